@@ -1,0 +1,242 @@
+//! Where the proxy listens and where it connects.
+
+use std::fmt;
+use std::net::SocketAddr;
+use std::path::PathBuf;
+
+/// An address to listen on.
+#[derive(Debug, Clone, PartialEq, Eq, Hash)]
+pub enum Address {
+    /// An IP address and a port; port 0 lets the system choose.
+    Tcp(SocketAddr),
+    /// A unix socket at this absolute path.
+    Unix(PathBuf),
+}
+
+impl Address {
+    /// Reads `127.0.0.1:8080`, `[::1]:8080` or `unix:/path`. Host names are refused: what they mean may change.
+    pub(crate) fn parse(text: &str) -> Result<Address, String> {
+        if let Some(path) = text.strip_prefix("unix:") {
+            return unix_path(path).map(Address::Unix);
+        }
+        let wrong = || format!(r#"must be "ip:port", "[ipv6]:port" or "unix:/path", not {text:?}"#);
+        text.parse().map(Address::Tcp).map_err(|_| wrong())
+    }
+
+    /// Whether two sockets on these addresses would meet. Two ports that the system chooses never do.
+    pub(crate) fn collides(&self, other: &Address) -> bool {
+        let chosen_by_the_system = matches!(self, Address::Tcp(address) if address.port() == 0);
+        self == other && !chosen_by_the_system
+    }
+}
+
+impl fmt::Display for Address {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Address::Tcp(address) => address.fmt(f),
+            Address::Unix(path) => write!(f, "unix:{}", path.display()),
+        }
+    }
+}
+
+/// The worker that a route forwards to.
+#[derive(Debug, Clone, PartialEq, Eq, Hash)]
+pub struct Upstream {
+    /// Where it listens.
+    pub address: UpstreamAddress,
+    /// What it speaks.
+    pub protocol: UpstreamProtocol,
+}
+
+impl Upstream {
+    /// Reads `http://host:port`, `h2c://host:port`, `unix:/path` or `unix+h2c:/path`.
+    pub(crate) fn parse(text: &str) -> Result<Upstream, String> {
+        let tcp = |rest, protocol| Ok(Upstream { address: UpstreamAddress::Tcp(HostPort::parse(rest)?), protocol });
+        let unix = |path, protocol| Ok(Upstream { address: UpstreamAddress::Unix(unix_path(path)?), protocol });
+        let forms = r#""http://host:port", "h2c://host:port", "unix:/path" or "unix+h2c:/path""#;
+        match text.split_once(':') {
+            Some(("unix", path)) => unix(path, UpstreamProtocol::Http1),
+            Some(("unix+h2c", path)) => unix(path, UpstreamProtocol::H2c),
+            Some(("http", rest)) if rest.starts_with("//") => tcp(&rest[2..], UpstreamProtocol::Http1),
+            Some(("h2c", rest)) if rest.starts_with("//") => tcp(&rest[2..], UpstreamProtocol::H2c),
+            Some(("https", _)) => Err(format!("TLS to the worker is not supported in this version: must be {forms}")),
+            _ => Err(format!("must be {forms}, not {text:?}")),
+        }
+    }
+}
+
+impl fmt::Display for Upstream {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match (&self.address, self.protocol) {
+            (UpstreamAddress::Tcp(address), UpstreamProtocol::Http1) => write!(f, "http://{address}"),
+            (UpstreamAddress::Tcp(address), UpstreamProtocol::H2c) => write!(f, "h2c://{address}"),
+            (UpstreamAddress::Unix(path), UpstreamProtocol::Http1) => write!(f, "unix:{}", path.display()),
+            (UpstreamAddress::Unix(path), UpstreamProtocol::H2c) => write!(f, "unix+h2c:{}", path.display()),
+        }
+    }
+}
+
+/// Where a worker listens.
+#[derive(Debug, Clone, PartialEq, Eq, Hash)]
+pub enum UpstreamAddress {
+    /// A host and a port.
+    Tcp(HostPort),
+    /// A unix socket at this absolute path.
+    Unix(PathBuf),
+}
+
+/// What a worker speaks.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
+pub enum UpstreamProtocol {
+    /// HTTP/1.1.
+    Http1,
+    /// HTTP/2 in cleartext, with prior knowledge.
+    H2c,
+}
+
+/// A host to connect to, and its port. Shown as `host:port`, an IPv6 address in brackets.
+#[derive(Debug, Clone, PartialEq, Eq, Hash)]
+pub struct HostPort {
+    /// A host name or an IP address, an IPv6 one without brackets; in lower case.
+    pub host: String,
+    /// Never 0.
+    pub port: u16,
+}
+
+impl HostPort {
+    /// Reads what follows `http://`.
+    fn parse(text: &str) -> Result<HostPort, String> {
+        if let Some(end) = text.find(['/', '?', '#']) {
+            let (authority, path) = text.split_at(end);
+            return Err(format!("must end after the port: {path:?} after {authority:?} would be ignored"));
+        }
+        let wrong = || format!("must name a host and a port from 1 to 65535, like \"127.0.0.1:9000\", not {text:?}");
+        let (host, port) = text.rsplit_once(':').ok_or_else(wrong)?;
+        let digits = port.bytes().all(|byte| byte.is_ascii_digit());
+        let port = port.parse().ok().filter(|port| digits && *port != 0).ok_or_else(wrong)?;
+        let host = host_name(host).ok_or_else(wrong)?;
+        Ok(HostPort { host: host.trim_matches(['[', ']']).to_owned(), port })
+    }
+
+    /// Reads `http://host:port`, the address of a member of the lock store.
+    pub(crate) fn parse_endpoint(text: &str) -> Result<HostPort, String> {
+        if text.starts_with("https:") {
+            return Err(r#"TLS to etcd is not supported in this version: must be "http://host:port""#.to_owned());
+        }
+        let rest =
+            text.strip_prefix("http://").ok_or_else(|| format!(r#"must be "http://host:port", not {text:?}"#))?;
+        HostPort::parse(rest)
+    }
+}
+
+impl fmt::Display for HostPort {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let HostPort { host, port } = self;
+        if host.contains(':') { write!(f, "[{host}]:{port}") } else { write!(f, "{host}:{port}") }
+    }
+}
+
+/// A host name, an IPv4 address or an IPv6 address in brackets, in lower case.
+pub(crate) fn host_name(text: &str) -> Option<String> {
+    let is_name = |name: &str| {
+        !name.is_empty()
+            && name.len() <= 253
+            && name.bytes().all(|byte| byte.is_ascii_alphanumeric() || b"-_.".contains(&byte))
+    };
+    let valid = match text.strip_prefix('[') {
+        Some(rest) => rest.strip_suffix(']').is_some_and(|inner| inner.parse::<std::net::Ipv6Addr>().is_ok()),
+        None => is_name(text),
+    };
+    valid.then(|| text.to_ascii_lowercase())
+}
+
+/// The longest path that the kernel takes for a unix socket.
+const UNIX_PATH_BYTES_MAX: usize = 107;
+
+fn unix_path(path: &str) -> Result<PathBuf, String> {
+    if !path.starts_with('/') || path.ends_with('/') || path.contains(char::is_control) {
+        return Err(format!("the path of a unix socket must be absolute and name a file, not {path:?}"));
+    }
+    if path.len() > UNIX_PATH_BYTES_MAX {
+        return Err(format!("the path of a unix socket has at most {UNIX_PATH_BYTES_MAX} bytes, not {}", path.len()));
+    }
+    Ok(PathBuf::from(path))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn an_address_to_listen_on_is_a_socket_address_or_a_unix_path() {
+        for text in ["127.0.0.1:8080", "0.0.0.0:0", "[::1]:80", "unix:/run/fencepost/http.sock"] {
+            assert_eq!(Address::parse(text).map(|address| address.to_string()), Ok(text.to_owned()));
+        }
+        for text in [
+            "",
+            "8080",
+            ":8080",
+            "localhost:80",
+            "127.0.0.1",
+            "::1:80",
+            "unix:",
+            "unix:run",
+            "unix:/",
+            "unix:/a\0",
+            "127.0.0.1:65536",
+        ] {
+            assert!(Address::parse(text).is_err(), "{text:?}");
+        }
+        assert!(Address::parse(&format!("unix:/{}", "p".repeat(106))).is_ok());
+        assert!(Address::parse(&format!("unix:/{}", "p".repeat(107))).is_err());
+    }
+
+    #[test]
+    fn an_upstream_is_shown_as_it_is_written() {
+        for text in [
+            "http://127.0.0.1:9000",
+            "http://[::1]:9000",
+            "h2c://worker-1.example:1",
+            "unix:/run/w.sock",
+            "unix+h2c:/w",
+        ] {
+            assert_eq!(Upstream::parse(text).map(|upstream| upstream.to_string()), Ok(text.to_owned()));
+        }
+        assert_eq!(Upstream::parse("http://WORKER:80").unwrap().to_string(), "http://worker:80");
+        let ipv6 = Upstream::parse("http://[::1]:9000").unwrap().address;
+        assert_eq!(ipv6, UpstreamAddress::Tcp(HostPort { host: "::1".to_owned(), port: 9000 }));
+    }
+
+    #[test]
+    fn what_is_not_wholly_an_upstream_is_none() {
+        let wrong = [
+            "",
+            "http",
+            "http:",
+            "http:/a:1",
+            "http://",
+            "http://a",
+            "http://a:",
+            "http://a:0",
+            "http://a:65536",
+            "http://:80",
+        ];
+        let odd = [
+            "http://a:+1",
+            "http://u@a:1",
+            "http://a b:1",
+            "http://::1:80",
+            "http://[::1:80",
+            "HTTP://a:1",
+            "ftp://a:1",
+            "unix:x",
+        ];
+        for text in wrong.into_iter().chain(odd) {
+            assert!(Upstream::parse(text).is_err(), "{text:?}");
+        }
+        for text in ["http://a:1/", "http://a:1/x", "http://a:1?x", "http://a:1#x"] {
+            assert!(Upstream::parse(text).unwrap_err().contains("must end after the port"), "{text:?}");
+        }
+        assert!(Upstream::parse("https://a:1").unwrap_err().contains("not supported in this version"));
+    }
+}

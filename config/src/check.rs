@@ -1,0 +1,220 @@
+//! From what is written to what it means, for everything but routes.
+
+use std::fmt::Display;
+use std::num::NonZeroUsize;
+use std::ops::RangeInclusive;
+use std::time::Duration;
+
+use crate::address::{Address, HostPort};
+use crate::check_routes::check_routes;
+use crate::config::{Config, Limits, Source, SourceKind};
+use crate::problem::{Notes, Place};
+use crate::raw::{RawAdmin, RawConfig, RawLimits, RawListener, RawSource};
+use crate::setting::Setting;
+use crate::units::{show_duration, show_size};
+
+/// The configuration that is written, without its warnings. Without one, there is at least one problem.
+pub(crate) fn check(raw: RawConfig, notes: &Notes) -> Option<Config> {
+    let RawConfig { threads, admin, listeners, limits, sources, routes } = raw;
+    let threads = threads.within(notes, 1..=1024, i64::to_string).into_value();
+    let admin = check_admin(admin, notes);
+    let listeners = check_listeners(listeners, &admin, notes);
+    let limits = check_limits(limits, notes);
+    let sources = check_sources(sources, notes);
+    let routes = check_routes(routes, &sources, notes);
+    Some(Config {
+        threads: threads.and_then(|count| NonZeroUsize::new(usize::try_from(count).ok()?)),
+        admin,
+        listeners,
+        limits,
+        sources: sources.into_iter().map(|declared| declared.source).collect::<Option<_>>()?,
+        routes: routes?,
+        warnings: Vec::new(),
+    })
+}
+
+fn check_admin(raw: RawAdmin, notes: &Notes) -> Option<Address> {
+    let RawAdmin { listen } = raw;
+    let address = listen.parse(notes, |text| match text.as_str() {
+        "off" => Ok(None),
+        text => Address::parse(text).and_then(only_on_this_machine).map(Some),
+    });
+    let default = Address::parse("127.0.0.1:9901").expect("the default is an address");
+    address.or(Some(default))
+}
+
+fn only_on_this_machine(address: Address) -> Result<Address, String> {
+    match address {
+        Address::Tcp(address) if !address.ip().is_loopback() => Err(format!(
+            r#"must be a loopback address, "unix:/path" or "off", not {address}: off loopback it needs TLS, which this version does not have"#
+        )),
+        Address::Tcp(_) | Address::Unix(_) => Ok(address),
+    }
+}
+
+fn check_listeners(raw: Setting<Vec<RawListener>>, admin: &Option<Address>, notes: &Notes) -> Vec<Address> {
+    let raw = raw.required(notes, "at least one address where requests are accepted");
+    let mut listeners: Vec<Address> = Vec::new();
+    for RawListener { address } in raw.unwrap_or_default() {
+        let place = address.place.clone();
+        let address = address.parse(notes, |text| Address::parse(&text));
+        let Some(address) = address.required(notes, "the address where requests are accepted") else {
+            continue;
+        };
+        if listeners.iter().any(|other| other.collides(&address)) {
+            notes.problem(&place, format_args!("{address} is listened on already"));
+        } else if admin.as_ref().is_some_and(|admin| admin.collides(&address)) {
+            notes.problem(&place, format_args!("{address} is the address of the admin listener"));
+        }
+        listeners.push(address);
+    }
+    listeners
+}
+
+fn check_limits(raw: RawLimits, notes: &Notes) -> Limits {
+    let RawLimits {
+        connections_max,
+        header_bytes_max,
+        headers_max,
+        h2_streams_max,
+        header_timeout,
+        idle_timeout,
+        body_timeout,
+        connect_timeout,
+        upstream_idle_timeout,
+        upstream_connections_max,
+        buffer_body_max,
+        confirm_timeout,
+        tracked_locks_max,
+        drain_delay,
+        drain_timeout,
+    } = raw;
+    let default = Limits::default();
+    let count = |setting, range, default| number(setting, range, i64::to_string, notes).unwrap_or(default);
+    let size = |setting, range, default| number(setting, range, show_size, notes).unwrap_or(default);
+    let time = |setting: Setting<Duration>, range, default| setting.within(notes, range, show_duration).or(default);
+    Limits {
+        connections_max: count(connections_max, 1..=1_000_000, default.connections_max),
+        header_bytes_max: size(header_bytes_max, 8 << 10..=1 << 20, default.header_bytes_max),
+        headers_max: count(headers_max, 16..=1_000, default.headers_max),
+        h2_streams_max: number(h2_streams_max, 1..=10_000, i64::to_string, notes).unwrap_or(default.h2_streams_max),
+        header_timeout: time(header_timeout, millis(100)..=minutes(10), default.header_timeout),
+        idle_timeout: time(idle_timeout, millis(100)..=minutes(60), default.idle_timeout),
+        body_timeout: time(body_timeout, millis(100)..=minutes(60), default.body_timeout),
+        connect_timeout: time(connect_timeout, millis(10)..=minutes(1), default.connect_timeout),
+        upstream_idle_timeout: time(upstream_idle_timeout, millis(10)..=minutes(10), default.upstream_idle_timeout),
+        upstream_connections_max: count(upstream_connections_max, 1..=100_000, default.upstream_connections_max),
+        buffer_body_max: size(buffer_body_max, 0..=16 << 20, default.buffer_body_max),
+        confirm_timeout: time(confirm_timeout, millis(10)..=minutes(1), default.confirm_timeout),
+        tracked_locks_max: count(tracked_locks_max, 1..=10_000_000, default.tracked_locks_max),
+        drain_delay: time(drain_delay, millis(0)..=minutes(10), default.drain_delay),
+        drain_timeout: time(drain_timeout, millis(0)..=minutes(60), default.drain_timeout),
+    }
+}
+
+fn number<N: TryFrom<i64>, S: Display>(
+    setting: Setting<i64>,
+    range: RangeInclusive<i64>,
+    show: impl Fn(&i64) -> S,
+    notes: &Notes,
+) -> Option<N> {
+    setting.within(notes, range, show).into_value().and_then(|number| N::try_from(number).ok())
+}
+
+pub(crate) const fn millis(count: u64) -> Duration {
+    Duration::from_millis(count)
+}
+
+pub(crate) const fn minutes(count: u64) -> Duration {
+    Duration::from_secs(60 * count)
+}
+
+/// A source that the file declares; `None` if something is wrong with it, so that routes can name it all the same.
+pub(crate) struct DeclaredSource {
+    pub(crate) name: String,
+    pub(crate) source: Option<Source>,
+    pub(crate) place: Place,
+}
+
+fn check_sources(raw: Setting<Vec<RawSource>>, notes: &Notes) -> Vec<DeclaredSource> {
+    raw.or(Vec::new()).into_iter().filter_map(|source| check_source(source, notes)).collect()
+}
+
+fn check_source(raw: RawSource, notes: &Notes) -> Option<DeclaredSource> {
+    let RawSource { name, kind, endpoints, cluster_id } = raw;
+    let place = name.place.clone();
+    let name = name.into_value()?;
+    let valid_name = is_name(&name);
+    if !valid_name {
+        notes.problem(&place, NAME_RULE);
+    }
+    #[derive(Clone, Copy)]
+    enum Kind {
+        Etcd,
+        Memory,
+    }
+    let kind = kind.choice(notes, &[("etcd", Kind::Etcd), ("memory", Kind::Memory)]);
+    let kind = kind.required(notes, r#""etcd" or "memory""#).and_then(|kind| match kind {
+        Kind::Etcd => check_etcd(endpoints, cluster_id, notes),
+        Kind::Memory => check_memory(endpoints, cluster_id, notes),
+    });
+    let source = kind.filter(|_| valid_name).map(|kind| Source { name: name.clone(), kind });
+    Some(DeclaredSource { name, source, place })
+}
+
+fn check_etcd(
+    endpoints: Setting<Vec<Setting<String>>>,
+    cluster_id: Setting<String>,
+    notes: &Notes,
+) -> Option<SourceKind> {
+    let cluster_id = cluster_id.parse(notes, |text| parse_cluster_id(&text));
+    let list_place = endpoints.place.clone();
+    let list = endpoints.required(notes, r#"the members of the etcd cluster, like ["http://127.0.0.1:2379"]"#)?;
+    if list.is_empty() {
+        notes
+            .problem(&list_place, r#"must have at least one member of the etcd cluster, like "http://127.0.0.1:2379""#);
+    }
+    let mut endpoints: Vec<HostPort> = Vec::new();
+    for endpoint in list {
+        let place = endpoint.place.clone();
+        let Some(endpoint) = endpoint.parse(notes, |text| HostPort::parse_endpoint(&text)).into_value() else {
+            continue;
+        };
+        if endpoints.contains(&endpoint) {
+            notes.problem(&place, format_args!("http://{endpoint} is in the list already"));
+        }
+        endpoints.push(endpoint);
+    }
+    Some(SourceKind::Etcd { endpoints, cluster_id: cluster_id.into_value() })
+}
+
+/// The id as `etcdctl member list -w fields` and etcd's log have it.
+fn parse_cluster_id(text: &str) -> Result<u64, String> {
+    let digits = text.bytes().all(|byte| byte.is_ascii_hexdigit());
+    u64::from_str_radix(text, 16)
+        .ok()
+        .filter(|_| digits)
+        .ok_or_else(|| format!(r#"must be 1 to 16 hexadecimal digits, like "cdf818194e3a8c32", not {text:?}"#))
+}
+
+fn check_memory(
+    endpoints: Setting<Vec<Setting<String>>>,
+    cluster_id: Setting<String>,
+    notes: &Notes,
+) -> Option<SourceKind> {
+    let nothing_to_connect_to = r#"a source of kind "memory" is in this process and connects to nothing: leave it out"#;
+    for (place, written) in [(&endpoints.place, endpoints.is_written()), (&cluster_id.place, cluster_id.is_written())] {
+        if written {
+            notes.problem(place, nothing_to_connect_to);
+        }
+    }
+    Some(SourceKind::Memory)
+}
+
+/// What the name of a route or source may be: it is a metric label.
+pub(crate) fn is_name(name: &str) -> bool {
+    (1..=64).contains(&name.len())
+        && name.bytes().all(|byte| byte.is_ascii_alphanumeric() || matches!(byte, b'_' | b'-'))
+}
+
+pub(crate) const NAME_RULE: &str = "a name has 1 to 64 of A-Z, a-z, 0-9, _ and -: it is a metric label";

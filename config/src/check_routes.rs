@@ -1,0 +1,88 @@
+//! What must hold between routes.
+
+use crate::check::DeclaredSource;
+use crate::check_locks::check_locks;
+use crate::check_route::{CheckedRoute, check_route};
+use crate::path_template::PathTemplate;
+use crate::problem::{Notes, Place};
+use crate::raw::RawRoute;
+use crate::route::Route;
+use crate::setting::Setting;
+
+/// The routes; nothing if there are none or something is wrong with one.
+pub(crate) fn check_routes(
+    raw: Setting<Vec<RawRoute>>,
+    sources: &[DeclaredSource],
+    notes: &Notes,
+) -> Option<Vec<Route>> {
+    let raw = raw.required(notes, "at least one route, which says which requests go where")?;
+    check_names(&raw, notes);
+    warn_of_unused_sources(&raw, sources, notes);
+    let routes: Vec<CheckedRoute> = raw.into_iter().map(|route| check_route(route, sources, notes)).collect();
+    check_locks(&routes, sources, notes);
+    let right = routes.into_iter().map(|checked| Some((checked.route?, checked.path_place)));
+    let routes: Vec<(Route, Place)> = right.collect::<Option<_>>()?;
+    warn_of_hidden_routes(&routes, notes);
+    warn_of_lost_slashes(&routes, notes);
+    Some(routes.into_iter().map(|(route, _)| route).collect())
+}
+
+/// No two routes have one name.
+fn check_names(routes: &[RawRoute], notes: &Notes) {
+    for (index, route) in routes.iter().enumerate() {
+        let same_name = |other: &&RawRoute| route.name.value().is_some() && other.name.value() == route.name.value();
+        if let Some(earlier) = routes[..index].iter().find(same_name) {
+            notes.problem(
+                &route.name.place,
+                format_args!("another route{} has this name", earlier.name.place.reference()),
+            );
+        }
+    }
+}
+
+fn warn_of_unused_sources(routes: &[RawRoute], sources: &[DeclaredSource], notes: &Notes) {
+    for DeclaredSource { name, place, .. } in sources {
+        let uses = |route: &RawRoute| route.lock.value().and_then(|lock| lock.source.value()) == Some(name);
+        if !routes.iter().any(uses) {
+            notes.warning(place, "no route uses this source");
+        }
+    }
+}
+
+/// Warns of routes that never match.
+fn warn_of_hidden_routes(routes: &[(Route, Place)], notes: &Notes) {
+    for (index, (later, place)) in routes.iter().enumerate() {
+        let hides = |(earlier, _): &&(Route, Place)| takes_all(earlier, later, &later.path);
+        if let Some((earlier, earlier_place)) = routes[..index].iter().find(hides) {
+            let (name, line) = (&earlier.name, earlier_place.reference());
+            notes.warning(place, format_args!("never matches: all its paths meet route {name:?}{line} first"));
+        }
+    }
+}
+
+/// Warns of guarded routes like `/shards/{shard}/` where `/shards/2` goes to a later route past the lock, since many
+/// workers make no difference between the two.
+fn warn_of_lost_slashes(routes: &[(Route, Place)], notes: &Notes) {
+    for (index, (guarded, place)) in routes.iter().enumerate() {
+        let (Some(lock), Some(bare)) = (guarded.mode.lock(), guarded.path.without_last_slash()) else {
+            continue;
+        };
+        let takes_bare = |(other, _): &&(Route, Place)| takes_all(other, guarded, &bare);
+        let taken_earlier = routes[..index].iter().any(|earlier| takes_bare(&earlier));
+        let later = routes[index + 1..].iter().find(takes_bare).filter(|_| !taken_earlier);
+        let Some((later, later_place)) = later else {
+            continue;
+        };
+        if later.mode.lock().is_none_or(|other| other.key != lock.key) {
+            let (bare, name, line) = (bare.as_str(), &later.name, later_place.reference());
+            let text = format!("{bare:?}, without the slash, goes to route {name:?}{line}: a path {bare:?} takes both");
+            notes.warning(place, text);
+        }
+    }
+}
+
+/// Whether no request for these paths, on a host that the other route serves, gets past this route.
+fn takes_all(route: &Route, other: &Route, paths: &PathTemplate) -> bool {
+    let same_hosts = route.host.is_none() || route.host == other.host;
+    same_hosts && route.path.covers(paths)
+}

@@ -1,0 +1,127 @@
+//! The configuration as the rest of the program sees it: typed and checked.
+
+use std::num::NonZeroUsize;
+use std::time::Duration;
+
+use crate::address::{Address, HostPort};
+use crate::problem::{Problem, Problems};
+use crate::route::Route;
+
+/// A whole configuration. Whoever has one need not check it again.
+#[derive(Debug, Clone, PartialEq)]
+pub struct Config {
+    /// How many threads serve requests; `None`: as many as the process may use.
+    pub threads: Option<NonZeroUsize>,
+    /// Where the admin listener is, if there is one: a loopback address or a unix socket.
+    pub admin: Option<Address>,
+    /// Where requests are accepted; at least one address, none twice.
+    pub listeners: Vec<Address>,
+    /// What one process takes and how long it waits.
+    pub limits: Limits,
+    /// The lock stores, ordered by name.
+    pub sources: Vec<Source>,
+    /// The routes in the order in which they are asked; at least one.
+    pub routes: Vec<Route>,
+    /// What works and should be known all the same.
+    pub warnings: Vec<Problem>,
+}
+
+impl Config {
+    /// Reads the text of a configuration file. The name of the file is for messages only.
+    ///
+    /// # Errors
+    /// Everything that is wrong with the file, each with its line and key. If it is not TOML, only where it is not.
+    pub fn from_toml(file_name: &str, text: &str) -> Result<Config, Problems> {
+        crate::raw::read_toml(file_name, text)
+    }
+
+    /// The configuration for one worker behind one lock, from the flags of the command line: one route named
+    /// `default` that takes and enforces every path.
+    ///
+    /// # Errors
+    /// Everything that is wrong with the flags, each with the flag's name.
+    pub fn from_flags(flags: crate::Flags) -> Result<Config, Problems> {
+        crate::flags::read_flags(flags)
+    }
+}
+
+/// A lock store.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Source {
+    /// Its name: `[A-Za-z0-9_-]{1,64}`, a metric label.
+    pub name: String,
+    /// What it is.
+    pub kind: SourceKind,
+}
+
+/// The kinds of lock stores.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum SourceKind {
+    /// An etcd cluster.
+    Etcd {
+        /// Its members, reached by cleartext HTTP; at least one, none twice.
+        endpoints: Vec<HostPort>,
+        /// The cluster that it must be; `None`: any.
+        cluster_id: Option<u64>,
+    },
+    /// A store in this process, for demonstrations.
+    Memory,
+}
+
+/// What one process takes and how long it waits. REFERENCE.md says what happens at each limit.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Limits {
+    /// Client connections at a time; 1 to 1,000,000, by default 10,000.
+    pub connections_max: usize,
+    /// Bytes of a request's head; 8 KiB to 1 MiB, by default 64 KiB.
+    pub header_bytes_max: usize,
+    /// Header fields of a request; 16 to 1,000, by default 100.
+    pub headers_max: usize,
+    /// Requests at a time on one HTTP/2 connection; 1 to 10,000, by default 128.
+    pub h2_streams_max: u32,
+    /// How long a client may take for a request's head; 100 ms to 10 min, by default 10 s.
+    pub header_timeout: Duration,
+    /// How long a connection is kept without a request; 100 ms to 1 h, by default 60 s.
+    pub idle_timeout: Duration,
+    /// How long a client may be silent in the middle of its body, or leave its response unread; 100 ms to 1 h, by
+    /// default 30 s.
+    pub body_timeout: Duration,
+    /// How long connecting to a worker may take; 10 ms to 1 min, by default 2 s.
+    pub connect_timeout: Duration,
+    /// How long an idle connection to a worker is kept; 10 ms to 10 min, by default 1 s.
+    pub upstream_idle_timeout: Duration,
+    /// Connections per worker thread and upstream; 1 to 100,000, by default 1,024.
+    pub upstream_connections_max: usize,
+    /// The largest body that is read whole before it is forwarded; 0 B to 16 MiB, by default 64 KiB.
+    pub buffer_body_max: usize,
+    /// How long a request waits for the lock store at most; 10 ms to 1 min, by default 2 s.
+    pub confirm_timeout: Duration,
+    /// Templated locks kept in memory per source; 1 to 10,000,000, by default 100,000.
+    pub tracked_locks_max: usize,
+    /// How long a terminating process goes on accepting; 0 s to 10 min, by default 5 s.
+    pub drain_delay: Duration,
+    /// How long a terminating process then waits for its requests; 0 s to 1 h, by default 30 s.
+    pub drain_timeout: Duration,
+}
+
+impl Default for Limits {
+    fn default() -> Limits {
+        Limits {
+            connections_max: 10_000,
+            header_bytes_max: 64 << 10,
+            headers_max: 100,
+            h2_streams_max: 128,
+            header_timeout: Duration::from_secs(10),
+            idle_timeout: Duration::from_secs(60),
+            body_timeout: Duration::from_secs(30),
+            connect_timeout: Duration::from_secs(2),
+            upstream_idle_timeout: Duration::from_secs(1),
+            upstream_connections_max: 1024,
+            buffer_body_max: 64 << 10,
+            confirm_timeout: Duration::from_secs(2),
+            tracked_locks_max: 100_000,
+            drain_delay: Duration::from_secs(5),
+            drain_timeout: Duration::from_secs(30),
+        }
+    }
+}

@@ -1,0 +1,45 @@
+//! The configuration of fencepost: as written → checked → typed.
+//!
+//! [`Config::from_toml`] reads a file and [`Config::from_flags`] the command line. Both make raw settings, each
+//! with its place, and check them all, so that every [`Problem`] is known at once; what comes out needs no more
+//! checks. `REFERENCE.md` beside this crate describes every key.
+//!
+//! Read in this order: what comes out ([`Config`], [`Route`], [`PathTemplate`], [`LockTemplate`]); which route a
+//! request meets ([`Config::route`]); how a file is read (`reader`, `raw`) and checked (`check` and its kin).
+
+mod config;
+
+mod address;
+mod captures;
+mod lock_template;
+mod path_template;
+mod percent;
+mod route;
+mod routing;
+
+mod problem;
+mod reader;
+mod setting;
+mod units;
+
+mod flags;
+mod raw;
+
+mod check;
+mod check_lock;
+mod check_locks;
+mod check_route;
+mod check_routes;
+
+#[cfg(test)]
+mod reference;
+
+pub use address::{Address, HostPort, Upstream, UpstreamAddress, UpstreamProtocol};
+pub use captures::{Capture, Captures};
+pub use config::{Config, Limits, Source, SourceKind};
+pub use flags::Flags;
+pub use lock_template::LockTemplate;
+pub use path_template::{PathMatch, PathTemplate};
+pub use problem::{Problem, Problems};
+pub use route::{Freshness, Lock, Mode, OnUnavailable, Record, Route, StaleStatus};
+pub use routing::Routing;

@@ -1,0 +1,374 @@
+//! Which lock guards a request: a lock key with placeholders.
+
+use std::fmt;
+
+use fencepost_policy::LockKey;
+
+use crate::captures::{Captures, is_capture, is_placeholder_name};
+use crate::path_template::PathTemplate;
+
+/// The lock key of a route, e.g. `/shards/{shard}/lock`.
+///
+/// A placeholder stands for a whole segment or a part of one, and always for `[A-Za-z0-9._~-]+`, not `.` or `..`. No
+/// segment has two: `{a}-{b}` would name one lock for different requests.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct LockTemplate {
+    written: String,
+    segments: Vec<Segment>,
+    /// The names of the placeholders, each once, and which capture of the path gives its value.
+    placeholders: Vec<Placeholder>,
+    static_key: Option<LockKey>,
+}
+
+#[derive(Debug, Clone, PartialEq, Eq)]
+struct Segment {
+    before: String,
+    /// Which placeholder follows, if any.
+    placeholder: Option<usize>,
+    after: String,
+}
+
+#[derive(Debug, Clone, PartialEq, Eq)]
+struct Placeholder {
+    name: String,
+    capture: Option<usize>,
+}
+
+impl LockTemplate {
+    /// The largest number of different placeholders in one template.
+    pub const PLACEHOLDERS_MAX: usize = 8;
+
+    /// Reads a template for the routes of one path. If the caller names the lock (`from_header`), its placeholders
+    /// need not be captures of the path.
+    pub(crate) fn parse(written: &str, path: &PathTemplate, from_header: bool) -> Result<LockTemplate, String> {
+        let key = LockKey::new(written).map_err(|invalid| invalid.to_string())?;
+        if written.contains(char::is_control) {
+            return Err(format!("must be without control characters, not {written:?}"));
+        }
+        let mut placeholders = Vec::new();
+        let parse = |segment| Segment::parse(segment, &mut placeholders, path);
+        let segments = written.split('/').map(parse).collect::<Result<Vec<Segment>, String>>()?;
+        if let Some(unknown) = placeholders.iter().find(|placeholder| placeholder.capture.is_none() && !from_header) {
+            let captures: Vec<String> = path.capture_names().map(|name| format!("{{{name}}}")).collect();
+            let captures = if captures.is_empty() { "nothing".to_owned() } else { captures.join(", ") };
+            return Err(format!(
+                "{{{}}} is not a capture of the path: {path:?} captures {captures}",
+                unknown.name,
+                path = path.as_str()
+            ));
+        }
+        if placeholders.len() > LockTemplate::PLACEHOLDERS_MAX {
+            return Err(format!(
+                "has at most {} placeholders, not {}",
+                LockTemplate::PLACEHOLDERS_MAX,
+                placeholders.len()
+            ));
+        }
+        let static_key = placeholders.is_empty().then_some(key);
+        Ok(LockTemplate { written: written.to_owned(), segments, placeholders, static_key })
+    }
+
+    /// The template as it is written.
+    pub fn as_str(&self) -> &str {
+        &self.written
+    }
+
+    /// The key, if it is the same for every request.
+    pub fn static_key(&self) -> Option<&LockKey> {
+        self.static_key.as_ref()
+    }
+
+    /// What every key of this template begins with: the text before the first placeholder.
+    pub fn literal_prefix(&self) -> &str {
+        self.written.split('{').next().unwrap_or_default()
+    }
+
+    /// Writes the key for what the path captured. It may be longer than [`LockKey::BYTES_MAX`].
+    ///
+    /// # Errors
+    /// If the buffer takes no more, or a placeholder is not among the captures: that is so only where the caller
+    /// names the lock and the key is not rendered but matched.
+    pub fn render_into(&self, captures: &Captures<'_>, buffer: &mut impl fmt::Write) -> fmt::Result {
+        for (index, segment) in self.segments.iter().enumerate() {
+            if index > 0 {
+                buffer.write_char('/')?;
+            }
+            buffer.write_str(&segment.before)?;
+            if let Some(placeholder) = segment.placeholder {
+                let capture = self.placeholders[placeholder].capture.and_then(|index| captures.get(index));
+                write!(buffer, "{}", capture.ok_or(fmt::Error)?)?;
+            }
+            buffer.write_str(&segment.after)?;
+        }
+        Ok(())
+    }
+
+    /// Whether this is one of the template's keys, for some values of its placeholders.
+    pub fn matches_key(&self, key: &str) -> bool {
+        self.values(key).is_some()
+    }
+
+    /// Whether this is one of the template's keys on a path with these captures: a placeholder that is a capture has
+    /// its value, so that a request for shard 2 cannot name the lock of shard 3.
+    pub fn matches_key_on_path(&self, key: &str, captures: &Captures<'_>) -> bool {
+        self.values(key).is_some_and(|values| {
+            self.placeholders.iter().zip(values).all(|(placeholder, value)| match placeholder.capture {
+                Some(index) => captures.get(index).is_some_and(|capture| capture == *value),
+                None => true,
+            })
+        })
+    }
+
+    /// The values of the placeholders that give this key.
+    fn values<'k>(&self, key: &'k str) -> Option<[&'k str; LockTemplate::PLACEHOLDERS_MAX]> {
+        if key.len() > LockKey::BYTES_MAX {
+            return None;
+        }
+        let mut values = [""; LockTemplate::PLACEHOLDERS_MAX];
+        let mut written = key.split('/');
+        for segment in &self.segments {
+            let value = segment.value(written.next()?)?;
+            if let Some(placeholder) = segment.placeholder {
+                // The same placeholder has the same value everywhere; no value is empty.
+                if !values[placeholder].is_empty() && values[placeholder] != value {
+                    return None;
+                }
+                values[placeholder] = value;
+            }
+        }
+        written.next().is_none().then_some(values)
+    }
+
+    /// Whether one key may be named by both templates. When in doubt, it may.
+    pub(crate) fn overlaps(&self, other: &LockTemplate) -> bool {
+        self.segments.len() == other.segments.len() && self.begins_like(other)
+    }
+
+    /// Whether a key of the other template may lie below a key of this one, as `a/b` lies below `a`. When in doubt,
+    /// it may.
+    pub(crate) fn is_above(&self, other: &LockTemplate) -> bool {
+        self.segments.len() < other.segments.len() && self.begins_like(other)
+    }
+
+    fn begins_like(&self, other: &LockTemplate) -> bool {
+        self.segments.iter().zip(&other.segments).all(|(mine, others)| mine.overlaps(others))
+    }
+}
+
+impl fmt::Display for LockTemplate {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(&self.written)
+    }
+}
+
+impl Segment {
+    fn parse(text: &str, placeholders: &mut Vec<Placeholder>, path: &PathTemplate) -> Result<Segment, String> {
+        let literal = |part: &str| match part.contains(['{', '}']) {
+            true => Err(format!(
+                "{text:?} is no segment of a key: it has text and at most one placeholder, like \"shard-{{n}}\""
+            )),
+            false => Ok(part.to_owned()),
+        };
+        let Some((before, name, after)) = text.split_once('{').and_then(|(before, rest)| {
+            let (name, after) = rest.split_once('}')?;
+            Some((before, name, after))
+        }) else {
+            return Ok(Segment { before: literal(text)?, placeholder: None, after: String::new() });
+        };
+        if !is_placeholder_name(name) {
+            return Err(format!("{{{name}}} is no placeholder: a name is like \"shard_2\", of a-z, 0-9 and _"));
+        }
+        let known = placeholders.iter().position(|placeholder| placeholder.name == name);
+        let placeholder = known.unwrap_or_else(|| {
+            let capture = path.capture_names().position(|capture| capture == name);
+            placeholders.push(Placeholder { name: name.to_owned(), capture });
+            placeholders.len() - 1
+        });
+        Ok(Segment { before: literal(before)?, placeholder: Some(placeholder), after: literal(after)? })
+    }
+
+    /// The value of the placeholder that makes this segment read so; empty if there is no placeholder.
+    fn value<'k>(&self, written: &'k str) -> Option<&'k str> {
+        let value = written.strip_prefix(self.before.as_str())?.strip_suffix(self.after.as_str())?;
+        let fits = if self.placeholder.is_some() { is_capture(value.bytes()) } else { value.is_empty() };
+        fits.then_some(value)
+    }
+
+    fn overlaps(&self, other: &Segment) -> bool {
+        match (self.placeholder, other.placeholder) {
+            (None, _) => other.value(&self.before).is_some(),
+            (Some(_), None) => self.value(&other.before).is_some(),
+            (Some(_), Some(_)) => {
+                let prefixes = self.before.starts_with(&other.before) || other.before.starts_with(&self.before);
+                let suffixes = self.after.ends_with(&other.after) || other.after.ends_with(&self.after);
+                prefixes && suffixes
+            }
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::path_template::PathMatch;
+    use proptest::prelude::*;
+
+    const PATH: &str = "/{a}/{b}/";
+
+    fn template(written: &str) -> LockTemplate {
+        LockTemplate::parse(written, &PathTemplate::parse(PATH).unwrap(), true).unwrap()
+    }
+
+    fn with_captures<T>(path: &str, look: impl FnOnce(&Captures<'_>) -> T) -> T {
+        match PathTemplate::parse(PATH).unwrap().matches(path) {
+            PathMatch::Yes(captures) => look(&captures),
+            PathMatch::No | PathMatch::BadCapture => panic!("{path} is not taken"),
+        }
+    }
+
+    #[test]
+    fn a_key_is_rendered_from_what_the_path_captured() {
+        for (written, key) in [
+            ("/k", "/k"),
+            ("/locks/{a}/lock", "/locks/x/lock"),
+            ("{b}", "Y"),
+            ("/locks/shard-{b}.lock/{a}", "/locks/shard-Y.lock/x"),
+            ("/{a}/{a}", "/x/x"),
+            ("//{a}/", "//x/"),
+        ] {
+            let mut rendered = String::new();
+            with_captures("/x/%59/", |captures| template(written).render_into(captures, &mut rendered)).unwrap();
+            assert_eq!(rendered, key, "{written}");
+        }
+        let unbound = with_captures("/x/y/", |captures| template("/{z}").render_into(captures, &mut String::new()));
+        assert_eq!(unbound, Err(fmt::Error));
+    }
+
+    #[test]
+    fn a_key_matches_if_each_placeholder_stands_for_one_segment() {
+        let shards = template("/shards/{z}/lock");
+        for key in ["/shards/2/lock", "/shards/a.b_c~d-E/lock", "/shards/.../lock"] {
+            assert!(shards.matches_key(key), "{key}");
+        }
+        let wrong = [
+            "",
+            "/shards//lock",
+            "/shards/2/lock/",
+            "/shards/2/3/lock",
+            "/shards/../lock",
+            "/shards/./lock",
+            "/shards/2",
+        ];
+        let odd = [
+            "/shards/a b/lock",
+            "/shards/%32/lock",
+            "/shards/ü/lock",
+            "shards/2/lock",
+            "//shards/2/lock",
+            "/shards/{z}/lock",
+            "/Shards/2/lock",
+        ];
+        for key in wrong.into_iter().chain(odd) {
+            assert!(!shards.matches_key(key), "{key}");
+        }
+        assert!(template("/s-{z}-x").matches_key("/s-2-x"));
+        assert!(!template("/s-{z}-x").matches_key("/s--x"));
+        assert!(!template("/s-{z}-s-").matches_key("/s-"), "what is before and what is after do not share letters");
+        assert!(!template("/{z}").matches_key(&format!("/{}", "k".repeat(1024))), "too long for a lock key");
+    }
+
+    #[test]
+    fn one_placeholder_has_one_value() {
+        assert!(template("/{z}/x/{z}").matches_key("/1/x/1"));
+        assert!(!template("/{z}/x/{z}").matches_key("/1/x/2"));
+    }
+
+    #[test]
+    fn a_caller_cannot_name_the_lock_of_another_path() {
+        let matches =
+            |key| with_captures("/2/y/", |captures| template("/shards/{a}/{z}").matches_key_on_path(key, captures));
+        assert!(matches("/shards/2/anything"));
+        assert!(!matches("/shards/3/anything"));
+        assert!(!matches("/shards/2/"));
+    }
+
+    #[test]
+    fn only_a_template_without_placeholders_is_static() {
+        assert_eq!(template("/k").static_key(), Some(&LockKey::new("/k").unwrap()));
+        assert_eq!(template("/{a}").static_key(), None);
+        for (written, prefix) in [("/k", "/k"), ("/shards/{a}/lock", "/shards/"), ("/s-{a}", "/s-"), ("{a}", "")] {
+            assert_eq!(template(written).literal_prefix(), prefix);
+        }
+    }
+
+    #[test]
+    fn a_placeholder_is_a_capture_unless_the_caller_names_the_lock() {
+        let path = PathTemplate::parse(PATH).unwrap();
+        assert!(LockTemplate::parse("/{a}", &path, false).is_ok());
+        assert!(LockTemplate::parse("/{z}", &path, false).is_err());
+        assert!(LockTemplate::parse("/{z}", &path, true).is_ok());
+        for wrong in
+            ["", "/{", "/}", "/{}", "/{A}", "/{1}", "/{a}{b}", "/{a}-{b}", "/{{a}}", "/{a}}", "/a\n", "/{a", "/a}"]
+        {
+            assert!(LockTemplate::parse(wrong, &path, true).is_err(), "{wrong:?}");
+        }
+        assert!(LockTemplate::parse(&"k".repeat(1025), &path, true).is_err());
+        let nine: String = (0..9).map(|n| format!("/{{p{n}}}")).collect();
+        assert!(LockTemplate::parse(&nine, &path, true).is_err());
+    }
+
+    #[test]
+    fn templates_overlap_if_one_key_may_be_both() {
+        for (one, other, overlap) in [
+            ("/a", "/a", true),
+            ("/a", "/b", false),
+            ("/a", "/{x}", true),
+            ("/..", "/{x}", false),
+            ("/a/b", "/{x}", false),
+            ("/{x}/b", "/a/{y}", true),
+            ("/{x}/b", "/a/c", false),
+            ("/s-{x}", "/s-2", true),
+            ("/s-{x}", "/t-{x}", false),
+            ("/s-{x}", "/s{x}", true),
+            ("/{x}-s", "/{x}-t", false),
+        ] {
+            assert_eq!(template(one).overlaps(&template(other)), overlap, "{one} {other}");
+            assert_eq!(template(other).overlaps(&template(one)), overlap, "{other} {one}");
+        }
+    }
+
+    #[test]
+    fn a_template_is_above_what_may_lie_below_its_keys() {
+        for (above, below, is_above) in [
+            ("a", "a/b", true),
+            ("a", "ab", false),
+            ("a", "a", false),
+            ("a/b", "a", false),
+            ("/a", "/{x}/b", true),
+            ("/{x}", "/a/b/c", true),
+            ("/s-{x}", "/t-1/a", false),
+        ] {
+            assert_eq!(template(above).is_above(&template(below)), is_above, "{above} {below}");
+        }
+    }
+
+    proptest! {
+        #[test]
+        fn a_rendered_key_matches_its_template(a in "[A-Za-z0-9_~-]{1,8}", b in "[A-Za-z0-9_~-]{1,8}") {
+            let template = template("/x/{a}/y-{b}.z/{a}");
+            let mut key = String::new();
+            let matches = with_captures(&format!("/{a}/{b}/"), |captures| {
+                template.render_into(captures, &mut key).unwrap();
+                template.matches_key_on_path(&key, captures)
+            });
+            prop_assert!(matches, "{key}");
+        }
+
+        #[test]
+        fn static_keys_nest_as_the_policy_says(one in "[ab/]{1,6}", other in "[ab/]{1,6}") {
+            let nests = LockKey::new(&one).unwrap().nests(&LockKey::new(&other).unwrap());
+            let (one, other) = (template(&one), template(&other));
+            prop_assert_eq!(one.is_above(&other) || other.is_above(&one), nests);
+        }
+    }
+}

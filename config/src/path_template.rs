@@ -1,0 +1,219 @@
+//! Which paths a route takes.
+
+use std::fmt;
+
+use crate::captures::{Captures, is_capture, is_placeholder_name};
+use crate::percent::{decoded, is_ambiguous};
+
+/// The paths that a route takes: a prefix of whole segments, e.g. `/shards/{shard}/`.
+///
+/// `{name}` captures exactly one segment. A template with a slash at its end wants that slash: `/a/` takes `/a/` and
+/// `/a/b`, `/a` takes `/a` too; neither takes `/ab`. `/` takes every path.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct PathTemplate {
+    written: String,
+    segments: Vec<Segment>,
+    ends_with_slash: bool,
+}
+
+#[derive(Debug, Clone, PartialEq, Eq)]
+enum Segment {
+    Literal(String),
+    Capture(String),
+}
+
+/// Whether a route takes a path.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum PathMatch<'p> {
+    /// It does not, however the path is read.
+    No,
+    /// It does, however the path is read.
+    Yes(Captures<'p>),
+    /// It depends on who reads the path, or a capture is not what may stand in a lock key: such a request must be
+    /// refused (`lock-not-allowed`), and must not go on to a later route.
+    BadCapture,
+}
+
+impl PathTemplate {
+    /// The largest number of captures in one template.
+    pub const CAPTURES_MAX: usize = 8;
+
+    pub(crate) fn parse(written: &str) -> Result<PathTemplate, String> {
+        let Some(rest) = written.strip_prefix('/') else {
+            return Err(format!("must begin with \"/\", not be {written:?}"));
+        };
+        let (rest, ends_with_slash) = match rest.strip_suffix('/') {
+            Some(rest) => (rest, true),
+            None => (rest, rest.is_empty()),
+        };
+        let segments =
+            if written == "/" { Vec::new() } else { rest.split('/').map(Segment::parse).collect::<Result<_, _>>()? };
+        let template = PathTemplate { written: written.to_owned(), segments, ends_with_slash };
+        let names: Vec<&str> = template.capture_names().collect();
+        if let Some((_, name)) = names.iter().enumerate().find(|(index, name)| names[..*index].contains(name)) {
+            return Err(format!("captures {{{name}}} twice"));
+        }
+        if names.len() > PathTemplate::CAPTURES_MAX {
+            return Err(format!("has at most {} captures, not {}", PathTemplate::CAPTURES_MAX, names.len()));
+        }
+        Ok(template)
+    }
+
+    /// The template as it is written.
+    pub fn as_str(&self) -> &str {
+        &self.written
+    }
+
+    /// The names of the captures, in the order of [`Captures`].
+    pub fn capture_names(&self) -> impl Iterator<Item = &str> {
+        self.segments.iter().filter_map(|segment| match segment {
+            Segment::Capture(name) => Some(name.as_str()),
+            Segment::Literal(_) => None,
+        })
+    }
+
+    /// Whether this route takes a path (as received, without the query).
+    ///
+    /// # Contract
+    /// What a worker may normalise never slips past an earlier route into a later one: a path that this template
+    /// would take after some normalisation, but does not take as it is written, or the other way round, is
+    /// [`PathMatch::BadCapture`]. In detail:
+    ///
+    /// - Paths that are ambiguous as a whole (`.` and `..` in any spelling, broken escapes, NUL) are refused first,
+    ///   wherever the reason stands, behind the prefix too: `/shards/2/../3/` is shard 3 to some workers.
+    /// - The segments that the template spans are decoded once and compared. There, an empty segment (`//` is `/` to
+    ///   some), a segment that decodes to something with `/`, `\`, `;`, `%`, `?`, `#` or a control character, and a
+    ///   literal in other upper and lower case are refused as soon as everything before them matches.
+    /// - A captured segment decodes to `[A-Za-z0-9._~-]+`, or is refused.
+    /// - Behind the prefix everything else may stand: `%2F`, `//`, `;v=1`, upper case.
+    pub fn matches<'p>(&self, path: &'p str) -> PathMatch<'p> {
+        if is_ambiguous(path) { PathMatch::BadCapture } else { self.matches_unambiguous(path) }
+    }
+
+    /// The same, for a path that is not ambiguous as a whole.
+    pub(crate) fn matches_unambiguous<'p>(&self, path: &'p str) -> PathMatch<'p> {
+        let Some(rest) = path.strip_prefix('/') else {
+            return PathMatch::No;
+        };
+        let mut captures = Captures::default();
+        // What follows the slash that was passed last; `None` if the path ended without another slash.
+        let mut rest = Some(rest);
+        for segment in &self.segments {
+            let (written, behind) = match rest {
+                None | Some("") => return PathMatch::No,
+                Some(text) => match text.split_once('/') {
+                    Some((written, behind)) => (written, Some(behind)),
+                    None => (text, None),
+                },
+            };
+            match segment.compare(written) {
+                Comparison::Different => return PathMatch::No,
+                Comparison::Unclear => return PathMatch::BadCapture,
+                Comparison::Same => {}
+            }
+            if let Segment::Capture(_) = segment {
+                captures.push(written);
+            }
+            rest = behind;
+        }
+        if self.ends_with_slash && rest.is_none() {
+            return PathMatch::No;
+        }
+        PathMatch::Yes(captures)
+    }
+
+    /// Whether no path reaches a route with the other template, if this one is asked first.
+    pub(crate) fn covers(&self, other: &PathTemplate) -> bool {
+        let same_prefix = self.segments.iter().zip(&other.segments).all(|(mine, others)| mine.covers(others));
+        match self.segments.len().cmp(&other.segments.len()) {
+            std::cmp::Ordering::Less => same_prefix,
+            std::cmp::Ordering::Equal => same_prefix && (other.ends_with_slash || !self.ends_with_slash),
+            std::cmp::Ordering::Greater => false,
+        }
+    }
+
+    /// This template without the slash at its end, if it has one that matters.
+    pub(crate) fn without_last_slash(&self) -> Option<PathTemplate> {
+        let written = self.written.strip_suffix('/').filter(|rest| !rest.is_empty())?;
+        Some(PathTemplate { written: written.to_owned(), segments: self.segments.clone(), ends_with_slash: false })
+    }
+}
+
+impl fmt::Display for PathTemplate {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(&self.written)
+    }
+}
+
+enum Comparison {
+    Same,
+    Different,
+    /// It depends on who reads it.
+    Unclear,
+}
+
+impl Segment {
+    fn parse(text: &str) -> Result<Segment, String> {
+        if let Some(name) = text.strip_prefix('{').and_then(|text| text.strip_suffix('}')) {
+            return if is_placeholder_name(name) {
+                Ok(Segment::Capture(name.to_owned()))
+            } else {
+                Err(format!("{{{name}}} is no capture: a name is like \"shard_2\", of a-z, 0-9 and _"))
+            };
+        }
+        if text.contains(['{', '}']) {
+            return Err(format!("{text:?} is neither text nor a capture: {{name}} stands for one whole segment"));
+        }
+        if text.is_empty() {
+            return Err("has an empty segment: workers take \"//\" for \"/\"".to_owned());
+        }
+        if matches!(text, "." | "..") {
+            return Err(format!("has a segment {text:?}: workers remove it"));
+        }
+        if text.contains('%') {
+            return Err(format!(
+                "has '%' in the segment {text:?}: paths are compared decoded, so write the character itself"
+            ));
+        }
+        if let Some(odd) = text.bytes().find(|byte| is_unclear(*byte)) {
+            return Err(format!(
+                "has {:?} in the segment {text:?}: no request path with that is taken",
+                char::from(odd)
+            ));
+        }
+        Ok(Segment::Literal(text.to_owned()))
+    }
+
+    fn compare(&self, written: &str) -> Comparison {
+        if written.is_empty() || decoded(written).any(is_unclear) {
+            return Comparison::Unclear;
+        }
+        match self {
+            Segment::Literal(literal) if decoded(written).eq(literal.bytes()) => Comparison::Same,
+            Segment::Literal(literal) => {
+                let lower = |byte: u8| byte.to_ascii_lowercase();
+                let alike = decoded(written).map(lower).eq(literal.bytes().map(lower));
+                if alike { Comparison::Unclear } else { Comparison::Different }
+            }
+            Segment::Capture(_) if is_capture(decoded(written)) => Comparison::Same,
+            Segment::Capture(_) => Comparison::Unclear,
+        }
+    }
+
+    fn covers(&self, other: &Segment) -> bool {
+        match (self, other) {
+            (Segment::Capture(_), _) => true,
+            (Segment::Literal(mine), Segment::Literal(others)) => mine.eq_ignore_ascii_case(others),
+            (Segment::Literal(_), Segment::Capture(_)) => false,
+        }
+    }
+}
+
+/// Whether some readers end, split or decode a segment once more at this byte.
+fn is_unclear(byte: u8) -> bool {
+    matches!(byte, b'/' | b'\\' | b';' | b'%' | b'?' | b'#') || byte.is_ascii_control()
+}
+
+#[cfg(test)]
+#[path = "path_template_tests.rs"]
+mod tests;

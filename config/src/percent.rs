@@ -1,0 +1,123 @@
+//! Percent-decoding without allocation, and what of a path may not mean the same to every worker.
+
+/// Bytes with each percent-escape replaced by the byte that it stands for. What is no escape stays as it is.
+#[derive(Clone)]
+pub(crate) struct Decoded<I>(I);
+
+/// The bytes of a text, decoded once.
+pub(crate) fn decoded(text: &str) -> Decoded<impl Iterator<Item = u8> + Clone> {
+    Decoded(text.bytes())
+}
+
+impl<I: Iterator<Item = u8> + Clone> Iterator for Decoded<I> {
+    type Item = u8;
+
+    fn next(&mut self) -> Option<u8> {
+        let byte = self.0.next()?;
+        if byte != b'%' {
+            return Some(byte);
+        }
+        let mut ahead = self.0.clone();
+        let mut digit = || ahead.next().and_then(hex_digit);
+        let (Some(high), Some(low)) = (digit(), digit()) else {
+            return Some(byte);
+        };
+        self.0 = ahead;
+        Some(high << 4 | low)
+    }
+}
+
+fn hex_digit(byte: u8) -> Option<u8> {
+    char::from(byte).to_digit(16).and_then(|digit| u8::try_from(digit).ok())
+}
+
+/// Whether workers may disagree about which resource a path names, wherever in the path the reason stands:
+///
+/// - a `%` that begins no escape: some decoders skip it, some stop there;
+/// - an encoded NUL: some end the path there;
+/// - a component `.` or `..`, which some remove together with the component before it. Looked for after decoding
+///   once, as HTTP has it, and twice, as a worker behind another decoding hop sees it; between `/`, and between
+///   `\`, which some take for `/`; and before `;`, from where some drop the rest of a component (`..;x=1`).
+///
+/// An encoded slash is none of these: it can name something else only where dots stand beside it.
+pub(crate) fn is_ambiguous(path: &str) -> bool {
+    if !path.bytes().any(|byte| matches!(byte, b'%' | b'.' | 0)) {
+        return false;
+    }
+    let once = decoded(path);
+    // The second decoding leaves the dots and slashes that the first one shows.
+    has_broken_escape(path) || once.clone().any(|byte| byte == 0) || has_dots(Decoded(once))
+}
+
+fn has_broken_escape(path: &str) -> bool {
+    path.split('%').skip(1).any(|rest| rest.bytes().take(2).filter_map(hex_digit).count() < 2)
+}
+
+fn has_dots(path: impl Iterator<Item = u8>) -> bool {
+    // How many dots the component consists of so far; `None` once it is anything else.
+    let mut dots = None;
+    for byte in path.chain([b'/']) {
+        dots = match byte {
+            b'/' | b'\\' | b';' if matches!(dots, Some(1 | 2)) => return true,
+            b'/' | b'\\' => Some(0),
+            b'.' => dots.map(|count: u8| count.saturating_add(1)),
+            _ => None,
+        };
+    }
+    false
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn escapes_are_decoded_once() {
+        let cases: [(&str, &[u8]); 7] = [
+            ("", b""),
+            ("a%2Fb", b"a/b"),
+            ("%2e%2E", b".."),
+            ("%252e", b"%2e"),
+            ("%", b"%"),
+            ("%2", b"%2"),
+            ("%zz%41", b"%zzA"),
+        ];
+        for (text, bytes) in cases {
+            assert_eq!(decoded(text).collect::<Vec<u8>>(), bytes, "{text}");
+        }
+    }
+
+    #[test]
+    fn what_every_worker_reads_alike_is_not_ambiguous() {
+        let plain = [
+            "/",
+            "/a",
+            "/a/",
+            "/a/b.c",
+            "/.a/..b/a../...",
+            "/a//b",
+            "/a;v=1",
+            "/.well-known/fence",
+            "/a/b%20c",
+            "*",
+            "",
+        ];
+        let encoded = ["/a/%2f/b", "/a%2Fb", "/a/%2eb", "/a/%C3%A9", "/100%25", "/100%2525", "/a%255cb"];
+        for path in plain.into_iter().chain(encoded) {
+            assert!(!is_ambiguous(path), "{path}");
+        }
+    }
+
+    #[test]
+    fn what_workers_may_read_differently_is_ambiguous() {
+        let dots =
+            ["/.", "/..", "/a/./b", "/a/../b", "/a/..", "/../a", "/%2e", "/a/%2e%2e/b", "/a/.%2E/b", "/a/%2e./b"];
+        let slashes = ["/a/..%2fb", "/a%2f../b", "/a%2f..%2Fb", "/a/..\\b", "/a\\../b", "/a%5c..%5cb", "/a%5C%2e%2e"];
+        let parameters = ["/a/..;/b", "/a/..;x=1/b", "/a/.;x", "/a/..%3bx/b", "/a/%2e%2e;/b"];
+        let twice = ["/a/%252e%252e/b", "/a/%25%32e./b", "/a/..%252fb", "/a%255c..%255cb", "/a/..%253b/b"];
+        let broken = ["/%", "/a%2", "/a%2/b", "/%zz", "/%%2e", "/a%2g", "/a%", "/%+1", "/a%00b", "/%00", "/a\0b"];
+        for path in [&dots[..], &slashes, &parameters, &twice, &broken].concat() {
+            assert!(is_ambiguous(path), "{path}");
+        }
+    }
+}

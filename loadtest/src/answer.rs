@@ -1,0 +1,35 @@
+//! What came back.
+
+use std::fmt;
+
+use hyper::HeaderMap;
+use hyper::StatusCode;
+
+/// An answer, as far as it matters here.
+#[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub(crate) struct Answer {
+    /// Its status.
+    pub(crate) status: StatusCode,
+    /// Why the fence refused the request. A worker can't say this: fencepost drops such headers of its answers.
+    pub(crate) reason: Option<String>,
+}
+
+impl Answer {
+    /// Reads an answer's head.
+    pub(crate) fn new(status: StatusCode, headers: &HeaderMap) -> Answer {
+        let reason = headers.get("fence-reason").map(|reason| String::from_utf8_lossy(reason.as_bytes()).into_owned());
+        Answer { status, reason }
+    }
+
+    /// Whether the request passed the fence and the worker did it.
+    pub(crate) fn is_success(&self) -> bool {
+        self.status.is_success() && self.reason.is_none()
+    }
+}
+
+impl fmt::Display for Answer {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(self.status.as_str())?;
+        self.reason.iter().try_for_each(|reason| write!(f, " {reason}"))
+    }
+}

@@ -1,0 +1,181 @@
+//! The command line, in the words that `--help` shows.
+
+use std::net::SocketAddr;
+use std::num::{NonZeroU64, NonZeroUsize};
+use std::path::PathBuf;
+
+use clap::{Args, Parser, Subcommand};
+use hyper::StatusCode;
+use hyper::http::uri::PathAndQuery;
+
+use crate::lock::Layout;
+use crate::target::Target;
+
+/// Drives a running fencepost over the wire and says whether it fences.
+#[derive(Debug, Parser)]
+#[command(
+    name = "fencepost-loadtest",
+    version,
+    about,
+    long_about = "Drives a running fencepost over the wire, with a real etcd, and says whether it fences.\n\n\
+        It plays the masters: it takes the lock in etcd, sends requests with the token that this gave it (Fence-Owner, \
+        Fence-Revision), loses the lock, and sends what an earlier master would send late. Start fencepost first, with \
+        the same --etcd, --lock and --layout.",
+    after_help = "Exit codes: 0 all as it should be, 1 not so (or failed to run), 64 wrong usage.\n\n\
+        Try it, with an etcd on its usual port:\n  \
+        fencepost serve --listen 127.0.0.1:8080 --upstream http://127.0.0.1:9000 \\\n      \
+        --etcd http://127.0.0.1:2379 --lock /shards/2/lock &\n  \
+        fencepost-loadtest takeovers --proxy http://127.0.0.1:8080 --worker-listen 127.0.0.1:9000 \\\n      \
+        --etcd http://127.0.0.1:2379 --lock /shards/2/lock --count 1000"
+)]
+pub(crate) struct Cli {
+    /// What to do.
+    #[command(subcommand)]
+    pub(crate) command: Command,
+}
+
+/// What to do.
+#[derive(Debug, Subcommand)]
+pub(crate) enum Command {
+    /// Play the story of the delayed write: R1 must be refused as replayed-tenure.
+    #[command(long_about = "Play the story of the delayed write.\n\n\
+            shard-1 takes the lock and sends R1, which the network holds back. shard-1 loses the lock, shard-2 takes it and \
+            sends R2. shard-2 crashes, shard-1 takes the lock again and sends R3. Then R1 arrives: its owner is the present \
+            owner, its revision is not, and it must be refused with 412 replayed-tenure.\n\n\
+            The lock is one plain key (layout \"key\"), taken by a transaction: put, under a lease, if there is no such key.")]
+    Story(StorySettings),
+    /// Let the lock change hands many times: no true holder may be refused, no former one admitted.
+    #[command(long_about = "Let the lock change hands many times.\n\n\
+            Each new holder sends its first request the moment the acquire returns: none may be refused. As soon as that is \
+            answered, its two predecessors send their next requests: none may be admitted. With --worker-listen it plays the \
+            worker too and looks at the order in which requests reach it: revisions never go down.\n\n\
+            Half of the takeovers follow a release of the lock. In the other half it is never free: with \"key\" one \
+            transaction replaces the holder's record, with \"election\" and \"mutex\" the successor waits in the queue.")]
+    Takeovers(TakeoverSettings),
+    /// Send many requests with one token and measure.
+    #[command(long_about = "Send many requests with one token and measure.\n\n\
+            Closed loop by default: each connection sends its next request when the last one is answered. Open loop with \
+            --rate: requests are due at a constant rate, and latency counts from the moment a request was due, so that a \
+            stall of the proxy shows in all requests that it delayed, not only in those that it happened to.")]
+    Load(LoadSettings),
+}
+
+/// Where requests go.
+#[derive(Debug, Args)]
+pub(crate) struct ProxySettings {
+    /// The running fencepost.
+    #[arg(long, value_name = "http://HOST:PORT")]
+    pub(crate) proxy: Target,
+    /// The path of each request.
+    #[arg(long, default_value = "/", value_name = "PATH", value_parser = path)]
+    pub(crate) path: PathAndQuery,
+}
+
+/// Which lock.
+#[derive(Debug, Args)]
+pub(crate) struct LockSettings {
+    /// A member of the etcd cluster, e.g. "http://127.0.0.1:2379"; may be given several times.
+    #[arg(long, required = true, value_name = "URL")]
+    pub(crate) etcd: Vec<String>,
+    /// The key of the lock, as fencepost knows it. It must be free.
+    #[arg(long, value_name = "KEY")]
+    pub(crate) lock: String,
+}
+
+/// How to play the story.
+#[derive(Debug, Args)]
+pub(crate) struct StorySettings {
+    #[command(flatten)]
+    pub(crate) proxy: ProxySettings,
+    #[command(flatten)]
+    pub(crate) lock: LockSettings,
+    /// Play the worker too, here, and check what reaches it. fencepost's upstream must be this address.
+    #[arg(long, value_name = "ADDRESS")]
+    pub(crate) worker_listen: Option<SocketAddr>,
+}
+
+/// How to move the lock.
+#[derive(Debug, Args)]
+pub(crate) struct TakeoverSettings {
+    #[command(flatten)]
+    pub(crate) proxy: ProxySettings,
+    #[command(flatten)]
+    pub(crate) lock: LockSettings,
+    /// How the lock is laid out in etcd; fencepost must be told the same.
+    #[arg(long, value_enum, default_value_t = Layout::Key)]
+    pub(crate) layout: Layout,
+    /// How many takeovers.
+    #[arg(long, default_value = "10000", value_name = "NUMBER")]
+    pub(crate) count: NonZeroU64,
+    /// Play the worker too, here, and check what reaches it. fencepost's upstream must be this address.
+    #[arg(long, value_name = "ADDRESS")]
+    pub(crate) worker_listen: Option<SocketAddr>,
+    /// Also write the result to this file, as JSON.
+    #[arg(long, value_name = "FILE")]
+    pub(crate) json: Option<PathBuf>,
+}
+
+/// How to load the proxy.
+#[derive(Debug, Args)]
+pub(crate) struct LoadSettings {
+    #[command(flatten)]
+    pub(crate) proxy: ProxySettings,
+    /// What Fence-Owner says.
+    #[arg(long)]
+    pub(crate) owner: String,
+    /// What Fence-Revision says.
+    #[arg(long)]
+    pub(crate) revision: i64,
+    /// How many connections.
+    #[arg(long, default_value = "64", value_name = "NUMBER")]
+    pub(crate) connections: NonZeroUsize,
+    /// For how long.
+    #[arg(long, default_value = "10", value_name = "NUMBER")]
+    pub(crate) seconds: NonZeroU64,
+    /// Open loop: how many requests are due each second, over all connections.
+    #[arg(long, value_name = "NUMBER")]
+    pub(crate) rate: Option<NonZeroU64>,
+    /// Send POST requests with a body of so many bytes instead of GET requests.
+    #[arg(long, default_value_t = 0, value_name = "BYTES", hide_default_value = true)]
+    pub(crate) body: usize,
+    /// Speak HTTP/2 (cleartext, prior knowledge) instead of HTTP/1.1.
+    #[arg(long)]
+    pub(crate) h2c: bool,
+    /// How many requests at a time on each HTTP/2 connection.
+    #[arg(long, default_value = "1", value_name = "NUMBER", requires = "h2c")]
+    pub(crate) streams: NonZeroUsize,
+    /// The status that each answer must have, e.g. 412 for a load of stale requests.
+    #[arg(long, default_value = "200", value_name = "STATUS")]
+    pub(crate) expect: StatusCode,
+    /// How many threads send.
+    #[arg(long, default_value = "1", value_name = "NUMBER")]
+    pub(crate) threads: NonZeroUsize,
+    /// Also write the result to this file, as JSON.
+    #[arg(long, value_name = "FILE")]
+    pub(crate) json: Option<PathBuf>,
+}
+
+fn path(text: &str) -> Result<PathAndQuery, String> {
+    if !text.starts_with('/') {
+        return Err("a path starts with \"/\"".to_owned());
+    }
+    PathAndQuery::try_from(text).map_err(|error| error.to_string())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use clap::CommandFactory;
+
+    #[test]
+    fn the_command_line_is_consistent() {
+        Cli::command().debug_assert();
+    }
+
+    #[test]
+    fn a_path_is_absolute() {
+        assert!(path("/a?b=c").is_ok());
+        assert!(path("a").is_err());
+        assert!(path("/a b").is_err());
+    }
+}

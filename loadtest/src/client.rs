@@ -1,0 +1,138 @@
+//! An HTTP client with a connection of its own, HTTP/1.1 or cleartext HTTP/2.
+
+use std::time::Duration;
+
+use anyhow::Context;
+use bytes::Bytes;
+use http_body_util::{BodyExt, Full};
+use hyper::body::Incoming;
+use hyper::client::conn::{http1, http2};
+use hyper::header::{HOST, HeaderValue};
+use hyper::http::uri::PathAndQuery;
+use hyper::{Method, Request, Response, Uri};
+use hyper_util::rt::{TokioExecutor, TokioIo};
+use tokio::net::TcpStream;
+use tokio::time::timeout;
+
+use crate::answer::Answer;
+use crate::target::Target;
+use crate::token::{OWNER, REVISION, Token};
+
+/// How long an answer may take, connecting included. fencepost itself gives up earlier (504), and that is an answer.
+const ANSWER_TIMEOUT: Duration = Duration::from_secs(60);
+
+/// What a connection speaks.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Protocol {
+    Http1,
+    /// Cleartext HTTP/2, without asking first.
+    H2c,
+}
+
+/// One connection to the proxy. It is opened again if the proxy closes it between two requests.
+#[derive(Debug)]
+pub(crate) struct Client {
+    target: Target,
+    protocol: Protocol,
+    sender: Sender,
+}
+
+#[derive(Debug)]
+enum Sender {
+    Http1(http1::SendRequest<Full<Bytes>>),
+    H2c(http2::SendRequest<Full<Bytes>>),
+}
+
+impl Client {
+    /// Connects.
+    pub(crate) async fn connect(target: &Target, protocol: Protocol) -> anyhow::Result<Client> {
+        let opening = timeout(ANSWER_TIMEOUT, Sender::open(target, protocol));
+        let sender = opening.await.with_context(|| format!("{target} does not take the connection"))??;
+        Ok(Client { target: target.clone(), protocol, sender })
+    }
+
+    /// Another client on the same connection, if the protocol allows several requests at a time.
+    pub(crate) fn another_stream(&self) -> Option<Client> {
+        match &self.sender {
+            Sender::Http1(_) => None,
+            Sender::H2c(sender) => {
+                let sender = Sender::H2c(sender.clone());
+                Some(Client { target: self.target.clone(), protocol: self.protocol, sender })
+            }
+        }
+    }
+
+    /// Sends a request with this token, GET without a body and POST with one, and reads the answer to its end.
+    pub(crate) async fn send(&mut self, path: &PathAndQuery, token: &Token, body: Bytes) -> anyhow::Result<Answer> {
+        let request = self.request(path, token, body)?;
+        timeout(ANSWER_TIMEOUT, self.exchange(request))
+            .await
+            .with_context(|| format!("no answer from {} within {ANSWER_TIMEOUT:?}", self.target))?
+    }
+
+    async fn exchange(&mut self, request: Request<Full<Bytes>>) -> anyhow::Result<Answer> {
+        if !self.sender.ready().await {
+            self.sender = Sender::open(&self.target, self.protocol).await?;
+        }
+        let response = self.sender.send(request).await.context("the connection broke before the answer")?;
+        let answer = Answer::new(response.status(), response.headers());
+        let mut body = response.into_body();
+        while let Some(frame) = body.frame().await {
+            frame.context("the connection broke within the answer")?;
+        }
+        Ok(answer)
+    }
+
+    fn request(&self, path: &PathAndQuery, token: &Token, body: Bytes) -> anyhow::Result<Request<Full<Bytes>>> {
+        let method = if body.is_empty() { Method::GET } else { Method::POST };
+        let request = Request::builder()
+            .method(method)
+            .header(OWNER, token.owner())
+            .header(REVISION, HeaderValue::from(token.revision()));
+        let request = match self.protocol {
+            Protocol::Http1 => request.uri(path.clone()).header(HOST, self.target.authority()),
+            Protocol::H2c => {
+                let uri = Uri::builder().scheme("http").authority(self.target.authority());
+                request.uri(uri.path_and_query(path.clone()).build()?)
+            }
+        };
+        Ok(request.body(Full::new(body))?)
+    }
+}
+
+impl Sender {
+    async fn open(target: &Target, protocol: Protocol) -> anyhow::Result<Sender> {
+        let stream = TcpStream::connect(target.authority()).await;
+        let stream = stream.with_context(|| format!("cannot connect to {target}: does fencepost run there?"))?;
+        stream.set_nodelay(true)?;
+        let stream = TokioIo::new(stream);
+        // What goes wrong on a connection shows at its requests.
+        match protocol {
+            Protocol::Http1 => {
+                let (sender, connection) = http1::handshake(stream).await?;
+                tokio::spawn(connection);
+                Ok(Sender::Http1(sender))
+            }
+            Protocol::H2c => {
+                let (sender, connection) = http2::handshake(TokioExecutor::new(), stream).await?;
+                tokio::spawn(connection);
+                Ok(Sender::H2c(sender))
+            }
+        }
+    }
+
+    /// Waits until a request can be sent; false if the connection has been closed.
+    async fn ready(&mut self) -> bool {
+        match self {
+            Sender::Http1(sender) => sender.ready().await.is_ok(),
+            Sender::H2c(sender) => sender.ready().await.is_ok(),
+        }
+    }
+
+    async fn send(&mut self, request: Request<Full<Bytes>>) -> hyper::Result<Response<Incoming>> {
+        match self {
+            Sender::Http1(sender) => sender.send_request(request).await,
+            Sender::H2c(sender) => sender.send_request(request).await,
+        }
+    }
+}

@@ -1,0 +1,112 @@
+//! Many requests with one token.
+
+mod pace;
+mod tally;
+
+use std::sync::Arc;
+use std::time::{Duration, Instant};
+
+use anyhow::Context;
+use bytes::Bytes;
+use hyper::http::uri::PathAndQuery;
+use tokio::task::JoinSet;
+
+use crate::Conclusion;
+use crate::cli::LoadSettings;
+use crate::client::{Client, Protocol};
+use crate::progress::Progress;
+use crate::token::Token;
+
+use self::pace::Pace;
+use self::tally::{Outcome, Tally};
+
+/// Sends them and prints what came back.
+pub(crate) async fn run(settings: LoadSettings) -> anyhow::Result<Conclusion> {
+    let lanes = open_lanes(&settings).await?;
+    let duration = Duration::from_secs(settings.seconds.get());
+    let begun = Instant::now();
+    let pace = Arc::new(match settings.rate {
+        Some(rate) => Pace::open(begun, duration, rate)?,
+        None => Pace::closed(begun, duration),
+    });
+    pace.start()?;
+    let tally = drive(lanes, &pace, settings.seconds.get()).await?;
+    let outcome = Outcome { tally, unsent: pace.unsent(), elapsed: begun.elapsed(), expected: settings.expect };
+    print!("{outcome}");
+    if let Some(file) = &settings.json {
+        let json = format!("{:#}\n", outcome.as_json());
+        std::fs::write(file, json).with_context(|| format!("{} cannot be written", file.display()))?;
+    }
+    Ok(outcome.conclusion())
+}
+
+/// One request at a time: an HTTP/1.1 connection, or a stream after another on an HTTP/2 connection.
+#[derive(Debug)]
+struct Lane {
+    client: Client,
+    path: PathAndQuery,
+    token: Token,
+    body: Bytes,
+}
+
+/// A lane with so many errors one after the other gives up: the proxy is gone.
+const ERRORS_IN_A_ROW_MAX: u32 = 10;
+
+impl Lane {
+    async fn run(mut self, pace: Arc<Pace>) -> Tally {
+        let mut tally = Tally::default();
+        let mut errors_in_a_row = 0;
+        while errors_in_a_row < ERRORS_IN_A_ROW_MAX {
+            let Some(due) = pace.next().await else { break };
+            match self.client.send(&self.path, &self.token, self.body.clone()).await {
+                Ok(answer) => {
+                    errors_in_a_row = 0;
+                    tally.answered(answer, due.elapsed());
+                }
+                Err(error) => {
+                    errors_in_a_row += 1;
+                    tally.failed(format!("{error:#}"));
+                }
+            }
+        }
+        tally
+    }
+}
+
+async fn open_lanes(settings: &LoadSettings) -> anyhow::Result<Vec<Lane>> {
+    let token = Token::new(&settings.owner, settings.revision)?;
+    let body = Bytes::from(vec![b'x'; settings.body]);
+    let protocol = if settings.h2c { Protocol::H2c } else { Protocol::Http1 };
+    let mut clients = Vec::new();
+    for _ in 0..settings.connections.get() {
+        let client = Client::connect(&settings.proxy.proxy, protocol).await?;
+        let more = (1..settings.streams.get()).filter_map(|_| client.another_stream());
+        clients.extend(more);
+        clients.push(client);
+    }
+    let path = &settings.proxy.path;
+    let lane = |client| Lane { client, path: path.clone(), token: token.clone(), body: body.clone() };
+    Ok(clients.into_iter().map(lane).collect())
+}
+
+async fn drive(lanes: Vec<Lane>, pace: &Arc<Pace>, seconds: u64) -> anyhow::Result<Tally> {
+    let mut running = JoinSet::new();
+    for lane in lanes {
+        running.spawn(lane.run(Arc::clone(pace)));
+    }
+    let begun = Instant::now();
+    let mut progress = Progress::new(seconds, "seconds");
+    let mut tick = tokio::time::interval(Duration::from_millis(100));
+    let mut tally = Tally::default();
+    loop {
+        tokio::select! {
+            ended = running.join_next() => match ended {
+                Some(lane) => tally.merge(lane.context("a sender panicked")?),
+                None => break,
+            },
+            _ = tick.tick() => progress.done(begun.elapsed().as_secs().min(seconds)),
+        }
+    }
+    progress.end(begun.elapsed().as_secs().min(seconds));
+    Ok(tally)
+}

@@ -1,0 +1,165 @@
+//! A lock in etcd, taken and given up as its users do.
+
+mod queue;
+
+use std::time::Duration;
+
+use anyhow::{Context, bail, ensure};
+use clap::ValueEnum;
+use etcd_client::{
+    Client, Compare, CompareOp, ConnectOptions, GetOptions, LockOptions, PutOptions, ResponseHeader, Txn, TxnOp,
+    TxnOpResponse,
+};
+
+use crate::cli::LockSettings;
+use crate::token::Token;
+
+/// How a lock is laid out in etcd.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
+pub(crate) enum Layout {
+    /// One key; its value is the owner.
+    Key,
+    /// A queue of keys below the lock's; the oldest one's value is the owner (etcd's election service, `etcdctl elect`).
+    Election,
+    /// A queue of keys below the lock's; the oldest one's name is the owner (etcd's lock service, `etcdctl lock`).
+    Mutex,
+}
+
+/// A lock in etcd.
+#[derive(Clone)]
+pub(crate) struct Lock {
+    etcd: Client,
+    key: String,
+    layout: Layout,
+}
+
+/// The lock, held: the proof for the worker, and the lease that it hangs on.
+#[derive(Debug)]
+pub(crate) struct Held {
+    pub(crate) token: Token,
+    lease: i64,
+}
+
+/// How long each call may take, and a place in the queue to the turn.
+const CALL_TIMEOUT: Duration = Duration::from_secs(10);
+/// Nobody keeps a lease alive here: it must outlive the longest tenure, and frees the lock some time after a crash.
+const LEASE_SECONDS: i64 = 90;
+
+impl Lock {
+    /// Connects to etcd and makes sure that nobody has the lock.
+    pub(crate) async fn open(settings: &LockSettings, layout: Layout) -> anyhow::Result<Lock> {
+        let endpoints = &settings.etcd;
+        let options = ConnectOptions::new().with_timeout(CALL_TIMEOUT).with_connect_timeout(CALL_TIMEOUT);
+        let unreachable = || format!("etcd at {} does not answer", endpoints.join(", "));
+        let etcd = Client::connect(endpoints, Some(options)).await.with_context(unreachable)?;
+        let lock = Lock { etcd, key: settings.lock.clone(), layout };
+        let records = lock.records().await.with_context(unreachable)?;
+        ensure!(
+            records == 0,
+            "the lock {} is not free: end its holder, or wait until its lease runs out (after a run that was broken \
+             off: {LEASE_SECONDS} s)",
+            lock.key
+        );
+        Ok(lock)
+    }
+
+    /// Takes the lock when it is free, as its users do: by a transaction, by etcd's election service, or by its lock service.
+    pub(crate) async fn acquire(&self, owner: &str) -> anyhow::Result<Held> {
+        let lease = self.lease().await?;
+        let token = match self.layout {
+            Layout::Key => self.put_if(self.is_absent(), owner, lease).await,
+            Layout::Election => self.campaign(owner, lease).await,
+            Layout::Mutex => self.enter_mutex(lease).await,
+        };
+        Ok(Held { token: token.with_context(|| self.refused(owner))?, lease })
+    }
+
+    /// Takes the lock from its holder so that it is never free: with a plain key one transaction replaces the holder's
+    /// record, else the successor stands in the queue when the holder goes.
+    pub(crate) async fn take_from(&self, predecessor: Held, owner: &str) -> anyhow::Result<Held> {
+        match self.layout {
+            Layout::Key => {
+                let lease = predecessor.lease;
+                let unchanged =
+                    Compare::mod_revision(self.key.as_str(), CompareOp::Equal, predecessor.token.revision());
+                let token = self.put_if(unchanged, owner, lease).await;
+                Ok(Held { token: token.with_context(|| self.refused(owner))?, lease })
+            }
+            Layout::Election | Layout::Mutex => {
+                let lease = self.lease().await?;
+                let turn = self.take_turn(predecessor, owner, lease);
+                let token = tokio::time::timeout(CALL_TIMEOUT, turn).await.context("the queue does not move");
+                Ok(Held { token: token.flatten().with_context(|| self.refused(owner))?, lease })
+            }
+        }
+    }
+
+    /// Ends the tenure as the end of its lease does: at once.
+    pub(crate) async fn release(&self, held: Held) -> anyhow::Result<()> {
+        let revoked = self.etcd.clone().lease_revoke(held.lease).await;
+        revoked.with_context(|| format!("the lease of {} cannot be revoked", held.token))?;
+        Ok(())
+    }
+
+    /// How many records the lock has: none if it is free.
+    async fn records(&self) -> anyhow::Result<i64> {
+        let (key, options) = match self.layout {
+            Layout::Key => (self.key.clone(), GetOptions::new()),
+            Layout::Election | Layout::Mutex => (format!("{}/", self.key), GetOptions::new().with_prefix()),
+        };
+        let response = self.etcd.clone().get(key, Some(options.with_count_only())).await?;
+        Ok(response.count())
+    }
+
+    async fn lease(&self) -> anyhow::Result<i64> {
+        let granted = self.etcd.clone().lease_grant(LEASE_SECONDS, None).await;
+        Ok(granted.context("etcd grants no lease")?.id())
+    }
+
+    fn refused(&self, owner: &str) -> String {
+        format!("{owner} cannot take the lock {}", self.key)
+    }
+
+    fn is_absent(&self) -> Compare {
+        Compare::create_revision(self.key.as_str(), CompareOp::Equal, 0)
+    }
+
+    /// What a client without a lock library does: one transaction.
+    async fn put_if(&self, condition: Compare, owner: &str, lease: i64) -> anyhow::Result<Token> {
+        let key = self.key.as_str();
+        let put = TxnOp::put(key, owner, Some(PutOptions::new().with_lease(lease)));
+        let transaction = Txn::new().when([condition]).and_then([put]).or_else([TxnOp::get(key, None)]);
+        let response = self.etcd.clone().txn(transaction).await?;
+        if !response.succeeded() {
+            bail!("somebody else has it{}", holder(response.op_responses()));
+        }
+        Token::new(owner, revision(response.header())?)
+    }
+
+    async fn campaign(&self, owner: &str, lease: i64) -> anyhow::Result<Token> {
+        let response = self.etcd.clone().campaign(self.key.as_str(), owner, lease).await?;
+        let leader = response.leader().context("etcd names no leader key")?;
+        Token::new(owner, leader.rev())
+    }
+
+    /// What `etcdctl lock` tells its child as `ETCD_LOCK_KEY` and `ETCD_LOCK_REV`: the revision of the response that
+    /// said that the lock is ours, later than our key's own if we had to wait.
+    async fn enter_mutex(&self, lease: i64) -> anyhow::Result<Token> {
+        let options = LockOptions::new().with_lease(lease);
+        let response = self.etcd.clone().lock(self.key.as_str(), Some(options)).await?;
+        let key = std::str::from_utf8(response.key()).context("the name of the lock's key is not text")?;
+        Token::new(key, revision(response.header())?)
+    }
+}
+
+/// Who holds a lock instead, as far as a failed transaction tells.
+fn holder(responses: Vec<TxnOpResponse>) -> String {
+    let Some(TxnOpResponse::Get(found)) = responses.into_iter().next() else { return String::new() };
+    found.kvs().first().map_or_else(String::new, |record| {
+        format!(": {:?} since revision {}", String::from_utf8_lossy(record.value()), record.mod_revision())
+    })
+}
+
+fn revision(header: Option<&ResponseHeader>) -> anyhow::Result<i64> {
+    Ok(header.context("etcd names no revision")?.revision())
+}

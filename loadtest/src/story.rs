@@ -1,0 +1,164 @@
+//! The story of the delayed write, over the wire.
+
+use std::fmt;
+
+use bytes::Bytes;
+use hyper::StatusCode;
+
+use crate::Conclusion;
+use crate::answer::Answer;
+use crate::cli::StorySettings;
+use crate::client::{Client, Protocol};
+use crate::lock::{Layout, Lock};
+use crate::token::Token;
+use crate::worker::{Event, Moment, Worker};
+
+/// Plays it and prints how it went.
+pub(crate) async fn run(settings: StorySettings) -> anyhow::Result<Conclusion> {
+    let worker = match settings.worker_listen {
+        Some(address) => Some(Worker::listen(address).await?),
+        None => None,
+    };
+    let steps = play(&settings).await?;
+    print_table(&steps);
+    let reached_as_told = match &worker {
+        Some(worker) => told_of_worker(&steps, &worker.log()),
+        None => true,
+    };
+    if reached_as_told && steps.iter().all(Step::is_as_expected) {
+        println!("\nThe story ended as it should.");
+        Ok(Conclusion::AsExpected)
+    } else {
+        println!("\nThe story did NOT end as it should.");
+        Ok(Conclusion::NotAsExpected)
+    }
+}
+
+/// A request of the story.
+#[derive(Debug)]
+struct Step {
+    what: &'static str,
+    token: Token,
+    expected: Expected,
+    answer: Answer,
+}
+
+/// What must become of a request.
+#[derive(Clone, Copy, Debug)]
+enum Expected {
+    Done,
+    ReplayRefused,
+}
+
+impl Step {
+    fn is_as_expected(&self) -> bool {
+        match self.expected {
+            Expected::Done => self.answer.is_success(),
+            Expected::ReplayRefused => {
+                self.answer.status == StatusCode::PRECONDITION_FAILED
+                    && self.answer.reason.as_deref() == Some("replayed-tenure")
+            }
+        }
+    }
+}
+
+impl fmt::Display for Expected {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.pad(match self {
+            Expected::Done => "2xx",
+            Expected::ReplayRefused => "412 replayed-tenure",
+        })
+    }
+}
+
+async fn play(settings: &StorySettings) -> anyhow::Result<Vec<Step>> {
+    let lock = Lock::open(&settings.lock, Layout::Key).await?;
+    let path = &settings.proxy.path;
+    let mut shard_1 = Client::connect(&settings.proxy.proxy, Protocol::Http1).await?;
+    let mut shard_2 = Client::connect(&settings.proxy.proxy, Protocol::Http1).await?;
+
+    let first = lock.acquire("shard-1").await?;
+    let delayed = first.token.clone();
+    println!("shard-1 takes the lock and sends R1 = {delayed}. The network holds R1 back.");
+
+    lock.release(first).await?;
+    let second = lock.acquire("shard-2").await?;
+    println!("The lease of shard-1 ends. shard-2 takes the lock and sends R2 = {}.", second.token);
+    let r2 = shard_2.send(path, &second.token, Bytes::from_static(b"R2")).await?;
+    let mut steps =
+        vec![Step { what: "R2 arrives", token: second.token.clone(), expected: Expected::Done, answer: r2 }];
+
+    lock.release(second).await?;
+    let third = lock.acquire("shard-1").await?;
+    println!("shard-2 crashes. shard-1 takes the lock again and sends R3 = {}.", third.token);
+    let r3 = shard_1.send(path, &third.token, Bytes::from_static(b"R3")).await?;
+    steps.push(Step { what: "R3 arrives", token: third.token.clone(), expected: Expected::Done, answer: r3 });
+
+    println!("R1 = {delayed} arrives: from the present owner, but of an earlier tenure.");
+    let r1 = shard_1.send(path, &delayed, Bytes::from_static(b"R1")).await?;
+    steps.push(Step { what: "R1 arrives", token: delayed, expected: Expected::ReplayRefused, answer: r1 });
+    lock.release(third).await?;
+    Ok(steps)
+}
+
+fn print_table(steps: &[Step]) {
+    println!("\n{:<12} {:<20} {:<20} {:<28}", "step", "token", "expected", "answer");
+    for step in steps {
+        let Step { what, token, expected, answer } = step;
+        let mark = if step.is_as_expected() { "ok" } else { "WRONG" };
+        println!("{what:<12} {:<20} {expected:<20} {:<28} {mark}", token.to_string(), answer.to_string());
+    }
+}
+
+/// Tells what reached the worker; false if that is not what was answered.
+fn told_of_worker(steps: &[Step], log: &[Event]) -> bool {
+    let begun: Vec<i64> =
+        log.iter().filter(|event| event.moment == Moment::Begins).map(|event| event.revision).collect();
+    let answered: Vec<i64> =
+        steps.iter().filter(|step| step.answer.reason.is_none()).map(|step| step.token.revision()).collect();
+    if begun == answered {
+        println!("\nThe worker saw the revisions {begun:?}.");
+    } else {
+        println!("\nThe worker saw the revisions {begun:?}; the answers say {answered:?}. Is it fencepost's upstream?");
+    }
+    begun == answered
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn step(expected: Expected, status: u16, reason: Option<&str>) -> Step {
+        let status = StatusCode::from_u16(status).unwrap();
+        let answer = Answer { status, reason: reason.map(str::to_owned) };
+        Step { what: "R", token: Token::new("shard-1", 7).unwrap(), expected, answer }
+    }
+
+    #[test]
+    fn only_the_exact_refusal_will_do_for_r1() {
+        assert!(step(Expected::ReplayRefused, 412, Some("replayed-tenure")).is_as_expected());
+        for (status, reason) in
+            [(200, None), (412, None), (412, Some("stale-tenure")), (503, Some("replayed-tenure")), (502, None)]
+        {
+            assert!(!step(Expected::ReplayRefused, status, reason).is_as_expected(), "{status} {reason:?}");
+        }
+    }
+
+    #[test]
+    fn a_holder_s_request_must_be_done() {
+        assert!(step(Expected::Done, 200, None).is_as_expected());
+        assert!(step(Expected::Done, 204, None).is_as_expected());
+        for (status, reason) in [(412, Some("stale-tenure")), (503, Some("unverifiable")), (502, None), (404, None)] {
+            assert!(!step(Expected::Done, status, reason).is_as_expected(), "{status} {reason:?}");
+        }
+    }
+
+    #[test]
+    fn what_reached_the_worker_must_be_what_was_answered() {
+        let steps = [step(Expected::Done, 200, None), step(Expected::ReplayRefused, 412, Some("replayed-tenure"))];
+        let event = |moment| Event { moment, owner: "shard-1".to_owned(), revision: 7 };
+        assert!(told_of_worker(&steps, &[event(Moment::Begins), event(Moment::Ends)]));
+        assert!(!told_of_worker(&steps, &[]));
+        assert!(!told_of_worker(&steps, &[event(Moment::Begins), event(Moment::Begins)]));
+    }
+}

@@ -1,0 +1,128 @@
+//! A lock that changes hands many times.
+
+mod report;
+
+use std::collections::VecDeque;
+use std::time::Instant;
+
+use anyhow::Context;
+use bytes::Bytes;
+use hyper::http::uri::PathAndQuery;
+
+use crate::Conclusion;
+use crate::cli::TakeoverSettings;
+use crate::client::{Client, Protocol};
+use crate::lock::{Held, Lock};
+use crate::progress::Progress;
+use crate::token::Token;
+use crate::worker::Worker;
+
+use self::report::Report;
+
+/// Moves the lock and prints what was found.
+pub(crate) async fn run(settings: TakeoverSettings) -> anyhow::Result<Conclusion> {
+    let worker = match settings.worker_listen {
+        Some(address) => Some(Worker::listen(address).await?),
+        None => None,
+    };
+    let mut masters = Masters::start(&settings).await?;
+    let mut report = Report::new(settings.layout, settings.count.get());
+    if let Err(error) = masters.take_turns(&mut report).await {
+        report.broke_off(format!("{error:#}"));
+    }
+    if let Some(worker) = worker {
+        report.worker_saw(&worker.log());
+    }
+    print!("{report}");
+    if let Some(file) = &settings.json {
+        let json = format!("{:#}\n", report.as_json());
+        std::fs::write(file, json).with_context(|| format!("{} cannot be written", file.display()))?;
+    }
+    Ok(report.conclusion())
+}
+
+/// Two masters that take the lock from each other.
+struct Masters {
+    lock: Lock,
+    path: PathAndQuery,
+    masters: [Master; 2],
+    held: Option<Held>,
+    /// The tokens of the last tenures that have ended, the newest first, and whose they were.
+    retired: VecDeque<(usize, Token)>,
+}
+
+#[derive(Debug)]
+struct Master {
+    name: &'static str,
+    client: Client,
+}
+
+/// The predecessor's, and the successor's own from its tenure before: other owner, other revision; same owner, other revision.
+const RETIRED_MAX: usize = 2;
+
+impl Masters {
+    async fn start(settings: &TakeoverSettings) -> anyhow::Result<Masters> {
+        let target = &settings.proxy.proxy;
+        let master = async |name| anyhow::Ok(Master { name, client: Client::connect(target, Protocol::Http1).await? });
+        Ok(Masters {
+            lock: Lock::open(&settings.lock, settings.layout).await?,
+            path: settings.proxy.path.clone(),
+            masters: [master("shard-1").await?, master("shard-2").await?],
+            held: None,
+            retired: VecDeque::new(),
+        })
+    }
+
+    /// Ends early, with an error, when etcd or the proxy no longer answers at all.
+    async fn take_turns(&mut self, report: &mut Report) -> anyhow::Result<()> {
+        let mut progress = Progress::new(report.wanted(), "takeovers");
+        let mut result = Ok(());
+        while result.is_ok() && report.done() < report.wanted() {
+            result = self.take_over(report).await;
+            progress.done(report.done());
+        }
+        progress.end(report.done());
+        if let Some(held) = self.held.take() {
+            result = result.and(self.lock.release(held).await);
+        }
+        result
+    }
+
+    async fn take_over(&mut self, report: &mut Report) -> anyhow::Result<()> {
+        let number = report.done();
+        let successor = (number % 2) as usize;
+        let token = self.hand_over(successor, number % 4 < 2).await?;
+        let acquired = Instant::now();
+        let answer = self.masters[successor].client.send(&self.path, &token, FIRST).await?;
+        let admitted = answer.is_success();
+        report.first_request(&token, answer, acquired.elapsed());
+        if admitted {
+            for (master, late) in &self.retired {
+                let answer = self.masters[*master].client.send(&self.path, late, LATE).await?;
+                report.late_request(late, &token, answer);
+            }
+        }
+        self.retired.push_front((successor, token));
+        self.retired.truncate(RETIRED_MAX);
+        Ok(())
+    }
+
+    /// Ends one tenure and begins the next, with or without a time between in which the lock is free. Returns the moment the
+    /// successor is told that the lock is its own.
+    async fn hand_over(&mut self, successor: usize, at_once: bool) -> anyhow::Result<Token> {
+        let name = self.masters[successor].name;
+        let held = match self.held.take() {
+            None => self.lock.acquire(name).await?,
+            Some(predecessor) if at_once => self.lock.take_from(predecessor, name).await?,
+            Some(predecessor) => {
+                self.lock.release(predecessor).await?;
+                self.lock.acquire(name).await?
+            }
+        };
+        Ok(self.held.insert(held).token.clone())
+    }
+}
+
+/// What the bodies say: for whoever looks at the traffic.
+const FIRST: Bytes = Bytes::from_static(b"the first request of a tenure");
+const LATE: Bytes = Bytes::from_static(b"a request of a tenure that has ended");

@@ -1,0 +1,172 @@
+//! What must be true of the order in which requests reach a worker.
+
+use std::collections::BTreeMap;
+
+use serde_json::{Value, json};
+
+/// Something that happened at the worker.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(crate) struct Event {
+    pub(crate) moment: Moment,
+    pub(crate) owner: String,
+    pub(crate) revision: i64,
+}
+
+/// Which part of a request's life.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Moment {
+    /// Its head is here.
+    Begins,
+    /// It has been worked through, and its answer goes out.
+    Ends,
+}
+
+/// How often a log breaks each rule. One event can break several.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub(crate) struct Breaches {
+    /// A request began after one with a higher revision had begun.
+    pub(crate) went_down: u64,
+    /// A request began after one with a higher revision had been answered: a superseded write.
+    pub(crate) after_successor: u64,
+    /// A request began while one with a lower revision was still being worked on.
+    pub(crate) overlapped: u64,
+    /// A request came under a revision that another owner had used.
+    pub(crate) shared_revision: u64,
+}
+
+impl Breaches {
+    /// Finds those of a log of one lock.
+    pub(crate) fn of(log: &[Event]) -> Breaches {
+        let mut reader = Reader::default();
+        for event in log {
+            match event.moment {
+                Moment::Begins => reader.begins(event),
+                Moment::Ends => reader.ends(event),
+            }
+        }
+        reader.breaches
+    }
+
+    /// Whether there are none.
+    pub(crate) fn is_none(&self) -> bool {
+        *self == Breaches::default()
+    }
+
+    /// The same for a program.
+    pub(crate) fn as_json(&self) -> Value {
+        let Breaches { went_down, after_successor, overlapped, shared_revision } = self;
+        json!({
+            "went_down": went_down,
+            "after_successor": after_successor,
+            "overlapped": overlapped,
+            "shared_revision": shared_revision,
+        })
+    }
+}
+
+#[derive(Debug, Default)]
+struct Reader<'a> {
+    breaches: Breaches,
+    highest_begun: i64,
+    highest_ended: i64,
+    /// How many requests of each revision are at the worker.
+    open: BTreeMap<i64, u64>,
+    owners: BTreeMap<i64, &'a str>,
+}
+
+impl<'a> Reader<'a> {
+    fn begins(&mut self, event: &'a Event) {
+        let revision = event.revision;
+        self.breaches.went_down += u64::from(revision < self.highest_begun);
+        self.breaches.after_successor += u64::from(revision < self.highest_ended);
+        self.breaches.overlapped += u64::from(self.open.range(..revision).next().is_some());
+        let owner = *self.owners.entry(revision).or_insert(&event.owner);
+        self.breaches.shared_revision += u64::from(owner != event.owner);
+        self.highest_begun = self.highest_begun.max(revision);
+        *self.open.entry(revision).or_default() += 1;
+    }
+
+    fn ends(&mut self, event: &Event) {
+        self.highest_ended = self.highest_ended.max(event.revision);
+        if let Some(count) = self.open.get_mut(&event.revision) {
+            *count -= 1;
+            if *count == 0 {
+                self.open.remove(&event.revision);
+            }
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn begins(owner: &str, revision: i64) -> Event {
+        Event { moment: Moment::Begins, owner: owner.to_owned(), revision }
+    }
+
+    fn ends(owner: &str, revision: i64) -> Event {
+        Event { moment: Moment::Ends, owner: owner.to_owned(), revision }
+    }
+
+    #[test]
+    fn tenures_one_after_the_other_break_nothing() {
+        let log = [
+            begins("a", 10),
+            begins("a", 10),
+            ends("a", 10),
+            ends("a", 10),
+            begins("b", 20),
+            ends("b", 20),
+            begins("a", 30),
+            ends("a", 30),
+        ];
+        assert!(Breaches::of(&log).is_none());
+        assert!(Breaches::of(&[]).is_none());
+    }
+
+    #[test]
+    fn a_request_of_an_ended_tenure_is_counted() {
+        let log = [begins("a", 10), ends("a", 10), begins("b", 20), ends("b", 20), begins("a", 10), ends("a", 10)];
+        let expected = Breaches { went_down: 1, after_successor: 1, ..Breaches::default() };
+        assert_eq!(Breaches::of(&log), expected);
+    }
+
+    #[test]
+    fn each_late_request_counts_for_itself() {
+        let log = [begins("b", 20), ends("b", 20), begins("a", 10), ends("a", 10), begins("a", 10), ends("a", 10)];
+        let expected = Breaches { went_down: 2, after_successor: 2, ..Breaches::default() };
+        assert_eq!(Breaches::of(&log), expected);
+    }
+
+    #[test]
+    fn a_request_that_begins_beside_its_successor_went_down_but_not_after_it() {
+        let log = [begins("b", 20), begins("a", 10), ends("a", 10), ends("b", 20)];
+        assert_eq!(Breaches::of(&log), Breaches { went_down: 1, ..Breaches::default() });
+    }
+
+    #[test]
+    fn a_request_that_begins_before_its_predecessor_ends_overlaps() {
+        let log = [begins("a", 10), begins("b", 20), ends("a", 10), ends("b", 20)];
+        assert_eq!(Breaches::of(&log), Breaches { overlapped: 1, ..Breaches::default() });
+    }
+
+    #[test]
+    fn one_of_two_predecessors_still_there_is_an_overlap() {
+        let log = [begins("a", 10), begins("a", 10), ends("a", 10), begins("b", 20)];
+        assert_eq!(Breaches::of(&log), Breaches { overlapped: 1, ..Breaches::default() });
+    }
+
+    #[test]
+    fn two_owners_of_one_revision_are_counted() {
+        let log = [begins("a", 10), ends("a", 10), begins("b", 10), ends("b", 10)];
+        assert_eq!(Breaches::of(&log), Breaches { shared_revision: 1, ..Breaches::default() });
+    }
+
+    #[test]
+    fn a_request_without_a_token_is_older_than_all() {
+        let log = [begins("a", 10), ends("a", 10), begins("", 0), ends("", 0)];
+        let expected = Breaches { went_down: 1, after_successor: 1, ..Breaches::default() };
+        assert_eq!(Breaches::of(&log), expected);
+    }
+}

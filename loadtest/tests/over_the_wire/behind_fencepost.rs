@@ -1,0 +1,72 @@
+//! The loadtest against fencepost, with a real etcd of each version: all must be as it should be.
+
+use fencepost_testsupport::{Etcd, EtcdVersion, FreePort};
+
+use crate::support::{Fencepost, Run, loadtest};
+
+const LOCK: &str = "/shards/2/lock";
+
+#[tokio::test]
+async fn the_delayed_write_never_arrives_with_etcd_3_4() {
+    the_story_ends_as_it_should(EtcdVersion::V3_4).await;
+}
+
+#[tokio::test]
+async fn the_delayed_write_never_arrives_with_etcd_3_5() {
+    the_story_ends_as_it_should(EtcdVersion::V3_5).await;
+}
+
+#[tokio::test]
+async fn takeovers_of_a_key_are_fenced_with_etcd_3_4() {
+    takeovers_are_fenced(EtcdVersion::V3_4, "key").await;
+}
+
+#[tokio::test]
+async fn takeovers_of_a_key_are_fenced_with_etcd_3_5() {
+    takeovers_are_fenced(EtcdVersion::V3_5, "key").await;
+}
+
+#[tokio::test]
+async fn takeovers_by_election_are_fenced_with_etcd_3_4() {
+    takeovers_are_fenced(EtcdVersion::V3_4, "election").await;
+}
+
+#[tokio::test]
+async fn takeovers_by_election_are_fenced_with_etcd_3_5() {
+    takeovers_are_fenced(EtcdVersion::V3_5, "election").await;
+}
+
+#[tokio::test]
+async fn takeovers_of_a_mutex_are_fenced_with_etcd_3_4() {
+    takeovers_are_fenced(EtcdVersion::V3_4, "mutex").await;
+}
+
+#[tokio::test]
+async fn takeovers_of_a_mutex_are_fenced_with_etcd_3_5() {
+    takeovers_are_fenced(EtcdVersion::V3_5, "mutex").await;
+}
+
+async fn the_story_ends_as_it_should(version: EtcdVersion) {
+    let etcd = Etcd::start(version).await;
+    let worker = FreePort::reserve();
+    let fencepost = Fencepost::start(&worker, &etcd, LOCK, "key").await;
+    let run = drive("story", &fencepost, &worker, &etcd, &[]).await;
+    assert_eq!(run.code, 0, "{}\nfencepost's log:\n{}", run.printed, fencepost.log());
+    run.says("412 replayed-tenure").says("The story ended as it should.");
+}
+
+async fn takeovers_are_fenced(version: EtcdVersion, layout: &str) {
+    let etcd = Etcd::start(version).await;
+    let worker = FreePort::reserve();
+    let fencepost = Fencepost::start(&worker, &etcd, LOCK, layout).await;
+    let run = drive("takeovers", &fencepost, &worker, &etcd, &["--count", "300", "--layout", layout]).await;
+    assert_eq!(run.code, 0, "{}\nfencepost's log:\n{}", run.printed, fencepost.log());
+    run.says("300 done, 0 falsely refused, 0 failed").says("597 refused, 0 falsely admitted");
+    run.says("300 requests, revisions never went down");
+}
+
+async fn drive(command: &str, fencepost: &Fencepost, worker: &FreePort, etcd: &Etcd, arguments: &[&str]) -> Run {
+    let (proxy, worker, etcd) = (fencepost.url(), worker.address().to_string(), etcd.endpoint());
+    let common = [command, "--proxy", &proxy, "--worker-listen", &worker, "--etcd", &etcd, "--lock", LOCK];
+    loadtest(&[&common, arguments].concat()).await
+}

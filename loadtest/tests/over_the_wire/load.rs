@@ -1,0 +1,75 @@
+//! Load on a server whose behaviour is known: what is counted must be what was sent.
+
+use std::time::Duration;
+
+use fencepost_testsupport::{Answer, Behaviour, Scratch, Worker};
+use serde_json::Value;
+
+use crate::support::{Run, loadtest};
+
+#[tokio::test]
+async fn a_closed_loop_counts_what_the_server_saw() {
+    for protocol in [&[][..], &["--h2c", "--streams", "4"]] {
+        let server = Worker::start().await;
+        let (run, report) = load(&server, &[&["--connections", "2", "--body", "1000"], protocol].concat()).await;
+        run.is_as_expected();
+        let seen = server.seen();
+        assert_eq!(report["answers"]["200"], seen.len(), "{report:#}");
+        assert!(seen.iter().all(|request| request.body_bytes == 1000 && request.method == "POST"));
+        assert!(seen.iter().all(|request| request.header("fence-owner") == Some("shard-1")));
+        assert!(seen.iter().all(|request| request.header("fence-revision") == Some("7")));
+        let connections = seen.iter().map(|request| request.connection).max();
+        assert_eq!(connections, Some(1), "two connections were asked for");
+    }
+}
+
+#[tokio::test]
+async fn an_open_loop_sends_at_its_rate() {
+    let server = Worker::start().await;
+    let (run, report) = load(&server, &["--rate", "200", "--connections", "4"]).await;
+    run.is_as_expected();
+    assert_eq!(report["answers"]["200"], 200, "{report:#}");
+}
+
+/// One connection, and each answer takes 100 ms: of 20 requests due within a second ten are late by up to a second more. A
+/// generator that counts from the sending would call them all fast.
+#[tokio::test]
+async fn an_open_loop_counts_the_wait_behind_a_slow_answer() {
+    let server = Worker::start().await;
+    let slow = Answer::ok("o").trickling(1, Duration::from_millis(100));
+    server.when(move |_| Some(Behaviour::Answer(slow.clone())));
+    let (_, report) = load(&server, &["--rate", "20", "--connections", "1"]).await;
+    let max = report["latency"]["max_seconds"].as_f64().expect("something was measured");
+    assert!(max > 0.5, "{report:#}");
+}
+
+#[tokio::test]
+async fn a_status_that_was_not_expected_ends_with_1() {
+    let server = Worker::start().await;
+    let refusal = Answer::status(412, "").header("fence-reason", "stale-tenure");
+    server.when(move |_| Some(Behaviour::Answer(refusal.clone())));
+    let (run, report) = load(&server, &[]).await;
+    run.ended_with(1).says("412 stale-tenure  UNEXPECTED");
+    assert_eq!(report["answers"]["412 stale-tenure"], server.seen().len(), "{report:#}");
+    load(&server, &["--expect", "412"]).await.0.is_as_expected();
+}
+
+#[tokio::test]
+async fn requests_without_an_answer_are_counted() {
+    let server = Worker::start().await;
+    server.when(|_| Some(Behaviour::ResetEarly));
+    let (run, report) = load(&server, &["--connections", "1"]).await;
+    run.ended_with(1).says("NO ANSWER");
+    // A lane gives up after ten in a row.
+    assert_eq!(server.seen().len(), 10, "{report:#}");
+}
+
+async fn load(server: &Worker, arguments: &[&str]) -> (Run, Value) {
+    let (scratch, url) = (Scratch::new(), server.endpoint().to_string());
+    let file = scratch.path().join("report.json");
+    let file = file.to_str().expect("a scratch directory's path is text");
+    let common = ["load", "--proxy", &url, "--owner", "shard-1", "--revision", "7", "--seconds", "1", "--json", file];
+    let run = loadtest(&[&common, arguments].concat()).await;
+    let report = std::fs::read_to_string(file).unwrap_or_else(|error| panic!("no report ({error}): {run:?}"));
+    (run, serde_json::from_str(&report).expect("the report is JSON"))
+}

@@ -1,0 +1,6 @@
+//! The loadtest's binary against real servers: fencepost, a worker that nothing fences, and a server that is told what to do.
+
+mod behind_fencepost;
+mod load;
+mod support;
+mod without_a_fence;

@@ -1,0 +1,65 @@
+//! A running fencepost.
+
+use std::path::{Path, PathBuf};
+use std::process::Command;
+use std::sync::LazyLock;
+
+use fencepost_testsupport::{Etcd, FreePort, Process, Scratch, eventually, request};
+
+/// A fencepost before one worker. It ends with this value.
+pub(crate) struct Fencepost {
+    listen: FreePort,
+    /// Ends before the directory of its log does.
+    process: Process,
+    _scratch: Scratch,
+}
+
+impl Fencepost {
+    /// Starts it with this worker and lock, and returns once it is ready.
+    pub(crate) async fn start(worker: &FreePort, etcd: &Etcd, lock: &str, layout: &str) -> Fencepost {
+        let (listen, admin, scratch) = (FreePort::reserve(), FreePort::reserve(), Scratch::new());
+        let mut command = Command::new(fencepost_binary());
+        command.arg("serve").args(["--listen", &listen.address().to_string()]);
+        command.args(["--upstream", &format!("http://{}", worker.address()), "--etcd", &etcd.endpoint()]);
+        command.args(["--lock", lock, "--layout", layout, "--admin", &admin.address().to_string()]);
+        let mut process = Process::start(&command, &scratch.path().join("log"));
+        eventually("fencepost is ready", async || {
+            let ended = process.ended();
+            assert!(ended.is_none(), "fencepost ended with {ended:?}: {}", process.log());
+            // A refused connection, like a 503, is an answer to try again.
+            let ready = request(admin.address(), "GET", "/readyz", &[], b"").await.ok()?;
+            (ready.status == 200).then_some(())
+        })
+        .await;
+        Fencepost { listen, process, _scratch: scratch }
+    }
+
+    /// Where it takes requests.
+    pub(crate) fn url(&self) -> String {
+        format!("http://{}", self.listen.address())
+    }
+
+    /// What it has printed.
+    pub(crate) fn log(&self) -> String {
+        self.process.log()
+    }
+}
+
+/// The proxy's binary, of the same profile as this test. Cargo tells a test only of its own package's binaries, and does
+/// not build others for it: what lies there may be old. After a build of the whole workspace there is nothing to do.
+fn fencepost_binary() -> &'static Path {
+    static BINARY: LazyLock<PathBuf> = LazyLock::new(|| {
+        let test = std::env::current_exe().expect("a running program has a path");
+        let profile = test.ancestors().nth(2).expect("tests lie in target/PROFILE/deps");
+        let target = profile.parent().expect("target/PROFILE has a parent");
+        let mut build = Command::new(std::env::var_os("CARGO").unwrap_or_else(|| "cargo".into()));
+        build.args(["build", "--quiet", "--locked", "--workspace", "--bin", "fencepost", "--target-dir"]).arg(target);
+        if profile.ends_with("release") {
+            build.arg("--release");
+        }
+        let built = build.status().unwrap_or_else(|error| panic!("{build:?} cannot be started: {error}"));
+        assert!(built.success(), "{build:?} ended with {built}");
+        profile.join("fencepost").with_extension(std::env::consts::EXE_EXTENSION)
+    });
+    &BINARY
+}

@@ -1,0 +1,7 @@
+//! The programs that the tests here start: fencepost, and the loadtest itself.
+
+mod fencepost;
+mod loadtest;
+
+pub(crate) use fencepost::Fencepost;
+pub(crate) use loadtest::{Run, loadtest};

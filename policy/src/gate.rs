@@ -1,0 +1,438 @@
+//! From admitted to forwarded: the last step before a request's first byte goes upstream.
+//!
+//! One gate per lock, a state machine: each call is one atomic step, and whoever drives it shares it between threads so.
+//! Two rules need no clock and no correct news:
+//!
+//! - `floor-rises`: the floor is the lowest revision that may still be admitted. It never falls.
+//! - `no-overlap`: a request of a tenure enters only when no request of an earlier tenure can still be at the worker. A
+//!   request is there from [`Gate::enter`] until [`Gate::leave`]; one whose end was not seen ([`Gate::lose`]) is an
+//!   orphan and counts for as long as the operator says that the worker can go on with it.
+
+use std::collections::BTreeMap;
+
+use crate::{FenceToken, Holding, Known, Layout, Rejection, Revision, Snapshot, Tenure, Verdict, judge};
+
+/// The proof that a token was admitted. Only [`Gate::enter`] makes one, and [`Gate::leave`] or [`Gate::lose`] takes it
+/// back.
+#[derive(Debug)]
+#[must_use = "a request that was let in has to leave"]
+pub struct Admission {
+    term: Term,
+}
+
+impl Admission {
+    /// The `first` revision of the tenure it was admitted under.
+    pub fn tenure(&self) -> Revision {
+        self.term.first
+    }
+}
+
+/// A tenure's place in the order of all tenures of its lock: a later one's is higher.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
+struct Term {
+    /// How often the operator has accepted that the store went back: revisions compare within an era only.
+    era: u64,
+    first: Revision,
+}
+
+/// Why a request may pass without having been admitted.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum PassReason {
+    /// Its route only watches.
+    Shadow,
+    /// Its method is exempt.
+    Exempt,
+    /// Its route is off.
+    Off,
+    /// We could not tell, and its route says `dangerous_admit`.
+    DangerousAdmit,
+}
+
+/// The proof that a request may go upstream though no token of it was admitted; made by the gate's named passes only.
+#[derive(Debug)]
+#[must_use = "a request that was let past has to leave"]
+pub struct Pass {
+    reason: PassReason,
+    counted: bool,
+}
+
+impl Pass {
+    /// The pass of a request whose lock is not at hand, so that no gate can count it: of a route that is off, or of one that is
+    /// forwarded whatever its lock says.
+    pub fn uncounted(reason: PassReason) -> Pass {
+        Pass { reason, counted: false }
+    }
+
+    /// Why it was let past.
+    pub fn reason(&self) -> PassReason {
+        self.reason
+    }
+}
+
+/// A moment on the driver's monotonic clock, in nanoseconds since an origin of its choice.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub struct Moment(pub u64);
+
+/// Names a request whose end was not seen.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub struct OrphanId(u64);
+
+/// What became of an attempt to enter.
+#[derive(Debug)]
+pub enum Entry {
+    /// The request may go upstream, now.
+    Admitted(Admission),
+    /// Requests of an earlier tenure may still be at the worker: try again when the barrier may have opened.
+    Wait,
+    /// It is refused.
+    Refused(Rejection),
+    /// What we know has aged while the request waited: ask the store, then try again.
+    Confirm,
+}
+
+/// What one tenure has at the worker.
+#[derive(Debug, Default, Clone, PartialEq, Eq, Hash)]
+struct AtWorker {
+    running: usize,
+    /// Until when each orphan counts.
+    orphans: BTreeMap<OrphanId, Moment>,
+}
+
+impl AtWorker {
+    fn is_empty(&self) -> bool {
+        self.running == 0 && self.orphans.is_empty()
+    }
+
+    /// Whether a later tenure has to wait for it.
+    fn bars(&self, now: Moment) -> bool {
+        self.running > 0 || self.orphans.values().any(|until| *until > now)
+    }
+}
+
+/// The ratchet and the barrier of one lock.
+#[derive(Debug, Default, Clone, PartialEq, Eq, Hash)]
+pub struct Gate {
+    floor: u64,
+    /// The tenure we last learnt of, to know what ends when the lock is released.
+    present: Option<(Layout, Tenure)>,
+    era: u64,
+    /// Only tenures that have something there.
+    at_worker: BTreeMap<Term, AtWorker>,
+    passed: usize,
+    orphans_made: u64,
+}
+
+/// What an operator sees of a gate.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct GateState {
+    /// The lowest revision that may still be admitted.
+    pub floor: u64,
+    /// What each tenure has at the worker, under its `first` revision.
+    pub at_worker: Vec<TenureAtWorker>,
+    /// Requests at the worker that only passed: shadow, exempt, `dangerous_admit`.
+    pub passed: usize,
+}
+
+/// What an operator sees of a tenure's requests at the worker.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct TenureAtWorker {
+    /// The tenure's `first` revision.
+    pub tenure: Revision,
+    /// Requests that run.
+    pub running: usize,
+    /// Requests that may run, their end not having been seen.
+    pub orphans: usize,
+}
+
+impl Gate {
+    /// Raises the floor to what `snapshot` shows: a tenure to its `first`, an end to one above what has ended. What was
+    /// admitted below the floor is sealed by this very step ([`Gate::seals`]).
+    ///
+    /// Called before anyone judges by that snapshot. Old news does nothing: the floor never falls.
+    pub fn learn(&mut self, snapshot: &Snapshot) {
+        let floor = match &snapshot.holding {
+            Holding::Held(tenure) => {
+                let floor = tenure.first.get();
+                if floor >= self.floor {
+                    self.present = Some((snapshot.layout, tenure.clone()));
+                }
+                floor
+            }
+            Holding::Free | Holding::Unreadable => match self.present.take() {
+                Some((Layout::Key, ended)) => ended.last.get() + 1,
+                // A mutex holder may have been told any later revision, so may its successor, which queued earlier.
+                Some((Layout::Election | Layout::Mutex, ended)) => ended.first.get() + 1,
+                None => 0,
+            },
+        };
+        self.floor = self.floor.max(floor);
+    }
+
+    /// Whether the tenure that an admission was made under has ended since.
+    pub fn seals(&self, admission: &Admission) -> bool {
+        admission.term.era < self.era || admission.term.first.get() < self.floor
+    }
+
+    /// Judges the token once more and, if it is admitted and the barrier is open to it, counts the request in: one step,
+    /// right before its first byte goes upstream and after every wait.
+    ///
+    /// What is `known` must not be older than what this gate learnt.
+    pub fn enter<O: AsRef<[u8]>>(&mut self, token: &FenceToken<O>, known: Known<'_>, now: Moment) -> Entry {
+        match self.may_enter(token, known, now) {
+            Err(otherwise) => otherwise,
+            Ok(first) => {
+                let term = Term { era: self.era, first };
+                self.at_worker.entry(term).or_default().running += 1;
+                Entry::Admitted(Admission { term })
+            }
+        }
+    }
+
+    /// The same without counting anything in: whether the token's tenure has the worker to itself.
+    ///
+    /// # Errors
+    /// What [`Gate::enter`] would have answered instead of an admission.
+    pub fn may_enter<O: AsRef<[u8]>>(
+        &self,
+        token: &FenceToken<O>,
+        known: Known<'_>,
+        now: Moment,
+    ) -> Result<Revision, Entry> {
+        let tenure = match judge(token, known) {
+            Verdict::Reject(rejection) => return Err(Entry::Refused(rejection)),
+            Verdict::Confirm => return Err(Entry::Confirm),
+            Verdict::Admit => known.snapshot().and_then(Snapshot::tenure),
+        };
+        let Some(tenure) = tenure else {
+            return Err(Entry::Refused(Rejection::Unverifiable)); // `judge` admits only what a tenure holds.
+        };
+        if tenure.first.get() < self.floor {
+            return Err(Entry::Refused(Rejection::ReplayedTenure));
+        }
+        let mut earlier = self.at_worker.range(..Term { era: self.era, first: tenure.first });
+        if earlier.any(|(_, there)| there.bars(now)) {
+            return Err(Entry::Wait);
+        }
+        Ok(tenure.first)
+    }
+
+    /// Lets a request past without judging it, counted.
+    pub fn pass(&mut self, reason: PassReason) -> Pass {
+        self.passed += 1;
+        Pass { reason, counted: true }
+    }
+
+    /// Takes back an admission: nothing of its request is at the worker any more.
+    pub fn leave(&mut self, admission: Admission) {
+        let Admission { term } = admission;
+        if let Some(there) = self.at_worker.get_mut(&term) {
+            there.running -= 1;
+            if there.is_empty() {
+                self.at_worker.remove(&term);
+            }
+        }
+    }
+
+    /// Takes back an admission whose request may still be running at the worker, though its end will not be seen. It counts
+    /// until then, or until [`Gate::end_orphan`].
+    pub fn lose(&mut self, admission: Admission, until: Moment) -> OrphanId {
+        let orphan = OrphanId(self.orphans_made);
+        self.orphans_made += 1;
+        let there = self.at_worker.entry(admission.term).or_default();
+        there.orphans.insert(orphan, until);
+        there.running -= 1;
+        orphan
+    }
+
+    /// Forgets an orphan, because its end was seen after all or its time has come. Says whether it was still counted.
+    pub fn end_orphan(&mut self, orphan: OrphanId) -> bool {
+        self.retain_orphans(|id| id != orphan) > 0
+    }
+
+    /// Forgets all orphans, because the operator knows that none is running; returns how many those were.
+    pub fn clear_orphans(&mut self) -> usize {
+        self.retain_orphans(|_| false)
+    }
+
+    /// When the last orphan stops to count.
+    pub fn orphans_until(&self) -> Option<Moment> {
+        self.at_worker.values().flat_map(|there| there.orphans.values()).max().copied()
+    }
+
+    /// Takes back a pass.
+    pub fn leave_pass(&mut self, pass: Pass) {
+        if pass.counted {
+            self.passed -= 1;
+        }
+    }
+
+    /// Lets the floor start anew, after the operator accepted that the store went back. What is at the worker stays counted.
+    pub fn forget_floor(&mut self) {
+        self.floor = 0;
+        self.present = None;
+        self.era += 1;
+    }
+
+    /// What an operator sees of it.
+    pub fn state(&self) -> GateState {
+        let at_worker = self.at_worker.iter().map(|(term, there)| TenureAtWorker {
+            tenure: term.first,
+            running: there.running,
+            orphans: there.orphans.len(),
+        });
+        GateState { floor: self.floor, at_worker: at_worker.collect(), passed: self.passed }
+    }
+
+    fn retain_orphans(&mut self, keep: impl Fn(OrphanId) -> bool) -> usize {
+        let mut forgotten = 0;
+        self.at_worker.retain(|_, there| {
+            let before = there.orphans.len();
+            there.orphans.retain(|id, _| keep(*id));
+            forgotten += before - there.orphans.len();
+            !there.is_empty()
+        });
+        forgotten
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::{News, Owner};
+
+    fn revision(number: u64) -> Revision {
+        Revision::new(number).unwrap()
+    }
+
+    fn held(layout: Layout, owner: &str, first: u64, last: u64) -> Snapshot {
+        let tenure = Tenure { owner: Owner::new(owner.as_bytes()), first: revision(first), last: revision(last) };
+        Snapshot { layout, as_of: revision(last), holding: Holding::Held(tenure), waiters: [].into() }
+    }
+
+    fn free(layout: Layout, as_of: u64) -> Snapshot {
+        Snapshot { layout, as_of: revision(as_of), holding: Holding::Free, waiters: [].into() }
+    }
+
+    fn enter(gate: &mut Gate, snapshot: &Snapshot, owner: &str, at: u64) -> Result<Admission, &'static str> {
+        let token = FenceToken { owner, revision: revision(at) };
+        match gate.enter(&token, Known::new(Some(snapshot), News::Fresh), Moment(0)) {
+            Entry::Admitted(admission) => Ok(admission),
+            Entry::Wait => Err("wait"),
+            Entry::Refused(rejection) => Err(rejection.code()),
+            Entry::Confirm => Err("confirm"),
+        }
+    }
+
+    #[test]
+    fn the_floor_rises_with_each_tenure_and_each_release_and_never_falls() {
+        for (layout, after_release) in [(Layout::Key, 13), (Layout::Election, 11), (Layout::Mutex, 11)] {
+            let mut gate = Gate::default();
+            let mut floors = vec![];
+            for snapshot in
+                [held(layout, "a", 10, 12), free(layout, 15), held(layout, "a", 9, 9), held(layout, "b", 20, 20)]
+            {
+                gate.learn(&snapshot);
+                floors.push(gate.state().floor);
+            }
+            assert_eq!(floors, [10, after_release, after_release, 20], "{layout:?}");
+        }
+    }
+
+    #[test]
+    fn what_an_older_snapshot_would_admit_stays_below_the_floor() {
+        let mut gate = Gate::default();
+        let old = held(Layout::Key, "a", 10, 10);
+        gate.learn(&old);
+        gate.learn(&held(Layout::Key, "b", 20, 20));
+        assert_eq!(enter(&mut gate, &old, "a", 10).unwrap_err(), "replayed-tenure");
+    }
+
+    #[test]
+    fn a_request_counts_as_at_the_worker_from_enter_to_leave() {
+        let mut gate = Gate::default();
+        let now = held(Layout::Key, "a", 10, 12);
+        gate.learn(&now);
+        let first = enter(&mut gate, &now, "a", 10).unwrap();
+        let second = enter(&mut gate, &now, "a", 12).unwrap();
+        assert_eq!(gate.state().at_worker, [TenureAtWorker { tenure: revision(10), running: 2, orphans: 0 }]);
+        gate.leave(first);
+        gate.leave(second);
+        assert_eq!(gate.state().at_worker, []);
+    }
+
+    #[test]
+    fn a_tenure_waits_until_its_predecessors_requests_have_left_the_worker() {
+        let mut gate = Gate::default();
+        let (before, after) = (held(Layout::Key, "a", 10, 10), held(Layout::Key, "b", 20, 20));
+        gate.learn(&before);
+        let first = enter(&mut gate, &before, "a", 10).unwrap();
+        let second = enter(&mut gate, &before, "a", 10).unwrap();
+        assert!(!gate.seals(&first));
+        gate.learn(&after);
+        assert!(gate.seals(&first));
+        assert_eq!(enter(&mut gate, &after, "b", 20).unwrap_err(), "wait");
+        gate.leave(first);
+        assert_eq!(enter(&mut gate, &after, "b", 20).unwrap_err(), "wait");
+        gate.leave(second);
+        let third = enter(&mut gate, &after, "b", 20).unwrap();
+        gate.leave(third);
+    }
+
+    #[test]
+    fn a_request_whose_end_was_not_seen_counts_until_its_time_has_come_or_its_end_is_seen() {
+        let (before, after) = (held(Layout::Key, "a", 10, 10), held(Layout::Key, "b", 20, 20));
+        let token = FenceToken { owner: "b", revision: revision(20) };
+        let known = Known::new(Some(&after), News::Fresh);
+        let orphaned = || {
+            let mut gate = Gate::default();
+            gate.learn(&before);
+            let admission = enter(&mut gate, &before, "a", 10).unwrap();
+            gate.learn(&after);
+            let orphan = gate.lose(admission, Moment(30));
+            (gate, orphan)
+        };
+        let (mut gate, _) = orphaned();
+        assert_eq!(gate.state().at_worker, [TenureAtWorker { tenure: revision(10), running: 0, orphans: 1 }]);
+        assert!(matches!(gate.enter(&token, known, Moment(29)), Entry::Wait));
+        assert_eq!(gate.orphans_until(), Some(Moment(30)));
+        assert!(matches!(gate.enter(&token, known, Moment(30)), Entry::Admitted(_)));
+
+        let (mut gate, orphan) = orphaned();
+        assert!(gate.end_orphan(orphan));
+        assert!(!gate.end_orphan(orphan));
+        assert!(matches!(gate.enter(&token, known, Moment(0)), Entry::Admitted(_)));
+
+        let (mut gate, _) = orphaned();
+        assert_eq!(gate.clear_orphans(), 1);
+        assert!(matches!(gate.may_enter(&token, known, Moment(0)), Ok(tenure) if tenure == revision(20)));
+        assert_eq!(gate.state().at_worker, []);
+    }
+
+    #[test]
+    fn an_accepted_regression_lets_the_floor_start_anew_and_keeps_the_barrier() {
+        let mut gate = Gate::default();
+        let (before, restored) = (held(Layout::Key, "a", 40, 40), held(Layout::Key, "b", 7, 7));
+        gate.learn(&before);
+        let admission = enter(&mut gate, &before, "a", 40).unwrap();
+        gate.learn(&restored);
+        assert_eq!(enter(&mut gate, &restored, "b", 7).unwrap_err(), "replayed-tenure");
+        gate.forget_floor();
+        gate.learn(&restored);
+        assert!(gate.seals(&admission));
+        assert_eq!(enter(&mut gate, &restored, "b", 7).unwrap_err(), "wait");
+        gate.leave(admission);
+        let after = enter(&mut gate, &restored, "b", 7).unwrap();
+        gate.leave(after);
+    }
+
+    #[test]
+    fn passes_are_counted_apart() {
+        let mut gate = Gate::default();
+        let passes =
+            [PassReason::Shadow, PassReason::Exempt, PassReason::DangerousAdmit].map(|reason| gate.pass(reason));
+        assert_eq!(gate.state().passed, 3);
+        gate.leave_pass(Pass::uncounted(PassReason::Off));
+        passes.into_iter().for_each(|pass| gate.leave_pass(pass));
+        assert_eq!((gate.state().passed, gate.state().at_worker), (0, vec![]));
+    }
+}

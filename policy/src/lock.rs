@@ -1,0 +1,112 @@
+//! Which lock guards a request, and how its record is laid out.
+
+use std::borrow::Borrow;
+use std::fmt;
+use std::sync::Arc;
+
+/// Names the lock that guards a request, e.g. `/shards/2/lock`.
+#[derive(Clone, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub struct LockKey(Arc<str>);
+
+impl LockKey {
+    /// The longest lock key, in bytes.
+    pub const BYTES_MAX: usize = 1024;
+
+    /// The lock of that name.
+    ///
+    /// # Errors
+    /// The empty name and names over [`LockKey::BYTES_MAX`] bytes name no lock.
+    pub fn new(name: &str) -> Result<LockKey, InvalidLockKey> {
+        match name.len() {
+            0 => Err(InvalidLockKey::Empty),
+            1..=LockKey::BYTES_MAX => Ok(LockKey(name.into())),
+            _ => Err(InvalidLockKey::TooLong),
+        }
+    }
+
+    /// The name.
+    pub fn as_str(&self) -> &str {
+        &self.0
+    }
+
+    /// Whether locks of these two names would block each other in etcd, under the queue layouts: one's contenders
+    /// are stored below `name + "/"`, so a lock below that is taken for a contender.
+    pub fn nests(&self, other: &LockKey) -> bool {
+        let below = |above: &str, below: &str| below.strip_prefix(above).is_some_and(|rest| rest.starts_with('/'));
+        below(&self.0, &other.0) || below(&other.0, &self.0)
+    }
+}
+
+impl Borrow<str> for LockKey {
+    fn borrow(&self) -> &str {
+        &self.0
+    }
+}
+
+impl fmt::Display for LockKey {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        self.0.fmt(f)
+    }
+}
+
+impl fmt::Debug for LockKey {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "{:?}", &self.0)
+    }
+}
+
+/// A text that names no lock.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
+pub enum InvalidLockKey {
+    /// Nothing.
+    #[error("a lock key cannot be empty")]
+    Empty,
+    /// More than [`LockKey::BYTES_MAX`] bytes.
+    #[error("a lock key has at most {} bytes", LockKey::BYTES_MAX)]
+    TooLong,
+}
+
+/// How a record in the store becomes a tenure.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub enum Layout {
+    /// One key whose value names the owner.
+    Key,
+    /// etcd's Election: the oldest key below `key + "/"` leads, its value names the owner.
+    Election,
+    /// etcd's Mutex: the oldest key below `key + "/"` holds the lock, and its own full name is the owner.
+    Mutex,
+}
+
+impl Layout {
+    /// The name used in the configuration.
+    pub const fn name(self) -> &'static str {
+        match self {
+            Layout::Key => "key",
+            Layout::Election => "election",
+            Layout::Mutex => "mutex",
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn locks_below_one_another_nest() {
+        let nests = |a: &str, b: &str| LockKey::new(a).unwrap().nests(&LockKey::new(b).unwrap());
+        assert!(nests("a", "a/b"));
+        assert!(nests("a/b", "a"));
+        assert!(nests("/x/a", "/x/a/b/c"));
+        assert!(!nests("a", "ab"));
+        assert!(!nests("a", "a"));
+        assert!(!nests("a/b", "a/c"));
+    }
+
+    #[test]
+    fn a_lock_key_has_1_to_1024_bytes() {
+        assert_eq!(LockKey::new(""), Err(InvalidLockKey::Empty));
+        assert!(LockKey::new(&"k".repeat(1024)).is_ok());
+        assert_eq!(LockKey::new(&"k".repeat(1025)), Err(InvalidLockKey::TooLong));
+    }
+}

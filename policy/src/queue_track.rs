@@ -1,0 +1,129 @@
+//! An `election` or `mutex` lock over time: whoever queued first holds it.
+//!
+//! Contenders are keys below `lock + "/"`, each on its holder's lease. The one with the lowest create revision holds the
+//! lock, the others wait (etcd `client/v3/concurrency`, 3.4 to 3.6). Two keys created in one transaction are ordered by name,
+//! as etcd's own sorted Range does.
+
+use std::collections::BTreeMap;
+use std::sync::Arc;
+
+use crate::{Holding, Layout, Owner, Revision, Snapshot, Tenure, Waiter};
+
+/// A key in the queue.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Contender {
+    /// Its full name.
+    pub key: Arc<[u8]>,
+    /// The revision at which it queued (etcd: `create_revision`).
+    pub created: Revision,
+    /// The revision of its newest write (etcd: `mod_revision`); later than `created` after a `Proclaim`.
+    pub revision: Revision,
+    /// Its value: in an election the owner's name.
+    pub value: Arc<[u8]>,
+}
+
+/// News of a watch on the queue.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum QueueEvent {
+    /// A key was written.
+    Put(Contender),
+    /// A key was deleted, or its lease ended.
+    Delete {
+        /// Its full name.
+        key: Arc<[u8]>,
+        /// When.
+        revision: Revision,
+    },
+}
+
+impl QueueEvent {
+    fn revision(&self) -> Revision {
+        match self {
+            QueueEvent::Put(contender) => contender.revision,
+            QueueEvent::Delete { revision, .. } => *revision,
+        }
+    }
+}
+
+/// What is known of an `election` or `mutex` lock.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct QueueTrack {
+    layout: Layout,
+    as_of: Revision,
+    contenders: BTreeMap<Arc<[u8]>, Contender>,
+}
+
+impl QueueTrack {
+    /// What a read of the whole queue shows, exact as of `as_of`.
+    pub fn read(layout: Layout, as_of: Revision, contenders: impl IntoIterator<Item = Contender>) -> QueueTrack {
+        let contenders = contenders.into_iter().map(|contender| (Arc::clone(&contender.key), contender)).collect();
+        QueueTrack { layout, as_of, contenders }
+    }
+
+    /// The later of two: `no-step-back`.
+    #[must_use]
+    pub fn later(self, other: QueueTrack) -> QueueTrack {
+        if self.as_of < other.as_of { other } else { self }
+    }
+
+    /// The store revision up to which this is known.
+    pub fn as_of(&self) -> Revision {
+        self.as_of
+    }
+
+    /// Applies events of a watch; `None` if all of them are older than what is known.
+    ///
+    /// The watch must deliver every event after `as_of`, in order, and the events of one transaction together: between
+    /// two of them the lock was never anybody's.
+    ///
+    /// # Errors
+    /// [`MissedEvent`] if an event can only follow one that was not seen: read the queue.
+    pub fn events(&self, events: impl IntoIterator<Item = QueueEvent>) -> Result<Option<QueueTrack>, MissedEvent> {
+        let mut next = self.clone();
+        for event in events.into_iter().filter(|event| event.revision() > self.as_of) {
+            next.as_of = next.as_of.max(event.revision());
+            match event {
+                QueueEvent::Put(contender) if contender.created == contender.revision => {
+                    next.contenders.insert(Arc::clone(&contender.key), contender);
+                }
+                QueueEvent::Put(contender) => match next.contenders.get_mut(&contender.key) {
+                    Some(known) if known.created == contender.created => *known = contender,
+                    Some(_) | None => return Err(MissedEvent),
+                },
+                QueueEvent::Delete { key, .. } => {
+                    next.contenders.remove(&key);
+                }
+            }
+        }
+        Ok((next.as_of > self.as_of).then_some(next))
+    }
+
+    /// The lock as of now.
+    pub fn snapshot(&self) -> Snapshot {
+        let mut queue: Vec<&Contender> = self.contenders.values().collect();
+        queue.sort_by_key(|contender| contender.created); // Stable: keys of one revision stay ordered by name.
+        let mut waiters =
+            queue.into_iter().map(|contender| Waiter { owner: self.owner(contender), created: contender.created });
+        let holding = match waiters.next() {
+            Some(Waiter { owner, created }) => Holding::Held(Tenure { owner, first: created, last: created }),
+            None => Holding::Free,
+        };
+        Snapshot { layout: self.layout, as_of: self.as_of, holding, waiters: waiters.collect() }
+    }
+
+    fn owner(&self, contender: &Contender) -> Owner {
+        match self.layout {
+            Layout::Mutex => Owner::new(Arc::clone(&contender.key)),
+            Layout::Key | Layout::Election => Owner::new(Arc::clone(&contender.value)),
+        }
+    }
+}
+
+/// An event came whose predecessor was never seen.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
+#[error("an event of the watch is missing")]
+pub struct MissedEvent;
+
+#[cfg(test)]
+#[path = "queue_track_tests.rs"]
+mod tests;

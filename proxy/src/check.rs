@@ -1,0 +1,121 @@
+//! `fencepost check`: is the configuration right, and does what it names answer?
+
+use std::time::Duration;
+
+use anyhow::bail;
+use fencepost_config::{Config, SourceKind};
+use fencepost_sources::{LockDescription, LockSource, StoreError};
+use tokio::time::{Instant, timeout};
+
+use crate::routes::{Guard, RouteInForce};
+use crate::run::{caution, start_sources, upstream};
+
+/// How long the lock stores may take to show every lock.
+const PATIENCE: Duration = Duration::from_secs(5);
+
+/// What the configuration amounts to, in a line.
+pub fn summary(config: &Config) -> String {
+    let count = |number: usize, what: &str| format!("{number} {what}{}", if number == 1 { "" } else { "s" });
+    let fenced = config.routes.iter().filter(|route| route.mode.name() == "enforce").count();
+    format!(
+        "{}, {} ({fenced} enforced), {}",
+        count(config.listeners.len(), "listener"),
+        count(config.routes.len(), "route"),
+        count(config.sources.len(), "lock source"),
+    )
+}
+
+/// Reads each lock that is named in the configuration and connects to each worker; prints what it finds.
+///
+/// # Errors
+/// If something does not answer.
+pub async fn live(config: &Config) -> anyhow::Result<()> {
+    let sources = start_sources(config, &fencepost_sources::MemoryStore::default())?;
+    let metrics = crate::metrics::Metrics::new()?;
+    let routes: Vec<RouteInForce> =
+        config.routes.iter().map(|route| RouteInForce::new(route, &sources, &metrics)).collect::<Result<_, _>>()?;
+    let deadline = Instant::now() + PATIENCE;
+    let mut failures = 0;
+    for (source, configured) in sources.iter().zip(&config.sources) {
+        let answered = match &configured.kind {
+            SourceKind::Etcd { .. } => show_source(source, deadline).await,
+            SourceKind::Memory => true,
+        };
+        failures += usize::from(!answered);
+    }
+    for (route, in_force) in config.routes.iter().zip(&routes) {
+        let Some(Guard::Static(lock)) = &in_force.guard else { continue };
+        let described = lock.describe(Instant::now());
+        failures += usize::from(described.as_of.is_none() || described.problem.is_some());
+        println!("route {}: {}", route.name, lock_line(&described));
+    }
+    for (index, route) in config.routes.iter().enumerate() {
+        if config.routes[..index].iter().any(|earlier| earlier.upstream == route.upstream) {
+            continue;
+        }
+        failures += usize::from(!show_worker(config, route).await);
+    }
+    sources.iter().for_each(LockSource::stop);
+    if failures > 0 {
+        bail!("{failures} of these did not answer as they should");
+    }
+    Ok(())
+}
+
+/// Waits until every lock of the source was read or the deadline has come, then says how its members are.
+async fn show_source(source: &LockSource, deadline: Instant) -> bool {
+    let mut poll = tokio::time::interval(Duration::from_millis(20));
+    let answered = |source: &LockSource| source.ready() && source.status(Instant::now()).up;
+    let known = |source: &LockSource| !source.status(Instant::now()).members.is_empty();
+    while !(answered(source) && known(source)) && Instant::now() < deadline {
+        poll.tick().await;
+    }
+    let status = source.status(Instant::now());
+    for member in &status.members {
+        match &member.version {
+            Ok(version) => println!("source {}: {} runs etcd {version}", source.name(), member.endpoint),
+            Err(error) => println!("source {}: {} does not answer: {error}", source.name(), member.endpoint),
+        }
+        if let Some(warning) = caution(member) {
+            println!("warning: source {}: {warning}", source.name());
+        }
+    }
+    if status.up {
+        let revision = status.revision.map_or_else(|| "unknown".to_owned(), |revision| revision.to_string());
+        println!("source {}: answers quorum reads, store revision {revision}", source.name());
+    } else {
+        let cause = status.last_error.as_deref().map_or_else(|| "no answer".to_owned(), StoreError::to_string);
+        println!("source {}: does not answer quorum reads: {cause}", source.name());
+    }
+    status.up
+}
+
+fn lock_line(lock: &LockDescription) -> String {
+    let LockDescription { key, layout, holder, as_of, age, waiters, problem, .. } = lock;
+    let layout = layout.name();
+    let Some(as_of) = as_of else {
+        return format!("lock {key} ({layout}) could not be read");
+    };
+    if let Some(problem) = problem {
+        return format!("lock {key} ({layout}): {problem}");
+    }
+    let holder = match holder {
+        Some((owner, first, last)) if first == last => format!("held by {owner}, revision {first}"),
+        Some((owner, first, last)) => format!("held by {owner}, revisions {first} to {last}"),
+        None => "free".to_owned(),
+    };
+    let age = age.map_or_else(|| "unknown".to_owned(), |age| format!("{} ms", age.as_millis()));
+    format!("lock {key} ({layout}) is {holder}; {} waiting; as of revision {as_of}, age {age}", waiters.len())
+}
+
+async fn show_worker(config: &Config, route: &fencepost_config::Route) -> bool {
+    let upstream = upstream(&route.upstream, &config.limits);
+    let connected = timeout(config.limits.connect_timeout, crate::forward::connects(&upstream.address)).await;
+    let outcome = match &connected {
+        Ok(Ok(())) => "accepts connections".to_owned(),
+        Ok(Err(error)) => format!("cannot be reached: {error}"),
+        Err(_) => format!("did not accept a connection within {:?}", config.limits.connect_timeout),
+    };
+    println!("worker {}: {outcome}", route.upstream);
+    matches!(connected, Ok(Ok(())))
+}

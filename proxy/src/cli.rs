@@ -1,0 +1,138 @@
+//! The command line: what can be asked, in the words that `--help` shows.
+
+use std::net::SocketAddr;
+use std::path::PathBuf;
+
+use clap::{Args, Parser, Subcommand, ValueEnum};
+use fencepost_config::Flags;
+
+/// A reverse proxy that lets a request through only while its sender still holds the lock.
+#[derive(Debug, Parser)]
+#[command(
+    name = "fencepost",
+    version,
+    about,
+    long_about = "A reverse proxy that lets a request through only while its sender still holds the lock.\n\n\
+        Leader election and leases cannot stop a paused master from waking up and writing: the write may already be on \
+        the wire. fencepost stands before a worker that cannot check this itself. Each request says who sent it and \
+        under which revision of the lock (Fence-Owner, Fence-Revision); fencepost holds that against the lock record in \
+        etcd and refuses what an earlier holder sent, however late it arrives.",
+    after_help = "Exit codes: 0 right, 1 failed to run, 64 wrong usage or configuration.\n\n\
+        Try it:        fencepost demo\n\
+        Check a file:  fencepost check -c fencepost.toml --live\n\
+        Run it:        fencepost serve -c fencepost.toml"
+)]
+pub struct Cli {
+    /// What to do.
+    #[command(subcommand)]
+    pub command: Command,
+    /// What to log: error, warn, info, debug, trace, or a filter such as "info,fencepost=debug".
+    #[arg(long, global = true, env = "FENCEPOST_LOG", default_value = "info", value_name = "FILTER")]
+    pub log: String,
+    /// How to log.
+    #[arg(long, global = true, value_enum, default_value_t = LogFormat::Text)]
+    pub log_format: LogFormat,
+}
+
+/// How log lines look.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum)]
+pub enum LogFormat {
+    /// For people.
+    Text,
+    /// One JSON object a line.
+    Json,
+}
+
+/// What to do.
+#[derive(Debug, Subcommand)]
+pub enum Command {
+    /// Run the proxy.
+    #[command(
+        after_help = "From a file:\n  fencepost serve -c fencepost.toml\n\n\
+            The same for one worker, without a file:\n  fencepost serve --listen 127.0.0.1:8080 --upstream http://127.0.0.1:9000 \\\n      \
+            --etcd http://127.0.0.1:2379 --lock /shards/2/lock\n\n\
+            SIGTERM and SIGINT drain: not ready, go on serving for drain_delay, stop accepting, finish, exit."
+    )]
+    Serve(Settings),
+    /// Is the configuration right, and with --live: do etcd and the workers answer?
+    #[command(
+        after_help = "Exits 64 and names every problem with its line and key if the configuration is wrong, 1 if something \
+            does not answer, else 0."
+    )]
+    Check {
+        /// What to check.
+        #[command(flatten)]
+        settings: Settings,
+        /// Also read each lock and connect to each worker.
+        #[arg(long)]
+        live: bool,
+    },
+    /// Play the story of the delayed write, live, with nothing else installed.
+    Demo(DemoSettings),
+}
+
+/// A configuration: a file, or flags for one worker.
+#[derive(Debug, Clone, Args)]
+pub struct Settings {
+    /// The configuration file (TOML).
+    #[arg(short, long, value_name = "FILE", conflicts_with_all = ["listen", "upstream", "etcd", "lock", "layout", "admin", "threads", "freshness", "max_age"])]
+    pub config: Option<PathBuf>,
+    /// Where to accept requests: "127.0.0.1:8080" or "unix:/run/fencepost.sock".
+    #[arg(long, value_name = "ADDRESS", help_heading = "One worker, without a file")]
+    pub listen: Vec<String>,
+    /// The worker: "http://127.0.0.1:9000", "h2c://127.0.0.1:9000" or "unix:/run/worker.sock".
+    #[arg(long, value_name = "URL", help_heading = "One worker, without a file")]
+    pub upstream: Option<String>,
+    /// A member of the etcd cluster, e.g. "http://127.0.0.1:2379"; may be given several times.
+    #[arg(long, value_name = "URL", help_heading = "One worker, without a file")]
+    pub etcd: Vec<String>,
+    /// The key of the lock that guards the worker.
+    #[arg(long, value_name = "KEY", help_heading = "One worker, without a file")]
+    pub lock: Option<String>,
+    /// How the lock's record is laid out: "key", "election" or "mutex".
+    #[arg(long, value_name = "LAYOUT", help_heading = "One worker, without a file")]
+    pub layout: Option<String>,
+    /// Where the admin listener is, or "off".
+    #[arg(long, value_name = "ADDRESS", help_heading = "One worker, without a file")]
+    pub admin: Option<String>,
+    /// How many threads serve requests.
+    #[arg(long, value_name = "NUMBER", help_heading = "One worker, without a file")]
+    pub threads: Option<String>,
+    /// Which news admit: "cached" or "linearizable".
+    #[arg(long, value_name = "FRESHNESS", help_heading = "One worker, without a file")]
+    pub freshness: Option<String>,
+    /// News of the lock older than this admit nothing, e.g. "5s".
+    #[arg(long, value_name = "DURATION", help_heading = "One worker, without a file")]
+    pub max_age: Option<String>,
+}
+
+impl Settings {
+    /// The flags, if no file was named.
+    pub fn flags(self) -> Flags {
+        Flags {
+            listen: self.listen,
+            upstream: self.upstream.unwrap_or_default(),
+            etcd: self.etcd,
+            lock: self.lock.unwrap_or_default(),
+            layout: self.layout,
+            admin: self.admin,
+            threads: self.threads,
+            freshness: self.freshness,
+            max_age: self.max_age,
+        }
+    }
+}
+
+/// How to play the story.
+#[derive(Debug, Clone, Args)]
+pub struct DemoSettings {
+    /// Keep the locks in this etcd instead of a store inside the demo.
+    #[arg(long, value_name = "URL")]
+    pub etcd: Option<String>,
+    /// Where the proxy listens; port 0 takes any free port.
+    #[arg(long, value_name = "ADDRESS", default_value = "127.0.0.1:0")]
+    pub listen: SocketAddr,
+    /// Keep the proxy, the worker and the lock running at the end, to look around; Ctrl-C ends it.
+    #[arg(long)]
+    pub stay: bool,
+}

@@ -1,0 +1,157 @@
+//! Each refusal is a decision with an id, so that what a client was told can be found in the log.
+
+use std::cell::Cell;
+use std::fmt;
+use std::hash::{BuildHasher, RandomState};
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::time::Duration;
+
+use fencepost_policy::Rejection;
+use http::HeaderValue;
+use tokio::time::Instant;
+
+/// The id of a decision: unique among the processes of a site, but no secret.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct DecisionId {
+    text: [u8; DecisionId::BYTES_MAX],
+    length: usize,
+}
+
+impl DecisionId {
+    const BYTES_MAX: usize = 42;
+
+    fn new(text: fmt::Arguments<'_>) -> DecisionId {
+        let mut id = DecisionId { text: [0; DecisionId::BYTES_MAX], length: 0 };
+        // Three numbers in hex and two dashes take at most 42 bytes.
+        fmt::Write::write_fmt(&mut id, text).expect("a decision id fits its buffer");
+        id
+    }
+
+    /// An id of that text.
+    #[cfg(test)]
+    pub fn for_tests(text: &str) -> DecisionId {
+        DecisionId::new(format_args!("{text}"))
+    }
+
+    /// As a header's value.
+    pub fn header(&self) -> HeaderValue {
+        HeaderValue::from_bytes(&self.text[..self.length]).expect("a decision id is visible ASCII")
+    }
+}
+
+impl fmt::Write for DecisionId {
+    fn write_str(&mut self, text: &str) -> fmt::Result {
+        let room = self.text.get_mut(self.length..self.length + text.len()).ok_or(fmt::Error)?;
+        room.copy_from_slice(text.as_bytes());
+        self.length += text.len();
+        Ok(())
+    }
+}
+
+impl fmt::Display for DecisionId {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        self.text[..self.length].iter().try_for_each(|byte| fmt::Write::write_char(f, char::from(*byte)))
+    }
+}
+
+/// Gives out the decision ids of one worker thread.
+#[derive(Debug)]
+pub struct DecisionIds {
+    process: u32,
+    thread: usize,
+    next: Cell<u64>,
+}
+
+impl DecisionIds {
+    /// The ids of the worker thread of that number, in a process known by `process`.
+    pub fn new(process: u32, thread: usize) -> DecisionIds {
+        DecisionIds { process, thread, next: Cell::new(1) }
+    }
+
+    /// A number that tells this process from others; random.
+    pub fn process() -> u32 {
+        let random = RandomState::new().hash_one(std::process::id());
+        (random >> 32) as u32
+    }
+
+    /// The next id.
+    pub fn next(&self) -> DecisionId {
+        let number = self.next.get();
+        self.next.set(number + 1);
+        DecisionId::new(format_args!("{:08x}-{:x}-{number:x}", self.process, self.thread))
+    }
+}
+
+/// Keeps a flood of refusals from becoming a flood of log lines: one line a second for each reason, with the number of those
+/// that were left out. Metrics count them all.
+#[derive(Debug)]
+pub struct LogThrottle {
+    start: Instant,
+    reasons: [ReasonThrottle; Rejection::ALL.len()],
+}
+
+#[derive(Debug, Default)]
+struct ReasonThrottle {
+    /// Milliseconds since `start` at which the next line may be written.
+    open_at: AtomicU64,
+    left_out: AtomicU64,
+}
+
+impl LogThrottle {
+    const PERIOD: Duration = Duration::from_secs(1);
+
+    /// Nothing has been logged yet.
+    pub fn new() -> LogThrottle {
+        LogThrottle { start: Instant::now(), reasons: std::array::from_fn(|_| ReasonThrottle::default()) }
+    }
+
+    /// Whether to log this one; if so, how many of its kind were left out before it.
+    pub fn admits(&self, reason: Rejection, now: Instant) -> Option<u64> {
+        let throttle = &self.reasons[reason as usize];
+        let millis = |duration: Duration| u64::try_from(duration.as_millis()).unwrap_or(u64::MAX);
+        let now = millis(now.saturating_duration_since(self.start));
+        let open_at = throttle.open_at.load(Ordering::Relaxed);
+        let next = now + millis(LogThrottle::PERIOD);
+        let taken = now >= open_at
+            && throttle.open_at.compare_exchange(open_at, next, Ordering::Relaxed, Ordering::Relaxed).is_ok();
+        if taken {
+            Some(throttle.left_out.swap(0, Ordering::Relaxed))
+        } else {
+            throttle.left_out.fetch_add(1, Ordering::Relaxed);
+            None
+        }
+    }
+}
+
+impl Default for LogThrottle {
+    fn default() -> LogThrottle {
+        LogThrottle::new()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn ids_are_unique_and_fit_a_header() {
+        let ids = DecisionIds::new(u32::MAX, usize::MAX);
+        ids.next.set(u64::MAX - 1);
+        assert_eq!(ids.next().to_string(), "ffffffff-ffffffffffffffff-fffffffffffffffe");
+        let ids = DecisionIds::new(7, 1);
+        assert_eq!(ids.next().header(), "00000007-1-1");
+        assert_eq!(ids.next().to_string(), "00000007-1-2");
+    }
+
+    #[test]
+    fn a_flood_of_refusals_is_one_line_a_second_and_reason() {
+        let throttle = LogThrottle::new();
+        let at = |millis| throttle.start + Duration::from_millis(millis);
+        let (stale, missing) = (Rejection::StaleTenure, Rejection::TokenMissing);
+        assert_eq!(throttle.admits(stale, at(0)), Some(0));
+        assert_eq!(throttle.admits(stale, at(1)), None);
+        assert_eq!(throttle.admits(stale, at(999)), None);
+        assert_eq!(throttle.admits(missing, at(999)), Some(0));
+        assert_eq!(throttle.admits(stale, at(1000)), Some(2));
+    }
+}

@@ -1,0 +1,134 @@
+//! Takes connections from the kernel and hands each to the least-loaded worker thread.
+
+use std::io;
+use std::net::{SocketAddr, TcpStream};
+use std::os::unix::net::UnixStream;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicUsize, Ordering};
+use std::time::Duration;
+
+use tokio::sync::{OwnedSemaphorePermit, Semaphore, mpsc, watch};
+
+use super::listener::{ListenAddress, Listener};
+use super::serve::Stage;
+
+/// A connection on its way to a worker thread. Counted in its thread's load and in the process until it is dropped.
+pub(super) struct Accepted {
+    pub(super) stream: AcceptedStream,
+    pub(super) counted: CountedIn,
+}
+
+pub(super) enum AcceptedStream {
+    Tcp(TcpStream, SocketAddr),
+    Unix(UnixStream),
+}
+
+/// One connection's place in its thread's load and in the limit of the process.
+pub(super) struct CountedIn {
+    load: Arc<AtomicUsize>,
+    _place: OwnedSemaphorePermit,
+}
+
+impl Drop for CountedIn {
+    fn drop(&mut self) {
+        self.load.fetch_sub(1, Ordering::Relaxed);
+    }
+}
+
+/// A worker thread as the acceptor sees it.
+#[derive(Clone)]
+pub(super) struct Worker {
+    pub(super) load: Arc<AtomicUsize>,
+    pub(super) handover: mpsc::UnboundedSender<Accepted>,
+}
+
+/// Accepts connections of `listener` until the server closes.
+///
+/// When the process is full, or the system out of descriptors, clients wait in the kernel's queue.
+pub(super) async fn accept_loop(
+    listener: Listener,
+    workers: Vec<Worker>,
+    places: Arc<Semaphore>,
+    mut stage: watch::Receiver<Stage>,
+) -> io::Result<()> {
+    let Listener { address, socket, file: _file } = listener;
+    let listening = match address {
+        ListenAddress::Tcp(_) => Listening::Tcp(tokio::net::TcpListener::from_std(socket.into())?),
+        ListenAddress::Unix(_) => Listening::Unix(tokio::net::UnixListener::from_std(socket.into())?),
+    };
+    let accepting = async {
+        let mut backoff = Backoff::default();
+        loop {
+            let Ok(place) = places.clone().acquire_owned().await else { return };
+            match listening.accept().await {
+                Ok(stream) => {
+                    backoff = Backoff::default();
+                    hand_over(stream, place, &workers);
+                }
+                Err(error) => backoff.wait(&error).await,
+            }
+        }
+    };
+    tokio::select! {
+        () = accepting => {}
+        // An error means that the server is gone.
+        _ = stage.wait_for(|stage| *stage >= Stage::Closing) => {}
+    }
+    Ok(())
+}
+
+enum Listening {
+    Tcp(tokio::net::TcpListener),
+    Unix(tokio::net::UnixListener),
+}
+
+impl Listening {
+    /// The next connection, registered with no runtime yet: it goes to another thread's.
+    async fn accept(&self) -> io::Result<AcceptedStream> {
+        match self {
+            Listening::Tcp(listener) => {
+                let (stream, peer) = listener.accept().await?;
+                stream.set_nodelay(true)?;
+                Ok(AcceptedStream::Tcp(stream.into_std()?, peer))
+            }
+            Listening::Unix(listener) => Ok(AcceptedStream::Unix(listener.accept().await?.0.into_std()?)),
+        }
+    }
+}
+
+fn hand_over(stream: AcceptedStream, place: OwnedSemaphorePermit, workers: &[Worker]) {
+    let least = workers.iter().min_by_key(|worker| worker.load.load(Ordering::Relaxed));
+    let worker = least.expect("there is a worker thread");
+    worker.load.fetch_add(1, Ordering::Relaxed);
+    let counted = CountedIn { load: worker.load.clone(), _place: place };
+    // A thread that has ended closes the connection by dropping it.
+    let _ = worker.handover.send(Accepted { stream, counted });
+}
+
+/// How long to leave a listener alone that can't accept.
+struct Backoff(Duration);
+
+impl Default for Backoff {
+    fn default() -> Backoff {
+        Backoff(Duration::from_millis(10))
+    }
+}
+
+impl Backoff {
+    async fn wait(&mut self, error: &io::Error) {
+        // What goes wrong with one connection is no reason to keep the next waiting.
+        let of_one_connection = [
+            io::ErrorKind::ConnectionAborted,
+            io::ErrorKind::ConnectionReset,
+            io::ErrorKind::Interrupted,
+            io::ErrorKind::NotConnected,
+            io::ErrorKind::InvalidInput, // Setting an option of a socket whose client has left.
+        ];
+        if of_one_connection.contains(&error.kind()) {
+            return;
+        }
+        tracing::warn!(%error, "cannot accept connections, trying again in {:?}", self.0);
+        tokio::time::sleep(self.0).await;
+        self.0 = (self.0 * 2).min(Duration::from_secs(1));
+    }
+}

@@ -1,0 +1,158 @@
+//! The body of a client's request.
+
+use std::pin::Pin;
+use std::rc::Rc;
+use std::task::{Context, Poll};
+
+use bytes::Bytes;
+use http_body::{Body, Frame, SizeHint};
+use http_body_util::BodyExt;
+use hyper::body::Incoming;
+use tokio::time::Instant;
+
+use super::connection::{Connection, InFlight, Protocol};
+use crate::wire::Alarm;
+
+/// The body of a client's request, and the connection it comes from.
+///
+/// Dropping it before its end, as every refusal does, does not close the connection: what is left is read and thrown
+/// away in the background, within [`Limits::discard_bytes_max`](super::Limits::discard_bytes_max) and
+/// [`discard_timeout`](super::Limits::discard_timeout). A client that writes its whole request before it reads would
+/// otherwise see a reset instead of the answer. But a body that the client holds back until it sees `100 Continue`
+/// (`Expect`) is not asked for.
+pub struct ClientBody {
+    /// `None` once it has ended, failed or been handed on.
+    incoming: Option<Incoming>,
+    connection: Rc<Connection>,
+    held_back: bool,
+    /// When the present wait for the client began.
+    awaited_since: Option<Instant>,
+    /// On HTTP/1.1 the connection's own timer sees a silent client. On HTTP/2 others may be busy on the connection.
+    alarm: Option<Box<Alarm>>,
+}
+
+/// Why the rest of a request's body will not come.
+#[derive(Debug, thiserror::Error)]
+pub enum BodyError {
+    /// The client closed or reset its request, or broke the framing.
+    #[error("the client ended its request in the middle of the body")]
+    Aborted(#[source] hyper::Error),
+    /// The client reset its HTTP/2 stream with NO_ERROR, which hyper takes for an end.
+    #[error("the client reset its stream in the middle of the body")]
+    Truncated,
+    /// The client sent nothing for too long.
+    #[error("the client stayed silent in the middle of the body")]
+    Silent,
+}
+
+impl ClientBody {
+    pub(super) fn new(incoming: Incoming, connection: Rc<Connection>, held_back: bool) -> ClientBody {
+        ClientBody { incoming: Some(incoming), connection, held_back, awaited_since: None, alarm: None }
+    }
+
+    /// The connection that the request came on.
+    pub fn connection(&self) -> &Rc<Connection> {
+        &self.connection
+    }
+
+    fn poll_incoming(&mut self, cx: &mut Context<'_>) -> Poll<Option<Result<Frame<Bytes>, BodyError>>> {
+        let Some(incoming) = self.incoming.as_mut() else { return Poll::Ready(None) };
+        self.held_back = false;
+        match Pin::new(&mut *incoming).poll_frame(cx) {
+            Poll::Ready(Some(Ok(frame))) => Poll::Ready(Some(Ok(frame))),
+            Poll::Ready(Some(Err(error))) => {
+                self.incoming = None;
+                Poll::Ready(Some(Err(BodyError::Aborted(error))))
+            }
+            Poll::Ready(None) => {
+                let whole = is_whole(incoming, self.connection.protocol());
+                self.incoming = None;
+                Poll::Ready(if whole { None } else { Some(Err(BodyError::Truncated)) })
+            }
+            Poll::Pending => Poll::Pending,
+        }
+    }
+
+    fn poll_silence(&mut self, cx: &mut Context<'_>) -> Poll<Option<Result<Frame<Bytes>, BodyError>>> {
+        if self.connection.protocol() == Protocol::Http1 {
+            return Poll::Pending;
+        }
+        let since = *self.awaited_since.get_or_insert_with(Instant::now);
+        let due = since + self.connection.limits.body_timeout;
+        if self.alarm.get_or_insert_default().poll(cx, due).is_pending() {
+            return Poll::Pending;
+        }
+        self.incoming = None;
+        Poll::Ready(Some(Err(BodyError::Silent)))
+    }
+}
+
+/// Whether a body that hyper says has ended is whole: after an HTTP/2 reset with NO_ERROR hyper says so too, and a
+/// length that was announced may be left over.
+fn is_whole(incoming: &Incoming, protocol: Protocol) -> bool {
+    match protocol {
+        Protocol::Http1 => incoming.size_hint().exact().is_none_or(|left| left == 0),
+        Protocol::Http2 => incoming.is_end_stream(),
+    }
+}
+
+impl Body for ClientBody {
+    type Data = Bytes;
+    type Error = BodyError;
+
+    fn poll_frame(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<Option<Result<Frame<Bytes>, BodyError>>> {
+        let polled = self.poll_incoming(cx);
+        let awaits = &self.connection.bodies_awaited;
+        match (polled.is_pending(), self.awaited_since.is_some()) {
+            (true, false) => {
+                awaits.set(awaits.get() + 1);
+                self.awaited_since = Some(Instant::now());
+            }
+            (false, true) => {
+                awaits.set(awaits.get() - 1);
+                self.awaited_since = None;
+            }
+            (true, true) | (false, false) => {}
+        }
+        if polled.is_pending() { self.poll_silence(cx) } else { polled }
+    }
+
+    fn is_end_stream(&self) -> bool {
+        self.incoming.as_ref().is_none_or(Body::is_end_stream)
+    }
+
+    fn size_hint(&self) -> SizeHint {
+        self.incoming.as_ref().map_or_else(|| SizeHint::with_exact(0), Body::size_hint)
+    }
+}
+
+impl Drop for ClientBody {
+    fn drop(&mut self) {
+        if self.awaited_since.is_some() {
+            let awaits = &self.connection.bodies_awaited;
+            awaits.set(awaits.get() - 1);
+        }
+        if self.is_end_stream() || self.held_back {
+            return; // A dropped body that is held back makes hyper answer without asking for it.
+        }
+        if let Some(incoming) = self.incoming.take() {
+            self.connection.background.spawn(discard(incoming, self.connection.clone()));
+        }
+    }
+}
+
+/// Reads what is left of a body that nobody wants. Where a limit ends this, dropping the body closes the connection.
+async fn discard(mut incoming: Incoming, connection: Rc<Connection>) {
+    let limits = &connection.limits;
+    let _in_flight = InFlight::new(connection.clone());
+    let read_to_end = async {
+        let mut left = limits.discard_bytes_max;
+        while let Some(Ok(frame)) = incoming.frame().await {
+            let bytes = frame.data_ref().map_or(0, Bytes::len) as u64;
+            let Some(rest) = left.checked_sub(bytes) else { return };
+            left = rest;
+        }
+    };
+    // Too late is as good as read: either way the body is dropped now.
+    let _ = tokio::time::timeout(limits.discard_timeout, read_to_end).await;
+}

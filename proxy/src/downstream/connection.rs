@@ -1,0 +1,123 @@
+//! What is known of a client's connection.
+
+use std::cell::Cell;
+use std::fmt::{self, Write as _};
+use std::net::SocketAddr;
+use std::rc::Rc;
+
+use http::HeaderValue;
+
+use super::answer::Tunnel;
+use super::limits::Limits;
+use crate::wire::{Background, Socket};
+
+/// Where a client's connection comes from.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum ClientAddress {
+    /// Over TCP, from that address.
+    Tcp(SocketAddr),
+    /// Over a unix socket.
+    Unix,
+}
+
+impl fmt::Display for ClientAddress {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            ClientAddress::Tcp(address) => address.fmt(f),
+            ClientAddress::Unix => f.write_str("unix"),
+        }
+    }
+}
+
+/// What a client speaks.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Protocol {
+    /// HTTP/1.0 or HTTP/1.1.
+    Http1,
+    /// HTTP/2.
+    Http2,
+}
+
+/// A client's connection: who is at its other end, and what it is doing. One per connection, shared by its requests.
+pub struct Connection {
+    address: ClientAddress,
+    protocol: Protocol,
+    forwarded_for: Option<HeaderValue>,
+    pub(super) limits: Rc<Limits>,
+    pub(super) socket: Socket,
+    pub(super) background: Background,
+    /// Requests whose answer has not been handed to the kernel yet.
+    pub(super) in_flight: Cell<usize>,
+    /// What had been read of the socket when the last request ended: more means that the next has begun.
+    pub(super) read_when_idle: Cell<u64>,
+    /// Request bodies that somebody waits for.
+    pub(super) bodies_awaited: Cell<usize>,
+    /// What takes the connection over once the answer that switches protocols is out.
+    pub(super) tunnel: Cell<Option<Tunnel>>,
+}
+
+impl Connection {
+    pub(super) fn new(
+        address: ClientAddress,
+        protocol: Protocol,
+        socket: Socket,
+        limits: Rc<Limits>,
+        background: Background,
+    ) -> Rc<Connection> {
+        Rc::new(Connection {
+            address,
+            protocol,
+            forwarded_for: forwarded_for(address),
+            limits,
+            socket,
+            background,
+            in_flight: Cell::new(0),
+            read_when_idle: Cell::new(0),
+            bodies_awaited: Cell::new(0),
+            tunnel: Cell::new(None),
+        })
+    }
+
+    /// Where the connection comes from.
+    pub fn address(&self) -> ClientAddress {
+        self.address
+    }
+
+    /// What the client speaks.
+    pub fn protocol(&self) -> Protocol {
+        self.protocol
+    }
+
+    /// The client's address as `X-Forwarded-For` has it, written once per connection. Unix sockets have none.
+    pub fn forwarded_for(&self) -> Option<&HeaderValue> {
+        self.forwarded_for.as_ref()
+    }
+}
+
+fn forwarded_for(address: ClientAddress) -> Option<HeaderValue> {
+    let ClientAddress::Tcp(address) = address else { return None };
+    let mut text = String::with_capacity(40);
+    write!(text, "{}", address.ip().to_canonical()).expect("a string takes what is written");
+    Some(HeaderValue::try_from(text).expect("an IP address is visible ASCII"))
+}
+
+/// Counts a request as in flight on its connection, for as long as this lives.
+pub(super) struct InFlight(Rc<Connection>);
+
+impl InFlight {
+    pub(super) fn new(connection: Rc<Connection>) -> InFlight {
+        connection.in_flight.set(connection.in_flight.get() + 1);
+        InFlight(connection)
+    }
+
+    pub(super) fn connection(&self) -> &Connection {
+        &self.0
+    }
+}
+
+impl Drop for InFlight {
+    fn drop(&mut self) {
+        self.0.in_flight.set(self.0.in_flight.get() - 1);
+        self.0.read_when_idle.set(self.0.socket.bytes_read());
+    }
+}

@@ -1,0 +1,281 @@
+//! One client connection, from its first byte to its last.
+
+use std::cell::{Cell, RefCell};
+use std::collections::HashMap;
+use std::convert::Infallible;
+use std::error::Error;
+use std::future::{Future, poll_fn};
+use std::io;
+use std::pin::{Pin, pin};
+use std::rc::Rc;
+use std::task::{Poll, Waker};
+
+use bytes::Bytes;
+use http::header::EXPECT;
+use http::{Request, Response};
+use http_body::Body;
+use hyper::body::Incoming;
+use hyper::rt::bounds::Http2ServerConnExec;
+use hyper::server::conn::{http1, http2};
+use hyper::service::{HttpService, service_fn};
+use hyper_util::rt::{TokioIo, TokioTimer};
+use tokio::time::Instant;
+use tower::Service;
+
+use super::accept::{Accepted, AcceptedStream};
+use super::answer::{AnswerBody, Counted, counted};
+use super::client_body::ClientBody;
+use super::connection::{ClientAddress, Connection, InFlight, Protocol};
+use super::limits::Limits;
+use super::part;
+use super::serve::Stage;
+use super::sniff;
+use super::watch::Watch;
+use crate::wire::{Background, LocalExecutor, Socket};
+
+/// How much of a body hyper reads or writes ahead on HTTP/1.1.
+const BUFFER_BYTES: usize = 64 * 1024;
+/// What an HTTP/2 client may send ahead on one stream; four times that on one connection.
+const WINDOW_BYTES: u32 = 1024 * 1024;
+
+/// What the connections of one worker thread share.
+pub(super) struct Thread {
+    limits: Rc<Limits>,
+    background: Background,
+    stage: Cell<Stage>,
+    /// One for each connection, to tell it of a new stage. No connection asks for it but by its own waker.
+    wakers: RefCell<HashMap<u64, Waker>>,
+    next_id: Cell<u64>,
+}
+
+impl Thread {
+    pub(super) fn new(limits: Limits, background: Background) -> Rc<Thread> {
+        Rc::new(Thread {
+            limits: Rc::new(limits),
+            background,
+            stage: Cell::new(Stage::Serving),
+            wakers: RefCell::default(),
+            next_id: Cell::new(0),
+        })
+    }
+
+    pub(super) fn move_to(&self, stage: Stage) {
+        self.stage.set(stage);
+        for waker in self.wakers.borrow().values() {
+            waker.wake_by_ref();
+        }
+    }
+}
+
+/// Wakes one connection's task when the stage changes.
+struct StageWatch {
+    thread: Rc<Thread>,
+    id: u64,
+}
+
+impl StageWatch {
+    async fn new(thread: Rc<Thread>) -> StageWatch {
+        let id = thread.next_id.get();
+        thread.next_id.set(id + 1);
+        let waker = poll_fn(|cx| Poll::Ready(cx.waker().clone())).await;
+        thread.wakers.borrow_mut().insert(id, waker);
+        StageWatch { thread, id }
+    }
+
+    fn stage(&self) -> Stage {
+        self.thread.stage.get()
+    }
+
+    /// Waits until nothing new is to begin.
+    async fn closing(&self) {
+        poll_fn(|_| if self.stage() >= Stage::Closing { Poll::Ready(()) } else { Poll::Pending }).await;
+    }
+}
+
+impl Drop for StageWatch {
+    fn drop(&mut self) {
+        self.thread.wakers.borrow_mut().remove(&self.id);
+    }
+}
+
+/// Serves one connection with `service` until it ends, whoever ends it.
+pub(super) async fn serve_connection<S, B>(accepted: Accepted, service: S, thread: Rc<Thread>)
+where
+    S: Service<Request<ClientBody>, Response = Response<B>, Error = Infallible> + Clone + 'static,
+    B: AnswerBody + Unpin,
+{
+    let Accepted { stream, counted: _counted } = accepted;
+    let started = Instant::now();
+    let Ok((socket, address)) = register(stream) else { return };
+    let stage = StageWatch::new(thread.clone()).await;
+    let sniffed = tokio::select! {
+        sniffed = tokio::time::timeout(thread.limits.header_timeout, sniff::protocol(&socket)) => sniffed,
+        () = stage.closing() => return,
+    };
+    let Ok(Some(protocol)) = sniffed else { return };
+    let limits = &thread.limits;
+    let connection =
+        Connection::new(address, protocol, socket.clone(), limits.clone(), thread.background.clone());
+    let shared = connection.clone();
+    let answering = service_fn(move |request| answer(request, service.clone(), shared.clone()));
+    let io = TokioIo::new(socket);
+    match protocol {
+        Protocol::Http1 => {
+            // A connection that comes when the server leaves is good for one request.
+            let stage_known = stage.stage();
+            let mut builder = http1_builder(limits);
+            let mut serving =
+                builder.keep_alive(stage_known == Stage::Serving).serve_connection(io, answering);
+            match drive(&mut serving, &connection, &stage, stage_known, started).await {
+                End::Served => switch_protocols(serving.into_parts(), &connection).await,
+                End::Unreadable { answered } => {
+                    drop(serving);
+                    part::with_unreadable_client(&connection, answered).await;
+                }
+                End::Dropped => {}
+            }
+        }
+        Protocol::Http2 => {
+            let mut serving = http2_builder(limits).serve_connection(io, answering);
+            drive(&mut serving, &connection, &stage, Stage::Serving, started).await;
+        }
+    }
+}
+
+fn register(stream: AcceptedStream) -> io::Result<(Socket, ClientAddress)> {
+    Ok(match stream {
+        AcceptedStream::Tcp(stream, peer) => {
+            (Socket::downstream_tcp(tokio::net::TcpStream::from_std(stream)?), ClientAddress::Tcp(peer))
+        }
+        AcceptedStream::Unix(stream) => {
+            (Socket::downstream_unix(tokio::net::UnixStream::from_std(stream)?), ClientAddress::Unix)
+        }
+    })
+}
+
+fn http1_builder(limits: &Limits) -> http1::Builder {
+    let mut builder = http1::Builder::new();
+    builder
+        .half_close(false)
+        .keep_alive(true)
+        // Not `pipeline_flush`: with it hyper takes an answer's body as fast as the worker gives it, and keeps all that
+        // the client does not read.
+        // Our own watch tells slow heads from idle connections; hyper's one timer would be both.
+        .header_read_timeout(None)
+        .max_headers(limits.headers_max)
+        .max_header_size(limits.header_bytes_max)
+        .max_buf_size(BUFFER_BYTES.max(limits.header_bytes_max));
+    builder
+}
+
+fn http2_builder(limits: &Limits) -> http2::Builder<LocalExecutor> {
+    let mut builder = http2::Builder::new(LocalExecutor);
+    builder
+        .timer(TokioTimer::new())
+        .max_concurrent_streams(limits.streams_max)
+        .max_pending_accept_reset_streams(limits.pending_resets_max)
+        .max_header_list_size(u32::try_from(limits.header_bytes_max).unwrap_or(u32::MAX))
+        .initial_stream_window_size(WINDOW_BYTES)
+        .initial_connection_window_size(4 * WINDOW_BYTES)
+        .max_send_buf_size(BUFFER_BYTES)
+        .keep_alive_interval(limits.body_timeout)
+        .keep_alive_timeout(limits.header_timeout);
+    builder
+}
+
+/// One request: from hyper's hands through the service and back.
+async fn answer<S, B>(
+    request: Request<Incoming>,
+    mut service: S,
+    connection: Rc<Connection>,
+) -> Result<Response<Counted<B>>, Infallible>
+where
+    S: Service<Request<ClientBody>, Response = Response<B>, Error = Infallible>,
+    B: AnswerBody,
+{
+    let in_flight = InFlight::new(connection.clone());
+    let held_back = connection.protocol() == Protocol::Http1 && request.headers().contains_key(EXPECT);
+    let request = request.map(|incoming| ClientBody::new(incoming, connection, held_back));
+    poll_fn(|cx| service.poll_ready(cx)).await?;
+    let response = service.call(request).await?;
+    Ok(counted(response, in_flight))
+}
+
+/// How serving a connection ended.
+enum End {
+    /// By HTTP's rules: closed, or about to speak another protocol.
+    Served,
+    /// By a request that could not be read.
+    Unreadable { answered: bool },
+    /// By an error, by us or for the client's silence.
+    Dropped,
+}
+
+/// Drives a connection until it ends, leaves when the server does, and drops it when the client does nothing.
+async fn drive<C: Serving>(
+    serving: &mut C,
+    connection: &Connection,
+    stage: &StageWatch,
+    mut stage_known: Stage,
+    started: Instant,
+) -> End {
+    let mut watch = pin!(Watch::new(started));
+    poll_fn(|cx| {
+        if stage.stage() != stage_known {
+            stage_known = stage.stage();
+            serving.leave();
+        }
+        let written_before = connection.socket.bytes_written();
+        if let Poll::Ready(ended) = Pin::new(&mut *serving).poll(cx) {
+            return Poll::Ready(match ended {
+                Ok(()) => End::Served,
+                Err(error) if error.is_parse() => {
+                    End::Unreadable { answered: connection.socket.bytes_written() != written_before }
+                }
+                Err(_) => End::Dropped,
+            });
+        }
+        watch.poll(cx, connection).map(|()| End::Dropped)
+    })
+    .await
+}
+
+/// Hands the connection over if its last answer switched protocols.
+async fn switch_protocols<S>(parts: http1::Parts<TokioIo<Socket>, S>, connection: &Connection) {
+    if let Some(tunnel) = connection.tunnel.take() {
+        tunnel(parts.io.into_inner(), parts.read_buf).await;
+    }
+}
+
+/// What hyper's two kinds of connection have in common.
+trait Serving: Future<Output = hyper::Result<()>> + Unpin {
+    /// Finishes what is under way and takes nothing more.
+    fn leave(&mut self);
+}
+
+impl<S, B> Serving for http1::Connection<TokioIo<Socket>, S>
+where
+    S: HttpService<Incoming, ResBody = B>,
+    S::Error: Into<Box<dyn Error + Send + Sync>>,
+    B: Body<Data = Bytes> + 'static,
+    B::Error: Into<Box<dyn Error + Send + Sync>>,
+    Self: Future<Output = hyper::Result<()>> + Unpin,
+{
+    fn leave(&mut self) {
+        Pin::new(self).graceful_shutdown();
+    }
+}
+
+impl<S, B> Serving for http2::Connection<TokioIo<Socket>, S, LocalExecutor>
+where
+    S: HttpService<Incoming, ResBody = B>,
+    S::Error: Into<Box<dyn Error + Send + Sync>>,
+    B: Body<Data = Bytes> + 'static,
+    B::Error: Into<Box<dyn Error + Send + Sync>>,
+    LocalExecutor: Http2ServerConnExec<S::Future, B>,
+    Self: Future<Output = hyper::Result<()>> + Unpin,
+{
+    fn leave(&mut self) {
+        Pin::new(self).graceful_shutdown();
+    }
+}

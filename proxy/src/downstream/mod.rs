@@ -1,0 +1,25 @@
+//! The listener side: bound addresses, worker threads, and one task per client connection that serves it with a
+//! tower service.
+//!
+//! A request reaches the service as `http::Request<ClientBody>`. What is known of its connection (who the client is,
+//! which protocol it speaks) hangs on the body, [`ClientBody::connection`]: a field costs nothing, where an entry in
+//! the request's extensions would cost two allocations per request.
+
+mod accept;
+mod answer;
+mod client_body;
+mod connection;
+mod drive;
+mod limits;
+mod listener;
+mod part;
+mod serve;
+mod sniff;
+mod watch;
+
+pub use answer::{AnswerBody, Tunnel};
+pub use client_body::{BodyError, ClientBody};
+pub use connection::{ClientAddress, Connection, Protocol};
+pub use limits::Limits;
+pub use listener::{BindError, ListenAddress, Listener};
+pub use serve::{Drained, OpenConnections, Server, ThreadContext, serve};

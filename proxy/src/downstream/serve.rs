@@ -1,0 +1,263 @@
+//! The server: worker threads, and the steps in which it ends.
+
+use std::convert::Infallible;
+use std::io;
+use std::num::NonZeroUsize;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicUsize, Ordering};
+use std::time::Duration;
+
+use http::{Request, Response};
+use tokio::runtime::Runtime;
+use tokio::sync::{Semaphore, mpsc, watch};
+use tokio::task::LocalSet;
+use tower::Service;
+
+use super::accept::{Accepted, Worker, accept_loop};
+use super::answer::AnswerBody;
+use super::client_body::ClientBody;
+use super::drive::{Thread, serve_connection};
+use super::limits::Limits;
+use super::listener::{ListenAddress, Listener};
+use crate::wire::Background;
+
+/// What a worker thread's service is made from.
+#[derive(Clone)]
+pub struct ThreadContext {
+    /// The thread's number, from 0.
+    pub index: usize,
+    /// Runs what outlives its request; the thread ends after it.
+    pub background: Background,
+}
+
+/// How far the server is on its way to the end.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
+pub(super) enum Stage {
+    /// Serving.
+    Serving,
+    /// Serving, but every answer asks the client to go elsewhere with its next request.
+    Leaving,
+    /// Accepting nothing, finishing what is under way.
+    Closing,
+    /// Dropping what is left.
+    Cut,
+}
+
+/// A running server. Dropping it cuts whatever is under way.
+pub struct Server {
+    addresses: Vec<ListenAddress>,
+    stage: watch::Sender<Stage>,
+    loads: Vec<Arc<AtomicUsize>>,
+    cut: Arc<AtomicUsize>,
+    threads_alive: usize,
+    ended: mpsc::UnboundedReceiver<()>,
+}
+
+/// Counts a server's client connections.
+#[derive(Debug, Clone)]
+pub struct OpenConnections(Arc<[Arc<AtomicUsize>]>);
+
+impl OpenConnections {
+    /// How many are open now.
+    pub fn count(&self) -> usize {
+        self.0.iter().map(|load| load.load(Ordering::Relaxed)).sum()
+    }
+}
+
+/// What a shutdown came to.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Drained {
+    /// Connections and detached requests that had not ended when the grace period had.
+    pub cut: usize,
+}
+
+/// Serves `listeners` on `threads` worker threads, each with a service of its own.
+///
+/// # Errors
+///
+/// If the system gives us no thread or no event queue.
+pub fn serve<F, S, B>(
+    listeners: Vec<Listener>,
+    threads: NonZeroUsize,
+    limits: Limits,
+    make_service: F,
+) -> io::Result<Server>
+where
+    F: Fn(ThreadContext) -> S + Send + Clone + 'static,
+    S: Service<Request<ClientBody>, Response = Response<B>, Error = Infallible> + Clone + 'static,
+    B: AnswerBody + Unpin,
+{
+    let (stage, stage_seen) = watch::channel(Stage::Serving);
+    let (ends, ended) = mpsc::unbounded_channel();
+    let mut server = Server {
+        addresses: listeners.iter().map(|listener| listener.address().clone()).collect(),
+        stage,
+        loads: Vec::new(),
+        cut: Arc::new(AtomicUsize::new(0)),
+        threads_alive: 0,
+        ended,
+    };
+    let mut workers = Vec::new();
+    let mut starts = Vec::new();
+    for index in 0..threads.get() {
+        let load = Arc::new(AtomicUsize::new(0));
+        let (handover, accepted) = mpsc::unbounded_channel();
+        server.loads.push(load.clone());
+        workers.push(Worker { load, handover });
+        let worker = WorkerThread { accepted, stage: stage_seen.clone(), cut: server.cut.clone() };
+        starts.push((index, worker, limits.clone(), make_service.clone()));
+    }
+    let places = Arc::new(Semaphore::new(limits.connections_max.min(Semaphore::MAX_PERMITS)));
+    let accepting = async move {
+        let loops = listeners.into_iter().map(|one| accept_loop(one, workers.clone(), places.clone(), stage_seen.clone()));
+        for ended in futures_util::future::join_all(loops).await {
+            if let Err(error) = ended {
+                tracing::error!(%error, "a listener cannot be watched");
+            }
+        }
+    };
+    // A single worker thread accepts by itself: a hop to another thread would cost a wake-up per connection.
+    let mut accepting = Some(accepting);
+    let accepts_itself = threads.get() == 1;
+    for (index, worker, limits, make_service) in starts {
+        let accepting = if accepts_itself { accepting.take() } else { None };
+        server.spawn(&format!("worker-{index}"), &ends, move |runtime| {
+            runtime.block_on(LocalSet::new().run_until(worker.run(index, limits, make_service, accepting)));
+        })?;
+    }
+    if let Some(accepting) = accepting {
+        server.spawn("accept", &ends, move |runtime| runtime.block_on(accepting))?;
+    }
+    Ok(server)
+}
+
+impl Server {
+    fn spawn(
+        &mut self,
+        name: &str,
+        ends: &mpsc::UnboundedSender<()>,
+        work: impl FnOnce(Runtime) + Send + 'static,
+    ) -> io::Result<()> {
+        let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build()?;
+        let ends = ends.clone();
+        std::thread::Builder::new().name(name.to_owned()).spawn(move || {
+            let _ends = TellEnd(ends);
+            work(runtime);
+        })?;
+        self.threads_alive += 1;
+        Ok(())
+    }
+
+    /// The addresses served, with the ports that the system chose.
+    pub fn addresses(&self) -> &[ListenAddress] {
+        &self.addresses
+    }
+
+    /// Counts the client connections that are open.
+    pub fn connections(&self) -> OpenConnections {
+        OpenConnections(self.loads.clone().into())
+    }
+
+    /// Client connections that are open now, for each worker thread.
+    pub fn connections_by_thread(&self) -> Vec<usize> {
+        self.loads.iter().map(|load| load.load(Ordering::Relaxed)).collect()
+    }
+
+    /// Goes on serving, but asks every client to go elsewhere with its next request (`Connection: close`, GOAWAY).
+    pub fn leave(&self) {
+        self.move_to(Stage::Leaving);
+    }
+
+    /// Waits until a thread ends that should not have.
+    pub async fn failed(&mut self) {
+        if self.ended.recv().await.is_some() {
+            self.threads_alive -= 1;
+        }
+    }
+
+    /// Accepts nothing more, lets what is under way finish for as long as `grace`, and cuts the rest.
+    pub async fn shutdown(mut self, grace: Duration) -> Drained {
+        self.move_to(Stage::Closing);
+        if tokio::time::timeout(grace, self.all_ended()).await.is_err() {
+            self.move_to(Stage::Cut);
+            self.all_ended().await;
+        }
+        Drained { cut: self.cut.load(Ordering::Relaxed) }
+    }
+
+    async fn all_ended(&mut self) {
+        while self.threads_alive > 0 && self.ended.recv().await.is_some() {
+            self.threads_alive -= 1;
+        }
+    }
+
+    fn move_to(&self, stage: Stage) {
+        self.stage.send_if_modified(|present| {
+            let further = *present < stage;
+            *present = stage.max(*present);
+            further
+        });
+    }
+}
+
+impl Drop for Server {
+    fn drop(&mut self) {
+        self.move_to(Stage::Cut);
+    }
+}
+
+/// Says that a thread has ended, however it did.
+struct TellEnd(mpsc::UnboundedSender<()>);
+
+impl Drop for TellEnd {
+    fn drop(&mut self) {
+        let _ = self.0.send(()); // Nobody asks any more.
+    }
+}
+
+struct WorkerThread {
+    accepted: mpsc::UnboundedReceiver<Accepted>,
+    stage: watch::Receiver<Stage>,
+    cut: Arc<AtomicUsize>,
+}
+
+impl WorkerThread {
+    async fn run<F, S, B>(
+        mut self,
+        index: usize,
+        limits: Limits,
+        make_service: F,
+        accepting: Option<impl Future<Output = ()> + 'static>,
+    ) where
+        F: Fn(ThreadContext) -> S,
+        S: Service<Request<ClientBody>, Response = Response<B>, Error = Infallible> + Clone + 'static,
+        B: AnswerBody + Unpin,
+    {
+        if let Some(accepting) = accepting {
+            tokio::task::spawn_local(accepting);
+        }
+        let background = Background::default();
+        let service = make_service(ThreadContext { index, background: background.clone() });
+        let thread = Thread::new(limits, background.clone());
+        let mut accepting = true;
+        loop {
+            tokio::select! {
+                accepted = self.accepted.recv(), if accepting => match accepted {
+                    Some(accepted) => {
+                        background.spawn(serve_connection(accepted, service.clone(), thread.clone()));
+                    }
+                    None => accepting = false,
+                },
+                changed = self.stage.changed() => {
+                    let stage = if changed.is_ok() { *self.stage.borrow_and_update() } else { Stage::Cut };
+                    thread.move_to(stage);
+                    if stage == Stage::Cut {
+                        self.cut.fetch_add(background.running(), Ordering::Relaxed);
+                        return; // The thread's `LocalSet` drops its tasks.
+                    }
+                }
+                () = background.idle(), if !accepting => return,
+            }
+        }
+    }
+}

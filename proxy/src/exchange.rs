@@ -1,0 +1,201 @@
+//! What a request carries along on its way, and how it is answered if it gets no further.
+
+use std::rc::Rc;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
+
+use fencepost_config::{Config, Freshness, Mode, Route};
+use fencepost_policy::{LockKey, Rejection};
+use fencepost_sources::Timing;
+use http::{HeaderName, Request, Response};
+use prometheus::IntGauge;
+use tokio::time::Instant;
+
+use crate::decision::{DecisionId, DecisionIds, LogThrottle};
+use crate::downstream::{ClientAddress, ClientBody};
+use crate::forward::{Pool, ResponseBody};
+use crate::metrics::{Metrics, RouteMetrics};
+use crate::refusal::{AnswerForm, Failure, Refusal};
+use crate::routes::RouteInForce;
+use crate::ticket::Ticket;
+use crate::wire::Background;
+
+/// An answer on its way to the client.
+pub type Answer = Response<ResponseBody<Ticket>>;
+
+/// A request, and how far it has come: `S` is what the last layer found out.
+pub struct Exchange<S> {
+    /// The request, as the client sent it.
+    pub request: Request<ClientBody>,
+    /// Where it is.
+    pub place: Place,
+    /// Counted as long as it is on its way.
+    pub in_flight: InFlight,
+    /// What is known of it by now.
+    pub state: S,
+}
+
+impl<S> Exchange<S> {
+    /// The same request, one layer on.
+    pub fn with<T>(self, state: T) -> Exchange<T> {
+        Exchange { request: self.request, place: self.place, in_flight: self.in_flight, state }
+    }
+}
+
+/// What all threads share of a configuration in force.
+pub struct Fence {
+    /// What was configured.
+    pub config: Config,
+    /// What stands behind each route of `config`, in the same order.
+    pub routes: Vec<RouteInForce>,
+    /// Counts what is refused before its route is known.
+    pub unrouted: RouteMetrics,
+    /// Every metric.
+    pub metrics: Metrics,
+    /// Which refusals are logged.
+    pub log: LogThrottle,
+    /// Set once the process goes on no longer: whatever still arrives is refused.
+    pub draining: AtomicBool,
+}
+
+impl Fence {
+    /// Whether whatever still arrives is refused.
+    pub fn is_draining(&self) -> bool {
+        self.draining.load(Ordering::Relaxed)
+    }
+}
+
+/// What one worker thread has for itself.
+pub struct Worker {
+    /// The configuration in force.
+    pub fence: Arc<Fence>,
+    /// The connections to the worker of each route, in the order of the routes.
+    pub pools: Vec<Pool>,
+    /// The names of each route's token headers, in the order of the routes.
+    pub kept_headers: Vec<Rc<[HeaderName]>>,
+    /// Names decisions.
+    pub decisions: DecisionIds,
+    /// Runs what outlives its request.
+    pub background: Background,
+}
+
+/// Where a request is: on which thread and route, from whom, since when.
+#[derive(Clone)]
+pub struct Place {
+    /// The thread.
+    pub worker: Rc<Worker>,
+    /// The number of its route; `None` before that is known.
+    pub route: Option<usize>,
+    /// How it wants to be answered.
+    pub form: AnswerForm,
+    /// Where it came from.
+    pub client: ClientAddress,
+    /// When it arrived.
+    pub arrived: Instant,
+}
+
+impl Place {
+    /// The route as configured.
+    pub fn route(&self) -> &Route {
+        &self.worker.fence.config.routes[self.known_route()]
+    }
+
+    /// What stands behind the route.
+    pub fn in_force(&self) -> &RouteInForce {
+        &self.worker.fence.routes[self.known_route()]
+    }
+
+    /// The connections to the route's worker.
+    pub fn pool(&self) -> &Pool {
+        &self.worker.pools[self.known_route()]
+    }
+
+    /// The headers named like fencing that the worker gets to see.
+    pub fn kept_headers(&self) -> &Rc<[HeaderName]> {
+        &self.worker.kept_headers[self.known_route()]
+    }
+
+    fn known_route(&self) -> usize {
+        self.route.expect("only the routing layer is passed without a route")
+    }
+
+    /// The counters of the route.
+    pub fn metrics(&self) -> &RouteMetrics {
+        match self.route {
+            Some(route) => &self.worker.fence.routes[route].metrics,
+            None => &self.worker.fence.unrouted,
+        }
+    }
+
+    /// Whether refusals are only recorded.
+    pub fn is_shadow(&self) -> bool {
+        matches!(self.route().mode, Mode::Shadow(_))
+    }
+
+    /// The facts of time that a verdict on this request depends on.
+    pub fn timing(&self) -> Timing {
+        let route = self.route();
+        Timing {
+            arrived: self.arrived,
+            now: Instant::now(),
+            max_age: route.max_age,
+            linearizable: route.freshness == Freshness::Linearizable,
+        }
+    }
+
+    /// Records the refusal and writes its answer.
+    pub fn refuse(&self, reason: Rejection, lock: Option<&LockKey>) -> Answer {
+        self.refuse_for(reason, lock, 1)
+    }
+
+    /// The same, for a cause that lasts that many seconds.
+    pub fn refuse_for(&self, reason: Rejection, lock: Option<&LockKey>, retry_after: u64) -> Answer {
+        let decision = self.record(reason, lock);
+        let stale_status = match self.route {
+            Some(_) => self.route().stale_status.status(),
+            None => http::StatusCode::PRECONDITION_FAILED,
+        };
+        let refusal = Refusal { reason, lock, decision: &decision, stale_status, retry_after };
+        refusal.answer(self.form).map(ResponseBody::Whole)
+    }
+
+    /// Records that the request was refused, or would have been: counted always, logged at a bounded rate.
+    pub fn record(&self, reason: Rejection, lock: Option<&LockKey>) -> DecisionId {
+        let decision = self.worker.decisions.next();
+        self.metrics().rejected(reason).inc();
+        if let Some(left_out) = self.worker.fence.log.admits(reason, Instant::now()) {
+            let (route, mode) = match self.route {
+                Some(_) => (self.route().name.as_str(), self.route().mode.name()),
+                None => ("none", "enforce"),
+            };
+            let lock = lock.map(LockKey::as_str);
+            tracing::info!(
+                %decision, route, mode, lock, client = %self.client, reason = reason.code(), left_out, "request refused"
+            );
+        }
+        decision
+    }
+
+    /// Records that the worker did not answer, and writes what the client is told.
+    pub fn fail(&self, failure: Failure) -> Answer {
+        self.metrics().failed(failure);
+        failure.answer(self.form).map(ResponseBody::Whole)
+    }
+}
+
+/// Counts a request as in flight on its route, for as long as this lives.
+pub struct InFlight(IntGauge);
+
+impl InFlight {
+    /// One more.
+    pub fn new(gauge: &IntGauge) -> InFlight {
+        gauge.inc();
+        InFlight(gauge.clone())
+    }
+}
+
+impl Drop for InFlight {
+    fn drop(&mut self) {
+        self.0.dec();
+    }
+}

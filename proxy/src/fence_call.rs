@@ -1,0 +1,110 @@
+//! `POST /.well-known/fence`: a holder's way to say "close the door behind my predecessor".
+//!
+//! It is answered with 204 only when no request of an earlier tenure is at the worker or will ever be forwarded. A new
+//! master calls it before it reads the worker's state.
+
+use std::sync::Arc;
+
+use fencepost_config::Mode;
+use fencepost_policy::{Entry, LockKey, Rejection};
+use fencepost_sources::TrackedLock;
+use http::{HeaderMap, Response, StatusCode};
+
+use crate::exchange::{Answer, Place};
+use crate::fencing::{Claim, confirm, load};
+use crate::forward::ResponseBody;
+use crate::gate::Handoff;
+use crate::routes::Guard;
+
+/// Where it is, on every listener.
+pub const PATH: &str = "/.well-known/fence";
+
+/// Answers the call.
+pub async fn answer(mut place: Place, headers: &HeaderMap) -> Answer {
+    match close(&mut place, headers).await {
+        Ok(()) => {
+            let mut answer = Response::new(ResponseBody::Empty);
+            *answer.status_mut() = StatusCode::NO_CONTENT;
+            answer
+        }
+        Err(answer) => answer,
+    }
+}
+
+/// Waits until the caller's tenure has the worker to itself.
+async fn close(place: &mut Place, headers: &HeaderMap) -> Result<(), Answer> {
+    let named = find(place, headers).map_err(|reason| place.refuse(reason, None))?;
+    let token = place.in_force().headers.token(headers).map_err(|reason| place.refuse(reason, Some(named.key())))?;
+    let lock = match named {
+        Named::Tracked(lock) => lock,
+        Named::Unloaded(key) => load(place, &key).await.map_err(|reason| place.refuse(reason, Some(&key)))?,
+    };
+    let claim = Claim { token, lock };
+    let mut handoff = Handoff::default();
+    loop {
+        let outcome = match claim.lock.may_enter(&claim.token, &place.timing()) {
+            Ok(_) | Err(Entry::Admitted(_)) => return Ok(()),
+            Err(Entry::Refused(reason)) => Err(reason),
+            Err(Entry::Wait) => handoff.wait(place, &claim).await,
+            Err(Entry::Confirm) => confirm(place, &claim).await,
+        };
+        match outcome {
+            Ok(()) => {}
+            Err(Rejection::HandoffTimeout) => return Err(handoff.timed_out(place, &claim.lock)),
+            Err(reason) => return Err(place.refuse(reason, Some(claim.lock.key()))),
+        }
+    }
+}
+
+/// The lock that is meant.
+enum Named {
+    Tracked(Arc<TrackedLock>),
+    Unloaded(LockKey),
+}
+
+impl Named {
+    fn key(&self) -> &LockKey {
+        match self {
+            Named::Tracked(lock) => lock.key(),
+            Named::Unloaded(key) => key,
+        }
+    }
+}
+
+/// Finds the lock, and the enforced route whose rules it is judged by. The caller names it, unless there is only one.
+fn find(place: &mut Place, headers: &HeaderMap) -> Result<Named, Rejection> {
+    let fence = Arc::clone(&place.worker.fence);
+    let mut enforced = fence.config.routes.iter().enumerate().filter_map(|(index, route)| match &route.mode {
+        Mode::Enforce(lock) => Some((index, route, lock)),
+        Mode::Shadow(_) | Mode::Off => None,
+    });
+    for (index, _, lock) in enforced.clone().filter(|(_, route, _)| headers.contains_key(&route.lock_header)) {
+        let key = fence.routes[index].headers.lock(headers)?;
+        if lock.key.matches_key(key) {
+            place.route = Some(index);
+            return named(&fence.routes[index].guard, key);
+        }
+    }
+    if enforced.clone().any(|(_, route, _)| headers.contains_key(&route.lock_header)) {
+        return Err(Rejection::LockNotAllowed);
+    }
+    // Without a name there must be nothing to choose.
+    let (first, _, lock) = enforced.next().ok_or(Rejection::LockNotAllowed)?;
+    let key = lock.key.static_key().ok_or(Rejection::LockNotAllowed)?;
+    if enforced.any(|(_, _, other)| other.key.static_key() != Some(key)) {
+        return Err(Rejection::LockNotAllowed);
+    }
+    place.route = Some(first);
+    named(&fence.routes[first].guard, key.as_str())
+}
+
+fn named(guard: &Option<Guard>, key: &str) -> Result<Named, Rejection> {
+    match guard {
+        Some(Guard::Static(lock)) => Ok(Named::Tracked(Arc::clone(lock))),
+        Some(Guard::Templated(locks)) => match locks.get(key) {
+            Some(lock) => Ok(Named::Tracked(lock)),
+            None => LockKey::new(key).map(Named::Unloaded).map_err(|_| Rejection::LockNotAllowed),
+        },
+        None => Err(Rejection::LockNotAllowed),
+    }
+}

@@ -1,0 +1,207 @@
+//! The fence: which token a request has, what it is worth, and what follows from that on its route.
+
+use std::convert::Infallible;
+use std::sync::Arc;
+
+use fencepost_config::OnUnavailable;
+use fencepost_policy::{FenceToken, LockKey, PassReason, Rejection, Verdict};
+use fencepost_sources::TrackedLock;
+use http::{HeaderMap, HeaderValue};
+use tokio::time::Instant;
+use tower::{Service, ServiceExt};
+
+use crate::exchange::{Answer, Exchange, Place};
+use crate::metrics::ConfirmOutcome;
+use crate::routes::Guard;
+use crate::routing::Guarded;
+
+/// A token, and the lock that it claims to hold.
+#[derive(Clone)]
+pub struct Claim {
+    /// What was presented.
+    pub token: FenceToken<HeaderValue>,
+    /// The lock that guards the request.
+    pub lock: Arc<TrackedLock>,
+}
+
+/// What a request stands on, before the gate.
+pub enum Standing {
+    /// A token that its lock has to bear out.
+    Claim(Claim),
+    /// A pass of its route; counted at the lock's gate where the lock is at hand.
+    Pass(PassReason, Option<Arc<TrackedLock>>),
+}
+
+/// What a request stands on, a claim having been judged once.
+pub struct Judged(pub Standing);
+
+/// Takes the token off the request and finds the lock that it claims.
+pub async fn extract<S>(exchange: Exchange<Guarded>, next: S) -> Result<Answer, Infallible>
+where
+    S: Service<Exchange<Standing>, Response = Answer, Error = Infallible>,
+{
+    let exempt = exchange.place.route().exempt_methods.contains(exchange.request.method());
+    let headers = exchange.request.headers();
+    let place = &exchange.place;
+    let standing = match &exchange.state {
+        Guarded::Not => Ok(Standing::Pass(PassReason::Off, None)),
+        Guarded::By(lock) if exempt => Ok(Standing::Pass(PassReason::Exempt, Some(Arc::clone(lock)))),
+        Guarded::ByUncached(_) | Guarded::Unclear(_) if exempt => Ok(Standing::Pass(PassReason::Exempt, None)),
+        Guarded::By(lock) => match place.in_force().headers.token(headers) {
+            Ok(token) => Ok(Standing::Claim(Claim { token, lock: Arc::clone(lock) })),
+            Err(reason) => rejected(place, reason, lock.key(), Some(lock)),
+        },
+        Guarded::ByUncached(key) => look_up(place, key, headers).await,
+        Guarded::Unclear(reason) if place.is_shadow() => {
+            place.record(*reason, None);
+            Ok(Standing::Pass(PassReason::Shadow, None))
+        }
+        Guarded::Unclear(reason) => Err(place.refuse(*reason, None)),
+    };
+    match standing {
+        Ok(standing) => next.oneshot(exchange.with(standing)).await,
+        Err(answer) => Ok(answer),
+    }
+}
+
+/// The token is looked at first: a request without one costs no read of the store.
+async fn look_up(place: &Place, key: &LockKey, headers: &HeaderMap) -> Result<Standing, Answer> {
+    let token = match place.in_force().headers.token(headers) {
+        Ok(token) => token,
+        Err(reason) => return rejected(place, reason, key, None),
+    };
+    if place.is_shadow() {
+        // Who only watches does not make requests wait for the store.
+        let (place, key) = (place.clone(), key.clone());
+        place.worker.background.clone().spawn(async move {
+            match load(&place, &key).await {
+                Ok(lock) => record_shadow_verdict(place, Claim { token, lock }).await,
+                Err(reason) => drop(place.record(reason, Some(&key))),
+            }
+        });
+        return Ok(Standing::Pass(PassReason::Shadow, None));
+    }
+    match load(place, key).await {
+        Ok(lock) => Ok(Standing::Claim(Claim { token, lock })),
+        Err(reason) => rejected(place, reason, key, None),
+    }
+}
+
+/// The lock of that key, read first if need be.
+///
+/// # Errors
+/// `unverifiable` if it can't be read in time.
+pub async fn load(place: &Place, key: &LockKey) -> Result<Arc<TrackedLock>, Rejection> {
+    let Some(Guard::Templated(locks)) = &place.in_force().guard else {
+        return Err(Rejection::Unverifiable);
+    };
+    locks.load(key.as_str(), deadline(place)).await.map_err(|error| {
+        tracing::debug!(%key, %error, "the lock could not be looked up");
+        Rejection::Unverifiable
+    })
+}
+
+/// Until when a request waits for the lock store.
+fn deadline(place: &Place) -> Instant {
+    Instant::now() + place.worker.fence.config.limits.confirm_timeout
+}
+
+/// What a rejection means on this route: an answer, unless the route only watches or says `dangerous_admit`.
+pub fn rejected(
+    place: &Place,
+    reason: Rejection,
+    key: &LockKey,
+    lock: Option<&Arc<TrackedLock>>,
+) -> Result<Standing, Answer> {
+    if place.is_shadow() {
+        place.record(reason, Some(key));
+        return Ok(Standing::Pass(PassReason::Shadow, lock.cloned()));
+    }
+    if reason == Rejection::Unverifiable && place.route().on_unavailable == OnUnavailable::DangerousAdmit {
+        place.metrics().dangerous_admit.inc();
+        return Ok(Standing::Pass(PassReason::DangerousAdmit, lock.cloned()));
+    }
+    Err(place.refuse(reason, Some(key)))
+}
+
+/// Judges the claim by what is known, and asks the store where that can't say.
+pub async fn judge<S>(exchange: Exchange<Standing>, next: S) -> Result<Answer, Infallible>
+where
+    S: Service<Exchange<Judged>, Response = Answer, Error = Infallible>,
+{
+    let Exchange { request, place, in_flight, state } = exchange;
+    let metrics = place.metrics();
+    let standing = match state {
+        Standing::Pass(reason, lock) => {
+            match reason {
+                PassReason::Exempt => metrics.exempt.inc(),
+                PassReason::Off => metrics.off.inc(),
+                PassReason::Shadow | PassReason::DangerousAdmit => {} // Counted by what they would have met.
+            }
+            Ok(Standing::Pass(reason, lock))
+        }
+        Standing::Claim(claim) => {
+            let verdict = claim.lock.outlook().judge(&claim.token, &place.timing());
+            match verdict {
+                Verdict::Confirm if place.is_shadow() => {
+                    let lock = Arc::clone(&claim.lock);
+                    place.worker.background.spawn(record_shadow_verdict(place.clone(), claim));
+                    Ok(Standing::Pass(PassReason::Shadow, Some(lock)))
+                }
+                Verdict::Admit => Ok(admitted(&place, claim)),
+                Verdict::Reject(reason) => rejected(&place, reason, claim.lock.key(), Some(&claim.lock)),
+                // Boxed: it is rare, and large.
+                Verdict::Confirm => match Box::pin(confirm(&place, &claim)).await {
+                    Ok(()) => Ok(admitted(&place, claim)),
+                    Err(reason) => rejected(&place, reason, claim.lock.key(), Some(&claim.lock)),
+                },
+            }
+        }
+    };
+    metrics.verdict_seconds.observe(place.arrived.elapsed().as_secs_f64());
+    match standing {
+        Ok(standing) => next.oneshot(Exchange { request, place, in_flight, state: Judged(standing) }).await,
+        Err(answer) => Ok(answer),
+    }
+}
+
+/// What a claim that was admitted stands on: itself, unless the route only watches.
+fn admitted(place: &Place, claim: Claim) -> Standing {
+    place.metrics().admitted.inc();
+    if place.is_shadow() { Standing::Pass(PassReason::Shadow, Some(claim.lock)) } else { Standing::Claim(claim) }
+}
+
+async fn record_shadow_verdict(place: Place, claim: Claim) {
+    match confirm(&place, &claim).await {
+        Ok(()) => place.metrics().admitted.inc(),
+        Err(reason) => drop(place.record(reason, Some(claim.lock.key()))),
+    }
+}
+
+/// Asks the store until it is clear whether the claim stands.
+///
+/// # Errors
+/// The reason why it does not; `unverifiable` if the store does not answer in time.
+pub async fn confirm(place: &Place, claim: &Claim) -> Result<(), Rejection> {
+    let metrics = place.metrics();
+    let deadline = deadline(place);
+    let mut asked_at = place.arrived;
+    loop {
+        let answered = claim.lock.confirm(asked_at, deadline).await;
+        match claim.lock.outlook().judge(&claim.token, &place.timing()) {
+            Verdict::Admit => {
+                metrics.confirmed(ConfirmOutcome::Admitted).inc();
+                return Ok(());
+            }
+            Verdict::Reject(reason) => {
+                metrics.confirmed(ConfirmOutcome::Refused).inc();
+                return Err(reason);
+            }
+            Verdict::Confirm if answered.is_err() || Instant::now() >= deadline => {
+                metrics.confirmed(ConfirmOutcome::Failed).inc();
+                return Err(Rejection::Unverifiable);
+            }
+            Verdict::Confirm => asked_at = Instant::now(), // The request has waited for so long that the answer has aged.
+        }
+    }
+}

@@ -1,0 +1,82 @@
+//! Why a worker could not be asked, or did not answer.
+
+use std::fmt;
+use std::io;
+
+use http::Request;
+
+use super::admitted::Admitted;
+use super::request_body::RequestBody;
+
+/// Why there is no connection to a worker.
+#[derive(Debug, thiserror::Error)]
+pub enum UpstreamError {
+    /// It can't be reached.
+    #[error("the upstream cannot be reached")]
+    Unreachable(#[source] io::Error),
+    /// It does not speak the protocol.
+    #[error("the upstream does not speak HTTP/2")]
+    Handshake(#[source] hyper::Error),
+    /// No connection was ready in time.
+    #[error("no upstream connection was ready in time")]
+    Timeout,
+    /// Too many requests are waiting for a connection already.
+    #[error("too many requests wait for an upstream connection")]
+    Crowded,
+}
+
+/// Whether the worker may know of a request that was not answered.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Forwarded {
+    /// It said itself that it has not looked at it.
+    No,
+    /// It may have.
+    Unknown,
+}
+
+/// Why a request has no answer.
+pub enum SendError<P> {
+    /// Nothing of it was sent: it may leave the gate and enter again.
+    Unsent(Admitted<Request<RequestBody>, P>),
+    /// It was sent, and the connection was lost before an answer.
+    NoAnswer {
+        /// Whether the worker may know of it.
+        forwarded: Forwarded,
+        /// What hyper says. `None` if the worker switched protocols without being asked.
+        source: Option<hyper::Error>,
+    },
+    /// It was sent, and there was no answer in time. An answer is still waited for; the permit learns of it.
+    Timeout,
+}
+
+impl<P> fmt::Debug for SendError<P> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            SendError::Unsent(_) => f.write_str("Unsent"),
+            SendError::NoAnswer { forwarded, source } => {
+                f.debug_struct("NoAnswer").field("forwarded", forwarded).field("source", source).finish()
+            }
+            SendError::Timeout => f.write_str("Timeout"),
+        }
+    }
+}
+
+impl<P> fmt::Display for SendError<P> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(match self {
+            SendError::Unsent(_) => "the upstream connection was lost before the request was sent",
+            SendError::NoAnswer { forwarded: Forwarded::No, .. } => "the upstream refused the request",
+            SendError::NoAnswer { forwarded: Forwarded::Unknown, .. } => "the upstream connection was lost",
+            SendError::Timeout => "the upstream did not answer in time",
+        })
+    }
+}
+
+impl<P> std::error::Error for SendError<P> {
+    fn source(&self) -> Option<&(dyn std::error::Error + 'static)> {
+        match self {
+            SendError::NoAnswer { source, .. } => source.as_ref().map(|error| error as _),
+            SendError::Unsent(_) | SendError::Timeout => None,
+        }
+    }
+}

@@ -1,0 +1,180 @@
+//! Waiting for the head of a response.
+
+use std::future::{Future, poll_fn};
+use std::pin::Pin;
+use std::task::{Context, Poll};
+
+use http::{Request, Response, StatusCode};
+use hyper::body::Incoming;
+use hyper::client::conn::TrySendError;
+
+use super::admitted::{Admitted, Permit};
+use super::error::{Forwarded, SendError};
+use super::http1::HeadFuture;
+use super::http2::was_refused;
+use super::in_flight::InFlight;
+use super::pool::{Link, ReadyConnection};
+use super::request_body::RequestBody;
+use super::response_body::{ResponseBody, read_to_end};
+use super::response_head;
+use super::tunnel::WorkerEnd;
+use super::upstream::Timeouts;
+
+/// Waits for the head of a response. The first poll writes the request.
+///
+/// If it is dropped, because the client has left, the response is read to its end in the background: closing the
+/// connection would cancel nothing at the worker.
+#[must_use = "the request is written when this is polled"]
+pub struct Exchange<P: Permit> {
+    sent: Option<Sent<P>>,
+}
+
+/// A request that hyper has been given.
+struct Sent<P: Permit> {
+    head: HeadFuture,
+    in_flight: InFlight<P>,
+    asked_to_upgrade: bool,
+    /// The request once more, where hyper would not give it back although the worker has refused it.
+    copy: Option<Box<Request<RequestBody>>>,
+}
+
+impl<P: Permit> Exchange<P> {
+    pub(super) fn new(
+        ready: ReadyConnection,
+        admitted: Admitted<Request<RequestBody>, P>,
+        timeouts: Timeouts,
+    ) -> Exchange<P> {
+        let ReadyConnection { mut link, pool } = ready;
+        let (request, permit) = admitted.into_parts();
+        let body = request.body().state().cloned();
+        let asked_to_upgrade = request.headers().contains_key(http::header::UPGRADE);
+        let (head, copy) = match &mut link {
+            Link::Http1(connection) => (connection.send(request), None),
+            Link::Http2(stream) => {
+                let copy = copy_of(&request);
+                (stream.send(request), copy)
+            }
+        };
+        let in_flight = InFlight::new(link, pool, permit, body, timeouts);
+        Exchange { sent: Some(Sent { head, in_flight, asked_to_upgrade, copy }) }
+    }
+}
+
+fn copy_of(request: &Request<RequestBody>) -> Option<Box<Request<RequestBody>>> {
+    let mut copy = Request::new(request.body().copy()?);
+    *copy.method_mut() = request.method().clone();
+    *copy.uri_mut() = request.uri().clone();
+    *copy.version_mut() = request.version();
+    *copy.headers_mut() = request.headers().clone();
+    Some(Box::new(copy))
+}
+
+// Whatever is pinned is boxed.
+impl<P: Permit> Unpin for Exchange<P> {}
+
+impl<P: Permit> Future for Exchange<P> {
+    type Output = Result<Response<ResponseBody<P>>, SendError<P>>;
+
+    fn poll(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<Self::Output> {
+        let sent = self.sent.as_mut().expect("an exchange is not polled after it has ended");
+        let head = sent.poll_head(cx);
+        if head.is_pending() && sent.in_flight.poll_impatience(cx).is_pending() {
+            return Poll::Pending;
+        }
+        let mut sent = self.sent.take().expect("it was there just now");
+        Poll::Ready(match head {
+            Poll::Ready(Ok(response)) => sent.answered(response, cx),
+            Poll::Ready(Err(error)) => Err(sent.failed(error)),
+            Poll::Pending => {
+                sent.in_flight.overdue();
+                sent.read_on();
+                Err(SendError::Timeout)
+            }
+        })
+    }
+}
+
+impl<P: Permit> Drop for Exchange<P> {
+    fn drop(&mut self) {
+        if let Some(mut sent) = self.sent.take() {
+            sent.in_flight.detach();
+            sent.read_on();
+        }
+    }
+}
+
+impl<P: Permit> Sent<P> {
+    fn poll_head(
+        &mut self,
+        cx: &mut Context<'_>,
+    ) -> Poll<Result<Response<Incoming>, TrySendError<Request<RequestBody>>>> {
+        self.in_flight.drive(cx);
+        self.head.as_mut().poll(cx)
+    }
+
+    fn answered(
+        mut self,
+        response: Response<Incoming>,
+        cx: &mut Context<'_>,
+    ) -> Result<Response<ResponseBody<P>>, SendError<P>> {
+        self.in_flight.heard();
+        let (mut head, incoming) = response.into_parts();
+        response_head::clean(&mut head.headers, head.status, self.in_flight.protocol());
+        head.version = response_head::ANSWER_VERSION;
+        if head.status != StatusCode::SWITCHING_PROTOCOLS {
+            return match ResponseBody::begin(incoming, self.in_flight, cx) {
+                Ok(body) => Ok(Response::from_parts(head, body)),
+                Err(error) => Err(SendError::NoAnswer { forwarded: Forwarded::Unknown, source: Some(error) }),
+            };
+        }
+        if !self.asked_to_upgrade {
+            self.in_flight.lost();
+            return Err(SendError::NoAnswer { forwarded: Forwarded::Unknown, source: None });
+        }
+        Ok(Response::from_parts(head, ResponseBody::switched(WorkerEnd::new(self.in_flight))))
+    }
+
+    fn failed(self, mut error: TrySendError<Request<RequestBody>>) -> SendError<P> {
+        let returned = error.take_message();
+        let error = error.into_error();
+        let refused = was_refused(&error);
+        let copy = if refused { self.copy.map(|copy| *copy) } else { None };
+        if let Some(request) = returned.or(copy) {
+            return SendError::Unsent(Admitted::new(request, self.in_flight.into_permit()));
+        }
+        self.in_flight.lost();
+        let forwarded = if refused { Forwarded::No } else { Forwarded::Unknown };
+        SendError::NoAnswer { forwarded, source: Some(error) }
+    }
+
+    /// Reads the response to its end for the permit's sake.
+    fn read_on(self) {
+        let background = self.in_flight.pool().background().clone();
+        background.spawn(self.read_to_end());
+    }
+
+    async fn read_to_end(mut self) {
+        let head = poll_fn(|cx| {
+            let head = self.poll_head(cx);
+            if head.is_ready() {
+                return head.map(Some);
+            }
+            self.in_flight.poll_impatience(cx).map(|()| None)
+        })
+        .await;
+        let Some(head) = head else { return self.in_flight.gave_up() };
+        let response = match head {
+            Ok(response) => response,
+            Err(error) => {
+                // Handed back or not, nobody is left to send it again.
+                drop(self.failed(error));
+                return;
+            }
+        };
+        self.in_flight.heard();
+        if response.status() == StatusCode::SWITCHING_PROTOCOLS {
+            return self.in_flight.lost();
+        }
+        read_to_end(response.into_body(), self.in_flight).await;
+    }
+}

@@ -1,0 +1,145 @@
+//! Which header fields are not passed on.
+
+use http::header::{self, HeaderMap, HeaderName, HeaderValue};
+
+const KEEP_ALIVE: HeaderName = HeaderName::from_static("keep-alive");
+const PROXY_CONNECTION: HeaderName = HeaderName::from_static("proxy-connection");
+
+/// The kinds of fields that a message head has and that need work. Most heads have none or one.
+#[derive(Default)]
+pub(super) struct Found {
+    pub(super) connection: bool,
+    pub(super) upgrade: bool,
+    pub(super) te: bool,
+    pub(super) transfer_encoding: bool,
+    pub(super) content_length: bool,
+    pub(super) expect: bool,
+    pub(super) cookie: bool,
+    pub(super) via: bool,
+    /// Fields that are dropped whatever they say.
+    dropped: Vec<HeaderName>,
+}
+
+/// Looks at each name once. `kept` are the names that are passed on although they look like fencing.
+pub(super) fn scan(headers: &HeaderMap, kept: &[HeaderName]) -> Found {
+    let mut found = Found::default();
+    for name in headers.keys() {
+        match *name {
+            header::CONNECTION => found.connection = true,
+            header::UPGRADE => found.upgrade = true,
+            header::TE => found.te = true,
+            header::TRANSFER_ENCODING => found.transfer_encoding = true,
+            header::CONTENT_LENGTH => found.content_length = true,
+            header::EXPECT => found.expect = true,
+            header::COOKIE => found.cookie = true,
+            header::VIA => found.via = true,
+            _ => {
+                if *name == KEEP_ALIVE || *name == PROXY_CONNECTION || imitates_fencing(name, kept) {
+                    found.dropped.push(name.clone());
+                }
+            }
+        }
+    }
+    found
+}
+
+/// Whether a field that is not in `kept` is named like fencing, or would be once CGI has made `_` of every `-`.
+fn imitates_fencing(name: &HeaderName, kept: &[HeaderName]) -> bool {
+    let name_bytes = name.as_str().as_bytes();
+    let like_fence = name_bytes.starts_with(b"fence") && matches!(name_bytes.get(5), Some(b'-' | b'_'));
+    if !like_fence && !name_bytes.contains(&b'_') && !kept.contains(name) {
+        return false;
+    }
+    if kept.contains(name) {
+        return false;
+    }
+    like_fence || kept.iter().any(|kept| folds_alike(kept.as_str().as_bytes(), name_bytes))
+}
+
+fn folds_alike(one: &[u8], other: &[u8]) -> bool {
+    let fold = |byte: u8| if byte == b'_' { b'-' } else { byte };
+    one.len() == other.len() && one.iter().zip(other).all(|(one, other)| fold(*one) == fold(*other))
+}
+
+/// Removes what concerns one connection only (RFC 9110, section 7.6.1) and what imitates fencing. `kept` fields and
+/// those that frame or route the message stay even if `Connection` names them.
+pub(super) fn remove_hop_by_hop(headers: &mut HeaderMap, found: &Found, kept: &[HeaderName]) {
+    if found.connection {
+        for name in nominated(headers) {
+            let protected = [header::HOST, header::CONTENT_LENGTH, header::TRANSFER_ENCODING, header::TE, header::UPGRADE];
+            if !protected.contains(&name) && !kept.contains(&name) {
+                headers.remove(name);
+            }
+        }
+        headers.remove(header::CONNECTION);
+    }
+    if found.upgrade {
+        headers.remove(header::UPGRADE);
+    }
+    for name in &found.dropped {
+        headers.remove(name);
+    }
+}
+
+/// The field names in `Connection`. What is no name is no field either.
+fn nominated(headers: &HeaderMap) -> Vec<HeaderName> {
+    tokens(headers, &header::CONNECTION).filter_map(|token| HeaderName::from_bytes(token).ok()).collect()
+}
+
+/// Whether a field that is a list has that element, in any case.
+pub(super) fn has_token(headers: &HeaderMap, name: &HeaderName, wanted: &[u8]) -> bool {
+    tokens(headers, name).any(|token| token.eq_ignore_ascii_case(wanted))
+}
+
+fn tokens<'a>(headers: &'a HeaderMap, name: &HeaderName) -> impl Iterator<Item = &'a [u8]> {
+    let values = headers.get_all(name).iter();
+    values.flat_map(|value| value.as_bytes().split(|byte| *byte == b',')).map(<[u8]>::trim_ascii)
+}
+
+/// Appends our hop to `Via`.
+pub(super) fn add_via(headers: &mut HeaderMap, found: &Found, hop: HeaderValue) {
+    if found.via {
+        headers.append(header::VIA, hop);
+    } else {
+        headers.insert(header::VIA, hop);
+    }
+}
+
+/// Removes trailers that could change what the head has said: who sent it, how it is framed, where it goes.
+pub(super) fn retain_harmless_trailers(trailers: &mut HeaderMap, kept: &[HeaderName]) {
+    let harmful: Vec<HeaderName> = trailers.keys().filter(|name| is_harmful_trailer(name, kept)).cloned().collect();
+    for name in harmful {
+        trailers.remove(name);
+    }
+}
+
+fn is_harmful_trailer(name: &HeaderName, kept: &[HeaderName]) -> bool {
+    const HEAD_ONLY: [HeaderName; 20] = [
+        header::AUTHORIZATION,
+        header::CONNECTION,
+        header::CONTENT_ENCODING,
+        header::CONTENT_LENGTH,
+        header::CONTENT_RANGE,
+        header::CONTENT_TYPE,
+        header::COOKIE,
+        header::EXPECT,
+        header::FORWARDED,
+        header::HOST,
+        header::MAX_FORWARDS,
+        header::PROXY_AUTHORIZATION,
+        header::RANGE,
+        header::SET_COOKIE,
+        header::TE,
+        header::TRAILER,
+        header::TRANSFER_ENCODING,
+        header::UPGRADE,
+        header::VIA,
+        KEEP_ALIVE,
+    ];
+    let text = name.as_str();
+    HEAD_ONLY.contains(name)
+        || kept.contains(name)
+        || imitates_fencing(name, kept)
+        || text.starts_with("x-forwarded")
+        || text.starts_with("x_forwarded")
+}

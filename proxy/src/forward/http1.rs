@@ -1,0 +1,153 @@
+//! One HTTP/1.1 connection to a worker.
+
+use std::cell::RefCell;
+use std::future::{Future, poll_fn};
+use std::pin::Pin;
+use std::rc::Rc;
+use std::task::{Context, Poll};
+
+use bytes::Bytes;
+use http::{Request, Response};
+use hyper::body::Incoming;
+use hyper::client::conn::TrySendError;
+use hyper::client::conn::http1::{Builder, Connection, SendRequest};
+use hyper_util::rt::TokioIo;
+use tokio::task::JoinHandle;
+
+use super::pool::Place;
+use super::request_body::RequestBody;
+use crate::wire::{Alarm, Socket};
+
+/// What hyper gives for a request: a head, or the request back if nothing of it was sent.
+///
+/// Boxed, so that it can move to a task of its own when the client leaves.
+pub(super) type HeadFuture =
+    Pin<Box<dyn Future<Output = Result<Response<Incoming>, TrySendError<Request<RequestBody>>>>>>;
+
+/// The most that hyper reads ahead or writes ahead.
+const BUFFER_BYTES: usize = 64 * 1024;
+
+/// One HTTP/1.1 connection to a worker.
+///
+/// It has no task of its own: whoever waits for the response drives it, so that a request is written, its response read
+/// and passed on without waking another task. Only while a body is streamed a task drives it, because then one direction
+/// must go on while the other is held up.
+pub(super) struct Http1 {
+    sender: SendRequest<RequestBody>,
+    driver: Driver,
+    pub(super) alarm: Alarm,
+    place: Place,
+}
+
+/// Drives hyper's connection, and closes it at once when dropped.
+struct Driver {
+    seat: Rc<RefCell<Seat>>,
+    socket: Socket,
+    task: Option<JoinHandle<()>>,
+}
+
+enum Seat {
+    Driven(Box<Connection<TokioIo<Socket>, RequestBody>>),
+    /// hyper has ended. What it had read beyond HTTP is left.
+    Ended {
+        read_beyond: Bytes,
+    },
+}
+
+impl Http1 {
+    /// Makes a socket a connection. Nothing is exchanged yet.
+    pub(super) async fn new(socket: Socket, place: Place) -> hyper::Result<Http1> {
+        let io = TokioIo::new(socket.clone());
+        let (sender, connection) = Builder::new().max_buf_size(BUFFER_BYTES).handshake(io).await?;
+        let seat = Rc::new(RefCell::new(Seat::Driven(Box::new(connection))));
+        Ok(Http1 { sender, driver: Driver { seat, socket, task: None }, alarm: Alarm::new(), place })
+    }
+
+    /// Whether a request may be sent: the last response has ended, and the worker has neither closed nor said more.
+    pub(super) fn is_usable(&self) -> bool {
+        self.sender.is_ready() && self.driver.is_driven() && self.driver.socket.is_quiet()
+    }
+
+    /// Hands a request to hyper. The next [`Http1::drive`] writes it.
+    pub(super) fn send(&mut self, request: Request<RequestBody>) -> HeadFuture {
+        let state = request.body().state().cloned();
+        let head = Box::pin(self.sender.try_send_request(request));
+        if let Some(state) = state {
+            state.goes_to(self.driver.socket.clone());
+            self.driver.move_to_task();
+        }
+        head
+    }
+
+    /// Reads and writes what can be.
+    pub(super) fn drive(&mut self, cx: &mut Context<'_>) {
+        if self.driver.task.is_none() {
+            // Who waits for the response learns of the end by that.
+            let _ = poll_seat(&self.driver.seat, cx);
+        }
+    }
+
+    /// Whether another request may be sent once this one's response has ended.
+    pub(super) fn is_reusable(&mut self, cx: &mut Context<'_>) -> bool {
+        self.driver.recall();
+        self.drive(cx);
+        let socket = &self.driver.socket;
+        let everything_is_written = !socket.is_write_blocked() && !socket.is_broken();
+        self.sender.is_ready() && everything_is_written && self.driver.is_driven()
+    }
+
+    /// Its place in the pool, for another connection.
+    pub(super) fn into_place(self) -> Place {
+        self.place
+    }
+
+    /// The socket and what was read of it beyond HTTP, once hyper has left it after a `101`.
+    pub(super) async fn leave_http(&mut self) -> (Socket, Bytes) {
+        self.driver.recall();
+        let seat = &self.driver.seat;
+        poll_fn(|cx| poll_seat(seat, cx)).await;
+        let read_beyond = match &mut *seat.borrow_mut() {
+            Seat::Ended { read_beyond } => std::mem::take(read_beyond),
+            Seat::Driven(_) => Bytes::new(),
+        };
+        (self.driver.socket.clone(), read_beyond)
+    }
+}
+
+impl Driver {
+    fn is_driven(&self) -> bool {
+        matches!(&*self.seat.borrow(), Seat::Driven(_))
+    }
+
+    fn move_to_task(&mut self) {
+        let seat = self.seat.clone();
+        self.task = Some(tokio::task::spawn_local(poll_fn(move |cx| poll_seat(&seat, cx))));
+    }
+
+    fn recall(&mut self) {
+        if let Some(task) = self.task.take() {
+            task.abort();
+        }
+    }
+}
+
+impl Drop for Driver {
+    fn drop(&mut self) {
+        self.recall();
+        // A task that was recalled still has the seat for a moment, and others may look at the socket.
+        self.socket.shut_both();
+        *self.seat.borrow_mut() = Seat::Ended { read_beyond: Bytes::new() };
+    }
+}
+
+fn poll_seat(seat: &RefCell<Seat>, cx: &mut Context<'_>) -> Poll<()> {
+    let mut seat = seat.borrow_mut();
+    let Seat::Driven(connection) = &mut *seat else { return Poll::Ready(()) };
+    if connection.poll_without_shutdown(cx).is_pending() {
+        return Poll::Pending;
+    }
+    if let Seat::Driven(connection) = std::mem::replace(&mut *seat, Seat::Ended { read_beyond: Bytes::new() }) {
+        *seat = Seat::Ended { read_beyond: connection.into_parts().read_buf };
+    }
+    Poll::Ready(())
+}

@@ -1,0 +1,195 @@
+//! HTTP/2 connections to a worker, each with many requests at a time.
+
+use std::cell::{Cell, RefCell};
+use std::future::{Future, poll_fn};
+use std::pin::{Pin, pin};
+use std::rc::Rc;
+use std::time::Duration;
+
+use http::Request;
+use hyper::client::conn::http2::{Builder, SendRequest};
+use hyper_util::rt::{TokioIo, TokioTimer};
+use tokio::sync::Notify;
+use tokio::time::{Instant, timeout_at};
+
+use super::connect::connect;
+use super::error::UpstreamError;
+use super::http1::HeadFuture;
+use super::request_body::RequestBody;
+use super::upstream::Upstream;
+use crate::wire::{Alarm, LocalExecutor, Socket};
+
+/// What a worker may send ahead on one stream; four times that on one connection.
+const WINDOW_BYTES: u32 = 1024 * 1024;
+/// How often a worker with requests is asked whether it is still there, and how long it may take to say so.
+const PING_INTERVAL: Duration = Duration::from_secs(10);
+
+/// The HTTP/2 connections of one pool: one, and more when its streams are used up.
+#[derive(Default)]
+pub(super) struct Http2Connections {
+    open: RefCell<Vec<Rc<Http2Connection>>>,
+    opening: Cell<bool>,
+    waiting: Cell<usize>,
+    /// A stream or a connection has become free.
+    freed: Notify,
+}
+
+struct Http2Connection {
+    sender: SendRequest<RequestBody>,
+    socket: Socket,
+    streams: Cell<usize>,
+    /// What the worker allows.
+    streams_max: Cell<usize>,
+}
+
+/// The right to one stream of a connection.
+pub(super) struct Stream {
+    connection: Rc<Http2Connection>,
+    connections: Rc<Http2Connections>,
+    pub(super) alarm: Alarm,
+}
+
+impl Http2Connections {
+    /// Waits for a stream.
+    pub(super) async fn ready(
+        self: &Rc<Self>,
+        upstream: &Upstream,
+        deadline: Instant,
+    ) -> Result<Stream, UpstreamError> {
+        loop {
+            let mut freed = pin!(self.freed.notified());
+            freed.as_mut().enable(); // From here on, so that nothing that is freed meanwhile is missed.
+            if let Some(stream) = self.free_stream(upstream) {
+                return Ok(stream);
+            }
+            if !self.opening.get() && self.open.borrow().len() < upstream.connections_max {
+                self.open_one(upstream, deadline).await?;
+                continue;
+            }
+            if self.waiting.get() >= upstream.waiting_max {
+                return Err(UpstreamError::Crowded);
+            }
+            let _waiting = Raised::new(&self.waiting);
+            timeout_at(deadline, freed).await.map_err(|_| UpstreamError::Timeout)?;
+        }
+    }
+
+    fn free_stream(self: &Rc<Self>, upstream: &Upstream) -> Option<Stream> {
+        let mut open = self.open.borrow_mut();
+        open.retain(|connection| connection.is_alive());
+        let free = open.iter().find(|connection| {
+            connection.streams.get() < connection.streams_max.get().min(upstream.streams_max)
+        })?;
+        free.streams.set(free.streams.get() + 1);
+        Some(Stream { connection: free.clone(), connections: self.clone(), alarm: Alarm::new() })
+    }
+
+    async fn open_one(self: &Rc<Self>, upstream: &Upstream, deadline: Instant) -> Result<(), UpstreamError> {
+        let _opening = Opening::new(self);
+        let opened = timeout_at(deadline, async {
+            let socket = connect(&upstream.address).await.map_err(UpstreamError::Unreachable)?;
+            let handshake = builder().handshake(TokioIo::new(socket.clone()));
+            let (sender, driver) = handshake.await.map_err(UpstreamError::Handshake)?;
+            Ok((socket, sender, driver))
+        });
+        let (socket, sender, mut driver) = opened.await.map_err(|_| UpstreamError::Timeout)??;
+        let connection = Rc::new(Http2Connection {
+            sender,
+            socket,
+            streams: Cell::new(0),
+            streams_max: Cell::new(upstream.streams_max),
+        });
+        self.open.borrow_mut().push(connection.clone());
+        let driven = Rc::downgrade(&connection);
+        let connections = Rc::downgrade(self);
+        tokio::task::spawn_local(async move {
+            poll_fn(|cx| {
+                let polled = Pin::new(&mut driver).poll(cx);
+                if let Some(connection) = driven.upgrade() {
+                    connection.streams_max.set(driver.current_max_send_streams());
+                }
+                polled.map(|_| ()) // Each request learns of an error itself.
+            })
+            .await;
+            if let Some(connections) = connections.upgrade() {
+                connections.freed.notify_waiters();
+            }
+        });
+        Ok(())
+    }
+}
+
+fn builder() -> Builder<LocalExecutor> {
+    let mut builder = Builder::new(LocalExecutor);
+    builder
+        .timer(TokioTimer::new())
+        .initial_stream_window_size(WINDOW_BYTES)
+        .initial_connection_window_size(4 * WINDOW_BYTES)
+        .keep_alive_interval(PING_INTERVAL)
+        .keep_alive_timeout(PING_INTERVAL);
+    builder
+}
+
+impl Http2Connection {
+    fn is_alive(&self) -> bool {
+        // Between requests the worker may have closed without the runtime having heard of it.
+        !self.sender.is_closed() && (self.streams.get() > 0 || self.socket.is_open())
+    }
+}
+
+impl Stream {
+    /// Hands a request to hyper, which opens the stream when its connection is polled next.
+    pub(super) fn send(&mut self, request: Request<RequestBody>) -> HeadFuture {
+        Box::pin(self.connection.sender.clone().try_send_request(request))
+    }
+}
+
+impl Drop for Stream {
+    fn drop(&mut self) {
+        self.connection.streams.set(self.connection.streams.get() - 1);
+        self.connections.freed.notify_one();
+    }
+}
+
+/// Marks that a connection is being opened, and wakes the others when it is or could not be.
+struct Opening<'a>(&'a Http2Connections);
+
+impl<'a> Opening<'a> {
+    fn new(connections: &'a Http2Connections) -> Opening<'a> {
+        connections.opening.set(true);
+        Opening(connections)
+    }
+}
+
+impl Drop for Opening<'_> {
+    fn drop(&mut self) {
+        self.0.opening.set(false);
+        self.0.freed.notify_waiters();
+    }
+}
+
+/// A count that is one higher as long as this lives.
+struct Raised<'a>(&'a Cell<usize>);
+
+impl<'a> Raised<'a> {
+    fn new(count: &'a Cell<usize>) -> Raised<'a> {
+        count.set(count.get() + 1);
+        Raised(count)
+    }
+}
+
+impl Drop for Raised<'_> {
+    fn drop(&mut self) {
+        self.0.set(self.0.get() - 1);
+    }
+}
+
+/// Whether hyper says that the worker has not looked at a request: it refused the stream, or left it out of those that
+/// it was going to finish when it closed.
+pub(super) fn was_refused(error: &hyper::Error) -> bool {
+    let source = std::error::Error::source(error);
+    let Some(error) = source.and_then(|source| source.downcast_ref::<h2::Error>()) else { return false };
+    let refused = error.is_reset() && error.reason() == Some(h2::Reason::REFUSED_STREAM);
+    let beyond_last = error.is_go_away() && error.reason() == Some(h2::Reason::NO_ERROR);
+    error.is_remote() && (refused || beyond_last)
+}

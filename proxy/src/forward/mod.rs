@@ -1,0 +1,35 @@
+//! The upstream side: one pool of connections per upstream and worker thread, and a request's way through it.
+//!
+//! A request is forwarded in two steps, because the gate decides between them: [`Pool::ready`] waits for a connection,
+//! however long that takes, and [`ReadyConnection::send`] writes the request on it, in the first poll of what it
+//! returns. Nothing waits between `send` and the first byte.
+//!
+//! The permit of a request ([`Permit`]) stays with it as long as it may be running in the worker, whatever the client
+//! does: see [`Ending`].
+
+mod admitted;
+mod body_state;
+mod connect;
+mod error;
+mod exchange;
+mod fields;
+mod http1;
+mod http2;
+mod in_flight;
+mod pool;
+mod request_body;
+mod request_head;
+mod response_body;
+mod response_head;
+mod tunnel;
+mod upstream;
+
+pub use admitted::{Admitted, Ending, Permit};
+pub use connect::connects;
+pub use error::{Forwarded, SendError, UpstreamError};
+pub use exchange::Exchange;
+pub use pool::{Pool, ReadyConnection};
+pub use request_body::{RequestBody, prepare_body};
+pub use request_head::{InvalidTarget, outgoing_request};
+pub use response_body::{ResponseBody, ResponseBodyError};
+pub use upstream::{Timeouts, Upstream, UpstreamAddress};

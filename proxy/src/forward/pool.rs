@@ -1,0 +1,243 @@
+//! The connections of one worker thread to one upstream.
+
+use std::cell::{Cell, RefCell};
+use std::collections::VecDeque;
+use std::rc::{Rc, Weak};
+
+use http::Request;
+use tokio::sync::oneshot;
+use tokio::time::{Instant, timeout_at};
+
+use super::admitted::{Admitted, Permit};
+use super::connect::connect;
+use super::error::UpstreamError;
+use super::exchange::Exchange;
+use super::http1::Http1;
+use super::http2::{Http2Connections, Stream};
+use super::request_body::RequestBody;
+use super::upstream::{Timeouts, Upstream};
+use crate::downstream::Protocol;
+use crate::wire::{Alarm, Background};
+
+/// The connections of one worker thread to one upstream: the one used last is used first. Clones share them.
+#[derive(Clone)]
+pub struct Pool {
+    shared: Rc<Shared>,
+}
+
+pub(super) struct Shared {
+    upstream: Upstream,
+    background: Background,
+    http2: Rc<Http2Connections>,
+    /// HTTP/1.1 connections without a request, the one used last at the end.
+    idle: RefCell<Vec<Idle>>,
+    /// HTTP/1.1 connections that are open or being opened.
+    places_taken: Cell<usize>,
+    /// Requests that wait for one, in the order in which they came.
+    waiting: RefCell<VecDeque<oneshot::Sender<Turn>>>,
+    sweeping: Cell<bool>,
+}
+
+struct Idle {
+    connection: Http1,
+    since: Instant,
+}
+
+/// What a waiting request gets.
+enum Turn {
+    Connection(Http1),
+    Place(Place),
+}
+
+/// The right to one HTTP/1.1 connection. Whoever has waited longest gets it when it is dropped.
+pub(super) struct Place(Weak<Shared>);
+
+/// A connection on which a request can be sent at once.
+pub struct ReadyConnection {
+    pub(super) link: Link,
+    pub(super) pool: Pool,
+}
+
+/// A request's way to the worker.
+pub(super) enum Link {
+    Http1(Http1),
+    Http2(Stream),
+}
+
+impl Link {
+    pub(super) fn alarm(&mut self) -> &mut Alarm {
+        match self {
+            Link::Http1(connection) => &mut connection.alarm,
+            Link::Http2(stream) => &mut stream.alarm,
+        }
+    }
+}
+
+impl Pool {
+    /// A pool that has no connection yet. What outlives its request runs in `background`.
+    pub fn new(upstream: Upstream, background: Background) -> Pool {
+        Pool {
+            shared: Rc::new(Shared {
+                upstream,
+                background,
+                http2: Rc::default(),
+                idle: RefCell::default(),
+                places_taken: Cell::new(0),
+                waiting: RefCell::default(),
+                sweeping: Cell::new(false),
+            }),
+        }
+    }
+
+    /// Where its connections go.
+    pub fn upstream(&self) -> &Upstream {
+        &self.shared.upstream
+    }
+
+    /// Waits for a connection: an idle one, a new one, or one that another request is done with.
+    ///
+    /// # Errors
+    ///
+    /// If the worker cannot be reached, if there is no connection by `deadline`, or if too many wait already.
+    ///
+    /// # Cancel safety
+    ///
+    /// Dropping the future gives up the place in the queue.
+    pub async fn ready(&self, deadline: Instant) -> Result<ReadyConnection, UpstreamError> {
+        let link = match self.shared.upstream.protocol {
+            Protocol::Http1 => Link::Http1(self.ready_http1(deadline).await?),
+            Protocol::Http2 => Link::Http2(self.shared.http2.ready(&self.shared.upstream, deadline).await?),
+        };
+        Ok(ReadyConnection { link, pool: self.clone() })
+    }
+
+    async fn ready_http1(&self, deadline: Instant) -> Result<Http1, UpstreamError> {
+        if let Some(connection) = self.shared.pop_idle() {
+            return Ok(connection);
+        }
+        let place = match self.shared.free_place() {
+            Some(place) => place,
+            None => match self.shared.wait_for_turn(deadline).await? {
+                Turn::Connection(connection) if connection.is_usable() => return Ok(connection),
+                Turn::Connection(connection) => connection.into_place(),
+                Turn::Place(place) => place,
+            },
+        };
+        let opened = timeout_at(deadline, connect(&self.shared.upstream.address)).await;
+        let socket = opened.map_err(|_| UpstreamError::Timeout)?.map_err(UpstreamError::Unreachable)?;
+        Http1::new(socket, place).await.map_err(UpstreamError::Handshake)
+    }
+
+    /// Takes back a connection whose response has ended.
+    pub(super) fn put_back(&self, connection: Http1) {
+        self.shared.put_back(connection);
+    }
+
+    pub(super) fn background(&self) -> &Background {
+        &self.shared.background
+    }
+}
+
+impl ReadyConnection {
+    /// Sends a request. It is written in the first poll of what this returns, and at most once.
+    ///
+    /// Dropping that future does not take the request back: the response is read to its end in the background.
+    pub fn send<P: Permit>(self, admitted: Admitted<Request<RequestBody>, P>, timeouts: Timeouts) -> Exchange<P> {
+        Exchange::new(self, admitted, timeouts)
+    }
+}
+
+impl Shared {
+    fn pop_idle(&self) -> Option<Http1> {
+        loop {
+            let idle = self.idle.borrow_mut().pop()?;
+            if idle.since.elapsed() < self.upstream.idle_timeout && idle.connection.is_usable() {
+                return Some(idle.connection);
+            }
+        }
+    }
+
+    fn free_place(self: &Rc<Self>) -> Option<Place> {
+        let taken = self.places_taken.get();
+        if taken >= self.upstream.connections_max {
+            return None;
+        }
+        self.places_taken.set(taken + 1);
+        Some(Place(Rc::downgrade(self)))
+    }
+
+    async fn wait_for_turn(&self, deadline: Instant) -> Result<Turn, UpstreamError> {
+        let turn = {
+            let mut waiting = self.waiting.borrow_mut();
+            waiting.retain(|waiter| !waiter.is_closed());
+            if waiting.len() >= self.upstream.waiting_max {
+                return Err(UpstreamError::Crowded);
+            }
+            let (waiter, turn) = oneshot::channel();
+            waiting.push_back(waiter);
+            turn
+        };
+        let turn = timeout_at(deadline, turn).await.map_err(|_| UpstreamError::Timeout)?;
+        turn.map_err(|_| UpstreamError::Timeout) // The pool is gone, and the thread with it.
+    }
+
+    /// The request that has waited longest and still does.
+    fn next_waiter(&self) -> Option<oneshot::Sender<Turn>> {
+        let mut waiting = self.waiting.borrow_mut();
+        loop {
+            let waiter = waiting.pop_front()?;
+            if !waiter.is_closed() {
+                return Some(waiter);
+            }
+        }
+    }
+
+    fn put_back(self: &Rc<Self>, connection: Http1) {
+        if let Some(waiter) = self.next_waiter() {
+            // It has not closed, and on one thread it can't have meanwhile.
+            let _ = waiter.send(Turn::Connection(connection));
+            return;
+        }
+        self.idle.borrow_mut().push(Idle { connection, since: Instant::now() });
+        if !self.sweeping.replace(true) {
+            tokio::task::spawn_local(sweep(Rc::downgrade(self)));
+        }
+    }
+
+    /// Closes what has been idle for too long. False if nothing is idle any more.
+    fn close_old(&self) -> bool {
+        let mut idle = self.idle.borrow_mut();
+        let old = idle.partition_point(|idle| idle.since.elapsed() >= self.upstream.idle_timeout);
+        // Dropped after the borrow: each gives its place to a waiting request.
+        let closed: Vec<Idle> = idle.drain(..old).collect();
+        let some_left = !idle.is_empty();
+        drop(idle);
+        drop(closed);
+        some_left
+    }
+}
+
+impl Drop for Place {
+    fn drop(&mut self) {
+        let Some(shared) = self.0.upgrade() else { return };
+        match shared.next_waiter() {
+            Some(waiter) => {
+                let _ = waiter.send(Turn::Place(Place(self.0.clone())));
+            }
+            None => shared.places_taken.set(shared.places_taken.get() - 1),
+        }
+    }
+}
+
+/// Closes idle connections in time, as long as there are any.
+async fn sweep(shared: Weak<Shared>) {
+    loop {
+        let Some(idle_timeout) = shared.upgrade().map(|shared| shared.upstream.idle_timeout) else { return };
+        tokio::time::sleep(idle_timeout).await;
+        let Some(shared) = shared.upgrade() else { return };
+        if !shared.close_old() {
+            shared.sweeping.set(false);
+            return;
+        }
+    }
+}

@@ -1,0 +1,216 @@
+//! The body of a request on its way to the worker.
+
+use std::pin::Pin;
+use std::rc::Rc;
+use std::task::{Context, Poll, ready};
+
+use bytes::{Bytes, BytesMut};
+use http::{HeaderMap, HeaderName};
+use http_body::{Body, Frame, SizeHint};
+use http_body_util::BodyExt;
+
+use super::body_state::{BodyState, Cut};
+use super::fields;
+use crate::downstream::{BodyError, ClientBody};
+
+/// The body of a request on its way to the worker.
+pub enum RequestBody {
+    /// None.
+    Empty,
+    /// All of it, read before the request entered the gate.
+    Whole(Whole),
+    /// Passed on as it comes, at the worker's pace.
+    Streaming(Streaming),
+}
+
+/// A body in memory.
+#[derive(Clone)]
+pub struct Whole {
+    data: Option<Bytes>,
+    trailers: Option<Box<HeaderMap>>,
+}
+
+/// A body that is passed on as it comes.
+pub struct Streaming {
+    body: ClientBody,
+    state: Rc<BodyState>,
+    kept: Rc<[HeaderName]>,
+}
+
+/// Why a body was not passed on to its end.
+#[derive(Debug, thiserror::Error)]
+pub enum RequestBodyError {
+    /// The client did not send it to its end.
+    #[error("the request's body did not come to its end")]
+    Client(#[source] BodyError),
+    /// We cut it.
+    #[error("the request's body was cut")]
+    Cut,
+}
+
+/// Makes a client's body ready to be forwarded: one whose length is known to be at most `whole_bytes_max` is read
+/// whole, so that a slow sender holds nothing up; any other is passed on as it comes.
+///
+/// `kept` are the names of the fields that carry the fence token; no trailer may bear such a name.
+///
+/// # Errors
+///
+/// If the client does not send all of a body that is read whole. Nothing of it is forwarded then.
+pub async fn prepare_body(
+    mut body: ClientBody,
+    whole_bytes_max: usize,
+    kept: &Rc<[HeaderName]>,
+) -> Result<RequestBody, BodyError> {
+    if body.is_end_stream() {
+        return Ok(RequestBody::Empty);
+    }
+    let small = body.size_hint().exact().and_then(|length| usize::try_from(length).ok());
+    let Some(length) = small.filter(|length| *length <= whole_bytes_max) else {
+        let state = Rc::new(BodyState::new());
+        return Ok(RequestBody::Streaming(Streaming { body, state, kept: kept.clone() }));
+    };
+    let mut pieces = Pieces::default();
+    let mut trailers = None;
+    while let Some(frame) = body.frame().await {
+        match frame?.into_data() {
+            Ok(piece) => pieces.add(piece, length),
+            Err(frame) => trailers = frame.into_trailers().ok(),
+        }
+    }
+    let trailers = trailers.map(|mut trailers| {
+        fields::retain_harmless_trailers(&mut trailers, kept);
+        Box::new(trailers)
+    });
+    Ok(RequestBody::Whole(Whole { data: pieces.into_bytes(), trailers }))
+}
+
+/// Pieces put together. A single one, the usual case, is not copied.
+#[derive(Default)]
+struct Pieces {
+    first: Bytes,
+    joined: BytesMut,
+}
+
+impl Pieces {
+    fn add(&mut self, piece: Bytes, length: usize) {
+        if self.first.is_empty() {
+            self.first = piece;
+            return;
+        }
+        if self.joined.is_empty() {
+            self.joined.reserve(length);
+            self.joined.extend_from_slice(&self.first);
+        }
+        self.joined.extend_from_slice(&piece);
+    }
+
+    fn into_bytes(self) -> Option<Bytes> {
+        let bytes = if self.joined.is_empty() { self.first } else { self.joined.freeze() };
+        Some(bytes).filter(|bytes| !bytes.is_empty())
+    }
+}
+
+impl RequestBody {
+    /// A body of those bytes.
+    pub fn from_bytes(data: Bytes) -> RequestBody {
+        if data.is_empty() { RequestBody::Empty } else { RequestBody::Whole(Whole { data: Some(data), trailers: None }) }
+    }
+
+    pub(super) fn state(&self) -> Option<&Rc<BodyState>> {
+        match self {
+            RequestBody::Streaming(streaming) => Some(&streaming.state),
+            RequestBody::Empty | RequestBody::Whole(_) => None,
+        }
+    }
+
+    /// The same body once more, unless it is streamed.
+    pub(super) fn copy(&self) -> Option<RequestBody> {
+        match self {
+            RequestBody::Empty => Some(RequestBody::Empty),
+            RequestBody::Whole(whole) => Some(RequestBody::Whole(whole.clone())),
+            RequestBody::Streaming(_) => None,
+        }
+    }
+}
+
+impl Body for RequestBody {
+    type Data = Bytes;
+    type Error = RequestBodyError;
+
+    fn poll_frame(
+        self: Pin<&mut Self>,
+        cx: &mut Context<'_>,
+    ) -> Poll<Option<Result<Frame<Bytes>, RequestBodyError>>> {
+        match self.get_mut() {
+            RequestBody::Empty => Poll::Ready(None),
+            RequestBody::Whole(whole) => {
+                let frame = whole.data.take().map(Frame::data);
+                let frame = frame.or_else(|| whole.trailers.take().map(|trailers| Frame::trailers(*trailers)));
+                Poll::Ready(frame.map(Ok))
+            }
+            RequestBody::Streaming(streaming) => streaming.poll_frame(cx),
+        }
+    }
+
+    fn is_end_stream(&self) -> bool {
+        match self {
+            RequestBody::Empty => true,
+            RequestBody::Whole(whole) => whole.data.is_none() && whole.trailers.is_none(),
+            RequestBody::Streaming(streaming) => !streaming.state.is_cut() && streaming.body.is_end_stream(),
+        }
+    }
+
+    fn size_hint(&self) -> SizeHint {
+        match self {
+            RequestBody::Empty => SizeHint::with_exact(0),
+            RequestBody::Whole(whole) => SizeHint::with_exact(whole.data.as_ref().map_or(0, Bytes::len) as u64),
+            RequestBody::Streaming(streaming) => streaming.body.size_hint(),
+        }
+    }
+}
+
+impl Streaming {
+    fn poll_frame(&mut self, cx: &mut Context<'_>) -> Poll<Option<Result<Frame<Bytes>, RequestBodyError>>> {
+        match self.state.cut(cx.waker()) {
+            Some(Cut::Fails) => return Poll::Ready(Some(Err(RequestBodyError::Cut))),
+            Some(Cut::StaysPending) => return Poll::Pending,
+            None => {}
+        }
+        let polled = Pin::new(&mut self.body).poll_frame(cx);
+        if polled.is_pending() {
+            self.state.awaits_client();
+        }
+        match ready!(polled) {
+            Some(Ok(mut frame)) => {
+                if let Some(trailers) = frame.trailers_mut() {
+                    fields::retain_harmless_trailers(trailers, &self.kept);
+                }
+                self.state.piece_went_out();
+                // hyper asks for nothing more after trailers.
+                if frame.is_trailers() || self.body.is_end_stream() {
+                    self.state.went_out();
+                }
+                Poll::Ready(Some(Ok(frame)))
+            }
+            None => {
+                self.state.went_out();
+                Poll::Ready(None)
+            }
+            // The worker must never take the part for the whole.
+            Some(Err(error)) => {
+                self.state.cut_off();
+                match self.state.cut(cx.waker()) {
+                    Some(Cut::StaysPending) => Poll::Pending,
+                    Some(Cut::Fails) | None => Poll::Ready(Some(Err(RequestBodyError::Client(error)))),
+                }
+            }
+        }
+    }
+}
+
+impl Drop for Streaming {
+    fn drop(&mut self) {
+        // hyper drops a body early when the worker reads no more of it.
+        self.state.cut_off();
+    }
+}

@@ -1,0 +1,206 @@
+//! The head of a request as the worker gets it.
+
+use bytes::{BufMut, Bytes, BytesMut};
+use http::header::{self, HeaderMap, HeaderName, HeaderValue};
+use http::request::Parts;
+use http::uri::{Authority, PathAndQuery, Scheme, Uri};
+use http::{Method, Request, Version};
+use http_body::Body;
+
+use super::fields::{self, Found};
+use super::request_body::RequestBody;
+use super::upstream::Upstream;
+use crate::downstream::{Connection, Protocol};
+
+const X_FORWARDED_FOR: HeaderName = HeaderName::from_static("x-forwarded-for");
+const X_FORWARDED_HOST: HeaderName = HeaderName::from_static("x-forwarded-host");
+const X_FORWARDED_PROTO: HeaderName = HeaderName::from_static("x-forwarded-proto");
+const HTTP: HeaderValue = HeaderValue::from_static("http");
+const TRAILERS: HeaderValue = HeaderValue::from_static("trailers");
+const UPGRADE: HeaderValue = HeaderValue::from_static("upgrade");
+const WEBSOCKET: HeaderValue = HeaderValue::from_static("websocket");
+
+/// A request whose target names no resource of a worker.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
+#[error("the request's target names no resource: it is neither a path nor a URL with a valid host")]
+pub struct InvalidTarget;
+
+/// Makes the request that the worker gets of the one that the client sent.
+///
+/// Fields that concern the client's connection only are left out, framing is set anew from `body`, and fields named
+/// like fencing are dropped unless `kept` has them. `Upgrade: websocket` is passed on from HTTP/1.1 to HTTP/1.1; any
+/// other request to upgrade is forwarded as if it were none.
+///
+/// # Errors
+///
+/// If the target is not one of a resource, such as that of CONNECT.
+pub fn outgoing_request(
+    mut head: Parts,
+    body: RequestBody,
+    client: &Connection,
+    upstream: &Upstream,
+    kept: &[HeaderName],
+) -> Result<Request<RequestBody>, InvalidTarget> {
+    let headers = &mut head.headers;
+    let found = fields::scan(headers, kept);
+    let opens_websocket = found.upgrade && opens_websocket(&head.method, headers, &body, client, upstream);
+    let takes_trailers = found.te && fields::has_token(headers, &header::TE, b"trailers");
+    fields::remove_hop_by_hop(headers, &found, kept);
+    if opens_websocket {
+        headers.insert(header::CONNECTION, UPGRADE);
+        headers.insert(header::UPGRADE, WEBSOCKET);
+    }
+    if found.te {
+        headers.remove(header::TE);
+    }
+    if takes_trailers {
+        headers.insert(header::TE, TRAILERS);
+    }
+    // We answer the expectation ourselves, by reading the body.
+    if found.expect && fields::has_token(headers, &header::EXPECT, b"100-continue") {
+        headers.remove(header::EXPECT);
+    }
+    frame_anew(&head.method, headers, &found, &body, upstream.protocol);
+    if found.cookie && client.protocol() == Protocol::Http2 {
+        join_cookies(headers);
+    }
+    let received = received_by(head.version, client.protocol());
+    fields::add_via(headers, &found, received);
+    let host = settle_host(headers, &head.uri, upstream)?;
+    add_forwarded(headers, client, &host);
+    head.uri = outgoing_uri(head.uri, headers, &host, upstream.protocol)?;
+    head.version = match upstream.protocol {
+        Protocol::Http1 => Version::HTTP_11,
+        Protocol::Http2 => Version::HTTP_2,
+    };
+    Ok(Request::from_parts(head, body))
+}
+
+fn opens_websocket(
+    method: &Method,
+    headers: &HeaderMap,
+    body: &RequestBody,
+    client: &Connection,
+    upstream: &Upstream,
+) -> bool {
+    *method == Method::GET
+        && client.protocol() == Protocol::Http1
+        && upstream.protocol == Protocol::Http1
+        && matches!(body, RequestBody::Empty)
+        && fields::has_token(headers, &header::CONNECTION, b"upgrade")
+        && fields::has_token(headers, &header::UPGRADE, b"websocket")
+}
+
+/// Leaves the framing to the body. hyper keeps a `Content-Length` that precedes `Transfer-Encoding` in its map, so
+/// what the client's framing said must not stay beside the new one.
+fn frame_anew(method: &Method, headers: &mut HeaderMap, found: &Found, body: &RequestBody, protocol: Protocol) {
+    if found.content_length {
+        headers.remove(header::CONTENT_LENGTH);
+    }
+    if found.transfer_encoding {
+        headers.remove(header::TRANSFER_ENCODING);
+    }
+    let announces_empty = [Method::POST, Method::PUT, Method::PATCH].contains(method);
+    match body {
+        RequestBody::Empty if announces_empty => {
+            headers.insert(header::CONTENT_LENGTH, HeaderValue::from_static("0"));
+        }
+        // hyper would send a GET without the body whose length it does not know.
+        RequestBody::Streaming(_) if protocol == Protocol::Http1 && body.size_hint().exact().is_none() => {
+            headers.insert(header::TRANSFER_ENCODING, HeaderValue::from_static("chunked"));
+        }
+        RequestBody::Empty | RequestBody::Whole(_) | RequestBody::Streaming(_) => {}
+    }
+}
+
+fn received_by(version: Version, protocol: Protocol) -> HeaderValue {
+    match protocol {
+        Protocol::Http1 if version == Version::HTTP_10 => HeaderValue::from_static("1.0 fencepost"),
+        Protocol::Http1 => HeaderValue::from_static("1.1 fencepost"),
+        Protocol::Http2 => HeaderValue::from_static("2 fencepost"),
+    }
+}
+
+/// HTTP/2 may send one cookie per field; HTTP/1.1 has one field (RFC 9113, section 8.2.3).
+fn join_cookies(headers: &mut HeaderMap) {
+    let mut crumbs = headers.get_all(header::COOKIE).iter();
+    let Some(first) = crumbs.next() else { return };
+    let mut joined = BytesMut::from(first.as_bytes());
+    for crumb in crumbs {
+        joined.put_slice(b"; ");
+        joined.put_slice(crumb.as_bytes());
+    }
+    if let Ok(joined) = HeaderValue::from_maybe_shared(joined.freeze()) {
+        headers.insert(header::COOKIE, joined);
+    }
+}
+
+/// Sees to it that `Host` says what the target says, and returns it. An absolute target overrules the field.
+fn settle_host(headers: &mut HeaderMap, uri: &Uri, upstream: &Upstream) -> Result<HeaderValue, InvalidTarget> {
+    if let Some(authority) = uri.authority() {
+        // The worker is not told who the client says it is by a field that no one reads.
+        let without_user = authority.as_str().rsplit('@').next().unwrap_or_default();
+        let host = HeaderValue::from_str(without_user).map_err(|_| InvalidTarget)?;
+        headers.insert(header::HOST, host.clone());
+        return Ok(host);
+    }
+    if let Some(host) = headers.get(header::HOST) {
+        return Ok(host.clone());
+    }
+    headers.insert(header::HOST, upstream.authority.clone());
+    Ok(upstream.authority.clone())
+}
+
+fn add_forwarded(headers: &mut HeaderMap, client: &Connection, host: &HeaderValue) {
+    if let Some(address) = client.forwarded_for() {
+        let value = match headers.get(X_FORWARDED_FOR) {
+            None => address.clone(),
+            Some(_) => appended(headers, address),
+        };
+        headers.insert(X_FORWARDED_FOR, value);
+    }
+    headers.insert(X_FORWARDED_PROTO, HTTP);
+    headers.insert(X_FORWARDED_HOST, host.clone());
+}
+
+/// The addresses so far, in one field, and `address`.
+fn appended(headers: &HeaderMap, address: &HeaderValue) -> HeaderValue {
+    let mut joined = BytesMut::new();
+    for earlier in headers.get_all(X_FORWARDED_FOR) {
+        joined.put_slice(earlier.as_bytes());
+        joined.put_slice(b", ");
+    }
+    joined.put_slice(address.as_bytes());
+    let joined: Bytes = joined.freeze();
+    HeaderValue::from_maybe_shared(joined).unwrap_or_else(|_| address.clone())
+}
+
+/// A path for HTTP/1.1, and a URL for HTTP/2, which sends its parts as pseudo-fields.
+fn outgoing_uri(
+    uri: Uri,
+    headers: &mut HeaderMap,
+    host: &HeaderValue,
+    protocol: Protocol,
+) -> Result<Uri, InvalidTarget> {
+    let is_path_already = uri.authority().is_none() && uri.scheme().is_none();
+    if protocol == Protocol::Http1 && is_path_already {
+        return if uri.path_and_query().is_some() { Ok(uri) } else { Err(InvalidTarget) };
+    }
+    let mut parts = uri.into_parts();
+    // A target of the authority form has no path; CONNECT is its only user.
+    let path = parts.path_and_query.take().ok_or(InvalidTarget)?;
+    let path = if path.as_str().is_empty() { PathAndQuery::from_static("/") } else { path };
+    parts.path_and_query = Some(path);
+    match protocol {
+        Protocol::Http1 => {
+            parts.scheme = None;
+            parts.authority = None;
+        }
+        Protocol::Http2 => {
+            headers.remove(header::HOST);
+            parts.scheme = Some(Scheme::HTTP);
+            parts.authority = Some(Authority::try_from(host.as_bytes()).map_err(|_| InvalidTarget)?);
+        }
+    }
+    Uri::from_parts(parts).map_err(|_| InvalidTarget)
+}

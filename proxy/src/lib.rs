@@ -1,0 +1,28 @@
+//! fencepost: a reverse proxy that lets a request through only while its sender still holds the lock.
+//!
+//! In the order of a request's way: [`downstream`] accepts connections; [`stack`] is the way itself, on one screen:
+//! `routing` → `fencing` → `gate`, then [`forward`]; `refusal` writes what a refused request is told. [`run`] puts it all
+//! up and takes it down again.
+
+pub mod admin;
+pub mod check;
+pub mod cli;
+pub mod decision;
+pub mod demo;
+pub mod downstream;
+pub mod exchange;
+pub mod fence_call;
+pub mod fencing;
+pub mod forward;
+pub mod gate;
+pub mod metrics;
+pub mod refusal;
+pub mod routes;
+pub mod routing;
+mod run;
+pub mod stack;
+pub mod ticket;
+pub mod token;
+pub mod wire;
+
+pub use run::{Bound, RunError, Surroundings, bind, run, terminated};

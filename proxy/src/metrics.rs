@@ -1,0 +1,307 @@
+//! What operators count. Registered once, handed down; label values come from enums and the configuration, never from
+//! requests.
+
+use std::time::Duration;
+
+use fencepost_policy::Rejection;
+use prometheus::{
+    Encoder, Histogram, HistogramOpts, HistogramVec, IntCounter, IntCounterVec, IntGauge, IntGaugeVec, Opts, Registry,
+    TextEncoder,
+};
+
+use crate::refusal::Failure;
+
+/// Every metric of the process.
+#[derive(Debug, Clone)]
+pub struct Metrics {
+    registry: Registry,
+    requests: IntCounterVec,
+    verdict_seconds: Histogram,
+    upstream_seconds: HistogramVec,
+    in_flight: IntGaugeVec,
+    confirms: IntCounterVec,
+    dangerous: IntCounterVec,
+    orphans: IntGaugeVec,
+    orphans_expired: IntCounterVec,
+    handoffs: IntCounterVec,
+    handoff_wait_seconds: Histogram,
+    failures: IntCounterVec,
+    connections: IntGauge,
+    sources: SourceMetrics,
+}
+
+/// What is known of each lock source; set when the metrics are read.
+#[derive(Debug, Clone)]
+pub struct SourceMetrics {
+    up: IntGaugeVec,
+    age_seconds: prometheus::GaugeVec,
+    watch_restarts: IntCounterVec,
+    tracked_locks: IntGaugeVec,
+}
+
+/// How a confirming read helped.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum ConfirmOutcome {
+    /// The request was admitted after it.
+    Admitted,
+    /// The request was refused after it.
+    Refused,
+    /// The store did not answer in time.
+    Failed,
+}
+
+impl ConfirmOutcome {
+    const ALL: [ConfirmOutcome; 3] = [ConfirmOutcome::Admitted, ConfirmOutcome::Refused, ConfirmOutcome::Failed];
+
+    fn name(self) -> &'static str {
+        match self {
+            ConfirmOutcome::Admitted => "admitted",
+            ConfirmOutcome::Refused => "refused",
+            ConfirmOutcome::Failed => "failed",
+        }
+    }
+}
+
+/// The counters of one route, looked up once.
+#[derive(Debug)]
+pub struct RouteMetrics {
+    /// Requests whose token was admitted.
+    pub admitted: IntCounter,
+    /// Requests let past because their method is exempt.
+    pub exempt: IntCounter,
+    /// Requests let past because the route is off.
+    pub off: IntCounter,
+    rejected: [IntCounter; Rejection::ALL.len()],
+    /// From the request's arrival to its verdict.
+    pub verdict_seconds: Histogram,
+    /// From the request's first byte upstream to the head of the response.
+    pub upstream_seconds: Histogram,
+    /// Requests between arrival and the end of their response.
+    pub in_flight: IntGauge,
+    /// Requests that may be running at the worker, their end not having been seen.
+    pub orphans: IntGauge,
+    /// Those that counted for the whole of `orphan_timeout`.
+    pub orphans_expired: IntCounter,
+    confirms: [IntCounter; ConfirmOutcome::ALL.len()],
+    /// Requests let past by `on_unavailable = "dangerous_admit"`.
+    pub dangerous_admit: IntCounter,
+    handoffs: IntCounter,
+    handoff_wait_seconds: Histogram,
+    failures: IntCounterVec,
+    route: String,
+}
+
+impl RouteMetrics {
+    /// Requests refused (or, in shadow mode, to be refused) for that reason.
+    pub fn rejected(&self, reason: Rejection) -> &IntCounter {
+        &self.rejected[reason as usize]
+    }
+
+    /// Confirming reads that ended so.
+    pub fn confirmed(&self, outcome: ConfirmOutcome) -> &IntCounter {
+        &self.confirms[outcome as usize]
+    }
+
+    /// Counts a request that had to wait for those of an earlier tenure, and for how long it did.
+    pub fn handoff_waited(&self, waited: Duration) {
+        self.handoffs.inc();
+        self.handoff_wait_seconds.observe(waited.as_secs_f64());
+    }
+
+    /// Counts a request that the worker did not answer.
+    pub fn failed(&self, failure: Failure) {
+        self.failures.with_label_values(&[self.route.as_str(), failure.code()]).inc();
+    }
+}
+
+/// The state of a source, for its metrics.
+#[derive(Debug, Clone, Copy)]
+pub struct SourceReading {
+    /// Whether it answers.
+    pub up: bool,
+    /// The age of the newest news, in seconds; infinite before the first.
+    pub age_seconds: f64,
+    /// How often its watch was started again.
+    pub watch_restarts: u64,
+    /// How many locks are tracked.
+    pub tracked_locks: u64,
+}
+
+impl Metrics {
+    /// All of them, at zero.
+    ///
+    /// # Errors
+    /// Never in practice: names and labels are constants.
+    pub fn new() -> Result<Metrics, prometheus::Error> {
+        let registry = Registry::new();
+        // Verdicts take microseconds, or the few milliseconds of a confirming read.
+        let verdict_buckets = vec![
+            1e-6, 2e-6, 5e-6, 1e-5, 2e-5, 5e-5, 1e-4, 2.5e-4, 5e-4, 1e-3, 2.5e-3, 5e-3, 1e-2, 2.5e-2, 0.1, 0.5, 2.0,
+        ];
+        let upstream_buckets =
+            vec![2.5e-4, 5e-4, 1e-3, 2.5e-3, 5e-3, 1e-2, 2.5e-2, 5e-2, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 10.0, 30.0];
+        let metrics = Metrics {
+            requests: counters("fencepost_requests_total", "Requests by verdict.", &["route", "verdict", "reason", "mode"])?,
+            verdict_seconds: Histogram::with_opts(
+                HistogramOpts::new("fencepost_verdict_seconds", "From a request's arrival to its verdict.")
+                    .buckets(verdict_buckets),
+            )?,
+            upstream_seconds: HistogramVec::new(
+                HistogramOpts::new("fencepost_upstream_seconds", "From a request's first byte upstream to the response head.")
+                    .buckets(upstream_buckets),
+                &["route"],
+            )?,
+            in_flight: gauges("fencepost_in_flight", "Requests between arrival and the end of their response.", &["route"])?,
+            confirms: counters("fencepost_confirms_total", "Requests that needed a confirming read.", &["route", "outcome"])?,
+            dangerous: counters(
+                "fencepost_dangerous_total",
+                "Requests let past by a setting that weakens the fence.",
+                &["route", "setting"],
+            )?,
+            orphans: gauges(
+                "fencepost_orphans",
+                "Requests that may be running at the worker, their end not having been seen.",
+                &["route"],
+            )?,
+            orphans_expired: counters(
+                "fencepost_orphans_expired_total",
+                "Orphans that counted for the whole of orphan_timeout.",
+                &["route"],
+            )?,
+            handoffs: counters(
+                "fencepost_handoffs_total",
+                "Requests that had to wait for those of an earlier tenure.",
+                &["route"],
+            )?,
+            handoff_wait_seconds: Histogram::with_opts(
+                HistogramOpts::new("fencepost_handoff_wait_seconds", "How long requests waited for those of an earlier tenure.")
+                    .buckets(vec![5e-4, 1e-3, 2.5e-3, 5e-3, 1e-2, 2.5e-2, 5e-2, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 10.0, 30.0]),
+            )?,
+            failures: counters("fencepost_failures_total", "Requests the worker did not answer.", &["route", "failure"])?,
+            connections: IntGauge::new("fencepost_connections", "Open client connections.")?,
+            sources: SourceMetrics {
+                up: gauges("fencepost_source_up", "Whether the lock source answers.", &["source"])?,
+                age_seconds: prometheus::GaugeVec::new(
+                    Opts::new("fencepost_source_age_seconds", "Age of the newest quorum read."),
+                    &["source"],
+                )?,
+                watch_restarts: counters("fencepost_watch_restarts_total", "How often the watch was started again.", &["source"])?,
+                tracked_locks: gauges("fencepost_tracked_locks", "Locks that are kept current.", &["source"])?,
+            },
+            registry,
+        };
+        let build_info = gauges("fencepost_build_info", "The running version.", &["version"])?;
+        build_info.with_label_values(&[env!("CARGO_PKG_VERSION")]).set(1);
+        for collector in [
+            Box::new(metrics.requests.clone()) as Box<dyn prometheus::core::Collector>,
+            Box::new(metrics.verdict_seconds.clone()),
+            Box::new(metrics.upstream_seconds.clone()),
+            Box::new(metrics.in_flight.clone()),
+            Box::new(metrics.confirms.clone()),
+            Box::new(metrics.dangerous.clone()),
+            Box::new(metrics.orphans.clone()),
+            Box::new(metrics.orphans_expired.clone()),
+            Box::new(metrics.handoffs.clone()),
+            Box::new(metrics.handoff_wait_seconds.clone()),
+            Box::new(metrics.failures.clone()),
+            Box::new(metrics.connections.clone()),
+            Box::new(metrics.sources.up.clone()),
+            Box::new(metrics.sources.age_seconds.clone()),
+            Box::new(metrics.sources.watch_restarts.clone()),
+            Box::new(metrics.sources.tracked_locks.clone()),
+            Box::new(build_info),
+        ] {
+            metrics.registry.register(collector)?;
+        }
+        Ok(metrics)
+    }
+
+    /// The counters of a route; `mode` is its mode's name in the configuration.
+    pub fn route(&self, route: &str, mode: &str) -> RouteMetrics {
+        let requests = |verdict, reason| self.requests.with_label_values(&[route, verdict, reason, mode]);
+        RouteMetrics {
+            admitted: requests("admit", "none"),
+            exempt: requests("pass", "exempt"),
+            off: requests("pass", "off"),
+            rejected: std::array::from_fn(|reason| requests("reject", Rejection::ALL[reason].code())),
+            verdict_seconds: self.verdict_seconds.clone(),
+            upstream_seconds: self.upstream_seconds.with_label_values(&[route]),
+            in_flight: self.in_flight.with_label_values(&[route]),
+            confirms: ConfirmOutcome::ALL.map(|outcome| self.confirms.with_label_values(&[route, outcome.name()])),
+            dangerous_admit: self.dangerous.with_label_values(&[route, "on_unavailable"]),
+            orphans: self.orphans.with_label_values(&[route]),
+            orphans_expired: self.orphans_expired.with_label_values(&[route]),
+            handoffs: self.handoffs.with_label_values(&[route]),
+            handoff_wait_seconds: self.handoff_wait_seconds.clone(),
+            failures: self.failures.clone(),
+            route: route.to_owned(),
+        }
+    }
+
+    /// Counts a request that no route is for.
+    pub fn no_route(&self) {
+        self.failures.with_label_values(&["none", Failure::NoRoute.code()]).inc();
+    }
+
+    /// Notes the state of a source.
+    pub fn set_source(&self, source: &str, reading: SourceReading) {
+        let integer = |number: u64| i64::try_from(number).unwrap_or(i64::MAX);
+        self.sources.up.with_label_values(&[source]).set(reading.up.into());
+        self.sources.age_seconds.with_label_values(&[source]).set(reading.age_seconds);
+        let restarts = self.sources.watch_restarts.with_label_values(&[source]);
+        restarts.inc_by(reading.watch_restarts.saturating_sub(restarts.get()));
+        self.sources.tracked_locks.with_label_values(&[source]).set(integer(reading.tracked_locks));
+    }
+
+    /// Notes how many client connections are open.
+    pub fn set_connections(&self, open: usize) {
+        self.connections.set(i64::try_from(open).unwrap_or(i64::MAX));
+    }
+
+    /// The Prometheus text format, version 0.0.4.
+    ///
+    /// # Errors
+    /// Never in practice: every metric has a name and values.
+    pub fn text(&self) -> Result<Vec<u8>, prometheus::Error> {
+        let mut text = Vec::with_capacity(16 << 10);
+        TextEncoder::new().encode(&self.registry.gather(), &mut text)?;
+        Ok(text)
+    }
+}
+
+fn counters(name: &str, help: &str, labels: &[&str]) -> Result<IntCounterVec, prometheus::Error> {
+    IntCounterVec::new(Opts::new(name, help), labels)
+}
+
+fn gauges(name: &str, help: &str, labels: &[&str]) -> Result<IntGaugeVec, prometheus::Error> {
+    IntGaugeVec::new(Opts::new(name, help), labels)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn every_metric_of_a_route_is_there_before_the_first_request() {
+        let metrics = Metrics::new().unwrap();
+        let route = metrics.route("shards", "enforce");
+        route.rejected(Rejection::ReplayedTenure).inc();
+        metrics.set_source("main", SourceReading { up: true, age_seconds: 0.5, watch_restarts: 2, tracked_locks: 3 });
+        let text = String::from_utf8(metrics.text().unwrap()).unwrap();
+        for line in [
+            r#"fencepost_requests_total{mode="enforce",reason="none",route="shards",verdict="admit"} 0"#,
+            r#"fencepost_requests_total{mode="enforce",reason="replayed-tenure",route="shards",verdict="reject"} 1"#,
+            r#"fencepost_confirms_total{outcome="failed",route="shards"} 0"#,
+            r#"fencepost_dangerous_total{route="shards",setting="on_unavailable"} 0"#,
+            r#"fencepost_in_flight{route="shards"} 0"#,
+            r#"fencepost_source_up{source="main"} 1"#,
+            r#"fencepost_source_age_seconds{source="main"} 0.5"#,
+            r#"fencepost_watch_restarts_total{source="main"} 2"#,
+            r#"fencepost_tracked_locks{source="main"} 3"#,
+            "fencepost_verdict_seconds_count 0",
+            r#"fencepost_upstream_seconds_count{route="shards"} 0"#,
+        ] {
+            assert!(text.lines().any(|found| found == line), "{line} is not in\n{text}");
+        }
+    }
+}

@@ -1,0 +1,120 @@
+//! The routes in force: which lock guards a request, and where its token stands.
+
+use std::fmt;
+use std::sync::Arc;
+
+use bytes::Bytes;
+use fencepost_config::{Captures, Lock, Record, Route};
+use fencepost_policy::{Layout, LockKey, Rejection};
+use fencepost_sources::{FormatConflict, LockSource, LockSpec, RecordFormat, TemplateSpec, TemplatedLocks, TrackedLock};
+use http::HeaderMap;
+
+use crate::metrics::{Metrics, RouteMetrics};
+use crate::token::TokenHeaders;
+
+/// What stands behind a configured route.
+pub struct RouteInForce {
+    /// Where a request's token stands.
+    pub headers: TokenHeaders,
+    /// The route's counters.
+    pub metrics: RouteMetrics,
+    /// What guards it; `None` if nothing does.
+    pub guard: Option<Guard>,
+}
+
+/// Which lock guards a request.
+pub enum Guard {
+    /// The same for every request.
+    Static(Arc<TrackedLock>),
+    /// One that the path or the caller names.
+    Templated(TemplatedLocks),
+}
+
+impl RouteInForce {
+    /// Puts a route in force: from now on its lock, if it is always the same, is kept current.
+    ///
+    /// # Errors
+    /// If its lock is tracked already, but read in another way.
+    pub fn new(route: &Route, sources: &[LockSource], metrics: &Metrics) -> Result<RouteInForce, FormatConflict> {
+        let guard = route.mode.lock().map(|lock| Guard::new(lock, &sources[lock.source]));
+        Ok(RouteInForce {
+            headers: TokenHeaders {
+                owner: route.owner_header.clone(),
+                revision: route.revision_header.clone(),
+                lock: route.lock_header.clone(),
+            },
+            metrics: metrics.route(&route.name, route.mode.name()),
+            guard: guard.transpose()?,
+        })
+    }
+}
+
+impl Guard {
+    fn new(lock: &Lock, source: &LockSource) -> Result<Guard, FormatConflict> {
+        let format = record_format(&lock.record);
+        if let Some(key) = lock.key.static_key().filter(|_| !lock.from_header) {
+            return Ok(Guard::Static(source.track(LockSpec { key: key.clone(), format })?));
+        }
+        let prefix = lock.key.literal_prefix().to_owned();
+        Ok(Guard::Templated(source.template(&TemplateSpec { prefix, format })))
+    }
+}
+
+/// How a lock's record is read.
+pub(crate) fn record_format(record: &Record) -> RecordFormat {
+    match record {
+        Record::Key { free_values, owner_field } => RecordFormat {
+            layout: Layout::Key,
+            free_values: free_values.iter().map(|value| Bytes::copy_from_slice(value.as_bytes())).collect(),
+            owner_field: owner_field.clone(),
+        },
+        Record::Election => RecordFormat::plain(Layout::Election),
+        Record::Mutex => RecordFormat::plain(Layout::Mutex),
+    }
+}
+
+/// The name of a lock, rendered without allocating.
+pub struct KeyBuffer {
+    text: [u8; LockKey::BYTES_MAX],
+    length: usize,
+}
+
+impl KeyBuffer {
+    /// The key of the lock that guards a request on this path with these headers.
+    ///
+    /// # Errors
+    /// `lock-not-allowed` if it is too long or is not one of the route's; `token-missing` and `token-malformed` as for the
+    /// token, where the caller names the lock.
+    pub fn render(
+        lock: &Lock,
+        captures: &Captures<'_>,
+        names: &TokenHeaders,
+        headers: &HeaderMap,
+    ) -> Result<KeyBuffer, Rejection> {
+        let mut buffer = KeyBuffer { text: [0; LockKey::BYTES_MAX], length: 0 };
+        let written = if lock.from_header {
+            let named = names.lock(headers)?;
+            if !lock.key.matches_key_on_path(named, captures) {
+                return Err(Rejection::LockNotAllowed);
+            }
+            fmt::Write::write_str(&mut buffer, named)
+        } else {
+            lock.key.render_into(captures, &mut buffer)
+        };
+        written.map(|()| buffer).map_err(|fmt::Error| Rejection::LockNotAllowed)
+    }
+
+    /// The key.
+    pub fn as_str(&self) -> &str {
+        std::str::from_utf8(&self.text[..self.length]).expect("whole strings were written")
+    }
+}
+
+impl fmt::Write for KeyBuffer {
+    fn write_str(&mut self, text: &str) -> fmt::Result {
+        let room = self.text.get_mut(self.length..self.length + text.len()).ok_or(fmt::Error)?;
+        room.copy_from_slice(text.as_bytes());
+        self.length += text.len();
+        Ok(())
+    }
+}

@@ -1,0 +1,43 @@
+//! The way of a request, on one screen.
+
+use std::convert::Infallible;
+use std::rc::Rc;
+
+use http::Request;
+use tower::{Service, ServiceBuilder, service_fn};
+
+use crate::downstream::ClientBody;
+use crate::exchange::{Answer, Worker};
+use crate::{fencing, gate, routing};
+
+/// The service of one worker thread. A request meets the layers from top to bottom.
+///
+/// Limits on heads, connections and idle time come before it, in [`downstream`](crate::downstream). What comes out of each layer
+/// is a type that only this layer makes, and the upstream side sends nothing without the ticket that the last one gets
+/// from the lock's gate: a stack that leaves one out does not compile.
+pub fn stack(
+    worker: Rc<Worker>,
+) -> impl Service<Request<ClientBody>, Response = Answer, Error = Infallible, Future: 'static> + Clone + 'static {
+    ServiceBuilder::new()
+        // Which route takes it, and which lock guards it there?
+        .layer_fn(|next| {
+            let worker = Rc::clone(&worker);
+            layer(next, move |request, next| routing::route(Rc::clone(&worker), request, next))
+        })
+        // Which token does it present?
+        .layer_fn(|next| layer(next, fencing::extract))
+        // Is it the holder's, as far as we know? Where we can't say, the store is asked.
+        .layer_fn(|next| layer(next, fencing::judge))
+        // When all it waits for is there: is it still the holder's, and is the worker free of earlier holders' requests?
+        .service(service_fn(gate::forward))
+}
+
+/// A layer that is an async function of the request and of what comes next.
+fn layer<S, F, R, Fut>(next: S, call: F) -> impl Service<R, Response = Answer, Error = Infallible, Future = Fut> + Clone
+where
+    S: Clone,
+    F: Fn(R, S) -> Fut + Clone,
+    Fut: Future<Output = Result<Answer, Infallible>>,
+{
+    service_fn(move |request| call(request, next.clone()))
+}

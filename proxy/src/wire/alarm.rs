@@ -1,0 +1,75 @@
+//! A timer that is moved far more often than it goes off.
+
+use std::future::Future;
+use std::pin::Pin;
+use std::task::{Context, Poll, ready};
+
+use tokio::time::{Instant, Sleep, sleep_until};
+
+/// A timer that is moved far more often than it goes off.
+///
+/// Every request moves a deadline on that is almost never reached. Registering each of them with the runtime's timer
+/// wheel costs a lock twice a request. So the registered time is left where it is while it is the earlier one; when it
+/// goes off too soon, and only then, it is moved to what is due by now.
+#[derive(Default)]
+pub struct Alarm {
+    sleep: Option<Pin<Box<Sleep>>>,
+}
+
+impl Alarm {
+    /// An alarm that has registered nothing yet.
+    pub fn new() -> Alarm {
+        Alarm::default()
+    }
+
+    /// Ready when `due` has come. Each call may name another time.
+    pub fn poll(&mut self, cx: &mut Context<'_>, due: Instant) -> Poll<()> {
+        let sleep = self.sleep.get_or_insert_with(|| Box::pin(sleep_until(due)));
+        if due < sleep.deadline() {
+            sleep.as_mut().reset(due);
+        }
+        loop {
+            ready!(sleep.as_mut().poll(cx));
+            if due <= Instant::now() {
+                return Poll::Ready(());
+            }
+            sleep.as_mut().reset(due);
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::future::poll_fn;
+    use std::time::Duration;
+
+    use super::*;
+
+    async fn goes_off_after(alarm: &mut Alarm, wait: Duration) -> Duration {
+        let start = Instant::now();
+        poll_fn(|cx| alarm.poll(cx, start + wait)).await;
+        start.elapsed()
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn an_alarm_goes_off_when_it_is_due_however_often_it_was_moved() {
+        let mut alarm = Alarm::new();
+        for seconds in [5, 1, 30, 30, 2] {
+            let wait = Duration::from_secs(seconds);
+            // Tokio's timers have a resolution of a millisecond.
+            let took = goes_off_after(&mut alarm, wait).await;
+            assert!(took >= wait && took <= wait + Duration::from_millis(2), "{took:?} instead of {wait:?}");
+        }
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn an_alarm_that_was_moved_on_keeps_quiet_at_its_first_time() {
+        let mut alarm = Alarm::new();
+        let start = Instant::now();
+        let early = start + Duration::from_secs(1);
+        poll_fn(|cx| Poll::Ready(alarm.poll(cx, early).is_pending())).await;
+        let late = start + Duration::from_secs(10);
+        poll_fn(|cx| alarm.poll(cx, late)).await;
+        assert!(Instant::now() >= late);
+    }
+}

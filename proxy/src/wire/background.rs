@@ -1,0 +1,83 @@
+//! Work that goes on after the request that caused it, on the same thread.
+
+use std::cell::{Cell, RefCell};
+use std::future::{Future, poll_fn};
+use std::rc::Rc;
+use std::task::{Poll, Waker};
+
+/// Counts what a thread still does for requests whose client has left, so that the thread does not end before it.
+///
+/// Futures run on the thread's `LocalSet`: nothing here is `Send`.
+#[derive(Clone, Default)]
+pub struct Background {
+    shared: Rc<Shared>,
+}
+
+#[derive(Default)]
+struct Shared {
+    running: Cell<usize>,
+    idle_waker: RefCell<Option<Waker>>,
+}
+
+impl Background {
+    /// Runs `work` to its end, whoever started it.
+    pub fn spawn(&self, work: impl Future<Output = ()> + 'static) {
+        let counted = Counted::new(self.shared.clone());
+        tokio::task::spawn_local(async move {
+            let _counted = counted;
+            work.await;
+        });
+    }
+
+    /// How many futures have not ended yet.
+    pub fn running(&self) -> usize {
+        self.shared.running.get()
+    }
+
+    /// Waits until nothing runs any more.
+    pub async fn idle(&self) {
+        poll_fn(|cx| {
+            if self.running() == 0 {
+                return Poll::Ready(());
+            }
+            *self.shared.idle_waker.borrow_mut() = Some(cx.waker().clone());
+            Poll::Pending
+        })
+        .await;
+    }
+}
+
+struct Counted(Rc<Shared>);
+
+impl Counted {
+    fn new(shared: Rc<Shared>) -> Counted {
+        shared.running.set(shared.running.get() + 1);
+        Counted(shared)
+    }
+}
+
+impl Drop for Counted {
+    fn drop(&mut self) {
+        let left = self.0.running.get() - 1;
+        self.0.running.set(left);
+        if left == 0
+            && let Some(waker) = self.0.idle_waker.borrow_mut().take()
+        {
+            waker.wake();
+        }
+    }
+}
+
+/// Lets hyper's HTTP/2 run its streams as tasks of this thread.
+#[derive(Clone, Copy)]
+pub(crate) struct LocalExecutor;
+
+impl<F> hyper::rt::Executor<F> for LocalExecutor
+where
+    F: Future + 'static,
+    F::Output: 'static,
+{
+    fn execute(&self, future: F) {
+        tokio::task::spawn_local(future);
+    }
+}

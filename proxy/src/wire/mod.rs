@@ -1,0 +1,11 @@
+//! What both sides of the proxy are built on: a socket that can be looked at while hyper owns it, a timer that is
+//! cheap to move, and a way to run futures that stay on their thread.
+
+mod alarm;
+mod background;
+mod socket;
+
+pub use alarm::Alarm;
+pub use background::Background;
+pub(crate) use background::LocalExecutor;
+pub use socket::Socket;

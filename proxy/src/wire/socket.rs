@@ -1,0 +1,259 @@
+//! A TCP or unix socket that can be looked at and shut while hyper owns it.
+
+use std::cell::{Cell, RefCell};
+use std::io::{self, IoSlice};
+use std::mem::MaybeUninit;
+use std::net::Shutdown;
+use std::pin::Pin;
+use std::rc::Rc;
+use std::task::{Context, Poll, ready};
+
+use bytes::{Buf, Bytes};
+use socket2::SockRef;
+use tokio::io::{AsyncRead, AsyncWrite, ReadBuf};
+use tokio::net::{TcpStream, UnixStream};
+
+/// A TCP or unix socket with several handles on one thread: hyper reads and writes through one, the others look at it
+/// or shut it.
+///
+/// The file is closed with the last handle.
+#[derive(Clone)]
+pub struct Socket {
+    shared: Rc<Shared>,
+}
+
+struct Shared {
+    stream: RefCell<Stream>,
+    /// Bytes that were read before hyper got the socket, and are to be read first.
+    unread: RefCell<Bytes>,
+    /// Whether the other side's reading holds up our writing.
+    write_blocked: Cell<bool>,
+    /// Bytes moved either way. Whoever watches for a standstill only looks whether it changes.
+    moved: Cell<u64>,
+    /// Bytes read.
+    read: Cell<u64>,
+    on_write_error: OnWriteError,
+    /// Set by the first write error that was swallowed.
+    broken: Cell<bool>,
+}
+
+enum Stream {
+    Tcp(TcpStream),
+    Unix(UnixStream),
+}
+
+#[derive(Clone, Copy, PartialEq, Eq)]
+enum OnWriteError {
+    Report,
+    ReadOn,
+}
+
+impl Socket {
+    /// A client's connection.
+    pub fn downstream_tcp(stream: TcpStream) -> Socket {
+        Socket::new(Stream::Tcp(stream), OnWriteError::Report)
+    }
+
+    /// A client's connection over a unix socket.
+    pub fn downstream_unix(stream: UnixStream) -> Socket {
+        Socket::new(Stream::Unix(stream), OnWriteError::Report)
+    }
+
+    /// A connection to a worker.
+    ///
+    /// A worker may answer before it has read the whole request, and close. What is written after that fails, while
+    /// its answer waits to be read. So here a failed write is no error: the rest of the request goes nowhere, and the
+    /// reading side tells whether there is an answer.
+    pub fn upstream_tcp(stream: TcpStream) -> Socket {
+        Socket::new(Stream::Tcp(stream), OnWriteError::ReadOn)
+    }
+
+    /// A connection to a worker over a unix socket; see [`Socket::upstream_tcp`].
+    pub fn upstream_unix(stream: UnixStream) -> Socket {
+        Socket::new(Stream::Unix(stream), OnWriteError::ReadOn)
+    }
+
+    fn new(stream: Stream, on_write_error: OnWriteError) -> Socket {
+        Socket {
+            shared: Rc::new(Shared {
+                stream: RefCell::new(stream),
+                unread: RefCell::new(Bytes::new()),
+                write_blocked: Cell::new(false),
+                moved: Cell::new(0),
+                read: Cell::new(0),
+                on_write_error,
+                broken: Cell::new(false),
+            }),
+        }
+    }
+
+    /// Gives back bytes that were read: they are read again, first.
+    pub fn unread(&self, bytes: Bytes) {
+        *self.shared.unread.borrow_mut() = bytes;
+    }
+
+    /// Whether the other side has neither sent anything nor closed. Asks the kernel: what it says is newer than what
+    /// the runtime has heard.
+    pub fn is_quiet(&self) -> bool {
+        matches!(self.peek(), Err(error) if error.kind() == io::ErrorKind::WouldBlock)
+    }
+
+    /// Whether the other side has not closed, as far as can be seen before what it sent is read.
+    pub fn is_open(&self) -> bool {
+        match self.peek() {
+            Ok(count) => count > 0,
+            Err(error) => error.kind() == io::ErrorKind::WouldBlock,
+        }
+    }
+
+    fn peek(&self) -> io::Result<usize> {
+        let mut byte = [MaybeUninit::uninit()];
+        match &*self.shared.stream.borrow() {
+            Stream::Tcp(stream) => SockRef::from(stream).peek(&mut byte),
+            Stream::Unix(stream) => SockRef::from(stream).peek(&mut byte),
+        }
+    }
+
+    /// Ends our side: the other side reads the end after what was written, and nothing more is ever written.
+    pub fn shut_write(&self) {
+        self.shared.broken.set(true);
+        self.shut(Shutdown::Write);
+    }
+
+    /// Ends both sides at once, whoever else has a handle.
+    pub fn shut_both(&self) {
+        self.shared.broken.set(true);
+        self.shut(Shutdown::Both);
+    }
+
+    fn shut(&self, side: Shutdown) {
+        // An error means that the connection is gone already.
+        let _ = match &*self.shared.stream.borrow() {
+            Stream::Tcp(stream) => SockRef::from(stream).shutdown(side),
+            Stream::Unix(stream) => SockRef::from(stream).shutdown(side),
+        };
+    }
+
+    /// Whether the last write could not be finished because the other side does not read.
+    pub fn is_write_blocked(&self) -> bool {
+        self.shared.write_blocked.get()
+    }
+
+    /// Whether nothing that is written arrives any more.
+    pub fn is_broken(&self) -> bool {
+        self.shared.broken.get()
+    }
+
+    /// Bytes moved either way so far.
+    pub fn bytes_moved(&self) -> u64 {
+        self.shared.moved.get()
+    }
+
+    /// Bytes written so far.
+    pub fn bytes_written(&self) -> u64 {
+        self.shared.moved.get().wrapping_sub(self.shared.read.get())
+    }
+
+    /// Bytes read so far.
+    pub fn bytes_read(&self) -> u64 {
+        self.shared.read.get()
+    }
+
+    /// Takes down what a write came to, and what the writer is to believe.
+    fn wrote(&self, wanted: usize, result: Poll<io::Result<usize>>) -> Poll<io::Result<usize>> {
+        let shared = &*self.shared;
+        match result {
+            Poll::Ready(Ok(written)) => {
+                shared.write_blocked.set(false);
+                shared.moved.set(shared.moved.get().wrapping_add(written as u64));
+                Poll::Ready(Ok(written))
+            }
+            Poll::Ready(Err(error)) if shared.on_write_error == OnWriteError::Report => Poll::Ready(Err(error)),
+            Poll::Ready(Err(_)) => {
+                shared.broken.set(true);
+                shared.write_blocked.set(false);
+                Poll::Ready(Ok(wanted))
+            }
+            Poll::Pending => {
+                shared.write_blocked.set(true);
+                Poll::Pending
+            }
+        }
+    }
+
+    fn swallows_writes(&self) -> bool {
+        self.shared.broken.get() && self.shared.on_write_error == OnWriteError::ReadOn
+    }
+}
+
+impl AsyncRead for Socket {
+    fn poll_read(self: Pin<&mut Self>, cx: &mut Context<'_>, buffer: &mut ReadBuf<'_>) -> Poll<io::Result<()>> {
+        let shared = &*self.shared;
+        let before = buffer.filled().len();
+        let mut unread = shared.unread.borrow_mut();
+        if unread.is_empty() {
+            let result = match &mut *shared.stream.borrow_mut() {
+                Stream::Tcp(stream) => Pin::new(stream).poll_read(cx, buffer),
+                Stream::Unix(stream) => Pin::new(stream).poll_read(cx, buffer),
+            };
+            ready!(result)?;
+        } else {
+            let count = unread.len().min(buffer.remaining());
+            buffer.put_slice(&unread[..count]);
+            unread.advance(count);
+            if unread.is_empty() {
+                *unread = Bytes::new(); // Gives the memory back: most connections have read this once and for all.
+            }
+        }
+        let count = (buffer.filled().len() - before) as u64;
+        shared.read.set(shared.read.get().wrapping_add(count));
+        shared.moved.set(shared.moved.get().wrapping_add(count));
+        Poll::Ready(Ok(()))
+    }
+}
+
+impl AsyncWrite for Socket {
+    fn poll_write(self: Pin<&mut Self>, cx: &mut Context<'_>, bytes: &[u8]) -> Poll<io::Result<usize>> {
+        if self.swallows_writes() {
+            return Poll::Ready(Ok(bytes.len()));
+        }
+        let result = match &mut *self.shared.stream.borrow_mut() {
+            Stream::Tcp(stream) => Pin::new(stream).poll_write(cx, bytes),
+            Stream::Unix(stream) => Pin::new(stream).poll_write(cx, bytes),
+        };
+        self.wrote(bytes.len(), result)
+    }
+
+    fn poll_write_vectored(
+        self: Pin<&mut Self>,
+        cx: &mut Context<'_>,
+        slices: &[IoSlice<'_>],
+    ) -> Poll<io::Result<usize>> {
+        let wanted = slices.iter().map(|slice| slice.len()).sum();
+        if self.swallows_writes() {
+            return Poll::Ready(Ok(wanted));
+        }
+        let result = match &mut *self.shared.stream.borrow_mut() {
+            Stream::Tcp(stream) => Pin::new(stream).poll_write_vectored(cx, slices),
+            Stream::Unix(stream) => Pin::new(stream).poll_write_vectored(cx, slices),
+        };
+        self.wrote(wanted, result)
+    }
+
+    fn is_write_vectored(&self) -> bool {
+        true
+    }
+
+    fn poll_flush(self: Pin<&mut Self>, _cx: &mut Context<'_>) -> Poll<io::Result<()>> {
+        Poll::Ready(Ok(())) // The kernel has it already.
+    }
+
+    fn poll_shutdown(self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<io::Result<()>> {
+        let result = match &mut *self.shared.stream.borrow_mut() {
+            Stream::Tcp(stream) => Pin::new(stream).poll_shutdown(cx),
+            Stream::Unix(stream) => Pin::new(stream).poll_shutdown(cx),
+        };
+        let lenient = self.shared.on_write_error == OnWriteError::ReadOn;
+        result.map(|ended| if lenient { Ok(()) } else { ended })
+    }
+}

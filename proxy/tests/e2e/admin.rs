@@ -1,0 +1,191 @@
+//! What an operator sees of a running proxy.
+
+use fencepost_testsupport::{Answer, Behaviour, EtcdVersion, Latch, request};
+
+use crate::fencepost::{Config, Fencepost, Route};
+use crate::refusal::assert_refused;
+use crate::scene::{Ask, Line, Scene};
+use crate::store::{Layout, Tenure};
+
+fn routes() -> [Route; 2] {
+    [
+        Route::new("shards", "/shards/{shard}/", r#"key = "/shards/{shard}/lock", layout = "election""#),
+        Route::new("k", "/", r#"key = "/k""#),
+    ]
+}
+
+#[tokio::test]
+async fn probes_metrics_and_locks_tell_the_state() {
+    for version in EtcdVersion::ALL {
+        let scene = Scene::open(version, &routes()).await;
+        let stale = scene.store.hold("/k", "shard-2").await;
+        let first = scene.store.hold("/k", "shard-1").await;
+        let last = scene.store.hold("/k", "shard-1").await;
+        scene.admits("/", &last).await;
+        assert_refused(&scene.send(Ask::post("/").under(&stale)).await, "stale-tenure", "/k", &last);
+
+        for path in ["/livez", "/readyz"] {
+            let answer = scene.fence.admin("GET", path).await;
+            assert_eq!(answer.status, 200, "{path}: {answer:?}");
+            assert_eq!(scene.fence.admin("HEAD", path).await.status, 200, "{path}");
+        }
+        assert_eq!(scene.fence.admin("GET", "/nothing").await.status, 404);
+        for (method, path) in
+            [("POST", "/locks"), ("DELETE", "/locks/%2Fk"), ("GET", "/sources/main/accept-regression")]
+        {
+            assert_eq!(scene.fence.admin(method, path).await.status, 405, "{method} {path}");
+        }
+
+        let mut lock = scene.fence.admin_json("/locks/%2Fk").await;
+        let as_it_is = scene.fence.admin_json("/locks//k").await;
+        assert!(lock["age_seconds"].as_f64().unwrap() < 5.0, "{lock}");
+        for time in ["age_seconds", "reach"] {
+            lock[time] = as_it_is[time].clone();
+        }
+        assert_eq!(lock, as_it_is, "a key may be written as it is");
+        assert_eq!(lock["key"], "/k");
+        assert_eq!(lock["layout"], "key");
+        assert_eq!(lock["owner"], "shard-1");
+        assert_eq!((&lock["first"], &lock["last"]), (&first.revision.into(), &last.revision.into()));
+        assert_eq!(lock["problem"], serde_json::Value::Null);
+        assert_eq!(lock["gate"]["floor"].as_i64(), Some(first.revision), "{lock}");
+
+        let session = scene.store.session("shard-7").await;
+        let held = scene.store.acquire(Layout::Election, "/shards/7/lock", &session).await;
+        assert_eq!(
+            scene.fence.admin("GET", "/locks/%2Fshards%2F7%2Flock").await.status,
+            404,
+            "nobody has asked for it"
+        );
+        scene.admits("/shards/7/x", &held.tenure).await;
+        let lock = scene.fence.admin_json("/locks/%2Fshards%2F7%2Flock").await;
+        assert_eq!((&lock["owner"], &lock["first"]), (&"shard-7".into(), &held.tenure.revision.into()), "{lock}");
+        let locks = scene.fence.admin_json("/locks").await.to_string();
+        assert!(locks.contains("/shards/7/lock") && locks.contains(r#""/k""#), "{locks}");
+
+        let counted = |verdict: &str, reason: &str, route: &str| {
+            format!(
+                r#"fencepost_requests_total{{mode="enforce",reason="{reason}",route="{route}",verdict="{verdict}"}}"#
+            )
+        };
+        assert_eq!(scene.fence.metric(&counted("admit", "none", "k")).await, 1.0);
+        assert_eq!(scene.fence.metric(&counted("reject", "stale-tenure", "k")).await, 1.0);
+        assert_eq!(scene.fence.metric(&counted("reject", "replayed-tenure", "k")).await, 0.0);
+        assert_eq!(scene.fence.metric(&counted("admit", "none", "shards")).await, 1.0);
+        assert_eq!(scene.fence.metric(r#"fencepost_source_up{source="main"}"#).await, 1.0);
+        assert!(scene.fence.metric(r#"fencepost_source_age_seconds{source="main"}"#).await < 5.0);
+        assert_eq!(scene.fence.metric(r#"fencepost_tracked_locks{source="main"}"#).await, 2.0);
+        assert_eq!(scene.fence.metric(r#"fencepost_in_flight{route="k"}"#).await, 0.0);
+        let metrics = scene.fence.admin("GET", "/metrics").await.text();
+        for secret in ["shard-1", "shard-7", "/k", "/shards"] {
+            assert!(!metrics.contains(secret), "{secret} is no label: {metrics}");
+        }
+        scene.finish().await;
+    }
+}
+
+#[tokio::test]
+async fn a_record_that_cannot_be_read_is_named_and_admits_nobody() {
+    for version in EtcdVersion::ALL {
+        let route = Route::new("k", "/", r#"key = "/k", owner_field = "holder""#);
+        let scene = Scene::open(version, &[route]).await;
+        let good = Tenure::new("shard-1", scene.store.put("/k", r#"{"holder":"shard-1"}"#).await);
+        scene.admits("/", &good).await;
+        for record in [
+            "shard-1",
+            "",
+            "{",
+            r#"{"owner":"shard-1"}"#,
+            r#"{"holder":7}"#,
+            r#"{"holder":null}"#,
+            r#"["holder"]"#,
+            r#""shard-1""#,
+            r#"{"holder":"shard-1"} x"#,
+            r#"{"holder":"shard-2","holder":"shard-1"}"#,
+        ] {
+            let revision = scene.store.put("/k", record).await;
+            for token in [&good, &Tenure::new("shard-1", revision), &Tenure::new(record.trim(), revision)] {
+                if token.owner.contains('"') {
+                    continue;
+                }
+                let answer = scene.send(Ask::post("/").under(token)).await;
+                assert_refused(&answer, "unverifiable", "/k", None);
+            }
+            let lock = scene.fence.admin_json("/locks/%2Fk").await;
+            assert!(lock["problem"].as_str().is_some_and(|problem| !problem.is_empty()), "{record}: {lock}");
+            assert_eq!(lock["owner"], serde_json::Value::Null, "{record}: {lock}");
+        }
+        let log = scene.fence.log();
+        let named = log.lines().filter(|line| line.contains("WARN") && line.contains("/k")).count();
+        assert!(named > 0, "{log}");
+        // The holder before is not the holder after.
+        let again = Tenure::new("shard-1", scene.store.put("/k", r#"{"holder":"shard-1"}"#).await);
+        scene.admits("/", &again).await;
+        assert_refused(&scene.send(Ask::post("/").under(&good)).await, "replayed-tenure", "/k", &again);
+        scene.finish().await;
+    }
+}
+
+#[tokio::test]
+async fn a_terminated_process_finishes_what_it_has_begun() {
+    let etcd = fencepost_testsupport::Etcd::start(EtcdVersion::V3_5).await;
+    let tenure = crate::store::Store::of(&etcd).await.hold("/k", "shard-1").await;
+    let worker = fencepost_testsupport::Worker::start().await;
+    let latch = Latch::new();
+    worker.on("/slow", Behaviour::Hold(latch.clone(), Answer::ok("done")));
+    let config =
+        Config::new(&[etcd.endpoint()], &worker.endpoint().to_string(), &routes()).limit(r#"drain_delay = "2s""#);
+    let mut fence = Fencepost::serve(&config).await;
+    let ledger = crate::scene::Ledger::default();
+    let mut kept = Line::open(&fence.listener, &ledger).await;
+    assert_eq!(kept.send(Ask::post("/").under(&tenure)).await.unwrap().header("connection"), None);
+    let slow = tokio::spawn({
+        let (mut line, tenure) = (Line::open(&fence.listener, &ledger).await, tenure.clone());
+        async move { line.send(Ask::post("/slow").under(&tenure)).await }
+    });
+    worker.wait_for(2).await;
+    fence.process().terminate();
+    fencepost_testsupport::eventually("it is not ready any more", async || {
+        (fence.admin("GET", "/readyz").await.status == 503).then_some(())
+    })
+    .await;
+    // It goes on serving, and asks to be left.
+    let answer = kept.send(Ask::post("/").under(&tenure)).await.unwrap();
+    assert_eq!((answer.status, answer.header("connection")), (200, Some("close")));
+    let listener = fence.listener.clone();
+    fencepost_testsupport::eventually("it stops accepting", async || {
+        request(listener.clone(), "GET", "/", &[], b"").await.is_err().then_some(())
+    })
+    .await;
+    assert!(fence.process().ended().is_none(), "a request is under way");
+    latch.open();
+    let answer = slow.await.unwrap().unwrap();
+    assert_eq!((answer.status, answer.text().as_str()), (200, "done"));
+    assert!(fence.process().end_of_itself().await.success(), "{}", fence.log());
+    ledger.check(&worker);
+}
+
+#[tokio::test]
+async fn logs_in_json_are_one_object_a_line() {
+    let etcd = fencepost_testsupport::Etcd::start(EtcdVersion::V3_4).await;
+    let worker = fencepost_testsupport::Worker::start().await;
+    let upstream = worker.endpoint().to_string();
+    let arguments = ["serve", "--listen", "127.0.0.1:0", "--upstream", &upstream, "--etcd", &etcd.endpoint()];
+    let more = ["--lock", "/k", "--admin", "127.0.0.1:0", "--log-format", "json"];
+    let mut fence = Fencepost::launch_with(&[&arguments[..], &more].concat()).await;
+    fence.wait_until_ready().await;
+    let answer = request(fence.listener.clone(), "POST", "/", &[], b"x").await.unwrap();
+    assert_refused(&answer, "token-missing", "/k", None);
+    let decision = answer.header("fence-decision").unwrap().to_owned();
+    fence.terminate().await;
+    let mut refused = 0;
+    for line in fence.log().lines() {
+        let line: serde_json::Value = serde_json::from_str(line).unwrap_or_else(|error| panic!("{error}: {line}"));
+        if line["message"] == "request refused" {
+            assert_eq!(line["reason"], "token-missing");
+            assert_eq!(line["decision"], decision);
+            refused += 1;
+        }
+    }
+    assert_eq!(refused, 1, "{}", fence.log());
+}

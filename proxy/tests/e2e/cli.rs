@@ -1,0 +1,295 @@
+//! The command line.
+
+use std::process::Output;
+use std::time::{Duration, Instant};
+
+use fencepost_testsupport::{Etcd, EtcdVersion, FreePort, Scratch, Worker, request};
+
+use crate::fencepost::{BINARY, Config, Fencepost, Route};
+use crate::programs::run;
+use crate::refusal::assert_refused;
+use crate::scene::{Ask, Ledger, send};
+use crate::store::{Store, Tenure};
+
+async fn fencepost(arguments: &[&str]) -> Output {
+    run(BINARY, arguments).await
+}
+
+fn stdout(output: &Output) -> String {
+    String::from_utf8(output.stdout.clone()).unwrap()
+}
+
+fn stderr(output: &Output) -> String {
+    String::from_utf8(output.stderr.clone()).unwrap()
+}
+
+#[tokio::test]
+async fn every_problem_of_a_file_is_named_with_its_line_and_key() {
+    let scratch = Scratch::new();
+    let file = scratch.path().join("bad.toml");
+    let text = r#"
+[[listener]]
+address = "8080"
+[source.main]
+kind = "etcd"
+endpoints = []
+[[route]]
+name = "shards"
+path = "/shards/{shard}/"
+upstream = "ftp://127.0.0.1"
+max_agee = "5s"
+max_age = "1ms"
+lock = { source = "other", key = "/shards/{shrad}/lock", layout = "mutex", owner_field = "holder" }
+[limits]
+drain_delay = 5
+"#;
+    std::fs::write(&file, text).unwrap();
+    let name = file.to_str().unwrap();
+    for command in [&["check", "-c", name][..], &["check", "--live", "-c", name], &["serve", "-c", name]] {
+        let output = fencepost(command).await;
+        assert_eq!(output.status.code(), Some(64), "{command:?}: {output:?}");
+        let said = stderr(&output);
+        for (line, key) in [
+            (3, "listener[0].address"),
+            (6, "source.main.endpoints"),
+            (10, "route.shards.upstream"),
+            (11, "route.shards.max_agee"),
+            (12, "route.shards.max_age"),
+            (13, "route.shards.lock.source"),
+            (13, "route.shards.lock.key"),
+            (13, "route.shards.lock.owner_field"),
+            (15, "limits.drain_delay"),
+        ] {
+            let place = format!("{name}:{line}: {key}: ");
+            assert!(said.lines().any(|problem| problem.starts_with(&place)), "{place} in {said}");
+        }
+        assert_eq!(said.lines().count(), 9, "{said}");
+        assert_eq!(stdout(&output), "");
+    }
+}
+
+#[tokio::test]
+async fn wrong_usage_is_64_and_says_what_is_wrong() {
+    let flags =
+        ["serve", "--listen", "127.0.0.1:0", "--upstream", "http://127.0.0.1:1", "--etcd", "http://127.0.0.1:1"];
+    for (arguments, names) in [
+        (&[][..], "Usage"),
+        (&["serve", "--colour", "red"], "--colour"),
+        (&["frobnicate"], "frobnicate"),
+        (&["serve"], "--listen"),
+        (&flags, "--lock"),
+        (&["serve", "-c", "/nonexistent/fencepost.toml"], "/nonexistent/fencepost.toml"),
+        (&["check", "-c", "/dev/null"], "/dev/null"),
+        (&["serve", "-c", "x.toml", "--listen", "127.0.0.1:0"], "--listen"),
+        (&["serve", "--log", "fencepost=loud"], "--log"),
+    ] {
+        let output = fencepost(arguments).await;
+        assert_eq!(output.status.code(), Some(64), "{arguments:?}: {output:?}");
+        assert!(stderr(&output).contains(names), "{arguments:?}: {}", stderr(&output));
+        assert!(!stderr(&output).contains("panicked"), "{}", stderr(&output));
+    }
+    let flags_with_all_wrong = [
+        "serve",
+        "--listen",
+        "8080",
+        "--upstream",
+        "x",
+        "--etcd",
+        "y",
+        "--lock",
+        "/k",
+        "--layout",
+        "z",
+        "--max-age",
+        "0s",
+    ];
+    let output = fencepost(&flags_with_all_wrong).await;
+    assert_eq!(output.status.code(), Some(64));
+    for flag in ["--listen: ", "--upstream: ", "--etcd: ", "--layout: ", "--max-age: "] {
+        assert!(stderr(&output).lines().any(|line| line.starts_with(flag)), "{flag}: {}", stderr(&output));
+    }
+}
+
+#[tokio::test]
+async fn help_and_version_are_right_usage() {
+    for (arguments, says) in [
+        (&["--help"][..], "fencepost demo"),
+        (&["--version"], env!("CARGO_PKG_VERSION")),
+        (&["serve", "--help"], "--upstream"),
+        (&["check", "--help"], "--live"),
+        (&["demo", "--help"], "--etcd"),
+    ] {
+        let output = fencepost(arguments).await;
+        assert_eq!(output.status.code(), Some(0), "{arguments:?}");
+        assert!(stdout(&output).contains(says), "{arguments:?}: {}", stdout(&output));
+    }
+}
+
+#[tokio::test]
+async fn an_address_in_use_is_named_and_ends_it_with_1() {
+    let taken = std::net::TcpListener::bind("127.0.0.1:0").unwrap();
+    let address = taken.local_addr().unwrap().to_string();
+    let base = ["serve", "--upstream", "http://127.0.0.1:1", "--etcd", "http://127.0.0.1:1", "--lock", "/k"];
+    for place in [["--listen", &address, "--admin", "127.0.0.1:0"], ["--listen", "127.0.0.1:0", "--admin", &address]] {
+        let output = fencepost(&[&base[..], &place].concat()).await;
+        assert_eq!(output.status.code(), Some(1), "{output:?}");
+        assert!(stderr(&output).contains(&address), "{}", stderr(&output));
+        assert!(stderr(&output).contains("in use"), "{}", stderr(&output));
+    }
+}
+
+#[tokio::test]
+async fn check_says_what_it_finds_alive() {
+    for version in EtcdVersion::ALL {
+        let etcd = Etcd::start(version).await;
+        let store = Store::of(&etcd).await;
+        let held = store.hold("/k", "shard-1").await;
+        let worker = Worker::start().await;
+        let routes = [
+            Route::new("k", "/k/", r#"key = "/k""#),
+            Route::new("free", "/free/", r#"key = "/free", layout = "election""#),
+            Route::new("shards", "/shards/{shard}/", r#"key = "/shards/{shard}/lock""#),
+        ];
+        let scratch = Scratch::new();
+        let file = scratch.path().join("good.toml");
+        std::fs::write(&file, Config::new(&[etcd.endpoint()], &worker.endpoint().to_string(), &routes).toml()).unwrap();
+        let name = file.to_str().unwrap();
+
+        let output = fencepost(&["check", "-c", name]).await;
+        assert_eq!(output.status.code(), Some(0), "{output:?}");
+
+        let output = fencepost(&["check", "--live", "-c", name]).await;
+        assert_eq!(output.status.code(), Some(0), "{output:?}");
+        let said = stdout(&output);
+        for finding in [
+            "shard-1",
+            &format!("revision {}", held.revision),
+            "free",
+            &format!("etcd {version}."),
+            "age ",
+            "#20418",
+            &format!("worker {}: accepts connections", worker.endpoint()),
+        ] {
+            assert!(said.contains(finding), "{finding} in {said}");
+        }
+
+        // A lock that can't be read is named.
+        store.put("/json", "shard-1").await;
+        let bad = [Route::new("json", "/", r#"key = "/json", owner_field = "holder""#)];
+        std::fs::write(&file, Config::new(&[etcd.endpoint()], &worker.endpoint().to_string(), &bad).toml()).unwrap();
+        let output = fencepost(&["check", "--live", "-c", name]).await;
+        assert_eq!(output.status.code(), Some(1), "{output:?}");
+        assert!(stdout(&output).contains("/json"), "{}", stdout(&output));
+
+        // Nobody is at home.
+        let nobody = FreePort::reserve();
+        let dead = format!("http://{}", nobody.address());
+        for (endpoint, upstream) in [(&dead, &worker.endpoint().to_string()), (&etcd.endpoint(), &dead)] {
+            std::fs::write(&file, Config::new(std::slice::from_ref(endpoint), upstream, &routes).toml()).unwrap();
+            let began = Instant::now();
+            let output = fencepost(&["check", "--live", "-c", name]).await;
+            assert_eq!(output.status.code(), Some(1), "{output:?}");
+            assert!(stdout(&output).contains(&nobody.address().to_string()), "{}", stdout(&output));
+            assert!(began.elapsed() < Duration::from_secs(15), "{:?}", began.elapsed());
+        }
+    }
+}
+
+#[tokio::test]
+async fn flags_serve_one_worker_without_a_file() {
+    for (layout, freshness) in [("key", "cached"), ("key", "linearizable")] {
+        let etcd = Etcd::start(EtcdVersion::V3_4).await;
+        let store = Store::of(&etcd).await;
+        let worker = Worker::start().await;
+        let (upstream, endpoint) = (worker.endpoint().to_string(), etcd.endpoint());
+        let one = ["serve", "--listen", "127.0.0.1:0", "--upstream", &upstream, "--etcd", &endpoint, "--lock", "/k"];
+        let more = ["--layout", layout, "--admin", "127.0.0.1:0", "--freshness", freshness, "--max-age", "1s"];
+        let fence = Fencepost::launch_with(&[&one[..], &more].concat()).await;
+        fence.wait_until_ready().await;
+        let ledger = Ledger::default();
+        let first = store.hold("/k", "shard-1").await;
+        assert_eq!(send(&fence.listener, &ledger, Ask::post("/any/path").under(&first)).await.status, 200);
+        let second = store.hold("/k", "shard-2").await;
+        assert_refused(
+            &send(&fence.listener, &ledger, Ask::post("/").under(&first)).await,
+            "stale-tenure",
+            "/k",
+            &second,
+        );
+        ledger.check(&worker);
+    }
+}
+
+#[tokio::test]
+async fn the_demo_tells_its_story_and_ends_well() {
+    let etcd = Etcd::start(EtcdVersion::V3_5).await;
+    let endpoint = etcd.endpoint();
+    for arguments in [&["demo"][..], &["demo", "--etcd", &endpoint]] {
+        let began = Instant::now();
+        let output = fencepost(arguments).await;
+        let took = began.elapsed();
+        let (told, errors) = (stdout(&output), stderr(&output));
+        assert_eq!(output.status.code(), Some(0), "{arguments:?}: {told}{errors}");
+        println!("{arguments:?} took {took:?}:\n{told}");
+        assert!(took < Duration::from_secs(20), "{took:?}");
+        assert!(!told.contains('\u{1b}') && !errors.contains('\u{1b}'), "no colours where nobody sees them: {told:?}");
+        for word in ["shard-1", "shard-2", "R1", "R2", "replayed-tenure"] {
+            assert!(told.contains(word), "{word} in {told}");
+        }
+        assert!(told.lines().count() < 100 && told.lines().all(|line| line.chars().count() <= 120), "{told}");
+    }
+    let nobody = FreePort::reserve();
+    let output = fencepost(&["demo", "--etcd", &format!("http://{}", nobody.address())]).await;
+    assert_eq!(output.status.code(), Some(1), "{output:?}");
+    assert!(stderr(&output).contains(&nobody.address().to_string()), "{}", stderr(&output));
+}
+
+#[tokio::test]
+async fn a_demo_that_stays_can_be_looked_at() {
+    let scratch = Scratch::new();
+    let mut command = std::process::Command::new(BINARY);
+    command.args(["demo", "--stay"]);
+    let mut demo = fencepost_testsupport::Process::start(&command, &scratch.path().join("log"));
+    // It says how to send a request of one's own.
+    let (listener, admin) = fencepost_testsupport::eventually("the demo tells where it is", async || {
+        assert!(demo.ended().is_none(), "{}", demo.log());
+        let log = demo.log();
+        let mut ports: Vec<u16> = Vec::new();
+        for (at, _) in log.match_indices("127.0.0.1:") {
+            let digits: String = log[at + 10..].chars().take_while(char::is_ascii_digit).collect();
+            ports.extend(digits.parse::<u16>().ok().filter(|port| !ports.contains(port)));
+        }
+        (log.contains("Ctrl-C") && ports.len() >= 2).then(|| (ports[0], ports.clone()))
+    })
+    .await;
+    assert_ne!(listener, 0);
+    let mut alive = 0;
+    for port in admin {
+        let address = std::net::SocketAddr::from(([127, 0, 0, 1], port));
+        let answer = request(address, "GET", "/readyz", &[], b"").await;
+        alive += usize::from(answer.is_ok_and(|answer| answer.status == 200));
+    }
+    assert!(alive >= 1, "{}", demo.log());
+    demo.terminate();
+    let ended = demo.end_of_itself().await;
+    assert!(ended.success(), "{ended}: {}", demo.log());
+}
+
+/// What a first user tries: the headers of the README, by curl.
+#[tokio::test]
+async fn curl_is_all_a_master_needs() {
+    let etcd = Etcd::start(EtcdVersion::V3_4).await;
+    let worker = Worker::start().await;
+    let (upstream, endpoint) = (worker.endpoint().to_string(), etcd.endpoint());
+    let one =
+        ["serve", "--listen", "127.0.0.1:0", "--upstream", &upstream, "--etcd", &endpoint, "--lock", "/shards/2/lock"];
+    let fence = Fencepost::launch_with(&[&one[..], &["--admin", "127.0.0.1:0"]].concat()).await;
+    fence.wait_until_ready().await;
+    etcd.etcdctl(&["put", "/shards/2/lock", "shard-1"]).await;
+    let record = etcd.etcdctl(&["get", "/shards/2/lock", "--write-out", "json"]).await;
+    let record: serde_json::Value = serde_json::from_str(&record).unwrap();
+    let tenure = Tenure::new("shard-1", record["kvs"][0]["mod_revision"].as_i64().unwrap());
+    let ledger = Ledger::default();
+    assert_eq!(send(&fence.listener, &ledger, Ask::post("/").under(&tenure)).await.status, 200);
+    ledger.check(&worker);
+}

@@ -1,0 +1,219 @@
+//! The program under test, as a process.
+
+use std::net::SocketAddr;
+use std::process::{Command, ExitStatus};
+
+use fencepost_testsupport::{Endpoint, Process, Response, Scratch, eventually, request};
+
+/// The path of the binary.
+pub(crate) const BINARY: &str = env!("CARGO_BIN_EXE_fencepost");
+
+/// A running `fencepost serve`. It is killed with this value.
+#[derive(Debug)]
+pub(crate) struct Fencepost {
+    process: Process,
+    /// Where it takes requests.
+    pub(crate) listener: Endpoint,
+    /// Where it takes questions of its operator.
+    pub(crate) admin: SocketAddr,
+    _scratch: Scratch,
+}
+
+/// What goes into a configuration file, besides the routes.
+#[derive(Debug, Clone)]
+pub(crate) struct Config {
+    endpoints: Vec<String>,
+    upstream: String,
+    limits: String,
+    listener: String,
+    routes: Vec<Route>,
+}
+
+/// A route of a configuration file.
+#[derive(Debug, Clone)]
+pub(crate) struct Route {
+    name: String,
+    path: String,
+    lock: String,
+    more: String,
+}
+
+impl Route {
+    /// An enforced route; `lock` is what stands in `lock = { source = "main", … }`.
+    pub(crate) fn new(name: &str, path: &str, lock: &str) -> Route {
+        Route { name: name.to_owned(), path: path.to_owned(), lock: lock.to_owned(), more: String::new() }
+    }
+
+    /// With one more line.
+    pub(crate) fn with(mut self, line: &str) -> Route {
+        self.more.push_str(line);
+        self.more.push('\n');
+        self
+    }
+
+    fn toml(&self, upstream: &str) -> String {
+        let Route { name, path, lock, more } = self;
+        let own_upstream =
+            if more.contains("upstream = ") { String::new() } else { format!("upstream = {upstream:?}\n") };
+        format!(
+            "[[route]]\nname = {name:?}\npath = {path:?}\n{own_upstream}lock = {{ source = \"main\", {lock} }}\n{more}\n"
+        )
+    }
+}
+
+impl Config {
+    /// Locks in these etcd members, requests to that worker.
+    pub(crate) fn new(endpoints: &[String], upstream: &str, routes: &[Route]) -> Config {
+        Config {
+            endpoints: endpoints.to_vec(),
+            upstream: upstream.to_owned(),
+            limits: String::new(),
+            listener: "127.0.0.1:0".to_owned(),
+            routes: routes.to_vec(),
+        }
+    }
+
+    /// With this line under `[limits]`.
+    pub(crate) fn limit(mut self, line: &str) -> Config {
+        self.limits.push_str(line);
+        self.limits.push('\n');
+        self
+    }
+
+    /// Takes requests there.
+    pub(crate) fn listening_on(mut self, address: &str) -> Config {
+        self.listener = address.to_owned();
+        self
+    }
+
+    /// The file.
+    pub(crate) fn toml(&self) -> String {
+        let Config { endpoints, upstream, limits, listener, routes } = self;
+        let routes: String = routes.iter().map(|route| route.toml(upstream)).collect();
+        format!(
+            "threads = 2\n[admin]\nlisten = \"127.0.0.1:0\"\n[[listener]]\naddress = {listener:?}\n[limits]\n{limits}\n\
+             [source.main]\nkind = \"etcd\"\nendpoints = {endpoints:?}\n{routes}"
+        )
+    }
+}
+
+impl Fencepost {
+    /// Runs it with that file and waits until it is ready.
+    pub(crate) async fn serve(config: &Config) -> Fencepost {
+        let fencepost = Fencepost::launch(config).await;
+        fencepost.wait_until_ready().await;
+        fencepost
+    }
+
+    /// Runs it with that file and waits until it listens: it may not know its locks yet.
+    pub(crate) async fn launch(config: &Config) -> Fencepost {
+        let scratch = Scratch::new();
+        let file = scratch.path().join("fencepost.toml");
+        std::fs::write(&file, config.toml()).unwrap();
+        Fencepost::launch_in(scratch, &["serve", "-c", file.to_str().unwrap()]).await
+    }
+
+    /// Runs it with these arguments and waits until it listens.
+    pub(crate) async fn launch_with(arguments: &[&str]) -> Fencepost {
+        Fencepost::launch_in(Scratch::new(), arguments).await
+    }
+
+    async fn launch_in(scratch: Scratch, arguments: &[&str]) -> Fencepost {
+        let mut command = Command::new(BINARY);
+        command.args(arguments).env("NO_COLOR", "1").env_remove("FENCEPOST_LOG");
+        let mut process = Process::start(&command, &scratch.path().join("log"));
+        let (listener, admin) = eventually("fencepost listens", async || {
+            if let Some(status) = process.ended() {
+                panic!("fencepost ended with {status}: {}", process.log());
+            }
+            addresses(&process.log())
+        })
+        .await;
+        Fencepost { process, listener, admin, _scratch: scratch }
+    }
+
+    /// Waits until it says that it is ready.
+    pub(crate) async fn wait_until_ready(&self) {
+        eventually("fencepost is ready", async || (self.admin("GET", "/readyz").await.status == 200).then_some(()))
+            .await;
+    }
+
+    /// Asks the admin listener.
+    pub(crate) async fn admin(&self, method: &str, path: &str) -> Response {
+        request(self.admin, method, path, &[], b"").await.unwrap_or_else(|error| {
+            panic!("the admin listener does not answer {method} {path}: {error}; the log: {}", self.log())
+        })
+    }
+
+    /// What the admin listener answers, as JSON.
+    pub(crate) async fn admin_json(&self, path: &str) -> serde_json::Value {
+        let answer = self.admin("GET", path).await;
+        assert_eq!(answer.status, 200, "GET {path}: {answer:?}");
+        serde_json::from_slice(&answer.body).unwrap_or_else(|error| panic!("GET {path}: {error} in {}", answer.text()))
+    }
+
+    /// A metric's present value; the series as it is written in the text format, labels included.
+    pub(crate) async fn metric(&self, series: &str) -> f64 {
+        let text = self.admin("GET", "/metrics").await.text();
+        let value = text.lines().find_map(|line| line.strip_prefix(series)?.strip_prefix(' '));
+        value.unwrap_or_else(|| panic!("no {series} in {text}")).parse().unwrap()
+    }
+
+    /// What it has logged.
+    pub(crate) fn log(&self) -> String {
+        self.process.log()
+    }
+
+    /// Its process, to signal it.
+    pub(crate) fn process(&mut self) -> &mut Process {
+        &mut self.process
+    }
+
+    /// Asks it to end (SIGTERM) and waits until it has.
+    pub(crate) async fn terminate(&mut self) -> ExitStatus {
+        self.process.terminate();
+        self.process.end_of_itself().await
+    }
+
+    /// The most memory that it has used so far, in bytes.
+    pub(crate) fn memory_peak(&self) -> u64 {
+        let status = std::fs::read_to_string(format!("/proc/{}/status", self.process.id())).unwrap();
+        let peak = status.lines().find_map(|line| line.strip_prefix("VmHWM:")).expect("a process has a peak");
+        peak.trim().trim_end_matches(" kB").parse::<u64>().unwrap() * 1024
+    }
+}
+
+/// The addresses in the log, once both are there.
+fn addresses(log: &str) -> Option<(Endpoint, SocketAddr)> {
+    let mut listener = None;
+    let mut admin = None;
+    // The last line may not be whole yet.
+    for line in log.split_inclusive('\n').filter_map(|line| line.strip_suffix('\n')) {
+        match listening(line) {
+            Some((true, address)) => admin = Some(address.parse().expect("the admin listener's address")),
+            Some((false, address)) => {
+                listener = Some(match address.strip_prefix("unix:") {
+                    Some(path) => Endpoint::Unix(path.into()),
+                    None => Endpoint::Tcp(address.parse().expect("a listener's address")),
+                });
+            }
+            None => {}
+        }
+    }
+    Some((listener?, admin?))
+}
+
+/// Whether a line is about the admin listener, and the address; `None` if it is about something else.
+fn listening(line: &str) -> Option<(bool, String)> {
+    if let Ok(line) = serde_json::from_str::<serde_json::Value>(line) {
+        let is_admin = match line["message"].as_str()? {
+            "listening" => false,
+            "admin listening" => true,
+            _ => return None,
+        };
+        return Some((is_admin, line["address"].as_str()?.to_owned()));
+    }
+    let (before, address) = line.rsplit_once("listening address=")?;
+    let address = address.split_whitespace().next()?.trim_matches('"');
+    Some((before.ends_with("admin "), address.to_owned()))
+}

@@ -1,0 +1,27 @@
+//! The fencepost binary from outside: real etcd of both versions, real lock clients, real HTTP clients, and a worker that
+//! writes down what reaches it.
+//!
+//! The vocabulary: `fencepost` (the program), `store` (the lock store as masters use it), `scene` (both and a worker, with
+//! a ledger of what may have reached it), `refusal` (what a refusal looks like), `programs` (other people's clients).
+
+mod fencepost;
+mod programs;
+mod refusal;
+mod scene;
+mod store;
+
+mod story;
+mod tokens;
+
+mod lock_clients;
+mod no_bridge;
+mod takeovers;
+
+mod outages;
+mod steady_state;
+
+mod foreign_clients;
+mod transport;
+
+mod admin;
+mod cli;

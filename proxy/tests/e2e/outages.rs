@@ -1,0 +1,282 @@
+//! A lock store that stops, breaks, or goes back.
+
+use std::time::{Duration, Instant};
+
+use fencepost_testsupport::{Cluster, EtcdOptions, EtcdVersion, Worker, eventually};
+use tokio::sync::watch;
+
+use crate::fencepost::{Config, Fencepost, Route};
+use crate::refusal::{assert_refused, reason};
+use crate::scene::{Ask, Ledger, Line, Scene};
+use crate::store::{Store, Tenure};
+
+const LOCK: &str = "/k";
+
+fn quick_to_age() -> Route {
+    Route::new("k", "/", r#"key = "/k""#).with(r#"max_age = "1s""#)
+}
+
+#[tokio::test]
+async fn a_stopped_store_admits_nobody_after_max_age_and_calls_nobody_stale() {
+    for version in EtcdVersion::ALL {
+        let scene = Scene::open(version, &[quick_to_age()]).await;
+        let stale = scene.store.hold(LOCK, "shard-2").await;
+        let present = scene.store.hold(LOCK, "shard-1").await;
+        scene.admits("/", &present).await;
+
+        scene.etcd.pause().await;
+        let stopped = Instant::now();
+        let mut unverifiable = 0;
+        // Every read that was answered was sent before now.
+        while stopped.elapsed() < Duration::from_secs(3) {
+            let sent = stopped.elapsed();
+            let answer = scene.send(Ask::post("/").under(&present)).await;
+            if answer.status == 503 {
+                assert_refused(&answer, "unverifiable", LOCK, &present);
+                unverifiable += 1;
+            } else {
+                assert_eq!(answer.status, 200, "{}", answer.text());
+                assert!(sent < Duration::from_secs(1), "admitted {sent:?} after etcd {version} had stopped");
+            }
+            // What is certain needs no store.
+            let sent = Instant::now();
+            let answer = scene.send(Ask::post("/").under(&stale)).await;
+            assert_refused(&answer, "stale-tenure", LOCK, &present);
+            assert!(sent.elapsed() < Duration::from_millis(500), "refused at once: {:?}", sent.elapsed());
+        }
+        assert!(unverifiable > 0);
+
+        scene.etcd.resume();
+        let resumed = Instant::now();
+        eventually("the holder is admitted again", async || {
+            let answer = scene.send(Ask::post("/").under(&present)).await;
+            assert!(matches!(reason(&answer), None | Some("unverifiable")), "{}", answer.text());
+            (answer.status == 200).then_some(())
+        })
+        .await;
+        let back = resumed.elapsed();
+        println!("etcd {version}: admitted again {back:?} after it went on");
+        assert!(back < Duration::from_secs(5), "{back:?}");
+        scene.finish().await;
+    }
+}
+
+#[tokio::test]
+async fn a_start_without_a_store_is_not_ready_and_admits_nobody_until_it_is_there() {
+    let mut etcd = fencepost_testsupport::Etcd::start(EtcdVersion::V3_5).await;
+    let store = Store::of(&etcd).await;
+    let present = store.hold(LOCK, "shard-1").await;
+    etcd.kill();
+    let worker = Worker::start().await;
+    let config = Config::new(&[etcd.endpoint()], &worker.endpoint().to_string(), &[quick_to_age()]);
+    let fence = Fencepost::launch(&config).await;
+    assert_eq!(fence.admin("GET", "/livez").await.status, 200);
+    assert_eq!(fence.admin("GET", "/readyz").await.status, 503);
+    let ledger = Ledger::default();
+    let ask = || Ask::post("/").under(&present);
+    let answer = crate::scene::send(&fence.listener, &ledger, ask()).await;
+    assert_refused(&answer, "unverifiable", LOCK, &present);
+    etcd.restart().await;
+    fence.wait_until_ready().await;
+    assert_eq!(crate::scene::send(&fence.listener, &ledger, ask()).await.status, 200);
+    ledger.check(&worker);
+}
+
+#[tokio::test]
+async fn a_restored_store_admits_nobody_until_the_operator_accepts_it() {
+    for version in EtcdVersion::ALL {
+        let mut scene = Scene::open(version, &[quick_to_age()]).await;
+        let old = scene.store.hold(LOCK, "shard-1").await;
+        let snapshot = scene.etcd.save_snapshot().await;
+        let lost = scene.store.hold(LOCK, "shard-2").await;
+        for _ in 0..5 {
+            scene.store.put("/elsewhere", "").await;
+        }
+        scene.admits("/", &lost).await;
+
+        scene.etcd.restore_snapshot(&snapshot).await;
+        eventually("the store is seen to have gone back", async || {
+            let answer = scene.send(Ask::post("/").under(&lost)).await;
+            (reason(&answer) == Some("store-regressed")).then(|| {
+                assert_refused(&answer, "store-regressed", LOCK, &old);
+            })
+        })
+        .await;
+        // It holds the lock as far as the store knows, but the store has said otherwise before.
+        let answer = scene.send(Ask::post("/").under(&old)).await;
+        assert!(matches!(reason(&answer), Some("stale-tenure" | "store-regressed")), "{}", answer.text());
+        let metric = scene.fence.admin("GET", "/metrics").await.text();
+        assert!(metric.contains("fencepost_source_up"), "{metric}");
+
+        assert_eq!(scene.fence.admin("GET", "/sources/main/accept-regression").await.status, 405);
+        assert_eq!(scene.fence.admin("POST", "/sources/other/accept-regression").await.status, 404);
+        let accepted = scene.fence.admin("POST", "/sources/main/accept-regression").await;
+        assert!(matches!(accepted.status, 200 | 204), "{accepted:?}");
+        eventually("the store is believed again", async || {
+            let answer = scene.send(Ask::post("/").under(&old)).await;
+            (answer.status == 200).then_some(())
+        })
+        .await;
+        let answer = scene.send(Ask::post("/").under(&lost)).await;
+        assert!(matches!(reason(&answer), Some("ahead-of-store" | "unknown-revision")), "{}", answer.text());
+        scene.finish().await;
+    }
+}
+
+#[tokio::test]
+async fn a_restored_store_is_believed_once_a_tenure_begins_above_all_that_was_seen() {
+    for version in EtcdVersion::ALL {
+        let mut scene = Scene::open(version, &[quick_to_age()]).await;
+        let old = scene.store.hold(LOCK, "shard-1").await;
+        let snapshot = scene.etcd.save_snapshot().await;
+        let lost = scene.store.hold(LOCK, "shard-2").await;
+        let highest = scene.store.put("/elsewhere", "").await;
+        scene.admits("/", &lost).await;
+        scene.etcd.restore_snapshot(&snapshot).await;
+        let store = Store::of(&scene.etcd).await;
+        eventually("the store is seen to have gone back", async || {
+            let answer = scene.send(Ask::post("/").under(&lost)).await;
+            (reason(&answer) == Some("store-regressed")).then_some(())
+        })
+        .await;
+        // The revision of the lost tenure is given out a second time, to someone else.
+        let mut revision = store.hold(LOCK, "shard-3").await.revision;
+        let doubtful = Tenure::new("shard-3", revision);
+        assert_eq!(revision, lost.revision);
+        let answer = scene.send(Ask::post("/").under(&doubtful)).await;
+        assert!(reason(&answer).is_some(), "{}", answer.text());
+        while revision <= highest + 1 {
+            revision = store.put("/elsewhere", "").await;
+        }
+        let new = store.hold(LOCK, "shard-4").await;
+        eventually("a tenure from beyond is admitted", async || {
+            for ended in [&lost, &old, &doubtful] {
+                let answer = scene.send(Ask::post("/").under(ended)).await;
+                assert!(reason(&answer).is_some(), "{ended:?}: {}", answer.text());
+            }
+            let answer = scene.send(Ask::post("/").under(&new)).await;
+            (answer.status == 200).then_some(())
+        })
+        .await;
+        scene.finish().await;
+    }
+}
+
+/// What a holder that sends at a steady pace sees.
+#[derive(Debug, Default)]
+struct Experience {
+    admitted: usize,
+    unverifiable: usize,
+    /// The longest time without an admission, as its holder sees it.
+    longest_gap: Duration,
+    /// The longest time that a request took.
+    longest_wait: Duration,
+}
+
+impl Experience {
+    /// Sends under whatever tenure holds the lock, and under the one before, until told to stop.
+    async fn of(
+        mut line: Line,
+        mut tenures: watch::Receiver<Option<[Tenure; 2]>>,
+        mut stop: watch::Receiver<bool>,
+    ) -> Experience {
+        let mut experience = Experience::default();
+        let mut admitted_at = Instant::now();
+        let mut pace = tokio::time::interval(Duration::from_millis(20));
+        while !*stop.borrow_and_update() {
+            pace.tick().await;
+            // Between its loss of the lock and the next acquisition nobody sends as a holder.
+            let Some([before, now]) = tenures.borrow_and_update().clone() else {
+                admitted_at = Instant::now();
+                continue;
+            };
+            let zombie = line.send(Ask::post("/").under(&before)).await.unwrap();
+            assert!(
+                matches!(reason(&zombie), Some("stale-tenure" | "replayed-tenure" | "unverifiable")),
+                "{before:?}, while {now:?}: {}",
+                zombie.text()
+            );
+            let sent = Instant::now();
+            let answer = line.send(Ask::post("/").under(&now)).await.unwrap();
+            experience.longest_wait = experience.longest_wait.max(sent.elapsed());
+            if tenures.has_changed().unwrap_or(false) {
+                continue;
+            }
+            if answer.status == 200 {
+                experience.admitted += 1;
+                experience.longest_gap = experience.longest_gap.max(admitted_at.elapsed());
+                admitted_at = Instant::now();
+            } else {
+                assert_refused(&answer, "unverifiable", LOCK, &now);
+                experience.unverifiable += 1;
+            }
+        }
+        experience
+    }
+}
+
+#[tokio::test]
+async fn each_member_of_a_cluster_may_stop_or_die_in_etcd_3_4() {
+    members_fail(EtcdVersion::V3_4).await;
+}
+
+#[tokio::test]
+async fn each_member_of_a_cluster_may_stop_or_die_in_etcd_3_5() {
+    members_fail(EtcdVersion::V3_5).await;
+}
+
+async fn members_fail(version: EtcdVersion) {
+    let timing = EtcdOptions {
+        heartbeat: Some(Duration::from_millis(50)),
+        election: Some(Duration::from_millis(500)),
+        ..EtcdOptions::default()
+    };
+    let mut cluster = Cluster::start_with(version, 3, &timing).await;
+    let worker = Worker::start().await;
+    let route = Route::new("k", "/", r#"key = "/k""#).with(r#"max_age = "2s""#);
+    let config = Config::new(&cluster.endpoints(), &worker.endpoint().to_string(), &[route]);
+    let mut stores = Vec::new();
+    for member in &cluster.members {
+        stores.push(Store::of(member).await);
+    }
+    let before = stores[0].hold(LOCK, "shard-0").await;
+    let mut now = stores[0].hold(LOCK, "shard-1").await;
+    let fence = Fencepost::serve(&config).await;
+    let ledger = Ledger::default();
+    for member in 0..3 {
+        for paused in [true, false] {
+            let (tenures, seen) = watch::channel(Some([before.clone(), now.clone()]));
+            let (stop, stopped) = watch::channel(false);
+            let line = Line::open(&fence.listener, &ledger).await;
+            let sending = tokio::spawn(Experience::of(line, seen, stopped));
+            if paused {
+                cluster.members[member].pause().await;
+            } else {
+                cluster.members[member].kill();
+            }
+            let failed = Instant::now();
+            // The lock changes hands through a member that is left, as soon as there is a leader again.
+            tenures.send_replace(None);
+            let survivor = &stores[(member + 1) % 3];
+            let owner = format!("shard-{member}-{paused}");
+            let revision =
+                eventually("a write through another member", async || survivor.try_put(LOCK, &owner).await).await;
+            let predecessor = std::mem::replace(&mut now, Tenure::new(&owner, revision));
+            tenures.send_replace(Some([predecessor, now.clone()]));
+            let writable = failed.elapsed();
+            // Longer than what was fresh before the failure can be.
+            tokio::time::sleep_until((failed + Duration::from_secs(4)).into()).await;
+            if paused {
+                cluster.members[member].resume();
+            } else {
+                cluster.members[member].restart().await;
+            }
+            stop.send_replace(true);
+            let experience = sending.await.unwrap();
+            println!("etcd {version}, member {member} paused={paused}, writable after {writable:?}: {experience:?}");
+            assert!(experience.admitted > 20, "{experience:?}");
+            assert!(experience.longest_gap < Duration::from_secs(3), "{experience:?}");
+        }
+    }
+    ledger.check(&worker);
+}

@@ -1,0 +1,197 @@
+//! etcd, fencepost and a worker, and a ledger of what was sent and what became of it.
+
+use std::collections::BTreeMap;
+use std::io;
+use std::sync::{Arc, Mutex};
+
+use fencepost_testsupport::{Connection, Endpoint, Etcd, EtcdVersion, Response, Worker, request};
+
+use crate::fencepost::{Config, Fencepost, Route};
+use crate::refusal::reason;
+use crate::store::{Store, Tenure};
+
+/// A worker behind a running fencepost, its locks in a real etcd.
+pub(crate) struct Scene {
+    pub(crate) etcd: Etcd,
+    pub(crate) store: Store,
+    pub(crate) worker: Worker,
+    pub(crate) fence: Fencepost,
+    ledger: Ledger,
+}
+
+/// A request that is not sent yet.
+#[derive(Clone, Debug)]
+pub(crate) struct Ask {
+    method: String,
+    path: String,
+    headers: Vec<(String, String)>,
+    body: Vec<u8>,
+}
+
+/// A client's connection that is kept open.
+pub(crate) struct Line {
+    connection: Connection,
+    ledger: Ledger,
+}
+
+/// What became of each request, by the number that it carries.
+#[derive(Clone, Debug, Default)]
+pub(crate) struct Ledger(Arc<Mutex<Vec<Option<Outcome>>>>);
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Outcome {
+    Forwarded,
+    Refused,
+}
+
+/// The header that numbers a test's requests.
+const NUMBER: &str = "x-request-number";
+
+impl Ask {
+    /// `POST path`, without a token.
+    pub(crate) fn post(path: &str) -> Ask {
+        Ask { method: "POST".to_owned(), path: path.to_owned(), headers: Vec::new(), body: b"write".to_vec() }
+    }
+
+    pub(crate) fn method(mut self, method: &str) -> Ask {
+        self.method = method.to_owned();
+        self.body.clear();
+        self
+    }
+
+    pub(crate) fn body(mut self, body: &[u8]) -> Ask {
+        self.body = body.to_vec();
+        self
+    }
+
+    pub(crate) fn header(mut self, name: &str, value: &str) -> Ask {
+        self.headers.push((name.to_owned(), value.to_owned()));
+        self
+    }
+
+    /// With the token of a tenure.
+    pub(crate) fn under(self, tenure: &Tenure) -> Ask {
+        self.token(&tenure.owner, &tenure.revision.to_string())
+    }
+
+    /// With a token as it is written.
+    pub(crate) fn token(self, owner: &str, revision: &str) -> Ask {
+        self.header("Fence-Owner", owner).header("Fence-Revision", revision)
+    }
+}
+
+impl Scene {
+    /// Starts all three.
+    pub(crate) async fn open(version: EtcdVersion, routes: &[Route]) -> Scene {
+        Scene::around(Etcd::start(version).await, routes).await
+    }
+
+    /// Starts fencepost and a worker beside an etcd that runs.
+    pub(crate) async fn around(etcd: Etcd, routes: &[Route]) -> Scene {
+        let endpoints = [etcd.endpoint()];
+        Scene::seeing(etcd, &endpoints, routes).await
+    }
+
+    /// As [`Scene::around`], where fencepost reaches etcd at these addresses.
+    pub(crate) async fn seeing(etcd: Etcd, endpoints: &[String], routes: &[Route]) -> Scene {
+        let store = Store::of(&etcd).await;
+        let worker = Worker::start().await;
+        let fence = Fencepost::serve(&Config::new(endpoints, &worker.endpoint().to_string(), routes)).await;
+        Scene { etcd, store, worker, fence, ledger: Ledger::default() }
+    }
+
+    /// Sends a request on a connection of its own.
+    pub(crate) async fn send(&self, ask: Ask) -> Response {
+        send(&self.fence.listener, &self.ledger, ask).await
+    }
+
+    /// Opens a connection that is kept.
+    pub(crate) async fn line(&self) -> Line {
+        Line::open(&self.fence.listener, &self.ledger).await
+    }
+
+    /// A request under this tenure is forwarded and answered by the worker.
+    #[track_caller]
+    pub(crate) fn admits(&self, path: &str, tenure: &Tenure) -> impl Future<Output = ()> {
+        let caller = std::panic::Location::caller();
+        let sent = self.send(Ask::post(path).under(tenure));
+        let tenure = tenure.clone();
+        async move {
+            let answer = sent.await;
+            assert_eq!(answer.status, 200, "{tenure:?} at {caller}: {}", answer.text());
+            assert_eq!(answer.text(), "ok");
+        }
+    }
+
+    /// Whatever was refused is not in the worker's log, and whatever was forwarded is, once.
+    pub(crate) async fn finish(self) {
+        self.ledger.check(&self.worker);
+        let log = self.fence.log();
+        assert!(!log.contains("panicked"), "{log}");
+    }
+}
+
+impl Line {
+    /// Connects.
+    pub(crate) async fn open(listener: &Endpoint, ledger: &Ledger) -> Line {
+        Line { connection: Connection::open(listener.clone()).await.unwrap(), ledger: ledger.clone() }
+    }
+
+    /// Sends a request and reads its answer.
+    pub(crate) async fn send(&mut self, ask: Ask) -> io::Result<Response> {
+        let number = self.ledger.next();
+        let Ask { method, path, headers, body } = ask;
+        let mut head = format!("{method} {path} HTTP/1.1\r\nHost: test\r\n{NUMBER}: {number}\r\n");
+        for (name, value) in headers {
+            head.push_str(&format!("{name}: {value}\r\n"));
+        }
+        head.push_str(&format!("Content-Length: {}\r\n\r\n", body.len()));
+        self.connection.send([head.into_bytes(), body].concat()).await?;
+        let answer = self.connection.final_response().await?;
+        self.ledger.note(number, &answer);
+        Ok(answer)
+    }
+}
+
+impl Ledger {
+    fn next(&self) -> usize {
+        let mut outcomes = self.0.lock().unwrap();
+        outcomes.push(None);
+        outcomes.len() - 1
+    }
+
+    fn note(&self, number: usize, answer: &Response) {
+        let outcome = if reason(answer).is_some() { Outcome::Refused } else { Outcome::Forwarded };
+        self.0.lock().unwrap()[number] = Some(outcome);
+    }
+
+    /// Holds the ledger against a worker's log.
+    pub(crate) fn check(&self, worker: &Worker) {
+        let mut arrived: BTreeMap<usize, usize> = BTreeMap::new();
+        for seen in worker.seen() {
+            if let Some(number) = seen.header(NUMBER) {
+                *arrived.entry(number.parse().unwrap()).or_default() += 1;
+            }
+        }
+        for (number, outcome) in self.0.lock().unwrap().iter().enumerate() {
+            let times = arrived.get(&number).copied().unwrap_or(0);
+            match outcome {
+                Some(Outcome::Refused) => assert_eq!(times, 0, "request {number} was refused and reached the worker"),
+                Some(Outcome::Forwarded) => assert_eq!(times, 1, "request {number} was answered"),
+                None => assert!(times <= 1, "request {number} reached the worker {times} times"),
+            }
+        }
+    }
+}
+
+/// Sends a request to a proxy on a connection of its own.
+pub(crate) async fn send(listener: &Endpoint, ledger: &Ledger, ask: Ask) -> Response {
+    let number = ledger.next();
+    let number_text = number.to_string();
+    let mut headers: Vec<(&str, &str)> = vec![(NUMBER, &number_text)];
+    headers.extend(ask.headers.iter().map(|(name, value)| (name.as_str(), value.as_str())));
+    let answer = request(listener.clone(), &ask.method, &ask.path, &headers, &ask.body).await;
+    let answer = answer.unwrap_or_else(|error| panic!("{ask:?}: {error}"));
+    ledger.note(number, &answer);
+    answer
+}

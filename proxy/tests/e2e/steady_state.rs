@@ -1,0 +1,128 @@
+//! What fencepost costs its lock store.
+
+use std::time::{Duration, Instant};
+
+use fencepost_testsupport::{Etcd, EtcdVersion};
+
+use crate::fencepost::Route;
+use crate::refusal::{assert_refused, reason};
+use crate::scene::{Ask, Scene};
+
+/// `max_age` is 1 s, and reads are five to a `max_age`.
+const READS_EVERY: Duration = Duration::from_millis(200);
+
+fn quick_to_age(route: Route) -> Route {
+    route.with(r#"max_age = "1s""#)
+}
+
+/// What `work` made etcd answer, all methods together, and the largest number that freshness allows for its duration.
+async fn cost(etcd: &Etcd, work: impl Future<Output = ()>) -> (u64, u64) {
+    let before = etcd.requests_total().await;
+    let began = Instant::now();
+    work.await;
+    let added = etcd.requests_total().await.since(&before);
+    let allowed = began.elapsed().as_millis() / READS_EVERY.as_millis() + 2;
+    println!("{added:?}, at most {allowed}");
+    (added.total(), u64::try_from(allowed).unwrap())
+}
+
+#[tokio::test]
+async fn traffic_costs_the_store_nothing_but_the_freshness_reads() {
+    for version in EtcdVersion::ALL {
+        let scene = Scene::open(version, &[quick_to_age(Route::new("k", "/", r#"key = "/k""#))]).await;
+        let stale = scene.store.hold("/k", "shard-2").await;
+        let present = scene.store.hold("/k", "shard-1").await;
+        scene.admits("/", &present).await;
+        let (reads, allowed) = cost(&scene.etcd, async {
+            let mut clients = tokio::task::JoinSet::new();
+            for _ in 0..20 {
+                let (mut line, present, stale) = (scene.line().await, present.clone(), stale.clone());
+                clients.spawn(async move {
+                    for request in 0..500 {
+                        let ended = request % 5 == 0;
+                        let ask = Ask::post("/").under(if ended { &stale } else { &present });
+                        let answer = line.send(ask).await.unwrap();
+                        assert_eq!(answer.status, if ended { 412 } else { 200 }, "{}", answer.text());
+                    }
+                });
+            }
+            while let Some(client) = clients.join_next().await {
+                client.unwrap();
+            }
+        })
+        .await;
+        assert!(reads <= allowed, "etcd {version}: {reads} calls, {allowed} are for freshness");
+        assert!(reads * 3 >= allowed, "etcd {version}: {reads} calls of {allowed}: is the news still fresh?");
+        scene.finish().await;
+    }
+}
+
+#[tokio::test]
+async fn freshness_costs_the_same_for_one_lock_and_for_five_hundred() {
+    for version in EtcdVersion::ALL {
+        let route = Route::new("shards", "/shards/{shard}/", r#"key = "/shards/{shard}/lock""#);
+        let scene = Scene::open(version, &[quick_to_age(route)]).await;
+        let mut tenures = Vec::new();
+        for shard in 0..500 {
+            tenures.push(scene.store.hold(&format!("/shards/{shard}/lock"), "shard-1").await);
+        }
+        let mut line = scene.line().await;
+        for (shard, tenure) in tenures.iter().enumerate() {
+            let answer = line.send(Ask::post(&format!("/shards/{shard}/")).under(tenure)).await.unwrap();
+            assert_eq!(answer.status, 200, "{}", answer.text());
+        }
+        let (reads, allowed) = cost(&scene.etcd, async {
+            for _ in 0..4 {
+                for (shard, tenure) in tenures.iter().enumerate() {
+                    let answer = line.send(Ask::post(&format!("/shards/{shard}/")).under(tenure)).await.unwrap();
+                    assert_eq!(answer.status, 200, "{}", answer.text());
+                }
+            }
+        })
+        .await;
+        assert!(reads <= allowed, "etcd {version}: {reads} calls, {allowed} are for freshness");
+        scene.finish().await;
+    }
+}
+
+#[tokio::test]
+async fn a_flood_of_made_up_keys_neither_reaches_the_store_nor_harms_a_lock_in_use() {
+    let route = Route::new("shards", "/shards/{shard}/", r#"key = "/shards/{shard}/lock""#);
+    let scene = Scene::open(EtcdVersion::V3_5, &[quick_to_age(route)]).await;
+    let present = scene.store.hold("/shards/2/lock", "shard-1").await;
+    scene.admits("/shards/2/", &present).await;
+    let flood = 3_000;
+    let began = Instant::now();
+    let (reads, _) = cost(&scene.etcd, async {
+        let mut clients = tokio::task::JoinSet::new();
+        for client in 0..20 {
+            let (mut line, present) = (scene.line().await, present.clone());
+            clients.spawn(async move {
+                for request in 0..flood / 20 {
+                    let path = format!("/shards/made-up-{client}-{request}/");
+                    let answer = line.send(Ask::post(&path).under(&present)).await.unwrap();
+                    assert!(matches!(reason(&answer), Some("no-owner" | "unverifiable")), "{}", answer.text());
+                    let answer = line.send(Ask::post("/shards/2/").under(&present)).await.unwrap();
+                    assert_eq!(answer.status, 200, "the lock in use: {}", answer.text());
+                }
+            });
+        }
+        while let Some(client) = clients.join_next().await {
+            client.unwrap();
+        }
+    })
+    .await;
+    println!("{flood} made-up keys in {:?}: {reads} calls", began.elapsed());
+    assert!(reads < flood / 2, "{reads} calls for {flood} made-up keys");
+    // An honest newcomer is not locked out by it.
+    let honest = scene.store.hold("/shards/new/lock", "shard-1").await;
+    fencepost_testsupport::eventually("a new lock is looked at", async || {
+        let answer = scene.send(Ask::post("/shards/new/").under(&honest)).await;
+        if answer.status != 200 {
+            assert_refused(&answer, "unverifiable", "/shards/new/lock", &honest);
+        }
+        (answer.status == 200).then_some(())
+    })
+    .await;
+    scene.finish().await;
+}

@@ -1,0 +1,114 @@
+//! The moment in which a lock changes hands.
+
+use std::time::Duration;
+
+use fencepost_testsupport::{Etcd, EtcdVersion, Relay};
+
+use crate::fencepost::Route;
+use crate::refusal::{assert_refused, reason};
+use crate::scene::{Ask, Scene};
+use crate::store::{Layout, Tenure};
+
+const TAKEOVERS: usize = 300;
+
+#[tokio::test]
+async fn a_new_holder_is_admitted_at_once_and_its_predecessor_never_again() {
+    for version in EtcdVersion::ALL {
+        let scene = Scene::open(version, &[Route::new("one", "/", r#"key = "/one/lock""#)]).await;
+        let (mut new, mut old) = (scene.line().await, scene.line().await);
+        let mut before = scene.store.hold("/one/lock", "shard-0").await;
+        for round in 1..=TAKEOVERS {
+            let now = scene.store.hold("/one/lock", &format!("shard-{}", round % 3)).await;
+            let first = new.send(Ask::post("/").under(&now)).await.unwrap();
+            assert_eq!(first.status, 200, "etcd {version}, takeover {round}: {}", first.text());
+            let late = old.send(Ask::post("/").under(&before)).await.unwrap();
+            assert_refused(&late, "stale-tenure", "/one/lock", &now);
+            before = now;
+        }
+        scene.finish().await;
+    }
+}
+
+#[tokio::test]
+async fn the_same_holds_in_a_queue() {
+    for layout in [Layout::Election, Layout::Mutex] {
+        let lock = format!("key = \"/queue\", layout = {:?}", layout.name());
+        let scene = Scene::open(EtcdVersion::V3_5, &[Route::new("one", "/", &lock)]).await;
+        let (mut new, mut old) = (scene.line().await, scene.line().await);
+        let mut session = scene.store.session("shard-0").await;
+        let mut held = scene.store.acquire(layout, "/queue", &session).await;
+        for round in 1..=TAKEOVERS / 3 {
+            let next = scene.store.session(&format!("shard-{round}")).await;
+            let waiting = tokio::spawn({
+                let (store, next) = (scene.store.clone(), next.clone());
+                async move { store.acquire(layout, "/queue", &next).await }
+            });
+            fencepost_testsupport::eventually("the next contender queues", async || {
+                (scene.store.queue("/queue/").await.len() == 2).then_some(())
+            })
+            .await;
+            scene.store.crash(&session).await;
+            let now = waiting.await.unwrap();
+            let first = new.send(Ask::post("/").under(&now.tenure)).await.unwrap();
+            assert_eq!(first.status, 200, "{layout:?}, takeover {round}: {}", first.text());
+            let late = old.send(Ask::post("/").under(&held.tenure)).await.unwrap();
+            // Under `mutex` the predecessor was told a revision that may be above its successor's create revision.
+            assert!(matches!(reason(&late), Some("stale-tenure" | "not-owner")), "{layout:?}: {}", late.text());
+            (session, held) = (next, now);
+        }
+        scene.finish().await;
+    }
+}
+
+#[tokio::test]
+async fn zombies_that_send_all_the_time_are_never_admitted_after_their_successor() {
+    let scene = Scene::open(EtcdVersion::V3_5, &[Route::new("one", "/", r#"key = "/one/lock""#)]).await;
+    let mut new = scene.line().await;
+    let mut before = scene.store.hold("/one/lock", "shard-0").await;
+    for round in 1..=TAKEOVERS / 3 {
+        let mut zombie = scene.line().await;
+        let (taken, mut is_taken) = tokio::sync::watch::channel(false);
+        let sending = tokio::spawn({
+            let before = before.clone();
+            async move {
+                // Sends without pause until a request that began after the successor's first has been answered.
+                loop {
+                    let last = *is_taken.borrow_and_update();
+                    let answer = zombie.send(Ask::post("/").under(&before)).await.unwrap();
+                    if last {
+                        return answer;
+                    }
+                }
+            }
+        });
+        let now = scene.store.hold("/one/lock", &format!("shard-{}", round % 3)).await;
+        let first = new.send(Ask::post("/").under(&now)).await.unwrap();
+        assert_eq!(first.status, 200, "takeover {round}: {}", first.text());
+        taken.send_replace(true);
+        assert_refused(&sending.await.unwrap(), "stale-tenure", "/one/lock", &now);
+        before = now;
+    }
+    scene.finish().await;
+}
+
+#[tokio::test]
+async fn news_that_are_late_refuse_no_new_holder() {
+    for version in EtcdVersion::ALL {
+        let etcd = Etcd::start(version).await;
+        let relay = Relay::start(etcd.endpoint().trim_start_matches("http://").parse().unwrap()).await;
+        let seen_at = [format!("http://{}", relay.address())];
+        let scene = Scene::seeing(etcd, &seen_at, &[Route::new("one", "/", r#"key = "/one/lock""#)]).await;
+        let mut before = scene.store.hold("/one/lock", "shard-0").await;
+        scene.admits("/", &before).await;
+        relay.delay(Duration::from_millis(60)).await;
+        for round in 1..=10 {
+            let now: Tenure = scene.store.hold("/one/lock", &format!("shard-{round}")).await;
+            scene.admits("/", &now).await;
+            assert_refused(&scene.send(Ask::post("/").under(&before)).await, "stale-tenure", "/one/lock", &now);
+            before = now;
+        }
+        let confirmed = scene.fence.metric(r#"fencepost_confirms_total{outcome="admitted",route="one"}"#).await;
+        assert!(confirmed >= 10.0, "each was admitted on a read of its own: {confirmed}");
+        scene.finish().await;
+    }
+}

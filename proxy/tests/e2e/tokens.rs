@@ -1,0 +1,226 @@
+//! Requests whose token, or whose lock, can't be told.
+
+use fencepost_testsupport::{Answer, Behaviour, EtcdVersion};
+
+use crate::fencepost::Route;
+use crate::refusal::assert_refused;
+use crate::scene::{Ask, Scene};
+
+fn one_lock() -> [Route; 1] {
+    [Route::new("one", "/", r#"key = "/one/lock""#)]
+}
+
+#[tokio::test]
+async fn half_a_token_is_none() {
+    let scene = Scene::open(EtcdVersion::V3_4, &one_lock()).await;
+    let held = scene.store.hold("/one/lock", "shard-1").await;
+    let revision = held.revision.to_string();
+    for ask in [
+        Ask::post("/"),
+        Ask::post("/").header("Fence-Owner", "shard-1"),
+        Ask::post("/").header("Fence-Revision", &revision),
+        Ask::post("/").header("Owner", "shard-1").header("Revision", &revision),
+        Ask::post("/").method("GET"),
+    ] {
+        assert_refused(&scene.send(ask).await, "token-missing", "/one/lock", &held);
+    }
+    scene.admits("/", &held).await;
+    scene.finish().await;
+}
+
+#[tokio::test]
+async fn what_could_be_read_in_two_ways_is_malformed() {
+    let scene = Scene::open(EtcdVersion::V3_5, &one_lock()).await;
+    let held = scene.store.hold("/one/lock", "shard-1").await;
+    let revision = held.revision.to_string();
+    for spelling in [
+        "0",
+        &format!("0{revision}"),
+        &format!("+{revision}"),
+        &format!("-{revision}"),
+        &format!("{revision}.0"),
+        &format!("{revision},{revision}"),
+        &format!("{revision} {revision}"),
+        &format!("0x{revision}"),
+        &format!("{revision}e0"),
+        &format!("\"{revision}\""),
+        "",
+        "x",
+        "9223372036854775808",
+        "99999999999999999999999999999999999999",
+    ] {
+        let answer = scene.send(Ask::post("/").token("shard-1", spelling)).await;
+        assert_refused(&answer, "token-malformed", "/one/lock", &held);
+    }
+    let good = || Ask::post("/").token("shard-1", &revision);
+    for (name, value) in [
+        ("Fence-Owner", "shard-1"),
+        ("Fence-Owner", "shard-2"),
+        ("fence-revision", revision.as_str()),
+        ("fence-revision", "1"),
+        ("Connection", "Fence-Owner"),
+        ("Connection", "keep-alive, fence-REVISION"),
+    ] {
+        assert_refused(&scene.send(good().header(name, value)).await, "token-malformed", "/one/lock", &held);
+    }
+    assert_eq!(scene.send(good()).await.status, 200);
+    scene.finish().await;
+}
+
+#[tokio::test]
+async fn a_path_that_names_no_lock_goes_nowhere() {
+    let routes = [
+        Route::new("shards", "/shards/{shard}/", r#"key = "/shards/{shard}/lock""#),
+        Route::new("rest", "/", r#"key = "/rest/lock""#),
+    ];
+    let scene = Scene::open(EtcdVersion::V3_4, &routes).await;
+    let held = scene.store.hold("/shards/2/lock", "shard-1").await;
+    let rest = scene.store.hold("/rest/lock", "shard-1").await;
+    let long = format!("/shards/{}/", "x".repeat(1100));
+    for path in [
+        "/shards/../records",
+        "/shards/./records",
+        "/shards/%2e%2e/records",
+        "/shards/%2E/records",
+        "/shards/a%2fb/records",
+        "/shards/a%2Fb/records",
+        "/shards/a%5cb/records",
+        "/shards/a%00/records",
+        "/shards/a%zz/records",
+        "/shards/a%252fb/records",
+        "/shards/a;b/records",
+        "/shards/a%20b/records",
+        "/shards/a,b/records",
+        "/shards/%C3%BC/records",
+        "/shards//records",
+        "/shards/2/../3/records",
+        "/SHARDS/2/records",
+        &long,
+    ] {
+        let answer = scene.send(Ask::post(path).under(&held)).await;
+        assert_refused(&answer, "lock-not-allowed", None, &held);
+        let answer = scene.send(Ask::post(path).under(&rest)).await;
+        assert_refused(&answer, "lock-not-allowed", None, &rest);
+    }
+    // One spelling of the same segment is another lock, or the same: never the wrong one.
+    scene.admits("/shards/2/records", &held).await;
+    scene.admits("/shards/%32/records", &held).await;
+    scene.admits("/shards/2/", &held).await;
+    scene.admits("/shards/2/a%2Fb//c;d", &held).await;
+    assert_refused(&scene.send(Ask::post("/shards/3/").under(&held)).await, "no-owner", "/shards/3/lock", &held);
+    scene.admits("/anything", &rest).await;
+    scene.finish().await;
+}
+
+#[tokio::test]
+async fn a_caller_may_name_only_locks_of_the_route() {
+    let routes = [
+        Route::new("named", "/named/", r#"key = "/named/{name}/lock", from_header = true"#),
+        Route::new("bound", "/bound/{shard}/", r#"key = "/bound/{shard}/{part}", from_header = true"#),
+    ];
+    let scene = Scene::open(EtcdVersion::V3_5, &routes).await;
+    let held = scene.store.hold("/named/a/lock", "shard-1").await;
+    let foreign = scene.store.hold("/foreign/lock", "shard-1").await;
+    let named = |lock: &str| Ask::post("/named/x").under(&held).header("Fence-Lock", lock);
+    assert_eq!(scene.send(named("/named/a/lock")).await.status, 200);
+    assert_refused(&scene.send(Ask::post("/named/x").under(&held)).await, "token-missing", None, &held);
+    for lock in [
+        "",
+        "/foreign/lock",
+        "/named//lock",
+        "/named/a/b/lock",
+        "/named/../lock",
+        "/named/a/lock/",
+        "named/a/lock",
+        "/named/a%2flock/lock",
+        "/named/a b/lock",
+        "/named/ü/lock",
+    ] {
+        assert_refused(&scene.send(named(lock)).await, "lock-not-allowed", None, &held);
+    }
+    let foreign = Ask::post("/named/x").under(&foreign).header("Fence-Lock", "/foreign/lock");
+    assert_refused(&scene.send(foreign).await, "lock-not-allowed", None, None);
+    let twice = named("/named/a/lock").header("Fence-Lock", "/named/a/lock");
+    assert_refused(&scene.send(twice).await, "token-malformed", None, &held);
+    let nominated = named("/named/a/lock").header("Connection", "fence-lock");
+    assert_refused(&scene.send(nominated).await, "token-malformed", None, &held);
+    let other = named("/named/b/lock");
+    assert_refused(&scene.send(other).await, "no-owner", "/named/b/lock", &held);
+
+    // What the path says binds what the caller may name.
+    let part = scene.store.hold("/bound/2/p", "shard-1").await;
+    let bound = |path: &str| Ask::post(path).under(&part).header("Fence-Lock", "/bound/2/p");
+    assert_eq!(scene.send(bound("/bound/2/")).await.status, 200);
+    assert_refused(&scene.send(bound("/bound/3/")).await, "lock-not-allowed", None, &part);
+    scene.finish().await;
+}
+
+#[tokio::test]
+async fn owners_are_bytes_and_may_be_presented_percent_encoded() {
+    let scene = Scene::open(EtcdVersion::V3_4, &one_lock()).await;
+    for (stored, presented, not) in [
+        (&b"shard 1"[..], &["shard 1", "shard%201"][..], &["shard+1", "shard1", "shard"][..]),
+        ("schärd".as_bytes(), &["sch%C3%A4rd", "schärd"], &["sch%c3%a4rd", "sch\u{e4}"]),
+        (&[0, 255, b'\n'], &["%00%FF%0A"], &["%00%FF", "%00%ff%0a"]),
+        (b"100%", &["100%"], &["100%25"]),
+        (b"", &[""], &["-"]),
+    ] {
+        let revision = scene.store.put("/one/lock", stored).await.to_string();
+        for owner in presented {
+            let answer = scene.send(Ask::post("/").token(owner, &revision)).await;
+            assert_eq!(answer.status, 200, "{stored:?} as {owner:?}: {}", answer.text());
+        }
+        for owner in not {
+            let answer = scene.send(Ask::post("/").token(owner, &revision)).await;
+            assert_refused(&answer, "not-owner", "/one/lock", None);
+        }
+    }
+    scene.finish().await;
+}
+
+#[tokio::test]
+async fn a_route_may_have_its_own_header_names_and_stale_status_and_exempt_methods() {
+    let route = Route::new("one", "/", r#"key = "/one/lock""#)
+        .with(r#"owner_header = "X-Master""#)
+        .with(r#"revision_header = "X-Term""#)
+        .with("stale_status = 409")
+        .with(r#"exempt_methods = ["GET"]"#);
+    let scene = Scene::open(EtcdVersion::V3_5, &[route]).await;
+    let held = scene.store.hold("/one/lock", "shard-1").await;
+    let mine =
+        |owner: &str, revision: i64| Ask::post("/").header("X-Master", owner).header("x-term", &revision.to_string());
+    assert_eq!(scene.send(mine("shard-1", held.revision)).await.status, 200);
+    assert_eq!(scene.send(Ask::post("/").method("GET")).await.status, 200);
+    assert_refused(&scene.send(Ask::post("/").under(&held)).await, "token-missing", "/one/lock", &held);
+    let stale = scene.send(mine("shard-2", held.revision - 1)).await;
+    assert_eq!((stale.status, stale.header("fence-reason")), (409, Some("stale-tenure")));
+    scene.finish().await;
+}
+
+#[tokio::test]
+async fn the_worker_gets_the_token_as_it_came_and_nothing_else_that_looks_like_fencing() {
+    let scene = Scene::open(EtcdVersion::V3_4, &one_lock()).await;
+    let held = scene.store.hold("/one/lock", "shard-1").await;
+    let answer =
+        Answer::ok("done").header("fence-reason", "stale-tenure").header("fence-floor", "7").header("x-kept", "1");
+    scene.worker.on("/fenced", Behaviour::Answer(answer));
+    let ask = Ask::post("/fenced?q=1").under(&held).header("Fence-Verdict", "admit").header("Fence-Lock", "/other");
+    let ask = ask.header("Connection", "x-private").header("X-Private", "1").header("X-Public", "2");
+    let answer = scene.send(ask).await;
+    assert_eq!((answer.status, answer.text().as_str()), (200, "done"));
+    assert_eq!(answer.header("x-kept"), Some("1"));
+    assert!(!answer.headers.keys().any(|name| name.as_str().starts_with("fence-")), "{answer:?}");
+
+    let seen = scene.worker.seen().pop().unwrap();
+    assert_eq!((seen.path.as_str(), seen.query.as_deref()), ("/fenced", Some("q=1")));
+    assert_eq!(seen.header("fence-owner"), Some("shard-1"));
+    assert_eq!(seen.header("fence-revision"), Some(held.revision.to_string().as_str()));
+    assert_eq!((seen.header("fence-verdict"), seen.header("x-private")), (None, None));
+    assert_eq!(seen.header("x-public"), Some("2"));
+    assert_eq!(seen.header("via"), Some("1.1 fencepost"));
+    assert_eq!(seen.header("x-forwarded-for"), Some("127.0.0.1"));
+    assert_eq!(seen.header("x-forwarded-proto"), Some("http"));
+    assert_eq!(seen.header("x-forwarded-host"), Some("test"));
+    assert_eq!(seen.text(), "write");
+    scene.finish().await;
+}

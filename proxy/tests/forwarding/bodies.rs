@@ -1,0 +1,286 @@
+//! Large, slow, cut and unwanted bodies.
+
+use std::io::{Read, Write};
+use std::time::Duration;
+
+use fencepost::forward::Ending;
+
+use crate::support::{Event, MOMENT, PATIENCE, Peer, Proxy, Worker};
+
+const MIB: usize = 1024 * 1024;
+/// More than what four sockets keep on their own, far less than what is sent.
+const KEPT_MAX: usize = 160 * MIB;
+const LARGE: usize = 256 * MIB;
+
+#[test]
+fn a_body_up_to_64_kib_is_read_whole_before_anything_is_forwarded() {
+    let worker = Worker::by_hand();
+    let proxy = Proxy::before(worker.address());
+    let mut client = proxy.client();
+    client.send(&format!("POST / HTTP/1.1\r\nHost: test\r\nContent-Length: {}\r\n\r\n", 64 * 1024));
+    client.send_bytes(&vec![b'x'; 64 * 1024 - 1]);
+    assert_eq!(client.within(MOMENT), b"");
+    assert!(!worker.has_another(), "not even a connection is opened");
+    client.send("y");
+    let (_, body) = worker.next().next_request().unwrap();
+    assert!(body.len() == 64 * 1024 && body.ends_with(b"xy"));
+}
+
+#[test]
+fn a_larger_body_is_passed_on_as_it_comes() {
+    let worker = Worker::by_hand();
+    let proxy = Proxy::before(worker.address());
+    let mut client = proxy.client();
+    client.send(&format!("POST / HTTP/1.1\r\nHost: test\r\nContent-Length: {}\r\n\r\n", 64 * 1024 + 1));
+    client.send("begin");
+    let mut peer = worker.next();
+    let head = peer.head();
+    assert!(head.contains("content-length: 65537\r\n"), "{head}");
+    assert_eq!(peer.exactly(5), b"begin");
+    client.send_bytes(&vec![b'x'; 64 * 1024 - 4]);
+    peer.skip(64 * 1024 - 4);
+    peer.respond("done");
+    assert_eq!(client.answer().1, b"done");
+    assert_eq!(proxy.wait_for_events(1), [Event::Finished(Ending::Complete)]);
+}
+
+#[test]
+fn a_small_body_that_is_cut_never_reaches_the_worker() {
+    let worker = Worker::by_hand();
+    let proxy = Proxy::before(worker.address());
+    let mut client = proxy.client();
+    client.send("POST / HTTP/1.1\r\nHost: test\r\nContent-Length: 10\r\n\r\nhalf");
+    client.end_writing();
+    client.until_end();
+    assert!(!worker.has_another());
+    assert!(proxy.events().is_empty());
+}
+
+#[test]
+fn a_large_upload_goes_no_faster_than_the_worker_reads() {
+    let worker = Worker::by_hand();
+    let proxy = Proxy::before(worker.address());
+    let mut client = proxy.client();
+    client.send(&format!("POST / HTTP/1.1\r\nHost: test\r\nContent-Length: {LARGE}\r\n\r\n"));
+    let mut peer = worker.next();
+    peer.head();
+    let went_ahead = write_until_blocked(client.stream());
+    assert!(went_ahead < KEPT_MAX, "{went_ahead} bytes are under way");
+    let rest = std::thread::spawn(move || {
+        client.stream().set_write_timeout(Some(PATIENCE)).unwrap();
+        write_zeros(client.stream(), LARGE - went_ahead);
+        client
+    });
+    peer.skip(LARGE);
+    peer.respond("done");
+    assert_eq!(rest.join().unwrap().answer().1, b"done");
+    assert_eq!(proxy.wait_for_events(1), [Event::Finished(Ending::Complete)]);
+}
+
+#[test]
+fn a_large_download_goes_no_faster_than_the_client_reads() {
+    let worker = Worker::by_hand();
+    let proxy = Proxy::before(worker.address());
+    let mut client = proxy.client();
+    client.send("GET / HTTP/1.1\r\nHost: test\r\n\r\n");
+    let mut peer = worker.next();
+    peer.next_request();
+    peer.send(&format!("HTTP/1.1 200 OK\r\nContent-Length: {LARGE}\r\n\r\n"));
+    let went_ahead = write_until_blocked(peer.stream());
+    assert!(went_ahead < KEPT_MAX, "{went_ahead} bytes are under way");
+    assert!(proxy.events().is_empty());
+    let rest = std::thread::spawn(move || {
+        peer.stream().set_write_timeout(Some(PATIENCE)).unwrap();
+        write_zeros(peer.stream(), LARGE - went_ahead);
+        peer
+    });
+    client.head();
+    client.skip(LARGE);
+    rest.join().unwrap();
+    assert_eq!(proxy.wait_for_events(1), [Event::Finished(Ending::Complete)]);
+}
+
+/// Writes zeros until nobody reads any more for a while. Returns how many.
+fn write_until_blocked(mut stream: &std::net::TcpStream) -> usize {
+    stream.set_write_timeout(Some(Duration::from_millis(500))).unwrap();
+    let zeros = vec![0; MIB];
+    let mut written = 0;
+    while let Ok(count) = stream.write(&zeros) {
+        written += count;
+        assert!(written < KEPT_MAX, "nothing holds up the writer");
+    }
+    written
+}
+
+fn write_zeros(mut stream: &std::net::TcpStream, mut length: usize) {
+    let zeros = vec![0; MIB];
+    while length > 0 {
+        let count = stream.write(&zeros[..length.min(MIB)]).unwrap();
+        length -= count;
+    }
+}
+
+#[test]
+fn an_answer_to_an_unfinished_request_is_passed_on_at_once_and_the_rest_of_the_request_too() {
+    let worker = Worker::by_hand();
+    let proxy = Proxy::before(worker.address());
+    let mut client = proxy.client();
+    client.send("POST / HTTP/1.1\r\nHost: test\r\nContent-Length: 100000\r\n\r\nbegin");
+    let mut peer = worker.next();
+    peer.head();
+    peer.respond("early");
+    assert_eq!(client.answer().1, b"early");
+    assert!(proxy.events().is_empty(), "the worker may still be reading");
+    client.send_bytes(&vec![b'x'; 100_000 - 5]);
+    peer.skip(100_000);
+    assert_eq!(proxy.wait_for_events(1), [Event::Finished(Ending::Complete)]);
+    // Both connections go on.
+    client.send("GET /next HTTP/1.1\r\nHost: test\r\n\r\n");
+    assert!(peer.head().starts_with("GET /next "));
+    peer.respond("next");
+    assert_eq!(client.answer().1, b"next");
+}
+
+#[test]
+fn a_worker_that_answers_early_and_closes_is_heard_by_a_client_that_writes_all_before_it_reads() {
+    for how in ["Content-Length: 8\r\n\r\ntoo much", "Connection: close\r\n\r\ntoo much"] {
+        let proxy = Proxy::before(Worker::scripted(move |mut peer: Peer| {
+            peer.head();
+            peer.exactly(10);
+            peer.send(&format!("HTTP/1.1 413 Content Too Large\r\n{how}"));
+        }));
+        let mut client = proxy.client();
+        client.send(&format!("POST / HTTP/1.1\r\nHost: test\r\nContent-Length: {}\r\n\r\n", 8 * MIB));
+        client.send_bytes(&vec![b'x'; 8 * MIB]);
+        let (head, body) = client.answer();
+        assert!(head.starts_with("HTTP/1.1 413 ") && body == b"too much", "{head}");
+        proxy.wait_for_events(1);
+    }
+}
+
+#[test]
+fn a_refused_upload_gets_its_answer_and_the_connection_goes_on() {
+    let proxy = Proxy::before(Worker::echo());
+    let mut client = proxy.client();
+    for _ in 0..3 {
+        client.send(&format!("POST /refuse HTTP/1.1\r\nHost: test\r\nContent-Length: {}\r\n\r\n", 3 * MIB));
+        client.send_bytes(&vec![b'x'; 3 * MIB]);
+        let (head, body) = client.answer();
+        assert!(head.starts_with("HTTP/1.1 412 ") && body == b"own answer", "{head}");
+    }
+    assert!(client.get("/").0.starts_with("HTTP/1.1 200 "));
+}
+
+#[test]
+fn a_refused_upload_is_answered_before_it_has_been_sent() {
+    let proxy = Proxy::before(Worker::echo());
+    let mut client = proxy.client();
+    client.send(&format!("POST /refuse HTTP/1.1\r\nHost: test\r\nContent-Length: {}\r\n\r\nbegin", 3 * MIB));
+    let (head, _) = client.answer();
+    assert!(head.starts_with("HTTP/1.1 412 "), "{head}");
+}
+
+#[test]
+fn curl_sees_the_refusal_of_a_large_upload() {
+    let folder = tempfile::tempdir().unwrap();
+    let upload = folder.path().join("upload");
+    std::fs::write(&upload, vec![b'x'; 3 * MIB]).unwrap();
+    let proxy = Proxy::before(Worker::echo());
+    for version in ["--http1.1", "--http2-prior-knowledge"] {
+        let output = std::process::Command::new("curl")
+            .args(["-sS", version, "-H", "Expect:", "-o", "/dev/null", "-w", "%{http_code}", "-T"])
+            .arg(&upload)
+            .arg(format!("http://{}/refuse", proxy.address()))
+            .output()
+            .unwrap();
+        let errors = String::from_utf8_lossy(&output.stderr);
+        assert!(output.status.success() && output.stdout == b"412", "{version}: {errors}");
+    }
+}
+
+#[test]
+fn an_unwanted_body_without_end_closes_the_connection() {
+    let proxy = Proxy::before(Worker::echo());
+    let mut client = proxy.client();
+    client.send(&format!("POST /refuse HTTP/1.1\r\nHost: test\r\nContent-Length: {}\r\n\r\n", 128 * MIB));
+    assert!(client.answer().0.starts_with("HTTP/1.1 412 "));
+    let zeros = vec![0; MIB];
+    let sent = (0..128).take_while(|_| client.try_send_bytes(&zeros).is_ok()).count();
+    assert!((15..100).contains(&sent), "{sent} MiB were taken");
+}
+
+#[test]
+fn a_cut_upload_never_looks_whole_and_its_answer_is_still_read() {
+    for framing in ["Content-Length: 100000", "Transfer-Encoding: chunked"] {
+        let worker = Worker::by_hand();
+        let proxy = Proxy::before(worker.address());
+        let mut client = proxy.client();
+        client.send(&format!("POST / HTTP/1.1\r\nHost: test\r\n{framing}\r\n\r\n5\r\nbegin\r\n"));
+        let mut peer = worker.next();
+        peer.head();
+        peer.exactly(5);
+        drop(client);
+        let rest = String::from_utf8(peer.until_end()).unwrap();
+        assert!(!rest.contains("0\r\n\r\n"), "{rest:?}");
+        assert!(proxy.events().is_empty(), "the worker may go on with what it has");
+        peer.respond("I used what I had");
+        assert_eq!(proxy.wait_for_events(1), [Event::Finished(Ending::Complete)]);
+    }
+}
+
+#[test]
+fn a_worker_that_drops_a_cut_upload_leaves_it_uncertain() {
+    let worker = Worker::by_hand();
+    let proxy = Proxy::before(worker.address());
+    let mut client = proxy.client();
+    client.send("POST / HTTP/1.1\r\nHost: test\r\nContent-Length: 100000\r\n\r\nbegin");
+    let mut peer = worker.next();
+    peer.head();
+    drop(client);
+    peer.until_end();
+    drop(peer);
+    assert_eq!(proxy.wait_for_events(1), [Event::Finished(Ending::BodyCut)]);
+}
+
+#[test]
+fn an_upload_and_a_download_at_the_same_time_do_not_wait_for_each_other() {
+    // An echo that has no more room than its sockets: whoever does not read while it writes stops both.
+    let proxy = Proxy::before(Worker::scripted(|mut peer: Peer| {
+        peer.head();
+        peer.send(&format!("HTTP/1.1 200 OK\r\nContent-Length: {}\r\n\r\n", 64 * MIB));
+        let mut buffer = vec![0; 64 * 1024];
+        let mut left = 64 * MIB;
+        while left > 0 {
+            let count = peer.stream().read(&mut buffer).unwrap();
+            peer.send_bytes(&buffer[..count]);
+            left -= count;
+        }
+    }));
+    let mut client = proxy.client();
+    client.send(&format!("POST / HTTP/1.1\r\nHost: test\r\nContent-Length: {}\r\n\r\n", 64 * MIB));
+    let writing = client.stream().try_clone().unwrap();
+    let writer = std::thread::spawn(move || write_zeros(&writing, 64 * MIB));
+    client.head();
+    client.skip(64 * MIB);
+    writer.join().unwrap();
+    assert_eq!(proxy.wait_for_events(1), [Event::Finished(Ending::Complete)]);
+}
+
+#[test]
+fn an_upload_goes_on_while_nobody_reads_the_answer() {
+    // The worker answers at length before it has read the request; the client writes all of it before it reads.
+    let proxy = Proxy::before(Worker::scripted(|mut peer: Peer| {
+        peer.head();
+        let writing = peer.stream().try_clone().unwrap();
+        peer.send(&format!("HTTP/1.1 200 OK\r\nContent-Length: {}\r\n\r\n", 64 * MIB));
+        let writer = std::thread::spawn(move || write_zeros(&writing, 64 * MIB));
+        peer.skip(64 * MIB);
+        writer.join().unwrap();
+    }));
+    let mut client = proxy.client();
+    client.send(&format!("POST / HTTP/1.1\r\nHost: test\r\nContent-Length: {}\r\n\r\n", 64 * MIB));
+    write_zeros(client.stream(), 64 * MIB);
+    client.head();
+    client.skip(64 * MIB);
+    assert_eq!(proxy.wait_for_events(1), [Event::Finished(Ending::Complete)]);
+}

@@ -1,0 +1,219 @@
+//! Clients that are slow, idle, many or in the way of a shutdown.
+
+use std::time::{Duration, Instant};
+
+use fencepost::downstream::{Drained, Limits};
+use fencepost::forward::Ending;
+
+use crate::support::{Event, MOMENT, PATIENCE, Peer, Proxy, Settings, Worker, field};
+
+const GET: &str = "GET / HTTP/1.1\r\nHost: test\r\n\r\n";
+
+/// A proxy whose one short limit is set by `change`; all others are long.
+fn limited(change: impl FnOnce(&mut Limits)) -> Proxy {
+    let mut limits = Limits {
+        header_timeout: 3 * PATIENCE,
+        idle_timeout: 3 * PATIENCE,
+        body_timeout: 3 * PATIENCE,
+        ..Limits::default()
+    };
+    change(&mut limits);
+    Proxy::with(Worker::echo(), Settings { limits, ..Settings::default() })
+}
+
+async fn shut_down(proxy: Proxy, grace: Duration) -> Drained {
+    tokio::time::timeout(PATIENCE, proxy.shutdown(grace)).await.expect("the server ends")
+}
+
+fn block_on<F: Future>(future: F) -> F::Output {
+    tokio::runtime::Builder::new_current_thread().enable_all().build().unwrap().block_on(future)
+}
+
+#[test]
+fn a_client_that_says_nothing_at_first_is_closed() {
+    let proxy = limited(|limits| limits.header_timeout = MOMENT);
+    assert_eq!(proxy.client().until_end(), b"");
+}
+
+#[test]
+fn a_head_that_trickles_in_is_closed_in_time() {
+    let proxy = limited(|limits| limits.header_timeout = 3 * MOMENT);
+    for request_before in [false, true] {
+        let mut client = proxy.client();
+        if request_before {
+            client.ask(GET);
+        }
+        let start = Instant::now();
+        client.send("GET / HTTP/1.1\r\n");
+        while client.try_send_bytes(b"X").is_ok() {
+            assert!(start.elapsed() < PATIENCE, "the trickle is never cut");
+            std::thread::sleep(MOMENT / 10);
+        }
+        assert!(start.elapsed() >= 2 * MOMENT, "{:?}", start.elapsed());
+    }
+}
+
+#[test]
+fn an_idle_connection_is_closed_in_time_and_not_before() {
+    let proxy = limited(|limits| limits.idle_timeout = 2 * MOMENT);
+    let mut client = proxy.client();
+    for _ in 0..5 {
+        assert!(client.ask(GET).0.starts_with("HTTP/1.1 200 "));
+        std::thread::sleep(MOMENT); // A pause that is allowed.
+    }
+    assert_eq!(client.until_end(), b"");
+}
+
+#[test]
+fn a_connection_whose_requests_are_answered_by_us_is_idle_between_them() {
+    // A whole request in one poll must not look like the begin of the next head.
+    let proxy = limited(|limits| limits.header_timeout = MOMENT);
+    let mut client = proxy.client();
+    let refused = "GET /refuse HTTP/1.1\r\nHost: test\r\n\r\n";
+    assert!(client.ask(refused).0.starts_with("HTTP/1.1 412 "));
+    assert_eq!(client.within(4 * MOMENT), b"");
+    assert!(client.ask(refused).0.starts_with("HTTP/1.1 412 "));
+}
+
+#[test]
+fn a_client_that_falls_silent_in_its_body_is_closed() {
+    for length in [100, 1_000_000] {
+        let proxy = limited(|limits| limits.body_timeout = MOMENT);
+        let mut client = proxy.client();
+        client.send(&format!("POST / HTTP/1.1\r\nHost: test\r\nContent-Length: {length}\r\n\r\nbegin"));
+        assert_eq!(client.until_end(), b"");
+    }
+}
+
+#[test]
+fn a_client_that_does_not_read_is_closed_and_its_request_ends_without_it() {
+    let limits = Limits { body_timeout: 2 * MOMENT, ..Limits::default() };
+    let length = 256 * 1024 * 1024; // More than sockets keep on their own.
+    let worker = Worker::scripted(move |mut peer: Peer| {
+        peer.next_request();
+        peer.send(&format!("HTTP/1.1 200 OK\r\nContent-Length: {length}\r\n\r\n"));
+        peer.send_bytes(&vec![0; length]);
+    });
+    let proxy = Proxy::with(worker, Settings { limits, ..Settings::default() });
+    let mut client = proxy.client();
+    client.send(GET);
+    assert_eq!(proxy.wait_for_events(1), [Event::Finished(Ending::Complete)]);
+    assert!(client.until_end().len() < length, "it was cut");
+}
+
+#[test]
+fn a_worker_that_takes_its_time_is_not_held_against_the_client() {
+    let limits = Limits { header_timeout: MOMENT, idle_timeout: MOMENT, body_timeout: MOMENT, ..Limits::default() };
+    let worker = Worker::by_hand();
+    let proxy = Proxy::with(worker.address(), Settings { limits, ..Settings::default() });
+    let mut client = proxy.client();
+    client.send(GET);
+    let mut peer = worker.next();
+    peer.next_request();
+    assert_eq!(client.within(4 * MOMENT), b"");
+    peer.respond("at last");
+    assert_eq!(client.answer().1, b"at last");
+}
+
+#[test]
+fn beyond_the_limit_connections_wait_until_another_has_closed() {
+    let proxy = limited(|limits| limits.connections_max = 2);
+    let (mut first, mut second) = (proxy.client(), proxy.client());
+    first.ask(GET);
+    second.ask(GET);
+    let mut third = proxy.client();
+    third.send(GET);
+    assert_eq!(third.within(MOMENT), b"");
+    drop(first);
+    assert!(third.answer().0.starts_with("HTTP/1.1 200 "));
+    second.ask(GET);
+    assert_eq!(proxy.server().connections().count(), 2);
+}
+
+#[test]
+fn connections_are_spread_over_the_threads() {
+    let proxy = Proxy::with(Worker::echo(), Settings { threads: 3, ..Settings::default() });
+    let mut clients: Vec<_> = (0..9).map(|_| proxy.client()).collect();
+    for client in &mut clients {
+        assert!(client.ask(GET).0.starts_with("HTTP/1.1 200 "));
+    }
+    assert_eq!(proxy.server().connections().count(), 9);
+    assert_eq!(proxy.server().connections_by_thread(), [3, 3, 3]);
+}
+
+#[test]
+fn a_server_that_leaves_says_so_with_each_answer_and_goes_on_serving() {
+    let worker = Worker::by_hand();
+    let proxy = Proxy::before(worker.address());
+    let mut busy = proxy.client();
+    busy.send(GET);
+    let mut peer = worker.next();
+    peer.next_request();
+    let mut idle = proxy.client();
+    idle.ask("GET /refuse HTTP/1.1\r\nHost: test\r\n\r\n");
+    proxy.server().leave();
+    assert_eq!(idle.until_end(), b"", "an idle connection is closed");
+    peer.respond("done");
+    let (head, body) = busy.answer();
+    assert_eq!((field(&head, "connection"), body.as_slice()), (Some("close"), &b"done"[..]), "{head}");
+    assert_eq!(busy.until_end(), b"");
+    let (head, _) = proxy.client().ask("GET /refuse HTTP/1.1\r\nHost: test\r\n\r\n");
+    assert_eq!(field(&head, "connection"), Some("close"), "{head}");
+}
+
+#[test]
+fn a_shutdown_lets_requests_finish() {
+    for threads in [1, 2] {
+        let worker = Worker::by_hand();
+        let proxy = Proxy::with(worker.address(), Settings { threads, ..Settings::default() });
+        let address = proxy.address();
+        let mut client = proxy.client();
+        client.send(GET);
+        let mut peer = worker.next();
+        peer.next_request();
+        let finishing = std::thread::spawn(move || {
+            // The listener is gone once the server closes.
+            while std::net::TcpStream::connect(address).is_ok() {
+                std::thread::yield_now();
+            }
+            peer.respond("done");
+            client.answer()
+        });
+        assert_eq!(block_on(shut_down(proxy, PATIENCE)), Drained { cut: 0 });
+        assert_eq!(finishing.join().unwrap().1, b"done");
+    }
+}
+
+#[test]
+fn a_shutdown_waits_for_requests_whose_client_has_left() {
+    let worker = Worker::by_hand();
+    let proxy = Proxy::before(worker.address());
+    let address = proxy.address();
+    let mut client = proxy.client();
+    client.send(GET);
+    let mut peer = worker.next();
+    peer.next_request();
+    drop(client);
+    let finishing = std::thread::spawn(move || {
+        while std::net::TcpStream::connect(address).is_ok() {
+            std::thread::yield_now();
+        }
+        assert_eq!(peer.within(MOMENT), b"");
+        peer.respond("done");
+    });
+    assert_eq!(block_on(shut_down(proxy, PATIENCE)), Drained { cut: 0 });
+    finishing.join().unwrap();
+}
+
+#[test]
+fn a_shutdown_cuts_what_does_not_finish_and_says_how_much() {
+    let worker = Worker::by_hand();
+    let proxy = Proxy::before(worker.address());
+    let mut client = proxy.client();
+    client.send(GET);
+    let mut peer = worker.next();
+    peer.next_request();
+    let _idle = proxy.client();
+    assert_eq!(block_on(shut_down(proxy, MOMENT)), Drained { cut: 1 });
+    assert_eq!(client.until_end(), b"");
+}

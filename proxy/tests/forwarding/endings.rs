@@ -1,0 +1,220 @@
+//! When a request counts as no longer at the worker, whatever its client does.
+
+use std::time::Duration;
+
+use fencepost::forward::{Ending, Timeouts};
+
+use crate::support::{Event, MOMENT, Peer, Proxy, Settings, Worker};
+
+const GET: &str = "GET / HTTP/1.1\r\nHost: test\r\n\r\n";
+
+fn impatient(silence: Duration, late: Duration) -> Settings {
+    Settings { timeouts: Timeouts { silence, total: None, late }, ..Settings::default() }
+}
+
+#[test]
+fn a_client_that_leaves_before_the_answer_ends_nothing_at_the_worker() {
+    let worker = Worker::by_hand();
+    let proxy = Proxy::before(worker.address());
+    let mut client = proxy.client();
+    client.send(GET);
+    let mut peer = worker.next();
+    peer.next_request();
+    drop(client);
+    assert_eq!(peer.within(MOMENT), b"", "the worker's connection stays open");
+    peer.send("HTTP/1.1 200 OK\r\nContent-Length: 10\r\n\r\nhalf ");
+    assert_eq!(peer.within(MOMENT), b"");
+    assert!(proxy.events().is_empty(), "the worker has not ended");
+    peer.send("there");
+    assert_eq!(proxy.wait_for_events(1), [Event::Finished(Ending::Complete)]);
+}
+
+#[test]
+fn a_client_that_leaves_in_the_middle_of_the_answer_ends_nothing_at_the_worker() {
+    let worker = Worker::by_hand();
+    let proxy = Proxy::before(worker.address());
+    let mut client = proxy.client();
+    client.send(GET);
+    let mut peer = worker.next();
+    peer.next_request();
+    peer.send("HTTP/1.1 200 OK\r\nTransfer-Encoding: chunked\r\n\r\n5\r\nbegin\r\n");
+    client.head();
+    client.line();
+    client.reset();
+    for _ in 0..100 {
+        peer.send(&format!("2710\r\n{}\r\n", "x".repeat(10_000)));
+    }
+    assert_eq!(peer.within(MOMENT), b"", "all of it is read, and nothing closed");
+    assert!(proxy.events().is_empty());
+    peer.send("0\r\n\r\n");
+    assert_eq!(proxy.wait_for_events(1), [Event::Finished(Ending::Complete)]);
+    // The connection is as good as any other.
+    let mut client = proxy.client();
+    client.send(GET);
+    peer.next_request();
+    peer.respond("next");
+    assert_eq!(client.answer().1, b"next");
+}
+
+#[test]
+fn a_small_request_is_over_when_the_worker_has_answered_not_when_the_client_has_read() {
+    let worker = Worker::by_hand();
+    let proxy = Proxy::before(worker.address());
+    let mut client = proxy.client();
+    client.send(GET);
+    let mut peer = worker.next();
+    peer.next_request();
+    peer.respond("never read");
+    assert_eq!(proxy.wait_for_events(1), [Event::Finished(Ending::Complete)]);
+}
+
+#[test]
+fn a_worker_that_breaks_off_before_its_answer_gives_502_and_leaves_the_request_uncertain() {
+    for reset in [false, true] {
+        let proxy = Proxy::before(Worker::scripted(move |mut peer: Peer| {
+            peer.next_request();
+            if reset {
+                peer.reset()
+            }
+        }));
+        assert!(proxy.client().ask(GET).0.starts_with("HTTP/1.1 502 "));
+        assert_eq!(proxy.wait_for_events(1), [Event::Finished(Ending::Reset)]);
+    }
+}
+
+#[test]
+fn a_worker_that_breaks_off_in_the_middle_of_its_answer_is_cut_off_for_the_client_too() {
+    for head in ["Content-Length: 100", "Transfer-Encoding: chunked"] {
+        let proxy = Proxy::before(Worker::scripted(move |mut peer: Peer| {
+            peer.next_request();
+            peer.send(&format!("HTTP/1.1 200 OK\r\n{head}\r\n\r\n5\r\nbegin\r\n"));
+        }));
+        let mut client = proxy.client();
+        client.send(GET);
+        client.head();
+        let body = String::from_utf8(client.until_end()).unwrap();
+        assert!(!body.contains("0\r\n\r\n"), "{body:?}");
+        assert_eq!(proxy.wait_for_events(1), [Event::Finished(Ending::Reset)]);
+    }
+}
+
+#[test]
+fn a_silent_worker_gives_504_and_a_late_answer_ends_the_request_after_all() {
+    let worker = Worker::by_hand();
+    let proxy = Proxy::with(worker.address(), impatient(MOMENT, Duration::from_secs(20)));
+    let mut client = proxy.client();
+    assert!(client.ask(GET).0.starts_with("HTTP/1.1 504 "));
+    assert_eq!(proxy.wait_for_events(1), [Event::Overdue]);
+    let mut peer = worker.next();
+    peer.next_request();
+    assert_eq!(peer.within(MOMENT), b"", "its connection is still open");
+    peer.respond("late");
+    assert_eq!(proxy.wait_for_events(2)[1..], [Event::Finished(Ending::Complete)]);
+}
+
+#[test]
+fn a_worker_that_never_answers_is_not_waited_for_for_ever() {
+    let worker = Worker::by_hand();
+    let proxy = Proxy::with(worker.address(), impatient(MOMENT, MOMENT));
+    assert!(proxy.client().ask(GET).0.starts_with("HTTP/1.1 504 "));
+    assert_eq!(proxy.wait_for_events(2), [Event::Overdue, Event::Finished(Ending::TimedOut)]);
+    let mut peer = worker.next();
+    peer.next_request();
+    assert_eq!(peer.until_end(), b"");
+}
+
+#[test]
+fn a_worker_that_falls_silent_in_the_middle_of_its_answer_is_cut_off() {
+    let worker = Worker::by_hand();
+    let proxy = Proxy::with(worker.address(), impatient(MOMENT, Duration::from_secs(20)));
+    let mut client = proxy.client();
+    client.send(GET);
+    let mut peer = worker.next();
+    peer.next_request();
+    peer.send("HTTP/1.1 200 OK\r\nContent-Length: 10\r\n\r\nhalf ");
+    client.head();
+    assert_eq!(client.until_end(), b"half ");
+    assert_eq!(proxy.wait_for_events(1), [Event::Overdue]);
+    peer.send("there");
+    assert_eq!(proxy.wait_for_events(2)[1..], [Event::Finished(Ending::Complete)]);
+}
+
+#[test]
+fn a_client_that_reads_slowly_is_not_taken_for_a_silent_worker() {
+    let worker = Worker::by_hand();
+    let proxy = Proxy::with(worker.address(), impatient(2 * MOMENT, MOMENT));
+    let mut client = proxy.client();
+    client.send(GET);
+    let mut peer = worker.next();
+    peer.next_request();
+    let writer = std::thread::spawn(move || {
+        let length = 128 * 1024 * 1024;
+        peer.send(&format!("HTTP/1.1 200 OK\r\nContent-Length: {length}\r\n\r\n"));
+        peer.send_bytes(&vec![0; length]);
+    });
+    client.head();
+    // Nothing can be waited for here: the point is that nothing happens.
+    std::thread::sleep(6 * MOMENT);
+    client.skip(128 * 1024 * 1024);
+    writer.join().unwrap();
+    assert_eq!(proxy.wait_for_events(1), [Event::Finished(Ending::Complete)]);
+}
+
+#[test]
+fn a_client_that_sends_slowly_is_not_taken_for_a_silent_worker() {
+    let worker = Worker::by_hand();
+    let proxy = Proxy::with(worker.address(), impatient(2 * MOMENT, MOMENT));
+    let mut client = proxy.client();
+    client.send("POST / HTTP/1.1\r\nHost: test\r\nTransfer-Encoding: chunked\r\n\r\n5\r\nbegin\r\n");
+    let mut peer = worker.next();
+    peer.head();
+    peer.line();
+    std::thread::sleep(6 * MOMENT); // As above.
+    assert!(proxy.events().is_empty());
+    client.send("0\r\n\r\n");
+    peer.line();
+    peer.line();
+    peer.line();
+    peer.respond("done");
+    assert_eq!(client.answer().1, b"done");
+}
+
+#[test]
+fn a_worker_that_takes_too_long_altogether_is_cut_off_however_busy() {
+    let total = Some(3 * MOMENT);
+    let timeouts = Timeouts { silence: Duration::from_secs(20), total, late: MOMENT };
+    let proxy = Proxy::with(
+        Worker::scripted(|mut peer: Peer| {
+            peer.next_request();
+            peer.send("HTTP/1.1 200 OK\r\nTransfer-Encoding: chunked\r\n\r\n");
+            while peer.try_send_bytes(b"1\r\nx\r\n").is_ok() {
+                std::thread::sleep(MOMENT / 10); // A trickle.
+            }
+        }),
+        Settings { timeouts, ..Settings::default() },
+    );
+    let mut client = proxy.client();
+    client.send(GET);
+    client.head();
+    client.until_end();
+    assert_eq!(proxy.wait_for_events(2), [Event::Overdue, Event::Finished(Ending::TimedOut)]);
+}
+
+#[test]
+fn an_answer_without_end_is_not_read_for_ever_once_its_client_has_left() {
+    let proxy = Proxy::with(
+        Worker::scripted(|mut peer: Peer| {
+            peer.next_request();
+            peer.send("HTTP/1.1 200 OK\r\nTransfer-Encoding: chunked\r\n\r\n");
+            while peer.try_send_bytes(b"1\r\nx\r\n").is_ok() {
+                std::thread::sleep(MOMENT / 10); // A trickle.
+            }
+        }),
+        impatient(Duration::from_secs(20), 2 * MOMENT),
+    );
+    let mut client = proxy.client();
+    client.send(GET);
+    client.head();
+    drop(client);
+    assert_eq!(proxy.wait_for_events(2), [Event::Overdue, Event::Finished(Ending::TimedOut)]);
+}

@@ -1,0 +1,302 @@
+//! HTTP/2 on either side and on both.
+
+use bytes::Bytes;
+use fencepost::downstream::{Limits, Protocol};
+use fencepost::forward::Ending;
+use h2::Reason;
+use http::{HeaderMap, HeaderName, HeaderValue, Request, Response};
+
+use crate::support::{Event, Http2Client, Http2Worker, MOMENT, Proxy, Settings, Worker, field, read};
+
+fn to_http2() -> Settings {
+    Settings { upstream_protocol: Protocol::Http2, ..Settings::default() }
+}
+
+fn get(path: &str) -> Request<()> {
+    Request::get(format!("http://shard.example{path}")).body(()).unwrap()
+}
+
+fn post(path: &str) -> Request<()> {
+    Request::post(format!("http://shard.example{path}")).header("te", "trailers").body(()).unwrap()
+}
+
+fn trailers(fields: &[(&'static str, &'static str)]) -> HeaderMap {
+    fields.iter().map(|(name, value)| (HeaderName::from_static(name), HeaderValue::from_static(value))).collect()
+}
+
+/// Waits for permits off the runtime's thread, which may have to serve the worker meanwhile.
+async fn events(proxy: &Proxy, count: usize) -> Vec<Event> {
+    tokio::task::block_in_place(|| proxy.wait_for_events(count))
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_request_of_http_2_reaches_a_worker_of_http_1() {
+    let proxy = Proxy::before(Worker::echo());
+    let mut client = Http2Client::connect(proxy.address()).await;
+    let mut request = get("/path?query");
+    for crumb in ["a=1", "b=2"] {
+        request.headers_mut().append("cookie", HeaderValue::from_static(crumb));
+    }
+    let response = client.send(request).await.await.unwrap();
+    assert_eq!(response.status(), 200);
+    assert_eq!(response.headers()["via"], "1.1 fencepost");
+    let (body, _) = read(response.into_body()).await.unwrap();
+    let seen = String::from_utf8(body).unwrap();
+    assert!(seen.starts_with("GET /path?query HTTP/1.1\r\n"), "{seen}");
+    for (name, value) in [
+        ("host", "shard.example"),
+        ("x-forwarded-host", "shard.example"),
+        ("x-forwarded-for", "127.0.0.1"),
+        ("cookie", "a=1; b=2"),
+        ("via", "2 fencepost"),
+    ] {
+        assert_eq!(field(&seen, name), Some(value), "{name} in {seen}");
+    }
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_body_of_http_2_reaches_a_worker_of_http_1_with_its_trailers() {
+    let worker = Worker::by_hand();
+    let proxy = Proxy::before(worker.address());
+    let mut client = Http2Client::connect(proxy.address()).await;
+    let mut request = post("/");
+    request.headers_mut().insert("trailer", HeaderValue::from_static("x-sum"));
+    let (response, mut body) = client.begin(request).await;
+    body.send_data(Bytes::from_static(b"abc"), false).unwrap();
+    body.send_trailers(trailers(&[("x-sum", "3"), ("fence-owner", "forged")])).unwrap();
+    let mut peer = worker.next();
+    let head = peer.head();
+    assert_eq!(field(&head, "transfer-encoding"), Some("chunked"), "{head}");
+    assert_eq!(peer.chunks(), (b"abc".to_vec(), "x-sum: 3\n".to_owned()));
+    peer.send("HTTP/1.1 200 OK\r\nTransfer-Encoding: chunked\r\nTrailer: x\r\n\r\n2\r\nok\r\n0\r\nX: y\r\n\r\n");
+    let (body, end) = read(response.await.unwrap().into_body()).await.unwrap();
+    assert_eq!(body, b"ok");
+    assert_eq!(end.unwrap()["x"], "y");
+    assert_eq!(events(&proxy, 1).await, [Event::Finished(Ending::Complete)]);
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_request_of_http_1_reaches_a_worker_of_http_2() {
+    let mut worker = Http2Worker::start().await;
+    let proxy = Proxy::with(worker.address, to_http2());
+    let mut client = proxy.client();
+    client
+        .send("POST /path HTTP/1.1\r\nHost: shard.example\r\nContent-Length: 5\r\nConnection: x\r\nX: 1\r\n\r\nhello");
+    let (request, mut answer) = worker.next().await;
+    assert_eq!(request.uri(), "http://shard.example/path");
+    assert!(!request.headers().contains_key("x") && !request.headers().contains_key("host"));
+    assert_eq!(read(request.into_body()).await.unwrap().0, b"hello");
+    let mut body = answer.send_response(Response::new(()), false).unwrap();
+    body.send_data(Bytes::from_static(b"done"), true).unwrap();
+    let (head, body) = tokio::task::block_in_place(|| client.answer());
+    assert!(head.starts_with("HTTP/1.1 200 ") && body == b"done", "{head}");
+    assert_eq!(field(&head, "via"), Some("2 fencepost"));
+    assert_eq!(events(&proxy, 1).await, [Event::Finished(Ending::Complete)]);
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_call_with_streams_both_ways_and_trailers_passes() {
+    let mut worker = Http2Worker::start().await;
+    let proxy = Proxy::with(worker.address, to_http2());
+    let mut client = Http2Client::connect(proxy.address()).await;
+    let mut call = post("/package.Service/Talk");
+    call.headers_mut().insert("content-type", HeaderValue::from_static("application/grpc"));
+    let (response, mut asking) = client.begin(call).await;
+    asking.send_data(Bytes::from_static(b"one"), false).unwrap();
+    let (request, mut answer) = worker.next().await;
+    assert_eq!(request.headers()["te"], "trailers");
+    let mut heard = request.into_body();
+    assert_eq!(heard.data().await.unwrap().unwrap(), "one");
+    let mut telling = answer.send_response(Response::new(()), false).unwrap();
+    let mut told = response.await.unwrap().into_body();
+    for word in ["two", "three"] {
+        telling.send_data(Bytes::from_static(word.as_bytes()), false).unwrap();
+        assert_eq!(told.data().await.unwrap().unwrap(), word);
+        asking.send_data(Bytes::from_static(word.as_bytes()), false).unwrap();
+        assert_eq!(heard.data().await.unwrap().unwrap(), word);
+    }
+    asking.send_data(Bytes::new(), true).unwrap();
+    assert_eq!(read(heard).await.unwrap().0, b"");
+    assert!(proxy.events().is_empty());
+    telling.send_trailers(trailers(&[("grpc-status", "0"), ("grpc-message", "fine"), ("fence-x", "forged")])).unwrap();
+    assert!(told.data().await.is_none());
+    let end = told.trailers().await.unwrap().unwrap();
+    assert_eq!(
+        (&end["grpc-status"], &end["grpc-message"], end.get("fence-x")),
+        (&"0".parse().unwrap(), &"fine".parse().unwrap(), None)
+    );
+    assert_eq!(events(&proxy, 1).await, [Event::Finished(Ending::Complete)]);
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn an_answer_of_trailers_only_passes() {
+    let mut worker = Http2Worker::start().await;
+    let proxy = Proxy::with(worker.address, to_http2());
+    let mut client = Http2Client::connect(proxy.address()).await;
+    let (response, mut asking) = client.begin(post("/package.Service/Refuse")).await;
+    asking.send_data(Bytes::from_static(b"please"), true).unwrap();
+    let (_request, mut answer) = worker.next().await;
+    let refusal = Response::builder().header("grpc-status", "7").body(()).unwrap();
+    answer.send_response(refusal, true).unwrap();
+    let response = response.await.unwrap();
+    assert_eq!(response.headers()["grpc-status"], "7");
+    assert!(response.body().is_end_stream());
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_stream_that_its_client_resets_never_looks_whole_to_the_worker() {
+    for reason in [Reason::CANCEL, Reason::NO_ERROR] {
+        let mut worker = Http2Worker::start().await;
+        let proxy = Proxy::with(worker.address, to_http2());
+        let mut client = Http2Client::connect(proxy.address()).await;
+        let (_response, mut asking) = client.begin(post("/")).await;
+        asking.send_data(Bytes::from_static(b"half"), false).unwrap();
+        let (request, _answer) = worker.next().await;
+        let mut heard = request.into_body();
+        assert_eq!(heard.data().await.unwrap().unwrap(), "half");
+        asking.send_reset(reason);
+        let end = heard.data().await;
+        assert!(matches!(end, Some(Err(_))), "{reason:?}: {end:?}");
+        assert_eq!(events(&proxy, 1).await, [Event::Finished(Ending::BodyCut)]);
+    }
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_stream_that_its_client_resets_never_looks_whole_to_a_worker_of_http_1() {
+    for reason in [Reason::CANCEL, Reason::NO_ERROR] {
+        let worker = Worker::by_hand();
+        let proxy = Proxy::before(worker.address());
+        let mut client = Http2Client::connect(proxy.address()).await;
+        let (_response, mut asking) = client.begin(post("/")).await;
+        asking.send_data(Bytes::from_static(b"half"), false).unwrap();
+        let mut peer = worker.next();
+        peer.head();
+        assert_eq!((peer.line(), peer.line()), ("4".to_owned(), "half".to_owned()));
+        asking.send_reset(reason);
+        assert_eq!(peer.until_end(), b"", "no last chunk: {reason:?}");
+        peer.respond("I used what I had");
+        assert_eq!(events(&proxy, 1).await, [Event::Finished(Ending::Complete)]);
+    }
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn an_answer_that_a_worker_resets_never_looks_whole_to_the_client() {
+    for reason in [Reason::INTERNAL_ERROR, Reason::NO_ERROR] {
+        let mut worker = Http2Worker::start().await;
+        let proxy = Proxy::with(worker.address, to_http2());
+        let mut client = Http2Client::connect(proxy.address()).await;
+        let response = client.send(get("/")).await;
+        let (_request, mut answer) = worker.next().await;
+        let mut telling = answer.send_response(Response::new(()), false).unwrap();
+        telling.send_data(Bytes::from_static(b"half"), false).unwrap();
+        let mut told = response.await.unwrap().into_body();
+        assert_eq!(told.data().await.unwrap().unwrap(), "half");
+        telling.send_reset(reason);
+        let end = told.data().await;
+        assert!(matches!(end, Some(Err(_))), "{reason:?}: {end:?}");
+        assert_eq!(events(&proxy, 1).await, [Event::Finished(Ending::Reset)]);
+    }
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_request_that_the_worker_has_refused_unseen_is_sent_again() {
+    let mut worker = Http2Worker::start().await;
+    let proxy = Proxy::with(worker.address, to_http2());
+    let mut client = Http2Client::connect(proxy.address()).await;
+    let response = client.send(get("/")).await;
+    let (_request, mut answer) = worker.next().await;
+    answer.send_reset(Reason::REFUSED_STREAM);
+    let (_request, mut answer) = worker.next().await;
+    answer.send_response(Response::new(()), true).unwrap();
+    assert_eq!(response.await.unwrap().status(), 200);
+    assert_eq!(events(&proxy, 1).await, [Event::Finished(Ending::Complete)], "the first permit came back unused");
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_request_that_the_worker_has_begun_is_not_sent_again() {
+    let mut worker = Http2Worker::start().await;
+    let proxy = Proxy::with(worker.address, to_http2());
+    let mut client = Http2Client::connect(proxy.address()).await;
+    let response = client.send(get("/")).await;
+    let (_request, mut answer) = worker.next().await;
+    answer.send_reset(Reason::INTERNAL_ERROR);
+    assert_eq!(response.await.unwrap().status(), 502);
+    assert_eq!(events(&proxy, 1).await, [Event::Finished(Ending::Reset)]);
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_client_that_leaves_its_stream_ends_nothing_at_the_worker() {
+    let mut worker = Http2Worker::start().await;
+    let proxy = Proxy::with(worker.address, to_http2());
+    let mut client = Http2Client::connect(proxy.address()).await;
+    let response = client.send(get("/")).await;
+    let (_request, mut answer) = worker.next().await;
+    drop(response);
+    tokio::time::sleep(MOMENT).await; // What ought not to happen has no event.
+    assert!(proxy.events().is_empty());
+    let mut telling = answer.send_response(Response::new(()), false).unwrap();
+    telling.send_data(Bytes::from_static(b"done"), true).unwrap();
+    assert_eq!(events(&proxy, 1).await, [Event::Finished(Ending::Complete)]);
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn many_requests_share_one_connection_to_a_worker_of_http_2() {
+    let mut worker = Http2Worker::start().await;
+    let proxy = Proxy::with(worker.address, to_http2());
+    let mut client = Http2Client::connect(proxy.address()).await;
+    let mut responses = Vec::new();
+    for number in 0..50 {
+        responses.push(client.send(get(&format!("/{number}"))).await);
+    }
+    let mut answers = Vec::new();
+    for _ in 0..50 {
+        answers.push(worker.next().await);
+    }
+    for (request, mut answer) in answers {
+        let path = request.uri().path().to_owned();
+        answer.send_response(Response::builder().header("path", path).body(()).unwrap(), true).unwrap();
+    }
+    for (number, response) in responses.into_iter().enumerate() {
+        assert_eq!(response.await.unwrap().headers()["path"], format!("/{number}"));
+    }
+    assert_eq!(events(&proxy, 50).await, [Event::Finished(Ending::Complete); 50]);
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_stream_whose_client_falls_silent_is_reset_and_others_go_on() {
+    let limits = Limits { body_timeout: 2 * MOMENT, ..Limits::default() };
+    let proxy = Proxy::with(Worker::echo(), Settings { limits, ..Settings::default() });
+    let mut client = Http2Client::connect(proxy.address()).await;
+    let (silent, mut asking) = client.begin(post("/")).await;
+    asking.send_data(Bytes::from_static(b"half"), false).unwrap();
+    for _ in 0..5 {
+        assert_eq!(client.send(get("/")).await.await.unwrap().status(), 200);
+        tokio::time::sleep(MOMENT / 2).await; // Others keep the connection busy meanwhile.
+    }
+    let ended = tokio::time::timeout(crate::support::PATIENCE, silent).await.expect("it is not left waiting");
+    assert!(ended.is_err() || ended.is_ok_and(|response| response.status() == 502));
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_large_body_passes_through_http_2_whole() {
+    let mut worker = Http2Worker::start().await;
+    let proxy = Proxy::with(worker.address, to_http2());
+    let size = 32 * 1024 * 1024;
+    let folder = tempfile::tempdir().unwrap();
+    let upload = folder.path().join("upload");
+    std::fs::write(&upload, vec![b'x'; size]).unwrap();
+    let curl = tokio::process::Command::new("curl")
+        .args(["-sS", "--http2-prior-knowledge", "-T"])
+        .arg(&upload)
+        .arg(format!("http://{}/", proxy.address()))
+        .output();
+    let answering = async {
+        let (request, mut answer) = worker.next().await;
+        let (body, _) = read(request.into_body()).await.unwrap();
+        let mut telling = answer.send_response(Response::new(()), false).unwrap();
+        telling.send_data(Bytes::from(body.len().to_string()), true).unwrap();
+    };
+    let (output, ()) = tokio::join!(curl, answering);
+    let output = output.unwrap();
+    assert_eq!(String::from_utf8_lossy(&output.stdout), size.to_string(), "{:?}", output.stderr);
+}

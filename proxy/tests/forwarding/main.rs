@@ -1,0 +1,10 @@
+//! The data plane between real sockets: clients that write and read exactly what they are told, workers likewise.
+
+mod bodies;
+mod clients;
+mod endings;
+mod http2;
+mod messages;
+mod pools;
+mod support;
+mod tunnels;

@@ -1,0 +1,190 @@
+//! Connections to the worker: kept, checked, shared and limited.
+
+use std::sync::Arc;
+use std::sync::atomic::{AtomicUsize, Ordering};
+use std::time::Duration;
+
+use fencepost::forward::{Ending, UpstreamAddress};
+
+use crate::support::{Event, MOMENT, Peer, Proxy, Settings, Worker};
+
+const GET: &str = "GET / HTTP/1.1\r\nHost: test\r\n\r\n";
+
+#[test]
+fn requests_one_after_the_other_use_one_connection() {
+    let worker = Worker::by_hand();
+    let proxy = Proxy::before(worker.address());
+    let mut client = proxy.client();
+    client.send(GET);
+    let mut peer = worker.next();
+    for number in 0..100 {
+        let (head, _) = peer.next_request().unwrap();
+        peer.respond("hello");
+        assert_eq!(client.answer().1, b"hello", "{head}");
+        match number % 2 {
+            0 => client.send(GET),
+            _ => client.send("POST / HTTP/1.1\r\nHost: t\r\nTransfer-Encoding: chunked\r\n\r\n3\r\nabc\r\n0\r\n\r\n"),
+        }
+    }
+    assert!(!worker.has_another());
+}
+
+#[test]
+fn a_connection_that_the_worker_has_closed_is_not_used() {
+    let opened = Arc::new(AtomicUsize::new(0));
+    let count = opened.clone();
+    // Each connection answers a few requests and closes right after the last, without saying so.
+    let proxy = Proxy::before(Worker::scripted(move |mut peer: Peer| {
+        let number = count.fetch_add(1, Ordering::Relaxed);
+        for _ in 0..=(number % 3) {
+            if peer.next_request().is_none() {
+                return;
+            }
+            peer.respond("hello");
+        }
+    }));
+    let clients: Vec<_> = (0..4)
+        .map(|_| {
+            let mut client = proxy.client();
+            std::thread::spawn(move || {
+                for _ in 0..1000 {
+                    let (head, _) = client.ask(GET);
+                    assert!(head.starts_with("HTTP/1.1 200 "), "{head}");
+                }
+            })
+        })
+        .collect();
+    for client in clients {
+        client.join().unwrap();
+    }
+    assert!(opened.load(Ordering::Relaxed) > 1000, "the worker did close");
+    assert!(proxy.wait_for_events(4000).iter().all(|event| *event == Event::Finished(Ending::Complete)));
+}
+
+#[test]
+fn a_connection_on_which_the_worker_said_more_than_it_was_asked_is_not_used() {
+    let worker = Worker::by_hand();
+    let proxy = Proxy::before(worker.address());
+    let mut client = proxy.client();
+    client.send(GET);
+    let mut peer = worker.next();
+    peer.next_request();
+    peer.respond("hello");
+    client.answer();
+    peer.send("HTTP/1.1 200 OK\r\nContent-Length: 6\r\n\r\nforged");
+    client.send(GET);
+    let mut next = worker.next();
+    next.next_request();
+    next.respond("honest");
+    assert_eq!(client.answer().1, b"honest");
+}
+
+#[test]
+fn an_idle_connection_is_closed_in_time() {
+    let worker = Worker::by_hand();
+    let proxy = Proxy::with(worker.address(), Settings { idle_timeout: MOMENT, ..Settings::default() });
+    let mut client = proxy.client();
+    client.send(GET);
+    let mut peer = worker.next();
+    peer.next_request();
+    peer.respond("hello");
+    client.answer();
+    assert_eq!(peer.until_end(), b"", "closed without another word");
+}
+
+#[test]
+fn requests_wait_for_a_connection_in_the_order_in_which_they_came() {
+    let worker = Worker::by_hand();
+    let proxy = Proxy::with(worker.address(), Settings { connections_max: 1, ..Settings::default() });
+    let mut first = proxy.client();
+    first.send(GET);
+    let mut peer = worker.next();
+    peer.next_request();
+    let mut waiting = Vec::new();
+    for number in 0..5 {
+        let mut client = proxy.client();
+        client.send(&format!("GET /{number} HTTP/1.1\r\nHost: test\r\n\r\n"));
+        assert_eq!(client.within(MOMENT), b"");
+        waiting.push(client);
+    }
+    waiting.remove(2); // This one does not wait any longer.
+    peer.respond("first");
+    for number in [0, 1, 3, 4] {
+        let (head, _) = peer.next_request().unwrap();
+        assert!(head.starts_with(&format!("GET /{number} ")), "{head}");
+        peer.respond("next");
+        assert_eq!(waiting.remove(0).answer().1, b"next");
+    }
+    assert!(!worker.has_another());
+}
+
+#[test]
+fn a_request_that_waits_gets_the_place_of_a_connection_that_breaks() {
+    let worker = Worker::by_hand();
+    let proxy = Proxy::with(worker.address(), Settings { connections_max: 1, ..Settings::default() });
+    let mut first = proxy.client();
+    first.send(GET);
+    let mut peer = worker.next();
+    peer.next_request();
+    let mut second = proxy.client();
+    second.send(GET);
+    assert_eq!(second.within(MOMENT), b"");
+    peer.reset();
+    assert!(first.answer().0.starts_with("HTTP/1.1 502 "));
+    let mut peer = worker.next();
+    peer.next_request();
+    peer.respond("second");
+    assert_eq!(second.answer().1, b"second");
+}
+
+#[test]
+fn too_many_waiting_requests_and_those_that_wait_too_long_are_answered() {
+    let worker = Worker::by_hand();
+    let settings = Settings { connections_max: 1, waiting_max: 1, ready_timeout: 3 * MOMENT, ..Settings::default() };
+    let proxy = Proxy::with(worker.address(), settings);
+    let mut first = proxy.client();
+    first.send(GET);
+    let mut peer = worker.next();
+    peer.next_request();
+    let mut second = proxy.client();
+    second.send(GET);
+    assert_eq!(second.within(MOMENT), b"");
+    assert!(proxy.client().ask(GET).0.starts_with("HTTP/1.1 503 "), "the queue is full");
+    assert!(second.answer().0.starts_with("HTTP/1.1 503 "), "it has waited for too long");
+    peer.respond("first");
+    assert_eq!(first.answer().1, b"first");
+}
+
+#[test]
+fn a_worker_that_is_not_there_is_reported() {
+    let nowhere = UpstreamAddress::Unix("/nonexistent/worker.sock".into());
+    let proxy = Proxy::before_address(nowhere, Settings::default());
+    assert!(proxy.client().ask(GET).0.starts_with("HTTP/1.1 503 "));
+    assert!(proxy.events().is_empty());
+}
+
+#[test]
+fn unix_sockets_work_on_both_sides() {
+    use std::io::{Read, Write};
+    use std::os::unix::net::{UnixListener, UnixStream};
+    let folder = tempfile::tempdir().unwrap();
+    let (front, back) = (folder.path().join("front.sock"), folder.path().join("back.sock"));
+    let worker = UnixListener::bind(&back).unwrap();
+    std::thread::spawn(move || {
+        let (mut stream, _) = worker.accept().unwrap();
+        let mut buffer = [0; 4096];
+        let count = stream.read(&mut buffer).unwrap();
+        let head = String::from_utf8_lossy(&buffer[..count]).into_owned();
+        write!(stream, "HTTP/1.1 200 OK\r\nContent-Length: {}\r\n\r\n{head}", head.len()).unwrap();
+    });
+    let settings = Settings { listen_unix: Some(front.clone()), ..Settings::default() };
+    let proxy = Proxy::before_address(UpstreamAddress::Unix(back), settings);
+    let mut client = UnixStream::connect(&front).unwrap();
+    client.set_read_timeout(Some(Duration::from_secs(20))).unwrap();
+    client.write_all(b"GET /unix HTTP/1.1\r\nHost: test\r\nConnection: close\r\n\r\n").unwrap();
+    let mut answer = String::new();
+    client.read_to_string(&mut answer).unwrap();
+    assert!(answer.starts_with("HTTP/1.1 200 OK\r\n") && answer.contains("GET /unix HTTP/1.1\r\n"), "{answer}");
+    assert!(!answer.contains("x-forwarded-for"), "{answer}");
+    assert_eq!(proxy.wait_for_events(1), [Event::Finished(Ending::Complete)]);
+}

@@ -1,0 +1,18 @@
+//! A proxy that forwards everything, between raw clients and raw workers. Whoever drives it says what happens when.
+
+mod client;
+mod http2;
+mod proxy;
+mod worker;
+
+pub(crate) use client::{Client, field};
+pub(crate) use http2::{Http2Client, Http2Worker, read};
+pub(crate) use proxy::{Event, Proxy, Settings};
+pub(crate) use worker::{Peer, Worker};
+
+use std::time::Duration;
+
+/// Longer than anything takes that works.
+pub(crate) const PATIENCE: Duration = Duration::from_secs(20);
+/// Long enough for what ought not to happen to be seen if it does.
+pub(crate) const MOMENT: Duration = Duration::from_millis(150);

@@ -1,0 +1,208 @@
+//! The data plane with a service that forwards everything.
+
+use std::convert::Infallible;
+use std::net::SocketAddr;
+use std::num::NonZeroUsize;
+use std::path::PathBuf;
+use std::rc::Rc;
+use std::sync::{Arc, Condvar, Mutex};
+use std::time::Duration;
+
+use bytes::Bytes;
+use fencepost::downstream::{
+    ClientBody, Drained, Limits, ListenAddress, Listener, Protocol, Server, ThreadContext, serve,
+};
+use fencepost::forward::{
+    Admitted, Ending, Permit, Pool, ResponseBody, SendError, Timeouts, Upstream, UpstreamAddress, outgoing_request,
+    prepare_body,
+};
+use http::{HeaderName, Request, Response, StatusCode};
+use tokio::time::Instant;
+
+use super::{Client, PATIENCE};
+
+/// What a permit was told.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Event {
+    Overdue,
+    Finished(Ending),
+}
+
+/// What a test wants to be otherwise.
+#[derive(Clone)]
+pub(crate) struct Settings {
+    pub(crate) limits: Limits,
+    pub(crate) timeouts: Timeouts,
+    pub(crate) threads: usize,
+    pub(crate) connections_max: usize,
+    pub(crate) waiting_max: usize,
+    pub(crate) ready_timeout: Duration,
+    pub(crate) idle_timeout: Duration,
+    pub(crate) upstream_protocol: Protocol,
+    pub(crate) listen_unix: Option<PathBuf>,
+}
+
+impl Default for Settings {
+    fn default() -> Settings {
+        Settings {
+            limits: Limits::default(),
+            timeouts: Timeouts::default(),
+            threads: 1,
+            connections_max: 64,
+            waiting_max: 64,
+            ready_timeout: Duration::from_secs(10),
+            idle_timeout: Duration::from_secs(1),
+            upstream_protocol: Protocol::Http1,
+            listen_unix: None,
+        }
+    }
+}
+
+/// A proxy that forwards everything but `/refuse`, which it answers with 412 at once.
+pub(crate) struct Proxy {
+    server: Option<Server>,
+    record: Arc<Record>,
+}
+
+impl Proxy {
+    pub(crate) fn before(worker: SocketAddr) -> Proxy {
+        Proxy::with(worker, Settings::default())
+    }
+
+    pub(crate) fn with(worker: SocketAddr, settings: Settings) -> Proxy {
+        Proxy::before_address(UpstreamAddress::Tcp { host: worker.ip().to_string(), port: worker.port() }, settings)
+    }
+
+    pub(crate) fn before_address(address: UpstreamAddress, settings: Settings) -> Proxy {
+        let listen = match &settings.listen_unix {
+            Some(path) => ListenAddress::Unix(path.clone()),
+            None => ListenAddress::Tcp("127.0.0.1:0".parse().unwrap()),
+        };
+        let listener = Listener::bind(&listen).unwrap();
+        let record = Arc::new(Record::default());
+        let seen = record.clone();
+        let threads = NonZeroUsize::new(settings.threads).unwrap();
+        let limits = settings.limits.clone();
+        let make_service = move |thread: ThreadContext| {
+            let mut upstream = Upstream::new(address.clone(), settings.upstream_protocol);
+            upstream.connections_max = settings.connections_max;
+            upstream.waiting_max = settings.waiting_max;
+            upstream.idle_timeout = settings.idle_timeout;
+            let forwarder = Rc::new(Forwarder {
+                pool: Pool::new(upstream, thread.background),
+                record: seen.clone(),
+                settings: settings.clone(),
+                kept: Rc::new([HeaderName::from_static("fence-owner"), HeaderName::from_static("fence-revision")]),
+            });
+            tower::service_fn(move |request| forwarder.clone().answer(request))
+        };
+        Proxy { server: Some(serve(vec![listener], threads, limits, make_service).unwrap()), record }
+    }
+
+    pub(crate) fn address(&self) -> SocketAddr {
+        match &self.server().addresses()[0] {
+            ListenAddress::Tcp(address) => *address,
+            ListenAddress::Unix(path) => panic!("listens on {}", path.display()),
+        }
+    }
+
+    pub(crate) fn client(&self) -> Client {
+        Client::connect(self.address())
+    }
+
+    pub(crate) fn server(&self) -> &Server {
+        self.server.as_ref().unwrap()
+    }
+
+    pub(crate) async fn shutdown(mut self, grace: Duration) -> Drained {
+        self.server.take().unwrap().shutdown(grace).await
+    }
+
+    /// What permits have been told so far.
+    pub(crate) fn events(&self) -> Vec<Event> {
+        self.record.events.lock().unwrap().clone()
+    }
+
+    /// Waits until permits have been told that much, and returns it.
+    pub(crate) fn wait_for_events(&self, count: usize) -> Vec<Event> {
+        let events = self.record.events.lock().unwrap();
+        let (events, timeout) =
+            self.record.changed.wait_timeout_while(events, PATIENCE, |events| events.len() < count).unwrap();
+        assert!(!timeout.timed_out(), "only {events:?}");
+        events.clone()
+    }
+}
+
+/// What all permits were told, in order.
+#[derive(Default)]
+struct Record {
+    events: Mutex<Vec<Event>>,
+    changed: Condvar,
+}
+
+impl Record {
+    fn add(&self, event: Event) {
+        self.events.lock().unwrap().push(event);
+        self.changed.notify_all();
+    }
+}
+
+/// A permit that only tells what it is told.
+struct Recorder(Arc<Record>);
+
+impl Permit for Recorder {
+    fn overdue(&mut self) {
+        self.0.add(Event::Overdue);
+    }
+
+    fn finished(self, how: Ending) {
+        self.0.add(Event::Finished(how));
+    }
+}
+
+struct Forwarder {
+    pool: Pool,
+    record: Arc<Record>,
+    settings: Settings,
+    kept: Rc<[HeaderName]>,
+}
+
+type Answer = Response<ResponseBody<Recorder>>;
+
+impl Forwarder {
+    async fn answer(self: Rc<Self>, request: Request<ClientBody>) -> Result<Answer, Infallible> {
+        Ok(match self.forward(request).await {
+            Ok(answer) => answer,
+            Err(status) => own_answer(status),
+        })
+    }
+
+    async fn forward(&self, request: Request<ClientBody>) -> Result<Answer, StatusCode> {
+        let (head, body) = request.into_parts();
+        if head.uri.path() == "/refuse" {
+            return Err(StatusCode::PRECONDITION_FAILED);
+        }
+        let connection = body.connection().clone();
+        let body = prepare_body(body, 64 * 1024, &self.kept).await.map_err(|_| StatusCode::BAD_REQUEST)?;
+        let outgoing = outgoing_request(head, body, &connection, self.pool.upstream(), &self.kept);
+        let mut request = outgoing.map_err(|_| StatusCode::BAD_REQUEST)?;
+        let mut permit = Recorder(self.record.clone());
+        loop {
+            let deadline = Instant::now() + self.settings.ready_timeout;
+            let ready = self.pool.ready(deadline).await.map_err(|_| StatusCode::SERVICE_UNAVAILABLE)?;
+            let sent = ready.send(Admitted::new(request, permit), self.settings.timeouts).await;
+            (request, permit) = match sent {
+                Ok(answer) => return Ok(answer),
+                Err(SendError::Unsent(admitted)) => admitted.into_parts(),
+                Err(SendError::NoAnswer { .. }) => return Err(StatusCode::BAD_GATEWAY),
+                Err(SendError::Timeout) => return Err(StatusCode::GATEWAY_TIMEOUT),
+            };
+        }
+    }
+}
+
+fn own_answer(status: StatusCode) -> Answer {
+    let mut answer = Response::new(ResponseBody::Whole(Bytes::from_static(b"own answer")));
+    *answer.status_mut() = status;
+    answer
+}

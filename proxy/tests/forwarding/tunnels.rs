@@ -1,0 +1,117 @@
+//! What is spoken after `101 Switching Protocols`.
+
+use fencepost::forward::Ending;
+
+use crate::support::{Client, Event, MOMENT, Peer, Proxy, Worker, field};
+
+const UPGRADE: &str = "GET /chat HTTP/1.1\r\nHost: test\r\nConnection: keep-alive, Upgrade\r\nUpgrade: WebSocket\r\n\
+                       Sec-WebSocket-Key: dGhlIHNhbXBsZSBub25jZQ==\r\nSec-WebSocket-Version: 13\r\n\r\n";
+const SWITCH: &str = "HTTP/1.1 101 Switching Protocols\r\nConnection: Upgrade\r\nUpgrade: websocket\r\n\
+                      Sec-WebSocket-Accept: s3pPLMBiTxaQ9kYGzzhZRbK+xOo=\r\n\r\n";
+
+/// Two ends of a tunnel. The worker's first frame comes with its head.
+fn tunnel(proxy: &Proxy, worker: &Worker) -> (Client, Peer) {
+    let mut client = proxy.client();
+    client.send(UPGRADE);
+    let mut peer = worker.next();
+    let head = peer.head();
+    assert_eq!(field(&head, "connection"), Some("upgrade"));
+    assert_eq!(field(&head, "upgrade"), Some("websocket"));
+    assert_eq!(field(&head, "sec-websocket-key"), Some("dGhlIHNhbXBsZSBub25jZQ=="));
+    peer.send(&format!("{SWITCH}first"));
+    let head = client.head();
+    assert!(head.starts_with("HTTP/1.1 101 "), "{head}");
+    assert_eq!(field(&head, "upgrade"), Some("websocket"));
+    assert_eq!(field(&head, "sec-websocket-accept"), Some("s3pPLMBiTxaQ9kYGzzhZRbK+xOo="));
+    assert_eq!(client.exactly(5), b"first");
+    (client, peer)
+}
+
+#[test]
+fn a_websocket_passes_bytes_both_ways_and_is_over_when_both_have_ended() {
+    let worker = Worker::by_hand();
+    let proxy = Proxy::before(worker.address());
+    let (mut client, mut peer) = tunnel(&proxy, &worker);
+    for size in [1, 125, 65_536, 1_000_000] {
+        let frame: Vec<u8> = (0..size).map(|byte| byte as u8).collect();
+        client.send_bytes(&frame);
+        assert_eq!(peer.exactly(size), frame);
+        peer.send_bytes(&frame);
+        assert_eq!(client.exactly(size), frame);
+    }
+    client.end_writing();
+    assert_eq!(peer.until_end(), b"");
+    assert!(proxy.events().is_empty(), "the worker has not ended its side");
+    peer.send("farewell");
+    peer.end_writing();
+    assert_eq!(client.until_end(), b"farewell");
+    assert_eq!(proxy.wait_for_events(1), [Event::Finished(Ending::Complete)]);
+}
+
+#[test]
+fn a_websocket_whose_client_is_lost_is_closed_at_the_worker() {
+    let worker = Worker::by_hand();
+    let proxy = Proxy::before(worker.address());
+    let (client, mut peer) = tunnel(&proxy, &worker);
+    client.reset();
+    peer.until_end();
+    assert_eq!(proxy.wait_for_events(1), [Event::Finished(Ending::Reset)]);
+}
+
+#[test]
+fn a_websocket_opens_on_a_connection_that_has_carried_requests() {
+    let worker = Worker::by_hand();
+    let proxy = Proxy::before(worker.address());
+    let mut client = proxy.client();
+    client.send("POST / HTTP/1.1\r\nHost: t\r\nTransfer-Encoding: chunked\r\n\r\n3\r\nabc\r\n0\r\n\r\n");
+    let mut peer = worker.next();
+    peer.next_request();
+    peer.respond("hello");
+    client.answer();
+    client.send(UPGRADE);
+    peer.head();
+    peer.send(SWITCH);
+    client.head();
+    client.send("ping");
+    assert_eq!(peer.exactly(4), b"ping");
+}
+
+#[test]
+fn a_worker_that_declines_a_websocket_is_heard() {
+    let worker = Worker::by_hand();
+    let proxy = Proxy::before(worker.address());
+    let mut client = proxy.client();
+    client.send(UPGRADE);
+    let mut peer = worker.next();
+    peer.head();
+    peer.respond("no");
+    assert_eq!(client.answer().1, b"no");
+    assert_eq!(client.within(MOMENT), b"", "still HTTP");
+    assert_eq!(proxy.wait_for_events(1), [Event::Finished(Ending::Complete)]);
+}
+
+#[test]
+fn an_upgrade_to_anything_else_is_forwarded_as_a_plain_request() {
+    let worker = Worker::by_hand();
+    let proxy = Proxy::before(worker.address());
+    let mut client = proxy.client();
+    client.send("GET / HTTP/1.1\r\nHost: t\r\nConnection: Upgrade, HTTP2-Settings\r\nUpgrade: h2c\r\nHTTP2-Settings: AA\r\n\r\n");
+    let mut peer = worker.next();
+    let head = peer.head();
+    for name in ["connection", "upgrade", "http2-settings"] {
+        assert_eq!(field(&head, name), None, "{head}");
+    }
+    peer.respond("plain");
+    assert_eq!(client.answer().1, b"plain");
+}
+
+#[test]
+fn a_worker_that_switches_protocols_unasked_gets_no_tunnel() {
+    let proxy = Proxy::before(Worker::scripted(|mut peer: Peer| {
+        peer.next_request();
+        peer.send(SWITCH);
+        peer.until_end();
+    }));
+    assert!(proxy.client().get("/").0.starts_with("HTTP/1.1 502 "));
+    assert_eq!(proxy.wait_for_events(1), [Event::Finished(Ending::Reset)]);
+}

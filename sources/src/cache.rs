@@ -1,0 +1,38 @@
+//! The watched cache: what is known of each lock, and how well.
+//!
+//! Read in this order: a [`record::RecordFormat`] says how a record is read; [`knowledge`] is what reads and
+//! events of one lock add up to; a [`TrackedLock`] shares that, and the lock's gate, with all who ask; an [`Outlook`]
+//! is one look at it. [`trust`] notices a store that went back. [`window`] and [`scope`] keep any number of locks
+//! below one prefix fresh by one small read. [`LockSource`] is the handle of it all, [`driver`] does the work.
+
+mod backoff;
+mod bucket;
+mod common;
+mod driver;
+mod freshness;
+mod knowledge;
+mod outlook;
+mod reading;
+mod record;
+mod registry;
+mod scope;
+mod slots;
+mod source;
+mod templated;
+mod tracked;
+mod trust;
+mod watching;
+mod window;
+
+#[cfg(test)]
+#[path = "cache/scope_tests.rs"]
+mod scope_tests;
+
+pub use driver::Driver;
+pub use outlook::{Outlook, Timing};
+pub use record::{LockSpec, RecordFormat};
+pub use registry::FormatConflict;
+pub use slots::Unconfirmed;
+pub use source::{LockSource, ReadCounts, SourceOptions, SourceStatus, SpawnError, Stopped};
+pub use templated::{LoadError, TemplateSpec, TemplatedLocks};
+pub use tracked::{LockDescription, TrackedLock};

@@ -1,0 +1,135 @@
+//! What the locks of a source have in common.
+
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::{Arc, Mutex, MutexGuard};
+use std::time::Duration;
+
+use fencepost_policy::Moment;
+use tokio::sync::{Notify, mpsc, oneshot};
+use tokio::time::Instant;
+
+use super::bucket::Bucket;
+use super::registry::Registry;
+use super::scope::Scope;
+use super::tracked::TrackedLock;
+use super::trust::Trust;
+use crate::store::StoreError;
+
+/// How many reads may find no record: at once, and a second.
+const WITHOUT_RECORD: (u32, u32) = (500, 100);
+
+#[derive(Debug)]
+pub(crate) struct Common {
+    pub(crate) name: Arc<str>,
+    pub(crate) trust: Trust,
+    pub(crate) registry: Registry,
+    pub(crate) without_record: Bucket,
+    pub(crate) counts: Counts,
+    /// The static locks, or how often they are read, have changed.
+    pub(crate) statics_changed: Notify,
+    commands: mpsc::UnboundedSender<Command>,
+    period_nanos: AtomicU64,
+    health: Mutex<Health>,
+    /// Where the gates' clock begins.
+    origin: Instant,
+}
+
+/// What the handles of a source ask of its driver. Each kind is bounded: a lock asks for a read only if none is
+/// asked for, a scope is begun once.
+#[derive(Debug)]
+pub(crate) enum Command {
+    /// Serve that lock's slots.
+    Read(Arc<TrackedLock>),
+    /// Keep that scope fresh.
+    Begin(Arc<Scope>),
+    /// The operator accepts that the store went back. Answers whether it had.
+    Accept(oneshot::Sender<bool>),
+    /// End.
+    Stop,
+}
+
+/// How often the store was asked, and why.
+#[derive(Debug, Default)]
+pub(crate) struct Counts {
+    pub(crate) freshness: AtomicU64,
+    pub(crate) windows: AtomicU64,
+    pub(crate) confirms: AtomicU64,
+    pub(crate) walks: AtomicU64,
+    pub(crate) resumes: AtomicU64,
+    pub(crate) watch_restarts: AtomicU64,
+}
+
+pub(crate) fn count(counter: &AtomicU64) {
+    counter.fetch_add(1, Ordering::Relaxed);
+}
+
+/// How the store has been of late.
+#[derive(Debug, Clone, Default)]
+pub(crate) struct Health {
+    /// When the newest quorum read was sent that was answered.
+    pub(crate) answered: Option<Instant>,
+    /// When the newest freshness read was sent that was answered.
+    pub(crate) fresh: Option<Instant>,
+    /// The last failure, and whether it was the last thing that happened.
+    pub(crate) last_error: Option<Arc<StoreError>>,
+    pub(crate) failing: bool,
+    /// That the store went back has been logged.
+    pub(crate) regression_told: bool,
+}
+
+impl Common {
+    pub(crate) fn new(name: &str, trust: Trust, period: Duration, commands: mpsc::UnboundedSender<Command>) -> Common {
+        let common = Common {
+            name: name.into(),
+            trust,
+            registry: Registry::default(),
+            without_record: Bucket::new(WITHOUT_RECORD.0, WITHOUT_RECORD.1),
+            counts: Counts::default(),
+            statics_changed: Notify::new(),
+            commands,
+            period_nanos: AtomicU64::new(0),
+            health: Mutex::default(),
+            origin: Instant::now(),
+        };
+        common.set_period(period);
+        common
+    }
+
+    pub(crate) fn set_period(&self, period: Duration) {
+        let nanos = u64::try_from(period.as_nanos()).unwrap_or(u64::MAX);
+        self.period_nanos.store(nanos.max(1_000_000), Ordering::Relaxed);
+    }
+
+    pub(crate) fn period(&self) -> Duration {
+        Duration::from_nanos(self.period_nanos.load(Ordering::Relaxed))
+    }
+
+    /// An instant on the gates' clock.
+    pub(crate) fn moment(&self, instant: Instant) -> Moment {
+        let since = instant.saturating_duration_since(self.origin);
+        Moment(u64::try_from(since.as_nanos()).unwrap_or(u64::MAX))
+    }
+
+    /// A moment of the gates' clock.
+    pub(crate) fn instant(&self, moment: Moment) -> Instant {
+        self.origin + Duration::from_nanos(moment.0)
+    }
+
+    /// Tells the driver, if there still is one.
+    pub(crate) fn send(&self, command: Command) {
+        let _ = self.commands.send(command);
+    }
+
+    /// Ends when the driver has ended.
+    pub(crate) async fn stopped(&self) {
+        self.commands.closed().await;
+    }
+
+    pub(crate) fn is_stopped(&self) -> bool {
+        self.commands.is_closed()
+    }
+
+    pub(crate) fn health(&self) -> MutexGuard<'_, Health> {
+        self.health.lock().expect("nothing panics while it notes how the store is")
+    }
+}

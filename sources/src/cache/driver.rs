@@ -1,0 +1,247 @@
+//! What does the work of a source: one future, on whichever thread runs it.
+
+use std::fmt;
+use std::future::Future;
+use std::pin::Pin;
+use std::rc::Rc;
+use std::sync::Arc;
+use std::sync::atomic::AtomicU64;
+use std::task::{Context, Poll};
+
+use fencepost_policy::Revision;
+use futures_util::StreamExt;
+use futures_util::future::LocalBoxFuture;
+use futures_util::stream::FuturesUnordered;
+use tokio::sync::{Notify, Semaphore, mpsc};
+use tokio::time::Instant;
+
+use super::backoff::Backoff;
+use super::common::{Command, Common, count};
+use super::source::Shared;
+use super::trust::{Sent, Standing};
+use super::{freshness, reading, watching};
+use crate::store::{LockStore, RangeAnswer, RangeRead, StoreError};
+
+/// How many locks are read at a time that have a record, and that have none as far as we know. Apart, so that a flood of
+/// made-up keys holds up no lock in use.
+const READS_AT_A_TIME: (usize, usize) = (64, 16);
+
+/// Does the work of a source for as long as it is polled; ends when the source is stopped. Dropping it ends all of it.
+#[must_use = "a source does nothing unless its driver is polled"]
+pub struct Driver(LocalBoxFuture<'static, ()>);
+
+impl Driver {
+    pub(crate) fn new<S: LockStore>(
+        shared: Arc<Shared>,
+        store: S,
+        commands: mpsc::UnboundedReceiver<Command>,
+    ) -> Driver {
+        let seed = shared.options.jitter_seed;
+        let work = Rc::new(Work {
+            store,
+            shared,
+            watched_changed: Notify::new(),
+            reads: Semaphore::new(READS_AT_A_TIME.0),
+            reads_without_record: Semaphore::new(READS_AT_A_TIME.1),
+            seed,
+        });
+        Driver(Box::pin(run(work, commands)))
+    }
+}
+
+impl Future for Driver {
+    type Output = ();
+
+    fn poll(mut self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<()> {
+        self.0.as_mut().poll(context)
+    }
+}
+
+impl fmt::Debug for Driver {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str("Driver")
+    }
+}
+
+/// What the tasks of a driver share.
+pub(crate) struct Work<S> {
+    pub(crate) store: S,
+    pub(crate) shared: Arc<Shared>,
+    /// What has to be watched has changed, or a new era has begun.
+    pub(crate) watched_changed: Notify,
+    pub(crate) reads: Semaphore,
+    pub(crate) reads_without_record: Semaphore,
+    seed: u64,
+}
+
+async fn run<S: LockStore>(work: Rc<Work<S>>, mut commands: mpsc::UnboundedReceiver<Command>) {
+    let mut tasks: FuturesUnordered<LocalBoxFuture<'static, ()>> = FuturesUnordered::new();
+    tasks.push(Box::pin(ask_members(Rc::clone(&work))));
+    tasks.push(Box::pin(freshness::of_static_locks(Rc::clone(&work))));
+    tasks.push(Box::pin(watching::watch(Rc::clone(&work))));
+    loop {
+        let command = tokio::select! {
+            command = commands.recv() => command,
+            Some(()) = tasks.next() => continue,
+        };
+        match command {
+            Some(Command::Read(lock)) => tasks.push(Box::pin(reading::serve(Rc::clone(&work), lock))),
+            Some(Command::Begin(scope)) => tasks.push(Box::pin(freshness::of_scope(Rc::clone(&work), scope))),
+            Some(Command::Accept(answer)) => {
+                let _ = answer.send(work.accept_regression()); // Who asked may be gone.
+            }
+            Some(Command::Stop) | None => return,
+        }
+    }
+}
+
+/// Asks once how the members are.
+async fn ask_members<S: LockStore>(work: Rc<Work<S>>) {
+    let members = work.store.members().await;
+    for member in &members {
+        if let Some(caution) = work.shared.options.caution.and_then(|caution| caution(member)) {
+            tracing::warn!(source = %work.common().name, endpoint = %member.endpoint, "{caution}");
+        }
+    }
+    *work.shared.members() = members;
+}
+
+/// Why a quorum read is of no use.
+#[derive(Debug, Clone)]
+pub(crate) enum ReadFailure {
+    Store(Arc<StoreError>),
+    /// It is behind what was seen, or of an earlier era: read again, at once.
+    Again,
+    /// The store has gone back.
+    Regressed,
+}
+
+/// A quorum read that can be believed.
+#[derive(Debug)]
+pub(crate) struct Believed {
+    pub(crate) sent: Sent,
+    pub(crate) revision: Revision,
+    pub(crate) ranges: Vec<RangeAnswer>,
+}
+
+impl<S: LockStore> Work<S> {
+    pub(crate) fn common(&self) -> &Arc<Common> {
+        &self.shared.common
+    }
+
+    pub(crate) fn backoff(&self) -> Backoff {
+        Backoff::new(self.seed)
+    }
+
+    /// The only way to the store's present: every answer is held against what was seen when it was sent.
+    pub(crate) async fn read(&self, kind: &AtomicU64, ranges: &[RangeRead]) -> Result<Believed, ReadFailure> {
+        count(kind);
+        let sent = self.common().trust.sending();
+        let answer = match self.store.read(ranges).await {
+            Ok(answer) if answer.ranges.len() == ranges.len() => answer,
+            Ok(_) => {
+                let wrong = StoreError::Unavailable("it answered for another number of ranges".into());
+                return Err(ReadFailure::Store(self.failed(wrong)));
+            }
+            Err(error) => return Err(ReadFailure::Store(self.failed(error))),
+        };
+        match self.common().trust.received(&sent, answer.revision) {
+            Standing::Trusted => {
+                self.answered(sent.at);
+                Ok(Believed { sent, revision: answer.revision, ranges: answer.ranges })
+            }
+            Standing::Behind => {
+                tracing::warn!(
+                    source = %self.common().name,
+                    revision = %answer.revision,
+                    "a quorum read shows less than was seen before it was sent; it is not used"
+                );
+                Err(ReadFailure::Again)
+            }
+            Standing::Regressed => {
+                self.regressed(answer.revision);
+                Err(ReadFailure::Regressed)
+            }
+            Standing::Recovered => {
+                tracing::warn!(
+                    source = %self.common().name,
+                    revision = %answer.revision,
+                    "the lock store has grown beyond what it had shown before it went back; tenures that begin from here on are admitted"
+                );
+                self.begin_era(false);
+                Err(ReadFailure::Again)
+            }
+            Standing::Outdated => Err(ReadFailure::Again),
+        }
+    }
+
+    /// Takes note of a failure; logs the first of a row.
+    pub(crate) fn failed(&self, error: StoreError) -> Arc<StoreError> {
+        let error = Arc::new(error);
+        let mut health = self.common().health();
+        let first = !std::mem::replace(&mut health.failing, true);
+        health.last_error = Some(Arc::clone(&error));
+        drop(health);
+        if first {
+            tracing::warn!(source = %self.common().name, %error, "the lock store fails");
+        }
+        error
+    }
+
+    /// Takes note of a freshness read.
+    pub(crate) fn fresh(&self, sent: Instant) {
+        let mut health = self.common().health();
+        health.fresh = health.fresh.max(Some(sent));
+    }
+
+    fn answered(&self, sent: Instant) {
+        let mut health = self.common().health();
+        health.answered = health.answered.max(Some(sent));
+        let again = std::mem::take(&mut health.failing);
+        drop(health);
+        if again {
+            tracing::info!(source = %self.common().name, "the lock store answers again");
+        }
+    }
+
+    /// Says so once: reads go on, and fail in the same way.
+    fn regressed(&self, revision: Revision) {
+        let mut health = self.common().health();
+        if std::mem::replace(&mut health.regression_told, true) {
+            return;
+        }
+        drop(health);
+        tracing::error!(
+            source = %self.common().name,
+            %revision,
+            seen = self.common().trust.max_seen().map(Revision::get),
+            "store-regressed: the lock store has gone back, as if restored from a backup; nothing is admitted until a tenure \
+             begins above the highest revision seen, or an operator accepts the regression"
+        );
+        self.watched_changed.notify_one(); // What is watched now may be another history.
+    }
+
+    /// Forgets all that was learnt in earlier eras. Scopes first: a clock must not speak for what comes after it.
+    fn begin_era(&self, forget_floors: bool) {
+        let common = self.common();
+        let era = common.trust.era();
+        common.health().regression_told = false;
+        self.shared.scopes().iter().for_each(|scope| scope.begin_era());
+        common.registry.all().iter().for_each(|lock| lock.begin_era(era, forget_floors));
+        self.watched_changed.notify_one();
+        common.statics_changed.notify_one();
+    }
+
+    /// Whether there was anything to accept.
+    fn accept_regression(&self) -> bool {
+        let common = self.common();
+        let Some(through) = common.trust.distrusted_through() else {
+            return false;
+        };
+        common.trust.accept();
+        self.begin_era(true);
+        common.trust.restore(); // Last: nothing is left that was distrusted.
+        tracing::warn!(source = %common.name, seen = %through, "an operator accepted that the lock store went back; floors start anew");
+        true
+    }
+}

@@ -1,0 +1,134 @@
+//! Keeping news fresh: one read of all static locks, and one windowed read of each scope, every period.
+
+use std::rc::Rc;
+use std::sync::Arc;
+use std::time::Duration;
+
+use tokio::time::{Instant, sleep_until};
+
+use super::driver::{Believed, ReadFailure, Work};
+use super::scope::{Scope, Unverified};
+use crate::store::{LockStore, RangeRead, Wanted};
+
+/// For how many reads in a row a window may stay unverified before another one is begun.
+const UNVERIFIED_MAX: u32 = 2;
+
+/// Reads all static locks, for ever.
+pub(crate) async fn of_static_locks<S: LockStore>(work: Rc<Work<S>>) {
+    let common = work.common();
+    let mut backoff = work.backoff();
+    loop {
+        let begun = Instant::now();
+        let next = match read_static_locks(&work).await {
+            Ok(()) => {
+                backoff.reset();
+                begun + common.period()
+            }
+            Err(failure) => after(&failure, begun, &work, backoff.delay()),
+        };
+        tokio::select! {
+            () = sleep_until(next) => {}
+            () = common.statics_changed.notified() => {}
+        }
+    }
+}
+
+async fn read_static_locks<S: LockStore>(work: &Work<S>) -> Result<(), ReadFailure> {
+    let locks = work.shared.static_locks();
+    if locks.is_empty() {
+        return Ok(());
+    }
+    let ranges: Vec<RangeRead> =
+        locks.iter().map(|lock| RangeRead { range: lock.range().clone(), wanted: Wanted::All }).collect();
+    let Believed { sent, revision, ranges } = work.read(&work.common().counts.freshness, &ranges).await?;
+    for (lock, answer) in locks.iter().zip(&ranges) {
+        let known = lock.is_known();
+        if lock.read(&sent, revision, &answer.keys).is_some() {
+            // Writes have to be looked at that nobody has seen: that may take long, and the other locks don't wait for it.
+            lock.want_read();
+        } else if !known {
+            work.watched_changed.notify_one();
+        }
+    }
+    work.fresh(sent.at);
+    Ok(())
+}
+
+/// Reads the window of a scope, for ever.
+pub(crate) async fn of_scope<S: LockStore>(work: Rc<Work<S>>, scope: Arc<Scope>) {
+    let common = work.common();
+    let mut backoff = work.backoff();
+    let mut unverified = 0;
+    loop {
+        let begun = Instant::now();
+        let next = match work.read(&common.counts.windows, &[scope.next_read()]).await {
+            Ok(believed) => {
+                backoff.reset();
+                let next = begun + common.period();
+                merge(&work, &scope, believed, next, &mut unverified).await;
+                next
+            }
+            Err(failure) => after(&failure, begun, &work, backoff.delay()),
+        };
+        tokio::select! {
+            () = sleep_until(next) => {}
+            () = scope.forgotten() => {} // A window is begun anew at once.
+        }
+    }
+}
+
+/// Applies a windowed read, and waits for the events that verify it, up to `next`.
+async fn merge<S: LockStore>(
+    work: &Work<S>,
+    scope: &Arc<Scope>,
+    believed: Believed,
+    next: Instant,
+    unverified: &mut u32,
+) {
+    let Believed { sent, revision, ranges } = believed;
+    let registry = &work.common().registry;
+    let Some(answer) = ranges.into_iter().next() else {
+        return;
+    };
+    let read = scope.merge(registry, &sent, revision, answer);
+    if scope.watch_from().is_none() {
+        begin(work, scope, &read);
+        *unverified = 0;
+        return;
+    }
+    while !scope.verify(registry, &read) {
+        tokio::select! {
+            () = scope.progressed() => {}
+            () = sleep_until(next) => {
+                *unverified += 1;
+                if *unverified >= UNVERIFIED_MAX && work.common().trust.era() == sent.era {
+                    begin(work, scope, &read);
+                    *unverified = 0;
+                }
+                return;
+            }
+        }
+        if scope.watch_from().is_none() {
+            return; // Forgotten meanwhile.
+        }
+    }
+    *unverified = 0;
+    work.fresh(sent.at);
+}
+
+fn begin<S: LockStore>(work: &Work<S>, scope: &Scope, read: &Unverified) {
+    scope.begin(read);
+    work.fresh(read.sent_at());
+    work.watched_changed.notify_one();
+}
+
+/// When to read again after a failure.
+fn after<S: LockStore>(failure: &ReadFailure, begun: Instant, work: &Work<S>, delay: Duration) -> Instant {
+    let period = work.common().period();
+    match failure {
+        // Three in a row have to be told from one soon: until then, nobody knows whether the store went back.
+        ReadFailure::Again => begun,
+        ReadFailure::Regressed => begun + period,
+        ReadFailure::Store(_) => Instant::now() + delay.min(period),
+    }
+}

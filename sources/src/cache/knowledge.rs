@@ -1,0 +1,313 @@
+//! What reads and events of one lock add up to.
+
+use std::sync::Arc;
+
+use fencepost_policy::{Holding, KeyTrack, Layout, QueueTrack, Reading, Revision, Snapshot, Step, Walk};
+use tokio::time::Instant;
+
+use super::outlook::{Published, ScopeClock};
+use super::record::{LockSpec, contender, queue_event};
+use super::trust::Sent;
+use crate::store::{Event, KeyValue};
+
+/// What is known of a lock.
+///
+/// - The track is exact as of its revision, and only rises (`no-step-back`) within an era.
+/// - `missed` is the highest revision at which something is known to have happened that could not be applied. While it is
+///   above the track, the track is not *settled*: it is still exact for its own revision, and dated by its own reads, but
+///   nothing that happens later may be built upon it (`no-bridge`), and no scope's clock speaks for it.
+#[derive(Debug, Default)]
+pub(crate) struct Knowledge {
+    era: u64,
+    track: Option<Track>,
+    exists: bool,
+    problem: Option<Arc<str>>,
+    dated: Option<Instant>,
+    missed: Option<Revision>,
+    /// When the key of a `key` lock came to exist.
+    created: Option<Revision>,
+}
+
+#[derive(Debug)]
+enum Track {
+    Key(KeyTrack),
+    Queue(QueueTrack),
+}
+
+impl Track {
+    fn as_of(&self) -> Revision {
+        match self {
+            Track::Key(track) => track.as_of(),
+            Track::Queue(track) => track.as_of(),
+        }
+    }
+}
+
+/// Which events are sure to have been delivered before those at hand.
+#[derive(Debug, Clone, Copy)]
+pub(crate) enum Coverage {
+    /// All since the lock was last read: its own range is watched.
+    Lock,
+    /// All since the base of its scope.
+    Scope,
+}
+
+/// What became of events.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Applied {
+    /// They were known, or nothing is known yet that they could be applied to.
+    Nothing,
+    /// They are part of what is known now.
+    Changed,
+    /// Something before them is missing: read the lock.
+    Gap,
+}
+
+impl Knowledge {
+    /// Drops what was learnt in an earlier era.
+    pub(crate) fn enter_era(&mut self, era: u64) {
+        if self.era != era {
+            *self = Knowledge { era, ..Knowledge::default() };
+        }
+    }
+
+    pub(crate) fn as_of(&self) -> Option<Revision> {
+        self.track.as_ref().map(Track::as_of)
+    }
+
+    pub(crate) fn is_settled(&self) -> bool {
+        self.track.is_some() && self.missed <= self.as_of()
+    }
+
+    pub(crate) fn snapshot(&self) -> Option<Snapshot> {
+        self.track.as_ref().map(|track| match track {
+            Track::Key(track) => track.snapshot(),
+            Track::Queue(track) => track.snapshot(),
+        })
+    }
+
+    pub(crate) fn published(&self, snapshot: Option<Snapshot>) -> Published {
+        let problem = self.problem.clone();
+        Published {
+            snapshot,
+            dated: self.dated,
+            settled: self.is_settled(),
+            exists: self.exists,
+            problem,
+            era: self.era,
+        }
+    }
+
+    /// The revision up to which the lock is known, by what is known of its scope too.
+    fn reach(&self, clock: Option<&ScopeClock>) -> Option<Revision> {
+        let as_of = self.as_of()?;
+        let covering = clock.filter(|clock| clock.covers(self.era, self.is_settled(), as_of));
+        Some(covering.map_or(as_of, |clock| as_of.max(clock.reach)))
+    }
+
+    /// Applies a quorum read of the whole lock. If writes have to be looked at first that nobody has seen, what is known
+    /// stays until [`Knowledge::walked`].
+    pub(crate) fn read(
+        &mut self,
+        lock: &LockSpec,
+        sent: &Sent,
+        revision: Revision,
+        keys: &[KeyValue],
+        clock: Option<&ScopeClock>,
+    ) -> Option<Walk> {
+        self.enter_era(sent.era);
+        if self.reach(clock).is_some_and(|reach| revision <= reach) {
+            self.date(sent.at);
+            return None;
+        }
+        let track = match lock.format.layout {
+            Layout::Key => {
+                let known = match &self.track {
+                    Some(Track::Key(track)) => Some(track),
+                    Some(Track::Queue(_)) | None => None,
+                };
+                match KeyTrack::read(known, revision, keys.first().map(|stored| lock.write(stored))) {
+                    Reading::Known(track) => Track::Key(track),
+                    Reading::Walk(walk) => {
+                        self.miss(sent.era, revision);
+                        return Some(walk);
+                    }
+                }
+            }
+            layout @ (Layout::Election | Layout::Mutex) => {
+                Track::Queue(QueueTrack::read(layout, revision, keys.iter().map(contender)))
+            }
+        };
+        self.track = Some(track);
+        self.exists = !keys.is_empty();
+        (self.problem, self.created) = match (lock.format.layout, keys.first()) {
+            (Layout::Key, Some(stored)) => (lock.problem(stored), Some(stored.created)),
+            (Layout::Key | Layout::Election | Layout::Mutex, _) => (None, None),
+        };
+        self.date(sent.at);
+        self.miss_what_a_clock_jumped(clock);
+        None
+    }
+
+    /// Applies what a walk has shown that began with a read of a key that was created then.
+    pub(crate) fn walked(&mut self, sent: &Sent, track: KeyTrack, created: Revision, clock: Option<&ScopeClock>) {
+        self.enter_era(sent.era);
+        if self.reach(clock).is_none_or(|reach| reach < track.as_of()) {
+            self.track = Some(Track::Key(track));
+            self.exists = true;
+            self.problem = None; // Only a write that names an owner is walked back from.
+            self.created = Some(created);
+            self.miss_what_a_clock_jumped(clock);
+        }
+        self.date(sent.at);
+    }
+
+    /// What is learnt as of a revision that the scope's clock has passed was not part of what the clock was made of.
+    fn miss_what_a_clock_jumped(&mut self, clock: Option<&ScopeClock>) {
+        if let Some(clock) = clock.filter(|clock| clock.era == self.era) {
+            self.missed = self.missed.max(Some(clock.reach));
+        }
+    }
+
+    /// Whether every key of the lock that was created after `since` is among those that a read of the scope at `through` has
+    /// shown. If not, it is gone by then, and this is noted.
+    ///
+    /// What is known as of a revision up to `since` or from `through` on has no such keys, or is not concerned.
+    pub(crate) fn survives<'a>(
+        &mut self,
+        since: Revision,
+        through: Revision,
+        shown: impl Iterator<Item = &'a KeyValue>,
+    ) -> bool {
+        let Some(as_of) = self.as_of().filter(|as_of| *as_of < through) else {
+            return true;
+        };
+        let known = match &self.track {
+            Some(Track::Key(_)) => usize::from(self.created > Some(since)),
+            Some(Track::Queue(track)) => {
+                let Snapshot { holding, waiters, .. } = track.snapshot();
+                let holder = matches!(holding, Holding::Held(tenure) if tenure.first > since);
+                usize::from(holder) + waiters.iter().filter(|waiter| waiter.created > since).count()
+            }
+            None => 0,
+        };
+        // What was created up to `as_of` and exists at `through` existed at `as_of`: there can't be more of it than is known.
+        let shown = shown.filter(|stored| stored.created > since && stored.created <= as_of).count();
+        if known > shown {
+            self.miss(self.era, through);
+        }
+        known <= shown
+    }
+
+    /// Applies what a read of the scope has shown of one key of the lock, which exists and was written lately.
+    ///
+    /// Of a `key` lock that is the whole record. Of a queue it is a part: if the watch has not brought it, the queue is read.
+    pub(crate) fn read_in_scope(
+        &mut self,
+        lock: &LockSpec,
+        sent: &Sent,
+        revision: Revision,
+        stored: &KeyValue,
+        clock: Option<&ScopeClock>,
+    ) -> Applied {
+        self.enter_era(sent.era);
+        match lock.format.layout {
+            Layout::Key => match self.read(lock, sent, revision, std::slice::from_ref(stored), clock) {
+                None => Applied::Changed,
+                Some(_) => self.gap(),
+            },
+            Layout::Election | Layout::Mutex if self.as_of().is_some_and(|as_of| stored.modified <= as_of) => {
+                Applied::Nothing
+            }
+            Layout::Election | Layout::Mutex => {
+                self.miss(sent.era, revision);
+                self.gap()
+            }
+        }
+    }
+
+    /// Applies the events of one revision.
+    pub(crate) fn events(
+        &mut self,
+        lock: &LockSpec,
+        era: u64,
+        events: &[Event],
+        coverage: Coverage,
+        clock: Option<&ScopeClock>,
+    ) -> Applied {
+        self.enter_era(era);
+        let Some(revision) = events.iter().map(Event::revision).max() else {
+            return Applied::Nothing;
+        };
+        let Some(as_of) = self.as_of() else {
+            self.miss(era, revision); // A read that is under way may be older than this.
+            return Applied::Nothing;
+        };
+        // A covered lock was looked at as of the clock's reach. What happened up to there is part of what is known, or
+        // has left no trace: a key that came and went. Applied on its own, its first half would be taken for the present.
+        if self.reach(clock).is_some_and(|reach| revision <= reach) {
+            return Applied::Nothing;
+        }
+        let follows = match coverage {
+            Coverage::Lock => self.is_settled(),
+            Coverage::Scope => clock.is_some_and(|clock| clock.covers(self.era, self.is_settled(), as_of)),
+        };
+        if !follows {
+            self.miss(era, revision);
+            return self.gap();
+        }
+        match &self.track {
+            Some(Track::Key(track)) => {
+                let mut next = track.clone();
+                for event in events {
+                    next = match next.event(lock.key_event(event)) {
+                        Step::Ignored => next,
+                        Step::Next(next) => next,
+                        Step::Gap => {
+                            self.miss(era, revision);
+                            return self.gap();
+                        }
+                    };
+                }
+                let newest = events.iter().rev().find_map(|event| match event {
+                    Event::Put(stored) => Some(Some(stored)),
+                    Event::Delete { .. } => Some(None),
+                });
+                let newest = newest.flatten();
+                self.exists = newest.is_some();
+                self.created = newest.map(|stored| stored.created);
+                self.problem = newest.and_then(|stored| lock.problem(stored));
+                self.track = Some(Track::Key(next));
+            }
+            Some(Track::Queue(track)) => match track.events(events.iter().map(queue_event)) {
+                Ok(Some(next)) => {
+                    self.exists = next.snapshot().tenure().is_some();
+                    self.track = Some(Track::Queue(next));
+                }
+                Ok(None) => return Applied::Nothing,
+                Err(_) => {
+                    self.miss(era, revision);
+                    return self.gap();
+                }
+            },
+            None => return Applied::Nothing,
+        }
+        Applied::Changed
+    }
+
+    /// Something happened at that revision that is not part of what is known.
+    pub(crate) fn miss(&mut self, era: u64, revision: Revision) {
+        self.enter_era(era);
+        self.missed = self.missed.max(Some(revision));
+    }
+
+    /// A lock that was never read is being read anyway.
+    fn gap(&self) -> Applied {
+        if self.track.is_some() { Applied::Gap } else { Applied::Nothing }
+    }
+
+    /// Dates what is known by a read that it is at least as new as.
+    fn date(&mut self, sent: Instant) {
+        self.dated = self.dated.max(Some(sent));
+    }
+}

@@ -1,0 +1,246 @@
+//! One look at what is known of a lock.
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use arc_swap::Guard;
+use fencepost_policy::{FenceToken, Holding, Known, News, Revision, Snapshot, Verdict};
+use tokio::time::Instant;
+
+/// What is known of a lock by itself, as everyone may read it.
+#[derive(Debug, Default)]
+pub(crate) struct Published {
+    pub(crate) snapshot: Option<Snapshot>,
+    /// When the newest quorum read was sent that is part of this.
+    pub(crate) dated: Option<Instant>,
+    /// Whether nothing is known to have happened after it that is not part of it.
+    pub(crate) settled: bool,
+    /// Whether the store has a record of the lock, be it that of a free one.
+    pub(crate) exists: bool,
+    pub(crate) problem: Option<Arc<str>>,
+    pub(crate) era: u64,
+}
+
+/// What the reads of a whole scope have shown of each of its locks: nothing changed that is not published.
+///
+/// It holds for a lock that is settled and known as of `base` or later.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) struct ScopeClock {
+    pub(crate) era: u64,
+    pub(crate) base: Revision,
+    pub(crate) reach: Revision,
+    pub(crate) dated: Instant,
+}
+
+impl ScopeClock {
+    /// Whether it says something of a lock of which that much is known.
+    pub(crate) fn covers(&self, era: u64, settled: bool, as_of: Revision) -> bool {
+        settled && era == self.era && as_of >= self.base
+    }
+}
+
+/// When a request is judged, and by what measure.
+#[derive(Debug, Clone, Copy)]
+pub struct Timing {
+    /// When the request arrived.
+    pub arrived: Instant,
+    /// The present.
+    pub now: Instant,
+    /// How old news may be that admit.
+    pub max_age: Duration,
+    /// Whether only a read that was sent after the request arrived admits.
+    pub linearizable: bool,
+}
+
+/// One look at what is known of a lock. Hold it only for as long as it takes to judge.
+#[derive(Debug)]
+pub struct Outlook {
+    distrusted_through: Option<Revision>,
+    clock: Option<Guard<Option<Arc<ScopeClock>>>>,
+    published: Guard<Arc<Published>>,
+}
+
+impl Outlook {
+    /// The three have to be loaded in the order of the arguments. What a clock says is true of whatever is published from
+    /// then on, and what is published when distrust ends has forgotten what was distrusted.
+    pub(crate) fn new(
+        distrusted_through: Option<Revision>,
+        clock: Option<Guard<Option<Arc<ScopeClock>>>>,
+        published: Guard<Arc<Published>>,
+    ) -> Outlook {
+        Outlook { distrusted_through, clock, published }
+    }
+
+    /// Judges the token: [`fencepost_policy::judge`], and what admits has to be younger than `max_age` as well.
+    ///
+    /// A read that was sent after the request arrived is final in what it refuses, however old it is by now. If
+    /// it would admit, but the request has waited for longer than `max_age` since, the verdict is [`Verdict::Confirm`]
+    /// again, and a read that is sent from now on settles it: see [`TrackedLock::confirm`](crate::TrackedLock::confirm).
+    pub fn judge<O: AsRef<[u8]>>(&self, token: &FenceToken<O>, timing: &Timing) -> Verdict {
+        match fencepost_policy::judge(token, self.known(timing)) {
+            Verdict::Admit if self.age(timing.now).is_none_or(|age| age > timing.max_age) => Verdict::Confirm,
+            verdict @ (Verdict::Admit | Verdict::Reject(_) | Verdict::Confirm) => verdict,
+        }
+    }
+
+    /// How long ago the read was sent that this is dated by; `None` if nothing has been read.
+    pub fn age(&self, now: Instant) -> Option<Duration> {
+        self.dated().map(|dated| now.saturating_duration_since(dated))
+    }
+
+    /// What is wrong with the lock's record, if it can't be read.
+    pub fn problem(&self) -> Option<&str> {
+        self.published.problem.as_deref()
+    }
+
+    /// What is known of the lock.
+    pub fn snapshot(&self) -> Option<&Snapshot> {
+        self.published.snapshot.as_ref()
+    }
+
+    /// The revision up to which the lock is known.
+    pub fn reach(&self) -> Option<Revision> {
+        let as_of = self.snapshot()?.as_of;
+        Some(self.covering_clock().map_or(as_of, |clock| as_of.max(clock.reach)))
+    }
+
+    /// When the newest quorum read was sent that this is the answer of.
+    pub(crate) fn dated(&self) -> Option<Instant> {
+        self.published.dated.max(self.covering_clock().map(|clock| clock.dated))
+    }
+
+    pub(crate) fn known(&self, timing: &Timing) -> Known<'_> {
+        let known = Known::new(self.snapshot(), self.news(timing));
+        self.covering_clock().map_or(known, |clock| known.reaching(clock.reach))
+    }
+
+    fn covering_clock(&self) -> Option<&ScopeClock> {
+        let Published { snapshot: Some(snapshot), settled, era, .. } = &**self.published else {
+            return None;
+        };
+        let clock = self.clock.as_ref()?.as_deref()?;
+        clock.covers(*era, *settled, snapshot.as_of).then_some(clock)
+    }
+
+    /// A pure function of the date of what is known, and of whether the source is trusted.
+    fn news(&self, timing: &Timing) -> News {
+        if self.is_distrusted() {
+            return News::Regressed;
+        }
+        match self.dated() {
+            Some(dated) if dated >= timing.arrived => News::Confirmed,
+            Some(dated) if !timing.linearizable && timing.now.saturating_duration_since(dated) <= timing.max_age => {
+                News::Fresh
+            }
+            Some(_) | None => News::Old,
+        }
+    }
+
+    /// A store that went back counts revisions for a second time. Only a tenure that began above all that it had shown
+    /// before has a token that was never given out in the history that is lost.
+    fn is_distrusted(&self) -> bool {
+        let Some(through) = self.distrusted_through else {
+            return false;
+        };
+        match self.snapshot().map(|snapshot| &snapshot.holding) {
+            Some(Holding::Held(tenure)) => tenure.first <= through,
+            Some(Holding::Free | Holding::Unreadable) | None => true,
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use arc_swap::{ArcSwap, ArcSwapOption};
+    use fencepost_policy::{Layout, Owner, Tenure};
+
+    use super::*;
+
+    fn revision(number: u64) -> Revision {
+        Revision::new(number).unwrap()
+    }
+
+    const SECOND: Duration = Duration::from_secs(1);
+
+    /// A lock that `a` holds since 10, known as of 10, dated `dated` seconds after the start.
+    fn published(dated: u32, start: Instant) -> Published {
+        let tenure = Tenure { owner: Owner::new(*b"a"), first: revision(10), last: revision(10) };
+        let snapshot =
+            Snapshot { layout: Layout::Key, as_of: revision(10), holding: Holding::Held(tenure), waiters: [].into() };
+        Published {
+            snapshot: Some(snapshot),
+            dated: Some(start + dated * SECOND),
+            settled: true,
+            exists: true,
+            problem: None,
+            era: 1,
+        }
+    }
+
+    fn outlook(published: Published, clock: Option<ScopeClock>, distrusted: Option<u64>) -> Outlook {
+        let clock = ArcSwapOption::new(clock.map(Arc::new)).load();
+        Outlook::new(distrusted.and_then(Revision::new), Some(clock), ArcSwap::new(Arc::new(published)).load())
+    }
+
+    fn verdict(outlook: &Outlook, owner: &str, at: u64, arrived: Instant, now: Instant, linearizable: bool) -> String {
+        let token = FenceToken { owner, revision: revision(at) };
+        match outlook.judge(&token, &Timing { arrived, now, max_age: 5 * SECOND, linearizable }) {
+            Verdict::Admit => "admit".to_owned(),
+            Verdict::Confirm => "confirm".to_owned(),
+            Verdict::Reject(rejection) => rejection.code().to_owned(),
+        }
+    }
+
+    #[test]
+    fn news_admit_up_to_max_age_and_a_linearizable_route_wants_a_read_of_its_own() {
+        let start = Instant::now();
+        let look = outlook(published(10, start), None, None);
+        for (arrived, now, linearizable, expected) in [
+            (11, 15, false, "admit"),
+            (16, 16, false, "confirm"),
+            (11, 15, true, "confirm"),
+            (10, 15, true, "admit"),
+            (9, 11, true, "admit"),
+        ] {
+            let (arrived, now) = (start + arrived * SECOND, start + now * SECOND);
+            assert_eq!(verdict(&look, "a", 10, arrived, now, linearizable), expected);
+        }
+    }
+
+    #[test]
+    fn a_confirmed_refusal_is_final_at_any_age_and_a_confirmed_admission_is_not() {
+        let start = Instant::now();
+        let look = outlook(published(10, start), None, None);
+        let (arrived, late) = (start + 9 * SECOND, start + 16 * SECOND);
+        assert_eq!(verdict(&look, "a", 11, arrived, late, false), "ahead-of-store");
+        assert_eq!(verdict(&look, "a", 10, arrived, late, false), "confirm");
+    }
+
+    #[test]
+    fn a_clock_dates_only_locks_that_are_settled_known_since_its_base_and_of_its_era() {
+        let start = Instant::now();
+        let clock =
+            |base, era| ScopeClock { era, base: revision(base), reach: revision(20), dated: start + 20 * SECOND };
+        let now = start + 20 * SECOND;
+        let check = |published, clock, expected| {
+            assert_eq!(verdict(&outlook(published, Some(clock), None), "a", 10, now, now, false), expected);
+        };
+        check(published(1, start), clock(10, 1), "admit");
+        check(published(1, start), clock(11, 1), "confirm");
+        check(published(1, start), clock(10, 2), "confirm");
+        check(Published { settled: false, ..published(1, start) }, clock(10, 1), "confirm");
+    }
+
+    #[test]
+    fn while_a_source_is_distrusted_only_a_tenure_that_began_above_is_admitted() {
+        let start = Instant::now();
+        let check = |published, distrusted, at, expected| {
+            let look = outlook(published, None, Some(distrusted));
+            assert_eq!(verdict(&look, "a", at, start, start, false), expected);
+        };
+        check(published(0, start), 9, 10, "admit");
+        check(published(0, start), 10, 10, "store-regressed");
+        check(published(0, start), 10, 9, "replayed-tenure");
+        check(Published::default(), 9, 10, "store-regressed");
+    }
+}

@@ -1,0 +1,155 @@
+//! How a record in the store is read.
+
+use std::borrow::Cow;
+use std::sync::Arc;
+
+use bytes::Bytes;
+use fencepost_policy::{Contender, Content, KeyEvent, Layout, LockKey, Owner, QueueEvent, Write};
+
+use crate::store::{Event, KeyRange, KeyValue};
+
+/// How a record in the store becomes an owner.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct RecordFormat {
+    /// Which keys the record is made of.
+    pub layout: Layout,
+    /// Layout `key`: values, or owners, that mean that nobody holds the lock.
+    pub free_values: Vec<Bytes>,
+    /// Layout `key`: the value is a JSON object, and this field of it is the owner. Without it, the value is the owner.
+    pub owner_field: Option<String>,
+}
+
+impl RecordFormat {
+    /// Records of that layout whose value is the owner.
+    pub fn plain(layout: Layout) -> RecordFormat {
+        RecordFormat { layout, free_values: Vec::new(), owner_field: None }
+    }
+
+    /// What a value says, and what is wrong with it if it is no lock record.
+    fn content(&self, value: &Bytes) -> Result<Content, String> {
+        if self.free_values.contains(value) {
+            return Ok(Content::Free);
+        }
+        let owner = match &self.owner_field {
+            None => Cow::Borrowed(&**value),
+            Some(field) => Cow::Owned(owner_in(value, field)?.into_bytes()),
+        };
+        if self.free_values.iter().any(|free| **free == *owner) {
+            return Ok(Content::Free);
+        }
+        Ok(Content::Owner(Owner::new(&*owner)))
+    }
+}
+
+/// The field of a JSON object. What is wrong is told without the value: a log is no place for it.
+fn owner_in(value: &[u8], field: &str) -> Result<String, String> {
+    let record = serde_json::from_slice(value)
+        .map_err(|error| format!("is not JSON (line {}, column {})", error.line(), error.column()))?;
+    let serde_json::Value::Object(mut fields) = record else {
+        return Err("is JSON, but not an object".to_owned());
+    };
+    match fields.remove(field) {
+        Some(serde_json::Value::String(owner)) => Ok(owner),
+        Some(_) => Err(format!("has a field {field:?} that is not a string")),
+        None => Err(format!("is a JSON object without the field {field:?}")),
+    }
+}
+
+/// A lock and how its record is read.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct LockSpec {
+    /// Its key.
+    pub key: LockKey,
+    /// How its record is read.
+    pub format: RecordFormat,
+}
+
+impl LockSpec {
+    /// The keys of the store that the record is made of.
+    pub(crate) fn range(&self) -> KeyRange {
+        let key = self.key.as_str();
+        match self.format.layout {
+            Layout::Key => KeyRange::Key(key.as_bytes().into()),
+            Layout::Election | Layout::Mutex => KeyRange::Prefix(format!("{key}/").into_bytes().into()),
+        }
+    }
+
+    /// A write to the key of a `key` lock.
+    pub(crate) fn write(&self, stored: &KeyValue) -> Write {
+        Write {
+            revision: stored.modified,
+            created: stored.created,
+            version: stored.version,
+            content: self.format.content(&stored.value).unwrap_or(Content::Unreadable),
+        }
+    }
+
+    /// What is wrong with the record of a `key` lock, naming it.
+    pub(crate) fn problem(&self, stored: &KeyValue) -> Option<Arc<str>> {
+        let wrong = self.format.content(&stored.value).err()?;
+        Some(format!("the record of {} {wrong}", self.key).into())
+    }
+
+    pub(crate) fn key_event(&self, event: &Event) -> KeyEvent {
+        match event {
+            Event::Put(stored) => KeyEvent::Put(self.write(stored)),
+            Event::Delete { revision, .. } => KeyEvent::Delete(*revision),
+        }
+    }
+}
+
+/// A key in the queue of an `election` or `mutex` lock.
+pub(crate) fn contender(stored: &KeyValue) -> Contender {
+    Contender {
+        key: (*stored.key).into(),
+        created: stored.created,
+        revision: stored.modified,
+        value: (*stored.value).into(),
+    }
+}
+
+pub(crate) fn queue_event(event: &Event) -> QueueEvent {
+    match event {
+        Event::Put(stored) => QueueEvent::Put(contender(stored)),
+        Event::Delete { key, revision } => QueueEvent::Delete { key: (**key).into(), revision: *revision },
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn check(owner_field: Option<&str>, value: &str, expected: Result<Content, &str>) {
+        let format = RecordFormat {
+            layout: Layout::Key,
+            free_values: vec![Bytes::from_static(b"none"), Bytes::new()],
+            owner_field: owner_field.map(str::to_owned),
+        };
+        let content = format.content(&Bytes::copy_from_slice(value.as_bytes()));
+        assert_eq!(content, expected.map_err(str::to_owned), "{value:?}");
+    }
+
+    fn owner(name: &str) -> Result<Content, &str> {
+        Ok(Content::Owner(Owner::new(name.as_bytes())))
+    }
+
+    #[test]
+    fn without_an_owner_field_the_value_is_the_owner() {
+        check(None, "shard-1", owner("shard-1"));
+        check(None, "{\"owner\":\"a\"}", owner("{\"owner\":\"a\"}"));
+        check(None, "none", Ok(Content::Free));
+        check(None, "", Ok(Content::Free));
+    }
+
+    #[test]
+    fn with_an_owner_field_only_a_json_object_with_that_text_is_a_record() {
+        let field = Some("owner");
+        check(field, r#"{"owner":"a","ttl":3}"#, owner("a"));
+        check(field, r#"{"owner":"none"}"#, Ok(Content::Free));
+        check(field, "", Ok(Content::Free));
+        check(field, r#"{"holder":"a"}"#, Err("is a JSON object without the field \"owner\""));
+        check(field, r#"{"owner":7}"#, Err("has a field \"owner\" that is not a string"));
+        check(field, r#"["owner"]"#, Err("is JSON, but not an object"));
+        check(field, "shard-1", Err("is not JSON (line 1, column 1)"));
+    }
+}

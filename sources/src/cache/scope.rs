@@ -1,0 +1,245 @@
+//! All locks below one literal prefix, kept fresh together.
+//!
+//! The cost of freshness must not grow with the number of locks. So a scope has one watch and one windowed read
+//! ([`super::window`]), and a clock that dates all its locks at once. The clock says: *every lock that is settled and was
+//! known as of `base` or later is, up to `reach`, what is published of it*. It holds by induction. When the clock moves to a
+//! verified read at `R`, each such lock was right up to the last verified revision `V`, and then one of these:
+//!
+//! - Keys of it were returned: they were merged as a read at `R`, or the lock is unsettled until it is read by itself.
+//! - A key of it that existed at `V` was deleted: the watch has named it, or the read had not been verified; and what the watch
+//!   names is applied to the lock in the same step as it is logged. If it could not be applied, the lock is unsettled.
+//! - A key of it was created after `V`, and is known from an event or a read of the lock's own between `V` and `R`, and was not
+//!   returned: it is gone again, and no equation tells of it. The lock is unsettled ([`Scope::verify`] looks for those).
+//! - None of these: it did not change, or by keys only that came and went unseen. Their events and reads, should they
+//!   come later, are below the clock's reach and are not applied; and a lock that is first learnt for a revision
+//!   that the clock has passed is unsettled.
+//!
+//! The clock is published after all of that, and whoever looks at a lock loads the clock first: so it never speaks for
+//! something older than what it was made of. A lock is in the registry before its first read is sent. Events that pass it by
+//! until the answer is here make it unsettled if they are newer than the answer, and it is read again.
+//!
+//! A new window (the watch lost something, or is down for too long) moves `base`: what was known before it is
+//! dated by its own reads only, and no event is applied to it before it has been read by itself. The same goes
+//! for a store that went back, where a new era begins.
+
+use std::collections::HashSet;
+use std::sync::{Arc, Mutex, MutexGuard};
+
+use arc_swap::{ArcSwapOption, Guard};
+use fencepost_policy::{Layout, LockKey, Revision};
+use tokio::sync::Notify;
+use tokio::time::Instant;
+
+use super::knowledge::{Applied, Coverage};
+use super::outlook::ScopeClock;
+use super::record::RecordFormat;
+use super::registry::Registry;
+use super::tracked::TrackedLock;
+use super::trust::Sent;
+use super::window::{Shown, Window};
+use crate::store::{Event, KeyRange, KeyValue, RangeAnswer, RangeRead};
+
+#[derive(Debug)]
+pub(crate) struct Scope {
+    range: KeyRange,
+    format: RecordFormat,
+    clock: ArcSwapOption<ScopeClock>,
+    /// Only the driver takes it.
+    window: Mutex<Window>,
+    /// The locks of which something was learnt since the clock moved.
+    learnt: Mutex<HashSet<LockKey>>,
+    progressed: Notify,
+    forgotten: Notify,
+}
+
+/// A windowed read that is not verified yet.
+#[derive(Debug)]
+pub(crate) struct Unverified {
+    sent: Sent,
+    shown: Shown,
+    /// What it returned, in the order of the keys.
+    keys: Vec<KeyValue>,
+}
+
+impl Scope {
+    pub(crate) fn new(prefix: &str, format: RecordFormat) -> Scope {
+        Scope {
+            range: KeyRange::Prefix(prefix.as_bytes().into()),
+            format,
+            clock: ArcSwapOption::empty(),
+            window: Mutex::default(),
+            learnt: Mutex::default(),
+            progressed: Notify::new(),
+            forgotten: Notify::new(),
+        }
+    }
+
+    pub(crate) fn is_of(&self, prefix: &str, format: &RecordFormat) -> bool {
+        self.range == KeyRange::Prefix(prefix.as_bytes().into()) && self.format == *format
+    }
+
+    pub(crate) fn range(&self) -> &KeyRange {
+        &self.range
+    }
+
+    pub(crate) fn clock(&self) -> Guard<Option<Arc<ScopeClock>>> {
+        self.clock.load()
+    }
+
+    /// Ends when something has happened since the last call that may verify a read.
+    pub(crate) async fn progressed(&self) {
+        self.progressed.notified().await;
+    }
+
+    /// Ends when the window has been forgotten since the last call.
+    pub(crate) async fn forgotten(&self) {
+        self.forgotten.notified().await;
+    }
+
+    pub(crate) fn next_read(&self) -> RangeRead {
+        self.window().next_read(&self.range)
+    }
+
+    /// From where the scope has to be watched; `None` as long as there is no window.
+    pub(crate) fn watch_from(&self) -> Option<Revision> {
+        self.window().watch_from()
+    }
+
+    /// Applies the answer of [`Scope::next_read`] to the locks it shows.
+    ///
+    /// The answer is that of the range, at `revision`; it is trusted, and of the present era.
+    pub(crate) fn merge(
+        self: &Arc<Self>,
+        locks: &Registry,
+        sent: &Sent,
+        revision: Revision,
+        answer: RangeAnswer,
+    ) -> Unverified {
+        for stored in &answer.keys {
+            for lock in self.locks_of(locks, &stored.key) {
+                if lock.read_in_scope(sent, revision, stored) == Applied::Gap {
+                    lock.want_read();
+                }
+            }
+        }
+        Unverified { sent: *sent, shown: self.window().shown(revision, &answer), keys: answer.keys }
+    }
+
+    /// Whether all that the watch has named verifies that read; if so, the clock moves to it.
+    pub(crate) fn verify(&self, locks: &Registry, read: &Unverified) -> bool {
+        let Some(since) = self.window().verify(&read.shown) else {
+            return false;
+        };
+        self.find_what_came_and_went(locks, since, read);
+        if let Some(clock) = self.clock.load().as_deref() {
+            let clock = ScopeClock { reach: read.shown.revision, dated: read.sent.at, ..*clock };
+            self.clock.store(Some(Arc::new(clock)));
+        }
+        true
+    }
+
+    /// Unsettles the locks that are known by a key that was created after `since` and is gone at the read.
+    fn find_what_came_and_went(&self, locks: &Registry, since: Revision, read: &Unverified) {
+        for key in std::mem::take(&mut *self.learnt()) {
+            let Some(lock) = locks.find(key.as_str()) else {
+                continue;
+            };
+            let prefix = match lock.range() {
+                KeyRange::Key(prefix) | KeyRange::Prefix(prefix) => prefix,
+            };
+            let from = read.keys.partition_point(|stored| stored.key[..] < prefix[..]);
+            let shown = read.keys[from..].iter().take_while(|stored| lock.range().contains(&stored.key));
+            if !lock.survives(since, read.shown.revision, shown) {
+                lock.want_read();
+            }
+            if lock.as_of() <= Some(read.shown.revision) {
+                self.learnt().remove(&key); // Looking at it was no news of it.
+            }
+        }
+    }
+
+    /// Notes that something was learnt of a lock by itself.
+    pub(crate) fn note(&self, key: &LockKey) {
+        self.learnt().insert(key.clone());
+    }
+
+    /// Begins a window at that read: the clock starts anew.
+    pub(crate) fn begin(&self, read: &Unverified) {
+        self.window().begin(&read.shown);
+        let (revision, Sent { era, at, .. }) = (read.shown.revision, read.sent);
+        self.clock.store(Some(Arc::new(ScopeClock { era, base: revision, reach: revision, dated: at })));
+    }
+
+    /// Forgets the window, so that the next read begins another one.
+    pub(crate) fn forget(&self) {
+        self.window().forget();
+        self.progressed.notify_one();
+        self.forgotten.notify_one();
+    }
+
+    /// Stops the clock: what it was made of is of an earlier era.
+    pub(crate) fn begin_era(&self) {
+        self.clock.store(None);
+        self.forget();
+    }
+
+    /// Applies what the watch has delivered, in order; all events of one revision are in here together.
+    pub(crate) fn events(self: &Arc<Self>, locks: &Registry, era: u64, events: &[Event]) {
+        let mut window = self.window();
+        events.iter().for_each(|event| window.log(event));
+        drop(window);
+        match self.format.layout {
+            Layout::Key => events.chunks(1).for_each(|event| self.apply(locks, era, event)),
+            // A queue must not be seen between two events of one transaction.
+            Layout::Election | Layout::Mutex => events
+                .chunk_by(|event, next| event.revision() == next.revision())
+                .for_each(|events| self.apply(locks, era, events)),
+        }
+        self.progressed.notify_one();
+    }
+
+    /// Applies the events of one revision to the locks they touch.
+    fn apply(self: &Arc<Self>, locks: &Registry, era: u64, events: &[Event]) {
+        let mut touched: Vec<Arc<TrackedLock>> = Vec::new();
+        for lock in events.iter().flat_map(|event| self.locks_of(locks, event.key())) {
+            if !touched.iter().any(|other| Arc::ptr_eq(other, &lock)) {
+                touched.push(lock);
+            }
+        }
+        for lock in touched {
+            let own: Vec<Event> = events.iter().filter(|event| lock.range().contains(event.key())).cloned().collect();
+            if lock.events(era, &own, Coverage::Scope) == Applied::Gap {
+                lock.want_read();
+            }
+        }
+    }
+
+    /// The locks of this scope that a key is part of: itself, or those whose queue it may stand in.
+    fn locks_of(self: &Arc<Self>, locks: &Registry, key: &[u8]) -> Vec<Arc<TrackedLock>> {
+        let find = |name: &[u8]| {
+            let lock = locks.find(std::str::from_utf8(name).ok()?)?;
+            lock.is_in(self).then_some(lock)
+        };
+        match self.format.layout {
+            Layout::Key => find(key).into_iter().collect(),
+            Layout::Election | Layout::Mutex => {
+                let slashes = key.iter().enumerate().filter(|(_, byte)| **byte == b'/');
+                slashes.filter_map(|(at, _)| find(&key[..at])).collect()
+            }
+        }
+    }
+
+    fn learnt(&self) -> MutexGuard<'_, HashSet<LockKey>> {
+        self.learnt.lock().expect("nothing panics while it notes a key")
+    }
+
+    fn window(&self) -> MutexGuard<'_, Window> {
+        self.window.lock().expect("nothing panics while it looks at the window")
+    }
+}
+
+impl Unverified {
+    pub(crate) fn sent_at(&self) -> Instant {
+        self.sent.at
+    }
+}

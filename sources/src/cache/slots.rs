@@ -1,0 +1,167 @@
+//! The two slots of a lock's confirming reads: one runs, one is next (`shared-confirm`).
+//!
+//! A request may use only a read that was sent after it arrived. So whoever asks while a read runs is served
+//! by the next one, together with all others that ask meanwhile; however many ask, two reads serve them.
+
+use std::sync::Arc;
+
+use tokio::sync::watch;
+
+use crate::store::StoreError;
+
+/// Why a lock could not be confirmed.
+#[derive(Debug, Clone, thiserror::Error)]
+pub enum Unconfirmed {
+    /// The deadline came first.
+    #[error("the lock store did not answer in time")]
+    Deadline,
+    /// The store failed.
+    #[error("the lock could not be read")]
+    Store(#[source] Arc<StoreError>),
+    /// There were too many reads of locks that have no record.
+    #[error("too many locks without a record were asked for")]
+    Overloaded,
+    /// The store answered with less than it had shown before.
+    #[error("the lock store shows less than it has shown before")]
+    Regressed,
+    /// The source was stopped.
+    #[error("the lock source was stopped")]
+    Stopped,
+}
+
+/// Which of a lock's reads serves somebody; counted from 1.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
+pub(crate) struct Ticket(u64);
+
+/// The slots. All changes are atomic steps.
+#[derive(Debug)]
+pub(crate) struct Slots {
+    state: watch::Sender<State>,
+}
+
+#[derive(Debug, Default)]
+struct State {
+    /// How many reads have begun, and how many of them have ended. At most one runs.
+    begun: u64,
+    done: u64,
+    /// Somebody waits for the next one.
+    wanted: bool,
+    /// A task reads, or has been asked to.
+    active: bool,
+    /// How the last one failed.
+    failure: Option<Unconfirmed>,
+}
+
+impl Slots {
+    pub(crate) fn new() -> Slots {
+        Slots { state: watch::Sender::new(State::default()) }
+    }
+
+    /// Asks for a read that is sent from now on. Also tells whether a task has to be set on it.
+    pub(crate) fn ask(&self) -> (Ticket, bool) {
+        self.step(|state| {
+            state.wanted = true;
+            (Ticket(state.begun + 1), !std::mem::replace(&mut state.active, true))
+        })
+    }
+
+    /// Asks for a read, be it one that runs already.
+    pub(crate) fn join(&self) -> (Ticket, bool) {
+        self.step(|state| {
+            if state.begun > state.done {
+                return (Ticket(state.begun), false);
+            }
+            state.wanted = true;
+            (Ticket(state.begun + 1), !std::mem::replace(&mut state.active, true))
+        })
+    }
+
+    /// Begins the next read, if one is wanted; otherwise the task is done. Whoever asks from here on is not served by it.
+    pub(crate) fn begin(&self) -> bool {
+        self.step(|state| {
+            let begins = std::mem::take(&mut state.wanted);
+            state.begun += u64::from(begins);
+            state.active = begins;
+            begins
+        })
+    }
+
+    /// Ends the read that runs.
+    pub(crate) fn finish(&self, outcome: Result<(), Unconfirmed>) {
+        self.state.send_modify(|state| {
+            state.done = state.begun;
+            state.failure = outcome.err();
+        });
+    }
+
+    /// What became of that read or, if it has ended long since, of a later one; `None` while there is no telling.
+    pub(crate) fn outcome(&self, ticket: Ticket) -> Option<Result<(), Unconfirmed>> {
+        let state = self.state.borrow();
+        (state.done >= ticket.0).then(|| state.failure.clone().map_or(Ok(()), Err))
+    }
+
+    /// Tells all who wait to look again.
+    pub(crate) fn news(&self) {
+        self.state.send_modify(|_| {});
+    }
+
+    /// Follows the changes, from now on.
+    pub(crate) fn follow(&self) -> Following {
+        Following(self.state.subscribe())
+    }
+
+    fn step<T>(&self, change: impl FnOnce(&mut State) -> T) -> T {
+        let mut result = None;
+        self.state.send_if_modified(|state| {
+            result = Some(change(state));
+            false
+        });
+        result.expect("the step has been taken")
+    }
+}
+
+/// Waits for changes.
+pub(crate) struct Following(watch::Receiver<State>);
+
+impl Following {
+    /// Ends at the next change since the last call of this, or since the beginning; at once, if there was one.
+    pub(crate) async fn changed(&mut self) {
+        if self.0.changed().await.is_err() {
+            std::future::pending::<()>().await; // The slots are gone: nothing changes any more.
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn whoever_asks_while_a_read_runs_is_served_by_the_next_and_all_of_them_by_one() {
+        let slots = Slots::new();
+        let (first, start) = slots.ask();
+        assert!(start);
+        assert!(slots.begin());
+        let later: Vec<Ticket> =
+            (0..256).map(|_| slots.ask()).map(|(ticket, start)| (!start).then_some(ticket).unwrap()).collect();
+        assert!(later.iter().all(|ticket| *ticket > first));
+        slots.finish(Ok(()));
+        assert!(slots.outcome(first).is_some() && slots.outcome(later[0]).is_none());
+        assert!(slots.begin());
+        slots.finish(Err(Unconfirmed::Deadline));
+        assert!(later.iter().all(|ticket| matches!(slots.outcome(*ticket), Some(Err(Unconfirmed::Deadline)))));
+        assert!(!slots.begin());
+        assert!(slots.ask().1, "the next one who asks sets a task on it again");
+    }
+
+    #[test]
+    fn whoever_joins_takes_a_read_that_runs_already() {
+        let slots = Slots::new();
+        let (first, _) = slots.ask();
+        slots.begin();
+        assert_eq!(slots.join(), (first, false));
+        slots.finish(Ok(()));
+        assert!(!slots.begin());
+        assert!(slots.join().0 > first);
+    }
+}

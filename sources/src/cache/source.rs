@@ -1,0 +1,302 @@
+//! The handle of a source of locks.
+
+use std::collections::hash_map::RandomState;
+use std::hash::BuildHasher;
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::{Arc, Mutex, MutexGuard};
+use std::time::Duration;
+use std::{fmt, io};
+
+use fencepost_policy::Revision;
+use tokio::sync::{mpsc, oneshot};
+use tokio::task::LocalSet;
+use tokio::time::Instant;
+
+use super::common::{Command, Common};
+use super::driver::Driver;
+use super::record::LockSpec;
+use super::registry::FormatConflict;
+use super::scope::Scope;
+use super::templated::{Caches, TemplateSpec, TemplatedLocks};
+use super::tracked::TrackedLock;
+use super::trust::Trust;
+use crate::store::{LockStore, Member, StoreError};
+
+/// How a source works.
+#[derive(Debug, Clone)]
+pub struct SourceOptions {
+    /// How often everything is read: a fifth of the smallest `max_age` of the routes. At least 1 ms.
+    pub period: Duration,
+    /// How many templated locks that have a record are kept, beside those that somebody holds.
+    pub tracked_locks_max: u64,
+    /// The highest revision an earlier process has seen of the store, if that is known.
+    pub highest_seen: Option<Revision>,
+    /// What to warn of, once, by how a member is.
+    pub caution: Option<fn(&Member) -> Option<String>>,
+    /// Where the jitter of waits comes from.
+    pub jitter_seed: u64,
+}
+
+impl Default for SourceOptions {
+    fn default() -> SourceOptions {
+        SourceOptions {
+            period: Duration::from_secs(1),
+            tracked_locks_max: 100_000,
+            highest_seen: None,
+            caution: None,
+            jitter_seed: RandomState::new().hash_one(()),
+        }
+    }
+}
+
+/// How a source is.
+#[derive(Debug, Clone)]
+pub struct SourceStatus {
+    /// Whether a quorum read that was sent within the last five periods was answered.
+    pub up: bool,
+    /// How long ago the newest freshness read was sent that was answered.
+    pub age: Option<Duration>,
+    /// The highest revision seen of the store, in this process or before.
+    pub revision: Option<Revision>,
+    /// How often the watch had to be begun again.
+    pub watch_restarts: u64,
+    /// How many static locks there are.
+    pub static_locks: usize,
+    /// How many templated locks are known.
+    pub templated_locks: usize,
+    /// The revision up to which nothing is believed, if the store went back and nobody has accepted that.
+    pub distrusted_through: Option<Revision>,
+    /// How many answers showed less than was seen before they were asked for.
+    pub answers_behind: u64,
+    /// How often the store was asked.
+    pub reads: ReadCounts,
+    /// The last failure of the store.
+    pub last_error: Option<Arc<StoreError>>,
+    /// How the members were at the start.
+    pub members: Vec<Member>,
+}
+
+/// How often the store was asked, and why.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+pub struct ReadCounts {
+    /// To keep static locks fresh.
+    pub freshness: u64,
+    /// To keep templated locks fresh.
+    pub windows: u64,
+    /// To confirm one lock, or to load it.
+    pub confirms: u64,
+    /// To look back through one key's history.
+    pub walks: u64,
+    /// Before a watch was begun again.
+    pub resumes: u64,
+}
+
+/// A source of locks: a cheap handle, for any thread. The source stops when [`LockSource::stop`] is called, or when all
+/// handles are dropped; what is known then only ages.
+#[derive(Clone)]
+pub struct LockSource(Arc<Handle>);
+
+struct Handle {
+    shared: Arc<Shared>,
+}
+
+impl Drop for Handle {
+    fn drop(&mut self) {
+        self.shared.common.send(Command::Stop);
+    }
+}
+
+/// What handles and driver share.
+#[derive(Debug)]
+pub(crate) struct Shared {
+    pub(crate) common: Arc<Common>,
+    pub(crate) options: SourceOptions,
+    pub(crate) caches: Caches,
+    static_locks: Mutex<Vec<Arc<TrackedLock>>>,
+    scopes: Mutex<Vec<Arc<Scope>>>,
+    members: Mutex<Vec<Member>>,
+}
+
+/// A source's thread could not be started.
+#[derive(Debug, thiserror::Error)]
+#[error("the thread of a lock source cannot be started")]
+pub struct SpawnError(#[from] io::Error);
+
+/// The source was stopped.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
+#[error("the lock source was stopped")]
+pub struct Stopped;
+
+impl LockSource {
+    /// Starts a source on a thread of its own, so that load can't make its news old. The store is made there, within
+    /// a tokio runtime.
+    ///
+    /// # Errors
+    /// [`SpawnError`] if the system gives no thread.
+    pub fn spawn<S: LockStore>(
+        name: &str,
+        options: SourceOptions,
+        make_store: impl FnOnce() -> S + Send + 'static,
+    ) -> Result<LockSource, SpawnError> {
+        let (shared, commands) = Shared::new(name, options);
+        let source = LockSource(Arc::new(Handle { shared: Arc::clone(&shared) }));
+        let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build()?;
+        let run = move || {
+            LocalSet::new().block_on(&runtime, async { Driver::new(shared, make_store(), commands).await });
+        };
+        std::thread::Builder::new().name(format!("locks-{name}")).spawn(run)?;
+        Ok(source)
+    }
+
+    /// The same source, to be driven by the caller: it works while the driver is polled, within any tokio runtime.
+    pub fn build<S: LockStore>(name: &str, options: SourceOptions, store: S) -> (LockSource, Driver) {
+        let (shared, commands) = Shared::new(name, options);
+        let source = LockSource(Arc::new(Handle { shared: Arc::clone(&shared) }));
+        (source, Driver::new(shared, store, commands))
+    }
+
+    /// Its name.
+    pub fn name(&self) -> &str {
+        &self.common().name
+    }
+
+    /// Tracks a lock whose key is known beforehand, for as long as the source works. The same key is always the same lock.
+    ///
+    /// # Errors
+    /// [`FormatConflict`] if the lock is tracked already, but its record is read in another way.
+    pub fn track(&self, spec: LockSpec) -> Result<Arc<TrackedLock>, FormatConflict> {
+        let common = self.common();
+        let lock = common.registry.find_or_make(spec, |spec| TrackedLock::new(spec, None, Arc::clone(common)))?;
+        let mut tracked = self.0.shared.lock(&self.0.shared.static_locks);
+        if !tracked.iter().any(|other| Arc::ptr_eq(other, &lock)) {
+            tracked.push(Arc::clone(&lock));
+            common.statics_changed.notify_one();
+        }
+        Ok(lock)
+    }
+
+    /// The locks of a template, whose keys come with the requests. The same template always has the same locks.
+    pub fn template(&self, spec: &TemplateSpec) -> TemplatedLocks {
+        let shared = &self.0.shared;
+        let mut scopes = shared.lock(&shared.scopes);
+        let found = scopes.iter().find(|scope| scope.is_of(&spec.prefix, &spec.format)).map(Arc::clone);
+        let scope = found.unwrap_or_else(|| {
+            let scope = Arc::new(Scope::new(&spec.prefix, spec.format.clone()));
+            scopes.push(Arc::clone(&scope));
+            self.common().send(Command::Begin(Arc::clone(&scope)));
+            scope
+        });
+        drop(scopes);
+        TemplatedLocks::new(Arc::clone(shared), scope, spec.clone())
+    }
+
+    /// Every lock that is tracked, for the eyes of an operator.
+    pub fn locks(&self) -> Vec<Arc<TrackedLock>> {
+        let mut locks = self.common().registry.all();
+        locks.sort_by(|a, b| a.key().cmp(b.key()));
+        locks
+    }
+
+    /// The lock of that key, if it is tracked.
+    pub fn find(&self, key: &str) -> Option<Arc<TrackedLock>> {
+        self.common().registry.find(key)
+    }
+
+    /// Whether every static lock has been read.
+    pub fn ready(&self) -> bool {
+        self.0.shared.static_locks().iter().all(|lock| lock.is_known())
+    }
+
+    /// Reads everything that often from now on: a fifth of the smallest `max_age`.
+    pub fn set_period(&self, period: Duration) {
+        self.common().set_period(period);
+        self.common().statics_changed.notify_one();
+    }
+
+    /// Accepts that the store went back to what it was: what was learnt is forgotten, floors start anew. Says whether there was
+    /// anything to accept; if not, nothing changes.
+    ///
+    /// # Errors
+    /// [`Stopped`] if nobody is there to do it.
+    pub async fn accept_regression(&self) -> Result<bool, Stopped> {
+        let (sender, answer) = oneshot::channel();
+        self.common().send(Command::Accept(sender));
+        answer.await.map_err(|_| Stopped)
+    }
+
+    /// How it is.
+    pub fn status(&self, now: Instant) -> SourceStatus {
+        let (shared, common) = (&self.0.shared, self.common());
+        let health = common.health().clone();
+        let age = |sent: Option<Instant>| sent.map(|sent| now.saturating_duration_since(sent));
+        let static_locks = shared.static_locks().len();
+        let load = |counter: &AtomicU64| counter.load(Ordering::Relaxed);
+        let counts = &common.counts;
+        SourceStatus {
+            up: !common.is_stopped() && age(health.answered).is_some_and(|age| age <= common.period() * 5),
+            age: age(health.fresh),
+            revision: common.trust.max_seen(),
+            watch_restarts: load(&counts.watch_restarts),
+            static_locks,
+            templated_locks: common.registry.len().saturating_sub(static_locks),
+            distrusted_through: common.trust.distrusted_through(),
+            answers_behind: common.trust.anomalies(),
+            reads: ReadCounts {
+                freshness: load(&counts.freshness),
+                windows: load(&counts.windows),
+                confirms: load(&counts.confirms),
+                walks: load(&counts.walks),
+                resumes: load(&counts.resumes),
+            },
+            last_error: health.last_error,
+            members: shared.members().clone(),
+        }
+    }
+
+    /// Stops it, for all handles.
+    pub fn stop(&self) {
+        self.common().send(Command::Stop);
+    }
+
+    fn common(&self) -> &Arc<Common> {
+        &self.0.shared.common
+    }
+}
+
+impl fmt::Debug for LockSource {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_tuple("LockSource").field(&self.name()).finish()
+    }
+}
+
+impl Shared {
+    fn new(name: &str, options: SourceOptions) -> (Arc<Shared>, mpsc::UnboundedReceiver<Command>) {
+        let (sender, commands) = mpsc::unbounded_channel();
+        let common = Common::new(name, Trust::new(options.highest_seen), options.period, sender);
+        let shared = Shared {
+            common: Arc::new(common),
+            caches: Caches::new(options.tracked_locks_max),
+            options,
+            static_locks: Mutex::default(),
+            scopes: Mutex::default(),
+            members: Mutex::default(),
+        };
+        (Arc::new(shared), commands)
+    }
+
+    pub(crate) fn static_locks(&self) -> Vec<Arc<TrackedLock>> {
+        self.lock(&self.static_locks).clone()
+    }
+
+    pub(crate) fn scopes(&self) -> Vec<Arc<Scope>> {
+        self.lock(&self.scopes).clone()
+    }
+
+    pub(crate) fn members(&self) -> MutexGuard<'_, Vec<Member>> {
+        self.lock(&self.members)
+    }
+
+    fn lock<'a, T>(&self, list: &'a Mutex<Vec<T>>) -> MutexGuard<'a, Vec<T>> {
+        list.lock().expect("nothing panics while it looks at a list")
+    }
+}

@@ -1,0 +1,387 @@
+//! One lock, as all routes, connections and threads share it.
+
+use std::sync::{Arc, Mutex, MutexGuard};
+use std::time::Duration;
+
+use arc_swap::ArcSwap;
+use fencepost_policy::{
+    Admission, Entry, FenceToken, Gate, GateState, KeyTrack, Layout, LockKey, OrphanId, Owner, Pass, PassReason,
+    Revision, Snapshot, Verdict, Waiter, Walk,
+};
+use tokio::sync::Notify;
+use tokio::time::{Instant, sleep_until};
+
+use super::common::{Command, Common};
+use super::knowledge::{Applied, Coverage, Knowledge};
+use super::outlook::{Outlook, Published, ScopeClock, Timing};
+use super::record::LockSpec;
+use super::scope::Scope;
+use super::slots::{Slots, Ticket, Unconfirmed};
+use super::trust::Sent;
+use crate::store::{Event, KeyRange, KeyValue};
+
+/// A lock: what is known of it, and its gate. One per lock key and source.
+///
+/// Whoever has a request at the worker holds this: a lock that somebody holds is never forgotten, nor doubled.
+#[derive(Debug)]
+pub struct TrackedLock {
+    spec: LockSpec,
+    range: KeyRange,
+    scope: Option<Arc<Scope>>,
+    common: Arc<Common>,
+    published: ArcSwap<Published>,
+    slots: Slots,
+    inner: Mutex<Inner>,
+    gate_changes: Notify,
+}
+
+/// What changes in one step with the gate: nobody judges by news that the gate has not learnt.
+#[derive(Debug, Default)]
+struct Inner {
+    gate: Gate,
+    knowledge: Knowledge,
+}
+
+/// A lock, for the eyes of an operator.
+#[derive(Debug, Clone)]
+pub struct LockDescription {
+    /// Its key.
+    pub key: LockKey,
+    /// How its record is laid out.
+    pub layout: Layout,
+    /// Who holds it, if anybody does, and the lowest and highest revision that name the tenure.
+    pub holder: Option<(Owner, Revision, Revision)>,
+    /// The revision at which it was last seen to change or read whole; `None` before it is first read.
+    pub as_of: Option<Revision>,
+    /// The revision up to which it is known.
+    pub reach: Option<Revision>,
+    /// How old that is.
+    pub age: Option<Duration>,
+    /// Who queues, the oldest first.
+    pub waiters: Arc<[Waiter]>,
+    /// What is wrong with its record, if it can't be read.
+    pub problem: Option<Arc<str>>,
+    /// Its gate.
+    pub gate: GateState,
+}
+
+impl TrackedLock {
+    pub(crate) fn new(spec: LockSpec, scope: Option<Arc<Scope>>, common: Arc<Common>) -> TrackedLock {
+        TrackedLock {
+            range: spec.range(),
+            spec,
+            scope,
+            common,
+            published: ArcSwap::default(),
+            slots: Slots::new(),
+            inner: Mutex::default(),
+            gate_changes: Notify::new(),
+        }
+    }
+
+    /// Its key.
+    pub fn key(&self) -> &LockKey {
+        &self.spec.key
+    }
+
+    /// How its record is laid out.
+    pub fn layout(&self) -> Layout {
+        self.spec.format.layout
+    }
+
+    /// One look at what is known of it. Allocates nothing and waits for nobody.
+    pub fn outlook(&self) -> Outlook {
+        let distrusted_through = self.common.trust.distrusted_through();
+        let clock = self.scope.as_ref().map(|scope| scope.clock());
+        Outlook::new(distrusted_through, clock, self.published.load())
+    }
+
+    /// Waits until something is known that was read after `arrived`, by asking the store if need be.
+    ///
+    /// Reads are shared: one runs, one is next, whoever asks is served by the first that is sent after it asked. A request
+    /// that was confirmed and then waited for longer than `max_age` asks again, with the present as `arrived`.
+    ///
+    /// # Cancel safety
+    /// Dropping the future at any point costs at most a read that nobody waits for.
+    ///
+    /// # Errors
+    /// [`Unconfirmed`] as soon as that read has failed, or at the deadline.
+    pub async fn confirm(&self, arrived: Instant, deadline: Instant) -> Result<(), Unconfirmed> {
+        let dated = || self.outlook().dated().is_some_and(|dated| dated >= arrived);
+        self.wait(dated, Slots::ask, deadline).await
+    }
+
+    /// Waits until it has been read for the first time.
+    pub(crate) async fn loaded(&self, deadline: Instant) -> Result<(), Unconfirmed> {
+        self.wait(|| self.is_known(), Slots::join, deadline).await
+    }
+
+    async fn wait(
+        &self,
+        done: impl Fn() -> bool,
+        ask: impl Fn(&Slots) -> (Ticket, bool),
+        deadline: Instant,
+    ) -> Result<(), Unconfirmed> {
+        let mut following = self.slots.follow();
+        let mut asked = None;
+        loop {
+            if done() {
+                return Ok(());
+            }
+            let ticket = *asked.get_or_insert_with(|| self.set_on(ask(&self.slots)));
+            if let Some(outcome) = self.slots.outcome(ticket) {
+                // The read succeeded, yet this is not known: what it showed was dropped, since the store had gone back.
+                return if done() { Ok(()) } else { Err(outcome.err().unwrap_or(Unconfirmed::Regressed)) };
+            }
+            tokio::select! {
+                () = following.changed() => {}
+                () = self.common.stopped() => return Err(Unconfirmed::Stopped),
+                () = sleep_until(deadline) => return Err(Unconfirmed::Deadline),
+            }
+        }
+    }
+
+    /// Judges once more and, if the token is admitted, counts the request in: one step, right before its first byte goes out.
+    pub fn enter<O: AsRef<[u8]>>(&self, token: &FenceToken<O>, timing: &Timing) -> Entry {
+        let mut inner = self.inner();
+        let outlook = self.outlook();
+        match outlook.judge(token, timing) {
+            Verdict::Reject(rejection) => Entry::Refused(rejection),
+            Verdict::Confirm => Entry::Confirm,
+            Verdict::Admit => inner.gate.enter(token, outlook.known(timing), self.common.moment(timing.now)),
+        }
+    }
+
+    /// Whether the barrier is all that keeps the token out.
+    pub fn must_wait<O: AsRef<[u8]>>(&self, token: &FenceToken<O>, timing: &Timing) -> bool {
+        matches!(self.may_enter(token, timing), Err(Entry::Wait))
+    }
+
+    /// Whether the token's tenure has the worker to itself: [`TrackedLock::enter`], but nothing is counted in.
+    ///
+    /// # Errors
+    /// What [`TrackedLock::enter`] would have answered instead of an admission.
+    pub fn may_enter<O: AsRef<[u8]>>(&self, token: &FenceToken<O>, timing: &Timing) -> Result<Revision, Entry> {
+        let inner = self.inner();
+        let outlook = self.outlook();
+        match outlook.judge(token, timing) {
+            Verdict::Reject(rejection) => Err(Entry::Refused(rejection)),
+            Verdict::Confirm => Err(Entry::Confirm),
+            Verdict::Admit => inner.gate.may_enter(token, outlook.known(timing), self.common.moment(timing.now)),
+        }
+    }
+
+    /// Completes when the gate may answer otherwise than before: a request has left it, an orphan has ended, or another tenure
+    /// began. To miss nothing, take it before the attempt to enter, and await it after.
+    pub fn gate_changed(&self) -> impl Future<Output = ()> + '_ {
+        let mut changed = Box::pin(self.gate_changes.notified());
+        changed.as_mut().enable();
+        changed
+    }
+
+    /// Takes back an admission: nothing of its request is at the worker any more.
+    pub fn leave(&self, admission: Admission) {
+        self.at_gate(|gate| gate.leave(admission));
+    }
+
+    /// Takes back an admission whose request may still be running at the worker; it counts until then, unless its end is seen
+    /// before ([`TrackedLock::end_orphan`]).
+    pub fn lose(&self, admission: Admission, until: Instant) -> OrphanId {
+        let until = self.common.moment(until);
+        self.at_gate(|gate| gate.lose(admission, until))
+    }
+
+    /// Forgets an orphan, because its end was seen after all or its time has come. Says whether it was still counted.
+    pub fn end_orphan(&self, orphan: OrphanId) -> bool {
+        self.at_gate(|gate| gate.end_orphan(orphan))
+    }
+
+    /// Whether the tenure of that admission has ended since.
+    pub fn seals(&self, admission: &Admission) -> bool {
+        self.inner().gate.seals(admission)
+    }
+
+    /// Forgets all orphans, because the operator knows that none is running; returns how many those were.
+    pub fn clear_orphans(&self) -> usize {
+        self.at_gate(Gate::clear_orphans)
+    }
+
+    /// When the last orphan stops to count.
+    pub fn orphans_until(&self) -> Option<Instant> {
+        self.inner().gate.orphans_until().map(|moment| self.common.instant(moment))
+    }
+
+    /// Changes the gate, then tells all who wait at it to try again, in the order in which they came.
+    fn at_gate<T>(&self, change: impl FnOnce(&mut Gate) -> T) -> T {
+        let result = change(&mut self.inner().gate);
+        self.gate_changes.notify_waiters();
+        result
+    }
+
+    /// Lets a request past without judging it, counted.
+    pub fn pass(&self, reason: PassReason) -> Pass {
+        self.inner().gate.pass(reason)
+    }
+
+    /// Takes back a pass.
+    pub fn leave_pass(&self, pass: Pass) {
+        self.inner().gate.leave_pass(pass);
+    }
+
+    /// What an operator sees of it.
+    pub fn describe(&self, now: Instant) -> LockDescription {
+        let gate = self.inner().gate.state();
+        let outlook = self.outlook();
+        let snapshot = outlook.snapshot();
+        LockDescription {
+            key: self.key().clone(),
+            layout: self.layout(),
+            holder: snapshot.and_then(Snapshot::tenure).map(|held| (held.owner.clone(), held.first, held.last)),
+            as_of: snapshot.map(|snapshot| snapshot.as_of),
+            reach: outlook.reach(),
+            age: outlook.age(now),
+            waiters: snapshot.map(|snapshot| Arc::clone(&snapshot.waiters)).unwrap_or_default(),
+            problem: outlook.problem().map(Arc::from),
+            gate,
+        }
+    }
+
+    pub(crate) fn spec(&self) -> &LockSpec {
+        &self.spec
+    }
+
+    pub(crate) fn range(&self) -> &KeyRange {
+        &self.range
+    }
+
+    pub(crate) fn slots(&self) -> &Slots {
+        &self.slots
+    }
+
+    pub(crate) fn is_in(&self, scope: &Arc<Scope>) -> bool {
+        self.scope.as_ref().is_some_and(|own| Arc::ptr_eq(own, scope))
+    }
+
+    pub(crate) fn is_templated(&self) -> bool {
+        self.scope.is_some()
+    }
+
+    /// Whether it has been read.
+    pub(crate) fn is_known(&self) -> bool {
+        self.published.load().snapshot.is_some()
+    }
+
+    /// Whether the store has a record of it.
+    pub(crate) fn exists(&self) -> bool {
+        self.published.load().exists
+    }
+
+    pub(crate) fn is_settled(&self) -> bool {
+        self.published.load().settled
+    }
+
+    /// Has it read, soon, without waiting for that.
+    pub(crate) fn want_read(&self) {
+        self.set_on(self.slots.ask());
+    }
+
+    /// Sets a task on the slots, if there is none.
+    fn set_on(&self, (ticket, start): (Ticket, bool)) -> Ticket {
+        if start && let Some(lock) = self.common.registry.find(self.key().as_str()) {
+            self.common.send(Command::Read(lock));
+        }
+        ticket
+    }
+
+    /// Applies a quorum read of the whole lock. If it returns a walk, that has to be gone before the read is of use.
+    pub(crate) fn read(&self, sent: &Sent, revision: Revision, keys: &[KeyValue]) -> Option<Walk> {
+        self.learn(|inner, clock| inner.knowledge.read(&self.spec, sent, revision, keys, clock))
+    }
+
+    /// Applies what a walk has shown, from a read of a key that was created then.
+    pub(crate) fn walked(&self, sent: &Sent, track: KeyTrack, created: Revision) {
+        self.learn(|inner, clock| inner.knowledge.walked(sent, track, created, clock));
+    }
+
+    pub(crate) fn read_in_scope(&self, sent: &Sent, revision: Revision, stored: &KeyValue) -> Applied {
+        self.learn(|inner, clock| inner.knowledge.read_in_scope(&self.spec, sent, revision, stored, clock))
+    }
+
+    /// See [`Knowledge::survives`].
+    pub(crate) fn survives<'a>(
+        &self,
+        since: Revision,
+        through: Revision,
+        shown: impl Iterator<Item = &'a KeyValue>,
+    ) -> bool {
+        self.learn(|inner, _| inner.knowledge.survives(since, through, shown))
+    }
+
+    /// The revision it was last learnt for by itself.
+    pub(crate) fn as_of(&self) -> Option<Revision> {
+        self.published.load().snapshot.as_ref().map(|snapshot| snapshot.as_of)
+    }
+
+    /// Applies events of a watch, in order; all of one revision are in here together.
+    pub(crate) fn events(&self, era: u64, events: &[Event], coverage: Coverage) -> Applied {
+        self.learn(|inner, clock| {
+            let mut applied = Applied::Nothing;
+            for events in events.chunk_by(|event, next| event.revision() == next.revision()) {
+                match inner.knowledge.events(&self.spec, era, events, coverage, clock) {
+                    Applied::Nothing => {}
+                    Applied::Changed => {
+                        applied = Applied::Changed;
+                        // Tenures that came and went within one message raise the floor too.
+                        inner.knowledge.snapshot().iter().for_each(|snapshot| inner.gate.learn(snapshot));
+                    }
+                    Applied::Gap => return Applied::Gap,
+                }
+            }
+            applied
+        })
+    }
+
+    /// Forgets what was learnt in earlier eras; the floor only if the operator said so.
+    pub(crate) fn begin_era(&self, era: u64, forget_floor: bool) {
+        self.learn(|inner, _| {
+            inner.knowledge.enter_era(era);
+            if forget_floor {
+                inner.gate.forget_floor();
+            }
+        });
+    }
+
+    /// Changes what is known. The gate learns of it before anyone judges by it.
+    fn learn<T>(&self, change: impl FnOnce(&mut Inner, Option<&ScopeClock>) -> T) -> T {
+        let clock = self.scope.as_ref().map(|scope| scope.clock());
+        let mut inner = self.inner();
+        let result = change(&mut inner, clock.as_ref().and_then(|clock| clock.as_deref()));
+        let snapshot = inner.knowledge.snapshot();
+        if let Some(snapshot) = &snapshot {
+            inner.gate.learn(snapshot);
+        }
+        let published = inner.knowledge.published(snapshot);
+        let before = self.published.swap(Arc::new(published));
+        let problem = self.published.load().problem.clone();
+        drop(inner);
+        if let Some(problem) = problem.filter(|problem| before.problem.as_ref() != Some(problem)) {
+            tracing::warn!(source = %self.common.name, lock = %self.spec.key, "{problem}");
+        }
+        if let Some(scope) = &self.scope {
+            scope.note(&self.spec.key);
+        }
+        self.gate_changes.notify_waiters();
+        self.slots.news();
+        result
+    }
+
+    fn inner(&self) -> MutexGuard<'_, Inner> {
+        self.inner.lock().expect("nothing panics at the gate")
+    }
+}
+
+impl Drop for TrackedLock {
+    fn drop(&mut self) {
+        self.common.registry.forget(&self.spec.key);
+    }
+}

@@ -1,0 +1,215 @@
+//! Whether the store is still the one we know: revisions never go down, unless it was restored from a backup.
+//!
+//! After a restore cluster and member ids are the same; all that shows is that revisions are lower. So each
+//! quorum read is held against the highest revision that had been seen when it was *sent*. One that is below makes nothing
+//! fresh: a member may have answered with old data. [`BEHIND_MAX`] such in a row, each sent after the one before was
+//! known, are a store that went back: `store-regressed`.
+//!
+//! An *era* is a time through which the store has one history. What was learnt in one era is not built upon in another,
+//! since a revision means another write there. A new era begins when the store has grown beyond all that had been seen, or
+//! when the operator accepts that it went back.
+
+use std::sync::Mutex;
+use std::sync::atomic::{AtomicU64, Ordering};
+
+use fencepost_policy::Revision;
+use tokio::time::Instant;
+
+/// How many reads in a row may be behind before the store counts as regressed.
+const BEHIND_MAX: u32 = 3;
+
+/// What was known of the store when a read was sent.
+#[derive(Debug, Clone, Copy)]
+pub(crate) struct Sent {
+    pub(crate) at: Instant,
+    pub(crate) era: u64,
+    max_seen: u64,
+    behind: u32,
+}
+
+/// What an answer is worth.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Standing {
+    /// It may be used.
+    Trusted,
+    /// It is behind what had been seen when it was sent.
+    Behind,
+    /// It is behind, and with it the store counts as regressed; or it already does.
+    Regressed,
+    /// The store has grown beyond all it had shown before it went back: a new era has begun, read again.
+    Recovered,
+    /// It was sent in an earlier era.
+    Outdated,
+}
+
+#[derive(Debug)]
+pub(crate) struct Trust {
+    state: Mutex<State>,
+    /// 0: nothing is distrusted. Beside the state so that judging takes no lock.
+    distrusted_through: AtomicU64,
+}
+
+#[derive(Debug)]
+struct State {
+    era: u64,
+    max_seen: u64,
+    behind: u32,
+    anomalies: u64,
+    /// Nothing is read or watched for knowledge until a new era begins.
+    suspended: bool,
+}
+
+impl Trust {
+    /// `highest_seen`: what an earlier process had seen.
+    pub(crate) fn new(highest_seen: Option<Revision>) -> Trust {
+        let max_seen = highest_seen.map_or(0, Revision::get);
+        let state = State { era: 1, max_seen, behind: 0, anomalies: 0, suspended: false };
+        Trust { state: Mutex::new(state), distrusted_through: AtomicU64::new(0) }
+    }
+
+    fn state(&self) -> std::sync::MutexGuard<'_, State> {
+        self.state.lock().expect("nothing panics while it counts")
+    }
+
+    /// To be called right before a read is sent.
+    pub(crate) fn sending(&self) -> Sent {
+        let state = self.state();
+        Sent { at: Instant::now(), era: state.era, max_seen: state.max_seen, behind: state.behind }
+    }
+
+    /// Takes note of the revision of an answer.
+    pub(crate) fn received(&self, sent: &Sent, revision: Revision) -> Standing {
+        let mut state = self.state();
+        if sent.era != state.era {
+            return Standing::Outdated;
+        }
+        if state.suspended {
+            if revision.get() <= state.max_seen {
+                return Standing::Regressed;
+            }
+            state.begin_era(revision.get());
+            return Standing::Recovered;
+        }
+        if revision.get() >= sent.max_seen {
+            state.behind = 0;
+            state.max_seen = state.max_seen.max(revision.get());
+            return Standing::Trusted;
+        }
+        state.anomalies += 1;
+        // Reads that were in flight together tell of one moment: they count once.
+        if sent.behind == state.behind {
+            state.behind += 1;
+        }
+        if state.behind < BEHIND_MAX {
+            return Standing::Behind;
+        }
+        state.suspended = true;
+        self.distrusted_through.store(state.max_seen, Ordering::SeqCst);
+        Standing::Regressed
+    }
+
+    /// Takes note of the revision of an event.
+    pub(crate) fn saw(&self, revision: Revision) {
+        let mut state = self.state();
+        state.max_seen = state.max_seen.max(revision.get());
+    }
+
+    /// Begins an era in which nothing was seen yet. Distrust stands until [`Trust::restore`].
+    pub(crate) fn accept(&self) {
+        self.state().begin_era(0);
+    }
+
+    /// Ends distrust. To be called when nothing is left that was learnt in an earlier era.
+    pub(crate) fn restore(&self) {
+        self.distrusted_through.store(0, Ordering::SeqCst);
+    }
+
+    /// The revision up to which nothing is believed, if the store went back.
+    pub(crate) fn distrusted_through(&self) -> Option<Revision> {
+        Revision::new(self.distrusted_through.load(Ordering::SeqCst))
+    }
+
+    pub(crate) fn era(&self) -> u64 {
+        self.state().era
+    }
+
+    /// Whether the store is below what it had shown, and nothing it shows is used.
+    pub(crate) fn is_suspended(&self) -> bool {
+        self.state().suspended
+    }
+
+    pub(crate) fn max_seen(&self) -> Option<Revision> {
+        Revision::new(self.state().max_seen)
+    }
+
+    /// How many answers were behind.
+    pub(crate) fn anomalies(&self) -> u64 {
+        self.state().anomalies
+    }
+}
+
+impl State {
+    fn begin_era(&mut self, max_seen: u64) {
+        *self = State { era: self.era + 1, max_seen, behind: 0, anomalies: self.anomalies, suspended: false };
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn revision(number: u64) -> Revision {
+        Revision::new(number).unwrap()
+    }
+
+    fn read(trust: &Trust, at: u64) -> Standing {
+        trust.received(&trust.sending(), revision(at))
+    }
+
+    #[test]
+    fn three_reads_in_a_row_behind_what_was_seen_are_a_store_that_went_back() {
+        let trust = Trust::new(None);
+        assert_eq!(read(&trust, 50), Standing::Trusted);
+        assert_eq!(read(&trust, 49), Standing::Behind);
+        assert_eq!(read(&trust, 50), Standing::Trusted);
+        assert_eq!([49, 49, 49].map(|at| read(&trust, at)), [Standing::Behind, Standing::Behind, Standing::Regressed]);
+        assert_eq!(trust.distrusted_through(), Some(revision(50)));
+        assert_eq!(read(&trust, 50), Standing::Regressed);
+        assert_eq!(read(&trust, 51), Standing::Recovered);
+        assert_eq!(read(&trust, 51), Standing::Trusted);
+        assert_eq!(trust.distrusted_through(), Some(revision(50)));
+    }
+
+    #[test]
+    fn an_answer_is_held_against_what_was_seen_when_it_was_sent() {
+        let trust = Trust::new(None);
+        let sent = trust.sending();
+        trust.saw(revision(20));
+        assert_eq!(trust.received(&sent, revision(10)), Standing::Trusted);
+        assert_eq!(read(&trust, 19), Standing::Behind);
+    }
+
+    #[test]
+    fn old_answers_to_reads_that_were_in_flight_together_count_once() {
+        let trust = Trust::new(Some(revision(9)));
+        let together = [trust.sending(), trust.sending(), trust.sending(), trust.sending()];
+        for sent in together {
+            assert_eq!(trust.received(&sent, revision(8)), Standing::Behind);
+        }
+        assert_eq!(trust.anomalies(), 4);
+        assert_eq!(read(&trust, 9), Standing::Trusted);
+    }
+
+    #[test]
+    fn what_was_sent_before_the_operator_accepted_is_of_no_use() {
+        let trust = Trust::new(Some(revision(50)));
+        [1, 1, 1].map(|at| read(&trust, at));
+        let sent = trust.sending();
+        trust.accept();
+        assert_eq!(trust.received(&sent, revision(60)), Standing::Outdated);
+        assert_eq!(trust.distrusted_through(), Some(revision(50)));
+        trust.restore();
+        assert_eq!(trust.distrusted_through(), None);
+        assert_eq!(read(&trust, 2), Standing::Trusted);
+    }
+}

@@ -1,0 +1,139 @@
+//! The watch: for speed, never for truth. What it brings is applied, and dates nothing.
+
+use std::rc::Rc;
+use std::sync::Arc;
+use std::sync::atomic::AtomicU64;
+
+use fencepost_policy::Revision;
+use tokio::time::sleep;
+
+use super::common::count;
+use super::driver::{ReadFailure, Work};
+use super::knowledge::{Applied, Coverage};
+use super::scope::Scope;
+use super::tracked::TrackedLock;
+use crate::store::{Event, LockStore, RangeWatch, StoreError, Watch, WatchNews};
+
+/// Who is watched.
+#[derive(Debug)]
+enum Watched {
+    Lock(Arc<TrackedLock>),
+    Scope(Arc<Scope>),
+}
+
+/// Why a watch has ended.
+enum Ended {
+    /// Something else has to be watched.
+    Changed,
+    /// It failed.
+    Failed,
+}
+
+/// Watches all static locks and all scopes over one stream, for ever.
+pub(crate) async fn watch<S: LockStore>(work: Rc<Work<S>>) {
+    let common = work.common();
+    let mut backoff = work.backoff();
+    let mut resuming = false;
+    loop {
+        let (watched, ranges): (Vec<Watched>, Vec<RangeWatch>) = plan(&work).into_iter().unzip();
+        if watched.is_empty() || common.trust.is_suspended() {
+            work.watched_changed.notified().await;
+            continue;
+        }
+        // A watch from a revision that the store has not reached is accepted and stays silent; so is, for a while, a watch on a
+        // store that went back. So a quorum read goes first, and tells whether the store still is the one we know.
+        if resuming && !is_known_store(&work, &common.counts.resumes).await {
+            sleep(backoff.delay()).await;
+            continue;
+        }
+        let era = common.trust.era();
+        let ended = match work.store.watch(&ranges).await {
+            Ok(mut stream) => follow(&work, &mut stream, &watched, era, || backoff.reset()).await,
+            Err(error) => {
+                work.failed(error);
+                Ended::Failed
+            }
+        };
+        resuming = matches!(ended, Ended::Failed);
+        if resuming {
+            count(&common.counts.watch_restarts);
+            sleep(backoff.delay()).await;
+        }
+    }
+}
+
+async fn is_known_store<S: LockStore>(work: &Work<S>, kind: &AtomicU64) -> bool {
+    match work.read(kind, &[]).await {
+        Ok(_) => true,
+        Err(ReadFailure::Store(_) | ReadFailure::Again | ReadFailure::Regressed) => false,
+    }
+}
+
+/// What can be watched: whatever was read, from there on.
+fn plan<S: LockStore>(work: &Work<S>) -> Vec<(Watched, RangeWatch)> {
+    let locks = work.shared.static_locks().into_iter().filter_map(|lock| {
+        let from = Revision::new(lock.as_of()?.get() + 1)?;
+        let range = lock.range().clone();
+        Some((Watched::Lock(lock), RangeWatch { range, from }))
+    });
+    let scopes = work.shared.scopes().into_iter().filter_map(|scope| {
+        let watch = RangeWatch { range: scope.range().clone(), from: scope.watch_from()? };
+        Some((Watched::Scope(scope), watch))
+    });
+    locks.chain(scopes).collect()
+}
+
+async fn follow<S: LockStore>(
+    work: &Work<S>,
+    stream: &mut S::Watch,
+    watched: &[Watched],
+    era: u64,
+    mut delivers: impl FnMut(),
+) -> Ended {
+    loop {
+        let news = tokio::select! {
+            news = stream.next() => news,
+            () = work.watched_changed.notified() => return Ended::Changed,
+        };
+        if work.common().trust.era() != era || work.common().trust.is_suspended() {
+            return Ended::Changed;
+        }
+        match news {
+            Ok(WatchNews::Events { range, events }) => {
+                delivers();
+                if let Some(watched) = watched.get(range) {
+                    apply(work, watched, era, &events);
+                }
+            }
+            Ok(WatchNews::Compacted { range }) => {
+                match watched.get(range) {
+                    Some(Watched::Lock(lock)) => lock.want_read(),
+                    Some(Watched::Scope(scope)) => scope.forget(),
+                    None => {}
+                }
+                return Ended::Failed;
+            }
+            Err(error) => {
+                report(work, error);
+                return Ended::Failed;
+            }
+        }
+    }
+}
+
+fn report<S: LockStore>(work: &Work<S>, error: StoreError) {
+    tracing::info!(source = %work.common().name, %error, "the watch ended and is begun again");
+}
+
+fn apply<S: LockStore>(work: &Work<S>, watched: &Watched, era: u64, events: &[Event]) {
+    let common = work.common();
+    events.iter().for_each(|event| common.trust.saw(event.revision()));
+    match watched {
+        Watched::Lock(lock) => {
+            if lock.events(era, events, Coverage::Lock) == Applied::Gap {
+                lock.want_read();
+            }
+        }
+        Watched::Scope(scope) => scope.events(&common.registry, era, events),
+    }
+}

@@ -1,0 +1,172 @@
+//! etcd v3 as a store of locks.
+//!
+//! Read in this order: a `query` is what is asked of etcd in one request; `endpoints` asks it of one member after
+//! another, guided by their `health`, over the connections of each `endpoint`; a `watch` hangs on one of them.
+
+mod endpoint;
+mod endpoints;
+mod failure;
+mod health;
+mod query;
+mod version;
+mod watch;
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use fencepost_policy::Revision;
+use futures_util::future::join_all;
+use tokio::time::{Instant, sleep_until, timeout};
+
+use self::endpoints::{Endpoints, Failures};
+use self::failure::Failure;
+use self::query::{Part, QUERY_RANGES_MAX, Query};
+pub use self::version::known_stale_reads;
+pub use self::watch::EtcdWatch;
+use crate::store::{KeyValue, LockStore, Member, RangeAnswer, RangeRead, RangeWatch, ReadAnswer, StoreError};
+
+/// How long a read may take, with all its pages and all endpoints that are tried.
+const READ_TIMEOUT: Duration = Duration::from_millis(1500);
+
+/// How long a member may take to tell how it is.
+const STATUS_TIMEOUT: Duration = Duration::from_secs(1);
+
+/// How long all endpoints together may take to begin a watch, beside what each may take for its ranges.
+const WATCH_TIMEOUT: Duration = Duration::from_secs(3);
+
+/// Where an etcd cluster is.
+#[derive(Debug, Clone, PartialEq, Eq, Default)]
+pub struct EtcdOptions {
+    /// The client addresses of its members, such as `http://127.0.0.1:2379`. The first is asked first.
+    pub endpoints: Vec<String>,
+    /// Its id, if it is known: members of another cluster are not believed. Without it, the first answer tells the id.
+    pub cluster_id: Option<u64>,
+}
+
+/// A store of locks in etcd.
+///
+/// Each endpoint has connections of its own. One of them, the present one, is read and watched. When it fails or misses
+/// its deadline it is suspect: it is left alone for a while (10 ms to 1 s, doubling), the next one becomes the present
+/// one, and watches that hang on it end. A read does not wait for that: after a short while it asks another endpoint too
+/// and takes the first answer.
+///
+/// It must be used within a tokio runtime; its background tasks run there.
+#[derive(Debug)]
+pub struct EtcdStore {
+    endpoints: Arc<Endpoints>,
+}
+
+impl EtcdStore {
+    /// The store in that cluster. Connects when it is first asked something.
+    pub fn new(options: &EtcdOptions) -> EtcdStore {
+        EtcdStore { endpoints: Arc::new(Endpoints::new(&options.endpoints, options.cluster_id)) }
+    }
+
+    async fn read_once(&self, ranges: &[RangeRead], deadline: Instant) -> Result<ReadAnswer, StoreError> {
+        if ranges.is_empty() {
+            let answer = self.endpoints.ask(&Query::revision(), deadline).await?;
+            return Ok(ReadAnswer { revision: answer.revision, ranges: Vec::new() });
+        }
+        // What does not fit into the first request is read as it was at the revision of the first answer. Reading it
+        // as it is now would mix two moments: a lock that moved from one range to another in between would be seen
+        // in both or in neither. That revision is the present as much as the first answer is: both are from after the
+        // call began.
+        let mut revision = None;
+        let mut answers = Vec::with_capacity(ranges.len());
+        for chunk in ranges.chunks(QUERY_RANGES_MAX) {
+            let answer = self.endpoints.ask(&Query::ranges(chunk, revision), deadline).await?;
+            let at = *revision.get_or_insert(answer.revision);
+            for (read, part) in chunk.iter().zip(answer.ranges) {
+                answers.push(self.read_rest(read, part, at, deadline).await?);
+            }
+        }
+        let revision = revision.expect("there is at least one range");
+        Ok(ReadAnswer { revision, ranges: answers })
+    }
+
+    /// Completes the answer for a range that has more keys than one answer holds.
+    async fn read_rest(
+        &self,
+        read: &RangeRead,
+        first: Part,
+        at: Revision,
+        deadline: Instant,
+    ) -> Result<RangeAnswer, StoreError> {
+        // The count is the first answer's: later ones count only the rest.
+        let Part { mut keys, count, mut more } = first;
+        while more && let Some(last) = keys.last() {
+            let mut answer = self.endpoints.ask(&Query::rest(read, &last.key, at), deadline).await?;
+            let part = answer.ranges.swap_remove(0);
+            keys.extend(part.keys);
+            more = part.more;
+        }
+        Ok(RangeAnswer { keys, count })
+    }
+
+    /// Asks one member how it is.
+    async fn status(&self, index: usize) -> Result<Arc<str>, Failure> {
+        let endpoint = self.endpoints.get(index);
+        let connection = endpoint.calls.present();
+        let asking = async {
+            let client = endpoint.calls.client(&connection).await?;
+            let status = client.maintenance_client().status().await?;
+            let header = status.header().ok_or_else(|| Failure::endpoint("a status without a header"))?;
+            self.endpoints.check_cluster(header.cluster_id())?;
+            Ok(status.version().into())
+        };
+        let outcome = timeout(STATUS_TIMEOUT, asking)
+            .await
+            .unwrap_or_else(|_| Err(Failure::endpoint(format!("no answer within {STATUS_TIMEOUT:?}"))));
+        outcome.inspect_err(|failure| self.endpoints.failed(index, &endpoint.calls, &connection, failure))
+    }
+}
+
+impl LockStore for EtcdStore {
+    type Watch = EtcdWatch;
+
+    async fn read(&self, ranges: &[RangeRead]) -> Result<ReadAnswer, StoreError> {
+        let deadline = Instant::now() + READ_TIMEOUT;
+        loop {
+            match self.read_once(ranges, deadline).await {
+                // History was compacted while we turned the pages: begin again. Not for ever, because of the deadline.
+                Err(StoreError::Compacted) => {}
+                outcome => return outcome,
+            }
+        }
+    }
+
+    async fn read_at(&self, key: &[u8], at: Revision) -> Result<Option<KeyValue>, StoreError> {
+        let mut answer = self.endpoints.ask(&Query::key_at(key, at), Instant::now() + READ_TIMEOUT).await?;
+        Ok(answer.ranges.swap_remove(0).keys.pop())
+    }
+
+    async fn watch(&self, ranges: &[RangeWatch]) -> Result<EtcdWatch, StoreError> {
+        if ranges.is_empty() {
+            return Err(StoreError::Refused("a watch of nothing".into()));
+        }
+        let deadline = Instant::now() + WATCH_TIMEOUT;
+        let mut failures = Failures::default();
+        let mut tried = Vec::new();
+        while let Some(candidate) = self.endpoints.candidate(&tried)
+            && candidate.at < deadline
+        {
+            sleep_until(candidate.at).await;
+            match EtcdWatch::start(&self.endpoints, candidate.index, ranges).await {
+                Ok(watch) => return Ok(watch),
+                Err(Failure::Store(error)) => return Err(error),
+                Err(failure) => failures.note(failure.at(&self.endpoints.get(candidate.index).address)),
+            }
+            tried.push(candidate.index);
+        }
+        Err(failures.into_error())
+    }
+
+    async fn members(&self) -> Vec<Member> {
+        let members = (0..self.endpoints.len()).map(|index| async move {
+            let address = &self.endpoints.get(index).address;
+            let version = self.status(index).await.map_err(|failure| failure.at(address));
+            Member { endpoint: Arc::clone(address), version }
+        });
+        join_all(members).await
+    }
+}

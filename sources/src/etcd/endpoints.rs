@@ -1,0 +1,206 @@
+//! All endpoints, asked until one answers.
+
+use std::hash::{BuildHasher, RandomState};
+use std::pin::pin;
+use std::sync::{Arc, Mutex, OnceLock, PoisonError};
+use std::time::Duration;
+
+use futures_util::StreamExt;
+use futures_util::stream::FuturesUnordered;
+use tokio::task::{JoinError, JoinHandle};
+use tokio::time::{Instant, sleep_until, timeout};
+use tracing::{debug, warn};
+
+use super::endpoint::{Connection, Connections, Endpoint};
+use super::failure::Failure;
+use super::health::{Candidate, Health};
+use super::query::{Answer, Query};
+use crate::store::StoreError;
+
+/// How long one endpoint may take to answer a query.
+const ATTEMPT_TIMEOUT: Duration = Duration::from_millis(500);
+
+/// When the endpoint asked has not answered for so long, another is asked beside it. Ten times what a healthy one takes
+/// under load, and short enough that a stopped member costs a request little.
+const HEDGE_AFTER: Duration = Duration::from_millis(120);
+
+/// The endpoints of the store and what is known of them.
+#[derive(Debug)]
+pub(super) struct Endpoints {
+    list: Vec<Arc<Endpoint>>,
+    health: Mutex<Health>,
+    cluster: OnceLock<u64>,
+}
+
+impl Endpoints {
+    /// Those at these addresses. With a cluster id, only its members are believed; without, the first answer tells it.
+    pub(super) fn new(addresses: &[String], cluster_id: Option<u64>) -> Endpoints {
+        Endpoints {
+            list: addresses.iter().map(|address| Arc::new(Endpoint::new(address))).collect(),
+            health: Mutex::new(Health::new(addresses.len())),
+            cluster: cluster_id.map_or_else(OnceLock::new, OnceLock::from),
+        }
+    }
+
+    /// How many there are.
+    pub(super) fn len(&self) -> usize {
+        self.list.len()
+    }
+
+    /// The best one to ask that is not in `except`.
+    pub(super) fn candidate(&self, except: &[usize]) -> Option<Candidate> {
+        let candidates = self.health().candidates(Instant::now());
+        candidates.into_iter().find(|candidate| !except.contains(&candidate.index))
+    }
+
+    /// The endpoint of a candidate.
+    pub(super) fn get(&self, index: usize) -> &Arc<Endpoint> {
+        &self.list[index]
+    }
+
+    /// Asks one endpoint after another, and more than one beside each other if need be, until one answers or it is too late.
+    ///
+    /// # Cancel safety
+    /// Whoever was asked goes on until its own deadline, unheard: how it does then is what tells a stopped member from
+    /// a slow one.
+    pub(super) async fn ask(self: &Arc<Self>, query: &Query, deadline: Instant) -> Result<Answer, StoreError> {
+        let mut failures = Failures::default();
+        let mut asked: Vec<usize> = Vec::new();
+        let mut running = FuturesUnordered::new();
+        let mut too_late = pin!(sleep_until(deadline));
+        let mut next_launch = Instant::now();
+        loop {
+            let candidate = self.candidate(&asked);
+            let launch_at = candidate.map_or(deadline, |candidate| candidate.at.max(next_launch));
+            tokio::select! {
+                biased;
+                Some((index, outcome)) = running.next() => match outcome {
+                    Ok(answer) => return Ok(answer),
+                    Err(Failure::Store(error)) => return Err(error),
+                    Err(failure @ (Failure::Endpoint(_) | Failure::AnotherCluster { .. })) => {
+                        failures.note(failure.at(&self.get(index).address));
+                        asked.retain(|&other| other != index);
+                        next_launch = Instant::now();
+                    }
+                },
+                () = &mut too_late => return Err(failures.into_error()),
+                () = sleep_until(launch_at), if candidate.is_some() => {
+                    let Some(Candidate { index, .. }) = candidate else { continue };
+                    let attempt = self.attempt(index, query.clone());
+                    running.push(async move { (index, attempt.await.unwrap_or_else(interrupted)) });
+                    asked.push(index);
+                    next_launch = Instant::now() + HEDGE_AFTER;
+                }
+            }
+        }
+    }
+
+    /// Asks one endpoint, in a task that no caller can interrupt.
+    fn attempt(self: &Arc<Self>, index: usize, query: Query) -> JoinHandle<Result<Answer, Failure>> {
+        let endpoints = Arc::clone(self);
+        tokio::spawn(async move {
+            let calls = &endpoints.list[index].calls;
+            let connection = calls.present();
+            let exchange = async {
+                let answer = query.send(calls.client(&connection).await?).await?;
+                endpoints.check_cluster(answer.cluster)?;
+                Ok(answer)
+            };
+            let outcome = timeout(ATTEMPT_TIMEOUT, exchange)
+                .await
+                .unwrap_or_else(|_| Err(Failure::endpoint(format!("no answer within {ATTEMPT_TIMEOUT:?}"))));
+            match &outcome {
+                Ok(_) | Err(Failure::Store(_)) => endpoints.health().answered(index),
+                Err(failure) => endpoints.failed(index, calls, &connection, failure),
+            }
+            outcome
+        })
+    }
+
+    /// Takes note that something failed on a connection to an endpoint, which makes the endpoint suspect. Of many things
+    /// that fail on one connection, only the first counts. The store's own answers are no failures of an endpoint.
+    pub(super) fn failed(
+        &self,
+        index: usize,
+        connections: &Connections,
+        connection: &Arc<Connection>,
+        failure: &Failure,
+    ) {
+        if let Failure::Store(_) = failure {
+            return;
+        }
+        let endpoint = &self.list[index];
+        let mut health = self.health();
+        if !Arc::ptr_eq(&connections.present(), connection) {
+            return;
+        }
+        health.failed(index, Instant::now(), jitter());
+        endpoint.suspect();
+        let error = failure.clone().at(&endpoint.address);
+        match failure {
+            // The others do well without it, so nobody else would ever say so.
+            Failure::AnotherCluster { .. } => warn!(%error, "endpoint is not used"),
+            Failure::Endpoint(_) | Failure::Store(_) => debug!(%error, "endpoint is suspect"),
+        }
+    }
+
+    /// Takes note that a watch runs on an endpoint.
+    pub(super) fn watched(&self, index: usize) {
+        self.health().watched(index);
+    }
+
+    /// Whether an answer is from the cluster that answered before.
+    pub(super) fn check_cluster(&self, found: u64) -> Result<(), Failure> {
+        let pinned = *self.cluster.get_or_init(|| found);
+        if found == pinned { Ok(()) } else { Err(Failure::AnotherCluster { found, pinned }) }
+    }
+
+    fn health(&self) -> std::sync::MutexGuard<'_, Health> {
+        self.health.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+/// The runtime is shutting down, or an answer was such that the client library panicked.
+fn interrupted(error: JoinError) -> Result<Answer, Failure> {
+    Err(Failure::endpoint(format!("asking it broke off: {error}")))
+}
+
+/// Why a call did not succeed: what the endpoints said last, each once.
+#[derive(Debug, Default)]
+pub(super) struct Failures(Vec<StoreError>);
+
+impl Failures {
+    /// Notes one more.
+    pub(super) fn note(&mut self, error: StoreError) {
+        let text = error.to_string();
+        self.0.retain(|known| known.to_string() != text);
+        self.0.push(error);
+    }
+
+    /// What the caller is told.
+    pub(super) fn into_error(self) -> StoreError {
+        let another = self.0.iter().find(|error| matches!(error, StoreError::AnotherCluster { .. }));
+        if let Some(another) = another {
+            // The others may come back; this one is for the operator.
+            return another.clone();
+        }
+        let texts: Vec<String> = self.0.iter().map(reason).collect();
+        if texts.is_empty() {
+            return StoreError::Unavailable("no endpoint has answered in time".into());
+        }
+        StoreError::Unavailable(texts.join("; ").into())
+    }
+}
+
+/// The error's own words, without the preface that the joined error will have again.
+fn reason(error: &StoreError) -> String {
+    match error {
+        StoreError::Unavailable(what) | StoreError::Refused(what) => what.to_string(),
+        StoreError::Compacted | StoreError::AnotherCluster { .. } => error.to_string(),
+    }
+}
+
+/// A number from 0 to 1 that differs from call to call and from process to process.
+fn jitter() -> f64 {
+    f64::from(RandomState::new().hash_one(()) as u32) / f64::from(u32::MAX)
+}

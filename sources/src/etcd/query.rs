@@ -1,0 +1,196 @@
+//! What is asked of etcd in one request, and its answer.
+
+use std::sync::Arc;
+
+use bytes::Bytes;
+use etcd_client::{Client, GetOptions, GetResponse, ResponseHeader, Txn, TxnOp, TxnOpResponse};
+use fencepost_policy::Revision;
+
+use super::failure::Failure;
+use crate::store::{KeyRange, KeyValue, RangeRead, Wanted};
+
+/// The most operations that etcd takes in one transaction (`--max-txn-ops`).
+pub(super) const QUERY_RANGES_MAX: usize = 128;
+
+/// The most keys that one answer returns. The rest is asked for in further queries.
+const ANSWER_KEYS_MAX: usize = 1000;
+
+/// The largest answer that is taken.
+pub(super) const ANSWER_BYTES_MAX: usize = 64 << 20;
+
+/// Ranges to read in one request: at one revision, by quorum.
+#[derive(Debug, Clone)]
+pub(super) struct Query(Arc<[Get]>);
+
+/// One of them.
+#[derive(Debug, Clone)]
+struct Get {
+    key: Vec<u8>,
+    options: GetOptions,
+}
+
+/// What etcd answers.
+#[derive(Debug)]
+pub(super) struct Answer {
+    pub(super) cluster: u64,
+    /// The store's revision when it answered.
+    pub(super) revision: Revision,
+    /// One for each range asked for.
+    pub(super) ranges: Vec<Part>,
+}
+
+/// What etcd answers for one range.
+#[derive(Debug)]
+pub(super) struct Part {
+    pub(super) keys: Vec<KeyValue>,
+    /// How many keys the range has from where it was asked for.
+    pub(super) count: u64,
+    /// Whether the answer was cut.
+    pub(super) more: bool,
+}
+
+impl Query {
+    /// What these ranges are: now, or at a revision. Answers are cut where they get long.
+    pub(super) fn ranges(reads: &[RangeRead], at: Option<Revision>) -> Query {
+        debug_assert!((1..=QUERY_RANGES_MAX).contains(&reads.len()));
+        let keys_max = ANSWER_KEYS_MAX.div_ceil(reads.len());
+        Query(reads.iter().map(|read| Get::new(read, first_key(&read.range), at, keys_max)).collect())
+    }
+
+    /// Where an answer was cut: what else the range has after that key.
+    pub(super) fn rest(read: &RangeRead, after: &[u8], at: Revision) -> Query {
+        let next = [after, b"\0"].concat();
+        Query([Get::new(read, next, Some(at), ANSWER_KEYS_MAX)].into())
+    }
+
+    /// Only what revision the store has.
+    pub(super) fn revision() -> Query {
+        // Not a transaction without operations: etcd answers that one from what the member asked happens to know.
+        Query([Get { key: b"\0".to_vec(), options: GetOptions::new().with_count_only() }].into())
+    }
+
+    /// What a key was at a revision.
+    pub(super) fn key_at(key: &[u8], at: Revision) -> Query {
+        Query([Get { key: key.to_vec(), options: GetOptions::new().with_revision(signed(at)) }].into())
+    }
+
+    /// Asks.
+    pub(super) async fn send(&self, client: Client) -> Result<Answer, Failure> {
+        let mut client = client.kv_client().max_decoding_message_size(ANSWER_BYTES_MAX);
+        if let [get] = &*self.0 {
+            let mut response = client.get(get.key.clone(), Some(get.options.clone())).await?;
+            let header = response.take_header();
+            return Answer::new(header.as_ref(), vec![Part::new(response)?]);
+        }
+        let gets: Vec<TxnOp> =
+            self.0.iter().map(|get| TxnOp::get(get.key.clone(), Some(get.options.clone()))).collect();
+        let response = client.txn(Txn::new().and_then(gets)).await?;
+        let ranges = response.op_responses().into_iter().map(|response| match response {
+            TxnOpResponse::Get(response) => Part::new(response),
+            TxnOpResponse::Put(_) | TxnOpResponse::Delete(_) | TxnOpResponse::Txn(_) => Err(malformed()),
+        });
+        let ranges = ranges.collect::<Result<Vec<_>, _>>()?;
+        if ranges.len() == self.0.len() { Answer::new(response.header(), ranges) } else { Err(malformed()) }
+    }
+}
+
+impl Answer {
+    fn new(header: Option<&ResponseHeader>, ranges: Vec<Part>) -> Result<Answer, Failure> {
+        let header = header.ok_or_else(malformed)?;
+        Ok(Answer { cluster: header.cluster_id(), revision: revision(header.revision())?, ranges })
+    }
+}
+
+impl Part {
+    fn new(mut response: GetResponse) -> Result<Part, Failure> {
+        let (count, more) = (u64::try_from(response.count()).map_err(|_| malformed())?, response.more());
+        let keys = response.take_kvs().into_iter().map(key_value).collect::<Result<_, _>>()?;
+        Ok(Part { keys, count, more })
+    }
+}
+
+impl Get {
+    fn new(read: &RangeRead, from: Vec<u8>, at: Option<Revision>, keys_max: usize) -> Get {
+        let mut options = GetOptions::new().with_limit(i64::try_from(keys_max).unwrap_or(i64::MAX));
+        if let Some(end) = end(&read.range) {
+            options = options.with_range(end);
+        }
+        if let Some(at) = at {
+            options = options.with_revision(signed(at));
+        }
+        options = match read.wanted {
+            Wanted::All => options,
+            Wanted::ChangedAfter(known) => options.with_min_mod_revision(signed(known).saturating_add(1)),
+            Wanted::Count => options.with_count_only(),
+        };
+        Get { key: from, options }
+    }
+}
+
+/// Where a range begins, as etcd has it.
+pub(super) fn first_key(range: &KeyRange) -> Vec<u8> {
+    match range {
+        // No key is empty, so every key comes after this one.
+        KeyRange::Prefix(prefix) if prefix.is_empty() => vec![0],
+        KeyRange::Key(start) | KeyRange::Prefix(start) => start.to_vec(),
+    }
+}
+
+/// Where a range ends, as etcd has it: the first key beyond, `\0` if there is none; nothing for a single key.
+pub(super) fn end(range: &KeyRange) -> Option<Vec<u8>> {
+    let KeyRange::Prefix(prefix) = range else { return None };
+    // Bytes that can't be raised fall away: what begins with `a\xff` ends before `b`.
+    let Some(raised) = prefix.iter().rposition(|&byte| byte < u8::MAX) else { return Some(vec![0]) };
+    let mut end = prefix[..=raised].to_vec();
+    end[raised] += 1;
+    Some(end)
+}
+
+/// A key as etcd tells it.
+pub(super) fn key_value(read: etcd_client::KeyValue) -> Result<KeyValue, Failure> {
+    let (created, modified) = (revision(read.create_revision())?, revision(read.mod_revision())?);
+    let version = u64::try_from(read.version()).map_err(|_| malformed())?;
+    let (key, value) = read.into_key_value();
+    Ok(KeyValue { key: Bytes::from(key), value: Bytes::from(value), created, modified, version })
+}
+
+/// A revision as etcd tells it.
+pub(super) fn revision(number: i64) -> Result<Revision, Failure> {
+    u64::try_from(number).ok().and_then(Revision::new).ok_or_else(malformed)
+}
+
+/// A revision as etcd is told it.
+pub(super) fn signed(revision: Revision) -> i64 {
+    i64::try_from(revision.get()).expect("a revision fits etcd's signed numbers")
+}
+
+/// It speaks gRPC, but not as etcd does.
+fn malformed() -> Failure {
+    Failure::endpoint("an answer that etcd would not give")
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn check(prefix: &[u8], from: &[u8], to: &[u8]) {
+        let range = KeyRange::Prefix(prefix.into());
+        assert_eq!((first_key(&range), end(&range)), (from.to_vec(), Some(to.to_vec())), "{prefix:?}");
+    }
+
+    #[test]
+    fn a_prefix_ends_before_the_next_key_that_does_not_begin_with_it() {
+        check(b"a", b"a", b"b");
+        check(b"a/", b"a/", b"a0");
+        check(b"a\xff", b"a\xff", b"b");
+        check(b"a\xff\xff", b"a\xff\xff", b"b");
+        check(b"\xff", b"\xff", b"\0");
+        check(b"", b"\0", b"\0");
+        check(b"\0", b"\0", b"\x01");
+    }
+
+    #[test]
+    fn a_single_key_has_no_end() {
+        assert_eq!(end(&KeyRange::Key((*b"a").into())), None);
+    }
+}

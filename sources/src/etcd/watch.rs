@@ -1,0 +1,215 @@
+//! A watch on one endpoint.
+
+use std::collections::VecDeque;
+use std::sync::Arc;
+use std::time::Duration;
+
+use bytes::Bytes;
+use etcd_client::{WatchOptions, WatchRequestSender, WatchResponse, WatchResponseStream};
+use fencepost_policy::Revision;
+use tokio::sync::watch;
+use tokio::time::timeout;
+
+use super::endpoint::{Connection, Endpoint};
+use super::endpoints::Endpoints;
+use super::failure::Failure;
+use super::query::{ANSWER_BYTES_MAX, end, first_key, key_value, revision, signed};
+use crate::store::{Event, RangeWatch, StoreError, Watch, WatchNews};
+
+/// How long an endpoint may take to answer the first request of a watch: a stopped member never does.
+const OPEN_TIMEOUT: Duration = Duration::from_millis(500);
+
+/// How much longer it may take for each range.
+const CREATE_TIMEOUT_PER_RANGE: Duration = Duration::from_millis(2);
+
+/// A running watch of [`super::EtcdStore`], on one endpoint: it ends when that is suspect, to be begun anew on another.
+#[derive(Debug)]
+pub struct EtcdWatch {
+    endpoints: Arc<Endpoints>,
+    index: usize,
+    connection: Arc<Connection>,
+    /// Kept, so that the stream stays open in this direction too.
+    requests: WatchRequestSender,
+    responses: WatchResponseStream,
+    /// Changes when the endpoint becomes suspect. A watch on a member that was stopped or cut off stays silent for
+    /// ever, so it can't find out by itself.
+    suspicions: watch::Receiver<u64>,
+    /// For each range, the first revision whose events are still to come. etcd before 3.4.38 and 3.5.22 can send older ones
+    /// again, after a snapshot or on a watch from the future; they are left out. It never spreads a revision over two
+    /// messages, unless asked to.
+    next: Vec<Revision>,
+    /// Read from the stream, not told yet.
+    news: VecDeque<WatchNews>,
+    ended: Option<StoreError>,
+}
+
+impl EtcdWatch {
+    /// Starts a watch on an endpoint; returns once all ranges are confirmed.
+    pub(super) async fn start(
+        endpoints: &Arc<Endpoints>,
+        index: usize,
+        ranges: &[RangeWatch],
+    ) -> Result<EtcdWatch, Failure> {
+        let endpoint = endpoints.get(index);
+        let suspicions = endpoint.suspicions();
+        let connection = endpoint.watches.present();
+        let deadline = OPEN_TIMEOUT + CREATE_TIMEOUT_PER_RANGE * u32::try_from(ranges.len()).unwrap_or(u32::MAX);
+        let creating = async {
+            let (requests, responses) = open(endpoint, &connection, ranges).await?;
+            let mut watch = EtcdWatch {
+                endpoints: Arc::clone(endpoints),
+                index,
+                connection: Arc::clone(&connection),
+                requests,
+                responses,
+                suspicions,
+                next: ranges.iter().map(|range| range.from).collect(),
+                news: VecDeque::new(),
+                ended: None,
+            };
+            watch.create_rest(ranges).await?;
+            Ok(watch)
+        };
+        let outcome = timeout(deadline, creating).await.unwrap_or_else(|_| Err(too_late(deadline)));
+        match &outcome {
+            Ok(_) => endpoints.watched(index),
+            Err(failure) => endpoints.failed(index, &endpoint.watches, &connection, failure),
+        }
+        outcome
+    }
+
+    /// Asks for all ranges but the first, and reads what comes meanwhile: with thousands of ranges, neither direction has
+    /// room for all of it.
+    async fn create_rest(&mut self, ranges: &[RangeWatch]) -> Result<(), Failure> {
+        let mut asked = 1;
+        let mut confirmed = 0;
+        while confirmed < ranges.len() {
+            tokio::select! {
+                response = self.responses.message() => {
+                    let response = response?.ok_or_else(stream_ended)?;
+                    confirmed += usize::from(response.created());
+                    self.take(&response)?;
+                }
+                sent = ask(&mut self.requests, asked, ranges), if asked < ranges.len() => {
+                    sent?;
+                    asked += 1;
+                }
+            }
+        }
+        Ok(())
+    }
+
+    /// Takes in one message.
+    fn take(&mut self, response: &WatchResponse) -> Result<(), Failure> {
+        if response.created() && response.canceled() {
+            return Err(Failure::Store(StoreError::Refused(response.cancel_reason().into())));
+        }
+        let index = usize::try_from(response.watch_id() - 1).ok().filter(|&index| index < self.next.len());
+        let range = index.ok_or_else(|| Failure::endpoint("news of a watch that nobody asked for"))?;
+        if response.created() {
+            let header = response.header().ok_or_else(|| Failure::endpoint("a watch without a header"))?;
+            self.endpoints.check_cluster(header.cluster_id())?;
+        }
+        if response.canceled() {
+            // A compaction is told with a header of revision 0; only this number tells it from other reasons.
+            if response.compact_revision() > 0 {
+                self.news.push_back(WatchNews::Compacted { range });
+                return Ok(());
+            }
+            let reason = response.cancel_reason();
+            return Err(if reason.contains("permission denied") || reason.contains("auth token") {
+                Failure::Store(StoreError::Refused(reason.into()))
+            } else {
+                Failure::endpoint(format!("the watch was canceled: {reason}"))
+            });
+        }
+        let mut events = response.events().iter().map(event).collect::<Result<Vec<_>, _>>()?;
+        events.retain(|event| event.revision() >= self.next[range]);
+        if let Some(last) = events.last() {
+            self.next[range] = Revision::new(last.revision().get() + 1).unwrap_or(Revision::MAX);
+            self.news.push_back(WatchNews::Events { range, events });
+        }
+        Ok(())
+    }
+
+    /// The next message, or why there will be none.
+    async fn receive(&mut self) -> Result<WatchResponse, Failure> {
+        tokio::select! {
+            biased;
+            response = self.responses.message() => response?.ok_or_else(stream_ended),
+            _ = self.suspicions.changed() => Err(Failure::endpoint("it no longer answers in time")),
+        }
+    }
+
+    fn end(&mut self, failure: Failure) -> StoreError {
+        let endpoint = self.endpoints.get(self.index);
+        self.endpoints.failed(self.index, &endpoint.watches, &self.connection, &failure);
+        let error = failure.at(&endpoint.address);
+        self.ended = Some(error.clone());
+        error
+    }
+}
+
+impl Watch for EtcdWatch {
+    async fn next(&mut self) -> Result<WatchNews, StoreError> {
+        loop {
+            if let Some(news) = self.news.pop_front() {
+                return Ok(news);
+            }
+            if let Some(error) = &self.ended {
+                return Err(error.clone());
+            }
+            let taken = self.receive().await.and_then(|response| self.take(&response));
+            if let Err(failure) = taken {
+                return Err(self.end(failure));
+            }
+        }
+    }
+}
+
+/// Opens a stream with the watch of the first range.
+async fn open(
+    endpoint: &Endpoint,
+    connection: &Connection,
+    ranges: &[RangeWatch],
+) -> Result<(WatchRequestSender, WatchResponseStream), Failure> {
+    let mut client =
+        endpoint.watches.client(connection).await?.watch_client().max_decoding_message_size(ANSWER_BYTES_MAX);
+    let stream = client.watch(first_key(&ranges[0].range), Some(options(0, &ranges[0])));
+    let stream = timeout(OPEN_TIMEOUT, stream).await.map_err(|_| too_late(OPEN_TIMEOUT))?;
+    Ok(stream?.split())
+}
+
+/// Asks for the watch of one more range.
+async fn ask(requests: &mut WatchRequestSender, index: usize, ranges: &[RangeWatch]) -> Result<(), Failure> {
+    let Some(range) = ranges.get(index) else { return Ok(()) };
+    Ok(requests.watch(first_key(&range.range), Some(options(index, range))).await?)
+}
+
+/// The watch's id is its place among the ranges, from 1: 0 would let etcd choose.
+fn options(index: usize, range: &RangeWatch) -> WatchOptions {
+    let id = i64::try_from(index + 1).expect("there are fewer ranges than that");
+    let options = WatchOptions::new().with_watch_id(id).with_start_revision(signed(range.from));
+    match end(&range.range) {
+        Some(end) => options.with_range(end),
+        None => options,
+    }
+}
+
+/// An event as etcd tells it.
+fn event(told: &etcd_client::Event) -> Result<Event, Failure> {
+    let told = told.kv().ok_or_else(|| Failure::endpoint("an event without a key"))?;
+    // A key that exists was written at least once. The library's `event_type` panics on a kind that it does not know.
+    if told.version() > 0 {
+        return key_value(told.clone()).map(Event::Put);
+    }
+    Ok(Event::Delete { key: Bytes::copy_from_slice(told.key()), revision: revision(told.mod_revision())? })
+}
+
+fn too_late(deadline: Duration) -> Failure {
+    Failure::endpoint(format!("the watch was not confirmed within {deadline:?}"))
+}
+
+fn stream_ended() -> Failure {
+    Failure::endpoint("the watch's stream ended")
+}

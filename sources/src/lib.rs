@@ -1,0 +1,17 @@
+//! Where lock snapshots come from.
+
+mod cache;
+mod etcd;
+mod memory;
+mod store;
+
+pub use cache::{
+    Driver, FormatConflict, LoadError, LockDescription, LockSource, LockSpec, Outlook, ReadCounts, RecordFormat,
+    SourceOptions, SourceStatus, SpawnError, Stopped, TemplateSpec, TemplatedLocks, Timing, TrackedLock, Unconfirmed,
+};
+pub use etcd::{EtcdOptions, EtcdStore, EtcdWatch, known_stale_reads};
+pub use memory::{MemoryCalls, MemoryStore, MemoryWatch, Write};
+pub use store::{
+    Event, KeyRange, KeyValue, LockStore, Member, RangeAnswer, RangeRead, RangeWatch, ReadAnswer, StoreError, Wanted,
+    Watch, WatchNews,
+};

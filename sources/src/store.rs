@@ -1,0 +1,211 @@
+//! A store of locks, as the rest of this crate sees it: keys with revisions and history, as etcd v3 has them.
+//!
+//! Everything that is not a plain call stands above this trait, in the watched cache, so that each store (and each fake)
+//! is held to the same rules by the same code.
+
+use std::future::Future;
+use std::sync::Arc;
+
+use bytes::Bytes;
+use fencepost_policy::Revision;
+
+/// A store of locks.
+///
+/// # Contract
+/// - Revisions count the store's writes, across all keys. A transaction writes at one revision.
+/// - Every call has a deadline of its own and ends in [`StoreError`] rather than hang, however the store behaves.
+/// - Calls may be made side by side, and may be dropped at any point.
+pub trait LockStore: 'static {
+    /// What [`LockStore::watch`] returns.
+    type Watch: Watch;
+
+    /// Reads ranges by quorum, all at one revision: the answer shows every write that was acknowledged before the call.
+    fn read(&self, ranges: &[RangeRead]) -> impl Future<Output = Result<ReadAnswer, StoreError>>;
+
+    /// Reads what a key was at an earlier revision.
+    ///
+    /// # Errors
+    /// [`StoreError::Compacted`] if history does not reach back that far.
+    fn read_at(&self, key: &[u8], at: Revision) -> impl Future<Output = Result<Option<KeyValue>, StoreError>>;
+
+    /// Watches ranges, each from a revision on, over one stream.
+    fn watch(&self, ranges: &[RangeWatch]) -> impl Future<Output = Result<Self::Watch, StoreError>>;
+
+    /// Asks each member that is configured how it is.
+    fn members(&self) -> impl Future<Output = Vec<Member>>;
+}
+
+/// A member of the store's cluster.
+#[derive(Debug, Clone)]
+pub struct Member {
+    /// Where it is.
+    pub endpoint: Arc<str>,
+    /// Its version, or why it did not tell.
+    pub version: Result<Arc<str>, StoreError>,
+}
+
+/// A running watch. Dropping it ends it.
+pub trait Watch: 'static {
+    /// The next news.
+    ///
+    /// # Cancel safety
+    /// Dropping the future loses no news.
+    ///
+    /// # Errors
+    /// Any error ends the watch: start another.
+    fn next(&mut self) -> impl Future<Output = Result<WatchNews, StoreError>>;
+}
+
+/// Which keys.
+#[derive(Debug, Clone, PartialEq, Eq, Hash)]
+pub enum KeyRange {
+    /// That one.
+    Key(Arc<[u8]>),
+    /// All that begin with these bytes.
+    Prefix(Arc<[u8]>),
+}
+
+impl KeyRange {
+    /// Whether the range has that key.
+    pub fn contains(&self, key: &[u8]) -> bool {
+        match self {
+            KeyRange::Key(only) => **only == *key,
+            KeyRange::Prefix(prefix) => key.starts_with(prefix),
+        }
+    }
+}
+
+/// What to read of a range.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct RangeRead {
+    /// The keys.
+    pub range: KeyRange,
+    /// Which of them are returned; all are counted.
+    pub wanted: Wanted,
+}
+
+/// Which keys of a range a read returns.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Wanted {
+    /// All of them.
+    All,
+    /// Those written after that revision.
+    ChangedAfter(Revision),
+    /// None: only count them.
+    Count,
+}
+
+/// What to watch.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct RangeWatch {
+    /// The keys.
+    pub range: KeyRange,
+    /// The first revision of interest.
+    pub from: Revision,
+}
+
+/// What a quorum read shows.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct ReadAnswer {
+    /// The store's revision at which this is exact.
+    pub revision: Revision,
+    /// One answer for each range asked for, in that order.
+    pub ranges: Vec<RangeAnswer>,
+}
+
+/// What a quorum read shows of a range.
+#[derive(Debug, Clone, PartialEq, Eq, Default)]
+pub struct RangeAnswer {
+    /// The keys wanted, in the order of their names.
+    pub keys: Vec<KeyValue>,
+    /// How many keys the range has, wanted or not.
+    pub count: u64,
+}
+
+/// A key and what the store knows of it.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct KeyValue {
+    /// Its full name.
+    pub key: Bytes,
+    /// Its value.
+    pub value: Bytes,
+    /// The revision at which it came to exist.
+    pub created: Revision,
+    /// The revision of its newest write.
+    pub modified: Revision,
+    /// Which write that was since it came to exist, from 1.
+    pub version: u64,
+}
+
+/// A message of a watch.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum WatchNews {
+    /// Things that happened in one of the watched ranges, in order; all events of one revision of that range come together.
+    Events {
+        /// Which of the ranges given to [`LockStore::watch`].
+        range: usize,
+        /// What happened.
+        events: Vec<Event>,
+    },
+    /// History from the revision asked for on is no longer there; this range's watch has ended, the others go on.
+    Compacted {
+        /// Which of the ranges given to [`LockStore::watch`].
+        range: usize,
+    },
+}
+
+/// A change of a key.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum Event {
+    /// It was written.
+    Put(KeyValue),
+    /// It was deleted, or its lease ended.
+    Delete {
+        /// Its full name.
+        key: Bytes,
+        /// When.
+        revision: Revision,
+    },
+}
+
+impl Event {
+    /// The key that changed.
+    pub fn key(&self) -> &Bytes {
+        match self {
+            Event::Put(written) => &written.key,
+            Event::Delete { key, .. } => key,
+        }
+    }
+
+    /// The revision of the change.
+    pub fn revision(&self) -> Revision {
+        match self {
+            Event::Put(written) => written.modified,
+            Event::Delete { revision, .. } => *revision,
+        }
+    }
+}
+
+/// Why a store did not do what it was asked to.
+#[derive(Debug, Clone, thiserror::Error)]
+pub enum StoreError {
+    /// It could not be reached, or not in time, or has no quorum: ask again later.
+    #[error("the lock store does not answer: {0}")]
+    Unavailable(Arc<str>),
+    /// It refused: what was asked is not allowed or makes no sense to it. Asking again will not help.
+    #[error("the lock store refuses: {0}")]
+    Refused(Arc<str>),
+    /// The history asked for is compacted away.
+    #[error("the lock store has compacted that revision away")]
+    Compacted,
+    /// It is not the store that answered before.
+    #[error("endpoint {endpoint} belongs to cluster {found:x}, not to the pinned cluster {pinned:x}")]
+    AnotherCluster {
+        /// Who answered.
+        endpoint: Arc<str>,
+        /// Its cluster id.
+        found: u64,
+        /// The cluster id that was configured or seen first.
+        pinned: u64,
+    },
+}

@@ -1,0 +1,29 @@
+//! What the tests of fencepost stand on: real etcd members that can be paused and killed, a relay that breaks, a worker
+//! that remembers what reached it, and an HTTP client that shows every step.
+//!
+//! Whatever waits has a deadline, [`PATIENCE`], and panics with what it saw instead. Nothing here knows fencepost itself.
+
+mod cluster;
+mod etcd;
+mod etcd_version;
+mod http;
+mod latch;
+mod patience;
+mod port;
+mod process;
+mod relay;
+mod scratch;
+mod thread;
+mod worker;
+
+pub use cluster::Cluster;
+pub use etcd::{Etcd, EtcdOptions, Requests};
+pub use etcd_version::EtcdVersion;
+pub use http::{Connection, Endpoint, Response, request};
+pub use latch::Latch;
+pub use patience::{PATIENCE, eventually};
+pub use port::FreePort;
+pub use process::Process;
+pub use relay::Relay;
+pub use scratch::Scratch;
+pub use worker::{Answer, Behaviour, BodyEnd, Seen, Worker};

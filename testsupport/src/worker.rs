@@ -1,0 +1,150 @@
+//! A worker that writes down what reaches it.
+
+mod behaviour;
+mod log;
+mod serve;
+
+use std::path::PathBuf;
+use std::sync::Arc;
+
+use hyper_util::rt::TokioIo;
+use tokio::net::{TcpListener, UnixListener};
+use tokio::sync::watch;
+
+pub use self::behaviour::{Answer, Behaviour};
+pub use self::log::{BodyEnd, Seen};
+
+use self::behaviour::Rules;
+use self::log::Log;
+use crate::http::Endpoint;
+use crate::scratch::Scratch;
+use crate::thread::TaskThread;
+
+/// An HTTP server (HTTP/1.1, and HTTP/2 by its preface) that keeps a log of all requests and behaves as it is told. It runs
+/// on a thread of its own, so a test that blocks does not block it.
+///
+/// Without a rule it reads each request to its end and answers 200 with `ok`.
+#[derive(Debug)]
+pub struct Worker {
+    endpoint: Endpoint,
+    shared: Arc<Shared>,
+    close_idle: watch::Sender<u64>,
+    /// Ends before the directory of its socket does.
+    _thread: TaskThread,
+    _socket: Option<Scratch>,
+}
+
+#[derive(Debug, Default)]
+struct Shared {
+    log: Log,
+    rules: Rules,
+}
+
+impl Worker {
+    /// Starts one on a loopback port that the system chooses.
+    pub async fn start() -> Worker {
+        let listener = std::net::TcpListener::bind(("127.0.0.1", 0)).expect("the loopback address can be bound");
+        listener.set_nonblocking(true).expect("a socket can be made non-blocking");
+        let address = listener.local_addr().expect("a bound listener has an address");
+        Worker::run(address.into(), None, |thread, mut connections| {
+            let _runtime = thread.enter();
+            let listener = TcpListener::from_std(listener).expect("the listener fits the runtime");
+            thread.spawn(async move {
+                loop {
+                    let (stream, _) = listener.accept().await.expect("a listener of a test accepts");
+                    stream.set_nodelay(true).expect("TCP has this option");
+                    let reset = serve::ResetHandle::of_tcp(&stream);
+                    tokio::spawn(serve::connection(TokioIo::new(stream), reset, connections.next()));
+                }
+            });
+        })
+    }
+
+    /// Starts one on a unix socket in a directory of its own.
+    pub async fn start_unix() -> Worker {
+        let scratch = Scratch::new();
+        let path: PathBuf = scratch.path().join("worker.sock");
+        let listener =
+            std::os::unix::net::UnixListener::bind(&path).expect("a socket in an empty directory can be bound");
+        listener.set_nonblocking(true).expect("a socket can be made non-blocking");
+        Worker::run(path.into(), Some(scratch), |thread, mut connections| {
+            let _runtime = thread.enter();
+            let listener = UnixListener::from_std(listener).expect("the listener fits the runtime");
+            thread.spawn(async move {
+                loop {
+                    let (stream, _) = listener.accept().await.expect("a listener of a test accepts");
+                    let reset = serve::ResetHandle::none();
+                    tokio::spawn(serve::connection(TokioIo::new(stream), reset, connections.next()));
+                }
+            });
+        })
+    }
+
+    fn run(
+        endpoint: Endpoint,
+        socket: Option<Scratch>,
+        accept: impl FnOnce(&TaskThread, serve::Connections),
+    ) -> Worker {
+        let thread = TaskThread::start("worker");
+        let shared = Arc::new(Shared::default());
+        let close_idle = watch::Sender::new(0);
+        accept(&thread, serve::Connections::new(Arc::clone(&shared), close_idle.subscribe()));
+        Worker { endpoint, shared, close_idle, _thread: thread, _socket: socket }
+    }
+
+    /// Where it listens; printed, it is an upstream as a configuration names it.
+    pub fn endpoint(&self) -> &Endpoint {
+        &self.endpoint
+    }
+
+    /// From now on, requests for exactly this path are treated so. The newest rule that fits counts.
+    pub fn on(&self, path: &str, behaviour: Behaviour) {
+        let path = path.to_owned();
+        self.when(move |seen| (seen.path == path).then(|| behaviour.clone()));
+    }
+
+    /// From now on, whatever the rule has an opinion on is treated so. It is asked when the request's head is here. The
+    /// newest rule that fits counts.
+    pub fn when(&self, rule: impl Fn(&Seen) -> Option<Behaviour> + Send + Sync + 'static) {
+        self.shared.rules.add(rule);
+    }
+
+    /// All requests so far, in the order in which their heads arrived.
+    pub fn seen(&self) -> Vec<Seen> {
+        self.shared.log.seen()
+    }
+
+    /// Waits until `count` requests have arrived (their heads, at least), and returns all.
+    ///
+    /// # Panics
+    ///
+    /// If they don't arrive within [`crate::PATIENCE`].
+    pub async fn wait_for(&self, count: usize) -> Vec<Seen> {
+        self.wait_until(&format!("{count} requests at the worker"), |seen| seen.len() >= count).await
+    }
+
+    /// Waits until `count` requests have been answered to the end, and returns all.
+    ///
+    /// # Panics
+    ///
+    /// If they aren't within [`crate::PATIENCE`].
+    pub async fn wait_for_answered(&self, count: usize) -> Vec<Seen> {
+        let answered = |seen: &[Seen]| seen.iter().filter(|request| request.answered).count() >= count;
+        self.wait_until(&format!("{count} requests answered by the worker"), answered).await
+    }
+
+    /// Waits until the log fulfils a condition, and returns it.
+    ///
+    /// # Panics
+    ///
+    /// If it doesn't within [`crate::PATIENCE`].
+    pub async fn wait_until(&self, what: &str, condition: impl FnMut(&[Seen]) -> bool) -> Vec<Seen> {
+        self.shared.log.wait_until(what, condition).await
+    }
+
+    /// Closes all connections that wait for a request, without a word on HTTP/1.1 and with GOAWAY on HTTP/2; the others close
+    /// after their present requests.
+    pub fn close_idle_connections(&self) {
+        self.close_idle.send_modify(|times| *times += 1);
+    }
+}

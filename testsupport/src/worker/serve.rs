@@ -1,0 +1,401 @@
+//! How the worker speaks HTTP.
+
+use std::future::pending;
+use std::io;
+use std::os::fd::{AsFd, OwnedFd};
+use std::pin::{Pin, pin};
+use std::sync::Arc;
+use std::task::{Context, Poll};
+use std::time::{Duration, Instant};
+
+use bytes::Bytes;
+use futures_util::{Stream, stream};
+use http::{HeaderMap, Method, Request, Response, StatusCode, header};
+use http_body::{Body, Frame, SizeHint};
+use http_body_util::combinators::UnsyncBoxBody;
+use http_body_util::{BodyExt, Empty, Full, StreamBody};
+use hyper::body::Incoming;
+use hyper::rt::{Read, Write};
+use hyper::service::service_fn;
+use hyper_util::rt::{TokioExecutor, TokioIo};
+use hyper_util::server::conn::auto;
+use tokio::io::{AsyncReadExt, AsyncWriteExt};
+use tokio::net::TcpStream;
+use tokio::sync::{mpsc, watch};
+
+use super::Shared;
+use super::behaviour::{Answer, Beat, Behaviour, Pace, Then};
+use super::log::{BodyEnd, Seen};
+
+/// Gives each connection what it needs to know.
+pub(super) struct Connections {
+    shared: Arc<Shared>,
+    close_idle: watch::Receiver<u64>,
+    accepted: usize,
+}
+
+/// What one connection needs to know.
+pub(super) struct ConnectionContext {
+    shared: Arc<Shared>,
+    close_idle: watch::Receiver<u64>,
+    number: usize,
+}
+
+/// A second hold on a connection's socket, to make its end a reset.
+pub(super) struct ResetHandle(Option<OwnedFd>);
+
+/// What a request does to its connection.
+enum Order {
+    Close,
+    Reset,
+}
+
+/// A request in the log whose end is written down when this value goes, however that comes about.
+struct Entry {
+    shared: Arc<Shared>,
+    order: usize,
+    answered: bool,
+}
+
+impl Connections {
+    pub(super) fn new(shared: Arc<Shared>, close_idle: watch::Receiver<u64>) -> Connections {
+        Connections { shared, close_idle, accepted: 0 }
+    }
+
+    /// For a connection accepted now.
+    pub(super) fn next(&mut self) -> ConnectionContext {
+        let number = self.accepted;
+        self.accepted += 1;
+        ConnectionContext { shared: Arc::clone(&self.shared), close_idle: self.close_idle.clone(), number }
+    }
+}
+
+impl ResetHandle {
+    pub(super) fn of_tcp(stream: &TcpStream) -> ResetHandle {
+        ResetHandle(Some(stream.as_fd().try_clone_to_owned().expect("an open socket can be cloned")))
+    }
+
+    pub(super) fn none() -> ResetHandle {
+        ResetHandle(None)
+    }
+
+    /// Makes the socket's last close a reset.
+    fn arm(self) {
+        if let Some(socket) = self.0 {
+            let linger = socket2::SockRef::from(&socket).set_linger(Some(Duration::ZERO));
+            linger.expect("TCP has this option");
+        }
+    }
+}
+
+/// Serves one connection to its end.
+pub(super) async fn connection<S>(stream: S, reset: ResetHandle, context: ConnectionContext)
+where
+    S: Read + Write + Unpin + Send + 'static,
+{
+    let ConnectionContext { shared, mut close_idle, number } = context;
+    let (orders, mut inbox) = mpsc::unbounded_channel();
+    let service = service_fn(|request| {
+        let entry = Entry::open(&shared, number, &request);
+        handle(request, entry, orders.clone())
+    });
+    let builder = auto::Builder::new(TokioExecutor::new());
+    let mut connection = pin!(builder.serve_connection_with_upgrades(stream, service));
+    loop {
+        tokio::select! {
+            // A connection that breaks is no fault of the worker's: the log has what there is to know.
+            _ = connection.as_mut() => return,
+            Some(order) = inbox.recv() => match order {
+                Order::Close => connection.as_mut().graceful_shutdown(),
+                Order::Reset => return reset.arm(),
+            },
+            Ok(()) = close_idle.changed() => connection.as_mut().graceful_shutdown(),
+        }
+    }
+}
+
+async fn handle(
+    request: Request<Incoming>,
+    entry: Entry,
+    orders: mpsc::UnboundedSender<Order>,
+) -> Result<Response<Delivery>, io::Error> {
+    let behaviour = entry.shared.rules.behaviour_for(&entry.seen());
+    let answer = match behaviour {
+        Behaviour::Answer(answer) => {
+            read(request, &entry).await?;
+            answer
+        }
+        Behaviour::Hold(latch, answer) => {
+            read(request, &entry).await?;
+            latch.opened().await;
+            answer
+        }
+        Behaviour::ReadLate(latch, answer) => {
+            latch.opened().await;
+            read(request, &entry).await?;
+            answer
+        }
+        Behaviour::Early(answer) => {
+            tokio::spawn(record_body(request.into_body(), Arc::clone(&entry.shared), entry.order));
+            answer
+        }
+        Behaviour::EarlyUnread(answer) => answer,
+        Behaviour::Echo => return Ok(echo(request, entry)),
+        Behaviour::Reset => {
+            read(request, &entry).await?;
+            return reset(&orders).await;
+        }
+        Behaviour::ResetEarly => return reset(&orders).await,
+        Behaviour::UpgradeAndEcho => return Ok(upgrade(request, entry)),
+    };
+    Ok(respond(answer, entry, orders))
+}
+
+/// Reads a request's body to its end, on a task of its own: with the connection this future may be dropped, and then
+/// the log would not say that the body was cut.
+async fn read(request: Request<Incoming>, entry: &Entry) -> Result<(), io::Error> {
+    let reading = tokio::spawn(record_body(request.into_body(), Arc::clone(&entry.shared), entry.order));
+    match reading.await.map_err(io::Error::other)? {
+        BodyEnd::Whole => Ok(()),
+        BodyEnd::Cut => Err(io::Error::other("the request was cut")),
+    }
+}
+
+async fn record_body(mut body: Incoming, shared: Arc<Shared>, order: usize) -> BodyEnd {
+    loop {
+        // After its answer has gone out, hyper keeps the end of a body of known length to itself until the next request
+        // (seen with 1.12.0): what the length says must do.
+        let frame = if body.is_end_stream() { None } else { body.frame().await };
+        if let Some(end) = shared.log.change(order, |seen| record(seen, frame.as_ref())) {
+            return end;
+        }
+    }
+}
+
+/// Writes down a piece of a body, or its end.
+fn record(seen: &mut Seen, frame: Option<&Result<Frame<Bytes>, hyper::Error>>) -> Option<BodyEnd> {
+    match frame {
+        Some(Ok(frame)) => {
+            if let Some(bytes) = frame.data_ref() {
+                seen.add_body(bytes);
+            } else if let Some(trailers) = frame.trailers_ref() {
+                seen.trailers = trailers.clone();
+            }
+        }
+        Some(Err(_)) => seen.body_end = Some(BodyEnd::Cut),
+        None => seen.body_end = Some(BodyEnd::Whole),
+    }
+    seen.body_end
+}
+
+/// Has the connection reset; the future never ends, but goes with it.
+async fn reset(orders: &mpsc::UnboundedSender<Order>) -> Result<Response<Delivery>, io::Error> {
+    // Nobody takes the order if the connection is gone, which is what it asks for.
+    let _ = orders.send(Order::Reset);
+    pending().await
+}
+
+fn echo(request: Request<Incoming>, entry: Entry) -> Response<Delivery> {
+    let (shared, order) = (Arc::clone(&entry.shared), entry.order);
+    let frames = stream::unfold(request.into_body(), move |mut body| {
+        let shared = Arc::clone(&shared);
+        async move {
+            let frame = body.frame().await;
+            shared.log.change(order, |seen| record(seen, frame.as_ref()));
+            Some((frame?.map_err(io::Error::other), body))
+        }
+    });
+    Response::new(Delivery { body: StreamBody::new(frames).boxed_unsync(), entry: Some(entry), close: None })
+}
+
+fn upgrade(mut request: Request<Incoming>, mut entry: Entry) -> Response<Delivery> {
+    let protocol = request.headers().get(header::UPGRADE).cloned();
+    let Some(protocol) = protocol else {
+        return respond_plainly(StatusCode::UPGRADE_REQUIRED, entry);
+    };
+    let upgraded = hyper::upgrade::on(&mut request);
+    tokio::spawn(async move {
+        // Fails if the client goes away before it has read the answer: the entry then ends unanswered.
+        let Ok(tunnel) = upgraded.await else { return };
+        let (mut from, mut to) = tokio::io::split(TokioIo::new(tunnel));
+        let mut buffer = vec![0; 16 * 1024];
+        while let Ok(count @ 1..) = from.read(&mut buffer).await {
+            entry.shared.log.change(entry.order, |seen| seen.add_body(&buffer[..count]));
+            if to.write_all(&buffer[..count]).await.is_err() {
+                return;
+            }
+        }
+        if to.shutdown().await.is_ok() {
+            entry.answered();
+        }
+    });
+    let mut response = Response::new(Delivery { body: nothing(), entry: None, close: None });
+    *response.status_mut() = StatusCode::SWITCHING_PROTOCOLS;
+    response.headers_mut().insert(header::UPGRADE, protocol);
+    response.headers_mut().insert(header::CONNECTION, header::HeaderValue::from_static("upgrade"));
+    response
+}
+
+fn respond_plainly(status: StatusCode, entry: Entry) -> Response<Delivery> {
+    let mut response = Response::new(Delivery { body: nothing(), entry: Some(entry), close: None });
+    *response.status_mut() = status;
+    response
+}
+
+fn respond(answer: Answer, mut entry: Entry, orders: mpsc::UnboundedSender<Order>) -> Response<Delivery> {
+    // The connection never asks for the body of an answer to HEAD.
+    if entry.seen().method == Method::HEAD.as_str() {
+        entry.answered();
+    }
+    let Answer { status, headers, body, trailers, pace, then } = answer;
+    let close = (then == Then::Close).then(|| orders.clone());
+    let reset = (then == Then::ResetBeforeTheEnd).then_some(orders);
+    let body = if trailers.is_none() && pace.is_none() && reset.is_none() {
+        Full::new(body).map_err(|never| match never {}).boxed_unsync()
+    } else {
+        StreamBody::new(pieces(body, trailers, pace, reset)).boxed_unsync()
+    };
+    let mut response = Response::new(Delivery { body, entry: Some(entry), close });
+    *response.status_mut() = status;
+    *response.headers_mut() = headers;
+    response
+}
+
+/// The frames of a body that is not given in one go.
+fn pieces(
+    body: Bytes,
+    trailers: Option<HeaderMap>,
+    pace: Option<Pace>,
+    reset: Option<mpsc::UnboundedSender<Order>>,
+) -> impl Stream<Item = io::Result<Frame<Bytes>>> {
+    let whole = body.len();
+    stream::unfold((body, trailers, reset), move |(mut body, mut trailers, reset)| {
+        let pace = pace.clone();
+        async move {
+            let frame = if body.is_empty() {
+                if let Some(orders) = &reset {
+                    let _ = orders.send(Order::Reset);
+                    pending::<()>().await;
+                }
+                Frame::trailers(trailers.take()?)
+            } else {
+                Frame::data(next_piece(&mut body, whole, pace).await)
+            };
+            Some((Ok(frame), (body, trailers, reset)))
+        }
+    })
+}
+
+async fn next_piece(body: &mut Bytes, whole: usize, pace: Option<Pace>) -> Bytes {
+    match pace {
+        None => std::mem::take(body),
+        Some(Pace { piece_bytes, before_each: Beat::Every(pause) }) => {
+            tokio::time::sleep(pause).await;
+            body.split_to(piece_bytes.min(body.len()))
+        }
+        Some(Pace { piece_bytes, before_each: Beat::Latch(latch) }) => {
+            if body.len() == whole {
+                return body.split_to(piece_bytes.min(body.len()));
+            }
+            latch.opened().await;
+            std::mem::take(body)
+        }
+    }
+}
+
+fn nothing() -> UnsyncBoxBody<Bytes, io::Error> {
+    Empty::new().map_err(|never| match never {}).boxed_unsync()
+}
+
+impl Entry {
+    fn open(shared: &Arc<Shared>, connection: usize, request: &Request<Incoming>) -> Entry {
+        let uri = request.uri();
+        let order = shared.log.add(Seen {
+            order: 0,
+            connection,
+            version: request.version(),
+            method: request.method().to_string(),
+            path: uri.path().to_owned(),
+            query: uri.query().map(str::to_owned),
+            authority: uri.authority().map(ToString::to_string),
+            headers: request.headers().clone(),
+            body: Vec::new(),
+            body_bytes: 0,
+            body_end: None,
+            trailers: HeaderMap::new(),
+            began: Instant::now(),
+            ended: None,
+            answered: false,
+        });
+        Entry { shared: Arc::clone(shared), order, answered: false }
+    }
+
+    /// Its whole answer has been handed over.
+    fn answered(&mut self) {
+        self.answered = true;
+    }
+
+    fn seen(&self) -> Seen {
+        self.shared.log.change(self.order, |seen| seen.clone())
+    }
+}
+
+impl Drop for Entry {
+    fn drop(&mut self) {
+        let answered = self.answered;
+        self.shared.log.change(self.order, |seen| {
+            seen.ended = Some(Instant::now());
+            seen.answered = answered;
+        });
+    }
+}
+
+/// An answer's body on its way, which notes in the log how that ended.
+struct Delivery {
+    body: UnsyncBoxBody<Bytes, io::Error>,
+    entry: Option<Entry>,
+    /// Where to order that the connection be closed after this.
+    close: Option<mpsc::UnboundedSender<Order>>,
+}
+
+impl Body for Delivery {
+    type Data = Bytes;
+    type Error = io::Error;
+
+    fn poll_frame(self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<Option<io::Result<Frame<Bytes>>>> {
+        let delivery = self.get_mut();
+        let frame = Pin::new(&mut delivery.body).poll_frame(cx);
+        let last = match &frame {
+            Poll::Pending | Poll::Ready(Some(Err(_))) => false,
+            Poll::Ready(None) => true,
+            Poll::Ready(Some(Ok(frame))) => frame.is_trailers(),
+        };
+        if last && let Some(entry) = &mut delivery.entry {
+            entry.answered();
+        }
+        frame
+    }
+
+    fn is_end_stream(&self) -> bool {
+        self.body.is_end_stream()
+    }
+
+    fn size_hint(&self) -> SizeHint {
+        self.body.size_hint()
+    }
+}
+
+impl Drop for Delivery {
+    fn drop(&mut self) {
+        // A body whose length is known is not asked again after its last byte.
+        if self.body.is_end_stream()
+            && let Some(entry) = &mut self.entry
+        {
+            entry.answered();
+        }
+        if let Some(orders) = &self.close {
+            // Ordered only now: told earlier, the connection would announce its end in the answer's head.
+            let _ = orders.send(Order::Close);
+        }
+    }
+}

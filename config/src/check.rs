@@ -3,6 +3,7 @@
 use std::fmt::Display;
 use std::num::NonZeroUsize;
 use std::ops::RangeInclusive;
+use std::path::{Path, PathBuf};
 use std::time::Duration;
 
 use crate::address::{Address, HostPort};
@@ -10,19 +11,22 @@ use crate::check_routes::check_routes;
 use crate::config::{Config, Limits, Source, SourceKind};
 use crate::problem::{Notes, Place};
 use crate::raw::{RawAdmin, RawConfig, RawLimits, RawListener, RawSource};
+use crate::route::{Mode, Route};
 use crate::setting::Setting;
 use crate::units::{show_duration, show_size};
 
 /// The configuration that is written, without its warnings. Without one, there is at least one problem.
 pub(crate) fn check(raw: RawConfig, notes: &Notes) -> Option<Config> {
-    let RawConfig { threads, admin, listeners, limits, sources, routes } = raw;
+    let RawConfig { state_dir, threads, admin, listeners, limits, sources, routes } = raw;
     let threads = threads.within(notes, 1..=1024, i64::to_string).into_value();
     let admin = check_admin(admin, notes);
     let listeners = check_listeners(listeners, &admin, notes);
     let limits = check_limits(limits, notes);
     let sources = check_sources(sources, notes);
     let routes = check_routes(routes, &sources, notes);
+    let state_dir = check_state_dir(state_dir, routes.as_deref().unwrap_or_default(), notes);
     Some(Config {
+        state_dir,
         threads: threads.and_then(|count| NonZeroUsize::new(usize::try_from(count).ok()?)),
         admin,
         listeners,
@@ -31,6 +35,25 @@ pub(crate) fn check(raw: RawConfig, notes: &Notes) -> Option<Config> {
         routes: routes?,
         warnings: Vec::new(),
     })
+}
+
+fn check_state_dir(raw: Setting<String>, routes: &[Route], notes: &Notes) -> Option<PathBuf> {
+    let fences = routes.iter().any(|route| matches!(route.mode, Mode::Enforce(_)));
+    if !raw.is_written() && fences {
+        let text =
+            "without state_dir a start promises nothing about requests that an earlier process left at the worker";
+        notes.warning(&raw.place, text);
+    }
+    raw.parse(notes, |text| parse_state_dir(&text)).into_value()
+}
+
+fn parse_state_dir(text: &str) -> Result<PathBuf, String> {
+    let path = Path::new(text);
+    // What a relative path means would depend on where the process was started: the next one would find nothing.
+    if !path.is_absolute() || text.contains(char::is_control) {
+        return Err(format!(r#"must be the absolute path of a directory, like "/var/lib/fencepost", not {text:?}"#));
+    }
+    Ok(path.to_owned())
 }
 
 fn check_admin(raw: RawAdmin, notes: &Notes) -> Option<Address> {

@@ -8,7 +8,7 @@ use crate::check_lock::check_lock;
 use crate::path_template::PathTemplate;
 use crate::problem::{Notes, Place};
 use crate::raw::RawRoute;
-use crate::route::{Freshness, Lock, Mode, OnUnavailable, Route, StaleStatus};
+use crate::route::{Freshness, Lock, Mode, OnHandoffTimeout, OnUnavailable, PartialRequests, Route, StaleStatus};
 use crate::setting::Setting;
 use crate::units::show_duration;
 
@@ -41,11 +41,14 @@ pub(crate) fn check_route(raw: RawRoute, sources: &[DeclaredSource], notes: &Not
         request_timeout,
         stale_status,
         on_unavailable,
+        on_handoff_timeout,
+        partial_requests,
+        streaming,
         owner_header,
         revision_header,
         lock_header,
     } = raw;
-    warn_of_weakened_fencing(&mode, &on_unavailable, notes);
+    warn_of_weakened_fencing([&mode, &on_unavailable, &on_handoff_timeout, &partial_requests], notes);
     let time = |setting: Setting<_>, range, default| setting.within(notes, range, show_duration).or(default);
     let (path_place, lock_place) = (path.place.clone(), lock.place.clone());
     let label = name.value().cloned().unwrap_or_default();
@@ -69,6 +72,8 @@ pub(crate) fn check_route(raw: RawRoute, sources: &[DeclaredSource], notes: &Not
         other => Err(format!("must be 412 or 409, not {other}")),
     });
     let on_unavailable = on_unavailable.choice(notes, &ON_UNAVAILABLE);
+    let on_handoff_timeout = on_handoff_timeout.choice(notes, &ON_HANDOFF_TIMEOUT);
+    let partial_requests = partial_requests.choice(notes, &PARTIAL_REQUESTS);
     let path = path.parse(notes, |text| PathTemplate::parse(&text));
     let path = path.required(notes, r#"the paths that the route takes, like "/" or "/shards/{shard}/""#);
     let mode = mode.choice(notes, &MODES).or_if_absent(ModeName::Enforce);
@@ -95,6 +100,9 @@ pub(crate) fn check_route(raw: RawRoute, sources: &[DeclaredSource], notes: &Not
             request_timeout,
             stale_status: stale_status.or(StaleStatus::PreconditionFailed),
             on_unavailable: on_unavailable.or(OnUnavailable::Reject),
+            on_handoff_timeout: on_handoff_timeout.or(OnHandoffTimeout::Reject),
+            partial_requests: partial_requests.or(PartialRequests::Orphans),
+            streaming: streaming.or(false),
             owner_header,
             revision_header,
             lock_header,
@@ -127,13 +135,32 @@ const MODES: [(&str, ModeName); 3] =
 const ON_UNAVAILABLE: [(&str, OnUnavailable); 2] =
     [("reject", OnUnavailable::Reject), ("dangerous_admit", OnUnavailable::DangerousAdmit)];
 
-fn warn_of_weakened_fencing(mode: &Setting<String>, on_unavailable: &Setting<String>, notes: &Notes) {
-    if mode.value().is_some_and(|mode| mode == "shadow") {
-        notes.warning(&mode.place, "refuses nothing: it only records what \"enforce\" would have done");
-    }
-    if on_unavailable.value().is_some_and(|text| text == "dangerous_admit") {
-        let text = "forwards requests unjudged, an ended holder's too, while the lock store cannot be asked";
-        notes.warning(&on_unavailable.place, text);
+const ON_HANDOFF_TIMEOUT: [(&str, OnHandoffTimeout); 2] =
+    [("reject", OnHandoffTimeout::Reject), ("dangerous_proceed", OnHandoffTimeout::DangerousProceed)];
+
+const PARTIAL_REQUESTS: [(&str, PartialRequests); 2] =
+    [("orphans", PartialRequests::Orphans), ("harmless", PartialRequests::Harmless)];
+
+/// Values that weaken the fence, each of one setting only, and what they do.
+const WEAKENINGS: [(&str, &str); 4] = [
+    ("shadow", "refuses nothing: it only records what \"enforce\" would have done"),
+    ("dangerous_admit", "forwards requests unjudged, an ended holder's too, while the lock store cannot be asked"),
+    (
+        "dangerous_proceed",
+        "forwards requests of a new holder after handoff_timeout, while those of an earlier one may still be at the worker",
+    ),
+    (
+        "harmless",
+        "takes the worker's word that it does nothing with a request that it gets only a part of: the next holder does not wait for one that was cut",
+    ),
+];
+
+fn warn_of_weakened_fencing(settings: [&Setting<String>; 4], notes: &Notes) {
+    for setting in settings {
+        let weakening = WEAKENINGS.iter().find(|(value, _)| setting.value().is_some_and(|text| text == value));
+        if let Some((_, what_it_does)) = weakening {
+            notes.warning(&setting.place, what_it_does);
+        }
     }
 }
 

@@ -1,6 +1,7 @@
 //! The configuration as the rest of the program sees it: typed and checked.
 
 use std::num::NonZeroUsize;
+use std::path::PathBuf;
 use std::time::Duration;
 
 use crate::address::{Address, HostPort};
@@ -10,6 +11,8 @@ use crate::route::Route;
 /// A whole configuration. Whoever has one need not check it again.
 #[derive(Debug, Clone, PartialEq)]
 pub struct Config {
+    /// Where what must outlive a process is kept, an absolute path; `None`: nowhere.
+    pub state_dir: Option<PathBuf>,
     /// How many threads serve requests; `None`: as many as the process may use.
     pub threads: Option<NonZeroUsize>,
     /// Where the admin listener is, if there is one: a loopback address or a unix socket.

@@ -41,5 +41,5 @@ pub use flags::Flags;
 pub use lock_template::LockTemplate;
 pub use path_template::{PathMatch, PathTemplate};
 pub use problem::{Problem, Problems};
-pub use route::{Freshness, Lock, Mode, OnUnavailable, Record, Route, StaleStatus};
+pub use route::{Freshness, Lock, Mode, OnHandoffTimeout, OnUnavailable, PartialRequests, Record, Route, StaleStatus};
 pub use routing::Routing;

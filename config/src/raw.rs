@@ -32,6 +32,7 @@ pub(crate) fn read_toml(file_name: &str, text: &str) -> Result<Config, Problems>
 
 /// The whole file.
 pub(crate) struct RawConfig {
+    pub(crate) state_dir: Setting<String>,
     pub(crate) threads: Setting<i64>,
     pub(crate) admin: RawAdmin,
     pub(crate) listeners: Setting<Vec<RawListener>>,
@@ -42,8 +43,8 @@ pub(crate) struct RawConfig {
 
 impl RawConfig {
     pub(crate) fn read(table: &mut Table<'_>) -> RawConfig {
-        table.unsupported("state_dir", "floors are not yet kept across restarts");
         RawConfig {
+            state_dir: table.string("state_dir"),
             threads: table.integer("threads"),
             admin: whole(table.table_or_empty("admin"), RawAdmin::read),
             listeners: each(table.tables("listener"), RawListener::read),
@@ -156,6 +157,9 @@ pub(crate) struct RawRoute {
     pub(crate) request_timeout: Setting<Duration>,
     pub(crate) stale_status: Setting<i64>,
     pub(crate) on_unavailable: Setting<String>,
+    pub(crate) on_handoff_timeout: Setting<String>,
+    pub(crate) partial_requests: Setting<String>,
+    pub(crate) streaming: Setting<bool>,
     pub(crate) owner_header: Setting<String>,
     pub(crate) revision_header: Setting<String>,
     pub(crate) lock_header: Setting<String>,
@@ -183,6 +187,9 @@ impl RawRoute {
             request_timeout: table.duration("request_timeout"),
             stale_status: table.integer("stale_status"),
             on_unavailable: table.string("on_unavailable"),
+            on_handoff_timeout: table.string("on_handoff_timeout"),
+            partial_requests: table.string("partial_requests"),
+            streaming: table.boolean("streaming"),
             owner_header: table.string("owner_header"),
             revision_header: table.string("revision_header"),
             lock_header: table.string("lock_header"),

@@ -15,7 +15,6 @@ pub(crate) struct Table<'t> {
     entries: Option<&'t DeTable<'t>>,
     place: Place,
     known: Vec<&'static str>,
-    unsupported: Vec<&'static str>,
 }
 
 impl<'t> Table<'t> {
@@ -30,7 +29,7 @@ impl<'t> Table<'t> {
     }
 
     fn new(notes: &'t Notes, entries: Option<&'t DeTable<'t>>, place: Place) -> Table<'t> {
-        Table { notes, entries, place, known: Vec::new(), unsupported: Vec::new() }
+        Table { notes, entries, place, known: Vec::new() }
     }
 
     /// Calls this table by another name in the problems to come.
@@ -124,19 +123,11 @@ impl<'t> Table<'t> {
         })
     }
 
-    /// A key that later versions will have: whoever writes it expects something that would not happen.
-    pub(crate) fn unsupported(&mut self, key: &'static str, why: &str) {
-        self.unsupported.push(key);
-        if let Some((name, _)) = self.find(key) {
-            self.notes.problem(&self.place_of(name), format_args!("not supported in this version: {why}"));
-        }
-    }
-
     /// Every key that was not asked for is a problem.
     pub(crate) fn finish(self) {
         for (name, _) in self.entries.into_iter().flatten() {
             let key = name.get_ref().as_ref();
-            if self.known.contains(&key) || self.unsupported.contains(&key) {
+            if self.known.contains(&key) {
                 continue;
             }
             let hint = nearest(key, self.known.iter().copied());

@@ -116,7 +116,7 @@ fn the_defaults_of_the_reference_are_the_defaults() {
             compared += 1;
         }
     }
-    assert_eq!(compared, 31, "a default that is written differently would be passed over");
+    assert_eq!(compared, 34, "a default that is written differently would be passed over");
 }
 
 #[test]

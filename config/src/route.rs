@@ -40,6 +40,12 @@ pub struct Route {
     pub stale_status: StaleStatus,
     /// What becomes of a request while nothing can be said of its lock.
     pub on_unavailable: OnUnavailable,
+    /// What becomes of a request that waited `handoff_timeout` for those of an earlier holder.
+    pub on_handoff_timeout: OnHandoffTimeout,
+    /// What a request is to the worker if the worker never gets the whole of it.
+    pub partial_requests: PartialRequests,
+    /// Whether responses have no end of their own, so that they are cut when their tenure ends and not waited for.
+    pub streaming: bool,
     /// The request header with the owner.
     pub owner_header: HeaderName,
     /// The request header with the revision.
@@ -135,6 +141,24 @@ pub enum OnUnavailable {
     Reject,
     /// It is forwarded without being judged.
     DangerousAdmit,
+}
+
+/// What becomes of a request that waited as long as it may for those of an earlier holder to leave the worker.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
+pub enum OnHandoffTimeout {
+    /// It is refused.
+    Reject,
+    /// It is forwarded while those of the earlier holder may still be at the worker.
+    DangerousProceed,
+}
+
+/// What a request is to the worker if the worker never gets the whole of it.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
+pub enum PartialRequests {
+    /// An orphan: the worker may act on the part that it has.
+    Orphans,
+    /// Nothing: the worker acts on whole requests only.
+    Harmless,
 }
 
 /// The status of a refusal for a token that is not, or no longer, the holder's.

@@ -1,11 +1,16 @@
 //! What a right file means, and that no file at all makes the parser panic.
 
+use std::path::Path;
 use std::time::Duration;
 
-use fencepost_config::{Address, Config, Freshness, Limits, Mode, OnUnavailable, Record, SourceKind, StaleStatus};
+use fencepost_config::{
+    Address, Config, Freshness, Limits, Mode, OnHandoffTimeout, OnUnavailable, PartialRequests, Record, SourceKind,
+    StaleStatus,
+};
 use proptest::prelude::*;
 
 const SAMPLE: &str = r#"
+state_dir = "/var/lib/fencepost"        # optional: remembers floors across restarts
 # threads = 4                           # default: what the process may use
 
 [admin]
@@ -55,13 +60,15 @@ fn parse(text: &str) -> Config {
 fn the_sample_names_the_defaults() {
     let sample = parse(SAMPLE);
     let shortest = parse(SHORTEST);
-    assert_eq!(Config { warnings: Vec::new(), ..sample }, shortest);
+    assert_eq!(sample.warnings, []);
+    assert_eq!(sample.state_dir.as_deref(), Some(Path::new("/var/lib/fencepost")));
+    assert_eq!(Config { state_dir: None, ..sample }, Config { warnings: Vec::new(), ..shortest });
 }
 
 #[test]
 fn the_shortest_file_means_the_defaults() {
     let config = parse(SHORTEST);
-    assert_eq!(config.threads, None);
+    assert_eq!((config.threads, &config.state_dir), (None, &None));
     assert_eq!(config.admin, Some(Address::Tcp("127.0.0.1:9901".parse().unwrap())));
     assert_eq!(config.listeners, [Address::Tcp("127.0.0.1:8080".parse().unwrap())]);
     assert_eq!(config.limits, Limits::default());
@@ -76,18 +83,25 @@ fn the_shortest_file_means_the_defaults() {
     assert_eq!((route.handoff_timeout, route.orphan_timeout), (Duration::from_secs(10), Duration::from_secs(30)));
     assert_eq!((route.upstream_timeout, route.request_timeout), (Duration::from_secs(30), None));
     assert_eq!((route.stale_status, route.on_unavailable), (StaleStatus::PreconditionFailed, OnUnavailable::Reject));
+    assert_eq!(
+        (route.on_handoff_timeout, route.partial_requests),
+        (OnHandoffTimeout::Reject, PartialRequests::Orphans)
+    );
+    assert!(!route.streaming);
     let headers = [&route.owner_header, &route.revision_header, &route.lock_header];
     assert_eq!(headers, ["fence-owner", "fence-revision", "fence-lock"]);
     let Mode::Enforce(lock) = &route.mode else { panic!("enforced") };
     assert_eq!((lock.source, lock.key.as_str(), lock.from_header), (0, "/shards/{shard}/lock", false));
     assert_eq!(lock.record, Record::Key { free_values: Vec::new(), owner_field: None });
-    assert!(config.warnings.is_empty());
+    let [warning] = &config.warnings[..] else { panic!("one warning") };
+    assert!(warning.to_string().starts_with("fencepost.toml:1: state_dir: without state_dir a start promises nothing"));
 }
 
 #[test]
 fn everything_that_can_be_set_is_set() {
     let config = parse(
         r#"
+        state_dir = "/srv/state dir"
         threads = 4
         admin.listen = "unix:/run/admin.sock"
         listener = [{ address = "[::1]:0" }, { address = "unix:/run/http.sock" }, { address = "[::1]:0" }]
@@ -111,6 +125,9 @@ fn everything_that_can_be_set_is_set() {
         request_timeout = "5m"
         stale_status = 409
         on_unavailable = "dangerous_admit"
+        on_handoff_timeout = "dangerous_proceed"
+        partial_requests = "harmless"
+        streaming = true
         owner_header = "X-Owner"
         revision_header = "X-Revision"
         lock_header = "X-Lock"
@@ -124,6 +141,7 @@ fn everything_that_can_be_set_is_set() {
         "#,
     );
     assert_eq!(config.threads.map(usize::from), Some(4));
+    assert_eq!(config.state_dir.as_deref(), Some(Path::new("/srv/state dir")));
     assert_eq!(config.admin, Some(Address::Unix("/run/admin.sock".into())));
     assert_eq!(config.listeners.len(), 3, "the system never chooses one port twice");
     assert_eq!((config.limits.header_bytes_max, config.limits.drain_delay), (16384, Duration::ZERO));
@@ -134,6 +152,10 @@ fn everything_that_can_be_set_is_set() {
     assert_eq!(route.host.as_deref(), Some("worker.example"));
     assert_eq!(route.exempt_methods, ["GET", "HEAD", "PURGE"]);
     assert_eq!(route.stale_status.status(), 409);
+    assert_eq!(route.on_unavailable, OnUnavailable::DangerousAdmit);
+    assert_eq!(route.on_handoff_timeout, OnHandoffTimeout::DangerousProceed);
+    assert_eq!(route.partial_requests, PartialRequests::Harmless);
+    assert!(route.streaming);
     let Mode::Shadow(lock) = &route.mode else { panic!("in shadow mode") };
     assert_eq!((lock.source, lock.from_header), (1, true));
     let free_values = vec![String::new(), "none".to_owned()];

@@ -1,6 +1,7 @@
 //! Bad files, and exactly what is said about each: line, key and text.
 //!
-//! Each case is the good file below with some of its lines replaced (by nothing, or by several); line 11 is its end.
+//! Each case is the good file below with some of its lines replaced (by nothing, or by several); line 11 is its end. What is
+//! said of a missing `state_dir` has tests of its own.
 
 use fencepost_config::Config;
 
@@ -59,10 +60,10 @@ const TYPES_AND_UNKNOWN_KEYS: &[Case] = &[
     Case {
         edits: &[(
             1,
-            r#"state_dir = "/var/lib/fencepost"
+            r#"state_dir = false
 [[listener]]"#,
         )],
-        says: &["f.toml:1: state_dir: not supported in this version: floors are not yet kept across restarts"],
+        says: &["f.toml:1: state_dir: must be a string, not true or false"],
     },
     Case {
         edits: &[(
@@ -237,6 +238,38 @@ lsten = "off"
     Case {
         edits: &[(1, "listener = []"), (2, "")],
         says: &["f.toml:1: listener: missing: at least one address where requests are accepted"],
+    },
+];
+
+/// The directory of the state.
+const STATE_DIR: &[Case] = &[
+    Case {
+        edits: &[(
+            1,
+            r#"state_dir = ""
+[[listener]]"#,
+        )],
+        says: &[r#"f.toml:1: state_dir: must be the absolute path of a directory, like "/var/lib/fencepost", not """#],
+    },
+    Case {
+        edits: &[(
+            1,
+            r#"state_dir = "var/lib"
+[[listener]]"#,
+        )],
+        says: &[
+            r#"f.toml:1: state_dir: must be the absolute path of a directory, like "/var/lib/fencepost", not "var/lib""#,
+        ],
+    },
+    Case {
+        edits: &[(
+            1,
+            r#"state_dir = "/a\u0000b"
+[[listener]]"#,
+        )],
+        says: &[
+            r#"f.toml:1: state_dir: must be the absolute path of a directory, like "/var/lib/fencepost", not "/a\0b""#,
+        ],
     },
 ];
 
@@ -445,6 +478,19 @@ const ROUTES: &[Case] = &[
     Case {
         edits: &[(11, r#"on_unavailable = "admit""#)],
         says: &[r#"f.toml:11: route.shards.on_unavailable: must be "reject" or "dangerous_admit", not "admit""#],
+    },
+    Case {
+        edits: &[(
+            11,
+            r#"on_handoff_timeout = "proceed"
+partial_requests = "ignore"
+streaming = "yes""#,
+        )],
+        says: &[
+            r#"f.toml:11: route.shards.on_handoff_timeout: must be "reject" or "dangerous_proceed", not "proceed""#,
+            r#"f.toml:12: route.shards.partial_requests: must be "orphans" or "harmless", not "ignore""#,
+            "f.toml:13: route.shards.streaming: must be true or false, not a string",
+        ],
     },
     Case {
         edits: &[(11, r#"exempt_methods = ["get", "GET", "GET", "G ET"]"#)],
@@ -758,6 +804,18 @@ const WARNINGS: &[Case] = &[
         ],
     },
     Case {
+        edits: &[(11, r#"on_handoff_timeout = "dangerous_proceed""#)],
+        says: &[
+            "f.toml:11: route.shards.on_handoff_timeout: forwards requests of a new holder after handoff_timeout, while those of an earlier one may still be at the worker",
+        ],
+    },
+    Case {
+        edits: &[(11, r#"partial_requests = "harmless""#)],
+        says: &[
+            "f.toml:11: route.shards.partial_requests: takes the worker's word that it does nothing with a request that it gets only a part of: the next holder does not wait for one that was cut",
+        ],
+    },
+    Case {
         edits: &[(11, r#"exempt_methods = ["GET", "PUT"]"#)],
         says: &["f.toml:11: route.shards.exempt_methods[1]: PUT requests pass without a token, an ended holder's too"],
     },
@@ -843,6 +901,8 @@ mode = "off""#,
     },
 ];
 
+const NO_STATE_DIR: &str = "f.toml:1: state_dir: without state_dir a start promises nothing about requests that an earlier process left at the worker";
+
 fn edited(edits: &[(usize, &str)]) -> String {
     let mut lines: Vec<&str> = GOOD.lines().chain([""]).collect();
     for (number, text) in edits {
@@ -860,7 +920,8 @@ fn problems(text: &str) -> Vec<String> {
 
 fn warnings(text: &str) -> Vec<String> {
     let config = Config::from_toml("f.toml", text).unwrap_or_else(|problems| panic!("{problems}\n{text}"));
-    config.warnings.iter().map(ToString::to_string).collect()
+    let warnings = config.warnings.iter().map(ToString::to_string);
+    warnings.filter(|warning| warning != NO_STATE_DIR).collect()
 }
 
 fn check(cases: &[Case], what_is_said: impl Fn(&str) -> Vec<String>) {
@@ -889,6 +950,23 @@ fn a_missing_key_is_named_where_it_would_stand() {
 #[test]
 fn addresses_are_checked() {
     check(LISTENERS_AND_ADMIN, problems);
+}
+
+#[test]
+fn the_directory_of_the_state_has_an_absolute_path() {
+    check(STATE_DIR, problems);
+}
+
+#[test]
+fn a_missing_state_dir_is_a_warning_while_a_route_enforces() {
+    let warned = |edits: &[(usize, &str)]| {
+        let config = Config::from_toml("f.toml", &edited(edits)).unwrap();
+        config.warnings.iter().any(|warning| warning.to_string() == NO_STATE_DIR)
+    };
+    assert!(warned(&[]));
+    assert!(!warned(&[(1, "state_dir = \"/var/lib/fencepost\"\n[[listener]]")]));
+    assert!(!warned(&[(11, "mode = \"shadow\"")]));
+    assert!(!warned(&[(11, "mode = \"off\"")]));
 }
 
 #[test]

@@ -77,6 +77,15 @@ pub struct Moment(pub u64);
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct OrphanId(u64);
 
+/// What is remembered of the process that kept this lock's gate before.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Predecessor {
+    /// The `first` revision of the last tenure that it let in.
+    pub tenure: Revision,
+    /// Until when requests that it left at the worker may run; `None` if it left none.
+    pub until: Option<Moment>,
+}
+
 /// What became of an attempt to enter.
 #[derive(Debug)]
 pub enum Entry {
@@ -84,6 +93,9 @@ pub enum Entry {
     Admitted(Admission),
     /// Requests of an earlier tenure may still be at the worker: try again when the barrier may have opened.
     Wait,
+    /// The tenure with this `first` revision has the worker to itself, but a later process must know that before its first
+    /// request goes out: record it, say so ([`Gate::recorded`]), then try again.
+    Record(Revision),
     /// It is refused.
     Refused(Rejection),
     /// What we know has aged while the request waited: ask the store, then try again.
@@ -120,6 +132,19 @@ pub struct Gate {
     at_worker: BTreeMap<Term, AtWorker>,
     passed: usize,
     orphans_made: u64,
+    /// What may be left of an earlier process: the tenure that may go on at once, and until when all others wait.
+    left_behind: Option<(Revision, Moment)>,
+    records: Records,
+}
+
+/// Whether tenures are recorded before they enter.
+#[derive(Debug, Default, Clone, Copy, PartialEq, Eq, Hash)]
+enum Records {
+    /// They are not: nothing is remembered across restarts.
+    #[default]
+    No,
+    /// They are, and this one is the last that was.
+    Yes(Option<Revision>),
 }
 
 /// What an operator sees of a gate.
@@ -145,6 +170,29 @@ pub struct TenureAtWorker {
 }
 
 impl Gate {
+    /// A gate whose tenures are recorded before they enter, after what is remembered of its predecessor.
+    ///
+    /// A process that was killed may have left requests of its last tenure at the worker, or of earlier ones that this tenure
+    /// did not have to wait for because they are its own. So until their time has come only that tenure enters.
+    pub fn recording(predecessor: Option<Predecessor>) -> Gate {
+        let Some(Predecessor { tenure, until }) = predecessor else {
+            return Gate { records: Records::Yes(None), ..Gate::default() };
+        };
+        Gate {
+            floor: tenure.get(),
+            left_behind: until.map(|until| (tenure, until)),
+            records: Records::Yes(Some(tenure)),
+            ..Gate::default()
+        }
+    }
+
+    /// Notes that a tenure is durably recorded.
+    pub fn recorded(&mut self, tenure: Revision) {
+        if let Records::Yes(recorded) = &mut self.records {
+            *recorded = Some(tenure);
+        }
+    }
+
     /// Raises the floor to what `snapshot` shows: a tenure to its `first`, an end to one above what has ended. What was
     /// admitted below the floor is sealed by this very step ([`Gate::seals`]).
     ///
@@ -210,10 +258,14 @@ impl Gate {
             return Err(Entry::Refused(Rejection::ReplayedTenure));
         }
         let mut earlier = self.at_worker.range(..Term { era: self.era, first: tenure.first });
-        if earlier.any(|(_, there)| there.bars(now)) {
+        let left_behind = self.left_behind.is_some_and(|(left, until)| left != tenure.first && until > now);
+        if left_behind || earlier.any(|(_, there)| there.bars(now)) {
             return Err(Entry::Wait);
         }
-        Ok(tenure.first)
+        match self.records {
+            Records::Yes(recorded) if recorded != Some(tenure.first) => Err(Entry::Record(tenure.first)),
+            Records::Yes(_) | Records::No => Ok(tenure.first),
+        }
     }
 
     /// Lets a request past without judging it, counted.
@@ -249,14 +301,22 @@ impl Gate {
         self.retain_orphans(|id| id != orphan) > 0
     }
 
-    /// Forgets all orphans, because the operator knows that none is running; returns how many those were.
+    /// Forgets all orphans and what an earlier process left behind, because the operator knows that none is running; returns
+    /// how many orphans those were.
     pub fn clear_orphans(&mut self) -> usize {
+        self.left_behind = None;
         self.retain_orphans(|_| false)
     }
 
-    /// When the last orphan stops to count.
-    pub fn orphans_until(&self) -> Option<Moment> {
-        self.at_worker.values().flat_map(|there| there.orphans.values()).max().copied()
+    /// When the last of those stops to count whose end will not be seen: orphans, and what an earlier process left behind.
+    pub fn unseen_until(&self) -> Option<Moment> {
+        let orphans = self.at_worker.values().flat_map(|there| there.orphans.values());
+        orphans.copied().chain(self.left_behind.map(|(_, until)| until)).max()
+    }
+
+    /// Whether nothing is at the worker that a later tenure would have to wait for.
+    pub fn is_clear(&self, now: Moment) -> bool {
+        !self.at_worker.values().any(|there| there.bars(now)) && self.left_behind.is_none_or(|(_, until)| until <= now)
     }
 
     /// Takes back a pass.
@@ -271,6 +331,9 @@ impl Gate {
         self.floor = 0;
         self.present = None;
         self.era += 1;
+        if let Records::Yes(recorded) = &mut self.records {
+            *recorded = None;
+        }
     }
 
     /// What an operator sees of it.
@@ -318,6 +381,7 @@ mod tests {
         match gate.enter(&token, Known::new(Some(snapshot), News::Fresh), Moment(0)) {
             Entry::Admitted(admission) => Ok(admission),
             Entry::Wait => Err("wait"),
+            Entry::Record(_) => Err("record"),
             Entry::Refused(rejection) => Err(rejection.code()),
             Entry::Confirm => Err("confirm"),
         }
@@ -394,7 +458,7 @@ mod tests {
         let (mut gate, _) = orphaned();
         assert_eq!(gate.state().at_worker, [TenureAtWorker { tenure: revision(10), running: 0, orphans: 1 }]);
         assert!(matches!(gate.enter(&token, known, Moment(29)), Entry::Wait));
-        assert_eq!(gate.orphans_until(), Some(Moment(30)));
+        assert_eq!(gate.unseen_until(), Some(Moment(30)));
         assert!(matches!(gate.enter(&token, known, Moment(30)), Entry::Admitted(_)));
 
         let (mut gate, orphan) = orphaned();
@@ -406,6 +470,42 @@ mod tests {
         assert_eq!(gate.clear_orphans(), 1);
         assert!(matches!(gate.may_enter(&token, known, Moment(0)), Ok(tenure) if tenure == revision(20)));
         assert_eq!(gate.state().at_worker, []);
+    }
+
+    #[test]
+    fn a_tenure_is_recorded_before_its_first_request_enters() {
+        let mut gate = Gate::recording(None);
+        let (before, after) = (held(Layout::Key, "a", 10, 10), held(Layout::Key, "b", 20, 20));
+        gate.learn(&before);
+        assert_eq!(enter(&mut gate, &before, "a", 10).unwrap_err(), "record");
+        gate.recorded(revision(10));
+        let first = enter(&mut gate, &before, "a", 10).unwrap();
+        gate.learn(&after);
+        assert_eq!(enter(&mut gate, &after, "b", 20).unwrap_err(), "wait"); // Recorded only once the barrier has opened.
+        gate.leave(first);
+        assert_eq!(enter(&mut gate, &after, "b", 20).unwrap_err(), "record");
+    }
+
+    #[test]
+    fn after_a_crash_only_the_last_tenure_let_in_goes_on_at_once() {
+        let (same, next) = (held(Layout::Key, "a", 10, 10), held(Layout::Key, "b", 20, 20));
+        let restarted = |until| Gate::recording(Some(Predecessor { tenure: revision(10), until }));
+        let mut gate = restarted(Some(Moment(30)));
+        gate.learn(&same);
+        let admission = enter(&mut gate, &same, "a", 10).unwrap();
+        gate.leave(admission);
+        gate.learn(&next);
+        assert_eq!(enter(&mut gate, &next, "b", 20).unwrap_err(), "wait");
+        assert_eq!((gate.unseen_until(), gate.is_clear(Moment(29))), (Some(Moment(30)), false));
+        let token = FenceToken { owner: "b", revision: revision(20) };
+        let entry = gate.enter(&token, Known::new(Some(&next), News::Fresh), Moment(30));
+        assert!(matches!(entry, Entry::Record(tenure) if tenure == revision(20)));
+
+        let mut gate = restarted(None);
+        gate.learn(&next);
+        assert_eq!(enter(&mut gate, &next, "b", 20).unwrap_err(), "record");
+        let mut gate = restarted(None);
+        assert_eq!(enter(&mut gate, &held(Layout::Key, "z", 9, 9), "z", 9).unwrap_err(), "replayed-tenure");
     }
 
     #[test]

@@ -45,6 +45,8 @@ async fn close(place: &mut Place, headers: &HeaderMap) -> Result<(), Answer> {
         let outcome = match claim.lock.may_enter(&claim.token, &place.timing()) {
             Ok(_) | Err(Entry::Admitted(_)) => return Ok(()),
             Err(Entry::Refused(reason)) => Err(reason),
+            // A crash must not let a later process admit the predecessor's requests again.
+            Err(Entry::Record(tenure)) => place.record_tenure(&claim.lock, tenure).await,
             Err(Entry::Wait) => handoff.wait(place, &claim).await,
             Err(Entry::Confirm) => confirm(place, &claim).await,
         };

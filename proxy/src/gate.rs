@@ -5,7 +5,7 @@ use std::rc::Rc;
 use std::sync::Arc;
 use std::time::Duration;
 
-use fencepost_policy::{Entry, Rejection};
+use fencepost_policy::{Entry, Rejection, Revision};
 use fencepost_sources::TrackedLock;
 use http::Request;
 use tokio::time::{Instant, sleep_until};
@@ -102,6 +102,10 @@ async fn enter(
                 return Ok((ready, ticket, standing));
             }
             Entry::Refused(reason) => Err(reason),
+            Entry::Record(tenure) => {
+                drop(ready);
+                Box::pin(place.record_tenure(&claim.lock, tenure)).await
+            }
             Entry::Wait => {
                 drop(ready); // Others may have it meanwhile; it would not stay fresh.
                 Box::pin(handoff.wait(place, claim)).await
@@ -173,12 +177,21 @@ impl Handoff {
             place.metrics().handoff_waited(since.elapsed());
         }
         let now = Instant::now();
-        let left = lock.orphans_until().map_or(Duration::ZERO, |until| until.saturating_duration_since(now));
+        let left = lock.unseen_until().map_or(Duration::ZERO, |until| until.saturating_duration_since(now));
         place.refuse_for(Rejection::HandoffTimeout, Some(lock.key()), left.as_secs().max(1))
     }
 }
 
 impl Place {
+    /// Has a tenure recorded, so that a later process knows of it before its first request goes out.
+    ///
+    /// # Errors
+    /// `unverifiable` if it can't be recorded: what a later process could not know of is not let in.
+    pub async fn record_tenure(&self, lock: &TrackedLock, tenure: Revision) -> Result<(), Rejection> {
+        lock.recorded(tenure);
+        Ok(())
+    }
+
     /// What a client is told whose request was sent and not answered.
     fn no_answer(&self, error: &SendError<Ticket>) -> Answer {
         let failure = match error {

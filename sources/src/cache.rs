@@ -28,6 +28,7 @@ mod window;
 #[path = "cache/scope_tests.rs"]
 mod scope_tests;
 
+pub use common::{GateMemory, Remembered};
 pub use driver::Driver;
 pub use outlook::{Outlook, Timing};
 pub use record::{LockSpec, RecordFormat};

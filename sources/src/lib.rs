@@ -6,7 +6,7 @@ mod memory;
 mod store;
 
 pub use cache::{
-    Driver, FormatConflict, LoadError, LockDescription, LockSource, LockSpec, Outlook, ReadCounts, RecordFormat,
+    Driver, FormatConflict, GateMemory, LoadError, LockDescription, LockSource, LockSpec, Outlook, ReadCounts, RecordFormat, Remembered,
     SourceOptions, SourceStatus, SpawnError, Stopped, TemplateSpec, TemplatedLocks, Timing, TrackedLock, Unconfirmed,
 };
 pub use etcd::{EtcdOptions, EtcdStore, EtcdWatch, known_stale_reads};

@@ -4,7 +4,7 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard};
 use std::time::Duration;
 
-use fencepost_policy::Moment;
+use fencepost_policy::{Gate, LockKey, Moment, Predecessor, Revision};
 use tokio::sync::{Notify, mpsc, oneshot};
 use tokio::time::Instant;
 
@@ -32,6 +32,22 @@ pub(crate) struct Common {
     health: Mutex<Health>,
     /// Where the gates' clock begins.
     origin: Instant,
+    memory: Option<Arc<dyn GateMemory>>,
+}
+
+/// What is remembered of the gates of an earlier process.
+pub trait GateMemory: Send + Sync + std::fmt::Debug {
+    /// What is remembered of that lock's gate.
+    fn of(&self, lock: &LockKey) -> Option<Remembered>;
+}
+
+/// What is remembered of a gate.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Remembered {
+    /// The `first` revision of the last tenure that was let in.
+    pub tenure: Revision,
+    /// Until when requests may run that the earlier process left at the worker; `None` if it left none.
+    pub until: Option<Instant>,
 }
 
 /// What the handles of a source ask of its driver. Each kind is bounded: a lock asks for a read only if none is
@@ -78,7 +94,13 @@ pub(crate) struct Health {
 }
 
 impl Common {
-    pub(crate) fn new(name: &str, trust: Trust, period: Duration, commands: mpsc::UnboundedSender<Command>) -> Common {
+    pub(crate) fn new(
+        name: &str,
+        trust: Trust,
+        period: Duration,
+        memory: Option<Arc<dyn GateMemory>>,
+        commands: mpsc::UnboundedSender<Command>,
+    ) -> Common {
         let common = Common {
             name: name.into(),
             trust,
@@ -90,6 +112,7 @@ impl Common {
             period_nanos: AtomicU64::new(0),
             health: Mutex::default(),
             origin: Instant::now(),
+            memory,
         };
         common.set_period(period);
         common
@@ -102,6 +125,17 @@ impl Common {
 
     pub(crate) fn period(&self) -> Duration {
         Duration::from_nanos(self.period_nanos.load(Ordering::Relaxed))
+    }
+
+    /// The gate of a lock that is tracked from now on. With a memory its tenures are recorded before they enter.
+    pub(crate) fn new_gate(&self, lock: &LockKey) -> Gate {
+        let Some(memory) = &self.memory else {
+            return Gate::default();
+        };
+        Gate::recording(memory.of(lock).map(|remembered| Predecessor {
+            tenure: remembered.tenure,
+            until: remembered.until.map(|until| self.moment(until)),
+        }))
     }
 
     /// An instant on the gates' clock.

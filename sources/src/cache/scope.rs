@@ -140,7 +140,8 @@ impl Scope {
 
     /// Unsettles the locks that are known by a key that was created after `since` and is gone at the read.
     fn find_what_came_and_went(&self, locks: &Registry, since: Revision, read: &Unverified) {
-        for key in std::mem::take(&mut *self.learnt()) {
+        let learnt = std::mem::take(&mut *self.learnt());
+        for key in learnt {
             let Some(lock) = locks.find(key.as_str()) else {
                 continue;
             };

@@ -97,7 +97,7 @@ struct World {
 impl World {
     fn new(layout: Layout) -> World {
         let (sender, commands) = mpsc::unbounded_channel();
-        let common = Arc::new(Common::new("test", Trust::new(None), Duration::from_secs(1), sender));
+        let common = Arc::new(Common::new("test", Trust::new(None), Duration::from_secs(1), None, sender));
         let keys = match layout {
             Layout::Key => ["s/0", "s/1", "s/2", "s/3"],
             Layout::Election | Layout::Mutex => ["s/0/a", "s/0/b", "s/1/a", "s/2/a"],
@@ -321,8 +321,7 @@ impl World {
     /// Once everything has been delivered and read, everything is covered.
     fn settle(&mut self) {
         for _ in 0..2 {
-            [0, 1].map(|index| self.act(Act::EndWalk(index)));
-            for act in [Act::SendRead(0), Act::AnswerRead(0), Act::MergeRead(0), Act::EndWalk(0)] {
+            for act in [Act::EndWalk(0), Act::EndWalk(1), Act::SendRead(0), Act::AnswerRead(0), Act::MergeRead(0), Act::EndWalk(0)] {
                 self.act(act);
                 self.check();
             }
@@ -334,7 +333,9 @@ impl World {
         self.unverified = None;
         self.window = None;
         if self.scope.watch_from().is_none() {
-            [Act::SendWindow, Act::AnswerWindow, Act::MergeWindow].map(|act| self.act(act));
+            for act in [Act::SendWindow, Act::AnswerWindow, Act::MergeWindow] {
+                self.act(act);
+            }
         }
         while self.delivered < self.now() {
             self.deliver();
@@ -369,7 +370,12 @@ fn check(layout: Layout, acts: &[Act]) {
 }
 
 proptest! {
-    #![proptest_config(ProptestConfig { cases: 3000, failure_persistence: None, ..ProptestConfig::default() })]
+    // `PROPTEST_CASES` makes it more.
+    #![proptest_config(ProptestConfig {
+        cases: ProptestConfig::default().cases.max(1000),
+        failure_persistence: None,
+        ..ProptestConfig::default()
+    })]
 
     #[test]
     fn what_a_clock_says_of_key_locks_is_true(acts in prop::collection::vec(any_act(), 1..80)) {

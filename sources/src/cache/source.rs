@@ -12,7 +12,7 @@ use tokio::sync::{mpsc, oneshot};
 use tokio::task::LocalSet;
 use tokio::time::Instant;
 
-use super::common::{Command, Common};
+use super::common::{Command, Common, GateMemory};
 use super::driver::Driver;
 use super::record::LockSpec;
 use super::registry::FormatConflict;
@@ -31,6 +31,8 @@ pub struct SourceOptions {
     pub tracked_locks_max: u64,
     /// The highest revision an earlier process has seen of the store, if that is known.
     pub highest_seen: Option<Revision>,
+    /// What is remembered of the gates of an earlier process. If given, each tenure asks to be recorded before it enters.
+    pub memory: Option<Arc<dyn GateMemory>>,
     /// What to warn of, once, by how a member is.
     pub caution: Option<fn(&Member) -> Option<String>>,
     /// Where the jitter of waits comes from.
@@ -43,6 +45,7 @@ impl Default for SourceOptions {
             period: Duration::from_secs(1),
             tracked_locks_max: 100_000,
             highest_seen: None,
+            memory: None,
             caution: None,
             jitter_seed: RandomState::new().hash_one(()),
         }
@@ -272,7 +275,7 @@ impl fmt::Debug for LockSource {
 impl Shared {
     fn new(name: &str, options: SourceOptions) -> (Arc<Shared>, mpsc::UnboundedReceiver<Command>) {
         let (sender, commands) = mpsc::unbounded_channel();
-        let common = Common::new(name, Trust::new(options.highest_seen), options.period, sender);
+        let common = Common::new(name, Trust::new(options.highest_seen), options.period, options.memory.clone(), sender);
         let shared = Shared {
             common: Arc::new(common),
             caches: Caches::new(options.tracked_locks_max),

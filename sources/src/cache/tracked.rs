@@ -67,6 +67,7 @@ pub struct LockDescription {
 
 impl TrackedLock {
     pub(crate) fn new(spec: LockSpec, scope: Option<Arc<Scope>>, common: Arc<Common>) -> TrackedLock {
+        let gate = common.new_gate(&spec.key);
         TrackedLock {
             range: spec.range(),
             spec,
@@ -74,7 +75,7 @@ impl TrackedLock {
             common,
             published: ArcSwap::default(),
             slots: Slots::new(),
-            inner: Mutex::default(),
+            inner: Mutex::new(Inner { gate, knowledge: Knowledge::default() }),
             gate_changes: Notify::new(),
         }
     }
@@ -82,6 +83,11 @@ impl TrackedLock {
     /// Its key.
     pub fn key(&self) -> &LockKey {
         &self.spec.key
+    }
+
+    /// The name of its source.
+    pub fn source(&self) -> &str {
+        &self.common.name
     }
 
     /// How its record is laid out.
@@ -196,6 +202,16 @@ impl TrackedLock {
         self.at_gate(|gate| gate.end_orphan(orphan))
     }
 
+    /// Notes that a tenure is durably recorded ([`Entry::Record`]).
+    pub fn recorded(&self, tenure: Revision) {
+        self.at_gate(|gate| gate.recorded(tenure));
+    }
+
+    /// Whether nothing is at the worker that a later tenure would have to wait for.
+    pub fn is_clear(&self, now: Instant) -> bool {
+        self.inner().gate.is_clear(self.common.moment(now))
+    }
+
     /// Whether the tenure of that admission has ended since.
     pub fn seals(&self, admission: &Admission) -> bool {
         self.inner().gate.seals(admission)
@@ -206,9 +222,9 @@ impl TrackedLock {
         self.at_gate(Gate::clear_orphans)
     }
 
-    /// When the last orphan stops to count.
-    pub fn orphans_until(&self) -> Option<Instant> {
-        self.inner().gate.orphans_until().map(|moment| self.common.instant(moment))
+    /// When the last of those stops to count whose end will not be seen: orphans, and what an earlier process left behind.
+    pub fn unseen_until(&self) -> Option<Instant> {
+        self.inner().gate.unseen_until().map(|moment| self.common.instant(moment))
     }
 
     /// Changes the gate, then tells all who wait at it to try again, in the order in which they came.

@@ -203,7 +203,7 @@ mod tests {
     #[test]
     fn what_was_sent_before_the_operator_accepted_is_of_no_use() {
         let trust = Trust::new(Some(revision(50)));
-        [1, 1, 1].map(|at| read(&trust, at));
+        assert_eq!([1, 1, 1].map(|at| read(&trust, at))[2], Standing::Regressed);
         let sent = trust.sending();
         trust.accept();
         assert_eq!(trust.received(&sent, revision(60)), Standing::Outdated);

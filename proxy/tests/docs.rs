@@ -1,0 +1,74 @@
+//! What the documents say is so.
+
+use std::collections::BTreeSet;
+use std::path::Path;
+
+use fencepost::metrics::{Metrics, SourceReading};
+use fencepost_config::Config;
+use fencepost_policy::Rejection;
+
+fn document(name: &str) -> String {
+    let path = Path::new(env!("CARGO_MANIFEST_DIR")).join("..").join(name);
+    std::fs::read_to_string(&path).unwrap_or_else(|error| panic!("{}: {error}", path.display()))
+}
+
+/// The words in backquotes that begin with `prefix`, of the rows of a table.
+fn named_in_tables(text: &str, prefix: &str) -> BTreeSet<String> {
+    let rows = text.lines().filter(|line| line.starts_with('|'));
+    let words = rows.flat_map(|row| row.split('`').skip(1).step_by(2));
+    words.filter(|word| word.starts_with(prefix)).map(str::to_owned).collect()
+}
+
+#[test]
+fn every_metric_of_the_readme_exists_and_every_metric_is_in_the_readme() {
+    let metrics = Metrics::new().unwrap();
+    let route = metrics.route("any", "enforce");
+    route.failed(fencepost::refusal::Failure::NoAnswer);
+    metrics.set_source("any", SourceReading { up: true, age_seconds: 0.0, watch_restarts: 0, tracked_locks: 0 });
+    let text = String::from_utf8(metrics.text().unwrap()).unwrap();
+    let existing: BTreeSet<String> =
+        text.lines().filter_map(|line| line.strip_prefix("# TYPE ")?.split(' ').next()).map(str::to_owned).collect();
+    assert_eq!(named_in_tables(&document("README.md"), "fencepost_"), existing);
+}
+
+#[test]
+fn the_readme_names_every_reason_with_its_action() {
+    let readme = document("README.md");
+    for rejection in Rejection::ALL {
+        let (code, action) = (rejection.code(), rejection.action().name());
+        let row = readme.lines().find(|line| line.starts_with(&format!("| `{code}` |")));
+        let row = row.unwrap_or_else(|| panic!("{code} has no row"));
+        assert!(row.contains(&format!("| `{action}` |")), "{row}");
+    }
+}
+
+#[test]
+fn the_sample_file_of_the_readme_is_right() {
+    let readme = document("README.md");
+    let sample = readme.split("```toml\n").nth(1).and_then(|rest| rest.split("```").next()).unwrap();
+    let config = Config::from_toml("README.md", sample).unwrap_or_else(|problems| panic!("{problems}"));
+    assert_eq!(config.routes.len(), 1);
+}
+
+#[test]
+fn every_test_that_the_architecture_names_exists() {
+    let architecture = document("ARCHITECTURE.md");
+    let mut sources = String::new();
+    collect_rust(&Path::new(env!("CARGO_MANIFEST_DIR")).join(".."), &mut sources);
+    let rows = architecture.lines().filter(|line| line.starts_with('|'));
+    let tests = rows.flat_map(|row| row.split('`').skip(1).step_by(2)).filter(|word| word.matches('_').count() >= 4);
+    let missing: Vec<&str> = tests.filter(|test| !sources.contains(&format!("fn {test}("))).collect();
+    assert_eq!(missing, Vec::<&str>::new());
+}
+
+fn collect_rust(folder: &Path, sources: &mut String) {
+    for entry in std::fs::read_dir(folder).unwrap() {
+        let path = entry.unwrap().path();
+        let name = path.file_name().unwrap_or_default().to_string_lossy().into_owned();
+        if path.is_dir() && name != "target" && !name.starts_with('.') {
+            collect_rust(&path, sources);
+        } else if name.ends_with(".rs") {
+            sources.push_str(&std::fs::read_to_string(&path).unwrap());
+        }
+    }
+}

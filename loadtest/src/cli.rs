@@ -47,8 +47,9 @@ pub(crate) enum Command {
     /// Let the lock change hands many times: no true holder may be refused, no former one admitted.
     #[command(long_about = "Let the lock change hands many times.\n\n\
             Each new holder sends its first request the moment the acquire returns: none may be refused. As soon as that is \
-            answered, its two predecessors send their next requests: none may be admitted. With --worker-listen it plays the \
-            worker too and looks at the order in which requests reach it: revisions never go down.\n\n\
+            answered, its predecessor sends its next request, and a request of the holder's own tenure before that arrives \
+            late: none may be admitted. With --worker-listen it plays the worker too and looks at the order in which requests \
+            reach it: revisions never go down.\n\n\
             Half of the takeovers follow a release of the lock. In the other half it is never free: with \"key\" one \
             transaction replaces the holder's record, with \"election\" and \"mutex\" the successor waits in the queue.")]
     Takeovers(TakeoverSettings),

@@ -274,15 +274,19 @@ impl Gate {
         Pass { reason, counted: true }
     }
 
-    /// Takes back an admission: nothing of its request is at the worker any more.
-    pub fn leave(&mut self, admission: Admission) {
+    /// Takes back an admission: nothing of its request is at the worker any more. Says whether it was the last of its tenure, so
+    /// that the barrier may have opened to a later one.
+    pub fn leave(&mut self, admission: Admission) -> bool {
         let Admission { term } = admission;
-        if let Some(there) = self.at_worker.get_mut(&term) {
-            there.running -= 1;
-            if there.is_empty() {
-                self.at_worker.remove(&term);
-            }
+        let Some(there) = self.at_worker.get_mut(&term) else {
+            return false;
+        };
+        there.running -= 1;
+        let last = there.is_empty();
+        if last {
+            self.at_worker.remove(&term);
         }
+        last
     }
 
     /// Takes back an admission whose request may still be running at the worker, though its end will not be seen. It counts

@@ -8,7 +8,7 @@ use std::sync::atomic::{AtomicBool, Ordering};
 
 use bytes::Bytes;
 use fencepost_policy::Revision;
-use fencepost_sources::{LockDescription, LockSource, Member, StoreError};
+use fencepost_sources::{LockDescription, LockSource, Member, StoreError, TrackedLock};
 use http::header::{ALLOW, CACHE_CONTROL, CONTENT_TYPE};
 use http::{HeaderValue, Method, Request, Response, StatusCode};
 use http_body_util::Full;
@@ -82,6 +82,18 @@ impl Admin {
         }
     }
 
+    /// Ends the orphans of a lock by hand: the operator knows that none of them is running.
+    fn clear_orphans(&self, key: &str) -> AdminAnswer {
+        let found = match self.find(key) {
+            Ok(found) => found,
+            Err(answer) => return answer,
+        };
+        let cleared: usize = found.iter().map(|(_, lock)| lock.clear_orphans()).sum();
+        let key = found.first().map_or(key, |(_, lock)| lock.key().as_str());
+        tracing::warn!(lock = key, cleared, "orphans ended by hand");
+        text(StatusCode::OK, format!("{cleared} orphans of lock {key:?} no longer count\n"))
+    }
+
     /// Ready once every lock that is named in the configuration has been read, until the process is about to stop.
     fn readiness(&self) -> AdminAnswer {
         if self.leaving.load(Ordering::Relaxed) {
@@ -136,41 +148,43 @@ impl Admin {
         json_answer(&json!({ "sources": sources.collect::<Vec<_>>() }))
     }
 
-    /// A lock by its key, percent-encoded or as it is.
-    fn lock(&self, key: &str) -> AdminAnswer {
+    /// The locks of that key, one in each source that tracks it. The key is given percent-encoded or as it is; of
+    /// `/locks//a/b` some clients make `/locks/a/b`, so without a lock `a/b` this means `/a/b`.
+    ///
+    /// # Errors
+    /// What to answer if there is none.
+    fn find(&self, key: &str) -> Result<Vec<(&str, Arc<TrackedLock>)>, AdminAnswer> {
         let Ok(key) = percent_decode_str(key).decode_utf8() else {
-            return text(StatusCode::BAD_REQUEST, "the lock key is not UTF-8\n".to_owned());
+            return Err(text(StatusCode::BAD_REQUEST, "the lock key is not UTF-8\n".to_owned()));
+        };
+        let find = |key: &str| -> Vec<_> {
+            self.sources.iter().filter_map(|source| Some((source.name(), source.find(key)?))).collect()
+        };
+        let mut found = find(&key);
+        if found.is_empty() {
+            found = find(&format!("/{key}"));
+        }
+        if found.is_empty() {
+            return Err(text(StatusCode::NOT_FOUND, format!("no lock {key:?} is tracked\n")));
+        }
+        Ok(found)
+    }
+
+    fn lock(&self, key: &str) -> AdminAnswer {
+        let found = match self.find(key) {
+            Ok(found) => found,
+            Err(answer) => return answer,
         };
         let now = Instant::now();
-        let described = self.sources.iter().flat_map(|source| {
-            source.find(&key).map(|lock| {
-                let mut lock = lock_json(&lock.describe(now));
-                lock["source"] = json!(source.name());
-                lock
-            })
+        let described = found.iter().map(|(source, lock)| {
+            let mut lock = lock_json(&lock.describe(now));
+            lock["source"] = json!(source);
+            lock
         });
-        let described: Vec<Value> = described.collect();
-        match described.as_slice() {
-            [] => text(StatusCode::NOT_FOUND, format!("no lock {key:?} is tracked\n")),
+        match described.collect::<Vec<Value>>().as_slice() {
             [only] => json_answer(only),
             several => json_answer(&json!(several)),
         }
-    }
-}
-
-impl Admin {
-    /// Ends the orphans of a lock by hand: the operator knows that none of them is running.
-    fn clear_orphans(&self, key: &str) -> AdminAnswer {
-        let Ok(key) = percent_decode_str(key).decode_utf8() else {
-            return text(StatusCode::BAD_REQUEST, "the lock key is not UTF-8\n".to_owned());
-        };
-        let locks: Vec<_> = self.sources.iter().filter_map(|source| source.find(&key)).collect();
-        if locks.is_empty() {
-            return text(StatusCode::NOT_FOUND, format!("no lock {key:?} is tracked\n"));
-        }
-        let cleared: usize = locks.iter().map(|lock| lock.clear_orphans()).sum();
-        tracing::warn!(lock = %key, cleared, "orphans ended by hand");
-        text(StatusCode::OK, format!("{cleared} orphans of lock {key:?} no longer count\n"))
     }
 }
 
@@ -189,9 +203,10 @@ fn accepted_source(path: &str) -> Option<&str> {
 
 fn lock_json(lock: &LockDescription) -> Value {
     let LockDescription { key, layout, holder, as_of, reach, age, waiters, problem, gate } = lock;
-    let at_worker = gate.at_worker.iter().map(|there| {
-        json!({ "tenure": there.tenure.get(), "running": there.running, "orphans": there.orphans })
-    });
+    let at_worker = gate
+        .at_worker
+        .iter()
+        .map(|there| json!({ "tenure": there.tenure.get(), "running": there.running, "orphans": there.orphans }));
     json!({
         "key": key.as_str(),
         "layout": layout.name(),

@@ -47,12 +47,10 @@ pub enum LogFormat {
 #[derive(Debug, Subcommand)]
 pub enum Command {
     /// Run the proxy.
-    #[command(
-        after_help = "From a file:\n  fencepost serve -c fencepost.toml\n\n\
+    #[command(after_help = "From a file:\n  fencepost serve -c fencepost.toml\n\n\
             The same for one worker, without a file:\n  fencepost serve --listen 127.0.0.1:8080 --upstream http://127.0.0.1:9000 \\\n      \
             --etcd http://127.0.0.1:2379 --lock /shards/2/lock\n\n\
-            SIGTERM and SIGINT drain: not ready, go on serving for drain_delay, stop accepting, finish, exit."
-    )]
+            SIGTERM and SIGINT drain: not ready, go on serving for drain_delay, stop accepting, finish, exit.")]
     Serve(Settings),
     /// Is the configuration right, and with --live: do etcd and the workers answer?
     #[command(
@@ -126,8 +124,8 @@ impl Settings {
 /// How to play the story.
 #[derive(Debug, Clone, Args)]
 pub struct DemoSettings {
-    /// Keep the locks in this etcd instead of a store inside the demo.
-    #[arg(long, value_name = "URL")]
+    /// Keep the lock in this etcd instead of a store inside the demo.
+    #[arg(long, value_name = "URL", value_parser = etcd_url)]
     pub etcd: Option<String>,
     /// Where the proxy listens; port 0 takes any free port.
     #[arg(long, value_name = "ADDRESS", default_value = "127.0.0.1:0")]
@@ -135,4 +133,13 @@ pub struct DemoSettings {
     /// Keep the proxy, the worker and the lock running at the end, to look around; Ctrl-C ends it.
     #[arg(long)]
     pub stay: bool,
+}
+
+/// Takes what `endpoints` of a source takes.
+fn etcd_url(text: &str) -> Result<String, String> {
+    let authority = text.strip_prefix("http://").map(str::parse::<http::uri::Authority>);
+    match authority {
+        Some(Ok(authority)) if authority.port_u16().is_some() => Ok(text.to_owned()),
+        Some(_) | None => Err("must be \"http://host:port\"".to_owned()),
+    }
 }

@@ -1,7 +1,7 @@
 //! `fencepost demo`: the story of the delayed write, played live.
 //!
 //! A worker that applies whatever reaches it, two masters, a network that holds requests back, and the real proxy between
-//! them, all on loopback sockets. [`story`] is what happens; the other files are its cast. Whatever goes otherwise than it
+//! them, all on loopback sockets. `story` is what happens; the other files are its cast. Whatever goes otherwise than it
 //! should ends the story with an error.
 
 mod client;

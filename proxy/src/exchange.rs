@@ -2,7 +2,7 @@
 
 use std::rc::Rc;
 use std::sync::Arc;
-use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 
 use fencepost_config::{Config, Freshness, Mode, Route};
 use fencepost_policy::{LockKey, Rejection};
@@ -54,6 +54,8 @@ pub struct Fence {
     pub metrics: Metrics,
     /// Which refusals are logged.
     pub log: LogThrottle,
+    /// How many requests wait at barriers.
+    pub waiting: AtomicUsize,
     /// Set once the process goes on no longer: whatever still arrives is refused.
     pub draining: AtomicBool,
 }

@@ -3,6 +3,7 @@
 use std::convert::Infallible;
 use std::rc::Rc;
 use std::sync::Arc;
+use std::sync::atomic::{AtomicUsize, Ordering};
 use std::time::Duration;
 
 use fencepost_policy::{Entry, Rejection, Revision};
@@ -13,10 +14,17 @@ use tokio::time::{Instant, sleep_until};
 use crate::exchange::{Answer, Exchange, InFlight, Place};
 use crate::fencing::{Claim, Judged, Standing, confirm, rejected};
 use crate::forward::{
-    Admitted, Forwarded, ReadyConnection, RequestBody, SendError, Timeouts, UpstreamError, outgoing_request, prepare_body,
+    Admitted, Forwarded, ReadyConnection, RequestBody, SendError, Timeouts, UpstreamError, outgoing_request,
+    prepare_body,
 };
 use crate::refusal::Failure;
 use crate::ticket::Ticket;
+
+/// How many requests wait at the barrier of one lock. One more is refused as if it had waited.
+const WAITING_PER_LOCK_MAX: usize = 1_000;
+
+/// How many requests wait at barriers in all.
+const WAITING_MAX: usize = 10_000;
 
 /// How often a request that provably was not sent tries another connection.
 const SENDS_MAX: usize = 4;
@@ -33,7 +41,10 @@ pub async fn forward(exchange: Exchange<Judged>) -> Result<Answer, Infallible> {
 }
 
 /// Makes the request that the worker gets. A small body is read whole first, so that a slow sender holds nothing up.
-async fn prepare(place: &Place, request: Request<crate::downstream::ClientBody>) -> Result<Request<RequestBody>, Failure> {
+async fn prepare(
+    place: &Place,
+    request: Request<crate::downstream::ClientBody>,
+) -> Result<Request<RequestBody>, Failure> {
     let kept = place.kept_headers();
     let (head, body) = request.into_parts();
     let connection = Rc::clone(body.connection());
@@ -54,7 +65,8 @@ async fn send(
     mut request: Request<RequestBody>,
 ) -> Result<Answer, Answer> {
     let route = place.route();
-    let timeouts = Timeouts { silence: route.upstream_timeout, total: route.request_timeout, late: route.orphan_timeout };
+    let timeouts =
+        Timeouts { silence: route.upstream_timeout, total: route.request_timeout, late: route.orphan_timeout };
     let mut in_flight = in_flight;
     for _ in 0..SENDS_MAX {
         let (ready, ticket);
@@ -155,6 +167,11 @@ impl Handoff {
         if !claim.lock.must_wait(&claim.token, &place.timing()) {
             return Ok(());
         }
+        let here = Waiting::join(claim.lock.waiting(), WAITING_PER_LOCK_MAX);
+        let overall = Waiting::join(&place.worker.fence.waiting, WAITING_MAX);
+        let (Some(_here), Some(_overall)) = (here, overall) else {
+            return Err(Rejection::HandoffTimeout);
+        };
         if Instant::now() >= deadline {
             return Err(Rejection::HandoffTimeout);
         }
@@ -179,6 +196,23 @@ impl Handoff {
         let now = Instant::now();
         let left = lock.unseen_until().map_or(Duration::ZERO, |until| until.saturating_duration_since(now));
         place.refuse_for(Rejection::HandoffTimeout, Some(lock.key()), left.as_secs().max(1))
+    }
+}
+
+/// One of those that wait, for as long as this lives.
+struct Waiting<'a>(&'a AtomicUsize);
+
+impl Waiting<'_> {
+    /// One more, unless there are `max` already.
+    fn join(count: &AtomicUsize, max: usize) -> Option<Waiting<'_>> {
+        let joined = Waiting(count);
+        (count.fetch_add(1, Ordering::Relaxed) < max).then_some(joined)
+    }
+}
+
+impl Drop for Waiting<'_> {
+    fn drop(&mut self) {
+        self.0.fetch_sub(1, Ordering::Relaxed);
     }
 }
 

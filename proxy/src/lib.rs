@@ -21,6 +21,7 @@ pub mod routes;
 pub mod routing;
 mod run;
 pub mod stack;
+pub mod state;
 pub mod ticket;
 pub mod token;
 pub mod wire;

@@ -141,18 +141,33 @@ impl Metrics {
         let upstream_buckets =
             vec![2.5e-4, 5e-4, 1e-3, 2.5e-3, 5e-3, 1e-2, 2.5e-2, 5e-2, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 10.0, 30.0];
         let metrics = Metrics {
-            requests: counters("fencepost_requests_total", "Requests by verdict.", &["route", "verdict", "reason", "mode"])?,
+            requests: counters(
+                "fencepost_requests_total",
+                "Requests by verdict.",
+                &["route", "verdict", "reason", "mode"],
+            )?,
             verdict_seconds: Histogram::with_opts(
                 HistogramOpts::new("fencepost_verdict_seconds", "From a request's arrival to its verdict.")
                     .buckets(verdict_buckets),
             )?,
             upstream_seconds: HistogramVec::new(
-                HistogramOpts::new("fencepost_upstream_seconds", "From a request's first byte upstream to the response head.")
-                    .buckets(upstream_buckets),
+                HistogramOpts::new(
+                    "fencepost_upstream_seconds",
+                    "From a request's first byte upstream to the response head.",
+                )
+                .buckets(upstream_buckets),
                 &["route"],
             )?,
-            in_flight: gauges("fencepost_in_flight", "Requests between arrival and the end of their response.", &["route"])?,
-            confirms: counters("fencepost_confirms_total", "Requests that needed a confirming read.", &["route", "outcome"])?,
+            in_flight: gauges(
+                "fencepost_in_flight",
+                "Requests between arrival and the end of their response.",
+                &["route"],
+            )?,
+            confirms: counters(
+                "fencepost_confirms_total",
+                "Requests that needed a confirming read.",
+                &["route", "outcome"],
+            )?,
             dangerous: counters(
                 "fencepost_dangerous_total",
                 "Requests let past by a setting that weakens the fence.",
@@ -174,10 +189,17 @@ impl Metrics {
                 &["route"],
             )?,
             handoff_wait_seconds: Histogram::with_opts(
-                HistogramOpts::new("fencepost_handoff_wait_seconds", "How long requests waited for those of an earlier tenure.")
-                    .buckets(vec![5e-4, 1e-3, 2.5e-3, 5e-3, 1e-2, 2.5e-2, 5e-2, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 10.0, 30.0]),
+                HistogramOpts::new(
+                    "fencepost_handoff_wait_seconds",
+                    "How long requests waited for those of an earlier tenure.",
+                )
+                .buckets(vec![5e-4, 1e-3, 2.5e-3, 5e-3, 1e-2, 2.5e-2, 5e-2, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 10.0, 30.0]),
             )?,
-            failures: counters("fencepost_failures_total", "Requests the worker did not answer.", &["route", "failure"])?,
+            failures: counters(
+                "fencepost_failures_total",
+                "Requests the worker did not answer.",
+                &["route", "failure"],
+            )?,
             connections: IntGauge::new("fencepost_connections", "Open client connections.")?,
             sources: SourceMetrics {
                 up: gauges("fencepost_source_up", "Whether the lock source answers.", &["source"])?,
@@ -185,7 +207,11 @@ impl Metrics {
                     Opts::new("fencepost_source_age_seconds", "Age of the newest quorum read."),
                     &["source"],
                 )?,
-                watch_restarts: counters("fencepost_watch_restarts_total", "How often the watch was started again.", &["source"])?,
+                watch_restarts: counters(
+                    "fencepost_watch_restarts_total",
+                    "How often the watch was started again.",
+                    &["source"],
+                )?,
                 tracked_locks: gauges("fencepost_tracked_locks", "Locks that are kept current.", &["source"])?,
             },
             registry,

@@ -102,7 +102,9 @@ fn explanation(reason: Rejection) -> (&'static str, &'static str) {
             "The request names no lock of this route",
             "The path, or the lock named in the request, does not name a lock that guards this route.",
         ),
-        Rejection::NotOwner => ("The lock is held by another owner", "Stop: the revision you sent belongs to another owner."),
+        Rejection::NotOwner => {
+            ("The lock is held by another owner", "Stop: the revision you sent belongs to another owner.")
+        }
         Rejection::StaleTenure => {
             ("The tenure has ended and another owner holds the lock", "Stop: another owner took the lock after you.")
         }
@@ -110,16 +112,17 @@ fn explanation(reason: Rejection) -> (&'static str, &'static str) {
             "The tenure has ended, though its owner holds the lock again",
             "This request was sent under an earlier tenure. If you hold the lock, send the revision of the present tenure.",
         ),
-        Rejection::UnknownRevision => (
-            "No holder of the lock has that revision",
-            "Read your own lock record and send the revision found there.",
-        ),
+        Rejection::UnknownRevision => {
+            ("No holder of the lock has that revision", "Read your own lock record and send the revision found there.")
+        }
         Rejection::AheadOfStore => (
             "The lock store has not reached that revision",
             "The revision is higher than any the store has; was it taken from another store?",
         ),
         Rejection::NoOwner => ("Nobody holds the lock", "Acquire the lock before you send."),
-        Rejection::NotYetOwner => ("The sender still waits for the lock", "You are in the queue; wait until you hold the lock."),
+        Rejection::NotYetOwner => {
+            ("The sender still waits for the lock", "You are in the queue; wait until you hold the lock.")
+        }
         Rejection::Unverifiable => {
             ("The lock cannot be verified at present", "Nothing was forwarded; send the same request again later.")
         }
@@ -228,20 +231,27 @@ impl Failure {
             Failure::BadTarget => {
                 (StatusCode::BAD_REQUEST, grpc::INVALID_ARGUMENT, "The request's target is not a resource", "false")
             }
-            Failure::Unreachable => (StatusCode::BAD_GATEWAY, grpc::UNAVAILABLE, "The worker cannot be reached", "false"),
+            Failure::Unreachable => {
+                (StatusCode::BAD_GATEWAY, grpc::UNAVAILABLE, "The worker cannot be reached", "false")
+            }
             Failure::ConnectTimeout => {
                 (StatusCode::GATEWAY_TIMEOUT, grpc::UNAVAILABLE, "The worker could not be reached in time", "false")
             }
-            Failure::Declined => (StatusCode::BAD_GATEWAY, grpc::UNAVAILABLE, "The worker declined the request", "false"),
+            Failure::Declined => {
+                (StatusCode::BAD_GATEWAY, grpc::UNAVAILABLE, "The worker declined the request", "false")
+            }
             Failure::Overloaded => {
                 (StatusCode::SERVICE_UNAVAILABLE, grpc::UNAVAILABLE, "No connection to the worker is free", "false")
             }
             Failure::NoAnswer => {
                 (StatusCode::BAD_GATEWAY, grpc::UNAVAILABLE, "The worker broke off without an answer", "\"unknown\"")
             }
-            Failure::TimedOut => {
-                (StatusCode::GATEWAY_TIMEOUT, grpc::DEADLINE_EXCEEDED, "The worker did not answer in time", "\"unknown\"")
-            }
+            Failure::TimedOut => (
+                StatusCode::GATEWAY_TIMEOUT,
+                grpc::DEADLINE_EXCEEDED,
+                "The worker did not answer in time",
+                "\"unknown\"",
+            ),
         };
         let (code, number) = (self.code(), status.as_u16());
         let mut response = match form {
@@ -301,8 +311,14 @@ mod tests {
     fn refuse(reason: Rejection, form: AnswerForm) -> Response<Bytes> {
         let decision = DecisionId::for_tests("d-1");
         let lock = LockKey::new("/shards/\"2\"/lock").unwrap();
-        Refusal { reason, lock: Some(&lock), decision: &decision, stale_status: StatusCode::PRECONDITION_FAILED, retry_after: 1 }
-            .answer(form)
+        Refusal {
+            reason,
+            lock: Some(&lock),
+            decision: &decision,
+            stale_status: StatusCode::PRECONDITION_FAILED,
+            retry_after: 1,
+        }
+        .answer(form)
     }
 
     #[test]

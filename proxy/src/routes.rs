@@ -6,7 +6,9 @@ use std::sync::Arc;
 use bytes::Bytes;
 use fencepost_config::{Captures, Lock, Record, Route};
 use fencepost_policy::{Layout, LockKey, Rejection};
-use fencepost_sources::{FormatConflict, LockSource, LockSpec, RecordFormat, TemplateSpec, TemplatedLocks, TrackedLock};
+use fencepost_sources::{
+    FormatConflict, LockSource, LockSpec, RecordFormat, TemplateSpec, TemplatedLocks, TrackedLock,
+};
 use http::HeaderMap;
 
 use crate::metrics::{Metrics, RouteMetrics};

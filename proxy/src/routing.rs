@@ -84,7 +84,6 @@ fn guarded(place: &Place, captures: &Captures<'_>, headers: &HeaderMap) -> Guard
     };
     match locks.get(key.as_str()) {
         Some(lock) => Guarded::By(lock),
-        None => LockKey::new(key.as_str())
-            .map_or(Guarded::Unclear(Rejection::LockNotAllowed), Guarded::ByUncached),
+        None => LockKey::new(key.as_str()).map_or(Guarded::Unclear(Rejection::LockNotAllowed), Guarded::ByUncached),
     }
 }

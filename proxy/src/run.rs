@@ -4,12 +4,13 @@ use std::io;
 use std::num::NonZeroUsize;
 use std::rc::Rc;
 use std::sync::Arc;
-use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 use std::time::Duration;
 
 use fencepost_config::{Address, Config, HostPort, SourceKind, UpstreamAddress, UpstreamProtocol};
 use fencepost_sources::{
-    EtcdOptions, EtcdStore, FormatConflict, LockSource, Member, MemoryStore, SourceOptions, SpawnError, known_stale_reads,
+    EtcdOptions, EtcdStore, FormatConflict, LockSource, Member, MemoryStore, SourceOptions, SpawnError,
+    known_stale_reads,
 };
 use tokio::signal::unix::{SignalKind, signal};
 use tower::service_fn;
@@ -122,7 +123,8 @@ pub async fn run(
     }
     let connections = server.connections();
     let leaving = Arc::new(AtomicBool::new(false));
-    let admin = Admin { fence: Arc::clone(&fence), sources: sources.into(), leaving: Arc::clone(&leaving), connections };
+    let admin =
+        Admin { fence: Arc::clone(&fence), sources: sources.into(), leaving: Arc::clone(&leaving), connections };
     let admin_server = bound.admin.map(|listener| serve_admin(listener, admin.clone())).transpose()?;
     let started = Started {
         listeners: server.addresses().to_vec(),
@@ -217,6 +219,7 @@ fn put_in_force(config: Config, sources: &[LockSource]) -> Result<Fence, RunErro
         unrouted: metrics.route("none", "enforce"),
         metrics,
         log: LogThrottle::new(),
+        waiting: AtomicUsize::new(0),
         draining: AtomicBool::new(false),
         config,
     })

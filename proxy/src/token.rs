@@ -72,7 +72,10 @@ mod tests {
         };
         let mut map = HeaderMap::new();
         for (name, value) in headers {
-            map.append(HeaderName::from_bytes(name.as_bytes()).unwrap(), HeaderValue::from_bytes(value.as_bytes()).unwrap());
+            map.append(
+                HeaderName::from_bytes(name.as_bytes()).unwrap(),
+                HeaderValue::from_bytes(value.as_bytes()).unwrap(),
+            );
         }
         match names.token(&map) {
             Ok(token) => format!("{}@{}", String::from_utf8_lossy(token.owner.as_bytes()), token.revision),

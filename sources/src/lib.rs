@@ -6,8 +6,9 @@ mod memory;
 mod store;
 
 pub use cache::{
-    Driver, FormatConflict, GateMemory, LoadError, LockDescription, LockSource, LockSpec, Outlook, ReadCounts, RecordFormat, Remembered,
-    SourceOptions, SourceStatus, SpawnError, Stopped, TemplateSpec, TemplatedLocks, Timing, TrackedLock, Unconfirmed,
+    Driver, FormatConflict, GateMemory, LoadError, LockDescription, LockSource, LockSpec, Outlook, ReadCounts,
+    RecordFormat, Remembered, SourceOptions, SourceStatus, SpawnError, Stopped, TemplateSpec, TemplatedLocks, Timing,
+    TrackedLock, Unconfirmed,
 };
 pub use etcd::{EtcdOptions, EtcdStore, EtcdWatch, known_stale_reads};
 pub use memory::{MemoryCalls, MemoryStore, MemoryWatch, Write};

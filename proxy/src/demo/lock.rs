@@ -17,7 +17,7 @@ pub(super) struct Lock {
 
 enum Store {
     Memory(MemoryStore),
-    Etcd(EtcdLock),
+    Etcd(Box<EtcdLock>),
 }
 
 impl Lock {
@@ -29,7 +29,7 @@ impl Lock {
                 // A key that nobody else has, so that two demos do not meet. Each `RandomState` has keys of its own.
                 let random = RandomState::new().hash_one(std::process::id());
                 let key = format!("/fencepost-demo/{random:016x}/lock");
-                let store = Store::Etcd(EtcdLock::new(url, &key));
+                let store = Store::Etcd(Box::new(EtcdLock::new(url, &key)));
                 Lock { key, store }
             }
         }
@@ -74,7 +74,7 @@ impl Lock {
         Ok(Token { owner, revision })
     }
 
-    /// Ends the lease of the holder: the lock is free.
+    /// Ends the lease of the holder, as time would: the lock is free.
     pub(super) async fn expire(&mut self) -> anyhow::Result<()> {
         match &mut self.store {
             Store::Memory(memory) => {
@@ -85,8 +85,8 @@ impl Lock {
         }
     }
 
-    /// Keeps the holder's lease alive for as long as this is polled. Fails if that fails.
-    pub(super) async fn keep_alive(&self) -> anyhow::Result<()> {
+    /// Keeps the holder's lease alive for as long as this is polled, and returns why that has come to an end.
+    pub(super) async fn keep_alive(&self) -> anyhow::Error {
         match &self.store {
             // It forgets nothing by itself.
             Store::Memory(_) => std::future::pending().await,
@@ -98,7 +98,12 @@ impl Lock {
     pub(super) async fn remove(self) -> anyhow::Result<()> {
         match self.store {
             Store::Memory(_) => Ok(()),
-            Store::Etcd(etcd) => etcd.remove().await,
+            Store::Etcd(etcd) => {
+                let key = self.key;
+                etcd.remove()
+                    .await
+                    .with_context(|| format!("{key} could not be removed and goes when its lease runs out"))
+            }
         }
     }
 }

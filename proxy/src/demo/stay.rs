@@ -1,6 +1,7 @@
 //! A look around: the stage after the story, with everything still running.
 
 use std::net::SocketAddr;
+use std::pin::pin;
 
 use super::Stage;
 use super::client::{PATH, Write};
@@ -12,18 +13,18 @@ use super::worker::Applied;
 pub(super) async fn look_around(stage: &mut Stage, ending: &Ending) -> anyhow::Result<()> {
     invite(stage, ending)?;
     let Stage { narrator, lock, worker, .. } = stage;
-    let mut kept = std::pin::pin!(lock.keep_alive());
+    let mut kept = pin!(lock.keep_alive());
     let mut is_kept = true;
     loop {
         tokio::select! {
-            lost = &mut kept, if is_kept => {
+            error = &mut kept, if is_kept => {
                 is_kept = false;
-                if let Err(error) = lost {
-                    narrator.tell("store", KeptOut, &format!("{}'s lease is not renewed any more: {error:#}", ending.holder.owner))?;
-                }
+                let text = format!("{}'s lease is not renewed any more: {error:#}.", ending.holder.owner);
+                narrator.tell("store", KeptOut, &text)?;
             }
             Some(Applied { owner, revision, balance }) = worker.next_applied() => {
-                narrator.tell("worker", Through, &format!("applies a write of \"{owner}, {revision}\": the balance is {balance}."))?;
+                let text = format!("applies a write of \"{owner}, {revision}\": the balance is {balance}.");
+                narrator.tell("worker", Through, &text)?;
             }
         }
     }
@@ -41,7 +42,10 @@ fn invite(stage: &Stage, ending: &Ending) -> anyhow::Result<()> {
         ("write without a token".to_owned(), put(fence, replayed, false)),
         ("read (here that takes no token)".to_owned(), format!("curl http://{fence}{PATH}")),
         ("go past the fence: the worker alone applies anything".to_owned(), put(worker.address(), replayed, true)),
-        ("what fencepost knows of the lock".to_owned(), format!("curl http://{admin}/locks{key}")),
+        (
+            "what fencepost knows of the lock".to_owned(),
+            format!("curl http://{admin}/locks/{}", key.replace('/', "%2F")),
+        ),
         ("what it has counted".to_owned(), format!("curl http://{admin}/metrics")),
     ];
     if let Some(url) = lock.etcd() {

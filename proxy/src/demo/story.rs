@@ -1,4 +1,5 @@
-//! What happens, step by step. Each line is told after it has happened, and only if it has happened as it says.
+//! What happens, step by step. What fencepost and the worker do is told once it has happened, and only if it has happened
+//! exactly so.
 
 use anyhow::Context;
 
@@ -52,14 +53,11 @@ pub(super) async fn play(stage: &mut Stage) -> anyhow::Result<Ending> {
     stage.narrator.pause().await;
 
     stage.narrator.heading("4. The network delivers what it has held back")?;
-    let why = format!(
-        "another owner took the lock after revision {}. The lock's record does not even\nname shard-2 any more.",
-        late.token.revision
-    );
+    let why = format!("the lock was taken again after revision {}, and not by shard-2.", late.token.revision);
     let late_refusal = deliver(stage, &late, held_late, "stale-tenure", &why).await?;
     let why = format!(
-        "the owner is right, shard-1 holds the lock. The revision is not: {} named a tenure of shard-1\n\
-         that has ended, {} names the present one. Whoever compares only names lets R1 through.",
+        "the owner is right: shard-1 holds the lock. The revision is not: {} is of a tenure\n\
+         that has ended, shard-1 holds the lock under {} now. Comparing names lets R1 through.",
         r1.token.revision, r3.token.revision
     );
     let r1_refusal = deliver(stage, &r1, held_r1, "replayed-tenure", &why).await?;
@@ -78,7 +76,7 @@ pub(super) async fn play(stage: &mut Stage) -> anyhow::Result<Ending> {
 
 fn introduce(stage: &Stage) -> anyhow::Result<()> {
     let Stage { narrator, lock, worker, proxy } = stage;
-    narrator.heading("The write that came back from the past")?;
+    narrator.heading("fencepost demo: the write that came back from the past")?;
     narrator.say(
         "A worker keeps an account's balance and applies every write that reaches it. Two masters,\n\
          shard-1 and shard-2, may write to it, one at a time: whoever holds the lock. But a lock cannot\n\
@@ -96,8 +94,8 @@ async fn take_the_lock(stage: &mut Stage, owner: &'static str) -> anyhow::Result
     let token = stage.lock.acquire(owner).await?;
     let revision = token.revision;
     let text = format!(
-        "takes the lock. The store numbers every write, and this one got revision {revision}:\n\
-         \"{owner}, {revision}\" is the token that {owner} puts on what it sends from now on."
+        "takes the lock. The store numbers every write; this one got revision {revision}.\n\
+         {owner}'s token is \"{owner}, {revision}\" from now on: everything it sends carries it."
     );
     stage.narrator.tell(owner, Plain, &text)?;
     Ok(token)
@@ -161,7 +159,8 @@ async fn deliver(
     stage.narrator.tell("fencepost", KeptOut, &format!("refuses {name}: {} {}.", refusal.status, refusal.reason))?;
     stage.narrator.tell("", Plain, &format!("Why: {why}"))?;
     if token.owner == "shard-1" {
-        let text = format!("is told: \"{}\" (action: {}).", refusal.title, refusal.action);
+        // The other sender has crashed.
+        let text = format!("is told: {}.\nWhat would help, says the answer: {}.", refusal.title, refusal.action);
         stage.narrator.tell(token.owner, Plain, &text)?;
     }
     Ok(refusal.clone())

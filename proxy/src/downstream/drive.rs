@@ -11,8 +11,8 @@ use std::rc::Rc;
 use std::task::{Poll, Waker};
 
 use bytes::Bytes;
-use http::header::EXPECT;
-use http::{Request, Response};
+use http::header::{CONNECTION, EXPECT};
+use http::{HeaderValue, Request, Response, StatusCode};
 use http_body::Body;
 use hyper::body::Incoming;
 use hyper::rt::bounds::Http2ServerConnExec;
@@ -113,31 +113,29 @@ where
         () = stage.closing() => return,
     };
     let Ok(Some(protocol)) = sniffed else { return };
-    let limits = &thread.limits;
-    let connection =
-        Connection::new(address, protocol, socket.clone(), limits.clone(), thread.background.clone());
+    let limits = &thread.limits.clone();
+    let connection = Connection::new(address, protocol, socket.clone(), limits.clone(), thread.background.clone());
     let shared = connection.clone();
-    let answering = service_fn(move |request| answer(request, service.clone(), shared.clone()));
+    let answering = service_fn(move |request| answer(request, service.clone(), shared.clone(), thread.clone()));
     let io = TokioIo::new(socket);
     match protocol {
         Protocol::Http1 => {
-            // A connection that comes when the server leaves is good for one request.
-            let stage_known = stage.stage();
-            let mut builder = http1_builder(limits);
-            let mut serving =
-                builder.keep_alive(stage_known == Stage::Serving).serve_connection(io, answering);
-            match drive(&mut serving, &connection, &stage, stage_known, started).await {
+            let mut serving = http1_builder(limits).serve_connection(io, answering);
+            // Until the server closes, each answer asks the client to leave. A connection that is closed while it is
+            // idle may cost the client the request that it is just sending.
+            match drive(&mut serving, &connection, &stage, Stage::Closing, started).await {
                 End::Served => switch_protocols(serving.into_parts(), &connection).await,
                 End::Unreadable { answered } => {
                     drop(serving);
-                    part::with_unreadable_client(&connection, answered).await;
+                    Box::pin(part::with_unreadable_client(&connection, answered)).await;
                 }
                 End::Dropped => {}
             }
         }
         Protocol::Http2 => {
-            let mut serving = http2_builder(limits).serve_connection(io, answering);
-            drive(&mut serving, &connection, &stage, Stage::Serving, started).await;
+            // Boxed, as what is rare above: an idle HTTP/1.1 connection is to cost no more than it needs.
+            let mut serving = Box::new(http2_builder(limits).serve_connection(io, answering));
+            drive(&mut *serving, &connection, &stage, Stage::Leaving, started).await;
         }
     }
 }
@@ -188,6 +186,7 @@ async fn answer<S, B>(
     request: Request<Incoming>,
     mut service: S,
     connection: Rc<Connection>,
+    thread: Rc<Thread>,
 ) -> Result<Response<Counted<B>>, Infallible>
 where
     S: Service<Request<ClientBody>, Response = Response<B>, Error = Infallible>,
@@ -197,7 +196,11 @@ where
     let held_back = connection.protocol() == Protocol::Http1 && request.headers().contains_key(EXPECT);
     let request = request.map(|incoming| ClientBody::new(incoming, connection, held_back));
     poll_fn(|cx| service.poll_ready(cx)).await?;
-    let response = service.call(request).await?;
+    let mut response = service.call(request).await?;
+    let switches = response.status() == StatusCode::SWITCHING_PROTOCOLS;
+    if thread.stage.get() != Stage::Serving && in_flight.connection().protocol() == Protocol::Http1 && !switches {
+        response.headers_mut().insert(CONNECTION, HeaderValue::from_static("close"));
+    }
     Ok(counted(response, in_flight))
 }
 
@@ -211,18 +214,20 @@ enum End {
     Dropped,
 }
 
-/// Drives a connection until it ends, leaves when the server does, and drops it when the client does nothing.
+/// Drives a connection until it ends, leaves it when the server has come to `leaves_at`, and drops it when the client
+/// does nothing.
 async fn drive<C: Serving>(
     serving: &mut C,
     connection: &Connection,
     stage: &StageWatch,
-    mut stage_known: Stage,
+    leaves_at: Stage,
     started: Instant,
 ) -> End {
     let mut watch = pin!(Watch::new(started));
+    let mut left = false;
     poll_fn(|cx| {
-        if stage.stage() != stage_known {
-            stage_known = stage.stage();
+        if !left && stage.stage() >= leaves_at {
+            left = true;
             serving.leave();
         }
         let written_before = connection.socket.bytes_written();

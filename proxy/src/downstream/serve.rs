@@ -109,7 +109,8 @@ where
     }
     let places = Arc::new(Semaphore::new(limits.connections_max.min(Semaphore::MAX_PERMITS)));
     let accepting = async move {
-        let loops = listeners.into_iter().map(|one| accept_loop(one, workers.clone(), places.clone(), stage_seen.clone()));
+        let loops =
+            listeners.into_iter().map(|one| accept_loop(one, workers.clone(), places.clone(), stage_seen.clone()));
         for ended in futures_util::future::join_all(loops).await {
             if let Err(error) = ended {
                 tracing::error!(%error, "a listener cannot be watched");

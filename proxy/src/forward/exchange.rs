@@ -13,7 +13,7 @@ use super::error::{Forwarded, SendError};
 use super::http1::HeadFuture;
 use super::http2::was_refused;
 use super::in_flight::InFlight;
-use super::pool::{Link, ReadyConnection};
+use super::pool::{Link, Pool};
 use super::request_body::RequestBody;
 use super::response_body::{ResponseBody, read_to_end};
 use super::response_head;
@@ -40,11 +40,11 @@ struct Sent<P: Permit> {
 
 impl<P: Permit> Exchange<P> {
     pub(super) fn new(
-        ready: ReadyConnection,
+        mut link: Link,
+        pool: Pool,
         admitted: Admitted<Request<RequestBody>, P>,
         timeouts: Timeouts,
     ) -> Exchange<P> {
-        let ReadyConnection { mut link, pool } = ready;
         let (request, permit) = admitted.into_parts();
         let body = request.body().state().cloned();
         let asked_to_upgrade = request.headers().contains_key(http::header::UPGRADE);
@@ -140,7 +140,7 @@ impl<P: Permit> Sent<P> {
         let refused = was_refused(&error);
         let copy = if refused { self.copy.map(|copy| *copy) } else { None };
         if let Some(request) = returned.or(copy) {
-            return SendError::Unsent(Admitted::new(request, self.in_flight.into_permit()));
+            return SendError::Unsent(Box::new(Admitted::new(request, self.in_flight.into_permit())));
         }
         self.in_flight.lost();
         let forwarded = if refused { Forwarded::No } else { Forwarded::Unknown };

@@ -66,7 +66,8 @@ fn folds_alike(one: &[u8], other: &[u8]) -> bool {
 pub(super) fn remove_hop_by_hop(headers: &mut HeaderMap, found: &Found, kept: &[HeaderName]) {
     if found.connection {
         for name in nominated(headers) {
-            let protected = [header::HOST, header::CONTENT_LENGTH, header::TRANSFER_ENCODING, header::TE, header::UPGRADE];
+            let protected =
+                [header::HOST, header::CONTENT_LENGTH, header::TRANSFER_ENCODING, header::TE, header::UPGRADE];
             if !protected.contains(&name) && !kept.contains(&name) {
                 headers.remove(name);
             }

@@ -77,9 +77,9 @@ impl Http2Connections {
     fn free_stream(self: &Rc<Self>, upstream: &Upstream) -> Option<Stream> {
         let mut open = self.open.borrow_mut();
         open.retain(|connection| connection.is_alive());
-        let free = open.iter().find(|connection| {
-            connection.streams.get() < connection.streams_max.get().min(upstream.streams_max)
-        })?;
+        let free = open
+            .iter()
+            .find(|connection| connection.streams.get() < connection.streams_max.get().min(upstream.streams_max))?;
         free.streams.set(free.streams.get() + 1);
         Some(Stream { connection: free.clone(), connections: self.clone(), alarm: Alarm::new() })
     }

@@ -52,10 +52,11 @@ enum Turn {
 /// The right to one HTTP/1.1 connection. Whoever has waited longest gets it when it is dropped.
 pub(super) struct Place(Weak<Shared>);
 
-/// A connection on which a request can be sent at once.
+/// A connection on which a request can be sent at once. Dropped unused, it goes back to its pool.
 pub struct ReadyConnection {
-    pub(super) link: Link,
-    pub(super) pool: Pool,
+    /// `None` once it is used.
+    link: Option<Link>,
+    pool: Pool,
 }
 
 /// A request's way to the worker.
@@ -108,7 +109,7 @@ impl Pool {
             Protocol::Http1 => Link::Http1(self.ready_http1(deadline).await?),
             Protocol::Http2 => Link::Http2(self.shared.http2.ready(&self.shared.upstream, deadline).await?),
         };
-        Ok(ReadyConnection { link, pool: self.clone() })
+        Ok(ReadyConnection { link: Some(link), pool: self.clone() })
     }
 
     async fn ready_http1(&self, deadline: Instant) -> Result<Http1, UpstreamError> {
@@ -142,8 +143,17 @@ impl ReadyConnection {
     /// Sends a request. It is written in the first poll of what this returns, and at most once.
     ///
     /// Dropping that future does not take the request back: the response is read to its end in the background.
-    pub fn send<P: Permit>(self, admitted: Admitted<Request<RequestBody>, P>, timeouts: Timeouts) -> Exchange<P> {
-        Exchange::new(self, admitted, timeouts)
+    pub fn send<P: Permit>(mut self, admitted: Admitted<Request<RequestBody>, P>, timeouts: Timeouts) -> Exchange<P> {
+        let link = self.link.take().expect("a connection is used once");
+        Exchange::new(link, self.pool.clone(), admitted, timeouts)
+    }
+}
+
+impl Drop for ReadyConnection {
+    fn drop(&mut self) {
+        if let Some(Link::Http1(connection)) = self.link.take() {
+            self.pool.put_back(connection);
+        }
     }
 }
 

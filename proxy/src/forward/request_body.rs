@@ -113,7 +113,11 @@ impl Pieces {
 impl RequestBody {
     /// A body of those bytes.
     pub fn from_bytes(data: Bytes) -> RequestBody {
-        if data.is_empty() { RequestBody::Empty } else { RequestBody::Whole(Whole { data: Some(data), trailers: None }) }
+        if data.is_empty() {
+            RequestBody::Empty
+        } else {
+            RequestBody::Whole(Whole { data: Some(data), trailers: None })
+        }
     }
 
     pub(super) fn state(&self) -> Option<&Rc<BodyState>> {
@@ -137,10 +141,7 @@ impl Body for RequestBody {
     type Data = Bytes;
     type Error = RequestBodyError;
 
-    fn poll_frame(
-        self: Pin<&mut Self>,
-        cx: &mut Context<'_>,
-    ) -> Poll<Option<Result<Frame<Bytes>, RequestBodyError>>> {
+    fn poll_frame(self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<Option<Result<Frame<Bytes>, RequestBodyError>>> {
         match self.get_mut() {
             RequestBody::Empty => Poll::Ready(None),
             RequestBody::Whole(whole) => {

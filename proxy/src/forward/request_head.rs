@@ -144,8 +144,11 @@ fn settle_host(headers: &mut HeaderMap, uri: &Uri, upstream: &Upstream) -> Resul
         headers.insert(header::HOST, host.clone());
         return Ok(host);
     }
-    if let Some(host) = headers.get(header::HOST) {
-        return Ok(host.clone());
+    let mut hosts = headers.get_all(header::HOST).iter();
+    match (hosts.next(), hosts.next()) {
+        (Some(_), Some(_)) => return Err(InvalidTarget),
+        (Some(host), None) => return Ok(host.clone()),
+        (None, _) => {}
     }
     headers.insert(header::HOST, upstream.authority.clone());
     Ok(upstream.authority.clone())

@@ -200,10 +200,7 @@ impl<P: Permit> Body for ResponseBody<P> {
     type Data = Bytes;
     type Error = ResponseBodyError;
 
-    fn poll_frame(
-        self: Pin<&mut Self>,
-        cx: &mut Context<'_>,
-    ) -> Poll<Option<Result<Frame<Bytes>, ResponseBodyError>>> {
+    fn poll_frame(self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<Option<Result<Frame<Bytes>, ResponseBodyError>>> {
         let body = self.get_mut();
         match body {
             ResponseBody::Empty | ResponseBody::Switched(_) => Poll::Ready(None),

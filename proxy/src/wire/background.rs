@@ -2,8 +2,11 @@
 
 use std::cell::{Cell, RefCell};
 use std::future::{Future, poll_fn};
+use std::pin::Pin;
 use std::rc::Rc;
-use std::task::{Poll, Waker};
+use std::task::{Context, Poll, Waker};
+
+use pin_project_lite::pin_project;
 
 /// Counts what a thread still does for requests whose client has left, so that the thread does not end before it.
 ///
@@ -22,11 +25,7 @@ struct Shared {
 impl Background {
     /// Runs `work` to its end, whoever started it.
     pub fn spawn(&self, work: impl Future<Output = ()> + 'static) {
-        let counted = Counted::new(self.shared.clone());
-        tokio::task::spawn_local(async move {
-            let _counted = counted;
-            work.await;
-        });
+        tokio::task::spawn_local(CountedWork { work, _counted: Counted::new(self.shared.clone()) });
     }
 
     /// How many futures have not ended yet.
@@ -44,6 +43,23 @@ impl Background {
             Poll::Pending
         })
         .await;
+    }
+}
+
+pin_project! {
+    /// Work and its count. An `async` block would hold the work twice: as what it was given and as what it awaits.
+    struct CountedWork<F> {
+        #[pin]
+        work: F,
+        _counted: Counted,
+    }
+}
+
+impl<F: Future<Output = ()>> Future for CountedWork<F> {
+    type Output = ();
+
+    fn poll(self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<()> {
+        self.project().work.poll(cx)
     }
 }
 

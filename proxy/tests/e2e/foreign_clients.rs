@@ -76,9 +76,7 @@ async fn nghttp_is_admitted_and_refused() {
     for (tenure, status) in [(&tenure, ":status: 200"), (&stale, ":status: 412")] {
         let Headers { owner, revision } = headers(tenure);
         for more in [&[][..], &["-d", file.to_str().unwrap()]] {
-            let said =
-                printed("nghttp", &[&["-v", "--no-color", "-H", &owner, "-H", &revision][..], more, &[&url]].concat())
-                    .await;
+            let said = printed("nghttp", &[&["-v", "-H", &owner, "-H", &revision][..], more, &[&url]].concat()).await;
             assert!(said.contains(status), "{status} {more:?}: {said}");
         }
     }

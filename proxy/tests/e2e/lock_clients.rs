@@ -181,11 +181,12 @@ async fn an_owner_may_be_a_field_of_a_json_value() {
         let late = scene.send(Ask::post("/").under(&Tenure::new("shard-1", renewed))).await;
         assert_refused(&late, "stale-tenure", "/k", &two);
         let again = Tenure::new("shard-1", put(r#"{"holder":"shard-1"}"#).await);
+        scene.admits("/", &again).await;
         let late = scene.send(Ask::post("/").under(&Tenure::new("shard-1", renewed))).await;
         assert_refused(&late, "replayed-tenure", "/k", &again);
-        scene.admits("/", &again).await;
         for free in [r#"{"holder":"nobody"}"#, r#"{"holder":""}"#] {
-            put(free).await;
+            let freed = Tenure::new("nobody", put(free).await);
+            assert_refused(&scene.send(Ask::post("/").under(&freed)).await, "no-owner", "/k", &again);
             assert_refused(&scene.send(Ask::post("/").under(&again)).await, "no-owner", "/k", &again);
         }
         scene.finish().await;
@@ -201,11 +202,11 @@ async fn a_free_value_ends_the_tenure() {
             let one = scene.store.hold("/k", "shard-1").await;
             scene.admits("/", &one).await;
             let freed = scene.store.hold("/k", free).await;
-            assert_refused(&scene.send(Ask::post("/").under(&one)).await, "no-owner", "/k", None);
             assert_refused(&scene.send(Ask::post("/").under(&freed)).await, "no-owner", "/k", None);
+            assert_refused(&scene.send(Ask::post("/").under(&one)).await, "no-owner", "/k", None);
             let again = scene.store.hold("/k", "shard-1").await;
-            assert_refused(&scene.send(Ask::post("/").under(&one)).await, "replayed-tenure", "/k", &again);
             scene.admits("/", &again).await;
+            assert_refused(&scene.send(Ask::post("/").under(&one)).await, "replayed-tenure", "/k", &again);
         }
         scene.finish().await;
     }

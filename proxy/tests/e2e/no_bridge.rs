@@ -320,8 +320,9 @@ async fn every_token_ever_held_is_judged_as_its_history_says() {
             let newest = chronicle.hold(&scene.store, "shard-1").await;
             if cut {
                 relay.restore().await;
-                comes_back_to(&scene, &newest, &[]).await;
             }
+            // From its first request on.
+            comes_back_to(&scene, &newest, &[]).await;
             for token in &chronicle.written {
                 let answer = scene.send(Ask::post("/").under(token)).await;
                 assert_eq!(reason(&answer), chronicle.refused(token), "round {round}, {token:?} of {chronicle:?}");
@@ -351,8 +352,10 @@ async fn a_start_in_the_middle_of_takeovers_bridges_none() {
                 }
             };
             let (second, ()) = tokio::join!(start, takeovers);
-            chronicle.hold(&scene.store, "shard-2").await;
+            let newest = chronicle.hold(&scene.store, "shard-2").await;
             let ledger = Ledger::default();
+            let first = send(&second.listener, &ledger, Ask::post("/").under(&newest)).await;
+            assert_eq!(first.status, 200, "round {round}: {}", first.text());
             for token in chronicle.written.iter().rev().take(200) {
                 let answer = send(&second.listener, &ledger, Ask::post("/").under(token)).await;
                 assert_eq!(reason(&answer), chronicle.refused(token), "round {round}: {token:?}");

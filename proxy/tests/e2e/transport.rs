@@ -1,15 +1,18 @@
 //! What passes through an admitted request, and how a refused one is told.
 
-use std::sync::Arc;
-use std::sync::atomic::{AtomicBool, Ordering};
-use std::time::Duration;
+use std::io::{Read, Write};
+use std::net::{Shutdown, SocketAddr, TcpListener, TcpStream};
+use std::sync::{Arc, Mutex};
+use std::thread;
 
-use fencepost_testsupport::{Answer, Behaviour, BodyEnd, Connection, EtcdVersion, FreePort, Latch, Scratch, Worker};
+use fencepost_testsupport::{
+    Answer, Behaviour, BodyEnd, Connection, Etcd, EtcdVersion, FreePort, Latch, Scratch, Worker,
+};
 
 use crate::fencepost::{Config, Fencepost, Route};
 use crate::refusal::assert_refused;
-use crate::scene::{Ask, Ledger, Scene, send};
-use crate::store::Tenure;
+use crate::scene::{Ask, Ledger, Line, Scene, send};
+use crate::store::{Store, Tenure};
 
 const MIB: usize = 1024 * 1024;
 const LARGE: usize = 300 * MIB;
@@ -122,47 +125,88 @@ async fn a_refusal_in_the_middle_of_an_upload_is_a_status() {
     scene.finish().await;
 }
 
-#[tokio::test]
-async fn a_worker_that_closes_idle_connections_at_random_makes_no_502() {
-    let (scene, tenure) = held().await;
-    let worker = Arc::new(scene.worker);
-    let stop = Arc::new(AtomicBool::new(false));
-    let closing = tokio::spawn({
-        let (worker, stop) = (Arc::clone(&worker), Arc::clone(&stop));
-        async move {
-            let mut times = 0;
-            while !stop.load(Ordering::Relaxed) {
-                // No beat that the requests could fall into.
-                tokio::time::sleep(Duration::from_micros(200 + times * 7_919 % 4_000)).await;
-                worker.close_idle_connections();
-                times += 1;
-            }
-            times
-        }
-    });
-    let mut clients = tokio::task::JoinSet::new();
-    for client in 0..4_u64 {
-        let listener = scene.fence.listener.clone();
-        let tenure = tenure.clone();
-        clients.spawn(async move {
-            let ledger = Ledger::default();
-            let mut line = crate::scene::Line::open(&listener, &ledger).await;
-            for request in 0..500 {
-                let answer = line.send(Ask::post("/").under(&tenure)).await.unwrap();
-                assert_eq!(answer.status, 200, "request {request}: {}", answer.text());
-                tokio::time::sleep(Duration::from_micros((client + request * 6_151) % 3_000)).await;
+/// A worker that answers every request and closes its idle connections exactly when it is told to.
+#[derive(Clone)]
+struct ClosingWorker {
+    address: SocketAddr,
+    open: Arc<Mutex<Vec<TcpStream>>>,
+}
+
+impl ClosingWorker {
+    fn start() -> ClosingWorker {
+        let listener = TcpListener::bind("127.0.0.1:0").unwrap();
+        let worker = ClosingWorker { address: listener.local_addr().unwrap(), open: Arc::default() };
+        let open = Arc::clone(&worker.open);
+        thread::spawn(move || {
+            for connection in listener.incoming() {
+                let connection = connection.unwrap();
+                open.lock().unwrap().push(connection.try_clone().unwrap());
+                thread::spawn(move || while ClosingWorker::answer(&connection).is_some() {});
             }
         });
+        worker
     }
-    while let Some(client) = clients.join_next().await {
-        client.unwrap();
+
+    /// Reads a request without a body and answers it; `None` once the connection has ended.
+    fn answer(mut connection: &TcpStream) -> Option<()> {
+        let mut head = Vec::new();
+        while !head.ends_with(b"\r\n\r\n") {
+            let mut byte = [0];
+            connection.read_exact(&mut byte).ok()?;
+            head.extend(byte);
+        }
+        connection.write_all(b"HTTP/1.1 200 OK\r\ncontent-length: 2\r\n\r\nok").ok()
     }
-    stop.store(true, Ordering::Relaxed);
-    let times = closing.await.unwrap();
-    let connections = worker.seen().iter().map(|seen| seen.connection).max().unwrap();
-    println!("the worker closed its idle connections {times} times; {connections} connections were made");
-    assert!(connections > 100, "connections were closed under the proxy: {connections}");
-    assert_eq!(worker.seen().len(), 2001);
+
+    /// Closes all connections; the news has reached the other side's socket when this returns. How many there were.
+    fn close_idle(&self) -> usize {
+        let open: Vec<TcpStream> = self.open.lock().unwrap().drain(..).collect();
+        // One that the proxy has closed by itself meanwhile is closed all the same.
+        open.iter().filter(|connection| connection.shutdown(Shutdown::Both).is_ok()).count()
+    }
+}
+
+#[tokio::test]
+async fn a_worker_that_closes_idle_connections_at_random_makes_no_502() {
+    let etcd = Etcd::start(EtcdVersion::V3_5).await;
+    let tenure = Store::of(&etcd).await.hold("/k", "shard-1").await;
+    let worker = ClosingWorker::start();
+    let upstream = format!("http://{}", worker.address);
+    let mut fence =
+        Fencepost::serve(&Config::new(&[etcd.endpoint()], &upstream, &[Route::new("k", "/", r#"key = "/k""#)])).await;
+    let ledger = Ledger::default();
+    let mut lines = Vec::new();
+    for _ in 0..4 {
+        lines.push(Line::open(&fence.listener, &ledger).await);
+    }
+    let mut closed = 0;
+    for round in 0..1_000_usize {
+        let count = lines.len();
+        let line = &mut lines[round % count];
+        let answer = line.send(Ask::post("/").method("GET").under(&tenure)).await.unwrap();
+        assert_eq!(answer.status, 200, "request {round}, {closed} closed: {}", answer.text());
+        // Some die between two requests, some at once after their answer, some live.
+        if round * 7_919 % 5 < 2 {
+            closed += worker.close_idle();
+        }
+    }
+    assert!(closed > 200, "connections were closed under the proxy: {closed}");
+    // Nor where the proxy finds the request and the end of its idle connection at once: the request first, and last.
+    for round in 0..40 {
+        let line = &mut lines[round % 4];
+        fence.process().pause().await;
+        if round % 2 == 0 {
+            worker.close_idle();
+        }
+        let meanwhile = async {
+            // By now the request lies in the proxy's socket.
+            worker.close_idle();
+            fence.process().resume();
+        };
+        let (answer, ()) = tokio::join!(line.send(Ask::post("/").method("GET").under(&tenure)), meanwhile);
+        let answer = answer.unwrap();
+        assert_eq!(answer.status, 200, "after a pause, round {round}: {}", answer.text());
+    }
 }
 
 #[tokio::test]
@@ -235,8 +279,8 @@ async fn trailers_pass_both_ways() {
 
 #[tokio::test]
 async fn unix_sockets_work_on_both_sides() {
-    let etcd = fencepost_testsupport::Etcd::start(EtcdVersion::V3_4).await;
-    let tenure = crate::store::Store::of(&etcd).await.hold("/k", "shard-1").await;
+    let etcd = Etcd::start(EtcdVersion::V3_4).await;
+    let tenure = Store::of(&etcd).await.hold("/k", "shard-1").await;
     let worker = Worker::start_unix().await;
     let scratch = Scratch::new();
     let listener = format!("unix:{}", scratch.path().join("http.sock").display());

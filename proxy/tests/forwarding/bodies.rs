@@ -1,6 +1,6 @@
 //! Large, slow, cut and unwanted bodies.
 
-use std::io::{Read, Write};
+use std::io::Write;
 use std::time::Duration;
 
 use fencepost::forward::Ending;
@@ -143,7 +143,7 @@ fn an_answer_to_an_unfinished_request_is_passed_on_at_once_and_the_rest_of_the_r
 
 #[test]
 fn a_worker_that_answers_early_and_closes_is_heard_by_a_client_that_writes_all_before_it_reads() {
-    for how in ["Content-Length: 8\r\n\r\ntoo much", "Connection: close\r\n\r\ntoo much"] {
+    for how in ["Content-Length: 8\r\n\r\ntoo much", "Connection: close\r\nContent-Length: 8\r\n\r\ntoo much"] {
         let proxy = Proxy::before(Worker::scripted(move |mut peer: Peer| {
             peer.head();
             peer.exactly(10);
@@ -248,12 +248,11 @@ fn an_upload_and_a_download_at_the_same_time_do_not_wait_for_each_other() {
     let proxy = Proxy::before(Worker::scripted(|mut peer: Peer| {
         peer.head();
         peer.send(&format!("HTTP/1.1 200 OK\r\nContent-Length: {}\r\n\r\n", 64 * MIB));
-        let mut buffer = vec![0; 64 * 1024];
         let mut left = 64 * MIB;
         while left > 0 {
-            let count = peer.stream().read(&mut buffer).unwrap();
-            peer.send_bytes(&buffer[..count]);
-            left -= count;
+            let piece = peer.some();
+            peer.send_bytes(&piece);
+            left -= piece.len();
         }
     }));
     let mut client = proxy.client();

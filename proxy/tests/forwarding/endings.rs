@@ -142,7 +142,7 @@ fn a_worker_that_falls_silent_in_the_middle_of_its_answer_is_cut_off() {
 #[test]
 fn a_client_that_reads_slowly_is_not_taken_for_a_silent_worker() {
     let worker = Worker::by_hand();
-    let proxy = Proxy::with(worker.address(), impatient(2 * MOMENT, MOMENT));
+    let proxy = Proxy::with(worker.address(), impatient(Duration::from_secs(1), MOMENT));
     let mut client = proxy.client();
     client.send(GET);
     let mut peer = worker.next();
@@ -154,7 +154,7 @@ fn a_client_that_reads_slowly_is_not_taken_for_a_silent_worker() {
     });
     client.head();
     // Nothing can be waited for here: the point is that nothing happens.
-    std::thread::sleep(6 * MOMENT);
+    std::thread::sleep(Duration::from_millis(2500));
     client.skip(128 * 1024 * 1024);
     writer.join().unwrap();
     assert_eq!(proxy.wait_for_events(1), [Event::Finished(Ending::Complete)]);
@@ -163,13 +163,13 @@ fn a_client_that_reads_slowly_is_not_taken_for_a_silent_worker() {
 #[test]
 fn a_client_that_sends_slowly_is_not_taken_for_a_silent_worker() {
     let worker = Worker::by_hand();
-    let proxy = Proxy::with(worker.address(), impatient(2 * MOMENT, MOMENT));
+    let proxy = Proxy::with(worker.address(), impatient(Duration::from_secs(1), MOMENT));
     let mut client = proxy.client();
     client.send("POST / HTTP/1.1\r\nHost: test\r\nTransfer-Encoding: chunked\r\n\r\n5\r\nbegin\r\n");
     let mut peer = worker.next();
     peer.head();
     peer.line();
-    std::thread::sleep(6 * MOMENT); // As above.
+    std::thread::sleep(Duration::from_millis(2500)); // As above.
     assert!(proxy.events().is_empty());
     client.send("0\r\n\r\n");
     peer.line();

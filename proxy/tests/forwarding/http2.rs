@@ -300,3 +300,16 @@ async fn a_large_body_passes_through_http_2_whole() {
     let output = output.unwrap();
     assert_eq!(String::from_utf8_lossy(&output.stdout), size.to_string(), "{:?}", output.stderr);
 }
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_server_that_leaves_finishes_the_streams_that_it_has() {
+    let worker = Worker::by_hand();
+    let proxy = Proxy::before(worker.address());
+    let mut client = Http2Client::connect(proxy.address()).await;
+    let response = client.send(get("/")).await;
+    let mut peer = worker.next();
+    peer.next_request();
+    proxy.server().leave();
+    peer.respond("done");
+    assert_eq!(read(response.await.unwrap().into_body()).await.unwrap().0, b"done");
+}

@@ -2,9 +2,10 @@
 
 use std::time::Duration;
 
+use fencepost::downstream::Limits;
 use fencepost::forward::Ending;
 
-use crate::support::{Client, Event, MOMENT, Peer, Proxy, Worker, field};
+use crate::support::{Client, Event, MOMENT, PATIENCE, Peer, Proxy, Settings, Worker, field};
 
 /// What a worker gets of `request`.
 fn seen_by_worker(request: &str) -> String {
@@ -224,12 +225,14 @@ fn a_client_that_waits_for_leave_to_send_its_body_gets_it_when_the_body_is_read(
 }
 
 #[test]
-fn a_client_that_is_refused_is_not_asked_for_its_body() {
-    let proxy = Proxy::before(Worker::echo());
+fn a_client_that_is_refused_is_neither_asked_for_its_body_nor_waited_for() {
+    let limits = Limits { discard_timeout: 3 * PATIENCE, ..Limits::default() };
+    let proxy = Proxy::with(Worker::echo(), Settings { limits, ..Settings::default() });
     let mut client = proxy.client();
     client.send("POST /refuse HTTP/1.1\r\nHost: test\r\nExpect: 100-continue\r\nContent-Length: 5\r\n\r\n");
     let head = client.head();
     assert!(head.starts_with("HTTP/1.1 412 "), "{head}");
+    assert_eq!(client.until_end(), b"own answer");
 }
 
 #[test]
@@ -248,6 +251,8 @@ fn requests_with_two_lengths_or_a_broken_head_are_refused() {
     for request in [
         "POST / HTTP/1.1\r\nHost: t\r\nContent-Length: 3\r\nContent-Length: 4\r\n\r\nabcd",
         "GET / HTTP/1.1\r\nHost : t\r\n\r\n",
+        "GET / HTTP/1.1\r\nHost: t\r\nHost: u\r\nConnection: close\r\n\r\n",
+        "CONNECT other.example:443 HTTP/1.1\r\nHost: other.example\r\nConnection: close\r\n\r\n",
         "GET / HTTP/1.1\r\nHost: t\r\nTransfer-Encoding: gzip\r\n\r\n",
         "BREW\r\n\r\n",
     ] {

@@ -269,11 +269,10 @@ impl Knowledge {
                         }
                     };
                 }
-                let newest = events.iter().rev().find_map(|event| match event {
-                    Event::Put(stored) => Some(Some(stored)),
-                    Event::Delete { .. } => Some(None),
-                });
-                let newest = newest.flatten();
+                let newest = match events.last() {
+                    Some(Event::Put(stored)) => Some(stored),
+                    Some(Event::Delete { .. }) | None => None,
+                };
                 self.exists = newest.is_some();
                 self.created = newest.map(|stored| stored.created);
                 self.problem = newest.and_then(|stored| lock.problem(stored));

@@ -42,7 +42,8 @@ impl ScopeClock {
 /// When a request is judged, and by what measure.
 #[derive(Debug, Clone, Copy)]
 pub struct Timing {
-    /// When the request arrived.
+    /// When the request arrived. A read that was sent at that very instant counts as sent after it: on a virtual clock, let time
+    /// pass between a read and a request that must not use it.
     pub arrived: Instant,
     /// The present.
     pub now: Instant,

@@ -321,7 +321,14 @@ impl World {
     /// Once everything has been delivered and read, everything is covered.
     fn settle(&mut self) {
         for _ in 0..2 {
-            for act in [Act::EndWalk(0), Act::EndWalk(1), Act::SendRead(0), Act::AnswerRead(0), Act::MergeRead(0), Act::EndWalk(0)] {
+            for act in [
+                Act::EndWalk(0),
+                Act::EndWalk(1),
+                Act::SendRead(0),
+                Act::AnswerRead(0),
+                Act::MergeRead(0),
+                Act::EndWalk(0),
+            ] {
                 self.act(act);
                 self.check();
             }

@@ -275,7 +275,8 @@ impl fmt::Debug for LockSource {
 impl Shared {
     fn new(name: &str, options: SourceOptions) -> (Arc<Shared>, mpsc::UnboundedReceiver<Command>) {
         let (sender, commands) = mpsc::unbounded_channel();
-        let common = Common::new(name, Trust::new(options.highest_seen), options.period, options.memory.clone(), sender);
+        let common =
+            Common::new(name, Trust::new(options.highest_seen), options.period, options.memory.clone(), sender);
         let shared = Shared {
             common: Arc::new(common),
             caches: Caches::new(options.tracked_locks_max),

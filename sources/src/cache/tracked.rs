@@ -1,5 +1,6 @@
 //! One lock, as all routes, connections and threads share it.
 
+use std::sync::atomic::AtomicUsize;
 use std::sync::{Arc, Mutex, MutexGuard};
 use std::time::Duration;
 
@@ -33,6 +34,7 @@ pub struct TrackedLock {
     slots: Slots,
     inner: Mutex<Inner>,
     gate_changes: Notify,
+    waiting: AtomicUsize,
 }
 
 /// What changes in one step with the gate: nobody judges by news that the gate has not learnt.
@@ -77,6 +79,7 @@ impl TrackedLock {
             slots: Slots::new(),
             inner: Mutex::new(Inner { gate, knowledge: Knowledge::default() }),
             gate_changes: Notify::new(),
+            waiting: AtomicUsize::new(0),
         }
     }
 
@@ -187,7 +190,16 @@ impl TrackedLock {
 
     /// Takes back an admission: nothing of its request is at the worker any more.
     pub fn leave(&self, admission: Admission) {
-        self.at_gate(|gate| gate.leave(admission));
+        // Only a tenure's last request opens the barrier: the others need not wake all who wait.
+        let last = self.inner().gate.leave(admission);
+        if last {
+            self.gate_changes.notify_waiters();
+        }
+    }
+
+    /// How many requests wait at the gate; who wants to join them adds itself.
+    pub fn waiting(&self) -> &AtomicUsize {
+        &self.waiting
     }
 
     /// Takes back an admission whose request may still be running at the worker; it counts until then, unless its end is seen

@@ -90,9 +90,10 @@ impl EtcdWatch {
                     confirmed += usize::from(response.created());
                     self.take(&response)?;
                 }
+                _ = self.suspicions.changed() => return Err(suspect()),
                 sent = ask(&mut self.requests, asked, ranges), if asked < ranges.len() => {
-                    sent?;
-                    asked += 1;
+                    // Why the stream takes no more, only its other direction tells.
+                    asked = if sent.is_ok() { asked + 1 } else { ranges.len() };
                 }
             }
         }
@@ -137,7 +138,7 @@ impl EtcdWatch {
         tokio::select! {
             biased;
             response = self.responses.message() => response?.ok_or_else(stream_ended),
-            _ = self.suspicions.changed() => Err(Failure::endpoint("it no longer answers in time")),
+            _ = self.suspicions.changed() => Err(suspect()),
         }
     }
 
@@ -208,6 +209,10 @@ fn event(told: &etcd_client::Event) -> Result<Event, Failure> {
 
 fn too_late(deadline: Duration) -> Failure {
     Failure::endpoint(format!("the watch was not confirmed within {deadline:?}"))
+}
+
+fn suspect() -> Failure {
+    Failure::endpoint("it no longer answers in time")
 }
 
 fn stream_ended() -> Failure {

@@ -120,6 +120,14 @@ impl Client {
         std::mem::replace(&mut self.buffer, rest)
     }
 
+    /// Reads whatever has come.
+    pub(crate) fn some(&mut self) -> Vec<u8> {
+        if self.buffer.is_empty() {
+            assert!(self.fill() > 0, "closed too early");
+        }
+        std::mem::take(&mut self.buffer)
+    }
+
     /// Reads and forgets that many bytes.
     pub(crate) fn skip(&mut self, mut length: usize) {
         let mut buffer = vec![0; 256 * 1024];

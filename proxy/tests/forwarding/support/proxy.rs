@@ -5,7 +5,7 @@ use std::net::SocketAddr;
 use std::num::NonZeroUsize;
 use std::path::PathBuf;
 use std::rc::Rc;
-use std::sync::{Arc, Condvar, Mutex};
+use std::sync::{Arc, Condvar, Mutex, mpsc};
 use std::time::Duration;
 
 use bytes::Bytes;
@@ -58,10 +58,12 @@ impl Default for Settings {
     }
 }
 
-/// A proxy that forwards everything but `/refuse`, which it answers with 412 at once.
+/// A proxy that forwards everything but `/refuse`, which it answers with 412 at once, and `/give-up`, which it answers
+/// so once it has a connection to the worker. At `/halt` its only thread stands still until [`Proxy::go_on`].
 pub(crate) struct Proxy {
     server: Option<Server>,
     record: Arc<Record>,
+    go_on: mpsc::Sender<()>,
 }
 
 impl Proxy {
@@ -80,6 +82,8 @@ impl Proxy {
         };
         let listener = Listener::bind(&listen).unwrap();
         let record = Arc::new(Record::default());
+        let (go_on, halted) = mpsc::channel();
+        let halted = Arc::new(Mutex::new(halted));
         let seen = record.clone();
         let threads = NonZeroUsize::new(settings.threads).unwrap();
         let limits = settings.limits.clone();
@@ -91,12 +95,13 @@ impl Proxy {
             let forwarder = Rc::new(Forwarder {
                 pool: Pool::new(upstream, thread.background),
                 record: seen.clone(),
+                halted: halted.clone(),
                 settings: settings.clone(),
                 kept: Rc::new([HeaderName::from_static("fence-owner"), HeaderName::from_static("fence-revision")]),
             });
             tower::service_fn(move |request| forwarder.clone().answer(request))
         };
-        Proxy { server: Some(serve(vec![listener], threads, limits, make_service).unwrap()), record }
+        Proxy { server: Some(serve(vec![listener], threads, limits, make_service).unwrap()), record, go_on }
     }
 
     pub(crate) fn address(&self) -> SocketAddr {
@@ -108,6 +113,11 @@ impl Proxy {
 
     pub(crate) fn client(&self) -> Client {
         Client::connect(self.address())
+    }
+
+    /// Ends one standstill.
+    pub(crate) fn go_on(&self) {
+        self.go_on.send(()).unwrap();
     }
 
     pub(crate) fn server(&self) -> &Server {
@@ -163,6 +173,7 @@ impl Permit for Recorder {
 struct Forwarder {
     pool: Pool,
     record: Arc<Record>,
+    halted: Arc<Mutex<mpsc::Receiver<()>>>,
     settings: Settings,
     kept: Rc<[HeaderName]>,
 }
@@ -182,6 +193,9 @@ impl Forwarder {
         if head.uri.path() == "/refuse" {
             return Err(StatusCode::PRECONDITION_FAILED);
         }
+        if head.uri.path() == "/halt" {
+            self.halted.lock().unwrap().recv_timeout(PATIENCE).unwrap();
+        }
         let connection = body.connection().clone();
         let body = prepare_body(body, 64 * 1024, &self.kept).await.map_err(|_| StatusCode::BAD_REQUEST)?;
         let outgoing = outgoing_request(head, body, &connection, self.pool.upstream(), &self.kept);
@@ -190,6 +204,9 @@ impl Forwarder {
         loop {
             let deadline = Instant::now() + self.settings.ready_timeout;
             let ready = self.pool.ready(deadline).await.map_err(|_| StatusCode::SERVICE_UNAVAILABLE)?;
+            if request.uri().path() == "/give-up" {
+                return Err(StatusCode::PRECONDITION_FAILED);
+            }
             let sent = ready.send(Admitted::new(request, permit), self.settings.timeouts).await;
             (request, permit) = match sent {
                 Ok(answer) => return Ok(answer),

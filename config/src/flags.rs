@@ -22,6 +22,8 @@ pub struct Flags {
     pub layout: Option<String>,
     /// `--admin`: where the admin listener is.
     pub admin: Option<String>,
+    /// `--state-dir`: where floors are kept across restarts.
+    pub state_dir: Option<String>,
     /// `--threads`: how many threads serve requests.
     pub threads: Option<String>,
     /// `--freshness`: `cached` or `linearizable`.
@@ -42,7 +44,7 @@ pub(crate) fn read_flags(flags: Flags) -> Result<Config, Problems> {
 
 /// What a file with this in it would be read as.
 fn raw_config(flags: Flags, notes: &Notes) -> RawConfig {
-    let Flags { listen, upstream, etcd, lock, layout, admin, threads, freshness, max_age } = flags;
+    let Flags { listen, upstream, etcd, lock, layout, admin, state_dir, threads, freshness, max_age } = flags;
     let unwritten = || Table::empty(notes, Place::flag(""));
     let one = |flag: &str, value: String| Setting::given(Place::flag(flag), value);
     let maybe = |flag: &str, value: Option<String>| match value {
@@ -55,6 +57,7 @@ fn raw_config(flags: Flags, notes: &Notes) -> RawConfig {
     let mut config = RawConfig::read(&mut unwritten());
     config.threads = maybe("--threads", threads)
         .parse(notes, |text| text.parse().map_err(|_| format!("must be an integer, not {text:?}")));
+    config.state_dir = maybe("--state-dir", state_dir);
     config.admin.listen = maybe("--admin", admin);
     config.listeners = match many("--listen", listen) {
         none if none.is_empty() => Setting::absent(Place::flag("--listen")),

@@ -80,8 +80,8 @@ pub struct OrphanId(u64);
 /// What is remembered of the process that kept this lock's gate before.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Predecessor {
-    /// The `first` revision of the last tenure that it let in.
-    pub tenure: Revision,
+    /// The `first` revision of the last tenure that it let in; `None` if revisions have lost their meaning since.
+    pub tenure: Option<Revision>,
     /// Until when requests that it left at the worker may run; `None` if it left none.
     pub until: Option<Moment>,
 }
@@ -133,7 +133,7 @@ pub struct Gate {
     passed: usize,
     orphans_made: u64,
     /// What may be left of an earlier process: the tenure that may go on at once, and until when all others wait.
-    left_behind: Option<(Revision, Moment)>,
+    left_behind: Option<(Option<Revision>, Moment)>,
     records: Records,
 }
 
@@ -179,9 +179,9 @@ impl Gate {
             return Gate { records: Records::Yes(None), ..Gate::default() };
         };
         Gate {
-            floor: tenure.get(),
+            floor: tenure.map_or(0, Revision::get),
             left_behind: until.map(|until| (tenure, until)),
-            records: Records::Yes(Some(tenure)),
+            records: Records::Yes(tenure),
             ..Gate::default()
         }
     }
@@ -236,6 +236,20 @@ impl Gate {
         }
     }
 
+    /// Enters past the barrier, because the operator says that overlap is better than waiting. All else holds.
+    pub fn enter_dangerously<O: AsRef<[u8]>>(&mut self, token: &FenceToken<O>, known: Known<'_>, now: Moment) -> Entry {
+        let barred = std::mem::take(&mut self.at_worker);
+        let left_behind = self.left_behind.take();
+        let entry = self.enter(token, known, now);
+        for (term, there) in barred {
+            let entered = self.at_worker.entry(term).or_default();
+            entered.running += there.running;
+            entered.orphans.extend(there.orphans);
+        }
+        self.left_behind = left_behind;
+        entry
+    }
+
     /// The same without counting anything in: whether the token's tenure has the worker to itself.
     ///
     /// # Errors
@@ -258,7 +272,7 @@ impl Gate {
             return Err(Entry::Refused(Rejection::ReplayedTenure));
         }
         let mut earlier = self.at_worker.range(..Term { era: self.era, first: tenure.first });
-        let left_behind = self.left_behind.is_some_and(|(left, until)| left != tenure.first && until > now);
+        let left_behind = self.left_behind.is_some_and(|(left, until)| left != Some(tenure.first) && until > now);
         if left_behind || earlier.any(|(_, there)| there.bars(now)) {
             return Err(Entry::Wait);
         }
@@ -477,6 +491,25 @@ mod tests {
     }
 
     #[test]
+    fn only_who_says_dangerous_passes_the_barrier_and_is_counted_all_the_same() {
+        let mut gate = Gate::default();
+        let (before, after) = (held(Layout::Key, "a", 10, 10), held(Layout::Key, "b", 20, 20));
+        gate.learn(&before);
+        let first = enter(&mut gate, &before, "a", 10).unwrap();
+        gate.learn(&after);
+        let mut enter_dangerously = |owner, at| {
+            let token = FenceToken { owner, revision: revision(at) };
+            gate.enter_dangerously(&token, Known::new(Some(&after), News::Fresh), Moment(0))
+        };
+        assert!(matches!(enter_dangerously("a", 10), Entry::Refused(Rejection::StaleTenure)));
+        let Entry::Admitted(second) = enter_dangerously("b", 20) else { panic!("it is the holder") };
+        assert_eq!(gate.state().at_worker.len(), 2);
+        gate.leave(first);
+        gate.leave(second);
+        assert_eq!(gate.state().at_worker, []);
+    }
+
+    #[test]
     fn a_tenure_is_recorded_before_its_first_request_enters() {
         let mut gate = Gate::recording(None);
         let (before, after) = (held(Layout::Key, "a", 10, 10), held(Layout::Key, "b", 20, 20));
@@ -493,7 +526,7 @@ mod tests {
     #[test]
     fn after_a_crash_only_the_last_tenure_let_in_goes_on_at_once() {
         let (same, next) = (held(Layout::Key, "a", 10, 10), held(Layout::Key, "b", 20, 20));
-        let restarted = |until| Gate::recording(Some(Predecessor { tenure: revision(10), until }));
+        let restarted = |until| Gate::recording(Some(Predecessor { tenure: Some(revision(10)), until }));
         let mut gate = restarted(Some(Moment(30)));
         gate.learn(&same);
         let admission = enter(&mut gate, &same, "a", 10).unwrap();

@@ -75,11 +75,21 @@ impl Admin {
         let Some(source) = self.sources.iter().find(|source| source.name() == name) else {
             return text(StatusCode::NOT_FOUND, format!("there is no source {name:?}\n"));
         };
-        match source.accept_regression().await {
-            Ok(true) => text(StatusCode::OK, format!("the state of source {name:?} is accepted; floors start anew\n")),
-            Ok(false) => text(StatusCode::OK, format!("source {name:?} has not gone back; nothing is changed\n")),
-            Err(error) => text(StatusCode::SERVICE_UNAVAILABLE, format!("{error}\n")),
+        if source.status(Instant::now()).distrusted_through.is_none() {
+            return text(StatusCode::OK, format!("source {name:?} has not gone back; nothing is changed\n"));
         }
+        if let Err(error) = source.accept_regression().await {
+            return text(StatusCode::SERVICE_UNAVAILABLE, format!("{error}\n"));
+        }
+        tracing::warn!(source = name, "the operator accepted that the store went back; floors start anew");
+        // Only now, or the old revisions would be noted again.
+        if let Some(memory) = &self.fence.memory
+            && let Err(error) = memory.forget(name).await
+        {
+            let lost = "accepted, but a restart will have to be told again";
+            return text(StatusCode::SERVICE_UNAVAILABLE, format!("{lost}: {error}\n"));
+        }
+        text(StatusCode::OK, format!("the state of source {name:?} is accepted; floors start anew\n"))
     }
 
     /// Ends the orphans of a lock by hand: the operator knows that none of them is running.

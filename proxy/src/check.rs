@@ -30,7 +30,7 @@ pub fn summary(config: &Config) -> String {
 /// # Errors
 /// If something does not answer.
 pub async fn live(config: &Config) -> anyhow::Result<()> {
-    let sources = start_sources(config, &fencepost_sources::MemoryStore::default())?;
+    let sources = start_sources(config, &fencepost_sources::MemoryStore::default(), None)?;
     let metrics = crate::metrics::Metrics::new()?;
     let routes: Vec<RouteInForce> =
         config.routes.iter().map(|route| RouteInForce::new(route, &sources, &metrics)).collect::<Result<_, _>>()?;

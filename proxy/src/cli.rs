@@ -73,7 +73,7 @@ pub enum Command {
 #[derive(Debug, Clone, Args)]
 pub struct Settings {
     /// The configuration file (TOML).
-    #[arg(short, long, value_name = "FILE", conflicts_with_all = ["listen", "upstream", "etcd", "lock", "layout", "admin", "threads", "freshness", "max_age"])]
+    #[arg(short, long, value_name = "FILE", conflicts_with_all = ["listen", "upstream", "etcd", "lock", "layout", "admin", "state_dir", "threads", "freshness", "max_age"])]
     pub config: Option<PathBuf>,
     /// Where to accept requests: "127.0.0.1:8080" or "unix:/run/fencepost.sock".
     #[arg(long, value_name = "ADDRESS", help_heading = "One worker, without a file")]
@@ -93,6 +93,9 @@ pub struct Settings {
     /// Where the admin listener is, or "off".
     #[arg(long, value_name = "ADDRESS", help_heading = "One worker, without a file")]
     pub admin: Option<String>,
+    /// Where floors are kept across restarts: an absolute path.
+    #[arg(long, value_name = "DIRECTORY", help_heading = "One worker, without a file")]
+    pub state_dir: Option<String>,
     /// How many threads serve requests.
     #[arg(long, value_name = "NUMBER", help_heading = "One worker, without a file")]
     pub threads: Option<String>,
@@ -114,6 +117,7 @@ impl Settings {
             lock: self.lock.unwrap_or_default(),
             layout: self.layout,
             admin: self.admin,
+            state_dir: self.state_dir,
             threads: self.threads,
             freshness: self.freshness,
             max_age: self.max_age,

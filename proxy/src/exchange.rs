@@ -14,6 +14,7 @@ use tokio::time::Instant;
 use crate::decision::{DecisionId, DecisionIds, LogThrottle};
 use crate::downstream::{ClientAddress, ClientBody};
 use crate::forward::{Pool, ResponseBody};
+use crate::memory::Memory;
 use crate::metrics::{Metrics, RouteMetrics};
 use crate::refusal::{AnswerForm, Failure, Refusal};
 use crate::routes::RouteInForce;
@@ -54,6 +55,8 @@ pub struct Fence {
     pub metrics: Metrics,
     /// Which refusals are logged.
     pub log: LogThrottle,
+    /// What is kept for a later process, if there is a `state_dir`.
+    pub memory: Option<Memory>,
     /// How many requests wait at barriers.
     pub waiting: AtomicUsize,
     /// Set once the process goes on no longer: whatever still arrives is refused.

@@ -5,7 +5,7 @@ use std::sync::Arc;
 
 use fencepost_config::OnUnavailable;
 use fencepost_policy::{FenceToken, LockKey, PassReason, Rejection, Verdict};
-use fencepost_sources::TrackedLock;
+use fencepost_sources::{LoadError, TrackedLock, Unconfirmed};
 use http::{HeaderMap, HeaderValue};
 use tokio::time::Instant;
 use tower::{Service, ServiceExt};
@@ -97,7 +97,11 @@ pub async fn load(place: &Place, key: &LockKey) -> Result<Arc<TrackedLock>, Reje
     };
     locks.load(key.as_str(), deadline(place)).await.map_err(|error| {
         tracing::debug!(%key, %error, "the lock could not be looked up");
-        Rejection::Unverifiable
+        match error {
+            LoadError::Unread(Unconfirmed::Regressed) => Rejection::StoreRegressed,
+            LoadError::Invalid(_) | LoadError::Outside => Rejection::LockNotAllowed,
+            LoadError::Conflict(_) | LoadError::Overloaded | LoadError::Unread(_) => Rejection::Unverifiable,
+        }
     })
 }
 

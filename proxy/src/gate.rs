@@ -6,6 +6,7 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::time::Duration;
 
+use fencepost_config::OnHandoffTimeout;
 use fencepost_policy::{Entry, Rejection, Revision};
 use fencepost_sources::TrackedLock;
 use http::Request;
@@ -107,7 +108,12 @@ async fn enter(
                 return Ok((ready, ticket, standing));
             }
         };
-        let outcome = match claim.lock.enter(&claim.token, &place.timing()) {
+        let entry = if handoff.proceeds {
+            claim.lock.enter_dangerously(&claim.token, &place.timing())
+        } else {
+            claim.lock.enter(&claim.token, &place.timing())
+        };
+        let outcome = match entry {
             Entry::Admitted(admission) => {
                 handoff.passed(place);
                 let ticket = Ticket::admitted(place.clone(), Arc::clone(&claim.lock), admission, in_flight);
@@ -129,7 +135,12 @@ async fn enter(
         };
         if let Err(reason) = outcome {
             if reason == Rejection::HandoffTimeout {
-                return Err(handoff.timed_out(place, &claim.lock));
+                if place.route().on_handoff_timeout == OnHandoffTimeout::Reject {
+                    return Err(handoff.timed_out(place, &claim.lock));
+                }
+                place.metrics().dangerous_proceed.inc();
+                handoff.proceeds = true;
+                continue;
             }
             standing = rejected(place, reason, claim.lock.key(), Some(&claim.lock))?;
         }
@@ -153,6 +164,8 @@ async fn ready(place: &Place) -> Result<ReadyConnection, Answer> {
 #[derive(Default)]
 pub struct Handoff {
     since: Option<Instant>,
+    /// It has waited for long enough, and its route says `dangerous_proceed`.
+    proceeds: bool,
 }
 
 impl Handoff {
@@ -175,9 +188,11 @@ impl Handoff {
         if Instant::now() >= deadline {
             return Err(Rejection::HandoffTimeout);
         }
+        let now = Instant::now();
+        let seen_off = claim.lock.unseen_until().filter(|until| *until > now).unwrap_or(deadline);
         tokio::select! {
             () = changed => {}
-            () = sleep_until(deadline) => {}
+            () = sleep_until(deadline.min(seen_off)) => {}
         }
         Ok(())
     }
@@ -222,8 +237,11 @@ impl Place {
     /// # Errors
     /// `unverifiable` if it can't be recorded: what a later process could not know of is not let in.
     pub async fn record_tenure(&self, lock: &TrackedLock, tenure: Revision) -> Result<(), Rejection> {
-        lock.recorded(tenure);
-        Ok(())
+        match &self.worker.fence.memory {
+            Some(memory) => memory.record(lock, tenure, self.route().orphan_timeout).await,
+            // Only a gate that was made with a memory asks for this.
+            None => Err(Rejection::Unverifiable),
+        }
     }
 
     /// What a client is told whose request was sent and not answered.

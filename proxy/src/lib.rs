@@ -15,6 +15,7 @@ pub mod fence_call;
 pub mod fencing;
 pub mod forward;
 pub mod gate;
+pub mod memory;
 pub mod metrics;
 pub mod refusal;
 pub mod routes;

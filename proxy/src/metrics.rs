@@ -83,6 +83,8 @@ pub struct RouteMetrics {
     /// Those that counted for the whole of `orphan_timeout`.
     pub orphans_expired: IntCounter,
     confirms: [IntCounter; ConfirmOutcome::ALL.len()],
+    /// Requests that passed the barrier by `on_handoff_timeout = "dangerous_proceed"`.
+    pub dangerous_proceed: IntCounter,
     /// Requests let past by `on_unavailable = "dangerous_admit"`.
     pub dangerous_admit: IntCounter,
     handoffs: IntCounter,
@@ -254,6 +256,7 @@ impl Metrics {
             upstream_seconds: self.upstream_seconds.with_label_values(&[route]),
             in_flight: self.in_flight.with_label_values(&[route]),
             confirms: ConfirmOutcome::ALL.map(|outcome| self.confirms.with_label_values(&[route, outcome.name()])),
+            dangerous_proceed: self.dangerous.with_label_values(&[route, "on_handoff_timeout"]),
             dangerous_admit: self.dangerous.with_label_values(&[route, "on_unavailable"]),
             orphans: self.orphans.with_label_values(&[route]),
             orphans_expired: self.orphans_expired.with_label_values(&[route]),

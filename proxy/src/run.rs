@@ -13,6 +13,7 @@ use fencepost_sources::{
     known_stale_reads,
 };
 use tokio::signal::unix::{SignalKind, signal};
+use tokio::time::Instant;
 use tower::service_fn;
 
 use crate::admin::Admin;
@@ -20,9 +21,11 @@ use crate::decision::{DecisionIds, LogThrottle};
 use crate::downstream::{self, BindError, Limits, ListenAddress, Listener, Protocol, Server, ThreadContext, serve};
 use crate::exchange::{Fence, Worker};
 use crate::forward::{self, Pool, Upstream};
+use crate::memory::Memory;
 use crate::metrics::Metrics;
 use crate::routes::RouteInForce;
 use crate::stack::stack;
+use crate::state::StateError;
 
 /// What a process listens on, bound before anything runs.
 pub struct Bound {
@@ -62,6 +65,9 @@ pub enum RunError {
     /// A source of locks can't be started.
     #[error("cannot start the lock source")]
     Source(#[from] SpawnError),
+    /// The `state_dir` can't be used.
+    #[error("cannot remember")]
+    State(#[from] StateError),
     /// A lock would be read in two ways.
     #[error("cannot track a lock")]
     Lock(#[from] FormatConflict),
@@ -110,8 +116,9 @@ pub async fn run(
     shutdown: impl Future<Output = ()>,
 ) -> Result<(), RunError> {
     let limits = config.limits;
-    let sources = start_sources(&config, &surroundings.memory)?;
-    let fence = Arc::new(put_in_force(config, &sources)?);
+    let memory = config.state_dir.as_deref().map(Memory::open).transpose()?;
+    let sources = start_sources(&config, &surroundings.memory, memory.as_ref())?;
+    let fence = Arc::new(put_in_force(config, &sources, memory)?);
     let threads = threads(&fence.config);
     let make_service = {
         let (fence, process) = (Arc::clone(&fence), DecisionIds::process());
@@ -134,8 +141,15 @@ pub async fn run(
         let _ = tell.send(started); // Whoever asked may have stopped to listen.
     }
 
+    let remembering = async {
+        match &fence.memory {
+            Some(memory) => memory.note_revisions(&admin.sources).await,
+            None => std::future::pending().await,
+        }
+    };
     tokio::select! {
         () = shutdown => {}
+        () = remembering => {}
         () = server.failed() => return Err(RunError::ThreadEnded),
     }
 
@@ -145,7 +159,10 @@ pub async fn run(
     tokio::time::sleep(limits.drain_delay).await;
     tracing::info!(drain_timeout = ?limits.drain_timeout, "draining: nothing more is accepted");
     fence.draining.store(true, Ordering::Relaxed);
+    // Held until the end, so that no gate is forgotten before it was asked what it left.
+    let locks: Vec<_> = admin.sources.iter().flat_map(LockSource::locks).collect();
     let drained = server.shutdown(limits.drain_timeout).await;
+    let clean = drained.cut == 0 && locks.iter().all(|lock| lock.is_clear(Instant::now()));
     if drained.cut > 0 {
         tracing::warn!(cut = drained.cut, "drained: connections and requests were cut");
     } else {
@@ -154,7 +171,13 @@ pub async fn run(
     if let Some(server) = admin_server {
         server.shutdown(Duration::from_secs(1)).await;
     }
-    admin.sources.iter().for_each(LockSource::stop);
+    let sources = Arc::clone(&admin.sources);
+    drop(admin);
+    // Every thread has ended, so that nobody else has it any more.
+    if let Some(memory) = Arc::into_inner(fence).and_then(|fence| fence.memory) {
+        memory.close(&sources, clean);
+    }
+    sources.iter().for_each(LockSource::stop);
     Ok(())
 }
 
@@ -169,7 +192,12 @@ fn serve_admin(listener: Listener, admin: Admin) -> io::Result<Server> {
     Ok(server)
 }
 
-pub(crate) fn start_sources(config: &Config, memory: &MemoryStore) -> Result<Vec<LockSource>, RunError> {
+/// Starts the sources of locks: `store` is behind those of kind `memory`.
+pub(crate) fn start_sources(
+    config: &Config,
+    store: &MemoryStore,
+    memory: Option<&Memory>,
+) -> Result<Vec<LockSource>, RunError> {
     let start = |(index, source): (usize, &fencepost_config::Source)| {
         let max_ages = config.routes.iter().filter(|route| route.mode.lock().is_some_and(|lock| lock.source == index));
         let max_age = max_ages.map(|route| route.max_age).min().unwrap_or(Duration::from_secs(5));
@@ -177,6 +205,8 @@ pub(crate) fn start_sources(config: &Config, memory: &MemoryStore) -> Result<Vec
             period: max_age / 5,
             tracked_locks_max: config.limits.tracked_locks_max as u64,
             caution: Some(caution),
+            highest_seen: memory.and_then(|memory| memory.highest_seen(&source.name)),
+            memory: memory.map(|memory| memory.of_source(&source.name)),
             ..SourceOptions::default()
         };
         match &source.kind {
@@ -185,8 +215,8 @@ pub(crate) fn start_sources(config: &Config, memory: &MemoryStore) -> Result<Vec
                 LockSource::spawn(&source.name, options, move || EtcdStore::new(&etcd))
             }
             SourceKind::Memory => {
-                let memory = memory.clone();
-                LockSource::spawn(&source.name, options, move || memory)
+                let store = store.clone();
+                LockSource::spawn(&source.name, options, move || store)
             }
         }
     };
@@ -211,7 +241,7 @@ pub(crate) fn etcd_options(endpoints: &[HostPort], cluster_id: Option<u64>) -> E
     EtcdOptions { endpoints, cluster_id }
 }
 
-fn put_in_force(config: Config, sources: &[LockSource]) -> Result<Fence, RunError> {
+fn put_in_force(config: Config, sources: &[LockSource], memory: Option<Memory>) -> Result<Fence, RunError> {
     let metrics = Metrics::new()?;
     let routes = config.routes.iter().map(|route| RouteInForce::new(route, sources, &metrics));
     Ok(Fence {
@@ -219,6 +249,7 @@ fn put_in_force(config: Config, sources: &[LockSource]) -> Result<Fence, RunErro
         unrouted: metrics.route("none", "enforce"),
         metrics,
         log: LogThrottle::new(),
+        memory,
         waiting: AtomicUsize::new(0),
         draining: AtomicBool::new(false),
         config,

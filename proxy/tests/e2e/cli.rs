@@ -210,6 +210,7 @@ async fn flags_serve_one_worker_without_a_file() {
         let first = store.hold("/k", "shard-1").await;
         assert_eq!(send(&fence.listener, &ledger, Ask::post("/any/path").under(&first)).await.status, 200);
         let second = store.hold("/k", "shard-2").await;
+        assert_eq!(send(&fence.listener, &ledger, Ask::post("/").under(&second)).await.status, 200);
         assert_refused(
             &send(&fence.listener, &ledger, Ask::post("/").under(&first)).await,
             "stale-tenure",

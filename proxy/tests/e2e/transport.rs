@@ -9,6 +9,8 @@ use fencepost_testsupport::{
     Answer, Behaviour, BodyEnd, Connection, Etcd, EtcdVersion, FreePort, Latch, Scratch, Worker,
 };
 
+use socket2::SockRef;
+
 use crate::fencepost::{Config, Fencepost, Route};
 use crate::refusal::assert_refused;
 use crate::scene::{Ask, Ledger, Line, Scene, send};
@@ -125,15 +127,22 @@ async fn a_refusal_in_the_middle_of_an_upload_is_a_status() {
     scene.finish().await;
 }
 
-/// A worker that answers every request and closes its idle connections exactly when it is told to.
+/// A worker that answers every request and closes its connections at once, or exactly when it is told to.
 #[derive(Clone)]
 struct ClosingWorker {
     address: SocketAddr,
     open: Arc<Mutex<Vec<TcpStream>>>,
 }
 
+/// What a [`ClosingWorker`]'s connection ends after.
+#[derive(Clone, Copy, PartialEq)]
+enum Last {
+    Answer,
+    Order,
+}
+
 impl ClosingWorker {
-    fn start() -> ClosingWorker {
+    fn start(last: Last) -> ClosingWorker {
         let listener = TcpListener::bind("127.0.0.1:0").unwrap();
         let worker = ClosingWorker { address: listener.local_addr().unwrap(), open: Arc::default() };
         let open = Arc::clone(&worker.open);
@@ -141,21 +150,27 @@ impl ClosingWorker {
             for connection in listener.incoming() {
                 let connection = connection.unwrap();
                 open.lock().unwrap().push(connection.try_clone().unwrap());
-                thread::spawn(move || while ClosingWorker::answer(&connection).is_some() {});
+                thread::spawn(move || while ClosingWorker::answer(&connection, last).is_some() {});
             }
         });
         worker
     }
 
     /// Reads a request without a body and answers it; `None` once the connection has ended.
-    fn answer(mut connection: &TcpStream) -> Option<()> {
+    fn answer(mut connection: &TcpStream, last: Last) -> Option<()> {
         let mut head = Vec::new();
         while !head.ends_with(b"\r\n\r\n") {
             let mut byte = [0];
             connection.read_exact(&mut byte).ok()?;
             head.extend(byte);
         }
-        connection.write_all(b"HTTP/1.1 200 OK\r\ncontent-length: 2\r\n\r\nok").ok()
+        // The end leaves together with the answer, so that no next request can come between.
+        SockRef::from(connection).set_tcp_cork(last == Last::Answer).unwrap();
+        connection.write_all(b"HTTP/1.1 200 OK\r\ncontent-length: 2\r\n\r\nok").ok()?;
+        match last {
+            Last::Answer => connection.shutdown(Shutdown::Both).err().map(drop),
+            Last::Order => Some(()),
+        }
     }
 
     /// Closes all connections; the news has reached the other side's socket when this returns. How many there were.
@@ -170,7 +185,7 @@ impl ClosingWorker {
 async fn a_worker_that_closes_idle_connections_at_random_makes_no_502() {
     let etcd = Etcd::start(EtcdVersion::V3_5).await;
     let tenure = Store::of(&etcd).await.hold("/k", "shard-1").await;
-    let worker = ClosingWorker::start();
+    let worker = ClosingWorker::start(Last::Order);
     let upstream = format!("http://{}", worker.address);
     let mut fence =
         Fencepost::serve(&Config::new(&[etcd.endpoint()], &upstream, &[Route::new("k", "/", r#"key = "/k""#)])).await;
@@ -210,13 +225,18 @@ async fn a_worker_that_closes_idle_connections_at_random_makes_no_502() {
 }
 
 #[tokio::test]
-async fn a_worker_that_answers_and_closes_makes_no_502() {
-    let (scene, tenure) = held().await;
-    scene.worker.on("/", Behaviour::Answer(Answer::ok("ok").then_close()));
-    for _ in 0..100 {
-        scene.admits("/", &tenure).await;
+async fn a_worker_that_closes_after_each_answer_makes_no_502() {
+    let etcd = Etcd::start(EtcdVersion::V3_5).await;
+    let tenure = Store::of(&etcd).await.hold("/k", "shard-1").await;
+    let upstream = format!("http://{}", ClosingWorker::start(Last::Answer).address);
+    let routes = [Route::new("k", "/", r#"key = "/k""#)];
+    let fence = Fencepost::serve(&Config::new(&[etcd.endpoint()], &upstream, &routes)).await;
+    let ledger = Ledger::default();
+    let mut line = Line::open(&fence.listener, &ledger).await;
+    for round in 0..500 {
+        let answer = line.send(Ask::post("/").method("GET").under(&tenure)).await.unwrap();
+        assert_eq!(answer.status, 200, "round {round}: {}", answer.text());
     }
-    scene.finish().await;
 }
 
 #[tokio::test]

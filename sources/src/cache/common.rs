@@ -44,8 +44,8 @@ pub trait GateMemory: Send + Sync + std::fmt::Debug {
 /// What is remembered of a gate.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Remembered {
-    /// The `first` revision of the last tenure that was let in.
-    pub tenure: Revision,
+    /// The `first` revision of the last tenure that was let in; `None` if the store went back since, and that was accepted.
+    pub tenure: Option<Revision>,
     /// Until when requests may run that the earlier process left at the worker; `None` if it left none.
     pub until: Option<Instant>,
 }

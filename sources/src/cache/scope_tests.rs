@@ -417,3 +417,59 @@ fn a_deletion_that_the_watch_has_not_brought_leaves_the_read_unverified() {
     assert!(world.unverified.is_none());
     assert_eq!(world.lock(0).outlook().reach(), Some(revision(3)));
 }
+
+/// A window begins at 1; a key is created at 2 and gone at 3; at 4 another one comes. The equation holds at 4: it says nothing of a
+/// key that came and went.
+const WINDOW: [Act; 3] = [Act::SendWindow, Act::AnswerWindow, Act::MergeWindow];
+const CAME: Act = Act::Put(0, b'a');
+const WENT: [Act; 2] = [Act::Delete(0), Act::Put(3, b'a')];
+
+fn play(layout: Layout, acts: &[&[Act]]) -> World {
+    let mut world = World::new(layout);
+    for act in acts.concat() {
+        world.act(act);
+        world.check();
+    }
+    world
+}
+
+#[test]
+fn late_events_of_a_key_that_came_and_went_are_not_taken_for_the_present() {
+    for layout in [Layout::Key, Layout::Election] {
+        let load = [Act::SendRead(0), Act::AnswerRead(0), Act::MergeRead(0)];
+        let mut world = play(layout, &[&WINDOW, &load, &[CAME], &WENT, &WINDOW, &[Act::Deliver]]);
+        assert_eq!(world.lock(0).outlook().reach(), Some(revision(4)), "{layout:?}");
+        world.settle();
+    }
+}
+
+#[test]
+fn a_late_read_of_a_key_that_came_and_went_is_not_taken_for_the_present() {
+    for layout in [Layout::Key, Layout::Election] {
+        let load = [Act::SendRead(0), Act::AnswerRead(0), Act::MergeRead(0)];
+        let (asked, answered) = ([Act::SendRead(0), CAME, Act::AnswerRead(0)], [Act::MergeRead(0)]);
+        let mut world = play(layout, &[&WINDOW, &load, &asked, &WENT, &WINDOW, &answered]);
+        assert_eq!(world.lock(0).outlook().reach(), Some(revision(4)), "{layout:?}");
+        world.settle();
+    }
+}
+
+#[test]
+fn a_lock_first_learnt_for_a_revision_that_the_clock_has_passed_is_read_again() {
+    for layout in [Layout::Key, Layout::Election] {
+        let (asked, answered) = ([Act::SendRead(0), CAME, Act::AnswerRead(0)], [Act::MergeRead(0)]);
+        let mut world = play(layout, &[&WINDOW, &asked, &WENT, &WINDOW, &answered]);
+        assert!(!world.lock(0).is_settled(), "{layout:?}");
+        world.settle();
+    }
+}
+
+#[test]
+fn an_event_of_a_key_that_is_gone_by_the_next_window_unsettles_the_lock() {
+    for layout in [Layout::Key, Layout::Election] {
+        let load = [Act::SendRead(0), Act::AnswerRead(0), Act::MergeRead(0)];
+        let mut world = play(layout, &[&WINDOW, &load, &[CAME, Act::Deliver], &WENT, &WINDOW]);
+        assert!(!world.lock(0).is_settled(), "{layout:?}");
+        world.settle();
+    }
+}

@@ -161,6 +161,19 @@ impl TrackedLock {
         }
     }
 
+    /// [`TrackedLock::enter`], but past the barrier, because the operator says that overlap is better than waiting.
+    pub fn enter_dangerously<O: AsRef<[u8]>>(&self, token: &FenceToken<O>, timing: &Timing) -> Entry {
+        let mut inner = self.inner();
+        let outlook = self.outlook();
+        match outlook.judge(token, timing) {
+            Verdict::Reject(rejection) => Entry::Refused(rejection),
+            Verdict::Confirm => Entry::Confirm,
+            Verdict::Admit => {
+                inner.gate.enter_dangerously(token, outlook.known(timing), self.common.moment(timing.now))
+            }
+        }
+    }
+
     /// Whether the barrier is all that keeps the token out.
     pub fn must_wait<O: AsRef<[u8]>>(&self, token: &FenceToken<O>, timing: &Timing) -> bool {
         matches!(self.may_enter(token, timing), Err(Entry::Wait))

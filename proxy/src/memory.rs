@@ -1,0 +1,162 @@
+//! What this process remembers of the one before it, and what it keeps for the one after it, as the gates need it.
+
+use std::collections::BTreeMap;
+use std::path::Path;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::time::Duration;
+
+use fencepost_policy::{LockKey, Rejection, Revision};
+use fencepost_sources::{GateMemory, LockSource, TrackedLock};
+use tokio::time::{Instant, timeout};
+
+use crate::state::{Remembered, RememberedLock, StateDir, StateError};
+
+/// How long a request waits for its tenure to be recorded. A disk that takes longer refuses it.
+const RECORD_TIMEOUT: Duration = Duration::from_secs(5);
+
+/// How often the highest revision seen is passed on to be remembered.
+const NOTE_PERIOD: Duration = Duration::from_secs(1);
+
+/// The memory of a process with a `state_dir`.
+pub struct Memory {
+    state: StateDir,
+    remembered: Remembered,
+    /// What each source was given, by its name.
+    sources: BTreeMap<String, Arc<SourceMemory>>,
+}
+
+/// What is remembered of the gates of one source.
+#[derive(Debug)]
+struct SourceMemory {
+    locks: BTreeMap<LockKey, RememberedLock>,
+    /// When this process began, if the one before it may have left requests at the worker.
+    unclean_since: Option<Instant>,
+    /// The operator accepted that the store went back: its old revisions mean nothing any more.
+    accepted: AtomicBool,
+}
+
+impl GateMemory for SourceMemory {
+    fn of(&self, lock: &LockKey) -> Option<fencepost_sources::Remembered> {
+        let known = self.locks.get(lock)?;
+        Some(fencepost_sources::Remembered {
+            tenure: known.tenure.filter(|_| !self.accepted.load(Ordering::Acquire)),
+            until: self.unclean_since.map(|since| since + known.orphan_timeout),
+        })
+    }
+}
+
+impl Memory {
+    /// Opens the `state_dir`, and says what was found there.
+    ///
+    /// # Errors
+    /// If another process has it, if it is damaged, or if it can't be used.
+    pub fn open(path: &Path) -> Result<Memory, StateError> {
+        let (state, remembered) = StateDir::open(path)?;
+        let locks: usize = remembered.locks.values().map(BTreeMap::len).sum();
+        let state_dir = path.display();
+        if remembered.clean {
+            tracing::info!(%state_dir, locks, "remembering: the process before this one left nothing at the worker");
+        } else {
+            tracing::warn!(
+                %state_dir, locks,
+                "remembering: the process before this one did not end cleanly; for as long as its requests may run, each lock \
+                 lets in only the last tenure that it let in"
+            );
+        }
+        let unclean_since = (!remembered.clean).then(Instant::now);
+        let sources = remembered.locks.iter().map(|(name, locks)| {
+            let memory = SourceMemory { locks: locks.clone(), unclean_since, accepted: AtomicBool::new(false) };
+            (name.clone(), Arc::new(memory))
+        });
+        Ok(Memory { sources: sources.collect(), state, remembered })
+    }
+
+    /// What the gates of that source begin with.
+    pub fn of_source(&self, name: &str) -> Arc<dyn GateMemory> {
+        match self.sources.get(name) {
+            Some(memory) => Arc::clone(memory) as Arc<dyn GateMemory>,
+            None => {
+                Arc::new(SourceMemory { locks: BTreeMap::new(), unclean_since: None, accepted: AtomicBool::new(false) })
+            }
+        }
+    }
+
+    /// The highest revision that an earlier process saw of that source.
+    pub fn highest_seen(&self, name: &str) -> Option<Revision> {
+        self.remembered.highest_seen.get(name).copied()
+    }
+
+    /// Has a tenure recorded before its first request goes out.
+    ///
+    /// # Errors
+    /// `unverifiable` if the disk does not take it: what a later process could not know of is not let in.
+    pub async fn record(
+        &self,
+        lock: &TrackedLock,
+        tenure: Revision,
+        orphan_timeout: Duration,
+    ) -> Result<(), Rejection> {
+        let record = self.state.record(lock.source(), lock.key(), tenure, orphan_timeout);
+        match timeout(RECORD_TIMEOUT, record).await {
+            Ok(Ok(())) => {
+                lock.recorded(tenure);
+                Ok(())
+            }
+            Ok(Err(error)) => {
+                tracing::error!(lock = %lock.key(), error = &error as &dyn std::error::Error, "a tenure cannot be recorded");
+                Err(Rejection::Unverifiable)
+            }
+            Err(_) => {
+                tracing::error!(lock = %lock.key(), "a tenure was not recorded within {RECORD_TIMEOUT:?}");
+                Err(Rejection::Unverifiable)
+            }
+        }
+    }
+
+    /// Forgets the revisions of a source whose operator accepted that its store went back.
+    ///
+    /// # Errors
+    /// If that can't be made durable.
+    pub async fn forget(&self, source: &str) -> Result<(), StateError> {
+        if let Some(memory) = self.sources.get(source) {
+            memory.accepted.store(true, Ordering::Release);
+        }
+        self.state.forget(source).await
+    }
+
+    /// Passes on, for ever, how far each store was seen.
+    pub async fn note_revisions(&self, sources: &[LockSource]) {
+        let mut tick = tokio::time::interval(NOTE_PERIOD);
+        loop {
+            tick.tick().await;
+            self.note(sources);
+        }
+    }
+
+    fn note(&self, sources: &[LockSource]) {
+        let now = Instant::now();
+        for source in sources {
+            if let Some(revision) = source.status(now).revision {
+                self.state.note_revision(source.name(), revision);
+            }
+        }
+    }
+
+    /// Writes what is left to write; with the mark of a clean end if nothing is left at the worker.
+    pub fn close(self, sources: &[LockSource], clean: bool) {
+        self.note(sources);
+        match self.state.close(clean) {
+            Ok(()) if clean => tracing::info!("remembered: this process left nothing at the worker"),
+            Ok(()) => {
+                tracing::warn!("remembered: requests may be left at the worker; the next process will wait for them")
+            }
+            Err(error) => {
+                tracing::error!(
+                    error = &error as &dyn std::error::Error,
+                    "the end could not be remembered as a clean one"
+                );
+            }
+        }
+    }
+}

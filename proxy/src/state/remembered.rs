@@ -1,0 +1,260 @@
+//! What is remembered, and the single things that change it.
+
+use std::collections::BTreeMap;
+use std::collections::btree_map;
+use std::time::Duration;
+
+use fencepost_policy::{LockKey, Revision};
+use serde::{Deserialize, Serialize};
+
+/// What the processes before this one left in the `state_dir`.
+#[derive(Debug, Clone, Default, PartialEq, Eq)]
+pub struct Remembered {
+    /// Whether the last process left with nothing at the worker, or there was none.
+    pub clean: bool,
+    /// The highest revision seen, by the name of the source.
+    pub highest_seen: BTreeMap<String, Revision>,
+    /// The locks of which a tenure was let in, by the name of the source and the key of the lock.
+    pub locks: BTreeMap<String, BTreeMap<LockKey, RememberedLock>>,
+}
+
+/// What is remembered of a lock.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct RememberedLock {
+    /// The first revision of the last tenure that was let in; nothing once the revisions of the source were forgotten: then
+    /// no tenure is the one that may be at the worker.
+    pub tenure: Option<Revision>,
+    /// How long the worker may go on with that tenure's requests after the process ended.
+    pub orphan_timeout: Duration,
+}
+
+impl Remembered {
+    /// What is remembered of this lock.
+    pub fn lock(&self, source: &str, lock: &LockKey) -> Option<&RememberedLock> {
+        self.locks.get(source)?.get(lock)
+    }
+
+    /// How long the worker may go on with any of it.
+    pub(super) fn longest_orphan_timeout(&self) -> Option<Duration> {
+        self.locks.values().flat_map(BTreeMap::values).map(|lock| lock.orphan_timeout).max()
+    }
+
+    /// Takes over a change; whether it was one.
+    pub(super) fn apply(&mut self, entry: &Entry) -> bool {
+        // Only the very last thing that a process writes is a clean mark.
+        self.clean = false;
+        match entry {
+            Entry::Lock { source, lock, tenure, orphan_timeout } => {
+                let news = RememberedLock { tenure: *tenure, orphan_timeout: *orphan_timeout };
+                self.let_in(source, lock, news)
+            }
+            Entry::HighestSeen { source, revision } => {
+                let rises = self.highest_seen.get(source).is_none_or(|seen| seen < revision);
+                if rises {
+                    self.highest_seen.insert(source.clone(), *revision);
+                }
+                rises
+            }
+            Entry::Forget { source } => {
+                let seen = self.highest_seen.remove(source).is_some();
+                let tenures = self.locks.get_mut(source).into_iter().flat_map(BTreeMap::values_mut);
+                let forgotten = tenures.filter_map(|lock| lock.tenure.take()).count();
+                seen || forgotten > 0
+            }
+            Entry::CleanLeave => {
+                self.clean = true;
+                true
+            }
+        }
+    }
+
+    fn let_in(&mut self, source: &str, lock: &LockKey, news: RememberedLock) -> bool {
+        if !self.locks.contains_key(source) {
+            self.locks.insert(source.to_owned(), BTreeMap::new());
+        }
+        let locks = self.locks.get_mut(source).expect("the source has just been put in");
+        match locks.entry(lock.clone()) {
+            btree_map::Entry::Vacant(vacant) => {
+                vacant.insert(news);
+                true
+            }
+            btree_map::Entry::Occupied(mut known) => {
+                let known = known.get_mut();
+                // The barrier opened for a later tenure, so nothing of the earlier one needs its `orphan_timeout` any more.
+                // Within one tenure requests may be under way that were promised the longer one.
+                let later = known.tenure < news.tenure;
+                let longer = known.tenure == news.tenure && known.orphan_timeout < news.orphan_timeout;
+                if later || longer {
+                    *known = news;
+                }
+                later || longer
+            }
+        }
+    }
+
+    /// The entries that make this state out of an empty one.
+    pub(super) fn entries(&self) -> impl Iterator<Item = Entry> {
+        let locks = self.locks.iter().flat_map(|(source, locks)| locks.iter().map(move |lock| (source, lock)));
+        let locks = locks.map(|(source, (lock, RememberedLock { tenure, orphan_timeout }))| Entry::Lock {
+            source: source.clone(),
+            lock: lock.clone(),
+            tenure: *tenure,
+            orphan_timeout: *orphan_timeout,
+        });
+        let highest_seen = self.highest_seen.iter();
+        let highest_seen =
+            highest_seen.map(|(source, revision)| Entry::HighestSeen { source: source.clone(), revision: *revision });
+        locks.chain(highest_seen).chain(self.clean.then_some(Entry::CleanLeave))
+    }
+}
+
+/// One thing that is written: a line of JSON in the journal.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case", deny_unknown_fields)]
+pub(super) enum Entry {
+    /// A tenure is let in.
+    Lock {
+        source: String,
+        #[serde(with = "lock_key")]
+        lock: LockKey,
+        #[serde(with = "maybe_revision")]
+        tenure: Option<Revision>,
+        orphan_timeout: Duration,
+    },
+    /// The store has been at this revision.
+    HighestSeen {
+        source: String,
+        #[serde(with = "revision")]
+        revision: Revision,
+    },
+    /// The store went back, and that was accepted.
+    Forget { source: String },
+    /// Nothing is at the worker any more.
+    CleanLeave,
+}
+
+mod lock_key {
+    use super::LockKey;
+    use serde::{Deserialize, Deserializer, Serialize, Serializer, de::Error};
+
+    pub(super) fn serialize<S: Serializer>(lock: &LockKey, serializer: S) -> Result<S::Ok, S::Error> {
+        lock.as_str().serialize(serializer)
+    }
+
+    pub(super) fn deserialize<'d, D: Deserializer<'d>>(deserializer: D) -> Result<LockKey, D::Error> {
+        LockKey::new(&String::deserialize(deserializer)?).map_err(D::Error::custom)
+    }
+}
+
+mod revision {
+    use super::Revision;
+    use fencepost_policy::InvalidRevision;
+    use serde::{Deserialize, Deserializer, Serialize, Serializer, de::Error};
+
+    pub(super) fn serialize<S: Serializer>(revision: &Revision, serializer: S) -> Result<S::Ok, S::Error> {
+        revision.get().serialize(serializer)
+    }
+
+    pub(super) fn deserialize<'d, D: Deserializer<'d>>(deserializer: D) -> Result<Revision, D::Error> {
+        of_number(u64::deserialize(deserializer)?)
+    }
+
+    pub(super) fn of_number<E: Error>(number: u64) -> Result<Revision, E> {
+        Revision::new(number).ok_or_else(|| E::custom(InvalidRevision))
+    }
+}
+
+mod maybe_revision {
+    use super::{Revision, revision};
+    use serde::{Deserialize, Deserializer, Serialize, Serializer};
+
+    pub(super) fn serialize<S: Serializer>(revision: &Option<Revision>, serializer: S) -> Result<S::Ok, S::Error> {
+        revision.map(Revision::get).serialize(serializer)
+    }
+
+    pub(super) fn deserialize<'d, D: Deserializer<'d>>(deserializer: D) -> Result<Option<Revision>, D::Error> {
+        Option::<u64>::deserialize(deserializer)?.map(revision::of_number).transpose()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn lock(tenure: Option<u64>, seconds: u64) -> Entry {
+        Entry::Lock {
+            source: "main".to_owned(),
+            lock: LockKey::new("/a").unwrap(),
+            tenure: tenure.map(|tenure| Revision::new(tenure).unwrap()),
+            orphan_timeout: Duration::from_secs(seconds),
+        }
+    }
+
+    fn seen(revision: u64) -> Entry {
+        Entry::HighestSeen { source: "main".to_owned(), revision: Revision::new(revision).unwrap() }
+    }
+
+    fn forget() -> Entry {
+        Entry::Forget { source: "main".to_owned() }
+    }
+
+    /// Applies entries one after the other: whether each changed something, and what is remembered in the end.
+    fn check(entries: &[(Entry, bool)], remembered: &[Entry]) {
+        let mut state = Remembered::default();
+        for (entry, changes) in entries {
+            assert_eq!(state.apply(entry), *changes, "{entry:?} of {entries:?}");
+        }
+        assert_eq!(state.entries().collect::<Vec<_>>(), remembered, "after {entries:?}");
+    }
+
+    #[test]
+    fn what_is_remembered_only_rises() {
+        check(
+            &[(lock(Some(7), 30), true), (lock(Some(7), 30), false), (lock(Some(5), 60), false)],
+            &[lock(Some(7), 30)],
+        );
+        check(&[(lock(Some(7), 30), true), (lock(Some(9), 10), true)], &[lock(Some(9), 10)]);
+        check(&[(seen(7), true), (seen(7), false), (seen(5), false), (seen(9), true)], &[seen(9)]);
+    }
+
+    #[test]
+    fn within_a_tenure_the_longer_orphan_timeout_stays() {
+        check(&[(lock(Some(7), 30), true), (lock(Some(7), 10), false)], &[lock(Some(7), 30)]);
+        check(&[(lock(Some(7), 30), true), (lock(Some(7), 60), true)], &[lock(Some(7), 60)]);
+    }
+
+    #[test]
+    fn forgetting_revisions_forgets_no_request() {
+        check(&[(lock(Some(7), 30), true), (seen(9), true), (forget(), true), (forget(), false)], &[lock(None, 30)]);
+        check(&[(lock(Some(7), 30), true), (forget(), true), (lock(Some(3), 5), true)], &[lock(Some(3), 5)]);
+        check(&[(forget(), false)], &[]);
+    }
+
+    #[test]
+    fn whatever_follows_a_clean_leave_undoes_it() {
+        check(&[(Entry::CleanLeave, true)], &[Entry::CleanLeave]);
+        check(&[(Entry::CleanLeave, true), (seen(1), true)], &[seen(1)]);
+    }
+
+    #[test]
+    fn an_entry_is_read_as_it_was_written() {
+        let odd = Entry::Lock {
+            source: "a-b_C".to_owned(),
+            lock: LockKey::new("/\u{1}\n\"\\é/").unwrap(),
+            tenure: Some(Revision::MAX),
+            orphan_timeout: Duration::new(3600, 999_999_999),
+        };
+        for entry in [odd, lock(None, 1), seen(1), forget(), Entry::CleanLeave] {
+            let line = serde_json::to_string(&entry).unwrap();
+            assert!(!line.contains('\n'), "{line}");
+            assert_eq!(serde_json::from_str::<Entry>(&line).unwrap(), entry);
+        }
+        for line in [
+            r#"{"highest_seen":{"source":"main","revision":0}}"#,
+            r#"{"lock":{"source":"main","lock":"","tenure":1,"orphan_timeout":{"secs":1,"nanos":0}}}"#,
+            r#""open""#,
+        ] {
+            assert!(serde_json::from_str::<Entry>(line).is_err(), "{line}");
+        }
+    }
+}

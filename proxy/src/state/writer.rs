@@ -1,0 +1,219 @@
+//! The thread that does the file work, so that nobody else waits for a disk who need not.
+
+use std::collections::BTreeMap;
+use std::io;
+use std::mem;
+use std::sync::{Arc, Condvar, Mutex, MutexGuard};
+use std::thread::{self, JoinHandle};
+use std::time::{Duration, Instant};
+
+use fencepost_policy::Revision;
+use tokio::sync::oneshot;
+
+use super::StateError;
+use super::journal::Journal;
+use super::remembered::{Entry, Remembered};
+
+/// How long a revision may wait for a commit to go with, before it has one of its own.
+const NOTE_PERIOD: Duration = Duration::from_secs(2);
+
+/// How long a disk that failed is left alone, while requests that need it are answered together.
+const RETRY_PERIOD: Duration = Duration::from_millis(100);
+
+type Outcome = Result<(), StateError>;
+
+/// The thread, as others see it.
+pub(super) struct Writer {
+    shared: Arc<Shared>,
+    thread: Option<JoinHandle<Outcome>>,
+}
+
+impl Writer {
+    pub(super) fn start(journal: Journal, state: Remembered) -> io::Result<Writer> {
+        let shared = Arc::<Shared>::default();
+        let now = Instant::now();
+        let work = Work { shared: Arc::clone(&shared), journal, state, last_commit: now, resume: now, failing: false };
+        let thread = thread::Builder::new().name("state".to_owned()).spawn(|| work.run())?;
+        Ok(Writer { shared, thread: Some(thread) })
+    }
+
+    /// Hands an entry over; the future completes when it is durable.
+    pub(super) fn commit(&self, entry: Entry) -> impl Future<Output = Outcome> + Send + use<> {
+        hand_over(&self.shared, self.shared.queue(), entry)
+    }
+
+    /// The same for the entry that forgets a source, and with it what was noted of it before.
+    pub(super) fn forget(&self, source: &str) -> impl Future<Output = Outcome> + Send + use<> {
+        let mut queue = self.shared.queue();
+        queue.notes.remove(source);
+        hand_over(&self.shared, queue, Entry::Forget { source: source.to_owned() })
+    }
+
+    pub(super) fn note(&self, source: &str, revision: Revision) {
+        let mut queue = self.shared.queue();
+        let first = queue.notes.is_empty();
+        match queue.notes.get_mut(source) {
+            Some(noted) => *noted = revision.max(*noted),
+            None => drop(queue.notes.insert(source.to_owned(), revision)),
+        }
+        if first {
+            self.shared.changed.notify_one();
+        }
+    }
+
+    /// Ends the thread after a last commit, with the clean mark in it or without.
+    pub(super) fn leave(mut self, clean: bool) -> Outcome {
+        self.join(clean)
+    }
+
+    fn join(&mut self, clean: bool) -> Outcome {
+        let Some(thread) = self.thread.take() else {
+            return Ok(());
+        };
+        self.shared.queue().leaving = Some(Leaving { clean });
+        self.shared.changed.notify_one();
+        thread.join().unwrap_or(Err(StateError::Stopped))
+    }
+}
+
+impl Drop for Writer {
+    fn drop(&mut self) {
+        // What could not be written has been reported to whoever waited for it, and logged.
+        let _ = self.join(false);
+    }
+}
+
+fn hand_over(
+    shared: &Shared,
+    mut queue: MutexGuard<'_, Queue>,
+    entry: Entry,
+) -> impl Future<Output = Outcome> + Send + use<> {
+    let (report, reported) = oneshot::channel();
+    // Once the thread has ended nobody would report: the dropped sender says so.
+    if !queue.ended {
+        queue.entries.push((entry, report));
+        shared.changed.notify_one();
+    }
+    async { reported.await.unwrap_or(Err(StateError::Stopped)) }
+}
+
+#[derive(Default)]
+struct Shared {
+    queue: Mutex<Queue>,
+    changed: Condvar,
+}
+
+impl Shared {
+    /// Held for a moment only, never while the disk works.
+    fn queue(&self) -> MutexGuard<'_, Queue> {
+        self.queue.lock().expect("nothing panics while it holds the queue")
+    }
+}
+
+/// What came in since the thread last looked: the next commit.
+#[derive(Default)]
+struct Queue {
+    /// In the order in which they came.
+    entries: Vec<(Entry, oneshot::Sender<Outcome>)>,
+    /// The highest revision by source.
+    notes: BTreeMap<String, Revision>,
+    leaving: Option<Leaving>,
+    /// Nobody looks any more.
+    ended: bool,
+}
+
+#[derive(Clone, Copy)]
+struct Leaving {
+    clean: bool,
+}
+
+/// The thread, as it sees itself.
+struct Work {
+    shared: Arc<Shared>,
+    journal: Journal,
+    /// What the journal says, or will say with the next commit if it is not sound.
+    state: Remembered,
+    last_commit: Instant,
+    /// Not before this is the disk tried again.
+    resume: Instant,
+    failing: bool,
+}
+
+impl Work {
+    fn run(mut self) -> Outcome {
+        let _end = EndOfWork(Arc::clone(&self.shared));
+        loop {
+            let Queue { entries, notes, leaving, ended: _ } = self.next();
+            let (mut changes, reports): (Vec<_>, Vec<_>) = entries.into_iter().unzip();
+            changes.extend(notes.into_iter().map(|(source, revision)| Entry::HighestSeen { source, revision }));
+            changes.extend(leaving.filter(|leaving| leaving.clean).map(|_| Entry::CleanLeave));
+            let outcome = self.commit(changes);
+            for report in reports {
+                let _ = report.send(outcome.clone()); // Whoever asked may have gone.
+            }
+            if leaving.is_some() {
+                return outcome;
+            }
+        }
+    }
+
+    /// Waits until there is something to write, and takes all there is.
+    fn next(&self) -> Queue {
+        let mut queue = self.shared.queue();
+        loop {
+            let now = Instant::now();
+            let due = if queue.leaving.is_some() {
+                Some(now)
+            } else if !queue.entries.is_empty() {
+                Some(self.resume)
+            } else if !queue.notes.is_empty() {
+                Some(self.last_commit + NOTE_PERIOD)
+            } else {
+                None
+            };
+            let unpoisoned = "nothing panics while it holds the queue";
+            queue = match due.map(|due| due.saturating_duration_since(now)) {
+                Some(Duration::ZERO) => return mem::take(&mut *queue),
+                Some(wait) => self.shared.changed.wait_timeout(queue, wait).expect(unpoisoned).0,
+                None => self.shared.changed.wait(queue).expect(unpoisoned),
+            };
+        }
+    }
+
+    fn commit(&mut self, mut changes: Vec<Entry>) -> Outcome {
+        changes.retain(|entry| self.state.apply(entry));
+        if changes.is_empty() && self.journal.is_sound() {
+            return Ok(());
+        }
+        let outcome = self.journal.commit(&changes, &self.state);
+        self.last_commit = Instant::now();
+        let directory = self.journal.directory().path();
+        match outcome {
+            Ok(()) => {
+                if mem::take(&mut self.failing) {
+                    tracing::info!(state_dir = %directory.display(), "the state can be written again");
+                }
+                Ok(())
+            }
+            Err(error) => {
+                if !mem::replace(&mut self.failing, true) {
+                    let text = "the state cannot be written: tenures that are not on the disk are not let in";
+                    tracing::error!(state_dir = %directory.display(), %error, "{text}");
+                }
+                self.resume = self.last_commit + RETRY_PERIOD;
+                Err(StateError::NotWritten { directory: directory.to_owned(), source: Arc::new(error) })
+            }
+        }
+    }
+}
+
+/// However the thread ends, nobody waits for it in vain.
+struct EndOfWork(Arc<Shared>);
+
+impl Drop for EndOfWork {
+    fn drop(&mut self) {
+        let mut queue = self.0.queue();
+        queue.ended = true;
+        queue.entries.clear();
+    }
+}

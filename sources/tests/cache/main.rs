@@ -1,0 +1,8 @@
+//! The watched cache over a store in memory, on virtual time: what is admitted, what it costs, and what happens when the store
+//! fails, forgets or goes back.
+
+mod regression;
+mod static_locks;
+mod store_faults;
+mod templated;
+mod world;

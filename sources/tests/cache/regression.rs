@@ -1,0 +1,87 @@
+//! A store that goes back, as if restored from a backup.
+
+use fencepost_policy::{Layout, Revision};
+use tokio::time::Instant;
+
+use crate::world::{SECOND, ask, glance, load, options, pass, play, template, tracked};
+
+fn revision(number: u64) -> Revision {
+    Revision::new(number).unwrap()
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_store_that_went_back_admits_nobody_until_an_operator_accepts_it() {
+    play(options(), async |store, source| {
+        let lock = tracked(source, "lock").await;
+        let locks = template(source, "t/", Layout::Key);
+        let first = store.put("lock", "a"); // 2
+        let templated = store.put("t/1", "a"); // 3
+        let lost = store.put("lock", "b"); // 4
+        let shard = load(&locks, "t/1").await;
+        assert_eq!(ask(&lock, "b", lost).await, "admit");
+        store.rewind_to(templated);
+        pass(SECOND * 2).await;
+        assert_eq!(source.status(Instant::now()).distrusted_through, Some(lost));
+        assert_eq!(glance(&lock, "b", lost), "store-regressed");
+        assert_eq!(ask(&lock, "a", first).await, "stale-tenure", "what has ended stays ended");
+        assert_eq!(ask(&shard, "a", templated).await, "store-regressed");
+
+        assert!(source.accept_regression().await.unwrap());
+        assert_eq!(ask(&lock, "a", first).await, "admit");
+        assert_eq!(ask(&shard, "a", templated).await, "admit");
+        assert_eq!(ask(&lock, "b", lost).await, "ahead-of-store");
+        assert_eq!(lock.describe(Instant::now()).gate.floor, first.get());
+        assert!(!source.accept_regression().await.unwrap(), "there is nothing left to accept");
+
+        let next = store.put("lock", "c");
+        pass(SECOND / 10).await;
+        assert_eq!(glance(&lock, "a", first), "stale-tenure", "it is watched again");
+        assert_eq!(ask(&lock, "c", next).await, "admit");
+    })
+    .await;
+}
+
+#[tokio::test(start_paused = true)]
+async fn only_tenures_that_begin_above_all_that_was_seen_are_admitted() {
+    play(options(), async |store, source| {
+        let lock = tracked(source, "lock").await;
+        let kept = store.put("lock", "a"); // 2
+        let other = store.put("other", "x"); // 3
+        store.put("lock", "b"); // 4
+        let seen = store.put("lock", "b"); // 5
+        assert_eq!(ask(&lock, "b", seen).await, "admit");
+        store.rewind_to(other);
+        pass(SECOND * 2).await;
+        // The same numbers, another history: the dead b's token is that of a living c.
+        let reused = store.put("lock", "c"); // 4
+        assert_ne!(ask(&lock, "c", reused).await, "admit");
+        pass(SECOND * 2).await;
+        store.put("other", "y"); // 5
+        store.put("other", "z"); // 6
+        pass(SECOND * 2).await;
+        assert_eq!(ask(&lock, "c", reused).await, "store-regressed");
+        assert_eq!(ask(&lock, "a", kept).await, "stale-tenure");
+        let above = store.put("lock", "d"); // 7
+        assert_eq!(ask(&lock, "d", above).await, "admit");
+        assert_eq!(source.status(Instant::now()).distrusted_through, Some(seen));
+        assert!(source.accept_regression().await.unwrap());
+        assert_eq!(ask(&lock, "d", above).await, "admit");
+    })
+    .await;
+}
+
+#[tokio::test(start_paused = true)]
+async fn what_an_earlier_process_has_seen_counts() {
+    let options = fencepost_sources::SourceOptions { highest_seen: Some(revision(100)), ..options() };
+    play(options, async |store, source| {
+        let at = store.put("lock", "a");
+        let lock = crate::world::track(source, "lock", Layout::Key);
+        pass(SECOND).await;
+        assert_eq!(ask(&lock, "a", at).await, "store-regressed");
+        assert!(!source.ready());
+        assert!(source.accept_regression().await.unwrap());
+        assert_eq!(ask(&lock, "a", at).await, "admit");
+        assert!(source.ready());
+    })
+    .await;
+}

@@ -1,0 +1,240 @@
+//! Locks whose keys come with the requests.
+
+use std::sync::Arc;
+
+use fencepost_policy::Layout;
+use fencepost_sources::{LoadError, SourceOptions};
+use futures_util::future::join_all;
+use tokio::time::Instant;
+
+use crate::world::{MAX_AGE, SECOND, ask, glance, load, options, pass, play, template, track};
+
+#[tokio::test(start_paused = true)]
+async fn however_many_ask_for_a_lock_it_is_loaded_once() {
+    play(options(), async |store, source| {
+        let at = store.put("t/1", "a");
+        let locks = template(source, "t/", Layout::Key);
+        pass(SECOND / 10).await;
+        store.pause();
+        let resume = async {
+            pass(SECOND / 10).await;
+            store.resume();
+        };
+        let loads = (0..256).map(|nth| {
+            let locks = locks.clone();
+            async move {
+                pass(SECOND / 10_000 * nth).await;
+                load(&locks, "t/1").await
+            }
+        });
+        let (loaded, ()) = tokio::join!(join_all(loads), resume);
+        assert!(loaded.iter().all(|lock| Arc::ptr_eq(lock, &loaded[0])));
+        assert_eq!(store.calls().ranges_whole, 1);
+        assert_eq!(glance(&loaded[0], "a", at), "admit");
+    })
+    .await;
+}
+
+#[tokio::test(start_paused = true)]
+async fn the_cost_of_freshness_does_not_grow_with_the_number_of_locks() {
+    for layout in [Layout::Key, Layout::Mutex] {
+        play(options(), async |store, source| {
+            let locks = template(source, "t/", layout);
+            let keys: Vec<String> = (0..200).map(|nth| format!("t/{nth}")).collect();
+            let mut held = Vec::new();
+            for key in &keys {
+                let stored = if layout == Layout::Key { key.clone() } else { format!("{key}/1") };
+                let at = store.put(stored.clone(), stored.clone());
+                held.push((load(&locks, key).await, stored, at));
+            }
+            pass(SECOND * 2).await;
+            let before = store.calls();
+            for _ in 0..10 {
+                store.put("t/untracked/1", "x");
+                pass(SECOND).await;
+                assert!(held.iter().all(|(lock, owner, at)| glance(lock, owner, *at) == "admit"));
+                assert!(held.iter().all(|(lock, ..)| lock.outlook().age(Instant::now()).unwrap() <= SECOND * 2));
+            }
+            let after = store.calls();
+            assert_eq!((after.reads - before.reads, after.ranges_whole), (10, before.ranges_whole), "{layout:?}");
+            assert_eq!((after.watches, after.reads_at), (before.watches, before.reads_at));
+        })
+        .await;
+    }
+}
+
+#[tokio::test(start_paused = true)]
+async fn releases_and_takeovers_are_known_by_the_watch() {
+    play(options(), async |store, source| {
+        let locks = template(source, "t/", Layout::Key);
+        let at = store.put("t/1", "a");
+        let lock = load(&locks, "t/1").await;
+        pass(SECOND * 2).await;
+        store.delete("t/1");
+        pass(SECOND / 100).await;
+        assert_eq!(glance(&lock, "a", at), "no-owner");
+        let next = store.put("t/1", "b");
+        pass(SECOND / 100).await;
+        assert_eq!(glance(&lock, "a", at), "stale-tenure");
+        assert_eq!(glance(&lock, "b", next), "admit");
+        pass(SECOND * 20).await;
+        assert_eq!(glance(&lock, "b", next), "admit");
+    })
+    .await;
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_release_that_the_watch_holds_back_is_never_taken_for_no_change() {
+    for layout in [Layout::Key, Layout::Election] {
+        play(options(), async |store, source| {
+            let locks = template(source, "t/", layout);
+            let (mine, other) = if layout == Layout::Key { ("t/1", "t/2") } else { ("t/1/x", "t/2/x") };
+            let at = store.put(mine, "a");
+            let lock = load(&locks, "t/1").await;
+            pass(SECOND * 2).await;
+            store.hold_watches();
+            // The number of keys stays what it was.
+            store.delete(mine);
+            store.put(other, "b");
+            pass(MAX_AGE + SECOND).await;
+            assert_eq!(glance(&lock, "a", at), "confirm", "{layout:?}");
+            assert_eq!(ask(&lock, "a", at).await, "no-owner");
+            // With the watch down, windows are begun anew; the lock is confirmed by itself, and right.
+            let next = store.put(mine, "c");
+            assert_eq!(ask(&lock, "c", next).await, "admit");
+            store.release_watches();
+            pass(SECOND * 3).await;
+            assert_eq!(glance(&lock, "c", next), "admit");
+            pass(SECOND * 20).await;
+            assert_eq!(glance(&lock, "c", next), "admit", "the clock covers it again");
+        })
+        .await;
+    }
+}
+
+#[tokio::test(start_paused = true)]
+async fn history_of_a_scope_that_was_compacted_while_the_watch_was_down_begins_a_new_window() {
+    let options = SourceOptions { period: MAX_AGE * 100, ..options() };
+    play(options, async |store, source| {
+        let locks = template(source, "t/", Layout::Key);
+        let at = store.put("t/1", "a");
+        let lock = load(&locks, "t/1").await;
+        pass(SECOND).await;
+        store.end_watches();
+        store.put("t/1", "b");
+        let newest = store.put("t/1", "c");
+        store.compact(newest);
+        pass(SECOND).await;
+        assert_eq!(ask(&lock, "c", newest).await, "admit");
+        assert_eq!(glance(&lock, "a", at), "stale-tenure");
+        store.put("t/1", "d");
+        pass(SECOND / 10).await;
+        assert_eq!(glance(&lock, "c", newest), "stale-tenure", "it is watched again");
+    })
+    .await;
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_flood_of_made_up_keys_costs_a_bounded_number_of_reads_and_pushes_out_no_lock() {
+    let options = SourceOptions { tracked_locks_max: 50, ..options() };
+    play(options, async |store, source| {
+        let locks = template(source, "t/", Layout::Key);
+        let mut real = Vec::new();
+        for nth in 0..50 {
+            let key = format!("t/{nth}");
+            let at = store.put(key.clone(), "a");
+            load(&locks, &key).await;
+            real.push((key, at));
+        }
+        let before = store.calls();
+        let mut overloaded = 0;
+        for nth in 0..20_000 {
+            match locks.load(&format!("t/made-up-{nth}"), Instant::now() + SECOND).await {
+                Ok(lock) => {
+                    // A token of the future makes it be read again, and that is paid for too.
+                    let _ = ask(&lock, "x", fencepost_policy::Revision::MAX).await;
+                }
+                Err(LoadError::Overloaded) => overloaded += 1,
+                Err(other) => panic!("{other}"),
+            }
+        }
+        assert!(overloaded > 19_000, "{overloaded} were turned away");
+        assert!(store.calls().reads - before.reads <= 550, "{:?}", store.calls());
+        for (key, at) in &real {
+            let lock = locks.get(key).expect("it is still there");
+            assert_eq!(glance(&lock, "a", *at), "admit");
+        }
+        // Locks that exist are loaded all the same once there is a token, and give it back.
+        pass(SECOND / 50).await;
+        store.put("t/late", "a");
+        load(&locks, "t/late").await;
+    })
+    .await;
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_lock_in_use_is_never_forgotten_nor_doubled_and_idle_ones_are() {
+    let options = SourceOptions { tracked_locks_max: 10, ..options() };
+    play(options, async |store, source| {
+        let locks = template(source, "t/", Layout::Key);
+        let at = store.put("t/held", "a");
+        let held = load(&locks, "t/held").await;
+        for nth in 0..500 {
+            let key = format!("t/{nth}");
+            store.put(key.clone(), "a");
+            load(&locks, &key).await;
+        }
+        assert!(source.status(Instant::now()).templated_locks < 300, "{:?}", source.status(Instant::now()));
+        assert!(Arc::ptr_eq(&held, &locks.get("t/held").unwrap()));
+        assert!(Arc::ptr_eq(&held, &load(&locks, "t/held").await));
+        store.put("t/held", "b");
+        pass(SECOND / 100).await;
+        assert_eq!(glance(&held, "a", at), "stale-tenure", "what fell out of the cache is still watched");
+    })
+    .await;
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_lock_that_comes_to_exist_is_found_by_those_who_asked_before() {
+    play(options(), async |store, source| {
+        let locks = template(source, "t/", Layout::Key);
+        let lock = load(&locks, "t/1").await;
+        assert_eq!(ask(&lock, "a", store.revision()).await, "no-owner");
+        let at = store.put("t/1", "a");
+        assert_eq!(ask(&lock, "a", at).await, "admit");
+        assert!(Arc::ptr_eq(&lock, &locks.get("t/1").unwrap()));
+        pass(SECOND * 10).await;
+        assert_eq!(glance(&lock, "a", at), "admit");
+    })
+    .await;
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_static_lock_below_a_template_is_one_lock() {
+    play(options(), async |store, source| {
+        let fixed = track(source, "t/1", Layout::Key);
+        let locks = template(source, "t/", Layout::Key);
+        assert!(Arc::ptr_eq(&fixed, &load(&locks, "t/1").await));
+        let other = template(source, "t/", Layout::Mutex);
+        assert!(other.get("t/1").is_none());
+        assert!(matches!(other.load("t/1", Instant::now() + SECOND).await, Err(LoadError::Conflict(_))));
+        assert!(matches!(locks.load("u/1", Instant::now() + SECOND).await, Err(LoadError::Outside)));
+        let at = store.put("t/1", "a");
+        assert_eq!(ask(&fixed, "a", at).await, "admit");
+    })
+    .await;
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_load_ends_by_its_deadline_though_the_store_is_silent() {
+    play(options(), async |store, source| {
+        let locks = template(source, "t/", Layout::Key);
+        store.pause();
+        let asked = Instant::now();
+        assert!(matches!(locks.load("t/1", asked + SECOND / 5).await, Err(LoadError::Unread(_))));
+        assert!(asked.elapsed() <= SECOND / 5);
+        store.resume();
+        load(&locks, "t/1").await;
+    })
+    .await;
+}

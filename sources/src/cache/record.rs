@@ -1,10 +1,13 @@
 //! How a record in the store is read.
 
 use std::borrow::Cow;
+use std::fmt;
 use std::sync::Arc;
 
 use bytes::Bytes;
 use fencepost_policy::{Contender, Content, KeyEvent, Layout, LockKey, Owner, QueueEvent, Write};
+use serde::Deserializer;
+use serde::de::{DeserializeSeed, IgnoredAny, MapAccess, SeqAccess, Visitor};
 
 use crate::store::{Event, KeyRange, KeyValue};
 
@@ -43,15 +46,84 @@ impl RecordFormat {
 
 /// The field of a JSON object. What is wrong is told without the value: a log is no place for it.
 fn owner_in(value: &[u8], field: &str) -> Result<String, String> {
-    let record = serde_json::from_slice(value)
-        .map_err(|error| format!("is not JSON (line {}, column {})", error.line(), error.column()))?;
-    let serde_json::Value::Object(mut fields) = record else {
-        return Err("is JSON, but not an object".to_owned());
-    };
-    match fields.remove(field) {
-        Some(serde_json::Value::String(owner)) => Ok(owner),
-        Some(_) => Err(format!("has a field {field:?} that is not a string")),
-        None => Err(format!("is a JSON object without the field {field:?}")),
+    let mut json = serde_json::Deserializer::from_slice(value);
+    let found = FieldOf(field).deserialize(&mut json).and_then(|found| json.end().map(|()| found));
+    let found = found.map_err(|error| format!("is not JSON (line {}, column {})", error.line(), error.column()))?;
+    match found {
+        Found::Once(serde_json::Value::String(owner)) => Ok(owner),
+        Found::Once(_) => Err(format!("has a field {field:?} that is not a string")),
+        Found::Missing => Err(format!("is a JSON object without the field {field:?}")),
+        // Readers of JSON disagree on which of them counts (RFC 8259, section 4).
+        Found::Twice => Err(format!("is a JSON object that names the field {field:?} twice")),
+        Found::NoObject => Err("is JSON, but not an object".to_owned()),
+    }
+}
+
+/// Looks for one field of a JSON object, which a map of all its fields would find once at most.
+struct FieldOf<'f>(&'f str);
+
+enum Found {
+    NoObject,
+    Missing,
+    Once(serde_json::Value),
+    Twice,
+}
+
+impl<'de> DeserializeSeed<'de> for FieldOf<'_> {
+    type Value = Found;
+
+    fn deserialize<D: Deserializer<'de>>(self, json: D) -> Result<Found, D::Error> {
+        json.deserialize_any(self)
+    }
+}
+
+impl<'de> Visitor<'de> for FieldOf<'_> {
+    type Value = Found;
+
+    fn expecting(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str("JSON")
+    }
+
+    fn visit_map<M: MapAccess<'de>>(self, mut fields: M) -> Result<Found, M::Error> {
+        let mut found = Found::Missing;
+        while let Some(name) = fields.next_key::<String>()? {
+            if name == self.0 {
+                let value = fields.next_value()?;
+                found = if matches!(found, Found::Missing) { Found::Once(value) } else { Found::Twice };
+            } else {
+                fields.next_value::<IgnoredAny>()?;
+            }
+        }
+        Ok(found)
+    }
+
+    fn visit_seq<S: SeqAccess<'de>>(self, mut elements: S) -> Result<Found, S::Error> {
+        while elements.next_element::<IgnoredAny>()?.is_some() {}
+        Ok(Found::NoObject)
+    }
+
+    fn visit_str<E>(self, _: &str) -> Result<Found, E> {
+        Ok(Found::NoObject)
+    }
+
+    fn visit_bool<E>(self, _: bool) -> Result<Found, E> {
+        Ok(Found::NoObject)
+    }
+
+    fn visit_i64<E>(self, _: i64) -> Result<Found, E> {
+        Ok(Found::NoObject)
+    }
+
+    fn visit_u64<E>(self, _: u64) -> Result<Found, E> {
+        Ok(Found::NoObject)
+    }
+
+    fn visit_f64<E>(self, _: f64) -> Result<Found, E> {
+        Ok(Found::NoObject)
+    }
+
+    fn visit_unit<E>(self) -> Result<Found, E> {
+        Ok(Found::NoObject)
     }
 }
 
@@ -149,7 +221,12 @@ mod tests {
         check(field, "", Ok(Content::Free));
         check(field, r#"{"holder":"a"}"#, Err("is a JSON object without the field \"owner\""));
         check(field, r#"{"owner":7}"#, Err("has a field \"owner\" that is not a string"));
-        check(field, r#"["owner"]"#, Err("is JSON, but not an object"));
+        check(field, r#"{"owner":"a","owner":"b"}"#, Err("is a JSON object that names the field \"owner\" twice"));
+        check(field, r#"{"owner":"a","owner":"a"}"#, Err("is a JSON object that names the field \"owner\" twice"));
+        check(field, r#"{"x":{"owner":"b"},"y":[{"owner":"c"}],"owner":"a"}"#, owner("a"));
+        for json in [r#"["owner"]"#, r#""owner""#, "7", "-7", "7.5", "true", "null"] {
+            check(field, json, Err("is JSON, but not an object"));
+        }
         check(field, "shard-1", Err("is not JSON (line 1, column 1)"));
     }
 }

@@ -23,7 +23,11 @@ async fn a_store_that_went_back_admits_nobody_until_an_operator_accepts_it() {
         pass(SECOND * 2).await;
         assert_eq!(source.status(Instant::now()).distrusted_through, Some(lost));
         assert_eq!(glance(&lock, "b", lost), "store-regressed");
-        assert_eq!(ask(&lock, "a", first).await, "store-regressed", "it ended, but holds the lock of the restored store");
+        assert_eq!(
+            ask(&lock, "a", first).await,
+            "store-regressed",
+            "it ended, but holds the lock of the restored store"
+        );
         assert_eq!(ask(&shard, "a", templated).await, "store-regressed");
 
         assert!(source.accept_regression().await.unwrap());

@@ -2,11 +2,11 @@
 
 use std::collections::BTreeMap;
 use std::path::Path;
-use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::{Arc, Mutex, MutexGuard};
 use std::time::Duration;
 
-use fencepost_policy::{LockKey, Rejection, Revision};
+use fencepost_policy::{LockKey, Rejection, Revision, Snapshot};
 use fencepost_sources::{GateMemory, LockSource, TrackedLock};
 use tokio::time::{Instant, timeout};
 
@@ -24,6 +24,8 @@ pub struct Memory {
     remembered: Remembered,
     /// What each source was given, by its name.
     sources: BTreeMap<String, Arc<SourceMemory>>,
+    /// Records and acceptances come to the writer in the order in which they were decided.
+    order: Mutex<()>,
 }
 
 /// What is remembered of the gates of one source.
@@ -69,7 +71,7 @@ impl Memory {
             let memory = SourceMemory { locks: locks.clone(), unclean_since, accepted: AtomicBool::new(false) };
             (name.clone(), Arc::new(memory))
         });
-        Ok(Memory { sources: sources.collect(), state, remembered })
+        Ok(Memory { sources: sources.collect(), state, remembered, order: Mutex::default() })
     }
 
     /// What the gates of that source begin with.
@@ -97,7 +99,16 @@ impl Memory {
         tenure: Revision,
         orphan_timeout: Duration,
     ) -> Result<(), Rejection> {
-        let record = self.state.record(lock.source(), lock.key(), tenure, orphan_timeout);
+        let record = {
+            let _in_order = self.order();
+            // The operator may have accepted meanwhile that the store went back. A tenure of the lost history, remembered after
+            // that, would stand in the way of all that come.
+            let present = lock.outlook().snapshot().and_then(Snapshot::tenure).map(|present| present.first);
+            if present != Some(tenure) {
+                return Ok(()); // To be judged again.
+            }
+            self.state.record(lock.source(), lock.key(), tenure, orphan_timeout)
+        };
         match timeout(RECORD_TIMEOUT, record).await {
             Ok(Ok(())) => {
                 lock.recorded(tenure);
@@ -114,15 +125,23 @@ impl Memory {
         }
     }
 
-    /// Forgets the revisions of a source whose operator accepted that its store went back.
+    /// Forgets the revisions of a source that has accepted, by its operator's word, that its store went back.
     ///
     /// # Errors
     /// If that can't be made durable.
     pub async fn forget(&self, source: &str) -> Result<(), StateError> {
-        if let Some(memory) = self.sources.get(source) {
-            memory.accepted.store(true, Ordering::Release);
-        }
-        self.state.forget(source).await
+        let forget = {
+            let _in_order = self.order();
+            if let Some(memory) = self.sources.get(source) {
+                memory.accepted.store(true, Ordering::Release);
+            }
+            self.state.forget(source)
+        };
+        forget.await
+    }
+
+    fn order(&self) -> MutexGuard<'_, ()> {
+        self.order.lock().expect("nothing panics while it puts things in order")
     }
 
     /// Passes on, for ever, how far each store was seen.

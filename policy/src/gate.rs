@@ -25,11 +25,16 @@ impl Admission {
     pub fn tenure(&self) -> Revision {
         self.term.first
     }
+
+    /// That tenure's place in the order of all, to ask whether it has ended ([`Gate::has_ended`]) without holding the proof.
+    pub fn term(&self) -> Term {
+        self.term
+    }
 }
 
 /// A tenure's place in the order of all tenures of its lock: a later one's is higher.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
-struct Term {
+pub struct Term {
     /// How often the operator has accepted that the store went back: revisions compare within an era only.
     era: u64,
     first: Revision,
@@ -181,7 +186,8 @@ impl Gate {
         Gate {
             floor: tenure.map_or(0, Revision::get),
             left_behind: until.map(|until| (tenure, until)),
-            records: Records::Yes(tenure),
+            // The same tenure is recorded once more: what was in force then may not be what is in force now.
+            records: Records::Yes(None),
             ..Gate::default()
         }
     }
@@ -198,27 +204,46 @@ impl Gate {
     ///
     /// Called before anyone judges by that snapshot. Old news does nothing: the floor never falls.
     pub fn learn(&mut self, snapshot: &Snapshot) {
-        let floor = match &snapshot.holding {
+        match &snapshot.holding {
             Holding::Held(tenure) => {
-                let floor = tenure.first.get();
-                if floor >= self.floor {
+                let first = self.first_of(snapshot.layout, tenure).get();
+                if first >= self.floor {
+                    self.floor = first;
                     self.present = Some((snapshot.layout, tenure.clone()));
                 }
-                floor
             }
-            Holding::Free | Holding::Unreadable => match self.present.take() {
-                Some((Layout::Key, ended)) => ended.last.get() + 1,
-                // A mutex holder may have been told any later revision, so may its successor, which queued earlier.
-                Some((Layout::Election | Layout::Mutex, ended)) => ended.first.get() + 1,
-                None => 0,
-            },
+            Holding::Free | Holding::Unreadable => self.end_present(),
+        }
+    }
+
+    /// Raises the floor above the tenure that we last learnt of: it has ended, whoever came after it.
+    pub fn end_present(&mut self) {
+        let floor = match self.present.take() {
+            Some((Layout::Key, ended)) => ended.last.get() + 1,
+            // A mutex holder may have been told any later revision, so may its successor, which queued earlier.
+            Some((Layout::Election | Layout::Mutex, ended)) => ended.first.get() + 1,
+            None => 0,
         };
         self.floor = self.floor.max(floor);
     }
 
+    /// Where a tenure begins for this gate. History may have been shown farther back this time than when the floor was raised to
+    /// what was then its oldest known write: of one unbroken tenure, the narrower knowledge stands.
+    fn first_of(&self, layout: Layout, tenure: &Tenure) -> Revision {
+        match (layout, Revision::new(self.floor)) {
+            (Layout::Key, Some(floor)) if (tenure.first..=tenure.last).contains(&floor) => floor,
+            (Layout::Key | Layout::Election | Layout::Mutex, _) => tenure.first,
+        }
+    }
+
     /// Whether the tenure that an admission was made under has ended since.
     pub fn seals(&self, admission: &Admission) -> bool {
-        admission.term.era < self.era || admission.term.first.get() < self.floor
+        self.has_ended(admission.term)
+    }
+
+    /// Whether a tenure that was once let in has ended since.
+    pub fn has_ended(&self, term: Term) -> bool {
+        term.era < self.era || term.first.get() < self.floor
     }
 
     /// Judges the token once more and, if it is admitted and the barrier is open to it, counts the request in: one step,
@@ -265,20 +290,21 @@ impl Gate {
             Verdict::Confirm => return Err(Entry::Confirm),
             Verdict::Admit => known.snapshot().and_then(Snapshot::tenure),
         };
-        let Some(tenure) = tenure else {
+        let (Some(tenure), Some(snapshot)) = (tenure, known.snapshot()) else {
             return Err(Entry::Refused(Rejection::Unverifiable)); // `judge` admits only what a tenure holds.
         };
-        if tenure.first.get() < self.floor {
+        let first = self.first_of(snapshot.layout, tenure);
+        if first.get() < self.floor || token.revision < first {
             return Err(Entry::Refused(Rejection::ReplayedTenure));
         }
-        let mut earlier = self.at_worker.range(..Term { era: self.era, first: tenure.first });
-        let left_behind = self.left_behind.is_some_and(|(left, until)| left != Some(tenure.first) && until > now);
+        let mut earlier = self.at_worker.range(..Term { era: self.era, first });
+        let left_behind = self.left_behind.is_some_and(|(left, until)| left != Some(first) && until > now);
         if left_behind || earlier.any(|(_, there)| there.bars(now)) {
             return Err(Entry::Wait);
         }
         match self.records {
-            Records::Yes(recorded) if recorded != Some(tenure.first) => Err(Entry::Record(tenure.first)),
-            Records::Yes(_) | Records::No => Ok(tenure.first),
+            Records::Yes(recorded) if recorded != Some(first) => Err(Entry::Record(first)),
+            Records::Yes(_) | Records::No => Ok(first),
         }
     }
 
@@ -352,6 +378,8 @@ impl Gate {
         if let Records::Yes(recorded) = &mut self.records {
             *recorded = None;
         }
+        // Its revision may come up again, for another tenure.
+        self.left_behind = self.left_behind.map(|(_, until)| (None, until));
     }
 
     /// What an operator sees of it.
@@ -529,6 +557,8 @@ mod tests {
         let restarted = |until| Gate::recording(Some(Predecessor { tenure: Some(revision(10)), until }));
         let mut gate = restarted(Some(Moment(30)));
         gate.learn(&same);
+        assert_eq!(enter(&mut gate, &same, "a", 10).unwrap_err(), "record");
+        gate.recorded(revision(10));
         let admission = enter(&mut gate, &same, "a", 10).unwrap();
         gate.leave(admission);
         gate.learn(&next);
@@ -543,6 +573,41 @@ mod tests {
         assert_eq!(enter(&mut gate, &next, "b", 20).unwrap_err(), "record");
         let mut gate = restarted(None);
         assert_eq!(enter(&mut gate, &held(Layout::Key, "z", 9, 9), "z", 9).unwrap_err(), "replayed-tenure");
+    }
+
+    #[test]
+    fn history_that_is_shown_farther_back_than_before_locks_nobody_out() {
+        // An earlier process saw the tenure begin at 50; now it is shown to have begun at 40. Its holder presents 60.
+        let mut gate = Gate::recording(Some(Predecessor { tenure: Some(revision(50)), until: None }));
+        let now = held(Layout::Key, "a", 40, 60);
+        gate.learn(&now);
+        assert_eq!(enter(&mut gate, &now, "a", 49).unwrap_err(), "replayed-tenure");
+        assert_eq!(enter(&mut gate, &now, "a", 60).unwrap_err(), "record");
+        gate.recorded(revision(50));
+        let admission = enter(&mut gate, &now, "a", 50).unwrap();
+        assert!(!gate.seals(&admission));
+        assert_eq!(admission.tenure(), revision(50));
+        gate.leave(admission);
+        assert_eq!(gate.state().floor, 50);
+    }
+
+    #[test]
+    fn a_tenure_that_is_known_to_have_ended_admits_nobody_though_its_successor_is_not_known_yet() {
+        let mut gate = Gate::default();
+        let before = held(Layout::Key, "a", 10, 12);
+        gate.learn(&before);
+        gate.end_present();
+        assert_eq!(gate.state().floor, 13);
+        assert_eq!(enter(&mut gate, &before, "a", 12).unwrap_err(), "replayed-tenure");
+    }
+
+    #[test]
+    fn what_a_crash_left_behind_lets_no_tenure_of_a_restored_store_pass_by_its_number() {
+        let mut gate = Gate::recording(Some(Predecessor { tenure: Some(revision(30)), until: Some(Moment(9)) }));
+        gate.forget_floor();
+        let reused = held(Layout::Key, "b", 30, 30);
+        gate.learn(&reused);
+        assert_eq!(enter(&mut gate, &reused, "b", 30).unwrap_err(), "wait");
     }
 
     #[test]

@@ -89,6 +89,15 @@ impl KeyTrack {
         self.as_of
     }
 
+    /// Whether a later write shows that the tenure held here has ended, though not yet who holds the lock since when: that may take
+    /// a look at the writes in between.
+    pub fn is_ended_by(&self, write: &Write) -> bool {
+        let newest = self.newest.as_ref().filter(|_| self.first.is_some());
+        newest.is_some_and(|newest| {
+            write.revision > self.as_of && (write.created != newest.created || write.content != newest.content)
+        })
+    }
+
     /// Applies a watch event. The watch must deliver every event of the key after `as_of`, in order.
     pub fn event(&self, event: KeyEvent) -> Step {
         match event {

@@ -204,6 +204,21 @@ fn a_refusal_of_a_key_lock_stays_a_refusal_under_every_later_snapshot_and_admiss
     }
 }
 
+#[test]
+fn a_write_that_shows_the_end_of_a_tenure_is_never_part_of_it() {
+    for acts in histories(5) {
+        let history = History::of(&acts);
+        for known_at in 1..=history.end() {
+            let known = history.read(None, known_at, 1);
+            for later in known_at..=history.end() {
+                let (Some(write), Some((owner, first, _))) = (history.at(later), seen(&known)) else { continue };
+                let still_held = history.tenure(later).is_some_and(|(now, since, _)| now == owner && since == first);
+                assert!(!(known.is_ended_by(&write) && still_held), "{acts:?} known {known_at} later {later}");
+            }
+        }
+    }
+}
+
 fn any_act() -> impl Strategy<Value = Act> {
     prop_oneof![
         4 => (b'a'..b'd').prop_map(Act::Put),

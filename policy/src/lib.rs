@@ -15,7 +15,9 @@ mod queue_track;
 mod snapshot;
 mod token;
 
-pub use gate::{Admission, Entry, Gate, GateState, Moment, OrphanId, Pass, PassReason, Predecessor, TenureAtWorker};
+pub use gate::{
+    Admission, Entry, Gate, GateState, Moment, OrphanId, Pass, PassReason, Predecessor, TenureAtWorker, Term,
+};
 pub use judge::{Action, Known, News, Rejection, Verdict, judge};
 pub use key_track::{Content, KeyEvent, KeyTrack, Reading, Step, Walk, Write};
 pub use lock::{InvalidLockKey, Layout, LockKey};

@@ -78,11 +78,15 @@ impl Admin {
         if source.status(Instant::now()).distrusted_through.is_none() {
             return text(StatusCode::OK, format!("source {name:?} has not gone back; nothing is changed\n"));
         }
+        // Before the gates start anew, or one that is made meanwhile would begin with an old floor.
+        if let Some(memory) = &self.fence.memory {
+            memory.accept(name);
+        }
         if let Err(error) = source.accept_regression().await {
             return text(StatusCode::SERVICE_UNAVAILABLE, format!("{error}\n"));
         }
         tracing::warn!(source = name, "the operator accepted that the store went back; floors start anew");
-        // Only now, or the old revisions would be noted again.
+        // For ever only now, or the old revisions would be noted again.
         if let Some(memory) = &self.fence.memory
             && let Err(error) = memory.forget(name).await
         {

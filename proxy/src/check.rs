@@ -32,8 +32,11 @@ pub fn summary(config: &Config) -> String {
 pub async fn live(config: &Config) -> anyhow::Result<()> {
     let sources = start_sources(config, &fencepost_sources::MemoryStore::default(), None)?;
     let metrics = crate::metrics::Metrics::new()?;
-    let routes: Vec<RouteInForce> =
-        config.routes.iter().map(|route| RouteInForce::new(route, &sources, &metrics)).collect::<Result<_, _>>()?;
+    let routes: Vec<RouteInForce> = config
+        .routes
+        .iter()
+        .map(|route| RouteInForce::new(route, &config.routes, &sources, &metrics))
+        .collect::<Result<_, _>>()?;
     let deadline = Instant::now() + PATIENCE;
     let mut failures = 0;
     for (source, configured) in sources.iter().zip(&config.sources) {

@@ -6,6 +6,7 @@ use std::sync::Arc;
 use fencepost_config::OnUnavailable;
 use fencepost_policy::{FenceToken, LockKey, PassReason, Rejection, Verdict};
 use fencepost_sources::{LoadError, TrackedLock, Unconfirmed};
+use http::header::UPGRADE;
 use http::{HeaderMap, HeaderValue};
 use tokio::time::Instant;
 use tower::{Service, ServiceExt};
@@ -40,8 +41,10 @@ pub async fn extract<S>(exchange: Exchange<Guarded>, next: S) -> Result<Answer, 
 where
     S: Service<Exchange<Standing>, Response = Answer, Error = Infallible>,
 {
-    let exempt = exchange.place.route().exempt_methods.contains(exchange.request.method());
     let headers = exchange.request.headers();
+    // What asks for another protocol is no GET any more: a tunnel carries writes.
+    let exempt =
+        exchange.place.route().exempt_methods.contains(exchange.request.method()) && !headers.contains_key(UPGRADE);
     let place = &exchange.place;
     let standing = match &exchange.state {
         Guarded::Not => Ok(Standing::Pass(PassReason::Off, None)),
@@ -169,10 +172,13 @@ where
     }
 }
 
-/// What a claim that was admitted stands on: itself, unless the route only watches.
+/// What a claim that was admitted stands on: itself, to be judged and counted at the gate, unless the route only watches.
 fn admitted(place: &Place, claim: Claim) -> Standing {
-    place.metrics().admitted.inc();
-    if place.is_shadow() { Standing::Pass(PassReason::Shadow, Some(claim.lock)) } else { Standing::Claim(claim) }
+    if place.is_shadow() {
+        place.metrics().admitted.inc();
+        return Standing::Pass(PassReason::Shadow, Some(claim.lock));
+    }
+    Standing::Claim(claim)
 }
 
 async fn record_shadow_verdict(place: Place, claim: Claim) {

@@ -69,9 +69,12 @@ async fn send(
     let timeouts =
         Timeouts { silence: route.upstream_timeout, total: route.request_timeout, late: route.orphan_timeout };
     let mut in_flight = in_flight;
-    for _ in 0..SENDS_MAX {
+    for attempt in 0..SENDS_MAX {
         let (ready, ticket);
         (ready, ticket, standing) = enter(&place, in_flight, standing).await?;
+        if attempt == 0 && matches!(standing, Standing::Claim(_)) {
+            place.metrics().admitted.inc();
+        }
         let sent = Instant::now();
         match ready.send(Admitted::new(request, ticket), timeouts).await {
             Ok(answer) => {
@@ -135,7 +138,7 @@ async fn enter(
         };
         if let Err(reason) = outcome {
             if reason == Rejection::HandoffTimeout {
-                if place.route().on_handoff_timeout == OnHandoffTimeout::Reject {
+                if handoff.crowded || place.route().on_handoff_timeout == OnHandoffTimeout::Reject {
                     return Err(handoff.timed_out(place, &claim.lock));
                 }
                 place.metrics().dangerous_proceed.inc();
@@ -164,6 +167,8 @@ async fn ready(place: &Place) -> Result<ReadyConnection, Answer> {
 #[derive(Default)]
 pub struct Handoff {
     since: Option<Instant>,
+    /// There was no room for it to wait.
+    crowded: bool,
     /// It has waited for long enough, and its route says `dangerous_proceed`.
     proceeds: bool,
 }
@@ -183,6 +188,7 @@ impl Handoff {
         let here = Waiting::join(claim.lock.waiting(), WAITING_PER_LOCK_MAX);
         let overall = Waiting::join(&place.worker.fence.waiting, WAITING_MAX);
         let (Some(_here), Some(_overall)) = (here, overall) else {
+            self.crowded = true;
             return Err(Rejection::HandoffTimeout);
         };
         if Instant::now() >= deadline {
@@ -210,7 +216,8 @@ impl Handoff {
         }
         let now = Instant::now();
         let left = lock.unseen_until().map_or(Duration::ZERO, |until| until.saturating_duration_since(now));
-        place.refuse_for(Rejection::HandoffTimeout, Some(lock.key()), left.as_secs().max(1))
+        let seconds = left.as_secs() + u64::from(left.subsec_nanos() > 0);
+        place.refuse_for(Rejection::HandoffTimeout, Some(lock.key()), seconds.max(1))
     }
 }
 
@@ -238,7 +245,7 @@ impl Place {
     /// `unverifiable` if it can't be recorded: what a later process could not know of is not let in.
     pub async fn record_tenure(&self, lock: &TrackedLock, tenure: Revision) -> Result<(), Rejection> {
         match &self.worker.fence.memory {
-            Some(memory) => memory.record(lock, tenure, self.route().orphan_timeout).await,
+            Some(memory) => memory.record(lock, tenure, self.in_force().orphan_timeout_max).await,
             // Only a gate that was made with a memory asks for this.
             None => Err(Rejection::Unverifiable),
         }

@@ -85,8 +85,12 @@ impl Memory {
     }
 
     /// The highest revision that an earlier process saw of that source.
+    ///
+    /// It is noted every few seconds, and each tenure when it is let in: whichever is higher.
     pub fn highest_seen(&self, name: &str) -> Option<Revision> {
-        self.remembered.highest_seen.get(name).copied()
+        let tenures = self.remembered.locks.get(name).into_iter().flat_map(BTreeMap::values);
+        let let_in = tenures.filter_map(|lock| lock.tenure).max();
+        self.remembered.highest_seen.get(name).copied().max(let_in)
     }
 
     /// Has a tenure recorded before its first request goes out.
@@ -125,6 +129,13 @@ impl Memory {
         }
     }
 
+    /// What is remembered of that source's tenures no longer counts: its operator is about to accept that its store went back.
+    pub fn accept(&self, source: &str) {
+        if let Some(memory) = self.sources.get(source) {
+            memory.accepted.store(true, Ordering::Release);
+        }
+    }
+
     /// Forgets the revisions of a source that has accepted, by its operator's word, that its store went back.
     ///
     /// # Errors
@@ -132,9 +143,6 @@ impl Memory {
     pub async fn forget(&self, source: &str) -> Result<(), StateError> {
         let forget = {
             let _in_order = self.order();
-            if let Some(memory) = self.sources.get(source) {
-                memory.accepted.store(true, Ordering::Release);
-            }
             self.state.forget(source)
         };
         forget.await

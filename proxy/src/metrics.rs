@@ -21,6 +21,7 @@ pub struct Metrics {
     in_flight: IntGaugeVec,
     confirms: IntCounterVec,
     dangerous: IntCounterVec,
+    cut_requests: IntCounterVec,
     orphans: IntGaugeVec,
     orphans_expired: IntCounterVec,
     handoffs: IntCounterVec,
@@ -78,6 +79,8 @@ pub struct RouteMetrics {
     pub upstream_seconds: Histogram,
     /// Requests between arrival and the end of their response.
     pub in_flight: IntGauge,
+    /// Requests of which something was cut because their tenure had ended, or might have.
+    pub cut_requests: IntCounter,
     /// Requests that may be running at the worker, their end not having been seen.
     pub orphans: IntGauge,
     /// Those that counted for the whole of `orphan_timeout`.
@@ -175,6 +178,11 @@ impl Metrics {
                 "Requests let past by a setting that weakens the fence.",
                 &["route", "setting"],
             )?,
+            cut_requests: counters(
+                "fencepost_cut_requests_total",
+                "Requests of which something was cut because their tenure had ended, or might have.",
+                &["route"],
+            )?,
             orphans: gauges(
                 "fencepost_orphans",
                 "Requests that may be running at the worker, their end not having been seen.",
@@ -227,6 +235,7 @@ impl Metrics {
             Box::new(metrics.in_flight.clone()),
             Box::new(metrics.confirms.clone()),
             Box::new(metrics.dangerous.clone()),
+            Box::new(metrics.cut_requests.clone()),
             Box::new(metrics.orphans.clone()),
             Box::new(metrics.orphans_expired.clone()),
             Box::new(metrics.handoffs.clone()),
@@ -258,6 +267,7 @@ impl Metrics {
             confirms: ConfirmOutcome::ALL.map(|outcome| self.confirms.with_label_values(&[route, outcome.name()])),
             dangerous_proceed: self.dangerous.with_label_values(&[route, "on_handoff_timeout"]),
             dangerous_admit: self.dangerous.with_label_values(&[route, "on_unavailable"]),
+            cut_requests: self.cut_requests.with_label_values(&[route]),
             orphans: self.orphans.with_label_values(&[route]),
             orphans_expired: self.orphans_expired.with_label_values(&[route]),
             handoffs: self.handoffs.with_label_values(&[route]),

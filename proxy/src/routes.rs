@@ -2,6 +2,7 @@
 
 use std::fmt;
 use std::sync::Arc;
+use std::time::Duration;
 
 use bytes::Bytes;
 use fencepost_config::{Captures, Lock, Record, Route};
@@ -20,6 +21,9 @@ pub struct RouteInForce {
     pub headers: TokenHeaders,
     /// The route's counters.
     pub metrics: RouteMetrics,
+    /// The longest `orphan_timeout` of all routes whose locks are of the same source: whichever of them lets a tenure in,
+    /// requests of the others may follow.
+    pub orphan_timeout_max: Duration,
     /// What guards it; `None` if nothing does.
     pub guard: Option<Guard>,
 }
@@ -37,7 +41,14 @@ impl RouteInForce {
     ///
     /// # Errors
     /// If its lock is tracked already, but read in another way.
-    pub fn new(route: &Route, sources: &[LockSource], metrics: &Metrics) -> Result<RouteInForce, FormatConflict> {
+    pub fn new(
+        route: &Route,
+        all: &[Route],
+        sources: &[LockSource],
+        metrics: &Metrics,
+    ) -> Result<RouteInForce, FormatConflict> {
+        let source = |route: &Route| route.mode.lock().map(|lock| lock.source);
+        let of_one_source = all.iter().filter(|other| source(other) == source(route));
         let guard = route.mode.lock().map(|lock| Guard::new(lock, &sources[lock.source]));
         Ok(RouteInForce {
             headers: TokenHeaders {
@@ -46,6 +57,7 @@ impl RouteInForce {
                 lock: route.lock_header.clone(),
             },
             metrics: metrics.route(&route.name, route.mode.name()),
+            orphan_timeout_max: of_one_source.map(|route| route.orphan_timeout).max().unwrap_or(route.orphan_timeout),
             guard: guard.transpose()?,
         })
     }

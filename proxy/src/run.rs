@@ -160,8 +160,9 @@ pub async fn run(
     tracing::info!(drain_timeout = ?limits.drain_timeout, "draining: nothing more is accepted");
     fence.draining.store(true, Ordering::Relaxed);
     // Held until the end, so that no gate is forgotten before it was asked what it left.
-    let locks: Vec<_> = admin.sources.iter().flat_map(LockSource::locks).collect();
+    let mut locks: Vec<_> = admin.sources.iter().flat_map(LockSource::locks).collect();
     let drained = server.shutdown(limits.drain_timeout).await;
+    locks.extend(admin.sources.iter().flat_map(LockSource::locks));
     let clean = drained.cut == 0 && locks.iter().all(|lock| lock.is_clear(Instant::now()));
     if drained.cut > 0 {
         tracing::warn!(cut = drained.cut, "drained: connections and requests were cut");
@@ -243,7 +244,7 @@ pub(crate) fn etcd_options(endpoints: &[HostPort], cluster_id: Option<u64>) -> E
 
 fn put_in_force(config: Config, sources: &[LockSource], memory: Option<Memory>) -> Result<Fence, RunError> {
     let metrics = Metrics::new()?;
-    let routes = config.routes.iter().map(|route| RouteInForce::new(route, sources, &metrics));
+    let routes = config.routes.iter().map(|route| RouteInForce::new(route, &config.routes, sources, &metrics));
     Ok(Fence {
         routes: routes.collect::<Result<_, _>>()?,
         unrouted: metrics.route("none", "enforce"),

@@ -46,8 +46,6 @@ pub(crate) enum Mutant {
     RecordsOvertake,
     /// `POST /.well-known/fence` is answered by the verdict alone.
     ClaimWithoutBarrier,
-    /// The mark of a clean stop is removed only when the next tenure is recorded.
-    CleanMarkStays,
 }
 
 impl Driving {
@@ -121,8 +119,7 @@ impl Proxy {
             tenure: (!driving.is(Mutant::FloorForgottenByRestart)).then_some(last),
             until: waits.then_some(until),
         });
-        // The tenure that was recorded may enter at once, so the mark has to go before anyone tries.
-        state_dir.clean &= driving.is(Mutant::CleanMarkStays);
+        state_dir.clean = false;
         Proxy { gate: Gate::recording(predecessor), news: None, recording: BTreeSet::new() }
     }
 

@@ -105,6 +105,19 @@ impl Knowledge {
         Some(covering.map_or(as_of, |clock| as_of.max(clock.reach)))
     }
 
+    /// Whether the tenure that is known has ended, by what a later read or event shows of its key.
+    pub(crate) fn is_ended_by<'s>(
+        &self,
+        lock: &LockSpec,
+        era: u64,
+        shown: impl IntoIterator<Item = &'s KeyValue>,
+    ) -> bool {
+        let Some(Track::Key(track)) = self.track.as_ref().filter(|_| self.era == era) else {
+            return false;
+        };
+        shown.into_iter().any(|stored| track.is_ended_by(&lock.write(stored)))
+    }
+
     /// Applies a quorum read of the whole lock. If writes have to be looked at first that nobody has seen, what is known
     /// stays until [`Knowledge::walked`].
     pub(crate) fn read(

@@ -47,6 +47,9 @@ pub enum LoadError {
     Unread(#[source] Unconfirmed),
 }
 
+/// How many locks may wait to be read for the first time, beside static ones and those that fell out of a cache while held.
+const UNREAD_MAX: usize = 20_000;
+
 /// The templated locks that are kept though nobody holds them, so that they need not be loaded each time. They are apart by
 /// whether the store has a record: a flood of made-up keys pushes out made-up keys only.
 ///
@@ -126,7 +129,8 @@ impl TemplatedLocks {
         }
         let spec = LockSpec { key: LockKey::new(key)?, format: self.spec.format.clone() };
         let common = &self.shared.common;
-        if !common.without_record.has(Instant::now()) && common.registry.find(key).is_none() {
+        let full = !common.without_record.has(Instant::now()) || self.unread() > UNREAD_MAX;
+        if full && common.registry.find(key).is_none() {
             return Err(LoadError::Overloaded);
         }
         let make = |spec| TrackedLock::new(spec, Some(Arc::clone(&self.scope)), Arc::clone(common));
@@ -141,6 +145,14 @@ impl TemplatedLocks {
         }
         self.shared.caches.keep(&lock);
         Ok(lock)
+    }
+
+    /// About how many locks wait to be read for the first time. While the store does not answer nothing takes them away, whoever
+    /// asked for them has left long ago.
+    fn unread(&self) -> usize {
+        let shared = &self.shared;
+        let kept = shared.caches.with_record.entry_count() + shared.caches.without_record.entry_count();
+        shared.common.registry.len().saturating_sub(usize::try_from(kept).unwrap_or(usize::MAX))
     }
 
     /// The same key may be asked for under another template; its record is read in one way only.

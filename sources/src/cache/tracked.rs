@@ -7,7 +7,7 @@ use std::time::Duration;
 use arc_swap::ArcSwap;
 use fencepost_policy::{
     Admission, Entry, FenceToken, Gate, GateState, KeyTrack, Layout, LockKey, OrphanId, Owner, Pass, PassReason,
-    Revision, Snapshot, Verdict, Waiter, Walk,
+    Revision, Snapshot, Term, Verdict, Waiter, Walk,
 };
 use tokio::sync::Notify;
 use tokio::time::{Instant, sleep_until};
@@ -65,6 +65,16 @@ pub struct LockDescription {
     pub problem: Option<Arc<str>>,
     /// Its gate.
     pub gate: GateState,
+}
+
+impl Inner {
+    /// Once it is known that a tenure has ended, nothing of it goes out, though it may take a look at many writes to know who
+    /// holds the lock now, and since when.
+    fn end_tenure_if_shown<'s>(&mut self, spec: &LockSpec, era: u64, shown: impl IntoIterator<Item = &'s KeyValue>) {
+        if self.knowledge.is_ended_by(spec, era, shown) {
+            self.gate.end_present();
+        }
+    }
 }
 
 impl TrackedLock {
@@ -242,6 +252,11 @@ impl TrackedLock {
         self.inner().gate.seals(admission)
     }
 
+    /// Whether that tenure has ended since it was let in.
+    pub fn has_ended(&self, term: Term) -> bool {
+        self.inner().gate.has_ended(term)
+    }
+
     /// Forgets all orphans, because the operator knows that none is running; returns how many those were.
     pub fn clear_orphans(&self) -> usize {
         self.at_gate(Gate::clear_orphans)
@@ -336,7 +351,10 @@ impl TrackedLock {
 
     /// Applies a quorum read of the whole lock. If it returns a walk, that has to be gone before the read is of use.
     pub(crate) fn read(&self, sent: &Sent, revision: Revision, keys: &[KeyValue]) -> Option<Walk> {
-        self.learn(|inner, clock| inner.knowledge.read(&self.spec, sent, revision, keys, clock))
+        self.learn(|inner, clock| {
+            inner.end_tenure_if_shown(&self.spec, sent.era, keys);
+            inner.knowledge.read(&self.spec, sent, revision, keys, clock)
+        })
     }
 
     /// Applies what a walk has shown, from a read of a key that was created then.
@@ -345,7 +363,10 @@ impl TrackedLock {
     }
 
     pub(crate) fn read_in_scope(&self, sent: &Sent, revision: Revision, stored: &KeyValue) -> Applied {
-        self.learn(|inner, clock| inner.knowledge.read_in_scope(&self.spec, sent, revision, stored, clock))
+        self.learn(|inner, clock| {
+            inner.end_tenure_if_shown(&self.spec, sent.era, [stored]);
+            inner.knowledge.read_in_scope(&self.spec, sent, revision, stored, clock)
+        })
     }
 
     /// See [`Knowledge::survives`].
@@ -368,6 +389,11 @@ impl TrackedLock {
         self.learn(|inner, clock| {
             let mut applied = Applied::Nothing;
             for events in events.chunk_by(|event, next| event.revision() == next.revision()) {
+                let written = events.iter().filter_map(|event| match event {
+                    Event::Put(stored) => Some(stored),
+                    Event::Delete { .. } => None,
+                });
+                inner.end_tenure_if_shown(&self.spec, era, written);
                 match inner.knowledge.events(&self.spec, era, events, coverage, clock) {
                     Applied::Nothing => {}
                     Applied::Changed => {

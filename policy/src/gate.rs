@@ -340,6 +340,11 @@ impl Gate {
         orphan
     }
 
+    /// Whether an orphan still counts, or would if its time had not come.
+    pub fn counts(&self, orphan: OrphanId) -> bool {
+        self.at_worker.values().any(|there| there.orphans.contains_key(&orphan))
+    }
+
     /// Forgets an orphan, because its end was seen after all or its time has come. Says whether it was still counted.
     pub fn end_orphan(&mut self, orphan: OrphanId) -> bool {
         self.retain_orphans(|id| id != orphan) > 0

@@ -1,14 +1,20 @@
 //! What a request that was let out holds on to: the gate's proof, and its place in the counts.
 
+use std::cell::Cell;
+use std::pin::Pin;
+use std::rc::Rc;
 use std::sync::Arc;
+use std::time::Duration;
 
-use fencepost_policy::{Admission, OrphanId, Pass, PassReason};
+use fencepost_config::PartialRequests;
+use fencepost_policy::{Admission, OrphanId, Pass, PassReason, Term};
 use fencepost_sources::TrackedLock;
 use prometheus::IntGauge;
+use tokio::task::AbortHandle;
 use tokio::time::{Instant, sleep_until};
 
 use crate::exchange::{InFlight, Place};
-use crate::forward::{Ending, Permit};
+use crate::forward::{Ending, Permit, Standing, Watch};
 
 /// What the gate gave.
 enum Proof {
@@ -29,13 +35,20 @@ pub struct Ticket {
     in_flight: Option<InFlight>,
 }
 
-/// A request that may run on at the worker, unseen. Its lock is held for as long as it counts, so that no cache forgets the gate
-/// that counts it.
+/// A request that may run on at the worker, unseen, until its time has come or its end is seen after all.
 struct Orphan {
     lock: Arc<TrackedLock>,
     id: OrphanId,
-    until: Instant,
-    gauge: IntGauge,
+    /// The task that ends it in time. It goes on without this.
+    timer: AbortHandle,
+}
+
+/// The tenure that a request was admitted under, and what its route says of it.
+struct TenureWatch {
+    lock: Arc<TrackedLock>,
+    term: Term,
+    place: Place,
+    is_counted: Cell<bool>,
 }
 
 impl Ticket {
@@ -69,9 +82,7 @@ impl Ticket {
             Some(Proof::Admission(lock, admission)) => {
                 let until = Instant::now() + self.place.route().orphan_timeout;
                 let id = lock.lose(admission, until);
-                let gauge = self.place.metrics().orphans.clone();
-                gauge.inc();
-                self.orphan = Some(Orphan { lock, id, until, gauge });
+                self.orphan = Some(Orphan::new(lock, id, until, self.place.clone()));
             }
             passed => self.proof = passed, // Nobody waits for a request that only passed.
         }
@@ -85,12 +96,38 @@ impl Ticket {
             Some(Proof::Pass(None, _)) | None => {}
         }
         if let Some(orphan) = self.orphan.take() {
-            orphan.lock.end_orphan(orphan.id);
+            orphan.end();
+        }
+    }
+
+    /// The worker never has the whole of the request.
+    fn is_partial(&mut self) {
+        match self.place.route().partial_requests {
+            PartialRequests::Orphans => self.lose(),
+            PartialRequests::Harmless => self.give_back(),
         }
     }
 }
 
 impl Permit for Ticket {
+    fn watch(&self) -> Option<Rc<dyn Watch>> {
+        let Some(Proof::Admission(lock, admission)) = &self.proof else { return None };
+        Some(Rc::new(TenureWatch {
+            lock: Arc::clone(lock),
+            term: admission.term(),
+            place: self.place.clone(),
+            is_counted: Cell::new(false),
+        }))
+    }
+
+    fn is_endless(&self) -> bool {
+        matches!(self.proof, Some(Proof::Admission(..))) && self.place.route().streaming
+    }
+
+    fn body_cut(&mut self) {
+        self.is_partial();
+    }
+
     fn overdue(&mut self) {
         self.lose();
     }
@@ -98,14 +135,38 @@ impl Permit for Ticket {
     fn finished(mut self, how: Ending) {
         match how {
             Ending::Complete => self.give_back(),
-            Ending::Reset | Ending::TimedOut | Ending::BodyCut => {
-                self.lose();
-                // Its end will not be seen any more: only time ends it. Not in the thread's background work, since a
-                // process that drains need not wait for it.
-                if let Some(orphan) = self.orphan.take() {
-                    tokio::task::spawn_local(orphan.outlive(self.place.clone()));
-                }
-            }
+            Ending::BodyCut => self.is_partial(),
+            Ending::Reset | Ending::TimedOut | Ending::Cut => self.lose(),
+        }
+        self.orphan = None; // Its end will not be seen any more: only time ends it.
+    }
+}
+
+impl Watch for TenureWatch {
+    fn standing(&self) -> Standing {
+        if self.lock.has_ended(self.term) {
+            return Standing::Ended;
+        }
+        let now = Instant::now();
+        let age = self.lock.outlook().age(now);
+        // What will not be good for any time at all is not good.
+        match age.and_then(|age| self.place.route().max_age.checked_sub(age)).filter(|left| !left.is_zero()) {
+            Some(left) => Standing::Good { until: now + left },
+            None => Standing::Stale,
+        }
+    }
+
+    fn changed(&self) -> Pin<Box<dyn Future<Output = ()> + '_>> {
+        Box::pin(self.lock.gate_changed())
+    }
+
+    fn pause_max(&self) -> Duration {
+        self.place.route().handoff_timeout
+    }
+
+    fn cut(&self) {
+        if !self.is_counted.replace(true) {
+            self.place.metrics().cut_requests.inc();
         }
     }
 }
@@ -118,16 +179,49 @@ impl Drop for Ticket {
 }
 
 impl Orphan {
-    async fn outlive(self, place: Place) {
-        sleep_until(self.until).await;
-        if self.lock.end_orphan(self.id) {
-            place.metrics().orphans_expired.inc();
-        }
+    fn new(lock: Arc<TrackedLock>, id: OrphanId, until: Instant, place: Place) -> Orphan {
+        // Not in the thread's background work, since a process that drains need not wait for it.
+        let counted = Counted::new(place.metrics().orphans.clone());
+        let timer = tokio::task::spawn_local(outlive(Arc::clone(&lock), id, until, place, counted)).abort_handle();
+        Orphan { lock, id, timer }
+    }
+
+    fn end(self) {
+        self.lock.end_orphan(self.id);
+        self.timer.abort();
     }
 }
 
-impl Drop for Orphan {
+/// Holds the lock for as long as an orphan of it counts, so that no cache forgets the gate that counts it, and ends the orphan
+/// when its time has come.
+async fn outlive(lock: Arc<TrackedLock>, id: OrphanId, until: Instant, place: Place, _counted: Counted) {
+    loop {
+        let changed = lock.gate_changed();
+        if !lock.counts_orphan(id) {
+            return; // Ended by hand.
+        }
+        tokio::select! {
+            () = changed => {}
+            () = sleep_until(until) => break,
+        }
+    }
+    if lock.end_orphan(id) {
+        place.metrics().orphans_expired.inc();
+    }
+}
+
+/// One more, for as long as this lives.
+struct Counted(IntGauge);
+
+impl Counted {
+    fn new(gauge: IntGauge) -> Counted {
+        gauge.inc();
+        Counted(gauge)
+    }
+}
+
+impl Drop for Counted {
     fn drop(&mut self) {
-        self.gauge.dec();
+        self.0.dec();
     }
 }

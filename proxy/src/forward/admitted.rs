@@ -1,5 +1,11 @@
 //! What lets a request out to the worker, and what becomes of that.
 
+use std::pin::Pin;
+use std::rc::Rc;
+use std::time::Duration;
+
+use tokio::time::Instant;
+
 /// A request with what lets it out to the worker.
 ///
 /// [`ReadyConnection::send`](super::ReadyConnection::send) takes nothing else. The proof is the permit: whoever makes
@@ -25,15 +31,60 @@ impl<R, P: Permit> Admitted<R, P> {
 ///
 /// # Contract
 ///
-/// `finished` is called exactly once, `overdue` at most once and only before it. Neither depends on the client: it may
-/// have left long ago. A permit that comes back in [`SendError::Unsent`](super::SendError::Unsent) gets neither call.
+/// `finished` is called exactly once, `overdue` and `body_cut` at most once each and only before it. None depends on the
+/// client: it may have left long ago. A permit that comes back in [`SendError::Unsent`](super::SendError::Unsent) gets no
+/// call.
 pub trait Permit: 'static {
+    /// The tenure that the request was admitted under, for a request that takes so long that it may end meanwhile. `None`
+    /// if the request depends on none.
+    fn watch(&self) -> Option<Rc<dyn Watch>> {
+        None
+    }
+
+    /// Whether requests of this kind have no end of their own: they are cut when their tenure ends, and not waited for.
+    fn is_endless(&self) -> bool {
+        false
+    }
+
     /// The worker has been silent for longer than it may. Its connection is still read, for
     /// [`Timeouts::late`](super::Timeouts::late): the end may yet be seen.
     fn overdue(&mut self) {}
 
+    /// The worker will never have the whole request. Its answer is still waited for.
+    fn body_cut(&mut self) {}
+
     /// The request is no longer seen at the worker.
     fn finished(self, how: Ending);
+}
+
+/// The tenure that a request was admitted under.
+pub trait Watch {
+    /// How it is now.
+    fn standing(&self) -> Standing;
+
+    /// Completes when that may have changed by anything but time. To miss nothing, await it after a look at the standing that
+    /// was taken after this was called.
+    fn changed(&self) -> Pin<Box<dyn Future<Output = ()> + '_>>;
+
+    /// For how long what the client sends may be held up before it is cut.
+    fn pause_max(&self) -> Duration;
+
+    /// Something of the request was cut on that account.
+    fn cut(&self);
+}
+
+/// How it is with the tenure that a request was admitted under.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Standing {
+    /// It goes on, by news that are good until then.
+    Good {
+        /// When they will be too old, unless newer ones come.
+        until: Instant,
+    },
+    /// It may have ended: the news are too old.
+    Stale,
+    /// It has ended, for good.
+    Ended,
 }
 
 /// How a request's stay at the worker ended.
@@ -47,6 +98,8 @@ pub enum Ending {
     TimedOut,
     /// The request's body was cut, and the response did not end. The worker may be working on the part that it has.
     BodyCut,
+    /// It had no end of its own, and we cut it. The worker may be working on it.
+    Cut,
 }
 
 /// A permit that is told of its end in any case: at the latest when it is dropped with its request, which happens when
@@ -58,9 +111,23 @@ impl<P: Permit> Held<P> {
         Held(Some(permit))
     }
 
+    pub(super) fn watch(&self) -> Option<Rc<dyn Watch>> {
+        self.0.as_ref().and_then(Permit::watch)
+    }
+
+    pub(super) fn is_endless(&self) -> bool {
+        self.0.as_ref().is_some_and(Permit::is_endless)
+    }
+
     pub(super) fn overdue(&mut self) {
         if let Some(permit) = &mut self.0 {
             permit.overdue();
+        }
+    }
+
+    pub(super) fn body_cut(&mut self) {
+        if let Some(permit) = &mut self.0 {
+            permit.body_cut();
         }
     }
 

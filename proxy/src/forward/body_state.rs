@@ -1,15 +1,15 @@
-//! How far a request body that is streamed to the worker has come.
+//! How far what a client sends bit by bit has come: a request body that is streamed to the worker, or its side of a tunnel.
 
 use std::cell::{Cell, RefCell};
-use std::future::poll_fn;
-use std::task::{Poll, Waker};
+use std::rc::Rc;
+use std::task::{Context, Poll, Waker};
 
 use tokio::time::Instant;
 
+use super::admitted::{Standing, Watch};
 use crate::wire::Socket;
 
-/// How far a request body that is streamed to the worker has come. Shared by the body, which hyper owns, and the
-/// request that it belongs to.
+/// How far what a client sends bit by bit has come. Shared by the body, which hyper owns, and the request that it belongs to.
 pub(super) struct BodyState {
     stage: Cell<Stage>,
     /// Whether the client is the one to go on.
@@ -18,7 +18,14 @@ pub(super) struct BodyState {
     last_piece: Cell<Instant>,
     /// Where it goes on HTTP/1.1: cutting the body ends our side of that connection.
     socket: RefCell<Option<Socket>>,
-    end_waker: RefCell<Option<Waker>>,
+    /// The tenure that it depends on.
+    watch: RefCell<Option<Rc<dyn Watch>>>,
+    /// Whether the worker has all bytes of a body whose length it knows, though perhaps not the word that this is the end.
+    has_all_bytes: Cell<bool>,
+    /// Whether a piece was held up because nobody knows whether the tenure goes on.
+    paused: Cell<bool>,
+    /// Who waits for the end of the request.
+    request_waker: RefCell<Option<Waker>>,
     body_waker: RefCell<Option<Waker>>,
 }
 
@@ -27,6 +34,17 @@ enum Stage {
     Running,
     Whole,
     Cut,
+}
+
+/// Whether the next piece may go to the worker.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) enum Way {
+    /// It may.
+    Open,
+    /// Not yet: nobody knows whether the tenure goes on. The body hears when that changes.
+    Paused,
+    /// Never.
+    Cut(Cut),
 }
 
 /// What a body does that has been cut.
@@ -45,13 +63,25 @@ impl BodyState {
             awaits_client: Cell::new(false),
             last_piece: Cell::new(Instant::now()),
             socket: RefCell::default(),
-            end_waker: RefCell::default(),
+            watch: RefCell::default(),
+            has_all_bytes: Cell::new(false),
+            paused: Cell::new(false),
+            request_waker: RefCell::default(),
             body_waker: RefCell::default(),
         }
     }
 
     pub(super) fn goes_to(&self, socket: Socket) {
         *self.socket.borrow_mut() = Some(socket);
+    }
+
+    pub(super) fn goes_over_http1(&self) -> bool {
+        self.socket.borrow().is_some()
+    }
+
+    /// From here on it goes to the worker only as long as that tenure goes on.
+    pub(super) fn depends_on(&self, watch: Rc<dyn Watch>) {
+        *self.watch.borrow_mut() = Some(watch);
     }
 
     pub(super) fn is_running(&self) -> bool {
@@ -62,20 +92,53 @@ impl BodyState {
         self.stage.get() == Stage::Cut
     }
 
-    /// What the body is to do if it has been cut. Otherwise `waker` hears of a cut.
-    pub(super) fn cut(&self, waker: &Waker) -> Option<Cut> {
-        if !self.is_cut() {
-            let mut kept = self.body_waker.borrow_mut();
-            if !kept.as_ref().is_some_and(|kept| kept.will_wake(waker)) {
-                *kept = Some(waker.clone());
-            }
-            return None;
-        }
-        Some(if self.socket.borrow().is_some() { Cut::StaysPending } else { Cut::Fails })
+    pub(super) fn is_whole(&self) -> bool {
+        self.stage.get() == Stage::Whole
     }
 
-    /// Cuts the body: the worker never has the whole. False if it has gone out already; on one thread, that and this
-    /// exclude each other.
+    /// Whether the next piece may go out, asked right before it does: where the tenure has ended by now, it is cut, and the
+    /// piece may have been the last. `waker` hears when another answer is to be had.
+    pub(super) fn way(&self, waker: &Waker) -> Way {
+        let standing =
+            if self.is_running() { self.watch.borrow().as_ref().map(|watch| watch.standing()) } else { None };
+        if standing == Some(Standing::Ended) {
+            self.seal();
+        }
+        if self.is_cut() {
+            return Way::Cut(if self.goes_over_http1() { Cut::StaysPending } else { Cut::Fails });
+        }
+        let mut kept = self.body_waker.borrow_mut();
+        if !kept.as_ref().is_some_and(|kept| kept.will_wake(waker)) {
+            *kept = Some(waker.clone());
+        }
+        if standing == Some(Standing::Stale) {
+            self.paused.set(true);
+            self.awaits_client(); // The worker is not to be blamed for what it does not get.
+            return Way::Paused;
+        }
+        Way::Open
+    }
+
+    /// Ends a pause.
+    pub(super) fn go_on(&self) {
+        if self.paused.take()
+            && let Some(waker) = self.body_waker.borrow_mut().take()
+        {
+            waker.wake();
+        }
+    }
+
+    /// Cuts what has not gone out, because the tenure has ended or nobody knows whether it goes on.
+    pub(super) fn seal(&self) {
+        if self.cut_off()
+            && let Some(watch) = &*self.watch.borrow()
+        {
+            watch.cut();
+        }
+    }
+
+    /// Cuts it: the worker never has the whole. False if it has gone out already; on one thread, that and this exclude each
+    /// other.
     pub(super) fn cut_off(&self) -> bool {
         if !self.is_running() {
             return false;
@@ -96,11 +159,16 @@ impl BodyState {
 
     fn end(&self, stage: Stage) {
         self.stage.set(stage);
-        for waker in [&self.end_waker, &self.body_waker] {
+        for waker in [&self.request_waker, &self.body_waker] {
             if let Some(waker) = waker.borrow_mut().take() {
                 waker.wake();
             }
         }
+    }
+
+    /// The worker has all bytes of a body whose length it knows.
+    pub(super) fn all_bytes_went_out(&self) {
+        self.has_all_bytes.set(true);
     }
 
     pub(super) fn piece_went_out(&self) {
@@ -117,15 +185,22 @@ impl BodyState {
         if self.is_running() && self.awaits_client.get() { Instant::now() } else { self.last_piece.get() }
     }
 
-    /// Waits until nothing more of the body will be handed to hyper.
-    pub(super) async fn ended(&self) {
-        poll_fn(|cx| {
-            if !self.is_running() {
-                return Poll::Ready(());
-            }
-            *self.end_waker.borrow_mut() = Some(cx.waker().clone());
-            Poll::Pending
-        })
-        .await;
+    /// Ready when nothing more of it will be handed to hyper. One task at a time waits for this or for [`Self::poll_cut`].
+    pub(super) fn poll_end(&self, cx: &mut Context<'_>) -> Poll<()> {
+        if !self.is_running() {
+            return Poll::Ready(());
+        }
+        *self.request_waker.borrow_mut() = Some(cx.waker().clone());
+        Poll::Pending
+    }
+
+    /// Ready when it has been cut.
+    pub(super) fn poll_cut(&self, cx: &mut Context<'_>) -> Poll<()> {
+        if self.poll_end(cx).is_ready() && self.is_partial() { Poll::Ready(()) } else { Poll::Pending }
+    }
+
+    /// Whether the worker has only a part and can know that.
+    pub(super) fn is_partial(&self) -> bool {
+        self.is_cut() && !self.has_all_bytes.get()
     }
 }

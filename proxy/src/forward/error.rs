@@ -42,7 +42,8 @@ pub enum SendError<P> {
     NoAnswer {
         /// Whether the worker may know of it.
         forwarded: Forwarded,
-        /// What hyper says. `None` if the worker switched protocols without being asked.
+        /// What hyper says. `None` if the worker switched protocols without being asked, or if the request was cut because
+        /// its tenure had ended.
         source: Option<hyper::Error>,
     },
     /// It was sent, and there was no answer in time. An answer is still waited for; the permit learns of it.

@@ -2,7 +2,7 @@
 
 use std::future::{Future, poll_fn};
 use std::pin::Pin;
-use std::task::{Context, Poll};
+use std::task::{Context, Poll, ready};
 
 use http::{Request, Response, StatusCode};
 use hyper::body::Incoming;
@@ -15,8 +15,9 @@ use super::http2::was_refused;
 use super::in_flight::InFlight;
 use super::pool::{Link, Pool};
 use super::request_body::RequestBody;
-use super::response_body::{ResponseBody, read_to_end};
+use super::response_body::ResponseBody;
 use super::response_head;
+use super::rest::Rest;
 use super::tunnel::WorkerEnd;
 use super::upstream::Timeouts;
 
@@ -38,6 +39,13 @@ struct Sent<P: Permit> {
     copy: Option<Box<Request<RequestBody>>>,
 }
 
+/// What came of waiting for a head that no client waits for.
+enum Awaited {
+    Head(Result<Response<Incoming>, TrySendError<Request<RequestBody>>>),
+    Cut,
+    Nothing,
+}
+
 impl<P: Permit> Exchange<P> {
     pub(super) fn new(
         mut link: Link,
@@ -55,7 +63,11 @@ impl<P: Permit> Exchange<P> {
                 (stream.send(request), copy)
             }
         };
-        let in_flight = InFlight::new(link, pool, permit, body, timeouts);
+        let is_streamed = body.is_some();
+        let mut in_flight = InFlight::new(link, pool, permit, body, timeouts);
+        if is_streamed || in_flight.is_endless() {
+            in_flight.watch_tenure();
+        }
         Exchange { sent: Some(Sent { head, in_flight, asked_to_upgrade, copy }) }
     }
 }
@@ -78,11 +90,16 @@ impl<P: Permit> Future for Exchange<P> {
     fn poll(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<Self::Output> {
         let sent = self.sent.as_mut().expect("an exchange is not polled after it has ended");
         let head = sent.poll_head(cx);
-        if head.is_pending() && sent.in_flight.poll_impatience(cx).is_pending() {
+        let cut = head.is_pending() && sent.poll_cut(cx).is_ready();
+        if head.is_pending() && !cut && sent.in_flight.poll_impatience(cx).is_pending() {
             return Poll::Pending;
         }
         let mut sent = self.sent.take().expect("it was there just now");
         Poll::Ready(match head {
+            Poll::Pending if cut => {
+                sent.in_flight.cut();
+                Err(SendError::NoAnswer { forwarded: Forwarded::Unknown, source: None })
+            }
             Poll::Ready(Ok(response)) => sent.answered(response, cx),
             Poll::Ready(Err(error)) => Err(sent.failed(error)),
             Poll::Pending => {
@@ -97,7 +114,8 @@ impl<P: Permit> Future for Exchange<P> {
 impl<P: Permit> Drop for Exchange<P> {
     fn drop(&mut self) {
         if let Some(mut sent) = self.sent.take() {
-            sent.in_flight.detach();
+            let is_endless = sent.in_flight.is_endless();
+            sent.in_flight.detach(is_endless);
             sent.read_on();
         }
     }
@@ -112,6 +130,12 @@ impl<P: Permit> Sent<P> {
         self.head.as_mut().poll(cx)
     }
 
+    /// Ready when the request is to be cut now, the tenure having ended. What else is cut then goes on.
+    fn poll_cut(&mut self, cx: &mut Context<'_>) -> Poll<()> {
+        ready!(self.in_flight.poll_seal(cx));
+        if self.in_flight.is_endless() { Poll::Ready(()) } else { Poll::Pending }
+    }
+
     fn answered(
         mut self,
         response: Response<Incoming>,
@@ -122,7 +146,7 @@ impl<P: Permit> Sent<P> {
         response_head::clean(&mut head.headers, head.status, self.in_flight.protocol());
         head.version = response_head::ANSWER_VERSION;
         if head.status != StatusCode::SWITCHING_PROTOCOLS {
-            return match ResponseBody::begin(incoming, self.in_flight, cx) {
+            return match ResponseBody::begin(incoming, self.in_flight, &head.headers, cx) {
                 Ok(body) => Ok(Response::from_parts(head, body)),
                 Err(error) => Err(SendError::NoAnswer { forwarded: Forwarded::Unknown, source: Some(error) }),
             };
@@ -137,6 +161,10 @@ impl<P: Permit> Sent<P> {
     fn failed(self, mut error: TrySendError<Request<RequestBody>>) -> SendError<P> {
         let returned = error.take_message();
         let error = error.into_error();
+        if returned.as_ref().and_then(|request| request.body().state()).is_some_and(|body| body.is_cut()) {
+            self.in_flight.ended(); // Nothing was sent, and nothing is left to be sent whole.
+            return SendError::NoAnswer { forwarded: Forwarded::No, source: Some(error) };
+        }
         let refused = was_refused(&error);
         let copy = if refused { self.copy.map(|copy| *copy) } else { None };
         if let Some(request) = returned.or(copy) {
@@ -154,27 +182,32 @@ impl<P: Permit> Sent<P> {
     }
 
     async fn read_to_end(mut self) {
-        let head = poll_fn(|cx| {
+        let awaited = poll_fn(|cx| {
             let head = self.poll_head(cx);
             if head.is_ready() {
-                return head.map(Some);
+                return head.map(Awaited::Head);
             }
-            self.in_flight.poll_impatience(cx).map(|()| None)
+            if self.poll_cut(cx).is_ready() {
+                return Poll::Ready(Awaited::Cut);
+            }
+            self.in_flight.poll_impatience(cx).map(|()| Awaited::Nothing)
         })
         .await;
-        let Some(head) = head else { return self.in_flight.gave_up() };
-        let response = match head {
-            Ok(response) => response,
-            Err(error) => {
+        let response = match awaited {
+            Awaited::Head(Ok(response)) => response,
+            Awaited::Head(Err(error)) => {
                 // Handed back or not, nobody is left to send it again.
                 drop(self.failed(error));
                 return;
             }
+            Awaited::Cut => return self.in_flight.cut(),
+            Awaited::Nothing => return self.in_flight.gave_up(),
         };
         self.in_flight.heard();
         if response.status() == StatusCode::SWITCHING_PROTOCOLS {
             return self.in_flight.lost();
         }
-        read_to_end(response.into_body(), self.in_flight).await;
+        let (head, incoming) = response.into_parts();
+        Rest::new(incoming, self.in_flight, &head.headers).read_to_end().await;
     }
 }

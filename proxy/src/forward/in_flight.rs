@@ -6,10 +6,11 @@ use std::task::{Context, Poll, ready};
 
 use tokio::time::Instant;
 
-use super::admitted::{Ending, Held, Permit};
+use super::admitted::{Ending, Held, Permit, Watch};
 use super::body_state::BodyState;
 use super::pool::{Link, Pool};
 use super::upstream::Timeouts;
+use super::vigil::Vigil;
 use crate::downstream::Protocol;
 
 /// A request at the worker, from its first byte to the end of its response: its connection, its permit, its time.
@@ -24,6 +25,8 @@ pub(super) struct InFlight<P: Permit> {
     /// Since when the worker owes us something.
     waiting_since: Option<Instant>,
     patience: Patience,
+    /// `None` as long as its tenure is not watched: most requests are over before that matters.
+    vigil: Option<Box<Vigil>>,
 }
 
 /// For whom the end of the response is waited for.
@@ -32,7 +35,10 @@ enum Patience {
     /// For the client.
     Attached,
     /// For the permit alone: the client has left.
-    Detached { since: Instant },
+    Detached {
+        /// When it is closed, if it has no end of its own. Only then begins the time for which it counts as an orphan.
+        closes_at: Option<Instant>,
+    },
     /// For the permit alone, which has been told that it takes too long.
     Overdue { since: Instant },
 }
@@ -55,7 +61,55 @@ impl<P: Permit> InFlight<P> {
             started: now,
             waiting_since: Some(now),
             patience: Patience::Attached,
+            vigil: None,
         }
+    }
+
+    /// Watches the tenure from here on, if the request depends on one. False if it does not.
+    pub(super) fn watch_tenure(&mut self) -> bool {
+        if self.vigil.is_none()
+            && let Some(watch) = self.watch()
+        {
+            if let Some(body) = &self.body {
+                body.depends_on(watch.clone());
+            }
+            self.vigil = Some(Box::new(Vigil::new(watch, self.body.clone())));
+        }
+        self.vigil.is_some()
+    }
+
+    /// The same for a tunnel, whose client's side is cut or paused like a body.
+    pub(super) fn watch_tunnel(&mut self, inflow: &Rc<BodyState>) {
+        if let Some(watch) = self.watch() {
+            inflow.depends_on(watch.clone());
+            self.vigil = Some(Box::new(Vigil::new(watch, Some(inflow.clone()))));
+        }
+    }
+
+    pub(super) fn is_watched(&self) -> bool {
+        self.vigil.is_some()
+    }
+
+    /// The tenure that the request depends on. The same each time: it counts what is cut.
+    fn watch(&self) -> Option<Rc<dyn Watch>> {
+        self.vigil.as_ref().map(|vigil| vigil.watch().clone()).or_else(|| self.permit.watch())
+    }
+
+    /// Whether the request is one that is cut when its tenure ends.
+    pub(super) fn is_endless(&self) -> bool {
+        self.permit.is_endless()
+    }
+
+    /// Ready once the tenure has ended. What the client has not sent by then is cut.
+    pub(super) fn poll_seal(&mut self, cx: &mut Context<'_>) -> Poll<()> {
+        let Some(vigil) = &mut self.vigil else { return Poll::Pending };
+        let sealed = vigil.poll_sealed(cx);
+        if let Some(body) = &self.body
+            && vigil.has_news_of_cut(body, cx)
+        {
+            self.permit.body_cut();
+        }
+        sealed
     }
 
     pub(super) fn protocol(&self) -> Protocol {
@@ -89,27 +143,39 @@ impl<P: Permit> InFlight<P> {
             let turn = self.body.as_ref().map_or(waiting_since, |body| body.worker_has_its_turn_since());
             let silent = waiting_since.max(turn) + self.timeouts.silence;
             let due = match self.patience {
-                Patience::Attached => self.timeouts.total.map_or(silent, |total| silent.min(self.started + total)),
-                Patience::Detached { since } => silent.min(since + late),
+                // Whether its client is still there changes nothing for a request at the worker.
+                Patience::Attached | Patience::Detached { closes_at: None } => {
+                    self.timeouts.total.map_or(silent, |total| silent.min(self.started + total))
+                }
+                Patience::Detached { closes_at: Some(closes_at) } => silent.min(closes_at),
                 Patience::Overdue { since } => since + late,
             };
             ready!(self.link.alarm().poll(cx, due));
             match self.patience {
                 Patience::Attached | Patience::Overdue { .. } => return Poll::Ready(()),
+                Patience::Detached { closes_at: Some(closes_at) } if closes_at <= Instant::now() => {
+                    self.patience = Patience::Overdue { since: closes_at };
+                    return Poll::Ready(());
+                }
                 Patience::Detached { .. } => self.overdue(),
             }
         }
     }
 
-    /// The client has left.
-    pub(super) fn detach(&mut self) {
+    /// The client has left. What has no end of its own is not read for ever.
+    pub(super) fn detach(&mut self, is_endless: bool) {
         if self.patience == Patience::Attached {
-            self.patience = Patience::Detached { since: Instant::now() };
+            let closes_at = is_endless.then(|| Instant::now() + self.timeouts.late);
+            self.patience = Patience::Detached { closes_at };
         }
     }
 
     /// The worker has taken too long; its end is waited for without the client.
     pub(super) fn overdue(&mut self) {
+        // From now on its time is bounded, so nothing more of it may go out.
+        if let Some(body) = &self.body {
+            body.cut_off();
+        }
         self.permit.overdue();
         self.patience = Patience::Overdue { since: Instant::now() };
         self.waiting_since = None;
@@ -126,8 +192,14 @@ impl<P: Permit> InFlight<P> {
     }
 
     /// A worker may answer before it has read the whole request, and read on.
-    async fn finish_body(self, body: Rc<BodyState>) {
-        let _ = tokio::time::timeout(self.timeouts.late, body.ended()).await;
+    async fn finish_body(mut self, body: Rc<BodyState>) {
+        let ended = poll_fn(|cx| {
+            if let Some(vigil) = &mut self.vigil {
+                let _ = vigil.poll_sealed(cx); // That cuts the body, which is all that is left.
+            }
+            body.poll_end(cx)
+        });
+        let _ = tokio::time::timeout(self.timeouts.late, ended).await;
         body.cut_off(); // Nothing, if it has ended by itself.
         let mut this = Some(self);
         poll_fn(|cx| {
@@ -165,8 +237,26 @@ impl<P: Permit> InFlight<P> {
 
     /// The connection was lost.
     pub(super) fn lost(self) {
-        let cut = self.body.as_ref().is_some_and(|body| body.is_cut());
-        self.close(if cut { Ending::BodyCut } else { Ending::Reset });
+        let partial = self.body.as_ref().is_some_and(|body| body.is_partial());
+        self.close(if partial { Ending::BodyCut } else { Ending::Reset });
+    }
+
+    /// Cuts it: its tenure has ended, and it would not.
+    pub(super) fn cut(self) {
+        self.count_cut();
+        self.close(Ending::Cut);
+    }
+
+    /// The client is too slow for a request whose tenure has ended, and is left behind.
+    pub(super) fn leave_client(&mut self) {
+        self.count_cut();
+        self.detach(false);
+    }
+
+    fn count_cut(&self) {
+        if let Some(vigil) = &self.vigil {
+            vigil.watch().cut();
+        }
     }
 
     /// The end was not waited for any longer.
@@ -175,7 +265,10 @@ impl<P: Permit> InFlight<P> {
     }
 
     fn close(self, how: Ending) {
-        let InFlight { link, permit, .. } = self;
+        let InFlight { link, permit, body, .. } = self;
+        if let Some(body) = body {
+            body.cut_off(); // An HTTP/2 connection goes on without this request.
+        }
         drop(link);
         permit.finished(how);
     }

@@ -5,7 +5,8 @@
 //! returns. Nothing waits between `send` and the first byte.
 //!
 //! The permit of a request ([`Permit`]) stays with it as long as it may be running in the worker, whatever the client
-//! does: see [`Ending`].
+//! does: see [`Ending`]. When its tenure ends meanwhile ([`Watch`]), what is not finished of it is cut, or its response is
+//! read to the end at the worker's pace.
 
 mod admitted;
 mod body_state;
@@ -17,14 +18,17 @@ mod http1;
 mod http2;
 mod in_flight;
 mod pool;
+mod relay;
 mod request_body;
 mod request_head;
 mod response_body;
 mod response_head;
+mod rest;
 mod tunnel;
 mod upstream;
+mod vigil;
 
-pub use admitted::{Admitted, Ending, Permit};
+pub use admitted::{Admitted, Ending, Permit, Standing, Watch};
 pub use connect::connects;
 pub use error::{Forwarded, SendError, UpstreamError};
 pub use exchange::Exchange;

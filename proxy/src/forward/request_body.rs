@@ -9,7 +9,7 @@ use http::{HeaderMap, HeaderName};
 use http_body::{Body, Frame, SizeHint};
 use http_body_util::BodyExt;
 
-use super::body_state::{BodyState, Cut};
+use super::body_state::{BodyState, Cut, Way};
 use super::fields;
 use crate::downstream::{BodyError, ClientBody};
 
@@ -157,7 +157,8 @@ impl Body for RequestBody {
         match self {
             RequestBody::Empty => true,
             RequestBody::Whole(whole) => whole.data.is_none() && whole.trailers.is_none(),
-            RequestBody::Streaming(streaming) => !streaming.state.is_cut() && streaming.body.is_end_stream(),
+            // Not before we have said so ourselves: what hyper is told here it may act upon at once.
+            RequestBody::Streaming(streaming) => streaming.state.is_whole(),
         }
     }
 
@@ -172,10 +173,10 @@ impl Body for RequestBody {
 
 impl Streaming {
     fn poll_frame(&mut self, cx: &mut Context<'_>) -> Poll<Option<Result<Frame<Bytes>, RequestBodyError>>> {
-        match self.state.cut(cx.waker()) {
-            Some(Cut::Fails) => return Poll::Ready(Some(Err(RequestBodyError::Cut))),
-            Some(Cut::StaysPending) => return Poll::Pending,
-            None => {}
+        match self.state.way(cx.waker()) {
+            Way::Open => {}
+            Way::Paused | Way::Cut(Cut::StaysPending) => return Poll::Pending,
+            Way::Cut(Cut::Fails) => return Poll::Ready(Some(Err(RequestBodyError::Cut))),
         }
         let polled = Pin::new(&mut self.body).poll_frame(cx);
         if polled.is_pending() {
@@ -187,8 +188,13 @@ impl Streaming {
                     fields::retain_harmless_trailers(trailers, &self.kept);
                 }
                 self.state.piece_went_out();
-                // hyper asks for nothing more after trailers.
-                if frame.is_trailers() || self.body.is_end_stream() {
+                let has_all_bytes = self.body.size_hint().exact() == Some(0);
+                if has_all_bytes {
+                    self.state.all_bytes_went_out();
+                }
+                // hyper asks for nothing more after trailers, nor on HTTP/1.1 after the last byte that was announced.
+                let ends_by_length = has_all_bytes && self.state.goes_over_http1();
+                if frame.is_trailers() || self.body.is_end_stream() || ends_by_length {
                     self.state.went_out();
                 }
                 Poll::Ready(Some(Ok(frame)))
@@ -200,10 +206,10 @@ impl Streaming {
             // The worker must never take the part for the whole.
             Some(Err(error)) => {
                 self.state.cut_off();
-                match self.state.cut(cx.waker()) {
-                    Some(Cut::StaysPending) => Poll::Pending,
-                    Some(Cut::Fails) | None => Poll::Ready(Some(Err(RequestBodyError::Client(error)))),
+                if self.state.goes_over_http1() {
+                    return Poll::Pending;
                 }
+                Poll::Ready(Some(Err(RequestBodyError::Client(error))))
             }
         }
     }

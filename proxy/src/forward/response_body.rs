@@ -1,18 +1,23 @@
 //! The body of a worker's response on its way to the client.
 
+use std::cell::RefCell;
 use std::future::poll_fn;
 use std::pin::Pin;
-use std::task::{Context, Poll, ready};
+use std::rc::Rc;
+use std::task::{Context, Poll, Waker};
 
 use bytes::Bytes;
+use http::HeaderMap;
 use http_body::{Body, Frame, SizeHint};
 use hyper::body::Incoming;
+use tokio::task::AbortHandle;
 
 use super::admitted::Permit;
-use super::fields;
 use super::in_flight::InFlight;
+use super::relay::{Relay, read_ahead};
+use super::rest::Rest;
 use super::tunnel::WorkerEnd;
-use crate::downstream::{AnswerBody, Protocol, Tunnel};
+use crate::downstream::{AnswerBody, Tunnel};
 
 /// The body of an answer: a worker's, or one of our own.
 ///
@@ -23,7 +28,7 @@ pub enum ResponseBody<P: Permit> {
     /// All of it.
     Whole(Bytes),
     /// A worker's, passed on as it comes.
-    Upstream(Box<Reading<P>>),
+    Upstream(Reading<P>),
     /// None: another protocol is spoken from here on.
     Switched(Option<Box<WorkerEnd<P>>>),
 }
@@ -37,21 +42,39 @@ pub enum ResponseBodyError {
     /// The worker was silent for too long.
     #[error("the upstream stayed silent in the middle of the response")]
     Silent,
+    /// It would never have ended, and was cut because the tenure of its request has ended.
+    #[error("the tenure of the request has ended")]
+    Sealed,
+    /// The tenure of its request has ended, and the client did not read it as fast as it came.
+    #[error("the client is too slow for a response whose tenure has ended")]
+    TooSlow,
 }
 
-/// A worker's response that may not have ended yet.
-pub struct Reading<P: Permit> {
-    /// `None` once it has ended.
-    rest: Option<Rest<P>>,
+/// A worker's response that may not have ended yet, for its client.
+///
+/// While the tenure of its request goes on, whoever polls this reads from the worker. A task stands by to take the reading over
+/// when the tenure ends, since a client that does not read does not poll.
+pub struct Reading<P: Permit>(Rc<RefCell<Course<P>>>);
+
+/// How far a response has come.
+struct Course<P: Permit> {
+    source: Source<P>,
     /// Read with the head.
     first: Option<Bytes>,
     /// How it failed, until that is passed on.
     failed: Option<ResponseBodyError>,
+    /// The client's task, if another may have to wake it.
+    client: Option<Waker>,
+    /// The task that watches the tenure, if the request depends on one.
+    watcher: Option<AbortHandle>,
 }
 
-struct Rest<P: Permit> {
-    incoming: Incoming,
-    in_flight: InFlight<P>,
+/// Where the client reads from.
+enum Source<P: Permit> {
+    /// From the worker. `None` once that has ended.
+    Worker(Option<Rest<P>>),
+    /// From what is read by another task.
+    Relay(Rc<Relay>),
 }
 
 impl<P: Permit> ResponseBody<P> {
@@ -64,6 +87,7 @@ impl<P: Permit> ResponseBody<P> {
     pub(super) fn begin(
         mut incoming: Incoming,
         in_flight: InFlight<P>,
+        headers: &HeaderMap,
         cx: &mut Context<'_>,
     ) -> Result<ResponseBody<P>, hyper::Error> {
         if incoming.is_end_stream() {
@@ -87,8 +111,7 @@ impl<P: Permit> ResponseBody<P> {
             }
             first = Some(bytes);
         }
-        let reading = Reading { rest: Some(Rest { incoming, in_flight }), first, failed: None };
-        Ok(ResponseBody::Upstream(Box::new(reading)))
+        Ok(ResponseBody::Upstream(Reading::new(Rest::new(incoming, in_flight, headers), first)))
     }
 
     pub(super) fn switched(worker: WorkerEnd<P>) -> ResponseBody<P> {
@@ -97,8 +120,51 @@ impl<P: Permit> ResponseBody<P> {
 }
 
 impl<P: Permit> Reading<P> {
+    fn new(rest: Rest<P>, first: Option<Bytes>) -> Reading<P> {
+        let is_watched = rest.in_flight.is_watched();
+        let source = Source::Worker(Some(rest));
+        let course = Rc::new(RefCell::new(Course { source, first, failed: None, client: None, watcher: None }));
+        if is_watched {
+            let watcher = tokio::task::spawn_local(seal_in_time(course.clone()));
+            course.borrow_mut().watcher = Some(watcher.abort_handle());
+        }
+        Reading(course)
+    }
+}
+
+impl<P: Permit> Drop for Reading<P> {
+    fn drop(&mut self) {
+        self.0.borrow_mut().client_leaves();
+    }
+}
+
+/// Waits for the end of the tenure, and then has the rest of the response read without waiting for the client.
+async fn seal_in_time<P: Permit>(course: Rc<RefCell<Course<P>>>) {
+    poll_fn(|cx| match &mut course.borrow_mut().source {
+        Source::Worker(Some(rest)) => rest.in_flight.poll_seal(cx),
+        Source::Worker(None) | Source::Relay(_) => Poll::Ready(()),
+    })
+    .await;
+    course.borrow_mut().seal();
+}
+
+impl<P: Permit> Course<P> {
     fn is_end_stream(&self) -> bool {
-        self.rest.is_none() && self.first.is_none() && self.failed.is_none()
+        let source_has_ended = match &self.source {
+            Source::Worker(rest) => rest.is_none(),
+            Source::Relay(relay) => relay.is_end_stream(),
+        };
+        source_has_ended && self.first.is_none() && self.failed.is_none()
+    }
+
+    fn size_hint(&self) -> SizeHint {
+        let first = self.first.as_ref().map_or(0, Bytes::len) as u64;
+        let rest = match &self.source {
+            Source::Worker(Some(rest)) => rest.incoming.size_hint().exact(),
+            Source::Worker(None) => Some(0),
+            Source::Relay(_) => None,
+        };
+        rest.map_or_else(SizeHint::default, |rest| SizeHint::with_exact(first + rest))
     }
 
     fn poll_frame(&mut self, cx: &mut Context<'_>) -> Poll<Option<Result<Frame<Bytes>, ResponseBodyError>>> {
@@ -108,92 +174,62 @@ impl<P: Permit> Reading<P> {
         if let Some(error) = self.failed.take() {
             return Poll::Ready(Some(Err(error)));
         }
-        let Some(rest) = &mut self.rest else { return Poll::Ready(None) };
-        let step = ready!(rest.poll_step(cx));
-        let ended = if matches!(step, Step::Piece(_)) { None } else { self.rest.take() };
-        if let Some(rest) = ended {
-            match &step {
-                Step::Piece(_) | Step::Last(_) | Step::End => rest.in_flight.complete(cx),
-                Step::Lost(_) => rest.in_flight.lost(),
-                Step::Silent => rest.leave_silent_worker(),
-            }
-        }
-        self.failed = match step {
-            Step::Piece(frame) | Step::Last(frame) => return Poll::Ready(Some(Ok(frame))),
-            Step::End => return Poll::Ready(None),
-            Step::Lost(error) => Some(ResponseBodyError::Lost(error)),
-            Step::Silent => Some(ResponseBodyError::Silent),
+        let piece = match &mut self.source {
+            Source::Worker(rest) => Rest::poll_piece(rest, cx),
+            Source::Relay(relay) => relay.poll_piece(cx),
         };
-        // hyper drops what it has not written yet when a body fails, the head perhaps. So it fails a little later.
-        cx.waker().wake_by_ref();
-        Poll::Pending
-    }
-}
-
-impl<P: Permit> Drop for Reading<P> {
-    fn drop(&mut self) {
-        if let Some(mut rest) = self.rest.take() {
-            rest.in_flight.detach();
-            rest.read_on();
-        }
-    }
-}
-
-/// What a response does next.
-enum Step {
-    Piece(Frame<Bytes>),
-    Last(Frame<Bytes>),
-    End,
-    Lost(Option<hyper::Error>),
-    Silent,
-}
-
-impl<P: Permit> Rest<P> {
-    fn poll_step(&mut self, cx: &mut Context<'_>) -> Poll<Step> {
-        self.in_flight.drive(cx);
-        match Pin::new(&mut self.incoming).poll_frame(cx) {
-            Poll::Ready(Some(Ok(mut frame))) => {
-                self.in_flight.heard();
-                if let Some(trailers) = frame.trailers_mut() {
-                    fields::retain_harmless_trailers(trailers, &[]);
-                }
-                let last = self.incoming.is_end_stream();
-                Poll::Ready(if last { Step::Last(frame) } else { Step::Piece(frame) })
+        match piece {
+            Poll::Ready(Some(Err(error))) => {
+                // hyper drops what it has not written yet when a body fails, the head perhaps. So it fails a little later.
+                self.failed = Some(error);
+                cx.waker().wake_by_ref();
+                self.end_watch();
+                return Poll::Pending;
             }
-            Poll::Ready(Some(Err(error))) => Poll::Ready(Step::Lost(Some(error))),
-            Poll::Ready(None) if self.is_whole() => Poll::Ready(Step::End),
-            Poll::Ready(None) => Poll::Ready(Step::Lost(None)),
-            Poll::Pending => self.in_flight.poll_impatience(cx).map(|()| Step::Silent),
+            Poll::Ready(_) if matches!(self.source, Source::Worker(None)) => self.end_watch(),
+            Poll::Ready(_) => {}
+            Poll::Pending if self.watcher.is_some() => self.client = Some(cx.waker().clone()),
+            Poll::Pending => {}
+        }
+        piece
+    }
+
+    /// The tenure has ended: from here on the client is not waited for.
+    fn seal(&mut self) {
+        let Source::Worker(rest) = &mut self.source else { return };
+        let Some(rest) = rest.take() else { return };
+        if rest.is_endless {
+            rest.in_flight.cut();
+            self.failed = Some(ResponseBodyError::Sealed);
+        } else {
+            let relay = Rc::new(Relay::default());
+            self.source = Source::Relay(relay.clone());
+            let background = rest.in_flight.pool().background().clone();
+            background.spawn(read_ahead(rest, relay));
+        }
+        if let Some(client) = self.client.take() {
+            client.wake();
         }
     }
 
-    /// Whether a body is whole that hyper says has ended: it takes an HTTP/2 reset with NO_ERROR for an end.
-    fn is_whole(&self) -> bool {
-        match self.in_flight.protocol() {
-            Protocol::Http1 => self.incoming.size_hint().exact().is_none_or(|left| left == 0),
-            Protocol::Http2 => self.incoming.is_end_stream(),
+    fn client_leaves(&mut self) {
+        self.end_watch();
+        match &mut self.source {
+            Source::Worker(rest) => {
+                if let Some(mut rest) = rest.take() {
+                    rest.in_flight.detach(rest.may_go_on_for_ever);
+                    rest.read_on();
+                }
+            }
+            Source::Relay(relay) => relay.client_leaves(),
         }
     }
 
-    /// The client is not kept waiting. The permit is, until the worker's time is over altogether.
-    fn leave_silent_worker(mut self) {
-        if self.in_flight.is_overdue() {
-            return self.in_flight.gave_up();
+    fn end_watch(&mut self) {
+        if let Some(watcher) = self.watcher.take() {
+            watcher.abort();
         }
-        self.in_flight.overdue();
-        self.read_on();
     }
-
-    fn read_on(self) {
-        let background = self.in_flight.pool().background().clone();
-        background.spawn(read_to_end(self.incoming, self.in_flight));
-    }
-}
-
-/// Reads a response that no client waits for, for its permit's sake.
-pub(super) async fn read_to_end<P: Permit>(incoming: Incoming, in_flight: InFlight<P>) {
-    let mut reading = Reading { rest: Some(Rest { incoming, in_flight }), first: None, failed: None };
-    while let Some(Ok(_)) = poll_fn(|cx| reading.poll_frame(cx)).await {}
 }
 
 impl<P: Permit> Body for ResponseBody<P> {
@@ -209,7 +245,7 @@ impl<P: Permit> Body for ResponseBody<P> {
                 *body = ResponseBody::Empty;
                 Poll::Ready(Some(Ok(Frame::data(bytes))))
             }
-            ResponseBody::Upstream(reading) => reading.poll_frame(cx),
+            ResponseBody::Upstream(reading) => reading.0.borrow_mut().poll_frame(cx),
         }
     }
 
@@ -217,7 +253,7 @@ impl<P: Permit> Body for ResponseBody<P> {
         match self {
             ResponseBody::Empty | ResponseBody::Switched(_) => true,
             ResponseBody::Whole(bytes) => bytes.is_empty(),
-            ResponseBody::Upstream(reading) => reading.is_end_stream(),
+            ResponseBody::Upstream(reading) => reading.0.borrow().is_end_stream(),
         }
     }
 
@@ -225,11 +261,7 @@ impl<P: Permit> Body for ResponseBody<P> {
         match self {
             ResponseBody::Empty | ResponseBody::Switched(_) => SizeHint::with_exact(0),
             ResponseBody::Whole(bytes) => SizeHint::with_exact(bytes.len() as u64),
-            ResponseBody::Upstream(reading) => {
-                let first = reading.first.as_ref().map_or(0, Bytes::len) as u64;
-                let rest = reading.rest.as_ref().map_or(Some(0), |rest| rest.incoming.size_hint().exact());
-                rest.map_or_else(SizeHint::default, |rest| SizeHint::with_exact(first + rest))
-            }
+            ResponseBody::Upstream(reading) => reading.0.borrow().size_hint(),
         }
     }
 }

@@ -1,9 +1,16 @@
 //! What is spoken after `101 Switching Protocols`.
 
+use std::future::poll_fn;
+use std::io;
+use std::pin::Pin;
+use std::rc::Rc;
+use std::task::{Context, Poll, ready};
+
 use bytes::Bytes;
-use tokio::io::{AsyncWriteExt, copy_bidirectional_with_sizes};
+use tokio::io::{AsyncRead, AsyncWrite, AsyncWriteExt, ReadBuf, copy_bidirectional_with_sizes};
 
 use super::admitted::Permit;
+use super::body_state::{BodyState, Way};
 use super::in_flight::InFlight;
 use super::pool::Link;
 use crate::wire::Socket;
@@ -11,7 +18,8 @@ use crate::wire::Socket;
 /// The most that is under way in one direction.
 const BUFFER_BYTES: usize = 16 * 1024;
 
-/// The worker's end of a connection that has left HTTP. Its permit is held until both directions have ended.
+/// The worker's end of a connection that has left HTTP. Its permit is held until both directions have ended, or until it is cut
+/// because the tenure has.
 pub struct WorkerEnd<P: Permit> {
     in_flight: InFlight<P>,
 }
@@ -21,19 +29,72 @@ impl<P: Permit> WorkerEnd<P> {
         WorkerEnd { in_flight }
     }
 
-    /// Passes bytes both ways until both sides have ended theirs or one is lost.
+    /// Passes bytes both ways until both sides have ended theirs, one is lost, or the tenure has ended.
     pub(super) async fn join(mut self: Box<Self>, client: Socket, read_already: Bytes) {
         let Link::Http1(connection) = self.in_flight.link_mut() else { return };
         let (worker, read_beyond) = connection.leave_http().await;
         client.unread(read_already);
         worker.unread(read_beyond);
-        let (mut from_client, mut from_worker) = (client, worker);
-        let copied =
-            copy_bidirectional_with_sizes(&mut from_client, &mut from_worker, BUFFER_BYTES, BUFFER_BYTES).await;
+        let inflow = Rc::new(BodyState::new());
+        inflow.goes_to(worker.clone());
+        self.in_flight.watch_tunnel(&inflow);
+        let (mut from_client, mut from_worker) = (client, Guarded { worker, inflow: inflow.clone() });
+        let cut = poll_fn(|cx| {
+            if self.in_flight.poll_seal(cx).is_ready() {
+                return Poll::Ready(());
+            }
+            inflow.poll_cut(cx) // The news may have been too old for too long.
+        });
+        let copied = tokio::select! {
+            biased;
+            () = cut => None,
+            copied = copy_bidirectional_with_sizes(&mut from_client, &mut from_worker, BUFFER_BYTES, BUFFER_BYTES) => {
+                Some(copied)
+            }
+        };
         match copied {
-            Ok(_) => self.in_flight.ended(),
-            Err(_) => self.in_flight.lost(),
+            Some(Ok(_)) => self.in_flight.ended(),
+            Some(Err(_)) if !inflow.is_cut() => self.in_flight.lost(),
+            Some(Err(_)) | None => self.in_flight.cut(),
         }
         let _ = from_client.shutdown().await; // The client may have gone first.
+    }
+}
+
+/// The worker's socket, which takes what the client sends only as long as the tenure goes on.
+struct Guarded {
+    worker: Socket,
+    inflow: Rc<BodyState>,
+}
+
+impl Guarded {
+    fn poll_way(&self, cx: &mut Context<'_>) -> Poll<io::Result<()>> {
+        match self.inflow.way(cx.waker()) {
+            Way::Open => Poll::Ready(Ok(())),
+            Way::Paused => Poll::Pending,
+            Way::Cut(_) => Poll::Ready(Err(io::ErrorKind::BrokenPipe.into())),
+        }
+    }
+}
+
+impl AsyncRead for Guarded {
+    fn poll_read(mut self: Pin<&mut Self>, cx: &mut Context<'_>, buffer: &mut ReadBuf<'_>) -> Poll<io::Result<()>> {
+        Pin::new(&mut self.worker).poll_read(cx, buffer)
+    }
+}
+
+impl AsyncWrite for Guarded {
+    fn poll_write(mut self: Pin<&mut Self>, cx: &mut Context<'_>, bytes: &[u8]) -> Poll<io::Result<usize>> {
+        ready!(self.poll_way(cx))?;
+        Pin::new(&mut self.worker).poll_write(cx, bytes)
+    }
+
+    fn poll_flush(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<io::Result<()>> {
+        Pin::new(&mut self.worker).poll_flush(cx)
+    }
+
+    fn poll_shutdown(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<io::Result<()>> {
+        ready!(self.poll_way(cx))?;
+        Pin::new(&mut self.worker).poll_shutdown(cx)
     }
 }

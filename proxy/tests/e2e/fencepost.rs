@@ -1,6 +1,7 @@
 //! The program under test, as a process.
 
 use std::net::SocketAddr;
+use std::path::Path;
 use std::process::{Command, ExitStatus};
 
 use fencepost_testsupport::{Endpoint, Process, Response, Scratch, eventually, request};
@@ -11,7 +12,8 @@ pub(crate) const BINARY: &str = env!("CARGO_BIN_EXE_fencepost");
 /// A running `fencepost serve`. It is killed with this value.
 #[derive(Debug)]
 pub(crate) struct Fencepost {
-    process: Process,
+    /// `None` once it was killed.
+    process: Option<Process>,
     /// Where it takes requests.
     pub(crate) listener: Endpoint,
     /// Where it takes questions of its operator.
@@ -26,6 +28,8 @@ pub(crate) struct Config {
     upstream: String,
     limits: String,
     listener: String,
+    threads: usize,
+    state_dir: Option<String>,
     routes: Vec<Route>,
 }
 
@@ -69,6 +73,8 @@ impl Config {
             upstream: upstream.to_owned(),
             limits: String::new(),
             listener: "127.0.0.1:0".to_owned(),
+            threads: 2,
+            state_dir: None,
             routes: routes.to_vec(),
         }
     }
@@ -86,12 +92,25 @@ impl Config {
         self
     }
 
+    /// With so many threads: limits on connections to a worker are per thread.
+    pub(crate) fn threads(mut self, threads: usize) -> Config {
+        self.threads = threads;
+        self
+    }
+
+    /// With this `state_dir`.
+    pub(crate) fn remembering_in(mut self, state_dir: &Path) -> Config {
+        self.state_dir = Some(state_dir.to_str().unwrap().to_owned());
+        self
+    }
+
     /// The file.
     pub(crate) fn toml(&self) -> String {
-        let Config { endpoints, upstream, limits, listener, routes } = self;
+        let Config { endpoints, upstream, limits, listener, threads, state_dir, routes } = self;
+        let state_dir = state_dir.as_ref().map(|path| format!("state_dir = {path:?}\n")).unwrap_or_default();
         let routes: String = routes.iter().map(|route| route.toml(upstream)).collect();
         format!(
-            "threads = 2\n[admin]\nlisten = \"127.0.0.1:0\"\n[[listener]]\naddress = {listener:?}\n[limits]\n{limits}\n\
+            "threads = {threads}\n{state_dir}[admin]\nlisten = \"127.0.0.1:0\"\n[[listener]]\naddress = {listener:?}\n[limits]\n{limits}\n\
              [source.main]\nkind = \"etcd\"\nendpoints = {endpoints:?}\n{routes}"
         )
     }
@@ -129,7 +148,19 @@ impl Fencepost {
             addresses(&process.log())
         })
         .await;
-        Fencepost { process, listener, admin, _scratch: scratch }
+        Fencepost { process: Some(process), listener, admin, _scratch: scratch }
+    }
+
+    /// Runs it with that file until it ends of itself; returns its exit code and what it said.
+    pub(crate) async fn end_of(config: &Config) -> (Option<i32>, String) {
+        let scratch = Scratch::new();
+        let file = scratch.path().join("fencepost.toml");
+        std::fs::write(&file, config.toml()).unwrap();
+        let mut command = Command::new(BINARY);
+        command.arg("serve").arg("-c").arg(&file).env("NO_COLOR", "1").env_remove("FENCEPOST_LOG");
+        let mut process = Process::start(&command, &scratch.path().join("log"));
+        let status = process.end_of_itself().await;
+        (status.code(), process.log())
     }
 
     /// Waits until it says that it is ready.
@@ -161,25 +192,34 @@ impl Fencepost {
 
     /// What it has logged.
     pub(crate) fn log(&self) -> String {
-        self.process.log()
+        self.running().log()
     }
 
     /// Its process, to signal it.
     pub(crate) fn process(&mut self) -> &mut Process {
-        &mut self.process
+        self.process.as_mut().expect("it was not killed")
+    }
+
+    /// Ends it (SIGKILL).
+    pub(crate) fn kill(&mut self) {
+        self.process.take().expect("it is killed once").kill();
     }
 
     /// Asks it to end (SIGTERM) and waits until it has.
     pub(crate) async fn terminate(&mut self) -> ExitStatus {
-        self.process.terminate();
-        self.process.end_of_itself().await
+        self.running().terminate();
+        self.process().end_of_itself().await
     }
 
     /// The most memory that it has used so far, in bytes.
     pub(crate) fn memory_peak(&self) -> u64 {
-        let status = std::fs::read_to_string(format!("/proc/{}/status", self.process.id())).unwrap();
+        let status = std::fs::read_to_string(format!("/proc/{}/status", self.running().id())).unwrap();
         let peak = status.lines().find_map(|line| line.strip_prefix("VmHWM:")).expect("a process has a peak");
         peak.trim().trim_end_matches(" kB").parse::<u64>().unwrap() * 1024
+    }
+
+    fn running(&self) -> &Process {
+        self.process.as_ref().expect("it was not killed")
     }
 }
 

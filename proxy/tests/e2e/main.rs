@@ -17,6 +17,10 @@ mod lock_clients;
 mod no_bridge;
 mod takeovers;
 
+mod fence_call;
+mod gate;
+mod remembering;
+
 mod outages;
 mod steady_state;
 

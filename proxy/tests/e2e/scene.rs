@@ -4,7 +4,8 @@ use std::collections::BTreeMap;
 use std::io;
 use std::sync::{Arc, Mutex};
 
-use fencepost_testsupport::{Connection, Endpoint, Etcd, EtcdVersion, Response, Worker, request};
+use fencepost_testsupport::{Connection, Endpoint, Etcd, EtcdVersion, Response, Worker, eventually, request};
+use tokio::task::JoinHandle;
 
 use crate::fencepost::{Config, Fencepost, Route};
 use crate::refusal::reason;
@@ -16,6 +17,8 @@ pub(crate) struct Scene {
     pub(crate) store: Store,
     pub(crate) worker: Worker,
     pub(crate) fence: Fencepost,
+    /// What fencepost was started with.
+    pub(crate) config: Config,
     ledger: Ledger,
 }
 
@@ -94,15 +97,77 @@ impl Scene {
 
     /// As [`Scene::around`], where fencepost reaches etcd at these addresses.
     pub(crate) async fn seeing(etcd: Etcd, endpoints: &[String], routes: &[Route]) -> Scene {
+        Scene::built(etcd, endpoints, routes, |config| config).await
+    }
+
+    /// As [`Scene::open`], with more in the configuration than routes.
+    pub(crate) async fn with(version: EtcdVersion, routes: &[Route], more: impl FnOnce(Config) -> Config) -> Scene {
+        let etcd = Etcd::start(version).await;
+        let endpoints = [etcd.endpoint()];
+        Scene::built(etcd, &endpoints, routes, more).await
+    }
+
+    async fn built(etcd: Etcd, endpoints: &[String], routes: &[Route], more: impl FnOnce(Config) -> Config) -> Scene {
         let store = Store::of(&etcd).await;
         let worker = Worker::start().await;
-        let fence = Fencepost::serve(&Config::new(endpoints, &worker.endpoint().to_string(), routes)).await;
-        Scene { etcd, store, worker, fence, ledger: Ledger::default() }
+        let config = more(Config::new(endpoints, &worker.endpoint().to_string(), routes));
+        let fence = Fencepost::serve(&config).await;
+        Scene { etcd, store, worker, fence, config, ledger: Ledger::default() }
+    }
+
+    /// Starts fencepost again, as it was started before: it has ended.
+    pub(crate) async fn start_again(&mut self) {
+        self.fence = Fencepost::serve(&self.config).await;
     }
 
     /// Sends a request on a connection of its own.
     pub(crate) async fn send(&self, ask: Ask) -> Response {
         send(&self.fence.listener, &self.ledger, ask).await
+    }
+
+    /// Sends a request on a connection of its own, and waits for the answer elsewhere.
+    pub(crate) fn start(&self, ask: Ask) -> JoinHandle<Response> {
+        let (listener, ledger) = (self.fence.listener.clone(), self.ledger.clone());
+        tokio::spawn(async move { send(&listener, &ledger, ask).await })
+    }
+
+    /// Sends a request and returns once the worker has its head. It must be the only one for its path.
+    pub(crate) async fn start_at_worker(&self, ask: Ask) -> JoinHandle<Response> {
+        let path = ask.path.clone();
+        let started = self.start(ask);
+        self.worker.wait_until(&format!("{path} at the worker"), |seen| seen.iter().any(|one| one.path == path)).await;
+        started
+    }
+
+    /// Waits until fencepost knows that this owner holds the lock.
+    pub(crate) async fn until_known(&self, lock: &str, owner: Option<&str>) {
+        eventually(&format!("{owner:?} is known to hold {lock}"), async || {
+            let described = self.fence.admin_json(&format!("/locks/{lock}")).await;
+            (described["owner"].as_str() == owner).then_some(())
+        })
+        .await;
+    }
+
+    /// Waits until a metric has this value; the series as in [`Fencepost::metric`].
+    pub(crate) async fn until_metric(&self, series: &str, value: f64) {
+        eventually(&format!("{series} {value}"), async || (self.fence.metric(series).await == value).then_some(()))
+            .await;
+    }
+
+    /// What the gate of a lock says is at the worker: requests that run, and orphans, of all tenures.
+    pub(crate) async fn at_worker(&self, lock: &str) -> (u64, u64) {
+        let described = self.fence.admin_json(&format!("/locks/{lock}")).await;
+        let tenures = described["gate"]["at_worker"].as_array().expect("a list").clone();
+        let sum = |what: &str| tenures.iter().map(|tenure| tenure[what].as_u64().expect("a count")).sum();
+        (sum("running"), sum("orphans"))
+    }
+
+    /// Waits until the gate of a lock says that so many requests run and so many are orphans.
+    pub(crate) async fn until_at_worker(&self, lock: &str, running: u64, orphans: u64) {
+        eventually(&format!("{running} running and {orphans} orphans of {lock}"), async || {
+            (self.at_worker(lock).await == (running, orphans)).then_some(())
+        })
+        .await;
     }
 
     /// Opens a connection that is kept.
@@ -139,6 +204,14 @@ impl Line {
 
     /// Sends a request and reads its answer.
     pub(crate) async fn send(&mut self, ask: Ask) -> io::Result<Response> {
+        let number = self.begin(ask).await?;
+        let answer = self.connection.final_response().await?;
+        self.ledger.note(number, &answer);
+        Ok(answer)
+    }
+
+    /// Sends a request whose answer may never be read; returns its number.
+    pub(crate) async fn begin(&mut self, ask: Ask) -> io::Result<usize> {
         let number = self.ledger.next();
         let Ask { method, path, headers, body } = ask;
         let mut head = format!("{method} {path} HTTP/1.1\r\nHost: test\r\n{NUMBER}: {number}\r\n");
@@ -147,9 +220,12 @@ impl Line {
         }
         head.push_str(&format!("Content-Length: {}\r\n\r\n", body.len()));
         self.connection.send([head.into_bytes(), body].concat()).await?;
-        let answer = self.connection.final_response().await?;
-        self.ledger.note(number, &answer);
-        Ok(answer)
+        Ok(number)
+    }
+
+    /// The connection, for an answer that is read bit by bit.
+    pub(crate) fn connection(&mut self) -> &mut Connection {
+        &mut self.connection
     }
 }
 

@@ -201,7 +201,46 @@ fn a_worker_that_takes_too_long_altogether_is_cut_off_however_busy() {
 }
 
 #[test]
-fn an_answer_without_end_is_not_read_for_ever_once_its_client_has_left() {
+fn a_request_counts_for_as_long_as_its_worker_goes_on_whether_or_not_its_client_is_there() {
+    // With a bound of its own that is much shorter than the answer takes.
+    let worker = Worker::by_hand();
+    let proxy = Proxy::with(worker.address(), impatient(Duration::from_secs(20), MOMENT / 10));
+    let mut client = proxy.client();
+    client.send(GET);
+    let mut peer = worker.next();
+    peer.next_request();
+    peer.send("HTTP/1.1 200 OK\r\nContent-Length: 10\r\n\r\n");
+    client.head();
+    drop(client);
+    for _ in 0..10 {
+        assert_eq!(peer.within(MOMENT / 5), b"", "the worker's connection stays open");
+        peer.send("x");
+    }
+    assert_eq!(proxy.wait_for_events(1), [Event::Finished(Ending::Complete)]);
+}
+
+#[test]
+fn an_event_stream_is_not_read_for_ever_once_its_client_has_left() {
+    let proxy = Proxy::with(
+        Worker::scripted(|mut peer: Peer| {
+            peer.next_request();
+            peer.send("HTTP/1.1 200 OK\r\nContent-Type: text/event-stream\r\nTransfer-Encoding: chunked\r\n\r\n");
+            while peer.try_send_bytes(b"1\r\nx\r\n").is_ok() {
+                std::thread::sleep(MOMENT / 10); // A trickle.
+            }
+        }),
+        impatient(Duration::from_secs(20), 2 * MOMENT),
+    );
+    let mut client = proxy.client();
+    client.send(GET);
+    client.head();
+    drop(client);
+    assert_eq!(proxy.wait_for_events(1), [Event::Finished(Ending::TimedOut)]);
+}
+
+#[test]
+fn an_answer_without_end_is_read_for_the_time_of_its_request_once_its_client_has_left() {
+    let timeouts = Timeouts { silence: Duration::from_secs(20), total: Some(3 * MOMENT), late: 2 * MOMENT };
     let proxy = Proxy::with(
         Worker::scripted(|mut peer: Peer| {
             peer.next_request();
@@ -210,7 +249,7 @@ fn an_answer_without_end_is_not_read_for_ever_once_its_client_has_left() {
                 std::thread::sleep(MOMENT / 10); // A trickle.
             }
         }),
-        impatient(Duration::from_secs(20), 2 * MOMENT),
+        Settings { timeouts, ..Settings::default() },
     );
     let mut client = proxy.client();
     client.send(GET);

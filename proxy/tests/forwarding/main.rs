@@ -3,8 +3,11 @@
 mod bodies;
 mod clients;
 mod endings;
+mod handoffs;
 mod http2;
 mod messages;
 mod pools;
+mod seal;
+mod stale;
 mod support;
 mod tunnels;

@@ -232,6 +232,11 @@ impl TrackedLock {
         self.at_gate(|gate| gate.lose(admission, until))
     }
 
+    /// Whether an orphan has not been forgotten yet.
+    pub fn counts_orphan(&self, orphan: OrphanId) -> bool {
+        self.inner().gate.counts(orphan)
+    }
+
     /// Forgets an orphan, because its end was seen after all or its time has come. Says whether it was still counted.
     pub fn end_orphan(&self, orphan: OrphanId) -> bool {
         self.at_gate(|gate| gate.end_orphan(orphan))

@@ -128,6 +128,14 @@ impl Client {
         std::mem::take(&mut self.buffer)
     }
 
+    /// Reads whatever has come; `None` at the end.
+    pub(crate) fn some_or_end(&mut self) -> Option<Vec<u8>> {
+        if self.buffer.is_empty() && self.fill() == 0 {
+            return None;
+        }
+        Some(std::mem::take(&mut self.buffer))
+    }
+
     /// Reads and forgets that many bytes.
     pub(crate) fn skip(&mut self, mut length: usize) {
         let mut buffer = vec![0; 256 * 1024];

@@ -3,11 +3,13 @@
 mod client;
 mod http2;
 mod proxy;
+mod tenures;
 mod worker;
 
 pub(crate) use client::{Client, field};
 pub(crate) use http2::{Http2Client, Http2Worker, read};
 pub(crate) use proxy::{Event, Proxy, Settings};
+pub(crate) use tenures::Tenures;
 pub(crate) use worker::{Peer, Worker};
 
 use std::time::Duration;

@@ -13,18 +13,19 @@ use fencepost::downstream::{
     ClientBody, Drained, Limits, ListenAddress, Listener, Protocol, Server, ThreadContext, serve,
 };
 use fencepost::forward::{
-    Admitted, Ending, Permit, Pool, ResponseBody, SendError, Timeouts, Upstream, UpstreamAddress, outgoing_request,
-    prepare_body,
+    Admitted, Ending, Permit, Pool, ResponseBody, SendError, Timeouts, Upstream, UpstreamAddress, Watch,
+    outgoing_request, prepare_body,
 };
 use http::{HeaderName, Request, Response, StatusCode};
 use tokio::time::Instant;
 
-use super::{Client, PATIENCE};
+use super::{Client, PATIENCE, Tenures};
 
 /// What a permit was told.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Event {
     Overdue,
+    BodyCut,
     Finished(Ending),
 }
 
@@ -40,6 +41,9 @@ pub(crate) struct Settings {
     pub(crate) idle_timeout: Duration,
     pub(crate) upstream_protocol: Protocol,
     pub(crate) listen_unix: Option<PathBuf>,
+    /// What the requests of each path depend on; those of others depend on nothing.
+    pub(crate) tenures: Vec<(&'static str, Tenures)>,
+    pub(crate) endless: bool,
 }
 
 impl Default for Settings {
@@ -54,6 +58,8 @@ impl Default for Settings {
             idle_timeout: Duration::from_secs(1),
             upstream_protocol: Protocol::Http1,
             listen_unix: None,
+            tenures: Vec::new(),
+            endless: false,
         }
     }
 }
@@ -157,16 +163,32 @@ impl Record {
     }
 }
 
-/// A permit that only tells what it is told.
-struct Recorder(Arc<Record>);
+/// A permit that tells what it is told.
+struct Recorder {
+    record: Arc<Record>,
+    watch: Option<Rc<dyn Watch>>,
+    endless: bool,
+}
 
 impl Permit for Recorder {
+    fn watch(&self) -> Option<Rc<dyn Watch>> {
+        self.watch.clone()
+    }
+
+    fn is_endless(&self) -> bool {
+        self.endless
+    }
+
     fn overdue(&mut self) {
-        self.0.add(Event::Overdue);
+        self.record.add(Event::Overdue);
+    }
+
+    fn body_cut(&mut self) {
+        self.record.add(Event::BodyCut);
     }
 
     fn finished(self, how: Ending) {
-        self.0.add(Event::Finished(how));
+        self.record.add(Event::Finished(how));
     }
 }
 
@@ -200,7 +222,9 @@ impl Forwarder {
         let body = prepare_body(body, 64 * 1024, &self.kept).await.map_err(|_| StatusCode::BAD_REQUEST)?;
         let outgoing = outgoing_request(head, body, &connection, self.pool.upstream(), &self.kept);
         let mut request = outgoing.map_err(|_| StatusCode::BAD_REQUEST)?;
-        let mut permit = Recorder(self.record.clone());
+        let tenures = self.settings.tenures.iter().find(|(path, _)| *path == request.uri().path());
+        let watch = tenures.map(|(_, tenures)| tenures.present());
+        let mut permit = Recorder { record: self.record.clone(), watch, endless: self.settings.endless };
         loop {
             let deadline = Instant::now() + self.settings.ready_timeout;
             let ready = self.pool.ready(deadline).await.map_err(|_| StatusCode::SERVICE_UNAVAILABLE)?;

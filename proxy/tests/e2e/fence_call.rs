@@ -1,0 +1,268 @@
+//! `POST /.well-known/fence`: how a new master closes the door behind its predecessor.
+
+use fencepost_testsupport::{Answer, Behaviour, EtcdVersion, Latch, Response, request};
+
+use crate::fencepost::Route;
+use crate::refusal::{assert_refused, reason};
+use crate::scene::{Ask, Scene};
+use crate::store::{Layout, Tenure};
+
+const LOCK: &str = "/k";
+
+fn guarded(lines: &[&str]) -> Route {
+    lines.iter().fold(Route::new("k", "/", r#"key = "/k""#), |route, line| route.with(line))
+}
+
+/// What the call is answered, of a proxy that listens there. It is no request to the worker, so no ledger has it.
+fn call_with(scene: &Scene, headers: &[(&str, &str)]) -> impl Future<Output = Response> + use<> {
+    let listener = scene.fence.listener.clone();
+    let headers: Vec<(String, String)> =
+        headers.iter().map(|(name, value)| ((*name).to_owned(), (*value).to_owned())).collect();
+    async move {
+        let headers: Vec<(&str, &str)> = headers.iter().map(|(name, value)| (name.as_str(), value.as_str())).collect();
+        request(listener, "POST", "/.well-known/fence", &headers, b"").await.unwrap()
+    }
+}
+
+/// The same under a tenure, and for a lock where one is named.
+fn call(scene: &Scene, tenure: &Tenure, lock: Option<&str>) -> impl Future<Output = Response> + use<> {
+    let revision = tenure.revision.to_string();
+    let mut headers = vec![("Fence-Owner", tenure.owner.as_str()), ("Fence-Revision", revision.as_str())];
+    headers.extend(lock.map(|lock| ("Fence-Lock", lock)));
+    call_with(scene, &headers)
+}
+
+#[track_caller]
+fn assert_closed(answer: &Response) {
+    assert_eq!(answer.status, 204, "{answer:?} {}", answer.text());
+    assert_eq!(reason(answer), None, "{answer:?}");
+    assert!(answer.body.is_empty(), "{answer:?}");
+}
+
+fn called_worker(scene: &Scene) -> bool {
+    scene.worker.seen().iter().any(|seen| seen.path == "/.well-known/fence")
+}
+
+#[tokio::test]
+async fn it_returns_only_when_the_predecessors_last_request_has_left_the_worker() {
+    for version in EtcdVersion::ALL {
+        let beside = Route::new("beside", "/beside/", r#"key = "/beside""#);
+        let routes = Layout::ALL.map(|layout| {
+            let name = layout.name();
+            Route::new(name, &format!("/{name}/"), &format!("key = \"/locks/{name}\", layout = {name:?}"))
+        });
+        let scene = Scene::open(version, &[&routes[..], &[beside]].concat()).await;
+        let other = scene.store.hold("/beside", "another").await;
+        for layout in Layout::ALL {
+            let (lock, path) = (format!("/locks/{}", layout.name()), format!("/{}/held", layout.name()));
+            let latch = Latch::new();
+            scene.worker.on(&path, Behaviour::Hold(latch.clone(), Answer::ok("held")));
+            let session = scene.store.session("shard-1").await;
+            let old = scene.store.acquire(layout, &lock, &session).await.tenure;
+            assert_closed(&call(&scene, &old, Some(&lock)).await);
+            let held = scene.start_at_worker(Ask::post(&path).under(&old)).await;
+            // Its own requests are no predecessor's.
+            assert_closed(&call(&scene, &old, Some(&lock)).await);
+            scene.store.crash(&session).await;
+            let session = scene.store.session("shard-2").await;
+            let new = scene.store.acquire(layout, &lock, &session).await.tenure;
+            let calls: Vec<_> = (0..4).map(|_| tokio::spawn(call(&scene, &new, Some(&lock)))).collect();
+            scene.until_known(&lock, Some(&new.owner)).await;
+            for _ in 0..5 {
+                scene.admits("/beside/probe", &other).await;
+            }
+            assert!(calls.iter().all(|call| !call.is_finished()), "{layout:?}");
+            latch.open();
+            for called in calls {
+                assert_closed(&called.await.unwrap());
+                let seen = scene.worker.seen();
+                let held = seen.iter().find(|one| one.path == path).unwrap();
+                assert!(held.ended.is_some(), "etcd {version}, {layout:?}: {held:#?}");
+            }
+            assert_eq!(held.await.unwrap().text(), "held");
+            // From then on nothing of the predecessor's is forwarded.
+            let late = scene.send(Ask::post(&path).under(&old)).await;
+            assert!(matches!(reason(&late), Some("stale-tenure" | "not-owner")), "{layout:?}: {}", late.text());
+            let late = call(&scene, &old, Some(&lock)).await;
+            assert!(matches!(reason(&late), Some("stale-tenure" | "not-owner")), "{layout:?}: {}", late.text());
+        }
+        assert!(!called_worker(&scene));
+        scene.finish().await;
+    }
+}
+
+/// The holder may call before anything else of its tenure has come: the proxy may not have the news yet.
+#[tokio::test]
+async fn it_is_answered_right_after_the_lock_was_taken() {
+    for version in EtcdVersion::ALL {
+        let scene = Scene::open(version, &[guarded(&[])]).await;
+        let mut before = scene.store.hold(LOCK, "shard-0").await;
+        for round in 1..=100 {
+            let now = scene.store.hold(LOCK, &format!("shard-{}", round % 3)).await;
+            assert_closed(&call(&scene, &now, None).await);
+            assert_refused(&scene.send(Ask::post("/").under(&before)).await, "stale-tenure", LOCK, &now);
+            before = now;
+        }
+        assert!(scene.worker.seen().is_empty());
+        scene.finish().await;
+    }
+}
+
+#[tokio::test]
+async fn a_caller_that_does_not_hold_the_lock_is_refused() {
+    for version in EtcdVersion::ALL {
+        let elected = Route::new("e", "/e/", r#"key = "/e", layout = "election""#);
+        let scene = Scene::open(version, &[elected, guarded(&[])]).await;
+        let refused = async |tenure: &Tenure, expected: &str, present: Option<&Tenure>| {
+            assert_refused(&call(&scene, tenure, Some(LOCK)).await, expected, LOCK, present);
+        };
+        let first = scene.store.hold(LOCK, "shard-1").await;
+        let second = scene.store.hold(LOCK, "shard-2").await;
+        scene.until_known(LOCK, Some("shard-2")).await;
+        refused(&first, "stale-tenure", Some(&second)).await;
+        refused(&Tenure::new("shard-1", second.revision), "not-owner", None).await;
+        let third = scene.store.hold(LOCK, "shard-1").await;
+        scene.until_known(LOCK, Some("shard-1")).await;
+        refused(&first, "replayed-tenure", Some(&third)).await;
+        refused(&second, "stale-tenure", Some(&third)).await;
+        let beyond = scene.store.put("/elsewhere", "").await;
+        refused(&Tenure::new("shard-1", beyond), "unknown-revision", Some(&third)).await;
+        refused(&Tenure::new("shard-1", beyond + 1_000), "ahead-of-store", Some(&third)).await;
+        assert_closed(&call(&scene, &third, Some(LOCK)).await);
+        scene.store.delete(LOCK).await;
+        scene.until_known(LOCK, None).await;
+        refused(&third, "no-owner", None).await;
+
+        let (leader, waiter) = (scene.store.session("leader").await, scene.store.session("waiter").await);
+        let held = scene.store.acquire(Layout::Election, "/e", &leader).await;
+        let queueing = tokio::spawn({
+            let (store, waiter) = (scene.store.clone(), waiter.clone());
+            async move { store.acquire(Layout::Election, "/e", &waiter).await }
+        });
+        let queue = fencepost_testsupport::eventually("the other queues", async || {
+            let queue = scene.store.queue("/e/").await;
+            (queue.len() == 2).then_some(queue)
+        })
+        .await;
+        let early = Tenure::new("waiter", queue[1].1);
+        assert_refused(&call(&scene, &early, Some("/e")).await, "not-yet-owner", "/e", &held.tenure);
+        assert_closed(&call(&scene, &held.tenure, Some("/e")).await);
+        scene.store.crash(&leader).await;
+        assert_eq!(queueing.await.unwrap().tenure, early);
+        assert_closed(&call(&scene, &early, Some("/e")).await);
+        scene.finish().await;
+    }
+}
+
+#[tokio::test]
+async fn it_takes_a_token_like_any_request() {
+    let scene = Scene::open(EtcdVersion::V3_5, &[guarded(&[])]).await;
+    let held = scene.store.hold(LOCK, "shard-1").await;
+    let revision = held.revision.to_string();
+    let (owner, revision) = (("Fence-Owner", "shard-1"), ("Fence-Revision", revision.as_str()));
+    for headers in [&[][..], &[owner], &[revision]] {
+        assert_refused(&call_with(&scene, headers).await, "token-missing", LOCK, None);
+    }
+    for headers in [
+        [owner, ("Fence-Revision", "-1"), ("Fence-Lock", LOCK)],
+        [owner, ("Fence-Revision", "007"), ("Fence-Lock", LOCK)],
+        [owner, owner, revision],
+        [owner, revision, revision],
+    ] {
+        assert_refused(&call_with(&scene, &headers).await, "token-malformed", LOCK, None);
+    }
+    assert_closed(&call_with(&scene, &[owner, revision]).await);
+    assert_closed(&call_with(&scene, &[owner, revision, ("Fence-Lock", LOCK)]).await);
+    scene.finish().await;
+}
+
+#[tokio::test]
+async fn it_names_its_lock_wherever_there_is_more_than_one() {
+    let shards = || Route::new("shards", "/shards/{shard}/", r#"key = "/shards/{shard}/lock""#);
+    let not_allowed = |answer: Response| assert_refused(&answer, "lock-not-allowed", None, None);
+
+    let scene = Scene::open(EtcdVersion::V3_5, &[shards()]).await;
+    let seven = scene.store.hold("/shards/7/lock", "shard-7").await;
+    let before = scene.store.hold("/shards/8/lock", "shard-7").await;
+    let eight = scene.store.hold("/shards/8/lock", "shard-8").await;
+    not_allowed(call(&scene, &seven, None).await);
+    for stranger in
+        ["/shards/7/other", "/shards//lock", "/shards/../lock", "/shards/7/8/lock", "/k", "", "/shards/7/lock/"]
+    {
+        not_allowed(call(&scene, &seven, Some(stranger)).await);
+    }
+    assert_closed(&call(&scene, &seven, Some("/shards/7/lock")).await);
+    assert_closed(&call(&scene, &eight, Some("/shards/8/lock")).await);
+    let answer = call(&scene, &seven, Some("/shards/8/lock")).await;
+    assert_refused(&answer, "stale-tenure", "/shards/8/lock", &eight);
+    let answer = call(&scene, &before, Some("/shards/8/lock")).await;
+    assert_refused(&answer, "stale-tenure", "/shards/8/lock", &eight);
+    let revision = seven.revision.to_string();
+    let lock = ("Fence-Lock", "/shards/7/lock");
+    let answer = call_with(&scene, &[("Fence-Owner", "shard-7"), ("Fence-Revision", &revision), lock, lock]).await;
+    assert_eq!((answer.status, reason(&answer)), (400, Some("token-malformed")), "{answer:?}");
+    scene.finish().await;
+
+    // Two static locks: one has to be named. The lock of a route that only watches guards nothing.
+    let watching = Route::new("watching", "/watching/", r#"key = "/watched""#).with(r#"mode = "shadow""#);
+    let two = Route::new("two", "/two/", r#"key = "/two""#);
+    let again = Route::new("again", "/again/", r#"key = "/k""#);
+    let scene = Scene::open(EtcdVersion::V3_5, &[watching.clone(), two, guarded(&[])]).await;
+    let (k, second) = (scene.store.hold(LOCK, "shard-1").await, scene.store.hold("/two", "shard-1").await);
+    let watched = scene.store.hold("/watched", "shard-1").await;
+    not_allowed(call(&scene, &k, None).await);
+    assert_closed(&call(&scene, &k, Some(LOCK)).await);
+    assert_closed(&call(&scene, &second, Some("/two")).await);
+    not_allowed(call(&scene, &watched, Some("/watched")).await);
+    scene.finish().await;
+
+    // Two routes under one lock: there is nothing to choose.
+    let scene = Scene::open(EtcdVersion::V3_5, &[watching, again, guarded(&[])]).await;
+    let k = scene.store.hold(LOCK, "shard-1").await;
+    assert_closed(&call(&scene, &k, None).await);
+    scene.finish().await;
+}
+
+#[tokio::test]
+async fn it_gives_up_after_handoff_timeout_and_the_barrier_still_stands() {
+    for version in EtcdVersion::ALL {
+        // What `dangerous_proceed` lets past, this call does not deny.
+        for on_timeout in ["reject", "dangerous_proceed"] {
+            let on_timeout = format!("on_handoff_timeout = {on_timeout:?}");
+            let lines = [r#"handoff_timeout = "150ms""#, &on_timeout, r#"orphan_timeout = "1h""#];
+            let scene = Scene::open(version, &[guarded(&lines)]).await;
+            let latch = Latch::new();
+            scene.worker.on("/held", Behaviour::Hold(latch.clone(), Answer::ok("held")));
+            scene.worker.on("/reset", Behaviour::Reset);
+            let old = scene.store.hold(LOCK, "shard-1").await;
+            let held = scene.start_at_worker(Ask::post("/held").under(&old)).await;
+            assert_eq!(scene.send(Ask::post("/reset").under(&old)).await.status, 502);
+            let new = scene.store.hold(LOCK, "shard-2").await;
+            let answer = call(&scene, &new, None).await;
+            assert_refused(&answer, "handoff-timeout", LOCK, &new);
+            latch.open();
+            assert_eq!(held.await.unwrap().text(), "held");
+            scene.until_at_worker(LOCK, 0, 1).await;
+            // Orphans are waited for too, and the answer tells for how long.
+            let answer = call(&scene, &new, None).await;
+            assert_refused(&answer, "handoff-timeout", LOCK, &new);
+            let remains: u64 = answer.header("retry-after").unwrap().parse().unwrap();
+            assert!((3_000..=3_600).contains(&remains), "{remains}");
+            assert_eq!(scene.fence.admin("POST", "/locks//k/clear-orphans").await.status, 200);
+            assert_closed(&call(&scene, &new, None).await);
+            scene.finish().await;
+        }
+    }
+}
+
+#[tokio::test]
+async fn only_a_post_is_the_call() {
+    let scene = Scene::open(EtcdVersion::V3_5, &[guarded(&[])]).await;
+    let held = scene.store.hold(LOCK, "shard-1").await;
+    let answer = scene.send(Ask::post("/.well-known/fence").method("GET")).await;
+    assert_refused(&answer, "token-missing", LOCK, None);
+    // Another method is a request like any other.
+    let answer = scene.send(Ask::post("/.well-known/fence").method("GET").under(&held)).await;
+    assert_eq!((answer.status, answer.text().as_str()), (200, "ok"));
+    scene.finish().await;
+}

@@ -1,0 +1,349 @@
+//! What a process with a `state_dir` knows of the one before it.
+
+use std::time::{Duration, Instant};
+
+use fencepost_testsupport::{Answer, Behaviour, EtcdVersion, Latch, Scratch, eventually};
+
+use crate::fencepost::{Fencepost, Route};
+use crate::refusal::{assert_refused, reason};
+use crate::scene::{Ask, Scene};
+use crate::store::{Store, Tenure};
+
+const LOCK: &str = "/k";
+
+fn guarded(lines: &[&str]) -> Route {
+    lines.iter().fold(Route::new("k", "/", r#"key = "/k""#), |route, line| route.with(line))
+}
+
+/// With a `state_dir`, and without a pause before it stops.
+async fn remembering(version: EtcdVersion, state_dir: &Scratch, routes: &[Route]) -> Scene {
+    let path = state_dir.path().join("state");
+    Scene::with(version, routes, |config| {
+        config.remembering_in(&path).limit(r#"drain_delay = "0s""#).limit(r#"drain_timeout = "100ms""#)
+    })
+    .await
+}
+
+/// The barrier stands: the request waits for as long as its route says, and what remains is about an hour.
+async fn waits(scene: &Scene, tenure: &Tenure) {
+    let answer = scene.send(Ask::post("/waits").under(tenure)).await;
+    assert_refused(&answer, "handoff-timeout", LOCK, tenure);
+    let remains: u64 = answer.header("retry-after").unwrap().parse().unwrap();
+    assert!((3_000..=3_600).contains(&remains), "{remains}");
+}
+
+const AN_HOUR: [&str; 2] = [r#"orphan_timeout = "1h""#, r#"handoff_timeout = "200ms""#];
+
+#[tokio::test]
+async fn after_a_kill_the_same_tenure_goes_on_at_once_and_the_next_one_waits() {
+    for version in EtcdVersion::ALL {
+        let state_dir = Scratch::new();
+        let fresh = Route::new("fresh", "/fresh/", r#"key = "/fresh""#).with(AN_HOUR[0]).with(AN_HOUR[1]);
+        let mut scene = remembering(version, &state_dir, &[fresh, guarded(&AN_HOUR)]).await;
+        let latch = Latch::new();
+        scene.worker.on("/held", Behaviour::Hold(latch.clone(), Answer::ok("held")));
+        let dead = scene.store.hold(LOCK, "shard-0").await;
+        let old = scene.store.hold(LOCK, "shard-1").await;
+        let mut line = scene.line().await;
+        line.begin(Ask::post("/held").under(&old)).await.unwrap();
+        scene.worker.wait_for(1).await;
+        scene.fence.kill();
+
+        scene.start_again().await;
+        assert_refused(&scene.send(Ask::post("/").under(&dead)).await, "stale-tenure", LOCK, &old);
+        scene.admits("/", &old).await;
+        let new = scene.store.hold(LOCK, "shard-2").await;
+        waits(&scene, &new).await;
+        assert_refused(&scene.send(Ask::post("/").under(&old)).await, "stale-tenure", LOCK, &new);
+        // A lock of which the killed process let nobody in holds nobody up.
+        let other = scene.store.hold("/fresh", "shard-1").await;
+        scene.admits("/fresh/", &other).await;
+
+        // Killed again: the time begins anew, and it is still that tenure's.
+        scene.fence.kill();
+        scene.start_again().await;
+        waits(&scene, &new).await;
+        let cleared = scene.fence.admin("POST", "/locks//k/clear-orphans").await;
+        assert_eq!(cleared.status, 200, "{cleared:?}");
+        scene.admits("/after", &new).await;
+        latch.open();
+        scene.finish().await;
+    }
+}
+
+#[tokio::test]
+async fn after_a_kill_the_next_tenure_waits_for_orphan_timeout_from_the_start() {
+    let state_dir = Scratch::new();
+    let mut scene = remembering(EtcdVersion::V3_5, &state_dir, &[guarded(&[r#"orphan_timeout = "2s""#])]).await;
+    let latch = Latch::new();
+    scene.worker.on("/held", Behaviour::Hold(latch.clone(), Answer::ok("held")));
+    let old = scene.store.hold(LOCK, "shard-1").await;
+    let mut line = scene.line().await;
+    line.begin(Ask::post("/held").under(&old)).await.unwrap();
+    scene.worker.wait_for(1).await;
+    scene.fence.kill();
+    let new = scene.store.hold(LOCK, "shard-2").await;
+    let started = Instant::now();
+    scene.start_again().await;
+    scene.admits("/next", &new).await;
+    let seen = scene.worker.seen();
+    let next = seen.iter().find(|one| one.path == "/next").unwrap();
+    assert!(next.began - started >= Duration::from_secs(2), "{:?}", next.began - started);
+    latch.open();
+    scene.finish().await;
+}
+
+/// The time that counts is the one that was in force when the request went out.
+#[tokio::test]
+async fn the_killed_processs_own_orphan_timeout_counts() {
+    let state_dir = Scratch::new();
+    let mut scene = remembering(EtcdVersion::V3_5, &state_dir, &[guarded(&AN_HOUR)]).await;
+    let old = scene.store.hold(LOCK, "shard-1").await;
+    scene.admits("/", &old).await;
+    scene.fence.kill();
+    let new = scene.store.hold(LOCK, "shard-2").await;
+    let upstream = scene.worker.endpoint().to_string();
+    let shorter = guarded(&[r#"orphan_timeout = "100ms""#, r#"handoff_timeout = "200ms""#]);
+    scene.config = crate::fencepost::Config::new(&[scene.etcd.endpoint()], &upstream, &[shorter])
+        .remembering_in(&state_dir.path().join("state"));
+    scene.start_again().await;
+    waits(&scene, &new).await;
+    scene.finish().await;
+}
+
+#[tokio::test]
+async fn after_a_clean_stop_nobody_waits() {
+    for version in EtcdVersion::ALL {
+        let state_dir = Scratch::new();
+        let mut scene = remembering(version, &state_dir, &[guarded(&AN_HOUR)]).await;
+        let old = scene.store.hold(LOCK, "shard-1").await;
+        scene.admits("/", &old).await;
+        assert!(scene.fence.terminate().await.success(), "{}", scene.fence.log());
+        let new = scene.store.hold(LOCK, "shard-2").await;
+        scene.start_again().await;
+        scene.admits("/", &new).await;
+        assert_refused(&scene.send(Ask::post("/").under(&old)).await, "stale-tenure", LOCK, &new);
+        scene.finish().await;
+    }
+}
+
+#[tokio::test]
+async fn a_stop_that_leaves_a_request_at_the_worker_is_no_clean_one() {
+    for leaves in ["running", "orphan"] {
+        let state_dir = Scratch::new();
+        let mut scene = remembering(EtcdVersion::V3_5, &state_dir, &[guarded(&AN_HOUR)]).await;
+        let latch = Latch::new();
+        scene.worker.on("/held", Behaviour::Hold(latch.clone(), Answer::ok("held")));
+        scene.worker.on("/reset", Behaviour::Reset);
+        let old = scene.store.hold(LOCK, "shard-1").await;
+        let mut line = scene.line().await;
+        match leaves {
+            "running" => drop(line.begin(Ask::post("/held").under(&old)).await.unwrap()),
+            _ => assert_eq!(line.send(Ask::post("/reset").under(&old)).await.unwrap().status, 502),
+        }
+        scene.worker.wait_for(1).await;
+        assert!(scene.fence.terminate().await.success(), "{leaves}: {}", scene.fence.log());
+        let new = scene.store.hold(LOCK, "shard-2").await;
+        scene.start_again().await;
+        waits(&scene, &new).await;
+        latch.open();
+        scene.finish().await;
+    }
+}
+
+#[tokio::test]
+async fn a_second_process_on_one_state_dir_does_not_start() {
+    let state_dir = Scratch::new();
+    let mut scene = remembering(EtcdVersion::V3_5, &state_dir, &[guarded(&[])]).await;
+    let held = scene.store.hold(LOCK, "shard-1").await;
+    let (code, said) = Fencepost::end_of(&scene.config).await;
+    assert_eq!(code, Some(1), "{said}");
+    let path = state_dir.path().join("state");
+    let message = format!("another fencepost process uses {}: ", path.display());
+    assert!(said.contains(&message), "{said}");
+    assert!(said.contains("stop the other, or give this one another state_dir"), "{said}");
+    scene.admits("/", &held).await;
+    // It is free as soon as the first has gone, however it went.
+    scene.fence.kill();
+    scene.start_again().await;
+    scene.admits("/", &held).await;
+    scene.finish().await;
+}
+
+#[tokio::test]
+async fn a_damaged_file_stops_the_start_and_the_message_says_what_to_do() {
+    let state_dir = Scratch::new();
+    let mut scene = remembering(EtcdVersion::V3_5, &state_dir, &[guarded(&AN_HOUR)]).await;
+    let held = scene.store.hold(LOCK, "shard-1").await;
+    scene.admits("/", &held).await;
+    assert!(scene.fence.terminate().await.success());
+    let journal = state_dir.path().join("state/journal");
+    let whole = std::fs::read(&journal).unwrap();
+    for at in [0, whole.len() / 3, whole.len() / 2, whole.len() - 2] {
+        let mut damaged = whole.clone();
+        damaged[at] ^= 1;
+        std::fs::write(&journal, &damaged).unwrap();
+        let (code, said) = Fencepost::end_of(&scene.config).await;
+        assert_eq!(code, Some(1), "byte {at}: {said}");
+        assert!(said.contains(&format!("{} is damaged (", journal.display())), "byte {at}: {said}");
+        assert!(said.contains("restore it; or wait until the longest orphan_timeout has passed"), "byte {at}: {said}");
+        assert_eq!(std::fs::read(&journal).unwrap(), damaged, "nothing was made of it");
+    }
+    std::fs::write(&journal, &whole).unwrap();
+    scene.start_again().await;
+    scene.admits("/", &held).await;
+    scene.finish().await;
+}
+
+/// A store that was taken back while no process ran. In it, shard-1 holds the lock again; shard-2 was the last to be let in.
+struct Restored {
+    scene: Scene,
+    old: Tenure,
+    lost: Tenure,
+    _state_dir: Scratch,
+}
+
+/// How a process ended.
+#[derive(Clone, Copy, Debug)]
+enum End {
+    Clean,
+    /// Right after it had let a tenure in.
+    KilledAtOnce,
+    /// Once it had written down how far it had seen the store.
+    KilledLater,
+}
+
+impl Restored {
+    /// After this end of the process that had let shard-2 in.
+    async fn after(version: EtcdVersion, end: End) -> Restored {
+        let state_dir = Scratch::new();
+        let mut scene = remembering(version, &state_dir, &[guarded(&AN_HOUR)]).await;
+        let old = scene.store.hold(LOCK, "shard-1").await;
+        let snapshot = scene.etcd.save_snapshot().await;
+        let lost = scene.store.hold(LOCK, "shard-2").await;
+        scene.admits("/", &lost).await;
+        match end {
+            End::Clean => assert!(scene.fence.terminate().await.success()),
+            End::KilledAtOnce => scene.fence.kill(),
+            End::KilledLater => {
+                let noted = format!(r#""highest_seen":{{"source":"main","revision":{}}}"#, lost.revision);
+                let journal = state_dir.path().join("state/journal");
+                eventually("how far the store was seen is written down", async || {
+                    String::from_utf8_lossy(&std::fs::read(&journal).unwrap()).contains(&noted).then_some(())
+                })
+                .await;
+                scene.fence.kill();
+            }
+        }
+        scene.etcd.restore_snapshot(&snapshot).await;
+        scene.store = Store::of(&scene.etcd).await;
+        // It may never be ready, as things are.
+        scene.fence = Fencepost::launch(&scene.config).await;
+        Restored { scene, old, lost, _state_dir: state_dir }
+    }
+
+    /// Sends under a tenure that must not be let in until it is refused for this reason.
+    async fn until_refused(&self, tenure: &Tenure, expected: &str) {
+        eventually(&format!("{tenure:?} is refused as {expected}"), async || {
+            let answer = self.scene.send(Ask::post("/dead").under(tenure)).await;
+            assert!(reason(&answer).is_some(), "{tenure:?}, to be refused as {expected}: {}", answer.text());
+            (reason(&answer) == Some(expected)).then(|| assert_refused(&answer, expected, LOCK, &self.old))
+        })
+        .await;
+    }
+
+    async fn accept(&self) {
+        let accepted = self.scene.fence.admin("POST", "/sources/main/accept-regression").await;
+        assert_eq!(accepted.status, 200, "{}", accepted.text());
+        assert!(accepted.text().contains("is accepted"), "{}", accepted.text());
+    }
+
+    /// Whoever holds the lock in the restored store is let in now, and who held it in the lost one is not.
+    async fn is_believed(&self) {
+        eventually("the store is believed again", async || {
+            let answer = self.scene.send(Ask::post("/accepted").under(&self.old)).await;
+            (answer.status == 200).then_some(())
+        })
+        .await;
+        let answer = self.scene.send(Ask::post("/dead").under(&self.lost)).await;
+        assert!(matches!(reason(&answer), Some("ahead-of-store" | "unknown-revision")), "{}", answer.text());
+    }
+
+    async fn finish(self) {
+        assert!(!self.scene.worker.seen().iter().any(|one| one.path == "/dead"), "the dead stay dead");
+        self.scene.finish().await;
+    }
+}
+
+#[tokio::test]
+async fn a_store_that_was_restored_after_a_clean_stop_admits_nobody_until_that_is_accepted() {
+    for version in EtcdVersion::ALL {
+        let mut restored = Restored::after(version, End::Clean).await;
+        restored.until_refused(&restored.old, "store-regressed").await;
+        restored.until_refused(&restored.lost, "store-regressed").await;
+        restored.accept().await;
+        restored.is_believed().await;
+        // For good: the next process is not told again.
+        let scene = &mut restored.scene;
+        assert!(scene.fence.terminate().await.success());
+        scene.start_again().await;
+        let next = scene.store.hold(LOCK, "shard-3").await;
+        assert_eq!(next.revision, restored.lost.revision, "it is given out a second time");
+        scene.admits("/next", &next).await;
+        restored.finish().await;
+    }
+}
+
+async fn only_an_operator_helps_after(end: End) {
+    for version in EtcdVersion::ALL {
+        let restored = Restored::after(version, end).await;
+        restored.until_refused(&restored.old, "store-regressed").await;
+        restored.until_refused(&restored.lost, "store-regressed").await;
+        restored.accept().await;
+        // Floors start anew, barriers stay: what the killed process left may still run.
+        restored.until_refused(&restored.old, "handoff-timeout").await;
+        let cleared = restored.scene.fence.admin("POST", "/locks//k/clear-orphans").await;
+        assert_eq!(cleared.status, 200, "{cleared:?}");
+        restored.is_believed().await;
+        restored.finish().await;
+    }
+}
+
+#[tokio::test]
+async fn a_store_that_was_restored_after_a_kill_admits_nobody_until_that_is_accepted() {
+    only_an_operator_helps_after(End::KilledLater).await;
+}
+
+/// That a tenure was let in says how far the store had come, even if the process was killed before it wrote that down.
+#[tokio::test]
+async fn a_store_that_was_restored_after_a_kill_right_after_an_admission_admits_nobody_until_that_is_accepted() {
+    only_an_operator_helps_after(End::KilledAtOnce).await;
+}
+
+/// The store gives the revision of the lost tenure out a second time: its holder is not the one that may go on at once.
+async fn a_second_holder_of_a_revision_waits_after(end: End) {
+    for version in EtcdVersion::ALL {
+        let restored = Restored::after(version, end).await;
+        restored.until_refused(&restored.old, "store-regressed").await;
+        let second = restored.scene.store.hold(LOCK, "shard-3").await;
+        assert_eq!(second.revision, restored.lost.revision);
+        restored.until_refused(&second, "store-regressed").await;
+        restored.accept().await;
+        restored.until_refused(&second, "handoff-timeout").await;
+        let cleared = restored.scene.fence.admin("POST", "/locks//k/clear-orphans").await;
+        assert_eq!(cleared.status, 200, "{cleared:?}");
+        restored.scene.admits("/next", &second).await;
+        restored.finish().await;
+    }
+}
+
+#[tokio::test]
+async fn a_revision_that_was_given_out_twice_is_not_taken_for_the_killed_processs_tenure() {
+    a_second_holder_of_a_revision_waits_after(End::KilledLater).await;
+}
+
+/// The same, although the process was killed before it wrote down how far it had seen the store.
+#[tokio::test]
+async fn a_revision_that_was_given_out_twice_right_after_a_kill_is_not_taken_for_the_killed_processs_tenure() {
+    a_second_holder_of_a_revision_waits_after(End::KilledAtOnce).await;
+}

@@ -1,0 +1,249 @@
+//! What a successor waits for when its predecessor's tenure ends, before the whole proxy and a store in memory.
+
+use std::io::{Read, Write};
+use std::net::{SocketAddr, TcpStream};
+use std::thread::JoinHandle;
+use std::time::{Duration, Instant};
+
+use fencepost::downstream::ListenAddress;
+use fencepost::{Surroundings, bind, run};
+use fencepost_config::Config;
+use fencepost_sources::MemoryStore;
+use tokio::sync::oneshot;
+
+use crate::support::{Client, MOMENT, PATIENCE, Peer, Worker};
+
+const UPGRADE: &str = "Connection: Upgrade\r\nUpgrade: websocket\r\n";
+const SWITCH: &str = "HTTP/1.1 101 Switching Protocols\r\nConnection: Upgrade\r\nUpgrade: websocket\r\n\r\n";
+
+/// A running proxy before a worker that is played by hand, and the store that it asks.
+struct Scene {
+    store: MemoryStore,
+    worker: Worker,
+    listener: SocketAddr,
+    admin: SocketAddr,
+    stop: Option<oneshot::Sender<()>>,
+    running: Option<JoinHandle<()>>,
+}
+
+impl Scene {
+    /// With these settings of its only route.
+    fn with(settings: &str) -> Scene {
+        let (store, worker) = (MemoryStore::new(), Worker::by_hand());
+        let text = format!(
+            r#"
+threads = 1
+[admin]
+listen = "127.0.0.1:0"
+[[listener]]
+address = "127.0.0.1:0"
+[limits]
+drain_delay = "0s"
+drain_timeout = "1s"
+[source.main]
+kind = "memory"
+[[route]]
+name = "one"
+path = "/"
+upstream = "http://{}"
+lock = {{ source = "main", key = "/lock" }}
+{settings}
+"#,
+            worker.address()
+        );
+        let config = Config::from_toml("test", &text).unwrap_or_else(|problems| panic!("{problems}"));
+        let (tell, started) = oneshot::channel();
+        let (stop, stopped) = oneshot::channel();
+        let surroundings = Surroundings { memory: store.clone(), started: Some(tell) };
+        let running = std::thread::spawn(move || {
+            let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().unwrap();
+            let bound = bind(&config).unwrap();
+            let running = run(config, bound, surroundings, async move { drop(stopped.await) });
+            runtime.block_on(tokio::task::LocalSet::new().run_until(running)).unwrap();
+        });
+        let started = started.blocking_recv().expect("the proxy starts");
+        let (ListenAddress::Tcp(listener), Some(ListenAddress::Tcp(admin))) = (&started.listeners[0], started.admin)
+        else {
+            panic!("it does not listen on TCP")
+        };
+        let (listener, running) = (*listener, Some(running));
+        Scene { store, worker, listener, admin, stop: Some(stop), running }
+    }
+
+    /// Lets somebody take the lock, and returns the headers of their token.
+    fn hold(&self, owner: &str) -> String {
+        let revision = self.store.put("/lock", owner.to_owned());
+        format!("Host: test\r\nFence-Owner: {owner}\r\nFence-Revision: {}\r\n", revision.get())
+    }
+
+    fn get(&self, token: &str) -> Client {
+        let mut client = Client::connect(self.listener);
+        client.send(&format!("GET / HTTP/1.1\r\n{token}\r\n"));
+        client
+    }
+
+    /// Half an upload, at the worker.
+    fn upload(&self, token: &str) -> (Client, Peer) {
+        let mut client = Client::connect(self.listener);
+        client.send(&format!("POST / HTTP/1.1\r\n{token}Transfer-Encoding: chunked\r\n\r\n5\r\nbegin\r\n"));
+        let mut peer = self.worker.next();
+        peer.head();
+        assert_eq!((peer.line(), peer.line()), ("5".to_owned(), "begin".to_owned()));
+        (client, peer)
+    }
+
+    fn tunnel(&self, token: &str) -> (Client, Peer) {
+        let mut client = Client::connect(self.listener);
+        client.send(&format!("GET / HTTP/1.1\r\n{token}{UPGRADE}\r\n"));
+        let mut peer = self.worker.next();
+        peer.head();
+        peer.send(SWITCH);
+        client.head();
+        (client, peer)
+    }
+
+    /// The next request reaches the worker, and is answered. While it waits it may have had a connection, which is closed when it
+    /// has been idle for too long.
+    fn somebody_comes(&self, client: &mut Client) {
+        loop {
+            let mut peer = self.worker.next();
+            if peer.next_request().is_some() {
+                peer.respond("next");
+                break;
+            }
+        }
+        assert_eq!(client.answer().1, b"next");
+    }
+
+    /// What has an effect is counted a little later.
+    fn metric_becomes(&self, name: &str, value: &str) {
+        let deadline = Instant::now() + PATIENCE;
+        while self.metric(name) != value {
+            assert!(Instant::now() < deadline, "{name} is {}", self.metric(name));
+        }
+    }
+
+    /// A metric of the route.
+    fn metric(&self, name: &str) -> String {
+        let mut stream = TcpStream::connect(self.admin).unwrap();
+        stream.write_all(b"GET /metrics HTTP/1.1\r\nHost: test\r\nConnection: close\r\n\r\n").unwrap();
+        let mut text = String::new();
+        stream.read_to_string(&mut text).unwrap();
+        let series = format!("{name}{{route=\"one\"}} ");
+        text.lines().find_map(|line| line.strip_prefix(&series)).expect("it is there").to_owned()
+    }
+}
+
+impl Drop for Scene {
+    fn drop(&mut self) {
+        drop(self.stop.take());
+        let ended = self.running.take().map(JoinHandle::join);
+        assert!(std::thread::panicking() || matches!(ended, Some(Ok(()))));
+    }
+}
+
+#[test]
+fn a_successor_waits_for_the_answer_to_a_cut_upload() {
+    let scene = Scene::with("");
+    let (mut client, mut peer) = scene.upload(&scene.hold("a"));
+    let mut successor = scene.get(&scene.hold("b"));
+    assert_eq!(peer.until_end(), b"", "no last chunk");
+    assert_eq!(scene.worker.next().within(MOMENT), b"", "it has got a connection, and waits");
+    scene.metric_becomes("fencepost_orphans", "1");
+    peer.respond("a part");
+    scene.somebody_comes(&mut successor);
+    assert_eq!(client.answer().1, b"a part");
+    scene.metric_becomes("fencepost_cut_requests_total", "1");
+    scene.metric_becomes("fencepost_orphans", "0");
+    assert_eq!(scene.metric("fencepost_orphans_expired_total"), "0");
+}
+
+#[test]
+fn a_successor_waits_for_orphan_timeout_after_the_cut_of_an_upload_that_is_not_answered() {
+    let scene = Scene::with("orphan_timeout = \"1s\"");
+    let (_client, mut peer) = scene.upload(&scene.hold("a"));
+    let before = Instant::now();
+    let mut successor = scene.get(&scene.hold("b"));
+    assert_eq!(peer.until_end(), b"");
+    scene.somebody_comes(&mut successor);
+    let waited = before.elapsed();
+    assert!(waited >= Duration::from_secs(1) && waited < PATIENCE / 2, "{waited:?}");
+    scene.metric_becomes("fencepost_orphans_expired_total", "1");
+}
+
+#[test]
+fn a_successor_does_not_wait_for_a_cut_upload_that_the_operator_calls_harmless() {
+    let scene = Scene::with("partial_requests = \"harmless\"");
+    let (_client, mut peer) = scene.upload(&scene.hold("a"));
+    let mut successor = scene.get(&scene.hold("b"));
+    assert_eq!(peer.until_end(), b"");
+    scene.somebody_comes(&mut successor);
+    assert_eq!(scene.metric("fencepost_orphans_expired_total"), "0");
+    scene.metric_becomes("fencepost_cut_requests_total", "1");
+}
+
+#[test]
+fn a_cut_tunnel_counts_for_orphan_timeout_harmless_or_not() {
+    let scene = Scene::with("orphan_timeout = \"1s\"\npartial_requests = \"harmless\"");
+    let (mut client, mut peer) = scene.tunnel(&scene.hold("a"));
+    let before = Instant::now();
+    let mut successor = scene.get(&scene.hold("b"));
+    assert_eq!((peer.until_end(), client.until_end()), (vec![], vec![]));
+    scene.somebody_comes(&mut successor);
+    assert!(before.elapsed() >= Duration::from_secs(1));
+    scene.metric_becomes("fencepost_orphans_expired_total", "1");
+    scene.metric_becomes("fencepost_cut_requests_total", "1");
+}
+
+#[test]
+fn a_streaming_route_is_cut_before_its_first_word() {
+    let scene = Scene::with("orphan_timeout = \"1s\"\nstreaming = true");
+    let mut client = scene.get(&scene.hold("a"));
+    let mut peer = scene.worker.next();
+    peer.next_request();
+    let mut successor = scene.get(&scene.hold("b"));
+    assert_eq!(peer.until_end(), b"");
+    assert!(client.head().starts_with("HTTP/1.1 502 "));
+    scene.somebody_comes(&mut successor);
+}
+
+#[test]
+fn a_successor_does_not_wait_for_a_client_that_does_not_read() {
+    let scene = Scene::with("");
+    let mut slow = scene.get(&scene.hold("a"));
+    let mut peer = scene.worker.next();
+    peer.next_request();
+    let length = 128 << 20;
+    peer.send(&format!("HTTP/1.1 200 OK\r\nContent-Length: {length}\r\n\r\n"));
+    let writing = std::thread::spawn(move || {
+        peer.send_bytes(&vec![0; length]);
+        peer
+    });
+    slow.head();
+    let mut successor = scene.get(&scene.hold("b"));
+    let mut peer = writing.join().unwrap(); // At the worker's pace.
+    // The connection is free for the next.
+    peer.next_request();
+    peer.respond("next");
+    assert_eq!(successor.answer().1, b"next");
+    assert!(slow.until_end().len() < length);
+    scene.metric_becomes("fencepost_cut_requests_total", "1");
+}
+
+#[test]
+fn while_the_store_is_silent_uploads_and_tunnels_pause_and_are_cut_after_handoff_timeout() {
+    let scene = Scene::with("max_age = \"500ms\"\nhandoff_timeout = \"4s\"");
+    let token = scene.hold("a");
+    let (mut client, mut peer) = scene.upload(&token);
+    let (mut tunnel, mut tunnel_peer) = scene.tunnel(&token);
+    scene.store.pause();
+    std::thread::sleep(Duration::from_millis(510)); // Whatever was read before is older than `max_age` now.
+    client.send("4\r\nmore\r\n");
+    tunnel.send("more");
+    assert_eq!((peer.within(MOMENT), tunnel_peer.within(MOMENT)), (vec![], vec![]));
+    scene.store.resume();
+    assert_eq!((peer.exactly(9), tunnel_peer.exactly(4)), (b"4\r\nmore\r\n".to_vec(), b"more".to_vec()));
+    scene.store.pause();
+    assert_eq!((peer.until_end(), tunnel_peer.until_end()), (vec![], vec![]));
+    scene.metric_becomes("fencepost_cut_requests_total", "2");
+}

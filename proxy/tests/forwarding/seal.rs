@@ -1,0 +1,674 @@
+//! What becomes of a request at the worker whose tenure ends.
+
+use std::io::Write;
+use std::sync::Barrier;
+use std::time::{Duration, Instant};
+
+use bytes::Bytes;
+use fencepost::downstream::Protocol;
+use fencepost::forward::{Ending, Timeouts};
+use http::{Request, Response};
+
+use crate::support::{
+    Client, Event, Http2Client, Http2Worker, MOMENT, PATIENCE, Peer, Proxy, Settings, Tenures, Worker, field, read,
+};
+
+const CHUNKED: &str = "POST / HTTP/1.1\r\nHost: test\r\nTransfer-Encoding: chunked\r\n\r\n5\r\nbegin\r\n";
+const SIZED: &str = "POST / HTTP/1.1\r\nHost: test\r\nContent-Length: 100000\r\n\r\nbegin";
+const GET: &str = "GET / HTTP/1.1\r\nHost: test\r\n\r\n";
+const UPGRADE: &str = "GET / HTTP/1.1\r\nHost: test\r\nConnection: Upgrade\r\nUpgrade: websocket\r\n\r\n";
+const SWITCH: &str = "HTTP/1.1 101 Switching Protocols\r\nConnection: Upgrade\r\nUpgrade: websocket\r\n\r\n";
+const EVENTS: &str =
+    "HTTP/1.1 200 OK\r\nContent-Type: text/event-stream; charset=utf-8\r\nTransfer-Encoding: chunked\r\n\r\n";
+const MIB: usize = 1024 * 1024;
+
+const COMPLETE: Event = Event::Finished(Ending::Complete);
+const CUT: Event = Event::Finished(Ending::Cut);
+
+fn fenced(tenures: &Tenures) -> Settings {
+    Settings { tenures: vec![("/", tenures.clone())], ..Settings::default() }
+}
+
+fn before(worker: &Worker, tenures: &Tenures) -> Proxy {
+    Proxy::with(worker.address(), fenced(tenures))
+}
+
+/// Waits for permits off the runtime's thread, which may have to serve the worker meanwhile.
+async fn events(proxy: &Proxy, count: usize) -> Vec<Event> {
+    tokio::task::block_in_place(|| proxy.wait_for_events(count))
+}
+
+#[test]
+fn an_upload_that_its_tenure_outruns_never_reaches_the_worker_whole_and_may_be_answered() {
+    for head in [CHUNKED, SIZED] {
+        let (worker, tenures) = (Worker::by_hand(), Tenures::new());
+        let proxy = before(&worker, &tenures);
+        let mut client = proxy.client();
+        client.send(head);
+        let mut peer = worker.next();
+        let chunked = field(&peer.head(), "transfer-encoding").is_some();
+        assert_eq!(peer.exactly(5), if chunked { b"5\r\nbe" } else { b"begin" });
+        tenures.end();
+        assert_eq!(peer.until_end(), if chunked { &b"gin\r\n"[..] } else { b"" }, "neither a last chunk nor the rest");
+        assert_eq!(proxy.wait_for_events(1), [Event::BodyCut], "at once, though the client says nothing");
+        peer.respond("a part is better than nothing");
+        assert_eq!(client.answer().1, b"a part is better than nothing");
+        assert_eq!(proxy.wait_for_events(2), [Event::BodyCut, COMPLETE]);
+        assert_eq!(tenures.cuts(), 1);
+    }
+}
+
+#[test]
+fn an_upload_is_cut_although_the_worker_does_not_read_it() {
+    let (worker, tenures) = (Worker::by_hand(), Tenures::new());
+    let proxy = before(&worker, &tenures);
+    let mut client = proxy.client();
+    let length = 256 * MIB;
+    client.send(&format!("POST / HTTP/1.1\r\nHost: test\r\nContent-Length: {length}\r\n\r\n"));
+    write_until_blocked(&client, length);
+    tenures.end();
+    assert_eq!(proxy.wait_for_events(1), [Event::BodyCut]);
+    let mut peer = worker.next();
+    peer.head();
+    assert!(peer.until_end().len() < length);
+    drop(peer);
+    assert_eq!(proxy.wait_for_events(2)[1..], [Event::Finished(Ending::BodyCut)]);
+}
+
+#[test]
+fn an_upload_that_was_answered_early_is_cut_and_the_request_is_over() {
+    let (worker, tenures) = (Worker::by_hand(), Tenures::new());
+    let proxy = before(&worker, &tenures);
+    let mut client = proxy.client();
+    client.send(CHUNKED);
+    let mut peer = worker.next();
+    peer.head();
+    peer.respond("early");
+    assert_eq!(client.answer().1, b"early");
+    assert!(proxy.events().is_empty(), "the worker may still be reading");
+    tenures.end();
+    peer.until_end();
+    assert_eq!(proxy.wait_for_events(1), [COMPLETE]);
+}
+
+#[test]
+fn an_upload_whose_client_has_left_its_answer_is_cut() {
+    let (worker, tenures) = (Worker::by_hand(), Tenures::new());
+    let proxy = before(&worker, &tenures);
+    let mut client = proxy.client();
+    client.send(CHUNKED);
+    let mut peer = worker.next();
+    peer.head();
+    peer.line();
+    peer.line();
+    peer.send("HTTP/1.1 200 OK\r\nContent-Length: 10\r\n\r\nhalf ");
+    client.head();
+    assert_eq!(client.exactly(5), b"half ");
+    tenures.end();
+    assert_eq!(peer.until_end(), b"");
+    assert_eq!(proxy.wait_for_events(1), [Event::BodyCut]);
+    drop(client);
+    peer.send("there");
+    assert_eq!(proxy.wait_for_events(2)[1..], [COMPLETE]);
+}
+
+#[test]
+fn a_request_that_is_at_the_worker_whole_is_waited_for() {
+    let (worker, tenures) = (Worker::by_hand(), Tenures::new());
+    let proxy = before(&worker, &tenures);
+    for request in [GET, "POST / HTTP/1.1\r\nHost: t\r\nTransfer-Encoding: chunked\r\n\r\n2\r\nhi\r\n0\r\n\r\n"] {
+        let mut client = proxy.client();
+        client.send(request);
+        let mut peer = worker.next();
+        peer.next_request();
+        tenures.end();
+        assert_eq!(peer.within(MOMENT), b"");
+        peer.send("HTTP/1.1 200 OK\r\nConnection: close\r\nContent-Length: 4\r\n\r\ndone");
+        assert_eq!(client.answer().1, b"done");
+    }
+    assert_eq!(proxy.wait_for_events(2), [COMPLETE, COMPLETE]);
+    assert_eq!(tenures.cuts(), 0);
+}
+
+#[test]
+fn the_end_of_another_locks_tenure_touches_nothing() {
+    let worker = Worker::by_hand();
+    let (ours, other) = (Tenures::new(), Tenures::new());
+    let tenures = vec![("/", ours.clone()), ("/other", other.clone())];
+    let proxy = Proxy::with(worker.address(), Settings { tenures, ..Settings::default() });
+    let mut client = proxy.client();
+    client.send(CHUNKED);
+    let mut peer = worker.next();
+    peer.head();
+    peer.line();
+    peer.line();
+    let mut stranger = proxy.client();
+    stranger.send(&CHUNKED.replace("POST /", "POST /other"));
+    let mut others_peer = worker.next();
+    others_peer.head();
+    other.end();
+    others_peer.until_end();
+    assert_eq!(peer.within(MOMENT), b"", "and no end");
+    client.send("0\r\n\r\n");
+    peer.line();
+    peer.line();
+    peer.respond("done");
+    assert_eq!(client.answer().1, b"done");
+    assert_eq!((ours.cuts(), other.cuts()), (0, 1));
+}
+
+/// Races between the last piece of an upload and the end of its tenure. Whoever lost gets a longer start in the next round, so
+/// that they come as close as can be.
+#[derive(Default)]
+struct Races {
+    /// By how many microseconds the upload goes first.
+    start: i64,
+    whole: usize,
+    cut: usize,
+}
+
+impl Races {
+    fn run(&self, upload: impl FnOnce() + Send, end: impl FnOnce() + Send) {
+        let ready = Barrier::new(2);
+        let after = |wait: i64| {
+            ready.wait();
+            let start = Instant::now();
+            while start.elapsed() < Duration::from_micros(wait.max(0).unsigned_abs()) {
+                std::hint::spin_loop();
+            }
+        };
+        std::thread::scope(|scope| {
+            scope.spawn(|| {
+                after(-self.start);
+                upload();
+            });
+            after(self.start);
+            end();
+        });
+    }
+
+    fn note(&mut self, whole: bool) {
+        *(if whole { &mut self.whole } else { &mut self.cut }) += 1;
+        self.start += if whole { -25 } else { 25 };
+    }
+
+    fn check(&self, tenures: &Tenures) {
+        assert_eq!(tenures.cuts(), self.cut);
+        assert!(self.whole > 0 && self.cut > 0, "{} whole, {} cut", self.whole, self.cut);
+    }
+}
+
+#[test]
+fn an_upload_is_either_whole_or_cut_however_its_last_piece_races_the_end_of_its_tenure() {
+    let (worker, tenures) = (Worker::by_hand(), Tenures::new());
+    let proxy = before(&worker, &tenures);
+    let mut races = Races::default();
+    let mut seen = 0;
+    for round in 0..400 {
+        let chunked = round % 2 == 0;
+        let mut client = proxy.client();
+        client.send(if chunked { CHUNKED } else { SIZED });
+        let mut peer = worker.next();
+        peer.head();
+        peer.exactly(if chunked { 10 } else { 5 });
+        let rest = if chunked { b"0\r\n\r\n".to_vec() } else { vec![b'x'; 100_000 - 5] };
+        let length = rest.len();
+        // A client may find that its connection is closed already.
+        races.run(|| drop(client.try_send_bytes(&rest)), || tenures.end());
+        let whole = got_all(&mut peer, length);
+        let _ = peer.try_send_bytes(b"HTTP/1.1 200 OK\r\nConnection: close\r\nContent-Length: 0\r\n\r\n");
+        let told: &[Event] = if whole { &[COMPLETE] } else { &[Event::BodyCut, COMPLETE] };
+        seen += told.len();
+        assert_eq!(proxy.wait_for_events(seen)[seen - told.len()..], *told, "in round {round}");
+        races.note(whole);
+    }
+    races.check(&tenures);
+}
+
+/// Whether that many bytes come before the end.
+fn got_all(peer: &mut Peer, mut length: usize) -> bool {
+    while length > 0 {
+        let Some(some) = peer.some_or_end() else { return false };
+        length = length.checked_sub(some.len()).expect("no more than was sent");
+    }
+    true
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_stream_to_a_worker_of_http_2_is_either_whole_or_cut_however_its_end_races_the_end_of_its_tenure() {
+    let tenures = Tenures::new();
+    let mut worker = Http2Worker::start().await;
+    let settings = Settings { upstream_protocol: Protocol::Http2, ..fenced(&tenures) };
+    let proxy = Proxy::with(worker.address, settings);
+    let mut races = Races::default();
+    let mut seen = 0;
+    for round in 0..300 {
+        let mut client = proxy.client();
+        client.send(CHUNKED);
+        let (request, mut answer) = worker.next().await;
+        let mut heard = request.into_body();
+        assert_eq!(heard.data().await.unwrap().unwrap(), "begin");
+        tokio::task::block_in_place(|| {
+            races.run(|| drop(client.try_send_bytes(b"4\r\nlast\r\n0\r\n\r\n")), || tenures.end())
+        });
+        let whole = read(heard).await.is_ok();
+        if whole {
+            answer.send_response(Response::new(()), true).unwrap();
+        }
+        // Whether the cut is told apart depends on what is seen first: that, or that the worker's stream is gone with it.
+        let expected = if whole { COMPLETE } else { Event::Finished(Ending::BodyCut) };
+        let mut told = events(&proxy, seen + 1).await.split_off(seen);
+        if told == [Event::BodyCut] {
+            told = events(&proxy, seen + 2).await.split_off(seen);
+            assert!(!whole, "in round {round}");
+        }
+        assert_eq!(told.last(), Some(&expected), "in round {round}");
+        seen += told.len();
+        races.note(whole);
+    }
+    races.check(&tenures);
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_stream_to_a_worker_of_http_2_is_reset_when_its_tenure_ends() {
+    let tenures = Tenures::new();
+    let mut worker = Http2Worker::start().await;
+    let settings = Settings { upstream_protocol: Protocol::Http2, ..fenced(&tenures) };
+    let proxy = Proxy::with(worker.address, settings);
+    let mut client = proxy.client();
+    client.send(CHUNKED);
+    let (request, _answer) = worker.next().await;
+    let mut heard = request.into_body();
+    assert_eq!(heard.data().await.unwrap().unwrap(), "begin");
+    tenures.end();
+    assert!(matches!(heard.data().await, Some(Err(_))));
+    assert_eq!(events(&proxy, 2).await, [Event::BodyCut, Event::Finished(Ending::BodyCut)]);
+    assert!(tokio::task::block_in_place(|| client.head()).starts_with("HTTP/1.1 502 "));
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_stream_that_is_cut_after_the_last_byte_that_was_announced_does_not_count_as_a_part() {
+    let tenures = Tenures::new();
+    let mut worker = Http2Worker::start().await;
+    let settings = Settings { upstream_protocol: Protocol::Http2, ..fenced(&tenures) };
+    let proxy = Proxy::with(worker.address, settings);
+    let mut client = Http2Client::connect(proxy.address()).await;
+    let post = Request::post("http://t/").header("content-length", 100_000).body(()).unwrap();
+    let (_response, mut asking) = client.begin(post).await;
+    asking.send_data(Bytes::from(vec![b'x'; 100_000]), false).unwrap();
+    let (request, _answer) = worker.next().await;
+    let mut heard = request.into_body();
+    let mut left = 100_000;
+    while left > 0 {
+        let piece = heard.data().await.unwrap().unwrap();
+        heard.flow_control().release_capacity(piece.len()).unwrap();
+        left -= piece.len();
+    }
+    tenures.end();
+    assert!(matches!(heard.data().await, Some(Err(_))));
+    assert_eq!(events(&proxy, 1).await, [Event::Finished(Ending::Reset)], "the worker may have taken it for whole");
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_stream_that_ends_before_its_request_is_sent_is_whole() {
+    let (worker, tenures) = (Worker::by_hand(), Tenures::new());
+    let settings = Settings { connections_max: 1, ..fenced(&tenures) };
+    let proxy = Proxy::with(worker.address(), settings);
+    let mut first = proxy.client();
+    first.send(GET);
+    let mut peer = worker.next();
+    tokio::task::block_in_place(|| peer.next_request());
+    let mut client = Http2Client::connect(proxy.address()).await;
+    let (mut response, mut asking) = client.begin(Request::post("http://t/").body(()).unwrap()).await;
+    let answer = tokio::time::timeout(MOMENT, &mut response).await;
+    assert!(answer.is_err(), "it waits for the connection, its body being open");
+    asking.send_data(Bytes::new(), true).unwrap();
+    assert_eq!(tokio::task::block_in_place(|| peer.within(MOMENT)), b"");
+    peer.respond("first");
+    let body = tokio::task::block_in_place(|| peer.next_request()).unwrap().1;
+    assert_eq!(body, b"");
+    peer.respond("second");
+    assert_eq!(read(response.await.unwrap().into_body()).await.unwrap().0, b"second");
+    assert_eq!(events(&proxy, 2).await, [COMPLETE, COMPLETE]);
+    // The connection is as good as any other.
+    first.send(GET);
+    assert!(tokio::task::block_in_place(|| peer.next_request()).is_some());
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_stream_to_a_worker_of_http_2_is_cut_when_its_request_is_given_up() {
+    let tenures = Tenures::new();
+    let mut worker = Http2Worker::start().await;
+    let timeouts = Timeouts { silence: PATIENCE, total: Some(MOMENT), late: MOMENT };
+    let settings = Settings { upstream_protocol: Protocol::Http2, timeouts, ..fenced(&tenures) };
+    let proxy = Proxy::with(worker.address, settings);
+    let mut client = proxy.client();
+    client.send(CHUNKED);
+    let (request, _answer) = worker.next().await;
+    let mut heard = request.into_body();
+    assert_eq!(heard.data().await.unwrap().unwrap(), "begin");
+    let given_up = [Event::Overdue, Event::BodyCut, Event::Finished(Ending::BodyCut)];
+    assert_eq!(events(&proxy, 3).await, given_up);
+    let end = tokio::time::timeout(PATIENCE, heard.data()).await.expect("it ends");
+    assert!(matches!(end, Some(Err(_))), "{end:?}");
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_body_is_whole_with_its_last_announced_byte_whether_its_stream_has_ended_or_not() {
+    let (worker, tenures) = (Worker::by_hand(), Tenures::new());
+    let proxy = before(&worker, &tenures);
+    let mut client = Http2Client::connect(proxy.address()).await;
+    let post = || Request::post("http://t/").header("content-length", 100_000).body(()).unwrap();
+    let (response, mut asking) = client.begin(post()).await;
+    asking.send_data(Bytes::from(vec![b'x'; 100_000]), false).unwrap();
+    let mut peer = worker.next();
+    tokio::task::block_in_place(|| peer.next_request());
+    tenures.end();
+    assert_eq!(tokio::task::block_in_place(|| peer.within(MOMENT)), b"");
+    assert!(proxy.events().is_empty(), "neither cut nor over");
+    peer.respond("done");
+    assert_eq!(events(&proxy, 1).await, [COMPLETE]);
+    assert_eq!(read(response.await.unwrap().into_body()).await.unwrap().0, b"done");
+    asking.send_data(Bytes::new(), true).unwrap();
+    // The connection is as good as any other.
+    let (_response, mut asking) = client.begin(post()).await;
+    asking.send_data(Bytes::from(vec![b'x'; 100_000]), true).unwrap();
+    tokio::task::block_in_place(|| peer.next_request());
+}
+
+#[test]
+fn what_comes_when_the_tenure_has_ended_is_not_passed_on_though_nobody_was_told_yet() {
+    let (worker, tenures) = (Worker::by_hand(), Tenures::new());
+    let proxy = before(&worker, &tenures);
+    let mut client = proxy.client();
+    client.send(CHUNKED);
+    let mut peer = worker.next();
+    peer.head();
+    assert_eq!((peer.line(), peer.line()), ("5".to_owned(), "begin".to_owned()));
+    tenures.end_silently();
+    client.send("4\r\nlast\r\n0\r\n\r\n");
+    assert_eq!(peer.until_end(), b"");
+    assert_eq!(proxy.wait_for_events(1), [Event::BodyCut]);
+
+    let (mut client, mut peer) = tunnel(&proxy, &worker);
+    tenures.end_silently();
+    client.send("ping");
+    assert_eq!(peer.until_end(), b"");
+    assert_eq!(proxy.wait_for_events(2)[1..], [CUT]);
+}
+
+#[test]
+fn a_tunnel_is_cut_on_both_sides() {
+    let (worker, tenures) = (Worker::by_hand(), Tenures::new());
+    let proxy = before(&worker, &tenures);
+    let (mut client, mut peer) = tunnel(&proxy, &worker);
+    tenures.end();
+    assert_eq!(peer.until_end(), b"");
+    assert_eq!(client.until_end(), b"");
+    assert_eq!(proxy.wait_for_events(1), [CUT]);
+}
+
+#[test]
+fn a_tunnel_that_nobody_reads_is_cut_too() {
+    let (worker, tenures) = (Worker::by_hand(), Tenures::new());
+    let proxy = before(&worker, &tenures);
+    let (client, peer) = tunnel(&proxy, &worker);
+    write_until_blocked(&client, 256 * MIB);
+    write_until_blocked(&peer, 256 * MIB);
+    tenures.end();
+    assert_eq!(proxy.wait_for_events(1), [CUT]);
+}
+
+fn tunnel(proxy: &Proxy, worker: &Worker) -> (Client, Peer) {
+    let mut client = proxy.client();
+    client.send(UPGRADE);
+    let mut peer = worker.next();
+    peer.head();
+    peer.send(SWITCH);
+    client.head();
+    client.send("ping");
+    assert_eq!(peer.exactly(4), b"ping");
+    peer.send("pong");
+    assert_eq!(client.exactly(4), b"pong");
+    (client, peer)
+}
+
+#[test]
+fn a_tunnel_that_opens_when_its_tenure_has_ended_carries_nothing() {
+    let (worker, tenures) = (Worker::by_hand(), Tenures::new());
+    let proxy = before(&worker, &tenures);
+    let mut client = proxy.client();
+    client.send(UPGRADE);
+    let mut peer = worker.next();
+    peer.head();
+    tenures.end();
+    client.send("ping");
+    peer.send(SWITCH);
+    assert_eq!(peer.until_end(), b"");
+    assert_eq!(proxy.wait_for_events(1), [CUT]);
+}
+
+#[test]
+fn an_event_stream_is_cut_whether_it_has_a_client_or_not() {
+    for has_client in [true, false] {
+        let (worker, tenures) = (Worker::by_hand(), Tenures::new());
+        let proxy = before(&worker, &tenures);
+        let mut client = proxy.client();
+        client.send(GET);
+        let mut peer = worker.next();
+        peer.next_request();
+        peer.send(&format!("{EVENTS}9\r\ndata: 1\n\n\r\n"));
+        client.head();
+        client.line();
+        let mut client = Some(client).filter(|_| has_client);
+        assert_eq!(peer.within(MOMENT), b"", "and open");
+        tenures.end();
+        assert_eq!(peer.until_end(), b"");
+        assert_eq!(proxy.wait_for_events(1), [CUT]);
+        if let Some(client) = &mut client {
+            let rest = client.until_end();
+            assert!(!rest.ends_with(b"0\r\n\r\n"), "it must not look whole");
+        }
+        assert_eq!(tenures.cuts(), 1);
+    }
+}
+
+#[test]
+fn an_event_stream_that_begins_when_its_tenure_has_ended_is_cut() {
+    let (worker, tenures) = (Worker::by_hand(), Tenures::new());
+    let proxy = before(&worker, &tenures);
+    let mut client = proxy.client();
+    client.send(GET);
+    let mut peer = worker.next();
+    peer.next_request();
+    tenures.end();
+    peer.send(EVENTS);
+    assert_eq!(peer.until_end(), b"");
+    assert_eq!(proxy.wait_for_events(1), [CUT]);
+    client.until_end();
+}
+
+#[test]
+fn on_a_streaming_route_every_response_is_cut_begun_or_not() {
+    let head = "HTTP/1.1 200 OK\r\nContent-Length: 10\r\n\r\nhalf ";
+    for (sent, leaves) in [("", false), ("", true), (head, false), (head, true)] {
+        let (worker, tenures) = (Worker::by_hand(), Tenures::new());
+        let proxy = Proxy::with(worker.address(), Settings { endless: true, ..fenced(&tenures) });
+        let mut client = proxy.client();
+        client.send(GET);
+        let mut peer = worker.next();
+        peer.next_request();
+        peer.send(sent);
+        if !sent.is_empty() {
+            client.head();
+        }
+        let mut client = Some(client).filter(|_| !leaves);
+        assert_eq!(peer.within(MOMENT), b"");
+        tenures.end();
+        assert_eq!(peer.until_end(), b"");
+        assert_eq!(proxy.wait_for_events(1), [CUT]);
+        match &mut client {
+            Some(client) if sent.is_empty() => assert!(client.head().starts_with("HTTP/1.1 502 ")),
+            Some(client) => assert!(client.until_end().len() <= 5),
+            None => {}
+        }
+    }
+}
+
+#[test]
+fn a_client_that_reads_gets_the_whole_response_of_an_ended_tenure() {
+    let (worker, tenures) = (Worker::by_hand(), Tenures::new());
+    let proxy = before(&worker, &tenures);
+    let mut client = proxy.client();
+    client.send("GET / HTTP/1.1\r\nHost: test\r\nConnection: TE\r\nTE: trailers\r\n\r\n");
+    let mut peer = worker.next();
+    peer.next_request();
+    peer.send("HTTP/1.1 200 OK\r\nTransfer-Encoding: chunked\r\nTrailer: X-Sum\r\n\r\n5\r\nbegin\r\n");
+    client.head();
+    assert_eq!((client.line(), client.line()), ("5".to_owned(), "begin".to_owned()));
+    tenures.end();
+    assert_eq!(peer.within(MOMENT), b"", "waited for");
+    for size in [1, 1000, 100_000, 200_000, 200_000] {
+        peer.send(&format!("{size:x}\r\n{}\r\n", "x".repeat(size)));
+        let mut got = 0;
+        while got < size {
+            got += usize::from_str_radix(&client.line(), 16).unwrap();
+            let line = client.line();
+            assert!(line.bytes().all(|byte| byte == b'x'));
+        }
+    }
+    assert!(proxy.events().is_empty());
+    peer.send("0\r\nX-Sum: 1\r\n\r\n");
+    assert_eq!(client.chunks(), (vec![], "x-sum: 1\n".to_owned()));
+    assert_eq!(proxy.wait_for_events(1), [COMPLETE]);
+    assert_eq!(tenures.cuts(), 0);
+    // Both connections are as good as any other.
+    client.send(GET);
+    peer.next_request();
+    peer.respond("next");
+    assert_eq!(client.answer().1, b"next");
+}
+
+#[test]
+fn a_client_that_does_not_read_loses_the_response_of_an_ended_tenure_which_is_read_all_the_same() {
+    let length = 256 * MIB;
+    for head in [format!("Content-Length: {length}"), format!("Transfer-Encoding: chunked\r\n\r\n{length:x}")] {
+        let (worker, tenures) = (Worker::by_hand(), Tenures::new());
+        let proxy = before(&worker, &tenures);
+        let mut client = proxy.client();
+        client.send(GET);
+        let mut peer = worker.next();
+        peer.next_request();
+        let chunked = head.contains("chunked");
+        peer.send(&format!("HTTP/1.1 200 OK\r\n{head}\r\n{}", if chunked { "" } else { "\r\n" }));
+        let written = write_until_blocked(&peer, length);
+        tenures.end();
+        write_zeros(&peer, length - written);
+        if chunked {
+            assert!(proxy.events().is_empty(), "the worker has not ended");
+            peer.send("\r\n0\r\n\r\n");
+        }
+        assert_eq!(proxy.wait_for_events(1), [COMPLETE], "and the client has read nothing yet");
+        client.head();
+        let got = client.until_end();
+        assert!(got.len() < length && !got.ends_with(b"0\r\n\r\n"), "{} bytes", got.len());
+        assert_eq!(tenures.cuts(), 1);
+    }
+}
+
+#[test]
+fn a_client_that_does_not_read_keeps_up_with_a_response_that_fits() {
+    let (worker, tenures) = (Worker::by_hand(), Tenures::new());
+    let proxy = before(&worker, &tenures);
+    let mut client = proxy.client();
+    client.send(GET);
+    let mut peer = worker.next();
+    peer.next_request();
+    peer.send("HTTP/1.1 200 OK\r\nTransfer-Encoding: chunked\r\n\r\n5\r\nbegin\r\n");
+    client.head();
+    tenures.end();
+    for _ in 0..20 {
+        peer.send(&format!("2710\r\n{}\r\n", "x".repeat(10_000)));
+    }
+    peer.send("0\r\n\r\n");
+    assert_eq!(proxy.wait_for_events(1), [COMPLETE]);
+    assert_eq!(client.chunks().0.len(), 200_005);
+    assert_eq!(tenures.cuts(), 0);
+}
+
+#[test]
+fn a_client_that_leaves_a_response_of_an_ended_tenure_ends_nothing_at_the_worker() {
+    let (worker, tenures) = (Worker::by_hand(), Tenures::new());
+    let proxy = before(&worker, &tenures);
+    let mut client = proxy.client();
+    client.send(GET);
+    let mut peer = worker.next();
+    peer.next_request();
+    peer.send("HTTP/1.1 200 OK\r\nTransfer-Encoding: chunked\r\n\r\n5\r\nbegin\r\n");
+    client.head();
+    tenures.end();
+    peer.send("5\r\nmore \r\n");
+    client.exactly(20);
+    drop(client);
+    assert_eq!(peer.within(MOMENT), b"");
+    assert!(proxy.events().is_empty());
+    peer.send("0\r\n\r\n");
+    assert_eq!(proxy.wait_for_events(1), [COMPLETE]);
+}
+
+#[test]
+fn a_response_of_an_ended_tenure_is_not_read_for_ever_once_its_client_has_left() {
+    let (worker, tenures) = (Worker::by_hand(), Tenures::new());
+    let timeouts = Timeouts { silence: 2 * MOMENT, total: None, late: MOMENT };
+    let proxy = Proxy::with(worker.address(), Settings { timeouts, ..fenced(&tenures) });
+    let mut client = proxy.client();
+    client.send(GET);
+    let mut peer = worker.next();
+    peer.next_request();
+    peer.send("HTTP/1.1 200 OK\r\nTransfer-Encoding: chunked\r\n\r\n5\r\nbegin\r\n");
+    client.head();
+    tenures.end();
+    peer.send("5\r\nmore \r\n");
+    client.exactly(20);
+    drop(client);
+    assert_eq!(proxy.wait_for_events(2), [Event::Overdue, Event::Finished(Ending::TimedOut)]);
+}
+
+#[test]
+fn a_worker_that_breaks_off_after_its_tenure_is_cut_off_for_the_client_too() {
+    let (worker, tenures) = (Worker::by_hand(), Tenures::new());
+    let proxy = before(&worker, &tenures);
+    let mut client = proxy.client();
+    client.send(GET);
+    let mut peer = worker.next();
+    peer.next_request();
+    peer.send("HTTP/1.1 200 OK\r\nTransfer-Encoding: chunked\r\n\r\n5\r\nbegin\r\n");
+    client.head();
+    tenures.end();
+    peer.send("5\r\nmore \r\n");
+    client.exactly(20);
+    drop(peer);
+    assert_eq!(client.until_end(), b"");
+    assert_eq!(proxy.wait_for_events(1), [Event::Finished(Ending::Reset)]);
+}
+
+/// Writes zeros until nobody reads any more for a while. Returns how many.
+fn write_until_blocked(end: &Client, most: usize) -> usize {
+    let mut stream = end.stream();
+    stream.set_write_timeout(Some(Duration::from_millis(300))).unwrap();
+    let zeros = vec![0; MIB];
+    let mut written = 0;
+    while let Ok(count) = stream.write(&zeros) {
+        written += count;
+        assert!(written < most, "nothing holds up the writer");
+    }
+    stream.set_write_timeout(Some(PATIENCE)).unwrap();
+    written
+}
+
+fn write_zeros(end: &Client, mut length: usize) {
+    let zeros = vec![0; MIB];
+    while length > 0 {
+        length -= end.stream().write(&zeros[..length.min(MIB)]).unwrap();
+    }
+}

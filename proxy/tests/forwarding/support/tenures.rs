@@ -1,0 +1,105 @@
+//! The tenures of a lock, one after another, and how fresh the news of them are.
+
+use std::pin::Pin;
+use std::rc::Rc;
+use std::sync::{Arc, Mutex};
+use std::time::Duration;
+
+use fencepost::forward::{Standing, Watch};
+use tokio::sync::Notify;
+use tokio::time::Instant;
+
+/// The tenures of a lock. A test ends them, and lets the news of them grow old.
+#[derive(Clone)]
+pub(crate) struct Tenures(Arc<Shared>);
+
+struct Shared {
+    state: Mutex<State>,
+    changed: Notify,
+    pause_max: Duration,
+}
+
+#[derive(Default)]
+struct State {
+    ended: u64,
+    /// `None`: for ever.
+    good_until: Option<Instant>,
+    cuts: usize,
+}
+
+impl Tenures {
+    pub(crate) fn new() -> Tenures {
+        Tenures::with_pause_max(super::PATIENCE)
+    }
+
+    /// Tenures whose requests may be held up for that long.
+    pub(crate) fn with_pause_max(pause_max: Duration) -> Tenures {
+        Tenures(Arc::new(Shared { state: Mutex::default(), changed: Notify::new(), pause_max }))
+    }
+
+    /// Ends the present tenure: what is admitted from here on is of the next.
+    pub(crate) fn end(&self) {
+        self.change(|state| state.ended += 1);
+    }
+
+    /// Ends it before anybody who waits for that hears of it.
+    pub(crate) fn end_silently(&self) {
+        self.0.state.lock().unwrap().ended += 1;
+    }
+
+    /// Lets the news be too old that much later.
+    pub(crate) fn age(&self, later: Duration) {
+        self.change(|state| state.good_until = Some(Instant::now() + later));
+    }
+
+    pub(crate) fn renew(&self) {
+        self.change(|state| state.good_until = None);
+    }
+
+    /// How often something was cut.
+    pub(crate) fn cuts(&self) -> usize {
+        self.0.state.lock().unwrap().cuts
+    }
+
+    pub(super) fn present(&self) -> Rc<dyn Watch> {
+        Rc::new(Tenure { number: self.0.state.lock().unwrap().ended, of: self.clone() })
+    }
+
+    fn change(&self, change: impl FnOnce(&mut State)) {
+        change(&mut self.0.state.lock().unwrap());
+        self.0.changed.notify_waiters();
+    }
+}
+
+/// One of them.
+struct Tenure {
+    number: u64,
+    of: Tenures,
+}
+
+impl Watch for Tenure {
+    fn standing(&self) -> Standing {
+        let state = self.of.0.state.lock().unwrap();
+        let now = Instant::now();
+        match state.good_until {
+            _ if state.ended > self.number => Standing::Ended,
+            None => Standing::Good { until: now + super::PATIENCE },
+            Some(until) if until > now => Standing::Good { until },
+            Some(_) => Standing::Stale,
+        }
+    }
+
+    fn changed(&self) -> Pin<Box<dyn Future<Output = ()> + '_>> {
+        let mut changed = Box::pin(self.of.0.changed.notified());
+        changed.as_mut().enable();
+        changed
+    }
+
+    fn pause_max(&self) -> Duration {
+        self.of.0.pause_max
+    }
+
+    fn cut(&self) {
+        self.of.0.state.lock().unwrap().cuts += 1;
+    }
+}

@@ -46,7 +46,7 @@ async fn close(place: &mut Place, headers: &HeaderMap) -> Result<(), Answer> {
             Ok(_) | Err(Entry::Admitted(_)) => return Ok(()),
             Err(Entry::Refused(reason)) => Err(reason),
             // A crash must not let a later process admit the predecessor's requests again.
-            Err(Entry::Record(tenure)) => place.record_tenure(&claim.lock, tenure).await,
+            Err(Entry::Record(tenure)) => handoff.record(place, &claim.lock, tenure).await,
             Err(Entry::Wait) => handoff.wait(place, &claim).await,
             Err(Entry::Confirm) => confirm(place, &claim).await,
         };

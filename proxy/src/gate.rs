@@ -27,6 +27,9 @@ const WAITING_PER_LOCK_MAX: usize = 1_000;
 /// How many requests wait at barriers in all.
 const WAITING_MAX: usize = 10_000;
 
+/// How many tenures a request has recorded before it gives up.
+const RECORDS_MAX: u32 = 8;
+
 /// How often a request that provably was not sent tries another connection.
 const SENDS_MAX: usize = 4;
 
@@ -125,7 +128,7 @@ async fn enter(
             Entry::Refused(reason) => Err(reason),
             Entry::Record(tenure) => {
                 drop(ready);
-                Box::pin(place.record_tenure(&claim.lock, tenure)).await
+                Box::pin(handoff.record(place, &claim.lock, tenure)).await
             }
             Entry::Wait => {
                 drop(ready); // Others may have it meanwhile; it would not stay fresh.
@@ -167,6 +170,8 @@ async fn ready(place: &Place) -> Result<ReadyConnection, Answer> {
 #[derive(Default)]
 pub struct Handoff {
     since: Option<Instant>,
+    /// How often a tenure was recorded on its way.
+    records: u32,
     /// There was no room for it to wait.
     crowded: bool,
     /// It has waited for long enough, and its route says `dangerous_proceed`.
@@ -201,6 +206,21 @@ impl Handoff {
             () = sleep_until(deadline.min(seen_off)) => {}
         }
         Ok(())
+    }
+
+    /// Has a tenure recorded, so that a later process knows of it before its first request goes out.
+    ///
+    /// # Errors
+    /// `unverifiable` if it can't be recorded, or not for long enough: tenures follow each other too fast.
+    pub async fn record(&mut self, place: &Place, lock: &TrackedLock, tenure: Revision) -> Result<(), Rejection> {
+        self.records += 1;
+        match &place.worker.fence.memory {
+            Some(memory) if self.records <= RECORDS_MAX => {
+                memory.record(lock, tenure, place.in_force().orphan_timeout_max).await
+            }
+            // Without a memory no gate asks for this.
+            Some(_) | None => Err(Rejection::Unverifiable),
+        }
     }
 
     fn passed(&self, place: &Place) {
@@ -239,18 +259,6 @@ impl Drop for Waiting<'_> {
 }
 
 impl Place {
-    /// Has a tenure recorded, so that a later process knows of it before its first request goes out.
-    ///
-    /// # Errors
-    /// `unverifiable` if it can't be recorded: what a later process could not know of is not let in.
-    pub async fn record_tenure(&self, lock: &TrackedLock, tenure: Revision) -> Result<(), Rejection> {
-        match &self.worker.fence.memory {
-            Some(memory) => memory.record(lock, tenure, self.in_force().orphan_timeout_max).await,
-            // Only a gate that was made with a memory asks for this.
-            None => Err(Rejection::Unverifiable),
-        }
-    }
-
     /// What a client is told whose request was sent and not answered.
     fn no_answer(&self, error: &SendError<Ticket>) -> Answer {
         let failure = match error {

@@ -107,8 +107,9 @@ impl Memory {
             let _in_order = self.order();
             // The operator may have accepted meanwhile that the store went back. A tenure of the lost history, remembered after
             // that, would stand in the way of all that come.
-            let present = lock.outlook().snapshot().and_then(Snapshot::tenure).map(|present| present.first);
-            if present != Some(tenure) {
+            let outlook = lock.outlook();
+            let present = outlook.snapshot().and_then(Snapshot::tenure);
+            if !present.is_some_and(|present| (present.first..=present.last).contains(&tenure)) {
                 return Ok(()); // To be judged again.
             }
             self.state.record(lock.source(), lock.key(), tenure, orphan_timeout)

@@ -106,7 +106,8 @@ impl TemplatedLocks {
     /// The lock of that key, if it has been loaded and is still kept or held by somebody.
     pub fn get(&self, key: &str) -> Option<Arc<TrackedLock>> {
         if let Some(lock) = self.shared.caches.get(key) {
-            return self.is_ours(&lock).then_some(lock);
+            // Nothing is known of it if the store went back since: then it has to be read like one that is new.
+            return (lock.is_known() && self.is_ours(&lock)).then_some(lock);
         }
         let lock = self.shared.common.registry.find(key)?;
         if !lock.is_known() || !self.is_ours(&lock) {

@@ -89,3 +89,29 @@ async fn what_an_earlier_process_has_seen_counts() {
     })
     .await;
 }
+
+/// A lock that had been loaded was refused as `store-regressed` for as long as it stayed cached: what was known of it had been
+/// dropped, and nothing read it again.
+#[tokio::test(start_paused = true)]
+async fn a_templated_lock_is_read_again_once_the_store_has_grown_beyond_what_was_seen() {
+    play(options(), async |store, source| {
+        let locks = template(source, "t/", Layout::Key);
+        let kept = store.put("t/1", "a");
+        store.put("other", "x");
+        let seen = store.put("other", "x");
+        drop(load(&locks, "t/1").await);
+        pass(SECOND * 2).await;
+        store.rewind_to(kept);
+        pass(SECOND * 2).await;
+        assert!(source.status(Instant::now()).distrusted_through >= Some(seen));
+        for _ in 0..6 {
+            store.put("other", "y");
+        }
+        pass(SECOND * 2).await;
+        let above = store.put("t/1", "c");
+        pass(SECOND * 2).await;
+        let lock = load(&locks, "t/1").await;
+        assert_eq!(ask(&lock, "c", above).await, "admit");
+    })
+    .await;
+}

@@ -1,0 +1,123 @@
+//! Runs all tasks of a simulation on one thread, in one order: of all tasks that can go on, always the first.
+//!
+//! So what happens at one instant happens one after the other, and the source has dealt with one thing before the next one
+//! happens.
+
+use std::cell::{Cell, RefCell};
+use std::collections::{BTreeMap, BTreeSet};
+use std::future::{Future, poll_fn};
+use std::pin::Pin;
+use std::sync::{Arc, Mutex};
+use std::task::{Context, Poll, Wake, Waker};
+
+/// Which tasks go first.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
+pub(crate) enum Class {
+    /// The source's driver.
+    Driver,
+    /// Whoever accepts a regression.
+    Operator,
+    /// Requests at the worker.
+    Worker,
+    /// The proxy and its clients.
+    Proxy,
+    /// All else that happens in the world.
+    World,
+}
+
+type Id = (Class, u64);
+
+/// A task that is dropped when the proxy is killed says of which life of the proxy it is.
+type Life = Option<u64>;
+
+struct Task {
+    future: Pin<Box<dyn Future<Output = ()>>>,
+    waker: Waker,
+    life: Life,
+}
+
+#[derive(Default)]
+struct Ready {
+    raised: Mutex<BTreeSet<Id>>,
+    main: Mutex<Option<Waker>>,
+}
+
+struct Raise {
+    id: Id,
+    ready: Arc<Ready>,
+}
+
+impl Wake for Raise {
+    fn wake(self: Arc<Self>) {
+        self.ready.raised.lock().unwrap().insert(self.id);
+        let main = self.ready.main.lock().unwrap().clone();
+        main.iter().for_each(Waker::wake_by_ref);
+    }
+}
+
+#[derive(Default)]
+pub(crate) struct Executor {
+    tasks: RefCell<BTreeMap<Id, Task>>,
+    ready: Arc<Ready>,
+    made: Cell<u64>,
+    steps: Cell<u64>,
+}
+
+impl Executor {
+    pub(crate) fn spawn(&self, class: Class, life: Life, future: impl Future<Output = ()> + 'static) {
+        let id = (class, self.made.replace(self.made.get() + 1));
+        let waker = Waker::from(Arc::new(Raise { id, ready: Arc::clone(&self.ready) }));
+        waker.wake_by_ref();
+        self.tasks.borrow_mut().insert(id, Task { future: Box::pin(future), waker, life });
+    }
+
+    /// Drops all tasks of a life, wherever they are.
+    pub(crate) fn kill(&self, life: u64) {
+        let mut killed = BTreeMap::new();
+        self.tasks.borrow_mut().retain(|id, task| {
+            let lives = task.life != Some(life);
+            if !lives {
+                let nothing = Task { future: Box::pin(async {}), waker: Waker::noop().clone(), life: None };
+                killed.insert(*id, std::mem::replace(task, nothing));
+            }
+            lives
+        });
+        drop(killed); // Not while the tasks are borrowed: what is dropped may wake others.
+    }
+
+    /// How many steps were taken; orders what happens at one instant.
+    pub(crate) fn steps(&self) -> u64 {
+        self.steps.get()
+    }
+
+    /// Runs until `done`, and drops all tasks then.
+    pub(crate) async fn run(&self, after_step: impl Fn(Class), done: impl Fn() -> bool) {
+        let work = poll_fn(|context| {
+            *self.ready.main.lock().unwrap() = Some(context.waker().clone());
+            while !done() {
+                let Some(id) = self.ready.raised.lock().unwrap().pop_first() else {
+                    return Poll::Pending;
+                };
+                if self.step(id) {
+                    after_step(id.0);
+                }
+            }
+            Poll::Ready(())
+        });
+        // All tasks are one to tokio, which would have it pause after a while.
+        tokio::task::unconstrained(work).await;
+        let tasks = std::mem::take(&mut *self.tasks.borrow_mut());
+        drop(tasks);
+    }
+
+    fn step(&self, id: Id) -> bool {
+        let Some(mut task) = self.tasks.borrow_mut().remove(&id) else {
+            return false;
+        };
+        self.steps.set(self.steps.get() + 1);
+        if task.future.as_mut().poll(&mut Context::from_waker(&task.waker)).is_pending() {
+            self.tasks.borrow_mut().insert(id, task);
+        }
+        true
+    }
+}

@@ -1,0 +1,189 @@
+//! What happens to the world: holders come and go, clients send, things break.
+
+use std::rc::Rc;
+use std::sync::atomic::Ordering;
+use std::time::Duration;
+
+use fencepost_policy::{Layout, Revision};
+use tokio::time::sleep;
+
+use crate::chance::Chance;
+use crate::executor::Class;
+use crate::proxy::{ANSWER_MAX, Request, arrive};
+use crate::truth::{FREE, Token, Written};
+use crate::world::World;
+
+const STEPS: u64 = 30;
+const OWNERS: [&str; 3] = ["a", "b", "c"];
+
+/// The whole of a run: writes, faults and requests, then quiet until all is answered.
+pub(crate) async fn play(world: Rc<World>) {
+    let mut chance = Chance::of(world.seed, "script");
+    let mut queued = 0;
+    for lock in 0..world.plan.locks.len() {
+        change_holder(&world, &mut chance, lock, &mut queued);
+    }
+    world.start_proxy(None);
+    let (clients, seed) = (Rc::clone(&world), world.seed);
+    world.executor.spawn(Class::World, None, send_requests(clients, Chance::of(seed, "clients")));
+    let mut has_rewound = !world.plan.rewinds;
+    for step in 0..STEPS {
+        sleep(chance.delay(60, 250)).await;
+        match chance.within(0..=39) {
+            0 => {
+                let at = Revision::new(chance.within(world.compacted.get()..=world.store.revision().get())).unwrap();
+                world.note(|| format!("store: compacts up to {at}"));
+                world.store.compact(at);
+                world.compacted.set(at.get());
+            }
+            1 => {
+                world.note(|| "store: ends all watches".to_owned());
+                world.store.end_watches();
+            }
+            2 => world.cut_off(chance.millis(20..=900)),
+            3 if world.plan.remembers => {
+                let seen = world.kill_proxy();
+                sleep(chance.millis(0..=100)).await;
+                world.start_proxy(seen);
+            }
+            4 | 5 if !has_rewound && step > STEPS / 3 => {
+                has_rewound = true;
+                rewind(&world, &mut chance).await;
+            }
+            _ => {
+                let lock = chance.index(world.plan.locks.len());
+                change_holder(&world, &mut chance, lock, &mut queued);
+            }
+        }
+    }
+    world.note(|| "the end is near".to_owned());
+    world.clients_rest.set(true);
+    sleep(ANSWER_MAX + Duration::from_millis(100)).await;
+    assert_eq!(world.unanswered.get(), 0, "not all requests were answered");
+    world.is_over.set(true);
+}
+
+/// A backup is restored. Mostly nobody writes until that can be noticed; some time after it is accepted.
+async fn rewind(world: &Rc<World>, chance: &mut Chance) {
+    let newest = world.store.revision().get();
+    let oldest = world.compacted.get().max(newest.saturating_sub(12));
+    if oldest == newest {
+        return; // There is no backup of an earlier revision.
+    }
+    world.rewind(chance.within(oldest..=newest - 1));
+    if chance.one_in(3) {
+        return;
+    }
+    sleep(chance.millis(300..=1_000)).await;
+    let Some(proxy) = world.proxy() else { return };
+    let operator = Rc::clone(world);
+    world.executor.spawn(Class::Operator, Some(proxy.life), async move {
+        operator.accepting.set(true);
+        proxy.accepted.store(true, Ordering::Relaxed);
+        if proxy.source.accept_regression().await == Ok(true) {
+            operator.accepted();
+        }
+        operator.accepting.set(false);
+    });
+}
+
+fn put(key: &str, value: &str) -> Written {
+    Written { key: key.to_owned(), value: Some(value.to_owned()) }
+}
+
+fn delete(key: &str) -> Written {
+    Written { key: key.to_owned(), value: None }
+}
+
+/// Somebody acquires, renews, releases or loses the lock, or queues for it.
+fn change_holder(world: &Rc<World>, chance: &mut Chance, lock: usize, queued: &mut u64) {
+    let (key, layout) = world.plan.locks[lock];
+    let writes = match layout {
+        Layout::Key => change_key(world, chance, key),
+        Layout::Election | Layout::Mutex => {
+            let queue = world.truth.borrow().locks[lock].queue();
+            let mut joins = || {
+                *queued += 1;
+                // As in etcd, the order of the names is not that of the revisions.
+                let lease = Chance::of(world.seed, *queued).within(0x1000..=0xffff);
+                put(&format!("{key}/{lease:x}-{queued}"), OWNERS[chance.index(OWNERS.len())])
+            };
+            let Some((_, holder, name)) = queue.first() else {
+                return world.write(vec![joins()]);
+            };
+            let joining = joins();
+            match chance.within(0..=9) {
+                0..=3 if queue.len() < 4 => vec![joining],
+                4 => vec![delete(holder), joining], // In one transaction.
+                5 if layout == Layout::Election => vec![put(holder, &format!("{name}'"))],
+                6 => vec![delete(&queue[chance.index(queue.len())].1)],
+                _ => vec![delete(holder)],
+            }
+        }
+    };
+    world.write(writes);
+}
+
+fn change_key(world: &World, chance: &mut Chance, key: &'static str) -> Vec<Written> {
+    let owner = OWNERS[chance.index(OWNERS.len())];
+    let Some(stored) = world.store.get(key) else {
+        return vec![put(key, owner)];
+    };
+    let holder = String::from_utf8(stored.value.to_vec()).expect("owners are text");
+    match chance.within(0..=9) {
+        0..=2 if holder != FREE => vec![put(key, &holder)],
+        3 | 4 => vec![delete(key)],
+        5 => vec![put(key, FREE)],
+        _ => vec![put(key, owner)],
+    }
+}
+
+/// Holders, former holders, waiters and liars send requests. Some are on their way for long.
+async fn send_requests(world: Rc<World>, mut chance: Chance) {
+    for name in 0.. {
+        sleep(chance.delay(40, 120)).await;
+        if world.clients_rest.get() {
+            return;
+        }
+        let Some(token) = choose_token(&world, &mut chance) else { continue };
+        let request = Request {
+            name,
+            token,
+            linearizable: chance.one_in(4),
+            is_fence: chance.one_in(8),
+            leaves: chance.one_in(10).then(|| chance.millis(0..=300)),
+        };
+        let held_back = chance.delay(5, 1_500);
+        let (there, sender) = (Rc::clone(&world), world.proxy().map(|proxy| proxy.life));
+        world.executor.spawn(Class::World, None, async move {
+            sleep(held_back).await;
+            if there.clients_rest.get() {
+                return;
+            }
+            let life = there.proxy().map(|proxy| proxy.life).or(sender);
+            let proxy = Rc::clone(&there);
+            there.executor.spawn(Class::Proxy, life, arrive(proxy, request));
+        });
+    }
+}
+
+fn choose_token(world: &World, chance: &mut Chance) -> Option<Token> {
+    let told = world.told.borrow();
+    let lock = chance.index(world.plan.locks.len());
+    let of_lock: Vec<&Token> = told.iter().map(|(_, token)| token).filter(|token| token.lock == lock).collect();
+    let newest = (*of_lock.last()?).clone();
+    let truth = world.truth.borrow();
+    Some(match chance.within(0..=19) {
+        0..=12 => newest,
+        13..=16 => of_lock[chance.index(of_lock.len())].clone(),
+        17 => match truth.locks[lock].queue().last() {
+            Some((created, key, value)) => {
+                let owner = if truth.locks[lock].layout == Layout::Mutex { key } else { value };
+                Token { lock, owner: owner.clone(), revision: *created }
+            }
+            None => newest,
+        },
+        18 => Token { revision: newest.revision + chance.within(1..=3), ..newest },
+        _ => Token { owner: OWNERS[chance.index(OWNERS.len())].to_owned(), ..newest },
+    })
+}

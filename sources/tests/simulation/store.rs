@@ -1,0 +1,173 @@
+//! A store that answers late, or never, or with old data, over a network that holds back, repeats and loses.
+
+use std::collections::VecDeque;
+use std::rc::Rc;
+use std::time::Duration;
+
+use fencepost_policy::Revision;
+use fencepost_sources::{
+    KeyValue, LockStore, Member, MemoryStore, MemoryWatch, RangeRead, RangeWatch, ReadAnswer, StoreError, Watch,
+    WatchNews, Write,
+};
+use tokio::time::{Instant, sleep, sleep_until};
+
+use crate::chance::Chance;
+use crate::world::{ANSWERS, NEWS, World};
+
+/// How long a call may take.
+pub(crate) const CALL_TIMEOUT: Duration = Duration::from_millis(50);
+
+pub(crate) struct SimulatedStore {
+    world: Rc<World>,
+}
+
+/// A member that has not caught up: etcd-io/etcd#20418 would let it answer.
+#[derive(Default)]
+pub(crate) struct Lagging {
+    store: MemoryStore,
+    behind: VecDeque<Vec<Write>>,
+}
+
+impl Lagging {
+    pub(crate) fn wrote(&mut self, writes: Vec<Write>) {
+        self.behind.push_back(writes);
+    }
+
+    /// Catches up but for so many writes.
+    fn catch_up(&mut self, but_for: usize) -> &MemoryStore {
+        while self.behind.len() > but_for {
+            self.store.transact(self.behind.pop_front().expect("there are more than that"));
+        }
+        &self.store
+    }
+
+    pub(crate) fn rewind_to(&mut self, revision: Revision) {
+        self.catch_up(0).rewind_to(revision);
+    }
+}
+
+impl SimulatedStore {
+    pub(crate) fn new(world: Rc<World>) -> SimulatedStore {
+        SimulatedStore { world }
+    }
+
+    /// The way there and what may happen on it; the way back is left for [`SimulatedStore::back`].
+    async fn there(&self, chance: &mut Chance) -> Result<Instant, StoreError> {
+        let deadline = Instant::now() + CALL_TIMEOUT;
+        // Not at once: a read that arrives at the store in the very instant in which it was sent would be of before the request
+        // that asked for it, and yet count as sent after it.
+        sleep(Duration::from_millis(1) + chance.delay(6, 60)).await;
+        if self.world.is_cut_off() || chance.one_in(self.world.plan.lost_calls) {
+            sleep_until(self.world.free_instant(deadline, ANSWERS)).await;
+        }
+        in_time(deadline)?;
+        Ok(deadline)
+    }
+
+    async fn back(&self, chance: &mut Chance, deadline: Instant) -> Result<(), StoreError> {
+        let arrives = Instant::now() + chance.delay(6, 60);
+        sleep_until(self.world.free_instant(arrives.min(deadline), ANSWERS)).await;
+        in_time(deadline)
+    }
+}
+
+fn in_time(deadline: Instant) -> Result<(), StoreError> {
+    if Instant::now() < deadline { Ok(()) } else { Err(StoreError::Unavailable("no answer in time".into())) }
+}
+
+impl LockStore for SimulatedStore {
+    type Watch = SimulatedWatch;
+
+    async fn read(&self, ranges: &[RangeRead]) -> Result<ReadAnswer, StoreError> {
+        let mut chance = self.world.next_call(format!("{ranges:?}"));
+        let deadline = self.there(&mut chance).await?;
+        let answer = if self.world.plan.stale_reads && chance.one_in(4) {
+            let but_for = chance.within(1..=6) as usize;
+            let old = self.world.lagging.borrow_mut().catch_up(but_for).clone();
+            old.read(ranges).await?
+        } else {
+            self.world.store.read(ranges).await?
+        };
+        self.back(&mut chance, deadline).await?;
+        Ok(answer)
+    }
+
+    async fn read_at(&self, key: &[u8], at: Revision) -> Result<Option<KeyValue>, StoreError> {
+        let mut chance = self.world.next_call((key, at));
+        let deadline = self.there(&mut chance).await?;
+        let answer = self.world.store.read_at(key, at).await?;
+        self.back(&mut chance, deadline).await?;
+        Ok(answer)
+    }
+
+    async fn watch(&self, ranges: &[RangeWatch]) -> Result<SimulatedWatch, StoreError> {
+        let starts: Vec<Revision> = ranges.iter().map(|watch| watch.from).collect();
+        let mut chance = self.world.next_call(("watch", starts));
+        let deadline = self.there(&mut chance).await?;
+        self.back(&mut chance, deadline).await?;
+        let watch = self.world.store.watch(ranges).await?;
+        let silent_after = chance.one_in(6).then(|| chance.within(0..=6));
+        Ok(SimulatedWatch {
+            world: Rc::clone(&self.world),
+            watch,
+            chance,
+            silent_after,
+            on_the_way: Vec::new(),
+            latest: vec![Instant::now(); ranges.len()],
+        })
+    }
+
+    async fn members(&self) -> Vec<Member> {
+        Vec::new()
+    }
+}
+
+/// Delivers each range's news in order, those of different ranges in any.
+pub(crate) struct SimulatedWatch {
+    world: Rc<World>,
+    watch: MemoryWatch,
+    chance: Chance,
+    /// From then on it neither delivers nor ends: its connection leads nowhere.
+    silent_after: Option<u64>,
+    /// When it arrives, for which range.
+    on_the_way: Vec<(Instant, usize, WatchNews)>,
+    latest: Vec<Instant>,
+}
+
+impl SimulatedWatch {
+    fn send(&mut self, news: WatchNews) {
+        let (WatchNews::Events { range, .. } | WatchNews::Compacted { range }) = news;
+        let delay = self.chance.delay(8, self.world.plan.watch_lag);
+        let arrives = self.world.free_instant(self.latest[range].max(Instant::now() + delay), NEWS);
+        self.latest[range] = arrives;
+        if self.chance.one_in(8) && matches!(news, WatchNews::Events { .. }) {
+            self.on_the_way.push((arrives, range, news.clone())); // Twice.
+        }
+        self.on_the_way.push((arrives, range, news));
+        self.on_the_way.sort_by_key(|(arrives, range, _)| (*arrives, *range)); // Stable.
+    }
+}
+
+impl Watch for SimulatedWatch {
+    async fn next(&mut self) -> Result<WatchNews, StoreError> {
+        loop {
+            if self.silent_after == Some(0) {
+                std::future::pending::<()>().await;
+            }
+            let next = self.on_the_way.first().map(|(arrives, ..)| *arrives);
+            if next.is_some_and(|arrives| arrives <= Instant::now()) && !self.world.is_cut_off() {
+                self.silent_after = self.silent_after.map(|left| left - 1);
+                return Ok(self.on_the_way.remove(0).2);
+            }
+            // While the store is cut off it is looked at again and again, as a network does that sends again.
+            let again = next
+                .map(|arrives| self.world.free_instant(arrives.max(Instant::now() + Duration::from_millis(5)), NEWS));
+            let again = if self.world.is_cut_off() { again } else { next };
+            tokio::select! {
+                biased;
+                news = self.watch.next() => self.send(news?),
+                () = async { sleep_until(again.expect("it is asked for only if there is one")).await }, if again.is_some() => {}
+            }
+        }
+    }
+}

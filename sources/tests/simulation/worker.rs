@@ -1,0 +1,149 @@
+//! A worker that begins requests late, goes on with those whose connection is gone, and can't defend itself.
+
+use std::cell::{Cell, RefCell};
+use std::collections::BTreeMap;
+use std::rc::Rc;
+use std::time::Duration;
+
+use tokio::sync::Notify;
+use tokio::time::{Instant, sleep_until};
+
+use crate::world::World;
+
+/// A tenure's place in the order that the gate promises: which era, and its `first` revision.
+pub(crate) type Place = (u64, u64);
+
+/// A request that went to the worker.
+pub(crate) struct Job {
+    pub(crate) name: u64,
+    lock: usize,
+    place: Place,
+    begun: Cell<bool>,
+    /// It will neither begin nor go on after that: the operator's bound on requests whose end is not seen.
+    bound: Cell<Option<Instant>>,
+    bounded: Notify,
+    ended: Cell<bool>,
+    end: Notify,
+}
+
+#[derive(Default)]
+pub(crate) struct Worker {
+    jobs: RefCell<Vec<Rc<Job>>>,
+    latest_begun: RefCell<BTreeMap<usize, Place>>,
+    /// No earlier tenure may begin any more, a client was told.
+    fenced: RefCell<BTreeMap<usize, Place>>,
+    /// The latest of the true tenures that was let out.
+    latest_let_out: RefCell<BTreeMap<usize, usize>>,
+}
+
+impl Worker {
+    /// `no-overlap`: what of an earlier tenure is still here, when one of this tenure goes out.
+    pub(crate) fn check_entering(&self, lock: usize, place: Place) {
+        for job in self.jobs.borrow().iter().filter(|job| job.lock == lock) {
+            assert!(
+                job.place >= place,
+                "a request of {place:?} is let out while #{} of {:?} may be at the worker",
+                job.name,
+                job.place
+            );
+        }
+    }
+
+    /// Somebody was told that nothing of earlier tenures is at the worker, or ever will be.
+    pub(crate) fn fence(&self, lock: usize, place: Place) {
+        self.check_entering(lock, place);
+        let mut fenced = self.fenced.borrow_mut();
+        let known = fenced.entry(lock).or_default();
+        *known = (*known).max(place);
+    }
+
+    /// Tenures are let out in the order in which they truly were, whatever the proxy takes them for.
+    pub(crate) fn check_order(&self, lock: usize, tenure: usize, name: u64) {
+        let mut latest = self.latest_let_out.borrow_mut();
+        let latest = latest.entry(lock).or_default();
+        assert!(
+            *latest <= tenure,
+            "#{name} of the lock's tenure number {tenure} is let out after one of number {latest}"
+        );
+        *latest = tenure;
+    }
+
+    pub(crate) fn lose_all(&self, until: Instant) {
+        self.jobs.borrow().iter().for_each(|job| job.lose(until));
+    }
+
+    fn begins(&self, job: &Job) {
+        job.begun.set(true);
+        let mut latest = self.latest_begun.borrow_mut();
+        let latest = latest.entry(job.lock).or_default();
+        assert!(job.place >= *latest, "#{} of {:?} begins after one of {latest:?}", job.name, job.place);
+        *latest = job.place;
+        let fenced = self.fenced.borrow().get(&job.lock).copied().unwrap_or_default();
+        assert!(job.place >= fenced, "#{} of {:?} begins behind the closed door of {fenced:?}", job.name, job.place);
+        for other in self.jobs.borrow().iter().filter(|other| other.lock == job.lock && other.begun.get()) {
+            assert!(other.place == job.place, "#{} and #{} overlap at the worker", other.name, job.name);
+        }
+    }
+
+    fn ends(&self, job: &Job) {
+        self.jobs.borrow_mut().retain(|other| other.name != job.name);
+        job.ended.set(true);
+        job.end.notify_one();
+    }
+}
+
+impl Job {
+    /// Nobody sees its end any more.
+    pub(crate) fn lose(&self, until: Instant) {
+        let bound = self.bound.get().map_or(until, |bound| bound.min(until));
+        self.bound.set(Some(bound));
+        self.bounded.notify_one();
+    }
+
+    pub(crate) async fn ended(&self) {
+        while !self.ended.get() {
+            self.end.notified().await;
+        }
+    }
+
+    /// Until then, or until its time has come. Says whether there was time.
+    async fn until(&self, planned: Instant) -> bool {
+        loop {
+            let last = self.bound.get().map(|bound| bound - Duration::from_millis(1));
+            let end = last.map_or(planned, |last| last.min(planned));
+            tokio::select! {
+                biased;
+                () = self.bounded.notified() => {}
+                () = sleep_until(end) => return last.is_none_or(|last| planned <= last),
+            }
+        }
+    }
+}
+
+/// Sends a request to the worker.
+pub(crate) fn send(world: &Rc<World>, name: u64, lock: usize, place: Place, delay: Duration, run: Duration) -> Rc<Job> {
+    world.worker.check_entering(lock, place);
+    let job = Rc::new(Job {
+        name,
+        lock,
+        place,
+        begun: Cell::new(false),
+        bound: Cell::new(None),
+        bounded: Notify::new(),
+        ended: Cell::new(false),
+        end: Notify::new(),
+    });
+    world.worker.jobs.borrow_mut().push(Rc::clone(&job));
+    let (there, sent) = (Rc::clone(world), Rc::clone(&job));
+    world.executor.spawn(crate::executor::Class::Worker, None, async move {
+        let begins = Instant::now() + delay;
+        if sent.until(begins).await {
+            there.note(|| format!("worker: begins #{name} of {place:?}"));
+            there.worker.begins(&sent);
+            sent.until(begins + run).await;
+            there.note(|| format!("worker: ends #{name}"));
+        }
+        there.worker.ends(&sent);
+    });
+    job
+}

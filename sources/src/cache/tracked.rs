@@ -6,8 +6,8 @@ use std::time::Duration;
 
 use arc_swap::ArcSwap;
 use fencepost_policy::{
-    Admission, Entry, FenceToken, Gate, GateState, KeyTrack, Layout, LockKey, OrphanId, Owner, Pass, PassReason,
-    Revision, Snapshot, Term, Verdict, Waiter, Walk,
+    Admission, Entry, FenceToken, Gate, GateState, KeyTrack, Known, Layout, LockKey, Moment, OrphanId, Owner, Pass,
+    PassReason, Revision, Snapshot, Term, Verdict, Waiter, Walk,
 };
 use tokio::sync::Notify;
 use tokio::time::{Instant, sleep_until};
@@ -162,26 +162,12 @@ impl TrackedLock {
 
     /// Judges once more and, if the token is admitted, counts the request in: one step, right before its first byte goes out.
     pub fn enter<O: AsRef<[u8]>>(&self, token: &FenceToken<O>, timing: &Timing) -> Entry {
-        let mut inner = self.inner();
-        let outlook = self.outlook();
-        match outlook.judge(token, timing) {
-            Verdict::Reject(rejection) => Entry::Refused(rejection),
-            Verdict::Confirm => Entry::Confirm,
-            Verdict::Admit => inner.gate.enter(token, outlook.known(timing), self.common.moment(timing.now)),
-        }
+        self.judge_at_gate(token, timing, Gate::enter).unwrap_or_else(|otherwise| otherwise)
     }
 
     /// [`TrackedLock::enter`], but past the barrier, because the operator says that overlap is better than waiting.
     pub fn enter_dangerously<O: AsRef<[u8]>>(&self, token: &FenceToken<O>, timing: &Timing) -> Entry {
-        let mut inner = self.inner();
-        let outlook = self.outlook();
-        match outlook.judge(token, timing) {
-            Verdict::Reject(rejection) => Entry::Refused(rejection),
-            Verdict::Confirm => Entry::Confirm,
-            Verdict::Admit => {
-                inner.gate.enter_dangerously(token, outlook.known(timing), self.common.moment(timing.now))
-            }
-        }
+        self.judge_at_gate(token, timing, Gate::enter_dangerously).unwrap_or_else(|otherwise| otherwise)
     }
 
     /// Whether the barrier is all that keeps the token out.
@@ -194,12 +180,24 @@ impl TrackedLock {
     /// # Errors
     /// What [`TrackedLock::enter`] would have answered instead of an admission.
     pub fn may_enter<O: AsRef<[u8]>>(&self, token: &FenceToken<O>, timing: &Timing) -> Result<Revision, Entry> {
-        let inner = self.inner();
+        self.judge_at_gate(token, timing, |gate, token, known, now| gate.may_enter(token, known, now))?
+    }
+
+    /// Judges by the newest that is known and goes on at the gate with what is admitted: one step, under its mutex.
+    fn judge_at_gate<O: AsRef<[u8]>, T>(
+        &self,
+        token: &FenceToken<O>,
+        timing: &Timing,
+        admitted: impl FnOnce(&mut Gate, &FenceToken<O>, Known<'_>, Moment) -> T,
+    ) -> Result<T, Entry> {
+        let mut inner = self.inner();
         let outlook = self.outlook();
         match outlook.judge(token, timing) {
             Verdict::Reject(rejection) => Err(Entry::Refused(rejection)),
             Verdict::Confirm => Err(Entry::Confirm),
-            Verdict::Admit => inner.gate.may_enter(token, outlook.known(timing), self.common.moment(timing.now)),
+            Verdict::Admit => {
+                Ok(admitted(&mut inner.gate, token, outlook.known(timing), self.common.moment(timing.now)))
+            }
         }
     }
 

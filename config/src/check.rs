@@ -17,11 +17,13 @@ use crate::units::{show_duration, show_size};
 
 /// The configuration that is written, without its warnings. Without one, there is at least one problem.
 pub(crate) fn check(raw: RawConfig, notes: &Notes) -> Option<Config> {
-    let RawConfig { state_dir, threads, admin, listeners, limits, sources, routes } = raw;
+    let RawConfig { state_dir, threads, admin, listeners, limits, decisions, access_log, sources, routes } = raw;
     let threads = threads.within(notes, 1..=1024, i64::to_string).into_value();
     let admin = check_admin(admin, notes);
     let listeners = check_listeners(listeners, &admin, notes);
     let limits = check_limits(limits, notes);
+    let decisions = decisions.check(notes);
+    let access_log = access_log.check(notes);
     let sources = check_sources(sources, notes);
     let routes = check_routes(routes, &sources, notes);
     let state_dir = check_state_dir(state_dir, routes.as_deref().unwrap_or_default(), notes);
@@ -31,6 +33,8 @@ pub(crate) fn check(raw: RawConfig, notes: &Notes) -> Option<Config> {
         admin,
         listeners,
         limits,
+        decisions,
+        access_log,
         sources: sources.into_iter().map(|declared| declared.source).collect::<Option<_>>()?,
         routes: routes?,
         warnings: Vec::new(),

@@ -6,6 +6,7 @@ use std::time::Duration;
 
 use crate::address::{Address, HostPort};
 use crate::problem::{Problem, Problems};
+use crate::records::{AccessLog, Decisions};
 use crate::route::Route;
 
 /// A whole configuration. Whoever has one need not check it again.
@@ -21,6 +22,10 @@ pub struct Config {
     pub listeners: Vec<Address>,
     /// What one process takes and how long it waits.
     pub limits: Limits,
+    /// Which decisions are kept for operators to look at.
+    pub decisions: Decisions,
+    /// Where each request that has ended gets a line, if anywhere.
+    pub access_log: Option<AccessLog>,
     /// The lock stores, ordered by name.
     pub sources: Vec<Source>,
     /// The routes in the order in which they are asked; at least one.

@@ -14,6 +14,7 @@ mod captures;
 mod lock_template;
 mod path_template;
 mod percent;
+mod records;
 mod route;
 mod routing;
 
@@ -41,5 +42,6 @@ pub use flags::Flags;
 pub use lock_template::LockTemplate;
 pub use path_template::{PathMatch, PathTemplate};
 pub use problem::{Problem, Problems};
+pub use records::{AccessLog, AccessLogFormat, AccessLogTarget, Decisions};
 pub use route::{Freshness, Lock, Mode, OnHandoffTimeout, OnUnavailable, PartialRequests, Record, Route, StaleStatus};
 pub use routing::Routing;

@@ -7,6 +7,7 @@ use toml::de::DeTable;
 use crate::config::Config;
 use crate::problem::{Notes, Problems};
 use crate::reader::Table;
+use crate::records::{RawAccessLog, RawDecisions};
 use crate::setting::Setting;
 
 /// Reads and checks a file.
@@ -37,6 +38,8 @@ pub(crate) struct RawConfig {
     pub(crate) admin: RawAdmin,
     pub(crate) listeners: Setting<Vec<RawListener>>,
     pub(crate) limits: RawLimits,
+    pub(crate) decisions: RawDecisions,
+    pub(crate) access_log: RawAccessLog,
     pub(crate) sources: Setting<Vec<RawSource>>,
     pub(crate) routes: Setting<Vec<RawRoute>>,
 }
@@ -49,6 +52,8 @@ impl RawConfig {
             admin: whole(table.table_or_empty("admin"), RawAdmin::read),
             listeners: each(table.tables("listener"), RawListener::read),
             limits: whole(table.table_or_empty("limits"), RawLimits::read),
+            decisions: whole(table.table_or_empty("decisions"), RawDecisions::read),
+            access_log: whole(table.table_or_empty("access_log"), RawAccessLog::read),
             sources: table.named_tables("source").map(|sources| {
                 let read = |(name, source)| whole(source, |table| RawSource::read(name, table));
                 sources.into_iter().map(read).collect()
@@ -160,6 +165,7 @@ pub(crate) struct RawRoute {
     pub(crate) on_handoff_timeout: Setting<String>,
     pub(crate) partial_requests: Setting<String>,
     pub(crate) streaming: Setting<bool>,
+    pub(crate) verdict_header: Setting<bool>,
     pub(crate) owner_header: Setting<String>,
     pub(crate) revision_header: Setting<String>,
     pub(crate) lock_header: Setting<String>,
@@ -190,6 +196,7 @@ impl RawRoute {
             on_handoff_timeout: table.string("on_handoff_timeout"),
             partial_requests: table.string("partial_requests"),
             streaming: table.boolean("streaming"),
+            verdict_header: table.boolean("verdict_header"),
             owner_header: table.string("owner_header"),
             revision_header: table.string("revision_header"),
             lock_header: table.string("lock_header"),

@@ -5,6 +5,7 @@ use std::collections::BTreeMap;
 use crate::problem::{Notes, Place};
 use crate::raw::{RawAdmin, RawConfig, RawLimits, RawListener, RawLock, RawRoute, RawSource};
 use crate::reader::Table;
+use crate::records::{RawAccessLog, RawDecisions};
 use crate::{Config, Problems};
 
 const REFERENCE: &str = include_str!("../REFERENCE.md");
@@ -53,6 +54,10 @@ fn file_with(heading: &str, setting: &str) -> String {
         address = "127.0.0.1:8080"
         [limits]
         {}
+        [decisions]
+        {}
+        [access_log]
+        {}
         [source.main]
         kind = "memory"
         [[route]]
@@ -65,6 +70,8 @@ fn file_with(heading: &str, setting: &str) -> String {
         only_in("Top level"),
         only_in("`[admin]`"),
         only_in("`[limits]`"),
+        only_in("`[decisions]`"),
+        only_in("`[access_log]`"),
         only_in("`[[route]]`"),
     )
 }
@@ -88,6 +95,8 @@ fn every_key_is_in_the_reference_and_every_key_of_the_reference_is_one() {
         ("`[admin]`", keys(&|table| drop(RawAdmin::read(table)))),
         ("`[[listener]]`", keys(&|table| drop(RawListener::read(table)))),
         ("`[limits]`", keys(&|table| drop(RawLimits::read(table)))),
+        ("`[decisions]`", keys(&|table| drop(RawDecisions::read(table)))),
+        ("`[access_log]`", keys(&|table| drop(RawAccessLog::read(table)))),
         ("`[source.NAME]`", keys(&|table| drop(RawSource::read(String::new(), table)))),
         ("`[[route]]`", keys(&|table| drop(RawRoute::read(table)))),
         ("`lock`", keys(&|table| drop(RawLock::read(table)))),
@@ -116,7 +125,7 @@ fn the_defaults_of_the_reference_are_the_defaults() {
             compared += 1;
         }
     }
-    assert_eq!(compared, 34, "a default that is written differently would be passed over");
+    assert_eq!(compared, 39, "a default that is written differently would be passed over");
 }
 
 #[test]
@@ -140,5 +149,5 @@ fn the_ranges_of_the_reference_are_the_ranges() {
             compared += 1;
         }
     }
-    assert_eq!(compared, 21, "a range that is written differently would be passed over");
+    assert_eq!(compared, 24, "a range that is written differently would be passed over");
 }

@@ -46,6 +46,8 @@ pub struct Route {
     pub partial_requests: PartialRequests,
     /// Whether responses have no end of their own, so that they are cut when their tenure ends and not waited for.
     pub streaming: bool,
+    /// Whether responses say what the verdict was, in `Fence-Verdict`.
+    pub verdict_header: bool,
     /// The request header with the owner.
     pub owner_header: HeaderName,
     /// The request header with the revision.

@@ -2,23 +2,29 @@
 //!
 //! Reading is by GET; whatever changes something is by POST.
 
+mod answers;
+mod locks;
+mod observed;
+mod origin;
+mod streams;
+
 use std::convert::Infallible;
 use std::sync::Arc;
-use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 
-use bytes::Bytes;
-use fencepost_policy::Revision;
-use fencepost_sources::{LockDescription, LockSource, Member, StoreError, TrackedLock};
-use http::header::{ALLOW, CACHE_CONTROL, CONTENT_TYPE};
-use http::{HeaderValue, Method, Request, Response, StatusCode};
-use http_body_util::Full;
-use percent_encoding::percent_decode_str;
-use serde_json::{Value, json};
+use fencepost_sources::LockSource;
+use http::{HeaderMap, Method, Request, StatusCode};
 use tokio::time::Instant;
 
-use crate::downstream::{AnswerBody, ClientBody, OpenConnections};
+use crate::downstream::{ClientAddress, ClientBody, OpenConnections};
 use crate::exchange::Fence;
+use crate::logging::LogControl;
 use crate::metrics::SourceReading;
+use crate::observe::Observations;
+
+pub use answers::{AdminAnswer, AdminBody};
+
+use answers::{answer, not_allowed, text};
 
 /// What the admin listener can see and do.
 #[derive(Clone)]
@@ -31,30 +37,39 @@ pub struct Admin {
     pub leaving: Arc<AtomicBool>,
     /// How many client connections are open.
     pub connections: OpenConnections,
+    /// What has happened.
+    pub observations: Arc<Observations>,
+    /// How many clients listen to streams of events.
+    pub streams: Arc<AtomicUsize>,
+    /// What changes the log, if there is one.
+    pub log: Option<LogControl>,
 }
-
-/// An answer of the admin listener.
-pub type AdminAnswer = Response<Full<Bytes>>;
-
-impl AnswerBody for Full<Bytes> {}
 
 impl Admin {
     /// Answers a request.
     pub async fn answer(self, request: Request<ClientBody>) -> Result<AdminAnswer, Infallible> {
-        let path = request.uri().path();
-        let answer = match (request.method(), path) {
-            (&Method::GET | &Method::HEAD, _) => self.get(path),
-            (&Method::POST, _) => self.post(path).await,
+        let over_tcp = matches!(request.body().connection().address(), ClientAddress::Tcp(_));
+        if over_tcp && let Err(refused) = origin::check(&request) {
+            return Ok(text(StatusCode::FORBIDDEN, format!("{refused}\n")));
+        }
+        let (path, query) = (request.uri().path(), request.uri().query().unwrap_or_default());
+        let answer = match *request.method() {
+            Method::GET | Method::HEAD => self.get(path, query, request.headers()),
+            Method::POST => self.post(path, query).await,
             _ => not_allowed("GET, HEAD, POST"),
         };
         Ok(answer)
     }
 
-    fn get(&self, path: &str) -> AdminAnswer {
+    fn get(&self, path: &str, query: &str, headers: &HeaderMap) -> AdminAnswer {
         match path {
             "/livez" => text(StatusCode::OK, "alive\n".to_owned()),
             "/readyz" => self.readiness(),
             "/metrics" => self.metrics(),
+            "/decisions" => self.decisions(query, headers),
+            "/timeline" => self.timeline(headers),
+            "/log" => self.log(),
+            "/shadow" => self.shadow(query, headers),
             "/locks" => self.locks(),
             "/" => text(StatusCode::OK, INDEX.to_owned()),
             _ => match path.strip_prefix("/locks/") {
@@ -65,7 +80,10 @@ impl Admin {
         }
     }
 
-    async fn post(&self, path: &str) -> AdminAnswer {
+    async fn post(&self, path: &str, query: &str) -> AdminAnswer {
+        if path == "/log" {
+            return self.set_log(query);
+        }
         if let Some(key) = path.strip_prefix("/locks/").and_then(|path| path.strip_suffix("/clear-orphans")) {
             return self.clear_orphans(key);
         }
@@ -123,6 +141,30 @@ impl Admin {
         }
     }
 
+    fn log(&self) -> AdminAnswer {
+        match &self.log {
+            Some(log) => text(StatusCode::OK, format!("{}\n", log.filter())),
+            None => text(StatusCode::NOT_FOUND, "nothing is logged\n".to_owned()),
+        }
+    }
+
+    fn set_log(&self, query: &str) -> AdminAnswer {
+        let Some(log) = &self.log else { return self.log() };
+        let parameters = form_urlencoded::parse(query.as_bytes());
+        let filter = parameters.into_iter().find_map(|(name, value)| (name == "filter").then_some(value));
+        let Some(filter) = filter else {
+            return text(
+                StatusCode::BAD_REQUEST,
+                "?filter= is missing, like ?filter=info,fencepost=debug\n".to_owned(),
+            );
+        };
+        if let Err(error) = log.set_filter(&filter) {
+            return text(StatusCode::BAD_REQUEST, format!("filter: {error}\n"));
+        }
+        tracing::info!(%filter, "the operator changed what is logged");
+        self.log()
+    }
+
     fn metrics(&self) -> AdminAnswer {
         let now = Instant::now();
         for source in &*self.sources {
@@ -141,65 +183,6 @@ impl Admin {
             Err(error) => text(StatusCode::INTERNAL_SERVER_ERROR, format!("{error}\n")),
         }
     }
-
-    fn locks(&self) -> AdminAnswer {
-        let now = Instant::now();
-        let sources = self.sources.iter().map(|source| {
-            let status = source.status(now);
-            let locks: Vec<Value> = source.locks().iter().map(|lock| lock_json(&lock.describe(now))).collect();
-            json!({
-                "source": source.name(),
-                "up": status.up,
-                "age_seconds": status.age.map(|age| age.as_secs_f64()),
-                "revision": status.revision.map(Revision::get),
-                "distrusted_through": status.distrusted_through.map(Revision::get),
-                "members": members_json(&status.members),
-                "watch_restarts": status.watch_restarts,
-                "last_error": status.last_error.as_deref().map(StoreError::to_string),
-                "locks": locks,
-            })
-        });
-        json_answer(&json!({ "sources": sources.collect::<Vec<_>>() }))
-    }
-
-    /// The locks of that key, one in each source that tracks it. The key is given percent-encoded or as it is; of
-    /// `/locks//a/b` some clients make `/locks/a/b`, so without a lock `a/b` this means `/a/b`.
-    ///
-    /// # Errors
-    /// What to answer if there is none.
-    fn find(&self, key: &str) -> Result<Vec<(&str, Arc<TrackedLock>)>, AdminAnswer> {
-        let Ok(key) = percent_decode_str(key).decode_utf8() else {
-            return Err(text(StatusCode::BAD_REQUEST, "the lock key is not UTF-8\n".to_owned()));
-        };
-        let find = |key: &str| -> Vec<_> {
-            self.sources.iter().filter_map(|source| Some((source.name(), source.find(key)?))).collect()
-        };
-        let mut found = find(&key);
-        if found.is_empty() {
-            found = find(&format!("/{key}"));
-        }
-        if found.is_empty() {
-            return Err(text(StatusCode::NOT_FOUND, format!("no lock {key:?} is tracked\n")));
-        }
-        Ok(found)
-    }
-
-    fn lock(&self, key: &str) -> AdminAnswer {
-        let found = match self.find(key) {
-            Ok(found) => found,
-            Err(answer) => return answer,
-        };
-        let now = Instant::now();
-        let described = found.iter().map(|(source, lock)| {
-            let mut lock = lock_json(&lock.describe(now));
-            lock["source"] = json!(source);
-            lock
-        });
-        match described.collect::<Vec<Value>>().as_slice() {
-            [only] => json_answer(only),
-            several => json_answer(&json!(several)),
-        }
-    }
 }
 
 const INDEX: &str = "fencepost admin\n\n\
@@ -208,72 +191,14 @@ const INDEX: &str = "fencepost admin\n\n\
     GET  /metrics                            for Prometheus\n\
     GET  /locks                              what is known of every lock\n\
     GET  /locks/{key}                        what is known of one\n\
+    GET  /decisions                          who was refused, and why; ?route=&lock=&reason=&owner=&mode=&verdict=&client=&id=&since=&limit=\n\
+    GET  /timeline                           who held which lock when\n\
+    GET  /shadow                             what the routes in shadow mode would have refused; ?format=text\n\
+    GET  /log                                what is logged\n\
+    POST /log?filter=FILTER                  log by that filter, like info,fencepost=debug\n\
     POST /locks/{key}/clear-orphans          none of its orphans is running any more\n\
     POST /sources/{name}/accept-regression   go on with a store that went back\n";
 
 fn accepted_source(path: &str) -> Option<&str> {
     path.strip_prefix("/sources/")?.strip_suffix("/accept-regression")
-}
-
-fn lock_json(lock: &LockDescription) -> Value {
-    let LockDescription { key, layout, holder, as_of, reach, age, waiters, problem, gate } = lock;
-    let at_worker = gate
-        .at_worker
-        .iter()
-        .map(|there| json!({ "tenure": there.tenure.get(), "running": there.running, "orphans": there.orphans }));
-    json!({
-        "key": key.as_str(),
-        "layout": layout.name(),
-        "owner": holder.as_ref().map(|(owner, ..)| owner.to_string()),
-        "first": holder.as_ref().map(|(_, first, _)| first.get()),
-        "last": holder.as_ref().map(|(.., last)| last.get()),
-        "as_of": as_of.map(|revision| revision.get()),
-        "reach": reach.map(|revision| revision.get()),
-        "age_seconds": age.map(|age| age.as_secs_f64()),
-        "waiters": waiters.iter().map(|waiter| json!({
-            "owner": waiter.owner.to_string(),
-            "created": waiter.created.get(),
-        })).collect::<Vec<_>>(),
-        "problem": problem.as_deref(),
-        "gate": {
-            "floor": gate.floor,
-            "at_worker": at_worker.collect::<Vec<_>>(),
-            "passed": gate.passed,
-        },
-    })
-}
-
-fn members_json(members: &[Member]) -> Value {
-    let member = |member: &Member| {
-        json!({
-            "endpoint": &*member.endpoint,
-            "version": member.version.as_ref().ok().map(|version| version.to_string()),
-            "error": member.version.as_ref().err().map(StoreError::to_string),
-        })
-    };
-    members.iter().map(member).collect()
-}
-
-fn not_allowed(allowed: &'static str) -> AdminAnswer {
-    let mut answer = text(StatusCode::METHOD_NOT_ALLOWED, format!("this path takes {allowed}\n"));
-    answer.headers_mut().insert(ALLOW, HeaderValue::from_static(allowed));
-    answer
-}
-
-fn text(status: StatusCode, text: String) -> AdminAnswer {
-    answer(status, "text/plain; charset=utf-8", text.into_bytes())
-}
-
-fn json_answer(value: &Value) -> AdminAnswer {
-    let mut body = serde_json::to_vec_pretty(value).unwrap_or_default(); // A value of ours has only text for keys.
-    body.push(b'\n');
-    answer(StatusCode::OK, "application/json", body)
-}
-
-fn answer(status: StatusCode, kind: &'static str, body: Vec<u8>) -> AdminAnswer {
-    let mut answer = Response::new(Full::new(Bytes::from(body)));
-    *answer.status_mut() = status;
-    answer.headers_mut().insert(CONTENT_TYPE, HeaderValue::from_static(kind));
-    answer.headers_mut().insert(CACHE_CONTROL, HeaderValue::from_static("no-store"));
-    answer
 }

@@ -3,8 +3,8 @@
 use std::cell::Cell;
 use std::fmt;
 use std::hash::{BuildHasher, RandomState};
+use std::num::NonZeroU32;
 use std::sync::atomic::{AtomicU64, Ordering};
-use std::time::Duration;
 
 use fencepost_policy::Rejection;
 use http::HeaderValue;
@@ -74,6 +74,11 @@ impl DecisionIds {
         (random >> 32) as u32
     }
 
+    /// The number of the worker thread.
+    pub fn thread(&self) -> usize {
+        self.thread
+    }
+
     /// The next id.
     pub fn next(&self) -> DecisionId {
         let number = self.next.get();
@@ -82,8 +87,30 @@ impl DecisionIds {
     }
 }
 
-/// Keeps a flood of refusals from becoming a flood of log lines: one line a second for each reason, with the number of those
-/// that were left out. Metrics count them all.
+/// Takes one of so many, the first included.
+#[derive(Debug)]
+pub struct Sample {
+    one_in: Option<NonZeroU32>,
+    skip: Cell<u32>,
+}
+
+impl Sample {
+    /// Takes one in so many; `None`: none.
+    pub fn one_in(one_in: Option<NonZeroU32>) -> Sample {
+        Sample { one_in, skip: Cell::new(0) }
+    }
+
+    /// Whether to take this one.
+    pub fn takes(&self) -> bool {
+        let Some(one_in) = self.one_in else { return false };
+        let takes = self.skip.get() == 0;
+        self.skip.set(if takes { one_in.get() - 1 } else { self.skip.get() - 1 });
+        takes
+    }
+}
+
+/// Keeps a flood of refusals from becoming a flood of log lines: up to a hundred lines a second for each reason; the first line
+/// of a later second has the number of those that were left out. Metrics count them all.
 #[derive(Debug)]
 pub struct LogThrottle {
     start: Instant,
@@ -92,13 +119,14 @@ pub struct LogThrottle {
 
 #[derive(Debug, Default)]
 struct ReasonThrottle {
-    /// Milliseconds since `start` at which the next line may be written.
-    open_at: AtomicU64,
+    /// The second since `start`, and how many lines it has had: in one word, so that it changes in one step.
+    second_and_lines: AtomicU64,
     left_out: AtomicU64,
 }
 
 impl LogThrottle {
-    const PERIOD: Duration = Duration::from_secs(1);
+    /// Lines a second, for each reason.
+    const LINES_MAX: u64 = 100;
 
     /// Nothing has been logged yet.
     pub fn new() -> LogThrottle {
@@ -108,17 +136,20 @@ impl LogThrottle {
     /// Whether to log this one; if so, how many of its kind were left out before it.
     pub fn admits(&self, reason: Rejection, now: Instant) -> Option<u64> {
         let throttle = &self.reasons[reason as usize];
-        let millis = |duration: Duration| u64::try_from(duration.as_millis()).unwrap_or(u64::MAX);
-        let now = millis(now.saturating_duration_since(self.start));
-        let open_at = throttle.open_at.load(Ordering::Relaxed);
-        let next = now + millis(LogThrottle::PERIOD);
-        let taken = now >= open_at
-            && throttle.open_at.compare_exchange(open_at, next, Ordering::Relaxed, Ordering::Relaxed).is_ok();
-        if taken {
-            Some(throttle.left_out.swap(0, Ordering::Relaxed))
-        } else {
-            throttle.left_out.fetch_add(1, Ordering::Relaxed);
-            None
+        let second = now.saturating_duration_since(self.start).as_secs();
+        let taken = throttle.second_and_lines.fetch_update(Ordering::Relaxed, Ordering::Relaxed, |word| {
+            match (word >> 32, word & u64::from(u32::MAX)) {
+                (present, lines) if present >= second && lines >= LogThrottle::LINES_MAX => None,
+                (present, _) if present >= second => Some(word + 1),
+                _ => Some(second << 32 | 1),
+            }
+        });
+        match taken {
+            Ok(_) => Some(throttle.left_out.swap(0, Ordering::Relaxed)),
+            Err(_) => {
+                throttle.left_out.fetch_add(1, Ordering::Relaxed);
+                None
+            }
         }
     }
 }
@@ -131,6 +162,8 @@ impl Default for LogThrottle {
 
 #[cfg(test)]
 mod tests {
+    use std::time::Duration;
+
     use super::*;
 
     #[test]
@@ -144,14 +177,27 @@ mod tests {
     }
 
     #[test]
-    fn a_flood_of_refusals_is_one_line_a_second_and_reason() {
+    fn one_in_so_many_is_taken_and_none_if_none_is_wanted() {
+        let taken = |one_in| {
+            let sample = Sample::one_in(NonZeroU32::new(one_in));
+            (0..7).filter(|_| sample.takes()).count()
+        };
+        assert_eq!([0, 1, 3, 100].map(taken), [0, 7, 3, 1]);
+    }
+
+    #[test]
+    fn a_flood_of_refusals_is_a_hundred_lines_a_second_and_reason() {
         let throttle = LogThrottle::new();
         let at = |millis| throttle.start + Duration::from_millis(millis);
         let (stale, missing) = (Rejection::StaleTenure, Rejection::TokenMissing);
-        assert_eq!(throttle.admits(stale, at(0)), Some(0));
-        assert_eq!(throttle.admits(stale, at(1)), None);
+        for _ in 0..LogThrottle::LINES_MAX {
+            assert_eq!(throttle.admits(stale, at(1)), Some(0));
+        }
+        assert_eq!(throttle.admits(stale, at(2)), None);
         assert_eq!(throttle.admits(stale, at(999)), None);
         assert_eq!(throttle.admits(missing, at(999)), Some(0));
         assert_eq!(throttle.admits(stale, at(1000)), Some(2));
+        assert_eq!(throttle.admits(stale, at(1001)), Some(0));
+        assert_eq!(throttle.admits(stale, at(999)), Some(0), "a clock that is read late");
     }
 }

@@ -5,18 +5,19 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 
 use fencepost_config::{Config, Freshness, Mode, Route};
-use fencepost_policy::{LockKey, Rejection};
 use fencepost_sources::Timing;
 use http::{HeaderName, Request, Response};
 use prometheus::IntGauge;
 use tokio::time::Instant;
 
-use crate::decision::{DecisionId, DecisionIds, LogThrottle};
+use crate::decision::{DecisionIds, LogThrottle, Sample};
 use crate::downstream::{ClientAddress, ClientBody};
 use crate::forward::{Pool, ResponseBody};
 use crate::memory::Memory;
 use crate::metrics::{Metrics, RouteMetrics};
-use crate::refusal::{AnswerForm, Failure, Refusal};
+use crate::observe::{Observations, RouteLabel};
+use crate::recording::About;
+use crate::refusal::{AnswerForm, Failure};
 use crate::routes::RouteInForce;
 use crate::ticket::Ticket;
 use crate::wire::Background;
@@ -55,6 +56,10 @@ pub struct Fence {
     pub metrics: Metrics,
     /// Which refusals are logged.
     pub log: LogThrottle,
+    /// What operators can look at; `None` without an admin listener.
+    pub observations: Option<Arc<Observations>>,
+    /// What the decisions say of a request that has no route.
+    pub unrouted_label: Arc<RouteLabel>,
     /// What is kept for a later process, if there is a `state_dir`.
     pub memory: Option<Memory>,
     /// How many requests wait at barriers.
@@ -80,6 +85,8 @@ pub struct Worker {
     pub kept_headers: Vec<Rc<[HeaderName]>>,
     /// Names decisions.
     pub decisions: DecisionIds,
+    /// Which admissions are recorded.
+    pub sample: Sample,
     /// Runs what outlives its request.
     pub background: Background,
 }
@@ -97,6 +104,8 @@ pub struct Place {
     pub client: ClientAddress,
     /// When it arrived.
     pub arrived: Instant,
+    /// What it said of itself.
+    pub about: Rc<About>,
 }
 
 impl Place {
@@ -146,39 +155,6 @@ impl Place {
             max_age: route.max_age,
             linearizable: route.freshness == Freshness::Linearizable,
         }
-    }
-
-    /// Records the refusal and writes its answer.
-    pub fn refuse(&self, reason: Rejection, lock: Option<&LockKey>) -> Answer {
-        self.refuse_for(reason, lock, 1)
-    }
-
-    /// The same, for a cause that lasts that many seconds.
-    pub fn refuse_for(&self, reason: Rejection, lock: Option<&LockKey>, retry_after: u64) -> Answer {
-        let decision = self.record(reason, lock);
-        let stale_status = match self.route {
-            Some(_) => self.route().stale_status.status(),
-            None => http::StatusCode::PRECONDITION_FAILED,
-        };
-        let refusal = Refusal { reason, lock, decision: &decision, stale_status, retry_after };
-        refusal.answer(self.form).map(ResponseBody::Whole)
-    }
-
-    /// Records that the request was refused, or would have been: counted always, logged at a bounded rate.
-    pub fn record(&self, reason: Rejection, lock: Option<&LockKey>) -> DecisionId {
-        let decision = self.worker.decisions.next();
-        self.metrics().rejected(reason).inc();
-        if let Some(left_out) = self.worker.fence.log.admits(reason, Instant::now()) {
-            let (route, mode) = match self.route {
-                Some(_) => (self.route().name.as_str(), self.route().mode.name()),
-                None => ("none", "enforce"),
-            };
-            let lock = lock.map(LockKey::as_str);
-            tracing::info!(
-                %decision, route, mode, lock, client = %self.client, reason = reason.code(), left_out, "request refused"
-            );
-        }
-        decision
     }
 
     /// Records that the worker did not answer, and writes what the client is told.

@@ -14,6 +14,7 @@ use crate::exchange::{Answer, Place};
 use crate::fencing::{Claim, confirm, load};
 use crate::forward::ResponseBody;
 use crate::gate::Handoff;
+use crate::recording::Subject;
 use crate::routes::Guard;
 
 /// Where it is, on every listener.
@@ -33,11 +34,15 @@ pub async fn answer(mut place: Place, headers: &HeaderMap) -> Answer {
 
 /// Waits until the caller's tenure has the worker to itself.
 async fn close(place: &mut Place, headers: &HeaderMap) -> Result<(), Answer> {
-    let named = find(place, headers).map_err(|reason| place.refuse(reason, None))?;
-    let token = place.in_force().headers.token(headers).map_err(|reason| place.refuse(reason, Some(named.key())))?;
+    let named = find(place, headers).map_err(|reason| place.refuse(reason, Subject::default()))?;
+    let refuse = |reason| place.refuse(reason, Subject::of_lock(named.key()));
+    let token = place.in_force().headers.token(headers).map_err(refuse)?;
     let lock = match named {
         Named::Tracked(lock) => lock,
-        Named::Unloaded(key) => load(place, &key).await.map_err(|reason| place.refuse(reason, Some(&key)))?,
+        Named::Unloaded(key) => {
+            let subject = Subject { lock: Some(&key), tracked: None, token: Some(&token) };
+            load(place, &key).await.map_err(|reason| place.refuse(reason, subject))?
+        }
     };
     let claim = Claim { token, lock };
     let mut handoff = Handoff::default();
@@ -52,8 +57,8 @@ async fn close(place: &mut Place, headers: &HeaderMap) -> Result<(), Answer> {
         };
         match outcome {
             Ok(()) => {}
-            Err(Rejection::HandoffTimeout) => return Err(handoff.timed_out(place, &claim.lock)),
-            Err(reason) => return Err(place.refuse(reason, Some(claim.lock.key()))),
+            Err(Rejection::HandoffTimeout) => return Err(handoff.timed_out(place, &claim)),
+            Err(reason) => return Err(place.refuse(reason, Subject::of(&claim))),
         }
     }
 }

@@ -13,6 +13,7 @@ use tower::{Service, ServiceExt};
 
 use crate::exchange::{Answer, Exchange, Place};
 use crate::metrics::ConfirmOutcome;
+use crate::recording::Subject;
 use crate::routes::Guard;
 use crate::routing::Guarded;
 
@@ -52,14 +53,14 @@ where
         Guarded::ByUncached(_) | Guarded::Unclear(_) if exempt => Ok(Standing::Pass(PassReason::Exempt, None)),
         Guarded::By(lock) => match place.in_force().headers.token(headers) {
             Ok(token) => Ok(Standing::Claim(Claim { token, lock: Arc::clone(lock) })),
-            Err(reason) => rejected(place, reason, lock.key(), Some(lock)),
+            Err(reason) => rejected(place, reason, Subject::of_tracked(lock), Some(lock)),
         },
         Guarded::ByUncached(key) => look_up(place, key, headers).await,
         Guarded::Unclear(reason) if place.is_shadow() => {
-            place.record(*reason, None);
+            place.would_refuse(*reason, Subject::default());
             Ok(Standing::Pass(PassReason::Shadow, None))
         }
-        Guarded::Unclear(reason) => Err(place.refuse(*reason, None)),
+        Guarded::Unclear(reason) => Err(place.refuse(*reason, Subject::default())),
     };
     match standing {
         Ok(standing) => next.oneshot(exchange.with(standing)).await,
@@ -71,7 +72,7 @@ where
 async fn look_up(place: &Place, key: &LockKey, headers: &HeaderMap) -> Result<Standing, Answer> {
     let token = match place.in_force().headers.token(headers) {
         Ok(token) => token,
-        Err(reason) => return rejected(place, reason, key, None),
+        Err(reason) => return rejected(place, reason, Subject::of_lock(key), None),
     };
     if place.is_shadow() {
         // Who only watches does not make requests wait for the store.
@@ -79,14 +80,16 @@ async fn look_up(place: &Place, key: &LockKey, headers: &HeaderMap) -> Result<St
         place.worker.background.clone().spawn(async move {
             match load(&place, &key).await {
                 Ok(lock) => record_shadow_verdict(place, Claim { token, lock }).await,
-                Err(reason) => drop(place.record(reason, Some(&key))),
+                Err(reason) => {
+                    place.would_refuse(reason, Subject { lock: Some(&key), tracked: None, token: Some(&token) });
+                }
             }
         });
         return Ok(Standing::Pass(PassReason::Shadow, None));
     }
     match load(place, key).await {
         Ok(lock) => Ok(Standing::Claim(Claim { token, lock })),
-        Err(reason) => rejected(place, reason, key, None),
+        Err(reason) => rejected(place, reason, Subject { lock: Some(key), tracked: None, token: Some(&token) }, None),
     }
 }
 
@@ -117,18 +120,19 @@ fn deadline(place: &Place) -> Instant {
 pub fn rejected(
     place: &Place,
     reason: Rejection,
-    key: &LockKey,
+    subject: Subject<'_>,
     lock: Option<&Arc<TrackedLock>>,
 ) -> Result<Standing, Answer> {
     if place.is_shadow() {
-        place.record(reason, Some(key));
+        place.would_refuse(reason, subject);
         return Ok(Standing::Pass(PassReason::Shadow, lock.cloned()));
     }
     if reason == Rejection::Unverifiable && place.route().on_unavailable == OnUnavailable::DangerousAdmit {
         place.metrics().dangerous_admit.inc();
+        place.let_past(reason, subject);
         return Ok(Standing::Pass(PassReason::DangerousAdmit, lock.cloned()));
     }
-    Err(place.refuse(reason, Some(key)))
+    Err(place.refuse(reason, subject))
 }
 
 /// Judges the claim by what is known, and asks the store where that can't say.
@@ -156,11 +160,11 @@ where
                     Ok(Standing::Pass(PassReason::Shadow, Some(lock)))
                 }
                 Verdict::Admit => Ok(admitted(&place, claim)),
-                Verdict::Reject(reason) => rejected(&place, reason, claim.lock.key(), Some(&claim.lock)),
+                Verdict::Reject(reason) => rejected(&place, reason, Subject::of(&claim), Some(&claim.lock)),
                 // Boxed: it is rare, and large.
                 Verdict::Confirm => match Box::pin(confirm(&place, &claim)).await {
                     Ok(()) => Ok(admitted(&place, claim)),
-                    Err(reason) => rejected(&place, reason, claim.lock.key(), Some(&claim.lock)),
+                    Err(reason) => rejected(&place, reason, Subject::of(&claim), Some(&claim.lock)),
                 },
             }
         }
@@ -175,7 +179,7 @@ where
 /// What a claim that was admitted stands on: itself, to be judged and counted at the gate, unless the route only watches.
 fn admitted(place: &Place, claim: Claim) -> Standing {
     if place.is_shadow() {
-        place.metrics().admitted.inc();
+        place.admitted(&claim);
         return Standing::Pass(PassReason::Shadow, Some(claim.lock));
     }
     Standing::Claim(claim)
@@ -183,8 +187,8 @@ fn admitted(place: &Place, claim: Claim) -> Standing {
 
 async fn record_shadow_verdict(place: Place, claim: Claim) {
     match confirm(&place, &claim).await {
-        Ok(()) => place.metrics().admitted.inc(),
-        Err(reason) => drop(place.record(reason, Some(claim.lock.key()))),
+        Ok(()) => place.admitted(&claim),
+        Err(reason) => place.would_refuse(reason, Subject::of(&claim)),
     }
 }
 

@@ -18,6 +18,7 @@ use crate::forward::{
     Admitted, Forwarded, ReadyConnection, RequestBody, SendError, Timeouts, UpstreamError, outgoing_request,
     prepare_body,
 };
+use crate::recording::Subject;
 use crate::refusal::Failure;
 use crate::ticket::Ticket;
 
@@ -75,13 +76,16 @@ async fn send(
     for attempt in 0..SENDS_MAX {
         let (ready, ticket);
         (ready, ticket, standing) = enter(&place, in_flight, standing).await?;
-        if attempt == 0 && matches!(standing, Standing::Claim(_)) {
-            place.metrics().admitted.inc();
+        if attempt == 0
+            && let Standing::Claim(claim) = &standing
+        {
+            place.admitted(claim);
         }
         let sent = Instant::now();
         match ready.send(Admitted::new(request, ticket), timeouts).await {
-            Ok(answer) => {
+            Ok(mut answer) => {
                 place.metrics().upstream_seconds.observe(sent.elapsed().as_secs_f64());
+                place.tell_verdict(&standing, answer.headers_mut());
                 return Ok(answer);
             }
             Err(SendError::Unsent(unsent)) => {
@@ -142,13 +146,14 @@ async fn enter(
         if let Err(reason) = outcome {
             if reason == Rejection::HandoffTimeout {
                 if handoff.crowded || place.route().on_handoff_timeout == OnHandoffTimeout::Reject {
-                    return Err(handoff.timed_out(place, &claim.lock));
+                    return Err(handoff.timed_out(place, claim));
                 }
                 place.metrics().dangerous_proceed.inc();
+                place.let_past(reason, Subject::of(claim));
                 handoff.proceeds = true;
                 continue;
             }
-            standing = rejected(place, reason, claim.lock.key(), Some(&claim.lock))?;
+            standing = rejected(place, reason, Subject::of(claim), Some(&claim.lock))?;
         }
     }
 }
@@ -230,14 +235,14 @@ impl Handoff {
     }
 
     /// What a request is told that has waited for too long.
-    pub fn timed_out(&self, place: &Place, lock: &TrackedLock) -> Answer {
+    pub fn timed_out(&self, place: &Place, claim: &Claim) -> Answer {
         if let Some(since) = self.since {
             place.metrics().handoff_waited(since.elapsed());
         }
         let now = Instant::now();
-        let left = lock.unseen_until().map_or(Duration::ZERO, |until| until.saturating_duration_since(now));
+        let left = claim.lock.unseen_until().map_or(Duration::ZERO, |until| until.saturating_duration_since(now));
         let seconds = left.as_secs() + u64::from(left.subsec_nanos() > 0);
-        place.refuse_for(Rejection::HandoffTimeout, Some(lock.key()), seconds.max(1))
+        place.refuse_for(Rejection::HandoffTimeout, Subject::of(claim), seconds.max(1))
     }
 }
 

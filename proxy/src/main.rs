@@ -3,10 +3,10 @@
 use std::process::ExitCode;
 
 use clap::Parser;
-use fencepost::cli::{Cli, Command, LogFormat, Settings};
+use fencepost::cli::{Cli, Command, Settings};
+use fencepost::logging::Log;
 use fencepost::{Surroundings, check, demo};
 use fencepost_config::Config;
-use tracing_subscriber::EnvFilter;
 
 /// Failed to run.
 const EXIT_FAILED: u8 = 1;
@@ -21,30 +21,16 @@ fn main() -> ExitCode {
             return if error.use_stderr() { ExitCode::from(EXIT_USAGE) } else { ExitCode::SUCCESS };
         }
     };
-    let filter = match EnvFilter::try_new(&cli.log) {
-        Ok(filter) => filter,
-        Err(error) => {
-            eprintln!("--log: {error}");
-            return ExitCode::from(EXIT_USAGE);
-        }
-    };
     match cli.command {
-        Command::Serve(settings) => {
-            log_to_stderr(filter, cli.log_format);
-            with_config(settings, serve)
-        }
+        Command::Serve(settings) => match Log::begin(&cli.log, cli.log_format) {
+            Ok(log) => with_config(settings, |config| serve(config, &log)),
+            Err(error) => {
+                eprintln!("--log: {error}");
+                ExitCode::from(EXIT_USAGE)
+            }
+        },
         Command::Check { settings, live } => with_config(settings, |config| check_config(&config, live)),
         Command::Demo(settings) => exit_code(block_on(demo::play(settings))),
-    }
-}
-
-fn log_to_stderr(filter: EnvFilter, format: LogFormat) {
-    let lines = tracing_subscriber::fmt().with_env_filter(filter).with_writer(std::io::stderr);
-    match format {
-        LogFormat::Text => {
-            lines.with_ansi(std::io::IsTerminal::is_terminal(&std::io::stderr())).with_target(false).init();
-        }
-        LogFormat::Json => lines.json().flatten_event(true).init(),
     }
 }
 
@@ -69,15 +55,14 @@ fn with_config(settings: Settings, run: impl FnOnce(Config) -> ExitCode) -> Exit
     }
 }
 
-fn serve(config: Config) -> ExitCode {
+fn serve(config: Config, log: &Log) -> ExitCode {
     for warning in &config.warnings {
         tracing::warn!("{warning}");
     }
     let served = fencepost::bind(&config).map_err(anyhow::Error::from).and_then(|bound| {
         block_on(async move {
-            fencepost::run(config, bound, Surroundings::default(), fencepost::terminated())
-                .await
-                .map_err(anyhow::Error::from)
+            let surroundings = Surroundings { log: Some(log.control()), ..Surroundings::default() };
+            fencepost::run(config, bound, surroundings, fencepost::terminated()).await.map_err(anyhow::Error::from)
         })
     });
     exit_code(served)

@@ -2,7 +2,7 @@
 
 use std::fmt;
 use std::sync::Arc;
-use std::time::Duration;
+use std::time::{Duration, SystemTime};
 
 use bytes::Bytes;
 use fencepost_config::{Captures, Lock, Record, Route};
@@ -13,6 +13,7 @@ use fencepost_sources::{
 use http::HeaderMap;
 
 use crate::metrics::{Metrics, RouteMetrics};
+use crate::observe::RouteLabel;
 use crate::token::TokenHeaders;
 
 /// What stands behind a configured route.
@@ -21,6 +22,8 @@ pub struct RouteInForce {
     pub headers: TokenHeaders,
     /// The route's counters.
     pub metrics: RouteMetrics,
+    /// What its decisions say of it.
+    pub label: Arc<RouteLabel>,
     /// The longest `orphan_timeout` of all routes whose locks are of the same source: whichever of them lets a tenure in,
     /// requests of the others may follow.
     pub orphan_timeout_max: Duration,
@@ -50,6 +53,12 @@ impl RouteInForce {
         let source = |route: &Route| route.mode.lock().map(|lock| lock.source);
         let of_one_source = all.iter().filter(|other| source(other) == source(route));
         let guard = route.mode.lock().map(|lock| Guard::new(lock, &sources[lock.source]));
+        let label = RouteLabel {
+            name: route.name.clone(),
+            mode: route.mode.name(),
+            source: route.mode.lock().map(|lock| sources[lock.source].name().into()),
+            since: SystemTime::now(),
+        };
         Ok(RouteInForce {
             headers: TokenHeaders {
                 owner: route.owner_header.clone(),
@@ -57,6 +66,7 @@ impl RouteInForce {
                 lock: route.lock_header.clone(),
             },
             metrics: metrics.route(&route.name, route.mode.name()),
+            label: Arc::new(label),
             orphan_timeout_max: of_one_source.map(|route| route.orphan_timeout).max().unwrap_or(route.orphan_timeout),
             guard: guard.transpose()?,
         })

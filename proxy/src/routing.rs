@@ -15,6 +15,7 @@ use tower::{Service, ServiceExt};
 use crate::downstream::ClientBody;
 use crate::exchange::{Answer, Exchange, InFlight, Place, Worker};
 use crate::fence_call;
+use crate::recording::{About, Subject};
 use crate::refusal::{AnswerForm, Failure};
 use crate::routes::{Guard, KeyBuffer};
 
@@ -40,10 +41,11 @@ where
         form: AnswerForm::of(request.method(), request.headers()),
         client: request.body().connection().address(),
         arrived: Instant::now(),
+        about: About::of(&request),
         worker,
     };
     if place.worker.fence.is_draining() {
-        return Ok(place.refuse(Rejection::Draining, None));
+        return Ok(place.refuse(Rejection::Draining, Subject::default()));
     }
     if request.method() == Method::CONNECT {
         return Ok(place.fail(Failure::NotSupported));
@@ -55,7 +57,7 @@ where
     let host = request.uri().authority().map(|authority| authority.as_str()).or_else(|| host(request.headers()));
     let guarded = match worker.fence.config.route(host, request.uri().path()) {
         Routing::NoRoute => return Ok(place.fail(Failure::NoRoute)),
-        Routing::LockNotAllowed => return Ok(place.refuse(Rejection::LockNotAllowed, None)),
+        Routing::LockNotAllowed => return Ok(place.refuse(Rejection::LockNotAllowed, Subject::default())),
         Routing::To { index, captures, .. } => {
             place.route = Some(index);
             guarded(&place, &captures, request.headers())

@@ -17,12 +17,14 @@ use tokio::time::Instant;
 use tower::service_fn;
 
 use crate::admin::Admin;
-use crate::decision::{DecisionIds, LogThrottle};
+use crate::decision::{DecisionIds, LogThrottle, Sample};
 use crate::downstream::{self, BindError, Limits, ListenAddress, Listener, Protocol, Server, ThreadContext, serve};
 use crate::exchange::{Fence, Worker};
 use crate::forward::{self, Pool, Upstream};
+use crate::logging::LogControl;
 use crate::memory::Memory;
 use crate::metrics::Metrics;
+use crate::observe::{Observations, RouteLabel, collector};
 use crate::routes::RouteInForce;
 use crate::stack::stack;
 use crate::state::StateError;
@@ -40,6 +42,8 @@ pub struct Bound {
 pub struct Surroundings {
     /// The store behind sources of kind `memory`.
     pub memory: MemoryStore,
+    /// What changes the log, if there is one.
+    pub log: Option<LogControl>,
     /// Told once everything runs.
     pub started: Option<tokio::sync::oneshot::Sender<Started>>,
 }
@@ -130,8 +134,17 @@ pub async fn run(
     }
     let connections = server.connections();
     let leaving = Arc::new(AtomicBool::new(false));
-    let admin =
-        Admin { fence: Arc::clone(&fence), sources: sources.into(), leaving: Arc::clone(&leaving), connections };
+    let sources: Arc<[LockSource]> = sources.into();
+    let observations = fence.observations.clone().unwrap_or_else(|| Arc::new(Observations::new(NonZeroUsize::MIN, 0)));
+    let admin = Admin {
+        fence: Arc::clone(&fence),
+        sources: Arc::clone(&sources),
+        leaving: Arc::clone(&leaving),
+        connections,
+        observations: Arc::clone(&observations),
+        streams: Arc::default(),
+        log: surroundings.log,
+    };
     let admin_server = bound.admin.map(|listener| serve_admin(listener, admin.clone())).transpose()?;
     let started = Started {
         listeners: server.addresses().to_vec(),
@@ -147,9 +160,16 @@ pub async fn run(
             None => std::future::pending().await,
         }
     };
+    let collecting = async {
+        match &fence.observations {
+            Some(observations) => collector::keep_collecting(observations, || Arc::clone(&sources)).await,
+            None => std::future::pending().await,
+        }
+    };
     tokio::select! {
         () = shutdown => {}
         () = remembering => {}
+        () = collecting => {}
         () = server.failed() => return Err(RunError::ThreadEnded),
     }
 
@@ -244,12 +264,17 @@ pub(crate) fn etcd_options(endpoints: &[HostPort], cluster_id: Option<u64>) -> E
 
 fn put_in_force(config: Config, sources: &[LockSource], memory: Option<Memory>) -> Result<Fence, RunError> {
     let metrics = Metrics::new()?;
+    // Without an admin listener nobody could look.
+    let observed = config.admin.is_some();
+    let observations = observed.then(|| Arc::new(Observations::new(threads(&config), config.decisions.kept)));
     let routes = config.routes.iter().map(|route| RouteInForce::new(route, &config.routes, sources, &metrics));
     Ok(Fence {
         routes: routes.collect::<Result<_, _>>()?,
         unrouted: metrics.route("none", "enforce"),
         metrics,
         log: LogThrottle::new(),
+        observations,
+        unrouted_label: Arc::new(RouteLabel::unrouted()),
         memory,
         waiting: AtomicUsize::new(0),
         draining: AtomicBool::new(false),
@@ -278,7 +303,8 @@ fn worker(fence: Arc<Fence>, process: u32, thread: ThreadContext) -> Worker {
     });
     let kept_headers = kept.collect();
     let decisions = DecisionIds::new(process, thread.index);
-    Worker { pools: routes, kept_headers, decisions, background: thread.background, fence }
+    let sample = Sample::one_in(fence.config.decisions.admissions_one_in);
+    Worker { pools: routes, kept_headers, decisions, sample, background: thread.background, fence }
 }
 
 /// As many threads as configured, else as the process may use: its CPU affinity and its cgroup's quota count.

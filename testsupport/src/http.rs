@@ -76,8 +76,8 @@ impl Response {
     }
 }
 
-/// One request on a connection of its own; returns the final response. `Host`, `Content-Length` (for a body) and
-/// `Connection: close` are added.
+/// One request on a connection of its own; returns the final response. `Host: localhost`, unless there is one among the headers,
+/// `Content-Length` (for a body) and `Connection: close` are added.
 ///
 /// # Errors
 ///
@@ -90,7 +90,10 @@ pub async fn request(
     body: &[u8],
 ) -> io::Result<Response> {
     let mut connection = Connection::open(server).await?;
-    let mut head = format!("{method} {path} HTTP/1.1\r\nHost: test\r\nConnection: close\r\n");
+    let mut head = format!("{method} {path} HTTP/1.1\r\nConnection: close\r\n");
+    if !headers.iter().any(|(name, _)| name.eq_ignore_ascii_case("host")) {
+        head.push_str("Host: localhost\r\n");
+    }
     for (name, value) in headers {
         head.push_str(&format!("{name}: {value}\r\n"));
     }

@@ -96,7 +96,7 @@ pub(super) async fn send(to: SocketAddr, write: &Write) -> anyhow::Result<Answer
 
 /// What is at a path, and its status.
 pub(super) async fn get(from: SocketAddr, path: &str) -> anyhow::Result<(u16, String)> {
-    let request = Request::builder().method(Method::GET).uri(path).header("Host", "worker").body(Full::default())?;
+    let request = Request::builder().method(Method::GET).uri(path).header("Host", "localhost").body(Full::default())?;
     let response = tokio::time::timeout(PATIENCE, exchange(from, request)).await.context("no answer in time")??;
     Ok((response.status().as_u16(), String::from_utf8_lossy(response.body()).trim_end().to_owned()))
 }

@@ -67,7 +67,7 @@ impl Proxy {
         let bound = bind(&config)?;
         let (tell, started) = oneshot::channel();
         let (stop, stopped) = oneshot::channel();
-        let surroundings = Surroundings { memory, started: Some(tell) };
+        let surroundings = Surroundings { memory, started: Some(tell), ..Surroundings::default() };
         let shutdown = async move { drop(stopped.await) };
         let running = tokio::task::spawn_local(run(config, bound, surroundings, shutdown));
         let Ok(started) = started.await else {

@@ -30,6 +30,7 @@ pub(crate) struct Config {
     listener: String,
     threads: usize,
     state_dir: Option<String>,
+    sections: String,
     routes: Vec<Route>,
 }
 
@@ -75,6 +76,7 @@ impl Config {
             listener: "127.0.0.1:0".to_owned(),
             threads: 2,
             state_dir: None,
+            sections: String::new(),
             routes: routes.to_vec(),
         }
     }
@@ -83,6 +85,13 @@ impl Config {
     pub(crate) fn limit(mut self, line: &str) -> Config {
         self.limits.push_str(line);
         self.limits.push('\n');
+        self
+    }
+
+    /// With this section: its heading and its lines.
+    pub(crate) fn section(mut self, section: &str) -> Config {
+        self.sections.push_str(section);
+        self.sections.push('\n');
         self
     }
 
@@ -106,12 +115,12 @@ impl Config {
 
     /// The file.
     pub(crate) fn toml(&self) -> String {
-        let Config { endpoints, upstream, limits, listener, threads, state_dir, routes } = self;
+        let Config { endpoints, upstream, limits, listener, threads, state_dir, sections, routes } = self;
         let state_dir = state_dir.as_ref().map(|path| format!("state_dir = {path:?}\n")).unwrap_or_default();
         let routes: String = routes.iter().map(|route| route.toml(upstream)).collect();
         format!(
             "threads = {threads}\n{state_dir}[admin]\nlisten = \"127.0.0.1:0\"\n[[listener]]\naddress = {listener:?}\n[limits]\n{limits}\n\
-             [source.main]\nkind = \"etcd\"\nendpoints = {endpoints:?}\n{routes}"
+             {sections}[source.main]\nkind = \"etcd\"\nendpoints = {endpoints:?}\n{routes}"
         )
     }
 }
@@ -224,7 +233,7 @@ impl Fencepost {
 }
 
 /// The addresses in the log, once both are there.
-fn addresses(log: &str) -> Option<(Endpoint, SocketAddr)> {
+pub(crate) fn addresses(log: &str) -> Option<(Endpoint, SocketAddr)> {
     let mut listener = None;
     let mut admin = None;
     // The last line may not be whole yet.

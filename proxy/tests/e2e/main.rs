@@ -29,3 +29,4 @@ mod transport;
 
 mod admin;
 mod cli;
+mod observed;

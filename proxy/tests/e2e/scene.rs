@@ -237,7 +237,9 @@ impl Ledger {
     }
 
     fn note(&self, number: usize, answer: &Response) {
-        let outcome = if reason(answer).is_some() { Outcome::Refused } else { Outcome::Forwarded };
+        // With a verdict there is a reason also where the route only watches.
+        let refused = reason(answer).is_some() && answer.header("fence-verdict").is_none();
+        let outcome = if refused { Outcome::Refused } else { Outcome::Forwarded };
         self.0.lock().unwrap()[number] = Some(outcome);
     }
 

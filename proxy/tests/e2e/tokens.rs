@@ -220,7 +220,7 @@ async fn the_worker_gets_the_token_as_it_came_and_nothing_else_that_looks_like_f
     assert_eq!(seen.header("via"), Some("1.1 fencepost"));
     assert_eq!(seen.header("x-forwarded-for"), Some("127.0.0.1"));
     assert_eq!(seen.header("x-forwarded-proto"), Some("http"));
-    assert_eq!(seen.header("x-forwarded-host"), Some("test"));
+    assert_eq!(seen.header("x-forwarded-host"), Some("localhost"));
     assert_eq!(seen.text(), "write");
     scene.finish().await;
 }

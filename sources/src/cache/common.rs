@@ -11,6 +11,7 @@ use tokio::time::Instant;
 use super::bucket::Bucket;
 use super::registry::Registry;
 use super::scope::Scope;
+use super::tenures::Tenures;
 use super::tracked::TrackedLock;
 use super::trust::Trust;
 use crate::store::StoreError;
@@ -25,6 +26,8 @@ pub(crate) struct Common {
     pub(crate) registry: Registry,
     pub(crate) without_record: Bucket,
     pub(crate) counts: Counts,
+    /// Who began or ceased to hold a lock.
+    pub(crate) tenures: Tenures,
     /// The static locks, or how often they are read, have changed.
     pub(crate) statics_changed: Notify,
     commands: mpsc::UnboundedSender<Command>,
@@ -107,6 +110,7 @@ impl Common {
             registry: Registry::default(),
             without_record: Bucket::new(WITHOUT_RECORD.0, WITHOUT_RECORD.1),
             counts: Counts::default(),
+            tenures: Tenures::default(),
             statics_changed: Notify::new(),
             commands,
             period_nanos: AtomicU64::new(0),

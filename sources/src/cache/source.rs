@@ -18,6 +18,7 @@ use super::record::LockSpec;
 use super::registry::FormatConflict;
 use super::scope::Scope;
 use super::templated::{Caches, TemplateSpec, TemplatedLocks};
+use super::tenures::TenureChange;
 use super::tracked::TrackedLock;
 use super::trust::Trust;
 use crate::store::{LockStore, Member, StoreError};
@@ -57,6 +58,8 @@ impl Default for SourceOptions {
 pub struct SourceStatus {
     /// Whether a quorum read that was sent within the last five periods was answered.
     pub up: bool,
+    /// Whether it is up, and yet what is known is older than five periods, the smallest `max_age`.
+    pub is_stale: bool,
     /// How long ago the newest freshness read was sent that was answered.
     pub age: Option<Duration>,
     /// The highest revision seen of the store, in this process or before.
@@ -235,8 +238,11 @@ impl LockSource {
         let static_locks = shared.static_locks().len();
         let load = |counter: &AtomicU64| counter.load(Ordering::Relaxed);
         let counts = &common.counts;
+        let is_old = |age: Duration| age > common.period() * 5;
+        let up = !common.is_stopped() && age(health.answered).is_some_and(|age| !is_old(age));
         SourceStatus {
-            up: !common.is_stopped() && age(health.answered).is_some_and(|age| age <= common.period() * 5),
+            up,
+            is_stale: up && age(health.fresh).is_some_and(is_old),
             age: age(health.fresh),
             revision: common.trust.max_seen(),
             watch_restarts: load(&counts.watch_restarts),
@@ -254,6 +260,12 @@ impl LockSource {
             last_error: health.last_error,
             members: shared.members().clone(),
         }
+    }
+
+    /// Who began or ceased to hold a lock since this was last called, in the order in which it was learnt; and how many such
+    /// changes were lost because it was not called for too long.
+    pub fn take_tenures(&self) -> (Vec<TenureChange>, u64) {
+        self.common().tenures.take()
     }
 
     /// Stops it, for all handles.

@@ -18,6 +18,7 @@ use super::outlook::{Outlook, Published, ScopeClock, Timing};
 use super::record::LockSpec;
 use super::scope::Scope;
 use super::slots::{Slots, Ticket, Unconfirmed};
+use super::tenures::Told;
 use super::trust::Sent;
 use crate::store::{Event, KeyRange, KeyValue};
 
@@ -42,6 +43,7 @@ pub struct TrackedLock {
 struct Inner {
     gate: Gate,
     knowledge: Knowledge,
+    told: Told,
 }
 
 /// A lock, for the eyes of an operator.
@@ -68,6 +70,12 @@ pub struct LockDescription {
 }
 
 impl Inner {
+    /// Has the gate learn what is known, be it on the way to what is known in the end.
+    fn teach(&mut self, spec: &LockSpec, common: &Common, snapshot: &Snapshot) {
+        self.gate.learn(snapshot);
+        self.told.tell(spec, snapshot, &common.tenures);
+    }
+
     /// Once it is known that a tenure has ended, nothing of it goes out, though it may take a look at many writes to know who
     /// holds the lock now, and since when.
     fn end_tenure_if_shown<'s>(&mut self, spec: &LockSpec, era: u64, shown: impl IntoIterator<Item = &'s KeyValue>) {
@@ -87,7 +95,7 @@ impl TrackedLock {
             common,
             published: ArcSwap::default(),
             slots: Slots::new(),
-            inner: Mutex::new(Inner { gate, knowledge: Knowledge::default() }),
+            inner: Mutex::new(Inner { gate, ..Inner::default() }),
             gate_changes: Notify::new(),
             waiting: AtomicUsize::new(0),
         }
@@ -402,7 +410,11 @@ impl TrackedLock {
                     Applied::Changed => {
                         applied = Applied::Changed;
                         // Tenures that came and went within one message raise the floor too.
-                        inner.knowledge.snapshot().iter().for_each(|snapshot| inner.gate.learn(snapshot));
+                        inner
+                            .knowledge
+                            .snapshot()
+                            .iter()
+                            .for_each(|snapshot| inner.teach(&self.spec, &self.common, snapshot));
                     }
                     Applied::Gap => return Applied::Gap,
                 }
@@ -428,7 +440,7 @@ impl TrackedLock {
         let result = change(&mut inner, clock.as_ref().and_then(|clock| clock.as_deref()));
         let snapshot = inner.knowledge.snapshot();
         if let Some(snapshot) = &snapshot {
-            inner.gate.learn(snapshot);
+            inner.teach(&self.spec, &self.common, snapshot);
         }
         let published = inner.knowledge.published(snapshot);
         let before = self.published.swap(Arc::new(published));

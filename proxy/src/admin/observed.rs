@@ -1,0 +1,104 @@
+//! What has happened: decisions, the timeline, what routes in shadow mode would have refused.
+
+use std::sync::Arc;
+use std::time::SystemTime;
+
+use fencepost_policy::LockKey;
+use http::header::ACCEPT;
+use http::{HeaderMap, StatusCode};
+use serde_json::{Value, json};
+
+use super::Admin;
+use super::answers::{AdminAnswer, json_answer, text};
+use super::streams::{follow_decisions, follow_timeline};
+use crate::observe::filter::Query;
+use crate::observe::shadow::Watched;
+use crate::observe::timeline::RowContext;
+use crate::observe::{Observations, collector, millis};
+
+/// The number of the last event that a client got before its connection broke.
+const LAST_EVENT_ID: &str = "last-event-id";
+
+impl Admin {
+    /// All that has happened up to now.
+    fn observed(&self) -> &Arc<Observations> {
+        let observations = &self.observations;
+        collector::collect(observations, &self.sources);
+        observations
+    }
+
+    pub(super) fn decisions(&self, query: &str, headers: &HeaderMap) -> AdminAnswer {
+        let now = SystemTime::now();
+        let query = match Query::parse(query, now) {
+            Ok(query) => query,
+            Err(error) => return text(StatusCode::BAD_REQUEST, format!("{error}\n")),
+        };
+        let observations = self.observed();
+        if wants_events(headers) {
+            let last = headers.get(LAST_EVENT_ID).and_then(|id| id.to_str().ok());
+            return self.stream(follow_decisions(Arc::clone(observations), query.filter, last));
+        }
+        let answer = observations.look(|book| {
+            let found = book.decisions.newest(&query.filter, query.limit);
+            json!({
+                "now_ms": millis(now),
+                "kept": book.decisions.kept(),
+                "capacity": book.decisions.capacity(),
+                "lost": observations.lost(),
+                "decisions": found.iter().map(|decision| decision.to_json()).collect::<Vec<_>>(),
+            })
+        });
+        json_answer(&answer)
+    }
+
+    pub(super) fn timeline(&self, headers: &HeaderMap) -> AdminAnswer {
+        let observations = self.observed();
+        if wants_events(headers) {
+            return self.stream(follow_timeline(Arc::clone(observations), self.clone()));
+        }
+        json_answer(&self.whole_timeline())
+    }
+
+    pub(super) fn whole_timeline(&self) -> Value {
+        let context = |source: &str, lock: &LockKey| self.row_context(source, lock);
+        self.observations.look(|book| book.timeline.to_json(SystemTime::now(), context))
+    }
+
+    /// What a row of the timeline does not know by itself.
+    pub(super) fn row_context(&self, source: &str, lock: &LockKey) -> RowContext {
+        let config = &self.fence.config;
+        let guarded = config.routes.iter().filter(|route| {
+            let guards = |guard: &fencepost_config::Lock| {
+                config.sources[guard.source].name == source && guard.key.matches_key(lock.as_str())
+            };
+            route.mode.lock().is_some_and(guards)
+        });
+        let source = self.sources.iter().find(|known| known.name() == source);
+        let holder = source.and_then(|source| source.find(lock.as_str())?.outlook().snapshot()?.tenure().cloned());
+        RowContext { routes: guarded.map(|route| route.name.clone()).collect(), present: holder }
+    }
+
+    pub(super) fn shadow(&self, query: &str, headers: &HeaderMap) -> AdminAnswer {
+        let in_force = self.fence.routes.iter().filter(|route| route.label.mode == "shadow");
+        let watched: Vec<Watched> = in_force
+            .map(|route| Watched { label: Arc::clone(&route.label), admitted: route.metrics.admitted.get() })
+            .collect();
+        let observations = self.observed();
+        let as_text = query == "format=text" || accepts(headers, "text/plain");
+        observations.look(|book| match as_text {
+            true => text(StatusCode::OK, book.shadow.to_text(&watched)),
+            false => json_answer(&book.shadow.to_json(&watched, SystemTime::now())),
+        })
+    }
+}
+
+fn wants_events(headers: &HeaderMap) -> bool {
+    accepts(headers, "text/event-stream")
+}
+
+/// Whether a client asks for that kind of answer by name.
+fn accepts(headers: &HeaderMap, kind: &str) -> bool {
+    let accepted = headers.get_all(ACCEPT).iter().filter_map(|value| value.to_str().ok());
+    let mut kinds = accepted.flat_map(|value| value.split(','));
+    kinds.any(|accepted| accepted.split(';').next().is_some_and(|accepted| accepted.trim().eq_ignore_ascii_case(kind)))
+}

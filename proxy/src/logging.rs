@@ -1,0 +1,92 @@
+//! The log: lines on standard error, written by a thread of their own, so that nobody waits for whoever reads them.
+
+use std::fmt;
+use std::io::{IsTerminal, stderr};
+
+use tracing_appender::non_blocking::{ErrorCounter, NonBlocking, NonBlockingBuilder, WorkerGuard};
+use tracing_subscriber::filter::{EnvFilter, ParseError};
+use tracing_subscriber::layer::SubscriberExt;
+use tracing_subscriber::registry::Registry;
+use tracing_subscriber::reload;
+use tracing_subscriber::util::SubscriberInitExt;
+
+use crate::cli::LogFormat;
+
+/// How many lines wait to be written. Further ones are left out, and counted.
+const LINES_MAX: usize = 8_192;
+
+/// The log of a process. Whoever has this can change what is logged; what is written when it goes is written to its end.
+pub struct Log {
+    control: LogControl,
+    _writer: WorkerGuard,
+}
+
+/// Changes what is logged while the process runs.
+#[derive(Clone)]
+pub struct LogControl {
+    filter: reload::Handle<EnvFilter, Registry>,
+    left_out: ErrorCounter,
+}
+
+impl Log {
+    /// Begins the log, for the whole process.
+    ///
+    /// # Errors
+    /// If the filter is none.
+    ///
+    /// # Panics
+    /// If there is a log already.
+    pub fn begin(filter: &str, format: LogFormat) -> Result<Log, ParseError> {
+        let (filter, handle) = reload::Layer::new(EnvFilter::try_new(filter)?);
+        let (writer, guard) = without_waiting(stderr());
+        let control = LogControl { filter: handle, left_out: writer.error_counter() };
+        let lines = tracing_subscriber::fmt::layer().with_writer(writer);
+        let registry = tracing_subscriber::registry().with(filter);
+        match format {
+            LogFormat::Text => {
+                registry.with(lines.with_ansi(stderr().is_terminal()).with_target(false)).init();
+            }
+            LogFormat::Json => registry.with(lines.json().flatten_event(true)).init(),
+        }
+        Ok(Log { control, _writer: guard })
+    }
+
+    /// What changes it.
+    pub fn control(&self) -> LogControl {
+        self.control.clone()
+    }
+}
+
+impl LogControl {
+    /// What is logged, as a filter.
+    pub fn filter(&self) -> String {
+        self.filter.with_current(ToString::to_string).unwrap_or_default()
+    }
+
+    /// Logs by that filter from now on; the next restart knows nothing of it.
+    ///
+    /// # Errors
+    /// If the filter is none. Nothing is changed then.
+    pub fn set_filter(&self, filter: &str) -> Result<(), ParseError> {
+        let filter = EnvFilter::try_new(filter)?;
+        // It fails only if the log has ended, and then nothing is logged anyway.
+        let _ = self.filter.reload(filter);
+        Ok(())
+    }
+
+    /// How many lines were left out, because they could not be written as fast as they came.
+    pub fn lines_left_out(&self) -> u64 {
+        self.left_out.dropped_lines() as u64
+    }
+}
+
+impl fmt::Debug for LogControl {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_tuple("LogControl").field(&self.filter()).finish()
+    }
+}
+
+/// A writer whose lines are written to `target` by a thread of its own, until the guard goes.
+pub(crate) fn without_waiting(target: impl std::io::Write + Send + 'static) -> (NonBlocking, WorkerGuard) {
+    NonBlockingBuilder::default().buffered_lines_limit(LINES_MAX).lossy(true).thread_name("log").finish(target)
+}

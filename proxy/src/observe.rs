@@ -1,0 +1,214 @@
+//! What operators can look at: each refusal, a sample of the admissions, who held which lock when, who waited for whom.
+//!
+//! A worker thread only notes what happened, in a short list of its own ([`Observations::note`]); nobody waits for anybody. Ten
+//! times a second, or when somebody looks, the lists are collected into the [`Book`]: the last decisions ([`ring`]), the
+//! [`shadow`] report and the [`timeline`]. Everything is bounded, and what found no room is counted.
+
+pub mod collector;
+pub mod filter;
+pub mod record;
+pub mod ring;
+pub mod shadow;
+pub mod timeline;
+
+use std::mem;
+use std::num::NonZeroUsize;
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::{Mutex, MutexGuard, PoisonError};
+use std::time::{Duration, SystemTime};
+
+use tokio::sync::watch;
+
+use crate::decision::DecisionIds;
+
+pub use filter::Filter;
+pub use record::{Decision, Outcome, RouteLabel};
+pub use timeline::{TenureChange, Wait};
+
+use ring::Ring;
+use shadow::ShadowReport;
+use timeline::Timeline;
+
+/// How often the threads' lists are collected while nobody asks.
+pub const COLLECT_PERIOD: Duration = Duration::from_millis(100);
+
+/// How much a thread may note between two collections; what comes after that is lost, and counted.
+const NOTES_MAX: usize = 8_192;
+
+/// Something that happened.
+#[derive(Debug)]
+pub enum Event {
+    /// A request was decided on.
+    Decision(Decision),
+    /// A tenure began or ended.
+    Tenure(TenureChange),
+    /// A request waits at a barrier, or has ceased to.
+    Wait(Wait),
+}
+
+impl Event {
+    fn at(&self) -> SystemTime {
+        match self {
+            Event::Decision(decision) => decision.at,
+            Event::Tenure(change) => change.at,
+            Event::Wait(wait) => wait.at,
+        }
+    }
+}
+
+/// What the process remembers of the past, for its operators.
+#[derive(Debug)]
+pub struct Observations {
+    notes: Box<[Mutex<Vec<Event>>]>,
+    book: Mutex<Book>,
+    lost: AtomicU64,
+    changed: watch::Sender<()>,
+    /// Tells the events of this process from those of others.
+    process: u32,
+}
+
+/// All that was collected.
+#[derive(Debug)]
+pub struct Book {
+    /// The last decisions.
+    pub decisions: Ring,
+    /// What the routes in shadow mode would have refused.
+    pub shadow: ShadowReport,
+    /// Who held which lock when.
+    pub timeline: Timeline,
+}
+
+impl Observations {
+    /// Nothing has happened yet. `kept` is how many decisions are remembered.
+    pub fn new(threads: NonZeroUsize, kept: usize) -> Observations {
+        let book = Book { decisions: Ring::new(kept), shadow: ShadowReport::default(), timeline: Timeline::new() };
+        Observations {
+            notes: (0..threads.get()).map(|_| Mutex::default()).collect(),
+            book: Mutex::new(book),
+            lost: AtomicU64::new(0),
+            changed: watch::Sender::new(()),
+            process: DecisionIds::process(),
+        }
+    }
+
+    /// Notes what happened on the worker thread of that number.
+    pub fn note(&self, thread: usize, event: Event) {
+        let mut notes = lock(&self.notes[thread]);
+        if notes.len() < NOTES_MAX {
+            notes.push(event);
+        } else {
+            self.lost.fetch_add(1, Ordering::Relaxed);
+        }
+    }
+
+    /// Notes that so many events are lost that happened elsewhere.
+    pub fn lose(&self, count: u64) {
+        self.lost.fetch_add(count, Ordering::Relaxed);
+    }
+
+    /// How many events were lost because nobody collected them in time.
+    pub fn lost(&self) -> u64 {
+        self.lost.load(Ordering::Relaxed)
+    }
+
+    /// Collects what the threads have noted, and what happened elsewhere, in the order of time. Says whether there was anything.
+    pub fn collect(&self, elsewhere: Vec<Event>) -> bool {
+        // Held throughout, so that nobody who asks sees half of it, or a later half first.
+        let mut book = lock(&self.book);
+        let mut events = elsewhere;
+        for notes in &self.notes {
+            events.append(&mut mem::take(&mut *lock(notes)));
+        }
+        if events.is_empty() {
+            return false;
+        }
+        events.sort_by_key(Event::at);
+        for event in events {
+            book.take(event);
+        }
+        drop(book);
+        self.changed.send_replace(());
+        true
+    }
+
+    /// Looks at what was collected.
+    pub fn look<T>(&self, at: impl FnOnce(&mut Book) -> T) -> T {
+        at(&mut lock(&self.book))
+    }
+
+    /// Follows what is collected, from now on.
+    pub fn follow(&self) -> watch::Receiver<()> {
+        self.changed.subscribe()
+    }
+
+    /// The id of the event that tells of the decision of that number.
+    pub fn event_id(&self, number: u64) -> String {
+        format!("{:08x}-{number}", self.process)
+    }
+
+    /// The number of the decision that the event of that id tells of, if it is of this process.
+    pub fn number_of(&self, event_id: &str) -> Option<u64> {
+        let (process, number) = event_id.split_once('-')?;
+        (process == format!("{:08x}", self.process)).then(|| number.parse().ok())?
+    }
+
+    /// Tells all who follow to look again.
+    pub fn tell(&self) {
+        self.changed.send_replace(());
+    }
+}
+
+impl Book {
+    fn take(&mut self, event: Event) {
+        match event {
+            Event::Decision(decision) => {
+                self.shadow.note(&decision);
+                self.timeline.refused(&decision);
+                self.decisions.push(decision);
+            }
+            Event::Tenure(change) => self.timeline.tenure(change),
+            Event::Wait(wait) => self.timeline.wait(wait),
+        }
+    }
+}
+
+/// What is observed is for looking at only: a panic in the middle of noting it is no reason to stop.
+fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
+    mutex.lock().unwrap_or_else(PoisonError::into_inner)
+}
+
+/// Milliseconds since the Unix epoch; 0 before it.
+pub fn millis(at: SystemTime) -> u64 {
+    let since = at.duration_since(SystemTime::UNIX_EPOCH).unwrap_or_default();
+    u64::try_from(since.as_millis()).unwrap_or(u64::MAX)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn what_threads_note_is_collected_in_the_order_of_time_and_never_beyond_its_bound() {
+        let observations = Observations::new(NonZeroUsize::new(2).unwrap(), 10);
+        let decision = |id: &str, second| {
+            let at = SystemTime::UNIX_EPOCH + Duration::from_secs(second);
+            Event::Decision(Decision { at, ..Decision::for_tests(id) })
+        };
+        observations.note(0, decision("late", 3));
+        observations.note(1, decision("early", 1));
+        assert!(observations.collect(vec![decision("between", 2)]));
+        let ids = observations.look(|book| {
+            let newest = book.decisions.newest(&Filter::default(), 10);
+            newest.iter().map(|decision| decision.id.to_string()).collect::<Vec<_>>()
+        });
+        assert_eq!(ids, ["late", "between", "early"]);
+        assert!(!observations.collect(Vec::new()));
+
+        for _ in 0..NOTES_MAX + 5 {
+            observations.note(0, decision("flood", 4));
+        }
+        assert_eq!(observations.lost(), 5);
+        observations.collect(Vec::new());
+        assert_eq!(observations.look(|book| book.decisions.kept()), 10);
+    }
+}

@@ -1,0 +1,176 @@
+//! Which decisions somebody wants to see: the query of `/decisions`.
+
+use std::time::{Duration, SystemTime};
+
+use super::record::Decision;
+
+/// What a decision has to be. The default takes every one.
+#[derive(Debug, Clone, Default, PartialEq, Eq)]
+pub struct Filter {
+    route: Option<String>,
+    lock: Option<String>,
+    reason: Option<String>,
+    owner: Option<String>,
+    mode: Option<String>,
+    verdict: Option<String>,
+    client: Option<String>,
+    id: Option<String>,
+    since: Option<SystemTime>,
+}
+
+/// A query, taken apart.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Query {
+    /// Which decisions.
+    pub filter: Filter,
+    /// How many at most.
+    pub limit: usize,
+}
+
+/// What is wrong with a query.
+#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
+pub enum QueryError {
+    /// There is no such parameter.
+    #[error("unknown filter {0:?}; there are route, lock, reason, owner, mode, verdict, client, id, since and limit")]
+    Unknown(String),
+    /// `since` is no time.
+    #[error("since={0:?} is neither milliseconds since the epoch, nor RFC 3339, nor a duration back, like 5m")]
+    Since(String),
+    /// `limit` is no number.
+    #[error("limit={0:?} is not a number from 1 to {max}", max = Query::LIMIT_MAX)]
+    Limit(String),
+}
+
+impl Query {
+    const LIMIT: usize = 100;
+    const LIMIT_MAX: usize = 1_000;
+
+    /// Takes a query apart, `now` being what a duration back counts from.
+    ///
+    /// # Errors
+    /// What is wrong with it, the parameter by name.
+    pub fn parse(query: &str, now: SystemTime) -> Result<Query, QueryError> {
+        let mut parsed = Query { filter: Filter::default(), limit: Query::LIMIT };
+        for (name, value) in form_urlencoded::parse(query.as_bytes()) {
+            // A form sends every field, and an empty one asks for nothing.
+            if value.is_empty() {
+                continue;
+            }
+            let filter = &mut parsed.filter;
+            let text = match &*name {
+                "route" => &mut filter.route,
+                "lock" => &mut filter.lock,
+                "reason" => &mut filter.reason,
+                "owner" => &mut filter.owner,
+                "mode" => &mut filter.mode,
+                "verdict" => &mut filter.verdict,
+                "client" => &mut filter.client,
+                "id" => &mut filter.id,
+                "since" => {
+                    filter.since = Some(time(&value, now).ok_or_else(|| QueryError::Since(value.into_owned()))?);
+                    continue;
+                }
+                "limit" => {
+                    let limit = value.parse().ok().filter(|limit| (1..=Query::LIMIT_MAX).contains(limit));
+                    parsed.limit = limit.ok_or_else(|| QueryError::Limit(value.into_owned()))?;
+                    continue;
+                }
+                _ => return Err(QueryError::Unknown(name.into_owned())),
+            };
+            *text = Some(value.into_owned());
+        }
+        Ok(parsed)
+    }
+}
+
+impl Filter {
+    /// Whether it asks for the past.
+    pub fn asks_for_the_past(&self) -> bool {
+        self.since.is_some()
+    }
+
+    /// Whether the decision is as recent as it has to be.
+    pub fn is_since(&self, decision: &Decision) -> bool {
+        self.since.is_none_or(|since| decision.at >= since)
+    }
+
+    /// Whether the decision is what it has to be.
+    pub fn passes(&self, decision: &Decision) -> bool {
+        let Filter { route, lock, reason, owner, mode, verdict, client, id, since: _ } = self;
+        let is = |wanted: &Option<String>, text: Option<&str>| wanted.as_deref().is_none_or(|it| text == Some(it));
+        is(route, Some(&decision.route.name))
+            && is(lock, decision.lock.as_ref().map(|lock| lock.as_str()))
+            && is(reason, Some(decision.outcome.reason()))
+            && is(owner, decision.owner.as_deref())
+            && is(mode, Some(decision.route.mode))
+            && is(verdict, Some(decision.outcome.verdict()))
+            && (client.is_none() || is(client, Some(&decision.client.to_string())))
+            && (id.is_none() || is(id, Some(&decision.id.to_string())))
+            && self.is_since(decision)
+    }
+}
+
+/// A time: milliseconds since the epoch, RFC 3339, or a duration back from `now`.
+fn time(text: &str, now: SystemTime) -> Option<SystemTime> {
+    if let Ok(millis) = text.parse() {
+        return SystemTime::UNIX_EPOCH.checked_add(Duration::from_millis(millis));
+    }
+    if let Ok(time) = humantime::parse_rfc3339(text) {
+        return Some(time);
+    }
+    now.checked_sub(humantime::parse_duration(text).ok()?)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn passes(query: &str) -> bool {
+        let now = SystemTime::UNIX_EPOCH + Duration::from_secs(60);
+        let query = Query::parse(query, now).unwrap_or_else(|error| panic!("{error}"));
+        let at = SystemTime::UNIX_EPOCH + Duration::from_secs(30);
+        query.filter.passes(&Decision { at, ..Decision::for_tests("d-1") })
+    }
+
+    #[test]
+    fn a_decision_has_to_be_all_that_is_asked_for() {
+        for query in [
+            "",
+            "owner=",
+            "route=shards",
+            "lock=%2Fshards%2F2%2Flock",
+            "lock=/shards/2/lock&owner=shard-1&reason=replayed-tenure&mode=enforce&verdict=reject&client=unix&id=d-1",
+            "since=30000",
+            "since=1970-01-01T00:00:30Z",
+            "since=30s",
+            "since=1m",
+        ] {
+            assert!(passes(query), "{query}");
+        }
+        for query in [
+            "route=other",
+            "route=shards&owner=shard-2",
+            "lock=/shards/2",
+            "reason=none",
+            "mode=shadow",
+            "verdict=admit",
+            "client=127.0.0.1:1",
+            "id=d-2",
+            "since=30001",
+            "since=29s",
+        ] {
+            assert!(!passes(query), "{query}");
+        }
+    }
+
+    #[test]
+    fn a_wrong_query_names_its_parameter() {
+        let error = |query: &str| Query::parse(query, SystemTime::UNIX_EPOCH).unwrap_err().to_string();
+        assert!(error("rout=a").contains("unknown filter \"rout\""));
+        assert!(error("since=yesterday").contains("since=\"yesterday\""));
+        for limit in ["0", "1001", "-1", "many"] {
+            assert!(error(&format!("limit={limit}")).contains("not a number from 1 to 1000"), "{limit}");
+        }
+        assert_eq!(Query::parse("limit=1000", SystemTime::UNIX_EPOCH).unwrap().limit, 1000);
+    }
+}

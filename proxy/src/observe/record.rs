@@ -1,0 +1,248 @@
+//! A decision, as operators get to see it.
+
+use std::sync::Arc;
+use std::time::{Duration, SystemTime};
+
+use fencepost_policy::{LockKey, Rejection, Revision};
+use http::{Method, StatusCode};
+use serde_json::{Value, json};
+
+use super::millis;
+use crate::decision::DecisionId;
+use crate::downstream::ClientAddress;
+
+/// The longest owner that is shown, in bytes.
+const OWNER_MAX: usize = 256;
+
+/// The longest path that is shown, in bytes.
+const PATH_MAX: usize = 512;
+
+/// A route, as far as its decisions are concerned.
+#[derive(Debug, PartialEq, Eq)]
+pub struct RouteLabel {
+    /// Its name; `none` for what was refused before its route was known.
+    pub name: String,
+    /// The name of its mode.
+    pub mode: &'static str,
+    /// The name of the source of its lock, if it has one.
+    pub source: Option<Arc<str>>,
+    /// Since when it is in that mode.
+    pub since: SystemTime,
+}
+
+impl RouteLabel {
+    /// For what was refused before its route was known.
+    pub fn unrouted() -> RouteLabel {
+        RouteLabel { name: "none".to_owned(), mode: "enforce", source: None, since: SystemTime::now() }
+    }
+}
+
+/// What became of a request.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Outcome {
+    /// It was refused.
+    Refused(Rejection),
+    /// It was forwarded, because its route only watches; it would have been refused.
+    WouldBeRefused(Rejection),
+    /// It was forwarded all the same, by a setting that weakens the fence.
+    LetPast(Rejection),
+    /// It was admitted.
+    Admitted,
+}
+
+impl Outcome {
+    /// One word for it.
+    pub fn verdict(self) -> &'static str {
+        match self {
+            Outcome::Refused(_) | Outcome::WouldBeRefused(_) => "reject",
+            Outcome::LetPast(_) => "pass",
+            Outcome::Admitted => "admit",
+        }
+    }
+
+    /// What speaks against the request, if anything does.
+    pub fn rejection(self) -> Option<Rejection> {
+        match self {
+            Outcome::Refused(reason) | Outcome::WouldBeRefused(reason) | Outcome::LetPast(reason) => Some(reason),
+            Outcome::Admitted => None,
+        }
+    }
+
+    /// The code of what speaks against the request; `none` if nothing does.
+    pub fn reason(self) -> &'static str {
+        self.rejection().map_or("none", Rejection::code)
+    }
+
+    /// Whether the request went on to the worker.
+    pub fn is_forwarded(self) -> bool {
+        !matches!(self, Outcome::Refused(_))
+    }
+}
+
+/// What was decided on a request, and on what grounds.
+///
+/// All text in it came from outside and is bounded: a decision keeps none of the request's own buffers alive.
+#[derive(Debug, Clone)]
+pub struct Decision {
+    /// The id that the client was told.
+    pub id: DecisionId,
+    /// When it was decided, by the clock on the wall.
+    pub at: SystemTime,
+    /// The route that took the request.
+    pub route: Arc<RouteLabel>,
+    /// The lock that guards it, where one could be told.
+    pub lock: Option<LockKey>,
+    /// The owner that was presented, as [`shown`].
+    pub owner: Option<Box<str>>,
+    /// The revision that was presented.
+    pub revision: Option<Revision>,
+    /// What became of it.
+    pub outcome: Outcome,
+    /// How old the news of the lock were.
+    pub age: Option<Duration>,
+    /// How long the request had been here, with all that it waited for.
+    pub waited: Duration,
+    /// Where it came from.
+    pub client: ClientAddress,
+    /// Its method.
+    pub method: Method,
+    /// Its path, without the query, as [`shown`].
+    pub path: Box<str>,
+    /// The status that it was answered with, if it went no further.
+    pub status: Option<StatusCode>,
+    /// The trace that it belongs to (W3C Trace Context), as it was given.
+    pub traceparent: Option<Box<str>>,
+}
+
+impl Decision {
+    /// As JSON.
+    pub fn to_json(&self) -> Value {
+        json!({
+            "id": self.id.to_string(),
+            "time_ms": millis(self.at),
+            "route": self.route.name,
+            "mode": self.route.mode,
+            "source": self.route.source.as_deref(),
+            "lock": self.lock.as_ref().map(LockKey::as_str),
+            "owner": self.owner.as_deref(),
+            "revision": self.revision.map(Revision::get),
+            "verdict": self.outcome.verdict(),
+            "reason": self.outcome.reason(),
+            "forwarded": self.outcome.is_forwarded(),
+            "age_ms": self.age.map(whole_millis),
+            "waited_ms": whole_millis(self.waited),
+            "client": self.client.to_string(),
+            "method": self.method.as_str(),
+            "path": &*self.path,
+            "status": self.status.map(|status| status.as_u16()),
+            "traceparent": self.traceparent.as_deref(),
+        })
+    }
+
+    /// A refusal of that id.
+    #[cfg(test)]
+    pub fn for_tests(id: &str) -> Decision {
+        let route = RouteLabel {
+            name: "shards".to_owned(),
+            mode: "enforce",
+            source: Some("main".into()),
+            since: SystemTime::UNIX_EPOCH,
+        };
+        Decision {
+            id: DecisionId::for_tests(id),
+            at: SystemTime::UNIX_EPOCH,
+            route: Arc::new(route),
+            lock: LockKey::new("/shards/2/lock").ok(),
+            owner: Some("shard-1".into()),
+            revision: Revision::new(10),
+            outcome: Outcome::Refused(Rejection::ReplayedTenure),
+            age: Some(Duration::from_millis(240)),
+            waited: Duration::from_micros(1_500),
+            client: ClientAddress::Unix,
+            method: Method::POST,
+            path: "/shards/2/jobs".into(),
+            status: Some(StatusCode::PRECONDITION_FAILED),
+            traceparent: None,
+        }
+    }
+}
+
+fn whole_millis(duration: Duration) -> u64 {
+    u64::try_from(duration.as_millis()).unwrap_or(u64::MAX)
+}
+
+/// An owner, as it is shown: visible ASCII as it is, everything else percent-encoded, cut with `…` at 256 bytes.
+pub fn shown_owner(owner: &[u8]) -> Box<str> {
+    shown(owner, OWNER_MAX)
+}
+
+/// A path, as it is shown: as an owner, but cut at 512 bytes.
+pub fn shown_path(path: &str) -> Box<str> {
+    shown(path.as_bytes(), PATH_MAX)
+}
+
+/// Text from outside, so that it can't be anything but text wherever it is shown next.
+fn shown(bytes: &[u8], max: usize) -> Box<str> {
+    let mut text = String::with_capacity(bytes.len().min(max) + 4);
+    for &byte in bytes {
+        let before = text.len();
+        if byte.is_ascii_graphic() {
+            text.push(char::from(byte));
+        } else {
+            text.push('%');
+            for digit in [byte >> 4, byte & 15] {
+                text.push(char::from(b"0123456789ABCDEF"[usize::from(digit)]));
+            }
+        }
+        if text.len() > max {
+            text.truncate(before);
+            text.push('…');
+            break;
+        }
+    }
+    text.into_boxed_str()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_decision_has_the_fields_of_the_contract() {
+        let decision = Decision { traceparent: Some("00-ab-cd-01".into()), ..Decision::for_tests("5f3a-0-1a") };
+        let expected = json!({
+            "id": "5f3a-0-1a", "time_ms": 0, "route": "shards", "mode": "enforce", "source": "main",
+            "lock": "/shards/2/lock", "owner": "shard-1", "revision": 10, "verdict": "reject",
+            "reason": "replayed-tenure", "forwarded": false, "age_ms": 240, "waited_ms": 1, "client": "unix",
+            "method": "POST", "path": "/shards/2/jobs", "status": 412, "traceparent": "00-ab-cd-01",
+        });
+        assert_eq!(decision.to_json(), expected);
+    }
+
+    #[test]
+    fn only_a_refusal_is_not_forwarded() {
+        let reason = Rejection::Unverifiable;
+        for (outcome, verdict, code, forwarded) in [
+            (Outcome::Refused(reason), "reject", "unverifiable", false),
+            (Outcome::WouldBeRefused(reason), "reject", "unverifiable", true),
+            (Outcome::LetPast(reason), "pass", "unverifiable", true),
+            (Outcome::Admitted, "admit", "none", true),
+        ] {
+            assert_eq!((outcome.verdict(), outcome.reason(), outcome.is_forwarded()), (verdict, code, forwarded));
+        }
+    }
+
+    #[test]
+    fn hostile_text_is_shown_encoded_and_cut() {
+        assert_eq!(&*shown_owner(b"<script>"), "<script>");
+        assert_eq!(&*shown_owner(b"a b\r\n\x00"), "a%20b%0D%0A%00");
+        assert_eq!(&*shown_owner("\u{202e}".as_bytes()), "%E2%80%AE");
+        let long = shown_owner(&[b'x'; 8 << 10]);
+        assert_eq!(long.chars().count(), OWNER_MAX + 1);
+        assert!(long.ends_with("x…"));
+        // Cut between characters, never within an escape.
+        let escaped = shown_owner(&[b' '; 200]);
+        assert_eq!(escaped.trim_end_matches('…').len() % 3, 0);
+        assert_eq!(shown_path(&"y".repeat(PATH_MAX)).len(), PATH_MAX);
+    }
+}

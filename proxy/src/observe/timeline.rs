@@ -1,0 +1,518 @@
+//! Who held which lock when, who waited at a barrier, and when a store was not to be relied on.
+
+use std::collections::{HashMap, VecDeque};
+use std::sync::Arc;
+use std::time::SystemTime;
+
+use fencepost_policy::{Layout, LockKey, Revision, Tenure};
+use serde_json::{Value, json};
+
+use super::millis;
+use super::record::{Decision, Outcome, shown_owner};
+
+/// How many locks have a row. One more, and the row goes that has been quiet for longest.
+const ROWS_MAX: usize = 1_000;
+
+/// How many tenures and waits of one lock are kept, and how many outages in all.
+const BARS_MAX: usize = 200;
+
+/// A lock, among all sources.
+type LockId = (Arc<str>, LockKey);
+
+/// One row a lock.
+#[derive(Debug)]
+pub struct Timeline {
+    since: SystemTime,
+    rows: HashMap<LockId, Row>,
+    outages: VecDeque<Outage>,
+    /// Grows with every change; each row and the outages have the number of their last.
+    version: u64,
+    outages_version: u64,
+    /// Whether a row went for another one.
+    truncated: bool,
+}
+
+#[derive(Debug)]
+struct Row {
+    layout: Layout,
+    tenures: VecDeque<Bar>,
+    waits: VecDeque<WaitBar>,
+    version: u64,
+}
+
+#[derive(Debug)]
+struct Bar {
+    tenure: Tenure,
+    began: SystemTime,
+    /// Whether we saw it begin; if not, it began some time before.
+    began_seen: bool,
+    ended: Option<SystemTime>,
+    refused: u64,
+    last_refused: Option<SystemTime>,
+}
+
+#[derive(Debug)]
+struct WaitBar {
+    owner: Box<str>,
+    revision: Revision,
+    began: SystemTime,
+    ended: Option<SystemTime>,
+    /// How many requests have waited, and how many still do.
+    requests: u64,
+    waiting: u64,
+    drained: usize,
+    outcome: Option<&'static str>,
+}
+
+/// A time in which a store was not to be relied on.
+#[derive(Debug, PartialEq, Eq)]
+struct Outage {
+    source: Arc<str>,
+    trouble: Trouble,
+    began: SystemTime,
+    ended: Option<SystemTime>,
+}
+
+/// What is wrong with a store.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Trouble {
+    /// It does not answer.
+    Unreachable,
+    /// It answers, but what is known is older than any route admits on.
+    Stale,
+    /// It shows less than it did before.
+    Regressed,
+}
+
+impl Trouble {
+    fn name(self) -> &'static str {
+        match self {
+            Trouble::Unreachable => "unreachable",
+            Trouble::Stale => "stale",
+            Trouble::Regressed => "regressed",
+        }
+    }
+}
+
+/// The tenure that is known of a lock has changed.
+#[derive(Debug)]
+pub struct TenureChange {
+    /// When that was learnt.
+    pub at: SystemTime,
+    /// The source of the lock.
+    pub source: Arc<str>,
+    /// The lock.
+    pub lock: LockKey,
+    /// How its record is laid out.
+    pub layout: Layout,
+    /// The tenure that ended, as far as it was known.
+    pub ended: Option<Tenure>,
+    /// The tenure that began.
+    pub began: Option<Tenure>,
+    /// Whether this is the first that is known of the lock, so that the tenure began some time before.
+    pub is_first_news: bool,
+}
+
+/// What a row does not know by itself.
+#[derive(Debug, Default)]
+pub struct RowContext {
+    /// The routes that the lock guards.
+    pub routes: Vec<String>,
+    /// The tenure that holds it.
+    pub present: Option<Tenure>,
+}
+
+/// A request waits at a barrier, or has ceased to.
+#[derive(Debug)]
+pub struct Wait {
+    /// When.
+    pub at: SystemTime,
+    /// The source of the lock.
+    pub source: Arc<str>,
+    /// The lock.
+    pub lock: LockKey,
+    /// How the lock's record is laid out.
+    pub layout: Layout,
+    /// The owner that was presented, as it is shown.
+    pub owner: Box<str>,
+    /// The revision that was presented.
+    pub revision: Revision,
+    /// What happened.
+    pub step: WaitStep,
+}
+
+/// What a wait has come to.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum WaitStep {
+    /// It began, while so many requests of earlier tenures might be at the worker.
+    Began {
+        /// How many.
+        drained: usize,
+    },
+    /// It ended, and the request went in.
+    Entered,
+    /// It lasted for `handoff_timeout`.
+    TimedOut,
+    /// It ended in another way: the token was refused, or the client left.
+    GivenUp,
+}
+
+impl Timeline {
+    /// An empty one, that begins now.
+    pub fn new() -> Timeline {
+        Timeline {
+            since: SystemTime::now(),
+            rows: HashMap::new(),
+            outages: VecDeque::new(),
+            version: 0,
+            outages_version: 0,
+            truncated: false,
+        }
+    }
+
+    /// The number of the last change.
+    pub fn version(&self) -> u64 {
+        self.version
+    }
+
+    /// Notes that a tenure ended or began.
+    pub fn tenure(&mut self, change: TenureChange) {
+        let TenureChange { at, source, lock, layout, ended, began, is_first_news } = change;
+        let row = self.row((source, lock), layout);
+        if let Some(bar) = row.tenures.back_mut().filter(|bar| bar.ended.is_none()) {
+            // A lock that was forgotten and is known again: the same tenure, shown farther back or not.
+            let same = |began: &Tenure| began.owner == bar.tenure.owner && began.first <= bar.tenure.last;
+            if let Some(again) = began.as_ref().filter(|began| same(began)) {
+                bar.tenure.last = bar.tenure.last.max(again.last);
+                return;
+            }
+            if let Some(ended) = ended.filter(|ended| ended.first == bar.tenure.first) {
+                bar.tenure.last = ended.last;
+            }
+            bar.ended = Some(at);
+        }
+        if let Some(tenure) = began {
+            let began_seen = !is_first_news;
+            push(&mut row.tenures, Bar { tenure, began: at, began_seen, ended: None, refused: 0, last_refused: None });
+        }
+    }
+
+    /// Notes a refusal on the bar of the tenure whose revision was presented.
+    pub fn refused(&mut self, decision: &Decision) {
+        let (Some(source), Some(lock), Some(revision)) = (&decision.route.source, &decision.lock, decision.revision)
+        else {
+            return;
+        };
+        if decision.outcome == Outcome::Admitted {
+            return;
+        }
+        let Some(row) = self.rows.get_mut(&(Arc::clone(source), lock.clone())) else { return };
+        // Of a tenure that goes on, the revisions that name it may have grown since it began.
+        let named = |bar: &&mut Bar| bar.ended.is_none() || revision <= bar.tenure.last;
+        let claimed = row.tenures.iter_mut().rev().find(|bar| bar.tenure.first <= revision).filter(named);
+        if let Some(bar) = claimed {
+            bar.refused += 1;
+            bar.last_refused = Some(decision.at);
+            self.version += 1;
+            row.version = self.version;
+        }
+    }
+
+    /// Notes that a request waits, or has ceased to. Those of one tenure that wait together are one.
+    pub fn wait(&mut self, wait: Wait) {
+        let Wait { at, source, lock, layout, owner, revision, step } = wait;
+        let row = self.row((source, lock), layout);
+        let open = row.waits.iter_mut().rev().find(|bar| bar.revision == revision && bar.ended.is_none());
+        match (step, open) {
+            (WaitStep::Began { .. }, Some(bar)) => {
+                bar.requests += 1;
+                bar.waiting += 1;
+            }
+            (WaitStep::Began { drained }, None) => {
+                let (requests, waiting, ended, outcome) = (1, 1, None, None);
+                push(
+                    &mut row.waits,
+                    WaitBar { owner, revision, began: at, ended, requests, waiting, drained, outcome },
+                );
+            }
+            (WaitStep::Entered, Some(bar)) => bar.leave(at, Some("entered")),
+            (WaitStep::TimedOut, Some(bar)) => bar.leave(at, Some("timed-out")),
+            (WaitStep::GivenUp, Some(bar)) => bar.leave(at, None),
+            (WaitStep::Entered | WaitStep::TimedOut | WaitStep::GivenUp, None) => {} // Its beginning was lost.
+        }
+    }
+
+    /// Notes how a source is now.
+    pub fn source(&mut self, source: &Arc<str>, trouble: Option<Trouble>, at: SystemTime) -> bool {
+        let open = self.outages.iter_mut().rev().find(|outage| outage.source == *source && outage.ended.is_none());
+        match open {
+            Some(outage) if Some(outage.trouble) == trouble => return false,
+            Some(outage) => outage.ended = Some(at),
+            None if trouble.is_none() => return false,
+            None => {}
+        }
+        if let Some(trouble) = trouble {
+            push(&mut self.outages, Outage { source: Arc::clone(source), trouble, began: at, ended: None });
+        }
+        self.version += 1;
+        self.outages_version = self.version;
+        true
+    }
+
+    fn row(&mut self, id: LockId, layout: Layout) -> &mut Row {
+        if !self.rows.contains_key(&id) && self.rows.len() >= ROWS_MAX {
+            let quietest = self.rows.iter().min_by_key(|(_, row)| row.version).map(|(id, _)| id.clone());
+            quietest.map(|id| self.rows.remove(&id));
+            self.truncated = true;
+        }
+        self.version += 1;
+        let new = Row { layout, tenures: VecDeque::new(), waits: VecDeque::new(), version: 0 };
+        let row = self.rows.entry(id).or_insert(new);
+        row.version = self.version;
+        row
+    }
+
+    /// All of it as JSON.
+    pub fn to_json(&self, now: SystemTime, context: impl Fn(&str, &LockKey) -> RowContext) -> Value {
+        json!({
+            "now_ms": millis(now),
+            "since_ms": millis(self.since),
+            "truncated": self.truncated,
+            "locks": self.rows_after(0, context),
+            "outages": self.outages_json(),
+        })
+    }
+
+    /// The rows that have changed after that number, ordered by source and lock.
+    pub fn rows_after(&self, version: u64, context: impl Fn(&str, &LockKey) -> RowContext) -> Vec<Value> {
+        let mut rows: Vec<_> = self.rows.iter().filter(|(_, row)| row.version > version).collect();
+        rows.sort_by_key(|(id, _)| *id);
+        let row = |((source, lock), row): (&LockId, &Row)| {
+            let RowContext { routes, present } = context(source, lock);
+            json!({
+                "source": &**source,
+                "lock": lock.as_str(),
+                "layout": row.layout.name(),
+                "routes": routes,
+                "tenures": row.tenures.iter().map(|bar| bar.to_json(present.as_ref())).collect::<Vec<_>>(),
+                "waits": row.waits.iter().map(WaitBar::to_json).collect::<Vec<_>>(),
+            })
+        };
+        rows.into_iter().map(row).collect()
+    }
+
+    /// The outages, if they have changed after that number.
+    pub fn outages_after(&self, version: u64) -> Option<Value> {
+        (self.outages_version > version).then(|| self.outages_json())
+    }
+
+    fn outages_json(&self) -> Value {
+        let outage = |outage: &Outage| {
+            json!({
+                "source": &*outage.source,
+                "kind": outage.trouble.name(),
+                "began_ms": millis(outage.began),
+                "ended_ms": outage.ended.map(millis),
+            })
+        };
+        self.outages.iter().map(outage).collect()
+    }
+}
+
+impl Default for Timeline {
+    fn default() -> Timeline {
+        Timeline::new()
+    }
+}
+
+impl Bar {
+    /// A tenure that goes on may have more revisions by now than when it was noted.
+    fn to_json(&self, present: Option<&Tenure>) -> Value {
+        let goes_on = |present: &&Tenure| self.ended.is_none() && present.owner == self.tenure.owner;
+        let last = present.filter(goes_on).map_or(self.tenure.last, |present| present.last.max(self.tenure.last));
+        json!({
+            "owner": shown_owner(self.tenure.owner.as_bytes()),
+            "first": self.tenure.first.get(),
+            "last": last.get(),
+            "began_ms": millis(self.began),
+            "began_seen": self.began_seen,
+            "ended_ms": self.ended.map(millis),
+            "refused": self.refused,
+            "last_refused_ms": self.last_refused.map(millis),
+        })
+    }
+}
+
+impl WaitBar {
+    fn leave(&mut self, at: SystemTime, outcome: Option<&'static str>) {
+        self.waiting -= 1;
+        self.outcome = self.outcome.or(outcome);
+        if self.waiting == 0 {
+            self.ended = Some(at);
+        }
+    }
+
+    fn to_json(&self) -> Value {
+        json!({
+            "owner": &*self.owner,
+            "revision": self.revision.get(),
+            "began_ms": millis(self.began),
+            "ended_ms": self.ended.map(millis),
+            "requests": self.requests,
+            "drained": self.drained,
+            "outcome": self.outcome,
+        })
+    }
+}
+
+fn push<T>(bars: &mut VecDeque<T>, bar: T) {
+    if bars.len() >= BARS_MAX {
+        bars.pop_front();
+    }
+    bars.push_back(bar);
+}
+
+#[cfg(test)]
+mod tests {
+    use std::time::Duration;
+
+    use fencepost_policy::{Owner, Rejection};
+
+    use super::*;
+
+    fn at(second: u64) -> SystemTime {
+        SystemTime::UNIX_EPOCH + Duration::from_secs(second)
+    }
+
+    fn revision(number: u64) -> Revision {
+        Revision::new(number).unwrap()
+    }
+
+    fn tenure(owner: &str, first: u64, last: u64) -> Tenure {
+        Tenure { owner: Owner::new(owner.as_bytes()), first: revision(first), last: revision(last) }
+    }
+
+    fn change(second: u64, ended: Option<Tenure>, began: Option<Tenure>) -> TenureChange {
+        let (source, lock) = ("main".into(), LockKey::new("/shards/2/lock").unwrap());
+        let is_first_news = second == 0;
+        TenureChange { at: at(second), source, lock, layout: Layout::Key, ended, began, is_first_news }
+    }
+
+    fn refused(timeline: &mut Timeline, revision_: u64, second: u64) {
+        let (revision, at) = (Some(revision(revision_)), at(second));
+        timeline.refused(&Decision { at, revision, ..Decision::for_tests("d") });
+    }
+
+    fn wait(step: WaitStep, second: u64) -> Wait {
+        Wait {
+            at: at(second),
+            source: "main".into(),
+            lock: LockKey::new("/shards/2/lock").unwrap(),
+            layout: Layout::Key,
+            owner: "shard-2".into(),
+            revision: revision(20),
+            step,
+        }
+    }
+
+    fn row(timeline: &Timeline) -> Value {
+        let rows = timeline.rows_after(0, |_, _| RowContext {
+            routes: vec!["shards".to_owned()],
+            present: Some(tenure("shard-1", 30, 33)),
+        });
+        assert_eq!(rows.len(), 1);
+        rows[0].clone()
+    }
+
+    #[test]
+    fn the_refusal_of_r1_stands_on_the_bar_of_the_tenure_that_has_ended() {
+        let mut timeline = Timeline::new();
+        timeline.tenure(change(0, None, Some(tenure("shard-1", 10, 10))));
+        timeline.tenure(change(2, Some(tenure("shard-1", 10, 10)), None));
+        timeline.tenure(change(3, None, Some(tenure("shard-2", 20, 20))));
+        timeline.tenure(change(5, Some(tenure("shard-2", 20, 25)), Some(tenure("shard-1", 30, 30))));
+        refused(&mut timeline, 10, 6);
+        refused(&mut timeline, 10, 7);
+        refused(&mut timeline, 12, 8); // Of no tenure.
+        refused(&mut timeline, 31, 8); // A renewal that is not known yet: it can only be of the present tenure.
+        let row = row(&timeline);
+        let bar = |index: usize| {
+            let bar = &row["tenures"][index];
+            (bar["owner"].as_str().unwrap(), bar["last"].as_u64(), bar["ended_ms"].as_u64(), bar["refused"].as_u64())
+        };
+        assert_eq!(bar(0), ("shard-1", Some(10), Some(2_000), Some(2)));
+        assert_eq!(bar(1), ("shard-2", Some(25), Some(5_000), Some(0)));
+        assert_eq!(bar(2), ("shard-1", Some(33), None, Some(1)), "renewed since");
+        assert_eq!(row["tenures"][0]["last_refused_ms"], 7_000);
+        assert_eq!((&row["tenures"][0]["began_seen"], &row["tenures"][1]["began_seen"]), (&json!(false), &json!(true)));
+        assert_eq!((&row["routes"], &row["layout"]), (&json!(["shards"]), &json!("key")));
+    }
+
+    #[test]
+    fn an_admission_is_no_dot() {
+        let mut timeline = Timeline::new();
+        timeline.tenure(change(1, None, Some(tenure("shard-1", 10, 10))));
+        timeline.refused(&Decision { outcome: Outcome::Admitted, ..Decision::for_tests("d") });
+        let outcome = Outcome::WouldBeRefused(Rejection::NotOwner);
+        timeline.refused(&Decision { outcome, ..Decision::for_tests("d") });
+        assert_eq!(row(&timeline)["tenures"][0]["refused"], 1);
+    }
+
+    #[test]
+    fn a_lock_that_was_forgotten_and_is_known_again_goes_on_with_its_bar() {
+        let mut timeline = Timeline::new();
+        timeline.tenure(change(1, None, Some(tenure("shard-1", 10, 10))));
+        timeline.tenure(TenureChange { is_first_news: true, ..change(2, None, Some(tenure("shard-1", 10, 12))) });
+        timeline.tenure(TenureChange { is_first_news: true, ..change(3, None, Some(tenure("shard-1", 30, 30))) });
+        let row = row(&timeline);
+        assert_eq!(row["tenures"].as_array().unwrap().len(), 2);
+        assert_eq!((&row["tenures"][0]["last"], &row["tenures"][0]["ended_ms"]), (&json!(12), &json!(3_000)));
+        assert_eq!(row["tenures"][1]["began_seen"], false);
+    }
+
+    #[test]
+    fn requests_that_wait_together_are_one_wait() {
+        let mut timeline = Timeline::new();
+        timeline.wait(wait(WaitStep::Began { drained: 2 }, 1));
+        timeline.wait(wait(WaitStep::Began { drained: 1 }, 2));
+        timeline.wait(wait(WaitStep::GivenUp, 3));
+        assert_eq!(row(&timeline)["waits"][0]["ended_ms"], Value::Null);
+        timeline.wait(wait(WaitStep::Entered, 4));
+        timeline.wait(wait(WaitStep::Entered, 5)); // One whose beginning was lost.
+        let expected = json!([{ "owner": "shard-2", "revision": 20, "began_ms": 1_000, "ended_ms": 4_000,
+                                "requests": 2, "drained": 2, "outcome": "entered" }]);
+        assert_eq!(row(&timeline)["waits"], expected);
+    }
+
+    #[test]
+    fn outages_begin_end_and_change_their_kind() {
+        let (mut timeline, main) = (Timeline::new(), Arc::from("main"));
+        let seen = timeline.version();
+        assert!(!timeline.source(&main, None, at(1)));
+        assert!(timeline.source(&main, Some(Trouble::Unreachable), at(2)));
+        assert!(!timeline.source(&main, Some(Trouble::Unreachable), at(3)));
+        assert!(timeline.source(&main, Some(Trouble::Regressed), at(4)));
+        assert!(timeline.source(&main, None, at(5)));
+        let expected = json!([
+            { "source": "main", "kind": "unreachable", "began_ms": 2_000, "ended_ms": 4_000 },
+            { "source": "main", "kind": "regressed", "began_ms": 4_000, "ended_ms": 5_000 },
+        ]);
+        assert_eq!(timeline.outages_after(seen), Some(expected));
+        assert_eq!(timeline.outages_after(timeline.version()), None);
+    }
+
+    #[test]
+    fn whoever_follows_gets_the_rows_that_have_changed_and_rows_are_bounded() {
+        let mut timeline = Timeline::new();
+        timeline.tenure(change(1, None, Some(tenure("shard-1", 10, 10))));
+        let seen = timeline.version();
+        assert!(timeline.rows_after(seen, |_, _| RowContext::default()).is_empty());
+        for number in 0..ROWS_MAX {
+            let lock = LockKey::new(&format!("/{number}")).unwrap();
+            timeline.tenure(TenureChange { lock, ..change(2, None, Some(tenure("a", 11, 11))) });
+        }
+        let rows = timeline.rows_after(seen, |_, _| RowContext::default());
+        assert_eq!(rows.len(), ROWS_MAX);
+        assert!(timeline.truncated && rows.iter().all(|row| row["lock"] != "/shards/2/lock"), "the quietest has gone");
+    }
+}

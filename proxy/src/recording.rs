@@ -1,0 +1,225 @@
+//! Every verdict leaves a trace: a count, for refusals a line in the log, and a decision that operators can look at.
+
+use std::cell::{Cell, OnceCell};
+use std::rc::Rc;
+use std::sync::Arc;
+use std::time::SystemTime;
+
+use fencepost_policy::{FenceToken, LockKey, PassReason, Rejection};
+use fencepost_sources::TrackedLock;
+use http::uri::PathAndQuery;
+use http::{HeaderMap, HeaderName, HeaderValue, Method, Request, StatusCode};
+use tokio::time::Instant;
+
+use crate::decision::DecisionId;
+use crate::exchange::{Answer, Place};
+use crate::fencing::{Claim, Standing};
+use crate::forward::ResponseBody;
+use crate::observe::record::{shown_owner, shown_path};
+use crate::observe::{Decision, Event, Outcome, RouteLabel};
+use crate::refusal::{FENCE_DECISION, FENCE_REASON, Refusal};
+
+/// What the verdict on a request was, where its route says so: `Fence-Verdict`.
+pub const FENCE_VERDICT: HeaderName = HeaderName::from_static("fence-verdict");
+
+const TRACEPARENT: HeaderName = HeaderName::from_static("traceparent");
+
+/// The longest `traceparent` that is noted: version 00 of W3C Trace Context has 55 bytes, later ones may have more.
+const TRACEPARENT_MAX: usize = 128;
+
+/// What a request said of itself, and what its route would have said to it.
+pub struct About {
+    method: Method,
+    target: Option<PathAndQuery>,
+    traceparent: Option<HeaderValue>,
+    /// What enforcing its route would have come to.
+    would_be: OnceCell<(Rejection, DecisionId)>,
+    /// Enforcing its route would have admitted it.
+    would_be_admitted: Cell<bool>,
+}
+
+impl About {
+    /// What is known of a request by its head.
+    pub fn of<B>(request: &Request<B>) -> Rc<About> {
+        Rc::new(About {
+            method: request.method().clone(),
+            target: request.uri().path_and_query().cloned(),
+            traceparent: request.headers().get(TRACEPARENT).cloned(),
+            would_be: OnceCell::new(),
+            would_be_admitted: Cell::new(false),
+        })
+    }
+
+    fn path(&self) -> &str {
+        self.target.as_ref().map_or("", PathAndQuery::path)
+    }
+
+    fn traceparent(&self) -> Option<&str> {
+        let text = self.traceparent.as_ref()?.to_str().ok()?;
+        (text.len() <= TRACEPARENT_MAX).then_some(text)
+    }
+}
+
+/// What a verdict is about, as far as that is known.
+#[derive(Default, Clone, Copy)]
+pub struct Subject<'a> {
+    /// The key of the lock that guards the request.
+    pub lock: Option<&'a LockKey>,
+    /// That lock, if it is tracked.
+    pub tracked: Option<&'a TrackedLock>,
+    /// What was presented.
+    pub token: Option<&'a FenceToken<HeaderValue>>,
+}
+
+impl<'a> Subject<'a> {
+    /// A lock, nothing having been presented that could be judged.
+    pub fn of_lock(lock: &'a LockKey) -> Subject<'a> {
+        Subject { lock: Some(lock), tracked: None, token: None }
+    }
+
+    /// The same, of a lock that is tracked.
+    pub fn of_tracked(lock: &'a TrackedLock) -> Subject<'a> {
+        Subject { lock: Some(lock.key()), tracked: Some(lock), token: None }
+    }
+
+    /// A claim.
+    pub fn of(claim: &'a Claim) -> Subject<'a> {
+        Subject { token: Some(&claim.token), ..Subject::of_tracked(&claim.lock) }
+    }
+}
+
+impl Place {
+    /// Records the refusal and writes its answer.
+    pub fn refuse(&self, reason: Rejection, subject: Subject<'_>) -> Answer {
+        self.refuse_for(reason, subject, 1)
+    }
+
+    /// The same, for a cause that lasts that many seconds.
+    pub fn refuse_for(&self, reason: Rejection, subject: Subject<'_>, retry_after: u64) -> Answer {
+        let decision = self.worker.decisions.next();
+        let stale_status = match self.route {
+            Some(_) => self.route().stale_status.status(),
+            None => StatusCode::PRECONDITION_FAILED,
+        };
+        let refusal = Refusal { reason, lock: subject.lock, decision: &decision, stale_status, retry_after };
+        let answer = refusal.answer(self.form).map(ResponseBody::Whole);
+        self.record(decision, Outcome::Refused(reason), subject, Some(answer.status()));
+        answer
+    }
+
+    /// Records that the request would have been refused if its route did more than watch.
+    pub fn would_refuse(&self, reason: Rejection, subject: Subject<'_>) {
+        let decision = self.worker.decisions.next();
+        if self.route().verdict_header {
+            let _ = self.about.would_be.set((reason, decision.clone())); // The first verdict stands.
+        }
+        self.record(decision, Outcome::WouldBeRefused(reason), subject, None);
+    }
+
+    /// Records that the request goes on though something speaks against it, by a setting that weakens the fence.
+    pub fn let_past(&self, reason: Rejection, subject: Subject<'_>) {
+        self.record(self.worker.decisions.next(), Outcome::LetPast(reason), subject, None);
+    }
+
+    /// Counts that the request was admitted, or would have been; some admissions are recorded.
+    pub fn admitted(&self, claim: &Claim) {
+        self.metrics().admitted.inc();
+        self.about.would_be_admitted.set(true);
+        if self.worker.fence.observations.is_some() && self.worker.sample.takes() {
+            self.record(self.worker.decisions.next(), Outcome::Admitted, Subject::of(claim), None);
+        }
+    }
+
+    /// Counts what was decided, writes it to the log at a bounded rate, and notes it for operators to look at.
+    fn record(&self, id: DecisionId, outcome: Outcome, subject: Subject<'_>, status: Option<StatusCode>) {
+        if let Outcome::Refused(reason) | Outcome::WouldBeRefused(reason) = outcome {
+            self.metrics().rejected(reason).inc();
+        }
+        let fence = &self.worker.fence;
+        let left_out = outcome.rejection().and_then(|reason| fence.log.admits(reason, Instant::now()));
+        if left_out.is_none() && fence.observations.is_none() {
+            return;
+        }
+        let decision = self.decision(id, outcome, subject, status);
+        if let Some(left_out) = left_out {
+            log(&decision, left_out);
+        }
+        if let Some(observations) = &fence.observations {
+            observations.note(self.worker.decisions.thread(), Event::Decision(decision));
+        }
+    }
+
+    fn decision(&self, id: DecisionId, outcome: Outcome, subject: Subject<'_>, status: Option<StatusCode>) -> Decision {
+        let now = Instant::now();
+        Decision {
+            id,
+            at: SystemTime::now(),
+            route: Arc::clone(self.label()),
+            lock: subject.lock.cloned(),
+            owner: subject.token.map(|token| shown_owner(token.owner.as_bytes())),
+            revision: subject.token.map(|token| token.revision),
+            outcome,
+            age: subject.tracked.and_then(|lock| lock.outlook().age(now)),
+            waited: now.saturating_duration_since(self.arrived),
+            client: self.client,
+            method: self.about.method.clone(),
+            path: shown_path(self.about.path()),
+            status,
+            traceparent: self.about.traceparent().map(Box::from),
+        }
+    }
+
+    fn label(&self) -> &Arc<RouteLabel> {
+        match self.route {
+            Some(route) => &self.worker.fence.routes[route].label,
+            None => &self.worker.fence.unrouted_label,
+        }
+    }
+
+    /// Says in the worker's response what the verdict was, if the route wants that.
+    pub fn tell_verdict(&self, standing: &Standing, headers: &mut HeaderMap) {
+        if !self.route().verdict_header {
+            return;
+        }
+        let verdict = match standing {
+            Standing::Claim(_) => "admit",
+            Standing::Pass(PassReason::Shadow, _) => match self.about.would_be.get() {
+                Some((reason, decision)) => {
+                    headers.insert(FENCE_REASON, HeaderValue::from_static(reason.code()));
+                    headers.insert(FENCE_DECISION, decision.header());
+                    "reject"
+                }
+                None if self.about.would_be_admitted.get() => "admit",
+                None => "pending",
+            },
+            Standing::Pass(PassReason::Exempt | PassReason::Off | PassReason::DangerousAdmit, _) => "pass",
+        };
+        headers.insert(FENCE_VERDICT, HeaderValue::from_static(verdict));
+    }
+}
+
+fn log(decision: &Decision, left_out: u64) {
+    let message = match decision.outcome {
+        Outcome::Refused(_) => "request refused",
+        Outcome::WouldBeRefused(_) => "request would be refused",
+        Outcome::LetPast(_) => "request let past",
+        Outcome::Admitted => "request admitted",
+    };
+    tracing::info!(
+        decision = %decision.id,
+        route = decision.route.name,
+        mode = decision.route.mode,
+        lock = decision.lock.as_ref().map(LockKey::as_str),
+        owner = decision.owner.as_deref(),
+        revision = decision.revision.map(fencepost_policy::Revision::get),
+        reason = decision.outcome.reason(),
+        age_ms = decision.age.map(|age| age.as_millis()),
+        waited_ms = decision.waited.as_millis(),
+        client = %decision.client,
+        method = %decision.method,
+        path = &*decision.path,
+        traceparent = decision.traceparent.as_deref(),
+        left_out,
+        "{message}"
+    );
+}

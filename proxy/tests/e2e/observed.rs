@@ -1,0 +1,342 @@
+//! What operators see of the past: decisions, the timeline, what a route in shadow mode would have refused.
+
+use std::net::SocketAddr;
+use std::process::Stdio;
+
+use fencepost_testsupport::{Connection, EtcdVersion, Scratch, eventually, request};
+use serde_json::{Value, json};
+use tokio::io::{AsyncBufReadExt, BufReader};
+
+use crate::fencepost::{BINARY, Route, addresses};
+use crate::refusal::assert_refused;
+use crate::scene::{Ask, Scene};
+use crate::store::Tenure;
+
+const VERSION: EtcdVersion = EtcdVersion::V3_5;
+
+fn enforced() -> Route {
+    Route::new("shards", "/shards/{shard}/", r#"key = "/shards/{shard}/lock""#)
+}
+
+fn watched() -> Route {
+    Route::new("watched", "/", r#"key = "/k""#).with("mode = \"shadow\"").with("verdict_header = true")
+}
+
+/// A stream of events of the admin listener.
+struct Events {
+    connection: Connection,
+    read: String,
+}
+
+impl Events {
+    async fn of(admin: SocketAddr, path: &str, more: &str) -> Events {
+        let mut connection = Connection::open(admin).await.unwrap();
+        let head = format!("GET {path} HTTP/1.1\r\nhost: localhost\r\naccept: text/event-stream\r\n{more}\r\n");
+        connection.send(head).await.unwrap();
+        let head = connection.head().await.unwrap();
+        assert_eq!(head.status, 200, "{head:?}");
+        assert_eq!(head.header("content-type"), Some("text/event-stream"));
+        let mut events = Events { connection, read: String::new() };
+        events.until("retry: 1000\n\n").await;
+        events
+    }
+
+    /// Reads on until there is this text; returns what there was up to its end.
+    async fn until(&mut self, text: &str) -> String {
+        while !self.read.contains(text) {
+            let byte = self.connection.receive(1).await.unwrap();
+            self.read.push_str(&String::from_utf8_lossy(&byte));
+        }
+        let end = self.read.find(text).unwrap() + text.len();
+        self.read.drain(..end).collect()
+    }
+
+    /// The next event of that name: its id and what it says.
+    async fn next(&mut self, name: &str) -> (String, Value) {
+        let before = self.until(&format!("event: {name}\ndata: ")).await;
+        let data = self.until("\n\n").await;
+        let id = before.lines().rev().find_map(|line| line.strip_prefix("id: ")).unwrap_or_default().to_owned();
+        (id, serde_json::from_str(&data).unwrap_or_else(|error| panic!("{error}: {data}")))
+    }
+}
+
+#[tokio::test]
+async fn a_refusal_is_found_by_its_id_wherever_one_looks() {
+    let scene = Scene::open(VERSION, &[enforced()]).await;
+    scene.store.hold("/shards/2/lock", "shard-1").await;
+    let ask = Ask::post("/shards/2/jobs?secret=1").token("a b<script>\u{202e}", "1");
+    let trace = "00-4bf92f3577b34da6a3ce929d0e0e4736-00f067aa0ba902b7-01";
+    let refused = scene.send(ask.header("traceparent", trace)).await;
+    assert_refused(&refused, "stale-tenure", "/shards/2/lock", None);
+    let id = refused.header("fence-decision").unwrap();
+
+    let found = scene.fence.admin_json(&format!("/decisions?id={id}")).await;
+    let [decision] = found["decisions"].as_array().unwrap().as_slice() else { panic!("{found}") };
+    let body: Value = serde_json::from_slice(&refused.body).unwrap();
+    assert_eq!((&decision["id"], &body["decision"]), (&json!(id), &json!(id)));
+    for (field, value) in [
+        ("route", json!("shards")),
+        ("mode", json!("enforce")),
+        ("source", json!("main")),
+        ("lock", json!("/shards/2/lock")),
+        ("owner", json!("a%20b<script>%E2%80%AE")),
+        ("revision", json!(1)),
+        ("verdict", json!("reject")),
+        ("reason", json!("stale-tenure")),
+        ("forwarded", json!(false)),
+        ("method", json!("POST")),
+        ("path", json!("/shards/2/jobs")),
+        ("status", json!(412)),
+        ("traceparent", json!(trace)),
+    ] {
+        assert_eq!(decision[field], value, "{field} of {decision}");
+    }
+    assert!(decision["age_ms"].as_u64().unwrap() < 5_000, "{decision}");
+    let logged = eventually("the refusal is in the log", async || {
+        scene.fence.log().lines().find(|line| line.contains(id)).map(str::to_owned)
+    })
+    .await;
+    for text in ["request refused", "reason=\"stale-tenure\"", "owner=\"a%20b<script>%E2%80%AE\"", trace] {
+        assert!(logged.contains(text), "{text} is not in {logged}");
+    }
+    scene.finish().await;
+}
+
+#[tokio::test]
+async fn decisions_are_filtered_and_followed_from_where_one_left_off() {
+    let scene = Scene::open(VERSION, &[enforced()]).await;
+    let first = scene.store.hold("/shards/2/lock", "shard-2").await;
+    scene.store.hold("/shards/2/lock", "shard-1").await;
+    let mut events = Events::of(scene.fence.admin, "/decisions?owner=shard-2", "").await;
+    for owner in ["shard-3", "shard-2", "shard-2"] {
+        scene.send(Ask::post("/shards/2/x").under(&Tenure::new(owner, first.revision))).await;
+    }
+    let (id, decision) = events.next("decision").await;
+    assert_eq!((&decision["owner"], &decision["reason"]), (&json!("shard-2"), &json!("stale-tenure")));
+    let (_, second) = events.next("decision").await;
+    drop(events);
+
+    let last_event = format!("last-event-id: {id}\r\n");
+    let mut again = Events::of(scene.fence.admin, "/decisions?owner=shard-2", &last_event).await;
+    assert_eq!(again.next("decision").await.1, second, "what came after the last one that was got");
+    let mut other = Events::of(scene.fence.admin, "/decisions?since=1h", "last-event-id: ffffffff-7\r\n").await;
+    assert_eq!(other.next("decision").await.1["owner"], "shard-3", "an id of another process");
+
+    let found = async |query: &str| {
+        let found = scene.fence.admin_json(&format!("/decisions?{query}")).await;
+        found["decisions"].as_array().unwrap().len()
+    };
+    assert_eq!(found("owner=shard-2").await, 2);
+    assert_eq!(found("owner=shard-2&reason=not-owner").await, 0);
+    assert_eq!(found("route=shards&lock=%2Fshards%2F2%2Flock&verdict=reject&since=5m&limit=2").await, 2);
+    let wrong = scene.fence.admin("GET", "/decisions?rout=shards").await;
+    assert_eq!(wrong.status, 400);
+    assert!(wrong.text().contains("unknown filter \"rout\""), "{}", wrong.text());
+    scene.finish().await;
+}
+
+#[tokio::test]
+async fn one_admission_in_so_many_is_among_the_decisions() {
+    let scene = Scene::with(VERSION, &[enforced()], |config| {
+        config.threads(1).section("[decisions]\nkept = 3\nadmissions_one_in = 2")
+    })
+    .await;
+    let held = scene.store.hold("/shards/2/lock", "shard-1").await;
+    for _ in 0..5 {
+        scene.admits("/shards/2/x", &held).await;
+    }
+    let found = scene.fence.admin_json("/decisions?verdict=admit").await;
+    assert_eq!((&found["kept"], &found["capacity"], &found["lost"]), (&json!(3), &json!(3), &json!(0)));
+    let admitted = &found["decisions"][0];
+    assert_eq!((&admitted["reason"], &admitted["forwarded"]), (&json!("none"), &json!(true)));
+    assert_eq!((&admitted["owner"], &admitted["revision"]), (&json!("shard-1"), &json!(held.revision)));
+    scene.finish().await;
+}
+
+#[tokio::test]
+async fn the_timeline_shows_r1_on_the_bar_of_the_tenure_that_has_ended() {
+    let scene = Scene::open(VERSION, &[Route::new("k", "/", r#"key = "/k""#)]).await;
+    let mut events = Events::of(scene.fence.admin, "/timeline", "").await;
+    let (_, whole) = events.next("timeline").await;
+    assert!(whole["locks"][0]["tenures"].as_array().is_none_or(Vec::is_empty), "{whole}");
+    let r1 = scene.store.hold("/k", "shard-1").await;
+    scene.admits("/", &r1).await;
+    let r2 = scene.store.hold("/k", "shard-2").await;
+    scene.admits("/", &r2).await;
+    let r3 = scene.store.hold("/k", "shard-1").await;
+    scene.admits("/", &r3).await;
+    assert_refused(&scene.send(Ask::post("/").under(&r1)).await, "replayed-tenure", "/k", &r3);
+
+    let row = loop {
+        let (_, row) = events.next("lock").await;
+        if row["tenures"][0]["refused"] == 1 {
+            break row;
+        }
+    };
+    assert_eq!((&row["source"], &row["lock"], &row["layout"]), (&json!("main"), &json!("/k"), &json!("key")));
+    assert_eq!(row["routes"], json!(["k"]));
+    let bars: Vec<_> = row["tenures"].as_array().unwrap().iter().collect();
+    let named = |bar: &Value| (bar["owner"].as_str().unwrap().to_owned(), bar["first"].as_i64().unwrap());
+    let expected = [&r1, &r2, &r3].map(|tenure| (tenure.owner.clone(), tenure.revision));
+    assert_eq!(bars.iter().map(|bar| named(bar)).collect::<Vec<_>>(), expected);
+    assert!(bars.iter().all(|bar| bar["began_seen"] == true), "{row}");
+    assert!(
+        bars[0]["last_refused_ms"].as_u64() > bars[0]["ended_ms"].as_u64(),
+        "the zombie outlived its tenure: {row}"
+    );
+    assert_eq!(bars[2]["ended_ms"], Value::Null);
+    let mut whole = scene.fence.admin_json("/timeline").await;
+    assert_eq!(whole["locks"][0].take(), row);
+    scene.finish().await;
+}
+
+#[tokio::test]
+async fn an_outage_of_the_store_is_on_the_timeline() {
+    let scene = Scene::open(VERSION, &[Route::new("k", "/", r#"key = "/k""#).with("max_age = \"500ms\"")]).await;
+    let outages = async || scene.fence.admin_json("/timeline").await["outages"].as_array().unwrap().clone();
+    assert_eq!(outages().await, Vec::<Value>::new());
+    scene.etcd.pause().await;
+    let outage = eventually("the outage is noted", async || outages().await.first().cloned()).await;
+    assert_eq!(
+        (&outage["source"], &outage["kind"], &outage["ended_ms"]),
+        (&json!("main"), &json!("unreachable"), &Value::Null)
+    );
+    scene.etcd.resume();
+    eventually("its end is noted", async || outages().await[0]["ended_ms"].as_u64()).await;
+    scene.finish().await;
+}
+
+#[tokio::test]
+async fn shadow_mode_reports_what_enforce_would_have_refused() {
+    let scene = Scene::open(VERSION, &[watched()]).await;
+    let stale = scene.store.hold("/k", "shard-2").await;
+    let held = scene.store.hold("/k", "shard-1").await;
+    let admitted = scene.send(Ask::post("/").under(&held)).await;
+    let verdict = admitted.header("fence-verdict");
+    // Where the store has to be asked first, the request does not wait for it.
+    assert!(matches!(verdict, Some("admit" | "pending")), "{admitted:?}");
+    eventually("the new tenure is known", async || {
+        let answer = scene.send(Ask::post("/").under(&held)).await;
+        (answer.header("fence-verdict") == Some("admit")).then_some(())
+    })
+    .await;
+    let mut last = String::new();
+    for _ in 0..3 {
+        let answer = scene.send(Ask::post("/").under(&stale)).await;
+        assert_eq!((answer.status, answer.header("fence-verdict")), (200, Some("reject")), "{answer:?}");
+        assert_eq!(answer.header("fence-reason"), Some("stale-tenure"));
+        last = answer.header("fence-decision").unwrap().to_owned();
+    }
+    let report = scene.fence.admin_json("/shadow").await;
+    let route = &report["routes"][0];
+    assert_eq!((&route["route"], &route["mode"], &route["refused"]), (&json!("watched"), &json!("shadow"), &json!(3)));
+    assert!(route["admitted"].as_u64().unwrap() >= 2, "{route}");
+    let refusals = &route["refusals"][0];
+    assert_eq!((&refusals["owner"], &refusals["reason"]), (&json!("shard-2"), &json!("stale-tenure")));
+    assert_eq!((&refusals["count"], &refusals["decision"]), (&json!(3), &json!(last)));
+    assert!(refusals["first_ms"].as_u64() <= refusals["last_ms"].as_u64(), "{refusals}");
+    let text = scene.fence.admin("GET", "/shadow?format=text").await.text();
+    assert!(text.contains("stale-tenure") && text.contains("owner shard-2") && text.contains(&last), "{text}");
+    let decision = scene.fence.admin_json(&format!("/decisions?id={last}")).await["decisions"][0].take();
+    assert_eq!((&decision["forwarded"], &decision["status"]), (&json!(true), &Value::Null));
+    scene.finish().await;
+}
+
+#[tokio::test]
+async fn what_a_dangerous_setting_lets_past_is_a_decision() {
+    let route =
+        Route::new("k", "/", r#"key = "/k""#).with("on_unavailable = \"dangerous_admit\"\nverdict_header = true");
+    let scene = Scene::with(VERSION, &[route], |config| config.limit("confirm_timeout = \"50ms\"")).await;
+    scene.store.put("/k", "").await;
+    scene.etcd.pause().await;
+    let ahead = Tenure::new("shard-1", 1 << 40);
+    let answer = scene.send(Ask::post("/").under(&ahead)).await;
+    assert_eq!((answer.status, answer.header("fence-verdict")), (200, Some("pass")), "{answer:?}");
+    let decision = scene.fence.admin_json("/decisions?verdict=pass").await["decisions"][0].take();
+    assert_eq!((&decision["reason"], &decision["forwarded"]), (&json!("unverifiable"), &json!(true)), "{decision}");
+    scene.etcd.resume();
+}
+
+#[tokio::test]
+async fn a_page_of_strangers_can_neither_read_nor_change_anything() {
+    let scene = Scene::open(VERSION, &[Route::new("k", "/", r#"key = "/k""#)]).await;
+    for (method, path, headers) in [
+        ("GET", "/decisions", &[("host", "evil.example:9901")][..]),
+        ("GET", "/metrics", &[("host", "evil.example")]),
+        ("POST", "/locks/%2Fk/clear-orphans", &[("origin", "http://evil.example")]),
+        ("POST", "/locks/%2Fk/clear-orphans", &[("sec-fetch-site", "cross-site")]),
+    ] {
+        let answer = request(scene.fence.admin, method, path, headers, b"").await.unwrap();
+        assert_eq!(answer.status, 403, "{method} {path} {headers:?}: {answer:?}");
+    }
+    assert_eq!(scene.fence.admin("POST", "/locks/%2Fk/clear-orphans").await.status, 200);
+    scene.finish().await;
+}
+
+#[tokio::test]
+async fn a_client_that_does_not_read_its_events_costs_no_memory_and_is_told_what_it_missed() {
+    let scene = Scene::with(VERSION, &[enforced()], |config| config.section("[decisions]\nkept = 50")).await;
+    scene.store.hold("/shards/2/lock", "shard-1").await;
+    let mut events = Events::of(scene.fence.admin, "/decisions", "").await;
+    // More than fits the buffers between there and here, while nothing is read.
+    let owner = "x".repeat(256);
+    let mut line = scene.line().await;
+    let mut refused = 0;
+    let lost = loop {
+        for _ in 0..500 {
+            line.send(Ask::post("/shards/2/x").token(&owner, "1")).await.unwrap();
+        }
+        refused += 500;
+        assert!(refused < 100_000, "its memory has no end");
+        if refused >= 20_000 {
+            break events.next("lost").await.1;
+        }
+    };
+    assert!(lost["lost"].as_u64().unwrap() > 0, "{lost}");
+    scene.finish().await;
+}
+
+#[tokio::test]
+async fn what_is_logged_can_be_changed_while_it_runs() {
+    let scene = Scene::open(VERSION, &[enforced()]).await;
+    assert_eq!(scene.fence.admin("GET", "/log").await.text(), "info\n");
+    let refused = async || scene.send(Ask::post("/shards/2/x")).await.header("fence-decision").unwrap().to_owned();
+    assert_eq!(scene.fence.admin("POST", "/log?filter=error").await.text(), "error\n");
+    let silent = refused().await;
+    for wrong in ["/log?filter=no%3Dsuch%3Dfilter", "/log"] {
+        assert_eq!(scene.fence.admin("POST", wrong).await.status, 400, "{wrong}");
+    }
+    assert_eq!(scene.fence.admin("POST", "/log?filter=info,fencepost=debug").await.text(), "fencepost=debug,info\n");
+    let logged = refused().await;
+    eventually("a refusal is logged again", async || scene.fence.log().contains(&logged).then_some(())).await;
+    assert!(!scene.fence.log().contains(&silent), "{}", scene.fence.log());
+    scene.finish().await;
+}
+
+#[tokio::test]
+async fn a_log_that_nobody_reads_holds_up_no_request() {
+    let scene = Scene::open(VERSION, &[enforced()]).await;
+    scene.store.hold("/shards/2/lock", "shard-1").await;
+    let scratch = Scratch::new();
+    let file = scratch.path().join("fencepost.toml");
+    std::fs::write(&file, scene.config.toml()).unwrap();
+    let mut command = tokio::process::Command::new(BINARY);
+    command.arg("serve").arg("-c").arg(file).env("NO_COLOR", "1").env("FENCEPOST_LOG", "trace");
+    let mut process = command.stderr(Stdio::piped()).kill_on_drop(true).spawn().unwrap();
+    let mut lines = BufReader::new(process.stderr.take().unwrap()).lines();
+    let mut log = String::new();
+    let listener = loop {
+        log.push_str(&lines.next_line().await.unwrap().expect("it goes on"));
+        log.push('\n');
+        if let Some((listener, _)) = addresses(&log) {
+            break listener;
+        }
+    };
+    // From here on nobody reads: the pipe takes 64 KiB, and every request leaves some KiB of traces.
+    let path = format!("/shards/2/{}", "x".repeat(1_000));
+    for _ in 0..300 {
+        let headers = [("Fence-Owner", "shard-1"), ("Fence-Revision", "1")];
+        assert_eq!(request(listener.clone(), "POST", &path, &headers, b"").await.unwrap().status, 412);
+    }
+    scene.finish().await;
+}

@@ -13,6 +13,7 @@ use hyper::client::conn::TrySendError;
 use hyper::client::conn::http1::{Builder, Connection, SendRequest};
 use hyper_util::rt::TokioIo;
 use tokio::task::JoinHandle;
+use tokio::time::Instant;
 
 use super::pool::Place;
 use super::request_body::RequestBody;
@@ -36,6 +37,8 @@ pub(super) struct Http1 {
     sender: SendRequest<RequestBody>,
     driver: Driver,
     pub(super) alarm: Alarm,
+    /// When its last response ended; when it was opened, if there was none.
+    pub(super) idle_since: Instant,
     place: Place,
 }
 
@@ -60,7 +63,8 @@ impl Http1 {
         let io = TokioIo::new(socket.clone());
         let (sender, connection) = Builder::new().max_buf_size(BUFFER_BYTES).handshake(io).await?;
         let seat = Rc::new(RefCell::new(Seat::Driven(Box::new(connection))));
-        Ok(Http1 { sender, driver: Driver { seat, socket, task: None }, alarm: Alarm::new(), place })
+        let driver = Driver { seat, socket, task: None };
+        Ok(Http1 { sender, driver, alarm: Alarm::new(), idle_since: Instant::now(), place })
     }
 
     /// Whether a request may be sent: the last response has ended, and the worker has neither closed nor said more.

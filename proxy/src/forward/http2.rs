@@ -142,6 +142,11 @@ impl Stream {
     pub(super) fn send(&mut self, request: Request<RequestBody>) -> HeadFuture {
         Box::pin(self.connection.sender.clone().try_send_request(request))
     }
+
+    /// Whether the worker has not closed its connection.
+    pub(super) fn is_usable(&self) -> bool {
+        !self.connection.sender.is_closed() && self.connection.socket.is_open()
+    }
 }
 
 impl Drop for Stream {

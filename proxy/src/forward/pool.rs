@@ -30,17 +30,12 @@ pub(super) struct Shared {
     background: Background,
     http2: Rc<Http2Connections>,
     /// HTTP/1.1 connections without a request, the one used last at the end.
-    idle: RefCell<Vec<Idle>>,
+    idle: RefCell<Vec<Http1>>,
     /// HTTP/1.1 connections that are open or being opened.
     places_taken: Cell<usize>,
     /// Requests that wait for one, in the order in which they came.
     waiting: RefCell<VecDeque<oneshot::Sender<Turn>>>,
     sweeping: Cell<bool>,
-}
-
-struct Idle {
-    connection: Http1,
-    since: Instant,
 }
 
 /// What a waiting request gets.
@@ -119,7 +114,7 @@ impl Pool {
         let place = match self.shared.free_place() {
             Some(place) => place,
             None => match self.shared.wait_for_turn(deadline).await? {
-                Turn::Connection(connection) if connection.is_usable() => return Ok(connection),
+                Turn::Connection(connection) if self.shared.is_usable(&connection) => return Ok(connection),
                 Turn::Connection(connection) => connection.into_place(),
                 Turn::Place(place) => place,
             },
@@ -130,7 +125,8 @@ impl Pool {
     }
 
     /// Takes back a connection whose response has ended.
-    pub(super) fn put_back(&self, connection: Http1) {
+    pub(super) fn put_back(&self, mut connection: Http1) {
+        connection.idle_since = Instant::now();
         self.shared.put_back(connection);
     }
 
@@ -147,12 +143,22 @@ impl ReadyConnection {
         let link = self.link.take().expect("a connection is used once");
         Exchange::new(link, self.pool.clone(), admitted, timeouts)
     }
+
+    /// Whether a request can still be sent, asked when something else was waited for meanwhile.
+    pub fn is_usable(&self) -> bool {
+        match &self.link {
+            Some(Link::Http1(connection)) => self.pool.shared.is_usable(connection),
+            Some(Link::Http2(stream)) => stream.is_usable(),
+            None => false,
+        }
+    }
 }
 
 impl Drop for ReadyConnection {
     fn drop(&mut self) {
+        // Not having been used, it has been idle for as long as before.
         if let Some(Link::Http1(connection)) = self.link.take() {
-            self.pool.put_back(connection);
+            self.pool.shared.put_back(connection);
         }
     }
 }
@@ -160,11 +166,15 @@ impl Drop for ReadyConnection {
 impl Shared {
     fn pop_idle(&self) -> Option<Http1> {
         loop {
-            let idle = self.idle.borrow_mut().pop()?;
-            if idle.since.elapsed() < self.upstream.idle_timeout && idle.connection.is_usable() {
-                return Some(idle.connection);
+            let connection = self.idle.borrow_mut().pop()?;
+            if self.is_usable(&connection) {
+                return Some(connection);
             }
         }
+    }
+
+    fn is_usable(&self, connection: &Http1) -> bool {
+        connection.idle_since.elapsed() < self.upstream.idle_timeout && connection.is_usable()
     }
 
     fn free_place(self: &Rc<Self>) -> Option<Place> {
@@ -208,7 +218,10 @@ impl Shared {
             let _ = waiter.send(Turn::Connection(connection));
             return;
         }
-        self.idle.borrow_mut().push(Idle { connection, since: Instant::now() });
+        let mut idle = self.idle.borrow_mut();
+        let place = idle.partition_point(|other| other.idle_since <= connection.idle_since);
+        idle.insert(place, connection);
+        drop(idle);
         if !self.sweeping.replace(true) {
             tokio::task::spawn_local(sweep(Rc::downgrade(self)));
         }
@@ -217,9 +230,9 @@ impl Shared {
     /// Closes what has been idle for too long. False if nothing is idle any more.
     fn close_old(&self) -> bool {
         let mut idle = self.idle.borrow_mut();
-        let old = idle.partition_point(|idle| idle.since.elapsed() >= self.upstream.idle_timeout);
+        let old = idle.partition_point(|connection| connection.idle_since.elapsed() >= self.upstream.idle_timeout);
         // Dropped after the borrow: each gives its place to a waiting request.
-        let closed: Vec<Idle> = idle.drain(..old).collect();
+        let closed: Vec<Http1> = idle.drain(..old).collect();
         let some_left = !idle.is_empty();
         drop(idle);
         drop(closed);

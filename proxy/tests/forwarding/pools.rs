@@ -2,7 +2,7 @@
 
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::{Arc, mpsc};
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use fencepost::forward::{Ending, UpstreamAddress};
 
@@ -157,6 +157,30 @@ fn a_connection_that_is_given_up_unused_is_used_by_the_next_request() {
         client.send(GET);
     }
     assert!(!worker.has_another());
+}
+
+/// Else it would be used though its worker, which counts from its last answer, is about to close it.
+#[test]
+fn a_connection_that_is_given_up_unused_is_not_kept_longer_for_that() {
+    let worker = Worker::by_hand();
+    let idle_timeout = 4 * MOMENT;
+    let proxy = Proxy::with(worker.address(), Settings { idle_timeout, ..Settings::default() });
+    let mut client = proxy.client();
+    client.send(GET);
+    let mut peer = worker.next();
+    peer.next_request();
+    peer.respond("hello");
+    client.answer();
+    let answered = Instant::now();
+    let mut given_up = 0;
+    while answered.elapsed() < idle_timeout {
+        client.get("/give-up");
+        given_up += 1;
+    }
+    assert!(given_up > 1);
+    client.get("/give-up");
+    worker.next();
+    assert_eq!(peer.until_end(), b"");
 }
 
 #[test]

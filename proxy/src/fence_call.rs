@@ -47,13 +47,16 @@ async fn close(place: &mut Place, headers: &HeaderMap) -> Result<(), Answer> {
     let claim = Claim { token, lock };
     let mut handoff = Handoff::default();
     loop {
-        let outcome = match claim.lock.may_enter(&claim.token, &place.timing()) {
-            Ok(_) | Err(Entry::Admitted(_)) => return Ok(()),
+        let outcome = match handoff.may_enter(place, &claim) {
+            Ok(()) | Err(Entry::Admitted(_)) => {
+                drop(handoff.passed(place, &claim.lock));
+                return Ok(());
+            }
             Err(Entry::Refused(reason)) => Err(reason),
             // A crash must not let a later process admit the predecessor's requests again.
             Err(Entry::Record(tenure)) => handoff.record(place, &claim.lock, tenure).await,
-            Err(Entry::Wait) => handoff.wait(place, &claim).await,
-            Err(Entry::Confirm) => confirm(place, &claim).await,
+            Err(Entry::Wait) => handoff.wait(place, &claim, ()).await.map(drop),
+            Err(Entry::Confirm) => handoff.get_ready(confirm(place, &claim)).await,
         };
         match outcome {
             Ok(()) => {}

@@ -1,19 +1,22 @@
 //! The last layer: everything a request has to wait for, then the gate, then its first byte.
 
+mod handoff;
+
 use std::convert::Infallible;
+use std::future::poll_fn;
+use std::pin::Pin;
 use std::rc::Rc;
 use std::sync::Arc;
-use std::sync::atomic::{AtomicUsize, Ordering};
-use std::time::Duration;
 
-use fencepost_config::OnHandoffTimeout;
-use fencepost_policy::{Entry, Rejection, Revision};
-use fencepost_sources::TrackedLock;
+use fencepost_policy::{Entry, Rejection};
 use http::Request;
-use tokio::time::{Instant, sleep_until};
+use tokio::time::Instant;
+
+pub use handoff::Handoff;
+use handoff::Turn;
 
 use crate::exchange::{Answer, Exchange, InFlight, Place};
-use crate::fencing::{Claim, Judged, Standing, confirm, rejected};
+use crate::fencing::{Judged, Standing, confirm, rejected};
 use crate::forward::{
     Admitted, Forwarded, ReadyConnection, RequestBody, SendError, Timeouts, UpstreamError, outgoing_request,
     prepare_body,
@@ -21,15 +24,6 @@ use crate::forward::{
 use crate::recording::Subject;
 use crate::refusal::Failure;
 use crate::ticket::Ticket;
-
-/// How many requests wait at the barrier of one lock. One more is refused as if it had waited.
-const WAITING_PER_LOCK_MAX: usize = 1_000;
-
-/// How many requests wait at barriers in all.
-const WAITING_MAX: usize = 10_000;
-
-/// How many tenures a request has recorded before it gives up.
-const RECORDS_MAX: u32 = 8;
 
 /// How often a request that provably was not sent tries another connection.
 const SENDS_MAX: usize = 4;
@@ -74,15 +68,15 @@ async fn send(
         Timeouts { silence: route.upstream_timeout, total: route.request_timeout, late: route.orphan_timeout };
     let mut in_flight = in_flight;
     for attempt in 0..SENDS_MAX {
-        let (ready, ticket);
-        (ready, ticket, standing) = enter(&place, in_flight, standing).await?;
+        let Entered { ready, ticket, turn, standing: admitted } = enter(&place, in_flight, standing).await?;
+        standing = admitted;
         if attempt == 0
             && let Standing::Claim(claim) = &standing
         {
             place.admitted(claim);
         }
         let sent = Instant::now();
-        match ready.send(Admitted::new(request, ticket), timeouts).await {
+        match in_turn(turn, ready.send(Admitted::new(request, ticket), timeouts)).await {
             Ok(mut answer) => {
                 place.metrics().upstream_seconds.observe(sent.elapsed().as_secs_f64());
                 place.tell_verdict(&standing, answer.headers_mut());
@@ -99,61 +93,70 @@ async fn send(
     Err(place.fail(Failure::Unreachable))
 }
 
+/// Sends what has been let in. Who waits for its turn is next when the first byte is out.
+async fn in_turn<T>(mut turn: Option<Turn>, mut sending: impl Future<Output = T> + Unpin) -> T {
+    poll_fn(|cx| {
+        let polled = Pin::new(&mut sending).poll(cx);
+        turn = None;
+        polled
+    })
+    .await
+}
+
+/// A request that has been let in.
+struct Entered {
+    ready: ReadyConnection,
+    ticket: Ticket,
+    /// `None` if it did not have to wait for others.
+    turn: Option<Turn>,
+    standing: Standing,
+}
+
 /// Waits for a connection to the worker and for the gate; returns with both, and nothing in between.
 ///
 /// # Errors
 /// The answer to a request that gets no further.
-async fn enter(
-    place: &Place,
-    in_flight: InFlight,
-    mut standing: Standing,
-) -> Result<(ReadyConnection, Ticket, Standing), Answer> {
+async fn enter(place: &Place, in_flight: InFlight, mut standing: Standing) -> Result<Entered, Answer> {
     let mut handoff = Handoff::default();
+    let mut kept = None;
     loop {
-        let ready = ready(place).await?;
+        let ready = match kept.take().filter(ReadyConnection::is_usable) {
+            Some(ready) => ready,
+            None if handoff.is_queued() => Box::pin(handoff.get_ready(ready(place))).await?,
+            None => ready(place).await?,
+        };
         let claim = match &standing {
             Standing::Claim(claim) => claim,
             Standing::Pass(reason, lock) => {
                 let ticket = Ticket::passing(place.clone(), lock.clone(), *reason, in_flight);
-                return Ok((ready, ticket, standing));
+                return Ok(Entered { ready, ticket, turn: None, standing });
             }
         };
-        let entry = if handoff.proceeds {
-            claim.lock.enter_dangerously(&claim.token, &place.timing())
-        } else {
-            claim.lock.enter(&claim.token, &place.timing())
-        };
-        let outcome = match entry {
+        let outcome = match handoff.enter(place, claim) {
             Entry::Admitted(admission) => {
-                handoff.passed(place);
+                let turn = handoff.passed(place, &claim.lock);
                 let ticket = Ticket::admitted(place.clone(), Arc::clone(&claim.lock), admission, in_flight);
-                return Ok((ready, ticket, standing));
+                return Ok(Entered { ready, ticket, turn, standing });
             }
             Entry::Refused(reason) => Err(reason),
             Entry::Record(tenure) => {
-                drop(ready);
+                drop(ready); // Others may have it meanwhile; it would not stay fresh.
                 Box::pin(handoff.record(place, &claim.lock, tenure)).await
             }
-            Entry::Wait => {
-                drop(ready); // Others may have it meanwhile; it would not stay fresh.
-                Box::pin(handoff.wait(place, claim)).await
-            }
+            Entry::Wait => Box::pin(handoff.wait(place, claim, ready)).await.map(|ready| kept = ready),
             Entry::Confirm => {
                 drop(ready);
-                Box::pin(confirm(place, claim)).await
+                Box::pin(handoff.get_ready(confirm(place, claim))).await
             }
         };
-        if let Err(reason) = outcome {
-            if reason == Rejection::HandoffTimeout {
-                if handoff.crowded || place.route().on_handoff_timeout == OnHandoffTimeout::Reject {
-                    return Err(handoff.timed_out(place, claim));
-                }
+        match outcome {
+            Ok(()) => {}
+            Err(reason @ Rejection::HandoffTimeout) if handoff.proceeds(place) => {
                 place.metrics().dangerous_proceed.inc();
                 place.let_past(reason, Subject::of(claim));
-                handoff.proceeds = true;
-                continue;
             }
-            standing = rejected(place, reason, Subject::of(claim), Some(&claim.lock))?;
+            Err(Rejection::HandoffTimeout) => return Err(handoff.timed_out(place, claim)),
+            Err(reason) => standing = rejected(place, reason, Subject::of(claim), Some(&claim.lock))?,
         }
     }
 }
@@ -169,98 +172,6 @@ async fn ready(place: &Place) -> Result<ReadyConnection, Answer> {
         place.log_failure(failure, &error);
         place.fail(failure)
     })
-}
-
-/// A wait at the barrier, while requests of an earlier tenure may still be at the worker.
-#[derive(Default)]
-pub struct Handoff {
-    since: Option<Instant>,
-    /// How often a tenure was recorded on its way.
-    records: u32,
-    /// There was no room for it to wait.
-    crowded: bool,
-    /// It has waited for long enough, and its route says `dangerous_proceed`.
-    proceeds: bool,
-}
-
-impl Handoff {
-    /// Waits until the gate may answer otherwise.
-    ///
-    /// # Errors
-    /// `handoff-timeout` if that takes longer than the route allows.
-    pub async fn wait(&mut self, place: &Place, claim: &Claim) -> Result<(), Rejection> {
-        let deadline = *self.since.get_or_insert_with(Instant::now) + place.route().handoff_timeout;
-        let changed = claim.lock.gate_changed();
-        // Looked at again now that no change can be missed.
-        if !claim.lock.must_wait(&claim.token, &place.timing()) {
-            return Ok(());
-        }
-        let here = Waiting::join(claim.lock.waiting(), WAITING_PER_LOCK_MAX);
-        let overall = Waiting::join(&place.worker.fence.waiting, WAITING_MAX);
-        let (Some(_here), Some(_overall)) = (here, overall) else {
-            self.crowded = true;
-            return Err(Rejection::HandoffTimeout);
-        };
-        if Instant::now() >= deadline {
-            return Err(Rejection::HandoffTimeout);
-        }
-        let now = Instant::now();
-        let seen_off = claim.lock.unseen_until().filter(|until| *until > now).unwrap_or(deadline);
-        tokio::select! {
-            () = changed => {}
-            () = sleep_until(deadline.min(seen_off)) => {}
-        }
-        Ok(())
-    }
-
-    /// Has a tenure recorded, so that a later process knows of it before its first request goes out.
-    ///
-    /// # Errors
-    /// `unverifiable` if it can't be recorded, or not for long enough: tenures follow each other too fast.
-    pub async fn record(&mut self, place: &Place, lock: &TrackedLock, tenure: Revision) -> Result<(), Rejection> {
-        self.records += 1;
-        match &place.worker.fence.memory {
-            Some(memory) if self.records <= RECORDS_MAX => {
-                memory.record(lock, tenure, place.in_force().orphan_timeout_max).await
-            }
-            // Without a memory no gate asks for this.
-            Some(_) | None => Err(Rejection::Unverifiable),
-        }
-    }
-
-    fn passed(&self, place: &Place) {
-        if let Some(since) = self.since {
-            place.metrics().handoff_waited(since.elapsed());
-        }
-    }
-
-    /// What a request is told that has waited for too long.
-    pub fn timed_out(&self, place: &Place, claim: &Claim) -> Answer {
-        if let Some(since) = self.since {
-            place.metrics().handoff_waited(since.elapsed());
-        }
-        let now = Instant::now();
-        let left = claim.lock.unseen_until().map_or(Duration::ZERO, |until| until.saturating_duration_since(now));
-        let seconds = left.as_secs() + u64::from(left.subsec_nanos() > 0);
-        place.refuse_for(Rejection::HandoffTimeout, Subject::of(claim), seconds.max(1))
-    }
-}
-
-/// One of those that wait, for as long as this lives.
-struct Waiting<'a>(&'a AtomicUsize);
-
-impl Waiting<'_> {
-    /// One more, unless there are `max` already.
-    fn join(count: &AtomicUsize, max: usize) -> Option<Waiting<'_>> {
-        let joined = Waiting(count);
-        (count.fetch_add(1, Ordering::Relaxed) < max).then_some(joined)
-    }
-}
-
-impl Drop for Waiting<'_> {
-    fn drop(&mut self) {
-        self.0.fetch_sub(1, Ordering::Relaxed);
-    }
 }
 
 impl Place {

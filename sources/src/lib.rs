@@ -6,9 +6,9 @@ mod memory;
 mod store;
 
 pub use cache::{
-    Driver, FormatConflict, GateMemory, LoadError, LockDescription, LockSource, LockSpec, Outlook, ReadCounts,
-    RecordFormat, Remembered, SourceOptions, SourceStatus, SpawnError, Stopped, TemplateSpec, TemplatedLocks,
-    TenureChange, Timing, TrackedLock, Unconfirmed,
+    Aside, Driver, FormatConflict, GateMemory, LoadError, LockDescription, LockSource, LockSpec, Outlook, Queue,
+    Queued, ReadCounts, RecordFormat, Remembered, SourceOptions, SourceStatus, SpawnError, Stopped, TemplateSpec,
+    TemplatedLocks, TenureChange, Timing, TrackedLock, Unconfirmed,
 };
 pub use etcd::{EtcdOptions, EtcdStore, EtcdWatch, known_stale_reads};
 pub use memory::{MemoryCalls, MemoryStore, MemoryWatch, Write};

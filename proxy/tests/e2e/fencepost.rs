@@ -32,6 +32,7 @@ pub(crate) struct Config {
     state_dir: Option<String>,
     sections: String,
     routes: Vec<Route>,
+    log: String,
 }
 
 /// A route of a configuration file.
@@ -78,7 +79,14 @@ impl Config {
             state_dir: None,
             sections: String::new(),
             routes: routes.to_vec(),
+            log: "info".to_owned(),
         }
+    }
+
+    /// With this filter of what is logged.
+    pub(crate) fn logging(mut self, filter: &str) -> Config {
+        self.log = filter.to_owned();
+        self
     }
 
     /// With this line under `[limits]`.
@@ -115,7 +123,7 @@ impl Config {
 
     /// The file.
     pub(crate) fn toml(&self) -> String {
-        let Config { endpoints, upstream, limits, listener, threads, state_dir, sections, routes } = self;
+        let Config { endpoints, upstream, limits, listener, threads, state_dir, sections, routes, log: _ } = self;
         let state_dir = state_dir.as_ref().map(|path| format!("state_dir = {path:?}\n")).unwrap_or_default();
         let routes: String = routes.iter().map(|route| route.toml(upstream)).collect();
         format!(
@@ -138,7 +146,7 @@ impl Fencepost {
         let scratch = Scratch::new();
         let file = scratch.path().join("fencepost.toml");
         std::fs::write(&file, config.toml()).unwrap();
-        Fencepost::launch_in(scratch, &["serve", "-c", file.to_str().unwrap()]).await
+        Fencepost::launch_in(scratch, &["serve", "-c", file.to_str().unwrap(), "--log", &config.log]).await
     }
 
     /// Runs it with these arguments and waits until it listens.

@@ -3,7 +3,7 @@
 use std::collections::BTreeMap;
 use std::time::{Duration, Instant};
 
-use fencepost_testsupport::{Answer, Behaviour, EtcdVersion, Latch, Response, Seen};
+use fencepost_testsupport::{Answer, Behaviour, EtcdVersion, Latch, Response, Seen, eventually};
 use serde_json::Value;
 use tokio::sync::watch;
 
@@ -426,6 +426,54 @@ async fn what_waits_at_the_barrier_when_its_tenure_ends_is_refused_at_once() {
     assert_eq!(held.await.unwrap().text(), "held");
     assert_eq!(last.await.unwrap().status, 200);
     assert_in_order(&scene.worker.seen(), "/held", "/third");
+    scene.finish().await;
+}
+
+/// The clients of which the log says that, in order.
+fn clients(log: &str, what: &str) -> Vec<String> {
+    let lines = log.lines().filter(|line| line.contains(what));
+    lines.filter_map(|line| Some(line.split("client=").nth(1)?.split(' ').next()?.to_owned())).collect()
+}
+
+#[tokio::test]
+async fn requests_that_wait_at_the_barrier_are_let_in_in_the_order_in_which_they_came_whatever_their_threads() {
+    const WAITING: usize = 60;
+    let scene = Scene::with(EtcdVersion::V3_5, &[guarded(&[r#"handoff_timeout = "1m""#])], |config| {
+        config.threads(3).logging("info,fencepost::gate=debug")
+    })
+    .await;
+    let latch = Latch::new();
+    scene.worker.on("/held", Behaviour::Hold(latch.clone(), Answer::ok("held")));
+    let old = scene.store.hold(LOCK, "shard-1").await;
+    let held = scene.start_at_worker(Ask::post("/held").under(&old)).await;
+    let new = scene.store.hold(LOCK, "shard-2").await;
+    scene.until_known(LOCK, Some("shard-2")).await;
+    // Connections go to the threads in turn.
+    let mut waiting = Vec::new();
+    for number in 0..WAITING {
+        let mut line = scene.line().await;
+        line.begin(Ask::post("/next").under(&new)).await.unwrap();
+        waiting.push(line);
+        eventually("it waits", async || {
+            (clients(&scene.fence.log(), "waits for requests").len() == number + 1).then_some(())
+        })
+        .await;
+    }
+    // Some do not wait any longer: the first, and others among them.
+    for gone in [0, 30, 29, 12] {
+        drop(waiting.remove(gone));
+    }
+    scene.until_metric("fencepost_connections", (waiting.len() + 1) as f64).await;
+    let mut came = clients(&scene.fence.log(), "waits for requests");
+    for gone in [0, 30, 29, 12] {
+        came.remove(gone);
+    }
+    latch.open();
+    assert_eq!(held.await.unwrap().text(), "held");
+    for line in &mut waiting {
+        assert_eq!(line.connection().final_response().await.unwrap().status, 200);
+    }
+    assert_eq!(clients(&scene.fence.log(), "let in after a wait"), came);
     scene.finish().await;
 }
 

@@ -3,7 +3,7 @@
 use std::net::SocketAddr;
 use std::process::Stdio;
 
-use fencepost_testsupport::{Connection, EtcdVersion, Scratch, eventually, request};
+use fencepost_testsupport::{Answer, Behaviour, Connection, EtcdVersion, Latch, Scratch, eventually, request};
 use serde_json::{Value, json};
 use tokio::io::{AsyncBufReadExt, BufReader};
 
@@ -203,6 +203,28 @@ async fn an_outage_of_the_store_is_on_the_timeline() {
     );
     scene.etcd.resume();
     eventually("its end is noted", async || outages().await[0]["ended_ms"].as_u64()).await;
+    scene.finish().await;
+}
+
+#[tokio::test]
+async fn a_wait_at_the_barrier_is_on_the_timeline() {
+    let scene = Scene::open(VERSION, &[Route::new("k", "/", r#"key = "/k""#)]).await;
+    let predecessor = scene.store.hold("/k", "shard-1").await;
+    let hold = Latch::new();
+    scene.worker.on("/held", Behaviour::Hold(hold.clone(), Answer::ok("held")));
+    let held = scene.start_at_worker(Ask::post("/held").under(&predecessor)).await;
+    let successor = scene.store.hold("/k", "shard-2").await;
+    let waiting = scene.start(Ask::post("/next").under(&successor));
+    let waits = async || scene.fence.admin_json("/timeline").await["locks"][0]["waits"].as_array().unwrap().clone();
+    let wait = eventually("the wait is noted", async || waits().await.first().cloned()).await;
+    assert_eq!((&wait["owner"], &wait["revision"]), (&json!("shard-2"), &json!(successor.revision)));
+    assert_eq!((&wait["requests"], &wait["drained"]), (&json!(1), &json!(1)));
+    assert_eq!((&wait["ended_ms"], &wait["outcome"]), (&Value::Null, &Value::Null));
+    hold.open();
+    assert_eq!((held.await.unwrap().status, waiting.await.unwrap().status), (200, 200));
+    let wait = waits().await[0].take();
+    assert_eq!(wait["outcome"], "entered", "{wait}");
+    assert!(wait["ended_ms"].as_u64() >= wait["began_ms"].as_u64(), "{wait}");
     scene.finish().await;
 }
 

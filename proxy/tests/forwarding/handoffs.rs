@@ -54,7 +54,7 @@ lock = {{ source = "main", key = "/lock" }}
         let config = Config::from_toml("test", &text).unwrap_or_else(|problems| panic!("{problems}"));
         let (tell, started) = oneshot::channel();
         let (stop, stopped) = oneshot::channel();
-        let surroundings = Surroundings { memory: store.clone(), started: Some(tell) };
+        let surroundings = Surroundings { memory: store.clone(), started: Some(tell), ..Surroundings::default() };
         let running = std::thread::spawn(move || {
             let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().unwrap();
             let bound = bind(&config).unwrap();

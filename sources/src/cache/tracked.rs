@@ -1,6 +1,5 @@
 //! One lock, as all routes, connections and threads share it.
 
-use std::sync::atomic::AtomicUsize;
 use std::sync::{Arc, Mutex, MutexGuard};
 use std::time::Duration;
 
@@ -15,6 +14,7 @@ use tokio::time::{Instant, sleep_until};
 use super::common::{Command, Common};
 use super::knowledge::{Applied, Coverage, Knowledge};
 use super::outlook::{Outlook, Published, ScopeClock, Timing};
+use super::queue::Queue;
 use super::record::LockSpec;
 use super::scope::Scope;
 use super::slots::{Slots, Ticket, Unconfirmed};
@@ -35,7 +35,7 @@ pub struct TrackedLock {
     slots: Slots,
     inner: Mutex<Inner>,
     gate_changes: Notify,
-    waiting: AtomicUsize,
+    queue: Arc<Queue>,
 }
 
 /// What changes in one step with the gate: nobody judges by news that the gate has not learnt.
@@ -97,7 +97,7 @@ impl TrackedLock {
             slots: Slots::new(),
             inner: Mutex::new(Inner { gate, ..Inner::default() }),
             gate_changes: Notify::new(),
-            waiting: AtomicUsize::new(0),
+            queue: Arc::default(),
         }
     }
 
@@ -226,9 +226,10 @@ impl TrackedLock {
         }
     }
 
-    /// How many requests wait at the gate; who wants to join them adds itself.
-    pub fn waiting(&self) -> &AtomicUsize {
-        &self.waiting
+    /// Who waits at the gate, in the order in which they came. Whoever finds somebody there joins the end and does not
+    /// [`enter`](TrackedLock::enter) before its turn.
+    pub fn queue(&self) -> &Arc<Queue> {
+        &self.queue
     }
 
     /// Takes back an admission whose request may still be running at the worker; it counts until then, unless its end is seen
@@ -278,7 +279,7 @@ impl TrackedLock {
         self.inner().gate.unseen_until().map(|moment| self.common.instant(moment))
     }
 
-    /// Changes the gate, then tells all who wait at it to try again, in the order in which they came.
+    /// Changes the gate, then tells all who wait at it to look again.
     fn at_gate<T>(&self, change: impl FnOnce(&mut Gate) -> T) -> T {
         let result = change(&mut self.inner().gate);
         self.gate_changes.notify_waiters();

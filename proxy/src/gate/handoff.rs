@@ -1,0 +1,267 @@
+//! Waiting at the barrier, while requests of an earlier tenure may still be at the worker.
+
+use std::pin::pin;
+use std::sync::Arc;
+use std::sync::atomic::Ordering;
+use std::time::{Duration, SystemTime};
+
+use fencepost_config::OnHandoffTimeout;
+use fencepost_policy::{Entry, Rejection, Revision};
+use fencepost_sources::{Queued, TrackedLock};
+use tokio::time::{Instant, sleep_until, timeout};
+
+use crate::exchange::{Answer, Fence, Place};
+use crate::fencing::Claim;
+use crate::observe::record::shown_owner;
+use crate::observe::timeline::WaitStep;
+use crate::observe::{Event, Wait};
+use crate::recording::Subject;
+
+/// How many requests wait at the barrier of one lock. One more is refused as if it had waited.
+const WAITING_PER_LOCK_MAX: usize = 1_000;
+
+/// How many requests wait at barriers in all.
+const WAITING_MAX: usize = 10_000;
+
+/// How many tenures a request has recorded before it gives up.
+const RECORDS_MAX: u32 = 8;
+
+/// How long the barrier's queue waits for one that has something to wait for itself, its connection mostly. Many times what that
+/// takes in a network that works, so that order is kept; too short for those behind to be held up.
+const TURN_MAX: Duration = Duration::from_millis(100);
+
+/// A wait at the barrier: for the requests of earlier tenures, and then for those that came before.
+#[derive(Default)]
+pub struct Handoff {
+    since: Option<Instant>,
+    /// How often a tenure was recorded on its way.
+    records: u32,
+    /// There was no room for it to wait.
+    crowded: bool,
+    /// It has waited for long enough, and its route says `dangerous_proceed`.
+    proceeds: bool,
+    turn: Option<Turn>,
+}
+
+impl Handoff {
+    /// Judges the claim once more and lets its request in, unless it has to wait for that.
+    pub fn enter(&self, place: &Place, claim: &Claim) -> Entry {
+        let Claim { token, lock } = claim;
+        if self.proceeds {
+            return lock.enter_dangerously(token, &place.timing());
+        }
+        if self.is_behind(lock) {
+            return self.may_enter(place, claim).err().unwrap_or(Entry::Wait);
+        }
+        lock.enter(token, &place.timing())
+    }
+
+    /// The same, but nothing is counted in.
+    ///
+    /// # Errors
+    /// What [`Handoff::enter`] would have answered instead of an admission.
+    pub fn may_enter(&self, place: &Place, claim: &Claim) -> Result<(), Entry> {
+        claim.lock.may_enter(&claim.token, &place.timing())?;
+        if self.is_behind(&claim.lock) { Err(Entry::Wait) } else { Ok(()) }
+    }
+
+    /// Whether others came before it.
+    fn is_behind(&self, lock: &TrackedLock) -> bool {
+        match &self.turn {
+            None => !lock.queue().is_clear(),
+            Some(turn) => !turn.place.is_first(),
+        }
+    }
+
+    /// Waits until the gate may answer otherwise, in the order in which requests came. Gives back what it needs to go, unless the
+    /// barrier was closed: that would not stay fresh.
+    ///
+    /// # Errors
+    /// `handoff-timeout` if that takes longer than the route allows.
+    pub async fn wait<R>(&mut self, place: &Place, claim: &Claim, ready: R) -> Result<Option<R>, Rejection> {
+        let deadline = *self.since.get_or_insert_with(Instant::now) + place.route().handoff_timeout;
+        let turn = self.turn.get_or_insert_with(|| Turn::new(claim.lock.queue().join()));
+        let mut ready = Some(ready);
+        loop {
+            let changed = claim.lock.gate_changed();
+            // Looked at now that no change can be missed.
+            let look = claim.lock.may_enter(&claim.token, &place.timing());
+            if matches!(look, Err(Entry::Wait)) {
+                if !turn.hold_up(place, claim) {
+                    self.crowded = true;
+                    return self.time_out();
+                }
+                ready = None;
+            } else if look.is_err() || ready.is_none() || turn.place.is_first() {
+                return Ok(ready);
+            }
+            let now = Instant::now();
+            if now >= deadline {
+                return self.time_out();
+            }
+            let seen_off = claim.lock.unseen_until().filter(|until| *until > now).unwrap_or(deadline);
+            tokio::select! {
+                biased;
+                () = changed => {}
+                () = turn.place.turn(), if ready.is_some() => {}
+                () = sleep_until(deadline.min(seen_off)) => {}
+            }
+        }
+    }
+
+    /// It is in nobody's way any longer.
+    fn time_out<R>(&mut self) -> Result<Option<R>, Rejection> {
+        self.turn.take().iter_mut().for_each(|turn| turn.note(WaitStep::TimedOut));
+        Err(Rejection::HandoffTimeout)
+    }
+
+    /// Whether it has a place among those that wait.
+    pub fn is_queued(&self) -> bool {
+        self.turn.is_some()
+    }
+
+    /// Does what has to be done before its turn, which passes to those behind if that takes long.
+    pub async fn get_ready<T>(&mut self, work: impl Future<Output = T>) -> T {
+        let Some(turn) = &self.turn else { return work.await };
+        let mut work = pin!(work);
+        match timeout(TURN_MAX, &mut work).await {
+            Ok(done) => done,
+            Err(_) => {
+                let _aside = turn.place.step_aside();
+                work.await
+            }
+        }
+    }
+
+    /// Has a tenure recorded, so that a later process knows of it before its first request goes out.
+    ///
+    /// # Errors
+    /// `unverifiable` if it can't be recorded, or not for long enough: tenures follow each other too fast.
+    pub async fn record(&mut self, place: &Place, lock: &TrackedLock, tenure: Revision) -> Result<(), Rejection> {
+        self.records += 1;
+        match &place.worker.fence.memory {
+            Some(memory) if self.records <= RECORDS_MAX => {
+                self.get_ready(memory.record(lock, tenure, place.in_force().orphan_timeout_max)).await
+            }
+            // Without a memory no gate asks for this.
+            Some(_) | None => Err(Rejection::Unverifiable),
+        }
+    }
+
+    /// Whether it goes on past the barrier after it has waited for too long, because its operator says so.
+    pub fn proceeds(&mut self, place: &Place) -> bool {
+        self.proceeds = !self.crowded && place.route().on_handoff_timeout == OnHandoffTimeout::DangerousProceed;
+        self.proceeds
+    }
+
+    /// The request is let in. Whoever comes next waits until what this returns is dropped.
+    pub fn passed(self, place: &Place, lock: &TrackedLock) -> Option<Turn> {
+        if let Some(since) = self.since {
+            place.metrics().handoff_waited(since.elapsed());
+            tracing::debug!(lock = %lock.key(), client = %place.client, waited = ?since.elapsed(), "let in after a wait");
+        }
+        let mut turn = self.turn;
+        turn.iter_mut().for_each(|turn| turn.note(WaitStep::Entered));
+        turn
+    }
+
+    /// What a request is told that has waited for too long.
+    pub fn timed_out(&self, place: &Place, claim: &Claim) -> Answer {
+        if let Some(since) = self.since {
+            place.metrics().handoff_waited(since.elapsed());
+        }
+        let now = Instant::now();
+        let left = claim.lock.unseen_until().map_or(Duration::ZERO, |until| until.saturating_duration_since(now));
+        let seconds = left.as_secs() + u64::from(left.subsec_nanos() > 0);
+        place.refuse_for(Rejection::HandoffTimeout, Subject::of(claim), seconds.max(1))
+    }
+}
+
+/// A place in the queue of a lock, and among all that wait at barriers.
+pub struct Turn {
+    place: Queued,
+    /// `None` unless the barrier holds it up.
+    waiting: Option<Waiting>,
+    /// What operators are told of the wait.
+    noted: Option<NotedWait>,
+}
+
+impl Turn {
+    fn new(place: Queued) -> Turn {
+        Turn { place, waiting: None, noted: None }
+    }
+
+    /// Waits at the closed barrier from now on. False if there is no room for that.
+    fn hold_up(&mut self, place: &Place, claim: &Claim) -> bool {
+        if self.waiting.is_some() {
+            return true;
+        }
+        self.waiting = Waiting::join(&place.worker.fence).filter(|_| self.place.hold_up(WAITING_PER_LOCK_MAX));
+        if self.waiting.is_some() {
+            tracing::debug!(lock = %claim.lock.key(), client = %place.client, "waits for requests of an earlier tenure");
+            self.noted = NotedWait::begin(place, claim);
+        }
+        self.waiting.is_some()
+    }
+
+    /// Tells operators how the wait has ended.
+    fn note(&mut self, step: WaitStep) {
+        self.noted.iter_mut().for_each(|noted| noted.end = step);
+    }
+}
+
+/// One of those that wait, for as long as this lives.
+struct Waiting(Arc<Fence>);
+
+impl Waiting {
+    /// One more, unless there are too many already.
+    fn join(fence: &Arc<Fence>) -> Option<Waiting> {
+        let joined = Waiting(Arc::clone(fence));
+        (fence.waiting.fetch_add(1, Ordering::Relaxed) < WAITING_MAX).then_some(joined)
+    }
+}
+
+impl Drop for Waiting {
+    fn drop(&mut self) {
+        self.0.waiting.fetch_sub(1, Ordering::Relaxed);
+    }
+}
+
+/// A wait that operators can look at: they are told when it begins, and how it has ended when this goes.
+struct NotedWait {
+    place: Place,
+    claim: Claim,
+    end: WaitStep,
+}
+
+impl NotedWait {
+    fn begin(place: &Place, claim: &Claim) -> Option<NotedWait> {
+        place.worker.fence.observations.as_ref()?;
+        let noted = NotedWait { place: place.clone(), claim: claim.clone(), end: WaitStep::GivenUp };
+        let gate = claim.lock.describe(Instant::now()).gate;
+        let earlier = gate.at_worker.iter().filter(|there| there.tenure < claim.token.revision);
+        noted.note(WaitStep::Began { drained: earlier.map(|there| there.running + there.orphans).sum() });
+        Some(noted)
+    }
+
+    fn note(&self, step: WaitStep) {
+        let Some(observations) = &self.place.worker.fence.observations else { return };
+        let Claim { token, lock } = &self.claim;
+        let wait = Wait {
+            at: SystemTime::now(),
+            source: lock.source().into(),
+            lock: lock.key().clone(),
+            layout: lock.layout(),
+            owner: shown_owner(token.owner.as_bytes()),
+            revision: token.revision,
+            step,
+        };
+        observations.note(self.place.worker.decisions.thread(), Event::Wait(wait));
+    }
+}
+
+impl Drop for NotedWait {
+    fn drop(&mut self) {
+        self.note(self.end);
+    }
+}

@@ -340,6 +340,14 @@ impl Gate {
         orphan
     }
 
+    /// Lets an orphan that has not been forgotten count until then: its worker was heard of meanwhile, so its time starts anew.
+    /// It never counts for less long than before.
+    pub fn postpone(&mut self, orphan: OrphanId, until: Moment) {
+        for counted in self.at_worker.values_mut().filter_map(|there| there.orphans.get_mut(&orphan)) {
+            *counted = until.max(*counted);
+        }
+    }
+
     /// Whether an orphan still counts, or would if its time had not come.
     pub fn counts(&self, orphan: OrphanId) -> bool {
         self.at_worker.values().any(|there| there.orphans.contains_key(&orphan))
@@ -521,6 +529,30 @@ mod tests {
         assert_eq!(gate.clear_orphans(), 1);
         assert!(matches!(gate.may_enter(&token, known, Moment(0)), Ok(tenure) if tenure == revision(20)));
         assert_eq!(gate.state().at_worker, []);
+    }
+
+    #[test]
+    fn an_orphan_that_is_heard_of_counts_for_longer_and_never_for_less_long() {
+        let mut gate = Gate::default();
+        let (before, after) = (held(Layout::Key, "a", 10, 10), held(Layout::Key, "b", 20, 20));
+        let token = FenceToken { owner: "b", revision: revision(20) };
+        let known = Known::new(Some(&after), News::Fresh);
+        gate.learn(&before);
+        let [heard, silent] = [30, 20].map(|until| {
+            let admission = enter(&mut gate, &before, "a", 10).unwrap();
+            gate.lose(admission, Moment(until))
+        });
+        gate.learn(&after);
+        for until in [50, 40] {
+            gate.postpone(heard, Moment(until));
+            assert_eq!(gate.unseen_until(), Some(Moment(50)));
+        }
+        assert!(gate.end_orphan(silent));
+        assert!(matches!(gate.enter(&token, known, Moment(49)), Entry::Wait));
+        assert!(gate.may_enter(&token, known, Moment(50)).is_ok());
+        gate.end_orphan(heard);
+        gate.postpone(heard, Moment(90));
+        assert_eq!((gate.unseen_until(), gate.counts(heard)), (None, false), "it was forgotten for good");
     }
 
     #[test]

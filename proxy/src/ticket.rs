@@ -39,6 +39,8 @@ pub struct Ticket {
 struct Orphan {
     lock: Arc<TrackedLock>,
     id: OrphanId,
+    /// When its time has come, unless its worker is heard of before.
+    until: Rc<Cell<Instant>>,
     /// The task that ends it in time. It goes on without this.
     timer: AbortHandle,
 }
@@ -80,12 +82,23 @@ impl Ticket {
     fn lose(&mut self) {
         match self.proof.take() {
             Some(Proof::Admission(lock, admission)) => {
-                let until = Instant::now() + self.place.route().orphan_timeout;
+                let until = self.lost_until();
                 let id = lock.lose(admission, until);
                 self.orphan = Some(Orphan::new(lock, id, until, self.place.clone()));
             }
             passed => self.proof = passed, // Nobody waits for a request that only passed.
         }
+    }
+
+    /// Until when a request may run on that was at the worker just now.
+    fn lost_until(&self) -> Instant {
+        Instant::now() + self.place.route().orphan_timeout
+    }
+
+    /// The request, lost before or not, was at the worker until now, and from now on less is seen of it, or nothing.
+    fn lose_sight(&mut self) {
+        self.heard();
+        self.lose();
     }
 
     /// The request is not at the worker.
@@ -103,7 +116,7 @@ impl Ticket {
     /// The worker never has the whole of the request.
     fn is_partial(&mut self) {
         match self.place.route().partial_requests {
-            PartialRequests::Orphans => self.lose(),
+            PartialRequests::Orphans => self.lose_sight(),
             PartialRequests::Harmless => self.give_back(),
         }
     }
@@ -132,11 +145,17 @@ impl Permit for Ticket {
         self.lose();
     }
 
+    fn heard(&mut self) {
+        if let Some(orphan) = &self.orphan {
+            orphan.postpone(self.lost_until());
+        }
+    }
+
     fn finished(mut self, how: Ending) {
         match how {
             Ending::Complete => self.give_back(),
             Ending::BodyCut => self.is_partial(),
-            Ending::Reset | Ending::TimedOut | Ending::Cut => self.lose(),
+            Ending::Reset | Ending::TimedOut | Ending::Cut => self.lose_sight(),
         }
         self.orphan = None; // Its end will not be seen any more: only time ends it.
     }
@@ -182,8 +201,18 @@ impl Orphan {
     fn new(lock: Arc<TrackedLock>, id: OrphanId, until: Instant, place: Place) -> Orphan {
         // Not in the thread's background work, since a process that drains need not wait for it.
         let counted = Counted::new(place.metrics().orphans.clone());
-        let timer = tokio::task::spawn_local(outlive(Arc::clone(&lock), id, until, place, counted)).abort_handle();
-        Orphan { lock, id, timer }
+        let until = Rc::new(Cell::new(until));
+        let outlive = outlive(Arc::clone(&lock), id, Rc::clone(&until), place, counted);
+        let timer = tokio::task::spawn_local(outlive).abort_handle();
+        Orphan { lock, id, until, timer }
+    }
+
+    /// Its time starts anew, unless it has come: then others may have been let in.
+    fn postpone(&self, until: Instant) {
+        if Instant::now() < self.until.get() {
+            self.until.set(until);
+            self.lock.postpone(self.id, until);
+        }
     }
 
     fn end(self) {
@@ -194,15 +223,15 @@ impl Orphan {
 
 /// Holds the lock for as long as an orphan of it counts, so that no cache forgets the gate that counts it, and ends the orphan
 /// when its time has come.
-async fn outlive(lock: Arc<TrackedLock>, id: OrphanId, until: Instant, place: Place, _counted: Counted) {
-    loop {
+async fn outlive(lock: Arc<TrackedLock>, id: OrphanId, until: Rc<Cell<Instant>>, place: Place, _counted: Counted) {
+    while Instant::now() < until.get() {
         let changed = lock.gate_changed();
         if !lock.counts_orphan(id) {
             return; // Ended by hand.
         }
         tokio::select! {
             () = changed => {}
-            () = sleep_until(until) => break,
+            () = sleep_until(until.get()) => {}
         }
     }
     if lock.end_orphan(id) {

@@ -31,8 +31,8 @@ impl<R, P: Permit> Admitted<R, P> {
 ///
 /// # Contract
 ///
-/// `finished` is called exactly once, `overdue` and `body_cut` at most once each and only before it. None depends on the
-/// client: it may have left long ago. A permit that comes back in [`SendError::Unsent`](super::SendError::Unsent) gets no
+/// `finished` is called exactly once, `overdue` and `body_cut` at most once each and only before it, `heard` any number of times
+/// between. None depends on the client: it may have left long ago. A permit that comes back in [`SendError::Unsent`](super::SendError::Unsent) gets no
 /// call.
 pub trait Permit: 'static {
     /// The tenure that the request was admitted under, for a request that takes so long that it may end meanwhile. `None`
@@ -52,6 +52,10 @@ pub trait Permit: 'static {
 
     /// The worker will never have the whole request. Its answer is still waited for.
     fn body_cut(&mut self) {}
+
+    /// The worker has said something of a request that it had taken too long for, or will never have whole: it was at it until
+    /// now.
+    fn heard(&mut self) {}
 
     /// The request is no longer seen at the worker.
     fn finished(self, how: Ending);
@@ -128,6 +132,12 @@ impl<P: Permit> Held<P> {
     pub(super) fn body_cut(&mut self) {
         if let Some(permit) = &mut self.0 {
             permit.body_cut();
+        }
+    }
+
+    pub(super) fn heard(&mut self) {
+        if let Some(permit) = &mut self.0 {
+            permit.heard();
         }
     }
 

@@ -103,7 +103,8 @@ impl<P: Permit> Future for Exchange<P> {
             Poll::Ready(Ok(response)) => sent.answered(response, cx),
             Poll::Ready(Err(error)) => Err(sent.failed(error)),
             Poll::Pending => {
-                sent.in_flight.overdue();
+                let is_endless = sent.in_flight.is_endless();
+                sent.in_flight.overdue(is_endless);
                 sent.read_on();
                 Err(SendError::Timeout)
             }

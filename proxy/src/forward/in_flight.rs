@@ -25,6 +25,8 @@ pub(super) struct InFlight<P: Permit> {
     /// Since when the worker owes us something.
     waiting_since: Option<Instant>,
     patience: Patience,
+    /// Whether the permit counts down: it is told then when the worker is heard of.
+    is_lost: bool,
     /// `None` as long as its tenure is not watched: most requests are over before that matters.
     vigil: Option<Box<Vigil>>,
 }
@@ -40,7 +42,12 @@ enum Patience {
         closes_at: Option<Instant>,
     },
     /// For the permit alone, which has been told that it takes too long.
-    Overdue { since: Instant },
+    Overdue {
+        /// When the worker was last heard of, or found to be too slow.
+        since: Instant,
+        /// When it is closed, whatever the worker goes on to say.
+        closes_at: Option<Instant>,
+    },
 }
 
 impl<P: Permit> InFlight<P> {
@@ -61,6 +68,7 @@ impl<P: Permit> InFlight<P> {
             started: now,
             waiting_since: Some(now),
             patience: Patience::Attached,
+            is_lost: false,
             vigil: None,
         }
     }
@@ -107,6 +115,7 @@ impl<P: Permit> InFlight<P> {
         if let Some(body) = &self.body
             && vigil.has_news_of_cut(body, cx)
         {
+            self.is_lost = true;
             self.permit.body_cut();
         }
         sealed
@@ -133,6 +142,12 @@ impl<P: Permit> InFlight<P> {
     /// The worker has said something.
     pub(super) fn heard(&mut self) {
         self.waiting_since = None;
+        if self.is_lost {
+            self.permit.heard();
+        }
+        if let Patience::Overdue { since, .. } = &mut self.patience {
+            *since = Instant::now();
+        }
     }
 
     /// Ready when the end is not waited for any longer. Asked whenever the worker owes us something.
@@ -148,16 +163,16 @@ impl<P: Permit> InFlight<P> {
                     self.timeouts.total.map_or(silent, |total| silent.min(self.started + total))
                 }
                 Patience::Detached { closes_at: Some(closes_at) } => silent.min(closes_at),
-                Patience::Overdue { since } => since + late,
+                Patience::Overdue { since, closes_at } => closes_at.map_or(since + late, |at| at.min(since + late)),
             };
             ready!(self.link.alarm().poll(cx, due));
             match self.patience {
                 Patience::Attached | Patience::Overdue { .. } => return Poll::Ready(()),
                 Patience::Detached { closes_at: Some(closes_at) } if closes_at <= Instant::now() => {
-                    self.patience = Patience::Overdue { since: closes_at };
+                    self.patience = Patience::Overdue { since: closes_at, closes_at: Some(closes_at) };
                     return Poll::Ready(());
                 }
-                Patience::Detached { .. } => self.overdue(),
+                Patience::Detached { closes_at } => self.overdue(closes_at.is_some()),
             }
         }
     }
@@ -170,14 +185,29 @@ impl<P: Permit> InFlight<P> {
         }
     }
 
-    /// The worker has taken too long; its end is waited for without the client.
-    pub(super) fn overdue(&mut self) {
+    /// Without a client, what has no end of its own is not read for ever.
+    pub(super) fn has_no_end(&mut self) {
+        let at = Instant::now() + self.timeouts.late;
+        match &mut self.patience {
+            Patience::Attached => {}
+            Patience::Detached { closes_at } | Patience::Overdue { closes_at, .. } => {
+                *closes_at = closes_at.or(Some(at))
+            }
+        }
+    }
+
+    /// The worker has taken too long; its end is waited for without the client, as long as it is heard of.
+    pub(super) fn overdue(&mut self, is_endless: bool) {
         // From now on its time is bounded, so nothing more of it may go out.
         if let Some(body) = &self.body {
             body.cut_off();
         }
+        self.is_lost = true;
         self.permit.overdue();
-        self.patience = Patience::Overdue { since: Instant::now() };
+        let now = Instant::now();
+        let ends = if is_endless { Some(now) } else { self.timeouts.total.map(|total| now.max(self.started + total)) };
+        let closes_at = ends.map(|at| at + self.timeouts.late);
+        self.patience = Patience::Overdue { since: now, closes_at };
         self.waiting_since = None;
     }
 

@@ -31,6 +31,9 @@ impl<P: Permit> Rest<P> {
     pub(super) fn new(incoming: Incoming, mut in_flight: InFlight<P>, headers: &HeaderMap) -> Rest<P> {
         let is_watched = in_flight.watch_tenure();
         let may_go_on_for_ever = in_flight.is_endless() || is_event_stream(headers);
+        if may_go_on_for_ever {
+            in_flight.has_no_end();
+        }
         Rest { incoming, in_flight, is_endless: is_watched && may_go_on_for_ever, may_go_on_for_ever }
     }
 
@@ -101,7 +104,7 @@ impl<P: Permit> Rest<P> {
         if self.in_flight.is_overdue() {
             return self.in_flight.gave_up();
         }
-        self.in_flight.overdue();
+        self.in_flight.overdue(self.may_go_on_for_ever);
         self.read_on();
     }
 

@@ -1,6 +1,6 @@
 //! When a request counts as no longer at the worker, whatever its client does.
 
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use fencepost::forward::{Ending, Timeouts};
 
@@ -137,6 +137,52 @@ fn a_worker_that_falls_silent_in_the_middle_of_its_answer_is_cut_off() {
     assert_eq!(proxy.wait_for_events(1), [Event::Overdue]);
     peer.send("there");
     assert_eq!(proxy.wait_for_events(2)[1..], [Event::Finished(Ending::Complete)]);
+}
+
+#[test]
+fn a_late_answer_is_read_to_its_end_however_long_it_takes_as_long_as_it_goes_on() {
+    let late = Duration::from_secs(1);
+    let worker = Worker::by_hand();
+    let proxy = Proxy::with(worker.address(), impatient(MOMENT, late));
+    assert!(proxy.client().ask(GET).0.starts_with("HTTP/1.1 504 "));
+    let mut peer = worker.next();
+    peer.next_request();
+    peer.send("HTTP/1.1 200 OK\r\nContent-Length: 20\r\n\r\n");
+    let begun = Instant::now();
+    for _ in 0..20 {
+        assert_eq!(peer.within(MOMENT), b"", "its connection is still open");
+        peer.send("x");
+    }
+    assert!(begun.elapsed() > 2 * late);
+    assert_eq!(proxy.wait_for_events(2), [Event::Overdue, Event::Finished(Ending::Complete)]);
+}
+
+#[test]
+fn an_event_stream_that_has_been_silent_for_too_long_is_not_read_for_ever_after() {
+    for head_comes_late in [false, true] {
+        let proxy = Proxy::with(
+            Worker::scripted(move |mut peer: Peer| {
+                peer.next_request();
+                let head = "HTTP/1.1 200 OK\r\nContent-Type: text/event-stream\r\nTransfer-Encoding: chunked\r\n\r\n";
+                if !head_comes_late {
+                    peer.send(head);
+                }
+                std::thread::sleep(2 * MOMENT); // That is too long.
+                if head_comes_late {
+                    peer.send(head);
+                }
+                while peer.try_send_bytes(b"1\r\nx\r\n").is_ok() {
+                    std::thread::sleep(MOMENT / 10); // A trickle.
+                }
+            }),
+            impatient(MOMENT, 5 * MOMENT),
+        );
+        let mut client = proxy.client();
+        client.send(GET);
+        let status = if head_comes_late { "504" } else { "200" };
+        assert!(client.head().starts_with(&format!("HTTP/1.1 {status} ")));
+        assert_eq!(proxy.wait_for_events(2), [Event::Overdue, Event::Finished(Ending::TimedOut)]);
+    }
 }
 
 #[test]

@@ -196,6 +196,60 @@ fn a_cut_tunnel_counts_for_orphan_timeout_harmless_or_not() {
 }
 
 #[test]
+fn a_late_answer_that_is_still_arriving_holds_the_successor_up_until_its_end() {
+    let scene = Scene::with("upstream_timeout = \"100ms\"\norphan_timeout = \"2s\"");
+    let mut client = scene.get(&scene.hold("a"));
+    let mut peer = scene.worker.next();
+    peer.next_request();
+    assert!(client.head().starts_with("HTTP/1.1 504 "));
+    let mut successor = scene.get(&scene.hold("b"));
+    peer.send("HTTP/1.1 200 OK\r\nContent-Length: 20\r\n\r\n");
+    let begun = Instant::now();
+    for _ in 0..20 {
+        assert_eq!(peer.within(MOMENT), b"");
+        assert_eq!(scene.metric("fencepost_orphans"), "1", "after {:?}", begun.elapsed());
+        peer.send("x");
+    }
+    assert!(begun.elapsed() > Duration::from_secs(2));
+    // Its connection is free for the next.
+    peer.next_request();
+    peer.respond("next");
+    assert_eq!(successor.answer().1, b"next");
+    assert_eq!(scene.metric("fencepost_orphans_expired_total"), "0");
+}
+
+#[test]
+fn the_time_of_an_overdue_request_starts_anew_when_its_connection_is_lost() {
+    let scene = Scene::with("upstream_timeout = \"100ms\"\norphan_timeout = \"2s\"");
+    let mut client = scene.get(&scene.hold("a"));
+    let mut peer = scene.worker.next();
+    peer.next_request();
+    assert!(client.head().starts_with("HTTP/1.1 504 "));
+    let mut successor = scene.get(&scene.hold("b"));
+    assert_eq!(scene.worker.next().within(MOMENT), b"", "it has got a connection, and waits");
+    assert_eq!(peer.within(Duration::from_secs(1)), b"");
+    let before = Instant::now();
+    peer.reset();
+    scene.somebody_comes(&mut successor);
+    assert!(before.elapsed() >= Duration::from_secs(2), "{:?}", before.elapsed());
+    scene.metric_becomes("fencepost_orphans_expired_total", "1");
+}
+
+/// A worker that never answers is waited for once, and not once more when it is given up.
+#[test]
+fn an_overdue_request_of_a_silent_worker_counts_for_orphan_timeout_and_no_longer() {
+    let scene = Scene::with("upstream_timeout = \"100ms\"\norphan_timeout = \"3s\"");
+    let mut client = scene.get(&scene.hold("a"));
+    let mut peer = scene.worker.next();
+    peer.next_request();
+    assert!(client.head().starts_with("HTTP/1.1 504 "));
+    let before = Instant::now();
+    assert_eq!(peer.until_end(), b"", "until it is given up");
+    scene.metric_becomes("fencepost_orphans_expired_total", "1");
+    assert!(before.elapsed() < Duration::from_secs(6), "{:?}", before.elapsed());
+}
+
+#[test]
 fn a_streaming_route_is_cut_before_its_first_word() {
     let scene = Scene::with("orphan_timeout = \"1s\"\nstreaming = true");
     let mut client = scene.get(&scene.hold("a"));

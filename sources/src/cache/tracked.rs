@@ -239,6 +239,12 @@ impl TrackedLock {
         self.at_gate(|gate| gate.lose(admission, until))
     }
 
+    /// Lets an orphan count until then, if it has not been forgotten yet and would count for less long: its worker was heard of.
+    pub fn postpone(&self, orphan: OrphanId, until: Instant) {
+        let until = self.common.moment(until);
+        self.inner().gate.postpone(orphan, until);
+    }
+
     /// Whether an orphan has not been forgotten yet.
     pub fn counts_orphan(&self, orphan: OrphanId) -> bool {
         self.inner().gate.counts(orphan)

@@ -12,7 +12,7 @@ use super::admitted::{Admitted, Permit};
 use super::error::{Forwarded, SendError};
 use super::http1::HeadFuture;
 use super::http2::was_refused;
-use super::in_flight::InFlight;
+use super::in_flight::{InFlight, Outgoing};
 use super::pool::{Link, Pool};
 use super::request_body::RequestBody;
 use super::response_body::ResponseBody;
@@ -53,18 +53,19 @@ impl<P: Permit> Exchange<P> {
         admitted: Admitted<Request<RequestBody>, P>,
         timeouts: Timeouts,
     ) -> Exchange<P> {
-        let (request, permit) = admitted.into_parts();
+        let (mut request, permit) = admitted.into_parts();
         let body = request.body().state().cloned();
         let asked_to_upgrade = request.headers().contains_key(http::header::UPGRADE);
-        let (head, copy) = match &mut link {
-            Link::Http1(connection) => (connection.send(request), None),
+        let (head, copy, unwritten) = match &mut link {
+            Link::Http1(connection) => (connection.send(request), None, None),
             Link::Http2(stream) => {
                 let copy = copy_of(&request);
-                (stream.send(request), copy)
+                let unwritten = request.body_mut().count_unwritten();
+                (stream.send(request), copy, unwritten)
             }
         };
         let is_streamed = body.is_some();
-        let mut in_flight = InFlight::new(link, pool, permit, body, timeouts);
+        let mut in_flight = InFlight::new(link, pool, permit, Outgoing { body, unwritten }, timeouts);
         if is_streamed || in_flight.is_endless() {
             in_flight.watch_tenure();
         }
@@ -171,9 +172,12 @@ impl<P: Permit> Sent<P> {
         if let Some(request) = returned.or(copy) {
             return SendError::Unsent(Box::new(Admitted::new(request, self.in_flight.into_permit())));
         }
+        if refused {
+            self.in_flight.ended(); // The worker has not looked at it and never will, but a streamed body can't be sent again.
+            return SendError::NoAnswer { forwarded: Forwarded::No, source: Some(error) };
+        }
         self.in_flight.lost();
-        let forwarded = if refused { Forwarded::No } else { Forwarded::Unknown };
-        SendError::NoAnswer { forwarded, source: Some(error) }
+        SendError::NoAnswer { forwarded: Forwarded::Unknown, source: Some(error) }
     }
 
     /// Reads the response to its end for the permit's sake.

@@ -143,6 +143,11 @@ impl Stream {
         Box::pin(self.connection.sender.clone().try_send_request(request))
     }
 
+    /// The connection that it shares with others.
+    pub(super) fn socket(&self) -> &Socket {
+        &self.connection.socket
+    }
+
     /// Whether the worker has not closed its connection.
     pub(super) fn is_usable(&self) -> bool {
         !self.connection.sender.is_closed() && self.connection.socket.is_open()

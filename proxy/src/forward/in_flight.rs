@@ -2,16 +2,19 @@
 
 use std::future::poll_fn;
 use std::rc::Rc;
+use std::sync::Arc;
 use std::task::{Context, Poll, ready};
 
-use tokio::time::Instant;
+use tokio::time::{Instant, timeout};
 
 use super::admitted::{Ending, Held, Permit, Watch};
 use super::body_state::BodyState;
 use super::pool::{Link, Pool};
+use super::unwritten::Unwritten;
 use super::upstream::Timeouts;
 use super::vigil::Vigil;
 use crate::downstream::Protocol;
+use crate::wire::Socket;
 
 /// A request at the worker, from its first byte to the end of its response: its connection, its permit, its time.
 pub(super) struct InFlight<P: Permit> {
@@ -20,6 +23,7 @@ pub(super) struct InFlight<P: Permit> {
     permit: Held<P>,
     /// `None` unless the request's body is streamed.
     body: Option<Rc<BodyState>>,
+    unwritten: Option<Arc<Unwritten>>,
     timeouts: Timeouts,
     started: Instant,
     /// Since when the worker owes us something.
@@ -29,6 +33,14 @@ pub(super) struct InFlight<P: Permit> {
     is_lost: bool,
     /// `None` as long as its tenure is not watched: most requests are over before that matters.
     vigil: Option<Box<Vigil>>,
+}
+
+/// What is still on its way out of a request.
+pub(super) struct Outgoing {
+    /// `None` unless the request's body is streamed.
+    pub(super) body: Option<Rc<BodyState>>,
+    /// `None` unless the request has a body and goes over HTTP/2.
+    pub(super) unwritten: Option<Arc<Unwritten>>,
 }
 
 /// For whom the end of the response is waited for.
@@ -51,19 +63,15 @@ enum Patience {
 }
 
 impl<P: Permit> InFlight<P> {
-    pub(super) fn new(
-        link: Link,
-        pool: Pool,
-        permit: P,
-        body: Option<Rc<BodyState>>,
-        timeouts: Timeouts,
-    ) -> InFlight<P> {
+    pub(super) fn new(link: Link, pool: Pool, permit: P, outgoing: Outgoing, timeouts: Timeouts) -> InFlight<P> {
         let now = Instant::now();
+        let Outgoing { body, unwritten } = outgoing;
         InFlight {
             link,
             pool,
             permit: Held::new(permit),
             body,
+            unwritten,
             timeouts,
             started: now,
             waiting_since: Some(now),
@@ -198,10 +206,7 @@ impl<P: Permit> InFlight<P> {
 
     /// The worker has taken too long; its end is waited for without the client, as long as it is heard of.
     pub(super) fn overdue(&mut self, is_endless: bool) {
-        // From now on its time is bounded, so nothing more of it may go out.
-        if let Some(body) = &self.body {
-            body.cut_off();
-        }
+        self.stop_writing(); // From now on its time is bounded, so nothing more of it may go out.
         self.is_lost = true;
         self.permit.overdue();
         let now = Instant::now();
@@ -211,26 +216,58 @@ impl<P: Permit> InFlight<P> {
         self.waiting_since = None;
     }
 
+    /// Cuts what has not gone out. What HTTP/2 was given before can't be taken back: it goes at once or its connection ends.
+    fn stop_writing(&self) {
+        if let Some(body) = &self.body {
+            body.cut_off();
+        }
+        if let Some((unwritten, connection)) = self.held_back() {
+            self.pool.background().spawn(async move { unwritten.leave(&connection).await });
+        }
+    }
+
+    /// What HTTP/2 was given and has not written, and where it would be written.
+    fn held_back(&self) -> Option<(Arc<Unwritten>, Socket)> {
+        let unwritten = self.unwritten.as_ref().filter(|unwritten| !unwritten.is_nothing())?;
+        match &self.link {
+            Link::Http1(_) => None,
+            Link::Http2(stream) => Some((Arc::clone(unwritten), stream.socket().clone())),
+        }
+    }
+
     /// The response has ended whole. Waits for the rest of the request in the background, if there is any.
     pub(super) fn complete(self, cx: &mut Context<'_>) {
-        if let Some(body) = self.body.clone().filter(|body| body.is_running()) {
+        if self.body.as_ref().is_some_and(|body| body.is_running()) || self.held_back().is_some() {
             let background = self.pool.background().clone();
-            background.spawn(self.finish_body(body));
+            background.spawn(self.finish_body());
             return;
         }
         self.settle(cx);
     }
 
     /// A worker may answer before it has read the whole request, and read on.
-    async fn finish_body(mut self, body: Rc<BodyState>) {
-        let ended = poll_fn(|cx| {
-            if let Some(vigil) = &mut self.vigil {
-                let _ = vigil.poll_sealed(cx); // That cuts the body, which is all that is left.
+    async fn finish_body(mut self) {
+        let (late, unwritten) = (self.timeouts.late, self.unwritten.clone());
+        let ended = async {
+            poll_fn(|cx| {
+                if let Some(vigil) = &mut self.vigil {
+                    let _ = vigil.poll_sealed(cx); // That cuts the body, which is all that is left.
+                }
+                self.body.as_ref().map_or(Poll::Ready(()), |body| body.poll_end(cx))
+            })
+            .await;
+            if let Some(unwritten) = unwritten {
+                unwritten.nothing().await;
             }
-            body.poll_end(cx)
-        });
-        let _ = tokio::time::timeout(self.timeouts.late, ended).await;
-        body.cut_off(); // Nothing, if it has ended by itself.
+        };
+        if timeout(late, ended).await.is_err() {
+            if let Some(body) = &self.body {
+                body.cut_off();
+            }
+            if let Some((unwritten, connection)) = self.held_back() {
+                unwritten.leave(&connection).await;
+            }
+        }
         let mut this = Some(self);
         poll_fn(|cx| {
             if let Some(this) = this.take() {
@@ -295,10 +332,8 @@ impl<P: Permit> InFlight<P> {
     }
 
     fn close(self, how: Ending) {
-        let InFlight { link, permit, body, .. } = self;
-        if let Some(body) = body {
-            body.cut_off(); // An HTTP/2 connection goes on without this request.
-        }
+        self.stop_writing(); // An HTTP/2 connection goes on without this request.
+        let InFlight { link, permit, .. } = self;
         drop(link);
         permit.finished(how);
     }

@@ -25,6 +25,7 @@ mod response_body;
 mod response_head;
 mod rest;
 mod tunnel;
+mod unwritten;
 mod upstream;
 mod vigil;
 

@@ -2,6 +2,7 @@
 
 use std::pin::Pin;
 use std::rc::Rc;
+use std::sync::Arc;
 use std::task::{Context, Poll, ready};
 
 use bytes::{Bytes, BytesMut};
@@ -11,6 +12,7 @@ use http_body_util::BodyExt;
 
 use super::body_state::{BodyState, Cut, Way};
 use super::fields;
+use super::unwritten::Unwritten;
 use crate::downstream::{BodyError, ClientBody};
 
 /// The body of a request on its way to the worker.
@@ -35,6 +37,8 @@ pub struct Streaming {
     body: ClientBody,
     state: Rc<BodyState>,
     kept: Rc<[HeaderName]>,
+    /// `None` unless it goes over HTTP/2.
+    unwritten: Option<Arc<Unwritten>>,
 }
 
 /// Why a body was not passed on to its end.
@@ -67,7 +71,7 @@ pub async fn prepare_body(
     let small = body.size_hint().exact().and_then(|length| usize::try_from(length).ok());
     let Some(length) = small.filter(|length| *length <= whole_bytes_max) else {
         let state = Rc::new(BodyState::new());
-        return Ok(RequestBody::Streaming(Streaming { body, state, kept: kept.clone() }));
+        return Ok(RequestBody::Streaming(Streaming { body, state, kept: kept.clone(), unwritten: None }));
     };
     let mut pieces = Pieces::default();
     let mut trailers = None;
@@ -125,6 +129,17 @@ impl RequestBody {
             RequestBody::Streaming(streaming) => Some(&streaming.state),
             RequestBody::Empty | RequestBody::Whole(_) => None,
         }
+    }
+
+    /// Counts what HTTP/2 has been given of it and has not written. `None` if it has no body.
+    pub(super) fn count_unwritten(&mut self) -> Option<Arc<Unwritten>> {
+        let unwritten = Arc::<Unwritten>::default();
+        match self {
+            RequestBody::Empty => return None,
+            RequestBody::Whole(whole) => whole.data = whole.data.take().map(|data| unwritten.count(data)),
+            RequestBody::Streaming(streaming) => streaming.unwritten = Some(Arc::clone(&unwritten)),
+        }
+        Some(unwritten)
     }
 
     /// The same body once more, unless it is streamed.
@@ -197,7 +212,10 @@ impl Streaming {
                 if frame.is_trailers() || self.body.is_end_stream() || ends_by_length {
                     self.state.went_out();
                 }
-                Poll::Ready(Some(Ok(frame)))
+                Poll::Ready(Some(Ok(match &self.unwritten {
+                    Some(unwritten) => frame.map_data(|piece| unwritten.count(piece)),
+                    None => frame,
+                })))
             }
             None => {
                 self.state.went_out();

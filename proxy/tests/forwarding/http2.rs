@@ -2,11 +2,13 @@
 
 use bytes::Bytes;
 use fencepost::downstream::{Limits, Protocol};
-use fencepost::forward::Ending;
+use fencepost::forward::{Ending, Timeouts};
 use h2::Reason;
 use http::{HeaderMap, HeaderName, HeaderValue, Request, Response};
 
-use crate::support::{Event, Http2Client, Http2Worker, MOMENT, Proxy, Settings, Worker, field, read};
+use crate::support::{
+    Client, Event, Frame, Frames, Http2Client, Http2Worker, MOMENT, Proxy, Settings, Worker, field, read,
+};
 
 fn to_http2() -> Settings {
     Settings { upstream_protocol: Protocol::Http2, ..Settings::default() }
@@ -210,6 +212,70 @@ async fn a_request_that_the_worker_has_refused_unseen_is_sent_again() {
     answer.send_response(Response::new(()), true).unwrap();
     assert_eq!(response.await.unwrap().status(), 200);
     assert_eq!(events(&proxy, 1).await, [Event::Finished(Ending::Complete)], "the first permit came back unused");
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_streamed_body_that_the_worker_has_refused_unseen_leaves_nothing_at_the_worker() {
+    let mut worker = Http2Worker::start().await;
+    let proxy = Proxy::with(worker.address, to_http2());
+    let mut client = Http2Client::connect(proxy.address()).await;
+    let (response, mut asking) = client.begin(post("/")).await;
+    asking.send_data(Bytes::from_static(b"half"), false).unwrap();
+    let (_request, mut answer) = worker.next().await;
+    answer.send_reset(Reason::REFUSED_STREAM);
+    assert_eq!(response.await.unwrap().status(), 502);
+    assert_eq!(events(&proxy, 1).await, [Event::Finished(Ending::Complete)]);
+}
+
+/// A connection to a worker whose windows are shut, with a request at the worker whose body they hold back.
+fn held_back(timeouts: Timeouts) -> (Proxy, Client, Frames) {
+    let worker = Worker::by_hand();
+    let proxy = Proxy::with(worker.address(), Settings { timeouts, ..to_http2() });
+    let mut client = proxy.client();
+    client.send("GET / HTTP/1.1\r\nHost: test\r\n\r\n");
+    let mut frames = Frames::with_shut_windows(worker.next());
+    // The windows are known with this answer.
+    assert_eq!(frames.next(), Frame::Headers { stream: 1 });
+    frames.respond(1);
+    client.answer();
+    client.send("POST / HTTP/1.1\r\nHost: test\r\nContent-Length: 5\r\n\r\nhello");
+    assert_eq!(frames.next(), Frame::Headers { stream: 3 });
+    (proxy, client, frames)
+}
+
+#[test]
+fn a_request_that_was_answered_is_over_when_the_worker_has_let_in_its_body() {
+    let (proxy, mut client, mut frames) = held_back(Timeouts::default());
+    frames.respond(3);
+    assert!(client.head().starts_with("HTTP/1.1 200 "));
+    assert_eq!(frames.peer().within(MOMENT), b"");
+    assert_eq!(proxy.events(), [Event::Finished(Ending::Complete)], "that of the first request");
+    frames.open(3, 2);
+    assert_eq!(frames.next(), Frame::Data { stream: 3, ends: false, bytes: b"he".to_vec() });
+    assert_eq!(frames.peer().within(MOMENT), b"");
+    assert_eq!(proxy.events().len(), 1);
+    frames.open(3, 3);
+    assert_eq!(frames.next(), Frame::Data { stream: 3, ends: true, bytes: b"llo".to_vec() });
+    assert_eq!(proxy.wait_for_events(2), [Event::Finished(Ending::Complete); 2]);
+}
+
+#[test]
+fn nothing_of_a_request_that_is_over_goes_out_though_the_worker_lets_it_in_later() {
+    let (proxy, mut client, mut frames) = held_back(Timeouts { late: MOMENT, ..Timeouts::default() });
+    frames.respond(3);
+    assert!(client.head().starts_with("HTTP/1.1 200 "));
+    assert_eq!(proxy.wait_for_events(2), [Event::Finished(Ending::Complete); 2]);
+    frames.open(3, 5);
+    assert_eq!(frames.peer().until_end(), b"");
+}
+
+#[test]
+fn nothing_of_a_request_that_is_overdue_goes_out_though_the_worker_lets_it_in_later() {
+    let (proxy, mut client, mut frames) = held_back(Timeouts { silence: 2 * MOMENT, ..Timeouts::default() });
+    assert!(client.head().starts_with("HTTP/1.1 504 "));
+    assert_eq!(proxy.wait_for_events(3)[1..], [Event::Overdue, Event::Finished(Ending::Reset)]);
+    frames.open(3, 5);
+    assert_eq!(frames.peer().until_end(), b"");
 }
 
 #[tokio::test(flavor = "multi_thread")]

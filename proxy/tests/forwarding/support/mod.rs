@@ -1,12 +1,14 @@
 //! A proxy that forwards everything, between raw clients and raw workers. Whoever drives it says what happens when.
 
 mod client;
+mod frames;
 mod http2;
 mod proxy;
 mod tenures;
 mod worker;
 
 pub(crate) use client::{Client, field};
+pub(crate) use frames::{Frame, Frames};
 pub(crate) use http2::{Http2Client, Http2Worker, read};
 pub(crate) use proxy::{Event, Proxy, Settings};
 pub(crate) use tenures::Tenures;

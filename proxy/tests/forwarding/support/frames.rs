@@ -1,0 +1,68 @@
+//! HTTP/2 frame by frame.
+
+use super::Peer;
+
+/// `END_STREAM`.
+pub(crate) const END: u8 = 0x1;
+const END_HEADERS: u8 = 0x4;
+
+/// One HTTP/2 frame.
+#[derive(Debug, PartialEq, Eq)]
+pub(crate) enum Frame {
+    Headers { stream: u32 },
+    Data { stream: u32, ends: bool, bytes: Vec<u8> },
+    Reset { stream: u32 },
+}
+
+/// A worker's end of an HTTP/2 connection.
+pub(crate) struct Frames(Peer);
+
+impl Frames {
+    /// A worker whose streams have a window of no bytes.
+    pub(crate) fn with_shut_windows(mut peer: Peer) -> Frames {
+        assert_eq!(peer.exactly(24), b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n");
+        let mut frames = Frames(peer);
+        frames.send(4, 0, 0, &[0, 4, 0, 0, 0, 0]);
+        frames
+    }
+
+    /// The next frame of a stream.
+    pub(crate) fn next(&mut self) -> Frame {
+        loop {
+            let head: [u8; 9] = self.0.exactly(9).try_into().unwrap();
+            let [_, _, _, kind, flags, ..] = head;
+            let length = u32::from_be_bytes([0, head[0], head[1], head[2]]);
+            let stream = u32::from_be_bytes([head[5], head[6], head[7], head[8]]);
+            let bytes = self.0.exactly(usize::try_from(length).unwrap());
+            match kind {
+                0 => return Frame::Data { stream, ends: flags & END != 0, bytes },
+                1 => return Frame::Headers { stream },
+                3 => return Frame::Reset { stream },
+                4 if flags == 0 => self.send(4, 1, 0, &[]),
+                _ => {}
+            }
+        }
+    }
+
+    /// Answers with 200 and nothing more.
+    pub(crate) fn respond(&mut self, stream: u32) {
+        self.send(1, END | END_HEADERS, stream, &[0x88]);
+    }
+
+    /// Opens the window of a stream.
+    pub(crate) fn open(&mut self, stream: u32, bytes: u32) {
+        self.send(8, 0, stream, &bytes.to_be_bytes());
+    }
+
+    /// The connection below.
+    pub(crate) fn peer(&mut self) -> &mut Peer {
+        &mut self.0
+    }
+
+    fn send(&mut self, kind: u8, flags: u8, stream: u32, bytes: &[u8]) {
+        let length = u32::try_from(bytes.len()).unwrap().to_be_bytes();
+        let head = [&length[1..], &[kind, flags], &stream.to_be_bytes()].concat();
+        // The proxy may have closed.
+        let _ = self.0.try_send_bytes(&[&head, bytes].concat());
+    }
+}

@@ -50,8 +50,13 @@ pub(crate) enum Command {
             answered, its predecessor sends its next request, and a request of the holder's own tenure before that arrives \
             late: none may be admitted. With --worker-listen it plays the worker too and looks at the order in which requests \
             reach it: revisions never go down.\n\n\
-            Half of the takeovers follow a release of the lock. In the other half it is never free: with \"key\" one \
-            transaction replaces the holder's record, with \"election\" and \"mutex\" the successor waits in the queue.")]
+            Half of the takeovers are handoffs: the successor waits, is told by a watch that its predecessor's record is gone, \
+            and takes the lock. In the other half nobody waits: with \"key\" one transaction replaces the holder's record, with \
+            \"election\" and \"mutex\" etcd's own service gives out the lock after it was released.\n\n\
+            With --worker-listen each handoff is measured, from the moment its release is sent to etcd to the moment the \
+            successor's first request begins at the worker (\"release to worker\"), when nothing of the predecessor is at the \
+            worker any more. Its parts: etcd commits the release and tells the successor (\"release to told\"), etcd gives it \
+            the lock (\"told to held\"), its first request gets to the worker through the proxy (\"held to worker\").")]
     Takeovers(TakeoverSettings),
     /// Send many requests with one token and measure.
     #[command(long_about = "Send many requests with one token and measure.\n\n\

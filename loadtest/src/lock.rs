@@ -1,6 +1,6 @@
 //! A lock in etcd, taken and given up as its users do.
 
-mod queue;
+mod handoff;
 
 use std::time::Duration;
 
@@ -10,6 +10,8 @@ use etcd_client::{
     Client, Compare, CompareOp, ConnectOptions, GetOptions, LockOptions, PutOptions, ResponseHeader, Txn, TxnOp,
     TxnOpResponse,
 };
+
+pub(crate) use self::handoff::Handoff;
 
 use crate::cli::LockSettings;
 use crate::token::Token;
@@ -40,7 +42,7 @@ pub(crate) struct Held {
     lease: i64,
 }
 
-/// How long each call may take, and a place in the queue to the turn.
+/// How long each call may take, and a handoff.
 const CALL_TIMEOUT: Duration = Duration::from_secs(10);
 /// Nobody keeps a lease alive here: it must outlive the longest tenure, and frees the lock some time after a crash.
 const LEASE_SECONDS: i64 = 90;
@@ -74,8 +76,8 @@ impl Lock {
         Ok(Held { token: token.with_context(|| self.refused(owner))?, lease })
     }
 
-    /// Takes the lock from its holder so that it is never free: with a plain key one transaction replaces the holder's
-    /// record, else the successor stands in the queue when the holder goes.
+    /// Takes the lock from its holder without waiting for it. With a plain key one transaction replaces the holder's record, so
+    /// that the lock is never free; else the holder goes first, and etcd's own service gives out the free lock.
     pub(crate) async fn take_from(&self, predecessor: Held, owner: &str) -> anyhow::Result<Held> {
         match self.layout {
             Layout::Key => {
@@ -86,10 +88,8 @@ impl Lock {
                 Ok(Held { token: token.with_context(|| self.refused(owner))?, lease })
             }
             Layout::Election | Layout::Mutex => {
-                let lease = self.lease().await?;
-                let turn = self.take_turn(predecessor, owner, lease);
-                let token = tokio::time::timeout(CALL_TIMEOUT, turn).await.context("the queue does not move");
-                Ok(Held { token: token.flatten().with_context(|| self.refused(owner))?, lease })
+                self.release(predecessor).await?;
+                self.acquire(owner).await
             }
         }
     }

@@ -127,6 +127,7 @@ fn told_of_worker(steps: &[Step], log: &[Event]) -> bool {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use std::time::Instant;
 
     fn step(expected: Expected, status: u16, reason: Option<&str>) -> Step {
         let status = StatusCode::from_u16(status).unwrap();
@@ -156,7 +157,7 @@ mod tests {
     #[test]
     fn what_reached_the_worker_must_be_what_was_answered() {
         let steps = [step(Expected::Done, 200, None), step(Expected::ReplayRefused, 412, Some("replayed-tenure"))];
-        let event = |moment| Event { moment, owner: "shard-1".to_owned(), revision: 7 };
+        let event = |moment| Event { moment, at: Instant::now(), owner: "shard-1".to_owned(), revision: 7 };
         assert!(told_of_worker(&steps, &[event(Moment::Begins), event(Moment::Ends)]));
         assert!(!told_of_worker(&steps, &[]));
         assert!(!told_of_worker(&steps, &[event(Moment::Begins), event(Moment::Begins)]));

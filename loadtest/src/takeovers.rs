@@ -1,5 +1,6 @@
 //! A lock that changes hands many times.
 
+mod handoffs;
 mod report;
 
 use std::collections::VecDeque;
@@ -12,7 +13,7 @@ use hyper::http::uri::PathAndQuery;
 use crate::Conclusion;
 use crate::cli::TakeoverSettings;
 use crate::client::{Client, Protocol};
-use crate::lock::{Held, Lock};
+use crate::lock::{Handoff, Held, Lock};
 use crate::progress::Progress;
 use crate::token::Token;
 use crate::worker::Worker;
@@ -91,12 +92,15 @@ impl Masters {
     async fn take_over(&mut self, report: &mut Report) -> anyhow::Result<()> {
         let number = report.done();
         let successor = (number % 2) as usize;
-        let token = self.hand_over(successor, number % 4 < 2).await?;
+        let (token, handoff) = self.pass_on(successor, number % 4 >= 2).await?;
         let acquired = Instant::now();
         let answer = self.masters[successor].client.send(&self.path, &token, FIRST).await?;
         let admitted = answer.is_success();
         report.first_request(&token, answer, acquired.elapsed());
         if admitted {
+            if let Some(handoff) = handoff {
+                report.handed_over(&token, handoff);
+            }
             for (master, late) in &self.retired {
                 let answer = self.masters[*master].client.send(&self.path, late, LATE).await?;
                 report.late_request(late, &token, answer);
@@ -107,19 +111,19 @@ impl Masters {
         Ok(())
     }
 
-    /// Ends one tenure and begins the next, with or without a time between in which the lock is free. Returns the moment the
-    /// successor is told that the lock is its own.
-    async fn hand_over(&mut self, successor: usize, at_once: bool) -> anyhow::Result<Token> {
+    /// Ends one tenure and begins the next. Returns the moment the successor is told that the lock is its own, with the moments
+    /// before that if it waited for its predecessor.
+    async fn pass_on(&mut self, successor: usize, waits: bool) -> anyhow::Result<(Token, Option<Handoff>)> {
         let name = self.masters[successor].name;
-        let held = match self.held.take() {
-            None => self.lock.acquire(name).await?,
-            Some(predecessor) if at_once => self.lock.take_from(predecessor, name).await?,
-            Some(predecessor) => {
-                self.lock.release(predecessor).await?;
-                self.lock.acquire(name).await?
+        let (held, handoff) = match self.held.take() {
+            None => (self.lock.acquire(name).await?, None),
+            Some(predecessor) if waits => {
+                let (held, handoff) = self.lock.hand_over(predecessor, name).await?;
+                (held, Some(handoff))
             }
+            Some(predecessor) => (self.lock.take_from(predecessor, name).await?, None),
         };
-        Ok(self.held.insert(held).token.clone())
+        Ok((self.held.insert(held).token.clone(), handoff))
     }
 }
 

@@ -5,6 +5,7 @@ mod order;
 use std::convert::Infallible;
 use std::net::SocketAddr;
 use std::sync::{Arc, Mutex, PoisonError};
+use std::time::Instant;
 
 use anyhow::Context;
 use bytes::Bytes;
@@ -77,7 +78,7 @@ async fn serve(stream: TcpStream, log: Log) {
 async fn answer(request: Request<Incoming>, log: &Log) -> Result<Response<Full<Bytes>>, Infallible> {
     let (owner, revision) = token(request.headers());
     let write = |moment| {
-        let event = Event { moment, owner: owner.clone(), revision };
+        let event = Event { moment, at: Instant::now(), owner: owner.clone(), revision };
         log.lock().unwrap_or_else(PoisonError::into_inner).push(event);
     };
     write(Moment::Begins);

@@ -6,10 +6,11 @@ use std::time::Duration;
 
 use serde_json::{Value, json};
 
+use super::handoffs::Handoffs;
 use crate::Conclusion;
 use crate::answer::Answer;
 use crate::latency::Latencies;
-use crate::lock::Layout;
+use crate::lock::{Handoff, Layout};
 use crate::token::Token;
 use crate::worker::{Breaches, Event, Moment};
 
@@ -24,6 +25,7 @@ pub(crate) struct Report {
     late: BTreeMap<Answer, u64>,
     /// From acquire to the first admitted answer.
     latencies: Latencies,
+    handoffs: Handoffs,
     worker: Option<AtWorker>,
     /// The first few things that went wrong, in words.
     findings: Vec<String>,
@@ -49,6 +51,7 @@ impl Report {
             first: BTreeMap::new(),
             late: BTreeMap::new(),
             latencies: Latencies::default(),
+            handoffs: Handoffs::default(),
             worker: None,
             findings: Vec::new(),
             broke_off: None,
@@ -75,6 +78,11 @@ impl Report {
         *self.first.entry(answer).or_default() += 1;
     }
 
+    /// The tenure of that token, whose first request was done, began with a handoff.
+    pub(crate) fn handed_over(&mut self, token: &Token, handoff: Handoff) {
+        self.handoffs.add(token.revision(), handoff);
+    }
+
     /// A former holder has sent a request, after the present one's was answered.
     pub(crate) fn late_request(&mut self, token: &Token, present: &Token, answer: Answer) {
         if answer.reason.is_none() {
@@ -92,6 +100,7 @@ impl Report {
     pub(crate) fn worker_saw(&mut self, log: &[Event]) {
         let begun = log.iter().filter(|event| event.moment == Moment::Begins).count() as u64;
         self.worker = Some(AtWorker { begun, breaches: Breaches::of(log) });
+        self.handoffs.worker_saw(log);
         let (missing, uninvited) = (self.missing(), self.uninvited());
         if missing > 0 {
             self.find(format!("{missing} requests were done elsewhere: is --worker-listen fencepost's upstream?"));
@@ -177,6 +186,7 @@ impl Report {
             "first_answers": answers(&self.first),
             "late_answers": answers(&self.late),
             "acquire_to_answer": self.latencies.percentiles().map(|percentiles| percentiles.as_json()),
+            "handoffs": self.handoffs.as_json(),
             "worker": self.worker.as_ref().map(|worker| json!({
                 "requests": worker.begun,
                 "done_elsewhere": self.missing(),
@@ -214,6 +224,7 @@ impl fmt::Display for Report {
         if let Some(percentiles) = self.latencies.percentiles() {
             writeln!(f, "acquire to answer  {percentiles}")?;
         }
+        self.handoffs.fmt(f)?;
         match &self.worker {
             Some(AtWorker { begun, breaches }) if breaches.is_none() => {
                 writeln!(f, "at the worker      {begun} requests, revisions never went down")?;
@@ -249,6 +260,7 @@ fn write_answers(f: &mut fmt::Formatter<'_>, answers: &BTreeMap<Answer, u64>) ->
 mod tests {
     use super::*;
     use hyper::StatusCode;
+    use std::time::Instant;
 
     const WANTED: u64 = 2;
 
@@ -276,7 +288,10 @@ mod tests {
     }
 
     fn log(revisions: &[i64]) -> Vec<Event> {
-        let event = |moment, revision| Event { moment, owner: format!("owner of {revision}"), revision };
+        let event = |moment, revision| {
+            let owner = format!("owner of {revision}");
+            Event { moment, at: Instant::now(), owner, revision }
+        };
         revisions.iter().flat_map(|&each| [event(Moment::Begins, each), event(Moment::Ends, each)]).collect()
     }
 

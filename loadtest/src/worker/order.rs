@@ -1,6 +1,7 @@
 //! What must be true of the order in which requests reach a worker.
 
 use std::collections::BTreeMap;
+use std::time::Instant;
 
 use serde_json::{Value, json};
 
@@ -8,6 +9,7 @@ use serde_json::{Value, json};
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) struct Event {
     pub(crate) moment: Moment,
+    pub(crate) at: Instant,
     pub(crate) owner: String,
     pub(crate) revision: i64,
 }
@@ -102,11 +104,11 @@ mod tests {
     use super::*;
 
     fn begins(owner: &str, revision: i64) -> Event {
-        Event { moment: Moment::Begins, owner: owner.to_owned(), revision }
+        Event { moment: Moment::Begins, at: Instant::now(), owner: owner.to_owned(), revision }
     }
 
     fn ends(owner: &str, revision: i64) -> Event {
-        Event { moment: Moment::Ends, owner: owner.to_owned(), revision }
+        Event { moment: Moment::Ends, at: Instant::now(), owner: owner.to_owned(), revision }
     }
 
     #[test]

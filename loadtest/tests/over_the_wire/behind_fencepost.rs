@@ -2,7 +2,7 @@
 
 use fencepost_testsupport::{Etcd, EtcdVersion, FreePort};
 
-use crate::support::{Fencepost, Run, loadtest};
+use crate::support::{Fencepost, ReportFile, Run, loadtest};
 
 const LOCK: &str = "/shards/2/lock";
 
@@ -59,10 +59,18 @@ async fn takeovers_are_fenced(version: EtcdVersion, layout: &str) {
     let etcd = Etcd::start(version).await;
     let worker = FreePort::reserve();
     let fencepost = Fencepost::start(&worker, &etcd, LOCK, layout).await;
-    let run = drive("takeovers", &fencepost, &worker, &etcd, &["--count", "300", "--layout", layout]).await;
+    let report = ReportFile::new();
+    let arguments = ["--count", "300", "--layout", layout, "--json", report.path()];
+    let run = drive("takeovers", &fencepost, &worker, &etcd, &arguments).await;
     assert_eq!(run.code, 0, "{}\nfencepost's log:\n{}", run.printed, fencepost.log());
     run.says("300 done, 0 falsely refused, 0 failed").says("597 refused, 0 falsely admitted");
     run.says("300 requests, revisions never went down");
+    run.says("handoffs           150, ").says("release to worker  p50 ");
+    let handoffs = &report.read()["handoffs"];
+    assert_eq!(handoffs["count"], 150, "{handoffs:#}");
+    let times =
+        ["p50", "p90", "p99", "max"].map(|name| handoffs["release_to_worker"][format!("{name}_seconds")].as_f64());
+    assert!(times.is_sorted() && times[0] > Some(0.0), "{handoffs:#}");
 }
 
 async fn drive(command: &str, fencepost: &Fencepost, worker: &FreePort, etcd: &Etcd, arguments: &[&str]) -> Run {

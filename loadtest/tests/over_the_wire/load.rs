@@ -2,10 +2,10 @@
 
 use std::time::Duration;
 
-use fencepost_testsupport::{Answer, Behaviour, Scratch, Worker};
+use fencepost_testsupport::{Answer, Behaviour, Worker};
 use serde_json::Value;
 
-use crate::support::{Run, loadtest};
+use crate::support::{ReportFile, Run, loadtest};
 
 #[tokio::test]
 async fn a_closed_loop_counts_what_the_server_saw() {
@@ -65,11 +65,8 @@ async fn requests_without_an_answer_are_counted() {
 }
 
 async fn load(server: &Worker, arguments: &[&str]) -> (Run, Value) {
-    let (scratch, url) = (Scratch::new(), server.endpoint().to_string());
-    let file = scratch.path().join("report.json");
-    let file = file.to_str().expect("a scratch directory's path is text");
-    let common = ["load", "--proxy", &url, "--owner", "shard-1", "--revision", "7", "--seconds", "1", "--json", file];
-    let run = loadtest(&[&common, arguments].concat()).await;
-    let report = std::fs::read_to_string(file).unwrap_or_else(|error| panic!("no report ({error}): {run:?}"));
-    (run, serde_json::from_str(&report).expect("the report is JSON"))
+    let (report, url) = (ReportFile::new(), server.endpoint().to_string());
+    let common = ["load", "--proxy", &url, "--owner", "shard-1", "--revision", "7", "--seconds", "1"];
+    let run = loadtest(&[&common[..], &["--json", report.path()], arguments].concat()).await;
+    (run, report.read())
 }

@@ -2,10 +2,11 @@
 //!
 //! The worker that the loadtest plays stands where the proxy should be: it does whatever it is told.
 
-use fencepost_testsupport::{Etcd, EtcdVersion, FreePort, Scratch};
-use serde_json::Value;
+use std::time::Duration;
 
-use crate::support::{Run, loadtest};
+use fencepost_testsupport::{Etcd, EtcdVersion, FreePort, Relay};
+
+use crate::support::{ReportFile, Run, loadtest};
 
 const LOCK: &str = "/shards/2/lock";
 
@@ -21,20 +22,44 @@ async fn the_story_without_a_fence_ends_as_it_should_not() {
 async fn takeovers_without_a_fence_show_every_false_admission() {
     let etcd = Etcd::start(EtcdVersion::V3_5).await;
     for layout in ["key", "election", "mutex"] {
-        let (worker, scratch) = (FreePort::reserve(), Scratch::new());
-        let file = scratch.path().join("report.json");
-        let file = file.to_str().expect("a scratch directory's path is text");
-        let arguments = ["takeovers", "--layout", layout, "--count", "20", "--json", file];
+        let (worker, report) = (FreePort::reserve(), ReportFile::new());
+        let arguments = ["takeovers", "--layout", layout, "--count", "20", "--json", report.path()];
         let run = against_the_worker_itself(&worker, &etcd, &arguments).await;
         run.ended_with(1).says("OUT OF ORDER");
-        let report = std::fs::read_to_string(file).expect("the report has been written");
-        let report: Value = serde_json::from_str(&report).expect("the report is JSON");
+        let report = report.read();
         // The first tenure has no predecessor, the second has one, the others have two.
         let late = 1 + 2 * 18;
         assert_eq!(report["false_admissions"], late, "{report:#}");
         assert_eq!(report["false_refusals"], 0, "{report:#}");
         assert_eq!(report["worker"]["breaches"]["after_successor"], late, "{report:#}");
         assert_eq!(report["worker"]["requests"], 20 + late, "{report:#}");
+        assert_eq!(report["handoffs"]["count"], 10, "{report:#}");
+    }
+}
+
+/// Everything on the way to etcd and to the worker is slow by a known time: whatever part of a handoff is left out shows.
+#[tokio::test]
+async fn a_handoff_is_measured_from_the_sending_of_the_release_to_the_worker() {
+    let delay = Duration::from_millis(30);
+    for layout in ["key", "election", "mutex"] {
+        let (etcd, worker, report) = (Etcd::start(EtcdVersion::V3_5).await, FreePort::reserve(), ReportFile::new());
+        let etcd_address = etcd.endpoint().trim_start_matches("http://").parse().expect("an endpoint has an address");
+        let (to_etcd, to_worker) = (Relay::start(etcd_address).await, Relay::start(worker.address()).await);
+        to_etcd.delay(delay).await;
+        to_worker.delay(delay).await;
+        let (address, lock) = (worker.address().to_string(), ["--lock", LOCK, "--layout", layout]);
+        let (etcd, proxy) = (format!("http://{}", to_etcd.address()), format!("http://{}", to_worker.address()));
+        let wire = ["takeovers", "--proxy", &proxy, "--worker-listen", &address, "--etcd", &etcd];
+        loadtest(&[&wire[..], &lock, &["--count", "8", "--json", report.path()]].concat()).await.ended_with(1);
+        let handoffs = &report.read()["handoffs"];
+        assert_eq!(handoffs["count"], 4, "{handoffs:#}");
+        let one_way = delay.as_secs_f64();
+        for (span, ways) in
+            [("release_to_told", 2.0), ("told_to_held", 2.0), ("held_to_worker", 1.0), ("release_to_worker", 5.0)]
+        {
+            let median = handoffs[span]["p50_seconds"].as_f64().expect("it was measured");
+            assert!(median >= ways * one_way, "{layout}: {span} in {median} s: {handoffs:#}");
+        }
     }
 }
 

@@ -3,6 +3,7 @@
 use std::process::Command;
 
 use fencepost_testsupport::{Process, Scratch};
+use serde_json::Value;
 
 /// How a run ended.
 #[derive(Debug)]
@@ -41,4 +42,32 @@ pub(crate) async fn loadtest(arguments: &[&str]) -> Run {
     let status = process.end_of_itself().await;
     let code = status.code().unwrap_or_else(|| panic!("the loadtest ended with {status}: {}", process.log()));
     Run { code, printed: process.log() }
+}
+
+/// A file for the report of a run (`--json`), as long as this lives.
+#[derive(Debug)]
+pub(crate) struct ReportFile {
+    path: String,
+    _scratch: Scratch,
+}
+
+impl ReportFile {
+    /// One that is not there yet.
+    pub(crate) fn new() -> ReportFile {
+        let scratch = Scratch::new();
+        let path = scratch.path().join("report.json");
+        let path = path.into_os_string().into_string().expect("a scratch directory's path is text");
+        ReportFile { path, _scratch: scratch }
+    }
+
+    /// Where the run is to write it.
+    pub(crate) fn path(&self) -> &str {
+        &self.path
+    }
+
+    /// What the run has written.
+    pub(crate) fn read(&self) -> Value {
+        let report = std::fs::read_to_string(&self.path).unwrap_or_else(|error| panic!("no report: {error}"));
+        serde_json::from_str(&report).expect("the report is JSON")
+    }
 }

@@ -4,4 +4,4 @@ mod fencepost;
 mod loadtest;
 
 pub(crate) use fencepost::Fencepost;
-pub(crate) use loadtest::{Run, loadtest};
+pub(crate) use loadtest::{ReportFile, Run, loadtest};

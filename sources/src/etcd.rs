@@ -16,9 +16,9 @@ use std::time::Duration;
 
 use fencepost_policy::Revision;
 use futures_util::future::join_all;
-use tokio::time::{Instant, sleep_until, timeout};
+use tokio::time::{Instant, timeout};
 
-use self::endpoints::{Endpoints, Failures};
+use self::endpoints::{Endpoints, Failures, until};
 use self::failure::Failure;
 use self::query::{Part, QUERY_RANGES_MAX, Query};
 pub use self::version::known_stale_reads;
@@ -150,7 +150,7 @@ impl LockStore for EtcdStore {
         while let Some(candidate) = self.endpoints.candidate(&tried)
             && candidate.at < deadline
         {
-            sleep_until(candidate.at).await;
+            until(candidate.at).await;
             match EtcdWatch::start(&self.endpoints, candidate.index, ranges).await {
                 Ok(watch) => return Ok(watch),
                 Err(Failure::Store(error)) => return Err(error),

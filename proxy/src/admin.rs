@@ -178,6 +178,9 @@ impl Admin {
             self.fence.metrics.set_source(source.name(), reading);
         }
         self.fence.metrics.set_connections(self.connections.count());
+        let lines = self.log.as_ref().map_or(0, LogControl::lines_left_out);
+        let access_lines = self.fence.access_log.as_ref().map_or(0, |log| log.lines_left_out());
+        self.fence.metrics.set_lost(self.observations.lost(), lines, access_lines);
         match self.fence.metrics.text() {
             Ok(metrics) => answer(StatusCode::OK, "text/plain; version=0.0.4; charset=utf-8", metrics),
             Err(error) => text(StatusCode::INTERNAL_SERVER_ERROR, format!("{error}\n")),

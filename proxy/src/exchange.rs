@@ -10,6 +10,7 @@ use http::{HeaderName, Request, Response};
 use prometheus::IntGauge;
 use tokio::time::Instant;
 
+use crate::access_log::AccessLog;
 use crate::decision::{DecisionIds, LogThrottle, Sample};
 use crate::downstream::{ClientAddress, ClientBody};
 use crate::forward::{Pool, ResponseBody};
@@ -58,6 +59,8 @@ pub struct Fence {
     pub log: LogThrottle,
     /// What operators can look at; `None` without an admin listener.
     pub observations: Option<Arc<Observations>>,
+    /// Where requests that have ended get a line, if anywhere.
+    pub access_log: Option<Arc<AccessLog>>,
     /// What the decisions say of a request that has no route.
     pub unrouted_label: Arc<RouteLabel>,
     /// What is kept for a later process, if there is a `state_dir`.

@@ -21,8 +21,8 @@ use crate::routes::Guard;
 pub const PATH: &str = "/.well-known/fence";
 
 /// Answers the call.
-pub async fn answer(mut place: Place, headers: &HeaderMap) -> Answer {
-    match close(&mut place, headers).await {
+pub async fn answer(place: &mut Place, headers: &HeaderMap) -> Answer {
+    match close(place, headers).await {
         Ok(()) => {
             let mut answer = Response::new(ResponseBody::Empty);
             *answer.status_mut() = StatusCode::NO_CONTENT;

@@ -144,6 +144,9 @@ where
     let metrics = place.metrics();
     let standing = match state {
         Standing::Pass(reason, lock) => {
+            if matches!(reason, PassReason::Exempt | PassReason::Off) {
+                place.about.note_pass();
+            }
             match reason {
                 PassReason::Exempt => metrics.exempt.inc(),
                 PassReason::Off => metrics.off.inc(),

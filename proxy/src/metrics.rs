@@ -28,6 +28,8 @@ pub struct Metrics {
     handoff_wait_seconds: Histogram,
     failures: IntCounterVec,
     connections: IntGauge,
+    decisions_lost: IntCounter,
+    log_lines_lost: IntCounterVec,
     sources: SourceMetrics,
 }
 
@@ -211,6 +213,15 @@ impl Metrics {
                 &["route", "failure"],
             )?,
             connections: IntGauge::new("fencepost_connections", "Open client connections.")?,
+            decisions_lost: IntCounter::new(
+                "fencepost_decisions_lost_total",
+                "Decisions and changes of tenures that came faster than they could be kept for operators to look at.",
+            )?,
+            log_lines_lost: counters(
+                "fencepost_log_lines_lost_total",
+                "Lines left out of a log because they could not be written as fast as they came.",
+                &["log"],
+            )?,
             sources: SourceMetrics {
                 up: gauges("fencepost_source_up", "Whether the lock source answers.", &["source"])?,
                 age_seconds: prometheus::GaugeVec::new(
@@ -242,6 +253,8 @@ impl Metrics {
             Box::new(metrics.handoff_wait_seconds.clone()),
             Box::new(metrics.failures.clone()),
             Box::new(metrics.connections.clone()),
+            Box::new(metrics.decisions_lost.clone()),
+            Box::new(metrics.log_lines_lost.clone()),
             Box::new(metrics.sources.up.clone()),
             Box::new(metrics.sources.age_seconds.clone()),
             Box::new(metrics.sources.watch_restarts.clone()),
@@ -287,14 +300,20 @@ impl Metrics {
         let integer = |number: u64| i64::try_from(number).unwrap_or(i64::MAX);
         self.sources.up.with_label_values(&[source]).set(reading.up.into());
         self.sources.age_seconds.with_label_values(&[source]).set(reading.age_seconds);
-        let restarts = self.sources.watch_restarts.with_label_values(&[source]);
-        restarts.inc_by(reading.watch_restarts.saturating_sub(restarts.get()));
+        raise(&self.sources.watch_restarts.with_label_values(&[source]), reading.watch_restarts);
         self.sources.tracked_locks.with_label_values(&[source]).set(integer(reading.tracked_locks));
     }
 
     /// Notes how many client connections are open.
     pub fn set_connections(&self, open: usize) {
         self.connections.set(i64::try_from(open).unwrap_or(i64::MAX));
+    }
+
+    /// Notes how many decisions, and how many lines of each log, are lost by now.
+    pub fn set_lost(&self, decisions: u64, lines: u64, access_lines: u64) {
+        raise(&self.decisions_lost, decisions);
+        raise(&self.log_lines_lost.with_label_values(&["log"]), lines);
+        raise(&self.log_lines_lost.with_label_values(&["access_log"]), access_lines);
     }
 
     /// The Prometheus text format, version 0.0.4.
@@ -306,6 +325,11 @@ impl Metrics {
         TextEncoder::new().encode(&self.registry.gather(), &mut text)?;
         Ok(text)
     }
+}
+
+/// Raises a counter to what was counted elsewhere.
+fn raise(counter: &IntCounter, to: u64) {
+    counter.inc_by(to.saturating_sub(counter.get()));
 }
 
 fn counters(name: &str, help: &str, labels: &[&str]) -> Result<IntCounterVec, prometheus::Error> {

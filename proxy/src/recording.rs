@@ -7,8 +7,9 @@ use std::time::SystemTime;
 
 use fencepost_policy::{FenceToken, LockKey, PassReason, Rejection};
 use fencepost_sources::TrackedLock;
+use http::header::{REFERER, USER_AGENT};
 use http::uri::PathAndQuery;
-use http::{HeaderMap, HeaderName, HeaderValue, Method, Request, StatusCode};
+use http::{HeaderMap, HeaderName, HeaderValue, Method, Request, StatusCode, Version};
 use tokio::time::Instant;
 
 use crate::decision::DecisionId;
@@ -27,34 +28,101 @@ const TRACEPARENT: HeaderName = HeaderName::from_static("traceparent");
 /// The longest `traceparent` that is noted: version 00 of W3C Trace Context has 55 bytes, later ones may have more.
 const TRACEPARENT_MAX: usize = 128;
 
-/// What a request said of itself, and what its route would have said to it.
+/// What a request said of itself, and what was said to it.
 pub struct About {
-    method: Method,
+    pub(crate) method: Method,
     target: Option<PathAndQuery>,
+    pub(crate) version: Version,
     traceparent: Option<HeaderValue>,
-    /// What enforcing its route would have come to.
-    would_be: OnceCell<(Rejection, DecisionId)>,
-    /// Enforcing its route would have admitted it.
-    would_be_admitted: Cell<bool>,
+    /// Taken down for the access log only, as are these.
+    pub(crate) referer: Option<HeaderValue>,
+    pub(crate) user_agent: Option<HeaderValue>,
+    /// What was presented, once that was judged.
+    token: OnceCell<FenceToken<HeaderValue>>,
+    /// What speaks against it, if anything does, and under which id that was recorded. The first verdict stands.
+    outcome: OnceCell<(Outcome, DecisionId)>,
+    /// Nothing speaks against it.
+    admitted: Cell<bool>,
+    /// It needs no token.
+    passed: Cell<bool>,
 }
 
 impl About {
     /// What is known of a request by its head.
-    pub fn of<B>(request: &Request<B>) -> Rc<About> {
+    pub fn of<B>(request: &Request<B>, for_access_log: bool) -> Rc<About> {
+        let headers = request.headers();
         Rc::new(About {
             method: request.method().clone(),
             target: request.uri().path_and_query().cloned(),
-            traceparent: request.headers().get(TRACEPARENT).cloned(),
-            would_be: OnceCell::new(),
-            would_be_admitted: Cell::new(false),
+            version: request.version(),
+            traceparent: headers.get(TRACEPARENT).cloned(),
+            referer: headers.get(REFERER).filter(|_| for_access_log).cloned(),
+            user_agent: headers.get(USER_AGENT).filter(|_| for_access_log).cloned(),
+            token: OnceCell::new(),
+            outcome: OnceCell::new(),
+            admitted: Cell::new(false),
+            passed: Cell::new(false),
         })
+    }
+
+    /// Notes what was decided.
+    pub fn note(&self, outcome: Outcome, decision: &DecisionId) {
+        if outcome != Outcome::Admitted {
+            let _ = self.outcome.set((outcome, decision.clone()));
+        }
+    }
+
+    /// Notes that the request needs no token.
+    pub fn note_pass(&self) {
+        self.passed.set(true);
+    }
+
+    /// Whether it was refused.
+    pub fn is_refused(&self) -> bool {
+        matches!(self.outcome.get(), Some((Outcome::Refused(_), _)))
+    }
+
+    /// What was decided, in one word; `none` if nothing was.
+    pub fn verdict(&self) -> &'static str {
+        match self.outcome.get() {
+            Some((outcome, _)) => outcome.verdict(),
+            None if self.admitted.get() => "admit",
+            None if self.passed.get() => "pass",
+            None => "none",
+        }
+    }
+
+    /// The code of what speaks against it; `none` if nothing does.
+    pub fn reason(&self) -> &'static str {
+        self.outcome.get().map_or("none", |(outcome, _)| outcome.reason())
+    }
+
+    /// The id under which that was recorded.
+    pub fn decision(&self) -> Option<&DecisionId> {
+        self.outcome.get().map(|(_, decision)| decision)
+    }
+
+    /// The owner that was presented, as it is shown.
+    pub fn owner(&self) -> Option<Box<str>> {
+        self.token.get().map(|token| shown_owner(token.owner.as_bytes()))
+    }
+
+    /// The revision that was presented.
+    pub fn revision(&self) -> Option<u64> {
+        self.token.get().map(|token| token.revision.get())
+    }
+
+    /// Path and query.
+    pub fn target(&self) -> &str {
+        self.target.as_ref().map_or("", PathAndQuery::as_str)
     }
 
     fn path(&self) -> &str {
         self.target.as_ref().map_or("", PathAndQuery::path)
     }
 
-    fn traceparent(&self) -> Option<&str> {
+    /// The trace that it belongs to, if that is text of a sane length.
+    pub fn traceparent(&self) -> Option<&str> {
         let text = self.traceparent.as_ref()?.to_str().ok()?;
         (text.len() <= TRACEPARENT_MAX).then_some(text)
     }
@@ -110,9 +178,6 @@ impl Place {
     /// Records that the request would have been refused if its route did more than watch.
     pub fn would_refuse(&self, reason: Rejection, subject: Subject<'_>) {
         let decision = self.worker.decisions.next();
-        if self.route().verdict_header {
-            let _ = self.about.would_be.set((reason, decision.clone())); // The first verdict stands.
-        }
         self.record(decision, Outcome::WouldBeRefused(reason), subject, None);
     }
 
@@ -124,7 +189,10 @@ impl Place {
     /// Counts that the request was admitted, or would have been; some admissions are recorded.
     pub fn admitted(&self, claim: &Claim) {
         self.metrics().admitted.inc();
-        self.about.would_be_admitted.set(true);
+        self.about.admitted.set(true);
+        if self.worker.fence.access_log.is_some() {
+            let _ = self.about.token.set(claim.token.clone());
+        }
         if self.worker.fence.observations.is_some() && self.worker.sample.takes() {
             self.record(self.worker.decisions.next(), Outcome::Admitted, Subject::of(claim), None);
         }
@@ -136,6 +204,10 @@ impl Place {
             self.metrics().rejected(reason).inc();
         }
         let fence = &self.worker.fence;
+        self.about.note(outcome, &id);
+        if let Some(token) = subject.token.filter(|_| fence.access_log.is_some()) {
+            let _ = self.about.token.set(token.clone());
+        }
         let left_out = outcome.rejection().and_then(|reason| fence.log.admits(reason, Instant::now()));
         if left_out.is_none() && fence.observations.is_none() {
             return;
@@ -169,7 +241,8 @@ impl Place {
         }
     }
 
-    fn label(&self) -> &Arc<RouteLabel> {
+    /// What decisions say of its route.
+    pub fn label(&self) -> &Arc<RouteLabel> {
         match self.route {
             Some(route) => &self.worker.fence.routes[route].label,
             None => &self.worker.fence.unrouted_label,
@@ -183,13 +256,13 @@ impl Place {
         }
         let verdict = match standing {
             Standing::Claim(_) => "admit",
-            Standing::Pass(PassReason::Shadow, _) => match self.about.would_be.get() {
-                Some((reason, decision)) => {
-                    headers.insert(FENCE_REASON, HeaderValue::from_static(reason.code()));
+            Standing::Pass(PassReason::Shadow, _) => match self.about.decision() {
+                Some(decision) => {
+                    headers.insert(FENCE_REASON, HeaderValue::from_static(self.about.reason()));
                     headers.insert(FENCE_DECISION, decision.header());
-                    "reject"
+                    self.about.verdict()
                 }
-                None if self.about.would_be_admitted.get() => "admit",
+                None if self.about.admitted.get() => "admit",
                 None => "pending",
             },
             Standing::Pass(PassReason::Exempt | PassReason::Off | PassReason::DangerousAdmit, _) => "pass",

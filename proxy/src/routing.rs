@@ -8,16 +8,19 @@ use fencepost_config::{Captures, Mode, Routing};
 use fencepost_policy::{LockKey, Rejection};
 use fencepost_sources::TrackedLock;
 use http::header::HOST;
-use http::{HeaderMap, Method, Request};
+use http::{HeaderMap, Method, Request, Response};
 use tokio::time::Instant;
 use tower::{Service, ServiceExt};
 
+use crate::access_log::{Logged, logged};
 use crate::downstream::ClientBody;
 use crate::exchange::{Answer, Exchange, InFlight, Place, Worker};
 use crate::fence_call;
+use crate::forward::ResponseBody;
 use crate::recording::{About, Subject};
 use crate::refusal::{AnswerForm, Failure};
 use crate::routes::{Guard, KeyBuffer};
+use crate::ticket::Ticket;
 
 /// What guards a request.
 pub enum Guarded {
@@ -32,39 +35,59 @@ pub enum Guarded {
 }
 
 /// Finds the route; ends requests that have none, that ask for what we do not do, or that come too late.
-pub async fn route<S>(worker: Rc<Worker>, request: Request<ClientBody>, next: S) -> Result<Answer, Infallible>
+pub async fn route<S>(
+    worker: Rc<Worker>,
+    request: Request<ClientBody>,
+    next: S,
+) -> Result<Response<Logged<ResponseBody<Ticket>>>, Infallible>
 where
     S: Service<Exchange<Guarded>, Response = Answer, Error = Infallible>,
 {
+    let has_access_log = worker.fence.access_log.is_some();
     let mut place = Place {
         route: None,
         form: AnswerForm::of(request.method(), request.headers()),
         client: request.body().connection().address(),
         arrived: Instant::now(),
-        about: About::of(&request),
+        about: About::of(&request, has_access_log),
         worker,
     };
+    if request.uri().path() == fence_call::PATH && request.method() == Method::POST && !place.worker.fence.is_draining()
+    {
+        let answer = Box::pin(fence_call::answer(&mut place, request.headers())).await;
+        return Ok(logged(answer, has_access_log.then_some(&place)));
+    }
+    let guarded = match find(&mut place, &request) {
+        Ok(guarded) => guarded,
+        Err(answer) => return Ok(logged(answer, has_access_log.then_some(&place))),
+    };
+    let logged_place = has_access_log.then(|| place.clone());
+    let in_flight = InFlight::new(&place.metrics().in_flight);
+    let answer = next.oneshot(Exchange { request, place, in_flight, state: guarded }).await?;
+    Ok(logged(answer, logged_place.as_ref()))
+}
+
+/// Notes which route takes the request, and finds out what guards it there.
+///
+/// # Errors
+/// The answer to a request that gets no further.
+fn find(place: &mut Place, request: &Request<ClientBody>) -> Result<Guarded, Answer> {
     if place.worker.fence.is_draining() {
-        return Ok(place.refuse(Rejection::Draining, Subject::default()));
+        return Err(place.refuse(Rejection::Draining, Subject::default()));
     }
     if request.method() == Method::CONNECT {
-        return Ok(place.fail(Failure::NotSupported));
-    }
-    if request.uri().path() == fence_call::PATH && request.method() == Method::POST {
-        return Ok(Box::pin(fence_call::answer(place, request.headers())).await);
+        return Err(place.fail(Failure::NotSupported));
     }
     let worker = Rc::clone(&place.worker);
     let host = request.uri().authority().map(|authority| authority.as_str()).or_else(|| host(request.headers()));
-    let guarded = match worker.fence.config.route(host, request.uri().path()) {
-        Routing::NoRoute => return Ok(place.fail(Failure::NoRoute)),
-        Routing::LockNotAllowed => return Ok(place.refuse(Rejection::LockNotAllowed, Subject::default())),
+    match worker.fence.config.route(host, request.uri().path()) {
+        Routing::NoRoute => Err(place.fail(Failure::NoRoute)),
+        Routing::LockNotAllowed => Err(place.refuse(Rejection::LockNotAllowed, Subject::default())),
         Routing::To { index, captures, .. } => {
             place.route = Some(index);
-            guarded(&place, &captures, request.headers())
+            Ok(guarded(place, &captures, request.headers()))
         }
-    };
-    let in_flight = InFlight::new(&place.metrics().in_flight);
-    next.oneshot(Exchange { request, place, in_flight, state: guarded }).await
+    }
 }
 
 fn host(headers: &HeaderMap) -> Option<&str> {

@@ -16,6 +16,7 @@ use tokio::signal::unix::{SignalKind, signal};
 use tokio::time::Instant;
 use tower::service_fn;
 
+use crate::access_log::{AccessLog, OpenError};
 use crate::admin::Admin;
 use crate::decision::{DecisionIds, LogThrottle, Sample};
 use crate::downstream::{self, BindError, Limits, ListenAddress, Listener, Protocol, Server, ThreadContext, serve};
@@ -72,6 +73,9 @@ pub enum RunError {
     /// The `state_dir` can't be used.
     #[error("cannot remember")]
     State(#[from] StateError),
+    /// The access log can't be opened.
+    #[error("cannot log")]
+    AccessLog(#[from] OpenError),
     /// A lock would be read in two ways.
     #[error("cannot track a lock")]
     Lock(#[from] FormatConflict),
@@ -264,6 +268,7 @@ pub(crate) fn etcd_options(endpoints: &[HostPort], cluster_id: Option<u64>) -> E
 
 fn put_in_force(config: Config, sources: &[LockSource], memory: Option<Memory>) -> Result<Fence, RunError> {
     let metrics = Metrics::new()?;
+    let access_log = config.access_log.as_ref().map(AccessLog::open).transpose()?.map(Arc::new);
     // Without an admin listener nobody could look.
     let observed = config.admin.is_some();
     let observations = observed.then(|| Arc::new(Observations::new(threads(&config), config.decisions.kept)));
@@ -274,6 +279,7 @@ fn put_in_force(config: Config, sources: &[LockSource], memory: Option<Memory>) 
         metrics,
         log: LogThrottle::new(),
         observations,
+        access_log,
         unrouted_label: Arc::new(RouteLabel::unrouted()),
         memory,
         waiting: AtomicUsize::new(0),

@@ -3,11 +3,14 @@
 use std::convert::Infallible;
 use std::rc::Rc;
 
-use http::Request;
+use http::{Request, Response};
 use tower::{Service, ServiceBuilder, service_fn};
 
+use crate::access_log::Logged;
 use crate::downstream::ClientBody;
-use crate::exchange::{Answer, Worker};
+use crate::exchange::Worker;
+use crate::forward::ResponseBody;
+use crate::ticket::Ticket;
 use crate::{fencing, gate, routing};
 
 /// The service of one worker thread. A request meets the layers from top to bottom.
@@ -17,9 +20,15 @@ use crate::{fencing, gate, routing};
 /// from the lock's gate: a stack that leaves one out does not compile.
 pub fn stack(
     worker: Rc<Worker>,
-) -> impl Service<Request<ClientBody>, Response = Answer, Error = Infallible, Future: 'static> + Clone + 'static {
+) -> impl Service<
+    Request<ClientBody>,
+    Response = Response<Logged<ResponseBody<Ticket>>>,
+    Error = Infallible,
+    Future: 'static,
+> + Clone
++ 'static {
     ServiceBuilder::new()
-        // Which route takes it, and which lock guards it there?
+        // Which route takes it, and which lock guards it there? Its answer leaves a line in the access log.
         .layer_fn(|next| {
             let worker = Rc::clone(&worker);
             layer(next, move |request, next| routing::route(Rc::clone(&worker), request, next))
@@ -33,11 +42,11 @@ pub fn stack(
 }
 
 /// A layer that is an async function of the request and of what comes next.
-fn layer<S, F, R, Fut>(next: S, call: F) -> impl Service<R, Response = Answer, Error = Infallible, Future = Fut> + Clone
+fn layer<S, F, R, A, Fut>(next: S, call: F) -> impl Service<R, Response = A, Error = Infallible, Future = Fut> + Clone
 where
     S: Clone,
     F: Fn(R, S) -> Fut + Clone,
-    Fut: Future<Output = Result<Answer, Infallible>>,
+    Fut: Future<Output = Result<A, Infallible>>,
 {
     service_fn(move |request| call(request, next.clone()))
 }

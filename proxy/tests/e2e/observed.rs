@@ -319,6 +319,40 @@ async fn a_client_that_does_not_read_its_events_costs_no_memory_and_is_told_what
 }
 
 #[tokio::test]
+async fn the_access_log_has_every_refusal_and_one_in_so_many_of_the_others() {
+    let scratch = Scratch::new();
+    let file = scratch.path().join("access.log");
+    let section = format!("[access_log]\npath = {:?}\none_in = 3", file.to_str().unwrap());
+    let mut scene = Scene::with(VERSION, &[enforced()], |config| config.section(&section)).await;
+    let held = scene.store.hold("/shards/2/lock", "shard-1").await;
+    for _ in 0..4 {
+        scene.admits("/shards/2/x?q=1", &held).await;
+    }
+    let refused = scene.send(Ask::post("/shards/2/x").header("User-Agent", "a\"b")).await;
+    let id = refused.header("fence-decision").unwrap().to_owned();
+    scene.fence.terminate().await;
+    let log = std::fs::read_to_string(&file).unwrap();
+    let lines: Vec<Value> = log.lines().map(|line| serde_json::from_str(line).unwrap()).collect();
+    let [first, fourth, last] = lines.as_slice() else { panic!("{log}") };
+    assert_eq!(first["target"], fourth["target"]);
+    for (field, value) in [
+        ("method", json!("POST")),
+        ("target", json!("/shards/2/x?q=1")),
+        ("status", json!(200)),
+        ("sent_bytes", json!(2)),
+        ("complete", json!(true)),
+        ("route", json!("shards")),
+        ("verdict", json!("admit")),
+        ("owner", json!("shard-1")),
+        ("revision", json!(held.revision)),
+    ] {
+        assert_eq!(first[field], value, "{field} of {first}");
+    }
+    assert_eq!((&last["verdict"], &last["reason"]), (&json!("reject"), &json!("token-missing")));
+    assert_eq!((&last["decision"], &last["status"], &last["user_agent"]), (&json!(id), &json!(428), &json!("a\"b")));
+}
+
+#[tokio::test]
 async fn what_is_logged_can_be_changed_while_it_runs() {
     let scene = Scene::open(VERSION, &[enforced()]).await;
     assert_eq!(scene.fence.admin("GET", "/log").await.text(), "info\n");

@@ -1,0 +1,155 @@
+//! One line of the access log, in either of its forms.
+
+use std::fmt::Write as _;
+use std::time::{Duration, SystemTime};
+
+use http::StatusCode;
+use serde_json::json;
+
+use crate::downstream::ClientAddress;
+use crate::recording::About;
+
+/// What a line says.
+pub(super) struct Line<'a> {
+    /// When the answer ended.
+    pub(super) at: SystemTime,
+    pub(super) client: ClientAddress,
+    pub(super) about: &'a About,
+    pub(super) route: &'a str,
+    pub(super) status: StatusCode,
+    /// Bytes of the answer's body.
+    pub(super) sent: u64,
+    /// Whether that was all of it.
+    pub(super) complete: bool,
+    /// From the request's arrival to the end of the answer.
+    pub(super) duration: Duration,
+}
+
+impl Line<'_> {
+    /// One JSON object.
+    pub(super) fn json(&self) -> String {
+        let About { method, version, .. } = self.about;
+        let line = json!({
+            "time": humantime::format_rfc3339_millis(self.at).to_string(),
+            "client": self.client.to_string(),
+            "method": method.as_str(),
+            "target": self.about.target(),
+            "protocol": format!("{version:?}"),
+            "status": self.status.as_u16(),
+            "sent_bytes": self.sent,
+            "complete": self.complete,
+            "duration_ms": (self.duration.as_secs_f64() * 1e6).round() / 1e3,
+            "route": self.route,
+            "verdict": self.about.verdict(),
+            "reason": self.about.reason(),
+            "decision": self.about.decision().map(ToString::to_string),
+            "owner": self.about.owner(),
+            "revision": self.about.revision(),
+            "traceparent": self.about.traceparent(),
+            "referer": self.about.referer.as_ref().map(text),
+            "user_agent": self.about.user_agent.as_ref().map(text),
+        });
+        line.to_string()
+    }
+
+    /// The combined log format of Apache's `mod_log_config`, as nginx has it too, and what is ours behind it.
+    pub(super) fn combined(&self) -> String {
+        let About { method, version, referer, user_agent, .. } = self.about;
+        let mut line = match self.client {
+            ClientAddress::Tcp(address) => address.ip().to_string(),
+            ClientAddress::Unix => "unix".to_owned(),
+        };
+        let (time, status, sent) = (clf_time(self.at), self.status.as_u16(), self.sent);
+        let _ = write!(line, " - - [{time}] \"{method} ");
+        escape_into(&mut line, self.about.target().as_bytes());
+        let _ = write!(line, " {version:?}\" {status} {sent}");
+        for header in [referer, user_agent] {
+            line.push_str(" \"");
+            escape_into(&mut line, header.as_ref().map_or(b"-", |value| value.as_bytes()));
+            line.push('"');
+        }
+        let (verdict, reason) = (self.about.verdict(), self.about.reason());
+        let _ = write!(line, " route={} verdict={verdict} reason={reason} decision=", self.route);
+        match self.about.decision() {
+            Some(decision) => _ = write!(line, "{decision}"),
+            None => line.push('-'),
+        }
+        line
+    }
+}
+
+fn text(value: &http::HeaderValue) -> String {
+    String::from_utf8_lossy(value.as_bytes()).into_owned()
+}
+
+/// Like `10/Oct/2000:13:55:36 +0000`.
+fn clf_time(at: SystemTime) -> String {
+    // "Tue, 10 Oct 2000 13:55:36 GMT" has the same parts.
+    let date = httpdate::fmt_http_date(at);
+    let mut parts = date.split(' ').skip(1);
+    let mut next = || parts.next().unwrap_or_default();
+    format!("{}/{}/{}:{} +0000", next(), next(), next(), next())
+}
+
+/// Quotes, backslashes and what is not visible as `\xHH`, as Apache does since 2.0.46: no text ends its field, or the line.
+fn escape_into(line: &mut String, bytes: &[u8]) {
+    for &byte in bytes {
+        match byte {
+            b'"' | b'\\' => line.extend(['\\', char::from(byte)]),
+            b' '..=b'~' => line.push(char::from(byte)),
+            _ => _ = write!(line, "\\x{byte:02x}"),
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use fencepost_policy::Rejection;
+    use http::Request;
+
+    use super::*;
+    use crate::decision::DecisionId;
+    use crate::observe::Outcome;
+
+    fn written(form: impl FnOnce(&Line<'_>) -> String, refused: bool) -> String {
+        let request = Request::post("/shards/2/jobs?q=%22")
+            .header("referer", "http://a/\"b\\")
+            .header("user-agent", http::HeaderValue::from_bytes(b"x\xff\ty").unwrap())
+            .body(())
+            .unwrap();
+        let about = About::of(&request, true);
+        if refused {
+            about.note(Outcome::Refused(Rejection::StaleTenure), &DecisionId::for_tests("d-1"));
+        }
+        form(&Line {
+            at: SystemTime::UNIX_EPOCH + Duration::from_millis(951_782_400_123),
+            client: ClientAddress::Tcp("127.0.0.1:5".parse().unwrap()),
+            about: &about,
+            route: "shards",
+            status: StatusCode::OK,
+            sent: 5,
+            complete: true,
+            duration: Duration::from_micros(1_500),
+        })
+    }
+
+    #[test]
+    fn a_line_in_the_combined_form_is_one_that_every_tool_reads() {
+        let expected = r#"127.0.0.1 - - [29/Feb/2000:00:00:00 +0000] "POST /shards/2/jobs?q=%22 HTTP/1.1" 200 5 "http://a/\"b\\" "x\xff\x09y" route=shards verdict=reject reason=stale-tenure decision=d-1"#;
+        assert_eq!(written(|line| line.combined(), true), expected);
+        assert!(written(|line| line.combined(), false).ends_with("verdict=none reason=none decision=-"));
+    }
+
+    #[test]
+    fn a_line_in_json_is_one_object() {
+        let line = written(|line| line.json(), true);
+        let line: serde_json::Value = serde_json::from_str(&line).unwrap();
+        let expected = json!({
+            "time": "2000-02-29T00:00:00.123Z", "client": "127.0.0.1:5", "method": "POST", "target": "/shards/2/jobs?q=%22",
+            "protocol": "HTTP/1.1", "status": 200, "sent_bytes": 5, "complete": true, "duration_ms": 1.5, "route": "shards",
+            "verdict": "reject", "reason": "stale-tenure", "decision": "d-1", "owner": null, "revision": null,
+            "traceparent": null, "referer": "http://a/\"b\\", "user_agent": "x\u{fffd}\ty",
+        });
+        assert_eq!(line, expected);
+    }
+}

@@ -265,3 +265,27 @@ impl Drop for NotedWait {
         self.note(self.end);
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use fencepost_policy::{Layout, LockKey};
+    use fencepost_sources::{LockSource, LockSpec, MemoryStore, RecordFormat, SourceOptions};
+
+    use super::*;
+
+    #[test]
+    fn a_newcomer_does_not_overtake_those_that_the_barrier_has_held_up() {
+        let (source, _driver) = LockSource::build("test", SourceOptions::default(), MemoryStore::new());
+        let spec = LockSpec { key: LockKey::new("/lock").unwrap(), format: RecordFormat::plain(Layout::Key) };
+        let lock = source.track(spec).unwrap();
+        let newcomer = Handoff::default();
+        assert!(!newcomer.is_behind(&lock));
+        let mut held_up = lock.queue().join();
+        assert!(held_up.hold_up(WAITING_PER_LOCK_MAX));
+        assert!(newcomer.is_behind(&lock));
+        let queued = Handoff { turn: Some(Turn::new(lock.queue().join())), ..Handoff::default() };
+        assert!(queued.is_behind(&lock));
+        drop(held_up);
+        assert!(!newcomer.is_behind(&lock) && !queued.is_behind(&lock));
+    }
+}

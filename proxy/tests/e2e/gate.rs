@@ -3,7 +3,7 @@
 use std::collections::BTreeMap;
 use std::time::{Duration, Instant};
 
-use fencepost_testsupport::{Answer, Behaviour, EtcdVersion, Latch, Response, Seen, eventually};
+use fencepost_testsupport::{Answer, Behaviour, EtcdVersion, Latch, Response, Seen, Worker, eventually};
 use serde_json::Value;
 use tokio::sync::watch;
 
@@ -415,12 +415,14 @@ async fn what_waits_at_the_barrier_when_its_tenure_ends_is_refused_at_once() {
     let first = scene.store.hold(LOCK, "shard-1").await;
     let held = scene.start_at_worker(Ask::post("/held").under(&first)).await;
     let second = scene.store.hold(LOCK, "shard-2").await;
-    let waiting = scene.start(Ask::post("/second").under(&second));
-    scene.until_metric(r#"fencepost_in_flight{route="k"}"#, 2.0).await;
+    let waiting: Vec<_> = (0..5).map(|_| scene.start(Ask::post("/second").under(&second))).collect();
+    scene.until_metric(r#"fencepost_in_flight{route="k"}"#, 6.0).await;
     scene.until_known(LOCK, Some("shard-2")).await;
     let third = scene.store.hold(LOCK, "shard-3").await;
     let last = scene.start(Ask::post("/third").under(&third));
-    assert_refused(&waiting.await.unwrap(), "stale-tenure", LOCK, &third);
+    for waited in waiting {
+        assert_refused(&waited.await.unwrap(), "stale-tenure", LOCK, &third);
+    }
     assert!(!held.is_finished() && !last.is_finished());
     latch.open();
     assert_eq!(held.await.unwrap().text(), "held");
@@ -475,6 +477,50 @@ async fn requests_that_wait_at_the_barrier_are_let_in_in_the_order_in_which_they
     }
     assert_eq!(clients(&scene.fence.log(), "let in after a wait"), came);
     scene.finish().await;
+}
+
+#[tokio::test]
+async fn who_gets_no_connection_when_the_barrier_opens_holds_up_nobody_behind_it() {
+    let [crowded, free] = [Worker::start().await, Worker::start().await];
+    let to = |worker: &Worker| format!("upstream = {:?}", worker.endpoint().to_string());
+    let routes = [
+        Route::new("crowded", "/crowded/", r#"key = "/k""#).with(&to(&crowded)),
+        Route::new("free", "/free/", r#"key = "/k""#).with(&to(&free)),
+        beside().with(&to(&crowded)),
+        guarded(&[]),
+    ];
+    let scene = Scene::with(EtcdVersion::V3_5, &routes, |config| {
+        let config = config.threads(1).logging("info,fencepost::gate=debug");
+        config.limit("upstream_connections_max = 1").limit(r#"connect_timeout = "1m""#)
+    })
+    .await;
+    let (latch, crowd) = (Latch::new(), Latch::new());
+    scene.worker.on("/held", Behaviour::Hold(latch.clone(), Answer::ok("held")));
+    crowded.on("/beside/held", Behaviour::Hold(crowd.clone(), Answer::ok("held")));
+    let other = scene.store.hold("/beside", "another").await;
+    let old = scene.store.hold(LOCK, "shard-1").await;
+    let held = scene.start_at_worker(Ask::post("/held").under(&old)).await;
+    let new = scene.store.hold(LOCK, "shard-2").await;
+    scene.until_known(LOCK, Some("shard-2")).await;
+    let waits = |count| {
+        let scene = &scene;
+        eventually("they wait", async move || {
+            (clients(&scene.fence.log(), "waits for requests").len() == count).then_some(())
+        })
+    };
+    let first = scene.start(Ask::post("/crowded/first").under(&new));
+    waits(1).await;
+    // It has given its connection back, and another takes it.
+    let crowding = scene.start(Ask::post("/beside/held").under(&other));
+    crowded.wait_for(1).await;
+    let second = scene.start(Ask::post("/free/second").under(&new));
+    waits(2).await;
+    latch.open();
+    assert_eq!(held.await.unwrap().text(), "held");
+    assert_eq!(second.await.unwrap().status, 200);
+    assert!(!first.is_finished());
+    crowd.open();
+    assert_eq!((crowding.await.unwrap().status, first.await.unwrap().status), (200, 200));
 }
 
 /// Numbers from a seed.

@@ -178,11 +178,6 @@ impl TrackedLock {
         self.judge_at_gate(token, timing, Gate::enter_dangerously).unwrap_or_else(|otherwise| otherwise)
     }
 
-    /// Whether the barrier is all that keeps the token out.
-    pub fn must_wait<O: AsRef<[u8]>>(&self, token: &FenceToken<O>, timing: &Timing) -> bool {
-        matches!(self.may_enter(token, timing), Err(Entry::Wait))
-    }
-
     /// Whether the token's tenure has the worker to itself: [`TrackedLock::enter`], but nothing is counted in.
     ///
     /// # Errors

@@ -5,7 +5,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use fencepost_policy::{Admission, Entry, FenceToken, Layout, Rejection, Revision, Snapshot, Tenure, Verdict};
-use fencepost_sources::{Timing, TrackedLock};
+use fencepost_sources::{Queued, Timing, TrackedLock};
 use tokio::time::{Instant, sleep, sleep_until};
 
 use crate::chance::Chance;
@@ -68,23 +68,47 @@ impl Claim {
         }
     }
 
-    async fn handoff(&self, since: &mut Option<Instant>) -> Result<(), Rejection> {
-        let deadline = *since.get_or_insert_with(Instant::now) + HANDOFF_TIMEOUT;
-        let changed = self.lock.gate_changed();
-        if !self.lock.must_wait(&self.token, &self.timing()) {
-            return Ok(());
+    /// Waits at the barrier, and then for its turn.
+    async fn handoff(&self, handoff: &mut Handoff) -> Result<(), Rejection> {
+        let deadline = *handoff.since.get_or_insert_with(Instant::now) + HANDOFF_TIMEOUT;
+        let turn = handoff.turn.get_or_insert_with(|| self.lock.queue().join());
+        loop {
+            let changed = self.lock.gate_changed();
+            match self.lock.may_enter(&self.token, &self.timing()) {
+                Err(Entry::Wait) => {
+                    turn.hold_up(usize::MAX);
+                    handoff.is_connected = false;
+                }
+                Ok(_) if handoff.is_connected && !turn.is_first() => {}
+                Ok(_) | Err(_) => return Ok(()),
+            }
+            let now = Instant::now();
+            if now >= deadline {
+                return Err(Rejection::HandoffTimeout);
+            }
+            let seen_off = self.lock.unseen_until().filter(|until| *until > now).unwrap_or(deadline);
+            tokio::select! {
+                biased;
+                () = changed => {}
+                () = turn.turn(), if handoff.is_connected => {}
+                () = sleep_until(deadline.min(seen_off)) => {}
+            }
         }
-        let now = Instant::now();
-        if now >= deadline {
-            return Err(Rejection::HandoffTimeout);
-        }
-        let seen_off = self.lock.unseen_until().filter(|until| *until > now).unwrap_or(deadline);
-        tokio::select! {
-            biased;
-            () = changed => {}
-            () = sleep_until(deadline.min(seen_off)) => {}
-        }
-        Ok(())
+    }
+}
+
+/// A wait at the barrier.
+#[derive(Default)]
+struct Handoff {
+    since: Option<Instant>,
+    turn: Option<Queued>,
+    /// It has a connection, or needs none.
+    is_connected: bool,
+}
+
+impl Handoff {
+    fn is_behind(&self, lock: &TrackedLock) -> bool {
+        self.turn.as_ref().map_or_else(|| !lock.queue().is_clear(), |turn| !turn.is_first())
     }
 }
 
@@ -143,13 +167,16 @@ async fn serve(world: &Rc<World>, request: &Request, arrived: Point, chance: &mu
     if !request.is_fence {
         sleep(chance.delay(4, BODY_MILLIS_MAX)).await;
     }
-    let mut since = None;
+    let mut handoff = Handoff::default();
     loop {
-        if !request.is_fence {
+        if !request.is_fence && !handoff.is_connected {
             sleep(chance.delay(2, 20)).await; // Until there is a connection.
         }
-        let entry = if request.is_fence {
+        handoff.is_connected = true;
+        let is_behind = handoff.is_behind(&claim.lock);
+        let entry = if request.is_fence || is_behind {
             match claim.lock.may_enter(&claim.token, &claim.timing()) {
+                Ok(_) if is_behind => Entry::Wait,
                 Ok(tenure) => {
                     world.worker.fence(request.token.lock, (world.accepted.get(), tenure.get()));
                     return Ok(());
@@ -168,7 +195,7 @@ async fn serve(world: &Rc<World>, request: &Request, arrived: Point, chance: &mu
             Entry::Record(tenure) => record(world, &claim, tenure, chance).await?,
             Entry::Wait => {
                 world.count("waits");
-                claim.handoff(&mut since).await?;
+                claim.handoff(&mut handoff).await?;
             }
             Entry::Confirm => claim.confirm(world).await?,
         }

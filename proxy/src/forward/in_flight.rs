@@ -206,7 +206,7 @@ impl<P: Permit> InFlight<P> {
 
     /// The worker has taken too long; its end is waited for without the client, as long as it is heard of.
     pub(super) fn overdue(&mut self, is_endless: bool) {
-        self.stop_writing(); // From now on its time is bounded, so nothing more of it may go out.
+        self.stop_writing(); // From now on its time is bounded.
         self.is_lost = true;
         self.permit.overdue();
         let now = Instant::now();
@@ -216,10 +216,14 @@ impl<P: Permit> InFlight<P> {
         self.waiting_since = None;
     }
 
-    /// Cuts what has not gone out. What HTTP/2 was given before can't be taken back: it goes at once or its connection ends.
+    /// Sees to it that the worker does not get the whole of the request later on. Of a body that can be cut a part may still go
+    /// out, and a reset behind it. What HTTP/2 has been given to its end can't be taken back: it goes now or its connection ends.
     fn stop_writing(&self) {
         if let Some(body) = &self.body {
             body.cut_off();
+            if body.is_cut() {
+                return;
+            }
         }
         if let Some((unwritten, connection)) = self.held_back() {
             self.pool.background().spawn(async move { unwritten.leave(&connection).await });

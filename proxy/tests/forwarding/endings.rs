@@ -141,7 +141,7 @@ fn a_worker_that_falls_silent_in_the_middle_of_its_answer_is_cut_off() {
 
 #[test]
 fn a_late_answer_is_read_to_its_end_however_long_it_takes_as_long_as_it_goes_on() {
-    let late = Duration::from_secs(1);
+    let late = Duration::from_secs(2);
     let worker = Worker::by_hand();
     let proxy = Proxy::with(worker.address(), impatient(MOMENT, late));
     assert!(proxy.client().ask(GET).0.starts_with("HTTP/1.1 504 "));
@@ -153,7 +153,7 @@ fn a_late_answer_is_read_to_its_end_however_long_it_takes_as_long_as_it_goes_on(
         assert_eq!(peer.within(MOMENT), b"", "its connection is still open");
         peer.send("x");
     }
-    assert!(begun.elapsed() > 2 * late);
+    assert!(begun.elapsed() > late);
     assert_eq!(proxy.wait_for_events(2), [Event::Overdue, Event::Finished(Ending::Complete)]);
 }
 
@@ -167,7 +167,7 @@ fn an_event_stream_that_has_been_silent_for_too_long_is_not_read_for_ever_after(
                 if !head_comes_late {
                     peer.send(head);
                 }
-                std::thread::sleep(2 * MOMENT); // That is too long.
+                std::thread::sleep(5 * MOMENT); // That is too long.
                 if head_comes_late {
                     peer.send(head);
                 }
@@ -175,7 +175,7 @@ fn an_event_stream_that_has_been_silent_for_too_long_is_not_read_for_ever_after(
                     std::thread::sleep(MOMENT / 10); // A trickle.
                 }
             }),
-            impatient(MOMENT, 5 * MOMENT),
+            impatient(3 * MOMENT, 5 * MOMENT),
         );
         let mut client = proxy.client();
         client.send(GET);

@@ -197,20 +197,20 @@ fn a_cut_tunnel_counts_for_orphan_timeout_harmless_or_not() {
 
 #[test]
 fn a_late_answer_that_is_still_arriving_holds_the_successor_up_until_its_end() {
-    let scene = Scene::with("upstream_timeout = \"100ms\"\norphan_timeout = \"2s\"");
+    let scene = Scene::with("upstream_timeout = \"100ms\"\norphan_timeout = \"3s\"");
     let mut client = scene.get(&scene.hold("a"));
     let mut peer = scene.worker.next();
     peer.next_request();
     assert!(client.head().starts_with("HTTP/1.1 504 "));
     let mut successor = scene.get(&scene.hold("b"));
-    peer.send("HTTP/1.1 200 OK\r\nContent-Length: 20\r\n\r\n");
+    peer.send("HTTP/1.1 200 OK\r\nContent-Length: 25\r\n\r\n");
     let begun = Instant::now();
-    for _ in 0..20 {
+    for _ in 0..25 {
         assert_eq!(peer.within(MOMENT), b"");
         assert_eq!(scene.metric("fencepost_orphans"), "1", "after {:?}", begun.elapsed());
         peer.send("x");
     }
-    assert!(begun.elapsed() > Duration::from_secs(2));
+    assert!(begun.elapsed() > Duration::from_secs(3));
     // Its connection is free for the next.
     peer.next_request();
     peer.respond("next");
@@ -220,18 +220,18 @@ fn a_late_answer_that_is_still_arriving_holds_the_successor_up_until_its_end() {
 
 #[test]
 fn the_time_of_an_overdue_request_starts_anew_when_its_connection_is_lost() {
-    let scene = Scene::with("upstream_timeout = \"100ms\"\norphan_timeout = \"2s\"");
+    let scene = Scene::with("upstream_timeout = \"100ms\"\norphan_timeout = \"4s\"");
     let mut client = scene.get(&scene.hold("a"));
     let mut peer = scene.worker.next();
     peer.next_request();
     assert!(client.head().starts_with("HTTP/1.1 504 "));
     let mut successor = scene.get(&scene.hold("b"));
     assert_eq!(scene.worker.next().within(MOMENT), b"", "it has got a connection, and waits");
-    assert_eq!(peer.within(Duration::from_secs(1)), b"");
+    assert_eq!(peer.within(2 * MOMENT), b"");
     let before = Instant::now();
     peer.reset();
     scene.somebody_comes(&mut successor);
-    assert!(before.elapsed() >= Duration::from_secs(2), "{:?}", before.elapsed());
+    assert!(before.elapsed() >= Duration::from_secs(4), "{:?}", before.elapsed());
     scene.metric_becomes("fencepost_orphans_expired_total", "1");
 }
 

@@ -172,12 +172,9 @@ fn a_connection_that_is_given_up_unused_is_not_kept_longer_for_that() {
     peer.respond("hello");
     client.answer();
     let answered = Instant::now();
-    let mut given_up = 0;
     while answered.elapsed() < idle_timeout {
         client.get("/give-up");
-        given_up += 1;
     }
-    assert!(given_up > 1);
     client.get("/give-up");
     worker.next();
     assert_eq!(peer.until_end(), b"");

@@ -27,8 +27,17 @@ mod watching;
 mod window;
 
 #[cfg(test)]
+#[path = "cache/outlook_tests.rs"]
+mod outlook_tests;
+#[cfg(test)]
 #[path = "cache/scope_tests.rs"]
 mod scope_tests;
+#[cfg(test)]
+#[path = "cache/slots_tests.rs"]
+mod slots_tests;
+#[cfg(test)]
+#[path = "cache/trust_tests.rs"]
+mod trust_tests;
 
 pub use common::{GateMemory, Remembered};
 pub use driver::Driver;

@@ -4,6 +4,7 @@ mod cache;
 mod etcd;
 mod memory;
 mod store;
+mod sync;
 
 pub use cache::{
     Aside, Driver, FormatConflict, GateMemory, LoadError, LockDescription, LockSource, LockSpec, Outlook, Queue,

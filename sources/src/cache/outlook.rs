@@ -3,9 +3,10 @@
 use std::sync::Arc;
 use std::time::Duration;
 
-use arc_swap::Guard;
 use fencepost_policy::{FenceToken, Holding, Known, News, Revision, Snapshot, Verdict};
 use tokio::time::Instant;
+
+use crate::sync::Guard;
 
 /// What is known of a lock by itself, as everyone may read it.
 #[derive(Debug, Default)]
@@ -148,101 +149,5 @@ impl Outlook {
             Some(Holding::Held(tenure)) => tenure.first <= through,
             Some(Holding::Free | Holding::Unreadable) | None => true,
         }
-    }
-}
-
-#[cfg(test)]
-mod tests {
-    use arc_swap::{ArcSwap, ArcSwapOption};
-    use fencepost_policy::{Layout, Owner, Tenure};
-
-    use super::*;
-
-    fn revision(number: u64) -> Revision {
-        Revision::new(number).unwrap()
-    }
-
-    const SECOND: Duration = Duration::from_secs(1);
-
-    /// A lock that `a` holds since 10, known as of 10, dated `dated` seconds after the start.
-    fn published(dated: u32, start: Instant) -> Published {
-        let tenure = Tenure { owner: Owner::new(*b"a"), first: revision(10), last: revision(10) };
-        let snapshot =
-            Snapshot { layout: Layout::Key, as_of: revision(10), holding: Holding::Held(tenure), waiters: [].into() };
-        Published {
-            snapshot: Some(snapshot),
-            dated: Some(start + dated * SECOND),
-            settled: true,
-            exists: true,
-            problem: None,
-            era: 1,
-        }
-    }
-
-    fn outlook(published: Published, clock: Option<ScopeClock>, distrusted: Option<u64>) -> Outlook {
-        let clock = ArcSwapOption::new(clock.map(Arc::new)).load();
-        Outlook::new(distrusted.and_then(Revision::new), Some(clock), ArcSwap::new(Arc::new(published)).load())
-    }
-
-    fn verdict(outlook: &Outlook, owner: &str, at: u64, arrived: Instant, now: Instant, linearizable: bool) -> String {
-        let token = FenceToken { owner, revision: revision(at) };
-        match outlook.judge(&token, &Timing { arrived, now, max_age: 5 * SECOND, linearizable }) {
-            Verdict::Admit => "admit".to_owned(),
-            Verdict::Confirm => "confirm".to_owned(),
-            Verdict::Reject(rejection) => rejection.code().to_owned(),
-        }
-    }
-
-    #[test]
-    fn news_admit_up_to_max_age_and_a_linearizable_route_wants_a_read_of_its_own() {
-        let start = Instant::now();
-        let look = outlook(published(10, start), None, None);
-        for (arrived, now, linearizable, expected) in [
-            (11, 15, false, "admit"),
-            (16, 16, false, "confirm"),
-            (11, 15, true, "confirm"),
-            (10, 15, true, "admit"),
-            (9, 11, true, "admit"),
-        ] {
-            let (arrived, now) = (start + arrived * SECOND, start + now * SECOND);
-            assert_eq!(verdict(&look, "a", 10, arrived, now, linearizable), expected);
-        }
-    }
-
-    #[test]
-    fn a_confirmed_refusal_is_final_at_any_age_and_a_confirmed_admission_is_not() {
-        let start = Instant::now();
-        let look = outlook(published(10, start), None, None);
-        let (arrived, late) = (start + 9 * SECOND, start + 16 * SECOND);
-        assert_eq!(verdict(&look, "a", 11, arrived, late, false), "ahead-of-store");
-        assert_eq!(verdict(&look, "a", 10, arrived, late, false), "confirm");
-    }
-
-    #[test]
-    fn a_clock_dates_only_locks_that_are_settled_known_since_its_base_and_of_its_era() {
-        let start = Instant::now();
-        let clock =
-            |base, era| ScopeClock { era, base: revision(base), reach: revision(20), dated: start + 20 * SECOND };
-        let now = start + 20 * SECOND;
-        let check = |published, clock, expected| {
-            assert_eq!(verdict(&outlook(published, Some(clock), None), "a", 10, now, now, false), expected);
-        };
-        check(published(1, start), clock(10, 1), "admit");
-        check(published(1, start), clock(11, 1), "confirm");
-        check(published(1, start), clock(10, 2), "confirm");
-        check(Published { settled: false, ..published(1, start) }, clock(10, 1), "confirm");
-    }
-
-    #[test]
-    fn while_a_source_is_distrusted_only_a_tenure_that_began_above_is_admitted() {
-        let start = Instant::now();
-        let check = |published, distrusted, at, expected| {
-            let look = outlook(published, None, Some(distrusted));
-            assert_eq!(verdict(&look, "a", at, start, start, false), expected);
-        };
-        check(published(0, start), 9, 10, "admit");
-        check(published(0, start), 10, 10, "store-regressed");
-        check(published(0, start), 10, 9, "store-regressed");
-        check(Published::default(), 9, 10, "store-regressed");
     }
 }

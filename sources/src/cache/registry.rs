@@ -1,12 +1,13 @@
 //! Every lock that anybody holds, once.
 
 use std::collections::HashMap;
-use std::sync::{Arc, Mutex, MutexGuard, Weak};
+use std::sync::{Arc, Weak};
 
 use fencepost_policy::LockKey;
 
 use super::record::LockSpec;
 use super::tracked::TrackedLock;
+use crate::sync::{Mutex, MutexGuard};
 
 /// The lock is tracked already, but its record is read in another way.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]

@@ -25,7 +25,6 @@
 use std::collections::HashSet;
 use std::sync::{Arc, Mutex, MutexGuard};
 
-use arc_swap::{ArcSwapOption, Guard};
 use fencepost_policy::{Layout, LockKey, Revision};
 use tokio::sync::Notify;
 use tokio::time::Instant;
@@ -38,6 +37,7 @@ use super::tracked::TrackedLock;
 use super::trust::Sent;
 use super::window::{Shown, Window};
 use crate::store::{Event, KeyRange, KeyValue, RangeAnswer, RangeRead};
+use crate::sync::{ArcSwapOption, Guard};
 
 #[derive(Debug)]
 pub(crate) struct Scope {

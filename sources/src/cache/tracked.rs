@@ -1,14 +1,12 @@
 //! One lock, as all routes, connections and threads share it.
 
-use std::sync::{Arc, Mutex, MutexGuard};
+use std::sync::Arc;
 use std::time::Duration;
 
-use arc_swap::ArcSwap;
 use fencepost_policy::{
     Admission, Entry, FenceToken, Gate, GateState, KeyTrack, Known, Layout, LockKey, Moment, OrphanId, Owner, Pass,
     PassReason, Revision, Snapshot, Term, Verdict, Waiter, Walk,
 };
-use tokio::sync::Notify;
 use tokio::time::{Instant, sleep_until};
 
 use super::common::{Command, Common};
@@ -21,6 +19,7 @@ use super::slots::{Slots, Ticket, Unconfirmed};
 use super::tenures::Told;
 use super::trust::Sent;
 use crate::store::{Event, KeyRange, KeyValue};
+use crate::sync::{ArcSwap, Mutex, MutexGuard, Notify};
 
 /// A lock: what is known of it, and its gate. One per lock key and source.
 ///

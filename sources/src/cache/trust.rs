@@ -9,11 +9,10 @@
 //! since a revision means another write there. A new era begins when the store has grown beyond all that had been seen, or
 //! when the operator accepts that it went back.
 
-use std::sync::Mutex;
-use std::sync::atomic::{AtomicU64, Ordering};
-
 use fencepost_policy::Revision;
 use tokio::time::Instant;
+
+use crate::sync::{AtomicU64, Mutex, MutexGuard, Ordering};
 
 /// How many reads in a row may be behind before the store counts as regressed.
 const BEHIND_MAX: u32 = 3;
@@ -67,7 +66,7 @@ impl Trust {
         Trust { state: Mutex::new(state), distrusted_through: AtomicU64::new(0) }
     }
 
-    fn state(&self) -> std::sync::MutexGuard<'_, State> {
+    fn state(&self) -> MutexGuard<'_, State> {
         self.state.lock().expect("nothing panics while it counts")
     }
 
@@ -114,13 +113,10 @@ impl Trust {
         state.max_seen = state.max_seen.max(revision.get());
     }
 
-    /// Begins an era in which nothing was seen yet. Distrust stands until [`Trust::restore`].
-    pub(crate) fn accept(&self) {
+    /// Begins an era in which nothing was seen yet. Distrust ends when `forget` has dropped all that was learnt before.
+    pub(crate) fn accept(&self, forget: impl FnOnce()) {
         self.state().begin_era(0);
-    }
-
-    /// Ends distrust. To be called when nothing is left that was learnt in an earlier era.
-    pub(crate) fn restore(&self) {
+        forget();
         self.distrusted_through.store(0, Ordering::SeqCst);
     }
 
@@ -151,65 +147,5 @@ impl Trust {
 impl State {
     fn begin_era(&mut self, max_seen: u64) {
         *self = State { era: self.era + 1, max_seen, behind: 0, anomalies: self.anomalies, suspended: false };
-    }
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    fn revision(number: u64) -> Revision {
-        Revision::new(number).unwrap()
-    }
-
-    fn read(trust: &Trust, at: u64) -> Standing {
-        trust.received(&trust.sending(), revision(at))
-    }
-
-    #[test]
-    fn three_reads_in_a_row_behind_what_was_seen_are_a_store_that_went_back() {
-        let trust = Trust::new(None);
-        assert_eq!(read(&trust, 50), Standing::Trusted);
-        assert_eq!(read(&trust, 49), Standing::Behind);
-        assert_eq!(read(&trust, 50), Standing::Trusted);
-        assert_eq!([49, 49, 49].map(|at| read(&trust, at)), [Standing::Behind, Standing::Behind, Standing::Regressed]);
-        assert_eq!(trust.distrusted_through(), Some(revision(50)));
-        assert_eq!(read(&trust, 50), Standing::Regressed);
-        assert_eq!(read(&trust, 51), Standing::Recovered);
-        assert_eq!(read(&trust, 51), Standing::Trusted);
-        assert_eq!(trust.distrusted_through(), Some(revision(50)));
-    }
-
-    #[test]
-    fn an_answer_is_held_against_what_was_seen_when_it_was_sent() {
-        let trust = Trust::new(None);
-        let sent = trust.sending();
-        trust.saw(revision(20));
-        assert_eq!(trust.received(&sent, revision(10)), Standing::Trusted);
-        assert_eq!(read(&trust, 19), Standing::Behind);
-    }
-
-    #[test]
-    fn old_answers_to_reads_that_were_in_flight_together_count_once() {
-        let trust = Trust::new(Some(revision(9)));
-        let together = [trust.sending(), trust.sending(), trust.sending(), trust.sending()];
-        for sent in together {
-            assert_eq!(trust.received(&sent, revision(8)), Standing::Behind);
-        }
-        assert_eq!(trust.anomalies(), 4);
-        assert_eq!(read(&trust, 9), Standing::Trusted);
-    }
-
-    #[test]
-    fn what_was_sent_before_the_operator_accepted_is_of_no_use() {
-        let trust = Trust::new(Some(revision(50)));
-        assert_eq!([1, 1, 1].map(|at| read(&trust, at))[2], Standing::Regressed);
-        let sent = trust.sending();
-        trust.accept();
-        assert_eq!(trust.received(&sent, revision(60)), Standing::Outdated);
-        assert_eq!(trust.distrusted_through(), Some(revision(50)));
-        trust.restore();
-        assert_eq!(trust.distrusted_through(), None);
-        assert_eq!(read(&trust, 2), Standing::Trusted);
     }
 }

@@ -18,6 +18,8 @@ mod records;
 mod route;
 mod routing;
 
+mod difference;
+
 mod problem;
 mod reader;
 mod setting;
@@ -38,6 +40,7 @@ mod reference;
 pub use address::{Address, HostPort, Upstream, UpstreamAddress, UpstreamProtocol};
 pub use captures::{Capture, Captures};
 pub use config::{Config, Limits, Source, SourceKind};
+pub use difference::{Change, Difference};
 pub use flags::Flags;
 pub use lock_template::LockTemplate;
 pub use path_template::{PathMatch, PathTemplate};

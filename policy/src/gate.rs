@@ -199,6 +199,13 @@ impl Gate {
         }
     }
 
+    /// Has the tenures recorded once more before another request of them enters: what was recorded says too little.
+    pub fn record_again(&mut self) {
+        if let Records::Yes(recorded) = &mut self.records {
+            *recorded = None;
+        }
+    }
+
     /// Raises the floor to what `snapshot` shows: a tenure to its `first`, an end to one above what has ended. What was
     /// admitted below the floor is sealed by this very step ([`Gate::seals`]).
     ///
@@ -388,9 +395,7 @@ impl Gate {
         self.floor = 0;
         self.present = None;
         self.era += 1;
-        if let Records::Yes(recorded) = &mut self.records {
-            *recorded = None;
-        }
+        self.record_again();
         // Its revision may come up again, for another tenure.
         self.left_behind = self.left_behind.map(|(_, until)| (None, until));
     }

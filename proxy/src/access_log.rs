@@ -109,7 +109,7 @@ struct Pending {
 /// Has the answer to a request leave a line in the access log, if there is one and the request is to be in it.
 pub fn logged<B: Body>(answer: http::Response<B>, place: Option<&Place>) -> http::Response<Logged<B>> {
     let wanted = |place: &&Place| {
-        let log = place.worker.fence.access_log.as_deref();
+        let log = place.worker.fence.access_log.as_ref();
         log.is_some_and(|log| place.about.is_refused() || log.takes())
     };
     let pending = place.filter(wanted).map(|place| {

@@ -21,6 +21,7 @@ use crate::exchange::Fence;
 use crate::logging::LogControl;
 use crate::metrics::SourceReading;
 use crate::observe::Observations;
+use crate::reload::{Outcome, Reloads};
 
 pub use answers::{AdminAnswer, AdminBody};
 
@@ -43,6 +44,8 @@ pub struct Admin {
     pub streams: Arc<AtomicUsize>,
     /// What changes the log, if there is one.
     pub log: Option<LogControl>,
+    /// Has the configuration read again.
+    pub reloads: Reloads,
 }
 
 impl Admin {
@@ -74,15 +77,17 @@ impl Admin {
             "/" => text(StatusCode::OK, INDEX.to_owned()),
             _ => match path.strip_prefix("/locks/") {
                 Some(key) => self.lock(key),
-                None if accepted_source(path).is_some() => not_allowed("POST"),
+                None if path == "/reload" || accepted_source(path).is_some() => not_allowed("POST"),
                 None => text(StatusCode::NOT_FOUND, format!("There is nothing at this path.\n\n{INDEX}")),
             },
         }
     }
 
     async fn post(&self, path: &str, query: &str) -> AdminAnswer {
-        if path == "/log" {
-            return self.set_log(query);
+        match path {
+            "/log" => return self.set_log(query),
+            "/reload" => return self.reload().await,
+            _ => {}
         }
         if let Some(key) = path.strip_prefix("/locks/").and_then(|path| path.strip_suffix("/clear-orphans")) {
             return self.clear_orphans(key);
@@ -97,7 +102,7 @@ impl Admin {
             return text(StatusCode::OK, format!("source {name:?} has not gone back; nothing is changed\n"));
         }
         // Before the gates start anew, or one that is made meanwhile would begin with an old floor.
-        if let Some(memory) = &self.fence.memory {
+        if let Some(memory) = &self.fence.process.memory {
             memory.accept(name);
         }
         if let Err(error) = source.accept_regression().await {
@@ -105,13 +110,25 @@ impl Admin {
         }
         tracing::warn!(source = name, "the operator accepted that the store went back; floors start anew");
         // For ever only now, or the old revisions would be noted again.
-        if let Some(memory) = &self.fence.memory
+        if let Some(memory) = &self.fence.process.memory
             && let Err(error) = memory.forget(name).await
         {
             let lost = "accepted, but a restart will have to be told again";
             return text(StatusCode::SERVICE_UNAVAILABLE, format!("{lost}: {error}\n"));
         }
         text(StatusCode::OK, format!("the state of source {name:?} is accepted; floors start anew\n"))
+    }
+
+    /// Puts what the configuration file says in force, now.
+    async fn reload(&self) -> AdminAnswer {
+        let Some(outcome) = self.reloads.reload().await else {
+            return text(StatusCode::SERVICE_UNAVAILABLE, "draining: nothing is reloaded any more\n".to_owned());
+        };
+        let status = match outcome {
+            Outcome::Applied { .. } | Outcome::Unchanged { .. } => StatusCode::OK,
+            Outcome::Rejected(_) => StatusCode::UNPROCESSABLE_ENTITY,
+        };
+        text(status, format!("{outcome}\n"))
     }
 
     /// Ends the orphans of a lock by hand: the operator knows that none of them is running.
@@ -175,13 +192,14 @@ impl Admin {
                 watch_restarts: status.watch_restarts,
                 tracked_locks: (status.static_locks + status.templated_locks) as u64,
             };
-            self.fence.metrics.set_source(source.name(), reading);
+            self.fence.process.metrics.set_source(source.name(), reading);
         }
-        self.fence.metrics.set_connections(self.connections.count());
+        let metrics = &self.fence.process.metrics;
+        metrics.set_connections(self.connections.count());
         let lines = self.log.as_ref().map_or(0, LogControl::lines_left_out);
         let access_lines = self.fence.access_log.as_ref().map_or(0, |log| log.lines_left_out());
-        self.fence.metrics.set_lost(self.observations.lost(), lines, access_lines);
-        match self.fence.metrics.text() {
+        metrics.set_lost(self.observations.lost(), lines, access_lines);
+        match metrics.text() {
             Ok(metrics) => answer(StatusCode::OK, "text/plain; version=0.0.4; charset=utf-8", metrics),
             Err(error) => text(StatusCode::INTERNAL_SERVER_ERROR, format!("{error}\n")),
         }
@@ -199,6 +217,7 @@ const INDEX: &str = "fencepost admin\n\n\
     GET  /shadow                             what the routes in shadow mode would have refused; ?format=text\n\
     GET  /log                                what is logged\n\
     POST /log?filter=FILTER                  log by that filter, like info,fencepost=debug\n\
+    POST /reload                             read the configuration file again\n\
     POST /locks/{key}/clear-orphans          none of its orphans is running any more\n\
     POST /sources/{name}/accept-regression   go on with a store that went back\n";
 

@@ -1,14 +1,18 @@
 //! `fencepost check`: is the configuration right, and does what it names answer?
 
+use std::sync::Arc;
 use std::time::Duration;
 
 use anyhow::bail;
 use fencepost_config::{Config, SourceKind};
-use fencepost_sources::{LockDescription, LockSource, StoreError};
+use fencepost_sources::{LockDescription, LockSource, MemoryStore, StoreError};
 use tokio::time::{Instant, timeout};
 
-use crate::routes::{Guard, RouteInForce};
-use crate::run::{caution, start_sources, upstream};
+use crate::exchange::Fence;
+use crate::lock_sources::caution;
+use crate::process::Process;
+use crate::routes::Guard;
+use crate::run::upstream;
 
 /// How long the lock stores may take to show every lock.
 const PATIENCE: Duration = Duration::from_secs(5);
@@ -30,13 +34,8 @@ pub fn summary(config: &Config) -> String {
 /// # Errors
 /// If something does not answer.
 pub async fn live(config: &Config) -> anyhow::Result<()> {
-    let sources = start_sources(config, &fencepost_sources::MemoryStore::default(), None)?;
-    let metrics = crate::metrics::Metrics::new()?;
-    let routes: Vec<RouteInForce> = config
-        .routes
-        .iter()
-        .map(|route| RouteInForce::new(route, &config.routes, &sources, &metrics))
-        .collect::<Result<_, _>>()?;
+    let process = Arc::new(Process::new(None, MemoryStore::default(), None)?);
+    let Fence { sources, routes, .. } = Fence::new(config.clone(), 1, process)?;
     let deadline = Instant::now() + PATIENCE;
     let mut failures = 0;
     for (source, configured) in sources.iter().zip(&config.sources) {

@@ -74,11 +74,6 @@ impl DecisionIds {
         (random >> 32) as u32
     }
 
-    /// The number of the worker thread.
-    pub fn thread(&self) -> usize {
-        self.thread
-    }
-
     /// The next id.
     pub fn next(&self) -> DecisionId {
         let number = self.next.get();

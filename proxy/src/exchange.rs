@@ -2,21 +2,20 @@
 
 use std::rc::Rc;
 use std::sync::Arc;
-use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 
 use fencepost_config::{Config, Freshness, Mode, Route};
-use fencepost_sources::Timing;
+use fencepost_sources::{FormatConflict, LockSource, Timing};
 use http::{HeaderName, Request, Response};
 use prometheus::IntGauge;
 use tokio::time::Instant;
 
-use crate::access_log::AccessLog;
-use crate::decision::{DecisionIds, LogThrottle, Sample};
+use crate::access_log::{AccessLog, OpenError};
+use crate::decision::{DecisionIds, Sample};
 use crate::downstream::{ClientAddress, ClientBody};
 use crate::forward::{Pool, ResponseBody};
-use crate::memory::Memory;
-use crate::metrics::{Metrics, RouteMetrics};
-use crate::observe::{Observations, RouteLabel};
+use crate::lock_sources::SourcesError;
+use crate::metrics::RouteMetrics;
+use crate::process::Process;
 use crate::recording::About;
 use crate::refusal::{AnswerForm, Failure};
 use crate::routes::RouteInForce;
@@ -45,37 +44,58 @@ impl<S> Exchange<S> {
     }
 }
 
-/// What all threads share of a configuration in force.
+/// What all threads share of a configuration in force. A reload puts another one in its place; requests that came in under
+/// this one keep it to their end, and with it all that it is made of.
 pub struct Fence {
+    /// How many configurations this process has had, with this one.
+    pub generation: u64,
     /// What was configured.
     pub config: Config,
+    /// The sources of `config`, in the same order.
+    pub sources: Arc<[LockSource]>,
     /// What stands behind each route of `config`, in the same order.
     pub routes: Vec<RouteInForce>,
     /// Counts what is refused before its route is known.
     pub unrouted: RouteMetrics,
-    /// Every metric.
-    pub metrics: Metrics,
-    /// Which refusals are logged.
-    pub log: LogThrottle,
-    /// What operators can look at; `None` without an admin listener.
-    pub observations: Option<Arc<Observations>>,
     /// Where requests that have ended get a line, if anywhere.
-    pub access_log: Option<Arc<AccessLog>>,
-    /// What the decisions say of a request that has no route.
-    pub unrouted_label: Arc<RouteLabel>,
-    /// What is kept for a later process, if there is a `state_dir`.
-    pub memory: Option<Memory>,
-    /// How many requests wait at barriers.
-    pub waiting: AtomicUsize,
-    /// Set once the process goes on no longer: whatever still arrives is refused.
-    pub draining: AtomicBool,
+    pub access_log: Option<AccessLog>,
+    /// What is there once, whatever the configuration.
+    pub process: Arc<Process>,
 }
 
 impl Fence {
-    /// Whether whatever still arrives is refused.
-    pub fn is_draining(&self) -> bool {
-        self.draining.load(Ordering::Relaxed)
+    /// Makes a configuration ready to be put in force: from now on its sources work and its static locks are kept current.
+    ///
+    /// # Errors
+    /// If a source can't be started, or a lock is tracked already and read in another way.
+    pub fn new(config: Config, generation: u64, process: Arc<Process>) -> Result<Fence, FenceError> {
+        let sources = process.sources.of(&config, process.memory.as_ref())?;
+        let metrics = &process.metrics;
+        let routes = config.routes.iter().map(|route| RouteInForce::new(route, &config, &sources, &process));
+        Ok(Fence {
+            generation,
+            routes: routes.collect::<Result<_, _>>()?,
+            sources: sources.into(),
+            unrouted: metrics.route("none", "enforce"),
+            access_log: config.access_log.as_ref().map(AccessLog::open).transpose()?,
+            process,
+            config,
+        })
     }
+}
+
+/// Why a configuration can't be put in force.
+#[derive(Debug, thiserror::Error)]
+pub enum FenceError {
+    /// A source can't be had.
+    #[error(transparent)]
+    Source(#[from] SourcesError),
+    /// A lock would be read in two ways.
+    #[error(transparent)]
+    Lock(#[from] FormatConflict),
+    /// The access log can't be opened.
+    #[error(transparent)]
+    AccessLog(#[from] OpenError),
 }
 
 /// What one worker thread has for itself.
@@ -87,9 +107,11 @@ pub struct Worker {
     /// The names of each route's token headers, in the order of the routes.
     pub kept_headers: Vec<Rc<[HeaderName]>>,
     /// Names decisions.
-    pub decisions: DecisionIds,
+    pub decisions: Rc<DecisionIds>,
     /// Which admissions are recorded.
     pub sample: Sample,
+    /// The number of the thread.
+    pub thread: usize,
     /// Runs what outlives its request.
     pub background: Background,
 }

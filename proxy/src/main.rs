@@ -5,7 +5,7 @@ use std::process::ExitCode;
 use clap::Parser;
 use fencepost::cli::{Cli, Command, Settings};
 use fencepost::logging::Log;
-use fencepost::{Surroundings, check, demo};
+use fencepost::{ConfigFile, Origin, Surroundings, check, demo};
 use fencepost_config::Config;
 
 /// Failed to run.
@@ -23,31 +23,31 @@ fn main() -> ExitCode {
     };
     match cli.command {
         Command::Serve(settings) => match Log::begin(&cli.log, cli.log_format) {
-            Ok(log) => with_config(settings, |config| serve(config, &log)),
+            Ok(log) => with_config(settings, |config, origin| serve(config, origin, &log)),
             Err(error) => {
                 eprintln!("--log: {error}");
                 ExitCode::from(EXIT_USAGE)
             }
         },
-        Command::Check { settings, live } => with_config(settings, |config| check_config(&config, live)),
+        Command::Check { settings, live } => with_config(settings, |config, _| check_config(&config, live)),
         Command::Demo(settings) => exit_code(block_on(demo::play(settings))),
     }
 }
 
 /// Reads the configuration and goes on with it, or says everything that is wrong with it.
-fn with_config(settings: Settings, run: impl FnOnce(Config) -> ExitCode) -> ExitCode {
-    let config = match &settings.config {
-        Some(file) => match std::fs::read_to_string(file) {
-            Ok(text) => Config::from_toml(&file.display().to_string(), &text),
+fn with_config(settings: Settings, run: impl FnOnce(Config, Origin) -> ExitCode) -> ExitCode {
+    let (config, origin) = match &settings.config {
+        Some(path) => match ConfigFile::read(path) {
+            Ok(file) => (file.first(), Origin::File(file)),
             Err(error) => {
-                eprintln!("{}: {error}", file.display());
+                eprintln!("{}: {error}", path.display());
                 return ExitCode::from(EXIT_USAGE);
             }
         },
-        None => Config::from_flags(settings.flags()),
+        None => (Config::from_flags(settings.flags()), Origin::Flags),
     };
     match config {
-        Ok(config) => run(config),
+        Ok(config) => run(config, origin),
         Err(problems) => {
             eprintln!("{problems}");
             ExitCode::from(EXIT_USAGE)
@@ -55,13 +55,13 @@ fn with_config(settings: Settings, run: impl FnOnce(Config) -> ExitCode) -> Exit
     }
 }
 
-fn serve(config: Config, log: &Log) -> ExitCode {
+fn serve(config: Config, origin: Origin, log: &Log) -> ExitCode {
     for warning in &config.warnings {
         tracing::warn!("{warning}");
     }
     let served = fencepost::bind(&config).map_err(anyhow::Error::from).and_then(|bound| {
         block_on(async move {
-            let surroundings = Surroundings { log: Some(log.control()), ..Surroundings::default() };
+            let surroundings = Surroundings { origin, log: Some(log.control()), ..Surroundings::default() };
             fencepost::run(config, bound, surroundings, fencepost::terminated()).await.map_err(anyhow::Error::from)
         })
     });

@@ -10,6 +10,8 @@ use fencepost_policy::{LockKey, Rejection, Revision, Snapshot};
 use fencepost_sources::{GateMemory, LockSource, TrackedLock};
 use tokio::time::{Instant, timeout};
 
+use crate::exchange::Fence;
+use crate::lock_sources::LockSources;
 use crate::state::{Remembered, RememberedLock, StateDir, StateError};
 
 /// How long a request waits for its tenure to be recorded. A disk that takes longer refuses it.
@@ -24,8 +26,9 @@ pub struct Memory {
     remembered: Remembered,
     /// What each source was given, by its name.
     sources: BTreeMap<String, Arc<SourceMemory>>,
-    /// Records and acceptances come to the writer in the order in which they were decided.
-    order: Mutex<()>,
+    /// Records and acceptances come to the writer in the order in which they were decided. Under this: for each source, the
+    /// longest that requests of its locks may run on unseen.
+    order: Mutex<BTreeMap<String, Duration>>,
 }
 
 /// What is remembered of the gates of one source.
@@ -103,6 +106,7 @@ impl Memory {
         tenure: Revision,
         orphan_timeout: Duration,
     ) -> Result<(), Rejection> {
+        let orphan_timeout = orphan_timeout.max(self.longest_orphan_timeout(lock.source()));
         let record = {
             let _in_order = self.order();
             // The operator may have accepted meanwhile that the store went back. A tenure of the lost history, remembered after
@@ -116,7 +120,12 @@ impl Memory {
         };
         match timeout(RECORD_TIMEOUT, record).await {
             Ok(Ok(())) => {
-                lock.recorded(tenure);
+                let longest = self.order();
+                // A reload has raised it meanwhile: to be recorded once more.
+                let says_too_little = longest.get(lock.source()).is_some_and(|longest| *longest > orphan_timeout);
+                if !says_too_little {
+                    lock.recorded(tenure);
+                }
                 Ok(())
             }
             Ok(Err(error)) => {
@@ -128,6 +137,26 @@ impl Memory {
                 Err(Rejection::Unverifiable)
             }
         }
+    }
+
+    /// Takes note of a configuration that is about to be put in force: if requests may run on for longer than under those before
+    /// it, that is recorded before another request enters. It is never shortened, since those before it have requests under way.
+    pub fn raise_orphan_timeouts(&self, fence: &Fence) {
+        for (index, source) in fence.sources.iter().enumerate() {
+            let routes = fence.config.routes.iter();
+            let of_source = routes.filter(|route| route.mode.lock().is_some_and(|lock| lock.source == index));
+            let Some(longest) = of_source.map(|route| route.orphan_timeout).max() else { continue };
+            let mut known = self.order();
+            let known = known.entry(source.name().to_owned()).or_default();
+            if *known < longest {
+                *known = longest;
+                source.locks().iter().for_each(|lock| lock.record_again());
+            }
+        }
+    }
+
+    fn longest_orphan_timeout(&self, source: &str) -> Duration {
+        self.order().get(source).copied().unwrap_or_default()
     }
 
     /// What is remembered of that source's tenures no longer counts: its operator is about to accept that its store went back.
@@ -149,16 +178,16 @@ impl Memory {
         forget.await
     }
 
-    fn order(&self) -> MutexGuard<'_, ()> {
+    fn order(&self) -> MutexGuard<'_, BTreeMap<String, Duration>> {
         self.order.lock().expect("nothing panics while it puts things in order")
     }
 
     /// Passes on, for ever, how far each store was seen.
-    pub async fn note_revisions(&self, sources: &[LockSource]) {
+    pub async fn note_revisions(&self, sources: &LockSources) {
         let mut tick = tokio::time::interval(NOTE_PERIOD);
         loop {
             tick.tick().await;
-            self.note(sources);
+            self.note(&sources.all());
         }
     }
 

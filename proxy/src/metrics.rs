@@ -1,9 +1,10 @@
 //! What operators count. Registered once, handed down; label values come from enums and the configuration, never from
 //! requests.
 
-use std::time::Duration;
+use std::time::{Duration, SystemTime};
 
 use fencepost_policy::Rejection;
+use prometheus::core::Collector;
 use prometheus::{
     Encoder, Histogram, HistogramOpts, HistogramVec, IntCounter, IntCounterVec, IntGauge, IntGaugeVec, Opts, Registry,
     TextEncoder,
@@ -31,6 +32,38 @@ pub struct Metrics {
     decisions_lost: IntCounter,
     log_lines_lost: IntCounterVec,
     sources: SourceMetrics,
+    config: ConfigMetrics,
+}
+
+/// Which configuration is in force, and what came of the files that were read since the start.
+#[derive(Debug, Clone)]
+struct ConfigMetrics {
+    generation: IntGauge,
+    reloads: [IntCounter; ReloadOutcome::ALL.len()],
+    last_success_seconds: prometheus::Gauge,
+}
+
+/// What came of a reload.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum ReloadOutcome {
+    /// Another configuration is in force.
+    Applied,
+    /// It was the one in force.
+    Unchanged,
+    /// The one in force stays.
+    Rejected,
+}
+
+impl ReloadOutcome {
+    const ALL: [ReloadOutcome; 3] = [ReloadOutcome::Applied, ReloadOutcome::Unchanged, ReloadOutcome::Rejected];
+
+    fn name(self) -> &'static str {
+        match self {
+            ReloadOutcome::Applied => "applied",
+            ReloadOutcome::Unchanged => "unchanged",
+            ReloadOutcome::Rejected => "rejected",
+        }
+    }
 }
 
 /// What is known of each lock source; set when the metrics are read.
@@ -147,6 +180,11 @@ impl Metrics {
         ];
         let upstream_buckets =
             vec![2.5e-4, 5e-4, 1e-3, 2.5e-3, 5e-3, 1e-2, 2.5e-2, 5e-2, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 10.0, 30.0];
+        let reloads = counters(
+            "fencepost_config_reloads_total",
+            "Reloads of the configuration by what came of them.",
+            &["outcome"],
+        )?;
         let metrics = Metrics {
             requests: counters(
                 "fencepost_requests_total",
@@ -235,6 +273,17 @@ impl Metrics {
                 )?,
                 tracked_locks: gauges("fencepost_tracked_locks", "Locks that are kept current.", &["source"])?,
             },
+            config: ConfigMetrics {
+                generation: IntGauge::new(
+                    "fencepost_config_generation",
+                    "How many configurations this process has had in force.",
+                )?,
+                reloads: ReloadOutcome::ALL.map(|outcome| reloads.with_label_values(&[outcome.name()])),
+                last_success_seconds: prometheus::Gauge::new(
+                    "fencepost_config_last_success_timestamp_seconds",
+                    "When the configuration file was last read and found right, in seconds since the epoch.",
+                )?,
+            },
             registry,
         };
         let build_info = gauges("fencepost_build_info", "The running version.", &["version"])?;
@@ -259,6 +308,9 @@ impl Metrics {
             Box::new(metrics.sources.age_seconds.clone()),
             Box::new(metrics.sources.watch_restarts.clone()),
             Box::new(metrics.sources.tracked_locks.clone()),
+            Box::new(metrics.config.generation.clone()),
+            Box::new(reloads),
+            Box::new(metrics.config.last_success_seconds.clone()),
             Box::new(build_info),
         ] {
             metrics.registry.register(collector)?;
@@ -302,6 +354,34 @@ impl Metrics {
         self.sources.age_seconds.with_label_values(&[source]).set(reading.age_seconds);
         raise(&self.sources.watch_restarts.with_label_values(&[source]), reading.watch_restarts);
         self.sources.tracked_locks.with_label_values(&[source]).set(integer(reading.tracked_locks));
+    }
+
+    /// Shows nothing any more of a source that no route uses.
+    pub fn forget_source(&self, source: &str) {
+        // An error means that nobody has read the metrics since it began.
+        let _ = self.sources.up.remove_label_values(&[source]);
+        let _ = self.sources.age_seconds.remove_label_values(&[source]);
+        let _ = self.sources.watch_restarts.remove_label_values(&[source]);
+        let _ = self.sources.tracked_locks.remove_label_values(&[source]);
+    }
+
+    /// Notes which configuration is in force, and that its file was right at that time.
+    pub fn set_config(&self, generation: u64, at: SystemTime) {
+        self.config.generation.set(i64::try_from(generation).unwrap_or(i64::MAX));
+        let since_epoch = at.duration_since(SystemTime::UNIX_EPOCH).unwrap_or_default();
+        self.config.last_success_seconds.set(since_epoch.as_secs_f64());
+    }
+
+    /// Counts a reload.
+    pub fn reloaded(&self, outcome: ReloadOutcome) {
+        self.config.reloads[outcome as usize].inc();
+    }
+
+    /// Requests in flight on all routes.
+    pub fn in_flight(&self) -> u64 {
+        let families = self.in_flight.collect();
+        let gauges = families.iter().flat_map(|family| family.get_metric());
+        gauges.map(|gauge| gauge.get_gauge().get_value() as u64).sum()
     }
 
     /// Notes how many client connections are open.

@@ -131,6 +131,11 @@ impl Observations {
         true
     }
 
+    /// Remembers up to that many decisions from now on.
+    pub fn keep(&self, decisions: usize) {
+        lock(&self.book).decisions.set_capacity(decisions);
+    }
+
     /// Looks at what was collected.
     pub fn look<T>(&self, at: impl FnOnce(&mut Book) -> T) -> T {
         at(&mut lock(&self.book))

@@ -193,7 +193,7 @@ impl Place {
         if self.worker.fence.access_log.is_some() {
             let _ = self.about.token.set(claim.token.clone());
         }
-        if self.worker.fence.observations.is_some() && self.worker.sample.takes() {
+        if self.worker.fence.process.observations.is_some() && self.worker.sample.takes() {
             self.record(self.worker.decisions.next(), Outcome::Admitted, Subject::of(claim), None);
         }
     }
@@ -204,20 +204,21 @@ impl Place {
             self.metrics().rejected(reason).inc();
         }
         let fence = &self.worker.fence;
+        let process = &fence.process;
         self.about.note(outcome, &id);
         if let Some(token) = subject.token.filter(|_| fence.access_log.is_some()) {
             let _ = self.about.token.set(token.clone());
         }
-        let left_out = outcome.rejection().and_then(|reason| fence.log.admits(reason, Instant::now()));
-        if left_out.is_none() && fence.observations.is_none() {
+        let left_out = outcome.rejection().and_then(|reason| process.log.admits(reason, Instant::now()));
+        if left_out.is_none() && process.observations.is_none() {
             return;
         }
         let decision = self.decision(id, outcome, subject, status);
         if let Some(left_out) = left_out {
             log(&decision, left_out);
         }
-        if let Some(observations) = &fence.observations {
-            observations.note(self.worker.decisions.thread(), Event::Decision(decision));
+        if let Some(observations) = &process.observations {
+            observations.note(self.worker.thread, Event::Decision(decision));
         }
     }
 
@@ -245,7 +246,7 @@ impl Place {
     pub fn label(&self) -> &Arc<RouteLabel> {
         match self.route {
             Some(route) => &self.worker.fence.routes[route].label,
-            None => &self.worker.fence.unrouted_label,
+            None => &self.worker.fence.process.unrouted_label,
         }
     }
 

@@ -2,18 +2,19 @@
 
 use std::fmt;
 use std::sync::Arc;
-use std::time::{Duration, SystemTime};
+use std::time::Duration;
 
 use bytes::Bytes;
-use fencepost_config::{Captures, Lock, Record, Route};
+use fencepost_config::{Captures, Config, Lock, Record, Route};
 use fencepost_policy::{Layout, LockKey, Rejection};
 use fencepost_sources::{
     FormatConflict, LockSource, LockSpec, RecordFormat, TemplateSpec, TemplatedLocks, TrackedLock,
 };
 use http::HeaderMap;
 
-use crate::metrics::{Metrics, RouteMetrics};
+use crate::metrics::RouteMetrics;
 use crate::observe::RouteLabel;
+use crate::process::Process;
 use crate::token::TokenHeaders;
 
 /// What stands behind a configured route.
@@ -46,27 +47,22 @@ impl RouteInForce {
     /// If its lock is tracked already, but read in another way.
     pub fn new(
         route: &Route,
-        all: &[Route],
+        config: &Config,
         sources: &[LockSource],
-        metrics: &Metrics,
+        process: &Process,
     ) -> Result<RouteInForce, FormatConflict> {
         let source = |route: &Route| route.mode.lock().map(|lock| lock.source);
-        let of_one_source = all.iter().filter(|other| source(other) == source(route));
+        let of_one_source = config.routes.iter().filter(|other| source(other) == source(route));
         let guard = route.mode.lock().map(|lock| Guard::new(lock, &sources[lock.source]));
-        let label = RouteLabel {
-            name: route.name.clone(),
-            mode: route.mode.name(),
-            source: route.mode.lock().map(|lock| sources[lock.source].name().into()),
-            since: SystemTime::now(),
-        };
+        let source_name = route.mode.lock().map(|lock| sources[lock.source].name());
         Ok(RouteInForce {
             headers: TokenHeaders {
                 owner: route.owner_header.clone(),
                 revision: route.revision_header.clone(),
                 lock: route.lock_header.clone(),
             },
-            metrics: metrics.route(&route.name, route.mode.name()),
-            label: Arc::new(label),
+            metrics: process.metrics.route(&route.name, route.mode.name()),
+            label: process.label(&route.name, route.mode.name(), source_name),
             orphan_timeout_max: of_one_source.map(|route| route.orphan_timeout).max().unwrap_or(route.orphan_timeout),
             guard: guard.transpose()?,
         })

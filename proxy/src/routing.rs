@@ -52,7 +52,9 @@ where
         about: About::of(&request, has_access_log),
         worker,
     };
-    if request.uri().path() == fence_call::PATH && request.method() == Method::POST && !place.worker.fence.is_draining()
+    if request.uri().path() == fence_call::PATH
+        && request.method() == Method::POST
+        && !place.worker.fence.process.is_draining()
     {
         let answer = Box::pin(fence_call::answer(&mut place, request.headers())).await;
         return Ok(logged(answer, has_access_log.then_some(&place)));
@@ -72,7 +74,7 @@ where
 /// # Errors
 /// The answer to a request that gets no further.
 fn find(place: &mut Place, request: &Request<ClientBody>) -> Result<Guarded, Answer> {
-    if place.worker.fence.is_draining() {
+    if place.worker.fence.process.is_draining() {
         return Err(place.refuse(Rejection::Draining, Subject::default()));
     }
     if request.method() == Method::CONNECT {

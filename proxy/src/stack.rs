@@ -8,18 +8,19 @@ use tower::{Service, ServiceBuilder, service_fn};
 
 use crate::access_log::Logged;
 use crate::downstream::ClientBody;
-use crate::exchange::Worker;
 use crate::forward::ResponseBody;
+use crate::in_force::ThreadInForce;
 use crate::ticket::Ticket;
 use crate::{fencing, gate, routing};
 
-/// The service of one worker thread. A request meets the layers from top to bottom.
+/// The service of one worker thread. A request meets the layers from top to bottom, under the configuration that is in force
+/// when it arrives.
 ///
 /// Limits on heads, connections and idle time come before it, in [`downstream`](crate::downstream). What comes out of each layer
 /// is a type that only this layer makes, and the upstream side sends nothing without the ticket that the last one gets
 /// from the lock's gate: a stack that leaves one out does not compile.
 pub fn stack(
-    worker: Rc<Worker>,
+    in_force: Rc<ThreadInForce>,
 ) -> impl Service<
     Request<ClientBody>,
     Response = Response<Logged<ResponseBody<Ticket>>>,
@@ -30,8 +31,8 @@ pub fn stack(
     ServiceBuilder::new()
         // Which route takes it, and which lock guards it there? Its answer leaves a line in the access log.
         .layer_fn(|next| {
-            let worker = Rc::clone(&worker);
-            layer(next, move |request, next| routing::route(Rc::clone(&worker), request, next))
+            let in_force = Rc::clone(&in_force);
+            layer(next, move |request, next| routing::route(in_force.worker(), request, next))
         })
         // Which token does it present?
         .layer_fn(|next| layer(next, fencing::extract))

@@ -46,7 +46,7 @@ pub use queue::{Aside, Queue, Queued};
 pub use record::{LockSpec, RecordFormat};
 pub use registry::FormatConflict;
 pub use slots::Unconfirmed;
-pub use source::{LockSource, ReadCounts, SourceOptions, SourceStatus, SpawnError, Stopped};
+pub use source::{LockSource, ReadCounts, SourceOptions, SourceStatus, SpawnError, Stopped, WeakLockSource};
 pub use templated::{LoadError, TemplateSpec, TemplatedLocks};
 pub use tenures::TenureChange;
 pub use tracked::{LockDescription, TrackedLock};

@@ -14,6 +14,7 @@ mod watch;
 use std::sync::Arc;
 use std::time::Duration;
 
+use arc_swap::ArcSwap;
 use fencepost_policy::Revision;
 use futures_util::future::join_all;
 use tokio::time::{Instant, timeout};
@@ -51,20 +52,39 @@ pub struct EtcdOptions {
 /// and takes the first answer.
 ///
 /// It must be used within a tokio runtime; its background tasks run there.
-#[derive(Debug)]
+/// Clones are the same store: what one is told of its endpoints, the others know.
+#[derive(Debug, Clone)]
 pub struct EtcdStore {
-    endpoints: Arc<Endpoints>,
+    endpoints: Arc<ArcSwap<Endpoints>>,
 }
 
 impl EtcdStore {
     /// The store in that cluster. Connects when it is first asked something.
     pub fn new(options: &EtcdOptions) -> EtcdStore {
-        EtcdStore { endpoints: Arc::new(Endpoints::new(&options.endpoints, options.cluster_id)) }
+        let endpoints = Endpoints::new(&options.endpoints, options.cluster_id);
+        EtcdStore { endpoints: Arc::new(ArcSwap::from_pointee(endpoints)) }
+    }
+
+    /// Reaches the cluster at other addresses from now on. It stays the same cluster: where another one answers, it is not
+    /// believed. Connections to addresses that stay are kept; watches on those that go end, to be begun anew elsewhere. Says
+    /// whether the addresses are others than before.
+    pub fn set_endpoints(&self, addresses: &[String]) -> bool {
+        let before = self.endpoints.load_full();
+        if before.are_at(addresses) {
+            return false;
+        }
+        self.endpoints.store(Arc::new(before.moved_to(addresses)));
+        before.leave_all_but(addresses);
+        true
+    }
+
+    fn endpoints(&self) -> Arc<Endpoints> {
+        self.endpoints.load_full()
     }
 
     async fn read_once(&self, ranges: &[RangeRead], deadline: Instant) -> Result<ReadAnswer, StoreError> {
         if ranges.is_empty() {
-            let answer = self.endpoints.ask(&Query::revision(), deadline).await?;
+            let answer = self.endpoints().ask(&Query::revision(), deadline).await?;
             return Ok(ReadAnswer { revision: answer.revision, ranges: Vec::new() });
         }
         // What does not fit into the first request is read as it was at the revision of the first answer. Reading it
@@ -74,7 +94,7 @@ impl EtcdStore {
         let mut revision = None;
         let mut answers = Vec::with_capacity(ranges.len());
         for chunk in ranges.chunks(QUERY_RANGES_MAX) {
-            let answer = self.endpoints.ask(&Query::ranges(chunk, revision), deadline).await?;
+            let answer = self.endpoints().ask(&Query::ranges(chunk, revision), deadline).await?;
             let at = *revision.get_or_insert(answer.revision);
             for (read, part) in chunk.iter().zip(answer.ranges) {
                 answers.push(self.read_rest(read, part, at, deadline).await?);
@@ -95,7 +115,7 @@ impl EtcdStore {
         // The count is the first answer's: later ones count only the rest.
         let Part { mut keys, count, mut more } = first;
         while more && let Some(last) = keys.last() {
-            let mut answer = self.endpoints.ask(&Query::rest(read, &last.key, at), deadline).await?;
+            let mut answer = self.endpoints().ask(&Query::rest(read, &last.key, at), deadline).await?;
             let part = answer.ranges.swap_remove(0);
             keys.extend(part.keys);
             more = part.more;
@@ -104,20 +124,20 @@ impl EtcdStore {
     }
 
     /// Asks one member how it is.
-    async fn status(&self, index: usize) -> Result<Arc<str>, Failure> {
-        let endpoint = self.endpoints.get(index);
+    async fn status(endpoints: &Endpoints, index: usize) -> Result<Arc<str>, Failure> {
+        let endpoint = endpoints.get(index);
         let connection = endpoint.calls.present();
         let asking = async {
             let client = endpoint.calls.client(&connection).await?;
             let status = client.maintenance_client().status().await?;
             let header = status.header().ok_or_else(|| Failure::endpoint("a status without a header"))?;
-            self.endpoints.check_cluster(header.cluster_id())?;
+            endpoints.check_cluster(header.cluster_id())?;
             Ok(status.version().into())
         };
         let outcome = timeout(STATUS_TIMEOUT, asking)
             .await
             .unwrap_or_else(|_| Err(Failure::endpoint(format!("no answer within {STATUS_TIMEOUT:?}"))));
-        outcome.inspect_err(|failure| self.endpoints.failed(index, &endpoint.calls, &connection, failure))
+        outcome.inspect_err(|failure| endpoints.failed(index, &endpoint.calls, &connection, failure))
     }
 }
 
@@ -136,7 +156,7 @@ impl LockStore for EtcdStore {
     }
 
     async fn read_at(&self, key: &[u8], at: Revision) -> Result<Option<KeyValue>, StoreError> {
-        let mut answer = self.endpoints.ask(&Query::key_at(key, at), Instant::now() + READ_TIMEOUT).await?;
+        let mut answer = self.endpoints().ask(&Query::key_at(key, at), Instant::now() + READ_TIMEOUT).await?;
         Ok(answer.ranges.swap_remove(0).keys.pop())
     }
 
@@ -145,16 +165,17 @@ impl LockStore for EtcdStore {
             return Err(StoreError::Refused("a watch of nothing".into()));
         }
         let deadline = Instant::now() + WATCH_TIMEOUT;
+        let endpoints = self.endpoints();
         let mut failures = Failures::default();
         let mut tried = Vec::new();
-        while let Some(candidate) = self.endpoints.candidate(&tried)
+        while let Some(candidate) = endpoints.candidate(&tried)
             && candidate.at < deadline
         {
             until(candidate.at).await;
-            match EtcdWatch::start(&self.endpoints, candidate.index, ranges).await {
+            match EtcdWatch::start(&endpoints, candidate.index, ranges).await {
                 Ok(watch) => return Ok(watch),
                 Err(Failure::Store(error)) => return Err(error),
-                Err(failure) => failures.note(failure.at(&self.endpoints.get(candidate.index).address)),
+                Err(failure) => failures.note(failure.at(&endpoints.get(candidate.index).address)),
             }
             tried.push(candidate.index);
         }
@@ -162,9 +183,10 @@ impl LockStore for EtcdStore {
     }
 
     async fn members(&self) -> Vec<Member> {
-        let members = (0..self.endpoints.len()).map(|index| async move {
-            let address = &self.endpoints.get(index).address;
-            let version = self.status(index).await.map_err(|failure| failure.at(address));
+        let endpoints = &*self.endpoints();
+        let members = (0..endpoints.len()).map(|index| async move {
+            let address = &endpoints.get(index).address;
+            let version = EtcdStore::status(endpoints, index).await.map_err(|failure| failure.at(address));
             Member { endpoint: Arc::clone(address), version }
         });
         join_all(members).await

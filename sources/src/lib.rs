@@ -9,7 +9,7 @@ mod sync;
 pub use cache::{
     Aside, Driver, FormatConflict, GateMemory, LoadError, LockDescription, LockSource, LockSpec, Outlook, Queue,
     Queued, ReadCounts, RecordFormat, Remembered, SourceOptions, SourceStatus, SpawnError, Stopped, TemplateSpec,
-    TemplatedLocks, TenureChange, Timing, TrackedLock, Unconfirmed,
+    TemplatedLocks, TenureChange, Timing, TrackedLock, Unconfirmed, WeakLockSource,
 };
 pub use etcd::{EtcdOptions, EtcdStore, EtcdWatch, known_stale_reads};
 pub use memory::{MemoryCalls, MemoryStore, MemoryWatch, Write};

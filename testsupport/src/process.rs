@@ -62,6 +62,11 @@ impl Process {
         self.signal(Signal::TERM);
     }
 
+    /// Tells it that its configuration may have changed (SIGHUP).
+    pub fn hang_up(&self) {
+        self.signal(Signal::HUP);
+    }
+
     /// Ends it (SIGKILL), paused or not. Returns once it is gone.
     pub fn kill(mut self) {
         self.end();

@@ -178,15 +178,28 @@ impl Server {
 
     /// Accepts nothing more, lets what is under way finish for as long as `grace`, and cuts the rest.
     pub async fn shutdown(mut self, grace: Duration) -> Drained {
+        self.close();
+        let _ = tokio::time::timeout(grace, self.ended()).await; // Cutting nothing is no harm.
+        self.cut().await
+    }
+
+    /// Accepts nothing more.
+    pub fn close(&self) {
         self.move_to(Stage::Closing);
-        if tokio::time::timeout(grace, self.all_ended()).await.is_err() {
-            self.move_to(Stage::Cut);
-            self.all_ended().await;
-        }
+    }
+
+    /// Cuts whatever is under way.
+    pub async fn cut(mut self) -> Drained {
+        self.move_to(Stage::Cut);
+        self.ended().await;
         Drained { cut: self.cut.load(Ordering::Relaxed) }
     }
 
-    async fn all_ended(&mut self) {
+    /// Waits until everything has ended, after [`Server::close`].
+    ///
+    /// # Cancel safety
+    /// Nothing is lost.
+    pub async fn ended(&mut self) {
         while self.threads_alive > 0 && self.ended.recv().await.is_some() {
             self.threads_alive -= 1;
         }

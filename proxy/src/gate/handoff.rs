@@ -10,11 +10,12 @@ use fencepost_policy::{Entry, Rejection, Revision};
 use fencepost_sources::{Queued, TrackedLock};
 use tokio::time::{Instant, sleep_until, timeout};
 
-use crate::exchange::{Answer, Fence, Place};
+use crate::exchange::{Answer, Place};
 use crate::fencing::Claim;
 use crate::observe::record::shown_owner;
 use crate::observe::timeline::WaitStep;
 use crate::observe::{Event, Wait};
+use crate::process::Process;
 use crate::recording::Subject;
 
 /// How many requests wait at the barrier of one lock. One more is refused as if it had waited.
@@ -139,7 +140,7 @@ impl Handoff {
     /// `unverifiable` if it can't be recorded, or not for long enough: tenures follow each other too fast.
     pub async fn record(&mut self, place: &Place, lock: &TrackedLock, tenure: Revision) -> Result<(), Rejection> {
         self.records += 1;
-        match &place.worker.fence.memory {
+        match &place.worker.fence.process.memory {
             Some(memory) if self.records <= RECORDS_MAX => {
                 self.get_ready(memory.record(lock, tenure, place.in_force().orphan_timeout_max)).await
             }
@@ -196,7 +197,7 @@ impl Turn {
         if self.waiting.is_some() {
             return true;
         }
-        self.waiting = Waiting::join(&place.worker.fence).filter(|_| self.place.hold_up(WAITING_PER_LOCK_MAX));
+        self.waiting = Waiting::join(&place.worker.fence.process).filter(|_| self.place.hold_up(WAITING_PER_LOCK_MAX));
         if self.waiting.is_some() {
             tracing::debug!(lock = %claim.lock.key(), client = %place.client, "waits for requests of an earlier tenure");
             self.noted = NotedWait::begin(place, claim);
@@ -211,13 +212,13 @@ impl Turn {
 }
 
 /// One of those that wait, for as long as this lives.
-struct Waiting(Arc<Fence>);
+struct Waiting(Arc<Process>);
 
 impl Waiting {
     /// One more, unless there are too many already.
-    fn join(fence: &Arc<Fence>) -> Option<Waiting> {
-        let joined = Waiting(Arc::clone(fence));
-        (fence.waiting.fetch_add(1, Ordering::Relaxed) < WAITING_MAX).then_some(joined)
+    fn join(process: &Arc<Process>) -> Option<Waiting> {
+        let joined = Waiting(Arc::clone(process));
+        (process.waiting.fetch_add(1, Ordering::Relaxed) < WAITING_MAX).then_some(joined)
     }
 }
 
@@ -236,7 +237,7 @@ struct NotedWait {
 
 impl NotedWait {
     fn begin(place: &Place, claim: &Claim) -> Option<NotedWait> {
-        place.worker.fence.observations.as_ref()?;
+        place.worker.fence.process.observations.as_ref()?;
         let noted = NotedWait { place: place.clone(), claim: claim.clone(), end: WaitStep::GivenUp };
         let gate = claim.lock.describe(Instant::now()).gate;
         let earlier = gate.at_worker.iter().filter(|there| there.tenure < claim.token.revision);
@@ -245,7 +246,7 @@ impl NotedWait {
     }
 
     fn note(&self, step: WaitStep) {
-        let Some(observations) = &self.place.worker.fence.observations else { return };
+        let Some(observations) = &self.place.worker.fence.process.observations else { return };
         let Claim { token, lock } = &self.claim;
         let wait = Wait {
             at: SystemTime::now(),
@@ -256,7 +257,7 @@ impl NotedWait {
             revision: token.revision,
             step,
         };
-        observations.note(self.place.worker.decisions.thread(), Event::Wait(wait));
+        observations.note(self.place.worker.thread, Event::Wait(wait));
     }
 }
 

@@ -13,7 +13,7 @@ use super::{COLLECT_PERIOD, Event, Observations, TenureChange};
 const SOURCES_PERIOD: Duration = Duration::from_secs(1);
 
 /// Collects for as long as it is polled, so that nothing is lost while nobody looks.
-pub async fn keep_collecting(observations: &Observations, sources: impl Fn() -> Arc<[LockSource]>) {
+pub async fn keep_collecting(observations: &Observations, sources: impl Fn() -> Vec<LockSource>) {
     let mut ticks = interval(COLLECT_PERIOD);
     ticks.set_missed_tick_behavior(MissedTickBehavior::Delay);
     let mut sources_due = Instant::now();

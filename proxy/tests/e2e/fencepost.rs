@@ -1,7 +1,7 @@
 //! The program under test, as a process.
 
 use std::net::SocketAddr;
-use std::path::Path;
+use std::path::{Path, PathBuf};
 use std::process::{Command, ExitStatus};
 
 use fencepost_testsupport::{Endpoint, Process, Response, Scratch, eventually, request};
@@ -18,7 +18,7 @@ pub(crate) struct Fencepost {
     pub(crate) listener: Endpoint,
     /// Where it takes questions of its operator.
     pub(crate) admin: SocketAddr,
-    _scratch: Scratch,
+    scratch: Scratch,
 }
 
 /// What goes into a configuration file, besides the routes.
@@ -33,6 +33,7 @@ pub(crate) struct Config {
     sections: String,
     routes: Vec<Route>,
     log: String,
+    more: String,
 }
 
 /// A route of a configuration file.
@@ -80,6 +81,7 @@ impl Config {
             sections: String::new(),
             routes: routes.to_vec(),
             log: "info".to_owned(),
+            more: String::new(),
         }
     }
 
@@ -103,6 +105,24 @@ impl Config {
         self
     }
 
+    /// With other routes.
+    pub(crate) fn routes(mut self, routes: &[Route]) -> Config {
+        self.routes = routes.to_vec();
+        self
+    }
+
+    /// With its locks in other etcd members.
+    pub(crate) fn endpoints(mut self, endpoints: &[String]) -> Config {
+        self.endpoints = endpoints.to_vec();
+        self
+    }
+
+    /// With these lines at the end of the file.
+    pub(crate) fn more(mut self, lines: &str) -> Config {
+        self.more.push_str(lines);
+        self
+    }
+
     /// Takes requests there.
     pub(crate) fn listening_on(mut self, address: &str) -> Config {
         self.listener = address.to_owned();
@@ -123,12 +143,12 @@ impl Config {
 
     /// The file.
     pub(crate) fn toml(&self) -> String {
-        let Config { endpoints, upstream, limits, listener, threads, state_dir, sections, routes, log: _ } = self;
+        let Config { endpoints, upstream, limits, listener, threads, state_dir, sections, routes, more, log: _ } = self;
         let state_dir = state_dir.as_ref().map(|path| format!("state_dir = {path:?}\n")).unwrap_or_default();
         let routes: String = routes.iter().map(|route| route.toml(upstream)).collect();
         format!(
             "threads = {threads}\n{state_dir}[admin]\nlisten = \"127.0.0.1:0\"\n[[listener]]\naddress = {listener:?}\n[limits]\n{limits}\n\
-             {sections}[source.main]\nkind = \"etcd\"\nendpoints = {endpoints:?}\n{routes}"
+             {sections}[source.main]\nkind = \"etcd\"\nendpoints = {endpoints:?}\n{routes}{more}"
         )
     }
 }
@@ -165,7 +185,7 @@ impl Fencepost {
             addresses(&process.log())
         })
         .await;
-        Fencepost { process: Some(process), listener, admin, _scratch: scratch }
+        Fencepost { process: Some(process), listener, admin, scratch }
     }
 
     /// Runs it with that file until it ends of itself; returns its exit code and what it said.
@@ -178,6 +198,41 @@ impl Fencepost {
         let mut process = Process::start(&command, &scratch.path().join("log"));
         let status = process.end_of_itself().await;
         (status.code(), process.log())
+    }
+
+    /// Its configuration file, if it has one.
+    pub(crate) fn file(&self) -> PathBuf {
+        self.scratch.path().join("fencepost.toml")
+    }
+
+    /// Writes another configuration into its file and has it read; returns what it says to that.
+    pub(crate) async fn reload(&self, config: &Config) -> Response {
+        std::fs::write(self.file(), config.toml()).unwrap();
+        self.admin("POST", "/reload").await
+    }
+
+    /// Has another configuration put in force, unless it was faster.
+    #[track_caller]
+    pub(crate) fn reloads(&self, config: &Config) -> impl Future<Output = ()> {
+        let caller = std::panic::Location::caller();
+        let reload = self.reload(config);
+        async move {
+            let answer = reload.await;
+            assert_eq!(answer.status, 200, "at {caller}: {}", answer.text());
+        }
+    }
+
+    /// Waits until a configuration of that number is in force.
+    pub(crate) async fn until_generation(&self, generation: u32) {
+        eventually(&format!("generation {generation}"), async || {
+            (self.metric("fencepost_config_generation").await == f64::from(generation)).then_some(())
+        })
+        .await;
+    }
+
+    /// Waits until its log has a line with this text.
+    pub(crate) async fn until_log(&self, text: &str) {
+        eventually(&format!("{text:?} in the log"), async || self.log().contains(text).then_some(())).await;
     }
 
     /// Waits until it says that it is ready.

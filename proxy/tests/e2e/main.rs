@@ -30,3 +30,5 @@ mod transport;
 mod admin;
 mod cli;
 mod observed;
+mod reload;
+mod reload_locks;

@@ -61,6 +61,8 @@ pub(crate) enum Command {
     Read(Arc<TrackedLock>),
     /// Keep that scope fresh.
     Begin(Arc<Scope>),
+    /// Ask how the members are.
+    AskMembers,
     /// The operator accepts that the store went back. Answers whether it had.
     Accept(oneshot::Sender<bool>),
     /// End.

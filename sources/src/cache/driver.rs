@@ -86,7 +86,10 @@ async fn run<S: LockStore>(work: Rc<Work<S>>, mut commands: mpsc::UnboundedRecei
         };
         match command {
             Some(Command::Read(lock)) => tasks.push(Box::pin(reading::serve(Rc::clone(&work), lock))),
-            Some(Command::Begin(scope)) => tasks.push(Box::pin(freshness::of_scope(Rc::clone(&work), scope))),
+            Some(Command::Begin(scope)) => {
+                tasks.push(Box::pin(freshness::of_scope(Rc::clone(&work), Arc::downgrade(&scope))))
+            }
+            Some(Command::AskMembers) => tasks.push(Box::pin(ask_members(Rc::clone(&work)))),
             Some(Command::Accept(answer)) => {
                 let _ = answer.send(work.accept_regression()); // Who asked may be gone.
             }
@@ -95,7 +98,7 @@ async fn run<S: LockStore>(work: Rc<Work<S>>, mut commands: mpsc::UnboundedRecei
     }
 }
 
-/// Asks once how the members are.
+/// Asks how the members are.
 async fn ask_members<S: LockStore>(work: Rc<Work<S>>) {
     let members = work.store.members().await;
     for member in &members {

@@ -1,7 +1,7 @@
 //! Keeping news fresh: one read of all static locks, and one windowed read of each scope, every period.
 
 use std::rc::Rc;
-use std::sync::Arc;
+use std::sync::{Arc, Weak};
 use std::time::Duration;
 
 use tokio::time::{Instant, sleep_until};
@@ -54,12 +54,12 @@ async fn read_static_locks<S: LockStore>(work: &Work<S>) -> Result<(), ReadFailu
     Ok(())
 }
 
-/// Reads the window of a scope, for ever.
-pub(crate) async fn of_scope<S: LockStore>(work: Rc<Work<S>>, scope: Arc<Scope>) {
+/// Reads the window of a scope, for as long as anybody holds a lock or a template of it.
+pub(crate) async fn of_scope<S: LockStore>(work: Rc<Work<S>>, scope: Weak<Scope>) {
     let common = work.common();
     let mut backoff = work.backoff();
     let mut unverified = 0;
-    loop {
+    while let Some(scope) = scope.upgrade() {
         let begun = Instant::now();
         let next = match work.read(&common.counts.windows, &[scope.next_read()]).await {
             Ok(believed) => {
@@ -75,6 +75,7 @@ pub(crate) async fn of_scope<S: LockStore>(work: Rc<Work<S>>, scope: Arc<Scope>)
             () = scope.forgotten() => {} // A window is begun anew at once.
         }
     }
+    work.watched_changed.notify_one();
 }
 
 /// Applies a windowed read, and waits for the events that verify it, up to `next`.

@@ -3,7 +3,7 @@
 use std::collections::hash_map::RandomState;
 use std::hash::BuildHasher;
 use std::sync::atomic::{AtomicU64, Ordering};
-use std::sync::{Arc, Mutex, MutexGuard};
+use std::sync::{Arc, Mutex, MutexGuard, Weak};
 use std::time::Duration;
 use std::{fmt, io};
 
@@ -102,6 +102,18 @@ pub struct ReadCounts {
 #[derive(Clone)]
 pub struct LockSource(Arc<Handle>);
 
+/// Finds a source again for as long as anybody has a handle of it.
+#[derive(Debug, Clone)]
+pub struct WeakLockSource(Weak<Handle>);
+
+impl WeakLockSource {
+    /// The source, unless it has been stopped because nobody had a handle any more.
+    pub fn upgrade(&self) -> Option<LockSource> {
+        self.0.upgrade().map(LockSource)
+    }
+}
+
+#[derive(Debug)]
 struct Handle {
     shared: Arc<Shared>,
 }
@@ -118,9 +130,19 @@ pub(crate) struct Shared {
     pub(crate) common: Arc<Common>,
     pub(crate) options: SourceOptions,
     pub(crate) caches: Caches,
-    static_locks: Mutex<Vec<Arc<TrackedLock>>>,
-    scopes: Mutex<Vec<Arc<Scope>>>,
+    static_locks: Mutex<StaticLocks>,
+    /// Whoever reads or guards by one holds it.
+    scopes: Mutex<Vec<Weak<Scope>>>,
     members: Mutex<Vec<Member>>,
+}
+
+/// The locks that are tracked by name.
+#[derive(Debug, Default)]
+struct StaticLocks {
+    /// Held here, whoever else holds them.
+    named: Vec<Arc<TrackedLock>>,
+    /// Those that are read whole each period: the named ones, and what was named and is still held by a request.
+    read: Vec<Weak<TrackedLock>>,
 }
 
 /// A source's thread could not be started.
@@ -166,29 +188,52 @@ impl LockSource {
         &self.common().name
     }
 
-    /// Tracks a lock whose key is known beforehand, for as long as the source works. The same key is always the same lock.
+    /// Another way to find it, which does not keep it going.
+    pub fn downgrade(&self) -> WeakLockSource {
+        WeakLockSource(Arc::downgrade(&self.0))
+    }
+
+    /// Tracks a lock whose key is known beforehand, until [`LockSource::keep`] leaves it out. The same key is always the same
+    /// lock, with one gate, for as long as anybody holds it.
     ///
     /// # Errors
     /// [`FormatConflict`] if the lock is tracked already, but its record is read in another way.
     pub fn track(&self, spec: LockSpec) -> Result<Arc<TrackedLock>, FormatConflict> {
         let common = self.common();
         let lock = common.registry.find_or_make(spec, |spec| TrackedLock::new(spec, None, Arc::clone(common)))?;
-        let mut tracked = self.0.shared.lock(&self.0.shared.static_locks);
-        if !tracked.iter().any(|other| Arc::ptr_eq(other, &lock)) {
-            tracked.push(Arc::clone(&lock));
+        let mut tracked = lock_list(&self.0.shared.static_locks);
+        if !tracked.named.iter().any(|other| Arc::ptr_eq(other, &lock)) {
+            tracked.named.push(Arc::clone(&lock));
+        }
+        // One that a request has brought before it was named is kept fresh by its scope.
+        let is_read = lock.is_templated() || tracked.read.iter().any(|other| other.as_ptr() == Arc::as_ptr(&lock));
+        if !is_read {
+            tracked.read.push(Arc::downgrade(&lock));
             common.statics_changed.notify_one();
         }
         Ok(lock)
     }
 
+    /// Names all that is tracked from now on. Whatever else there is stays as it is for those who hold it, and is
+    /// forgotten after them; by whom a gate may be forgotten is said in the [`Registry`](super::registry::Registry).
+    pub fn keep(&self, named: &[Arc<TrackedLock>], templates: &[TemplatedLocks]) {
+        let shared = &self.0.shared;
+        let mut tracked = lock_list(&shared.static_locks);
+        let before = std::mem::replace(&mut tracked.named, named.to_vec());
+        drop(tracked);
+        drop(before); // A lock's end looks for it in the registry.
+        shared.caches.keep_only(|lock| templates.iter().any(|templated| templated.names(lock)));
+    }
+
     /// The locks of a template, whose keys come with the requests. The same template always has the same locks.
     pub fn template(&self, spec: &TemplateSpec) -> TemplatedLocks {
         let shared = &self.0.shared;
-        let mut scopes = shared.lock(&shared.scopes);
-        let found = scopes.iter().find(|scope| scope.is_of(&spec.prefix, &spec.format)).map(Arc::clone);
+        let mut scopes = lock_list(&shared.scopes);
+        scopes.retain(|scope| scope.strong_count() > 0);
+        let found = scopes.iter().filter_map(Weak::upgrade).find(|scope| scope.is_of(&spec.prefix, &spec.format));
         let scope = found.unwrap_or_else(|| {
             let scope = Arc::new(Scope::new(&spec.prefix, spec.format.clone()));
-            scopes.push(Arc::clone(&scope));
+            scopes.push(Arc::downgrade(&scope));
             self.common().send(Command::Begin(Arc::clone(&scope)));
             scope
         });
@@ -210,7 +255,12 @@ impl LockSource {
 
     /// Whether every static lock has been read.
     pub fn ready(&self) -> bool {
-        self.0.shared.static_locks().iter().all(|lock| lock.is_known())
+        self.0.shared.named().iter().all(|lock| lock.is_known())
+    }
+
+    /// Asks the members once more how they are: there may be others.
+    pub fn ask_members(&self) {
+        self.common().send(Command::AskMembers);
     }
 
     /// Reads everything that often from now on: a fifth of the smallest `max_age`.
@@ -235,7 +285,7 @@ impl LockSource {
         let (shared, common) = (&self.0.shared, self.common());
         let health = common.health().clone();
         let age = |sent: Option<Instant>| sent.map(|sent| now.saturating_duration_since(sent));
-        let static_locks = shared.static_locks().len();
+        let static_locks = shared.named().len();
         let load = |counter: &AtomicU64| counter.load(Ordering::Relaxed);
         let counts = &common.counts;
         let is_old = |age: Duration| age > common.period() * 5;
@@ -300,19 +350,26 @@ impl Shared {
         (Arc::new(shared), commands)
     }
 
+    fn named(&self) -> Vec<Arc<TrackedLock>> {
+        lock_list(&self.static_locks).named.clone()
+    }
+
+    /// The locks that are read whole.
     pub(crate) fn static_locks(&self) -> Vec<Arc<TrackedLock>> {
-        self.lock(&self.static_locks).clone()
+        let mut tracked = lock_list(&self.static_locks);
+        tracked.read.retain(|lock| lock.strong_count() > 0);
+        tracked.read.iter().filter_map(Weak::upgrade).collect()
     }
 
     pub(crate) fn scopes(&self) -> Vec<Arc<Scope>> {
-        self.lock(&self.scopes).clone()
+        lock_list(&self.scopes).iter().filter_map(Weak::upgrade).collect()
     }
 
     pub(crate) fn members(&self) -> MutexGuard<'_, Vec<Member>> {
-        self.lock(&self.members)
+        lock_list(&self.members)
     }
+}
 
-    fn lock<'a, T>(&self, list: &'a Mutex<Vec<T>>) -> MutexGuard<'a, Vec<T>> {
-        list.lock().expect("nothing panics while it looks at a list")
-    }
+fn lock_list<T>(list: &Mutex<T>) -> MutexGuard<'_, T> {
+    list.lock().expect("nothing panics while it looks at a list")
 }

@@ -80,6 +80,15 @@ impl Caches {
         Some(lock)
     }
 
+    /// Lets go of all others.
+    pub(crate) fn keep_only(&self, is_kept: impl Fn(&TrackedLock) -> bool) {
+        for cache in [&self.with_record, &self.without_record] {
+            let left_out = cache.iter().filter(|(_, lock)| !is_kept(lock)).map(|(key, _)| key);
+            left_out.for_each(|key| cache.invalidate(&*key));
+            cache.run_pending_tasks(); // Until then it holds on to them.
+        }
+    }
+
     fn keep(&self, lock: &Arc<TrackedLock>) {
         if lock.exists() {
             self.with_record.insert(lock.key().clone(), Arc::clone(lock));
@@ -154,6 +163,11 @@ impl TemplatedLocks {
         let shared = &self.shared;
         let kept = shared.caches.with_record.entry_count() + shared.caches.without_record.entry_count();
         shared.common.registry.len().saturating_sub(usize::try_from(kept).unwrap_or(usize::MAX))
+    }
+
+    /// Whether the lock is one of this template's, and kept fresh for it.
+    pub(crate) fn names(&self, lock: &TrackedLock) -> bool {
+        self.is_ours(lock) && lock.key().as_str().starts_with(&self.spec.prefix)
     }
 
     /// The same key may be asked for under another template; its record is read in one way only.

@@ -13,7 +13,7 @@ use super::common::{Command, Common};
 use super::knowledge::{Applied, Coverage, Knowledge};
 use super::outlook::{Outlook, Published, ScopeClock, Timing};
 use super::queue::Queue;
-use super::record::LockSpec;
+use super::record::{LockSpec, RecordFormat};
 use super::scope::Scope;
 use super::slots::{Slots, Ticket, Unconfirmed};
 use super::tenures::Told;
@@ -113,6 +113,11 @@ impl TrackedLock {
     /// How its record is laid out.
     pub fn layout(&self) -> Layout {
         self.spec.format.layout
+    }
+
+    /// How its record is read.
+    pub fn format(&self) -> &RecordFormat {
+        &self.spec.format
     }
 
     /// One look at what is known of it. Allocates nothing and waits for nobody.
@@ -254,6 +259,11 @@ impl TrackedLock {
         self.at_gate(|gate| gate.recorded(tenure));
     }
 
+    /// Has its tenures recorded once more before another request of them enters.
+    pub fn record_again(&self) {
+        self.at_gate(Gate::record_again);
+    }
+
     /// Whether nothing is at the worker that a later tenure would have to wait for.
     pub fn is_clear(&self, now: Instant) -> bool {
         self.inner().gate.is_clear(self.common.moment(now))
@@ -335,7 +345,7 @@ impl TrackedLock {
     }
 
     /// Whether it has been read.
-    pub(crate) fn is_known(&self) -> bool {
+    pub fn is_known(&self) -> bool {
         self.published.load().snapshot.is_some()
     }
 

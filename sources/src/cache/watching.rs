@@ -1,8 +1,8 @@
 //! The watch: for speed, never for truth. What it brings is applied, and dates nothing.
 
 use std::rc::Rc;
-use std::sync::Arc;
 use std::sync::atomic::AtomicU64;
+use std::sync::{Arc, Weak};
 
 use fencepost_policy::Revision;
 use tokio::time::sleep;
@@ -14,11 +14,11 @@ use super::scope::Scope;
 use super::tracked::TrackedLock;
 use crate::store::{Event, LockStore, RangeWatch, StoreError, Watch, WatchNews};
 
-/// Who is watched.
+/// Who is watched. That keeps nobody from being forgotten.
 #[derive(Debug)]
 enum Watched {
-    Lock(Arc<TrackedLock>),
-    Scope(Arc<Scope>),
+    Lock(Weak<TrackedLock>),
+    Scope(Weak<Scope>),
 }
 
 /// Why a watch has ended.
@@ -74,11 +74,11 @@ fn plan<S: LockStore>(work: &Work<S>) -> Vec<(Watched, RangeWatch)> {
     let locks = work.shared.static_locks().into_iter().filter_map(|lock| {
         let from = Revision::new(lock.as_of()?.get() + 1)?;
         let range = lock.range().clone();
-        Some((Watched::Lock(lock), RangeWatch { range, from }))
+        Some((Watched::Lock(Arc::downgrade(&lock)), RangeWatch { range, from }))
     });
     let scopes = work.shared.scopes().into_iter().filter_map(|scope| {
         let watch = RangeWatch { range: scope.range().clone(), from: scope.watch_from()? };
-        Some((Watched::Scope(scope), watch))
+        Some((Watched::Scope(Arc::downgrade(&scope)), watch))
     });
     locks.chain(scopes).collect()
 }
@@ -107,8 +107,8 @@ async fn follow<S: LockStore>(
             }
             Ok(WatchNews::Compacted { range }) => {
                 match watched.get(range) {
-                    Some(Watched::Lock(lock)) => lock.want_read(),
-                    Some(Watched::Scope(scope)) => scope.forget(),
+                    Some(Watched::Lock(lock)) => lock.upgrade().iter().for_each(|lock| lock.want_read()),
+                    Some(Watched::Scope(scope)) => scope.upgrade().iter().for_each(|scope| scope.forget()),
                     None => {}
                 }
                 return Ended::Failed;
@@ -130,10 +130,14 @@ fn apply<S: LockStore>(work: &Work<S>, watched: &Watched, era: u64, events: &[Ev
     events.iter().for_each(|event| common.trust.saw(event.revision()));
     match watched {
         Watched::Lock(lock) => {
-            if lock.events(era, events, Coverage::Lock) == Applied::Gap {
+            if let Some(lock) = lock.upgrade()
+                && lock.events(era, events, Coverage::Lock) == Applied::Gap
+            {
                 lock.want_read();
             }
         }
-        Watched::Scope(scope) => scope.events(&common.registry, era, events),
+        Watched::Scope(scope) => {
+            scope.upgrade().iter().for_each(|scope| scope.events(&common.registry, era, events));
+        }
     }
 }

@@ -29,7 +29,7 @@ const HEDGE_AFTER: Duration = Duration::from_millis(120);
 pub(super) struct Endpoints {
     list: Vec<Arc<Endpoint>>,
     health: Mutex<Health>,
-    cluster: OnceLock<u64>,
+    cluster: Arc<OnceLock<u64>>,
 }
 
 impl Endpoints {
@@ -38,8 +38,32 @@ impl Endpoints {
         Endpoints {
             list: addresses.iter().map(|address| Arc::new(Endpoint::new(address))).collect(),
             health: Mutex::new(Health::new(addresses.len())),
-            cluster: cluster_id.map_or_else(OnceLock::new, OnceLock::from),
+            cluster: Arc::new(cluster_id.map_or_else(OnceLock::new, OnceLock::from)),
         }
+    }
+
+    /// The same cluster at these addresses, with what is known of it: its id, and the endpoints that stay.
+    pub(super) fn moved_to(&self, addresses: &[String]) -> Endpoints {
+        let kept = |address: &String| self.list.iter().find(|endpoint| *endpoint.address == **address).map(Arc::clone);
+        Endpoints {
+            list: addresses
+                .iter()
+                .map(|address| kept(address).unwrap_or_else(|| Arc::new(Endpoint::new(address))))
+                .collect(),
+            health: Mutex::new(Health::new(addresses.len())),
+            cluster: Arc::clone(&self.cluster),
+        }
+    }
+
+    /// Whether these are the addresses, in this order.
+    pub(super) fn are_at(&self, addresses: &[String]) -> bool {
+        self.list.iter().map(|endpoint| &*endpoint.address).eq(addresses.iter().map(String::as_str))
+    }
+
+    /// Gives up the connections to all others.
+    pub(super) fn leave_all_but(&self, addresses: &[String]) {
+        let left = self.list.iter().filter(|endpoint| addresses.iter().all(|address| **address != *endpoint.address));
+        left.for_each(|endpoint| endpoint.suspect());
     }
 
     /// How many there are.

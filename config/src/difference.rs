@@ -1,0 +1,415 @@
+//! What sets two configurations apart, in the words of the file.
+
+use std::fmt;
+use std::num::NonZeroU32;
+use std::time::Duration;
+
+use crate::config::{Config, Limits, Source, SourceKind};
+use crate::records::{AccessLog, AccessLogFormat, AccessLogTarget, Decisions};
+use crate::route::{Freshness, Lock, Mode, OnHandoffTimeout, OnUnavailable, PartialRequests, Record, Route};
+use crate::units::show_duration;
+
+/// What is different in a later configuration, setting by setting. Shown in one line.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Difference(Vec<Change>);
+
+/// One difference.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Change {
+    /// What changed: the name of a key, such as `route.shards.mode`, or of a whole table, such as `route.shards`.
+    pub what: String,
+    /// Whether a process that runs can go on with it; if not, it takes a restart.
+    pub follows: bool,
+    how: How,
+}
+
+#[derive(Debug, Clone, PartialEq, Eq)]
+enum How {
+    Added,
+    Removed,
+    Reordered,
+    From { old: String, new: String },
+}
+
+impl Difference {
+    /// What is different in `new`. Warnings make none, nor does the way in which something is written.
+    pub fn between(old: &Config, new: &Config) -> Difference {
+        let (before, after) = (tables(old), tables(new));
+        let find = |tables: &[Table], name: &str| tables.iter().position(|table| table.name == name);
+        let whole = |name: &str, how| Change { what: name.to_owned(), follows: true, how };
+        let mut changes = Vec::new();
+        for table in &after {
+            match find(&before, &table.name) {
+                Some(index) => before[index].compare(table, &mut changes),
+                None => changes.push(whole(&table.name, How::Added)),
+            }
+        }
+        let removed = before.iter().filter(|table| find(&after, &table.name).is_none());
+        changes.extend(removed.map(|table| whole(&table.name, How::Removed)));
+        let order = |tables: &[Table], others: &[Table]| -> Vec<String> {
+            let common = tables.iter().filter(|table| find(others, &table.name).is_some());
+            common.map(|table| table.name.clone()).collect()
+        };
+        if order(&before, &after) != order(&after, &before) {
+            changes.push(whole("route", How::Reordered)); // Sources are ordered by name.
+        }
+        Difference(changes)
+    }
+
+    /// Whether there is none.
+    pub fn is_empty(&self) -> bool {
+        self.0.is_empty()
+    }
+
+    /// The changes one by one.
+    pub fn iter(&self) -> impl Iterator<Item = &Change> {
+        self.0.iter()
+    }
+}
+
+impl fmt::Display for Difference {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        for (index, change) in self.0.iter().enumerate() {
+            write!(f, "{}{change}", if index == 0 { "" } else { "; " })?;
+        }
+        Ok(())
+    }
+}
+
+impl fmt::Display for Change {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let what = &self.what;
+        match &self.how {
+            How::Added => write!(f, "{what}: added"),
+            How::Removed => write!(f, "{what}: removed"),
+            How::Reordered => write!(f, "{what}: reordered"),
+            How::From { old, new } => write!(f, "{what}: {old} → {new}"),
+        }
+    }
+}
+
+/// A table of the file, with all its keys, defaults included.
+struct Table {
+    /// `source.main`, `route.shards`, `limits`; empty at the top level.
+    name: String,
+    settings: Vec<Setting>,
+}
+
+struct Setting {
+    key: &'static str,
+    value: String,
+    follows: bool,
+}
+
+impl Table {
+    fn new(name: String, follows: Vec<(&'static str, String)>, needs_restart: Vec<(&'static str, String)>) -> Table {
+        let settings = |list: Vec<(&'static str, String)>, follows| {
+            list.into_iter().map(move |(key, value)| Setting { key, value, follows })
+        };
+        Table { name, settings: settings(follows, true).chain(settings(needs_restart, false)).collect() }
+    }
+
+    /// Adds what is different in `new`, a later state of the same table.
+    fn compare(&self, new: &Table, changes: &mut Vec<Change>) {
+        let value_in = |table: &Table, key: &str| {
+            let found = table.settings.iter().find(|setting| setting.key == key);
+            found.map_or_else(|| NONE.to_owned(), |setting| setting.value.clone())
+        };
+        let gone = self.settings.iter().filter(|old| new.settings.iter().all(|new| new.key != old.key));
+        for Setting { key, follows, .. } in new.settings.iter().chain(gone) {
+            let (old, new) = (value_in(self, key), value_in(new, key));
+            if old == new {
+                continue;
+            }
+            let what = if self.name.is_empty() { (*key).to_owned() } else { format!("{}.{key}", self.name) };
+            changes.push(Change { what, follows: *follows, how: How::From { old, new } });
+        }
+    }
+}
+
+/// What is shown of a key that is not set.
+const NONE: &str = "none";
+
+/// As it is written, but for the quotes.
+fn time(duration: &Duration) -> String {
+    show_duration(duration).trim_matches('"').to_owned()
+}
+
+fn or_none(value: Option<impl fmt::Display>) -> String {
+    value.map_or_else(|| NONE.to_owned(), |value| value.to_string())
+}
+
+fn list(values: impl IntoIterator<Item = impl fmt::Display>) -> String {
+    let values: Vec<String> = values.into_iter().map(|value| value.to_string()).collect();
+    format!("[{}]", values.join(", "))
+}
+
+/// Every table. Each key must be said to follow a reload or not: there is no `..` here.
+fn tables(config: &Config) -> Vec<Table> {
+    let Config { state_dir, threads, admin, listeners, limits, decisions, access_log, sources, routes, warnings: _ } =
+        config;
+    let mut addresses: Vec<String> = listeners.iter().map(ToString::to_string).collect();
+    addresses.sort_unstable(); // In whatever order they are written.
+    let process = vec![
+        ("state_dir", or_none(state_dir.as_ref().map(|path| path.display()))),
+        ("threads", or_none(*threads)),
+        ("admin.listen", admin.as_ref().map_or_else(|| "off".to_owned(), ToString::to_string)),
+        ("listener.address", list(addresses)),
+    ];
+    let whole = [
+        Table::new(String::new(), Vec::new(), process),
+        limits_table(limits),
+        decisions_table(decisions),
+        access_log_table(access_log.as_ref()),
+    ];
+    let sources_and_routes =
+        sources.iter().map(source_table).chain(routes.iter().map(|route| route_table(route, sources)));
+    whole.into_iter().chain(sources_and_routes).collect()
+}
+
+fn limits_table(limits: &Limits) -> Table {
+    let Limits {
+        connections_max,
+        header_bytes_max,
+        headers_max,
+        h2_streams_max,
+        header_timeout,
+        idle_timeout,
+        body_timeout,
+        connect_timeout,
+        upstream_idle_timeout,
+        upstream_connections_max,
+        buffer_body_max,
+        confirm_timeout,
+        tracked_locks_max,
+        drain_delay,
+        drain_timeout,
+    } = limits;
+    let follows = vec![
+        ("connect_timeout", time(connect_timeout)),
+        ("upstream_idle_timeout", time(upstream_idle_timeout)),
+        ("upstream_connections_max", upstream_connections_max.to_string()),
+        ("buffer_body_max", buffer_body_max.to_string()),
+        ("confirm_timeout", time(confirm_timeout)),
+        ("drain_delay", time(drain_delay)),
+        ("drain_timeout", time(drain_timeout)),
+    ];
+    // The listeners are made with theirs, and caches with their size.
+    let needs_restart = vec![
+        ("connections_max", connections_max.to_string()),
+        ("header_bytes_max", header_bytes_max.to_string()),
+        ("headers_max", headers_max.to_string()),
+        ("h2_streams_max", h2_streams_max.to_string()),
+        ("header_timeout", time(header_timeout)),
+        ("idle_timeout", time(idle_timeout)),
+        ("body_timeout", time(body_timeout)),
+        ("tracked_locks_max", tracked_locks_max.to_string()),
+    ];
+    Table::new("limits".to_owned(), follows, needs_restart)
+}
+
+fn decisions_table(decisions: &Decisions) -> Table {
+    let Decisions { kept, admissions_one_in } = decisions;
+    let one_in = admissions_one_in.map_or(0, NonZeroU32::get);
+    let follows = vec![("kept", kept.to_string()), ("admissions_one_in", one_in.to_string())];
+    Table::new("decisions".to_owned(), follows, Vec::new())
+}
+
+fn access_log_table(access_log: Option<&AccessLog>) -> Table {
+    let settings = access_log.map(|AccessLog { target, format, one_in }| {
+        let path = match target {
+            AccessLogTarget::Stdout => "stdout".to_owned(),
+            AccessLogTarget::Stderr => "stderr".to_owned(),
+            AccessLogTarget::File(path) => path.display().to_string(),
+        };
+        let format = match format {
+            AccessLogFormat::Json => "json",
+            AccessLogFormat::Combined => "combined",
+        };
+        vec![("path", path), ("format", format.to_owned()), ("one_in", one_in.to_string())]
+    });
+    let settings = settings.unwrap_or_else(|| vec![("path", NONE.to_owned())]);
+    Table::new("access_log".to_owned(), settings, Vec::new())
+}
+
+fn source_table(source: &Source) -> Table {
+    let Source { name, kind } = source;
+    let (follows, needs_restart) = match kind {
+        SourceKind::Etcd { endpoints, cluster_id } => (
+            vec![("endpoints", list(endpoints))],
+            vec![("kind", "etcd".to_owned()), ("cluster_id", or_none(cluster_id.map(|id| format!("{id:x}"))))],
+        ),
+        SourceKind::Memory => (Vec::new(), vec![("kind", "memory".to_owned())]),
+    };
+    Table::new(format!("source.{name}"), follows, needs_restart)
+}
+
+fn route_table(route: &Route, sources: &[Source]) -> Table {
+    let Route {
+        name,
+        host,
+        path,
+        upstream,
+        mode,
+        exempt_methods,
+        freshness,
+        max_age,
+        handoff_timeout,
+        orphan_timeout,
+        upstream_timeout,
+        request_timeout,
+        stale_status,
+        on_unavailable,
+        on_handoff_timeout,
+        partial_requests,
+        streaming,
+        verdict_header,
+        owner_header,
+        revision_header,
+        lock_header,
+    } = route;
+    let freshness = match freshness {
+        Freshness::Cached => "cached",
+        Freshness::Linearizable => "linearizable",
+    };
+    let on_unavailable = match on_unavailable {
+        OnUnavailable::Reject => "reject",
+        OnUnavailable::DangerousAdmit => "dangerous_admit",
+    };
+    let on_handoff_timeout = match on_handoff_timeout {
+        OnHandoffTimeout::Reject => "reject",
+        OnHandoffTimeout::DangerousProceed => "dangerous_proceed",
+    };
+    let partial_requests = match partial_requests {
+        PartialRequests::Orphans => "orphans",
+        PartialRequests::Harmless => "harmless",
+    };
+    let mut follows = vec![
+        ("mode", mode.name().to_owned()),
+        ("host", or_none(host.as_ref())),
+        ("path", path.to_string()),
+        ("upstream", upstream.to_string()),
+        ("exempt_methods", list(exempt_methods)),
+        ("freshness", freshness.to_owned()),
+        ("max_age", time(max_age)),
+        ("handoff_timeout", time(handoff_timeout)),
+        ("orphan_timeout", time(orphan_timeout)),
+        ("upstream_timeout", time(upstream_timeout)),
+        ("request_timeout", or_none(request_timeout.as_ref().map(time))),
+        ("stale_status", stale_status.status().as_u16().to_string()),
+        ("on_unavailable", on_unavailable.to_owned()),
+        ("on_handoff_timeout", on_handoff_timeout.to_owned()),
+        ("partial_requests", partial_requests.to_owned()),
+        ("streaming", streaming.to_string()),
+        ("verdict_header", verdict_header.to_string()),
+        ("owner_header", owner_header.to_string()),
+        ("revision_header", revision_header.to_string()),
+        ("lock_header", lock_header.to_string()),
+    ];
+    match mode {
+        Mode::Enforce(lock) | Mode::Shadow(lock) => follows.extend(lock_settings(lock, sources)),
+        Mode::Off => {}
+    }
+    Table::new(format!("route.{name}"), follows, Vec::new())
+}
+
+fn lock_settings(lock: &Lock, sources: &[Source]) -> Vec<(&'static str, String)> {
+    let Lock { source, key, from_header, record } = lock;
+    let (free_values, owner_field) = match record {
+        Record::Key { free_values, owner_field } => (free_values.as_slice(), owner_field.as_deref()),
+        Record::Election | Record::Mutex => (&[][..], None),
+    };
+    vec![
+        ("lock.source", sources[*source].name.clone()),
+        ("lock.key", key.to_string()),
+        ("lock.from_header", from_header.to_string()),
+        ("lock.layout", record.layout().name().to_owned()),
+        ("lock.free_values", format!("{free_values:?}")),
+        ("lock.owner_field", or_none(owner_field.map(|field| format!("{field:?}")))),
+    ]
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const FILE: &str = r#"
+        [[listener]]
+        address = "127.0.0.1:8080"
+        [[listener]]
+        address = "127.0.0.1:8081"
+        [source.main]
+        kind = "etcd"
+        endpoints = ["http://127.0.0.1:2379"]
+        [[route]]
+        name = "one"
+        path = "/one/"
+        upstream = "http://127.0.0.1:9000"
+        mode = "shadow"
+        lock = { source = "main", key = "/one" }
+        [[route]]
+        name = "two"
+        path = "/two/"
+        upstream = "http://127.0.0.1:9000"
+        mode = "off"
+    "#;
+
+    fn config(text: &str) -> Config {
+        Config::from_toml("f.toml", text).unwrap_or_else(|problems| panic!("{problems}"))
+    }
+
+    #[track_caller]
+    fn check(edits: &[(&str, &str)], expected: &str) {
+        let edited = edits.iter().fold(FILE.to_owned(), |text, (from, to)| {
+            assert!(text.contains(from), "{from}");
+            text.replace(from, to)
+        });
+        assert_eq!(Difference::between(&config(FILE), &config(&edited)).to_string(), expected);
+    }
+
+    #[test]
+    fn what_is_only_written_in_another_way_makes_no_difference() {
+        check(&[("name = \"one\"", "# a comment\nname = 'one'\nmax_age = \"5000ms\"")], "");
+        check(&[("8080", "x"), ("8081", "8080"), ("x", "8081")], "");
+    }
+
+    #[test]
+    fn every_change_is_named_with_what_was_and_what_is() {
+        check(&[("shadow", "enforce")], "route.one.mode: shadow → enforce");
+        check(
+            &[("mode = \"off\"", "mode = \"off\"\nrequest_timeout = \"1m\"\nstale_status = 409")],
+            "route.two.request_timeout: none → 1m; route.two.stale_status: 412 → 409",
+        );
+        check(
+            &[("2379\"", "2379\", \"http://127.0.0.1:4001\"")],
+            "source.main.endpoints: [127.0.0.1:2379] → [127.0.0.1:2379, 127.0.0.1:4001]",
+        );
+        check(&[("name = \"two\"", "name = \"three\"")], "route.three: added; route.two: removed");
+    }
+
+    #[test]
+    fn routes_in_another_order_are_another_configuration() {
+        let swapped = [("\"one\"", "\"x\""), ("\"two\"", "\"one\""), ("\"x\"", "\"two\"")];
+        let swapped = swapped.iter().fold(FILE.to_owned(), |text, (from, to)| text.replace(from, to));
+        let difference = Difference::between(&config(FILE), &config(&swapped)).to_string();
+        assert!(difference.ends_with("; route: reordered"), "{difference}");
+    }
+
+    #[test]
+    fn a_source_that_comes_before_the_others_changes_no_route_of_theirs() {
+        check(&[("[source.main]", "[source.a]\nkind = \"memory\"\n[source.main]")], "source.a: added");
+    }
+
+    #[test]
+    fn what_takes_a_restart_is_told_from_what_does_not() {
+        let limits = "[limits]\nidle_timeout = \"9s\"\ndrain_delay = \"1s\"\n[source.main]";
+        let edited = FILE.replace("8081", "8082").replace("[source.main]", limits);
+        let edited = format!("state_dir = \"/s\"\nthreads = 3\n{edited}");
+        let difference = Difference::between(&config(FILE), &config(&edited));
+        let of = |follows| -> Vec<&str> {
+            difference.iter().filter(|one| one.follows == follows).map(|one| one.what.as_str()).collect()
+        };
+        assert_eq!(of(false), ["state_dir", "threads", "listener.address", "limits.idle_timeout"]);
+        assert_eq!(of(true), ["limits.drain_delay"]);
+    }
+}

@@ -1,0 +1,73 @@
+//! The steps in which a process stops.
+
+use std::sync::atomic::{AtomicBool, Ordering};
+
+use fencepost_config::Limits;
+use tokio::time::sleep;
+
+use crate::downstream::Server;
+use crate::process::Process;
+use crate::run::terminated;
+
+/// Stops a server in named steps: `leaving` (not ready, clients are asked to leave, requests are served for `drain_delay`),
+/// `closing` (nothing more is accepted, what is under way finishes, for `drain_timeout` at most), `cutting` (the rest is cut).
+/// Whoever says so once more (SIGTERM, SIGINT) skips to the last. Returns whether nothing was cut.
+pub async fn drain(mut server: Server, process: &Process, leaving: &AtomicBool, limits: &Limits) -> bool {
+    let connections = server.connections();
+    let mut again = std::pin::pin!(terminated());
+    let under_way = || (connections.count(), process.metrics.in_flight());
+
+    let (open, requests) = under_way();
+    let drain_delay = limits.drain_delay;
+    tracing::info!(
+        step = "leaving",
+        ?drain_delay,
+        connections = open,
+        requests,
+        "draining: not ready, clients are asked to leave"
+    );
+    leaving.store(true, Ordering::Relaxed);
+    server.leave();
+    let hurried = tokio::select! {
+        () = sleep(drain_delay) => false,
+        () = &mut again => true,
+    };
+
+    let (open, requests) = under_way();
+    let drain_timeout = limits.drain_timeout;
+    tracing::info!(
+        step = "closing",
+        ?drain_timeout,
+        connections = open,
+        requests,
+        "draining: nothing more is accepted"
+    );
+    process.drain();
+    server.close();
+    let ended = tokio::select! {
+        biased;
+        () = server.ended() => true,
+        () = sleep(drain_timeout), if !hurried => false,
+        () = again, if !hurried => false,
+        () = std::future::ready(()), if hurried => false,
+    };
+    if ended {
+        tracing::info!(step = "ended", "drained: everything has ended");
+        return true;
+    }
+
+    let (open, requests) = under_way();
+    let cut = server.cut().await.cut;
+    if cut > 0 {
+        tracing::warn!(
+            step = "cutting",
+            connections = open,
+            requests,
+            cut,
+            "drained: connections and requests were cut"
+        );
+    } else {
+        tracing::info!(step = "ended", "drained: everything has ended");
+    }
+    cut == 0
+}

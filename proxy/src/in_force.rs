@@ -1,0 +1,147 @@
+//! The configuration in force, and how worker threads follow it.
+
+use std::cell::RefCell;
+use std::rc::Rc;
+use std::sync::Arc;
+
+use fencepost_config::{Limits, Upstream};
+use tokio::sync::watch;
+
+use crate::decision::{DecisionIds, Sample};
+use crate::downstream::ThreadContext;
+use crate::exchange::{Fence, Worker};
+use crate::forward::Pool;
+use crate::run::upstream;
+
+/// Shows the configuration in force. Clones show the same.
+#[derive(Clone)]
+pub struct InForce(watch::Receiver<Arc<Fence>>);
+
+/// Puts a configuration in force.
+pub struct Putter(watch::Sender<Arc<Fence>>);
+
+impl Putter {
+    /// Begins with that one.
+    pub fn new(fence: Arc<Fence>) -> Putter {
+        Putter(watch::Sender::new(fence))
+    }
+
+    /// Puts another one in force. Requests under way keep theirs, and hold on to what it is made of.
+    pub fn put(&self, fence: Arc<Fence>) {
+        if let Some(observations) = &fence.process.observations {
+            observations.keep(fence.config.decisions.kept);
+        }
+        self.0.send_replace(fence);
+    }
+
+    /// Shows what is in force.
+    pub fn in_force(&self) -> InForce {
+        InForce(self.0.subscribe())
+    }
+}
+
+impl InForce {
+    /// What is in force now.
+    pub fn now(&self) -> Arc<Fence> {
+        Arc::clone(&self.0.borrow())
+    }
+}
+
+/// What one worker thread works with: the configuration in force, and its own share of it.
+pub struct ThreadInForce {
+    seen: RefCell<InForce>,
+    worker: RefCell<Rc<Worker>>,
+}
+
+impl ThreadInForce {
+    /// Follows what is in force, on a worker thread, until that thread ends.
+    pub fn follow(in_force: InForce, process: u32, thread: ThreadContext) -> Rc<ThreadInForce> {
+        let mut changes = in_force.clone();
+        changes.0.mark_unchanged();
+        let decisions = Rc::new(DecisionIds::new(process, thread.index));
+        let first = Worker::new(changes.now(), None, decisions, thread);
+        let following =
+            Rc::new(ThreadInForce { seen: RefCell::new(changes.clone()), worker: RefCell::new(Rc::new(first)) });
+        let to_follow = Rc::clone(&following);
+        // A thread without requests must not hold on to what is no longer in force.
+        tokio::task::spawn_local(async move {
+            while changes.0.changed().await.is_ok() {
+                to_follow.worker();
+            }
+        });
+        following
+    }
+
+    /// What a request that arrives now works with.
+    pub fn worker(&self) -> Rc<Worker> {
+        // One atomic load. An error means that the process is about to end.
+        if self.seen.borrow().0.has_changed().unwrap_or(false) {
+            self.catch_up();
+        }
+        Rc::clone(&self.worker.borrow())
+    }
+
+    #[cold]
+    fn catch_up(&self) {
+        let fence = Arc::clone(&self.seen.borrow_mut().0.borrow_and_update());
+        let before = Rc::clone(&self.worker.borrow());
+        let thread = ThreadContext { index: before.thread, background: before.background.clone() };
+        let worker = Worker::new(fence, Some(&before), Rc::clone(&before.decisions), thread);
+        *self.worker.borrow_mut() = Rc::new(worker);
+    }
+}
+
+impl Worker {
+    /// A thread's share of `fence`. Connections to workers that stay what they were are those of `before`.
+    fn new(fence: Arc<Fence>, before: Option<&Worker>, decisions: Rc<DecisionIds>, thread: ThreadContext) -> Worker {
+        // Routes to one worker share its connections.
+        let mut pools: Vec<(Reach<'_>, Pool)> = before.into_iter().flat_map(Worker::reached).collect();
+        let routes = fence.config.routes.iter().map(|route| {
+            let reach = Reach::new(&route.upstream, &fence.config.limits);
+            if let Some((_, pool)) = pools.iter().find(|(other, _)| *other == reach) {
+                return pool.clone();
+            }
+            let pool = Pool::new(upstream(&route.upstream, &fence.config.limits), thread.background.clone());
+            pools.push((reach, pool.clone()));
+            pool
+        });
+        let routes = routes.collect();
+        let kept = fence.config.routes.iter().map(|route| {
+            let from_header = route.mode.lock().is_some_and(|lock| lock.from_header);
+            let mut kept = vec![route.owner_header.clone(), route.revision_header.clone()];
+            kept.extend(from_header.then(|| route.lock_header.clone()));
+            kept.into()
+        });
+        let kept_headers = kept.collect();
+        drop(pools);
+        let sample = Sample::one_in(fence.config.decisions.admissions_one_in);
+        Worker {
+            pools: routes,
+            kept_headers,
+            decisions,
+            sample,
+            thread: thread.index,
+            background: thread.background,
+            fence,
+        }
+    }
+
+    fn reached(&self) -> impl Iterator<Item = (Reach<'_>, Pool)> {
+        let config = &self.fence.config;
+        let reached = config.routes.iter().map(|route| Reach::new(&route.upstream, &config.limits));
+        reached.zip(self.pools.iter().cloned())
+    }
+}
+
+/// All that a pool of connections depends on.
+#[derive(PartialEq, Eq)]
+struct Reach<'c> {
+    upstream: &'c Upstream,
+    limits: (usize, std::time::Duration),
+}
+
+impl<'c> Reach<'c> {
+    fn new(upstream: &'c Upstream, limits: &Limits) -> Reach<'c> {
+        Reach { upstream, limits: (limits.upstream_connections_max, limits.upstream_idle_timeout) }
+    }
+}

@@ -1,0 +1,81 @@
+//! What a process has once, whatever configuration is in force.
+
+use std::collections::HashMap;
+use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
+use std::sync::{Arc, Mutex, PoisonError};
+use std::time::SystemTime;
+
+use fencepost_sources::MemoryStore;
+
+use crate::decision::LogThrottle;
+use crate::lock_sources::LockSources;
+use crate::memory::Memory;
+use crate::metrics::Metrics;
+use crate::observe::{Observations, RouteLabel};
+
+/// What a process has once, whatever configuration is in force.
+pub struct Process {
+    /// Every metric.
+    pub metrics: Metrics,
+    /// Which refusals are logged.
+    pub log: LogThrottle,
+    /// What operators can look at; `None` without an admin listener.
+    pub observations: Option<Arc<Observations>>,
+    /// What the decisions say of a request that has no route.
+    pub unrouted_label: Arc<RouteLabel>,
+    /// What is kept for a later process, if there is a `state_dir`.
+    pub memory: Option<Memory>,
+    /// Every source that anybody still uses.
+    pub sources: LockSources,
+    /// How many requests wait at barriers.
+    pub waiting: AtomicUsize,
+    draining: AtomicBool,
+    labels: Mutex<HashMap<String, Arc<RouteLabel>>>,
+}
+
+impl Process {
+    /// A process at its start; `store` is behind sources of kind `memory`.
+    ///
+    /// # Errors
+    /// Never in practice: the names of metrics are constants.
+    pub fn new(
+        memory: Option<Memory>,
+        store: MemoryStore,
+        observations: Option<Arc<Observations>>,
+    ) -> Result<Process, prometheus::Error> {
+        Ok(Process {
+            metrics: Metrics::new()?,
+            log: LogThrottle::new(),
+            observations,
+            unrouted_label: Arc::new(RouteLabel::unrouted()),
+            memory,
+            sources: LockSources::new(store),
+            waiting: AtomicUsize::new(0),
+            draining: AtomicBool::new(false),
+            labels: Mutex::default(),
+        })
+    }
+
+    /// What decisions say of a route from now on. While its mode stays what it is, so does the time since when it is in it.
+    pub fn label(&self, name: &str, mode: &'static str, source: Option<&str>) -> Arc<RouteLabel> {
+        let mut labels = self.labels.lock().unwrap_or_else(PoisonError::into_inner);
+        let before = labels.get(name).filter(|label| label.mode == mode && label.source.as_deref() == source);
+        if let Some(label) = before {
+            return Arc::clone(label);
+        }
+        let source = source.map(Arc::from);
+        let label = Arc::new(RouteLabel { name: name.to_owned(), mode, source, since: SystemTime::now() });
+        labels.insert(name.to_owned(), Arc::clone(&label));
+        label
+    }
+
+    /// Whether the process goes on no longer: whatever still arrives is refused.
+    pub fn is_draining(&self) -> bool {
+        self.draining.load(Ordering::Relaxed)
+    }
+
+    /// From now on, whatever still arrives is refused.
+    pub fn drain(&self) {
+        self.draining.store(true, Ordering::Relaxed);
+    }
+}

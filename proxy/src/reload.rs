@@ -1,0 +1,317 @@
+//! Putting another configuration in force while requests go on: all of it or nothing.
+//!
+//! A [`ConfigFile`] says what the file holds, and when that has changed; a [`Reloader`] makes it the configuration in force, or
+//! says why it can't.
+
+mod file;
+
+use std::fmt;
+use std::sync::Arc;
+use std::time::{Duration, SystemTime};
+
+use fencepost_config::{Config, Difference, Route};
+use fencepost_policy::LockKey;
+use fencepost_sources::{LockSource, TemplatedLocks, TrackedLock};
+use futures_util::future::join_all;
+use tokio::signal::unix::{Signal, SignalKind, signal};
+use tokio::sync::{mpsc, oneshot};
+use tokio::time::{Instant, MissedTickBehavior, interval};
+
+pub use file::ConfigFile;
+use file::Content;
+
+use crate::exchange::Fence;
+use crate::in_force::{InForce, Putter};
+use crate::metrics::ReloadOutcome;
+use crate::routes::{Guard, record_format};
+
+/// How often the file is looked at.
+const POLL_PERIOD: Duration = Duration::from_secs(1);
+
+/// How many may wait for a reload.
+const ASKED_MAX: usize = 16;
+
+/// Where the configuration in force comes from.
+#[derive(Debug, Default)]
+pub enum Origin {
+    /// From the program itself: nobody can change it, and SIGHUP does what it does to any program.
+    #[default]
+    Program,
+    /// From the command line, which stays as it is for as long as the process runs.
+    Flags,
+    /// From a file.
+    File(ConfigFile),
+}
+
+/// What came of a reload.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum Outcome {
+    /// Another configuration is in force.
+    Applied {
+        /// Its number.
+        generation: u64,
+        /// What is different in it.
+        difference: Difference,
+    },
+    /// The file says what is in force already.
+    Unchanged {
+        /// The number of what is in force.
+        generation: u64,
+    },
+    /// Nothing changed, because of all of these.
+    Rejected(Vec<String>),
+}
+
+/// Asks for reloads, from any thread.
+#[derive(Clone)]
+pub struct Reloads(mpsc::Sender<oneshot::Sender<Outcome>>);
+
+impl Reloads {
+    /// Reloads now; `None` if the process is about to end.
+    pub async fn reload(&self) -> Option<Outcome> {
+        let (answer, outcome) = oneshot::channel();
+        self.0.send(answer).await.ok()?;
+        outcome.await.ok()
+    }
+}
+
+/// Puts the file's configuration in force whenever somebody asks for it or the file has changed.
+pub struct Reloader {
+    origin: Origin,
+    putter: Putter,
+    in_force: InForce,
+    asked: mpsc::Receiver<oneshot::Sender<Outcome>>,
+}
+
+impl Reloader {
+    /// Begins with a configuration that is put in force by this.
+    pub fn new(origin: Origin, first: Fence) -> (Reloader, Reloads) {
+        let (reloads, asked) = mpsc::channel(ASKED_MAX);
+        let metrics = &first.process.metrics;
+        metrics.set_config(first.generation, SystemTime::now());
+        let putter = Putter::new(Arc::new(first));
+        (Reloader { origin, in_force: putter.in_force(), putter, asked }, Reloads(reloads))
+    }
+
+    /// Shows what is in force.
+    pub fn in_force(&self) -> InForce {
+        self.in_force.clone()
+    }
+
+    /// Does its work for as long as it is polled. Between two reloads it may be dropped; in one, nothing has changed yet.
+    pub async fn run(&mut self) {
+        let mut hangups = match self.origin {
+            Origin::Program => None,
+            Origin::Flags | Origin::File(_) => listen_for_hangups(),
+        };
+        let mut poll = interval(POLL_PERIOD);
+        poll.set_missed_tick_behavior(MissedTickBehavior::Delay);
+        loop {
+            tokio::select! {
+                () = hung_up(&mut hangups) => drop(self.reload_now("SIGHUP").await),
+                Some(answer) = self.asked.recv() => {
+                    let outcome = self.reload_now("the operator").await;
+                    let _ = answer.send(outcome); // Who asked may be gone.
+                }
+                _ = poll.tick() => {
+                    if let Origin::File(file) = &mut self.origin
+                        && let Some(content) = file.changed()
+                    {
+                        self.reload("the file", &content).await;
+                    }
+                }
+            }
+        }
+    }
+
+    async fn reload_now(&mut self, cause: &str) -> Outcome {
+        match &mut self.origin {
+            Origin::File(file) => {
+                let content = file.content_now();
+                self.reload(cause, &content).await
+            }
+            Origin::Flags | Origin::Program => {
+                let nothing =
+                    "there is nothing to reload: the configuration is in the arguments of this process, not in a file";
+                self.conclude(cause, Outcome::Rejected(vec![nothing.to_owned()]))
+            }
+        }
+    }
+
+    async fn reload(&mut self, cause: &str, content: &Content) -> Outcome {
+        let outcome = self.put_in_force(content).await.unwrap_or_else(Outcome::Rejected);
+        self.conclude(cause, outcome)
+    }
+
+    /// Says what came of it.
+    fn conclude(&self, cause: &str, outcome: Outcome) -> Outcome {
+        let in_force = self.in_force.now();
+        let metrics = &in_force.process.metrics;
+        match &outcome {
+            Outcome::Applied { generation, difference } => {
+                tracing::info!(cause, generation, changed = %difference, "configuration reloaded");
+                metrics.reloaded(ReloadOutcome::Applied);
+                metrics.set_config(*generation, SystemTime::now());
+            }
+            Outcome::Unchanged { generation } => {
+                tracing::info!(cause, generation, "configuration unchanged");
+                metrics.reloaded(ReloadOutcome::Unchanged);
+                metrics.set_config(*generation, SystemTime::now());
+            }
+            Outcome::Rejected(problems) => {
+                problems.iter().for_each(|problem| tracing::error!("{problem}"));
+                let generation = in_force.generation;
+                tracing::error!(cause, generation, "configuration not reloaded: what was in force stays");
+                metrics.reloaded(ReloadOutcome::Rejected);
+            }
+        }
+        outcome
+    }
+
+    /// Puts what the file says in force.
+    ///
+    /// # Errors
+    /// Everything that speaks against it. Then nothing has changed.
+    async fn put_in_force(&mut self, content: &Content) -> Result<Outcome, Vec<String>> {
+        let Origin::File(file) = &self.origin else { return Err(Vec::new()) };
+        let config = file.config(content)?;
+        let old = self.in_force.now();
+        let generation = old.generation;
+        let difference = Difference::between(&old.config, &config);
+        if difference.is_empty() {
+            return Ok(Outcome::Unchanged { generation });
+        }
+        let mut problems: Vec<String> = difference
+            .iter()
+            .filter(|change| !change.follows)
+            .map(|change| format!("{}: {change} needs a restart", file.name()))
+            .collect();
+        problems.extend(read_otherwise(&old, &config).map(|problem| format!("{}: {problem}", file.name())));
+        if !problems.is_empty() {
+            return Err(problems);
+        }
+        let new = self.prepare(&old, config, generation + 1).await?;
+        for warning in &new.config.warnings {
+            tracing::warn!("{warning}");
+        }
+        self.put(&old, new);
+        Ok(Outcome::Applied { generation: generation + 1, difference })
+    }
+
+    /// Makes a configuration ready, so that its first request finds what it needs.
+    ///
+    /// # Errors
+    /// What it names and can't be had, such as a lock that can't be read. Then everything goes on as before.
+    async fn prepare(&self, old: &Fence, config: Config, generation: u64) -> Result<Fence, Vec<String>> {
+        let process = Arc::clone(&old.process);
+        let prepared = match Fence::new(config, generation, process) {
+            Ok(new) => {
+                new.process.sources.follow(&new.config);
+                first_reads(&new).await.map(|()| new)
+            }
+            Err(error) => Err(vec![error.to_string()]),
+        };
+        prepared.inspect_err(|_| {
+            old.process.sources.follow(&old.config);
+            keep_only(old);
+        })
+    }
+
+    fn put(&self, old: &Fence, new: Fence) {
+        let new = Arc::new(new);
+        if let Some(memory) = &new.process.memory {
+            memory.raise_orphan_timeouts(&new);
+        }
+        self.putter.put(Arc::clone(&new));
+        keep_only(&new);
+        let gone = |source: &&LockSource| !new.sources.iter().any(|other| other.name() == source.name());
+        old.sources.iter().filter(gone).for_each(|source| new.process.metrics.forget_source(source.name()));
+    }
+}
+
+impl fmt::Display for Outcome {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Outcome::Applied { generation, difference } => {
+                write!(f, "generation {generation} is in force: {difference}")
+            }
+            Outcome::Unchanged { generation } => write!(f, "unchanged: generation {generation} stays in force"),
+            Outcome::Rejected(problems) => write!(f, "nothing is changed:\n{}", problems.join("\n")),
+        }
+    }
+}
+
+fn listen_for_hangups() -> Option<Signal> {
+    signal(SignalKind::hangup()).inspect_err(|error| tracing::warn!(%error, "SIGHUP cannot be listened for")).ok()
+}
+
+async fn hung_up(hangups: &mut Option<Signal>) {
+    match hangups {
+        Some(hangups) => drop(hangups.recv().await),
+        None => std::future::pending().await,
+    }
+}
+
+/// Locks whose gate goes on and whose record would be read in another way. What is known of them was read in the old one.
+fn read_otherwise(old: &Fence, config: &Config) -> impl Iterator<Item = String> {
+    let tracked: Vec<(LockSource, Vec<Arc<TrackedLock>>)> =
+        old.process.sources.all().into_iter().map(|source| (source.clone(), source.locks())).collect();
+    config.routes.iter().filter_map(move |route| {
+        let lock = route.mode.lock()?;
+        let format = record_format(&lock.record);
+        let source = &config.sources[lock.source].name;
+        let (_, locks) = tracked.iter().find(|(tracked, _)| tracked.name() == source)?;
+        let other = locks.iter().find(|one| *one.format() != format && lock.key.matches_key(one.key().as_str()))?;
+        let (route, key) = (&route.name, other.key());
+        Some(format!(
+            "route.{route}.lock: the record of {key} is read in another way by requests under way, and one gate can't do both: \
+             needs a restart"
+        ))
+    })
+}
+
+/// Waits for the first reads of locks that are new.
+async fn first_reads(new: &Fence) -> Result<(), Vec<String>> {
+    let timeout = new.config.limits.confirm_timeout;
+    let (now, deadline) = (Instant::now(), Instant::now() + timeout);
+    let unread: Vec<&Arc<TrackedLock>> = static_locks(new).filter(|lock| !lock.is_known()).collect();
+    let reads = unread.iter().map(|lock| async move {
+        let outcome = lock.confirm(now, deadline).await;
+        outcome.map_err(|error| unreadable(lock.source(), lock.key(), &error))
+    });
+    let problems: Vec<String> = join_all(reads).await.into_iter().filter_map(Result::err).collect();
+    if problems.is_empty() { Ok(()) } else { Err(problems) }
+}
+
+fn unreadable(source: &str, key: &LockKey, error: &dyn std::error::Error) -> String {
+    let cause = error.source().map(|cause| format!(": {cause}")).unwrap_or_default();
+    format!("source.{source}: its lock {key} could not be read: {error}{cause}")
+}
+
+fn static_locks(fence: &Fence) -> impl Iterator<Item = &Arc<TrackedLock>> {
+    fence.routes.iter().filter_map(|route| match &route.guard {
+        Some(Guard::Static(lock)) => Some(lock),
+        Some(Guard::Templated(_)) | None => None,
+    })
+}
+
+/// Has every source keep what this configuration names. Whatever else is there goes when its last request has.
+fn keep_only(fence: &Fence) {
+    for source in fence.process.sources.all() {
+        let of_source = |route: &Route| {
+            let lock = route.mode.lock()?;
+            (fence.config.sources[lock.source].name == source.name()).then_some(())
+        };
+        let guards = fence.config.routes.iter().zip(&fence.routes).filter(|(route, _)| of_source(route).is_some());
+        let mut named: Vec<Arc<TrackedLock>> = Vec::new();
+        let mut templates: Vec<TemplatedLocks> = Vec::new();
+        for (_, in_force) in guards {
+            match &in_force.guard {
+                Some(Guard::Static(lock)) => named.push(Arc::clone(lock)),
+                Some(Guard::Templated(locks)) => templates.push(locks.clone()),
+                None => {}
+            }
+        }
+        source.keep(&named, &templates);
+    }
+}

@@ -1,0 +1,250 @@
+//! Another configuration put in force while requests go on: all of it or nothing.
+
+use std::path::Path;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, AtomicU32, Ordering};
+
+use fencepost_testsupport::{EtcdVersion, Scratch, eventually, request};
+
+use crate::fencepost::{Config, Fencepost, Route};
+use crate::refusal::reason;
+use crate::scene::{Ask, Line, Scene};
+use crate::store::Tenure;
+
+fn route(name: &str, mode: &str) -> Route {
+    Route::new(name, &format!("/{name}/"), &format!("key = \"/{name}\"")).with(&format!("mode = {mode:?}"))
+}
+
+/// One connection's requests, one after the other, until it is told to stop: how many got which status.
+struct Caller {
+    stop: Arc<AtomicBool>,
+    sent: Arc<AtomicU32>,
+    running: tokio::task::JoinHandle<Vec<u16>>,
+}
+
+impl Caller {
+    async fn start(scene: &Scene, path: &'static str, tenure: &Tenure) -> Caller {
+        let (stop, sent) = (Arc::new(AtomicBool::new(false)), Arc::new(AtomicU32::new(0)));
+        let mut line: Line = scene.line().await;
+        let ask = Ask::post(path).under(tenure);
+        let (stopped, counted) = (Arc::clone(&stop), Arc::clone(&sent));
+        let running = tokio::spawn(async move {
+            let mut answers = Vec::new();
+            while !stopped.load(Ordering::Relaxed) {
+                // On one connection: if it were closed, this would fail.
+                let answer = line.send(ask.clone()).await.expect("the connection goes on");
+                assert_eq!(reason(&answer).is_some(), answer.status == 412, "{}", answer.text());
+                answers.push(answer.status);
+                counted.fetch_add(1, Ordering::Relaxed);
+            }
+            answers
+        });
+        Caller { stop, sent, running }
+    }
+
+    async fn until_sent(&self, more: u32) {
+        let goal = self.sent.load(Ordering::Relaxed) + more;
+        eventually("requests go on", async || (self.sent.load(Ordering::Relaxed) >= goal).then_some(())).await;
+    }
+
+    async fn stop(self) -> Vec<u16> {
+        self.stop.store(true, Ordering::Relaxed);
+        self.running.await.unwrap()
+    }
+}
+
+#[tokio::test]
+async fn a_file_that_is_edited_under_load_turns_a_route_to_enforce_and_changes_no_other_verdict() {
+    let before = [route("turns", "shadow"), route("stays", "enforce"), route("watches", "shadow")];
+    let scene = Scene::open(EtcdVersion::V3_5, &before).await;
+    let mut callers = Vec::new();
+    for (name, path) in [("turns", "/turns/x"), ("stays", "/stays/x"), ("watches", "/watches/x")] {
+        let zombie = scene.store.hold(&format!("/{name}"), "shard-1").await;
+        let holder = scene.store.hold(&format!("/{name}"), "shard-2").await;
+        scene.until_known(&format!("/{name}"), Some("shard-2")).await;
+        for _ in 0..2 {
+            callers.push((name, "holder", Caller::start(&scene, path, &holder).await));
+        }
+        callers.push((name, "zombie", Caller::start(&scene, path, &zombie).await));
+    }
+    for (.., caller) in &callers {
+        caller.until_sent(20).await;
+    }
+    let after = [route("turns", "enforce"), route("stays", "enforce"), route("watches", "shadow")];
+    std::fs::write(scene.fence.file(), scene.config.clone().routes(&after).toml()).unwrap();
+    scene.fence.until_generation(2).await;
+    for (.., caller) in &callers {
+        caller.until_sent(20).await;
+    }
+    for (name, who, caller) in callers {
+        let answers = caller.stop().await;
+        let refused_from = answers.iter().position(|status| *status == 412).unwrap_or(answers.len());
+        let (forwarded, refused) = answers.split_at(refused_from);
+        assert!(forwarded.iter().all(|status| *status == 200), "{name}, {who}: {answers:?}");
+        assert!(refused.iter().all(|status| *status == 412), "{name}, {who}: {answers:?}");
+        let expected = match (name, who) {
+            ("stays", "zombie") => (false, true),
+            ("turns", "zombie") => (true, true),
+            _ => (true, false),
+        };
+        assert_eq!((!forwarded.is_empty(), !refused.is_empty()), expected, "{name}, {who}");
+    }
+    let log = scene.fence.log();
+    let line = log.lines().find(|line| line.contains("configuration reloaded")).unwrap_or_else(|| panic!("{log}"));
+    assert!(line.contains("generation=2 changed=route.turns.mode: shadow → enforce"), "{line}");
+    scene.finish().await;
+}
+
+#[tokio::test]
+async fn what_is_wrong_with_a_file_is_said_and_what_was_in_force_stays() {
+    let mut scene = Scene::open(EtcdVersion::V3_5, &[route("one", "enforce")]).await;
+    let tenure = scene.store.hold("/one", "shard-1").await;
+    let file = scene.fence.file().display().to_string();
+    let wrong =
+        scene.config.toml().replace("[limits]\n", "[limits]\nconfirm_timeout = \"1 h\"\n").replace("mode", "mood");
+    std::fs::write(&file, wrong).unwrap();
+
+    let answer = scene.fence.admin("POST", "/reload").await;
+    assert_eq!(answer.status, 422, "{}", answer.text());
+    scene.fence.process().hang_up();
+    scene.fence.until_log("cause=\"SIGHUP\" generation=1").await;
+    scene.fence.until_log("cause=\"the operator\" generation=1").await;
+    for problem in [
+        ": limits.confirm_timeout: must be one number and one unit",
+        "route.one.mood: unknown key; did you mean \"mode\"?",
+    ] {
+        for text in [answer.text(), scene.fence.log()] {
+            let line = text.lines().find(|line| line.contains(problem)).unwrap_or_else(|| panic!("{text}"));
+            assert!(line.contains(&format!("{file}:")), "{line}");
+        }
+    }
+    assert_eq!(scene.fence.metric("fencepost_config_generation").await, 1.0);
+    let rejected = scene.fence.metric("fencepost_config_reloads_total{outcome=\"rejected\"}").await;
+    assert!(rejected >= 2.0, "{rejected}: it may have been looked at by itself too");
+    assert_eq!(scene.fence.admin("GET", "/readyz").await.status, 200);
+    scene.admits("/one/x", &tenure).await;
+
+    let since = scene.fence.metric("fencepost_config_last_success_timestamp_seconds").await;
+    let mended = scene.config.clone().limit("confirm_timeout = \"1s\"");
+    scene.fence.reloads(&mended).await;
+    assert_eq!(scene.fence.metric("fencepost_config_reloads_total{outcome=\"applied\"}").await, 1.0);
+    assert!(scene.fence.metric("fencepost_config_last_success_timestamp_seconds").await > since);
+    scene.admits("/one/x", &tenure).await;
+    scene.finish().await;
+}
+
+#[tokio::test]
+async fn what_takes_a_restart_is_refused_as_a_whole_and_named() {
+    let scene = Scene::open(EtcdVersion::V3_5, &[route("one", "shadow")]).await;
+    let state_dir = Scratch::new();
+    let asked = scene
+        .config
+        .clone()
+        .threads(3)
+        .listening_on("127.0.0.1:1")
+        .remembering_in(state_dir.path())
+        .limit("idle_timeout = \"9s\"\ntracked_locks_max = 7")
+        .routes(&[route("one", "enforce")])
+        .toml();
+    let asked = asked.replace("listen = \"127.0.0.1:0\"", "listen = \"off\"");
+    let asked = asked.replace("kind = \"etcd\"", "kind = \"etcd\"\ncluster_id = \"1\"");
+    std::fs::write(scene.fence.file(), asked).unwrap();
+    let answer = scene.fence.admin("POST", "/reload").await;
+    assert_eq!(answer.status, 422);
+    let text = answer.text();
+    for key in [
+        "threads: 2 → 3",
+        "state_dir: none → ",
+        "admin.listen: 127.0.0.1:0 → off",
+        "listener.address: [127.0.0.1:0] → [127.0.0.1:1]",
+        "limits.idle_timeout: 1m → 9s",
+        "limits.tracked_locks_max: 100000 → 7",
+        "source.main.cluster_id: none → 1",
+    ] {
+        let line = text.lines().find(|line| line.contains(key)).unwrap_or_else(|| panic!("{key} in {text}"));
+        assert!(line.ends_with(" needs a restart"), "{line}");
+    }
+    assert_eq!(text.lines().count(), 8, "{text}");
+    assert!(!text.contains("mode"), "{text}");
+    assert_eq!(scene.send(Ask::post("/one/x").token("nobody", "1")).await.status, 200, "it only watches, as before");
+    scene.finish().await;
+}
+
+#[tokio::test]
+async fn a_file_that_says_the_same_in_other_words_changes_nothing() {
+    let scene = Scene::open(EtcdVersion::V3_5, &[route("one", "enforce")]).await;
+    std::fs::write(scene.fence.file(), format!("# The same.\n{}", scene.config.toml())).unwrap();
+    let answer = scene.fence.admin("POST", "/reload").await;
+    assert_eq!((answer.status, answer.text().as_str()), (200, "unchanged: generation 1 stays in force\n"));
+    assert_eq!(scene.fence.metric("fencepost_config_generation").await, 1.0);
+    assert!(scene.fence.metric("fencepost_config_reloads_total{outcome=\"unchanged\"}").await >= 1.0);
+    scene.finish().await;
+}
+
+/// Kubernetes writes a ConfigMap beside the old one and moves a link.
+#[tokio::test]
+async fn a_link_that_is_moved_to_another_file_is_a_change() {
+    let (scene, folder) = (Scene::open(EtcdVersion::V3_5, &[route("one", "shadow")]).await, Scratch::new());
+    let write = |version: &str, config: &Config| {
+        std::fs::create_dir(folder.path().join(version)).unwrap();
+        std::fs::write(folder.path().join(version).join("fencepost.toml"), config.toml()).unwrap();
+        std::os::unix::fs::symlink(version, folder.path().join("..data_tmp")).unwrap();
+        std::fs::rename(folder.path().join("..data_tmp"), folder.path().join("..data")).unwrap();
+    };
+    write("..1", &scene.config);
+    let file = folder.path().join("fencepost.toml");
+    std::os::unix::fs::symlink(Path::new("..data/fencepost.toml"), &file).unwrap();
+    let fence = Fencepost::launch_with(&["serve", "-c", file.to_str().unwrap()]).await;
+    fence.wait_until_ready().await;
+    write("..2", &scene.config.clone().routes(&[route("one", "enforce")]));
+    fence.until_generation(2).await;
+    std::fs::remove_file(folder.path().join("..data")).unwrap();
+    fence.until_log("cause=\"the file\" generation=2").await;
+    fence.until_log("No such file").await;
+    assert_eq!(fence.metric("fencepost_config_generation").await, 2.0);
+    write("..3", &scene.config);
+    fence.until_generation(3).await;
+    scene.finish().await;
+}
+
+#[tokio::test]
+async fn without_a_file_there_is_nothing_to_reload() {
+    let scene = Scene::open(EtcdVersion::V3_5, &[route("one", "enforce")]).await;
+    let (etcd, upstream) = (scene.etcd.endpoint(), scene.worker.endpoint().to_string());
+    let arguments = ["serve", "--listen", "127.0.0.1:0", "--admin", "127.0.0.1:0", "--upstream", &upstream];
+    let mut fence = Fencepost::launch_with(&[&arguments[..], &["--etcd", &etcd, "--lock", "/one"]].concat()).await;
+    fence.wait_until_ready().await;
+    fence.process().hang_up();
+    fence.until_log("there is nothing to reload").await;
+    let answer = fence.admin("POST", "/reload").await;
+    assert_eq!(answer.status, 422);
+    assert!(answer.text().contains("there is nothing to reload"), "{}", answer.text());
+    assert_eq!(fence.admin("GET", "/reload").await.status, 405);
+    scene.finish().await;
+}
+
+#[tokio::test]
+async fn routes_that_are_added_and_removed_are_there_and_gone() {
+    let scene = Scene::open(EtcdVersion::V3_5, &[route("old", "enforce"), route("both", "enforce")]).await;
+    let holds = async |name: &str| scene.store.hold(&format!("/{name}"), "shard-1").await;
+    let (old, both, new) = (holds("old").await, holds("both").await, holds("new").await);
+    let mut line = scene.line().await;
+    assert_eq!(line.send(Ask::post("/old/x").under(&old)).await.unwrap().status, 200);
+    let no_route = async |path: &str| {
+        let answer = request(scene.fence.listener.clone(), "POST", path, &[], b"").await.unwrap();
+        assert_eq!(answer.status, 404, "{path}: {}", answer.text());
+    };
+    no_route("/new/x").await;
+    scene.fence.reloads(&scene.config.clone().routes(&[route("both", "enforce"), route("new", "enforce")])).await;
+    no_route("/old/x").await;
+    assert_eq!(line.send(Ask::post("/new/x").under(&new)).await.unwrap().status, 200);
+    assert_eq!(line.send(Ask::post("/both/x").under(&both)).await.unwrap().status, 200);
+    let changed = "changed=route.new: added; route.old: removed";
+    assert!(scene.fence.log().contains(changed), "{}", scene.fence.log());
+    // What nobody names any more is read no more.
+    eventually("the lock is forgotten", async || {
+        (scene.fence.admin("GET", "/locks//old").await.status == 404).then_some(())
+    })
+    .await;
+    scene.finish().await;
+}

@@ -1,0 +1,227 @@
+//! What becomes of locks, their gates and their sources when another configuration is put in force.
+
+use fencepost_testsupport::{Answer, Behaviour, EtcdVersion, FreePort, Latch, Relay, Scratch, eventually, request};
+
+use crate::fencepost::{Config, Route};
+use crate::refusal::assert_refused;
+use crate::scene::{Ask, Scene};
+use crate::store::Tenure;
+
+const LOCK: &str = "/k";
+
+fn guarded(lines: &[&str]) -> Route {
+    lines.iter().fold(Route::new("k", "/", r#"key = "/k""#), |route, line| route.with(line))
+}
+
+/// A request of a holder that has lost its lock, at the worker until the latch opens.
+struct Predecessor {
+    latch: Latch,
+    held: tokio::task::JoinHandle<fencepost_testsupport::Response>,
+    successor: Tenure,
+}
+
+impl Predecessor {
+    async fn at_worker(scene: &Scene) -> Predecessor {
+        let latch = Latch::new();
+        scene.worker.on("/held", Behaviour::Hold(latch.clone(), Answer::ok("held")));
+        let old = scene.store.hold(LOCK, "shard-1").await;
+        let held = scene.start_at_worker(Ask::post("/held").under(&old)).await;
+        let successor = scene.store.hold(LOCK, "shard-2").await;
+        scene.until_known(LOCK, Some("shard-2")).await;
+        Predecessor { latch, held, successor }
+    }
+
+    /// The predecessor's request ends, and the successor's, begun before, only after it.
+    async fn lets_in(self, scene: &Scene, waiting: Vec<tokio::task::JoinHandle<fencepost_testsupport::Response>>) {
+        let begun = scene.worker.seen();
+        assert!(!begun.iter().any(|seen| seen.path.starts_with("/next")), "{begun:#?}");
+        self.latch.open();
+        assert_eq!(self.held.await.unwrap().text(), "held");
+        for waited in waiting {
+            let answer = waited.await.unwrap();
+            assert_eq!(answer.status, 200, "{}", answer.text());
+        }
+        let seen = scene.worker.seen();
+        let held = seen.iter().find(|seen| seen.path == "/held").unwrap();
+        for next in seen.iter().filter(|seen| seen.path.starts_with("/next")) {
+            assert!(held.ended.is_some_and(|ended| ended <= next.began), "{seen:#?}");
+        }
+    }
+}
+
+async fn until_in_flight(scene: &Scene, requests: u32) {
+    scene.until_metric("fencepost_in_flight{route=\"k\"}", f64::from(requests)).await;
+}
+
+#[tokio::test]
+async fn requests_wait_at_the_gate_through_a_reload_and_those_after_it_wait_at_the_same() {
+    let scene = Scene::open(EtcdVersion::V3_5, &[guarded(&[])]).await;
+    let predecessor = Predecessor::at_worker(&scene).await;
+    let before = scene.start(Ask::post("/next/before").under(&predecessor.successor));
+    until_in_flight(&scene, 2).await;
+    scene.fence.reloads(&scene.config.clone().routes(&[guarded(&["max_age = \"4s\""])])).await;
+    let after = scene.start(Ask::post("/next/after").under(&predecessor.successor));
+    until_in_flight(&scene, 3).await;
+    assert_eq!(scene.at_worker(LOCK).await, (1, 0));
+    predecessor.lets_in(&scene, vec![before, after]).await;
+    until_in_flight(&scene, 0).await;
+    scene.finish().await;
+}
+
+#[tokio::test]
+async fn a_lock_that_was_taken_out_and_put_back_has_its_gate_while_a_request_is_under_way() {
+    let other = Route::new("other", "/other/", r#"key = "/other""#);
+    let scene = Scene::open(EtcdVersion::V3_5, &[other.clone(), guarded(&[])]).await;
+    let predecessor = Predecessor::at_worker(&scene).await;
+    scene.fence.reloads(&scene.config.clone().routes(std::slice::from_ref(&other))).await;
+    let listener = scene.fence.listener.clone();
+    assert_eq!(request(listener, "POST", "/next/without", &[], b"").await.unwrap().status, 404);
+    scene.fence.reloads(&scene.config).await;
+    let next = scene.start(Ask::post("/next/again").under(&predecessor.successor));
+    until_in_flight(&scene, 2).await;
+    predecessor.lets_in(&scene, vec![next]).await;
+    scene.finish().await;
+}
+
+#[tokio::test]
+async fn a_source_that_was_taken_out_and_put_back_is_the_same_while_a_request_is_under_way() {
+    let scene = Scene::open(EtcdVersion::V3_5, &[guarded(&[])]).await;
+    let predecessor = Predecessor::at_worker(&scene).await;
+    let main = format!("[source.main]\nkind = \"etcd\"\nendpoints = [{:?}]\n", scene.etcd.endpoint());
+    let without = scene
+        .config
+        .toml()
+        .replace(&main, "")
+        .replace("lock = {", "# lock = {")
+        .replace("path", "mode = \"off\"\npath");
+    std::fs::write(scene.fence.file(), without).unwrap();
+    let answer = scene.fence.admin("POST", "/reload").await;
+    assert!(answer.text().contains("source.main: removed"), "{}", answer.text());
+    let metrics = scene.fence.admin("GET", "/metrics").await.text();
+    assert!(!metrics.contains("fencepost_source_up{source=\"main\"}"), "{metrics}");
+    scene.fence.reloads(&scene.config).await;
+    let next = scene.start(Ask::post("/next/again").under(&predecessor.successor));
+    until_in_flight(&scene, 2).await;
+    predecessor.lets_in(&scene, vec![next]).await;
+    scene.finish().await;
+}
+
+#[tokio::test]
+async fn a_source_is_reached_at_other_addresses_and_keeps_its_gates() {
+    let etcd = fencepost_testsupport::Etcd::start(EtcdVersion::V3_5).await;
+    let relay = Relay::start(etcd.endpoint().trim_start_matches("http://").parse().unwrap()).await;
+    let through = format!("http://{}", relay.address());
+    let scene = Scene::seeing(etcd, &[through], &[guarded(&["max_age = \"500ms\""])]).await;
+    let predecessor = Predecessor::at_worker(&scene).await;
+    scene.fence.reloads(&scene.config.clone().endpoints(&[scene.etcd.endpoint()])).await;
+    relay.cut().await;
+    let next = scene.start(Ask::post("/next/elsewhere").under(&predecessor.successor));
+    until_in_flight(&scene, 2).await;
+    let successor = predecessor.successor.clone();
+    predecessor.lets_in(&scene, vec![next]).await;
+    // Nothing comes through the old address any more: only the new one can tell this.
+    let last = scene.store.hold(LOCK, "shard-3").await;
+    scene.until_known(LOCK, Some("shard-3")).await;
+    assert_refused(&scene.send(Ask::post("/").under(&successor)).await, "stale-tenure", LOCK, &last);
+    scene.admits("/", &last).await;
+    let members = scene.fence.admin_json("/locks").await["sources"][0]["members"].clone();
+    eventually("the members are asked again", async || {
+        let members = scene.fence.admin_json("/locks").await["sources"][0]["members"].clone();
+        (members[0]["endpoint"] == scene.etcd.endpoint()).then_some(())
+    })
+    .await;
+    assert_eq!(members.as_array().unwrap().len(), 1);
+    scene.finish().await;
+}
+
+#[tokio::test]
+async fn a_record_is_not_read_in_another_way_while_its_gate_goes_on() {
+    let templated = |layout: &str| {
+        let lock = format!("key = \"/shards/{{shard}}\", layout = {layout:?}");
+        Route::new("shards", "/shards/{shard}/", &lock)
+    };
+    let fixed = |lock: &str| Route::new("k", "/", &format!("key = \"/k\", {lock}"));
+    let scene = Scene::open(EtcdVersion::V3_5, &[templated("key"), fixed("layout = \"key\"")]).await;
+    let shard = scene.store.hold("/shards/7", "shard-7").await;
+    scene.admits("/shards/7/x", &shard).await;
+    for (shards, k, key) in [
+        (templated("mutex"), fixed("layout = \"key\""), "/shards/7"),
+        (templated("key"), fixed("layout = \"election\""), "/k"),
+        (templated("key"), fixed("owner_field = \"owner\""), "/k"),
+        (templated("key"), fixed("free_values = [\"\"]"), "/k"),
+    ] {
+        let answer = scene.fence.reload(&scene.config.clone().routes(&[shards, k])).await;
+        let text = answer.text();
+        assert_eq!(answer.status, 422, "{text}");
+        assert!(text.contains(&format!(".lock: the record of {key} ")) && text.contains("needs a restart"), "{text}");
+    }
+    scene.admits("/shards/7/x", &shard).await;
+    scene.finish().await;
+}
+
+#[tokio::test]
+async fn a_lock_that_cannot_be_read_is_not_put_in_force() {
+    let scene = Scene::open(EtcdVersion::V3_5, &[guarded(&[])]).await;
+    let tenure = scene.store.hold(LOCK, "shard-1").await;
+    let port = FreePort::reserve();
+    let elsewhere = format!(
+        "[source.elsewhere]\nkind = \"etcd\"\nendpoints = [\"http://127.0.0.1:{}\"]\n[[route]]\nname = \"far\"\n\
+         path = \"/far/\"\nupstream = {:?}\nlock = {{ source = \"elsewhere\", key = \"/far\" }}\n",
+        port.number(),
+        scene.worker.endpoint().to_string()
+    );
+    let far = scene.config.clone().limit("confirm_timeout = \"200ms\"").routes(&[]).more(&elsewhere);
+    let answer = scene.fence.reload(&far).await;
+    assert_eq!(answer.status, 422, "{}", answer.text());
+    assert!(answer.text().contains("source.elsewhere: its lock /far could not be read"), "{}", answer.text());
+    assert_eq!(scene.fence.admin("GET", "/readyz").await.status, 200);
+    scene.admits("/", &tenure).await;
+    scene.finish().await;
+}
+
+#[tokio::test]
+async fn a_static_lock_becomes_one_of_a_template_and_back_and_keeps_its_gate() {
+    let fixed = Route::new("k", "/", r#"key = "/k/7""#);
+    let templated = Route::new("k", "/{shard}/", r#"key = "/k/{shard}""#);
+    let scene = Scene::open(EtcdVersion::V3_5, std::slice::from_ref(&fixed)).await;
+    let latch = Latch::new();
+    scene.worker.on("/7/held", Behaviour::Hold(latch.clone(), Answer::ok("held")));
+    let old = scene.store.hold("/k/7", "shard-1").await;
+    let held = scene.start_at_worker(Ask::post("/7/held").under(&old)).await;
+    let new = scene.store.hold("/k/7", "shard-2").await;
+    let mut waiting = Vec::new();
+    for route in [&templated, &fixed, &templated] {
+        scene.fence.reloads(&scene.config.clone().routes(std::slice::from_ref(route))).await;
+        waiting.push(scene.start(Ask::post("/7/next").under(&new)));
+        until_in_flight(&scene, 1 + u32::try_from(waiting.len()).unwrap()).await;
+        assert_eq!(scene.at_worker("/k/7").await, (1, 0));
+    }
+    latch.open();
+    assert_eq!(held.await.unwrap().text(), "held");
+    for waited in waiting {
+        assert_eq!(waited.await.unwrap().status, 200);
+    }
+    // It is still kept fresh, as whichever it was found.
+    let last = scene.store.hold("/k/7", "shard-3").await;
+    scene.until_known("/k/7", Some("shard-3")).await;
+    assert_refused(&scene.send(Ask::post("/7/x").under(&new)).await, "stale-tenure", "/k/7", &last);
+    scene.admits("/7/x", &last).await;
+    scene.finish().await;
+}
+
+#[tokio::test]
+async fn a_longer_orphan_timeout_is_remembered_before_a_request_goes_out_under_it() {
+    let (state_dir, short) = (Scratch::new(), ["orphan_timeout = \"100ms\"", "handoff_timeout = \"200ms\""]);
+    let remember = |config: Config| config.remembering_in(&state_dir.path().join("state"));
+    let mut scene = Scene::with(EtcdVersion::V3_5, &[guarded(&short)], remember).await;
+    let old = scene.store.hold(LOCK, "shard-1").await;
+    scene.admits("/", &old).await;
+    scene.fence.reloads(&scene.config.clone().routes(&[guarded(&["orphan_timeout = \"1h\""])])).await;
+    scene.admits("/", &old).await;
+    scene.fence.kill();
+    let new = scene.store.hold(LOCK, "shard-2").await;
+    scene.start_again().await;
+    let answer = scene.send(Ask::post("/").under(&new)).await;
+    assert_refused(&answer, "handoff-timeout", LOCK, &new);
+    scene.finish().await;
+}

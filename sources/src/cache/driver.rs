@@ -80,7 +80,10 @@ async fn run<S: LockStore>(work: Rc<Work<S>>, mut commands: mpsc::UnboundedRecei
     tasks.push(Box::pin(freshness::of_static_locks(Rc::clone(&work))));
     tasks.push(Box::pin(watching::watch(Rc::clone(&work))));
     loop {
+        // Commands can't hold up the tasks for long: a lock asks again only once its task has run. The tasks could hold up commands: as
+        // many as are ready may use up what tokio grants to one turn.
         let command = tokio::select! {
+            biased;
             command = commands.recv() => command,
             Some(()) = tasks.next() => continue,
         };

@@ -26,9 +26,11 @@ pub(crate) async fn of_static_locks<S: LockStore>(work: Rc<Work<S>>) {
             }
             Err(failure) => after(&failure, begun, &work, backoff.delay()),
         };
+        // The change first, so that it is not left for another read when both are due.
         tokio::select! {
-            () = sleep_until(next) => {}
+            biased;
             () = common.statics_changed.notified() => {}
+            () = sleep_until(next) => {}
         }
     }
 }
@@ -71,8 +73,9 @@ pub(crate) async fn of_scope<S: LockStore>(work: Rc<Work<S>>, scope: Weak<Scope>
             Err(failure) => after(&failure, begun, &work, backoff.delay()),
         };
         tokio::select! {
-            () = sleep_until(next) => {}
+            biased;
             () = scope.forgotten() => {} // A window is begun anew at once.
+            () = sleep_until(next) => {}
         }
     }
     work.watched_changed.notify_one();
@@ -98,7 +101,10 @@ async fn merge<S: LockStore>(
         return;
     }
     while !scope.verify(registry, &read) {
+        // Events that are here already are looked at before it is too late. They come from a task of this thread, so the next ones
+        // are not here before the time has been looked at.
         tokio::select! {
+            biased;
             () = scope.progressed() => {}
             () = sleep_until(next) => {
                 *unverified += 1;

@@ -164,7 +164,9 @@ impl TrackedLock {
                 // The read succeeded, yet this is not known: what it showed was dropped, since the store had gone back.
                 return if done() { Ok(()) } else { Err(outcome.err().unwrap_or(Unconfirmed::Regressed)) };
             }
+            // What came in time counts, though this is late to look at it. Looking again takes less time than a change.
             tokio::select! {
+                biased;
                 () = following.changed() => {}
                 () = self.common.stopped() => return Err(Unconfirmed::Stopped),
                 () = sleep_until(deadline) => return Err(Unconfirmed::Deadline),

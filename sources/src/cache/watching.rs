@@ -91,9 +91,11 @@ async fn follow<S: LockStore>(
     mut delivers: impl FnMut(),
 ) -> Ended {
     loop {
+        // A flood of events must not hide that something else has to be watched, which happens once for a lock and rarely for a scope.
         let news = tokio::select! {
-            news = stream.next() => news,
+            biased;
             () = work.watched_changed.notified() => return Ended::Changed,
+            news = stream.next() => news,
         };
         if work.common().trust.era() != era || work.common().trust.is_suspended() {
             return Ended::Changed;

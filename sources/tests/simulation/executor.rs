@@ -6,12 +6,15 @@
 use std::cell::{Cell, RefCell};
 use std::collections::{BTreeMap, BTreeSet};
 use std::future::{Future, poll_fn};
+use std::hash::{DefaultHasher, Hash, Hasher};
 use std::pin::Pin;
 use std::sync::{Arc, Mutex};
 use std::task::{Context, Poll, Wake, Waker};
 
+use tokio::time::Instant;
+
 /// Which tasks go first.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub(crate) enum Class {
     /// The source's driver.
     Driver,
@@ -55,15 +58,28 @@ impl Wake for Raise {
     }
 }
 
-#[derive(Default)]
 pub(crate) struct Executor {
     tasks: RefCell<BTreeMap<Id, Task>>,
     ready: Arc<Ready>,
     made: Cell<u64>,
     steps: Cell<u64>,
+    start: Instant,
+    /// Which tasks took a step, in which order and at which times.
+    order: RefCell<DefaultHasher>,
 }
 
 impl Executor {
+    pub(crate) fn new(start: Instant) -> Executor {
+        Executor {
+            tasks: RefCell::default(),
+            ready: Arc::default(),
+            made: Cell::new(0),
+            steps: Cell::new(0),
+            start,
+            order: RefCell::default(),
+        }
+    }
+
     pub(crate) fn spawn(&self, class: Class, life: Life, future: impl Future<Output = ()> + 'static) {
         let id = (class, self.made.replace(self.made.get() + 1));
         let waker = Waker::from(Arc::new(Raise { id, ready: Arc::clone(&self.ready) }));
@@ -88,6 +104,11 @@ impl Executor {
     /// How many steps were taken; orders what happens at one instant.
     pub(crate) fn steps(&self) -> u64 {
         self.steps.get()
+    }
+
+    /// Differs if the tasks did not take the same steps.
+    pub(crate) fn fingerprint(&self) -> u64 {
+        self.order.borrow().finish()
     }
 
     /// Runs until `done`, and drops all tasks then.
@@ -115,6 +136,7 @@ impl Executor {
             return false;
         };
         self.steps.set(self.steps.get() + 1);
+        (id, self.start.elapsed()).hash(&mut *self.order.borrow_mut());
         if task.future.as_mut().poll(&mut Context::from_waker(&task.waker)).is_pending() {
             self.tasks.borrow_mut().insert(id, task);
         }

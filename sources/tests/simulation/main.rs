@@ -5,7 +5,7 @@
 //! - `FENCEPOST_SIM_SEED=17 cargo test -p fencepost-sources --test simulation` runs one seed and prints what happened.
 //! - `FENCEPOST_SIM_SEEDS=10000 …` runs so many.
 //!
-//! A seed is nearly always the same run, but not quite: `tokio::select!` in the cache picks among what is ready by an own chance.
+//! One seed is one run: time is virtual, chance comes from the seed, and no `select!` of the cache picks by chance of its own.
 
 mod chance;
 mod executor;
@@ -26,6 +26,7 @@ use crate::world::World;
 
 /// How many seeds are run unless the environment says otherwise.
 const SEEDS: u64 = 1_000;
+const SEEDS_TWICE: u64 = 100;
 const THREADS: u64 = 2;
 
 /// What happened in a run.
@@ -33,6 +34,8 @@ struct Run {
     trace: Vec<String>,
     /// How often what happened.
     counts: BTreeMap<String, u64>,
+    /// Which tasks took which steps when.
+    steps: u64,
 }
 
 /// Tells the seed and all that happened if a run fails, wherever in the code under test it does.
@@ -63,7 +66,7 @@ fn run(seed: u64) -> Run {
             }
         };
         world.executor.run(after_step, || world.is_over.get()).await;
-        Run { trace: world.trace(), counts: world.counts.borrow().clone() }
+        Run { trace: world.trace(), counts: world.counts.borrow().clone(), steps: world.executor.fingerprint() }
     })
 }
 
@@ -97,6 +100,17 @@ fn whatever_happens_the_promises_are_kept() {
         ["admitted", "waits", "lost", "left", "stale-tenure", "replayed-tenure", "unverifiable", "handoff-timeout"]
     {
         assert!(seeds < 1000 || counts.contains_key(what), "{what} never happened");
+    }
+}
+
+/// Without this a seed that failed would be of little use.
+#[test]
+fn one_seed_is_one_run() {
+    for seed in 0..SEEDS_TWICE {
+        let (first, second) = (run(seed), run(seed));
+        let differs = first.trace.iter().zip(&second.trace).find(|(line, again)| line != again);
+        assert!(first.trace == second.trace, "seed {seed} is not one run: {differs:?}");
+        assert_eq!(first.steps, second.steps, "seed {seed} takes other steps the second time");
     }
 }
 

@@ -12,7 +12,7 @@ use crate::chance::Chance;
 use crate::executor::Class;
 use crate::truth::{Point, Token};
 use crate::worker;
-use crate::world::{DEADLINES, MAX_AGE, ORPHAN_TIMEOUT, World};
+use crate::world::{MAX_AGE, ORPHAN_TIMEOUT, World};
 
 const CONFIRM_TIMEOUT: Duration = Duration::from_millis(200);
 const HANDOFF_TIMEOUT: Duration = Duration::from_millis(300);
@@ -52,8 +52,8 @@ impl Claim {
         }
     }
 
-    async fn confirm(&self, world: &World) -> Result<(), Rejection> {
-        let deadline = world.free_instant(Instant::now() + CONFIRM_TIMEOUT, DEADLINES);
+    async fn confirm(&self) -> Result<(), Rejection> {
+        let deadline = Instant::now() + CONFIRM_TIMEOUT;
         let mut asked_at = self.arrived.at;
         loop {
             let answered = self.lock.confirm(asked_at, deadline).await;
@@ -153,7 +153,7 @@ pub(crate) async fn arrive(world: Rc<World>, request: Request) {
 async fn serve(world: &Rc<World>, request: &Request, arrived: Point, chance: &mut Chance) -> Result<(), Rejection> {
     let proxy = world.proxy().ok_or(Rejection::Draining)?;
     let key = world.plan.locks[request.token.lock].0;
-    let Some(lock) = proxy.lock(key, world.free_instant(Instant::now() + CONFIRM_TIMEOUT, DEADLINES)).await else {
+    let Some(lock) = proxy.lock(key, Instant::now() + CONFIRM_TIMEOUT).await else {
         return Err(Rejection::Unverifiable);
     };
     let revision = Revision::new(request.token.revision).expect("tokens name revisions");
@@ -162,7 +162,7 @@ async fn serve(world: &Rc<World>, request: &Request, arrived: Point, chance: &mu
     match claim.lock.outlook().judge(&claim.token, &claim.timing()) {
         Verdict::Admit => {}
         Verdict::Reject(reason) => return Err(reason),
-        Verdict::Confirm => claim.confirm(world).await?,
+        Verdict::Confirm => claim.confirm().await?,
     }
     if !request.is_fence {
         sleep(chance.delay(4, BODY_MILLIS_MAX)).await;
@@ -197,7 +197,7 @@ async fn serve(world: &Rc<World>, request: &Request, arrived: Point, chance: &mu
                 world.count("waits");
                 claim.handoff(&mut handoff).await?;
             }
-            Entry::Confirm => claim.confirm(world).await?,
+            Entry::Confirm => claim.confirm().await?,
         }
     }
 }

@@ -12,7 +12,7 @@ use fencepost_sources::{
 use tokio::time::{Instant, sleep, sleep_until};
 
 use crate::chance::Chance;
-use crate::world::{ANSWERS, NEWS, World};
+use crate::world::World;
 
 /// How long a call may take.
 pub(crate) const CALL_TIMEOUT: Duration = Duration::from_millis(50);
@@ -58,7 +58,7 @@ impl SimulatedStore {
         // that asked for it, and yet count as sent after it.
         sleep(Duration::from_millis(1) + chance.delay(6, 60)).await;
         if self.world.is_cut_off() || chance.one_in(self.world.plan.lost_calls) {
-            sleep_until(self.world.free_instant(deadline, ANSWERS)).await;
+            sleep_until(deadline).await;
         }
         in_time(deadline)?;
         Ok(deadline)
@@ -66,7 +66,7 @@ impl SimulatedStore {
 
     async fn back(&self, chance: &mut Chance, deadline: Instant) -> Result<(), StoreError> {
         let arrives = Instant::now() + chance.delay(6, 60);
-        sleep_until(self.world.free_instant(arrives.min(deadline), ANSWERS)).await;
+        sleep_until(arrives.min(deadline)).await;
         in_time(deadline)
     }
 }
@@ -138,7 +138,7 @@ impl SimulatedWatch {
     fn send(&mut self, news: WatchNews) {
         let (WatchNews::Events { range, .. } | WatchNews::Compacted { range }) = news;
         let delay = self.chance.delay(8, self.world.plan.watch_lag);
-        let arrives = self.world.free_instant(self.latest[range].max(Instant::now() + delay), NEWS);
+        let arrives = self.latest[range].max(Instant::now() + delay);
         self.latest[range] = arrives;
         if self.chance.one_in(8) && matches!(news, WatchNews::Events { .. }) {
             self.on_the_way.push((arrives, range, news.clone())); // Twice.
@@ -160,8 +160,7 @@ impl Watch for SimulatedWatch {
                 return Ok(self.on_the_way.remove(0).2);
             }
             // While the store is cut off it is looked at again and again, as a network does that sends again.
-            let again = next
-                .map(|arrives| self.world.free_instant(arrives.max(Instant::now() + Duration::from_millis(5)), NEWS));
+            let again = next.map(|arrives| arrives.max(Instant::now() + Duration::from_millis(5)));
             let again = if self.world.is_cut_off() { again } else { next };
             tokio::select! {
                 biased;

@@ -1,7 +1,7 @@
 //! The world of one seed: store, proxy, worker, clients, and what is true of them.
 
 use std::cell::{Cell, RefCell};
-use std::collections::{BTreeMap, BTreeSet};
+use std::collections::BTreeMap;
 use std::hash::{DefaultHasher, Hash, Hasher};
 use std::rc::Rc;
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -24,11 +24,6 @@ use crate::worker::Worker;
 pub(crate) const MAX_AGE: Duration = Duration::from_millis(500);
 pub(crate) const ORPHAN_TIMEOUT: Duration = Duration::from_millis(400);
 pub(crate) const TEMPLATE: &str = "t/";
-
-/// Kinds of events, for [`World::free_instant`].
-pub(crate) const ANSWERS: u32 = 0;
-pub(crate) const NEWS: u32 = 2;
-pub(crate) const DEADLINES: u32 = 3;
 
 /// What may happen in a world.
 #[derive(Debug, Clone)]
@@ -113,7 +108,6 @@ pub(crate) struct World {
     cut_off_until: Cell<Instant>,
     calls: RefCell<BTreeMap<u64, u64>>,
     seen: RefCell<BTreeMap<String, Seen>>,
-    taken: RefCell<BTreeSet<u64>>,
     start: Instant,
     trace: RefCell<Vec<String>>,
 }
@@ -147,7 +141,7 @@ impl World {
         let (plan, start) = (Plan::of(seed), Instant::now());
         Rc::new(World {
             seed,
-            executor: Executor::default(),
+            executor: Executor::new(start),
             store: MemoryStore::new(),
             lagging: RefCell::default(),
             truth: RefCell::new(Truth::new(&plan.locks)),
@@ -168,7 +162,6 @@ impl World {
             cut_off_until: Cell::new(start),
             calls: RefCell::default(),
             seen: RefCell::default(),
-            taken: RefCell::default(),
             start,
             trace: RefCell::default(),
             plan,
@@ -206,19 +199,6 @@ impl World {
         let times = calls.entry(call).or_default();
         *times += 1;
         Chance::of(self.seed, ("call", call, *times))
-    }
-
-    /// The next instant from then on that is for events of that kind, of four, and not taken yet.
-    ///
-    /// `tokio::select!` takes its branches in an order that no seed decides. So no two things reach the source at one instant.
-    pub(crate) fn free_instant(&self, from: Instant, kind: u32) -> Instant {
-        let mut millis = from.saturating_duration_since(self.start).as_millis() as u64;
-        millis += u64::from(self.start + Duration::from_millis(millis) < from);
-        while millis % 4 != u64::from(kind) || self.taken.borrow().contains(&millis) {
-            millis += 1;
-        }
-        self.taken.borrow_mut().insert(millis);
-        self.start + Duration::from_millis(millis)
     }
 
     pub(crate) fn is_cut_off(&self) -> bool {

@@ -3,6 +3,7 @@
 use std::fmt;
 use std::sync::Arc;
 
+use arc_swap::ArcSwapOption;
 use fencepost_policy::{InvalidLockKey, LockKey};
 use moka::policy::EvictionPolicy;
 use moka::sync::Cache;
@@ -57,23 +58,30 @@ const UNREAD_MAX: usize = 20_000;
 /// forgetting the others can't admit an ended tenure.
 #[derive(Debug)]
 pub(crate) struct Caches {
-    with_record: Cache<LockKey, Arc<TrackedLock>>,
-    without_record: Cache<LockKey, Arc<TrackedLock>>,
+    with_record: Cache<LockKey, Kept>,
+    without_record: Cache<LockKey, Kept>,
 }
+
+/// A lock for as long as it is kept. A cache drops what has fallen out of it when it sees fit, but a lock that nobody holds shall be
+/// gone at once.
+type Kept = Arc<ArcSwapOption<TrackedLock>>;
 
 impl Caches {
     pub(crate) fn new(with_record_max: u64) -> Caches {
         // Least recently used, since the default keeps out a newcomer that is asked for less often than what is there: each of its
         // requests would load it again.
-        let cache = |max| Cache::builder().max_capacity(max).eviction_policy(EvictionPolicy::lru()).build();
+        let cache = |max| {
+            let lru = Cache::builder().max_capacity(max).eviction_policy(EvictionPolicy::lru());
+            lru.eviction_listener(|_, kept: Kept, _| kept.store(None)).build()
+        };
         Caches { with_record: cache(with_record_max), without_record: cache(WITHOUT_RECORD_MAX) }
     }
 
     fn get(&self, key: &str) -> Option<Arc<TrackedLock>> {
-        if let Some(lock) = self.with_record.get(key) {
+        if let Some(lock) = self.with_record.get(key).and_then(|kept| kept.load_full()) {
             return Some(lock);
         }
-        let lock = self.without_record.get(key)?;
+        let lock = self.without_record.get(key)?.load_full()?;
         if lock.exists() {
             self.keep(&lock);
         }
@@ -90,12 +98,16 @@ impl Caches {
     }
 
     fn keep(&self, lock: &Arc<TrackedLock>) {
+        let kept = Arc::new(ArcSwapOption::from(Some(Arc::clone(lock))));
         if lock.exists() {
-            self.with_record.insert(lock.key().clone(), Arc::clone(lock));
+            self.with_record.insert(lock.key().clone(), kept);
             self.without_record.invalidate(lock.key().as_str());
         } else {
-            self.without_record.insert(lock.key().clone(), Arc::clone(lock));
+            self.without_record.insert(lock.key().clone(), kept);
         }
+        // Now, and not when a cache sees fit: its bound and its count are exact.
+        self.with_record.run_pending_tasks();
+        self.without_record.run_pending_tasks();
     }
 }
 

@@ -91,7 +91,10 @@ impl Caches {
     /// Lets go of all others.
     pub(crate) fn keep_only(&self, is_kept: impl Fn(&TrackedLock) -> bool) {
         for cache in [&self.with_record, &self.without_record] {
-            let left_out = cache.iter().filter(|(_, lock)| !is_kept(lock)).map(|(key, _)| key);
+            let left_out = cache
+                .iter()
+                .filter(|(_, kept)| kept.load_full().is_some_and(|lock| !is_kept(&lock)))
+                .map(|(key, _)| key);
             left_out.for_each(|key| cache.invalidate(&*key));
             cache.run_pending_tasks(); // Until then it holds on to them.
         }

@@ -1,15 +1,14 @@
 //! What happens to the world: holders come and go, clients send, things break.
 
 use std::rc::Rc;
-use std::sync::atomic::Ordering;
-use std::time::Duration;
 
 use fencepost_policy::{Layout, Revision};
 use tokio::time::sleep;
 
 use crate::chance::Chance;
+use crate::end;
 use crate::executor::Class;
-use crate::proxy::{ANSWER_MAX, Request, arrive};
+use crate::proxy::{Request, arrive};
 use crate::truth::{FREE, Token, Written};
 use crate::world::World;
 
@@ -50,6 +49,7 @@ pub(crate) async fn play(world: Rc<World>) {
                 has_rewound = true;
                 rewind(&world, &mut chance).await;
             }
+            6 if world.plan.shadows => turn_route(&world, &mut chance),
             _ => {
                 let lock = chance.index(world.plan.locks.len());
                 change_holder(&world, &mut chance, lock, &mut queued);
@@ -57,10 +57,16 @@ pub(crate) async fn play(world: Rc<World>) {
         }
     }
     world.note(|| "the end is near".to_owned());
-    world.clients_rest.set(true);
-    sleep(ANSWER_MAX + Duration::from_millis(100)).await;
-    assert_eq!(world.unanswered.get(), 0, "not all requests were answered");
-    world.is_over.set(true);
+    end::play(&world).await;
+}
+
+/// A route turns from watching to enforcing, or back.
+fn turn_route(world: &World, chance: &mut Chance) {
+    let lock = chance.index(world.plan.locks.len());
+    let mut shadows = world.shadows.borrow_mut();
+    shadows[lock] = !shadows[lock];
+    let mode = if shadows[lock] { "watches" } else { "enforces" };
+    world.note(|| format!("the route of {} {mode} from now on", world.plan.locks[lock].0));
 }
 
 /// A backup is restored. Mostly nobody writes until that can be noticed; some time after it is accepted.
@@ -75,23 +81,16 @@ async fn rewind(world: &Rc<World>, chance: &mut Chance) {
         return;
     }
     sleep(chance.millis(300..=1_000)).await;
-    let Some(proxy) = world.proxy() else { return };
-    let operator = Rc::clone(world);
-    world.executor.spawn(Class::Operator, Some(proxy.life), async move {
-        operator.accepting.set(true);
-        proxy.accepted.store(true, Ordering::Relaxed);
-        if proxy.source.accept_regression().await == Ok(true) {
-            operator.accepted();
-        }
-        operator.accepting.set(false);
-    });
+    if let Some(proxy) = world.proxy() {
+        world.accept_regression(proxy);
+    }
 }
 
-fn put(key: &str, value: &str) -> Written {
+pub(crate) fn put(key: &str, value: &str) -> Written {
     Written { key: key.to_owned(), value: Some(value.to_owned()) }
 }
 
-fn delete(key: &str) -> Written {
+pub(crate) fn delete(key: &str) -> Written {
     Written { key: key.to_owned(), value: None }
 }
 
@@ -151,6 +150,7 @@ async fn send_requests(world: Rc<World>, mut chance: Chance) {
             token,
             linearizable: chance.one_in(4),
             is_fence: chance.one_in(8),
+            is_exempt: chance.one_in(20),
             leaves: chance.one_in(10).then(|| chance.millis(0..=300)),
         };
         let held_back = chance.delay(5, 1_500);
@@ -162,7 +162,9 @@ async fn send_requests(world: Rc<World>, mut chance: Chance) {
             }
             let life = there.proxy().map(|proxy| proxy.life).or(sender);
             let proxy = Rc::clone(&there);
-            there.executor.spawn(Class::Proxy, life, arrive(proxy, request));
+            there.executor.spawn(Class::Proxy, life, async move {
+                let _ = arrive(proxy, request).await; // Its client has been told.
+            });
         });
     }
 }

@@ -56,8 +56,8 @@ impl SimulatedStore {
         let deadline = Instant::now() + CALL_TIMEOUT;
         // Not at once: a read that arrives at the store in the very instant in which it was sent would be of before the request
         // that asked for it, and yet count as sent after it.
-        sleep(Duration::from_millis(1) + chance.delay(6, 60)).await;
-        if self.world.is_cut_off() || chance.one_in(self.world.plan.lost_calls) {
+        sleep(Duration::from_millis(1) + self.world.delay(chance, 6, 60)).await;
+        if self.world.is_cut_off() || self.world.fails(chance, self.world.plan.lost_calls) {
             sleep_until(deadline).await;
         }
         in_time(deadline)?;
@@ -65,7 +65,7 @@ impl SimulatedStore {
     }
 
     async fn back(&self, chance: &mut Chance, deadline: Instant) -> Result<(), StoreError> {
-        let arrives = Instant::now() + chance.delay(6, 60);
+        let arrives = Instant::now() + self.world.delay(chance, 6, 60);
         sleep_until(arrives.min(deadline)).await;
         in_time(deadline)
     }
@@ -81,7 +81,7 @@ impl LockStore for SimulatedStore {
     async fn read(&self, ranges: &[RangeRead]) -> Result<ReadAnswer, StoreError> {
         let mut chance = self.world.next_call(format!("{ranges:?}"));
         let deadline = self.there(&mut chance).await?;
-        let answer = if self.world.plan.stale_reads && chance.one_in(4) {
+        let answer = if self.world.plan.stale_reads && self.world.fails(&mut chance, 4) {
             let but_for = chance.within(1..=6) as usize;
             let old = self.world.lagging.borrow_mut().catch_up(but_for).clone();
             old.read(ranges).await?
@@ -106,7 +106,7 @@ impl LockStore for SimulatedStore {
         let deadline = self.there(&mut chance).await?;
         self.back(&mut chance, deadline).await?;
         let watch = self.world.store.watch(ranges).await?;
-        let silent_after = chance.one_in(6).then(|| chance.within(0..=6));
+        let silent_after = self.world.fails(&mut chance, 6).then(|| chance.within(0..=6));
         Ok(SimulatedWatch {
             world: Rc::clone(&self.world),
             watch,

@@ -8,16 +8,26 @@ use std::time::Duration;
 use tokio::sync::Notify;
 use tokio::time::{Instant, sleep_until};
 
+use crate::executor::Class;
 use crate::world::World;
 
 /// A tenure's place in the order that the gate promises: which era, and its `first` revision.
 pub(crate) type Place = (u64, u64);
 
+/// What a request was let out on.
+#[derive(Debug, Clone, Copy)]
+pub(crate) enum Stands {
+    /// Its tenure. `true`: overlap was said to be better than waiting, so that earlier ones may still be here.
+    On(Place, bool),
+    /// A pass: it overlaps with whatever is here.
+    Passed,
+}
+
 /// A request that went to the worker.
 pub(crate) struct Job {
     pub(crate) name: u64,
     lock: usize,
-    place: Place,
+    stands: Stands,
     begun: Cell<bool>,
     /// It will neither begin nor go on after that: the operator's bound on requests whose end is not seen.
     bound: Cell<Option<Instant>>,
@@ -34,27 +44,47 @@ pub(crate) struct Worker {
     fenced: RefCell<BTreeMap<usize, Place>>,
     /// The latest of the true tenures that was let out.
     latest_let_out: RefCell<BTreeMap<usize, usize>>,
+    /// The tenures that did not wait for earlier ones, and whether another process has gone on with them since.
+    risked: RefCell<BTreeMap<(usize, Place), bool>>,
+    overlaps: Cell<u64>,
 }
 
 impl Worker {
+    /// How often requests were at work together that the settings of their routes allow to be.
+    pub(crate) fn overlaps(&self) -> u64 {
+        self.overlaps.get()
+    }
+
+    /// Whether a request that is let out now may overlap with earlier ones: it did not wait for them, or a process that was killed
+    /// has not, in whose tenure's name this one goes on.
+    pub(crate) fn enters_at_a_risk(&self, lock: usize, place: Place, proceeds: bool) -> bool {
+        let mut risked = self.risked.borrow_mut();
+        if proceeds {
+            risked.entry((lock, place)).or_default();
+        }
+        proceeds || risked.get(&(lock, place)).is_some_and(|inherited| *inherited)
+    }
+
     /// `no-overlap`: what of an earlier tenure is still here, when one of this tenure goes out.
-    pub(crate) fn check_entering(&self, lock: usize, place: Place) {
+    fn check_entering(&self, lock: usize, place: Place) {
         for job in self.jobs.borrow().iter().filter(|job| job.lock == lock) {
+            let Stands::On(there, _) = job.stands else { continue };
             assert!(
-                job.place >= place,
-                "a request of {place:?} is let out while #{} of {:?} may be at the worker",
+                there >= place,
+                "a request of {place:?} is let out while #{} of {there:?} may be at the worker",
                 job.name,
-                job.place
             );
         }
     }
 
     /// Somebody was told that nothing of earlier tenures is at the worker, or ever will be.
     pub(crate) fn fence(&self, lock: usize, place: Place) {
-        self.check_entering(lock, place);
-        let mut fenced = self.fenced.borrow_mut();
-        let known = fenced.entry(lock).or_default();
-        *known = (*known).max(place);
+        if !self.enters_at_a_risk(lock, place, false) {
+            self.check_entering(lock, place);
+            let mut fenced = self.fenced.borrow_mut();
+            let known = fenced.entry(lock).or_default();
+            *known = (*known).max(place);
+        }
     }
 
     /// Tenures are let out in the order in which they truly were, whatever the proxy takes them for.
@@ -68,20 +98,28 @@ impl Worker {
         *latest = tenure;
     }
 
+    /// The proxy is killed.
     pub(crate) fn lose_all(&self, until: Instant) {
         self.jobs.borrow().iter().for_each(|job| job.lose(until));
+        self.risked.borrow_mut().values_mut().for_each(|inherited| *inherited = true);
     }
 
     fn begins(&self, job: &Job) {
         job.begun.set(true);
+        let Stands::On(place, risked) = job.stands else { return };
         let mut latest = self.latest_begun.borrow_mut();
         let latest = latest.entry(job.lock).or_default();
-        assert!(job.place >= *latest, "#{} of {:?} begins after one of {latest:?}", job.name, job.place);
-        *latest = job.place;
+        assert!(place >= *latest, "#{} of {place:?} begins after one of {latest:?}", job.name);
+        if !risked {
+            *latest = place; // Otherwise an earlier one may begin still.
+        }
         let fenced = self.fenced.borrow().get(&job.lock).copied().unwrap_or_default();
-        assert!(job.place >= fenced, "#{} of {:?} begins behind the closed door of {fenced:?}", job.name, job.place);
+        assert!(place >= fenced, "#{} of {place:?} begins behind the closed door of {fenced:?}", job.name);
         for other in self.jobs.borrow().iter().filter(|other| other.lock == job.lock && other.begun.get()) {
-            assert!(other.place == job.place, "#{} and #{} overlap at the worker", other.name, job.name);
+            let Stands::On(there, other_risked) = other.stands else { continue };
+            let is_allowed = if there < place { risked } else { other_risked };
+            assert!(there == place || is_allowed, "#{} and #{} overlap at the worker", other.name, job.name);
+            self.overlaps.set(self.overlaps.get() + u64::from(there != place));
         }
     }
 
@@ -121,12 +159,21 @@ impl Job {
 }
 
 /// Sends a request to the worker.
-pub(crate) fn send(world: &Rc<World>, name: u64, lock: usize, place: Place, delay: Duration, run: Duration) -> Rc<Job> {
-    world.worker.check_entering(lock, place);
+pub(crate) fn send(
+    world: &Rc<World>,
+    name: u64,
+    lock: usize,
+    stands: Stands,
+    delay: Duration,
+    run: Duration,
+) -> Rc<Job> {
+    if let Stands::On(place, false) = stands {
+        world.worker.check_entering(lock, place);
+    }
     let job = Rc::new(Job {
         name,
         lock,
-        place,
+        stands,
         begun: Cell::new(false),
         bound: Cell::new(None),
         bounded: Notify::new(),
@@ -135,10 +182,10 @@ pub(crate) fn send(world: &Rc<World>, name: u64, lock: usize, place: Place, dela
     });
     world.worker.jobs.borrow_mut().push(Rc::clone(&job));
     let (there, sent) = (Rc::clone(world), Rc::clone(&job));
-    world.executor.spawn(crate::executor::Class::Worker, None, async move {
+    world.executor.spawn(Class::Worker, None, async move {
         let begins = Instant::now() + delay;
         if sent.until(begins).await {
-            there.note(|| format!("worker: begins #{name} of {place:?}"));
+            there.note(|| format!("worker: begins #{name}, {stands:?}"));
             there.worker.begins(&sent);
             sent.until(begins + run).await;
             there.note(|| format!("worker: ends #{name}"));

@@ -1,0 +1,112 @@
+//! What the proxy promises, held against what is true.
+
+use std::sync::{Arc, Weak};
+
+use fencepost_policy::{Admission, Entry, Layout, Rejection, Revision};
+use fencepost_sources::TrackedLock;
+use tokio::time::Instant;
+
+use crate::claim::Claim;
+use crate::proxy::Request;
+use crate::truth::Point;
+use crate::world::{MAX_AGE, ORPHAN_TIMEOUT, World};
+
+/// What the gate of a lock was seen to be.
+pub(crate) struct Seen {
+    era: u64,
+    lock: Weak<TrackedLock>,
+    floor: u64,
+    /// The `first` revision of the tenure that was known to hold it.
+    holder: Option<u64>,
+}
+
+/// `floor-rises`: it never falls, and is above whatever is known to have ended. A templated lock that nobody holds is forgotten
+/// with its floor: it is another one when it comes again.
+pub(crate) fn gates(world: &World) {
+    let Some(proxy) = world.proxy().filter(|_| !world.accepting.get()) else { return };
+    let mut seen = world.seen.borrow_mut();
+    for lock in proxy.source.locks() {
+        let described = lock.describe(Instant::now());
+        let floor = described.gate.floor;
+        let holder = described.holder.map(|(_, first, _)| first.get());
+        let now = Seen { era: world.accepted.get(), lock: Arc::downgrade(&lock), floor, holder };
+        assert!(holder <= Some(floor), "{}: the floor is {floor}, but {holder:?} holds the lock", lock.key());
+        let key = lock.key().as_str();
+        let index = world.plan.locks.iter().position(|(name, _)| *name == key).expect("only those are asked for");
+        world.ledger.check(index, &described.gate);
+        if seen.get(&index).is_some_and(|before| !before.lock.ptr_eq(&now.lock)) {
+            world.count("forgotten");
+        }
+        if let Some(before) = seen.get(&index).filter(|before| before.era == now.era && before.lock.ptr_eq(&now.lock)) {
+            assert!(before.floor <= floor, "the floor of {key} fell from {} to {floor}", before.floor);
+            let ended = before.holder.filter(|_| described.as_of.is_some() && holder.is_none());
+            assert!(ended < Some(floor), "{key}: the floor is {floor}, but {ended:?} has ended");
+        }
+        seen.insert(index, now);
+    }
+}
+
+/// `fresh-admission`, and that nothing is admitted that never was.
+pub(crate) fn admission(world: &World, claim: &Claim, admission: &Admission) {
+    let Request { name, token, .. } = &claim.request;
+    let truth = world.truth.borrow();
+    let truth = &truth.locks[token.lock];
+    let floor = claim.lock.describe(Instant::now()).gate.floor;
+    assert!(floor <= admission.tenure().get(), "#{name} is let out below the floor {floor}");
+    let named =
+        truth.named_by(token).unwrap_or_else(|| panic!("#{name} is let out, but its token never held the lock"));
+    let span = &truth.spans[named];
+    let is_trusted = world.trusted.get().is_some_and(|since| since <= claim.arrived);
+    if !is_trusted {
+        return;
+    }
+    world.worker.check_order(token.lock, named, *name);
+    if !world.plan.stale_reads {
+        let since = if claim.request.linearizable { claim.arrived.at } else { claim.arrived.at - MAX_AGE };
+        assert!(span.held_since(since), "#{name} is let out, but its tenure had ended by {since:?}: {span:?}");
+    }
+}
+
+/// `final-refusal`: whoever held the lock before it sent its request, and still does, is never told that it does not.
+pub(crate) fn refusal(world: &World, request: &Request, arrived: Point, reason: Rejection) {
+    let says_stale = match reason {
+        Rejection::NotOwner
+        | Rejection::StaleTenure
+        | Rejection::ReplayedTenure
+        | Rejection::UnknownRevision
+        | Rejection::AheadOfStore
+        | Rejection::NoOwner
+        | Rejection::NotYetOwner => true,
+        Rejection::TokenMissing
+        | Rejection::TokenMalformed
+        | Rejection::LockNotAllowed
+        | Rejection::Unverifiable
+        | Rejection::StoreRegressed
+        | Rejection::HandoffTimeout
+        | Rejection::Draining => false,
+    };
+    let is_trusted = world.trusted.get().is_some_and(|since| since <= arrived);
+    if !says_stale || !is_trusted || world.plan.stale_reads {
+        return;
+    }
+    let truth = world.truth.borrow();
+    let lock = &truth.locks[request.token.lock];
+    // Where history is compacted away, a holder that has rewritten its key has to present a newer revision.
+    let is_compacted = lock.layout == Layout::Key && request.token.revision < world.compacted.get();
+    assert!(
+        is_compacted || !lock.is_true_since(&request.token, arrived),
+        "#{} is told {reason}, but it held the lock when it was sent, and still does",
+        request.name
+    );
+}
+
+/// Whoever waits at the gate is told when it opens: when its time is up, the gate is shut still, or opens at this instant.
+pub(crate) fn waited(world: &World, lock: usize, entry: &Result<Revision, Entry>) {
+    let is_open = match entry {
+        Ok(_) | Err(Entry::Record(_) | Entry::Admitted(_)) => true,
+        Err(Entry::Wait | Entry::Refused(_) | Entry::Confirm) => false,
+    };
+    let now = Instant::now();
+    let opens_now = world.ledger.opens_at(lock, now) || world.started.get() + ORPHAN_TIMEOUT == now;
+    assert!(!is_open || opens_now, "the gate of {} opened, but who waited was not told", world.plan.locks[lock].0);
+}

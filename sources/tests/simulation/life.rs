@@ -1,0 +1,134 @@
+//! The lives of the proxy: it is started, killed and started again, and remembers what it has recorded.
+
+use std::collections::BTreeMap;
+use std::rc::Rc;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
+
+use fencepost_policy::{LockKey, Revision};
+use fencepost_sources::{
+    GateMemory, LockSource, LockSpec, RecordFormat, Remembered, SourceOptions, TemplateSpec, TemplatedLocks,
+    TrackedLock,
+};
+use tokio::time::Instant;
+
+use crate::executor::Class;
+use crate::plan::TEMPLATE;
+use crate::store::SimulatedStore;
+use crate::truth::FREE;
+use crate::world::{MAX_AGE, ORPHAN_TIMEOUT, World};
+
+/// One life of the proxy: from its start until it is killed.
+pub(crate) struct Proxy {
+    pub(crate) life: u64,
+    pub(crate) source: LockSource,
+    static_locks: BTreeMap<&'static str, Arc<TrackedLock>>,
+    templated: TemplatedLocks,
+    /// What it remembers of another process no longer counts.
+    accepted: Arc<AtomicBool>,
+}
+
+impl Proxy {
+    pub(crate) async fn lock(&self, key: &'static str, deadline: Instant) -> Option<Arc<TrackedLock>> {
+        match self.static_locks.get(key) {
+            Some(lock) => Some(Arc::clone(lock)),
+            None => self.templated.load(key, deadline).await.ok(),
+        }
+    }
+
+    /// The lock, if it is at hand.
+    pub(crate) fn lock_at_hand(&self, key: &'static str) -> Option<Arc<TrackedLock>> {
+        self.static_locks.get(key).cloned().or_else(|| self.templated.get(key))
+    }
+}
+
+/// What a new process reads of the last one's.
+#[derive(Debug)]
+struct Memory {
+    locks: BTreeMap<String, Remembered>,
+    /// The operator accepted that the store went back: its old revisions mean nothing any more.
+    accepted: Arc<AtomicBool>,
+}
+
+impl GateMemory for Memory {
+    fn of(&self, lock: &LockKey) -> Option<Remembered> {
+        let Remembered { tenure, until } = *self.locks.get(lock.as_str())?;
+        Some(Remembered { tenure: tenure.filter(|_| !self.accepted.load(Ordering::Relaxed)), until })
+    }
+}
+
+impl World {
+    pub(crate) fn proxy(&self) -> Option<Rc<Proxy>> {
+        self.proxy.borrow().clone()
+    }
+
+    /// Starts the proxy, after one that saw revisions up to that one.
+    pub(crate) fn start_proxy(self: &Rc<Self>, highest_seen: Option<Revision>) {
+        let life = self.lives.replace(self.lives.get() + 1);
+        let remembered =
+            |tenure: &Option<Revision>| Remembered { tenure: *tenure, until: Some(Instant::now() + ORPHAN_TIMEOUT) };
+        let locks = self.recorded.borrow().iter().map(|(lock, tenure)| (lock.clone(), remembered(tenure))).collect();
+        let accepted = Arc::new(AtomicBool::new(false));
+        let memory = Memory { locks, accepted: Arc::clone(&accepted) };
+        let memory = self.plan.remembers.then(|| Arc::new(memory) as Arc<dyn GateMemory>);
+        let options = SourceOptions {
+            period: MAX_AGE / 5,
+            jitter_seed: self.seed,
+            highest_seen,
+            memory,
+            tracked_locks_max: self.plan.tracked_locks_max,
+            ..SourceOptions::default()
+        };
+        let (source, driver) = LockSource::build("simulated", options, SimulatedStore::new(Rc::clone(self)));
+        let (mut static_locks, mut template) = (BTreeMap::new(), None);
+        for (key, layout) in self.plan.locks {
+            let format = RecordFormat::plain(layout);
+            let format = RecordFormat { free_values: vec![FREE.into()], ..format };
+            if key.starts_with(TEMPLATE) {
+                template = Some(source.template(&TemplateSpec { prefix: TEMPLATE.to_owned(), format }));
+            } else {
+                let lock = source.track(LockSpec { key: LockKey::new(key).unwrap(), format }).unwrap();
+                static_locks.insert(key, lock);
+            }
+        }
+        let templated = template.expect("every plan has templated locks");
+        self.executor.spawn(Class::Driver, Some(life), driver);
+        self.started.set(Instant::now());
+        self.note(|| format!("proxy: starts, having seen {highest_seen:?}"));
+        *self.proxy.borrow_mut() = Some(Rc::new(Proxy { life, source, static_locks, templated, accepted }));
+    }
+
+    /// Kills the proxy. Returns the highest revision that it had seen.
+    pub(crate) fn kill_proxy(&self) -> Option<Revision> {
+        let proxy = self.proxy.borrow_mut().take()?;
+        self.note(|| "proxy: killed".to_owned());
+        let seen = proxy.source.status(Instant::now()).revision;
+        self.executor.kill(proxy.life);
+        self.unanswered.set(0);
+        self.ledger.clear();
+        self.seen.borrow_mut().clear();
+        self.worker.lose_all(Instant::now() + ORPHAN_TIMEOUT);
+        seen
+    }
+
+    /// An operator accepts that the store went back.
+    pub(crate) fn accept_regression(self: &Rc<Self>, proxy: Rc<Proxy>) {
+        let world = Rc::clone(self);
+        self.executor.spawn(Class::Operator, Some(proxy.life), async move {
+            world.accepting.set(true);
+            proxy.accepted.store(true, Ordering::Relaxed);
+            if proxy.source.accept_regression().await == Ok(true) {
+                world.accepted();
+            }
+            world.accepting.set(false);
+        });
+    }
+
+    /// What an operator accepts, a later process knows.
+    fn accepted(&self) {
+        self.note(|| "operator: accepted that the store went back".to_owned());
+        self.accepted.set(self.accepted.get() + 1);
+        self.recorded.borrow_mut().values_mut().for_each(|tenure| *tenure = None);
+        self.trusted.set(Some(self.now()));
+    }
+}

@@ -191,6 +191,8 @@ impl Admin {
                 age_seconds: status.age.map_or(f64::INFINITY, |age| age.as_secs_f64()),
                 watch_restarts: status.watch_restarts,
                 tracked_locks: (status.static_locks + status.templated_locks) as u64,
+                tenures: status.tenures,
+                regressed: status.distrusted_through.is_some(),
             };
             self.fence.process.metrics.set_source(source.name(), reading);
         }
@@ -199,7 +201,7 @@ impl Admin {
         let lines = self.log.as_ref().map_or(0, LogControl::lines_left_out);
         let access_lines = self.fence.access_log.as_ref().map_or(0, |log| log.lines_left_out());
         metrics.set_lost(self.observations.lost(), lines, access_lines);
-        match metrics.text() {
+        match metrics.text(&self.fence.config) {
             Ok(metrics) => answer(StatusCode::OK, "text/plain; version=0.0.4; charset=utf-8", metrics),
             Err(error) => text(StatusCode::INTERNAL_SERVER_ERROR, format!("{error}\n")),
         }

@@ -21,15 +21,40 @@ fn named_in_tables(text: &str, prefix: &str) -> BTreeSet<String> {
 
 #[test]
 fn every_metric_of_the_readme_exists_and_every_metric_is_in_the_readme() {
+    assert_eq!(named_in_tables(&document("README.md"), "fencepost_"), existing_metrics());
+}
+
+#[test]
+fn every_metric_that_rules_and_dashboard_name_exists() {
+    let existing = existing_metrics();
+    for file in [
+        "deploy/prometheus/fencepost.rules.yml",
+        "deploy/prometheus/fencepost.rules.test.yml",
+        "deploy/grafana/dashboards/fencepost.json",
+    ] {
+        let named = metrics_in(&document(file));
+        assert!(!named.is_empty(), "{file} names metrics");
+        assert_eq!(named.difference(&existing).collect::<Vec<_>>(), Vec::<&String>::new(), "in {file}");
+    }
+}
+
+/// The metrics that a text names, a histogram's parts as the histogram.
+fn metrics_in(text: &str) -> BTreeSet<String> {
+    let words = text.split(|letter: char| letter != '_' && !letter.is_ascii_alphanumeric());
+    let metrics = words.filter(|word| word.starts_with("fencepost_"));
+    metrics.map(|metric| metric.strip_suffix("_bucket").unwrap_or(metric).to_owned()).collect()
+}
+
+fn existing_metrics() -> BTreeSet<String> {
     let metrics = Metrics::new().unwrap();
     let route = metrics.route("any", "enforce");
     route.failed(fencepost::refusal::Failure::NoAnswer);
     metrics.set_lost(0, 0, 0);
-    metrics.set_source("any", SourceReading { up: true, age_seconds: 0.0, watch_restarts: 0, tracked_locks: 0 });
-    let text = String::from_utf8(metrics.text().unwrap()).unwrap();
-    let existing: BTreeSet<String> =
-        text.lines().filter_map(|line| line.strip_prefix("# TYPE ")?.split(' ').next()).map(str::to_owned).collect();
-    assert_eq!(named_in_tables(&document("README.md"), "fencepost_"), existing);
+    let reading =
+        SourceReading { up: true, age_seconds: 0.0, watch_restarts: 0, tracked_locks: 0, tenures: 0, regressed: false };
+    metrics.set_source("any", reading);
+    let text = String::from_utf8(metrics.text(&sample_of_the_readme()).unwrap()).unwrap();
+    text.lines().filter_map(|line| line.strip_prefix("# TYPE ")?.split(' ').next()).map(str::to_owned).collect()
 }
 
 #[test]
@@ -45,10 +70,13 @@ fn the_readme_names_every_reason_with_its_action() {
 
 #[test]
 fn the_sample_file_of_the_readme_is_right() {
+    assert_eq!(sample_of_the_readme().routes.len(), 1);
+}
+
+fn sample_of_the_readme() -> Config {
     let readme = document("README.md");
     let sample = readme.split("```toml\n").nth(1).and_then(|rest| rest.split("```").next()).unwrap();
-    let config = Config::from_toml("README.md", sample).unwrap_or_else(|problems| panic!("{problems}"));
-    assert_eq!(config.routes.len(), 1);
+    Config::from_toml("README.md", sample).unwrap_or_else(|problems| panic!("{problems}"))
 }
 
 #[test]

@@ -32,3 +32,7 @@ mod cli;
 mod observed;
 mod reload;
 mod reload_locks;
+
+mod compose;
+mod deploy;
+mod prometheus;

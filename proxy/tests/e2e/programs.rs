@@ -91,6 +91,14 @@ pub(crate) async fn python(script: &str, arguments: &[&str]) -> String {
     printed(python.to_str().unwrap(), &arguments).await
 }
 
+/// What a YAML file of the repository says.
+pub(crate) async fn yaml(path: &str) -> serde_json::Value {
+    let reader = "import json, sys, yaml; json.dump(yaml.safe_load(open(sys.argv[1])), sys.stdout)";
+    let file = workspace().join(path);
+    let text = printed(python_binary().to_str().unwrap(), &["-c", reader, file.to_str().unwrap()]).await;
+    serde_json::from_str(&text).unwrap()
+}
+
 /// A server written in Python that prints its port as its first line.
 pub(crate) struct PythonServer {
     process: Process,
@@ -119,7 +127,7 @@ impl PythonServer {
     }
 }
 
-fn python_binary() -> PathBuf {
+pub(crate) fn python_binary() -> PathBuf {
     let python = workspace().join("target/tools/venv/bin/python");
     assert!(python.exists(), "no {}: run bin/install-tools test", python.display());
     python
@@ -129,6 +137,6 @@ fn script_path(name: &str) -> PathBuf {
     workspace().join("proxy/tests/clients").join(name)
 }
 
-fn workspace() -> PathBuf {
+pub(crate) fn workspace() -> PathBuf {
     PathBuf::from(env!("CARGO_MANIFEST_DIR")).parent().unwrap().to_owned()
 }

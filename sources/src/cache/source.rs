@@ -66,6 +66,8 @@ pub struct SourceStatus {
     pub revision: Option<Revision>,
     /// How often the watch had to be begun again.
     pub watch_restarts: u64,
+    /// How many tenures were seen to begin, of locks that were known before.
+    pub tenures: u64,
     /// How many static locks there are.
     pub static_locks: usize,
     /// How many templated locks are known.
@@ -296,6 +298,7 @@ impl LockSource {
             age: age(health.fresh),
             revision: common.trust.max_seen(),
             watch_restarts: load(&counts.watch_restarts),
+            tenures: common.tenures.begun(),
             static_locks,
             templated_locks: common.registry.len().saturating_sub(static_locks),
             distrusted_through: common.trust.distrusted_through(),

@@ -34,16 +34,24 @@ pub struct TenureChange {
 pub(crate) struct Tenures {
     changes: Mutex<Vec<TenureChange>>,
     lost: AtomicU64,
+    begun: AtomicU64,
 }
 
 impl Tenures {
     fn tell(&self, change: TenureChange) {
+        let begins = change.began.is_some() && !change.is_first_news;
+        self.begun.fetch_add(begins.into(), Ordering::Relaxed);
         let mut changes = self.changes();
         if changes.len() < CHANGES_MAX {
             changes.push(change);
         } else {
             self.lost.fetch_add(1, Ordering::Relaxed);
         }
+    }
+
+    /// How many tenures were seen to begin.
+    pub(crate) fn begun(&self) -> u64 {
+        self.begun.load(Ordering::Relaxed)
     }
 
     /// The changes since the last call, and how many were lost.

@@ -287,3 +287,27 @@ async fn what_is_described_is_what_is_known() {
     })
     .await;
 }
+
+#[tokio::test(start_paused = true)]
+async fn tenures_are_counted_as_they_begin_and_renewals_and_releases_are_not() {
+    play(options(), async |store, source| {
+        let tenures = || source.status(Instant::now()).tenures;
+        store.put("lock", "a");
+        let _lock = tracked(source, "lock").await;
+        pass(SECOND / 10).await;
+        assert_eq!(tenures(), 0, "the first began before anybody looked");
+        for (owner, begun) in [(Some("b"), 1), (Some("b"), 1), (None, 1), (Some("b"), 2), (Some("a"), 3), (None, 3)] {
+            match owner {
+                Some(owner) => {
+                    store.put("lock", owner);
+                }
+                None => {
+                    store.delete("lock");
+                }
+            }
+            pass(SECOND / 10).await;
+            assert_eq!(tenures(), begun, "after {owner:?}");
+        }
+    })
+    .await;
+}

@@ -1,0 +1,24 @@
+# syntax=docker/dockerfile:1
+# The proxy alone, in an image without a shell. The Rust is that of rust-version in Cargo.toml; both images are Debian 12.
+FROM rust:1.95.0-bookworm AS build
+RUN apt-get update \
+    && apt-get install -y --no-install-recommends protobuf-compiler libprotobuf-dev \
+    && rm -rf /var/lib/apt/lists/*
+WORKDIR /build
+COPY . .
+# Symbols would be most of the image.
+ENV CARGO_PROFILE_RELEASE_DEBUG=0 CARGO_PROFILE_RELEASE_STRIP=symbols
+RUN --mount=type=cache,target=/usr/local/cargo/registry --mount=type=cache,target=/build/target \
+    cargo build --locked --release --package fencepost \
+    && cp target/release/fencepost / \
+    && mkdir /state
+
+FROM gcr.io/distroless/cc-debian12:nonroot
+COPY --from=build /fencepost /usr/local/bin/fencepost
+# A new volume over it takes its owner from here.
+COPY --from=build --chown=nonroot:nonroot /state /var/lib/fencepost
+USER nonroot
+EXPOSE 8080
+# SIGTERM lets requests finish. `docker stop` waits 10 s for that: give it more (`--time 40`).
+ENTRYPOINT ["/usr/local/bin/fencepost"]
+CMD ["serve", "--config", "/etc/fencepost/fencepost.toml"]

@@ -1,0 +1,173 @@
+//! What `docker-compose.yml` describes, started as processes: the same commands, scripts and files, with other addresses; and a
+//! stand-in for `docker` that pauses, kills and starts them.
+
+use std::collections::BTreeMap;
+use std::path::{Path, PathBuf};
+use std::process::{Command, Output};
+
+use fencepost_testsupport::{Cluster, Endpoint, EtcdVersion, Process, Scratch, eventually};
+use serde_json::Value;
+use tokio::io::{AsyncBufReadExt, AsyncWriteExt, BufReader};
+use tokio::net::{TcpListener, TcpStream};
+
+use crate::fencepost::Fencepost;
+use crate::programs::{python_binary, workspace, yaml};
+use crate::prometheus::Prometheus;
+
+/// All services but Grafana, running.
+pub(crate) struct Topology {
+    pub(crate) fence: Fencepost,
+    pub(crate) prometheus: Prometheus,
+    services: Services,
+    cluster: Cluster,
+}
+
+/// The services that run a script. What they print stays in a file each, over restarts.
+struct Services {
+    file: Value,
+    running: BTreeMap<String, Process>,
+    /// Addresses as the files have them, and as they are here.
+    addresses: Vec<(String, String)>,
+    scratch: Scratch,
+}
+
+impl Topology {
+    /// Starts one after the other, since each has to be told where the others are.
+    pub(crate) async fn up() -> Topology {
+        let mut services = Services {
+            file: yaml("docker-compose.yml").await,
+            running: BTreeMap::new(),
+            addresses: vec![("0.0.0.0:".to_owned(), "127.0.0.1:".to_owned())],
+            scratch: Scratch::new(),
+        };
+        let cluster = Cluster::start(EtcdVersion::V3_5, 3).await;
+        for (number, endpoint) in cluster.endpoints().iter().enumerate() {
+            services.is_at(&format!("etcd-{number}:2379"), endpoint.trim_start_matches("http://"));
+        }
+        services.is_at(":9000", ":0");
+        services.start("worker", "worker");
+        services.addresses.pop();
+        let port = eventually("the worker listens", async || {
+            services.log("worker").lines().find_map(|line| Some(line.strip_prefix("listening on port ")?.to_owned()))
+        })
+        .await;
+        services.is_at("worker:9000", &format!("127.0.0.1:{port}"));
+
+        let fence = services.fencepost().await;
+        let Endpoint::Tcp(listener) = &fence.listener else { panic!("{:?}", fence.listener) };
+        services.is_at("fencepost:8080", &listener.to_string());
+        let prometheus = Prometheus::scraping(fence.admin).await;
+        for master in ["shard-1", "shard-2"] {
+            services.start(master, master);
+        }
+        Topology { fence, prometheus, services, cluster }
+    }
+
+    /// What a service has printed.
+    pub(crate) fn log(&self, name: &str) -> String {
+        self.services.log(name)
+    }
+
+    /// Runs a script that drives a `docker compose up`, to its end.
+    pub(crate) async fn run(&mut self, script: &str) -> Output {
+        let engine = TcpListener::bind("127.0.0.1:0").await.unwrap();
+        let folder = self.services.scratch.path().join("bin");
+        write_docker(&folder);
+        let path = format!("{}:{}", folder.display(), std::env::var("PATH").unwrap());
+        let mut command = tokio::process::Command::new(workspace().join(script));
+        command.env("PATH", path).env("ENGINE_PORT", engine.local_addr().unwrap().port().to_string());
+        let ended = command.kill_on_drop(true).output();
+        tokio::pin!(ended);
+        loop {
+            tokio::select! {
+                output = &mut ended => return output.unwrap(),
+                accepted = engine.accept() => self.serve(accepted.unwrap().0).await,
+            }
+        }
+    }
+
+    async fn serve(&mut self, mut docker: TcpStream) {
+        let mut order = String::new();
+        BufReader::new(&mut docker).read_line(&mut order).await.unwrap();
+        let printed = self.obey(order.trim_end()).await;
+        docker.write_all(printed.as_bytes()).await.unwrap();
+    }
+
+    /// Does what docker would have done; returns what it would have printed.
+    async fn obey(&mut self, order: &str) -> String {
+        let services = &mut self.services;
+        match order.split(' ').collect::<Vec<_>>().as_slice() {
+            ["compose", "pause", name] => services.running[*name].pause().await,
+            ["compose", "unpause", name] => services.running[*name].resume(),
+            ["compose", "kill", name] | ["kill", name] => services.running.remove(*name).unwrap().kill(),
+            ["compose", "start", name] => services.start(name, name),
+            ["compose", "run", "--detach", "--rm", "--no-deps", "--name", name, service] => {
+                services.start(name, service);
+            }
+            ["compose", "logs", "--since", _, name] => return services.log(name),
+            ["compose", "exec", "-T", "etcd-0", "etcdctl", arguments @ ..] => {
+                return self.cluster.members[0].etcdctl(arguments).await;
+            }
+            _ => panic!("docker was told to {order:?}"),
+        }
+        String::new()
+    }
+}
+
+impl Services {
+    fn is_at(&mut self, written: &str, here: &str) {
+        self.addresses.push((written.to_owned(), here.to_owned()));
+    }
+
+    /// A text of the files, with the addresses as they are here.
+    fn here(&self, text: &str) -> String {
+        self.addresses.iter().fold(text.to_owned(), |text, (written, here)| text.replace(written, here))
+    }
+
+    fn start(&mut self, name: &str, service: &str) {
+        let service = &self.file["services"][service];
+        let texts = |key: &str| service[key].as_array().unwrap().iter().map(|text| text.as_str().unwrap());
+        assert_eq!(texts("volumes").collect::<Vec<_>>(), ["./deploy/demo:/demo:ro"], "{name}");
+        let mut words = texts("command").map(|word| word.replace("/demo/", DEMO));
+        assert_eq!(words.next().as_deref(), Some("python"), "{name}");
+        let mut command = Command::new(python_binary());
+        command.args(words).current_dir(workspace());
+        for (variable, value) in service["environment"].as_object().unwrap() {
+            command.env(variable, self.here(value.as_str().unwrap()));
+        }
+        let process = Process::start(&command, &self.log_path(name));
+        assert!(self.running.insert(name.to_owned(), process).is_none(), "{name} runs already");
+    }
+
+    async fn fencepost(&self) -> Fencepost {
+        let written = std::fs::read_to_string(workspace().join(DEMO).join("fencepost.toml")).unwrap();
+        let state = self.scratch.path().join("state");
+        let here = self.here(&written).replace("/var/lib/fencepost", state.to_str().unwrap());
+        let file = self.scratch.path().join("fencepost.toml");
+        std::fs::write(&file, here.replace(":8080", ":0").replace(":9901", ":0")).unwrap();
+        let fence = Fencepost::launch_with(&["serve", "--config", file.to_str().unwrap()]).await;
+        fence.wait_until_ready().await;
+        fence
+    }
+
+    fn log(&self, name: &str) -> String {
+        std::fs::read_to_string(self.log_path(name)).unwrap_or_default()
+    }
+
+    fn log_path(&self, name: &str) -> PathBuf {
+        self.scratch.path().join(format!("{name}.log"))
+    }
+}
+
+/// Where the files are that the containers see in `/demo/`.
+const DEMO: &str = "deploy/demo/";
+
+/// A `docker` that hands its arguments to the test and prints what that answers.
+fn write_docker(folder: &Path) {
+    use std::os::unix::fs::PermissionsExt;
+    std::fs::create_dir_all(folder).unwrap();
+    let file = folder.join("docker");
+    let script = "#!/usr/bin/env bash\nset -e\nexec 3<>\"/dev/tcp/127.0.0.1/$ENGINE_PORT\"\necho \"$*\" >&3\ncat <&3\n";
+    std::fs::write(&file, script).unwrap();
+    std::fs::set_permissions(&file, std::fs::Permissions::from_mode(0o755)).unwrap();
+}

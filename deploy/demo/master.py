@@ -20,7 +20,7 @@ LOCK = os.environ["LOCK"]
 FENCEPOST = os.environ["FENCEPOST"]  # host:port
 WRITE_TO = os.environ["WRITE_TO"]  # a path
 
-LEASE_SECONDS = 2  # No less is possible with etcd's usual election timeout.
+LEASE_SECONDS = 3
 WRITE_EVERY = 0.2
 TIMEOUT = 2
 

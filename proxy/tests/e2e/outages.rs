@@ -105,13 +105,14 @@ async fn a_restored_store_admits_nobody_until_the_operator_accepts_it() {
         // It holds the lock as far as the store knows, but the store has said otherwise before.
         let answer = scene.send(Ask::post("/").under(&old)).await;
         assert!(matches!(reason(&answer), Some("stale-tenure" | "store-regressed")), "{}", answer.text());
-        let metric = scene.fence.admin("GET", "/metrics").await.text();
-        assert!(metric.contains("fencepost_source_up"), "{metric}");
+        let regressed = r#"fencepost_source_regressed{source="main"}"#;
+        assert_eq!(scene.fence.metric(regressed).await, 1.0);
 
         assert_eq!(scene.fence.admin("GET", "/sources/main/accept-regression").await.status, 405);
         assert_eq!(scene.fence.admin("POST", "/sources/other/accept-regression").await.status, 404);
         let accepted = scene.fence.admin("POST", "/sources/main/accept-regression").await;
         assert!(matches!(accepted.status, 200 | 204), "{accepted:?}");
+        assert_eq!(scene.fence.metric(regressed).await, 0.0);
         eventually("the store is believed again", async || {
             let answer = scene.send(Ask::post("/").under(&old)).await;
             (answer.status == 200).then_some(())

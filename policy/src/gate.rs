@@ -58,14 +58,15 @@ pub enum PassReason {
 #[must_use = "a request that was let past has to leave"]
 pub struct Pass {
     reason: PassReason,
-    counted: bool,
+    /// The configuration under which a gate counts it.
+    counted: Option<u64>,
 }
 
 impl Pass {
     /// The pass of a request whose lock is not at hand, so that no gate can count it: of a route that is off, or of one that is
     /// forwarded whatever its lock says.
     pub fn uncounted(reason: PassReason) -> Pass {
-        Pass { reason, counted: false }
+        Pass { reason, counted: None }
     }
 
     /// Why it was let past.
@@ -136,6 +137,11 @@ pub struct Gate {
     /// Only tenures that have something there.
     at_worker: BTreeMap<Term, AtWorker>,
     passed: usize,
+    /// How many of those were let past by a route that only watches, by the generation of its configuration.
+    watched: BTreeMap<u64, usize>,
+    /// The generation of the configuration since which a route enforces that only watched before, and until when those
+    /// that were let past before count.
+    enforced_since: Option<(u64, Moment)>,
     orphans_made: u64,
     /// What may be left of an earlier process: the tenure that may go on at once, and until when all others wait.
     left_behind: Option<(Option<Revision>, Moment)>,
@@ -272,6 +278,7 @@ impl Gate {
     pub fn enter_dangerously<O: AsRef<[u8]>>(&mut self, token: &FenceToken<O>, known: Known<'_>, now: Moment) -> Entry {
         let barred = std::mem::take(&mut self.at_worker);
         let left_behind = self.left_behind.take();
+        let enforced_since = self.enforced_since.take();
         let entry = self.enter(token, known, now);
         for (term, there) in barred {
             let entered = self.at_worker.entry(term).or_default();
@@ -279,6 +286,7 @@ impl Gate {
             entered.orphans.extend(there.orphans);
         }
         self.left_behind = left_behind;
+        self.enforced_since = enforced_since;
         entry
     }
 
@@ -306,7 +314,8 @@ impl Gate {
         }
         let mut earlier = self.at_worker.range(..Term { era: self.era, first });
         let left_behind = self.left_behind.is_some_and(|(left, until)| left != Some(first) && until > now);
-        if left_behind || earlier.any(|(_, there)| there.bars(now)) {
+        let passed_before = self.barred_by_passes().is_some_and(|until| until > now);
+        if left_behind || passed_before || earlier.any(|(_, there)| there.bars(now)) {
             return Err(Entry::Wait);
         }
         match self.records {
@@ -315,10 +324,26 @@ impl Gate {
         }
     }
 
-    /// Lets a request past without judging it, counted.
-    pub fn pass(&mut self, reason: PassReason) -> Pass {
+    /// Lets a request past without judging it, counted. Configurations are numbered in the order in which they come in force;
+    /// the request is under that one.
+    pub fn pass(&mut self, reason: PassReason, generation: u64) -> Pass {
         self.passed += 1;
-        Pass { reason, counted: true }
+        if reason == PassReason::Shadow {
+            *self.watched.entry(generation).or_default() += 1;
+        }
+        Pass { reason, counted: Some(generation) }
+    }
+
+    /// A route that only watched enforces from that configuration on. What it let past before may be anybody's: it counts as an
+    /// earlier tenure's until it has left, or until then.
+    pub fn enforce_since(&mut self, generation: u64, until: Moment) {
+        self.enforced_since = Some((generation, until));
+    }
+
+    /// Until when requests bar that were let past before the route enforced, if there are any.
+    fn barred_by_passes(&self) -> Option<Moment> {
+        let (generation, until) = self.enforced_since?;
+        self.watched.range(..generation).next().map(|_| until)
     }
 
     /// Takes back an admission: nothing of its request is at the worker any more. Says whether it was the last of its tenure, so
@@ -372,22 +397,38 @@ impl Gate {
         self.retain_orphans(|_| false)
     }
 
-    /// When the last of those stops to count whose end will not be seen: orphans, and what an earlier process left behind.
+    /// When the last of those stops to count whose end will not be seen, or need not: orphans, what an earlier process left
+    /// behind, what was let past before the route enforced.
     pub fn unseen_until(&self) -> Option<Moment> {
         let orphans = self.at_worker.values().flat_map(|there| there.orphans.values());
-        orphans.copied().chain(self.left_behind.map(|(_, until)| until)).max()
+        let left_behind = self.left_behind.map(|(_, until)| until);
+        orphans.copied().chain(left_behind).chain(self.barred_by_passes()).max()
     }
 
     /// Whether nothing is at the worker that a later tenure would have to wait for.
     pub fn is_clear(&self, now: Moment) -> bool {
-        !self.at_worker.values().any(|there| there.bars(now)) && self.left_behind.is_none_or(|(_, until)| until <= now)
+        let has_come = |until: Option<Moment>| until.is_none_or(|until| until <= now);
+        !self.at_worker.values().any(|there| there.bars(now))
+            && has_come(self.left_behind.map(|(_, until)| until))
+            && has_come(self.barred_by_passes())
     }
 
-    /// Takes back a pass.
-    pub fn leave_pass(&mut self, pass: Pass) {
-        if pass.counted {
-            self.passed -= 1;
+    /// Takes back a pass. Says whether the barrier may have opened by that.
+    pub fn leave_pass(&mut self, pass: Pass) -> bool {
+        let Some(generation) = pass.counted else {
+            return false;
+        };
+        self.passed -= 1;
+        let barred = self.barred_by_passes().is_some();
+        if pass.reason == PassReason::Shadow
+            && let Some(watched) = self.watched.get_mut(&generation)
+        {
+            *watched -= 1;
+            if *watched == 0 {
+                self.watched.remove(&generation);
+            }
         }
+        barred && self.barred_by_passes().is_none()
     }
 
     /// Lets the floor start anew, after the operator accepted that the store went back. What is at the worker stays counted.
@@ -670,13 +711,53 @@ mod tests {
     }
 
     #[test]
+    fn what_a_route_let_past_before_it_enforced_bars_until_it_has_left_or_its_time_has_come() {
+        let mut gate = Gate::default();
+        let now = held(Layout::Key, "a", 10, 10);
+        gate.learn(&now);
+        let may_enter = |gate: &Gate, at| {
+            let token = FenceToken { owner: "a", revision: revision(10) };
+            gate.may_enter(&token, Known::new(Some(&now), News::Fresh), Moment(at)).is_ok()
+        };
+        let [before, late] = [gate.pass(PassReason::Shadow, 1), gate.pass(PassReason::Shadow, 1)];
+        let exempt = gate.pass(PassReason::Exempt, 1);
+        assert!(may_enter(&gate, 0), "another route of the lock enforces already");
+        gate.enforce_since(2, Moment(5));
+        let beside = gate.pass(PassReason::Shadow, 2);
+        assert_eq!([0, 4, 5].map(|at| may_enter(&gate, at)), [false, false, true]);
+        assert_eq!(
+            (gate.unseen_until(), gate.is_clear(Moment(4)), gate.is_clear(Moment(5))),
+            (Some(Moment(5)), false, true)
+        );
+        assert!(!gate.leave_pass(before));
+        assert!(!may_enter(&gate, 0));
+        assert!(gate.leave_pass(late), "the last opens the barrier");
+        assert!(may_enter(&gate, 0));
+        // One that came in before and gets here only now is no other's either.
+        let later_still = gate.pass(PassReason::Shadow, 1);
+        assert!(!may_enter(&gate, 0));
+        assert!(matches!(
+            gate.enter_dangerously(
+                &FenceToken { owner: "a", revision: revision(10) },
+                Known::new(Some(&now), News::Fresh),
+                Moment(0)
+            ),
+            Entry::Admitted(_)
+        ));
+        assert!(!may_enter(&gate, 0));
+        assert!(gate.leave_pass(later_still));
+        assert_eq!([gate.leave_pass(beside), gate.leave_pass(exempt)], [false, false]);
+        assert_eq!(gate.state().passed, 0);
+    }
+
+    #[test]
     fn passes_are_counted_apart() {
         let mut gate = Gate::default();
         let passes =
-            [PassReason::Shadow, PassReason::Exempt, PassReason::DangerousAdmit].map(|reason| gate.pass(reason));
+            [PassReason::Shadow, PassReason::Exempt, PassReason::DangerousAdmit].map(|reason| gate.pass(reason, 1));
         assert_eq!(gate.state().passed, 3);
         gate.leave_pass(Pass::uncounted(PassReason::Off));
-        passes.into_iter().for_each(|pass| gate.leave_pass(pass));
+        passes.into_iter().for_each(|pass| assert!(!gate.leave_pass(pass)));
         assert_eq!((gate.state().passed, gate.state().at_worker), (0, vec![]));
     }
 }

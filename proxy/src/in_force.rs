@@ -59,6 +59,7 @@ impl ThreadInForce {
         let mut changes = in_force.clone();
         changes.0.mark_unchanged();
         let decisions = Rc::new(DecisionIds::new(process, thread.index));
+        changes.now().process.pulses.answer_here(&format!("worker-{}", thread.index));
         let first = Worker::new(changes.now(), None, decisions, thread);
         let following =
             Rc::new(ThreadInForce { seen: RefCell::new(changes.clone()), worker: RefCell::new(Rc::new(first)) });

@@ -12,6 +12,7 @@ use crate::lock_sources::LockSources;
 use crate::memory::Memory;
 use crate::metrics::Metrics;
 use crate::observe::{Observations, RouteLabel};
+use crate::pulse::Pulses;
 
 /// What a process has once, whatever configuration is in force.
 pub struct Process {
@@ -27,6 +28,8 @@ pub struct Process {
     pub memory: Option<Memory>,
     /// Every source that anybody still uses.
     pub sources: LockSources,
+    /// Whether worker threads make progress.
+    pub pulses: Pulses,
     /// How many requests wait at barriers.
     pub waiting: AtomicUsize,
     draining: AtomicBool,
@@ -50,6 +53,7 @@ impl Process {
             unrouted_label: Arc::new(RouteLabel::unrouted()),
             memory,
             sources: LockSources::new(store),
+            pulses: Pulses::default(),
             waiting: AtomicUsize::new(0),
             draining: AtomicBool::new(false),
             labels: Mutex::default(),

@@ -9,7 +9,7 @@ use std::fmt;
 use std::sync::Arc;
 use std::time::{Duration, SystemTime};
 
-use fencepost_config::{Config, Difference, Route};
+use fencepost_config::{Config, Difference, Mode, Route};
 use fencepost_policy::LockKey;
 use fencepost_sources::{LockSource, TemplatedLocks, TrackedLock};
 use futures_util::future::join_all;
@@ -24,6 +24,7 @@ use crate::exchange::Fence;
 use crate::in_force::{InForce, Putter};
 use crate::metrics::ReloadOutcome;
 use crate::routes::{Guard, record_format};
+use crate::service_manager::ServiceManager;
 
 /// How often the file is looked at.
 const POLL_PERIOD: Duration = Duration::from_secs(1);
@@ -78,6 +79,7 @@ impl Reloads {
 /// Puts the file's configuration in force whenever somebody asks for it or the file has changed.
 pub struct Reloader {
     origin: Origin,
+    manager: ServiceManager,
     putter: Putter,
     in_force: InForce,
     asked: mpsc::Receiver<oneshot::Sender<Outcome>>,
@@ -90,7 +92,13 @@ impl Reloader {
         let metrics = &first.process.metrics;
         metrics.set_config(first.generation, SystemTime::now());
         let putter = Putter::new(Arc::new(first));
-        (Reloader { origin, in_force: putter.in_force(), putter, asked }, Reloads(reloads))
+        let manager = ServiceManager::of(&origin);
+        (Reloader { origin, manager, in_force: putter.in_force(), putter, asked }, Reloads(reloads))
+    }
+
+    /// Where the configuration comes from.
+    pub fn origin(&self) -> &Origin {
+        &self.origin
     }
 
     /// Shows what is in force.
@@ -131,6 +139,7 @@ impl Reloader {
                 self.reload(cause, &content).await
             }
             Origin::Flags | Origin::Program => {
+                self.manager.reloading();
                 let nothing =
                     "there is nothing to reload: the configuration is in the arguments of this process, not in a file";
                 self.conclude(cause, Outcome::Rejected(vec![nothing.to_owned()]))
@@ -139,6 +148,7 @@ impl Reloader {
     }
 
     async fn reload(&mut self, cause: &str, content: &Content) -> Outcome {
+        self.manager.reloading();
         let outcome = self.put_in_force(content).await.unwrap_or_else(Outcome::Rejected);
         self.conclude(cause, outcome)
     }
@@ -165,6 +175,7 @@ impl Reloader {
                 metrics.reloaded(ReloadOutcome::Rejected);
             }
         }
+        self.manager.ready();
         outcome
     }
 
@@ -222,6 +233,7 @@ impl Reloader {
         if let Some(memory) = &new.process.memory {
             memory.raise_orphan_timeouts(&new);
         }
+        bar_what_was_let_past(old, &new);
         self.putter.put(Arc::clone(&new));
         keep_only(&new);
         let gone = |source: &&LockSource| !new.sources.iter().any(|other| other.name() == source.name());
@@ -293,6 +305,27 @@ fn static_locks(fence: &Fence) -> impl Iterator<Item = &Arc<TrackedLock>> {
         Some(Guard::Static(lock)) => Some(lock),
         Some(Guard::Templated(_)) | None => None,
     })
+}
+
+/// Where a route turns to enforce, has its locks' gates wait for what was let past before: it may be anybody's.
+fn bar_what_was_let_past(old: &Fence, new: &Fence) {
+    let enforced = |config: &Config, name: &str| {
+        config.routes.iter().any(|route| route.name == name && matches!(route.mode, Mode::Enforce(_)))
+    };
+    for (route, in_force) in new.config.routes.iter().zip(&new.routes) {
+        let Mode::Enforce(lock) = &route.mode else { continue };
+        if enforced(&old.config, &route.name) {
+            continue;
+        }
+        let until = Instant::now() + route.orphan_timeout;
+        let locks = match &in_force.guard {
+            Some(Guard::Static(lock)) => vec![Arc::clone(lock)],
+            Some(Guard::Templated(_)) => new.sources[lock.source].locks(),
+            None => Vec::new(),
+        };
+        let own = locks.iter().filter(|one| lock.key.matches_key(one.key().as_str()));
+        own.for_each(|lock| lock.enforce_since(new.generation, until));
+    }
 }
 
 /// Has every source keep what this configuration names. Whatever else is there goes when its last request has.

@@ -24,6 +24,7 @@ use crate::memory::Memory;
 use crate::observe::{Observations, collector};
 use crate::process::Process;
 use crate::reload::{Origin, Reloader, Reloads};
+use crate::service_manager::{Attended, ServiceManager};
 use crate::stack::stack;
 use crate::state::StateError;
 
@@ -126,12 +127,13 @@ pub async fn run(
     if let Some(memory) = &process.memory {
         memory.raise_orphan_timeouts(&fence);
     }
-    let (mut reloader, reloads) = Reloader::new(origin, fence);
+    let manager = ServiceManager::of(&origin);
+    let (reloader, reloads) = Reloader::new(origin, fence);
     let make_service = {
         let (in_force, process) = (reloader.in_force(), DecisionIds::process());
         move |thread| stack(ThreadInForce::follow(in_force.clone(), process, thread))
     };
-    let mut server = serve(bound.listeners, threads, client_limits(&limits), make_service)?;
+    let server = serve(bound.listeners, threads, client_limits(&limits), make_service)?;
     for address in server.addresses() {
         tracing::info!(%address, threads, "listening");
     }
@@ -152,44 +154,66 @@ pub async fn run(
     if let Some(tell) = started {
         let _ = tell.send(addresses); // Whoever asked may have stopped to listen.
     }
-
-    let remembering = async {
-        match &process.memory {
-            Some(memory) => memory.note_revisions(&process.sources).await,
-            None => std::future::pending().await,
-        }
-    };
-    let collecting = async {
-        match &process.observations {
-            Some(observations) => collector::keep_collecting(observations, || process.sources.all()).await,
-            None => std::future::pending().await,
-        }
-    };
+    manager.ready();
+    let attended = Attended { process: Arc::downgrade(&process), leaving: &leaving, connections: server.connections() };
+    let running = Running { server, admin: admin_server, process, reloader, leaving: &leaving };
     tokio::select! {
-        () = shutdown => {}
-        () = remembering => {}
-        () = collecting => {}
-        () = reloader.run() => {}
-        () = server.failed() => return Err(RunError::ThreadEnded),
+        ended = running.until(shutdown) => ended,
+        () = manager.attend(attended) => unreachable!("attending never ends"),
     }
+}
 
-    // Held until the end, so that no gate is forgotten before it was asked what it left.
-    let sources = process.sources.all();
-    let mut locks: Vec<_> = sources.iter().flat_map(LockSource::locks).collect();
-    let limits = reloader.in_force().now().config.limits;
-    drop(reloader); // Nothing is put in force any more.
-    let drained = drain(server, &process, &leaving, &limits).await;
-    locks.extend(sources.iter().flat_map(LockSource::locks));
-    let clean = drained && locks.iter().all(|lock| lock.is_clear(Instant::now()));
-    if let Some(server) = admin_server {
-        server.shutdown(Duration::from_secs(1)).await;
+/// A process that runs.
+struct Running<'r> {
+    server: Server,
+    admin: Option<Server>,
+    process: Arc<Process>,
+    reloader: Reloader,
+    leaving: &'r AtomicBool,
+}
+
+impl Running<'_> {
+    async fn until(self, shutdown: impl Future<Output = ()>) -> Result<(), RunError> {
+        let Running { mut server, admin, process, mut reloader, leaving } = self;
+        let remembering = async {
+            match &process.memory {
+                Some(memory) => memory.note_revisions(&process.sources).await,
+                None => std::future::pending().await,
+            }
+        };
+        let collecting = async {
+            match &process.observations {
+                Some(observations) => collector::keep_collecting(observations, || process.sources.all()).await,
+                None => std::future::pending().await,
+            }
+        };
+        tokio::select! {
+            () = shutdown => {}
+            () = remembering => {}
+            () = collecting => {}
+            () = reloader.run() => {}
+            () = server.failed() => return Err(RunError::ThreadEnded),
+        }
+
+        // Held until the end, so that no gate is forgotten before it was asked what it left.
+        let sources = process.sources.all();
+        let mut locks: Vec<_> = sources.iter().flat_map(LockSource::locks).collect();
+        let limits = reloader.in_force().now().config.limits;
+        ServiceManager::of(reloader.origin()).stopping();
+        drop(reloader); // Nothing is put in force any more.
+        let drained = drain(server, &process, leaving, &limits).await;
+        locks.extend(sources.iter().flat_map(LockSource::locks));
+        let clean = drained && locks.iter().all(|lock| lock.is_clear(Instant::now()));
+        if let Some(server) = admin {
+            server.shutdown(Duration::from_secs(1)).await;
+        }
+        // Every thread has ended, so that nobody else has it any more.
+        if let Some(memory) = Arc::into_inner(process).and_then(|process| process.memory) {
+            memory.close(&sources, clean);
+        }
+        sources.iter().for_each(LockSource::stop);
+        Ok(())
     }
-    // Every thread has ended, so that nobody else has it any more.
-    if let Some(memory) = Arc::into_inner(process).and_then(|process| process.memory) {
-        memory.close(&sources, clean);
-    }
-    sources.iter().for_each(LockSource::stop);
-    Ok(())
 }
 
 /// What the admin listener has beside the configuration in force.

@@ -61,7 +61,8 @@ impl Ticket {
 
     /// For a request that passes without having been admitted. It is counted where its lock is at hand.
     pub fn passing(place: Place, lock: Option<Arc<TrackedLock>>, reason: PassReason, in_flight: InFlight) -> Ticket {
-        let pass = lock.as_ref().map_or_else(|| Pass::uncounted(reason), |lock| lock.pass(reason));
+        let generation = place.worker.fence.generation;
+        let pass = lock.as_ref().map_or_else(|| Pass::uncounted(reason), |lock| lock.pass(reason, generation));
         Ticket::new(place, Proof::Pass(lock, pass), in_flight)
     }
 

@@ -163,10 +163,17 @@ impl Fencepost {
 
     /// Runs it with that file and waits until it listens: it may not know its locks yet.
     pub(crate) async fn launch(config: &Config) -> Fencepost {
+        Fencepost::launch_among(config, &[]).await
+    }
+
+    /// As [`Fencepost::launch`], with these variables in its environment.
+    pub(crate) async fn launch_among(config: &Config, variables: &[(&str, &str)]) -> Fencepost {
         let scratch = Scratch::new();
         let file = scratch.path().join("fencepost.toml");
         std::fs::write(&file, config.toml()).unwrap();
-        Fencepost::launch_in(scratch, &["serve", "-c", file.to_str().unwrap(), "--log", &config.log]).await
+        let mut command = Command::new(BINARY);
+        command.arg("serve").arg("-c").arg(&file).arg("--log").arg(&config.log).envs(variables.iter().copied());
+        Fencepost::launch_command(scratch, command).await
     }
 
     /// Runs it with these arguments and waits until it listens.
@@ -176,7 +183,12 @@ impl Fencepost {
 
     async fn launch_in(scratch: Scratch, arguments: &[&str]) -> Fencepost {
         let mut command = Command::new(BINARY);
-        command.args(arguments).env("NO_COLOR", "1").env_remove("FENCEPOST_LOG");
+        command.args(arguments);
+        Fencepost::launch_command(scratch, command).await
+    }
+
+    async fn launch_command(scratch: Scratch, mut command: Command) -> Fencepost {
+        command.env("NO_COLOR", "1").env_remove("FENCEPOST_LOG");
         let mut process = Process::start(&command, &scratch.path().join("log"));
         let (listener, admin) = eventually("fencepost listens", async || {
             if let Some(status) = process.ended() {

@@ -29,9 +29,11 @@ mod transport;
 
 mod admin;
 mod cli;
+mod drain;
 mod observed;
 mod reload;
 mod reload_locks;
+mod systemd;
 
 mod compose;
 mod deploy;

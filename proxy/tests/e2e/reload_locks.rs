@@ -225,3 +225,35 @@ async fn a_longer_orphan_timeout_is_remembered_before_a_request_goes_out_under_i
     assert_refused(&answer, "handoff-timeout", LOCK, &new);
     scene.finish().await;
 }
+
+#[tokio::test]
+async fn what_a_route_let_past_while_it_only_watched_counts_as_an_earlier_tenures_when_it_enforces() {
+    for template in [false, true] {
+        let route = |mode: &str| {
+            let lock = if template { "key = \"/{name}\"" } else { "key = \"/k\"" };
+            let path = if template { "/{name}/" } else { "/k/" };
+            Route::new("k", path, lock).with(&format!("mode = {mode:?}"))
+        };
+        let scene = Scene::open(EtcdVersion::V3_5, &[route("shadow")]).await;
+        let (zombie, holder) = (scene.store.hold(LOCK, "shard-1").await, scene.store.hold(LOCK, "shard-2").await);
+        // The first of a template's lock is let past before the lock is at hand.
+        assert_eq!(scene.send(Ask::post("/k/first").under(&holder)).await.status, 200);
+        scene.until_known(LOCK, Some("shard-2")).await;
+        let latch = Latch::new();
+        scene.worker.on("/k/held", Behaviour::Hold(latch.clone(), Answer::ok("held")));
+        let held = scene.start_at_worker(Ask::post("/k/held").under(&zombie)).await;
+        scene.fence.reloads(&scene.config.clone().routes(&[route("enforce")])).await;
+        let next = scene.start(Ask::post("/k/next").under(&holder));
+        until_in_flight(&scene, 2).await;
+        let refused = scene.send(Ask::post("/k/late").under(&zombie)).await;
+        assert_refused(&refused, "stale-tenure", LOCK, &holder);
+        assert!(!scene.worker.seen().iter().any(|seen| seen.path == "/k/next"));
+        latch.open();
+        assert_eq!(held.await.unwrap().text(), "held");
+        assert_eq!(next.await.unwrap().status, 200);
+        let seen = scene.worker.seen();
+        let of = |path: &str| seen.iter().find(|seen| seen.path == path).unwrap();
+        assert!(of("/k/held").ended.is_some_and(|ended| ended <= of("/k/next").began), "{seen:#?}");
+        scene.finish().await;
+    }
+}

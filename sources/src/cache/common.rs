@@ -61,6 +61,8 @@ pub(crate) enum Command {
     Read(Arc<TrackedLock>),
     /// Keep that scope fresh.
     Begin(Arc<Scope>),
+    /// Say that work goes on.
+    Answer(oneshot::Sender<()>),
     /// Ask how the members are.
     AskMembers,
     /// The operator accepts that the store went back. Answers whether it had.

@@ -92,6 +92,9 @@ async fn run<S: LockStore>(work: Rc<Work<S>>, mut commands: mpsc::UnboundedRecei
             Some(Command::Begin(scope)) => {
                 tasks.push(Box::pin(freshness::of_scope(Rc::clone(&work), Arc::downgrade(&scope))))
             }
+            Some(Command::Answer(answer)) => {
+                let _ = answer.send(()); // Who asked may be gone.
+            }
             Some(Command::AskMembers) => tasks.push(Box::pin(ask_members(Rc::clone(&work)))),
             Some(Command::Accept(answer)) => {
                 let _ = answer.send(work.accept_regression()); // Who asked may be gone.

@@ -217,7 +217,7 @@ impl LockSource {
     }
 
     /// Names all that is tracked from now on. Whatever else there is stays as it is for those who hold it, and is
-    /// forgotten after them; by whom a gate may be forgotten is said in the [`Registry`](super::registry::Registry).
+    /// forgotten after them, with its gate's floor: nothing of it is at the worker then.
     pub fn keep(&self, named: &[Arc<TrackedLock>], templates: &[TemplatedLocks]) {
         let shared = &self.0.shared;
         let mut tracked = lock_list(&shared.static_locks);
@@ -269,6 +269,16 @@ impl LockSource {
     pub fn set_period(&self, period: Duration) {
         self.common().set_period(period);
         self.common().statics_changed.notify_one();
+    }
+
+    /// Completes when the source's thread gets to answer: it makes progress, whatever the store does.
+    ///
+    /// # Errors
+    /// [`Stopped`] if nobody is there to answer.
+    pub async fn answers(&self) -> Result<(), Stopped> {
+        let (sender, answer) = oneshot::channel();
+        self.common().send(Command::Answer(sender));
+        answer.await.map_err(|_| Stopped)
     }
 
     /// Accepts that the store went back to what it was: what was learnt is forgotten, floors start anew. Says whether there was

@@ -298,14 +298,24 @@ impl TrackedLock {
         result
     }
 
-    /// Lets a request past without judging it, counted.
-    pub fn pass(&self, reason: PassReason) -> Pass {
-        self.inner().gate.pass(reason)
+    /// Lets a request past without judging it, counted. It came in under the configuration of that number.
+    pub fn pass(&self, reason: PassReason, generation: u64) -> Pass {
+        self.inner().gate.pass(reason, generation)
     }
 
     /// Takes back a pass.
     pub fn leave_pass(&self, pass: Pass) {
-        self.inner().gate.leave_pass(pass);
+        let opened = self.inner().gate.leave_pass(pass);
+        if opened {
+            self.gate_changes.notify_waiters();
+        }
+    }
+
+    /// A route enforces from that configuration on that only watched before: what it let past before counts as an earlier
+    /// tenure's until it has left, or until then.
+    pub fn enforce_since(&self, generation: u64, until: Instant) {
+        let until = self.common.moment(until);
+        self.at_gate(|gate| gate.enforce_since(generation, until));
     }
 
     /// What an operator sees of it.

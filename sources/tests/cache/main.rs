@@ -2,6 +2,7 @@
 //! fails, forgets or goes back.
 
 mod regression;
+mod reloads;
 mod static_locks;
 mod store_faults;
 mod templated;

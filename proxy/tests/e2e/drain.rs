@@ -1,0 +1,103 @@
+//! The steps in which a process stops, under load.
+
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
+
+use fencepost_testsupport::{Answer, Behaviour, EtcdVersion, Latch, eventually, request};
+
+use crate::fencepost::{Config, Route};
+use crate::scene::{Ask, Ledger, Scene, send};
+use crate::store::Tenure;
+
+async fn scene(more: impl FnOnce(Config) -> Config) -> (Scene, Tenure) {
+    let scene = Scene::with(EtcdVersion::V3_5, &[Route::new("k", "/", r#"key = "/k""#)], more).await;
+    let tenure = scene.store.hold("/k", "shard-1").await;
+    (scene, tenure)
+}
+
+/// A load balancer: sends no more requests once `/readyz` says no.
+#[tokio::test]
+async fn no_request_is_lost_while_the_balancer_takes_a_draining_process_out() {
+    let (mut scene, tenure) = scene(|config| config.limit("drain_delay = \"2s\"")).await;
+    let (goes_on, ledger) = (Arc::new(AtomicBool::new(true)), Ledger::default());
+    let senders: Vec<_> = (0..4)
+        .map(|_| {
+            let (goes_on, ledger, tenure) = (Arc::clone(&goes_on), ledger.clone(), tenure.clone());
+            let listener = scene.fence.listener.clone();
+            tokio::spawn(async move {
+                let mut answered = 0_u32;
+                while goes_on.load(Ordering::Relaxed) {
+                    // On a connection of its own, and it fails the test if it fails.
+                    let answer = send(&listener, &ledger, Ask::post("/").under(&tenure)).await;
+                    assert_eq!(answer.status, 200, "{}", answer.text());
+                    answered += 1;
+                }
+                answered
+            })
+        })
+        .collect();
+    scene.worker.wait_for(100).await;
+    scene.fence.process().terminate();
+    let admin = scene.fence.admin;
+    eventually("the balancer sees it", async || {
+        let answer = request(admin, "GET", "/readyz", &[], b"").await.ok()?;
+        (answer.status == 503).then_some(())
+    })
+    .await;
+    let seen = scene.worker.seen().len();
+    scene.worker.wait_for(seen + 50).await; // It goes on serving until the balancer has acted.
+    goes_on.store(false, Ordering::Relaxed);
+    let mut answered = 0;
+    for sender in senders {
+        answered += sender.await.unwrap();
+    }
+    assert!(scene.fence.process().end_of_itself().await.success());
+    assert_eq!(answered as usize, scene.worker.seen().len());
+    let log = scene.fence.log();
+    for step in ["step=\"leaving\" drain_delay=2s", "step=\"closing\" drain_timeout=30s", "step=\"ended\""] {
+        assert!(log.contains(step), "{step}: {log}");
+    }
+    ledger.check(&scene.worker);
+}
+
+#[tokio::test]
+async fn what_has_not_ended_by_the_deadline_is_cut_and_counted() {
+    let short = "drain_delay = \"0s\"\ndrain_timeout = \"100ms\"";
+    let (mut scene, tenure) = scene(|config| config.limit(short)).await;
+    let latch = Latch::new();
+    scene.worker.on("/held", Behaviour::Hold(latch.clone(), Answer::ok("held")));
+    let mut lines = [scene.line().await, scene.line().await];
+    for line in &mut lines {
+        line.begin(Ask::post("/held").under(&tenure)).await.unwrap();
+    }
+    scene.worker.wait_for(2).await;
+    assert!(scene.fence.terminate().await.success());
+    let cut = "step=\"cutting\" connections=2 requests=2 ";
+    assert!(scene.fence.log().contains(cut), "{}", scene.fence.log());
+    latch.open();
+    scene.finish().await;
+}
+
+#[tokio::test]
+async fn whoever_says_it_twice_need_not_wait() {
+    for step in ["leaving", "closing"] {
+        let delay = if step == "leaving" { "1m" } else { "0s" };
+        let (mut scene, tenure) =
+            scene(|config| config.limit(&format!("drain_delay = {delay:?}\ndrain_timeout = \"1h\""))).await;
+        let latch = Latch::new();
+        scene.worker.on("/held", Behaviour::Hold(latch.clone(), Answer::ok("held")));
+        let mut line = scene.line().await;
+        line.begin(Ask::post("/held").under(&tenure)).await.unwrap();
+        scene.worker.wait_for(1).await;
+        scene.fence.process().terminate();
+        scene.fence.until_log(&format!("step={step:?}")).await;
+        // Nothing is reloaded any more.
+        assert_eq!(scene.fence.admin("POST", "/reload").await.status, 503);
+        assert!(scene.fence.process().ended().is_none());
+        scene.fence.process().terminate();
+        assert!(scene.fence.process().end_of_itself().await.success());
+        assert!(scene.fence.log().contains("step=\"cutting\" connections=1 requests=1 "), "{}", scene.fence.log());
+        latch.open();
+        scene.finish().await;
+    }
+}

@@ -1,0 +1,109 @@
+//! What a source keeps when it is told what is tracked from now on.
+
+use std::sync::Arc;
+
+use fencepost_policy::{Entry, FenceToken, Layout};
+use fencepost_sources::{LockSource, MemoryStore, Timing};
+use tokio::time::Instant;
+
+use crate::world::{MAX_AGE, SECOND, glance, load, options, pass, play, template, track, tracked};
+
+/// How many ranges of locks and of templates were read in the last period.
+async fn read_in_a_period(store: &MemoryStore, source: &LockSource) -> (u64, u64) {
+    pass(SECOND * 2).await; // What began before has ended.
+    let before = (store.calls().ranges_whole, source.status(Instant::now()).reads.windows);
+    pass(SECOND).await;
+    (store.calls().ranges_whole - before.0, source.status(Instant::now()).reads.windows - before.1)
+}
+
+#[tokio::test(start_paused = true)]
+async fn what_is_tracked_no_longer_is_read_for_as_long_as_somebody_holds_it() {
+    play(options(), async |store, source| {
+        let at = store.put("one", "a");
+        store.put("t/1", "a");
+        let (one, templated) = (tracked(source, "one").await, template(source, "t/", Layout::Key));
+        let of_template = load(&templated, "t/1").await;
+        assert_eq!(read_in_a_period(store, source).await, (1, 1));
+
+        source.keep(&[], &[]);
+        drop(templated);
+        assert_eq!(read_in_a_period(store, source).await, (1, 1), "both are held");
+        assert_eq!(glance(&one, "a", at), "admit");
+        assert!(Arc::ptr_eq(&one, &track(source, "one", Layout::Key)), "there is no second one");
+        source.keep(&[], &[]);
+
+        drop((one, of_template));
+        assert_eq!(read_in_a_period(store, source).await, (0, 0));
+        assert!(source.locks().is_empty() && source.ready());
+    })
+    .await;
+}
+
+#[tokio::test(start_paused = true)]
+async fn what_is_still_tracked_stays_with_its_gate_though_nobody_else_holds_it() {
+    play(options(), async |store, source| {
+        let at = store.put("one", "a");
+        store.put("t/1", "a");
+        store.put("u/1", "a");
+        let (one, kept, left) =
+            (tracked(source, "one").await, template(source, "t/", Layout::Key), template(source, "u/", Layout::Key));
+        load(&kept, "t/1").await;
+        load(&left, "u/1").await;
+        let now = Instant::now();
+        let timing = Timing { arrived: now, now, max_age: MAX_AGE, linearizable: false };
+        let Entry::Admitted(admission) = one.enter(&FenceToken { owner: "a", revision: at }, &timing) else {
+            panic!("the holder gets in");
+        };
+        source.keep(&[Arc::clone(&one)], &[kept.clone()]);
+        drop((one, left));
+        let keys: Vec<String> = source.locks().iter().map(|lock| lock.key().to_string()).collect();
+        assert_eq!(keys, ["one", "t/1"]);
+        let one = track(source, "one", Layout::Key);
+        assert!(!one.is_clear(Instant::now()), "its request is still counted");
+        one.leave(admission);
+        assert!(one.is_clear(Instant::now()));
+        assert_eq!(read_in_a_period(store, source).await, (1, 1));
+    })
+    .await;
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_lock_of_a_template_that_is_then_named_is_the_same_and_stays_fresh() {
+    play(options(), async |store, source| {
+        let old = store.put("t/1", "a");
+        let templated = template(source, "t/", Layout::Key);
+        let lock = load(&templated, "t/1").await;
+        let named = track(source, "t/1", Layout::Key);
+        assert!(Arc::ptr_eq(&lock, &named));
+        source.keep(std::slice::from_ref(&named), &[]);
+        drop((templated, lock));
+        pass(SECOND * 20).await;
+        assert_eq!(glance(&named, "a", old), "admit");
+        let new = store.put("t/1", "b");
+        pass(SECOND / 10).await;
+        assert_eq!((glance(&named, "a", old), glance(&named, "b", new)), ("stale-tenure", "admit"));
+    })
+    .await;
+}
+
+#[tokio::test(start_paused = true)]
+async fn only_a_source_that_works_answers() {
+    let (source, driver) = LockSource::build("test", options(), MemoryStore::new());
+    let answers = source.answers();
+    tokio::pin!(answers);
+    assert!(tokio::time::timeout(SECOND, &mut answers).await.is_err(), "nobody works");
+    tokio::select! {
+        () = driver => panic!("the driver ended"),
+        answered = answers => assert!(answered.is_ok()),
+    }
+    assert!(source.answers().await.is_err(), "nobody is there");
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_source_is_found_again_for_as_long_as_anybody_has_a_handle() {
+    let (source, driver) = LockSource::build("test", options(), MemoryStore::new());
+    let found = source.downgrade();
+    drop(source);
+    assert!(found.upgrade().is_none());
+    driver.await; // It was stopped with its last handle.
+}

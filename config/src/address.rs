@@ -11,15 +11,20 @@ pub enum Address {
     Tcp(SocketAddr),
     /// A unix socket at this absolute path.
     Unix(PathBuf),
+    /// The sockets that systemd passes under this name (`FileDescriptorName=`).
+    Systemd(String),
 }
 
 impl Address {
-    /// Reads `127.0.0.1:8080`, `[::1]:8080` or `unix:/path`. Host names are refused: what they mean may change.
+    /// Reads `127.0.0.1:8080`, `[::1]:8080`, `unix:/path` or `systemd:NAME`. Host names are refused: what they mean may change.
     pub(crate) fn parse(text: &str) -> Result<Address, String> {
         if let Some(path) = text.strip_prefix("unix:") {
             return unix_path(path).map(Address::Unix);
         }
-        let wrong = || format!(r#"must be "ip:port", "[ipv6]:port" or "unix:/path", not {text:?}"#);
+        if let Some(name) = text.strip_prefix("systemd:") {
+            return socket_name(name).map(Address::Systemd);
+        }
+        let wrong = || format!(r#"must be "ip:port", "[ipv6]:port", "unix:/path" or "systemd:NAME", not {text:?}"#);
         text.parse().map(Address::Tcp).map_err(|_| wrong())
     }
 
@@ -35,8 +40,20 @@ impl fmt::Display for Address {
         match self {
             Address::Tcp(address) => address.fmt(f),
             Address::Unix(path) => write!(f, "unix:{}", path.display()),
+            Address::Systemd(name) => write!(f, "systemd:{name}"),
         }
     }
+}
+
+/// Reads the name of a socket: as systemd has it (sd_listen_fds(3)), but without what has to be quoted.
+fn socket_name(name: &str) -> Result<String, String> {
+    let is_part = |byte: u8| byte.is_ascii_alphanumeric() || b"_-.@".contains(&byte);
+    if !(1..=255).contains(&name.len()) || !name.bytes().all(is_part) {
+        return Err(format!(
+            r#"must be "systemd:" and the FileDescriptorName= of a socket unit, 1 to 255 of A-Z, a-z, 0-9, _, -, . and @, not {name:?}"#
+        ));
+    }
+    Ok(name.to_owned())
 }
 
 /// The worker that a route forwards to.

@@ -75,6 +75,10 @@ fn only_on_this_machine(address: Address) -> Result<Address, String> {
         Address::Tcp(address) if !address.ip().is_loopback() => Err(format!(
             r#"must be a loopback address, "unix:/path" or "off", not {address}: off loopback it needs TLS, which this version does not have"#
         )),
+        Address::Systemd(_) => Err(
+            r#"must be a loopback address, "unix:/path" or "off": where a socket of systemd's listens is not known beforehand"#
+                .to_owned(),
+        ),
         Address::Tcp(_) | Address::Unix(_) => Ok(address),
     }
 }

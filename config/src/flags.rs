@@ -138,7 +138,7 @@ mod tests {
         let text = "--listen: missing: at least one address where requests are accepted";
         check(Flags { listen: Vec::new(), ..flags() }, text);
         let listen = vec!["8080".to_owned()];
-        let text = r#"--listen: must be "ip:port", "[ipv6]:port" or "unix:/path", not "8080""#;
+        let text = r#"--listen: must be "ip:port", "[ipv6]:port", "unix:/path" or "systemd:NAME", not "8080""#;
         check(Flags { listen, ..flags() }, text);
         let text = r#"--etcd: must have at least one member of the etcd cluster, like "http://127.0.0.1:2379""#;
         check(Flags { etcd: Vec::new(), ..flags() }, text);

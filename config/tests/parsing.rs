@@ -104,7 +104,7 @@ fn everything_that_can_be_set_is_set() {
         state_dir = "/srv/state dir"
         threads = 4
         admin.listen = "unix:/run/admin.sock"
-        listener = [{ address = "[::1]:0" }, { address = "unix:/run/http.sock" }, { address = "[::1]:0" }]
+        listener = [{ address = "[::1]:0" }, { address = "unix:/run/http.sock" }, { address = "[::1]:0" }, { address = "systemd:a_b-c.socket@1" }]
         [limits]
         header_bytes_max = 16384
         drain_delay = "0s"
@@ -143,7 +143,8 @@ fn everything_that_can_be_set_is_set() {
     assert_eq!(config.threads.map(usize::from), Some(4));
     assert_eq!(config.state_dir.as_deref(), Some(Path::new("/srv/state dir")));
     assert_eq!(config.admin, Some(Address::Unix("/run/admin.sock".into())));
-    assert_eq!(config.listeners.len(), 3, "the system never chooses one port twice");
+    assert_eq!(config.listeners.len(), 4, "the system never chooses one port twice");
+    assert_eq!(config.listeners[3], Address::Systemd("a_b-c.socket@1".to_owned()));
     assert_eq!((config.limits.header_bytes_max, config.limits.drain_delay), (16384, Duration::ZERO));
     assert_eq!(config.sources.iter().map(|source| source.name.as_str()).collect::<Vec<_>>(), ["a", "b"]);
     let SourceKind::Etcd { cluster_id, .. } = config.sources[1].kind else { panic!("an etcd cluster") };

@@ -184,7 +184,7 @@ const LISTENERS_AND_ADMIN: &[Case] = &[
     Case {
         edits: &[(2, r#"address = "localhost:80""#)],
         says: &[
-            r#"f.toml:2: listener[0].address: must be "ip:port", "[ipv6]:port" or "unix:/path", not "localhost:80""#,
+            r#"f.toml:2: listener[0].address: must be "ip:port", "[ipv6]:port", "unix:/path" or "systemd:NAME", not "localhost:80""#,
         ],
     },
     Case {
@@ -218,13 +218,36 @@ listen = "0.0.0.0:9901"
         ],
     },
     Case {
+        edits: &[(2, r#"address = "systemd:a:b""#)],
+        says: &[
+            r#"f.toml:2: listener[0].address: must be "systemd:" and the FileDescriptorName= of a socket unit, 1 to 255 of A-Z, a-z, 0-9, _, -, . and @, not "a:b""#,
+        ],
+    },
+    Case {
+        edits: &[(2, "address = \"systemd:http\"\n[[listener]]\naddress = \"systemd:http\"")],
+        says: &["f.toml:4: listener[1].address: systemd:http is listened on already"],
+    },
+    Case {
+        edits: &[(
+            1,
+            r#"[admin]
+listen = "systemd:admin"
+[[listener]]"#,
+        )],
+        says: &[
+            r#"f.toml:2: admin.listen: must be a loopback address, "unix:/path" or "off": where a socket of systemd's listens is not known beforehand"#,
+        ],
+    },
+    Case {
         edits: &[(
             1,
             r#"[admin]
 listen = "none"
 [[listener]]"#,
         )],
-        says: &[r#"f.toml:2: admin.listen: must be "ip:port", "[ipv6]:port" or "unix:/path", not "none""#],
+        says: &[
+            r#"f.toml:2: admin.listen: must be "ip:port", "[ipv6]:port", "unix:/path" or "systemd:NAME", not "none""#,
+        ],
     },
     Case {
         edits: &[(
@@ -759,7 +782,7 @@ modus = 1"#,
         ),
     ],
     says: &[
-        r#"f.toml:2: listener[0].address: must be "ip:port", "[ipv6]:port" or "unix:/path", not "localhost""#,
+        r#"f.toml:2: listener[0].address: must be "ip:port", "[ipv6]:port", "unix:/path" or "systemd:NAME", not "localhost""#,
         r#"f.toml:4: source.main.kind: must be "etcd" or "memory", not "etc""#,
         "f.toml:7: route[0].name: a name has 1 to 64 of A-Z, a-z, 0-9, _ and -: it is a metric label",
         r#"f.toml:8: route[0].path: must begin with "/", not be "shards""#,

@@ -14,7 +14,9 @@ use tower::service_fn;
 
 use crate::admin::Admin;
 use crate::decision::DecisionIds;
-use crate::downstream::{self, BindError, Limits, ListenAddress, Listener, OpenConnections, Protocol, Server, serve};
+use crate::downstream::{
+    self, BindError, Limits, ListenAddress, Listener, OpenConnections, PassedSockets, Protocol, Server, serve,
+};
 use crate::drain::drain;
 use crate::exchange::{Fence, FenceError};
 use crate::forward::{self, Upstream};
@@ -86,9 +88,16 @@ pub enum RunError {
 /// # Errors
 /// If an address is in use or can't be bound.
 pub fn bind(config: &Config) -> Result<Bound, RunError> {
-    let listeners = config.listeners.iter().map(|address| Listener::bind(&listen_address(address)));
-    let admin = config.admin.as_ref().map(|address| Listener::bind(&listen_address(address)));
-    Ok(Bound { listeners: listeners.collect::<Result<_, _>>()?, admin: admin.transpose()? })
+    let mut passed = None;
+    let mut bind = |address: &Address| match address {
+        Address::Tcp(address) => Listener::bind(&ListenAddress::Tcp(*address)).map(|listener| vec![listener]),
+        Address::Unix(path) => Listener::bind(&ListenAddress::Unix(path.clone())).map(|listener| vec![listener]),
+        Address::Systemd(name) => passed.get_or_insert_with(PassedSockets::of_environment).take(name),
+    };
+    let listeners: Vec<Vec<Listener>> = config.listeners.iter().map(&mut bind).collect::<Result<_, _>>()?;
+    let admin = config.admin.as_ref().map(bind).transpose()?;
+    let admin = admin.and_then(|listeners| listeners.into_iter().next());
+    Ok(Bound { listeners: listeners.into_iter().flatten().collect(), admin })
 }
 
 /// Completes on SIGTERM or SIGINT.
@@ -249,13 +258,6 @@ fn serve_admin(listener: Listener, in_force: InForce, share: AdminShare) -> io::
 /// As many threads as configured, else as the process may use: its CPU affinity and its cgroup's quota count.
 fn threads(config: &Config) -> NonZeroUsize {
     config.threads.unwrap_or_else(|| std::thread::available_parallelism().unwrap_or(NonZeroUsize::MIN))
-}
-
-pub(crate) fn listen_address(address: &Address) -> ListenAddress {
-    match address {
-        Address::Tcp(address) => ListenAddress::Tcp(*address),
-        Address::Unix(path) => ListenAddress::Unix(path.clone()),
-    }
 }
 
 fn client_limits(limits: &fencepost_config::Limits) -> Limits {

@@ -54,6 +54,14 @@ pub enum BindError {
         /// The path.
         path: PathBuf,
     },
+    /// A socket that the service manager was to pass is not there, or is of no use.
+    #[error("no socket named {name:?} (FileDescriptorName=) was passed to this process that can be listened on")]
+    NotPassed {
+        /// Its name.
+        name: String,
+        /// What is wrong.
+        source: io::Error,
+    },
     /// The system said no.
     #[error("{address} cannot be bound")]
     Refused {

@@ -1,11 +1,15 @@
 //! What systemd is told, and what it gives, without a systemd: a socket of the test's stands for it.
 
 use std::os::unix::net::UnixDatagram;
+use std::path::Path;
+use std::process::{Command, Output};
 use std::sync::{Arc, Mutex};
 
-use fencepost_testsupport::{Etcd, EtcdVersion, Scratch, Worker, eventually};
+use fencepost_testsupport::{
+    Connection, Endpoint, Etcd, EtcdVersion, FreePort, Process, Scratch, Worker, eventually, request,
+};
 
-use crate::fencepost::{Config, Fencepost, Route};
+use crate::fencepost::{BINARY, Config, Fencepost, Route};
 
 /// Stands for systemd's end of `NOTIFY_SOCKET`.
 struct Manager {
@@ -83,7 +87,7 @@ async fn systemd_is_told_of_each_step_and_that_every_thread_makes_progress() {
 #[tokio::test]
 async fn a_process_whose_store_does_not_answer_is_ready_for_systemd_and_says_so() {
     let (worker, manager) = (Worker::start().await, Manager::listen());
-    let port = fencepost_testsupport::FreePort::reserve();
+    let port = FreePort::reserve();
     let nowhere = format!("http://127.0.0.1:{}", port.number());
     let config = Config::new(&[nowhere], &worker.endpoint().to_string(), &[route("enforce")]);
     let fence = Fencepost::launch_among(&config, &[("NOTIFY_SOCKET", &manager.path)]).await;
@@ -92,4 +96,80 @@ async fn a_process_whose_store_does_not_answer_is_ready_for_systemd_and_says_so(
     assert_eq!(fence.admin("GET", "/readyz").await.status, 503);
     let told = manager.told();
     assert!(!told.iter().any(|message| message.starts_with("WATCHDOG")), "nobody asked for it: {told:?}");
+}
+
+/// `systemd-socket-activate` passes sockets as systemd does, and starts the program when the first connection is there.
+#[tokio::test]
+async fn a_connection_that_came_before_the_process_is_served_by_it() {
+    let (etcd, worker, scratch) = (Etcd::start(EtcdVersion::V3_5).await, Worker::start().await, Scratch::new());
+    let (port, local) = (FreePort::reserve(), scratch.path().join("local.sock"));
+    let shadow = [route("shadow")];
+    let config = Config::new(&[etcd.endpoint()], &worker.endpoint().to_string(), &shadow).listening_on("systemd:http");
+    let config = config.toml().replace("[limits]", "[[listener]]\naddress = \"systemd:local.sock\"\n[limits]");
+    let file = scratch.path().join("fencepost.toml");
+    std::fs::write(&file, config).unwrap();
+    let mut command = Command::new("systemd-socket-activate");
+    command.arg("-l").arg(port.address().to_string()).arg("-l").arg(&local).arg("--fdname=http:local.sock");
+    command.arg(BINARY).arg("serve").arg("-c").arg(&file);
+    let process = Process::start(&command, &scratch.path().join("log"));
+
+    let first = eventually("somebody listens", async || Connection::open(port.address()).await.ok()).await;
+    for (endpoint, path) in [(Endpoint::Tcp(port.address()), "/tcp"), (Endpoint::Unix(local.clone()), "/unix")] {
+        let answer = request(endpoint, "POST", path, &[], b"").await;
+        let answer = answer.unwrap_or_else(|error| panic!("{path}: {error}; the log: {}", process.log()));
+        assert_eq!(answer.status, 200, "{}", answer.text());
+    }
+    drop(first);
+    let log = process.log();
+    assert!(log.contains(&format!("listening address={}", port.address())), "{log}");
+    process.terminate();
+    let mut process = process;
+    assert!(process.end_of_itself().await.success(), "{}", process.log());
+    assert!(local.exists(), "the file of a socket is its maker's");
+}
+
+#[tokio::test]
+async fn a_socket_that_systemd_did_not_pass_is_named() {
+    let nobody = "http://127.0.0.1:1".to_owned();
+    let config = Config::new(&[nobody.clone()], &nobody, &[route("shadow")]).listening_on("systemd:http");
+    let (code, said) = Fencepost::end_of(&config).await;
+    assert_eq!(code, Some(1), "{said}");
+    assert!(said.contains("no socket named \"http\" (FileDescriptorName=) was passed"), "{said}");
+}
+
+/// The units, with the program that is tested in the place of the installed one.
+fn units() -> Scratch {
+    let scratch = Scratch::new();
+    for name in ["fencepost.service", "fencepost.socket"] {
+        let unit = Path::new(env!("CARGO_MANIFEST_DIR")).join("../deploy").join(name);
+        let unit = std::fs::read_to_string(&unit).unwrap_or_else(|error| panic!("{}: {error}", unit.display()));
+        std::fs::write(scratch.path().join(name), unit.replace("/usr/bin/fencepost", BINARY)).unwrap();
+    }
+    scratch
+}
+
+fn systemd_analyze(arguments: &[&str], units: &Scratch, names: &[&str]) -> Output {
+    let files = names.iter().map(|name| units.path().join(name));
+    let output = Command::new("systemd-analyze").args(arguments).args(files).output();
+    output.unwrap_or_else(|error| panic!("systemd-analyze (of systemd): {error}"))
+}
+
+#[test]
+fn the_units_are_right_and_hardened() {
+    let units = units();
+    let verified = systemd_analyze(&["verify", "--man=no"], &units, &["fencepost.service", "fencepost.socket"]);
+    let said = String::from_utf8_lossy(&verified.stderr).into_owned();
+    assert!(verified.status.success() && said.is_empty(), "{said}");
+    // From 0 (nothing is exposed) to 100.
+    let hardened = ["security", "--offline=true", "--no-pager", "--threshold=15"];
+    let judged = systemd_analyze(&hardened, &units, &["fencepost.service"]);
+    assert!(judged.status.success(), "{}", String::from_utf8_lossy(&judged.stdout));
+}
+
+#[test]
+fn the_service_is_given_the_time_that_its_drain_takes_by_default() {
+    let unit = std::fs::read_to_string(units().path().join("fencepost.service")).unwrap();
+    let timeout = unit.lines().find_map(|line| line.strip_prefix("TimeoutStopSec=")?.strip_suffix('s')).unwrap();
+    let limits = fencepost_config::Limits::default();
+    assert!(timeout.parse::<u64>().unwrap() > (limits.drain_delay + limits.drain_timeout).as_secs());
 }

@@ -54,7 +54,7 @@ async fn what_is_still_tracked_stays_with_its_gate_though_nobody_else_holds_it()
         let Entry::Admitted(admission) = one.enter(&FenceToken { owner: "a", revision: at }, &timing) else {
             panic!("the holder gets in");
         };
-        source.keep(&[Arc::clone(&one)], &[kept.clone()]);
+        source.keep(&[Arc::clone(&one)], std::slice::from_ref(&kept));
         drop((one, left));
         let keys: Vec<String> = source.locks().iter().map(|lock| lock.key().to_string()).collect();
         assert_eq!(keys, ["one", "t/1"]);

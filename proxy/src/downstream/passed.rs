@@ -1,0 +1,64 @@
+//! Sockets that were bound for this process before it began, as systemd does it (`LISTEN_FDS`, `LISTEN_FDNAMES`).
+
+use std::io;
+
+use listenfd::ListenFd;
+use socket2::Socket;
+
+use super::listener::{BindError, ListenAddress, Listener};
+
+/// The sockets that were passed to this process.
+pub struct PassedSockets {
+    sockets: ListenFd,
+    /// Their names, in the same order.
+    names: Vec<String>,
+}
+
+impl PassedSockets {
+    /// Those that the environment tells of. To be called once: whoever asks again finds none.
+    pub fn of_environment() -> PassedSockets {
+        let names = std::env::var("LISTEN_FDNAMES").unwrap_or_default();
+        PassedSockets { sockets: ListenFd::from_env(), names: names.split(':').map(str::to_owned).collect() }
+    }
+
+    /// Takes all sockets of that name: one unit may listen on several addresses.
+    ///
+    /// # Errors
+    /// If there is none, or one that is no listening stream socket.
+    pub fn take(&mut self, name: &str) -> Result<Vec<Listener>, BindError> {
+        let named = |index: &usize| self.names.get(*index).is_some_and(|other| other == name);
+        let indices: Vec<usize> = (0..self.sockets.len()).filter(named).collect();
+        let mut taken = Vec::new();
+        for index in indices {
+            let listener = self.listener(index);
+            taken.extend(listener.map_err(|source| BindError::NotPassed { name: name.to_owned(), source })?);
+        }
+        if taken.is_empty() {
+            let source = io::Error::new(io::ErrorKind::NotFound, "none of that name");
+            return Err(BindError::NotPassed { name: name.to_owned(), source });
+        }
+        Ok(taken)
+    }
+
+    /// The socket at an index; `None` if it was taken.
+    fn listener(&mut self, index: usize) -> io::Result<Option<Listener>> {
+        if let Ok(listener) = self.sockets.take_tcp_listener(index) {
+            return listener.map(|listener| listening(listener.into())).transpose();
+        }
+        self.sockets.take_unix_listener(index)?.map(|listener| listening(listener.into())).transpose()
+    }
+}
+
+/// The file of a unix socket belongs to whoever made it, and stays.
+fn listening(socket: Socket) -> io::Result<Listener> {
+    if !socket.is_listener()? {
+        return Err(io::Error::new(io::ErrorKind::InvalidInput, "it does not listen"));
+    }
+    socket.set_nonblocking(true)?;
+    let address = socket.local_addr()?;
+    let address = match address.as_socket() {
+        Some(address) => ListenAddress::Tcp(address),
+        None => ListenAddress::Unix(address.as_pathname().map(Into::into).unwrap_or_default()),
+    };
+    Ok(Listener { address, socket, file: None })
+}

@@ -295,6 +295,17 @@ impl Fencepost {
         self.process().end_of_itself().await
     }
 
+    /// The names of its threads, in order.
+    pub(crate) fn threads(&self) -> Vec<String> {
+        let tasks = std::fs::read_dir(format!("/proc/{}/task", self.running().id())).unwrap();
+        // One that ends meanwhile has no name any more.
+        let name = |task: std::fs::DirEntry| std::fs::read_to_string(task.path().join("comm")).ok();
+        let mut names: Vec<String> =
+            tasks.filter_map(|task| name(task.ok()?)).map(|name| name.trim().to_owned()).collect();
+        names.sort_unstable();
+        names
+    }
+
     /// The most memory that it has used so far, in bytes.
     pub(crate) fn memory_peak(&self) -> u64 {
         let status = std::fs::read_to_string(format!("/proc/{}/status", self.running().id())).unwrap();

@@ -248,3 +248,41 @@ async fn routes_that_are_added_and_removed_are_there_and_gone() {
     .await;
     scene.finish().await;
 }
+
+#[tokio::test]
+async fn however_often_it_is_reloaded_under_load_nothing_is_lost_and_nothing_is_left_behind() {
+    let stays = [route("stays", "enforce")];
+    let scene = Scene::open(EtcdVersion::V3_5, &stays).await;
+    let holder = scene.store.hold("/stays", "shard-1").await;
+    scene.until_known("/stays", Some("shard-1")).await;
+    let threads = scene.fence.threads();
+    let mut callers = Vec::new();
+    for _ in 0..4 {
+        callers.push(Caller::start(&scene, "/stays/x", &holder).await);
+    }
+    let upstream = scene.worker.endpoint().to_string();
+    let more = format!(
+        "[source.more]\nkind = \"etcd\"\nendpoints = [{:?}]\n[[route]]\nname = \"more\"\npath = \"/more/{{n}}/\"\n\
+         upstream = {upstream:?}\nlock = {{ source = \"more\", key = \"/more/{{n}}\" }}\n",
+        scene.etcd.endpoint()
+    );
+    let with_more = scene.config.clone().more(&more).routes(&[route("stays", "enforce"), route("old", "shadow")]);
+    let some = scene.store.hold("/more/7", "shard-7").await;
+    for _ in 0..20 {
+        scene.fence.reloads(&with_more).await;
+        scene.admits("/more/7/x", &some).await;
+        callers[0].until_sent(2).await;
+        scene.fence.reloads(&scene.config).await;
+        callers[0].until_sent(2).await;
+    }
+    for caller in callers {
+        let answers = caller.stop().await;
+        assert!(answers.iter().all(|status| *status == 200), "{answers:?}");
+    }
+    assert_eq!(scene.fence.metric("fencepost_config_generation").await, 41.0);
+    eventually("the threads are those of the start", async || (scene.fence.threads() == threads).then_some(())).await;
+    let locks = scene.fence.admin_json("/locks").await;
+    assert_eq!(locks["sources"].as_array().unwrap().len(), 1, "{locks}");
+    assert_eq!(locks["sources"][0]["locks"].as_array().unwrap().len(), 1, "{locks}");
+    scene.finish().await;
+}

@@ -1,15 +1,19 @@
 //! What systemd is told, and what it gives, without a systemd: a socket of the test's stands for it.
 
+use std::io::{BufRead, BufReader};
 use std::os::unix::net::UnixDatagram;
 use std::path::Path;
-use std::process::{Command, Output};
+use std::process::{Command, Output, Stdio};
 use std::sync::{Arc, Mutex};
+use std::time::Duration;
 
 use fencepost_testsupport::{
     Connection, Endpoint, Etcd, EtcdVersion, FreePort, Process, Scratch, Worker, eventually, request,
 };
 
-use crate::fencepost::{BINARY, Config, Fencepost, Route};
+use tokio::time::timeout;
+
+use crate::fencepost::{BINARY, Config, Fencepost, Route, addresses};
 
 /// Stands for systemd's end of `NOTIFY_SOCKET`.
 struct Manager {
@@ -98,6 +102,54 @@ async fn a_process_whose_store_does_not_answer_is_ready_for_systemd_and_says_so(
     assert!(!told.iter().any(|message| message.starts_with("WATCHDOG")), "nobody asked for it: {told:?}");
 }
 
+/// Logs into a pipe that nobody reads hang a thread, as soon as the pipe is full.
+#[tokio::test]
+async fn a_thread_that_hangs_is_noticed_by_the_watchdog() {
+    let (manager, scratch, dead) = (Manager::listen(), Scratch::new(), FreePort::reserve());
+    let dead = format!("http://{}", dead.address());
+    let shadow = Route::new("k", "/", r#"key = "/k""#).with("mode = \"off\"");
+    let config = Config::new(std::slice::from_ref(&dead), &dead, &[shadow]).threads(1);
+    let file = scratch.path().join("fencepost.toml");
+    std::fs::write(&file, config.toml()).unwrap();
+    let mut command = Command::new("setpriv");
+    command.args(["--pdeathsig", "KILL", "--", BINARY, "serve", "--log", "fencepost=debug", "-c"]).arg(&file);
+    command.env("NOTIFY_SOCKET", &manager.path).env("WATCHDOG_USEC", "300000").stderr(Stdio::piped());
+    let mut child = Killed(command.spawn().unwrap());
+    let mut lines = BufReader::new(child.0.stderr.take().unwrap()).lines();
+    let mut log = String::new();
+    let (listener, _) = loop {
+        log.push_str(&(lines.next().unwrap().unwrap() + "\n"));
+        if let Some(addresses) = addresses(&log) {
+            break addresses;
+        }
+    };
+    let fed = manager.until_told("WATCHDOG=1", 0).await;
+    manager.until_told("WATCHDOG=1", fed).await;
+
+    // Each leaves a line in the log, until one gets no answer.
+    while let Ok(answer) = timeout(Duration::from_secs(1), request(listener.clone(), "GET", "/", &[], b"")).await {
+        assert_eq!(answer.unwrap().status, 502);
+    }
+    let feeds = || manager.told().iter().filter(|message| message.starts_with("WATCHDOG=1")).count();
+    let before = feeds();
+    assert!(timeout(Duration::from_secs(1), manager.until_told("WATCHDOG=1", manager.told().len())).await.is_err());
+    assert_eq!(feeds(), before, "three times what systemd would wait for");
+
+    let told = manager.told().len();
+    std::thread::spawn(move || lines.for_each(drop));
+    manager.until_told("WATCHDOG=1", told).await;
+}
+
+/// A child that is killed with this.
+struct Killed(std::process::Child);
+
+impl Drop for Killed {
+    fn drop(&mut self) {
+        let _ = self.0.kill();
+        let _ = self.0.wait();
+    }
+}
+
 /// `systemd-socket-activate` passes sockets as systemd does, and starts the program when the first connection is there.
 #[tokio::test]
 async fn a_connection_that_came_before_the_process_is_served_by_it() {
@@ -131,7 +183,7 @@ async fn a_connection_that_came_before_the_process_is_served_by_it() {
 #[tokio::test]
 async fn a_socket_that_systemd_did_not_pass_is_named() {
     let nobody = "http://127.0.0.1:1".to_owned();
-    let config = Config::new(&[nobody.clone()], &nobody, &[route("shadow")]).listening_on("systemd:http");
+    let config = Config::new(std::slice::from_ref(&nobody), &nobody, &[route("shadow")]).listening_on("systemd:http");
     let (code, said) = Fencepost::end_of(&config).await;
     assert_eq!(code, Some(1), "{said}");
     assert!(said.contains("no socket named \"http\" (FileDescriptorName=) was passed"), "{said}");

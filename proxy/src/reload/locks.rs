@@ -1,0 +1,95 @@
+//! What becomes of locks and their gates when another configuration is put in force.
+
+use std::sync::Arc;
+
+use fencepost_config::{Config, Mode};
+use fencepost_policy::LockKey;
+use fencepost_sources::{LockSource, TemplatedLocks, TrackedLock};
+use futures_util::future::join_all;
+use tokio::time::Instant;
+
+use crate::exchange::Fence;
+use crate::routes::{Guard, record_format};
+
+/// Locks whose gate goes on and whose record would be read in another way. What is known of them was read in the old one.
+pub(super) fn read_otherwise(old: &Fence, config: &Config) -> impl Iterator<Item = String> {
+    let tracked: Vec<(LockSource, Vec<Arc<TrackedLock>>)> =
+        old.process.sources.all().into_iter().map(|source| (source.clone(), source.locks())).collect();
+    config.routes.iter().filter_map(move |route| {
+        let lock = route.mode.lock()?;
+        let format = record_format(&lock.record);
+        let source = &config.sources[lock.source].name;
+        let (_, locks) = tracked.iter().find(|(tracked, _)| tracked.name() == source)?;
+        let other = locks.iter().find(|one| *one.format() != format && lock.key.matches_key(one.key().as_str()))?;
+        let (route, key) = (&route.name, other.key());
+        Some(format!(
+            "route.{route}.lock: the record of {key} is read in another way by requests under way, and one gate can't do both: \
+             needs a restart"
+        ))
+    })
+}
+
+/// Waits for the first reads of locks that are new.
+pub(super) async fn first_reads(new: &Fence) -> Result<(), Vec<String>> {
+    let timeout = new.config.limits.confirm_timeout;
+    let (now, deadline) = (Instant::now(), Instant::now() + timeout);
+    let unread: Vec<&Arc<TrackedLock>> = static_locks(new).filter(|lock| !lock.is_known()).collect();
+    let reads = unread.iter().map(|lock| async move {
+        let outcome = lock.confirm(now, deadline).await;
+        outcome.map_err(|error| unreadable(lock.source(), lock.key(), &error))
+    });
+    let problems: Vec<String> = join_all(reads).await.into_iter().filter_map(Result::err).collect();
+    if problems.is_empty() { Ok(()) } else { Err(problems) }
+}
+
+fn unreadable(source: &str, key: &LockKey, error: &dyn std::error::Error) -> String {
+    let cause = error.source().map(|cause| format!(": {cause}")).unwrap_or_default();
+    format!("source.{source}: its lock {key} could not be read: {error}{cause}")
+}
+
+fn static_locks(fence: &Fence) -> impl Iterator<Item = &Arc<TrackedLock>> {
+    fence.routes.iter().filter_map(|route| match &route.guard {
+        Some(Guard::Static(lock)) => Some(lock),
+        Some(Guard::Templated(_)) | None => None,
+    })
+}
+
+/// Where a route turns to enforce, has its locks' gates wait for what was let past before: it may be anybody's.
+pub(super) fn bar_what_was_let_past(old: &Fence, new: &Fence) {
+    let enforced = |config: &Config, name: &str| {
+        config.routes.iter().any(|route| route.name == name && matches!(route.mode, Mode::Enforce(_)))
+    };
+    for (route, in_force) in new.config.routes.iter().zip(&new.routes) {
+        let Mode::Enforce(lock) = &route.mode else { continue };
+        if enforced(&old.config, &route.name) {
+            continue;
+        }
+        let until = Instant::now() + route.orphan_timeout;
+        let locks = match &in_force.guard {
+            Some(Guard::Static(lock)) => vec![Arc::clone(lock)],
+            Some(Guard::Templated(_)) => new.sources[lock.source].locks(),
+            None => Vec::new(),
+        };
+        let own = locks.iter().filter(|one| lock.key.matches_key(one.key().as_str()));
+        own.for_each(|lock| lock.enforce_since(new.generation, until));
+    }
+}
+
+/// Has every source keep what this configuration names. Whatever else is there goes when its last request has.
+pub(super) fn keep_only(fence: &Fence) {
+    for source in fence.process.sources.all() {
+        let guards = fence.config.routes.iter().zip(&fence.routes).filter(|(route, _)| {
+            route.mode.lock().is_some_and(|lock| fence.config.sources[lock.source].name == source.name())
+        });
+        let mut named: Vec<Arc<TrackedLock>> = Vec::new();
+        let mut templates: Vec<TemplatedLocks> = Vec::new();
+        for (_, in_force) in guards {
+            match &in_force.guard {
+                Some(Guard::Static(lock)) => named.push(Arc::clone(lock)),
+                Some(Guard::Templated(locks)) => templates.push(locks.clone()),
+                None => {}
+            }
+        }
+        source.keep(&named, &templates);
+    }
+}

@@ -2,7 +2,7 @@
 
 use std::sync::Arc;
 
-use fencepost_config::{Config, Mode};
+use fencepost_config::{Config, Lock, Mode};
 use fencepost_policy::LockKey;
 use fencepost_sources::{LockSource, TemplatedLocks, TrackedLock};
 use futures_util::future::join_all;
@@ -56,12 +56,13 @@ fn static_locks(fence: &Fence) -> impl Iterator<Item = &Arc<TrackedLock>> {
 
 /// Where a route turns to enforce, has its locks' gates wait for what was let past before: it may be anybody's.
 pub(super) fn bar_what_was_let_past(old: &Fence, new: &Fence) {
-    let enforced = |config: &Config, name: &str| {
-        config.routes.iter().any(|route| route.name == name && matches!(route.mode, Mode::Enforce(_)))
+    let enforced = |name: &str, lock: &Lock| {
+        let by_that = |mode: &Mode| matches!(mode, Mode::Enforce(other) if other.key == lock.key);
+        old.config.routes.iter().any(|route| route.name == name && by_that(&route.mode))
     };
     for (route, in_force) in new.config.routes.iter().zip(&new.routes) {
         let Mode::Enforce(lock) = &route.mode else { continue };
-        if enforced(&old.config, &route.name) {
+        if enforced(&route.name, lock) {
             continue;
         }
         let until = Instant::now() + route.orphan_timeout;

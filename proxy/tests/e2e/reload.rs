@@ -286,3 +286,19 @@ async fn however_often_it_is_reloaded_under_load_nothing_is_lost_and_nothing_is_
     assert_eq!(locks["sources"][0]["locks"].as_array().unwrap().len(), 1, "{locks}");
     scene.finish().await;
 }
+
+#[tokio::test]
+async fn connections_to_a_worker_are_kept_unless_what_is_said_of_them_changes() {
+    let one_thread = |config: Config| config.threads(1);
+    let scene = Scene::with(EtcdVersion::V3_5, &[route("one", "enforce")], one_thread).await;
+    let tenure = scene.store.hold("/one", "shard-1").await;
+    let kept = scene.config.clone().limit("upstream_idle_timeout = \"1m\"");
+    let modes = [route("one", "enforce"), route("two", "shadow")];
+    let fewer = kept.clone().limit("upstream_connections_max = 7");
+    for (config, connection) in [(kept.clone(), 0), (kept.routes(&modes), 0), (fewer, 1)] {
+        scene.fence.reloads(&config).await;
+        scene.admits("/one/x", &tenure).await;
+        assert_eq!(scene.worker.seen().last().unwrap().connection, connection);
+    }
+    scene.finish().await;
+}

@@ -257,3 +257,26 @@ async fn what_a_route_let_past_while_it_only_watched_counts_as_an_earlier_tenure
         scene.finish().await;
     }
 }
+
+#[tokio::test]
+async fn a_source_that_is_sent_to_another_cluster_believes_nothing_that_is_said_there() {
+    let scene = Scene::open(EtcdVersion::V3_5, &[guarded(&["max_age = \"500ms\""])]).await;
+    let tenure = scene.store.hold(LOCK, "shard-1").await;
+    scene.admits("/", &tenure).await;
+    let elsewhere = fencepost_testsupport::Etcd::start(EtcdVersion::V3_5).await;
+    let store = crate::store::Store::of(&elsewhere).await;
+    for _ in 0..tenure.revision + 5 {
+        store.put("/other", "x").await;
+    }
+    let impostor = store.hold(LOCK, "shard-9").await;
+    scene.fence.reloads(&scene.config.clone().endpoints(&[elsewhere.endpoint()])).await;
+    eventually("what was known has aged", async || {
+        let answer = scene.send(Ask::post("/").under(&tenure)).await;
+        (answer.status == 503).then(|| assert_refused(&answer, "unverifiable", LOCK, &tenure))
+    })
+    .await;
+    assert_refused(&scene.send(Ask::post("/").under(&impostor)).await, "unverifiable", LOCK, &impostor);
+    scene.fence.reloads(&scene.config).await;
+    scene.admits("/", &tenure).await;
+    scene.finish().await;
+}

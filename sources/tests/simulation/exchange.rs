@@ -74,7 +74,7 @@ impl Exchange {
         let job = self.send(Stands::Passed, Duration::ZERO);
         let pass = lock.map(|lock| {
             world.ledger.passed(index);
-            (lock.pass(reason), lock)
+            (lock.pass(reason, 0), lock)
         });
         let there = Rc::clone(&world);
         world.executor.spawn(Class::Proxy, Some(life), async move {

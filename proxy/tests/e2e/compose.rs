@@ -44,7 +44,7 @@ impl Topology {
         for (number, endpoint) in cluster.endpoints().iter().enumerate() {
             services.is_at(&format!("etcd-{number}:2379"), endpoint.trim_start_matches("http://"));
         }
-        services.is_at(":9000", ":0");
+        services.is_at(":9000", ":0"); // While it starts: the system chooses its port.
         services.start("worker", "worker");
         services.addresses.pop();
         let port = eventually("the worker listens", async || {

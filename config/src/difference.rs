@@ -127,6 +127,16 @@ impl Table {
     }
 }
 
+impl Config {
+    /// Every setting in force, defaults included: the name of its table (`limits`, `route.shards`; empty at the top level), its key,
+    /// and its value in the words of the file, but for the quotes.
+    pub fn settings(&self) -> impl Iterator<Item = (String, &'static str, String)> {
+        tables(self).into_iter().flat_map(|Table { name, settings }| {
+            settings.into_iter().map(move |Setting { key, value, .. }| (name.clone(), key, value))
+        })
+    }
+}
+
 /// What is shown of a key that is not set.
 const NONE: &str = "none";
 
@@ -365,6 +375,18 @@ mod tests {
             text.replace(from, to)
         });
         assert_eq!(Difference::between(&config(FILE), &config(&edited)).to_string(), expected);
+    }
+
+    #[test]
+    fn every_setting_in_force_is_told_with_its_table() {
+        let config = config(FILE);
+        let value =
+            |table, key| config.settings().find(|(of, name, _)| of == table && *name == key).map(|found| found.2);
+        assert_eq!(value("limits", "connections_max").as_deref(), Some("10000"));
+        assert_eq!(value("route.one", "mode").as_deref(), Some("shadow"));
+        assert_eq!(value("route.one", "lock.key").as_deref(), Some("/one"));
+        assert_eq!(value("", "state_dir").as_deref(), Some(NONE));
+        assert_eq!(value("route.two", "lock.key"), None);
     }
 
     #[test]

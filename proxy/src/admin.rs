@@ -6,6 +6,7 @@ mod answers;
 mod locks;
 mod observed;
 mod origin;
+mod routes;
 mod streams;
 
 use std::convert::Infallible;
@@ -24,6 +25,7 @@ use crate::observe::Observations;
 use crate::reload::{Outcome, Reloads};
 
 pub use answers::{AdminAnswer, AdminBody};
+pub(crate) use locks::lock_json;
 
 use answers::{answer, not_allowed, text};
 
@@ -73,6 +75,8 @@ impl Admin {
             "/timeline" => self.timeline(headers),
             "/log" => self.log(),
             "/shadow" => self.shadow(query, headers),
+            "/routes" => self.routes(),
+            "/config" => self.config(),
             "/locks" => self.locks(),
             "/" => text(StatusCode::OK, INDEX.to_owned()),
             _ => match path.strip_prefix("/locks/") {
@@ -214,6 +218,8 @@ const INDEX: &str = "fencepost admin\n\n\
     GET  /metrics                            for Prometheus\n\
     GET  /locks                              what is known of every lock\n\
     GET  /locks/{key}                        what is known of one\n\
+    GET  /routes                             each route: its mode, its lock, what it counts\n\
+    GET  /config                             every setting in force, defaults included\n\
     GET  /decisions                          who was refused, and why; ?route=&lock=&reason=&owner=&mode=&verdict=&client=&id=&since=&limit=\n\
     GET  /timeline                           who held which lock when\n\
     GET  /shadow                             what the routes in shadow mode would have refused; ?format=text\n\

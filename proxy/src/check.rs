@@ -35,7 +35,9 @@ pub fn summary(config: &Config) -> String {
 /// If something does not answer.
 pub async fn live(config: &Config) -> anyhow::Result<()> {
     let process = Arc::new(Process::new(None, MemoryStore::default(), None)?);
-    let Fence { sources, routes, .. } = Fence::new(config.clone(), 1, process)?;
+    // A check leaves nothing behind, no file of an access log either.
+    let without_log = Config { access_log: None, ..config.clone() };
+    let Fence { sources, routes, .. } = Fence::new(without_log, 1, process)?;
     let deadline = Instant::now() + PATIENCE;
     let mut failures = 0;
     for (source, configured) in sources.iter().zip(&config.sources) {
@@ -92,7 +94,7 @@ async fn show_source(source: &LockSource, deadline: Instant) -> bool {
     status.up
 }
 
-fn lock_line(lock: &LockDescription) -> String {
+pub(crate) fn lock_line(lock: &LockDescription) -> String {
     let LockDescription { key, layout, holder, as_of, age, waiters, problem, .. } = lock;
     let layout = layout.name();
     let Some(as_of) = as_of else {

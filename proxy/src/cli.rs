@@ -65,6 +65,19 @@ pub enum Command {
         #[arg(long)]
         live: bool,
     },
+    /// What would become of a request with this token, and why?
+    #[command(
+        after_help = "Asks the lock store, not a running proxy. Exits 0 whatever the verdict, 1 if the store does not answer, 64 if \
+            the question makes no sense.\n\n  fencepost explain -c fencepost.toml --route shards --owner shard-1 --revision 10 --lock /shards/2/lock"
+    )]
+    Explain {
+        /// The configuration file (TOML).
+        #[arg(short, long, value_name = "FILE")]
+        config: PathBuf,
+        /// What is asked.
+        #[command(flatten)]
+        question: Question,
+    },
     /// Play the story of the delayed write, live, with nothing else installed.
     Demo(DemoSettings),
 }
@@ -123,6 +136,26 @@ impl Settings {
             max_age: self.max_age,
         }
     }
+}
+
+/// A request that might be sent.
+#[derive(Debug, Clone, Args)]
+pub struct Question {
+    /// The route; needed only if there are several.
+    #[arg(long, value_name = "NAME")]
+    pub route: Option<String>,
+    /// The owner that it presents.
+    #[arg(long, value_name = "OWNER")]
+    pub owner: String,
+    /// The revision that it presents.
+    #[arg(long, value_name = "REVISION", allow_hyphen_values = true)]
+    pub revision: String,
+    /// The lock, where the route has more than one.
+    #[arg(long, value_name = "KEY")]
+    pub lock: Option<String>,
+    /// Answer in JSON.
+    #[arg(long)]
+    pub json: bool,
 }
 
 /// How to play the story.

@@ -13,6 +13,7 @@ pub mod demo;
 pub mod downstream;
 pub mod drain;
 pub mod exchange;
+pub mod explain;
 pub mod fence_call;
 pub mod fencing;
 pub mod forward;

@@ -1,12 +1,14 @@
 //! The binary: arguments, configuration, exit code.
 
+use std::path::Path;
 use std::process::ExitCode;
 
 use clap::Parser;
-use fencepost::cli::{Cli, Command, Settings};
+use fencepost::cli::{Cli, Command, Question, Settings};
+use fencepost::explain::Asked;
 use fencepost::logging::Log;
 use fencepost::{ConfigFile, Origin, Surroundings, check, demo};
-use fencepost_config::Config;
+use fencepost_config::{Config, Problems};
 
 /// Failed to run.
 const EXIT_FAILED: u8 = 1;
@@ -30,22 +32,34 @@ fn main() -> ExitCode {
             }
         },
         Command::Check { settings, live } => with_config(settings, |config, _| check_config(&config, live)),
+        Command::Explain { config, question } => with_file(&config, |config, _| explain_token(&config, question)),
         Command::Demo(settings) => exit_code(block_on(demo::play(settings))),
     }
 }
 
 /// Reads the configuration and goes on with it, or says everything that is wrong with it.
 fn with_config(settings: Settings, run: impl FnOnce(Config, Origin) -> ExitCode) -> ExitCode {
-    let (config, origin) = match &settings.config {
-        Some(path) => match ConfigFile::read(path) {
-            Ok(file) => (file.first(), Origin::File(file)),
-            Err(error) => {
-                eprintln!("{}: {error}", path.display());
-                return ExitCode::from(EXIT_USAGE);
-            }
-        },
-        None => (Config::from_flags(settings.flags()), Origin::Flags),
-    };
+    match &settings.config {
+        Some(path) => with_file(path, run),
+        None => with_checked(Config::from_flags(settings.flags()), Origin::Flags, run),
+    }
+}
+
+fn with_file(path: &Path, run: impl FnOnce(Config, Origin) -> ExitCode) -> ExitCode {
+    match ConfigFile::read(path) {
+        Ok(file) => with_checked(file.first(), Origin::File(file), run),
+        Err(error) => {
+            eprintln!("{}: {error}", path.display());
+            ExitCode::from(EXIT_USAGE)
+        }
+    }
+}
+
+fn with_checked(
+    config: Result<Config, Problems>,
+    origin: Origin,
+    run: impl FnOnce(Config, Origin) -> ExitCode,
+) -> ExitCode {
     match config {
         Ok(config) => run(config, origin),
         Err(problems) => {
@@ -74,6 +88,24 @@ fn check_config(config: &Config, live: bool) -> ExitCode {
     }
     println!("The configuration is right: {}.", check::summary(config));
     if live { exit_code(block_on(check::live(config))) } else { ExitCode::SUCCESS }
+}
+
+fn explain_token(config: &Config, question: Question) -> ExitCode {
+    let as_json = question.json;
+    match Asked::of(config, question) {
+        Ok(asked) => exit_code(block_on(async move {
+            let explanation = asked.answer().await?;
+            match as_json {
+                true => println!("{:#}", explanation.to_json()),
+                false => println!("{explanation}"),
+            }
+            Ok(())
+        })),
+        Err(problem) => {
+            eprintln!("{problem}");
+            ExitCode::from(EXIT_USAGE)
+        }
+    }
 }
 
 /// Runs the main thread's share: admin listener and signals. Requests and the lock store have threads of their own.

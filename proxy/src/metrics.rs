@@ -149,6 +149,11 @@ impl RouteMetrics {
         &self.confirms[outcome as usize]
     }
 
+    /// How many requests had to wait for those of an earlier tenure.
+    pub fn handoffs(&self) -> u64 {
+        self.handoffs.get()
+    }
+
     /// Counts a request that had to wait for those of an earlier tenure, and for how long it did.
     pub fn handoff_waited(&self, waited: Duration) {
         self.handoffs.inc();

@@ -69,7 +69,7 @@ mod grpc {
 }
 
 /// The status of a reason, over HTTP and over gRPC.
-fn statuses(reason: Rejection, stale_status: StatusCode) -> (StatusCode, u8) {
+pub(crate) fn statuses(reason: Rejection, stale_status: StatusCode) -> (StatusCode, u8) {
     match reason {
         Rejection::TokenMissing => (StatusCode::PRECONDITION_REQUIRED, grpc::FAILED_PRECONDITION),
         Rejection::TokenMalformed | Rejection::LockNotAllowed => (StatusCode::BAD_REQUEST, grpc::INVALID_ARGUMENT),
@@ -87,7 +87,7 @@ fn statuses(reason: Rejection, stale_status: StatusCode) -> (StatusCode, u8) {
 }
 
 /// What a reason means, for a person: one title each, and a sentence that helps.
-fn explanation(reason: Rejection) -> (&'static str, &'static str) {
+pub(crate) fn explanation(reason: Rejection) -> (&'static str, &'static str) {
     match reason {
         Rejection::TokenMissing => (
             "A fence token is required",

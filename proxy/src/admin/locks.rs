@@ -73,7 +73,7 @@ impl Admin {
     }
 }
 
-fn lock_json(lock: &LockDescription) -> Value {
+pub(crate) fn lock_json(lock: &LockDescription) -> Value {
     let LockDescription { key, layout, holder, as_of, reach, age, waiters, problem, gate } = lock;
     let at_worker = gate
         .at_worker

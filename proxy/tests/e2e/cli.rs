@@ -294,3 +294,69 @@ async fn curl_is_all_a_master_needs() {
     assert_eq!(send(&fence.listener, &ledger, Ask::post("/").under(&tenure)).await.status, 200);
     ledger.check(&worker);
 }
+
+#[tokio::test]
+async fn what_would_become_of_a_token_is_explained() {
+    let etcd = Etcd::start(EtcdVersion::V3_5).await;
+    let store = Store::of(&etcd).await;
+    let first = store.hold("/shards/2/lock", "shard-1").await;
+    let second = store.hold("/shards/2/lock", "shard-2").await;
+    let third = store.hold("/shards/2/lock", "shard-1").await;
+    let routes = [
+        Route::new("shards", "/shards/{shard}/", r#"key = "/shards/{shard}/lock""#),
+        Route::new("watched", "/", r#"key = "/k""#).with("mode = \"shadow\""),
+    ];
+    let scratch = Scratch::new();
+    let (file, log) = (scratch.path().join("fencepost.toml"), scratch.path().join("access.log"));
+    let config = Config::new(&[etcd.endpoint()], "http://127.0.0.1:9", &routes);
+    let config = config.section(&format!("[access_log]\npath = {:?}", log.to_str().unwrap()));
+    std::fs::write(&file, config.toml()).unwrap();
+    let explain = async |route: &str, lock: &str, owner: &str, revision: &str, more: &[&str]| {
+        let file = file.to_str().unwrap();
+        let asked = ["explain", "-c", file, "--route", route, "--lock", lock, "--owner", owner, "--revision", revision];
+        fencepost(&[&asked[..], more].concat()).await
+    };
+    let revision = |tenure: &Tenure| tenure.revision.to_string();
+    for (owner, revision, expected) in [
+        ("shard-1", revision(&third), "admitted"),
+        ("shard-1", revision(&first), "refused: 412 replayed-tenure"),
+        ("shard-2", revision(&second), "refused: 412 stale-tenure"),
+        ("shard-2", revision(&third), "refused: 412 not-owner"),
+        ("shard-1", (third.revision + 1000).to_string(), "refused: 412 ahead-of-store"),
+        ("shard-1", "07".to_owned(), "refused: 400 token-malformed"),
+    ] {
+        let output = explain("shards", "/shards/2/lock", owner, &revision, &[]).await;
+        assert_eq!(output.status.code(), Some(0), "{output:?}");
+        let said = stdout(&output);
+        assert!(said.starts_with(&format!("route shards (enforce): {expected}\n")), "{said}");
+        let held = format!("is held by shard-1, revision {}", third.revision);
+        assert!(said.contains(&held), "{said}");
+    }
+    let output = explain("shards", "/shards/3/lock", "shard-1", "1", &["--json"]).await;
+    let answer: serde_json::Value = serde_json::from_str(&stdout(&output)).unwrap();
+    assert_eq!((&answer["reason"], &answer["action"]), (&"no-owner".into(), &"acquire".into()), "{answer}");
+    assert_eq!(answer["lock"]["owner"], serde_json::Value::Null);
+    let output = explain("watched", "/k", "shard-1", "1", &[]).await;
+    let said = stdout(&output);
+    assert!(
+        said.contains("forwarded, since the route is in shadow mode; enforced, it would be refused: 412 no-owner"),
+        "{said}"
+    );
+    let output = explain("shards", "/other", "shard-1", "1", &[]).await;
+    assert_eq!(output.status.code(), Some(64), "{output:?}");
+    assert!(stderr(&output).contains("--lock: \"/other\" is none of the locks"), "{output:?}");
+    assert!(!log.exists(), "a question leaves nothing behind");
+}
+
+#[tokio::test]
+async fn an_explanation_without_a_store_is_a_failure() {
+    let port = FreePort::reserve();
+    let scratch = Scratch::new();
+    let file = scratch.path().join("fencepost.toml");
+    let routes = [Route::new("k", "/", r#"key = "/k""#)];
+    let config = Config::new(&[format!("http://127.0.0.1:{}", port.number())], "http://127.0.0.1:9", &routes);
+    std::fs::write(&file, config.toml()).unwrap();
+    let output = fencepost(&["explain", "-c", file.to_str().unwrap(), "--owner", "a", "--revision", "1"]).await;
+    assert_eq!(output.status.code(), Some(1), "{output:?}");
+    assert!(stderr(&output).contains("could not be read") || stderr(&output).contains("did not answer"), "{output:?}");
+}

@@ -265,6 +265,31 @@ async fn shadow_mode_reports_what_enforce_would_have_refused() {
 }
 
 #[tokio::test]
+async fn routes_and_settings_in_force_are_told() {
+    let scene = Scene::open(VERSION, &[enforced(), watched()]).await;
+    let held = scene.store.hold("/shards/2/lock", "shard-1").await;
+    scene.admits("/shards/2/x", &held).await;
+    scene.send(Ask::post("/shards/2/x")).await;
+    let told = scene.fence.admin_json("/routes").await;
+    let [shards, watched] = told["routes"].as_array().unwrap().as_slice() else { panic!("{told}") };
+    assert_eq!(
+        (&shards["name"], &shards["mode"], &shards["key"]),
+        (&json!("shards"), &json!("enforce"), &json!("/shards/{shard}/lock"))
+    );
+    assert_eq!(shards["requests"], json!({ "admit": 1, "reject": { "token-missing": 1 }, "pass": 0 }));
+    assert_eq!(
+        (&watched["mode"], &watched["source"], &watched["layout"]),
+        (&json!("shadow"), &json!("main"), &json!("key"))
+    );
+    assert!(watched["since_ms"].as_u64().unwrap() > 0);
+    let told = scene.fence.admin_json("/config").await;
+    assert_eq!(told["generation"], 1);
+    assert_eq!(told["settings"]["limits"]["connections_max"], "10000", "{told}");
+    assert_eq!(told["settings"]["route.watched"]["mode"], "shadow", "{told}");
+    scene.finish().await;
+}
+
+#[tokio::test]
 async fn what_a_dangerous_setting_lets_past_is_a_decision() {
     let route =
         Route::new("k", "/", r#"key = "/k""#).with("on_unavailable = \"dangerous_admit\"\nverdict_header = true");

@@ -1,0 +1,61 @@
+//! What is in force: each route with what it counts, and every setting.
+
+use fencepost_config::{Freshness, Route};
+use fencepost_policy::Rejection;
+use serde_json::{Map, Value, json};
+
+use super::Admin;
+use super::answers::{AdminAnswer, json_answer};
+use crate::observe::millis;
+use crate::routes::RouteInForce;
+
+impl Admin {
+    pub(super) fn routes(&self) -> AdminAnswer {
+        let fence = &self.fence;
+        let routes =
+            fence.config.routes.iter().zip(&fence.routes).map(|(route, in_force)| self.route_json(route, in_force));
+        json_answer(&json!({ "generation": fence.generation, "routes": routes.collect::<Vec<_>>() }))
+    }
+
+    fn route_json(&self, route: &Route, in_force: &RouteInForce) -> Value {
+        let metrics = &in_force.metrics;
+        let lock = route.mode.lock();
+        let rejected = Rejection::ALL.iter().map(|reason| (reason.code(), metrics.rejected(*reason).get()));
+        let rejected: Map<String, Value> =
+            rejected.filter(|(_, count)| *count > 0).map(|(code, count)| (code.to_owned(), json!(count))).collect();
+        json!({
+            "name": route.name,
+            "path": route.path.as_str(),
+            "host": route.host,
+            "upstream": route.upstream.to_string(),
+            "mode": route.mode.name(),
+            "since_ms": millis(in_force.label.since),
+            "freshness": match route.freshness {
+                Freshness::Cached => "cached",
+                Freshness::Linearizable => "linearizable",
+            },
+            "max_age_seconds": route.max_age.as_secs_f64(),
+            "layout": lock.map(|lock| lock.record.layout().name()),
+            "key": lock.map(|lock| lock.key.as_str()),
+            "source": in_force.label.source.as_deref(),
+            "requests": {
+                "admit": metrics.admitted.get(),
+                "reject": rejected,
+                "pass": metrics.exempt.get() + metrics.off.get() + metrics.dangerous_admit.get(),
+            },
+            "in_flight": metrics.in_flight.get(),
+            "orphans": metrics.orphans.get(),
+            "handoffs": metrics.handoffs(),
+            "cut": metrics.cut_requests.get(),
+        })
+    }
+
+    /// No setting of this version is a secret.
+    pub(super) fn config(&self) -> AdminAnswer {
+        let mut tables: Map<String, Value> = Map::new();
+        for (table, key, value) in self.fence.config.settings() {
+            tables.entry(table).or_insert_with(|| json!({}))[key] = json!(value);
+        }
+        json_answer(&json!({ "generation": self.fence.generation, "settings": tables }))
+    }
+}

@@ -1,0 +1,276 @@
+//! `fencepost explain`: what would become of a request with this token, and why?
+//!
+//! The lock store is asked, not a running proxy: what is said is what a proxy would judge that has just read the lock. A request
+//! that is admitted may still have to wait at a running proxy for those of an earlier holder.
+
+use std::fmt;
+use std::sync::Arc;
+use std::time::Duration;
+
+use anyhow::bail;
+use fencepost_config::{Config, Freshness, Lock, Route};
+use fencepost_policy::{FenceToken, LockKey, Rejection, Revision, Verdict};
+use fencepost_sources::{LockDescription, LockSource, MemoryStore, Timing, TrackedLock};
+use http::HeaderValue;
+use serde_json::{Value, json};
+use tokio::time::Instant;
+
+use crate::check::lock_line;
+use crate::cli::Question;
+use crate::exchange::Fence;
+use crate::process::Process;
+use crate::refusal::{explanation, statuses};
+use crate::routes::Guard;
+
+/// How long the lock store may take.
+const PATIENCE: Duration = Duration::from_secs(5);
+
+/// A question that makes sense for a configuration.
+pub struct Asked<'c> {
+    config: &'c Config,
+    index: usize,
+    guard: Option<(&'c Lock, LockKey)>,
+    token: Result<FenceToken<HeaderValue>, Rejection>,
+    question: Question,
+}
+
+/// An answer.
+#[derive(Debug, Clone)]
+pub struct Explanation {
+    route: String,
+    mode: &'static str,
+    question: Question,
+    /// The lock, as the store has it; `None` if nothing guards the route.
+    lock: Option<LockDescription>,
+    /// What enforcing the route would come to.
+    verdict: Result<(), Rejection>,
+    status: Option<u16>,
+}
+
+impl<'c> Asked<'c> {
+    /// Finds out what is asked.
+    ///
+    /// # Errors
+    /// What is wrong with the question, the flag by name.
+    pub fn of(config: &'c Config, question: Question) -> Result<Asked<'c>, String> {
+        let index = route(config, question.route.as_deref())?;
+        let guard = config.routes[index].mode.lock();
+        let guard = guard.map(|lock| Ok::<_, String>((lock, key(lock, question.lock.as_deref())?))).transpose()?;
+        let token = token(&question);
+        Ok(Asked { config, index, guard, token, question })
+    }
+
+    /// Asks the lock store.
+    ///
+    /// # Errors
+    /// If it does not answer.
+    pub async fn answer(self) -> anyhow::Result<Explanation> {
+        let Asked { config, index, guard, token, question } = self;
+        let route = &config.routes[index];
+        let mut explanation = Explanation {
+            route: route.name.clone(),
+            mode: route.mode.name(),
+            question,
+            lock: None,
+            verdict: token.as_ref().map(drop).map_err(|reason| *reason),
+            status: None,
+        };
+        if let Some((_, key)) = &guard {
+            // Nothing is logged for a question, and the running proxy's file is none of its business.
+            let config = Config { access_log: None, ..config.clone() };
+            let process = Arc::new(Process::new(None, MemoryStore::default(), None)?);
+            let Fence { sources, routes, .. } = Fence::new(config, 1, process)?;
+            let read = read(routes[index].guard.as_ref(), key).await;
+            sources.iter().for_each(LockSource::stop);
+            let (lock, asked_at) = read?;
+            if let Ok(token) = &token {
+                explanation.verdict = judge(&lock, token, route, asked_at);
+            }
+            explanation.lock = Some(lock.describe(Instant::now()));
+        } else {
+            explanation.verdict = Ok(());
+        }
+        let refused = explanation.verdict.err();
+        explanation.status = refused.map(|reason| statuses(reason, route.stale_status.status()).0.as_u16());
+        Ok(explanation)
+    }
+}
+
+/// The number of the route of that name; without a name, of the only one.
+fn route(config: &Config, name: Option<&str>) -> Result<usize, String> {
+    let names = || config.routes.iter().map(|route| route.name.as_str()).collect::<Vec<_>>().join(", ");
+    match (name, config.routes.as_slice()) {
+        (Some(name), routes) => routes
+            .iter()
+            .position(|route| route.name == name)
+            .ok_or_else(|| format!("--route: there is no route {name:?}; there are: {}", names())),
+        (None, [_]) => Ok(0),
+        (None, _) => Err(format!("--route: say which of: {}", names())),
+    }
+}
+
+fn key(lock: &Lock, named: Option<&str>) -> Result<LockKey, String> {
+    let template = lock.key.as_str();
+    match (named, lock.key.static_key()) {
+        (None, Some(key)) => Ok(key.clone()),
+        (None, None) => Err(format!("--lock: say which of the locks {template:?}")),
+        (Some(named), _) if lock.key.matches_key(named) => {
+            LockKey::new(named).map_err(|error| format!("--lock: {error}"))
+        }
+        (Some(named), _) => Err(format!("--lock: {named:?} is none of the locks {template:?} of the route")),
+    }
+}
+
+/// What a request with these headers presents.
+fn token(question: &Question) -> Result<FenceToken<HeaderValue>, Rejection> {
+    let revision: Revision = question.revision.parse().map_err(|_| Rejection::TokenMalformed)?;
+    let owner = HeaderValue::from_bytes(question.owner.as_bytes()).map_err(|_| Rejection::TokenMalformed)?;
+    Ok(FenceToken { owner, revision })
+}
+
+/// The lock, read since it was asked for, and when that was.
+async fn read(guard: Option<&Guard>, key: &LockKey) -> anyhow::Result<(Arc<TrackedLock>, Instant)> {
+    let asked_at = Instant::now();
+    let deadline = asked_at + PATIENCE;
+    let lock = match guard {
+        Some(Guard::Static(lock)) => Arc::clone(lock),
+        Some(Guard::Templated(locks)) => locks.load(key.as_str(), deadline).await?,
+        None => bail!("nothing guards this route"),
+    };
+    lock.confirm(asked_at, deadline).await?;
+    Ok((lock, asked_at))
+}
+
+fn judge(
+    lock: &TrackedLock,
+    token: &FenceToken<HeaderValue>,
+    route: &Route,
+    arrived: Instant,
+) -> Result<(), Rejection> {
+    let linearizable = route.freshness == Freshness::Linearizable;
+    let timing = Timing { arrived, now: Instant::now(), max_age: route.max_age, linearizable };
+    match lock.outlook().judge(token, &timing) {
+        Verdict::Admit => Ok(()),
+        Verdict::Reject(reason) => Err(reason),
+        Verdict::Confirm => Err(Rejection::Unverifiable),
+    }
+}
+
+impl Explanation {
+    /// As JSON, for programs.
+    pub fn to_json(&self) -> Value {
+        let Explanation { route, mode, question, lock, verdict, status } = self;
+        json!({
+            "route": route,
+            "mode": mode,
+            "owner": question.owner,
+            "revision": question.revision,
+            "lock": lock.as_ref().map(crate::admin::lock_json),
+            "verdict": if verdict.is_ok() { "admit" } else { "reject" },
+            "reason": verdict.err().map_or("none", Rejection::code),
+            "action": verdict.err().map(|reason| reason.action().name()),
+            "status": status,
+        })
+    }
+
+    /// What follows from the verdict in the mode that the route is in.
+    fn consequence(&self) -> String {
+        match (self.mode, self.verdict, self.status) {
+            ("off", ..) => "forwarded: the route is off, and no token is looked at".to_owned(),
+            ("shadow", Err(reason), Some(status)) => {
+                format!(
+                    "forwarded, since the route is in shadow mode; enforced, it would be refused: {status} {reason}"
+                )
+            }
+            (_, Err(reason), Some(status)) => format!("refused: {status} {reason}"),
+            ("shadow", ..) => "forwarded; enforced, it would be admitted".to_owned(),
+            _ => "admitted".to_owned(),
+        }
+    }
+
+    /// Why, with the numbers: for operators, who may know who holds the lock.
+    fn why(&self) -> String {
+        let Some(lock) = &self.lock else { return "Nothing guards the route.".to_owned() };
+        let presented = format!("revision {} of {}", self.question.revision, self.question.owner);
+        let holder = lock.holder.as_ref();
+        let (owner, first, last) = match holder {
+            Some((owner, first, last)) => (owner.to_string(), first.get(), last.get()),
+            None => ("nobody".to_owned(), 0, 0),
+        };
+        match self.verdict {
+            Ok(()) => format!("{presented} is within the present tenure, {first} to {last}."),
+            Err(Rejection::ReplayedTenure) => {
+                format!("{presented} is older than the present tenure of the same owner, which began at {first}.")
+            }
+            Err(Rejection::StaleTenure) => {
+                format!("{presented} is older than the tenure of {owner}, which began at {first}.")
+            }
+            Err(Rejection::NotOwner) => format!("{presented} is within the tenure of {owner}, {first} to {last}."),
+            Err(Rejection::UnknownRevision) => {
+                format!("{presented} is above {last}, the newest of {owner}'s, and no holder of the lock has it.")
+            }
+            Err(Rejection::AheadOfStore) => format!(
+                "{presented} is above {}, the newest revision of the store.",
+                lock.reach.map_or(0, Revision::get)
+            ),
+            Err(reason) => explanation(reason).1.to_owned(),
+        }
+    }
+}
+
+impl fmt::Display for Explanation {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        writeln!(f, "route {} ({}): {}", self.route, self.mode, self.consequence())?;
+        if let Some(lock) = &self.lock {
+            writeln!(f, "  {}", lock_line(lock))?;
+        }
+        write!(f, "  {}", self.why())?;
+        if let Err(reason) = self.verdict {
+            write!(f, "\n  The sender is told: {} (action: {})", explanation(reason).1, reason.action().name())?;
+        }
+        Ok(())
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const FILE: &str = r#"
+        [[listener]]
+        address = "127.0.0.1:8080"
+        [source.main]
+        kind = "memory"
+        [[route]]
+        name = "shards"
+        path = "/shards/{shard}/"
+        upstream = "http://127.0.0.1:9000"
+        lock = { source = "main", key = "/shards/{shard}/lock" }
+        [[route]]
+        name = "open"
+        path = "/"
+        upstream = "http://127.0.0.1:9000"
+        mode = "off"
+    "#;
+
+    fn asked(route: Option<&str>, lock: Option<&str>) -> Result<(), String> {
+        let config = Config::from_toml("f.toml", FILE).unwrap();
+        let [route, lock] = [route, lock].map(|text| text.map(str::to_owned));
+        let question = Question { route, lock, owner: "a".to_owned(), revision: "7".to_owned(), json: false };
+        Asked::of(&config, question).map(drop)
+    }
+
+    #[test]
+    fn a_question_that_makes_no_sense_is_answered_with_what_there_is() {
+        let error = |route, lock| asked(route, lock).unwrap_err();
+        assert_eq!(error(None, None), "--route: say which of: shards, open");
+        assert_eq!(error(Some("shard"), None), "--route: there is no route \"shard\"; there are: shards, open");
+        assert_eq!(error(Some("shards"), None), "--lock: say which of the locks \"/shards/{shard}/lock\"");
+        assert_eq!(
+            error(Some("shards"), Some("/shards/a/b/lock")),
+            "--lock: \"/shards/a/b/lock\" is none of the locks \"/shards/{shard}/lock\" of the route"
+        );
+        assert_eq!(asked(Some("shards"), Some("/shards/2/lock")), Ok(()));
+        assert_eq!(asked(Some("open"), None), Ok(()));
+    }
+}

@@ -50,7 +50,8 @@ pub enum Command {
     #[command(after_help = "From a file:\n  fencepost serve -c fencepost.toml\n\n\
             The same for one worker, without a file:\n  fencepost serve --listen 127.0.0.1:8080 --upstream http://127.0.0.1:9000 \\\n      \
             --etcd http://127.0.0.1:2379 --lock /shards/2/lock\n\n\
-            SIGTERM and SIGINT drain: not ready, go on serving for drain_delay, stop accepting, finish, exit.")]
+            SIGTERM and SIGINT drain: not ready, go on serving for drain_delay, stop accepting, finish, exit; a second one \
+            cuts at once. SIGHUP, and a change of the file, puts what the file says in force, or says why it can't.")]
     Serve(Settings),
     /// Is the configuration right, and with --live: do etcd and the workers answer?
     #[command(

@@ -217,7 +217,7 @@ impl Reloader {
         let prepared = match Fence::new(config, generation, process) {
             Ok(new) => {
                 new.process.sources.follow(&new.config);
-                first_reads(&new).await.map(|()| new)
+                first_reads(old, &new).await.map(|()| new)
             }
             Err(error) => Err(vec![error.to_string()]),
         };

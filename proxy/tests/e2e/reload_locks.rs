@@ -2,7 +2,7 @@
 
 use fencepost_testsupport::{Answer, Behaviour, EtcdVersion, FreePort, Latch, Relay, Scratch, eventually, request};
 
-use crate::fencepost::{Config, Route};
+use crate::fencepost::{Config, Fencepost, Route};
 use crate::refusal::assert_refused;
 use crate::scene::{Ask, Scene};
 use crate::store::Tenure;
@@ -179,6 +179,24 @@ async fn a_lock_that_cannot_be_read_is_not_put_in_force() {
     scene.finish().await;
 }
 
+/// A process that was started while its store was away can be told of it, and what to do meanwhile.
+#[tokio::test]
+async fn a_store_that_has_never_answered_stands_in_no_reloads_way() {
+    let mut etcd = fencepost_testsupport::Etcd::start(EtcdVersion::V3_5).await;
+    let tenure = crate::store::Store::of(&etcd).await.hold(LOCK, "shard-1").await;
+    let (port, worker) = (FreePort::reserve(), fencepost_testsupport::Worker::start().await);
+    let nowhere = format!("http://{}", port.address());
+    let config = Config::new(&[nowhere], &worker.endpoint().to_string(), &[guarded(&[])]);
+    let fence = Fencepost::launch(&config).await;
+    fence.reloads(&config.clone().routes(&[guarded(&["on_unavailable = \"dangerous_admit\""])])).await;
+    let token = [("Fence-Owner", tenure.owner.as_str()), ("Fence-Revision", &tenure.revision.to_string())];
+    let answer = request(fence.listener.clone(), "POST", "/", &token, b"").await.unwrap();
+    assert_eq!(answer.status, 200, "{}", answer.text());
+    fence.reloads(&config.endpoints(&[etcd.endpoint()])).await;
+    fence.wait_until_ready().await;
+    etcd.kill();
+}
+
 #[tokio::test]
 async fn a_static_lock_becomes_one_of_a_template_and_back_and_keeps_its_gate() {
     let fixed = Route::new("k", "/", r#"key = "/k/7""#);
@@ -232,7 +250,11 @@ async fn what_a_route_let_past_while_it_only_watched_counts_as_an_earlier_tenure
         let route = |mode: &str| {
             let lock = if template { "key = \"/{name}\"" } else { "key = \"/k\"" };
             let path = if template { "/{name}/" } else { "/k/" };
-            Route::new("k", path, lock).with(&format!("mode = {mode:?}"))
+            // Nothing but the last pass's end opens the barrier within the patience of a test.
+            let route = Route::new("k", path, lock).with(&format!("mode = {mode:?}"));
+            ["max_age", "handoff_timeout", "orphan_timeout"]
+                .iter()
+                .fold(route, |route, time| route.with(&format!("{time} = \"1h\"")))
         };
         let scene = Scene::open(EtcdVersion::V3_5, &[route("shadow")]).await;
         let (zombie, holder) = (scene.store.hold(LOCK, "shard-1").await, scene.store.hold(LOCK, "shard-2").await);

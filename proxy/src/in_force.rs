@@ -3,6 +3,7 @@
 use std::cell::RefCell;
 use std::rc::Rc;
 use std::sync::Arc;
+use std::time::Duration;
 
 use fencepost_config::{Limits, Upstream};
 use tokio::sync::watch;
@@ -17,17 +18,17 @@ use crate::run::upstream;
 #[derive(Clone)]
 pub struct InForce(watch::Receiver<Arc<Fence>>);
 
-/// Puts a configuration in force.
-pub struct Putter(watch::Sender<Arc<Fence>>);
+/// Puts one configuration after another in force.
+pub struct Switch(watch::Sender<Arc<Fence>>);
 
-impl Putter {
+impl Switch {
     /// Begins with that one.
-    pub fn new(fence: Arc<Fence>) -> Putter {
-        Putter(watch::Sender::new(fence))
+    pub fn new(fence: Arc<Fence>) -> Switch {
+        Switch(watch::Sender::new(fence))
     }
 
     /// Puts another one in force. Requests under way keep theirs, and hold on to what it is made of.
-    pub fn put(&self, fence: Arc<Fence>) {
+    pub fn to(&self, fence: Arc<Fence>) {
         if let Some(observations) = &fence.process.observations {
             observations.keep(fence.config.decisions.kept);
         }
@@ -138,7 +139,7 @@ impl Worker {
 #[derive(PartialEq, Eq)]
 struct Reach<'c> {
     upstream: &'c Upstream,
-    limits: (usize, std::time::Duration),
+    limits: (usize, Duration),
 }
 
 impl<'c> Reach<'c> {

@@ -21,7 +21,7 @@ use file::Content;
 use locks::{bar_what_was_let_past, first_reads, keep_only, read_otherwise};
 
 use crate::exchange::Fence;
-use crate::in_force::{InForce, Putter};
+use crate::in_force::{InForce, Switch};
 use crate::metrics::ReloadOutcome;
 use crate::service_manager::ServiceManager;
 
@@ -79,7 +79,7 @@ impl Reloads {
 pub struct Reloader {
     origin: Origin,
     manager: ServiceManager,
-    putter: Putter,
+    switch: Switch,
     in_force: InForce,
     asked: mpsc::Receiver<oneshot::Sender<Outcome>>,
 }
@@ -90,9 +90,9 @@ impl Reloader {
         let (reloads, asked) = mpsc::channel(ASKED_MAX);
         let metrics = &first.process.metrics;
         metrics.set_config(first.generation, SystemTime::now());
-        let putter = Putter::new(Arc::new(first));
+        let switch = Switch::new(Arc::new(first));
         let manager = ServiceManager::of(&origin);
-        (Reloader { origin, manager, in_force: putter.in_force(), putter, asked }, Reloads(reloads))
+        (Reloader { origin, manager, in_force: switch.in_force(), switch, asked }, Reloads(reloads))
     }
 
     /// Where the configuration comes from.
@@ -233,7 +233,7 @@ impl Reloader {
             memory.raise_orphan_timeouts(&new);
         }
         bar_what_was_let_past(old, &new);
-        self.putter.put(Arc::clone(&new));
+        self.switch.to(Arc::clone(&new));
         keep_only(&new);
         let gone = |source: &&LockSource| !new.sources.iter().any(|other| other.name() == source.name());
         old.sources.iter().filter(gone).for_each(|source| new.process.metrics.forget_source(source.name()));

@@ -127,7 +127,8 @@ impl Attended<'_> {
             };
             format!("; {} {state}", source.name())
         });
-        format!("serving, {locks} locks{}", states.collect::<String>())
+        let plural = if locks == 1 { "" } else { "s" };
+        format!("serving, {locks} lock{plural}{}", states.collect::<String>())
     }
 
     /// Whether the threads of the sources go on; completes once those of the workers do too.

@@ -87,6 +87,8 @@ async fn a_lock_that_was_taken_out_and_put_back_has_its_gate_while_a_request_is_
 async fn a_source_that_was_taken_out_and_put_back_is_the_same_while_a_request_is_under_way() {
     let scene = Scene::open(EtcdVersion::V3_5, &[guarded(&[])]).await;
     let predecessor = Predecessor::at_worker(&scene).await;
+    let up = "fencepost_source_up{source=\"main\"}";
+    assert_eq!(scene.fence.metric(up).await, 1.0);
     let main = format!("[source.main]\nkind = \"etcd\"\nendpoints = [{:?}]\n", scene.etcd.endpoint());
     let without = scene
         .config
@@ -98,7 +100,7 @@ async fn a_source_that_was_taken_out_and_put_back_is_the_same_while_a_request_is
     let answer = scene.fence.admin("POST", "/reload").await;
     assert!(answer.text().contains("source.main: removed"), "{}", answer.text());
     let metrics = scene.fence.admin("GET", "/metrics").await.text();
-    assert!(!metrics.contains("fencepost_source_up{source=\"main\"}"), "{metrics}");
+    assert!(!metrics.contains(up), "{metrics}");
     scene.fence.reloads(&scene.config).await;
     let next = scene.start(Ask::post("/next/again").under(&predecessor.successor));
     until_in_flight(&scene, 2).await;
@@ -300,5 +302,33 @@ async fn a_source_that_is_sent_to_another_cluster_believes_nothing_that_is_said_
     assert_refused(&scene.send(Ask::post("/").under(&impostor)).await, "unverifiable", LOCK, &impostor);
     scene.fence.reloads(&scene.config).await;
     scene.admits("/", &tenure).await;
+    scene.finish().await;
+}
+
+#[tokio::test]
+async fn what_was_let_past_before_a_route_enforced_counts_for_its_orphan_timeout_at_most() {
+    let lines = |mode| [mode, "max_age = \"1h\"", "handoff_timeout = \"1h\"", "orphan_timeout = \"300ms\""];
+    let scene = Scene::open(EtcdVersion::V3_5, &[guarded(&lines("mode = \"shadow\""))]).await;
+    let holder = scene.store.hold(LOCK, "shard-1").await;
+    let latch = Latch::new();
+    scene.worker.on("/held", Behaviour::Hold(latch.clone(), Answer::ok("held")));
+    let held = scene.start_at_worker(Ask::post("/held").under(&holder)).await;
+    let turned = std::time::Instant::now();
+    scene.fence.reloads(&scene.config.clone().routes(&[guarded(&lines("mode = \"enforce\""))])).await;
+    scene.admits("/next", &holder).await;
+    assert!(turned.elapsed() >= std::time::Duration::from_millis(300), "{:?}", turned.elapsed());
+    assert!(!held.is_finished());
+    latch.open();
+    assert_eq!(held.await.unwrap().text(), "held");
+    scene.finish().await;
+}
+
+#[tokio::test]
+async fn a_lock_is_read_as_often_as_its_route_now_needs_it() {
+    let scene = Scene::open(EtcdVersion::V3_5, &[guarded(&["max_age = \"1h\""])]).await;
+    let age = async || scene.fence.metric("fencepost_source_age_seconds{source=\"main\"}").await;
+    eventually("the news grow old", async || (age().await > 0.5).then_some(())).await;
+    scene.fence.reloads(&scene.config.clone().routes(&[guarded(&["max_age = \"500ms\""])])).await;
+    eventually("the news are young", async || (age().await < 0.3).then_some(())).await;
     scene.finish().await;
 }

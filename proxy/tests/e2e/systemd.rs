@@ -65,7 +65,7 @@ async fn systemd_is_told_of_each_step_and_that_every_thread_makes_progress() {
     let environment = [("NOTIFY_SOCKET", manager.path.as_str()), ("WATCHDOG_USEC", "300000")];
     let mut fence = Fencepost::launch_among(&config, &environment).await;
     let ready = manager.until_told("READY=1", 0).await;
-    manager.until_told("STATUS=serving, 1 locks; main up", ready - 1).await;
+    manager.until_told("STATUS=serving, 1 lock; main up", ready - 1).await;
     let fed = manager.until_told("WATCHDOG=1", 0).await;
     manager.until_told("WATCHDOG=1", fed).await;
 
@@ -96,7 +96,7 @@ async fn a_process_whose_store_does_not_answer_is_ready_for_systemd_and_says_so(
     let config = Config::new(&[nowhere], &worker.endpoint().to_string(), &[route("enforce")]);
     let fence = Fencepost::launch_among(&config, &[("NOTIFY_SOCKET", &manager.path)]).await;
     manager.until_told("READY=1", 0).await;
-    manager.until_told("STATUS=serving, 1 locks; main does not answer", 0).await;
+    manager.until_told("STATUS=serving, 1 lock; main does not answer", 0).await;
     assert_eq!(fence.admin("GET", "/readyz").await.status, 503);
     let told = manager.told();
     assert!(!told.iter().any(|message| message.starts_with("WATCHDOG")), "nobody asked for it: {told:?}");

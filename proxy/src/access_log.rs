@@ -3,11 +3,12 @@
 mod line;
 
 use std::cell::Cell;
-use std::fs::OpenOptions;
+use std::fs::{File, OpenOptions};
 use std::io::{self, Write};
-use std::path::Path;
+use std::path::{Path, PathBuf};
 use std::pin::Pin;
-use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::task::{Context, Poll};
 use std::time::SystemTime;
 
@@ -33,6 +34,8 @@ pub struct AccessLog {
     requests: AtomicU64,
     writer: NonBlocking,
     left_out: ErrorCounter,
+    /// Set for the file to be opened anew before the next line.
+    reopen: Arc<AtomicBool>,
     _guard: WorkerGuard,
 }
 
@@ -51,10 +54,14 @@ impl AccessLog {
     /// If its file can't be opened for writing.
     pub fn open(configured: &fencepost_config::AccessLog) -> Result<AccessLog, OpenError> {
         let fencepost_config::AccessLog { target, format, one_in } = configured;
+        let reopen = Arc::new(AtomicBool::new(false));
         let (writer, guard) = match target {
             AccessLogTarget::Stdout => without_waiting(io::stdout()),
             AccessLogTarget::Stderr => without_waiting(io::stderr()),
-            AccessLogTarget::File(path) => without_waiting(open(path)?),
+            AccessLogTarget::File(path) => {
+                let file = LogFile { path: path.clone(), file: open(path)?, reopen: Arc::clone(&reopen) };
+                without_waiting(file)
+            }
         };
         Ok(AccessLog {
             format: *format,
@@ -62,8 +69,14 @@ impl AccessLog {
             requests: AtomicU64::new(0),
             left_out: writer.error_counter(),
             writer,
+            reopen,
             _guard: guard,
         })
+    }
+
+    /// Opens its file anew before the next line: it may have been renamed, to begin another.
+    pub fn reopen(&self) {
+        self.reopen.store(true, Ordering::Relaxed);
     }
 
     /// How many lines were left out, because they could not be written as fast as they came.
@@ -87,7 +100,31 @@ impl AccessLog {
     }
 }
 
-fn open(path: &Path) -> Result<std::fs::File, OpenError> {
+/// A file that can be opened anew.
+struct LogFile {
+    path: PathBuf,
+    file: File,
+    reopen: Arc<AtomicBool>,
+}
+
+impl Write for LogFile {
+    fn write(&mut self, bytes: &[u8]) -> io::Result<usize> {
+        if self.reopen.swap(false, Ordering::Relaxed) {
+            match open(&self.path) {
+                Ok(file) => self.file = file,
+                // Lines go on into the old one.
+                Err(error) => tracing::warn!(error = %error.source, "{error} anew"),
+            }
+        }
+        self.file.write(bytes)
+    }
+
+    fn flush(&mut self) -> io::Result<()> {
+        self.file.flush()
+    }
+}
+
+fn open(path: &Path) -> Result<File, OpenError> {
     let opened = OpenOptions::new().append(true).create(true).open(path);
     opened.map_err(|source| OpenError { path: path.display().to_string(), source })
 }

@@ -20,6 +20,7 @@ pub use file::ConfigFile;
 use file::Content;
 use locks::{bar_what_was_let_past, first_reads, keep_only, read_otherwise};
 
+use crate::access_log::AccessLog;
 use crate::exchange::Fence;
 use crate::in_force::{InForce, Switch};
 use crate::metrics::ReloadOutcome;
@@ -132,6 +133,8 @@ impl Reloader {
     }
 
     async fn reload_now(&mut self, cause: &str) -> Outcome {
+        // Also where nothing else changes: what has renamed the file says so in this way.
+        self.in_force.now().access_log.iter().for_each(AccessLog::reopen);
         match &mut self.origin {
             Origin::File(file) => {
                 let content = file.content_now();

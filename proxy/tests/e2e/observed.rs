@@ -1,6 +1,7 @@
 //! What operators see of the past: decisions, the timeline, what a route in shadow mode would have refused.
 
 use std::net::SocketAddr;
+use std::path::Path;
 use std::process::Stdio;
 
 use fencepost_testsupport::{Answer, Behaviour, Connection, EtcdVersion, Latch, Scratch, eventually, request};
@@ -343,6 +344,11 @@ async fn a_client_that_does_not_read_its_events_costs_no_memory_and_is_told_what
     scene.finish().await;
 }
 
+fn lines_of(file: &Path) -> Vec<Value> {
+    let log = std::fs::read_to_string(file).unwrap();
+    log.lines().map(|line| serde_json::from_str(line).unwrap_or_else(|error| panic!("{error}: {line}"))).collect()
+}
+
 #[tokio::test]
 async fn the_access_log_has_every_refusal_and_one_in_so_many_of_the_others() {
     let scratch = Scratch::new();
@@ -353,12 +359,16 @@ async fn the_access_log_has_every_refusal_and_one_in_so_many_of_the_others() {
     for _ in 0..4 {
         scene.admits("/shards/2/x?q=1", &held).await;
     }
+    // Rotated by renaming: a reload of the same file begins another one, and loses no line.
+    let rotated = scratch.path().join("access.log.1");
+    eventually("two lines are written", async || (lines_of(&file).len() == 2).then_some(())).await;
+    std::fs::rename(&file, &rotated).unwrap();
+    assert!(scene.fence.admin("POST", "/reload").await.text().contains("unchanged"));
     let refused = scene.send(Ask::post("/shards/2/x").header("User-Agent", "a\"b")).await;
     let id = refused.header("fence-decision").unwrap().to_owned();
     scene.fence.terminate().await;
-    let log = std::fs::read_to_string(&file).unwrap();
-    let lines: Vec<Value> = log.lines().map(|line| serde_json::from_str(line).unwrap()).collect();
-    let [first, fourth, last] = lines.as_slice() else { panic!("{log}") };
+    let (before, after) = (lines_of(&rotated), lines_of(&file));
+    let ([first, fourth], [last]) = (before.as_slice(), after.as_slice()) else { panic!("{before:?} {after:?}") };
     assert_eq!(first["target"], fourth["target"]);
     for (field, value) in [
         ("method", json!("POST")),

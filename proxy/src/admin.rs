@@ -19,6 +19,7 @@ use tokio::time::Instant;
 
 use crate::downstream::{ClientAddress, ClientBody, OpenConnections};
 use crate::exchange::Fence;
+use crate::in_force::InForce;
 use crate::logging::LogControl;
 use crate::metrics::SourceReading;
 use crate::observe::Observations;
@@ -34,6 +35,8 @@ use answers::{answer, not_allowed, text};
 pub struct Admin {
     /// The configuration in force.
     pub fence: Arc<Fence>,
+    /// Shows the one that is in force later.
+    pub in_force: InForce,
     /// The lock sources.
     pub sources: Arc<[LockSource]>,
     /// Set as soon as the process is about to stop.

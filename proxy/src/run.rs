@@ -237,17 +237,18 @@ struct AdminShare {
 }
 
 impl AdminShare {
-    fn admin(&self, fence: Arc<Fence>) -> Admin {
+    fn admin(&self, in_force: InForce) -> Admin {
         let AdminShare { connections, leaving, observations, streams, log, reloads } = self.clone();
+        let fence = in_force.now();
         let sources = Arc::clone(&fence.sources);
-        Admin { sources, fence, connections, leaving, observations, streams, log, reloads }
+        Admin { sources, fence, in_force, connections, leaving, observations, streams, log, reloads }
     }
 }
 
 fn serve_admin(listener: Listener, in_force: InForce, share: AdminShare) -> io::Result<Server> {
     let server = serve(vec![listener], NonZeroUsize::MIN, Limits::default(), move |_| {
         let (in_force, share) = (in_force.clone(), share.clone());
-        service_fn(move |request| share.admin(in_force.now()).answer(request))
+        service_fn(move |request| share.admin(in_force.clone()).answer(request))
     })?;
     for address in server.addresses() {
         tracing::info!(%address, "admin listening");

@@ -3,6 +3,7 @@
 use std::sync::Arc;
 use std::time::SystemTime;
 
+use fencepost_config::Lock;
 use fencepost_policy::LockKey;
 use http::header::ACCEPT;
 use http::{HeaderMap, StatusCode};
@@ -11,6 +12,7 @@ use serde_json::{Value, json};
 use super::Admin;
 use super::answers::{AdminAnswer, json_answer, text};
 use super::streams::{follow_decisions, follow_timeline};
+use crate::exchange::Fence;
 use crate::observe::filter::Query;
 use crate::observe::shadow::Watched;
 use crate::observe::timeline::RowContext;
@@ -54,28 +56,9 @@ impl Admin {
     pub(super) fn timeline(&self, headers: &HeaderMap) -> AdminAnswer {
         let observations = self.observed();
         if wants_events(headers) {
-            return self.stream(follow_timeline(Arc::clone(observations), self.clone()));
+            return self.stream(follow_timeline(Arc::clone(observations), self.in_force.clone()));
         }
-        json_answer(&self.whole_timeline())
-    }
-
-    pub(super) fn whole_timeline(&self) -> Value {
-        let context = |source: &str, lock: &LockKey| self.row_context(source, lock);
-        self.observations.look(|book| book.timeline.to_json(SystemTime::now(), context))
-    }
-
-    /// What a row of the timeline does not know by itself.
-    pub(super) fn row_context(&self, source: &str, lock: &LockKey) -> RowContext {
-        let config = &self.fence.config;
-        let guarded = config.routes.iter().filter(|route| {
-            let guards = |guard: &fencepost_config::Lock| {
-                config.sources[guard.source].name == source && guard.key.matches_key(lock.as_str())
-            };
-            route.mode.lock().is_some_and(guards)
-        });
-        let source = self.sources.iter().find(|known| known.name() == source);
-        let holder = source.and_then(|source| source.find(lock.as_str())?.outlook().snapshot()?.tenure().cloned());
-        RowContext { routes: guarded.map(|route| route.name.clone()).collect(), present: holder }
+        json_answer(&whole_timeline(observations, &self.fence))
     }
 
     pub(super) fn shadow(&self, query: &str, headers: &HeaderMap) -> AdminAnswer {
@@ -90,6 +73,24 @@ impl Admin {
             false => json_answer(&book.shadow.to_json(&watched, SystemTime::now())),
         })
     }
+}
+
+/// The timeline from its beginning.
+pub(super) fn whole_timeline(observations: &Observations, fence: &Fence) -> Value {
+    let context = |source: &str, lock: &LockKey| row_context(fence, source, lock);
+    observations.look(|book| book.timeline.to_json(SystemTime::now(), context))
+}
+
+/// What a row of the timeline does not know by itself.
+pub(super) fn row_context(fence: &Fence, source: &str, lock: &LockKey) -> RowContext {
+    let config = &fence.config;
+    let guarded = config.routes.iter().filter(|route| {
+        let guards = |guard: &Lock| config.sources[guard.source].name == source && guard.key.matches_key(lock.as_str());
+        route.mode.lock().is_some_and(guards)
+    });
+    let source = fence.sources.iter().find(|known| known.name() == source);
+    let present = source.and_then(|source| source.find(lock.as_str())?.outlook().snapshot()?.tenure().cloned());
+    RowContext { routes: guarded.map(|route| route.name.clone()).collect(), present }
 }
 
 fn wants_events(headers: &HeaderMap) -> bool {

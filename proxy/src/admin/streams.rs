@@ -19,6 +19,8 @@ use tokio::sync::watch;
 
 use super::Admin;
 use super::answers::{AdminAnswer, AdminBody, text};
+use super::observed::{row_context, whole_timeline};
+use crate::in_force::InForce;
 use crate::observe::{Filter, Observations};
 
 /// How many clients may listen at a time.
@@ -95,19 +97,20 @@ pub(super) fn follow_decisions(
     })
 }
 
-/// The whole timeline, then each row that changes.
-pub(super) fn follow_timeline(observations: Arc<Observations>, admin: Admin) -> impl Stream<Item = Bytes> {
+/// The whole timeline, then each row that changes. Holds on to no configuration, so that none outlives its time for that.
+pub(super) fn follow_timeline(observations: Arc<Observations>, in_force: InForce) -> impl Stream<Item = Bytes> {
     follow(observations, None, move |observations, seen: &mut Option<u64>| {
+        let fence = in_force.now();
         let mut text = String::new();
         let present = observations.look(|book| book.timeline.version());
         let Some(seen) = seen.replace(present) else {
-            event(&mut text, "timeline", None, &admin.whole_timeline());
+            event(&mut text, "timeline", None, &whole_timeline(observations, &fence));
             return text;
         };
         if seen == present {
             return text;
         }
-        let context = |source: &str, lock: &LockKey| admin.row_context(source, lock);
+        let context = |source: &str, lock: &LockKey| row_context(&fence, source, lock);
         let (rows, outages) =
             observations.look(|book| (book.timeline.rows_after(seen, context), book.timeline.outages_after(seen)));
         rows.iter().for_each(|row| event(&mut text, "lock", None, row));

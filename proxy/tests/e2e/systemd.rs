@@ -2,7 +2,7 @@
 
 use std::io::{BufRead, BufReader};
 use std::os::unix::net::UnixDatagram;
-use std::path::Path;
+use std::path::{Path, PathBuf};
 use std::process::{Command, Output, Stdio};
 use std::sync::{Arc, Mutex};
 use std::time::Duration;
@@ -10,7 +10,9 @@ use std::time::Duration;
 use fencepost_testsupport::{
     Connection, Endpoint, Etcd, EtcdVersion, FreePort, Process, Scratch, Worker, eventually, request,
 };
-
+use nix::sys::ptrace;
+use nix::sys::wait::{WaitPidFlag, waitpid};
+use nix::unistd::Pid;
 use tokio::time::timeout;
 
 use crate::fencepost::{BINARY, Config, Fencepost, Route, addresses};
@@ -102,7 +104,6 @@ async fn a_process_whose_store_does_not_answer_is_ready_for_systemd_and_says_so(
     assert!(!told.iter().any(|message| message.starts_with("WATCHDOG")), "nobody asked for it: {told:?}");
 }
 
-/// Logs into a pipe that nobody reads hang a thread, as soon as the pipe is full.
 #[tokio::test]
 async fn a_thread_that_hangs_is_noticed_by_the_watchdog() {
     let (manager, scratch, dead) = (Manager::listen(), Scratch::new(), FreePort::reserve());
@@ -112,32 +113,39 @@ async fn a_thread_that_hangs_is_noticed_by_the_watchdog() {
     let file = scratch.path().join("fencepost.toml");
     std::fs::write(&file, config.toml()).unwrap();
     let mut command = Command::new("setpriv");
-    command.args(["--pdeathsig", "KILL", "--", BINARY, "serve", "--log", "fencepost=debug", "-c"]).arg(&file);
+    command.args(["--pdeathsig", "KILL", "--", BINARY, "serve", "-c"]).arg(&file);
     command.env("NOTIFY_SOCKET", &manager.path).env("WATCHDOG_USEC", "300000").stderr(Stdio::piped());
     let mut child = Killed(command.spawn().unwrap());
     let mut lines = BufReader::new(child.0.stderr.take().unwrap()).lines();
     let mut log = String::new();
-    let (listener, _) = loop {
+    while addresses(&log).is_none() {
         log.push_str(&(lines.next().unwrap().unwrap() + "\n"));
-        if let Some(addresses) = addresses(&log) {
-            break addresses;
-        }
-    };
+    }
     let fed = manager.until_told("WATCHDOG=1", 0).await;
     manager.until_told("WATCHDOG=1", fed).await;
 
-    // Each leaves a line in the log, until one gets no answer.
-    while let Ok(answer) = timeout(Duration::from_secs(1), request(listener.clone(), "GET", "/", &[], b"")).await {
-        assert_eq!(answer.unwrap().status, 502);
-    }
+    // A debugger that attaches to one thread stops that thread alone.
+    let hung = thread_named("worker-0", child.0.id());
+    ptrace::attach(hung).unwrap();
+    waitpid(hung, Some(WaitPidFlag::__WALL)).unwrap();
+    // One that it had answered before may be under way.
+    let _ = timeout(Duration::from_secs(1), manager.until_told("WATCHDOG=1", manager.told().len())).await;
     let feeds = || manager.told().iter().filter(|message| message.starts_with("WATCHDOG=1")).count();
     let before = feeds();
     assert!(timeout(Duration::from_secs(1), manager.until_told("WATCHDOG=1", manager.told().len())).await.is_err());
     assert_eq!(feeds(), before, "three times what systemd would wait for");
 
     let told = manager.told().len();
-    std::thread::spawn(move || lines.for_each(drop));
+    ptrace::detach(hung, None).unwrap();
     manager.until_told("WATCHDOG=1", told).await;
+}
+
+/// The thread of that name of a process.
+fn thread_named(name: &str, process: u32) -> Pid {
+    let threads = std::fs::read_dir(format!("/proc/{process}/task")).unwrap().map(|entry| entry.unwrap().path());
+    let named = |path: &PathBuf| std::fs::read_to_string(path.join("comm")).unwrap().trim() == name;
+    let path = threads.into_iter().find(named).unwrap_or_else(|| panic!("there is no thread {name}"));
+    Pid::from_raw(path.file_name().unwrap().to_str().unwrap().parse().unwrap())
 }
 
 /// A child that is killed with this.

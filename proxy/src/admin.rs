@@ -17,6 +17,7 @@ use fencepost_sources::LockSource;
 use http::{HeaderMap, Method, Request, StatusCode};
 use tokio::time::Instant;
 
+use crate::dashboard;
 use crate::downstream::{ClientAddress, ClientBody, OpenConnections};
 use crate::exchange::Fence;
 use crate::in_force::InForce;
@@ -62,7 +63,10 @@ impl Admin {
         }
         let (path, query) = (request.uri().path(), request.uri().query().unwrap_or_default());
         let answer = match *request.method() {
-            Method::GET | Method::HEAD => self.get(path, query, request.headers()),
+            Method::GET | Method::HEAD => match dashboard::answer(path, request.headers()) {
+                Some(page) => page.map(AdminBody::whole),
+                None => self.get(path, query, request.headers()),
+            },
             Method::POST => self.post(path, query).await,
             _ => not_allowed("GET, HEAD, POST"),
         };
@@ -216,6 +220,7 @@ impl Admin {
 }
 
 const INDEX: &str = "fencepost admin\n\n\
+    GET  /                                   the dashboard, for browsers\n\
     GET  /livez                              is the process alive?\n\
     GET  /readyz                             has every lock been read?\n\
     GET  /metrics                            for Prometheus\n\

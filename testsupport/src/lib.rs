@@ -1,8 +1,9 @@
 //! What the tests of fencepost stand on: real etcd members that can be paused and killed, a relay that breaks, a worker
-//! that remembers what reached it, and an HTTP client that shows every step.
+//! that remembers what reached it, an HTTP client that shows every step, and a browser.
 //!
 //! Whatever waits has a deadline, [`PATIENCE`], and panics with what it saw instead. Nothing here knows fencepost itself.
 
+mod browser;
 mod cluster;
 mod etcd;
 mod etcd_version;
@@ -16,6 +17,7 @@ mod scratch;
 mod thread;
 mod worker;
 
+pub use browser::Browser;
 pub use cluster::Cluster;
 pub use etcd::{Etcd, EtcdOptions, Requests};
 pub use etcd_version::EtcdVersion;

@@ -25,6 +25,13 @@ pub enum AdminBody {
     Stream(Pin<Box<dyn Stream<Item = Bytes>>>),
 }
 
+impl AdminBody {
+    /// All of these bytes.
+    pub(super) fn whole(bytes: Bytes) -> AdminBody {
+        AdminBody::Whole(Full::new(bytes))
+    }
+}
+
 impl AnswerBody for AdminBody {}
 
 impl Body for AdminBody {
@@ -70,7 +77,7 @@ pub(super) fn json_answer(value: &Value) -> AdminAnswer {
 }
 
 pub(super) fn answer(status: StatusCode, kind: &'static str, body: Vec<u8>) -> AdminAnswer {
-    let mut answer = Response::new(AdminBody::Whole(Full::new(Bytes::from(body))));
+    let mut answer = Response::new(AdminBody::whole(Bytes::from(body)));
     *answer.status_mut() = status;
     answer.headers_mut().insert(CONTENT_TYPE, HeaderValue::from_static(kind));
     answer.headers_mut().insert(CACHE_CONTROL, HeaderValue::from_static("no-store"));

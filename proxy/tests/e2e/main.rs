@@ -2,9 +2,10 @@
 //! writes down what reaches it.
 //!
 //! The vocabulary: `fencepost` (the program), `store` (the lock store as masters use it), `scene` (both and a worker, with
-//! a ledger of what may have reached it), `refusal` (what a refusal looks like), `programs` (other people's clients).
+//! a ledger of what may have reached it), `refusal` (what a refusal looks like), `page` (the dashboard in a real browser), `programs` (other people's clients).
 
 mod fencepost;
+mod page;
 mod programs;
 mod refusal;
 mod scene;
@@ -29,6 +30,7 @@ mod transport;
 
 mod admin;
 mod cli;
+mod dashboard;
 mod drain;
 mod observed;
 mod reload;

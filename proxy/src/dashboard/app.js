@@ -1,0 +1,170 @@
+// fencepost's dashboard. This file puts the parts together: the feed tells the model, and whoever shows something of it
+// is asked to draw, at most once per frame.
+
+import { onShown, show, shown } from "./address.js";
+import { Chart } from "./chart.js";
+import { Decisions } from "./decisions.js";
+import { Detail } from "./detail.js";
+import { byId } from "./dom.js";
+import { Feed } from "./feed.js";
+import { offerRoutes } from "./filters.js";
+import { Model } from "./model.js";
+import { showHandoffs, showRoutes, showShadow, showSources, showTenures } from "./tables.js";
+import { bindTheme } from "./theme.js";
+import { dangersOf, showTiles } from "./tiles.js";
+import { duration, exact, now, tick } from "./time.js";
+import { Timeline } from "./timeline.js";
+import { listen, markButtons } from "./timeline_input.js";
+import { View } from "./view.js";
+
+const model = new Model();
+const view = new View();
+const timeline = new Timeline(model, view);
+const chart = new Chart(model, view, () => timeline.width);
+const decisions = new Decisions(model);
+const detail = new Detail(model, timeline, view);
+let dangers = [];
+let cutOffSince = null;
+
+/** Draws the tables that follow from the timeline, soon: many locks may change at once, and often. */
+let asked = false;
+let cost = 0;
+function drawSoon() {
+  timeline.changed();
+  if (asked) return;
+  asked = true;
+  setTimeout(() => {
+    asked = false;
+    const began = performance.now();
+    showHandoffs(model);
+    showTenures(model);
+    showTiles(model, dangers);
+    cost = performance.now() - began;
+  }, Math.max(250, 10 * cost));
+}
+
+const page = {
+  timeline(document) {
+    model.setTimeline(document);
+    view.suggest(document.since_ms);
+    markButtons(view);
+    drawSoon();
+  },
+  lock(lock) {
+    model.setLock(lock);
+    drawSoon();
+  },
+  outages(outages) {
+    model.outages = outages;
+    drawSoon();
+  },
+  decision(decision) {
+    if (!model.add(decision)) return;
+    decisions.arrived(decision);
+    timeline.draw();
+  },
+  past(document) {
+    model.addPast(document.decisions);
+    decisions.render();
+    timeline.draw();
+    detail.follow();
+  },
+  lost(count) {
+    model.lost += count;
+  },
+  sources(sources) {
+    model.sources = sources;
+    showSources(sources, model.outages);
+  },
+  routes(document) {
+    model.routes = document.routes;
+    showRoutes(document);
+    offerRoutes(document.routes.map((route) => route.name));
+    showTiles(model, dangers);
+  },
+  shadow: showShadow,
+  config(document) {
+    dangers = dangersOf(document);
+  },
+  state: showState,
+};
+
+const WORDS = { live: "live", connecting: "connecting", again: "connecting", "cut-off": "cut off", asleep: "asleep" };
+
+function showState(state, pause) {
+  if (state === "live") cutOffSince = null;
+  if (state === "cut-off") cutOffSince ??= now();
+  const pill = byId("connection");
+  pill.textContent = WORDS[state];
+  pill.dataset.state = cutOffSince === null ? state : "cut-off";
+  document.body.classList.toggle("old-news", cutOffSince !== null);
+  byId("retry").hidden = cutOffSince === null;
+  const banner = byId("cut-off");
+  banner.hidden = cutOffSince === null;
+  if (cutOffSince === null) banner.textContent = "";
+  else if (banner.textContent === "") {
+    banner.textContent = `Cut off from fencepost since ${exact(cutOffSince)}: what stands below is old. This page connects again by itself.`;
+  }
+  if (state === "cut-off" && cutOffSince !== null) pill.textContent = `cut off, next try in ${duration(pause)}`;
+}
+
+const feed = new Feed(page);
+byId("retry").addEventListener("click", () => feed.connect());
+
+listen(timeline, view, model, ({ lock, hit }) => {
+  if (hit.kind === "dot") show({ decision: hit.decision.id }, true);
+  else if (hit.kind === "tenure" || hit.kind === "tail") detail.showTenure(lock, hit.tenure);
+});
+view.onChange(() => {
+  markButtons(view);
+  show({ span: view.chosen ? String(Math.round(view.span)) : "" });
+});
+if (Number(shown("span")) > 0) view.setSpan(Number(shown("span")));
+markButtons(view);
+
+// Links to decisions keep the filters that are in force; links within the page do not touch them at all.
+document.addEventListener("click", (event) => {
+  const address = event.target.closest?.("a")?.getAttribute("href") ?? "";
+  if (!address.startsWith("#") || event.ctrlKey || event.metaKey || event.shiftKey || event.defaultPrevented) return;
+  event.preventDefault();
+  const id = new URLSearchParams(address.slice(1)).get("decision");
+  if (id) {
+    show({ decision: id }, true);
+    return;
+  }
+  const target = byId(address.slice(1));
+  target?.scrollIntoView({ block: "start" });
+  target?.focus();
+});
+
+document.addEventListener("keydown", (event) => {
+  if (event.target.closest("input, select, textarea") || event.ctrlKey || event.metaKey || event.altKey) return;
+  if (event.key === "p") decisions.togglePause();
+  else if (event.key === "/") byId("filters").elements.find.focus();
+  else if (event.key === "Escape") detail.close();
+  else return;
+  event.preventDefault();
+});
+
+byId("keys-button").addEventListener("click", () => {
+  const hidden = byId("keys").toggleAttribute("hidden");
+  byId("keys-button").setAttribute("aria-expanded", !hidden);
+});
+byId("as-table").addEventListener("toggle", () => showTenures(model));
+
+// Times pass even when nothing happens.
+setInterval(() => {
+  if (document.hidden) return;
+  tick();
+  if (model.since !== null) view.suggest(model.since);
+  markButtons(view);
+  timeline.advance();
+  chart.draw();
+}, 1000);
+setInterval(() => timeline.advance(), 250);
+
+bindTheme();
+onShown(() => timeline.draw());
+chart.draw();
+detail.follow();
+feed.connect();

@@ -1,0 +1,101 @@
+// Refusals over time, stacked by kind, below the timeline and in its span.
+
+import { byId, el, svg } from "./dom.js";
+import { CATEGORIES, categoryOf, CODES } from "./reasons.js";
+import { duration } from "./time.js";
+
+const HEIGHT = 64;
+const KINDS = Object.keys(CATEGORIES);
+/** Columns are as wide as one of these times. */
+const STEPS = [1, 2, 5, 10, 15, 30, 60, 120, 300, 600, 1800, 3600, 14400, 86400].map((seconds) => seconds * 1000);
+
+export class Chart {
+  #model;
+  #view;
+  #width;
+  #asked = false;
+
+  /** `width` says how wide the timeline's drawing is. */
+  constructor(model, view, width) {
+    this.#model = model;
+    this.#width = width;
+    this.#view = view;
+    view.onChange(() => this.draw());
+  }
+
+  /** Draws in the next frame. */
+  draw() {
+    if (this.#asked) return;
+    this.#asked = true;
+    requestAnimationFrame(() => {
+      this.#asked = false;
+      this.#draw();
+    });
+  }
+
+  #draw() {
+    const width = this.#width();
+    const view = this.#view;
+    const step = STEPS.find((step) => (step / view.span) * width >= 5) ?? STEPS.at(-1);
+    const columns = this.#columns(step);
+    const peak = Math.max(1, ...[...columns.values()].map((column) => column.reduce((sum, count) => sum + count, 0)));
+    const wide = Math.max(1, (step / view.span) * width - 1);
+    const rects = [];
+    for (const [at, counts] of columns) {
+      let y = HEIGHT;
+      counts.forEach((count, kind) => {
+        if (count === 0) return;
+        const height = Math.max(1.5, (count / peak) * (HEIGHT - 6));
+        y -= height;
+        rects.push(svg("rect", { class: `cat-${KINDS[kind]}`, x: view.x(at, width).toFixed(1), y: y.toFixed(1), width: wide.toFixed(1), height: height.toFixed(1) }));
+      });
+    }
+    const chart = byId("chart");
+    chart.setAttribute("width", width);
+    chart.setAttribute("height", HEIGHT);
+    chart.replaceChildren(svg("path", { class: "grid", d: `M0 ${HEIGHT - 0.5}H${width}` }), ...rects);
+    byId("chart-peak").textContent = columns.size ? `most: ${peak} in ${duration(step)}` : "none in this span";
+    this.#legend();
+  }
+
+  /** By the beginning of each column: how many of each kind. */
+  #columns(step) {
+    const columns = new Map();
+    this.#model.eachSecond(this.#view.from, this.#view.to, (ms, counts) => {
+      const at = Math.floor(ms / step) * step;
+      const column = columns.get(at) ?? KINDS.map(() => 0);
+      for (const [reason, count] of counts) column[KINDS.indexOf(categoryOf(reason))] += count;
+      columns.set(at, column);
+    });
+    return columns;
+  }
+
+  #legend() {
+    const sums = this.#model.reasons(this.#view.from, this.#view.to);
+    const reasons = [...sums].sort(([a], [b]) => CODES.indexOf(a) - CODES.indexOf(b));
+    const signature = JSON.stringify(reasons);
+    const list = byId("reason-legend");
+    if (list.dataset.shows === signature) return;
+    list.dataset.shows = signature;
+    const kept = new Map([...list.querySelectorAll("button")].map((button) => [button.dataset.reason, button]));
+    list.replaceChildren(...reasons.map(([reason, count]) => el("li", {}, update(kept.get(reason) ?? reasonButton(reason), count))));
+    const words = reasons.map(([reason, count]) => `${count} ${reason}`).join(", ");
+    byId("chart-summary").textContent = `Refusals in the span of ${duration(this.#view.span)}: ${words || "none"}.`;
+  }
+}
+
+function reasonButton(reason) {
+  return el("button", { type: "button", "data-reason": reason }, mark(reason), ` ${reason} `, el("b", {}));
+}
+
+function update(button, count) {
+  button.querySelector("b").textContent = count.toLocaleString("en");
+  return button;
+}
+
+/** The shape and colour of a reason. */
+export function mark(reason, forwarded = false) {
+  const category = categoryOf(reason);
+  return svg("svg", { viewBox: "-7 -7 14 14", width: 13, height: 13, "aria-hidden": "true" },
+    svg("path", { class: `dot cat-${category}${forwarded ? " shadowed" : ""}`, d: CATEGORIES[category].path }));
+}

@@ -1,0 +1,199 @@
+// The table of decisions: live, filtered, bounded.
+
+import { decisionAddress, show } from "./address.js";
+import { mark } from "./chart.js";
+import { byId, el, name, svg } from "./dom.js";
+import { ask } from "./feed.js";
+import { anyFilter, bindFilters, filters, passes, question } from "./filters.js";
+import { ownerClass } from "./owners.js";
+import { clock, time } from "./time.js";
+
+const ROWS_AT_FIRST = 100;
+const ROWS_MAX = 500;
+/** How often the table follows, while little and while much happens. */
+const CALM_MS = 200;
+const BUSY_MS = 1000;
+const BUSY = 50;
+/** How often a screen reader is told of new refusals. */
+const NEWS_MS = 10000;
+const TYPING_MS = 400;
+
+export class Decisions {
+  paused = false;
+  #model;
+  #most = ROWS_AT_FIRST;
+  /** Older ones that were asked for, because of the filters in force. */
+  #found = [];
+  #run = 0;
+  #arrived = 0;
+  #missed = 0;
+  #timer = null;
+  #news = { since: 0, refused: 0, reasons: new Set() };
+
+  constructor(model) {
+    this.#model = model;
+    bindFilters(() => this.#filtersChanged());
+    byId("pause").addEventListener("click", () => this.togglePause());
+    byId("more").addEventListener("click", () => {
+      this.#most = ROWS_MAX;
+      this.render();
+    });
+    byId("reason-legend").addEventListener("click", (event) => {
+      const reason = event.target.closest("button")?.dataset.reason;
+      if (reason) show({ reason: filters().reason === reason ? "" : reason });
+    });
+  }
+
+  togglePause() {
+    this.paused = !this.paused;
+    this.#missed = 0;
+    this.#showPause();
+    if (!this.paused) this.render();
+  }
+
+  #showPause() {
+    const button = byId("pause");
+    button.setAttribute("aria-pressed", this.paused);
+    button.textContent = this.paused ? `Resume (${this.#missed.toLocaleString("en")} new)` : "Pause";
+  }
+
+  /** A decision has come. The table follows soon. */
+  arrived(decision) {
+    this.#arrived += 1;
+    if (decision.verdict === "reject") this.#note(decision);
+    if (this.paused) {
+      if (passes(decision, filters())) this.#missed += 1;
+    }
+    if (this.#timer !== null) return;
+    // When many come at once, the page has better things to do than to redraw the table for each.
+    this.#timer = setTimeout(() => {
+      const busy = this.#arrived > BUSY;
+      this.#timer = busy ? setTimeout(() => this.#follow(), BUSY_MS - CALM_MS) : null;
+      if (!busy) this.#follow();
+    }, CALM_MS);
+  }
+
+  #follow() {
+    this.#timer = null;
+    this.#arrived = 0;
+    if (this.paused) this.#showPause();
+    else this.render();
+  }
+
+  #note(decision) {
+    this.#news.refused += 1;
+    this.#news.reasons.add(decision.reason);
+    if (Date.now() - this.#news.since < NEWS_MS) return;
+    byId("news").textContent = `${this.#news.refused} new refusals: ${[...this.#news.reasons].join(", ")}`;
+    this.#news = { since: Date.now(), refused: 0, reasons: new Set() };
+  }
+
+  #filtersChanged() {
+    this.#run += 1;
+    this.#found = [];
+    this.#most = ROWS_AT_FIRST;
+    this.render();
+    const run = this.#run;
+    if (anyFilter()) setTimeout(() => this.#askOlder(run), TYPING_MS);
+  }
+
+  async #askOlder(run) {
+    if (run !== this.#run) return;
+    try {
+      const answer = await ask(question(filters()));
+      if (run !== this.#run) return;
+      this.#found = answer.decisions;
+      this.render();
+    } catch {
+      // What the page has is shown; that the proxy is away is said elsewhere.
+    }
+  }
+
+  /** Those that pass the filters, newest first. */
+  #chosen() {
+    const wanted = filters();
+    const chosen = [];
+    const { decisions } = this.#model;
+    for (let at = decisions.length - 1; at >= 0 && chosen.length <= ROWS_MAX; at -= 1) {
+      if (passes(decisions[at], wanted)) chosen.push(decisions[at]);
+    }
+    const seen = new Set(chosen.map((decision) => decision.id));
+    const older = this.#found.filter((decision) => !seen.has(decision.id) && passes(decision, wanted));
+    if (older.length) chosen.push(...older);
+    return older.length ? chosen.sort((a, b) => b.time_ms - a.time_ms) : chosen;
+  }
+
+  /** Brings the table up to date. */
+  render() {
+    const chosen = this.#chosen();
+    const shown = chosen.slice(0, this.#most);
+    reconcile(byId("decision-rows"), shown);
+    byId("more").hidden = chosen.length <= shown.length || this.#most === ROWS_MAX;
+    this.#sayIfEmpty(chosen.length);
+    const more = chosen.length > ROWS_MAX ? `the newest ${ROWS_MAX}` : `${chosen.length}`;
+    const lost = this.#model.lost ? `; ${this.#model.lost.toLocaleString("en")} more came too fast to be kept` : "";
+    byId("decisions-count").textContent = chosen.length ? `${more}${anyFilter() ? " that pass the filters" : ""}${lost}` : "";
+  }
+
+  #sayIfEmpty(count) {
+    const empty = byId("decisions-empty");
+    empty.hidden = count > 0;
+    if (count > 0) return;
+    empty.textContent = anyFilter()
+      ? "No decision passes the filters."
+      : "Nothing was refused yet. Refusals appear here as they happen, with a sample of what was admitted.";
+  }
+}
+
+/** Rows never change once they are made: only new ones are made, and old ones removed. */
+function reconcile(body, decisions) {
+  const rows = new Map([...body.children].map((row) => [row.dataset.id, row]));
+  const wanted = new Set(decisions.map((decision) => decision.id));
+  for (const [id, row] of rows) if (!wanted.has(id)) row.remove();
+  let at = body.firstElementChild;
+  for (const decision of decisions) {
+    const row = rows.get(decision.id);
+    if (row && row === at) at = at.nextElementSibling;
+    else body.insertBefore(row ?? decisionRow(decision), at);
+  }
+}
+
+function decisionRow(decision) {
+  const owner = decision.owner === null
+    ? el("span", { class: "muted" }, "none")
+    : el("span", { class: ownerClass(decision.owner) }, el("i", { class: "swatch", "aria-hidden": "true" }), name(decision.owner, 40));
+  return el("tr", { "data-id": decision.id },
+    el("td", { class: "c-time" }, el("a", { href: decisionAddress(decision.id), "aria-label": `Decision ${decision.id}, ${clock(decision.time_ms)}` }, time(decision.time_ms))),
+    el("td", { class: "c-reason" }, verdict(decision)),
+    el("td", { class: "c-lock" }, name(decision.lock, 60)),
+    el("td", { class: "c-owner" }, owner, el("span", { class: "revision" }, ` @${decision.revision ?? "–"}`)),
+    el("td", { class: "c-request wide" }, `${decision.method} `, name(decision.path, 60), el("span", { class: "muted" }, ` ${decision.status ?? ""}`)),
+    el("td", { class: "c-client wide" }, name(decision.client, 40)),
+    el("td", { class: "c-route wide" }, name(decision.route, 30)),
+    el("td", { class: "c-id wide" }, el("code", {}, decision.id), copyButton(decision.id)));
+}
+
+/** Why, or that it was admitted; what shadow mode let through is marked. */
+export function verdict(decision) {
+  if (decision.verdict === "admit") return el("span", { class: "verdict admitted" }, "✓ admitted");
+  return el("span", { class: "verdict" }, mark(decision.reason, decision.forwarded), ` ${decision.reason}`,
+    decision.forwarded ? el("span", { class: "badge warn", title: "Shadow mode: it would have been refused, and was forwarded" }, "forwarded") : null);
+}
+
+const COPY = svg("svg", { viewBox: "0 0 16 16", width: 13, height: 13, "aria-hidden": "true" },
+  svg("path", { class: "icon", d: "M5.5 5.5v-4h9v9h-4M1.5 5.5h9v9h-9z" }));
+
+/** Copies text to the clipboard; where the browser forbids that, selects it. */
+export function copyButton(text) {
+  const button = el("button", { type: "button", class: "copy", "aria-label": `Copy ${text}`, title: "Copy" }, COPY.cloneNode(true));
+  button.addEventListener("click", async () => {
+    try {
+      await navigator.clipboard.writeText(text);
+      button.textContent = "✓";
+      setTimeout(() => button.replaceChildren(COPY.cloneNode(true)), 1500);
+    } catch {
+      getSelection().selectAllChildren(button.previousElementSibling);
+    }
+  });
+  return button;
+}

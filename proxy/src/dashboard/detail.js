@@ -1,0 +1,173 @@
+// The drawer: a decision, or a tenure, with all that is known of it.
+
+import { decisionAddress, onShown, show, shown } from "./address.js";
+import { copyButton, verdict } from "./decisions.js";
+import { byId, el, name, shorten, visible } from "./dom.js";
+import { ask } from "./feed.js";
+import { lockId, tailOf, tenureOf } from "./model.js";
+import { ownerClass } from "./owners.js";
+import { adviceOf, meaningOf } from "./reasons.js";
+import { duration, exact, now, time } from "./time.js";
+
+const NAME_MAX = 1024;
+const REFUSALS_MAX = 30;
+
+export class Detail {
+  #model;
+  #timeline;
+  #view;
+  #id = "";
+
+  constructor(model, timeline, view) {
+    this.#model = model;
+    this.#timeline = timeline;
+    this.#view = view;
+    byId("detail-close").addEventListener("click", () => this.close());
+    byId("detail").addEventListener("keydown", (event) => {
+      if (event.key === "Escape") this.close();
+    });
+    onShown(() => this.follow());
+  }
+
+  /** Shows what the address says. */
+  async follow() {
+    const id = shown("decision");
+    if (id === this.#id) return;
+    this.#id = id;
+    this.#timeline.cursor.decision = id || null;
+    this.#timeline.draw();
+    if (!id) {
+      this.#hide();
+      return;
+    }
+    const decision = this.#model.decision(id) ?? await this.#find(id);
+    if (id !== this.#id) return;
+    if (decision) this.#showDecision(decision);
+    else this.#open("Decision", [el("p", {}, "The proxy no longer keeps the decision ", el("code", {}, shorten(visible(id), 80)), ". It may stand in the log: search there for its id.")]);
+  }
+
+  async #find(id) {
+    try {
+      return (await ask(`/decisions?limit=1&id=${encodeURIComponent(id)}`)).decisions[0];
+    } catch {
+      return undefined;
+    }
+  }
+
+  close() {
+    if (this.#id) show({ decision: "" });
+    else this.#hide();
+  }
+
+  #hide() {
+    // The focus goes back to where it was by itself.
+    if (byId("detail").open) byId("detail").close();
+  }
+
+  #open(title, content) {
+    const drawer = byId("detail");
+    if (!drawer.open) drawer.show();
+    byId("detail-title").textContent = title;
+    byId("detail-body").replaceChildren(...content.filter(Boolean));
+    drawer.scrollTop = 0;
+    byId("detail-title").focus();
+  }
+
+  #showDecision(decision) {
+    const lock = decision.lock === null ? undefined : this.#model.locks.get(lockId(decision.source, decision.lock));
+    const refused = decision.verdict === "reject";
+    this.#open(refused ? (decision.forwarded ? "Would be refused" : "Refused") : "Admitted", [
+      el("p", { class: "detail-verdict" }, verdict(decision)),
+      refused ? el("p", {}, meaningOf(decision.reason)) : null,
+      refused ? el("p", { class: "advice" }, el("strong", {}, "What to do: "), adviceOf(decision.reason)) : null,
+      decision.forwarded && refused ? el("p", { class: "advice warn" }, "The route is in shadow mode: this request was forwarded all the same.") : null,
+      facts(decisionFacts(decision, lock)),
+      lock ? this.#button("Show in the timeline", () => this.#reveal(decision, lock)) : null,
+      decision.lock === null ? null : this.#button("Only this lock", () => this.#filter({ lock: decision.lock })),
+      decision.owner === null ? null : this.#button("Only this owner", () => this.#filter({ owner: decision.owner })),
+    ]);
+  }
+
+  /** Shows one tenure of a lock. */
+  showTenure(lock, tenure) {
+    this.#id = "";
+    show({ decision: "" });
+    const refusals = this.#model.refusals(lock).filter((decision) => tenureOf(lock, decision.revision) === tenure);
+    const newest = refusals.slice(-REFUSALS_MAX).reverse();
+    const tail = tailOf(tenure);
+    this.#open("Tenure", [
+      tail === null ? null : el("p", { class: "advice" }, `This tenure has ended, and its holder was still sending ${duration(tail)} later.`),
+      facts(tenureFacts(lock, tenure, tail)),
+      newest.length ? el("h3", {}, "Its refusals, newest first") : null,
+      newest.length ? el("ul", { class: "refusals" }, newest.map((decision) => el("li", {}, el("a", { href: decisionAddress(decision.id) }, time(decision.time_ms)), " ", verdict(decision)))) : null,
+      this.#button("Only this lock", () => this.#filter({ lock: lock.lock })),
+    ]);
+  }
+
+  #button(text, action) {
+    const button = el("button", { type: "button" }, text);
+    button.addEventListener("click", action);
+    return button;
+  }
+
+  /** Where the drawer hides what it speaks of, it makes room. */
+  #makeRoom() {
+    if (innerWidth < 1200) this.close();
+  }
+
+  #filter(changes) {
+    this.#makeRoom();
+    show(changes);
+    byId("decisions").scrollIntoView({ block: "start" });
+  }
+
+  #reveal(decision, lock) {
+    this.#makeRoom();
+    this.#timeline.cursor.decision = decision.id;
+    byId("lock-find").value = "";
+    this.#timeline.changed();
+    this.#view.reveal(decision.time_ms);
+    requestAnimationFrame(() => this.#timeline.moveTo(lockId(lock.source, lock.lock)));
+    byId("timeline").scrollIntoView({ block: "nearest" });
+  }
+}
+
+function facts(pairs) {
+  return el("dl", { class: "facts" }, pairs.filter(Boolean).map(([term, fact]) => el("div", {}, el("dt", {}, term), el("dd", {}, fact))));
+}
+
+function decisionFacts(decision, lock) {
+  const tenure = lock && tenureOf(lock, decision.revision);
+  const ended = tenure && tenure.ended_ms !== null && tenure.ended_ms < decision.time_ms;
+  return [
+    ["Decision", [el("code", {}, decision.id), copyButton(decision.id)]],
+    ["When", [exact(decision.time_ms), el("span", { class: "muted" }, " · ", time(decision.time_ms))]],
+    ["Lock", name(decision.lock, NAME_MAX)],
+    ["Owner", decision.owner === null ? "none was sent" : el("span", { class: ownerClass(decision.owner) }, el("i", { class: "swatch", "aria-hidden": "true" }), name(decision.owner, NAME_MAX))],
+    ["Revision", decision.revision === null ? "none was sent" : String(decision.revision)],
+    ended ? ["Its tenure", `ended ${duration(decision.time_ms - tenure.ended_ms)} before this request was decided`] : null,
+    ["Request", [`${decision.method} `, name(decision.path, NAME_MAX)]],
+    ["Answer", decision.forwarded ? "forwarded" : `${decision.status ?? "–"}, nothing was forwarded`],
+    ["Client", name(decision.client, NAME_MAX)],
+    ["Route", [name(decision.route, NAME_MAX), el("span", { class: "muted" }, ` · ${decision.mode}`)]],
+    decision.source === null ? null : ["Store", name(decision.source, NAME_MAX)],
+    decision.age_ms === null ? null : ["Age of the news", duration(decision.age_ms)],
+    decision.waited_ms ? ["Waited at the barrier", duration(decision.waited_ms)] : null,
+    decision.traceparent ? ["Trace", el("code", {}, visible(decision.traceparent))] : null,
+  ];
+}
+
+function tenureFacts(lock, tenure, tail) {
+  return [
+    ["Lock", name(lock.lock, NAME_MAX)],
+    ["Owner", el("span", { class: ownerClass(tenure.owner) }, el("i", { class: "swatch", "aria-hidden": "true" }), name(tenure.owner, NAME_MAX))],
+    ["Revision", tenure.last === tenure.first ? String(tenure.first) : `${tenure.first} to ${tenure.last}`],
+    ["Began", `${tenure.began_seen === false ? "before " : ""}${exact(tenure.began_ms)}`],
+    ["Ended", tenure.ended_ms === null ? "it holds the lock now" : exact(tenure.ended_ms)],
+    ["Held for", duration((tenure.ended_ms ?? now()) - tenure.began_ms)],
+    ["Refused", String(tenure.refused)],
+    tail === null ? null : ["Last refused", exact(tenure.last_refused_ms)],
+    ["Routes", lock.routes.map((route) => visible(route)).join(", ")],
+    ["Layout", lock.layout],
+  ];
+}

@@ -1,0 +1,171 @@
+// What the page knows. Bounded everywhere: a page may stay open for weeks.
+
+import { now } from "./time.js";
+
+const DECISIONS_MAX = 5000;
+const REFUSALS_PER_LOCK_MAX = 1000;
+const SECONDS_MAX = 2 * 3600;
+
+/** What tells a lock from others: its key, within its source. */
+export const lockId = (source, lock) => `${source ?? ""}\n${lock}`;
+
+export class Model {
+  /** The locks of the timeline, by `lockId`. */
+  locks = new Map();
+  outages = [];
+  /** Since when the proxy looks, in milliseconds since the epoch; `null` before it said so. */
+  since = null;
+  /** Whether tenures before that were left out. */
+  truncated = false;
+  /** The newest decisions, oldest first. */
+  decisions = [];
+  /** Decisions that the proxy could not tell this page, or anyone. */
+  lost = 0;
+  sources = [];
+  routes = [];
+  #ids = new Map();
+  #refusals = new Map();
+  #seconds = new Map();
+
+  setTimeline(timeline) {
+    this.locks = new Map(timeline.locks.map((lock) => [lockId(lock.source, lock.lock), lock]));
+    this.outages = timeline.outages;
+    this.since = timeline.since_ms;
+    this.truncated = timeline.truncated;
+  }
+
+  setLock(lock) {
+    this.locks.set(lockId(lock.source, lock.lock), lock);
+  }
+
+  /** Takes in a decision; says whether it was new. */
+  add(decision) {
+    if (this.#ids.has(decision.id)) return false;
+    this.#ids.set(decision.id, decision);
+    this.decisions.push(decision);
+    if (decision.verdict === "reject") this.#count(decision);
+    if (this.decisions.length > DECISIONS_MAX * 1.2) this.#forgetOldest();
+    return true;
+  }
+
+  /** Takes in decisions of the past, in any order. */
+  addPast(decisions) {
+    for (const decision of decisions) this.add(decision);
+    this.decisions.sort((a, b) => a.time_ms - b.time_ms);
+    for (const refusals of this.#refusals.values()) refusals.sort((a, b) => a.time_ms - b.time_ms);
+  }
+
+  #forgetOldest() {
+    for (const old of this.decisions.splice(0, this.decisions.length - DECISIONS_MAX)) this.#ids.delete(old.id);
+  }
+
+  #count(decision) {
+    const second = Math.floor(decision.time_ms / 1000);
+    const counts = this.#seconds.get(second) ?? new Map();
+    counts.set(decision.reason, (counts.get(decision.reason) ?? 0) + 1);
+    this.#seconds.set(second, counts);
+    if (this.#seconds.size > SECONDS_MAX) this.#seconds.delete(this.#seconds.keys().next().value);
+    if (decision.lock === null) return;
+    const id = lockId(decision.source, decision.lock);
+    const refusals = this.#refusals.get(id) ?? [];
+    refusals.push(decision);
+    if (refusals.length > REFUSALS_PER_LOCK_MAX * 1.2) refusals.splice(0, refusals.length - REFUSALS_PER_LOCK_MAX);
+    this.#refusals.set(id, refusals);
+    // More locks than the timeline knows are of no use: those that are longest without a refusal go.
+    if (this.#refusals.size > 2000) this.#refusals.delete(this.#refusals.keys().next().value);
+  }
+
+  /** When the first thing happened that is still known; what was there when the proxy began to look does not count. */
+  get firstEvent() {
+    const times = [...this.locks.values()].flatMap((lock) => lock.tenures.flatMap((tenure) => [tenure.began_ms, tenure.ended_ms]));
+    times.push(...this.outages.map((outage) => outage.began_ms), this.decisions[0]?.time_ms);
+    const first = times.filter((at) => at > this.since + 1000).reduce((least, at) => Math.min(least, at), Infinity);
+    return Number.isFinite(first) ? first : this.since ?? now();
+  }
+
+  decision(id) {
+    return this.#ids.get(id);
+  }
+
+  /** The refusals of a lock that this page knows, oldest first. */
+  refusals(lock) {
+    return this.#refusals.get(lockId(lock.source, lock.lock)) ?? [];
+  }
+
+  /** How many refusals there were by reason, between two times. */
+  reasons(fromMs, toMs) {
+    const sum = new Map();
+    this.eachSecond(fromMs, toMs, (_, counts) => {
+      for (const [reason, count] of counts) sum.set(reason, (sum.get(reason) ?? 0) + count);
+    });
+    return sum;
+  }
+
+  /** Calls back with each second between two times in which something was refused, in no order. */
+  eachSecond(fromMs, toMs, callback) {
+    for (const [second, counts] of this.#seconds) {
+      if (second * 1000 >= fromMs - 999 && second * 1000 <= toMs) callback(second * 1000, counts);
+    }
+  }
+}
+
+/** The tenure that a revision belongs to. Tenures stand in the order of their revisions. */
+export function tenureOf({ tenures }, revision) {
+  if (revision === null || revision === undefined) return undefined;
+  let [low, high] = [0, tenures.length];
+  while (low < high) {
+    const middle = (low + high) >> 1;
+    if (tenures[middle].first <= revision) low = middle + 1;
+    else high = middle;
+  }
+  const tenure = tenures[low - 1];
+  return tenure && revision <= tenure.last ? tenure : undefined;
+}
+
+/** The tenure that holds a lock now, if any. */
+export function holderOf(lock) {
+  const last = lock.tenures.at(-1);
+  return last && last.ended_ms === null ? last : undefined;
+}
+
+/** When the last thing happened to a lock. */
+export function latestOf(lock) {
+  const times = lock.tenures.slice(-3).flatMap((tenure) => [tenure.began_ms, tenure.ended_ms ?? 0, tenure.last_refused_ms ?? 0]);
+  const waits = lock.waits.slice(-1).map((wait) => wait.ended_ms ?? now());
+  return Math.max(0, ...times, ...waits);
+}
+
+/** How each tenure gave way to the next, the newest first. */
+export function handoffs(locks, most) {
+  const pairs = [];
+  for (const lock of locks) {
+    for (let at = Math.max(1, lock.tenures.length - most); at < lock.tenures.length; at += 1) {
+      const [from, to] = [lock.tenures[at - 1], lock.tenures[at]];
+      if (from.ended_ms !== null) pairs.push({ lock, from, to });
+    }
+  }
+  return pairs.sort((a, b) => b.to.began_ms - a.to.began_ms).slice(0, most).map(handoff);
+}
+
+function handoff({ lock, from, to }) {
+  const waits = lock.waits.filter((wait) => to.first <= wait.revision && wait.revision <= to.last);
+  const began = Math.min(...waits.map((wait) => wait.began_ms));
+  const ended = Math.max(...waits.map((wait) => wait.ended_ms ?? now()));
+  return {
+    lock, from, to,
+    when: to.began_ms,
+    gap: Math.max(0, to.began_ms - from.ended_ms),
+    wait: waits.length ? ended - began : null,
+    waiting: waits.some((wait) => wait.ended_ms === null),
+    timedOut: waits.some((wait) => wait.outcome === "timed-out"),
+    requests: waits.reduce((sum, wait) => sum + wait.requests, 0),
+    drained: waits.reduce((sum, wait) => sum + wait.drained, 0),
+    tail: tailOf(from),
+  };
+}
+
+/** How long a tenure was still sending after its end: how long the zombie lived. `null` if it was not. */
+export function tailOf(tenure) {
+  if (tenure.ended_ms === null || !tenure.last_refused_ms || tenure.last_refused_ms <= tenure.ended_ms) return null;
+  return tenure.last_refused_ms - tenure.ended_ms;
+}

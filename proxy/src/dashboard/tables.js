@@ -1,0 +1,103 @@
+// The tables below: handoffs, routes, shadow mode, lock stores; and the timeline's own.
+
+import { decisionAddress } from "./address.js";
+import { mark } from "./chart.js";
+import { byId, el, name, sync } from "./dom.js";
+import { handoffs, tailOf } from "./model.js";
+import { ownerClass } from "./owners.js";
+import { duration, time } from "./time.js";
+
+const HANDOFFS_MAX = 50;
+const TENURES_MAX = 300;
+
+const cell = (...content) => el("td", {}, ...content);
+const number = (value, className = "") => el("td", { class: `number ${className}` }, value === null || value === undefined ? "–" : typeof value === "number" ? value.toLocaleString("en") : value);
+const owner = ({ owner: who, first }) => el("span", { class: `${ownerClass(who)} one-line` }, el("i", { class: "swatch", "aria-hidden": "true" }), name(who, 24), el("span", { class: "revision" }, ` @${first}`));
+
+export function showHandoffs(model) {
+  const newest = handoffs(model.locks.values(), HANDOFFS_MAX);
+  byId("handoffs-empty").hidden = newest.length > 0;
+  sync(byId("handoffs"), newest, ({ lock, to }) => `${lock.source} ${lock.lock} ${to.first}`, (handoff) => el("tr", {},
+    cell(name(handoff.lock.lock, 40)), cell(owner(handoff.from)), cell(owner(handoff.to)), cell(time(handoff.when)),
+    number(handoff.gap < 1 ? "none" : duration(handoff.gap)), number(waitText(handoff), handoff.timedOut ? "bad" : ""),
+    number(handoff.wait === null ? "–" : handoff.drained),
+    number(handoff.tail === null ? "–" : `${duration(handoff.tail)}, ${handoff.from.refused} refused`, handoff.tail === null ? "" : "zombie")));
+}
+
+function waitText(handoff) {
+  if (handoff.wait === null) return "none";
+  const state = handoff.timedOut ? ", gave up" : handoff.waiting ? ", waiting" : "";
+  return `${duration(handoff.wait)}${state}, ${handoff.requests} req.`;
+}
+
+/** What a mode means for whoever looks. */
+const MODES = {
+  enforce: ["good", "refuses"],
+  shadow: ["warn", "refuses nothing, only counts"],
+};
+
+export function showRoutes(document) {
+  byId("generation").textContent = `configuration ${document.generation}`;
+  sync(byId("routes"), document.routes, (route) => route.name, (route) => {
+    const [grade, meaning] = MODES[route.mode] ?? ["warn", "not fenced"];
+    const refused = Object.values(route.requests.reject).reduce((sum, count) => sum + count, 0);
+    const reasons = Object.entries(route.requests.reject).filter(([, count]) => count > 0).map(([reason, count]) => `${count} ${reason}`).join("\n");
+    return el("tr", {},
+      cell(name(route.name, 40), el("br"), el("span", { class: "muted" }, route.host ? name(route.host, 40) : null, name(route.path, 60))),
+      cell(el("span", { class: `badge ${grade}`, title: meaning }, route.mode), el("br"), el("span", { class: "muted" }, "for ", time(route.since_ms, "for"))),
+      cell(route.freshness ?? "–", el("br"), el("span", { class: "muted" }, route.max_age_seconds === null || route.max_age_seconds === undefined ? "" : `${route.max_age_seconds} s`)),
+      cell(name(route.key, 60), el("br"), el("span", { class: "muted" }, route.key === null ? "" : `${route.layout} in `, route.source === null ? null : name(route.source, 30))),
+      cell(name(route.upstream, 60)),
+      number(route.requests.admit),
+      el("td", { class: `number${route.mode === "shadow" && refused ? " warned" : ""}`, title: reasons || null }, refused.toLocaleString("en")),
+      number(route.requests.pass, route.requests.pass > 0 ? "warned" : ""), number(route.in_flight),
+      number(route.orphans, route.orphans > 0 ? "warned" : ""), number(route.handoffs), number(route.cut));
+  });
+}
+
+export function showShadow(report) {
+  const rows = report.routes.filter((route) => route.mode === "shadow")
+    .flatMap((route) => route.refusals.map((refusal) => ({ ...refusal, route: route.route })))
+    .sort((a, b) => b.count - a.count).slice(0, 50);
+  byId("shadow").hidden = rows.length === 0;
+  sync(byId("shadow-rows"), rows, (row) => JSON.stringify([row.route, row.reason, row.owner, row.lock]), (row) => el("tr", {},
+    cell(name(row.route, 40)), cell(el("span", { class: "verdict" }, mark(row.reason, true), ` ${row.reason}`)),
+    cell(name(row.owner, 40)), cell(name(row.lock, 60)), number(row.count), cell(time(row.last_ms)),
+    cell(row.decision ? el("a", { href: decisionAddress(row.decision) }, el("code", {}, row.decision)) : "–")));
+}
+
+/** How a store is, in one word and a grade. */
+export function sourceState(source, outages) {
+  const outage = outages.find((outage) => outage.source === source.source && outage.ended_ms === null);
+  if (source.distrusted_through !== null) return ["bad", `went back: distrusted through revision ${source.distrusted_through}`];
+  if (!source.up) return ["bad", outage ? outage.kind : "down"];
+  return outage ? ["warn", outage.kind] : ["good", "answers"];
+}
+
+export function showSources(sources, outages) {
+  sync(byId("sources"), sources, (source) => source.source, (source) => {
+    const [grade, state] = sourceState(source, outages);
+    return el("tr", {},
+      cell(name(source.source, 40)), cell(el("span", { class: `badge ${grade}` }, state)),
+      number(source.age_seconds === null ? "never read" : duration(source.age_seconds * 1000)), number(source.revision),
+      number(source.locks.length), number(source.watch_restarts, source.watch_restarts > 0 ? "noted" : ""),
+      cell(source.members.length ? el("ul", { class: "members" }, source.members.map(member)) : "–"), cell(name(source.last_error, 200, "wrap")));
+  });
+}
+
+function member({ endpoint, version, error }) {
+  return el("li", {}, el("span", { class: error ? "bad" : "good", "aria-hidden": "true" }, error ? "✗ " : "✓ "),
+    name(endpoint, 60), " ", error ? name(error, 120, "wrap") : el("span", { class: "muted" }, version ?? "version unknown"));
+}
+
+/** The timeline in rows and columns; only while it is open. */
+export function showTenures(model) {
+  if (!byId("as-table").open) return;
+  const tenures = [...model.locks.values()].flatMap((lock) => lock.tenures.map((tenure) => ({ lock, tenure })))
+    .sort((a, b) => b.tenure.began_ms - a.tenure.began_ms).slice(0, TENURES_MAX);
+  sync(byId("tenures"), tenures, ({ lock, tenure }) => `${lock.source} ${lock.lock} ${tenure.first}`, ({ lock, tenure }) => el("tr", {},
+    cell(name(lock.lock, 60)), cell(name(tenure.owner, 40)),
+    cell(tenure.last === tenure.first ? String(tenure.first) : `${tenure.first} to ${tenure.last}`),
+    cell(time(tenure.began_ms)), cell(tenure.ended_ms === null ? "holds it" : time(tenure.ended_ms)),
+    number(tenure.refused), cell(tailOf(tenure) === null ? "–" : `${duration(tailOf(tenure))} after its end`)));
+}

@@ -1,0 +1,78 @@
+// The strip at the top: what somebody wants to know first.
+
+import { byId, el, sync, visible } from "./dom.js";
+import { holderOf } from "./model.js";
+import { sourceState } from "./tables.js";
+import { duration, now } from "./time.js";
+
+const REFUSALS_MS = 5 * 60000;
+
+export function showTiles(model, dangers) {
+  const tiles = [storeTile(model), fencingTile(model, dangers), lockTile(model), refusalTile(model), barrierTile(model), workerTile(model)];
+  sync(byId("tiles"), tiles, (tile) => tile.title, ({ title, grade, value, note, link }) => el("a", { class: `tile ${grade}`, href: link },
+    el("span", { class: "tile-title" }, title), el("strong", {}, el("span", { class: "sign", "aria-hidden": "true" }, SIGNS[grade]), value), el("span", { class: "tile-note", title: note }, note)));
+}
+
+const SIGNS = { good: "✓ ", warn: "▲ ", bad: "✗ ", calm: "" };
+
+function storeTile({ sources, outages }) {
+  const link = "#sources-title";
+  if (sources.length === 0) return { title: "Lock stores", grade: "calm", value: "–", note: "", link };
+  const states = sources.map((source) => ({ source, state: sourceState(source, outages) }));
+  const worst = states.find(({ state }) => state[0] === "bad") ?? states.find(({ state }) => state[0] === "warn");
+  if (worst) return { title: "Lock stores", grade: worst.state[0], value: worst.state[1].split(":")[0], note: `${visible(worst.source.source)}, age ${ageOf(worst.source)}`, link };
+  const oldest = Math.max(...sources.map((source) => source.age_seconds ?? 0));
+  return { title: "Lock stores", grade: "good", value: sources.length === 1 ? "answers" : `all ${sources.length} answer`, note: `news at most ${duration(oldest * 1000)} old`, link };
+}
+
+const ageOf = (source) => (source.age_seconds === null ? "unknown" : duration(source.age_seconds * 1000));
+
+/** Is anything let through that the fence should stop? */
+function fencingTile({ routes }, dangers) {
+  const link = "#routes-title";
+  if (routes.length === 0) return { title: "Fencing", grade: "calm", value: "–", note: "", link };
+  const open = routes.filter((route) => route.mode !== "enforce");
+  const names = (routes) => routes.map((route) => `${visible(route.name)} (${route.mode})`).join(", ");
+  if (dangers.length) return { title: "Fencing", grade: "bad", value: "weakened", note: dangers.join(", "), link };
+  if (open.length) return { title: "Fencing", grade: "warn", value: `${open.length} of ${routes.length} open`, note: names(open), link };
+  return { title: "Fencing", grade: "good", value: "enforced", note: routes.length === 1 ? "on its one route" : `on all ${routes.length} routes`, link };
+}
+
+function lockTile({ locks, sources }) {
+  const all = [...locks.values()];
+  const held = all.filter(holderOf).length;
+  const known = all.length || sources.reduce((sum, source) => sum + source.locks.length, 0);
+  return { title: "Locks", grade: "calm", value: `${held} held`, note: `${known - held} without a holder`, link: "#timeline-title" };
+}
+
+function refusalTile(model) {
+  const reasons = [...model.reasons(now() - REFUSALS_MS, now())].sort((a, b) => b[1] - a[1]);
+  const sum = reasons.reduce((sum, [, count]) => sum + count, 0);
+  const note = reasons.length ? `mostly ${reasons[0][0]}` : "nothing in the last 5 min";
+  return { title: "Refused, last 5 min", grade: "calm", value: sum.toLocaleString("en"), note, link: "#decisions" };
+}
+
+function barrierTile({ locks }) {
+  const waits = [...locks.values()].flatMap((lock) => lock.waits);
+  const waiting = waits.filter((wait) => wait.ended_ms === null);
+  const late = waits.filter((wait) => wait.outcome === "timed-out" && now() - wait.ended_ms < REFUSALS_MS).length;
+  const longest = Math.max(0, ...waiting.map((wait) => now() - wait.began_ms));
+  const note = waiting.length ? `for ${duration(longest)}` : late ? `${late} gave up in the last 5 min` : "no handoff is under way";
+  return { title: "Waiting at the barrier", grade: waiting.length || late ? "warn" : "calm", value: String(waiting.length), note, link: "#handoffs-title" };
+}
+
+function workerTile({ routes }) {
+  const sum = (what) => routes.reduce((sum, route) => sum + (route[what] ?? 0), 0);
+  const orphans = sum("orphans");
+  return { title: "At the worker", grade: orphans ? "warn" : "calm", value: `${sum("in_flight")} in flight`, note: orphans ? `${orphans} ${orphans === 1 ? "orphan" : "orphans"} may still run` : "no orphans", link: "#routes-title" };
+}
+
+/** The settings in force that weaken the fence: their names begin with `dangerous_`. */
+export function dangersOf(value, found = []) {
+  if (value === null || typeof value !== "object") return found;
+  for (const [key, inner] of Object.entries(value)) {
+    if (key.startsWith("dangerous_") && inner && !(Array.isArray(inner) && inner.length === 0)) found.push(key);
+    else dangersOf(inner, found);
+  }
+  return [...new Set(found)];
+}

@@ -1,0 +1,466 @@
+//! The dashboard, read in a real browser while requests go through the proxy.
+
+use std::time::{Duration, Instant};
+
+use fencepost_testsupport::{Browser, Connection, EtcdVersion, Relay};
+use serde_json::{Value, json};
+
+use crate::fencepost::Route;
+use crate::page::Page;
+use crate::refusal::assert_refused;
+use crate::scene::{Ask, Scene};
+use crate::store::{Layout, Tenure};
+
+const VERSION: EtcdVersion = EtcdVersion::V3_5;
+const LOCK: &str = "/shards/2/lock";
+
+fn routes() -> [Route; 2] {
+    [
+        Route::new("shards", "/shards/{shard}/", r#"key = "/shards/{shard}/lock""#),
+        Route::new("watched", "/", r#"key = "/k""#).with("mode = \"shadow\""),
+    ]
+}
+
+/// A tenure that lasts for less has a bar that is too narrow to be told from its neighbours.
+async fn let_a_bar_grow() {
+    tokio::time::sleep(Duration::from_millis(800)).await;
+}
+
+fn decision(answer: &fencepost_testsupport::Response) -> String {
+    answer.header("fence-decision").expect("a refusal has an id").to_owned()
+}
+
+/// All bars of a lock, the hatched tails, and the dots, with where they are in the window.
+const DRAWN: &str = "
+    const all = (selector, part) => [...document.querySelectorAll(selector)].map((one) => {
+        const box = (part ? one.querySelector(part) : one).getBoundingClientRect();
+        return { owner: one.dataset.owner, first: Number(one.dataset.first), ended: one.dataset.ended !== undefined,
+            decision: one.dataset.decision, left: box.left, right: box.right, top: box.top, bottom: box.bottom };
+    });
+    return { bars: all('#rows .tenure', '.bar'), tails: all('#rows .tail', '.tail-bar'), dots: all('#rows a[data-decision]') };";
+
+#[tokio::test]
+async fn the_delayed_request_is_seen_on_the_bar_of_the_tenure_that_has_ended() {
+    let browser = Browser::start().await;
+    let [shards, _] = routes();
+    let scene = Scene::open(VERSION, &[shards]).await;
+    let page = Page::open(browser, scene.fence.admin, "").await;
+    page.until_there("#timeline-empty:not([hidden])").await;
+    page.until_there("#decisions-empty:not([hidden])").await;
+    assert!(page.text("#timeline-empty").await.contains("No lock is known yet"), "says what to do");
+    assert!(page.text("#decisions-empty").await.contains("Nothing was refused yet"));
+
+    let path = "/shards/2/jobs";
+    let [one, two] = [scene.store.session("shard-1").await, scene.store.session("shard-2").await];
+    let first = scene.store.acquire(Layout::Key, LOCK, &one).await;
+    let r1 = first.tenure.clone();
+    scene.admits(path, &r1).await;
+    let_a_bar_grow().await;
+    scene.store.release(first).await;
+    scene.until_known(LOCK, None).await;
+    let_a_bar_grow().await;
+    let second = scene.store.acquire(Layout::Key, LOCK, &two).await;
+    let r2 = second.tenure.clone();
+    scene.admits(path, &r2).await;
+    let_a_bar_grow().await;
+    scene.store.crash(&two).await;
+    let third = scene.store.acquire(Layout::Key, LOCK, &one).await;
+    let r3 = third.tenure.clone();
+    scene.admits(path, &r3).await;
+    let_a_bar_grow().await;
+    let refused = scene.send(Ask::post(path).under(&r1)).await;
+    assert_refused(&refused, "replayed-tenure", LOCK, &r3);
+    let id = decision(&refused);
+
+    // The id that the client was given is on the page.
+    page.until_there(&format!("#decision-rows tr[data-id='{id}']")).await;
+    let row = page.text(&format!("#decision-rows tr[data-id='{id}']")).await;
+    for shown in ["replayed-tenure", LOCK, "shard-1", &format!("@{}", r1.revision), &id, "412"] {
+        assert!(row.contains(shown), "{shown} is not in {row}");
+    }
+
+    // Everything in sight, and standing still.
+    page.browser.run("document.querySelector('#timeline').focus()", &[]).await;
+    page.browser.press("f").await;
+    page.click("#to-now").await;
+    page.until_there(&format!("#rows a[data-decision='{id}']")).await;
+    let drawn = page.browser.run(DRAWN, &[]).await;
+    let bars = drawn["bars"].as_array().unwrap();
+    let shown: Vec<_> =
+        bars.iter().map(|bar| (bar["owner"].as_str().unwrap(), bar["first"].as_i64().unwrap())).collect();
+    assert_eq!(shown, [("shard-1", r1.revision), ("shard-2", r2.revision), ("shard-1", r3.revision)], "{drawn}");
+    assert_eq!(bars.iter().map(|bar| bar["ended"] == true).collect::<Vec<_>>(), [true, true, false]);
+    let at = |thing: &Value, side: &str| thing[side].as_f64().unwrap();
+    assert!(at(&bars[1], "left") - at(&bars[0], "right") > 5.0, "nobody held it for a while: {drawn}");
+
+    // The dot lies after the end of the bar, on the tail that continues it.
+    let dot = drawn["dots"].as_array().unwrap().iter().find(|dot| dot["decision"] == id.as_str()).unwrap();
+    let tail = drawn["tails"].as_array().unwrap().iter().find(|tail| tail["first"] == r1.revision).unwrap();
+    let middle = ((at(dot, "left") + at(dot, "right")) / 2.0, (at(dot, "top") + at(dot, "bottom")) / 2.0);
+    assert!(at(&bars[2], "left") < middle.0, "it arrived while the third tenure held the lock: {drawn}");
+    assert!((at(tail, "left") - at(&bars[0], "right")).abs() < 2.0, "the tail begins where the bar ends: {drawn}");
+    assert!(at(tail, "left") < middle.0 && middle.0 < at(tail, "right"), "{drawn}");
+    assert!(at(tail, "top") < middle.1 && middle.1 < at(tail, "bottom"), "{drawn}");
+
+    // A click on it leads to the decision.
+    page.point(&format!("#rows a[data-decision='{id}']")).await;
+    page.until_there("#detail[open]").await;
+    let detail = page.text("#detail").await;
+    for shown in ["replayed-tenure", &id, LOCK, "delayed write of an earlier tenure", "nothing was forwarded"] {
+        assert!(detail.contains(shown), "{shown} is not in {detail}");
+    }
+    assert_eq!(page.browser.run("return location.hash.includes(arguments[0])", &[json!(id)]).await, true);
+
+    // So does the address, elsewhere and later.
+    page.go(&format!("decision={id}")).await;
+    page.until_there("#detail[open]").await;
+    assert!(page.text("#detail").await.contains(&id));
+
+    let handoff = page.text("#handoffs tr:first-child").await;
+    assert!(handoff.contains("shard-2") && handoff.contains("shard-1"), "{handoff}");
+    let zombie = page.text("#handoffs td.zombie").await;
+    assert!(zombie.contains("1 refused"), "{zombie}");
+    let words = "return [...document.querySelectorAll('#rows svg')].map((row) => row.getAttribute('aria-label'))";
+    let words = page.browser.run(words, &[]).await;
+    assert!(words.to_string().contains(&format!("{LOCK}: held by shard-1, revision {}", r3.revision)), "{words}");
+    assert_eq!(page.complaints().await, Vec::<String>::new());
+    scene.finish().await;
+}
+
+#[tokio::test]
+async fn hostile_names_are_shown_and_never_run() {
+    let browser = Browser::start().await;
+    let scene = Scene::open(VERSION, &routes()).await;
+    let script = "<script>window.harmed=1</script>";
+    let image = "\"><img src=x onerror=window.harmed=1>";
+    let long = "A".repeat(8 * 1024);
+    // As the holder of a lock, which only the store says: with a newline and a change of direction too.
+    let stored = format!("{script}\n\u{202e}evil{image}");
+    let held = scene.store.put(LOCK, stored.as_str()).await;
+    for owner in [script, image, &long, "javascript:window.harmed=1", "{{window.harmed=1}}", "a\u{202e}b"] {
+        let answer =
+            scene.send(Ask::post("/shards/2/%3Csvg%20onload=window.harmed=1%3E").token(owner, &held.to_string())).await;
+        assert!(answer.header("fence-reason").is_some(), "{owner}: {answer:?}");
+    }
+    scene.store.hold("/shards/<b onclick=window.harmed=1>/lock", script).await;
+    scene.send(Ask::post("/shards/%3Cb%20onclick=window.harmed=1%3E/x").token(image, "1")).await;
+
+    let page = Page::open(browser, scene.fence.admin, "").await;
+    page.until_there("#rows .tenure").await;
+    page.until_count("#decision-rows tr", 7).await;
+    // Each decision opened, each bar pointed at.
+    let ids = page
+        .browser
+        .run("return [...document.querySelectorAll('#decision-rows tr')].map((row) => row.dataset.id)", &[])
+        .await;
+    for id in ids.as_array().unwrap() {
+        let open = "location.hash = 'decision=' + arguments[0]";
+        page.browser.run(open, std::slice::from_ref(id)).await;
+        let there = "return document.querySelector('#detail').innerText.includes(arguments[0])";
+        page.browser.until("its details are open", there, std::slice::from_ref(id)).await;
+    }
+    page.browser.press(Browser::ESCAPE).await;
+    page.point("#rows .tenure .bar").await;
+    page.until_there("#detail[open]").await;
+    page.click("#as-table summary").await;
+
+    let text = page.browser.run("return document.body.textContent", &[]).await;
+    let text = text.as_str().unwrap();
+    for shown in [script, "<img", "javascript:window.harmed=1", "{{window.harmed=1}}"] {
+        assert!(text.contains(shown), "{shown} is shown as it is");
+    }
+    assert_eq!(page.browser.run("return typeof window.harmed", &[]).await, "undefined");
+    assert_eq!(page.count("script").await, 1, "the page's own");
+    assert_eq!(page.count("img, iframe, object, embed, b[onclick], svg[onload], [onerror], [style*=url]").await, 0);
+    assert!(!text.contains('\u{202e}'), "nothing turns the direction of writing");
+    assert!(page.fits().await);
+    assert_eq!(page.complaints().await, Vec::<String>::new());
+
+    // What no proxy of this version lets through, the page itself would spell out.
+    let spelt = "const { visible } = await import('/dashboard/dom.js'); return visible(given[0])";
+    let spelt = page.browser.run_async(spelt, &[json!("a\u{202e}b\n\u{0}\u{200b}\u{2028}\u{feff}c d")]).await;
+    assert_eq!(spelt, r"a\u{202e}b\u{a}\u{0}\u{200b}\u{2028}\u{feff}c d");
+    scene.finish().await;
+}
+
+#[tokio::test]
+async fn filters_narrow_the_decisions_and_stand_in_the_address() {
+    let browser = Browser::start().await;
+    let scene = Scene::open(VERSION, &routes()).await;
+    let stale = scene.store.hold(LOCK, "shard-2").await;
+    scene.store.hold(LOCK, "shard-1").await;
+    scene.store.hold("/k", "shard-7").await;
+    let refused = decision(&scene.send(Ask::post("/shards/2/a").under(&stale)).await);
+    let missing = decision(&scene.send(Ask::post("/shards/2/b")).await);
+    let forwarded = scene.send(Ask::post("/c").under(&Tenure::new("shard-8", 1))).await;
+    assert_eq!(forwarded.status, 200, "shadow mode: {forwarded:?}");
+
+    let page = Page::open(browser, scene.fence.admin, "").await;
+    let listed = async |page: &Page| {
+        let rows = "return [...document.querySelectorAll('#decision-rows tr')].map((row) => row.dataset.id).sort()";
+        page.browser.run(rows, &[]).await
+    };
+    let until_listed = async |page: &Page, mut ids: Vec<&str>| {
+        ids.sort_unstable();
+        let script = "return JSON.stringify([...document.querySelectorAll('#decision-rows tr')].map((row) => row.dataset.id).sort()) === arguments[0]";
+        page.browser.until(&format!("just {ids:?}"), script, &[json!(json!(ids).to_string())]).await;
+    };
+    page.until_count("#decision-rows tr", 3).await;
+    let all = listed(&page).await;
+    let watched = all.as_array().unwrap().iter().find(|id| **id != refused.as_str() && **id != missing.as_str());
+    let watched = watched.unwrap().as_str().unwrap();
+
+    page.go("reason=token-missing").await;
+    until_listed(&page, vec![&missing]).await;
+    page.go("verdict=shadow").await;
+    until_listed(&page, vec![watched]).await;
+    assert!(page.text("#decision-rows tr").await.contains("forwarded"), "and marked as such");
+    page.go("owner=SHARD-2").await;
+    until_listed(&page, vec![&refused]).await;
+    page.go(&format!("find={missing}")).await;
+    until_listed(&page, vec![&missing]).await;
+    page.go("lock=nowhere").await;
+    until_listed(&page, vec![]).await;
+    page.click("#clear-filters").await;
+    until_listed(&page, vec![&refused, &missing, watched]).await;
+
+    // Typed and chosen; what comes meanwhile is filtered too.
+    page.click("#filters [name=lock]").await;
+    page.browser.press("/shards/2").await;
+    until_listed(&page, vec![&refused, &missing]).await;
+    let later = decision(&scene.send(Ask::post("/shards/2/d").under(&stale)).await);
+    until_listed(&page, vec![&refused, &missing, &later]).await;
+    assert_eq!(
+        page.browser.run("return new URLSearchParams(location.hash.slice(1)).get('lock')", &[]).await,
+        "/shards/2"
+    );
+    page.click("#reason-legend button[data-reason=token-missing]").await;
+    until_listed(&page, vec![&missing]).await;
+
+    // Paused, the table stands still.
+    page.click("#clear-filters").await;
+    page.click("#pause").await;
+    scene.send(Ask::post("/shards/2/e").under(&stale)).await;
+    let button = "return document.querySelector('#pause').textContent.includes('1 new')";
+    page.browser.until("the page counts what it holds back", button, &[]).await;
+    assert_eq!(page.count("#decision-rows tr").await, 4);
+    page.click("#pause").await;
+    page.until_count("#decision-rows tr", 5).await;
+    assert_eq!(page.complaints().await, Vec::<String>::new());
+    scene.finish().await;
+}
+
+#[tokio::test]
+async fn a_route_that_refuses_nothing_stands_out() {
+    let browser = Browser::start().await;
+    let scene = Scene::open(VERSION, &routes()).await;
+    let tenure = scene.store.hold(LOCK, "shard-1").await;
+    scene.admits("/shards/2/a", &tenure).await;
+    scene.store.hold("/k", "shard-7").await;
+    scene.until_known("/k", Some("shard-7")).await;
+    let forwarded = scene.send(Ask::post("/c").under(&Tenure::new("shard-8", 1))).await;
+    assert_eq!(forwarded.status, 200, "shadow mode: {forwarded:?}");
+    let page = Page::open(browser, scene.fence.admin, "").await;
+    page.until_count("#routes tr", 2).await;
+    let [shards, watched] =
+        [page.text("#routes tr[data-key=shards]").await, page.text("#routes tr[data-key=watched]").await];
+    assert!(shards.contains("enforce") && shards.contains("/shards/{shard}/lock"), "{shards}");
+    assert!(watched.contains("shadow") && watched.contains("/k"), "{watched}");
+    page.until_there("#tiles .tile.warn[data-key=Fencing]").await;
+    let tile = page.text("#tiles .tile[data-key=Fencing]").await;
+    assert!(tile.contains("1 of 2 open") && tile.contains("watched (shadow)"), "{tile}");
+    page.until_count("#shadow-rows tr", 1).await;
+    let report = page.text("#shadow-rows tr").await;
+    assert!(report.contains("stale-tenure") && report.contains("shard-8"), "{report}");
+    let store = page.text("#sources tr").await;
+    assert!(store.contains("main") && store.contains("answers") && store.contains("3.5"), "{store}");
+    assert_eq!(page.complaints().await, Vec::<String>::new());
+    scene.finish().await;
+}
+
+#[tokio::test]
+async fn the_page_is_light_has_two_colour_schemes_fits_a_phone_and_names_its_controls() {
+    let browser = Browser::start().await;
+    let scene = Scene::open(VERSION, &routes()).await;
+    let stale =
+        scene.store.hold("/shards/a-rather-long-name-of-a-shard-that-has-no-room-on-a-phone/lock", "shard-2").await;
+    let path = "/shards/a-rather-long-name-of-a-shard-that-has-no-room-on-a-phone/x";
+    scene.admits(path, &stale).await;
+    scene.send(Ask::post(path).token(&"long-owner-".repeat(20), &stale.revision.to_string())).await;
+    let page = Page::open(browser, scene.fence.admin, "").await;
+    page.until_there("#rows .tenure").await;
+
+    let loaded = "return [...performance.getEntriesByType('navigation'), ...performance.getEntriesByType('resource')] \
+        .filter((entry) => new URL(entry.name).pathname.match(/^\\/($|dashboard\\/)/) || !entry.name.startsWith(location.origin)) \
+        .map((entry) => [entry.name, entry.transferSize])";
+    let loaded = page.browser.run(loaded, &[]).await;
+    let loaded = loaded.as_array().unwrap();
+    let bytes: u64 = loaded.iter().map(|entry| entry[1].as_u64().unwrap()).sum();
+    assert!(loaded.len() > 10 && (10_000..100_000).contains(&bytes), "{bytes} bytes: {loaded:?}");
+    let own = |entry: &Value| entry[0].as_str().unwrap().starts_with(&format!("http://{}/", scene.fence.admin));
+    assert!(loaded.iter().all(own), "nothing comes from elsewhere: {loaded:?}");
+
+    let lightness = "return getComputedStyle(document.body).backgroundColor.match(/[0-9.]+/g).slice(0, 3).reduce((a, b) => a + Number(b), 0)";
+    for (width, height) in [(1440, 900), (768, 1024), (390, 844)] {
+        let mut background = Vec::new();
+        for scheme in ["light", "dark"] {
+            page.browser.screen(width, height, scheme).await;
+            page.go("").await;
+            page.until_there("#rows .tenure").await;
+            assert!(page.fits().await, "{width}, {scheme}");
+            background.push(page.browser.run(lightness, &[]).await.as_f64().unwrap());
+            page.click("#decision-rows a").await;
+            page.until_there("#detail[open]").await;
+            assert!(page.fits().await, "{width}, {scheme}, with details");
+        }
+        assert!(background[0] > 600.0 && background[1] < 150.0, "{background:?}");
+    }
+    page.click("#detail-close").await;
+    page.browser.screen(1440, 900, "light").await;
+    page.click("#theme").await; // From the system's to light,
+    page.click("#theme").await; // and on to dark.
+    page.go("").await;
+    assert!(page.browser.run(lightness, &[]).await.as_f64().unwrap() < 150.0, "the choice outlives the page");
+
+    let unnamed = "return [...document.querySelectorAll('button, a, input, select, [role=region], [role=application], section, table')]
+        .filter((one) => one.checkVisibility() && !(one.getAttribute('aria-label') || one.labels?.[0]?.innerText.trim() || one.innerText?.trim()
+            || document.getElementById(one.getAttribute('aria-labelledby'))?.textContent.trim()))
+        .map((one) => one.outerHTML.slice(0, 200))";
+    assert_eq!(page.browser.run(unnamed, &[]).await, json!([]), "every control has a name");
+    assert_eq!(page.count("html[lang]").await, 1);
+    assert_eq!(page.count("h1").await, 1);
+    assert_eq!(page.count("th:not([scope])").await, 0);
+    assert_eq!(page.complaints().await, Vec::<String>::new());
+    scene.finish().await;
+}
+
+#[tokio::test]
+async fn the_timeline_is_used_with_the_keyboard_alone() {
+    let browser = Browser::start().await;
+    let scene = Scene::open(VERSION, &routes()).await;
+    let stale = scene.store.hold(LOCK, "shard-2").await;
+    scene.store.hold(LOCK, "shard-1").await;
+    let earlier = decision(&scene.send(Ask::post("/shards/2/a").under(&stale)).await);
+    let later = decision(&scene.send(Ask::post("/shards/2/b").under(&stale)).await);
+    let page = Page::open(browser, scene.fence.admin, "").await;
+    page.until_there(&format!("#decision-rows tr[data-id='{later}']")).await;
+
+    let focused = "const one = document.activeElement; return one.id || one.name || one.tagName";
+    let mut passed = Vec::new();
+    while passed.last() != Some(&json!("timeline")) {
+        assert!(passed.len() < 40, "{passed:?}");
+        page.browser.press(Browser::TAB).await;
+        passed.push(page.browser.run(focused, &[]).await);
+    }
+    let outlined = "return getComputedStyle(document.activeElement).outlineStyle";
+    assert_eq!(page.browser.run(outlined, &[]).await, "solid", "the focus is seen");
+
+    page.browser.press(&Browser::DOWN.repeat(2)).await;
+    page.browser
+        .until(
+            "the second lock is chosen",
+            "return document.querySelector('#rows .row.chosen')?.innerText.includes(arguments[0])",
+            &[json!(LOCK)],
+        )
+        .await;
+    let span = "return Number(new URLSearchParams(location.hash.slice(1)).get('span'))";
+    page.browser.press("-").await;
+    let wide = page.browser.run(span, &[]).await.as_f64().unwrap();
+    page.browser.press("++").await;
+    assert!(page.browser.run(span, &[]).await.as_f64().unwrap() < wide);
+    page.browser.press(Browser::LEFT).await;
+    assert_eq!(
+        page.browser.run("return document.querySelector('#to-now').getAttribute('aria-pressed')", &[]).await,
+        "false"
+    );
+
+    for (keys, id) in [(".", &later), (",", &earlier)] {
+        page.browser.press(keys).await;
+        page.browser.press(Browser::ENTER).await;
+        page.until_there("#detail[open]").await;
+        let there = "return document.querySelector('#detail').innerText.includes(arguments[0])";
+        page.browser.until("the decision is open", there, &[json!(id)]).await;
+        assert_eq!(page.browser.run(focused, &[]).await, "detail-title", "the focus goes along");
+        page.browser.press(Browser::ESCAPE).await;
+        page.browser.until("it is closed", "return !document.querySelector('#detail').open", &[]).await;
+        assert_eq!(page.browser.run(focused, &[]).await, "timeline", "and comes back");
+        page.browser.press(".").await;
+    }
+    assert_eq!(page.complaints().await, Vec::<String>::new());
+    scene.finish().await;
+}
+
+#[tokio::test]
+async fn a_thousand_decisions_a_second_do_not_freeze_the_page() {
+    const SECONDS: u32 = 4;
+    const ROUND: usize = 100;
+    let browser = Browser::start().await;
+    let scene = Scene::open(VERSION, &routes()).await;
+    let stale = scene.store.hold(LOCK, "shard-2").await;
+    let held = scene.store.hold(LOCK, "shard-1").await;
+    scene.admits("/shards/2/x", &held).await;
+    let page = Page::open(browser, scene.fence.admin, "").await;
+    // Measures within the page how long it is from one frame to the next.
+    let measure = "window.gaps = []; let last = performance.now(); \
+        const frame = (now) => { window.gaps.push(now - last); last = now; requestAnimationFrame(frame); }; requestAnimationFrame(frame)";
+    page.browser.run(measure, &[]).await;
+
+    let mut line = Connection::open(scene.fence.listener.clone()).await.unwrap();
+    let one = format!(
+        "POST /shards/2/x HTTP/1.1\r\nHost: test\r\nFence-Owner: {}\r\nFence-Revision: {}\r\nContent-Length: 0\r\n\r\n",
+        stale.owner, stale.revision
+    );
+    let began = Instant::now();
+    let mut every = tokio::time::interval(Duration::from_millis(100));
+    let mut last = String::new();
+    for _ in 0..SECONDS * 10 {
+        every.tick().await;
+        line.send(one.repeat(ROUND)).await.unwrap();
+        for _ in 0..ROUND {
+            last = decision(&line.final_response().await.unwrap());
+        }
+    }
+    let sent = began.elapsed();
+    page.until_there(&format!("#decision-rows tr[data-id='{last}']")).await;
+    let gaps = page.browser.run("return window.gaps", &[]).await;
+    let longest = gaps.as_array().unwrap().iter().filter_map(Value::as_f64).fold(0.0, f64::max);
+    assert!(longest < 2_000.0, "the page stood still for {longest} ms, {sent:?} after the first");
+    assert!(page.count("*").await < 6_000, "what is drawn is bounded");
+    assert!(page.count("#decision-rows tr").await <= 500);
+    // It still does what it is told, at once.
+    page.click("#pause").await;
+    assert!(page.text("#pause").await.contains("Resume"));
+    assert_eq!(page.complaints().await, Vec::<String>::new());
+}
+
+#[tokio::test]
+async fn a_page_that_is_cut_off_says_so_and_connects_again_by_itself() {
+    let browser = Browser::start().await;
+    let scene = Scene::open(VERSION, &routes()).await;
+    let stale = scene.store.hold(LOCK, "shard-2").await;
+    scene.store.hold(LOCK, "shard-1").await;
+    let relay = Relay::start(scene.fence.admin).await;
+    let page = Page::open(browser, relay.address(), "").await;
+    let before = decision(&scene.send(Ask::post("/shards/2/x").under(&stale)).await);
+    page.until_there(&format!("#decision-rows tr[data-id='{before}']")).await;
+    relay.cut().await;
+    page.until_state("cut-off").await;
+    assert!(page.text("#cut-off").await.contains("what stands below is old"));
+    let meanwhile = decision(&scene.send(Ask::post("/shards/2/x").under(&stale)).await);
+    relay.restore().await;
+    page.until_state("live").await;
+    page.until_there(&format!("#decision-rows tr[data-id='{meanwhile}']")).await;
+    page.until_there("#cut-off[hidden]").await;
+
+    // A connection over which nothing comes any more is noticed too.
+    relay.freeze().await;
+    page.until_state("cut-off").await;
+    relay.restore().await;
+    page.until_state("live").await;
+    let after = decision(&scene.send(Ask::post("/shards/2/x").under(&stale)).await);
+    page.until_there(&format!("#decision-rows tr[data-id='{after}']")).await;
+    let count = "return document.querySelector('#decisions-count').textContent";
+    assert_eq!(page.browser.run(count, &[]).await, "3", "what is heard again counts once");
+    assert_eq!(page.complaints().await, Vec::<String>::new());
+    scene.finish().await;
+}

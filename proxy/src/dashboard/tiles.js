@@ -67,11 +67,11 @@ function workerTile({ routes }) {
   return { title: "At the worker", grade: orphans ? "warn" : "calm", value: `${sum("in_flight")} in flight`, note: orphans ? `${orphans} ${orphans === 1 ? "orphan" : "orphans"} may still run` : "no orphans", link: "#routes-title" };
 }
 
-/** The settings in force that weaken the fence: their names begin with `dangerous_`. */
+/** The settings in force that weaken the fence, as `on_unavailable = dangerous_admit`: such values are called dangerous. */
 export function dangersOf(value, found = []) {
   if (value === null || typeof value !== "object") return found;
   for (const [key, inner] of Object.entries(value)) {
-    if (key.startsWith("dangerous_") && inner && !(Array.isArray(inner) && inner.length === 0)) found.push(key);
+    if (typeof inner === "string" && inner.startsWith("dangerous_")) found.push(`${key} = ${inner}`);
     else dangersOf(inner, found);
   }
   return [...new Set(found)];

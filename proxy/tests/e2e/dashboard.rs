@@ -274,6 +274,14 @@ async fn a_route_that_refuses_nothing_stands_out() {
     assert!(report.contains("stale-tenure") && report.contains("shard-8"), "{report}");
     let store = page.text("#sources tr").await;
     assert!(store.contains("main") && store.contains("answers") && store.contains("3.5"), "{store}");
+
+    let weakened = Route::new("k", "/", r#"key = "/k""#).with("on_unavailable = \"dangerous_admit\"");
+    let other = Scene::open(VERSION, &[weakened]).await;
+    let page = Page::open(page.browser, other.fence.admin, "").await;
+    page.until_there("#tiles .tile.bad[data-key=Fencing]").await;
+    let tile = page.text("#tiles .tile[data-key=Fencing]").await;
+    assert!(tile.contains("weakened") && tile.contains("on_unavailable = dangerous_admit"), "{tile}");
+    other.finish().await;
     assert_eq!(page.complaints().await, Vec::<String>::new());
     scene.finish().await;
 }

@@ -92,7 +92,7 @@ pub struct Decision {
     pub route: Arc<RouteLabel>,
     /// The lock that guards it, where one could be told.
     pub lock: Option<LockKey>,
-    /// The owner that was presented, as [`shown`].
+    /// The owner that was presented, as it is shown.
     pub owner: Option<Box<str>>,
     /// The revision that was presented.
     pub revision: Option<Revision>,
@@ -106,7 +106,7 @@ pub struct Decision {
     pub client: ClientAddress,
     /// Its method.
     pub method: Method,
-    /// Its path, without the query, as [`shown`].
+    /// Its path, without the query, as it is shown.
     pub path: Box<str>,
     /// The status that it was answered with, if it went no further.
     pub status: Option<StatusCode>,

@@ -1,6 +1,6 @@
 //! What an operator sees of a running proxy.
 
-use fencepost_testsupport::{Answer, Behaviour, EtcdVersion, Latch, request};
+use fencepost_testsupport::{Answer, Behaviour, EtcdVersion, Latch, eventually, request};
 
 use crate::fencepost::{Config, Fencepost, Route};
 use crate::refusal::assert_refused;
@@ -114,9 +114,11 @@ async fn a_record_that_cannot_be_read_is_named_and_admits_nobody() {
             assert!(lock["problem"].as_str().is_some_and(|problem| !problem.is_empty()), "{record}: {lock}");
             assert_eq!(lock["owner"], serde_json::Value::Null, "{record}: {lock}");
         }
-        let log = scene.fence.log();
-        let named = log.lines().filter(|line| line.contains("WARN") && line.contains("/k")).count();
-        assert!(named > 0, "{log}");
+        eventually("the record is warned of", async || {
+            let log = scene.fence.log();
+            log.lines().any(|line| line.contains("WARN") && line.contains("/k")).then_some(())
+        })
+        .await;
         // The holder before is not the holder after.
         let again = Tenure::new("shard-1", scene.store.put("/k", r#"{"holder":"shard-1"}"#).await);
         scene.admits("/", &again).await;

@@ -475,7 +475,11 @@ async fn requests_that_wait_at_the_barrier_are_let_in_in_the_order_in_which_they
     for line in &mut waiting {
         assert_eq!(line.connection().final_response().await.unwrap().status, 200);
     }
-    assert_eq!(clients(&scene.fence.log(), "let in after a wait"), came);
+    let let_in = eventually("all are in the log", async || {
+        Some(clients(&scene.fence.log(), "let in after a wait")).filter(|clients| clients.len() == came.len())
+    })
+    .await;
+    assert_eq!(let_in, came);
     scene.finish().await;
 }
 

@@ -89,6 +89,7 @@ async fn a_file_that_is_edited_under_load_turns_a_route_to_enforce_and_changes_n
         };
         assert_eq!((!forwarded.is_empty(), !refused.is_empty()), expected, "{name}, {who}");
     }
+    scene.fence.until_log("configuration reloaded").await;
     let log = scene.fence.log();
     let line = log.lines().find(|line| line.contains("configuration reloaded")).unwrap_or_else(|| panic!("{log}"));
     assert!(line.contains("generation=2 changed=route.turns.mode: shadow → enforce"), "{line}");
@@ -240,7 +241,7 @@ async fn routes_that_are_added_and_removed_are_there_and_gone() {
     assert_eq!(line.send(Ask::post("/new/x").under(&new)).await.unwrap().status, 200);
     assert_eq!(line.send(Ask::post("/both/x").under(&both)).await.unwrap().status, 200);
     let changed = "changed=route.new: added; route.old: removed";
-    assert!(scene.fence.log().contains(changed), "{}", scene.fence.log());
+    scene.fence.until_log(changed).await;
     // What nobody names any more is read no more.
     eventually("the lock is forgotten", async || {
         (scene.fence.admin("GET", "/locks//old").await.status == 404).then_some(())

@@ -180,8 +180,8 @@ async fn a_connection_that_came_before_the_process_is_served_by_it() {
         assert_eq!(answer.status, 200, "{}", answer.text());
     }
     drop(first);
-    let log = process.log();
-    assert!(log.contains(&format!("listening address={}", port.address())), "{log}");
+    let listening = format!("listening address={}", port.address());
+    eventually("it says where it listens", async || process.log().contains(&listening).then_some(())).await;
     process.terminate();
     let mut process = process;
     assert!(process.end_of_itself().await.success(), "{}", process.log());

@@ -126,7 +126,7 @@ lock = {{ source = "main", key = "/lock" }}
     /// A metric of the route.
     fn metric(&self, name: &str) -> String {
         let mut stream = TcpStream::connect(self.admin).unwrap();
-        stream.write_all(b"GET /metrics HTTP/1.1\r\nHost: test\r\nConnection: close\r\n\r\n").unwrap();
+        stream.write_all(b"GET /metrics HTTP/1.1\r\nHost: localhost\r\nConnection: close\r\n\r\n").unwrap();
         let mut text = String::new();
         stream.read_to_string(&mut text).unwrap();
         let series = format!("{name}{{route=\"one\"}} ");

@@ -256,6 +256,8 @@ impl Place {
             return;
         }
         let verdict = match standing {
+            // Past the barrier, because its operator says so.
+            Standing::Claim(_) if self.about.decision().is_some() => self.about.verdict(),
             Standing::Claim(_) => "admit",
             Standing::Pass(PassReason::Shadow, _) => match self.about.decision() {
                 Some(decision) => {

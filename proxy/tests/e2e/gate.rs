@@ -223,7 +223,8 @@ async fn after_handoff_timeout_a_request_is_refused_and_the_barrier_still_stands
 
 #[tokio::test]
 async fn dangerous_proceed_overlaps_and_is_counted() {
-    let lines = [r#"handoff_timeout = "100ms""#, r#"on_handoff_timeout = "dangerous_proceed""#];
+    let lines =
+        [r#"handoff_timeout = "100ms""#, r#"on_handoff_timeout = "dangerous_proceed""#, "verdict_header = true"];
     let scene = Scene::open(EtcdVersion::V3_5, &[guarded(&lines)]).await;
     let dangerous = r#"fencepost_dangerous_total{route="k",setting="on_handoff_timeout"}"#;
     let latch = Latch::new();
@@ -233,8 +234,11 @@ async fn dangerous_proceed_overlaps_and_is_counted() {
     let new = scene.store.hold(LOCK, "shard-2").await;
     assert_eq!(scene.fence.metric(dangerous).await, 0.0);
     let sent = Instant::now();
-    scene.admits("/next", &new).await;
+    let past = scene.send(Ask::post("/next").under(&new)).await;
+    assert_eq!((past.status, past.header("fence-verdict")), (200, Some("pass")), "{past:?}");
     assert!(sent.elapsed() >= Duration::from_millis(100), "it waits first: {:?}", sent.elapsed());
+    let decision = scene.fence.admin_json("/decisions?verdict=pass").await["decisions"][0].take();
+    assert_eq!((&decision["reason"], &decision["owner"]), (&"handoff-timeout".into(), &"shard-2".into()), "{decision}");
     assert_eq!(scene.fence.metric(dangerous).await, 1.0);
     assert_eq!(scene.at_worker(LOCK).await.0, 1, "the request of the old tenure still runs");
     // Past the barrier, not past the verdict.

@@ -137,7 +137,7 @@ pub struct Gate {
     /// Only tenures that have something there.
     at_worker: BTreeMap<Term, AtWorker>,
     passed: usize,
-    /// How many of those were let past by a route that only watches, by the generation of its configuration.
+    /// How many those are, by the generation of the configuration under which they were let past.
     watched: BTreeMap<u64, usize>,
     /// The generation of the configuration since which a route enforces that only watched before, and until when those
     /// that were let past before count.
@@ -325,19 +325,23 @@ impl Gate {
     }
 
     /// Lets a request past without judging it, counted. Configurations are numbered in the order in which they come in force;
-    /// the request is under that one.
-    pub fn pass(&mut self, reason: PassReason, generation: u64) -> Pass {
-        self.passed += 1;
-        if reason == PassReason::Shadow {
-            *self.watched.entry(generation).or_default() += 1;
+    /// the request is under that one. `None` if its route only watched then and enforces by now: it has to be judged.
+    pub fn pass(&mut self, reason: PassReason, generation: u64) -> Option<Pass> {
+        let enforced = self.enforced_since.is_some_and(|(since, _)| generation < since);
+        if reason == PassReason::Shadow && enforced {
+            return None;
         }
-        Pass { reason, counted: Some(generation) }
+        self.passed += 1;
+        *self.watched.entry(generation).or_default() += 1;
+        Some(Pass { reason, counted: Some(generation) })
     }
 
     /// A route that only watched enforces from that configuration on. What it let past before may be anybody's: it counts as an
     /// earlier tenure's until it has left, or until then.
     pub fn enforce_since(&mut self, generation: u64, until: Moment) {
-        self.enforced_since = Some((generation, until));
+        // Several routes of the lock may turn, each with a time of its own.
+        let (since, before) = self.enforced_since.unwrap_or((generation, until));
+        self.enforced_since = Some((generation.max(since), until.max(before)));
     }
 
     /// Until when requests bar that were let past before the route enforced, if there are any.
@@ -400,17 +404,27 @@ impl Gate {
     /// When the last of those stops to count whose end will not be seen, or need not: orphans, what an earlier process left
     /// behind, what was let past before the route enforced.
     pub fn unseen_until(&self) -> Option<Moment> {
-        let orphans = self.at_worker.values().flat_map(|there| there.orphans.values());
-        let left_behind = self.left_behind.map(|(_, until)| until);
-        orphans.copied().chain(left_behind).chain(self.barred_by_passes()).max()
+        self.unseen().max()
     }
 
-    /// Whether nothing is at the worker that a later tenure would have to wait for.
+    /// When the next of those stops to count after `now`: the barrier may open then.
+    pub fn next_unseen(&self, now: Moment) -> Option<Moment> {
+        self.unseen().filter(|until| *until > now).min()
+    }
+
+    fn unseen(&self) -> impl Iterator<Item = Moment> {
+        let orphans = self.at_worker.values().flat_map(|there| there.orphans.values());
+        let left_behind = self.left_behind.map(|(_, until)| until);
+        orphans.copied().chain(left_behind).chain(self.barred_by_passes())
+    }
+
+    /// Whether nothing is at the worker that a later tenure would have to wait for, be it in a later process whose routes all
+    /// enforce.
     pub fn is_clear(&self, now: Moment) -> bool {
         let has_come = |until: Option<Moment>| until.is_none_or(|until| until <= now);
         !self.at_worker.values().any(|there| there.bars(now))
+            && self.watched.is_empty()
             && has_come(self.left_behind.map(|(_, until)| until))
-            && has_come(self.barred_by_passes())
     }
 
     /// Takes back a pass. Says whether the barrier may have opened by that.
@@ -420,9 +434,7 @@ impl Gate {
         };
         self.passed -= 1;
         let barred = self.barred_by_passes().is_some();
-        if pass.reason == PassReason::Shadow
-            && let Some(watched) = self.watched.get_mut(&generation)
-        {
+        if let Some(watched) = self.watched.get_mut(&generation) {
             *watched -= 1;
             if *watched == 0 {
                 self.watched.remove(&generation);
@@ -719,23 +731,18 @@ mod tests {
             let token = FenceToken { owner: "a", revision: revision(10) };
             gate.may_enter(&token, Known::new(Some(&now), News::Fresh), Moment(at)).is_ok()
         };
-        let [before, late] = [gate.pass(PassReason::Shadow, 1), gate.pass(PassReason::Shadow, 1)];
-        let exempt = gate.pass(PassReason::Exempt, 1);
+        let pass =
+            |gate: &mut Gate, reason, generation| gate.pass(reason, generation).expect("its route does not enforce");
+        let before = pass(&mut gate, PassReason::Shadow, 1);
+        let exempt = pass(&mut gate, PassReason::Exempt, 1);
         assert!(may_enter(&gate, 0), "another route of the lock enforces already");
         gate.enforce_since(2, Moment(5));
-        let beside = gate.pass(PassReason::Shadow, 2);
+        gate.enforce_since(2, Moment(3)); // A second route of the lock, with a shorter time.
+        let beside = pass(&mut gate, PassReason::Shadow, 2);
         assert_eq!([0, 4, 5].map(|at| may_enter(&gate, at)), [false, false, true]);
-        assert_eq!(
-            (gate.unseen_until(), gate.is_clear(Moment(4)), gate.is_clear(Moment(5))),
-            (Some(Moment(5)), false, true)
-        );
+        assert_eq!((gate.unseen_until(), gate.next_unseen(Moment(4))), (Some(Moment(5)), Some(Moment(5))));
         assert!(!gate.leave_pass(before));
-        assert!(!may_enter(&gate, 0));
-        assert!(gate.leave_pass(late), "the last opens the barrier");
-        assert!(may_enter(&gate, 0));
-        // One that came in before and gets here only now is no other's either.
-        let later_still = gate.pass(PassReason::Shadow, 1);
-        assert!(!may_enter(&gate, 0));
+        assert!(!may_enter(&gate, 0), "what was exempt may be anybody's too");
         assert!(matches!(
             gate.enter_dangerously(
                 &FenceToken { owner: "a", revision: revision(10) },
@@ -745,16 +752,48 @@ mod tests {
             Entry::Admitted(_)
         ));
         assert!(!may_enter(&gate, 0));
-        assert!(gate.leave_pass(later_still));
-        assert_eq!([gate.leave_pass(beside), gate.leave_pass(exempt)], [false, false]);
+        assert!(gate.leave_pass(exempt), "the last opens the barrier");
+        assert!(may_enter(&gate, 0));
+        assert!(!gate.is_clear(Moment(9)), "a later process may enforce");
+        assert!(!gate.leave_pass(beside));
         assert_eq!(gate.state().passed, 0);
+    }
+
+    #[test]
+    fn what_has_not_gone_out_when_its_route_turns_to_enforce_is_judged_after_all() {
+        let mut gate = Gate::default();
+        gate.enforce_since(2, Moment(5));
+        assert!(gate.pass(PassReason::Shadow, 1).is_none());
+        for (reason, generation) in [(PassReason::Shadow, 2), (PassReason::Exempt, 1), (PassReason::DangerousAdmit, 1)]
+        {
+            let pass = gate.pass(reason, generation).expect("it need not be judged");
+            gate.leave_pass(pass);
+        }
+        assert_eq!((gate.state().passed, gate.is_clear(Moment(0))), (0, true));
+    }
+
+    #[test]
+    fn the_next_that_stops_to_count_is_not_the_last() {
+        let mut gate = Gate::default();
+        let now = held(Layout::Key, "a", 10, 10);
+        gate.learn(&now);
+        for until in [60, 5] {
+            let token = FenceToken { owner: "a", revision: revision(10) };
+            let Entry::Admitted(admission) = gate.enter(&token, Known::new(Some(&now), News::Fresh), Moment(0)) else {
+                panic!("it is the holder's");
+            };
+            gate.lose(admission, Moment(until));
+        }
+        assert_eq!(gate.next_unseen(Moment(0)), Some(Moment(5)));
+        assert_eq!(gate.next_unseen(Moment(5)), Some(Moment(60)));
+        assert_eq!(gate.next_unseen(Moment(60)), None);
     }
 
     #[test]
     fn passes_are_counted_apart() {
         let mut gate = Gate::default();
-        let passes =
-            [PassReason::Shadow, PassReason::Exempt, PassReason::DangerousAdmit].map(|reason| gate.pass(reason, 1));
+        let passes = [PassReason::Shadow, PassReason::Exempt, PassReason::DangerousAdmit]
+            .map(|reason| gate.pass(reason, 1).unwrap());
         assert_eq!(gate.state().passed, 3);
         gate.leave_pass(Pass::uncounted(PassReason::Off));
         passes.into_iter().for_each(|pass| assert!(!gate.leave_pass(pass)));

@@ -7,9 +7,10 @@ use std::fs::{File, OpenOptions};
 use std::io::{self, Write};
 use std::path::{Path, PathBuf};
 use std::pin::Pin;
-use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use std::sync::{Arc, Mutex};
 use std::task::{Context, Poll};
+use std::thread::JoinHandle;
 use std::time::SystemTime;
 
 use bytes::Bytes;
@@ -36,7 +37,8 @@ pub struct AccessLog {
     left_out: ErrorCounter,
     /// Set for the file to be opened anew before the next line.
     reopen: Arc<AtomicBool>,
-    _guard: WorkerGuard,
+    guard: Option<WorkerGuard>,
+    closing: Closing,
 }
 
 /// The file of an access log can't be opened.
@@ -52,7 +54,7 @@ impl AccessLog {
     ///
     /// # Errors
     /// If its file can't be opened for writing.
-    pub fn open(configured: &fencepost_config::AccessLog) -> Result<AccessLog, OpenError> {
+    pub fn open(configured: &fencepost_config::AccessLog, closing: &Closing) -> Result<AccessLog, OpenError> {
         let fencepost_config::AccessLog { target, format, one_in } = configured;
         let reopen = Arc::new(AtomicBool::new(false));
         let (writer, guard) = match target {
@@ -70,7 +72,8 @@ impl AccessLog {
             left_out: writer.error_counter(),
             writer,
             reopen,
-            _guard: guard,
+            guard: Some(guard),
+            closing: closing.clone(),
         })
     }
 
@@ -97,6 +100,30 @@ impl AccessLog {
         text.push('\n');
         // Never waits; a line that finds no room is counted as left out.
         let _ = self.writer.make_writer().write_all(text.as_bytes());
+    }
+}
+
+impl Drop for AccessLog {
+    /// What waits to be written is written elsewhere: whoever has the last request of a configuration waits for no disk.
+    fn drop(&mut self) {
+        let guard = self.guard.take();
+        let written = std::thread::Builder::new().name("log-end".to_owned()).spawn(move || drop(guard));
+        if let (Ok(written), Ok(mut closing)) = (written, self.closing.0.lock()) {
+            closing.retain(|thread| !thread.is_finished());
+            closing.push(written);
+        }
+    }
+}
+
+/// The logs that are written to their ends. Clones are the same.
+#[derive(Debug, Clone, Default)]
+pub struct Closing(Arc<Mutex<Vec<JoinHandle<()>>>>);
+
+impl Closing {
+    /// Waits until they are, which takes about a second for one that nobody reads.
+    pub fn finish(&self) {
+        let ending = self.0.lock().map(|mut closing| std::mem::take(&mut *closing)).unwrap_or_default();
+        ending.into_iter().for_each(|thread| drop(thread.join()));
     }
 }
 
@@ -206,6 +233,7 @@ impl Pending {
             client: self.place.client,
             about: &self.place.about,
             route: &self.place.label().name,
+            mode: self.place.label().mode,
             status: self.status,
             sent: self.sent.get(),
             complete: ended || self.ended.get(),

@@ -77,10 +77,17 @@ impl Fence {
             routes: routes.collect::<Result<_, _>>()?,
             sources: sources.into(),
             unrouted: metrics.route("none", "enforce"),
-            access_log: config.access_log.as_ref().map(AccessLog::open).transpose()?,
+            access_log: config.access_log.as_ref().map(|log| AccessLog::open(log, &process.closing)).transpose()?,
             process,
             config,
         })
+    }
+}
+
+impl Fence {
+    /// Its routes are those in force, as far as decisions are concerned.
+    pub fn keep_labels(&self) {
+        self.process.keep_labels(self.routes.iter().map(|route| Arc::clone(&route.label)));
     }
 }
 

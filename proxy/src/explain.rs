@@ -8,8 +8,8 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use anyhow::bail;
-use fencepost_config::{Config, Freshness, Lock, Route};
-use fencepost_policy::{FenceToken, LockKey, Rejection, Revision, Verdict};
+use fencepost_config::{Config, Freshness, Lock, OnUnavailable, Route};
+use fencepost_policy::{FenceToken, Layout, LockKey, Rejection, Revision, Verdict};
 use fencepost_sources::{LockDescription, LockSource, MemoryStore, Timing, TrackedLock};
 use http::HeaderValue;
 use serde_json::{Value, json};
@@ -45,6 +45,8 @@ pub struct Explanation {
     /// What enforcing the route would come to.
     verdict: Result<(), Rejection>,
     status: Option<u16>,
+    /// Where nothing can be said of the lock, the request goes on, because the route's operator says so.
+    admits_unverified: bool,
 }
 
 impl<'c> Asked<'c> {
@@ -74,6 +76,7 @@ impl<'c> Asked<'c> {
             lock: None,
             verdict: token.as_ref().map(drop).map_err(|reason| *reason),
             status: None,
+            admits_unverified: route.on_unavailable == OnUnavailable::DangerousAdmit,
         };
         if let Some((_, key)) = &guard {
             // Nothing is logged for a question, and the running proxy's file is none of its business.
@@ -159,7 +162,7 @@ fn judge(
 impl Explanation {
     /// As JSON, for programs.
     pub fn to_json(&self) -> Value {
-        let Explanation { route, mode, question, lock, verdict, status } = self;
+        let Explanation { route, mode, question, lock, verdict, status, admits_unverified } = self;
         json!({
             "route": route,
             "mode": mode,
@@ -170,6 +173,7 @@ impl Explanation {
             "reason": verdict.err().map_or("none", Rejection::code),
             "action": verdict.err().map(|reason| reason.action().name()),
             "status": status,
+            "let_past": *admits_unverified && *verdict == Err(Rejection::Unverifiable),
         })
     }
 
@@ -181,6 +185,9 @@ impl Explanation {
                 format!(
                     "forwarded, since the route is in shadow mode; enforced, it would be refused: {status} {reason}"
                 )
+            }
+            (_, Err(Rejection::Unverifiable), _) if self.admits_unverified => {
+                "forwarded unjudged: nothing can be said of the lock, and on_unavailable is dangerous_admit".to_owned()
             }
             (_, Err(reason), Some(status)) => format!("refused: {status} {reason}"),
             ("shadow", ..) => "forwarded; enforced, it would be admitted".to_owned(),
@@ -194,6 +201,10 @@ impl Explanation {
         let presented = format!("revision {} of {}", self.question.revision, self.question.owner);
         let holder = lock.holder.as_ref();
         let (owner, first, last) = match holder {
+            // Any revision since the holder's first names it.
+            Some((owner, first, last)) if lock.layout == Layout::Mutex => {
+                (owner.to_string(), first.get(), lock.reach.unwrap_or(*last).get())
+            }
             Some((owner, first, last)) => (owner.to_string(), first.get(), last.get()),
             None => ("nobody".to_owned(), 0, 0),
         };

@@ -50,7 +50,8 @@ where
     let standing = match &exchange.state {
         Guarded::Not => Ok(Standing::Pass(PassReason::Off, None)),
         Guarded::By(lock) if exempt => Ok(Standing::Pass(PassReason::Exempt, Some(Arc::clone(lock)))),
-        Guarded::ByUncached(_) | Guarded::Unclear(_) if exempt => Ok(Standing::Pass(PassReason::Exempt, None)),
+        Guarded::ByUncached(key) if exempt => Ok(Standing::Pass(PassReason::Exempt, hold(place, key))),
+        Guarded::Unclear(_) if exempt => Ok(Standing::Pass(PassReason::Exempt, None)),
         Guarded::By(lock) => match place.in_force().headers.token(headers) {
             Ok(token) => Ok(Standing::Claim(Claim { token, lock: Arc::clone(lock) })),
             Err(reason) => rejected(place, reason, Subject::of_tracked(lock), Some(lock)),
@@ -72,9 +73,11 @@ where
 async fn look_up(place: &Place, key: &LockKey, headers: &HeaderMap) -> Result<Standing, Answer> {
     let token = match place.in_force().headers.token(headers) {
         Ok(token) => token,
-        Err(reason) => return rejected(place, reason, Subject::of_lock(key), None),
+        Err(reason) => return rejected(place, reason, Subject::of_lock(key), hold(place, key).as_ref()),
     };
     if place.is_shadow() {
+        place.about.note_token(&token);
+        let held = hold(place, key);
         // Who only watches does not make requests wait for the store.
         let (place, key) = (place.clone(), key.clone());
         place.worker.background.clone().spawn(async move {
@@ -85,11 +88,19 @@ async fn look_up(place: &Place, key: &LockKey, headers: &HeaderMap) -> Result<St
                 }
             }
         });
-        return Ok(Standing::Pass(PassReason::Shadow, None));
+        return Ok(Standing::Pass(PassReason::Shadow, held));
     }
     match load(place, key).await {
         Ok(lock) => Ok(Standing::Claim(Claim { token, lock })),
         Err(reason) => rejected(place, reason, Subject { lock: Some(key), tracked: None, token: Some(&token) }, None),
+    }
+}
+
+/// The lock of that key, to be counted at, though nothing may be known of it yet.
+fn hold(place: &Place, key: &LockKey) -> Option<Arc<TrackedLock>> {
+    match &place.in_force().guard {
+        Some(Guard::Templated(locks)) => locks.hold(key.as_str()),
+        Some(Guard::Static(_)) | None => None,
     }
 }
 
@@ -155,6 +166,9 @@ where
             Ok(Standing::Pass(reason, lock))
         }
         Standing::Claim(claim) => {
+            if place.is_shadow() {
+                place.about.note_token(&claim.token);
+            }
             let verdict = claim.lock.outlook().judge(&claim.token, &place.timing());
             match verdict {
                 Verdict::Confirm if place.is_shadow() => {

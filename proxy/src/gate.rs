@@ -116,9 +116,11 @@ struct Entered {
 ///
 /// # Errors
 /// The answer to a request that gets no further.
-async fn enter(place: &Place, in_flight: InFlight, mut standing: Standing) -> Result<Entered, Answer> {
+async fn enter(place: &Place, mut in_flight: InFlight, mut standing: Standing) -> Result<Entered, Answer> {
     let mut handoff = Handoff::default();
     let mut kept = None;
+    // Its route only watched when it came, and enforces by now.
+    let mut enforces = false;
     loop {
         let ready = match kept.take().filter(ReadyConnection::is_usable) {
             Some(ready) => ready,
@@ -127,10 +129,16 @@ async fn enter(place: &Place, in_flight: InFlight, mut standing: Standing) -> Re
         };
         let claim = match &standing {
             Standing::Claim(claim) => claim,
-            Standing::Pass(reason, lock) => {
-                let ticket = Ticket::passing(place.clone(), lock.clone(), *reason, in_flight);
-                return Ok(Entered { ready, ticket, turn: None, standing });
-            }
+            Standing::Pass(reason, lock) => match Ticket::passing(place.clone(), lock.clone(), *reason, in_flight) {
+                Ok(ticket) => return Ok(Entered { ready, ticket, turn: None, standing }),
+                Err(back) => {
+                    in_flight = back;
+                    kept = Some(ready);
+                    standing = Standing::Claim(place.judged_after_all(lock.as_ref())?);
+                    enforces = true;
+                    continue;
+                }
+            },
         };
         let outcome = match handoff.enter(place, claim) {
             Entry::Admitted(admission) => {
@@ -156,6 +164,7 @@ async fn enter(place: &Place, in_flight: InFlight, mut standing: Standing) -> Re
                 place.let_past(reason, Subject::of(claim));
             }
             Err(Rejection::HandoffTimeout) => return Err(handoff.timed_out(place, claim)),
+            Err(reason) if enforces => return Err(place.refuse(reason, Subject::of(claim))),
             Err(reason) => standing = rejected(place, reason, Subject::of(claim), Some(&claim.lock))?,
         }
     }

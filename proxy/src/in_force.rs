@@ -29,6 +29,7 @@ impl Switch {
 
     /// Puts another one in force. Requests under way keep theirs, and hold on to what it is made of.
     pub fn to(&self, fence: Arc<Fence>) {
+        fence.keep_labels();
         if let Some(observations) = &fence.process.observations {
             observations.keep(fence.config.decisions.kept);
         }

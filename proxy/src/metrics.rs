@@ -393,6 +393,8 @@ impl Metrics {
         let _ = self.sources.age_seconds.remove_label_values(&[source]);
         let _ = self.sources.watch_restarts.remove_label_values(&[source]);
         let _ = self.sources.tracked_locks.remove_label_values(&[source]);
+        let _ = self.sources.tenures.remove_label_values(&[source]);
+        let _ = self.sources.regressed.remove_label_values(&[source]);
     }
 
     /// Notes which configuration is in force, and that its file was right at that time.

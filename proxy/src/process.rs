@@ -7,6 +7,7 @@ use std::time::SystemTime;
 
 use fencepost_sources::MemoryStore;
 
+use crate::access_log::Closing;
 use crate::decision::LogThrottle;
 use crate::lock_sources::LockSources;
 use crate::memory::Memory;
@@ -33,6 +34,8 @@ pub struct Process {
     /// How many requests wait at barriers.
     pub waiting: AtomicUsize,
     draining: AtomicBool,
+    /// The access logs of configurations that are in force no more.
+    pub closing: Closing,
     labels: Mutex<HashMap<String, Arc<RouteLabel>>>,
 }
 
@@ -56,21 +59,26 @@ impl Process {
             pulses: Pulses::default(),
             waiting: AtomicUsize::new(0),
             draining: AtomicBool::new(false),
+            closing: Closing::default(),
             labels: Mutex::default(),
         })
     }
 
-    /// What decisions say of a route from now on. While its mode stays what it is, so does the time since when it is in it.
+    /// What decisions say of a route, once it is in force. While its mode stays what it is, so does the time since when it is in it.
     pub fn label(&self, name: &str, mode: &'static str, source: Option<&str>) -> Arc<RouteLabel> {
-        let mut labels = self.labels.lock().unwrap_or_else(PoisonError::into_inner);
+        let labels = self.labels.lock().unwrap_or_else(PoisonError::into_inner);
         let before = labels.get(name).filter(|label| label.mode == mode && label.source.as_deref() == source);
         if let Some(label) = before {
             return Arc::clone(label);
         }
         let source = source.map(Arc::from);
-        let label = Arc::new(RouteLabel { name: name.to_owned(), mode, source, since: SystemTime::now() });
-        labels.insert(name.to_owned(), Arc::clone(&label));
-        label
+        Arc::new(RouteLabel { name: name.to_owned(), mode, source, since: SystemTime::now() })
+    }
+
+    /// These routes are in force from now on.
+    pub fn keep_labels(&self, routes: impl Iterator<Item = Arc<RouteLabel>>) {
+        let labels = routes.map(|label| (label.name.clone(), label)).collect();
+        *self.labels.lock().unwrap_or_else(PoisonError::into_inner) = labels;
     }
 
     /// Whether the process goes on no longer: whatever still arrives is refused.

@@ -1,6 +1,6 @@
 //! Every verdict leaves a trace: a count, for refusals a line in the log, and a decision that operators can look at.
 
-use std::cell::{Cell, OnceCell};
+use std::cell::{Cell, OnceCell, RefCell};
 use std::rc::Rc;
 use std::sync::Arc;
 use std::time::SystemTime;
@@ -16,7 +16,7 @@ use crate::decision::DecisionId;
 use crate::exchange::{Answer, Place};
 use crate::fencing::{Claim, Standing};
 use crate::forward::ResponseBody;
-use crate::observe::record::{shown_owner, shown_path};
+use crate::observe::record::{shown_method, shown_owner, shown_path};
 use crate::observe::{Decision, Event, Outcome, RouteLabel};
 use crate::refusal::{FENCE_DECISION, FENCE_REASON, Refusal};
 
@@ -39,8 +39,8 @@ pub struct About {
     pub(crate) user_agent: Option<HeaderValue>,
     /// What was presented, once that was judged.
     token: OnceCell<FenceToken<HeaderValue>>,
-    /// What speaks against it, if anything does, and under which id that was recorded. The first verdict stands.
-    outcome: OnceCell<(Outcome, DecisionId)>,
+    /// What speaks against it, if anything does, and under which id that was recorded. The last verdict stands.
+    outcome: RefCell<Option<(Outcome, DecisionId)>>,
     /// Nothing speaks against it.
     admitted: Cell<bool>,
     /// It needs no token.
@@ -59,7 +59,7 @@ impl About {
             referer: headers.get(REFERER).filter(|_| for_access_log).cloned(),
             user_agent: headers.get(USER_AGENT).filter(|_| for_access_log).cloned(),
             token: OnceCell::new(),
-            outcome: OnceCell::new(),
+            outcome: RefCell::new(None),
             admitted: Cell::new(false),
             passed: Cell::new(false),
         })
@@ -68,7 +68,7 @@ impl About {
     /// Notes what was decided.
     pub fn note(&self, outcome: Outcome, decision: &DecisionId) {
         if outcome != Outcome::Admitted {
-            let _ = self.outcome.set((outcome, decision.clone()));
+            *self.outcome.borrow_mut() = Some((outcome, decision.clone()));
         }
     }
 
@@ -77,29 +77,40 @@ impl About {
         self.passed.set(true);
     }
 
+    /// Notes what was presented, for who has to know it later.
+    pub fn note_token(&self, token: &FenceToken<HeaderValue>) {
+        let _ = self.token.set(token.clone()); // A request presents one token.
+    }
+
     /// Whether it was refused.
     pub fn is_refused(&self) -> bool {
-        matches!(self.outcome.get(), Some((Outcome::Refused(_), _)))
+        matches!(self.outcome(), Some(Outcome::Refused(_)))
+    }
+
+    fn outcome(&self) -> Option<Outcome> {
+        self.outcome.borrow().as_ref().map(|(outcome, _)| *outcome)
     }
 
     /// What was decided, in one word; `none` if nothing was.
     pub fn verdict(&self) -> &'static str {
-        match self.outcome.get() {
-            Some((outcome, _)) => outcome.verdict(),
+        match self.outcome() {
+            Some(outcome) => outcome.verdict(),
             None if self.admitted.get() => "admit",
             None if self.passed.get() => "pass",
+            // The store is still asked, and its route only watches.
+            None if self.token.get().is_some() => "pending",
             None => "none",
         }
     }
 
     /// The code of what speaks against it; `none` if nothing does.
     pub fn reason(&self) -> &'static str {
-        self.outcome.get().map_or("none", |(outcome, _)| outcome.reason())
+        self.outcome().map_or("none", Outcome::reason)
     }
 
     /// The id under which that was recorded.
-    pub fn decision(&self) -> Option<&DecisionId> {
-        self.outcome.get().map(|(_, decision)| decision)
+    pub fn decision(&self) -> Option<DecisionId> {
+        self.outcome.borrow().as_ref().map(|(_, decision)| decision.clone())
     }
 
     /// The owner that was presented, as it is shown.
@@ -181,6 +192,20 @@ impl Place {
         self.record(decision, Outcome::WouldBeRefused(reason), subject, None);
     }
 
+    /// What has to be judged though the request's route only watched when it came: the route enforces by now.
+    ///
+    /// # Errors
+    /// The refusal of a request that has no token to judge.
+    pub fn judged_after_all(&self, lock: Option<&Arc<TrackedLock>>) -> Result<Claim, Answer> {
+        match (self.about.token.get(), lock) {
+            (Some(token), Some(lock)) => Ok(Claim { token: token.clone(), lock: Arc::clone(lock) }),
+            _ => {
+                let reason = self.about.outcome().and_then(Outcome::rejection).unwrap_or(Rejection::TokenMissing);
+                Err(self.refuse(reason, lock.map(|lock| Subject::of_tracked(lock)).unwrap_or_default()))
+            }
+        }
+    }
+
     /// Records that the request goes on though something speaks against it, by a setting that weakens the fence.
     pub fn let_past(&self, reason: Rejection, subject: Subject<'_>) {
         self.record(self.worker.decisions.next(), Outcome::LetPast(reason), subject, None);
@@ -191,7 +216,7 @@ impl Place {
         self.metrics().admitted.inc();
         self.about.admitted.set(true);
         if self.worker.fence.access_log.is_some() {
-            let _ = self.about.token.set(claim.token.clone());
+            self.about.note_token(&claim.token);
         }
         if self.worker.fence.process.observations.is_some() && self.worker.sample.takes() {
             self.record(self.worker.decisions.next(), Outcome::Admitted, Subject::of(claim), None);
@@ -207,7 +232,7 @@ impl Place {
         let process = &fence.process;
         self.about.note(outcome, &id);
         if let Some(token) = subject.token.filter(|_| fence.access_log.is_some()) {
-            let _ = self.about.token.set(token.clone());
+            self.about.note_token(token);
         }
         let left_out = outcome.rejection().and_then(|reason| process.log.admits(reason, Instant::now()));
         if left_out.is_none() && process.observations.is_none() {
@@ -235,7 +260,7 @@ impl Place {
             age: subject.tracked.and_then(|lock| lock.outlook().age(now)),
             waited: now.saturating_duration_since(self.arrived),
             client: self.client,
-            method: self.about.method.clone(),
+            method: shown_method(&self.about.method),
             path: shown_path(self.about.path()),
             status,
             traceparent: self.about.traceparent().map(Box::from),
@@ -292,7 +317,7 @@ fn log(decision: &Decision, left_out: u64) {
         age_ms = decision.age.map(|age| age.as_millis()),
         waited_ms = decision.waited.as_millis(),
         client = %decision.client,
-        method = %decision.method,
+        method = &*decision.method,
         path = &*decision.path,
         traceparent = decision.traceparent.as_deref(),
         left_out,

@@ -91,6 +91,7 @@ impl Reloader {
         let (reloads, asked) = mpsc::channel(ASKED_MAX);
         let metrics = &first.process.metrics;
         metrics.set_config(first.generation, SystemTime::now());
+        first.keep_labels();
         let switch = Switch::new(Arc::new(first));
         let manager = ServiceManager::of(&origin);
         (Reloader { origin, manager, in_force: switch.in_force(), switch, asked }, Reloads(reloads))
@@ -237,6 +238,8 @@ impl Reloader {
         }
         bar_what_was_let_past(old, &new);
         self.switch.to(Arc::clone(&new));
+        // Once more, for locks that a request has brought up meanwhile.
+        bar_what_was_let_past(old, &new);
         keep_only(&new);
         let gone = |source: &&LockSource| !new.sources.iter().any(|other| other.name() == source.name());
         old.sources.iter().filter(gone).for_each(|source| new.process.metrics.forget_source(source.name()));

@@ -217,8 +217,9 @@ impl Running<'_> {
             server.shutdown(Duration::from_secs(1)).await;
         }
         // Every thread has ended, so that nobody else has it any more.
-        if let Some(memory) = Arc::into_inner(process).and_then(|process| process.memory) {
-            memory.close(&sources, clean);
+        if let Some(process) = Arc::into_inner(process) {
+            process.closing.finish();
+            process.memory.into_iter().for_each(|memory| memory.close(&sources, clean));
         }
         sources.iter().for_each(LockSource::stop);
         Ok(())

@@ -60,10 +60,24 @@ impl Ticket {
     }
 
     /// For a request that passes without having been admitted. It is counted where its lock is at hand.
-    pub fn passing(place: Place, lock: Option<Arc<TrackedLock>>, reason: PassReason, in_flight: InFlight) -> Ticket {
+    ///
+    /// # Errors
+    /// Its place in the counts, if its route only watched when it came and enforces by now: it has to be judged.
+    pub fn passing(
+        place: Place,
+        lock: Option<Arc<TrackedLock>>,
+        reason: PassReason,
+        in_flight: InFlight,
+    ) -> Result<Ticket, InFlight> {
         let generation = place.worker.fence.generation;
-        let pass = lock.as_ref().map_or_else(|| Pass::uncounted(reason), |lock| lock.pass(reason, generation));
-        Ticket::new(place, Proof::Pass(lock, pass), in_flight)
+        let pass = match &lock {
+            None => Some(Pass::uncounted(reason)),
+            Some(lock) => lock.pass(reason, generation),
+        };
+        match pass {
+            Some(pass) => Ok(Ticket::new(place, Proof::Pass(lock, pass), in_flight)),
+            None => Err(in_flight),
+        }
     }
 
     fn new(place: Place, proof: Proof, in_flight: InFlight) -> Ticket {
@@ -87,7 +101,15 @@ impl Ticket {
                 let id = lock.lose(admission, until);
                 self.orphan = Some(Orphan::new(lock, id, until, self.place.clone()));
             }
-            passed => self.proof = passed, // Nobody waits for a request that only passed.
+            // Nobody waits for it, unless its route turns to enforce meanwhile.
+            Some(Proof::Pass(Some(lock), pass)) => {
+                let until = self.lost_until();
+                tokio::task::spawn_local(async move {
+                    sleep_until(until).await;
+                    lock.leave_pass(pass);
+                });
+            }
+            Some(Proof::Pass(None, _)) | None => {}
         }
     }
 

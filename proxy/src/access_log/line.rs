@@ -16,6 +16,7 @@ pub(super) struct Line<'a> {
     pub(super) client: ClientAddress,
     pub(super) about: &'a About,
     pub(super) route: &'a str,
+    pub(super) mode: &'static str,
     pub(super) status: StatusCode,
     /// Bytes of the answer's body.
     pub(super) sent: u64,
@@ -33,21 +34,22 @@ impl Line<'_> {
             "time": humantime::format_rfc3339_millis(self.at).to_string(),
             "client": self.client.to_string(),
             "method": method.as_str(),
-            "target": self.about.target(),
+            "target": cut(self.about.target().as_bytes()),
             "protocol": format!("{version:?}"),
             "status": self.status.as_u16(),
             "sent_bytes": self.sent,
             "complete": self.complete,
             "duration_ms": (self.duration.as_secs_f64() * 1e6).round() / 1e3,
             "route": self.route,
+            "mode": self.mode,
             "verdict": self.about.verdict(),
             "reason": self.about.reason(),
-            "decision": self.about.decision().map(ToString::to_string),
+            "decision": self.about.decision().map(|decision| decision.to_string()),
             "owner": self.about.owner(),
             "revision": self.about.revision(),
             "traceparent": self.about.traceparent(),
-            "referer": self.about.referer.as_ref().map(text),
-            "user_agent": self.about.user_agent.as_ref().map(text),
+            "referer": self.about.referer.as_ref().map(|value| cut(value.as_bytes())),
+            "user_agent": self.about.user_agent.as_ref().map(|value| cut(value.as_bytes())),
         });
         line.to_string()
     }
@@ -78,8 +80,16 @@ impl Line<'_> {
     }
 }
 
-fn text(value: &http::HeaderValue) -> String {
-    String::from_utf8_lossy(value.as_bytes()).into_owned()
+/// The longest target, referer or user agent that is written, in bytes.
+const TEXT_MAX: usize = 4096;
+
+/// Text of a client's, as far as a line has room for it: what waits to be written is bounded in bytes too.
+fn cut(text: &[u8]) -> String {
+    let mut cut = String::from_utf8_lossy(&text[..text.len().min(TEXT_MAX)]).into_owned();
+    if text.len() > TEXT_MAX {
+        cut.push('…');
+    }
+    cut
 }
 
 /// Like `10/Oct/2000:13:55:36 +0000`.
@@ -93,7 +103,7 @@ fn clf_time(at: SystemTime) -> String {
 
 /// Quotes, backslashes and what is not visible as `\xHH`, as Apache does since 2.0.46: no text ends its field, or the line.
 fn escape_into(line: &mut String, bytes: &[u8]) {
-    for &byte in bytes {
+    for &byte in &bytes[..bytes.len().min(TEXT_MAX)] {
         match byte {
             b'"' | b'\\' => line.extend(['\\', char::from(byte)]),
             b' '..=b'~' => line.push(char::from(byte)),
@@ -126,6 +136,7 @@ mod tests {
             client: ClientAddress::Tcp("127.0.0.1:5".parse().unwrap()),
             about: &about,
             route: "shards",
+            mode: "enforce",
             status: StatusCode::OK,
             sent: 5,
             complete: true,
@@ -141,12 +152,25 @@ mod tests {
     }
 
     #[test]
+    fn what_a_client_sends_is_cut_in_either_form() {
+        let request = Request::get(format!("/{}", "x".repeat(60_000))).header("user-agent", "y".repeat(60_000));
+        let about = About::of(&request.body(()).unwrap(), true);
+        let client = ClientAddress::Unix;
+        let (at, status, duration) = (SystemTime::UNIX_EPOCH, StatusCode::OK, Duration::ZERO);
+        let (route, mode, sent, complete) = ("shards", "enforce", 0, true);
+        let line = Line { at, client, about: &about, route, mode, status, sent, complete, duration };
+        for text in [line.json(), line.combined()] {
+            assert!((2 * TEXT_MAX..2 * TEXT_MAX + 1_000).contains(&text.len()), "{}", text.len());
+        }
+    }
+
+    #[test]
     fn a_line_in_json_is_one_object() {
         let line = written(|line| line.json(), true);
         let line: serde_json::Value = serde_json::from_str(&line).unwrap();
         let expected = json!({
             "time": "2000-02-29T00:00:00.123Z", "client": "127.0.0.1:5", "method": "POST", "target": "/shards/2/jobs?q=%22",
-            "protocol": "HTTP/1.1", "status": 200, "sent_bytes": 5, "complete": true, "duration_ms": 1.5, "route": "shards",
+            "protocol": "HTTP/1.1", "status": 200, "sent_bytes": 5, "complete": true, "duration_ms": 1.5, "route": "shards", "mode": "enforce",
             "verdict": "reject", "reason": "stale-tenure", "decision": "d-1", "owner": null, "revision": null,
             "traceparent": null, "referer": "http://a/\"b\\", "user_agent": "x\u{fffd}\ty",
         });

@@ -100,7 +100,7 @@ impl Handoff {
             if now >= deadline {
                 return self.time_out();
             }
-            let seen_off = claim.lock.unseen_until().filter(|until| *until > now).unwrap_or(deadline);
+            let seen_off = claim.lock.next_unseen(now).unwrap_or(deadline);
             tokio::select! {
                 biased;
                 () = changed => {}

@@ -3,6 +3,7 @@
 use std::time::{Duration, SystemTime};
 
 use super::record::Decision;
+use crate::downstream::ClientAddress;
 
 /// What a decision has to be. The default takes every one.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
@@ -104,10 +105,19 @@ impl Filter {
             && is(owner, decision.owner.as_deref())
             && is(mode, Some(decision.route.mode))
             && is(verdict, Some(decision.outcome.verdict()))
-            && (client.is_none() || is(client, Some(&decision.client.to_string())))
+            && client.as_deref().is_none_or(|wanted| is_from(wanted, decision.client))
             && (id.is_none() || is(id, Some(&decision.id.to_string())))
             && self.is_since(decision)
     }
+}
+
+/// Whether a client is that one: an address with its port, or without for every port of it.
+fn is_from(wanted: &str, client: ClientAddress) -> bool {
+    let host = match client {
+        ClientAddress::Tcp(address) => address.ip().to_string(),
+        ClientAddress::Unix => "unix".to_owned(),
+    };
+    wanted == host || wanted == client.to_string()
 }
 
 /// A time: milliseconds since the epoch, RFC 3339, or a duration back from `now`.
@@ -161,6 +171,20 @@ mod tests {
         ] {
             assert!(!passes(query), "{query}");
         }
+    }
+
+    #[test]
+    fn a_client_is_known_by_its_address_with_and_without_the_port() {
+        let client = ClientAddress::Tcp("127.0.0.1:51234".parse().unwrap());
+        let decision = Decision { client, ..Decision::for_tests("d") };
+        let passes = |client: &str| {
+            let query = Query::parse(&format!("client={client}"), SystemTime::UNIX_EPOCH).unwrap();
+            query.filter.passes(&decision)
+        };
+        assert_eq!(
+            ["127.0.0.1", "127.0.0.1:51234", "127.0.0.2", "127.0.0.1:5"].map(passes),
+            [true, true, false, false]
+        );
     }
 
     #[test]

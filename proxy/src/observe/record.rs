@@ -14,6 +14,9 @@ use crate::downstream::ClientAddress;
 /// The longest owner that is shown, in bytes.
 const OWNER_MAX: usize = 256;
 
+/// The longest method that is shown, in bytes: those that are registered have up to 17.
+const METHOD_MAX: usize = 32;
+
 /// The longest path that is shown, in bytes.
 const PATH_MAX: usize = 512;
 
@@ -104,8 +107,8 @@ pub struct Decision {
     pub waited: Duration,
     /// Where it came from.
     pub client: ClientAddress,
-    /// Its method.
-    pub method: Method,
+    /// Its method, as it is shown.
+    pub method: Box<str>,
     /// Its path, without the query, as it is shown.
     pub path: Box<str>,
     /// The status that it was answered with, if it went no further.
@@ -132,7 +135,7 @@ impl Decision {
             "age_ms": self.age.map(whole_millis),
             "waited_ms": whole_millis(self.waited),
             "client": self.client.to_string(),
-            "method": self.method.as_str(),
+            "method": &*self.method,
             "path": &*self.path,
             "status": self.status.map(|status| status.as_u16()),
             "traceparent": self.traceparent.as_deref(),
@@ -159,7 +162,7 @@ impl Decision {
             age: Some(Duration::from_millis(240)),
             waited: Duration::from_micros(1_500),
             client: ClientAddress::Unix,
-            method: Method::POST,
+            method: "POST".into(),
             path: "/shards/2/jobs".into(),
             status: Some(StatusCode::PRECONDITION_FAILED),
             traceparent: None,
@@ -174,6 +177,11 @@ fn whole_millis(duration: Duration) -> u64 {
 /// An owner, as it is shown: visible ASCII as it is, everything else percent-encoded, cut with `…` at 256 bytes.
 pub fn shown_owner(owner: &[u8]) -> Box<str> {
     shown(owner, OWNER_MAX)
+}
+
+/// A method, as it is shown: as an owner, but cut at 32 bytes.
+pub fn shown_method(method: &Method) -> Box<str> {
+    shown(method.as_str().as_bytes(), METHOD_MAX)
 }
 
 /// A path, as it is shown: as an owner, but cut at 512 bytes.

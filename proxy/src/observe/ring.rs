@@ -76,8 +76,8 @@ impl Ring {
     pub fn after(&self, after: u64, filter: &Filter, limit: usize) -> Followed<Arc<Decision>> {
         let oldest = self.next - self.decisions.len() as u64;
         // A number of an earlier process may be ahead of all of ours.
-        let from = (after + 1).clamp(oldest, self.next);
-        let missed = oldest.saturating_sub(after + 1);
+        let from = after.saturating_add(1).clamp(oldest, self.next);
+        let missed = oldest.saturating_sub(after.saturating_add(1));
         let skipped = usize::try_from(from - oldest).unwrap_or(usize::MAX);
         let mut found = Followed { decisions: Vec::new(), after: self.last(), missed };
         for (number, decision) in (from..).zip(self.decisions.iter().skip(skipped)) {
@@ -135,6 +135,7 @@ mod tests {
         assert_eq!(followed(&ring, 2, 2), (numbers(3..=4), 4, 0));
         assert_eq!(followed(&ring, 0, 10), (numbers(3..=5), 5, 2));
         assert_eq!(followed(&ring, 99, 10), (vec![], 5, 0), "a number of another process");
+        assert_eq!(followed(&ring, u64::MAX, 10), (vec![], 5, 0));
     }
 
     #[test]

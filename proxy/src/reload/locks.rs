@@ -71,7 +71,9 @@ pub(super) fn bar_what_was_let_past(old: &Fence, new: &Fence) {
         if enforced(&route.name, lock) {
             continue;
         }
-        let until = Instant::now() + route.orphan_timeout;
+        // They came under the earlier configuration.
+        let before = old.config.routes.iter().map(|route| route.orphan_timeout).max().unwrap_or_default();
+        let until = Instant::now() + route.orphan_timeout.max(before);
         let locks = match &in_force.guard {
             Some(Guard::Static(lock)) => vec![Arc::clone(lock)],
             Some(Guard::Templated(_)) => new.sources[lock.source].locks(),

@@ -109,7 +109,8 @@ impl Queued {
 
     /// Lets those pass who are ready. They keep their places: when it comes back, it is before all who came later.
     pub fn step_aside(&self) -> Aside<'_> {
-        self.leave_line(&mut self.queue.places()).into_iter().for_each(Waker::wake);
+        let next = self.leave_line(&mut self.queue.places());
+        next.into_iter().for_each(Waker::wake);
         Aside(self)
     }
 

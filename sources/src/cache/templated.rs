@@ -141,6 +141,18 @@ impl TemplatedLocks {
         Some(lock)
     }
 
+    /// The lock of that key, read or not, for as long as this is held: what goes to the worker unjudged is counted at its gate.
+    /// `None` if the key is none of the template's, or too many locks wait to be read.
+    pub fn hold(&self, key: &str) -> Option<Arc<TrackedLock>> {
+        let common = &self.shared.common;
+        if !key.starts_with(&self.spec.prefix) || self.unread() > UNREAD_MAX {
+            return None;
+        }
+        let spec = LockSpec { key: LockKey::new(key).ok()?, format: self.spec.format.clone() };
+        let make = |spec| TrackedLock::new(spec, Some(Arc::clone(&self.scope)), Arc::clone(common));
+        common.registry.find_or_make(spec, make).ok()
+    }
+
     /// The lock of that key, read first if need be: once, however many wait for it.
     ///
     /// # Errors

@@ -291,6 +291,12 @@ impl TrackedLock {
         self.inner().gate.unseen_until().map(|moment| self.common.instant(moment))
     }
 
+    /// When the next of those stops to count after `now`: the barrier may open then.
+    pub fn next_unseen(&self, now: Instant) -> Option<Instant> {
+        let next = self.inner().gate.next_unseen(self.common.moment(now));
+        next.map(|moment| self.common.instant(moment))
+    }
+
     /// Changes the gate, then tells all who wait at it to look again.
     fn at_gate<T>(&self, change: impl FnOnce(&mut Gate) -> T) -> T {
         let result = change(&mut self.inner().gate);
@@ -298,8 +304,9 @@ impl TrackedLock {
         result
     }
 
-    /// Lets a request past without judging it, counted. It came in under the configuration of that number.
-    pub fn pass(&self, reason: PassReason, generation: u64) -> Pass {
+    /// Lets a request past without judging it, counted. It came in under the configuration of that number. `None` if its route
+    /// only watched then and enforces by now: it has to be judged.
+    pub fn pass(&self, reason: PassReason, generation: u64) -> Option<Pass> {
         self.inner().gate.pass(reason, generation)
     }
 

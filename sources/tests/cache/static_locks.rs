@@ -241,7 +241,7 @@ async fn a_request_that_waited_for_longer_than_max_age_is_confirmed_again() {
 async fn passes_are_counted_at_the_gate() {
     play(options(), async |_, source| {
         let lock = track(source, "lock", Layout::Key);
-        let pass = lock.pass(PassReason::Shadow, 1);
+        let pass = lock.pass(PassReason::Shadow, 1).unwrap();
         assert_eq!(lock.describe(Instant::now()).gate.passed, 1);
         lock.leave_pass(pass);
         assert_eq!(lock.describe(Instant::now()).gate.passed, 0);

@@ -121,7 +121,7 @@ impl Claim {
                 *turn = None; // It is in nobody's way any longer.
                 return Err(Rejection::HandoffTimeout);
             }
-            let seen_off = self.lock.unseen_until().filter(|until| *until > now).unwrap_or(deadline);
+            let seen_off = self.lock.next_unseen(now).unwrap_or(deadline);
             tokio::select! {
                 biased;
                 () = changed => {}

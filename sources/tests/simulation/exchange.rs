@@ -74,7 +74,7 @@ impl Exchange {
         let job = self.send(Stands::Passed, Duration::ZERO);
         let pass = lock.map(|lock| {
             world.ledger.passed(index);
-            (lock.pass(reason, 0), lock)
+            (lock.pass(reason, 0).expect("no configuration follows"), lock)
         });
         let there = Rc::clone(&world);
         world.executor.spawn(Class::Proxy, Some(life), async move {

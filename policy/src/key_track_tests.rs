@@ -107,6 +107,14 @@ fn two_writes_of_one_owner_with_another_owners_between_them_are_two_tenures() {
 }
 
 #[test]
+fn a_key_that_did_not_change_is_known_as_a_later_read_would_have_shown_it() {
+    let history = History::of(&[Act::Put(b'a'), Act::Put(b'a'), Act::Elsewhere]);
+    let [written, later] = [3, 4].map(|at| history.read(None, at, 1));
+    assert_eq!(written.clone().reaching(revision(4)), later);
+    assert_eq!(later.clone().reaching(revision(3)), later, "it is known no less far");
+}
+
+#[test]
 fn every_short_history_is_known_exactly_however_its_news_arrive() {
     for acts in histories(5) {
         let history = History::of(&acts);

@@ -71,6 +71,12 @@ impl QueueTrack {
         self.as_of
     }
 
+    /// The same, where nothing changed up to that revision.
+    #[must_use]
+    pub fn reaching(self, revision: Revision) -> QueueTrack {
+        QueueTrack { as_of: self.as_of.max(revision), ..self }
+    }
+
     /// Applies events of a watch; `None` if all of them are older than what is known.
     ///
     /// The watch must deliver every event after `as_of`, in order, and the events of one transaction together: between

@@ -16,6 +16,8 @@ use crate::store::{Event, KeyValue};
 /// - `missed` is the highest revision at which something is known to have happened that could not be applied. While it is
 ///   above the track, the track is not *settled*: it is still exact for its own revision, and dated by its own reads, but
 ///   nothing that happens later may be built upon it (`no-bridge`), and no scope's clock speaks for it.
+/// - The store had not gone beyond the track when the read was sent that it is dated by. A refusal by what a confirming read
+///   did not show leans on that (`final-refusal`), whether or not a clock covers the lock by then.
 #[derive(Debug, Default)]
 pub(crate) struct Knowledge {
     era: u64,
@@ -39,6 +41,13 @@ impl Track {
         match self {
             Track::Key(track) => track.as_of(),
             Track::Queue(track) => track.as_of(),
+        }
+    }
+
+    fn reaching(self, revision: Revision) -> Track {
+        match self {
+            Track::Key(track) => Track::Key(track.reaching(revision)),
+            Track::Queue(track) => Track::Queue(track.reaching(revision)),
         }
     }
 }
@@ -105,6 +114,16 @@ impl Knowledge {
         Some(covering.map_or(as_of, |clock| as_of.max(clock.reach)))
     }
 
+    /// Whether the lock is known up to there, be it on the word of a clock. That is kept then: what is dated by it is
+    /// looked at when the clock may cover the lock no longer.
+    fn knows_through(&mut self, revision: Revision, clock: Option<&ScopeClock>) -> bool {
+        let Some(reach) = self.reach(clock).filter(|reach| revision <= *reach) else {
+            return false;
+        };
+        self.track = self.track.take().map(|track| track.reaching(reach));
+        true
+    }
+
     /// Whether the tenure that is known has ended, by what a later read or event shows of its key.
     pub(crate) fn is_ended_by<'s>(
         &self,
@@ -129,7 +148,7 @@ impl Knowledge {
         clock: Option<&ScopeClock>,
     ) -> Option<Walk> {
         self.enter_era(sent.era);
-        if self.reach(clock).is_some_and(|reach| revision <= reach) {
+        if self.knows_through(revision, clock) {
             self.date(sent.at);
             return None;
         }
@@ -165,7 +184,7 @@ impl Knowledge {
     /// Applies what a walk has shown that began with a read of a key that was created then.
     pub(crate) fn walked(&mut self, sent: &Sent, track: KeyTrack, created: Revision, clock: Option<&ScopeClock>) {
         self.enter_era(sent.era);
-        if self.reach(clock).is_none_or(|reach| reach < track.as_of()) {
+        if !self.knows_through(track.as_of(), clock) {
             self.track = Some(Track::Key(track));
             self.exists = true;
             self.problem = None; // Only a write that names an owner is walked back from.

@@ -21,6 +21,11 @@
 //! A new window (the watch lost something, or is down for too long) moves `base`: what was known before it is
 //! dated by its own reads only, and no event is applied to it before it has been read by itself. The same goes
 //! for a store that went back, where a new era begins.
+//!
+//! So a lock may cease to be covered at any time, and keeps the date of its own reads then. A read that the clock has passed shows
+//! nothing new, but gives the lock a date; in the same step the lock takes over what the clock says of it, and is known up to
+//! there by itself. Otherwise it would be dated later than it is known: a mutex's holder that was told a revision in
+//! between would be refused for good as `ahead-of-store`, by a read that should have confirmed it.
 
 use std::collections::HashSet;
 use std::sync::{Arc, Mutex, MutexGuard};

@@ -6,12 +6,13 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use bytes::Bytes;
-use fencepost_policy::{Content, Holding, Layout, LockKey, Reading, Revision, Snapshot, Walk};
+use fencepost_policy::{Content, FenceToken, Holding, Layout, LockKey, Reading, Revision, Snapshot, Verdict, Walk};
 use proptest::prelude::*;
 use tokio::sync::mpsc;
 use tokio::time::Instant;
 
 use super::common::{Command, Common};
+use super::outlook::{Outlook, Timing};
 use super::record::{LockSpec, RecordFormat, contender};
 use super::scope::{Scope, Unverified};
 use super::tracked::TrackedLock;
@@ -303,19 +304,20 @@ impl World {
 
     fn check(&self) {
         for lock in self.locks.iter().flatten() {
-            let outlook = lock.outlook();
-            let (Some(snapshot), Some(reach), Some(dated)) = (outlook.snapshot(), outlook.reach(), outlook.dated())
-            else {
-                continue;
-            };
-            let truth = self.truth(lock, reach);
-            assert_eq!((&snapshot.holding, &snapshot.waiters), (&truth.holding, &truth.waiters), "{lock:?} at {reach}");
-            let shown = self.sent.iter().filter(|(at, _)| *at == dated).map(|(_, revision)| *revision).min().unwrap();
-            assert!(
-                reach.get() >= shown,
-                "{lock:?} is dated by a read that was sent at {shown}, but known as of {reach}"
-            );
+            self.check_outlook(lock, &lock.outlook());
+            // A clock may cease to cover a lock at any moment.
+            self.check_outlook(lock, &Outlook::new(None, None, lock.published()));
         }
+    }
+
+    fn check_outlook(&self, lock: &TrackedLock, outlook: &Outlook) {
+        let (Some(snapshot), Some(reach), Some(dated)) = (outlook.snapshot(), outlook.reach(), outlook.dated()) else {
+            return;
+        };
+        let truth = self.truth(lock, reach);
+        assert_eq!((&snapshot.holding, &snapshot.waiters), (&truth.holding, &truth.waiters), "{lock:?} at {reach}");
+        let shown = self.sent.iter().filter(|(at, _)| *at == dated).map(|(_, revision)| *revision).min().unwrap();
+        assert!(reach.get() >= shown, "{lock:?} is dated by a read that was sent at {shown}, but known as of {reach}");
     }
 
     /// Once everything has been delivered and read, everything is covered.
@@ -392,6 +394,11 @@ proptest! {
     #[test]
     fn what_a_clock_says_of_elections_is_true(acts in prop::collection::vec(any_act(), 1..80)) {
         check(Layout::Election, &acts);
+    }
+
+    #[test]
+    fn what_a_clock_says_of_mutexes_is_true(acts in prop::collection::vec(any_act(), 1..80)) {
+        check(Layout::Mutex, &acts);
     }
 }
 
@@ -471,5 +478,51 @@ fn an_event_of_a_key_that_is_gone_by_the_next_window_unsettles_the_lock() {
         let mut world = play(layout, &[&WINDOW, &load, &[CAME, Act::Deliver], &WENT, &WINDOW]);
         assert!(!world.lock(0).is_settled(), "{layout:?}");
         world.settle();
+    }
+}
+
+/// The first read of the lock is answered at 3, which the clock has reached; the next one shows a lock that has to be looked into.
+/// The clock covers it no longer then, yet it was dated by the first one.
+#[test]
+fn what_is_dated_by_a_read_that_a_clock_has_passed_stays_known_as_of_that_read() {
+    let acts = [
+        Act::SendRead(1),
+        Act::SendWindow,
+        Act::Put(3, b'a'),
+        Act::AnswerRead(1),
+        Act::AnswerWindow,
+        Act::MergeWindow,
+        Act::Put(2, b'a'),
+        Act::MergeRead(1),
+        Act::SendRead(1),
+        Act::SendWindow,
+        Act::AnswerWindow,
+        Act::AnswerRead(1),
+        Act::Put(1, b'a'),
+        Act::Put(1, b'a'),
+        Act::Put(0, b'a'),
+        Act::MergeWindow,
+    ];
+    check(Layout::Key, &acts);
+}
+
+/// The holder of a mutex was told revision 3, above that of its key. A read that was sent after its request arrived finds the clock
+/// there already; before the request goes out, the lock is no longer covered. It was told `ahead-of-store`.
+#[test]
+fn a_mutex_holder_stays_admitted_when_the_clock_that_its_confirmation_leant_on_covers_the_lock_no_longer() {
+    let load = [Act::SendRead(0), Act::AnswerRead(0), Act::MergeRead(0)];
+    let ends: [&[Act]; 2] = [
+        &[Act::Put(1, b'a'), Act::SendWindow, Act::AnswerWindow, Act::MergeWindow],
+        // A key elsewhere is deleted, the watch does not name it, and nobody waits for that any longer: a new window begins.
+        &[Act::Delete(3), Act::SendWindow, Act::AnswerWindow, Act::MergeWindow, Act::Begin],
+    ];
+    for end in ends {
+        let told = [Act::Put(3, b'a'), Act::Deliver];
+        let mut world = play(Layout::Mutex, &[&[CAME], &WINDOW, &load, &told, &WINDOW]);
+        let token = FenceToken { owner: "s/0/a", revision: revision(3) };
+        let arrived = Instant::now();
+        load.iter().chain(end).for_each(|act| world.act(*act));
+        let timing = Timing { arrived, now: Instant::now(), max_age: Duration::from_secs(60), linearizable: true };
+        assert_eq!(world.lock(0).outlook().judge(&token, &timing), Verdict::Admit, "after {end:?}");
     }
 }

@@ -19,7 +19,7 @@ use super::slots::{Slots, Ticket, Unconfirmed};
 use super::tenures::Told;
 use super::trust::Sent;
 use crate::store::{Event, KeyRange, KeyValue};
-use crate::sync::{ArcSwap, Mutex, MutexGuard, Notify};
+use crate::sync::{ArcSwap, Guard, Mutex, MutexGuard, Notify};
 
 /// A lock: what is known of it, and its gate. One per lock key and source.
 ///
@@ -124,7 +124,7 @@ impl TrackedLock {
     pub fn outlook(&self) -> Outlook {
         let distrusted_through = self.common.trust.distrusted_through();
         let clock = self.scope.as_ref().map(|scope| scope.clock());
-        Outlook::new(distrusted_through, clock, self.published.load())
+        Outlook::new(distrusted_through, clock, self.published())
     }
 
     /// Waits until something is known that was read after `arrived`, by asking the store if need be.
@@ -365,16 +365,16 @@ impl TrackedLock {
 
     /// Whether it has been read.
     pub fn is_known(&self) -> bool {
-        self.published.load().snapshot.is_some()
+        self.published().snapshot.is_some()
     }
 
     /// Whether the store has a record of it.
     pub(crate) fn exists(&self) -> bool {
-        self.published.load().exists
+        self.published().exists
     }
 
     pub(crate) fn is_settled(&self) -> bool {
-        self.published.load().settled
+        self.published().settled
     }
 
     /// Has it read, soon, without waiting for that.
@@ -422,7 +422,7 @@ impl TrackedLock {
 
     /// The revision it was last learnt for by itself.
     pub(crate) fn as_of(&self) -> Option<Revision> {
-        self.published.load().snapshot.as_ref().map(|snapshot| snapshot.as_of)
+        self.published().snapshot.as_ref().map(|snapshot| snapshot.as_of)
     }
 
     /// Applies events of a watch, in order; all of one revision are in here together.
@@ -474,7 +474,7 @@ impl TrackedLock {
         }
         let published = inner.knowledge.published(snapshot);
         let before = self.published.swap(Arc::new(published));
-        let problem = self.published.load().problem.clone();
+        let problem = self.published().problem.clone();
         drop(inner);
         if let Some(problem) = problem.filter(|problem| before.problem.as_ref() != Some(problem)) {
             tracing::warn!(source = %self.common.name, lock = %self.spec.key, "{problem}");
@@ -485,6 +485,11 @@ impl TrackedLock {
         self.gate_changes.notify_waiters();
         self.slots.news();
         result
+    }
+
+    /// What is known of it by itself, whatever is known of its scope.
+    pub(crate) fn published(&self) -> Guard<Arc<Published>> {
+        self.published.load()
     }
 
     fn inner(&self) -> MutexGuard<'_, Inner> {

@@ -2,8 +2,8 @@
 
 use std::sync::Arc;
 
-use fencepost_policy::Layout;
-use fencepost_sources::{LoadError, SourceOptions};
+use fencepost_policy::{FenceToken, Layout, Verdict};
+use fencepost_sources::{LoadError, SourceOptions, Timing};
 use futures_util::future::join_all;
 use tokio::time::Instant;
 
@@ -110,6 +110,28 @@ async fn a_release_that_the_watch_holds_back_is_never_taken_for_no_change() {
         })
         .await;
     }
+}
+
+/// `etcdctl lock` tells a holder that had to wait a revision above that of its key. Its request was confirmed and waited at the gate
+/// while the watch was down: it was told `ahead-of-store`.
+#[tokio::test(start_paused = true)]
+async fn a_confirmed_mutex_holder_is_not_refused_because_a_new_window_begins_while_it_waits() {
+    play(options(), async |store, source| {
+        let locks = template(source, "t/", Layout::Mutex);
+        store.put("t/1/a", "");
+        let lock = load(&locks, "t/1").await;
+        pass(SECOND * 2).await;
+        let token = FenceToken { owner: "t/1/a", revision: store.put("t/2/b", "") };
+        pass(SECOND * 5 / 2).await;
+        let arrived = Instant::now();
+        lock.confirm(arrived, arrived + SECOND).await.unwrap();
+        store.hold_watches();
+        store.delete("t/2/b"); // No window can be verified until the watch has named it.
+        pass(SECOND * 4).await;
+        let timing = Timing { arrived, now: Instant::now(), max_age: MAX_AGE, linearizable: true };
+        assert_eq!(lock.outlook().judge(&token, &timing), Verdict::Admit);
+    })
+    .await;
 }
 
 #[tokio::test(start_paused = true)]

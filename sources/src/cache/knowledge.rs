@@ -234,6 +234,8 @@ impl Knowledge {
     /// Applies what a read of the scope has shown of one key of the lock, which exists and was written lately.
     ///
     /// Of a `key` lock that is the whole record. Of a queue it is a part: if the watch has not brought it, the queue is read.
+    ///
+    /// A lock is never first learnt from it: events that followed it may have come before the lock was there to be told.
     pub(crate) fn read_in_scope(
         &mut self,
         lock: &LockSpec,
@@ -244,14 +246,16 @@ impl Knowledge {
     ) -> Applied {
         self.enter_era(sent.era);
         match lock.format.layout {
-            Layout::Key => match self.read(lock, sent, revision, std::slice::from_ref(stored), clock) {
-                None => Applied::Changed,
-                Some(_) => self.gap(),
-            },
+            Layout::Key if self.track.is_some() => {
+                match self.read(lock, sent, revision, std::slice::from_ref(stored), clock) {
+                    None => Applied::Changed,
+                    Some(_) => self.gap(),
+                }
+            }
             Layout::Election | Layout::Mutex if self.as_of().is_some_and(|as_of| stored.modified <= as_of) => {
                 Applied::Nothing
             }
-            Layout::Election | Layout::Mutex => {
+            Layout::Key | Layout::Election | Layout::Mutex => {
                 self.miss(sent.era, revision);
                 self.gap()
             }

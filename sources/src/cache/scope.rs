@@ -16,7 +16,9 @@
 //!
 //! The clock is published after all of that, and whoever looks at a lock loads the clock first: so it never speaks for
 //! something older than what it was made of. A lock is in the registry before its first read is sent. Events that pass it by
-//! until the answer is here make it unsettled if they are newer than the answer, and it is read again.
+//! until the answer is here make it unsettled if they are newer than the answer, and it is read again. A windowed read may have
+//! been sent before, and so may show what the watch has named the end of when no lock was there to be told: nothing is first
+//! learnt from it.
 //!
 //! A new window (the watch lost something, or is down for too long) moves `base`: what was known before it is
 //! dated by its own reads only, and no event is applied to it before it has been read by itself. The same goes

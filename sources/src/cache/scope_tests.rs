@@ -526,3 +526,30 @@ fn a_mutex_holder_stays_admitted_when_the_clock_that_its_confirmation_leant_on_c
         assert_eq!(world.lock(0).outlook().judge(&token, &timing), Verdict::Admit, "after {end:?}");
     }
 }
+
+/// A windowed read is answered while a key is there. The watch tells that it came and went; then somebody asks for the lock, and
+/// only now the answer arrives. The lock was taken to be held up to whatever the clock reached, by a holder that had released it.
+#[test]
+fn a_windowed_read_from_before_a_lock_was_asked_for_is_not_the_first_that_is_known_of_it() {
+    for layout in [Layout::Key, Layout::Election, Layout::Mutex] {
+        let seen = [CAME, Act::SendWindow, Act::AnswerWindow, Act::Deliver];
+        let late = [Act::Delete(0), Act::Deliver, Act::SendRead(0), Act::MergeWindow];
+        let read = [Act::AnswerRead(0), Act::MergeRead(0)];
+        let mut world = play(layout, &[&WINDOW, &seen, &late, &WINDOW, &read]);
+        assert_eq!(world.lock(0).outlook().snapshot().unwrap().holding, Holding::Free, "{layout:?}");
+        world.settle();
+    }
+}
+
+/// The lock's first read is answered before its key is created, a windowed read after; the windowed one arrives first. It is verified by
+/// an event from before the key's own.
+#[test]
+fn what_a_windowed_read_shows_of_a_lock_that_is_being_read_unsettles_an_older_first_read() {
+    for layout in [Layout::Key, Layout::Election, Layout::Mutex] {
+        let asked = [Act::SendRead(0), Act::AnswerRead(0), Act::Delete(3), CAME];
+        let late = [Act::MergeRead(0), Act::Deliver, Act::Verify];
+        let mut world = play(layout, &[&[Act::Put(3, b'a')], &WINDOW, &asked, &WINDOW, &late]);
+        assert!(world.unverified.is_none() && !world.lock(0).is_settled(), "{layout:?}");
+        world.settle();
+    }
+}

@@ -2,7 +2,7 @@
 
 use std::sync::Arc;
 
-use fencepost_config::{Config, Lock, Mode};
+use fencepost_config::{Config, Lock, Mode, Route};
 use fencepost_policy::LockKey;
 use fencepost_sources::{LockSource, TemplatedLocks, TrackedLock};
 use futures_util::future::join_all;
@@ -72,8 +72,9 @@ pub(super) fn bar_what_was_let_past(old: &Fence, new: &Fence) {
             continue;
         }
         // They came under the earlier configuration.
-        let before = old.config.routes.iter().map(|route| route.orphan_timeout).max().unwrap_or_default();
-        let until = Instant::now() + route.orphan_timeout.max(before);
+        let of_lock = |route: &&Route| route.mode.lock().is_some_and(|other| other.key == lock.key);
+        let before = old.config.routes.iter().filter(of_lock).map(|route| route.orphan_timeout).max();
+        let until = Instant::now() + route.orphan_timeout.max(before.unwrap_or_default());
         let locks = match &in_force.guard {
             Some(Guard::Static(lock)) => vec![Arc::clone(lock)],
             Some(Guard::Templated(_)) => new.sources[lock.source].locks(),

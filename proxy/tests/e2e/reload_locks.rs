@@ -283,6 +283,65 @@ async fn what_a_route_let_past_while_it_only_watched_counts_as_an_earlier_tenure
 }
 
 #[tokio::test]
+async fn what_has_not_been_sent_when_its_route_turns_to_enforce_is_judged_as_the_route_now_does() {
+    let route = |mode: &str| Route::new("k", "/{name}/", "key = \"/{name}\"").with(&format!("mode = {mode:?}"));
+    let scene = Scene::open(EtcdVersion::V3_5, &[route("shadow")]).await;
+    let (zombie, holder) = (scene.store.hold(LOCK, "shard-1").await, scene.store.hold(LOCK, "shard-2").await);
+    // Each has a body that is not whole yet: nothing of it can have gone out.
+    let mut clients = Vec::new();
+    for token in [Some(&zombie), Some(&holder), None] {
+        let token =
+            token.map(|token| format!("Fence-Owner: {}\r\nFence-Revision: {}\r\n", token.owner, token.revision));
+        let head =
+            format!("POST /k/late HTTP/1.1\r\nHost: a\r\n{}Content-Length: 5\r\n\r\nwr", token.unwrap_or_default());
+        let mut client = fencepost_testsupport::Connection::open(scene.fence.listener.clone()).await.unwrap();
+        client.send(head).await.unwrap();
+        clients.push(client);
+    }
+    until_in_flight(&scene, 3).await;
+    scene.fence.reloads(&scene.config.clone().routes(&[route("enforce")])).await;
+    scene.admits("/k/next", &holder).await;
+    let mut answers = Vec::new();
+    for client in &mut clients {
+        client.send("ite").await.unwrap();
+        answers.push(client.final_response().await.unwrap());
+    }
+    assert_refused(&answers[0], "stale-tenure", LOCK, &holder);
+    assert_eq!(answers[1].status, 200, "{:?}", answers[1]);
+    assert_refused(&answers[2], "token-missing", LOCK, None);
+    let late = scene.worker.seen().iter().filter(|seen| seen.path == "/k/late").count();
+    assert_eq!(late, 1, "the holder's alone");
+    scene.finish().await;
+}
+
+#[tokio::test]
+async fn what_was_let_past_counts_without_a_token_and_without_its_end_being_seen() {
+    let route = |mode: &str| {
+        let times = "orphan_timeout = \"700ms\"\nmax_age = \"1h\"\nhandoff_timeout = \"1h\"";
+        Route::new("k", "/{name}/", "key = \"/{name}\"").with(&format!("mode = {mode:?}\n{times}"))
+    };
+    for is_lost in [false, true] {
+        let scene = Scene::open(EtcdVersion::V3_5, &[route("shadow")]).await;
+        let holder = scene.store.hold(LOCK, "shard-1").await;
+        let latch = Latch::new();
+        let behaviour = if is_lost { Behaviour::Reset } else { Behaviour::Hold(latch.clone(), Answer::ok("held")) };
+        scene.worker.on("/k/held", behaviour);
+        let sent = std::time::Instant::now();
+        let held = scene.start_at_worker(Ask::post("/k/held")).await;
+        if is_lost {
+            eventually("its end was not seen", async || held.is_finished().then_some(())).await;
+        }
+        let turned = std::time::Instant::now();
+        scene.fence.reloads(&scene.config.clone().routes(&[route("enforce")])).await;
+        scene.admits("/k/next", &holder).await;
+        let waited = if is_lost { sent.elapsed() } else { turned.elapsed() };
+        assert!(waited >= std::time::Duration::from_millis(700), "{is_lost}: {waited:?}");
+        latch.open();
+        scene.finish().await;
+    }
+}
+
+#[tokio::test]
 async fn a_source_that_is_sent_to_another_cluster_believes_nothing_that_is_said_there() {
     let scene = Scene::open(EtcdVersion::V3_5, &[guarded(&["max_age = \"500ms\""])]).await;
     let tenure = scene.store.hold(LOCK, "shard-1").await;

@@ -64,7 +64,7 @@ const page = {
     timeline.draw();
   },
   past(document) {
-    model.addPast(document.decisions);
+    model.addPast(document.decisions, document.decisions.length === document.kept);
     decisions.render();
     timeline.draw();
     detail.follow();

@@ -21,6 +21,8 @@ export class Model {
   decisions = [];
   /** Decisions that the proxy could not tell this page, or anyone. */
   lost = 0;
+  /** Since when all decisions are known that were kept. */
+  knownSince = 0;
   sources = [];
   routes = [];
   #ids = new Map();
@@ -48,9 +50,10 @@ export class Model {
     return true;
   }
 
-  /** Takes in decisions of the past, in any order. */
-  addPast(decisions) {
+  /** Takes in decisions of the past, in any order; if there were more than were asked for, what came before them is not known. */
+  addPast(decisions, areAll) {
     for (const decision of decisions) this.add(decision);
+    if (!areAll) this.knownSince = Math.min(...decisions.map((decision) => decision.time_ms));
     this.decisions.sort((a, b) => a.time_ms - b.time_ms);
     for (const refusals of this.#refusals.values()) refusals.sort((a, b) => a.time_ms - b.time_ms);
   }

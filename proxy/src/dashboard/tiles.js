@@ -49,7 +49,10 @@ function refusalTile(model) {
   const reasons = [...model.reasons(now() - REFUSALS_MS, now())].sort((a, b) => b[1] - a[1]);
   const sum = reasons.reduce((sum, [, count]) => sum + count, 0);
   const note = reasons.length ? `mostly ${reasons[0][0]}` : "nothing in the last 5 min";
-  return { title: "Refused, last 5 min", grade: "calm", value: sum.toLocaleString("en"), note, link: "#decisions" };
+  // In shadow mode nothing is refused; and of a long past, only the newest decisions were asked for.
+  const title = model.routes.some((route) => route.mode === "shadow") ? "Refused or would be, 5 min" : "Refused, last 5 min";
+  const atLeast = model.knownSince > now() - REFUSALS_MS ? "≥ " : "";
+  return { title, grade: "calm", value: atLeast + sum.toLocaleString("en"), note, link: "#decisions" };
 }
 
 function barrierTile({ locks }) {

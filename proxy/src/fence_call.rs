@@ -40,7 +40,7 @@ async fn close(place: &mut Place, headers: &HeaderMap) -> Result<(), Answer> {
     let lock = match named {
         Named::Tracked(lock) => lock,
         Named::Unloaded(key) => {
-            let subject = Subject { lock: Some(&key), tracked: None, token: Some(&token) };
+            let subject = Subject { token: Some(&token), ..Subject::of_lock(&key) };
             load(place, &key).await.map_err(|reason| place.refuse(reason, subject))?
         }
     };

@@ -54,7 +54,10 @@ where
         Guarded::Unclear(_) if exempt => Ok(Standing::Pass(PassReason::Exempt, None)),
         Guarded::By(lock) => match place.in_force().headers.token(headers) {
             Ok(token) => Ok(Standing::Claim(Claim { token, lock: Arc::clone(lock) })),
-            Err(reason) => rejected(place, reason, Subject::of_tracked(lock), Some(lock)),
+            Err(reason) => {
+                let owner = place.in_force().headers.owner_alone(headers);
+                rejected(place, reason, Subject::of_tracked(lock).from_owner(owner), Some(lock))
+            }
         },
         Guarded::ByUncached(key) => look_up(place, key, headers).await,
         Guarded::Unclear(reason) if place.is_shadow() => {
@@ -73,7 +76,10 @@ where
 async fn look_up(place: &Place, key: &LockKey, headers: &HeaderMap) -> Result<Standing, Answer> {
     let token = match place.in_force().headers.token(headers) {
         Ok(token) => token,
-        Err(reason) => return rejected(place, reason, Subject::of_lock(key), hold(place, key).as_ref()),
+        Err(reason) => {
+            let owner = place.in_force().headers.owner_alone(headers);
+            return rejected(place, reason, Subject::of_lock(key).from_owner(owner), hold(place, key).as_ref());
+        }
     };
     if place.is_shadow() {
         place.about.note_token(&token);
@@ -84,7 +90,7 @@ async fn look_up(place: &Place, key: &LockKey, headers: &HeaderMap) -> Result<St
             match load(&place, &key).await {
                 Ok(lock) => record_shadow_verdict(place, Claim { token, lock }).await,
                 Err(reason) => {
-                    place.would_refuse(reason, Subject { lock: Some(&key), tracked: None, token: Some(&token) });
+                    place.would_refuse(reason, Subject { token: Some(&token), ..Subject::of_lock(&key) });
                 }
             }
         });
@@ -92,7 +98,7 @@ async fn look_up(place: &Place, key: &LockKey, headers: &HeaderMap) -> Result<St
     }
     match load(place, key).await {
         Ok(lock) => Ok(Standing::Claim(Claim { token, lock })),
-        Err(reason) => rejected(place, reason, Subject { lock: Some(key), tracked: None, token: Some(&token) }, None),
+        Err(reason) => rejected(place, reason, Subject { token: Some(&token), ..Subject::of_lock(key) }, None),
     }
 }
 

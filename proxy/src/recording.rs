@@ -148,17 +148,24 @@ pub struct Subject<'a> {
     pub tracked: Option<&'a TrackedLock>,
     /// What was presented.
     pub token: Option<&'a FenceToken<HeaderValue>>,
+    /// The owner that was presented, where the rest is no token.
+    pub owner: Option<&'a HeaderValue>,
 }
 
 impl<'a> Subject<'a> {
     /// A lock, nothing having been presented that could be judged.
     pub fn of_lock(lock: &'a LockKey) -> Subject<'a> {
-        Subject { lock: Some(lock), tracked: None, token: None }
+        Subject { lock: Some(lock), ..Subject::default() }
     }
 
     /// The same, of a lock that is tracked.
     pub fn of_tracked(lock: &'a TrackedLock) -> Subject<'a> {
-        Subject { lock: Some(lock.key()), tracked: Some(lock), token: None }
+        Subject { lock: Some(lock.key()), tracked: Some(lock), ..Subject::default() }
+    }
+
+    /// The same, this owner having been presented without the rest of a token.
+    pub fn from_owner(self, owner: Option<&'a HeaderValue>) -> Subject<'a> {
+        Subject { owner, ..self }
     }
 
     /// A claim.
@@ -254,7 +261,7 @@ impl Place {
             at: SystemTime::now(),
             route: Arc::clone(self.label()),
             lock: subject.lock.cloned(),
-            owner: subject.token.map(|token| shown_owner(token.owner.as_bytes())),
+            owner: subject.token.map(|token| &token.owner).or(subject.owner).map(|owner| shown_owner(owner.as_bytes())),
             revision: subject.token.map(|token| token.revision),
             outcome,
             age: subject.tracked.and_then(|lock| lock.outlook().age(now)),

@@ -223,7 +223,8 @@ impl Reloader {
                 new.process.sources.follow(&new.config);
                 first_reads(old, &new).await.map(|()| new)
             }
-            Err(error) => Err(vec![error.to_string()]),
+            // With its causes, as at the start.
+            Err(error) => Err(vec![format!("{:#}", anyhow::Error::new(error))]),
         };
         prepared.inspect_err(|_| {
             old.process.sources.follow(&old.config);

@@ -31,6 +31,11 @@ impl TokenHeaders {
         Ok(FenceToken { owner: owner.clone(), revision })
     }
 
+    /// The owner that a request presents, if it does so once, whatever else it says.
+    pub fn owner_alone<'h>(&self, headers: &'h HeaderMap) -> Option<&'h HeaderValue> {
+        only(headers, &self.owner).ok().flatten()
+    }
+
     /// The lock that a request names.
     ///
     /// # Errors

@@ -93,6 +93,10 @@ async fn a_refusal_is_found_by_its_id_wherever_one_looks() {
         assert_eq!(decision[field], value, "{field} of {decision}");
     }
     assert!(decision["age_ms"].as_u64().unwrap() < 5_000, "{decision}");
+    // Who has no token yet has to be found as well.
+    scene.send(Ask::post("/shards/2/jobs").token("shard-9", "abc")).await;
+    let found = scene.fence.admin_json("/decisions?owner=shard-9").await;
+    assert_eq!(found["decisions"][0]["reason"], "token-malformed", "{found}");
     let logged = eventually("the refusal is in the log", async || {
         scene.fence.log().lines().find(|line| line.contains(id)).map(str::to_owned)
     })

@@ -83,6 +83,18 @@ async fn a_start_without_a_store_is_not_ready_and_admits_nobody_until_it_is_ther
 }
 
 #[tokio::test]
+async fn where_only_templates_are_named_a_start_without_a_store_is_not_ready_either() {
+    let mut etcd = fencepost_testsupport::Etcd::start(EtcdVersion::V3_5).await;
+    etcd.kill();
+    let worker = Worker::start().await;
+    let routes = [Route::new("shards", "/{shard}/", r#"key = "/shards/{shard}/lock""#)];
+    let fence = Fencepost::launch(&Config::new(&[etcd.endpoint()], &worker.endpoint().to_string(), &routes)).await;
+    assert_eq!(fence.admin("GET", "/readyz").await.status, 503);
+    etcd.restart().await;
+    fence.wait_until_ready().await;
+}
+
+#[tokio::test]
 async fn a_restored_store_admits_nobody_until_the_operator_accepts_it() {
     for version in EtcdVersion::ALL {
         let mut scene = Scene::open(version, &[quick_to_age()]).await;

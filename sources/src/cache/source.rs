@@ -255,9 +255,11 @@ impl LockSource {
         self.common().registry.find(key)
     }
 
-    /// Whether every static lock has been read.
+    /// Whether every static lock has been read and, where there are locks of a template, the store has answered once.
     pub fn ready(&self) -> bool {
-        self.0.shared.named().iter().all(|lock| lock.is_known())
+        let shared = &self.0.shared;
+        let answers = shared.scopes().is_empty() || shared.common.health().answered.is_some();
+        answers && shared.named().iter().all(|lock| lock.is_known())
     }
 
     /// Asks the members once more how they are: there may be others.

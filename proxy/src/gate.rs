@@ -18,8 +18,8 @@ use handoff::Turn;
 use crate::exchange::{Answer, Exchange, InFlight, Place};
 use crate::fencing::{Judged, Standing, confirm, rejected};
 use crate::forward::{
-    Admitted, Forwarded, ReadyConnection, RequestBody, SendError, Timeouts, UpstreamError, outgoing_request,
-    prepare_body,
+    Admitted, Forwarded, InvalidHead, ReadyConnection, RequestBody, SendError, Timeouts, UpstreamError,
+    outgoing_request, prepare_body,
 };
 use crate::recording::Subject;
 use crate::refusal::Failure;
@@ -52,7 +52,10 @@ async fn prepare(
         tracing::debug!(%error, client = %place.client, "a request's body did not arrive whole");
         Failure::BrokenBody
     })?;
-    outgoing_request(head, body, &connection, place.pool().upstream(), kept).map_err(|_| Failure::BadTarget)
+    outgoing_request(head, body, &connection, place.pool().upstream(), kept).map_err(|error| match error {
+        InvalidHead::Target => Failure::BadTarget,
+        InvalidHead::Framing => Failure::BrokenBody,
+    })
 }
 
 /// Sends the request as soon as the gate lets it out. At most once: what provably was not sent leaves the gate and enters

@@ -26,6 +26,7 @@ use super::accept::{Accepted, AcceptedStream};
 use super::answer::{AnswerBody, Counted, counted};
 use super::client_body::ClientBody;
 use super::connection::{ClientAddress, Connection, InFlight, Protocol};
+use super::framing::may_be_misread;
 use super::limits::Limits;
 use super::part;
 use super::serve::Stage;
@@ -194,11 +195,15 @@ where
 {
     let in_flight = InFlight::new(connection.clone());
     let held_back = connection.protocol() == Protocol::Http1 && request.headers().contains_key(EXPECT);
+    let is_last = may_be_misread(request.method(), request.headers());
     let request = request.map(|incoming| ClientBody::new(incoming, connection, held_back));
     poll_fn(|cx| service.poll_ready(cx)).await?;
     let mut response = service.call(request).await?;
     let switches = response.status() == StatusCode::SWITCHING_PROTOCOLS;
-    if thread.stage.get() != Stage::Serving && in_flight.connection().protocol() == Protocol::Http1 && !switches {
+    if (is_last || thread.stage.get() != Stage::Serving)
+        && in_flight.connection().protocol() == Protocol::Http1
+        && !switches
+    {
         response.headers_mut().insert(CONNECTION, HeaderValue::from_static("close"));
     }
     Ok(counted(response, in_flight))

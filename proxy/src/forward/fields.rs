@@ -34,7 +34,7 @@ pub(super) fn scan(headers: &HeaderMap, kept: &[HeaderName]) -> Found {
             header::COOKIE => found.cookie = true,
             header::VIA => found.via = true,
             _ => {
-                if *name == KEEP_ALIVE || *name == PROXY_CONNECTION || imitates_fencing(name, kept) {
+                if *name == KEEP_ALIVE || *name == PROXY_CONNECTION || imitates_ours(name, kept) {
                     found.dropped.push(name.clone());
                 }
             }
@@ -43,21 +43,35 @@ pub(super) fn scan(headers: &HeaderMap, kept: &[HeaderName]) -> Found {
     found
 }
 
-/// Whether a field that is not in `kept` is named like fencing, or would be once CGI has made `_` of every `-`.
-fn imitates_fencing(name: &HeaderName, kept: &[HeaderName]) -> bool {
+/// What the head says of framing and of the way of a request, or we add to it: servers that fold names must not find it twice.
+const SAID_ONCE: [&str; 9] = [
+    "connection",
+    "content-length",
+    "host",
+    "transfer-encoding",
+    "upgrade",
+    "via",
+    "x-forwarded-for",
+    "x-forwarded-host",
+    "x-forwarded-proto",
+];
+
+/// Whether a field that is not in `kept` is named like fencing, or like a field of ours once a server has folded names. CGI makes
+/// `_` of every `-`, and some servers of whatever is neither letter nor digit.
+fn imitates_ours(name: &HeaderName, kept: &[HeaderName]) -> bool {
     let name_bytes = name.as_str().as_bytes();
-    let like_fence = name_bytes.starts_with(b"fence") && matches!(name_bytes.get(5), Some(b'-' | b'_'));
-    if !like_fence && !name_bytes.contains(&b'_') && !kept.contains(name) {
+    let like_fence =
+        name_bytes.starts_with(b"fence") && name_bytes.get(5).is_some_and(|byte| !byte.is_ascii_alphanumeric());
+    let is_plain = name_bytes.iter().all(|byte| byte.is_ascii_alphanumeric() || *byte == b'-');
+    if !like_fence && is_plain || kept.contains(name) {
         return false;
     }
-    if kept.contains(name) {
-        return false;
-    }
-    like_fence || kept.iter().any(|kept| folds_alike(kept.as_str().as_bytes(), name_bytes))
+    let mut ours = kept.iter().map(HeaderName::as_str).chain(SAID_ONCE);
+    like_fence || ours.any(|ours| folds_alike(ours.as_bytes(), name_bytes))
 }
 
 fn folds_alike(one: &[u8], other: &[u8]) -> bool {
-    let fold = |byte: u8| if byte == b'_' { b'-' } else { byte };
+    let fold = |byte: u8| if byte.is_ascii_alphanumeric() { byte } else { b'_' };
     one.len() == other.len() && one.iter().zip(other).all(|(one, other)| fold(*one) == fold(*other))
 }
 
@@ -140,7 +154,7 @@ fn is_harmful_trailer(name: &HeaderName, kept: &[HeaderName]) -> bool {
     let text = name.as_str();
     HEAD_ONLY.contains(name)
         || kept.contains(name)
-        || imitates_fencing(name, kept)
+        || imitates_ours(name, kept)
         || text.starts_with("x-forwarded")
         || text.starts_with("x_forwarded")
 }

@@ -35,6 +35,6 @@ pub use error::{Forwarded, SendError, UpstreamError};
 pub use exchange::Exchange;
 pub use pool::{Pool, ReadyConnection};
 pub use request_body::{RequestBody, prepare_body};
-pub use request_head::{InvalidTarget, outgoing_request};
+pub use request_head::{InvalidHead, outgoing_request};
 pub use response_body::{ResponseBody, ResponseBodyError};
 pub use upstream::{Timeouts, Upstream, UpstreamAddress};

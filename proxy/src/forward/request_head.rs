@@ -10,7 +10,7 @@ use http_body::Body;
 use super::fields::{self, Found};
 use super::request_body::RequestBody;
 use super::upstream::Upstream;
-use crate::downstream::{Connection, Protocol};
+use crate::downstream::{Connection, Protocol, is_chunked_only};
 
 const X_FORWARDED_FOR: HeaderName = HeaderName::from_static("x-forwarded-for");
 const X_FORWARDED_HOST: HeaderName = HeaderName::from_static("x-forwarded-host");
@@ -20,10 +20,16 @@ const TRAILERS: HeaderValue = HeaderValue::from_static("trailers");
 const UPGRADE: HeaderValue = HeaderValue::from_static("upgrade");
 const WEBSOCKET: HeaderValue = HeaderValue::from_static("websocket");
 
-/// A request whose target names no resource of a worker.
+/// A request that a worker could read in another way than we do.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
-#[error("the request's target names no resource: it is neither a path nor a URL with a valid host")]
-pub struct InvalidTarget;
+pub enum InvalidHead {
+    /// What it asks for is no resource, or it names no host, no valid one, or two.
+    #[error("the request's target names no resource, or its host is not the one that it names")]
+    Target,
+    /// Its body is encoded for transfer by more than chunks.
+    #[error("the request's transfer encoding is not just `chunked`")]
+    Framing,
+}
 
 /// Makes the request that the worker gets of the one that the client sent.
 ///
@@ -33,16 +39,20 @@ pub struct InvalidTarget;
 ///
 /// # Errors
 ///
-/// If the target is not one of a resource, such as that of CONNECT.
+/// If the target is not one of a resource, such as that of CONNECT, if target and `Host` differ, or if the transfer encoding is
+/// anything but one `chunked`.
 pub fn outgoing_request(
     mut head: Parts,
     body: RequestBody,
     client: &Connection,
     upstream: &Upstream,
     kept: &[HeaderName],
-) -> Result<Request<RequestBody>, InvalidTarget> {
+) -> Result<Request<RequestBody>, InvalidHead> {
     let headers = &mut head.headers;
     let found = fields::scan(headers, kept);
+    if found.transfer_encoding && !is_chunked_only(headers) {
+        return Err(InvalidHead::Framing);
+    }
     let opens_websocket = found.upgrade && opens_websocket(&head.method, headers, &body, client, upstream);
     let takes_trailers = found.te && fields::has_token(headers, &header::TE, b"trailers");
     fields::remove_hop_by_hop(headers, &found, kept);
@@ -66,7 +76,7 @@ pub fn outgoing_request(
     }
     let received = received_by(head.version, client.protocol());
     fields::add_via(headers, &found, received);
-    let host = settle_host(headers, &head.uri, upstream)?;
+    let host = settle_host(headers, &head.uri, head.version, upstream)?;
     add_forwarded(headers, client, &host);
     head.uri = outgoing_uri(head.uri, headers, &host, upstream.protocol)?;
     head.version = match upstream.protocol {
@@ -135,23 +145,37 @@ fn join_cookies(headers: &mut HeaderMap) {
     }
 }
 
-/// Sees to it that `Host` says what the target says, and returns it. An absolute target overrules the field.
-fn settle_host(headers: &mut HeaderMap, uri: &Uri, upstream: &Upstream) -> Result<HeaderValue, InvalidTarget> {
-    if let Some(authority) = uri.authority() {
-        // The worker is not told who the client says it is by a field that no one reads.
-        let without_user = authority.as_str().rsplit('@').next().unwrap_or_default();
-        let host = HeaderValue::from_str(without_user).map_err(|_| InvalidTarget)?;
-        headers.insert(header::HOST, host.clone());
-        return Ok(host);
-    }
+/// Sees to it that there is one `Host`, and returns it. A target that names another host than the field is refused: who stands
+/// before us may have gone by the one, and the worker may go by the other.
+fn settle_host(
+    headers: &mut HeaderMap,
+    uri: &Uri,
+    version: Version,
+    upstream: &Upstream,
+) -> Result<HeaderValue, InvalidHead> {
     let mut hosts = headers.get_all(header::HOST).iter();
-    match (hosts.next(), hosts.next()) {
-        (Some(_), Some(_)) => return Err(InvalidTarget),
-        (Some(host), None) => return Ok(host.clone()),
-        (None, _) => {}
+    let host = match (hosts.next(), hosts.next()) {
+        (Some(_), Some(_)) => return Err(InvalidHead::Target),
+        (None, _) if version == Version::HTTP_11 => return Err(InvalidHead::Target),
+        (host, None) | (host @ None, Some(_)) => host,
+    };
+    let named = uri.authority().map(|authority| authority.as_str().as_bytes());
+    let host = match (named, host) {
+        (Some(named), Some(host)) if !named.eq_ignore_ascii_case(host.as_bytes()) => return Err(InvalidHead::Target),
+        (Some(named), _) => HeaderValue::from_bytes(named).map_err(|_| InvalidHead::Target)?,
+        (None, Some(host)) => host.clone(),
+        (None, None) => upstream.authority.clone(),
+    };
+    if !is_host(host.as_bytes()) {
+        return Err(InvalidHead::Target);
     }
-    headers.insert(header::HOST, upstream.authority.clone());
-    Ok(upstream.authority.clone())
+    headers.insert(header::HOST, host.clone());
+    Ok(host)
+}
+
+/// Whether these bytes are a host and perhaps a port, or nothing.
+fn is_host(host: &[u8]) -> bool {
+    host.is_empty() || (!host.contains(&b'@') && Authority::try_from(host).is_ok())
 }
 
 fn add_forwarded(headers: &mut HeaderMap, client: &Connection, host: &HeaderValue) {
@@ -179,19 +203,14 @@ fn appended(headers: &HeaderMap, address: &HeaderValue) -> HeaderValue {
 }
 
 /// A path for HTTP/1.1, and a URL for HTTP/2, which sends its parts as pseudo-fields.
-fn outgoing_uri(
-    uri: Uri,
-    headers: &mut HeaderMap,
-    host: &HeaderValue,
-    protocol: Protocol,
-) -> Result<Uri, InvalidTarget> {
+fn outgoing_uri(uri: Uri, headers: &mut HeaderMap, host: &HeaderValue, protocol: Protocol) -> Result<Uri, InvalidHead> {
     let is_path_already = uri.authority().is_none() && uri.scheme().is_none();
     if protocol == Protocol::Http1 && is_path_already {
-        return if uri.path_and_query().is_some() { Ok(uri) } else { Err(InvalidTarget) };
+        return if uri.path_and_query().is_some() { Ok(uri) } else { Err(InvalidHead::Target) };
     }
     let mut parts = uri.into_parts();
     // A target of the authority form has no path; CONNECT is its only user.
-    let path = parts.path_and_query.take().ok_or(InvalidTarget)?;
+    let path = parts.path_and_query.take().ok_or(InvalidHead::Target)?;
     let path = if path.as_str().is_empty() { PathAndQuery::from_static("/") } else { path };
     parts.path_and_query = Some(path);
     match protocol {
@@ -202,8 +221,8 @@ fn outgoing_uri(
         Protocol::Http2 => {
             headers.remove(header::HOST);
             parts.scheme = Some(Scheme::HTTP);
-            parts.authority = Some(Authority::try_from(host.as_bytes()).map_err(|_| InvalidTarget)?);
+            parts.authority = Some(Authority::try_from(host.as_bytes()).map_err(|_| InvalidHead::Target)?);
         }
     }
-    Uri::from_parts(parts).map_err(|_| InvalidTarget)
+    Uri::from_parts(parts).map_err(|_| InvalidHead::Target)
 }

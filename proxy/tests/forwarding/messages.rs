@@ -99,7 +99,7 @@ fn an_answer_loses_what_concerns_the_workers_connection_and_what_is_named_like_f
 
 #[test]
 fn an_absolute_target_becomes_a_path_and_its_host() {
-    let seen = seen_by_worker("GET http://real.example/path?q HTTP/1.1\r\nHost: other.example\r\n\r\n");
+    let seen = seen_by_worker("GET http://real.example/path?q HTTP/1.1\r\nHost: Real.example\r\n\r\n");
     assert!(seen.starts_with("GET /path?q HTTP/1.1\r\n"), "{seen}");
     assert_field(&seen, "host", Some("real.example"));
     let seen = seen_by_worker("OPTIONS * HTTP/1.1\r\nHost: test\r\n\r\n");
@@ -254,6 +254,8 @@ fn requests_with_two_lengths_or_a_broken_head_are_refused() {
         "GET / HTTP/1.1\r\nHost: t\r\nHost: u\r\nConnection: close\r\n\r\n",
         "CONNECT other.example:443 HTTP/1.1\r\nHost: other.example\r\nConnection: close\r\n\r\n",
         "GET / HTTP/1.1\r\nHost: t\r\nTransfer-Encoding: gzip\r\n\r\n",
+        "GET / HTTP/1.1\r\nHost: t\r\nTransfer-Encoding: gzip, chunked\r\n\r\n0\r\n\r\n",
+        "GET http://real.example/ HTTP/1.1\r\nHost: other.example\r\nConnection: close\r\n\r\n",
         "BREW\r\n\r\n",
     ] {
         let worker = Worker::by_hand();

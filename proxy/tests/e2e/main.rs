@@ -26,6 +26,7 @@ mod outages;
 mod steady_state;
 
 mod foreign_clients;
+mod hygiene;
 mod transport;
 
 mod admin;

@@ -260,7 +260,8 @@ async fn a_demo_that_stays_can_be_looked_at() {
             let digits: String = log[at + 10..].chars().take_while(char::is_ascii_digit).collect();
             ports.extend(digits.parse::<u16>().ok().filter(|port| !ports.contains(port)));
         }
-        (log.contains("Ctrl-C") && ports.len() >= 2).then(|| (ports[0], ports.clone()))
+        // The worker, the proxy and, last of all, its admin listener.
+        (log.contains("/metrics") && ports.len() >= 3).then(|| (ports[0], ports.clone()))
     })
     .await;
     assert_ne!(listener, 0);

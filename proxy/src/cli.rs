@@ -69,7 +69,7 @@ pub enum Command {
     /// What would become of a request with this token, and why?
     #[command(
         after_help = "Asks the lock store, not a running proxy. Exits 0 whatever the verdict, 1 if the store does not answer, 64 if \
-            the question makes no sense.\n\n  fencepost explain -c fencepost.toml --route shards --owner shard-1 --revision 10 --lock /shards/2/lock"
+            the question makes no sense.\n\n  fencepost explain -c fencepost.toml --route shards --lock /shards/2/lock \\\n      --owner shard-1 --revision 10"
     )]
     Explain {
         /// The configuration file (TOML).

@@ -21,7 +21,8 @@ fn routes() -> [Route; 2] {
     ]
 }
 
-/// A tenure that lasts for less has a bar that is too narrow to be told from its neighbours.
+/// How long a tenure of the story lasts: one of less has a bar that is too narrow to be told from its neighbours. It is part of
+/// what is played, and nothing is waited for by it.
 async fn let_a_bar_grow() {
     tokio::time::sleep(Duration::from_millis(800)).await;
 }

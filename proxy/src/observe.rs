@@ -23,7 +23,7 @@ use crate::decision::DecisionIds;
 
 pub use filter::Filter;
 pub use record::{Decision, Outcome, RouteLabel};
-pub use timeline::{TenureChange, Wait};
+pub use timeline::{TenureNews, Wait};
 
 use ring::Ring;
 use shadow::ShadowReport;
@@ -41,7 +41,7 @@ pub enum Event {
     /// A request was decided on.
     Decision(Decision),
     /// A tenure began or ended.
-    Tenure(TenureChange),
+    Tenure(TenureNews),
     /// A request waits at a barrier, or has ceased to.
     Wait(Wait),
 }
@@ -50,7 +50,7 @@ impl Event {
     fn at(&self) -> SystemTime {
         match self {
             Event::Decision(decision) => decision.at,
-            Event::Tenure(change) => change.at,
+            Event::Tenure(news) => news.at,
             Event::Wait(wait) => wait.at,
         }
     }
@@ -171,7 +171,7 @@ impl Book {
                 self.timeline.refused(&decision);
                 self.decisions.push(decision);
             }
-            Event::Tenure(change) => self.timeline.tenure(change),
+            Event::Tenure(news) => self.timeline.tenure(news),
             Event::Wait(wait) => self.timeline.wait(wait),
         }
     }

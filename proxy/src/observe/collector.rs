@@ -7,7 +7,7 @@ use fencepost_sources::{LockSource, SourceStatus};
 use tokio::time::{Instant, MissedTickBehavior, interval};
 
 use super::timeline::Trouble;
-use super::{COLLECT_PERIOD, Event, Observations, TenureChange};
+use super::{COLLECT_PERIOD, Event, Observations, TenureNews};
 
 /// How often it is looked at how the sources are.
 const SOURCES_PERIOD: Duration = Duration::from_secs(1);
@@ -37,15 +37,8 @@ pub fn collect(observations: &Observations, sources: &[LockSource]) {
         let (learnt, lost) = source.take_tenures();
         observations.lose(lost);
         changes.extend(learnt.into_iter().map(|change| {
-            Event::Tenure(TenureChange {
-                at: wall.checked_sub(now.saturating_duration_since(change.at)).unwrap_or(wall),
-                source: Arc::clone(&name),
-                lock: change.lock,
-                layout: change.layout,
-                ended: change.ended,
-                began: change.began,
-                is_first_news: change.is_first_news,
-            })
+            let at = wall.checked_sub(now.saturating_duration_since(change.at)).unwrap_or(wall);
+            Event::Tenure(TenureNews { at, source: Arc::clone(&name), change })
         }));
     }
     observations.collect(changes);

@@ -5,6 +5,7 @@ use std::sync::Arc;
 use std::time::SystemTime;
 
 use fencepost_policy::{Layout, LockKey, Revision, Tenure};
+use fencepost_sources::TenureChange;
 use serde_json::{Value, json};
 
 use super::millis;
@@ -96,21 +97,13 @@ impl Trouble {
 
 /// The tenure that is known of a lock has changed.
 #[derive(Debug)]
-pub struct TenureChange {
-    /// When that was learnt.
+pub struct TenureNews {
+    /// When that was learnt, by the clock on the wall.
     pub at: SystemTime,
     /// The source of the lock.
     pub source: Arc<str>,
-    /// The lock.
-    pub lock: LockKey,
-    /// How its record is laid out.
-    pub layout: Layout,
-    /// The tenure that ended, as far as it was known.
-    pub ended: Option<Tenure>,
-    /// The tenure that began.
-    pub began: Option<Tenure>,
-    /// Whether this is the first that is known of the lock, so that the tenure began some time before.
-    pub is_first_news: bool,
+    /// What has changed.
+    pub change: TenureChange,
 }
 
 /// What a row does not know by itself.
@@ -176,8 +169,9 @@ impl Timeline {
     }
 
     /// Notes that a tenure ended or began.
-    pub fn tenure(&mut self, change: TenureChange) {
-        let TenureChange { at, source, lock, layout, ended, began, is_first_news } = change;
+    pub fn tenure(&mut self, news: TenureNews) {
+        let TenureNews { at, source, change } = news;
+        let TenureChange { at: _, lock, layout, ended, began, is_first_news } = change;
         let row = self.row((source, lock), layout);
         if let Some(bar) = row.tenures.back_mut().filter(|bar| bar.ended.is_none()) {
             // A lock that was forgotten and is known again: the same tenure, shown farther back or not.
@@ -392,10 +386,18 @@ mod tests {
         Tenure { owner: Owner::new(owner.as_bytes()), first: revision(first), last: revision(last) }
     }
 
-    fn change(second: u64, ended: Option<Tenure>, began: Option<Tenure>) -> TenureChange {
-        let (source, lock) = ("main".into(), LockKey::new("/shards/2/lock").unwrap());
-        let is_first_news = second == 0;
-        TenureChange { at: at(second), source, lock, layout: Layout::Key, ended, began, is_first_news }
+    fn change(second: u64, ended: Option<Tenure>, began: Option<Tenure>) -> TenureNews {
+        let (lock, is_first_news) = (LockKey::new("/shards/2/lock").unwrap(), second == 0);
+        let learnt = tokio::time::Instant::now();
+        let change = TenureChange { at: learnt, lock, layout: Layout::Key, ended, began, is_first_news };
+        TenureNews { at: at(second), source: "main".into(), change }
+    }
+
+    /// The same, of a lock of which nothing was known any more.
+    fn known_again(second: u64, began: Option<Tenure>) -> TenureNews {
+        let mut news = change(second, None, began);
+        news.change.is_first_news = true;
+        news
     }
 
     fn refused(timeline: &mut Timeline, revision_: u64, second: u64) {
@@ -462,8 +464,8 @@ mod tests {
     fn a_lock_that_was_forgotten_and_is_known_again_goes_on_with_its_bar() {
         let mut timeline = Timeline::new();
         timeline.tenure(change(1, None, Some(tenure("shard-1", 10, 10))));
-        timeline.tenure(TenureChange { is_first_news: true, ..change(2, None, Some(tenure("shard-1", 10, 12))) });
-        timeline.tenure(TenureChange { is_first_news: true, ..change(3, None, Some(tenure("shard-1", 30, 30))) });
+        timeline.tenure(known_again(2, Some(tenure("shard-1", 10, 12))));
+        timeline.tenure(known_again(3, Some(tenure("shard-1", 30, 30))));
         let row = row(&timeline);
         assert_eq!(row["tenures"].as_array().unwrap().len(), 2);
         assert_eq!((&row["tenures"][0]["last"], &row["tenures"][0]["ended_ms"]), (&json!(12), &json!(3_000)));
@@ -508,8 +510,9 @@ mod tests {
         let seen = timeline.version();
         assert!(timeline.rows_after(seen, |_, _| RowContext::default()).is_empty());
         for number in 0..ROWS_MAX {
-            let lock = LockKey::new(&format!("/{number}")).unwrap();
-            timeline.tenure(TenureChange { lock, ..change(2, None, Some(tenure("a", 11, 11))) });
+            let mut news = change(2, None, Some(tenure("a", 11, 11)));
+            news.change.lock = LockKey::new(&format!("/{number}")).unwrap();
+            timeline.tenure(news);
         }
         let rows = timeline.rows_after(seen, |_, _| RowContext::default());
         assert_eq!(rows.len(), ROWS_MAX);

@@ -23,6 +23,7 @@ mod difference;
 mod problem;
 mod reader;
 mod setting;
+mod tls;
 mod units;
 
 mod flags;
@@ -48,3 +49,4 @@ pub use problem::{Problem, Problems};
 pub use records::{AccessLog, AccessLogFormat, AccessLogTarget, Decisions};
 pub use route::{Freshness, Lock, Mode, OnHandoffTimeout, OnUnavailable, PartialRequests, Record, Route, StaleStatus};
 pub use routing::Routing;
+pub use tls::{ClientCertificates, ClientTls, Identity, ServerTls, TlsVersion};

@@ -15,6 +15,9 @@ pub(super) async fn with_unreadable_client(connection: &Connection, answered: bo
         if !answered && socket.write_all(BAD_REQUEST).await.is_err() {
             return;
         }
+        if socket.flush().await.is_err() {
+            return;
+        }
         socket.shut_write();
         let mut buffer = [0; 4096];
         let mut left = connection.limits.discard_bytes_max;

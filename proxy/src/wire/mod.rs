@@ -4,8 +4,11 @@
 mod alarm;
 mod background;
 mod socket;
+mod stream;
+mod transport;
 
 pub use alarm::Alarm;
 pub use background::Background;
 pub(crate) use background::LocalExecutor;
 pub use socket::Socket;
+pub use transport::Transport;

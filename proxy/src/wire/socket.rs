@@ -1,19 +1,21 @@
-//! A TCP or unix socket that can be looked at and shut while hyper owns it.
+//! A connection that can be looked at and shut while hyper owns it.
 
 use std::cell::{Cell, RefCell};
 use std::io::{self, IoSlice};
-use std::mem::MaybeUninit;
 use std::net::Shutdown;
 use std::pin::Pin;
 use std::rc::Rc;
 use std::task::{Context, Poll, ready};
 
 use bytes::{Buf, Bytes};
-use socket2::SockRef;
 use tokio::io::{AsyncRead, AsyncWrite, ReadBuf};
 use tokio::net::{TcpStream, UnixStream};
+use tokio_rustls::{TlsStream, client, server};
 
-/// A TCP or unix socket with several handles on one thread: hyper reads and writes through one, the others look at it
+use super::stream::{News, Stream};
+use super::transport::Transport;
+
+/// A TCP or unix socket, in the clear or by TLS, with several handles on one thread: hyper reads and writes through one, the others look at it
 /// or shut it.
 ///
 /// The file is closed with the last handle.
@@ -28,18 +30,13 @@ struct Shared {
     unread: RefCell<Bytes>,
     /// Whether the other side's reading holds up our writing.
     write_blocked: Cell<bool>,
-    /// Bytes moved either way. Whoever watches for a standstill only looks whether it changes.
-    moved: Cell<u64>,
+    /// Bytes written.
+    written: Cell<u64>,
     /// Bytes read.
     read: Cell<u64>,
     on_write_error: OnWriteError,
     /// Set by the first write error that was swallowed.
     broken: Cell<bool>,
-}
-
-enum Stream {
-    Tcp(TcpStream),
-    Unix(UnixStream),
 }
 
 #[derive(Clone, Copy, PartialEq, Eq)]
@@ -51,12 +48,12 @@ enum OnWriteError {
 impl Socket {
     /// A client's connection.
     pub fn downstream_tcp(stream: TcpStream) -> Socket {
-        Socket::new(Stream::Tcp(stream), OnWriteError::Report)
+        Socket::new(Stream::Clear(stream.into()), OnWriteError::Report)
     }
 
     /// A client's connection over a unix socket.
     pub fn downstream_unix(stream: UnixStream) -> Socket {
-        Socket::new(Stream::Unix(stream), OnWriteError::Report)
+        Socket::new(Stream::Clear(stream.into()), OnWriteError::Report)
     }
 
     /// A connection to a worker.
@@ -65,12 +62,22 @@ impl Socket {
     /// its answer waits to be read. So here a failed write is no error: the rest of the request goes nowhere, and the
     /// reading side tells whether there is an answer.
     pub fn upstream_tcp(stream: TcpStream) -> Socket {
-        Socket::new(Stream::Tcp(stream), OnWriteError::ReadOn)
+        Socket::new(Stream::Clear(stream.into()), OnWriteError::ReadOn)
     }
 
     /// A connection to a worker over a unix socket; see [`Socket::upstream_tcp`].
     pub fn upstream_unix(stream: UnixStream) -> Socket {
-        Socket::new(Stream::Unix(stream), OnWriteError::ReadOn)
+        Socket::new(Stream::Clear(stream.into()), OnWriteError::ReadOn)
+    }
+
+    /// A client's connection whose handshake is done.
+    pub fn downstream_tls(stream: server::TlsStream<Transport>) -> Socket {
+        Socket::new(Stream::Tls(Box::new(TlsStream::Server(stream))), OnWriteError::Report)
+    }
+
+    /// A connection to a worker whose handshake is done; see [`Socket::upstream_tcp`].
+    pub fn upstream_tls(stream: client::TlsStream<Transport>) -> Socket {
+        Socket::new(Stream::Tls(Box::new(TlsStream::Client(stream))), OnWriteError::ReadOn)
     }
 
     fn new(stream: Stream, on_write_error: OnWriteError) -> Socket {
@@ -79,7 +86,7 @@ impl Socket {
                 stream: RefCell::new(stream),
                 unread: RefCell::new(Bytes::new()),
                 write_blocked: Cell::new(false),
-                moved: Cell::new(0),
+                written: Cell::new(0),
                 read: Cell::new(0),
                 on_write_error,
                 broken: Cell::new(false),
@@ -95,43 +102,28 @@ impl Socket {
     /// Whether the other side has neither sent anything nor closed. Asks the kernel: what it says is newer than what
     /// the runtime has heard.
     pub fn is_quiet(&self) -> bool {
-        matches!(self.peek(), Err(error) if error.kind() == io::ErrorKind::WouldBlock)
+        self.news() == News::Nothing
     }
 
     /// Whether the other side has not closed, as far as can be seen before what it sent is read.
     pub fn is_open(&self) -> bool {
-        match self.peek() {
-            Ok(count) => count > 0,
-            Err(error) => error.kind() == io::ErrorKind::WouldBlock,
-        }
+        self.news() != News::End
     }
 
-    fn peek(&self) -> io::Result<usize> {
-        let mut byte = [MaybeUninit::uninit()];
-        match &*self.shared.stream.borrow() {
-            Stream::Tcp(stream) => SockRef::from(stream).peek(&mut byte),
-            Stream::Unix(stream) => SockRef::from(stream).peek(&mut byte),
-        }
+    fn news(&self) -> News {
+        self.shared.stream.borrow_mut().news()
     }
 
-    /// Ends our side: the other side reads the end after what was written, and nothing more is ever written.
+    /// Ends our side: the other side reads the end after what was flushed, and nothing more is ever written.
     pub fn shut_write(&self) {
         self.shared.broken.set(true);
-        self.shut(Shutdown::Write);
+        self.shared.stream.borrow_mut().end_write();
     }
 
-    /// Ends both sides at once, whoever else has a handle.
+    /// Ends both sides at once, whoever else has a handle. By TLS, the other side sees that something is missing.
     pub fn shut_both(&self) {
         self.shared.broken.set(true);
-        self.shut(Shutdown::Both);
-    }
-
-    fn shut(&self, side: Shutdown) {
-        // An error means that the connection is gone already.
-        let _ = match &*self.shared.stream.borrow() {
-            Stream::Tcp(stream) => SockRef::from(stream).shutdown(side),
-            Stream::Unix(stream) => SockRef::from(stream).shutdown(side),
-        };
+        self.shared.stream.borrow().transport().shut(Shutdown::Both);
     }
 
     /// Whether the last write could not be finished because the other side does not read.
@@ -144,14 +136,15 @@ impl Socket {
         self.shared.broken.get()
     }
 
-    /// Bytes moved either way so far.
+    /// Bytes moved either way over the wire so far, those of TLS itself among them: whoever watches for a standstill only
+    /// looks whether it changes.
     pub fn bytes_moved(&self) -> u64 {
-        self.shared.moved.get()
+        self.shared.stream.borrow().transport().bytes_moved()
     }
 
     /// Bytes written so far.
     pub fn bytes_written(&self) -> u64 {
-        self.shared.moved.get().wrapping_sub(self.shared.read.get())
+        self.shared.written.get()
     }
 
     /// Bytes read so far.
@@ -164,8 +157,8 @@ impl Socket {
         let shared = &*self.shared;
         match result {
             Poll::Ready(Ok(written)) => {
-                shared.write_blocked.set(false);
-                shared.moved.set(shared.moved.get().wrapping_add(written as u64));
+                shared.write_blocked.set(shared.stream.borrow().is_behind());
+                shared.written.set(shared.written.get().wrapping_add(written as u64));
                 Poll::Ready(Ok(written))
             }
             Poll::Ready(Err(error)) if shared.on_write_error == OnWriteError::Report => Poll::Ready(Err(error)),
@@ -192,11 +185,7 @@ impl AsyncRead for Socket {
         let before = buffer.filled().len();
         let mut unread = shared.unread.borrow_mut();
         if unread.is_empty() {
-            let result = match &mut *shared.stream.borrow_mut() {
-                Stream::Tcp(stream) => Pin::new(stream).poll_read(cx, buffer),
-                Stream::Unix(stream) => Pin::new(stream).poll_read(cx, buffer),
-            };
-            ready!(result)?;
+            ready!(Pin::new(&mut *shared.stream.borrow_mut()).poll_read(cx, buffer))?;
         } else {
             let count = unread.len().min(buffer.remaining());
             buffer.put_slice(&unread[..count]);
@@ -207,7 +196,6 @@ impl AsyncRead for Socket {
         }
         let count = (buffer.filled().len() - before) as u64;
         shared.read.set(shared.read.get().wrapping_add(count));
-        shared.moved.set(shared.moved.get().wrapping_add(count));
         Poll::Ready(Ok(()))
     }
 }
@@ -217,10 +205,7 @@ impl AsyncWrite for Socket {
         if self.swallows_writes() {
             return Poll::Ready(Ok(bytes.len()));
         }
-        let result = match &mut *self.shared.stream.borrow_mut() {
-            Stream::Tcp(stream) => Pin::new(stream).poll_write(cx, bytes),
-            Stream::Unix(stream) => Pin::new(stream).poll_write(cx, bytes),
-        };
+        let result = Pin::new(&mut *self.shared.stream.borrow_mut()).poll_write(cx, bytes);
         self.wrote(bytes.len(), result)
     }
 
@@ -233,10 +218,7 @@ impl AsyncWrite for Socket {
         if self.swallows_writes() {
             return Poll::Ready(Ok(wanted));
         }
-        let result = match &mut *self.shared.stream.borrow_mut() {
-            Stream::Tcp(stream) => Pin::new(stream).poll_write_vectored(cx, slices),
-            Stream::Unix(stream) => Pin::new(stream).poll_write_vectored(cx, slices),
-        };
+        let result = Pin::new(&mut *self.shared.stream.borrow_mut()).poll_write_vectored(cx, slices);
         self.wrote(wanted, result)
     }
 
@@ -244,15 +226,16 @@ impl AsyncWrite for Socket {
         true
     }
 
-    fn poll_flush(self: Pin<&mut Self>, _cx: &mut Context<'_>) -> Poll<io::Result<()>> {
-        Poll::Ready(Ok(())) // The kernel has it already.
+    fn poll_flush(self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<io::Result<()>> {
+        if !self.shared.stream.borrow().is_behind() || self.swallows_writes() {
+            return Poll::Ready(Ok(())); // The kernel has it already.
+        }
+        let flushed = Pin::new(&mut *self.shared.stream.borrow_mut()).poll_flush(cx);
+        self.wrote(0, flushed.map_ok(|()| 0)).map_ok(|_| ())
     }
 
     fn poll_shutdown(self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<io::Result<()>> {
-        let result = match &mut *self.shared.stream.borrow_mut() {
-            Stream::Tcp(stream) => Pin::new(stream).poll_shutdown(cx),
-            Stream::Unix(stream) => Pin::new(stream).poll_shutdown(cx),
-        };
+        let result = Pin::new(&mut *self.shared.stream.borrow_mut()).poll_shutdown(cx);
         let lenient = self.shared.on_write_error == OnWriteError::ReadOn;
         result.map(|ended| if lenient { Ok(()) } else { ended })
     }

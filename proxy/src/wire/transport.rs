@@ -1,0 +1,147 @@
+//! A TCP or unix connection that counts what moves over it.
+
+use std::cell::Cell;
+use std::io::{self, IoSlice, Read, Write};
+use std::mem::MaybeUninit;
+use std::net::Shutdown;
+use std::pin::Pin;
+use std::task::{Context, Poll, ready};
+
+use socket2::SockRef;
+use tokio::io::{AsyncRead, AsyncWrite, ReadBuf};
+use tokio::net::{TcpStream, UnixStream};
+
+/// A TCP or unix connection that counts the bytes that move over it, and can be asked for what the kernel knows of it.
+pub struct Transport {
+    connection: Connection,
+    moved: Cell<u64>,
+}
+
+enum Connection {
+    Tcp(TcpStream),
+    Unix(UnixStream),
+}
+
+impl Transport {
+    fn new(connection: Connection) -> Transport {
+        Transport { connection, moved: Cell::new(0) }
+    }
+
+    /// Bytes moved either way so far; it wraps around.
+    pub(super) fn bytes_moved(&self) -> u64 {
+        self.moved.get()
+    }
+
+    /// How much could be read at once, one byte at most; `Ok(0)`: the other side has ended.
+    pub(super) fn peek(&self) -> io::Result<usize> {
+        self.socket().peek(&mut [MaybeUninit::uninit()])
+    }
+
+    /// Reads and writes what can be at once, by asking the kernel: what it says is newer than what the runtime has heard.
+    /// Whoever waits for the runtime is woken all the same.
+    pub(super) fn at_once(&self) -> AtOnce<'_> {
+        AtOnce(self)
+    }
+
+    pub(super) fn shut(&self, side: Shutdown) {
+        let _ = self.socket().shutdown(side); // An error means that the connection is gone already.
+    }
+
+    fn socket(&self) -> SockRef<'_> {
+        match &self.connection {
+            Connection::Tcp(stream) => SockRef::from(stream),
+            Connection::Unix(stream) => SockRef::from(stream),
+        }
+    }
+
+    fn count(&self, bytes: usize) {
+        self.moved.set(self.moved.get().wrapping_add(bytes as u64));
+    }
+
+    fn counted(&self, written: Poll<io::Result<usize>>) -> Poll<io::Result<usize>> {
+        if let Poll::Ready(Ok(bytes)) = written {
+            self.count(bytes);
+        }
+        written
+    }
+}
+
+impl From<TcpStream> for Transport {
+    fn from(stream: TcpStream) -> Transport {
+        Transport::new(Connection::Tcp(stream))
+    }
+}
+
+impl From<UnixStream> for Transport {
+    fn from(stream: UnixStream) -> Transport {
+        Transport::new(Connection::Unix(stream))
+    }
+}
+
+/// See [`Transport::at_once`].
+pub(super) struct AtOnce<'t>(&'t Transport);
+
+impl Read for AtOnce<'_> {
+    fn read(&mut self, buffer: &mut [u8]) -> io::Result<usize> {
+        (&*self.0.socket()).read(buffer).inspect(|bytes| self.0.count(*bytes))
+    }
+}
+
+impl Write for AtOnce<'_> {
+    fn write(&mut self, bytes: &[u8]) -> io::Result<usize> {
+        (&*self.0.socket()).write(bytes).inspect(|bytes| self.0.count(*bytes))
+    }
+
+    fn flush(&mut self) -> io::Result<()> {
+        Ok(()) // The kernel has it already.
+    }
+}
+
+impl AsyncRead for Transport {
+    fn poll_read(mut self: Pin<&mut Self>, cx: &mut Context<'_>, buffer: &mut ReadBuf<'_>) -> Poll<io::Result<()>> {
+        let before = buffer.filled().len();
+        ready!(match &mut self.connection {
+            Connection::Tcp(stream) => Pin::new(stream).poll_read(cx, buffer),
+            Connection::Unix(stream) => Pin::new(stream).poll_read(cx, buffer),
+        })?;
+        self.count(buffer.filled().len() - before);
+        Poll::Ready(Ok(()))
+    }
+}
+
+impl AsyncWrite for Transport {
+    fn poll_write(mut self: Pin<&mut Self>, cx: &mut Context<'_>, bytes: &[u8]) -> Poll<io::Result<usize>> {
+        let written = match &mut self.connection {
+            Connection::Tcp(stream) => Pin::new(stream).poll_write(cx, bytes),
+            Connection::Unix(stream) => Pin::new(stream).poll_write(cx, bytes),
+        };
+        self.counted(written)
+    }
+
+    fn poll_write_vectored(
+        mut self: Pin<&mut Self>,
+        cx: &mut Context<'_>,
+        slices: &[IoSlice<'_>],
+    ) -> Poll<io::Result<usize>> {
+        let written = match &mut self.connection {
+            Connection::Tcp(stream) => Pin::new(stream).poll_write_vectored(cx, slices),
+            Connection::Unix(stream) => Pin::new(stream).poll_write_vectored(cx, slices),
+        };
+        self.counted(written)
+    }
+
+    fn is_write_vectored(&self) -> bool {
+        true
+    }
+
+    fn poll_flush(self: Pin<&mut Self>, _cx: &mut Context<'_>) -> Poll<io::Result<()>> {
+        Poll::Ready(Ok(())) // The kernel has it already.
+    }
+
+    fn poll_shutdown(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<io::Result<()>> {
+        match &mut self.connection {
+            Connection::Tcp(stream) => Pin::new(stream).poll_shutdown(cx),
+            Connection::Unix(stream) => Pin::new(stream).poll_shutdown(cx),
+        }
+    }
+}

@@ -1,0 +1,147 @@
+//! A public key infrastructure of our own: authorities, certificates, keys and revocation lists, as PEM.
+
+use std::fs;
+use std::path::{Path, PathBuf};
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::time::{Duration, SystemTime};
+
+use rcgen::{
+    BasicConstraints, CertificateParams, CertificateRevocationListParams, CertifiedIssuer, DistinguishedName, DnType,
+    ExtendedKeyUsagePurpose, IsCa, KeyIdMethod, KeyPair, KeyUsagePurpose, RevokedCertParams, SanType, SerialNumber,
+    date_time_ymd,
+};
+
+/// An authority that issues certificates and revokes them.
+pub struct Authority {
+    issuer: CertifiedIssuer<'static, KeyPair>,
+    next_serial: AtomicU64,
+}
+
+/// Whom a certificate is for, and until when.
+#[derive(Clone, Debug, Default)]
+pub struct Subject<'s> {
+    /// The common name; `None`: no name but the alternative ones.
+    pub common_name: Option<&'s str>,
+    /// Subject alternative names: an IP address, a DNS name, or a URI if it has `://` in it.
+    pub names: &'s [&'s str],
+    /// The end of its time; `None`: long after the test.
+    pub not_after: Option<SystemTime>,
+}
+
+/// A certificate with its key.
+#[derive(Clone)]
+pub struct Issued {
+    /// The certificate alone, in PEM.
+    pub certificate: String,
+    /// Its key, in PEM.
+    pub key: String,
+    serial: SerialNumber,
+}
+
+impl Authority {
+    /// An authority that signs its own certificate.
+    pub fn new(name: &str) -> Authority {
+        let mut params = CertificateParams::default();
+        params.is_ca = IsCa::Ca(BasicConstraints::Unconstrained);
+        params.key_usages = vec![KeyUsagePurpose::KeyCertSign, KeyUsagePurpose::CrlSign];
+        params.distinguished_name = named(name);
+        let issuer = CertifiedIssuer::self_signed(params, new_key()).expect("an authority can sign its certificate");
+        Authority { issuer, next_serial: AtomicU64::new(1) }
+    }
+
+    /// Its own certificate, in PEM.
+    pub fn certificate(&self) -> String {
+        self.issuer.pem()
+    }
+
+    /// A certificate for servers and clients alike.
+    pub fn issue(&self, subject: &Subject<'_>) -> Issued {
+        let mut params = CertificateParams::default();
+        params.distinguished_name = subject.common_name.map(named).unwrap_or_default();
+        params.subject_alt_names = subject.names.iter().map(|name| alternative(name)).collect();
+        params.extended_key_usages = vec![ExtendedKeyUsagePurpose::ServerAuth, ExtendedKeyUsagePurpose::ClientAuth];
+        params.not_before = date_time_ymd(2000, 1, 1);
+        if let Some(end) = subject.not_after {
+            params.not_after = date_time_ymd(1970, 1, 1) + since_1970(end);
+        }
+        let serial = SerialNumber::from(self.next_serial.fetch_add(1, Ordering::Relaxed));
+        params.serial_number = Some(serial.clone());
+        let key = new_key();
+        let certificate = params.signed_by(&key, &self.issuer).expect("an authority can sign a certificate");
+        Issued { certificate: certificate.pem(), key: key.serialize_pem(), serial }
+    }
+
+    /// A certificate for a server at `127.0.0.1`, `::1` and `localhost`.
+    pub fn issue_for_localhost(&self) -> Issued {
+        self.issue(&Subject {
+            common_name: Some("localhost"),
+            names: &["localhost", "127.0.0.1", "::1"],
+            ..Subject::default()
+        })
+    }
+
+    /// The list of what is revoked, in PEM; its next is due long after the test.
+    pub fn crl(&self, revoked: &[&Issued]) -> String {
+        self.crl_until(revoked, SystemTime::now() + Duration::from_secs(365 * 86_400))
+    }
+
+    /// The same, with the time at which its next is due.
+    pub fn crl_until(&self, revoked: &[&Issued], next_update: SystemTime) -> String {
+        let revoked = revoked.iter().map(|issued| RevokedCertParams {
+            serial_number: issued.serial.clone(),
+            revocation_time: date_time_ymd(2001, 1, 1),
+            reason_code: None,
+            invalidity_date: None,
+        });
+        let params = CertificateRevocationListParams {
+            this_update: date_time_ymd(2001, 1, 1),
+            next_update: date_time_ymd(1970, 1, 1) + since_1970(next_update),
+            crl_number: SerialNumber::from(self.next_serial.fetch_add(1, Ordering::Relaxed)),
+            issuing_distribution_point: None,
+            revoked_certs: revoked.collect(),
+            key_identifier_method: KeyIdMethod::Sha256,
+        };
+        let list = params.signed_by(&self.issuer).expect("an authority can sign a list");
+        list.pem().expect("a list can be written as PEM")
+    }
+}
+
+impl Issued {
+    /// Writes `NAME.pem` and `NAME.key` into a directory, each replaced at once; the paths of both.
+    pub fn write(&self, directory: &Path, name: &str) -> (PathBuf, PathBuf) {
+        let (certificate, key) = (directory.join(format!("{name}.pem")), directory.join(format!("{name}.key")));
+        replace_file(&certificate, &self.certificate);
+        replace_file(&key, &self.key);
+        (certificate, key)
+    }
+}
+
+/// Puts a file in the place of another at once: whoever reads it finds the old or the new.
+pub fn replace_file(path: &Path, contents: &str) {
+    let mut beside = path.as_os_str().to_owned();
+    beside.push(".new");
+    fs::write(&beside, contents).expect("a file can be written");
+    fs::rename(&beside, path).expect("a file can be renamed");
+}
+
+fn new_key() -> KeyPair {
+    KeyPair::generate().expect("the system has random numbers")
+}
+
+fn named(common_name: &str) -> DistinguishedName {
+    let mut name = DistinguishedName::new();
+    name.push(DnType::CommonName, common_name);
+    name
+}
+
+fn alternative(name: &str) -> SanType {
+    let text = || name.try_into().expect("an alternative name is ASCII");
+    if name.contains("://") {
+        return SanType::URI(text());
+    }
+    name.parse().map_or_else(|_| SanType::DnsName(text()), SanType::IpAddress)
+}
+
+fn since_1970(time: SystemTime) -> Duration {
+    time.duration_since(SystemTime::UNIX_EPOCH).expect("no test goes back before 1970")
+}

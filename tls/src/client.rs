@@ -1,0 +1,116 @@
+//! The side that connects.
+
+use std::fmt;
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+
+use rustls::ClientConfig;
+use rustls::client::{VerifierBuilderError, WebPkiServerVerifier};
+
+use crate::contents::Contents;
+use crate::crypto::{TLS12_AND_13, provider};
+use crate::error::{Flaw, TlsError};
+use crate::expiry::Expiry;
+use crate::followed::{Followed, Kept, Look, Recipe};
+use crate::identity::IdentityFiles;
+use crate::trust::Trust;
+
+/// What a client is made of.
+#[derive(Debug, Clone, PartialEq, Eq, Hash)]
+pub struct ClientFiles {
+    /// The authorities whose certificates are believed, in PEM.
+    pub ca: PathBuf,
+    /// What these have revoked, in PEM: one list for each of them. Without a list of its authority, or with one whose
+    /// next is overdue, a certificate is not believed. `None`: nothing is revoked.
+    pub crl: Option<PathBuf>,
+    /// What it shows to be itself, if it is asked; `None`: nothing.
+    pub identity: Option<IdentityFiles>,
+}
+
+/// A client's side of TLS, as its files say. Clones are the same one.
+///
+/// Sessions are resumed only under the files they were begun under.
+#[derive(Clone)]
+pub struct ClientTls(Arc<Kept<Client>>);
+
+impl ClientTls {
+    /// Reads and checks the files. `alpn`: the protocols that are spoken inside, the preferred first.
+    ///
+    /// # Errors
+    /// What is wrong with the first file that is of no use. What has expired can be used: see [`Followed::expiries`].
+    pub fn load(files: ClientFiles, alpn: &[&[u8]]) -> Result<ClientTls, TlsError> {
+        let alpn = alpn.iter().map(|protocol| protocol.to_vec()).collect();
+        Ok(ClientTls(Arc::new(Kept::load(Client { files, alpn })?)))
+    }
+
+    /// For connections that begin now.
+    pub fn config(&self) -> Arc<ClientConfig> {
+        Arc::clone(&self.0.now().config)
+    }
+}
+
+impl Followed for ClientTls {
+    fn look(&self) -> Look {
+        self.0.look()
+    }
+
+    fn expiries(&self) -> Arc<[Expiry]> {
+        Arc::clone(&self.0.now().expiries)
+    }
+}
+
+impl fmt::Debug for ClientTls {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_tuple("ClientTls").field(&self.0.recipe.files).finish()
+    }
+}
+
+struct Client {
+    files: ClientFiles,
+    alpn: Vec<Vec<u8>>,
+}
+
+struct MadeClient {
+    config: Arc<ClientConfig>,
+    expiries: Arc<[Expiry]>,
+}
+
+impl Recipe for Client {
+    type Made = MadeClient;
+
+    fn paths(&self) -> Vec<&Path> {
+        let ClientFiles { ca, crl, identity } = &self.files;
+        let trust = [Some(ca), crl.as_ref()].into_iter().flatten().map(PathBuf::as_path);
+        trust.chain(identity.iter().flat_map(IdentityFiles::paths)).collect()
+    }
+
+    fn make(&self, contents: &Contents, _old: Option<&MadeClient>) -> Result<MadeClient, TlsError> {
+        let ClientFiles { ca, crl, identity } = &self.files;
+        let trust = Trust::read(contents, ca, crl.as_deref())?;
+        let mut expiries = trust.expiries;
+        let verifier = WebPkiServerVerifier::builder_with_provider(trust.roots, provider())
+            .with_crls(trust.crls)
+            .enforce_revocation_expiration()
+            .build()
+            .map_err(|error| match (error, crl) {
+                (VerifierBuilderError::InvalidCrl(error), Some(crl)) => {
+                    TlsError::new(crl, Flaw::Crl(rustls::Error::from(error).to_string()))
+                }
+                _ => TlsError::new(ca, Flaw::NoCertificate),
+            })?;
+        let builder = ClientConfig::builder_with_provider(provider())
+            .with_protocol_versions(TLS12_AND_13)
+            .expect("ring has ciphers for both versions")
+            .with_webpki_verifier(verifier);
+        let mut config = match identity {
+            None => builder.with_no_client_auth(),
+            Some(identity) => {
+                let (identity, of_identity) = identity.make(contents)?;
+                expiries.extend(of_identity);
+                builder.with_client_cert_resolver(identity)
+            }
+        };
+        config.alpn_protocols.clone_from(&self.alpn);
+        Ok(MadeClient { config: Arc::new(config), expiries: expiries.into() })
+    }
+}

@@ -1,0 +1,50 @@
+//! A certificate and its key: what one side of a connection shows to be itself.
+
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+
+use rustls::pki_types::{CertificateDer, PrivateKeyDer};
+use rustls::sign::{CertifiedKey, SingleCertAndKey};
+
+use crate::contents::{Contents, Text};
+use crate::crypto::provider;
+use crate::error::{Flaw, TlsError};
+use crate::expiry::{Dated, Expiry};
+
+/// Where a certificate and its key are. They may be the same file.
+#[derive(Debug, Clone, PartialEq, Eq, Hash)]
+pub struct IdentityFiles {
+    /// The certificate and after it those that lead to its authority, in PEM.
+    pub certificate: PathBuf,
+    /// The private key without a passphrase, in PEM: PKCS#8, PKCS#1 or SEC1.
+    pub key: PathBuf,
+}
+
+impl IdentityFiles {
+    pub(crate) fn paths(&self) -> impl Iterator<Item = &Path> {
+        [self.certificate.as_path(), self.key.as_path()].into_iter()
+    }
+
+    /// What the files come to, and when each certificate of the chain ends.
+    pub(crate) fn make(&self, contents: &Contents) -> Result<(Arc<SingleCertAndKey>, Vec<Expiry>), TlsError> {
+        let certificate = contents.of(&self.certificate)?;
+        let chain: Vec<CertificateDer<'static>> = certificate.objects(Flaw::NoCertificate)?;
+        let expiries = Expiry::of_certificates(&certificate, Dated::Certificate, &chain)?;
+        let key_file = contents.of(&self.key)?;
+        let key = private_key(&key_file)?;
+        let unusable = |_| key_file.error(Flaw::UnusableKey);
+        let signing_key = provider().key_provider.load_private_key(key).map_err(unusable)?;
+        let certified = CertifiedKey::new(chain, signing_key);
+        let other = || key_file.error(Flaw::OtherKey { certificate: self.certificate.clone() });
+        certified.keys_match().map_err(|_| other())?;
+        Ok((Arc::new(SingleCertAndKey::from(certified)), expiries))
+    }
+}
+
+fn private_key(file: &Text<'_>) -> Result<PrivateKeyDer<'static>, TlsError> {
+    if file.contains("-----BEGIN ENCRYPTED PRIVATE KEY-----") || file.contains("Proc-Type: 4,ENCRYPTED") {
+        return Err(file.error(Flaw::EncryptedKey));
+    }
+    let mut keys = file.objects(Flaw::NoKey)?;
+    Ok(keys.swap_remove(0))
+}

@@ -1,0 +1,184 @@
+//! The side that accepts connections.
+
+use std::fmt;
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+
+use rustls::crypto::ring::Ticketer;
+use rustls::pki_types::UnixTime;
+use rustls::server::danger::ClientCertVerifier;
+use rustls::server::{VerifierBuilderError, WebPkiClientVerifier};
+use rustls::{CertificateError, HandshakeKind, ServerConfig, ServerConnection};
+
+use crate::contents::{Contents, Fingerprint};
+use crate::crypto::{TLS12_AND_13, TLS13_ONLY, provider};
+use crate::error::{Flaw, TlsError};
+use crate::expiry::Expiry;
+use crate::followed::{Followed, Kept, Look, Recipe};
+use crate::identity::IdentityFiles;
+use crate::trust::Trust;
+
+/// What a server is made of.
+#[derive(Debug, Clone, PartialEq, Eq, Hash)]
+pub struct ServerFiles {
+    /// What it shows to be itself.
+    pub identity: IdentityFiles,
+    /// What it asks of its clients; `None`: no certificate.
+    pub clients: Option<ClientCertificates>,
+    /// The oldest version that it speaks.
+    pub min_version: MinVersion,
+}
+
+/// What a server asks of its clients.
+#[derive(Debug, Clone, PartialEq, Eq, Hash)]
+pub struct ClientCertificates {
+    /// The authorities whose certificates are believed, in PEM.
+    pub ca: PathBuf,
+    /// What these have revoked, in PEM: one list for each of them. Without a list of its authority, or with one whose
+    /// next is overdue, a certificate is not believed. `None`: nothing is revoked.
+    pub crl: Option<PathBuf>,
+    /// Whether a client without a certificate is refused. One with a certificate that is not believed always is.
+    pub required: bool,
+}
+
+/// A version of TLS.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
+pub enum MinVersion {
+    /// 1.2, and 1.3.
+    Tls12,
+    /// 1.3.
+    Tls13,
+}
+
+/// A server's side of TLS, as its files say. Clones are the same one.
+#[derive(Clone)]
+pub struct ServerTls(Arc<Kept<Server>>);
+
+impl ServerTls {
+    /// Reads and checks the files. `alpn`: the protocols that are spoken inside, the preferred first.
+    ///
+    /// # Errors
+    /// What is wrong with the first file that is of no use. What has expired can be used: see [`Followed::expiries`].
+    pub fn load(files: ServerFiles, alpn: &[&[u8]]) -> Result<ServerTls, TlsError> {
+        let alpn = alpn.iter().map(|protocol| protocol.to_vec()).collect();
+        Ok(ServerTls(Arc::new(Kept::load(Server { files, alpn })?)))
+    }
+
+    /// For connections that begin now.
+    pub fn config(&self) -> Arc<ServerConfig> {
+        Arc::clone(&self.0.now().config)
+    }
+
+    /// Looks again at the certificate of a client that resumed an earlier session. That handshake believes what the
+    /// earlier one found, when the certificate had not ended yet or was not revoked yet.
+    ///
+    /// # Errors
+    /// If it would not be believed now.
+    pub fn verify_resumed(&self, connection: &ServerConnection) -> Result<(), rustls::Error> {
+        let made = self.0.now();
+        let Some(verifier) = &made.verifier else { return Ok(()) };
+        if connection.handshake_kind() != Some(HandshakeKind::Resumed) {
+            return Ok(());
+        }
+        match connection.peer_certificates() {
+            Some([end_entity, intermediates @ ..]) => {
+                verifier.verify_client_cert(end_entity, intermediates, UnixTime::now()).map(|_| ())
+            }
+            Some([]) | None if verifier.client_auth_mandatory() => {
+                Err(CertificateError::ApplicationVerificationFailure.into())
+            }
+            Some([]) | None => Ok(()),
+        }
+    }
+}
+
+impl Followed for ServerTls {
+    fn look(&self) -> Look {
+        self.0.look()
+    }
+
+    fn expiries(&self) -> Arc<[Expiry]> {
+        Arc::clone(&self.0.now().expiries)
+    }
+}
+
+impl fmt::Debug for ServerTls {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_tuple("ServerTls").field(&self.0.recipe.files).finish()
+    }
+}
+
+struct Server {
+    files: ServerFiles,
+    alpn: Vec<Vec<u8>>,
+}
+
+struct MadeServer {
+    config: Arc<ServerConfig>,
+    verifier: Option<Arc<dyn ClientCertVerifier>>,
+    expiries: Arc<[Expiry]>,
+    /// What decides whom a session may be resumed for.
+    trust: Option<(Fingerprint, Option<Fingerprint>)>,
+}
+
+impl Recipe for Server {
+    type Made = MadeServer;
+
+    fn paths(&self) -> Vec<&Path> {
+        let clients = self.files.clients.iter();
+        let trust = clients.flat_map(|clients| [Some(&clients.ca), clients.crl.as_ref()].into_iter().flatten());
+        self.files.identity.paths().chain(trust.map(PathBuf::as_path)).collect()
+    }
+
+    fn make(&self, contents: &Contents, old: Option<&MadeServer>) -> Result<MadeServer, TlsError> {
+        let (identity, mut expiries) = self.files.identity.make(contents)?;
+        let mut trust_fingerprint = None;
+        let mut verifier = None;
+        if let Some(clients) = &self.files.clients {
+            let trust = Trust::read(contents, &clients.ca, clients.crl.as_deref())?;
+            trust_fingerprint = Some(trust.fingerprint);
+            expiries.extend(trust.expiries.iter().cloned());
+            verifier = Some(clients.verifier(trust)?);
+        }
+        let versions = match self.files.min_version {
+            MinVersion::Tls12 => TLS12_AND_13,
+            MinVersion::Tls13 => TLS13_ONLY,
+        };
+        let builder = ServerConfig::builder_with_provider(provider())
+            .with_protocol_versions(versions)
+            .expect("ring has ciphers for both versions");
+        let builder = match &verifier {
+            Some(verifier) => builder.with_client_cert_verifier(Arc::clone(verifier)),
+            None => builder.with_no_client_auth(),
+        };
+        let mut config = builder.with_cert_resolver(identity);
+        config.alpn_protocols.clone_from(&self.alpn);
+        config.ignore_client_order = true;
+        // A session that was begun under another trust is not resumed: the client shows its certificate again.
+        match old.filter(|old| old.trust == trust_fingerprint) {
+            Some(old) => {
+                config.ticketer = Arc::clone(&old.config.ticketer);
+                config.session_storage = Arc::clone(&old.config.session_storage);
+            }
+            None => config.ticketer = Ticketer::new().expect("the system has random numbers"),
+        }
+        Ok(MadeServer { config: Arc::new(config), verifier, expiries: expiries.into(), trust: trust_fingerprint })
+    }
+}
+
+impl ClientCertificates {
+    fn verifier(&self, trust: Trust) -> Result<Arc<dyn ClientCertVerifier>, TlsError> {
+        let mut builder = WebPkiClientVerifier::builder_with_provider(trust.roots, provider())
+            .with_crls(trust.crls)
+            .enforce_revocation_expiration();
+        if !self.required {
+            builder = builder.allow_unauthenticated();
+        }
+        builder.build().map_err(|error| match (error, &self.crl) {
+            (VerifierBuilderError::InvalidCrl(error), Some(crl)) => {
+                TlsError::new(crl, Flaw::Crl(rustls::Error::from(error).to_string()))
+            }
+            _ => TlsError::new(&self.ca, Flaw::NoCertificate),
+        })
+    }
+}

@@ -1,0 +1,46 @@
+//! Whom we believe: authorities and what they have revoked.
+
+use std::path::Path;
+use std::sync::Arc;
+
+use rustls::RootCertStore;
+use rustls::pki_types::{CertificateDer, CertificateRevocationListDer};
+
+use crate::contents::{Contents, Fingerprint};
+use crate::error::{Flaw, TlsError};
+use crate::expiry::{Dated, Expiry};
+
+/// Authorities and what they have revoked, as files say.
+pub(crate) struct Trust {
+    pub(crate) roots: Arc<RootCertStore>,
+    pub(crate) crls: Vec<CertificateRevocationListDer<'static>>,
+    pub(crate) expiries: Vec<Expiry>,
+    /// Another one may believe others.
+    pub(crate) fingerprint: (Fingerprint, Option<Fingerprint>),
+}
+
+impl Trust {
+    pub(crate) fn read(contents: &Contents, ca: &Path, crl: Option<&Path>) -> Result<Trust, TlsError> {
+        let ca = contents.of(ca)?;
+        let authorities: Vec<CertificateDer<'static>> = ca.objects(Flaw::NoCertificate)?;
+        let mut expiries = Expiry::of_certificates(&ca, Dated::Authority, &authorities)?;
+        let mut roots = RootCertStore::empty();
+        for (index, authority) in authorities.into_iter().enumerate() {
+            let unusable = |error: rustls::Error| Flaw::Certificate { number: index + 1, reason: error.to_string() };
+            roots.add(authority).map_err(|error| ca.error(unusable(error)))?;
+        }
+        let mut trust = Trust {
+            roots: Arc::new(roots),
+            crls: Vec::new(),
+            expiries: Vec::new(),
+            fingerprint: (ca.fingerprint(), None),
+        };
+        if let Some(crl) = crl {
+            let crl = contents.of(crl)?;
+            trust.crls = crl.objects(Flaw::NoCrl)?;
+            expiries.extend(Expiry::of_crls(&crl, &trust.crls)?);
+            trust.fingerprint.1 = Some(crl.fingerprint());
+        }
+        Ok(Trust { expiries, ..trust })
+    }
+}

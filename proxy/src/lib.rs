@@ -37,6 +37,7 @@ pub mod service_manager;
 pub mod stack;
 pub mod state;
 pub mod ticket;
+pub mod tls_files;
 pub mod token;
 pub mod wire;
 

@@ -4,6 +4,7 @@
 mod in_force;
 #[cfg(test)]
 mod tests;
+mod tls;
 
 use std::time::{Duration, SystemTime};
 
@@ -14,6 +15,8 @@ use prometheus::{
     Encoder, Histogram, HistogramOpts, HistogramVec, IntCounter, IntCounterVec, IntGauge, IntGaugeVec, Opts, Registry,
     TextEncoder,
 };
+
+pub use tls::{TlsMetrics, TlsReload, TlsUse};
 
 use crate::refusal::Failure;
 
@@ -38,6 +41,7 @@ pub struct Metrics {
     log_lines_lost: IntCounterVec,
     sources: SourceMetrics,
     config: ConfigMetrics,
+    tls: TlsMetrics,
 }
 
 /// Which configuration is in force, and what came of the files that were read since the start.
@@ -310,6 +314,7 @@ impl Metrics {
                     "When the configuration file was last read and found right, in seconds since the epoch.",
                 )?,
             },
+            tls: TlsMetrics::new(&registry)?,
             registry,
         };
         let build_info = gauges("fencepost_build_info", "The running version.", &["version"])?;
@@ -402,6 +407,11 @@ impl Metrics {
         self.config.generation.set(i64::try_from(generation).unwrap_or(i64::MAX));
         let since_epoch = at.duration_since(SystemTime::UNIX_EPOCH).unwrap_or_default();
         self.config.last_success_seconds.set(since_epoch.as_secs_f64());
+    }
+
+    /// The metrics of TLS.
+    pub fn tls(&self) -> &TlsMetrics {
+        &self.tls
     }
 
     /// Counts a reload.

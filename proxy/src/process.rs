@@ -14,11 +14,14 @@ use crate::memory::Memory;
 use crate::metrics::Metrics;
 use crate::observe::{Observations, RouteLabel};
 use crate::pulse::Pulses;
+use crate::tls_files::TlsFiles;
 
 /// What a process has once, whatever configuration is in force.
 pub struct Process {
     /// Every metric.
     pub metrics: Metrics,
+    /// The TLS files that are followed.
+    pub tls_files: TlsFiles,
     /// Which refusals are logged.
     pub log: LogThrottle,
     /// What operators can look at; `None` without an admin listener.
@@ -49,8 +52,10 @@ impl Process {
         store: MemoryStore,
         observations: Option<Arc<Observations>>,
     ) -> Result<Process, prometheus::Error> {
+        let metrics = Metrics::new()?;
         Ok(Process {
-            metrics: Metrics::new()?,
+            tls_files: TlsFiles::new(metrics.tls().clone()),
+            metrics,
             log: LogThrottle::new(),
             observations,
             unrouted_label: Arc::new(RouteLabel::unrouted()),

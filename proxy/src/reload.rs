@@ -134,8 +134,9 @@ impl Reloader {
     }
 
     async fn reload_now(&mut self, cause: &str) -> Outcome {
-        // Also where nothing else changes: what has renamed the file says so in this way.
+        // Also where nothing else changes: what has renamed the file, or written others, says so in this way.
         self.in_force.now().access_log.iter().for_each(AccessLog::reopen);
+        self.in_force.now().process.tls_files.look_now().await;
         match &mut self.origin {
             Origin::File(file) => {
                 let content = file.content_now();

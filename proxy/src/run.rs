@@ -200,6 +200,7 @@ impl Running<'_> {
             () = shutdown => {}
             () = remembering => {}
             () = collecting => {}
+            () = process.tls_files.keep_looking() => {}
             () = reloader.run() => {}
             () = server.failed() => return Err(RunError::ThreadEnded),
         }

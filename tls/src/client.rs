@@ -49,13 +49,20 @@ impl ClientTls {
     }
 }
 
+impl ClientTls {
+    /// The same one, as whoever looks at files sees it.
+    pub fn followed(&self) -> Arc<dyn Followed> {
+        Arc::clone(&self.0) as Arc<dyn Followed>
+    }
+}
+
 impl Followed for ClientTls {
     fn look(&self) -> Look {
         self.0.look()
     }
 
     fn expiries(&self) -> Arc<[Expiry]> {
-        Arc::clone(&self.0.now().expiries)
+        self.0.expiries()
     }
 }
 
@@ -112,5 +119,9 @@ impl Recipe for Client {
         };
         config.alpn_protocols.clone_from(&self.alpn);
         Ok(MadeClient { config: Arc::new(config), expiries: expiries.into() })
+    }
+
+    fn expiries(made: &MadeClient) -> Arc<[Expiry]> {
+        Arc::clone(&made.expiries)
     }
 }

@@ -1,6 +1,7 @@
 //! When certificates and revocation lists end.
 
 use std::path::PathBuf;
+use std::time::{Duration, SystemTime};
 
 use rustls::pki_types::{CertificateDer, CertificateRevocationListDer};
 use x509_parser::prelude::{CertificateRevocationList, FromDer, X509Certificate};
@@ -32,7 +33,43 @@ pub enum Dated {
     Crl,
 }
 
+impl Dated {
+    /// Every one.
+    pub const ALL: [Dated; 3] = [Dated::Certificate, Dated::Authority, Dated::Crl];
+
+    /// As a metric's label has it.
+    pub fn name(self) -> &'static str {
+        match self {
+            Dated::Certificate => "certificate",
+            Dated::Authority => "authority",
+            Dated::Crl => "crl",
+        }
+    }
+}
+
+/// How long before its end something is to be renewed.
+const RENEWED_BEFORE: Duration = Duration::from_secs(30 * DAY);
+
+const DAY: u64 = 24 * 60 * 60;
+
 impl Expiry {
+    /// What is to be said at that time, if it has ended or ends within 30 days.
+    pub fn caution(&self, now: SystemTime) -> Option<String> {
+        let Expiry { file, what, subject, not_after } = self;
+        let what = match what {
+            Dated::Certificate => "the certificate",
+            Dated::Authority => "the authority",
+            Dated::Crl => "the revocation list",
+        };
+        let end = SystemTime::UNIX_EPOCH + Duration::from_secs(*not_after);
+        let when = match end.duration_since(now) {
+            Ok(left) if left > RENEWED_BEFORE => return None,
+            Ok(left) => format!("ends in {} days", left.as_secs() / DAY),
+            Err(_) => "has ended".to_owned(),
+        };
+        Some(format!("{}: {what} of {subject:?} {when}", file.display()))
+    }
+
     /// # Errors
     /// If one of them is no certificate.
     pub(crate) fn of_certificates(
@@ -71,4 +108,21 @@ impl Expiry {
 
 fn seconds(timestamp: i64) -> u64 {
     u64::try_from(timestamp).unwrap_or(0)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn what_ends_within_thirty_days_is_told() {
+        let expiry =
+            Expiry { file: "/t/a.pem".into(), what: Dated::Crl, subject: "CN=a".to_owned(), not_after: 31 * DAY };
+        let at = |seconds| expiry.caution(SystemTime::UNIX_EPOCH + Duration::from_secs(seconds));
+        assert_eq!(at(DAY - 1), None);
+        let expected = |when: &str| Some(format!("/t/a.pem: the revocation list of \"CN=a\" {when}"));
+        assert_eq!(at(DAY), expected("ends in 30 days"));
+        assert_eq!(at(31 * DAY), expected("ends in 0 days"));
+        assert_eq!(at(31 * DAY + 1), expected("has ended"));
+    }
 }

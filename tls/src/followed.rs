@@ -41,6 +41,8 @@ pub(crate) trait Recipe: Send + Sync {
 
     /// Makes it. `old` is what was made last, if anything was.
     fn make(&self, contents: &Contents, old: Option<&Self::Made>) -> Result<Self::Made, TlsError>;
+
+    fn expiries(made: &Self::Made) -> Arc<[Expiry]>;
 }
 
 /// The one that is in force, and what the files held when they were last read.
@@ -61,8 +63,10 @@ impl<R: Recipe> Kept<R> {
     pub(crate) fn now(&self) -> Arc<R::Made> {
         self.made.load_full()
     }
+}
 
-    pub(crate) fn look(&self) -> Look {
+impl<R: Recipe> Followed for Kept<R> {
+    fn look(&self) -> Look {
         let mut last_read = self.last_read.lock().unwrap_or_else(PoisonError::into_inner);
         let contents = Contents::read(self.recipe.paths());
         let fingerprint = contents.fingerprint();
@@ -78,5 +82,8 @@ impl<R: Recipe> Kept<R> {
             }
             Err(error) => Look::Failed(error),
         }
+    }
+    fn expiries(&self) -> Arc<[Expiry]> {
+        R::expiries(&self.now())
     }
 }

@@ -92,13 +92,20 @@ impl ServerTls {
     }
 }
 
+impl ServerTls {
+    /// The same one, as whoever looks at files sees it.
+    pub fn followed(&self) -> Arc<dyn Followed> {
+        Arc::clone(&self.0) as Arc<dyn Followed>
+    }
+}
+
 impl Followed for ServerTls {
     fn look(&self) -> Look {
         self.0.look()
     }
 
     fn expiries(&self) -> Arc<[Expiry]> {
-        Arc::clone(&self.0.now().expiries)
+        self.0.expiries()
     }
 }
 
@@ -163,6 +170,10 @@ impl Recipe for Server {
             None => config.ticketer = Ticketer::new().expect("the system has random numbers"),
         }
         Ok(MadeServer { config: Arc::new(config), verifier, expiries: expiries.into(), trust: trust_fingerprint })
+    }
+
+    fn expiries(made: &MadeServer) -> Arc<[Expiry]> {
+        Arc::clone(&made.expiries)
     }
 }
 

@@ -1,0 +1,140 @@
+//! The TLS files of the process: looked at once a second, whoever uses them.
+//!
+//! Looking reads files, which may block: it is done on a thread for that, never on one that serves requests.
+
+use std::sync::{Arc, Mutex, PoisonError, Weak};
+use std::time::{Duration, SystemTime};
+
+use fencepost_tls::{Expiry, Followed, Look, TlsError};
+use tokio::time::{MissedTickBehavior, interval};
+
+use crate::metrics::{TlsMetrics, TlsReload, TlsUse};
+
+/// How often files are looked at.
+const LOOK_PERIOD: Duration = Duration::from_secs(1);
+
+/// What is made of TLS files in this process, each for as long as somebody uses it. Clones are the same one.
+#[derive(Clone)]
+pub struct TlsFiles(Arc<Shared>);
+
+struct Shared {
+    metrics: TlsMetrics,
+    entries: Mutex<Vec<Arc<Entry>>>,
+}
+
+/// What was made of one set of files.
+struct Entry {
+    of: TlsUse,
+    name: String,
+    followed: Weak<dyn Followed>,
+    /// What was wrong with the files at the last look, while it has not been said. A certificate and its key are written one
+    /// after the other: what is wrong with them is said if they are the same at the next look.
+    unsaid: Mutex<Option<TlsError>>,
+}
+
+/// Whether files may be in the middle of being written.
+#[derive(Clone, Copy, PartialEq, Eq)]
+enum Moment {
+    /// They may: nobody has said that they are ready.
+    Any,
+    /// They are not: somebody asks to have them read.
+    Asked,
+}
+
+impl TlsFiles {
+    /// None yet.
+    pub fn new(metrics: TlsMetrics) -> TlsFiles {
+        TlsFiles(Arc::new(Shared { metrics, entries: Mutex::default() }))
+    }
+
+    /// Follows files from now on, until nobody has what is made of them. `name` is a metric label: an address, a route, a
+    /// source. Where one name is followed twice, while a reload goes on, metrics show the later one.
+    pub fn follow(&self, of: TlsUse, name: &str, followed: &Arc<dyn Followed>) {
+        let entry = Entry { of, name: name.to_owned(), followed: Arc::downgrade(followed), unsaid: Mutex::default() };
+        entry.show(&self.0.metrics, &followed.expiries());
+        self.0.entries().push(Arc::new(entry));
+    }
+
+    /// Looks at all files once a second, for as long as it is polled.
+    pub async fn keep_looking(&self) {
+        let mut ticks = interval(LOOK_PERIOD);
+        ticks.set_missed_tick_behavior(MissedTickBehavior::Delay);
+        loop {
+            ticks.tick().await;
+            self.look(Moment::Any).await;
+        }
+    }
+
+    /// Looks at all files now, because somebody asks for it.
+    pub async fn look_now(&self) {
+        self.look(Moment::Asked).await;
+    }
+
+    async fn look(&self, moment: Moment) {
+        let shared = Arc::clone(&self.0);
+        if shared.entries().is_empty() {
+            return;
+        }
+        // An error means that looking panicked, which the log has.
+        let _ = tokio::task::spawn_blocking(move || shared.look(moment)).await;
+    }
+}
+
+impl Shared {
+    fn entries(&self) -> std::sync::MutexGuard<'_, Vec<Arc<Entry>>> {
+        self.entries.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    fn look(&self, moment: Moment) {
+        let entries = self.entries().clone();
+        let (used, gone): (Vec<_>, Vec<_>) =
+            entries.into_iter().partition(|entry| entry.look(moment, &self.metrics).is_some());
+        if gone.is_empty() {
+            return;
+        }
+        self.entries().retain(|entry| !gone.iter().any(|other| Arc::ptr_eq(entry, other)));
+        for gone in gone {
+            if !used.iter().any(|used| (used.of, &used.name) == (gone.of, &gone.name)) {
+                self.metrics.forget(gone.of, &gone.name);
+            }
+        }
+    }
+}
+
+impl Entry {
+    /// `None` if nobody uses it any more.
+    fn look(&self, moment: Moment, metrics: &TlsMetrics) -> Option<()> {
+        let followed = self.followed.upgrade()?;
+        let mut unsaid = self.unsaid.lock().unwrap_or_else(PoisonError::into_inner);
+        match followed.look() {
+            Look::Unchanged => {}
+            Look::Reloaded => {
+                *unsaid = None;
+                metrics.reloaded(self.of, &self.name, TlsReload::Reloaded);
+                tracing::info!(r#use = self.of.name(), name = self.name, "TLS files reloaded");
+                self.show(metrics, &followed.expiries());
+                return Some(());
+            }
+            Look::Failed(error) => {
+                let first_seen = unsaid.replace(error);
+                if moment == Moment::Any && first_seen.is_none() {
+                    return Some(());
+                }
+            }
+        }
+        if let Some(error) = unsaid.take() {
+            metrics.reloaded(self.of, &self.name, TlsReload::Failed);
+            tracing::error!(r#use = self.of.name(), name = self.name, "{error}; what was in force stays");
+        }
+        Some(())
+    }
+
+    /// Shows when what is in force ends.
+    fn show(&self, metrics: &TlsMetrics, expiries: &[Expiry]) {
+        metrics.set_expiries(self.of, &self.name, expiries);
+        let now = SystemTime::now();
+        for caution in expiries.iter().filter_map(|expiry| expiry.caution(now)) {
+            tracing::warn!(r#use = self.of.name(), name = self.name, "{caution}");
+        }
+    }
+}

@@ -6,11 +6,12 @@ use std::ops::RangeInclusive;
 use std::path::{Path, PathBuf};
 use std::time::Duration;
 
-use crate::address::{Address, HostPort};
+use crate::address::HostPort;
 use crate::check_routes::check_routes;
 use crate::config::{Config, Limits, Source, SourceKind};
+use crate::listening::check_listeners;
 use crate::problem::{Notes, Place};
-use crate::raw::{RawAdmin, RawConfig, RawLimits, RawListener, RawSource};
+use crate::raw::{RawConfig, RawLimits, RawSource};
 use crate::route::{Mode, Route};
 use crate::setting::Setting;
 use crate::units::{show_duration, show_size};
@@ -19,7 +20,7 @@ use crate::units::{show_duration, show_size};
 pub(crate) fn check(raw: RawConfig, notes: &Notes) -> Option<Config> {
     let RawConfig { state_dir, threads, admin, listeners, limits, decisions, access_log, sources, routes } = raw;
     let threads = threads.within(notes, 1..=1024, i64::to_string).into_value();
-    let admin = check_admin(admin, notes);
+    let admin = admin.check(notes);
     let listeners = check_listeners(listeners, &admin, notes);
     let limits = check_limits(limits, notes);
     let decisions = decisions.check(notes);
@@ -60,54 +61,13 @@ fn parse_state_dir(text: &str) -> Result<PathBuf, String> {
     Ok(path.to_owned())
 }
 
-fn check_admin(raw: RawAdmin, notes: &Notes) -> Option<Address> {
-    let RawAdmin { listen } = raw;
-    let address = listen.parse(notes, |text| match text.as_str() {
-        "off" => Ok(None),
-        text => Address::parse(text).and_then(only_on_this_machine).map(Some),
-    });
-    let default = Address::parse("127.0.0.1:9901").expect("the default is an address");
-    address.or(Some(default))
-}
-
-fn only_on_this_machine(address: Address) -> Result<Address, String> {
-    match address {
-        Address::Tcp(address) if !address.ip().is_loopback() => Err(format!(
-            r#"must be a loopback address, "unix:/path" or "off", not {address}: off loopback it needs TLS, which this version does not have"#
-        )),
-        Address::Systemd(_) => Err(
-            r#"must be a loopback address, "unix:/path" or "off": where a socket of systemd's listens is not known beforehand"#
-                .to_owned(),
-        ),
-        Address::Tcp(_) | Address::Unix(_) => Ok(address),
-    }
-}
-
-fn check_listeners(raw: Setting<Vec<RawListener>>, admin: &Option<Address>, notes: &Notes) -> Vec<Address> {
-    let raw = raw.required(notes, "at least one address where requests are accepted");
-    let mut listeners: Vec<Address> = Vec::new();
-    for RawListener { address } in raw.unwrap_or_default() {
-        let place = address.place.clone();
-        let address = address.parse(notes, |text| Address::parse(&text));
-        let Some(address) = address.required(notes, "the address where requests are accepted") else {
-            continue;
-        };
-        if listeners.iter().any(|other| other.collides(&address)) {
-            notes.problem(&place, format_args!("{address} is listened on already"));
-        } else if admin.as_ref().is_some_and(|admin| admin.collides(&address)) {
-            notes.problem(&place, format_args!("{address} is the address of the admin listener"));
-        }
-        listeners.push(address);
-    }
-    listeners
-}
-
 fn check_limits(raw: RawLimits, notes: &Notes) -> Limits {
     let RawLimits {
         connections_max,
         header_bytes_max,
         headers_max,
         h2_streams_max,
+        handshake_timeout,
         header_timeout,
         idle_timeout,
         body_timeout,
@@ -129,6 +89,7 @@ fn check_limits(raw: RawLimits, notes: &Notes) -> Limits {
         header_bytes_max: size(header_bytes_max, 8 << 10..=1 << 20, default.header_bytes_max),
         headers_max: count(headers_max, 16..=1_000, default.headers_max),
         h2_streams_max: number(h2_streams_max, 1..=10_000, i64::to_string, notes).unwrap_or(default.h2_streams_max),
+        handshake_timeout: time(handshake_timeout, millis(100)..=minutes(1), default.handshake_timeout),
         header_timeout: time(header_timeout, millis(100)..=minutes(10), default.header_timeout),
         idle_timeout: time(idle_timeout, millis(100)..=minutes(60), default.idle_timeout),
         body_timeout: time(body_timeout, millis(100)..=minutes(60), default.body_timeout),

@@ -4,7 +4,8 @@ use std::num::NonZeroUsize;
 use std::path::PathBuf;
 use std::time::Duration;
 
-use crate::address::{Address, HostPort};
+use crate::address::HostPort;
+use crate::listening::{Admin, Listener};
 use crate::problem::{Problem, Problems};
 use crate::records::{AccessLog, Decisions};
 use crate::route::Route;
@@ -16,10 +17,10 @@ pub struct Config {
     pub state_dir: Option<PathBuf>,
     /// How many threads serve requests; `None`: as many as the process may use.
     pub threads: Option<NonZeroUsize>,
-    /// Where the admin listener is, if there is one: a loopback address or a unix socket.
-    pub admin: Option<Address>,
+    /// Where the admin listener is, if there is one.
+    pub admin: Option<Admin>,
     /// Where requests are accepted; at least one address, none twice.
-    pub listeners: Vec<Address>,
+    pub listeners: Vec<Listener>,
     /// What one process takes and how long it waits.
     pub limits: Limits,
     /// Which decisions are kept for operators to look at.
@@ -87,6 +88,8 @@ pub struct Limits {
     pub headers_max: usize,
     /// Requests at a time on one HTTP/2 connection; 1 to 10,000, by default 128.
     pub h2_streams_max: u32,
+    /// How long a client may take for the TLS handshake; 100 ms to 1 min, by default 5 s.
+    pub handshake_timeout: Duration,
     /// How long a client may take for a request's head; 100 ms to 10 min, by default 10 s.
     pub header_timeout: Duration,
     /// How long a connection is kept without a request; 100 ms to 1 h, by default 60 s.
@@ -119,6 +122,7 @@ impl Default for Limits {
             header_bytes_max: 64 << 10,
             headers_max: 100,
             h2_streams_max: 128,
+            handshake_timeout: Duration::from_secs(5),
             header_timeout: Duration::from_secs(10),
             idle_timeout: Duration::from_secs(60),
             body_timeout: Duration::from_secs(30),

@@ -5,6 +5,7 @@ use std::num::NonZeroU32;
 use std::time::Duration;
 
 use crate::config::{Config, Limits, Source, SourceKind};
+use crate::listening::Listener;
 use crate::records::{AccessLog, AccessLogFormat, AccessLogTarget, Decisions};
 use crate::route::{Freshness, Lock, Mode, OnHandoffTimeout, OnUnavailable, PartialRequests, Record, Route};
 use crate::units::show_duration;
@@ -158,13 +159,19 @@ fn list(values: impl IntoIterator<Item = impl fmt::Display>) -> String {
 fn tables(config: &Config) -> Vec<Table> {
     let Config { state_dir, threads, admin, listeners, limits, decisions, access_log, sources, routes, warnings: _ } =
         config;
-    let mut addresses: Vec<String> = listeners.iter().map(ToString::to_string).collect();
+    let mut addresses: Vec<String> = listeners.iter().map(|listener| listener.address.to_string()).collect();
+    let by_tls = |listener: &Listener| listener.tls.as_ref().map(|tls| format!("{}: {tls}", listener.address));
+    let mut tls: Vec<String> = listeners.iter().filter_map(by_tls).collect();
     addresses.sort_unstable(); // In whatever order they are written.
+    tls.sort_unstable();
     let process = vec![
         ("state_dir", or_none(state_dir.as_ref().map(|path| path.display()))),
         ("threads", or_none(*threads)),
-        ("admin.listen", admin.as_ref().map_or_else(|| "off".to_owned(), ToString::to_string)),
+        ("admin.listen", admin.as_ref().map_or_else(|| "off".to_owned(), |admin| admin.address.to_string())),
+        ("admin.tls", or_none(admin.as_ref().and_then(|admin| admin.tls.as_ref()))),
+        ("admin.dangerous_unprotected", admin.as_ref().is_some_and(|admin| admin.dangerous_unprotected).to_string()),
         ("listener.address", list(addresses)),
+        ("listener.tls", list(tls)),
     ];
     let whole = [
         Table::new(String::new(), Vec::new(), process),
@@ -183,6 +190,7 @@ fn limits_table(limits: &Limits) -> Table {
         header_bytes_max,
         headers_max,
         h2_streams_max,
+        handshake_timeout,
         header_timeout,
         idle_timeout,
         body_timeout,
@@ -210,6 +218,7 @@ fn limits_table(limits: &Limits) -> Table {
         ("header_bytes_max", header_bytes_max.to_string()),
         ("headers_max", headers_max.to_string()),
         ("h2_streams_max", h2_streams_max.to_string()),
+        ("handshake_timeout", time(handshake_timeout)),
         ("header_timeout", time(header_timeout)),
         ("idle_timeout", time(idle_timeout)),
         ("body_timeout", time(body_timeout)),

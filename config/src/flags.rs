@@ -1,8 +1,9 @@
 //! The same configuration from the flags of the command line, for one worker behind one lock.
 
 use crate::config::Config;
+use crate::listening::RawListener;
 use crate::problem::{Notes, Place, Problems};
-use crate::raw::{RawConfig, RawListener, RawLock, RawRoute, RawSource};
+use crate::raw::{RawConfig, RawLock, RawRoute, RawSource};
 use crate::reader::Table;
 use crate::setting::Setting;
 use crate::units;
@@ -62,7 +63,8 @@ fn raw_config(flags: Flags, notes: &Notes) -> RawConfig {
     config.listeners = match many("--listen", listen) {
         none if none.is_empty() => Setting::absent(Place::flag("--listen")),
         some => {
-            Setting::given(Place::flag("--listen"), some.into_iter().map(|address| RawListener { address }).collect())
+            let listener = |address| RawListener { address, ..RawListener::read(&mut unwritten()) };
+            Setting::given(Place::flag("--listen"), some.into_iter().map(listener).collect())
         }
     };
 
@@ -156,7 +158,7 @@ mod tests {
             Flags { freshness: Some("x".to_owned()), ..flags() },
             r#"--freshness: must be "cached" or "linearizable", not "x""#,
         );
-        let text = r#"--admin: must be a loopback address, "unix:/path" or "off", not 10.0.0.1:1: off loopback it needs TLS, which this version does not have"#;
+        let text = "--admin: 10.0.0.1:1 is not on this machine alone: it needs tls with client_ca, so that only those who have a certificate can ask; dangerous_unprotected = true lets anybody";
         check(Flags { admin: Some("10.0.0.1:1".to_owned()), ..flags() }, text);
     }
 

@@ -11,6 +11,7 @@ mod config;
 
 mod address;
 mod captures;
+mod listening;
 mod lock_template;
 mod path_template;
 mod percent;
@@ -43,6 +44,7 @@ pub use captures::{Capture, Captures};
 pub use config::{Config, Limits, Source, SourceKind};
 pub use difference::{Change, Difference};
 pub use flags::Flags;
+pub use listening::{Admin, Listener};
 pub use lock_template::LockTemplate;
 pub use path_template::{PathMatch, PathTemplate};
 pub use problem::{Problem, Problems};

@@ -5,6 +5,7 @@ use std::time::Duration;
 use toml::de::DeTable;
 
 use crate::config::Config;
+use crate::listening::{RawAdmin, RawListener};
 use crate::problem::{Notes, Problems};
 use crate::reader::Table;
 use crate::records::{RawAccessLog, RawDecisions};
@@ -63,34 +64,13 @@ impl RawConfig {
     }
 }
 
-/// `[admin]`.
-pub(crate) struct RawAdmin {
-    pub(crate) listen: Setting<String>,
-}
-
-impl RawAdmin {
-    pub(crate) fn read(table: &mut Table<'_>) -> RawAdmin {
-        RawAdmin { listen: table.string("listen") }
-    }
-}
-
-/// `[[listener]]`.
-pub(crate) struct RawListener {
-    pub(crate) address: Setting<String>,
-}
-
-impl RawListener {
-    pub(crate) fn read(table: &mut Table<'_>) -> RawListener {
-        RawListener { address: table.string("address") }
-    }
-}
-
 /// `[limits]`.
 pub(crate) struct RawLimits {
     pub(crate) connections_max: Setting<i64>,
     pub(crate) header_bytes_max: Setting<i64>,
     pub(crate) headers_max: Setting<i64>,
     pub(crate) h2_streams_max: Setting<i64>,
+    pub(crate) handshake_timeout: Setting<Duration>,
     pub(crate) header_timeout: Setting<Duration>,
     pub(crate) idle_timeout: Setting<Duration>,
     pub(crate) body_timeout: Setting<Duration>,
@@ -111,6 +91,7 @@ impl RawLimits {
             header_bytes_max: table.size("header_bytes_max"),
             headers_max: table.integer("headers_max"),
             h2_streams_max: table.integer("h2_streams_max"),
+            handshake_timeout: table.duration("handshake_timeout"),
             header_timeout: table.duration("header_timeout"),
             idle_timeout: table.duration("idle_timeout"),
             body_timeout: table.duration("body_timeout"),
@@ -227,7 +208,8 @@ impl RawLock {
     }
 }
 
-fn whole<'t, T>(mut table: Table<'t>, read: impl FnOnce(&mut Table<'t>) -> T) -> T {
+/// A table of the file, read by `read`, which asks for each key that it may have.
+pub(crate) fn whole<'t, T>(mut table: Table<'t>, read: impl FnOnce(&mut Table<'t>) -> T) -> T {
     let raw = read(&mut table);
     table.finish();
     raw

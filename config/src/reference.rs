@@ -2,10 +2,12 @@
 
 use std::collections::BTreeMap;
 
+use crate::listening::{RawAdmin, RawListener};
 use crate::problem::{Notes, Place};
-use crate::raw::{RawAdmin, RawConfig, RawLimits, RawListener, RawLock, RawRoute, RawSource};
+use crate::raw::{RawConfig, RawLimits, RawLock, RawRoute, RawSource};
 use crate::reader::Table;
 use crate::records::{RawAccessLog, RawDecisions};
+use crate::tls::RawServerTls;
 use crate::{Config, Problems};
 
 const REFERENCE: &str = include_str!("../REFERENCE.md");
@@ -45,6 +47,7 @@ fn literal(cell: &str) -> Option<&str> {
 fn file_with(heading: &str, setting: &str) -> String {
     let only_in = |section: &str| if section == heading { setting } else { "" };
     let in_lock = if heading == "`lock`" { format!(", {setting}") } else { String::new() };
+    let in_tls = if heading == "`tls` of a listener" { format!(", {setting}") } else { String::new() };
     format!(
         r#"
         {}
@@ -52,6 +55,7 @@ fn file_with(heading: &str, setting: &str) -> String {
         {}
         [[listener]]
         address = "127.0.0.1:8080"
+        tls = {{ certificate = "/t/a.pem", key = "/t/a.key", client_ca = "/t/ca.pem"{in_tls} }}
         [limits]
         {}
         [decisions]
@@ -94,6 +98,7 @@ fn every_key_is_in_the_reference_and_every_key_of_the_reference_is_one() {
         ("Top level", keys(&|table| drop(RawConfig::read(table)))),
         ("`[admin]`", keys(&|table| drop(RawAdmin::read(table)))),
         ("`[[listener]]`", keys(&|table| drop(RawListener::read(table)))),
+        ("`tls` of a listener", keys(&|table| drop(RawServerTls::read(table)))),
         ("`[limits]`", keys(&|table| drop(RawLimits::read(table)))),
         ("`[decisions]`", keys(&|table| drop(RawDecisions::read(table)))),
         ("`[access_log]`", keys(&|table| drop(RawAccessLog::read(table)))),
@@ -125,7 +130,7 @@ fn the_defaults_of_the_reference_are_the_defaults() {
             compared += 1;
         }
     }
-    assert_eq!(compared, 39, "a default that is written differently would be passed over");
+    assert_eq!(compared, 43, "a default that is written differently would be passed over");
 }
 
 #[test]
@@ -149,5 +154,5 @@ fn the_ranges_of_the_reference_are_the_ranges() {
             compared += 1;
         }
     }
-    assert_eq!(compared, 24, "a range that is written differently would be passed over");
+    assert_eq!(compared, 25, "a range that is written differently would be passed over");
 }

@@ -1,5 +1,6 @@
 //! `tls = { … }`: which files TLS is made of, for a side that accepts connections and for one that connects.
 
+use std::fmt;
 use std::path::{Path, PathBuf};
 
 use crate::address::host_name;
@@ -16,6 +17,20 @@ pub struct ServerTls {
     pub clients: Option<ClientCertificates>,
     /// The oldest version that is spoken.
     pub min_version: TlsVersion,
+}
+
+/// As it is written, with its defaults.
+impl fmt::Display for ServerTls {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let ServerTls { identity: Identity { certificate, key }, clients, min_version } = self;
+        write!(f, "{{ certificate = {certificate:?}, key = {key:?}")?;
+        if let Some(ClientCertificates { ca, crl, required }) = clients {
+            let required = if *required { "required" } else { "optional" };
+            write!(f, ", client_ca = {ca:?}, client_certificates = {required:?}")?;
+            crl.iter().try_for_each(|crl| write!(f, ", crl = {crl:?}"))?;
+        }
+        write!(f, ", min_version = {:?} }}", min_version.name())
+    }
 }
 
 /// What a listener asks of its clients.

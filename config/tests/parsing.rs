@@ -4,8 +4,8 @@ use std::path::Path;
 use std::time::Duration;
 
 use fencepost_config::{
-    Address, Config, Freshness, Limits, Mode, OnHandoffTimeout, OnUnavailable, PartialRequests, Record, SourceKind,
-    StaleStatus,
+    Address, Admin, Config, Freshness, Limits, Listener, Mode, OnHandoffTimeout, OnUnavailable, PartialRequests,
+    Record, SourceKind, StaleStatus,
 };
 use proptest::prelude::*;
 
@@ -65,12 +65,17 @@ fn the_sample_names_the_defaults() {
     assert_eq!(Config { state_dir: None, ..sample }, Config { warnings: Vec::new(), ..shortest });
 }
 
+fn admin(address: Address) -> Admin {
+    Admin { address, tls: None, dangerous_unprotected: false }
+}
+
 #[test]
 fn the_shortest_file_means_the_defaults() {
     let config = parse(SHORTEST);
     assert_eq!((config.threads, &config.state_dir), (None, &None));
-    assert_eq!(config.admin, Some(Address::Tcp("127.0.0.1:9901".parse().unwrap())));
-    assert_eq!(config.listeners, [Address::Tcp("127.0.0.1:8080".parse().unwrap())]);
+    assert_eq!(config.admin, Some(admin(Address::Tcp("127.0.0.1:9901".parse().unwrap()))));
+    let listener = Listener { address: Address::Tcp("127.0.0.1:8080".parse().unwrap()), tls: None };
+    assert_eq!(config.listeners, [listener]);
     assert_eq!(config.limits, Limits::default());
     let [source] = &config.sources[..] else { panic!("one source") };
     assert_eq!(source.name, "main");
@@ -142,9 +147,9 @@ fn everything_that_can_be_set_is_set() {
     );
     assert_eq!(config.threads.map(usize::from), Some(4));
     assert_eq!(config.state_dir.as_deref(), Some(Path::new("/srv/state dir")));
-    assert_eq!(config.admin, Some(Address::Unix("/run/admin.sock".into())));
+    assert_eq!(config.admin, Some(admin(Address::Unix("/run/admin.sock".into()))));
     assert_eq!(config.listeners.len(), 4, "the system never chooses one port twice");
-    assert_eq!(config.listeners[3], Address::Systemd("a_b-c.socket@1".to_owned()));
+    assert_eq!(config.listeners[3].address, Address::Systemd("a_b-c.socket@1".to_owned()));
     assert_eq!((config.limits.header_bytes_max, config.limits.drain_delay), (16384, Duration::ZERO));
     assert_eq!(config.sources.iter().map(|source| source.name.as_str()).collect::<Vec<_>>(), ["a", "b"]);
     let SourceKind::Etcd { cluster_id, .. } = config.sources[1].kind else { panic!("an etcd cluster") };

@@ -214,7 +214,7 @@ listen = "0.0.0.0:9901"
 [[listener]]"#,
         )],
         says: &[
-            r#"f.toml:2: admin.listen: must be a loopback address, "unix:/path" or "off", not 0.0.0.0:9901: off loopback it needs TLS, which this version does not have"#,
+            "f.toml:2: admin.listen: 0.0.0.0:9901 is not on this machine alone: it needs tls with client_ca, so that only those who have a certificate can ask; dangerous_unprotected = true lets anybody",
         ],
     },
     Case {
@@ -235,7 +235,7 @@ listen = "systemd:admin"
 [[listener]]"#,
         )],
         says: &[
-            r#"f.toml:2: admin.listen: must be a loopback address, "unix:/path" or "off": where a socket of systemd's listens is not known beforehand"#,
+            "f.toml:2: admin.listen: systemd:admin is not on this machine alone: it needs tls with client_ca, so that only those who have a certificate can ask; dangerous_unprotected = true lets anybody",
         ],
     },
     Case {

@@ -57,8 +57,9 @@ pub struct Admin {
 impl Admin {
     /// Answers a request.
     pub async fn answer(self, request: Request<ClientBody>) -> Result<AdminAnswer, Infallible> {
-        let over_tcp = matches!(request.body().connection().address(), ClientAddress::Tcp(_));
-        if over_tcp && let Err(refused) = origin::check(&request) {
+        let client = request.body().connection();
+        let over_tcp = matches!(client.address(), ClientAddress::Tcp(_));
+        if over_tcp && let Err(refused) = origin::check(&request, client.is_tls()) {
             return Ok(text(StatusCode::FORBIDDEN, format!("{refused}\n")));
         }
         let (path, query) = (request.uri().path(), request.uri().query().unwrap_or_default());

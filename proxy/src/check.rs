@@ -13,6 +13,7 @@ use crate::lock_sources::caution;
 use crate::process::Process;
 use crate::routes::Guard;
 use crate::run::upstream;
+use crate::server_tls;
 
 /// How long the lock stores may take to show every lock.
 const PATIENCE: Duration = Duration::from_secs(5);
@@ -27,6 +28,20 @@ pub fn summary(config: &Config) -> String {
         count(config.routes.len(), "route"),
         count(config.sources.len(), "lock source"),
     )
+}
+
+/// Reads the TLS files that the configuration names; prints what has ended or soon will.
+///
+/// # Errors
+/// Every one that is of no use.
+pub fn files(config: &Config) -> anyhow::Result<()> {
+    match server_tls::check(config) {
+        Ok(cautions) => {
+            cautions.iter().for_each(|caution| println!("warning: {caution}"));
+            Ok(())
+        }
+        Err(problems) => bail!("{}", problems.join("\n")),
+    }
 }
 
 /// Reads each lock that is named in the configuration and connects to each worker; prints what it finds.

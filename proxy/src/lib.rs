@@ -33,6 +33,7 @@ pub mod reload;
 pub mod routes;
 pub mod routing;
 mod run;
+pub mod server_tls;
 pub mod service_manager;
 pub mod stack;
 pub mod state;

@@ -86,6 +86,10 @@ fn check_config(config: &Config, live: bool) -> ExitCode {
     for warning in &config.warnings {
         println!("warning: {warning}");
     }
+    if let Err(error) = check::files(config) {
+        eprintln!("{error}");
+        return ExitCode::from(EXIT_FAILED);
+    }
     println!("The configuration is right: {}.", check::summary(config));
     if live { exit_code(block_on(check::live(config))) } else { ExitCode::SUCCESS }
 }

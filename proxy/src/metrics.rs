@@ -16,7 +16,7 @@ use prometheus::{
     TextEncoder,
 };
 
-pub use tls::{TlsMetrics, TlsReload, TlsUse};
+pub use tls::{HandshakeCounters, TlsMetrics, TlsReload, TlsUse};
 
 use crate::refusal::Failure;
 

@@ -8,6 +8,7 @@ use std::time::Duration;
 
 use fencepost_config::{Address, Config, HostPort, UpstreamAddress, UpstreamProtocol};
 use fencepost_sources::{LockSource, MemoryStore};
+use fencepost_tls::TlsError;
 use tokio::signal::unix::{SignalKind, signal};
 use tokio::time::Instant;
 use tower::service_fn;
@@ -23,9 +24,11 @@ use crate::forward::{self, Upstream};
 use crate::in_force::{InForce, ThreadInForce};
 use crate::logging::LogControl;
 use crate::memory::Memory;
+use crate::metrics::TlsUse;
 use crate::observe::{Observations, collector};
 use crate::process::Process;
 use crate::reload::{Origin, Reloader, Reloads};
+use crate::server_tls;
 use crate::service_manager::{Attended, ServiceManager};
 use crate::stack::stack;
 use crate::state::StateError;
@@ -72,6 +75,9 @@ pub enum RunError {
     /// A source or a lock can't be had.
     #[error("cannot put the configuration in force")]
     Fence(#[from] FenceError),
+    /// A file of TLS is of no use.
+    #[error("cannot speak TLS")]
+    Tls(#[from] TlsError),
     /// The `state_dir` can't be used.
     #[error("cannot remember")]
     State(#[from] StateError),
@@ -86,16 +92,21 @@ pub enum RunError {
 /// Binds what the configuration names.
 ///
 /// # Errors
-/// If an address is in use or can't be bound.
+/// If an address is in use or can't be bound, or a file of TLS is of no use.
 pub fn bind(config: &Config) -> Result<Bound, RunError> {
     let mut passed = None;
-    let mut bind = |address: &Address| match address {
-        Address::Tcp(address) => Listener::bind(&ListenAddress::Tcp(*address)).map(|listener| vec![listener]),
-        Address::Unix(path) => Listener::bind(&ListenAddress::Unix(path.clone())).map(|listener| vec![listener]),
-        Address::Systemd(name) => passed.get_or_insert_with(PassedSockets::of_environment).take(name),
+    let mut bind = |address: &Address, tls: Option<&fencepost_config::ServerTls>| {
+        let tls = tls.map(server_tls::load).transpose()?;
+        let bound = match address {
+            Address::Tcp(address) => vec![Listener::bind(&ListenAddress::Tcp(*address))?],
+            Address::Unix(path) => vec![Listener::bind(&ListenAddress::Unix(path.clone()))?],
+            Address::Systemd(name) => passed.get_or_insert_with(PassedSockets::of_environment).take(name)?,
+        };
+        Ok::<_, RunError>(bound.into_iter().map(|listener| listener.with_tls(tls.clone())).collect::<Vec<_>>())
     };
-    let listeners: Vec<Vec<Listener>> = config.listeners.iter().map(&mut bind).collect::<Result<_, _>>()?;
-    let admin = config.admin.as_ref().map(bind).transpose()?;
+    let listeners = config.listeners.iter().map(|listener| bind(&listener.address, listener.tls.as_ref()));
+    let listeners: Vec<Vec<Listener>> = listeners.collect::<Result<_, _>>()?;
+    let admin = config.admin.as_ref().map(|admin| bind(&admin.address, admin.tls.as_ref())).transpose()?;
     let admin = admin.and_then(|listeners| listeners.into_iter().next());
     Ok(Bound { listeners: listeners.into_iter().flatten().collect(), admin })
 }
@@ -142,7 +153,10 @@ pub async fn run(
         let (in_force, process) = (reloader.in_force(), DecisionIds::process());
         move |thread| stack(ThreadInForce::follow(in_force.clone(), process, thread))
     };
-    let server = serve(bound.listeners, threads, client_limits(&limits), make_service)?;
+    let Bound { listeners, admin: admin_listener } = bound;
+    let listeners = server_tls::follow(listeners, TlsUse::Listener, &process);
+    let admin_listener = server_tls::follow(admin_listener, TlsUse::Admin, &process).pop();
+    let server = serve(listeners, threads, client_limits(&limits), make_service)?;
     for address in server.addresses() {
         tracing::info!(%address, threads, "listening");
     }
@@ -155,7 +169,7 @@ pub async fn run(
         log,
         reloads,
     };
-    let admin_server = bound.admin.map(|listener| serve_admin(listener, reloader.in_force(), admin)).transpose()?;
+    let admin_server = admin_listener.map(|listener| serve_admin(listener, reloader.in_force(), admin)).transpose()?;
     let addresses = Started {
         listeners: server.addresses().to_vec(),
         admin: admin_server.as_ref().and_then(|server| server.addresses().first().cloned()),
@@ -266,6 +280,7 @@ fn threads(config: &Config) -> NonZeroUsize {
 fn client_limits(limits: &fencepost_config::Limits) -> Limits {
     Limits {
         connections_max: limits.connections_max,
+        handshake_timeout: limits.handshake_timeout,
         header_timeout: limits.header_timeout,
         idle_timeout: limits.idle_timeout,
         body_timeout: limits.body_timeout,

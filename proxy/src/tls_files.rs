@@ -51,7 +51,9 @@ impl TlsFiles {
     /// source. Where one name is followed twice, while a reload goes on, metrics show the later one.
     pub fn follow(&self, of: TlsUse, name: &str, followed: &Arc<dyn Followed>) {
         let entry = Entry { of, name: name.to_owned(), followed: Arc::downgrade(followed), unsaid: Mutex::default() };
-        entry.show(&self.0.metrics, &followed.expiries());
+        let expiries = followed.expiries();
+        self.0.metrics.set_expiries(of, name, &expiries);
+        entry.caution(&expiries);
         self.0.entries().push(Arc::new(entry));
     }
 
@@ -106,13 +108,16 @@ impl Entry {
     fn look(&self, moment: Moment, metrics: &TlsMetrics) -> Option<()> {
         let followed = self.followed.upgrade()?;
         let mut unsaid = self.unsaid.lock().unwrap_or_else(PoisonError::into_inner);
-        match followed.look() {
+        let looked = followed.look();
+        // Whoever looked first, where several have the same one.
+        metrics.set_expiries(self.of, &self.name, &followed.expiries());
+        match looked {
             Look::Unchanged => {}
             Look::Reloaded => {
                 *unsaid = None;
                 metrics.reloaded(self.of, &self.name, TlsReload::Reloaded);
                 tracing::info!(r#use = self.of.name(), name = self.name, "TLS files reloaded");
-                self.show(metrics, &followed.expiries());
+                self.caution(&followed.expiries());
                 return Some(());
             }
             Look::Failed(error) => {
@@ -129,9 +134,8 @@ impl Entry {
         Some(())
     }
 
-    /// Shows when what is in force ends.
-    fn show(&self, metrics: &TlsMetrics, expiries: &[Expiry]) {
-        metrics.set_expiries(self.of, &self.name, expiries);
+    /// Says what has ended or soon will.
+    fn caution(&self, expiries: &[Expiry]) {
         let now = SystemTime::now();
         for caution in expiries.iter().filter_map(|expiry| expiry.caution(now)) {
             tracing::warn!(r#use = self.of.name(), name = self.name, "{caution}");

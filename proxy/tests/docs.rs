@@ -3,9 +3,10 @@
 use std::collections::BTreeSet;
 use std::path::Path;
 
-use fencepost::metrics::{Metrics, SourceReading};
+use fencepost::metrics::{Metrics, SourceReading, TlsUse};
 use fencepost_config::Config;
 use fencepost_policy::Rejection;
+use fencepost_tls::{Dated, Expiry};
 
 fn document(name: &str) -> String {
     let path = Path::new(env!("CARGO_MANIFEST_DIR")).join("..").join(name);
@@ -53,6 +54,9 @@ fn existing_metrics() -> BTreeSet<String> {
     let reading =
         SourceReading { up: true, age_seconds: 0.0, watch_restarts: 0, tracked_locks: 0, tenures: 0, regressed: false };
     metrics.set_source("any", reading);
+    let expiry = Expiry { file: "/t".into(), what: Dated::Certificate, subject: String::new(), not_after: 0 };
+    metrics.tls().set_expiries(TlsUse::Listener, "any", &[expiry]);
+    metrics.tls().handshakes(TlsUse::Listener, "any");
     let text = String::from_utf8(metrics.text(&sample_of_the_readme()).unwrap()).unwrap();
     text.lines().filter_map(|line| line.strip_prefix("# TYPE ")?.split(' ').next()).map(str::to_owned).collect()
 }

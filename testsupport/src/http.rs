@@ -137,6 +137,11 @@ impl Connection {
         Ok(Connection { stream, buffer: Vec::new() })
     }
 
+    /// A connection that was opened elsewhere, such as one by TLS.
+    pub fn over(stream: impl AsyncRead + AsyncWrite + Unpin + Send + 'static) -> Connection {
+        Connection { stream: Box::new(stream), buffer: Vec::new() }
+    }
+
     /// Writes bytes as they are.
     ///
     /// # Errors

@@ -2,7 +2,8 @@
 //!
 //! A browser on this machine runs pages of strangers too. They can send requests here, and with a name of their own that
 //! resolves to a loopback address (DNS rebinding) they could read the answers. So a request has to name this machine by its
-//! address or as `localhost`, and what changes something must not come from another page.
+//! address or as `localhost`, and what changes something must not come from another page. By TLS, the certificate already tells a
+//! browser which name is ours.
 
 use std::net::{Ipv4Addr, Ipv6Addr};
 
@@ -26,11 +27,11 @@ pub(super) enum Foreign {
 ///
 /// # Errors
 /// What is foreign about it.
-pub(super) fn check<B>(request: &Request<B>) -> Result<(), Foreign> {
+pub(super) fn check<B>(request: &Request<B>, by_tls: bool) -> Result<(), Foreign> {
     let headers = request.headers();
     let host = request.uri().authority().map(|authority| authority.as_str()).or_else(|| text(headers, HOST));
     // HTTP/1.0 without a host is no browser.
-    if host.is_some_and(|host| !is_here(host)) {
+    if !by_tls && host.is_some_and(|host| !is_here(host)) {
         return Err(Foreign::Host);
     }
     if matches!(*request.method(), Method::GET | Method::HEAD) {
@@ -65,7 +66,7 @@ mod tests {
         let request = headers.iter().fold(Request::builder().method(method).uri("/locks"), |request, (name, value)| {
             request.header(*name, *value)
         });
-        check(&request.body(()).unwrap())
+        check(&request.body(()).unwrap(), false)
     }
 
     #[test]
@@ -78,6 +79,17 @@ mod tests {
             assert_eq!(checked("GET", &[("host", host)]), Err(Foreign::Host), "{host}");
         }
         assert_eq!(checked("GET", &[]), Ok(()));
+    }
+
+    #[test]
+    fn by_tls_any_name_that_the_certificate_has_will_do() {
+        let request = |method: &str, origin: &str| {
+            let request = Request::builder().method(method).uri("/log").header("host", "admin.example:9901");
+            check(&request.header("origin", origin).body(()).unwrap(), true)
+        };
+        assert_eq!(request("GET", "https://admin.example:9901"), Ok(()));
+        assert_eq!(request("POST", "https://admin.example:9901"), Ok(()));
+        assert_eq!(request("POST", "https://evil.example"), Err(Foreign::Origin));
     }
 
     #[test]

@@ -9,12 +9,13 @@ use std::time::Duration;
 
 use tokio::sync::{OwnedSemaphorePermit, Semaphore, mpsc, watch};
 
-use super::listener::{ListenAddress, Listener};
+use super::listener::{ListenAddress, Listener, ListenerTls};
 use super::serve::Stage;
 
 /// A connection on its way to a worker thread. Counted in its thread's load and in the process until it is dropped.
 pub(super) struct Accepted {
     pub(super) stream: AcceptedStream,
+    pub(super) tls: Option<ListenerTls>,
     pub(super) counted: CountedIn,
 }
 
@@ -51,7 +52,7 @@ pub(super) async fn accept_loop(
     places: Arc<Semaphore>,
     mut stage: watch::Receiver<Stage>,
 ) -> io::Result<()> {
-    let Listener { address, socket, file: _file } = listener;
+    let Listener { address, socket, file: _file, tls } = listener;
     let listening = match address {
         ListenAddress::Tcp(_) => Listening::Tcp(tokio::net::TcpListener::from_std(socket.into())?),
         ListenAddress::Unix(_) => Listening::Unix(tokio::net::UnixListener::from_std(socket.into())?),
@@ -63,7 +64,7 @@ pub(super) async fn accept_loop(
             match listening.accept().await {
                 Ok(stream) => {
                     backoff = Backoff::default();
-                    hand_over(stream, place, &workers);
+                    hand_over(stream, tls.clone(), place, &workers);
                 }
                 Err(error) => backoff.wait(&error).await,
             }
@@ -96,13 +97,13 @@ impl Listening {
     }
 }
 
-fn hand_over(stream: AcceptedStream, place: OwnedSemaphorePermit, workers: &[Worker]) {
+fn hand_over(stream: AcceptedStream, tls: Option<ListenerTls>, place: OwnedSemaphorePermit, workers: &[Worker]) {
     let least = workers.iter().min_by_key(|worker| worker.load.load(Ordering::Relaxed));
     let worker = least.expect("there is a worker thread");
     worker.load.fetch_add(1, Ordering::Relaxed);
     let counted = CountedIn { load: worker.load.clone(), _place: place };
     // A thread that has ended closes the connection by dropping it.
-    let _ = worker.handover.send(Accepted { stream, counted });
+    let _ = worker.handover.send(Accepted { stream, tls, counted });
 }
 
 /// How long to leave a listener alone that can't accept.

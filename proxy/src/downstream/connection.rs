@@ -5,11 +5,18 @@ use std::fmt::{self, Write as _};
 use std::net::SocketAddr;
 use std::rc::Rc;
 
+use fencepost_tls::PeerNames;
 use http::HeaderValue;
 
 use super::answer::Tunnel;
 use super::limits::Limits;
 use crate::wire::{Background, Socket};
+
+/// What a handshake has told of a client.
+pub(super) struct TlsClient {
+    /// The names in its certificate, if it has shown one.
+    pub(super) names: Option<PeerNames>,
+}
 
 /// Where a client's connection comes from.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -43,6 +50,8 @@ pub struct Connection {
     address: ClientAddress,
     protocol: Protocol,
     forwarded_for: Option<HeaderValue>,
+    /// Boxed: most connections of most listeners have none.
+    tls: Option<Box<TlsClient>>,
     pub(super) limits: Rc<Limits>,
     pub(super) socket: Socket,
     pub(super) background: Background,
@@ -60,6 +69,7 @@ impl Connection {
     pub(super) fn new(
         address: ClientAddress,
         protocol: Protocol,
+        tls: Option<Box<TlsClient>>,
         socket: Socket,
         limits: Rc<Limits>,
         background: Background,
@@ -68,6 +78,7 @@ impl Connection {
             address,
             protocol,
             forwarded_for: forwarded_for(address),
+            tls,
             limits,
             socket,
             background,
@@ -86,6 +97,17 @@ impl Connection {
     /// What the client speaks.
     pub fn protocol(&self) -> Protocol {
         self.protocol
+    }
+
+    /// Whether it is by TLS.
+    pub fn is_tls(&self) -> bool {
+        self.tls.is_some()
+    }
+
+    /// The names in the client's certificate, which the handshake has verified. `None` in the clear, and where the client
+    /// has shown none.
+    pub fn peer(&self) -> Option<&PeerNames> {
+        self.tls.as_ref()?.names.as_ref()
     }
 
     /// The client's address as `X-Forwarded-For` has it, written once per connection. Unix sockets have none.

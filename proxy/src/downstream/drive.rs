@@ -5,7 +5,6 @@ use std::collections::HashMap;
 use std::convert::Infallible;
 use std::error::Error;
 use std::future::{Future, poll_fn};
-use std::io;
 use std::pin::{Pin, pin};
 use std::rc::Rc;
 use std::task::{Poll, Waker};
@@ -22,15 +21,15 @@ use hyper_util::rt::{TokioIo, TokioTimer};
 use tokio::time::Instant;
 use tower::Service;
 
-use super::accept::{Accepted, AcceptedStream};
+use super::accept::Accepted;
 use super::answer::{AnswerBody, Counted, counted};
+use super::arrive::{Arrived, arrive};
 use super::client_body::ClientBody;
-use super::connection::{ClientAddress, Connection, InFlight, Protocol};
+use super::connection::{Connection, InFlight, Protocol};
 use super::framing::may_be_misread;
 use super::limits::Limits;
 use super::part;
 use super::serve::Stage;
-use super::sniff;
 use super::watch::Watch;
 use crate::wire::{Background, LocalExecutor, Socket};
 
@@ -105,17 +104,15 @@ where
     S: Service<Request<ClientBody>, Response = Response<B>, Error = Infallible> + Clone + 'static,
     B: AnswerBody + Unpin,
 {
-    let Accepted { stream, counted: _counted } = accepted;
-    let started = Instant::now();
-    let Ok((socket, address)) = register(stream) else { return };
+    let Accepted { stream, tls, counted: _counted } = accepted;
     let stage = StageWatch::new(thread.clone()).await;
-    let sniffed = tokio::select! {
-        sniffed = tokio::time::timeout(thread.limits.header_timeout, sniff::protocol(&socket)) => sniffed,
+    let arrived = tokio::select! {
+        arrived = arrive(stream, tls, &thread.limits) => arrived,
         () = stage.closing() => return,
     };
-    let Ok(Some(protocol)) = sniffed else { return };
+    let Some(Arrived { socket, address, protocol, tls, started }) = arrived else { return };
     let limits = &thread.limits.clone();
-    let connection = Connection::new(address, protocol, socket.clone(), limits.clone(), thread.background.clone());
+    let connection = Connection::new(address, protocol, tls, socket.clone(), limits.clone(), thread.background.clone());
     let shared = connection.clone();
     let answering = service_fn(move |request| answer(request, service.clone(), shared.clone(), thread.clone()));
     let io = TokioIo::new(socket);
@@ -139,17 +136,6 @@ where
             drive(&mut *serving, &connection, &stage, Stage::Leaving, started).await;
         }
     }
-}
-
-fn register(stream: AcceptedStream) -> io::Result<(Socket, ClientAddress)> {
-    Ok(match stream {
-        AcceptedStream::Tcp(stream, peer) => {
-            (Socket::downstream_tcp(tokio::net::TcpStream::from_std(stream)?), ClientAddress::Tcp(peer))
-        }
-        AcceptedStream::Unix(stream) => {
-            (Socket::downstream_unix(tokio::net::UnixStream::from_std(stream)?), ClientAddress::Unix)
-        }
-    })
 }
 
 fn http1_builder(limits: &Limits) -> http1::Builder {

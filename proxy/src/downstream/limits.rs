@@ -7,6 +7,8 @@ use std::time::Duration;
 pub struct Limits {
     /// Open client connections of the whole process. Beyond it nothing is accepted; clients wait in the kernel's queue.
     pub connections_max: usize,
+    /// From a connection's first moment to the end of its TLS handshake. Then it is closed.
+    pub handshake_timeout: Duration,
     /// From a connection's first moment, or a request's first byte, to the end of its head. Then it is closed.
     pub header_timeout: Duration,
     /// How long a connection is kept without a request.
@@ -31,6 +33,7 @@ impl Default for Limits {
     fn default() -> Limits {
         Limits {
             connections_max: 16_384,
+            handshake_timeout: Duration::from_secs(5),
             header_timeout: Duration::from_secs(10),
             idle_timeout: Duration::from_secs(75),
             body_timeout: Duration::from_secs(30),

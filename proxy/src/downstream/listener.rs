@@ -5,8 +5,12 @@ use std::io;
 use std::net::SocketAddr;
 use std::os::unix::fs::{FileTypeExt, MetadataExt};
 use std::path::{Path, PathBuf};
+use std::sync::Arc;
 
+use fencepost_tls::ServerTls;
 use socket2::{Domain, SockAddr, Socket, Type};
+
+use super::handshake::HandshakeFailure;
 
 /// Connections that the kernel keeps for us before they are accepted.
 const BACKLOG: i32 = 4096;
@@ -37,6 +41,22 @@ pub struct Listener {
     pub(super) address: ListenAddress,
     pub(super) socket: Socket,
     pub(super) file: Option<SocketFile>,
+    pub(super) tls: Option<ListenerTls>,
+}
+
+/// By what a listener takes connections.
+#[derive(Clone)]
+pub(super) struct ListenerTls {
+    /// Its side of the handshake.
+    pub(super) server: ServerTls,
+    /// Told of each handshake that came to nothing.
+    pub(super) on_failure: Arc<dyn Fn(HandshakeFailure) + Send + Sync>,
+}
+
+impl fmt::Debug for ListenerTls {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        self.server.fmt(f)
+    }
 }
 
 /// Why an address could not be bound.
@@ -94,7 +114,7 @@ impl Listener {
         socket.bind(&address.into())?;
         listen(&socket)?;
         let bound = socket.local_addr()?.as_socket().expect("a TCP socket has an IP address");
-        Ok(Listener { address: ListenAddress::Tcp(bound), socket, file: None })
+        Ok(Listener { address: ListenAddress::Tcp(bound), socket, file: None, tls: None })
     }
 
     fn bind_unix(path: &Path) -> Result<Listener, BindError> {
@@ -114,7 +134,25 @@ impl Listener {
         };
         let socket = bound.map_err(|error| refused(&address, error))?;
         let file = SocketFile::of(path).map_err(|error| refused(&address, error))?;
-        Ok(Listener { address, socket, file: Some(file) })
+        Ok(Listener { address, socket, file: Some(file), tls: None })
+    }
+
+    /// Takes connections by TLS, and by nothing else; `None`: in the clear.
+    pub fn with_tls(self, server: Option<ServerTls>) -> Listener {
+        let tls = server.map(|server| ListenerTls { server, on_failure: Arc::new(|_| {}) });
+        Listener { tls, ..self }
+    }
+
+    /// Its side of the handshake; `None`: it takes connections in the clear.
+    pub fn tls(&self) -> Option<&ServerTls> {
+        self.tls.as_ref().map(|tls| &tls.server)
+    }
+
+    /// Tells of each handshake that comes to nothing.
+    pub fn on_handshake_failure(&mut self, tell: impl Fn(HandshakeFailure) + Send + Sync + 'static) {
+        if let Some(tls) = &mut self.tls {
+            tls.on_failure = Arc::new(tell);
+        }
     }
 
     /// The address, with the port that the system chose.

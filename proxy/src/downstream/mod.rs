@@ -7,10 +7,12 @@
 
 mod accept;
 mod answer;
+mod arrive;
 mod client_body;
 mod connection;
 mod drive;
 mod framing;
+mod handshake;
 mod limits;
 mod listener;
 mod part;
@@ -23,6 +25,7 @@ pub use answer::{AnswerBody, Tunnel};
 pub use client_body::{BodyError, ClientBody};
 pub use connection::{ClientAddress, Connection, Protocol};
 pub(crate) use framing::is_chunked_only;
+pub use handshake::{ALPN, HandshakeFailure};
 pub use limits::Limits;
 pub use listener::{BindError, ListenAddress, Listener};
 pub use passed::PassedSockets;

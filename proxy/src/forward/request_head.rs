@@ -16,6 +16,7 @@ const X_FORWARDED_FOR: HeaderName = HeaderName::from_static("x-forwarded-for");
 const X_FORWARDED_HOST: HeaderName = HeaderName::from_static("x-forwarded-host");
 const X_FORWARDED_PROTO: HeaderName = HeaderName::from_static("x-forwarded-proto");
 const HTTP: HeaderValue = HeaderValue::from_static("http");
+const HTTPS: HeaderValue = HeaderValue::from_static("https");
 const TRAILERS: HeaderValue = HeaderValue::from_static("trailers");
 const UPGRADE: HeaderValue = HeaderValue::from_static("upgrade");
 const WEBSOCKET: HeaderValue = HeaderValue::from_static("websocket");
@@ -186,7 +187,7 @@ fn add_forwarded(headers: &mut HeaderMap, client: &Connection, host: &HeaderValu
         };
         headers.insert(X_FORWARDED_FOR, value);
     }
-    headers.insert(X_FORWARDED_PROTO, HTTP);
+    headers.insert(X_FORWARDED_PROTO, if client.is_tls() { HTTPS } else { HTTP });
     headers.insert(X_FORWARDED_HOST, host.clone());
 }
 

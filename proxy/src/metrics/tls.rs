@@ -1,9 +1,10 @@
 //! What operators count of TLS.
 
 use fencepost_tls::{Dated, Expiry};
-use prometheus::{IntCounterVec, IntGaugeVec, Registry};
+use prometheus::{IntCounter, IntCounterVec, IntGaugeVec, Registry};
 
 use super::{counters, gauges};
+use crate::downstream::HandshakeFailure;
 
 /// What TLS files are for.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
@@ -55,6 +56,18 @@ impl TlsReload {
 pub struct TlsMetrics {
     expiry: IntGaugeVec,
     reloads: IntCounterVec,
+    handshake_failures: IntCounterVec,
+}
+
+/// Counts the handshakes of one listener that came to nothing.
+#[derive(Debug, Clone)]
+pub struct HandshakeCounters([IntCounter; HandshakeFailure::ALL.len()]);
+
+impl HandshakeCounters {
+    /// Counts one.
+    pub fn failed(&self, why: HandshakeFailure) {
+        self.0[why as usize].inc();
+    }
 }
 
 impl TlsMetrics {
@@ -70,7 +83,13 @@ impl TlsMetrics {
                 "Changes of TLS files by what came of them.",
                 &["use", "name", "outcome"],
             )?,
+            handshake_failures: counters(
+                "fencepost_tls_handshake_failures_total",
+                "Handshakes with clients that came to nothing.",
+                &["use", "name", "reason"],
+            )?,
         };
+        registry.register(Box::new(metrics.handshake_failures.clone()))?;
         registry.register(Box::new(metrics.expiry.clone()))?;
         registry.register(Box::new(metrics.reloads.clone()))?;
         Ok(metrics)
@@ -90,6 +109,12 @@ impl TlsMetrics {
                 None => drop(self.expiry.remove_label_values(&labels)),
             }
         }
+    }
+
+    /// The counters of one listener.
+    pub fn handshakes(&self, of: TlsUse, name: &str) -> HandshakeCounters {
+        let counter = |why: HandshakeFailure| self.handshake_failures.with_label_values(&[of.name(), name, why.code()]);
+        HandshakeCounters(HandshakeFailure::ALL.map(counter))
     }
 
     /// Counts a change of files.

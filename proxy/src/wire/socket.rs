@@ -46,14 +46,9 @@ enum OnWriteError {
 }
 
 impl Socket {
-    /// A client's connection.
-    pub fn downstream_tcp(stream: TcpStream) -> Socket {
-        Socket::new(Stream::Clear(stream.into()), OnWriteError::Report)
-    }
-
-    /// A client's connection over a unix socket.
-    pub fn downstream_unix(stream: UnixStream) -> Socket {
-        Socket::new(Stream::Clear(stream.into()), OnWriteError::Report)
+    /// A client's connection in the clear.
+    pub fn downstream(transport: Transport) -> Socket {
+        Socket::new(Stream::Clear(transport), OnWriteError::Report)
     }
 
     /// A connection to a worker.

@@ -4,11 +4,13 @@ use std::cell::Cell;
 use std::io::{self, IoSlice, Read, Write};
 use std::mem::MaybeUninit;
 use std::net::Shutdown;
+use std::os::fd::AsFd;
 use std::pin::Pin;
 use std::task::{Context, Poll, ready};
 
+use rustix::net::{RecvFlags, recv};
 use socket2::SockRef;
-use tokio::io::{AsyncRead, AsyncWrite, ReadBuf};
+use tokio::io::{AsyncRead, AsyncWrite, Interest, ReadBuf};
 use tokio::net::{TcpStream, UnixStream};
 
 /// A TCP or unix connection that counts the bytes that move over it, and can be asked for what the kernel knows of it.
@@ -35,6 +37,20 @@ impl Transport {
     /// How much could be read at once, one byte at most; `Ok(0)`: the other side has ended.
     pub(super) fn peek(&self) -> io::Result<usize> {
         self.socket().peek(&mut [MaybeUninit::uninit()])
+    }
+
+    /// The first byte that is there to be read, which stays there. Waits for it; `None`: the other side has ended.
+    ///
+    /// # Errors
+    /// If the connection is lost.
+    pub async fn first_byte(&self) -> io::Result<Option<u8>> {
+        let mut byte = [0];
+        let mut peek = || Ok(recv(self.socket().as_fd(), &mut byte, RecvFlags::PEEK)?.1);
+        let count = match &self.connection {
+            Connection::Tcp(stream) => stream.async_io(Interest::READABLE, &mut peek).await?,
+            Connection::Unix(stream) => stream.async_io(Interest::READABLE, &mut peek).await?,
+        };
+        Ok(byte.first().copied().filter(|_| count > 0))
     }
 
     /// Reads and writes what can be at once, by asking the kernel: what it says is newer than what the runtime has heard.

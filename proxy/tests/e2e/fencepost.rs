@@ -181,6 +181,14 @@ impl Fencepost {
         Fencepost::launch_in(Scratch::new(), arguments).await
     }
 
+    /// Runs it with a file of that text and waits until it listens.
+    pub(crate) async fn launch_text(text: &str) -> Fencepost {
+        let scratch = Scratch::new();
+        let file = scratch.path().join("fencepost.toml");
+        std::fs::write(&file, text).unwrap();
+        Fencepost::launch_in(scratch, &["serve", "-c", file.to_str().unwrap(), "--log", "info,fencepost=debug"]).await
+    }
+
     async fn launch_in(scratch: Scratch, arguments: &[&str]) -> Fencepost {
         let mut command = Command::new(BINARY);
         command.args(arguments);

@@ -38,6 +38,8 @@ mod reload;
 mod reload_locks;
 mod systemd;
 
+mod tls;
+
 mod compose;
 mod deploy;
 mod prometheus;

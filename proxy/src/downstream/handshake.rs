@@ -1,0 +1,163 @@
+//! The TLS handshake of a client's connection.
+
+use std::io;
+
+use fencepost_tls::{PeerNames, ServerTls};
+use rustls::ServerConnection;
+use tokio::time::timeout;
+use tokio_rustls::TlsAcceptor;
+use tokio_rustls::server::TlsStream;
+
+use super::connection::{ClientAddress, Protocol, TlsClient};
+use super::limits::Limits;
+use super::listener::ListenerTls;
+use super::part;
+use crate::wire::{Socket, Transport};
+
+/// Protocols inside of TLS, the preferred first.
+pub const ALPN: [&[u8]; 2] = [b"h2", b"http/1.1"];
+
+/// What HTTP in the clear is answered by where TLS is spoken.
+const PLAIN_HTTP: &[u8] = b"HTTP/1.1 400 Bad Request\r\n\
+    Connection: close\r\n\
+    Content-Type: text/plain; charset=utf-8\r\n\
+    Content-Length: 52\r\n\r\n\
+    This port speaks HTTPS, and the request was plain.\r\n";
+
+/// Why a handshake came to nothing.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
+pub enum HandshakeFailure {
+    /// It took longer than `handshake_timeout`.
+    Timeout,
+    /// The client left, or the connection was lost.
+    Closed,
+    /// The client spoke HTTP in the clear.
+    PlainHttp,
+    /// The client has shown no certificate where one is required, or one that is not believed.
+    Certificate,
+    /// The client broke off: it does not believe our certificate, say.
+    Refused,
+    /// The two sides have no version or cipher in common, or the client broke a rule.
+    Protocol,
+}
+
+impl HandshakeFailure {
+    /// Every one.
+    pub const ALL: [HandshakeFailure; 6] = [
+        HandshakeFailure::Timeout,
+        HandshakeFailure::Closed,
+        HandshakeFailure::PlainHttp,
+        HandshakeFailure::Certificate,
+        HandshakeFailure::Refused,
+        HandshakeFailure::Protocol,
+    ];
+
+    /// As a metric's label has it.
+    pub fn code(self) -> &'static str {
+        match self {
+            HandshakeFailure::Timeout => "timeout",
+            HandshakeFailure::Closed => "closed",
+            HandshakeFailure::PlainHttp => "plain-http",
+            HandshakeFailure::Certificate => "certificate",
+            HandshakeFailure::Refused => "refused",
+            HandshakeFailure::Protocol => "protocol",
+        }
+    }
+
+    fn of(error: &io::Error) -> HandshakeFailure {
+        let cause = error.get_ref().and_then(|cause| cause.downcast_ref());
+        cause.map_or(HandshakeFailure::Closed, HandshakeFailure::of_tls)
+    }
+
+    fn of_tls(error: &rustls::Error) -> HandshakeFailure {
+        use rustls::Error;
+        if matches!(error, Error::NoCertificatesPresented | Error::InvalidCertificate(_)) {
+            HandshakeFailure::Certificate
+        } else if matches!(error, Error::AlertReceived(_)) {
+            HandshakeFailure::Refused
+        } else {
+            HandshakeFailure::Protocol
+        }
+    }
+}
+
+/// A connection whose handshake is done.
+pub(super) struct Shaken {
+    pub(super) socket: Socket,
+    pub(super) client: Box<TlsClient>,
+    /// What was agreed on; `None` if the client asked for nothing.
+    pub(super) protocol: Option<Protocol>,
+}
+
+/// A handshake that came to nothing.
+struct Failed {
+    why: HandshakeFailure,
+    /// What went wrong, for the log.
+    error: Option<io::Error>,
+    /// The connection, if there still is one, and what is said to the client at last.
+    parting: Option<(Transport, &'static [u8])>,
+}
+
+/// Shakes hands with a client. `None` if that comes to nothing, once the client has been told.
+pub(super) async fn handshake(
+    transport: Transport,
+    address: ClientAddress,
+    tls: &ListenerTls,
+    limits: &Limits,
+) -> Option<Shaken> {
+    let shaken = timeout(limits.handshake_timeout, shake(transport, &tls.server)).await;
+    let Failed { why, error, parting } = match shaken {
+        Ok(Ok(shaken)) => return Some(shaken),
+        Ok(Err(failed)) => failed,
+        Err(_) => Failed { why: HandshakeFailure::Timeout, error: None, parting: None },
+    };
+    (tls.on_failure)(why);
+    tracing::debug!(client = %address, why = why.code(), ?error, "TLS handshake failed");
+    if let Some((transport, last_word)) = parting {
+        part::with_client(Socket::downstream(transport), last_word, limits).await;
+    }
+    None
+}
+
+async fn shake(transport: Transport, tls: &ServerTls) -> Result<Shaken, Failed> {
+    let lost = |error| Failed { why: HandshakeFailure::Closed, error, parting: None };
+    match transport.first_byte().await {
+        // As methods do, and HTTP/2's preface. A record of TLS begins with a small number.
+        Ok(Some(byte)) if byte.is_ascii_uppercase() => {
+            let parting = Some((transport, PLAIN_HTTP));
+            return Err(Failed { why: HandshakeFailure::PlainHttp, error: None, parting });
+        }
+        Ok(Some(_)) => {}
+        Ok(None) => return Err(lost(None)),
+        Err(error) => return Err(lost(Some(error))),
+    }
+    let accepting = TlsAcceptor::from(tls.config()).accept(transport).into_fallible();
+    let stream = accepting.await.map_err(|(error, transport)| {
+        // The alert has been written: the client is to hear it.
+        Failed { why: HandshakeFailure::of(&error), error: Some(error), parting: Some((transport, &[])) }
+    })?;
+    shaken(stream, tls)
+}
+
+fn shaken(stream: TlsStream<Transport>, tls: &ServerTls) -> Result<Shaken, Failed> {
+    let session = stream.get_ref().1;
+    let failed = |error: rustls::Error| Failed {
+        why: HandshakeFailure::of_tls(&error),
+        error: Some(io::Error::other(error)),
+        parting: None,
+    };
+    tls.verify_resumed(session).map_err(failed)?;
+    let names = peer_names(session).map_err(failed)?;
+    let protocol = match session.alpn_protocol() {
+        Some(b"h2") => Some(Protocol::Http2),
+        Some(_) => Some(Protocol::Http1),
+        None => None,
+    };
+    Ok(Shaken { socket: Socket::downstream_tls(stream), client: Box::new(TlsClient { names }), protocol })
+}
+
+fn peer_names(session: &ServerConnection) -> Result<Option<PeerNames>, rustls::Error> {
+    let certificate = session.peer_certificates().and_then(<[_]>::first);
+    let unreadable = |_| rustls::CertificateError::BadEncoding.into();
+    certificate.map(PeerNames::of).transpose().map_err(unreadable)
+}

@@ -1,0 +1,184 @@
+//! Files that change while connections go on.
+
+use std::fs;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
+use std::time::{Duration, SystemTime};
+
+use fencepost_testsupport::{Connection, Endpoint, Scratch, Subject, eventually};
+use rustls::pki_types::CertificateDer;
+use rustls::pki_types::pem::PemObject;
+use tokio::task::JoinSet;
+
+use super::{Scene, clients_required, connect, get, paths, pki, text, tls, toml};
+use crate::fencepost::BINARY;
+use crate::programs::run;
+
+/// Clients that send one request after the other until they are told to stop. A request that fails, fails the test.
+struct Load {
+    goes_on: Arc<AtomicBool>,
+    answered: Arc<AtomicUsize>,
+    clients: JoinSet<()>,
+}
+
+impl Load {
+    fn on(scene: &Scene) -> Load {
+        let mut load =
+            Load { goes_on: Arc::new(AtomicBool::new(true)), answered: Arc::default(), clients: JoinSet::new() };
+        let address = scene.address();
+        for keeps_connection in [true, false] {
+            let client = scene.client(None, &[b"http/1.1"]);
+            let (goes_on, answered) = (Arc::clone(&load.goes_on), Arc::clone(&load.answered));
+            load.clients.spawn(async move {
+                let mut connection = Connection::over(connect(address, &client).await.unwrap());
+                while goes_on.load(Ordering::Relaxed) {
+                    assert_eq!(get(&mut connection).await.unwrap().status, 200);
+                    answered.fetch_add(1, Ordering::Relaxed);
+                    if !keeps_connection {
+                        connection = Connection::over(connect(address, &client).await.unwrap());
+                    }
+                }
+            });
+        }
+        let (client, url) = (scene.client(None, &[b"h2"]), scene.url("/"));
+        let (goes_on, answered) = (Arc::clone(&load.goes_on), Arc::clone(&load.answered));
+        load.clients.spawn(async move {
+            let stream = connect(address, &client).await.unwrap();
+            let (sender, connection) = h2::client::handshake(stream).await.unwrap();
+            tokio::spawn(connection);
+            while goes_on.load(Ordering::Relaxed) {
+                let mut sender = sender.clone().ready().await.unwrap();
+                let request = http::Request::get(&url).body(()).unwrap();
+                let response = sender.send_request(request, true).unwrap().0.await.unwrap();
+                assert_eq!(response.status(), 200);
+                answered.fetch_add(1, Ordering::Relaxed);
+            }
+        });
+        load
+    }
+
+    async fn until_answered(&self, more: usize) {
+        let goal = self.answered.load(Ordering::Relaxed) + more;
+        eventually("requests go on", async || (self.answered.load(Ordering::Relaxed) >= goal).then_some(())).await;
+    }
+
+    async fn stop(mut self) {
+        self.goes_on.store(false, Ordering::Relaxed);
+        while let Some(ended) = self.clients.join_next().await {
+            ended.unwrap();
+        }
+    }
+}
+
+#[tokio::test]
+async fn certificates_that_are_swapped_under_load_fail_no_request() {
+    let scene = Scene::open(|files| tls(files, "")).await;
+    let load = Load::on(&scene);
+    for round in 1..=3 {
+        load.until_answered(50).await;
+        let next = scene.authority.issue_for_localhost();
+        next.write(scene.files.path(), "server");
+        let expected = CertificateDer::from_pem_slice(next.certificate.as_bytes()).unwrap();
+        eventually("new connections get the new certificate", async || (scene.shown().await == expected).then_some(()))
+            .await;
+        assert_eq!((scene.reloads("reloaded").await, scene.reloads("failed").await), (f64::from(round), 0.0));
+    }
+    load.until_answered(50).await;
+    load.stop().await;
+    scene.fence.until_log("TLS files reloaded").await;
+}
+
+#[tokio::test]
+async fn a_bad_new_file_keeps_the_old_and_is_said_once() {
+    let mut scene = Scene::open(|files| tls(files, "")).await;
+    let before = scene.shown().await;
+    let next = scene.authority.issue_for_localhost();
+    // A certificate whose key never comes.
+    fs::write(scene.path("server.pem"), &next.certificate).unwrap();
+    eventually("it is counted", async || (scene.reloads("failed").await == 1.0).then_some(())).await;
+    scene.fence.admin("POST", "/reload").await;
+    scene.fence.process().hang_up();
+    scene.fence.until_log("cause=\"SIGHUP\"").await;
+    assert_eq!(scene.shown().await, before);
+    let log = scene.fence.log();
+    let lines: Vec<&str> = log.lines().filter(|line| line.contains("what was in force stays")).collect();
+    assert_eq!(lines.len(), 1, "{log}");
+    let key = scene.path("server.key");
+    let expected = format!("{key}: its private key does not belong to the (first) certificate in");
+    assert!(lines[0].contains("ERROR") && lines[0].contains(&expected), "{lines:?}");
+
+    fs::write(&key, &next.key).unwrap();
+    scene.fence.admin("POST", "/reload").await;
+    assert_ne!(scene.shown().await, before);
+    assert_eq!((scene.reloads("reloaded").await, scene.reloads("failed").await), (1.0, 1.0));
+}
+
+#[tokio::test]
+async fn the_end_of_each_kind_of_file_is_a_metric_that_follows_the_files() {
+    let scene = Scene::open(clients_required).await;
+    let address = scene.address();
+    let end = async |what: &str| {
+        let of = "fencepost_certificate_expiry_timestamp_seconds";
+        scene.fence.metric(&format!("{of}{{name=\"{address}\",use=\"listener\",what=\"{what}\"}}")).await
+    };
+    let at = |seconds| SystemTime::UNIX_EPOCH + Duration::from_secs(seconds);
+    let subject = Subject { names: &["127.0.0.1"], not_after: Some(at(4_000_000_000)), ..Subject::default() };
+    scene.authority.issue(&subject).write(scene.files.path(), "server");
+    fs::write(scene.path("crl.pem"), scene.authority.crl_until(&[], at(3_000_000_000))).unwrap();
+    scene.fence.admin("POST", "/reload").await;
+    assert_eq!((end("certificate").await, end("crl").await), (4e9, 3e9));
+    assert!(end("authority").await > 4e9);
+}
+
+#[tokio::test]
+async fn paths_are_shown_and_take_a_restart_to_change() {
+    let scene = Scene::open(clients_required).await;
+    let settings = scene.fence.admin_json("/config").await;
+    let shown = settings["settings"][""]["listener.tls"].as_str().unwrap().to_owned();
+    assert!(shown.contains(&scene.path("server.key")), "{shown}");
+    let key = fs::read_to_string(scene.path("server.key")).unwrap();
+    let secret = key.lines().nth(1).unwrap();
+    assert!(!settings.to_string().contains(secret));
+    assert!(!scene.fence.log().contains(secret));
+    let file = scene.fence.file();
+    let other = fs::read_to_string(&file).unwrap().replace("server.pem", "other.pem");
+    fs::write(&file, other).unwrap();
+    let answer = scene.fence.admin("POST", "/reload").await;
+    assert_eq!(answer.status, 422);
+    assert!(answer.text().contains("listener.tls: ") && answer.text().contains("needs a restart"), "{}", answer.text());
+}
+
+#[tokio::test]
+async fn check_reads_the_files_and_warns_of_what_ends_soon() {
+    let (authority, files) = pki();
+    let file = paths(&files)("fencepost.toml");
+    let upstream = Endpoint::Tcp("127.0.0.1:9".parse().unwrap());
+    fs::write(&file, toml(&clients_required(&files), "", "", &upstream)).unwrap();
+    let arguments = |command: &'static str| [command, "-c", file.to_str().unwrap()].map(str::to_owned);
+    let fencepost = async |command| {
+        let arguments = arguments(command);
+        run(BINARY, &arguments.each_ref().map(String::as_str)).await
+    };
+    let right = fencepost("check").await;
+    assert!(right.status.success() && !text(&right).contains("warning"), "{}", text(&right));
+
+    let soon = SystemTime::now() + Duration::from_secs(10 * 86_400 + 3600);
+    let subject = Subject { common_name: Some("soon"), not_after: Some(soon), ..Subject::default() };
+    authority.issue(&subject).write(files.path(), "server");
+    let warned = fencepost("check").await;
+    assert!(warned.status.success(), "{}", text(&warned));
+    assert!(text(&warned).contains("the certificate of \"CN=soon\" ends in 10 days"), "{}", text(&warned));
+
+    fs::write(paths(&files)("server.key"), "").unwrap();
+    fs::remove_file(paths(&files)("crl.pem")).unwrap();
+    for (command, code) in [("check", 1), ("serve", 1)] {
+        let wrong = fencepost(command).await;
+        assert_eq!(wrong.status.code(), Some(code), "{}", text(&wrong));
+        assert!(
+            text(&wrong).contains("server.key: is not PEM: nothing in it begins with -----BEGIN"),
+            "{}",
+            text(&wrong)
+        );
+    }
+    let _keep: Scratch = files;
+}

@@ -30,4 +30,4 @@ pub use port::FreePort;
 pub use process::Process;
 pub use relay::Relay;
 pub use scratch::Scratch;
-pub use worker::{Answer, Behaviour, BodyEnd, Seen, Worker};
+pub use worker::{Answer, Behaviour, BodyEnd, Seen, Worker, WorkerTls};

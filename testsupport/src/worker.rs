@@ -3,6 +3,7 @@
 mod behaviour;
 mod log;
 mod serve;
+mod tls;
 
 use std::path::PathBuf;
 use std::sync::Arc;
@@ -10,12 +11,15 @@ use std::sync::Arc;
 use hyper_util::rt::TokioIo;
 use tokio::net::{TcpListener, UnixListener};
 use tokio::sync::watch;
+use tokio_rustls::TlsAcceptor;
 
 pub use self::behaviour::{Answer, Behaviour};
 pub use self::log::{BodyEnd, Seen};
+pub use self::tls::WorkerTls;
 
 use self::behaviour::Rules;
 use self::log::Log;
+use self::tls::Present;
 use crate::http::Endpoint;
 use crate::scratch::Scratch;
 use crate::thread::TaskThread;
@@ -29,6 +33,8 @@ pub struct Worker {
     endpoint: Endpoint,
     shared: Arc<Shared>,
     close_idle: watch::Sender<u64>,
+    /// `None`: it speaks in cleartext.
+    tls: Option<Arc<Present>>,
     /// Ends before the directory of its socket does.
     _thread: TaskThread,
     _socket: Option<Scratch>,
@@ -43,10 +49,20 @@ struct Shared {
 impl Worker {
     /// Starts one on a loopback port that the system chooses.
     pub async fn start() -> Worker {
+        Worker::start_tcp(None)
+    }
+
+    /// The same over TLS. Printed, its endpoint is not the upstream that it is: that is [`Worker::https`].
+    pub async fn start_tls(tls: &WorkerTls<'_>) -> Worker {
+        Worker::start_tcp(Some(Arc::new(Present::new(tls))))
+    }
+
+    fn start_tcp(tls: Option<Arc<Present>>) -> Worker {
         let listener = std::net::TcpListener::bind(("127.0.0.1", 0)).expect("the loopback address can be bound");
         listener.set_nonblocking(true).expect("a socket can be made non-blocking");
         let address = listener.local_addr().expect("a bound listener has an address");
-        Worker::run(address.into(), None, |thread, mut connections| {
+        let spoken = tls.clone();
+        let worker = Worker::run(address.into(), None, |thread, mut connections| {
             let _runtime = thread.enter();
             let listener = TcpListener::from_std(listener).expect("the listener fits the runtime");
             thread.spawn(async move {
@@ -54,10 +70,27 @@ impl Worker {
                     let (stream, _) = listener.accept().await.expect("a listener of a test accepts");
                     stream.set_nodelay(true).expect("TCP has this option");
                     let reset = serve::ResetHandle::of_tcp(&stream);
-                    tokio::spawn(serve::connection(TokioIo::new(stream), reset, connections.next()));
+                    let context = connections.next();
+                    match &spoken {
+                        None => {
+                            let speaks = serve::Speaks::WhatItHears;
+                            tokio::spawn(serve::connection(TokioIo::new(stream), reset, speaks, context))
+                        }
+                        Some(tls) => {
+                            let handshake = TlsAcceptor::from(tls.now()).accept(stream);
+                            tokio::spawn(async move {
+                                // Whom it does not believe is told so by the handshake.
+                                if let Ok(stream) = handshake.await {
+                                    let speaks = serve::Speaks::settled(stream.get_ref().1.alpn_protocol());
+                                    serve::connection(TokioIo::new(stream), reset, speaks, context).await;
+                                }
+                            })
+                        }
+                    };
                 }
             });
-        })
+        });
+        Worker { tls, ..worker }
     }
 
     /// Starts one on a unix socket in a directory of its own.
@@ -74,7 +107,8 @@ impl Worker {
                 loop {
                     let (stream, _) = listener.accept().await.expect("a listener of a test accepts");
                     let reset = serve::ResetHandle::none();
-                    tokio::spawn(serve::connection(TokioIo::new(stream), reset, connections.next()));
+                    let speaks = serve::Speaks::WhatItHears;
+                    tokio::spawn(serve::connection(TokioIo::new(stream), reset, speaks, connections.next()));
                 }
             });
         })
@@ -89,12 +123,33 @@ impl Worker {
         let shared = Arc::new(Shared::default());
         let close_idle = watch::Sender::new(0);
         accept(&thread, serve::Connections::new(Arc::clone(&shared), close_idle.subscribe()));
-        Worker { endpoint, shared, close_idle, _thread: thread, _socket: socket }
+        Worker { endpoint, shared, close_idle, tls: None, _thread: thread, _socket: socket }
     }
 
     /// Where it listens; printed, it is an upstream as a configuration names it.
     pub fn endpoint(&self) -> &Endpoint {
         &self.endpoint
+    }
+
+    /// Where it listens, as an upstream over TLS is written.
+    ///
+    /// # Panics
+    ///
+    /// If it listens on a unix socket.
+    pub fn https(&self) -> String {
+        match &self.endpoint {
+            Endpoint::Tcp(address) => format!("https://{address}"),
+            Endpoint::Unix(path) => panic!("{} is no TCP address", path.display()),
+        }
+    }
+
+    /// What connections to come speak; those that are open go on.
+    ///
+    /// # Panics
+    ///
+    /// If it does not speak TLS.
+    pub fn change_tls(&self, tls: &WorkerTls<'_>) {
+        self.tls.as_ref().expect("the worker speaks TLS").change(tls);
     }
 
     /// From now on, requests for exactly this path are treated so. The newest rule that fits counts.

@@ -44,6 +44,14 @@ pub(super) struct ConnectionContext {
 /// A second hold on a connection's socket, to make its end a reset.
 pub(super) struct ResetHandle(Option<OwnedFd>);
 
+/// What is spoken on a connection. On one of the two that hears the other, it ends.
+pub(super) enum Speaks {
+    /// What it begins with.
+    WhatItHears,
+    Http1,
+    Http2,
+}
+
 /// What a request does to its connection.
 enum Order {
     Close,
@@ -88,8 +96,15 @@ impl ResetHandle {
     }
 }
 
+impl Speaks {
+    /// What a handshake has settled.
+    pub(super) fn settled(protocol: Option<&[u8]>) -> Speaks {
+        if protocol == Some(b"h2") { Speaks::Http2 } else { Speaks::Http1 }
+    }
+}
+
 /// Serves one connection to its end.
-pub(super) async fn connection<S>(stream: S, reset: ResetHandle, context: ConnectionContext)
+pub(super) async fn connection<S>(stream: S, reset: ResetHandle, speaks: Speaks, context: ConnectionContext)
 where
     S: Read + Write + Unpin + Send + 'static,
 {
@@ -100,6 +115,11 @@ where
         handle(request, entry, orders.clone())
     });
     let builder = auto::Builder::new(TokioExecutor::new());
+    let builder = match speaks {
+        Speaks::WhatItHears => builder,
+        Speaks::Http1 => builder.http1_only(),
+        Speaks::Http2 => builder.http2_only(),
+    };
     let mut connection = pin!(builder.serve_connection_with_upgrades(stream, service));
     loop {
         tokio::select! {

@@ -144,7 +144,7 @@ impl BodyState {
             return false;
         }
         if let Some(socket) = &*self.socket.borrow() {
-            socket.shut_write();
+            socket.cut_write();
         }
         self.end(Stage::Cut);
         true

@@ -19,14 +19,14 @@ pub async fn connects(address: &UpstreamAddress) -> io::Result<()> {
 /// Opens a connection, trying each address that the name has.
 pub(super) async fn connect(address: &UpstreamAddress) -> io::Result<Socket> {
     match address {
-        UpstreamAddress::Unix(path) => Ok(Socket::upstream_unix(UnixStream::connect(path).await?)),
+        UpstreamAddress::Unix(path) => Ok(Socket::upstream(UnixStream::connect(path).await?.into())),
         UpstreamAddress::Tcp { host, port } => {
             let mut failure = io::Error::new(io::ErrorKind::NotFound, "the name has no address");
             for address in lookup_host((host.as_str(), *port)).await? {
                 match TcpStream::connect(address).await {
                     Ok(stream) => {
                         stream.set_nodelay(true)?;
-                        return Ok(Socket::upstream_tcp(stream));
+                        return Ok(Socket::upstream(stream.into()));
                     }
                     Err(error) => failure = error,
                 }

@@ -5,6 +5,7 @@ mod alarm;
 mod background;
 mod socket;
 mod stream;
+mod tls;
 mod transport;
 
 pub use alarm::Alarm;

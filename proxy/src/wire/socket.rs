@@ -13,10 +13,11 @@ use tokio::net::{TcpStream, UnixStream};
 use tokio_rustls::{TlsStream, client, server};
 
 use super::stream::{News, Stream};
+use super::tls::Tls;
 use super::transport::Transport;
 
-/// A TCP or unix socket, in the clear or by TLS, with several handles on one thread: hyper reads and writes through one, the others look at it
-/// or shut it.
+/// A TCP or unix socket, in the clear or by TLS, with several handles on one thread: hyper reads and writes through one, the
+/// others look at it or shut it.
 ///
 /// The file is closed with the last handle.
 #[derive(Clone)]
@@ -56,23 +57,18 @@ impl Socket {
     /// A worker may answer before it has read the whole request, and close. What is written after that fails, while
     /// its answer waits to be read. So here a failed write is no error: the rest of the request goes nowhere, and the
     /// reading side tells whether there is an answer.
-    pub fn upstream_tcp(stream: TcpStream) -> Socket {
-        Socket::new(Stream::Clear(stream.into()), OnWriteError::ReadOn)
-    }
-
-    /// A connection to a worker over a unix socket; see [`Socket::upstream_tcp`].
-    pub fn upstream_unix(stream: UnixStream) -> Socket {
-        Socket::new(Stream::Clear(stream.into()), OnWriteError::ReadOn)
+    pub fn upstream(transport: Transport) -> Socket {
+        Socket::new(Stream::Clear(transport), OnWriteError::ReadOn)
     }
 
     /// A client's connection whose handshake is done.
     pub fn downstream_tls(stream: server::TlsStream<Transport>) -> Socket {
-        Socket::new(Stream::Tls(Box::new(TlsStream::Server(stream))), OnWriteError::Report)
+        Socket::new(Stream::Tls(Box::new(Tls::new(TlsStream::Server(stream)))), OnWriteError::Report)
     }
 
-    /// A connection to a worker whose handshake is done; see [`Socket::upstream_tcp`].
+    /// A connection to a worker whose handshake is done; see [`Socket::upstream`].
     pub fn upstream_tls(stream: client::TlsStream<Transport>) -> Socket {
-        Socket::new(Stream::Tls(Box::new(TlsStream::Client(stream))), OnWriteError::ReadOn)
+        Socket::new(Stream::Tls(Box::new(Tls::new(TlsStream::Client(stream)))), OnWriteError::ReadOn)
     }
 
     fn new(stream: Stream, on_write_error: OnWriteError) -> Socket {
@@ -113,6 +109,13 @@ impl Socket {
     pub fn shut_write(&self) {
         self.shared.broken.set(true);
         self.shared.stream.borrow_mut().end_write();
+    }
+
+    /// Ends our side in the middle of what was being written, and nothing more is ever written. By TLS, the other side sees that
+    /// something is missing.
+    pub fn cut_write(&self) {
+        self.shared.broken.set(true);
+        self.shared.stream.borrow().transport().shut(Shutdown::Write);
     }
 
     /// Ends both sides at once, whoever else has a handle. By TLS, the other side sees that something is missing.

@@ -5,17 +5,16 @@ use std::net::Shutdown;
 use std::pin::Pin;
 use std::task::{Context, Poll};
 
-use rustls::{ConnectionCommon, SideData};
 use tokio::io::{AsyncRead, AsyncWrite, ReadBuf};
-use tokio_rustls::TlsStream;
 
+use super::tls::Tls;
 use super::transport::Transport;
 
 /// A stream of bytes in the clear or by TLS, whichever side of it we are.
 pub(super) enum Stream {
     Clear(Transport),
     /// Boxed: it is many times larger.
-    Tls(Box<TlsStream<Transport>>),
+    Tls(Box<Tls>),
 }
 
 /// What the other side has done that was not read yet.
@@ -31,7 +30,7 @@ impl Stream {
     pub(super) fn transport(&self) -> &Transport {
         match self {
             Stream::Clear(transport) => transport,
-            Stream::Tls(tls) => tls.get_ref().0,
+            Stream::Tls(tls) => tls.transport(),
         }
     }
 
@@ -44,16 +43,7 @@ impl Stream {
                 Ok(_) => News::Bytes,
                 Err(error) => nothing_or_end(&error),
             },
-            Stream::Tls(tls) => match &mut **tls {
-                TlsStream::Client(client) => {
-                    let (transport, session) = client.get_mut();
-                    tls_news(transport, session)
-                }
-                TlsStream::Server(server) => {
-                    let (transport, session) = server.get_mut();
-                    tls_news(transport, session)
-                }
-            },
+            Stream::Tls(tls) => tls.news(),
         }
     }
 
@@ -61,56 +51,21 @@ impl Stream {
     pub(super) fn is_behind(&self) -> bool {
         match self {
             Stream::Clear(_) => false,
-            Stream::Tls(tls) => tls.get_ref().1.wants_write(),
+            Stream::Tls(tls) => tls.is_behind(),
         }
     }
 
     /// Ends our side. What was flushed arrives before the end.
     pub(super) fn end_write(&mut self) {
-        match self {
-            Stream::Clear(_) => {}
-            Stream::Tls(tls) => match &mut **tls {
-                TlsStream::Client(client) => {
-                    let (transport, session) = client.get_mut();
-                    say_end(transport, session);
-                }
-                TlsStream::Server(server) => {
-                    let (transport, session) = server.get_mut();
-                    say_end(transport, session);
-                }
-            },
+        if let Stream::Tls(tls) = self {
+            tls.say_end();
         }
         self.transport().shut(Shutdown::Write);
     }
 }
 
-fn nothing_or_end(error: &io::Error) -> News {
+pub(super) fn nothing_or_end(error: &io::Error) -> News {
     if error.kind() == io::ErrorKind::WouldBlock { News::Nothing } else { News::End }
-}
-
-fn tls_news<S: SideData>(transport: &Transport, session: &mut ConnectionCommon<S>) -> News {
-    loop {
-        let Ok(state) = session.process_new_packets() else { return News::End };
-        if state.plaintext_bytes_to_read() > 0 {
-            return News::Bytes;
-        }
-        if state.peer_has_closed() {
-            return News::End;
-        }
-        match session.read_tls(&mut transport.at_once()) {
-            Ok(0) => return News::End,
-            Ok(_) => {}
-            Err(error) => return nothing_or_end(&error),
-        }
-    }
-}
-
-/// Writes the alert that tells an end from a loss, if it can be written at once: whoever does not read sees a loss.
-fn say_end<S: SideData>(transport: &Transport, session: &mut ConnectionCommon<S>) {
-    session.send_close_notify();
-    while session.wants_write() {
-        let Ok(1..) = session.write_tls(&mut transport.at_once()) else { return };
-    }
 }
 
 impl AsyncRead for Stream {

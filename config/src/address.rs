@@ -4,6 +4,8 @@ use std::fmt;
 use std::net::SocketAddr;
 use std::path::PathBuf;
 
+use crate::tls::ClientTls;
+
 /// An address to listen on.
 #[derive(Debug, Clone, PartialEq, Eq, Hash)]
 pub enum Address {
@@ -65,30 +67,16 @@ pub struct Upstream {
     pub protocol: UpstreamProtocol,
 }
 
-impl Upstream {
-    /// Reads `http://host:port`, `h2c://host:port`, `unix:/path` or `unix+h2c:/path`.
-    pub(crate) fn parse(text: &str) -> Result<Upstream, String> {
-        let tcp = |rest, protocol| Ok(Upstream { address: UpstreamAddress::Tcp(HostPort::parse(rest)?), protocol });
-        let unix = |path, protocol| Ok(Upstream { address: UpstreamAddress::Unix(unix_path(path)?), protocol });
-        let forms = r#""http://host:port", "h2c://host:port", "unix:/path" or "unix+h2c:/path""#;
-        match text.split_once(':') {
-            Some(("unix", path)) => unix(path, UpstreamProtocol::Http1),
-            Some(("unix+h2c", path)) => unix(path, UpstreamProtocol::H2c),
-            Some(("http", rest)) if rest.starts_with("//") => tcp(&rest[2..], UpstreamProtocol::Http1),
-            Some(("h2c", rest)) if rest.starts_with("//") => tcp(&rest[2..], UpstreamProtocol::H2c),
-            Some(("https", _)) => Err(format!("TLS to the worker is not supported in this version: must be {forms}")),
-            _ => Err(format!("must be {forms}, not {text:?}")),
-        }
-    }
-}
-
 impl fmt::Display for Upstream {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        match (&self.address, self.protocol) {
-            (UpstreamAddress::Tcp(address), UpstreamProtocol::Http1) => write!(f, "http://{address}"),
-            (UpstreamAddress::Tcp(address), UpstreamProtocol::H2c) => write!(f, "h2c://{address}"),
-            (UpstreamAddress::Unix(path), UpstreamProtocol::Http1) => write!(f, "unix:{}", path.display()),
-            (UpstreamAddress::Unix(path), UpstreamProtocol::H2c) => write!(f, "unix+h2c:{}", path.display()),
+        let scheme = match self.protocol {
+            UpstreamProtocol::Http1 => Scheme::Http,
+            UpstreamProtocol::H2c => Scheme::H2c,
+            UpstreamProtocol::Tls(_) => Scheme::Https,
+        };
+        match &self.address {
+            UpstreamAddress::Tcp(address) => write!(f, "{}://{address}", scheme.over_tcp()),
+            UpstreamAddress::Unix(path) => write!(f, "{}:{}", scheme.over_unix(), path.display()),
         }
     }
 }
@@ -103,12 +91,81 @@ pub enum UpstreamAddress {
 }
 
 /// What a worker speaks.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
+#[derive(Debug, Clone, PartialEq, Eq, Hash)]
 pub enum UpstreamProtocol {
     /// HTTP/1.1.
     Http1,
     /// HTTP/2 in cleartext, with prior knowledge.
     H2c,
+    /// HTTP/2 or HTTP/1.1 over TLS, whichever it picks for a connection.
+    Tls(UpstreamTls),
+}
+
+/// TLS to a worker.
+#[derive(Debug, Clone, PartialEq, Eq, Hash)]
+pub struct UpstreamTls {
+    /// Which files it is made of.
+    pub files: ClientTls,
+    /// Who the worker has to be by its certificate: a DNS name in lower case, or an IP address.
+    pub server_name: String,
+}
+
+/// A worker as it is written: where it listens, and what it speaks there.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(crate) struct UpstreamUrl {
+    pub(crate) address: UpstreamAddress,
+    pub(crate) scheme: Scheme,
+}
+
+/// What the URL of a worker begins with.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Scheme {
+    Http,
+    H2c,
+    Https,
+}
+
+impl Scheme {
+    const ALL: [Scheme; 3] = [Scheme::Http, Scheme::H2c, Scheme::Https];
+
+    fn over_tcp(self) -> &'static str {
+        match self {
+            Scheme::Http => "http",
+            Scheme::H2c => "h2c",
+            Scheme::Https => "https",
+        }
+    }
+
+    fn over_unix(self) -> &'static str {
+        match self {
+            Scheme::Http => "unix",
+            Scheme::H2c => "unix+h2c",
+            Scheme::Https => "unix+https",
+        }
+    }
+}
+
+impl UpstreamUrl {
+    /// Reads `SCHEME://host:port` or `SCHEME:/path`.
+    pub(crate) fn parse(text: &str) -> Result<UpstreamUrl, String> {
+        let wrong = || {
+            format!(
+                r#"must be "http://host:port", "https://host:port", "h2c://host:port", "unix:/path", "unix+https:/path" or "unix+h2c:/path", not {text:?}"#
+            )
+        };
+        let (written, rest) = text.split_once(':').ok_or_else(wrong)?;
+        for scheme in Scheme::ALL {
+            if written == scheme.over_unix() {
+                return Ok(UpstreamUrl { address: UpstreamAddress::Unix(unix_path(rest)?), scheme });
+            }
+            if written == scheme.over_tcp()
+                && let Some(authority) = rest.strip_prefix("//")
+            {
+                return Ok(UpstreamUrl { address: UpstreamAddress::Tcp(HostPort::parse(authority)?), scheme });
+            }
+        }
+        Err(wrong())
+    }
 }
 
 /// A host to connect to, and its port. Shown as `host:port`, an IPv6 address in brackets.
@@ -208,6 +265,18 @@ mod tests {
         assert!(Address::parse(&format!("unix:/{}", "p".repeat(107))).is_err());
     }
 
+    /// How a worker is shown that is written so.
+    fn shown(text: &str) -> String {
+        let UpstreamUrl { address, scheme } = UpstreamUrl::parse(text).unwrap();
+        let files = ClientTls { ca: PathBuf::from("/ca.pem"), crl: None, identity: None, server_name: None };
+        let protocol = match scheme {
+            Scheme::Http => UpstreamProtocol::Http1,
+            Scheme::H2c => UpstreamProtocol::H2c,
+            Scheme::Https => UpstreamProtocol::Tls(UpstreamTls { files, server_name: "worker".to_owned() }),
+        };
+        Upstream { address, protocol }.to_string()
+    }
+
     #[test]
     fn an_upstream_is_shown_as_it_is_written() {
         for text in [
@@ -216,11 +285,13 @@ mod tests {
             "h2c://worker-1.example:1",
             "unix:/run/w.sock",
             "unix+h2c:/w",
+            "https://worker.example:443",
+            "unix+https:/w",
         ] {
-            assert_eq!(Upstream::parse(text).map(|upstream| upstream.to_string()), Ok(text.to_owned()));
+            assert_eq!(shown(text), text);
         }
-        assert_eq!(Upstream::parse("http://WORKER:80").unwrap().to_string(), "http://worker:80");
-        let ipv6 = Upstream::parse("http://[::1]:9000").unwrap().address;
+        assert_eq!(shown("http://WORKER:80"), "http://worker:80");
+        let ipv6 = UpstreamUrl::parse("http://[::1]:9000").unwrap().address;
         assert_eq!(ipv6, UpstreamAddress::Tcp(HostPort { host: "::1".to_owned(), port: 9000 }));
     }
 
@@ -245,15 +316,16 @@ mod tests {
             "http://::1:80",
             "http://[::1:80",
             "HTTP://a:1",
+            "https:/a",
+            "unix+http:/a",
             "ftp://a:1",
             "unix:x",
         ];
         for text in wrong.into_iter().chain(odd) {
-            assert!(Upstream::parse(text).is_err(), "{text:?}");
+            assert!(UpstreamUrl::parse(text).is_err(), "{text:?}");
         }
         for text in ["http://a:1/", "http://a:1/x", "http://a:1?x", "http://a:1#x"] {
-            assert!(Upstream::parse(text).unwrap_err().contains("must end after the port"), "{text:?}");
+            assert!(UpstreamUrl::parse(text).unwrap_err().contains("must end after the port"), "{text:?}");
         }
-        assert!(Upstream::parse("https://a:1").unwrap_err().contains("not supported in this version"));
     }
 }

@@ -2,9 +2,10 @@
 
 use http::{HeaderName, Method};
 
-use crate::address::{Upstream, host_name};
+use crate::address::host_name;
 use crate::check::{DeclaredSource, NAME_RULE, is_name, millis, minutes};
 use crate::check_lock::check_lock;
+use crate::check_upstream::check_upstream;
 use crate::path_template::PathTemplate;
 use crate::problem::{Notes, Place};
 use crate::raw::RawRoute;
@@ -30,6 +31,7 @@ pub(crate) fn check_route(raw: RawRoute, sources: &[DeclaredSource], notes: &Not
         path,
         host,
         upstream,
+        upstream_tls,
         mode,
         lock,
         exempt_methods,
@@ -56,8 +58,7 @@ pub(crate) fn check_route(raw: RawRoute, sources: &[DeclaredSource], notes: &Not
     let headers = check_headers([owner_header, revision_header, lock_header], notes);
     let name = name.parse(notes, |name| if is_name(&name) { Ok(name) } else { Err(NAME_RULE) });
     let name = name.required(notes, "the name of the route, a metric label");
-    let upstream = upstream.parse(notes, |text| Upstream::parse(&text));
-    let upstream = upstream.required(notes, r#"the worker, like "http://127.0.0.1:9000""#);
+    let upstream = check_upstream(upstream, upstream_tls, notes);
     let host = host.parse(notes, |text| parse_host(&text)).into_value();
     let exempt_methods = check_exempt_methods(exempt_methods, notes);
     let freshness =

@@ -2,12 +2,15 @@
 
 use std::fmt;
 use std::num::NonZeroU32;
+use std::path::PathBuf;
 use std::time::Duration;
 
+use crate::address::{UpstreamProtocol, UpstreamTls};
 use crate::config::{Config, Limits, Source, SourceKind};
 use crate::listening::Listener;
 use crate::records::{AccessLog, AccessLogFormat, AccessLogTarget, Decisions};
 use crate::route::{Freshness, Lock, Mode, OnHandoffTimeout, OnUnavailable, PartialRequests, Record, Route};
+use crate::tls::ClientTls;
 use crate::units::show_duration;
 
 /// What is different in a later configuration, setting by setting. Shown in one line.
@@ -329,7 +332,23 @@ fn route_table(route: &Route, sources: &[Source]) -> Table {
         Mode::Enforce(lock) | Mode::Shadow(lock) => follows.extend(lock_settings(lock, sources)),
         Mode::Off => {}
     }
+    if let UpstreamProtocol::Tls(tls) = &upstream.protocol {
+        follows.extend(upstream_tls_settings(tls));
+    }
     Table::new(format!("route.{name}"), follows, Vec::new())
+}
+
+/// The files by their names alone.
+fn upstream_tls_settings(tls: &UpstreamTls) -> [(&'static str, String); 5] {
+    let UpstreamTls { files: ClientTls { ca, crl, identity, server_name: _ }, server_name } = tls;
+    let path = |path: Option<&PathBuf>| or_none(path.map(|path| path.display()));
+    [
+        ("upstream_tls.ca", path(Some(ca))),
+        ("upstream_tls.crl", path(crl.as_ref())),
+        ("upstream_tls.certificate", path(identity.as_ref().map(|identity| &identity.certificate))),
+        ("upstream_tls.key", path(identity.as_ref().map(|identity| &identity.key))),
+        ("upstream_tls.server_name", server_name.clone()),
+    ]
 }
 
 fn lock_settings(lock: &Lock, sources: &[Source]) -> Vec<(&'static str, String)> {

@@ -35,11 +35,12 @@ mod check_lock;
 mod check_locks;
 mod check_route;
 mod check_routes;
+mod check_upstream;
 
 #[cfg(test)]
 mod reference;
 
-pub use address::{Address, HostPort, Upstream, UpstreamAddress, UpstreamProtocol};
+pub use address::{Address, HostPort, Upstream, UpstreamAddress, UpstreamProtocol, UpstreamTls};
 pub use captures::{Capture, Captures};
 pub use config::{Config, Limits, Source, SourceKind};
 pub use difference::{Change, Difference};

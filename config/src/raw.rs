@@ -10,6 +10,7 @@ use crate::problem::{Notes, Problems};
 use crate::reader::Table;
 use crate::records::{RawAccessLog, RawDecisions};
 use crate::setting::Setting;
+use crate::tls::RawClientTls;
 
 /// Reads and checks a file.
 pub(crate) fn read_toml(file_name: &str, text: &str) -> Result<Config, Problems> {
@@ -132,6 +133,7 @@ pub(crate) struct RawRoute {
     pub(crate) path: Setting<String>,
     pub(crate) host: Setting<String>,
     pub(crate) upstream: Setting<String>,
+    pub(crate) upstream_tls: Setting<RawClientTls>,
     pub(crate) mode: Setting<String>,
     pub(crate) lock: Setting<RawLock>,
     pub(crate) exempt_methods: Setting<Vec<Setting<String>>>,
@@ -163,6 +165,7 @@ impl RawRoute {
             path: table.string("path"),
             host: table.string("host"),
             upstream: table.string("upstream"),
+            upstream_tls: table.table("upstream_tls").map(|tls| whole(tls, RawClientTls::read)),
             mode: table.string("mode"),
             lock: table.table("lock").map(|lock| whole(lock, RawLock::read)),
             exempt_methods: table.strings("exempt_methods"),

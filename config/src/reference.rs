@@ -7,7 +7,7 @@ use crate::problem::{Notes, Place};
 use crate::raw::{RawConfig, RawLimits, RawLock, RawRoute, RawSource};
 use crate::reader::Table;
 use crate::records::{RawAccessLog, RawDecisions};
-use crate::tls::RawServerTls;
+use crate::tls::{RawClientTls, RawServerTls};
 use crate::{Config, Problems};
 
 const REFERENCE: &str = include_str!("../REFERENCE.md");
@@ -104,6 +104,7 @@ fn every_key_is_in_the_reference_and_every_key_of_the_reference_is_one() {
         ("`[access_log]`", keys(&|table| drop(RawAccessLog::read(table)))),
         ("`[source.NAME]`", keys(&|table| drop(RawSource::read(String::new(), table)))),
         ("`[[route]]`", keys(&|table| drop(RawRoute::read(table)))),
+        ("`upstream_tls`", keys(&|table| drop(RawClientTls::read(table)))),
         ("`lock`", keys(&|table| drop(RawLock::read(table)))),
     ]);
     let rows = rows();

@@ -4,8 +4,8 @@ use std::path::Path;
 use std::time::Duration;
 
 use fencepost_config::{
-    Address, Admin, Config, Freshness, Limits, Listener, Mode, OnHandoffTimeout, OnUnavailable, PartialRequests,
-    Record, SourceKind, StaleStatus,
+    Address, Admin, Config, Difference, Freshness, Limits, Listener, Mode, OnHandoffTimeout, OnUnavailable,
+    PartialRequests, Record, SourceKind, StaleStatus, UpstreamProtocol,
 };
 use proptest::prelude::*;
 
@@ -196,4 +196,52 @@ proptest! {
         let text: Vec<String> = SHORTEST.lines().enumerate().map(with_value).collect();
         let _ = Config::from_toml("f.toml", &text.join("\n")).map_err(|problems| problems.to_string());
     }
+}
+
+/// A route to a worker behind TLS, with these lines.
+fn to_tls(upstream: &str, upstream_tls: &str) -> Config {
+    let text = format!(
+        r#"
+        listener = [{{ address = "127.0.0.1:0" }}]
+        [[route]]
+        name = "all"
+        path = "/"
+        mode = "off"
+        upstream = "{upstream}"
+        upstream_tls = {{ {upstream_tls} }}
+        "#
+    );
+    Config::from_toml("f.toml", &text).unwrap_or_else(|problems| panic!("{problems}"))
+}
+
+#[test]
+fn a_worker_behind_tls_has_the_name_of_its_host_unless_it_is_given_another() {
+    for (upstream, upstream_tls, name) in [
+        ("https://Worker.example:8443", r#"ca = "/ca.pem""#, "worker.example"),
+        ("https://127.0.0.1:8443", r#"ca = "/ca.pem""#, "127.0.0.1"),
+        ("https://[::1]:8443", r#"ca = "/ca.pem""#, "::1"),
+        ("https://127.0.0.1:8443", r#"ca = "/ca.pem", server_name = "worker.internal""#, "worker.internal"),
+        ("unix+https:/w.sock", r#"ca = "/ca.pem", server_name = "worker.internal""#, "worker.internal"),
+    ] {
+        let config = to_tls(upstream, upstream_tls);
+        let UpstreamProtocol::Tls(tls) = &config.routes[0].upstream.protocol else { panic!("{upstream}") };
+        assert_eq!(tls.server_name, name);
+        assert_eq!(tls.files.ca, Path::new("/ca.pem"));
+    }
+}
+
+#[test]
+fn what_changes_of_tls_to_a_worker_is_followed_and_shown_by_the_names_of_files() {
+    let before = to_tls("https://worker:1", r#"ca = "/ca.pem""#);
+    let after = to_tls(
+        "https://worker:1",
+        r#"ca = "/ca.pem", crl = "/crl.pem", certificate = "/c.pem", key = "/k.pem", server_name = "other""#,
+    );
+    let difference = Difference::between(&before, &after);
+    assert!(difference.iter().all(|change| change.follows));
+    assert_eq!(
+        difference.to_string(),
+        "route.all.upstream_tls.crl: none → /crl.pem; route.all.upstream_tls.certificate: none → /c.pem; \
+         route.all.upstream_tls.key: none → /k.pem; route.all.upstream_tls.server_name: worker → other"
+    );
 }

@@ -447,7 +447,33 @@ const ROUTES: &[Case] = &[
     Case {
         edits: &[(9, r#"upstream = "https://127.0.0.1:9000""#)],
         says: &[
-            r#"f.toml:9: route.shards.upstream: TLS to the worker is not supported in this version: must be "http://host:port", "h2c://host:port", "unix:/path" or "unix+h2c:/path""#,
+            r#"f.toml:6: route.shards.upstream_tls: missing: it says whose certificates are believed of an https upstream, as in { ca = "/etc/fencepost/worker-ca.pem" }"#,
+        ],
+    },
+    Case {
+        edits: &[(
+            9,
+            r#"upstream = "https://127.0.0.1:9000"
+upstream_tls = { ca = "ca.pem", certificate = "/c.pem", name = "worker" }"#,
+        )],
+        says: &[
+            r#"f.toml:10: route.shards.upstream_tls.name: unknown key"#,
+            r#"f.toml:10: route.shards.upstream_tls.ca: must be the absolute path of a file, like "/etc/fencepost/tls.pem", not "ca.pem""#,
+            "f.toml:10: route.shards.upstream_tls.key: missing: the file of the certificate's private key",
+        ],
+    },
+    Case {
+        edits: &[(11, r#"upstream_tls = { ca = "/ca.pem" }"#)],
+        says: &["f.toml:11: route.shards.upstream_tls: means nothing to a worker that is spoken to in cleartext"],
+    },
+    Case {
+        edits: &[(
+            9,
+            r#"upstream = "unix+https:/run/worker.sock"
+upstream_tls = { ca = "/ca.pem" }"#,
+        )],
+        says: &[
+            "f.toml:10: route.shards.upstream_tls.server_name: missing: the name in the certificate of a worker behind a unix socket",
         ],
     },
     Case {
@@ -459,7 +485,7 @@ const ROUTES: &[Case] = &[
     Case {
         edits: &[(9, r#"upstream = "127.0.0.1:9000""#)],
         says: &[
-            r#"f.toml:9: route.shards.upstream: must be "http://host:port", "h2c://host:port", "unix:/path" or "unix+h2c:/path", not "127.0.0.1:9000""#,
+            r#"f.toml:9: route.shards.upstream: must be "http://host:port", "https://host:port", "h2c://host:port", "unix:/path", "unix+https:/path" or "unix+h2c:/path", not "127.0.0.1:9000""#,
         ],
     },
     Case {
@@ -786,7 +812,7 @@ modus = 1"#,
         r#"f.toml:4: source.main.kind: must be "etcd" or "memory", not "etc""#,
         "f.toml:7: route[0].name: a name has 1 to 64 of A-Z, a-z, 0-9, _ and -: it is a metric label",
         r#"f.toml:8: route[0].path: must begin with "/", not be "shards""#,
-        r#"f.toml:9: route[0].upstream: must be "http://host:port", "h2c://host:port", "unix:/path" or "unix+h2c:/path", not "ftp://x""#,
+        r#"f.toml:9: route[0].upstream: must be "http://host:port", "https://host:port", "h2c://host:port", "unix:/path", "unix+https:/path" or "unix+h2c:/path", not "ftp://x""#,
         r#"f.toml:10: route[0].lock.lyout: unknown key; did you mean "layout"?"#,
         r#"f.toml:10: route[0].lock.source: there is no source "mein"; did you mean "main"?"#,
         r#"f.toml:10: route[0].lock.key: "{" is no segment of a key: it has text and at most one placeholder, like "shard-{n}""#,

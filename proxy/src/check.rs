@@ -6,13 +6,14 @@ use std::time::Duration;
 use anyhow::bail;
 use fencepost_config::{Config, SourceKind};
 use fencepost_sources::{LockDescription, LockSource, MemoryStore, StoreError};
-use tokio::time::{Instant, timeout};
+use tokio::time::Instant;
 
+use crate::downstream::Protocol;
 use crate::exchange::Fence;
+use crate::forward::{Speaks, Upstream, UpstreamError, connects};
 use crate::lock_sources::caution;
 use crate::process::Process;
 use crate::routes::Guard;
-use crate::run::upstream;
 use crate::server_tls;
 
 /// How long the lock stores may take to show every lock.
@@ -52,7 +53,7 @@ pub async fn live(config: &Config) -> anyhow::Result<()> {
     let process = Arc::new(Process::new(None, MemoryStore::default(), None)?);
     // A check leaves nothing behind, no file of an access log either.
     let without_log = Config { access_log: None, ..config.clone() };
-    let Fence { sources, routes, .. } = Fence::new(without_log, 1, process)?;
+    let Fence { sources, routes, upstreams, .. } = Fence::new(without_log, 1, process)?;
     let deadline = Instant::now() + PATIENCE;
     let mut failures = 0;
     for (source, configured) in sources.iter().zip(&config.sources) {
@@ -68,11 +69,11 @@ pub async fn live(config: &Config) -> anyhow::Result<()> {
         failures += usize::from(described.as_of.is_none() || described.problem.is_some());
         println!("route {}: {}", route.name, lock_line(&described));
     }
-    for (index, route) in config.routes.iter().enumerate() {
+    for (index, (route, upstream)) in config.routes.iter().zip(&upstreams).enumerate() {
         if config.routes[..index].iter().any(|earlier| earlier.upstream == route.upstream) {
             continue;
         }
-        failures += usize::from(!show_worker(config, route).await);
+        failures += usize::from(!show_worker(config, route, upstream).await);
     }
     sources.iter().for_each(LockSource::stop);
     if failures > 0 {
@@ -127,14 +128,19 @@ pub(crate) fn lock_line(lock: &LockDescription) -> String {
     format!("lock {key} ({layout}) is {holder}; {} waiting; as of revision {as_of}, age {age}", waiters.len())
 }
 
-async fn show_worker(config: &Config, route: &fencepost_config::Route) -> bool {
-    let upstream = upstream(&route.upstream, &config.limits);
-    let connected = timeout(config.limits.connect_timeout, crate::forward::connects(&upstream.address)).await;
-    let outcome = match &connected {
-        Ok(Ok(())) => "accepts connections".to_owned(),
-        Ok(Err(error)) => format!("cannot be reached: {error}"),
-        Err(_) => format!("did not accept a connection within {:?}", config.limits.connect_timeout),
+async fn show_worker(config: &Config, route: &fencepost_config::Route, upstream: &Upstream) -> bool {
+    let connected = connects(upstream, config.limits.connect_timeout).await;
+    let reached = connected.is_ok();
+    let outcome = match (connected, &upstream.speaks) {
+        (Ok(_), Speaks::Cleartext(_)) => "accepts connections".to_owned(),
+        (Ok(Protocol::Http1), Speaks::Tls(_)) => "accepts connections, picks HTTP/1.1".to_owned(),
+        (Ok(Protocol::Http2), Speaks::Tls(_)) => "accepts connections, picks HTTP/2".to_owned(),
+        (Err(UpstreamError::Timeout), _) => {
+            format!("did not accept a connection within {:?}", config.limits.connect_timeout)
+        }
+        (Err(UpstreamError::Unreachable(error)), _) => format!("cannot be reached: {error}"),
+        (Err(error), _) => format!("{:#}", anyhow::Error::new(error)),
     };
     println!("worker {}: {outcome}", route.upstream);
-    matches!(connected, Ok(Ok(())))
+    reached
 }

@@ -12,7 +12,7 @@ use tokio::time::Instant;
 use crate::access_log::{AccessLog, OpenError};
 use crate::decision::{DecisionIds, Sample};
 use crate::downstream::{ClientAddress, ClientBody};
-use crate::forward::{Pool, ResponseBody};
+use crate::forward::{Pool, ResponseBody, Upstream};
 use crate::lock_sources::SourcesError;
 use crate::metrics::RouteMetrics;
 use crate::process::Process;
@@ -20,6 +20,7 @@ use crate::recording::About;
 use crate::refusal::{AnswerForm, Failure};
 use crate::routes::RouteInForce;
 use crate::ticket::Ticket;
+use crate::upstreams::UpstreamsError;
 use crate::wire::Background;
 
 /// An answer on its way to the client.
@@ -55,6 +56,8 @@ pub struct Fence {
     pub sources: Arc<[LockSource]>,
     /// What stands behind each route of `config`, in the same order.
     pub routes: Vec<RouteInForce>,
+    /// The worker of each route of `config`, in the same order.
+    pub upstreams: Vec<Upstream>,
     /// Counts what is refused before its route is known.
     pub unrouted: RouteMetrics,
     /// Where requests that have ended get a line, if anywhere.
@@ -67,8 +70,9 @@ impl Fence {
     /// Makes a configuration ready to be put in force: from now on its sources work and its static locks are kept current.
     ///
     /// # Errors
-    /// If a source can't be started, or a lock is tracked already and read in another way.
+    /// If a source can't be started, if a lock is tracked already and read in another way, or if TLS to a worker can't be had.
     pub fn new(config: Config, generation: u64, process: Arc<Process>) -> Result<Fence, FenceError> {
+        let upstreams = process.identities.upstreams(&config)?;
         let sources = process.sources.of(&config, process.memory.as_ref())?;
         let metrics = &process.metrics;
         let routes = config.routes.iter().map(|route| RouteInForce::new(route, &config, &sources, &process));
@@ -76,6 +80,7 @@ impl Fence {
             generation,
             routes: routes.collect::<Result<_, _>>()?,
             sources: sources.into(),
+            upstreams,
             unrouted: metrics.route("none", "enforce"),
             access_log: config.access_log.as_ref().map(|log| AccessLog::open(log, &process.closing)).transpose()?,
             process,
@@ -100,6 +105,9 @@ pub enum FenceError {
     /// A lock would be read in two ways.
     #[error(transparent)]
     Lock(#[from] FormatConflict),
+    /// TLS to a worker can't be had.
+    #[error(transparent)]
+    Upstream(#[from] UpstreamsError),
     /// The access log can't be opened.
     #[error(transparent)]
     AccessLog(#[from] OpenError),

@@ -18,7 +18,7 @@ use handoff::Turn;
 use crate::exchange::{Answer, Exchange, InFlight, Place};
 use crate::fencing::{Judged, Standing, confirm, rejected};
 use crate::forward::{
-    Admitted, Forwarded, InvalidHead, ReadyConnection, RequestBody, SendError, Timeouts, UpstreamError,
+    Admitted, Forwarded, InvalidHead, ReadyConnection, RequestBody, SendError, Timeouts, UpstreamError, Wants,
     outgoing_request, prepare_body,
 };
 use crate::recording::Subject;
@@ -70,8 +70,9 @@ async fn send(
     let timeouts =
         Timeouts { silence: route.upstream_timeout, total: route.request_timeout, late: route.orphan_timeout };
     let mut in_flight = in_flight;
+    let wants = Wants::of(&request);
     for attempt in 0..SENDS_MAX {
-        let Entered { ready, ticket, turn, standing: admitted } = enter(&place, in_flight, standing).await?;
+        let Entered { ready, ticket, turn, standing: admitted } = enter(&place, wants, in_flight, standing).await?;
         standing = admitted;
         if attempt == 0
             && let Standing::Claim(claim) = &standing
@@ -119,7 +120,12 @@ struct Entered {
 ///
 /// # Errors
 /// The answer to a request that gets no further.
-async fn enter(place: &Place, mut in_flight: InFlight, mut standing: Standing) -> Result<Entered, Answer> {
+async fn enter(
+    place: &Place,
+    wants: Wants,
+    mut in_flight: InFlight,
+    mut standing: Standing,
+) -> Result<Entered, Answer> {
     let mut handoff = Handoff::default();
     let mut kept = None;
     // Its route only watched when it came, and enforces by now.
@@ -127,8 +133,8 @@ async fn enter(place: &Place, mut in_flight: InFlight, mut standing: Standing) -
     loop {
         let ready = match kept.take().filter(ReadyConnection::is_usable) {
             Some(ready) => ready,
-            None if handoff.is_queued() => Box::pin(handoff.get_ready(ready(place))).await?,
-            None => ready(place).await?,
+            None if handoff.is_queued() => Box::pin(handoff.get_ready(ready(place, wants))).await?,
+            None => ready(place, wants).await?,
         };
         let claim = match &standing {
             Standing::Claim(claim) => claim,
@@ -173,11 +179,13 @@ async fn enter(place: &Place, mut in_flight: InFlight, mut standing: Standing) -
     }
 }
 
-async fn ready(place: &Place) -> Result<ReadyConnection, Answer> {
+async fn ready(place: &Place, wants: Wants) -> Result<ReadyConnection, Answer> {
     let deadline = Instant::now() + place.worker.fence.config.limits.connect_timeout;
-    place.pool().ready(deadline).await.map_err(|error| {
+    place.pool().ready(wants, deadline).await.map_err(|error| {
         let failure = match &error {
-            UpstreamError::Unreachable(_) | UpstreamError::Handshake(_) => Failure::Unreachable,
+            UpstreamError::Unreachable(_) | UpstreamError::Tls { .. } | UpstreamError::Handshake(_) => {
+                Failure::Unreachable
+            }
             UpstreamError::Timeout => Failure::ConnectTimeout,
             UpstreamError::Crowded => Failure::Overloaded,
         };

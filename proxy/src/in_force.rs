@@ -12,7 +12,6 @@ use crate::decision::{DecisionIds, Sample};
 use crate::downstream::ThreadContext;
 use crate::exchange::{Fence, Worker};
 use crate::forward::Pool;
-use crate::run::upstream;
 
 /// Shows the configuration in force. Clones show the same.
 #[derive(Clone)]
@@ -99,12 +98,12 @@ impl Worker {
     fn new(fence: Arc<Fence>, before: Option<&Worker>, decisions: Rc<DecisionIds>, thread: ThreadContext) -> Worker {
         // Routes to one worker share its connections.
         let mut pools: Vec<(Reach<'_>, Pool)> = before.into_iter().flat_map(Worker::reached).collect();
-        let routes = fence.config.routes.iter().map(|route| {
+        let routes = fence.config.routes.iter().zip(&fence.upstreams).map(|(route, upstream)| {
             let reach = Reach::new(&route.upstream, &fence.config.limits);
             if let Some((_, pool)) = pools.iter().find(|(other, _)| *other == reach) {
                 return pool.clone();
             }
-            let pool = Pool::new(upstream(&route.upstream, &fence.config.limits), thread.background.clone());
+            let pool = Pool::new(upstream.clone(), thread.background.clone());
             pools.push((reach, pool.clone()));
             pool
         });

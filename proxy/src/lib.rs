@@ -40,6 +40,7 @@ pub mod state;
 pub mod ticket;
 pub mod tls_files;
 pub mod token;
+pub mod upstreams;
 pub mod wire;
 
 pub use reload::{ConfigFile, Origin};

@@ -15,6 +15,7 @@ use crate::metrics::Metrics;
 use crate::observe::{Observations, RouteLabel};
 use crate::pulse::Pulses;
 use crate::tls_files::TlsFiles;
+use crate::upstreams::Identities;
 
 /// What a process has once, whatever configuration is in force.
 pub struct Process {
@@ -22,6 +23,8 @@ pub struct Process {
     pub metrics: Metrics,
     /// The TLS files that are followed.
     pub tls_files: TlsFiles,
+    /// What the connections to workers are made of.
+    pub identities: Identities,
     /// Which refusals are logged.
     pub log: LogThrottle,
     /// What operators can look at; `None` without an admin listener.
@@ -53,8 +56,10 @@ impl Process {
         observations: Option<Arc<Observations>>,
     ) -> Result<Process, prometheus::Error> {
         let metrics = Metrics::new()?;
+        let tls_files = TlsFiles::new(metrics.tls().clone());
         Ok(Process {
-            tls_files: TlsFiles::new(metrics.tls().clone()),
+            identities: Identities::new(tls_files.clone()),
+            tls_files,
             metrics,
             log: LogThrottle::new(),
             observations,

@@ -6,7 +6,7 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicUsize};
 use std::time::Duration;
 
-use fencepost_config::{Address, Config, HostPort, UpstreamAddress, UpstreamProtocol};
+use fencepost_config::{Address, Config};
 use fencepost_sources::{LockSource, MemoryStore};
 use fencepost_tls::TlsError;
 use tokio::signal::unix::{SignalKind, signal};
@@ -16,11 +16,10 @@ use tower::service_fn;
 use crate::admin::Admin;
 use crate::decision::DecisionIds;
 use crate::downstream::{
-    self, BindError, Limits, ListenAddress, Listener, OpenConnections, PassedSockets, Protocol, Server, serve,
+    self, BindError, Limits, ListenAddress, Listener, OpenConnections, PassedSockets, Server, serve,
 };
 use crate::drain::drain;
 use crate::exchange::{Fence, FenceError};
-use crate::forward::{self, Upstream};
 use crate::in_force::{InForce, ThreadInForce};
 use crate::logging::LogControl;
 use crate::memory::Memory;
@@ -288,24 +287,5 @@ fn client_limits(limits: &fencepost_config::Limits) -> Limits {
         headers_max: limits.headers_max,
         streams_max: limits.h2_streams_max,
         ..downstream::Limits::default()
-    }
-}
-
-/// A worker as the upstream side knows it.
-pub(crate) fn upstream(upstream: &fencepost_config::Upstream, limits: &fencepost_config::Limits) -> Upstream {
-    let address = match &upstream.address {
-        UpstreamAddress::Tcp(HostPort { host, port }) => {
-            forward::UpstreamAddress::Tcp { host: host.clone(), port: *port }
-        }
-        UpstreamAddress::Unix(path) => forward::UpstreamAddress::Unix(path.clone()),
-    };
-    let protocol = match upstream.protocol {
-        UpstreamProtocol::Http1 => Protocol::Http1,
-        UpstreamProtocol::H2c => Protocol::Http2,
-    };
-    Upstream {
-        connections_max: limits.upstream_connections_max,
-        idle_timeout: limits.upstream_idle_timeout,
-        ..Upstream::new(address, protocol)
     }
 }

@@ -71,8 +71,14 @@ impl BodyState {
         }
     }
 
+    /// It goes out over HTTP/1.1, on that connection.
     pub(super) fn goes_to(&self, socket: Socket) {
         *self.socket.borrow_mut() = Some(socket);
+    }
+
+    /// It goes out over HTTP/2, though it may have been meant for a connection of HTTP/1.1 that was lost.
+    pub(super) fn goes_over_http2(&self) {
+        *self.socket.borrow_mut() = None;
     }
 
     pub(super) fn goes_over_http1(&self) -> bool {
@@ -202,5 +208,23 @@ impl BodyState {
     /// Whether the worker has only a part and can know that.
     pub(super) fn is_partial(&self) -> bool {
         self.is_cut() && !self.has_all_bytes.get()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use tokio::net::UnixStream;
+
+    use super::*;
+
+    /// Else its stream would stay open for ever, or until its time is over, with nobody to reset it.
+    #[tokio::test]
+    async fn a_body_that_goes_over_http_2_after_all_fails_when_it_is_cut() {
+        let (ours, _theirs) = UnixStream::pair().unwrap();
+        let (body, lost) = (BodyState::new(), Socket::upstream(ours.into()));
+        body.goes_to(lost.clone());
+        body.goes_over_http2();
+        assert!(body.cut_off() && !lost.is_broken());
+        assert_eq!(body.way(Waker::noop()), Way::Cut(Cut::Fails));
     }
 }

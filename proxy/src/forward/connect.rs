@@ -1,32 +1,76 @@
 //! Opens connections to a worker.
 
 use std::io;
+use std::sync::Arc;
+use std::time::Duration;
 
+use rustls::ClientConfig;
+use tokio::io::AsyncReadExt;
 use tokio::net::{TcpStream, UnixStream, lookup_host};
+use tokio::time::timeout;
+use tokio_rustls::TlsConnector;
 
-use super::upstream::UpstreamAddress;
-use crate::wire::Socket;
+use super::error::UpstreamError;
+use super::pool::Wants;
+use super::tls_failure::TlsFailure;
+use super::upstream::{Speaks, Upstream, UpstreamAddress, UpstreamTls};
+use crate::downstream::Protocol;
+use crate::wire::{Socket, Transport};
 
-/// Whether a worker takes connections. It is closed again at once.
+/// A connection on which nothing has been sent yet.
+pub(super) struct Opened {
+    pub(super) socket: Socket,
+    /// What is spoken on it.
+    pub(super) protocol: Protocol,
+    /// `None`: without TLS.
+    pub(super) made_with: Option<Arc<ClientConfig>>,
+}
+
+/// Whether a worker takes connections within that time, and what is spoken on them. It is closed again soon.
 ///
 /// # Errors
 ///
-/// What the system says of the last address that was tried.
-pub async fn connects(address: &UpstreamAddress) -> io::Result<()> {
-    connect(address).await.map(drop)
+/// If the last address that was tried takes none, or who is there is not the worker that it should be, or does not take us for
+/// what we are.
+pub async fn connects(upstream: &Upstream, within: Duration) -> Result<Protocol, UpstreamError> {
+    let opened = timeout(within, open(upstream, Wants::Either)).await.map_err(|_| UpstreamError::Timeout)??;
+    let Opened { mut socket, protocol, .. } = opened;
+    if let Speaks::Tls(tls) = &upstream.speaks {
+        let refused = match timeout(REFUSAL_MAX, socket.read_u8()).await {
+            Ok(Err(refused)) => refused,
+            Ok(Ok(_)) | Err(_) => return Ok(protocol),
+        };
+        return Err(tls.failed(refused));
+    }
+    Ok(protocol)
+}
+
+/// How long a worker may take to refuse our certificate: by TLS 1.3 it does so when the handshake is over for us, and by nothing
+/// does it say that it has taken it.
+const REFUSAL_MAX: Duration = Duration::from_millis(300);
+
+/// Opens a connection. By TLS, the worker picks what is spoken on it, of what would do.
+pub(super) async fn open(upstream: &Upstream, wants: Wants) -> Result<Opened, UpstreamError> {
+    let transport = connect(&upstream.address).await.map_err(UpstreamError::Unreachable)?;
+    match &upstream.speaks {
+        Speaks::Cleartext(protocol) => {
+            Ok(Opened { socket: Socket::upstream(transport), protocol: *protocol, made_with: None })
+        }
+        Speaks::Tls(tls) => secure(transport, tls, wants).await.map_err(|cause| tls.failed(cause)),
+    }
 }
 
 /// Opens a connection, trying each address that the name has.
-pub(super) async fn connect(address: &UpstreamAddress) -> io::Result<Socket> {
+pub(super) async fn connect(address: &UpstreamAddress) -> io::Result<Transport> {
     match address {
-        UpstreamAddress::Unix(path) => Ok(Socket::upstream(UnixStream::connect(path).await?.into())),
+        UpstreamAddress::Unix(path) => Ok(UnixStream::connect(path).await?.into()),
         UpstreamAddress::Tcp { host, port } => {
             let mut failure = io::Error::new(io::ErrorKind::NotFound, "the name has no address");
             for address in lookup_host((host.as_str(), *port)).await? {
                 match TcpStream::connect(address).await {
                     Ok(stream) => {
                         stream.set_nodelay(true)?;
-                        return Ok(Socket::upstream(stream.into()));
+                        return Ok(stream.into());
                     }
                     Err(error) => failure = error,
                 }
@@ -35,3 +79,29 @@ pub(super) async fn connect(address: &UpstreamAddress) -> io::Result<Socket> {
         }
     }
 }
+
+impl UpstreamTls {
+    /// There is no TLS because of that.
+    pub(super) fn failed(&self, cause: io::Error) -> UpstreamError {
+        UpstreamError::Tls { server_name: self.server_name.clone(), failure: TlsFailure::of(cause) }
+    }
+}
+
+async fn secure(transport: Transport, tls: &UpstreamTls, wants: Wants) -> io::Result<Opened> {
+    let made_with = tls.identity.config();
+    let connector = TlsConnector::from(Arc::clone(&made_with));
+    let server_name = tls.server_name.clone();
+    let stream = match wants {
+        Wants::Either => connector.connect(server_name, transport).await?,
+        Wants::Http1 => connector.with_alpn(vec![HTTP1.to_vec()]).connect(server_name, transport).await?,
+    };
+    // A worker without ALPN speaks what was there before it.
+    let protocol = if stream.get_ref().1.alpn_protocol() == Some(HTTP2) { Protocol::Http2 } else { Protocol::Http1 };
+    Ok(Opened { socket: Socket::upstream_tls(stream), protocol, made_with: Some(made_with) })
+}
+
+const HTTP1: &[u8] = b"http/1.1";
+const HTTP2: &[u8] = b"h2";
+
+/// What a worker behind TLS may pick from, the one we like best first.
+pub const UPSTREAM_PROTOCOLS: &[&[u8]] = &[HTTP2, HTTP1];

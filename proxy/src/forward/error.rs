@@ -4,9 +4,11 @@ use std::fmt;
 use std::io;
 
 use http::Request;
+use rustls::pki_types::ServerName;
 
 use super::admitted::Admitted;
 use super::request_body::RequestBody;
+use super::tls_failure::TlsFailure;
 
 /// Why there is no connection to a worker.
 #[derive(Debug, thiserror::Error)]
@@ -14,6 +16,15 @@ pub enum UpstreamError {
     /// It can't be reached.
     #[error("the upstream cannot be reached")]
     Unreachable(#[source] io::Error),
+    /// It is not the worker that it should be, or does not take us for what we are.
+    #[error("no TLS with the upstream as {}", server_name.to_str())]
+    Tls {
+        /// Who it should be.
+        server_name: ServerName<'static>,
+        /// What is wrong.
+        #[source]
+        failure: TlsFailure,
+    },
     /// It does not speak the protocol.
     #[error("the upstream does not speak HTTP/2")]
     Handshake(#[source] hyper::Error),

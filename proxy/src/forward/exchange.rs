@@ -15,6 +15,7 @@ use super::http2::was_refused;
 use super::in_flight::{InFlight, Outgoing};
 use super::pool::{Link, Pool};
 use super::request_body::RequestBody;
+use super::request_form;
 use super::response_body::ResponseBody;
 use super::response_head;
 use super::rest::Rest;
@@ -57,8 +58,15 @@ impl<P: Permit> Exchange<P> {
         let body = request.body().state().cloned();
         let asked_to_upgrade = request.headers().contains_key(http::header::UPGRADE);
         let (head, copy, unwritten) = match &mut link {
-            Link::Http1(connection) => (connection.send(request), None, None),
+            Link::Http1(connection) => {
+                request_form::for_http1(&mut request);
+                (connection.send(request), None, None)
+            }
             Link::Http2(stream) => {
+                request_form::for_http2(&mut request, stream.scheme());
+                if let Some(body) = &body {
+                    body.goes_over_http2();
+                }
                 let copy = copy_of(&request);
                 let unwritten = request.body_mut().count_unwritten();
                 (stream.send(request), copy, unwritten)
@@ -163,6 +171,7 @@ impl<P: Permit> Sent<P> {
     fn failed(self, mut error: TrySendError<Request<RequestBody>>) -> SendError<P> {
         let returned = error.take_message();
         let error = error.into_error();
+        self.in_flight.connection_failed();
         if returned.as_ref().and_then(|request| request.body().state()).is_some_and(|body| body.is_cut()) {
             self.in_flight.ended(); // Nothing was sent, and nothing is left to be sent whole.
             return SendError::NoAnswer { forwarded: Forwarded::No, source: Some(error) };

@@ -4,6 +4,7 @@ use std::cell::RefCell;
 use std::future::{Future, poll_fn};
 use std::pin::Pin;
 use std::rc::Rc;
+use std::sync::Arc;
 use std::task::{Context, Poll};
 
 use bytes::Bytes;
@@ -12,6 +13,7 @@ use hyper::body::Incoming;
 use hyper::client::conn::TrySendError;
 use hyper::client::conn::http1::{Builder, Connection, SendRequest};
 use hyper_util::rt::TokioIo;
+use rustls::ClientConfig;
 use tokio::task::JoinHandle;
 use tokio::time::Instant;
 
@@ -39,6 +41,8 @@ pub(super) struct Http1 {
     pub(super) alarm: Alarm,
     /// When its last response ended; when it was opened, if there was none.
     pub(super) idle_since: Instant,
+    /// `None`: without TLS.
+    made_with: Option<Arc<ClientConfig>>,
     place: Place,
 }
 
@@ -59,17 +63,30 @@ enum Seat {
 
 impl Http1 {
     /// Makes a socket a connection. Nothing is exchanged yet.
-    pub(super) async fn new(socket: Socket, place: Place) -> hyper::Result<Http1> {
+    pub(super) async fn new(
+        socket: Socket,
+        made_with: Option<Arc<ClientConfig>>,
+        place: Place,
+    ) -> hyper::Result<Http1> {
         let io = TokioIo::new(socket.clone());
         let (sender, connection) = Builder::new().max_buf_size(BUFFER_BYTES).handshake(io).await?;
         let seat = Rc::new(RefCell::new(Seat::Driven(Box::new(connection))));
         let driver = Driver { seat, socket, task: None };
-        Ok(Http1 { sender, driver, alarm: Alarm::new(), idle_since: Instant::now(), place })
+        Ok(Http1 { sender, driver, alarm: Alarm::new(), idle_since: Instant::now(), made_with, place })
     }
 
     /// Whether a request may be sent: the last response has ended, and the worker has neither closed nor said more.
     pub(super) fn is_usable(&self) -> bool {
         self.sender.is_ready() && self.driver.is_driven() && self.driver.socket.is_quiet()
+    }
+
+    /// How its TLS was made.
+    pub(super) fn made_with(&self) -> Option<&Arc<ClientConfig>> {
+        self.made_with.as_ref()
+    }
+
+    pub(super) fn socket(&self) -> &Socket {
+        &self.driver.socket
     }
 
     /// Hands a request to hyper. The next [`Http1::drive`] writes it.

@@ -2,19 +2,23 @@
 
 use std::cell::{Cell, RefCell};
 use std::future::{Future, poll_fn};
-use std::pin::{Pin, pin};
+use std::pin::Pin;
 use std::rc::Rc;
+use std::sync::Arc;
 use std::time::Duration;
 
 use http::Request;
+use http::uri::Scheme;
 use hyper::client::conn::http2::{Builder, SendRequest};
 use hyper_util::rt::{TokioIo, TokioTimer};
+use rustls::ClientConfig;
 use tokio::sync::Notify;
 use tokio::time::{Instant, timeout_at};
 
-use super::connect::connect;
+use super::connect::{Opened, open};
 use super::error::UpstreamError;
 use super::http1::HeadFuture;
+use super::pool::Wants;
 use super::request_body::RequestBody;
 use super::upstream::Upstream;
 use crate::wire::{Alarm, LocalExecutor, Socket};
@@ -37,6 +41,8 @@ pub(super) struct Http2Connections {
 struct Http2Connection {
     sender: SendRequest<RequestBody>,
     socket: Socket,
+    /// `None`: without TLS.
+    made_with: Option<Arc<ClientConfig>>,
     streams: Cell<usize>,
     /// What the worker allows.
     streams_max: Cell<usize>,
@@ -57,26 +63,23 @@ impl Http2Connections {
         deadline: Instant,
     ) -> Result<Stream, UpstreamError> {
         loop {
-            let mut freed = pin!(self.freed.notified());
-            freed.as_mut().enable(); // From here on, so that nothing that is freed meanwhile is missed.
             if let Some(stream) = self.free_stream(upstream) {
                 return Ok(stream);
             }
-            if !self.opening.get() && self.open.borrow().len() < upstream.connections_max {
-                self.open_one(upstream, deadline).await?;
-                continue;
+            match self.begin_opening(upstream) {
+                Some(_opening) => {
+                    let opened = timeout_at(deadline, open(upstream, Wants::Either)).await;
+                    self.add(upstream, opened.map_err(|_| UpstreamError::Timeout)??, deadline).await?;
+                }
+                None => self.freed(upstream, deadline).await?,
             }
-            if self.waiting.get() >= upstream.waiting_max {
-                return Err(UpstreamError::Crowded);
-            }
-            let _waiting = Raised::new(&self.waiting);
-            timeout_at(deadline, freed).await.map_err(|_| UpstreamError::Timeout)?;
         }
     }
 
-    fn free_stream(self: &Rc<Self>, upstream: &Upstream) -> Option<Stream> {
+    /// A stream that can be had at once. Connections that would be made otherwise by now get no more of them.
+    pub(super) fn free_stream(self: &Rc<Self>, upstream: &Upstream) -> Option<Stream> {
         let mut open = self.open.borrow_mut();
-        open.retain(|connection| connection.is_alive());
+        open.retain(|connection| connection.is_alive() && upstream.is_current(connection.made_with.as_ref()));
         let free = open
             .iter()
             .find(|connection| connection.streams.get() < connection.streams_max.get().min(upstream.streams_max))?;
@@ -84,18 +87,35 @@ impl Http2Connections {
         Some(Stream { connection: free.clone(), connections: self.clone(), alarm: Alarm::new() })
     }
 
-    async fn open_one(self: &Rc<Self>, upstream: &Upstream, deadline: Instant) -> Result<(), UpstreamError> {
-        let _opening = Opening::new(self);
-        let opened = timeout_at(deadline, async {
-            let socket = connect(&upstream.address).await.map_err(UpstreamError::Unreachable)?;
-            let handshake = builder().handshake(TokioIo::new(socket.clone()));
-            let (sender, driver) = handshake.await.map_err(UpstreamError::Handshake)?;
-            Ok((socket, sender, driver))
-        });
-        let (socket, sender, mut driver) = opened.await.map_err(|_| UpstreamError::Timeout)??;
+    /// Whether the caller is to open a connection, which one does at a time.
+    pub(super) fn begin_opening(&self, upstream: &Upstream) -> Option<Opening<'_>> {
+        let may_open = !self.opening.get() && self.open.borrow().len() < upstream.connections_max;
+        may_open.then(|| Opening::new(self))
+    }
+
+    /// Waits until there may be a stream to be had, from when this is first polled.
+    pub(super) async fn freed(&self, upstream: &Upstream, deadline: Instant) -> Result<(), UpstreamError> {
+        if self.waiting.get() >= upstream.waiting_max {
+            return Err(UpstreamError::Crowded);
+        }
+        let _waiting = Raised::new(&self.waiting);
+        timeout_at(deadline, self.freed.notified()).await.map_err(|_| UpstreamError::Timeout)
+    }
+
+    /// Takes a connection in, on which a worker speaks HTTP/2.
+    pub(super) async fn add(
+        self: &Rc<Self>,
+        upstream: &Upstream,
+        opened: Opened,
+        deadline: Instant,
+    ) -> Result<(), UpstreamError> {
+        let Opened { socket, made_with, .. } = opened;
+        let handshake = timeout_at(deadline, builder().handshake(TokioIo::new(socket.clone()))).await;
+        let (sender, mut driver) = handshake.map_err(|_| UpstreamError::Timeout)?.map_err(UpstreamError::Handshake)?;
         let connection = Rc::new(Http2Connection {
             sender,
             socket,
+            made_with,
             streams: Cell::new(0),
             streams_max: Cell::new(upstream.streams_max),
         });
@@ -143,6 +163,11 @@ impl Stream {
         Box::pin(self.connection.sender.clone().try_send_request(request))
     }
 
+    /// What its URLs begin with.
+    pub(super) fn scheme(&self) -> Scheme {
+        if self.connection.made_with.is_some() { Scheme::HTTPS } else { Scheme::HTTP }
+    }
+
     /// The connection that it shares with others.
     pub(super) fn socket(&self) -> &Socket {
         &self.connection.socket
@@ -162,7 +187,7 @@ impl Drop for Stream {
 }
 
 /// Marks that a connection is being opened, and wakes the others when it is or could not be.
-struct Opening<'a>(&'a Http2Connections);
+pub(super) struct Opening<'a>(&'a Http2Connections);
 
 impl<'a> Opening<'a> {
     fn new(connections: &'a Http2Connections) -> Opening<'a> {

@@ -306,6 +306,14 @@ impl<P: Permit> InFlight<P> {
         matches!(self.patience, Patience::Overdue { .. })
     }
 
+    /// Its connection failed before there was an answer.
+    pub(super) fn connection_failed(&self) {
+        self.pool.lost(match &self.link {
+            Link::Http1(connection) => connection.socket(),
+            Link::Http2(stream) => stream.socket(),
+        });
+    }
+
     /// The connection was lost.
     pub(super) fn lost(self) {
         let partial = self.body.as_ref().is_some_and(|body| body.is_partial());

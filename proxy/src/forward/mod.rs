@@ -10,6 +10,7 @@
 
 mod admitted;
 mod body_state;
+mod by_alpn;
 mod connect;
 mod error;
 mod exchange;
@@ -20,21 +21,24 @@ mod in_flight;
 mod pool;
 mod relay;
 mod request_body;
+mod request_form;
 mod request_head;
 mod response_body;
 mod response_head;
 mod rest;
+mod tls_failure;
 mod tunnel;
 mod unwritten;
 mod upstream;
 mod vigil;
 
 pub use admitted::{Admitted, Ending, Permit, Standing, Watch};
-pub use connect::connects;
+pub use connect::{UPSTREAM_PROTOCOLS, connects};
 pub use error::{Forwarded, SendError, UpstreamError};
 pub use exchange::Exchange;
-pub use pool::{Pool, ReadyConnection};
+pub use pool::{Pool, ReadyConnection, Wants};
 pub use request_body::{RequestBody, prepare_body};
 pub use request_head::{InvalidHead, outgoing_request};
 pub use response_body::{ResponseBody, ResponseBodyError};
-pub use upstream::{Timeouts, Upstream, UpstreamAddress};
+pub use tls_failure::TlsFailure;
+pub use upstream::{Speaks, Timeouts, Upstream, UpstreamAddress, UpstreamTls};

@@ -5,19 +5,21 @@ use std::collections::VecDeque;
 use std::rc::{Rc, Weak};
 
 use http::Request;
+use http::header::UPGRADE;
 use tokio::sync::oneshot;
 use tokio::time::{Instant, timeout_at};
 
 use super::admitted::{Admitted, Permit};
+use super::by_alpn;
 use super::connect::connect;
 use super::error::UpstreamError;
 use super::exchange::Exchange;
 use super::http1::Http1;
 use super::http2::{Http2Connections, Stream};
 use super::request_body::RequestBody;
-use super::upstream::{Timeouts, Upstream};
+use super::upstream::{Speaks, Timeouts, Upstream};
 use crate::downstream::Protocol;
-use crate::wire::{Alarm, Background};
+use crate::wire::{Alarm, Background, Socket};
 
 /// The connections of one worker thread to one upstream: the one used last is used first. Clones share them.
 #[derive(Clone)]
@@ -26,9 +28,9 @@ pub struct Pool {
 }
 
 pub(super) struct Shared {
-    upstream: Upstream,
+    pub(super) upstream: Upstream,
     background: Background,
-    http2: Rc<Http2Connections>,
+    pub(super) http2: Rc<Http2Connections>,
     /// HTTP/1.1 connections without a request, the one used last at the end.
     idle: RefCell<Vec<Http1>>,
     /// HTTP/1.1 connections that are open or being opened.
@@ -36,10 +38,30 @@ pub(super) struct Shared {
     /// Requests that wait for one, in the order in which they came.
     waiting: RefCell<VecDeque<oneshot::Sender<Turn>>>,
     sweeping: Cell<bool>,
+    /// What a worker behind TLS picked last: how its connections are opened, and no more.
+    pub(super) picked: Cell<Protocol>,
+    /// When the log last said why there is no TLS with the worker, and what.
+    pub(super) complained: RefCell<Option<(Instant, Option<String>)>>,
+}
+
+/// What a request needs of a connection.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Wants {
+    /// Whatever the worker speaks.
+    Either,
+    /// HTTP/1.1, because it is to be switched to another protocol.
+    Http1,
+}
+
+impl Wants {
+    /// What a request needs that was made by [`outgoing_request`](super::outgoing_request).
+    pub fn of(request: &Request<RequestBody>) -> Wants {
+        if request.headers().contains_key(UPGRADE) { Wants::Http1 } else { Wants::Either }
+    }
 }
 
 /// What a waiting request gets.
-enum Turn {
+pub(super) enum Turn {
     Connection(Http1),
     Place(Place),
 }
@@ -81,6 +103,8 @@ impl Pool {
                 places_taken: Cell::new(0),
                 waiting: RefCell::default(),
                 sweeping: Cell::new(false),
+                picked: Cell::new(Protocol::Http2),
+                complained: RefCell::default(),
             }),
         }
     }
@@ -99,10 +123,16 @@ impl Pool {
     /// # Cancel safety
     ///
     /// Dropping the future gives up the place in the queue.
-    pub async fn ready(&self, deadline: Instant) -> Result<ReadyConnection, UpstreamError> {
-        let link = match self.shared.upstream.protocol {
-            Protocol::Http1 => Link::Http1(self.ready_http1(deadline).await?),
-            Protocol::Http2 => Link::Http2(self.shared.http2.ready(&self.shared.upstream, deadline).await?),
+    pub async fn ready(&self, wants: Wants, deadline: Instant) -> Result<ReadyConnection, UpstreamError> {
+        let link = match self.shared.upstream.speaks {
+            Speaks::Cleartext(Protocol::Http1) => Link::Http1(self.ready_http1(deadline).await?),
+            Speaks::Cleartext(Protocol::Http2) => {
+                Link::Http2(self.shared.http2.ready(&self.shared.upstream, deadline).await?)
+            }
+            Speaks::Tls(_) => match by_alpn::free(&self.shared, wants) {
+                Some(link) => link,
+                None => Box::pin(by_alpn::ready(&self.shared, wants, deadline)).await?,
+            },
         };
         Ok(ReadyConnection { link: Some(link), pool: self.clone() })
     }
@@ -111,23 +141,24 @@ impl Pool {
         if let Some(connection) = self.shared.pop_idle() {
             return Ok(connection);
         }
-        let place = match self.shared.free_place() {
-            Some(place) => place,
-            None => match self.shared.wait_for_turn(deadline).await? {
-                Turn::Connection(connection) if self.shared.is_usable(&connection) => return Ok(connection),
-                Turn::Connection(connection) => connection.into_place(),
-                Turn::Place(place) => place,
-            },
+        let place = match self.shared.turn(deadline).await? {
+            Turn::Connection(connection) => return Ok(connection),
+            Turn::Place(place) => place,
         };
         let opened = timeout_at(deadline, connect(&self.shared.upstream.address)).await;
-        let socket = opened.map_err(|_| UpstreamError::Timeout)?.map_err(UpstreamError::Unreachable)?;
-        Http1::new(socket, place).await.map_err(UpstreamError::Handshake)
+        let transport = opened.map_err(|_| UpstreamError::Timeout)?.map_err(UpstreamError::Unreachable)?;
+        Http1::new(Socket::upstream(transport), None, place).await.map_err(UpstreamError::Handshake)
     }
 
     /// Takes back a connection whose response has ended.
     pub(super) fn put_back(&self, mut connection: Http1) {
         connection.idle_since = Instant::now();
         self.shared.put_back(connection);
+    }
+
+    /// A connection was lost with a request on it.
+    pub(super) fn lost(&self, connection: &Socket) {
+        self.shared.complain_of_loss(connection);
     }
 
     pub(super) fn background(&self) -> &Background {
@@ -164,7 +195,8 @@ impl Drop for ReadyConnection {
 }
 
 impl Shared {
-    fn pop_idle(&self) -> Option<Http1> {
+    /// An HTTP/1.1 connection that can be had at once.
+    pub(super) fn pop_idle(&self) -> Option<Http1> {
         loop {
             let connection = self.idle.borrow_mut().pop()?;
             if self.is_usable(&connection) {
@@ -174,10 +206,23 @@ impl Shared {
     }
 
     fn is_usable(&self, connection: &Http1) -> bool {
-        connection.idle_since.elapsed() < self.upstream.idle_timeout && connection.is_usable()
+        connection.idle_since.elapsed() < self.upstream.idle_timeout
+            && connection.is_usable()
+            && self.upstream.is_current(connection.made_with())
     }
 
-    fn free_place(self: &Rc<Self>) -> Option<Place> {
+    /// A place for a new HTTP/1.1 connection, or one that another request is done with, as soon as there is either.
+    pub(super) async fn turn(self: &Rc<Self>, deadline: Instant) -> Result<Turn, UpstreamError> {
+        if let Some(place) = self.free_place() {
+            return Ok(Turn::Place(place));
+        }
+        match self.wait_for_turn(deadline).await? {
+            Turn::Connection(connection) if !self.is_usable(&connection) => Ok(Turn::Place(connection.into_place())),
+            turn @ (Turn::Connection(_) | Turn::Place(_)) => Ok(turn),
+        }
+    }
+
+    pub(super) fn free_place(self: &Rc<Self>) -> Option<Place> {
         let taken = self.places_taken.get();
         if taken >= self.upstream.connections_max {
             return None;

@@ -3,12 +3,12 @@
 use bytes::{BufMut, Bytes, BytesMut};
 use http::header::{self, HeaderMap, HeaderName, HeaderValue};
 use http::request::Parts;
-use http::uri::{Authority, PathAndQuery, Scheme, Uri};
+use http::uri::{Authority, PathAndQuery, Uri};
 use http::{Method, Request, Version};
-use http_body::Body;
 
 use super::fields::{self, Found};
 use super::request_body::RequestBody;
+use super::request_form::{CHUNKED, is_chunked};
 use super::upstream::Upstream;
 use crate::downstream::{Connection, Protocol, is_chunked_only};
 
@@ -32,16 +32,16 @@ pub enum InvalidHead {
     Framing,
 }
 
-/// Makes the request that the worker gets of the one that the client sent.
+/// Makes the request that the worker gets of the one that the client sent, in the form that HTTP/1.1 has for it.
 ///
 /// Fields that concern the client's connection only are left out, framing is set anew from `body`, and fields named
-/// like fencing are dropped unless `kept` has them. `Upgrade: websocket` is passed on from HTTP/1.1 to HTTP/1.1; any
-/// other request to upgrade is forwarded as if it were none.
+/// like fencing are dropped unless `kept` has them. `Upgrade: websocket` is passed on from HTTP/1.1 to a worker that may speak
+/// HTTP/1.1; any other request to upgrade is forwarded as if it were none.
 ///
 /// # Errors
 ///
-/// If the target is not one of a resource, such as that of CONNECT, if target and `Host` differ, or if the transfer encoding is
-/// anything but one `chunked`.
+/// If the target is not one of a resource, such as that of CONNECT, if target and `Host` differ, if there is no host and the
+/// worker may speak HTTP/2, or if the transfer encoding is anything but one `chunked`.
 pub fn outgoing_request(
     mut head: Parts,
     body: RequestBody,
@@ -71,7 +71,7 @@ pub fn outgoing_request(
     if found.expect && fields::has_token(headers, &header::EXPECT, b"100-continue") {
         headers.remove(header::EXPECT);
     }
-    frame_anew(&head.method, headers, &found, &body, upstream.protocol);
+    frame_anew(&head.method, headers, &found, &body);
     if found.cookie && client.protocol() == Protocol::Http2 {
         join_cookies(headers);
     }
@@ -79,11 +79,8 @@ pub fn outgoing_request(
     fields::add_via(headers, &found, received);
     let host = settle_host(headers, &head.uri, head.version, upstream)?;
     add_forwarded(headers, client, &host);
-    head.uri = outgoing_uri(head.uri, headers, &host, upstream.protocol)?;
-    head.version = match upstream.protocol {
-        Protocol::Http1 => Version::HTTP_11,
-        Protocol::Http2 => Version::HTTP_2,
-    };
+    head.uri = without_authority(head.uri)?;
+    head.version = Version::HTTP_11;
     Ok(Request::from_parts(head, body))
 }
 
@@ -96,7 +93,7 @@ fn opens_websocket(
 ) -> bool {
     *method == Method::GET
         && client.protocol() == Protocol::Http1
-        && upstream.protocol == Protocol::Http1
+        && upstream.may_speak(Protocol::Http1)
         && matches!(body, RequestBody::Empty)
         && fields::has_token(headers, &header::CONNECTION, b"upgrade")
         && fields::has_token(headers, &header::UPGRADE, b"websocket")
@@ -104,7 +101,7 @@ fn opens_websocket(
 
 /// Leaves the framing to the body. hyper keeps a `Content-Length` that precedes `Transfer-Encoding` in its map, so
 /// what the client's framing said must not stay beside the new one.
-fn frame_anew(method: &Method, headers: &mut HeaderMap, found: &Found, body: &RequestBody, protocol: Protocol) {
+fn frame_anew(method: &Method, headers: &mut HeaderMap, found: &Found, body: &RequestBody) {
     if found.content_length {
         headers.remove(header::CONTENT_LENGTH);
     }
@@ -116,9 +113,8 @@ fn frame_anew(method: &Method, headers: &mut HeaderMap, found: &Found, body: &Re
         RequestBody::Empty if announces_empty => {
             headers.insert(header::CONTENT_LENGTH, HeaderValue::from_static("0"));
         }
-        // hyper would send a GET without the body whose length it does not know.
-        RequestBody::Streaming(_) if protocol == Protocol::Http1 && body.size_hint().exact().is_none() => {
-            headers.insert(header::TRANSFER_ENCODING, HeaderValue::from_static("chunked"));
+        RequestBody::Streaming(_) if is_chunked(body) => {
+            headers.insert(header::TRANSFER_ENCODING, CHUNKED);
         }
         RequestBody::Empty | RequestBody::Whole(_) | RequestBody::Streaming(_) => {}
     }
@@ -167,7 +163,7 @@ fn settle_host(
         (None, Some(host)) => host.clone(),
         (None, None) => upstream.authority.clone(),
     };
-    if !is_host(host.as_bytes()) {
+    if !is_host(host.as_bytes()) || host.is_empty() && upstream.may_speak(Protocol::Http2) {
         return Err(InvalidHead::Target);
     }
     headers.insert(header::HOST, host.clone());
@@ -203,10 +199,10 @@ fn appended(headers: &HeaderMap, address: &HeaderValue) -> HeaderValue {
     HeaderValue::from_maybe_shared(joined).unwrap_or_else(|_| address.clone())
 }
 
-/// A path for HTTP/1.1, and a URL for HTTP/2, which sends its parts as pseudo-fields.
-fn outgoing_uri(uri: Uri, headers: &mut HeaderMap, host: &HeaderValue, protocol: Protocol) -> Result<Uri, InvalidHead> {
+/// The path alone.
+fn without_authority(uri: Uri) -> Result<Uri, InvalidHead> {
     let is_path_already = uri.authority().is_none() && uri.scheme().is_none();
-    if protocol == Protocol::Http1 && is_path_already {
+    if is_path_already {
         return if uri.path_and_query().is_some() { Ok(uri) } else { Err(InvalidHead::Target) };
     }
     let mut parts = uri.into_parts();
@@ -214,16 +210,7 @@ fn outgoing_uri(uri: Uri, headers: &mut HeaderMap, host: &HeaderValue, protocol:
     let path = parts.path_and_query.take().ok_or(InvalidHead::Target)?;
     let path = if path.as_str().is_empty() { PathAndQuery::from_static("/") } else { path };
     parts.path_and_query = Some(path);
-    match protocol {
-        Protocol::Http1 => {
-            parts.scheme = None;
-            parts.authority = None;
-        }
-        Protocol::Http2 => {
-            headers.remove(header::HOST);
-            parts.scheme = Some(Scheme::HTTP);
-            parts.authority = Some(Authority::try_from(host.as_bytes()).map_err(|_| InvalidHead::Target)?);
-        }
-    }
+    parts.scheme = None;
+    parts.authority = None;
     Uri::from_parts(parts).map_err(|_| InvalidHead::Target)
 }

@@ -2,9 +2,13 @@
 
 use std::fmt;
 use std::path::PathBuf;
+use std::sync::Arc;
 use std::time::Duration;
 
+use fencepost_tls::ClientTls;
 use http::HeaderValue;
+use rustls::ClientConfig;
+use rustls::pki_types::ServerName;
 
 use crate::downstream::Protocol;
 
@@ -14,7 +18,7 @@ pub struct Upstream {
     /// Where it listens.
     pub address: UpstreamAddress,
     /// What it speaks.
-    pub protocol: Protocol,
+    pub speaks: Speaks,
     /// Open connections of one worker thread.
     pub connections_max: usize,
     /// Requests of one worker thread that may wait for a connection. One more fails at once.
@@ -26,6 +30,24 @@ pub struct Upstream {
     pub idle_timeout: Duration,
     /// `Host` for requests that came without.
     pub authority: HeaderValue,
+}
+
+/// What a worker speaks.
+#[derive(Debug, Clone)]
+pub enum Speaks {
+    /// This protocol, in cleartext.
+    Cleartext(Protocol),
+    /// The protocol that it picks for each connection, over TLS.
+    Tls(UpstreamTls),
+}
+
+/// TLS to a worker.
+#[derive(Debug, Clone)]
+pub struct UpstreamTls {
+    /// Whom we believe, and what we show. Asked for each connection, so that it may change.
+    pub identity: ClientTls,
+    /// Who the worker has to be.
+    pub server_name: ServerName<'static>,
 }
 
 /// Where a worker listens.
@@ -54,19 +76,36 @@ impl fmt::Display for UpstreamAddress {
 
 impl Upstream {
     /// An upstream with the usual limits.
-    pub fn new(address: UpstreamAddress, protocol: Protocol) -> Upstream {
+    pub fn new(address: UpstreamAddress, speaks: Speaks) -> Upstream {
         let authority = match &address {
             UpstreamAddress::Tcp { .. } => HeaderValue::try_from(address.to_string()).ok(),
             UpstreamAddress::Unix(_) => None,
         };
         Upstream {
             address,
-            protocol,
+            speaks,
             connections_max: 1024,
             waiting_max: 1024,
             streams_max: 100,
             idle_timeout: Duration::from_secs(1),
             authority: authority.unwrap_or(HeaderValue::from_static("localhost")),
+        }
+    }
+
+    /// Whether a connection to it may speak that.
+    pub(super) fn may_speak(&self, protocol: Protocol) -> bool {
+        match &self.speaks {
+            Speaks::Cleartext(spoken) => *spoken == protocol,
+            Speaks::Tls(_) => true,
+        }
+    }
+
+    /// Whether a connection that was made so would be made so now, too. `None`: without TLS.
+    pub(super) fn is_current(&self, made_with: Option<&Arc<ClientConfig>>) -> bool {
+        match (&self.speaks, made_with) {
+            (Speaks::Cleartext(_), _) => true,
+            (Speaks::Tls(tls), Some(made_with)) => Arc::ptr_eq(made_with, &tls.identity.config()),
+            (Speaks::Tls(_), None) => false,
         }
     }
 }

@@ -101,6 +101,11 @@ impl Socket {
         self.news() != News::End
     }
 
+    /// What has ended TLS, if it is TLS and has ended by a fault. hyper and h2 do not always pass it on.
+    pub fn tls_failure(&self) -> Option<rustls::Error> {
+        self.shared.stream.borrow_mut().tls_failure()
+    }
+
     fn news(&self) -> News {
         self.shared.stream.borrow_mut().news()
     }

@@ -47,6 +47,14 @@ impl Stream {
         }
     }
 
+    /// What has ended TLS, if it is TLS and has ended by a fault.
+    pub(super) fn tls_failure(&mut self) -> Option<rustls::Error> {
+        match self {
+            Stream::Clear(_) => None,
+            Stream::Tls(tls) => tls.failure(),
+        }
+    }
+
     /// Whether something that was written waits for the other side to read.
     pub(super) fn is_behind(&self) -> bool {
         match self {

@@ -56,6 +56,15 @@ impl Tls {
         self.stream.get_ref().1.wants_write()
     }
 
+    /// What has ended TLS, if it was not just the connection that was lost: an alert of the other side's, for one.
+    pub(super) fn failure(&mut self) -> Option<rustls::Error> {
+        // A session that has failed says so again.
+        match &mut self.stream {
+            TlsStream::Client(client) => client.get_mut().1.process_new_packets().err(),
+            TlsStream::Server(server) => server.get_mut().1.process_new_packets().err(),
+        }
+    }
+
     /// Writes the alert that tells an end from a loss, if it can be written at once: whoever does not read sees a loss.
     pub(super) fn say_end(&mut self) {
         match &mut self.stream {

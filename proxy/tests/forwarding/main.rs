@@ -10,4 +10,6 @@ mod pools;
 mod seal;
 mod stale;
 mod support;
+mod tls;
+mod tls_refusals;
 mod tunnels;

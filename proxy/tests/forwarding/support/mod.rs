@@ -5,6 +5,7 @@ mod frames;
 mod http2;
 mod proxy;
 mod tenures;
+mod tls;
 mod worker;
 
 pub(crate) use client::{Client, field};
@@ -12,6 +13,7 @@ pub(crate) use frames::{Frame, Frames};
 pub(crate) use http2::{Http2Client, Http2Worker, read};
 pub(crate) use proxy::{Event, Proxy, Settings};
 pub(crate) use tenures::Tenures;
+pub(crate) use tls::{Certificates, TlsPeer, TlsWorker, trusting};
 pub(crate) use worker::{Peer, Worker};
 
 use std::time::Duration;

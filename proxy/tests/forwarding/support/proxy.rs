@@ -13,8 +13,8 @@ use fencepost::downstream::{
     ClientBody, Drained, Limits, ListenAddress, Listener, Protocol, Server, ThreadContext, serve,
 };
 use fencepost::forward::{
-    Admitted, Ending, Permit, Pool, ResponseBody, SendError, Timeouts, Upstream, UpstreamAddress, Watch,
-    outgoing_request, prepare_body,
+    Admitted, Ending, Permit, Pool, ResponseBody, SendError, Speaks, Timeouts, Upstream, UpstreamAddress, UpstreamTls,
+    Wants, Watch, outgoing_request, prepare_body,
 };
 use http::{HeaderName, Request, Response, StatusCode};
 use tokio::time::Instant;
@@ -40,6 +40,8 @@ pub(crate) struct Settings {
     pub(crate) ready_timeout: Duration,
     pub(crate) idle_timeout: Duration,
     pub(crate) upstream_protocol: Protocol,
+    /// The worker is behind TLS, and `upstream_protocol` nothing to it.
+    pub(crate) upstream_tls: Option<UpstreamTls>,
     pub(crate) listen_unix: Option<PathBuf>,
     /// What the requests of each path depend on; those of others depend on nothing.
     pub(crate) tenures: Vec<(&'static str, Tenures)>,
@@ -57,6 +59,7 @@ impl Default for Settings {
             ready_timeout: Duration::from_secs(10),
             idle_timeout: Duration::from_secs(1),
             upstream_protocol: Protocol::Http1,
+            upstream_tls: None,
             listen_unix: None,
             tenures: Vec::new(),
             endless: false,
@@ -94,7 +97,9 @@ impl Proxy {
         let threads = NonZeroUsize::new(settings.threads).unwrap();
         let limits = settings.limits.clone();
         let make_service = move |thread: ThreadContext| {
-            let mut upstream = Upstream::new(address.clone(), settings.upstream_protocol);
+            let cleartext = Speaks::Cleartext(settings.upstream_protocol);
+            let speaks = settings.upstream_tls.clone().map_or(cleartext, Speaks::Tls);
+            let mut upstream = Upstream::new(address.clone(), speaks);
             upstream.connections_max = settings.connections_max;
             upstream.waiting_max = settings.waiting_max;
             upstream.idle_timeout = settings.idle_timeout;
@@ -227,7 +232,8 @@ impl Forwarder {
         let mut permit = Recorder { record: self.record.clone(), watch, endless: self.settings.endless };
         loop {
             let deadline = Instant::now() + self.settings.ready_timeout;
-            let ready = self.pool.ready(deadline).await.map_err(|_| StatusCode::SERVICE_UNAVAILABLE)?;
+            let ready =
+                self.pool.ready(Wants::of(&request), deadline).await.map_err(|_| StatusCode::SERVICE_UNAVAILABLE)?;
             if request.uri().path() == "/give-up" {
                 return Err(StatusCode::PRECONDITION_FAILED);
             }

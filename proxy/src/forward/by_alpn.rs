@@ -1,0 +1,132 @@
+//! Connections over TLS, for each of which the worker picks a protocol.
+//!
+//! Nobody knows what it picks before a connection is there, and after a restart it may pick another. So a connection says itself
+//! what is spoken on it; what is free is used, whichever kind it is; and what the worker picked last says only how new ones are
+//! opened: HTTP/1.1 takes one for each request, HTTP/2 one for all. If that guess is wrong, the connection is used for what it
+//! is, and the others look again.
+
+use std::error::Error;
+use std::io;
+use std::rc::Rc;
+use std::task::{Context, Waker};
+use std::time::Duration;
+
+use tokio::time::{Instant, timeout_at};
+
+use super::connect::{Opened, open};
+use super::error::UpstreamError;
+use super::http1::Http1;
+use super::pool::{Link, Place, Shared, Turn, Wants};
+use super::upstream::Speaks;
+use crate::downstream::Protocol;
+use crate::wire::Socket;
+
+/// What can be had at once.
+pub(super) fn free(pool: &Rc<Shared>, wants: Wants) -> Option<Link> {
+    let stream = match wants {
+        Wants::Either => pool.http2.free_stream(&pool.upstream),
+        Wants::Http1 => None,
+    };
+    stream.map(Link::Http2).or_else(|| pool.pop_idle().map(Link::Http1))
+}
+
+/// Waits for a connection that will do.
+pub(super) async fn ready(pool: &Rc<Shared>, wants: Wants, deadline: Instant) -> Result<Link, UpstreamError> {
+    loop {
+        if let Some(link) = free(pool, wants) {
+            return Ok(link);
+        }
+        let found = match (wants, pool.picked.get()) {
+            (Wants::Either, Protocol::Http2) => one_for_all(pool, deadline).await?,
+            (Wants::Either, Protocol::Http1) | (Wants::Http1, _) => one_more(pool, wants, deadline).await?,
+        };
+        if let Some(link) = found {
+            return Ok(link);
+        }
+    }
+}
+
+/// How often the log says the same of a worker.
+const COMPLAINT_INTERVAL: Duration = Duration::from_secs(10);
+
+impl Shared {
+    /// Says in the log that there is no TLS, and why: it will stay so until somebody does something about it.
+    fn complain(&self, error: &UpstreamError) {
+        let now = Instant::now();
+        let error: &(dyn Error + 'static) = error;
+        let what = error.source().map(ToString::to_string);
+        let mut complained = self.complained.borrow_mut();
+        let said_lately =
+            complained.as_ref().is_some_and(|(last, said)| now < *last + COMPLAINT_INTERVAL && *said == what);
+        if !said_lately {
+            *complained = Some((now, what));
+            tracing::warn!(upstream = %self.upstream.address, error, "there is no TLS with the worker");
+        }
+    }
+
+    /// The same of a connection that was lost later, if that was TLS: by TLS 1.3, a worker refuses our certificate when we take
+    /// the connection for open already.
+    pub(super) fn complain_of_loss(&self, connection: &Socket) {
+        if let (Speaks::Tls(tls), Some(cause)) = (&self.upstream.speaks, connection.tls_failure()) {
+            self.complain(&tls.failed(io::Error::other(cause)));
+        }
+    }
+}
+
+/// Opens a connection for all who wait, or waits for what another request opens. `None`: there may be something to be had now.
+async fn one_for_all(pool: &Rc<Shared>, deadline: Instant) -> Result<Option<Link>, UpstreamError> {
+    let Some(_opening) = pool.http2.begin_opening(&pool.upstream) else {
+        pool.http2.freed(&pool.upstream, deadline).await?;
+        return Ok(None);
+    };
+    let opened = open_by(pool, Wants::Either, deadline).await?;
+    match opened.protocol {
+        Protocol::Http2 => pool.http2.add(&pool.upstream, opened, deadline).await.map(|()| None),
+        // If all places are taken by what was opened before, it is closed again.
+        Protocol::Http1 => match pool.free_place() {
+            Some(place) => Ok(Some(Link::Http1(http1(opened, place).await?))),
+            None => Ok(None),
+        },
+    }
+}
+
+/// Opens a connection for one request, or waits for one that another request is done with. `None`: there may be something to be
+/// had now.
+async fn one_more(pool: &Rc<Shared>, wants: Wants, deadline: Instant) -> Result<Option<Link>, UpstreamError> {
+    let place = match pool.turn(deadline).await? {
+        Turn::Connection(connection) => return Ok(Some(Link::Http1(connection))),
+        Turn::Place(place) => place,
+    };
+    // It may have waited. If it gives its place back, the next in the queue has it.
+    if let Some(link) = free(pool, wants) {
+        return Ok(Some(link));
+    }
+    let opened = open_by(pool, wants, deadline).await?;
+    match opened.protocol {
+        Protocol::Http1 => Ok(Some(Link::Http1(http1(opened, place).await?))),
+        Protocol::Http2 => match pool.http2.free_stream(&pool.upstream) {
+            Some(stream) => Ok(Some(Link::Http2(stream))), // Others were faster: it is closed again.
+            None => pool.http2.add(&pool.upstream, opened, deadline).await.map(|()| None),
+        },
+    }
+}
+
+async fn http1(opened: Opened, place: Place) -> Result<Http1, UpstreamError> {
+    let made = Http1::new(opened.socket, opened.made_with, place).await;
+    let mut connection = made.map_err(UpstreamError::Handshake)?;
+    // hyper takes no connection for ready that was never driven, and one that is given up unused is worth a handshake.
+    connection.drive(&mut Context::from_waker(Waker::noop()));
+    Ok(connection)
+}
+
+async fn open_by(pool: &Shared, wants: Wants, deadline: Instant) -> Result<Opened, UpstreamError> {
+    let opened = timeout_at(deadline, open(&pool.upstream, wants)).await.map_err(|_| UpstreamError::Timeout)?;
+    if let Err(error @ UpstreamError::Tls { .. }) = &opened {
+        pool.complain(error);
+    }
+    let opened = opened?;
+    if wants == Wants::Either {
+        pool.picked.set(opened.protocol);
+    }
+    Ok(opened)
+}

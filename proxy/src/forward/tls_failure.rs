@@ -1,0 +1,84 @@
+//! What went wrong with TLS to a worker, in words that say what to look at.
+
+#![expect(clippy::wildcard_enum_match_arm, reason = "what can go wrong is rustls's list, which grows")]
+
+use std::error::Error;
+use std::fmt;
+use std::io;
+
+use rustls::{AlertDescription, CertificateError};
+
+/// Why there is no TLS with a worker: what is wrong, and with whose certificate.
+#[derive(Debug)]
+pub struct TlsFailure {
+    cause: io::Error,
+}
+
+impl TlsFailure {
+    pub(super) fn of(cause: io::Error) -> TlsFailure {
+        TlsFailure { cause }
+    }
+}
+
+impl fmt::Display for TlsFailure {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self.cause.get_ref().and_then(|cause| cause.downcast_ref()) {
+            Some(error) => f.write_str(explained(error)),
+            None if self.cause.kind() == io::ErrorKind::UnexpectedEof => {
+                f.write_str("it closed the connection in the handshake")
+            }
+            None => f.write_str("the connection was lost in the handshake"),
+        }
+    }
+}
+
+impl Error for TlsFailure {
+    fn source(&self) -> Option<&(dyn Error + 'static)> {
+        Some(&self.cause)
+    }
+}
+
+/// What the operator should look at. rustls's own words, the cause of this, have the details.
+pub(super) fn explained(error: &rustls::Error) -> &'static str {
+    use rustls::Error::{AlertReceived, InvalidCertificate, InvalidMessage, PeerIncompatible};
+    match error {
+        InvalidCertificate(error) => explained_certificate(error),
+        AlertReceived(alert) => explained_alert(*alert),
+        InvalidMessage(_) => "it does not speak TLS",
+        PeerIncompatible(_) => "it speaks no version or cipher of TLS that is spoken here",
+        _ => "the handshake failed",
+    }
+}
+
+fn explained_certificate(error: &CertificateError) -> &'static str {
+    use CertificateError as C;
+    match error {
+        C::UnknownIssuer | C::BadSignature => "its certificate is not signed by an authority of upstream_tls.ca",
+        C::Expired | C::ExpiredContext { .. } => "its certificate has expired",
+        C::NotValidYet | C::NotValidYetContext { .. } => "its certificate is not valid yet",
+        C::NotValidForName | C::NotValidForNameContext { .. } => "its certificate is for another name",
+        C::Revoked => "its certificate has been revoked",
+        _ => "its certificate cannot be believed",
+    }
+}
+
+fn explained_alert(alert: AlertDescription) -> &'static str {
+    use AlertDescription as A;
+    match alert {
+        A::NoCertificate
+        | A::BadCertificate
+        | A::UnsupportedCertificate
+        | A::CertificateRevoked
+        | A::CertificateExpired
+        | A::CertificateUnknown
+        | A::UnknownCA
+        | A::AccessDenied
+        | A::CertificateRequired => "it refuses our certificate, or wants one",
+        A::NoApplicationProtocol => "it speaks no version of HTTP that was offered",
+        A::HandshakeFailure | A::ProtocolVersion | A::InsufficientSecurity => {
+            "it speaks no version or cipher of TLS that is spoken here"
+        }
+        A::UnrecognisedName => "it has no certificate for the name",
+        _ => "it ended the handshake",
+    }
+}

@@ -1,0 +1,125 @@
+//! The workers of a configuration, as the upstream side knows them.
+
+use std::sync::{Mutex, PoisonError};
+
+use fencepost_config::{Config, HostPort, Limits, UpstreamAddress, UpstreamProtocol, UpstreamTls};
+use fencepost_tls::{ClientFiles, ClientTls, IdentityFiles, TlsError};
+use rustls::pki_types::ServerName;
+
+use crate::downstream::Protocol;
+use crate::forward::{self, Speaks, UPSTREAM_PROTOCOLS, Upstream};
+use crate::metrics::TlsUse;
+use crate::tls_files::TlsFiles;
+
+/// Why TLS to a worker can't be had.
+#[derive(Debug, thiserror::Error)]
+pub enum UpstreamsError {
+    /// A file of it is of no use.
+    #[error("no TLS to {upstream}")]
+    Files {
+        /// The worker.
+        upstream: String,
+        /// What is wrong with which file.
+        source: TlsError,
+    },
+    /// No certificate can be for the name of the worker.
+    #[error("no TLS to {upstream}: {server_name:?} is not a name that a certificate can be for")]
+    ServerName {
+        /// The worker.
+        upstream: String,
+        /// Its name.
+        server_name: String,
+    },
+}
+
+/// What the connections to workers are made of, for the configuration that is in force. The next one goes on with what stays.
+pub struct Identities {
+    files: TlsFiles,
+    in_force: Mutex<Vec<Identity>>,
+}
+
+/// What the connections to the worker of a route are made of, and of those after it that have the same.
+#[derive(Clone)]
+struct Identity {
+    route: String,
+    files: ClientFiles,
+    made: ClientTls,
+}
+
+impl Identities {
+    /// None yet. Their files are followed by `files`.
+    pub fn new(files: TlsFiles) -> Identities {
+        Identities { files, in_force: Mutex::default() }
+    }
+
+    /// The worker of each route, in the order of the routes.
+    ///
+    /// # Errors
+    /// If TLS to one of them can't be had.
+    pub fn upstreams(&self, config: &Config) -> Result<Vec<Upstream>, UpstreamsError> {
+        let mut in_force = self.in_force.lock().unwrap_or_else(PoisonError::into_inner);
+        let mut used: Vec<Identity> = Vec::new();
+        let upstreams = config.routes.iter().map(|route| {
+            upstream(&route.upstream, &config.limits, |files| {
+                if let Some(shared) = used.iter().find(|identity| identity.files == files) {
+                    return Ok(shared.made.clone());
+                }
+                let known = in_force.iter().find(|known| known.route == route.name && known.files == files);
+                let identity = match known {
+                    Some(known) => known.clone(),
+                    None => self.begin(&route.name, files)?,
+                };
+                used.push(identity.clone());
+                Ok(identity.made)
+            })
+        });
+        let upstreams = upstreams.collect::<Result<_, _>>()?;
+        *in_force = used;
+        Ok(upstreams)
+    }
+
+    fn begin(&self, route: &str, files: ClientFiles) -> Result<Identity, TlsError> {
+        let made = ClientTls::load(files.clone(), UPSTREAM_PROTOCOLS)?;
+        self.files.follow(TlsUse::Upstream, route, &made.followed());
+        Ok(Identity { route: route.to_owned(), files, made })
+    }
+}
+
+fn upstream(
+    configured: &fencepost_config::Upstream,
+    limits: &Limits,
+    identity: impl FnOnce(ClientFiles) -> Result<ClientTls, TlsError>,
+) -> Result<Upstream, UpstreamsError> {
+    let address = match &configured.address {
+        UpstreamAddress::Tcp(HostPort { host, port }) => {
+            forward::UpstreamAddress::Tcp { host: host.clone(), port: *port }
+        }
+        UpstreamAddress::Unix(path) => forward::UpstreamAddress::Unix(path.clone()),
+    };
+    let speaks = match &configured.protocol {
+        UpstreamProtocol::Http1 => Speaks::Cleartext(Protocol::Http1),
+        UpstreamProtocol::H2c => Speaks::Cleartext(Protocol::Http2),
+        UpstreamProtocol::Tls(tls) => Speaks::Tls(upstream_tls(tls, configured, identity)?),
+    };
+    Ok(Upstream {
+        connections_max: limits.upstream_connections_max,
+        idle_timeout: limits.upstream_idle_timeout,
+        ..Upstream::new(address, speaks)
+    })
+}
+
+fn upstream_tls(
+    tls: &UpstreamTls,
+    configured: &fencepost_config::Upstream,
+    identity: impl FnOnce(ClientFiles) -> Result<ClientTls, TlsError>,
+) -> Result<forward::UpstreamTls, UpstreamsError> {
+    let UpstreamTls { files, server_name } = tls;
+    let upstream = || configured.to_string();
+    let shown = files.identity.as_ref();
+    let shown = shown.map(|shown| IdentityFiles { certificate: shown.certificate.clone(), key: shown.key.clone() });
+    let files = ClientFiles { ca: files.ca.clone(), crl: files.crl.clone(), identity: shown };
+    let identity = identity(files).map_err(|source| UpstreamsError::Files { upstream: upstream(), source })?;
+    let server_name = ServerName::try_from(server_name.clone())
+        .map_err(|_| UpstreamsError::ServerName { upstream: upstream(), server_name: server_name.clone() })?;
+    Ok(forward::UpstreamTls { identity, server_name })
+}

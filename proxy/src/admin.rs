@@ -24,6 +24,8 @@ use crate::in_force::InForce;
 use crate::logging::LogControl;
 use crate::metrics::SourceReading;
 use crate::observe::Observations;
+use crate::panics::{self, Panicked, contained};
+use crate::refusal::{AnswerForm, Failure};
 use crate::reload::{Outcome, Reloads};
 
 pub use answers::{AdminAnswer, AdminBody};
@@ -55,6 +57,13 @@ pub struct Admin {
 }
 
 impl Admin {
+    /// Answers a request, with 502 if that panics.
+    pub async fn answer_contained(self, request: Request<ClientBody>) -> Result<AdminAnswer, Infallible> {
+        let form = AnswerForm::of(request.method(), request.headers());
+        let answered = contained(self.answer(request)).await;
+        answered.unwrap_or_else(|Panicked| Ok(Failure::Internal.answer(form).map(AdminBody::whole)))
+    }
+
     /// Answers a request.
     pub async fn answer(self, request: Request<ClientBody>) -> Result<AdminAnswer, Infallible> {
         let client = request.body().connection();
@@ -210,6 +219,7 @@ impl Admin {
         }
         let metrics = &self.fence.process.metrics;
         metrics.set_connections(self.connections.count());
+        metrics.set_panics(panics::count());
         let lines = self.log.as_ref().map_or(0, LogControl::lines_left_out);
         let access_lines = self.fence.access_log.as_ref().map_or(0, |log| log.lines_left_out());
         metrics.set_lost(self.observations.lost(), lines, access_lines);

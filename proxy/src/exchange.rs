@@ -202,6 +202,11 @@ impl Place {
         self.metrics().failed(failure);
         failure.answer(self.form).map(ResponseBody::Whole)
     }
+
+    /// What a client is told whose request made us panic.
+    pub fn panicked(&self) -> Answer {
+        self.fail(if self.about.may_be_sent() { Failure::InternalAfterSending } else { Failure::Internal })
+    }
 }
 
 /// Counts a request as in flight on its route, for as long as this lives.

@@ -80,6 +80,7 @@ async fn send(
             place.admitted(claim);
         }
         let sent = Instant::now();
+        place.about.note_sending();
         match in_turn(turn, ready.send(Admitted::new(request, ticket), timeouts)).await {
             Ok(mut answer) => {
                 place.metrics().upstream_seconds.observe(sent.elapsed().as_secs_f64());
@@ -151,8 +152,9 @@ async fn enter(
         };
         let outcome = match handoff.enter(place, claim) {
             Entry::Admitted(admission) => {
-                let turn = handoff.passed(place, &claim.lock);
+                // From here on it is given back, whatever happens.
                 let ticket = Ticket::admitted(place.clone(), Arc::clone(&claim.lock), admission, in_flight);
+                let turn = handoff.passed(place, &claim.lock);
                 return Ok(Entered { ready, ticket, turn, standing });
             }
             Entry::Refused(reason) => Err(reason),

@@ -25,6 +25,7 @@ pub mod logging;
 pub mod memory;
 pub mod metrics;
 pub mod observe;
+pub mod panics;
 pub mod process;
 pub mod pulse;
 pub mod recording;

@@ -9,8 +9,12 @@ use fencepost_sources::{
     EtcdOptions, EtcdStore, LockSource, Member, MemoryStore, SourceOptions, SpawnError, WeakLockSource,
     known_stale_reads,
 };
+use tokio::time::interval;
 
 use crate::memory::Memory;
+
+/// How often it is looked whether a source has ended. Until then what is known ages, and admits nobody after `max_age`.
+const FAILED_PERIOD: Duration = Duration::from_millis(500);
 
 /// The lock sources of a process.
 pub struct LockSources {
@@ -90,6 +94,17 @@ impl LockSources {
     /// Every source that anybody still uses.
     pub fn all(&self) -> Vec<LockSource> {
         self.known().iter().filter_map(|known| known.source.upgrade()).collect()
+    }
+
+    /// Completes, with its name, when the thread of one has ended that somebody uses: what is known then only ages.
+    pub async fn failed(&self) -> String {
+        let mut tick = interval(FAILED_PERIOD);
+        loop {
+            tick.tick().await;
+            if let Some(source) = self.all().iter().find(|source| source.has_ended()) {
+                return source.name().to_owned();
+            }
+        }
     }
 
     fn start(&self, source: &Source, options: SourceOptions) -> Result<(Known, LockSource), SpawnError> {

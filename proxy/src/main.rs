@@ -7,7 +7,7 @@ use clap::Parser;
 use fencepost::cli::{Cli, Command, Question, Settings};
 use fencepost::explain::Asked;
 use fencepost::logging::Log;
-use fencepost::{ConfigFile, Origin, Surroundings, check, demo};
+use fencepost::{ConfigFile, Origin, Surroundings, check, demo, panics};
 use fencepost_config::{Config, Problems};
 
 /// Failed to run.
@@ -25,7 +25,10 @@ fn main() -> ExitCode {
     };
     match cli.command {
         Command::Serve(settings) => match Log::begin(&cli.log, cli.log_format) {
-            Ok(log) => with_config(settings, |config, origin| serve(config, origin, &log)),
+            Ok(log) => {
+                panics::note();
+                with_config(settings, |config, origin| serve(config, origin, &log))
+            }
             Err(error) => {
                 eprintln!("--log: {error}");
                 ExitCode::from(EXIT_USAGE)

@@ -37,6 +37,7 @@ pub struct Metrics {
     handoff_wait_seconds: Histogram,
     failures: IntCounterVec,
     connections: IntGauge,
+    panics: IntCounter,
     decisions_lost: IntCounter,
     log_lines_lost: IntCounterVec,
     sources: SourceMetrics,
@@ -275,6 +276,10 @@ impl Metrics {
                 &["route", "failure"],
             )?,
             connections: IntGauge::new("fencepost_connections", "Open client connections.")?,
+            panics: IntCounter::new(
+                "fencepost_panics_total",
+                "Defects of the program that ended a request or a task of it.",
+            )?,
             decisions_lost: IntCounter::new(
                 "fencepost_decisions_lost_total",
                 "Decisions and changes of tenures that came faster than they could be kept for operators to look at.",
@@ -333,6 +338,7 @@ impl Metrics {
             Box::new(metrics.handoff_wait_seconds.clone()),
             Box::new(metrics.failures.clone()),
             Box::new(metrics.connections.clone()),
+            Box::new(metrics.panics.clone()),
             Box::new(metrics.decisions_lost.clone()),
             Box::new(metrics.log_lines_lost.clone()),
             Box::new(metrics.sources.up.clone()),
@@ -429,6 +435,11 @@ impl Metrics {
     /// Notes how many client connections are open.
     pub fn set_connections(&self, open: usize) {
         self.connections.set(i64::try_from(open).unwrap_or(i64::MAX));
+    }
+
+    /// Notes how many panics there have been.
+    pub fn set_panics(&self, panics: u64) {
+        raise(&self.panics, panics);
     }
 
     /// Notes how many decisions, and how many lines of each log, are lost by now.

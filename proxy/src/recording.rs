@@ -45,6 +45,8 @@ pub struct About {
     admitted: Cell<bool>,
     /// It needs no token.
     passed: Cell<bool>,
+    /// Something of it may have gone out.
+    sent: Cell<bool>,
 }
 
 impl About {
@@ -62,6 +64,7 @@ impl About {
             outcome: RefCell::new(None),
             admitted: Cell::new(false),
             passed: Cell::new(false),
+            sent: Cell::new(false),
         })
     }
 
@@ -80,6 +83,16 @@ impl About {
     /// Notes what was presented, for who has to know it later.
     pub fn note_token(&self, token: &FenceToken<HeaderValue>) {
         let _ = self.token.set(token.clone()); // A request presents one token.
+    }
+
+    /// Notes that something of the request may go out from now on.
+    pub fn note_sending(&self) {
+        self.sent.set(true);
+    }
+
+    /// Whether something of the request may have gone out.
+    pub fn may_be_sent(&self) -> bool {
+        self.sent.get()
     }
 
     /// Whether it was refused.

@@ -65,6 +65,7 @@ mod grpc {
     pub(super) const DEADLINE_EXCEEDED: u8 = 4;
     pub(super) const FAILED_PRECONDITION: u8 = 9;
     pub(super) const UNIMPLEMENTED: u8 = 12;
+    pub(super) const INTERNAL: u8 = 13;
     pub(super) const UNAVAILABLE: u8 = 14;
 }
 
@@ -199,6 +200,10 @@ pub enum Failure {
     NoAnswer,
     /// The worker did not answer in time.
     TimedOut,
+    /// We failed before anything of the request went out.
+    Internal,
+    /// We failed when something of the request may have gone out.
+    InternalAfterSending,
 }
 
 impl Failure {
@@ -215,6 +220,7 @@ impl Failure {
             Failure::Overloaded => "worker-overloaded",
             Failure::NoAnswer => "worker-no-answer",
             Failure::TimedOut => "worker-timeout",
+            Failure::Internal | Failure::InternalAfterSending => "internal-error",
         }
     }
 
@@ -252,6 +258,10 @@ impl Failure {
                 "The worker did not answer in time",
                 "\"unknown\"",
             ),
+            Failure::Internal => (StatusCode::BAD_GATEWAY, grpc::INTERNAL, "The proxy failed", "false"),
+            Failure::InternalAfterSending => {
+                (StatusCode::BAD_GATEWAY, grpc::INTERNAL, "The proxy failed", "\"unknown\"")
+            }
         };
         let (code, number) = (self.code(), status.as_u16());
         let mut response = match form {
@@ -383,6 +393,8 @@ mod tests {
             (Failure::Unreachable, 502, serde_json::json!(false)),
             (Failure::NoAnswer, 502, serde_json::json!("unknown")),
             (Failure::TimedOut, 504, serde_json::json!("unknown")),
+            (Failure::Internal, 502, serde_json::json!(false)),
+            (Failure::InternalAfterSending, 502, serde_json::json!("unknown")),
         ] {
             let response = failure.answer(AnswerForm::Problem);
             assert_eq!(response.status(), status);

@@ -17,6 +17,7 @@ use crate::downstream::ClientBody;
 use crate::exchange::{Answer, Exchange, InFlight, Place, Worker};
 use crate::fence_call;
 use crate::forward::ResponseBody;
+use crate::panics::{Panicked, contained};
 use crate::recording::{About, Subject};
 use crate::refusal::{AnswerForm, Failure};
 use crate::routes::{Guard, KeyBuffer};
@@ -52,21 +53,28 @@ where
         about: About::of(&request, has_access_log),
         worker,
     };
-    if request.uri().path() == fence_call::PATH
-        && request.method() == Method::POST
-        && !place.worker.fence.process.is_draining()
-    {
-        let answer = Box::pin(fence_call::answer(&mut place, request.headers())).await;
-        return Ok(logged(answer, has_access_log.then_some(&place)));
-    }
-    let guarded = match find(&mut place, &request) {
-        Ok(guarded) => guarded,
-        Err(answer) => return Ok(logged(answer, has_access_log.then_some(&place))),
+    let found = contained(begin(&mut place, &request)).await;
+    let answer = match found.unwrap_or_else(|Panicked| Err(place.panicked())) {
+        Ok(guarded) => {
+            let in_flight = InFlight::new(&place.metrics().in_flight);
+            let exchange = Exchange { request, place: place.clone(), in_flight, state: guarded };
+            contained(next.oneshot(exchange)).await.unwrap_or_else(|Panicked| Ok(place.panicked()))?
+        }
+        Err(answer) => answer,
     };
-    let logged_place = has_access_log.then(|| place.clone());
-    let in_flight = InFlight::new(&place.metrics().in_flight);
-    let answer = next.oneshot(Exchange { request, place, in_flight, state: guarded }).await?;
-    Ok(logged(answer, logged_place.as_ref()))
+    Ok(logged(answer, has_access_log.then_some(&place)))
+}
+
+/// Answers what asks for the fence alone, or finds out what guards the request.
+///
+/// # Errors
+/// The answer to a request that gets no further.
+async fn begin(place: &mut Place, request: &Request<ClientBody>) -> Result<Guarded, Answer> {
+    let asks_for_fence = request.uri().path() == fence_call::PATH && request.method() == Method::POST;
+    if asks_for_fence && !place.worker.fence.process.is_draining() {
+        return Err(Box::pin(fence_call::answer(place, request.headers())).await);
+    }
+    find(place, request)
 }
 
 /// Notes which route takes the request, and finds out what guards it there.

@@ -86,6 +86,12 @@ pub enum RunError {
     /// A thread ended that should not have.
     #[error("a worker thread ended unexpectedly")]
     ThreadEnded,
+    /// The thread of a lock source ended that should not have.
+    #[error("the thread of source {name:?} ended unexpectedly")]
+    SourceEnded {
+        /// Its name.
+        name: String,
+    },
 }
 
 /// Binds what the configuration names.
@@ -216,6 +222,7 @@ impl Running<'_> {
             () = process.tls_files.keep_looking() => {}
             () = reloader.run() => {}
             () = server.failed() => return Err(RunError::ThreadEnded),
+            name = process.sources.failed() => return Err(RunError::SourceEnded { name }),
         }
 
         // Held until the end, so that no gate is forgotten before it was asked what it left.
@@ -263,7 +270,7 @@ impl AdminShare {
 fn serve_admin(listener: Listener, in_force: InForce, share: AdminShare) -> io::Result<Server> {
     let server = serve(vec![listener], NonZeroUsize::MIN, Limits::default(), move |_| {
         let (in_force, share) = (in_force.clone(), share.clone());
-        service_fn(move |request| share.admin(in_force.clone()).answer(request))
+        service_fn(move |request| share.admin(in_force.clone()).answer_contained(request))
     })?;
     for address in server.addresses() {
         tracing::info!(%address, "admin listening");

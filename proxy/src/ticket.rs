@@ -214,9 +214,14 @@ impl Watch for TenureWatch {
 }
 
 impl Drop for Ticket {
-    /// A ticket that was never used leaves the gate as if it had never entered.
+    /// A ticket that was never used leaves the gate as if it had never entered. In a panic nobody knows what it was used for.
     fn drop(&mut self) {
-        self.give_back();
+        if std::thread::panicking() {
+            self.lose_sight();
+            self.orphan = None; // Its end will not be seen: only time ends it.
+        } else {
+            self.give_back();
+        }
     }
 }
 

@@ -1,10 +1,14 @@
 //! The server: worker threads, and the steps in which it ends.
 
 use std::convert::Infallible;
+use std::future::poll_fn;
 use std::io;
 use std::num::NonZeroUsize;
+use std::panic::resume_unwind;
+use std::pin::{Pin, pin};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
+use std::task::Poll;
 use std::time::Duration;
 
 use http::{Request, Response};
@@ -247,9 +251,17 @@ impl WorkerThread {
         S: Service<Request<ClientBody>, Response = Response<B>, Error = Infallible> + Clone + 'static,
         B: AnswerBody + Unpin,
     {
-        if let Some(accepting) = accepting {
-            tokio::task::spawn_local(accepting);
-        }
+        // Without it the thread is of no use: if it panics, so does the thread, and that is noticed.
+        let mut accepts = accepting.map(tokio::task::spawn_local);
+        let accept_panics = poll_fn(move |cx| match accepts.as_mut().map(|accepts| Pin::new(accepts).poll(cx)) {
+            Some(Poll::Ready(Err(error))) if error.is_panic() => resume_unwind(error.into_panic()),
+            Some(Poll::Ready(_)) => {
+                accepts = None;
+                Poll::Pending
+            }
+            Some(Poll::Pending) | None => Poll::<Infallible>::Pending,
+        });
+        let mut accept_panics = pin!(accept_panics);
         let background = Background::default();
         let service = make_service(ThreadContext { index, background: background.clone() });
         let thread = Thread::new(limits, background.clone());
@@ -271,6 +283,7 @@ impl WorkerThread {
                     }
                 }
                 () = background.idle(), if !accepting => return,
+                never = &mut accept_panics => match never {},
             }
         }
     }

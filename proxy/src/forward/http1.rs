@@ -163,12 +163,18 @@ impl Drop for Driver {
 
 fn poll_seat(seat: &RefCell<Seat>, cx: &mut Context<'_>) -> Poll<()> {
     let mut seat = seat.borrow_mut();
-    let Seat::Driven(connection) = &mut *seat else { return Poll::Ready(()) };
+    // It has no seat while it is driven: one that panics does not get it back, and whoever waits for its response hears the end.
+    let mut connection = match std::mem::replace(&mut *seat, Seat::Ended { read_beyond: Bytes::new() }) {
+        Seat::Driven(connection) => connection,
+        ended @ Seat::Ended { .. } => {
+            *seat = ended;
+            return Poll::Ready(());
+        }
+    };
     if connection.poll_without_shutdown(cx).is_pending() {
+        *seat = Seat::Driven(connection);
         return Poll::Pending;
     }
-    if let Seat::Driven(connection) = std::mem::replace(&mut *seat, Seat::Ended { read_beyond: Bytes::new() }) {
-        *seat = Seat::Ended { read_beyond: connection.into_parts().read_buf };
-    }
+    *seat = Seat::Ended { read_beyond: connection.into_parts().read_buf };
     Poll::Ready(())
 }

@@ -3,7 +3,7 @@
 use std::collections::BTreeMap;
 use std::io;
 use std::mem;
-use std::sync::{Arc, Condvar, Mutex, MutexGuard};
+use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
 use std::thread::{self, JoinHandle};
 use std::time::{Duration, Instant};
 
@@ -106,7 +106,7 @@ struct Shared {
 impl Shared {
     /// Held for a moment only, never while the disk works.
     fn queue(&self) -> MutexGuard<'_, Queue> {
-        self.queue.lock().expect("nothing panics while it holds the queue")
+        self.queue.lock().unwrap_or_else(PoisonError::into_inner) // The end of the thread is told in panics too.
     }
 }
 

@@ -3,7 +3,7 @@
 use std::collections::BTreeMap;
 use std::future::poll_fn;
 use std::sync::atomic::{AtomicUsize, Ordering};
-use std::sync::{Arc, Mutex, MutexGuard};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::task::{Context, Poll, Waker};
 
 /// Who waits at the barrier of a lock, in the order in which they came, whatever their threads.
@@ -56,7 +56,7 @@ impl Queue {
     }
 
     fn places(&self) -> MutexGuard<'_, Places> {
-        self.places.lock().expect("nothing panics in a queue")
+        self.places.lock().unwrap_or_else(PoisonError::into_inner) // Places are given up in panics too.
     }
 }
 

@@ -1,7 +1,7 @@
 //! Every lock that anybody holds, once.
 
 use std::collections::HashMap;
-use std::sync::{Arc, Weak};
+use std::sync::{Arc, PoisonError, Weak};
 
 use fencepost_policy::LockKey;
 
@@ -34,7 +34,7 @@ pub(crate) struct Registry {
 impl Registry {
     // What is upgraded must leave the guard's scope before it is dropped: the last holder's drop calls `forget`.
     fn locks(&self) -> MutexGuard<'_, HashMap<LockKey, Weak<TrackedLock>>> {
-        self.locks.lock().expect("nothing panics while it looks up a lock")
+        self.locks.lock().unwrap_or_else(PoisonError::into_inner) // Locks are let go in panics too.
     }
 
     pub(crate) fn find(&self, key: &str) -> Option<Arc<TrackedLock>> {

@@ -283,6 +283,11 @@ impl LockSource {
         answer.await.map_err(|_| Stopped)
     }
 
+    /// Whether nobody is there any more who reads: it was stopped, or its thread has failed.
+    pub fn has_ended(&self) -> bool {
+        self.common().is_stopped()
+    }
+
     /// Accepts that the store went back to what it was: what was learnt is forgotten, floors start anew. Says whether there was
     /// anything to accept; if not, nothing changes.
     ///

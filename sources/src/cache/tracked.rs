@@ -1,11 +1,11 @@
 //! One lock, as all routes, connections and threads share it.
 
-use std::sync::Arc;
+use std::sync::{Arc, PoisonError};
 use std::time::Duration;
 
 use fencepost_policy::{
     Admission, Entry, FenceToken, Gate, GateState, KeyTrack, Known, Layout, LockKey, Moment, OrphanId, Owner, Pass,
-    PassReason, Revision, Snapshot, Term, Verdict, Waiter, Walk,
+    PassReason, Rejection, Revision, Snapshot, Term, Verdict, Waiter, Walk,
 };
 use tokio::time::{Instant, sleep_until};
 
@@ -199,7 +199,9 @@ impl TrackedLock {
         timing: &Timing,
         admitted: impl FnOnce(&mut Gate, &FenceToken<O>, Known<'_>, Moment) -> T,
     ) -> Result<T, Entry> {
-        let mut inner = self.inner();
+        let Ok(mut inner) = self.inner.lock() else {
+            return Err(Entry::Refused(Rejection::Unverifiable)); // Somebody panicked here: nobody knows what the gate counts.
+        };
         let outlook = self.outlook();
         match outlook.judge(token, timing) {
             Verdict::Reject(rejection) => Err(Entry::Refused(rejection)),
@@ -492,8 +494,9 @@ impl TrackedLock {
         self.published.load()
     }
 
+    /// What a panic left behind will do for whoever leaves; nobody enters by it.
     fn inner(&self) -> MutexGuard<'_, Inner> {
-        self.inner.lock().expect("nothing panics at the gate")
+        self.inner.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
 

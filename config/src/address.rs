@@ -150,7 +150,8 @@ impl UpstreamUrl {
     pub(crate) fn parse(text: &str) -> Result<UpstreamUrl, String> {
         let wrong = || {
             format!(
-                r#"must be "http://host:port", "https://host:port", "h2c://host:port", "unix:/path", "unix+https:/path" or "unix+h2c:/path", not {text:?}"#
+                r#"must be "http://host:port", "https://host:port", "h2c://host:port", "unix:/path", "unix+https:/path" or "unix+h2c:/path", not {:?}"#,
+                without_login(text)
             )
         };
         let (written, rest) = text.split_once(':').ok_or_else(wrong)?;
@@ -182,9 +183,15 @@ impl HostPort {
     fn parse(text: &str) -> Result<HostPort, String> {
         if let Some(end) = text.find(['/', '?', '#']) {
             let (authority, path) = text.split_at(end);
+            let authority = without_login(authority);
             return Err(format!("must end after the port: {path:?} after {authority:?} would be ignored"));
         }
-        let wrong = || format!("must name a host and a port from 1 to 65535, like \"127.0.0.1:9000\", not {text:?}");
+        let wrong = || {
+            format!(
+                "must name a host and a port from 1 to 65535, like \"127.0.0.1:9000\", not {:?}",
+                without_login(text)
+            )
+        };
         let (host, port) = text.rsplit_once(':').ok_or_else(wrong)?;
         let digits = port.bytes().all(|byte| byte.is_ascii_digit());
         let port = port.parse().ok().filter(|port| digits && *port != 0).ok_or_else(wrong)?;
@@ -197,8 +204,9 @@ impl HostPort {
         if text.starts_with("https:") {
             return Err(r#"TLS to etcd is not supported in this version: must be "http://host:port""#.to_owned());
         }
-        let rest =
-            text.strip_prefix("http://").ok_or_else(|| format!(r#"must be "http://host:port", not {text:?}"#))?;
+        let rest = text
+            .strip_prefix("http://")
+            .ok_or_else(|| format!(r#"must be "http://host:port", not {:?}"#, without_login(text)))?;
         HostPort::parse(rest)
     }
 }
@@ -208,6 +216,13 @@ impl fmt::Display for HostPort {
         let HostPort { host, port } = self;
         if host.contains(':') { write!(f, "[{host}]:{port}") } else { write!(f, "{host}:{port}") }
     }
+}
+
+/// An address as it may be shown: what is in front of an `@` is a name and a password, often enough.
+fn without_login(text: &str) -> String {
+    let Some((login, host)) = text.rsplit_once('@') else { return text.to_owned() };
+    let scheme = login.find("//").map_or("", |slashes| &login[..slashes + 2]);
+    format!("{scheme}…@{host}")
 }
 
 /// A host name, an IPv4 address or an IPv6 address in brackets, in lower case.
@@ -240,6 +255,15 @@ fn unix_path(path: &str) -> Result<PathBuf, String> {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn a_password_in_an_address_is_in_no_problem() {
+        for text in ["http://me:s3cret@h:1", "me:s3cret@h:1", "http://me:s3@cret@h:1/x", "ftp://me:s3cret@h:1"] {
+            for problem in [Upstream::parse(text).unwrap_err(), HostPort::parse_endpoint(text).unwrap_err()] {
+                assert!(!problem.contains("s3") && problem.contains("…@h:1"), "{problem}");
+            }
+        }
+    }
 
     #[test]
     fn an_address_to_listen_on_is_a_socket_address_or_a_unix_path() {

@@ -238,7 +238,7 @@ fn decisions_table(decisions: &Decisions) -> Table {
 }
 
 fn access_log_table(access_log: Option<&AccessLog>) -> Table {
-    let settings = access_log.map(|AccessLog { target, format, one_in }| {
+    let settings = access_log.map(|AccessLog { target, format, one_in, queries }| {
         let path = match target {
             AccessLogTarget::Stdout => "stdout".to_owned(),
             AccessLogTarget::Stderr => "stderr".to_owned(),
@@ -248,7 +248,8 @@ fn access_log_table(access_log: Option<&AccessLog>) -> Table {
             AccessLogFormat::Json => "json",
             AccessLogFormat::Combined => "combined",
         };
-        vec![("path", path), ("format", format.to_owned()), ("one_in", one_in.to_string())]
+        let (one_in, queries) = (one_in.to_string(), queries.to_string());
+        vec![("path", path), ("format", format.to_owned()), ("one_in", one_in), ("queries", queries)]
     });
     let settings = settings.unwrap_or_else(|| vec![("path", NONE.to_owned())]);
     Table::new("access_log".to_owned(), settings, Vec::new())

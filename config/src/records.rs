@@ -25,6 +25,8 @@ pub struct AccessLog {
     pub format: AccessLogFormat,
     /// One request in so many has a line; 1 to 1,000,000, by default 1.
     pub one_in: NonZeroU32,
+    /// Whether lines have the queries of targets and referers; by default not, since queries carry secrets.
+    pub queries: bool,
 }
 
 /// Where the lines of an access log go.
@@ -74,17 +76,27 @@ pub(crate) struct RawAccessLog {
     path: Setting<String>,
     format: Setting<String>,
     one_in: Setting<i64>,
+    queries: Setting<bool>,
 }
 
 impl RawAccessLog {
     pub(crate) fn read(table: &mut Table<'_>) -> RawAccessLog {
-        RawAccessLog { path: table.string("path"), format: table.string("format"), one_in: table.integer("one_in") }
+        RawAccessLog {
+            path: table.string("path"),
+            format: table.string("format"),
+            one_in: table.integer("one_in"),
+            queries: table.boolean("queries"),
+        }
     }
 
     /// The access log, if there is one.
     pub(crate) fn check(self, notes: &Notes) -> Option<AccessLog> {
-        let RawAccessLog { path, format, one_in } = self;
-        for (place, written) in [(&format.place, format.is_written()), (&one_in.place, one_in.is_written())] {
+        let RawAccessLog { path, format, one_in, queries } = self;
+        for (place, written) in [
+            (&format.place, format.is_written()),
+            (&one_in.place, one_in.is_written()),
+            (&queries.place, queries.is_written()),
+        ] {
             if written && !path.is_written() {
                 notes.warning(place, "there is no access log without a path");
             }
@@ -94,7 +106,8 @@ impl RawAccessLog {
         let format = format.choice(notes, &formats).or(AccessLogFormat::Json);
         let one_in = one_in.within(notes, 1..=1_000_000, i64::to_string).or(1);
         let one_in = u32::try_from(one_in).ok().and_then(NonZeroU32::new).unwrap_or(NonZeroU32::MIN);
-        target.map(|target| AccessLog { target, format, one_in })
+        let queries = queries.or(false);
+        target.map(|target| AccessLog { target, format, one_in, queries })
     }
 }
 
@@ -146,9 +159,10 @@ mod tests {
             ("stderr", AccessLogTarget::Stderr),
             ("/var/log/a.log", AccessLogTarget::File("/var/log/a.log".into())),
         ] {
-            let config = read(&format!("[access_log]\npath = {path:?}\none_in = 100\nformat = \"combined\"")).unwrap();
-            let expected =
-                AccessLog { target, format: AccessLogFormat::Combined, one_in: NonZeroU32::new(100).unwrap() };
+            let table = format!("[access_log]\npath = {path:?}\none_in = 100\nformat = \"combined\"\nqueries = true");
+            let config = read(&table).unwrap();
+            let one_in = NonZeroU32::new(100).unwrap();
+            let expected = AccessLog { target, format: AccessLogFormat::Combined, one_in, queries: true };
             assert_eq!(config.access_log, Some(expected));
         }
         for path in ["a.log", "", r"/a\u0007"] {

@@ -131,7 +131,7 @@ fn the_defaults_of_the_reference_are_the_defaults() {
             compared += 1;
         }
     }
-    assert_eq!(compared, 43, "a default that is written differently would be passed over");
+    assert_eq!(compared, 44, "a default that is written differently would be passed over");
 }
 
 #[test]

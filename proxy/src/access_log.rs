@@ -31,6 +31,7 @@ use line::Line;
 pub struct AccessLog {
     format: AccessLogFormat,
     one_in: u64,
+    queries: bool,
     /// Requests so far that need not have a line.
     requests: AtomicU64,
     writer: NonBlocking,
@@ -55,7 +56,7 @@ impl AccessLog {
     /// # Errors
     /// If its file can't be opened for writing.
     pub fn open(configured: &fencepost_config::AccessLog, closing: &Closing) -> Result<AccessLog, OpenError> {
-        let fencepost_config::AccessLog { target, format, one_in } = configured;
+        let fencepost_config::AccessLog { target, format, one_in, queries } = configured;
         let reopen = Arc::new(AtomicBool::new(false));
         let (writer, guard) = match target {
             AccessLogTarget::Stdout => without_waiting(io::stdout()),
@@ -68,6 +69,7 @@ impl AccessLog {
         Ok(AccessLog {
             format: *format,
             one_in: u64::from(one_in.get()),
+            queries: *queries,
             requests: AtomicU64::new(0),
             left_out: writer.error_counter(),
             writer,
@@ -232,6 +234,7 @@ impl Pending {
             at: SystemTime::now(),
             client: self.place.client,
             about: &self.place.about,
+            queries: log.queries,
             route: &self.place.label().name,
             mode: self.place.label().mode,
             status: self.status,

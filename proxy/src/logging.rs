@@ -3,8 +3,9 @@
 use std::fmt;
 use std::io::{IsTerminal, stderr};
 
+use tracing::{Level, Metadata};
 use tracing_appender::non_blocking::{ErrorCounter, NonBlocking, NonBlockingBuilder, WorkerGuard};
-use tracing_subscriber::filter::{EnvFilter, ParseError};
+use tracing_subscriber::filter::{EnvFilter, ParseError, filter_fn};
 use tracing_subscriber::layer::SubscriberExt;
 use tracing_subscriber::registry::Registry;
 use tracing_subscriber::reload;
@@ -41,7 +42,7 @@ impl Log {
         let (writer, guard) = without_waiting(stderr());
         let control = LogControl { filter: handle, left_out: writer.error_counter() };
         let lines = tracing_subscriber::fmt::layer().with_writer(writer);
-        let registry = tracing_subscriber::registry().with(filter);
+        let registry = tracing_subscriber::registry().with(filter).with(filter_fn(tells_no_secret));
         match format {
             LogFormat::Text => {
                 registry.with(lines.with_ansi(stderr().is_terminal()).with_target(false)).init();
@@ -55,6 +56,12 @@ impl Log {
     pub fn control(&self) -> LogControl {
         self.control.clone()
     }
+}
+
+/// Whether a line may be written, whatever the filter says. Those in which libraries follow their own steps show what passes
+/// through them, header fields and all.
+fn tells_no_secret(line: &Metadata<'_>) -> bool {
+    *line.level() <= Level::INFO || line.target().starts_with("fencepost")
 }
 
 impl LogControl {

@@ -3,7 +3,7 @@
 use std::fmt::Write as _;
 use std::time::{Duration, SystemTime};
 
-use http::StatusCode;
+use http::{HeaderValue, StatusCode};
 use serde_json::json;
 
 use crate::downstream::ClientAddress;
@@ -15,6 +15,8 @@ pub(super) struct Line<'a> {
     pub(super) at: SystemTime,
     pub(super) client: ClientAddress,
     pub(super) about: &'a About,
+    /// Whether the queries of target and referer are written.
+    pub(super) queries: bool,
     pub(super) route: &'a str,
     pub(super) mode: &'static str,
     pub(super) status: StatusCode,
@@ -34,7 +36,7 @@ impl Line<'_> {
             "time": humantime::format_rfc3339_millis(self.at).to_string(),
             "client": self.client.to_string(),
             "method": method.as_str(),
-            "target": cut(self.about.target().as_bytes()),
+            "target": cut(self.target()),
             "protocol": format!("{version:?}"),
             "status": self.status.as_u16(),
             "sent_bytes": self.sent,
@@ -48,7 +50,7 @@ impl Line<'_> {
             "owner": self.about.owner(),
             "revision": self.about.revision(),
             "traceparent": self.about.traceparent(),
-            "referer": self.about.referer.as_ref().map(|value| cut(value.as_bytes())),
+            "referer": self.referer().map(cut),
             "user_agent": self.about.user_agent.as_ref().map(|value| cut(value.as_bytes())),
         });
         line.to_string()
@@ -56,18 +58,18 @@ impl Line<'_> {
 
     /// The combined log format of Apache's `mod_log_config`, as nginx has it too, and what is ours behind it.
     pub(super) fn combined(&self) -> String {
-        let About { method, version, referer, user_agent, .. } = self.about;
+        let About { method, version, user_agent, .. } = self.about;
         let mut line = match self.client {
             ClientAddress::Tcp(address) => address.ip().to_string(),
             ClientAddress::Unix => "unix".to_owned(),
         };
         let (time, status, sent) = (clf_time(self.at), self.status.as_u16(), self.sent);
         let _ = write!(line, " - - [{time}] \"{method} ");
-        escape_into(&mut line, self.about.target().as_bytes());
+        escape_into(&mut line, self.target());
         let _ = write!(line, " {version:?}\" {status} {sent}");
-        for header in [referer, user_agent] {
+        for header in [self.referer(), user_agent.as_ref().map(HeaderValue::as_bytes)] {
             line.push_str(" \"");
-            escape_into(&mut line, header.as_ref().map_or(b"-", |value| value.as_bytes()));
+            escape_into(&mut line, header.unwrap_or(b"-"));
             line.push('"');
         }
         let (verdict, reason) = (self.about.verdict(), self.about.reason());
@@ -77,6 +79,20 @@ impl Line<'_> {
             None => line.push('-'),
         }
         line
+    }
+
+    fn target(&self) -> &[u8] {
+        self.shown(self.about.target().as_bytes())
+    }
+
+    fn referer(&self) -> Option<&[u8]> {
+        self.about.referer.as_ref().map(|referer| self.shown(referer.as_bytes()))
+    }
+
+    /// As much of a URL as is to be in the log: a query is left out, though not its `?`.
+    fn shown<'u>(&self, url: &'u [u8]) -> &'u [u8] {
+        let query = url.iter().position(|byte| *byte == b'?').filter(|_| !self.queries);
+        query.map_or(url, |query| &url[..=query])
     }
 }
 
@@ -135,6 +151,7 @@ mod tests {
             at: SystemTime::UNIX_EPOCH + Duration::from_millis(951_782_400_123),
             client: ClientAddress::Tcp("127.0.0.1:5".parse().unwrap()),
             about: &about,
+            queries: true,
             route: "shards",
             mode: "enforce",
             status: StatusCode::OK,
@@ -157,10 +174,25 @@ mod tests {
         let about = About::of(&request.body(()).unwrap(), true);
         let client = ClientAddress::Unix;
         let (at, status, duration) = (SystemTime::UNIX_EPOCH, StatusCode::OK, Duration::ZERO);
-        let (route, mode, sent, complete) = ("shards", "enforce", 0, true);
-        let line = Line { at, client, about: &about, route, mode, status, sent, complete, duration };
+        let (route, mode, sent, complete, queries) = ("shards", "enforce", 0, true, true);
+        let line = Line { at, client, about: &about, queries, route, mode, status, sent, complete, duration };
         for text in [line.json(), line.combined()] {
             assert!((2 * TEXT_MAX..2 * TEXT_MAX + 1_000).contains(&text.len()), "{}", text.len());
+        }
+    }
+
+    #[test]
+    fn a_query_is_in_neither_form_unless_it_is_wanted() {
+        let request = Request::get("/a?token=s3cret").header("referer", "http://a/b?token=s3cret").body(()).unwrap();
+        let about = About::of(&request, true);
+        let (client, at, status) = (ClientAddress::Unix, SystemTime::UNIX_EPOCH, StatusCode::OK);
+        let (duration, route, mode, sent, complete) = (Duration::ZERO, "shards", "enforce", 0, true);
+        let line = |queries| Line { at, client, about: &about, queries, route, mode, status, sent, complete, duration };
+        for text in [line(false).json(), line(false).combined()] {
+            assert!(!text.contains("s3cret") && text.contains("/a?") && text.contains("http://a/b?"), "{text}");
+        }
+        for text in [line(true).json(), line(true).combined()] {
+            assert_eq!(text.matches("?token=s3cret").count(), 2, "{text}");
         }
     }
 

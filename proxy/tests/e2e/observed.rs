@@ -357,7 +357,7 @@ fn lines_of(file: &Path) -> Vec<Value> {
 async fn the_access_log_has_every_refusal_and_one_in_so_many_of_the_others() {
     let scratch = Scratch::new();
     let file = scratch.path().join("access.log");
-    let section = format!("[access_log]\npath = {:?}\none_in = 3", file.to_str().unwrap());
+    let section = format!("[access_log]\npath = {:?}\none_in = 3\nqueries = true", file.to_str().unwrap());
     let mut scene = Scene::with(VERSION, &[enforced()], |config| config.section(&section)).await;
     let held = scene.store.hold("/shards/2/lock", "shard-1").await;
     for _ in 0..4 {
@@ -414,7 +414,8 @@ async fn a_log_that_nobody_reads_holds_up_no_request() {
     scene.store.hold("/shards/2/lock", "shard-1").await;
     let scratch = Scratch::new();
     let file = scratch.path().join("fencepost.toml");
-    std::fs::write(&file, scene.config.toml()).unwrap();
+    // A line for each request, among those of the log.
+    std::fs::write(&file, scene.config.clone().section("[access_log]\npath = \"stderr\"").toml()).unwrap();
     let mut command = tokio::process::Command::new(BINARY);
     command.arg("serve").arg("-c").arg(file).env("NO_COLOR", "1").env("FENCEPOST_LOG", "trace");
     let mut process = command.stderr(Stdio::piped()).kill_on_drop(true).spawn().unwrap();
@@ -427,7 +428,7 @@ async fn a_log_that_nobody_reads_holds_up_no_request() {
             break listener;
         }
     };
-    // From here on nobody reads: the pipe takes 64 KiB, and every request leaves some KiB of traces.
+    // From here on nobody reads: the pipe takes 64 KiB, and every request leaves more than one.
     let path = format!("/shards/2/{}", "x".repeat(1_000));
     for _ in 0..300 {
         let headers = [("Fence-Owner", "shard-1"), ("Fence-Revision", "1")];

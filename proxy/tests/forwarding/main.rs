@@ -6,6 +6,7 @@ mod endings;
 mod handoffs;
 mod http2;
 mod messages;
+mod panics;
 mod pools;
 mod seal;
 mod stale;

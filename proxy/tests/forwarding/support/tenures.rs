@@ -25,6 +25,7 @@ struct State {
     /// `None`: for ever.
     good_until: Option<Instant>,
     cuts: usize,
+    fails: bool,
 }
 
 impl Tenures {
@@ -56,13 +57,18 @@ impl Tenures {
         self.change(|state| state.good_until = None);
     }
 
+    /// Lets whoever asks how they are from within a body panic.
+    pub(crate) fn fail_in_bodies(&self) {
+        self.change(|state| state.fails = true);
+    }
+
     /// How often something was cut.
     pub(crate) fn cuts(&self) -> usize {
         self.0.state.lock().unwrap().cuts
     }
 
     pub(super) fn present(&self) -> Rc<dyn Watch> {
-        Rc::new(Tenure { number: self.0.state.lock().unwrap().ended, of: self.clone() })
+        Rc::new(Tenure { number: self.0.state.lock().unwrap().ended, task: tokio::task::id(), of: self.clone() })
     }
 
     fn change(&self, change: impl FnOnce(&mut State)) {
@@ -74,12 +80,18 @@ impl Tenures {
 /// One of them.
 struct Tenure {
     number: u64,
+    /// That of the request. Its body has one of its own.
+    task: tokio::task::Id,
     of: Tenures,
 }
 
 impl Watch for Tenure {
     fn standing(&self) -> Standing {
         let state = self.of.0.state.lock().unwrap();
+        if state.fails && tokio::task::id() != self.task {
+            drop(state);
+            panic!("on purpose");
+        }
         let now = Instant::now();
         match state.good_until {
             _ if state.ended > self.number => Standing::Ended,

@@ -11,11 +11,11 @@ use crate::refusal::assert_refused;
 use crate::scene::{Ask, Ledger, send};
 use crate::store::{Store, Tenure};
 
-async fn fencepost(arguments: &[&str]) -> Output {
+pub(crate) async fn fencepost(arguments: &[&str]) -> Output {
     run(BINARY, arguments).await
 }
 
-fn stdout(output: &Output) -> String {
+pub(crate) fn stdout(output: &Output) -> String {
     String::from_utf8(output.stdout.clone()).unwrap()
 }
 

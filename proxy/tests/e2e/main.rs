@@ -29,6 +29,7 @@ mod foreign_clients;
 mod hygiene;
 mod secrets;
 mod transport;
+mod upstream_tls;
 
 mod admin;
 mod cli;

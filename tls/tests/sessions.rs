@@ -92,6 +92,20 @@ fn a_new_certificate_of_the_server_ends_no_session_and_other_trust_ends_all() {
     assert_eq!(kind(), HandshakeKind::Full);
 }
 
+#[test]
+fn a_certificate_is_refused_where_its_authority_has_no_list_or_an_overdue_one() {
+    let pair = Pair::new();
+    let crl = pair.directory.path().join("crl.pem");
+    let client = pair.client(&pair.authority.issue(&client_named("shard-1")));
+    assert!(pair.shake(&client).is_ok());
+    let yesterday = SystemTime::now() - Duration::from_secs(86_400);
+    for list in [pair.authority.crl_until(&[], yesterday), Authority::new("another").crl(&[])] {
+        replace_file(&crl, &list);
+        assert_eq!(pair.server.look(), Look::Reloaded);
+        assert!(pair.shake(&client).is_err());
+    }
+}
+
 #[tokio::test]
 async fn a_certificate_that_has_ended_since_is_found_out_when_its_session_is_resumed() {
     let pair = Pair::new();

@@ -151,3 +151,28 @@ async fn a_websocket_passes_bytes_both_ways_until_both_sides_have_ended() {
     client.finish_sending().await.unwrap();
     assert_eq!(client.rest().await.unwrap(), large);
 }
+
+#[tokio::test]
+async fn a_request_that_cannot_be_read_is_answered_and_the_connection_ended_by_the_rules_of_tls() {
+    let scene = Scene::open(|files| tls(files, "")).await;
+    let mut client = Connection::over(scene.connect(&scene.client(None, &[b"http/1.1"])).await.unwrap());
+    client.send("GET / HTTP/1.1\r\nHost: a\r\nContent-Length: x\r\n\r\n").await.unwrap();
+    assert_eq!(client.response().await.unwrap().status, 400);
+    // Without close_notify, this would be an error: something may have been cut off.
+    assert!(client.rest().await.unwrap().is_empty());
+    assert!(scene.worker.seen().is_empty());
+}
+
+#[tokio::test]
+async fn large_bodies_pass_both_ways_by_both_versions_of_http() {
+    let scene = Scene::open(|files| tls(files, "")).await;
+    scene.worker.on("/echo", Behaviour::Echo);
+    let body: Vec<u8> = (0..5_000_000_u32).map(|index| index.to_be_bytes()[3] ^ 0x5a).collect();
+    std::fs::write(scene.path("body"), &body).unwrap();
+    let (url, upload, back) = (scene.url("/echo"), scene.path("body"), scene.path("back"));
+    for http in ["--http1.1", "--http2"] {
+        let output = scene.curl(&[http, "-T", &upload, "-o", &back, &url]).await;
+        assert!(output.status.success(), "{http}: {}", text(&output));
+        assert!(std::fs::read(&back).unwrap() == body, "{http}: something else came back");
+    }
+}

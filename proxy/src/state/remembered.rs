@@ -5,7 +5,7 @@ use std::collections::btree_map;
 use std::time::Duration;
 
 use fencepost_policy::{LockKey, Revision};
-use serde::{Deserialize, Serialize};
+use serde::{Deserialize, Deserializer, Serialize};
 
 /// What the processes before this one left in the `state_dir`.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
@@ -119,6 +119,7 @@ pub(super) enum Entry {
         lock: LockKey,
         #[serde(with = "maybe_revision")]
         tenure: Option<Revision>,
+        #[serde(deserialize_with = "orphan_timeout")]
         orphan_timeout: Duration,
     },
     /// The store has been at this revision.
@@ -131,6 +132,16 @@ pub(super) enum Entry {
     Forget { source: String },
     /// Nothing is at the worker any more.
     CleanLeave,
+}
+
+/// Longer than any that can be configured.
+const ORPHAN_TIMEOUT_MAX: Duration = Duration::from_secs(24 * 60 * 60);
+
+/// A time that can be waited for: the end of a longer one may be beyond what a clock can say.
+fn orphan_timeout<'d, D: Deserializer<'d>>(deserializer: D) -> Result<Duration, D::Error> {
+    let read = Duration::deserialize(deserializer)?;
+    let possible = Some(read).filter(|read| *read <= ORPHAN_TIMEOUT_MAX);
+    possible.ok_or_else(|| serde::de::Error::custom(format!("an orphan_timeout of {read:?}")))
 }
 
 mod lock_key {
@@ -252,6 +263,8 @@ mod tests {
         for line in [
             r#"{"highest_seen":{"source":"main","revision":0}}"#,
             r#"{"lock":{"source":"main","lock":"","tenure":1,"orphan_timeout":{"secs":1,"nanos":0}}}"#,
+            // Added to the present it made the process panic when it began.
+            r#"{"lock":{"source":"main","lock":"/a","tenure":1,"orphan_timeout":{"secs":18446744073709551615,"nanos":0}}}"#,
             r#""open""#,
         ] {
             assert!(serde_json::from_str::<Entry>(line).is_err(), "{line}");

@@ -28,8 +28,11 @@ impl RecordFormat {
         RecordFormat { layout, free_values: Vec::new(), owner_field: None }
     }
 
-    /// What a value says, and what is wrong with it if it is no lock record.
-    fn content(&self, value: &Bytes) -> Result<Content, String> {
+    /// What a value of a `key` lock says.
+    ///
+    /// # Errors
+    /// What is wrong with it if it is no lock record, in words that can follow its name and do not quote it.
+    pub fn content(&self, value: &Bytes) -> Result<Content, String> {
         if self.free_values.contains(value) {
             return Ok(Content::Free);
         }

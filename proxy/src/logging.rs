@@ -58,8 +58,8 @@ impl Log {
     }
 }
 
-/// Whether a line may be written, whatever the filter says. Those in which libraries follow their own steps show what passes
-/// through them, header fields and all.
+/// Whether a line may be written, whatever the filter says. Libraries follow what passes through them, frame by frame, and what of it
+/// they show is theirs to change with any version.
 fn tells_no_secret(line: &Metadata<'_>) -> bool {
     *line.level() <= Level::INFO || line.target().starts_with("fencepost")
 }

@@ -1,12 +1,12 @@
 //! The sources of locks of a process: each goes on for as long as a configuration in force, or a request that came in under
 //! an earlier one, uses it.
 
-use std::sync::{Mutex, MutexGuard};
+use std::sync::{Arc, Mutex, MutexGuard};
 use std::time::Duration;
 
 use fencepost_config::{Config, HostPort, Source, SourceKind};
 use fencepost_sources::{
-    EtcdOptions, EtcdStore, LockSource, Member, MemoryStore, SourceOptions, SpawnError, WeakLockSource,
+    EtcdAccess, EtcdOptions, EtcdStore, LockSource, Member, MemoryStore, SourceOptions, SpawnError, WeakLockSource,
     known_stale_reads,
 };
 use tokio::time::interval;
@@ -31,6 +31,8 @@ struct Known {
     cluster_id: Option<u64>,
     /// To tell it where its members are; `None` for kind `memory`.
     etcd: Option<EtcdStore>,
+    /// How its members let us in.
+    access: Arc<EtcdAccess>,
 }
 
 /// Why there are no sources for a configuration.
@@ -84,7 +86,7 @@ impl LockSources {
             let Some(source) = known.source.upgrade() else { continue };
             source.set_period(period(config, index));
             if let (Some(etcd), SourceKind::Etcd { endpoints, .. }) = (&known.etcd, &config.sources[index].kind)
-                && etcd.set_endpoints(&urls(endpoints))
+                && etcd.move_to(&urls(endpoints), &known.access)
             {
                 source.ask_members();
             }
@@ -109,9 +111,11 @@ impl LockSources {
 
     fn start(&self, source: &Source, options: SourceOptions) -> Result<(Known, LockSource), SpawnError> {
         let name = source.name.clone();
+        let access = Arc::<EtcdAccess>::default();
         let (started, etcd, cluster_id) = match &source.kind {
             SourceKind::Etcd { endpoints, cluster_id } => {
-                let etcd = EtcdStore::new(&etcd_options(endpoints, *cluster_id));
+                let options_of_etcd = EtcdOptions { access: Arc::clone(&access), ..etcd_options(endpoints, *cluster_id) };
+                let etcd = EtcdStore::new(&options_of_etcd);
                 let store = etcd.clone();
                 (LockSource::spawn(&name, options, move || store)?, Some(etcd), *cluster_id)
             }
@@ -120,7 +124,7 @@ impl LockSources {
                 (LockSource::spawn(&name, options, move || store)?, None, None)
             }
         };
-        Ok((Known { source: started.downgrade(), name, cluster_id, etcd }, started))
+        Ok((Known { source: started.downgrade(), name, cluster_id, etcd, access }, started))
     }
 
     fn known(&self) -> MutexGuard<'_, Vec<Known>> {
@@ -169,7 +173,7 @@ pub(crate) fn caution(member: &Member) -> Option<String> {
 
 /// How the etcd of a source is reached.
 pub(crate) fn etcd_options(endpoints: &[HostPort], cluster_id: Option<u64>) -> EtcdOptions {
-    EtcdOptions { endpoints: urls(endpoints), cluster_id }
+    EtcdOptions { endpoints: urls(endpoints), cluster_id, ..EtcdOptions::default() }
 }
 
 fn urls(endpoints: &[HostPort]) -> Vec<String> {

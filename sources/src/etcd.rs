@@ -1,12 +1,16 @@
 //! etcd v3 as a store of locks.
 //!
 //! Read in this order: a `query` is what is asked of etcd in one request; `endpoints` asks it of one member after
-//! another, guided by their `health`, over the connections of each `endpoint`; a `watch` hangs on one of them.
+//! another, guided by their `health`, over the connections of each `endpoint`, which are made as the `access` says
+//! (`connect`, `login`); a `watch` hangs on one of them.
 
+mod access;
+mod connect;
 mod endpoint;
 mod endpoints;
 mod failure;
 mod health;
+mod login;
 mod query;
 mod version;
 mod watch;
@@ -15,16 +19,18 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use arc_swap::ArcSwap;
+use etcd_client::Client;
 use fencepost_policy::Revision;
 use futures_util::future::join_all;
-use tokio::time::{Instant, timeout};
+use tokio::time::Instant;
 
+pub use self::access::{EtcdAccess, EtcdTls, EtcdUser};
 use self::endpoints::{Endpoints, Failures, until};
 use self::failure::Failure;
 use self::query::{Part, QUERY_RANGES_MAX, Query};
 pub use self::version::known_stale_reads;
 pub use self::watch::EtcdWatch;
-use crate::store::{KeyValue, LockStore, Member, RangeAnswer, RangeRead, RangeWatch, ReadAnswer, StoreError};
+use crate::store::{KeyValue, LockStore, Member, RangeAnswer, RangeRead, RangeWatch, ReadAnswer, StoreError, Wanted};
 
 /// How long a read may take, with all its pages and all endpoints that are tried.
 const READ_TIMEOUT: Duration = Duration::from_millis(1500);
@@ -35,13 +41,15 @@ const STATUS_TIMEOUT: Duration = Duration::from_secs(1);
 /// How long all endpoints together may take to begin a watch, beside what each may take for its ranges.
 const WATCH_TIMEOUT: Duration = Duration::from_secs(3);
 
-/// Where an etcd cluster is.
-#[derive(Debug, Clone, PartialEq, Eq, Default)]
+/// Where an etcd cluster is, and how it lets us in.
+#[derive(Debug, Clone, Default)]
 pub struct EtcdOptions {
     /// The client addresses of its members, such as `http://127.0.0.1:2379`. The first is asked first.
     pub endpoints: Vec<String>,
     /// Its id, if it is known: members of another cluster are not believed. Without it, the first answer tells the id.
     pub cluster_id: Option<u64>,
+    /// How it lets us in.
+    pub access: Arc<EtcdAccess>,
 }
 
 /// A store of locks in etcd.
@@ -61,20 +69,20 @@ pub struct EtcdStore {
 impl EtcdStore {
     /// The store in that cluster. Connects when it is first asked something.
     pub fn new(options: &EtcdOptions) -> EtcdStore {
-        let endpoints = Endpoints::new(&options.endpoints, options.cluster_id);
-        EtcdStore { endpoints: Arc::new(ArcSwap::from_pointee(endpoints)) }
+        EtcdStore { endpoints: Arc::new(ArcSwap::from_pointee(Endpoints::new(options))) }
     }
 
-    /// Reaches the cluster at other addresses from now on. It stays the same cluster: where another one answers, it is not
-    /// believed. Connections to addresses that stay are kept; watches on those that go end, to be begun anew elsewhere. Says
-    /// whether the addresses are others than before.
-    pub fn set_endpoints(&self, addresses: &[String]) -> bool {
+    /// Reaches the cluster at other addresses, or with another access, from now on. It stays the same cluster: where another one
+    /// answers, it is not believed. Connections to addresses that stay are kept if the access is the very same; watches on those
+    /// that go end, to be begun anew elsewhere. Says whether anything is other than before.
+    pub fn move_to(&self, addresses: &[String], access: &Arc<EtcdAccess>) -> bool {
         let before = self.endpoints.load_full();
-        if before.are_at(addresses) {
+        if before.are_at(addresses, access) {
             return false;
         }
-        self.endpoints.store(Arc::new(before.moved_to(addresses)));
-        before.leave_all_but(addresses);
+        let after = Arc::new(before.moved_to(addresses, access));
+        self.endpoints.store(Arc::clone(&after));
+        before.leave_all_but(&after);
         true
     }
 
@@ -84,8 +92,7 @@ impl EtcdStore {
 
     async fn read_once(&self, ranges: &[RangeRead], deadline: Instant) -> Result<ReadAnswer, StoreError> {
         if ranges.is_empty() {
-            let answer = self.endpoints().ask(&Query::revision(), deadline).await?;
-            return Ok(ReadAnswer { revision: answer.revision, ranges: Vec::new() });
+            return Err(StoreError::Refused("a read of nothing".into()));
         }
         // What does not fit into the first request is read as it was at the revision of the first answer. Reading it
         // as it is now would mix two moments: a lock that moved from one range to another in between would be seen
@@ -94,7 +101,10 @@ impl EtcdStore {
         let mut revision = None;
         let mut answers = Vec::with_capacity(ranges.len());
         for chunk in ranges.chunks(QUERY_RANGES_MAX) {
-            let answer = self.endpoints().ask(&Query::ranges(chunk, revision), deadline).await?;
+            let answer = match self.endpoints().ask(&Query::ranges(chunk, revision), deadline).await {
+                Err(StoreError::Denied { .. }) if chunk.len() > 1 => return Err(self.denied(chunk, deadline).await),
+                answer => answer?,
+            };
             let at = *revision.get_or_insert(answer.revision);
             for (read, part) in chunk.iter().zip(answer.ranges) {
                 answers.push(self.read_rest(read, part, at, deadline).await?);
@@ -102,6 +112,17 @@ impl EtcdStore {
         }
         let revision = revision.expect("there is at least one range");
         Ok(ReadAnswer { revision, ranges: answers })
+    }
+
+    /// Which of these ranges, of which one may not be read, that is: etcd does not say.
+    async fn denied(&self, ranges: &[RangeRead], deadline: Instant) -> StoreError {
+        for range in ranges {
+            if let Err(error) = self.endpoints().ask(&Query::ranges(std::slice::from_ref(range), None), deadline).await
+            {
+                return error;
+            }
+        }
+        StoreError::Unavailable("what may be read has changed meanwhile".into())
     }
 
     /// Completes the answer for a range that has more keys than one answer holds.
@@ -127,16 +148,13 @@ impl EtcdStore {
     async fn status(endpoints: &Endpoints, index: usize) -> Result<Arc<str>, Failure> {
         let endpoint = endpoints.get(index);
         let connection = endpoint.calls.present();
-        let asking = async {
-            let client = endpoint.calls.client(&connection).await?;
+        let ask = |client: Client| async move {
             let status = client.maintenance_client().status().await?;
             let header = status.header().ok_or_else(|| Failure::endpoint("a status without a header"))?;
-            endpoints.check_cluster(header.cluster_id())?;
-            Ok(status.version().into())
+            Ok((header.cluster_id(), status.version().into()))
         };
-        let outcome = timeout(STATUS_TIMEOUT, asking)
-            .await
-            .unwrap_or_else(|_| Err(Failure::endpoint(format!("no answer within {STATUS_TIMEOUT:?}"))));
+        let status = endpoint.calls.call(&connection, 0, STATUS_TIMEOUT, ask).await;
+        let outcome = status.and_then(|(cluster, version)| endpoints.check_cluster(cluster).map(|()| version));
         outcome.inspect_err(|failure| endpoints.failed(index, &endpoint.calls, &connection, failure))
     }
 }
@@ -175,6 +193,10 @@ impl LockStore for EtcdStore {
             match EtcdWatch::start(&endpoints, candidate.index, ranges).await {
                 Ok(watch) => return Ok(watch),
                 Err(Failure::Store(error)) => return Err(error),
+                Err(Failure::Denied) => {
+                    let read = |range: &RangeWatch| RangeRead { range: range.range.clone(), wanted: Wanted::Count };
+                    return Err(self.denied(&ranges.iter().map(read).collect::<Vec<_>>(), deadline).await);
+                }
                 Err(failure) => failures.note(failure.at(&endpoints.get(candidate.index).address)),
             }
             tried.push(candidate.index);

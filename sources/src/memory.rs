@@ -259,6 +259,9 @@ impl LockStore for MemoryStore {
 
     async fn read(&self, ranges: &[RangeRead]) -> Result<ReadAnswer, StoreError> {
         self.state().calls.count_read(ranges);
+        if ranges.is_empty() {
+            return Err(StoreError::Refused("a read of nothing".into()));
+        }
         self.answering().await?;
         let state = self.state();
         let answers = ranges.iter().map(|read| state.history.read(&read.range, read.wanted)).collect();

@@ -3,6 +3,7 @@
 //! Everything that is not a plain call stands above this trait, in the watched cache, so that each store (and each fake)
 //! is held to the same rules by the same code.
 
+use std::fmt;
 use std::future::Future;
 use std::sync::Arc;
 
@@ -19,7 +20,8 @@ pub trait LockStore: 'static {
     /// What [`LockStore::watch`] returns.
     type Watch: Watch;
 
-    /// Reads ranges by quorum, all at one revision: the answer shows every write that was acknowledged before the call.
+    /// Reads ranges, at least one, by quorum, all at one revision: the answer shows every write that was acknowledged before
+    /// the call.
     fn read(&self, ranges: &[RangeRead]) -> impl Future<Output = Result<ReadAnswer, StoreError>>;
 
     /// Reads what a key was at an earlier revision.
@@ -72,6 +74,31 @@ impl KeyRange {
             KeyRange::Key(only) => **only == *key,
             KeyRange::Prefix(prefix) => key.starts_with(prefix),
         }
+    }
+
+    /// The first key that it may have.
+    pub fn first_key(&self) -> &[u8] {
+        match self {
+            // No key is empty, so every key comes after this one.
+            KeyRange::Prefix(prefix) if prefix.is_empty() => &[0],
+            KeyRange::Key(start) | KeyRange::Prefix(start) => start,
+        }
+    }
+}
+
+/// As arguments of etcdctl, to be pasted into a shell.
+impl fmt::Display for KeyRange {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let (option, key) = match self {
+            KeyRange::Key(key) => ("", key),
+            KeyRange::Prefix(prefix) => ("--prefix ", prefix),
+        };
+        let plain = |byte: &u8| byte.is_ascii_alphanumeric() || b"/_-.:@%+=,".contains(byte);
+        let text = String::from_utf8_lossy(key);
+        if !key.is_empty() && key.iter().all(plain) {
+            return write!(f, "{option}{text}");
+        }
+        write!(f, "{option}'{}'", text.replace('\'', r"'\''"))
     }
 }
 
@@ -195,6 +222,17 @@ pub enum StoreError {
     /// It refused: what was asked is not allowed or makes no sense to it. Asking again will not help.
     #[error("the lock store refuses: {0}")]
     Refused(Arc<str>),
+    /// It lets us in, but not to these keys.
+    #[error(
+        "{} may not read {range} in the lock store: etcdctl role grant-permission ROLE read {range}",
+        user.as_ref().map_or_else(|| "who we are".to_owned(), |user| format!("user {user:?}"))
+    )]
+    Denied {
+        /// Who is logged in; `None`: whoever the store takes us for.
+        user: Option<Arc<str>>,
+        /// The keys.
+        range: KeyRange,
+    },
     /// The history asked for is compacted away.
     #[error("the lock store has compacted that revision away")]
     Compacted,

@@ -1,10 +1,13 @@
 //! One etcd member.
 
 use std::collections::BTreeMap;
+use std::net::SocketAddr;
 use std::path::{Path, PathBuf};
 use std::process::Command;
+use std::sync::Arc;
 use std::time::Duration;
 
+use crate::etcd_security::EtcdSecurity;
 use crate::etcd_version::EtcdVersion;
 use crate::http::request;
 use crate::patience::eventually;
@@ -19,6 +22,8 @@ pub struct EtcdOptions {
     pub heartbeat: Option<Duration>,
     /// Silence of the leader after which another member stands for election (etcd: 1 s; at least five heartbeats).
     pub election: Option<Duration>,
+    /// TLS and users; `None`: cleartext, for everybody.
+    pub security: Option<Arc<EtcdSecurity>>,
     /// Further arguments, as on the command line.
     pub arguments: Vec<String>,
 }
@@ -29,6 +34,8 @@ pub struct Etcd {
     version: EtcdVersion,
     options: EtcdOptions,
     seat: Seat,
+    /// Where it tells strangers how it is, if only clients with a certificate get in elsewhere.
+    open: Option<FreePort>,
     /// All members, as `name=peer url,…`.
     initial_cluster: String,
     scratch: Scratch,
@@ -73,7 +80,8 @@ impl Etcd {
 
     /// A member that does not run yet.
     pub(crate) fn prepare(version: EtcdVersion, options: &EtcdOptions, seat: Seat, initial_cluster: String) -> Etcd {
-        Etcd { version, options: options.clone(), seat, initial_cluster, scratch: Scratch::new(), process: None }
+        let open = options.security.as_ref().map(|_| FreePort::reserve());
+        Etcd { version, options: options.clone(), seat, open, initial_cluster, scratch: Scratch::new(), process: None }
     }
 
     /// Its version.
@@ -81,9 +89,18 @@ impl Etcd {
         self.version
     }
 
-    /// Where clients find it: `http://127.0.0.1:…`.
+    /// Where clients find it: `http://127.0.0.1:…`, or `https://127.0.0.1:…` with [`EtcdOptions::security`].
     pub fn endpoint(&self) -> String {
-        self.seat.client_url()
+        let scheme = if self.options.security.is_some() { "https" } else { "http" };
+        format!("{scheme}://{}", self.seat.client.address())
+    }
+
+    /// Has it, and all other members, ask for logins from now on. There is one user, `root`, with the password `root`.
+    pub async fn enable_users(&self) {
+        for command in ["user add root:root", "role add root", "user grant-role root root", "auth enable"] {
+            self.etcdctl(&command.split(' ').collect::<Vec<_>>()).await;
+        }
+        self.options.security.as_ref().expect("users come with TLS").users_enabled();
     }
 
     /// What it has printed since its first start.
@@ -175,13 +192,13 @@ impl Etcd {
 
     /// How many calls of each method clients have begun, by etcd's own count, since this member's last start.
     pub async fn requests_total(&self) -> Requests {
-        let metrics = request(self.seat.client.address(), "GET", "/metrics", &[], b"").await;
+        let metrics = request(self.status_address(), "GET", "/metrics", &[], b"").await;
         let metrics = metrics.expect("etcd answers with its metrics");
         Requests::parse(&metrics.text())
     }
 
     pub(crate) async fn until_ready(&mut self) -> Result<(), NotReady> {
-        let seat = &self.seat;
+        let status_address = self.status_address();
         let process = self.process.as_mut().expect("the member was launched");
         eventually("etcd answers", async || {
             if let Some(status) = process.ended() {
@@ -190,10 +207,15 @@ impl Etcd {
                 return Some(Err(NotReady::AddressInUse));
             }
             // A refused connection, like an answer of another kind, is an answer to try again.
-            let health = request(seat.client.address(), "GET", "/health", &[], b"").await.ok()?;
+            let health = request(status_address, "GET", "/health", &[], b"").await.ok()?;
             health.text().contains(r#""health":"true""#).then_some(Ok(()))
         })
         .await
+    }
+
+    /// Where it tells how it is.
+    fn status_address(&self) -> SocketAddr {
+        self.open.as_ref().unwrap_or(&self.seat.client).address()
     }
 
     fn running(&self) -> &Process {
@@ -202,7 +224,7 @@ impl Etcd {
 
     fn command(&self) -> Command {
         let Seat { name, .. } = &self.seat;
-        let (client, peer) = (self.seat.client_url(), self.seat.peer_url());
+        let (client, peer) = (self.endpoint(), self.seat.peer_url());
         let mut command = Command::new(self.version.binary());
         command.arg("--data-dir").arg(self.data());
         command.args(["--name", name, "--initial-cluster", &self.initial_cluster]);
@@ -219,6 +241,10 @@ impl Etcd {
         if let Some(election) = self.options.election {
             command.arg("--election-timeout").arg(election.as_millis().to_string());
         }
+        if let (Some(security), Some(open)) = (&self.options.security, &self.open) {
+            command.args(security.server_arguments());
+            command.arg("--listen-metrics-urls").arg(format!("http://{}", open.address()));
+        }
         command.args(&self.options.arguments);
         command
     }
@@ -226,6 +252,7 @@ impl Etcd {
     fn bare_etcdctl(&self) -> tokio::process::Command {
         let mut command = tokio::process::Command::new(self.version.etcdctl());
         command.env("ETCDCTL_API", "3").kill_on_drop(true);
+        command.args(self.options.security.iter().flat_map(|security| security.client_arguments()));
         command
     }
 
@@ -250,10 +277,6 @@ impl Seat {
 
     pub(crate) fn as_initial_member(&self) -> String {
         format!("{}={}", self.name, self.peer_url())
-    }
-
-    fn client_url(&self) -> String {
-        format!("http://{}", self.client.address())
     }
 
     fn peer_url(&self) -> String {

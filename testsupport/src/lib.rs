@@ -6,6 +6,7 @@
 mod browser;
 mod cluster;
 mod etcd;
+mod etcd_security;
 mod etcd_version;
 mod http;
 mod latch;
@@ -21,6 +22,7 @@ mod worker;
 pub use browser::Browser;
 pub use cluster::Cluster;
 pub use etcd::{Etcd, EtcdOptions, Requests};
+pub use etcd_security::{EtcdSecurity, Tokens};
 pub use etcd_version::EtcdVersion;
 pub use http::{Connection, Endpoint, Response, request};
 pub use latch::Latch;

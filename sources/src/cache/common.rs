@@ -14,7 +14,7 @@ use super::scope::Scope;
 use super::tenures::Tenures;
 use super::tracked::TrackedLock;
 use super::trust::Trust;
-use crate::store::StoreError;
+use crate::store::{KeyRange, RangeRead, StoreError};
 
 /// How many reads may find no record: at once, and a second.
 const WITHOUT_RECORD: (u32, u32) = (500, 100);
@@ -96,8 +96,44 @@ pub(crate) struct Health {
     /// The last failure, and whether it was the last thing that happened.
     pub(crate) last_error: Option<Arc<StoreError>>,
     pub(crate) failing: bool,
+    /// The same for being refused, which is something else than not to be answered.
+    pub(crate) refused: bool,
+    /// Keys of which it has been logged that we may not read them, as long as we may not.
+    pub(crate) denied: Vec<KeyRange>,
     /// That the store went back has been logged.
     pub(crate) regression_told: bool,
+}
+
+/// How many ranges that may not be read are logged, and remembered as logged.
+const DENIED_MAX: usize = 16;
+
+impl Health {
+    /// Takes note of a failure. Whether it is the first of its kind in a row.
+    pub(crate) fn failed(&mut self, error: &Arc<StoreError>) -> bool {
+        self.last_error = Some(Arc::clone(error));
+        match &**error {
+            // Others that we may read are answered meanwhile: that ends no row.
+            StoreError::Denied { range, .. } => {
+                let first = self.denied.len() < DENIED_MAX && !self.denied.contains(range);
+                self.denied.extend(first.then(|| range.clone()));
+                first
+            }
+            StoreError::Refused(_) | StoreError::AnotherCluster { .. } => {
+                self.failing = true;
+                !std::mem::replace(&mut self.refused, true)
+            }
+            StoreError::Unavailable(_) | StoreError::Compacted => !std::mem::replace(&mut self.failing, true),
+        }
+    }
+
+    /// Takes note of an answer to a read that was sent then. Whether it ends a row of failures.
+    pub(crate) fn answered(&mut self, sent: Instant, ranges: &[RangeRead]) -> bool {
+        self.answered = self.answered.max(Some(sent));
+        self.refused = false;
+        let denied = self.denied.len();
+        self.denied.retain(|range| ranges.iter().all(|read| read.range != *range));
+        std::mem::take(&mut self.failing) || self.denied.len() < denied
+    }
 }
 
 impl Common {

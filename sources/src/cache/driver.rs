@@ -156,7 +156,7 @@ impl<S: LockStore> Work<S> {
         };
         match self.common().trust.received(&sent, answer.revision) {
             Standing::Trusted => {
-                self.answered(sent.at);
+                self.answered(sent.at, ranges);
                 Ok(Believed { sent, revision: answer.revision, ranges: answer.ranges })
             }
             Standing::Behind => {
@@ -184,13 +184,10 @@ impl<S: LockStore> Work<S> {
         }
     }
 
-    /// Takes note of a failure; logs the first of a row.
+    /// Takes note of a failure; logs the first of its kind in a row.
     pub(crate) fn failed(&self, error: StoreError) -> Arc<StoreError> {
         let error = Arc::new(error);
-        let mut health = self.common().health();
-        let first = !std::mem::replace(&mut health.failing, true);
-        health.last_error = Some(Arc::clone(&error));
-        drop(health);
+        let first = self.common().health().failed(&error);
         if first {
             tracing::warn!(source = %self.common().name, %error, "the lock store fails");
         }
@@ -203,11 +200,8 @@ impl<S: LockStore> Work<S> {
         health.fresh = health.fresh.max(Some(sent));
     }
 
-    fn answered(&self, sent: Instant) {
-        let mut health = self.common().health();
-        health.answered = health.answered.max(Some(sent));
-        let again = std::mem::take(&mut health.failing);
-        drop(health);
+    fn answered(&self, sent: Instant, ranges: &[RangeRead]) {
+        let again = self.common().health().answered(sent, ranges);
         if again {
             tracing::info!(source = %self.common().name, "the lock store answers again");
         }

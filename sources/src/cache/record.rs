@@ -141,7 +141,7 @@ pub struct LockSpec {
 
 impl LockSpec {
     /// The keys of the store that the record is made of.
-    pub(crate) fn range(&self) -> KeyRange {
+    pub fn range(&self) -> KeyRange {
         let key = self.key.as_str();
         match self.format.layout {
             Layout::Key => KeyRange::Key(key.as_bytes().into()),

@@ -1,7 +1,6 @@
 //! The watch: for speed, never for truth. What it brings is applied, and dates nothing.
 
 use std::rc::Rc;
-use std::sync::atomic::AtomicU64;
 use std::sync::{Arc, Weak};
 
 use fencepost_policy::Revision;
@@ -12,7 +11,7 @@ use super::driver::{ReadFailure, Work};
 use super::knowledge::{Applied, Coverage};
 use super::scope::Scope;
 use super::tracked::TrackedLock;
-use crate::store::{Event, LockStore, RangeWatch, StoreError, Watch, WatchNews};
+use crate::store::{Event, KeyRange, LockStore, RangeRead, RangeWatch, StoreError, Wanted, Watch, WatchNews};
 
 /// Who is watched. That keeps nobody from being forgotten.
 #[derive(Debug)]
@@ -42,7 +41,7 @@ pub(crate) async fn watch<S: LockStore>(work: Rc<Work<S>>) {
         }
         // A watch from a revision that the store has not reached is accepted and stays silent; so is, for a while, a watch on a
         // store that went back. So a quorum read goes first, and tells whether the store still is the one we know.
-        if resuming && !is_known_store(&work, &common.counts.resumes).await {
+        if resuming && !is_known_store(&work, &ranges[0].range).await {
             sleep(backoff.delay()).await;
             continue;
         }
@@ -62,8 +61,10 @@ pub(crate) async fn watch<S: LockStore>(work: Rc<Work<S>>) {
     }
 }
 
-async fn is_known_store<S: LockStore>(work: &Work<S>, kind: &AtomicU64) -> bool {
-    match work.read(kind, &[]).await {
+async fn is_known_store<S: LockStore>(work: &Work<S>, watched: &KeyRange) -> bool {
+    // One key that is watched, whether or not it exists: to read any other may not be permitted.
+    let one = RangeRead { range: KeyRange::Key(watched.first_key().into()), wanted: Wanted::Count };
+    match work.read(&work.common().counts.resumes, &[one]).await {
         Ok(_) => true,
         Err(ReadFailure::Store(_) | ReadFailure::Again | ReadFailure::Regressed) => false,
     }

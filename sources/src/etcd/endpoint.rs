@@ -1,22 +1,21 @@
 //! One endpoint and our connections to it.
 
+use std::future::Future;
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
 
-use etcd_client::{Client, ConnectOptions};
+use etcd_client::Client;
 use tokio::sync::{OnceCell, watch};
+use tokio::time::timeout;
 
+use super::access::EtcdAccess;
+use super::connect::{Purpose, client};
 use super::failure::Failure;
+use super::login::Logins;
+use crate::store::StoreError;
 
-/// How long a connection may take to come up.
-const CONNECT_TIMEOUT: Duration = Duration::from_millis(500);
-
-/// How often a connection that carries a watch is probed. etcd closes the connections of clients that probe it more often
-/// than every 5 s.
-const KEEPALIVE_INTERVAL: Duration = Duration::from_secs(6);
-
-/// How long the answer to such a probe may take.
-const KEEPALIVE_TIMEOUT: Duration = Duration::from_secs(2);
+/// How often a call is made whose login etcd does not take: whoever changes roles makes it forget logins.
+const TRIES_MAX: u32 = 3;
 
 /// An endpoint of the cluster, with a client of its own: the library's balancer keeps dead members in its rotation and
 /// does not say which one it asked.
@@ -33,22 +32,24 @@ pub(super) struct Endpoint {
 }
 
 impl Endpoint {
-    pub(super) fn new(address: &str) -> Endpoint {
-        // Calls are not probed: etcd holds probes of connections without streams against a client, and each call has
-        // its own deadline.
-        let calls = ConnectOptions::new().with_connect_timeout(CONNECT_TIMEOUT);
-        // A member without a leader ends such a stream: it could only go on being silent.
-        let watches = calls
-            .clone()
-            .with_require_leader(true)
-            .with_keep_alive(KEEPALIVE_INTERVAL, KEEPALIVE_TIMEOUT)
-            .with_keep_alive_while_idle(false);
+    pub(super) fn new(address: &str, access: &Arc<EtcdAccess>) -> Endpoint {
+        let connections = |purpose| Connections {
+            address: address.to_owned(),
+            access: Arc::clone(access),
+            purpose,
+            present: Mutex::default(),
+        };
         Endpoint {
             address: address.into(),
-            calls: Connections::new(address, calls),
-            watches: Connections::new(address, watches),
+            calls: connections(Purpose::Calls),
+            watches: connections(Purpose::Watches),
             suspicions: watch::Sender::new(0),
         }
+    }
+
+    /// Whether it is there, and let us in in that way.
+    pub(super) fn is(&self, address: &str, access: &Arc<EtcdAccess>) -> bool {
+        *self.address == *address && Arc::ptr_eq(&self.calls.access, access)
     }
 
     /// Gives up all connections to it, and tells the watches that hang on them.
@@ -69,24 +70,45 @@ impl Endpoint {
 #[derive(Debug)]
 pub(super) struct Connections {
     address: String,
-    options: ConnectOptions,
+    access: Arc<EtcdAccess>,
+    purpose: Purpose,
     present: Mutex<Arc<Connection>>,
 }
 
 impl Connections {
-    fn new(address: &str, options: ConnectOptions) -> Connections {
-        Connections { address: address.to_owned(), options, present: Mutex::default() }
-    }
-
     /// The one to use now.
     pub(super) fn present(&self) -> Arc<Connection> {
         Arc::clone(&self.present.lock().unwrap_or_else(PoisonError::into_inner))
     }
 
-    /// Its client. Nothing is sent yet.
-    pub(super) async fn client(&self, connection: &Connection) -> Result<Client, Failure> {
-        let connect = || Client::connect([&self.address], Some(self.options.clone()));
-        Ok(connection.client.get_or_try_init(connect).await?.clone())
+    /// Makes a call that may take so long, logged in if there is somebody to log in, with a login after so many others; anew
+    /// if etcd does not take that login any more.
+    pub(super) async fn call<T, C: Future<Output = Result<T, Failure>>>(
+        &self,
+        connection: &Connection,
+        after: u64,
+        limit: Duration,
+        call: impl Fn(Client) -> C,
+    ) -> Result<T, Failure> {
+        let connect = || client(&self.address, self.access.tls.as_ref(), self.purpose);
+        let client = connection.client.get_or_try_init(connect).await?;
+        let mut after = after;
+        for _ in 0..TRIES_MAX {
+            let logins = &connection.logins;
+            if let Some(user) = &self.access.user {
+                let login = timeout(limit, logins.more_than(after, client, user)).await;
+                login.unwrap_or(Err(Failure::Checking))?;
+            }
+            let login = logins.count();
+            let outcome = timeout(limit, call(client.clone())).await;
+            match outcome.unwrap_or_else(|_| Err(Failure::endpoint(format!("no answer within {limit:?}")))) {
+                Err(Failure::LoggedOut) if self.access.user.is_some() => after = login,
+                Err(Failure::Denied) if logins.were_needless() => after = login,
+                Err(Failure::LoggedOut) => return Err(nobody_logs_in()),
+                outcome => return outcome,
+            }
+        }
+        Err(Failure::endpoint("it takes none of the logins that it grants"))
     }
 
     /// Makes sure that the one in use is not used again, except by those who are using it.
@@ -95,10 +117,23 @@ impl Connections {
     }
 }
 
+fn nobody_logs_in() -> Failure {
+    let what = "it wants a user to log in: give the source a username and a password_file";
+    Failure::Store(StoreError::Refused(what.into()))
+}
+
 /// A connection, up or not.
 #[derive(Default)]
 pub(super) struct Connection {
     client: OnceCell<Client>,
+    logins: Arc<Logins>,
+}
+
+impl Connection {
+    /// How often there was a login on it.
+    pub(super) fn logins(&self) -> u64 {
+        self.logins.count()
+    }
 }
 
 impl std::fmt::Debug for Connection {

@@ -8,14 +8,16 @@ use std::time::Duration;
 use futures_util::StreamExt;
 use futures_util::stream::FuturesUnordered;
 use tokio::task::{JoinError, JoinHandle};
-use tokio::time::{Instant, sleep_until, timeout};
+use tokio::time::{Instant, sleep_until};
 use tracing::{debug, warn};
 
+use super::EtcdOptions;
+use super::access::EtcdAccess;
 use super::endpoint::{Connection, Connections, Endpoint};
 use super::failure::Failure;
 use super::health::{Candidate, Health};
 use super::query::{Answer, Query};
-use crate::store::StoreError;
+use crate::store::{KeyRange, StoreError};
 
 /// How long one endpoint may take to answer a query.
 const ATTEMPT_TIMEOUT: Duration = Duration::from_millis(500);
@@ -28,42 +30,51 @@ const HEDGE_AFTER: Duration = Duration::from_millis(120);
 #[derive(Debug)]
 pub(super) struct Endpoints {
     list: Vec<Arc<Endpoint>>,
+    access: Arc<EtcdAccess>,
     health: Mutex<Health>,
     cluster: Arc<OnceLock<u64>>,
 }
 
 impl Endpoints {
-    /// Those at these addresses. With a cluster id, only its members are believed; without, the first answer tells it.
-    pub(super) fn new(addresses: &[String], cluster_id: Option<u64>) -> Endpoints {
+    /// Those of a cluster. With its id, only its members are believed; without, the first answer tells it.
+    pub(super) fn new(options: &EtcdOptions) -> Endpoints {
+        let EtcdOptions { endpoints: addresses, cluster_id, access } = options;
         Endpoints {
-            list: addresses.iter().map(|address| Arc::new(Endpoint::new(address))).collect(),
+            list: addresses.iter().map(|address| Arc::new(Endpoint::new(address, access))).collect(),
+            access: Arc::clone(access),
             health: Mutex::new(Health::new(addresses.len())),
             cluster: Arc::new(cluster_id.map_or_else(OnceLock::new, OnceLock::from)),
         }
     }
 
-    /// The same cluster at these addresses, with what is known of it: its id, and the endpoints that stay.
-    pub(super) fn moved_to(&self, addresses: &[String]) -> Endpoints {
-        let kept = |address: &String| self.list.iter().find(|endpoint| *endpoint.address == **address).map(Arc::clone);
+    /// The same cluster at other addresses or with another access, with what is known of it: its id, and the endpoints that
+    /// stay.
+    pub(super) fn moved_to(&self, addresses: &[String], access: &Arc<EtcdAccess>) -> Endpoints {
+        let kept = |address: &String| self.list.iter().find(|endpoint| endpoint.is(address, access)).map(Arc::clone);
+        let made = |address: &String| Arc::new(Endpoint::new(address, access));
         Endpoints {
-            list: addresses
-                .iter()
-                .map(|address| kept(address).unwrap_or_else(|| Arc::new(Endpoint::new(address))))
-                .collect(),
+            list: addresses.iter().map(|address| kept(address).unwrap_or_else(|| made(address))).collect(),
+            access: Arc::clone(access),
             health: Mutex::new(Health::new(addresses.len())),
             cluster: Arc::clone(&self.cluster),
         }
     }
 
-    /// Whether these are the addresses, in this order.
-    pub(super) fn are_at(&self, addresses: &[String]) -> bool {
-        self.list.iter().map(|endpoint| &*endpoint.address).eq(addresses.iter().map(String::as_str))
+    /// Whether these are the addresses, in this order, and this is how they let us in.
+    pub(super) fn are_at(&self, addresses: &[String], access: &Arc<EtcdAccess>) -> bool {
+        Arc::ptr_eq(&self.access, access)
+            && self.list.iter().map(|endpoint| &*endpoint.address).eq(addresses.iter().map(String::as_str))
     }
 
-    /// Gives up the connections to all others.
-    pub(super) fn leave_all_but(&self, addresses: &[String]) {
-        let left = self.list.iter().filter(|endpoint| addresses.iter().all(|address| **address != *endpoint.address));
-        left.for_each(|endpoint| endpoint.suspect());
+    /// Gives up the connections of those that are none of these.
+    pub(super) fn leave_all_but(&self, stay: &Endpoints) {
+        let stays = |endpoint: &Arc<Endpoint>| stay.list.iter().any(|other| Arc::ptr_eq(endpoint, other));
+        self.list.iter().filter(|endpoint| !stays(endpoint)).for_each(|endpoint| endpoint.suspect());
+    }
+
+    /// What is said of keys that may not be read.
+    pub(super) fn denied(&self, range: KeyRange) -> StoreError {
+        StoreError::Denied { user: self.access.user.as_ref().map(|user| user.name.as_str().into()), range }
     }
 
     /// How many there are.
@@ -101,7 +112,8 @@ impl Endpoints {
                 Some((index, outcome)) = running.next() => match outcome {
                     Ok(answer) => return Ok(answer),
                     Err(Failure::Store(error)) => return Err(error),
-                    Err(failure @ (Failure::Endpoint(_) | Failure::AnotherCluster { .. })) => {
+                    Err(Failure::Denied) => return Err(self.denied(query.first_range())),
+                    Err(failure) => {
                         failures.note(failure.at(&self.get(index).address));
                         asked.retain(|&other| other != index);
                         next_launch = Instant::now();
@@ -125,16 +137,14 @@ impl Endpoints {
         tokio::spawn(async move {
             let calls = &endpoints.list[index].calls;
             let connection = calls.present();
-            let exchange = async {
-                let answer = query.send(calls.client(&connection).await?).await?;
-                endpoints.check_cluster(answer.cluster)?;
-                Ok(answer)
+            let exchange = |client| {
+                let query = query.clone();
+                async move { query.send(client).await }
             };
-            let outcome = timeout(ATTEMPT_TIMEOUT, exchange)
-                .await
-                .unwrap_or_else(|_| Err(Failure::endpoint(format!("no answer within {ATTEMPT_TIMEOUT:?}"))));
+            let answer = calls.call(&connection, 0, ATTEMPT_TIMEOUT, exchange).await;
+            let outcome = answer.and_then(|answer| endpoints.check_cluster(answer.cluster).map(|()| answer));
             match &outcome {
-                Ok(_) | Err(Failure::Store(_)) => endpoints.health().answered(index),
+                Ok(_) | Err(Failure::Store(_) | Failure::Denied) => endpoints.health().answered(index),
                 Err(failure) => endpoints.failed(index, calls, &connection, failure),
             }
             outcome
@@ -142,7 +152,8 @@ impl Endpoints {
     }
 
     /// Takes note that something failed on a connection to an endpoint, which makes the endpoint suspect. Of many things
-    /// that fail on one connection, only the first counts. The store's own answers are no failures of an endpoint.
+    /// that fail on one connection, only the first counts. The store's own answers are no failures of an endpoint, nor is
+    /// that it takes its time for a password.
     pub(super) fn failed(
         &self,
         index: usize,
@@ -150,7 +161,7 @@ impl Endpoints {
         connection: &Arc<Connection>,
         failure: &Failure,
     ) {
-        if let Failure::Store(_) = failure {
+        if !failure.is_of_endpoint() {
             return;
         }
         let endpoint = &self.list[index];
@@ -164,7 +175,7 @@ impl Endpoints {
         match failure {
             // The others do well without it, so nobody else would ever say so.
             Failure::AnotherCluster { .. } => warn!(%error, "endpoint is not used"),
-            Failure::Endpoint(_) | Failure::Store(_) => debug!(%error, "endpoint is suspect"),
+            _ => debug!(%error, "endpoint is suspect"),
         }
     }
 
@@ -228,7 +239,7 @@ impl Failures {
 fn reason(error: &StoreError) -> String {
     match error {
         StoreError::Unavailable(what) | StoreError::Refused(what) => what.to_string(),
-        StoreError::Compacted | StoreError::AnotherCluster { .. } => error.to_string(),
+        StoreError::Compacted | StoreError::Denied { .. } | StoreError::AnotherCluster { .. } => error.to_string(),
     }
 }
 
@@ -239,6 +250,7 @@ fn jitter() -> f64 {
 
 #[cfg(test)]
 mod tests {
+    use fencepost_policy::Revision;
     use tokio::net::TcpListener;
 
     use super::*;
@@ -247,11 +259,11 @@ mod tests {
     async fn an_endpoint_that_is_well_is_asked_without_waiting_for_a_timer() {
         let listener = TcpListener::bind(("127.0.0.1", 0)).await.unwrap();
         let address = format!("http://{}", listener.local_addr().unwrap());
-        let endpoints = Arc::new(Endpoints::new(&[address], None));
+        let endpoints = Arc::new(Endpoints::new(&EtcdOptions { endpoints: vec![address], ..EtcdOptions::default() }));
         // Between two ticks of the timer.
         tokio::time::advance(Duration::from_micros(500)).await;
         let began = Instant::now();
-        let query = Query::revision();
+        let query = Query::key_at(b"lock", Revision::MIN);
         tokio::select! {
             answer = endpoints.ask(&query, began + Duration::from_secs(1)) => panic!("nobody can answer: {answer:?}"),
             accepted = listener.accept() => drop(accepted.unwrap()),

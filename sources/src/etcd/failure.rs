@@ -18,6 +18,12 @@ pub(super) enum Failure {
         /// The one that it should have.
         pinned: u64,
     },
+    /// It is still checking our password, which takes it long: asking again later is all there is to do.
+    Checking,
+    /// It wants a login, or a newer one.
+    LoggedOut,
+    /// Whoever is logged in may not do that.
+    Denied,
     /// The store's answer, whichever endpoint is asked.
     Store(StoreError),
 }
@@ -27,6 +33,14 @@ impl Failure {
         Failure::Endpoint(what.into())
     }
 
+    /// Whether it makes the endpoint suspect.
+    pub(super) fn is_of_endpoint(&self) -> bool {
+        match self {
+            Failure::Endpoint(_) | Failure::AnotherCluster { .. } => true,
+            Failure::Checking | Failure::LoggedOut | Failure::Denied | Failure::Store(_) => false,
+        }
+    }
+
     /// The error of a call that had no other endpoint to go to.
     pub(super) fn at(self, endpoint: &Arc<str>) -> StoreError {
         match self {
@@ -34,9 +48,31 @@ impl Failure {
             Failure::AnotherCluster { found, pinned } => {
                 StoreError::AnotherCluster { endpoint: Arc::clone(endpoint), found, pinned }
             }
+            Failure::Checking => StoreError::Unavailable(format!("{endpoint}: it is still logging us in").into()),
+            Failure::LoggedOut => StoreError::Refused("it wants a login".into()),
+            Failure::Denied => StoreError::Refused("permission denied".into()),
             Failure::Store(error) => error,
         }
     }
+
+    /// Of what a watch was canceled for.
+    pub(super) fn of_canceled(reason: &str) -> Failure {
+        if reason.contains("permission denied") {
+            Failure::Denied
+        } else if wants_login(reason) {
+            Failure::LoggedOut
+        } else {
+            Failure::endpoint(format!("the watch was canceled: {reason}"))
+        }
+    }
+}
+
+/// Whether etcd says that there is no login, or that it is not to be used any more: because its time is over, or because
+/// users or roles were changed since.
+fn wants_login(message: &str) -> bool {
+    let reasons =
+        ["invalid auth token", "user name is empty", "revision of auth store is old", "revision in header is old"];
+    reasons.iter().any(|reason| message.contains(reason))
 }
 
 impl From<Error> for Failure {
@@ -48,10 +84,14 @@ impl From<Error> for Failure {
             return Failure::endpoint(with_causes(&error));
         };
         let message = status.message();
+        // By their words: some have one code in one version and another in the next.
+        if wants_login(message) {
+            return Failure::LoggedOut;
+        }
         match i32::from(status.code()) {
-            INVALID_ARGUMENT | PERMISSION_DENIED | FAILED_PRECONDITION | UNAUTHENTICATED => {
-                Failure::Store(StoreError::Refused(message.into()))
-            }
+            UNAUTHENTICATED => Failure::LoggedOut,
+            PERMISSION_DENIED => Failure::Denied,
+            INVALID_ARGUMENT | FAILED_PRECONDITION => Failure::Store(StoreError::Refused(message.into())),
             OUT_OF_RANGE if message.contains("required revision has been compacted") => {
                 Failure::Store(StoreError::Compacted)
             }

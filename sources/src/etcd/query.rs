@@ -25,6 +25,7 @@ pub(super) struct Query(Arc<[Get]>);
 /// One of them.
 #[derive(Debug, Clone)]
 struct Get {
+    range: KeyRange,
     key: Vec<u8>,
     options: GetOptions,
 }
@@ -54,7 +55,7 @@ impl Query {
     pub(super) fn ranges(reads: &[RangeRead], at: Option<Revision>) -> Query {
         debug_assert!((1..=QUERY_RANGES_MAX).contains(&reads.len()));
         let keys_max = ANSWER_KEYS_MAX.div_ceil(reads.len());
-        Query(reads.iter().map(|read| Get::new(read, first_key(&read.range), at, keys_max)).collect())
+        Query(reads.iter().map(|read| Get::new(read, read.range.first_key().to_vec(), at, keys_max)).collect())
     }
 
     /// Where an answer was cut: what else the range has after that key.
@@ -63,15 +64,15 @@ impl Query {
         Query([Get::new(read, next, Some(at), ANSWER_KEYS_MAX)].into())
     }
 
-    /// Only what revision the store has.
-    pub(super) fn revision() -> Query {
-        // Not a transaction without operations: etcd answers that one from what the member asked happens to know.
-        Query([Get { key: b"\0".to_vec(), options: GetOptions::new().with_count_only() }].into())
-    }
-
     /// What a key was at a revision.
     pub(super) fn key_at(key: &[u8], at: Revision) -> Query {
-        Query([Get { key: key.to_vec(), options: GetOptions::new().with_revision(signed(at)) }].into())
+        let options = GetOptions::new().with_revision(signed(at));
+        Query([Get { range: KeyRange::Key(key.into()), key: key.to_vec(), options }].into())
+    }
+
+    /// The first of the ranges.
+    pub(super) fn first_range(&self) -> KeyRange {
+        self.0[0].range.clone()
     }
 
     /// Asks.
@@ -123,16 +124,7 @@ impl Get {
             Wanted::ChangedAfter(known) => options.with_min_mod_revision(signed(known).saturating_add(1)),
             Wanted::Count => options.with_count_only(),
         };
-        Get { key: from, options }
-    }
-}
-
-/// Where a range begins, as etcd has it.
-pub(super) fn first_key(range: &KeyRange) -> Vec<u8> {
-    match range {
-        // No key is empty, so every key comes after this one.
-        KeyRange::Prefix(prefix) if prefix.is_empty() => vec![0],
-        KeyRange::Key(start) | KeyRange::Prefix(start) => start.to_vec(),
+        Get { range: read.range.clone(), key: from, options }
     }
 }
 
@@ -175,7 +167,7 @@ mod tests {
 
     fn check(prefix: &[u8], from: &[u8], to: &[u8]) {
         let range = KeyRange::Prefix(prefix.into());
-        assert_eq!((first_key(&range), end(&range)), (from.to_vec(), Some(to.to_vec())), "{prefix:?}");
+        assert_eq!((range.first_key().to_vec(), end(&range)), (from.to_vec(), Some(to.to_vec())), "{prefix:?}");
     }
 
     #[test]

@@ -5,15 +5,14 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use bytes::Bytes;
-use etcd_client::{WatchOptions, WatchRequestSender, WatchResponse, WatchResponseStream};
+use etcd_client::{Client, WatchOptions, WatchRequestSender, WatchResponse, WatchResponseStream};
 use fencepost_policy::Revision;
 use tokio::sync::watch;
-use tokio::time::timeout;
 
-use super::endpoint::{Connection, Endpoint};
+use super::endpoint::Connection;
 use super::endpoints::Endpoints;
 use super::failure::Failure;
-use super::query::{ANSWER_BYTES_MAX, end, first_key, key_value, revision, signed};
+use super::query::{ANSWER_BYTES_MAX, end, key_value, revision, signed};
 use crate::store::{Event, RangeWatch, StoreError, Watch, WatchNews};
 
 /// How long an endpoint may take to answer the first request of a watch: a stopped member never does.
@@ -51,31 +50,46 @@ impl EtcdWatch {
         ranges: &[RangeWatch],
     ) -> Result<EtcdWatch, Failure> {
         let endpoint = endpoints.get(index);
-        let suspicions = endpoint.suspicions();
         let connection = endpoint.watches.present();
-        let deadline = OPEN_TIMEOUT + CREATE_TIMEOUT_PER_RANGE * u32::try_from(ranges.len()).unwrap_or(u32::MAX);
-        let creating = async {
-            let (requests, responses) = open(endpoint, &connection, ranges).await?;
-            let mut watch = EtcdWatch {
-                endpoints: Arc::clone(endpoints),
-                index,
-                connection: Arc::clone(&connection),
-                requests,
-                responses,
-                suspicions,
-                next: ranges.iter().map(|range| range.from).collect(),
-                news: VecDeque::new(),
-                ended: None,
-            };
-            watch.create_rest(ranges).await?;
-            Ok(watch)
-        };
-        let outcome = timeout(deadline, creating).await.unwrap_or_else(|_| Err(too_late(deadline)));
+        let limit = OPEN_TIMEOUT + CREATE_TIMEOUT_PER_RANGE * u32::try_from(ranges.len()).unwrap_or(u32::MAX);
+        let create = |client| EtcdWatch::create(endpoints, index, &connection, client, ranges);
+        let logins = connection.logins();
+        let mut outcome = endpoint.watches.call(&connection, 0, limit, create).await;
+        if let Err(Failure::Denied) = outcome
+            && (1..=logins).contains(&connection.logins())
+        {
+            // Some versions say so of a login whose time is over, too: the one that was there may be such a one.
+            outcome = endpoint.watches.call(&connection, logins, limit, create).await;
+        }
         match &outcome {
             Ok(_) => endpoints.watched(index),
             Err(failure) => endpoints.failed(index, &endpoint.watches, &connection, failure),
         }
         outcome
+    }
+
+    async fn create(
+        endpoints: &Arc<Endpoints>,
+        index: usize,
+        connection: &Arc<Connection>,
+        client: Client,
+        ranges: &[RangeWatch],
+    ) -> Result<EtcdWatch, Failure> {
+        let suspicions = endpoints.get(index).suspicions();
+        let (requests, responses) = open(client, ranges).await?;
+        let mut watch = EtcdWatch {
+            endpoints: Arc::clone(endpoints),
+            index,
+            connection: Arc::clone(connection),
+            requests,
+            responses,
+            suspicions,
+            next: ranges.iter().map(|range| range.from).collect(),
+            news: VecDeque::new(),
+            ended: None,
+        };
+        watch.create_rest(ranges).await?;
+        Ok(watch)
     }
 
     /// Asks for all ranges but the first, and reads what comes meanwhile: with thousands of ranges, neither direction has
@@ -103,7 +117,10 @@ impl EtcdWatch {
     /// Takes in one message.
     fn take(&mut self, response: &WatchResponse) -> Result<(), Failure> {
         if response.created() && response.canceled() {
-            return Err(Failure::Store(StoreError::Refused(response.cancel_reason().into())));
+            return Err(match Failure::of_canceled(response.cancel_reason()) {
+                Failure::Endpoint(why) => Failure::Store(StoreError::Refused(why)),
+                failure => failure,
+            });
         }
         let index = usize::try_from(response.watch_id() - 1).ok().filter(|&index| index < self.next.len());
         let range = index.ok_or_else(|| Failure::endpoint("news of a watch that nobody asked for"))?;
@@ -117,12 +134,7 @@ impl EtcdWatch {
                 self.news.push_back(WatchNews::Compacted { range });
                 return Ok(());
             }
-            let reason = response.cancel_reason();
-            return Err(if reason.contains("permission denied") || reason.contains("auth token") {
-                Failure::Store(StoreError::Refused(reason.into()))
-            } else {
-                Failure::endpoint(format!("the watch was canceled: {reason}"))
-            });
+            return Err(Failure::of_canceled(response.cancel_reason()));
         }
         let mut events = response.events().iter().map(event).collect::<Result<Vec<_>, _>>()?;
         events.retain(|event| event.revision() >= self.next[range]);
@@ -169,22 +181,16 @@ impl Watch for EtcdWatch {
 }
 
 /// Opens a stream with the watch of the first range.
-async fn open(
-    endpoint: &Endpoint,
-    connection: &Connection,
-    ranges: &[RangeWatch],
-) -> Result<(WatchRequestSender, WatchResponseStream), Failure> {
-    let mut client =
-        endpoint.watches.client(connection).await?.watch_client().max_decoding_message_size(ANSWER_BYTES_MAX);
-    let stream = client.watch(first_key(&ranges[0].range), Some(options(0, &ranges[0])));
-    let stream = timeout(OPEN_TIMEOUT, stream).await.map_err(|_| too_late(OPEN_TIMEOUT))?;
-    Ok(stream?.split())
+async fn open(client: Client, ranges: &[RangeWatch]) -> Result<(WatchRequestSender, WatchResponseStream), Failure> {
+    let mut client = client.watch_client().max_decoding_message_size(ANSWER_BYTES_MAX);
+    let stream = client.watch(ranges[0].range.first_key(), Some(options(0, &ranges[0]))).await?;
+    Ok(stream.split())
 }
 
 /// Asks for the watch of one more range.
 async fn ask(requests: &mut WatchRequestSender, index: usize, ranges: &[RangeWatch]) -> Result<(), Failure> {
     let Some(range) = ranges.get(index) else { return Ok(()) };
-    Ok(requests.watch(first_key(&range.range), Some(options(index, range))).await?)
+    Ok(requests.watch(range.range.first_key(), Some(options(index, range))).await?)
 }
 
 /// The watch's id is its place among the ranges, from 1: 0 would let etcd choose.
@@ -205,10 +211,6 @@ fn event(told: &etcd_client::Event) -> Result<Event, Failure> {
         return key_value(told.clone()).map(Event::Put);
     }
     Ok(Event::Delete { key: Bytes::copy_from_slice(told.key()), revision: revision(told.mod_revision())? })
-}
-
-fn too_late(deadline: Duration) -> Failure {
-    Failure::endpoint(format!("the watch was not confirmed within {deadline:?}"))
 }
 
 fn suspect() -> Failure {

@@ -4,6 +4,7 @@
 mod changes;
 mod deadlines;
 mod faults;
+mod logins;
 mod reads;
 mod watches;
 mod world;
@@ -44,11 +45,55 @@ macro_rules! every_store {
     };
 }
 
+/// Makes a test of each rule for etcd of both versions with TLS, and with logins that end all the time.
+macro_rules! secure_etcd {
+    ($($suite:ident: { $($rule:ident,)* })*) => {
+        mod secure_etcd_3_4 {
+            $($(
+                #[tokio::test]
+                async fn $rule() {
+                    crate::$suite::$rule(&crate::EtcdWorld::start_secure(crate::EtcdVersion::V3_4).await).await;
+                }
+            )*)*
+        }
+
+        mod secure_etcd_3_5 {
+            $($(
+                #[tokio::test]
+                async fn $rule() {
+                    crate::$suite::$rule(&crate::EtcdWorld::start_secure(crate::EtcdVersion::V3_5).await).await;
+                }
+            )*)*
+        }
+    };
+}
+
+// What takes several requests, or a stream.
+secure_etcd! {
+    reads: {
+        ranges_beyond_a_request_are_from_the_same_revision,
+        a_range_of_thousands_of_keys_is_read_whole,
+        history_tells_what_a_key_was,
+    }
+    changes: {
+        changes_among_thousands_of_keys_are_found,
+    }
+    watches: {
+        a_watch_from_the_past_begins_with_what_happened_since,
+        compaction_ends_the_watch_of_that_range_only,
+        a_watch_resumed_after_the_last_event_loses_nothing,
+    }
+    deadlines: {
+        a_store_that_stops_is_unavailable_in_time_and_answers_once_it_is_back,
+        members_tell_their_version,
+    }
+}
+
 every_store! {
     reads: {
         a_read_shows_every_write_acknowledged_before_it,
         a_key_tells_when_it_was_created_and_written,
-        a_read_of_nothing_tells_the_revision,
+        a_read_of_nothing_is_refused,
         all_ranges_of_a_read_are_from_one_revision,
         ranges_beyond_a_request_are_from_the_same_revision,
         a_range_of_thousands_of_keys_is_read_whole,

@@ -29,10 +29,9 @@ pub(crate) async fn a_key_tells_when_it_was_created_and_written(world: &impl Wor
     assert_eq!((found.created, found.modified, found.version), (again, again, 1));
 }
 
-pub(crate) async fn a_read_of_nothing_tells_the_revision(world: &impl World) {
-    let revision = world.put("lock", "shard-1").await;
-    let answer = world.store().read(&[]).await.expect("the store can be read");
-    assert_eq!((answer.revision, answer.ranges.len()), (revision, 0));
+pub(crate) async fn a_read_of_nothing_is_refused(world: &impl World) {
+    let refused = world.store().read(&[]).await.err();
+    assert!(matches!(refused, Some(StoreError::Refused(_))), "{refused:?}");
 }
 
 pub(crate) async fn all_ranges_of_a_read_are_from_one_revision(world: &impl World) {

@@ -1,14 +1,17 @@
 //! A store under test, and the hand that writes to it past the store's own interface.
 
+use std::path::PathBuf;
+use std::sync::Arc;
 use std::time::Duration;
 
-use etcd_client::{Client, Txn, TxnOp};
+use etcd_client::{Certificate, Client, ConnectOptions, Identity, TlsOptions, Txn, TxnOp};
 use fencepost_policy::Revision;
 use fencepost_sources::{
-    EtcdOptions, EtcdStore, Event, KeyRange, KeyValue, LockStore, MemoryStore, RangeRead, RangeWatch, ReadAnswer,
-    Wanted, Watch, WatchNews, Write,
+    EtcdAccess, EtcdOptions, EtcdStore, EtcdTls, EtcdUser, Event, KeyRange, KeyValue, LockStore, MemoryStore,
+    RangeRead, RangeWatch, ReadAnswer, Wanted, Watch, WatchNews, Write,
 };
-use fencepost_testsupport::{Etcd, EtcdVersion, PATIENCE};
+use fencepost_testsupport::{self as etcd, Etcd, EtcdSecurity, EtcdVersion, PATIENCE, Tokens, replace_file};
+use fencepost_tls::{ClientFiles, ClientTls, IdentityFiles};
 use tokio::time::timeout;
 
 /// A store and its writer.
@@ -168,10 +171,89 @@ pub(crate) struct EtcdWorld {
 impl EtcdWorld {
     pub(crate) async fn start(version: EtcdVersion) -> EtcdWorld {
         let etcd = Etcd::start(version).await;
-        let store = EtcdStore::new(&EtcdOptions { endpoints: vec![etcd.endpoint()], cluster_id: None });
+        let store = EtcdStore::new(&EtcdOptions { endpoints: vec![etcd.endpoint()], ..EtcdOptions::default() });
         let writer = writer(&[etcd.endpoint()]).await;
         EtcdWorld { etcd, store, writer }
     }
+
+    /// With TLS, and as a user whose logins last for one or two seconds and who may read everything, but no more.
+    pub(crate) async fn start_secure(version: EtcdVersion) -> EtcdWorld {
+        let secure = Secure::start(version, Tokens::Jwt(Duration::from_secs(1))).await;
+        secure.grant("--prefix ''").await;
+        let (store, writer) = (secure.store(), secure.writer().await);
+        EtcdWorld { etcd: secure.etcd, store, writer }
+    }
+}
+
+/// An etcd with TLS and users; ours is `fencepost`, in a role of that name, which has no permission yet.
+pub(crate) struct Secure {
+    pub(crate) etcd: Etcd,
+    pub(crate) security: Arc<EtcdSecurity>,
+    pub(crate) access: Arc<EtcdAccess>,
+}
+
+impl Secure {
+    pub(crate) async fn start(version: EtcdVersion, tokens: Tokens) -> Secure {
+        let security = EtcdSecurity::new(tokens);
+        // A password is checked within a millisecond.
+        let arguments = ["--bcrypt-cost", "4"].map(str::to_owned).to_vec();
+        let security_of_etcd = Some(Arc::clone(&security));
+        let options = etcd::EtcdOptions { security: security_of_etcd, arguments, ..etcd::EtcdOptions::default() };
+        let etcd = Etcd::start_with(version, &options).await;
+        etcd.enable_users().await;
+        for command in ["role add fencepost", "user add fencepost:secret-1", "user grant-role fencepost fencepost"] {
+            etcd.etcdctl(&command.split(' ').collect::<Vec<_>>()).await;
+        }
+        let access = access(&security, "fencepost");
+        let secure = Secure { etcd, security, access };
+        secure.write_password("secret-1\n");
+        secure
+    }
+
+    /// Grants the role to read these keys, as etcdctl is told them in a shell.
+    pub(crate) async fn grant(&self, keys: &str) {
+        let keys = keys.split(' ').map(|word| word.trim_matches('\''));
+        let arguments: Vec<&str> = ["role", "grant-permission", "fencepost", "read"].into_iter().chain(keys).collect();
+        self.etcd.etcdctl(&arguments).await;
+    }
+
+    /// Puts a password into the file from which ours is read.
+    pub(crate) fn write_password(&self, password: &str) {
+        replace_file(&self.security.directory().join("password"), password);
+    }
+
+    pub(crate) fn store(&self) -> EtcdStore {
+        let (endpoints, access) = (vec![self.etcd.endpoint()], Arc::clone(&self.access));
+        EtcdStore::new(&EtcdOptions { endpoints, cluster_id: None, access })
+    }
+
+    /// A client that may do everything.
+    pub(crate) async fn writer(&self) -> Client {
+        let options = self.stranger().with_user("root", "root").with_auto_token_refresh(true);
+        Client::connect([self.etcd.endpoint()], Some(options)).await.expect("root can log in")
+    }
+
+    /// How a client without a user connects.
+    pub(crate) fn stranger(&self) -> ConnectOptions {
+        let read = |file: PathBuf| std::fs::read(file).unwrap();
+        let (certificate, key) = self.security.client();
+        let tls = TlsOptions::new()
+            .ca_certificate(Certificate::from_pem(read(self.security.ca())))
+            .identity(Identity::from_pem(read(certificate), read(key)));
+        ConnectOptions::new().with_tls(tls)
+    }
+}
+
+/// How that etcd lets a user in, whose password stands in `password` beside its certificates.
+pub(crate) fn access(security: &EtcdSecurity, user: &str) -> Arc<EtcdAccess> {
+    let (certificate, key) = security.client();
+    let files = ClientFiles { ca: security.ca(), crl: None, identity: Some(IdentityFiles { certificate, key }) };
+    let client = ClientTls::load(files, &[b"h2"]).expect("the files can be used");
+    let password_file = security.directory().join("password");
+    Arc::new(EtcdAccess {
+        tls: Some(EtcdTls { client, server_name: None }),
+        user: Some(EtcdUser { name: user.to_owned(), password_file }),
+    })
 }
 
 /// A client that writes.

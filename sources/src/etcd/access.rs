@@ -1,0 +1,95 @@
+//! How a cluster lets us in: over TLS, as a user.
+
+use std::path::PathBuf;
+use std::{fmt, io};
+
+use fencepost_tls::ClientTls;
+
+/// The largest file that is taken for a password's.
+const PASSWORD_BYTES_MAX: u64 = 4096;
+
+/// How a cluster lets us in. The default is cleartext, without a login.
+#[derive(Debug, Clone, Default)]
+pub struct EtcdAccess {
+    /// What connections to `https` addresses are made with.
+    pub tls: Option<EtcdTls>,
+    /// Who logs in; `None`: nobody. If etcd takes the common name of a client's certificate for a user, no login is needed.
+    pub user: Option<EtcdUser>,
+}
+
+/// What TLS connections to etcd are made with.
+#[derive(Debug, Clone)]
+pub struct EtcdTls {
+    /// As what its files say when a connection is made; HTTP/2 by ALPN.
+    pub client: ClientTls,
+    /// The name that etcd's certificate must have; `None`: the host that is connected to.
+    pub server_name: Option<String>,
+}
+
+/// A user of etcd.
+#[derive(Debug, Clone, PartialEq, Eq, Hash)]
+pub struct EtcdUser {
+    /// The name.
+    pub name: String,
+    /// The file of the password, UTF-8, up to 4 KiB; one line's end after it is no part of it. It is read at each login.
+    pub password_file: PathBuf,
+}
+
+/// A password: shown nowhere.
+pub(super) struct Password(pub(super) String);
+
+impl fmt::Debug for Password {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str("Password")
+    }
+}
+
+impl EtcdUser {
+    /// What the file holds now.
+    ///
+    /// # Errors
+    /// If it can't be read, or can't be a password.
+    pub(super) async fn password(&self) -> io::Result<Password> {
+        let path = self.password_file.clone();
+        let reading = tokio::task::spawn_blocking(move || {
+            // Before it is opened: a pipe would wait for its writer.
+            let metadata = path.metadata()?;
+            if !metadata.is_file() || metadata.len() > PASSWORD_BYTES_MAX {
+                return Err(io::Error::other("it is no file of at most 4 KiB"));
+            }
+            std::fs::read(&path)
+        });
+        // The error of a conversion would hold the password.
+        let text = String::from_utf8(reading.await??).map_err(|_| io::Error::other("it is not UTF-8"))?;
+        let password = text.strip_suffix('\n').map_or(text.as_str(), |line| line.strip_suffix('\r').unwrap_or(line));
+        if password.is_empty() { Err(io::Error::other("it is empty")) } else { Ok(Password(password.to_owned())) }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    async fn read(contents: &[u8]) -> Result<String, String> {
+        let directory = tempfile::tempdir().unwrap();
+        let password_file = directory.path().join("password");
+        std::fs::write(&password_file, contents).unwrap();
+        let user = EtcdUser { name: "fencepost".to_owned(), password_file };
+        user.password().await.map(|password| password.0).map_err(|error| error.to_string())
+    }
+
+    #[tokio::test]
+    async fn a_password_ends_before_the_end_of_its_line() {
+        for (contents, password) in [("a b", "a b"), ("a\n", "a"), ("a\r\n", "a"), ("a\n\n", "a\n"), (" a ", " a ")] {
+            assert_eq!(read(contents.as_bytes()).await.as_deref(), Ok(password), "{contents:?}");
+        }
+    }
+
+    #[tokio::test]
+    async fn what_can_be_no_password_is_told_without_it() {
+        assert_eq!(read(b"\n").await, Err("it is empty".to_owned()));
+        assert_eq!(read(b"secret\xff").await, Err("it is not UTF-8".to_owned()));
+        assert_eq!(read(&[b'a'; 5000]).await, Err("it is no file of at most 4 KiB".to_owned()));
+        assert_eq!(format!("{:?}", Password("secret".to_owned())), "Password");
+    }
+}

@@ -90,6 +90,8 @@ rejections! {
     TokenMalformed => "token-malformed", Fix;
     /// It names a lock that this route does not guard.
     LockNotAllowed => "lock-not-allowed", Fix;
+    /// It claims to come from another owner than its sender has proved to be, or its sender has proved to be none.
+    IdentityMismatch => "identity-mismatch", Stop;
     /// Somebody else holds the lock under the presented revision.
     NotOwner => "not-owner", Stop;
     /// The presented tenure has ended, and another owner holds the lock.

@@ -63,6 +63,7 @@ pub struct Refusal<'a> {
 mod grpc {
     pub(super) const INVALID_ARGUMENT: u8 = 3;
     pub(super) const DEADLINE_EXCEEDED: u8 = 4;
+    pub(super) const PERMISSION_DENIED: u8 = 7;
     pub(super) const FAILED_PRECONDITION: u8 = 9;
     pub(super) const UNIMPLEMENTED: u8 = 12;
     pub(super) const INTERNAL: u8 = 13;
@@ -74,6 +75,7 @@ pub(crate) fn statuses(reason: Rejection, stale_status: StatusCode) -> (StatusCo
     match reason {
         Rejection::TokenMissing => (StatusCode::PRECONDITION_REQUIRED, grpc::FAILED_PRECONDITION),
         Rejection::TokenMalformed | Rejection::LockNotAllowed => (StatusCode::BAD_REQUEST, grpc::INVALID_ARGUMENT),
+        Rejection::IdentityMismatch => (StatusCode::FORBIDDEN, grpc::PERMISSION_DENIED),
         Rejection::NotOwner
         | Rejection::StaleTenure
         | Rejection::ReplayedTenure
@@ -102,6 +104,10 @@ pub(crate) fn explanation(reason: Rejection) -> (&'static str, &'static str) {
         Rejection::LockNotAllowed => (
             "The request names no lock of this route",
             "The path, or the lock named in the request, does not name a lock that guards this route.",
+        ),
+        Rejection::IdentityMismatch => (
+            "The sender is not the owner that it claims to be",
+            "Stop: the owner has to be the one that the client certificate of the connection names.",
         ),
         Rejection::NotOwner => {
             ("The lock is held by another owner", "Stop: the revision you sent belongs to another owner.")
@@ -337,6 +343,7 @@ mod tests {
             ("token-missing", 428, "refresh-token"),
             ("token-malformed", 400, "fix"),
             ("lock-not-allowed", 400, "fix"),
+            ("identity-mismatch", 403, "stop"),
             ("not-owner", 412, "stop"),
             ("stale-tenure", 412, "stop"),
             ("replayed-tenure", 412, "refresh-token"),
@@ -376,6 +383,7 @@ mod tests {
             let response = refuse(*rejection, AnswerForm::Grpc);
             let expected = match statuses(*rejection, StatusCode::PRECONDITION_FAILED).0.as_u16() {
                 400 => "3",
+                403 => "7",
                 503 => "14",
                 _ => "9",
             };

@@ -24,6 +24,8 @@ const REASONS = {
     "Fix the client: one Fence-Owner, one Fence-Revision, a decimal number without sign or leading zero."],
   "lock-not-allowed": ["token", "The path or Fence-Lock names no lock of the route.",
     "Fix the client's path or Fence-Lock, or the route's lock template."],
+  "identity-mismatch": ["token", "The sender is not the owner that it claims to be: its certificate names another, or none.",
+    "Look at the names of its certificate (peer, in the decision) and at the route's identity. If both are right, somebody sends the token of another: find out who."],
   "unknown-revision": ["token", "No holder of the lock has that revision.",
     "The client must send the revision that the store gave to its own tenure, not one that it counted or read elsewhere."],
   "ahead-of-store": ["token", "The store has not reached that revision.",

@@ -8,10 +8,11 @@ use serde_json::Value;
 use crate::store::Tenure;
 
 /// Reason, status, gRPC status, action.
-const REASONS: [(&str, u16, u16, &str); 14] = [
+const REASONS: [(&str, u16, u16, &str); 15] = [
     ("token-missing", 428, 9, "refresh-token"),
     ("token-malformed", 400, 3, "fix"),
     ("lock-not-allowed", 400, 3, "fix"),
+    ("identity-mismatch", 403, 7, "stop"),
     ("not-owner", 412, 9, "stop"),
     ("stale-tenure", 412, 9, "stop"),
     ("replayed-tenure", 412, 9, "refresh-token"),

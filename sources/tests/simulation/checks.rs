@@ -80,6 +80,7 @@ pub(crate) fn refusal(world: &World, request: &Request, arrived: Point, reason: 
         Rejection::TokenMissing
         | Rejection::TokenMalformed
         | Rejection::LockNotAllowed
+        | Rejection::IdentityMismatch
         | Rejection::Unverifiable
         | Rejection::StoreRegressed
         | Rejection::HandoffTimeout

@@ -4,6 +4,7 @@ use http::{HeaderName, Method};
 
 use crate::address::host_name;
 use crate::check::{DeclaredSource, NAME_RULE, is_name, millis, minutes};
+use crate::check_identity::check_identity;
 use crate::check_lock::check_lock;
 use crate::check_upstream::check_upstream;
 use crate::path_template::PathTemplate;
@@ -21,6 +22,7 @@ pub(crate) struct CheckedRoute {
     pub(crate) lock: Option<Lock>,
     pub(crate) lock_place: Place,
     pub(crate) path_place: Place,
+    pub(crate) identity_place: Place,
     /// Nothing if something is wrong with the route itself.
     pub(crate) route: Option<Route>,
 }
@@ -34,6 +36,7 @@ pub(crate) fn check_route(raw: RawRoute, sources: &[DeclaredSource], notes: &Not
         upstream_tls,
         mode,
         lock,
+        identity,
         exempt_methods,
         freshness,
         max_age,
@@ -53,7 +56,7 @@ pub(crate) fn check_route(raw: RawRoute, sources: &[DeclaredSource], notes: &Not
     } = raw;
     warn_of_weakened_fencing([&mode, &on_unavailable, &on_handoff_timeout, &partial_requests], notes);
     let time = |setting: Setting<_>, range, default| setting.within(notes, range, show_duration).or(default);
-    let (path_place, lock_place) = (path.place.clone(), lock.place.clone());
+    let (path_place, lock_place, identity_place) = (path.place.clone(), lock.place.clone(), identity.place.clone());
     let label = name.value().cloned().unwrap_or_default();
     let headers = check_headers([owner_header, revision_header, lock_header], notes);
     let name = name.parse(notes, |name| if is_name(&name) { Ok(name) } else { Err(NAME_RULE) });
@@ -84,6 +87,7 @@ pub(crate) fn check_route(raw: RawRoute, sources: &[DeclaredSource], notes: &Not
     }
     let lock_written = lock.is_written();
     let lock = lock.map(|lock| check_lock(lock, path.as_ref(), sources, notes)).into_value().flatten();
+    let identity = check_identity(identity, lock.as_ref(), mode == Some(ModeName::Off), notes);
     let mode = mode.filter(|_| lock.is_some() || !lock_written).and_then(|mode| mode.guarded_by(lock.clone()));
     let make_route = || {
         let [owner_header, revision_header, lock_header] = headers?;
@@ -93,6 +97,7 @@ pub(crate) fn check_route(raw: RawRoute, sources: &[DeclaredSource], notes: &Not
             path: path?,
             upstream: upstream?,
             mode: mode?,
+            identity,
             exempt_methods,
             freshness: freshness.or(Freshness::Cached),
             max_age,
@@ -111,7 +116,7 @@ pub(crate) fn check_route(raw: RawRoute, sources: &[DeclaredSource], notes: &Not
             lock_header,
         })
     };
-    CheckedRoute { name: label, lock, lock_place, path_place, route: make_route() }
+    CheckedRoute { name: label, lock, lock_place, path_place, identity_place, route: make_route() }
 }
 
 #[derive(Clone, Copy, PartialEq)]

@@ -3,16 +3,18 @@
 use crate::check::DeclaredSource;
 use crate::check_locks::check_locks;
 use crate::check_route::{CheckedRoute, check_route};
+use crate::listening::Listener;
 use crate::path_template::PathTemplate;
 use crate::problem::{Notes, Place};
 use crate::raw::RawRoute;
-use crate::route::Route;
+use crate::route::{Lock, Route};
 use crate::setting::Setting;
 
 /// The routes; nothing if there are none or something is wrong with one.
 pub(crate) fn check_routes(
     raw: Setting<Vec<RawRoute>>,
     sources: &[DeclaredSource],
+    listeners: &[Listener],
     notes: &Notes,
 ) -> Option<Vec<Route>> {
     let raw = raw.required(notes, "at least one route, which says which requests go where")?;
@@ -20,10 +22,12 @@ pub(crate) fn check_routes(
     warn_of_unused_sources(&raw, sources, notes);
     let routes: Vec<CheckedRoute> = raw.into_iter().map(|route| check_route(route, sources, notes)).collect();
     check_locks(&routes, sources, notes);
+    check_listeners_ask(&routes, listeners, notes);
     let right = routes.into_iter().map(|checked| Some((checked.route?, checked.path_place)));
     let routes: Vec<(Route, Place)> = right.collect::<Option<_>>()?;
     warn_of_hidden_routes(&routes, notes);
     warn_of_lost_slashes(&routes, notes);
+    warn_of_missing_identities(&routes, notes);
     Some(routes.into_iter().map(|(route, _)| route).collect())
 }
 
@@ -36,6 +40,22 @@ fn check_names(routes: &[RawRoute], notes: &Notes) {
                 &route.name.place,
                 format_args!("another route{} has this name", earlier.name.place.reference()),
             );
+        }
+    }
+}
+
+/// A route that asks for an identity gets certificates to look at, whatever listener a request comes in by.
+fn check_listeners_ask(routes: &[CheckedRoute], listeners: &[Listener], notes: &Notes) {
+    let asks = |listener: &&Listener| listener.tls.as_ref().is_some_and(|tls| tls.clients.is_some());
+    for CheckedRoute { identity_place, route, .. } in routes {
+        let wants = |route: &Route| route.identity.is_some() && route.mode.lock().is_some();
+        for Listener { address, .. } in listeners.iter().filter(|listener| !asks(listener)) {
+            if route.as_ref().is_some_and(wants) {
+                notes.problem(
+                    identity_place,
+                    format_args!("needs client certificates, but listener {address} has no tls with client_ca"),
+                );
+            }
         }
     }
 }
@@ -76,6 +96,22 @@ fn warn_of_lost_slashes(routes: &[(Route, Place)], notes: &Notes) {
         if later.mode.lock().is_none_or(|other| other.key != lock.key) {
             let (bare, name, line) = (bare.as_str(), &later.name, later_place.reference());
             let text = format!("{bare:?}, without the slash, goes to route {name:?}{line}: a path {bare:?} takes both");
+            notes.warning(place, text);
+        }
+    }
+}
+
+/// Warns of routes that ask nobody who he is, where another route with the same lock does.
+fn warn_of_missing_identities(routes: &[(Route, Place)], notes: &Notes) {
+    for (route, place) in routes.iter().filter(|(route, _)| route.identity.is_none()) {
+        let Some(lock) = route.mode.lock() else { continue };
+        let shares = |other: &Lock| other.source == lock.source && other.key.overlaps(&lock.key);
+        let asks = |(other, _): &&(Route, Place)| other.identity.is_some() && other.mode.lock().is_some_and(shares);
+        if let Some((other, other_place)) = routes.iter().find(asks) {
+            let (name, line) = (&other.name, other_place.reference());
+            let text = format!(
+                "takes the holder's token from any sender, though route {name:?}{line} with the same lock asks for its identity"
+            );
             notes.warning(place, text);
         }
     }

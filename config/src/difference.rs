@@ -7,6 +7,7 @@ use std::time::Duration;
 
 use crate::address::{UpstreamProtocol, UpstreamTls};
 use crate::config::{Config, Limits, Source, SourceKind};
+use crate::identity::{PeerIdentity, PeerNameKind};
 use crate::listening::Listener;
 use crate::records::{AccessLog, AccessLogFormat, AccessLogTarget, Decisions};
 use crate::route::{Freshness, Lock, Mode, OnHandoffTimeout, OnUnavailable, PartialRequests, Record, Route};
@@ -274,6 +275,7 @@ fn route_table(route: &Route, sources: &[Source]) -> Table {
         path,
         upstream,
         mode,
+        identity,
         exempt_methods,
         freshness,
         max_age,
@@ -336,6 +338,7 @@ fn route_table(route: &Route, sources: &[Source]) -> Table {
     if let UpstreamProtocol::Tls(tls) = &upstream.protocol {
         follows.extend(upstream_tls_settings(tls));
     }
+    follows.extend(identity.iter().flat_map(identity_settings));
     Table::new(format!("route.{name}"), follows, Vec::new())
 }
 
@@ -366,6 +369,16 @@ fn lock_settings(lock: &Lock, sources: &[Source]) -> Vec<(&'static str, String)>
         ("lock.free_values", format!("{free_values:?}")),
         ("lock.owner_field", or_none(owner_field.map(|field| format!("{field:?}")))),
     ]
+}
+
+fn identity_settings(identity: &PeerIdentity) -> [(&'static str, String); 2] {
+    let PeerIdentity { pattern, take_owner } = identity;
+    let key = match pattern.kind() {
+        PeerNameKind::Uri => "identity.uri",
+        PeerNameKind::Dns => "identity.dns",
+        PeerNameKind::CommonName => "identity.common_name",
+    };
+    [(key, pattern.to_string()), ("identity.take_owner", take_owner.to_string())]
 }
 
 #[cfg(test)]
@@ -436,6 +449,32 @@ mod tests {
             "source.main.endpoints: [127.0.0.1:2379] → [127.0.0.1:2379, 127.0.0.1:4001]",
         );
         check(&[("name = \"two\"", "name = \"three\"")], "route.three: added; route.two: removed");
+    }
+
+    #[test]
+    fn a_reload_follows_whom_a_route_asks_for_what() {
+        let tls = r#"tls = { certificate = "/t/a.pem", key = "/t/a.key", client_ca = "/t/ca.pem" }"#;
+        let with = |identity: &str| {
+            let listeners =
+                FILE.replace(":8080\"", &format!(":8080\"\n{tls}")).replace(":8081\"", &format!(":8081\"\n{tls}"));
+            config(&listeners.replace("mode = \"shadow\"", &format!("mode = \"shadow\"\n{identity}")))
+        };
+        let [none, uri, taken, dns] = [
+            "",
+            r#"identity = { uri = "x:/{owner}" }"#,
+            r#"identity = { uri = "x:/{owner}", take_owner = true }"#,
+            r#"identity = { dns = "{owner}.x" }"#,
+        ]
+        .map(with);
+        for (old, new, expected) in [
+            (&none, &uri, "route.one.identity.uri: none → x:/{owner}; route.one.identity.take_owner: none → false"),
+            (&uri, &taken, "route.one.identity.take_owner: false → true"),
+            (&uri, &dns, "route.one.identity.dns: none → {owner}.x; route.one.identity.uri: x:/{owner} → none"),
+        ] {
+            let difference = Difference::between(old, new);
+            assert_eq!(difference.to_string(), expected);
+            assert!(difference.iter().all(|change| change.follows));
+        }
     }
 
     #[test]

@@ -11,6 +11,7 @@ mod config;
 
 mod address;
 mod captures;
+mod identity;
 mod listening;
 mod lock_template;
 mod path_template;
@@ -31,6 +32,7 @@ mod flags;
 mod raw;
 
 mod check;
+mod check_identity;
 mod check_lock;
 mod check_locks;
 mod check_route;
@@ -45,6 +47,7 @@ pub use captures::{Capture, Captures};
 pub use config::{Config, Limits, Source, SourceKind};
 pub use difference::{Change, Difference};
 pub use flags::Flags;
+pub use identity::{OwnerPattern, PeerIdentity, PeerNameKind};
 pub use listening::{Admin, Listener};
 pub use lock_template::LockTemplate;
 pub use path_template::{PathMatch, PathTemplate};

@@ -136,6 +136,7 @@ pub(crate) struct RawRoute {
     pub(crate) upstream_tls: Setting<RawClientTls>,
     pub(crate) mode: Setting<String>,
     pub(crate) lock: Setting<RawLock>,
+    pub(crate) identity: Setting<RawIdentity>,
     pub(crate) exempt_methods: Setting<Vec<Setting<String>>>,
     pub(crate) freshness: Setting<String>,
     pub(crate) max_age: Setting<Duration>,
@@ -168,6 +169,7 @@ impl RawRoute {
             upstream_tls: table.table("upstream_tls").map(|tls| whole(tls, RawClientTls::read)),
             mode: table.string("mode"),
             lock: table.table("lock").map(|lock| whole(lock, RawLock::read)),
+            identity: table.table("identity").map(|identity| whole(identity, RawIdentity::read)),
             exempt_methods: table.strings("exempt_methods"),
             freshness: table.string("freshness"),
             max_age: table.duration("max_age"),
@@ -207,6 +209,25 @@ impl RawLock {
             layout: table.string("layout"),
             free_values: table.strings("free_values"),
             owner_field: table.string("owner_field"),
+        }
+    }
+}
+
+/// `identity = { … }` of a route.
+pub(crate) struct RawIdentity {
+    pub(crate) uri: Setting<String>,
+    pub(crate) dns: Setting<String>,
+    pub(crate) common_name: Setting<String>,
+    pub(crate) take_owner: Setting<bool>,
+}
+
+impl RawIdentity {
+    pub(crate) fn read(table: &mut Table<'_>) -> RawIdentity {
+        RawIdentity {
+            uri: table.string("uri"),
+            dns: table.string("dns"),
+            common_name: table.string("common_name"),
+            take_owner: table.boolean("take_owner"),
         }
     }
 }

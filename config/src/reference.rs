@@ -4,7 +4,7 @@ use std::collections::BTreeMap;
 
 use crate::listening::{RawAdmin, RawListener};
 use crate::problem::{Notes, Place};
-use crate::raw::{RawConfig, RawLimits, RawLock, RawRoute, RawSource};
+use crate::raw::{RawConfig, RawIdentity, RawLimits, RawLock, RawRoute, RawSource};
 use crate::reader::Table;
 use crate::records::{RawAccessLog, RawDecisions};
 use crate::tls::{RawClientTls, RawServerTls};
@@ -46,6 +46,11 @@ fn literal(cell: &str) -> Option<&str> {
 /// A right file, with one more setting in the section of this heading.
 fn file_with(heading: &str, setting: &str) -> String {
     let only_in = |section: &str| if section == heading { setting } else { "" };
+    let identity = if heading == "`identity`" {
+        format!("identity = {{ common_name = \"{{owner}}\", {setting} }}")
+    } else {
+        String::new()
+    };
     let in_lock = if heading == "`lock`" { format!(", {setting}") } else { String::new() };
     let in_tls = if heading == "`tls` of a listener" { format!(", {setting}") } else { String::new() };
     format!(
@@ -69,6 +74,7 @@ fn file_with(heading: &str, setting: &str) -> String {
         path = "/shards/{{shard}}/"
         upstream = "http://127.0.0.1:9000"
         lock = {{ source = "main", key = "/shards/{{shard}}/lock"{in_lock} }}
+        {identity}
         {}
         "#,
         only_in("Top level"),
@@ -106,6 +112,7 @@ fn every_key_is_in_the_reference_and_every_key_of_the_reference_is_one() {
         ("`[[route]]`", keys(&|table| drop(RawRoute::read(table)))),
         ("`upstream_tls`", keys(&|table| drop(RawClientTls::read(table)))),
         ("`lock`", keys(&|table| drop(RawLock::read(table)))),
+        ("`identity`", keys(&|table| drop(RawIdentity::read(table)))),
     ]);
     let rows = rows();
     let described = rows.iter().map(|(heading, rows)| {
@@ -118,9 +125,10 @@ fn every_key_is_in_the_reference_and_every_key_of_the_reference_is_one() {
 
 #[test]
 fn the_defaults_of_the_reference_are_the_defaults() {
-    let without = Config { warnings: Vec::new(), ..parse("", "").unwrap() };
     let mut compared = 0;
     for (heading, rows) in rows() {
+        let without = parse(heading, "").unwrap_or_else(|problems| panic!("{problems}"));
+        let without = Config { warnings: Vec::new(), ..without };
         for Row { key, default, .. } in rows {
             let Some(default) = literal(&default) else {
                 assert!(default == "none" || default.starts_with("required"), "{key} has the default {default}");

@@ -6,6 +6,7 @@ use fencepost_policy::Layout;
 use http::{HeaderName, Method, StatusCode};
 
 use crate::address::Upstream;
+use crate::identity::PeerIdentity;
 use crate::lock_template::LockTemplate;
 use crate::path_template::PathTemplate;
 
@@ -22,6 +23,8 @@ pub struct Route {
     pub upstream: Upstream,
     /// Whether requests are fenced, and by which lock.
     pub mode: Mode,
+    /// How senders prove which owner they are, where the route wants that; every listener then asks for client certificates.
+    pub identity: Option<PeerIdentity>,
     /// Methods that pass without a token.
     pub exempt_methods: Vec<Method>,
     /// What news of the lock may admit.

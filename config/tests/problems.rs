@@ -179,6 +179,76 @@ const MISSING_KEYS: &[Case] = &[
     },
 ];
 
+/// A listener that asks for client certificates, in two lines: the good file's end is line 12 then.
+const WITH_CLIENT_CA: (usize, &str) = (
+    2,
+    r#"address = "127.0.0.1:8080"
+tls = { certificate = "/t/a.pem", key = "/t/a.key", client_ca = "/t/ca.pem" }"#,
+);
+
+/// Who may claim to be whom.
+const IDENTITIES: &[Case] = &[
+    Case {
+        edits: &[WITH_CLIENT_CA, (11, "identity = {}")],
+        says: &["f.toml:12: route.shards.identity: must have one of uri, dns and common_name, not 0"],
+    },
+    Case {
+        edits: &[WITH_CLIENT_CA, (11, r#"identity = { take_owner = true }"#)],
+        says: &["f.toml:12: route.shards.identity: must have one of uri, dns and common_name, not 0"],
+    },
+    Case {
+        edits: &[WITH_CLIENT_CA, (11, r#"identity = { uri = "x:{owner}", dns = "{owner}/", common_name = 1 }"#)],
+        says: &[
+            "f.toml:12: route.shards.identity.common_name: must be a string, not an integer",
+            "f.toml:12: route.shards.identity: must have one of uri, dns and common_name, not 3",
+            r#"f.toml:12: route.shards.identity.dns: must be a DNS name, like "{owner}.masters.example.org", not "{owner}/""#,
+        ],
+    },
+    Case {
+        edits: &[WITH_CLIENT_CA, (11, r#"identity = { uri = "spiffe://example.org/{shard}" }"#)],
+        says: &[
+            r#"f.toml:12: route.shards.identity.uri: must have exactly one {owner} and no other braces, not be "spiffe://example.org/{shard}""#,
+        ],
+    },
+    Case {
+        edits: &[WITH_CLIENT_CA, (11, r#"identity = { uri = "{owner}", takeowner = true }"#)],
+        says: &[
+            r#"f.toml:12: route.shards.identity.takeowner: unknown key; did you mean "take_owner"?"#,
+            r#"f.toml:12: route.shards.identity.uri: must be a URI with its scheme before {owner}, like "spiffe://example.org/shard/{owner}", not "{owner}""#,
+        ],
+    },
+    Case {
+        edits: &[
+            WITH_CLIENT_CA,
+            (10, r#"lock = { source = "main", key = "/shards/{shard}/lock", layout = "mutex" }"#),
+            (11, "mode = \"off\"\nidentity = { common_name = \"{owner}\" }"),
+        ],
+        says: &[
+            r#"f.toml:13: route.shards.identity: is not for layout = "mutex": there the owner is the full name of the contender's own key, with the id of its lease, and no certificate names that"#,
+        ],
+    },
+    // Wherever a request may come in over a listener that asks for no certificates.
+    Case {
+        edits: &[(11, r#"identity = { common_name = "{owner}" }"#)],
+        says: &[
+            "f.toml:11: route.shards.identity: needs client certificates, but listener 127.0.0.1:8080 has no tls with client_ca",
+        ],
+    },
+    Case {
+        edits: &[
+            (
+                2,
+                "address = \"127.0.0.1:8080\"\ntls = { certificate = \"/t/a.pem\", key = \"/t/a.key\" }\n[[listener]]\naddress = \"unix:/run/f.sock\"",
+            ),
+            (11, "mode = \"shadow\"\nidentity = { common_name = \"{owner}\" }"),
+        ],
+        says: &[
+            "f.toml:15: route.shards.identity: needs client certificates, but listener 127.0.0.1:8080 has no tls with client_ca",
+            "f.toml:15: route.shards.identity: needs client certificates, but listener unix:/run/f.sock has no tls with client_ca",
+        ],
+    },
+];
+
 /// Listeners and admin.
 const LISTENERS_AND_ADMIN: &[Case] = &[
     Case {
@@ -864,6 +934,23 @@ const WARNINGS: &[Case] = &[
             "f.toml:11: route.shards.partial_requests: takes the worker's word that it does nothing with a request that it gets only a part of: the next holder does not wait for one that was cut",
         ],
     },
+    // A route that is off asks for nothing, of its listeners either.
+    Case {
+        edits: &[(11, "mode = \"off\"\nidentity = { common_name = \"{owner}\" }")],
+        says: &["f.toml:12: route.shards.identity: nobody is asked for it while the route is off"],
+    },
+    Case {
+        edits: &[
+            WITH_CLIENT_CA,
+            (
+                11,
+                "identity = { common_name = \"{owner}\" }\n[[route]]\nname = \"other\"\npath = \"/other/{shard}/\"\nupstream = \"http://127.0.0.1:9000\"\nlock = { source = \"main\", key = \"/shards/{shard}/lock\" }",
+            ),
+        ],
+        says: &[
+            r#"f.toml:15: route.other.path: takes the holder's token from any sender, though route "shards" (line 9) with the same lock asks for its identity"#,
+        ],
+    },
     Case {
         edits: &[(11, r#"exempt_methods = ["GET", "PUT"]"#)],
         says: &["f.toml:11: route.shards.exempt_methods[1]: PUT requests pass without a token, an ended holder's too"],
@@ -994,6 +1081,11 @@ fn a_wrong_type_or_an_unknown_key_is_named() {
 #[test]
 fn a_missing_key_is_named_where_it_would_stand() {
     check(MISSING_KEYS, problems);
+}
+
+#[test]
+fn the_identity_of_senders_is_checked() {
+    check(IDENTITIES, problems);
 }
 
 #[test]

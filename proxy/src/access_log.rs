@@ -233,6 +233,7 @@ impl Pending {
         let line = Line {
             at: SystemTime::now(),
             client: self.place.client,
+            peer: self.place.peer.as_deref(),
             about: &self.place.about,
             queries: log.queries,
             route: &self.place.label().name,

@@ -5,6 +5,7 @@ use std::sync::Arc;
 
 use fencepost_config::{Config, Freshness, Mode, Route};
 use fencepost_sources::{FormatConflict, LockSource, Timing};
+use fencepost_tls::PeerNames;
 use http::{HeaderName, Request, Response};
 use prometheus::IntGauge;
 use tokio::time::Instant;
@@ -142,6 +143,8 @@ pub struct Place {
     pub form: AnswerForm,
     /// Where it came from.
     pub client: ClientAddress,
+    /// The names of the certificate that its connection has proved to be its own.
+    pub peer: Option<Rc<PeerNames>>,
     /// When it arrived.
     pub arrived: Instant,
     /// What it said of itself.

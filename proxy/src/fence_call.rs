@@ -21,7 +21,7 @@ use crate::routes::Guard;
 pub const PATH: &str = "/.well-known/fence";
 
 /// Answers the call.
-pub async fn answer(place: &mut Place, headers: &HeaderMap) -> Answer {
+pub async fn answer(place: &mut Place, headers: &mut HeaderMap) -> Answer {
     match close(place, headers).await {
         Ok(()) => {
             let mut answer = Response::new(ResponseBody::Empty);
@@ -33,10 +33,13 @@ pub async fn answer(place: &mut Place, headers: &HeaderMap) -> Answer {
 }
 
 /// Waits until the caller's tenure has the worker to itself.
-async fn close(place: &mut Place, headers: &HeaderMap) -> Result<(), Answer> {
+async fn close(place: &mut Place, headers: &mut HeaderMap) -> Result<(), Answer> {
     let named = find(place, headers).map_err(|reason| place.refuse(reason, Subject::default()))?;
-    let refuse = |reason| place.refuse(reason, Subject::of_lock(named.key()));
-    let token = place.in_force().headers.token(headers).map_err(refuse)?;
+    let names = &place.in_force().headers;
+    let identified = place.identify(headers);
+    let refuse = |reason| place.refuse(reason, Subject::of_lock(named.key()).presenting(names, headers));
+    identified.map_err(refuse)?;
+    let token = names.token(headers).map_err(refuse)?;
     let lock = match named {
         Named::Tracked(lock) => lock,
         Named::Unloaded(key) => {

@@ -37,34 +37,33 @@ pub enum Standing {
 /// What a request stands on, a claim having been judged once.
 pub struct Judged(pub Standing);
 
-/// Takes the token off the request and finds the lock that it claims.
-pub async fn extract<S>(exchange: Exchange<Guarded>, next: S) -> Result<Answer, Infallible>
+/// Finds out whether the request comes from whom it says, takes the token off it and finds the lock that it claims.
+///
+/// In this order: whoever claims to be somebody else is told the same whatever the rest of its token and whatever is known of the lock,
+/// and the store is not asked.
+pub async fn extract<S>(mut exchange: Exchange<Guarded>, next: S) -> Result<Answer, Infallible>
 where
     S: Service<Exchange<Standing>, Response = Answer, Error = Infallible>,
 {
-    let headers = exchange.request.headers();
+    let Exchange { request, place, state: guarded, in_flight: _ } = &mut exchange;
     // What asks for another protocol is no GET any more: a tunnel carries writes.
-    let exempt =
-        exchange.place.route().exempt_methods.contains(exchange.request.method()) && !headers.contains_key(UPGRADE);
-    let place = &exchange.place;
-    let standing = match &exchange.state {
-        Guarded::Not => Ok(Standing::Pass(PassReason::Off, None)),
-        Guarded::By(lock) if exempt => Ok(Standing::Pass(PassReason::Exempt, Some(Arc::clone(lock)))),
-        Guarded::ByUncached(key) if exempt => Ok(Standing::Pass(PassReason::Exempt, hold(place, key))),
-        Guarded::Unclear(_) if exempt => Ok(Standing::Pass(PassReason::Exempt, None)),
-        Guarded::By(lock) => match place.in_force().headers.token(headers) {
+    let exempt = place.route().exempt_methods.contains(request.method()) && !request.headers().contains_key(UPGRADE);
+    let identified = if exempt { Ok(()) } else { place.identify(request.headers_mut()) };
+    let headers = request.headers();
+    let standing = match (&*guarded, identified) {
+        (Guarded::Not, _) => Ok(Standing::Pass(PassReason::Off, None)),
+        (guarded, _) if exempt => Ok(Standing::Pass(PassReason::Exempt, at_hand(place, guarded))),
+        (guarded, Err(reason)) => unclaimed(place, guarded, headers, reason),
+        (Guarded::Unclear(reason), Ok(())) => unclaimed(place, guarded, headers, *reason),
+        (Guarded::By(lock), Ok(())) => match place.in_force().headers.token(headers) {
             Ok(token) => Ok(Standing::Claim(Claim { token, lock: Arc::clone(lock) })),
-            Err(reason) => {
-                let owner = place.in_force().headers.owner_alone(headers);
-                rejected(place, reason, Subject::of_tracked(lock).from_owner(owner), Some(lock))
-            }
+            Err(reason) => unclaimed(place, guarded, headers, reason),
         },
-        Guarded::ByUncached(key) => look_up(place, key, headers).await,
-        Guarded::Unclear(reason) if place.is_shadow() => {
-            place.would_refuse(*reason, Subject::default());
-            Ok(Standing::Pass(PassReason::Shadow, None))
-        }
-        Guarded::Unclear(reason) => Err(place.refuse(*reason, Subject::default())),
+        // The token is looked at first: a request without one costs no read of the store.
+        (Guarded::ByUncached(key), Ok(())) => match place.in_force().headers.token(headers) {
+            Ok(token) => look_up(place, key, token).await,
+            Err(reason) => unclaimed(place, guarded, headers, reason),
+        },
     };
     match standing {
         Ok(standing) => next.oneshot(exchange.with(standing)).await,
@@ -72,15 +71,28 @@ where
     }
 }
 
-/// The token is looked at first: a request without one costs no read of the store.
-async fn look_up(place: &Place, key: &LockKey, headers: &HeaderMap) -> Result<Standing, Answer> {
-    let token = match place.in_force().headers.token(headers) {
-        Ok(token) => token,
-        Err(reason) => {
-            let owner = place.in_force().headers.owner_alone(headers);
-            return rejected(place, reason, Subject::of_lock(key).from_owner(owner), hold(place, key).as_ref());
-        }
+/// What becomes of a request that has no token to be judged.
+fn unclaimed(place: &Place, guarded: &Guarded, headers: &HeaderMap, reason: Rejection) -> Result<Standing, Answer> {
+    let subject = match guarded {
+        Guarded::Not | Guarded::Unclear(_) => Subject::default(),
+        Guarded::By(lock) => Subject::of_tracked(lock),
+        Guarded::ByUncached(key) => Subject::of_lock(key),
     };
+    let held = if place.is_shadow() { at_hand(place, guarded) } else { None };
+    rejected(place, reason, subject.presenting(&place.in_force().headers, headers), held.as_ref())
+}
+
+/// The lock at which a request is counted that passes, if there is one.
+fn at_hand(place: &Place, guarded: &Guarded) -> Option<Arc<TrackedLock>> {
+    match guarded {
+        Guarded::Not | Guarded::Unclear(_) => None,
+        Guarded::By(lock) => Some(Arc::clone(lock)),
+        Guarded::ByUncached(key) => hold(place, key),
+    }
+}
+
+/// The claim to a lock that may have to be read first.
+async fn look_up(place: &Place, key: &LockKey, token: FenceToken<HeaderValue>) -> Result<Standing, Answer> {
     if place.is_shadow() {
         place.about.note_token(&token);
         let held = hold(place, key);

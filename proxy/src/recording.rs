@@ -5,7 +5,7 @@ use std::rc::Rc;
 use std::sync::Arc;
 use std::time::SystemTime;
 
-use fencepost_policy::{FenceToken, LockKey, PassReason, Rejection};
+use fencepost_policy::{FenceToken, LockKey, PassReason, Rejection, Revision};
 use fencepost_sources::TrackedLock;
 use http::header::{REFERER, USER_AGENT};
 use http::uri::PathAndQuery;
@@ -16,9 +16,10 @@ use crate::decision::DecisionId;
 use crate::exchange::{Answer, Place};
 use crate::fencing::{Claim, Standing};
 use crate::forward::ResponseBody;
-use crate::observe::record::{shown_method, shown_owner, shown_path};
+use crate::observe::record::{shown_method, shown_owner, shown_path, shown_peer};
 use crate::observe::{Decision, Event, Outcome, RouteLabel};
 use crate::refusal::{FENCE_DECISION, FENCE_REASON, Refusal};
+use crate::token::TokenHeaders;
 
 /// What the verdict on a request was, where its route says so: `Fence-Verdict`.
 pub const FENCE_VERDICT: HeaderName = HeaderName::from_static("fence-verdict");
@@ -161,8 +162,10 @@ pub struct Subject<'a> {
     pub tracked: Option<&'a TrackedLock>,
     /// What was presented.
     pub token: Option<&'a FenceToken<HeaderValue>>,
-    /// The owner that was presented, where the rest is no token.
+    /// The owner that was presented, where that is no token, or none to be judged.
     pub owner: Option<&'a HeaderValue>,
+    /// The revision that was presented beside it.
+    pub revision: Option<Revision>,
 }
 
 impl<'a> Subject<'a> {
@@ -176,9 +179,9 @@ impl<'a> Subject<'a> {
         Subject { lock: Some(lock.key()), tracked: Some(lock), ..Subject::default() }
     }
 
-    /// The same, this owner having been presented without the rest of a token.
-    pub fn from_owner(self, owner: Option<&'a HeaderValue>) -> Subject<'a> {
-        Subject { owner, ..self }
+    /// The same, with what these headers present, as far as that can be read: no token, or none to be judged.
+    pub fn presenting(self, names: &TokenHeaders, headers: &'a HeaderMap) -> Subject<'a> {
+        Subject { owner: names.owner(headers).ok().flatten(), revision: names.revision_alone(headers), ..self }
     }
 
     /// A claim.
@@ -275,11 +278,12 @@ impl Place {
             route: Arc::clone(self.label()),
             lock: subject.lock.cloned(),
             owner: subject.token.map(|token| &token.owner).or(subject.owner).map(|owner| shown_owner(owner.as_bytes())),
-            revision: subject.token.map(|token| token.revision),
+            revision: subject.token.map(|token| token.revision).or(subject.revision),
             outcome,
             age: subject.tracked.and_then(|lock| lock.outlook().age(now)),
             waited: now.saturating_duration_since(self.arrived),
             client: self.client,
+            peer: self.peer.as_deref().map(shown_peer),
             method: shown_method(&self.about.method),
             path: shown_path(self.about.path()),
             status,
@@ -337,6 +341,7 @@ fn log(decision: &Decision, left_out: u64) {
         age_ms = decision.age.map(|age| age.as_millis()),
         waited_ms = decision.waited.as_millis(),
         client = %decision.client,
+        peer = decision.peer.as_deref(),
         method = &*decision.method,
         path = &*decision.path,
         traceparent = decision.traceparent.as_deref(),

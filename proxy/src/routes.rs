@@ -56,11 +56,7 @@ impl RouteInForce {
         let guard = route.mode.lock().map(|lock| Guard::new(lock, &sources[lock.source]));
         let source_name = route.mode.lock().map(|lock| sources[lock.source].name());
         Ok(RouteInForce {
-            headers: TokenHeaders {
-                owner: route.owner_header.clone(),
-                revision: route.revision_header.clone(),
-                lock: route.lock_header.clone(),
-            },
+            headers: TokenHeaders::of(route),
             metrics: process.metrics.route(&route.name, route.mode.name()),
             label: process.label(&route.name, route.mode.name(), source_name),
             orphan_timeout_max: of_one_source.map(|route| route.orphan_timeout).max().unwrap_or(route.orphan_timeout),

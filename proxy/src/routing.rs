@@ -38,7 +38,7 @@ pub enum Guarded {
 /// Finds the route; ends requests that have none, that ask for what we do not do, or that come too late.
 pub async fn route<S>(
     worker: Rc<Worker>,
-    request: Request<ClientBody>,
+    mut request: Request<ClientBody>,
     next: S,
 ) -> Result<Response<Logged<ResponseBody<Ticket>>>, Infallible>
 where
@@ -49,11 +49,12 @@ where
         route: None,
         form: AnswerForm::of(request.method(), request.headers()),
         client: request.body().connection().address(),
+        peer: request.body().connection().peer().cloned(),
         arrived: Instant::now(),
         about: About::of(&request, has_access_log),
         worker,
     };
-    let found = contained(begin(&mut place, &request)).await;
+    let found = contained(begin(&mut place, &mut request)).await;
     let answer = match found.unwrap_or_else(|Panicked| Err(place.panicked())) {
         Ok(guarded) => {
             let in_flight = InFlight::new(&place.metrics().in_flight);
@@ -69,10 +70,10 @@ where
 ///
 /// # Errors
 /// The answer to a request that gets no further.
-async fn begin(place: &mut Place, request: &Request<ClientBody>) -> Result<Guarded, Answer> {
+async fn begin(place: &mut Place, request: &mut Request<ClientBody>) -> Result<Guarded, Answer> {
     let asks_for_fence = request.uri().path() == fence_call::PATH && request.method() == Method::POST;
     if asks_for_fence && !place.worker.fence.process.is_draining() {
-        return Err(Box::pin(fence_call::answer(place, request.headers())).await);
+        return Err(Box::pin(fence_call::answer(place, request.headers_mut())).await);
     }
     find(place, request)
 }

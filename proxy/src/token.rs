@@ -1,6 +1,7 @@
 //! Takes the fence token off a request's headers.
 
-use fencepost_policy::{FenceToken, Rejection};
+use fencepost_config::Route;
+use fencepost_policy::{FenceToken, Rejection, Revision};
 use http::header::CONNECTION;
 use http::{HeaderMap, HeaderName, HeaderValue};
 
@@ -16,24 +17,41 @@ pub struct TokenHeaders {
 }
 
 impl TokenHeaders {
+    /// Those of a route.
+    pub fn of(route: &Route) -> TokenHeaders {
+        TokenHeaders {
+            owner: route.owner_header.clone(),
+            revision: route.revision_header.clone(),
+            lock: route.lock_header.clone(),
+        }
+    }
+
     /// The token of a request.
     ///
     /// # Errors
     /// `token-missing` without an owner or a revision; `token-malformed` if one is given twice, is named in `Connection` (which would let
     /// some hop take it off), or if the revision is not the one spelling of a number.
     pub fn token(&self, headers: &HeaderMap) -> Result<FenceToken<HeaderValue>, Rejection> {
-        let owner = only(headers, &self.owner)?;
+        let owner = self.owner(headers)?;
         let revision = only(headers, &self.revision)?;
         let (Some(owner), Some(revision)) = (owner, revision) else {
             return Err(Rejection::TokenMissing);
         };
-        let revision = revision.to_str().ok().and_then(|text| text.parse().ok()).ok_or(Rejection::TokenMalformed)?;
+        let revision = parse_revision(revision).ok_or(Rejection::TokenMalformed)?;
         Ok(FenceToken { owner: owner.clone(), revision })
     }
 
-    /// The owner that a request presents, if it does so once, whatever else it says.
-    pub fn owner_alone<'h>(&self, headers: &'h HeaderMap) -> Option<&'h HeaderValue> {
-        only(headers, &self.owner).ok().flatten()
+    /// The owner that a request presents, whatever else it says.
+    ///
+    /// # Errors
+    /// `token-malformed` if it is given twice or named in `Connection`.
+    pub fn owner<'h>(&self, headers: &'h HeaderMap) -> Result<Option<&'h HeaderValue>, Rejection> {
+        only(headers, &self.owner)
+    }
+
+    /// The revision that a request presents, if it can be read, whatever else it says.
+    pub fn revision_alone(&self, headers: &HeaderMap) -> Option<Revision> {
+        only(headers, &self.revision).ok().flatten().and_then(parse_revision)
     }
 
     /// The lock that a request names.
@@ -44,6 +62,10 @@ impl TokenHeaders {
         let lock = only(headers, &self.lock)?.ok_or(Rejection::TokenMissing)?;
         lock.to_str().map_err(|_| Rejection::LockNotAllowed)
     }
+}
+
+fn parse_revision(written: &HeaderValue) -> Option<Revision> {
+    written.to_str().ok()?.parse().ok()
 }
 
 /// The value of a header that may stand only once and must reach us as the client sent it.

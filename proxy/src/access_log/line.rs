@@ -3,10 +3,12 @@
 use std::fmt::Write as _;
 use std::time::{Duration, SystemTime};
 
+use fencepost_tls::PeerNames;
 use http::{HeaderValue, StatusCode};
 use serde_json::json;
 
 use crate::downstream::ClientAddress;
+use crate::observe::record::shown_peer;
 use crate::recording::About;
 
 /// What a line says.
@@ -14,6 +16,8 @@ pub(super) struct Line<'a> {
     /// When the answer ended.
     pub(super) at: SystemTime,
     pub(super) client: ClientAddress,
+    /// The names of its certificate.
+    pub(super) peer: Option<&'a PeerNames>,
     pub(super) about: &'a About,
     /// Whether the queries of target and referer are written.
     pub(super) queries: bool,
@@ -35,6 +39,7 @@ impl Line<'_> {
         let line = json!({
             "time": humantime::format_rfc3339_millis(self.at).to_string(),
             "client": self.client.to_string(),
+            "peer": self.peer.map(shown_peer),
             "method": method.as_str(),
             "target": cut(self.target()),
             "protocol": format!("{version:?}"),
@@ -150,6 +155,7 @@ mod tests {
         form(&Line {
             at: SystemTime::UNIX_EPOCH + Duration::from_millis(951_782_400_123),
             client: ClientAddress::Tcp("127.0.0.1:5".parse().unwrap()),
+            peer: Some(&PeerNames { common_names: vec!["shard 1".to_owned()], ..PeerNames::default() }),
             about: &about,
             queries: true,
             route: "shards",
@@ -175,7 +181,9 @@ mod tests {
         let client = ClientAddress::Unix;
         let (at, status, duration) = (SystemTime::UNIX_EPOCH, StatusCode::OK, Duration::ZERO);
         let (route, mode, sent, complete, queries) = ("shards", "enforce", 0, true, true);
-        let line = Line { at, client, about: &about, queries, route, mode, status, sent, complete, duration };
+        let names = PeerNames { uris: vec!["z".repeat(60_000); 9], ..PeerNames::default() };
+        let peer = Some(&names);
+        let line = Line { at, client, peer, about: &about, queries, route, mode, status, sent, complete, duration };
         for text in [line.json(), line.combined()] {
             assert!((2 * TEXT_MAX..2 * TEXT_MAX + 1_000).contains(&text.len()), "{}", text.len());
         }
@@ -201,7 +209,7 @@ mod tests {
         let line = written(|line| line.json(), true);
         let line: serde_json::Value = serde_json::from_str(&line).unwrap();
         let expected = json!({
-            "time": "2000-02-29T00:00:00.123Z", "client": "127.0.0.1:5", "method": "POST", "target": "/shards/2/jobs?q=%22",
+            "time": "2000-02-29T00:00:00.123Z", "client": "127.0.0.1:5", "peer": "cn:shard%201", "method": "POST", "target": "/shards/2/jobs?q=%22",
             "protocol": "HTTP/1.1", "status": 200, "sent_bytes": 5, "complete": true, "duration_ms": 1.5, "route": "shards", "mode": "enforce",
             "verdict": "reject", "reason": "stale-tenure", "decision": "d-1", "owner": null, "revision": null,
             "traceparent": null, "referer": "http://a/\"b\\", "user_agent": "x\u{fffd}\ty",

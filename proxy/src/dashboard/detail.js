@@ -149,6 +149,7 @@ function decisionFacts(decision, lock) {
     ["Request", [`${decision.method} `, name(decision.path, NAME_MAX)]],
     ["Answer", decision.forwarded ? "forwarded" : `${decision.status ?? "–"}, nothing was forwarded`],
     ["Client", name(decision.client, NAME_MAX)],
+    decision.peer === null ? null : ["Certificate", decision.peer === "" ? "names nobody" : el("code", {}, visible(decision.peer))],
     ["Route", [name(decision.route, NAME_MAX), el("span", { class: "muted" }, ` · ${decision.mode}`)]],
     decision.source === null ? null : ["Store", name(decision.source, NAME_MAX)],
     decision.age_ms === null ? null : ["Age of the news", duration(decision.age_ms)],

@@ -14,8 +14,8 @@ use crate::wire::{Background, Socket};
 
 /// What a handshake has told of a client.
 pub(super) struct TlsClient {
-    /// The names in its certificate, if it has shown one.
-    pub(super) names: Option<PeerNames>,
+    /// The names in its certificate, if it has shown one; its requests share them.
+    pub(super) names: Option<Rc<PeerNames>>,
 }
 
 /// Where a client's connection comes from.
@@ -106,7 +106,7 @@ impl Connection {
 
     /// The names in the client's certificate, which the handshake has verified. `None` in the clear, and where the client
     /// has shown none.
-    pub fn peer(&self) -> Option<&PeerNames> {
+    pub fn peer(&self) -> Option<&Rc<PeerNames>> {
         self.tls.as_ref()?.names.as_ref()
     }
 

@@ -1,6 +1,7 @@
 //! The TLS handshake of a client's connection.
 
 use std::io;
+use std::rc::Rc;
 
 use fencepost_tls::{PeerNames, ServerTls};
 use rustls::ServerConnection;
@@ -153,7 +154,11 @@ fn shaken(stream: TlsStream<Transport>, tls: &ServerTls) -> Result<Shaken, Faile
         Some(_) => Some(Protocol::Http1),
         None => None,
     };
-    Ok(Shaken { socket: Socket::downstream_tls(stream), client: Box::new(TlsClient { names }), protocol })
+    Ok(Shaken {
+        socket: Socket::downstream_tls(stream),
+        client: Box::new(TlsClient { names: names.map(Rc::new) }),
+        protocol,
+    })
 }
 
 fn peer_names(session: &ServerConnection) -> Result<Option<PeerNames>, rustls::Error> {

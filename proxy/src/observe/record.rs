@@ -4,6 +4,7 @@ use std::sync::Arc;
 use std::time::{Duration, SystemTime};
 
 use fencepost_policy::{LockKey, Rejection, Revision};
+use fencepost_tls::PeerNames;
 use http::{Method, StatusCode};
 use serde_json::{Value, json};
 
@@ -19,6 +20,9 @@ const METHOD_MAX: usize = 32;
 
 /// The longest path that is shown, in bytes.
 const PATH_MAX: usize = 512;
+
+/// The most of a certificate's names that is shown, in bytes.
+const PEER_MAX: usize = 512;
 
 /// A route, as far as its decisions are concerned.
 #[derive(Debug, PartialEq, Eq)]
@@ -107,6 +111,8 @@ pub struct Decision {
     pub waited: Duration,
     /// Where it came from.
     pub client: ClientAddress,
+    /// The names of its connection's certificate, as they are shown; `None` without a certificate.
+    pub peer: Option<Box<str>>,
     /// Its method, as it is shown.
     pub method: Box<str>,
     /// Its path, without the query, as it is shown.
@@ -135,6 +141,7 @@ impl Decision {
             "age_ms": self.age.map(whole_millis),
             "waited_ms": whole_millis(self.waited),
             "client": self.client.to_string(),
+            "peer": self.peer.as_deref(),
             "method": &*self.method,
             "path": &*self.path,
             "status": self.status.map(|status| status.as_u16()),
@@ -162,6 +169,7 @@ impl Decision {
             age: Some(Duration::from_millis(240)),
             waited: Duration::from_micros(1_500),
             client: ClientAddress::Unix,
+            peer: None,
             method: "POST".into(),
             path: "/shards/2/jobs".into(),
             status: Some(StatusCode::PRECONDITION_FAILED),
@@ -187,6 +195,26 @@ pub fn shown_method(method: &Method) -> Box<str> {
 /// A path, as it is shown: as an owner, but cut at 512 bytes.
 pub fn shown_path(path: &str) -> Box<str> {
     shown(path.as_bytes(), PATH_MAX)
+}
+
+/// The names of a certificate, as they are shown: each with its kind before it, like `uri:spiffe://example.org/shard-1 cn:shard-1`, as
+/// an owner, but all of them cut at 512 bytes. No name has a space then, so that none can pass for two.
+pub fn shown_peer(peer: &PeerNames) -> Box<str> {
+    let PeerNames { uris, dns, common_names } = peer;
+    let mut text = String::new();
+    for (kind, names) in [("uri:", uris), ("dns:", dns), ("cn:", common_names)] {
+        for name in names {
+            if text.len() >= PEER_MAX {
+                break;
+            }
+            if !text.is_empty() {
+                text.push(' ');
+            }
+            text.push_str(kind);
+            text.push_str(&shown(name.as_bytes(), PEER_MAX.saturating_sub(text.len())));
+        }
+    }
+    text.into_boxed_str()
 }
 
 /// Text from outside, so that it can't be anything but text wherever it is shown next.
@@ -221,7 +249,7 @@ mod tests {
         let expected = json!({
             "id": "5f3a-0-1a", "time_ms": 0, "route": "shards", "mode": "enforce", "source": "main",
             "lock": "/shards/2/lock", "owner": "shard-1", "revision": 10, "verdict": "reject",
-            "reason": "replayed-tenure", "forwarded": false, "age_ms": 240, "waited_ms": 1, "client": "unix",
+            "reason": "replayed-tenure", "forwarded": false, "age_ms": 240, "waited_ms": 1, "client": "unix", "peer": null,
             "method": "POST", "path": "/shards/2/jobs", "status": 412, "traceparent": "00-ab-cd-01",
         });
         assert_eq!(decision.to_json(), expected);
@@ -252,5 +280,20 @@ mod tests {
         let escaped = shown_owner(&[b' '; 200]);
         assert_eq!(escaped.trim_end_matches('…').len() % 3, 0);
         assert_eq!(shown_path(&"y".repeat(PATH_MAX)).len(), PATH_MAX);
+    }
+
+    #[test]
+    fn the_names_of_a_certificate_are_shown_apart_and_bounded() {
+        let names = |names: &[&str]| names.iter().map(|name| (*name).to_owned()).collect();
+        let uris = names(&["spiffe://a/1", "spiffe://a/2 dns:b"]);
+        let peer = PeerNames { uris, dns: names(&["b.example"]), common_names: names(&["c d\n"]) };
+        assert_eq!(&*shown_peer(&peer), "uri:spiffe://a/1 uri:spiffe://a/2%20dns:b dns:b.example cn:c%20d%0A");
+        assert_eq!(&*shown_peer(&PeerNames::default()), "");
+        for length in [1, 2, 3, 100, 505, 507, 508, 509, 512, 60_000] {
+            let dns = vec!["x ".repeat(length); 40];
+            let shown = shown_peer(&PeerNames { dns, ..PeerNames::default() });
+            assert!(shown.len() <= PEER_MAX + 16, "{length}: {}", shown.len());
+            assert!(shown.ends_with('…') || length < 3, "{shown}");
+        }
     }
 }

@@ -145,15 +145,24 @@ pub struct Question {
     /// The route; needed only if there are several.
     #[arg(long, value_name = "NAME")]
     pub route: Option<String>,
-    /// The owner that it presents.
+    /// The owner that it presents; may be left out where the route takes it from the client certificate.
     #[arg(long, value_name = "OWNER")]
-    pub owner: String,
+    pub owner: Option<String>,
     /// The revision that it presents.
     #[arg(long, value_name = "REVISION", allow_hyphen_values = true)]
     pub revision: String,
     /// The lock, where the route has more than one.
     #[arg(long, value_name = "KEY")]
     pub lock: Option<String>,
+    /// A URI in the subject alternative name of its client certificate; may be given several times.
+    #[arg(long, value_name = "URI")]
+    pub peer_uri: Vec<String>,
+    /// A DNS name in the subject alternative name of its client certificate; may be given several times.
+    #[arg(long, value_name = "NAME")]
+    pub peer_dns: Vec<String>,
+    /// A common name of the subject of its client certificate; may be given several times.
+    #[arg(long, value_name = "NAME")]
+    pub peer_cn: Vec<String>,
     /// Answer in JSON.
     #[arg(long)]
     pub json: bool,

@@ -3,6 +3,8 @@
 //! The lock store is asked, not a running proxy: what is said is what a proxy would judge that has just read the lock. A request
 //! that is admitted may still have to wait at a running proxy for those of an earlier holder.
 
+mod presented;
+
 use std::fmt;
 use std::sync::Arc;
 use std::time::Duration;
@@ -22,6 +24,8 @@ use crate::process::Process;
 use crate::refusal::{explanation, statuses};
 use crate::routes::Guard;
 
+use presented::Presented;
+
 /// How long the lock store may take.
 const PATIENCE: Duration = Duration::from_secs(5);
 
@@ -30,8 +34,7 @@ pub struct Asked<'c> {
     config: &'c Config,
     index: usize,
     guard: Option<(&'c Lock, LockKey)>,
-    token: Result<FenceToken<HeaderValue>, Rejection>,
-    question: Question,
+    presented: Presented,
 }
 
 /// An answer.
@@ -39,7 +42,7 @@ pub struct Asked<'c> {
 pub struct Explanation {
     route: String,
     mode: &'static str,
-    question: Question,
+    presented: Presented,
     /// The lock, as the store has it; `None` if nothing guards the route.
     lock: Option<LockDescription>,
     /// What enforcing the route would come to.
@@ -58,8 +61,8 @@ impl<'c> Asked<'c> {
         let index = route(config, question.route.as_deref())?;
         let guard = config.routes[index].mode.lock();
         let guard = guard.map(|lock| Ok::<_, String>((lock, key(lock, question.lock.as_deref())?))).transpose()?;
-        let token = token(&question);
-        Ok(Asked { config, index, guard, token, question })
+        let presented = Presented::of(question, &config.routes[index])?;
+        Ok(Asked { config, index, guard, presented })
     }
 
     /// Asks the lock store.
@@ -67,14 +70,14 @@ impl<'c> Asked<'c> {
     /// # Errors
     /// If it does not answer.
     pub async fn answer(self) -> anyhow::Result<Explanation> {
-        let Asked { config, index, guard, token, question } = self;
+        let Asked { config, index, guard, presented } = self;
         let route = &config.routes[index];
         let mut explanation = Explanation {
             route: route.name.clone(),
             mode: route.mode.name(),
-            question,
+            verdict: presented.token.as_ref().map(drop).map_err(|reason| *reason),
+            presented,
             lock: None,
-            verdict: token.as_ref().map(drop).map_err(|reason| *reason),
             status: None,
             admits_unverified: route.on_unavailable == OnUnavailable::DangerousAdmit,
         };
@@ -86,7 +89,7 @@ impl<'c> Asked<'c> {
             let read = read(routes[index].guard.as_ref(), key).await;
             sources.iter().for_each(LockSource::stop);
             let (lock, asked_at) = read?;
-            if let Ok(token) = &token {
+            if let Ok(token) = &explanation.presented.token {
                 explanation.verdict = judge(&lock, token, route, asked_at);
             }
             explanation.lock = Some(lock.describe(Instant::now()));
@@ -124,13 +127,6 @@ fn key(lock: &Lock, named: Option<&str>) -> Result<LockKey, String> {
     }
 }
 
-/// What a request with these headers presents.
-fn token(question: &Question) -> Result<FenceToken<HeaderValue>, Rejection> {
-    let revision: Revision = question.revision.parse().map_err(|_| Rejection::TokenMalformed)?;
-    let owner = HeaderValue::from_bytes(question.owner.as_bytes()).map_err(|_| Rejection::TokenMalformed)?;
-    Ok(FenceToken { owner, revision })
-}
-
 /// The lock, read since it was asked for, and when that was.
 async fn read(guard: Option<&Guard>, key: &LockKey) -> anyhow::Result<(Arc<TrackedLock>, Instant)> {
     let asked_at = Instant::now();
@@ -162,12 +158,15 @@ fn judge(
 impl Explanation {
     /// As JSON, for programs.
     pub fn to_json(&self) -> Value {
-        let Explanation { route, mode, question, lock, verdict, status, admits_unverified } = self;
+        let Explanation { route, mode, presented, lock, verdict, status, admits_unverified } = self;
+        let Presented { owner, revision, proof, token: _ } = presented;
         json!({
             "route": route,
             "mode": mode,
-            "owner": question.owner,
-            "revision": question.revision,
+            "owner": owner,
+            "revision": revision,
+            "peer": proof.as_ref().and_then(|proof| proof.names.as_deref()),
+            "proved": proof.as_ref().map(|proof| &proof.owners),
             "lock": lock.as_ref().map(crate::admin::lock_json),
             "verdict": if verdict.is_ok() { "admit" } else { "reject" },
             "reason": verdict.err().map_or("none", Rejection::code),
@@ -198,7 +197,8 @@ impl Explanation {
     /// Why, with the numbers: for operators, who may know who holds the lock.
     fn why(&self) -> String {
         let Some(lock) = &self.lock else { return "Nothing guards the route.".to_owned() };
-        let presented = format!("revision {} of {}", self.question.revision, self.question.owner);
+        let claimed = self.presented.owner.as_deref();
+        let presented = format!("revision {} of {}", self.presented.revision, claimed.unwrap_or("nobody"));
         let holder = lock.holder.as_ref();
         let (owner, first, last) = match holder {
             // Any revision since the holder's first names it.
@@ -210,6 +210,12 @@ impl Explanation {
         };
         match self.verdict {
             Ok(()) => format!("{presented} is within the present tenure, {first} to {last}."),
+            Err(Rejection::IdentityMismatch) => match claimed {
+                Some(claimed) => {
+                    format!("The request claims to come from {claimed}, which its sender has not proved to be.")
+                }
+                None => "Of which owner the request comes cannot be told.".to_owned(),
+            },
             Err(Rejection::ReplayedTenure) => {
                 format!("{presented} is older than the present tenure of the same owner, which began at {first}.")
             }
@@ -234,6 +240,9 @@ impl fmt::Display for Explanation {
         writeln!(f, "route {} ({}): {}", self.route, self.mode, self.consequence())?;
         if let Some(lock) = &self.lock {
             writeln!(f, "  {}", lock_line(lock))?;
+        }
+        if let Some(proof) = &self.presented.proof {
+            writeln!(f, "  {proof}")?;
         }
         write!(f, "  {}", self.why())?;
         if let Err(reason) = self.verdict {
@@ -264,11 +273,16 @@ mod tests {
         mode = "off"
     "#;
 
+    fn question(route: Option<&str>, lock: Option<&str>) -> Question {
+        let [route, lock] = [route, lock].map(|text| text.map(str::to_owned));
+        let owner = Some("a".to_owned());
+        let (peer_uri, peer_dns, peer_cn) = (Vec::new(), Vec::new(), Vec::new());
+        Question { route, lock, owner, revision: "7".to_owned(), peer_uri, peer_dns, peer_cn, json: false }
+    }
+
     fn asked(route: Option<&str>, lock: Option<&str>) -> Result<(), String> {
         let config = Config::from_toml("f.toml", FILE).unwrap();
-        let [route, lock] = [route, lock].map(|text| text.map(str::to_owned));
-        let question = Question { route, lock, owner: "a".to_owned(), revision: "7".to_owned(), json: false };
-        Asked::of(&config, question).map(drop)
+        Asked::of(&config, question(route, lock)).map(drop)
     }
 
     #[test]

@@ -28,6 +28,7 @@ pub(crate) struct Config {
     upstream: String,
     limits: String,
     listener: String,
+    listener_more: String,
     threads: usize,
     state_dir: Option<String>,
     sections: String,
@@ -76,6 +77,7 @@ impl Config {
             upstream: upstream.to_owned(),
             limits: String::new(),
             listener: "127.0.0.1:0".to_owned(),
+            listener_more: String::new(),
             threads: 2,
             state_dir: None,
             sections: String::new(),
@@ -129,6 +131,13 @@ impl Config {
         self
     }
 
+    /// With this line under `[[listener]]`.
+    pub(crate) fn listener(mut self, line: &str) -> Config {
+        self.listener_more.push_str(line);
+        self.listener_more.push('\n');
+        self
+    }
+
     /// With so many threads: limits on connections to a worker are per thread.
     pub(crate) fn threads(mut self, threads: usize) -> Config {
         self.threads = threads;
@@ -143,11 +152,23 @@ impl Config {
 
     /// The file.
     pub(crate) fn toml(&self) -> String {
-        let Config { endpoints, upstream, limits, listener, threads, state_dir, sections, routes, more, log: _ } = self;
+        let Config {
+            endpoints,
+            upstream,
+            limits,
+            listener,
+            listener_more,
+            threads,
+            state_dir,
+            sections,
+            routes,
+            more,
+            log: _,
+        } = self;
         let state_dir = state_dir.as_ref().map(|path| format!("state_dir = {path:?}\n")).unwrap_or_default();
         let routes: String = routes.iter().map(|route| route.toml(upstream)).collect();
         format!(
-            "threads = {threads}\n{state_dir}[admin]\nlisten = \"127.0.0.1:0\"\n[[listener]]\naddress = {listener:?}\n[limits]\n{limits}\n\
+            "threads = {threads}\n{state_dir}[admin]\nlisten = \"127.0.0.1:0\"\n[[listener]]\naddress = {listener:?}\n{listener_more}[limits]\n{limits}\n\
              {sections}[source.main]\nkind = \"etcd\"\nendpoints = {endpoints:?}\n{routes}{more}"
         )
     }

@@ -27,6 +27,7 @@ mod steady_state;
 
 mod foreign_clients;
 mod hygiene;
+mod identity;
 mod secrets;
 mod transport;
 mod upstream_tls;

@@ -1,0 +1,485 @@
+//! Who may claim to be whom, by the client certificate of the connection.
+
+mod peer;
+
+use fencepost_testsupport::{Authority, EtcdVersion, Issued, Response, Scratch, Subject, eventually};
+use http::HeaderMap;
+use rustls::HandshakeKind;
+use serde_json::json;
+use tokio::io::{AsyncReadExt, AsyncWriteExt};
+
+use crate::cli::fencepost;
+use crate::fencepost::{Config, Fencepost, Route};
+use crate::refusal::{assert_refused, assert_refused_grpc, reason};
+use crate::scene::Scene;
+use crate::store::Tenure;
+use peer::{Http, Peer};
+
+const LOCK: &str = "/k";
+
+const BY_URI: &str = r#"identity = { uri = "spiffe://example.org/shard/{owner}" }"#;
+const TAKEN: &str = r#"identity = { uri = "spiffe://example.org/shard/{owner}", take_owner = true }"#;
+
+/// An authority, the certificate of a proxy, and both as files.
+struct Pki {
+    authority: Authority,
+    files: Scratch,
+}
+
+impl Pki {
+    fn new() -> Pki {
+        let (authority, files) = (Authority::new("test authority"), Scratch::new());
+        authority.issue_for_localhost().write(files.path(), "server");
+        std::fs::write(files.path().join("ca.pem"), authority.certificate()).unwrap();
+        Pki { authority, files }
+    }
+
+    /// A listener's TLS that asks for client certificates.
+    fn listener(&self) -> String {
+        let file = |name: &str| self.files.path().join(name).to_str().unwrap().to_owned();
+        let (certificate, key, ca) = (file("server.pem"), file("server.key"), file("ca.pem"));
+        format!(
+            "tls = {{ certificate = {certificate:?}, key = {key:?}, client_ca = {ca:?}, client_certificates = \"optional\" }}"
+        )
+    }
+
+    /// The certificate of a master.
+    fn master(&self, shard: &str) -> Issued {
+        self.named(&[&format!("spiffe://example.org/shard/{shard}")], None)
+    }
+
+    fn named(&self, names: &[&str], common_name: Option<&str>) -> Issued {
+        self.authority.issue(&Subject { common_name, names, ..Subject::default() })
+    }
+
+    fn peer(&self, certificate: Option<&Issued>, http: Http) -> Peer {
+        Peer::new(&self.authority, certificate, http)
+    }
+
+    async fn scene(&self, routes: &[Route]) -> Scene {
+        Scene::with(EtcdVersion::V3_5, routes, |config| config.listener(&self.listener())).await
+    }
+}
+
+fn guarded(identity: &str) -> Route {
+    Route::new("k", "/", r#"key = "/k""#).with(identity)
+}
+
+/// Methods, paths and owners of what has reached the worker.
+fn seen(scene: &Scene) -> Vec<(String, Option<String>)> {
+    let seen = scene.worker.seen();
+    seen.iter().map(|one| (one.path.clone(), one.header("fence-owner").map(str::to_owned))).collect()
+}
+
+fn token(tenure: &Tenure) -> [(&'static str, String); 2] {
+    [("Fence-Owner", tenure.owner.clone()), ("Fence-Revision", tenure.revision.to_string())]
+}
+
+/// Sends a POST with these headers.
+async fn post(scene: &Scene, peer: &Peer, path: &str, headers: &[(&'static str, String)]) -> Response {
+    let headers: Vec<(&str, &str)> = headers.iter().map(|(name, value)| (*name, value.as_str())).collect();
+    peer.send(&scene.fence.listener, "POST", path, &headers).await
+}
+
+#[tokio::test]
+async fn a_certificate_of_one_shard_never_passes_for_another() {
+    let pki = Pki::new();
+    for (identity, names, common_names) in [
+        (BY_URI, ["spiffe://example.org/shard/shard-1", "spiffe://example.org/shard/shard-2"], [None, None]),
+        (
+            r#"identity = { dns = "{owner}.masters.example.org" }"#,
+            ["shard-1.masters.example.org", "shard-2.masters.example.org"],
+            [None, None],
+        ),
+        (r#"identity = { common_name = "{owner}" }"#, ["a.example", "b.example"], [Some("shard-1"), Some("shard-2")]),
+    ] {
+        let scene = pki.scene(&[guarded(identity)]).await;
+        let held = scene.store.hold(LOCK, "shard-1").await;
+        let certificates = [0, 1].map(|index| pki.named(&[names[index]], common_names[index]));
+        for http in [Http::One, Http::Two] {
+            let [right, wrong] = certificates.each_ref().map(|certificate| pki.peer(Some(certificate), http));
+            let nobody = pki.peer(None, http);
+            let answer = post(&scene, &right, "/right", &token(&held)).await;
+            assert_eq!((answer.status, answer.text().as_str()), (200, "ok"), "{http:?}, {identity}");
+            for stranger in [&wrong, &nobody] {
+                let answer = post(&scene, stranger, "/wrong", &token(&held)).await;
+                assert_refused(&answer, "identity-mismatch", LOCK, &held);
+                let mut call = token(&held).to_vec();
+                call.push(("content-type", "application/grpc".to_owned()));
+                assert_refused_grpc(&post(&scene, stranger, "/wrong", &call).await, "identity-mismatch");
+            }
+            // Under its own name it is anybody.
+            let own = Tenure::new("shard-2", held.revision);
+            assert_refused(&post(&scene, &wrong, "/wrong", &token(&own)).await, "not-owner", LOCK, None);
+        }
+        assert_eq!(seen(&scene), vec![("/right".to_owned(), Some("shard-1".to_owned())); 2]);
+        let series =
+            r#"fencepost_requests_total{mode="enforce",reason="identity-mismatch",route="k",verdict="reject"}"#;
+        assert_eq!(scene.fence.metric(series).await, 8.0);
+        scene.finish().await;
+    }
+}
+
+#[tokio::test]
+async fn whoever_is_somebody_else_is_told_the_same_whatever_there_is_to_know_of_the_lock() {
+    let pki = Pki::new();
+    let shards = |identity| Route::new("shards", "/shards/{shard}/", r#"key = "/shards/{shard}/lock""#).with(identity);
+    for identity in [BY_URI, TAKEN] {
+        let scene = pki.scene(&[shards(identity)]).await;
+        let before = scene.store.hold("/shards/2/lock", "shard-1").await;
+        let other = scene.store.hold("/shards/2/lock", "shard-3").await;
+        let held = scene.store.hold("/shards/2/lock", "shard-1").await;
+        let master = pki.peer(Some(&pki.master("shard-2")), Http::One);
+        let stranger = pki.peer(Some(&pki.named(&["spiffe://example.org/other/shard-1"], Some("shard-1"))), Http::One);
+        let nobody = pki.peer(None, Http::One);
+        // Each of them is asked while nothing is known of the lock and again when it has been read.
+        let mut told = Vec::new();
+        for round in ["unread", "read"] {
+            for peer in [&master, &stranger, &nobody] {
+                for revision in [
+                    &[][..],
+                    &[held.revision],
+                    &[before.revision],
+                    &[other.revision],
+                    &[held.revision + 1_000_000],
+                    &[0],
+                    &[held.revision, held.revision],
+                ] {
+                    let mut headers = vec![("Fence-Owner", "shard-1".to_owned())];
+                    headers.extend(revision.iter().map(|revision| ("Fence-Revision", revision.to_string())));
+                    told.push(post(&scene, peer, "/shards/2/x", &headers).await);
+                }
+            }
+            if round == "unread" {
+                assert_eq!(scene.fence.metric(r#"fencepost_tracked_locks{source="main"}"#).await, 0.0);
+                assert_eq!(confirms(&scene).await, 0.0);
+                let right = pki.peer(Some(&pki.master("shard-1")), Http::One);
+                assert_eq!(post(&scene, &right, "/shards/2/x", &token(&held)).await.status, 200);
+            }
+        }
+        assert_refused(&told[0], "identity-mismatch", "/shards/2/lock", &held);
+        for answer in &told {
+            assert_eq!(comparable(answer), comparable(&told[0]));
+        }
+        assert_eq!(seen(&scene).len(), 1);
+        scene.finish().await;
+    }
+}
+
+async fn confirms(scene: &Scene) -> f64 {
+    let text = scene.fence.admin("GET", "/metrics").await.text();
+    let counts = text.lines().filter(|line| line.starts_with("fencepost_confirms_total{"));
+    counts.map(|line| line.rsplit(' ').next().unwrap().parse::<f64>().unwrap()).sum()
+}
+
+/// An answer without what is new in each.
+fn comparable(answer: &Response) -> (u16, HeaderMap, String) {
+    let mut headers = answer.headers.clone();
+    headers.remove("date");
+    let decision = headers.remove("fence-decision").expect("a refusal has an id");
+    let decision = decision.to_str().unwrap();
+    // Ids grow longer.
+    headers.remove("content-length");
+    (answer.status, headers, answer.text().replace(decision, "ID"))
+}
+
+#[tokio::test]
+async fn an_owner_that_is_taken_from_the_certificate_is_the_one_that_the_worker_gets() {
+    let pki = Pki::new();
+    let scene = pki.scene(&[guarded(TAKEN)]).await;
+    let held = scene.store.hold(LOCK, "shard-1").await;
+    let revision = ("Fence-Revision", held.revision.to_string());
+    let [one, two] = ["shard-1", "shard-2"].map(|shard| pki.master(shard));
+    let both = pki.named(&["spiffe://example.org/shard/shard-1", "spiffe://example.org/shard/shard-2"], None);
+    for http in [Http::One, Http::Two] {
+        let [one, two, both] = [&one, &two, &both].map(|certificate| pki.peer(Some(certificate), http));
+        for headers in [&[revision.clone()][..], &token(&held)] {
+            assert_eq!(post(&scene, &one, "/right", headers).await.status, 200, "{headers:?}");
+            assert_refused(&post(&scene, &both, "/wrong", headers).await, "identity-mismatch", LOCK, &held);
+        }
+        assert_refused(&post(&scene, &two, "/wrong", &[revision.clone()]).await, "not-owner", LOCK, None);
+        assert_refused(&post(&scene, &two, "/wrong", &token(&held)).await, "identity-mismatch", LOCK, &held);
+        let other = Tenure::new("shard-2", held.revision);
+        assert_refused(&post(&scene, &one, "/wrong", &token(&other)).await, "identity-mismatch", LOCK, &held);
+        assert_refused(&post(&scene, &one, "/wrong", &[]).await, "token-missing", LOCK, &held);
+        let twice = [&token(&held)[..], &[("fence-owner", "shard-1".to_owned())]].concat();
+        assert_refused(&post(&scene, &one, "/wrong", &twice).await, "token-malformed", LOCK, &held);
+        // What a worker behind CGI would take for ours is not beside it.
+        let folded = [revision.clone(), ("Fence_Owner", "shard-2".to_owned()), ("fence.owner", "shard-2".to_owned())];
+        assert_eq!(post(&scene, &one, "/right", &folded).await.status, 200);
+    }
+    assert_eq!(seen(&scene), vec![("/right".to_owned(), Some("shard-1".to_owned())); 6]);
+    assert!(scene.worker.seen().iter().all(|one| !one.headers.keys().any(|name| name.as_str().contains(['_', '.']))));
+    scene.finish().await;
+}
+
+#[tokio::test]
+async fn a_worker_that_names_its_own_headers_gets_the_owner_there() {
+    let pki = Pki::new();
+    let route = guarded(TAKEN).with(r#"owner_header = "X-Master""#);
+    let scene = pki.scene(&[route]).await;
+    let held = scene.store.hold(LOCK, "shard-1").await;
+    let one = pki.peer(Some(&pki.master("shard-1")), Http::One);
+    let headers = [("Fence-Revision", held.revision.to_string()), ("Fence-Owner", "shard-2".to_owned())];
+    assert_eq!(post(&scene, &one, "/", &headers).await.status, 200);
+    let seen = scene.worker.seen();
+    assert_eq!((seen[0].header("x-master"), seen[0].header("fence-owner")), (Some("shard-1"), None));
+    scene.finish().await;
+}
+
+#[tokio::test]
+async fn the_fence_call_asks_for_the_identity_of_the_route_whose_lock_is_named() {
+    let pki = Pki::new();
+    let call = "/.well-known/fence";
+    let taken = Route::new("taken", "/taken/", r#"key = "/taken""#).with(TAKEN);
+    let scene = pki.scene(&[guarded(BY_URI), taken]).await;
+    let held = scene.store.hold(LOCK, "shard-1").await;
+    let taken = scene.store.hold("/taken", "shard-1").await;
+    let lock = |name: &str| ("Fence-Lock", name.to_owned());
+    for http in [Http::One, Http::Two] {
+        let [one, two] = ["shard-1", "shard-2"].map(|shard| pki.peer(Some(&pki.master(shard)), http));
+        let nobody = pki.peer(None, http);
+        let headers = [&token(&held)[..], &[lock(LOCK)]].concat();
+        for stranger in [&two, &nobody] {
+            assert_refused(&post(&scene, stranger, call, &headers).await, "identity-mismatch", LOCK, &held);
+            // Whatever the token is worth.
+            assert_refused(&post(&scene, stranger, call, &headers[..1]).await, "lock-not-allowed", None, &held);
+            let revision = ("Fence-Revision", "1".to_owned());
+            let stale = [headers[0].clone(), revision, lock(LOCK)];
+            assert_refused(&post(&scene, stranger, call, &stale).await, "identity-mismatch", LOCK, &held);
+        }
+        assert_eq!(post(&scene, &one, call, &headers).await.status, 204);
+        let headers = [("Fence-Revision", taken.revision.to_string()), lock("/taken")];
+        assert_eq!(post(&scene, &one, call, &headers).await.status, 204);
+        assert_refused(&post(&scene, &two, call, &headers).await, "not-owner", "/taken", None);
+        assert_refused(&post(&scene, &nobody, call, &headers).await, "identity-mismatch", "/taken", &taken);
+    }
+    assert!(seen(&scene).is_empty());
+    scene.finish().await;
+}
+
+#[tokio::test]
+async fn what_an_identity_would_refuse_is_recorded_where_a_route_only_watches() {
+    let pki = Pki::new();
+    let watching = guarded(BY_URI).with("mode = \"shadow\"\nverdict_header = true\nexempt_methods = [\"GET\"]");
+    let scene = pki.scene(&[watching]).await;
+    let held = scene.store.hold(LOCK, "shard-1").await;
+    scene.until_known(LOCK, Some("shard-1")).await;
+    let [one, two] = ["shard-1", "shard-2"].map(|shard| pki.peer(Some(&pki.master(shard)), Http::One));
+    let right = post(&scene, &one, "/right", &token(&held)).await;
+    assert_eq!((right.status, right.header("fence-verdict")), (200, Some("admit")));
+    let wrong = post(&scene, &two, "/wrong", &token(&held)).await;
+    assert_eq!(
+        (wrong.status, wrong.header("fence-verdict"), reason(&wrong)),
+        (200, Some("reject"), Some("identity-mismatch"))
+    );
+    let exempt = pki.peer(None, Http::One).send(&scene.fence.listener, "GET", "/exempt", &[]).await;
+    assert_eq!((exempt.status, exempt.header("fence-verdict")), (200, Some("pass")));
+    // What is only watched is forwarded as it came.
+    let owners = seen(&scene).into_iter().map(|(_, owner)| owner).collect::<Vec<_>>();
+    assert_eq!(owners, [Some("shard-1".to_owned()), Some("shard-1".to_owned()), None]);
+    let report = scene.fence.admin_json("/shadow").await;
+    let refusal = &report["routes"][0]["refusals"][0];
+    assert_eq!(
+        (&refusal["reason"], &refusal["owner"], &refusal["count"]),
+        (&json!("identity-mismatch"), &json!("shard-1"), &json!(1))
+    );
+    let id = wrong.header("fence-decision").unwrap();
+    let decisions = scene.fence.admin_json(&format!("/decisions?id={id}")).await;
+    let decision = &decisions["decisions"][0];
+    for (field, expected) in [
+        ("reason", json!("identity-mismatch")),
+        ("forwarded", json!(true)),
+        ("owner", json!("shard-1")),
+        ("revision", json!(held.revision)),
+        ("peer", json!("uri:spiffe://example.org/shard/shard-2")),
+    ] {
+        assert_eq!(decision[field], expected, "{field} of {decision}");
+    }
+    scene.finish().await;
+}
+
+#[tokio::test]
+async fn exempt_methods_and_routes_that_are_off_ask_nobody_who_he_is() {
+    let pki = Pki::new();
+    let off = Route::new("off", "/off/", r#"key = "/off""#).with(BY_URI).with(r#"mode = "off""#);
+    let scene = pki.scene(&[off, guarded(BY_URI).with(r#"exempt_methods = ["GET"]"#)]).await;
+    scene.store.hold(LOCK, "shard-1").await;
+    let nobody = pki.peer(None, Http::One);
+    for (method, path, status) in [("POST", "/off/x", 200), ("GET", "/x", 200), ("POST", "/x", 403)] {
+        let answer = nobody.send(&scene.fence.listener, method, path, &[]).await;
+        assert_eq!(answer.status, status, "{method} {path}");
+    }
+    // What asks for another protocol is never exempt.
+    let upgrade = [("connection", "upgrade"), ("upgrade", "websocket")];
+    let answer = nobody.send(&scene.fence.listener, "GET", "/x", &upgrade).await;
+    assert_refused(&answer, "identity-mismatch", LOCK, None);
+    assert_eq!(seen(&scene).len(), 2);
+    scene.finish().await;
+}
+
+#[tokio::test]
+async fn an_identity_is_its_connections_and_a_resumed_session_has_that_of_the_first() {
+    let pki = Pki::new();
+    let scene = pki.scene(&[guarded(BY_URI)]).await;
+    let held = scene.store.hold(LOCK, "shard-1").await;
+    let tokens = token(&held);
+    let headers: Vec<(&str, &str)> = tokens.iter().map(|(name, value)| (*name, value.as_str())).collect();
+    let listener = &scene.fence.listener;
+    for http in [Http::One, Http::Two] {
+        for version in [&[&rustls::version::TLS12][..], &[&rustls::version::TLS13]] {
+            let [one, two] = ["shard-1", "shard-2"].map(|shard| pki.master(shard));
+            let [one, two, nobody] = [Some(&one), Some(&two), None]
+                .map(|certificate| Peer::speaking(&pki.authority, certificate, http, version));
+            for resumed in [false, true] {
+                let mut lines = Vec::new();
+                for (peer, status) in [(&one, 200), (&two, 403), (&nobody, 403), (&one, 200)] {
+                    let line = peer.connect(listener).await.unwrap();
+                    lines.push((line, status));
+                    let (line, status) = lines.last_mut().unwrap();
+                    assert_eq!(line.send("POST", "/", &headers).await.status, *status);
+                }
+                // However their requests come among those of the others.
+                for _ in 0..3 {
+                    for (line, status) in &mut lines {
+                        assert_eq!(line.send("POST", "/", &headers).await.status, *status, "{http:?}");
+                    }
+                }
+                let all_resumed = lines.iter().all(|(line, _)| line.handshake == HandshakeKind::Resumed);
+                assert!(all_resumed || !resumed, "{http:?} over {version:?}");
+            }
+        }
+    }
+    scene.finish().await;
+}
+
+/// What was watched only, and knows its token, is not judged by the token alone.
+#[tokio::test]
+async fn whoever_is_somebody_else_is_refused_where_its_route_turns_to_enforce_meanwhile() {
+    let pki = Pki::new();
+    let log = Scratch::new();
+    let access_log = format!("[access_log]\npath = {:?}", log.path().join("access.log"));
+    for lock in [r#"key = "/k""#, r#"key = "/{name}""#] {
+        let route = |mode: &str| Route::new("k", "/{name}/", lock).with(BY_URI).with(&format!("mode = {mode:?}"));
+        let listener = pki.listener();
+        let scene = Scene::with(EtcdVersion::V3_5, &[route("shadow")], |config| {
+            config.listener(&listener).section(&access_log)
+        })
+        .await;
+        let held = scene.store.hold(LOCK, "shard-1").await;
+        // Each has a body that is not whole yet: nothing of it can have gone out.
+        let mut clients = Vec::new();
+        for shard in ["shard-1", "shard-2"] {
+            let peer = pki.peer(Some(&pki.master(shard)), Http::One);
+            let mut client = peer.stream(&scene.fence.listener).await.unwrap();
+            let head = format!(
+                "POST /k/{shard} HTTP/1.1\r\nHost: a\r\nConnection: close\r\nFence-Owner: shard-1\r\nFence-Revision: {}\r\nContent-Length: 5\r\n\r\nwr",
+                held.revision
+            );
+            client.write_all(head.as_bytes()).await.unwrap();
+            clients.push(client);
+        }
+        eventually("both are under way", async || {
+            (scene.fence.metric(r#"fencepost_in_flight{route="k"}"#).await == 2.0).then_some(())
+        })
+        .await;
+        scene.fence.reloads(&scene.config.clone().routes(&[route("enforce")])).await;
+        // Each thread has met the change.
+        for _ in 0..8 {
+            let nobody = pki.peer(None, Http::One);
+            assert_refused(&post(&scene, &nobody, "/k/nobody", &token(&held)).await, "identity-mismatch", LOCK, &held);
+        }
+        let mut answers = Vec::new();
+        for client in &mut clients {
+            client.write_all(b"ite").await.unwrap();
+            let mut answer = String::new();
+            client.read_to_string(&mut answer).await.unwrap();
+            answers.push(answer);
+        }
+        assert!(answers[0].starts_with("HTTP/1.1 200 "), "{}", answers[0]);
+        assert!(
+            answers[1].starts_with("HTTP/1.1 403 ") && answers[1].contains("fence-reason: identity-mismatch"),
+            "{}",
+            answers[1]
+        );
+        assert_eq!(seen(&scene), [("/k/shard-1".to_owned(), Some("shard-1".to_owned()))]);
+        scene.finish().await;
+    }
+}
+
+#[tokio::test]
+async fn over_a_listener_that_asks_for_no_certificates_such_a_route_refuses_to_start() {
+    let pki = Pki::new();
+    let config = Config::new(&["http://127.0.0.1:9".to_owned()], "http://127.0.0.1:9", &[guarded(BY_URI)]);
+    let without_ca = pki.listener().split(", client_ca").next().unwrap().to_owned() + " }";
+    for config in [config.clone(), config.clone().listener(&without_ca)] {
+        let (code, said) = Fencepost::end_of(&config).await;
+        assert_eq!(code, Some(64), "{said}");
+        assert!(said.contains("route.k.identity: ") && said.contains("127.0.0.1:0"), "{said}");
+    }
+    assert!(!said_of(&config.listener(&pki.listener())).await.contains("identity"));
+}
+
+/// What `check` says of a configuration.
+async fn said_of(config: &Config) -> String {
+    let scratch = Scratch::new();
+    let file = scratch.path().join("fencepost.toml");
+    std::fs::write(&file, config.toml()).unwrap();
+    let output = fencepost(&["check", "-c", file.to_str().unwrap()]).await;
+    assert_eq!(output.status.code(), Some(0), "{output:?}");
+    String::from_utf8(output.stdout).unwrap()
+}
+
+#[tokio::test]
+async fn a_reload_changes_who_is_asked_for_what() {
+    let pki = Pki::new();
+    let scene = pki.scene(&[guarded("")]).await;
+    let held = scene.store.hold(LOCK, "shard-1").await;
+    let [one, two] = ["shard-1", "shard-2"].map(|shard| pki.peer(Some(&pki.master(shard)), Http::Two));
+    let mut line = two.connect(&scene.fence.listener).await.unwrap();
+    let revision = held.revision.to_string();
+    let headers = [("fence-owner", "shard-1"), ("fence-revision", revision.as_str())];
+    assert_eq!(line.send("POST", "/", &headers).await.status, 200);
+    scene.fence.reloads(&scene.config.clone().routes(&[guarded(BY_URI)])).await;
+    // On the connection that was open before.
+    assert_refused(&line.send("POST", "/", &headers).await, "identity-mismatch", LOCK, &held);
+    assert_eq!(post(&scene, &one, "/", &token(&held)).await.status, 200);
+    scene.fence.reloads(&scene.config.clone().routes(&[guarded(TAKEN)])).await;
+    assert_eq!(one.send(&scene.fence.listener, "POST", "/", &headers[1..]).await.status, 200);
+    scene.fence.reloads(&scene.config.clone().routes(&[guarded("")])).await;
+    assert_eq!(line.send("POST", "/", &headers).await.status, 200);
+    scene.finish().await;
+}
+
+#[tokio::test]
+async fn what_an_identity_comes_to_is_explained() {
+    let pki = Pki::new();
+    let scene = pki.scene(&[guarded(TAKEN)]).await;
+    let held = scene.store.hold(LOCK, "shard-1").await;
+    let (file, revision) = (scene.fence.file(), held.revision.to_string());
+    let explain = async |more: &[&str]| {
+        let asked = ["explain", "-c", file.to_str().unwrap(), "--revision", &revision];
+        let output = fencepost(&[&asked[..], more].concat()).await;
+        assert_eq!(output.status.code(), Some(0), "{output:?}");
+        String::from_utf8(output.stdout).unwrap()
+    };
+    let [one, two] = ["spiffe://example.org/shard/shard-1", "spiffe://example.org/shard/shard-2"];
+    let said = explain(&["--peer-uri", one]).await;
+    assert!(said.starts_with("route k (enforce): admitted\n"), "{said}");
+    assert!(said.contains(&format!("certificate, uri:{one}, names shard-1: uri = \"spiffe://")), "{said}");
+    for refused in [
+        &[][..],
+        &["--peer-cn", "shard-1"],
+        &["--peer-uri", one, "--owner", "shard-2"],
+        &["--peer-uri", one, "--peer-uri", two],
+    ] {
+        let said = explain(refused).await;
+        assert!(said.starts_with("route k (enforce): refused: 403 identity-mismatch\n"), "{refused:?}: {said}");
+    }
+    let said: serde_json::Value = serde_json::from_str(&explain(&["--peer-uri", two, "--json"]).await).unwrap();
+    assert_eq!(
+        (&said["reason"], &said["owner"], &said["proved"]),
+        (&json!("not-owner"), &json!("shard-2"), &json!(["shard-2"]))
+    );
+    scene.finish().await;
+}

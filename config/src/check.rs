@@ -64,13 +64,19 @@ fn parse_state_dir(text: &str) -> Result<PathBuf, String> {
 fn check_limits(raw: RawLimits, notes: &Notes) -> Limits {
     let RawLimits {
         connections_max,
+        connections_per_client_max,
+        requests_per_connection_max,
         header_bytes_max,
         headers_max,
         h2_streams_max,
+        h2_resets_max,
+        h2_control_frames_max,
         handshake_timeout,
         header_timeout,
         idle_timeout,
         body_timeout,
+        body_rate_min,
+        body_bytes_max,
         connect_timeout,
         upstream_idle_timeout,
         upstream_connections_max,
@@ -84,15 +90,24 @@ fn check_limits(raw: RawLimits, notes: &Notes) -> Limits {
     let count = |setting, range, default| number(setting, range, i64::to_string, notes).unwrap_or(default);
     let size = |setting, range, default| number(setting, range, show_size, notes).unwrap_or(default);
     let time = |setting: Setting<Duration>, range, default| setting.within(notes, range, show_duration).or(default);
+    let connections_max: usize = count(connections_max, 1..=1_000_000, default.connections_max);
+    let half = connections_max.div_ceil(2);
     Limits {
-        connections_max: count(connections_max, 1..=1_000_000, default.connections_max),
+        connections_max,
+        connections_per_client_max: count(connections_per_client_max, 1..=1_000_000, half),
+        requests_per_connection_max: number(requests_per_connection_max, 1..=1_000_000, i64::to_string, notes),
         header_bytes_max: size(header_bytes_max, 8 << 10..=1 << 20, default.header_bytes_max),
         headers_max: count(headers_max, 16..=1_000, default.headers_max),
         h2_streams_max: number(h2_streams_max, 1..=10_000, i64::to_string, notes).unwrap_or(default.h2_streams_max),
+        h2_resets_max: number(h2_resets_max, 1..=100_000, i64::to_string, notes).unwrap_or(default.h2_resets_max),
+        h2_control_frames_max: number(h2_control_frames_max, 100..=1_000_000, i64::to_string, notes)
+            .unwrap_or(default.h2_control_frames_max),
         handshake_timeout: time(handshake_timeout, millis(100)..=minutes(1), default.handshake_timeout),
         header_timeout: time(header_timeout, millis(100)..=minutes(10), default.header_timeout),
         idle_timeout: time(idle_timeout, millis(100)..=minutes(60), default.idle_timeout),
         body_timeout: time(body_timeout, millis(100)..=minutes(60), default.body_timeout),
+        body_rate_min: number(body_rate_min, 0..=1 << 20, show_size, notes).unwrap_or(default.body_rate_min),
+        body_bytes_max: number(body_bytes_max, 0..=1 << 40, show_size, notes),
         connect_timeout: time(connect_timeout, millis(10)..=minutes(1), default.connect_timeout),
         upstream_idle_timeout: time(upstream_idle_timeout, millis(10)..=minutes(10), default.upstream_idle_timeout),
         upstream_connections_max: count(upstream_connections_max, 1..=100_000, default.upstream_connections_max),

@@ -82,12 +82,22 @@ pub enum SourceKind {
 pub struct Limits {
     /// Client connections at a time; 1 to 1,000,000, by default 10,000.
     pub connections_max: usize,
+    /// Client connections from one IPv4 address or IPv6 /64 at a time; 1 to 1,000,000, by default half of
+    /// `connections_max`.
+    pub connections_per_client_max: usize,
+    /// Requests on one connection, one after the other or at a time; 1 to 1,000,000, `None`: as many as come.
+    pub requests_per_connection_max: Option<u64>,
     /// Bytes of a request's head; 8 KiB to 1 MiB, by default 64 KiB.
     pub header_bytes_max: usize,
     /// Header fields of a request; 16 to 1,000, by default 100.
     pub headers_max: usize,
     /// Requests at a time on one HTTP/2 connection; 1 to 10,000, by default 128.
     pub h2_streams_max: u32,
+    /// Requests that an HTTP/2 client may reset within 10 s; 1 to 100,000, by default 1,000.
+    pub h2_resets_max: u32,
+    /// Frames that carry no part of a request which an HTTP/2 client may send within 10 s, beside those that requests
+    /// and data call for; 100 to 1,000,000, by default 10,000.
+    pub h2_control_frames_max: u32,
     /// How long a client may take for the TLS handshake; 100 ms to 1 min, by default 5 s.
     pub handshake_timeout: Duration,
     /// How long a client may take for a request's head; 100 ms to 10 min, by default 10 s.
@@ -97,6 +107,11 @@ pub struct Limits {
     /// How long a client may be silent in the middle of its body, or leave its response unread; 100 ms to 1 h, by
     /// default 30 s.
     pub body_timeout: Duration,
+    /// The least bytes per second at which a client sends a body of known length and reads its response, on average
+    /// after the first `body_timeout`; 0 (any) to 1 MiB, by default 128.
+    pub body_rate_min: u64,
+    /// Bytes of a request's body; 0 to 1,024 GiB, `None`: as many as come.
+    pub body_bytes_max: Option<u64>,
     /// How long connecting to a worker may take; 10 ms to 1 min, by default 2 s.
     pub connect_timeout: Duration,
     /// How long an idle connection to a worker is kept; 10 ms to 10 min, by default 1 s.
@@ -119,13 +134,19 @@ impl Default for Limits {
     fn default() -> Limits {
         Limits {
             connections_max: 10_000,
+            connections_per_client_max: 5_000,
+            requests_per_connection_max: None,
             header_bytes_max: 64 << 10,
             headers_max: 100,
             h2_streams_max: 128,
+            h2_resets_max: 1_000,
+            h2_control_frames_max: 10_000,
             handshake_timeout: Duration::from_secs(5),
             header_timeout: Duration::from_secs(10),
             idle_timeout: Duration::from_secs(60),
             body_timeout: Duration::from_secs(30),
+            body_rate_min: 128,
+            body_bytes_max: None,
             connect_timeout: Duration::from_secs(2),
             upstream_idle_timeout: Duration::from_secs(1),
             upstream_connections_max: 1024,

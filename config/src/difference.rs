@@ -191,13 +191,19 @@ fn tables(config: &Config) -> Vec<Table> {
 fn limits_table(limits: &Limits) -> Table {
     let Limits {
         connections_max,
+        connections_per_client_max,
+        requests_per_connection_max,
         header_bytes_max,
         headers_max,
         h2_streams_max,
+        h2_resets_max,
+        h2_control_frames_max,
         handshake_timeout,
         header_timeout,
         idle_timeout,
         body_timeout,
+        body_rate_min,
+        body_bytes_max,
         connect_timeout,
         upstream_idle_timeout,
         upstream_connections_max,
@@ -219,13 +225,19 @@ fn limits_table(limits: &Limits) -> Table {
     // The listeners are made with theirs, and caches with their size.
     let needs_restart = vec![
         ("connections_max", connections_max.to_string()),
+        ("connections_per_client_max", connections_per_client_max.to_string()),
+        ("requests_per_connection_max", or_none(*requests_per_connection_max)),
         ("header_bytes_max", header_bytes_max.to_string()),
         ("headers_max", headers_max.to_string()),
         ("h2_streams_max", h2_streams_max.to_string()),
+        ("h2_resets_max", h2_resets_max.to_string()),
+        ("h2_control_frames_max", h2_control_frames_max.to_string()),
         ("handshake_timeout", time(handshake_timeout)),
         ("header_timeout", time(header_timeout)),
         ("idle_timeout", time(idle_timeout)),
         ("body_timeout", time(body_timeout)),
+        ("body_rate_min", body_rate_min.to_string()),
+        ("body_bytes_max", or_none(*body_bytes_max)),
         ("tracked_locks_max", tracked_locks_max.to_string()),
     ];
     Table::new("limits".to_owned(), follows, needs_restart)

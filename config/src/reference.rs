@@ -139,7 +139,7 @@ fn the_defaults_of_the_reference_are_the_defaults() {
             compared += 1;
         }
     }
-    assert_eq!(compared, 44, "a default that is written differently would be passed over");
+    assert_eq!(compared, 47, "a default that is written differently would be passed over");
 }
 
 #[test]
@@ -163,5 +163,5 @@ fn the_ranges_of_the_reference_are_the_ranges() {
             compared += 1;
         }
     }
-    assert_eq!(compared, 25, "a range that is written differently would be passed over");
+    assert_eq!(compared, 31, "a range that is written differently would be passed over");
 }

@@ -220,6 +220,7 @@ impl Admin {
         let metrics = &self.fence.process.metrics;
         metrics.set_connections(self.connections.count());
         metrics.set_panics(panics::count());
+        metrics.set_connections_ended(self.connections.refused(), |closing| self.connections.closed(closing));
         let lines = self.log.as_ref().map_or(0, LogControl::lines_left_out);
         let access_lines = self.fence.access_log.as_ref().map_or(0, |log| log.lines_left_out());
         metrics.set_lost(self.observations.lost(), lines, access_lines);

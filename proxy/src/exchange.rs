@@ -12,7 +12,7 @@ use tokio::time::Instant;
 
 use crate::access_log::{AccessLog, OpenError};
 use crate::decision::{DecisionIds, Sample};
-use crate::downstream::{ClientAddress, ClientBody};
+use crate::downstream::{ClientAddress, ClientBody, UnderWay};
 use crate::forward::{Pool, ResponseBody, Upstream};
 use crate::lock_sources::SourcesError;
 use crate::metrics::RouteMetrics;
@@ -212,19 +212,22 @@ impl Place {
     }
 }
 
-/// Counts a request as in flight on its route, for as long as this lives.
-pub struct InFlight(IntGauge);
+/// Counts a request as in flight on its route, and as under way on its connection, for as long as this lives.
+pub struct InFlight {
+    gauge: IntGauge,
+    _under_way: UnderWay,
+}
 
 impl InFlight {
     /// One more.
-    pub fn new(gauge: &IntGauge) -> InFlight {
+    pub fn new(gauge: &IntGauge, under_way: UnderWay) -> InFlight {
         gauge.inc();
-        InFlight(gauge.clone())
+        InFlight { gauge: gauge.clone(), _under_way: under_way }
     }
 }
 
 impl Drop for InFlight {
     fn drop(&mut self) {
-        self.0.dec();
+        self.gauge.dec();
     }
 }

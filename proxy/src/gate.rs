@@ -15,6 +15,7 @@ use tokio::time::Instant;
 pub use handoff::Handoff;
 use handoff::Turn;
 
+use crate::downstream::BodyError;
 use crate::exchange::{Answer, Exchange, InFlight, Place};
 use crate::fencing::{Judged, Standing, confirm, rejected};
 use crate::forward::{
@@ -46,11 +47,18 @@ async fn prepare(
 ) -> Result<Request<RequestBody>, Failure> {
     let kept = place.kept_headers();
     let (head, body) = request.into_parts();
+    if body.is_too_large() {
+        return Err(Failure::LargeBody);
+    }
     let connection = Rc::clone(body.connection());
     let whole_bytes_max = place.worker.fence.config.limits.buffer_body_max;
     let body = prepare_body(body, whole_bytes_max, kept).await.map_err(|error| {
         tracing::debug!(%error, client = %place.client, "a request's body did not arrive whole");
-        Failure::BrokenBody
+        match error {
+            BodyError::TooSlow => Failure::SlowBody,
+            BodyError::TooLarge => Failure::LargeBody,
+            BodyError::Aborted(_) | BodyError::Truncated | BodyError::Silent => Failure::BrokenBody,
+        }
     })?;
     outgoing_request(head, body, &connection, place.pool().upstream(), kept).map_err(|error| match error {
         InvalidHead::Target => Failure::BadTarget,

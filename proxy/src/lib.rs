@@ -11,6 +11,7 @@ pub mod cli;
 pub mod dashboard;
 pub mod decision;
 pub mod demo;
+mod descriptors;
 pub mod downstream;
 pub mod drain;
 pub mod exchange;

@@ -114,7 +114,8 @@ impl LockSources {
         let access = Arc::<EtcdAccess>::default();
         let (started, etcd, cluster_id) = match &source.kind {
             SourceKind::Etcd { endpoints, cluster_id } => {
-                let options_of_etcd = EtcdOptions { access: Arc::clone(&access), ..etcd_options(endpoints, *cluster_id) };
+                let options_of_etcd =
+                    EtcdOptions { access: Arc::clone(&access), ..etcd_options(endpoints, *cluster_id) };
                 let etcd = EtcdStore::new(&options_of_etcd);
                 let store = etcd.clone();
                 (LockSource::spawn(&name, options, move || store)?, Some(etcd), *cluster_id)

@@ -18,6 +18,7 @@ use prometheus::{
 
 pub use tls::{HandshakeCounters, TlsMetrics, TlsReload, TlsUse};
 
+use crate::downstream::Closing;
 use crate::refusal::Failure;
 
 /// Every metric of the process.
@@ -38,6 +39,8 @@ pub struct Metrics {
     failures: IntCounterVec,
     connections: IntGauge,
     panics: IntCounter,
+    connections_refused: IntCounter,
+    connections_closed: IntCounterVec,
     decisions_lost: IntCounter,
     log_lines_lost: IntCounterVec,
     sources: SourceMetrics,
@@ -280,6 +283,15 @@ impl Metrics {
                 "fencepost_panics_total",
                 "Defects of the program that ended a request or a task of it.",
             )?,
+            connections_refused: IntCounter::new(
+                "fencepost_connections_refused_total",
+                "Client connections closed at once, their client having connections_per_client_max.",
+            )?,
+            connections_closed: counters(
+                "fencepost_connections_closed_total",
+                "Client connections ended by a limit, by its key.",
+                &["limit"],
+            )?,
             decisions_lost: IntCounter::new(
                 "fencepost_decisions_lost_total",
                 "Decisions and changes of tenures that came faster than they could be kept for operators to look at.",
@@ -339,6 +351,8 @@ impl Metrics {
             Box::new(metrics.failures.clone()),
             Box::new(metrics.connections.clone()),
             Box::new(metrics.panics.clone()),
+            Box::new(metrics.connections_refused.clone()),
+            Box::new(metrics.connections_closed.clone()),
             Box::new(metrics.decisions_lost.clone()),
             Box::new(metrics.log_lines_lost.clone()),
             Box::new(metrics.sources.up.clone()),
@@ -440,6 +454,14 @@ impl Metrics {
     /// Notes how many panics there have been.
     pub fn set_panics(&self, panics: u64) {
         raise(&self.panics, panics);
+    }
+
+    /// Notes how many client connections limits have ended by now: those turned away at once, and each limit's.
+    pub fn set_connections_ended(&self, refused: u64, closed: impl Fn(Closing) -> u64) {
+        raise(&self.connections_refused, refused);
+        for closing in Closing::ALL {
+            raise(&self.connections_closed.with_label_values(&[closing.limit()]), closed(closing));
+        }
     }
 
     /// Notes how many decisions, and how many lines of each log, are lost by now.

@@ -64,6 +64,7 @@ mod grpc {
     pub(super) const INVALID_ARGUMENT: u8 = 3;
     pub(super) const DEADLINE_EXCEEDED: u8 = 4;
     pub(super) const PERMISSION_DENIED: u8 = 7;
+    pub(super) const RESOURCE_EXHAUSTED: u8 = 8;
     pub(super) const FAILED_PRECONDITION: u8 = 9;
     pub(super) const UNIMPLEMENTED: u8 = 12;
     pub(super) const INTERNAL: u8 = 13;
@@ -192,6 +193,12 @@ pub enum Failure {
     NotSupported,
     /// Its body ended before its time, or was not of the length it claimed.
     BrokenBody,
+    /// Its body came too slowly.
+    SlowBody,
+    /// Its body is larger than a body may be.
+    LargeBody,
+    /// It has more header fields than a request may have.
+    LargeHead,
     /// Its target is neither a path nor a URL with a valid host.
     BadTarget,
     /// No connection to the worker could be had.
@@ -219,6 +226,9 @@ impl Failure {
             Failure::NoRoute => "no-route",
             Failure::NotSupported => "not-supported",
             Failure::BrokenBody => "broken-body",
+            Failure::SlowBody => "slow-body",
+            Failure::LargeBody => "large-body",
+            Failure::LargeHead => "large-head",
             Failure::BadTarget => "bad-target",
             Failure::Unreachable => "worker-unreachable",
             Failure::ConnectTimeout => "worker-connect-timeout",
@@ -240,6 +250,18 @@ impl Failure {
             Failure::BrokenBody => {
                 (StatusCode::BAD_REQUEST, grpc::INVALID_ARGUMENT, "The request's body did not arrive whole", "false")
             }
+            Failure::SlowBody => {
+                (StatusCode::REQUEST_TIMEOUT, grpc::DEADLINE_EXCEEDED, "The request's body came too slowly", "false")
+            }
+            Failure::LargeBody => {
+                (StatusCode::PAYLOAD_TOO_LARGE, grpc::RESOURCE_EXHAUSTED, "The request's body is too large", "false")
+            }
+            Failure::LargeHead => (
+                StatusCode::REQUEST_HEADER_FIELDS_TOO_LARGE,
+                grpc::RESOURCE_EXHAUSTED,
+                "The request has too many header fields",
+                "false",
+            ),
             Failure::BadTarget => {
                 (StatusCode::BAD_REQUEST, grpc::INVALID_ARGUMENT, "The request's target is not a resource", "false")
             }

@@ -57,7 +57,7 @@ where
     let found = contained(begin(&mut place, &mut request)).await;
     let answer = match found.unwrap_or_else(|Panicked| Err(place.panicked())) {
         Ok(guarded) => {
-            let in_flight = InFlight::new(&place.metrics().in_flight);
+            let in_flight = InFlight::new(&place.metrics().in_flight, request.body().connection().under_way());
             let exchange = Exchange { request, place: place.clone(), in_flight, state: guarded };
             contained(next.oneshot(exchange)).await.unwrap_or_else(|Panicked| Ok(place.panicked()))?
         }
@@ -85,6 +85,10 @@ async fn begin(place: &mut Place, request: &mut Request<ClientBody>) -> Result<G
 fn find(place: &mut Place, request: &Request<ClientBody>) -> Result<Guarded, Answer> {
     if place.worker.fence.process.is_draining() {
         return Err(place.refuse(Rejection::Draining, Subject::default()));
+    }
+    // On HTTP/1 nothing with more fields is read to its end.
+    if request.headers().len() > place.worker.fence.config.limits.headers_max {
+        return Err(place.fail(Failure::LargeHead));
     }
     if request.method() == Method::CONNECT {
         return Err(place.fail(Failure::NotSupported));

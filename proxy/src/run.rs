@@ -15,6 +15,7 @@ use tower::service_fn;
 
 use crate::admin::Admin;
 use crate::decision::DecisionIds;
+use crate::descriptors;
 use crate::downstream::{
     self, BindError, Limits, ListenAddress, Listener, OpenConnections, PassedSockets, Server, serve,
 };
@@ -161,7 +162,8 @@ pub async fn run(
     let Bound { listeners, admin: admin_listener } = bound;
     let listeners = server_tls::follow(listeners, TlsUse::Listener, &process);
     let admin_listener = server_tls::follow(admin_listener, TlsUse::Admin, &process).pop();
-    let server = serve(listeners, threads, client_limits(&limits), make_service)?;
+    let limits = client_limits(&limits, descriptors::connections_max(&reloader.in_force().now().config, threads));
+    let server = serve(listeners, threads, limits, make_service)?;
     for address in server.addresses() {
         tracing::info!(%address, threads, "listening");
     }
@@ -268,7 +270,12 @@ impl AdminShare {
 }
 
 fn serve_admin(listener: Listener, in_force: InForce, share: AdminShare) -> io::Result<Server> {
-    let server = serve(vec![listener], NonZeroUsize::MIN, Limits::default(), move |_| {
+    let limits = Limits {
+        connections_max: descriptors::ADMIN_CONNECTIONS,
+        connections_per_client_max: descriptors::ADMIN_CONNECTIONS,
+        ..Limits::default()
+    };
+    let server = serve(vec![listener], NonZeroUsize::MIN, limits, move |_| {
         let (in_force, share) = (in_force.clone(), share.clone());
         service_fn(move |request| share.admin(in_force.clone()).answer_contained(request))
     })?;
@@ -283,16 +290,22 @@ fn threads(config: &Config) -> NonZeroUsize {
     config.threads.unwrap_or_else(|| std::thread::available_parallelism().unwrap_or(NonZeroUsize::MIN))
 }
 
-fn client_limits(limits: &fencepost_config::Limits) -> Limits {
+fn client_limits(limits: &fencepost_config::Limits, connections_max: usize) -> Limits {
     Limits {
-        connections_max: limits.connections_max,
+        connections_max,
+        connections_per_client_max: limits.connections_per_client_max,
+        requests_per_connection_max: limits.requests_per_connection_max,
         handshake_timeout: limits.handshake_timeout,
         header_timeout: limits.header_timeout,
         idle_timeout: limits.idle_timeout,
         body_timeout: limits.body_timeout,
+        body_rate_min: limits.body_rate_min,
+        body_bytes_max: limits.body_bytes_max,
         header_bytes_max: limits.header_bytes_max,
         headers_max: limits.headers_max,
         streams_max: limits.h2_streams_max,
+        resets_max: limits.h2_resets_max,
+        control_frames_max: limits.h2_control_frames_max,
         ..downstream::Limits::default()
     }
 }

@@ -51,6 +51,7 @@ fn existing_metrics() -> BTreeSet<String> {
     let route = metrics.route("any", "enforce");
     route.failed(fencepost::refusal::Failure::NoAnswer);
     metrics.set_lost(0, 0, 0);
+    metrics.set_connections_ended(0, |_| 0);
     let reading =
         SourceReading { up: true, age_seconds: 0.0, watch_restarts: 0, tracked_locks: 0, tenures: 0, regressed: false };
     metrics.set_source("any", reading);

@@ -7,16 +7,27 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::time::Duration;
 
-use tokio::sync::{OwnedSemaphorePermit, Semaphore, mpsc, watch};
+use tokio::sync::{mpsc, watch};
 
+use super::connection::ClientAddress;
 use super::listener::{ListenAddress, Listener, ListenerTls};
+use super::places::{Oldest, Place, Places};
 use super::serve::Stage;
 
-/// A connection on its way to a worker thread. Counted in its thread's load and in the process until it is dropped.
+/// What a worker thread is told.
+pub(super) enum Order {
+    /// Serve this connection.
+    Serve(Accepted),
+    /// Close the connection that has waited longest for its client: there is no place for another.
+    MakeRoom,
+}
+
+/// A connection on its way to a worker thread.
 pub(super) struct Accepted {
     pub(super) stream: AcceptedStream,
     pub(super) tls: Option<ListenerTls>,
     pub(super) counted: CountedIn,
+    pub(super) place: Place,
 }
 
 pub(super) enum AcceptedStream {
@@ -24,10 +35,18 @@ pub(super) enum AcceptedStream {
     Unix(UnixStream),
 }
 
-/// One connection's place in its thread's load and in the limit of the process.
+impl AcceptedStream {
+    fn client(&self) -> ClientAddress {
+        match self {
+            AcceptedStream::Tcp(_, peer) => ClientAddress::Tcp(*peer),
+            AcceptedStream::Unix(_) => ClientAddress::Unix,
+        }
+    }
+}
+
+/// One connection in its thread's load.
 pub(super) struct CountedIn {
     load: Arc<AtomicUsize>,
-    _place: OwnedSemaphorePermit,
 }
 
 impl Drop for CountedIn {
@@ -40,16 +59,18 @@ impl Drop for CountedIn {
 #[derive(Clone)]
 pub(super) struct Worker {
     pub(super) load: Arc<AtomicUsize>,
-    pub(super) handover: mpsc::UnboundedSender<Accepted>,
+    pub(super) oldest: Oldest,
+    pub(super) orders: mpsc::UnboundedSender<Order>,
 }
 
 /// Accepts connections of `listener` until the server closes.
 ///
-/// When the process is full, or the system out of descriptors, clients wait in the kernel's queue.
+/// When the process is full of connections with requests, or the system out of descriptors, clients wait in the kernel's
+/// queue, the first of them in our hand.
 pub(super) async fn accept_loop(
     listener: Listener,
     workers: Vec<Worker>,
-    places: Arc<Semaphore>,
+    places: Arc<Places>,
     mut stage: watch::Receiver<Stage>,
 ) -> io::Result<()> {
     let Listener { address, socket, file: _file, tls } = listener;
@@ -60,14 +81,17 @@ pub(super) async fn accept_loop(
     let accepting = async {
         let mut backoff = Backoff::default();
         loop {
-            let Ok(place) = places.clone().acquire_owned().await else { return };
-            match listening.accept().await {
-                Ok(stream) => {
-                    backoff = Backoff::default();
-                    hand_over(stream, tls.clone(), place, &workers);
+            let stream = match listening.accept().await {
+                Ok(stream) => stream,
+                Err(error) => {
+                    backoff.wait(&error).await;
+                    continue;
                 }
-                Err(error) => backoff.wait(&error).await,
-            }
+            };
+            backoff = Backoff::default();
+            let Some(client) = places.of_client(stream.client()) else { continue };
+            let Ok(place) = places.take(client, || ask_for_room(&workers)).await else { return };
+            hand_over(stream, tls.clone(), place, &workers);
         }
     };
     tokio::select! {
@@ -97,13 +121,21 @@ impl Listening {
     }
 }
 
-fn hand_over(stream: AcceptedStream, tls: Option<ListenerTls>, place: OwnedSemaphorePermit, workers: &[Worker]) {
+/// Has a connection closed that waits for its client: the one that has waited longest, whatever its thread.
+fn ask_for_room(workers: &[Worker]) {
+    let waiting = workers.iter().filter_map(|worker| Some((worker.oldest.since()?, worker)));
+    if let Some((_, worker)) = waiting.min_by_key(|(since, _)| *since) {
+        let _ = worker.orders.send(Order::MakeRoom); // The places of a thread that has ended are free.
+    }
+}
+
+fn hand_over(stream: AcceptedStream, tls: Option<ListenerTls>, place: Place, workers: &[Worker]) {
     let least = workers.iter().min_by_key(|worker| worker.load.load(Ordering::Relaxed));
     let worker = least.expect("there is a worker thread");
     worker.load.fetch_add(1, Ordering::Relaxed);
-    let counted = CountedIn { load: worker.load.clone(), _place: place };
+    let counted = CountedIn { load: worker.load.clone() };
     // A thread that has ended closes the connection by dropping it.
-    let _ = worker.handover.send(Accepted { stream, tls, counted });
+    let _ = worker.orders.send(Order::Serve(Accepted { stream, tls, counted, place }));
 }
 
 /// How long to leave a listener alone that can't accept.

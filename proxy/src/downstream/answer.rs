@@ -28,7 +28,7 @@ pub trait AnswerBody: Body<Data = Bytes, Error: Into<Box<dyn Error + Send + Sync
 /// An answer's body that counts as in flight until hyper has handed it to the kernel and drops it.
 pub(super) struct Counted<B> {
     body: B,
-    _in_flight: InFlight,
+    in_flight: InFlight,
 }
 
 /// Keeps `in_flight` with the answer, and puts its tunnel aside for when the connection is handed over.
@@ -38,7 +38,7 @@ pub(super) fn counted<B: AnswerBody>(answer: Response<B>, in_flight: InFlight) -
         if switches {
             in_flight.connection().tunnel.set(body.take_tunnel());
         }
-        Counted { body, _in_flight: in_flight }
+        Counted { body, in_flight }
     })
 }
 
@@ -47,7 +47,14 @@ impl<B: AnswerBody + Unpin> Body for Counted<B> {
     type Error = B::Error;
 
     fn poll_frame(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<Option<Result<Frame<Bytes>, Self::Error>>> {
-        Pin::new(&mut self.body).poll_frame(cx)
+        if let Some(unread) = self.in_flight.unread() {
+            unread.taken();
+        }
+        let polled = Pin::new(&mut self.body).poll_frame(cx);
+        if let (Some(unread), Poll::Ready(Some(Ok(frame)))) = (self.in_flight.unread(), &polled) {
+            unread.given(frame.data_ref().map_or(0, Bytes::len));
+        }
+        polled
     }
 
     fn is_end_stream(&self) -> bool {

@@ -10,6 +10,7 @@ use super::handshake::handshake;
 use super::limits::Limits;
 use super::listener::ListenerTls;
 use super::sniff;
+use super::tally::Closing;
 use crate::wire::{Socket, Transport};
 
 /// A connection whose first bytes are there.
@@ -23,20 +24,28 @@ pub(super) struct Arrived {
     pub(super) started: Instant,
 }
 
-/// Waits for the first bytes of a connection. `None` if they don't come in time, or no handshake comes about.
-pub(super) async fn arrive(stream: AcceptedStream, tls: Option<ListenerTls>, limits: &Limits) -> Option<Arrived> {
-    let (transport, address) = register(stream).ok()?;
+/// Waits for the first bytes of a connection.
+///
+/// # Errors
+/// If they don't come, or no handshake comes about; with the limit that was passed, if it was one of those that are counted.
+pub(super) async fn arrive(
+    stream: AcceptedStream,
+    tls: Option<ListenerTls>,
+    limits: &Limits,
+) -> Result<Arrived, Option<Closing>> {
+    let (transport, address) = register(stream).map_err(|_| None)?;
     let (socket, tls, negotiated) = match tls {
         None => (Socket::downstream(transport), None, None),
         // Boxed: it is many times larger than what an idle connection needs.
         Some(tls) => {
-            let shaken = Box::pin(handshake(transport, address, &tls, limits)).await?;
+            let shaken = Box::pin(handshake(transport, address, &tls, limits)).await.ok_or(None)?;
             (shaken.socket, Some(shaken.client), shaken.protocol)
         }
     };
     let started = Instant::now();
-    let sniffed = timeout(limits.header_timeout, sniff::protocol(&socket)).await.ok()??;
-    Some(Arrived { socket, address, protocol: negotiated.unwrap_or(sniffed), tls, started })
+    let sniffed = timeout(limits.header_timeout, sniff::protocol(&socket)).await.map_err(|_| Some(Closing::Header))?;
+    let sniffed = sniffed.ok_or(None)?;
+    Ok(Arrived { socket, address, protocol: negotiated.unwrap_or(sniffed), tls, started })
 }
 
 fn register(stream: AcceptedStream) -> io::Result<(Transport, ClientAddress)> {

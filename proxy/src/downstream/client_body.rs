@@ -3,6 +3,7 @@
 use std::pin::Pin;
 use std::rc::Rc;
 use std::task::{Context, Poll};
+use std::time::Duration;
 
 use bytes::Bytes;
 use http_body::{Body, Frame, SizeHint};
@@ -25,8 +26,11 @@ pub struct ClientBody {
     incoming: Option<Incoming>,
     connection: Rc<Connection>,
     held_back: bool,
-    /// When the present wait for the client began.
+    /// When the present wait for the client began, and how long the earlier ones were.
     awaited_since: Option<Instant>,
+    awaited: Duration,
+    has_known_length: bool,
+    received: u64,
     /// On HTTP/1.1 the connection's own timer sees a silent client. On HTTP/2 others may be busy on the connection.
     alarm: Option<Box<Alarm>>,
 }
@@ -43,11 +47,35 @@ pub enum BodyError {
     /// The client sent nothing for too long.
     #[error("the client stayed silent in the middle of the body")]
     Silent,
+    /// The client sends too slowly.
+    #[error("the client sends its body too slowly")]
+    TooSlow,
+    /// There is more of it than there may be.
+    #[error("the body is larger than it may be")]
+    TooLarge,
 }
 
 impl ClientBody {
     pub(super) fn new(incoming: Incoming, connection: Rc<Connection>, held_back: bool) -> ClientBody {
-        ClientBody { incoming: Some(incoming), connection, held_back, awaited_since: None, alarm: None }
+        ClientBody {
+            has_known_length: incoming.size_hint().exact().is_some(),
+            incoming: Some(incoming),
+            connection,
+            held_back,
+            awaited_since: None,
+            awaited: Duration::ZERO,
+            received: 0,
+            alarm: None,
+        }
+    }
+
+    /// Whether its length is known to be more than may be.
+    pub fn is_too_large(&self) -> bool {
+        self.size_hint().exact().is_some_and(|bytes| self.exceeds(bytes))
+    }
+
+    fn exceeds(&self, bytes: u64) -> bool {
+        self.connection.limits.body_bytes_max.is_some_and(|max| bytes > max)
     }
 
     /// The connection that the request came on.
@@ -59,7 +87,14 @@ impl ClientBody {
         let Some(incoming) = self.incoming.as_mut() else { return Poll::Ready(None) };
         self.held_back = false;
         match Pin::new(&mut *incoming).poll_frame(cx) {
-            Poll::Ready(Some(Ok(frame))) => Poll::Ready(Some(Ok(frame))),
+            Poll::Ready(Some(Ok(frame))) => {
+                self.received += frame.data_ref().map_or(0, Bytes::len) as u64;
+                if self.exceeds(self.received) {
+                    self.incoming = None;
+                    return Poll::Ready(Some(Err(BodyError::TooLarge)));
+                }
+                Poll::Ready(Some(Ok(frame)))
+            }
             Poll::Ready(Some(Err(error))) => {
                 self.incoming = None;
                 Poll::Ready(Some(Err(BodyError::Aborted(error))))
@@ -71,6 +106,13 @@ impl ClientBody {
             }
             Poll::Pending => Poll::Pending,
         }
+    }
+
+    /// Whether the client has kept us waiting for longer than what has come of its body allows. Where no end is known,
+    /// nobody says that anything is to come soon.
+    fn is_too_slow(&self) -> bool {
+        let patience = self.connection.limits.patience(self.received);
+        self.has_known_length && patience.is_some_and(|patience| self.awaited > patience)
     }
 
     fn poll_silence(&mut self, cx: &mut Context<'_>) -> Poll<Option<Result<Frame<Bytes>, BodyError>>> {
@@ -100,21 +142,27 @@ impl Body for ClientBody {
     type Data = Bytes;
     type Error = BodyError;
 
-    fn poll_frame(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<Option<Result<Frame<Bytes>, BodyError>>> {
-        let polled = self.poll_incoming(cx);
-        let awaits = &self.connection.bodies_awaited;
-        match (polled.is_pending(), self.awaited_since.is_some()) {
-            (true, false) => {
+    fn poll_frame(self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<Option<Result<Frame<Bytes>, BodyError>>> {
+        let this = self.get_mut();
+        let polled = this.poll_incoming(cx);
+        let awaits = &this.connection.bodies_awaited;
+        match (polled.is_pending(), this.awaited_since) {
+            (true, None) => {
                 awaits.set(awaits.get() + 1);
-                self.awaited_since = Some(Instant::now());
+                this.awaited_since = Some(Instant::now());
             }
-            (false, true) => {
+            (false, Some(since)) => {
                 awaits.set(awaits.get() - 1);
-                self.awaited_since = None;
+                this.awaited_since = None;
+                this.awaited += since.elapsed();
+                if this.incoming.is_some() && this.is_too_slow() {
+                    this.incoming = None;
+                    return Poll::Ready(Some(Err(BodyError::TooSlow)));
+                }
             }
-            (true, true) | (false, false) => {}
+            (true, Some(_)) | (false, None) => {}
         }
-        if polled.is_pending() { self.poll_silence(cx) } else { polled }
+        if polled.is_pending() { this.poll_silence(cx) } else { polled }
     }
 
     fn is_end_stream(&self) -> bool {

@@ -10,6 +10,9 @@ use http::HeaderValue;
 
 use super::answer::Tunnel;
 use super::limits::Limits;
+use super::seat::{Answering, Seat, UnderWay};
+use super::tally::Closing;
+use super::unread::Unread;
 use crate::wire::{Background, Socket};
 
 /// What a handshake has told of a client.
@@ -55,6 +58,9 @@ pub struct Connection {
     pub(super) limits: Rc<Limits>,
     pub(super) socket: Socket,
     pub(super) background: Background,
+    pub(super) seat: Rc<Seat>,
+    /// Requests so far.
+    pub(super) requests: Cell<u64>,
     /// Requests whose answer has not been handed to the kernel yet.
     pub(super) in_flight: Cell<usize>,
     /// What had been read of the socket when the last request ended: more means that the next has begun.
@@ -63,6 +69,10 @@ pub struct Connection {
     pub(super) bodies_awaited: Cell<usize>,
     /// What takes the connection over once the answer that switches protocols is out.
     pub(super) tunnel: Cell<Option<Tunnel>>,
+    /// On HTTP/2: what is noted of the answer to the request that has just begun, until its stream takes it.
+    pub(super) newest: Cell<Option<Rc<Unread>>>,
+    /// On HTTP/2: which frames its client has sent too many of.
+    pub(super) exceeded: Cell<Option<Closing>>,
 }
 
 impl Connection {
@@ -73,6 +83,7 @@ impl Connection {
         socket: Socket,
         limits: Rc<Limits>,
         background: Background,
+        seat: Rc<Seat>,
     ) -> Rc<Connection> {
         Rc::new(Connection {
             address,
@@ -82,10 +93,14 @@ impl Connection {
             limits,
             socket,
             background,
+            seat,
+            requests: Cell::new(0),
             in_flight: Cell::new(0),
             read_when_idle: Cell::new(0),
             bodies_awaited: Cell::new(0),
             tunnel: Cell::new(None),
+            newest: Cell::new(None),
+            exceeded: Cell::new(None),
         })
     }
 
@@ -114,6 +129,17 @@ impl Connection {
     pub fn forwarded_for(&self) -> Option<&HeaderValue> {
         self.forwarded_for.as_ref()
     }
+
+    /// Counts a request as under way for as long as what is returned lives, even when the connection has ended: until
+    /// then its place is taken, on HTTP/2 its place among the streams too.
+    pub fn under_way(&self) -> UnderWay {
+        self.seat.under_way()
+    }
+
+    /// Whether it has had as many requests as it may have.
+    pub(super) fn is_spent(&self) -> bool {
+        self.limits.requests_per_connection_max.is_some_and(|max| self.requests.get() >= max)
+    }
 }
 
 fn forwarded_for(address: ClientAddress) -> Option<HeaderValue> {
@@ -124,22 +150,43 @@ fn forwarded_for(address: ClientAddress) -> Option<HeaderValue> {
 }
 
 /// Counts a request as in flight on its connection, for as long as this lives.
-pub(super) struct InFlight(Rc<Connection>);
+pub(super) struct InFlight {
+    connection: Rc<Connection>,
+    _answering: Answering,
+    /// How far its answer is read: noted on HTTP/2 only, where the connection can't tell.
+    unread: Option<Rc<Unread>>,
+}
 
 impl InFlight {
     pub(super) fn new(connection: Rc<Connection>) -> InFlight {
         connection.in_flight.set(connection.in_flight.get() + 1);
-        InFlight(connection)
+        let answering = connection.seat.answers();
+        InFlight { connection, _answering: answering, unread: None }
     }
 
-    pub(super) fn connection(&self) -> &Connection {
-        &self.0
+    /// One that begins: with HTTP/2 its stream begins right after this.
+    pub(super) fn begin(connection: Rc<Connection>) -> InFlight {
+        connection.requests.set(connection.requests.get() + 1);
+        let unread = (connection.protocol == Protocol::Http2).then(Rc::<Unread>::default);
+        connection.newest.set(unread.clone());
+        let mut in_flight = InFlight::new(connection);
+        in_flight.unread = unread;
+        in_flight
+    }
+
+    pub(super) fn connection(&self) -> &Rc<Connection> {
+        &self.connection
+    }
+
+    pub(super) fn unread(&self) -> Option<&Unread> {
+        self.unread.as_deref()
     }
 }
 
 impl Drop for InFlight {
     fn drop(&mut self) {
-        self.0.in_flight.set(self.0.in_flight.get() - 1);
-        self.0.read_when_idle.set(self.0.socket.bytes_read());
+        let connection = &self.connection;
+        connection.in_flight.set(connection.in_flight.get() - 1);
+        connection.read_when_idle.set(connection.socket.bytes_read());
     }
 }

@@ -5,9 +5,9 @@ use std::collections::HashMap;
 use std::convert::Infallible;
 use std::error::Error;
 use std::future::{Future, poll_fn};
-use std::pin::{Pin, pin};
+use std::pin::Pin;
 use std::rc::Rc;
-use std::task::{Poll, Waker};
+use std::task::{Poll, Waker, ready};
 
 use bytes::Bytes;
 use http::header::{CONNECTION, EXPECT};
@@ -26,12 +26,16 @@ use super::answer::{AnswerBody, Counted, counted};
 use super::arrive::{Arrived, arrive};
 use super::client_body::ClientBody;
 use super::connection::{Connection, InFlight, Protocol};
+use super::frames;
 use super::framing::may_be_misread;
 use super::limits::Limits;
 use super::part;
+use super::seat::Waiting;
 use super::serve::Stage;
+use super::tally::Closing;
+use super::unread::Streams;
 use super::watch::Watch;
-use crate::wire::{Background, LocalExecutor, Socket};
+use crate::wire::{Background, Socket};
 
 /// How much of a body hyper reads or writes ahead on HTTP/1.1.
 const BUFFER_BYTES: usize = 64 * 1024;
@@ -42,6 +46,7 @@ const WINDOW_BYTES: u32 = 1024 * 1024;
 pub(super) struct Thread {
     limits: Rc<Limits>,
     background: Background,
+    waiting: Rc<Waiting>,
     stage: Cell<Stage>,
     /// One for each connection, to tell it of a new stage. No connection asks for it but by its own waker.
     wakers: RefCell<HashMap<u64, Waker>>,
@@ -49,10 +54,11 @@ pub(super) struct Thread {
 }
 
 impl Thread {
-    pub(super) fn new(limits: Limits, background: Background) -> Rc<Thread> {
+    pub(super) fn new(limits: Limits, background: Background, waiting: Rc<Waiting>) -> Rc<Thread> {
         Rc::new(Thread {
             limits: Rc::new(limits),
             background,
+            waiting,
             stage: Cell::new(Stage::Serving),
             wakers: RefCell::default(),
             next_id: Cell::new(0),
@@ -104,36 +110,53 @@ where
     S: Service<Request<ClientBody>, Response = Response<B>, Error = Infallible> + Clone + 'static,
     B: AnswerBody + Unpin,
 {
-    let Accepted { stream, tls, counted: _counted } = accepted;
+    let Accepted { stream, tls, counted: _counted, place } = accepted;
+    let seat = thread.waiting.seat(place);
     let stage = StageWatch::new(thread.clone()).await;
     let arrived = tokio::select! {
+        biased;
         arrived = arrive(stream, tls, &thread.limits) => arrived,
+        () = seat.called() => return seat.close(Closing::Room),
         () = stage.closing() => return,
     };
-    let Some(Arrived { socket, address, protocol, tls, started }) = arrived else { return };
+    let Arrived { socket, address, protocol, tls, started } = match arrived {
+        Ok(arrived) => arrived,
+        Err(closing) => return closing.into_iter().for_each(|closing| seat.close(closing)),
+    };
     let limits = &thread.limits.clone();
-    let connection = Connection::new(address, protocol, tls, socket.clone(), limits.clone(), thread.background.clone());
+    let background = thread.background.clone();
+    let connection = Connection::new(address, protocol, tls, socket.clone(), limits.clone(), background, seat);
     let shared = connection.clone();
-    let answering = service_fn(move |request| answer(request, service.clone(), shared.clone(), thread.clone()));
-    let io = TokioIo::new(socket);
+    let answering =
+        service_fn(move |request| answer(request, service.clone(), thread.clone(), InFlight::begin(shared.clone())));
     match protocol {
         Protocol::Http1 => {
-            let mut serving = http1_builder(limits).serve_connection(io, answering);
+            let mut serving = http1_builder(limits).serve_connection(TokioIo::new(socket), answering);
             // Until the server closes, each answer asks the client to leave. A connection that is closed while it is
             // idle may cost the client the request that it is just sending.
             match drive(&mut serving, &connection, &stage, Stage::Closing, started).await {
                 End::Served => switch_protocols(serving.into_parts(), &connection).await,
                 End::Unreadable { answered } => {
                     drop(serving);
-                    Box::pin(part::with_unreadable_client(&connection, answered)).await;
+                    let last_word = if answered { &[] } else { part::BAD_REQUEST };
+                    Box::pin(part::with_client(&connection, last_word)).await;
                 }
                 End::Dropped => {}
             }
         }
         Protocol::Http2 => {
             // Boxed, as what is rare above: an idle HTTP/1.1 connection is to cost no more than it needs.
-            let mut serving = Box::new(http2_builder(limits).serve_connection(io, answering));
+            let io = TokioIo::new(frames::Counted::new(socket, connection.clone()));
+            let streams = Streams::of(&connection);
+            let mut serving = Box::new(http2_builder(limits, streams).serve_connection(io, answering));
             drive(&mut *serving, &connection, &stage, Stage::Leaving, started).await;
+            drop(serving);
+            if let Some(closing) = connection.exceeded.get() {
+                connection.seat.close(closing);
+                // Behind a frame that was not written to its end it would be taken for a part of that.
+                let last_word = if connection.socket.is_write_blocked() { &[] } else { part::CALM_DOWN };
+                Box::pin(part::with_client(&connection, last_word)).await;
+            }
         }
     }
 }
@@ -153,8 +176,8 @@ fn http1_builder(limits: &Limits) -> http1::Builder {
     builder
 }
 
-fn http2_builder(limits: &Limits) -> http2::Builder<LocalExecutor> {
-    let mut builder = http2::Builder::new(LocalExecutor);
+fn http2_builder(limits: &Limits, streams: Streams) -> http2::Builder<Streams> {
+    let mut builder = http2::Builder::new(streams);
     builder
         .timer(TokioTimer::new())
         .max_concurrent_streams(limits.streams_max)
@@ -169,30 +192,45 @@ fn http2_builder(limits: &Limits) -> http2::Builder<LocalExecutor> {
 }
 
 /// One request: from hyper's hands through the service and back.
+///
+/// # Errors
+/// On HTTP/2, if as many requests of the connection are under way as may be, though their clients may have left.
 async fn answer<S, B>(
     request: Request<Incoming>,
     mut service: S,
-    connection: Rc<Connection>,
     thread: Rc<Thread>,
-) -> Result<Response<Counted<B>>, Infallible>
+    in_flight: InFlight,
+) -> Result<Response<Counted<B>>, h2::Error>
 where
     S: Service<Request<ClientBody>, Response = Response<B>, Error = Infallible>,
     B: AnswerBody,
 {
-    let in_flight = InFlight::new(connection.clone());
+    let connection = Rc::clone(in_flight.connection());
+    if connection.protocol() == Protocol::Http2 && has_too_many(&connection) {
+        return Err(h2::Reason::REFUSED_STREAM.into());
+    }
     let held_back = connection.protocol() == Protocol::Http1 && request.headers().contains_key(EXPECT);
     let is_last = may_be_misread(request.method(), request.headers());
+    let is_spent = connection.is_spent();
     let request = request.map(|incoming| ClientBody::new(incoming, connection, held_back));
-    poll_fn(|cx| service.poll_ready(cx)).await?;
-    let mut response = service.call(request).await?;
+    let Ok(()) = poll_fn(|cx| service.poll_ready(cx)).await;
+    let Ok(mut response) = service.call(request).await;
     let switches = response.status() == StatusCode::SWITCHING_PROTOCOLS;
-    if (is_last || thread.stage.get() != Stage::Serving)
+    if (is_last || is_spent || thread.stage.get() != Stage::Serving)
         && in_flight.connection().protocol() == Protocol::Http1
         && !switches
     {
         response.headers_mut().insert(CONNECTION, HeaderValue::from_static("close"));
+        if is_spent {
+            in_flight.connection().seat.close(Closing::Requests);
+        }
     }
     Ok(counted(response, in_flight))
+}
+
+/// Whether the requests that are under way leave no stream for another: one that its client has reset goes on.
+fn has_too_many(connection: &Connection) -> bool {
+    connection.seat.count_under_way() >= usize::try_from(connection.limits.streams_max).unwrap_or(usize::MAX)
 }
 
 /// How serving a connection ended.
@@ -214,12 +252,15 @@ async fn drive<C: Serving>(
     leaves_at: Stage,
     started: Instant,
 ) -> End {
-    let mut watch = pin!(Watch::new(started));
+    let mut watch = Watch::new(started);
     let mut left = false;
     poll_fn(|cx| {
-        if !left && stage.stage() >= leaves_at {
+        if !left && (stage.stage() >= leaves_at || leaves_spent(connection)) {
             left = true;
             serving.leave();
+            if leaves_spent(connection) {
+                connection.seat.close(Closing::Requests);
+            }
         }
         let written_before = connection.socket.bytes_written();
         if let Poll::Ready(ended) = Pin::new(&mut *serving).poll(cx) {
@@ -231,9 +272,35 @@ async fn drive<C: Serving>(
                 Err(_) => End::Dropped,
             });
         }
-        watch.poll(cx, connection).map(|()| End::Dropped)
+        if !left && leaves_spent(connection) {
+            cx.waker().wake_by_ref();
+        }
+        let seat = &connection.seat;
+        seat.is_held_up(connection.socket.is_write_blocked());
+        let closing = match seat.poll_called(cx) {
+            Poll::Ready(()) => Closing::Room,
+            Poll::Pending => ready!(watch.poll(cx, connection)),
+        };
+        if !left && closing == Closing::Idle && connection.protocol() == Protocol::Http2 {
+            // A client that is just sending a request hears that it was not looked at.
+            left = true;
+            serving.leave();
+            watch.start_again();
+            cx.waker().wake_by_ref();
+            seat.close(closing);
+            return Poll::Pending;
+        }
+        if !left || closing != Closing::Idle {
+            seat.close(closing);
+        }
+        Poll::Ready(End::Dropped)
     })
     .await
+}
+
+/// Whether to say GOAWAY: the connection has had all its requests. On HTTP/1.1 the last answer says so.
+fn leaves_spent(connection: &Connection) -> bool {
+    connection.protocol() == Protocol::Http2 && connection.is_spent()
 }
 
 /// Hands the connection over if its last answer switched protocols.
@@ -262,13 +329,13 @@ where
     }
 }
 
-impl<S, B> Serving for http2::Connection<TokioIo<Socket>, S, LocalExecutor>
+impl<S, B> Serving for http2::Connection<TokioIo<frames::Counted>, S, Streams>
 where
     S: HttpService<Incoming, ResBody = B>,
     S::Error: Into<Box<dyn Error + Send + Sync>>,
     B: Body<Data = Bytes> + 'static,
     B::Error: Into<Box<dyn Error + Send + Sync>>,
-    LocalExecutor: Http2ServerConnExec<S::Future, B>,
+    Streams: Http2ServerConnExec<S::Future, B>,
     Self: Future<Output = hyper::Result<()>> + Unpin,
 {
     fn leave(&mut self) {

@@ -115,7 +115,7 @@ pub(super) async fn handshake(
     (tls.on_failure)(why);
     tracing::debug!(client = %address, why = why.code(), ?error, "TLS handshake failed");
     if let Some((transport, last_word)) = parting {
-        part::with_client(Socket::downstream(transport), last_word, limits).await;
+        part::by(Socket::downstream(transport), last_word, limits).await;
     }
     None
 }

@@ -5,8 +5,13 @@ use std::time::Duration;
 /// What a client may take and how long it may take for it.
 #[derive(Debug, Clone)]
 pub struct Limits {
-    /// Open client connections of the whole process. Beyond it nothing is accepted; clients wait in the kernel's queue.
+    /// Open client connections of the whole process. Beyond it the one that has waited longest for its client makes room; if
+    /// all have requests, clients wait in the kernel's queue.
     pub connections_max: usize,
+    /// Open client connections from one IPv4 address or IPv6 /64. More are closed at once.
+    pub connections_per_client_max: usize,
+    /// Requests on one connection, if there is a limit.
+    pub requests_per_connection_max: Option<u64>,
     /// From a connection's first moment to the end of its TLS handshake. Then it is closed.
     pub handshake_timeout: Duration,
     /// From a connection's first moment, or a request's first byte, to the end of its head. Then it is closed.
@@ -15,6 +20,11 @@ pub struct Limits {
     pub idle_timeout: Duration,
     /// How long a client may stay silent in the middle of its body, or not read the answer. Then it is closed.
     pub body_timeout: Duration,
+    /// Bytes per second, on average after the first `body_timeout`, at which a client sends a body of known length and reads an
+    /// answer; 0 for any.
+    pub body_rate_min: u64,
+    /// Bytes of a request's body, if there is a limit.
+    pub body_bytes_max: Option<u64>,
     /// Bytes of a request head. More is answered with 431.
     pub header_bytes_max: usize,
     /// Fields of a request head. More is answered with 431.
@@ -23,24 +33,43 @@ pub struct Limits {
     pub streams_max: u32,
     /// HTTP/2 streams that a client may have reset before they were looked at; one more ends its connection.
     pub pending_resets_max: usize,
+    /// HTTP/2 streams that a client may reset within 10 s; one more ends its connection.
+    pub resets_max: u32,
+    /// HTTP/2 frames within 10 s that neither requests nor data call for; one more ends the connection.
+    pub control_frames_max: u32,
     /// What is read and thrown away of a body that nobody wants, before the connection is closed.
     pub discard_bytes_max: u64,
     /// How long a body that nobody wants is read, before the connection is closed.
     pub discard_timeout: Duration,
 }
 
+impl Limits {
+    /// How long a client may keep us waiting in all, in the middle of a body of which `bytes` have moved. `None`: for ever, as
+    /// long as it is not silent.
+    pub(super) fn patience(&self, bytes: u64) -> Option<Duration> {
+        let millis = bytes.saturating_mul(1_000).checked_div(self.body_rate_min)?;
+        Some(self.body_timeout.saturating_add(Duration::from_millis(millis)))
+    }
+}
+
 impl Default for Limits {
     fn default() -> Limits {
         Limits {
             connections_max: 16_384,
+            connections_per_client_max: 16_384,
+            requests_per_connection_max: None,
             handshake_timeout: Duration::from_secs(5),
             header_timeout: Duration::from_secs(10),
             idle_timeout: Duration::from_secs(75),
             body_timeout: Duration::from_secs(30),
+            body_rate_min: 128,
+            body_bytes_max: None,
             header_bytes_max: 32 * 1024,
             headers_max: 100,
             streams_max: 128,
             pending_resets_max: 20,
+            resets_max: 1_000,
+            control_frames_max: 10_000,
             discard_bytes_max: 16 * 1024 * 1024,
             discard_timeout: Duration::from_secs(5),
         }

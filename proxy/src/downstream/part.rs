@@ -1,4 +1,4 @@
-//! Parting from a client that could not be understood.
+//! Parting from a client that could not be understood, or that asks for too much.
 
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
 
@@ -7,17 +7,22 @@ use super::limits::Limits;
 use crate::wire::Socket;
 
 /// What hyper does not say to a request whose framing is wrong: it closes without a word.
-const BAD_REQUEST: &[u8] = b"HTTP/1.1 400 Bad Request\r\nConnection: close\r\nContent-Length: 0\r\n\r\n";
+pub(super) const BAD_REQUEST: &[u8] = b"HTTP/1.1 400 Bad Request\r\nConnection: close\r\nContent-Length: 0\r\n\r\n";
 
-/// Says that the request could not be read, unless that was said, and leaves the client time to hear it.
-pub(super) async fn with_unreadable_client(connection: &Connection, answered: bool) {
-    let answer = if answered { &[][..] } else { BAD_REQUEST };
-    with_client(connection.socket.clone(), answer, &connection.limits).await;
+/// HTTP/2's GOAWAY with ENHANCE_YOUR_CALM; any stream may have been looked at.
+pub(super) const CALM_DOWN: &[u8] = b"\0\0\x08\x07\0\0\0\0\0\x7f\xff\xff\xff\0\0\0\x0b";
+
+/// Says a last word, if there is one, and leaves the client time to hear it, unless there is no place for others.
+pub(super) async fn with_client(connection: &Connection, last_word: &[u8]) {
+    tokio::select! {
+        () = by(connection.socket.clone(), last_word, &connection.limits) => {}
+        () = connection.seat.called() => {}
+    }
 }
 
 /// Says a last word and ends our side, then leaves the client time to hear it: a connection that is closed while the client still
 /// writes is reset, and the answer with it.
-pub(super) async fn with_client(mut socket: Socket, last_word: &[u8], limits: &Limits) {
+pub(super) async fn by(mut socket: Socket, last_word: &[u8], limits: &Limits) {
     let parting = async {
         if socket.write_all(last_word).await.is_err() || socket.flush().await.is_err() {
             return;

@@ -6,6 +6,7 @@ use std::io;
 use std::num::NonZeroUsize;
 use std::panic::resume_unwind;
 use std::pin::{Pin, pin};
+use std::rc::Rc;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::task::Poll;
@@ -13,16 +14,20 @@ use std::time::Duration;
 
 use http::{Request, Response};
 use tokio::runtime::Runtime;
-use tokio::sync::{Semaphore, mpsc, watch};
+use tokio::sync::{mpsc, watch};
 use tokio::task::LocalSet;
+use tokio::time::Instant;
 use tower::Service;
 
-use super::accept::{Accepted, Worker, accept_loop};
+use super::accept::{Order, Worker, accept_loop};
 use super::answer::AnswerBody;
 use super::client_body::ClientBody;
 use super::drive::{Thread, serve_connection};
 use super::limits::Limits;
 use super::listener::{ListenAddress, Listener};
+use super::places::{Oldest, Places};
+use super::seat::Waiting;
+use super::tally::Closing;
 use crate::wire::Background;
 
 /// What a worker thread's service is made from.
@@ -52,19 +57,33 @@ pub struct Server {
     addresses: Vec<ListenAddress>,
     stage: watch::Sender<Stage>,
     loads: Vec<Arc<AtomicUsize>>,
+    places: Arc<Places>,
     cut: Arc<AtomicUsize>,
     threads_alive: usize,
     ended: mpsc::UnboundedReceiver<()>,
 }
 
 /// Counts a server's client connections.
-#[derive(Debug, Clone)]
-pub struct OpenConnections(Arc<[Arc<AtomicUsize>]>);
+#[derive(Clone)]
+pub struct OpenConnections {
+    loads: Arc<[Arc<AtomicUsize>]>,
+    places: Arc<Places>,
+}
 
 impl OpenConnections {
     /// How many are open now.
     pub fn count(&self) -> usize {
-        self.0.iter().map(|load| load.load(Ordering::Relaxed)).sum()
+        self.loads.iter().map(|load| load.load(Ordering::Relaxed)).sum()
+    }
+
+    /// How many a limit has ended so far.
+    pub fn closed(&self, closing: Closing) -> u64 {
+        self.places.tally.closed(closing)
+    }
+
+    /// How many were closed as soon as they were accepted, their client having too many.
+    pub fn refused(&self) -> u64 {
+        self.places.tally.refused()
     }
 }
 
@@ -93,25 +112,29 @@ where
 {
     let (stage, stage_seen) = watch::channel(Stage::Serving);
     let (ends, ended) = mpsc::unbounded_channel();
+    let places = Places::new(&limits);
     let mut server = Server {
         addresses: listeners.iter().map(|listener| listener.address().clone()).collect(),
         stage,
         loads: Vec::new(),
+        places: Arc::clone(&places),
         cut: Arc::new(AtomicUsize::new(0)),
         threads_alive: 0,
         ended,
     };
+    let started = Instant::now();
     let mut workers = Vec::new();
     let mut starts = Vec::new();
     for index in 0..threads.get() {
         let load = Arc::new(AtomicUsize::new(0));
-        let (handover, accepted) = mpsc::unbounded_channel();
+        let (orders, ordered) = mpsc::unbounded_channel();
+        let oldest = Oldest::none();
         server.loads.push(load.clone());
-        workers.push(Worker { load, handover });
-        let worker = WorkerThread { accepted, stage: stage_seen.clone(), cut: server.cut.clone() };
+        workers.push(Worker { load, oldest: oldest.clone(), orders });
+        let (places, cut) = (Arc::clone(&places), Arc::clone(&server.cut));
+        let worker = WorkerThread { ordered, oldest, places, stage: stage_seen.clone(), cut, started };
         starts.push((index, worker, limits.clone(), make_service.clone()));
     }
-    let places = Arc::new(Semaphore::new(limits.connections_max.min(Semaphore::MAX_PERMITS)));
     let accepting = async move {
         let loops =
             listeners.into_iter().map(|one| accept_loop(one, workers.clone(), places.clone(), stage_seen.clone()));
@@ -160,7 +183,7 @@ impl Server {
 
     /// Counts the client connections that are open.
     pub fn connections(&self) -> OpenConnections {
-        OpenConnections(self.loads.clone().into())
+        OpenConnections { loads: self.loads.clone().into(), places: Arc::clone(&self.places) }
     }
 
     /// Client connections that are open now, for each worker thread.
@@ -234,9 +257,13 @@ impl Drop for TellEnd {
 }
 
 struct WorkerThread {
-    accepted: mpsc::UnboundedReceiver<Accepted>,
+    ordered: mpsc::UnboundedReceiver<Order>,
+    oldest: Oldest,
+    places: Arc<Places>,
     stage: watch::Receiver<Stage>,
     cut: Arc<AtomicUsize>,
+    /// What the threads count time from.
+    started: Instant,
 }
 
 impl WorkerThread {
@@ -264,14 +291,16 @@ impl WorkerThread {
         let mut accept_panics = pin!(accept_panics);
         let background = Background::default();
         let service = make_service(ThreadContext { index, background: background.clone() });
-        let thread = Thread::new(limits, background.clone());
+        let waiting = Waiting::new(self.oldest, self.places, self.started);
+        let thread = Thread::new(limits, background.clone(), Rc::clone(&waiting));
         let mut accepting = true;
         loop {
             tokio::select! {
-                accepted = self.accepted.recv(), if accepting => match accepted {
-                    Some(accepted) => {
+                order = self.ordered.recv(), if accepting => match order {
+                    Some(Order::Serve(accepted)) => {
                         background.spawn(serve_connection(accepted, service.clone(), thread.clone()));
                     }
+                    Some(Order::MakeRoom) => waiting.make_room(),
                     None => accepting = false,
                 },
                 changed = self.stage.changed() => {

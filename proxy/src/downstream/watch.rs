@@ -6,6 +6,7 @@ use std::time::Duration;
 use tokio::time::Instant;
 
 use super::connection::{Connection, Protocol};
+use super::tally::Closing;
 use crate::wire::Alarm;
 
 /// Whose turn it is on a connection.
@@ -30,29 +31,65 @@ pub(super) struct Watch {
     turn: Turn,
     since: Instant,
     moved: u64,
+    requests: u64,
+    /// For how long the client has read nothing of its answers, up to the present turn, and how much it has read of them.
+    stalled: Duration,
+    written_before: u64,
     alarm: Alarm,
 }
 
 impl Watch {
     /// A watch over a connection that was accepted at `since`.
     pub(super) fn new(since: Instant) -> Watch {
-        Watch { turn: Turn::Head, since, moved: 0, alarm: Alarm::new() }
+        let (stalled, alarm) = (Duration::ZERO, Alarm::new());
+        Watch { turn: Turn::Head, since, moved: 0, requests: 0, stalled, written_before: 0, alarm }
     }
 
     /// Ready when the client has kept us waiting for too long.
-    pub(super) fn poll(&mut self, cx: &mut Context<'_>, connection: &Connection) -> Poll<()> {
+    pub(super) fn poll(&mut self, cx: &mut Context<'_>, connection: &Connection) -> Poll<Closing> {
         let turn = whose_turn(connection);
-        let moved = connection.socket.bytes_moved();
-        // A head has to be there in time as a whole: a byte now and then does not help it.
-        let goes_on = turn == self.turn && (turn == Turn::Head || moved == self.moved);
+        let (moved, requests) = (connection.socket.bytes_moved(), connection.requests.get());
+        // A head has to be there in time as a whole, and a connection is idle without a request, whatever else is sent.
+        let whatever_moves = matches!(turn, Turn::Head | Turn::Idle) && requests == self.requests;
+        let goes_on = turn == self.turn && (whatever_moves || moved == self.moved);
         if !goes_on {
+            let now = Instant::now();
+            if self.turn == Turn::Stalled {
+                self.stalled += now - self.since;
+            }
             self.turn = turn;
-            self.since = Instant::now();
+            self.since = now;
         }
-        self.moved = moved;
-        let Some(limit) = limit(turn, connection) else { return Poll::Pending };
+        (self.moved, self.requests) = (moved, requests);
+        if matches!(turn, Turn::Head | Turn::Idle) {
+            (self.stalled, self.written_before) = (Duration::ZERO, connection.socket.bytes_written());
+        }
+        let Some((limit, closing)) = self.limit(connection) else { return Poll::Pending };
         ready!(self.alarm.poll(cx, self.since + limit));
-        Poll::Ready(())
+        Poll::Ready(closing)
+    }
+
+    /// Waits for as long again.
+    pub(super) fn start_again(&mut self) {
+        self.since = Instant::now();
+    }
+
+    fn limit(&self, connection: &Connection) -> Option<(Duration, Closing)> {
+        let limits = &connection.limits;
+        match self.turn {
+            Turn::Idle => Some((limits.idle_timeout, Closing::Idle)),
+            Turn::Head => Some((limits.header_timeout, Closing::Header)),
+            Turn::Body => Some((limits.body_timeout, Closing::Body)),
+            Turn::Stalled => {
+                let read = connection.socket.bytes_written().wrapping_sub(self.written_before);
+                let left = limits.patience(read).map(|patience| patience.saturating_sub(self.stalled));
+                match left.filter(|left| *left < limits.body_timeout) {
+                    Some(left) => Some((left, Closing::Pace)),
+                    None => Some((limits.body_timeout, Closing::Body)),
+                }
+            }
+            Turn::Ours => None,
+        }
     }
 }
 
@@ -65,15 +102,5 @@ fn whose_turn(connection: &Connection) -> Turn {
         (Protocol::Http1 | Protocol::Http2, true) => Turn::Ours,
         (Protocol::Http1, false) if connection.socket.bytes_read() > connection.read_when_idle.get() => Turn::Head,
         (Protocol::Http1 | Protocol::Http2, false) => Turn::Idle,
-    }
-}
-
-fn limit(turn: Turn, connection: &Connection) -> Option<Duration> {
-    let limits = &connection.limits;
-    match turn {
-        Turn::Idle => Some(limits.idle_timeout),
-        Turn::Head => Some(limits.header_timeout),
-        Turn::Body | Turn::Stalled => Some(limits.body_timeout),
-        Turn::Ours => None,
     }
 }

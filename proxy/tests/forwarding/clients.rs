@@ -116,17 +116,28 @@ fn a_worker_that_takes_its_time_is_not_held_against_the_client() {
 }
 
 #[test]
-fn beyond_the_limit_connections_wait_until_another_has_closed() {
-    let proxy = limited(|limits| limits.connections_max = 2);
+fn beyond_the_limit_connections_wait_until_another_has_no_request() {
+    let limits = Limits { connections_max: 2, ..Limits::default() };
+    let worker = Worker::by_hand();
+    let proxy = Proxy::with(worker.address(), Settings { limits, ..Settings::default() });
     let (mut first, mut second) = (proxy.client(), proxy.client());
-    first.ask(GET);
-    second.ask(GET);
+    let mut peers = [&mut first, &mut second].map(|client| {
+        client.send(GET);
+        let mut peer = worker.next();
+        peer.next_request();
+        peer
+    });
     let mut third = proxy.client();
     third.send(GET);
     assert_eq!(third.within(MOMENT), b"");
-    drop(first);
-    assert!(third.answer().0.starts_with("HTTP/1.1 200 "));
-    second.ask(GET);
+    peers[0].respond("first");
+    assert_eq!(first.answer().1, b"first");
+    assert_eq!(first.until_end(), b"");
+    peers[0].next_request();
+    peers[0].respond("third");
+    assert_eq!(third.answer().1, b"third");
+    peers[1].respond("second");
+    assert_eq!(second.answer().1, b"second");
     assert_eq!(proxy.server().connections().count(), 2);
 }
 

@@ -197,6 +197,17 @@ impl Fencepost {
         Fencepost::launch_command(scratch, command).await
     }
 
+    /// As [`Fencepost::launch`], with so many descriptors: `soft:hard`.
+    pub(crate) async fn launch_with_descriptors(config: &Config, limit: &str) -> Fencepost {
+        let scratch = Scratch::new();
+        let file = scratch.path().join("fencepost.toml");
+        std::fs::write(&file, config.toml()).unwrap();
+        let mut command = Command::new("prlimit");
+        command.arg(format!("--nofile={limit}")).arg("--").arg(BINARY);
+        command.arg("serve").arg("-c").arg(&file).arg("--log").arg(&config.log);
+        Fencepost::launch_command(scratch, command).await
+    }
+
     /// Runs it with these arguments and waits until it listens.
     pub(crate) async fn launch_with(arguments: &[&str]) -> Fencepost {
         Fencepost::launch_in(Scratch::new(), arguments).await

@@ -28,6 +28,7 @@ mod steady_state;
 mod foreign_clients;
 mod hygiene;
 mod identity;
+mod limits;
 mod secrets;
 mod transport;
 mod upstream_tls;

@@ -1,0 +1,198 @@
+//! HTTP/2: streams that are reset, frames that cost nothing to send.
+
+use std::time::Duration;
+
+use fencepost_testsupport::{Answer, Behaviour, Latch, eventually};
+
+use super::frames::{
+    CONTINUATION, Client, DATA, ENHANCE_YOUR_CALM, GOAWAY, HEADERS, NO_ERROR, PING, PRIORITY, REFUSED_STREAM,
+    RST_STREAM, SETTINGS, WINDOW_UPDATE, ask, begin, code, flood, frame, literal, reset, says_goodbye,
+};
+use super::{MIB, closed, limited};
+
+#[tokio::test]
+async fn a_request_that_was_reset_has_its_stream_until_it_has_ended_at_the_worker() {
+    let (scene, tenure) = limited("h2_streams_max = 3").await;
+    let latch = Latch::new();
+    scene.worker.on("/held", Behaviour::Hold(latch.clone(), Answer::ok("ok")));
+    let mut client = Client::open(&scene.fence.listener, &[]).await;
+    let mut stream = 1;
+    for count in 1..=3 {
+        client.send(ask(stream, "GET", "/held", &tenure)).await;
+        let at_worker = |seen: &[_]| seen.len() == 1 + count;
+        scene.worker.wait_until("it is at the worker", at_worker).await;
+        client.send(reset(stream)).await;
+        stream += 2;
+    }
+    client.send(ask(stream, "GET", "/", &tenure)).await;
+    let refused = client.next(RST_STREAM).await;
+    assert_eq!((refused.stream, code(&refused)), (stream, REFUSED_STREAM));
+    latch.open();
+    scene.worker.wait_for_answered(4).await;
+    eventually("there is a stream again", async || {
+        stream += 2;
+        client.send(ask(stream, "GET", "/", &tenure)).await;
+        client.is_answered(stream).await.then_some(())
+    })
+    .await;
+    scene.finish().await;
+}
+
+#[tokio::test]
+async fn a_client_that_resets_stream_after_stream_is_told_to_calm_down_and_others_are_answered() {
+    let (scene, tenure) = limited("h2_resets_max = 50").await;
+    let mut client = Client::open(&scene.fence.listener, &[]).await;
+    for number in 0..=50 {
+        let stream = 1 + 2 * number;
+        client.send(ask(stream, "GET", "/", &tenure)).await;
+        client.next(HEADERS).await;
+        client.send(reset(stream)).await;
+    }
+    assert!(client.is_ended_with(ENHANCE_YOUR_CALM).await);
+    assert_eq!(closed(&scene, "h2_resets_max").await, 1.0);
+    scene.admits("/", &tenure).await;
+    // As fast as it can, by the defaults: most are reset before anybody looks at them.
+    let (scene, tenure) = limited("").await;
+    let latch = Latch::new();
+    scene.worker.on("/held", Behaviour::Hold(latch.clone(), Answer::ok("ok")));
+    let before = scene.fence.memory_peak();
+    let attack = |first: u32| {
+        let server = scene.fence.listener.clone();
+        let rapid: Vec<u8> = (0..20_000)
+            .map(|number| first + 2 * number)
+            .flat_map(|stream| [ask(stream, "GET", "/held", &tenure), reset(stream)].concat())
+            .collect();
+        tokio::spawn(async move { flood(&server, rapid, &frame(PING, 0, 0, &[0; 8])).await })
+    };
+    let attacks: Vec<_> = (0..20).map(|_| attack(1)).collect();
+    for _ in 0..50 {
+        scene.admits("/", &tenure).await;
+    }
+    for attack in attacks {
+        attack.await.unwrap();
+    }
+    let held = scene.worker.seen().iter().filter(|one| one.path == "/held").count();
+    println!("20 connections with 20,000 resets each: {held} requests at the worker");
+    assert!(held <= 20 * 128, "{held} requests at the worker");
+    let grown = scene.fence.memory_peak() - before;
+    assert!(grown < 64 * MIB, "{grown} bytes");
+    latch.open();
+    scene.admits("/", &tenure).await;
+    scene.finish().await;
+}
+
+#[tokio::test]
+async fn a_flood_of_frames_ends_its_connection_takes_no_memory_and_is_in_nobodys_way() {
+    let (scene, tenure) = limited("").await;
+    let first = ask(1, "GET", "/", &tenure);
+    let open = begin(1, "/", &tenure);
+    let floods = [
+        ("PING", Vec::new(), frame(PING, 0, 0, &[0; 8])),
+        ("acknowledged PING", Vec::new(), frame(PING, 1, 0, &[0; 8])),
+        ("SETTINGS", Vec::new(), frame(SETTINGS, 0, 0, &[0, 4, 0, 1, 0, 0])),
+        ("empty SETTINGS", Vec::new(), frame(SETTINGS, 0, 0, &[])),
+        ("PRIORITY", first.clone(), frame(PRIORITY, 0, 3, &[0, 0, 0, 1, 7])),
+        ("WINDOW_UPDATE", Vec::new(), frame(WINDOW_UPDATE, 0, 0, &1_u32.to_be_bytes())),
+        ("empty DATA", open.clone(), frame(DATA, 0, 1, &[])),
+        ("an unknown kind", first.clone(), frame(0xbe, 0, 0, &[1])),
+        ("CONTINUATION", frame(HEADERS, 0, 1, &[]), frame(CONTINUATION, 0, 1, &[])),
+        (
+            "long CONTINUATION",
+            frame(HEADERS, 0, 1, &[]),
+            frame(CONTINUATION, 0, 1, &literal("x-long", &"x".repeat(9_000), 0)),
+        ),
+    ];
+    let before = scene.fence.memory_peak();
+    for (name, first, again) in floods {
+        let server = scene.fence.listener.clone();
+        let flooding = tokio::spawn(async move { flood(&server, first, &again).await });
+        while !flooding.is_finished() {
+            scene.admits("/", &tenure).await;
+        }
+        let back = flooding.await.unwrap();
+        let calm = says_goodbye(&back, ENHANCE_YOUR_CALM);
+        println!("{name}: {} bytes came back; told to calm down: {calm}", back.len());
+    }
+    assert!(closed(&scene, "h2_control_frames_max").await >= 7.0);
+    let grown = scene.fence.memory_peak() - before;
+    println!("floods: the peak of memory grew by {} KiB", grown / 1024);
+    assert!(grown < 32 * MIB, "{grown} bytes");
+    scene.finish().await;
+}
+
+#[tokio::test]
+async fn fields_that_unfold_to_a_great_many_are_refused_and_take_no_memory() {
+    let (scene, tenure) = limited("").await;
+    let before = scene.fence.memory_peak();
+    for _ in 0..20 {
+        let mut client = Client::open(&scene.fence.listener, &[]).await;
+        let entry = literal("x", &"x".repeat(4_000), 0x40);
+        // The newest entry of the table, again and again.
+        let bomb = [entry, vec![0x80 | 62; 12_000]].concat();
+        client.send(frame(HEADERS, 0x5, 1, &bomb)).await;
+        assert!(!client.is_answered(1).await);
+    }
+    let mut many = Client::open(&scene.fence.listener, &[]).await;
+    let mut fields = ask(1, "GET", "/many", &tenure)[9..].to_vec();
+    fields.extend((0..101).flat_map(|number| literal(&format!("x-{number}"), "x", 0)));
+    many.send(frame(HEADERS, 0x5, 1, &fields)).await;
+    assert!(!many.is_answered(1).await);
+    assert!(scene.worker.seen().iter().all(|one| one.path != "/many"));
+    let grown = scene.fence.memory_peak() - before;
+    assert!(grown < 32 * MIB, "{grown} bytes");
+    scene.finish().await;
+}
+
+#[tokio::test]
+async fn a_connection_with_pings_and_no_requests_is_idle() {
+    let (scene, tenure) = limited("idle_timeout = \"600ms\"").await;
+    let mut client = Client::open(&scene.fence.listener, &[]).await;
+    client.send(ask(1, "GET", "/", &tenure)).await;
+    assert!(client.is_answered(1).await);
+    for number in 0_u64.. {
+        client.send(frame(PING, 0, 0, &number.to_be_bytes())).await;
+        tokio::time::sleep(Duration::from_millis(10)).await; // Not a flood.
+        match client.next_of(&[PING, GOAWAY]).await {
+            goaway if goaway.kind == GOAWAY => {
+                assert_eq!(code(&goaway), NO_ERROR);
+                break;
+            }
+            _ => {}
+        }
+    }
+    assert_eq!(closed(&scene, "idle_timeout").await, 1.0);
+}
+
+#[tokio::test]
+async fn after_the_last_request_of_an_http_2_connection_comes_goaway() {
+    let (scene, tenure) = limited("requests_per_connection_max = 2").await;
+    let mut client = Client::open(&scene.fence.listener, &[]).await;
+    for stream in [1, 3] {
+        client.send(ask(stream, "GET", "/", &tenure)).await;
+        if stream == 1 {
+            assert!(client.is_answered(1).await);
+        }
+    }
+    assert!(client.is_ended_with(NO_ERROR).await);
+    assert_eq!(scene.worker.seen().len(), 3, "the last is answered all the same");
+    assert_eq!(closed(&scene, "requests_per_connection_max").await, 1.0);
+}
+
+#[tokio::test]
+async fn a_stream_whose_answer_is_not_read_is_reset_and_others_go_on() {
+    let (scene, tenure) = limited("body_timeout = \"500ms\"").await;
+    scene.worker.on("/large", Behaviour::Answer(Answer::ok(vec![b'x'; MIB as usize])));
+    // No window for any stream.
+    let mut client = Client::open(&scene.fence.listener, &[0, 4, 0, 0, 0, 0]).await;
+    client.send(ask(1, "GET", "/large", &tenure)).await;
+    client.next(HEADERS).await;
+    for number in 1..=4 {
+        client.send(ask(1 + 2 * number, "HEAD", "/", &tenure)).await;
+        assert!(client.is_answered(1 + 2 * number).await);
+    }
+    assert_eq!(client.next(RST_STREAM).await.stream, 1);
+    client.send(ask(11, "HEAD", "/", &tenure)).await;
+    assert!(client.is_answered(11).await);
+    scene.until_at_worker("/k", 0, 0).await;
+    scene.finish().await;
+}

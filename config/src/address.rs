@@ -199,15 +199,17 @@ impl HostPort {
         Ok(HostPort { host: host.trim_matches(['[', ']']).to_owned(), port })
     }
 
-    /// Reads `http://host:port`, the address of a member of the lock store.
-    pub(crate) fn parse_endpoint(text: &str) -> Result<HostPort, String> {
-        if text.starts_with("https:") {
-            return Err(r#"TLS to etcd is not supported in this version: must be "http://host:port""#.to_owned());
-        }
-        let rest = text
-            .strip_prefix("http://")
-            .ok_or_else(|| format!(r#"must be "http://host:port", not {:?}"#, without_login(text)))?;
-        HostPort::parse(rest)
+    /// Reads `http://host:port` or `https://host:port`, the address of a member of the lock store, and whether it is the latter.
+    pub(crate) fn parse_endpoint(text: &str) -> Result<(bool, HostPort), String> {
+        let (secure, rest) = match text.split_once("://") {
+            Some(("http", rest)) => (false, rest),
+            Some(("https", rest)) => (true, rest),
+            _ => {
+                let text = without_login(text);
+                return Err(format!(r#"must be "http://host:port" or "https://host:port", not {text:?}"#));
+            }
+        };
+        Ok((secure, HostPort::parse(rest)?))
     }
 }
 

@@ -6,9 +6,9 @@ use std::ops::RangeInclusive;
 use std::path::{Path, PathBuf};
 use std::time::Duration;
 
-use crate::address::HostPort;
 use crate::check_routes::check_routes;
-use crate::config::{Config, Limits, Source, SourceKind};
+use crate::check_source::check_source;
+use crate::config::{Config, Limits, Source};
 use crate::listening::check_listeners;
 use crate::problem::{Notes, Place};
 use crate::raw::{RawConfig, RawLimits, RawSource};
@@ -145,77 +145,6 @@ pub(crate) struct DeclaredSource {
 
 fn check_sources(raw: Setting<Vec<RawSource>>, notes: &Notes) -> Vec<DeclaredSource> {
     raw.or(Vec::new()).into_iter().filter_map(|source| check_source(source, notes)).collect()
-}
-
-fn check_source(raw: RawSource, notes: &Notes) -> Option<DeclaredSource> {
-    let RawSource { name, kind, endpoints, cluster_id } = raw;
-    let place = name.place.clone();
-    let name = name.into_value()?;
-    let valid_name = is_name(&name);
-    if !valid_name {
-        notes.problem(&place, NAME_RULE);
-    }
-    #[derive(Clone, Copy)]
-    enum Kind {
-        Etcd,
-        Memory,
-    }
-    let kind = kind.choice(notes, &[("etcd", Kind::Etcd), ("memory", Kind::Memory)]);
-    let kind = kind.required(notes, r#""etcd" or "memory""#).and_then(|kind| match kind {
-        Kind::Etcd => check_etcd(endpoints, cluster_id, notes),
-        Kind::Memory => check_memory(endpoints, cluster_id, notes),
-    });
-    let source = kind.filter(|_| valid_name).map(|kind| Source { name: name.clone(), kind });
-    Some(DeclaredSource { name, source, place })
-}
-
-fn check_etcd(
-    endpoints: Setting<Vec<Setting<String>>>,
-    cluster_id: Setting<String>,
-    notes: &Notes,
-) -> Option<SourceKind> {
-    let cluster_id = cluster_id.parse(notes, |text| parse_cluster_id(&text));
-    let list_place = endpoints.place.clone();
-    let list = endpoints.required(notes, r#"the members of the etcd cluster, like ["http://127.0.0.1:2379"]"#)?;
-    if list.is_empty() {
-        notes
-            .problem(&list_place, r#"must have at least one member of the etcd cluster, like "http://127.0.0.1:2379""#);
-    }
-    let mut endpoints: Vec<HostPort> = Vec::new();
-    for endpoint in list {
-        let place = endpoint.place.clone();
-        let Some(endpoint) = endpoint.parse(notes, |text| HostPort::parse_endpoint(&text)).into_value() else {
-            continue;
-        };
-        if endpoints.contains(&endpoint) {
-            notes.problem(&place, format_args!("http://{endpoint} is in the list already"));
-        }
-        endpoints.push(endpoint);
-    }
-    Some(SourceKind::Etcd { endpoints, cluster_id: cluster_id.into_value() })
-}
-
-/// The id as `etcdctl member list -w fields` and etcd's log have it.
-fn parse_cluster_id(text: &str) -> Result<u64, String> {
-    let digits = text.bytes().all(|byte| byte.is_ascii_hexdigit());
-    u64::from_str_radix(text, 16)
-        .ok()
-        .filter(|_| digits)
-        .ok_or_else(|| format!(r#"must be 1 to 16 hexadecimal digits, like "cdf818194e3a8c32", not {text:?}"#))
-}
-
-fn check_memory(
-    endpoints: Setting<Vec<Setting<String>>>,
-    cluster_id: Setting<String>,
-    notes: &Notes,
-) -> Option<SourceKind> {
-    let nothing_to_connect_to = r#"a source of kind "memory" is in this process and connects to nothing: leave it out"#;
-    for (place, written) in [(&endpoints.place, endpoints.is_written()), (&cluster_id.place, cluster_id.is_written())] {
-        if written {
-            notes.problem(place, nothing_to_connect_to);
-        }
-    }
-    Some(SourceKind::Memory)
 }
 
 /// What the name of a route or source may be: it is a metric label.

@@ -9,6 +9,7 @@ use crate::listening::{Admin, Listener};
 use crate::problem::{Problem, Problems};
 use crate::records::{AccessLog, Decisions};
 use crate::route::Route;
+use crate::tls::ClientTls;
 
 /// A whole configuration. Whoever has one need not check it again.
 #[derive(Debug, Clone, PartialEq)]
@@ -68,13 +69,26 @@ pub struct Source {
 pub enum SourceKind {
     /// An etcd cluster.
     Etcd {
-        /// Its members, reached by cleartext HTTP; at least one, none twice.
+        /// Its members; at least one, none twice.
         endpoints: Vec<HostPort>,
         /// The cluster that it must be; `None`: any.
         cluster_id: Option<u64>,
+        /// What they are reached with; `None`: in cleartext.
+        tls: Option<Box<ClientTls>>,
+        /// Who logs in; `None`: nobody.
+        user: Option<EtcdUser>,
     },
     /// A store in this process, for demonstrations.
     Memory,
+}
+
+/// A user of etcd. What the file holds is no part of the configuration.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct EtcdUser {
+    /// The name: not empty, no control characters.
+    pub name: String,
+    /// The file of the password; an absolute path.
+    pub password_file: PathBuf,
 }
 
 /// What one process takes and how long it waits. REFERENCE.md says what happens at each limit.

@@ -271,13 +271,32 @@ fn access_log_table(access_log: Option<&AccessLog>) -> Table {
 fn source_table(source: &Source) -> Table {
     let Source { name, kind } = source;
     let (follows, needs_restart) = match kind {
-        SourceKind::Etcd { endpoints, cluster_id } => (
-            vec![("endpoints", list(endpoints))],
-            vec![("kind", "etcd".to_owned()), ("cluster_id", or_none(cluster_id.map(|id| format!("{id:x}"))))],
-        ),
+        SourceKind::Etcd { endpoints, cluster_id, tls, user } => {
+            let scheme = if tls.is_some() { "https://" } else { "http://" };
+            let endpoints = list(endpoints.iter().map(|endpoint| format!("{scheme}{endpoint}")));
+            let access = [("endpoints", endpoints)].into_iter().chain(tls_settings(tls.as_deref())).chain([
+                ("username", or_none(user.as_ref().map(|user| &user.name))),
+                ("password_file", or_none(user.as_ref().map(|user| user.password_file.display()))),
+            ]);
+            let cluster_id = or_none(cluster_id.map(|id| format!("{id:x}")));
+            (access.collect(), vec![("kind", "etcd".to_owned()), ("cluster_id", cluster_id)])
+        }
         SourceKind::Memory => (Vec::new(), vec![("kind", "memory".to_owned())]),
     };
     Table::new(format!("source.{name}"), follows, needs_restart)
+}
+
+/// `tls` of a source.
+fn tls_settings(tls: Option<&ClientTls>) -> [(&'static str, String); 5] {
+    let path = |path: Option<&PathBuf>| or_none(path.map(|path| path.display()));
+    let identity = tls.and_then(|tls| tls.identity.as_ref());
+    [
+        ("tls.ca", path(tls.map(|tls| &tls.ca))),
+        ("tls.crl", path(tls.and_then(|tls| tls.crl.as_ref()))),
+        ("tls.certificate", path(identity.map(|identity| &identity.certificate))),
+        ("tls.key", path(identity.map(|identity| &identity.key))),
+        ("tls.server_name", or_none(tls.and_then(|tls| tls.server_name.as_ref()))),
+    ]
 }
 
 fn route_table(route: &Route, sources: &[Source]) -> Table {
@@ -458,7 +477,15 @@ mod tests {
         );
         check(
             &[("2379\"", "2379\", \"http://127.0.0.1:4001\"")],
-            "source.main.endpoints: [127.0.0.1:2379] → [127.0.0.1:2379, 127.0.0.1:4001]",
+            "source.main.endpoints: [http://127.0.0.1:2379] → [http://127.0.0.1:2379, http://127.0.0.1:4001]",
+        );
+        let access = "https://127.0.0.1:2379\"]\ntls = { ca = \"/ca\", server_name = \"etcd\" }\n\
+                      username = \"fencepost\"\npassword_file = \"/password\"";
+        check(
+            &[("http://127.0.0.1:2379\"]", access)],
+            "source.main.endpoints: [http://127.0.0.1:2379] → [https://127.0.0.1:2379]; source.main.tls.ca: none → /ca; \
+             source.main.tls.server_name: none → etcd; source.main.username: none → fencepost; \
+             source.main.password_file: none → /password",
         );
         check(&[("name = \"two\"", "name = \"three\"")], "route.three: added; route.two: removed");
     }

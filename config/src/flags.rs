@@ -71,6 +71,7 @@ fn raw_config(flags: Flags, notes: &Notes) -> RawConfig {
     let mut source = RawSource::read("main".to_owned(), &mut unwritten());
     source.kind = one("--etcd", "etcd".to_owned());
     source.endpoints = Setting::given(Place::flag("--etcd"), many("--etcd", etcd));
+    source.tls = Setting::absent(Place::flag("--etcd"));
     config.sources = Setting::given(Place::flag("--etcd"), vec![source]);
 
     let mut guard = RawLock::read(&mut unwritten());

@@ -37,6 +37,7 @@ mod check_lock;
 mod check_locks;
 mod check_route;
 mod check_routes;
+mod check_source;
 mod check_upstream;
 
 #[cfg(test)]
@@ -44,7 +45,7 @@ mod reference;
 
 pub use address::{Address, HostPort, Upstream, UpstreamAddress, UpstreamProtocol, UpstreamTls};
 pub use captures::{Capture, Captures};
-pub use config::{Config, Limits, Source, SourceKind};
+pub use config::{Config, EtcdUser, Limits, Source, SourceKind};
 pub use difference::{Change, Difference};
 pub use flags::Flags;
 pub use identity::{OwnerPattern, PeerIdentity, PeerNameKind};

@@ -126,6 +126,9 @@ pub(crate) struct RawSource {
     pub(crate) kind: Setting<String>,
     pub(crate) endpoints: Setting<Vec<Setting<String>>>,
     pub(crate) cluster_id: Setting<String>,
+    pub(crate) tls: Setting<RawClientTls>,
+    pub(crate) username: Setting<String>,
+    pub(crate) password_file: Setting<String>,
 }
 
 impl RawSource {
@@ -135,6 +138,9 @@ impl RawSource {
             kind: table.string("kind"),
             endpoints: table.strings("endpoints"),
             cluster_id: table.string("cluster_id"),
+            tls: table.table("tls").map(|tls| whole(tls, RawClientTls::read)),
+            username: table.string("username"),
+            password_file: table.string("password_file"),
         }
     }
 }

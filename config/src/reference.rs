@@ -109,6 +109,7 @@ fn every_key_is_in_the_reference_and_every_key_of_the_reference_is_one() {
         ("`[decisions]`", keys(&|table| drop(RawDecisions::read(table)))),
         ("`[access_log]`", keys(&|table| drop(RawAccessLog::read(table)))),
         ("`[source.NAME]`", keys(&|table| drop(RawSource::read(String::new(), table)))),
+        ("`tls` of a source", keys(&|table| drop(RawClientTls::read(table)))),
         ("`[[route]]`", keys(&|table| drop(RawRoute::read(table)))),
         ("`upstream_tls`", keys(&|table| drop(RawClientTls::read(table)))),
         ("`lock`", keys(&|table| drop(RawLock::read(table)))),

@@ -177,7 +177,7 @@ fn optional_file(path: Setting<String>, notes: &Notes) -> Option<Option<PathBuf>
     path.parse(notes, parse_file).map(Some).or_if_absent(None)
 }
 
-fn parse_file(text: String) -> Result<PathBuf, String> {
+pub(crate) fn parse_file(text: String) -> Result<PathBuf, String> {
     let path = Path::new(&text);
     if !path.is_absolute() || text.ends_with('/') || text.contains(char::is_control) {
         return Err(format!(r#"must be the absolute path of a file, like "/etc/fencepost/tls.pem", not {text:?}"#));

@@ -79,7 +79,9 @@ fn the_shortest_file_means_the_defaults() {
     assert_eq!(config.limits, Limits::default());
     let [source] = &config.sources[..] else { panic!("one source") };
     assert_eq!(source.name, "main");
-    let SourceKind::Etcd { endpoints, cluster_id: None } = &source.kind else { panic!("an etcd cluster") };
+    let SourceKind::Etcd { endpoints, cluster_id: None, tls: None, user: None } = &source.kind else {
+        panic!("an etcd cluster")
+    };
     assert_eq!(endpoints[0].to_string(), "127.0.0.1:2379");
     let [route] = &config.routes[..] else { panic!("one route") };
     assert_eq!((route.name.as_str(), &route.host, route.path.as_str()), ("shards", &None, "/shards/{shard}/"));

@@ -429,10 +429,9 @@ const SOURCES: &[Case] = &[
         ],
     },
     Case {
-        edits: &[(5, r#"endpoints = ["https://a:1", "a:1", "http://a:1/v3", "http://a", "http://a:0"]"#)],
+        edits: &[(5, r#"endpoints = ["http://a:1", "a:1", "http://a:1/v3", "http://a", "http://a:0"]"#)],
         says: &[
-            r#"f.toml:5: source.main.endpoints[0]: TLS to etcd is not supported in this version: must be "http://host:port""#,
-            r#"f.toml:5: source.main.endpoints[1]: must be "http://host:port", not "a:1""#,
+            r#"f.toml:5: source.main.endpoints[1]: must be "http://host:port" or "https://host:port", not "a:1""#,
             r#"f.toml:5: source.main.endpoints[2]: must end after the port: "/v3" after "a:1" would be ignored"#,
             r#"f.toml:5: source.main.endpoints[3]: must name a host and a port from 1 to 65535, like "127.0.0.1:9000", not "a""#,
             r#"f.toml:5: source.main.endpoints[4]: must name a host and a port from 1 to 65535, like "127.0.0.1:9000", not "a:0""#,
@@ -446,7 +445,7 @@ const SOURCES: &[Case] = &[
   "http://127.0.0.1:2379",
 ]"#,
         )],
-        says: &["f.toml:7: source.main.endpoints[1]: http://127.0.0.1:2379 is in the list already"],
+        says: &["f.toml:7: source.main.endpoints[1]: 127.0.0.1:2379 is in the list already"],
     },
     Case {
         edits: &[(
@@ -462,9 +461,51 @@ cluster_id = "xyz""#,
         edits: &[(
             5,
             r#"endpoints = ["http://127.0.0.1:2379"]
-username = "me""#,
+username = """#,
         )],
-        says: &["f.toml:6: source.main.username: unknown key"],
+        says: &[
+            "f.toml:3: source.main.password_file: missing: the file of the user's password",
+            r#"f.toml:6: source.main.username: must be the name of a user of etcd, not """#,
+        ],
+    },
+    Case {
+        edits: &[(
+            5,
+            r#"endpoints = ["http://127.0.0.1:2379"]
+password = "secret"
+password_file = "secret""#,
+        )],
+        says: &[
+            "f.toml:3: source.main.username: missing: whose password_file it is",
+            "f.toml:6: source.main.password: unknown key",
+            r#"f.toml:7: source.main.password_file: must be the absolute path of a file, like "/etc/fencepost/tls.pem", not "secret""#,
+        ],
+    },
+    Case {
+        edits: &[(5, r#"endpoints = ["https://a:1", "http://a:2"]"#)],
+        says: &[
+            r#"f.toml:3: source.main.tls: missing: with https:// endpoints, at least tls = { ca = "/path" } in a file"#,
+            "f.toml:5: source.main.endpoints[1]: must begin as the others do: all of them with http:// or all with https://",
+        ],
+    },
+    Case {
+        edits: &[(
+            5,
+            r#"endpoints = ["http://a:1"]
+tls = { ca = "/ca.pem" }"#,
+        )],
+        says: &["f.toml:6: source.main.tls: means nothing with http:// endpoints: write https://, or leave it out"],
+    },
+    Case {
+        edits: &[(
+            5,
+            r#"endpoints = ["https://a:1"]
+tls = { certificate = "/c.pem" }"#,
+        )],
+        says: &[
+            "f.toml:6: source.main.tls.ca: missing: the file of the authorities that are believed",
+            "f.toml:6: source.main.tls.key: missing: the file of the certificate's private key",
+        ],
     },
     Case {
         edits: &[(3, r#"[source."main etcd"]"#), (10, r#"lock = { source = "main etcd", key = "/k" }"#)],

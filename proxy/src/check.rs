@@ -4,16 +4,18 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use anyhow::bail;
-use fencepost_config::{Config, SourceKind};
-use fencepost_sources::{LockDescription, LockSource, MemoryStore, StoreError};
-use tokio::time::Instant;
+use fencepost_config::{Config, Route, SourceKind};
+use fencepost_sources::{
+    KeyRange, LockDescription, LockSource, LockSpec, LockStore, MemoryStore, RangeRead, StoreError, Wanted,
+};
+use tokio::time::{Instant, timeout};
 
 use crate::downstream::Protocol;
 use crate::exchange::Fence;
 use crate::forward::{Speaks, Upstream, UpstreamError, connects};
 use crate::lock_sources::caution;
 use crate::process::Process;
-use crate::routes::Guard;
+use crate::routes::{Guard, record_format};
 use crate::server_tls;
 
 /// How long the lock stores may take to show every lock.
@@ -53,7 +55,7 @@ pub async fn live(config: &Config) -> anyhow::Result<()> {
     let process = Arc::new(Process::new(None, MemoryStore::default(), None)?);
     // A check leaves nothing behind, no file of an access log either.
     let without_log = Config { access_log: None, ..config.clone() };
-    let Fence { sources, routes, upstreams, .. } = Fence::new(without_log, 1, process)?;
+    let Fence { sources, routes, upstreams, .. } = Fence::new(without_log, 1, Arc::clone(&process))?;
     let deadline = Instant::now() + PATIENCE;
     let mut failures = 0;
     for (source, configured) in sources.iter().zip(&config.sources) {
@@ -62,6 +64,9 @@ pub async fn live(config: &Config) -> anyhow::Result<()> {
             SourceKind::Memory => true,
         };
         failures += usize::from(!answered);
+    }
+    for route in &config.routes {
+        failures += usize::from(!may_read(&process, config, route).await);
     }
     for (route, in_force) in config.routes.iter().zip(&routes) {
         let Some(Guard::Static(lock)) = &in_force.guard else { continue };
@@ -108,6 +113,24 @@ async fn show_source(source: &LockSource, deadline: Instant) -> bool {
         println!("source {}: does not answer quorum reads: {cause}", source.name());
     }
     status.up
+}
+
+/// Says so if the lock store does not let us read what a route's locks are read from.
+async fn may_read(process: &Process, config: &Config, route: &Route) -> bool {
+    let Some(lock) = route.mode.lock() else { return true };
+    let Some(store) = process.sources.etcd(&config.sources[lock.source].name) else { return true };
+    let range = match lock.key.static_key().filter(|_| !lock.from_header) {
+        Some(key) => LockSpec { key: key.clone(), format: record_format(&lock.record) }.range(),
+        None => KeyRange::Prefix(lock.key.literal_prefix().as_bytes().into()),
+    };
+    match store.read(&[RangeRead { range, wanted: Wanted::Count }]).await {
+        Err(error @ StoreError::Denied { .. }) => {
+            println!("route {}: {error}", route.name);
+            false
+        }
+        // Whatever else is wrong is said of the source.
+        Ok(_) | Err(_) => true,
+    }
 }
 
 pub(crate) fn lock_line(lock: &LockDescription) -> String {

@@ -14,6 +14,7 @@ pub mod demo;
 mod descriptors;
 pub mod downstream;
 pub mod drain;
+mod etcd_access;
 pub mod exchange;
 pub mod explain;
 pub mod fence_call;

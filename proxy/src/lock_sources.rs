@@ -6,12 +6,15 @@ use std::time::Duration;
 
 use fencepost_config::{Config, HostPort, Source, SourceKind};
 use fencepost_sources::{
-    EtcdAccess, EtcdOptions, EtcdStore, LockSource, Member, MemoryStore, SourceOptions, SpawnError, WeakLockSource,
+    EtcdOptions, EtcdStore, LockSource, Member, MemoryStore, SourceOptions, SpawnError, WeakLockSource,
     known_stale_reads,
 };
+use fencepost_tls::TlsError;
 use tokio::time::interval;
 
+use crate::etcd_access::Access;
 use crate::memory::Memory;
+use crate::tls_files::TlsFiles;
 
 /// How often it is looked whether a source has ended. Until then what is known ages, and admits nobody after `max_age`.
 const FAILED_PERIOD: Duration = Duration::from_millis(500);
@@ -20,6 +23,7 @@ const FAILED_PERIOD: Duration = Duration::from_millis(500);
 pub struct LockSources {
     /// The store behind those of kind `memory`.
     store: MemoryStore,
+    tls_files: TlsFiles,
     known: Mutex<Vec<Known>>,
 }
 
@@ -29,10 +33,17 @@ struct Known {
     source: WeakLockSource,
     name: String,
     cluster_id: Option<u64>,
-    /// To tell it where its members are; `None` for kind `memory`.
-    etcd: Option<EtcdStore>,
-    /// How its members let us in.
-    access: Arc<EtcdAccess>,
+    /// `None` for kind `memory`.
+    etcd: Option<Etcd>,
+}
+
+/// To tell a source where its members are.
+struct Etcd {
+    store: EtcdStore,
+    /// How they let us in.
+    access: Access,
+    /// How they will once the configuration is in force that was made ready last.
+    next: Option<Access>,
 }
 
 /// Why there are no sources for a configuration.
@@ -41,6 +52,14 @@ pub enum SourcesError {
     /// The system gives no thread.
     #[error(transparent)]
     Spawn(#[from] SpawnError),
+    /// What its TLS is made of is of no use.
+    #[error("source.{name}.tls")]
+    Tls {
+        /// Its name.
+        name: String,
+        /// What is wrong.
+        source: TlsError,
+    },
     /// Requests still use a source of that name that is another.
     #[error("source.{name}: requests under way still use the source that had this name before, and it is another")]
     InUse {
@@ -51,22 +70,26 @@ pub enum SourcesError {
 
 impl LockSources {
     /// None yet; `store` will be behind those of kind `memory`.
-    pub fn new(store: MemoryStore) -> LockSources {
-        LockSources { store, known: Mutex::default() }
+    pub fn new(store: MemoryStore, tls_files: TlsFiles) -> LockSources {
+        LockSources { store, tls_files, known: Mutex::default() }
     }
 
     /// The sources of a configuration, in its order: those that go on already, and new ones.
     ///
     /// # Errors
-    /// If one can't be started, or is not what is still in use under its name.
+    /// If one can't be started, is not what is still in use under its name, or if its TLS files are of no use.
     pub fn of(&self, config: &Config, memory: Option<&Memory>) -> Result<Vec<LockSource>, SourcesError> {
         let mut known = self.known();
         known.retain(|known| known.source.upgrade().is_some());
         let mut sources = Vec::new();
         for (index, wanted) in config.sources.iter().enumerate() {
-            let found = known.iter().find(|known| known.name == wanted.name);
-            let source = match found.and_then(|known| Some((known, known.source.upgrade()?))) {
-                Some((known, source)) if known.is(&wanted.kind) => source,
+            let found = known.iter_mut().find(|known| known.name == wanted.name);
+            let going_on = found.and_then(|known| known.source.upgrade().map(|source| (known, source)));
+            let source = match going_on {
+                Some((known, source)) if known.is(&wanted.kind) => {
+                    self.make_ready(known, wanted)?;
+                    source
+                }
                 Some(_) => return Err(SourcesError::InUse { name: wanted.name.clone() }),
                 None => {
                     let (started, source) = self.start(wanted, options(config, index, memory))?;
@@ -81,16 +104,22 @@ impl LockSources {
 
     /// Has the sources of a configuration read as often as its routes need it, and reached where it says.
     pub fn follow(&self, config: &Config) {
-        for known in &*self.known() {
+        for known in &mut *self.known() {
             let Some(index) = config.sources.iter().position(|source| source.name == known.name) else { continue };
             let Some(source) = known.source.upgrade() else { continue };
             source.set_period(period(config, index));
-            if let (Some(etcd), SourceKind::Etcd { endpoints, .. }) = (&known.etcd, &config.sources[index].kind)
-                && etcd.move_to(&urls(endpoints), &known.access)
+            if let (Some(etcd), SourceKind::Etcd { endpoints, .. }) = (&mut known.etcd, &config.sources[index].kind)
+                && etcd.follow(&config.sources[index].kind, endpoints)
             {
                 source.ask_members();
             }
         }
+    }
+
+    /// The store behind a source of kind `etcd` that goes on, to ask it something else than the source does.
+    pub(crate) fn etcd(&self, name: &str) -> Option<EtcdStore> {
+        let known = self.known();
+        known.iter().find(|known| known.name == name)?.etcd.as_ref().map(|etcd| etcd.store.clone())
     }
 
     /// Every source that anybody still uses.
@@ -109,27 +138,47 @@ impl LockSources {
         }
     }
 
-    fn start(&self, source: &Source, options: SourceOptions) -> Result<(Known, LockSource), SpawnError> {
+    fn start(&self, source: &Source, options: SourceOptions) -> Result<(Known, LockSource), SourcesError> {
         let name = source.name.clone();
-        let access = Arc::<EtcdAccess>::default();
-        let (started, etcd, cluster_id) = match &source.kind {
-            SourceKind::Etcd { endpoints, cluster_id } => {
-                let options_of_etcd =
-                    EtcdOptions { access: Arc::clone(&access), ..etcd_options(endpoints, *cluster_id) };
-                let etcd = EtcdStore::new(&options_of_etcd);
-                let store = etcd.clone();
+        let (started, etcd, cluster_id) = match (&source.kind, self.access(source)?) {
+            (SourceKind::Etcd { endpoints, cluster_id, .. }, Some(access)) => {
+                let (endpoints, made) = (access.urls(endpoints), Arc::clone(&access.made));
+                let store = EtcdStore::new(&EtcdOptions { endpoints, cluster_id: *cluster_id, access: made });
+                let etcd = Etcd { store: store.clone(), access, next: None };
                 (LockSource::spawn(&name, options, move || store)?, Some(etcd), *cluster_id)
             }
-            SourceKind::Memory => {
+            (SourceKind::Etcd { .. } | SourceKind::Memory, _) => {
                 let store = self.store.clone();
                 (LockSource::spawn(&name, options, move || store)?, None, None)
             }
         };
-        Ok((Known { source: started.downgrade(), name, cluster_id, etcd, access }, started))
+        Ok((Known { source: started.downgrade(), name, cluster_id, etcd }, started))
+    }
+
+    /// Reads what a source that goes on needs to be reached in another way, if it is to be.
+    fn make_ready(&self, known: &mut Known, wanted: &Source) -> Result<(), SourcesError> {
+        let Some(etcd) = &mut known.etcd else { return Ok(()) };
+        etcd.next = if etcd.access.is_of(&wanted.kind) { None } else { self.access(wanted)? };
+        Ok(())
+    }
+
+    fn access(&self, source: &Source) -> Result<Option<Access>, SourcesError> {
+        let wrong = |error| SourcesError::Tls { name: source.name.clone(), source: error };
+        Access::new(source, &self.tls_files).map_err(wrong)
     }
 
     fn known(&self) -> MutexGuard<'_, Vec<Known>> {
         self.known.lock().expect("nothing panics while it looks at the sources")
+    }
+}
+
+impl Etcd {
+    /// Whether it is reached in another way from now on.
+    fn follow(&mut self, kind: &SourceKind, endpoints: &[HostPort]) -> bool {
+        if let Some(next) = self.next.take_if(|next| next.is_of(kind)) {
+            self.access = next;
+        }
+        self.store.move_to(&self.access.urls(endpoints), &self.access.made)
     }
 }
 
@@ -170,13 +219,4 @@ pub(crate) fn caution(member: &Member) -> Option<String> {
             member.endpoint
         )
     })
-}
-
-/// How the etcd of a source is reached.
-pub(crate) fn etcd_options(endpoints: &[HostPort], cluster_id: Option<u64>) -> EtcdOptions {
-    EtcdOptions { endpoints: urls(endpoints), cluster_id, ..EtcdOptions::default() }
-}
-
-fn urls(endpoints: &[HostPort]) -> Vec<String> {
-    endpoints.iter().map(|endpoint| format!("http://{endpoint}")).collect()
 }

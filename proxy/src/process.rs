@@ -59,13 +59,13 @@ impl Process {
         let tls_files = TlsFiles::new(metrics.tls().clone());
         Ok(Process {
             identities: Identities::new(tls_files.clone()),
+            sources: LockSources::new(store, tls_files.clone()),
             tls_files,
             metrics,
             log: LogThrottle::new(),
             observations,
             unrouted_label: Arc::new(RouteLabel::unrouted()),
             memory,
-            sources: LockSources::new(store),
             pulses: Pulses::default(),
             waiting: AtomicUsize::new(0),
             draining: AtomicBool::new(false),

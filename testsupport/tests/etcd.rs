@@ -120,7 +120,7 @@ async fn a_whole_cluster_is_taken_back() {
 
 fn quick() -> EtcdOptions {
     let (heartbeat, election) = (Duration::from_millis(50), Duration::from_millis(500));
-    EtcdOptions { heartbeat: Some(heartbeat), election: Some(election), arguments: Vec::new() }
+    EtcdOptions { heartbeat: Some(heartbeat), election: Some(election), ..EtcdOptions::default() }
 }
 
 async fn get(etcd: &Etcd, key: &str) -> String {

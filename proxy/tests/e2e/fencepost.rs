@@ -25,6 +25,7 @@ pub(crate) struct Fencepost {
 #[derive(Debug, Clone)]
 pub(crate) struct Config {
     endpoints: Vec<String>,
+    source: String,
     upstream: String,
     limits: String,
     listener: String,
@@ -74,6 +75,7 @@ impl Config {
     pub(crate) fn new(endpoints: &[String], upstream: &str, routes: &[Route]) -> Config {
         Config {
             endpoints: endpoints.to_vec(),
+            source: String::new(),
             upstream: upstream.to_owned(),
             limits: String::new(),
             listener: "127.0.0.1:0".to_owned(),
@@ -119,6 +121,12 @@ impl Config {
         self
     }
 
+    /// With these lines of its source beside the endpoints.
+    pub(crate) fn source(mut self, lines: &str) -> Config {
+        self.source = format!("{lines}\n");
+        self
+    }
+
     /// With these lines at the end of the file.
     pub(crate) fn more(mut self, lines: &str) -> Config {
         self.more.push_str(lines);
@@ -154,6 +162,7 @@ impl Config {
     pub(crate) fn toml(&self) -> String {
         let Config {
             endpoints,
+            source,
             upstream,
             limits,
             listener,
@@ -169,7 +178,7 @@ impl Config {
         let routes: String = routes.iter().map(|route| route.toml(upstream)).collect();
         format!(
             "threads = {threads}\n{state_dir}[admin]\nlisten = \"127.0.0.1:0\"\n[[listener]]\naddress = {listener:?}\n{listener_more}[limits]\n{limits}\n\
-             {sections}[source.main]\nkind = \"etcd\"\nendpoints = {endpoints:?}\n{routes}{more}"
+             {sections}[source.main]\nkind = \"etcd\"\nendpoints = {endpoints:?}\n{source}{routes}{more}"
         )
     }
 }

@@ -1,10 +1,10 @@
 //! The lock store, as masters use it.
 
 use etcd_client::{
-    Client, Compare, CompareOp, GetOptions, LeaderKey, LockOptions, ProclaimOptions, PutOptions, ResignOptions, Txn,
-    TxnOp,
+    Certificate, Client, Compare, CompareOp, ConnectOptions, GetOptions, Identity, LeaderKey, LockOptions,
+    ProclaimOptions, PutOptions, ResignOptions, TlsOptions, Txn, TxnOp,
 };
-use fencepost_testsupport::Etcd;
+use fencepost_testsupport::{Etcd, EtcdSecurity};
 
 /// A client of the lock store.
 #[derive(Clone)]
@@ -66,6 +66,22 @@ impl Tenure {
 impl Store {
     pub(crate) async fn of(etcd: &Etcd) -> Store {
         Store(Client::connect([etcd.endpoint()], None).await.unwrap())
+    }
+
+    /// As `root`, over TLS.
+    pub(crate) async fn secure(etcd: &Etcd, security: &EtcdSecurity) -> Store {
+        let read = |file| std::fs::read(file).unwrap();
+        let (certificate, key) = security.client();
+        let tls = TlsOptions::new()
+            .ca_certificate(Certificate::from_pem(read(security.ca())))
+            .identity(Identity::from_pem(read(certificate), read(key)));
+        let options = ConnectOptions::new().with_tls(tls).with_user("root", "root").with_auto_token_refresh(true);
+        Store(Client::connect([etcd.endpoint()], Some(options)).await.unwrap())
+    }
+
+    /// Gives a user another password.
+    pub(crate) async fn change_password(&self, user: &str, password: &str) {
+        self.0.clone().user_change_password(user, password).await.unwrap();
     }
 
     /// Writes a key; returns the revision.

@@ -1,6 +1,7 @@
 //! How a cluster lets us in: over TLS, as a user.
 
 use std::path::PathBuf;
+use std::sync::{Mutex, PoisonError};
 use std::{fmt, io};
 
 use fencepost_tls::ClientTls;
@@ -9,12 +10,29 @@ use fencepost_tls::ClientTls;
 const PASSWORD_BYTES_MAX: u64 = 4096;
 
 /// How a cluster lets us in. The default is cleartext, without a login.
-#[derive(Debug, Clone, Default)]
+#[derive(Debug, Default)]
 pub struct EtcdAccess {
-    /// What connections to `https` addresses are made with.
-    pub tls: Option<EtcdTls>,
-    /// Who logs in; `None`: nobody. If etcd takes the common name of a client's certificate for a user, no login is needed.
-    pub user: Option<EtcdUser>,
+    pub(super) tls: Option<EtcdTls>,
+    pub(super) user: Option<EtcdUser>,
+    accepted: Mutex<Option<Password>>,
+}
+
+impl EtcdAccess {
+    /// `tls` makes connections to `https` addresses, `user` logs in; `None`: nobody. If etcd takes the common name of a client's
+    /// certificate for a user, no login is needed.
+    pub fn new(tls: Option<EtcdTls>, user: Option<EtcdUser>) -> EtcdAccess {
+        EtcdAccess { tls, user, accepted: Mutex::default() }
+    }
+
+    /// The password that etcd has accepted last.
+    pub(super) fn accepted(&self) -> Option<Password> {
+        self.accepted.lock().unwrap_or_else(PoisonError::into_inner).clone()
+    }
+
+    /// Takes note of a password that etcd has accepted.
+    pub(super) fn accept(&self, password: Password) {
+        *self.accepted.lock().unwrap_or_else(PoisonError::into_inner) = Some(password);
+    }
 }
 
 /// What TLS connections to etcd are made with.
@@ -26,7 +44,8 @@ pub struct EtcdTls {
     pub server_name: Option<String>,
 }
 
-/// A user of etcd.
+/// A user of etcd. As long as etcd accepts no password that is new in the file, the last that it has accepted goes on: whoever
+/// changes a password writes it into the file and tells etcd then.
 #[derive(Debug, Clone, PartialEq, Eq, Hash)]
 pub struct EtcdUser {
     /// The name.
@@ -36,6 +55,7 @@ pub struct EtcdUser {
 }
 
 /// A password: shown nowhere.
+#[derive(Clone, PartialEq, Eq)]
 pub(super) struct Password(pub(super) String);
 
 impl fmt::Debug for Password {

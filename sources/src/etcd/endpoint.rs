@@ -95,8 +95,8 @@ impl Connections {
         let mut after = after;
         for _ in 0..TRIES_MAX {
             let logins = &connection.logins;
-            if let Some(user) = &self.access.user {
-                let login = timeout(limit, logins.more_than(after, client, user)).await;
+            if self.access.user.is_some() {
+                let login = timeout(limit, logins.more_than(after, client, &self.access)).await;
                 login.unwrap_or(Err(Failure::Checking))?;
             }
             let login = logins.count();

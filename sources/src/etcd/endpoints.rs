@@ -175,7 +175,9 @@ impl Endpoints {
         match failure {
             // The others do well without it, so nobody else would ever say so.
             Failure::AnotherCluster { .. } => warn!(%error, "endpoint is not used"),
-            _ => debug!(%error, "endpoint is suspect"),
+            Failure::Endpoint(_) | Failure::Checking | Failure::LoggedOut | Failure::Denied | Failure::Store(_) => {
+                debug!(%error, "endpoint is suspect")
+            }
         }
     }
 

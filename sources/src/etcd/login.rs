@@ -8,7 +8,7 @@ use etcd_client::{Client, Error};
 use tokio::sync::Mutex;
 use tokio::time::{Instant, timeout};
 
-use super::access::{EtcdUser, Password};
+use super::access::{EtcdAccess, EtcdUser, Password};
 use super::failure::Failure;
 use crate::store::StoreError;
 
@@ -48,13 +48,13 @@ impl Logins {
         self: &Arc<Self>,
         count: u64,
         client: &Client,
-        user: &EtcdUser,
+        access: &Arc<EtcdAccess>,
     ) -> Result<(), Failure> {
         if self.count() > count {
             return Ok(());
         }
         let asked = Instant::now();
-        let (logins, client, user) = (Arc::clone(self), client.clone(), user.clone());
+        let (logins, client, access) = (Arc::clone(self), client.clone(), Arc::clone(access));
         let login = tokio::spawn(async move {
             let mut failed = logins.failed.lock().await;
             if logins.count() > count {
@@ -65,7 +65,7 @@ impl Logins {
             {
                 return Err(failure.clone());
             }
-            let outcome = log_in(client, &user).await;
+            let outcome = log_in(&client, &access).await;
             *failed = outcome.as_ref().err().map(|failure| (Instant::now(), failure.clone()));
             let needed = outcome?;
             logins.needless.store(!needed, Ordering::Release);
@@ -81,25 +81,51 @@ fn is_refusal(failure: &Failure) -> bool {
 }
 
 /// Has the client send a new token from now on; none if etcd asks nobody to log in, which is `false`.
-async fn log_in(mut client: Client, user: &EtcdUser) -> Result<bool, Failure> {
-    let EtcdUser { name, password_file } = user;
-    let refused = |why: &str| {
-        let file = password_file.display();
-        Failure::Store(StoreError::Refused(format!("user {name:?} with the password in {file}: {why}").into()))
+async fn log_in(client: &Client, access: &EtcdAccess) -> Result<bool, Failure> {
+    let Some(user) = &access.user else { return Ok(false) };
+    let written = user.password().await.map_err(|error| refused(user, &error.to_string()));
+    let failure = match &written {
+        Ok(password) => match show(client, user, password).await {
+            Ok(needed) => {
+                access.accept(password.clone());
+                return Ok(needed);
+            }
+            Err(failure) => failure,
+        },
+        Err(failure) => failure.clone(),
     };
-    let Password(password) = user.password().await.map_err(|error| refused(&error.to_string()))?;
-    let outcome = timeout(LOGIN_TIMEOUT, client.update_user(Some((name.clone(), password)))).await;
+    let before = access.accepted().filter(|before| is_refusal(&failure) && written.as_ref().ok() != Some(before));
+    let Some(before) = before else { return Err(failure) };
+    // What was refused is said if the one before is refused, too.
+    let needed = show(client, user, &before).await.map_err(|_| failure)?;
+    let file = user.password_file.display();
+    tracing::warn!(user = user.name, %file, "etcd does not accept this password yet; the one before goes on");
+    Ok(needed)
+}
+
+/// Shows etcd a password; `false` if it asks for none.
+async fn show(client: &Client, user: &EtcdUser, Password(password): &Password) -> Result<bool, Failure> {
+    let mut client = client.clone();
+    let outcome = timeout(LOGIN_TIMEOUT, client.update_user(Some((user.name.clone(), password.clone())))).await;
     match outcome.map_err(|_| Failure::endpoint(format!("no login within {LOGIN_TIMEOUT:?}")))? {
         Ok(()) => Ok(true),
         Err(Error::GRpcStatus(status)) if status.message().contains("authentication is not enabled") => {
-            tracing::warn!(user = name, "etcd asks nobody to log in");
+            tracing::warn!(user = user.name, "etcd asks nobody to log in");
             client.update_user(None).await?;
             Ok(false)
         }
         Err(error) => Err(match Failure::from(error) {
-            Failure::Store(StoreError::Refused(why)) => refused(&why),
+            Failure::Store(StoreError::Refused(why)) => refused(user, &why),
             Failure::LoggedOut | Failure::Denied => Failure::endpoint("it takes no login"),
-            failure => failure,
+            failure @ (Failure::Endpoint(_)
+            | Failure::AnotherCluster { .. }
+            | Failure::Checking
+            | Failure::Store(_)) => failure,
         }),
     }
+}
+
+fn refused(EtcdUser { name, password_file }: &EtcdUser, why: &str) -> Failure {
+    let file = password_file.display();
+    Failure::Store(StoreError::Refused(format!("user {name:?} with the password in {file}: {why}").into()))
 }

@@ -117,10 +117,11 @@ impl EtcdWatch {
     /// Takes in one message.
     fn take(&mut self, response: &WatchResponse) -> Result<(), Failure> {
         if response.created() && response.canceled() {
-            return Err(match Failure::of_canceled(response.cancel_reason()) {
-                Failure::Endpoint(why) => Failure::Store(StoreError::Refused(why)),
-                failure => failure,
-            });
+            let failure = Failure::of_canceled(response.cancel_reason());
+            if let Failure::Endpoint(why) = failure {
+                return Err(Failure::Store(StoreError::Refused(why)));
+            }
+            return Err(failure);
         }
         let index = usize::try_from(response.watch_id() - 1).ok().filter(|&index| index < self.next.len());
         let range = index.ok_or_else(|| Failure::endpoint("news of a watch that nobody asked for"))?;

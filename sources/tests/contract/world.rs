@@ -189,7 +189,8 @@ impl EtcdWorld {
 pub(crate) struct Secure {
     pub(crate) etcd: Etcd,
     pub(crate) security: Arc<EtcdSecurity>,
-    pub(crate) access: Arc<EtcdAccess>,
+    pub(crate) tls: ClientTls,
+    access: Arc<EtcdAccess>,
 }
 
 impl Secure {
@@ -204,8 +205,12 @@ impl Secure {
         for command in ["role add fencepost", "user add fencepost:secret-1", "user grant-role fencepost fencepost"] {
             etcd.etcdctl(&command.split(' ').collect::<Vec<_>>()).await;
         }
-        let access = access(&security, "fencepost");
-        let secure = Secure { etcd, security, access };
+        let tls = tls(&security);
+        let password_file = security.directory().join("password");
+        let user = EtcdUser { name: "fencepost".to_owned(), password_file };
+        let made_with = EtcdTls { client: tls.clone(), server_name: None };
+        let access = Arc::new(EtcdAccess::new(Some(made_with), Some(user)));
+        let secure = Secure { etcd, security, tls, access };
         secure.write_password("secret-1\n");
         secure
     }
@@ -244,16 +249,11 @@ impl Secure {
     }
 }
 
-/// How that etcd lets a user in, whose password stands in `password` beside its certificates.
-pub(crate) fn access(security: &EtcdSecurity, user: &str) -> Arc<EtcdAccess> {
+/// What connections to that etcd are made with.
+fn tls(security: &EtcdSecurity) -> ClientTls {
     let (certificate, key) = security.client();
     let files = ClientFiles { ca: security.ca(), crl: None, identity: Some(IdentityFiles { certificate, key }) };
-    let client = ClientTls::load(files, &[b"h2"]).expect("the files can be used");
-    let password_file = security.directory().join("password");
-    Arc::new(EtcdAccess {
-        tls: Some(EtcdTls { client, server_name: None }),
-        user: Some(EtcdUser { name: user.to_owned(), password_file }),
-    })
+    ClientTls::load(files, &[b"h2"]).expect("the files can be used")
 }
 
 /// A client that writes.

@@ -1,0 +1,62 @@
+//! How the etcd of a source lets us in: what the configuration says, and what is made of it.
+
+use std::sync::Arc;
+
+use fencepost_config as config;
+use fencepost_config::{HostPort, SourceKind};
+use fencepost_sources::{EtcdAccess, EtcdTls, EtcdUser};
+use fencepost_tls::{ClientFiles, ClientTls, IdentityFiles, TlsError};
+
+use crate::metrics::TlsUse;
+use crate::tls_files::TlsFiles;
+
+/// How etcd lets us in. What is made for one configuration is kept for later ones that say the same, with its
+/// connections.
+#[derive(Clone)]
+pub(crate) struct Access {
+    tls: Option<Box<config::ClientTls>>,
+    user: Option<config::EtcdUser>,
+    pub(crate) made: Arc<EtcdAccess>,
+}
+
+impl Access {
+    /// Reads the files of TLS, which are followed from then on under the source's name. `None` for a source that is
+    /// reached in no such way.
+    ///
+    /// # Errors
+    /// What is wrong with the first file that is of no use.
+    pub(crate) fn new(source: &config::Source, files: &TlsFiles) -> Result<Option<Access>, TlsError> {
+        let SourceKind::Etcd { tls, user, .. } = &source.kind else { return Ok(None) };
+        let made_tls = tls.as_deref().map(make_tls).transpose()?;
+        if let Some(EtcdTls { client, .. }) = &made_tls {
+            files.follow(TlsUse::Source, &source.name, &client.followed());
+        }
+        let made_user = user.as_ref().map(|config::EtcdUser { name, password_file }| EtcdUser {
+            name: name.clone(),
+            password_file: password_file.clone(),
+        });
+        let made = Arc::new(EtcdAccess::new(made_tls, made_user));
+        Ok(Some(Access { tls: tls.clone(), user: user.clone(), made }))
+    }
+
+    /// Whether it is what the configuration says.
+    pub(crate) fn is_of(&self, kind: &SourceKind) -> bool {
+        match kind {
+            SourceKind::Etcd { tls, user, .. } => self.tls == *tls && self.user == *user,
+            SourceKind::Memory => false,
+        }
+    }
+
+    /// The addresses of members that are reached in this way.
+    pub(crate) fn urls(&self, endpoints: &[HostPort]) -> Vec<String> {
+        let scheme = if self.tls.is_some() { "https" } else { "http" };
+        endpoints.iter().map(|endpoint| format!("{scheme}://{endpoint}")).collect()
+    }
+}
+
+fn make_tls(tls: &config::ClientTls) -> Result<EtcdTls, TlsError> {
+    let config::ClientTls { ca, crl, identity, server_name } = tls.clone();
+    let identity = identity.map(|config::Identity { certificate, key }| IdentityFiles { certificate, key });
+    let client = ClientTls::load(ClientFiles { ca, crl, identity }, &[b"h2"])?;
+    Ok(EtcdTls { client, server_name })
+}

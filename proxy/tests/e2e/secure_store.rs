@@ -1,0 +1,256 @@
+//! etcd with TLS, users and logins that end all the time.
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use fencepost_testsupport::{
+    Cluster, Etcd, EtcdOptions, EtcdSecurity, EtcdVersion, Scratch, Tokens, Worker, eventually, replace_file,
+};
+use futures_util::future::join_all;
+use tokio::time::Instant;
+
+use crate::fencepost::{BINARY, Config, Fencepost, Route};
+use crate::scene::{Ask, Ledger, send};
+use crate::store::{Layout, Store, Tenure};
+
+/// Logins that end after so many seconds, and up to one more.
+fn secured(seconds: u64) -> (Arc<EtcdSecurity>, EtcdOptions) {
+    let security = EtcdSecurity::new(Tokens::Jwt(Duration::from_secs(seconds)));
+    let options = EtcdOptions { security: Some(Arc::clone(&security)), ..EtcdOptions::default() };
+    (security, options)
+}
+
+/// What a configuration says of the access to it.
+fn access(security: &EtcdSecurity, user: &str) -> String {
+    let ((certificate, key), ca) = (security.client(), security.ca());
+    let password = security.directory().join("password");
+    format!(
+        "tls = {{ ca = {ca:?}, certificate = {certificate:?}, key = {key:?} }}\nusername = {user:?}\npassword_file = {password:?}"
+    )
+}
+
+/// Has etcd ask for logins, and runs the commands of the reference, whose user has this password.
+async fn enable_users(etcd: &Etcd, security: &EtcdSecurity, password: &str) {
+    etcd.enable_users().await;
+    let file = security.directory().join("password");
+    replace_file(&file, &format!("{password}\n"));
+    let reference = include_str!("../../../config/REFERENCE.md");
+    let commands = reference.split("```sh\n").find(|block| block.starts_with("etcdctl role add")).unwrap();
+    let commands = commands.split("```").next().unwrap().replace("/run/secrets/etcd", file.to_str().unwrap());
+    run_in_shell(etcd, &commands).await;
+}
+
+/// Runs commands in which `etcdctl` is that of a member, as `root`.
+async fn run_in_shell(etcd: &Etcd, commands: &str) {
+    let etcdctl = etcd.etcdctl_command();
+    let etcdctl = etcdctl.as_std();
+    let words = std::iter::once(etcdctl.get_program()).chain(etcdctl.get_args());
+    let words: Vec<String> = words.map(|word| format!("'{}'", word.to_str().unwrap())).collect();
+    let script = format!("set -e\netcdctl() {{ {} \"$@\"; }}\n{commands}", words.join(" "));
+    let output = tokio::process::Command::new("sh").arg("-c").arg(&script).env("ETCDCTL_API", "3").output();
+    let output = output.await.unwrap();
+    assert!(output.status.success(), "{script}: {}", String::from_utf8_lossy(&output.stderr));
+}
+
+fn lock(layout: Layout, key: &str) -> Route {
+    let lock = format!("key = {key:?}, layout = {:?}", layout.name());
+    Route::new(layout.name(), &format!("/{}/", layout.name()), &lock).with("max_age = \"1s\"")
+}
+
+/// Answers other than 200 to requests under a tenure for a while, from several clients at once; how many there were in all.
+async fn refused(
+    fence: &Fencepost,
+    ledger: &Ledger,
+    path: &str,
+    tenure: &Tenure,
+    time: Duration,
+) -> (Vec<String>, usize) {
+    let until = Instant::now() + time;
+    let client = async |_| {
+        let (mut refused, mut sent) = (Vec::new(), 0);
+        while Instant::now() < until {
+            let answer = send(&fence.listener, ledger, Ask::post(path).under(tenure)).await;
+            sent += 1;
+            if answer.status != 200 {
+                refused.push(format!("{} {}", answer.status, answer.text()));
+            }
+        }
+        (refused, sent)
+    };
+    let outcomes = join_all((0..4).map(client)).await;
+    let sent = outcomes.iter().map(|(_, sent)| sent).sum();
+    (outcomes.into_iter().flat_map(|(refused, _)| refused).collect(), sent)
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn no_request_is_refused_while_logins_end_every_few_seconds() {
+    let (security, options) = secured(1);
+    let cluster = Cluster::start_with(EtcdVersion::V3_5, 3, &options).await;
+    enable_users(&cluster.members[0], &security, "secret-1").await;
+    let (store, worker) = (Store::secure(&cluster.members[0], &security).await, Worker::start().await);
+    // A third of them is kept fresh by a windowed read.
+    let templated = Route::new("templated", "/templated/{shard}/", "key = \"/shards/t/{shard}\"");
+    let routes = [lock(Layout::Key, "/shards/key"), lock(Layout::Mutex, "/shards/mutex"), templated];
+    let config = Config::new(&cluster.endpoints(), &worker.endpoint().to_string(), &routes);
+    let fence = Fencepost::serve(&config.source(&access(&security, "fencepost"))).await;
+    let ledger = Ledger::default();
+    let (began, mut handoffs, mut sent) = (Instant::now(), 0, 0);
+    while began.elapsed() < Duration::from_secs(10) {
+        let session = store.session(&format!("shard-{handoffs}")).await;
+        let (layout, key, path) = [
+            (Layout::Key, "/shards/key", "/key/write"),
+            (Layout::Mutex, "/shards/mutex", "/mutex/write"),
+            (Layout::Key, "/shards/t/7", "/templated/7/write"),
+        ][handoffs % 3];
+        let held = store.acquire(layout, key, &session).await;
+        let (refused, count) = refused(&fence, &ledger, path, &held.tenure, Duration::from_millis(300)).await;
+        assert_eq!(refused, [""; 0], "of {count} after {:?}: {}", began.elapsed(), fence.log());
+        store.release(held).await;
+        (handoffs, sent) = (handoffs + 1, sent + count);
+    }
+    let mut logins = 0;
+    for member in &cluster.members {
+        logins += member.requests_total().await.of("Authenticate");
+    }
+    println!("{sent} requests in {handoffs} tenures, {logins} logins (root's too), none refused");
+    assert!(logins >= 10, "{logins}");
+    ledger.check(&worker);
+}
+
+#[tokio::test]
+async fn a_role_that_reads_the_keys_of_the_locks_is_enough_and_what_is_missing_is_said() {
+    let (security, options) = secured(1);
+    let etcd = Etcd::start_with(EtcdVersion::V3_4, &options).await;
+    enable_users(&etcd, &security, "secret-1").await;
+    let (store, worker) = (Store::secure(&etcd, &security).await, Worker::start().await);
+    let keys = Layout::ALL.map(|layout| (layout, format!("/shards/{}", layout.name())));
+    let mut routes = keys.each_ref().map(|(layout, key)| lock(*layout, key)).to_vec();
+    routes.push(Route::new("templated", "/templated/{shard}/", "key = \"/shards/t/{shard}\""));
+    let config = Config::new(&[etcd.endpoint()], &worker.endpoint().to_string(), &routes);
+    let config = config.source(&access(&security, "fencepost"));
+    let fence = Fencepost::serve(&config).await;
+    let (ledger, session) = (Ledger::default(), store.session("shard-1").await);
+    for (layout, key) in &keys {
+        let held = store.acquire(*layout, key, &session).await;
+        let answer =
+            send(&fence.listener, &ledger, Ask::post(&format!("/{}/write", layout.name())).under(&held.tenure)).await;
+        assert_eq!(answer.status, 200, "{layout:?}: {}", answer.text());
+    }
+    let tenure = store.hold("/shards/t/7", "shard-1").await;
+    assert_eq!(send(&fence.listener, &ledger, Ask::post("/templated/7/write").under(&tenure)).await.status, 200);
+    let (code, printed) = check_live(&config).await;
+    assert_eq!(code, Some(0), "{printed}");
+    assert!(!fence.log().contains("WARN sources"), "{}", fence.log());
+
+    run_in_shell(&etcd, "etcdctl role revoke-permission fencepost --prefix /shards/").await;
+    run_in_shell(&etcd, "etcdctl role grant-permission fencepost read /shards/key").await;
+    let (code, printed) = check_live(&config).await;
+    assert_eq!(code, Some(1), "{printed}");
+    let missing = |route: &str, keys: &str| {
+        let command = format!("etcdctl role grant-permission ROLE read --prefix {keys}");
+        format!("route {route}: user \"fencepost\" may not read --prefix {keys} in the lock store: {command}\n")
+    };
+    for said in [
+        missing("mutex", "/shards/mutex/"),
+        missing("election", "/shards/election/"),
+        missing("templated", "/shards/t/"),
+    ] {
+        assert!(printed.contains(&said), "{said} in {printed}");
+    }
+    assert!(!printed.contains("route key: user"), "{printed}");
+    ledger.check(&worker);
+}
+
+async fn check_live(config: &Config) -> (Option<i32>, String) {
+    let scratch = Scratch::new();
+    let file = scratch.path().join("fencepost.toml");
+    std::fs::write(&file, config.toml()).unwrap();
+    let output =
+        tokio::process::Command::new(BINARY).args(["check", "--live", "-c"]).arg(&file).output().await.unwrap();
+    (output.status.code(), String::from_utf8_lossy(&output.stdout).into_owned())
+}
+
+#[tokio::test]
+async fn passwords_and_roles_may_change_and_no_secret_is_told() {
+    let (security, options) = secured(1);
+    let etcd = Etcd::start_with(EtcdVersion::V3_5, &options).await;
+    enable_users(&etcd, &security, "secret-1").await;
+    let (store, worker) = (Store::secure(&etcd, &security).await, Worker::start().await);
+    let config = Config::new(&[etcd.endpoint()], &worker.endpoint().to_string(), &[lock(Layout::Key, "/shards/key")]);
+    let config = config.source(&access(&security, "fencepost")).logging("trace");
+    let fence = Fencepost::serve(&config).await;
+    let (ledger, tenure) = (Ledger::default(), store.hold("/shards/key", "shard-1").await);
+    let refused = async |seconds| refused(&fence, &ledger, "/key/write", &tenure, Duration::from_secs(seconds)).await.0;
+    assert_eq!(refused(1).await, [""; 0]);
+
+    // Logins end in between, as they do all the time.
+    replace_file(&security.directory().join("password"), "secret-2");
+    assert_eq!(refused(2).await, [""; 0]);
+    store.change_password("fencepost", "secret-2").await;
+    assert_eq!(refused(3).await, [""; 0]);
+
+    run_in_shell(&etcd, "etcdctl role revoke-permission fencepost --prefix /shards/").await;
+    let answered = async |status| {
+        let answer = send(&fence.listener, &ledger, Ask::post("/key/write").under(&tenure)).await;
+        (answer.status == status).then_some(())
+    };
+    eventually("what cannot be read admits nobody", async || answered(503).await).await;
+    let denied = "user \"fencepost\" may not read /shards/key in the lock store: etcdctl role grant-permission ROLE read /shards/key";
+    fence.until_log(denied).await;
+    run_in_shell(&etcd, "etcdctl role grant-permission fencepost read /shards/key").await;
+    eventually("what can be read again admits its holder", async || answered(200).await).await;
+    assert_eq!(refused(2).await, [""; 0]);
+    fence.until_log("the lock store answers again").await;
+    let log = fence.log();
+    assert_eq!(log.lines().filter(|line| line.contains("WARN") && line.contains(denied)).count(), 1);
+
+    let config = fence.admin("GET", "/config").await.text();
+    let sources = fence.admin("GET", "/sources").await.text();
+    assert!(config.contains(security.directory().join("password").to_str().unwrap()), "{config}");
+    assert!(log.contains("TRACE") && log.contains("frame=Headers"), "what is logged is everything");
+    // A token begins with its header, `{"alg":` in base64.
+    for (place, text) in [("the log", &log), ("/config", &config), ("/sources", &sources)] {
+        for secret in ["secret-1", "secret-2", "eyJhbGci"] {
+            assert!(!text.contains(secret), "{place} has {secret}");
+        }
+    }
+    ledger.check(&worker);
+}
+
+#[tokio::test]
+async fn certificates_are_replaced_without_a_refusal_and_bad_ones_are_not_used() {
+    let (security, options) = secured(2);
+    let mut etcd = Etcd::start_with(EtcdVersion::V3_4, &options).await;
+    enable_users(&etcd, &security, "secret-1").await;
+    let (store, worker) = (Store::secure(&etcd, &security).await, Worker::start().await);
+    let config = Config::new(&[etcd.endpoint()], &worker.endpoint().to_string(), &[lock(Layout::Key, "/shards/key")]);
+    // Whoever is not known to etcd gets in once the configuration says who is.
+    let fence = Fencepost::launch(&config.clone().source(&access(&security, "nobody"))).await;
+    fence.until_log("user \"nobody\" with the password in ").await;
+    fence.reloads(&config.source(&access(&security, "fencepost"))).await;
+    fence.wait_until_ready().await;
+
+    let (ledger, tenure) = (Ledger::default(), store.hold("/shards/key", "shard-1").await);
+    let reloads = async |outcome| {
+        let series = format!("fencepost_tls_reloads_total{{name=\"main\",outcome=\"{outcome}\",use=\"source\"}}");
+        eventually("the files were looked at", async || (fence.metric(&series).await >= 1.0).then_some(())).await;
+    };
+    let swap = async {
+        security.replace_client();
+        reloads("reloaded").await;
+        replace_file(&security.client().1, "no key");
+        reloads("failed").await;
+    };
+    let ((refused, sent), ()) =
+        tokio::join!(refused(&fence, &ledger, "/key/write", &tenure, Duration::from_secs(5)), swap);
+    assert_eq!(refused, [""; 0], "of {sent}");
+    // Connections that are made now are made with the last that was right.
+    etcd.kill();
+    etcd.restart().await;
+    eventually("etcd is reached again", async || {
+        let answer = send(&fence.listener, &ledger, Ask::post("/key/write").under(&tenure)).await;
+        (answer.status == 200).then_some(())
+    })
+    .await;
+    ledger.check(&worker);
+}

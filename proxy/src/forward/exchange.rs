@@ -151,8 +151,8 @@ impl<P: Permit> Sent<P> {
         response: Response<Incoming>,
         cx: &mut Context<'_>,
     ) -> Result<Response<ResponseBody<P>>, SendError<P>> {
-        self.in_flight.heard();
         let (mut head, incoming) = response.into_parts();
+        self.in_flight.answered(&head);
         response_head::clean(&mut head.headers, head.status, self.in_flight.protocol());
         head.version = response_head::ANSWER_VERSION;
         if head.status != StatusCode::SWITCHING_PROTOCOLS {
@@ -217,11 +217,11 @@ impl<P: Permit> Sent<P> {
             Awaited::Cut => return self.in_flight.cut(),
             Awaited::Nothing => return self.in_flight.gave_up(),
         };
-        self.in_flight.heard();
-        if response.status() == StatusCode::SWITCHING_PROTOCOLS {
+        let (head, incoming) = response.into_parts();
+        self.in_flight.answered(&head);
+        if head.status == StatusCode::SWITCHING_PROTOCOLS {
             return self.in_flight.lost();
         }
-        let (head, incoming) = response.into_parts();
         Rest::new(incoming, self.in_flight, &head.headers).read_to_end().await;
     }
 }

@@ -43,6 +43,8 @@ pub(super) struct Http1 {
     pub(super) idle_since: Instant,
     /// `None`: without TLS.
     made_with: Option<Arc<ClientConfig>>,
+    /// Whether its last response could be read in two ways, so that what comes behind it is not to be trusted.
+    is_spoilt: bool,
     place: Place,
 }
 
@@ -72,7 +74,8 @@ impl Http1 {
         let (sender, connection) = Builder::new().max_buf_size(BUFFER_BYTES).handshake(io).await?;
         let seat = Rc::new(RefCell::new(Seat::Driven(Box::new(connection))));
         let driver = Driver { seat, socket, task: None };
-        Ok(Http1 { sender, driver, alarm: Alarm::new(), idle_since: Instant::now(), made_with, place })
+        let (alarm, idle_since) = (Alarm::new(), Instant::now());
+        Ok(Http1 { sender, driver, alarm, idle_since, made_with, is_spoilt: false, place })
     }
 
     /// Whether a request may be sent: the last response has ended, and the worker has neither closed nor said more.
@@ -108,13 +111,18 @@ impl Http1 {
         }
     }
 
+    /// Sees to it that no other request is sent over it.
+    pub(super) fn spoil(&mut self) {
+        self.is_spoilt = true;
+    }
+
     /// Whether another request may be sent once this one's response has ended.
     pub(super) fn is_reusable(&mut self, cx: &mut Context<'_>) -> bool {
         self.driver.recall();
         self.drive(cx);
         let socket = &self.driver.socket;
         let everything_is_written = !socket.is_write_blocked() && !socket.is_broken();
-        self.sender.is_ready() && everything_is_written && self.driver.is_driven()
+        !self.is_spoilt && self.sender.is_ready() && everything_is_written && self.driver.is_driven()
     }
 
     /// Its place in the pool, for another connection.

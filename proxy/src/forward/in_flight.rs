@@ -5,11 +5,13 @@ use std::rc::Rc;
 use std::sync::Arc;
 use std::task::{Context, Poll, ready};
 
+use http::response::Parts;
 use tokio::time::{Instant, timeout};
 
 use super::admitted::{Ending, Held, Permit, Watch};
 use super::body_state::BodyState;
 use super::pool::{Link, Pool};
+use super::response_head;
 use super::unwritten::Unwritten;
 use super::upstream::Timeouts;
 use super::vigil::Vigil;
@@ -155,6 +157,16 @@ impl<P: Permit> InFlight<P> {
         }
         if let Patience::Overdue { since, .. } = &mut self.patience {
             *since = Instant::now();
+        }
+    }
+
+    /// The worker has sent the head of its response.
+    pub(super) fn answered(&mut self, head: &Parts) {
+        self.heard();
+        if let Link::Http1(connection) = &mut self.link
+            && response_head::is_ambiguous(&head.headers, head.status)
+        {
+            connection.spoil();
         }
     }
 

@@ -33,12 +33,42 @@ pub(super) fn clean(headers: &mut HeaderMap, status: StatusCode, received: Proto
     fields::add_via(headers, &found, hop);
 }
 
-/// A length may be given several times, if it is always the same.
+/// Whether the worker may hold its response to end elsewhere than we do: what it sends behind our end would be taken for the answer to the
+/// next request. hyper reads one length of several, chunks before a length, and no body with a 204.
+pub(super) fn is_ambiguous(headers: &HeaderMap, status: StatusCode) -> bool {
+    let mut codings = headers.get_all(header::TRANSFER_ENCODING).iter();
+    let mut lengths = headers.get_all(header::CONTENT_LENGTH).iter();
+    match (codings.next(), codings.next(), lengths.next(), lengths.next()) {
+        (None, _, None, _) => false,
+        (None, _, Some(length), None) => {
+            !is_number(length.as_bytes()) || status == StatusCode::NO_CONTENT && length != "0"
+        }
+        (Some(coding), None, None, _) => {
+            !coding.as_bytes().eq_ignore_ascii_case(b"chunked") || status == StatusCode::NO_CONTENT
+        }
+        (Some(_), _, _, _) | (None, _, Some(_), Some(_)) => true,
+    }
+}
+
+/// A length may be given several times, if it is always the same. Others, which hyper lets pass where there is no body, say nothing.
 fn say_length_once(headers: &mut HeaderMap) {
     let mut lengths = headers.get_all(header::CONTENT_LENGTH).iter();
-    if let (Some(first), Some(_)) = (lengths.next().cloned(), lengths.next()) {
-        headers.insert(header::CONTENT_LENGTH, first);
+    if let (Some(length), None) = (lengths.next(), lengths.next())
+        && is_number(length.as_bytes())
+    {
+        return;
     }
+    let lengths = headers.get_all(header::CONTENT_LENGTH).iter();
+    let mut lengths = lengths.flat_map(|length| length.as_bytes().split(|byte| *byte == b',')).map(<[u8]>::trim_ascii);
+    let first = lengths.next().filter(|first| is_number(first) && lengths.all(|other| other == *first));
+    match first.and_then(|first| HeaderValue::from_bytes(first).ok()) {
+        Some(length) => headers.insert(header::CONTENT_LENGTH, length),
+        None => headers.remove(header::CONTENT_LENGTH),
+    };
+}
+
+fn is_number(text: &[u8]) -> bool {
+    !text.is_empty() && text.iter().all(u8::is_ascii_digit)
 }
 
 /// What hyper is told of an answer's version: it writes the client's own anyway, and knows only this one here.

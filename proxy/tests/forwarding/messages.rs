@@ -135,6 +135,28 @@ fn the_answer_to_a_head_keeps_its_length_and_has_no_body() {
 }
 
 #[test]
+fn the_length_of_an_answer_without_its_body_is_said_once_or_not_at_all() {
+    for (fields, expected) in [
+        ("Content-Length: 5", Some("5")),
+        ("Content-Length: 5, 5", Some("5")),
+        ("Content-Length: 5\r\nContent-Length: 5", Some("5")),
+        ("Content-Length: 5, 6", None),
+        ("Content-Length: 5\r\nContent-Length: 6", None),
+        ("Content-Length: +5", None),
+        ("Content-Length: 5\r\nTransfer-Encoding: chunked", None),
+    ] {
+        let proxy = Proxy::before(Worker::scripted(move |mut peer: Peer| {
+            peer.head();
+            peer.send(&format!("HTTP/1.1 200 OK\r\n{fields}\r\n\r\n"));
+            peer.until_end();
+        }));
+        let mut client = proxy.client();
+        client.send("HEAD / HTTP/1.1\r\nHost: test\r\n\r\n");
+        assert_field(&client.head(), "content-length", expected);
+    }
+}
+
+#[test]
 fn answers_without_a_body_are_passed_on() {
     for status in ["204 No Content", "304 Not Modified"] {
         let proxy = Proxy::before(Worker::scripted(move |mut peer: Peer| {

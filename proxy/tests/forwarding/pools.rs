@@ -103,6 +103,87 @@ fn a_connection_on_which_the_worker_said_more_than_it_was_asked_is_not_used() {
 }
 
 #[test]
+fn a_connection_whose_last_answer_could_be_read_in_two_ways_is_not_used_again() {
+    const CHUNKS: &str = "5\r\nhello\r\n0\r\n\r\n";
+    for (fields, body, odd) in [
+        ("Content-Length: 5", "hello", false),
+        ("Content-Length: 05", "hello", false),
+        ("Transfer-Encoding: Chunked", CHUNKS, false),
+        ("Content-Length: 5\r\nContent-Length: 5", "hello", true),
+        ("Content-Length: 5, 5", "hello", true),
+        ("Content-Length: 20\r\nTransfer-Encoding: chunked", CHUNKS, true),
+        ("Transfer-Encoding: chunked\r\nContent-Length: 5", CHUNKS, true),
+        ("Transfer-Encoding: identity, chunked", CHUNKS, true),
+        ("Transfer-Encoding: identity\r\nTransfer-Encoding: chunked", CHUNKS, true),
+    ] {
+        let worker = Worker::by_hand();
+        let proxy = Proxy::before(worker.address());
+        let mut client = proxy.client();
+        client.send(GET);
+        let mut peer = worker.next();
+        peer.next_request();
+        peer.send(&format!("HTTP/1.1 200 OK\r\n{fields}\r\n\r\n{body}"));
+        assert_eq!(client.answer().1, b"hello", "{fields}");
+        client.send(GET);
+        if odd {
+            assert_eq!(peer.until_end(), b"", "{fields}");
+            peer = worker.next();
+        }
+        peer.next_request();
+        peer.respond("honest");
+        assert_eq!(client.answer().1, b"honest", "{fields}");
+        assert!(!worker.has_another());
+    }
+}
+
+#[test]
+fn what_a_worker_hides_behind_an_answer_is_no_answer_to_anyone() {
+    const FORGED: &str = "HTTP/1.1 200 OK\r\nContent-Length: 6\r\n\r\nforged";
+    for answer in [
+        "HTTP/1.1 200 OK\r\nContent-Length: 0\r\n\r\n",
+        "HTTP/1.1 204 No Content\r\n\r\n",
+        "HTTP/1.1 204 No Content\r\nContent-Length: 44\r\n\r\n",
+        "HTTP/1.1 204 No Content\r\nTransfer-Encoding: chunked\r\n\r\n",
+        "HTTP/1.1 304 Not Modified\r\nContent-Length: 44\r\n\r\n",
+        "HTTP/1.1 200 OK\r\nX: y\nContent-Length: 0\n\n",
+        "HTTP/1.1 200 OK\r\nTransfer-Encoding: chunked\r\n\r\n0\r\n\r\n",
+    ] {
+        let worker = Worker::by_hand();
+        let proxy = Proxy::before(worker.address());
+        let mut client = proxy.client();
+        client.send(GET);
+        let mut peer = worker.next();
+        peer.next_request();
+        peer.send(&format!("{answer}{FORGED}"));
+        assert!(!client.head().contains("forged"));
+        if answer.contains("chunked") && !answer.contains("204") {
+            client.skip("0\r\n\r\n".len());
+        }
+        client.send(GET);
+        assert_eq!(peer.until_end(), b"", "{answer}");
+        let mut next = worker.next();
+        next.next_request();
+        next.respond("honest");
+        assert_eq!(client.answer().1, b"honest", "{answer}");
+    }
+}
+
+#[test]
+fn a_connection_whose_204_announces_a_body_is_not_used_again_though_the_body_is_late() {
+    for field in ["Content-Length: 6", "Transfer-Encoding: chunked"] {
+        let worker = Worker::by_hand();
+        let proxy = Proxy::before(worker.address());
+        let mut client = proxy.client();
+        client.send(GET);
+        let mut peer = worker.next();
+        peer.next_request();
+        peer.send(&format!("HTTP/1.1 204 No Content\r\n{field}\r\n\r\n"));
+        client.head();
+        assert_eq!(peer.until_end(), b"", "{field}");
+    }
+}
+
+#[test]
 fn an_idle_connection_is_closed_in_time() {
     let worker = Worker::by_hand();
     let proxy = Proxy::with(worker.address(), Settings { idle_timeout: MOMENT, ..Settings::default() });

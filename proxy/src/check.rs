@@ -8,7 +8,7 @@ use fencepost_config::{Config, Route, SourceKind};
 use fencepost_sources::{
     KeyRange, LockDescription, LockSource, LockSpec, LockStore, MemoryStore, RangeRead, StoreError, Wanted,
 };
-use tokio::time::{Instant, timeout};
+use tokio::time::Instant;
 
 use crate::downstream::Protocol;
 use crate::exchange::Fence;

@@ -57,12 +57,14 @@ async fn prepare(
         match error {
             BodyError::TooSlow => Failure::SlowBody,
             BodyError::TooLarge => Failure::LargeBody,
-            BodyError::Aborted(_) | BodyError::Truncated | BodyError::Silent => Failure::BrokenBody,
+            BodyError::Aborted(_) | BodyError::Malformed | BodyError::Truncated | BodyError::Silent => {
+                Failure::BrokenBody
+            }
         }
     })?;
     outgoing_request(head, body, &connection, place.pool().upstream(), kept).map_err(|error| match error {
         InvalidHead::Target => Failure::BadTarget,
-        InvalidHead::Framing => Failure::BrokenBody,
+        InvalidHead::TwoLengths => Failure::BrokenBody,
     })
 }
 
@@ -100,7 +102,9 @@ async fn send(
                 (request, ticket) = unsent.into_parts();
                 in_flight = ticket.leave();
             }
-            Err(error @ (SendError::NoAnswer { .. } | SendError::Timeout)) => return Err(place.no_answer(&error)),
+            Err(error @ (SendError::NoAnswer { .. } | SendError::Timeout | SendError::BrokenBody)) => {
+                return Err(place.no_answer(&error));
+            }
         }
     }
     Err(place.fail(Failure::Unreachable))
@@ -209,6 +213,7 @@ impl Place {
     fn no_answer(&self, error: &SendError<Ticket>) -> Answer {
         let failure = match error {
             SendError::Timeout => Failure::TimedOut,
+            SendError::BrokenBody => Failure::CutBody,
             SendError::NoAnswer { forwarded: Forwarded::No, .. } => Failure::Declined,
             SendError::NoAnswer { forwarded: Forwarded::Unknown, .. } | SendError::Unsent(_) => Failure::NoAnswer,
         };

@@ -193,6 +193,8 @@ pub enum Failure {
     NotSupported,
     /// Its body ended before its time, or was not of the length it claimed.
     BrokenBody,
+    /// The same, when a part of it had gone out: the request was cut.
+    CutBody,
     /// Its body came too slowly.
     SlowBody,
     /// Its body is larger than a body may be.
@@ -226,6 +228,7 @@ impl Failure {
             Failure::NoRoute => "no-route",
             Failure::NotSupported => "not-supported",
             Failure::BrokenBody => "broken-body",
+            Failure::CutBody => "cut-body",
             Failure::SlowBody => "slow-body",
             Failure::LargeBody => "large-body",
             Failure::LargeHead => "large-head",
@@ -250,6 +253,12 @@ impl Failure {
             Failure::BrokenBody => {
                 (StatusCode::BAD_REQUEST, grpc::INVALID_ARGUMENT, "The request's body did not arrive whole", "false")
             }
+            Failure::CutBody => (
+                StatusCode::BAD_REQUEST,
+                grpc::INVALID_ARGUMENT,
+                "The request's body did not arrive whole, and the request was cut at the worker",
+                "\"unknown\"",
+            ),
             Failure::SlowBody => {
                 (StatusCode::REQUEST_TIMEOUT, grpc::DEADLINE_EXCEEDED, "The request's body came too slowly", "false")
             }
@@ -420,6 +429,8 @@ mod tests {
     #[test]
     fn failures_of_the_worker_are_no_verdicts() {
         for (failure, status, forwarded) in [
+            (Failure::BrokenBody, 400, serde_json::json!(false)),
+            (Failure::CutBody, 400, serde_json::json!("unknown")),
             (Failure::Unreachable, 502, serde_json::json!(false)),
             (Failure::NoAnswer, 502, serde_json::json!("unknown")),
             (Failure::TimedOut, 504, serde_json::json!("unknown")),

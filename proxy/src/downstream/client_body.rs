@@ -25,6 +25,8 @@ pub struct ClientBody {
     /// `None` once it has ended, failed or been handed on.
     incoming: Option<Incoming>,
     connection: Rc<Connection>,
+    /// Which of its connection's requests it belongs to.
+    request: u64,
     held_back: bool,
     /// When the present wait for the client began, and how long the earlier ones were.
     awaited_since: Option<Instant>,
@@ -38,9 +40,12 @@ pub struct ClientBody {
 /// Why the rest of a request's body will not come.
 #[derive(Debug, thiserror::Error)]
 pub enum BodyError {
-    /// The client closed or reset its request, or broke the framing.
+    /// The client closed or reset its request, or broke HTTP/2's framing.
     #[error("the client ended its request in the middle of the body")]
     Aborted(#[source] hyper::Error),
+    /// It is no body by HTTP/1.1's grammar: where it ends, nobody can say.
+    #[error("the client broke the framing of the body")]
+    Malformed,
     /// The client reset its HTTP/2 stream with NO_ERROR, which hyper takes for an end.
     #[error("the client reset its stream in the middle of the body")]
     Truncated,
@@ -56,11 +61,12 @@ pub enum BodyError {
 }
 
 impl ClientBody {
-    pub(super) fn new(incoming: Incoming, connection: Rc<Connection>, held_back: bool) -> ClientBody {
+    pub(super) fn new(incoming: Incoming, connection: Rc<Connection>, request: u64, held_back: bool) -> ClientBody {
         ClientBody {
             has_known_length: incoming.size_hint().exact().is_some(),
             incoming: Some(incoming),
             connection,
+            request,
             held_back,
             awaited_since: None,
             awaited: Duration::ZERO,
@@ -76,6 +82,11 @@ impl ClientBody {
 
     fn exceeds(&self, bytes: u64) -> bool {
         self.connection.limits.body_bytes_max.is_some_and(|max| bytes > max)
+    }
+
+    /// Whether what has come of it by now shows that it will not come whole. Over HTTP/2 that is seen when it is read.
+    pub fn is_malformed(&self) -> bool {
+        self.connection.course.refused_body_of(self.request)
     }
 
     /// The connection that the request came on.
@@ -97,7 +108,8 @@ impl ClientBody {
             }
             Poll::Ready(Some(Err(error))) => {
                 self.incoming = None;
-                Poll::Ready(Some(Err(BodyError::Aborted(error))))
+                let malformed = self.is_malformed();
+                Poll::Ready(Some(Err(if malformed { BodyError::Malformed } else { BodyError::Aborted(error) })))
             }
             Poll::Ready(None) => {
                 let whole = is_whole(incoming, self.connection.protocol());

@@ -11,6 +11,7 @@ use http::HeaderValue;
 use super::answer::Tunnel;
 use super::limits::Limits;
 use super::seat::{Answering, Seat, UnderWay};
+use super::strict::Course;
 use super::tally::Closing;
 use super::unread::Unread;
 use crate::wire::{Background, Socket};
@@ -67,6 +68,8 @@ pub struct Connection {
     pub(super) read_when_idle: Cell<u64>,
     /// Request bodies that somebody waits for.
     pub(super) bodies_awaited: Cell<usize>,
+    /// How far its requests have come over HTTP/1.
+    pub(super) course: Course,
     /// What takes the connection over once the answer that switches protocols is out.
     pub(super) tunnel: Cell<Option<Tunnel>>,
     /// On HTTP/2: what is noted of the answer to the request that has just begun, until its stream takes it.
@@ -98,6 +101,7 @@ impl Connection {
             in_flight: Cell::new(0),
             read_when_idle: Cell::new(0),
             bodies_awaited: Cell::new(0),
+            course: Course::default(),
             tunnel: Cell::new(None),
             newest: Cell::new(None),
             exceeded: Cell::new(None),

@@ -11,7 +11,7 @@ use std::task::{Poll, Waker, ready};
 
 use bytes::Bytes;
 use http::header::{CONNECTION, EXPECT};
-use http::{HeaderValue, Request, Response, StatusCode};
+use http::{HeaderMap, HeaderValue, Method, Request, Response, StatusCode};
 use http_body::Body;
 use hyper::body::Incoming;
 use hyper::rt::bounds::Http2ServerConnExec;
@@ -27,11 +27,11 @@ use super::arrive::{Arrived, arrive};
 use super::client_body::ClientBody;
 use super::connection::{Connection, InFlight, Protocol};
 use super::frames;
-use super::framing::may_be_misread;
 use super::limits::Limits;
 use super::part;
 use super::seat::Waiting;
 use super::serve::Stage;
+use super::strict::Strict;
 use super::tally::Closing;
 use super::unread::Streams;
 use super::watch::Watch;
@@ -131,11 +131,20 @@ where
         service_fn(move |request| answer(request, service.clone(), thread.clone(), InFlight::begin(shared.clone())));
     match protocol {
         Protocol::Http1 => {
-            let mut serving = http1_builder(limits).serve_connection(TokioIo::new(socket), answering);
+            let io = TokioIo::new(Strict::new(socket, connection.course.clone()));
+            let mut serving = http1_builder(limits).serve_connection(io, answering);
             // Until the server closes, each answer asks the client to leave. A connection that is closed while it is
             // idle may cost the client the request that it is just sending.
-            match drive(&mut serving, &connection, &stage, Stage::Closing, started).await {
-                End::Served => switch_protocols(serving.into_parts(), &connection).await,
+            let end = drive(&mut serving, &connection, &stage, Stage::Closing, started).await;
+            let refused = connection.course.refused();
+            if let Some(why) = refused {
+                tracing::debug!(client = %address, %why, "a request could not be read");
+            }
+            match end {
+                End::Served if refused.is_none() => {
+                    switch_protocols(serving.into_parts(), &connection).await;
+                }
+                End::Served => Box::pin(part::with_client(&connection, &[])).await,
                 End::Unreadable { answered } => {
                     drop(serving);
                     let last_word = if answered { &[] } else { part::BAD_REQUEST };
@@ -210,19 +219,28 @@ where
         return Err(h2::Reason::REFUSED_STREAM.into());
     }
     let held_back = connection.protocol() == Protocol::Http1 && request.headers().contains_key(EXPECT);
-    let is_last = may_be_misread(request.method(), request.headers());
+    // Who asks for a tunnel may write into it at once, so that what comes next may be no request.
+    let is_last = request.method() == Method::CONNECT;
     let is_spent = connection.is_spent();
-    let request = request.map(|incoming| ClientBody::new(incoming, connection, held_back));
+    let number = connection.requests.get();
+    let request = request.map(|incoming| ClientBody::new(incoming, connection, number, held_back));
     let Ok(()) = poll_fn(|cx| service.poll_ready(cx)).await;
     let Ok(mut response) = service.call(request).await;
+    let connection = in_flight.connection();
     let switches = response.status() == StatusCode::SWITCHING_PROTOCOLS;
-    if (is_last || is_spent || thread.stage.get() != Stage::Serving)
-        && in_flight.connection().protocol() == Protocol::Http1
-        && !switches
+    let spoke_early = switches && !connection.course.switch(number);
+    if spoke_early {
+        *response.status_mut() = StatusCode::BAD_REQUEST;
+        *response.headers_mut() = HeaderMap::new();
+    }
+    let is_last = is_last || is_spent || spoke_early || connection.course.refused_body_of(number);
+    if (is_last || thread.stage.get() != Stage::Serving)
+        && connection.protocol() == Protocol::Http1
+        && (!switches || spoke_early)
     {
         response.headers_mut().insert(CONNECTION, HeaderValue::from_static("close"));
         if is_spent {
-            in_flight.connection().seat.close(Closing::Requests);
+            connection.seat.close(Closing::Requests);
         }
     }
     Ok(counted(response, in_flight))
@@ -304,9 +322,9 @@ fn leaves_spent(connection: &Connection) -> bool {
 }
 
 /// Hands the connection over if its last answer switched protocols.
-async fn switch_protocols<S>(parts: http1::Parts<TokioIo<Socket>, S>, connection: &Connection) {
+async fn switch_protocols<S>(parts: http1::Parts<TokioIo<Strict<Socket>>, S>, connection: &Connection) {
     if let Some(tunnel) = connection.tunnel.take() {
-        tunnel(parts.io.into_inner(), parts.read_buf).await;
+        tunnel(parts.io.into_inner().into_inner(), parts.read_buf).await;
     }
 }
 
@@ -316,7 +334,7 @@ trait Serving: Future<Output = hyper::Result<()>> + Unpin {
     fn leave(&mut self);
 }
 
-impl<S, B> Serving for http1::Connection<TokioIo<Socket>, S>
+impl<S, B> Serving for http1::Connection<TokioIo<Strict<Socket>>, S>
 where
     S: HttpService<Incoming, ResBody = B>,
     S::Error: Into<Box<dyn Error + Send + Sync>>,

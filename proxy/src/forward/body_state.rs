@@ -12,6 +12,8 @@ use crate::wire::Socket;
 /// How far what a client sends bit by bit has come. Shared by the body, which hyper owns, and the request that it belongs to.
 pub(super) struct BodyState {
     stage: Cell<Stage>,
+    /// Whether it was cut because the client did not send all of it.
+    client_failed: Cell<bool>,
     /// Whether the client is the one to go on.
     awaits_client: Cell<bool>,
     /// When the last piece went out.
@@ -60,6 +62,7 @@ impl BodyState {
     pub(super) fn new() -> BodyState {
         BodyState {
             stage: Cell::new(Stage::Running),
+            client_failed: Cell::new(false),
             awaits_client: Cell::new(false),
             last_piece: Cell::new(Instant::now()),
             socket: RefCell::default(),
@@ -156,6 +159,12 @@ impl BodyState {
         true
     }
 
+    /// Cuts it, because the client did not send all of it.
+    pub(super) fn client_failed(&self) {
+        self.client_failed.set(true);
+        self.cut_off();
+    }
+
     /// The last piece has been handed to hyper.
     pub(super) fn went_out(&self) {
         if self.is_running() {
@@ -165,6 +174,7 @@ impl BodyState {
 
     fn end(&self, stage: Stage) {
         self.stage.set(stage);
+        self.last_piece.set(Instant::now()); // The word that this is the end is one, though it has no bytes.
         for waker in [&self.request_waker, &self.body_waker] {
             if let Some(waker) = waker.borrow_mut().take() {
                 waker.wake();
@@ -191,13 +201,19 @@ impl BodyState {
         if self.is_running() && self.awaits_client.get() { Instant::now() } else { self.last_piece.get() }
     }
 
-    /// Ready when nothing more of it will be handed to hyper. One task at a time waits for this or for [`Self::poll_cut`].
+    /// Ready when nothing more of it will be handed to hyper. One task at a time waits for this, for [`Self::poll_client_failed`] or for
+    /// [`Self::poll_cut`].
     pub(super) fn poll_end(&self, cx: &mut Context<'_>) -> Poll<()> {
         if !self.is_running() {
             return Poll::Ready(());
         }
         *self.request_waker.borrow_mut() = Some(cx.waker().clone());
         Poll::Pending
+    }
+
+    /// Ready when the client did not send all of it.
+    pub(super) fn poll_client_failed(&self, cx: &mut Context<'_>) -> Poll<()> {
+        if self.poll_end(cx).is_ready() && self.client_failed.get() { Poll::Ready(()) } else { Poll::Pending }
     }
 
     /// Ready when it has been cut.

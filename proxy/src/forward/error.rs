@@ -57,6 +57,9 @@ pub enum SendError<P> {
         /// its tenure had ended.
         source: Option<hyper::Error>,
     },
+    /// The client did not send all of its body. What had been sent was cut, so that the worker never has the whole; an answer is still
+    /// waited for, and the permit learns of it.
+    BrokenBody,
     /// It was sent, and there was no answer in time. An answer is still waited for; the permit learns of it.
     Timeout,
 }
@@ -68,6 +71,7 @@ impl<P> fmt::Debug for SendError<P> {
             SendError::NoAnswer { forwarded, source } => {
                 f.debug_struct("NoAnswer").field("forwarded", forwarded).field("source", source).finish()
             }
+            SendError::BrokenBody => f.write_str("BrokenBody"),
             SendError::Timeout => f.write_str("Timeout"),
         }
     }
@@ -79,6 +83,7 @@ impl<P> fmt::Display for SendError<P> {
             SendError::Unsent(_) => "the upstream connection was lost before the request was sent",
             SendError::NoAnswer { forwarded: Forwarded::No, .. } => "the upstream refused the request",
             SendError::NoAnswer { forwarded: Forwarded::Unknown, .. } => "the upstream connection was lost",
+            SendError::BrokenBody => "the client did not send all of the request's body",
             SendError::Timeout => "the upstream did not answer in time",
         })
     }
@@ -88,7 +93,7 @@ impl<P> std::error::Error for SendError<P> {
     fn source(&self) -> Option<&(dyn std::error::Error + 'static)> {
         match self {
             SendError::NoAnswer { source, .. } => source.as_ref().map(|error| error as _),
-            SendError::Unsent(_) | SendError::Timeout => None,
+            SendError::Unsent(_) | SendError::BrokenBody | SendError::Timeout => None,
         }
     }
 }

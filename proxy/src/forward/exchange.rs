@@ -100,17 +100,28 @@ impl<P: Permit> Future for Exchange<P> {
         let sent = self.sent.as_mut().expect("an exchange is not polled after it has ended");
         let head = sent.poll_head(cx);
         let cut = head.is_pending() && sent.poll_cut(cx).is_ready();
-        if head.is_pending() && !cut && sent.in_flight.poll_impatience(cx).is_pending() {
+        let client_failed = sent.in_flight.poll_client_failed(cx).is_ready();
+        if head.is_pending() && !cut && !client_failed && sent.in_flight.poll_impatience(cx).is_pending() {
             return Poll::Pending;
         }
         let mut sent = self.sent.take().expect("it was there just now");
         Poll::Ready(match head {
+            Poll::Pending if client_failed => {
+                let is_endless = sent.in_flight.is_endless();
+                sent.in_flight.detach(is_endless);
+                sent.read_on();
+                Err(SendError::BrokenBody)
+            }
             Poll::Pending if cut => {
                 sent.in_flight.cut();
                 Err(SendError::NoAnswer { forwarded: Forwarded::Unknown, source: None })
             }
             Poll::Ready(Ok(response)) => sent.answered(response, cx),
-            Poll::Ready(Err(error)) => Err(sent.failed(error)),
+            Poll::Ready(Err(error)) => {
+                let failed = sent.failed(error);
+                let unanswered = matches!(failed, SendError::NoAnswer { .. });
+                Err(if unanswered && client_failed { SendError::BrokenBody } else { failed })
+            }
             Poll::Pending => {
                 let is_endless = sent.in_flight.is_endless();
                 sent.in_flight.overdue(is_endless);

@@ -4,6 +4,7 @@ use http::header::{self, HeaderMap, HeaderName, HeaderValue};
 
 const KEEP_ALIVE: HeaderName = HeaderName::from_static("keep-alive");
 const PROXY_CONNECTION: HeaderName = HeaderName::from_static("proxy-connection");
+const HTTP2_SETTINGS: HeaderName = HeaderName::from_static("http2-settings");
 
 /// The kinds of fields that a message head has and that need work. Most heads have none or one.
 #[derive(Default)]
@@ -34,7 +35,8 @@ pub(super) fn scan(headers: &HeaderMap, kept: &[HeaderName]) -> Found {
             header::COOKIE => found.cookie = true,
             header::VIA => found.via = true,
             _ => {
-                if *name == KEEP_ALIVE || *name == PROXY_CONNECTION || imitates_ours(name, kept) {
+                let of_one_hop = *name == KEEP_ALIVE || *name == PROXY_CONNECTION || *name == HTTP2_SETTINGS;
+                if of_one_hop || imitates_ours(name, kept) {
                     found.dropped.push(name.clone());
                 }
             }

@@ -131,6 +131,11 @@ impl<P: Permit> InFlight<P> {
         sealed
     }
 
+    /// Ready when its body was cut because the client did not send all of it.
+    pub(super) fn poll_client_failed(&self, cx: &mut Context<'_>) -> Poll<()> {
+        self.body.as_ref().map_or(Poll::Pending, |body| body.poll_client_failed(cx))
+    }
+
     pub(super) fn protocol(&self) -> Protocol {
         match &self.link {
             Link::Http1(_) => Protocol::Http1,

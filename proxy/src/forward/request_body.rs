@@ -65,6 +65,9 @@ pub async fn prepare_body(
     whole_bytes_max: usize,
     kept: &Rc<[HeaderName]>,
 ) -> Result<RequestBody, BodyError> {
+    if body.is_malformed() {
+        return Err(BodyError::Malformed);
+    }
     if body.is_end_stream() {
         return Ok(RequestBody::Empty);
     }
@@ -223,7 +226,7 @@ impl Streaming {
             }
             // The worker must never take the part for the whole.
             Some(Err(error)) => {
-                self.state.cut_off();
+                self.state.client_failed();
                 if self.state.goes_over_http1() {
                     return Poll::Pending;
                 }

@@ -10,7 +10,7 @@ use super::fields::{self, Found};
 use super::request_body::RequestBody;
 use super::request_form::{CHUNKED, is_chunked};
 use super::upstream::Upstream;
-use crate::downstream::{Connection, Protocol, is_chunked_only};
+use crate::downstream::{Connection, Protocol};
 
 const X_FORWARDED_FOR: HeaderName = HeaderName::from_static("x-forwarded-for");
 const X_FORWARDED_HOST: HeaderName = HeaderName::from_static("x-forwarded-host");
@@ -27,9 +27,9 @@ pub enum InvalidHead {
     /// What it asks for is no resource, or it names no host, no valid one, or two.
     #[error("the request's target names no resource, or its host is not the one that it names")]
     Target,
-    /// Its body is encoded for transfer by more than chunks.
-    #[error("the request's transfer encoding is not just `chunked`")]
-    Framing,
+    /// It says its length twice, as only HTTP/2 lets it.
+    #[error("the request has two lengths")]
+    TwoLengths,
 }
 
 /// Makes the request that the worker gets of the one that the client sent, in the form that HTTP/1.1 has for it.
@@ -41,7 +41,7 @@ pub enum InvalidHead {
 /// # Errors
 ///
 /// If the target is not one of a resource, such as that of CONNECT, if target and `Host` differ, if there is no host and the
-/// worker may speak HTTP/2, or if the transfer encoding is anything but one `chunked`.
+/// worker may speak HTTP/2, or if there are two lengths.
 pub fn outgoing_request(
     mut head: Parts,
     body: RequestBody,
@@ -51,10 +51,11 @@ pub fn outgoing_request(
 ) -> Result<Request<RequestBody>, InvalidHead> {
     let headers = &mut head.headers;
     let found = fields::scan(headers, kept);
-    if found.transfer_encoding && !is_chunked_only(headers) {
-        return Err(InvalidHead::Framing);
+    if found.content_length && headers.get_all(header::CONTENT_LENGTH).iter().nth(1).is_some() {
+        return Err(InvalidHead::TwoLengths);
     }
-    let opens_websocket = found.upgrade && opens_websocket(&head.method, headers, &body, client, upstream);
+    let may_switch = head.version == Version::HTTP_11 && upstream.may_speak(Protocol::Http1);
+    let opens_websocket = found.upgrade && may_switch && opens_websocket(&head.method, headers, &body);
     let takes_trailers = found.te && fields::has_token(headers, &header::TE, b"trailers");
     fields::remove_hop_by_hop(headers, &found, kept);
     if opens_websocket {
@@ -84,16 +85,8 @@ pub fn outgoing_request(
     Ok(Request::from_parts(head, body))
 }
 
-fn opens_websocket(
-    method: &Method,
-    headers: &HeaderMap,
-    body: &RequestBody,
-    client: &Connection,
-    upstream: &Upstream,
-) -> bool {
+fn opens_websocket(method: &Method, headers: &HeaderMap, body: &RequestBody) -> bool {
     *method == Method::GET
-        && client.protocol() == Protocol::Http1
-        && upstream.may_speak(Protocol::Http1)
         && matches!(body, RequestBody::Empty)
         && fields::has_token(headers, &header::CONNECTION, b"upgrade")
         && fields::has_token(headers, &header::UPGRADE, b"websocket")

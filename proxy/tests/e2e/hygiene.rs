@@ -3,21 +3,21 @@
 
 mod cases;
 mod frames;
+mod http2;
 mod http2_cases;
+mod odd_bytes;
 mod recorder;
 
 use fencepost_testsupport::{Connection, Etcd, EtcdVersion, Response};
 
-use self::cases::{CASES, Fate};
-use self::frames::{Http2Client, Outcome};
-use self::http2_cases::{HTTP2_CASES, Http2Case, Http2Fate};
+use self::cases::{CASES, Case, Fate};
 use self::recorder::{Message, Recorded, Recorder, Unread, folded, messages};
 use crate::fencepost::{Config, Fencepost, Route};
 use crate::store::{Store, Tenure};
 
 /// fencepost between a real etcd and a worker that keeps every byte.
 struct Scene {
-    _etcd: Etcd,
+    etcd: Etcd,
     fence: Fencepost,
     recorder: Recorder,
     tenure: Tenure,
@@ -26,15 +26,18 @@ struct Scene {
 
 impl Scene {
     async fn open(limit: &str) -> Scene {
+        Scene::with(Route::new("k", "/", r#"key = "/k""#), limit).await
+    }
+
+    async fn with(route: Route, limit: &str) -> Scene {
         let etcd = Etcd::start(EtcdVersion::V3_5).await;
         let store = Store::of(&etcd).await;
         let stale = store.hold("/k", "shard-0").await;
         let tenure = store.hold("/k", "shard-1").await;
         let recorder = Recorder::start();
-        let route = Route::new("k", "/", r#"key = "/k""#);
         let config = Config::new(&[etcd.endpoint()], &format!("http://{}", recorder.address), &[route]);
         let fence = Fencepost::serve(&config.limit(limit)).await;
-        Scene { _etcd: etcd, fence, recorder, tenure, stale }
+        Scene { etcd, fence, recorder, tenure, stale }
     }
 
     /// A template's text with its places filled in.
@@ -62,25 +65,46 @@ impl Scene {
     }
 }
 
+/// How a case is sent.
+#[derive(Clone, Copy, PartialEq, Eq)]
+enum Sending {
+    AtOnce,
+    /// The rest follows when the worker has the head.
+    HeadFirst,
+}
+
 /// Sends a case between two honest requests on one connection, without waiting for its answer, and one more on another
 /// connection; returns what went otherwise than it should.
-async fn play(scene: &Scene, index: usize) -> Result<(), String> {
-    let (_, template, fate) = CASES[index];
+async fn play(scene: &Scene, index: usize, &(_, template, fate): &Case<'_>, sending: Sending) -> Result<(), String> {
     let open = || Connection::open(scene.fence.listener.clone());
     let mut client = open().await.unwrap();
     client.send(scene.honest(&format!("/before/{index}"))).await.unwrap();
     expect(200, &client.final_response().await.unwrap())?;
     let request = scene.filled(template, &format!("/case/{index}"));
-    client.send([request, scene.honest(&format!("/after/{index}"))].concat()).await.unwrap();
+    let bytes = [request, scene.honest(&format!("/after/{index}"))].concat();
+    let (head, rest) = match sending {
+        Sending::AtOnce => bytes.split_at(0),
+        Sending::HeadFirst => bytes.split_at(bytes.find("\r\n\r\n").unwrap() + 4),
+    };
+    if sending == Sending::HeadFirst {
+        client.send(head).await.unwrap();
+        scene.recorder.gets(&format!("POST /case/{index} ")).await;
+    }
+    client.send(rest).await.unwrap();
     let answer = client.final_response().await.map_err(|error| format!("no answer: {error}"))?;
     let (status, goes_on) = match fate {
         Fate::Clean(_) => (200, true),
         Fate::CleanThenClosed(_) => (200, false),
         Fate::Refused(status) => (status, true),
         Fate::RefusedThenClosed(status) => (status, false),
-        Fate::CutThenClosed => (502, false),
+        Fate::Cut => (400, false),
     };
     expect(status, &answer)?;
+    let said = String::from_utf8_lossy(&answer.body);
+    let failure = if sending == Sending::AtOnce { "broken-body" } else { "cut-body" };
+    if fate == Fate::Cut && !said.contains(&format!(r#""failure":"{failure}""#)) {
+        return Err(format!("not {failure}: {said}"));
+    }
     if goes_on {
         let after = client.final_response().await.map_err(|error| format!("nothing afterwards: {error}"))?;
         expect(200, &after)?;
@@ -161,7 +185,14 @@ fn unclean(message: &Message, tenure: &Tenure) -> Option<String> {
 }
 
 /// Holds what is at the worker against what was to become of the cases: `bodies` has the body of each that is to be there.
-fn audit(recorded: &[Recorded], tenure: &Tenure, names: &[&str], bodies: &[Option<&str>], wrong: &mut Vec<String>) {
+/// Returns the targets of messages that were cut.
+fn audit(
+    recorded: &[Recorded],
+    tenure: &Tenure,
+    names: &[&str],
+    bodies: &[Option<&str>],
+    wrong: &mut Vec<String>,
+) -> Vec<String> {
     let (whole, cut) = read_strictly(recorded, wrong);
     wrong.extend(whole.iter().filter_map(|message| unclean(message, tenure)));
     for (index, (name, body)) in names.iter().zip(bodies).enumerate() {
@@ -183,89 +214,162 @@ fn audit(recorded: &[Recorded], tenure: &Tenure, names: &[&str], bodies: &[Optio
     targets.sort_unstable();
     wrong.extend(targets.windows(2).filter(|two| two[0] == two[1]).map(|two| format!("{} came twice", two[0])));
     wrong.extend(cut.iter().filter(|target| !target.starts_with("/case/")).map(|target| format!("{target} was cut")));
+    cut
 }
 
-async fn all_cases(limit: &str) {
+/// Plays these cases one after the other. Returns which were cut at the worker.
+async fn play_all(cases: &[Case<'_>], limit: &str, sending: Sending) -> Vec<String> {
     let scene = Scene::open(limit).await;
     let mut wrong = Vec::new();
-    for (index, (name, ..)) in CASES.iter().enumerate() {
-        if let Err(what) = play(&scene, index).await {
-            wrong.push(format!("{name}: {what}"));
+    for (index, case) in cases.iter().enumerate() {
+        if let Err(what) = play(&scene, index, case, sending).await {
+            wrong.push(format!("{}: {what}", case.0));
         }
     }
     let tenure = scene.tenure.clone();
     let recorded = scene.recorded().await;
-    let bodies: Vec<Option<&str>> = CASES
+    let bodies: Vec<Option<&str>> = cases
         .iter()
-        .map(|(_, _, fate)| match fate {
-            Fate::Clean(body) | Fate::CleanThenClosed(body) => Some(*body),
-            Fate::Refused(_) | Fate::RefusedThenClosed(_) | Fate::CutThenClosed => None,
+        .map(|(_, _, fate)| match *fate {
+            Fate::Clean(body) | Fate::CleanThenClosed(body) => Some(body),
+            Fate::Refused(_) | Fate::RefusedThenClosed(_) | Fate::Cut => None,
         })
         .collect();
-    let names: Vec<&str> = CASES.iter().map(|(name, ..)| *name).collect();
-    audit(&recorded, &tenure, &names, &bodies, &mut wrong);
-    assert!(recorded.iter().any(|one| messages(&one.bytes).0.len() > 20), "connections to the worker are kept");
-    assert!(wrong.is_empty(), "{} wrong of {}:\n{}", wrong.len(), CASES.len(), wrong.join("\n"));
+    let names: Vec<&str> = cases.iter().map(|(name, ..)| *name).collect();
+    let cut = audit(&recorded, &tenure, &names, &bodies, &mut wrong);
+    let are_kept = recorded.iter().any(|one| messages(&one.bytes).0.len() > 20);
+    assert!(are_kept || !cut.is_empty(), "connections to the worker are kept");
+    assert!(wrong.is_empty(), "{} wrong of {}:\n{}", wrong.len(), cases.len(), wrong.join("\n"));
+    cut
 }
 
 #[tokio::test]
 async fn no_request_that_could_be_read_in_two_ways_reaches_the_worker_as_anything_but_one_clean_message() {
-    all_cases("").await;
+    let cut = play_all(CASES, "", Sending::AtOnce).await;
+    assert!(cut.is_empty(), "known to be broken before anything went out: {cut:?}");
 }
 
 #[tokio::test]
 async fn nor_does_it_where_bodies_are_streamed() {
-    all_cases("buffer_body_max = 0").await;
+    play_all(CASES, "buffer_body_max = 0", Sending::AtOnce).await;
 }
 
 #[tokio::test]
-async fn over_http_2_neither() {
-    let scene = Scene::open("").await;
-    let mut wrong = Vec::new();
-    for (index, Http2Case { name, fields, body, trailers, fate, .. }) in HTTP2_CASES.iter().enumerate() {
-        let filled = |fields: &[(&str, &str)]| -> Vec<(String, String)> {
-            let all =
-                fields.iter().flat_map(|field| if field.0 == "{T}" { TOKEN } else { std::slice::from_ref(field) });
-            let path = format!("/case/{index}");
-            all.map(|(name, value)| (scene.filled(name, &path), scene.filled(value, &path))).collect()
-        };
-        let honest = |path: &str| {
-            let mut fields = filled(HONEST);
-            fields[1].1 = format!("/{path}/{index}");
-            fields
-        };
-        let mut client = Http2Client::open(scene.fence.listener.clone()).await;
-        let before = client.ask(&honest("before"), Some("honest"), &[]).await;
-        let outcome = client.ask(&filled(fields), *body, &filled(trailers)).await;
-        let after = if outcome == Outcome::Gone {
-            Outcome::Ok
-        } else {
-            client.ask(&honest("after"), Some("honest"), &[]).await
-        };
-        let mut other = Http2Client::open(scene.fence.listener.clone()).await;
-        let other = other.ask(&honest("other"), Some("honest"), &[]).await;
-        let right = match fate {
-            Http2Fate::Clean(_) => outcome == Outcome::Ok,
-            Http2Fate::Refused => matches!(outcome, Outcome::Refused | Outcome::Reset | Outcome::Gone),
-        };
-        if !right || [before, after, other] != [Outcome::Ok; 3] {
-            wrong.push(format!("{name}: {outcome:?}, and around it {:?}", [before, after, other]));
-        }
-    }
-    let tenure = scene.tenure.clone();
-    let recorded = scene.recorded().await;
-    let names: Vec<&str> = HTTP2_CASES.iter().map(|case| case.name).collect();
-    let bodies: Vec<Option<&str>> = HTTP2_CASES
-        .iter()
-        .map(|case| match case.fate {
-            Http2Fate::Clean(body) => Some(body),
-            Http2Fate::Refused => None,
-        })
-        .collect();
-    audit(&recorded, &tenure, &names, &bodies, &mut wrong);
-    assert!(wrong.is_empty(), "{} wrong of {}:\n{}", wrong.len(), HTTP2_CASES.len(), wrong.join("\n"));
+async fn what_goes_wrong_in_a_body_that_is_under_way_is_cut_at_the_worker_and_answered_with_400() {
+    let cases: Vec<Case<'_>> = CASES.iter().copied().filter(|(_, _, fate)| *fate == Fate::Cut).collect();
+    let cut = play_all(&cases, "", Sending::HeadFirst).await;
+    assert_eq!(cut.len(), cases.len(), "{cut:?}");
 }
 
-const TOKEN: &[(&str, &str)] = &[("fence-owner", "{owner}"), ("fence-revision", "{revision}")];
-const HONEST: &[(&str, &str)] =
-    &[(":method", "POST"), (":path", "{path}"), (":scheme", "http"), (":authority", "h"), ("{T}", "")];
+#[tokio::test]
+async fn no_control_byte_has_a_place_anywhere() {
+    let cases = odd_bytes::cases();
+    let cases: Vec<Case<'_>> =
+        cases.iter().map(|(name, template, fate)| (name.as_str(), template.as_str(), *fate)).collect();
+    play_all(&cases, "", Sending::AtOnce).await;
+}
+
+#[tokio::test]
+async fn what_folds_into_the_headers_of_a_route_is_dropped_whatever_they_are_called() {
+    let route = Route::new("k", "/", r#"key = "/k""#).with(r#"owner_header = "X-Fence-Owner""#);
+    let scene = Scene::with(route.with(r#"revision_header = "X-Fence-Revision""#), "").await;
+    let token = scene.filled("X-Fence-Owner: {owner}\r\nX-Fence-Revision: {revision}\r\n", "");
+    let stale = scene.stale.revision;
+    let mut client = Connection::open(scene.fence.listener.clone()).await.unwrap();
+    let mut ask = async |fields: &str, trailers: &str, status: u16| {
+        let head = format!("POST /case/0 HTTP/1.1\r\nHost: h\r\n{fields}Transfer-Encoding: chunked\r\n\r\n");
+        client.send(format!("{head}0\r\n{trailers}\r\n")).await.unwrap();
+        let answer = client.final_response().await.unwrap();
+        assert_eq!(answer.status, status, "{fields:?}");
+    };
+    let names = [
+        "X_Fence_Revision",
+        "x-fence_revision",
+        "X.Fence.Revision",
+        "x~fence!revision",
+        "Fence-Revision",
+        "fence_owner",
+    ];
+    for name in names {
+        let other = format!("{name}: {stale}\r\n");
+        ask(&format!("{other}{token}"), "", 200).await;
+        ask(&token, &other, 200).await;
+        ask(&other, "", 428).await;
+        ask(&format!("{token}Connection: {name}\r\n{other}"), "", 200).await;
+    }
+    ask(&token, &format!("X-Fence-Revision: {stale}\r\n"), 200).await;
+    ask(&format!("{token}X-FENCE-REVISION: {stale}\r\n"), "", 400).await;
+    ask(&format!("{token}Connection: x-fence-revision\r\n"), "", 400).await;
+    drop(client);
+    let Tenure { owner, revision } = scene.tenure.clone();
+    let expected = [("x-fence-owner", owner), ("x-fence-revision", revision.to_string())];
+    let recorded = scene.recorded().await;
+    let got: Vec<Message> = recorded.iter().flat_map(|one| messages(&one.bytes).0).collect();
+    assert_eq!(got.len(), 3 * names.len() + 1);
+    for message in got {
+        let fields = message.fields.iter().map(|(name, value)| (name.as_str(), value.clone()));
+        let mut like_fencing: Vec<_> = fields.filter(|(name, _)| folded(name).contains("FENCE_")).collect();
+        like_fencing.sort_unstable();
+        assert_eq!(like_fencing, expected, "{message:?}");
+        assert!(message.trailers.is_empty(), "{message:?}");
+    }
+}
+
+/// Spellings of paths under another shard, or under none, that some worker could take for paths of shard 3.
+const SPELLINGS: [&str; 26] = [
+    "/shards/2/../3/x",
+    "/shards/2/..%2f3/x",
+    "/shards/2%2f..%2f3/x",
+    "/shards/2/%2e%2e/3/x",
+    "/shards/2/.%2e/3/x",
+    "/shards/2/%252e%252e/3/x",
+    "/shards/2/..;/3/x",
+    "/shards/2/..\\3/x",
+    "/shards/2\\..\\3/x",
+    "/shards/%33/../2/x",
+    "/shards/2%00/../3/x",
+    "/shards/2;3/x",
+    "/shards/2%2f3/x",
+    "/shards//3/x",
+    "//shards/3/x",
+    "/%2fshards/3/x",
+    "/Shards/3/x",
+    "/shards/3%20/x",
+    "/shards/3%/x",
+    "/shards/%zz/x",
+    "/shards/./3/x",
+    "/open/../shards/3/x",
+    "/open/%2e%2e/shards/3/x",
+    "/open/..%5cshards%5c3/x",
+    "/open/..;x/shards/3/x",
+    "/open/.%00./shards/3/x",
+];
+
+#[tokio::test]
+async fn no_spelling_of_a_path_leads_past_a_route_or_to_another_lock() {
+    let shards = Route::new("shards", "/shards/{shard}/", r#"key = "/shards/{shard}/lock""#);
+    let scene = Scene::with(shards, "").await;
+    let held = Store::of(&scene.etcd).await.hold("/shards/2/lock", "shard-2").await;
+    let token = format!("Fence-Owner: {}\r\nFence-Revision: {}\r\n", held.owner, held.revision);
+    let mut client = Connection::open(scene.fence.listener.clone()).await.unwrap();
+    let mut ask = async |path: &str, token: &str| {
+        client.send(format!("GET {path} HTTP/1.1\r\nHost: h\r\n{token}\r\n")).await.unwrap();
+        client.final_response().await.unwrap().status
+    };
+    for path in SPELLINGS {
+        let status = ask(path, &token).await;
+        assert!([400, 404].contains(&status), "{path}: {status}");
+    }
+    for path in ["/shards/2/x", "/shards/%32/x", "/shards/2/a%2fb", "/shards/2//x"] {
+        assert_eq!(ask(path, &token).await, 200, "{path}");
+    }
+    for path in ["/shards/3/x", "/shards/%33/x", "http://h/shards/3/x"] {
+        assert_eq!(ask(path, &token).await, 412, "{path}");
+    }
+    drop(client);
+    for recorded in scene.recorded().await {
+        for message in messages(&recorded.bytes).0 {
+            assert!(message.target.starts_with("/shards/2/") || message.target == "/shards/%32/x", "{message:?}");
+        }
+    }
+}

@@ -442,7 +442,6 @@ fn a_tunnel_that_opens_when_its_tenure_has_ended_carries_nothing() {
     let mut peer = worker.next();
     peer.head();
     tenures.end();
-    client.send("ping");
     peer.send(SWITCH);
     assert_eq!(peer.until_end(), b"");
     assert_eq!(proxy.wait_for_events(1), [CUT]);

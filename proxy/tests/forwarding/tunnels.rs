@@ -115,3 +115,41 @@ fn a_worker_that_switches_protocols_unasked_gets_no_tunnel() {
     assert!(proxy.client().get("/").0.starts_with("HTTP/1.1 502 "));
     assert_eq!(proxy.wait_for_events(1), [Event::Finished(Ending::Reset)]);
 }
+
+#[test]
+fn a_client_that_speaks_before_its_tunnel_is_open_gets_none_and_nothing_of_it_is_passed_on() {
+    for early in ["\u{1}\u{5}hello", "GET /hidden HTTP/1.1\r\nHost: t\r\n\r\n", "\r\n", "x"] {
+        for at_once in [true, false] {
+            let worker = Worker::by_hand();
+            let proxy = Proxy::before(worker.address());
+            let mut client = proxy.client();
+            let (first, second) = if at_once { (format!("{UPGRADE}{early}"), "") } else { (UPGRADE.to_owned(), early) };
+            client.send(&first);
+            let mut peer = worker.next();
+            peer.head();
+            client.send(second);
+            peer.send(SWITCH);
+            assert_eq!(peer.until_end(), b"", "{early:?}");
+            let answer = String::from_utf8(client.until_end()).unwrap();
+            assert!(answer.starts_with("HTTP/1.1 400 "), "{early:?}: {answer}");
+            assert!(answer.to_ascii_lowercase().contains("connection: close\r\n"), "{answer}");
+            assert_eq!(answer.matches("HTTP/1.1 ").count(), 1, "{answer}");
+            assert_eq!(proxy.wait_for_events(1), [Event::Finished(Ending::Reset)]);
+            assert!(!worker.has_another());
+        }
+    }
+}
+
+#[test]
+fn what_a_client_says_behind_an_upgrade_that_the_worker_declines_is_its_next_request() {
+    let worker = Worker::by_hand();
+    let proxy = Proxy::before(worker.address());
+    let mut client = proxy.client();
+    client.send(&format!("{UPGRADE}GET /next HTTP/1.1\r\nHost: t\r\n\r\n"));
+    let mut peer = worker.next();
+    peer.head();
+    peer.respond("no");
+    assert_eq!(client.answer().1, b"no");
+    let (head, _) = peer.next_request().unwrap();
+    assert!(head.starts_with("GET /next HTTP/1.1\r\n"), "{head}");
+}

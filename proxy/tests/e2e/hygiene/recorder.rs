@@ -61,6 +61,13 @@ impl Recorder {
         Recorder { address, connections }
     }
 
+    /// Waits until those bytes have come over some connection.
+    pub(super) async fn gets(&self, bytes: &str) {
+        let have = |one: &Recorded| one.bytes.windows(bytes.len()).any(|some| some == bytes.as_bytes());
+        eventually("bytes at the worker", async || self.connections.lock().unwrap().iter().any(have).then_some(()))
+            .await;
+    }
+
     /// What came over each connection, once all have ended.
     pub(super) async fn ended(&self) -> Vec<Recorded> {
         eventually("the end of all connections to the worker", async || {

@@ -1,0 +1,274 @@
+//! Holds the filter against hyper: whatever arrives, and in whatever pieces, hyper takes the requests that were whole before the first
+//! byte that has no place, each with the body that it has by the grammar, and no other.
+
+use std::cell::RefCell;
+use std::collections::VecDeque;
+use std::convert::Infallible;
+use std::io;
+use std::pin::Pin;
+use std::rc::Rc;
+use std::task::{Context, Poll};
+
+use bytes::Bytes;
+use http::{Request, Response, Uri};
+use http_body_util::{BodyExt, Empty};
+use hyper::body::Incoming;
+use hyper::server::conn::http1;
+use hyper::service::service_fn;
+use hyper_util::rt::TokioIo;
+use proptest::collection::vec;
+use proptest::prelude::*;
+use proptest::sample::{Index, select};
+use tokio::io::{AsyncRead, AsyncReadExt, AsyncWrite, ReadBuf};
+
+use super::requests::Requests;
+use super::socket::{Course, Strict};
+
+/// A request as somebody read it: the first line of its head without the method, and its body.
+type Read = (String, Vec<u8>);
+
+/// The requests that are whole by the grammar before the first byte that has no place, and how many bytes come before that one.
+fn by_the_grammar(bytes: &[u8]) -> (Vec<Read>, usize) {
+    let mut requests = Requests::default();
+    let (mut whole, mut head, mut body) = (Vec::new(), Vec::new(), Vec::new());
+    for (at, byte) in bytes.iter().enumerate() {
+        let was_in_body = requests.is_in_body();
+        if requests.is_in_data() {
+            body.push(*byte);
+        } else if !was_in_body {
+            head.push(*byte);
+        }
+        if requests.follow(&[*byte]).is_err() {
+            return (whole, at);
+        }
+        if requests.is_between() {
+            let head = String::from_utf8_lossy(&std::mem::take(&mut head)).into_owned();
+            let line = head.trim_start().lines().next().unwrap().split_once(' ').unwrap().1;
+            whole.push((line.to_owned(), std::mem::take(&mut body)));
+        }
+    }
+    (whole, bytes.len())
+}
+
+/// A client that sends these pieces and reads nothing.
+struct Script(VecDeque<Vec<u8>>);
+
+impl Script {
+    /// The bytes, in pieces of these lengths over and over.
+    fn new(mut bytes: &[u8], lengths: &[usize]) -> Script {
+        let mut pieces = VecDeque::new();
+        for length in lengths.iter().cycle() {
+            if bytes.is_empty() {
+                break;
+            }
+            let (piece, rest) = bytes.split_at(bytes.len().min(*length));
+            pieces.push_back(piece.to_vec());
+            bytes = rest;
+        }
+        Script(pieces)
+    }
+}
+
+impl AsyncRead for Script {
+    fn poll_read(mut self: Pin<&mut Self>, _: &mut Context<'_>, buffer: &mut ReadBuf<'_>) -> Poll<io::Result<()>> {
+        if let Some(piece) = self.0.front_mut() {
+            let count = piece.len().min(buffer.remaining());
+            buffer.put_slice(&piece.drain(..count).collect::<Vec<_>>());
+            if piece.is_empty() {
+                self.0.pop_front();
+            }
+        }
+        Poll::Ready(Ok(()))
+    }
+}
+
+impl AsyncWrite for Script {
+    fn poll_write(self: Pin<&mut Self>, _: &mut Context<'_>, bytes: &[u8]) -> Poll<io::Result<usize>> {
+        Poll::Ready(Ok(bytes.len()))
+    }
+
+    fn poll_flush(self: Pin<&mut Self>, _: &mut Context<'_>) -> Poll<io::Result<()>> {
+        Poll::Ready(Ok(()))
+    }
+
+    fn poll_shutdown(self: Pin<&mut Self>, _: &mut Context<'_>) -> Poll<io::Result<()>> {
+        Poll::Ready(Ok(()))
+    }
+}
+
+/// The requests that hyper takes from a socket whole.
+fn by_hyper(socket: impl AsyncRead + AsyncWrite + Unpin + 'static) -> Vec<Read> {
+    let whole = Rc::new(RefCell::new(Vec::new()));
+    let kept = Rc::clone(&whole);
+    let service = service_fn(move |request: Request<Incoming>| {
+        let kept = Rc::clone(&kept);
+        async move {
+            let line = format!("{} {:?}", request.uri(), request.version());
+            if let Ok(body) = request.into_body().collect().await {
+                kept.borrow_mut().push((line, body.to_bytes().to_vec()));
+            }
+            Ok::<_, Infallible>(Response::new(Empty::<Bytes>::new()))
+        }
+    });
+    // The end of the script is no reason to drop what came before it.
+    let serving = http1::Builder::new()
+        .half_close(true)
+        .header_read_timeout(None)
+        .serve_connection(TokioIo::new(socket), service);
+    let runtime = tokio::runtime::Builder::new_current_thread().build().unwrap();
+    let _ = runtime.block_on(serving); // Whatever is refused ends in an error.
+    Rc::try_unwrap(whole).unwrap().into_inner()
+}
+
+fn check(bytes: &[u8], lengths: &[usize]) {
+    let (whole, fine) = by_the_grammar(bytes);
+    let course = Course::default();
+    let read = by_hyper(Strict::new(Script::new(bytes, lengths), course.clone()));
+    let shown = String::from_utf8_lossy(bytes);
+    // hyper goes no further than a target that is none, or than a request of HTTP/1.0.
+    let ends = |(line, _): &Read| line.ends_with("1.0") || line.split(' ').next().unwrap().parse::<Uri>().is_err();
+    let known = whole.iter().position(ends).unwrap_or(whole.len());
+    assert!(
+        read.len() >= known && whole.starts_with(&read),
+        "{shown:?} in pieces of {lengths:?}: {read:?} of {whole:?}"
+    );
+    let all_were_read = known == whole.len();
+    assert!(course.refused().is_some() == (fine < bytes.len()) || !all_were_read, "{shown:?} in pieces of {lengths:?}");
+}
+
+/// Honest requests, between which everything that the grammar has is used.
+const HONEST: [&str; 12] = [
+    "GET /a HTTP/1.1\r\nHost: h\r\n\r\n",
+    "\r\n\r\nGET /b?c=%00 HTTP/1.1\r\n\r\n",
+    "DELETE /c HTTP/1.0\r\nConnection: keep-alive\r\nContent-Length: 0\r\n\r\n",
+    "POST /d HTTP/1.1\r\nContent-Length:\t007 \r\nX: \t\r\n\r\nGET / H",
+    "POST /e HTTP/1.1\r\nHost: h\r\nContent-Length: 3\r\n\r\n\r\n\r",
+    "PUT /f HTTP/1.1\r\ntransfer-encoding: CHUNKED\r\n\r\n3\r\nabc\r\n0\r\n\r\n",
+    "PUT /g HTTP/1.1\r\nTransfer-Encoding:chunked\t\r\n\r\n0005;a=\"b;\\\"\";c=d;e\r\n\r\n0\r\n\r\n00;f\r\n\r\n",
+    "PUT /h HTTP/1.1\r\nTransfer-Encoding: chunked\r\nX-Content-Length: 9\r\n\r\n0\r\nContent-Length: 9\r\nX:\r\n\r\n",
+    "PUT /i HTTP/1.1\r\nTransfer-Encoding: chunked\r\n\r\n1\r\n0\r\n1\r\n\r\r\n1\r\n\n\r\n0\r\n\r\n",
+    "GET /j HTTP/1.1\r\nTransfer-Encoding: chunked\r\n\r\nA\r\n0123456789\r\na\r\n0123456789\r\n0\r\n\r\n",
+    "HEAD /k HTTP/1.1\r\n!#$%&'*+-.^_`|~: \"(),/:;<=>?@[\\]{}\u{e9}\r\n\r\n",
+    "POST /l HTTP/1.1\r\nContent-Length: 40\r\n\r\nPOST / HTTP/1.1\r\nContent-Length: 100\r\n\r\n0",
+];
+
+/// What is put into honest requests, or in place of a part of them.
+const ODD: [&str; 34] = [
+    "\r",
+    "\n",
+    "\r\n",
+    "\r\n\r\n",
+    "\n\n",
+    "\0",
+    " ",
+    "\t",
+    ":",
+    ";",
+    ",",
+    "\"",
+    "\\",
+    "=",
+    "0",
+    "1",
+    "f",
+    "+",
+    "-",
+    "0x",
+    "#",
+    "\u{7f}",
+    "\u{e9}",
+    "Content-Length: 3\r\n",
+    "Content-Length: 0\r\n",
+    "Transfer-Encoding: chunked\r\n",
+    "Transfer-Encoding: gzip\r\n",
+    " Transfer-Encoding: chunked\r\n",
+    "Content-Length : 3\r\n",
+    "3\r\nabc\r\n",
+    "0\r\n\r\n",
+    "1;\r\n",
+    "HTTP/1.0",
+    "GET /hidden HTTP/1.1\r\n\r\n",
+];
+
+/// Puts `odd` where `at` says, in place of as many bytes as `replaced`.
+fn damage(bytes: &mut Vec<u8>, at: &Index, replaced: usize, odd: &str) {
+    let at = at.index(bytes.len() + 1);
+    let end = bytes.len().min(at + replaced);
+    bytes.splice(at..end, odd.bytes());
+}
+
+#[test]
+fn every_honest_request_is_taken_and_all_of_them_in_a_row() {
+    for request in HONEST {
+        let (whole, fine) = by_the_grammar(request.as_bytes());
+        assert_eq!((whole.len(), fine), (1, request.len()), "{request:?}");
+    }
+    for length in 1..=80 {
+        check(HONEST.concat().as_bytes(), &[length]);
+    }
+}
+
+#[test]
+fn wherever_a_byte_has_no_place_the_reader_gets_all_before_it_and_none_behind() {
+    let bytes = b"PUT / HTTP/1.1\r\nTransfer-Encoding: chunked\r\n\r\n3;a=\"b\"\r\nabc\r\n0\r\nX: y\r\n\r\nGET / HTTP/1.1\r\n\r\n";
+    let runtime = tokio::runtime::Builder::new_current_thread().build().unwrap();
+    for at in 0..bytes.len() {
+        let mut bytes = bytes.to_vec();
+        bytes.insert(at, b'\n');
+        let (_, fine) = by_the_grammar(&bytes);
+        for room in [1, 2, 7, 200] {
+            let mut strict = Strict::new(Script::new(&bytes, &[3]), Course::default());
+            let mut read = Vec::new();
+            let mut buffer = vec![0; room];
+            while let count @ 1.. = runtime.block_on(strict.read(&mut buffer)).unwrap() {
+                read.extend_from_slice(&buffer[..count]);
+            }
+            let end: &[u8] = if fine < bytes.len() { b"\0\n\r\n\r\n" } else { b"" };
+            assert_eq!(read, [&bytes[..fine], end].concat(), "a line feed at {at}");
+        }
+    }
+}
+
+proptest! {
+    #![proptest_config(ProptestConfig { cases: 2048, ..ProptestConfig::default() })]
+
+    #[test]
+    fn whatever_is_done_to_honest_requests_hyper_takes_those_that_are_whole_by_the_grammar_and_no_other(
+        requests in vec(select(&HONEST[..]), 1..4),
+        damages in vec((any::<Index>(), 0..4_usize, select(&ODD[..])), 0..3),
+        lengths in vec(1..60_usize, 1..5),
+    ) {
+        let mut bytes = requests.concat().into_bytes();
+        for (at, replaced, odd) in &damages {
+            damage(&mut bytes, at, *replaced, odd);
+        }
+        check(&bytes, &lengths);
+    }
+
+    #[test]
+    fn bytes_are_followed_alike_in_whatever_pieces_they_come(
+        requests in vec(select(&HONEST[..]), 1..4),
+        at in any::<Index>(),
+        odd in select(&ODD[..]),
+        lengths in vec(1..60_usize, 1..5),
+    ) {
+        let mut bytes = requests.concat().into_bytes();
+        damage(&mut bytes, &at, 0, odd);
+        let (_, fine) = by_the_grammar(&bytes);
+        let mut requests = Requests::default();
+        let mut passed = 0;
+        for piece in Script::new(&bytes, &lengths).0 {
+            if let Err(violation) = requests.follow(&piece) {
+                passed += violation.offset;
+                break;
+            }
+            passed += piece.len();
+        }
+        prop_assert_eq!(passed, fine);
+    }
+
+    #[test]
+    fn no_bytes_make_it_panic(bytes in vec(any::<u8>(), 0..200)) {
+        let _ = Requests::default().follow(&bytes);
+    }
+}

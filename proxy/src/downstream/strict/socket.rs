@@ -1,0 +1,141 @@
+//! A client's socket as hyper sees it: it ends where the grammar does.
+
+use std::cell::RefCell;
+use std::io::{self, IoSlice};
+use std::pin::Pin;
+use std::rc::Rc;
+use std::task::{Context, Poll, ready};
+
+use tokio::io::{AsyncRead, AsyncWrite, ReadBuf};
+
+use super::requests::Requests;
+use super::state::Unclear;
+
+/// What hyper reads in place of the first byte that has no place, and of all that follows. hyper takes a NUL nowhere but in a chunk
+/// extension, and no line feed there; the empty lines make it look at once. So it refuses the same request, in its turn behind those
+/// before it.
+const REFUSED: &[u8] = b"\0\n\r\n\r\n";
+
+/// How far the requests of a connection have come, for whoever asks beside hyper.
+#[derive(Clone, Default)]
+pub(in crate::downstream) struct Course(Rc<RefCell<Stage>>);
+
+enum Stage {
+    Following(Requests),
+    Refused {
+        why: Unclear,
+        /// The request whose body was refused; `None` if it was a head.
+        in_body_of: Option<u64>,
+        /// What is left of [`REFUSED`].
+        left: &'static [u8],
+    },
+    /// Nothing more is HTTP.
+    Switched,
+}
+
+impl Default for Stage {
+    fn default() -> Stage {
+        Stage::Following(Requests::default())
+    }
+}
+
+impl Course {
+    /// Why the connection is read no further, if it is not.
+    pub(in crate::downstream) fn refused(&self) -> Option<Unclear> {
+        match &*self.0.borrow() {
+            Stage::Refused { why, .. } => Some(*why),
+            Stage::Following(_) | Stage::Switched => None,
+        }
+    }
+
+    /// Whether the body of this request, counted from 1, has been refused by now.
+    pub(in crate::downstream) fn refused_body_of(&self, request: u64) -> bool {
+        matches!(&*self.0.borrow(), Stage::Refused { in_body_of: Some(refused), .. } if *refused == request)
+    }
+
+    /// Leaves HTTP behind this request, counted from 1: hyper reads nothing more, and what the client sends from here on is read by whoever takes the socket. False if the
+    /// client has sent something behind the request: whether that was meant for HTTP or for what comes after it, nobody can say.
+    pub(in crate::downstream) fn switch(&self, request: u64) -> bool {
+        let mut stage = self.0.borrow_mut();
+        let is_last =
+            matches!(&*stage, Stage::Following(requests) if requests.heads() == request && requests.is_between());
+        if is_last {
+            *stage = Stage::Switched;
+        }
+        is_last
+    }
+}
+
+/// A socket from which only requests of the strict grammar are read.
+pub(in crate::downstream) struct Strict<S> {
+    socket: S,
+    course: Course,
+}
+
+impl<S> Strict<S> {
+    pub(in crate::downstream) fn new(socket: S, course: Course) -> Strict<S> {
+        Strict { socket, course }
+    }
+
+    pub(in crate::downstream) fn into_inner(self) -> S {
+        self.socket
+    }
+}
+
+impl<S: AsyncRead + Unpin> AsyncRead for Strict<S> {
+    fn poll_read(mut self: Pin<&mut Self>, cx: &mut Context<'_>, buffer: &mut ReadBuf<'_>) -> Poll<io::Result<()>> {
+        let Strict { socket, course } = &mut *self;
+        let mut stage = course.0.borrow_mut();
+        let requests = match &mut *stage {
+            Stage::Following(requests) => requests,
+            Stage::Refused { left, .. } => {
+                give(left, buffer);
+                return Poll::Ready(Ok(()));
+            }
+            Stage::Switched => return Poll::Pending,
+        };
+        let before = buffer.filled().len();
+        ready!(Pin::new(socket).poll_read(cx, buffer))?;
+        if let Err(violation) = requests.follow(buffer.filled().get(before..).unwrap_or_default()) {
+            let in_body_of = requests.is_in_body().then(|| requests.heads());
+            let mut left = REFUSED;
+            buffer.set_filled(before.saturating_add(violation.offset));
+            give(&mut left, buffer);
+            *stage = Stage::Refused { why: violation.unclear, in_body_of, left };
+        }
+        Poll::Ready(Ok(()))
+    }
+}
+
+/// Gives as much as there is room for. In the end nothing is left, and the reader sees the end.
+fn give(left: &mut &'static [u8], buffer: &mut ReadBuf<'_>) {
+    let (given, rest) = left.split_at(left.len().min(buffer.remaining()));
+    buffer.put_slice(given);
+    *left = rest;
+}
+
+impl<S: AsyncWrite + Unpin> AsyncWrite for Strict<S> {
+    fn poll_write(mut self: Pin<&mut Self>, cx: &mut Context<'_>, bytes: &[u8]) -> Poll<io::Result<usize>> {
+        Pin::new(&mut self.socket).poll_write(cx, bytes)
+    }
+
+    fn poll_write_vectored(
+        mut self: Pin<&mut Self>,
+        cx: &mut Context<'_>,
+        slices: &[IoSlice<'_>],
+    ) -> Poll<io::Result<usize>> {
+        Pin::new(&mut self.socket).poll_write_vectored(cx, slices)
+    }
+
+    fn is_write_vectored(&self) -> bool {
+        self.socket.is_write_vectored()
+    }
+
+    fn poll_flush(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<io::Result<()>> {
+        Pin::new(&mut self.socket).poll_flush(cx)
+    }
+
+    fn poll_shutdown(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<io::Result<()>> {
+        Pin::new(&mut self.socket).poll_shutdown(cx)
+    }
+}

@@ -12,6 +12,7 @@ use hyper::body::Incoming;
 use tokio::time::Instant;
 
 use super::connection::{Connection, InFlight, Protocol};
+use super::whole_length::WholeLength;
 use crate::wire::Alarm;
 
 /// The body of a client's request, and the connection it comes from.
@@ -23,7 +24,7 @@ use crate::wire::Alarm;
 /// (`Expect`) is not asked for.
 pub struct ClientBody {
     /// `None` once it has ended, failed or been handed on.
-    incoming: Option<Incoming>,
+    incoming: Option<WholeLength<Incoming>>,
     connection: Rc<Connection>,
     /// Which of its connection's requests it belongs to.
     request: u64,
@@ -64,7 +65,7 @@ impl ClientBody {
     pub(super) fn new(incoming: Incoming, connection: Rc<Connection>, request: u64, held_back: bool) -> ClientBody {
         ClientBody {
             has_known_length: incoming.size_hint().exact().is_some(),
-            incoming: Some(incoming),
+            incoming: Some(WholeLength::new(incoming)),
             connection,
             request,
             held_back,
@@ -143,7 +144,7 @@ impl ClientBody {
 
 /// Whether a body that hyper says has ended is whole: after an HTTP/2 reset with NO_ERROR hyper says so too, and a
 /// length that was announced may be left over.
-fn is_whole(incoming: &Incoming, protocol: Protocol) -> bool {
+fn is_whole(incoming: &WholeLength<Incoming>, protocol: Protocol) -> bool {
     match protocol {
         Protocol::Http1 => incoming.size_hint().exact().is_none_or(|left| left == 0),
         Protocol::Http2 => incoming.is_end_stream(),
@@ -202,7 +203,7 @@ impl Drop for ClientBody {
 }
 
 /// Reads what is left of a body that nobody wants. Where a limit ends this, dropping the body closes the connection.
-async fn discard(mut incoming: Incoming, connection: Rc<Connection>) {
+async fn discard(mut incoming: WholeLength<Incoming>, connection: Rc<Connection>) {
     let limits = &connection.limits;
     let _in_flight = InFlight::new(connection.clone());
     let read_to_end = async {

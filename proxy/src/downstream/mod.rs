@@ -25,6 +25,7 @@ mod strict;
 mod tally;
 mod unread;
 mod watch;
+mod whole_length;
 
 pub use answer::{AnswerBody, Tunnel};
 pub use client_body::{BodyError, ClientBody};

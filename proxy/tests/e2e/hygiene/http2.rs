@@ -96,6 +96,7 @@ const SEQUENCES: &[Sequence] = &[
     sequence("less than announced", Some("6"), &[Head, Data("abc"), LastData("")], None),
     sequence("less than announced, in one piece", Some("6"), &[Head, LastData("abc")], None),
     sequence("less than announced, and trailers", Some("6"), &[Head, Data("abc"), Trailers], None),
+    sequence("more than announced", Some("3"), &[Head, Data("abc"), LastData("GET /hidden HTTP/1.1\r\n\r\n")], None),
     sequence("more than announced, in one piece", Some("3"), &[Head, LastData("abcdef")], None),
     sequence("a body where none was announced", Some("0"), &[Head, LastData("GET /hidden HTTP/1.1\r\n\r\n")], None),
     sequence("a large length and little", Some("9999999"), &[Head, Data("abc"), LastData("")], None),

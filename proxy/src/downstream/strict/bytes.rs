@@ -48,32 +48,45 @@ pub(super) fn is_target(byte: u8) -> bool {
 }
 
 /// How many bytes a text begins with that `is` takes.
-pub(super) fn run_of(text: &[u8], is: fn(u8) -> bool) -> usize {
+pub(super) fn run_of(text: &[u8], is: impl Fn(u8) -> bool) -> usize {
     text.iter().position(|byte| !is(*byte)).unwrap_or(text.len())
 }
 
-/// How many bytes a text begins with that may stand in a field value, eight at a time.
+/// How many bytes a text begins with that may stand in a field value.
 pub(super) fn run_of_value(text: &[u8]) -> usize {
-    let (words, rest) = text.as_chunks::<8>();
-    for (index, word) in words.iter().enumerate() {
-        let odd = control_bytes(u64::from_le_bytes(*word));
-        if odd != 0 {
-            // A tab is a control byte that may stand here, so the byte is looked at once more.
-            let run = 8 * index + odd.trailing_zeros() as usize / 8;
-            return run + run_of(text.get(run..).unwrap_or_default(), is_value);
-        }
-    }
-    text.len() - rest.len() + run_of(rest, is_value)
+    // A tab is a control byte that may stand here: from there on each byte is looked at.
+    run_in_words(text, |word| below(word, b' ') | equal(word, 0x7F), is_value)
 }
 
-/// A bit in the lowest byte below 0x20 or equal to 0x7F; bits above that one say nothing.
-fn control_bytes(word: u64) -> u64 {
-    const ONES: u64 = u64::from_le_bytes([0x01; 8]);
-    const HIGH: u64 = u64::from_le_bytes([0x80; 8]);
-    let below = word.wrapping_sub(ONES * 0x20) & !word;
-    let flipped = word ^ (ONES * 0x7F);
-    let deleted = flipped.wrapping_sub(ONES) & !flipped;
-    (below | deleted) & HIGH
+/// How many bytes a text begins with that may stand in a target.
+pub(super) fn run_of_target(text: &[u8]) -> usize {
+    run_in_words(text, |word| below(word, b'!') | equal(word, 0x7F) | equal(word, b'#'), is_target)
+}
+
+/// How many bytes a text begins with that `is` takes, looked at in words as long as `odd` finds none in one.
+fn run_in_words(text: &[u8], odd: impl Fn(u64) -> u64, is: impl Fn(u8) -> bool) -> usize {
+    let (words, rest) = text.as_chunks::<8>();
+    for (index, word) in words.iter().enumerate() {
+        let odd = odd(u64::from_le_bytes(*word)) & HIGH;
+        if odd != 0 {
+            let run = 8 * index + odd.trailing_zeros() as usize / 8;
+            return run + run_of(text.get(run..).unwrap_or_default(), is);
+        }
+    }
+    text.len() - rest.len() + run_of(rest, is)
+}
+
+const ONES: u64 = u64::from_le_bytes([0x01; 8]);
+const HIGH: u64 = u64::from_le_bytes([0x80; 8]);
+
+/// The highest bit of the lowest byte that is less than `least`, which is ASCII; bits above it say nothing.
+fn below(word: u64, least: u8) -> u64 {
+    word.wrapping_sub(ONES * u64::from(least)) & !word
+}
+
+/// The same for the lowest byte that is this one.
+fn equal(word: u64, byte: u8) -> u64 {
+    below(word ^ (ONES * u64::from(byte)), 1)
 }
 
 #[cfg(test)]
@@ -81,19 +94,13 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_run_of_a_value_ends_at_the_first_byte_that_may_not_stand_in_one_wherever_it_is() {
-        for odd in 0..=255 {
-            for length in 0..40 {
-                for at in 0..length {
-                    let mut text = vec![b'\t'; length];
-                    text[..at].fill(0xE9);
-                    text[at] = odd;
-                    let expected = if is_value(odd) { length } else { at };
-                    assert_eq!(run_of_value(&text), expected, "{odd} at {at} of {length}");
-                    text.fill(b'x');
-                    text[at] = odd;
-                    assert_eq!(run_of_value(&text), expected, "{odd} at {at} of {length}");
-                }
+    fn a_run_ends_at_the_first_byte_that_may_not_stand_in_it_wherever_that_is() {
+        for (odd, length) in (0..=255).flat_map(|odd| (0..40).map(move |length| (odd, length))) {
+            for (at, others) in (0..length).flat_map(|at| [(at, b'x'), (at, 0xE9), (at, b'\t')]) {
+                let mut text = vec![others; length];
+                text[at] = odd;
+                assert_eq!(run_of_value(&text), run_of(&text, is_value), "{odd} at {at} of {length}");
+                assert_eq!(run_of_target(&text), run_of(&text, is_target), "{odd} at {at} of {length}");
             }
         }
     }

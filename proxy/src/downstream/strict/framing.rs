@@ -45,6 +45,12 @@ impl Name {
     }
 }
 
+/// Whether this is the name of one of the two.
+pub(super) fn says_framing(name: &[u8]) -> bool {
+    let begins_like_one = matches!(name.first(), Some(b'C' | b'c' | b'T' | b't'));
+    begins_like_one && [CONTENT_LENGTH, TRANSFER_ENCODING].iter().any(|one| name.eq_ignore_ascii_case(one))
+}
+
 /// Whether `part` is what `name` has from `at` on, in any case.
 fn goes_on(name: &[u8], at: usize, part: &[u8]) -> bool {
     let rest = name.get(at..).unwrap_or_default();

@@ -157,7 +157,7 @@ fn what_is_refused_has_a_name() {
         (chunks("1; a"), Unclear::ChunkExtension),
         (chunks("1;a=\"b\r"), Unclear::ChunkExtension),
         (chunks("1\r\nxx"), Unclear::ChunkEnd),
-        (chunks("1\n"), Unclear::ChunkSize),
+        (chunks("1\n"), Unclear::LineEnd),
     ] {
         let refused = Requests::default().follow(bytes.as_bytes()).unwrap_err();
         assert_eq!(refused.unclear, expected, "{bytes:?}");

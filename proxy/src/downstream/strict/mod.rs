@@ -10,6 +10,7 @@
 
 mod bytes;
 mod framing;
+mod lines;
 mod requests;
 mod socket;
 mod state;

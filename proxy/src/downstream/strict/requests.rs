@@ -1,7 +1,8 @@
 //! Follows the requests of one connection.
 
-use super::bytes::{is_target, is_token, is_value, run_of, run_of_value};
+use super::bytes::{is_target, is_token, run_of, run_of_target, run_of_value};
 use super::framing::{Field, Framing, Name, chunked_goes_on, is_all_of_chunked, with_size_digit};
+use super::lines;
 use super::state::{State, Unclear};
 
 const VERSION: &[u8] = b"HTTP/1.";
@@ -52,6 +53,7 @@ impl Requests {
     pub fn follow(&mut self, bytes: &[u8]) -> Result<(), Violation> {
         let mut rest = bytes;
         loop {
+            rest = self.lines(rest);
             let run = self.run(rest);
             let Some((byte, behind)) = rest.get(run..).and_then(<[u8]>::split_first) else { return Ok(()) };
             match self.next(*byte) {
@@ -83,6 +85,23 @@ impl Requests {
         self.state == State::Data
     }
 
+    /// Passes lines that are here whole and say nothing of framing, and returns what is left.
+    fn lines<'b>(&mut self, mut rest: &'b [u8]) -> &'b [u8] {
+        if matches!(self.state, State::Between | State::Blank)
+            && let Some(length) = lines::request_line(rest)
+        {
+            self.begin_head(false);
+            self.state = State::LineStart;
+            rest = rest.get(length..).unwrap_or_default();
+        }
+        if self.state == State::LineStart {
+            while let Some(length) = lines::field(rest) {
+                rest = rest.get(length..).unwrap_or_default();
+            }
+        }
+        rest
+    }
+
     /// Passes what changes nothing, and returns how many bytes that are.
     fn run(&mut self, rest: &[u8]) -> usize {
         if self.state == State::Value {
@@ -94,7 +113,7 @@ impl Requests {
             return run;
         }
         if self.state == State::Target {
-            return run_of(rest, is_target);
+            return run_of_target(rest);
         }
         if self.state == State::Data {
             let run = usize::try_from(self.left).map_or(rest.len(), |left| left.min(rest.len()));
@@ -109,91 +128,94 @@ impl Requests {
 
     /// Where the byte after this one stands.
     fn next(&mut self, byte: u8) -> Result<State, Unclear> {
-        match (self.state, byte) {
-            (State::Between | State::Blank, b'\r') => Ok(State::BlankLf),
-            (State::Between | State::Blank, _) if is_token(byte) => Ok(State::Method),
-            (State::BlankLf, b'\n') => Ok(State::Blank),
+        let next = match self.state {
+            State::Between | State::Blank if byte == b'\r' => Some(State::BlankLf),
+            State::Between | State::Blank => is_token(byte).then_some(State::Method),
+            State::BlankLf => (byte == b'\n').then_some(State::Blank),
 
-            (State::Method, b' ') => Ok(State::TargetStart),
-            (State::Method, _) if is_token(byte) => Ok(State::Method),
-            (State::TargetStart, _) if is_target(byte) => Ok(State::Target),
-            (State::Target, b' ') => Ok(State::Version(0)),
-            (State::Version(at), _) if VERSION.get(usize::from(at)) == Some(&byte) => Ok(self.version(at)),
-            (State::VersionDigit, b'0' | b'1') => {
-                self.is_http_1_0 = byte == b'0';
-                self.framing = Framing::NoBody;
-                Ok(State::VersionCr)
-            }
-            (State::VersionCr, b'\r') => Ok(State::LineLf),
+            State::Method if byte == b' ' => Some(State::TargetStart),
+            State::Method => is_token(byte).then_some(State::Method),
+            State::TargetStart => is_target(byte).then_some(State::Target),
+            State::Target => (byte == b' ').then_some(State::Version(0)),
+            State::Version(at) => (VERSION.get(usize::from(at)) == Some(&byte)).then(|| behind_version(at)),
+            State::VersionDigit => matches!(byte, b'0' | b'1').then(|| self.begin_head(byte == b'0')),
+            State::VersionCr => (byte == b'\r').then_some(State::LineLf),
 
-            (State::LineLf, b'\n') => Ok(State::LineStart),
-            (State::LineStart, b'\r') => Ok(State::LastLf),
-            (State::LineStart, _) if is_token(byte) => {
-                self.name = Name::EMPTY;
-                self.name.read(&[byte]);
-                Ok(State::Name)
-            }
-            (State::Name, b':') => self.value(),
-            (State::Value, b'\r') => Ok(State::LineLf),
-            (State::LastLf, b'\n') => Ok(self.lines_end()),
-            _ => self.next_of_framing(byte),
-        }
+            State::LineLf => (byte == b'\n').then_some(State::LineStart),
+            State::LineStart if byte == b'\r' => Some(State::LastLf),
+            State::LineStart => is_token(byte).then(|| self.begin_name(byte)),
+            State::Name if byte == b':' => Some(self.value()?),
+            State::Name => None,
+            State::Value => (byte == b'\r').then_some(State::LineLf),
+            State::LastLf => (byte == b'\n').then(|| self.lines_end()),
+
+            State::LengthStart | State::LengthDigits | State::LengthEnd => self.next_of_length(byte)?,
+            State::CodingStart | State::Coding(_) | State::CodingEnd => self.next_of_coding(byte),
+
+            State::Size(digits) => self.next_of_size(digits, byte),
+            State::SizeLf => (byte == b'\n').then(|| self.chunk()),
+            State::Data => None,
+            State::DataCr => (byte == b'\r').then_some(State::DataLf),
+            State::DataLf => (byte == b'\n').then(|| self.size_line()),
+
+            State::ExtensionStart
+            | State::Extension
+            | State::ExtensionValueStart
+            | State::ExtensionValue
+            | State::ExtensionQuoted
+            | State::ExtensionEscape
+            | State::ExtensionEnd => self.state.next_of_extension(byte),
+        };
+        next.ok_or_else(|| self.state.unclear(byte))
     }
 
-    /// The same for what says where the body ends, and for chunks.
-    fn next_of_framing(&mut self, byte: u8) -> Result<State, Unclear> {
-        match (self.state, byte) {
-            (State::LengthStart | State::LengthEnd | State::CodingStart | State::CodingEnd, b' ' | b'\t') => {
-                Ok(self.state)
-            }
+    fn next_of_length(&mut self, byte: u8) -> Result<Option<State>, Unclear> {
+        Ok(match (self.state, byte) {
             (State::LengthStart | State::LengthDigits, b'0'..=b'9') => {
                 self.framing = self.framing.with_digit(byte)?;
-                Ok(State::LengthDigits)
+                Some(State::LengthDigits)
             }
-            (State::LengthDigits, b' ' | b'\t') => Ok(State::LengthEnd),
-            (State::LengthDigits | State::LengthEnd | State::CodingEnd, b'\r') => Ok(State::LineLf),
-            (State::Coding(read), b' ' | b'\t') if is_all_of_chunked(read) => Ok(State::CodingEnd),
-            (State::Coding(read), b'\r') if is_all_of_chunked(read) => Ok(State::LineLf),
-            (State::CodingStart, _) => chunked_goes_on(0, byte).map(State::Coding).ok_or(Unclear::Coding),
-            (State::Coding(read), _) => chunked_goes_on(read, byte).map(State::Coding).ok_or(Unclear::Coding),
-
-            (State::Size(1..), b'\r') => Ok(State::SizeLf),
-            (State::Size(1..), b';') => Ok(State::ExtensionStart),
-            (State::Size(digits), _) => {
-                self.left = with_size_digit(self.left, digits, byte).ok_or(Unclear::ChunkSize)?;
-                Ok(State::Size(digits.saturating_add(1)))
-            }
-            (State::SizeLf, b'\n') => Ok(self.chunk()),
-            (State::DataCr, b'\r') => Ok(State::DataLf),
-            (State::DataLf, b'\n') => Ok(self.size_line()),
-            _ => self.next_of_extension(byte),
-        }
+            (State::LengthStart, b' ' | b'\t') => Some(State::LengthStart),
+            (State::LengthDigits | State::LengthEnd, b' ' | b'\t') => Some(State::LengthEnd),
+            (State::LengthDigits | State::LengthEnd, b'\r') => Some(State::LineLf),
+            _ => None,
+        })
     }
 
-    /// The same for chunk extensions, which are read for their end only (RFC 9112, section 7.1.1, without its spaces).
-    fn next_of_extension(&mut self, byte: u8) -> Result<State, Unclear> {
-        use State::{
-            Extension, ExtensionEnd, ExtensionEscape, ExtensionQuoted, ExtensionStart, ExtensionValue,
-            ExtensionValueStart,
-        };
+    fn next_of_coding(&self, byte: u8) -> Option<State> {
         match (self.state, byte) {
-            (ExtensionStart | Extension, _) if is_token(byte) => Ok(Extension),
-            (Extension, b'=') => Ok(ExtensionValueStart),
-            (ExtensionValueStart, b'"') => Ok(ExtensionQuoted),
-            (ExtensionValueStart | ExtensionValue, _) if is_token(byte) => Ok(ExtensionValue),
-            (ExtensionQuoted, b'"') => Ok(ExtensionEnd),
-            (ExtensionQuoted, b'\\') => Ok(ExtensionEscape),
-            (ExtensionQuoted | ExtensionEscape, _) if is_value(byte) => Ok(ExtensionQuoted),
-            (Extension | ExtensionValue | ExtensionEnd, b';') => Ok(ExtensionStart),
-            (Extension | ExtensionValue | ExtensionEnd, b'\r') => Ok(State::SizeLf),
-            _ => Err(self.unclear(byte)),
+            (State::CodingStart, b' ' | b'\t') => Some(State::CodingStart),
+            (State::CodingStart, _) => chunked_goes_on(0, byte).map(State::Coding),
+            (State::Coding(read), b' ' | b'\t') if is_all_of_chunked(read) => Some(State::CodingEnd),
+            (State::Coding(read), b'\r') if is_all_of_chunked(read) => Some(State::LineLf),
+            (State::Coding(read), _) => chunked_goes_on(read, byte).map(State::Coding),
+            (State::CodingEnd, b' ' | b'\t') => Some(State::CodingEnd),
+            (State::CodingEnd, b'\r') => Some(State::LineLf),
+            _ => None,
         }
     }
 
-    /// Behind `at + 1` bytes of the version.
-    fn version(&self, at: u8) -> State {
-        let read = at.saturating_add(1);
-        if usize::from(read) == VERSION.len() { State::VersionDigit } else { State::Version(read) }
+    fn next_of_size(&mut self, digits: u8, byte: u8) -> Option<State> {
+        match byte {
+            b'\r' if digits > 0 => Some(State::SizeLf),
+            b';' if digits > 0 => Some(State::ExtensionStart),
+            _ => {
+                self.left = with_size_digit(self.left, digits, byte)?;
+                Some(State::Size(digits.saturating_add(1)))
+            }
+        }
+    }
+
+    fn begin_head(&mut self, is_http_1_0: bool) -> State {
+        self.is_http_1_0 = is_http_1_0;
+        self.framing = Framing::NoBody;
+        State::VersionCr
+    }
+
+    fn begin_name(&mut self, first: u8) -> State {
+        self.name = Name::EMPTY;
+        self.name.read(&[first]);
+        State::Name
     }
 
     /// Behind a field's colon.
@@ -249,36 +271,10 @@ impl Requests {
         self.in_body = false;
         State::Between
     }
+}
 
-    /// What is wrong with a byte that has no place.
-    fn unclear(&self, byte: u8) -> Unclear {
-        if byte == b'\n' {
-            return Unclear::LineEnd;
-        }
-        match self.state {
-            State::Between
-            | State::Blank
-            | State::Method
-            | State::TargetStart
-            | State::Target
-            | State::Version(_)
-            | State::VersionDigit => Unclear::RequestLine,
-            State::LineStart | State::Name => Unclear::Name,
-            State::Value => Unclear::Value,
-            State::LengthStart | State::LengthDigits | State::LengthEnd => Unclear::Length,
-            State::CodingStart | State::Coding(_) | State::CodingEnd => Unclear::Coding,
-            State::Size(_) => Unclear::ChunkSize,
-            State::ExtensionStart
-            | State::Extension
-            | State::ExtensionValueStart
-            | State::ExtensionValue
-            | State::ExtensionQuoted
-            | State::ExtensionEscape
-            | State::ExtensionEnd => Unclear::ChunkExtension,
-            State::Data | State::DataCr => Unclear::ChunkEnd,
-            State::BlankLf | State::VersionCr | State::LineLf | State::LastLf | State::SizeLf | State::DataLf => {
-                Unclear::LineEnd
-            }
-        }
-    }
+/// Behind `at + 1` bytes of the version.
+fn behind_version(at: u8) -> State {
+    let read = at.saturating_add(1);
+    if usize::from(read) == VERSION.len() { State::VersionDigit } else { State::Version(read) }
 }

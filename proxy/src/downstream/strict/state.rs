@@ -1,5 +1,7 @@
 //! Where in a request the next byte stands, and what may be wrong with it.
 
+use super::bytes::{is_token, is_value};
+
 /// Where in a request the next byte stands.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum State {
@@ -54,6 +56,60 @@ pub(super) enum State {
     /// Behind a chunk's data.
     DataCr,
     DataLf,
+}
+
+impl State {
+    /// What follows in a chunk extension. They are read for their end only (RFC 9112, section 7.1.1, without its spaces).
+    pub(super) fn next_of_extension(self, byte: u8) -> Option<State> {
+        use State::{
+            Extension, ExtensionEnd, ExtensionEscape, ExtensionQuoted, ExtensionStart, ExtensionValue,
+            ExtensionValueStart,
+        };
+        match (self, byte) {
+            (ExtensionStart | Extension, _) if is_token(byte) => Some(Extension),
+            (Extension, b'=') => Some(ExtensionValueStart),
+            (ExtensionValueStart, b'"') => Some(ExtensionQuoted),
+            (ExtensionValueStart | ExtensionValue, _) if is_token(byte) => Some(ExtensionValue),
+            (ExtensionQuoted, b'"') => Some(ExtensionEnd),
+            (ExtensionQuoted, b'\\') => Some(ExtensionEscape),
+            (ExtensionQuoted | ExtensionEscape, _) if is_value(byte) => Some(ExtensionQuoted),
+            (Extension | ExtensionValue | ExtensionEnd, b';') => Some(ExtensionStart),
+            (Extension | ExtensionValue | ExtensionEnd, b'\r') => Some(State::SizeLf),
+            _ => None,
+        }
+    }
+
+    /// What is wrong with a byte that has no place.
+    pub(super) fn unclear(self, byte: u8) -> Unclear {
+        if byte == b'\n' {
+            return Unclear::LineEnd;
+        }
+        match self {
+            State::Between
+            | State::Blank
+            | State::Method
+            | State::TargetStart
+            | State::Target
+            | State::Version(_)
+            | State::VersionDigit => Unclear::RequestLine,
+            State::LineStart | State::Name => Unclear::Name,
+            State::Value => Unclear::Value,
+            State::LengthStart | State::LengthDigits | State::LengthEnd => Unclear::Length,
+            State::CodingStart | State::Coding(_) | State::CodingEnd => Unclear::Coding,
+            State::Size(_) => Unclear::ChunkSize,
+            State::ExtensionStart
+            | State::Extension
+            | State::ExtensionValueStart
+            | State::ExtensionValue
+            | State::ExtensionQuoted
+            | State::ExtensionEscape
+            | State::ExtensionEnd => Unclear::ChunkExtension,
+            State::Data | State::DataCr => Unclear::ChunkEnd,
+            State::BlankLf | State::VersionCr | State::LineLf | State::LastLf | State::SizeLf | State::DataLf => {
+                Unclear::LineEnd
+            }
+        }
+    }
 }
 
 /// Why a request is not read any further: the grammar does not have this byte here, or a second reading would end the request

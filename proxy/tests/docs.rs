@@ -85,11 +85,11 @@ fn sample_of_the_readme() -> Config {
 }
 
 #[test]
-fn every_test_that_the_architecture_names_exists() {
-    let architecture = document("ARCHITECTURE.md");
+fn every_test_that_the_documents_name_exists() {
+    let documents = ["ARCHITECTURE.md", "SECURITY.md"].map(document).join("\n");
     let mut sources = String::new();
     collect_rust(&Path::new(env!("CARGO_MANIFEST_DIR")).join(".."), &mut sources);
-    let rows = architecture.lines().filter(|line| line.starts_with('|'));
+    let rows = documents.lines().filter(|line| line.starts_with('|'));
     let tests = rows.flat_map(|row| row.split('`').skip(1).step_by(2)).filter(|word| word.matches('_').count() >= 4);
     let missing: Vec<&str> = tests.filter(|test| !sources.contains(&format!("fn {test}("))).collect();
     assert_eq!(missing, Vec::<&str>::new());

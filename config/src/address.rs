@@ -261,7 +261,7 @@ mod tests {
     #[test]
     fn a_password_in_an_address_is_in_no_problem() {
         for text in ["http://me:s3cret@h:1", "me:s3cret@h:1", "http://me:s3@cret@h:1/x", "ftp://me:s3cret@h:1"] {
-            for problem in [Upstream::parse(text).unwrap_err(), HostPort::parse_endpoint(text).unwrap_err()] {
+            for problem in [UpstreamUrl::parse(text).unwrap_err(), HostPort::parse_endpoint(text).unwrap_err()] {
                 assert!(!problem.contains("s3") && problem.contains("…@h:1"), "{problem}");
             }
         }

@@ -195,7 +195,19 @@ mod tests {
         let about = About::of(&request, true);
         let (client, at, status) = (ClientAddress::Unix, SystemTime::UNIX_EPOCH, StatusCode::OK);
         let (duration, route, mode, sent, complete) = (Duration::ZERO, "shards", "enforce", 0, true);
-        let line = |queries| Line { at, client, about: &about, queries, route, mode, status, sent, complete, duration };
+        let line = |queries| Line {
+            at,
+            client,
+            peer: None,
+            about: &about,
+            queries,
+            route,
+            mode,
+            status,
+            sent,
+            complete,
+            duration,
+        };
         for text in [line(false).json(), line(false).combined()] {
             assert!(!text.contains("s3cret") && text.contains("/a?") && text.contains("http://a/b?"), "{text}");
         }

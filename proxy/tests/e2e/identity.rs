@@ -197,7 +197,7 @@ async fn an_owner_that_is_taken_from_the_certificate_is_the_one_that_the_worker_
             assert_eq!(post(&scene, &one, "/right", headers).await.status, 200, "{headers:?}");
             assert_refused(&post(&scene, &both, "/wrong", headers).await, "identity-mismatch", LOCK, &held);
         }
-        assert_refused(&post(&scene, &two, "/wrong", &[revision.clone()]).await, "not-owner", LOCK, None);
+        assert_refused(&post(&scene, &two, "/wrong", std::slice::from_ref(&revision)).await, "not-owner", LOCK, None);
         assert_refused(&post(&scene, &two, "/wrong", &token(&held)).await, "identity-mismatch", LOCK, &held);
         let other = Tenure::new("shard-2", held.revision);
         assert_refused(&post(&scene, &one, "/wrong", &token(&other)).await, "identity-mismatch", LOCK, &held);

@@ -37,7 +37,8 @@ async fn a_body_that_drips_in_is_answered_with_408_before_the_gate_and_cut_behin
     let (scene, tenure) = limited("body_timeout = \"500ms\"\nbody_rate_min = \"1KiB\"").await;
     let small = begin(&scene, "/small", &tenure, "Content-Length: 60000\r\n").await;
     let large = begin(&scene, "/large", &tenure, "Content-Length: 100000\r\n").await;
-    let (small, large) = tokio::join!(drip(small, "x"), drip(large, "x"));
+    let dripping = async { tokio::join!(drip(small, "x"), drip(large, "x")) };
+    let (small, large) = tokio::time::timeout(PATIENCE, dripping).await.expect("both come to an end");
     assert_eq!(small, Some(408));
     assert_ne!(large, Some(200));
     let seen = scene

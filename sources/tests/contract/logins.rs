@@ -4,10 +4,10 @@ use std::time::Duration;
 
 use etcd_client::Client;
 use fencepost_policy::Revision;
-use fencepost_sources::{EtcdStore, LockStore, RangeRead, RangeWatch, StoreError, Wanted};
+use fencepost_sources::{EtcdStore, LockStore, RangeRead, RangeWatch, StoreError, Wanted, Watch};
 use fencepost_testsupport::{EtcdVersion, PATIENCE, Tokens, eventually};
 use futures_util::future::join_all;
-use tokio::time::{Instant, sleep};
+use tokio::time::{Instant, sleep, timeout};
 
 use crate::world::{Secure, after, collect, key, prefix, put, transact};
 
@@ -63,6 +63,9 @@ async fn nothing_is_refused_or_lost_while_logins_end(version: EtcdVersion) {
     secure.grant("--prefix /shards/").await;
     let (store, hand) = (secure.store(), secure.writer().await);
     let first = transact(&hand, vec![put("/shards/a", "0")]).await;
+    // It goes on when the login ends that it was begun with, and when reads find theirs ended.
+    let mut standing = store.watch(&[RangeWatch { range: prefix("/shards/"), from: first }]).await.expect("a watch");
+    collect(&mut standing, 1).await;
     let mut next = after(first);
     let (began, mut reads, mut slowest) = (Instant::now(), 0, Duration::ZERO);
     let mut known = 0;
@@ -81,6 +84,9 @@ async fn nothing_is_refused_or_lost_while_logins_end(version: EtcdVersion) {
             known += 1;
         }
     }
+    collect(&mut standing, known).await;
+    let more = timeout(Duration::from_millis(50), standing.next()).await;
+    assert!(more.is_err(), "it has not ended: {more:?}");
     println!("etcd {version}: {reads} reads and {known} watches while logins ended, the slowest read took {slowest:?}");
     let logins = secure.etcd.requests_total().await.of("Authenticate");
     assert!(logins >= 4, "{logins}");

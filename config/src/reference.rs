@@ -140,7 +140,7 @@ fn the_defaults_of_the_reference_are_the_defaults() {
             compared += 1;
         }
     }
-    assert_eq!(compared, 47, "a default that is written differently would be passed over");
+    assert_eq!(compared, 48, "a default that is written differently would be passed over");
 }
 
 #[test]

@@ -1,0 +1,65 @@
+//! What can go wrong, by what the caller can do about it.
+
+use std::time::Duration;
+
+use fencepost_policy::{InvalidLockKey, Owner};
+
+/// Why the lock could not be taken. Nothing is left behind in etcd, or runs out by itself there.
+#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
+pub enum AcquireError {
+    /// Somebody else holds it: only from [`Lock::try_acquire`](crate::Lock::try_acquire).
+    #[error("the lock is held by {owner}")]
+    Held {
+        /// Who.
+        owner: Owner,
+    },
+    /// etcd did not do what it was asked to.
+    #[error("the lock cannot be taken")]
+    Store(#[from] StoreError),
+    /// The process has no file descriptor left for its clock.
+    #[error("the clock cannot be set up: {0}")]
+    Clock(String),
+}
+
+/// Why a lock is not known to be given back. It gets free by itself when its lease has run out.
+#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
+#[error("the lock is not known to be given back; it gets free within {within:?}")]
+pub struct ReleaseError {
+    /// For how long the lock may still stand in etcd. A change of etcd's leader makes it longer.
+    pub within: Duration,
+    /// Why.
+    pub source: StoreError,
+}
+
+/// Why etcd did not do what it was asked to.
+#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
+pub enum StoreError {
+    /// No endpoint has answered in time: later one may.
+    #[error("etcd does not answer: {0}")]
+    Unavailable(String),
+    /// etcd refuses: the user may not do this, or the request makes no sense to it.
+    #[error("etcd refuses: {0}")]
+    Refused(String),
+}
+
+/// Why there is no such etcd.
+#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
+pub enum InvalidEtcd {
+    /// No endpoint was named.
+    #[error("no endpoint of etcd is named")]
+    NoEndpoint,
+    /// An endpoint is not `http://host:port` or `https://host:port`.
+    #[error("{0:?} is no endpoint of etcd: it must be \"http://host:port\" or \"https://host:port\"")]
+    Endpoint(String),
+}
+
+/// Why there is no such lock.
+#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
+pub enum InvalidLock {
+    /// Its key is none.
+    #[error("not a lock key")]
+    Key(#[from] InvalidLockKey),
+    /// Its time to live is not from 1 s to a day, in whole seconds, as etcd counts.
+    #[error("a lock's time to live is from 1 s to 24 h, in whole seconds, not {0:?}")]
+    Ttl(Duration),
+}

@@ -1,0 +1,209 @@
+//! etcd, as a lock's holder uses it: a few calls that may be sent twice, and a watch that survives its member.
+
+mod calls;
+mod turn;
+mod watch;
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use etcd_client::{Certificate, ConnectOptions, Identity, TlsOptions};
+use tokio::sync::watch as channel;
+
+pub(crate) use self::calls::{Mine, Place, Taking};
+use self::turn::Turn;
+pub(crate) use self::turn::{Failed, Within, random};
+pub(crate) use self::watch::Change;
+use crate::error::InvalidEtcd;
+
+/// A cluster of etcd: its endpoints and how to speak with them. Cheap to clone; clones share their connections.
+///
+/// One endpoint is used at a time, and left for the next as soon as it does not answer in time.
+#[derive(Debug, Clone)]
+pub struct Etcd(Arc<Shared>);
+
+#[derive(Debug)]
+struct Shared {
+    endpoints: Vec<String>,
+    options: Options,
+    /// The endpoint in use. Whoever hangs on it learns when it is left.
+    turn: channel::Sender<Arc<Turn>>,
+    /// How many are giving something back in the background.
+    settling: channel::Sender<usize>,
+}
+
+/// How to connect.
+#[derive(Clone, Default)]
+struct Options {
+    tls: Option<TlsOptions>,
+    user: Option<(String, String)>,
+}
+
+/// How long a connection may take to come up.
+const CONNECT_TIMEOUT: Duration = Duration::from_secs(1);
+
+/// How often a connection that carries a watch is probed. etcd closes the connections of clients that probe it more often
+/// than every 5 s.
+const KEEPALIVE_INTERVAL: Duration = Duration::from_secs(6);
+
+/// How long the answer to such a probe may take.
+const KEEPALIVE_TIMEOUT: Duration = Duration::from_secs(2);
+
+impl Etcd {
+    /// The cluster at these endpoints, `http://host:port` each, without TLS and users.
+    ///
+    /// # Errors
+    /// If there is none, or one is not of that form.
+    pub fn at<E: Into<String>>(endpoints: impl IntoIterator<Item = E>) -> Result<Etcd, InvalidEtcd> {
+        Etcd::builder(endpoints).build()
+    }
+
+    /// The cluster at these endpoints, `http://host:port` or `https://host:port` each, with more to say.
+    pub fn builder<E: Into<String>>(endpoints: impl IntoIterator<Item = E>) -> EtcdBuilder {
+        let endpoints = endpoints.into_iter().map(Into::into).collect();
+        EtcdBuilder { endpoints, roots: Vec::new(), identity: None, options: Options::default() }
+    }
+
+    /// Returns once whatever was given up on this cluster has been given back there, or can't be: a lock that was waited for
+    /// no longer, a tenure that was dropped. Takes 10 s at most. To be called before the runtime ends.
+    pub async fn settled(&self) {
+        // The channel's other end is our own.
+        let _ = self.0.settling.subscribe().wait_for(|running| *running == 0).await;
+    }
+
+    /// Does something in the background that [`Etcd::settled`] waits for. Without a runtime it is not done.
+    pub(crate) fn settle(&self, work: impl Future<Output = ()> + Send + 'static) {
+        let Ok(runtime) = tokio::runtime::Handle::try_current() else { return };
+        self.0.settling.send_modify(|running| *running += 1);
+        let settling = Settling(self.clone());
+        runtime.spawn(async move {
+            work.await;
+            drop(settling);
+        });
+    }
+}
+
+/// Counts while it lives, also if its task is given up.
+struct Settling(Etcd);
+
+impl Drop for Settling {
+    fn drop(&mut self) {
+        self.0.0.settling.send_modify(|running| *running -= 1);
+    }
+}
+
+/// Says how to reach a cluster of etcd.
+#[derive(Debug, Clone)]
+pub struct EtcdBuilder {
+    endpoints: Vec<String>,
+    roots: Vec<Certificate>,
+    identity: Option<Identity>,
+    options: Options,
+}
+
+impl EtcdBuilder {
+    /// Trusts servers whose certificates these authorities (PEM) have signed: what `https://` endpoints need.
+    #[must_use]
+    pub fn ca_pem(mut self, pem: impl AsRef<[u8]>) -> EtcdBuilder {
+        self.roots.push(Certificate::from_pem(pem));
+        self
+    }
+
+    /// Presents this certificate, with its private key (PEM both).
+    #[must_use]
+    pub fn identity_pem(mut self, certificate: impl AsRef<[u8]>, key: impl AsRef<[u8]>) -> EtcdBuilder {
+        self.identity = Some(Identity::from_pem(certificate, key));
+        self
+    }
+
+    /// Logs in as this user of etcd.
+    #[must_use]
+    pub fn user(mut self, name: impl Into<String>, password: impl Into<String>) -> EtcdBuilder {
+        self.options.user = Some((name.into(), password.into()));
+        self
+    }
+
+    /// The cluster. Nothing is sent yet.
+    ///
+    /// # Errors
+    /// If there is no endpoint, or one is not of the right form.
+    pub fn build(self) -> Result<Etcd, InvalidEtcd> {
+        let EtcdBuilder { endpoints, roots, identity, mut options } = self;
+        let first = endpoints.first().ok_or(InvalidEtcd::NoEndpoint)?;
+        if let Some(wrong) = endpoints.iter().find(|endpoint| !is_endpoint(endpoint)) {
+            return Err(InvalidEtcd::Endpoint(wrong.clone()));
+        }
+        if endpoints.iter().any(|endpoint| endpoint.starts_with("https://")) {
+            let tls = TlsOptions::new().ca_certificates(roots);
+            options.tls = Some(match identity {
+                Some(identity) => tls.identity(identity),
+                None => tls,
+            });
+        }
+        let turn = channel::Sender::new(Arc::new(Turn::new(0, first, &options)));
+        Ok(Etcd(Arc::new(Shared { endpoints, options, turn, settling: channel::Sender::new(0) })))
+    }
+}
+
+fn is_endpoint(text: &str) -> bool {
+    let authority = text.strip_prefix("http://").or_else(|| text.strip_prefix("https://"));
+    let authority = authority.and_then(|authority| authority.parse::<http::uri::Authority>().ok());
+    authority.is_some_and(|authority| authority.port_u16().is_some())
+}
+
+impl Options {
+    /// For calls that have a deadline of their own, to this endpoint.
+    fn for_calls(&self, endpoint: &str) -> ConnectOptions {
+        let mut connect = ConnectOptions::new().with_connect_timeout(CONNECT_TIMEOUT);
+        if let (true, Some(tls)) = (endpoint.starts_with("https://"), &self.tls) {
+            connect = connect.with_tls(tls.clone());
+        }
+        if let Some((name, password)) = &self.user {
+            connect = connect.with_user(name, password).with_auto_token_refresh(true);
+        }
+        connect
+    }
+
+    /// For watches: a member without a leader ends them, since it could only go on being silent.
+    fn for_watches(&self, endpoint: &str) -> ConnectOptions {
+        self.for_calls(endpoint)
+            .with_require_leader(true)
+            .with_keep_alive(KEEPALIVE_INTERVAL, KEEPALIVE_TIMEOUT)
+            .with_keep_alive_while_idle(false)
+    }
+}
+
+impl std::fmt::Debug for Options {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        // Neither keys nor passwords.
+        let user = self.user.as_ref().map(|(name, _)| name);
+        f.debug_struct("Options").field("tls", &self.tls.is_some()).field("user", &user).finish()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn an_endpoint_has_a_scheme_a_host_and_a_port() {
+        for right in ["http://127.0.0.1:2379", "https://etcd.example:2379", "http://[::1]:2379"] {
+            assert!(Etcd::at([right]).is_ok(), "{right}");
+        }
+        for wrong in ["127.0.0.1:2379", "http://127.0.0.1", "ftp://h:1", "http://h:1/path", "http://", ""] {
+            let refused = Etcd::at(["http://127.0.0.1:2379", wrong]).err();
+            assert_eq!(refused, Some(InvalidEtcd::Endpoint(wrong.to_owned())));
+        }
+        assert_eq!(Etcd::at::<String>([]).err(), Some(InvalidEtcd::NoEndpoint));
+    }
+
+    #[test]
+    fn no_secret_is_shown() {
+        let etcd = Etcd::builder(["https://h:1"]).user("master", "s3cret").identity_pem("c3rt", "k3y");
+        let shown = format!("{etcd:?} {:?}", etcd.clone().build().unwrap());
+        assert!(shown.contains("master"));
+        for secret in ["s3cret", "k3y"] {
+            assert!(!shown.contains(secret), "{shown}");
+        }
+    }
+}

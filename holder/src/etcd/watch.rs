@@ -1,0 +1,76 @@
+//! Waiting for what becomes of one key.
+
+use std::sync::Arc;
+
+use etcd_client::{Error, EventType, KeyValue, WatchOptions, WatchStream};
+use tokio::time::{sleep, timeout};
+
+use super::Etcd;
+use super::turn::{ATTEMPT_TIMEOUT, Backoff, Turn, with_causes};
+
+/// What became of a key.
+#[derive(Debug, Clone)]
+pub(crate) enum Change {
+    /// It was deleted.
+    Deleted,
+    /// It was written, at this revision of the store.
+    Written(KeyValue),
+    /// That is not to be had any more: its history was compacted away. Read it.
+    Unseen,
+}
+
+impl Etcd {
+    /// Waits for the first change of a key at this revision or later, however often the endpoint has to be changed.
+    pub(crate) async fn change(&self, key: &str, from: i64) -> Change {
+        let mut backoff = Backoff::new(self.0.endpoints.len());
+        loop {
+            let (turn, mut turns) = self.turn();
+            let watched = tokio::select! {
+                watched = watch(&turn, key, from) => watched,
+                // Others have found that this endpoint does not answer: such a watch may be silent for ever.
+                _ = turns.changed() => continue,
+            };
+            match watched {
+                Ok(change) => return change,
+                Err(error) => self.leave(&turn, &with_causes(&error)),
+            }
+            sleep(backoff.next()).await;
+        }
+    }
+
+    /// Returns once a key is deleted, or may have been.
+    pub(crate) async fn gone(&self, key: &str, mut from: i64) {
+        while let Change::Written(record) = self.change(key, from).await {
+            from = record.mod_revision() + 1;
+        }
+    }
+}
+
+async fn watch(turn: &Arc<Turn>, key: &str, from: i64) -> Result<Change, Error> {
+    let mut stream = open(turn, key, from).await?;
+    while let Some(answer) = stream.message().await? {
+        if answer.compact_revision() > 0 {
+            return Ok(Change::Unseen);
+        }
+        if answer.canceled() {
+            return Err(Error::WatchError(format!("the watch was cancelled: {}", answer.cancel_reason())));
+        }
+        if let Some(event) = answer.events().first() {
+            return Ok(match (event.event_type(), event.kv()) {
+                (EventType::Put, Some(record)) => Change::Written(record.clone()),
+                (EventType::Put, None) | (EventType::Delete, _) => Change::Deleted,
+            });
+        }
+    }
+    Err(Error::WatchError("the watch has ended".to_owned()))
+}
+
+/// Opening has a limit of its own: on a stopped member it would never return.
+async fn open(turn: &Arc<Turn>, key: &str, from: i64) -> Result<WatchStream, Error> {
+    let opening = async {
+        let options = WatchOptions::new().with_start_revision(from);
+        turn.watching_client().await?.watch(key, Some(options)).await
+    };
+    let timed_out = |_| Error::WatchError(format!("no watch within {ATTEMPT_TIMEOUT:?}"));
+    timeout(ATTEMPT_TIMEOUT, opening).await.map_err(timed_out)?
+}

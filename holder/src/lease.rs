@@ -1,0 +1,106 @@
+//! A lease: what a lock hangs on.
+
+use std::sync::{Mutex, PoisonError};
+use std::time::Duration;
+
+use tokio::time::sleep;
+use tracing::debug;
+
+use crate::clock::BootInstant;
+use crate::error::StoreError;
+use crate::etcd::{Etcd, Failed, Within, random};
+
+/// How long giving a lease back may take.
+pub(crate) const GIVE_BACK_WITHIN: Duration = Duration::from_secs(10);
+
+/// A lease of ours. It is given back with this value, in the background if nobody waits for that.
+#[derive(Debug)]
+pub(crate) struct Lease {
+    etcd: Etcd,
+    pub(crate) id: i64,
+    /// As etcd granted it: it may be more than was asked for.
+    pub(crate) ttl: Duration,
+    /// When the last renewal that was confirmed was sent.
+    confirmed: Mutex<BootInstant>,
+    given_back: bool,
+}
+
+impl Lease {
+    pub(crate) async fn grant(etcd: &Etcd, ttl: Duration, within: Duration) -> Result<Lease, StoreError> {
+        // From 1 on: etcd takes 0 as a wish for a number of its own choice.
+        let id = i64::try_from(random() >> 1).unwrap_or(i64::MAX).max(1);
+        // Before anything is sent, so that it is given back also if granting is given up half-way.
+        let confirmed = Mutex::new(BootInstant::now());
+        let mut lease = Lease { etcd: etcd.clone(), id, ttl, confirmed, given_back: false };
+        lease.ttl = etcd.grant(id, ttl, within).await.map_err(|failed| match failed {
+            Failed::Store(error) => error,
+            Failed::NoLease => StoreError::Unavailable("a lease ran out as it was granted".to_owned()),
+        })?;
+        Ok(lease)
+    }
+
+    /// When the last renewal that was confirmed was sent.
+    pub(crate) fn confirmed(&self) -> BootInstant {
+        *self.confirmed.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// Renews it once. Dated by the moment before it was sent.
+    pub(crate) async fn renew(&self) -> Result<(), Failed> {
+        let sent = BootInstant::now();
+        self.etcd.keep_alive(self.id, attempt_within(self.ttl)).await?;
+        *self.confirmed.lock().unwrap_or_else(PoisonError::into_inner) = sent;
+        Ok(())
+    }
+
+    /// Renews it as long as this is waited for; returns when it is gone.
+    pub(crate) async fn kept(&self) {
+        loop {
+            until_due(self.confirmed(), self.ttl).await;
+            match self.renew().await {
+                Ok(()) => {}
+                Err(Failed::NoLease) => return,
+                Err(Failed::Store(error)) => {
+                    debug!(%error, "the lease of a waiting contender is not renewed");
+                    sleep(retry_after(self.ttl)).await;
+                }
+            }
+        }
+    }
+
+    /// Gives it back, and with it whatever hangs on it.
+    pub(crate) async fn give_back(mut self) -> Result<(), StoreError> {
+        self.etcd.revoke(self.id, GIVE_BACK_WITHIN).await?;
+        self.given_back = true;
+        Ok(())
+    }
+}
+
+impl Drop for Lease {
+    fn drop(&mut self) {
+        if self.given_back {
+            return;
+        }
+        let (etcd, id) = (self.etcd.clone(), self.id);
+        self.etcd.settle(async move {
+            if let Err(error) = etcd.revoke(id, GIVE_BACK_WITHIN).await {
+                debug!(%error, "a lease is left to run out");
+            }
+        });
+    }
+}
+
+/// How long an attempt to renew may take: several fit into the time that a renewal has.
+pub(crate) fn attempt_within(ttl: Duration) -> Within {
+    Within::one_attempt((ttl / 6).min(Duration::from_secs(1)))
+}
+
+/// How long after a failed attempt the next one follows.
+pub(crate) fn retry_after(ttl: Duration) -> Duration {
+    (ttl / 50).min(Duration::from_millis(200))
+}
+
+/// Waits until the next renewal is due.
+pub(crate) async fn until_due(confirmed: BootInstant, ttl: Duration) {
+    let due = confirmed + ttl / 3;
+    sleep(due.since(BootInstant::now())).await;
+}

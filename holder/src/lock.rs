@@ -1,0 +1,227 @@
+//! Taking a lock: at once, or in turn.
+
+use std::time::Duration;
+
+use fencepost_policy::{LockKey, Owner};
+use tracing::debug;
+
+use crate::clock::Alarm;
+use crate::error::{AcquireError, InvalidLock};
+use crate::etcd::{Etcd, Failed, Mine, Place, Taking};
+use crate::lease::Lease;
+use crate::tenure::Tenure;
+
+/// A lock, and who would hold it. Cheap to clone.
+#[derive(Debug, Clone)]
+pub struct Lock {
+    etcd: Etcd,
+    key: LockKey,
+    owner: Owner,
+    ttl: Duration,
+    queue: bool,
+    answer_within: Duration,
+}
+
+/// Says how a lock is to be taken.
+#[derive(Debug, Clone)]
+pub struct LockBuilder {
+    key: String,
+    owner: Owner,
+    ttl: Duration,
+    queue: bool,
+    answer_within: Duration,
+}
+
+impl LockBuilder {
+    /// For how long the lock stays taken after its holder was last heard of: 1 s to 24 h, in whole seconds; 10 s unless said.
+    /// etcd may grant more: not less than one and a half of its election timeouts.
+    #[must_use]
+    pub fn ttl(mut self, ttl: Duration) -> LockBuilder {
+        self.ttl = ttl;
+        self
+    }
+
+    /// Whether to wait in line, below `<key>.queue/`, instead of racing with all others when the lock gets free. Those who
+    /// don't queue may still come first.
+    #[must_use]
+    pub fn queue(mut self, queue: bool) -> LockBuilder {
+        self.queue = queue;
+        self
+    }
+
+    /// How long etcd may take to answer a call before acquiring fails; 10 s unless said. Waiting for the lock is no call: it
+    /// goes on for as long as it takes, also while etcd is away.
+    #[must_use]
+    pub fn answer_within(mut self, answer_within: Duration) -> LockBuilder {
+        self.answer_within = answer_within;
+        self
+    }
+
+    /// The lock. Nothing is sent yet.
+    ///
+    /// # Errors
+    /// If the key is empty or over 1024 bytes, or the time to live out of its bounds.
+    pub fn build(self, etcd: &Etcd) -> Result<Lock, InvalidLock> {
+        let LockBuilder { key, owner, ttl, queue, answer_within } = self;
+        let bounds = Duration::from_secs(1)..=Duration::from_secs(24 * 3600);
+        if !bounds.contains(&ttl) || ttl.subsec_nanos() != 0 {
+            return Err(InvalidLock::Ttl(ttl));
+        }
+        Ok(Lock { etcd: etcd.clone(), key: LockKey::new(&key)?, owner, ttl, queue, answer_within })
+    }
+}
+
+impl Lock {
+    /// The lock of this key, to be taken in the name of this owner. Different holders should have different names, but
+    /// nothing depends on it: the revision tells their tenures apart.
+    pub fn builder(key: impl Into<String>, owner: impl AsRef<[u8]>) -> LockBuilder {
+        LockBuilder {
+            key: key.into(),
+            owner: Owner::new(owner.as_ref()),
+            ttl: Duration::from_secs(10),
+            queue: false,
+            answer_within: Duration::from_secs(10),
+        }
+    }
+
+    /// Waits for the lock and takes it.
+    ///
+    /// # Errors
+    /// If etcd does not answer a call in time, or refuses it. While it waits, it outlasts any outage: when its lease has run
+    /// out meanwhile, it waits under a new one, at the end of the queue.
+    ///
+    /// # Cancel safety
+    /// If it is given up, so is its place in the queue, and its lease is revoked in the background ([`Etcd::settled`]).
+    pub async fn acquire(&self) -> Result<Tenure, AcquireError> {
+        loop {
+            let alarm = self.alarm()?;
+            let lease = Lease::grant(&self.etcd, self.ttl, self.answer_within).await?;
+            let taken = tokio::select! {
+                taken = self.take_in_turn(&lease) => taken,
+                () = lease.kept() => Err(Failed::NoLease),
+            };
+            if let Some(tenure) = self.begin(taken, lease, alarm).await? {
+                return Ok(tenure);
+            }
+            debug!(lock = %self.key, "the lease ran out while waiting: waiting under a new one");
+        }
+    }
+
+    /// Takes the lock if nobody holds it, whoever waits for it.
+    ///
+    /// # Errors
+    /// [`AcquireError::Held`] if somebody holds it, the same owner's name included; else as for [`Lock::acquire`].
+    ///
+    /// # Cancel safety
+    /// As for [`Lock::acquire`].
+    pub async fn try_acquire(&self) -> Result<Tenure, AcquireError> {
+        loop {
+            let alarm = self.alarm()?;
+            let lease = Lease::grant(&self.etcd, self.ttl, self.answer_within).await?;
+            let taken = match self.etcd.take(&self.key, &self.owner, lease.id, None, self.answer_within).await {
+                Ok(Taking::Taken(revision)) => Ok(revision),
+                Ok(Taking::Held { owner, .. }) => {
+                    // What is not given back now is given back in the background, or runs out.
+                    let _ = lease.give_back().await;
+                    return Err(AcquireError::Held { owner });
+                }
+                Ok(Taking::EntryGone) => Err(Failed::NoLease),
+                Err(failed) => Err(failed),
+            };
+            if let Some(tenure) = self.begin(taken, lease, alarm).await? {
+                return Ok(tenure);
+            }
+        }
+    }
+
+    /// The key.
+    pub fn key(&self) -> &LockKey {
+        &self.key
+    }
+
+    /// In whose name it is taken.
+    pub fn owner(&self) -> &Owner {
+        &self.owner
+    }
+
+    fn alarm(&self) -> Result<Alarm, AcquireError> {
+        Alarm::new().map_err(|error| AcquireError::Clock(error.to_string()))
+    }
+
+    /// Begins the tenure; `None` if the lease ran out too soon.
+    async fn begin(
+        &self,
+        taken: Result<i64, Failed>,
+        lease: Lease,
+        alarm: Alarm,
+    ) -> Result<Option<Tenure>, AcquireError> {
+        let begun = match taken {
+            Ok(created) => {
+                let mine = Mine { key: self.key.clone(), owner: self.owner.clone(), lease: lease.id, created };
+                Tenure::begin(self.etcd.clone(), mine, lease, alarm).await
+            }
+            Err(failed) => Err(failed),
+        };
+        match begun {
+            Ok(tenure) => Ok(Some(tenure)),
+            Err(Failed::NoLease) => Ok(None),
+            Err(Failed::Store(error)) => Err(error.into()),
+        }
+    }
+
+    /// Takes the lock when it is free and, if we queue, everybody before us has had it. Returns the revision.
+    async fn take_in_turn(&self, lease: &Lease) -> Result<i64, Failed> {
+        let mut place = None;
+        loop {
+            if self.queue && place.is_none() {
+                place = Some(self.advance(lease).await?);
+            }
+            match self.etcd.take(&self.key, &self.owner, lease.id, place.as_ref(), self.answer_within).await? {
+                Taking::Taken(revision) => return Ok(revision),
+                Taking::Held { owner, as_of } => {
+                    debug!(lock = %self.key, holder = %owner, "waiting for the lock");
+                    self.etcd.gone(self.key.as_str(), as_of + 1).await;
+                }
+                // Somebody removed our entry: we queue anew, at the end.
+                Taking::EntryGone => place = None,
+            }
+        }
+    }
+
+    /// Takes a place in the queue and waits until nobody is before us: each waits for the one before it only, so that a
+    /// place that gets free wakes one.
+    async fn advance(&self, lease: &Lease) -> Result<Place, Failed> {
+        let queue = format!("{}.queue/", self.key);
+        let entry = format!("{queue}{:016x}", lease.id);
+        let place = self.etcd.enqueue(entry, &self.owner, lease.id, self.answer_within).await?;
+        while let Some((before, as_of)) = self.etcd.predecessor(&queue, &place, self.answer_within).await? {
+            debug!(lock = %self.key, before, "waiting in the queue");
+            self.etcd.gone(&before, as_of + 1).await;
+        }
+        Ok(place)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_time_to_live_is_whole_seconds_from_one_second_to_a_day() {
+        let etcd = Etcd::at(["http://127.0.0.1:1"]).unwrap();
+        let built = |ttl| Lock::builder("/lock", "a").ttl(ttl).build(&etcd).map(drop);
+        for seconds in [1, 10, 86_400] {
+            assert_eq!(built(Duration::from_secs(seconds)), Ok(()));
+        }
+        for ttl in [Duration::ZERO, Duration::from_millis(1500), Duration::from_secs(86_401)] {
+            assert_eq!(built(ttl), Err(InvalidLock::Ttl(ttl)));
+        }
+    }
+
+    #[test]
+    fn a_key_is_not_empty() {
+        let etcd = Etcd::at(["http://127.0.0.1:1"]).unwrap();
+        let refused = Lock::builder("", "a").build(&etcd).map(drop);
+        assert_eq!(refused, Err(InvalidLock::Key(fencepost_policy::InvalidLockKey::Empty)));
+    }
+}

@@ -1,0 +1,211 @@
+//! A lock that is held, and what keeps it so.
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use fencepost_policy::{LockKey, Owner, Revision};
+use tokio::sync::watch;
+use tokio::task::JoinHandle;
+use tokio::time::sleep;
+use tracing::debug;
+
+use crate::clock::{Alarm, BootInstant};
+use crate::error::ReleaseError;
+use crate::etcd::{Change, Etcd, Failed, Mine};
+use crate::lease::{Lease, attempt_within, retry_after, until_due};
+use crate::stamp::StampLayer;
+use crate::standing::{Ledger, Over, Standing, sure_for};
+
+/// A tenure of ours: one unbroken period in which we hold a lock. It is renewed for as long as this value lives.
+///
+/// Dropping it gives the lock back in the background ([`Etcd::settled`]); [`Tenure::release`] says whether that was done.
+#[derive(Debug)]
+pub struct Tenure {
+    mine: Arc<Mine>,
+    revision: Revision,
+    // Ends before the lease is given back.
+    keeping: Keeping,
+    lease: Lease,
+}
+
+/// The keeper at work, and what it writes down.
+#[derive(Debug)]
+struct Keeping {
+    ledger: Arc<Ledger>,
+    task: JoinHandle<()>,
+}
+
+impl Tenure {
+    /// Begins to keep a lock that was taken. `NoLease` if it was lost at once.
+    pub(crate) async fn begin(etcd: Etcd, mine: Mine, lease: Lease, alarm: Alarm) -> Result<Tenure, Failed> {
+        let revision = u64::try_from(mine.created).ok().and_then(Revision::new).ok_or(Failed::NoLease)?;
+        let (ttl, mine) = (lease.ttl, Arc::new(mine));
+        // The wait may have used up what the last renewal made sure of: a new holder has most of it before it.
+        if BootInstant::now().since(lease.confirmed()) > ttl / 3 {
+            lease.renew().await?;
+        }
+        let confirmed = lease.confirmed();
+        let ledger = Arc::new(Ledger::held_until(confirmed + sure_for(ttl)));
+        let keeper = Keeper { etcd, mine: Arc::clone(&mine), ttl, ledger: Arc::clone(&ledger) };
+        let keeping = Keeping { ledger, task: tokio::spawn(keeper.keep(confirmed, alarm)) };
+        Ok(Tenure { mine, revision, keeping, lease })
+    }
+
+    /// The lock.
+    pub fn key(&self) -> &LockKey {
+        &self.mine.key
+    }
+
+    /// In whose name it is held. As text it is what a request presents: visible ASCII, everything else percent-encoded.
+    pub fn owner(&self) -> &Owner {
+        &self.mine.owner
+    }
+
+    /// The revision that names this tenure: of the write that took the lock. No other tenure, of any lock, has it, and those
+    /// of later tenures are higher.
+    pub fn revision(&self) -> Revision {
+        self.revision
+    }
+
+    /// For how long the lock stays taken after its holder was last heard of, as etcd granted it: it may be more than was
+    /// asked for.
+    pub fn ttl(&self) -> Duration {
+        self.lease.ttl
+    }
+
+    /// Whether the lock is surely held now: not lost, and renewed less than three quarters of its time to live ago. Costs no
+    /// call. Once false, it stays false.
+    pub fn is_held(&self) -> bool {
+        self.keeping.ledger.standing().is_held_at(BootInstant::now())
+    }
+
+    /// How it stands, now and later.
+    pub fn standing(&self) -> watch::Receiver<Standing> {
+        self.keeping.ledger.subscribe()
+    }
+
+    /// Returns when the tenure is over, however that came: at the very moment at which [`Tenure::is_held`] becomes false.
+    ///
+    /// # Cancel safety
+    /// May be given up and called again.
+    pub fn lost(&self) -> impl Future<Output = Over> + Send + use<> {
+        let mut standings = self.keeping.ledger.subscribe();
+        async move {
+            loop {
+                if let Standing::Over(over) = *standings.borrow_and_update() {
+                    return over;
+                }
+                if standings.changed().await.is_err() {
+                    // The tenure was dropped.
+                    return Over::Released;
+                }
+            }
+        }
+    }
+
+    /// A layer that puts this tenure on requests, and refuses to send them once it is over.
+    pub fn stamp(&self) -> StampLayer {
+        StampLayer::new(self.mine.key.clone(), &self.mine.owner, self.revision, self.keeping.ledger.subscribe())
+    }
+
+    /// Gives the lock back: whoever waits for it gets it now, and not when the lease has run out. The tenure is over at once;
+    /// another holder's record is never touched. To be called only when all work under it has ended, also if it was lost.
+    ///
+    /// # Errors
+    /// If etcd does not confirm it within 10 s. The lock then gets free by itself.
+    pub async fn release(self) -> Result<(), ReleaseError> {
+        let Tenure { keeping, lease, .. } = self;
+        drop(keeping);
+        let within = lease.ttl;
+        lease.give_back().await.map_err(|source| ReleaseError { within, source })
+    }
+}
+
+impl Drop for Keeping {
+    fn drop(&mut self) {
+        self.ledger.end(Over::Released);
+        self.task.abort();
+    }
+}
+
+/// What keeps a tenure: it renews the lease, watches the key, and looks at the clock.
+struct Keeper {
+    etcd: Etcd,
+    mine: Arc<Mine>,
+    ttl: Duration,
+    ledger: Arc<Ledger>,
+}
+
+impl Keeper {
+    async fn keep(self, confirmed: BootInstant, mut alarm: Alarm) {
+        let over = tokio::select! {
+            // Looked at first: whoever wakes up too late must not begin with a renewal.
+            biased;
+            () = self.runs_out(&mut alarm) => Over::NotRenewed,
+            over = self.changes() => over,
+            over = self.renewals(confirmed) => over,
+        };
+        self.ledger.end(over);
+        debug!(lock = %self.mine.key, %over, "the tenure is over");
+    }
+
+    /// Returns when no renewal was confirmed in time.
+    async fn runs_out(&self, alarm: &mut Alarm) {
+        while let Standing::Held { until } = self.ledger.standing() {
+            if until <= BootInstant::now() {
+                return;
+            }
+            // A renewal meanwhile moves the moment on, never back: it is looked at again then.
+            alarm.until(until).await;
+        }
+    }
+
+    /// Returns when the key is no longer ours.
+    async fn changes(&self) -> Over {
+        let key = self.mine.key.as_str();
+        let mut from = self.mine.created + 1;
+        loop {
+            match self.etcd.change(key, from).await {
+                Change::Deleted => return Over::KeyDeleted,
+                Change::Written(record) if self.mine.is(&record) => from = record.mod_revision() + 1,
+                Change::Written(_) => return Over::KeyChanged,
+                // Each renewal reads the key, so only later changes are to be watched for.
+                Change::Unseen => from = 0,
+            }
+        }
+    }
+
+    /// Returns when a renewal shows that the lock is lost.
+    async fn renewals(&self, mut confirmed: BootInstant) -> Over {
+        loop {
+            until_due(confirmed, self.ttl).await;
+            let sent = BootInstant::now();
+            match self.renew().await {
+                Ok(None) => {
+                    confirmed = sent;
+                    self.ledger.renewed(sent + sure_for(self.ttl));
+                }
+                Ok(Some(over)) => return over,
+                Err(Failed::NoLease) => return Over::LeaseGone,
+                Err(Failed::Store(error)) => {
+                    debug!(lock = %self.mine.key, %error, "the tenure is not renewed");
+                    sleep(retry_after(self.ttl)).await;
+                }
+            }
+        }
+    }
+
+    /// One renewal; says why the tenure is over if that is what it shows.
+    ///
+    /// The answer to the renewal alone proves little: a member gives it without asking the others, and some versions of etcd
+    /// give it for a lease that was revoked. The quorum read after it is what proves that the key still stands.
+    async fn renew(&self) -> Result<Option<Over>, Failed> {
+        let within = attempt_within(self.ttl);
+        self.etcd.keep_alive(self.mine.lease, within).await?;
+        Ok(match self.etcd.stands(&self.mine, within).await? {
+            Some(true) => None,
+            Some(false) => Some(Over::KeyChanged),
+            None => Some(Over::KeyDeleted),
+        })
+    }
+}

@@ -1,0 +1,117 @@
+//! How a tenure is kept, and how it is lost.
+
+use std::time::Duration;
+
+use etcd_client::PutOptions;
+use fencepost_holder::{BootInstant, Over, Standing, Tenure};
+
+use crate::store::{KEY, Store};
+
+const SECOND: Duration = Duration::from_secs(1);
+
+fn until(tenure: &Tenure) -> BootInstant {
+    match *tenure.standing().borrow() {
+        Standing::Held { until } => until,
+        Standing::Over(over) => panic!("{over}"),
+    }
+}
+
+#[tokio::test]
+async fn a_tenure_outlives_its_time_to_live_and_each_renewal_makes_sure_of_three_quarters_of_it() {
+    let store = Store::start().await;
+    let before = BootInstant::now();
+    let tenure = store.lock_with("a", |lock| lock.ttl(SECOND)).acquire().await.unwrap();
+    assert_eq!(tenure.ttl(), SECOND);
+    assert!(until(&tenure) <= BootInstant::now() + SECOND / 4 * 3);
+    assert!(until(&tenure) >= before + SECOND / 4 * 3);
+    let mut standing = tenure.standing();
+    for _ in 0..8 {
+        let sure = until(&tenure);
+        standing.changed().await.unwrap();
+        assert!(until(&tenure) > sure && until(&tenure) <= BootInstant::now() + SECOND / 4 * 3);
+        assert!(tenure.is_held());
+    }
+    assert!(BootInstant::now().since(before) > SECOND * 2);
+    tenure.release().await.unwrap();
+    store.is_clean().await;
+}
+
+#[tokio::test]
+async fn a_tenure_is_over_as_soon_as_its_key_or_its_lease_is_gone() {
+    let store = Store::start().await;
+    for what in ["key deleted", "lease revoked", "key overwritten", "key taken by another"] {
+        let tenure = store.lock("a").acquire().await.unwrap();
+        let lost = tenure.lost();
+        let mut client = store.client();
+        match what {
+            "key deleted" => drop(client.delete(KEY, None).await.unwrap()),
+            "lease revoked" => drop(client.lease_revoke(store.leases().await[0]).await.unwrap()),
+            "key overwritten" => drop(client.put(KEY, "b", None).await.unwrap()),
+            _ => {
+                client.delete(KEY, None).await.unwrap();
+                client.put(KEY, "a", None).await.unwrap();
+            }
+        }
+        let over = lost.await;
+        assert!(!tenure.is_held(), "{what}");
+        let expected = if what == "key overwritten" { Over::KeyChanged } else { Over::KeyDeleted };
+        assert_eq!(over, expected, "{what}");
+        // Whoever has written the key meanwhile keeps it.
+        tenure.release().await.unwrap();
+        let left = store.keys("/").await.len();
+        assert_eq!(left, usize::from(matches!(what, "key overwritten" | "key taken by another")), "{what}");
+        client.delete(KEY, None).await.unwrap();
+    }
+    store.is_clean().await;
+}
+
+#[tokio::test]
+async fn a_holder_may_write_its_key_again_as_long_as_it_says_the_same() {
+    let store = Store::start().await;
+    let tenure = store.lock_with("a", |lock| lock.ttl(SECOND)).acquire().await.unwrap();
+    let lease = store.leases().await[0];
+    store.client().put(KEY, "a", Some(PutOptions::new().with_lease(lease))).await.unwrap();
+    let mut standing = tenure.standing();
+    for _ in 0..3 {
+        standing.changed().await.unwrap();
+    }
+    assert!(tenure.is_held());
+    // The watch went on behind that write.
+    let deleted = BootInstant::now();
+    store.client().delete(KEY, None).await.unwrap();
+    assert_eq!(tenure.lost().await, Over::KeyDeleted);
+    assert!(BootInstant::now().since(deleted) < SECOND / 3, "the watch is faster than the next renewal");
+}
+
+#[tokio::test]
+async fn who_gives_a_tenure_back_or_drops_it_ends_it_for_all_who_ask() {
+    let store = Store::start().await;
+    for dropped in [false, true] {
+        let tenure = store.lock("a").acquire().await.unwrap();
+        let lost = tenure.lost();
+        match dropped {
+            true => drop(tenure),
+            false => tenure.release().await.unwrap(),
+        }
+        assert_eq!(lost.await, Over::Released);
+        store.is_clean().await;
+    }
+}
+
+#[tokio::test]
+async fn a_compacted_history_ends_no_tenure_and_hides_no_deletion() {
+    let mut store = Store::start().await;
+    let tenure = store.lock_with("a", |lock| lock.ttl(SECOND * 6)).acquire().await.unwrap();
+    let mut revision = 0;
+    for _ in 0..5 {
+        revision = store.client().put("/other", "x", None).await.unwrap().header().unwrap().revision();
+    }
+    store.client().compact(revision, None).await.unwrap();
+    // Whatever watches the key has to begin anew, at a revision that is no more.
+    store.member.kill();
+    store.member.restart().await;
+    tenure.standing().changed().await.unwrap();
+    assert!(tenure.is_held());
+    store.client().delete(KEY, None).await.unwrap();
+    assert_eq!(tenure.lost().await, Over::KeyDeleted);
+}

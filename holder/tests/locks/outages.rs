@@ -1,0 +1,131 @@
+//! etcd pauses, restarts, loses a member.
+
+use std::time::Duration;
+
+use fencepost_holder::{BootInstant, Etcd, Lock, Over, Standing};
+use fencepost_testsupport::{Cluster, EtcdOptions, EtcdVersion, eventually};
+
+use crate::store::{KEY, Store};
+
+const SECOND: Duration = Duration::from_secs(1);
+
+#[tokio::test]
+async fn a_tenure_that_is_not_renewed_is_over_at_three_quarters_of_its_time_to_live_and_stays_so() {
+    let store = Store::start().await;
+    let tenure = store.lock_with("a", |lock| lock.ttl(SECOND)).acquire().await.unwrap();
+    store.member.pause().await;
+    let standing = *tenure.standing().borrow();
+    let Standing::Held { until } = standing else { panic!("{standing:?}") };
+    assert_eq!(tenure.lost().await, Over::NotRenewed);
+    let now = BootInstant::now();
+    assert!(now >= until && !tenure.is_held());
+    // A renewal that was under way when etcd stopped may still have counted.
+    assert!(now.since(until) < SECOND / 2, "{:?} late", now.since(until));
+    store.member.resume();
+    // The lock may still stand in etcd; it is given back, and nobody is told that it is held after all.
+    eventually("etcd answers again", async || store.client().get(KEY, None).await.ok().map(drop)).await;
+    assert!(!tenure.is_held());
+    tenure.release().await.unwrap();
+    store.is_clean().await;
+}
+
+/// Its transaction reaches etcd, and is carried out when nobody waits for it any more; so are those that were sent again.
+#[tokio::test]
+async fn an_acquisition_whose_outcome_is_not_known_is_found_out() {
+    let store = Store::start().await;
+    for round in 0..3 {
+        let lock = store.lock("a");
+        lock.acquire().await.unwrap().release().await.unwrap();
+        store.member.pause().await;
+        let acquiring = tokio::spawn(async move { lock.acquire().await.unwrap() });
+        // Longer than one attempt takes.
+        tokio::time::sleep(Duration::from_millis(1_200 + 300 * round)).await;
+        store.member.resume();
+        let tenure = acquiring.await.unwrap();
+        let keys = store.keys("/").await;
+        assert_eq!(keys.len(), 1);
+        assert_eq!(keys[0].create_revision(), tenure.revision().get().cast_signed());
+        assert_eq!(store.leases().await, [keys[0].lease()]);
+        tenure.release().await.unwrap();
+        store.is_clean().await;
+    }
+}
+
+#[tokio::test]
+async fn an_acquisition_that_is_given_up_while_etcd_does_not_answer_leaves_nothing_behind() {
+    let store = Store::start().await;
+    let lock = store.lock("a");
+    lock.acquire().await.unwrap().release().await.unwrap();
+    store.member.pause().await;
+    let given_up = tokio::time::timeout(Duration::from_millis(500), lock.acquire()).await;
+    assert!(given_up.is_err());
+    store.member.resume();
+    store.is_clean().await;
+}
+
+#[tokio::test]
+async fn who_waits_through_the_loss_of_its_lease_gets_the_lock_in_the_end() {
+    let mut store = Store::start().await;
+    let held = store.lock("a").acquire().await.unwrap();
+    let lock = store.lock_with("b", |lock| lock.ttl(SECOND).queue(true));
+    let waiting = tokio::spawn(async move { lock.acquire().await.unwrap() });
+    store.until_queued(1).await;
+    let entry = store.keys("/lock.queue/").await[0].clone();
+    store.client().lease_revoke(entry.lease()).await.unwrap();
+    eventually("b queues under another lease", async || {
+        let queue = store.keys("/lock.queue/").await;
+        (queue.len() == 1 && queue[0].lease() != entry.lease()).then_some(())
+    })
+    .await;
+    // Also while etcd is away.
+    store.member.kill();
+    store.member.restart().await;
+    held.release().await.unwrap();
+    let tenure = waiting.await.unwrap();
+    assert!(tenure.is_held());
+    tenure.release().await.unwrap();
+    store.is_clean().await;
+}
+
+#[tokio::test]
+async fn a_tenure_outlives_a_restart_of_etcd() {
+    let mut store = Store::start().await;
+    let tenure = store.lock_with("a", |lock| lock.ttl(SECOND * 10)).acquire().await.unwrap();
+    store.member.kill();
+    store.member.restart().await;
+    tenure.standing().changed().await.unwrap();
+    assert!(tenure.is_held());
+    // It is watched again, too.
+    store.client().delete(KEY, None).await.unwrap();
+    assert_eq!(tenure.lost().await, Over::KeyDeleted);
+}
+
+#[tokio::test]
+async fn a_tenure_outlives_the_member_that_it_was_taken_from() {
+    let options = EtcdOptions {
+        heartbeat: Some(Duration::from_millis(50)),
+        election: Some(Duration::from_millis(500)),
+        ..EtcdOptions::default()
+    };
+    let mut cluster = Cluster::start_with(EtcdVersion::V3_5, 3, &options).await;
+    let etcd = Etcd::at(cluster.endpoints()).unwrap();
+    let lock = Lock::builder(KEY, "a").ttl(SECOND * 6).build(&etcd).unwrap();
+    for killed in [false, true] {
+        let tenure = lock.acquire().await.unwrap();
+        let waiting = tokio::spawn({
+            let lock = lock.clone();
+            async move { lock.acquire().await.unwrap() }
+        });
+        // The endpoint in use is the first; once that was left, the second.
+        match killed {
+            true => cluster.members[1].kill(),
+            false => cluster.members[0].pause().await,
+        }
+        let mut standing = tenure.standing();
+        standing.changed().await.unwrap();
+        assert!(tenure.is_held(), "{:?}", *standing.borrow());
+        tenure.release().await.unwrap();
+        waiting.await.unwrap().release().await.unwrap();
+        cluster.members[0].resume();
+    }
+}

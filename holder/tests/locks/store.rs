@@ -1,0 +1,70 @@
+//! A real etcd, and what stands in it.
+
+use std::time::Duration;
+
+use etcd_client::{Client, GetOptions, KeyValue};
+use fencepost_holder::{Etcd, Lock, LockBuilder};
+use fencepost_testsupport as support;
+use fencepost_testsupport::{EtcdOptions, EtcdVersion, eventually};
+
+/// An etcd with elections so short that it grants leases of one second.
+pub(crate) struct Store {
+    pub(crate) member: support::Etcd,
+    pub(crate) etcd: Etcd,
+    client: Client,
+}
+
+/// The lock of these tests.
+pub(crate) const KEY: &str = "/lock";
+
+impl Store {
+    pub(crate) async fn start() -> Store {
+        let election = Some(Duration::from_millis(200));
+        let options = EtcdOptions { heartbeat: Some(Duration::from_millis(20)), election, ..EtcdOptions::default() };
+        let member = support::Etcd::start_with(EtcdVersion::V3_5, &options).await;
+        let etcd = Etcd::at([member.endpoint()]).unwrap();
+        let client = Client::connect([member.endpoint()], None).await.unwrap();
+        Store { member, etcd, client }
+    }
+
+    /// A client of our own.
+    pub(crate) fn client(&self) -> Client {
+        self.client.clone()
+    }
+
+    /// The lock, for that owner, with a time to live that no test waits for.
+    pub(crate) fn lock(&self, owner: &str) -> Lock {
+        self.lock_with(owner, |lock| lock.ttl(Duration::from_secs(600)))
+    }
+
+    pub(crate) fn lock_with(&self, owner: &str, more: impl FnOnce(LockBuilder) -> LockBuilder) -> Lock {
+        more(Lock::builder(KEY, owner)).build(&self.etcd).unwrap()
+    }
+
+    /// All keys with this beginning, the oldest first.
+    pub(crate) async fn keys(&self, prefix: &str) -> Vec<KeyValue> {
+        let mut answer = self.client().get(prefix, Some(GetOptions::new().with_prefix())).await.unwrap();
+        let mut keys = answer.take_kvs();
+        keys.sort_by_key(KeyValue::create_revision);
+        keys
+    }
+
+    pub(crate) async fn leases(&self) -> Vec<i64> {
+        self.client().leases().await.unwrap().leases().iter().map(|lease| lease.id()).collect()
+    }
+
+    /// Waits until so many stand in the queue.
+    pub(crate) async fn until_queued(&self, count: usize) {
+        eventually(&format!("{count} in the queue"), async || {
+            (self.keys("/lock.queue/").await.len() == count).then_some(())
+        })
+        .await;
+    }
+
+    /// Nothing of ours is left: neither a key nor a lease.
+    pub(crate) async fn is_clean(&self) {
+        self.etcd.settled().await;
+        assert!(self.keys("/").await.is_empty(), "keys are left behind");
+        assert_eq!(self.leases().await, Vec::<i64>::new(), "leases are left behind");
+    }
+}

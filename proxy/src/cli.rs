@@ -6,6 +6,8 @@ use std::path::PathBuf;
 use clap::{Args, Parser, Subcommand, ValueEnum};
 use fencepost_config::Flags;
 
+use crate::hold::HoldSettings;
+
 /// A reverse proxy that lets a request through only while its sender still holds the lock.
 #[derive(Debug, Parser)]
 #[command(
@@ -81,7 +83,29 @@ pub enum Command {
     },
     /// Play the story of the delayed write, live, with nothing else installed.
     Demo(DemoSettings),
+    /// Hold a lock for as long as a command runs, and end the command before the lock can be lost.
+    #[command(after_help = HOLD_HELP)]
+    Hold(Box<HoldSettings>),
+    /// The second process of `hold`.
+    #[command(hide = true)]
+    HoldWatchdog,
 }
+
+/// What `hold` does, for who knows `flock`.
+const HOLD_HELP: &str = "\
+  fencepost hold --etcd http://127.0.0.1:2379 --lock /shards/2/lock --owner shard-1 -- ./master.sh
+
+The command finds FENCE_LOCK, FENCE_OWNER and FENCE_REVISION in its environment and sends the last two with every request, as
+Fence-Owner and Fence-Revision. The lock is renewed every third of the ttl. Without a confirmed renewal for three quarters of
+it, or when the lock is seen to be gone, the command gets SIGTERM, and SIGKILL after --grace, a fifth of the ttl later at the
+latest: before the lock can be another's. Then the lock is taken again and the command run again, unless --once.
+
+When the command ends, whatever it left running is ended, the lock is given back, and its exit code is passed on. SIGTERM is
+passed on, and SIGKILL follows after --grace; SIGINT, SIGHUP, SIGQUIT, SIGUSR1, SIGUSR2, SIGWINCH and SIGCONT are passed on.
+The command and what it starts are a process group of their own; should this process be killed or stopped, a second one ends it.
+
+Exit codes: the command's own, 128 + N if it was ended by signal N; 75 the lock is held by somebody else (--try), 76 the lock was
+lost (--once), 126 the command cannot be run, 127 there is no such command, 1 failed to run, 64 wrong usage.";
 
 /// A configuration: a file, or flags for one worker.
 #[derive(Debug, Clone, Args)]

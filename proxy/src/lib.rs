@@ -21,6 +21,7 @@ pub mod fence_call;
 pub mod fencing;
 pub mod forward;
 pub mod gate;
+pub mod hold;
 pub mod identity;
 pub mod in_force;
 pub mod lock_sources;

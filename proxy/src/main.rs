@@ -7,7 +7,7 @@ use clap::Parser;
 use fencepost::cli::{Cli, Command, Question, Settings};
 use fencepost::explain::Asked;
 use fencepost::logging::Log;
-use fencepost::{ConfigFile, Origin, Surroundings, check, demo, panics};
+use fencepost::{ConfigFile, Origin, Surroundings, check, demo, hold, panics};
 use fencepost_config::{Config, Problems};
 
 /// Failed to run.
@@ -37,6 +37,8 @@ fn main() -> ExitCode {
         Command::Check { settings, live } => with_config(settings, |config, _| check_config(&config, live)),
         Command::Explain { config, question } => with_file(&config, |config, _| explain_token(&config, question)),
         Command::Demo(settings) => exit_code(block_on(demo::play(settings))),
+        Command::Hold(settings) => hold_lock(*settings),
+        Command::HoldWatchdog => exit_code(block_on(async { Ok(hold::run_watchdog().await?) })),
     }
 }
 
@@ -112,6 +114,18 @@ fn explain_token(config: &Config, question: Question) -> ExitCode {
             eprintln!("{problem}");
             ExitCode::from(EXIT_USAGE)
         }
+    }
+}
+
+fn hold_lock(settings: hold::HoldSettings) -> ExitCode {
+    let mut code = EXIT_FAILED;
+    let held = block_on(async {
+        code = hold::hold(settings).await;
+        Ok(())
+    });
+    match held {
+        Ok(()) => ExitCode::from(code),
+        Err(error) => exit_code(Err(error)),
     }
 }
 

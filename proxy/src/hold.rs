@@ -1,0 +1,165 @@
+//! `fencepost hold`: hold a lock for as long as a command runs, and end the command before the lock can be lost.
+//!
+//! In the order of what happens: [`settings`] is what was asked for; the lock is taken ([`fencepost_holder`]); [`door`] closes
+//! the worker's door behind the predecessor; [`family`] starts the command and ends it with all that came of it; [`under_lock`] is
+//! its life from beginning to end; [`watchdog`] is a second process that ends it where this one can't any more. [`exit`] has the
+//! exit codes, [`signals`] what is passed on, [`voice`] what is said.
+
+mod door;
+mod exit;
+mod family;
+mod settings;
+mod signals;
+mod under_lock;
+mod voice;
+mod watchdog;
+
+use std::time::Duration;
+
+use fencepost_holder::{AcquireError, Etcd, Lock, StoreError, Tenure};
+use rustix::process::{Pid, Signal};
+use tokio::time::sleep;
+
+pub use self::settings::HoldSettings;
+pub use self::watchdog::watch_over as run_watchdog;
+
+use self::door::Door;
+use self::exit::Exit;
+use self::family::reap;
+use self::signals::{Signals, asks_to_end};
+use self::under_lock::End;
+use self::voice::Voice;
+use self::watchdog::Watchdog;
+
+/// How long to wait before etcd is asked again, when it did not answer.
+const ETCD_PAUSE: Duration = Duration::from_secs(1);
+
+/// Does it, and returns the exit code. Runs on a current-thread runtime of this process's first thread.
+pub async fn hold(settings: HoldSettings) -> u8 {
+    let voice = Voice::new(settings.verbose);
+    let exit = match Hold::prepare(settings, voice) {
+        Ok(mut hold) => {
+            let exit = hold.run().await;
+            // What was given up in the background is given back before the process ends.
+            hold.etcd.settled().await;
+            hold.watchdog.end();
+            exit
+        }
+        Err(exit) => exit,
+    };
+    exit.say(voice)
+}
+
+/// All that stays the same from one tenure to the next.
+struct Hold {
+    settings: HoldSettings,
+    etcd: Etcd,
+    lock: Lock,
+    door: Option<Door>,
+    signals: Signals,
+    watchdog: Watchdog,
+    /// Children of this process that have nothing to do with the lock: the watchdog, and those that were there before.
+    others: Vec<Pid>,
+    voice: Voice,
+}
+
+impl Hold {
+    fn prepare(settings: HoldSettings, voice: Voice) -> Result<Hold, Exit> {
+        let etcd = settings.etcd()?;
+        let lock = settings.lock(&etcd)?;
+        let door = settings.fence.clone().map(Door::at);
+        let failed = |what: &str, error: std::io::Error| Exit::Failed(format!("{what}: {error}"));
+        family::adopt_orphans().map_err(|error| failed("orphans cannot be adopted", error))?;
+        let signals = Signals::listen().map_err(|error| failed("signals cannot be listened to", error))?;
+        let mut others = family::children();
+        let watchdog = Watchdog::start().map_err(|error| failed("the watchdog cannot be started", error))?;
+        others.push(watchdog.id());
+        Ok(Hold { settings, etcd, lock, door, signals, watchdog, others, voice })
+    }
+
+    /// One tenure after the other, until there is something to exit with.
+    async fn run(&mut self) -> Exit {
+        let mut is_first = true;
+        loop {
+            let tenure = match self.acquire(is_first).await {
+                Ok(tenure) => tenure,
+                Err(exit) => return exit,
+            };
+            is_first = false;
+            self.voice.step(format_args!(
+                "{} holds {} under revision {}",
+                tenure.owner(),
+                tenure.key(),
+                tenure.revision()
+            ));
+            let end = self.under_lock(&tenure).await;
+            self.give_back(tenure).await;
+            match end {
+                End::Exit(exit) => return exit,
+                End::Lost(over) if self.settings.once => return Exit::Lost(over),
+                End::Lost(_) => {}
+            }
+        }
+    }
+
+    /// Waits for the lock, unless that is not wanted, and takes it.
+    async fn acquire(&mut self, is_first: bool) -> Result<Tenure, Exit> {
+        self.voice.step(format_args!("waiting for {}", self.lock.key()));
+        loop {
+            let acquiring = async {
+                match self.settings.r#try {
+                    true => self.lock.try_acquire().await,
+                    false => self.lock.acquire().await,
+                }
+            };
+            let failed = tokio::select! {
+                acquired = acquiring => match acquired {
+                    Ok(tenure) => return Ok(tenure),
+                    Err(error) => error,
+                },
+                exit = interrupted(&mut self.signals, self.watchdog.id()) => return Err(exit),
+            };
+            match failed {
+                AcquireError::Held { owner } => {
+                    return Err(Exit::Conflict { code: self.settings.conflict_exit_code, owner: owner.to_string() });
+                }
+                // Whoever has held the lock goes on trying: there is nothing else to do for a master that waits for its etcd.
+                AcquireError::Store(StoreError::Unavailable(why)) if !is_first && !self.settings.once => {
+                    self.voice.say(format_args!("etcd does not answer, trying again: {why}"));
+                    sleep(ETCD_PAUSE).await;
+                }
+                error @ (AcquireError::Store(_) | AcquireError::Clock(_)) => {
+                    return Err(Exit::Failed(with_cause(&error)));
+                }
+            }
+        }
+    }
+
+    async fn give_back(&self, tenure: Tenure) {
+        match tenure.release().await {
+            Ok(()) => self.voice.step(format_args!("gave {} back", self.lock.key())),
+            Err(error) => self.voice.say(format_args!("{}", with_cause(&error))),
+        }
+    }
+}
+
+/// Returns when there is no use in going on before the command has been started.
+async fn interrupted(signals: &mut Signals, watchdog: Pid) -> Exit {
+    loop {
+        match signals.next().await {
+            Signal::CHILD if reap(None, watchdog).watchdog => {
+                return Exit::Failed("the watchdog has ended".to_owned());
+            }
+            signal if asks_to_end(signal) => return Exit::Signal(signal),
+            _ => {}
+        }
+    }
+}
+
+/// An error with its causes, in one line.
+fn with_cause(error: &dyn std::error::Error) -> String {
+    match error.source() {
+        Some(cause) => format!("{error}: {}", with_cause(cause)),
+        None => error.to_string(),
+    }
+}

@@ -1,0 +1,145 @@
+//! The command and all that came of it: processes that it started, and those that lost their parent meanwhile.
+
+use std::collections::BTreeSet;
+use std::io;
+use std::os::unix::process::CommandExt;
+use std::process::Command;
+
+use rustix::process::{
+    Pid, Signal, WaitOptions, WaitStatus, getpid, kill_process, kill_process_group, set_child_subreaper, wait,
+};
+
+/// Has this process become the parent of all that lose theirs below it: nobody gets out of its sight. As process 1 it is that
+/// anyway.
+pub(super) fn adopt_orphans() -> io::Result<()> {
+    Ok(set_child_subreaper(Some(getpid()))?)
+}
+
+/// The children that this process has now. It may have been started with some: by a script that `exec`s it.
+pub(super) fn children() -> Vec<Pid> {
+    let me = getpid();
+    let Ok(entries) = std::fs::read_dir("/proc") else { return Vec::new() };
+    let pids = entries.flatten().filter_map(|entry| Pid::from_raw(entry.file_name().to_str()?.parse().ok()?));
+    pids.filter(|&pid| lives_below(pid, me)).collect()
+}
+
+/// The command, running or ended, and what it has left.
+#[derive(Debug)]
+pub(super) struct Family {
+    command: Pid,
+    /// Whether the command leads a process group of its own.
+    leads_group: bool,
+    /// Children of ours that are none of the family.
+    others: Vec<Pid>,
+    status: Option<WaitStatus>,
+    /// What was asked to end already: once is enough.
+    asked: BTreeSet<i32>,
+}
+
+impl Family {
+    /// Starts the command.
+    pub(super) fn start(command: &mut Command, foreground: bool, others: Vec<Pid>) -> io::Result<Family> {
+        if !foreground {
+            command.process_group(0);
+        }
+        // It is waited for below, together with its orphans.
+        let child = command.spawn()?;
+        let command = Pid::from_child(&child);
+        Ok(Family { command, leads_group: !foreground, others, status: None, asked: BTreeSet::new() })
+    }
+
+    /// The command's process id.
+    pub(super) fn command(&self) -> Pid {
+        self.command
+    }
+
+    /// Whether the command leads a process group of its own.
+    pub(super) fn leads_group(&self) -> bool {
+        self.leads_group
+    }
+
+    /// How the command has ended, if it has.
+    pub(super) fn status(&self) -> Option<WaitStatus> {
+        self.status
+    }
+
+    /// Passes a signal on.
+    pub(super) fn signal(&self, signal: Signal) {
+        // Whoever is gone needs none.
+        let _ = match (self.leads_group, self.status) {
+            (true, _) => kill_process_group(self.command, signal),
+            (false, None) => kill_process(self.command, signal),
+            (false, Some(_)) => Ok(()),
+        };
+    }
+
+    /// Asks all that are left to end, each once.
+    pub(super) fn terminate(&mut self) {
+        if self.asked.insert(self.command.as_raw_nonzero().get()) {
+            self.signal(Signal::TERM);
+        }
+        for orphan in self.members() {
+            if self.asked.insert(orphan.as_raw_nonzero().get()) {
+                let _ = kill_process(orphan, Signal::TERM);
+            }
+        }
+    }
+
+    /// Ends all that are left. What has a parent that ends first is there to be ended afterwards: to be called again
+    /// whenever a child has ended.
+    pub(super) fn kill(&self) {
+        self.signal(Signal::KILL);
+        for child in self.members() {
+            let _ = kill_process(child, Signal::KILL);
+        }
+    }
+
+    /// Takes note of how the command has ended.
+    pub(super) fn command_ended(&mut self, status: WaitStatus) {
+        self.status = Some(status);
+    }
+
+    /// Whether nothing is left: of those that this process may signal at all.
+    pub(super) fn is_gone(&self) -> bool {
+        self.status.is_some() && self.members().is_empty()
+    }
+
+    /// What is left that this process may end: what runs under another user is not waited for either.
+    fn members(&self) -> Vec<Pid> {
+        children().into_iter().filter(|pid| !self.others.contains(pid) && may_signal(*pid)).collect()
+    }
+}
+
+/// Which of two children have ended.
+#[derive(Debug, Default)]
+pub(super) struct Reaped {
+    /// How the command has, if it has.
+    pub(super) command: Option<WaitStatus>,
+    /// Whether the watchdog has.
+    pub(super) watchdog: bool,
+}
+
+/// Takes leave of all children that have ended, orphans included.
+pub(super) fn reap(command: Option<Pid>, watchdog: Pid) -> Reaped {
+    let mut reaped = Reaped::default();
+    while let Ok(Some((child, status))) = wait(WaitOptions::NOHANG) {
+        if Some(child) == command {
+            reaped.command = Some(status);
+        }
+        reaped.watchdog |= child == watchdog;
+    }
+    reaped
+}
+
+/// Whether a process is a child of that one, and has not ended.
+fn lives_below(pid: Pid, parent: Pid) -> bool {
+    let stat = std::fs::read_to_string(format!("/proc/{}/stat", pid.as_raw_nonzero())).unwrap_or_default();
+    // The program's name stands in brackets and may hold anything; state and parent are the words after it.
+    let mut words = stat.rsplit_once(") ").map_or("", |(_, rest)| rest).split(' ');
+    let (state, above) = (words.next(), words.next());
+    !matches!(state, None | Some("Z" | "X")) && above == Some(&parent.as_raw_nonzero().to_string())
+}
+
+fn may_signal(pid: Pid) -> bool {
+    rustix::process::test_kill_process(pid) != Err(rustix::io::Errno::PERM)
+}

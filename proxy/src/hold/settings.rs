@@ -1,0 +1,130 @@
+//! What `fencepost hold` can be asked to do.
+
+use std::ffi::OsString;
+use std::path::{Path, PathBuf};
+use std::time::Duration;
+
+use clap::Args;
+use fencepost_holder::{Etcd, Lock};
+use http::Uri;
+
+use super::exit::{self, Exit};
+
+/// Hold a lock, and run a command under it.
+#[derive(Debug, Clone, Args)]
+pub struct HoldSettings {
+    /// A member of the etcd cluster, e.g. "http://127.0.0.1:2379"; may be given several times, or separated by commas.
+    #[arg(long, value_name = "URL", required = true, value_delimiter = ',')]
+    pub etcd: Vec<String>,
+    /// The key of the lock: created when it is taken (fencepost's layout "key"), removed when it is given back.
+    #[arg(long, value_name = "KEY")]
+    pub lock: String,
+    /// In whose name: what the command's requests say in Fence-Owner.
+    #[arg(long, value_name = "NAME")]
+    pub owner: String,
+    /// For how long the lock stays taken after its holder was last heard of, in whole seconds.
+    #[arg(long, value_name = "DURATION", default_value = "10s", value_parser = humantime::parse_duration)]
+    pub ttl: Duration,
+    /// Wait in line, in the order of arrival. Those who don't may come first when the lock gets free.
+    #[arg(long)]
+    pub queue: bool,
+    /// Don't wait: if the lock is held, exit at once (with --conflict-exit-code).
+    #[arg(long, conflicts_with = "queue")]
+    pub r#try: bool,
+    /// Exit when the lock is lost, with 76, instead of taking it again and running the command again.
+    #[arg(long)]
+    pub once: bool,
+    /// How long the command has between SIGTERM and SIGKILL; when the lock is lost, a fifth of the ttl at most.
+    #[arg(long, value_name = "DURATION", default_value = "5s", value_parser = humantime::parse_duration)]
+    pub grace: Duration,
+    /// Leave the command in the terminal's foreground, so that it may read from it: signals then reach only the command itself,
+    /// not what it has started.
+    #[arg(long)]
+    pub foreground: bool,
+    /// Before the command starts, have this proxy wait until nothing of an earlier holder can reach the worker any more.
+    #[arg(long, value_name = "URL", value_parser = http_url)]
+    pub fence: Option<Uri>,
+    /// The exit code of --try when the lock is held.
+    #[arg(short = 'E', long, value_name = "CODE", default_value_t = exit::CONFLICT)]
+    pub conflict_exit_code: u8,
+    /// Say each step.
+    #[arg(short, long)]
+    pub verbose: bool,
+    /// The authority that signed the certificates of etcd (PEM): for "https://" endpoints.
+    #[arg(long, value_name = "FILE", help_heading = "How to reach etcd")]
+    pub etcd_ca: Option<PathBuf>,
+    /// The certificate to present to etcd (PEM).
+    #[arg(long, value_name = "FILE", requires = "etcd_key", help_heading = "How to reach etcd")]
+    pub etcd_cert: Option<PathBuf>,
+    /// Its private key (PEM).
+    #[arg(long, value_name = "FILE", requires = "etcd_cert", help_heading = "How to reach etcd")]
+    pub etcd_key: Option<PathBuf>,
+    /// The user of etcd to log in as.
+    #[arg(long, value_name = "NAME", requires = "etcd_password_file", help_heading = "How to reach etcd")]
+    pub etcd_user: Option<String>,
+    /// The file with that user's password; an end of line at its end does not count.
+    #[arg(long, value_name = "FILE", requires = "etcd_user", help_heading = "How to reach etcd")]
+    pub etcd_password_file: Option<PathBuf>,
+    /// The command, and its arguments.
+    #[arg(required = true, trailing_var_arg = true, value_name = "COMMAND")]
+    pub command: Vec<OsString>,
+}
+
+impl HoldSettings {
+    /// The cluster that is meant.
+    pub(super) fn etcd(&self) -> Result<Etcd, Exit> {
+        let mut etcd = Etcd::builder(&self.etcd);
+        if let Some(ca) = &self.etcd_ca {
+            etcd = etcd.ca_pem(read("--etcd-ca", ca)?);
+        }
+        if let (Some(certificate), Some(key)) = (&self.etcd_cert, &self.etcd_key) {
+            etcd = etcd.identity_pem(read("--etcd-cert", certificate)?, read("--etcd-key", key)?);
+        }
+        if let (Some(user), Some(file)) = (&self.etcd_user, &self.etcd_password_file) {
+            let password = String::from_utf8(read("--etcd-password-file", file)?)
+                .map_err(|_| Exit::Usage(format!("--etcd-password-file: {} is not text", file.display())))?;
+            etcd = etcd.user(user, password.trim_end_matches(['\n', '\r']));
+        }
+        etcd.build().map_err(|error| Exit::Usage(format!("--etcd: {error}")))
+    }
+
+    /// The lock that is meant.
+    pub(super) fn lock(&self, etcd: &Etcd) -> Result<Lock, Exit> {
+        let lock = Lock::builder(&self.lock, &self.owner).ttl(self.ttl).queue(self.queue);
+        lock.build(etcd).map_err(|error| Exit::Usage(super::with_cause(&error)))
+    }
+
+    /// How long the command has between SIGTERM and SIGKILL when its tenure, of this time to live, is over. The first comes
+    /// at three quarters of it, so the second comes before the lock can have run out.
+    pub(super) fn grace_when_lost(&self, ttl: Duration) -> Duration {
+        self.grace.min(ttl / 5)
+    }
+}
+
+fn read(argument: &str, file: &Path) -> Result<Vec<u8>, Exit> {
+    std::fs::read(file).map_err(|error| Exit::Usage(format!("{argument}: {}: {error}", file.display())))
+}
+
+/// Takes `http://host` and `http://host:port`.
+fn http_url(text: &str) -> Result<Uri, String> {
+    let url: Uri = text.parse().map_err(|_| "not a URL".to_owned())?;
+    match (url.scheme_str(), url.host(), url.path_and_query().map(|path| path.as_str())) {
+        (Some("http"), Some(_), None | Some("/")) => Ok(url),
+        _ => Err("must be \"http://host:port\"".to_owned()),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_proxy_is_named_by_scheme_and_host_alone() {
+        for right in ["http://127.0.0.1:8080", "http://proxy", "http://proxy:80/", "http://[::1]:8080"] {
+            assert!(http_url(right).is_ok(), "{right}");
+        }
+        for wrong in ["proxy:8080", "https://proxy", "http://proxy/path", "http://proxy?x", "unix:/run/x", "", "/"] {
+            assert!(http_url(wrong).is_err(), "{wrong}");
+        }
+    }
+}

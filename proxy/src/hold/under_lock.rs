@@ -1,0 +1,259 @@
+//! The life of a command under one tenure, from closing the door to its last process's end.
+
+use std::io::ErrorKind;
+use std::process::Command;
+use std::time::Duration;
+
+use fencepost_holder::{Alarm, BootInstant, Over, Standing, Tenure};
+use rustix::process::Signal;
+use tokio::sync::watch;
+
+use super::exit::Exit;
+use super::family::{Family, reap};
+use super::{Hold, interrupted};
+
+/// How a tenure's work has ended.
+#[derive(Debug)]
+pub(super) enum End {
+    /// With something to exit with.
+    Exit(Exit),
+    /// Before its time: the lock was lost.
+    Lost(Over),
+}
+
+impl Hold {
+    /// Does under the tenure what it is for. When this returns, nothing of it runs any more.
+    pub(super) async fn under_lock(&mut self, tenure: &Tenure) -> End {
+        if let Some(end) = self.close_door(tenure).await {
+            return end;
+        }
+        let alarm = match Alarm::new() {
+            Ok(alarm) => alarm,
+            Err(error) => return End::Exit(Exit::Failed(format!("the clock cannot be set up: {error}"))),
+        };
+        if !tenure.is_held() {
+            return End::Lost(Over::NotRenewed);
+        }
+        let family = match self.start(tenure) {
+            Ok(family) => family,
+            Err(exit) => return End::Exit(exit),
+        };
+        let grace_when_lost = self.settings.grace_when_lost(tenure.ttl());
+        let standing = tenure.standing();
+        let sure_until = BootInstant::now();
+        let mut life = Life {
+            family,
+            standing,
+            sure_until,
+            alarm,
+            grace_when_lost,
+            watchdog_delay: tenure.ttl() / 50,
+            lost: None,
+            is_to_end: false,
+            stage: Stage::Runs,
+        };
+        self.live(&mut life).await
+    }
+
+    /// Has the proxy close the door behind the predecessor; says how all ended if the command is not to be started.
+    async fn close_door(&mut self, tenure: &Tenure) -> Option<End> {
+        let door = self.door.as_ref()?;
+        self.voice.step(format_args!("asking {door} to close the door behind earlier holders"));
+        tokio::select! {
+            biased;
+            over = tenure.lost() => Some(End::Lost(over)),
+            exit = interrupted(&mut self.signals, self.watchdog.id()) => Some(End::Exit(exit)),
+            closed = door.close(tenure, self.voice) => match closed {
+                Ok(()) => None,
+                Err(error) => Some(End::Exit(Exit::Failed(error.to_string()))),
+            },
+        }
+    }
+
+    fn start(&mut self, tenure: &Tenure) -> Result<Family, Exit> {
+        let (program, arguments) = self.settings.command.split_first().expect("the command line has a command");
+        let mut command = Command::new(program);
+        command.args(arguments);
+        command.env("FENCE_LOCK", tenure.key().as_str());
+        command.env("FENCE_OWNER", tenure.owner().to_string());
+        command.env("FENCE_REVISION", tenure.revision().to_string());
+        let started = Family::start(&mut command, self.settings.foreground, self.others.clone());
+        let family = started.map_err(|error| Exit::NoCommand {
+            is_missing: error.kind() == ErrorKind::NotFound,
+            why: format!("{} cannot be run: {error}", program.display()),
+        })?;
+        self.voice.step(format_args!("started process {}", family.command().as_raw_nonzero()));
+        Ok(family)
+    }
+
+    /// Follows the command until nothing of it is left.
+    async fn live(&mut self, life: &mut Life) -> End {
+        let mut watchdog_ended = false;
+        while !life.family.is_gone() {
+            life.look_at_standing();
+            self.watchdog.guard(&life.family, life.watchdog_kills_at());
+            tokio::select! {
+                // The clock first: whoever wakes up too late has nothing else to do before.
+                biased;
+                () = life.alarm.until(life.next_moment()), if life.stage != Stage::Killed => self.time_is_over(life),
+                // Over, or renewed.
+                _ = life.standing.changed() => if !life.is_held() {
+                    self.lose(life);
+                },
+                signal = self.signals.next() => match signal {
+                    Signal::CHILD => watchdog_ended |= self.bury(life),
+                    signal => self.pass_on(life, signal),
+                },
+            }
+        }
+        self.watchdog.stand_down();
+        match (life.lost, life.family.status()) {
+            (Some(over), _) if !life.is_to_end => End::Lost(over),
+            _ if watchdog_ended => End::Exit(Exit::Failed("the watchdog has ended".to_owned())),
+            (_, Some(status)) => End::Exit(Exit::of_command(status)),
+            (_, None) => End::Exit(Exit::Failed("the command has ended in an unknown way".to_owned())),
+        }
+    }
+
+    /// The moment that was waited for: the tenure is over, or the grace is.
+    fn time_is_over(&mut self, life: &mut Life) {
+        if life.lost.is_none() && !life.is_held() {
+            self.lose(life);
+        }
+        if let Stage::Asked { kill_at } = life.stage
+            && BootInstant::now() >= kill_at
+        {
+            self.voice.say(format_args!("the command has not ended in time: killing it"));
+            life.family.kill();
+            life.stage = Stage::Killed;
+        }
+    }
+
+    /// The tenure is over: the command is asked to end, and is ended before the lock can be another's.
+    fn lose(&mut self, life: &mut Life) {
+        if life.lost.is_some() {
+            return;
+        }
+        let over = match *life.standing.borrow() {
+            Standing::Over(over) => over,
+            Standing::Held { .. } => Over::NotRenewed,
+        };
+        life.lost = Some(over);
+        self.voice.say(format_args!("lost the lock: {over}; ending the command"));
+        let kill_at = BootInstant::now().min(life.sure_until) + life.grace_when_lost;
+        life.terminate(kill_at);
+    }
+
+    /// Some children have ended. Says whether the watchdog has.
+    fn bury(&mut self, life: &mut Life) -> bool {
+        let reaped = reap(Some(life.family.command()), self.watchdog.id());
+        if let Some(status) = reaped.command {
+            life.family.command_ended(status);
+        }
+        if reaped.watchdog {
+            self.voice.say(format_args!("the watchdog has ended: ending the command"));
+            life.terminate(BootInstant::now() + self.settings.grace);
+        }
+        self.see_to_those_left(life);
+        reaped.watchdog
+    }
+
+    fn pass_on(&mut self, life: &mut Life, signal: Signal) {
+        self.voice.step(format_args!("passing {signal:?} on"));
+        life.is_to_end |= matches!(signal, Signal::TERM | Signal::INT);
+        match signal {
+            Signal::TERM => {
+                life.terminate(BootInstant::now() + self.settings.grace);
+                // A command that stands still would never learn of it. It may go on: the lock is held.
+                if life.lost.is_none() {
+                    life.family.signal(Signal::CONT);
+                }
+            }
+            // Under a lock that is lost, nothing is to go on.
+            Signal::CONT if life.lost.is_some() => {}
+            other => life.family.signal(other),
+        }
+    }
+
+    /// Of a command that has ended nothing may stay: the lock is about to be another's.
+    fn see_to_those_left(&mut self, life: &mut Life) {
+        if life.family.status().is_none() || life.family.is_gone() {
+            return;
+        }
+        match life.stage {
+            Stage::Runs => {
+                self.voice.step(format_args!("the command has ended and left processes behind: ending them"));
+                life.terminate(BootInstant::now() + self.settings.grace);
+            }
+            Stage::Asked { .. } => life.family.terminate(),
+            Stage::Killed => life.family.kill(),
+        }
+    }
+}
+
+/// A command's life under a tenure.
+struct Life {
+    family: Family,
+    standing: watch::Receiver<Standing>,
+    /// Until when the last renewal makes sure of the lock, or did.
+    sure_until: BootInstant,
+    alarm: Alarm,
+    grace_when_lost: Duration,
+    /// How much later than this process the watchdog steps in.
+    watchdog_delay: Duration,
+    lost: Option<Over>,
+    /// Whether this process was asked to end: then the command is not run again.
+    is_to_end: bool,
+    stage: Stage,
+}
+
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum Stage {
+    Runs,
+    /// It was asked to end.
+    Asked {
+        kill_at: BootInstant,
+    },
+    Killed,
+}
+
+impl Life {
+    fn look_at_standing(&mut self) {
+        if let Standing::Held { until } = *self.standing.borrow_and_update() {
+            self.sure_until = until;
+        }
+    }
+
+    fn is_held(&self) -> bool {
+        self.standing.borrow().is_held_at(BootInstant::now())
+    }
+
+    /// Asks it to end by that moment. Of several such moments the first counts.
+    fn terminate(&mut self, kill_at: BootInstant) {
+        let kill_at = match self.stage {
+            Stage::Runs => kill_at,
+            Stage::Asked { kill_at: before } => before.min(kill_at),
+            Stage::Killed => return,
+        };
+        self.stage = Stage::Asked { kill_at };
+        self.family.terminate();
+    }
+
+    /// When there is something to do if nothing happens.
+    fn next_moment(&self) -> BootInstant {
+        match (self.lost, self.stage) {
+            (None, Stage::Asked { kill_at }) => kill_at.min(self.sure_until),
+            (Some(_), Stage::Asked { kill_at }) => kill_at,
+            (_, Stage::Runs | Stage::Killed) => self.sure_until,
+        }
+    }
+
+    /// When the watchdog is to step in, if it hears nothing more: when this process should have done so, and a little later.
+    fn watchdog_kills_at(&self) -> BootInstant {
+        let due = match (self.lost, self.stage) {
+            (Some(_), Stage::Asked { kill_at }) => kill_at,
+            (None, _) | (Some(_), Stage::Runs | Stage::Killed) => self.sure_until + self.grace_when_lost,
+        };
+        due + self.watchdog_delay
+    }
+}

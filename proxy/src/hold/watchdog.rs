@@ -1,0 +1,203 @@
+//! A second process that ends the command where the first can't: when that one was killed, or stands still.
+//!
+//! It is told over its standard input whom to end and when, each time the lock was renewed. If nothing comes, it ends them at
+//! that moment; if its input ends, at once. Both go by the same clock, CLOCK_BOOTTIME.
+
+use std::io::{self, Write};
+use std::os::unix::process::CommandExt;
+use std::process::{Child, ChildStdin, Command, Stdio};
+use std::str::FromStr;
+use std::time::Duration;
+
+use fencepost_holder::{Alarm, BootInstant};
+use rustix::process::{Pid, Signal, kill_process, kill_process_group};
+use tokio::io::{AsyncBufReadExt, BufReader};
+
+use super::family::Family;
+use super::signals::Signals;
+use super::voice::Voice;
+
+/// The hidden subcommand that a watchdog is started with.
+const SUBCOMMAND: &str = "hold-watchdog";
+
+/// The watchdog, as the first process has it. If that ends in whatever way, the watchdog acts.
+#[derive(Debug)]
+pub(super) struct Watchdog {
+    process: Child,
+    orders: ChildStdin,
+}
+
+impl Watchdog {
+    pub(super) fn start() -> io::Result<Watchdog> {
+        let mut command = Command::new(std::env::current_exe()?);
+        // In a group of its own: what a terminal sends to its foreground is not for it.
+        command.arg(SUBCOMMAND).stdin(Stdio::piped()).stdout(Stdio::null()).process_group(0);
+        let mut process = command.spawn()?;
+        let orders = process.stdin.take().expect("its standard input is piped");
+        Ok(Watchdog { process, orders })
+    }
+
+    pub(super) fn id(&self) -> Pid {
+        Pid::from_child(&self.process)
+    }
+
+    /// From now on, the family is ended at that moment, or as soon as this process has ended.
+    pub(super) fn guard(&mut self, family: &Family, kill_at: BootInstant) {
+        let (command, at) = (family.command(), kill_at);
+        let target = if family.leads_group() { Target::Group(command) } else { Target::Process(command) };
+        self.tell(Order::End { target, at });
+    }
+
+    /// From now on, nobody is to be ended.
+    pub(super) fn stand_down(&mut self) {
+        self.tell(Order::Nobody);
+    }
+
+    /// Ends the watchdog itself, even if it stands still.
+    pub(super) fn end(mut self) {
+        let _ = self.process.kill();
+        let _ = self.process.wait();
+    }
+
+    fn tell(&mut self, order: Order) {
+        // If it has ended, its parent learns that from the system.
+        let _ = self.orders.write_all(format!("{order}\n").as_bytes());
+    }
+}
+
+/// Whom to end, and when: a line of the watchdog's input.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum Order {
+    Nobody,
+    End { target: Target, at: BootInstant },
+}
+
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum Target {
+    Group(Pid),
+    Process(Pid),
+}
+
+impl std::fmt::Display for Order {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        match self {
+            Order::Nobody => f.write_str("nobody"),
+            Order::End { target, at } => {
+                let (kind, pid) = match target {
+                    Target::Group(pid) => ("group", pid),
+                    Target::Process(pid) => ("process", pid),
+                };
+                write!(f, "{kind} {} {}", pid.as_raw_nonzero(), at.since_boot().as_nanos())
+            }
+        }
+    }
+}
+
+impl FromStr for Order {
+    type Err = NoOrder;
+
+    fn from_str(line: &str) -> Result<Order, NoOrder> {
+        let mut words = line.split(' ');
+        let kind = words.next();
+        if kind == Some("nobody") {
+            return Ok(Order::Nobody);
+        }
+        let pid = words.next().and_then(|pid| Pid::from_raw(pid.parse().ok()?)).ok_or(NoOrder)?;
+        let at = words.next().and_then(|at| at.parse().ok()).ok_or(NoOrder)?;
+        let target = match kind {
+            Some("group") => Target::Group(pid),
+            Some("process") => Target::Process(pid),
+            _ => return Err(NoOrder),
+        };
+        Ok(Order::End { target, at: BootInstant::from_boot(Duration::from_nanos(at)) })
+    }
+}
+
+/// A line that is no order.
+#[derive(Debug, PartialEq, Eq)]
+struct NoOrder;
+
+impl Target {
+    fn end(self) {
+        // Whoever has ended already is not to be ended.
+        let _ = match self {
+            Target::Group(leader) => kill_process_group(leader, Signal::KILL),
+            Target::Process(pid) => kill_process(pid, Signal::KILL),
+        };
+    }
+}
+
+/// What the second process does, from its beginning to its end.
+///
+/// # Errors
+/// If it can have no alarm, or can't listen to signals: then it is of no use.
+pub async fn watch_over() -> io::Result<()> {
+    // Signals to the whole service, as systemd sends them, are for the first process: this one goes when that one has gone.
+    let _deaf = Signals::listen()?;
+    let mut alarm = Alarm::new()?;
+    let mut orders = BufReader::new(tokio::net::unix::pipe::Receiver::from_owned_fd(stdin()?)?).lines();
+    let voice = Voice::new(false);
+    let mut order = Order::Nobody;
+    loop {
+        tokio::select! {
+            // Orders first: of two, the later counts.
+            biased;
+            line = orders.next_line() => match line.ok().flatten().and_then(|line| line.parse().ok()) {
+                Some(next) => order = next,
+                None => break,
+            },
+            target = due(order, &mut alarm) => {
+                voice.say(format_args!("the lock was not renewed in time, and its holder stands still: ending the command"));
+                target.end();
+                order = Order::Nobody;
+            }
+        }
+    }
+    if let Order::End { target, .. } = order {
+        voice.say(format_args!("the lock's holder has ended: ending the command"));
+        target.end();
+    }
+    Ok(())
+}
+
+/// Returns whom to end, when it is time for that.
+async fn due(order: Order, alarm: &mut Alarm) -> Target {
+    match order {
+        Order::Nobody => std::future::pending().await,
+        Order::End { target, at } => {
+            alarm.until(at).await;
+            target
+        }
+    }
+}
+
+/// The process's standard input, which nothing else reads.
+fn stdin() -> io::Result<std::os::fd::OwnedFd> {
+    use std::os::fd::AsFd;
+    io::stdin().as_fd().try_clone_to_owned()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn an_order_arrives_as_it_was_given() {
+        let at = BootInstant::from_boot(Duration::from_nanos(1_234_567_890_123_456_789));
+        let pid = Pid::from_raw(4_194_304).unwrap();
+        for order in [
+            Order::Nobody,
+            Order::End { target: Target::Group(pid), at },
+            Order::End { target: Target::Process(pid), at },
+        ] {
+            assert_eq!(order.to_string().parse(), Ok(order));
+        }
+    }
+
+    #[test]
+    fn what_is_no_order_is_none() {
+        for line in ["", "group", "group 1", "group x 1", "group 0 1", "all 1 1", "group -1 1 1"] {
+            assert_eq!(line.parse::<Order>(), Err(NoOrder), "{line:?}");
+        }
+    }
+}

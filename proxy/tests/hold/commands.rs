@@ -1,0 +1,124 @@
+//! Commands that run and end under a lock, and what is left of them.
+
+use crate::holder::{BINARY, Holder};
+use crate::stage::{LOCK, Stage};
+
+#[tokio::test]
+async fn a_command_finds_its_tenure_in_its_environment_and_its_exit_code_is_passed_on() {
+    let stage = Stage::set().await;
+    let script = r#"echo "$FENCE_LOCK $FENCE_OWNER $FENCE_REVISION" > $stage/env
+        until [ -e $stage/go ]; do sleep 0.02; done; exit 7"#;
+    let mut holder = Holder::start(&stage, "shard ü", &[], script);
+    let record = stage.until_held_by("shard ü").await;
+    let told = stage.until_lines("env", 1).await;
+    assert_eq!(told, [format!("{LOCK} shard%20%C3%BC {}", record.create_revision())]);
+    std::fs::write(stage.file("go"), "").unwrap();
+    assert_eq!(holder.code().await, 7);
+    assert_eq!(holder.log(), "", "who does not ask for words gets none");
+    stage.is_left_clean().await;
+}
+
+#[tokio::test]
+async fn exit_codes_are_those_that_a_shell_user_expects() {
+    let stage = Stage::set().await;
+    for (command, code, said) in [
+        (&["true"][..], 0, ""),
+        (&["sh", "-c", "exit 255"], 255, ""),
+        (&["sh", "-c", "kill -KILL $$"], 137, ""),
+        (&["sh", "-c", "kill -TERM $$"], 143, ""),
+        (&["no-such-command"], 127, "fencepost hold: no-such-command cannot be run: No such file or directory"),
+        (&["/etc/passwd"], 126, "fencepost hold: /etc/passwd cannot be run: Permission denied"),
+    ] {
+        let mut holder = Holder::run(&stage, "a", &[], command);
+        assert_eq!(holder.code().await, code, "{command:?}");
+        assert!(holder.log().starts_with(said), "{command:?}: {}", holder.log());
+        stage.is_left_clean().await;
+    }
+    for wrong in [
+        &["hold", "--lock", LOCK, "--owner", "a", "--", "true"][..],
+        &["hold", "--etcd", "127.0.0.1:1", "--lock", LOCK, "--owner", "a", "--", "true"],
+        &["hold", "--etcd", "http://127.0.0.1:1", "--lock", LOCK, "--owner", "a", "--ttl", "1500ms", "--", "true"],
+        &["hold", "--etcd", "http://127.0.0.1:1", "--lock", "", "--owner", "a", "--", "true"],
+        &["hold", "--etcd", "http://127.0.0.1:1", "--lock", LOCK, "--owner", "a", "--try", "--queue", "--", "true"],
+        &["hold", "--etcd", "http://127.0.0.1:1", "--lock", LOCK, "--owner", "a", "--etcd-ca", "/none", "--", "true"],
+        &["hold", "--etcd", "http://127.0.0.1:1", "--lock", LOCK, "--owner", "a", "--fence", "here", "--", "true"],
+        &["hold", "--etcd", "http://127.0.0.1:1", "--lock", LOCK, "--owner", "a"],
+    ] {
+        let output = std::process::Command::new(BINARY).args(wrong).output().unwrap();
+        assert_eq!(output.status.code(), Some(64), "{wrong:?}");
+        assert!(!output.stderr.is_empty(), "{wrong:?}");
+    }
+}
+
+#[tokio::test]
+async fn who_only_tries_does_not_wait_and_says_who_holds_the_lock() {
+    let stage = Stage::set().await;
+    let mut first = Holder::start(&stage, "first", &[], "trap 'exit 0' TERM; while :; do sleep 0.02; done");
+    stage.until_held_by("first").await;
+    for (arguments, code) in [(&["--try"][..], 75), (&["--try", "-E", "9"], 9)] {
+        let mut second = Holder::start(&stage, "second", arguments, "touch $stage/ran");
+        assert_eq!(second.code().await, code);
+        assert_eq!(second.log(), "fencepost hold: the lock is held by first\n");
+    }
+    first.signal(rustix::process::Signal::TERM);
+    assert_eq!(first.code().await, 0);
+    assert!(!stage.file("ran").exists());
+    let mut third = Holder::start(&stage, "third", &["--try"], "touch $stage/ran");
+    assert_eq!(third.code().await, 0);
+    assert!(stage.file("ran").exists());
+    stage.is_left_clean().await;
+}
+
+#[tokio::test]
+async fn whatever_a_command_leaves_running_has_ended_before_the_lock_is_given_back() {
+    let stage = Stage::set().await;
+    // One that ends when asked to, one that has left the group and does not, and the child of that one.
+    let left = r#"
+        sh -c 'trap "echo asked >> $1/log; exit" TERM; while :; do sleep 0.02; done' left $stage &
+        setsid sh -c 'trap "" TERM; sh -c "while :; do date +%s%N > $1/beat; sleep 0.02; done" child $1' left $stage &
+        until [ -e $stage/beat ]; do sleep 0.02; done
+        exit 3"#;
+    let mut holder = Holder::start(&stage, "a", &["--grace", "300ms", "--verbose"], left);
+    assert_eq!(holder.code().await, 3);
+    assert_eq!(stage.read("log"), "asked\n");
+    let log = holder.log();
+    let said = ["left processes behind", "has not ended in time: killing it", "gave /shards/2/lock back"];
+    let places = said.map(|said| log.find(said).unwrap_or_else(|| panic!("no {said:?} in {log}")));
+    assert!(places.is_sorted(), "{log}");
+    stage.is_left_clean().await;
+}
+
+#[tokio::test]
+async fn orphans_of_a_command_are_taken_in_and_leave_no_zombies() {
+    let stage = Stage::set().await;
+    let script = r#"for i in 1 2 3 4 5; do (sh -c 'exit 0' & ) ; done; echo ready > $stage/ready
+        trap 'exit 0' TERM; while :; do sleep 0.02; done"#;
+    let mut holder = Holder::start(&stage, "a", &[], script);
+    stage.until_lines("ready", 1).await;
+    fencepost_testsupport::eventually("no zombies are left", async || {
+        let above = format!("PPid:\t{}\n", holder.pid().as_raw_nonzero());
+        let entries = std::fs::read_dir("/proc").unwrap().flatten();
+        let statuses = entries.filter_map(|entry| std::fs::read_to_string(entry.path().join("status")).ok());
+        let children: Vec<String> = statuses.filter(|status| status.contains(&above)).collect();
+        // The command and the watchdog.
+        (children.len() == 2 && children.iter().all(|child| !child.contains("State:\tZ"))).then_some(())
+    })
+    .await;
+    holder.signal(rustix::process::Signal::TERM);
+    assert_eq!(holder.code().await, 0);
+    stage.is_left_clean().await;
+}
+
+#[tokio::test]
+async fn a_command_has_a_process_group_of_its_own_unless_it_is_to_stay_in_the_foreground() {
+    let stage = Stage::set().await;
+    // Its child is ended either way.
+    let script = "sh -c 'while :; do sleep 0.02; : $1; done' child $stage & ps -o pgid= -p $$ > $stage/group; exit 0";
+    for (arguments, stays) in [(&[][..], false), (&["--foreground"], true)] {
+        let mut holder = Holder::start(&stage, "a", arguments, script);
+        let own = rustix::process::getpgid(Some(holder.pid())).unwrap().as_raw_nonzero().to_string();
+        assert_eq!(holder.code().await, 0);
+        assert_eq!(stage.read("group").trim() == own, stays, "{arguments:?}");
+        stage.is_left_clean().await;
+    }
+}

@@ -1,0 +1,59 @@
+//! `--fence`: the door is closed behind the predecessor before the command starts.
+
+use fencepost_testsupport::{Answer, Behaviour, Latch, Worker, request};
+use rustix::process::Signal;
+
+use crate::holder::Holder;
+use crate::proxy::Proxy;
+use crate::stage::{LOCK, Stage};
+
+#[tokio::test]
+async fn the_command_starts_only_when_nothing_of_an_earlier_holder_is_at_the_worker() {
+    let stage = Stage::set().await;
+    let worker = Worker::start().await;
+    let latch = Latch::new();
+    worker.on("/slow", Behaviour::Hold(latch.clone(), Answer::ok("ok")));
+    let proxy = Proxy::serve(&stage, &worker).await;
+
+    let revision = stage.client().put(LOCK, "earlier", None).await.unwrap().header().unwrap().revision().to_string();
+    let headers = [("fence-owner", "earlier"), ("fence-revision", revision.as_str())];
+    let slow = request(proxy.listener, "POST", "/slow", &headers, b"");
+    let rest = async {
+        worker.wait_for(1).await;
+        stage.client().delete(LOCK, None).await.unwrap();
+        let url = proxy.url();
+        let mut holder = Holder::start(&stage, "a", &["--fence", &url, "--verbose"], "touch $stage/started");
+        holder.until_log("asking http://").await;
+        assert!(!stage.file("started").exists());
+        latch.open();
+        assert_eq!(holder.code().await, 0);
+        assert!(stage.file("started").exists());
+    };
+    let (answer, ()) = tokio::join!(slow, rest);
+    assert_eq!(answer.unwrap().status, 200);
+    stage.is_left_clean().await;
+}
+
+#[tokio::test]
+async fn a_proxy_that_guards_another_lock_is_no_door_and_one_that_is_away_is_waited_for() {
+    let stage = Stage::set().await;
+    let worker = Worker::start().await;
+    let proxy = Proxy::serve_lock(&stage, &worker, "/another").await;
+    let mut holder = Holder::start(&stage, "a", &["--fence", &proxy.url()], "touch $stage/started");
+    assert_eq!(holder.code().await, 1);
+    assert!(holder.log().contains("does not fence for this lock: refused: lock-not-allowed"), "{}", holder.log());
+
+    let not_fencepost = format!("http://{}", worker.endpoint().to_string().trim_start_matches("http://"));
+    let mut holder = Holder::start(&stage, "a", &["--fence", &not_fencepost], "touch $stage/started");
+    assert_eq!(holder.code().await, 1);
+    assert!(holder.log().contains("does not fence: it answered 200 OK"), "{}", holder.log());
+
+    let nobody = fencepost_testsupport::FreePort::reserve();
+    let url = format!("http://{}", nobody.address());
+    let mut holder = Holder::start(&stage, "a", &["--fence", &url], "touch $stage/started");
+    holder.until_log("waiting for http://").await;
+    holder.signal(Signal::TERM);
+    assert_eq!(holder.code().await, 143);
+    assert!(!stage.file("started").exists());
+    stage.is_left_clean().await;
+}

@@ -1,0 +1,107 @@
+//! The program under test, as a process.
+
+use std::process::{Command, ExitStatus};
+
+use fencepost_testsupport::{Process, Scratch, eventually};
+use rustix::process::{Pid, Signal, kill_process};
+
+use crate::stage::{LOCK, Stage};
+
+/// The path of the binary.
+pub(crate) const BINARY: &str = env!("CARGO_BIN_EXE_fencepost");
+
+/// A `fencepost hold` that runs a shell script. It is killed with this value.
+pub(crate) struct Holder {
+    process: Option<Process>,
+    _scratch: Scratch,
+}
+
+impl Holder {
+    /// Starts one on a stage's etcd and lock, with more arguments. The script finds the stage's directory in `$stage`, and
+    /// every process that runs a script names it in its arguments.
+    pub(crate) fn start(stage: &Stage, owner: &str, arguments: &[&str], script: &str) -> Holder {
+        let directory = stage.file("");
+        let script = format!("stage={}; {script}", directory.display());
+        Holder::run(stage, owner, arguments, &["sh", "-c", &script])
+    }
+
+    /// Starts one with that command.
+    pub(crate) fn run(stage: &Stage, owner: &str, arguments: &[&str], command: &[&str]) -> Holder {
+        Holder::at(&stage.etcd.endpoint(), owner, arguments, command)
+    }
+
+    /// Starts one with that command, on another etcd.
+    pub(crate) fn at(etcd: &str, owner: &str, arguments: &[&str], command: &[&str]) -> Holder {
+        let scratch = Scratch::new();
+        let mut hold = Command::new(BINARY);
+        hold.args(["hold", "--etcd", etcd, "--lock", LOCK, "--owner", owner]);
+        hold.args(arguments).arg("--").args(command).env_remove("FENCEPOST_LOG");
+        let process = Process::start(&hold, &scratch.path().join("log"));
+        Holder { process: Some(process), _scratch: scratch }
+    }
+
+    /// What it and its command have printed.
+    pub(crate) fn log(&self) -> String {
+        self.process().log()
+    }
+
+    /// Waits until it has printed this.
+    pub(crate) async fn until_log(&self, text: &str) {
+        eventually(&format!("{text:?} is printed"), async || self.log().contains(text).then_some(())).await;
+    }
+
+    /// Waits until it has ended, and returns its exit code.
+    pub(crate) async fn code(&mut self) -> i32 {
+        let status = self.status().await;
+        status.code().unwrap_or_else(|| panic!("{status}: {}", self.log()))
+    }
+
+    pub(crate) async fn status(&mut self) -> ExitStatus {
+        self.process.as_mut().expect("it was not killed").end_of_itself().await
+    }
+
+    pub(crate) fn signal(&self, signal: Signal) {
+        kill_process(self.pid(), signal).unwrap();
+    }
+
+    /// Stops it in its tracks, and it alone.
+    pub(crate) async fn pause(&self) {
+        self.process().pause().await;
+    }
+
+    pub(crate) fn resume(&self) {
+        self.process().resume();
+    }
+
+    /// Ends it (SIGKILL), and it alone.
+    pub(crate) fn kill(&mut self) {
+        self.process.take().expect("it was not killed").kill();
+    }
+
+    pub(crate) fn pid(&self) -> Pid {
+        Pid::from_raw(self.process().id().cast_signed()).unwrap()
+    }
+
+    /// Its children: the command and the watchdog.
+    pub(crate) fn children(&self) -> Vec<(Pid, String)> {
+        let above = format!("PPid:\t{}\n", self.pid().as_raw_nonzero());
+        let entries = std::fs::read_dir("/proc").unwrap().flatten();
+        let child = |entry: std::fs::DirEntry| {
+            let pid = Pid::from_raw(entry.file_name().to_str()?.parse().ok()?)?;
+            let status = std::fs::read_to_string(entry.path().join("status")).ok()?;
+            let arguments = std::fs::read_to_string(entry.path().join("cmdline")).ok()?;
+            (status.contains(&above) && !arguments.is_empty()).then_some((pid, arguments))
+        };
+        entries.filter_map(child).collect()
+    }
+
+    /// Its watchdog.
+    pub(crate) fn watchdog(&self) -> Pid {
+        let watchdog = self.children().into_iter().find(|(_, arguments)| arguments.contains("hold-watchdog"));
+        watchdog.expect("it has a watchdog").0
+    }
+
+    fn process(&self) -> &Process {
+        self.process.as_ref().expect("it was not killed")
+    }
+}

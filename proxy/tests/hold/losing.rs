@@ -1,0 +1,172 @@
+//! Locks that are lost, and holders that can't act.
+
+use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
+
+use fencepost_testsupport::eventually;
+use rustix::process::Signal;
+
+use crate::holder::Holder;
+use crate::stage::{LOCK, Stage};
+
+/// A command that writes down when it was there, every 20 ms, and does not end when asked to.
+const STUBBORN: &str = "trap '' TERM; while :; do date +%s%N >> $stage/beats; sleep 0.02; done";
+
+/// A command that says under which revision it runs, and when it was asked to end.
+const DOCILE: &str = r#"echo "begin $FENCE_REVISION" >> $stage/log; trap 'echo "end $FENCE_REVISION" >> $stage/log; exit 0' TERM
+       while :; do sleep 0.02; done"#;
+
+/// The last beat.
+fn last_beat(stage: &Stage) -> SystemTime {
+    let beats = stage.read("beats");
+    let nanoseconds = beats.lines().filter_map(|line| line.parse().ok()).max().expect("there was a beat");
+    UNIX_EPOCH + Duration::from_nanos(nanoseconds)
+}
+
+async fn until_no_command_runs(stage: &Stage) {
+    eventually("the command has ended", async || {
+        let commands = stage.processes().into_iter().filter(|arguments| arguments.starts_with("sh\0"));
+        (commands.count() == 0).then_some(())
+    })
+    .await;
+}
+
+#[tokio::test]
+async fn a_command_is_ended_when_its_lock_is_gone_and_runs_again_under_the_next_tenure() {
+    let stage = Stage::set().await;
+    let mut holder = Holder::start(&stage, "a", &[], DOCILE);
+    let mut expected = Vec::new();
+    for how in ["deleted", "lease revoked", "overwritten"] {
+        let log = stage.until_lines("log", expected.len() + 1).await;
+        let record = stage.until_held_by("a").await;
+        expected.push(format!("begin {}", record.create_revision()));
+        expected.push(format!("end {}", record.create_revision()));
+        assert_eq!(log, expected[..expected.len() - 1], "{how}");
+        let mut client = stage.client();
+        match how {
+            "deleted" => drop(client.delete(LOCK, None).await.unwrap()),
+            "lease revoked" => drop(client.lease_revoke(record.lease()).await.unwrap()),
+            _ => {
+                client.put(LOCK, "somebody else", None).await.unwrap();
+                stage.until_lines("log", expected.len()).await;
+                // What somebody else has written is waited for, not removed.
+                holder.until_log("changed by somebody else").await;
+                client.delete(LOCK, None).await.unwrap();
+            }
+        }
+    }
+    stage.until_lines("log", expected.len() + 1).await;
+    holder.signal(Signal::TERM);
+    assert_eq!(holder.code().await, 0);
+    stage.is_left_clean().await;
+}
+
+#[tokio::test]
+async fn with_once_a_lost_lock_is_the_end() {
+    let stage = Stage::set().await;
+    let mut holder = Holder::start(&stage, "a", &["--once"], DOCILE);
+    stage.until_lines("log", 1).await;
+    stage.client().delete(LOCK, None).await.unwrap();
+    assert_eq!(holder.code().await, 76);
+    assert!(holder.log().ends_with("the lock was lost: the key was deleted\n"), "{}", holder.log());
+    stage.is_left_clean().await;
+}
+
+#[tokio::test]
+async fn without_etcd_a_command_is_dead_before_its_lock_can_be_anothers() {
+    let stage = Stage::set().await;
+    let ttl = Duration::from_secs(2);
+    let mut holder = Holder::start(&stage, "a", &["--once", "--ttl", "2s"], STUBBORN);
+    stage.until_lines("beats", 1).await;
+    // Every renewal that was confirmed was sent before this.
+    let paused = SystemTime::now();
+    stage.etcd.pause().await;
+    until_no_command_runs(&stage).await;
+    // On the grounds that a busy machine takes its time to end a process.
+    let outlived = last_beat(&stage).duration_since(paused).unwrap();
+    assert!(outlived < ttl + Duration::from_millis(500), "it ran on for {outlived:?}");
+    stage.etcd.resume();
+    assert_eq!(holder.code().await, 76);
+    assert!(holder.log().contains("no renewal was confirmed in time"), "{}", holder.log());
+    stage.is_left_clean().await;
+}
+
+#[tokio::test]
+async fn a_holder_that_stands_still_does_not_keep_its_command_running() {
+    let stage = Stage::set().await;
+    let holder = Holder::start(&stage, "a", &["--once", "--ttl", "2s"], STUBBORN);
+    stage.until_lines("beats", 1).await;
+    let paused = SystemTime::now();
+    holder.pause().await;
+    until_no_command_runs(&stage).await;
+    let outlived = last_beat(&stage).duration_since(paused).unwrap();
+    assert!(outlived < Duration::from_millis(2_500), "it ran on for {outlived:?}");
+    // Meanwhile the lock is another's.
+    let mut next = Holder::start(&stage, "b", &[], "true");
+    assert_eq!(next.code().await, 0);
+    assert_eq!(holder.log().lines().count(), 1, "only the watchdog has said something: {}", holder.log());
+    let mut holder = holder;
+    holder.resume();
+    assert_eq!(holder.code().await, 76);
+    stage.is_left_clean().await;
+}
+
+#[tokio::test]
+async fn a_holder_that_was_killed_takes_its_command_with_it_and_its_lease_runs_out() {
+    let stage = Stage::set().await;
+    // The whole group: a shell, its child, and that one's.
+    let script = "sh -c 'sh -c \"while :; do sleep 0.02; : $1; done\" grandchild $1' child $stage";
+    let mut holder = Holder::start(&stage, "a", &["--ttl", "2s"], script);
+    stage.until_held_by("a").await;
+    eventually("three shells run", async || {
+        (stage.processes().iter().filter(|arguments| arguments.starts_with("sh\0")).count() == 3).then_some(())
+    })
+    .await;
+    let mut next = Holder::start(&stage, "b", &[], "touch $stage/taken");
+    eventually("b waits", async || (stage.leases().await == 2).then_some(())).await;
+    let killed = Instant::now();
+    holder.kill();
+    until_no_command_runs(&stage).await;
+    assert!(!stage.file("taken").exists(), "the command went before its lock did");
+    assert_eq!(next.code().await, 0);
+    println!("taken over {:?} after the holder was killed", killed.elapsed());
+    stage.is_left_clean().await;
+}
+
+#[tokio::test]
+async fn a_clean_exit_hands_the_lock_on_at_once() {
+    let stage = Stage::set().await;
+    let script = "until [ -e $stage/go ]; do sleep 0.005; done; date +%s%N > $stage/given";
+    let mut first = Holder::start(&stage, "a", &["--ttl", "600s"], script);
+    stage.until_held_by("a").await;
+    let mut next = Holder::start(&stage, "b", &["--queue", "--ttl", "600s"], "date +%s%N > $stage/taken");
+    eventually("b queues", async || (stage.keys().await.len() == 2).then_some(())).await;
+    std::fs::write(stage.file("go"), "").unwrap();
+    assert_eq!([first.code().await, next.code().await], [0, 0]);
+    let at = |name: &str| stage.read(name).trim().parse::<u64>().unwrap();
+    println!("handed on within {:?}", Duration::from_nanos(at("taken") - at("given")));
+    stage.is_left_clean().await;
+}
+
+#[tokio::test]
+async fn without_its_watchdog_a_command_is_ended_and_its_lock_given_back() {
+    let stage = Stage::set().await;
+    let mut holder = Holder::start(&stage, "a", &[], DOCILE);
+    stage.until_lines("log", 1).await;
+    rustix::process::kill_process(holder.watchdog(), Signal::KILL).unwrap();
+    assert_eq!(holder.code().await, 1);
+    assert_eq!(stage.read("log").lines().count(), 2, "it was asked to end");
+    stage.is_left_clean().await;
+}
+
+#[tokio::test]
+async fn a_command_that_stands_still_is_ended_without_being_let_go_on() {
+    let stage = Stage::set().await;
+    let mut holder = Holder::start(&stage, "a", &["--once", "--grace", "200ms"], DOCILE);
+    stage.until_lines("log", 1).await;
+    let command = holder.children().into_iter().find(|(_, arguments)| arguments.starts_with("sh\0")).unwrap().0;
+    rustix::process::kill_process(command, Signal::STOP).unwrap();
+    stage.client().delete(LOCK, None).await.unwrap();
+    assert_eq!(holder.code().await, 76);
+    assert_eq!(stage.read("log").lines().count(), 1, "it did nothing more, not even to end");
+    stage.is_left_clean().await;
+}

@@ -1,0 +1,13 @@
+//! `fencepost hold` from outside: real processes that hold a lock in a real etcd, run commands, are paused and killed.
+//!
+//! The vocabulary: `holder` (the program), `proxy` (the other one), `stage` (the store, and what must be left of it all: nothing).
+
+mod holder;
+mod proxy;
+mod stage;
+
+mod commands;
+mod contending;
+mod door;
+mod losing;
+mod signals;

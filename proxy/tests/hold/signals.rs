@@ -1,0 +1,89 @@
+//! Signals: to the command, or to who waits for the lock.
+
+use fencepost_testsupport::eventually;
+use rustix::process::Signal;
+
+use crate::holder::Holder;
+use crate::stage::Stage;
+
+#[tokio::test]
+async fn signals_are_passed_on_and_the_command_says_how_it_ends() {
+    let stage = Stage::set().await;
+    let script = r#"for signal in HUP USR1 USR2 INT QUIT; do trap "echo $signal >> $stage/log" $signal; done
+        trap 'exit 9' TERM; echo ready >> $stage/log; while :; do sleep 0.02; done"#;
+    let mut holder = Holder::start(&stage, "a", &[], script);
+    stage.until_lines("log", 1).await;
+    let mut expected = vec!["ready"];
+    for (signal, name) in [
+        (Signal::HUP, "HUP"),
+        (Signal::USR1, "USR1"),
+        (Signal::USR2, "USR2"),
+        (Signal::INT, "INT"),
+        (Signal::QUIT, "QUIT"),
+    ] {
+        holder.signal(signal);
+        expected.push(name);
+        assert_eq!(stage.until_lines("log", expected.len()).await, expected);
+    }
+    holder.signal(Signal::TERM);
+    assert_eq!(holder.code().await, 9);
+    stage.is_left_clean().await;
+}
+
+#[tokio::test]
+async fn a_command_that_does_not_end_when_asked_to_is_killed_after_its_grace_under_its_lock() {
+    let stage = Stage::set().await;
+    let script = "trap 'echo asked >> $stage/log' TERM; echo ready >> $stage/log; while :; do sleep 0.02; done";
+    // Longer than a lease lives: it is renewed until the command has ended.
+    let mut holder = Holder::start(&stage, "a", &["--ttl", "1s", "--grace", "1500ms"], script);
+    stage.until_lines("log", 1).await;
+    let asked = std::time::Instant::now();
+    holder.signal(Signal::TERM);
+    assert_eq!(stage.until_lines("log", 2).await, ["ready", "asked"]);
+    assert_eq!(holder.code().await, 137);
+    assert!(asked.elapsed().as_millis() >= 1_500);
+    assert!(!holder.log().contains("lost the lock"), "{}", holder.log());
+    stage.is_left_clean().await;
+}
+
+#[tokio::test]
+async fn a_command_that_stands_still_hears_that_it_is_to_end() {
+    let stage = Stage::set().await;
+    let script = "trap 'exit 4' TERM; echo ready >> $stage/log; while :; do sleep 0.02; done";
+    let mut holder = Holder::start(&stage, "a", &[], script);
+    stage.until_lines("log", 1).await;
+    let command = holder.children().into_iter().find(|(_, arguments)| arguments.starts_with("sh\0")).unwrap().0;
+    rustix::process::kill_process(command, Signal::STOP).unwrap();
+    holder.signal(Signal::TERM);
+    assert_eq!(holder.code().await, 4);
+    stage.is_left_clean().await;
+}
+
+#[tokio::test]
+async fn who_is_told_to_end_while_it_waits_leaves_nothing_behind() {
+    let stage = Stage::set().await;
+    let mut held = Holder::start(&stage, "a", &["--ttl", "600s"], "trap 'exit 0' TERM; while :; do sleep 0.02; done");
+    stage.until_held_by("a").await;
+    for (signal, code) in [(Signal::TERM, 143), (Signal::INT, 130), (Signal::HUP, 129)] {
+        let mut waiting = Holder::start(&stage, "b", &["--queue"], "true");
+        eventually("b queues", async || (stage.keys().await.len() == 2).then_some(())).await;
+        waiting.signal(signal);
+        assert_eq!(waiting.code().await, code);
+        assert_eq!((stage.keys().await.len(), stage.leases().await), (1, 1));
+    }
+    held.signal(Signal::TERM);
+    assert_eq!(held.code().await, 0);
+    stage.is_left_clean().await;
+}
+
+#[tokio::test]
+async fn without_etcd_it_fails_and_says_why() {
+    let stage = Stage::set().await;
+    let nobody = fencepost_testsupport::FreePort::reserve();
+    let mut holder = Holder::at(&format!("http://{}", nobody.address()), "a", &[], &["true"]);
+    // It goes on trying for a while; who does not want to wait for that says so.
+    eventually("it listens to signals", async || (holder.children().len() == 1).then_some(())).await;
+    holder.signal(Signal::TERM);
+    assert_eq!(holder.code().await, 143);
+    stage.is_left_clean().await;
+}

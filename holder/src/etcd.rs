@@ -65,7 +65,7 @@ impl Etcd {
     }
 
     /// Returns once whatever was given up on this cluster has been given back there, or can't be: a lock that was waited for
-    /// no longer, a tenure that was dropped. Takes 10 s at most. To be called before the runtime ends.
+    /// no longer, a tenure that was dropped. Takes 3 s at most. To be called before the runtime ends.
     pub async fn settled(&self) {
         // The channel's other end is our own.
         let _ = self.0.settling.subscribe().wait_for(|running| *running == 0).await;

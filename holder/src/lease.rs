@@ -3,6 +3,7 @@
 use std::sync::{Mutex, PoisonError};
 use std::time::Duration;
 
+use tokio::sync::oneshot;
 use tokio::time::sleep;
 use tracing::debug;
 
@@ -11,7 +12,7 @@ use crate::error::StoreError;
 use crate::etcd::{Etcd, Failed, Within, random};
 
 /// How long giving a lease back may take.
-pub(crate) const GIVE_BACK_WITHIN: Duration = Duration::from_secs(10);
+const GIVE_BACK_WITHIN: Duration = Duration::from_secs(3);
 
 /// A lease of ours. It is given back with this value, in the background if nobody waits for that.
 #[derive(Debug)]
@@ -26,13 +27,28 @@ pub(crate) struct Lease {
 }
 
 impl Lease {
+    /// A new one.
+    ///
+    /// # Cancel safety
+    /// If it is given up, it is granted all the same, and given back then: a revocation that overtook the grant would find
+    /// nothing to revoke.
     pub(crate) async fn grant(etcd: &Etcd, ttl: Duration, within: Duration) -> Result<Lease, StoreError> {
+        let (grant, granted) = oneshot::channel();
+        let for_task = etcd.clone();
+        etcd.settle(async move {
+            // Where nobody waits for it any more, it is dropped here.
+            let _ = grant.send(Lease::granted(for_task, ttl, within).await);
+        });
+        granted.await.unwrap_or_else(|_| Err(StoreError::Unavailable("the runtime is shutting down".to_owned())))
+    }
+
+    async fn granted(etcd: Etcd, ttl: Duration, within: Duration) -> Result<Lease, StoreError> {
         // From 1 on: etcd takes 0 as a wish for a number of its own choice.
         let id = i64::try_from(random() >> 1).unwrap_or(i64::MAX).max(1);
-        // Before anything is sent, so that it is given back also if granting is given up half-way.
         let confirmed = Mutex::new(BootInstant::now());
-        let mut lease = Lease { etcd: etcd.clone(), id, ttl, confirmed, given_back: false };
-        lease.ttl = etcd.grant(id, ttl, within).await.map_err(|failed| match failed {
+        // Made before anything is sent, so that whatever becomes of the call is given back.
+        let mut lease = Lease { etcd, id, ttl, confirmed, given_back: false };
+        lease.ttl = lease.etcd.grant(id, ttl, within).await.map_err(|failed| match failed {
             Failed::Store(error) => error,
             Failed::NoLease => StoreError::Unavailable("a lease ran out as it was granted".to_owned()),
         })?;

@@ -112,7 +112,7 @@ impl Tenure {
     /// another holder's record is never touched. To be called only when all work under it has ended, also if it was lost.
     ///
     /// # Errors
-    /// If etcd does not confirm it within 10 s. The lock then gets free by itself.
+    /// If etcd does not confirm it within 3 s. The lock then gets free by itself.
     pub async fn release(self) -> Result<(), ReleaseError> {
         let Tenure { keeping, lease, .. } = self;
         drop(keeping);

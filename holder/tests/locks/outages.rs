@@ -3,24 +3,27 @@
 use std::time::Duration;
 
 use fencepost_holder::{BootInstant, Etcd, Lock, Over, Standing};
-use fencepost_testsupport::{Cluster, EtcdOptions, EtcdVersion, eventually};
+use fencepost_testsupport::{Cluster, EtcdOptions, EtcdVersion, PATIENCE, Relay, eventually};
 
-use crate::store::{KEY, Store};
+use crate::store::{KEY, Store, over};
 
 const SECOND: Duration = Duration::from_secs(1);
+
+/// Long enough for a busy machine to renew in time.
+const TTL: Duration = Duration::from_secs(3);
 
 #[tokio::test]
 async fn a_tenure_that_is_not_renewed_is_over_at_three_quarters_of_its_time_to_live_and_stays_so() {
     let store = Store::start().await;
-    let tenure = store.lock_with("a", |lock| lock.ttl(SECOND)).acquire().await.unwrap();
+    let tenure = store.lock_with("a", |lock| lock.ttl(TTL)).acquire().await.unwrap();
     store.member.pause().await;
     let standing = *tenure.standing().borrow();
     let Standing::Held { until } = standing else { panic!("{standing:?}") };
-    assert_eq!(tenure.lost().await, Over::NotRenewed);
+    assert_eq!(over(&tenure).await, Over::NotRenewed);
     let now = BootInstant::now();
     assert!(now >= until && !tenure.is_held());
     // A renewal that was under way when etcd stopped may still have counted.
-    assert!(now.since(until) < SECOND / 2, "{:?} late", now.since(until));
+    assert!(now.since(until) < TTL / 2, "{:?} late", now.since(until));
     store.member.resume();
     // The lock may still stand in etcd; it is given back, and nobody is told that it is held after all.
     eventually("etcd answers again", async || store.client().get(KEY, None).await.ok().map(drop)).await;
@@ -51,6 +54,35 @@ async fn an_acquisition_whose_outcome_is_not_known_is_found_out() {
     }
 }
 
+/// The lock is taken, and the answer that says so comes too late: it must not be waited for as if it were another's.
+#[tokio::test]
+async fn a_lock_that_was_taken_without_its_holder_hearing_of_it_is_its_own() {
+    let store = Store::start().await;
+    let relay = Relay::start(store.member.endpoint().trim_start_matches("http://").parse().unwrap()).await;
+    let etcd = Etcd::at([format!("http://{}", relay.address())]).unwrap();
+    let held = store.lock("a").acquire().await.unwrap();
+    let lock = Lock::builder(KEY, "b").ttl(SECOND * 600).build(&etcd).unwrap();
+    let before = store.member.requests_total().await;
+    let waiting = tokio::spawn(async move { lock.acquire().await.unwrap() });
+    eventually("b has been told that it waits", async || {
+        (store.member.requests_total().await.since(&before).of("Txn") == 1 && relay.accepted() == 2).then_some(())
+    })
+    .await;
+    // There and back takes longer than an attempt may.
+    relay.delay(Duration::from_millis(700)).await;
+    held.release().await.unwrap();
+    eventually("b has the lock", async || {
+        store.keys(KEY).await.first().filter(|record| record.value() == b"b").map(drop)
+    })
+    .await;
+    relay.delay(Duration::ZERO).await;
+    let tenure = tokio::time::timeout(PATIENCE, waiting).await.expect("b learns that it has the lock").unwrap();
+    assert_eq!(store.keys(KEY).await[0].create_revision(), tenure.revision().get().cast_signed());
+    tenure.release().await.unwrap();
+    etcd.settled().await;
+    store.is_clean().await;
+}
+
 #[tokio::test]
 async fn an_acquisition_that_is_given_up_while_etcd_does_not_answer_leaves_nothing_behind() {
     let store = Store::start().await;
@@ -67,7 +99,7 @@ async fn an_acquisition_that_is_given_up_while_etcd_does_not_answer_leaves_nothi
 async fn who_waits_through_the_loss_of_its_lease_gets_the_lock_in_the_end() {
     let mut store = Store::start().await;
     let held = store.lock("a").acquire().await.unwrap();
-    let lock = store.lock_with("b", |lock| lock.ttl(SECOND).queue(true));
+    let lock = store.lock_with("b", |lock| lock.ttl(TTL).queue(true));
     let waiting = tokio::spawn(async move { lock.acquire().await.unwrap() });
     store.until_queued(1).await;
     let entry = store.keys("/lock.queue/").await[0].clone();
@@ -97,7 +129,7 @@ async fn a_tenure_outlives_a_restart_of_etcd() {
     assert!(tenure.is_held());
     // It is watched again, too.
     store.client().delete(KEY, None).await.unwrap();
-    assert_eq!(tenure.lost().await, Over::KeyDeleted);
+    assert_eq!(over(&tenure).await, Over::KeyDeleted);
 }
 
 #[tokio::test]

@@ -3,9 +3,9 @@
 use std::time::Duration;
 
 use etcd_client::{Client, GetOptions, KeyValue};
-use fencepost_holder::{Etcd, Lock, LockBuilder};
+use fencepost_holder::{Etcd, Lock, LockBuilder, Over, Tenure};
 use fencepost_testsupport as support;
-use fencepost_testsupport::{EtcdOptions, EtcdVersion, eventually};
+use fencepost_testsupport::{EtcdOptions, EtcdVersion, PATIENCE, eventually};
 
 /// An etcd with elections so short that it grants leases of one second.
 pub(crate) struct Store {
@@ -67,4 +67,9 @@ impl Store {
         assert!(self.keys("/").await.is_empty(), "keys are left behind");
         assert_eq!(self.leases().await, Vec::<i64>::new(), "leases are left behind");
     }
+}
+
+/// Why a tenure is over, once it is.
+pub(crate) async fn over(tenure: &Tenure) -> Over {
+    tokio::time::timeout(PATIENCE, tenure.lost()).await.expect("the tenure is over in time")
 }

@@ -96,9 +96,11 @@ const HOLD_HELP: &str = "\
   fencepost hold --etcd http://127.0.0.1:2379 --lock /shards/2/lock --owner shard-1 -- ./master.sh
 
 The command finds FENCE_LOCK, FENCE_OWNER and FENCE_REVISION in its environment and sends the last two with every request, as
-Fence-Owner and Fence-Revision. The lock is renewed every third of the ttl. Without a confirmed renewal for three quarters of
-it, or when the lock is seen to be gone, the command gets SIGTERM, and SIGKILL after --grace, a fifth of the ttl later at the
-latest: before the lock can be another's. Then the lock is taken again and the command run again, unless --once.
+Fence-Owner and Fence-Revision; or it sends its requests to a --stamp address, where that is done for it.
+
+The lock is renewed every third of the ttl. Without a confirmed renewal for three quarters of it, or when the lock is seen to be
+gone, the command gets SIGTERM, and SIGKILL after --grace, a fifth of the ttl later at the latest: before the lock can have run
+out. Then the lock is taken again and the command run again, unless --once.
 
 When the command ends, whatever it left running is ended, the lock is given back, and its exit code is passed on. SIGTERM is
 passed on, and SIGKILL follows after --grace; SIGINT, SIGHUP, SIGQUIT, SIGUSR1, SIGUSR2, SIGWINCH and SIGCONT are passed on.

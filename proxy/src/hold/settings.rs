@@ -9,6 +9,7 @@ use fencepost_holder::{Etcd, Lock};
 use http::Uri;
 
 use super::exit::{self, Exit};
+use super::stamp::StampRule;
 
 /// Hold a lock, and run a command under it.
 #[derive(Debug, Clone, Args)]
@@ -44,6 +45,11 @@ pub struct HoldSettings {
     /// Before the command starts, have this proxy wait until nothing of an earlier holder can reach the worker any more.
     #[arg(long, value_name = "URL", value_parser = http_url)]
     pub fence: Option<Uri>,
+    /// Take the command's requests at this loopback address and send them to that proxy with the tenure's headers, for as long as
+    /// the tenure lasts; may be given several times. The addresses, with the ports that the system chose for port 0, are in
+    /// FENCE_STAMP.
+    #[arg(long, value_name = "ADDRESS=URL", value_parser = StampRule::parse)]
+    pub stamp: Vec<StampRule>,
     /// The exit code of --try when the lock is held.
     #[arg(short = 'E', long, value_name = "CODE", default_value_t = exit::CONFLICT)]
     pub conflict_exit_code: u8,
@@ -106,7 +112,7 @@ fn read(argument: &str, file: &Path) -> Result<Vec<u8>, Exit> {
 }
 
 /// Takes `http://host` and `http://host:port`.
-fn http_url(text: &str) -> Result<Uri, String> {
+pub(super) fn http_url(text: &str) -> Result<Uri, String> {
     let url: Uri = text.parse().map_err(|_| "not a URL".to_owned())?;
     match (url.scheme_str(), url.host(), url.path_and_query().map(|path| path.as_str())) {
         (Some("http"), Some(_), None | Some("/")) => Ok(url),

@@ -10,7 +10,8 @@ use tokio::sync::watch;
 
 use super::exit::Exit;
 use super::family::{Family, reap};
-use super::{Hold, interrupted};
+use super::stamp::Stamping;
+use super::{Hold, HoldSettings, interrupted};
 
 /// How a tenure's work has ended.
 #[derive(Debug)]
@@ -31,28 +32,24 @@ impl Hold {
             Ok(alarm) => alarm,
             Err(error) => return End::Exit(Exit::Failed(format!("the clock cannot be set up: {error}"))),
         };
+        let stamping = match Stamping::open(&self.settings.stamp, tenure).await {
+            Ok(stamping) => stamping,
+            Err(error) => return End::Exit(Exit::Failed(error.to_string())),
+        };
+        let end = self.run_command(tenure, alarm, &stamping).await;
+        stamping.close().await;
+        end
+    }
+
+    async fn run_command(&mut self, tenure: &Tenure, alarm: Alarm, stamping: &Stamping) -> End {
+        // Whatever was done until now may have taken too long.
         if !tenure.is_held() {
             return End::Lost(Over::NotRenewed);
         }
-        let family = match self.start(tenure) {
-            Ok(family) => family,
-            Err(exit) => return End::Exit(exit),
-        };
-        let grace_when_lost = self.settings.grace_when_lost(tenure.ttl());
-        let standing = tenure.standing();
-        let sure_until = BootInstant::now();
-        let mut life = Life {
-            family,
-            standing,
-            sure_until,
-            alarm,
-            grace_when_lost,
-            watchdog_delay: tenure.ttl() / 50,
-            lost: None,
-            is_to_end: false,
-            stage: Stage::Runs,
-        };
-        self.live(&mut life).await
+        match self.start(tenure, stamping) {
+            Ok(family) => self.live(&mut Life::begins(family, tenure, alarm, &self.settings)).await,
+            Err(exit) => End::Exit(exit),
+        }
     }
 
     /// Has the proxy close the door behind the predecessor; says how all ended if the command is not to be started.
@@ -70,13 +67,16 @@ impl Hold {
         }
     }
 
-    fn start(&mut self, tenure: &Tenure) -> Result<Family, Exit> {
+    fn start(&mut self, tenure: &Tenure, stamping: &Stamping) -> Result<Family, Exit> {
         let (program, arguments) = self.settings.command.split_first().expect("the command line has a command");
         let mut command = Command::new(program);
         command.args(arguments);
         command.env("FENCE_LOCK", tenure.key().as_str());
         command.env("FENCE_OWNER", tenure.owner().to_string());
         command.env("FENCE_REVISION", tenure.revision().to_string());
+        if !self.settings.stamp.is_empty() {
+            command.env("FENCE_STAMP", stamping.to_string());
+        }
         let started = Family::start(&mut command, self.settings.foreground, self.others.clone());
         let family = started.map_err(|error| Exit::NoCommand {
             is_missing: error.kind() == ErrorKind::NotFound,
@@ -218,6 +218,21 @@ enum Stage {
 }
 
 impl Life {
+    fn begins(family: Family, tenure: &Tenure, alarm: Alarm, settings: &HoldSettings) -> Life {
+        Life {
+            family,
+            standing: tenure.standing(),
+            // Until the standing is looked at.
+            sure_until: BootInstant::now(),
+            alarm,
+            grace_when_lost: settings.grace_when_lost(tenure.ttl()),
+            watchdog_delay: tenure.ttl() / 50,
+            lost: None,
+            is_to_end: false,
+            stage: Stage::Runs,
+        }
+    }
+
     fn look_at_standing(&mut self) {
         if let Standing::Held { until } = *self.standing.borrow_and_update() {
             self.sure_until = until;

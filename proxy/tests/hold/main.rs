@@ -11,3 +11,4 @@ mod contending;
 mod door;
 mod losing;
 mod signals;
+mod stamp;

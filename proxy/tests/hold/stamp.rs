@@ -1,0 +1,110 @@
+//! `--stamp`: what a command sends to its local listener goes out under its tenure.
+
+use std::net::SocketAddr;
+
+use fencepost_testsupport::{Answer, Behaviour, Connection, Endpoint, Worker, eventually, request};
+use rustix::process::Signal;
+
+use crate::holder::Holder;
+use crate::proxy::Proxy;
+use crate::stage::{LOCK, Stage};
+
+/// A command that says where its listener is, and runs on whatever it is asked.
+const LISTENED: &str = "trap '' TERM; echo $FENCE_STAMP >> $stage/stamp; while :; do sleep 0.02; done";
+
+/// Where the listener of the n-th tenure is.
+async fn listener(stage: &Stage, number: usize) -> SocketAddr {
+    stage.until_lines("stamp", number).await[number - 1].parse().unwrap()
+}
+
+fn rule(proxy: &Proxy) -> String {
+    format!("127.0.0.1:0={}", proxy.url())
+}
+
+#[tokio::test]
+async fn what_a_command_sends_goes_out_with_its_tenure_whatever_it_says_itself() {
+    let stage = Stage::set().await;
+    let worker = Worker::start().await;
+    let proxy = Proxy::serve(&stage, &worker).await;
+    worker.on("/answer", Behaviour::Answer(Answer::status(201, "made").header("x-worker", "w")));
+    let script = r#"curl -s -D $stage/head -o $stage/body -X PUT -H 'Fence-Owner: b' -H 'Fence-Owner: c' -H 'Fence-Revision: 1' \
+            -H 'Connection: fence-revision, x-hop' -H 'x-hop: 1' -H 'Transfer-Encoding: chunked' \
+            --data-binary @$stage/data "http://$FENCE_STAMP/answer?x=1" || exit 99
+        curl -s -o /dev/null -o /dev/null "http://$FENCE_STAMP/one" "http://$FENCE_STAMP/two""#;
+    let data = "0123456789".repeat(50_000);
+    std::fs::write(stage.file("data"), &data).unwrap();
+    let mut holder = Holder::start(&stage, "shard-1", &["--stamp", &rule(&proxy)], script);
+    let record = stage.until_held_by("shard-1").await;
+    assert_eq!(holder.code().await, 0, "{}", holder.log());
+
+    let head = stage.read("head").to_lowercase();
+    assert!(head.starts_with("http/1.1 201") && head.contains("x-worker: w"), "{head}");
+    assert_eq!(stage.read("body"), "made");
+    let seen = worker.seen();
+    assert_eq!(seen.iter().map(|seen| seen.path.as_str()).collect::<Vec<_>>(), ["/answer", "/one", "/two"]);
+    for seen in &seen {
+        assert_eq!(seen.header("fence-owner"), Some("shard-1"));
+        assert_eq!(seen.header("fence-revision"), Some(record.create_revision().to_string().as_str()));
+        assert_eq!(seen.header("x-hop"), None);
+    }
+    assert_eq!((seen[0].method.as_str(), seen[0].query.as_deref()), ("PUT", Some("x=1")));
+    assert_eq!(seen[0].body_bytes, data.len() as u64);
+    stage.is_left_clean().await;
+}
+
+#[tokio::test]
+async fn listener_and_connections_close_when_the_tenure_may_be_over_and_the_next_has_others() {
+    let stage = Stage::set().await;
+    let worker = Worker::start().await;
+    let proxy = Proxy::serve(&stage, &worker).await;
+    let rule = rule(&proxy);
+    let mut holder = Holder::start(&stage, "shard-1", &["--stamp", &rule, "--ttl", "3s"], LISTENED);
+    let mut last_revision = 0;
+    for (number, fault) in ["key deleted", "etcd paused"].into_iter().enumerate() {
+        let address = listener(&stage, number + 1).await;
+        let mut line = Connection::open(Endpoint::from(address)).await.unwrap();
+        line.send(b"POST /write HTTP/1.1\r\nHost: here\r\nContent-Length: 0\r\n\r\n".to_vec()).await.unwrap();
+        assert_eq!(line.final_response().await.unwrap().status, 200);
+        let seen = worker.seen();
+        let revision = seen.last().unwrap().header("fence-revision").unwrap().parse::<i64>().unwrap();
+        assert!(revision > last_revision);
+        last_revision = revision;
+
+        match fault {
+            "key deleted" => drop(stage.client().delete(LOCK, None).await.unwrap()),
+            _ => stage.etcd.pause().await,
+        }
+        // The command runs on meanwhile: it does not end when asked to.
+        assert!(line.final_response().await.is_err(), "{fault}: the connection is closed");
+        eventually("the listener is closed", async || {
+            request(address, "POST", "/write", &[], b"").await.is_err().then_some(())
+        })
+        .await;
+        stage.etcd.resume();
+    }
+    listener(&stage, 3).await;
+    assert_eq!(worker.seen().len(), 2);
+    holder.signal(Signal::KILL);
+    holder.status().await;
+    eventually("its command has ended", async || stage.processes().is_empty().then_some(())).await;
+}
+
+#[tokio::test]
+async fn who_sends_while_the_proxy_is_away_is_told_so() {
+    let stage = Stage::set().await;
+    let nobody = fencepost_testsupport::FreePort::reserve();
+    let rule = format!("127.0.0.1:0=http://{}", nobody.address());
+    let script = r#"curl -s -o $stage/body -w '%{http_code}\n' "http://$FENCE_STAMP/" > $stage/status"#;
+    let mut holder = Holder::start(&stage, "a", &["--stamp", &rule], script);
+    assert_eq!(holder.code().await, 0);
+    assert_eq!(stage.read("status"), "502\n");
+    assert!(stage.read("body").contains("cannot be reached"), "{}", stage.read("body"));
+
+    let taken = std::net::TcpListener::bind(("127.0.0.1", 0)).unwrap();
+    let rule = format!("{}=http://{}", taken.local_addr().unwrap(), nobody.address());
+    let mut holder = Holder::start(&stage, "a", &["--stamp", &rule], "touch $stage/started");
+    assert_eq!(holder.code().await, 1);
+    assert!(holder.log().contains("--stamp 127.0.0.1:") && holder.log().contains("in use"), "{}", holder.log());
+    assert!(!stage.file("started").exists());
+    stage.is_left_clean().await;
+}

@@ -1,10 +1,9 @@
 //! `fencepost hold`: hold a lock for as long as a command runs, and end the command before the lock can be lost.
 //!
-//! In the order of what happens: [`settings`] is what was asked for; the lock is taken ([`fencepost_holder`]); [`door`] closes
-//! the worker's door behind the predecessor; [`stamp`] takes the command's requests; [`family`] starts the
-//! command and ends it with all that came of it; [`under_lock`] is
-//! its life from beginning to end; [`watchdog`] is a second process that ends it where this one can't any more. [`exit`] has the
-//! exit codes, [`signals`] what is passed on, [`voice`] what is said.
+//! In the order of what happens: `settings` is what was asked for; the lock is taken ([`fencepost_holder`]); `door` closes the
+//! worker's door behind the predecessor; `stamp` takes the command's requests; `family` starts the command and ends it with all
+//! that came of it; `under_lock` is its life from beginning to end; `watchdog` is a second process that ends it where this one
+//! can't any more. `exit` has the exit codes, `signals` what is passed on, `voice` what is said.
 
 mod door;
 mod exit;

@@ -38,8 +38,8 @@ pub struct HoldSettings {
     /// How long the command has between SIGTERM and SIGKILL; when the lock is lost, a fifth of the ttl at most.
     #[arg(long, value_name = "DURATION", default_value = "5s", value_parser = humantime::parse_duration)]
     pub grace: Duration,
-    /// Leave the command in the terminal's foreground, so that it may read from it: signals then reach only the command itself,
-    /// not what it has started.
+    /// Leave the command in the terminal's foreground, so that it may read from it. Signals are then passed on to the command
+    /// alone, not to what it has started, and SIGINT and SIGQUIT not at all: they come from the terminal.
     #[arg(long)]
     pub foreground: bool,
     /// Before the command starts, have this proxy wait until nothing of an earlier holder can reach the worker any more.

@@ -159,7 +159,7 @@ impl Hold {
     }
 
     fn pass_on(&mut self, life: &mut Life, signal: Signal) {
-        self.voice.step(format_args!("passing {signal:?} on"));
+        self.voice.step(format_args!("passing signal {} on", signal.as_raw()));
         life.is_to_end |= matches!(signal, Signal::TERM | Signal::INT);
         match signal {
             Signal::TERM => {
@@ -169,6 +169,8 @@ impl Hold {
                     life.family.signal(Signal::CONT);
                 }
             }
+            // In the foreground of a terminal, the command has it from there already.
+            Signal::INT | Signal::QUIT if self.settings.foreground => {}
             // Under a lock that is lost, nothing is to go on.
             Signal::CONT if life.lost.is_some() => {}
             other => life.family.signal(other),

@@ -34,6 +34,9 @@ async fn exit_codes_are_those_that_a_shell_user_expects() {
         assert!(holder.log().starts_with(said), "{command:?}: {}", holder.log());
         stage.is_left_clean().await;
     }
+    let help = std::process::Command::new(BINARY).args(["hold", "--help"]).output().unwrap();
+    assert_eq!(help.status.code(), Some(0));
+    assert!(String::from_utf8_lossy(&help.stdout).contains("FENCE_REVISION"));
     for wrong in [
         &["hold", "--lock", LOCK, "--owner", "a", "--", "true"][..],
         &["hold", "--etcd", "127.0.0.1:1", "--lock", LOCK, "--owner", "a", "--", "true"],

@@ -102,7 +102,9 @@ impl FromStr for Order {
         if kind == Some("nobody") {
             return Ok(Order::Nobody);
         }
-        let pid = words.next().and_then(|pid| Pid::from_raw(pid.parse().ok()?)).ok_or(NoOrder)?;
+        // Not 0 and nothing below it: to the system these are whole sets of processes.
+        let number = words.next().and_then(|number| number.parse().ok()).filter(|number| *number > 0);
+        let pid = number.and_then(Pid::from_raw).ok_or(NoOrder)?;
         let at = words.next().and_then(|at| at.parse().ok()).ok_or(NoOrder)?;
         let target = match kind {
             Some("group") => Target::Group(pid),

@@ -58,7 +58,7 @@ fn existing_metrics() -> BTreeSet<String> {
     let expiry = Expiry { file: "/t".into(), what: Dated::Certificate, subject: String::new(), not_after: 0 };
     metrics.tls().set_expiries(TlsUse::Listener, "any", &[expiry]);
     metrics.tls().handshakes(TlsUse::Listener, "any");
-    let text = String::from_utf8(metrics.text(&sample_of_the_readme()).unwrap()).unwrap();
+    let text = String::from_utf8(metrics.text(&samples_of_the_readme().remove(0)).unwrap()).unwrap();
     text.lines().filter_map(|line| line.strip_prefix("# TYPE ")?.split(' ').next()).map(str::to_owned).collect()
 }
 
@@ -74,14 +74,17 @@ fn the_readme_names_every_reason_with_its_action() {
 }
 
 #[test]
-fn the_sample_file_of_the_readme_is_right() {
-    assert_eq!(sample_of_the_readme().routes.len(), 1);
+fn the_sample_files_of_the_readme_are_right() {
+    let samples = samples_of_the_readme();
+    assert_eq!(samples.len(), 2);
+    assert!(samples.iter().all(|sample| sample.routes.len() == 1));
 }
 
-fn sample_of_the_readme() -> Config {
+fn samples_of_the_readme() -> Vec<Config> {
     let readme = document("README.md");
-    let sample = readme.split("```toml\n").nth(1).and_then(|rest| rest.split("```").next()).unwrap();
-    Config::from_toml("README.md", sample).unwrap_or_else(|problems| panic!("{problems}"))
+    let samples = readme.split("```toml\n").skip(1).filter_map(|rest| rest.split("```").next());
+    let read = |sample| Config::from_toml("README.md", sample).unwrap_or_else(|problems| panic!("{problems}"));
+    samples.map(read).collect()
 }
 
 #[test]

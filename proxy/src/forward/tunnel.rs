@@ -7,7 +7,7 @@ use std::rc::Rc;
 use std::task::{Context, Poll, ready};
 
 use bytes::Bytes;
-use tokio::io::{AsyncRead, AsyncWrite, AsyncWriteExt, ReadBuf, copy_bidirectional_with_sizes};
+use tokio::io::{AsyncRead, AsyncWrite, ReadBuf, copy_bidirectional_with_sizes};
 
 use super::admitted::Permit;
 use super::body_state::{BodyState, Way};
@@ -57,7 +57,8 @@ impl<P: Permit> WorkerEnd<P> {
             Some(Err(_)) if !inflow.is_cut() => self.in_flight.lost(),
             Some(Err(_)) | None => self.in_flight.cut(),
         }
-        let _ = from_client.shutdown().await; // The client may have gone first.
+        // Nothing is waited for: a client that does not read would keep its connection for ever.
+        from_client.shut_write();
     }
 }
 

@@ -11,6 +11,7 @@ use http::{Request, Response};
 
 use crate::support::{
     Client, Event, Http2Client, Http2Worker, MOMENT, PATIENCE, Peer, Proxy, Settings, Tenures, Worker, field, read,
+    write_until_blocked,
 };
 
 const CHUNKED: &str = "POST / HTTP/1.1\r\nHost: test\r\nTransfer-Encoding: chunked\r\n\r\n5\r\nbegin\r\n";
@@ -668,20 +669,6 @@ fn a_worker_that_breaks_off_after_its_tenure_is_cut_off_for_the_client_too() {
     drop(peer);
     assert_eq!(client.until_end(), b"");
     assert_eq!(proxy.wait_for_events(1), [Event::Finished(Ending::Reset)]);
-}
-
-/// Writes zeros until nobody reads any more for a while. Returns how many.
-fn write_until_blocked(end: &Client, most: usize) -> usize {
-    let mut stream = end.stream();
-    stream.set_write_timeout(Some(Duration::from_millis(300))).unwrap();
-    let zeros = vec![0; MIB];
-    let mut written = 0;
-    while let Ok(count) = stream.write(&zeros) {
-        written += count;
-        assert!(written < most, "nothing holds up the writer");
-    }
-    stream.set_write_timeout(Some(PATIENCE)).unwrap();
-    written
 }
 
 fn write_zeros(end: &Client, mut length: usize) {

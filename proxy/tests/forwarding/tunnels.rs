@@ -1,8 +1,13 @@
 //! What is spoken after `101 Switching Protocols`.
 
+use std::io::{Read, Write};
+use std::time::Instant;
+
 use fencepost::forward::Ending;
 
-use crate::support::{Client, Event, MOMENT, Peer, Proxy, Worker, field};
+use crate::support::{
+    Certificates, Client, Event, MOMENT, PATIENCE, Peer, Proxy, Settings, Tenures, Worker, field, write_until_blocked,
+};
 
 const UPGRADE: &str = "GET /chat HTTP/1.1\r\nHost: test\r\nConnection: keep-alive, Upgrade\r\nUpgrade: WebSocket\r\n\
                        Sec-WebSocket-Key: dGhlIHNhbXBsZSBub25jZQ==\r\nSec-WebSocket-Version: 13\r\n\r\n";
@@ -152,4 +157,28 @@ fn what_a_client_says_behind_an_upgrade_that_the_worker_declines_is_its_next_req
     assert_eq!(client.answer().1, b"no");
     let (head, _) = peer.next_request().unwrap();
     assert!(head.starts_with("GET /next HTTP/1.1\r\n"), "{head}");
+}
+
+/// By TLS an end has to be written, and such a client leaves no room for it.
+#[test]
+fn a_tunnel_by_tls_whose_client_does_not_read_is_closed_when_its_tenure_ends() {
+    let (certificates, worker, tenures) = (Certificates::new(), Worker::by_hand(), Tenures::new());
+    let (listen_tls, tenures_of) = (Some(certificates.listening()), vec![("/chat", tenures.clone())]);
+    let proxy = Proxy::with(worker.address(), Settings { listen_tls, tenures: tenures_of, ..Settings::default() });
+    let mut client = certificates.connect(proxy.address());
+    client.write_all(UPGRADE.as_bytes()).unwrap();
+    let mut peer = worker.next();
+    peer.head();
+    peer.send(SWITCH);
+    let mut head = vec![0; 12];
+    client.read_exact(&mut head).unwrap();
+    assert_eq!(head, b"HTTP/1.1 101");
+    write_until_blocked(&peer, 256 * 1024 * 1024);
+    tenures.end();
+    assert_eq!(proxy.wait_for_events(1), [Event::Finished(Ending::Cut)]);
+    let deadline = Instant::now() + PATIENCE;
+    while proxy.server().connections_by_thread() != [0] {
+        assert!(Instant::now() < deadline, "the connection is still open");
+        std::thread::yield_now();
+    }
 }

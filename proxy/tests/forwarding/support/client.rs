@@ -205,6 +205,20 @@ impl Client {
     }
 }
 
+/// Writes zeros until nobody reads any more for a while. Returns how many.
+pub(crate) fn write_until_blocked(end: &Client, most: usize) -> usize {
+    let mut stream = &end.stream;
+    stream.set_write_timeout(Some(Duration::from_millis(300))).unwrap();
+    let zeros = vec![0; 1024 * 1024];
+    let mut written = 0;
+    while let Ok(count) = stream.write(&zeros) {
+        written += count;
+        assert!(written < most, "nothing holds up the writer");
+    }
+    stream.set_write_timeout(Some(PATIENCE)).unwrap();
+    written
+}
+
 /// The value of a field of a head.
 pub(crate) fn field<'a>(head: &'a str, name: &str) -> Option<&'a str> {
     head.lines().skip(1).find_map(|line| {

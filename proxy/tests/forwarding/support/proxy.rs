@@ -16,6 +16,7 @@ use fencepost::forward::{
     Admitted, Ending, Permit, Pool, ResponseBody, SendError, Speaks, Timeouts, Upstream, UpstreamAddress, UpstreamTls,
     Wants, Watch, outgoing_request, prepare_body,
 };
+use fencepost_tls::ServerTls;
 use http::{HeaderName, Request, Response, StatusCode};
 use tokio::time::Instant;
 
@@ -43,6 +44,8 @@ pub(crate) struct Settings {
     /// The worker is behind TLS, and `upstream_protocol` nothing to it.
     pub(crate) upstream_tls: Option<UpstreamTls>,
     pub(crate) listen_unix: Option<PathBuf>,
+    /// Clients are taken by TLS.
+    pub(crate) listen_tls: Option<ServerTls>,
     /// What the requests of each path depend on; those of others depend on nothing.
     pub(crate) tenures: Vec<(&'static str, Tenures)>,
     pub(crate) endless: bool,
@@ -61,6 +64,7 @@ impl Default for Settings {
             upstream_protocol: Protocol::Http1,
             upstream_tls: None,
             listen_unix: None,
+            listen_tls: None,
             tenures: Vec::new(),
             endless: false,
         }
@@ -89,7 +93,7 @@ impl Proxy {
             Some(path) => ListenAddress::Unix(path.clone()),
             None => ListenAddress::Tcp("127.0.0.1:0".parse().unwrap()),
         };
-        let listener = Listener::bind(&listen).unwrap();
+        let listener = Listener::bind(&listen).unwrap().with_tls(settings.listen_tls.clone());
         let record = Arc::new(Record::default());
         let (go_on, halted) = mpsc::channel();
         let halted = Arc::new(Mutex::new(halted));

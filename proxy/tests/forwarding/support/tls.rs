@@ -9,8 +9,9 @@ use std::time::Duration;
 
 use fencepost::forward::{UPSTREAM_PROTOCOLS, UpstreamTls};
 use fencepost_testsupport::{Authority, Issued, Subject, WorkerTls, replace_file};
-use fencepost_tls::{ClientFiles, ClientTls, Followed, IdentityFiles, Look};
-use rustls::{ServerConfig, ServerConnection, StreamOwned};
+use fencepost_tls::{ClientFiles, ClientTls, Followed, IdentityFiles, Look, MinVersion, ServerFiles, ServerTls};
+use rustls::{ClientConnection, ServerConfig, ServerConnection, StreamOwned};
+use socket2::{Domain, Socket, Type};
 
 use super::PATIENCE;
 
@@ -42,6 +43,24 @@ impl Certificates {
     /// A worker's side that wants to see a certificate.
     pub(crate) fn server_for(&self, client_ca: &Authority, protocols: &[&str]) -> Arc<ServerConfig> {
         WorkerTls { identity: &self.worker, client_ca: Some(&client_ca.certificate()), protocols }.config()
+    }
+
+    /// The proxy's side of connections from clients, with the same certificate.
+    pub(crate) fn listening(&self) -> ServerTls {
+        let (certificate, key) = self.worker.write(self.files.path(), "listener");
+        let identity = IdentityFiles { certificate, key };
+        ServerTls::load(ServerFiles { identity, clients: None, min_version: MinVersion::Tls12 }, &[]).unwrap()
+    }
+
+    /// A client's connection to a proxy that listens so. It takes little that is not read.
+    pub(crate) fn connect(&self, proxy: SocketAddr) -> StreamOwned<ClientConnection, TcpStream> {
+        let socket = Socket::new(Domain::for_address(proxy), Type::STREAM, None).unwrap();
+        socket.set_recv_buffer_size(16 * 1024).unwrap();
+        socket.connect(&proxy.into()).unwrap();
+        let stream = TcpStream::from(socket);
+        stream.set_read_timeout(Some(PATIENCE)).unwrap();
+        let config = self.client().identity.config();
+        StreamOwned::new(ClientConnection::new(config, "127.0.0.1".try_into().unwrap()).unwrap(), stream)
     }
 
     /// The proxy's side, without a certificate of its own.

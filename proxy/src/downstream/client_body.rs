@@ -90,6 +90,15 @@ impl ClientBody {
         self.connection.course.refused_body_of(self.request)
     }
 
+    /// Notes that nobody waits for more of it before it is polled again: until then, its client is neither silent nor slow.
+    pub fn rest(&mut self) {
+        if let Some(since) = self.awaited_since.take() {
+            let awaits = &self.connection.bodies_awaited;
+            awaits.set(awaits.get() - 1);
+            self.awaited += since.elapsed();
+        }
+    }
+
     /// The connection that the request came on.
     pub fn connection(&self) -> &Rc<Connection> {
         &self.connection
@@ -164,10 +173,8 @@ impl Body for ClientBody {
                 awaits.set(awaits.get() + 1);
                 this.awaited_since = Some(Instant::now());
             }
-            (false, Some(since)) => {
-                awaits.set(awaits.get() - 1);
-                this.awaited_since = None;
-                this.awaited += since.elapsed();
+            (false, Some(_)) => {
+                this.rest();
                 if this.incoming.is_some() && this.is_too_slow() {
                     this.incoming = None;
                     return Poll::Ready(Some(Err(BodyError::TooSlow)));
@@ -189,10 +196,7 @@ impl Body for ClientBody {
 
 impl Drop for ClientBody {
     fn drop(&mut self) {
-        if self.awaited_since.is_some() {
-            let awaits = &self.connection.bodies_awaited;
-            awaits.set(awaits.get() - 1);
-        }
+        self.rest();
         if self.is_end_stream() || self.held_back {
             return; // A dropped body that is held back makes hyper answer without asking for it.
         }

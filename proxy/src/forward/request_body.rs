@@ -193,7 +193,11 @@ impl Streaming {
     fn poll_frame(&mut self, cx: &mut Context<'_>) -> Poll<Option<Result<Frame<Bytes>, RequestBodyError>>> {
         match self.state.way(cx.waker()) {
             Way::Open => {}
-            Way::Paused | Way::Cut(Cut::StaysPending) => return Poll::Pending,
+            Way::Paused => {
+                self.body.rest(); // It is not the client that is waited for.
+                return Poll::Pending;
+            }
+            Way::Cut(Cut::StaysPending) => return Poll::Pending,
             Way::Cut(Cut::Fails) => return Poll::Ready(Some(Err(RequestBodyError::Cut))),
         }
         let polled = Pin::new(&mut self.body).poll_frame(cx);

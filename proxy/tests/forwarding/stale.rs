@@ -3,7 +3,7 @@
 use std::time::Duration;
 
 use bytes::Bytes;
-use fencepost::downstream::Protocol;
+use fencepost::downstream::{Limits, Protocol};
 use fencepost::forward::Ending;
 
 use crate::support::{Client, Event, Http2Worker, MOMENT, PATIENCE, Peer, Proxy, Settings, Tenures, Worker, read};
@@ -53,6 +53,31 @@ fn an_upload_pauses_while_the_news_are_too_old_and_goes_on_with_newer_ones() {
     peer.respond("done");
     assert_eq!(client.answer().1, b"done");
     assert_eq!(proxy.wait_for_events(1), [Event::Finished(Ending::Complete)]);
+    assert_eq!(tenures.cuts(), 0);
+}
+
+/// It is not the client that is waited for then.
+#[test]
+fn a_pause_is_neither_silence_nor_slowness_of_the_client() {
+    const SIZED: &str = "POST / HTTP/1.1\r\nHost: test\r\nContent-Length: 100000\r\n\r\nbegin";
+    let (worker, tenures) = (Worker::by_hand(), Tenures::new());
+    let limits = Limits { body_timeout: 2 * MOMENT, body_rate_min: 1024 * 1024, ..Limits::default() };
+    let proxy = Proxy::with(worker.address(), Settings { limits, ..fenced(&tenures) });
+    let mut client = proxy.client();
+    client.send(SIZED);
+    let mut peer = worker.next();
+    peer.head();
+    assert_eq!(peer.exactly(5), b"begin");
+    tenures.age(Duration::ZERO);
+    client.send_bytes(&[b'x'; 100_000 - 6]);
+    assert_eq!(peer.within(4 * MOMENT), b"");
+    assert!(proxy.events().is_empty());
+    tenures.renew();
+    peer.exactly(100_000 - 6);
+    client.send("x");
+    peer.exactly(1);
+    peer.respond("done");
+    assert_eq!(client.answer().1, b"done");
     assert_eq!(tenures.cuts(), 0);
 }
 

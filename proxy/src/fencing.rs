@@ -3,7 +3,7 @@
 use std::convert::Infallible;
 use std::sync::Arc;
 
-use fencepost_config::OnUnavailable;
+use fencepost_config::{Mode, OnUnavailable};
 use fencepost_policy::{FenceToken, LockKey, PassReason, Rejection, Verdict};
 use fencepost_sources::{LoadError, TrackedLock, Unconfirmed};
 use http::header::UPGRADE;
@@ -49,6 +49,10 @@ where
     // What asks for another protocol is no GET any more: a tunnel carries writes.
     let exempt = place.route().exempt_methods.contains(request.method()) && !request.headers().contains_key(UPGRADE);
     let identified = if exempt { Ok(()) } else { place.identify(request.headers_mut()) };
+    if exempt && matches!(place.route().mode, Mode::Enforce(_)) {
+        // Nobody judges it, and a worker behind a fence takes what it gets for judged.
+        place.in_force().headers.drop_from(request.headers_mut());
+    }
     let headers = request.headers();
     let standing = match (&*guarded, identified) {
         (Guarded::Not, _) => Ok(Standing::Pass(PassReason::Off, None)),

@@ -41,6 +41,13 @@ impl TokenHeaders {
         Ok(FenceToken { owner: owner.clone(), revision })
     }
 
+    /// Drops whatever a request presents.
+    pub fn drop_from(&self, headers: &mut HeaderMap) {
+        for name in [&self.owner, &self.revision, &self.lock] {
+            headers.remove(name);
+        }
+    }
+
     /// The owner that a request presents, whatever else it says.
     ///
     /// # Errors

@@ -198,6 +198,26 @@ async fn a_route_may_have_its_own_header_names_and_stale_status_and_exempt_metho
 }
 
 #[tokio::test]
+async fn a_token_that_nobody_judges_does_not_reach_the_worker_of_an_enforced_route() {
+    let locks = [r#"key = "/one/lock""#, r#"key = "/one/{name}", from_header = true"#];
+    let names = r#"owner_header = "X-Master""#;
+    for lock in locks {
+        let route = Route::new("one", "/", lock).with(names).with(r#"exempt_methods = ["GET"]"#);
+        let scene = Scene::open(EtcdVersion::V3_5, &[route]).await;
+        scene.store.hold("/one/lock", "shard-1").await;
+        let forged = Ask::post("/").method("GET").header("X-Master", "shard-1").header("X-Master", "shard-2");
+        let forged = forged.header("X_Master", "shard-3").header("Fence-Revision", "999999999").header("X-Kept", "1");
+        assert_eq!(scene.send(forged.header("Fence-Lock", "/one/lock")).await.status, 200);
+        let seen = scene.worker.seen().pop().unwrap();
+        for name in ["x-master", "x_master", "fence-revision", "fence-lock"] {
+            assert_eq!(seen.header(name), None, "{name}");
+        }
+        assert_eq!(seen.header("x-kept"), Some("1"));
+        scene.finish().await;
+    }
+}
+
+#[tokio::test]
 async fn the_worker_gets_the_token_as_it_came_and_nothing_else_that_looks_like_fencing() {
     let scene = Scene::open(EtcdVersion::V3_4, &one_lock()).await;
     let held = scene.store.hold("/one/lock", "shard-1").await;

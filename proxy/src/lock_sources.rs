@@ -42,8 +42,8 @@ struct Etcd {
     store: EtcdStore,
     /// How they let us in.
     access: Access,
-    /// How they will once the configuration is in force that was made ready last.
-    next: Option<Access>,
+    /// While another configuration is made ready: how they will, or how they did if that is what is tried by now.
+    other: Option<Access>,
 }
 
 /// Why there are no sources for a configuration.
@@ -116,6 +116,11 @@ impl LockSources {
         }
     }
 
+    /// It is clear which configuration is followed: the one before, or the one that came to nothing, needs no access any more.
+    pub fn settle(&self) {
+        self.known().iter_mut().filter_map(|known| known.etcd.as_mut()).for_each(|etcd| etcd.other = None);
+    }
+
     /// The store behind a source of kind `etcd` that goes on, to ask it something else than the source does.
     pub(crate) fn etcd(&self, name: &str) -> Option<EtcdStore> {
         let known = self.known();
@@ -144,7 +149,7 @@ impl LockSources {
             (SourceKind::Etcd { endpoints, cluster_id, .. }, Some(access)) => {
                 let (endpoints, made) = (access.urls(endpoints), Arc::clone(&access.made));
                 let store = EtcdStore::new(&EtcdOptions { endpoints, cluster_id: *cluster_id, access: made });
-                let etcd = Etcd { store: store.clone(), access, next: None };
+                let etcd = Etcd { store: store.clone(), access, other: None };
                 (LockSource::spawn(&name, options, move || store)?, Some(etcd), *cluster_id)
             }
             (SourceKind::Etcd { .. } | SourceKind::Memory, _) => {
@@ -158,7 +163,7 @@ impl LockSources {
     /// Reads what a source that goes on needs to be reached in another way, if it is to be.
     fn make_ready(&self, known: &mut Known, wanted: &Source) -> Result<(), SourcesError> {
         let Some(etcd) = &mut known.etcd else { return Ok(()) };
-        etcd.next = if etcd.access.is_of(&wanted.kind) { None } else { self.access(wanted)? };
+        etcd.other = if etcd.access.is_of(&wanted.kind) { None } else { self.access(wanted)? };
         Ok(())
     }
 
@@ -175,8 +180,8 @@ impl LockSources {
 impl Etcd {
     /// Whether it is reached in another way from now on.
     fn follow(&mut self, kind: &SourceKind, endpoints: &[HostPort]) -> bool {
-        if let Some(next) = self.next.take_if(|next| next.is_of(kind)) {
-            self.access = next;
+        if let Some(other) = self.other.as_mut().filter(|other| other.is_of(kind)) {
+            std::mem::swap(&mut self.access, other);
         }
         self.store.move_to(&self.access.urls(endpoints), &self.access.made)
     }

@@ -227,10 +227,12 @@ impl Reloader {
             // With its causes, as at the start.
             Err(error) => Err(vec![format!("{:#}", anyhow::Error::new(error))]),
         };
-        prepared.inspect_err(|_| {
+        let prepared = prepared.inspect_err(|_| {
             old.process.sources.follow(&old.config);
             keep_only(old);
-        })
+        });
+        old.process.sources.settle();
+        prepared
     }
 
     fn put(&self, old: &Fence, new: Fence) {

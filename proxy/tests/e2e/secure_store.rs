@@ -256,3 +256,24 @@ async fn certificates_are_replaced_without_a_refusal_and_bad_ones_are_not_used()
     .await;
     ledger.check(&worker);
 }
+
+#[tokio::test]
+async fn an_access_that_comes_to_nothing_is_not_put_in_force() {
+    let (security, options) = secured(1);
+    let etcd = Etcd::start_with(EtcdVersion::V3_5, &options).await;
+    enable_users(&etcd, &security, "secret-1").await;
+    let (store, worker) = (Store::secure(&etcd, &security).await, Worker::start().await);
+    let known = lock(Layout::Key, "/shards/key");
+    let config = Config::new(&[etcd.endpoint()], &worker.endpoint().to_string(), &[known.clone()]);
+    let fence = Fencepost::serve(&config.clone().source(&access(&security, "fencepost"))).await;
+    let (ledger, tenure) = (Ledger::default(), store.hold("/shards/key", "shard-1").await);
+
+    // Nobody may read what is new, and so nobody is whom the source goes on as.
+    let new = Route::new("new", "/new/", r#"key = "/shards/new""#);
+    let wrong = config.limit("confirm_timeout = \"500ms\"").routes(&[new, known]);
+    let answer = fence.reload(&wrong.source(&access(&security, "nobody"))).await;
+    assert!(answer.status == 422 && answer.text().contains("could not be read"), "{}", answer.text());
+    let (refused, sent) = refused(&fence, &ledger, "/key/write", &tenure, Duration::from_secs(4)).await;
+    assert_eq!(refused, [""; 0], "of {sent}");
+    ledger.check(&worker);
+}

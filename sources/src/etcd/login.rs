@@ -96,8 +96,16 @@ async fn log_in(client: &Client, access: &EtcdAccess) -> Result<bool, Failure> {
     };
     let before = access.accepted().filter(|before| is_refusal(&failure) && written.as_ref().ok() != Some(before));
     let Some(before) = before else { return Err(failure) };
-    // What was refused is said if the one before is refused, too.
-    let needed = show(client, user, &before).await.map_err(|_| failure)?;
+    let needed = match show(client, user, &before).await {
+        Ok(needed) => needed,
+        Err(again) => {
+            // etcd may have been told the new one since it refused that. If not, what it refused is said.
+            let Some(password) = written.ok().filter(|_| is_refusal(&again)) else { return Err(failure) };
+            let needed = show(client, user, &password).await.map_err(|_| failure)?;
+            access.accept(password);
+            return Ok(needed);
+        }
+    };
     let file = user.password_file.display();
     tracing::warn!(user = user.name, %file, "etcd does not accept this password yet; the one before goes on");
     Ok(needed)

@@ -39,6 +39,7 @@ every_version! {
     a_login_that_was_not_used_for_its_time_is_renewed,
     however_many_find_their_login_ended_there_is_one_new_one,
     a_password_is_changed_without_a_failure_if_the_file_is_first,
+    a_password_may_change_at_any_moment_of_a_login,
     a_wrong_password_is_told_once_a_second_and_a_right_one_heals,
     nothing_but_the_keys_of_a_lock_has_to_be_readable,
     what_may_not_be_read_is_named,
@@ -134,6 +135,33 @@ async fn a_password_is_changed_without_a_failure_if_the_file_is_first(version: E
     read(&store).await.expect("the first password is right as long as etcd accepts no other");
     change_password(&secure, "secret-2").await;
     read(&store).await.expect("the second password is right at once");
+}
+
+/// A login that finds the new one refused tries the one before, which may be refused too by then.
+async fn a_password_may_change_at_any_moment_of_a_login(version: EtcdVersion) {
+    // As etcd is delivered: a login takes long enough to be met.
+    let secure = Secure::start_costly(version, BRIEF, 10).await;
+    secure.grant("--prefix /shards/").await;
+    let store = secure.store();
+    read(&store).await.expect("the first password is right");
+    for round in 0..5 {
+        let password = format!("secret-2{round}");
+        secure.write_password(&password);
+        sleep(ENDED).await;
+        let root = secure.writer().await;
+        let changing = async {
+            sleep(Duration::from_millis(25) * round).await;
+            root.auth_client().user_change_password("fencepost", password).await.expect("root may change passwords");
+        };
+        let reading = async {
+            let began = Instant::now();
+            while began.elapsed() < Duration::from_millis(600) {
+                let read = read(&store).await;
+                assert!(!matches!(read, Err(StoreError::Refused(_))), "in round {round}: {read:?}");
+            }
+        };
+        tokio::join!(changing, reading);
+    }
 }
 
 async fn change_password(secure: &Secure, password: &str) {

@@ -194,10 +194,15 @@ pub(crate) struct Secure {
 }
 
 impl Secure {
+    /// Checks a password within a millisecond.
     pub(crate) async fn start(version: EtcdVersion, tokens: Tokens) -> Secure {
+        Secure::start_costly(version, tokens, 4).await
+    }
+
+    /// Takes so long to check a password; twice as long with each step.
+    pub(crate) async fn start_costly(version: EtcdVersion, tokens: Tokens, bcrypt_cost: u32) -> Secure {
         let security = EtcdSecurity::new(tokens);
-        // A password is checked within a millisecond.
-        let arguments = ["--bcrypt-cost", "4"].map(str::to_owned).to_vec();
+        let arguments = vec!["--bcrypt-cost".to_owned(), bcrypt_cost.to_string()];
         let security_of_etcd = Some(Arc::clone(&security));
         let options = etcd::EtcdOptions { security: security_of_etcd, arguments, ..etcd::EtcdOptions::default() };
         let etcd = Etcd::start_with(version, &options).await;

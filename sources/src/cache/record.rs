@@ -49,7 +49,9 @@ impl RecordFormat {
 
 /// The field of a JSON object. What is wrong is told without the value: a log is no place for it.
 fn owner_in(value: &[u8], field: &str) -> Result<String, String> {
-    let mut json = serde_json::Deserializer::from_slice(value);
+    // The reader below does not look into what it passes over.
+    let text = std::str::from_utf8(value).map_err(|_| "is not UTF-8, as JSON has to be".to_owned())?;
+    let mut json = serde_json::Deserializer::from_str(text);
     let found = FieldOf(field).deserialize(&mut json).and_then(|found| json.end().map(|()| found));
     let found = found.map_err(|error| format!("is not JSON (line {}, column {})", error.line(), error.column()))?;
     match found {

@@ -306,7 +306,12 @@ async fn all_that_was_announced_is_a_part_at_a_worker_of_http_2_until_the_stream
         got += piece.len();
     }
     assert!(got < 100_000, "{got}");
-    assert_eq!(events(&proxy, 2).await, [Event::BodyCut, Event::Finished(Ending::BodyCut)]);
+    // The stream's end may be seen before the tenure's, and then there is nothing to say in between.
+    let mut told = events(&proxy, 1).await;
+    if told == [Event::BodyCut] {
+        told = events(&proxy, 2).await;
+    }
+    assert_eq!(told.last(), Some(&Event::Finished(Ending::BodyCut)), "{told:?}");
 }
 
 #[tokio::test(flavor = "multi_thread")]

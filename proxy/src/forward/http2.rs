@@ -23,8 +23,11 @@ use super::request_body::RequestBody;
 use super::upstream::Upstream;
 use crate::wire::{Alarm, LocalExecutor, Socket};
 
-/// What a worker may send ahead on one stream; four times that on one connection.
-const WINDOW_BYTES: u32 = 1024 * 1024;
+/// What a worker may send ahead on one stream. A connection has room for that on each of its streams: a few whose clients do not
+/// read hold up no other.
+const WINDOW_BYTES: u32 = 256 * 1024;
+/// HTTP/2 knows no larger window.
+const CONNECTION_WINDOW_BYTES_MAX: u32 = (1 << 31) - 1;
 /// How often a worker with requests is asked whether it is still there, and how long it may take to say so.
 const PING_INTERVAL: Duration = Duration::from_secs(10);
 
@@ -110,7 +113,8 @@ impl Http2Connections {
         deadline: Instant,
     ) -> Result<(), UpstreamError> {
         let Opened { socket, made_with, .. } = opened;
-        let handshake = timeout_at(deadline, builder().handshake(TokioIo::new(socket.clone()))).await;
+        let handshake =
+            timeout_at(deadline, builder(upstream.streams_max).handshake(TokioIo::new(socket.clone()))).await;
         let (sender, mut driver) = handshake.map_err(|_| UpstreamError::Timeout)?.map_err(UpstreamError::Handshake)?;
         let connection = Rc::new(Http2Connection {
             sender,
@@ -139,12 +143,14 @@ impl Http2Connections {
     }
 }
 
-fn builder() -> Builder<LocalExecutor> {
+fn builder(streams_max: usize) -> Builder<LocalExecutor> {
+    let streams_max = u32::try_from(streams_max).unwrap_or(u32::MAX);
+    let connection_window = streams_max.saturating_mul(WINDOW_BYTES).min(CONNECTION_WINDOW_BYTES_MAX);
     let mut builder = Builder::new(LocalExecutor);
     builder
         .timer(TokioTimer::new())
         .initial_stream_window_size(WINDOW_BYTES)
-        .initial_connection_window_size(4 * WINDOW_BYTES)
+        .initial_connection_window_size(connection_window)
         .keep_alive_interval(PING_INTERVAL)
         .keep_alive_timeout(PING_INTERVAL);
     builder

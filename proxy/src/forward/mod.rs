@@ -26,6 +26,7 @@ mod request_head;
 mod response_body;
 mod response_head;
 mod rest;
+mod stalled;
 mod tls_failure;
 mod tunnel;
 mod unwritten;

@@ -17,6 +17,7 @@ use super::exchange::Exchange;
 use super::http1::Http1;
 use super::http2::{Http2Connections, Stream};
 use super::request_body::RequestBody;
+use super::stalled::Stalled;
 use super::upstream::{Speaks, Timeouts, Upstream};
 use crate::downstream::Protocol;
 use crate::wire::{Alarm, Background, Socket};
@@ -38,6 +39,8 @@ pub(super) struct Shared {
     /// Requests that wait for one, in the order in which they came.
     waiting: RefCell<VecDeque<oneshot::Sender<Turn>>>,
     sweeping: Cell<bool>,
+    /// Responses on HTTP/1.1 connections that others may wait for.
+    stalled: Stalled,
     /// What a worker behind TLS picked last: how its connections are opened, and no more.
     pub(super) picked: Cell<Protocol>,
     /// When the log last said why there is no TLS with the worker, and what.
@@ -103,6 +106,7 @@ impl Pool {
                 places_taken: Cell::new(0),
                 waiting: RefCell::default(),
                 sweeping: Cell::new(false),
+                stalled: Stalled::default(),
                 picked: Cell::new(Protocol::Http2),
                 complained: RefCell::default(),
             }),
@@ -159,6 +163,10 @@ impl Pool {
     /// A connection was lost with a request on it.
     pub(super) fn lost(&self, connection: &Socket) {
         self.shared.complain_of_loss(connection);
+    }
+
+    pub(super) fn stalled(&self) -> &Stalled {
+        &self.shared.stalled
     }
 
     pub(super) fn background(&self) -> &Background {
@@ -242,7 +250,13 @@ impl Shared {
             waiting.push_back(waiter);
             turn
         };
-        let turn = timeout_at(deadline, turn).await.map_err(|_| UpstreamError::Timeout)?;
+        let turn = timeout_at(deadline, async {
+            tokio::select! {
+                turn = turn => turn,
+                never = self.stalled.make_room() => never,
+            }
+        });
+        let turn = turn.await.map_err(|_| UpstreamError::Timeout)?;
         turn.map_err(|_| UpstreamError::Timeout) // The pool is gone, and the thread with it.
     }
 

@@ -3,7 +3,7 @@
 use std::cell::RefCell;
 use std::future::poll_fn;
 use std::pin::Pin;
-use std::rc::Rc;
+use std::rc::{Rc, Weak};
 use std::task::{Context, Poll, Waker};
 
 use bytes::Bytes;
@@ -11,13 +11,16 @@ use http::HeaderMap;
 use http_body::{Body, Frame, SizeHint};
 use hyper::body::Incoming;
 use tokio::task::AbortHandle;
+use tokio::time::Instant;
 
 use super::admitted::Permit;
 use super::in_flight::InFlight;
+use super::pool::Pool;
 use super::relay::{Relay, read_ahead};
 use super::rest::Rest;
+use super::stalled::Stalls;
 use super::tunnel::WorkerEnd;
-use crate::downstream::{AnswerBody, Tunnel};
+use crate::downstream::{AnswerBody, Protocol, Tunnel};
 
 /// The body of an answer: a worker's, or one of our own.
 ///
@@ -48,6 +51,9 @@ pub enum ResponseBodyError {
     /// The tenure of its request has ended, and the client did not read it as fast as it came.
     #[error("the client is too slow for a response whose tenure has ended")]
     TooSlow,
+    /// The client did not read it, and others waited for its connection.
+    #[error("the client does not read its response, and others wait for an upstream connection")]
+    Stalled,
 }
 
 /// A worker's response that may not have ended yet, for its client.
@@ -61,6 +67,8 @@ struct Course<P: Permit> {
     source: Source<P>,
     /// Read with the head.
     first: Option<Bytes>,
+    /// Since when a piece waits to be written to the client.
+    given: Option<Instant>,
     /// How it failed, until that is passed on.
     failed: Option<ResponseBodyError>,
     /// The client's task, if another may have to wake it.
@@ -123,7 +131,12 @@ impl<P: Permit> Reading<P> {
     fn new(rest: Rest<P>, first: Option<Bytes>) -> Reading<P> {
         let is_watched = rest.in_flight.is_watched();
         let source = Source::Worker(Some(rest));
-        let course = Rc::new(RefCell::new(Course { source, first, failed: None, client: None, watcher: None }));
+        let given = Some(Instant::now()); // The head.
+        let course = Course { source, first, given, failed: None, client: None, watcher: None };
+        let course = Rc::new(RefCell::new(course));
+        if let Some(pool) = course.borrow().pool_of_its_own() {
+            pool.stalled().add(Rc::downgrade(&course) as Weak<dyn Stalls>);
+        }
         if is_watched {
             let watcher = tokio::task::spawn_local(seal_in_time(course.clone()));
             course.borrow_mut().watcher = Some(watcher.abort_handle());
@@ -167,7 +180,19 @@ impl<P: Permit> Course<P> {
         rest.map_or_else(SizeHint::default, |rest| SizeHint::with_exact(first + rest))
     }
 
+    /// The pool that its connection belongs to, if it has that for itself.
+    fn pool_of_its_own(&self) -> Option<&Pool> {
+        let Source::Worker(Some(rest)) = &self.source else { return None };
+        (rest.in_flight.protocol() == Protocol::Http1).then(|| rest.in_flight.pool())
+    }
+
     fn poll_frame(&mut self, cx: &mut Context<'_>) -> Poll<Option<Result<Frame<Bytes>, ResponseBodyError>>> {
+        let piece = self.poll_next(cx);
+        self.given = if piece.is_ready() { Some(Instant::now()) } else { None };
+        piece
+    }
+
+    fn poll_next(&mut self, cx: &mut Context<'_>) -> Poll<Option<Result<Frame<Bytes>, ResponseBodyError>>> {
         if let Some(bytes) = self.first.take() {
             return Poll::Ready(Some(Ok(Frame::data(bytes))));
         }
@@ -229,6 +254,19 @@ impl<P: Permit> Course<P> {
         if let Some(watcher) = self.watcher.take() {
             watcher.abort();
         }
+    }
+}
+
+impl<P: Permit> Stalls for RefCell<Course<P>> {
+    fn since(&self) -> Option<Instant> {
+        let course = self.borrow();
+        course.given.filter(|_| matches!(course.source, Source::Worker(Some(_))))
+    }
+
+    fn leave_client(&self) {
+        let mut course = self.borrow_mut();
+        course.client_leaves();
+        course.failed = Some(ResponseBodyError::Stalled);
     }
 }
 

@@ -9,6 +9,7 @@ mod messages;
 mod panics;
 mod pools;
 mod seal;
+mod slow_readers;
 mod stale;
 mod support;
 mod tls;

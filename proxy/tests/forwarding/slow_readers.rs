@@ -1,0 +1,93 @@
+//! Clients that ask for much and read nothing, beside others.
+
+use bytes::Bytes;
+use fencepost::downstream::Protocol;
+use fencepost::forward::Ending;
+use http::{Request, Response};
+
+use crate::support::{Client, Event, Http2Client, Http2Worker, PATIENCE, Proxy, Settings, Worker, read};
+
+const MIB: usize = 1024 * 1024;
+/// More than all buffers on the way hold.
+const LARGE: usize = 32 * MIB;
+
+/// A worker that has a large answer at `/large` and small ones elsewhere.
+fn worker() -> std::net::SocketAddr {
+    Worker::scripted(|mut peer| {
+        while let Some((head, _)) = peer.next_request() {
+            if !head.starts_with("GET /large ") {
+                peer.respond("small");
+                continue;
+            }
+            peer.send(&format!("HTTP/1.1 200 OK\r\nContent-Length: {LARGE}\r\n\r\n"));
+            if peer.try_send_bytes(&vec![b'x'; LARGE]).is_err() {
+                return;
+            }
+        }
+    })
+}
+
+/// A client that has read the head of a large answer, and nothing more.
+fn stalled(proxy: &Proxy) -> Client {
+    let mut client = proxy.client();
+    client.send("GET /large HTTP/1.1\r\nHost: test\r\n\r\n");
+    client.head();
+    client
+}
+
+#[test]
+fn clients_that_do_not_read_give_way_to_those_who_wait_for_a_connection_and_their_requests_end_at_the_worker() {
+    let proxy = Proxy::with(worker(), Settings { connections_max: 4, ..Settings::default() });
+    let mut slow: Vec<Client> = (0..4).map(|_| stalled(&proxy)).collect();
+    let mut honest = proxy.client();
+    for _ in 0..20 {
+        let (head, body) = honest.get("/small");
+        assert!(head.starts_with("HTTP/1.1 200 "), "{head}");
+        assert_eq!(body, b"small");
+    }
+    // Who has stalled longest gives way.
+    assert!(slow.remove(0).until_end().len() < LARGE);
+    drop(slow);
+    let events = proxy.wait_for_events(24);
+    assert!(events.iter().all(|event| *event == Event::Finished(Ending::Complete)), "{events:?}");
+}
+
+#[test]
+fn a_client_that_does_not_read_keeps_its_answer_while_nobody_waits() {
+    let proxy = Proxy::with(worker(), Settings { connections_max: 2, ..Settings::default() });
+    let mut slow = stalled(&proxy);
+    let mut honest = proxy.client();
+    let began = std::time::Instant::now();
+    // For longer than a client may stall while somebody waits.
+    while began.elapsed() < std::time::Duration::from_millis(1_500) {
+        assert_eq!(honest.get("/small").1, b"small");
+    }
+    slow.skip(LARGE);
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn streams_that_are_not_read_hold_up_no_other_on_their_connection_to_the_worker() {
+    let mut worker = Http2Worker::start().await;
+    let address = worker.address;
+    tokio::spawn(async move {
+        loop {
+            let (_, mut respond) = worker.next().await;
+            let mut body = respond.send_response(Response::new(()), false).unwrap();
+            body.send_data(Bytes::from(vec![b'x'; 2 * MIB]), true).unwrap();
+        }
+    });
+    let proxy = Proxy::with(address, Settings { upstream_protocol: Protocol::Http2, ..Settings::default() });
+    let mut slow = Http2Client::connect(proxy.address()).await;
+    let mut unread = Vec::new();
+    for _ in 0..60 {
+        let request = Request::get("http://shard.example/large").body(()).unwrap();
+        unread.push(slow.send(request).await.await.unwrap());
+    }
+    let mut honest = Http2Client::connect(proxy.address()).await;
+    for _ in 0..5 {
+        let request = Request::get("http://shard.example/").body(()).unwrap();
+        let answer = honest.send(request).await.await.unwrap();
+        let whole = tokio::time::timeout(PATIENCE, read(answer.into_body())).await.expect("it is not held up");
+        assert_eq!(whole.unwrap().0.len(), 2 * MIB);
+    }
+}

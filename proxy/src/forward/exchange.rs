@@ -44,6 +44,7 @@ struct Sent<P: Permit> {
 enum Awaited {
     Head(Result<Response<Incoming>, TrySendError<Request<RequestBody>>>),
     Cut,
+    Babble,
     Nothing,
 }
 
@@ -101,7 +102,8 @@ impl<P: Permit> Future for Exchange<P> {
         let head = sent.poll_head(cx);
         let cut = head.is_pending() && sent.poll_cut(cx).is_ready();
         let client_failed = sent.in_flight.poll_client_failed(cx).is_ready();
-        if head.is_pending() && !cut && !client_failed && sent.in_flight.poll_impatience(cx).is_pending() {
+        let babble = head.is_pending() && sent.in_flight.is_babble();
+        if head.is_pending() && !cut && !client_failed && !babble && sent.in_flight.poll_impatience(cx).is_pending() {
             return Poll::Pending;
         }
         let mut sent = self.sent.take().expect("it was there just now");
@@ -114,6 +116,10 @@ impl<P: Permit> Future for Exchange<P> {
             }
             Poll::Pending if cut => {
                 sent.in_flight.cut();
+                Err(SendError::NoAnswer { forwarded: Forwarded::Unknown, source: None })
+            }
+            Poll::Pending if babble => {
+                sent.in_flight.lost();
                 Err(SendError::NoAnswer { forwarded: Forwarded::Unknown, source: None })
             }
             Poll::Ready(Ok(response)) => sent.answered(response, cx),
@@ -215,6 +221,9 @@ impl<P: Permit> Sent<P> {
             if self.poll_cut(cx).is_ready() {
                 return Poll::Ready(Awaited::Cut);
             }
+            if self.in_flight.is_babble() {
+                return Poll::Ready(Awaited::Babble);
+            }
             self.in_flight.poll_impatience(cx).map(|()| Awaited::Nothing)
         })
         .await;
@@ -226,6 +235,7 @@ impl<P: Permit> Sent<P> {
                 return;
             }
             Awaited::Cut => return self.in_flight.cut(),
+            Awaited::Babble => return self.in_flight.lost(),
             Awaited::Nothing => return self.in_flight.gave_up(),
         };
         let (head, incoming) = response.into_parts();

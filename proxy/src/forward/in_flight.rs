@@ -18,6 +18,9 @@ use super::vigil::Vigil;
 use crate::downstream::Protocol;
 use crate::wire::Socket;
 
+/// What a worker may send up to the end of its response's head, interim answers included.
+const BEFORE_HEAD_BYTES_MAX: u64 = 1024 * 1024;
+
 /// A request at the worker, from its first byte to the end of its response: its connection, its permit, its time.
 pub(super) struct InFlight<P: Permit> {
     link: Link,
@@ -28,6 +31,8 @@ pub(super) struct InFlight<P: Permit> {
     unwritten: Option<Arc<Unwritten>>,
     timeouts: Timeouts,
     started: Instant,
+    /// Bytes that had been read of an HTTP/1.1 connection when it began.
+    read_before: u64,
     /// Since when the worker owes us something.
     waiting_since: Option<Instant>,
     patience: Patience,
@@ -68,6 +73,10 @@ impl<P: Permit> InFlight<P> {
     pub(super) fn new(link: Link, pool: Pool, permit: P, outgoing: Outgoing, timeouts: Timeouts) -> InFlight<P> {
         let now = Instant::now();
         let Outgoing { body, unwritten } = outgoing;
+        let read_before = match &link {
+            Link::Http1(connection) => connection.socket().bytes_read(),
+            Link::Http2(_) => 0,
+        };
         InFlight {
             link,
             pool,
@@ -76,6 +85,7 @@ impl<P: Permit> InFlight<P> {
             unwritten,
             timeouts,
             started: now,
+            read_before,
             waiting_since: Some(now),
             patience: Patience::Attached,
             is_lost: false,
@@ -172,6 +182,15 @@ impl<P: Permit> InFlight<P> {
             && response_head::is_ambiguous(&head.headers, head.status)
         {
             connection.spoil();
+        }
+    }
+
+    /// Whether the worker says more and more without having answered: interim answers (1xx) without end, which would keep this
+    /// thread busy. Asked as long as there is no head.
+    pub(super) fn is_babble(&self) -> bool {
+        match &self.link {
+            Link::Http1(connection) => connection.socket().bytes_read() - self.read_before > BEFORE_HEAD_BYTES_MAX,
+            Link::Http2(_) => false, // It has a task of its own, which takes turns with others.
         }
     }
 

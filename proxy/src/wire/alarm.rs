@@ -2,7 +2,7 @@
 
 use std::future::Future;
 use std::pin::Pin;
-use std::task::{Context, Poll, ready};
+use std::task::{Context, Poll};
 
 use tokio::time::{Instant, Sleep, sleep_until};
 
@@ -29,7 +29,11 @@ impl Alarm {
             sleep.as_mut().reset(due);
         }
         loop {
-            ready!(sleep.as_mut().poll(cx));
+            // A task whose sockets have used up its share of the thread's time is not told by the runtime that time has come: a peer
+            // that sends without end would never be too late.
+            if sleep.as_mut().poll(cx).is_pending() {
+                return if is_out_of_turn() && due <= Instant::now() { Poll::Ready(()) } else { Poll::Pending };
+            }
             if due <= Instant::now() {
                 return Poll::Ready(());
             }
@@ -38,9 +42,15 @@ impl Alarm {
     }
 }
 
+/// Whether the runtime makes everything in this task wait until others have had their turn.
+fn is_out_of_turn() -> bool {
+    !tokio::task::coop::has_budget_remaining()
+}
+
 #[cfg(test)]
 mod tests {
     use std::future::poll_fn;
+    use std::pin::pin;
     use std::time::Duration;
 
     use super::*;
@@ -60,6 +70,23 @@ mod tests {
             let took = goes_off_after(&mut alarm, wait).await;
             assert!(took >= wait && took <= wait + Duration::from_millis(2), "{took:?} instead of {wait:?}");
         }
+    }
+
+    #[tokio::test]
+    async fn an_alarm_goes_off_also_in_a_task_whose_turn_is_over() {
+        let mut alarm = Alarm::new();
+        let due = Instant::now() + Duration::from_millis(1);
+        let goes_off = poll_fn(|cx| {
+            // As a socket that always has more.
+            let mut busy = pin!(async {
+                loop {
+                    tokio::task::coop::consume_budget().await;
+                }
+            });
+            let _: Poll<()> = busy.as_mut().poll(cx);
+            alarm.poll(cx, due)
+        });
+        tokio::time::timeout(Duration::from_secs(10), goes_off).await.expect("it goes off");
     }
 
     #[tokio::test(start_paused = true)]

@@ -4,6 +4,7 @@ mod bodies;
 mod clients;
 mod endings;
 mod handoffs;
+mod hostile_workers;
 mod http2;
 mod messages;
 mod panics;

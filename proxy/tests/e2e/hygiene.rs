@@ -5,6 +5,7 @@ mod cases;
 mod frames;
 mod http2;
 mod http2_cases;
+mod http2_worker;
 mod odd_bytes;
 mod recorder;
 
@@ -30,12 +31,18 @@ impl Scene {
     }
 
     async fn with(route: Route, limit: &str) -> Scene {
+        Scene::before(None, route, limit).await
+    }
+
+    /// Before another worker than the recorder, if there is one.
+    async fn before(worker: Option<String>, route: Route, limit: &str) -> Scene {
         let etcd = Etcd::start(EtcdVersion::V3_5).await;
         let store = Store::of(&etcd).await;
         let stale = store.hold("/k", "shard-0").await;
         let tenure = store.hold("/k", "shard-1").await;
         let recorder = Recorder::start();
-        let config = Config::new(&[etcd.endpoint()], &format!("http://{}", recorder.address), &[route]);
+        let worker = worker.unwrap_or_else(|| format!("http://{}", recorder.address));
+        let config = Config::new(&[etcd.endpoint()], &worker, &[route]);
         let fence = Fencepost::serve(&config.limit(limit)).await;
         Scene { etcd, fence, recorder, tenure, stale }
     }
@@ -194,6 +201,19 @@ fn audit(
     wrong: &mut Vec<String>,
 ) -> Vec<String> {
     let (whole, cut) = read_strictly(recorded, wrong);
+    audit_messages(&whole, &cut, tenure, names, bodies, wrong);
+    cut
+}
+
+/// The same of messages that have been read, and the targets of those that were cut.
+fn audit_messages(
+    whole: &[Message],
+    cut: &[String],
+    tenure: &Tenure,
+    names: &[&str],
+    bodies: &[Option<&str>],
+    wrong: &mut Vec<String>,
+) {
     wrong.extend(whole.iter().filter_map(|message| unclean(message, tenure)));
     for (index, (name, body)) in names.iter().zip(bodies).enumerate() {
         let path = format!("/case/{index}");
@@ -204,7 +224,7 @@ fn audit(
         }
     }
     let known = ["/case/", "/before/", "/after/", "/other/"];
-    for message in &whole {
+    for message in whole {
         let whole = message.target.starts_with("/case/") || message.body == "honest";
         if !whole || !known.iter().any(|known| message.target.starts_with(known)) {
             wrong.push(format!("a request that nobody sent: {message:?}"));
@@ -214,7 +234,6 @@ fn audit(
     targets.sort_unstable();
     wrong.extend(targets.windows(2).filter(|two| two[0] == two[1]).map(|two| format!("{} came twice", two[0])));
     wrong.extend(cut.iter().filter(|target| !target.starts_with("/case/")).map(|target| format!("{target} was cut")));
-    cut
 }
 
 /// Plays these cases one after the other. Returns which were cut at the worker.

@@ -6,7 +6,7 @@ use fencepost::Surroundings;
 use fencepost::downstream::ListenAddress;
 use fencepost_config::Config;
 use fencepost_sources::MemoryStore;
-use fencepost_testsupport::{Worker, eventually, request};
+use fencepost_testsupport::{PATIENCE, Worker, eventually, request};
 use tokio::sync::oneshot;
 
 pub(crate) const LOCK: &str = "/lock";
@@ -78,7 +78,7 @@ impl Proxy {
 
     /// What the process came to.
     pub(crate) async fn ended(&mut self) -> String {
-        (&mut self.ended).await.unwrap()
+        tokio::time::timeout(PATIENCE, &mut self.ended).await.expect("it ends").unwrap()
     }
 }
 

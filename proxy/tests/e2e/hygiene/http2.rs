@@ -11,12 +11,12 @@ const HONEST: &[(&str, &str)] =
     &[(":method", "POST"), (":path", "{path}"), (":scheme", "http"), (":authority", "h"), ("{T}", "")];
 
 /// Fields with their places filled in.
-fn filled(scene: &Scene, fields: &[(&str, &str)], path: &str) -> Vec<(String, String)> {
+pub(super) fn filled(scene: &Scene, fields: &[(&str, &str)], path: &str) -> Vec<(String, String)> {
     let all = fields.iter().flat_map(|field| if field.0 == "{T}" { TOKEN } else { std::slice::from_ref(field) });
     all.map(|(name, value)| (scene.filled(name, path), scene.filled(value, path))).collect()
 }
 
-fn honest(scene: &Scene, path: &str) -> Vec<(String, String)> {
+pub(super) fn honest(scene: &Scene, path: &str) -> Vec<(String, String)> {
     filled(scene, HONEST, path)
 }
 

@@ -58,3 +58,54 @@ impl Stalled {
         responses.filter_map(|response| Some((response.since()?, response))).min_by_key(|(since, _)| *since)
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use std::cell::Cell;
+
+    use tokio::time::{advance, timeout};
+
+    use super::*;
+
+    #[derive(Default)]
+    struct Response {
+        since: Cell<Option<Instant>>,
+        is_left: Cell<bool>,
+    }
+
+    impl Stalls for Response {
+        fn since(&self) -> Option<Instant> {
+            self.since.get().filter(|_| !self.is_left.get())
+        }
+
+        fn leave_client(&self) {
+            self.is_left.set(true);
+        }
+    }
+
+    /// Which have been left after room was made for so long.
+    async fn left(stalled: &Stalled, responses: &[Rc<Response>; 3], wait: Duration) -> [bool; 3] {
+        assert!(timeout(wait, stalled.make_room()).await.is_err(), "it goes on for as long as somebody waits");
+        [0, 1, 2].map(|index| responses[index].is_left.get())
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn whoever_has_stalled_longest_is_left_once_that_is_long_enough_one_at_a_time() {
+        let stalled = Stalled::default();
+        let responses: [Rc<Response>; 3] = Default::default();
+        for response in &responses {
+            stalled.add(Rc::downgrade(response) as Weak<dyn Stalls>);
+        }
+        let millis = Duration::from_millis;
+        assert_eq!(left(&stalled, &responses, 5 * STALL_MAX).await, [false; 3], "the worker is the one to go on");
+        responses[1].since.set(Some(Instant::now()));
+        advance(millis(10)).await;
+        responses[0].since.set(Some(Instant::now()));
+        assert_eq!(left(&stalled, &responses, STALL_MAX - millis(50)).await, [false; 3]);
+        assert_eq!(left(&stalled, &responses, millis(100)).await, [false, true, false]);
+        assert_eq!(left(&stalled, &responses, millis(1)).await, [true, true, false], "another waits");
+        responses[2].since.set(Some(Instant::now()));
+        drop(responses);
+        assert!(stalled.longest().is_none());
+    }
+}

@@ -1,7 +1,7 @@
 //! Clients that misbehave before they are served.
 
 use fencepost_testsupport::{Connection, eventually};
-use tokio::io::AsyncWriteExt;
+use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tokio::net::TcpStream;
 
 use super::{Scene, text, tls};
@@ -68,4 +68,17 @@ async fn a_client_that_does_not_believe_us_is_counted() {
     let output = crate::programs::run("curl", &["-sS", &scene.url("/")]).await;
     assert_eq!(output.status.code(), Some(60), "{}", text(&output));
     eventually("it is counted", async || (scene.failures("refused").await == 1.0).then_some(())).await;
+}
+
+#[tokio::test]
+async fn the_answer_to_what_cannot_be_read_ends_as_tls_ends() {
+    let scene = Scene::open(|files| tls(files, "")).await;
+    for unreadable in ["GET / HTTP/1.1\r\nHost : t\r\n\r\n", "\0\r\n\r\n"] {
+        let mut stream = scene.connect(&scene.client(None, &[b"http/1.1"])).await.unwrap();
+        stream.write_all(unreadable.as_bytes()).await.unwrap();
+        let mut answer = String::new();
+        // An end that TLS does not tell of is an error: somebody in between may have cut something off.
+        stream.read_to_string(&mut answer).await.unwrap();
+        assert!(answer.starts_with("HTTP/1.1 400 "), "{answer}");
+    }
 }

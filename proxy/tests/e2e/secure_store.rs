@@ -264,7 +264,7 @@ async fn an_access_that_comes_to_nothing_is_not_put_in_force() {
     enable_users(&etcd, &security, "secret-1").await;
     let (store, worker) = (Store::secure(&etcd, &security).await, Worker::start().await);
     let known = lock(Layout::Key, "/shards/key");
-    let config = Config::new(&[etcd.endpoint()], &worker.endpoint().to_string(), &[known.clone()]);
+    let config = Config::new(&[etcd.endpoint()], &worker.endpoint().to_string(), std::slice::from_ref(&known));
     let fence = Fencepost::serve(&config.clone().source(&access(&security, "fencepost"))).await;
     let (ledger, tenure) = (Ledger::default(), store.hold("/shards/key", "shard-1").await);
 

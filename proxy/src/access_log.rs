@@ -7,6 +7,7 @@ use std::fs::{File, OpenOptions};
 use std::io::{self, Write};
 use std::path::{Path, PathBuf};
 use std::pin::Pin;
+use std::rc::Rc;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Arc, Mutex};
 use std::task::{Context, Poll};
@@ -166,21 +167,21 @@ pub struct Logged<B: Body> {
 
 /// A line that is not written yet.
 struct Pending {
-    place: Place,
+    place: Rc<Place>,
     status: StatusCode,
     sent: Cell<u64>,
     ended: Cell<bool>,
 }
 
 /// Has the answer to a request leave a line in the access log, if there is one and the request is to be in it.
-pub fn logged<B: Body>(answer: http::Response<B>, place: Option<&Place>) -> http::Response<Logged<B>> {
-    let wanted = |place: &&Place| {
+pub fn logged<B: Body>(answer: http::Response<B>, place: Option<&Rc<Place>>) -> http::Response<Logged<B>> {
+    let wanted = |place: &&Rc<Place>| {
         let log = place.worker.fence.access_log.as_ref();
         log.is_some_and(|log| place.about.is_refused() || log.takes())
     };
     let pending = place.filter(wanted).map(|place| {
         let (sent, ended) = (Cell::new(0), Cell::new(false));
-        Box::new(Pending { place: place.clone(), status: answer.status(), sent, ended })
+        Box::new(Pending { place: Rc::clone(place), status: answer.status(), sent, ended })
     });
     answer.map(|body| Logged { body, pending })
 }

@@ -1,5 +1,6 @@
 //! What a request carries along on its way, and how it is answered if it gets no further.
 
+use std::cell::Cell;
 use std::rc::Rc;
 use std::sync::Arc;
 
@@ -28,11 +29,13 @@ use crate::wire::Background;
 pub type Answer = Response<ResponseBody<Ticket>>;
 
 /// A request, and how far it has come: `S` is what the last layer found out.
+///
+/// It is moved from layer to layer, so what is large is behind a pointer.
 pub struct Exchange<S> {
     /// The request, as the client sent it.
-    pub request: Request<ClientBody>,
+    pub request: Box<Request<ClientBody>>,
     /// Where it is.
-    pub place: Place,
+    pub place: Rc<Place>,
     /// Counted as long as it is on its way.
     pub in_flight: InFlight,
     /// What is known of it by now.
@@ -133,12 +136,11 @@ pub struct Worker {
 }
 
 /// Where a request is: on which thread and route, from whom, since when.
-#[derive(Clone)]
 pub struct Place {
     /// The thread.
     pub worker: Rc<Worker>,
     /// The number of its route; `None` before that is known.
-    pub route: Option<usize>,
+    pub route: Cell<Option<usize>>,
     /// How it wants to be answered.
     pub form: AnswerForm,
     /// Where it came from.
@@ -148,7 +150,7 @@ pub struct Place {
     /// When it arrived.
     pub arrived: Instant,
     /// What it said of itself.
-    pub about: Rc<About>,
+    pub about: About,
 }
 
 impl Place {
@@ -173,12 +175,12 @@ impl Place {
     }
 
     fn known_route(&self) -> usize {
-        self.route.expect("only the routing layer is passed without a route")
+        self.route.get().expect("only the routing layer is passed without a route")
     }
 
     /// The counters of the route.
     pub fn metrics(&self) -> &RouteMetrics {
-        match self.route {
+        match self.route.get() {
             Some(route) => &self.worker.fence.routes[route].metrics,
             None => &self.worker.fence.unrouted,
         }

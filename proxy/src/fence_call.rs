@@ -3,6 +3,7 @@
 //! It is answered with 204 only when no request of an earlier tenure is at the worker or will ever be forwarded. A new
 //! master calls it before it reads the worker's state.
 
+use std::rc::Rc;
 use std::sync::Arc;
 
 use fencepost_config::Mode;
@@ -21,7 +22,7 @@ use crate::routes::Guard;
 pub const PATH: &str = "/.well-known/fence";
 
 /// Answers the call.
-pub async fn answer(place: &mut Place, headers: &mut HeaderMap) -> Answer {
+pub async fn answer(place: &Rc<Place>, headers: &mut HeaderMap) -> Answer {
     match close(place, headers).await {
         Ok(()) => {
             let mut answer = Response::new(ResponseBody::Empty);
@@ -33,7 +34,7 @@ pub async fn answer(place: &mut Place, headers: &mut HeaderMap) -> Answer {
 }
 
 /// Waits until the caller's tenure has the worker to itself.
-async fn close(place: &mut Place, headers: &mut HeaderMap) -> Result<(), Answer> {
+async fn close(place: &Rc<Place>, headers: &mut HeaderMap) -> Result<(), Answer> {
     let named = find(place, headers).map_err(|reason| place.refuse(reason, Subject::default()))?;
     let names = &place.in_force().headers;
     let identified = place.identify(headers);
@@ -85,7 +86,7 @@ impl Named {
 }
 
 /// Finds the lock, and the enforced route whose rules it is judged by. The caller names it, unless there is only one.
-fn find(place: &mut Place, headers: &HeaderMap) -> Result<Named, Rejection> {
+fn find(place: &Place, headers: &HeaderMap) -> Result<Named, Rejection> {
     let fence = Arc::clone(&place.worker.fence);
     let mut enforced = fence.config.routes.iter().enumerate().filter_map(|(index, route)| match &route.mode {
         Mode::Enforce(lock) => Some((index, route, lock)),
@@ -94,7 +95,7 @@ fn find(place: &mut Place, headers: &HeaderMap) -> Result<Named, Rejection> {
     for (index, _, lock) in enforced.clone().filter(|(_, route, _)| headers.contains_key(&route.lock_header)) {
         let key = fence.routes[index].headers.lock(headers)?;
         if lock.key.matches_key(key) {
-            place.route = Some(index);
+            place.route.set(Some(index));
             return named(&fence.routes[index].guard, key);
         }
     }
@@ -107,7 +108,7 @@ fn find(place: &mut Place, headers: &HeaderMap) -> Result<Named, Rejection> {
     if enforced.any(|(_, _, other)| other.key.static_key() != Some(key)) {
         return Err(Rejection::LockNotAllowed);
     }
-    place.route = Some(first);
+    place.route.set(Some(first));
     named(&fence.routes[first].guard, key.as_str())
 }
 

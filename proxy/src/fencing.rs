@@ -1,6 +1,7 @@
 //! The fence: which token a request has, what it is worth, and what follows from that on its route.
 
 use std::convert::Infallible;
+use std::rc::Rc;
 use std::sync::Arc;
 
 use fencepost_config::{Mode, OnUnavailable};
@@ -9,7 +10,7 @@ use fencepost_sources::{LoadError, TrackedLock, Unconfirmed};
 use http::header::UPGRADE;
 use http::{HeaderMap, HeaderValue};
 use tokio::time::Instant;
-use tower::{Service, ServiceExt};
+use tower::Service;
 
 use crate::exchange::{Answer, Exchange, Place};
 use crate::metrics::ConfirmOutcome;
@@ -41,7 +42,7 @@ pub struct Judged(pub Standing);
 ///
 /// In this order: whoever claims to be somebody else is told the same whatever the rest of its token and whatever is known of the lock,
 /// and the store is not asked.
-pub async fn extract<S>(mut exchange: Exchange<Guarded>, next: S) -> Result<Answer, Infallible>
+pub async fn extract<S>(mut exchange: Exchange<Guarded>, mut next: S) -> Result<Answer, Infallible>
 where
     S: Service<Exchange<Standing>, Response = Answer, Error = Infallible>,
 {
@@ -70,7 +71,7 @@ where
         },
     };
     match standing {
-        Ok(standing) => next.oneshot(exchange.with(standing)).await,
+        Ok(standing) => next.call(exchange.with(standing)).await,
         Err(answer) => Ok(answer),
     }
 }
@@ -96,12 +97,12 @@ fn at_hand(place: &Place, guarded: &Guarded) -> Option<Arc<TrackedLock>> {
 }
 
 /// The claim to a lock that may have to be read first.
-async fn look_up(place: &Place, key: &LockKey, token: FenceToken<HeaderValue>) -> Result<Standing, Answer> {
+async fn look_up(place: &Rc<Place>, key: &LockKey, token: FenceToken<HeaderValue>) -> Result<Standing, Answer> {
     if place.is_shadow() {
         place.about.note_token(&token);
         let held = hold(place, key);
         // Who only watches does not make requests wait for the store.
-        let (place, key) = (place.clone(), key.clone());
+        let (place, key) = (Rc::clone(place), key.clone());
         place.worker.background.clone().spawn(async move {
             match load(&place, &key).await {
                 Ok(lock) => record_shadow_verdict(place, Claim { token, lock }).await,
@@ -169,7 +170,7 @@ pub fn rejected(
 }
 
 /// Judges the claim by what is known, and asks the store where that can't say.
-pub async fn judge<S>(exchange: Exchange<Standing>, next: S) -> Result<Answer, Infallible>
+pub async fn judge<S>(exchange: Exchange<Standing>, mut next: S) -> Result<Answer, Infallible>
 where
     S: Service<Exchange<Judged>, Response = Answer, Error = Infallible>,
 {
@@ -195,7 +196,7 @@ where
             match verdict {
                 Verdict::Confirm if place.is_shadow() => {
                     let lock = Arc::clone(&claim.lock);
-                    place.worker.background.spawn(record_shadow_verdict(place.clone(), claim));
+                    place.worker.background.spawn(record_shadow_verdict(Rc::clone(&place), claim));
                     Ok(Standing::Pass(PassReason::Shadow, Some(lock)))
                 }
                 Verdict::Admit => Ok(admitted(&place, claim)),
@@ -210,7 +211,7 @@ where
     };
     metrics.verdict_seconds.observe(place.arrived.elapsed().as_secs_f64());
     match standing {
-        Ok(standing) => next.oneshot(Exchange { request, place, in_flight, state: Judged(standing) }).await,
+        Ok(standing) => next.call(Exchange { request, place, in_flight, state: Judged(standing) }).await,
         Err(answer) => Ok(answer),
     }
 }
@@ -224,7 +225,7 @@ fn admitted(place: &Place, claim: Claim) -> Standing {
     Standing::Claim(claim)
 }
 
-async fn record_shadow_verdict(place: Place, claim: Claim) {
+async fn record_shadow_verdict(place: Rc<Place>, claim: Claim) {
     match confirm(&place, &claim).await {
         Ok(()) => place.admitted(&claim),
         Err(reason) => place.would_refuse(reason, Subject::of(&claim)),

@@ -15,7 +15,7 @@ use tokio::time::Instant;
 pub use handoff::Handoff;
 use handoff::Turn;
 
-use crate::downstream::BodyError;
+use crate::downstream::{BodyError, ClientBody};
 use crate::exchange::{Answer, Exchange, InFlight, Place};
 use crate::fencing::{Judged, Standing, confirm, rejected};
 use crate::forward::{
@@ -41,12 +41,9 @@ pub async fn forward(exchange: Exchange<Judged>) -> Result<Answer, Infallible> {
 }
 
 /// Makes the request that the worker gets. A small body is read whole first, so that a slow sender holds nothing up.
-async fn prepare(
-    place: &Place,
-    request: Request<crate::downstream::ClientBody>,
-) -> Result<Request<RequestBody>, Failure> {
+async fn prepare(place: &Place, request: Box<Request<ClientBody>>) -> Result<Box<Request<RequestBody>>, Failure> {
     let kept = place.kept_headers();
-    let (head, body) = request.into_parts();
+    let (head, body) = (*request).into_parts();
     if body.is_too_large() {
         return Err(Failure::LargeBody);
     }
@@ -71,10 +68,10 @@ async fn prepare(
 /// Sends the request as soon as the gate lets it out. At most once: what provably was not sent leaves the gate and enters
 /// again, on another connection.
 async fn send(
-    place: Place,
+    place: Rc<Place>,
     in_flight: InFlight,
     mut standing: Standing,
-    mut request: Request<RequestBody>,
+    mut request: Box<Request<RequestBody>>,
 ) -> Result<Answer, Answer> {
     let route = place.route();
     let timeouts =
@@ -134,7 +131,7 @@ struct Entered {
 /// # Errors
 /// The answer to a request that gets no further.
 async fn enter(
-    place: &Place,
+    place: &Rc<Place>,
     wants: Wants,
     mut in_flight: InFlight,
     mut standing: Standing,
@@ -151,7 +148,7 @@ async fn enter(
         };
         let claim = match &standing {
             Standing::Claim(claim) => claim,
-            Standing::Pass(reason, lock) => match Ticket::passing(place.clone(), lock.clone(), *reason, in_flight) {
+            Standing::Pass(reason, lock) => match Ticket::passing(Rc::clone(place), lock.clone(), *reason, in_flight) {
                 Ok(ticket) => return Ok(Entered { ready, ticket, turn: None, standing }),
                 Err(back) => {
                     in_flight = back;
@@ -165,7 +162,7 @@ async fn enter(
         let outcome = match handoff.enter(place, claim) {
             Entry::Admitted(admission) => {
                 // From here on it is given back, whatever happens.
-                let ticket = Ticket::admitted(place.clone(), Arc::clone(&claim.lock), admission, in_flight);
+                let ticket = Ticket::admitted(Rc::clone(place), Arc::clone(&claim.lock), admission, in_flight);
                 let turn = handoff.passed(place, &claim.lock);
                 return Ok(Entered { ready, ticket, turn, standing });
             }

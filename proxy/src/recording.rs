@@ -1,7 +1,6 @@
 //! Every verdict leaves a trace: a count, for refusals a line in the log, and a decision that operators can look at.
 
 use std::cell::{Cell, OnceCell, RefCell};
-use std::rc::Rc;
 use std::sync::Arc;
 use std::time::SystemTime;
 
@@ -52,9 +51,9 @@ pub struct About {
 
 impl About {
     /// What is known of a request by its head.
-    pub fn of<B>(request: &Request<B>, for_access_log: bool) -> Rc<About> {
+    pub fn of<B>(request: &Request<B>, for_access_log: bool) -> About {
         let headers = request.headers();
-        Rc::new(About {
+        About {
             method: request.method().clone(),
             target: request.uri().path_and_query().cloned(),
             version: request.version(),
@@ -66,7 +65,7 @@ impl About {
             admitted: Cell::new(false),
             passed: Cell::new(false),
             sent: Cell::new(false),
-        })
+        }
     }
 
     /// Notes what was decided.
@@ -199,7 +198,7 @@ impl Place {
     /// The same, for a cause that lasts that many seconds.
     pub fn refuse_for(&self, reason: Rejection, subject: Subject<'_>, retry_after: u64) -> Answer {
         let decision = self.worker.decisions.next();
-        let stale_status = match self.route {
+        let stale_status = match self.route.get() {
             Some(_) => self.route().stale_status.status(),
             None => StatusCode::PRECONDITION_FAILED,
         };
@@ -293,7 +292,7 @@ impl Place {
 
     /// What decisions say of its route.
     pub fn label(&self) -> &Arc<RouteLabel> {
-        match self.route {
+        match self.route.get() {
             Some(route) => &self.worker.fence.routes[route].label,
             None => &self.worker.fence.process.unrouted_label,
         }

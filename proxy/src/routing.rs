@@ -1,5 +1,6 @@
 //! The first layer: which route takes a request, and which lock guards it there.
 
+use std::cell::Cell;
 use std::convert::Infallible;
 use std::rc::Rc;
 use std::sync::Arc;
@@ -10,7 +11,7 @@ use fencepost_sources::TrackedLock;
 use http::header::HOST;
 use http::{HeaderMap, Method, Request, Response};
 use tokio::time::Instant;
-use tower::{Service, ServiceExt};
+use tower::Service;
 
 use crate::access_log::{Logged, logged};
 use crate::downstream::ClientBody;
@@ -38,28 +39,29 @@ pub enum Guarded {
 /// Finds the route; ends requests that have none, that ask for what we do not do, or that come too late.
 pub async fn route<S>(
     worker: Rc<Worker>,
-    mut request: Request<ClientBody>,
-    next: S,
+    request: Request<ClientBody>,
+    mut next: S,
 ) -> Result<Response<Logged<ResponseBody<Ticket>>>, Infallible>
 where
     S: Service<Exchange<Guarded>, Response = Answer, Error = Infallible>,
 {
+    let mut request = Box::new(request);
     let has_access_log = worker.fence.access_log.is_some();
-    let mut place = Place {
-        route: None,
+    let place = Rc::new(Place {
+        route: Cell::new(None),
         form: AnswerForm::of(request.method(), request.headers()),
         client: request.body().connection().address(),
         peer: request.body().connection().peer().cloned(),
         arrived: Instant::now(),
         about: About::of(&request, has_access_log),
         worker,
-    };
-    let found = contained(begin(&mut place, &mut request)).await;
+    });
+    let found = contained(begin(&place, &mut request)).await;
     let answer = match found.unwrap_or_else(|Panicked| Err(place.panicked())) {
         Ok(guarded) => {
             let in_flight = InFlight::new(&place.metrics().in_flight, request.body().connection().under_way());
-            let exchange = Exchange { request, place: place.clone(), in_flight, state: guarded };
-            contained(next.oneshot(exchange)).await.unwrap_or_else(|Panicked| Ok(place.panicked()))?
+            let exchange = Exchange { request, place: Rc::clone(&place), in_flight, state: guarded };
+            contained(next.call(exchange)).await.unwrap_or_else(|Panicked| Ok(place.panicked()))?
         }
         Err(answer) => answer,
     };
@@ -70,7 +72,7 @@ where
 ///
 /// # Errors
 /// The answer to a request that gets no further.
-async fn begin(place: &mut Place, request: &mut Request<ClientBody>) -> Result<Guarded, Answer> {
+async fn begin(place: &Rc<Place>, request: &mut Request<ClientBody>) -> Result<Guarded, Answer> {
     let asks_for_fence = request.uri().path() == fence_call::PATH && request.method() == Method::POST;
     if asks_for_fence && !place.worker.fence.process.is_draining() {
         return Err(Box::pin(fence_call::answer(place, request.headers_mut())).await);
@@ -82,7 +84,7 @@ async fn begin(place: &mut Place, request: &mut Request<ClientBody>) -> Result<G
 ///
 /// # Errors
 /// The answer to a request that gets no further.
-fn find(place: &mut Place, request: &Request<ClientBody>) -> Result<Guarded, Answer> {
+fn find(place: &Place, request: &Request<ClientBody>) -> Result<Guarded, Answer> {
     if place.worker.fence.process.is_draining() {
         return Err(place.refuse(Rejection::Draining, Subject::default()));
     }
@@ -99,7 +101,7 @@ fn find(place: &mut Place, request: &Request<ClientBody>) -> Result<Guarded, Ans
         Routing::NoRoute => Err(place.fail(Failure::NoRoute)),
         Routing::LockNotAllowed => Err(place.refuse(Rejection::LockNotAllowed, Subject::default())),
         Routing::To { index, captures, .. } => {
-            place.route = Some(index);
+            place.route.set(Some(index));
             Ok(guarded(place, &captures, request.headers()))
         }
     }

@@ -31,7 +31,7 @@ pub struct Ticket {
     proof: Option<Proof>,
     /// The request's place among the orphans, once it has one.
     orphan: Option<Orphan>,
-    place: Place,
+    place: Rc<Place>,
     in_flight: Option<InFlight>,
 }
 
@@ -49,13 +49,13 @@ struct Orphan {
 struct TenureWatch {
     lock: Arc<TrackedLock>,
     term: Term,
-    place: Place,
+    place: Rc<Place>,
     is_counted: Cell<bool>,
 }
 
 impl Ticket {
     /// For a request whose token was admitted.
-    pub fn admitted(place: Place, lock: Arc<TrackedLock>, admission: Admission, in_flight: InFlight) -> Ticket {
+    pub fn admitted(place: Rc<Place>, lock: Arc<TrackedLock>, admission: Admission, in_flight: InFlight) -> Ticket {
         Ticket::new(place, Proof::Admission(lock, admission), in_flight)
     }
 
@@ -64,7 +64,7 @@ impl Ticket {
     /// # Errors
     /// Its place in the counts, if its route only watched when it came and enforces by now: it has to be judged.
     pub fn passing(
-        place: Place,
+        place: Rc<Place>,
         lock: Option<Arc<TrackedLock>>,
         reason: PassReason,
         in_flight: InFlight,
@@ -80,7 +80,7 @@ impl Ticket {
         }
     }
 
-    fn new(place: Place, proof: Proof, in_flight: InFlight) -> Ticket {
+    fn new(place: Rc<Place>, proof: Proof, in_flight: InFlight) -> Ticket {
         Ticket { proof: Some(proof), orphan: None, place, in_flight: Some(in_flight) }
     }
 
@@ -99,7 +99,7 @@ impl Ticket {
             Some(Proof::Admission(lock, admission)) => {
                 let until = self.lost_until();
                 let id = lock.lose(admission, until);
-                self.orphan = Some(Orphan::new(lock, id, until, self.place.clone()));
+                self.orphan = Some(Orphan::new(lock, id, until, Rc::clone(&self.place)));
             }
             // Nobody waits for it, unless its route turns to enforce meanwhile.
             Some(Proof::Pass(Some(lock), pass)) => {
@@ -151,7 +151,7 @@ impl Permit for Ticket {
         Some(Rc::new(TenureWatch {
             lock: Arc::clone(lock),
             term: admission.term(),
-            place: self.place.clone(),
+            place: Rc::clone(&self.place),
             is_counted: Cell::new(false),
         }))
     }
@@ -226,7 +226,7 @@ impl Drop for Ticket {
 }
 
 impl Orphan {
-    fn new(lock: Arc<TrackedLock>, id: OrphanId, until: Instant, place: Place) -> Orphan {
+    fn new(lock: Arc<TrackedLock>, id: OrphanId, until: Instant, place: Rc<Place>) -> Orphan {
         // Not in the thread's background work, since a process that drains need not wait for it.
         let counted = Counted::new(place.metrics().orphans.clone());
         let until = Rc::new(Cell::new(until));
@@ -251,7 +251,7 @@ impl Orphan {
 
 /// Holds the lock for as long as an orphan of it counts, so that no cache forgets the gate that counts it, and ends the orphan
 /// when its time has come.
-async fn outlive(lock: Arc<TrackedLock>, id: OrphanId, until: Rc<Cell<Instant>>, place: Place, _counted: Counted) {
+async fn outlive(lock: Arc<TrackedLock>, id: OrphanId, until: Rc<Cell<Instant>>, place: Rc<Place>, _counted: Counted) {
     while Instant::now() < until.get() {
         let changed = lock.gate_changed();
         if !lock.counts_orphan(id) {

@@ -48,7 +48,7 @@ pub enum Forwarded {
 /// Why a request has no answer.
 pub enum SendError<P> {
     /// Nothing of it was sent: it may leave the gate and enter again.
-    Unsent(Box<Admitted<Request<RequestBody>, P>>),
+    Unsent(Box<Admitted<Box<Request<RequestBody>>, P>>),
     /// It was sent, and the connection was lost before an answer.
     NoAnswer {
         /// Whether the worker may know of it.

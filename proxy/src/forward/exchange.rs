@@ -34,7 +34,7 @@ pub struct Exchange<P: Permit> {
 /// A request that hyper has been given.
 struct Sent<P: Permit> {
     head: HeadFuture,
-    in_flight: InFlight<P>,
+    in_flight: Box<InFlight<P>>,
     asked_to_upgrade: bool,
     /// The request once more, where hyper would not give it back although the worker has refused it.
     copy: Option<Box<Request<RequestBody>>>,
@@ -52,7 +52,7 @@ impl<P: Permit> Exchange<P> {
     pub(super) fn new(
         mut link: Link,
         pool: Pool,
-        admitted: Admitted<Request<RequestBody>, P>,
+        admitted: Admitted<Box<Request<RequestBody>>, P>,
         timeouts: Timeouts,
     ) -> Exchange<P> {
         let (mut request, permit) = admitted.into_parts();
@@ -61,7 +61,7 @@ impl<P: Permit> Exchange<P> {
         let (head, copy, unwritten) = match &mut link {
             Link::Http1(connection) => {
                 request_form::for_http1(&mut request);
-                (connection.send(request), None, None)
+                (connection.send(*request), None, None)
             }
             Link::Http2(stream) => {
                 request_form::for_http2(&mut request, stream.scheme());
@@ -70,11 +70,11 @@ impl<P: Permit> Exchange<P> {
                 }
                 let copy = copy_of(&request);
                 let unwritten = request.body_mut().count_unwritten();
-                (stream.send(request), copy, unwritten)
+                (stream.send(*request), copy, unwritten)
             }
         };
         let is_streamed = body.is_some();
-        let mut in_flight = InFlight::new(link, pool, permit, Outgoing { body, unwritten }, timeouts);
+        let mut in_flight = Box::new(InFlight::new(link, pool, permit, Outgoing { body, unwritten }, timeouts));
         if is_streamed || in_flight.is_endless() {
             in_flight.watch_tenure();
         }
@@ -194,8 +194,8 @@ impl<P: Permit> Sent<P> {
             return SendError::NoAnswer { forwarded: Forwarded::No, source: Some(error) };
         }
         let refused = was_refused(&error);
-        let copy = if refused { self.copy.map(|copy| *copy) } else { None };
-        if let Some(request) = returned.or(copy) {
+        let copy = if refused { self.copy } else { None };
+        if let Some(request) = returned.map(Box::new).or(copy) {
             return SendError::Unsent(Box::new(Admitted::new(request, self.in_flight.into_permit())));
         }
         if refused {

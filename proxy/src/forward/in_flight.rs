@@ -21,7 +21,8 @@ use crate::wire::Socket;
 /// What a worker may send up to the end of its response's head, interim answers included.
 const BEFORE_HEAD_BYTES_MAX: u64 = 1024 * 1024;
 
-/// A request at the worker, from its first byte to the end of its response: its connection, its permit, its time.
+/// A request at the worker, from its first byte to the end of its response: its connection, its permit, its time. Boxed, since it is
+/// handed on from the wait for a head to the body that follows.
 pub(super) struct InFlight<P: Permit> {
     link: Link,
     pool: Pool,
@@ -276,7 +277,7 @@ impl<P: Permit> InFlight<P> {
     }
 
     /// The response has ended whole. Waits for the rest of the request in the background, if there is any.
-    pub(super) fn complete(self, cx: &mut Context<'_>) {
+    pub(super) fn complete(self: Box<Self>, cx: &mut Context<'_>) {
         if self.body.as_ref().is_some_and(|body| body.is_running()) || self.held_back().is_some() {
             let background = self.pool.background().clone();
             background.spawn(self.finish_body());
@@ -286,7 +287,7 @@ impl<P: Permit> InFlight<P> {
     }
 
     /// A worker may answer before it has read the whole request, and read on.
-    async fn finish_body(mut self) {
+    async fn finish_body(mut self: Box<Self>) {
         let (late, unwritten) = (self.timeouts.late, self.unwritten.clone());
         let ended = async {
             poll_fn(|cx| {
@@ -318,8 +319,8 @@ impl<P: Permit> InFlight<P> {
         .await;
     }
 
-    fn settle(self, cx: &mut Context<'_>) {
-        let InFlight { link, pool, permit, .. } = self;
+    fn settle(self: Box<Self>, cx: &mut Context<'_>) {
+        let InFlight { link, pool, permit, .. } = *self;
         match link {
             Link::Http1(mut connection) => {
                 // Otherwise it is closed here: before the permit goes, nothing more can be written.

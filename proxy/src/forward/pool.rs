@@ -178,7 +178,11 @@ impl ReadyConnection {
     /// Sends a request. It is written in the first poll of what this returns, and at most once.
     ///
     /// Dropping that future does not take the request back: the response is read to its end in the background.
-    pub fn send<P: Permit>(mut self, admitted: Admitted<Request<RequestBody>, P>, timeouts: Timeouts) -> Exchange<P> {
+    pub fn send<P: Permit>(
+        mut self,
+        admitted: Admitted<Box<Request<RequestBody>>, P>,
+        timeouts: Timeouts,
+    ) -> Exchange<P> {
         let link = self.link.take().expect("a connection is used once");
         Exchange::new(link, self.pool.clone(), admitted, timeouts)
     }

@@ -48,7 +48,7 @@ pub fn outgoing_request(
     client: &Connection,
     upstream: &Upstream,
     kept: &[HeaderName],
-) -> Result<Request<RequestBody>, InvalidHead> {
+) -> Result<Box<Request<RequestBody>>, InvalidHead> {
     let headers = &mut head.headers;
     let found = fields::scan(headers, kept);
     if found.content_length && headers.get_all(header::CONTENT_LENGTH).iter().nth(1).is_some() {
@@ -82,7 +82,7 @@ pub fn outgoing_request(
     add_forwarded(headers, client, &host);
     head.uri = without_authority(head.uri)?;
     head.version = Version::HTTP_11;
-    Ok(Request::from_parts(head, body))
+    Ok(Box::new(Request::from_parts(head, body)))
 }
 
 fn opens_websocket(method: &Method, headers: &HeaderMap, body: &RequestBody) -> bool {

@@ -94,7 +94,7 @@ impl<P: Permit> ResponseBody<P> {
     /// If the body has failed already, and so nothing needs to be passed on.
     pub(super) fn begin(
         mut incoming: Incoming,
-        in_flight: InFlight<P>,
+        in_flight: Box<InFlight<P>>,
         headers: &HeaderMap,
         cx: &mut Context<'_>,
     ) -> Result<ResponseBody<P>, hyper::Error> {

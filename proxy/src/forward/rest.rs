@@ -19,7 +19,7 @@ use crate::downstream::Protocol;
 /// What is left of a response.
 pub(super) struct Rest<P: Permit> {
     pub(super) incoming: Incoming,
-    pub(super) in_flight: InFlight<P>,
+    pub(super) in_flight: Box<InFlight<P>>,
     /// Whether it has no end of its own, and a tenure to end with.
     pub(super) is_endless: bool,
     /// Whether it has no end of its own, with a tenure or without.
@@ -28,7 +28,7 @@ pub(super) struct Rest<P: Permit> {
 
 impl<P: Permit> Rest<P> {
     /// What is left when the head has come. From here on the tenure of the request is watched: it may take long.
-    pub(super) fn new(incoming: Incoming, mut in_flight: InFlight<P>, headers: &HeaderMap) -> Rest<P> {
+    pub(super) fn new(incoming: Incoming, mut in_flight: Box<InFlight<P>>, headers: &HeaderMap) -> Rest<P> {
         let is_watched = in_flight.watch_tenure();
         let may_go_on_for_ever = in_flight.is_endless() || is_event_stream(headers);
         if may_go_on_for_ever {

@@ -21,11 +21,11 @@ const BUFFER_BYTES: usize = 16 * 1024;
 /// The worker's end of a connection that has left HTTP. Its permit is held until both directions have ended, or until it is cut
 /// because the tenure has.
 pub struct WorkerEnd<P: Permit> {
-    in_flight: InFlight<P>,
+    in_flight: Box<InFlight<P>>,
 }
 
 impl<P: Permit> WorkerEnd<P> {
-    pub(super) fn new(in_flight: InFlight<P>) -> WorkerEnd<P> {
+    pub(super) fn new(in_flight: Box<InFlight<P>>) -> WorkerEnd<P> {
         WorkerEnd { in_flight }
     }
 

@@ -1,6 +1,7 @@
 //! Waiting at the barrier, while requests of an earlier tenure may still be at the worker.
 
 use std::pin::pin;
+use std::rc::Rc;
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
 use std::time::{Duration, SystemTime};
@@ -79,7 +80,7 @@ impl Handoff {
     ///
     /// # Errors
     /// `handoff-timeout` if that takes longer than the route allows.
-    pub async fn wait<R>(&mut self, place: &Place, claim: &Claim, ready: R) -> Result<Option<R>, Rejection> {
+    pub async fn wait<R>(&mut self, place: &Rc<Place>, claim: &Claim, ready: R) -> Result<Option<R>, Rejection> {
         let deadline = *self.since.get_or_insert_with(Instant::now) + place.route().handoff_timeout;
         let turn = self.turn.get_or_insert_with(|| Turn::new(claim.lock.queue().join()));
         let mut ready = Some(ready);
@@ -193,7 +194,7 @@ impl Turn {
     }
 
     /// Waits at the closed barrier from now on. False if there is no room for that.
-    fn hold_up(&mut self, place: &Place, claim: &Claim) -> bool {
+    fn hold_up(&mut self, place: &Rc<Place>, claim: &Claim) -> bool {
         if self.waiting.is_some() {
             return true;
         }
@@ -230,15 +231,15 @@ impl Drop for Waiting {
 
 /// A wait that operators can look at: they are told when it begins, and how it has ended when this goes.
 struct NotedWait {
-    place: Place,
+    place: Rc<Place>,
     claim: Claim,
     end: WaitStep,
 }
 
 impl NotedWait {
-    fn begin(place: &Place, claim: &Claim) -> Option<NotedWait> {
+    fn begin(place: &Rc<Place>, claim: &Claim) -> Option<NotedWait> {
         place.worker.fence.process.observations.as_ref()?;
-        let noted = NotedWait { place: place.clone(), claim: claim.clone(), end: WaitStep::GivenUp };
+        let noted = NotedWait { place: Rc::clone(place), claim: claim.clone(), end: WaitStep::GivenUp };
         let gate = claim.lock.describe(Instant::now()).gate;
         let earlier = gate.at_worker.iter().filter(|there| there.tenure < claim.token.revision);
         noted.note(WaitStep::Began { drained: earlier.map(|there| there.running + there.orphans).sum() });

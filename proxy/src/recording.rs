@@ -53,13 +53,14 @@ impl About {
     /// What is known of a request by its head.
     pub fn of<B>(request: &Request<B>, for_access_log: bool) -> About {
         let headers = request.headers();
+        let for_access_log = |name| if for_access_log { headers.get(name).cloned() } else { None };
         About {
             method: request.method().clone(),
             target: request.uri().path_and_query().cloned(),
             version: request.version(),
             traceparent: headers.get(TRACEPARENT).cloned(),
-            referer: headers.get(REFERER).filter(|_| for_access_log).cloned(),
-            user_agent: headers.get(USER_AGENT).filter(|_| for_access_log).cloned(),
+            referer: for_access_log(REFERER),
+            user_agent: for_access_log(USER_AGENT),
             token: OnceCell::new(),
             outcome: RefCell::new(None),
             admitted: Cell::new(false),

@@ -2,7 +2,7 @@
 
 use fencepost_config::Route;
 use fencepost_policy::{FenceToken, Rejection, Revision};
-use http::header::CONNECTION;
+use http::header::{CONNECTION, GetAll};
 use http::{HeaderMap, HeaderName, HeaderValue};
 
 /// The headers that carry a token on a route.
@@ -32,8 +32,9 @@ impl TokenHeaders {
     /// `token-missing` without an owner or a revision; `token-malformed` if one is given twice, is named in `Connection` (which would let
     /// some hop take it off), or if the revision is not the one spelling of a number.
     pub fn token(&self, headers: &HeaderMap) -> Result<FenceToken<HeaderValue>, Rejection> {
-        let owner = self.owner(headers)?;
-        let revision = only(headers, &self.revision)?;
+        let connection = headers.get_all(CONNECTION);
+        let owner = only(headers, &connection, &self.owner)?;
+        let revision = only(headers, &connection, &self.revision)?;
         let (Some(owner), Some(revision)) = (owner, revision) else {
             return Err(Rejection::TokenMissing);
         };
@@ -53,12 +54,12 @@ impl TokenHeaders {
     /// # Errors
     /// `token-malformed` if it is given twice or named in `Connection`.
     pub fn owner<'h>(&self, headers: &'h HeaderMap) -> Result<Option<&'h HeaderValue>, Rejection> {
-        only(headers, &self.owner)
+        only(headers, &headers.get_all(CONNECTION), &self.owner)
     }
 
     /// The revision that a request presents, if it can be read, whatever else it says.
     pub fn revision_alone(&self, headers: &HeaderMap) -> Option<Revision> {
-        only(headers, &self.revision).ok().flatten().and_then(parse_revision)
+        only(headers, &headers.get_all(CONNECTION), &self.revision).ok().flatten().and_then(parse_revision)
     }
 
     /// The lock that a request names.
@@ -66,7 +67,7 @@ impl TokenHeaders {
     /// # Errors
     /// As for [`TokenHeaders::token`]; `lock-not-allowed` if it is not text.
     pub fn lock<'h>(&self, headers: &'h HeaderMap) -> Result<&'h str, Rejection> {
-        let lock = only(headers, &self.lock)?.ok_or(Rejection::TokenMissing)?;
+        let lock = only(headers, &headers.get_all(CONNECTION), &self.lock)?.ok_or(Rejection::TokenMissing)?;
         lock.to_str().map_err(|_| Rejection::LockNotAllowed)
     }
 }
@@ -76,18 +77,21 @@ fn parse_revision(written: &HeaderValue) -> Option<Revision> {
 }
 
 /// The value of a header that may stand only once and must reach us as the client sent it.
-fn only<'h>(headers: &'h HeaderMap, name: &HeaderName) -> Result<Option<&'h HeaderValue>, Rejection> {
+fn only<'h>(
+    headers: &'h HeaderMap,
+    connection: &GetAll<'_, HeaderValue>,
+    name: &HeaderName,
+) -> Result<Option<&'h HeaderValue>, Rejection> {
     let mut values = headers.get_all(name).iter();
     let value = values.next();
-    if values.next().is_some() || is_named_in_connection(headers, name) {
+    if values.next().is_some() || is_named(connection, name) {
         return Err(Rejection::TokenMalformed);
     }
     Ok(value)
 }
 
-fn is_named_in_connection(headers: &HeaderMap, name: &HeaderName) -> bool {
-    headers
-        .get_all(CONNECTION)
+fn is_named(connection: &GetAll<'_, HeaderValue>, name: &HeaderName) -> bool {
+    connection
         .iter()
         .flat_map(|value| value.as_bytes().split(|byte| *byte == b','))
         .any(|option| option.trim_ascii().eq_ignore_ascii_case(name.as_str().as_bytes()))

@@ -150,16 +150,18 @@ fn settle_host(
         (host, None) | (host @ None, Some(_)) => host,
     };
     let named = uri.authority().map(|authority| authority.as_str().as_bytes());
-    let host = match (named, host) {
+    let (host, stands_there) = match (named, host) {
         (Some(named), Some(host)) if !named.eq_ignore_ascii_case(host.as_bytes()) => return Err(InvalidHead::Target),
-        (Some(named), _) => HeaderValue::from_bytes(named).map_err(|_| InvalidHead::Target)?,
-        (None, Some(host)) => host.clone(),
-        (None, None) => upstream.authority.clone(),
+        (Some(named), _) => (HeaderValue::from_bytes(named).map_err(|_| InvalidHead::Target)?, false),
+        (None, Some(host)) => (host.clone(), true),
+        (None, None) => (upstream.authority.clone(), false),
     };
     if !is_host(host.as_bytes()) || host.is_empty() && upstream.may_speak(Protocol::Http2) {
         return Err(InvalidHead::Target);
     }
-    headers.insert(header::HOST, host.clone());
+    if !stands_there {
+        headers.insert(header::HOST, host.clone());
+    }
     Ok(host)
 }
 

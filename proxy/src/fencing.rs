@@ -66,7 +66,8 @@ where
         },
         // The token is looked at first: a request without one costs no read of the store.
         (Guarded::ByUncached(key), Ok(())) => match place.in_force().headers.token(headers) {
-            Ok(token) => look_up(place, key, token).await,
+            // Boxed, as all that is rare and large: each request would move the room for it.
+            Ok(token) => Box::pin(look_up(place, key, token)).await,
             Err(reason) => unclaimed(place, guarded, headers, reason),
         },
     };

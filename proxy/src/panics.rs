@@ -41,8 +41,9 @@ pub fn count() -> u64 {
 ///
 /// # Errors
 /// [`Panicked`] instead of the panic.
-pub async fn contained<T>(work: impl Future<Output = T>) -> Result<T, Panicked> {
-    AssertUnwindSafe(work).catch_unwind().await.map_err(|_| Panicked)
+pub fn contained<T>(work: impl Future<Output = T>) -> impl Future<Output = Result<T, Panicked>> {
+    // Not an `async fn`, which would have room for the work twice: as what it was given, and as what it waits for.
+    AssertUnwindSafe(work).catch_unwind().map(|outcome| outcome.map_err(|_| Panicked))
 }
 
 fn log(panic: &PanicHookInfo<'_>) {

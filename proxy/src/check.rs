@@ -1,15 +1,17 @@
 //! `fencepost check`: is the configuration right, and does what it names answer?
 
 use std::sync::Arc;
-use std::time::Duration;
+use std::time::{Duration, SystemTime};
 
 use anyhow::bail;
-use fencepost_config::{Config, Route, SourceKind};
+use fencepost_config::{Config, Route, SourceKind, UpstreamProtocol};
 use fencepost_sources::{
     KeyRange, LockDescription, LockSource, LockSpec, LockStore, MemoryStore, RangeRead, StoreError, Wanted,
 };
+use fencepost_tls::{Expiry, Followed};
 use tokio::time::Instant;
 
+use crate::client_tls;
 use crate::downstream::Protocol;
 use crate::exchange::Fence;
 use crate::forward::{Speaks, Upstream, UpstreamError, connects};
@@ -38,13 +40,33 @@ pub fn summary(config: &Config) -> String {
 /// # Errors
 /// Every one that is of no use.
 pub fn files(config: &Config) -> anyhow::Result<()> {
-    match server_tls::check(config) {
-        Ok(cautions) => {
-            cautions.iter().for_each(|caution| println!("warning: {caution}"));
-            Ok(())
+    let admin = config.admin.iter().map(|admin| (format!("admin listener {}", admin.address), admin.tls.as_ref()));
+    let listeners = config.listeners.iter().map(|one| (format!("listener {}", one.address), one.tls.as_ref()));
+    let accepting = listeners.chain(admin).filter_map(|(whose, tls)| Some((whose, server_tls::load(tls?).map(ends))));
+    let sources = config.sources.iter().filter_map(|source| match &source.kind {
+        SourceKind::Etcd { tls, .. } => Some((format!("source {}", source.name), tls.as_deref()?)),
+        SourceKind::Memory => None,
+    });
+    let workers = config.routes.iter().filter_map(|route| match &route.upstream.protocol {
+        UpstreamProtocol::Tls(tls) => Some((format!("worker of route {}", route.name), &tls.files)),
+        UpstreamProtocol::Http1 | UpstreamProtocol::H2c => None,
+    });
+    let connecting = sources.chain(workers).map(|(whose, tls)| (whose, client_tls::load(tls, &[]).map(ends)));
+    let (now, mut problems) = (SystemTime::now(), Vec::new());
+    for (whose, ends) in accepting.chain(connecting) {
+        match ends {
+            Ok(ends) => {
+                let cautions = ends.iter().filter_map(|end| end.caution(now));
+                cautions.for_each(|caution| println!("warning: {whose}: {caution}"));
+            }
+            Err(error) => problems.push(format!("{whose}: {error}")),
         }
-        Err(problems) => bail!("{}", problems.join("\n")),
     }
+    if problems.is_empty() { Ok(()) } else { bail!("{}", problems.join("\n")) }
+}
+
+fn ends(tls: impl Followed) -> Arc<[Expiry]> {
+    tls.expiries()
 }
 
 /// Reads each lock that is named in the configuration and connects to each worker; prints what it finds.

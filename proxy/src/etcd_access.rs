@@ -5,8 +5,9 @@ use std::sync::Arc;
 use fencepost_config as config;
 use fencepost_config::{HostPort, SourceKind};
 use fencepost_sources::{EtcdAccess, EtcdTls, EtcdUser};
-use fencepost_tls::{ClientFiles, ClientTls, IdentityFiles, TlsError};
+use fencepost_tls::TlsError;
 
+use crate::client_tls;
 use crate::metrics::TlsUse;
 use crate::tls_files::TlsFiles;
 
@@ -55,8 +56,6 @@ impl Access {
 }
 
 fn make_tls(tls: &config::ClientTls) -> Result<EtcdTls, TlsError> {
-    let config::ClientTls { ca, crl, identity, server_name } = tls.clone();
-    let identity = identity.map(|config::Identity { certificate, key }| IdentityFiles { certificate, key });
-    let client = ClientTls::load(ClientFiles { ca, crl, identity }, &[b"h2"])?;
-    Ok(EtcdTls { client, server_name })
+    let client = client_tls::load(tls, &[b"h2"])?;
+    Ok(EtcdTls { client, server_name: tls.server_name.clone() })
 }

@@ -8,6 +8,7 @@ pub mod access_log;
 pub mod admin;
 pub mod check;
 pub mod cli;
+pub mod client_tls;
 pub mod dashboard;
 pub mod decision;
 pub mod demo;

@@ -3,9 +3,10 @@
 use std::sync::{Mutex, PoisonError};
 
 use fencepost_config::{Config, HostPort, Limits, UpstreamAddress, UpstreamProtocol, UpstreamTls};
-use fencepost_tls::{ClientFiles, ClientTls, IdentityFiles, TlsError};
+use fencepost_tls::{ClientFiles, ClientTls, TlsError};
 use rustls::pki_types::ServerName;
 
+use crate::client_tls;
 use crate::downstream::Protocol;
 use crate::forward::{self, Speaks, UPSTREAM_PROTOCOLS, Upstream};
 use crate::metrics::TlsUse;
@@ -115,10 +116,8 @@ fn upstream_tls(
 ) -> Result<forward::UpstreamTls, UpstreamsError> {
     let UpstreamTls { files, server_name } = tls;
     let upstream = || configured.to_string();
-    let shown = files.identity.as_ref();
-    let shown = shown.map(|shown| IdentityFiles { certificate: shown.certificate.clone(), key: shown.key.clone() });
-    let files = ClientFiles { ca: files.ca.clone(), crl: files.crl.clone(), identity: shown };
-    let identity = identity(files).map_err(|source| UpstreamsError::Files { upstream: upstream(), source })?;
+    let identity =
+        identity(client_tls::files(files)).map_err(|source| UpstreamsError::Files { upstream: upstream(), source })?;
     let server_name = ServerName::try_from(server_name.clone())
         .map_err(|_| UpstreamsError::ServerName { upstream: upstream(), server_name: server_name.clone() })?;
     Ok(forward::UpstreamTls { identity, server_name })

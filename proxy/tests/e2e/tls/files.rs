@@ -180,5 +180,13 @@ async fn check_reads_the_files_and_warns_of_what_ends_soon() {
             text(&wrong)
         );
     }
+    // Those of what connects are read as well, and all that is wrong with any is said.
+    let connecting = "[[listener]]\naddress = \"127.0.0.1:0\"\n[source.main]\nkind = \"etcd\"\nendpoints = [\"https://127.0.0.1:9\"]\n\
+        tls = { ca = \"/nowhere/etcd.pem\" }\n[[route]]\nname = \"jobs\"\npath = \"/\"\nupstream = \"https://127.0.0.1:9\"\n\
+        upstream_tls = { ca = \"/nowhere/worker.pem\" }\nlock = { source = \"main\", key = \"/l\" }\n";
+    fs::write(&file, connecting).unwrap();
+    let wrong = text(&fencepost("check").await);
+    assert!(wrong.contains("source main: /nowhere/etcd.pem: cannot be read"), "{wrong}");
+    assert!(wrong.contains("worker of route jobs: /nowhere/worker.pem: cannot be read"), "{wrong}");
     let _keep: Scratch = files;
 }

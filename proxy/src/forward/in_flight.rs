@@ -319,8 +319,8 @@ impl<P: Permit> InFlight<P> {
         .await;
     }
 
-    fn settle(self: Box<Self>, cx: &mut Context<'_>) {
-        let InFlight { link, pool, permit, .. } = *self;
+    fn settle(self, cx: &mut Context<'_>) {
+        let InFlight { link, pool, permit, .. } = self;
         match link {
             Link::Http1(mut connection) => {
                 // Otherwise it is closed here: before the permit goes, nothing more can be written.

@@ -198,7 +198,8 @@ async fn a_stream_whose_answer_is_not_read_is_reset_and_others_go_on() {
         client.send(ask(1 + 2 * number, "HEAD", "/", &tenure)).await;
         assert!(client.is_answered(1 + 2 * number).await);
     }
-    assert_eq!(client.next(RST_STREAM).await.stream, 1);
+    let reset = tokio::time::timeout(PATIENCE, client.next(RST_STREAM)).await.expect("it is reset");
+    assert_eq!(reset.stream, 1);
     client.send(ask(11, "HEAD", "/", &tenure)).await;
     assert!(client.is_answered(11).await);
     scene.until_at_worker("/k", 0, 0).await;

@@ -45,8 +45,8 @@ fn clients_that_do_not_read_give_way_to_those_who_wait_for_a_connection_and_thei
         assert!(head.starts_with("HTTP/1.1 200 "), "{head}");
         assert_eq!(body, b"small");
     }
-    // Who has stalled longest gives way.
-    assert!(slow.remove(0).until_end().len() < LARGE);
+    // One of them has given way, if not more. Whose buffers were full first, nobody can say.
+    assert!(!slow.iter_mut().all(|client| client.has(LARGE)));
     drop(slow);
     let events = proxy.wait_for_events(24);
     assert!(events.iter().all(|event| *event == Event::Finished(Ending::Complete)), "{events:?}");

@@ -150,6 +150,19 @@ impl Client {
         }
     }
 
+    /// Reads and forgets that many bytes, or up to the end. Whether so many came.
+    pub(crate) fn has(&mut self, length: usize) -> bool {
+        let mut came = std::mem::take(&mut self.buffer).len();
+        while came < length {
+            match self.fill() {
+                0 => return false,
+                count => came += count,
+            }
+            self.buffer.clear();
+        }
+        true
+    }
+
     /// Reads until the other side ends its side or resets. Returns what came.
     pub(crate) fn until_end(&mut self) -> Vec<u8> {
         loop {

@@ -91,11 +91,11 @@ impl Observations {
         }
     }
 
-    /// Notes what happened on the worker thread of that number.
-    pub fn note(&self, thread: usize, event: Event) {
+    /// Notes what happened on the worker thread of that number. Without room for it, it is not even put down.
+    pub fn note(&self, thread: usize, event: impl FnOnce() -> Event) {
         let mut notes = lock(&self.notes[thread]);
         if notes.len() < NOTES_MAX {
-            notes.push(event);
+            notes.push(event());
         } else {
             self.lost.fetch_add(1, Ordering::Relaxed);
         }
@@ -199,8 +199,8 @@ mod tests {
             let at = SystemTime::UNIX_EPOCH + Duration::from_secs(second);
             Event::Decision(Decision { at, ..Decision::for_tests(id) })
         };
-        observations.note(0, decision("late", 3));
-        observations.note(1, decision("early", 1));
+        observations.note(0, || decision("late", 3));
+        observations.note(1, || decision("early", 1));
         assert!(observations.collect(vec![decision("between", 2)]));
         let ids = observations.look(|book| {
             let newest = book.decisions.newest(&Filter::default(), 10);
@@ -210,7 +210,7 @@ mod tests {
         assert!(!observations.collect(Vec::new()));
 
         for _ in 0..NOTES_MAX + 5 {
-            observations.note(0, decision("flood", 4));
+            observations.note(0, || decision("flood", 4));
         }
         assert_eq!(observations.lost(), 5);
         observations.collect(Vec::new());

@@ -261,12 +261,14 @@ impl Place {
         if left_out.is_none() && process.observations.is_none() {
             return;
         }
-        let decision = self.decision(id, outcome, subject, status);
-        if let Some(left_out) = left_out {
+        let decision = || self.decision(id.clone(), outcome, subject, status);
+        let logged = left_out.map(|left_out| {
+            let decision = decision();
             log(&decision, left_out);
-        }
+            decision
+        });
         if let Some(observations) = &process.observations {
-            observations.note(self.worker.thread, Event::Decision(decision));
+            observations.note(self.worker.thread, || Event::Decision(logged.unwrap_or_else(decision)));
         }
     }
 

@@ -19,6 +19,8 @@ pub const FENCE_DECISION: HeaderName = HeaderName::from_static("fence-decision")
 const GRPC_STATUS: HeaderName = HeaderName::from_static("grpc-status");
 const GRPC_MESSAGE: HeaderName = HeaderName::from_static("grpc-message");
 const PROBLEM_JSON: HeaderValue = HeaderValue::from_static("application/problem+json");
+/// The fields of an answer of our own: room for them all is made at once.
+const HEADERS: usize = 6;
 const NO_STORE: HeaderValue = HeaderValue::from_static("no-store");
 
 /// How a client wants to be answered.
@@ -35,7 +37,9 @@ pub enum AnswerForm {
 impl AnswerForm {
     /// The form that fits a request.
     pub fn of(method: &Method, headers: &HeaderMap) -> AnswerForm {
-        let grpc = headers.get(CONTENT_TYPE).is_some_and(|value| value.as_bytes().starts_with(b"application/grpc"));
+        // gRPC knows no other method (grpc.io, "gRPC over HTTP2").
+        let grpc = method == Method::POST
+            && headers.get(CONTENT_TYPE).is_some_and(|value| value.as_bytes().starts_with(b"application/grpc"));
         match (grpc, method == Method::HEAD) {
             (true, _) => AnswerForm::Grpc,
             (false, true) => AnswerForm::HeadOnly,
@@ -169,17 +173,28 @@ impl Refusal<'_> {
         let mut body = String::with_capacity(512);
         let code = self.reason.code();
         let action = self.reason.action().name();
-        let (status, decision) = (status.as_u16(), self.decision);
-        // Writing to a string does not fail.
-        let _ = write!(
-            body,
-            r#"{{"type":"urn:fencepost:reason:{code}","title":"{title}","status":{status},"detail":"{detail}","reason":"{code}","action":"{action}","lock":"#
-        );
+        // Pieces, since `write!` would be a tenth of what a refusal costs.
+        let start = [
+            r#"{"type":"urn:fencepost:reason:"#,
+            code,
+            r#"","title":""#,
+            title,
+            r#"","status":"#,
+            status.as_str(),
+            r#","detail":""#,
+            detail,
+            r#"","reason":""#,
+            code,
+            r#"","action":""#,
+            action,
+            r#"","lock":"#,
+        ];
+        body.extend(start);
         match self.lock {
             Some(lock) => write_json_string(&mut body, lock.as_str()),
             None => body.push_str("null"),
         }
-        let _ = write!(body, r#","decision":"{decision}","forwarded":false}}"#);
+        body.extend([r#","decision":""#, self.decision.as_str(), r#"","forwarded":false}"#]);
         Bytes::from(body)
     }
 }
@@ -321,6 +336,7 @@ impl Failure {
 fn problem_answer(status: StatusCode, body: Bytes) -> Response<Bytes> {
     let mut response = Response::new(body);
     *response.status_mut() = status;
+    response.headers_mut().reserve(HEADERS);
     response.headers_mut().insert(CONTENT_TYPE, PROBLEM_JSON);
     response.headers_mut().insert(CACHE_CONTROL, NO_STORE);
     response
@@ -337,6 +353,9 @@ fn grpc_answer(status: u8, message: &'static str) -> Response<Bytes> {
 }
 
 fn write_json_string(out: &mut String, text: &str) {
+    if !text.bytes().any(|byte| byte < b' ' || byte == b'"' || byte == b'\\') {
+        return out.extend(["\"", text, "\""]);
+    }
     out.push('"');
     for character in text.chars() {
         match character {

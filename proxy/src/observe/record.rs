@@ -219,6 +219,12 @@ pub fn shown_peer(peer: &PeerNames) -> Box<str> {
 
 /// Text from outside, so that it can't be anything but text wherever it is shown next.
 fn shown(bytes: &[u8], max: usize) -> Box<str> {
+    if bytes.len() <= max
+        && bytes.iter().all(u8::is_ascii_graphic)
+        && let Ok(as_it_is) = str::from_utf8(bytes)
+    {
+        return as_it_is.into();
+    }
     let mut text = String::with_capacity(bytes.len().min(max) + 4);
     for &byte in bytes {
         let before = text.len();

@@ -8,7 +8,6 @@
 use std::error::Error;
 use std::io;
 use std::rc::Rc;
-use std::task::{Context, Waker};
 use std::time::Duration;
 
 use tokio::time::{Instant, timeout_at};
@@ -111,11 +110,11 @@ async fn one_more(pool: &Rc<Shared>, wants: Wants, deadline: Instant) -> Result<
     }
 }
 
-async fn http1(opened: Opened, place: Place) -> Result<Http1, UpstreamError> {
+async fn http1(opened: Opened, place: Place) -> Result<Box<Http1>, UpstreamError> {
     let made = Http1::new(opened.socket, opened.made_with, place).await;
-    let mut connection = made.map_err(UpstreamError::Handshake)?;
+    let mut connection = Box::new(made.map_err(UpstreamError::Handshake)?);
     // hyper takes no connection for ready that was never driven, and one that is given up unused is worth a handshake.
-    connection.drive(&mut Context::from_waker(Waker::noop()));
+    connection.drive_idle();
     Ok(connection)
 }
 

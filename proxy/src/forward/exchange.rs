@@ -13,7 +13,7 @@ use super::error::{Forwarded, SendError};
 use super::http1::HeadFuture;
 use super::http2::was_refused;
 use super::in_flight::{InFlight, Outgoing};
-use super::pool::{Link, Pool};
+use super::pool::{Link, Pool, Wants};
 use super::request_body::RequestBody;
 use super::request_form;
 use super::response_body::ResponseBody;
@@ -52,12 +52,13 @@ impl<P: Permit> Exchange<P> {
     pub(super) fn new(
         mut link: Link,
         pool: Pool,
+        wants: Wants,
         admitted: Admitted<Box<Request<RequestBody>>, P>,
         timeouts: Timeouts,
     ) -> Exchange<P> {
         let (mut request, permit) = admitted.into_parts();
         let body = request.body().state().cloned();
-        let asked_to_upgrade = request.headers().contains_key(http::header::UPGRADE);
+        let asked_to_upgrade = wants == Wants::Http1;
         let (head, copy, unwritten) = match &mut link {
             Link::Http1(connection) => {
                 request_form::for_http1(&mut request);
@@ -153,8 +154,8 @@ impl<P: Permit> Sent<P> {
         &mut self,
         cx: &mut Context<'_>,
     ) -> Poll<Result<Response<Incoming>, TrySendError<Request<RequestBody>>>> {
-        self.in_flight.drive(cx);
-        self.head.as_mut().poll(cx)
+        let Sent { head, in_flight, .. } = self;
+        in_flight.poll_driven(cx, |cx| head.as_mut().poll(cx))
     }
 
     /// Ready when the request is to be cut now, the tenure having ended. What else is cut then goes on.

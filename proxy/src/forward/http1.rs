@@ -5,7 +5,7 @@ use std::future::{Future, poll_fn};
 use std::pin::Pin;
 use std::rc::Rc;
 use std::sync::Arc;
-use std::task::{Context, Poll};
+use std::task::{Context, Poll, Waker};
 
 use bytes::Bytes;
 use http::{Request, Response};
@@ -19,7 +19,7 @@ use tokio::time::Instant;
 
 use super::pool::Place;
 use super::request_body::RequestBody;
-use crate::wire::{Alarm, Socket};
+use crate::wire::{Alarm, Nested, Socket};
 
 /// What hyper gives for a request: a head, or the request back if nothing of it was sent.
 ///
@@ -39,6 +39,7 @@ pub(super) struct Http1 {
     sender: SendRequest<RequestBody>,
     driver: Driver,
     pub(super) alarm: Alarm,
+    nested: Nested,
     /// When its last response ended; when it was opened, if there was none.
     pub(super) idle_since: Instant,
     /// `None`: without TLS.
@@ -74,13 +75,18 @@ impl Http1 {
         let (sender, connection) = Builder::new().max_buf_size(BUFFER_BYTES).handshake(io).await?;
         let seat = Rc::new(RefCell::new(Seat::Driven(Box::new(connection))));
         let driver = Driver { seat, socket, task: None };
-        let (alarm, idle_since) = (Alarm::new(), Instant::now());
-        Ok(Http1 { sender, driver, alarm, idle_since, made_with, is_spoilt: false, place })
+        let (alarm, nested, idle_since) = (Alarm::new(), Nested::default(), Instant::now());
+        Ok(Http1 { sender, driver, alarm, nested, idle_since, made_with, is_spoilt: false, place })
     }
 
-    /// Whether a request may be sent: the last response has ended, and the worker has neither closed nor said more.
+    /// Whether a request may be sent: the last response has ended, and the worker is not known to have closed.
     pub(super) fn is_usable(&self) -> bool {
-        self.sender.is_ready() && self.driver.is_driven() && self.driver.socket.is_quiet()
+        self.sender.is_ready() && self.driver.is_driven()
+    }
+
+    /// Whether the worker has neither closed nor said more, asking the kernel.
+    pub(super) fn is_quiet(&self) -> bool {
+        self.driver.socket.is_quiet()
     }
 
     /// How its TLS was made.
@@ -92,7 +98,7 @@ impl Http1 {
         &self.driver.socket
     }
 
-    /// Hands a request to hyper. The next [`Http1::drive`] writes it.
+    /// Hands a request to hyper. The next [`Http1::poll_driven`] writes it.
     pub(super) fn send(&mut self, request: Request<RequestBody>) -> HeadFuture {
         let state = request.body().state().cloned();
         let head = Box::pin(self.sender.try_send_request(request));
@@ -103,12 +109,43 @@ impl Http1 {
         head
     }
 
-    /// Reads and writes what can be.
-    pub(super) fn drive(&mut self, cx: &mut Context<'_>) {
-        if self.driver.task.is_none() {
+    /// Reads and writes what can be, and polls `next`, which waits for what that brings.
+    pub(super) fn poll_driven<T>(
+        &mut self,
+        cx: &mut Context<'_>,
+        mut next: impl FnMut(&mut Context<'_>) -> Poll<T>,
+    ) -> Poll<T> {
+        if self.driver.task.is_some() {
+            return next(cx);
+        }
+        self.nested.poll(cx, |cx| {
             // Who waits for the response learns of the end by that.
             let _ = poll_seat(&self.driver.seat, cx);
+            next(cx)
+        })
+    }
+
+    /// The same right after that, where `next` is to ask for more before more is read.
+    pub(super) fn poll_asking<T>(
+        &mut self,
+        cx: &mut Context<'_>,
+        mut next: impl FnMut(&mut Context<'_>) -> Poll<T>,
+    ) -> Poll<T> {
+        if self.driver.task.is_some() {
+            return next(cx);
         }
+        let mut has_asked = false;
+        self.nested.poll(cx, |cx| {
+            if std::mem::replace(&mut has_asked, true) {
+                let _ = poll_seat(&self.driver.seat, cx);
+            }
+            next(cx)
+        })
+    }
+
+    /// Reads and writes what can be while nobody waits for anything: whoever used it last is not to be woken when it is used next.
+    pub(super) fn drive_idle(&mut self) {
+        let _ = poll_seat(&self.driver.seat, &mut Context::from_waker(Waker::noop()));
     }
 
     /// Sees to it that no other request is sent over it.
@@ -117,16 +154,19 @@ impl Http1 {
     }
 
     /// Whether another request may be sent once this one's response has ended.
-    pub(super) fn is_reusable(&mut self, cx: &mut Context<'_>) -> bool {
+    pub(super) fn is_reusable(&mut self) -> bool {
         self.driver.recall();
-        self.drive(cx);
+        self.nested.leave();
+        if !self.sender.is_ready() {
+            self.drive_idle();
+        }
         let socket = &self.driver.socket;
         let everything_is_written = !socket.is_write_blocked() && !socket.is_broken();
         !self.is_spoilt && self.sender.is_ready() && everything_is_written && self.driver.is_driven()
     }
 
     /// Its place in the pool, for another connection.
-    pub(super) fn into_place(self) -> Place {
+    pub(super) fn into_place(self: Box<Self>) -> Place {
         self.place
     }
 

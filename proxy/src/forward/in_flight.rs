@@ -158,10 +158,28 @@ impl<P: Permit> InFlight<P> {
         &self.pool
     }
 
-    /// Reads and writes what can be. HTTP/2 connections do that by themselves.
-    pub(super) fn drive(&mut self, cx: &mut Context<'_>) {
-        if let Link::Http1(connection) = &mut self.link {
-            connection.drive(cx);
+    /// Reads and writes what can be, and polls `next`, which waits for what that brings. HTTP/2 connections read and write by
+    /// themselves.
+    pub(super) fn poll_driven<T>(
+        &mut self,
+        cx: &mut Context<'_>,
+        mut next: impl FnMut(&mut Context<'_>) -> Poll<T>,
+    ) -> Poll<T> {
+        match &mut self.link {
+            Link::Http1(connection) => connection.poll_driven(cx, next),
+            Link::Http2(_) => next(cx),
+        }
+    }
+
+    /// The same right after that, where `next` is to ask for more before more is read.
+    pub(super) fn poll_asking<T>(
+        &mut self,
+        cx: &mut Context<'_>,
+        mut next: impl FnMut(&mut Context<'_>) -> Poll<T>,
+    ) -> Poll<T> {
+        match &mut self.link {
+            Link::Http1(connection) => connection.poll_asking(cx, next),
+            Link::Http2(_) => next(cx),
         }
     }
 
@@ -277,13 +295,13 @@ impl<P: Permit> InFlight<P> {
     }
 
     /// The response has ended whole. Waits for the rest of the request in the background, if there is any.
-    pub(super) fn complete(self: Box<Self>, cx: &mut Context<'_>) {
+    pub(super) fn complete(self: Box<Self>) {
         if self.body.as_ref().is_some_and(|body| body.is_running()) || self.held_back().is_some() {
             let background = self.pool.background().clone();
             background.spawn(self.finish_body());
             return;
         }
-        self.settle(cx);
+        self.settle();
     }
 
     /// A worker may answer before it has read the whole request, and read on.
@@ -309,22 +327,15 @@ impl<P: Permit> InFlight<P> {
                 unwritten.leave(&connection).await;
             }
         }
-        let mut this = Some(self);
-        poll_fn(|cx| {
-            if let Some(this) = this.take() {
-                this.settle(cx);
-            }
-            Poll::Ready(())
-        })
-        .await;
+        self.settle();
     }
 
-    fn settle(self, cx: &mut Context<'_>) {
+    fn settle(self) {
         let InFlight { link, pool, permit, .. } = self;
         match link {
             Link::Http1(mut connection) => {
                 // Otherwise it is closed here: before the permit goes, nothing more can be written.
-                if connection.is_reusable(cx) {
+                if connection.is_reusable() {
                     pool.put_back(connection);
                 }
             }

@@ -3,6 +3,7 @@
 use std::cell::{Cell, RefCell};
 use std::collections::VecDeque;
 use std::rc::{Rc, Weak};
+use std::time::Duration;
 
 use http::Request;
 use http::header::UPGRADE;
@@ -22,6 +23,10 @@ use super::upstream::{Speaks, Timeouts, Upstream};
 use crate::downstream::Protocol;
 use crate::wire::{Alarm, Background, Socket};
 
+/// A connection whose last response ended so recently is used without asking the kernel whether the worker has closed it, which is 2.5 % of
+/// what a GET costs. A worker that closes now is missed all the same, as long as its word and our request may cross on the wire.
+const JUST_NOW: Duration = Duration::from_micros(100);
+
 /// The connections of one worker thread to one upstream: the one used last is used first. Clones share them.
 #[derive(Clone)]
 pub struct Pool {
@@ -33,7 +38,8 @@ pub(super) struct Shared {
     background: Background,
     pub(super) http2: Rc<Http2Connections>,
     /// HTTP/1.1 connections without a request, the one used last at the end.
-    idle: RefCell<Vec<Http1>>,
+    #[expect(clippy::vec_box, reason = "a request takes one and moves it on")]
+    idle: RefCell<Vec<Box<Http1>>>,
     /// HTTP/1.1 connections that are open or being opened.
     places_taken: Cell<usize>,
     /// Requests that wait for one, in the order in which they came.
@@ -65,7 +71,7 @@ impl Wants {
 
 /// What a waiting request gets.
 pub(super) enum Turn {
-    Connection(Http1),
+    Connection(Box<Http1>),
     Place(Place),
 }
 
@@ -77,11 +83,13 @@ pub struct ReadyConnection {
     /// `None` once it is used.
     link: Option<Link>,
     pool: Pool,
+    wants: Wants,
 }
 
 /// A request's way to the worker.
 pub(super) enum Link {
-    Http1(Http1),
+    /// Boxed, since it is handed from one request to the next.
+    Http1(Box<Http1>),
     Http2(Stream),
 }
 
@@ -128,34 +136,42 @@ impl Pool {
     ///
     /// Dropping the future gives up the place in the queue.
     pub async fn ready(&self, wants: Wants, deadline: Instant) -> Result<ReadyConnection, UpstreamError> {
+        if let Some(ready) = self.free(wants) {
+            return Ok(ready);
+        }
         let link = match self.shared.upstream.speaks {
             Speaks::Cleartext(Protocol::Http1) => Link::Http1(self.ready_http1(deadline).await?),
             Speaks::Cleartext(Protocol::Http2) => {
                 Link::Http2(self.shared.http2.ready(&self.shared.upstream, deadline).await?)
             }
-            Speaks::Tls(_) => match by_alpn::free(&self.shared, wants) {
-                Some(link) => link,
-                None => Box::pin(by_alpn::ready(&self.shared, wants, deadline)).await?,
-            },
+            Speaks::Tls(_) => Box::pin(by_alpn::ready(&self.shared, wants, deadline)).await?,
         };
-        Ok(ReadyConnection { link: Some(link), pool: self.clone() })
+        Ok(ReadyConnection { link: Some(link), pool: self.clone(), wants })
     }
 
-    async fn ready_http1(&self, deadline: Instant) -> Result<Http1, UpstreamError> {
-        if let Some(connection) = self.shared.pop_idle() {
-            return Ok(connection);
-        }
+    /// A connection that can be had at once, as most requests find one.
+    pub fn free(&self, wants: Wants) -> Option<ReadyConnection> {
+        let link = match self.shared.upstream.speaks {
+            Speaks::Cleartext(Protocol::Http1) => self.shared.pop_idle().map(Link::Http1),
+            Speaks::Cleartext(Protocol::Http2) => self.shared.http2.free_stream(&self.shared.upstream).map(Link::Http2),
+            Speaks::Tls(_) => by_alpn::free(&self.shared, wants),
+        };
+        link.map(|link| ReadyConnection { link: Some(link), pool: self.clone(), wants })
+    }
+
+    async fn ready_http1(&self, deadline: Instant) -> Result<Box<Http1>, UpstreamError> {
         let place = match self.shared.turn(deadline).await? {
             Turn::Connection(connection) => return Ok(connection),
             Turn::Place(place) => place,
         };
         let opened = timeout_at(deadline, connect(&self.shared.upstream.address)).await;
         let transport = opened.map_err(|_| UpstreamError::Timeout)?.map_err(UpstreamError::Unreachable)?;
-        Http1::new(Socket::upstream(transport), None, place).await.map_err(UpstreamError::Handshake)
+        let made = Http1::new(Socket::upstream(transport), None, place).await;
+        made.map(Box::new).map_err(UpstreamError::Handshake)
     }
 
     /// Takes back a connection whose response has ended.
-    pub(super) fn put_back(&self, mut connection: Http1) {
+    pub(super) fn put_back(&self, mut connection: Box<Http1>) {
         connection.idle_since = Instant::now();
         self.shared.put_back(connection);
     }
@@ -175,7 +191,7 @@ impl Pool {
 }
 
 impl ReadyConnection {
-    /// Sends a request. It is written in the first poll of what this returns, and at most once.
+    /// Sends the request for whose wants the connection was got ready. It is written in the first poll of what this returns, and at most once.
     ///
     /// Dropping that future does not take the request back: the response is read to its end in the background.
     pub fn send<P: Permit>(
@@ -184,7 +200,7 @@ impl ReadyConnection {
         timeouts: Timeouts,
     ) -> Exchange<P> {
         let link = self.link.take().expect("a connection is used once");
-        Exchange::new(link, self.pool.clone(), admitted, timeouts)
+        Exchange::new(link, self.pool.clone(), self.wants, admitted, timeouts)
     }
 
     /// Whether a request can still be sent, asked when something else was waited for meanwhile.
@@ -208,7 +224,7 @@ impl Drop for ReadyConnection {
 
 impl Shared {
     /// An HTTP/1.1 connection that can be had at once.
-    pub(super) fn pop_idle(&self) -> Option<Http1> {
+    pub(super) fn pop_idle(&self) -> Option<Box<Http1>> {
         loop {
             let connection = self.idle.borrow_mut().pop()?;
             if self.is_usable(&connection) {
@@ -218,8 +234,10 @@ impl Shared {
     }
 
     fn is_usable(&self, connection: &Http1) -> bool {
-        connection.idle_since.elapsed() < self.upstream.idle_timeout
+        let idle_for = connection.idle_since.elapsed();
+        idle_for < self.upstream.idle_timeout
             && connection.is_usable()
+            && (idle_for < JUST_NOW || connection.is_quiet())
             && self.upstream.is_current(connection.made_with())
     }
 
@@ -275,7 +293,7 @@ impl Shared {
         }
     }
 
-    fn put_back(self: &Rc<Self>, connection: Http1) {
+    fn put_back(self: &Rc<Self>, connection: Box<Http1>) {
         if let Some(waiter) = self.next_waiter() {
             // It has not closed, and on one thread it can't have meanwhile.
             let _ = waiter.send(Turn::Connection(connection));
@@ -295,7 +313,7 @@ impl Shared {
         let mut idle = self.idle.borrow_mut();
         let old = idle.partition_point(|connection| connection.idle_since.elapsed() >= self.upstream.idle_timeout);
         // Dropped after the borrow: each gives its place to a waiting request.
-        let closed: Vec<Http1> = idle.drain(..old).collect();
+        let closed: Vec<_> = idle.drain(..old).collect();
         let some_left = !idle.is_empty();
         drop(idle);
         drop(closed);

@@ -94,17 +94,17 @@ impl<P: Permit> ResponseBody<P> {
     /// If the body has failed already, and so nothing needs to be passed on.
     pub(super) fn begin(
         mut incoming: Incoming,
-        in_flight: Box<InFlight<P>>,
+        mut in_flight: Box<InFlight<P>>,
         headers: &HeaderMap,
         cx: &mut Context<'_>,
     ) -> Result<ResponseBody<P>, hyper::Error> {
         if incoming.is_end_stream() {
-            in_flight.complete(cx);
+            in_flight.complete();
             return Ok(ResponseBody::Empty);
         }
         let mut first = None;
         if incoming.size_hint().exact().is_some()
-            && let Poll::Ready(Some(here)) = Pin::new(&mut incoming).poll_frame(cx)
+            && let Poll::Ready(Some(here)) = in_flight.poll_asking(cx, |cx| Pin::new(&mut incoming).poll_frame(cx))
         {
             let bytes = match here {
                 Ok(frame) => frame.into_data().unwrap_or_default(),
@@ -114,7 +114,7 @@ impl<P: Permit> ResponseBody<P> {
                 }
             };
             if incoming.is_end_stream() {
-                in_flight.complete(cx);
+                in_flight.complete();
                 return Ok(ResponseBody::Whole(bytes));
             }
             first = Some(bytes);

@@ -47,7 +47,7 @@ impl<P: Permit> Rest<P> {
         let ended = if matches!(step, Step::Piece(_)) { None } else { this.take() };
         if let Some(rest) = ended {
             match &step {
-                Step::Piece(_) | Step::Last(_) | Step::End => rest.in_flight.complete(cx),
+                Step::Piece(_) | Step::Last(_) | Step::End => rest.in_flight.complete(),
                 Step::Lost(_) => rest.in_flight.lost(),
                 Step::Silent => rest.leave_silent_worker(),
             }
@@ -74,8 +74,8 @@ impl<P: Permit> Rest<P> {
     }
 
     fn poll_step(&mut self, cx: &mut Context<'_>) -> Poll<Step> {
-        self.in_flight.drive(cx);
-        match Pin::new(&mut self.incoming).poll_frame(cx) {
+        let Rest { incoming, in_flight, .. } = self;
+        match in_flight.poll_driven(cx, |cx| Pin::new(&mut *incoming).poll_frame(cx)) {
             Poll::Ready(Some(Ok(mut frame))) => {
                 self.in_flight.heard();
                 if let Some(trailers) = frame.trailers_mut() {

@@ -3,6 +3,7 @@
 
 mod alarm;
 mod background;
+mod nested;
 mod socket;
 mod stream;
 mod tls;
@@ -11,5 +12,6 @@ mod transport;
 pub use alarm::Alarm;
 pub use background::Background;
 pub(crate) use background::LocalExecutor;
+pub(crate) use nested::Nested;
 pub use socket::Socket;
 pub use transport::Transport;

@@ -58,14 +58,14 @@ pub struct Admin {
 
 impl Admin {
     /// Answers a request, with 502 if that panics.
-    pub async fn answer_contained(self, request: Request<ClientBody>) -> Result<AdminAnswer, Infallible> {
+    pub async fn answer_contained(self, request: Box<Request<ClientBody>>) -> Result<AdminAnswer, Infallible> {
         let form = AnswerForm::of(request.method(), request.headers());
         let answered = contained(self.answer(request)).await;
         answered.unwrap_or_else(|Panicked| Ok(Failure::Internal.answer(form).map(AdminBody::whole)))
     }
 
     /// Answers a request.
-    pub async fn answer(self, request: Request<ClientBody>) -> Result<AdminAnswer, Infallible> {
+    pub async fn answer(self, request: Box<Request<ClientBody>>) -> Result<AdminAnswer, Infallible> {
         let client = request.body().connection();
         let over_tcp = matches!(client.address(), ClientAddress::Tcp(_));
         if over_tcp && let Err(refused) = origin::check(&request, client.is_tls()) {

@@ -191,7 +191,7 @@ impl Place {
         matches!(self.route().mode, Mode::Shadow(_))
     }
 
-    /// The facts of time that a verdict on this request depends on.
+    /// The facts of time that a verdict on this request depends on, now.
     pub fn timing(&self) -> Timing {
         let route = self.route();
         Timing {

@@ -177,6 +177,7 @@ where
 {
     let Exchange { request, place, in_flight, state } = exchange;
     let metrics = place.metrics();
+    let mut judged_at = None;
     let standing = match state {
         Standing::Pass(reason, lock) => {
             if matches!(reason, PassReason::Exempt | PassReason::Off) {
@@ -193,8 +194,9 @@ where
             if place.is_shadow() {
                 place.about.note_token(&claim.token);
             }
-            let verdict = claim.lock.outlook().judge(&claim.token, &place.timing());
-            match verdict {
+            let timing = place.timing();
+            judged_at = Some(timing.now);
+            match claim.lock.outlook().judge(&claim.token, &timing) {
                 Verdict::Confirm if place.is_shadow() => {
                     let lock = Arc::clone(&claim.lock);
                     place.worker.background.spawn(record_shadow_verdict(Rc::clone(&place), claim));
@@ -203,14 +205,19 @@ where
                 Verdict::Admit => Ok(admitted(&place, claim)),
                 Verdict::Reject(reason) => rejected(&place, reason, Subject::of(&claim), Some(&claim.lock)),
                 // Boxed: it is rare, and large.
-                Verdict::Confirm => match Box::pin(confirm(&place, &claim)).await {
-                    Ok(()) => Ok(admitted(&place, claim)),
-                    Err(reason) => rejected(&place, reason, Subject::of(&claim), Some(&claim.lock)),
-                },
+                Verdict::Confirm => {
+                    let confirmed = Box::pin(confirm(&place, &claim)).await;
+                    judged_at = None; // It has waited.
+                    match confirmed {
+                        Ok(()) => Ok(admitted(&place, claim)),
+                        Err(reason) => rejected(&place, reason, Subject::of(&claim), Some(&claim.lock)),
+                    }
+                }
             }
         }
     };
-    metrics.verdict_seconds.observe(place.arrived.elapsed().as_secs_f64());
+    let took = judged_at.unwrap_or_else(Instant::now).saturating_duration_since(place.arrived);
+    metrics.verdict_seconds.observe(took.as_secs_f64());
     match standing {
         Ok(standing) => next.call(Exchange { request, place, in_flight, state: Judged(standing) }).await,
         Err(answer) => Ok(answer),

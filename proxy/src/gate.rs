@@ -7,6 +7,7 @@ use std::future::poll_fn;
 use std::pin::Pin;
 use std::rc::Rc;
 use std::sync::Arc;
+use std::task::Poll;
 
 use fencepost_policy::{Entry, Rejection};
 use http::Request;
@@ -37,17 +38,35 @@ pub async fn forward(exchange: Exchange<Judged>) -> Result<Answer, Infallible> {
         Ok(request) => request,
         Err(failure) => return Ok(place.fail(failure)),
     };
-    Ok(send(place, in_flight, standing, request).await.unwrap_or_else(|answer| answer))
+    give_way().await;
+    let answer = send(place, in_flight, standing, request).await.unwrap_or_else(|answer| answer);
+    give_way().await;
+    Ok(answer)
+}
+
+/// Lets the other requests that are ready on this thread come as far as this.
+///
+/// What follows is written for all of them in a row then, and whoever is woken by the first is still awake for the next. To wake a process
+/// costs more than to poll a request once more: without this a GET on 64 busy connections costs 5 % more.
+async fn give_way() {
+    let mut has_given_way = false;
+    poll_fn(|cx| {
+        if std::mem::replace(&mut has_given_way, true) {
+            return Poll::Ready(());
+        }
+        cx.waker().wake_by_ref();
+        Poll::Pending
+    })
+    .await;
 }
 
 /// Makes the request that the worker gets. A small body is read whole first, so that a slow sender holds nothing up.
-async fn prepare(place: &Place, request: Box<Request<ClientBody>>) -> Result<Box<Request<RequestBody>>, Failure> {
+async fn prepare(place: &Place, mut request: Box<Request<ClientBody>>) -> Result<Box<Request<RequestBody>>, Failure> {
     let kept = place.kept_headers();
-    let (head, body) = (*request).into_parts();
-    if body.is_too_large() {
+    if request.body().is_too_large() {
         return Err(Failure::LargeBody);
     }
-    let connection = Rc::clone(body.connection());
+    let body = request.body_mut().take();
     let whole_bytes_max = place.worker.fence.config.limits.buffer_body_max;
     let body = prepare_body(body, whole_bytes_max, kept).await.map_err(|error| {
         tracing::debug!(%error, client = %place.client, "a request's body did not arrive whole");
@@ -59,7 +78,8 @@ async fn prepare(place: &Place, request: Box<Request<ClientBody>>) -> Result<Box
             }
         }
     })?;
-    outgoing_request(head, body, &connection, place.pool().upstream(), kept).map_err(|error| match error {
+    let (head, rest) = (*request).into_parts();
+    outgoing_request(head, body, rest.connection(), place.pool().upstream(), kept).map_err(|error| match error {
         InvalidHead::Target => Failure::BadTarget,
         InvalidHead::TwoLengths => Failure::BrokenBody,
     })
@@ -191,6 +211,14 @@ async fn enter(
 }
 
 async fn ready(place: &Place, wants: Wants) -> Result<ReadyConnection, Answer> {
+    match place.pool().free(wants) {
+        Some(ready) => Ok(ready),
+        // Boxed: who finds one would move the room for the wait.
+        None => Box::pin(wait_for_connection(place, wants)).await,
+    }
+}
+
+async fn wait_for_connection(place: &Place, wants: Wants) -> Result<ReadyConnection, Answer> {
     let deadline = Instant::now() + place.worker.fence.config.limits.connect_timeout;
     place.pool().ready(wants, deadline).await.map_err(|error| {
         let failure = match &error {

@@ -39,13 +39,12 @@ pub enum Guarded {
 /// Finds the route; ends requests that have none, that ask for what we do not do, or that come too late.
 pub async fn route<S>(
     worker: Rc<Worker>,
-    request: Request<ClientBody>,
+    mut request: Box<Request<ClientBody>>,
     mut next: S,
 ) -> Result<Response<Logged<ResponseBody<Ticket>>>, Infallible>
 where
     S: Service<Exchange<Guarded>, Response = Answer, Error = Infallible>,
 {
-    let mut request = Box::new(request);
     let has_access_log = worker.fence.access_log.is_some();
     let place = Rc::new(Place {
         route: Cell::new(None),

@@ -22,7 +22,7 @@ use crate::{fencing, gate, routing};
 pub fn stack(
     in_force: Rc<ThreadInForce>,
 ) -> impl Service<
-    Request<ClientBody>,
+    Box<Request<ClientBody>>,
     Response = Response<Logged<ResponseBody<Ticket>>>,
     Error = Infallible,
     Future: 'static,

@@ -76,6 +76,22 @@ impl ClientBody {
         }
     }
 
+    /// The body itself. What is left knows its connection still, and is empty.
+    pub fn take(&mut self) -> ClientBody {
+        let nothing = ClientBody {
+            incoming: None,
+            connection: Rc::clone(&self.connection),
+            request: self.request,
+            held_back: false,
+            awaited_since: None,
+            awaited: Duration::ZERO,
+            has_known_length: true,
+            received: 0,
+            alarm: None,
+        };
+        std::mem::replace(self, nothing)
+    }
+
     /// Whether its length is known to be more than may be.
     pub fn is_too_large(&self) -> bool {
         self.size_hint().exact().is_some_and(|bytes| self.exceeds(bytes))

@@ -1,7 +1,7 @@
 //! The listener side: bound addresses, worker threads, and one task per client connection that serves it with a
 //! tower service.
 //!
-//! A request reaches the service as `http::Request<ClientBody>`. What is known of its connection (who the client is,
+//! A request reaches the service as `Box<http::Request<ClientBody>>`. What is known of its connection (who the client is,
 //! which protocol it speaks) hangs on the body, [`ClientBody::connection`]: a field costs nothing, where an entry in
 //! the request's extensions would cost two allocations per request.
 

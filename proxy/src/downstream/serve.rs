@@ -107,7 +107,7 @@ pub fn serve<F, S, B>(
 ) -> io::Result<Server>
 where
     F: Fn(ThreadContext) -> S + Send + Clone + 'static,
-    S: Service<Request<ClientBody>, Response = Response<B>, Error = Infallible> + Clone + 'static,
+    S: Service<Box<Request<ClientBody>>, Response = Response<B>, Error = Infallible> + Clone + 'static,
     B: AnswerBody + Unpin,
 {
     let (stage, stage_seen) = watch::channel(Stage::Serving);
@@ -275,7 +275,7 @@ impl WorkerThread {
         accepting: Option<impl Future<Output = ()> + 'static>,
     ) where
         F: Fn(ThreadContext) -> S,
-        S: Service<Request<ClientBody>, Response = Response<B>, Error = Infallible> + Clone + 'static,
+        S: Service<Box<Request<ClientBody>>, Response = Response<B>, Error = Infallible> + Clone + 'static,
         B: AnswerBody + Unpin,
     {
         // Without it the thread is of no use: if it panics, so does the thread, and that is noticed.

@@ -22,7 +22,7 @@ pub enum RequestBody {
     /// All of it, read before the request entered the gate.
     Whole(Whole),
     /// Passed on as it comes, at the worker's pace.
-    Streaming(Streaming),
+    Streaming(Box<Streaming>),
 }
 
 /// A body in memory.
@@ -61,7 +61,7 @@ pub enum RequestBodyError {
 ///
 /// If the client does not send all of a body that is read whole. Nothing of it is forwarded then.
 pub async fn prepare_body(
-    mut body: ClientBody,
+    body: ClientBody,
     whole_bytes_max: usize,
     kept: &Rc<[HeaderName]>,
 ) -> Result<RequestBody, BodyError> {
@@ -74,8 +74,13 @@ pub async fn prepare_body(
     let small = body.size_hint().exact().and_then(|length| usize::try_from(length).ok());
     let Some(length) = small.filter(|length| *length <= whole_bytes_max) else {
         let state = Rc::new(BodyState::new());
-        return Ok(RequestBody::Streaming(Streaming { body, state, kept: kept.clone(), unwritten: None }));
+        return Ok(RequestBody::Streaming(Box::new(Streaming { body, state, kept: kept.clone(), unwritten: None })));
     };
+    // Boxed: a request without a body would move the room for it.
+    Box::pin(read_whole(body, length, kept)).await
+}
+
+async fn read_whole(mut body: ClientBody, length: usize, kept: &[HeaderName]) -> Result<RequestBody, BodyError> {
     let mut pieces = Pieces::default();
     let mut trailers = None;
     while let Some(frame) = body.frame().await {

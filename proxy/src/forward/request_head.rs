@@ -1,7 +1,7 @@
 //! The head of a request as the worker gets it.
 
 use bytes::{BufMut, Bytes, BytesMut};
-use http::header::{self, HeaderMap, HeaderName, HeaderValue};
+use http::header::{self, Entry, HeaderMap, HeaderName, HeaderValue};
 use http::request::Parts;
 use http::uri::{Authority, PathAndQuery, Uri};
 use http::{Method, Request, Version};
@@ -172,20 +172,24 @@ fn is_host(host: &[u8]) -> bool {
 
 fn add_forwarded(headers: &mut HeaderMap, client: &Connection, host: &HeaderValue) {
     if let Some(address) = client.forwarded_for() {
-        let value = match headers.get(X_FORWARDED_FOR) {
-            None => address.clone(),
-            Some(_) => appended(headers, address),
-        };
-        headers.insert(X_FORWARDED_FOR, value);
+        match headers.entry(X_FORWARDED_FOR) {
+            Entry::Vacant(none) => {
+                none.insert(address.clone());
+            }
+            Entry::Occupied(mut earlier) => {
+                let value = appended(earlier.iter(), address);
+                earlier.insert(value);
+            }
+        }
     }
     headers.insert(X_FORWARDED_PROTO, if client.is_tls() { HTTPS } else { HTTP });
     headers.insert(X_FORWARDED_HOST, host.clone());
 }
 
 /// The addresses so far, in one field, and `address`.
-fn appended(headers: &HeaderMap, address: &HeaderValue) -> HeaderValue {
+fn appended<'h>(earlier: impl Iterator<Item = &'h HeaderValue>, address: &HeaderValue) -> HeaderValue {
     let mut joined = BytesMut::new();
-    for earlier in headers.get_all(X_FORWARDED_FOR) {
+    for earlier in earlier {
         joined.put_slice(earlier.as_bytes());
         joined.put_slice(b", ");
     }

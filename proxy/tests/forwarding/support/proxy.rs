@@ -212,8 +212,8 @@ struct Forwarder {
 type Answer = Response<ResponseBody<Recorder>>;
 
 impl Forwarder {
-    async fn answer(self: Rc<Self>, request: Request<ClientBody>) -> Result<Answer, Infallible> {
-        Ok(match self.forward(request).await {
+    async fn answer(self: Rc<Self>, request: Box<Request<ClientBody>>) -> Result<Answer, Infallible> {
+        Ok(match self.forward(*request).await {
             Ok(answer) => answer,
             Err(status) => own_answer(status),
         })

@@ -35,12 +35,12 @@ use super::strict::Strict;
 use super::tally::Closing;
 use super::unread::Streams;
 use super::watch::Watch;
-use crate::wire::{Background, Socket};
+use crate::wire::{Background, HTTP1_BUFFER_BYTES, Socket};
 
 /// How many fields of a head hyper reads unless it is told. What it is told makes it clear as many slots one by one for each request,
 /// which is 3 % of what a GET costs.
 const HEADERS_MAX: usize = 100;
-/// How much of a body hyper reads or writes ahead on HTTP/1.1.
+/// How much of a body hyper writes ahead on one HTTP/2 stream.
 const BUFFER_BYTES: usize = 64 * 1024;
 /// What an HTTP/2 client may send ahead on one stream; four times that on one connection.
 const WINDOW_BYTES: u32 = 1024 * 1024;
@@ -185,7 +185,7 @@ fn http1_builder(limits: &Limits) -> http1::Builder {
         // Our own watch tells slow heads from idle connections; hyper's one timer would be both.
         .header_read_timeout(None)
         .max_header_size(limits.header_bytes_max)
-        .max_buf_size(BUFFER_BYTES.max(limits.header_bytes_max));
+        .max_buf_size(HTTP1_BUFFER_BYTES.max(limits.header_bytes_max));
     if limits.headers_max != HEADERS_MAX {
         builder.max_headers(limits.headers_max);
     }

@@ -19,16 +19,13 @@ use tokio::time::Instant;
 
 use super::pool::Place;
 use super::request_body::RequestBody;
-use crate::wire::{Alarm, Nested, Socket};
+use crate::wire::{Alarm, HTTP1_BUFFER_BYTES, Nested, Socket};
 
 /// What hyper gives for a request: a head, or the request back if nothing of it was sent.
 ///
 /// Boxed, so that it can move to a task of its own when the client leaves.
 pub(super) type HeadFuture =
     Pin<Box<dyn Future<Output = Result<Response<Incoming>, TrySendError<Request<RequestBody>>>>>>;
-
-/// The most that hyper reads ahead or writes ahead.
-const BUFFER_BYTES: usize = 64 * 1024;
 
 /// One HTTP/1.1 connection to a worker.
 ///
@@ -72,7 +69,7 @@ impl Http1 {
         place: Place,
     ) -> hyper::Result<Http1> {
         let io = TokioIo::new(socket.clone());
-        let (sender, connection) = Builder::new().max_buf_size(BUFFER_BYTES).handshake(io).await?;
+        let (sender, connection) = Builder::new().max_buf_size(HTTP1_BUFFER_BYTES).handshake(io).await?;
         let seat = Rc::new(RefCell::new(Seat::Driven(Box::new(connection))));
         let driver = Driver { seat, socket, task: None };
         let (alarm, nested, idle_since) = (Alarm::new(), Nested::default(), Instant::now());

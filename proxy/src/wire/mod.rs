@@ -15,3 +15,9 @@ pub(crate) use background::LocalExecutor;
 pub(crate) use nested::Nested;
 pub use socket::Socket;
 pub use transport::Transport;
+
+/// The most that hyper reads ahead or writes ahead of a message on one HTTP/1.1 connection.
+///
+/// A body of 64 KiB, the largest that is read whole by default, fits in with its head: it comes by one read and is copied nowhere.
+/// With room for 64 KiB alone, a second read would bring what the head left out, and both pieces would have to be put together.
+pub(crate) const HTTP1_BUFFER_BYTES: usize = 80 * 1024;

@@ -21,7 +21,8 @@ pub enum RequestBody {
     Empty,
     /// All of it, read before the request entered the gate.
     Whole(Whole),
-    /// Passed on as it comes, at the worker's pace.
+    /// Passed on as it comes, at the worker's pace. Boxed, since every request moves the room for it on its way through hyper:
+    /// 2 % of the instructions of a GET.
     Streaming(Box<Streaming>),
 }
 
@@ -74,7 +75,8 @@ pub async fn prepare_body(
     let small = body.size_hint().exact().and_then(|length| usize::try_from(length).ok());
     let Some(length) = small.filter(|length| *length <= whole_bytes_max) else {
         let state = Rc::new(BodyState::new());
-        return Ok(RequestBody::Streaming(Box::new(Streaming { body, state, kept: kept.clone(), unwritten: None })));
+        let streaming = Streaming { body, state, kept: kept.clone(), unwritten: None };
+        return Ok(RequestBody::Streaming(Box::new(streaming)));
     };
     // Boxed: a request without a body would move the room for it.
     Box::pin(read_whole(body, length, kept)).await

@@ -70,13 +70,17 @@ impl Http2Connections {
                 return Ok(stream);
             }
             match self.begin_opening(upstream) {
-                Some(_opening) => {
-                    let opened = timeout_at(deadline, open(upstream, Wants::Either)).await;
-                    self.add(upstream, opened.map_err(|_| UpstreamError::Timeout)??, deadline).await?;
-                }
+                // Boxed, as all that is rare and large: each request would move the room for it, whatever its worker speaks.
+                Some(_opening) => Box::pin(self.open_one(upstream, deadline)).await?,
                 None => self.freed(upstream, deadline).await?,
             }
         }
+    }
+
+    /// Opens a connection and takes it in.
+    async fn open_one(self: &Rc<Self>, upstream: &Upstream, deadline: Instant) -> Result<(), UpstreamError> {
+        let opened = timeout_at(deadline, open(upstream, Wants::Either)).await;
+        self.add(upstream, opened.map_err(|_| UpstreamError::Timeout)??, deadline).await
     }
 
     /// A stream that can be had at once. Connections that would be made otherwise by now get no more of them.

@@ -18,6 +18,8 @@ mod listener;
 mod part;
 mod passed;
 mod places;
+#[cfg(test)]
+mod room;
 mod seat;
 mod serve;
 mod sniff;

@@ -1,5 +1,9 @@
 //! The command line, in the words that `--help` shows.
 
+mod compare;
+mod drive;
+pub(crate) mod values;
+
 use std::net::SocketAddr;
 use std::num::{NonZeroU64, NonZeroUsize};
 use std::path::PathBuf;
@@ -7,6 +11,9 @@ use std::path::PathBuf;
 use clap::{Args, Parser, Subcommand};
 use hyper::StatusCode;
 use hyper::http::uri::PathAndQuery;
+
+pub(crate) use self::compare::{CompareSettings, Series, TargetName, Workload};
+pub(crate) use self::drive::{DriveSettings, OpenSettings};
 
 use crate::lock::Layout;
 use crate::target::Target;
@@ -64,6 +71,50 @@ pub(crate) enum Command {
             --rate: requests are due at a constant rate, and latency counts from the moment a request was due, so that a \
             stall of the proxy shows in all requests that it delayed, not only in those that it happened to.")]
     Load(LoadSettings),
+    /// Send requests at a constant rate, with locks that may move, and measure.
+    #[command(long_about = "Send requests at a constant rate and measure.\n\n\
+            Requests are due at even distances, and latency counts from the moment a request was due: a stall of the proxy shows in all \
+            requests that it delayed, not only in those that it happened to. With --etcd the locks are taken in a real etcd, and with \
+            --handoff-every they move meanwhile. Each answer is judged: the present holder must be served, whoever presents the \
+            revision of a tenure that has ended must be refused once its successor was served, and while a lock changes hands its \
+            former holder may be either.")]
+    Open(Box<OpenSettings>),
+    /// Send requests as fast as they are answered, with locks that may move, and measure.
+    #[command(long_about = "Send requests as fast as they are answered and measure.\n\n\
+            Each connection (with --h2, each stream) sends its next request when the last one is answered. What is judged is the same as \
+            with \"open\".")]
+    Closed(Box<DriveSettings>),
+    /// Measure fencepost beside HAProxy, nginx and Envoy, as far as they are installed: CPU time per request.
+    #[command(long_about = "Measure fencepost beside HAProxy, nginx and Envoy, as far as they are installed.\n\n\
+            Each compares the two headers with constants, on one thread; fencepost watches a lock in an etcd that is started for it. \
+            They serve the same workloads in turn, round by round, and what counts is CPU time per request by the kernel's own \
+            accounting, and its ratio within a round. The proxy measured is on one CPU; load, worker and etcd are on another, where \
+            there are two. A ratio is worth judging when both were busy for 0.9 of their CPU.\n\n\
+            With --series only fencepost is measured, as one quantity grows.")]
+    Compare(CompareSettings),
+    /// Be the worker behind a proxy: answer each request with 200 and 100 bytes.
+    Worker(WorkerSettings),
+}
+
+impl Command {
+    /// What no single option shows to be wrong, in words.
+    pub(crate) fn check(&self) -> Result<(), String> {
+        match self {
+            Command::Open(settings) => settings.drive.check(),
+            Command::Closed(settings) => settings.check(),
+            Command::Story(_) | Command::Takeovers(_) | Command::Load(_) | Command::Compare(_) | Command::Worker(_) => {
+                Ok(())
+            }
+        }
+    }
+}
+
+/// Where to be a worker.
+#[derive(Debug, Args)]
+pub(crate) struct WorkerSettings {
+    /// Where to listen.
+    #[arg(long, value_name = "ADDRESS")]
+    pub(crate) listen: SocketAddr,
 }
 
 /// Where requests go.

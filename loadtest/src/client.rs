@@ -7,7 +7,7 @@ use bytes::Bytes;
 use http_body_util::{BodyExt, Full};
 use hyper::body::Incoming;
 use hyper::client::conn::{http1, http2};
-use hyper::header::{HOST, HeaderValue};
+use hyper::header::{HOST, HeaderName, HeaderValue};
 use hyper::http::uri::PathAndQuery;
 use hyper::{Method, Request, Response, Uri};
 use hyper_util::rt::{TokioExecutor, TokioIo};
@@ -64,7 +64,19 @@ impl Client {
 
     /// Sends a request with this token, GET without a body and POST with one, and reads the answer to its end.
     pub(crate) async fn send(&mut self, path: &PathAndQuery, token: &Token, body: Bytes) -> anyhow::Result<Answer> {
-        let request = self.request(path, token, body)?;
+        self.send_with(path, token, Vec::new(), body).await
+    }
+
+    /// The same with more headers.
+    pub(crate) async fn send_with(
+        &mut self,
+        path: &PathAndQuery,
+        token: &Token,
+        more: Vec<(HeaderName, HeaderValue)>,
+        body: Bytes,
+    ) -> anyhow::Result<Answer> {
+        let mut request = self.request(path, token, body)?;
+        request.headers_mut().extend(more);
         timeout(ANSWER_TIMEOUT, self.exchange(request))
             .await
             .with_context(|| format!("no answer from {} within {ANSWER_TIMEOUT:?}", self.target))?

@@ -1,6 +1,7 @@
 //! A lock in etcd, taken and given up as its users do.
 
 mod handoff;
+mod many;
 
 use std::time::Duration;
 
@@ -12,6 +13,7 @@ use etcd_client::{
 };
 
 pub(crate) use self::handoff::Handoff;
+pub(crate) use self::many::{acquire_all, release_all};
 
 use crate::cli::LockSettings;
 use crate::token::Token;
@@ -33,6 +35,7 @@ pub(crate) struct Lock {
     etcd: Client,
     key: String,
     layout: Layout,
+    lease_seconds: i64,
 }
 
 /// The lock, held: the proof for the worker, and the lease that it hangs on.
@@ -40,6 +43,8 @@ pub(crate) struct Lock {
 pub(crate) struct Held {
     pub(crate) token: Token,
     lease: i64,
+    /// Whether other locks hang on the lease too, so that this one's end must not be the lease's.
+    shares_lease: bool,
 }
 
 /// How long each call may take, and a handoff.
@@ -54,7 +59,7 @@ impl Lock {
         let options = ConnectOptions::new().with_timeout(CALL_TIMEOUT).with_connect_timeout(CALL_TIMEOUT);
         let unreachable = || format!("etcd at {} does not answer", endpoints.join(", "));
         let etcd = Client::connect(endpoints, Some(options)).await.with_context(unreachable)?;
-        let lock = Lock { etcd, key: settings.lock.clone(), layout };
+        let lock = Lock { etcd, key: settings.lock.clone(), layout, lease_seconds: LEASE_SECONDS };
         let records = lock.records().await.with_context(unreachable)?;
         ensure!(
             records == 0,
@@ -73,7 +78,7 @@ impl Lock {
             Layout::Election => self.campaign(owner, lease).await,
             Layout::Mutex => self.enter_mutex(lease).await,
         };
-        Ok(Held { token: token.with_context(|| self.refused(owner))?, lease })
+        Ok(Held { token: token.with_context(|| self.refused(owner))?, lease, shares_lease: false })
     }
 
     /// Takes the lock from its holder without waiting for it. With a plain key one transaction replaces the holder's record, so
@@ -85,7 +90,7 @@ impl Lock {
                 let unchanged =
                     Compare::mod_revision(self.key.as_str(), CompareOp::Equal, predecessor.token.revision());
                 let token = self.put_if(unchanged, owner, lease).await;
-                Ok(Held { token: token.with_context(|| self.refused(owner))?, lease })
+                Ok(Held { token: token.with_context(|| self.refused(owner))?, ..predecessor })
             }
             Layout::Election | Layout::Mutex => {
                 self.release(predecessor).await?;
@@ -94,8 +99,13 @@ impl Lock {
         }
     }
 
-    /// Ends the tenure as the end of its lease does: at once.
+    /// Ends the tenure, as the end of its lease does: at once.
     pub(crate) async fn release(&self, held: Held) -> anyhow::Result<()> {
+        if held.shares_lease {
+            let deleted = self.etcd.clone().delete(self.key.as_str(), None).await;
+            deleted.with_context(|| format!("the record of {} cannot be deleted", held.token))?;
+            return Ok(());
+        }
         let revoked = self.etcd.clone().lease_revoke(held.lease).await;
         revoked.with_context(|| format!("the lease of {} cannot be revoked", held.token))?;
         Ok(())
@@ -112,7 +122,7 @@ impl Lock {
     }
 
     async fn lease(&self) -> anyhow::Result<i64> {
-        let granted = self.etcd.clone().lease_grant(LEASE_SECONDS, None).await;
+        let granted = self.etcd.clone().lease_grant(self.lease_seconds, None).await;
         Ok(granted.context("etcd grants no lease")?.id())
     }
 

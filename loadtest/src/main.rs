@@ -5,10 +5,16 @@
 mod answer;
 mod cli;
 mod client;
+mod compare;
+mod drive;
+mod framing;
 mod latency;
 mod load;
 mod lock;
+mod machine;
+mod page;
 mod progress;
+mod signals;
 mod story;
 mod takeovers;
 mod target;
@@ -18,10 +24,12 @@ mod worker;
 use std::process::ExitCode;
 
 use anyhow::Context;
-use clap::Parser;
+use clap::error::ErrorKind;
+use clap::{CommandFactory, Parser};
 use tokio::runtime::{Builder, Runtime};
 
 use crate::cli::{Cli, Command};
+use crate::worker::quick;
 
 /// Whether all that was seen is as it should be.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -34,7 +42,7 @@ enum Conclusion {
 const USAGE: u8 = 64;
 
 fn main() -> ExitCode {
-    let cli = match Cli::try_parse() {
+    let cli = match parse() {
         Ok(cli) => cli,
         Err(error) => {
             // Fails if nobody reads any more: then nobody needs it.
@@ -52,11 +60,27 @@ fn main() -> ExitCode {
     }
 }
 
+fn parse() -> Result<Cli, clap::Error> {
+    let cli = Cli::try_parse()?;
+    let wrong = |message| Cli::command().error(ErrorKind::ValueValidation, message);
+    cli.command.check().map_err(wrong)?;
+    Ok(cli)
+}
+
 fn run(command: Command) -> anyhow::Result<Conclusion> {
     match command {
         Command::Story(settings) => one_thread()?.block_on(story::run(settings)),
         Command::Takeovers(settings) => one_thread()?.block_on(takeovers::run(settings)),
         Command::Load(settings) => threads(settings.threads.get())?.block_on(load::run(settings)),
+        Command::Open(settings) => one_thread()?.block_on(drive::run(settings.drive, Some(settings.rate))),
+        Command::Closed(settings) => one_thread()?.block_on(drive::run(*settings, None)),
+        Command::Compare(settings) => one_thread()?.block_on(compare::run(settings)),
+        Command::Worker(settings) => {
+            let listener =
+                one_thread()?.block_on(async { anyhow::Ok(quick::bind(settings.listen).await?.into_std()?) })?;
+            quick::run(listener, None)?;
+            Ok(Conclusion::AsExpected)
+        }
     }
 }
 

@@ -36,11 +36,16 @@ impl Progress {
 
     /// So many are done.
     pub(crate) fn done(&mut self, done: u64) {
+        self.done_with(done, "");
+    }
+
+    /// So many are done, and there is something to be said of them.
+    pub(crate) fn done_with(&mut self, done: u64, note: &str) {
         match &mut self.display {
             Display::Bar { next } => {
                 if Instant::now() >= *next {
                     *next = Instant::now() + REDRAW;
-                    self.draw(done);
+                    self.draw(done, note);
                 }
             }
             Display::Lines { next_percent } => {
@@ -56,14 +61,14 @@ impl Progress {
     /// No more of it: what is printed next has a line of its own.
     pub(crate) fn end(self, done: u64) {
         if let Display::Bar { .. } = self.display {
-            self.draw(done);
+            self.draw(done, "");
             eprintln!();
         }
     }
 
-    fn draw(&self, done: u64) {
+    fn draw(&self, done: u64, note: &str) {
         let (bar, percent) = (bar(done, self.total), percent(done, self.total));
-        eprint!("\r[{bar}] {percent:3} %  {done} of {} {}", self.total, self.unit);
+        eprint!("\r[{bar}] {percent:3} %  {done} of {} {}  {note}", self.total, self.unit);
         // A bar that can't be shown is no reason to stop.
         let _ = stderr().flush();
     }

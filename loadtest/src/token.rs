@@ -37,6 +37,11 @@ impl Token {
         &self.owner
     }
 
+    /// The owner, as text.
+    pub(crate) fn owner_text(&self) -> &str {
+        self.owner.to_str().expect("an owner is visible ASCII")
+    }
+
     /// The revision.
     pub(crate) fn revision(&self) -> i64 {
         self.revision
@@ -45,8 +50,7 @@ impl Token {
 
 impl fmt::Display for Token {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let owner = self.owner.to_str().expect("an owner is visible ASCII");
-        write!(f, "({owner}, {})", self.revision)
+        write!(f, "({}, {})", self.owner_text(), self.revision)
     }
 }
 

@@ -1,6 +1,7 @@
 //! The worker, played here: a small HTTP/1.1 server that writes down what reaches it.
 
 mod order;
+pub(crate) mod quick;
 
 use std::convert::Infallible;
 use std::net::SocketAddr;

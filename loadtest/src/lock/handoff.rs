@@ -51,7 +51,7 @@ impl Lock {
         let told = Instant::now();
         let token = self.take(&waiter).await?;
         let handoff = Handoff { released, told, held: Instant::now() };
-        Ok((Held { token, lease: waiter.lease }, handoff))
+        Ok((Held { token, lease: waiter.lease, shares_lease: false }, handoff))
     }
 
     /// Has its lease, and its place in the queue if there is one.

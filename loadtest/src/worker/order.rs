@@ -39,19 +39,28 @@ pub(crate) struct Breaches {
 impl Breaches {
     /// Finds those of a log of one lock.
     pub(crate) fn of(log: &[Event]) -> Breaches {
-        let mut reader = Reader::default();
-        for event in log {
-            match event.moment {
-                Moment::Begins => reader.begins(event),
-                Moment::Ends => reader.ends(event),
+        let mut order = Order::default();
+        for Event { moment, owner, revision, .. } in log {
+            match moment {
+                Moment::Begins => order.begins(owner, *revision),
+                Moment::Ends => order.ends(*revision),
             }
         }
-        reader.breaches
+        order.breaches
     }
 
     /// Whether there are none.
     pub(crate) fn is_none(&self) -> bool {
         *self == Breaches::default()
+    }
+
+    /// Adds those of another lock.
+    pub(crate) fn add(&mut self, other: Breaches) {
+        let Breaches { went_down, after_successor, overlapped, shared_revision } = other;
+        self.went_down += went_down;
+        self.after_successor += after_successor;
+        self.overlapped += overlapped;
+        self.shared_revision += shared_revision;
     }
 
     /// The same for a program.
@@ -66,36 +75,43 @@ impl Breaches {
     }
 }
 
+/// Follows the requests of one lock as they come and go.
 #[derive(Debug, Default)]
-struct Reader<'a> {
+pub(crate) struct Order {
     breaches: Breaches,
     highest_begun: i64,
     highest_ended: i64,
     /// How many requests of each revision are at the worker.
     open: BTreeMap<i64, u64>,
-    owners: BTreeMap<i64, &'a str>,
+    owners: BTreeMap<i64, String>,
 }
 
-impl<'a> Reader<'a> {
-    fn begins(&mut self, event: &'a Event) {
-        let revision = event.revision;
+impl Order {
+    /// The head of a request with this token is here.
+    pub(crate) fn begins(&mut self, owner: &str, revision: i64) {
         self.breaches.went_down += u64::from(revision < self.highest_begun);
         self.breaches.after_successor += u64::from(revision < self.highest_ended);
         self.breaches.overlapped += u64::from(self.open.range(..revision).next().is_some());
-        let owner = *self.owners.entry(revision).or_insert(&event.owner);
-        self.breaches.shared_revision += u64::from(owner != event.owner);
+        let first_owner = self.owners.entry(revision).or_insert_with(|| owner.to_owned());
+        self.breaches.shared_revision += u64::from(first_owner != owner);
         self.highest_begun = self.highest_begun.max(revision);
         *self.open.entry(revision).or_default() += 1;
     }
 
-    fn ends(&mut self, event: &Event) {
-        self.highest_ended = self.highest_ended.max(event.revision);
-        if let Some(count) = self.open.get_mut(&event.revision) {
+    /// A request of this revision has been worked through.
+    pub(crate) fn ends(&mut self, revision: i64) {
+        self.highest_ended = self.highest_ended.max(revision);
+        if let Some(count) = self.open.get_mut(&revision) {
             *count -= 1;
             if *count == 0 {
-                self.open.remove(&event.revision);
+                self.open.remove(&revision);
             }
         }
+    }
+
+    /// The rules broken so far.
+    pub(crate) fn breaches(&self) -> Breaches {
+        self.breaches
     }
 }
 

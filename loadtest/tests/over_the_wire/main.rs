@@ -1,6 +1,10 @@
 //! The loadtest's binary against real servers: fencepost, a worker that nothing fences, and a server that is told what to do.
 
 mod behind_fencepost;
+mod compare;
+mod drive;
 mod load;
+mod moving;
+mod page;
 mod support;
 mod without_a_fence;

@@ -17,12 +17,35 @@ pub(crate) struct Fencepost {
 impl Fencepost {
     /// Starts it with this worker and lock, and returns once it is ready.
     pub(crate) async fn start(worker: &FreePort, etcd: &Etcd, lock: &str, layout: &str) -> Fencepost {
-        let (listen, admin, scratch) = (FreePort::reserve(), FreePort::reserve(), Scratch::new());
+        let (listen, admin) = (FreePort::reserve(), FreePort::reserve());
         let mut command = Command::new(fencepost_binary());
         command.arg("serve").args(["--listen", &listen.address().to_string()]);
         command.args(["--upstream", &format!("http://{}", worker.address()), "--etcd", &etcd.endpoint()]);
         command.args(["--lock", lock, "--layout", layout, "--admin", &admin.address().to_string()]);
-        let mut process = Process::start(&command, &scratch.path().join("log"));
+        Fencepost::run(&command, listen, &admin, Scratch::new()).await
+    }
+
+    /// The same with a route of which these lines say the path and the lock, of the source "main".
+    pub(crate) async fn with_route(worker: &FreePort, etcd: &Etcd, route: &str) -> Fencepost {
+        let (listen, admin, scratch) = (FreePort::reserve(), FreePort::reserve(), Scratch::new());
+        let file = scratch.path().join("fencepost.toml");
+        let text = format!(
+            "[admin]\nlisten = \"{}\"\n[[listener]]\naddress = \"{}\"\n\
+             [source.main]\nkind = \"etcd\"\nendpoints = [\"{}\"]\n\
+             [[route]]\nname = \"locks\"\nupstream = \"http://{}\"\n{route}\n",
+            admin.address(),
+            listen.address(),
+            etcd.endpoint(),
+            worker.address()
+        );
+        std::fs::write(&file, text).expect("a scratch directory can be written");
+        let mut command = Command::new(fencepost_binary());
+        command.arg("serve").arg("-c").arg(&file);
+        Fencepost::run(&command, listen, &admin, scratch).await
+    }
+
+    async fn run(command: &Command, listen: FreePort, admin: &FreePort, scratch: Scratch) -> Fencepost {
+        let mut process = Process::start(command, &scratch.path().join("log"));
         eventually("fencepost is ready", async || {
             let ended = process.ended();
             assert!(ended.is_none(), "fencepost ended with {ended:?}: {}", process.log());
@@ -47,7 +70,7 @@ impl Fencepost {
 
 /// The proxy's binary, of the same profile as this test. Cargo tells a test only of its own package's binaries, and does
 /// not build others for it: what lies there may be old. After a build of the whole workspace there is nothing to do.
-fn fencepost_binary() -> &'static Path {
+pub(crate) fn fencepost_binary() -> &'static Path {
     static BINARY: LazyLock<PathBuf> = LazyLock::new(|| {
         let test = std::env::current_exe().expect("a running program has a path");
         let profile = test.ancestors().nth(2).expect("tests lie in target/PROFILE/deps");

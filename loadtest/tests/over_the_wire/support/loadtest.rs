@@ -33,15 +33,48 @@ impl Run {
     }
 }
 
+/// A loadtest that runs. It ends with this value.
+#[derive(Debug)]
+pub(crate) struct Running {
+    process: Process,
+    _scratch: Scratch,
+}
+
+impl Running {
+    /// Starts it with these arguments.
+    pub(crate) fn start(arguments: &[&str]) -> Running {
+        Running::start_with(arguments, ("FENCEPOST_TEST", "1"))
+    }
+
+    /// The same with one more variable in its environment.
+    pub(crate) fn start_with(arguments: &[&str], (name, value): (&str, &str)) -> Running {
+        let scratch = Scratch::new();
+        let mut command = Command::new(env!("CARGO_BIN_EXE_fencepost-loadtest"));
+        command.args(arguments).env(name, value);
+        Running { process: Process::start(&command, &scratch.path().join("log")), _scratch: scratch }
+    }
+
+    /// Asks it to end.
+    pub(crate) fn terminate(&self) {
+        self.process.terminate();
+    }
+
+    /// What it has printed so far.
+    pub(crate) fn log(&self) -> String {
+        self.process.log()
+    }
+
+    /// How it ended, once it has.
+    pub(crate) async fn end(mut self) -> Run {
+        let status = self.process.end_of_itself().await;
+        let printed = self.process.log();
+        Run { code: status.code().unwrap_or_else(|| panic!("the loadtest ended with {status}: {printed}")), printed }
+    }
+}
+
 /// Runs the loadtest with these arguments to its end.
 pub(crate) async fn loadtest(arguments: &[&str]) -> Run {
-    let scratch = Scratch::new();
-    let mut command = Command::new(env!("CARGO_BIN_EXE_fencepost-loadtest"));
-    command.args(arguments);
-    let mut process = Process::start(&command, &scratch.path().join("log"));
-    let status = process.end_of_itself().await;
-    let code = status.code().unwrap_or_else(|| panic!("the loadtest ended with {status}: {}", process.log()));
-    Run { code, printed: process.log() }
+    Running::start(arguments).end().await
 }
 
 /// A file for the report of a run (`--json`), as long as this lives.
@@ -67,7 +100,12 @@ impl ReportFile {
 
     /// What the run has written.
     pub(crate) fn read(&self) -> Value {
-        let report = std::fs::read_to_string(&self.path).unwrap_or_else(|error| panic!("no report: {error}"));
-        serde_json::from_str(&report).expect("the report is JSON")
+        self.try_read().expect("there is a report")
+    }
+
+    /// What the run has written, if it has.
+    pub(crate) fn try_read(&self) -> Option<Value> {
+        let report = std::fs::read_to_string(&self.path).ok()?;
+        Some(serde_json::from_str(&report).expect("the report is JSON"))
     }
 }

@@ -3,5 +3,5 @@
 mod fencepost;
 mod loadtest;
 
-pub(crate) use fencepost::Fencepost;
-pub(crate) use loadtest::{ReportFile, Run, loadtest};
+pub(crate) use fencepost::{Fencepost, fencepost_binary};
+pub(crate) use loadtest::{ReportFile, Run, Running, loadtest};

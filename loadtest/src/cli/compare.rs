@@ -1,0 +1,106 @@
+//! The options of `compare`.
+
+use std::num::{NonZeroU32, NonZeroUsize};
+use std::path::PathBuf;
+use std::time::Duration;
+
+use clap::{Args, ValueEnum};
+
+use super::values::{duration_or_zero, seconds};
+
+/// What to compare, and how.
+#[derive(Debug, Args)]
+pub(crate) struct CompareSettings {
+    /// The fencepost binary, of a release build.
+    #[arg(long, value_name = "FILE")]
+    pub(crate) fencepost: PathBuf,
+    /// What to measure beside it. The first that is installed is what ratios are to.
+    #[arg(long, value_enum, value_delimiter = ',', default_value = "haproxy,nginx,envoy", value_name = "NAMES")]
+    pub(crate) targets: Vec<TargetName>,
+    /// What to send.
+    #[arg(
+        long,
+        value_enum,
+        value_delimiter = ',',
+        default_value = "get,post1k,post64k,h2c,stale,idle",
+        value_name = "NAMES"
+    )]
+    pub(crate) workloads: Vec<Workload>,
+    /// Instead of --workloads: how fencepost's cost grows with this.
+    #[arg(long, value_enum, conflicts_with = "workloads", value_name = "NAME")]
+    pub(crate) series: Option<Series>,
+    /// The values of --series, e.g. 1,1000,100000; each series has its own unless given.
+    #[arg(long, value_delimiter = ',', requires = "series", value_name = "NUMBERS")]
+    pub(crate) values: Vec<usize>,
+    /// How often each is measured.
+    #[arg(long, default_value = "3", value_name = "NUMBER")]
+    pub(crate) rounds: NonZeroU32,
+    /// How long each measurement takes.
+    #[arg(long, default_value = "4", value_name = "NUMBER", value_parser = seconds)]
+    pub(crate) seconds: Duration,
+    /// How long to send before that without measuring.
+    #[arg(long, default_value = "1s", value_name = "TIME", value_parser = duration_or_zero)]
+    pub(crate) warm_up: Duration,
+    /// How many connections, of workloads that do not say it.
+    #[arg(long, default_value = "64", value_name = "NUMBER")]
+    pub(crate) connections: NonZeroUsize,
+    /// How many connections the workload "idle" holds.
+    #[arg(long, default_value = "1000", value_name = "NUMBER")]
+    pub(crate) idle_connections: NonZeroUsize,
+    /// The etcd binary, if it is not on the search path.
+    #[arg(long, default_value = "etcd", value_name = "FILE")]
+    pub(crate) etcd_binary: PathBuf,
+    /// The HAProxy binary, if it is not on the search path.
+    #[arg(long, default_value = "haproxy", value_name = "FILE")]
+    pub(crate) haproxy_binary: PathBuf,
+    /// The nginx binary, if it is not on the search path.
+    #[arg(long, default_value = "nginx", value_name = "FILE")]
+    pub(crate) nginx_binary: PathBuf,
+    /// The Envoy binary, if it is not on the search path.
+    #[arg(long, default_value = "envoy", value_name = "FILE")]
+    pub(crate) envoy_binary: PathBuf,
+    /// More lines for fencepost's route, as in its file, e.g. 'freshness = "linearizable"'.
+    #[arg(long, default_value = "", value_name = "TOML", hide_default_value = true)]
+    pub(crate) fencepost_route: String,
+    /// Also write every sample to this file, as JSON.
+    #[arg(long, value_name = "FILE")]
+    pub(crate) json: Option<PathBuf>,
+}
+
+/// Something that stands beside fencepost.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
+pub(crate) enum TargetName {
+    Haproxy,
+    Nginx,
+    Envoy,
+}
+
+/// What is sent.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
+pub(crate) enum Workload {
+    /// GET over HTTP/1.1, keep-alive.
+    Get,
+    /// POST of 1 KiB.
+    Post1k,
+    /// POST of 64 KiB.
+    Post64k,
+    /// GET over cleartext HTTP/2: 8 connections with 16 streams each.
+    H2c,
+    /// GET under a revision that is not the lock's: each is refused.
+    Stale,
+    /// The memory of connections that wait, after a request each.
+    Idle,
+}
+
+/// What grows.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
+pub(crate) enum Series {
+    /// Locks that requests are for, one templated lock each: 1, 1,000, 100,000.
+    Locks,
+    /// Keep-alive connections: 1, 64, 1,000, 9,000.
+    Connections,
+    /// fencepost's threads: 1, 2.
+    Threads,
+    /// Bytes of each request's body: 0, 1 KiB, 64 KiB, 1 MiB. 0 counts as none.
+    Body,
+}

@@ -1,0 +1,122 @@
+//! The options of `open` and `closed`.
+
+use std::net::SocketAddr;
+use std::num::{NonZeroU64, NonZeroUsize};
+use std::path::PathBuf;
+use std::time::Duration;
+
+use clap::{ArgGroup, Args};
+use hyper::{Method, StatusCode};
+
+use super::values::{Share, Template, duration, duration_or_zero, path};
+use crate::lock::Layout;
+use crate::target::Target;
+
+/// Requests at a constant rate.
+#[derive(Debug, Args)]
+pub(crate) struct OpenSettings {
+    /// How many requests are due each second, over all connections.
+    #[arg(long, value_name = "NUMBER")]
+    pub(crate) rate: NonZeroU64,
+    #[command(flatten)]
+    pub(crate) drive: DriveSettings,
+}
+
+/// What to send, and what to make of the answers.
+#[derive(Debug, Args)]
+#[command(group(ArgGroup::new("tokens").required(true).args(["etcd", "owner"])))]
+pub(crate) struct DriveSettings {
+    /// The running proxy.
+    #[arg(long, value_name = "http://HOST:PORT")]
+    pub(crate) proxy: Target,
+    /// The path of each request; {n} stands for the number of its lock, from 0.
+    #[arg(long, default_value = "/", value_name = "PATH", value_parser = path)]
+    pub(crate) path: Template,
+    /// Take the locks in this etcd, e.g. "http://127.0.0.1:2379"; may be given once for each of its members.
+    #[arg(long, value_name = "URL", requires = "lock")]
+    pub(crate) etcd: Vec<String>,
+    /// The key of the lock, as the proxy knows it; {n} stands for its number. It must be free.
+    #[arg(long, value_name = "KEY", requires = "etcd")]
+    pub(crate) lock: Option<Template>,
+    /// How locks are laid out in etcd; the proxy must be told the same.
+    #[arg(long, value_enum, default_value_t = Layout::Key, requires = "etcd")]
+    pub(crate) layout: Layout,
+    /// How many locks; each request is for one of them at random.
+    #[arg(long, default_value = "1", value_name = "NUMBER", requires = "etcd")]
+    pub(crate) locks: NonZeroUsize,
+    /// Name the lock in a Fence-Lock header, for routes that let the caller choose it.
+    #[arg(long, requires = "etcd")]
+    pub(crate) lock_header: bool,
+    /// Instead of --etcd: what Fence-Owner says.
+    #[arg(long, requires = "revision", conflicts_with = "etcd")]
+    pub(crate) owner: Option<String>,
+    /// What Fence-Revision says.
+    #[arg(long, requires = "owner", value_parser = clap::value_parser!(i64).range(1..))]
+    pub(crate) revision: Option<i64>,
+    /// How many connections.
+    #[arg(long, default_value = "64", value_name = "NUMBER")]
+    pub(crate) connections: NonZeroUsize,
+    /// Close each connection after so many requests and open another.
+    #[arg(long, value_name = "NUMBER")]
+    pub(crate) requests_per_connection: Option<NonZeroU64>,
+    /// Speak HTTP/2 (cleartext, prior knowledge) instead of HTTP/1.1.
+    #[arg(long)]
+    pub(crate) h2: bool,
+    /// How many requests at a time on each HTTP/2 connection.
+    #[arg(long, default_value = "16", value_name = "NUMBER", requires = "h2")]
+    pub(crate) streams: NonZeroUsize,
+    /// For how long to measure.
+    #[arg(long, default_value = "10s", value_name = "TIME", value_parser = duration)]
+    pub(crate) duration: Duration,
+    /// How long to send before that without measuring. Verdicts count from the start.
+    #[arg(long, default_value = "1s", value_name = "TIME", value_parser = duration_or_zero)]
+    pub(crate) warm_up: Duration,
+    /// The method of each request; GET without a body and POST with one unless given.
+    #[arg(long, value_name = "METHOD")]
+    pub(crate) method: Option<Method>,
+    /// The length of each request's body.
+    #[arg(long, default_value_t = 0, value_name = "BYTES", hide_default_value = true)]
+    pub(crate) body: usize,
+    /// Send so many of the requests, e.g. 5%, under the revision of a tenure that has ended: each must be refused.
+    #[arg(long, default_value = "0%", value_name = "PERCENT", hide_default_value = true)]
+    pub(crate) stale: Share,
+    /// The status of such a refusal.
+    #[arg(long, default_value = "412", value_name = "STATUS")]
+    pub(crate) stale_status: StatusCode,
+    /// Hand one lock after the other to another owner, so often.
+    #[arg(long, value_name = "TIME", value_parser = duration, requires = "etcd")]
+    pub(crate) handoff_every: Option<Duration>,
+    /// How many threads send, with so many connections each as their share is.
+    #[arg(long, default_value = "1", value_name = "NUMBER")]
+    pub(crate) threads: NonZeroUsize,
+    /// Play the worker too, here, and check in which order requests reach it. The proxy's upstream must be this address.
+    #[arg(long, value_name = "ADDRESS")]
+    pub(crate) worker_listen: Option<SocketAddr>,
+    /// Also write the result to this file, as JSON.
+    #[arg(long, value_name = "FILE")]
+    pub(crate) json: Option<PathBuf>,
+    /// Also write a report with plots to this file: one page of HTML that needs nothing else.
+    #[arg(long, value_name = "FILE")]
+    pub(crate) html: Option<PathBuf>,
+}
+
+impl DriveSettings {
+    /// What no single option shows to be wrong.
+    pub(crate) fn check(&self) -> Result<(), String> {
+        if self.locks.get() > 1 {
+            if !self.lock.as_ref().is_some_and(Template::has_number) {
+                return Err("--locks needs a place for their numbers: --lock /locks/{n}".to_owned());
+            }
+            if !self.path.has_number() && !self.lock_header {
+                return Err("with --locks, a request names its lock in --path, by {n}, or by --lock-header".to_owned());
+            }
+        }
+        if self.threads > self.connections {
+            return Err("each of --threads needs at least one of --connections".to_owned());
+        }
+        if self.revision == Some(1) && !self.stale.is_none() {
+            return Err("there is no revision before 1: --stale needs a higher --revision".to_owned());
+        }
+        Ok(())
+    }
+}

@@ -1,0 +1,214 @@
+//! fencepost beside others, on one machine and in one run: what each takes per request, and how that grows.
+
+mod peers;
+mod process;
+mod sample;
+mod stage;
+mod table;
+
+use anyhow::{Context, bail};
+use clap::ValueEnum;
+use serde_json::{Value, json};
+
+use self::sample::{IdleSample, Load, Sample, measure, measure_idle, warm};
+use self::stage::{Stage, Target};
+use crate::Conclusion;
+use crate::cli::{CompareSettings, Series, TargetName, Workload};
+use crate::progress::Progress;
+
+/// Measures, and prints tables. Whatever was started has ended when this returns, and if it is asked to end as well.
+pub(crate) async fn run(settings: CompareSettings) -> anyhow::Result<Conclusion> {
+    crate::machine::open_many_files()?;
+    let report = tokio::select! {
+        report = compare(&settings) => report?,
+        asked = crate::signals::asked_to_end() => {
+            asked?;
+            bail!("ended before it was done; so were the processes that it had started")
+        }
+    };
+    if let Some(file) = &settings.json {
+        let json = format!("{:#}\n", json!({ "samples": report.samples }));
+        std::fs::write(file, json).with_context(|| format!("{} cannot be written", file.display()))?;
+    }
+    if report.wrong > 0 {
+        println!("{} answers were not as they should be.", report.wrong);
+        return Ok(Conclusion::NotAsExpected);
+    }
+    Ok(Conclusion::AsExpected)
+}
+
+/// What was measured.
+#[derive(Default)]
+struct Report {
+    samples: Vec<Value>,
+    wrong: u64,
+}
+
+impl Report {
+    fn add(&mut self, what: &str, of: &str, round: u32, sample: &Sample) {
+        self.wrong += sample.wrong;
+        let mut json = sample.as_json();
+        json["what"] = json!(what);
+        json["of"] = json!(of);
+        json["round"] = json!(round);
+        self.samples.push(json);
+    }
+}
+
+async fn compare(settings: &CompareSettings) -> anyhow::Result<Report> {
+    match settings.series {
+        None => beside_others(settings).await,
+        Some(series) => growing(settings, series).await,
+    }
+}
+
+async fn beside_others(settings: &CompareSettings) -> anyhow::Result<Report> {
+    let mut stage = Stage::set(settings, 1).await?;
+    tell_of_cpus(&stage);
+    let mut targets = Vec::new();
+    for name in &settings.targets {
+        match stage.peer(*name).await? {
+            Some(target) => targets.push((Some(*name), target)),
+            None => println!("{} is not installed: not measured.", name_of(*name)),
+        }
+    }
+    targets.push((None, stage.fencepost(1).await?));
+    println!("Ratios are to {}.\n", targets[0].1.name);
+    let mut report = Report::default();
+    for workload in &settings.workloads {
+        match load_of(settings, *workload) {
+            Some(load) => compare_by(settings, &stage, &mut targets, *workload, &load, &mut report).await?,
+            None => compare_idle(settings, &mut stage, &targets, &mut report).await?,
+        }
+    }
+    Ok(report)
+}
+
+/// All targets in turn, round by round: whatever disturbs a round disturbs all.
+async fn compare_by(
+    settings: &CompareSettings,
+    stage: &Stage<'_>,
+    targets: &mut [(Option<TargetName>, Target)],
+    workload: Workload,
+    load: &Load,
+    report: &mut Report,
+) -> anyhow::Result<()> {
+    let what = name_of(workload);
+    let (rounds, count) = (settings.rounds.get(), targets.len());
+    let mut progress = Progress::new(u64::from(rounds) * count as u64, "measurements");
+    let mut samples = vec![Vec::new(); count];
+    for round in 0..rounds {
+        for turn in 0..count {
+            // Another one begins each round.
+            let number = (turn + round as usize) % count;
+            let (_, target) = &mut targets[number];
+            let sample = measure(stage, target, load).await?;
+            report.add(&what, &target.name, round, &sample);
+            samples[number].push(sample);
+            progress.done(u64::from(round) * count as u64 + turn as u64 + 1);
+        }
+    }
+    progress.end(u64::from(rounds) * count as u64);
+    let names = targets.iter().map(|(_, target)| target.name.clone());
+    println!("{}", table::of_samples(&what, names.zip(&samples)));
+    Ok(())
+}
+
+async fn compare_idle(
+    settings: &CompareSettings,
+    stage: &mut Stage<'_>,
+    targets: &[(Option<TargetName>, Target)],
+    report: &mut Report,
+) -> anyhow::Result<()> {
+    let connections = settings.idle_connections.get();
+    let mut rows = Vec::new();
+    for (name, target) in targets {
+        // One that has served nothing yet: memory that was once needed is kept.
+        let fresh = match name {
+            Some(name) => stage.peer(*name).await?,
+            None => Some(stage.fencepost(1).await?),
+        };
+        let Some(mut fresh) = fresh else { continue };
+        let IdleSample { start, per_connection } = measure_idle(stage, &mut fresh, connections).await?;
+        report.samples.push(json!({
+            "what": "idle", "of": target.name, "connections": connections,
+            "memory_bytes_at_start": start, "memory_bytes_per_connection": per_connection,
+        }));
+        rows.push((target.name.clone(), start, per_connection));
+    }
+    println!("{}", table::of_idle(connections, &rows));
+    Ok(())
+}
+
+/// fencepost alone, as one quantity grows.
+async fn growing(settings: &CompareSettings, series: Series) -> anyhow::Result<Report> {
+    let values = if settings.values.is_empty() { usual_values(series).to_vec() } else { settings.values.clone() };
+    let locks = if series == Series::Locks { values.iter().copied().max().unwrap_or(1) } else { 1 };
+    let mut stage = Stage::set(settings, locks.max(1)).await?;
+    tell_of_cpus(&stage);
+    let mut targets = Vec::new();
+    for value in &values {
+        let load = load_with(settings, series, *value);
+        let target = stage.fencepost(if series == Series::Threads { *value } else { 1 }).await?;
+        warm(&stage, &target, &load).await?;
+        targets.push((*value, load, target));
+    }
+    let (rounds, count) = (settings.rounds.get(), targets.len());
+    let mut progress = Progress::new(u64::from(rounds) * count as u64, "measurements");
+    let (mut samples, mut report) = (vec![Vec::new(); count], Report::default());
+    for round in 0..rounds {
+        for (number, (value, load, target)) in targets.iter_mut().enumerate() {
+            let sample = measure(&stage, target, load).await?;
+            report.add(&name_of(series), &value.to_string(), round, &sample);
+            samples[number].push(sample);
+            progress.done(u64::from(round) * count as u64 + number as u64 + 1);
+        }
+    }
+    progress.end(u64::from(rounds) * count as u64);
+    let names = values.iter().map(usize::to_string);
+    println!("{}", table::of_samples(&name_of(series), names.zip(&samples)));
+    Ok(report)
+}
+
+fn tell_of_cpus(stage: &Stage<'_>) {
+    if !stage.cpus.are_apart() {
+        println!("There is one CPU: what is measured shares it with its load, and figures are of little worth.");
+    }
+}
+
+/// What a workload sends; `None` for the one that measures memory.
+fn load_of(settings: &CompareSettings, workload: Workload) -> Option<Load> {
+    let get = Load { warm_up: settings.warm_up, ..Load::get(settings.connections.get(), settings.seconds) };
+    match workload {
+        Workload::Get => Some(get),
+        Workload::Post1k => Some(Load { body_bytes: 1024, ..get }),
+        Workload::Post64k => Some(Load { body_bytes: 64 * 1024, ..get }),
+        Workload::H2c => Some(Load { connections: 8, streams: Some(16), ..get }),
+        Workload::Stale => Some(Load { is_stale: true, ..get }),
+        Workload::Idle => None,
+    }
+}
+
+fn load_with(settings: &CompareSettings, series: Series, value: usize) -> Load {
+    let get = Load { warm_up: settings.warm_up, ..Load::get(settings.connections.get(), settings.seconds) };
+    match series {
+        Series::Locks => Load { locks: value.max(1), ..get },
+        Series::Connections => Load { connections: value.max(1), ..get },
+        Series::Threads => Load { threads: value.max(1), ..get },
+        Series::Body => Load { body_bytes: value, ..get },
+    }
+}
+
+fn usual_values(series: Series) -> &'static [usize] {
+    match series {
+        Series::Locks => &[1, 1_000, 100_000],
+        Series::Connections => &[1, 64, 1_000, 9_000],
+        Series::Threads => &[1, 2],
+        Series::Body => &[0, 1_024, 65_536, 1_048_576],
+    }
+}
+
+/// What a choice is called on the command line, and in tables.
+fn name_of(choice: impl ValueEnum) -> String {
+    choice.to_possible_value().map_or_else(String::new, |value| value.get_name().to_owned())
+}

@@ -1,0 +1,99 @@
+//! How the others are configured: each compares the two headers with constants, on one thread.
+
+use std::net::SocketAddr;
+use std::path::Path;
+
+use serde_json::{Value, json};
+
+use crate::token::Token;
+
+/// Where a peer is, and what it guards.
+pub(super) struct Site<'a> {
+    /// For HTTP/1.1.
+    pub(super) http1: SocketAddr,
+    /// For cleartext HTTP/2.
+    pub(super) h2c: SocketAddr,
+    pub(super) worker: SocketAddr,
+    pub(super) token: &'a Token,
+    /// For what it writes.
+    pub(super) directory: &'a Path,
+}
+
+/// How many connections each may have, clients' and the worker's together.
+const CONNECTIONS_MAX: usize = 19_000;
+
+/// HAProxy's file.
+pub(super) fn haproxy(site: &Site<'_>) -> String {
+    let Site { http1, h2c, worker, token, directory: _ } = site;
+    let (owner, revision) = (token.owner_text(), token.revision());
+    format!(
+        "global\n nbthread 1\n maxconn 9950\n log stderr local0 emerg\n\
+         defaults\n mode http\n timeout connect 5s\n timeout client 120s\n timeout server 30s\n timeout http-keep-alive 120s\n \
+         http-reuse always\n option http-keep-alive\n\
+         frontend fence\n bind {http1}\n bind {h2c} proto h2\n \
+         http-request deny deny_status 403 unless {{ req.hdr(fence-owner) -m str {owner} }} {{ req.hdr(fence-revision) -m str {revision} }}\n \
+         default_backend worker\n\
+         backend worker\n server worker {worker} pool-max-conn 512 pool-purge-delay 60s\n"
+    )
+}
+
+/// nginx's file.
+pub(super) fn nginx(site: &Site<'_>) -> String {
+    let Site { http1, h2c, worker, token, directory } = site;
+    let (owner, revision, directory) = (token.owner_text(), token.revision(), directory.display());
+    format!(
+        "worker_processes 1;\ndaemon off;\npid {directory}/nginx.pid;\nerror_log stderr crit;\n\
+         worker_rlimit_nofile {CONNECTIONS_MAX};\nevents {{ worker_connections {CONNECTIONS_MAX}; multi_accept on; }}\n\
+         http {{\n access_log off;\n keepalive_requests 1000000000;\n keepalive_timeout 120s;\n client_body_buffer_size 128k;\n \
+         client_body_temp_path {directory}/nginx-body;\n proxy_temp_path {directory}/nginx-proxy;\n \
+         fastcgi_temp_path {directory}/nginx-fastcgi;\n uwsgi_temp_path {directory}/nginx-uwsgi;\n scgi_temp_path {directory}/nginx-scgi;\n \
+         upstream worker {{ server {worker}; keepalive 256; keepalive_requests 1000000000; }}\n \
+         map \"$http_fence_owner:$http_fence_revision\" $fence_ok {{ default 0; \"{owner}:{revision}\" 1; }}\n \
+         proxy_http_version 1.1;\n proxy_set_header Connection \"\";\n proxy_request_buffering off;\n \
+         server {{ listen {http1} backlog=4096; listen {h2c} http2 backlog=4096;\n  \
+         location / {{ if ($fence_ok = 0) {{ return 403; }} proxy_pass http://worker; }} }}\n}}\n"
+    )
+}
+
+/// Envoy's file, as JSON. One listener takes both HTTP/1.1 and HTTP/2.
+pub(super) fn envoy(site: &Site<'_>) -> Value {
+    let header = |name: &str, value: &str| json!({ "header": { "name": name, "string_match": { "exact": value } } });
+    let token = [
+        header(crate::token::OWNER, site.token.owner_text()),
+        header(crate::token::REVISION, &site.token.revision().to_string()),
+    ];
+    let fence = json!({
+        "name": "envoy.filters.http.rbac",
+        "typed_config": {
+            "@type": "type.googleapis.com/envoy.extensions.filters.http.rbac.v3.RBAC",
+            "rules": { "action": "ALLOW", "policies": { "fence": {
+                "permissions": [{ "any": true }], "principals": [{ "and_ids": { "ids": token } }],
+            } } },
+        },
+    });
+    let router = json!({
+        "name": "envoy.filters.http.router",
+        "typed_config": { "@type": "type.googleapis.com/envoy.extensions.filters.http.router.v3.Router" },
+    });
+    let hosts = json!([{ "name": "all", "domains": ["*"], "routes": [{ "match": { "prefix": "/" }, "route": { "cluster": "worker" } }] }]);
+    let connections = json!({
+        "@type": "type.googleapis.com/envoy.extensions.filters.network.http_connection_manager.v3.HttpConnectionManager",
+        "stat_prefix": "fence", "codec_type": "AUTO", "route_config": { "virtual_hosts": hosts }, "http_filters": [fence, router],
+    });
+    let limits = json!({ "max_connections": CONNECTIONS_MAX, "max_pending_requests": CONNECTIONS_MAX, "max_requests": CONNECTIONS_MAX });
+    let worker = json!([{ "lb_endpoints": [{ "endpoint": { "address": socket(site.worker) } }] }]);
+    json!({ "static_resources": {
+        "listeners": [{
+            "name": "fence", "address": socket(site.http1),
+            "filter_chains": [{ "filters": [{ "name": "http", "typed_config": connections }] }],
+        }],
+        "clusters": [{
+            "name": "worker", "connect_timeout": "5s", "type": "STATIC", "circuit_breakers": { "thresholds": [limits] },
+            "load_assignment": { "cluster_name": "worker", "endpoints": worker },
+        }],
+    } })
+}
+
+fn socket(address: SocketAddr) -> Value {
+    json!({ "socket_address": { "address": address.ip().to_string(), "port_value": address.port() } })
+}

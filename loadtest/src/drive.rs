@@ -1,0 +1,202 @@
+//! Load that is measured and judged: at a constant rate or as fast as answers come, with locks that may move meanwhile.
+
+mod held;
+mod lane;
+mod mover;
+mod outcome;
+mod plan;
+mod recorder;
+mod schedule;
+mod stop;
+mod tenures;
+mod threads;
+mod verdict;
+mod wire;
+
+use std::num::NonZeroU64;
+use std::path::Path;
+use std::rc::Rc;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::time::{Duration, Instant};
+
+use anyhow::{Context, ensure};
+use futures_util::{StreamExt, TryStreamExt, stream};
+use tokio::sync::watch;
+
+pub(crate) use self::outcome::{Outcome, PARTS, milliseconds};
+pub(crate) use self::plan::Plan;
+pub(crate) use self::recorder::{Durations, Slot};
+pub(crate) use self::stop::Stop;
+pub(crate) use self::tenures::Tenures;
+
+use self::held::HeldLocks;
+use self::mover::Mover;
+use self::recorder::{Recorder, Window};
+use self::threads::{Common, Sender};
+use self::wire::Wire;
+use crate::Conclusion;
+use crate::cli::DriveSettings;
+use crate::progress::Progress;
+use crate::token::Token;
+use crate::worker::quick::{self, Orders};
+
+/// How often to look how far a run is.
+const LOOK: Duration = Duration::from_millis(50);
+/// How many connections are opened at a time where all stay open.
+const TOUCHED_AT_ONCE: usize = 64;
+
+/// Runs `open`, at that rate, or `closed`; prints what was found.
+pub(crate) async fn run(settings: DriveSettings, rate: Option<NonZeroU64>) -> anyhow::Result<Conclusion> {
+    crate::machine::open_many_files()?;
+    let orders = match settings.worker_listen {
+        Some(address) => Some(serve(address).await?),
+        None => None,
+    };
+    let plan = Plan::of(&settings, rate);
+    let (mut held, tenures) = if settings.etcd.is_empty() {
+        (None, given_token(&settings)?)
+    } else {
+        let (held, tenures) = HeldLocks::take(&settings, plan.length()).await?;
+        (Some(held), tenures)
+    };
+    let stop = Arc::new(Stop::default());
+    stop_by_signal(&stop);
+    let measured = match (&mut held, settings.handoff_every) {
+        (Some(held), Some(every)) => drive(&plan, tenures, &stop, Some((held, every)), true).await,
+        (_, _) => drive(&plan, tenures, &stop, None, true).await,
+    };
+    // Whatever came of it: the locks are free when a run is over.
+    if let Some(held) = held {
+        held.release().await?;
+    }
+    let mut outcome = measured?;
+    outcome.worker_saw(orders.map(|orders| orders.breaches()));
+    print!("{outcome}");
+    if let Some(file) = &settings.json {
+        write(file, &format!("{:#}\n", outcome.as_json()))?;
+    }
+    if let Some(file) = &settings.html {
+        write(file, &crate::page::page(&outcome))?;
+    }
+    Ok(outcome.conclusion())
+}
+
+/// Sends what is planned, and says nothing of how far it is.
+pub(crate) async fn drive_quietly(plan: &Plan, tenures: Tenures, stop: &Arc<Stop>) -> anyhow::Result<Outcome> {
+    drive(plan, tenures, stop, None, false).await
+}
+
+/// Sends at least one request on each connection, and at least one for each lock, and leaves the connections open: as long as the
+/// value lives that comes back.
+///
+/// # Errors
+/// If one of them is not served.
+pub(crate) async fn touch(plan: &Plan, tenures: &Tenures) -> anyhow::Result<impl Sized + use<>> {
+    let (plan, connections) = (Rc::new(plan.clone()), plan.connections);
+    let run = async |number: usize| {
+        let mut wires = Wire::open(&plan).await?;
+        let wire = wires.first_mut().context("a connection without a stream")?;
+        let first = number % tenures.count();
+        for lock in (first..tenures.count()).step_by(connections) {
+            let answer = wire.exchange(&tenures.presented(lock, false)).await?;
+            ensure!(answer.is_success(), "{} answered {answer}", plan.target);
+        }
+        anyhow::Ok(wires)
+    };
+    stream::iter((0..connections).map(run)).buffer_unordered(TOUCHED_AT_ONCE).try_collect::<Vec<_>>().await
+}
+
+/// Sends what is planned, while locks move if they are to.
+async fn drive(
+    plan: &Plan,
+    tenures: Tenures,
+    stop: &Arc<Stop>,
+    moving: Option<(&mut HeldLocks, Duration)>,
+    is_shown: bool,
+) -> anyhow::Result<Outcome> {
+    let tenures = Arc::new(tenures);
+    let answered = Arc::new(AtomicU64::new(0));
+    let common = Common {
+        plan: plan.clone(),
+        tenures: Arc::clone(&tenures),
+        stop: Arc::clone(stop),
+        answered: Arc::clone(&answered),
+    };
+    let (tell, begin) = watch::channel(None);
+    let senders = (0..plan.threads).map(|number| Sender::start(common.clone(), number, begin.clone()));
+    let mut senders = senders.collect::<anyhow::Result<Vec<Sender>>>()?;
+    for sender in &mut senders {
+        sender.ready().await?;
+    }
+    let begun = Instant::now();
+    tell.send_replace(Some(begun));
+
+    let window = Window { begin: begun + plan.warm_up, length: plan.duration };
+    let mut mover = None;
+    let moves = async {
+        let Some((held, every)) = moving else { return Ok(()) };
+        let recorder = Recorder::new(window);
+        let mover = mover.insert(Mover { plan, tenures: &tenures, every, recorder, moved: Vec::new() });
+        mover.run(held, begun + plan.length(), stop).await
+    };
+    let watched = watch_over(&senders, plan, begun, is_shown.then_some(&answered));
+    let (moves, ()) = tokio::join!(moves, watched);
+    let mut sent = Vec::new();
+    for sender in senders {
+        sent.push(sender.join()?);
+    }
+    let (moved, own) = mover.map_or((Vec::new(), None), |mover: Mover<'_>| (mover.moved, Some(mover.recorder)));
+    let ended_early = stop.is_stopped().then(|| begun.elapsed());
+    let broke_off = moves.err().map(|error| format!("no more handoffs: {error:#}"));
+    Ok(Outcome::of(plan, window, sent, (moved, own), ended_early, broke_off))
+}
+
+async fn watch_over(senders: &[Sender], plan: &Plan, begun: Instant, shown: Option<&AtomicU64>) {
+    let seconds = plan.length().as_secs_f64().ceil() as u64;
+    let mut progress = shown.map(|answered| (Progress::new(seconds, "seconds"), answered));
+    let mut look = tokio::time::interval(LOOK);
+    let so_far = || begun.elapsed().as_secs().min(seconds);
+    while !senders.iter().all(Sender::has_ended) {
+        look.tick().await;
+        if let Some((progress, answered)) = &mut progress {
+            progress.done_with(so_far(), &format!("{} answered", answered.load(Ordering::Relaxed)));
+        }
+    }
+    if let Some((progress, _)) = progress {
+        progress.end(so_far());
+    }
+}
+
+/// What all requests present if no lock is taken here.
+fn given_token(settings: &DriveSettings) -> anyhow::Result<Tenures> {
+    let (owner, revision) =
+        settings.owner.as_deref().zip(settings.revision).context("there is neither --etcd nor --owner")?;
+    let before = if revision > 1 { Some(Token::new(owner, revision - 1)?) } else { None };
+    Ok(Tenures::new([(Token::new(owner, revision)?, before)]))
+}
+
+/// Ctrl-C and SIGTERM end a run, and what was measured until then is printed.
+fn stop_by_signal(stop: &Arc<Stop>) {
+    let stop = Arc::clone(stop);
+    tokio::spawn(async move {
+        if crate::signals::asked_to_end().await.is_ok() {
+            stop.stop();
+        }
+    });
+}
+
+/// Plays the worker on a thread of its own.
+async fn serve(address: std::net::SocketAddr) -> anyhow::Result<Orders> {
+    let listener = quick::bind(address).await?.into_std()?;
+    let orders = Orders::default();
+    let written = orders.clone();
+    let thread = std::thread::Builder::new().name("worker".to_owned());
+    let serving = thread.spawn(move || crate::worker::quick::run(listener, Some(written)));
+    serving.context("cannot start a thread")?;
+    Ok(orders)
+}
+
+fn write(file: &Path, text: &str) -> anyhow::Result<()> {
+    std::fs::write(file, text).with_context(|| format!("{} cannot be written", file.display()))
+}

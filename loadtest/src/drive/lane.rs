@@ -1,0 +1,100 @@
+//! One request after the other.
+
+use std::cell::{Cell, RefCell};
+use std::rc::Rc;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::time::Instant;
+
+use super::plan::Plan;
+use super::recorder::Recorder;
+use super::schedule::{Due, Schedule};
+use super::stop::Stop;
+use super::tenures::Tenures;
+use super::verdict::Finding;
+use super::wire::Wire;
+
+/// A lane with so many errors one after the other gives up: the proxy is gone.
+const ERRORS_IN_A_ROW_MAX: u32 = 10;
+
+/// What the lanes of a thread share.
+pub(crate) struct Shared {
+    pub(crate) plan: Rc<Plan>,
+    pub(crate) tenures: Arc<Tenures>,
+    pub(crate) stop: Arc<Stop>,
+    pub(crate) recorder: RefCell<Recorder>,
+    /// For the bar that shows how far the run is: answers of all threads.
+    pub(crate) answered: Arc<AtomicU64>,
+    /// Requests that have no answer yet.
+    pub(crate) under_way: Cell<u64>,
+    /// How many requests this thread has begun; it begins with some number of its own.
+    pub(crate) begun: Cell<u64>,
+}
+
+/// When a lane sends its next request.
+#[derive(Clone)]
+pub(crate) enum Pace {
+    /// As soon as the last one is answered.
+    Closed { until: Instant },
+    /// When one is due, whatever becomes of the earlier ones.
+    Open(Arc<Schedule>),
+}
+
+impl Pace {
+    async fn next(&self, stop: &Stop) -> Option<Due> {
+        match self {
+            Pace::Open(schedule) => schedule.next().await,
+            Pace::Closed { until } => {
+                let now = Instant::now();
+                (now < *until && !stop.is_stopped()).then_some(Due { at: now, was_awaited: false })
+            }
+        }
+    }
+}
+
+impl Shared {
+    /// Sends until there are no more requests.
+    pub(crate) async fn drive(self: Rc<Shared>, mut wire: Wire, pace: Pace) {
+        let mut errors_in_a_row = 0;
+        while errors_in_a_row < ERRORS_IN_A_ROW_MAX {
+            let Some(due) = pace.next(&self.stop).await else { break };
+            if due.was_awaited {
+                self.recorder.borrow_mut().lag.add(due.at.elapsed());
+            }
+            self.under_way.update(|count| count + 1);
+            let is_answered = self.send(&mut wire, due.at).await;
+            self.under_way.update(|count| count - 1);
+            errors_in_a_row = if is_answered { 0 } else { errors_in_a_row + 1 };
+        }
+    }
+
+    async fn send(&self, wire: &mut Wire, due: Instant) -> bool {
+        let number = self.begun.replace(self.begun.get() + 1);
+        let lock = (spread(number) % self.tenures.count() as u64) as usize;
+        let presented = self.tenures.presented(lock, self.plan.stale.takes(number));
+        match wire.exchange(&presented).await {
+            Ok(answer) => {
+                let standing = presented.standing();
+                let finding = Finding::of(standing, &answer, self.plan.refusal);
+                if finding == Finding::Served {
+                    presented.was_served();
+                }
+                self.recorder.borrow_mut().answered(due, standing, answer, finding);
+                self.answered.fetch_add(1, Ordering::Relaxed);
+                true
+            }
+            Err(error) => {
+                self.recorder.borrow_mut().failed(format!("{error:#}"));
+                false
+            }
+        }
+    }
+}
+
+/// A number that looks random (splitmix64), so that which lock a request is for has nothing to do with whether it is stale.
+fn spread(number: u64) -> u64 {
+    let mut mixed = number.wrapping_add(1).wrapping_mul(0x9e37_79b9_7f4a_7c15);
+    mixed = (mixed ^ (mixed >> 30)).wrapping_mul(0xbf58_476d_1ce4_e5b9);
+    mixed = (mixed ^ (mixed >> 27)).wrapping_mul(0x94d0_49bb_1331_11eb);
+    mixed ^ (mixed >> 31)
+}

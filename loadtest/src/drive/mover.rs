@@ -1,0 +1,104 @@
+//! Locks that change hands while requests are sent.
+
+use std::sync::Arc;
+use std::time::{Duration, Instant};
+
+use bytes::Bytes;
+use hyper::http::uri::PathAndQuery;
+
+use super::held::HeldLocks;
+use super::plan::Plan;
+use super::recorder::Recorder;
+use super::stop::Stop;
+use super::tenures::{Presented, Tenures};
+use super::verdict::Finding;
+use crate::client::Client;
+
+/// A lock that changed hands, and how long that took.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Moved {
+    /// When its release was sent to etcd, counted from the beginning of the window. `None` if that was during the warm-up.
+    pub(crate) at: Option<Duration>,
+    /// From the sending of the release to the successor's hearing of it.
+    pub(crate) told: Duration,
+    /// From there until etcd has answered that the lock is the successor's.
+    pub(crate) held: Duration,
+    /// From the sending of the release to the answer to the successor's first request that was served.
+    pub(crate) answered: Duration,
+}
+
+/// Moves one lock after the other.
+pub(crate) struct Mover<'a> {
+    pub(crate) plan: &'a Plan,
+    pub(crate) tenures: &'a Tenures,
+    pub(crate) every: Duration,
+    /// What its own requests were answered.
+    pub(crate) recorder: Recorder,
+    pub(crate) moved: Vec<Moved>,
+}
+
+/// Names successors: the two of a lock take turns.
+const OWNERS: [&str; 2] = ["loadtest-a", "loadtest-b"];
+
+impl Mover<'_> {
+    /// Moves locks until that moment or the run's end.
+    ///
+    /// # Errors
+    /// If etcd or the proxy no longer answers: then the run has nothing more to say of handoffs.
+    pub(crate) async fn run(&mut self, held: &mut HeldLocks, until: Instant, stop: &Arc<Stop>) -> anyhow::Result<()> {
+        let mut client = Client::connect(&self.plan.target, self.plan.protocol).await?;
+        let mut turn = 0;
+        let mut next = Instant::now() + self.every;
+        while next < until {
+            tokio::select! {
+                () = tokio::time::sleep_until(next.into()) => {}
+                () = stop.stopped() => return Ok(()),
+            }
+            let lock = turn % self.tenures.count();
+            let owner = OWNERS[(turn / self.tenures.count()) % OWNERS.len()];
+            self.hand_over(held, lock, owner, &mut client).await?;
+            turn += 1;
+            // A handoff that took longer does not make the next ones come faster.
+            next = (next + self.every).max(Instant::now());
+        }
+        Ok(())
+    }
+
+    async fn hand_over(
+        &mut self,
+        held: &mut HeldLocks,
+        lock: usize,
+        owner: &str,
+        client: &mut Client,
+    ) -> anyhow::Result<()> {
+        self.tenures.present(lock).is_to_end();
+        let (token, times) = held.hand_over(lock, owner).await?;
+        let tenure = self.tenures.begins(lock, token);
+        // The successor's first request; others of its tenure may be faster, and then theirs counts.
+        self.send(client, self.tenures.presented(lock, false)).await?;
+        if let Some(answered) = tenure.first_served() {
+            self.moved.push(Moved {
+                at: times.released.checked_duration_since(self.recorder.window().begin),
+                told: times.told - times.released,
+                held: times.held - times.told,
+                answered: answered - times.released,
+            });
+        }
+        // A late one of the predecessor.
+        self.send(client, self.tenures.presented(lock, true)).await
+    }
+
+    async fn send(&mut self, client: &mut Client, presented: Presented) -> anyhow::Result<()> {
+        let sent = Instant::now();
+        let path = PathAndQuery::try_from(self.plan.path.of(presented.lock))?;
+        let more = self.plan.more_headers(presented.lock)?;
+        let answer = client.send_with(&path, &presented.token, more, Bytes::new()).await?;
+        let standing = presented.standing();
+        let finding = Finding::of(standing, &answer, self.plan.refusal);
+        if finding == Finding::Served {
+            presented.was_served();
+        }
+        self.recorder.answered(sent, standing, answer, finding);
+        Ok(())
+    }
+}

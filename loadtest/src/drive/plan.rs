@@ -1,0 +1,113 @@
+//! What a run sends.
+
+use std::num::NonZeroU64;
+use std::time::Duration;
+
+use anyhow::ensure;
+use bytes::Bytes;
+use hyper::header::{HeaderName, HeaderValue};
+use hyper::{Method, StatusCode};
+
+use crate::cli::DriveSettings;
+use crate::cli::values::{Share, Template};
+use crate::client::Protocol;
+use crate::target::Target;
+
+/// What is sent, for how long and by how many.
+#[derive(Clone, Debug)]
+pub(crate) struct Plan {
+    pub(crate) target: Target,
+    pub(crate) protocol: Protocol,
+    pub(crate) connections: usize,
+    /// Requests at a time on each connection; 1 with HTTP/1.1.
+    pub(crate) streams: usize,
+    pub(crate) requests_per_connection: Option<NonZeroU64>,
+    pub(crate) threads: usize,
+    pub(crate) method: Method,
+    pub(crate) path: Template,
+    /// Says which lock a request is for: the key, in a `Fence-Lock` header.
+    pub(crate) lock_header: Option<Template>,
+    pub(crate) body: Bytes,
+    /// Says it to a worker of ours: the number, in a header of its own.
+    pub(crate) tells_number: bool,
+    pub(crate) stale: Share,
+    pub(crate) refusal: StatusCode,
+    /// Requests a second, over all threads; `None`: as fast as they are answered.
+    pub(crate) rate: Option<NonZeroU64>,
+    pub(crate) warm_up: Duration,
+    pub(crate) duration: Duration,
+    /// The CPUs that the threads stay on, one each in turn; wherever the system likes if there are none.
+    pub(crate) cpus: Vec<usize>,
+}
+
+impl Plan {
+    /// As the command line says.
+    pub(crate) fn of(settings: &DriveSettings, rate: Option<NonZeroU64>) -> Plan {
+        let otherwise = if settings.body == 0 { Method::GET } else { Method::POST };
+        let (protocol, streams) =
+            if settings.h2 { (Protocol::H2c, settings.streams.get()) } else { (Protocol::Http1, 1) };
+        Plan {
+            target: settings.proxy.clone(),
+            protocol,
+            connections: settings.connections.get(),
+            streams,
+            requests_per_connection: settings.requests_per_connection,
+            threads: settings.threads.get(),
+            method: settings.method.clone().unwrap_or(otherwise),
+            path: settings.path.clone(),
+            lock_header: settings.lock.clone().filter(|_| settings.lock_header),
+            body: Bytes::from(vec![b'x'; settings.body]),
+            tells_number: settings.worker_listen.is_some(),
+            stale: settings.stale,
+            refusal: settings.stale_status,
+            rate,
+            warm_up: settings.warm_up,
+            duration: settings.duration,
+            cpus: Vec::new(),
+        }
+    }
+
+    /// How long requests are sent.
+    pub(crate) fn length(&self) -> Duration {
+        self.warm_up + self.duration
+    }
+
+    /// How many connections the thread of this number has.
+    pub(crate) fn connections_of(&self, thread: usize) -> usize {
+        self.connections / self.threads + usize::from(self.connections % self.threads > thread)
+    }
+
+    /// The headers of a request for that lock that are not its token, as HTTP/1.1 and HTTP/2 have them alike.
+    pub(crate) fn more_headers(&self, lock: usize) -> anyhow::Result<Vec<(HeaderName, HeaderValue)>> {
+        let mut headers = Vec::new();
+        if let Some(key) = &self.lock_header {
+            headers.push((HeaderName::from_static("fence-lock"), HeaderValue::try_from(key.of(lock))?));
+        }
+        if self.tells_number {
+            headers.push((HeaderName::from_static(crate::worker::quick::LOCK_NUMBER), HeaderValue::from(lock)));
+        }
+        ensure!(headers.iter().all(|(_, value)| value.to_str().is_ok()), "the lock's name cannot be sent");
+        Ok(headers)
+    }
+
+    /// In words.
+    pub(crate) fn describe(&self) -> String {
+        let pace = self.rate.map_or("closed loop".to_owned(), |rate| format!("open loop at {rate} requests a second"));
+        let protocol = match self.protocol {
+            Protocol::Http1 => "HTTP/1.1".to_owned(),
+            Protocol::H2c => format!("HTTP/2 with {} streams each", self.streams),
+        };
+        let threads = if self.threads == 1 { "1 thread".to_owned() } else { format!("{} threads", self.threads) };
+        let churn = self.requests_per_connection.map_or(String::new(), |count| format!(", {count} requests on each"));
+        let body = if self.body.is_empty() { String::new() } else { format!(" of {} bytes", self.body.len()) };
+        format!(
+            "{pace}: {} {}{body} to {}, {} connections of {protocol}{churn}, {threads}, {} after {} of warm-up",
+            self.method,
+            self.path.as_written(),
+            self.target,
+            self.connections,
+            humantime::format_duration(self.duration),
+            humantime::format_duration(self.warm_up),
+        )
+    }
+}

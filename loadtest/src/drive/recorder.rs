@@ -1,0 +1,278 @@
+//! What is seen of answers: counts and latencies, of the whole and over time.
+
+use std::collections::BTreeMap;
+use std::time::{Duration, Instant};
+
+use hdrhistogram::Histogram;
+
+use super::verdict::{Finding, Standing};
+use crate::answer::Answer;
+
+/// Durations in nanoseconds, to three digits.
+#[derive(Clone, Debug)]
+pub(crate) struct Durations(Histogram<u64>);
+
+impl Durations {
+    /// None yet, to so many digits.
+    fn new(digits: u8) -> Durations {
+        Durations(Histogram::new(digits).expect("a histogram has 0 to 5 digits"))
+    }
+
+    /// Adds one.
+    pub(crate) fn add(&mut self, duration: Duration) {
+        let nanoseconds = u64::try_from(duration.as_nanos()).unwrap_or(u64::MAX);
+        self.0.record(nanoseconds.max(1)).expect("a histogram that grows takes any duration");
+    }
+
+    /// Adds all of another's.
+    pub(crate) fn merge(&mut self, other: &Durations) {
+        self.0.add(&other.0).expect("a histogram that grows takes any other");
+    }
+
+    /// How many there are.
+    pub(crate) fn count(&self) -> u64 {
+        self.0.len()
+    }
+
+    /// The duration that such a part of them, from 0 to 1, does not exceed; `None` if there is none at all.
+    pub(crate) fn at(&self, part: f64) -> Option<Duration> {
+        (self.count() > 0).then(|| Duration::from_nanos(self.0.value_at_quantile(part).min(self.0.max())))
+    }
+
+    /// Their mean.
+    pub(crate) fn mean(&self) -> Option<Duration> {
+        (self.count() > 0).then(|| Duration::from_nanos(self.0.mean() as u64))
+    }
+}
+
+/// Digits of what is told in figures, which is also the most that differ between two machines.
+const DIGITS: u8 = 3;
+/// Digits of what is only drawn.
+const DIGITS_DRAWN: u8 = 2;
+/// Into how many slots of time a run is divided, at most.
+const SLOTS_MAX: u32 = 100;
+/// How long a slot is, at least.
+const SLOT_MIN: Duration = Duration::from_millis(50);
+
+impl Default for Durations {
+    fn default() -> Durations {
+        Durations::new(DIGITS)
+    }
+}
+
+/// The time that is measured.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Window {
+    pub(crate) begin: Instant,
+    pub(crate) length: Duration,
+}
+
+impl Window {
+    /// How long a slot of it is.
+    pub(crate) fn slot(&self) -> Duration {
+        (self.length / SLOTS_MAX).max(SLOT_MIN)
+    }
+
+    /// The slot of a moment, if it lies within.
+    fn slot_of(&self, moment: Instant) -> Option<usize> {
+        let since = moment.checked_duration_since(self.begin)?;
+        (since < self.length).then(|| (since.as_nanos() / self.slot().as_nanos()) as usize)
+    }
+}
+
+/// What happened within one slot of time.
+#[derive(Clone, Debug)]
+pub(crate) struct Slot {
+    /// Answered within it, as it should be.
+    pub(crate) served: u64,
+    /// Refused within it, as it should be.
+    pub(crate) refused: u64,
+    /// Answered wrongly within it, or not at all.
+    pub(crate) wrong: u64,
+    /// Of requests that were due within it and served.
+    pub(crate) latencies: Durations,
+}
+
+impl Default for Slot {
+    fn default() -> Slot {
+        Slot { served: 0, refused: 0, wrong: 0, latencies: Durations::new(DIGITS_DRAWN) }
+    }
+}
+
+/// All that was seen.
+#[derive(Clone, Debug)]
+pub(crate) struct Recorder {
+    window: Window,
+    /// All answers since the start, warm-up and what came late included.
+    pub(crate) answers: BTreeMap<(Standing, Answer), u64>,
+    /// Requests without an answer, by what went wrong.
+    pub(crate) errors: BTreeMap<String, u64>,
+    pub(crate) false_refusals: u64,
+    pub(crate) false_admissions: u64,
+    pub(crate) unexpected: u64,
+    /// Of requests that were due within the window and served.
+    pub(crate) served: Durations,
+    /// Of those refused.
+    pub(crate) refused: Durations,
+    /// How late the generator itself was with requests that a lane waited for.
+    pub(crate) lag: Durations,
+    pub(crate) slots: Vec<Slot>,
+}
+
+impl Recorder {
+    /// Of nothing yet.
+    pub(crate) fn new(window: Window) -> Recorder {
+        let slots = window.length.as_nanos().div_ceil(window.slot().as_nanos().max(1));
+        Recorder {
+            window,
+            answers: BTreeMap::new(),
+            errors: BTreeMap::new(),
+            false_refusals: 0,
+            false_admissions: 0,
+            unexpected: 0,
+            served: Durations::default(),
+            refused: Durations::default(),
+            lag: Durations::default(),
+            slots: vec![Slot::default(); usize::try_from(slots).unwrap_or(0)],
+        }
+    }
+
+    /// The time that is measured.
+    pub(crate) fn window(&self) -> Window {
+        self.window
+    }
+
+    /// A request that was due then has been answered now.
+    pub(crate) fn answered(&mut self, due: Instant, standing: Standing, answer: Answer, finding: Finding) {
+        let now = Instant::now();
+        let latency = now - due;
+        let due_in = self.window.slot_of(due);
+        match finding {
+            Finding::FalseRefusal => self.false_refusals += 1,
+            Finding::FalseAdmission => self.false_admissions += 1,
+            Finding::Unexpected => self.unexpected += 1,
+            Finding::Refused if due_in.is_some() => self.refused.add(latency),
+            Finding::Served if due_in.is_some() => {
+                self.served.add(latency);
+                if let Some(slot) = due_in.and_then(|slot| self.slots.get_mut(slot)) {
+                    slot.latencies.add(latency);
+                }
+            }
+            Finding::Refused | Finding::Served => {}
+        }
+        if let Some(slot) = self.slot_at(now) {
+            match finding {
+                Finding::Served => slot.served += 1,
+                Finding::Refused => slot.refused += 1,
+                Finding::FalseRefusal | Finding::FalseAdmission | Finding::Unexpected => slot.wrong += 1,
+            }
+        }
+        *self.answers.entry((standing, answer)).or_default() += 1;
+    }
+
+    /// A request was not answered.
+    pub(crate) fn failed(&mut self, why: String) {
+        if let Some(slot) = self.slot_at(Instant::now()) {
+            slot.wrong += 1;
+        }
+        *self.errors.entry(why).or_default() += 1;
+    }
+
+    /// Adds all of another's of the same window.
+    pub(crate) fn merge(&mut self, other: Recorder) {
+        let Recorder {
+            window: _,
+            answers,
+            errors,
+            false_refusals,
+            false_admissions,
+            unexpected,
+            served,
+            refused,
+            lag,
+            slots,
+        } = other;
+        answers.into_iter().for_each(|(answer, count)| *self.answers.entry(answer).or_default() += count);
+        errors.into_iter().for_each(|(error, count)| *self.errors.entry(error).or_default() += count);
+        self.false_refusals += false_refusals;
+        self.false_admissions += false_admissions;
+        self.unexpected += unexpected;
+        self.served.merge(&served);
+        self.refused.merge(&refused);
+        self.lag.merge(&lag);
+        for (mine, theirs) in self.slots.iter_mut().zip(slots) {
+            mine.served += theirs.served;
+            mine.refused += theirs.refused;
+            mine.wrong += theirs.wrong;
+            mine.latencies.merge(&theirs.latencies);
+        }
+    }
+
+    fn slot_at(&mut self, moment: Instant) -> Option<&mut Slot> {
+        let slot = self.window.slot_of(moment)?;
+        self.slots.get_mut(slot)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use hyper::StatusCode;
+
+    fn of_a_second() -> Recorder {
+        Recorder::new(Window { begin: Instant::now(), length: Duration::from_secs(1) })
+    }
+
+    fn ok() -> Answer {
+        Answer { status: StatusCode::OK, reason: None }
+    }
+
+    #[test]
+    fn a_latency_counts_in_the_slot_in_which_its_request_was_due() {
+        let mut recorder = of_a_second();
+        let due = recorder.window.begin;
+        recorder.answered(due, Standing::Holder, ok(), Finding::Served);
+        assert_eq!((recorder.served.count(), recorder.slots[0].latencies.count(), recorder.slots[0].served), (1, 1, 1));
+        assert_eq!(recorder.slots.len(), 20, "slots of 50 ms");
+    }
+
+    #[test]
+    fn what_was_due_before_the_window_counts_for_verdicts_only() {
+        let begin = Instant::now() + Duration::from_secs(3600);
+        let mut recorder = Recorder::new(Window { begin, length: Duration::from_secs(1) });
+        recorder.answered(Instant::now(), Standing::Superseded, ok(), Finding::FalseAdmission);
+        recorder.answered(Instant::now(), Standing::Holder, ok(), Finding::Served);
+        assert_eq!((recorder.served.count(), recorder.false_admissions), (0, 1));
+        assert_eq!(recorder.answers.values().sum::<u64>(), 2);
+        assert!(recorder.slots.iter().all(|slot| slot.served == 0));
+    }
+
+    #[test]
+    fn threads_are_added_up() {
+        let mut all = of_a_second();
+        let mut other = Recorder::new(all.window);
+        let due = all.window.begin;
+        all.answered(due, Standing::Holder, ok(), Finding::Served);
+        other.answered(due, Standing::Holder, ok(), Finding::FalseRefusal);
+        other.failed("gone".to_owned());
+        all.merge(other);
+        assert_eq!((all.served.count(), all.false_refusals, all.errors["gone"], all.slots[0].wrong), (1, 1, 1, 2));
+        assert_eq!(all.answers[&(Standing::Holder, ok())], 2);
+    }
+
+    #[test]
+    fn a_percentile_is_right_to_three_digits() {
+        let mut durations = Durations::default();
+        for milliseconds in 1..=1000 {
+            durations.add(Duration::from_millis(milliseconds));
+        }
+        let near = |part: f64, milliseconds: f64| {
+            let at = durations.at(part).unwrap().as_secs_f64() * 1000.0;
+            assert!((at / milliseconds - 1.0).abs() < 0.002, "{part}: {at}");
+        };
+        near(0.5, 500.0);
+        near(0.99, 990.0);
+        near(1.0, 1000.0);
+        assert_eq!(Durations::default().at(0.5), None);
+    }
+}

@@ -1,0 +1,172 @@
+//! The threads that send: each has its connections, its runtime and its records to itself.
+
+use std::cell::{Cell, RefCell};
+use std::rc::Rc;
+use std::sync::Arc;
+use std::sync::atomic::AtomicU64;
+use std::thread::JoinHandle;
+use std::time::{Duration, Instant};
+
+use anyhow::{Context, anyhow};
+use tokio::sync::{oneshot, watch};
+use tokio::task::{JoinSet, LocalSet};
+
+use super::lane::{Pace, Shared};
+use super::plan::Plan;
+use super::recorder::{Recorder, Window};
+use super::schedule::{GRACE, Schedule};
+use super::stop::Stop;
+use super::tenures::Tenures;
+use super::wire::Wire;
+use crate::machine::{CpuTime, stay_on};
+
+/// How long the last answers may take after the end of a run.
+const LAST_ANSWERS: Duration = Duration::from_secs(5);
+/// The same if somebody wants it to end now.
+const LAST_ANSWERS_STOPPED: Duration = Duration::from_millis(500);
+
+/// What all threads have in common.
+#[derive(Clone)]
+pub(crate) struct Common {
+    pub(crate) plan: Plan,
+    pub(crate) tenures: Arc<Tenures>,
+    pub(crate) stop: Arc<Stop>,
+    pub(crate) answered: Arc<AtomicU64>,
+}
+
+/// A thread that sends.
+pub(crate) struct Sender {
+    ready: oneshot::Receiver<anyhow::Result<()>>,
+    thread: JoinHandle<anyhow::Result<Sent>>,
+}
+
+/// What a thread has done.
+#[derive(Debug)]
+pub(crate) struct Sent {
+    pub(crate) recorder: Recorder,
+    /// Requests that were due and never sent.
+    pub(crate) unsent: u64,
+    /// Requests whose answer did not come in time.
+    pub(crate) unanswered: u64,
+    /// How much of one CPU it had, from 0 to 1.
+    pub(crate) busy: f64,
+}
+
+impl Sender {
+    /// Starts the thread of that number. It opens its connections, then waits for the beginning.
+    pub(crate) fn start(
+        common: Common,
+        number: usize,
+        begin: watch::Receiver<Option<Instant>>,
+    ) -> anyhow::Result<Sender> {
+        let (tell, ready) = oneshot::channel();
+        let builder = std::thread::Builder::new().name(format!("load-{number}"));
+        let thread = builder.spawn(move || {
+            // From the last: others that are started on the same CPUs are drawn to the first.
+            if let Some(cpu) = common.plan.cpus.iter().rev().cycle().nth(number) {
+                stay_on(&[*cpu])?;
+            }
+            let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build()?;
+            LocalSet::new().block_on(&runtime, run(common, number, tell, begin))
+        });
+        Ok(Sender { ready, thread: thread.context("cannot start a thread")? })
+    }
+
+    /// Waits until its connections are open.
+    pub(crate) async fn ready(&mut self) -> anyhow::Result<()> {
+        // Without a word from it, why it ended shows when it is joined.
+        (&mut self.ready).await.unwrap_or_else(|_| Err(anyhow!("a thread that sends has ended")))
+    }
+
+    /// Whether it is done.
+    pub(crate) fn has_ended(&self) -> bool {
+        self.thread.is_finished()
+    }
+
+    /// What it has done, once it is done.
+    pub(crate) fn join(self) -> anyhow::Result<Sent> {
+        self.thread.join().map_err(|_| anyhow!("a thread that sends panicked"))?
+    }
+}
+
+async fn run(
+    common: Common,
+    number: usize,
+    ready: oneshot::Sender<anyhow::Result<()>>,
+    mut begin: watch::Receiver<Option<Instant>>,
+) -> anyhow::Result<Sent> {
+    let Common { plan, tenures, stop, answered } = common;
+    let plan = Rc::new(plan);
+    let opened = open(&plan, plan.connections_of(number)).await;
+    let (wires, told) = match opened {
+        Ok(wires) => (wires, ready.send(Ok(()))),
+        Err(error) => (Vec::new(), ready.send(Err(error))),
+    };
+    let begin = begin.wait_for(Option::is_some).await.map(|begin| *begin);
+    let (Ok(Some(begin)), Ok(())) = (begin, told) else { anyhow::bail!("the run did not begin") };
+
+    let window = Window { begin: begin + plan.warm_up, length: plan.duration };
+    let pace = match plan.rate {
+        None => Pace::Closed { until: begin + plan.length() },
+        Some(rate) => {
+            let share = (number as u64, plan.threads as u64);
+            let schedule = Arc::new(Schedule::new(begin, plan.length(), rate, share));
+            schedule.start(&stop)?;
+            Pace::Open(schedule)
+        }
+    };
+    let shared = Rc::new(Shared {
+        // Threads begin far apart, so that they do not send the same sequence.
+        begun: Cell::new((number as u64) << 40),
+        under_way: Cell::new(0),
+        recorder: RefCell::new(Recorder::new(window)),
+        plan,
+        tenures,
+        stop,
+        answered,
+    });
+    let cpu = CpuTime::of_this_thread()?;
+    let mut lanes = JoinSet::new();
+    for wire in wires {
+        lanes.spawn_local(Rc::clone(&shared).drive(wire, pace.clone()));
+    }
+    let unanswered = last_answer(&mut lanes, &shared, begin).await?;
+    let busy = CpuTime::of_this_thread()?.busy_since(&cpu);
+    let unsent = match &pace {
+        Pace::Closed { .. } => 0,
+        Pace::Open(schedule) => schedule.unsent(),
+    };
+    let recorder = shared.recorder.borrow().clone();
+    Ok(Sent { recorder, unsent, unanswered, busy })
+}
+
+async fn open(plan: &Rc<Plan>, connections: usize) -> anyhow::Result<Vec<Wire>> {
+    let mut wires = Vec::with_capacity(connections * plan.streams);
+    for _ in 0..connections {
+        wires.append(&mut Wire::open(plan).await?);
+    }
+    Ok(wires)
+}
+
+/// Waits until all lanes are done, but not for ever. Returns how many requests were left without an answer.
+async fn last_answer(lanes: &mut JoinSet<()>, shared: &Shared, begin: Instant) -> anyhow::Result<u64> {
+    let grace = if shared.plan.rate.is_some() { GRACE } else { Duration::ZERO };
+    let in_time = tokio::time::sleep_until((begin + shared.plan.length() + grace + LAST_ANSWERS).into());
+    let too_long = async {
+        tokio::select! {
+            () = in_time => {}
+            () = async { shared.stop.stopped().await; tokio::time::sleep(LAST_ANSWERS_STOPPED).await } => {}
+        }
+    };
+    let all = async {
+        while let Some(lane) = lanes.join_next().await {
+            lane.context("a sender panicked")?;
+        }
+        anyhow::Ok(())
+    };
+    tokio::select! {
+        done = all => done?,
+        () = too_long => {}
+    }
+    Ok(shared.under_way.get())
+}

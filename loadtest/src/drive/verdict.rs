@@ -1,0 +1,100 @@
+//! Whether an answer is right.
+
+use hyper::StatusCode;
+
+use crate::answer::Answer;
+
+/// What its sender was to the lock while a request was under way.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub(crate) enum Standing {
+    /// It held the lock the whole time.
+    Holder,
+    /// It held the lock when it sent the request, and began to give it up before the answer came.
+    Leaving,
+    /// Its tenure had ended, and a successor had been served, before it sent the request.
+    Superseded,
+}
+
+impl Standing {
+    /// What it is called in reports.
+    pub(crate) fn name(self) -> &'static str {
+        match self {
+            Standing::Holder => "holder",
+            Standing::Leaving => "leaving",
+            Standing::Superseded => "superseded",
+        }
+    }
+}
+
+/// What an answer shows.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Finding {
+    /// The request was served, as it should be or may be.
+    Served,
+    /// The request was refused, as it should be or may be.
+    Refused,
+    /// The lock's holder was refused.
+    FalseRefusal,
+    /// A superseded request was served.
+    FalseAdmission,
+    /// Neither served nor refused as a fence does it.
+    Unexpected,
+}
+
+impl Finding {
+    /// Whether a fence does so.
+    pub(crate) fn is_right(self) -> bool {
+        matches!(self, Finding::Served | Finding::Refused)
+    }
+
+    /// Of an answer, where a fence refuses what is superseded with that status.
+    pub(crate) fn of(standing: Standing, answer: &Answer, refusal: StatusCode) -> Finding {
+        let (is_served, has_status) = (answer.is_success(), answer.status == refusal);
+        let is_refused = has_status || answer.reason.is_some();
+        match standing {
+            Standing::Holder | Standing::Leaving if is_served => Finding::Served,
+            Standing::Superseded if is_served => Finding::FalseAdmission,
+            Standing::Holder if is_refused => Finding::FalseRefusal,
+            Standing::Leaving if is_refused => Finding::Refused,
+            Standing::Superseded if has_status => Finding::Refused,
+            Standing::Holder | Standing::Leaving | Standing::Superseded => Finding::Unexpected,
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn check(standing: Standing, status: u16, reason: &str, expected: Finding) {
+        let reason = (!reason.is_empty()).then(|| reason.to_owned());
+        let answer = Answer { status: StatusCode::from_u16(status).unwrap(), reason };
+        assert_eq!(Finding::of(standing, &answer, StatusCode::PRECONDITION_FAILED), expected, "{standing:?} {answer}");
+    }
+
+    #[test]
+    fn a_holder_is_served_and_whatever_refuses_it_is_wrong() {
+        check(Standing::Holder, 200, "", Finding::Served);
+        check(Standing::Holder, 204, "", Finding::Served);
+        check(Standing::Holder, 412, "stale-tenure", Finding::FalseRefusal);
+        check(Standing::Holder, 503, "unverifiable", Finding::FalseRefusal);
+        check(Standing::Holder, 412, "", Finding::FalseRefusal);
+        check(Standing::Holder, 502, "", Finding::Unexpected);
+    }
+
+    #[test]
+    fn a_superseded_request_is_refused_and_with_the_right_status() {
+        check(Standing::Superseded, 412, "stale-tenure", Finding::Refused);
+        check(Standing::Superseded, 200, "", Finding::FalseAdmission);
+        check(Standing::Superseded, 503, "unverifiable", Finding::Unexpected);
+        check(Standing::Superseded, 500, "", Finding::Unexpected);
+    }
+
+    #[test]
+    fn who_is_leaving_may_be_served_or_refused() {
+        check(Standing::Leaving, 200, "", Finding::Served);
+        check(Standing::Leaving, 412, "stale-tenure", Finding::Refused);
+        check(Standing::Leaving, 503, "handoff-timeout", Finding::Refused);
+        check(Standing::Leaving, 502, "", Finding::Unexpected);
+    }
+}

@@ -1,0 +1,183 @@
+//! The report as one page of HTML that needs nothing else: no script, no font, no style from anywhere.
+
+mod plot;
+
+use std::fmt::Write;
+use std::time::Duration;
+
+use self::plot::{Axis, Line, Plot};
+use crate::Conclusion;
+use crate::drive::{Durations, Outcome, PARTS, milliseconds};
+
+const STYLE: &str = include_str!("page/style.css");
+
+/// The page of a run.
+pub(crate) fn page(outcome: &Outcome) -> String {
+    let is_right = outcome.conclusion() == Conclusion::AsExpected;
+    let (class, verdict) = if is_right { ("good", "As it should be") } else { ("bad", "Not as it should be") };
+    let sections = [
+        figures(outcome),
+        latencies(outcome),
+        answers(outcome),
+        "<div class=\"plots\">\n".to_owned(),
+        percentile_curve(outcome),
+        latency_over_time(outcome),
+        throughput(outcome),
+        handoffs(outcome),
+        "</div>\n".to_owned(),
+    ];
+    let warnings: String =
+        outcome.warnings().iter().map(|warning| format!("<p class=\"warning\">{}</p>\n", escaped(warning))).collect();
+    format!(
+        "<!doctype html>\n<html lang=\"en\">\n<meta charset=\"utf-8\">\n\
+         <meta name=\"viewport\" content=\"width=device-width, initial-scale=1\">\n\
+         <meta name=\"color-scheme\" content=\"light dark\">\n\
+         <title>fencepost-loadtest: {verdict}</title>\n<style>\n{STYLE}</style>\n\
+         <main>\n<header><h1>fencepost-loadtest</h1>\n<p class=\"{class}\">{verdict}</p>\n<p>{}</p></header>\n{warnings}{}</main>\n</html>\n",
+        escaped(&outcome.description()),
+        sections.concat(),
+    )
+}
+
+/// The figures that say whether the fence holds.
+fn figures(outcome: &Outcome) -> String {
+    let mut tiles = String::new();
+    let mut tile = |class: &str, figure: &str, name: &str| {
+        writeln!(tiles, "<div class=\"tile {class}\"><b>{figure}</b><span>{name}</span></div>")
+            .expect("text can be written");
+    };
+    for (name, count) in outcome.to_be_none() {
+        tile(if count == 0 { "good" } else { "bad" }, &count.to_string(), name);
+    }
+    tile("", &format!("{:.0}", outcome.per_second()), "requests a second");
+    tile("", &outcome.answered().to_string(), "answered");
+    tile("", &outcome.moved().len().to_string(), "handoffs");
+    format!("<section class=\"tiles\">\n{tiles}</section>\n")
+}
+
+fn latencies(outcome: &Outcome) -> String {
+    let mut moved = Durations::default();
+    outcome.moved().iter().for_each(|each| moved.add(each.answered));
+    let heads: String = PARTS.iter().map(|(name, _, _)| format!("<th>{name}</th>")).collect();
+    let mut rows = String::new();
+    for (name, durations) in [("served", outcome.served()), ("refused", outcome.refused()), ("handoff", &moved)] {
+        let cells: String =
+            PARTS.iter().map(|(_, _, part)| format!("<td>{}</td>", milliseconds(durations.at(*part)))).collect();
+        writeln!(rows, "<tr><th>{name}</th><td>{}</td>{cells}</tr>", durations.count()).expect("text can be written");
+    }
+    format!(
+        "<section><h2>Latencies</h2><div class=\"wide\"><table><tr><th></th><th>count</th>{heads}</tr>\n{rows}</table></div></section>\n"
+    )
+}
+
+fn answers(outcome: &Outcome) -> String {
+    let most = outcome.answers().map(|(_, _, count, _)| count).max().unwrap_or(1).max(1);
+    let mut rows = String::new();
+    for (standing, answer, count, finding) in outcome.answers() {
+        let class = if finding.is_right() { "good" } else { "bad" };
+        // By its logarithm, so that the one wrong answer of a million can be seen.
+        let share = ((count as f64).ln_1p() / (most as f64).ln_1p() * 100.0).max(1.0);
+        writeln!(
+            rows,
+            "<tr><th>{}</th><td class=\"text\">{}</td><td>{count}</td><td class=\"bar\"><i class=\"{class}\" style=\"width:{share:.0}%\"></i></td></tr>",
+            standing.name(),
+            escaped(&answer.to_string()),
+        )
+        .expect("text can be written");
+    }
+    format!(
+        "<section><h2>Answers</h2><div class=\"wide\"><table><tr><th>sender</th><th class=\"text\">answer</th><th>count</th><th class=\"bar\"></th></tr>\n{rows}</table></div></section>\n"
+    )
+}
+
+/// How many nines are drawn: as many as there are requests for.
+fn nines_of(durations: &Durations) -> f64 {
+    (durations.count().max(1) as f64).log10().clamp(1.0, 6.0)
+}
+
+fn percentile_curve(outcome: &Outcome) -> String {
+    let nines = nines_of(outcome.served()).max(nines_of(outcome.refused()));
+    let curve = |durations: &Durations| -> Vec<(f64, f64)> {
+        let steps = (nines_of(durations) * 40.0) as u32;
+        let at = |step: u32| f64::from(step) / 40.0;
+        let point = |nines: f64| Some((nines, in_milliseconds(durations.at(1.0 - 10f64.powf(-nines))?)));
+        (0..=steps).filter_map(|step| point(at(step))).collect()
+    };
+    let labels = ["0 %", "90 %", "99 %", "99.9 %", "99.99 %", "99.999 %", "99.9999 %"];
+    let ticks = labels.iter().enumerate().map(|(nine, label)| (nine as f64, (*label).to_owned()));
+    let x = Axis::with_ticks(0.0, nines, ticks.filter(|(nine, _)| *nine <= nines).collect());
+    let lines = vec![
+        Line::new("served", "first", curve(outcome.served())),
+        Line::new("refused", "second", curve(outcome.refused())),
+    ];
+    Plot { title: "Latency by percentile", unit: "ms", x, lines, is_logarithmic: true, is_dotted: false }.section()
+}
+
+fn latency_over_time(outcome: &Outcome) -> String {
+    let series = |part: f64| {
+        let slots = outcome.slots().iter().enumerate();
+        let point = |(number, slot): (usize, &crate::drive::Slot)| {
+            Some((seconds(outcome, number), in_milliseconds(slot.latencies.at(part)?)))
+        };
+        slots.filter_map(point).collect()
+    };
+    let lines = vec![
+        Line::new("p50", "first", series(0.5)),
+        Line::new("p99", "second", series(0.99)),
+        Line::new("max", "third", series(1.0)),
+    ];
+    let title = "Latency over time, by when a request was due";
+    Plot { title, unit: "ms", x: time(outcome), lines, is_logarithmic: true, is_dotted: false }.section()
+}
+
+fn throughput(outcome: &Outcome) -> String {
+    let per_second = 1.0 / outcome.slot_length().as_secs_f64();
+    let series = |count: fn(&crate::drive::Slot) -> u64| {
+        let slots = outcome.slots().iter().enumerate();
+        slots.map(|(number, slot)| (seconds(outcome, number), count(slot) as f64 * per_second)).collect()
+    };
+    let lines = vec![
+        Line::new("served", "first", series(|slot| slot.served)),
+        Line::new("refused", "second", series(|slot| slot.refused)),
+        Line::new("wrong", "wrong", series(|slot| slot.wrong)),
+    ];
+    let title = "Answers a second, over time";
+    Plot { title, unit: "/s", x: time(outcome), lines, is_logarithmic: false, is_dotted: false }.section()
+}
+
+fn handoffs(outcome: &Outcome) -> String {
+    let points =
+        outcome.moved().iter().filter_map(|moved| Some((moved.at?.as_secs_f64(), in_milliseconds(moved.answered))));
+    let lines = vec![Line::new("release to the successor's first answer", "first", points.collect())];
+    Plot { title: "Handoffs over time", unit: "ms", x: time(outcome), lines, is_logarithmic: false, is_dotted: true }
+        .section()
+}
+
+fn time(outcome: &Outcome) -> Axis {
+    let length = outcome.slot_length().as_secs_f64() * outcome.slots().len() as f64;
+    Axis::linear(0.0, length, "s")
+}
+
+/// The middle of a slot of time.
+fn seconds(outcome: &Outcome, slot: usize) -> f64 {
+    (slot as f64 + 0.5) * outcome.slot_length().as_secs_f64()
+}
+
+fn in_milliseconds(duration: Duration) -> f64 {
+    duration.as_secs_f64() * 1000.0
+}
+
+/// Text of others, harmless in a page.
+fn escaped(text: &str) -> String {
+    text.replace('&', "&amp;").replace('<', "&lt;").replace('>', "&gt;").replace('"', "&quot;")
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn text_of_others_is_no_markup() {
+        assert_eq!(escaped("<a href=\"x\">&</a>"), "&lt;a href=&quot;x&quot;&gt;&amp;&lt;/a&gt;");
+    }
+}

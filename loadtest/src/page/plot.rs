@@ -1,0 +1,212 @@
+//! A plot as inline SVG.
+
+use std::fmt::Write;
+
+/// The drawing's size in its own units, which a page scales: narrow, so that letters stay readable on a phone.
+const WIDTH: f64 = 480.0;
+const HEIGHT: f64 = 250.0;
+/// Where the data are: between the figures of the axes.
+const LEFT: f64 = 74.0;
+const RIGHT: f64 = 462.0;
+const TOP: f64 = 12.0;
+const BOTTOM: f64 = 222.0;
+/// How many steps an axis has, about.
+const STEPS: f64 = 5.0;
+
+/// The horizontal axis.
+pub(super) struct Axis {
+    low: f64,
+    high: f64,
+    ticks: Vec<(f64, String)>,
+}
+
+/// A line, or its points alone.
+pub(super) struct Line {
+    name: &'static str,
+    class: &'static str,
+    points: Vec<(f64, f64)>,
+}
+
+/// A plot with its title and key.
+pub(super) struct Plot {
+    pub(super) title: &'static str,
+    /// Of the vertical axis.
+    pub(super) unit: &'static str,
+    pub(super) x: Axis,
+    pub(super) lines: Vec<Line>,
+    /// Whether the vertical axis is.
+    pub(super) is_logarithmic: bool,
+    /// Whether points stand alone.
+    pub(super) is_dotted: bool,
+}
+
+impl Axis {
+    /// With these ticks.
+    pub(super) fn with_ticks(low: f64, high: f64, ticks: Vec<(f64, String)>) -> Axis {
+        Axis { low, high: if high > low { high } else { low + 1.0 }, ticks }
+    }
+
+    /// With ticks at round figures.
+    pub(super) fn linear(low: f64, high: f64, unit: &str) -> Axis {
+        let high = if high > low { high } else { low + 1.0 };
+        let step = round_step((high - low) / STEPS);
+        let first = (low / step).ceil() as i64;
+        let ticks = (first..).map(|number| number as f64 * step).take_while(|tick| *tick <= high * (1.0 + 1e-9));
+        Axis::with_ticks(low, high, ticks.map(|tick| (tick, format!("{} {unit}", figure(tick)))).collect())
+    }
+
+    /// With ticks at powers of ten, and values to be given by their logarithms.
+    fn logarithmic(low: f64, high: f64, unit: &str) -> Axis {
+        let (low, high) = (low.log10().floor(), high.log10().ceil());
+        let high = if high > low { high } else { low + 1.0 };
+        let ticks =
+            (low as i32..=high as i32).map(|power| (f64::from(power), format!("{} {unit}", figure(10f64.powi(power)))));
+        Axis { low, high, ticks: ticks.collect() }
+    }
+
+    /// Where a value is, from 0 to 1.
+    fn part(&self, value: f64) -> f64 {
+        ((value - self.low) / (self.high - self.low)).clamp(0.0, 1.0)
+    }
+}
+
+impl Line {
+    /// Of these points, drawn as that class of the style says.
+    pub(super) fn new(name: &'static str, class: &'static str, points: Vec<(f64, f64)>) -> Line {
+        Line { name, class, points }
+    }
+}
+
+impl Plot {
+    /// The plot with its title, or a word that there is nothing to see.
+    pub(super) fn section(&self) -> String {
+        let drawn: Vec<&Line> = self.lines.iter().filter(|line| !line.points.is_empty()).collect();
+        let body = if drawn.is_empty() {
+            "<p class=\"none\">None in this run.</p>".to_owned()
+        } else {
+            format!("{}{}", key(&drawn), self.drawing(&drawn))
+        };
+        format!("<section class=\"plot\"><h2>{}</h2>{body}</section>\n", self.title)
+    }
+
+    fn drawing(&self, lines: &[&Line]) -> String {
+        let y = self.vertical(lines);
+        let at = |(x, value): (f64, f64)| {
+            let value = if self.is_logarithmic { value.log10() } else { value };
+            (LEFT + self.x.part(x) * (RIGHT - LEFT), BOTTOM - y.part(value) * (BOTTOM - TOP))
+        };
+        let mut svg = format!("<svg viewBox=\"0 0 {WIDTH} {HEIGHT}\" role=\"img\" aria-label=\"{}\">\n", self.title);
+        for (tick, label) in &y.ticks {
+            let height = BOTTOM - y.part(*tick) * (BOTTOM - TOP);
+            put(&mut svg, format_args!("<path class=\"grid\" d=\"M{LEFT} {height:.1}H{RIGHT}\"/>"));
+            put(
+                &mut svg,
+                format_args!("<text x=\"{}\" y=\"{:.1}\" text-anchor=\"end\">{label}</text>", LEFT - 6.0, height + 4.5),
+            );
+        }
+        for (tick, label) in &self.x.ticks {
+            let across = LEFT + self.x.part(*tick) * (RIGHT - LEFT);
+            put(&mut svg, format_args!("<path class=\"grid\" d=\"M{across:.1} {TOP}V{BOTTOM}\"/>"));
+            put(
+                &mut svg,
+                format_args!("<text x=\"{across:.1}\" y=\"{}\" text-anchor=\"middle\">{label}</text>", BOTTOM + 20.0),
+            );
+        }
+        for line in lines {
+            let points: Vec<(f64, f64)> = line.points.iter().copied().map(at).collect();
+            if self.is_dotted {
+                points.iter().for_each(|(x, y)| {
+                    put(&mut svg, format_args!("<circle class=\"dot\" cx=\"{x:.1}\" cy=\"{y:.1}\" r=\"3.5\"/>"))
+                });
+            } else {
+                let path: Vec<String> = points.iter().map(|(x, y)| format!("{x:.1} {y:.1}")).collect();
+                put(&mut svg, format_args!("<path class=\"data {}\" d=\"M{}\"/>", line.class, path.join("L")));
+            }
+        }
+        svg + "</svg>"
+    }
+
+    fn vertical(&self, lines: &[&Line]) -> Axis {
+        let values = || lines.iter().flat_map(|line| &line.points).map(|(_, value)| *value);
+        let high = values().fold(0.0, f64::max);
+        if self.is_logarithmic {
+            let low = values().filter(|value| *value > 0.0).fold(f64::INFINITY, f64::min);
+            return Axis::logarithmic(low.min(high).max(1e-6), high.max(1e-6), self.unit);
+        }
+        // Up to the first round figure above all.
+        let step = round_step(high.max(f64::MIN_POSITIVE) / STEPS);
+        Axis::linear(0.0, (high / step).ceil().max(1.0) * step, self.unit)
+    }
+}
+
+fn key(lines: &[&Line]) -> String {
+    let items = lines.iter().map(|line| format!("<li><i class=\"{}\"></i>{}</li>", line.class, line.name));
+    format!("<ul class=\"key\">{}</ul>\n", items.collect::<String>())
+}
+
+fn put(svg: &mut String, what: std::fmt::Arguments<'_>) {
+    writeln!(svg, "{what}").expect("text can be written");
+}
+
+/// 1, 2 or 5 times a power of ten, the first that is not below.
+fn round_step(least: f64) -> f64 {
+    let power = 10f64.powf(least.log10().floor());
+    let steps = [1.0, 2.0, 5.0, 10.0].map(|times| times * power);
+    steps.into_iter().find(|step| *step >= least * (1.0 - 1e-9)).unwrap_or(power * 10.0)
+}
+
+/// A round figure, as short as it can be read.
+fn figure(value: f64) -> String {
+    if value >= 1e6 {
+        return format!("{} M", figure(value / 1e6));
+    }
+    if value >= 10_000.0 {
+        return format!("{} k", figure(value / 1e3));
+    }
+    let text = format!("{value:.6}");
+    text.trim_end_matches('0').trim_end_matches('.').to_owned()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn labels(axis: &Axis) -> Vec<&str> {
+        axis.ticks.iter().map(|(_, label)| label.as_str()).collect()
+    }
+
+    #[test]
+    fn an_axis_has_round_figures() {
+        assert_eq!(labels(&Axis::linear(0.0, 10.0, "s")), ["0 s", "2 s", "4 s", "6 s", "8 s", "10 s"]);
+        assert_eq!(labels(&Axis::linear(0.0, 0.4, "s")), ["0 s", "0.1 s", "0.2 s", "0.3 s", "0.4 s"]);
+        assert_eq!(labels(&Axis::linear(0.0, 70_000.0, "/s")), ["0 /s", "20 k /s", "40 k /s", "60 k /s"]);
+        assert_eq!(labels(&Axis::logarithmic(0.05, 3.0, "ms")), ["0.01 ms", "0.1 ms", "1 ms", "10 ms"]);
+    }
+
+    #[test]
+    fn whatever_is_drawn_lies_within_the_drawing() {
+        let points = vec![(0.0, 0.001), (5.0, 1234.5), (10.0, 3.0)];
+        for (is_logarithmic, is_dotted) in [(true, false), (false, false), (false, true)] {
+            let lines = vec![Line::new("a", "first", points.clone())];
+            let plot =
+                Plot { title: "t", unit: "ms", x: Axis::linear(0.0, 10.0, "s"), lines, is_logarithmic, is_dotted };
+            let svg = plot.section();
+            assert!(!svg.contains("NaN") && !svg.contains("inf"), "{svg}");
+            let drawn = svg.split("<path class=\"data first\" d=\"M").nth(1).and_then(|rest| rest.split('"').next());
+            for point in drawn.iter().flat_map(|path| path.split('L')) {
+                let (x, y) = point.split_once(' ').expect("a point has two figures");
+                let (x, y): (f64, f64) = (x.parse().unwrap(), y.parse().unwrap());
+                assert!((LEFT..=RIGHT).contains(&x) && (TOP..=BOTTOM).contains(&y), "{svg}");
+            }
+            assert_eq!(drawn.is_none(), is_dotted);
+        }
+    }
+
+    #[test]
+    fn a_plot_of_nothing_says_so() {
+        let lines = vec![Line::new("a", "first", vec![])];
+        let x = Axis::linear(0.0, 0.0, "s");
+        let plot = Plot { title: "t", unit: "ms", x, lines, is_logarithmic: true, is_dotted: false };
+        assert!(plot.section().contains("None in this run"));
+    }
+}

@@ -1,0 +1,94 @@
+//! fencepost beside HAProxy, as processes.
+
+use std::path::Path;
+
+use fencepost_testsupport::{EtcdVersion, Scratch, eventually};
+use serde_json::Value;
+
+use crate::support::{ReportFile, Running, fencepost_binary, loadtest};
+
+#[tokio::test]
+async fn fencepost_is_measured_beside_what_is_installed_and_what_is_not_is_named() {
+    let report = ReportFile::new();
+    let arguments =
+        ["--targets", "haproxy,envoy", "--envoy-binary", "/no/such/envoy", "--workloads", "get,stale,h2c,idle"];
+    let more = ["--connections", "4", "--idle-connections", "20", "--json", report.path()];
+    let run =
+        loadtest(&compare(&[&arguments[..], &more].concat()).iter().map(String::as_str).collect::<Vec<_>>()).await;
+    run.is_as_expected().says("envoy is not installed").says("Ratios are to haproxy").says("| fencepost ");
+    let report = report.read();
+    for of in ["haproxy", "fencepost"] {
+        for what in ["get", "stale", "h2c"] {
+            let samples = samples(&report, what, of);
+            assert_eq!(samples.len(), 2, "one for each round: {report:#}");
+            for sample in samples {
+                assert!(sample["cpu_micros_per_request"].as_f64() > Some(0.5), "{sample:#}");
+                assert!(
+                    sample["busy"].as_f64().is_some_and(|busy| busy > 0.0 && busy <= 1.1),
+                    "one thread: {sample:#}"
+                );
+                assert_eq!(sample["wrong"], 0, "{sample:#}");
+            }
+        }
+        let [idle] = samples(&report, "idle", of)[..] else { panic!("{report:#}") };
+        assert!(idle["memory_bytes_at_start"].as_u64() > Some(1 << 20), "{idle:#}");
+    }
+}
+
+#[tokio::test]
+async fn a_series_measures_fencepost_as_a_quantity_grows() {
+    for (series, values) in [("locks", "1,150"), ("connections", "1,8"), ("body", "0,4096"), ("threads", "1,2")] {
+        let report = ReportFile::new();
+        let arguments = ["--series", series, "--values", values, "--connections", "4", "--json", report.path()];
+        let run = loadtest(&compare(&arguments).iter().map(String::as_str).collect::<Vec<_>>()).await;
+        run.is_as_expected().says(&format!("| {series} "));
+        for value in values.split(',') {
+            assert_eq!(samples(&report.read(), series, value).len(), 2, "{}", run.printed);
+        }
+    }
+}
+
+#[tokio::test]
+async fn a_comparison_that_is_ended_early_leaves_no_process_behind() {
+    let scratch = Scratch::new();
+    let arguments = compare(&["--targets", "haproxy", "--workloads", "get"]);
+    let arguments: Vec<&str> = arguments.iter().map(String::as_str).collect();
+    // What it starts inherits this, and nothing else has it.
+    let mark = ("TMPDIR", scratch.path().to_str().expect("a scratch directory's path is text"));
+    let running = Running::start_with(&arguments, mark);
+    eventually("all has started", async || running.log().contains("Ratios are to haproxy").then_some(())).await;
+    assert!(marked(mark.1) >= 5, "itself, a worker, etcd, HAProxy and fencepost");
+    running.terminate();
+    running.end().await.ended_with(1).says("ended before it was done");
+    assert_eq!(marked(mark.1), 0);
+}
+
+#[tokio::test]
+async fn a_fencepost_that_does_not_start_ends_the_comparison_with_what_it_said() {
+    let etcd = EtcdVersion::V3_5.binary();
+    let etcd = etcd.to_str().expect("a path of the tests is text");
+    let arguments = ["compare", "--fencepost", "/bin/false", "--etcd-binary", etcd, "--targets", "haproxy"];
+    loadtest(&arguments).await.ended_with(1).says("fencepost ended with");
+}
+
+/// How many processes have this directory for their temporary files.
+fn marked(directory: &str) -> usize {
+    let mark = format!("TMPDIR={directory}\0");
+    let processes = std::fs::read_dir("/proc").expect("there is /proc").flatten();
+    let environments = processes.filter_map(|process| std::fs::read(process.path().join("environ")).ok());
+    environments.filter(|environment| String::from_utf8_lossy(environment).contains(&mark)).count()
+}
+
+fn samples<'a>(report: &'a Value, what: &str, of: &str) -> Vec<&'a Value> {
+    let samples = report["samples"].as_array().expect("samples are listed");
+    samples.iter().filter(|sample| sample["what"] == what && sample["of"] == of).collect()
+}
+
+/// Two rounds of half a second.
+fn compare(arguments: &[&str]) -> Vec<String> {
+    let text = |path: &Path| path.to_str().expect("a path of the tests is text").to_owned();
+    let (fencepost, etcd) = (text(fencepost_binary()), text(&EtcdVersion::V3_5.binary()));
+    let common = ["compare", "--fencepost", &fencepost, "--etcd-binary", &etcd, "--rounds", "2", "--seconds", "0.4"];
+    let common = [&common[..], &["--warm-up", "100ms"]].concat();
+    common.iter().chain(arguments).map(|argument| (*argument).to_owned()).collect()
+}

@@ -1,0 +1,93 @@
+//! Locks that move under load: fencepost must be found right, and what does not fence be found out.
+
+use fencepost_testsupport::{Etcd, EtcdVersion, FreePort, Relay};
+use serde_json::Value;
+
+use crate::support::{Fencepost, ReportFile, Run, loadtest};
+
+#[tokio::test]
+async fn many_locks_that_move_under_load_are_fenced() {
+    let (etcd, worker) = (Etcd::start(EtcdVersion::V3_5).await, FreePort::reserve());
+    let route =
+        "path = \"/shards/{shard}/\"\nlock = { source = \"main\", key = \"/shards/{shard}/lock\", layout = \"key\" }";
+    let fencepost = Fencepost::with_route(&worker, &etcd, route).await;
+    let locks = ["--locks", "20", "--lock", "/shards/{n}/lock", "--path", "/shards/{n}/job"];
+    for protocol in [&["--connections", "8"][..], &["--connections", "2", "--h2", "--streams", "4"]] {
+        let (run, report) = move_locks("closed", &fencepost.url(), &worker, &etcd, &[&locks, protocol].concat()).await;
+        fenced(&run, &report, &fencepost);
+    }
+    assert_eq!(etcd.etcdctl(&["get", "--prefix", "/shards/"]).await, "", "the locks are free when a run is over");
+}
+
+#[tokio::test]
+async fn a_lock_that_the_caller_names_is_named() {
+    let (etcd, worker) = (Etcd::start(EtcdVersion::V3_4).await, FreePort::reserve());
+    let route = "path = \"/\"\nlock = { source = \"main\", key = \"/shards/{shard}/lock\", layout = \"key\", from_header = true }";
+    let fencepost = Fencepost::with_route(&worker, &etcd, route).await;
+    let locks = ["--locks", "3", "--lock", "/shards/{n}/lock", "--lock-header", "--rate", "200", "--connections", "8"];
+    let (run, report) = move_locks("open", &fencepost.url(), &worker, &etcd, &locks).await;
+    fenced(&run, &report, &fencepost);
+}
+
+#[tokio::test]
+async fn a_lock_of_each_layout_that_moves_under_load_is_fenced() {
+    let etcd = Etcd::start(EtcdVersion::V3_4).await;
+    for layout in ["key", "election", "mutex"] {
+        let worker = FreePort::reserve();
+        let fencepost = Fencepost::start(&worker, &etcd, "/lock", layout).await;
+        let lock = ["--lock", "/lock", "--layout", layout, "--connections", "8"];
+        let (run, report) = move_locks("closed", &fencepost.url(), &worker, &etcd, &lock).await;
+        fenced(&run, &report, &fencepost);
+        assert_eq!(etcd.etcdctl(&["get", "--prefix", "/lock"]).await, "");
+    }
+}
+
+/// A proxy that only hands on bytes: what is late arrives, and both the answers and the worker's order show it.
+#[tokio::test]
+async fn a_proxy_without_a_fence_is_found_out() {
+    let (etcd, worker) = (Etcd::start(EtcdVersion::V3_5).await, FreePort::reserve());
+    let relay = Relay::start(worker.address()).await;
+    let proxy = format!("http://{}", relay.address());
+    let (run, report) = move_locks("closed", &proxy, &worker, &etcd, &["--lock", "/lock", "--connections", "4"]).await;
+    run.ended_with(1).says("FALSE ADMISSION").says("OUT OF ORDER");
+    assert!(report["false_admissions"].as_u64() > Some(10), "{report:#}");
+    assert!(report["worker"]["after_successor"].as_u64() > Some(10), "{report:#}");
+    assert_eq!(report["false_refusals"], 0, "{report:#}");
+}
+
+#[tokio::test]
+async fn a_lock_that_somebody_holds_is_left_alone_by_each_command() {
+    let (etcd, worker) = (Etcd::start(EtcdVersion::V3_5).await, FreePort::reserve());
+    etcd.etcdctl(&["put", "/shards/3/lock", "somebody"]).await;
+    let (url, etcd_url) = (format!("http://{}", worker.address()), etcd.endpoint());
+    let locks = ["--locks", "5", "--lock", "/shards/{n}/lock", "--path", "/{n}"];
+    let run = loadtest(&[&["closed", "--proxy", &url, "--etcd", &etcd_url], &locks[..]].concat()).await;
+    run.ended_with(1).says("is not free");
+    assert_eq!(etcd.etcdctl(&["get", "/shards/3/lock", "--print-value-only"]).await, "somebody");
+}
+
+fn fenced(run: &Run, report: &Value, fencepost: &Fencepost) {
+    assert_eq!(run.code, 0, "{}\nfencepost's log:\n{}", run.printed, fencepost.log());
+    assert_eq!((&report["false_admissions"], &report["false_refusals"]), (&0.into(), &0.into()), "{report:#}");
+    let (superseded, handoffs) = (from(report, "superseded"), &report["handoffs"]);
+    assert!(superseded > 5, "stale requests were sent: {report:#}");
+    assert!(handoffs["count"].as_u64() >= Some(3), "{report:#}");
+    assert!(handoffs["release_to_answer"]["p50_seconds"].as_f64() > Some(0.0), "{report:#}");
+    assert_eq!(report["worker"]["after_successor"], 0, "{report:#}");
+    run.says("revisions never went down").says("0 false refusals, 0 false admissions");
+}
+
+/// How many answers senders of that standing got.
+fn from(report: &Value, standing: &str) -> u64 {
+    let answers = report["answers"].as_array().expect("answers are listed");
+    answers.iter().filter(|answer| answer["from"] == standing).filter_map(|answer| answer["count"].as_u64()).sum()
+}
+
+async fn move_locks(command: &str, proxy: &str, worker: &FreePort, etcd: &Etcd, arguments: &[&str]) -> (Run, Value) {
+    let (report, worker, etcd) = (ReportFile::new(), worker.address().to_string(), etcd.endpoint());
+    let wire = [command, "--proxy", proxy, "--worker-listen", &worker, "--etcd", &etcd, "--json", report.path()];
+    let moves = ["--stale", "10%", "--handoff-every", "100ms", "--duration", "2s", "--warm-up", "200ms"];
+    let run = loadtest(&[&wire[..], &moves, arguments].concat()).await;
+    let read = report.try_read().unwrap_or_else(|| panic!("no report: {}", run.printed));
+    (run, read)
+}

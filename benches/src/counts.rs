@@ -1,0 +1,106 @@
+//! The counts that were agreed on, and what has become of them.
+
+use std::collections::BTreeMap;
+use std::fmt::Write;
+
+use anyhow::{Context, bail};
+use toml::Table;
+
+/// Instructions of each case, by its name.
+#[derive(Debug, Clone, Default, PartialEq)]
+pub struct Counts(pub BTreeMap<String, f64>);
+
+/// How much more a case may take than was agreed on, in percent.
+const TOLERANCE_PERCENT: f64 = 3.0;
+
+/// What has become of a case.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Change {
+    /// It takes as many instructions as it did, more or less.
+    None,
+    /// It takes fewer by more than the tolerance: worth to be agreed on.
+    Better,
+    /// It takes more by more than the tolerance, or nothing was agreed on.
+    Worse,
+}
+
+impl Counts {
+    /// As the file has them.
+    ///
+    /// # Errors
+    /// If it is no TOML with a table `instructions` of numbers.
+    pub fn parse(text: &str) -> anyhow::Result<Counts> {
+        let file: Table = text.parse()?;
+        let cases = file.get("instructions").and_then(|cases| cases.as_table());
+        let mut counts = BTreeMap::new();
+        for (name, count) in cases.context("it has no table `instructions`")? {
+            let Some(count) = count.as_float() else { bail!("the count of {name} is no number with a point") };
+            counts.insert(name.clone(), count);
+        }
+        Ok(Counts(counts))
+    }
+
+    /// The file of these counts.
+    pub fn file(&self, compiler: &str) -> String {
+        let mut text = format!(
+            "# Instructions of one call of each step, without those of the C library: `bin/instructions` fails if one takes\n\
+             # {TOLERANCE_PERCENT} % more, and `bin/instructions --update` writes this file. For x86-64.\n\
+             compiler = \"{compiler}\"\n\n[instructions]\n"
+        );
+        for (name, count) in &self.0 {
+            writeln!(text, "{name} = {count:.1}").expect("text can be written");
+        }
+        text
+    }
+
+    /// What has become of a case that takes so many now.
+    pub fn change(&self, name: &str, now: f64) -> Change {
+        let Some(agreed) = self.0.get(name) else { return Change::Worse };
+        let tolerated = agreed * TOLERANCE_PERCENT / 100.0;
+        if now > agreed + tolerated {
+            Change::Worse
+        } else if now < agreed - tolerated {
+            Change::Better
+        } else {
+            Change::None
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn more_than_three_percent_more_is_worse() {
+        let agreed = Counts([("a".to_owned(), 100.0)].into());
+        for (now, change) in [
+            (100.0, Change::None),
+            (103.0, Change::None),
+            (97.5, Change::None),
+            (103.1, Change::Worse),
+            (200.0, Change::Worse),
+            (96.0, Change::Better),
+        ] {
+            assert_eq!(agreed.change("a", now), change, "{now}");
+        }
+        assert_eq!(agreed.change("new", 1.0), Change::Worse, "what nobody agreed on");
+    }
+
+    #[test]
+    fn a_file_has_what_was_written() {
+        let counts = Counts([("a".to_owned(), 100.0), ("b-c".to_owned(), 38.5)].into());
+        assert_eq!(Counts::parse(&counts.file("rustc 1.95.0")).unwrap(), counts);
+        for wrong in ["", "[instructions]\na = 7\n", "instructions = 1\n", "["] {
+            assert!(Counts::parse(wrong).is_err(), "{wrong}");
+        }
+    }
+
+    #[test]
+    fn something_was_agreed_on_for_each_case_and_for_nothing_else() {
+        let agreed = Counts::parse(include_str!("../instructions.toml")).unwrap();
+        let mut names: Vec<&str> = crate::Case::ALL.iter().map(|case| case.name()).collect();
+        names.sort_unstable();
+        assert_eq!(agreed.0.keys().collect::<Vec<_>>(), names);
+    }
+}

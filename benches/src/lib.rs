@@ -1,0 +1,16 @@
+//! What the steps of each request take: judging, the gate, taking the token off the headers, finding the route.
+//!
+//! `bin/instructions` counts instructions with callgrind and compares with `instructions.toml`; `cargo bench --package
+//! fencepost-benches` measures time. This depends on no crate that does I/O, so that a machine without anything built has the counts
+//! within a minute.
+
+mod callgrind;
+mod cases;
+mod counts;
+// The proxy's own file, and not the proxy, which would bring a hundred crates with it.
+#[path = "../../proxy/src/token.rs"]
+pub mod token;
+
+pub use callgrind::instructions_of;
+pub use cases::Case;
+pub use counts::{Change, Counts};

@@ -97,6 +97,19 @@ mod tests {
     }
 
     #[test]
+    fn the_page_on_performance_has_the_counts_that_were_agreed_on() {
+        let agreed = Counts::parse(include_str!("../instructions.toml")).unwrap();
+        let page = include_str!("../../docs/performance.md");
+        let section = page.split("| step | instructions |").nth(1).expect("the page has the table");
+        let rows = section.lines().skip(2).take_while(|line| line.starts_with('|'));
+        let figures = rows.filter_map(|row| row.split('|').nth(2)?.trim().replace(',', "").parse::<f64>().ok());
+        let names = crate::Case::ALL.map(crate::Case::name);
+        let on_page = ["judge-holder", "judge-stale", "gate-pass", "gate-pass-among-others", "token", "route"];
+        assert_eq!(names, on_page, "rows are in this order");
+        assert_eq!(figures.collect::<Vec<_>>(), on_page.map(|name| agreed.0[name].round()));
+    }
+
+    #[test]
     fn something_was_agreed_on_for_each_case_and_for_nothing_else() {
         let agreed = Counts::parse(include_str!("../instructions.toml")).unwrap();
         let mut names: Vec<&str> = crate::Case::ALL.iter().map(|case| case.name()).collect();

@@ -230,6 +230,24 @@ mod tests {
     }
 
     #[test]
+    fn the_commands_of_the_page_on_performance_are_commands() {
+        let page = include_str!("../../docs/performance.md").replace("\\\n", "");
+        let commands = page.lines().filter_map(|line| line.strip_prefix("target/release/fencepost-loadtest "));
+        let mut count = 0;
+        for command in commands {
+            // A quoted argument is one word.
+            let words = command.split('\'').enumerate().flat_map(|(number, part)| match number % 2 {
+                0 => part.split_whitespace().collect::<Vec<_>>(),
+                _ => vec![part],
+            });
+            let cli = Cli::try_parse_from(["fencepost-loadtest"].into_iter().chain(words));
+            cli.unwrap_or_else(|error| panic!("{command}: {error}")).command.check().unwrap();
+            count += 1;
+        }
+        assert_eq!(count, 7);
+    }
+
+    #[test]
     fn a_path_is_absolute() {
         assert!(path("/a?b=c").is_ok());
         assert!(path("a").is_err());

@@ -1,9 +1,10 @@
 //! What a run found.
 
-use std::fmt;
+mod told;
+
 use std::time::Duration;
 
-use serde_json::{Value, json};
+pub(crate) use self::told::{PARTS, milliseconds};
 
 use super::mover::Moved;
 use super::plan::Plan;
@@ -34,9 +35,6 @@ pub(crate) struct Outcome {
     broke_off: Option<String>,
     breaches: Option<Breaches>,
 }
-
-/// How long handoffs took: a name for programs and what it is.
-type Spans = [(&'static str, Durations); 3];
 
 impl Outcome {
     /// Of what all threads have sent, and of the locks that moved.
@@ -201,140 +199,62 @@ impl Outcome {
         let length = self.window.length;
         self.ended_early.map_or(length, |after| after.saturating_sub(self.plan.warm_up).min(length))
     }
+}
 
-    fn spans(&self) -> Spans {
-        let of = |part: fn(&Moved) -> Duration| {
-            let mut durations = Durations::default();
-            self.moved.iter().for_each(|moved| durations.add(part(moved)));
-            durations
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::cli::{Cli, Command};
+    use clap::Parser;
+    use hyper::StatusCode;
+    use std::time::Instant;
+
+    fn plan() -> Plan {
+        let words =
+            ["fencepost-loadtest", "closed", "--proxy", "http://127.0.0.1:1", "--owner", "a", "--revision", "7"];
+        let Command::Closed(settings) = Cli::try_parse_from(words).unwrap().command else {
+            panic!("this is a closed loop")
         };
-        [
-            ("release_to_answer", of(|moved| moved.answered)),
-            ("release_to_told", of(|moved| moved.told)),
-            ("told_to_held", of(|moved| moved.held)),
-        ]
+        Plan::of(&settings, None)
     }
 
-    /// The same for a program.
-    pub(crate) fn as_json(&self) -> Value {
-        let answers = self.answers().map(|(standing, answer, count, finding)| {
-            json!({ "from": standing.name(), "answer": answer.to_string(), "count": count, "finding": format!("{finding:?}") })
-        });
-        let mut handoffs = json!({ "count": self.moved.len() });
-        for (name, durations) in self.spans() {
-            handoffs[name] = percentiles(&durations);
-        }
-        let slot = self.slot_length().as_secs_f64();
-        let over_time = self.slots().iter().enumerate().map(|(number, slot_of)| {
-            let Slot { served, refused, wrong, latencies } = slot_of;
-            json!({
-                "at_seconds": number as f64 * slot, "served": served, "refused": refused, "wrong": wrong,
-                "latency": percentiles(latencies),
-            })
-        });
-        json!({
-            "as_expected": self.conclusion() == Conclusion::AsExpected,
-            "what": self.description(),
-            "seconds": self.measured().as_secs_f64(),
-            "requests_per_second": self.per_second(),
-            "answered": self.answered(),
-            "answers": answers.collect::<Vec<_>>(),
-            "errors": self.recorder.errors,
-            "unanswered": self.unanswered,
-            "unsent": self.unsent,
-            "false_refusals": self.false_refusals(),
-            "false_admissions": self.false_admissions(),
-            "unexpected": self.recorder.unexpected,
-            "latency": percentiles(&self.recorder.served),
-            "latency_of_refusals": percentiles(&self.recorder.refused),
-            "handoffs": handoffs,
-            "worker": self.breaches.map(|breaches| breaches.as_json()),
-            "generator": { "busy": self.busy, "lag": percentiles(&self.recorder.lag), "was_the_limit": self.is_saturated() },
-            "over_time": { "slot_seconds": slot, "slots": over_time.collect::<Vec<_>>() },
-            "warnings": self.warnings(),
-        })
+    /// A run whose only thread was that busy, that late, and did the rest as it is told.
+    fn outcome(busy: f64, lag: Duration, more: impl FnOnce(&mut Sent)) -> Outcome {
+        let window = Window { begin: Instant::now(), length: Duration::from_secs(1) };
+        let mut recorder = Recorder::new(window);
+        let answer = Answer { status: StatusCode::OK, reason: None };
+        recorder.answered(window.begin, Standing::Holder, answer, Finding::Served);
+        recorder.lag.add(lag);
+        let mut sent = Sent { recorder, unsent: 0, unanswered: 0, busy };
+        more(&mut sent);
+        Outcome::of(&plan(), window, vec![sent], (Vec::new(), None), None, None)
     }
-}
 
-/// The parts that are told of many durations.
-pub(crate) const PARTS: [(&str, &str, f64); 5] = [
-    ("p50", "p50_seconds", 0.5),
-    ("p90", "p90_seconds", 0.9),
-    ("p99", "p99_seconds", 0.99),
-    ("p99.9", "p999_seconds", 0.999),
-    ("max", "max_seconds", 1.0),
-];
-
-fn percentiles(durations: &Durations) -> Value {
-    if durations.count() == 0 {
-        return Value::Null;
+    #[test]
+    fn a_generator_that_was_the_limit_says_so() {
+        let late = Duration::from_millis(20);
+        for (busy, lag, is_limit) in [(0.5, Duration::ZERO, false), (0.95, Duration::ZERO, true), (0.5, late, true)] {
+            let outcome = outcome(busy, lag, |_| {});
+            assert_eq!(outcome.to_string().contains("the generator was the limit"), is_limit, "{outcome}");
+            assert_eq!(outcome.as_json()["generator"]["was_the_limit"], is_limit);
+            assert_eq!(outcome.conclusion(), Conclusion::AsExpected, "what was judged stands");
+        }
     }
-    let mut json =
-        json!({ "count": durations.count(), "mean_seconds": durations.mean().map(|mean| mean.as_secs_f64()) });
-    for (_, name, part) in PARTS {
-        json[name] = json!(durations.at(part).map(|duration| duration.as_secs_f64()));
-    }
-    json
-}
 
-/// A duration for people.
-pub(crate) fn milliseconds(duration: Option<Duration>) -> String {
-    duration.map_or("-".to_owned(), |duration| format!("{:.3} ms", duration.as_secs_f64() * 1000.0))
-}
-
-/// The percentiles for people, in one line.
-pub(crate) fn in_a_line(durations: &Durations) -> String {
-    let parts = PARTS.map(|(name, _, part)| format!("{name} {}", milliseconds(durations.at(part))));
-    parts.join("  ")
-}
-
-impl fmt::Display for Outcome {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        writeln!(f, "{}", self.description())?;
-        writeln!(f, "throughput  {:.0} a second, {} answered in all", self.per_second(), self.answered())?;
-        for (standing, answer, count, finding) in self.answers() {
-            let mark = match finding {
-                Finding::Served | Finding::Refused => "",
-                Finding::FalseRefusal => "  FALSE REFUSAL",
-                Finding::FalseAdmission => "  FALSE ADMISSION",
-                Finding::Unexpected => "  UNEXPECTED",
-            };
-            writeln!(f, "  {count:>10}  {:<10}  {answer}{mark}", standing.name())?;
+    #[test]
+    fn whatever_is_missing_or_out_of_order_is_not_as_expected() {
+        let changes: [fn(&mut Sent); 5] = [
+            |sent| sent.unsent = 1,
+            |sent| sent.unanswered = 1,
+            |sent| sent.recorder.failed("gone".to_owned()),
+            |sent| sent.recorder.answers.clear(),
+            |sent| sent.recorder.false_refusals = 1,
+        ];
+        for (number, change) in changes.into_iter().enumerate() {
+            assert_eq!(outcome(0.5, Duration::ZERO, change).conclusion(), Conclusion::NotAsExpected, "{number}");
         }
-        for (error, count) in &self.recorder.errors {
-            writeln!(f, "  {count:>10}  NO ANSWER: {error}")?;
-        }
-        if self.unanswered > 0 {
-            writeln!(f, "  {:>10}  NO ANSWER in time", self.unanswered)?;
-        }
-        let since = if self.plan.rate.is_some() { ", since a request was due" } else { "" };
-        writeln!(f, "latency     {}{since}", in_a_line(&self.recorder.served))?;
-        if self.recorder.refused.count() > 0 {
-            writeln!(f, "refusals    {}", in_a_line(&self.recorder.refused))?;
-        }
-        if !self.moved.is_empty() {
-            writeln!(f, "handoffs    {}", self.moved.len())?;
-            for (name, durations) in self.spans() {
-                writeln!(f, "  {:<18}  {}", name.replace('_', " "), in_a_line(&durations))?;
-            }
-        }
-        if let Some(breaches) = self.breaches {
-            let mark = if breaches.is_none() { "revisions never went down" } else { "OUT OF ORDER" };
-            let Breaches { went_down, after_successor, overlapped, shared_revision } = breaches;
-            writeln!(
-                f,
-                "worker      {mark}: {went_down} went down, {after_successor} after a successor, {overlapped} overlapped, \
-                 {shared_revision} under another owner's revision"
-            )?;
-        }
-        writeln!(
-            f,
-            "generator   busy {:.2} of a CPU, lag p99 {}",
-            self.busy,
-            milliseconds(self.recorder.lag.at(0.99))
-        )?;
-        let figures = self.to_be_none().into_iter().map(|(name, count)| format!("{count} {name}"));
-        writeln!(f, "verdict     {}", figures.collect::<Vec<_>>().join(", "))?;
-        self.warnings().iter().try_for_each(|warning| writeln!(f, "WARNING     {warning}"))
+        let mut outcome = outcome(0.5, Duration::ZERO, |_| {});
+        outcome.worker_saw(Some(Breaches { overlapped: 1, ..Breaches::default() }));
+        assert_eq!(outcome.conclusion(), Conclusion::NotAsExpected);
     }
 }

@@ -1,0 +1,154 @@
+//! What a run found, told to programs and to people.
+
+use std::fmt;
+use std::time::Duration;
+
+use serde_json::{Value, json};
+
+use super::Outcome;
+use crate::Conclusion;
+use crate::drive::mover::Moved;
+use crate::drive::recorder::{Durations, Slot};
+use crate::drive::verdict::Finding;
+use crate::worker::Breaches;
+
+/// How long handoffs took: a name for programs and what it is.
+type Spans = [(&'static str, Durations); 3];
+
+impl Outcome {
+    /// The same for a program.
+    pub(crate) fn as_json(&self) -> Value {
+        let answers = self.answers().map(|(standing, answer, count, finding)| {
+            json!({ "from": standing.name(), "answer": answer.to_string(), "count": count, "finding": format!("{finding:?}") })
+        });
+        let mut handoffs = json!({ "count": self.moved.len() });
+        for (name, durations) in self.spans() {
+            handoffs[name] = percentiles(&durations);
+        }
+        let slot = self.slot_length().as_secs_f64();
+        let over_time = self.slots().iter().enumerate().map(|(number, slot_of)| {
+            let Slot { served, refused, wrong, latencies } = slot_of;
+            json!({
+                "at_seconds": number as f64 * slot, "served": served, "refused": refused, "wrong": wrong,
+                "latency": percentiles(latencies),
+            })
+        });
+        json!({
+            "as_expected": self.conclusion() == Conclusion::AsExpected,
+            "what": self.description(),
+            "seconds": self.measured().as_secs_f64(),
+            "requests_per_second": self.per_second(),
+            "answered": self.answered(),
+            "answers": answers.collect::<Vec<_>>(),
+            "errors": self.recorder.errors,
+            "unanswered": self.unanswered,
+            "unsent": self.unsent,
+            "false_refusals": self.false_refusals(),
+            "false_admissions": self.false_admissions(),
+            "unexpected": self.recorder.unexpected,
+            "latency": percentiles(&self.recorder.served),
+            "latency_of_refusals": percentiles(&self.recorder.refused),
+            "handoffs": handoffs,
+            "worker": self.breaches.map(|breaches| breaches.as_json()),
+            "generator": { "busy": self.busy, "lag": percentiles(&self.recorder.lag), "was_the_limit": self.is_saturated() },
+            "over_time": { "slot_seconds": slot, "slots": over_time.collect::<Vec<_>>() },
+            "warnings": self.warnings(),
+        })
+    }
+
+    fn spans(&self) -> Spans {
+        let of = |part: fn(&Moved) -> Duration| {
+            let mut durations = Durations::default();
+            self.moved.iter().for_each(|moved| durations.add(part(moved)));
+            durations
+        };
+        [
+            ("release_to_answer", of(|moved| moved.answered)),
+            ("release_to_told", of(|moved| moved.told)),
+            ("told_to_held", of(|moved| moved.held)),
+        ]
+    }
+}
+
+/// The parts that are told of many durations.
+pub(crate) const PARTS: [(&str, &str, f64); 5] = [
+    ("p50", "p50_seconds", 0.5),
+    ("p90", "p90_seconds", 0.9),
+    ("p99", "p99_seconds", 0.99),
+    ("p99.9", "p999_seconds", 0.999),
+    ("max", "max_seconds", 1.0),
+];
+
+fn percentiles(durations: &Durations) -> Value {
+    if durations.count() == 0 {
+        return Value::Null;
+    }
+    let mut json =
+        json!({ "count": durations.count(), "mean_seconds": durations.mean().map(|mean| mean.as_secs_f64()) });
+    for (_, name, part) in PARTS {
+        json[name] = json!(durations.at(part).map(|duration| duration.as_secs_f64()));
+    }
+    json
+}
+
+/// A duration for people.
+pub(crate) fn milliseconds(duration: Option<Duration>) -> String {
+    duration.map_or("-".to_owned(), |duration| format!("{:.3} ms", duration.as_secs_f64() * 1000.0))
+}
+
+/// The percentiles for people, in one line.
+pub(crate) fn in_a_line(durations: &Durations) -> String {
+    let parts = PARTS.map(|(name, _, part)| format!("{name} {}", milliseconds(durations.at(part))));
+    parts.join("  ")
+}
+
+impl fmt::Display for Outcome {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        writeln!(f, "{}", self.description())?;
+        writeln!(f, "throughput  {:.0} a second, {} answered in all", self.per_second(), self.answered())?;
+        for (standing, answer, count, finding) in self.answers() {
+            let mark = match finding {
+                Finding::Served | Finding::Refused => "",
+                Finding::FalseRefusal => "  FALSE REFUSAL",
+                Finding::FalseAdmission => "  FALSE ADMISSION",
+                Finding::Unexpected => "  UNEXPECTED",
+            };
+            writeln!(f, "  {count:>10}  {:<10}  {answer}{mark}", standing.name())?;
+        }
+        for (error, count) in &self.recorder.errors {
+            writeln!(f, "  {count:>10}  NO ANSWER: {error}")?;
+        }
+        if self.unanswered > 0 {
+            writeln!(f, "  {:>10}  NO ANSWER in time", self.unanswered)?;
+        }
+        let since = if self.plan.rate.is_some() { ", since a request was due" } else { "" };
+        writeln!(f, "latency     {}{since}", in_a_line(&self.recorder.served))?;
+        if self.recorder.refused.count() > 0 {
+            writeln!(f, "refusals    {}", in_a_line(&self.recorder.refused))?;
+        }
+        if !self.moved.is_empty() {
+            writeln!(f, "handoffs    {}", self.moved.len())?;
+            for (name, durations) in self.spans() {
+                writeln!(f, "  {:<18}  {}", name.replace('_', " "), in_a_line(&durations))?;
+            }
+        }
+        if let Some(breaches) = self.breaches {
+            let mark = if breaches.is_none() { "revisions never went down" } else { "OUT OF ORDER" };
+            let Breaches { went_down, after_successor, overlapped, shared_revision } = breaches;
+            writeln!(
+                f,
+                "worker      {mark}: {went_down} went down, {after_successor} after a successor, {overlapped} overlapped, \
+                 {shared_revision} under another owner's revision"
+            )?;
+        }
+        writeln!(
+            f,
+            "generator   busy {:.2} of a CPU, lag p99 {}",
+            self.busy,
+            milliseconds(self.recorder.lag.at(0.99))
+        )?;
+        let figures = self.to_be_none().into_iter().map(|(name, count)| format!("{count} {name}"));
+        writeln!(f, "verdict     {}", figures.collect::<Vec<_>>().join(", "))?;
+        self.warnings().iter().try_for_each(|warning| writeln!(f, "WARNING     {warning}"))
+    }
+}

@@ -161,7 +161,7 @@ impl Outcome {
         let mut warnings = Vec::new();
         if self.is_saturated() {
             warnings.push(format!(
-                "the generator was the limit (busy {:.2}, lag p99 {}): use more --threads, a faster machine or less load",
+                "the generator was the limit (busy {:.2}, lag p99 {}): use more --threads, a machine of its own, or less load",
                 self.busy,
                 milliseconds(self.recorder.lag.at(0.99))
             ));

@@ -56,6 +56,19 @@ async fn a_proxy_without_a_fence_is_found_out() {
 }
 
 #[tokio::test]
+async fn whoever_loses_a_lock_sends_once_more_when_its_successor_was_served() {
+    let (etcd, worker, report) = (Etcd::start(EtcdVersion::V3_5).await, FreePort::reserve(), ReportFile::new());
+    let (address, url, etcd) = (worker.address().to_string(), format!("http://{}", worker.address()), etcd.endpoint());
+    let wire =
+        ["open", "--rate", "50", "--proxy", &url, "--worker-listen", &address, "--etcd", &etcd, "--lock", "/lock"];
+    let moves = ["--handoff-every", "100ms", "--duration", "1s", "--connections", "4", "--json", report.path()];
+    loadtest(&[&wire[..], &moves].concat()).await.ended_with(1);
+    let report = report.read();
+    assert!(report["handoffs"]["count"].as_u64() >= Some(3), "{report:#}");
+    assert_eq!(report["false_admissions"], report["handoffs"]["count"], "{report:#}");
+}
+
+#[tokio::test]
 async fn a_lock_that_somebody_holds_is_left_alone_by_each_command() {
     let (etcd, worker) = (Etcd::start(EtcdVersion::V3_5).await, FreePort::reserve());
     etcd.etcdctl(&["put", "/shards/3/lock", "somebody"]).await;

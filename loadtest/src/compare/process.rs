@@ -30,10 +30,11 @@ pub(super) struct Process {
 
 impl Process {
     /// Starts a program on these CPUs; what it prints goes into a file of that directory.
-    pub(super) fn start(name: &str, mut command: Command, cpus: &[usize], directory: &Path) -> anyhow::Result<Process> {
+    pub(super) fn start(name: &str, command: Command, cpus: &[usize], directory: &Path) -> anyhow::Result<Process> {
         let log = directory.join(format!("{name}.log"));
         let output = File::create(&log).with_context(|| format!("{} cannot be written", log.display()))?;
         let errors = output.try_clone()?;
+        let mut command = bound_to_us(command);
         // A group of its own: what the terminal sends at Ctrl-C is for us, and it ends as a whole.
         command.stdin(Stdio::null()).stdout(output).stderr(errors).process_group(0);
         let child = on(cpus, move || command.spawn())?.with_context(|| format!("{name} cannot be started"))?;
@@ -96,12 +97,23 @@ impl Drop for Process {
     }
 }
 
-/// Does something on a thread of these CPUs: a process runs where the thread does that starts it.
-fn on<T: Send>(cpus: &[usize], work: impl FnOnce() -> T + Send) -> anyhow::Result<T> {
-    std::thread::scope(|scope| {
-        let thread = scope.spawn(|| stay_on(cpus).map(|()| work()));
-        thread.join().unwrap_or_else(|_| bail!("a thread panicked"))
-    })
+/// Does something while this thread is on these CPUs: a process runs where the thread does that starts it.
+///
+/// Not on a thread of its own: the system ends what is bound to its parent ([`bound_to_us`]) when the thread ends that started it.
+fn on<T>(cpus: &[usize], work: impl FnOnce() -> T) -> anyhow::Result<T> {
+    let before = crate::machine::cpus()?;
+    stay_on(cpus)?;
+    let done = work();
+    stay_on(&before)?;
+    Ok(done)
+}
+
+/// The command as a child that the system kills if this process is killed and can end it no more, where there is a program for that.
+fn bound_to_us(command: Command) -> Command {
+    let Some(setpriv) = installed(Path::new("setpriv")) else { return command };
+    let mut bound = Command::new(setpriv);
+    bound.args(["--pdeathsig", "KILL", "--"]).arg(command.get_program()).args(command.get_args());
+    bound
 }
 
 /// The program's path: as given if that is a path, else from the search path; `None` if it is not installed.
@@ -116,8 +128,12 @@ pub(super) fn installed(program: &Path) -> Option<PathBuf> {
 }
 
 /// Addresses that nobody listens on: for programs that must be told theirs.
+///
+/// Each process has a loopback address of its own, by its number. On one that others use too, HAProxy would share a port with another
+/// run's, and each would answer for both.
 #[derive(Debug)]
 pub(super) struct Addresses {
+    host: Ipv4Addr,
     next: u16,
 }
 
@@ -125,24 +141,25 @@ pub(super) struct Addresses {
 const PORTS: std::ops::Range<u16> = 20_000..30_000;
 
 impl Addresses {
-    /// Those of a run: another run at the same time begins elsewhere.
+    /// Those of this process.
     pub(super) fn new() -> Addresses {
-        let start = std::process::id() % u32::from(PORTS.end - PORTS.start);
-        Addresses { next: PORTS.start + u16::try_from(start).unwrap_or(0) }
+        // Numbers of processes have 22 bits; 127.0 is everybody's.
+        let [_, high, middle, low] = std::process::id().to_be_bytes();
+        Addresses { host: Ipv4Addr::new(127, 1 + (high & 0x3f), middle, low), next: PORTS.start }
     }
 
     /// Another one.
     pub(super) fn take(&mut self) -> anyhow::Result<SocketAddr> {
-        for _ in PORTS {
-            let port = self.next;
-            self.next = if port + 1 == PORTS.end { PORTS.start } else { port + 1 };
-            match TcpListener::bind((Ipv4Addr::LOCALHOST, port)) {
-                Ok(free) => return Ok(free.local_addr()?),
+        while self.next < PORTS.end {
+            let address = SocketAddr::from((self.host, self.next));
+            self.next += 1;
+            match TcpListener::bind(address) {
+                Ok(_) => return Ok(address),
                 Err(error) if error.kind() == io::ErrorKind::AddrInUse => {}
-                Err(error) => return Err(error).context("no address of this machine can be bound"),
+                Err(error) => return Err(error).with_context(|| format!("{} cannot be bound", self.host)),
             }
         }
-        bail!("no port from {} to {} is free", PORTS.start, PORTS.end)
+        bail!("no port of {} from {} to {} is free", self.host, PORTS.start, PORTS.end)
     }
 }
 
@@ -194,7 +211,7 @@ mod tests {
         let (one, two) = (addresses.take().unwrap(), addresses.take().unwrap());
         assert_ne!(one, two);
         let _taken = TcpListener::bind(one).unwrap();
-        let mut again = Addresses { next: one.port() };
+        let mut again = Addresses { next: one.port(), ..addresses };
         assert_ne!(again.take().unwrap(), one);
     }
 }

@@ -61,6 +61,12 @@ async fn a_comparison_that_is_ended_early_leaves_no_process_behind() {
     running.terminate();
     running.end().await.ended_with(1).says("ended before it was done");
     assert_eq!(marked(mark.1), 0);
+
+    // Killed, it can end nothing: the system does.
+    let running = Running::start_with(&arguments, mark);
+    eventually("all has started", async || running.log().contains("Ratios are to haproxy").then_some(())).await;
+    drop(running);
+    eventually("all has ended", async || (marked(mark.1) == 0).then_some(())).await;
 }
 
 #[tokio::test]

@@ -48,3 +48,4 @@ mod tls;
 mod compose;
 mod deploy;
 mod prometheus;
+mod recipes;

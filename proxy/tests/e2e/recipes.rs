@@ -1,0 +1,124 @@
+//! The recipes of `recipes/`, each run as its page has it: its master writes, loses its lock while a write is under way, and that
+//! write is refused when it arrives at last.
+
+mod kubernetes;
+mod master;
+mod play;
+
+use std::path::{Path, PathBuf};
+use std::process::Command;
+
+use crate::programs::{printed, python_binary, workspace};
+
+use self::play::Recipe;
+
+const ANY: &str = "/shards/2/lock";
+
+fn script(name: &str) -> Command {
+    Command::new(workspace().join("recipes").join(name))
+}
+
+#[tokio::test]
+async fn a_late_write_under_etcdctl_lock_is_refused() {
+    Recipe::new("etcdctl lock", ANY).play(|_| script("shell/etcdctl-lock.sh")).await;
+}
+
+#[tokio::test]
+async fn a_late_write_under_etcdctl_elect_is_refused() {
+    Recipe::new("etcdctl elect", ANY).play(|_| script("shell/etcdctl-elect.sh")).await;
+}
+
+#[tokio::test]
+async fn a_late_write_under_a_lock_taken_with_curl_is_refused() {
+    Recipe::new("curl", ANY).play(|_| script("shell/gateway.sh")).await;
+}
+
+#[tokio::test]
+async fn late_writes_under_a_mutex_and_an_election_of_the_go_client_are_refused() {
+    let masters = go_masters().await;
+    for (recipe, argument) in [("Go Mutex", "mutex"), ("Go Election", "election")] {
+        let command = |_: &str| {
+            let mut command = Command::new(&masters);
+            command.arg(argument);
+            command
+        };
+        Recipe::new(recipe, ANY).of_one_process().play(command).await;
+    }
+}
+
+/// Builds the Go recipe against etcd's client as `bin/install-tools` has unpacked it.
+async fn go_masters() -> PathBuf {
+    let tools = workspace().join("target/tools");
+    let program = tools.join("go-masters");
+    let set = |name: &str, value: &Path| format!("{name}={}", text(value));
+    let arguments = [
+        "-C",
+        &text(&workspace().join("recipes/go")),
+        "GO111MODULE=off",
+        &set("GOPATH", &tools.join("go")),
+        &set("GOCACHE", &tools.join("go-cache")),
+        "go",
+        "build",
+        "-trimpath",
+        "-o",
+        &text(&program),
+        ".",
+    ];
+    printed("env", &arguments).await;
+    program
+}
+
+fn text(path: &Path) -> String {
+    path.to_str().unwrap().to_owned()
+}
+
+#[tokio::test]
+async fn a_late_write_under_a_lock_of_etcd3gw_is_refused() {
+    let command = |_: &str| {
+        let mut command = Command::new(python_binary());
+        command.arg(workspace().join("recipes/python/master.py"));
+        command
+    };
+    Recipe::new("Python etcd3gw", "shard-2").of_one_process().play(command).await;
+}
+
+#[tokio::test]
+async fn a_late_write_under_an_election_of_etcd3_for_node_is_refused() {
+    // Node looks for packages beside the script.
+    let here = workspace().join("target/tools/node");
+    std::fs::copy(workspace().join("recipes/node/master.js"), here.join("master.js"))
+        .unwrap_or_else(|error| panic!("{}: {error}: run bin/install-tools test", here.display()));
+    let command = |_: &str| {
+        let mut command = Command::new("node");
+        command.arg(here.join("master.js"));
+        command
+    };
+    Recipe::new("Node etcd3", "shard-2").of_one_process().play(command).await;
+}
+
+#[tokio::test]
+async fn a_late_write_under_patronis_leader_key_is_refused() {
+    let member = workspace().join("proxy/tests/clients/patroni_member.py");
+    let callback = workspace().join("recipes/patroni/on_role_change.sh");
+    let command = |etcd: &str| {
+        let mut command = Command::new(python_binary());
+        command.arg(&member).args([etcd.trim_start_matches("http://"), "main"]).arg(&callback);
+        command
+    };
+    Recipe::new("Patroni", ANY).that_goes_on().play(command).await;
+}
+
+/// What the page's table says of each recipe is what these tests do.
+#[test]
+fn every_recipe_of_the_table_has_its_section_and_says_whether_it_is_run() {
+    let page = std::fs::read_to_string(workspace().join("recipes/README.md")).unwrap();
+    let rows: Vec<&str> = page.lines().filter(|line| line.starts_with("| [")).collect();
+    assert_eq!(rows.len(), 10);
+    for row in rows {
+        let cells: Vec<&str> = row.split('|').map(str::trim).collect();
+        let (name, layout, run) = (&cells[1][1..cells[1].find(']').unwrap()], cells[2], cells[6]);
+        let lock = Recipe::new(name, ANY).lock().to_owned();
+        assert!(lock.ends_with(&format!("layout = {}", layout.replace('`', "\""))), "{name}: {lock}");
+        assert_eq!(run.starts_with("yes"), name != "jetcd", "{name}: {run}");
+    }
+}

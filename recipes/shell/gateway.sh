@@ -1,0 +1,58 @@
+#!/usr/bin/env bash
+# Runs master.sh under a lock that curl takes by etcd's JSON gateway. Needs jq.
+set -euo pipefail
+master=$(dirname "${BASH_SOURCE[0]}")/master.sh
+ttl=9 # Seconds.
+
+etcd() { curl -sS --fail --max-time 3 "$ETCD/v3/$1" --data-binary "$2"; }
+key=$(printf %s "$LOCK" | base64 -w 0)
+owner=$(printf %s "$OWNER" | base64 -w 0)
+
+# Takes the lock if nobody has it. The revision of that transaction is the create revision of the key.
+take() {
+    lease=$(etcd lease/grant "{\"TTL\": $ttl}" | jq -r .ID)
+    local answer
+    answer=$(etcd kv/txn "{\"compare\": [{\"key\": \"$key\", \"target\": \"CREATE\", \"result\": \"EQUAL\", \"create_revision\": 0}],
+        \"success\": [{\"request_put\": {\"key\": \"$key\", \"value\": \"$owner\", \"lease\": \"$lease\"}}]}")
+    revision=$(jq -r .header.revision <<<"$answer")
+    [[ $(jq .succeeded <<<"$answer") == true ]]
+}
+
+# Waits for the key's deletion after that revision: a stream, of which curl prints each event as it comes.
+until_free() {
+    local from=$((revision + 1)) events watching
+    exec {events}< <(exec curl -sSN "$ETCD/v3/watch" \
+        --data-binary "{\"create_request\": {\"key\": \"$key\", \"start_revision\": $from}}")
+    watching=$!
+    # If the stream has ended, the lock is asked for again.
+    grep -q '"type":"DELETE"' <&"$events" || sleep 1
+    kill "$watching" 2>/dev/null || true
+    exec {events}<&-
+}
+
+give_back() { etcd lease/revoke "{\"ID\": \"$lease\"}" >/dev/null 2>&1 || true; }
+
+# Returns when a renewal was not confirmed: at two thirds of the time to live after the last one that was, at the latest.
+keep() {
+    while sleep $((ttl / 3)); do
+        (($(etcd lease/keepalive "{\"ID\": \"$lease\"}" | jq -r '.result.TTL // 0') > 0)) || return 0
+    done
+}
+
+trap give_back EXIT
+until take; do
+    give_back
+    until_free
+done
+FENCE_OWNER=$OWNER FENCE_REVISION=$revision "$master" &
+working=$!
+keep &
+keeping=$!
+trap 'kill "$working" "$keeping" 2>/dev/null; give_back' EXIT
+status=0
+wait -n "$working" "$keeping" || status=$?
+if ! kill -0 "$keeping" 2>/dev/null; then
+    echo "the lease of $LOCK is over" >&2
+    status=1
+fi
+exit "$status"

@@ -1,5 +1,5 @@
 # syntax=docker/dockerfile:1
-# The proxy alone, in an image without a shell. The Rust is that of rust-version in Cargo.toml; both images are Debian 12.
+# The proxy alone, in an image without a shell (the last stage), and the masters of docker-compose.yml (--target demo-master). The Rust is that of rust-version in Cargo.toml; both images are Debian 12.
 FROM rust:1.95.0-bookworm AS build
 RUN apt-get update \
     && apt-get install -y --no-install-recommends protobuf-compiler libprotobuf-dev \
@@ -12,6 +12,9 @@ RUN --mount=type=cache,target=/usr/local/cargo/registry --mount=type=cache,targe
     cargo build --locked --release --package fencepost \
     && cp target/release/fencepost / \
     && mkdir /state
+
+FROM python:3.12.8-slim-bookworm AS demo-master
+COPY --from=build /fencepost /usr/local/bin/fencepost
 
 FROM gcr.io/distroless/cc-debian12:nonroot
 COPY --from=build /fencepost /usr/local/bin/fencepost

@@ -1,37 +1,47 @@
 #!/usr/bin/env bash
-# Makes trouble for the masters of a running `docker compose up`: one is paused and wakes up too late, one is killed, and at
-# last a write comes back from an earlier tenure of the very owner that holds the lock. Watch `docker compose logs -f`
-# beside it, and the dashboard at http://127.0.0.1:3000.
+# Makes trouble for the masters of a running `docker compose up`: a write of one is held back by the network until its lock is
+# another's, one is killed, and at last a write comes back from an earlier tenure of the very owner that holds the lock. Watch
+# `docker compose logs -f` beside it, and the dashboard at http://127.0.0.1:3000.
 set -euo pipefail
 cd "$(dirname "${BASH_SOURCE[0]}")/../.."
 
 lock=/shards/2/lock
 
 main() {
-    echo "== 1. A pause. The holder stops, its lease runs out, the other takes the lock, the first wakes up and writes on."
+    echo "== 1. A late write. The network holds back what the holder sends, and the holder stops. Its lease runs out, the other"
+    echo "==    takes the lock. Then the network lets go. The holder wakes up, and hold ends its command."
     wait_until some_master_holds
-    local first second
+    local first second late
     first=$(holder)
     second=$(other_than "$first")
-    pause "$first"
+    late=$(revision)
+    hold_back "$first"
+    wait_until "$first" is_held_back "$late"
+    docker compose pause "$first"
     wait_until "$second" holds
+    let_go "$first"
+    wait_until "$first" was_refused "$late" stale-tenure
     docker compose unpause "$first"
-    wait_until "$first" was_refused stale-tenure
 
     echo "== 2. A crash. The holder is killed, the other goes on."
     docker compose kill "$second"
     wait_until "$first" holds
     docker compose start "$second"
 
-    echo "== 3. A replay. The holder stops, the other takes the lock and crashes, and a new process takes it under the name of"
-    echo "==    the first. Then the first wakes up: its write has the right owner, and the wrong revision."
-    pause "$first"
+    echo "== 3. A replay. The network holds back what the holder sends, the holder stops, the other takes the lock and crashes, and a"
+    echo "==    new process takes it under the name of the first. Then the network lets go: that write has the right owner, and the"
+    echo "==    wrong revision."
+    late=$(revision)
+    hold_back "$first"
+    wait_until "$first" is_held_back "$late"
+    docker compose pause "$first"
     wait_until "$second" holds
     docker compose kill "$second"
-    docker compose run --detach --rm --no-deps --name "$first-again" "$first"
+    docker compose run --detach --rm --no-deps --name "$first-again" --env FENCEPOST=fencepost:8080 "$first"
     wait_until "$first" holds
+    let_go "$first"
+    wait_until "$first" was_refused "$late" replayed-tenure
     docker compose unpause "$first"
-    wait_until "$first" was_refused replayed-tenure
 
     docker kill "$first-again"
     docker compose start "$second"
@@ -39,14 +49,16 @@ main() {
     echo "==    docker compose exec prometheus wget -qO- http://127.0.0.1:9901/locks"
 }
 
-pause() {
-    paused_at=$SECONDS
-    docker compose pause "$1"
-}
 holder() { docker compose exec -T etcd-0 etcdctl get --print-value-only "$lock"; }
+revision() { docker compose exec -T etcd-0 etcdctl get --write-out=fields "$lock" | sed -n 's/^"CreateRevision" : //p'; }
 some_master_holds() { [[ -n $(holder) ]]; }
 holds() { [[ $(holder) == "$1" ]]; }
-was_refused() { docker compose logs --since "$((SECONDS - paused_at + 1))s" "$1" | grep "REFUSED.* $2" | tail -n 1 | grep .; }
+hold_back() { docker compose kill --signal SIGUSR1 "network-${1#shard-}"; }
+let_go() { docker compose kill --signal SIGUSR2 "network-${1#shard-}"; }
+is_held_back() { docker compose logs "network-${1#shard-}" | grep "holds back $1, revision $2, " | tail -n 1 | grep .; }
+was_refused() {
+    docker compose logs fencepost | grep "request refused .* owner=\"$1\" revision=$2 reason=\"$3\" " | tail -n 1 | grep .
+}
 other_than() { [[ $1 == shard-1 ]] && echo shard-2 || echo shard-1; }
 
 wait_until() { # wait_until CONDITION, or wait_until MASTER CONDITION ARGUMENT...

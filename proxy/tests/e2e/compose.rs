@@ -6,11 +6,12 @@ use std::path::{Path, PathBuf};
 use std::process::{Command, Output};
 
 use fencepost_testsupport::{Cluster, Endpoint, EtcdVersion, Process, Scratch, eventually};
+use rustix::process::{Pid, Signal, kill_process};
 use serde_json::Value;
 use tokio::io::{AsyncBufReadExt, AsyncWriteExt, BufReader};
 use tokio::net::{TcpListener, TcpStream};
 
-use crate::fencepost::Fencepost;
+use crate::fencepost::{BINARY, Fencepost};
 use crate::programs::{python_binary, workspace, yaml};
 use crate::prometheus::Prometheus;
 
@@ -45,20 +46,25 @@ impl Topology {
             services.is_at(&format!("etcd-{number}:2379"), endpoint.trim_start_matches("http://"));
         }
         services.is_at(":9000", ":0"); // While it starts: the system chooses its port.
-        services.start("worker", "worker");
+        services.start("worker", "worker", &[]);
         services.addresses.pop();
-        let port = eventually("the worker listens", async || {
-            services.log("worker").lines().find_map(|line| Some(line.strip_prefix("listening on port ")?.to_owned()))
-        })
-        .await;
+        let port = services.port_of("worker").await;
         services.is_at("worker:9000", &format!("127.0.0.1:{port}"));
 
         let fence = services.fencepost().await;
         let Endpoint::Tcp(listener) = &fence.listener else { panic!("{:?}", fence.listener) };
         services.is_at("fencepost:8080", &listener.to_string());
         let prometheus = Prometheus::scraping(fence.admin).await;
+        for number in ["1", "2"] {
+            let network = format!("network-{number}");
+            services.is_at(":8080", ":0");
+            services.start(&network, &network, &[]);
+            services.addresses.pop();
+            let port = services.port_of(&network).await;
+            services.is_at(&format!("{network}:8080"), &format!("127.0.0.1:{port}"));
+        }
         for master in ["shard-1", "shard-2"] {
-            services.start(master, master);
+            services.start(master, master, &[]);
         }
         Topology { fence, prometheus, services, cluster }
     }
@@ -97,14 +103,17 @@ impl Topology {
     async fn obey(&mut self, order: &str) -> String {
         let services = &mut self.services;
         match order.split(' ').collect::<Vec<_>>().as_slice() {
-            ["compose", "pause", name] => services.running[*name].pause().await,
-            ["compose", "unpause", name] => services.running[*name].resume(),
+            ["compose", "pause", name] => services.pause(name).await,
+            ["compose", "unpause", name] => services.signal(name, Signal::CONT),
+            ["compose", "kill", "--signal", "SIGUSR1", name] => services.signal(name, Signal::USR1),
+            ["compose", "kill", "--signal", "SIGUSR2", name] => services.signal(name, Signal::USR2),
             ["compose", "kill", name] | ["kill", name] => services.running.remove(*name).unwrap().kill(),
-            ["compose", "start", name] => services.start(name, name),
-            ["compose", "run", "--detach", "--rm", "--no-deps", "--name", name, service] => {
-                services.start(name, service);
+            ["compose", "start", name] => services.start(name, name, &[]),
+            ["compose", "run", "--detach", "--rm", "--no-deps", "--name", name, "--env", variable, service] => {
+                services.start(name, service, &[variable.split_once('=').unwrap()]);
             }
-            ["compose", "logs", "--since", _, name] => return services.log(name),
+            ["compose", "logs", "fencepost"] => return self.fence.log(),
+            ["compose", "logs", name] => return services.log(name),
             ["compose", "exec", "-T", "etcd-0", "etcdctl", arguments @ ..] => {
                 return self.cluster.members[0].etcdctl(arguments).await;
             }
@@ -124,19 +133,50 @@ impl Services {
         self.addresses.iter().fold(text.to_owned(), |text, (written, here)| text.replace(written, here))
     }
 
-    fn start(&mut self, name: &str, service: &str) {
+    /// Starts a service under a name, with more variables.
+    fn start(&mut self, name: &str, service: &str, more: &[(&str, &str)]) {
         let service = &self.file["services"][service];
-        let texts = |key: &str| service[key].as_array().unwrap().iter().map(|text| text.as_str().unwrap());
+        let texts = |key: &str| service[key].as_array().into_iter().flatten().map(|text| text.as_str().unwrap());
         assert_eq!(texts("volumes").collect::<Vec<_>>(), ["./deploy/demo:/demo:ro"], "{name}");
-        let mut words = texts("command").map(|word| word.replace("/demo/", DEMO));
-        assert_eq!(words.next().as_deref(), Some("python"), "{name}");
-        let mut command = Command::new(python_binary());
+        let mut words = texts("entrypoint").chain(texts("command")).map(|word| match word {
+            "fencepost" => BINARY.to_owned(),
+            "python" => python_binary().to_str().unwrap().to_owned(),
+            word => self.here(word).replace("/demo/", DEMO),
+        });
+        let mut command = Command::new(words.next().unwrap());
         command.args(words).current_dir(workspace());
-        for (variable, value) in service["environment"].as_object().unwrap() {
-            command.env(variable, self.here(value.as_str().unwrap()));
+        let written = service["environment"].as_object().unwrap().iter();
+        let variables = written.map(|(variable, value)| (variable.as_str(), value.as_str().unwrap()));
+        for (variable, value) in variables.chain(more.iter().copied()) {
+            command.env(variable, self.here(value));
         }
         let process = Process::start(&command, &self.log_path(name));
         assert!(self.running.insert(name.to_owned(), process).is_none(), "{name} runs already");
+    }
+
+    /// Where a service listens, once it says so.
+    async fn port_of(&self, name: &str) -> String {
+        eventually(&format!("{name} listens"), async || {
+            self.log(name).lines().find_map(|line| Some(line.strip_prefix("listening on port ")?.to_owned()))
+        })
+        .await
+    }
+
+    /// Stops all of a service, as a container is paused. Returns once its first process has stopped.
+    async fn pause(&self, name: &str) {
+        self.signal(name, Signal::STOP);
+        self.running[name].pause().await;
+    }
+
+    /// Sends a signal to a service's first process and to those below it.
+    fn signal(&self, name: &str, signal: Signal) {
+        let first = Pid::from_raw(self.running[name].id().cast_signed()).unwrap();
+        let mut pids = vec![first];
+        pids.extend(children_of(first));
+        for pid in pids {
+            // One that has just ended needs none.
+            let _ = kill_process(pid, signal);
+        }
     }
 
     async fn fencepost(&self) -> Fencepost {
@@ -157,6 +197,16 @@ impl Services {
     fn log_path(&self, name: &str) -> PathBuf {
         self.scratch.path().join(format!("{name}.log"))
     }
+}
+
+fn children_of(parent: Pid) -> Vec<Pid> {
+    let above = format!("PPid:\t{}\n", parent.as_raw_nonzero());
+    let entries = std::fs::read_dir("/proc").unwrap().flatten();
+    let child = |entry: std::fs::DirEntry| {
+        let status = std::fs::read_to_string(entry.path().join("status")).ok()?;
+        Pid::from_raw(entry.file_name().to_str()?.parse().ok()?).filter(|_| status.contains(&above))
+    };
+    entries.filter_map(child).collect()
 }
 
 /// Where the files are that the containers see in `/demo/`.

@@ -1,7 +1,9 @@
 //! Three holders contend for a lock, each with a command that writes through the proxy as fast as it can, while one after
-//! the other is paused, killed and robbed of its lease, and etcd with them.
+//! the other is paused, killed, cut off and robbed of its lease, and etcd with them.
 
-use fencepost_testsupport::{Worker, eventually};
+use std::path::PathBuf;
+
+use fencepost_testsupport::{EtcdVersion, Relay, Seen, Worker, eventually};
 use rustix::process::Signal;
 
 use crate::holder::Holder;
@@ -26,83 +28,172 @@ async fn holder_after(stage: &Stage, revision: i64) -> (usize, i64) {
     .await
 }
 
-/// Waits until a write of this tenure has reached the worker.
+/// Waits until a write of this tenure, or of one after it, has reached the worker.
 async fn until_written(worker: &Worker, revision: i64) {
-    let of_tenure = revision.to_string();
-    worker
-        .wait_until("a write of the tenure", |seen| {
-            seen.iter().any(|seen| seen.header("fence-revision") == Some(of_tenure.as_str()))
-        })
-        .await;
+    worker.wait_until("a write of the tenure", |seen| seen.iter().any(|seen| revision_of(seen) >= revision)).await;
+}
+
+fn revision_of(seen: &Seen) -> i64 {
+    seen.header("fence-revision").unwrap().parse().unwrap()
+}
+
+/// What is done to whoever holds the lock.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum Fault {
+    HolderPaused,
+    LeaseRevoked,
+    HolderKilled,
+    EtcdPaused,
+    EtcdRestarted,
+    /// What it sends to etcd, and what etcd sends to it, gets lost.
+    Blackholed,
+    /// Its connections to etcd are closed, and it gets no new ones.
+    CutOff,
+    CommandPaused,
+    AskedToEnd,
+}
+
+const FAULTS: [Fault; 9] = [
+    Fault::HolderPaused,
+    Fault::LeaseRevoked,
+    Fault::HolderKilled,
+    Fault::EtcdPaused,
+    Fault::EtcdRestarted,
+    Fault::Blackholed,
+    Fault::CutOff,
+    Fault::CommandPaused,
+    Fault::AskedToEnd,
+];
+
+/// Three holders, each with a way to etcd of its own.
+struct Contenders {
+    ways: Vec<Relay>,
+    holders: Vec<Holder>,
+    script: String,
+    directory: PathBuf,
+}
+
+impl Contenders {
+    async fn start(stage: &Stage, script: String) -> Contenders {
+        let mut contenders = Contenders { ways: Vec::new(), holders: Vec::new(), script, directory: stage.file("") };
+        for place in 0..OWNERS.len() {
+            let etcd = stage.etcd.endpoint();
+            contenders.ways.push(Relay::start(etcd.trim_start_matches("http://").parse().unwrap()).await);
+            let holder = contenders.one(place);
+            contenders.holders.push(holder);
+        }
+        contenders
+    }
+
+    fn one(&self, place: usize) -> Holder {
+        let etcd = format!("http://{}", self.ways[place].address());
+        let arguments = ["--ttl", "3s", "--queue", "--grace", "200ms"];
+        Holder::start_at(&etcd, &self.directory, OWNERS[place], &arguments, &self.script)
+    }
+
+    /// Does it to whoever holds the lock, and undoes it. Returns the revision after which the next tenure comes; `None` if the
+    /// lock was lost before, as it may be on a busy machine.
+    async fn suffer(&mut self, stage: &mut Stage, fault: Fault, place: usize, revision: i64) -> Option<i64> {
+        let holder = &self.holders[place];
+        let times_lost = |holder: &Holder| holder.log().matches("lost the lock").count();
+        let before = times_lost(holder);
+        match fault {
+            Fault::HolderPaused => {
+                holder.pause().await;
+                let (_, next) = holder_after(stage, revision).await;
+                holder.resume();
+                return Some(next - 1);
+            }
+            Fault::LeaseRevoked => {
+                let record = stage.until_held_by(OWNERS[place]).await;
+                stage.client().lease_revoke(record.lease()).await.unwrap();
+            }
+            Fault::HolderKilled => {
+                self.holders[place].kill();
+                self.holders[place] = self.one(place);
+            }
+            Fault::EtcdPaused => {
+                stage.etcd.pause().await;
+                eventually("the lock is lost", async || (times_lost(holder) > before).then_some(())).await;
+                stage.etcd.resume();
+            }
+            Fault::EtcdRestarted => {
+                stage.etcd.kill();
+                stage.etcd.restart().await;
+                // If it comes back soon enough, the tenure goes on.
+                return Some(revision - 1);
+            }
+            Fault::Blackholed | Fault::CutOff => {
+                match fault {
+                    Fault::CutOff => self.ways[place].cut().await,
+                    _ => self.ways[place].freeze().await,
+                }
+                eventually("the lock is lost", async || (times_lost(holder) > before).then_some(())).await;
+                let (_, next) = holder_after(stage, revision).await;
+                self.ways[place].restore().await;
+                return Some(next - 1);
+            }
+            Fault::CommandPaused => {
+                let children = holder.children();
+                let (command, _) = children.iter().find(|(_, arguments)| arguments.starts_with("sh\0"))?;
+                rustix::process::kill_process_group(*command, Signal::STOP).ok()?;
+                stage.client().delete(crate::stage::LOCK, None).await.unwrap();
+            }
+            Fault::AskedToEnd => {
+                holder.signal(Signal::TERM);
+                self.holders[place].status().await;
+                self.holders[place] = self.one(place);
+            }
+        }
+        Some(revision)
+    }
 }
 
 #[tokio::test]
 async fn tenures_never_interleave_at_the_worker_whatever_happens_to_holders_and_store() {
-    let stage = Stage::set().await;
+    for version in EtcdVersion::ALL {
+        contend(version).await;
+    }
+}
+
+async fn contend(version: EtcdVersion) {
+    let mut stage = Stage::set_with(version).await;
     let worker = Worker::start().await;
     let proxy = Proxy::serve(&stage, &worker).await;
-    let script = format!("url={}; {WRITER}", proxy.url());
-    let start = |owner: &str| Holder::start(&stage, owner, &["--ttl", "2s", "--queue", "--grace", "200ms"], &script);
-    let mut holders = OWNERS.map(start);
+    let mut contenders = Contenders::start(&stage, format!("url={}; {WRITER}", proxy.url())).await;
 
-    let mut revision = 0;
-    for fault in ["holder paused", "lease revoked", "holder killed", "etcd paused", "command paused", "asked to end"] {
-        let (place, tenure) = holder_after(&stage, revision).await;
-        revision = tenure;
-        until_written(&worker, revision).await;
-        match fault {
-            "holder paused" => {
-                holders[place].pause().await;
-                let (_, next) = holder_after(&stage, revision).await;
-                until_written(&worker, next).await;
-                holders[place].resume();
-                revision = next - 1;
+    let mut after = 0;
+    for fault in FAULTS {
+        after = loop {
+            let (place, revision) = holder_after(&stage, after).await;
+            until_written(&worker, revision).await;
+            // A busy machine may have cost it the lock meanwhile.
+            if holder_after(&stage, after).await != (place, revision) {
+                continue;
             }
-            "lease revoked" => {
-                let record = stage.until_held_by(OWNERS[place]).await;
-                stage.client().lease_revoke(record.lease()).await.unwrap();
+            if let Some(next) = contenders.suffer(&mut stage, fault, place, revision).await {
+                break next;
             }
-            "holder killed" => {
-                holders[place].kill();
-                holders[place] = start(OWNERS[place]);
-            }
-            "etcd paused" => {
-                let times_lost = |holder: &Holder| holder.log().matches("no renewal was confirmed in time").count();
-                let before = times_lost(&holders[place]);
-                stage.etcd.pause().await;
-                eventually("the lock is lost", async || (times_lost(&holders[place]) > before).then_some(())).await;
-                stage.etcd.resume();
-            }
-            "command paused" => {
-                let children = holders[place].children();
-                let command = children.iter().find(|(_, arguments)| arguments.starts_with("sh\0"));
-                rustix::process::kill_process_group(command.unwrap().0, Signal::STOP).unwrap();
-                stage.client().delete(crate::stage::LOCK, None).await.unwrap();
-            }
-            _ => {
-                holders[place].signal(Signal::TERM);
-                holders[place].status().await;
-                holders[place] = start(OWNERS[place]);
-            }
-        }
+        };
     }
-    let (_, last) = holder_after(&stage, revision).await;
+    let (_, last) = holder_after(&stage, after).await;
     until_written(&worker, last).await;
-    for holder in &mut holders {
+    for holder in &mut contenders.holders {
         holder.signal(Signal::TERM);
         holder.status().await;
     }
     stage.is_left_clean().await;
+    tenures_did_not_interleave(&worker.seen());
+}
 
-    let revision_of =
-        |seen: &fencepost_testsupport::Seen| seen.header("fence-revision").unwrap().parse::<i64>().unwrap();
-    let seen = worker.seen();
+fn tenures_did_not_interleave(seen: &[Seen]) {
     let revisions: Vec<i64> = seen.iter().map(revision_of).collect();
     assert!(revisions.is_sorted(), "{revisions:?}");
     let mut tenures = revisions.clone();
     tenures.dedup();
     println!("{} writes of {} tenures", revisions.len(), tenures.len());
-    assert!(tenures.len() >= 7, "{tenures:?}");
+    // Each fault but the restart of etcd is the end of one.
+    assert!(tenures.len() >= FAULTS.len(), "{tenures:?}");
     // Nothing begins before all of an earlier tenure has been answered.
     for pair in seen.windows(2).filter(|pair| revision_of(&pair[0]) < revision_of(&pair[1])) {
         assert!(pair[0].ended.is_some_and(|ended| ended <= pair[1].began), "{pair:?}");

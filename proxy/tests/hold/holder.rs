@@ -1,5 +1,6 @@
 //! The program under test, as a process.
 
+use std::path::Path;
 use std::process::{Command, ExitStatus};
 
 use fencepost_testsupport::{Process, Scratch, eventually};
@@ -20,9 +21,13 @@ impl Holder {
     /// Starts one on a stage's etcd and lock, with more arguments. The script finds the stage's directory in `$stage`, and
     /// every process that runs a script names it in its arguments.
     pub(crate) fn start(stage: &Stage, owner: &str, arguments: &[&str], script: &str) -> Holder {
-        let directory = stage.file("");
-        let script = format!("stage={}; {script}", directory.display());
-        Holder::run(stage, owner, arguments, &["sh", "-c", &script])
+        Holder::start_at(&stage.etcd.endpoint(), &stage.file(""), owner, arguments, script)
+    }
+
+    /// As [`Holder::start`], by another way to etcd.
+    pub(crate) fn start_at(etcd: &str, stage: &Path, owner: &str, arguments: &[&str], script: &str) -> Holder {
+        let script = format!("stage={}; {script}", stage.display());
+        Holder::at(etcd, owner, arguments, &["sh", "-c", &script])
     }
 
     /// Starts one with that command.

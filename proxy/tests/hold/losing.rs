@@ -2,7 +2,7 @@
 
 use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
 
-use fencepost_testsupport::eventually;
+use fencepost_testsupport::{EtcdVersion, Relay, eventually};
 use rustix::process::Signal;
 
 use crate::holder::Holder;
@@ -88,6 +88,37 @@ async fn without_etcd_a_command_is_dead_before_its_lock_can_be_anothers() {
     assert_eq!(holder.code().await, 76);
     assert!(holder.log().contains("no renewal was confirmed in time"), "{}", holder.log());
     stage.is_left_clean().await;
+}
+
+/// Neither a word from etcd nor an error: the connection takes whatever is sent, and so does every new one.
+#[tokio::test]
+async fn a_holder_that_is_cut_off_ends_its_command_before_its_lock_is_anothers() {
+    for (version, how) in
+        [(EtcdVersion::V3_4, "blackholed"), (EtcdVersion::V3_5, "blackholed"), (EtcdVersion::V3_5, "cut")]
+    {
+        let stage = Stage::set_with(version).await;
+        let way = Relay::start(stage.etcd.endpoint().trim_start_matches("http://").parse().unwrap()).await;
+        let etcd = format!("http://{}", way.address());
+        let arguments = ["--once", "--ttl", "3s"];
+        let mut holder = Holder::start_at(&etcd, &stage.file(""), "a", &arguments, STUBBORN);
+        stage.until_lines("beats", 1).await;
+        let taken = "date +%s%N > $stage/taken; until [ -e $stage/go ]; do sleep 0.02; done";
+        let mut next = Holder::start(&stage, "b", &[], taken);
+        eventually("b waits", async || (stage.leases().await == 2).then_some(())).await;
+        match how {
+            "cut" => way.cut().await,
+            _ => way.freeze().await,
+        }
+        let taken = stage.until_lines("taken", 1).await[0].parse().unwrap();
+        let taken = UNIX_EPOCH + Duration::from_nanos(taken);
+        assert!(last_beat(&stage) < taken, "etcd {version}, {how}: it ran on under another's lock");
+        // It can't give back what it holds no more, and does not try for ever.
+        assert_eq!(holder.code().await, 76, "etcd {version}, {how}: {}", holder.log());
+        assert!(holder.log().contains("no renewal was confirmed in time"), "{}", holder.log());
+        std::fs::write(stage.file("go"), "").unwrap();
+        assert_eq!(next.code().await, 0);
+        stage.is_left_clean().await;
+    }
 }
 
 #[tokio::test]

@@ -18,9 +18,14 @@ pub(crate) struct Stage {
 
 impl Stage {
     pub(crate) async fn set() -> Stage {
+        Stage::set_with(EtcdVersion::V3_5).await
+    }
+
+    /// With another version of etcd.
+    pub(crate) async fn set_with(version: EtcdVersion) -> Stage {
         let election = Some(Duration::from_millis(200));
         let options = EtcdOptions { heartbeat: Some(Duration::from_millis(20)), election, ..EtcdOptions::default() };
-        let etcd = Etcd::start_with(EtcdVersion::V3_5, &options).await;
+        let etcd = Etcd::start_with(version, &options).await;
         let client = Client::connect([etcd.endpoint()], None).await.unwrap();
         Stage { etcd, client, scratch: Scratch::new() }
     }

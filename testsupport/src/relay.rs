@@ -40,7 +40,19 @@ struct Conditions {
 enum Line {
     Open,
     Frozen,
+    /// For the connection of that number alone.
+    FrozenFor(usize),
     Cut,
+}
+
+impl Line {
+    fn is_open_for(self, connection: usize) -> bool {
+        match self {
+            Line::Open => true,
+            Line::FrozenFor(frozen) => frozen != connection,
+            Line::Frozen | Line::Cut => false,
+        }
+    }
 }
 
 impl Relay {
@@ -78,6 +90,12 @@ impl Relay {
     /// Goes on accepting connections and bytes, and passes nothing on, not even that a side has closed.
     pub async fn freeze(&self) {
         self.change(|conditions| conditions.line = Line::Frozen).await;
+        self.until_listening(true).await;
+    }
+
+    /// As [`Relay::freeze`], for the connection that was accepted as the `number`th (from 0) and no other.
+    pub async fn freeze_connection(&self, number: usize) {
+        self.change(move |conditions| conditions.line = Line::FrozenFor(number)).await;
         self.until_listening(true).await;
     }
 
@@ -124,8 +142,8 @@ async fn serve(
             client = listener.accept() => Some(client),
         } {
             let (client, _) = client.expect("a listener of a test accepts");
-            accepted.fetch_add(1, Ordering::Relaxed);
-            connections.spawn(relay(client, target, conditions.clone()));
+            let number = accepted.fetch_add(1, Ordering::Relaxed);
+            connections.spawn(relay(client, target, number, conditions.clone()));
         }
         drop(listener);
         connections.shutdown().await;
@@ -135,8 +153,8 @@ async fn serve(
 }
 
 /// Relays one connection until both directions have ended or one has broken.
-async fn relay(client: TcpStream, target: SocketAddr, mut conditions: watch::Receiver<Conditions>) {
-    until_line(&mut conditions, |line| line == Line::Open).await;
+async fn relay(client: TcpStream, target: SocketAddr, number: usize, mut conditions: watch::Receiver<Conditions>) {
+    until_line(&mut conditions, |line| line.is_open_for(number)).await;
     // A target that refuses shows as a connection that is closed at once.
     let Ok(server) = TcpStream::connect(target).await else { return };
     if client.set_nodelay(true).is_err() || server.set_nodelay(true).is_err() {
@@ -148,9 +166,9 @@ async fn relay(client: TcpStream, target: SocketAddr, mut conditions: watch::Rec
     // An error ends all four: then both sides see the connection break.
     let _ = tokio::try_join!(
         take_in(from_client, there.0, conditions.clone()),
-        give_out(to_server, there.1, conditions.clone()),
+        give_out(to_server, there.1, number, conditions.clone()),
         take_in(from_server, back.0, conditions.clone()),
-        give_out(to_client, back.1, conditions),
+        give_out(to_client, back.1, number, conditions),
     );
 }
 
@@ -179,20 +197,21 @@ async fn take_in(
 async fn give_out(
     mut to: OwnedWriteHalf,
     mut pieces: mpsc::Receiver<Piece>,
+    number: usize,
     mut conditions: watch::Receiver<Conditions>,
 ) -> std::io::Result<()> {
     while let Some((due, mut bytes)) = pieces.recv().await {
         sleep_until(due).await;
         while !bytes.is_empty() {
-            until_line(&mut conditions, |line| line == Line::Open).await;
+            until_line(&mut conditions, |line| line.is_open_for(number)).await;
             tokio::select! {
                 biased;
-                _ = until_line(&mut conditions, |line| line != Line::Open) => {}
+                _ = until_line(&mut conditions, |line| !line.is_open_for(number)) => {}
                 written = to.write(&bytes) => drop(bytes.split_to(written?)),
             }
         }
     }
-    until_line(&mut conditions, |line| line == Line::Open).await;
+    until_line(&mut conditions, |line| line.is_open_for(number)).await;
     to.shutdown().await
 }
 

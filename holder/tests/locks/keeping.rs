@@ -4,7 +4,7 @@ use std::time::Duration;
 
 use etcd_client::PutOptions;
 use fencepost_holder::{BootInstant, Etcd, Lock, Over, Standing, Tenure};
-use fencepost_testsupport::Relay;
+use fencepost_testsupport::{Relay, eventually};
 
 use crate::store::{KEY, Store, over};
 
@@ -79,6 +79,34 @@ async fn a_tenure_is_over_as_soon_as_its_key_or_its_lease_is_gone() {
         let left = store.keys("/").await.len();
         assert_eq!(left, usize::from(matches!(what, "key overwritten" | "key taken by another")), "{what}");
         client.delete(KEY, None).await.unwrap();
+    }
+    store.is_clean().await;
+}
+
+/// A watch may be silent, and etcd goes on renewing a lease whose key is gone: only the quorum read after a renewal shows it.
+#[tokio::test]
+async fn a_renewal_does_not_count_when_the_key_is_gone_though_the_lease_lives_and_the_watch_is_silent() {
+    let store = Store::start().await;
+    for what in ["deleted", "taken by another"] {
+        let relay = Relay::start(store.member.endpoint().trim_start_matches("http://").parse().unwrap()).await;
+        let etcd = Etcd::at([format!("http://{}", relay.address())]).unwrap();
+        let tenure = Lock::builder(KEY, "a").ttl(TTL).build(&etcd).unwrap().acquire().await.unwrap();
+        // The first connection is for calls, the second for watches.
+        eventually("the key is watched", async || (relay.accepted() == 2).then_some(())).await;
+        tenure.standing().changed().await.unwrap();
+        relay.freeze_connection(1).await;
+        store.client().delete(KEY, None).await.unwrap();
+        if what == "taken by another" {
+            store.client().put(KEY, "a", None).await.unwrap();
+        }
+        let gone = BootInstant::now();
+        let expected = if what == "deleted" { Over::KeyDeleted } else { Over::KeyChanged };
+        assert_eq!(over(&tenure).await, expected, "{what}");
+        // Far less than it takes to find out that the watch's connection is dead.
+        assert!(BootInstant::now().since(gone) < TTL, "{what}");
+        relay.restore().await;
+        tenure.release().await.unwrap();
+        store.client().delete(KEY, None).await.unwrap();
     }
     store.is_clean().await;
 }

@@ -124,9 +124,11 @@ impl Contenders {
                 return Some(revision - 1);
             }
             Fault::Blackholed | Fault::CutOff => {
-                match fault {
-                    Fault::CutOff => self.ways[place].cut().await,
-                    _ => self.ways[place].freeze().await,
+                let way = &self.ways[place];
+                if fault == Fault::CutOff {
+                    way.cut().await
+                } else {
+                    way.freeze().await
                 }
                 eventually("the lock is lost", async || (times_lost(holder) > before).then_some(())).await;
                 let (_, next) = holder_after(stage, revision).await;

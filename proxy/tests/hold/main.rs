@@ -10,5 +10,6 @@ mod commands;
 mod contending;
 mod door;
 mod losing;
+mod secure;
 mod signals;
 mod stamp;

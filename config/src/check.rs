@@ -91,10 +91,10 @@ fn check_limits(raw: RawLimits, notes: &Notes) -> Limits {
     let size = |setting, range, default| number(setting, range, show_size, notes).unwrap_or(default);
     let time = |setting: Setting<Duration>, range, default| setting.within(notes, range, show_duration).or(default);
     let connections_max: usize = count(connections_max, 1..=1_000_000, default.connections_max);
-    let half = connections_max.div_ceil(2);
+    let all_but_a_few = (connections_max - connections_max.div_ceil(100)).max(1);
     Limits {
         connections_max,
-        connections_per_client_max: count(connections_per_client_max, 1..=1_000_000, half),
+        connections_per_client_max: count(connections_per_client_max, 1..=1_000_000, all_but_a_few),
         requests_per_connection_max: number(requests_per_connection_max, 1..=1_000_000, i64::to_string, notes),
         header_bytes_max: size(header_bytes_max, 8 << 10..=1 << 20, default.header_bytes_max),
         headers_max: count(headers_max, 16..=1_000, default.headers_max),

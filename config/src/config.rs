@@ -96,8 +96,8 @@ pub struct EtcdUser {
 pub struct Limits {
     /// Client connections at a time; 1 to 1,000,000, by default 10,000.
     pub connections_max: usize,
-    /// Client connections from one IPv4 address or IPv6 /64 at a time; 1 to 1,000,000, by default half of
-    /// `connections_max`.
+    /// Client connections from one IPv4 address or IPv6 /64 at a time; 1 to 1,000,000, by default 99 in
+    /// a hundred of `connections_max`.
     pub connections_per_client_max: usize,
     /// Requests on one connection, one after the other or at a time; 1 to 1,000,000, `None`: as many as come.
     pub requests_per_connection_max: Option<u64>,
@@ -148,7 +148,7 @@ impl Default for Limits {
     fn default() -> Limits {
         Limits {
             connections_max: 10_000,
-            connections_per_client_max: 5_000,
+            connections_per_client_max: 9_900,
             requests_per_connection_max: None,
             header_bytes_max: 64 << 10,
             headers_max: 100,

@@ -163,7 +163,7 @@ impl Http1 {
     }
 
     /// Its place in the pool, for another connection.
-    pub(super) fn into_place(self: Box<Self>) -> Place {
+    pub(super) fn into_place(self) -> Place {
         self.place
     }
 

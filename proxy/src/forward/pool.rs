@@ -247,7 +247,7 @@ impl Shared {
             return Ok(Turn::Place(place));
         }
         match self.wait_for_turn(deadline).await? {
-            Turn::Connection(connection) if !self.is_usable(&connection) => Ok(Turn::Place(connection.into_place())),
+            Turn::Connection(connection) if !self.is_usable(&connection) => Ok(Turn::Place((*connection).into_place())),
             turn @ (Turn::Connection(_) | Turn::Place(_)) => Ok(turn),
         }
     }

@@ -202,7 +202,7 @@ fn load_with(settings: &CompareSettings, series: Series, value: usize) -> Load {
 fn usual_values(series: Series) -> &'static [usize] {
     match series {
         Series::Locks => &[1, 1_000, 100_000],
-        Series::Connections => &[1, 64, 1_000, 9_000],
+        Series::Connections => &[1, 64, 1_000, 2_000],
         Series::Threads => &[1, 2],
         Series::Body => &[0, 1_024, 65_536, 1_048_576],
     }

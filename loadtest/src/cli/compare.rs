@@ -97,7 +97,7 @@ pub(crate) enum Workload {
 pub(crate) enum Series {
     /// Locks that requests are for, one templated lock each: 1, 1,000, 100,000.
     Locks,
-    /// Keep-alive connections: 1, 64, 1,000, 9,000.
+    /// Keep-alive connections: 1, 64, 1,000, 2,000.
     Connections,
     /// fencepost's threads: 1, 2.
     Threads,

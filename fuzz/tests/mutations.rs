@@ -98,7 +98,7 @@ fn damaged_inputs_leave_every_target_content() {
             let shown = Shown { target: target.name, input: &input };
             (target.run)(&input);
             assert!(!PANICKED.load(Ordering::Relaxed), "a thread panicked over this or the one before: {shown:?}");
-            shown.is_fine();
+            shown.passes();
         }
     }
 }
@@ -111,7 +111,7 @@ struct Shown<'i> {
 }
 
 impl Shown<'_> {
-    fn is_fine(self) {
+    fn passes(self) {
         std::mem::forget(self);
     }
 }

@@ -10,7 +10,7 @@ use hyper::client::conn::TrySendError;
 
 use super::admitted::{Admitted, Permit};
 use super::error::{Forwarded, SendError};
-use super::http1::HeadFuture;
+use super::http1::{First, HeadFuture};
 use super::http2::was_refused;
 use super::in_flight::{InFlight, Outgoing};
 use super::pool::{Link, Pool, Wants};
@@ -155,7 +155,7 @@ impl<P: Permit> Sent<P> {
         cx: &mut Context<'_>,
     ) -> Poll<Result<Response<Incoming>, TrySendError<Request<RequestBody>>>> {
         let Sent { head, in_flight, .. } = self;
-        in_flight.poll_driven(cx, |cx| head.as_mut().poll(cx))
+        in_flight.poll_driven(cx, First::Drive, |cx| head.as_mut().poll(cx))
     }
 
     /// Ready when the request is to be cut now, the tenure having ended. What else is cut then goes on.

@@ -10,6 +10,7 @@ use tokio::time::{Instant, timeout};
 
 use super::admitted::{Ending, Held, Permit, Watch};
 use super::body_state::BodyState;
+use super::http1::First;
 use super::pool::{Link, Pool};
 use super::response_head;
 use super::unwritten::Unwritten;
@@ -158,27 +159,16 @@ impl<P: Permit> InFlight<P> {
         &self.pool
     }
 
-    /// Reads and writes what can be, and polls `next`, which waits for what that brings. HTTP/2 connections read and write by
-    /// themselves.
+    /// Reads and writes what can be, and polls `next`, which waits for what that brings; in which order, `first` says. HTTP/2
+    /// connections read and write by themselves.
     pub(super) fn poll_driven<T>(
         &mut self,
         cx: &mut Context<'_>,
+        first: First,
         mut next: impl FnMut(&mut Context<'_>) -> Poll<T>,
     ) -> Poll<T> {
         match &mut self.link {
-            Link::Http1(connection) => connection.poll_driven(cx, next),
-            Link::Http2(_) => next(cx),
-        }
-    }
-
-    /// The same right after that, where `next` is to ask for more before more is read.
-    pub(super) fn poll_asking<T>(
-        &mut self,
-        cx: &mut Context<'_>,
-        mut next: impl FnMut(&mut Context<'_>) -> Poll<T>,
-    ) -> Poll<T> {
-        match &mut self.link {
-            Link::Http1(connection) => connection.poll_asking(cx, next),
+            Link::Http1(connection) => connection.poll_driven(cx, first, next),
             Link::Http2(_) => next(cx),
         }
     }

@@ -14,6 +14,7 @@ use tokio::task::AbortHandle;
 use tokio::time::Instant;
 
 use super::admitted::Permit;
+use super::http1::First;
 use super::in_flight::InFlight;
 use super::pool::Pool;
 use super::relay::{Relay, read_ahead};
@@ -104,7 +105,8 @@ impl<P: Permit> ResponseBody<P> {
         }
         let mut first = None;
         if incoming.size_hint().exact().is_some()
-            && let Poll::Ready(Some(here)) = in_flight.poll_asking(cx, |cx| Pin::new(&mut incoming).poll_frame(cx))
+            && let Poll::Ready(Some(here)) =
+                in_flight.poll_driven(cx, First::Ask, |cx| Pin::new(&mut incoming).poll_frame(cx))
         {
             let bytes = match here {
                 Ok(frame) => frame.into_data().unwrap_or_default(),

@@ -12,6 +12,7 @@ use hyper::body::Incoming;
 
 use super::admitted::Permit;
 use super::fields;
+use super::http1::First;
 use super::in_flight::InFlight;
 use super::response_body::ResponseBodyError;
 use crate::downstream::Protocol;
@@ -75,7 +76,7 @@ impl<P: Permit> Rest<P> {
 
     fn poll_step(&mut self, cx: &mut Context<'_>) -> Poll<Step> {
         let Rest { incoming, in_flight, .. } = self;
-        match in_flight.poll_driven(cx, |cx| Pin::new(&mut *incoming).poll_frame(cx)) {
+        match in_flight.poll_driven(cx, First::Drive, |cx| Pin::new(&mut *incoming).poll_frame(cx)) {
             Poll::Ready(Some(Ok(mut frame))) => {
                 self.in_flight.heard();
                 if let Some(trailers) = frame.trailers_mut() {

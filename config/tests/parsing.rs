@@ -172,6 +172,13 @@ fn everything_that_can_be_set_is_set() {
 }
 
 #[test]
+fn one_client_may_have_all_connections_but_a_hundredth_and_at_least_one() {
+    let of_one_client =
+        |all| parse(&format!("{SHORTEST}\n[limits]\nconnections_max = {all}")).limits.connections_per_client_max;
+    assert_eq!([1, 2, 100, 150, 10_000].map(of_one_client), [1, 1, 99, 148, 9_900]);
+}
+
+#[test]
 fn the_admin_listener_can_be_off() {
     assert_eq!(parse(&format!("admin.listen = \"off\"\n{SHORTEST}")).admin, None);
 }

@@ -103,14 +103,19 @@ fn percentile_curve(outcome: &Outcome) -> String {
         let point = |nines: f64| Some((nines, in_milliseconds(durations.at(1.0 - 10f64.powf(-nines))?)));
         (0..=steps).filter_map(|step| point(at(step))).collect()
     };
-    let labels = ["0 %", "90 %", "99 %", "99.9 %", "99.99 %", "99.999 %", "99.9999 %"];
-    let ticks = labels.iter().enumerate().map(|(nine, label)| (nine as f64, (*label).to_owned()));
-    let x = Axis::with_ticks(0.0, nines, ticks.filter(|(nine, _)| *nine <= nines).collect());
+    let x = percentiles(nines);
     let lines = vec![
         Line::new("served", "first", curve(outcome.served())),
         Line::new("refused", "second", curve(outcome.refused())),
     ];
-    Plot { title: "Latency by percentile", unit: "ms", x, lines, is_logarithmic: true, is_dotted: false }.section()
+    Plot { title: "Latency by percentile (%)", unit: "ms", x, lines, is_logarithmic: true, is_dotted: false }.section()
+}
+
+/// The percentiles up to that many nines; without their unit, which would not fit on a phone beside six nines.
+fn percentiles(nines: f64) -> Axis {
+    let labels = ["0", "90", "99", "99.9", "99.99", "99.999", "99.9999"];
+    let ticks = labels.iter().enumerate().map(|(nine, label)| (nine as f64, (*label).to_owned()));
+    Axis::with_ticks(0.0, nines, ticks.filter(|(nine, _)| *nine <= nines).collect())
 }
 
 fn latency_over_time(outcome: &Outcome) -> String {
@@ -179,5 +184,14 @@ mod tests {
     #[test]
     fn text_of_others_is_no_markup() {
         assert_eq!(escaped("<a href=\"x\">&</a>"), "&lt;a href=&quot;x&quot;&gt;&amp;&lt;/a&gt;");
+    }
+
+    /// A run of just over 100,000 requests had a figure outside of its drawing.
+    #[test]
+    fn however_many_requests_there_were_the_figures_fit_below_the_curve() {
+        for tenths in 10..=60 {
+            let nines = f64::from(tenths) / 10.0;
+            assert!(percentiles(nines).fits(), "at {nines} nines");
+        }
     }
 }

@@ -7,7 +7,7 @@ const WIDTH: f64 = 480.0;
 const HEIGHT: f64 = 250.0;
 /// Where the data are: between the figures of the axes.
 const LEFT: f64 = 74.0;
-const RIGHT: f64 = 462.0;
+const RIGHT: f64 = 446.0;
 const TOP: f64 = 12.0;
 const BOTTOM: f64 = 222.0;
 /// How many steps an axis has, about.
@@ -64,6 +64,25 @@ impl Axis {
         Axis { low, high, ticks: ticks.collect() }
     }
 
+    /// Where a value is across the drawing.
+    fn across(&self, value: f64) -> f64 {
+        LEFT + self.part(value) * (RIGHT - LEFT)
+    }
+
+    /// Whether its figures lie within the drawing and beside each other, in a font whose letters are wide.
+    #[cfg(test)]
+    pub(super) fn fits(&self) -> bool {
+        const LETTER: f64 = 8.2;
+        let extents: Vec<(f64, f64)> = self
+            .ticks
+            .iter()
+            .map(|(tick, label)| (self.across(*tick), label.len() as f64 * LETTER / 2.0))
+            .map(|(middle, half)| (middle - half, middle + half))
+            .collect();
+        let is_within = extents.iter().all(|(left, right)| 0.0 <= *left && *right <= WIDTH);
+        is_within && extents.windows(2).all(|pair| pair[0].1 < pair[1].0)
+    }
+
     /// Where a value is, from 0 to 1.
     fn part(&self, value: f64) -> f64 {
         ((value - self.low) / (self.high - self.low)).clamp(0.0, 1.0)
@@ -93,7 +112,7 @@ impl Plot {
         let y = self.vertical(lines);
         let at = |(x, value): (f64, f64)| {
             let value = if self.is_logarithmic { value.log10() } else { value };
-            (LEFT + self.x.part(x) * (RIGHT - LEFT), BOTTOM - y.part(value) * (BOTTOM - TOP))
+            (self.x.across(x), BOTTOM - y.part(value) * (BOTTOM - TOP))
         };
         let mut svg = format!("<svg viewBox=\"0 0 {WIDTH} {HEIGHT}\" role=\"img\" aria-label=\"{}\">\n", self.title);
         for (tick, label) in &y.ticks {
@@ -105,7 +124,7 @@ impl Plot {
             );
         }
         for (tick, label) in &self.x.ticks {
-            let across = LEFT + self.x.part(*tick) * (RIGHT - LEFT);
+            let across = self.x.across(*tick);
             put(&mut svg, format_args!("<path class=\"grid\" d=\"M{across:.1} {TOP}V{BOTTOM}\"/>"));
             put(
                 &mut svg,

@@ -7,7 +7,6 @@ use std::future::poll_fn;
 use std::pin::Pin;
 use std::rc::Rc;
 use std::sync::Arc;
-use std::task::Poll;
 
 use fencepost_policy::{Entry, Rejection};
 use http::Request;
@@ -26,6 +25,7 @@ use crate::forward::{
 use crate::recording::Subject;
 use crate::refusal::Failure;
 use crate::ticket::Ticket;
+use crate::wire::give_way;
 
 /// How often a request that provably was not sent tries another connection.
 const SENDS_MAX: usize = 4;
@@ -39,25 +39,7 @@ pub async fn forward(exchange: Exchange<Judged>) -> Result<Answer, Infallible> {
         Err(failure) => return Ok(place.fail(failure)),
     };
     give_way().await;
-    let answer = send(place, in_flight, standing, request).await.unwrap_or_else(|answer| answer);
-    give_way().await;
-    Ok(answer)
-}
-
-/// Lets the other requests that are ready on this thread come as far as this.
-///
-/// What follows is written for all of them in a row then, and whoever is woken by the first is still awake for the next. To wake a process
-/// costs more than to poll a request once more: without this a GET on 64 busy connections costs 5 % more.
-async fn give_way() {
-    let mut has_given_way = false;
-    poll_fn(|cx| {
-        if std::mem::replace(&mut has_given_way, true) {
-            return Poll::Ready(());
-        }
-        cx.waker().wake_by_ref();
-        Poll::Pending
-    })
-    .await;
+    Ok(send(place, in_flight, standing, request).await.unwrap_or_else(|answer| answer))
 }
 
 /// Makes the request that the worker gets. A small body is read whole first, so that a slow sender holds nothing up.
@@ -99,18 +81,17 @@ async fn send(
     let mut in_flight = in_flight;
     let wants = Wants::of(&request);
     for attempt in 0..SENDS_MAX {
-        let Entered { ready, ticket, turn, standing: admitted } = enter(&place, wants, in_flight, standing).await?;
+        let Entered { ready, ticket, turn, standing: admitted, at } = enter(&place, wants, in_flight, standing).await?;
         standing = admitted;
         if attempt == 0
             && let Standing::Claim(claim) = &standing
         {
             place.admitted(claim);
         }
-        let sent = Instant::now();
         place.about.note_sending();
-        match in_turn(turn, ready.send(Admitted::new(request, ticket), timeouts)).await {
+        match in_turn(turn, ready.send(Admitted::new(request, ticket), timeouts, at)).await {
             Ok(mut answer) => {
-                place.metrics().upstream_seconds.observe(sent.elapsed().as_secs_f64());
+                place.metrics().upstream_seconds.observe(at.elapsed().as_secs_f64());
                 place.tell_verdict(&standing, answer.headers_mut());
                 return Ok(answer);
             }
@@ -144,6 +125,8 @@ struct Entered {
     /// `None` if it did not have to wait for others.
     turn: Option<Turn>,
     standing: Standing,
+    /// When that was.
+    at: Instant,
 }
 
 /// Waits for a connection to the worker and for the gate; returns with both, and nothing in between.
@@ -169,7 +152,7 @@ async fn enter(
         let claim = match &standing {
             Standing::Claim(claim) => claim,
             Standing::Pass(reason, lock) => match Ticket::passing(Rc::clone(place), lock.clone(), *reason, in_flight) {
-                Ok(ticket) => return Ok(Entered { ready, ticket, turn: None, standing }),
+                Ok(ticket) => return Ok(Entered { ready, ticket, turn: None, standing, at: Instant::now() }),
                 Err(back) => {
                     in_flight = back;
                     kept = Some(ready);
@@ -179,12 +162,13 @@ async fn enter(
                 }
             },
         };
-        let outcome = match handoff.enter(place, claim) {
+        let timing = place.timing();
+        let outcome = match handoff.enter(place, claim, &timing) {
             Entry::Admitted(admission) => {
                 // From here on it is given back, whatever happens.
                 let ticket = Ticket::admitted(Rc::clone(place), Arc::clone(&claim.lock), admission, in_flight);
                 let turn = handoff.passed(place, &claim.lock);
-                return Ok(Entered { ready, ticket, turn, standing });
+                return Ok(Entered { ready, ticket, turn, standing, at: timing.now });
             }
             Entry::Refused(reason) => Err(reason),
             Entry::Record(tenure) => {

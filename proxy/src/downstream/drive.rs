@@ -35,7 +35,7 @@ use super::strict::Strict;
 use super::tally::Closing;
 use super::unread::Streams;
 use super::watch::Watch;
-use crate::wire::{Background, HTTP1_BUFFER_BYTES, Socket};
+use crate::wire::{Background, HTTP1_BUFFER_BYTES, Socket, give_way};
 
 /// How many fields of a head hyper reads unless it is told. What it is told makes it clear as many slots one by one for each request,
 /// which is 3 % of what a GET costs.
@@ -262,6 +262,7 @@ where
     let number = in_flight.connection().requests.get();
     let Ok(()) = poll_fn(|cx| service.poll_ready(cx)).await;
     let Ok(mut response) = service.call(request).await;
+    give_way().await;
     let connection = in_flight.connection();
     let switches = response.status() == StatusCode::SWITCHING_PROTOCOLS;
     let spoke_early = switches && !connection.course.switch(number);

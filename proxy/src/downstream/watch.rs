@@ -53,7 +53,9 @@ impl Watch {
         let whatever_moves = matches!(turn, Turn::Head | Turn::Idle) && requests == self.requests;
         let goes_on = turn == self.turn && (whatever_moves || moved == self.moved);
         if !goes_on {
-            let now = Instant::now();
+            // While it is our turn, nobody asks since when.
+            let is_timed = turn != Turn::Ours || self.turn == Turn::Stalled;
+            let now = if is_timed { Instant::now() } else { self.since };
             if self.turn == Turn::Stalled {
                 self.stalled += now - self.since;
             }

@@ -7,6 +7,7 @@ use std::task::{Context, Poll, ready};
 use http::{Request, Response, StatusCode};
 use hyper::body::Incoming;
 use hyper::client::conn::TrySendError;
+use tokio::time::Instant;
 
 use super::admitted::{Admitted, Permit};
 use super::error::{Forwarded, SendError};
@@ -55,6 +56,7 @@ impl<P: Permit> Exchange<P> {
         wants: Wants,
         admitted: Admitted<Box<Request<RequestBody>>, P>,
         timeouts: Timeouts,
+        at: Instant,
     ) -> Exchange<P> {
         let (mut request, permit) = admitted.into_parts();
         let body = request.body().state().cloned();
@@ -75,7 +77,7 @@ impl<P: Permit> Exchange<P> {
             }
         };
         let is_streamed = body.is_some();
-        let mut in_flight = Box::new(InFlight::new(link, pool, permit, Outgoing { body, unwritten }, timeouts));
+        let mut in_flight = Box::new(InFlight::new(link, pool, permit, Outgoing { body, unwritten }, timeouts, at));
         if is_streamed || in_flight.is_endless() {
             in_flight.watch_tenure();
         }

@@ -72,8 +72,14 @@ enum Patience {
 }
 
 impl<P: Permit> InFlight<P> {
-    pub(super) fn new(link: Link, pool: Pool, permit: P, outgoing: Outgoing, timeouts: Timeouts) -> InFlight<P> {
-        let now = Instant::now();
+    pub(super) fn new(
+        link: Link,
+        pool: Pool,
+        permit: P,
+        outgoing: Outgoing,
+        timeouts: Timeouts,
+        at: Instant,
+    ) -> InFlight<P> {
         let Outgoing { body, unwritten } = outgoing;
         let read_before = match &link {
             Link::Http1(connection) => connection.socket().bytes_read(),
@@ -86,9 +92,9 @@ impl<P: Permit> InFlight<P> {
             body,
             unwritten,
             timeouts,
-            started: now,
+            started: at,
             read_before,
-            waiting_since: Some(now),
+            waiting_since: Some(at),
             patience: Patience::Attached,
             is_lost: false,
             vigil: None,

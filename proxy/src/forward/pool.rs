@@ -192,15 +192,17 @@ impl Pool {
 
 impl ReadyConnection {
     /// Sends the request for whose wants the connection was got ready. It is written in the first poll of what this returns, and at most once.
+    /// `timeouts` begin at `at`, which is now.
     ///
     /// Dropping that future does not take the request back: the response is read to its end in the background.
     pub fn send<P: Permit>(
         mut self,
         admitted: Admitted<Box<Request<RequestBody>>, P>,
         timeouts: Timeouts,
+        at: Instant,
     ) -> Exchange<P> {
         let link = self.link.take().expect("a connection is used once");
-        Exchange::new(link, self.pool.clone(), self.wants, admitted, timeouts)
+        Exchange::new(link, self.pool.clone(), self.wants, admitted, timeouts, at)
     }
 
     /// Whether a request can still be sent, asked when something else was waited for meanwhile.

@@ -173,6 +173,10 @@ impl<P: Permit> Course<P> {
     }
 
     fn size_hint(&self) -> SizeHint {
+        if self.failed.is_some() {
+            // It has no end that could be told: what was cut must not look like a whole.
+            return SizeHint::default();
+        }
         let first = self.first.as_ref().map_or(0, Bytes::len) as u64;
         let rest = match &self.source {
             Source::Worker(Some(rest)) => rest.incoming.size_hint().exact(),

@@ -8,7 +8,7 @@ use std::time::{Duration, SystemTime};
 
 use fencepost_config::OnHandoffTimeout;
 use fencepost_policy::{Entry, Rejection, Revision};
-use fencepost_sources::{Queued, TrackedLock};
+use fencepost_sources::{Queued, Timing, TrackedLock};
 use tokio::time::{Instant, sleep_until, timeout};
 
 use crate::exchange::{Answer, Place};
@@ -47,15 +47,15 @@ pub struct Handoff {
 
 impl Handoff {
     /// Judges the claim once more and lets its request in, unless it has to wait for that.
-    pub fn enter(&self, place: &Place, claim: &Claim) -> Entry {
+    pub fn enter(&self, place: &Place, claim: &Claim, timing: &Timing) -> Entry {
         let Claim { token, lock } = claim;
         if self.proceeds {
-            return lock.enter_dangerously(token, &place.timing());
+            return lock.enter_dangerously(token, timing);
         }
         if self.is_behind(lock) {
             return self.may_enter(place, claim).err().unwrap_or(Entry::Wait);
         }
-        lock.enter(token, &place.timing())
+        lock.enter(token, timing)
     }
 
     /// The same, but nothing is counted in.

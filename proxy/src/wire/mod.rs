@@ -3,6 +3,7 @@
 
 mod alarm;
 mod background;
+mod give_way;
 mod nested;
 mod socket;
 mod stream;
@@ -12,6 +13,7 @@ mod transport;
 pub use alarm::Alarm;
 pub use background::Background;
 pub(crate) use background::LocalExecutor;
+pub(crate) use give_way::give_way;
 pub(crate) use nested::Nested;
 pub use socket::Socket;
 pub use transport::Transport;

@@ -241,7 +241,7 @@ impl Forwarder {
             if request.uri().path() == "/give-up" {
                 return Err(StatusCode::PRECONDITION_FAILED);
             }
-            let sent = ready.send(Admitted::new(request, permit), self.settings.timeouts).await;
+            let sent = ready.send(Admitted::new(request, permit), self.settings.timeouts, Instant::now()).await;
             (request, permit) = match sent {
                 Ok(answer) => return Ok(answer),
                 Err(SendError::Unsent(admitted)) => admitted.into_parts(),

@@ -39,7 +39,8 @@ pub fn stack(
         // Is it the holder's, as far as we know? Where we can't say, the store is asked.
         .layer_fn(|next| layer(next, fencing::judge))
         // When all it waits for is there: is it still the holder's, and is the worker free of earlier holders' requests?
-        .service(service_fn(gate::forward))
+        // Boxed: each layer moves what comes next into its own room, which is as large then as all of it.
+        .service(service_fn(|exchange| Box::pin(gate::forward(exchange))))
 }
 
 /// A layer that is an async function of the request and of what comes next.

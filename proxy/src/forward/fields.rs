@@ -34,6 +34,13 @@ pub(super) fn scan(headers: &HeaderMap, kept: &[HeaderName]) -> Found {
             header::EXPECT => found.expect = true,
             header::COOKIE => found.cookie = true,
             header::VIA => found.via = true,
+            // Most heads have these, which are nothing of ours however they are read.
+            header::HOST
+            | header::USER_AGENT
+            | header::ACCEPT
+            | header::CONTENT_TYPE
+            | header::DATE
+            | header::SERVER => {}
             _ => {
                 let of_one_hop = *name == KEEP_ALIVE || *name == PROXY_CONNECTION || *name == HTTP2_SETTINGS;
                 if of_one_hop || imitates_ours(name, kept) {

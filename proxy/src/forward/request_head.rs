@@ -167,7 +167,17 @@ fn settle_host(
 
 /// Whether these bytes are a host and perhaps a port, or nothing.
 fn is_host(host: &[u8]) -> bool {
-    host.is_empty() || (!host.contains(&b'@') && Authority::try_from(host).is_ok())
+    is_plain_host(host) || (!host.contains(&b'@') && Authority::try_from(host).is_ok())
+}
+
+/// Whether these bytes are a name or an IPv4 address, and perhaps a port, or nothing: most are, and there is nothing to be parsed.
+fn is_plain_host(host: &[u8]) -> bool {
+    let name = host.iter().take_while(|byte| byte.is_ascii_alphanumeric() || matches!(byte, b'-' | b'.')).count();
+    match host.get(name..) {
+        None | Some([]) => true,
+        Some([b':', port @ ..]) => name > 0 && !port.is_empty() && port.iter().all(u8::is_ascii_digit),
+        Some(_) => false,
+    }
 }
 
 fn add_forwarded(headers: &mut HeaderMap, client: &Connection, host: &HeaderValue) {
@@ -212,4 +222,28 @@ fn without_authority(uri: Uri) -> Result<Uri, InvalidHead> {
     parts.scheme = None;
     parts.authority = None;
     Uri::from_parts(parts).map_err(|_| InvalidHead::Target)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// All that is no more than five of these long.
+    #[test]
+    fn whatever_is_a_plain_host_is_one_for_the_library_too() {
+        let alphabet = b"aZ09-.:_@[%";
+        let mut hosts = vec![Vec::new()];
+        let mut plain = 0;
+        for length in 0..=5 {
+            for host in hosts.iter().filter(|host| is_plain_host(host)) {
+                assert!(host.is_empty() || Authority::try_from(&host[..]).is_ok(), "{:?}", host.escape_ascii());
+                plain += 1;
+            }
+            if length < 5 {
+                let longer = |host: &Vec<u8>| alphabet.map(|byte| [&host[..], &[byte]].concat());
+                hosts = hosts.iter().flat_map(longer).collect();
+            }
+        }
+        assert!(plain > 6_u32.pow(5), "names of five letters among them");
+    }
 }

@@ -9,9 +9,13 @@ use std::pin::Pin;
 use std::task::{Context, Poll, ready};
 
 use rustix::net::{RecvFlags, recv};
+use smallvec::SmallVec;
 use socket2::SockRef;
 use tokio::io::{AsyncRead, AsyncWrite, Interest, ReadBuf};
 use tokio::net::{TcpStream, UnixStream};
+
+/// What is no longer than this, a head with a small body, is written in one piece.
+const TOGETHER_BYTES_MAX: usize = 2 * 1024;
 
 /// A TCP or unix connection that counts the bytes that move over it, and can be asked for what the kernel knows of it.
 pub struct Transport {
@@ -139,9 +143,15 @@ impl AsyncWrite for Transport {
         cx: &mut Context<'_>,
         slices: &[IoSlice<'_>],
     ) -> Poll<io::Result<usize>> {
-        // What is in one piece is sent by a call that takes one piece, 0.2 µs faster: most requests to a worker are.
+        // What is in one piece is sent by a call that takes one piece, 0.2 µs faster, and what is short is put together for that: most
+        // messages are. It is 2 % of what a refusal costs.
         if let [only] = slices {
             return self.poll_write(cx, only);
+        }
+        if slices.iter().map(|slice| slice.len()).sum::<usize>() <= TOGETHER_BYTES_MAX {
+            let mut together = SmallVec::<[u8; TOGETHER_BYTES_MAX]>::new();
+            slices.iter().for_each(|slice| together.extend_from_slice(slice));
+            return self.poll_write(cx, &together);
         }
         let written = match &mut self.connection {
             Connection::Tcp(stream) => Pin::new(stream).poll_write_vectored(cx, slices),

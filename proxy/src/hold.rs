@@ -1,19 +1,22 @@
 //! `fencepost hold`: hold a lock for as long as a command runs, and end the command before the lock can be lost.
 //!
 //! In the order of what happens: `settings` is what was asked for; the lock is taken ([`fencepost_holder`]); `door` closes the
-//! worker's door behind the predecessor; `stamp` takes the command's requests; `family` starts the command and ends it with all
+//! worker's door behind the predecessor; `stamp` takes the command's requests; both go to proxies by a `proxy_link`; `family` starts the command and ends it with all
 //! that came of it; `under_lock` is its life from beginning to end; `watchdog` is a second process that ends it where this one
 //! can't any more. `exit` has the exit codes, `signals` what is passed on, `voice` what is said.
 
 mod door;
 mod exit;
 mod family;
+mod proxy_address;
+mod proxy_link;
 mod settings;
 mod signals;
 mod stamp;
 mod under_lock;
 mod voice;
 mod watchdog;
+mod while_held;
 
 use std::time::Duration;
 
@@ -21,6 +24,7 @@ use fencepost_holder::{AcquireError, Etcd, Lock, StoreError, Tenure};
 use rustix::process::{Pid, Signal};
 use tokio::time::sleep;
 
+pub use self::proxy_address::{InvalidProxyAddress, ProxyAddress};
 pub use self::settings::HoldSettings;
 pub use self::stamp::StampRule;
 pub use self::watchdog::watch_over as run_watchdog;
@@ -28,7 +32,9 @@ pub use self::watchdog::watch_over as run_watchdog;
 use self::door::Door;
 use self::exit::Exit;
 use self::family::reap;
+use self::proxy_link::ProxyLink;
 use self::signals::{Signals, asks_to_end};
+use self::stamp::Outlet;
 use self::under_lock::End;
 use self::voice::Voice;
 use self::watchdog::Watchdog;
@@ -58,6 +64,8 @@ struct Hold {
     etcd: Etcd,
     lock: Lock,
     door: Option<Door>,
+    /// Where the command's requests go.
+    outlets: Vec<Outlet>,
     signals: Signals,
     watchdog: Watchdog,
     /// Children of this process that have nothing to do with the lock: the watchdog, and those that were there before.
@@ -69,14 +77,17 @@ impl Hold {
     fn prepare(settings: HoldSettings, voice: Voice) -> Result<Hold, Exit> {
         let etcd = settings.etcd()?;
         let lock = settings.lock(&etcd)?;
-        let door = settings.fence.clone().map(Door::at);
+        let tls = settings.proxy_tls(voice)?;
+        let link = |to| ProxyLink::new(to, tls.as_ref());
+        let door = settings.fence.as_ref().map(|proxy| Door::at(link(proxy)));
+        let outlets = settings.stamp.iter().map(|rule| Outlet::new(rule.listen, link(&rule.to), voice)).collect();
         let failed = |what: &str, error: std::io::Error| Exit::Failed(format!("{what}: {error}"));
         family::adopt_orphans().map_err(|error| failed("orphans cannot be adopted", error))?;
         let signals = Signals::listen().map_err(|error| failed("signals cannot be listened to", error))?;
         let mut others = family::children();
         let watchdog = Watchdog::start().map_err(|error| failed("the watchdog cannot be started", error))?;
         others.push(watchdog.id());
-        Ok(Hold { settings, etcd, lock, door, signals, watchdog, others, voice })
+        Ok(Hold { settings, etcd, lock, door, outlets, signals, watchdog, others, voice })
     }
 
     /// One tenure after the other, until there is something to exit with.

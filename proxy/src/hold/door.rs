@@ -10,9 +10,10 @@ use http::{Method, Request, StatusCode, Uri};
 use http_body_util::Empty;
 use hyper::client::conn::http1;
 use hyper_util::rt::TokioIo;
-use tokio::net::TcpStream;
 use tokio::time::{sleep, timeout};
 
+use super::proxy_address::ProxyAddress;
+use super::proxy_link::{LinkError, ProxyLink, TlsRefusal};
 use super::voice::Voice;
 use crate::fence_call::PATH;
 
@@ -25,32 +26,34 @@ const PAUSE: Duration = Duration::from_secs(1);
 /// The proxy before the worker.
 #[derive(Debug)]
 pub(super) struct Door {
-    authority: String,
-    address: String,
+    link: ProxyLink,
 }
 
 /// Why the proxy does not close it, and will not.
 #[derive(Debug, thiserror::Error)]
 pub(super) enum DoorError {
     /// It says that this tenure is none.
-    #[error("{door} does not fence for this lock: {refusal}")]
+    #[error("--fence {door} does not fence for this lock: {refusal}")]
     Refused { door: String, refusal: Refusal },
     /// It says something else: it may be no fencepost.
-    #[error("{door} does not fence: it answered {status} to POST {PATH}")]
+    #[error("--fence {door} does not fence: it answered {status} to POST {PATH}")]
     Unexpected { door: String, status: StatusCode },
+    /// It is not the one that is meant, or does not take us for what we are.
+    #[error("--fence {door}: no TLS: {refusal}")]
+    Tls { door: String, refusal: TlsRefusal },
     /// The tenure is over.
     #[error("the lock was lost: {0}")]
     Over(Over),
 }
 
 impl Door {
-    pub(super) fn at(url: Uri) -> Door {
-        let authority = url.authority().map(ToString::to_string).unwrap_or_default();
-        let address = match url.port_u16() {
-            Some(_) => authority.clone(),
-            None => format!("{authority}:80"),
-        };
-        Door { authority, address }
+    pub(super) fn at(link: ProxyLink) -> Door {
+        Door { link }
+    }
+
+    /// Which proxy it is.
+    pub(super) fn address(&self) -> &ProxyAddress {
+        &self.link.address
     }
 
     /// Asks for it until it is done: for as long as the proxy can't do it yet, or does not answer.
@@ -79,19 +82,26 @@ impl Door {
         let mut request = Request::new(Empty::<Bytes>::new());
         *request.method_mut() = Method::POST;
         *request.uri_mut() = Uri::from_static(PATH);
-        let host = self.authority.parse().map_err(|_| Asked::again("its name is no host"))?;
-        request.headers_mut().insert(HOST, host);
+        request.headers_mut().insert(HOST, self.link.address.host_header());
         let stamped = tenure.stamp().with_lock().stamp(&mut request);
         stamped.map_err(|over| Asked::Final(DoorError::Over(over)))?;
 
-        let stream = TcpStream::connect(&self.address).await.map_err(Asked::again)?;
-        let (mut sender, connection) = http1::handshake(TokioIo::new(stream)).await.map_err(Asked::again)?;
+        let stream = match self.link.connect(tenure.standing()).await {
+            Ok(stream) => stream,
+            Err(LinkError::Lost(error)) => return Err(Asked::again(error)),
+            Err(LinkError::Tls(refusal)) => return Err(self.refused(refusal)),
+        };
+        let broken = |error: hyper::Error| match TlsRefusal::behind(&error) {
+            Some(refusal) => self.refused(refusal),
+            None => Asked::again(error),
+        };
+        let (mut sender, connection) = http1::handshake(TokioIo::new(stream)).await.map_err(broken)?;
         let answer = tokio::select! {
-            answer = sender.send_request(request) => answer.map_err(Asked::again)?,
-            ended = connection => return Err(Asked::again(match ended {
-                Ok(()) => "it has closed the connection".to_owned(),
-                Err(error) => error.to_string(),
-            })),
+            answer = sender.send_request(request) => answer.map_err(broken)?,
+            ended = connection => return Err(match ended {
+                Ok(()) => Asked::again("it has closed the connection"),
+                Err(error) => broken(error),
+            }),
         };
         match Refusal::of(answer.status(), answer.headers()) {
             None if answer.status() == StatusCode::NO_CONTENT => Ok(()),
@@ -101,6 +111,10 @@ impl Door {
             }
             Some(refusal) => Err(Asked::Final(DoorError::Refused { door: self.to_string(), refusal })),
         }
+    }
+
+    fn refused(&self, refusal: TlsRefusal) -> Asked {
+        Asked::Final(DoorError::Tls { door: self.to_string(), refusal })
     }
 }
 
@@ -118,6 +132,6 @@ impl Asked {
 
 impl fmt::Display for Door {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write!(f, "http://{}", self.authority)
+        self.link.fmt(f)
     }
 }

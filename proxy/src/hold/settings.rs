@@ -6,10 +6,13 @@ use std::time::Duration;
 
 use clap::Args;
 use fencepost_holder::{Etcd, Lock};
-use http::Uri;
+use fencepost_tls::{ClientFiles, IdentityFiles, TlsError};
 
 use super::exit::{self, Exit};
+use super::proxy_address::ProxyAddress;
+use super::proxy_link::ProxyTls;
 use super::stamp::StampRule;
+use super::voice::Voice;
 
 /// Hold a lock, and run a command under it.
 #[derive(Debug, Clone, Args)]
@@ -43,8 +46,8 @@ pub struct HoldSettings {
     #[arg(long)]
     pub foreground: bool,
     /// Before the command starts, have this proxy wait until nothing of an earlier holder can reach the worker any more.
-    #[arg(long, value_name = "URL", value_parser = http_url)]
-    pub fence: Option<Uri>,
+    #[arg(long, value_name = "URL")]
+    pub fence: Option<ProxyAddress>,
     /// Take the command's requests at this loopback address and send them to that proxy with the tenure's headers, for as long as
     /// the tenure lasts; may be given several times. The addresses, with the ports that the system chose for port 0, are in
     /// FENCE_STAMP.
@@ -71,6 +74,16 @@ pub struct HoldSettings {
     /// The file with that user's password; an end of line at its end does not count.
     #[arg(long, value_name = "FILE", requires = "etcd_user", help_heading = "How to reach etcd")]
     pub etcd_password_file: Option<PathBuf>,
+    /// The authorities that signed the certificates of the proxies of --fence and --stamp (PEM): for "https://" ones. No other is
+    /// believed.
+    #[arg(long, value_name = "FILE", help_heading = "How to reach proxies")]
+    pub proxy_ca: Option<PathBuf>,
+    /// The certificate to present to these proxies (PEM). Like the others of these files, it may be replaced at any time.
+    #[arg(long, value_name = "FILE", requires = "proxy_key", help_heading = "How to reach proxies")]
+    pub proxy_cert: Option<PathBuf>,
+    /// Its private key (PEM).
+    #[arg(long, value_name = "FILE", requires = "proxy_cert", help_heading = "How to reach proxies")]
+    pub proxy_key: Option<PathBuf>,
     /// The command, and its arguments.
     #[arg(required = true, trailing_var_arg = true, value_name = "COMMAND")]
     pub command: Vec<OsString>,
@@ -100,6 +113,42 @@ impl HoldSettings {
         lock.build(etcd).map_err(|error| Exit::Usage(super::with_cause(&error)))
     }
 
+    /// TLS with the proxies, if any of them speaks it.
+    pub(super) fn proxy_tls(&self, voice: Voice) -> Result<Option<ProxyTls>, Exit> {
+        let fence = self.fence.iter().map(|proxy| ("--fence", proxy));
+        let mut proxies = fence.chain(self.stamp.iter().map(|rule| ("--stamp", &rule.to)));
+        let secure = proxies.find(|(_, proxy)| proxy.server_name().is_some());
+        let ca = match (secure, &self.proxy_ca) {
+            (Some(_), Some(ca)) => ca.clone(),
+            (Some((option, proxy)), None) => {
+                let why = format!("{option} {proxy}: no authority is believed that --proxy-ca does not name");
+                return Err(Exit::Usage(why));
+            }
+            (None, None) if self.proxy_cert.is_none() => return Ok(None),
+            (None, _) => {
+                let why =
+                    "--proxy-ca, --proxy-cert and --proxy-key: neither --fence nor --stamp names an https:// proxy";
+                return Err(Exit::Usage(why.to_owned()));
+            }
+        };
+        let identity = self.proxy_cert.clone().zip(self.proxy_key.clone());
+        let identity = identity.map(|(certificate, key)| IdentityFiles { certificate, key });
+        let tls = ProxyTls::load(ClientFiles { ca, crl: None, identity }, voice);
+        tls.map(Some).map_err(|error| Exit::Usage(format!("{}: {error}", self.option_of(&error))))
+    }
+
+    /// Which of the proxies' files it is that has something wrong with it.
+    fn option_of(&self, error: &TlsError) -> &'static str {
+        let named = |option: &Option<PathBuf>| option.as_ref() == Some(&error.file);
+        if named(&self.proxy_ca) {
+            "--proxy-ca"
+        } else if named(&self.proxy_cert) {
+            "--proxy-cert"
+        } else {
+            "--proxy-key"
+        }
+    }
+
     /// How long the command has between SIGTERM and SIGKILL when its tenure, of this time to live, is over. The first comes
     /// at three quarters of it, so the second comes before the lock can have run out.
     pub(super) fn grace_when_lost(&self, ttl: Duration) -> Duration {
@@ -109,28 +158,4 @@ impl HoldSettings {
 
 fn read(argument: &str, file: &Path) -> Result<Vec<u8>, Exit> {
     std::fs::read(file).map_err(|error| Exit::Usage(format!("{argument}: {}: {error}", file.display())))
-}
-
-/// Takes `http://host` and `http://host:port`.
-pub(super) fn http_url(text: &str) -> Result<Uri, String> {
-    let url: Uri = text.parse().map_err(|_| "not a URL".to_owned())?;
-    match (url.scheme_str(), url.host(), url.path_and_query().map(|path| path.as_str())) {
-        (Some("http"), Some(_), None | Some("/")) => Ok(url),
-        _ => Err("must be \"http://host:port\"".to_owned()),
-    }
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn a_proxy_is_named_by_scheme_and_host_alone() {
-        for right in ["http://127.0.0.1:8080", "http://proxy", "http://proxy:80/", "http://[::1]:8080"] {
-            assert!(http_url(right).is_ok(), "{right}");
-        }
-        for wrong in ["proxy:8080", "https://proxy", "http://proxy/path", "http://proxy?x", "unix:/run/x", "", "/"] {
-            assert!(http_url(wrong).is_err(), "{wrong}");
-        }
-    }
 }

@@ -8,19 +8,22 @@ mod line;
 use std::fmt;
 use std::io;
 use std::net::SocketAddr;
-use std::sync::Arc;
+use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
 
-use fencepost_holder::{StampLayer, Tenure};
-use http::Uri;
+use fencepost_holder::{StampLayer, Standing, Tenure};
 use hyper::server::conn::http1;
 use hyper::service::service_fn;
 use hyper_util::rt::{TokioIo, TokioTimer};
 use tokio::net::{TcpListener, TcpStream};
+use tokio::sync::watch;
 use tokio::task::{JoinHandle, JoinSet};
-use tokio::time::sleep;
+use tokio::time::{sleep, timeout};
 
 use self::line::Line;
+use super::proxy_address::{InvalidProxyAddress, ProxyAddress};
+use super::proxy_link::{LinkError, ProxyLink};
+use super::voice::Voice;
 
 /// How long to leave the system alone when it has no connection to give.
 const ACCEPT_PAUSE: Duration = Duration::from_millis(20);
@@ -28,13 +31,9 @@ const ACCEPT_PAUSE: Duration = Duration::from_millis(20);
 /// Where a command's requests are taken, and where they go.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct StampRule {
-    listen: SocketAddr,
-    to: Authority,
+    pub(super) listen: SocketAddr,
+    pub(super) to: ProxyAddress,
 }
-
-/// Host and port of a proxy.
-#[derive(Debug, Clone, PartialEq, Eq)]
-struct Authority(String);
 
 impl StampRule {
     /// Takes `ADDRESS=URL`, the address on loopback: whoever reaches it speaks in the holder's name.
@@ -44,17 +43,62 @@ impl StampRule {
         if !listen.ip().is_loopback() {
             return Err(format!("{listen} is not on loopback: whoever reaches it would speak in the holder's name"));
         }
-        let to: Uri = super::settings::http_url(to)?;
-        let authority = to.authority().map(ToString::to_string).unwrap_or_default();
-        Ok(StampRule { listen, to: Authority(authority) })
+        let to = to.parse().map_err(|error: InvalidProxyAddress| error.to_string())?;
+        Ok(StampRule { listen, to })
     }
 }
 
-impl Authority {
-    /// Where to connect.
-    fn address(&self) -> String {
-        let has_port = self.0.parse::<http::uri::Authority>().is_ok_and(|authority| authority.port().is_some());
-        if has_port { self.0.clone() } else { format!("{}:80", self.0) }
+/// How long a proxy may take to show who it is, before a command starts that could do without it.
+const INTRODUCED_WITHIN: Duration = Duration::from_secs(1);
+
+/// A rule at work. Clones are the same one.
+#[derive(Debug, Clone)]
+pub(super) struct Outlet(Arc<Way>);
+
+#[derive(Debug)]
+struct Way {
+    listen: SocketAddr,
+    link: ProxyLink,
+    voice: Voice,
+    /// What was said last of why nothing goes that way.
+    said: Mutex<String>,
+}
+
+impl Outlet {
+    pub(super) fn new(listen: SocketAddr, link: ProxyLink, voice: Voice) -> Outlet {
+        Outlet(Arc::new(Way { listen, link, voice, said: Mutex::default() }))
+    }
+
+    /// Which proxy it leads to.
+    pub(super) fn proxy(&self) -> &ProxyLink {
+        &self.0.link
+    }
+
+    /// Finds out whether the proxy, if it is there, is the one that is meant.
+    ///
+    /// # Errors
+    /// Says why it is not. One that is away may come later.
+    pub(super) async fn introduce(&self, standing: watch::Receiver<Standing>) -> Result<(), String> {
+        match timeout(INTRODUCED_WITHIN, self.0.link.connect(standing)).await {
+            Ok(Err(LinkError::Tls(refusal))) => Err(format!("{self}: no TLS: {refusal}")),
+            Ok(Ok(_) | Err(LinkError::Lost(_))) | Err(_) => Ok(()),
+        }
+    }
+
+    /// Says why nothing goes that way, each reason once: the command may keep to itself what it is answered.
+    fn complain(&self, why: &str) {
+        let mut said = self.0.said.lock().unwrap_or_else(PoisonError::into_inner);
+        if *said != why {
+            why.clone_into(&mut said);
+            self.0.voice.say(format_args!("{self}: {why}"));
+        }
+    }
+}
+
+impl fmt::Display for Outlet {
+    /// As on the command line.
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "--stamp {}={}", self.0.listen, self.0.link)
     }
 }
 
@@ -66,14 +110,16 @@ pub(super) struct Stamping {
 }
 
 impl Stamping {
-    pub(super) async fn open(rules: &[StampRule], tenure: &Tenure) -> io::Result<Stamping> {
+    pub(super) async fn open(outlets: &[Outlet], tenure: &Tenure) -> io::Result<Stamping> {
         let mut listeners = JoinSet::new();
         let mut addresses = Vec::new();
-        for StampRule { listen, to } in rules {
+        for outlet in outlets {
+            let listen = outlet.0.listen;
             let failed = |error: io::Error| io::Error::new(error.kind(), format!("--stamp {listen}: {error}"));
             let listener = TcpListener::bind(listen).await.map_err(failed)?;
             addresses.push(listener.local_addr().map_err(failed)?);
-            listeners.spawn(accept(listener, Arc::new(to.clone()), tenure.stamp().with_lock()));
+            let stamp = tenure.stamp().with_lock();
+            listeners.spawn(accept(listener, outlet.clone(), stamp, tenure.standing()));
         }
         let lost = tenure.lost();
         let task = tokio::spawn(async move {
@@ -100,12 +146,14 @@ impl fmt::Display for Stamping {
 }
 
 /// Serves until it is given up; its connections go with it.
-async fn accept(listener: TcpListener, to: Arc<Authority>, stamp: StampLayer) {
+async fn accept(listener: TcpListener, outlet: Outlet, stamp: StampLayer, standing: watch::Receiver<Standing>) {
     let mut connections = JoinSet::new();
     loop {
         tokio::select! {
             accepted = listener.accept() => match accepted {
-                Ok((stream, _)) => drop(connections.spawn(serve(stream, Arc::clone(&to), stamp.clone()))),
+                Ok((stream, _)) => {
+                    connections.spawn(serve(stream, Line::to(outlet.clone(), stamp.clone(), standing.clone())));
+                }
                 Err(_) => sleep(ACCEPT_PAUSE).await,
             },
             Some(_) = connections.join_next() => {}
@@ -113,10 +161,10 @@ async fn accept(listener: TcpListener, to: Arc<Authority>, stamp: StampLayer) {
     }
 }
 
-async fn serve(stream: TcpStream, to: Arc<Authority>, stamp: StampLayer) {
+/// Serves one connection of the command's. It has one to the proxy: requests on it follow each other.
+async fn serve(stream: TcpStream, line: Line) {
     let _ = stream.set_nodelay(true);
-    // One connection to the proxy for each of the command's: requests on it follow each other.
-    let line = Arc::new(Line::to(to, stamp));
+    let line = Arc::new(line);
     let service = service_fn(move |request| {
         let line = Arc::clone(&line);
         async move { Ok::<_, std::convert::Infallible>(line.forward(request).await) }
@@ -131,19 +179,18 @@ mod tests {
 
     #[test]
     fn a_rule_is_a_loopback_address_and_a_proxy() {
-        for (text, address) in [
-            ("127.0.0.1:8081=http://proxy:8080", "proxy:8080"),
-            ("[::1]:0=http://proxy", "proxy:80"),
-            ("127.0.0.1:1=http://[::1]", "[::1]:80"),
+        for (text, listen, to) in [
+            ("127.0.0.1:8081=http://proxy:8080", "127.0.0.1:8081", "http://proxy:8080"),
+            ("[::1]:0=https://proxy", "[::1]:0", "https://proxy"),
         ] {
-            assert_eq!(StampRule::parse(text).unwrap().to.address(), address, "{text}");
+            let rule = StampRule::parse(text).unwrap();
+            assert_eq!((rule.listen.to_string().as_str(), rule.to.to_string().as_str()), (listen, to));
         }
         for wrong in [
             "8081=http://proxy",
             "127.0.0.1:8081",
             "0.0.0.0:8081=http://proxy",
             "127.0.0.1:8081=proxy:8080",
-            "127.0.0.1:8081=https://proxy",
             "127.0.0.1:8081=http://proxy/path",
         ] {
             assert!(StampRule::parse(wrong).is_err(), "{wrong}");

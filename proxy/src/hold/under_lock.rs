@@ -8,9 +8,11 @@ use fencepost_holder::{Alarm, BootInstant, Over, Standing, Tenure};
 use rustix::process::Signal;
 use tokio::sync::watch;
 
+use super::door::Door;
 use super::exit::Exit;
 use super::family::{Family, reap};
-use super::stamp::Stamping;
+use super::stamp::{Outlet, Stamping};
+use super::voice::Voice;
 use super::{Hold, HoldSettings, interrupted};
 
 /// How a tenure's work has ended.
@@ -25,14 +27,14 @@ pub(super) enum End {
 impl Hold {
     /// Does under the tenure what it is for. When this returns, nothing of it runs any more.
     pub(super) async fn under_lock(&mut self, tenure: &Tenure) -> End {
-        if let Some(end) = self.close_door(tenure).await {
+        if let Some(end) = self.see_to_proxies(tenure).await {
             return end;
         }
         let alarm = match Alarm::new() {
             Ok(alarm) => alarm,
             Err(error) => return End::Exit(Exit::Failed(format!("the clock cannot be set up: {error}"))),
         };
-        let stamping = match Stamping::open(&self.settings.stamp, tenure).await {
+        let stamping = match Stamping::open(&self.outlets, tenure).await {
             Ok(stamping) => stamping,
             Err(error) => return End::Exit(Exit::Failed(error.to_string())),
         };
@@ -52,17 +54,16 @@ impl Hold {
         }
     }
 
-    /// Has the proxy close the door behind the predecessor; says how all ended if the command is not to be started.
-    async fn close_door(&mut self, tenure: &Tenure) -> Option<End> {
-        let door = self.door.as_ref()?;
-        self.voice.step(format_args!("asking {door} to close the door behind earlier holders"));
+    /// Has the proxy close the door behind the predecessor, and finds out whether the others are the ones that are meant; says how
+    /// all ended if the command is not to be started.
+    async fn see_to_proxies(&mut self, tenure: &Tenure) -> Option<End> {
         tokio::select! {
             biased;
             over = tenure.lost() => Some(End::Lost(over)),
             exit = interrupted(&mut self.signals, self.watchdog.id()) => Some(End::Exit(exit)),
-            closed = door.close(tenure, self.voice) => match closed {
+            ready = proxies_ready(self.door.as_ref(), &self.outlets, tenure, self.voice) => match ready {
                 Ok(()) => None,
-                Err(error) => Some(End::Exit(Exit::Failed(error.to_string()))),
+                Err(why) => Some(End::Exit(Exit::Failed(why))),
             },
         }
     }
@@ -191,6 +192,21 @@ impl Hold {
             Stage::Killed => life.family.kill(),
         }
     }
+}
+
+/// Returns when the door is closed and no other proxy has shown that it is not the one that is meant; else says why not.
+async fn proxies_ready(door: Option<&Door>, outlets: &[Outlet], tenure: &Tenure, voice: Voice) -> Result<(), String> {
+    if let Some(door) = door {
+        voice.step(format_args!("asking {door} to close the door behind earlier holders"));
+        door.close(tenure, voice).await.map_err(|error| error.to_string())?;
+    }
+    for outlet in outlets.iter().filter(|outlet| outlet.proxy().is_secure()) {
+        // The one with the door has shown it already.
+        if door.is_none_or(|door| *door.address() != outlet.proxy().address) {
+            outlet.introduce(tenure.standing()).await?;
+        }
+    }
+    Ok(())
 }
 
 /// A command's life under a tenure.

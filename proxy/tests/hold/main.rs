@@ -11,5 +11,6 @@ mod contending;
 mod door;
 mod losing;
 mod secure;
+mod secure_proxies;
 mod signals;
 mod stamp;

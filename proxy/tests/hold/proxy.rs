@@ -1,9 +1,10 @@
 //! The proxy before the worker.
 
 use std::net::SocketAddr;
+use std::path::{Path, PathBuf};
 use std::process::Command;
 
-use fencepost_testsupport::{Process, Scratch, Worker, eventually, request};
+use fencepost_testsupport::{Authority, Issued, Process, Scratch, Subject, Worker, eventually, request};
 
 use crate::holder::BINARY;
 use crate::stage::{LOCK, Stage};
@@ -27,7 +28,31 @@ impl Proxy {
         command.args(["serve", "--listen", "127.0.0.1:0", "--admin", "127.0.0.1:0", "--lock", lock]);
         command.args(["--upstream", &worker.endpoint().to_string(), "--etcd", &stage.etcd.endpoint()]);
         command.env("NO_COLOR", "1").env_remove("FENCEPOST_LOG");
-        let process = Process::start(&command, &scratch.path().join("log"));
+        Proxy::start(&command, scratch).await
+    }
+
+    /// Starts one with TLS that shows this certificate, knows who its clients are, and lets each speak for itself alone.
+    pub(crate) async fn serve_secure(stage: &Stage, worker: &Worker, files: &ProxyFiles, server: &Issued) -> Proxy {
+        let scratch = Scratch::new();
+        let (certificate, key) = server.write(scratch.path(), "server");
+        let (ca, upstream, etcd) = (files.ca(), worker.endpoint().to_string(), stage.etcd.endpoint());
+        let config = format!(
+            "admin = {{ listen = \"127.0.0.1:0\" }}\n\
+            [[listener]]\naddress = \"127.0.0.1:0\"\n\
+            tls = {{ certificate = {certificate:?}, key = {key:?}, client_ca = {ca:?} }}\n\
+            [source.main]\nkind = \"etcd\"\nendpoints = [{etcd:?}]\n\
+            [[route]]\nname = \"shards\"\npath = \"/\"\nupstream = {upstream:?}\n\
+            lock = {{ source = \"main\", key = {LOCK:?} }}\nidentity = {{ common_name = \"{{owner}}\" }}\n"
+        );
+        let file = scratch.path().join("fencepost.toml");
+        std::fs::write(&file, config).unwrap();
+        let mut command = Command::new(BINARY);
+        command.args(["serve", "-c"]).arg(&file).env("NO_COLOR", "1").env_remove("FENCEPOST_LOG");
+        Proxy::start(&command, scratch).await
+    }
+
+    async fn start(command: &Command, scratch: Scratch) -> Proxy {
+        let process = Process::start(command, &scratch.path().join("log"));
         let (listener, admin) = eventually("fencepost listens", async || {
             let log = process.log();
             Some((address(&log, " listening address=")?, address(&log, "admin listening address=")?))
@@ -44,6 +69,50 @@ impl Proxy {
 
     pub(crate) fn url(&self) -> String {
         format!("http://{}", self.listener)
+    }
+
+    pub(crate) fn secure_url(&self) -> String {
+        format!("https://{}", self.listener)
+    }
+}
+
+/// An authority, and what it has issued, as files.
+pub(crate) struct ProxyFiles {
+    pub(crate) authority: Authority,
+    scratch: Scratch,
+}
+
+impl ProxyFiles {
+    pub(crate) fn new() -> ProxyFiles {
+        let (authority, scratch) = (Authority::new("the proxies'"), Scratch::new());
+        std::fs::write(scratch.path().join("ca.pem"), authority.certificate()).unwrap();
+        ProxyFiles { authority, scratch }
+    }
+
+    pub(crate) fn path(&self) -> &Path {
+        self.scratch.path()
+    }
+
+    pub(crate) fn ca(&self) -> PathBuf {
+        self.path().join("ca.pem")
+    }
+
+    /// Writes the certificate of a master as `master.pem` and `master.key`.
+    pub(crate) fn issue_master(&self, owner: &str) {
+        let subject = Subject { common_name: Some(owner), ..Subject::default() };
+        self.authority.issue(&subject).write(self.path(), "master");
+    }
+
+    /// `--proxy-ca` alone.
+    pub(crate) fn trust(&self) -> Vec<String> {
+        vec!["--proxy-ca".to_owned(), self.ca().display().to_string()]
+    }
+
+    /// All of what `hold` needs to be told.
+    pub(crate) fn arguments(&self) -> Vec<String> {
+        let file = |name: &str| self.path().join(name).display().to_string();
+        let identity = ["--proxy-cert".to_owned(), file("master.pem"), "--proxy-key".to_owned(), file("master.key")];
+        self.trust().into_iter().chain(identity).collect()
     }
 }
 

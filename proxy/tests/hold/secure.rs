@@ -1,4 +1,4 @@
-//! etcd and proxies that want TLS, and to know who comes.
+//! An etcd that wants TLS, and to know who comes.
 
 use std::sync::Arc;
 use std::time::Duration;

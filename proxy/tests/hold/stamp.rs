@@ -1,12 +1,16 @@
 //! `--stamp`: what a command sends to its local listener goes out under its tenure.
 
 use std::net::SocketAddr;
+use std::sync::{Arc, Mutex};
 
-use fencepost_testsupport::{Answer, Behaviour, Connection, Endpoint, Worker, eventually, request};
+use fencepost_testsupport::{Answer, Behaviour, Connection, Endpoint, Worker, WorkerTls, eventually, request};
 use rustix::process::Signal;
+use tokio::io::{AsyncRead, AsyncReadExt, AsyncWriteExt};
+use tokio::net::{TcpListener, TcpStream};
+use tokio_rustls::TlsAcceptor;
 
 use crate::holder::Holder;
-use crate::proxy::Proxy;
+use crate::proxy::{Proxy, ProxyFiles};
 use crate::stage::{LOCK, Stage};
 
 /// A command that says where its listener is, and runs on whatever it is asked.
@@ -54,11 +58,30 @@ async fn what_a_command_sends_goes_out_with_its_tenure_whatever_it_says_itself()
 
 #[tokio::test]
 async fn listener_and_connections_close_when_the_tenure_may_be_over_and_the_next_has_others() {
-    let stage = Stage::set().await;
-    let worker = Worker::start().await;
-    let proxy = Proxy::serve(&stage, &worker).await;
-    let rule = rule(&proxy);
-    let mut holder = Holder::start(&stage, "shard-1", &["--stamp", &rule, "--ttl", "20s"], LISTENED);
+    for secure in [false, true] {
+        closes_in_time(secure).await;
+    }
+}
+
+async fn closes_in_time(secure: bool) {
+    let (stage, worker, files) = (Stage::set().await, Worker::start().await, ProxyFiles::new());
+    files.issue_master("shard-1");
+    let (proxy, rule, tls) = match secure {
+        false => {
+            let proxy = Proxy::serve(&stage, &worker).await;
+            let rule = rule(&proxy);
+            (proxy, rule, Vec::new())
+        }
+        true => {
+            let certificate = files.authority.issue_for_localhost();
+            let proxy = Proxy::serve_secure(&stage, &worker, &files, &certificate).await;
+            let rule = format!("127.0.0.1:0={}", proxy.secure_url());
+            (proxy, rule, files.arguments())
+        }
+    };
+    let mut arguments = vec!["--stamp", &rule, "--ttl", "20s"];
+    arguments.extend(tls.iter().map(String::as_str));
+    let mut holder = Holder::start(&stage, "shard-1", &arguments, LISTENED);
     let mut revisions = Vec::new();
     for number in 1..=2 {
         let address = listener(&stage, number).await;
@@ -81,6 +104,65 @@ async fn listener_and_connections_close_when_the_tenure_may_be_over_and_the_next
     holder.signal(Signal::KILL);
     holder.status().await;
     eventually("its command has ended", async || stage.processes().is_empty().then_some(())).await;
+    drop(proxy);
+}
+
+/// Takes connections, by TLS if it has some, and keeps what comes over them. Ends with the runtime.
+async fn recorder(tls: Option<TlsAcceptor>) -> (SocketAddr, Arc<Mutex<Vec<u8>>>) {
+    let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
+    let (address, record) = (listener.local_addr().unwrap(), Arc::default());
+    let kept = Arc::clone(&record);
+    tokio::spawn(async move {
+        while let Ok((stream, _)) = listener.accept().await {
+            let (kept, tls) = (Arc::clone(&kept), tls.clone());
+            tokio::spawn(async move {
+                match tls {
+                    Some(tls) => keep(tls.accept(stream).await.unwrap(), &kept).await,
+                    None => keep(stream, &kept).await,
+                }
+            });
+        }
+    });
+    (address, record)
+}
+
+async fn keep(mut stream: impl AsyncRead + Unpin, record: &Mutex<Vec<u8>>) {
+    let mut bytes = [0; 4096];
+    while let Ok(count @ 1..) = stream.read(&mut bytes).await {
+        record.lock().unwrap().extend_from_slice(&bytes[..count]);
+    }
+    record.lock().unwrap().extend_from_slice(b"<end>");
+}
+
+/// The clock says that the tenure is over when it goes on; which of its tasks goes on first is not to make a difference.
+#[tokio::test]
+async fn what_a_holder_that_stood_still_finds_in_its_hands_goes_nowhere() {
+    for secure in [false, true] {
+        let (stage, files) = (Stage::set().await, ProxyFiles::new());
+        let certificate = files.authority.issue_for_localhost();
+        let server = WorkerTls { identity: &certificate, client_ca: None, protocols: &["http/1.1"] };
+        let (address, record) = recorder(secure.then(|| server.config().into())).await;
+        let rule = format!("127.0.0.1:0={}://{address}", if secure { "https" } else { "http" });
+        let mut arguments = vec!["--stamp", &rule, "--ttl", "2s", "--once"];
+        let trust = files.trust();
+        arguments.extend(trust.iter().filter(|_| secure).map(String::as_str));
+        let mut holder = Holder::start(&stage, "a", &arguments, LISTENED);
+
+        let mut line = TcpStream::connect(listener(&stage, 1).await).await.unwrap();
+        line.write_all(b"PUT / HTTP/1.1\r\nHost: here\r\nContent-Length: 10000\r\n\r\nbefore").await.unwrap();
+        let text = || String::from_utf8(record.lock().unwrap().clone()).unwrap();
+        eventually("the request is under way", async || text().ends_with("before").then_some(())).await;
+        holder.pause().await;
+        line.write_all(&[b'x'; 5000]).await.unwrap();
+        eventually("its lock has run out", async || stage.keys().await.is_empty().then_some(())).await;
+        holder.resume();
+        eventually("its connection has ended", async || text().ends_with("<end>").then_some(())).await;
+        let text = text();
+        let (_, body) = text.rsplit_once("\r\n\r\n").unwrap();
+        assert_eq!(body, "before<end>", "secure: {secure}");
+        assert_eq!(holder.code().await, 76, "{}", holder.log());
+        stage.is_left_clean().await;
+    }
 }
 
 #[tokio::test]

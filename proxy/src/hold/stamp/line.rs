@@ -1,21 +1,22 @@
 //! The way from one connection of a command to the proxy.
 
-use std::sync::{Arc, Mutex, PoisonError};
+use std::sync::{Mutex, PoisonError};
 use std::time::Duration;
 
 use bytes::Bytes;
-use fencepost_holder::StampLayer;
+use fencepost_holder::{StampLayer, Standing};
 use http::header::{self, HeaderMap, HeaderName, HeaderValue};
 use http::{Request, Response, StatusCode, Uri};
 use http_body_util::{Either, Full};
 use hyper::body::Incoming;
 use hyper::client::conn::http1::{self, SendRequest};
 use hyper_util::rt::TokioIo;
-use tokio::net::TcpStream;
+use tokio::sync::watch;
 use tokio::task::AbortHandle;
 use tokio::time::timeout;
 
-use super::Authority;
+use super::Outlet;
+use crate::hold::proxy_link::{LinkError, TlsRefusal};
 
 /// How long the proxy may take to accept a connection.
 const CONNECT_TIMEOUT: Duration = Duration::from_secs(5);
@@ -25,8 +26,9 @@ type Answer = Response<Either<Incoming, Full<Bytes>>>;
 
 /// A connection to the proxy, made when it is needed, and kept for the next request.
 pub(super) struct Line {
-    to: Arc<Authority>,
+    outlet: Outlet,
     stamp: StampLayer,
+    standing: watch::Receiver<Standing>,
     kept: Mutex<Option<Connection>>,
 }
 
@@ -42,8 +44,8 @@ impl Drop for Connection {
 }
 
 impl Line {
-    pub(super) fn to(to: Arc<Authority>, stamp: StampLayer) -> Line {
-        Line { to, stamp, kept: Mutex::default() }
+    pub(super) fn to(outlet: Outlet, stamp: StampLayer, standing: watch::Receiver<Standing>) -> Line {
+        Line { outlet, stamp, standing, kept: Mutex::default() }
     }
 
     /// Sends a request on with the tenure's headers.
@@ -59,16 +61,18 @@ impl Line {
                 Err(Unsent::Answer(answer)) | Ok(answer) => return answer,
             }
         }
+        let proxy = self.outlet.proxy();
         let connection = match timeout(CONNECT_TIMEOUT, self.connect()).await {
             Ok(Ok(connection)) => connection,
-            Ok(Err(error)) => {
-                return refuse(StatusCode::BAD_GATEWAY, &format!("{} cannot be reached: {error}", self.to.0));
+            Ok(Err(LinkError::Lost(error))) => {
+                return refuse(StatusCode::BAD_GATEWAY, &format!("{proxy} cannot be reached: {error}"));
             }
-            Err(_) => return refuse(StatusCode::GATEWAY_TIMEOUT, &format!("{} cannot be reached in time", self.to.0)),
+            Ok(Err(LinkError::Tls(refusal))) => return self.no_tls(&refusal),
+            Err(_) => return refuse(StatusCode::GATEWAY_TIMEOUT, &format!("{proxy} cannot be reached in time")),
         };
         match self.send(connection, request).await {
             Err(Unsent::Request(_)) => {
-                refuse(StatusCode::BAD_GATEWAY, &format!("{} has closed the connection; nothing was sent", self.to.0))
+                refuse(StatusCode::BAD_GATEWAY, &format!("{proxy} has closed the connection; nothing was sent"))
             }
             Err(Unsent::Answer(answer)) | Ok(answer) => answer,
         }
@@ -87,19 +91,30 @@ impl Line {
             }
             Err(mut error) => match error.take_message() {
                 Some(unsent) => Err(Unsent::Request(Box::new(unsent))),
-                None => {
-                    let why =
-                        format!("no answer, and it is not known what became of the request: {}", error.into_error());
-                    Ok(refuse(StatusCode::BAD_GATEWAY, &why))
-                }
+                None => Ok(self.lost(&error.into_error())),
             },
         }
     }
 
-    async fn connect(&self) -> Result<Connection, Box<dyn std::error::Error + Send + Sync>> {
-        let stream = TcpStream::connect(self.to.address()).await?;
-        stream.set_nodelay(true)?;
-        let (sender, connection) = http1::handshake(TokioIo::new(stream)).await?;
+    /// What is answered when nobody knows what the proxy has done.
+    fn lost(&self, error: &hyper::Error) -> Answer {
+        match TlsRefusal::behind(error) {
+            Some(refusal) => self.no_tls(&refusal),
+            None => {
+                let why = format!("no answer, and it is not known what became of the request: {error}");
+                refuse(StatusCode::BAD_GATEWAY, &why)
+            }
+        }
+    }
+
+    fn no_tls(&self, refusal: &TlsRefusal) -> Answer {
+        self.outlet.complain(&format!("no TLS: {refusal}"));
+        refuse(StatusCode::BAD_GATEWAY, &format!("{} cannot be reached: no TLS: {refusal}", self.outlet.proxy()))
+    }
+
+    async fn connect(&self) -> Result<Connection, LinkError> {
+        let stream = self.outlet.proxy().connect(self.standing.clone()).await?;
+        let (sender, connection) = http1::handshake(TokioIo::new(stream)).await.map_err(std::io::Error::other)?;
         let driver = tokio::spawn(async move {
             // What goes wrong shows in the request that is under way.
             let _ = connection.await;
@@ -123,9 +138,7 @@ impl Line {
         for name in claims {
             headers.remove(name);
         }
-        if let Ok(host) = HeaderValue::from_str(&self.to.0) {
-            headers.insert(header::HOST, host);
-        }
+        headers.insert(header::HOST, self.outlet.proxy().address.host_header());
     }
 }
 

@@ -1,0 +1,160 @@
+//! `--fence` and `--stamp` to proxies that speak TLS, and want to know who comes.
+
+use std::process::Command;
+use std::time::{Duration, SystemTime};
+
+use fencepost_testsupport::{Authority, Subject, Worker};
+
+use crate::holder::{BINARY, Holder};
+use crate::proxy::{Proxy, ProxyFiles};
+use crate::stage::{LOCK, Stage};
+
+fn start(stage: &Stage, owner: &str, options: &[&str], files: &[String], script: &str) -> Holder {
+    let arguments: Vec<&str> = options.iter().copied().chain(files.iter().map(String::as_str)).collect();
+    Holder::start(stage, owner, &arguments, script)
+}
+
+fn stamp(url: &str) -> String {
+    format!("127.0.0.1:0={url}")
+}
+
+#[tokio::test]
+async fn a_master_shows_its_certificate_to_the_proxy_and_speaks_for_itself_alone() {
+    let (stage, worker, files) = (Stage::set().await, Worker::start().await, ProxyFiles::new());
+    let proxy = Proxy::serve_secure(&stage, &worker, &files, &files.authority.issue_for_localhost()).await;
+    files.issue_master("shard-1");
+    // By name, so that the name is what is verified; and by address.
+    let fence = format!("https://localhost:{}", proxy.listener.port());
+    let (options, script) =
+        (["--fence", &fence, "--stamp", &stamp(&proxy.secure_url())], "curl -s -o /dev/null $FENCE_STAMP");
+    let mut holder = start(&stage, "shard-1", &options, &files.arguments(), script);
+    assert_eq!(holder.code().await, 0, "{}", holder.log());
+    let seen = worker.seen();
+    assert_eq!(seen.len(), 1);
+    assert_eq!(seen[0].header("fence-owner"), Some("shard-1"));
+    assert_eq!(seen[0].header("x-forwarded-proto"), Some("https"));
+
+    let started = "touch $stage/started";
+    let mut other = start(&stage, "shard-2", &["--fence", &fence], &files.arguments(), started);
+    assert_eq!(other.code().await, 1);
+    assert!(other.log().contains("does not fence for this lock: refused: identity-mismatch"), "{}", other.log());
+    let mut nobody = start(&stage, "shard-1", &["--fence", &fence], &files.trust(), started);
+    assert_eq!(nobody.code().await, 1);
+    let said = format!("--fence {fence}: no TLS: it refuses the certificate of --proxy-cert, or wants one: ");
+    assert!(nobody.log().contains(&said), "{}", nobody.log());
+    assert!(!stage.file("started").exists());
+    // Who has no door learns it from the first request.
+    let status = r#"curl -s -o $stage/body -w '%{http_code}\n' "http://$FENCE_STAMP/" > $stage/status"#;
+    let mut nobody = start(&stage, "shard-1", &["--stamp", &stamp(&proxy.secure_url())], &files.trust(), status);
+    assert_eq!(nobody.code().await, 0);
+    assert_eq!(stage.read("status"), "502\n");
+    assert!(
+        stage.read("body").contains("it refuses the certificate of --proxy-cert, or wants one"),
+        "{}",
+        stage.read("body")
+    );
+    let said = format!("--stamp 127.0.0.1:0={}: no TLS: it refuses", proxy.secure_url());
+    assert_eq!(nobody.log().matches(&said).count(), 1, "{}", nobody.log());
+    assert_eq!(worker.seen().len(), 1);
+    stage.is_left_clean().await;
+}
+
+#[tokio::test]
+async fn a_proxy_that_is_not_the_one_that_is_meant_is_refused_before_the_command_starts() {
+    let (stage, worker, files) = (Stage::set().await, Worker::start().await, ProxyFiles::new());
+    files.issue_master("shard-1");
+    let yesterday = SystemTime::now() - Duration::from_secs(86_400);
+    let names = &["127.0.0.1"][..];
+    for (whose, says) in [
+        (
+            Authority::new("another").issue_for_localhost(),
+            "its certificate is not signed by an authority of --proxy-ca: invalid peer certificate: UnknownIssuer",
+        ),
+        (
+            files.authority.issue(&Subject { names, not_after: Some(yesterday), ..Subject::default() }),
+            "its certificate has expired: invalid peer certificate: certificate expired",
+        ),
+        (
+            files.authority.issue(&Subject { names: &["elsewhere.example"], ..Subject::default() }),
+            "its certificate is for another name: invalid peer certificate: certificate not valid for name \"127.0.0.1\"",
+        ),
+    ] {
+        let proxy = Proxy::serve_secure(&stage, &worker, &files, &whose).await;
+        is_refused(&stage, &files, &proxy.secure_url(), says).await;
+    }
+    let in_the_clear = Proxy::serve(&stage, &worker).await;
+    is_refused(&stage, &files, &in_the_clear.secure_url(), "it does not speak TLS: ").await;
+    assert!(worker.seen().is_empty());
+}
+
+/// Both as a door and as what a command's requests go to.
+async fn is_refused(stage: &Stage, files: &ProxyFiles, url: &str, says: &str) {
+    for (option, value) in [("--fence", url.to_owned()), ("--stamp", stamp(url))] {
+        let mut holder = start(stage, "shard-1", &[option, &value], &files.arguments(), "touch $stage/started");
+        assert_eq!(holder.code().await, 1, "{option}");
+        assert!(holder.log().contains(&format!("{option} {value}: no TLS: {says}")), "{}", holder.log());
+        assert!(!stage.file("started").exists());
+        stage.is_left_clean().await;
+    }
+}
+
+#[tokio::test]
+async fn certificates_may_be_renewed_while_a_lock_is_held() {
+    let (stage, worker, files) = (Stage::set().await, Worker::start().await, ProxyFiles::new());
+    let proxy = Proxy::serve_secure(&stage, &worker, &files, &files.authority.issue_for_localhost()).await;
+    files.issue_master("shard-2");
+    let script = r#"curl -s -o /dev/null -w '%{http_code}\n' "http://$FENCE_STAMP/" >> $stage/status
+        until [ -e $stage/go ]; do sleep 0.02; done
+        curl -s -o /dev/null -w '%{http_code}\n' "http://$FENCE_STAMP/" >> $stage/status"#;
+    let mut holder = start(&stage, "shard-1", &["--stamp", &stamp(&proxy.secure_url())], &files.arguments(), script);
+    assert_eq!(stage.until_lines("status", 1).await, ["403"]);
+    files.issue_master("shard-1");
+    std::fs::write(stage.file("go"), "").unwrap();
+    assert_eq!(holder.code().await, 0);
+    assert_eq!(stage.until_lines("status", 2).await, ["403", "200"], "{}", holder.log());
+}
+
+#[test]
+fn options_of_tls_that_make_no_sense_are_wrong_usage() {
+    let files = ProxyFiles::new();
+    files.issue_master("shard-1");
+    files.authority.issue_for_localhost().write(files.path(), "other");
+    let file = |name: &str| files.path().join(name).display().to_string();
+    let (ca, pem, key, other) = (file("ca.pem"), file("master.pem"), file("master.key"), file("other.key"));
+    let (fence, stamp) = (["--fence", "https://h:1"], ["--stamp", "127.0.0.1:0=https://h:1"]);
+    for (options, says) in [
+        (
+            &[&fence[..]].concat()[..],
+            "--fence https://h:1: no authority is believed that --proxy-ca does not name".to_owned(),
+        ),
+        (&stamp, "--stamp https://h:1: no authority is believed that --proxy-ca does not name".to_owned()),
+        (&["--proxy-ca", &ca], "neither --fence nor --stamp names an https:// proxy".to_owned()),
+        (
+            &["--fence", "http://h:1", "--proxy-ca", &ca],
+            "neither --fence nor --stamp names an https:// proxy".to_owned(),
+        ),
+        (
+            &["--stamp", "127.0.0.1:0=http://h:1", "--proxy-cert", &pem, "--proxy-key", &key],
+            "neither --fence nor --stamp names an https:// proxy".to_owned(),
+        ),
+        (&[&fence[..], &["--proxy-ca", &ca, "--proxy-cert", &pem]].concat(), "--proxy-key <FILE>".to_owned()),
+        (&[&fence[..], &["--proxy-ca", &ca, "--proxy-key", &key]].concat(), "--proxy-cert <FILE>".to_owned()),
+        (&[&fence[..], &["--proxy-ca", "/none"]].concat(), "--proxy-ca: /none: cannot be read".to_owned()),
+        (&[&fence[..], &["--proxy-ca", &key]].concat(), format!("--proxy-ca: {key}: has no certificate in it")),
+        (
+            &[&fence[..], &["--proxy-ca", &ca, "--proxy-cert", &pem, "--proxy-key", &other]].concat(),
+            format!("--proxy-key: {other}: its private key does not belong to the (first) certificate in {pem}"),
+        ),
+        (
+            &["--fence", "https://h_-:1", "--proxy-ca", &ca],
+            "\"h_-\" is not a name that a certificate can be for".to_owned(),
+        ),
+    ] {
+        let mut hold = Command::new(BINARY);
+        hold.args(["hold", "--etcd", "http://127.0.0.1:1", "--lock", LOCK, "--owner", "a"]).args(options);
+        let output = hold.args(["--", "true"]).output().unwrap();
+        let said = String::from_utf8_lossy(&output.stderr);
+        assert_eq!(output.status.code(), Some(64), "{options:?}: {said}");
+        assert!(said.contains(&says), "{options:?}: {said}");
+    }
+}

@@ -86,10 +86,11 @@ impl AsyncWrite for WhileHeld {
 mod tests {
     use std::future::poll_fn;
 
-    use fencepost_testsupport::{Authority, WorkerTls};
+    use fencepost_testsupport::{Authority, PATIENCE, WorkerTls};
     use fencepost_tls::{ClientFiles, ClientTls};
     use tokio::io::{AsyncReadExt, AsyncWriteExt};
     use tokio::net::TcpListener;
+    use tokio::time::timeout;
     use tokio_rustls::{TlsAcceptor, TlsConnector};
 
     use super::*;
@@ -180,8 +181,8 @@ mod tests {
         // There would be room for it now.
         let mut arrived = vec![0; 16 * 1024];
         theirs.read_exact(&mut arrived).await.unwrap();
-        assert!(ours.flush().await.is_err());
-        assert!(ours.shutdown().await.is_err());
+        assert!(timeout(PATIENCE, ours.flush()).await.unwrap().is_err());
+        assert!(timeout(PATIENCE, ours.shutdown()).await.unwrap().is_err());
         drop(ours);
         assert!(theirs.read_to_end(&mut arrived).await.is_err(), "an end that nobody says");
         assert!(arrived.len() < taken, "{} of {taken}", arrived.len());

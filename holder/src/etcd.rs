@@ -1,13 +1,13 @@
 //! etcd, as a lock's holder uses it: a few calls that may be sent twice, and a watch that survives its member.
 
 mod calls;
+mod connection;
 mod turn;
 mod watch;
 
 use std::sync::Arc;
-use std::time::Duration;
 
-use etcd_client::{Certificate, ConnectOptions, Identity, TlsOptions};
+use etcd_client::{Certificate, Identity, TlsOptions};
 use tokio::sync::watch as channel;
 
 pub(crate) use self::calls::{Mine, Place, Taking};
@@ -24,8 +24,6 @@ pub struct Etcd(Arc<Shared>);
 
 #[derive(Debug)]
 struct Shared {
-    endpoints: Vec<String>,
-    options: Options,
     /// The endpoint in use. Whoever hangs on it learns when it is left.
     turn: channel::Sender<Arc<Turn>>,
     /// How many are giving something back in the background.
@@ -38,16 +36,6 @@ struct Options {
     tls: Option<TlsOptions>,
     user: Option<(String, String)>,
 }
-
-/// How long a connection may take to come up.
-const CONNECT_TIMEOUT: Duration = Duration::from_secs(1);
-
-/// How often a connection that carries a watch is probed. etcd closes the connections of clients that probe it more often
-/// than every 5 s.
-const KEEPALIVE_INTERVAL: Duration = Duration::from_secs(6);
-
-/// How long the answer to such a probe may take.
-const KEEPALIVE_TIMEOUT: Duration = Duration::from_secs(2);
 
 impl Etcd {
     /// The cluster at these endpoints, `http://host:port` each, without TLS and users.
@@ -129,7 +117,9 @@ impl EtcdBuilder {
     /// If there is no endpoint, or one is not of the right form.
     pub fn build(self) -> Result<Etcd, InvalidEtcd> {
         let EtcdBuilder { endpoints, roots, identity, mut options } = self;
-        let first = endpoints.first().ok_or(InvalidEtcd::NoEndpoint)?;
+        if endpoints.is_empty() {
+            return Err(InvalidEtcd::NoEndpoint);
+        }
         if let Some(wrong) = endpoints.iter().find(|endpoint| !is_endpoint(endpoint)) {
             return Err(InvalidEtcd::Endpoint(wrong.clone()));
         }
@@ -140,8 +130,8 @@ impl EtcdBuilder {
                 None => tls,
             });
         }
-        let turn = channel::Sender::new(Arc::new(Turn::new(0, first, &options)));
-        Ok(Etcd(Arc::new(Shared { endpoints, options, turn, settling: channel::Sender::new(0) })))
+        let turn = channel::Sender::new(Arc::new(Turn::first(&endpoints, &options)));
+        Ok(Etcd(Arc::new(Shared { turn, settling: channel::Sender::new(0) })))
     }
 }
 
@@ -149,28 +139,6 @@ fn is_endpoint(text: &str) -> bool {
     let authority = text.strip_prefix("http://").or_else(|| text.strip_prefix("https://"));
     let authority = authority.and_then(|authority| authority.parse::<http::uri::Authority>().ok());
     authority.is_some_and(|authority| authority.port_u16().is_some())
-}
-
-impl Options {
-    /// For calls that have a deadline of their own, to this endpoint.
-    fn for_calls(&self, endpoint: &str) -> ConnectOptions {
-        let mut connect = ConnectOptions::new().with_connect_timeout(CONNECT_TIMEOUT);
-        if let (true, Some(tls)) = (endpoint.starts_with("https://"), &self.tls) {
-            connect = connect.with_tls(tls.clone());
-        }
-        if let Some((name, password)) = &self.user {
-            connect = connect.with_user(name, password).with_auto_token_refresh(true);
-        }
-        connect
-    }
-
-    /// For watches: a member without a leader ends them, since it could only go on being silent.
-    fn for_watches(&self, endpoint: &str) -> ConnectOptions {
-        self.for_calls(endpoint)
-            .with_require_leader(true)
-            .with_keep_alive(KEEPALIVE_INTERVAL, KEEPALIVE_TIMEOUT)
-            .with_keep_alive_while_idle(false)
-    }
 }
 
 impl std::fmt::Debug for Options {

@@ -4,64 +4,92 @@ use std::hash::{BuildHasher, RandomState};
 use std::sync::Arc;
 use std::time::Duration;
 
-use etcd_client::{Client, ConnectOptions, Error};
-use tokio::sync::{OnceCell, watch};
+use etcd_client::{Client, Error};
+use tokio::sync::watch;
 use tokio::time::{Instant, sleep, timeout};
 use tracing::debug;
 
+use super::connection::{Connection, Purpose};
 use super::{Etcd, Options};
 use crate::error::StoreError;
 
 /// How long one endpoint may take to answer a call, if nothing shorter is said.
 pub(super) const ATTEMPT_TIMEOUT: Duration = Duration::from_secs(1);
 
+/// How often a call is made whose login etcd does not take: whoever changes roles makes it forget logins.
+const LOGINS_MAX: u32 = 3;
+
 /// An endpoint for as long as it is in use. When one fails, the next turn begins: with the next endpoint, or, where there is
 /// only one, with new connections to it. Whether the member, the connection or something between is stuck, a fresh
 /// connection finds out soonest.
 pub(super) struct Turn {
     number: usize,
-    pub(super) endpoint: String,
-    calls: Connection,
-    /// A connection of its own, since it is probed and wants a leader.
-    watches: Connection,
+    /// To each endpoint.
+    connections: Vec<Connections>,
 }
 
-struct Connection {
-    options: ConnectOptions,
-    client: OnceCell<Client>,
+/// The connections to one endpoint.
+#[derive(Clone)]
+struct Connections {
+    calls: Arc<Connection>,
+    /// A connection of its own, since it is probed and wants a leader.
+    watches: Arc<Connection>,
+}
+
+/// Why an endpoint is left.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) enum Left {
+    /// It has failed: what was up is not used again.
+    Failing,
+    /// Its connection has not come up yet. That goes on meanwhile, and is there when its turn comes again.
+    Slow,
 }
 
 impl Turn {
-    pub(super) fn new(number: usize, endpoint: &str, options: &Options) -> Turn {
-        Turn {
-            number,
-            endpoint: endpoint.to_owned(),
-            calls: Connection { options: options.for_calls(endpoint), client: OnceCell::new() },
-            watches: Connection { options: options.for_watches(endpoint), client: OnceCell::new() },
+    pub(super) fn first(endpoints: &[String], options: &Options) -> Turn {
+        let connections = endpoints.iter().map(|endpoint| Connections {
+            calls: Connection::new(endpoint, options, Purpose::Calls),
+            watches: Connection::new(endpoint, options, Purpose::Watches),
+        });
+        Turn { number: 0, connections: connections.collect() }
+    }
+
+    fn next(&self, why: Left) -> Turn {
+        let mut connections = self.connections.clone();
+        let left = &mut connections[self.place()];
+        if why == Left::Failing {
+            *left = Connections { calls: left.calls.after_failure(), watches: left.watches.after_failure() };
         }
+        Turn { number: self.number + 1, connections }
     }
 
-    /// A client for calls.
-    pub(super) async fn client(&self) -> Result<Client, Error> {
-        self.calls.client(&self.endpoint).await
+    /// How many endpoints there are.
+    pub(super) fn endpoints(&self) -> usize {
+        self.connections.len()
     }
 
-    /// A client for watches.
-    pub(super) async fn watching_client(&self) -> Result<Client, Error> {
-        self.watches.client(&self.endpoint).await
+    pub(super) fn endpoint(&self) -> &str {
+        &self.calls().endpoint
     }
-}
 
-impl Connection {
-    async fn client(&self, endpoint: &str) -> Result<Client, Error> {
-        let connect = || Client::connect([endpoint], Some(self.options.clone()));
-        Ok(self.client.get_or_try_init(connect).await?.clone())
+    /// For calls.
+    pub(super) fn calls(&self) -> &Arc<Connection> {
+        &self.connections[self.place()].calls
+    }
+
+    /// For watches.
+    pub(super) fn watches(&self) -> &Arc<Connection> {
+        &self.connections[self.place()].watches
+    }
+
+    fn place(&self) -> usize {
+        self.number % self.connections.len()
     }
 }
 
 impl std::fmt::Debug for Turn {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        write!(f, "{} (turn {})", self.endpoint, self.number)
+        write!(f, "{} (turn {})", self.endpoint(), self.number)
     }
 }
 
@@ -74,18 +102,19 @@ impl Etcd {
     }
 
     /// Goes on to the next endpoint, unless somebody did so already.
-    pub(super) fn leave(&self, turn: &Arc<Turn>, why: &str) {
-        let number = turn.number + 1;
-        let endpoint = &self.0.endpoints[number % self.0.endpoints.len()];
+    pub(super) fn leave(&self, turn: &Arc<Turn>, left: Left, why: &str) {
+        if left == Left::Slow && turn.endpoints() == 1 {
+            return;
+        }
         let left = self.0.turn.send_if_modified(|present| {
             let is_present = Arc::ptr_eq(present, turn);
             if is_present {
-                *present = Arc::new(Turn::new(number, endpoint, &self.0.options));
+                *present = Arc::new(turn.next(left));
             }
             is_present
         });
         if left {
-            debug!(endpoint = turn.endpoint, why, "leaving the endpoint");
+            debug!(endpoint = turn.endpoint(), why, "leaving the endpoint");
         }
     }
 
@@ -95,43 +124,83 @@ impl Etcd {
     where
         F: Future<Output = Result<T, Error>>,
     {
-        let deadline = Instant::now() + within.altogether;
-        let mut backoff = Backoff::new(self.0.endpoints.len());
+        let deadline = within.altogether.map(|altogether| Instant::now() + altogether);
+        let limit = || match deadline {
+            Some(deadline) => within.each.min(deadline.saturating_duration_since(Instant::now())),
+            None => within.each,
+        };
+        let mut backoff = None;
         loop {
             let (turn, _) = self.turn();
-            let attempt = async { call(turn.client().await?).await };
-            let time = within.each.min(deadline.saturating_duration_since(Instant::now()));
-            let failed = match timeout(time, attempt).await {
-                Ok(Ok(answer)) => return Ok(answer),
-                Ok(Err(error)) => Failed::from(error),
-                Err(_) => Failed::Store(StoreError::Unavailable(format!("no answer within {:.1?}", within.each))),
+            let (left, failed) = match attempt(turn.calls(), &limit, &call).await {
+                Ok(answer) => return Ok(answer),
+                Err(missed) => missed,
             };
             let Failed::Store(StoreError::Unavailable(why)) = failed else { return Err(failed) };
-            self.leave(&turn, &why);
-            let pause = backoff.next();
-            if Instant::now() + pause >= deadline {
-                return Err(Failed::Store(StoreError::Unavailable(format!("{}: {why}", turn.endpoint))));
+            self.leave(&turn, left, &why);
+            let pause = backoff.get_or_insert_with(|| Backoff::new(turn.endpoints())).next();
+            if deadline.is_none_or(|deadline| Instant::now() + pause >= deadline) {
+                return Err(Failed::Store(StoreError::Unavailable(format!("{}: {why}", turn.endpoint()))));
             }
             sleep(pause).await;
         }
     }
 }
 
+/// One attempt: waits for the connection, makes the call, and logs in and makes it again where that is what etcd wants. Each of
+/// these has its own time, so that a connection is not left before it could show what it is good for.
+async fn attempt<T, F>(
+    connection: &Arc<Connection>,
+    limit: impl Fn() -> Duration,
+    call: impl Fn(Client) -> F,
+) -> Result<T, (Left, Failed)>
+where
+    F: Future<Output = Result<T, Error>>,
+{
+    let mut logins = 1;
+    loop {
+        let time = limit();
+        let session = timeout(time, connection.session()).await.map_err(|_| (Left::Slow, Failed::late(time)))?;
+        let session = session.map_err(|failed| (Left::Failing, failed))?;
+        let time = limit();
+        let answer =
+            timeout(time, call(session.client.clone())).await.map_err(|_| (Left::Failing, Failed::late(time)))?;
+        match answer {
+            Ok(answer) => return Ok(answer),
+            Err(error) if logins < LOGINS_MAX && wants_login(&error) && connection.log_in_again(&session) => {
+                logins += 1
+            }
+            Err(error) => return Err((Left::Failing, error.into())),
+        }
+    }
+}
+
+/// Whether etcd says that there is no login, or that it is not to be used any more: because its time is over, or because
+/// users or roles were changed since. By its words: the codes differ from version to version.
+fn wants_login(error: &Error) -> bool {
+    let Error::GRpcStatus(status) = error else { return false };
+    let reasons =
+        ["invalid auth token", "user name is empty", "revision of auth store is old", "revision in header is old"];
+    reasons.iter().any(|reason| status.message().contains(reason))
+}
+
 /// How long a call may take.
 #[derive(Debug, Clone, Copy)]
 pub(crate) struct Within {
-    pub(crate) each: Duration,
-    pub(crate) altogether: Duration,
+    /// The answer, and before it the connection, or a login.
+    each: Duration,
+    /// All attempts together; `None`: there is one.
+    altogether: Option<Duration>,
 }
 
 impl Within {
     pub(crate) fn altogether(altogether: Duration) -> Within {
-        Within { each: ATTEMPT_TIMEOUT, altogether }
+        Within { each: ATTEMPT_TIMEOUT, altogether: Some(altogether) }
     }
 
     /// At one endpoint only.
     pub(crate) fn one_attempt(each: Duration) -> Within {
-        Within { each, altogether: each }
+        Within { each, altogether: None }
     }
 }
 
@@ -171,6 +240,12 @@ pub(crate) enum Failed {
     NoLease,
     /// Anything else.
     Store(StoreError),
+}
+
+impl Failed {
+    pub(super) fn late(limit: Duration) -> Failed {
+        Failed::Store(StoreError::Unavailable(format!("no answer within {limit:.1?}")))
+    }
 }
 
 impl From<Error> for Failed {
@@ -234,11 +309,29 @@ mod tests {
     async fn an_endpoint_is_left_once_however_many_find_it_failing() {
         let etcd = Etcd::at(["http://127.0.0.1:1", "http://127.0.0.1:2"]).unwrap();
         let (turn, _) = etcd.turn();
-        assert_eq!(turn.endpoint, "http://127.0.0.1:1");
-        etcd.leave(&turn, "test");
-        etcd.leave(&turn, "test");
-        assert_eq!(etcd.turn().0.endpoint, "http://127.0.0.1:2");
-        etcd.leave(&etcd.turn().0, "test");
-        assert_eq!(etcd.turn().0.endpoint, "http://127.0.0.1:1");
+        assert_eq!(turn.endpoint(), "http://127.0.0.1:1");
+        etcd.leave(&turn, Left::Failing, "test");
+        etcd.leave(&turn, Left::Slow, "test");
+        assert_eq!(etcd.turn().0.endpoint(), "http://127.0.0.1:2");
+        etcd.leave(&etcd.turn().0, Left::Slow, "test");
+        assert_eq!(etcd.turn().0.endpoint(), "http://127.0.0.1:1");
+    }
+
+    /// Else a line that is slower than the patience of those who use it would never have a connection.
+    #[tokio::test]
+    async fn what_is_coming_up_when_an_endpoint_is_left_goes_on_and_what_has_failed_is_not_used_again() {
+        // Takes connections, and never says a word of TLS.
+        let silent = tokio::net::TcpListener::bind("127.0.0.1:0").await.unwrap();
+        let etcd = Etcd::at([format!("https://{}", silent.local_addr().unwrap())]).unwrap();
+        for why in [Left::Failing, Left::Slow] {
+            let (turn, _) = etcd.turn();
+            assert!(timeout(Duration::from_millis(10), turn.calls().session()).await.is_err());
+            etcd.leave(&turn, why, "test");
+            assert!(Arc::ptr_eq(turn.calls(), etcd.turn().0.calls()), "{why:?}");
+        }
+        let (turn, _) = etcd.turn();
+        assert!(turn.calls().session().await.is_err(), "it takes too long");
+        etcd.leave(&turn, Left::Failing, "test");
+        assert!(!Arc::ptr_eq(turn.calls(), etcd.turn().0.calls()));
     }
 }

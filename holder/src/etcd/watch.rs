@@ -2,11 +2,12 @@
 
 use std::sync::Arc;
 
-use etcd_client::{Error, EventType, KeyValue, WatchOptions, WatchStream};
+use etcd_client::{Client, Error, EventType, KeyValue, WatchOptions, WatchStream};
 use tokio::time::{sleep, timeout};
 
 use super::Etcd;
-use super::turn::{ATTEMPT_TIMEOUT, Backoff, Turn, with_causes};
+use super::connection::Session;
+use super::turn::{ATTEMPT_TIMEOUT, Backoff, Failed, Left, Turn};
 
 /// What became of a key.
 #[derive(Debug, Clone)]
@@ -22,7 +23,7 @@ pub(crate) enum Change {
 impl Etcd {
     /// Waits for the first change of a key at this revision or later, however often the endpoint has to be changed.
     pub(crate) async fn change(&self, key: &str, from: i64) -> Change {
-        let mut backoff = Backoff::new(self.0.endpoints.len());
+        let mut backoff = None;
         loop {
             let (turn, mut turns) = self.turn();
             let watched = tokio::select! {
@@ -32,9 +33,9 @@ impl Etcd {
             };
             match watched {
                 Ok(change) => return change,
-                Err(error) => self.leave(&turn, &with_causes(&error)),
+                Err((left, failed)) => self.leave(&turn, left, &format!("{failed:?}")),
             }
-            sleep(backoff.next()).await;
+            sleep(backoff.get_or_insert_with(|| Backoff::new(turn.endpoints())).next()).await;
         }
     }
 
@@ -46,8 +47,29 @@ impl Etcd {
     }
 }
 
-async fn watch(turn: &Arc<Turn>, key: &str, from: i64) -> Result<Change, Error> {
-    let mut stream = open(turn, key, from).await?;
+async fn watch(turn: &Arc<Turn>, key: &str, from: i64) -> Result<Change, (Left, Failed)> {
+    // Whoever watches makes calls, sooner or later.
+    turn.calls().begin();
+    let session = connected(turn).await?;
+    let watched = async {
+        let mut stream = open(session.client.clone(), key, from).await?;
+        follow(&mut stream).await
+    };
+    watched.await.map_err(|error| (Left::Failing, error.into()))
+}
+
+/// Where there are other endpoints, this one is not waited for longer than for an answer.
+async fn connected(turn: &Turn) -> Result<Arc<Session>, (Left, Failed)> {
+    let session = match turn.endpoints() {
+        1 => turn.watches().session().await,
+        _ => timeout(ATTEMPT_TIMEOUT, turn.watches().session())
+            .await
+            .map_err(|_| (Left::Slow, Failed::late(ATTEMPT_TIMEOUT)))?,
+    };
+    session.map_err(|failed| (Left::Failing, failed))
+}
+
+async fn follow(stream: &mut WatchStream) -> Result<Change, Error> {
     while let Some(answer) = stream.message().await? {
         if answer.compact_revision() > 0 {
             return Ok(Change::Unseen);
@@ -66,11 +88,8 @@ async fn watch(turn: &Arc<Turn>, key: &str, from: i64) -> Result<Change, Error> 
 }
 
 /// Opening has a limit of its own: on a stopped member it would never return.
-async fn open(turn: &Arc<Turn>, key: &str, from: i64) -> Result<WatchStream, Error> {
-    let opening = async {
-        let options = WatchOptions::new().with_start_revision(from);
-        turn.watching_client().await?.watch(key, Some(options)).await
-    };
+async fn open(mut client: Client, key: &str, from: i64) -> Result<WatchStream, Error> {
+    let opening = client.watch(key, Some(WatchOptions::new().with_start_revision(from)));
     let timed_out = |_| Error::WatchError(format!("no watch within {ATTEMPT_TIMEOUT:?}"));
     timeout(ATTEMPT_TIMEOUT, opening).await.map_err(timed_out)?
 }

@@ -2,5 +2,6 @@
 
 mod keeping;
 mod outages;
+mod slow;
 mod store;
 mod taking;

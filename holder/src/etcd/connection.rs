@@ -1,0 +1,195 @@
+//! A connection to one endpoint, which comes up and logs in at its own pace.
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use etcd_client::{Channel, Client, ConnectOptions, Error};
+use tokio::sync::watch;
+use tokio::time::timeout;
+use tonic::transport::Endpoint;
+
+use super::Options;
+use super::turn::{Failed, with_causes};
+use crate::error::StoreError;
+
+/// How long a connection may take to come up, TLS included.
+const CONNECT_TIMEOUT: Duration = Duration::from_secs(2);
+
+/// How long etcd may take to check a password. It does so slowly on purpose (`--bcrypt-cost`): 70 ms as it is delivered, twice
+/// as long with each step.
+const LOGIN_TIMEOUT: Duration = Duration::from_secs(3);
+
+/// How often a connection that carries a watch is probed. etcd closes the connections of clients that probe it more often
+/// than every 5 s.
+const KEEPALIVE_INTERVAL: Duration = Duration::from_secs(6);
+
+/// How long the answer to such a probe may take.
+const KEEPALIVE_TIMEOUT: Duration = Duration::from_secs(2);
+
+/// What a connection is for.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) enum Purpose {
+    /// Calls that have a deadline of their own.
+    Calls,
+    /// Watches: a member without a leader ends them, since it could only go on being silent.
+    Watches,
+}
+
+/// A connection. It comes up when it is first needed and goes on doing so without those who wait for it: on a slow line that
+/// takes longer than any of them can wait.
+pub(super) struct Connection {
+    pub(super) endpoint: String,
+    options: Options,
+    purpose: Purpose,
+    state: watch::Sender<State>,
+}
+
+#[derive(Clone)]
+enum State {
+    Unbegun,
+    UnderWay,
+    Up(Arc<Session>),
+    /// It has not come up, or did not get in: whoever comes next begins anew.
+    Down(Failed),
+}
+
+/// What calls are made with: a client that has logged in, if it has to.
+pub(super) struct Session {
+    pub(super) client: Client,
+    /// Tells one login of the connection from the next.
+    login: u64,
+}
+
+impl Connection {
+    /// One that nobody has needed yet.
+    pub(super) fn new(endpoint: &str, options: &Options, purpose: Purpose) -> Arc<Connection> {
+        let state = watch::Sender::new(State::Unbegun);
+        Arc::new(Connection { endpoint: endpoint.to_owned(), options: options.clone(), purpose, state })
+    }
+
+    /// For the time after this one was found failing: this one, if it has still to come up, else a new one.
+    pub(super) fn after_failure(self: &Arc<Self>) -> Arc<Connection> {
+        match *self.state.borrow() {
+            State::UnderWay => Arc::clone(self),
+            State::Unbegun | State::Up(_) | State::Down(_) => {
+                Connection::new(&self.endpoint, &self.options, self.purpose)
+            }
+        }
+    }
+
+    /// Has it come up from now on, unless somebody did that already.
+    pub(super) fn begin(self: &Arc<Self>) {
+        let connection = Arc::clone(self);
+        self.go_on(|state| matches!(state, State::Unbegun | State::Down(_)), async move {
+            Ok(Session { client: connection.connect().await?, login: 0 })
+        });
+    }
+
+    /// What calls are made with, once it is up.
+    ///
+    /// # Cancel safety
+    /// It goes on coming up without those who wait for it.
+    pub(super) async fn session(self: &Arc<Self>) -> Result<Arc<Session>, Failed> {
+        let mut states = self.state.subscribe();
+        self.begin();
+        let settled = states.wait_for(|state| matches!(state, State::Up(_) | State::Down(_))).await;
+        match &*settled.expect("its other end is our own") {
+            State::Up(session) => Ok(Arc::clone(session)),
+            State::Down(failed) => Err(failed.clone()),
+            State::Unbegun | State::UnderWay => unreachable!("it is up or down"),
+        }
+    }
+
+    /// etcd takes that login no longer: has the next session be under another. `false` if nobody is to log in. However many
+    /// find that out, there is one login.
+    pub(super) fn log_in_again(self: &Arc<Self>, ended: &Session) -> bool {
+        let (client, login) = (ended.client.clone(), ended.login);
+        let connection = Arc::clone(self);
+        self.go_on(|state| matches!(state, State::Up(session) if session.login == login), async move {
+            connection.log_in(&client).await?;
+            Ok(Session { client, login: login + 1 })
+        });
+        self.options.user.is_some()
+    }
+
+    /// Does something that brings it up, in the background, where it is in a state for that.
+    fn go_on(
+        self: &Arc<Self>,
+        from: impl FnOnce(&State) -> bool,
+        work: impl Future<Output = Result<Session, Failed>> + Send + 'static,
+    ) {
+        let begins = self.state.send_if_modified(|state| {
+            let begins = from(state);
+            if begins {
+                *state = State::UnderWay;
+            }
+            begins
+        });
+        if begins {
+            let under_way = UnderWay(Arc::clone(self));
+            tokio::spawn(async move {
+                let state = work.await.map_or_else(State::Down, |session| State::Up(Arc::new(session)));
+                under_way.0.state.send_replace(state);
+            });
+        }
+    }
+
+    async fn connect(&self) -> Result<Client, Failed> {
+        let connecting = async {
+            // At once: a client that connects with its first call would do that only for as long as somebody waits for it.
+            let channel = self.endpoint()?.connect().await.map_err(|error| unavailable(with_causes(&error)))?;
+            let options = ConnectOptions::new().with_require_leader(self.purpose == Purpose::Watches);
+            Ok(Client::from_channel(Channel::Tonic(channel), Some(options)).await?)
+        };
+        let connected: Result<Client, Failed> =
+            timeout(CONNECT_TIMEOUT, connecting).await.map_err(|_| late("connection", CONNECT_TIMEOUT))?;
+        let client = connected?;
+        self.log_in(&client).await?;
+        Ok(client)
+    }
+
+    fn endpoint(&self) -> Result<Endpoint, Error> {
+        let mut endpoint = Endpoint::from_shared(self.endpoint.clone())?;
+        if let (true, Some(tls)) = (self.endpoint.starts_with("https://"), &self.options.tls) {
+            endpoint = endpoint.tls_config(tls.clone())?;
+        }
+        if self.purpose == Purpose::Watches {
+            endpoint = endpoint
+                .http2_keep_alive_interval(KEEPALIVE_INTERVAL)
+                .keep_alive_timeout(KEEPALIVE_TIMEOUT)
+                .keep_alive_while_idle(false);
+        }
+        Ok(endpoint)
+    }
+
+    /// Has all clones of the client send a new token from now on.
+    async fn log_in(&self, client: &Client) -> Result<(), Failed> {
+        let Some(user) = self.options.user.clone() else { return Ok(()) };
+        let mut client = client.clone();
+        let login = timeout(LOGIN_TIMEOUT, client.update_user(Some(user))).await;
+        Ok(login.map_err(|_| late("login", LOGIN_TIMEOUT))??)
+    }
+}
+
+fn late(what: &str, limit: Duration) -> Failed {
+    unavailable(format!("no {what} within {limit:?}"))
+}
+
+fn unavailable(why: String) -> Failed {
+    Failed::Store(StoreError::Unavailable(why))
+}
+
+/// Work that brings a connection up. Nobody is to wait for it if it was given up: with its runtime, for one.
+struct UnderWay(Arc<Connection>);
+
+impl Drop for UnderWay {
+    fn drop(&mut self) {
+        self.0.state.send_if_modified(|state| {
+            let was_given_up = matches!(state, State::UnderWay);
+            if was_given_up {
+                *state = State::Down(unavailable("connecting was given up".to_owned()));
+            }
+            was_given_up
+        });
+    }
+}

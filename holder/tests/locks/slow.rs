@@ -1,0 +1,97 @@
+//! An etcd with TLS and users at the end of a slow line.
+
+use std::fs;
+use std::sync::Arc;
+use std::time::Duration;
+
+use fencepost_holder::{Etcd, Lock, Over};
+use fencepost_testsupport::{self as support, EtcdOptions, EtcdSecurity, EtcdVersion, Relay, Tokens};
+
+use crate::store::{KEY, over};
+
+/// How long anything takes from one end of the line to the other. Connecting by TLS and logging in is three ways there and back.
+const DELAY: Duration = Duration::from_millis(180);
+
+/// Long enough for a busy machine to renew in time. An attempt to renew may take a second, as with any longer than six seconds.
+const TTL: Duration = Duration::from_secs(15);
+
+/// An etcd with a user who may use the lock, and the line to it.
+struct Far {
+    member: support::Etcd,
+    relay: Relay,
+    etcd: Etcd,
+}
+
+impl Far {
+    async fn start(version: EtcdVersion, tokens: Tokens) -> Far {
+        let security = EtcdSecurity::new(tokens);
+        let options = EtcdOptions { security: Some(Arc::clone(&security)), ..EtcdOptions::default() };
+        let member = support::Etcd::start_with(version, &options).await;
+        member.enable_users().await;
+        member.etcdctl(&["role", "add", "masters"]).await;
+        member.etcdctl(&["role", "grant-permission", "masters", "readwrite", "--prefix", KEY]).await;
+        member.etcdctl(&["user", "add", "master:secret"]).await;
+        member.etcdctl(&["user", "grant-role", "master", "masters"]).await;
+        let relay = Relay::start(member.endpoint().trim_start_matches("https://").parse().unwrap()).await;
+        let (certificate, key) = security.client();
+        let etcd = Etcd::builder([format!("https://{}", relay.address())])
+            .ca_pem(fs::read(security.ca()).unwrap())
+            .identity_pem(fs::read(certificate).unwrap(), fs::read(key).unwrap())
+            .user("master", "secret")
+            .build()
+            .unwrap();
+        Far { member, relay, etcd }
+    }
+
+    fn lock(&self) -> Lock {
+        Lock::builder(KEY, "a").ttl(TTL).build(&self.etcd).unwrap()
+    }
+}
+
+/// On this line, a new connection that can be used takes longer than an attempt to renew may.
+#[tokio::test]
+async fn a_tenure_outlives_the_loss_of_its_connections_though_connecting_takes_longer_than_an_attempt_to_renew() {
+    for version in EtcdVersion::ALL {
+        let far = Far::start(version, Tokens::Simple(Duration::from_secs(300))).await;
+        let tenure = far.lock().acquire().await.unwrap();
+        far.relay.delay(DELAY).await;
+        far.relay.cut().await;
+        far.relay.restore().await;
+        let mut standing = tenure.standing();
+        standing.changed().await.unwrap();
+        assert!(tenure.is_held(), "etcd {version}: {:?}", *standing.borrow());
+        // It is watched again, too.
+        far.member.etcdctl(&["del", KEY]).await;
+        assert_eq!(over(&tenure).await, Over::KeyDeleted, "etcd {version}");
+        assert_eq!(tenure.release().await, Ok(()));
+    }
+}
+
+/// By the time that a renewal learns that it has to log in, and has done so, its own is over.
+#[tokio::test]
+async fn a_tenure_outlives_the_end_of_its_login_though_that_is_found_out_and_mended_slowly() {
+    for version in EtcdVersion::ALL {
+        let far = Far::start(version, Tokens::Jwt(Duration::from_secs(3))).await;
+        let tenure = far.lock().acquire().await.unwrap();
+        far.relay.delay(DELAY).await;
+        let mut standing = tenure.standing();
+        standing.changed().await.unwrap();
+        assert!(tenure.is_held(), "etcd {version}: {:?}", *standing.borrow());
+        tenure.release().await.unwrap();
+    }
+}
+
+/// Whoever changes a user or a role ends such logins at once, and etcd has words of its own for that.
+#[tokio::test]
+async fn a_tenure_outlives_a_change_of_roles_that_ends_its_login() {
+    for version in EtcdVersion::ALL {
+        let far = Far::start(version, Tokens::Jwt(Duration::from_secs(300))).await;
+        let tenure = far.lock().acquire().await.unwrap();
+        let mut standing = tenure.standing();
+        standing.changed().await.unwrap();
+        far.member.etcdctl(&["role", "add", "another"]).await;
+        standing.changed().await.unwrap();
+        assert!(tenure.is_held(), "etcd {version}: {:?}", *standing.borrow());
+        tenure.release().await.unwrap();
+    }
+}

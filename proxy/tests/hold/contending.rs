@@ -17,13 +17,23 @@ done"#;
 
 const OWNERS: [&str; 3] = ["shard-1", "shard-2", "shard-3"];
 
-/// Whoever holds the lock now, by its place among the owners, and the revision of its tenure; later than that one.
-async fn holder_after(stage: &Stage, revision: i64) -> (usize, i64) {
+/// A tenure.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+struct Held {
+    /// Its holder's place among the owners.
+    place: usize,
+    revision: i64,
+    lease: i64,
+}
+
+/// Whoever holds the lock now; under a later revision than that one.
+async fn holder_after(stage: &Stage, revision: i64) -> Held {
     eventually("the lock is held anew", async || {
         let keys = stage.keys().await;
         let record = keys.iter().find(|record| record.key() == crate::stage::LOCK.as_bytes())?;
         let place = OWNERS.iter().position(|owner| owner.as_bytes() == record.value())?;
-        (record.create_revision() > revision).then_some((place, record.create_revision()))
+        let held = Held { place, revision: record.create_revision(), lease: record.lease() };
+        (held.revision > revision).then_some(held)
     })
     .await
 }
@@ -91,22 +101,26 @@ impl Contenders {
         Holder::start_at(&etcd, &self.directory, OWNERS[place], &arguments, &self.script)
     }
 
-    /// Does it to whoever holds the lock, and undoes it. Returns the revision after which the next tenure comes; `None` if the
-    /// lock was lost before, as it may be on a busy machine.
-    async fn suffer(&mut self, stage: &mut Stage, fault: Fault, place: usize, revision: i64) -> Option<i64> {
+    /// How often the holder at that place has lost the lock so far.
+    fn times_lost(&self, place: usize) -> usize {
+        self.holders[place].log().matches("lost the lock").count()
+    }
+
+    /// Does it to whoever holds the lock, and undoes it. `lost_before`: how often it had lost the lock when it held it for sure.
+    /// Returns the revision after which the next tenure comes; `None` if the lock was lost before, as it may be on a busy machine.
+    async fn suffer(&mut self, stage: &mut Stage, fault: Fault, held: Held, lost_before: usize) -> Option<i64> {
+        let Held { place, revision, lease } = held;
         let holder = &self.holders[place];
-        let times_lost = |holder: &Holder| holder.log().matches("lost the lock").count();
-        let before = times_lost(holder);
+        let is_lost = async || (self.times_lost(place) > lost_before).then_some(());
         match fault {
             Fault::HolderPaused => {
                 holder.pause().await;
-                let (_, next) = holder_after(stage, revision).await;
+                let next = holder_after(stage, revision).await;
                 holder.resume();
-                return Some(next - 1);
+                return Some(next.revision - 1);
             }
             Fault::LeaseRevoked => {
-                let record = stage.until_held_by(OWNERS[place]).await;
-                stage.client().lease_revoke(record.lease()).await.unwrap();
+                stage.client().lease_revoke(lease).await.ok()?;
             }
             Fault::HolderKilled => {
                 self.holders[place].kill();
@@ -114,7 +128,7 @@ impl Contenders {
             }
             Fault::EtcdPaused => {
                 stage.etcd.pause().await;
-                eventually("the lock is lost", async || (times_lost(holder) > before).then_some(())).await;
+                eventually("the lock is lost", is_lost).await;
                 stage.etcd.resume();
             }
             Fault::EtcdRestarted => {
@@ -130,10 +144,10 @@ impl Contenders {
                 } else {
                     way.freeze().await
                 }
-                eventually("the lock is lost", async || (times_lost(holder) > before).then_some(())).await;
-                let (_, next) = holder_after(stage, revision).await;
+                eventually("the lock is lost", is_lost).await;
+                let next = holder_after(stage, revision).await;
                 self.ways[place].restore().await;
-                return Some(next - 1);
+                return Some(next.revision - 1);
             }
             Fault::CommandPaused => {
                 let children = holder.children();
@@ -167,19 +181,20 @@ async fn contend(version: EtcdVersion) {
     let mut after = 0;
     for fault in FAULTS {
         after = loop {
-            let (place, revision) = holder_after(&stage, after).await;
-            until_written(&worker, revision).await;
-            // A busy machine may have cost it the lock meanwhile.
-            if holder_after(&stage, after).await != (place, revision) {
+            let held = holder_after(&stage, after).await;
+            until_written(&worker, held.revision).await;
+            // A busy machine may have cost it the lock meanwhile, or may do so at any time from now on.
+            let lost_before = contenders.times_lost(held.place);
+            if holder_after(&stage, after).await != held {
                 continue;
             }
-            if let Some(next) = contenders.suffer(&mut stage, fault, place, revision).await {
+            if let Some(next) = contenders.suffer(&mut stage, fault, held, lost_before).await {
                 break next;
             }
         };
     }
-    let (_, last) = holder_after(&stage, after).await;
-    until_written(&worker, last).await;
+    let last = holder_after(&stage, after).await;
+    until_written(&worker, last.revision).await;
     for holder in &mut contenders.holders {
         holder.signal(Signal::TERM);
         holder.status().await;

@@ -1,5 +1,6 @@
 //! The command line: what can be asked, in the words that `--help` shows.
 
+use std::ffi::OsString;
 use std::net::SocketAddr;
 use std::path::PathBuf;
 
@@ -89,6 +90,15 @@ pub enum Command {
     /// The second process of `hold`.
     #[command(hide = true)]
     HoldWatchdog,
+    /// What becomes the command of `hold`.
+    #[command(hide = true)]
+    HoldStart {
+        /// What it waits for.
+        gate: PathBuf,
+        /// The command, and its arguments.
+        #[arg(required = true, trailing_var_arg = true)]
+        command: Vec<OsString>,
+    },
 }
 
 /// What `hold` does, for who knows `flock`.

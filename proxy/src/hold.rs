@@ -1,9 +1,10 @@
 //! `fencepost hold`: hold a lock for as long as a command runs, and end the command before the lock can be lost.
 //!
 //! In the order of what happens: `settings` is what was asked for; the lock is taken ([`fencepost_holder`]); `door` closes the
-//! worker's door behind the predecessor; `stamp` takes the command's requests; both go to proxies by a `proxy_link`; `family` starts the command and ends it with all
-//! that came of it; `under_lock` is its life from beginning to end; `watchdog` is a second process that ends it where this one
-//! can't any more. `exit` has the exit codes, `signals` what is passed on, `voice` what is said.
+//! worker's door behind the predecessor; `stamp` takes the command's requests; both go to proxies by a `proxy_link`; `starter` is what
+//! becomes the command; `family` is the command with all that came of it, and how it is ended; `under_lock` is its life from
+//! beginning to end; `watchdog` is a second process that ends it where this one can't any more. `exit` has the exit codes,
+//! `signals` what is passed on, `voice` what is said.
 
 mod door;
 mod exit;
@@ -13,6 +14,7 @@ mod proxy_link;
 mod settings;
 mod signals;
 mod stamp;
+mod starter;
 mod under_lock;
 mod voice;
 mod watchdog;
@@ -27,6 +29,7 @@ use tokio::time::sleep;
 pub use self::proxy_address::{InvalidProxyAddress, ProxyAddress};
 pub use self::settings::HoldSettings;
 pub use self::stamp::StampRule;
+pub use self::starter::become_command;
 pub use self::watchdog::watch_over as run_watchdog;
 
 use self::door::Door;
@@ -35,6 +38,7 @@ use self::family::reap;
 use self::proxy_link::ProxyLink;
 use self::signals::{Signals, asks_to_end};
 use self::stamp::Outlet;
+use self::starter::Starter;
 use self::under_lock::End;
 use self::voice::Voice;
 use self::watchdog::Watchdog;
@@ -68,6 +72,8 @@ struct Hold {
     outlets: Vec<Outlet>,
     signals: Signals,
     watchdog: Watchdog,
+    /// What becomes the command under the next tenure; `None` if it has ended.
+    starter: Option<Starter>,
     /// Children of this process that have nothing to do with the lock: the watchdog, and those that were there before.
     others: Vec<Pid>,
     voice: Voice,
@@ -87,13 +93,18 @@ impl Hold {
         let mut others = family::children();
         let watchdog = Watchdog::start().map_err(|error| failed("the watchdog cannot be started", error))?;
         others.push(watchdog.id());
-        Ok(Hold { settings, etcd, lock, door, outlets, signals, watchdog, others, voice })
+        Ok(Hold { settings, etcd, lock, door, outlets, signals, watchdog, starter: None, others, voice })
     }
 
     /// One tenure after the other, until there is something to exit with.
     async fn run(&mut self) -> Exit {
         let mut is_first = true;
         loop {
+            // Ready before the lock is there, so that nobody waits for it then.
+            match self.settings.starter() {
+                Ok(starter) => self.starter = Some(starter),
+                Err(exit) => return exit,
+            }
             let tenure = match self.acquire(is_first).await {
                 Ok(tenure) => tenure,
                 Err(exit) => return exit,
@@ -130,7 +141,7 @@ impl Hold {
                     Ok(tenure) => return Ok(tenure),
                     Err(error) => error,
                 },
-                exit = interrupted(&mut self.signals, self.watchdog.id()) => return Err(exit),
+                exit = interrupted(&mut self.signals, self.watchdog.id(), &mut self.starter) => return Err(exit),
             };
             match failed {
                 AcquireError::Held { owner } => {
@@ -157,11 +168,19 @@ impl Hold {
 }
 
 /// Returns when there is no use in going on before the command has been started.
-async fn interrupted(signals: &mut Signals, watchdog: Pid) -> Exit {
+async fn interrupted(signals: &mut Signals, watchdog: Pid, starter: &mut Option<Starter>) -> Exit {
     loop {
         match signals.next().await {
-            Signal::CHILD if reap(None, watchdog).watchdog => {
-                return Exit::Failed("the watchdog has ended".to_owned());
+            Signal::CHILD => {
+                let reaped = reap(starter.as_ref().map(Starter::id), watchdog);
+                if reaped.watchdog {
+                    return Exit::Failed("the watchdog has ended".to_owned());
+                }
+                if reaped.command.is_some()
+                    && let Some(starter) = starter.take()
+                {
+                    starter.ended();
+                }
             }
             signal if asks_to_end(signal) => return Exit::Signal(signal),
             _ => {}

@@ -44,6 +44,7 @@ fn main() -> ExitCode {
         Command::Explain { config, question } => with_file(&config, |config, _| explain_token(&config, question)),
         Command::Demo(settings) => exit_code(block_on(demo::play(settings))),
         Command::Hold(settings) => hold_lock(*settings),
+        Command::HoldStart { gate, command } => ExitCode::from(hold::become_command(&gate, &command)),
         Command::HoldWatchdog => exit_code(block_on(async { Ok(hold::run_watchdog().await?) })),
     }
 }

@@ -53,7 +53,7 @@ impl Exit {
         self.code()
     }
 
-    fn code(&self) -> u8 {
+    pub(super) fn code(&self) -> u8 {
         match self {
             Exit::Command(code) => *code,
             Exit::Signal(signal) => SIGNAL.saturating_add(u8::try_from(signal.as_raw()).unwrap_or(0)),

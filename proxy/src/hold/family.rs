@@ -2,8 +2,6 @@
 
 use std::collections::BTreeSet;
 use std::io;
-use std::os::unix::process::CommandExt;
-use std::process::Command;
 
 use rustix::process::{
     Pid, Signal, WaitOptions, WaitStatus, getpid, kill_process, kill_process_group, set_child_subreaper, wait,
@@ -57,15 +55,9 @@ pub(super) struct Family {
 }
 
 impl Family {
-    /// Starts the command.
-    pub(super) fn start(command: &mut Command, foreground: bool, others: Vec<Pid>) -> io::Result<Family> {
-        if !foreground {
-            command.process_group(0);
-        }
-        // It is waited for below, together with its orphans.
-        let child = command.spawn()?;
-        let command = Pid::from_child(&child);
-        Ok(Family { command, leads_group: !foreground, others, status: None, asked: BTreeSet::new() })
+    /// That of a process that is a command, or is about to become one. It is waited for below, together with its orphans.
+    pub(super) fn of(command: Pid, leads_group: bool, others: Vec<Pid>) -> Family {
+        Family { command, leads_group, others, status: None, asked: BTreeSet::new() }
     }
 
     /// The command's process id.
@@ -167,6 +159,8 @@ fn may_signal(pid: Pid) -> bool {
 
 #[cfg(test)]
 mod tests {
+    use std::process::Command;
+
     use super::*;
 
     #[test]

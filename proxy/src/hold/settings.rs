@@ -12,6 +12,7 @@ use super::exit::{self, Exit};
 use super::proxy_address::ProxyAddress;
 use super::proxy_link::ProxyTls;
 use super::stamp::StampRule;
+use super::starter::Starter;
 use super::voice::Voice;
 
 /// Hold a lock, and run a command under it.
@@ -135,6 +136,12 @@ impl HoldSettings {
         let identity = identity.map(|(certificate, key)| IdentityFiles { certificate, key });
         let tls = ProxyTls::load(ClientFiles { ca, crl: None, identity }, voice);
         tls.map(Some).map_err(|error| Exit::Usage(format!("{}: {error}", self.option_of(&error))))
+    }
+
+    /// What is to become the command.
+    pub(super) fn starter(&self) -> Result<Starter, Exit> {
+        let starter = Starter::wait(&self.command, self.foreground);
+        starter.map_err(|error| Exit::Failed(format!("no process can be started for the command: {error}")))
     }
 
     /// Which of the proxies' files it is that has something wrong with it.

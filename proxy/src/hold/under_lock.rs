@@ -1,7 +1,5 @@
 //! The life of a command under one tenure, from closing the door to its last process's end.
 
-use std::io::ErrorKind;
-use std::process::Command;
 use std::time::Duration;
 
 use fencepost_holder::{Alarm, BootInstant, Over, Standing, Tenure};
@@ -48,10 +46,20 @@ impl Hold {
         if !tenure.is_held() {
             return End::Lost(Over::NotRenewed);
         }
-        match self.start(tenure, stamping) {
-            Ok(family) => self.live(&mut Life::begins(family, tenure, alarm, &self.settings)).await,
-            Err(exit) => End::Exit(exit),
-        }
+        // It may have ended meanwhile: somebody else has signalled it.
+        let starter = match self.starter.take().map_or_else(|| self.settings.starter(), Ok) {
+            Ok(starter) => starter,
+            Err(exit) => return End::Exit(exit),
+        };
+        let family = Family::of(starter.id(), !self.settings.foreground, self.others.clone());
+        let mut life = Life::begins(family, tenure, alarm, &self.settings);
+        life.look_at_standing();
+        self.watchdog.guard(&life.family, life.watchdog_kills_at());
+        let word = starter.let_go(&self.environment(tenure, stamping));
+        self.voice.step(format_args!("started process {}", life.family.command().as_raw_nonzero()));
+        let end = self.live(&mut life).await;
+        drop(word);
+        end
     }
 
     /// Has the proxy close the door behind the predecessor, and finds out whether the others are the ones that are meant; says how
@@ -60,7 +68,7 @@ impl Hold {
         tokio::select! {
             biased;
             over = tenure.lost() => Some(End::Lost(over)),
-            exit = interrupted(&mut self.signals, self.watchdog.id()) => Some(End::Exit(exit)),
+            exit = interrupted(&mut self.signals, self.watchdog.id(), &mut self.starter) => Some(End::Exit(exit)),
             ready = proxies_ready(self.door.as_ref(), &self.outlets, tenure, self.voice) => match ready {
                 Ok(()) => None,
                 Err(why) => Some(End::Exit(Exit::Failed(why))),
@@ -68,23 +76,17 @@ impl Hold {
         }
     }
 
-    fn start(&mut self, tenure: &Tenure, stamping: &Stamping) -> Result<Family, Exit> {
-        let (program, arguments) = self.settings.command.split_first().expect("the command line has a command");
-        let mut command = Command::new(program);
-        command.args(arguments);
-        command.env("FENCE_LOCK", tenure.key().as_str());
-        command.env("FENCE_OWNER", tenure.owner().to_string());
-        command.env("FENCE_REVISION", tenure.revision().to_string());
+    /// What the command finds in its environment.
+    fn environment(&self, tenure: &Tenure, stamping: &Stamping) -> Vec<(&'static str, String)> {
+        let mut environment = vec![
+            ("FENCE_LOCK", tenure.key().as_str().to_owned()),
+            ("FENCE_OWNER", tenure.owner().to_string()),
+            ("FENCE_REVISION", tenure.revision().to_string()),
+        ];
         if !self.settings.stamp.is_empty() {
-            command.env("FENCE_STAMP", stamping.to_string());
+            environment.push(("FENCE_STAMP", stamping.to_string()));
         }
-        let started = Family::start(&mut command, self.settings.foreground, self.others.clone());
-        let family = started.map_err(|error| Exit::NoCommand {
-            is_missing: error.kind() == ErrorKind::NotFound,
-            why: format!("{} cannot be run: {error}", program.display()),
-        })?;
-        self.voice.step(format_args!("started process {}", family.command().as_raw_nonzero()));
-        Ok(family)
+        environment
     }
 
     /// Follows the command until nothing of it is left.

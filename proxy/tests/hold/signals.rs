@@ -69,6 +69,8 @@ async fn who_is_told_to_end_while_it_waits_leaves_nothing_behind() {
         eventually("b queues", async || (stage.keys().await.len() == 2).then_some(())).await;
         waiting.signal(signal);
         assert_eq!(waiting.code().await, code);
+        // The holder and its command: of the one that waited, not even what was to become its command.
+        assert_eq!(stage.processes().len(), 2, "{:?}", stage.processes());
         assert_eq!((stage.keys().await.len(), stage.leases().await), (1, 1));
     }
     held.signal(Signal::TERM);
@@ -82,7 +84,7 @@ async fn who_is_told_to_end_while_etcd_is_away_does_so() {
     let nobody = fencepost_testsupport::FreePort::reserve();
     let mut holder = Holder::at(&format!("http://{}", nobody.address()), "a", &[], &["true"]);
     // It goes on trying for a while.
-    eventually("it listens to signals", async || (holder.children().len() == 1).then_some(())).await;
+    eventually("it listens to signals", async || (holder.children().len() == 2).then_some(())).await;
     holder.signal(Signal::TERM);
     assert_eq!(holder.code().await, 143);
     stage.is_left_clean().await;

@@ -10,6 +10,7 @@
 
 use std::collections::BTreeMap;
 
+use crate::small_map::SmallMap;
 use crate::{FenceToken, Holding, Known, Layout, Rejection, Revision, Snapshot, Tenure, Verdict, judge};
 
 /// The proof that a token was admitted. Only [`Gate::enter`] makes one, and [`Gate::leave`] or [`Gate::lose`] takes it
@@ -127,25 +128,27 @@ impl AtWorker {
     }
 }
 
-/// The ratchet and the barrier of one lock.
+/// The ratchet and the barrier of one lock. What whoever enters looks at comes first, in one piece.
 #[derive(Debug, Default, Clone, PartialEq, Eq, Hash)]
+#[repr(C)]
 pub struct Gate {
     floor: u64,
-    /// The tenure we last learnt of, to know what ends when the lock is released.
-    present: Option<(Layout, Tenure)>,
     era: u64,
+    records: Records,
     /// Only tenures that have something there.
-    at_worker: BTreeMap<Term, AtWorker>,
-    passed: usize,
-    /// How many those are, by the generation of the configuration under which they were let past.
-    watched: BTreeMap<u64, usize>,
+    at_worker: SmallMap<Term, AtWorker>,
+    /// What may be left of an earlier process: the tenure that may go on at once, and until when all others wait.
+    left_behind: Option<(Option<Revision>, Moment)>,
     /// The generation of the configuration since which a route enforces that only watched before, and until when those
     /// that were let past before count.
     enforced_since: Option<(u64, Moment)>,
+    /// How many requests were let past, by the generation of the configuration under which they were.
+    watched: SmallMap<u64, usize>,
+    /// All of those.
+    passed: usize,
     orphans_made: u64,
-    /// What may be left of an earlier process: the tenure that may go on at once, and until when all others wait.
-    left_behind: Option<(Option<Revision>, Moment)>,
-    records: Records,
+    /// The tenure we last learnt of, to know what ends when the lock is released.
+    present: Option<(Layout, Tenure)>,
 }
 
 /// Whether tenures are recorded before they enter.
@@ -268,7 +271,7 @@ impl Gate {
             Err(otherwise) => otherwise,
             Ok(first) => {
                 let term = Term { era: self.era, first };
-                self.at_worker.entry(term).or_default().running += 1;
+                self.at_worker.or_default(term).running += 1;
                 Entry::Admitted(Admission { term })
             }
         }
@@ -281,7 +284,7 @@ impl Gate {
         let enforced_since = self.enforced_since.take();
         let entry = self.enter(token, known, now);
         for (term, there) in barred {
-            let entered = self.at_worker.entry(term).or_default();
+            let entered = self.at_worker.or_default(term);
             entered.running += there.running;
             entered.orphans.extend(there.orphans);
         }
@@ -312,10 +315,10 @@ impl Gate {
         if first.get() < self.floor || token.revision < first {
             return Err(Entry::Refused(Rejection::ReplayedTenure));
         }
-        let mut earlier = self.at_worker.range(..Term { era: self.era, first });
+        let term = Term { era: self.era, first };
         let left_behind = self.left_behind.is_some_and(|(left, until)| left != Some(first) && until > now);
         let passed_before = self.barred_by_passes().is_some_and(|until| until > now);
-        if left_behind || passed_before || earlier.any(|(_, there)| there.bars(now)) {
+        if left_behind || passed_before || self.at_worker.below(&term).any(|there| there.bars(now)) {
             return Err(Entry::Wait);
         }
         match self.records {
@@ -332,7 +335,7 @@ impl Gate {
             return None;
         }
         self.passed += 1;
-        *self.watched.entry(generation).or_default() += 1;
+        *self.watched.or_default(generation) += 1;
         Some(Pass { reason, counted: Some(generation) })
     }
 
@@ -347,7 +350,7 @@ impl Gate {
     /// Until when requests bar that were let past before the route enforced, if there are any.
     fn barred_by_passes(&self) -> Option<Moment> {
         let (generation, until) = self.enforced_since?;
-        self.watched.range(..generation).next().map(|_| until)
+        self.watched.below(&generation).next().map(|_| until)
     }
 
     /// Takes back an admission: nothing of its request is at the worker any more. Says whether it was the last of its tenure, so
@@ -370,7 +373,7 @@ impl Gate {
     pub fn lose(&mut self, admission: Admission, until: Moment) -> OrphanId {
         let orphan = OrphanId(self.orphans_made);
         self.orphans_made += 1;
-        let there = self.at_worker.entry(admission.term).or_default();
+        let there = self.at_worker.or_default(admission.term);
         there.orphans.insert(orphan, until);
         there.running -= 1;
         orphan

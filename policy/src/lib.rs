@@ -12,6 +12,7 @@ mod judge;
 mod key_track;
 mod lock;
 mod queue_track;
+mod small_map;
 mod snapshot;
 mod token;
 

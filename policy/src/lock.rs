@@ -37,6 +37,13 @@ impl LockKey {
     }
 }
 
+/// The name's bytes, in the same place.
+impl From<&LockKey> for Arc<[u8]> {
+    fn from(key: &LockKey) -> Arc<[u8]> {
+        Arc::clone(&key.0).into()
+    }
+}
+
 impl Borrow<str> for LockKey {
     fn borrow(&self) -> &str {
         &self.0

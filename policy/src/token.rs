@@ -1,6 +1,7 @@
 //! What a request presents, and the two words it is made of.
 
 use std::fmt;
+use std::num::NonZeroU64;
 use std::str::FromStr;
 use std::sync::Arc;
 
@@ -8,27 +9,30 @@ use std::sync::Arc;
 ///
 /// From 1 to 9223372036854775807: etcd counts in signed 64-bit integers and its first revision is 1.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
-pub struct Revision(u64);
+pub struct Revision(NonZeroU64);
 
 impl Revision {
     /// The lowest revision a store can have.
-    pub const MIN: Revision = Revision(1);
+    pub const MIN: Revision = Revision(NonZeroU64::MIN);
     /// The highest revision a store can have.
-    pub const MAX: Revision = Revision(i64::MAX as u64);
+    pub const MAX: Revision = Revision(NonZeroU64::new(i64::MAX as u64).expect("it is not 0"));
 
     /// The revision of that number, if there is one.
     pub const fn new(number: u64) -> Option<Revision> {
-        if number >= Revision::MIN.0 && number <= Revision::MAX.0 { Some(Revision(number)) } else { None }
+        match NonZeroU64::new(number) {
+            Some(number) if number.get() <= Revision::MAX.get() => Some(Revision(number)),
+            Some(_) | None => None,
+        }
     }
 
     /// The number.
     pub const fn get(self) -> u64 {
-        self.0
+        self.0.get()
     }
 
     /// The revision just before, if there is one.
     pub const fn before(self) -> Option<Revision> {
-        Revision::new(self.0 - 1)
+        Revision::new(self.get() - 1)
     }
 }
 

@@ -142,7 +142,7 @@ async fn may_read(process: &Process, config: &Config, route: &Route) -> bool {
     let Some(lock) = route.mode.lock() else { return true };
     let Some(store) = process.sources.etcd(&config.sources[lock.source].name) else { return true };
     let range = match lock.key.static_key().filter(|_| !lock.from_header) {
-        Some(key) => LockSpec { key: key.clone(), format: record_format(&lock.record) }.range(),
+        Some(key) => LockSpec { key: key.clone(), format: record_format(&lock.record).into() }.range(),
         None => KeyRange::Prefix(lock.key.literal_prefix().as_bytes().into()),
     };
     match store.read(&[RangeRead { range, wanted: Wanted::Count }]).await {

@@ -67,7 +67,7 @@ impl RouteInForce {
 
 impl Guard {
     fn new(lock: &Lock, source: &LockSource) -> Result<Guard, FormatConflict> {
-        let format = record_format(&lock.record);
+        let format = Arc::new(record_format(&lock.record));
         if let Some(key) = lock.key.static_key().filter(|_| !lock.from_header) {
             return Ok(Guard::Static(source.track(LockSpec { key: key.clone(), format })?));
         }

@@ -10,6 +10,7 @@ mod bucket;
 mod common;
 mod driver;
 mod freshness;
+mod kept;
 mod knowledge;
 mod outlook;
 mod queue;
@@ -29,6 +30,8 @@ mod window;
 #[cfg(test)]
 #[path = "cache/outlook_tests.rs"]
 mod outlook_tests;
+#[cfg(test)]
+mod room;
 #[cfg(test)]
 #[path = "cache/scope_tests.rs"]
 mod scope_tests;

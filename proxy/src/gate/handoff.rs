@@ -278,7 +278,7 @@ mod tests {
     #[test]
     fn a_newcomer_does_not_overtake_those_that_the_barrier_has_held_up() {
         let (source, _driver) = LockSource::build("test", SourceOptions::default(), MemoryStore::new());
-        let spec = LockSpec { key: LockKey::new("/lock").unwrap(), format: RecordFormat::plain(Layout::Key) };
+        let spec = LockSpec { key: LockKey::new("/lock").unwrap(), format: RecordFormat::plain(Layout::Key).into() };
         let lock = source.track(spec).unwrap();
         let newcomer = Handoff::default();
         assert!(!newcomer.is_behind(&lock));

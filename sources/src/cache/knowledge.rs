@@ -1,11 +1,9 @@
 //! What reads and events of one lock add up to.
 
-use std::sync::Arc;
-
 use fencepost_policy::{Holding, KeyTrack, Layout, QueueTrack, Reading, Revision, Snapshot, Step, Walk};
 use tokio::time::Instant;
 
-use super::outlook::{Published, ScopeClock};
+use super::outlook::{Problem, Published, ScopeClock};
 use super::record::{LockSpec, contender, queue_event};
 use super::trust::Sent;
 use crate::store::{Event, KeyValue};
@@ -23,7 +21,7 @@ pub(crate) struct Knowledge {
     era: u64,
     track: Option<Track>,
     exists: bool,
-    problem: Option<Arc<str>>,
+    problem: Option<Problem>,
     dated: Option<Instant>,
     missed: Option<Revision>,
     /// When the key of a `key` lock came to exist.

@@ -8,6 +8,9 @@ use tokio::time::Instant;
 
 use crate::sync::Guard;
 
+/// What is wrong with a record, in words that name the key. In one pointer: few locks have any.
+pub(crate) type Problem = Arc<Box<str>>;
+
 /// What is known of a lock by itself, as everyone may read it.
 #[derive(Debug, Default)]
 pub(crate) struct Published {
@@ -18,7 +21,7 @@ pub(crate) struct Published {
     pub(crate) settled: bool,
     /// Whether the store has a record of the lock, be it that of a free one.
     pub(crate) exists: bool,
-    pub(crate) problem: Option<Arc<str>>,
+    pub(crate) problem: Option<Problem>,
     pub(crate) era: u64,
 }
 
@@ -92,7 +95,7 @@ impl Outlook {
 
     /// What is wrong with the lock's record, if it can't be read.
     pub fn problem(&self) -> Option<&str> {
-        self.published.problem.as_deref()
+        self.published.problem.as_ref().map(|problem| &***problem)
     }
 
     /// What is known of the lock.

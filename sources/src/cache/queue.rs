@@ -3,7 +3,7 @@
 use std::collections::BTreeMap;
 use std::future::poll_fn;
 use std::sync::atomic::{AtomicUsize, Ordering};
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError};
 use std::task::{Context, Poll, Waker};
 
 /// Who waits at the barrier of a lock, in the order in which they came, whatever their threads.
@@ -14,6 +14,12 @@ use std::task::{Context, Poll, Waker};
 /// others come; who came meanwhile keeps its place behind them.
 #[derive(Debug, Default)]
 pub struct Queue {
+    /// Made for the first who joins: most locks never have anybody wait.
+    line: OnceLock<Arc<Line>>,
+}
+
+#[derive(Debug, Default)]
+struct Line {
     /// How many are in line that the barrier has held up. Who finds none of them needs no mutex.
     held_up_in_line: AtomicUsize,
     places: Mutex<Places>,
@@ -31,7 +37,7 @@ struct Places {
 /// A place in a queue, kept until this is dropped.
 #[derive(Debug)]
 pub struct Queued {
-    queue: Arc<Queue>,
+    line: Arc<Line>,
     arrival: u64,
     is_held_up: bool,
 }
@@ -43,18 +49,21 @@ pub struct Aside<'q>(&'q Queued);
 impl Queue {
     /// Whether whoever comes now overtakes nobody that the barrier has held up.
     pub fn is_clear(&self) -> bool {
-        self.held_up_in_line.load(Ordering::Acquire) == 0
+        self.line.get().is_none_or(|line| line.held_up_in_line.load(Ordering::Acquire) == 0)
     }
 
     /// Takes the place at the end.
-    pub fn join(self: &Arc<Queue>) -> Queued {
-        let mut places = self.places();
+    pub fn join(&self) -> Queued {
+        let line = self.line.get_or_init(Arc::default);
+        let mut places = line.places();
         places.arrivals += 1;
         let arrival = places.arrivals;
         places.line.insert(arrival, None);
-        Queued { queue: Arc::clone(self), arrival, is_held_up: false }
+        Queued { line: Arc::clone(line), arrival, is_held_up: false }
     }
+}
 
+impl Line {
     fn places(&self) -> MutexGuard<'_, Places> {
         self.places.lock().unwrap_or_else(PoisonError::into_inner) // Places are given up in panics too.
     }
@@ -73,19 +82,19 @@ impl Queued {
         if self.is_held_up {
             return true;
         }
-        let mut places = self.queue.places();
+        let mut places = self.line.places();
         if places.held_up >= held_up_max {
             return false;
         }
         places.held_up += 1;
-        self.queue.held_up_in_line.fetch_add(1, Ordering::Release);
+        self.line.held_up_in_line.fetch_add(1, Ordering::Release);
         self.is_held_up = true;
         true
     }
 
     /// Whether all who came before have left or stand aside.
     pub fn is_first(&self) -> bool {
-        self.queue.places().is_first(self.arrival)
+        self.line.places().is_first(self.arrival)
     }
 
     /// Waits until [`Queued::is_first`] is true.
@@ -97,7 +106,7 @@ impl Queued {
     }
 
     fn poll_turn(&self, cx: &mut Context<'_>) -> Poll<()> {
-        let mut places = self.queue.places();
+        let mut places = self.line.places();
         if places.is_first(self.arrival) {
             return Poll::Ready(());
         }
@@ -109,16 +118,16 @@ impl Queued {
 
     /// Lets those pass who are ready. They keep their places: when it comes back, it is before all who came later.
     pub fn step_aside(&self) -> Aside<'_> {
-        let next = self.leave_line(&mut self.queue.places());
+        let next = self.leave_line(&mut self.line.places());
         next.into_iter().for_each(Waker::wake);
         Aside(self)
     }
 
     fn come_back(&self) {
-        let mut places = self.queue.places();
+        let mut places = self.line.places();
         places.line.insert(self.arrival, None);
         if self.is_held_up {
-            self.queue.held_up_in_line.fetch_add(1, Ordering::Release);
+            self.line.held_up_in_line.fetch_add(1, Ordering::Release);
         }
     }
 
@@ -126,7 +135,7 @@ impl Queued {
     fn leave_line(&self, places: &mut Places) -> Option<Waker> {
         let was_first = places.is_first(self.arrival);
         if places.line.remove(&self.arrival).is_some() && self.is_held_up {
-            self.queue.held_up_in_line.fetch_sub(1, Ordering::Release);
+            self.line.held_up_in_line.fetch_sub(1, Ordering::Release);
         }
         places.line.first_entry().filter(|_| was_first).and_then(|mut next| next.get_mut().take())
     }
@@ -134,7 +143,7 @@ impl Queued {
 
 impl Drop for Queued {
     fn drop(&mut self) {
-        let mut places = self.queue.places();
+        let mut places = self.line.places();
         places.held_up -= usize::from(self.is_held_up);
         let next = self.leave_line(&mut places);
         drop(places); // Whoever is woken may want it at once.

@@ -42,7 +42,7 @@ fn wait_for_turn(place: &Queued) {
     }
 }
 
-fn joined(queue: &Arc<Queue>) -> Queued {
+fn joined(queue: &Queue) -> Queued {
     let mut place = queue.join();
     assert!(place.hold_up(usize::MAX));
     place
@@ -52,7 +52,7 @@ fn joined(queue: &Arc<Queue>) -> Queued {
 fn turns_are_taken_in_the_order_of_arrival_across_threads() {
     const THREADS: usize = 3;
     const PLACES: usize = 600;
-    let queue = Arc::new(Queue::default());
+    let queue = Queue::default();
     let mut shares: [Vec<(usize, Queued)>; THREADS] = Default::default();
     for arrival in 0..PLACES {
         // In runs, so that a thread that does not wait for the others is found out.
@@ -77,7 +77,7 @@ fn turns_are_taken_in_the_order_of_arrival_across_threads() {
 
 #[test]
 fn whoever_leaves_first_or_from_the_middle_passes_its_turn_on() {
-    let queue = Arc::new(Queue::default());
+    let queue = Queue::default();
     let bell = Bell::new();
     let [first, second, third, fourth] = [(); 4].map(|()| joined(&queue));
     assert!(has_turn(&first, &bell));
@@ -93,7 +93,7 @@ fn whoever_leaves_first_or_from_the_middle_passes_its_turn_on() {
 /// Its task may be gone between the wake-up and the poll that would have followed.
 #[test]
 fn whoever_leaves_after_it_was_told_of_its_turn_passes_it_on() {
-    let queue = Arc::new(Queue::default());
+    let queue = Queue::default();
     let [first, second, third] = [(); 3].map(|()| joined(&queue));
     let bells = [Bell::new(), Bell::new()];
     assert!(!has_turn(&second, &bells[0]) && !has_turn(&third, &bells[1]));
@@ -105,7 +105,7 @@ fn whoever_leaves_after_it_was_told_of_its_turn_passes_it_on() {
 
 #[test]
 fn who_stands_aside_is_passed_and_comes_back_before_all_who_came_later() {
-    let queue = Arc::new(Queue::default());
+    let queue = Queue::default();
     let bell = Bell::new();
     let [first, second, third] = [(); 3].map(|()| joined(&queue));
     assert!(!has_turn(&second, &bell) && !has_turn(&third, &bell));
@@ -128,7 +128,7 @@ fn who_stands_aside_is_passed_and_comes_back_before_all_who_came_later() {
 
 #[test]
 fn newcomers_queue_behind_those_that_were_held_up_and_behind_nobody_else() {
-    let queue = Arc::new(Queue::default());
+    let queue = Queue::default();
     let bell = Bell::new();
     let mut held_up = queue.join();
     assert!(queue.is_clear(), "it has only come");
@@ -149,7 +149,7 @@ fn newcomers_queue_behind_those_that_were_held_up_and_behind_nobody_else() {
 #[test]
 fn nobody_is_left_waiting_whoever_leaves_when() {
     const THREADS: u64 = 4;
-    let queue = Arc::new(Queue::default());
+    let queue = Queue::default();
     let bell = Bell::new();
     thread::scope(|scope| {
         for thread in 0..THREADS {
@@ -175,6 +175,6 @@ fn nobody_is_left_waiting_whoever_leaves_when() {
         }
     });
     assert!(queue.is_clear());
-    let places = queue.places();
+    let places = queue.line.get().expect("somebody has joined").places();
     assert!(places.line.is_empty() && places.held_up == 0);
 }

@@ -9,6 +9,7 @@ use fencepost_policy::{Contender, Content, KeyEvent, Layout, LockKey, Owner, Que
 use serde::Deserializer;
 use serde::de::{DeserializeSeed, IgnoredAny, MapAccess, SeqAccess, Visitor};
 
+use super::outlook::Problem;
 use crate::store::{Event, KeyRange, KeyValue};
 
 /// How a record in the store becomes an owner.
@@ -138,7 +139,7 @@ pub struct LockSpec {
     /// Its key.
     pub key: LockKey,
     /// How its record is read.
-    pub format: RecordFormat,
+    pub format: Arc<RecordFormat>,
 }
 
 impl LockSpec {
@@ -146,7 +147,7 @@ impl LockSpec {
     pub fn range(&self) -> KeyRange {
         let key = self.key.as_str();
         match self.format.layout {
-            Layout::Key => KeyRange::Key(key.as_bytes().into()),
+            Layout::Key => KeyRange::Key((&self.key).into()),
             Layout::Election | Layout::Mutex => KeyRange::Prefix(format!("{key}/").into_bytes().into()),
         }
     }
@@ -162,9 +163,10 @@ impl LockSpec {
     }
 
     /// What is wrong with the record of a `key` lock, naming it.
-    pub(crate) fn problem(&self, stored: &KeyValue) -> Option<Arc<str>> {
+    pub(crate) fn problem(&self, stored: &KeyValue) -> Option<Problem> {
         let wrong = self.format.content(&stored.value).err()?;
-        Some(format!("the record of {} {wrong}", self.key).into())
+        let problem = format!("the record of {} {wrong}", self.key);
+        Some(Arc::new(problem.into()))
     }
 
     pub(crate) fn key_event(&self, event: &Event) -> KeyEvent {

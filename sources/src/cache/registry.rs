@@ -1,13 +1,14 @@
 //! Every lock that anybody holds, once.
 
 use std::collections::HashMap;
+use std::ops::{Deref, DerefMut};
 use std::sync::{Arc, PoisonError, Weak};
 
 use fencepost_policy::LockKey;
 
 use super::record::LockSpec;
 use super::tracked::TrackedLock;
-use crate::sync::{Mutex, MutexGuard};
+use crate::sync::RwLock;
 
 /// The lock is tracked already, but its record is read in another way.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
@@ -17,7 +18,10 @@ pub struct FormatConflict {
     pub key: LockKey,
 }
 
-/// Finds the one [`TrackedLock`] of a key for as long as anybody holds it.
+/// In how many parts the registry is, so that few who look at it meet, and one grows while others are looked at.
+const PARTS: usize = 16;
+
+/// Finds the one [`TrackedLock`] of a key for as long as anybody holds it. Every request for a templated lock looks here.
 ///
 /// Caches may forget a lock, this may not: two gates for one key would each know only half of what is at the worker. So a lock
 /// that fell out of a cache while a request or a connection holds it is found here again.
@@ -28,18 +32,23 @@ pub struct FormatConflict {
 /// turns out to be behind what this source has ever seen is not believed ([`super::trust`], which is not forgotten).
 #[derive(Debug, Default)]
 pub(crate) struct Registry {
-    locks: Mutex<HashMap<LockKey, Weak<TrackedLock>>>,
+    parts: [Part; PARTS],
 }
 
+/// Whatever is upgraded here must leave the guard's scope before it is dropped: the last holder's drop calls
+/// [`Registry::forget`]. Locks are let go in panics too.
+#[derive(Debug, Default)]
+struct Part(RwLock<HashMap<LockKey, Weak<TrackedLock>>>);
+
 impl Registry {
-    // What is upgraded must leave the guard's scope before it is dropped: the last holder's drop calls `forget`.
-    fn locks(&self) -> MutexGuard<'_, HashMap<LockKey, Weak<TrackedLock>>> {
-        self.locks.lock().unwrap_or_else(PoisonError::into_inner) // Locks are let go in panics too.
+    /// The part that has a key, if any has. Who makes up keys may well choose their part, and gains a longer wait at that one.
+    fn part(&self, key: &str) -> &Part {
+        let mixed = key.bytes().fold(0_usize, |mixed, byte| mixed.wrapping_mul(31).wrapping_add(byte.into()));
+        &self.parts[mixed % PARTS]
     }
 
     pub(crate) fn find(&self, key: &str) -> Option<Arc<TrackedLock>> {
-        let locks = self.locks();
-        locks.get(key).and_then(Weak::upgrade)
+        self.part(key).read().get(key).and_then(Weak::upgrade)
     }
 
     /// The lock of that key; a new one if nobody holds it.
@@ -49,7 +58,7 @@ impl Registry {
         make: impl FnOnce(LockSpec) -> TrackedLock,
     ) -> Result<Arc<TrackedLock>, FormatConflict> {
         let found = {
-            let mut locks = self.locks();
+            let mut locks = self.part(spec.key.as_str()).write();
             match locks.get(spec.key.as_str()).and_then(Weak::upgrade) {
                 Some(found) => found,
                 None => {
@@ -64,17 +73,28 @@ impl Registry {
 
     /// Called by a lock that nobody holds any more; there may be a new one of its key by now.
     pub(crate) fn forget(&self, key: &LockKey) {
-        let mut locks = self.locks();
+        let mut locks = self.part(key.as_str()).write();
         if locks.get(key).is_some_and(|lock| lock.strong_count() == 0) {
             locks.remove(key);
         }
     }
 
     pub(crate) fn all(&self) -> Vec<Arc<TrackedLock>> {
-        self.locks().values().filter_map(Weak::upgrade).collect()
+        let of_part = |part: &Part| part.read().values().filter_map(Weak::upgrade).collect::<Vec<_>>();
+        self.parts.iter().flat_map(of_part).collect()
     }
 
     pub(crate) fn len(&self) -> usize {
-        self.locks().len()
+        self.parts.iter().map(|part| part.read().len()).sum()
+    }
+}
+
+impl Part {
+    fn read(&self) -> impl Deref<Target = HashMap<LockKey, Weak<TrackedLock>>> {
+        self.0.read().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    fn write(&self) -> impl DerefMut<Target = HashMap<LockKey, Weak<TrackedLock>>> {
+        self.0.write().unwrap_or_else(PoisonError::into_inner)
     }
 }

@@ -49,7 +49,7 @@ use crate::sync::{ArcSwapOption, Guard};
 #[derive(Debug)]
 pub(crate) struct Scope {
     range: KeyRange,
-    format: RecordFormat,
+    format: Arc<RecordFormat>,
     clock: ArcSwapOption<ScopeClock>,
     /// Only the driver takes it.
     window: Mutex<Window>,
@@ -69,7 +69,7 @@ pub(crate) struct Unverified {
 }
 
 impl Scope {
-    pub(crate) fn new(prefix: &str, format: RecordFormat) -> Scope {
+    pub(crate) fn new(prefix: &str, format: Arc<RecordFormat>) -> Scope {
         Scope {
             range: KeyRange::Prefix(prefix.as_bytes().into()),
             format,
@@ -82,7 +82,7 @@ impl Scope {
     }
 
     pub(crate) fn is_of(&self, prefix: &str, format: &RecordFormat) -> bool {
-        self.range == KeyRange::Prefix(prefix.as_bytes().into()) && self.format == *format
+        self.range == KeyRange::Prefix(prefix.as_bytes().into()) && *self.format == *format
     }
 
     pub(crate) fn range(&self) -> &KeyRange {

@@ -110,7 +110,7 @@ impl World {
             happened: vec![vec![]],
             common,
             _commands: commands,
-            scope: Arc::new(Scope::new("s/", RecordFormat::plain(layout))),
+            scope: Arc::new(Scope::new("s/", RecordFormat::plain(layout).into())),
             delivered: 1,
             sent: vec![],
             window: None,
@@ -164,7 +164,7 @@ impl World {
 
     fn lock(&mut self, index: usize) -> Arc<TrackedLock> {
         let key = LockKey::new(&format!("s/{index}")).unwrap();
-        let spec = LockSpec { key, format: RecordFormat::plain(self.layout) };
+        let spec = LockSpec { key, format: RecordFormat::plain(self.layout).into() };
         let make = |spec| TrackedLock::new(spec, Some(Arc::clone(&self.scope)), Arc::clone(&self.common));
         let lock = self.common.registry.find_or_make(spec, make).unwrap();
         self.locks[index] = Some(Arc::clone(&lock));

@@ -3,10 +3,10 @@
 //! A request may use only a read that was sent after it arrived. So whoever asks while a read runs is served
 //! by the next one, together with all others that ask meanwhile; however many ask, two reads serve them.
 
-use std::sync::Arc;
+use std::sync::{Arc, PoisonError};
 
 use crate::store::StoreError;
-use crate::sync::watch;
+use crate::sync::{Mutex, MutexGuard, Notify};
 
 /// Why a lock could not be confirmed.
 #[derive(Debug, Clone, thiserror::Error)]
@@ -35,7 +35,8 @@ pub(crate) struct Ticket(u64);
 /// The slots. All changes are atomic steps.
 #[derive(Debug)]
 pub(crate) struct Slots {
-    state: watch::Sender<State>,
+    state: Mutex<State>,
+    changes: Notify,
 }
 
 #[derive(Debug, Default)]
@@ -53,80 +54,62 @@ struct State {
 
 impl Slots {
     pub(crate) fn new() -> Slots {
-        Slots { state: watch::Sender::new(State::default()) }
+        Slots { state: Mutex::default(), changes: Notify::new() }
     }
 
     /// Asks for a read that is sent from now on. Also tells whether a task has to be set on it.
     pub(crate) fn ask(&self) -> (Ticket, bool) {
-        self.step(|state| {
-            state.wanted = true;
-            (Ticket(state.begun + 1), !std::mem::replace(&mut state.active, true))
-        })
+        self.state().ask()
     }
 
     /// Asks for a read, be it one that runs already.
     pub(crate) fn join(&self) -> (Ticket, bool) {
-        self.step(|state| {
-            if state.begun > state.done {
-                return (Ticket(state.begun), false);
-            }
-            state.wanted = true;
-            (Ticket(state.begun + 1), !std::mem::replace(&mut state.active, true))
-        })
+        let mut state = self.state();
+        if state.begun > state.done { (Ticket(state.begun), false) } else { state.ask() }
     }
 
     /// Begins the next read, if one is wanted; otherwise the task is done. Whoever asks from here on is not served by it.
     pub(crate) fn begin(&self) -> bool {
-        self.step(|state| {
-            let begins = std::mem::take(&mut state.wanted);
-            state.begun += u64::from(begins);
-            state.active = begins;
-            begins
-        })
+        let mut state = self.state();
+        let begins = std::mem::take(&mut state.wanted);
+        state.begun += u64::from(begins);
+        state.active = begins;
+        begins
     }
 
     /// Ends the read that runs.
     pub(crate) fn finish(&self, outcome: Result<(), Unconfirmed>) {
-        self.state.send_modify(|state| {
-            state.done = state.begun;
-            state.failure = outcome.err();
-        });
+        let mut state = self.state();
+        state.done = state.begun;
+        state.failure = outcome.err();
+        drop(state);
+        self.news();
     }
 
     /// What became of that read or, if it has ended long since, of a later one; `None` while there is no telling.
     pub(crate) fn outcome(&self, ticket: Ticket) -> Option<Result<(), Unconfirmed>> {
-        let state = self.state.borrow();
+        let state = self.state();
         (state.done >= ticket.0).then(|| state.failure.clone().map_or(Ok(()), Err))
     }
 
     /// Tells all who wait to look again.
     pub(crate) fn news(&self) {
-        self.state.send_modify(|_| {});
+        self.changes.notify_waiters();
     }
 
-    /// Follows the changes, from now on.
-    pub(crate) fn follow(&self) -> Following {
-        Following(self.state.subscribe())
+    /// Tells of the next change. To miss none, take it before the look at what is known, and await it after.
+    pub(crate) fn changes(&self) -> &Notify {
+        &self.changes
     }
 
-    fn step<T>(&self, change: impl FnOnce(&mut State) -> T) -> T {
-        let mut result = None;
-        self.state.send_if_modified(|state| {
-            result = Some(change(state));
-            false
-        });
-        result.expect("the step has been taken")
+    fn state(&self) -> MutexGuard<'_, State> {
+        self.state.lock().unwrap_or_else(PoisonError::into_inner) // Each step is whole or has not begun.
     }
 }
 
-/// Waits for changes.
-pub(crate) struct Following(watch::Receiver<State>);
-
-impl Following {
-    /// Ends at the next change since the last call of this, or since the beginning; at once, if there was one.
-    pub(crate) async fn changed(&mut self) {
-        if self.0.changed().await.is_err() {
-            std::future::pending::<()>().await; // The slots are gone: nothing changes any more.
-        }
+impl State {
+    fn ask(&mut self) -> (Ticket, bool) {
+        self.wanted = true;
+        (Ticket(self.begun + 1), !std::mem::replace(&mut self.active, true))
     }
 }

@@ -14,10 +14,11 @@ use tokio::time::Instant;
 
 use super::common::{Command, Common, GateMemory};
 use super::driver::Driver;
+use super::kept::KeptLocks;
 use super::record::LockSpec;
 use super::registry::FormatConflict;
 use super::scope::Scope;
-use super::templated::{Caches, TemplateSpec, TemplatedLocks};
+use super::templated::{TemplateSpec, TemplatedLocks};
 use super::tenures::TenureChange;
 use super::tracked::TrackedLock;
 use super::trust::Trust;
@@ -131,7 +132,7 @@ impl Drop for Handle {
 pub(crate) struct Shared {
     pub(crate) common: Arc<Common>,
     pub(crate) options: SourceOptions,
-    pub(crate) caches: Caches,
+    pub(crate) kept: KeptLocks,
     static_locks: Mutex<StaticLocks>,
     /// Whoever reads or guards by one holds it.
     scopes: Mutex<Vec<Weak<Scope>>>,
@@ -224,7 +225,7 @@ impl LockSource {
         let before = std::mem::replace(&mut tracked.named, named.to_vec());
         drop(tracked);
         drop(before); // A lock's end looks for it in the registry.
-        shared.caches.keep_only(|lock| templates.iter().any(|templated| templated.names(lock)));
+        shared.kept.keep_only(|lock| templates.iter().any(|templated| templated.names(lock)));
     }
 
     /// The locks of a template, whose keys come with the requests. The same template always has the same locks.
@@ -361,7 +362,7 @@ impl Shared {
             Common::new(name, Trust::new(options.highest_seen), options.period, options.memory.clone(), sender);
         let shared = Shared {
             common: Arc::new(common),
-            caches: Caches::new(options.tracked_locks_max),
+            kept: KeptLocks::new(options.tracked_locks_max),
             options,
             static_locks: Mutex::default(),
             scopes: Mutex::default(),

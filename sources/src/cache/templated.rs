@@ -3,10 +3,7 @@
 use std::fmt;
 use std::sync::Arc;
 
-use arc_swap::ArcSwapOption;
 use fencepost_policy::{InvalidLockKey, LockKey};
-use moka::policy::EvictionPolicy;
-use moka::sync::Cache;
 use tokio::time::Instant;
 
 use super::record::{LockSpec, RecordFormat};
@@ -16,16 +13,13 @@ use super::slots::Unconfirmed;
 use super::source::Shared;
 use super::tracked::TrackedLock;
 
-/// How many locks are kept that have no record.
-const WITHOUT_RECORD_MAX: u64 = 10_000;
-
 /// Which locks a template names.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct TemplateSpec {
     /// What all its keys begin with. The shorter, the more of the store is watched; empty is all of it.
     pub prefix: String,
     /// How their records are read.
-    pub format: RecordFormat,
+    pub format: Arc<RecordFormat>,
 }
 
 /// Why a lock could not be loaded.
@@ -48,71 +42,8 @@ pub enum LoadError {
     Unread(#[source] Unconfirmed),
 }
 
-/// How many locks may wait to be read for the first time, beside static ones and those that fell out of a cache while held.
+/// How many locks may wait to be read for the first time, beside static ones and those that are kept no more, yet held.
 const UNREAD_MAX: usize = 20_000;
-
-/// The templated locks that are kept though nobody holds them, so that they need not be loaded each time. They are apart by
-/// whether the store has a record: a flood of made-up keys pushes out made-up keys only.
-///
-/// What falls out while somebody holds it is found again in the [`Registry`](super::registry::Registry), which also says why
-/// forgetting the others can't admit an ended tenure.
-#[derive(Debug)]
-pub(crate) struct Caches {
-    with_record: Cache<LockKey, Kept>,
-    without_record: Cache<LockKey, Kept>,
-}
-
-/// A lock for as long as it is kept. A cache drops what has fallen out of it when it sees fit, but a lock that nobody holds shall be
-/// gone at once.
-type Kept = Arc<ArcSwapOption<TrackedLock>>;
-
-impl Caches {
-    pub(crate) fn new(with_record_max: u64) -> Caches {
-        // Least recently used, since the default keeps out a newcomer that is asked for less often than what is there: each of its
-        // requests would load it again.
-        let cache = |max| {
-            let lru = Cache::builder().max_capacity(max).eviction_policy(EvictionPolicy::lru());
-            lru.eviction_listener(|_, kept: Kept, _| kept.store(None)).build()
-        };
-        Caches { with_record: cache(with_record_max), without_record: cache(WITHOUT_RECORD_MAX) }
-    }
-
-    fn get(&self, key: &str) -> Option<Arc<TrackedLock>> {
-        if let Some(lock) = self.with_record.get(key).and_then(|kept| kept.load_full()) {
-            return Some(lock);
-        }
-        let lock = self.without_record.get(key)?.load_full()?;
-        if lock.exists() {
-            self.keep(&lock);
-        }
-        Some(lock)
-    }
-
-    /// Lets go of all others.
-    pub(crate) fn keep_only(&self, is_kept: impl Fn(&TrackedLock) -> bool) {
-        for cache in [&self.with_record, &self.without_record] {
-            let left_out = cache
-                .iter()
-                .filter(|(_, kept)| kept.load_full().is_some_and(|lock| !is_kept(&lock)))
-                .map(|(key, _)| key);
-            left_out.for_each(|key| cache.invalidate(&*key));
-            cache.run_pending_tasks(); // Until then it holds on to them.
-        }
-    }
-
-    fn keep(&self, lock: &Arc<TrackedLock>) {
-        let kept = Arc::new(ArcSwapOption::from(Some(Arc::clone(lock))));
-        if lock.exists() {
-            self.with_record.insert(lock.key().clone(), kept);
-            self.without_record.invalidate(lock.key().as_str());
-        } else {
-            self.without_record.insert(lock.key().clone(), kept);
-        }
-        // Now, and not when a cache sees fit: its bound and its count are exact.
-        self.with_record.run_pending_tasks();
-        self.without_record.run_pending_tasks();
-    }
-}
 
 /// The locks of one template.
 #[derive(Clone)]
@@ -129,15 +60,12 @@ impl TemplatedLocks {
 
     /// The lock of that key, if it has been loaded and is still kept or held by somebody.
     pub fn get(&self, key: &str) -> Option<Arc<TrackedLock>> {
-        if let Some(lock) = self.shared.caches.get(key) {
-            // Nothing is known of it if the store went back since: then it has to be read like one that is new.
-            return (lock.is_known() && self.is_ours(&lock)).then_some(lock);
-        }
         let lock = self.shared.common.registry.find(key)?;
+        // Nothing is known of it if the store went back since: then it has to be read like one that is new.
         if !lock.is_known() || !self.is_ours(&lock) {
             return None;
         }
-        self.shared.caches.keep(&lock);
+        self.shared.kept.keep(&lock);
         Some(lock)
     }
 
@@ -180,7 +108,7 @@ impl TemplatedLocks {
                 @ (Unconfirmed::Deadline | Unconfirmed::Store(_) | Unconfirmed::Regressed | Unconfirmed::Stopped),
             ) => return Err(LoadError::Unread(unread)),
         }
-        self.shared.caches.keep(&lock);
+        self.shared.kept.keep(&lock);
         Ok(lock)
     }
 
@@ -188,8 +116,7 @@ impl TemplatedLocks {
     /// asked for them has left long ago.
     fn unread(&self) -> usize {
         let shared = &self.shared;
-        let kept = shared.caches.with_record.entry_count() + shared.caches.without_record.entry_count();
-        shared.common.registry.len().saturating_sub(usize::try_from(kept).unwrap_or(usize::MAX))
+        shared.common.registry.len().saturating_sub(shared.kept.len())
     }
 
     /// Whether the lock is one of this template's, and kept fresh for it.

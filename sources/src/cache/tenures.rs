@@ -113,7 +113,7 @@ mod tests {
 
     /// What is told of these, one after the other: who ended and who began.
     fn told(known: impl IntoIterator<Item = Option<Tenure>>) -> Vec<(Option<Tenure>, Option<Tenure>, bool)> {
-        let lock = LockSpec { key: LockKey::new("/k").unwrap(), format: RecordFormat::plain(Layout::Key) };
+        let lock = LockSpec { key: LockKey::new("/k").unwrap(), format: RecordFormat::plain(Layout::Key).into() };
         let (tenures, mut told) = (Tenures::default(), Told::default());
         for tenure in known {
             let holding = tenure.map_or(Holding::Free, Holding::Held);
@@ -146,7 +146,7 @@ mod tests {
 
     #[test]
     fn changes_that_nobody_takes_are_bounded_and_counted() {
-        let lock = LockSpec { key: LockKey::new("/k").unwrap(), format: RecordFormat::plain(Layout::Key) };
+        let lock = LockSpec { key: LockKey::new("/k").unwrap(), format: RecordFormat::plain(Layout::Key).into() };
         let (tenures, mut told) = (Tenures::default(), Told::default());
         for number in 1..=CHANGES_MAX as u64 + 3 {
             let holding = tenure("a", number * 2, number * 2).map_or(Holding::Free, Holding::Held);

@@ -162,7 +162,7 @@ async fn a_lock_that_is_tracked_later_is_watched_too_and_is_the_same_for_all() {
         let old = store.put("two", "a");
         let two = tracked(source, "two").await;
         assert!(Arc::ptr_eq(&two, &track(source, "two", Layout::Key)));
-        let format = RecordFormat::plain(Layout::Mutex);
+        let format = RecordFormat::plain(Layout::Mutex).into();
         assert!(source.track(LockSpec { key: LockKey::new("two").unwrap(), format }).is_err());
         pass(SECOND / 10).await;
         store.put("two", "b");
@@ -175,7 +175,7 @@ async fn a_lock_that_is_tracked_later_is_watched_too_and_is_the_same_for_all() {
 #[tokio::test(start_paused = true)]
 async fn a_record_that_cannot_be_read_is_named_and_admits_nobody() {
     play(options(), async |store, source| {
-        let format = RecordFormat { owner_field: Some("owner".to_owned()), ..RecordFormat::plain(Layout::Key) };
+        let format = RecordFormat { owner_field: Some("owner".to_owned()), ..RecordFormat::plain(Layout::Key) }.into();
         let lock = source.track(LockSpec { key: LockKey::new("lock").unwrap(), format }).unwrap();
         let at = store.put("lock", r#"{"holder":"a"}"#);
         pass(SECOND / 10).await;

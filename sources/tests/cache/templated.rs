@@ -217,6 +217,36 @@ async fn a_lock_in_use_is_never_forgotten_nor_doubled_and_idle_ones_are() {
 }
 
 #[tokio::test(start_paused = true)]
+async fn for_one_more_lock_one_goes_that_nobody_has_asked_for_of_late() {
+    let options = SourceOptions { tracked_locks_max: 10, ..options() };
+    play(options, async |store, source| {
+        let locks = template(source, "t/", Layout::Key);
+        let name = |nth: u32| format!("t/{nth}");
+        for nth in 0..30 {
+            store.put(name(nth), "a");
+        }
+        for nth in 0..10 {
+            load(&locks, &name(nth)).await;
+        }
+        for nth in [0, 2, 4] {
+            assert!(locks.get(&name(nth)).is_some());
+        }
+        for nth in 10..15 {
+            load(&locks, &name(nth)).await;
+        }
+        let kept = || (0..30).filter(|nth| source.find(&name(*nth)).is_some()).collect::<Vec<u32>>();
+        assert_eq!(kept(), [0, 2, 4, 8, 9, 10, 11, 12, 13, 14]);
+        for nth in kept() {
+            assert!(locks.get(&name(nth)).is_some());
+        }
+        load(&locks, &name(15)).await;
+        assert_eq!(kept().len(), 10, "though all were asked for");
+        assert!(source.find(&name(15)).is_some());
+    })
+    .await;
+}
+
+#[tokio::test(start_paused = true)]
 async fn a_lock_that_comes_to_exist_is_found_by_those_who_asked_before() {
     play(options(), async |store, source| {
         let locks = template(source, "t/", Layout::Key);

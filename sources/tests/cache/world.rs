@@ -39,11 +39,11 @@ pub(crate) async fn pass(time: Duration) {
 }
 
 pub(crate) fn track(source: &LockSource, key: &str, layout: Layout) -> Arc<TrackedLock> {
-    source.track(LockSpec { key: LockKey::new(key).unwrap(), format: RecordFormat::plain(layout) }).unwrap()
+    source.track(LockSpec { key: LockKey::new(key).unwrap(), format: RecordFormat::plain(layout).into() }).unwrap()
 }
 
 pub(crate) fn template(source: &LockSource, prefix: &str, layout: Layout) -> TemplatedLocks {
-    source.template(&TemplateSpec { prefix: prefix.to_owned(), format: RecordFormat::plain(layout) })
+    source.template(&TemplateSpec { prefix: prefix.to_owned(), format: RecordFormat::plain(layout).into() })
 }
 
 /// A static `key` lock, read for the first time.

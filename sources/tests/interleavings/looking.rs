@@ -15,7 +15,7 @@ use crate::world::{any_news, common, every_interleaving, revision, taken, token,
 fn a_clock_never_dates_a_snapshot_that_it_does_not_cover() {
     every_interleaving(|| {
         let (common, _commands) = common(Trust::new(None));
-        let scope = Arc::new(Scope::new("s/", RecordFormat::plain(Layout::Key)));
+        let scope = Arc::new(Scope::new("s/", RecordFormat::plain(Layout::Key).into()));
         let lock = track(&common, Some(Arc::clone(&scope)));
         let window = RangeAnswer { keys: vec![taken("a", 10)], count: 1 };
         scope.begin(&scope.merge(&common.registry, &common.trust.sending(), revision(10), window));
@@ -45,7 +45,7 @@ fn a_clock_never_dates_a_snapshot_that_it_does_not_cover() {
 fn distrust_ends_only_when_the_news_of_the_history_that_is_lost_is_gone() {
     every_interleaving(|| {
         let (common, _commands) = common(Trust::new(None));
-        let scope = Arc::new(Scope::new("s/", RecordFormat::plain(Layout::Key)));
+        let scope = Arc::new(Scope::new("s/", RecordFormat::plain(Layout::Key).into()));
         let lock = track(&common, Some(Arc::clone(&scope)));
         let sent = common.trust.sending();
         assert_eq!(common.trust.received(&sent, revision(10)), Standing::Trusted);

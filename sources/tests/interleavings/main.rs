@@ -10,6 +10,7 @@
 mod cache {
     mod bucket;
     pub(crate) mod common;
+    pub(crate) mod kept;
     mod knowledge;
     pub(crate) mod outlook;
     mod queue;

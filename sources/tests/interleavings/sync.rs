@@ -3,10 +3,9 @@
 
 mod arc_swap;
 mod notify;
-pub(crate) mod watch;
 
 pub(crate) use loom::sync::atomic::{AtomicU64, Ordering};
-pub(crate) use loom::sync::{Mutex, MutexGuard};
+pub(crate) use loom::sync::{Mutex, MutexGuard, RwLock};
 
 pub(crate) use self::arc_swap::{ArcSwap, ArcSwapOption, Guard};
 pub(crate) use self::notify::Notify;

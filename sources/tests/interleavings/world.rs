@@ -47,7 +47,7 @@ pub(crate) fn revision(number: u64) -> Revision {
 }
 
 pub(crate) fn spec() -> LockSpec {
-    LockSpec { key: LockKey::new(KEY).unwrap(), format: RecordFormat::plain(Layout::Key) }
+    LockSpec { key: LockKey::new(KEY).unwrap(), format: RecordFormat::plain(Layout::Key).into() }
 }
 
 pub(crate) fn common(trust: Trust) -> (Arc<Common>, mpsc::UnboundedReceiver<Command>) {

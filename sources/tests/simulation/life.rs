@@ -83,7 +83,7 @@ impl World {
         let (mut static_locks, mut template) = (BTreeMap::new(), None);
         for (key, layout) in self.plan.locks {
             let format = RecordFormat::plain(layout);
-            let format = RecordFormat { free_values: vec![FREE.into()], ..format };
+            let format = Arc::new(RecordFormat { free_values: vec![FREE.into()], ..format });
             if key.starts_with(TEMPLATE) {
                 template = Some(source.template(&TemplateSpec { prefix: TEMPLATE.to_owned(), format }));
             } else {

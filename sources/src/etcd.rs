@@ -28,7 +28,7 @@ pub use self::access::{EtcdAccess, EtcdTls, EtcdUser};
 use self::endpoints::{Endpoints, Failures, until};
 use self::failure::Failure;
 use self::query::{Part, QUERY_RANGES_MAX, Query};
-pub use self::version::known_stale_reads;
+pub use self::version::{caution, known_stale_reads};
 pub use self::watch::EtcdWatch;
 use crate::store::{KeyValue, LockStore, Member, RangeAnswer, RangeRead, RangeWatch, ReadAnswer, StoreError, Wanted};
 

@@ -11,7 +11,7 @@ pub use cache::{
     Queued, ReadCounts, RecordFormat, Remembered, SourceOptions, SourceStatus, SpawnError, Stopped, TemplateSpec,
     TemplatedLocks, TenureChange, Timing, TrackedLock, Unconfirmed, WeakLockSource,
 };
-pub use etcd::{EtcdAccess, EtcdOptions, EtcdStore, EtcdTls, EtcdUser, EtcdWatch, known_stale_reads};
+pub use etcd::{EtcdAccess, EtcdOptions, EtcdStore, EtcdTls, EtcdUser, EtcdWatch, caution, known_stale_reads};
 pub use memory::{MemoryCalls, MemoryStore, MemoryWatch, Write};
 pub use store::{
     Event, KeyRange, KeyValue, LockStore, Member, RangeAnswer, RangeRead, RangeWatch, ReadAnswer, StoreError, Wanted,

@@ -1,0 +1,92 @@
+//! Responses that go on until somebody ends them: when their tenure ends, that is done here, whether or not anybody reads them.
+
+use std::pin::Pin;
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError, Weak};
+use std::task::{Context, Poll, Waker};
+
+use http::HeaderMap;
+use http::header::CONTENT_TYPE;
+use http_body::{Body, Frame};
+use tokio::task::AbortHandle;
+
+use crate::request_body::BodyError;
+use crate::running::{Running, Tenures};
+
+/// A response without an end of its own.
+///
+/// A server polls no body whose client takes nothing. Such a client would hold up the next tenure for as long as its connection
+/// lasts, so the body is taken away from it.
+pub(crate) struct Endless<R>(Mutex<Shared<R>>);
+
+struct Shared<R> {
+    /// `None` once it has been cut. The place at the gate is dropped last.
+    body: Option<(Pin<Box<R>>, Running)>,
+    reader: Option<Waker>,
+    /// Ends it with its tenure.
+    cutter: Option<AbortHandle>,
+}
+
+type Polled<R> = Poll<Option<Result<Frame<<R as Body>::Data>, BodyError<<R as Body>::Error>>>>;
+
+/// Whether a response is a stream of server-sent events.
+pub(crate) fn is_event_stream(headers: &HeaderMap) -> bool {
+    let essence = b"text/event-stream";
+    let value = headers.get(CONTENT_TYPE).map(|value| value.as_bytes().trim_ascii_start());
+    value.and_then(|value| value.get(..essence.len())).is_some_and(|start| start.eq_ignore_ascii_case(essence))
+}
+
+impl<R: Body + Send + 'static> Endless<R> {
+    /// A response that is cut when its tenure ends.
+    pub(crate) fn begin(body: R, running: Running) -> Arc<Endless<R>> {
+        let tenures = running.tenures();
+        let body = Some((Box::pin(body), running));
+        let endless = Arc::new(Endless(Mutex::new(Shared { body, reader: None, cutter: None })));
+        let cutter = tokio::spawn(cut_when_ended(Arc::downgrade(&endless), tenures));
+        endless.shared().cutter = Some(cutter.abort_handle());
+        endless
+    }
+}
+
+impl<R: Body> Endless<R> {
+    pub(crate) fn poll_frame(&self, cx: &mut Context<'_>) -> Polled<R> {
+        let mut shared = self.shared();
+        let Some((body, _)) = &mut shared.body else { return Poll::Ready(Some(Err(BodyError::Cut))) };
+        let polled = body.as_mut().poll_frame(cx).map(|frame| frame.map(|frame| frame.map_err(BodyError::Body)));
+        shared.reader = Some(cx.waker().clone());
+        polled
+    }
+
+    pub(crate) fn is_end_stream(&self) -> bool {
+        self.shared().body.as_ref().is_some_and(|(body, _)| body.is_end_stream())
+    }
+}
+
+impl<R> Endless<R> {
+    fn shared(&self) -> MutexGuard<'_, Shared<R>> {
+        self.0.lock().unwrap_or_else(PoisonError::into_inner) // Bodies may panic.
+    }
+
+    /// Ends it; whoever reads it is told.
+    fn cut(&self) {
+        let (body, reader) = {
+            let mut shared = self.shared();
+            (shared.body.take(), shared.reader.take())
+        };
+        drop(body);
+        reader.into_iter().for_each(Waker::wake);
+    }
+}
+
+impl<R> Drop for Endless<R> {
+    fn drop(&mut self) {
+        self.shared().cutter.iter().for_each(AbortHandle::abort);
+    }
+}
+
+/// Holds nothing of the response, which may end before.
+async fn cut_when_ended<R>(endless: Weak<Endless<R>>, tenures: Tenures) {
+    tenures.ended().await;
+    if let Some(endless) = endless.upgrade() {
+        endless.cut();
+    }
+}

@@ -1,0 +1,157 @@
+//! How a fence reaches etcd.
+
+use std::path::PathBuf;
+use std::sync::Arc;
+use std::time::Duration;
+
+use fencepost_sources::{
+    EtcdAccess, EtcdOptions, EtcdStore, EtcdTls, EtcdUser, LockSource, SourceOptions, SpawnError, caution,
+};
+use fencepost_tls::{ClientFiles, ClientTls, Followed, IdentityFiles, Look, TlsError};
+use http::uri::Authority;
+use tokio::time::{MissedTickBehavior, interval};
+
+use crate::fence::Fence;
+
+/// How often the files of TLS are looked at.
+const LOOK_PERIOD: Duration = Duration::from_secs(1);
+
+/// Says how to reach etcd: [`Fence::etcd`] begins it, [`FenceBuilder::build`] ends it.
+#[derive(Debug, Clone)]
+pub struct FenceBuilder {
+    endpoints: Vec<String>,
+    ca: Option<PathBuf>,
+    identity: Option<IdentityFiles>,
+    user: Option<EtcdUser>,
+    tracked_locks_max: u64,
+}
+
+/// Why there is no such fence.
+#[derive(Debug, thiserror::Error)]
+pub enum InvalidFence {
+    /// No endpoint was given.
+    #[error("etcd has no endpoint")]
+    NoEndpoint,
+    /// One is not `http://host:port` or `https://host:port`.
+    #[error("{0:?} is no endpoint: http://host:port or https://host:port")]
+    Endpoint(String),
+    /// Endpoints with `https`, and nobody to trust there.
+    #[error("https endpoints need the file of an authority")]
+    NoAuthority,
+    /// A file of TLS is of no use.
+    #[error("TLS to etcd")]
+    Tls(#[from] TlsError),
+    /// The system gives no thread for the watched cache.
+    #[error(transparent)]
+    Thread(#[from] SpawnError),
+}
+
+impl FenceBuilder {
+    pub(crate) fn at<E: Into<String>>(endpoints: impl IntoIterator<Item = E>) -> FenceBuilder {
+        let tracked_locks_max = SourceOptions::default().tracked_locks_max;
+        let endpoints = endpoints.into_iter().map(Into::into).collect();
+        FenceBuilder { endpoints, ca: None, identity: None, user: None, tracked_locks_max }
+    }
+
+    /// Trusts servers whose certificates the authorities in this file (PEM) have signed: what `https://` endpoints need.
+    /// The file is read again when it changes.
+    #[must_use]
+    pub fn ca_file(mut self, ca: impl Into<PathBuf>) -> FenceBuilder {
+        self.ca = Some(ca.into());
+        self
+    }
+
+    /// Presents the certificate in this file, with its private key (PEM both). The files are read again when they change.
+    #[must_use]
+    pub fn identity_files(mut self, certificate: impl Into<PathBuf>, key: impl Into<PathBuf>) -> FenceBuilder {
+        self.identity = Some(IdentityFiles { certificate: certificate.into(), key: key.into() });
+        self
+    }
+
+    /// Logs in as this user of etcd, with the password in this file, which is read at each login. Reading the lock keys is all
+    /// that it must be allowed.
+    #[must_use]
+    pub fn user(mut self, name: impl Into<String>, password_file: impl Into<PathBuf>) -> FenceBuilder {
+        self.user = Some(EtcdUser { name: name.into(), password_file: password_file.into() });
+        self
+    }
+
+    /// How many templated locks ([`Fence::locks_below`]) are kept current though no request holds them: 100,000 unless said
+    /// otherwise. One more pushes out the one that was asked for longest ago, which is read anew when it is asked for.
+    #[must_use]
+    pub fn tracked_locks_max(mut self, max: u64) -> FenceBuilder {
+        self.tracked_locks_max = max;
+        self
+    }
+
+    /// The fence. Its cache works on a thread of its own from now on, for as long as anybody has the fence, a layer of it, or
+    /// a request that it let in.
+    ///
+    /// # Errors
+    /// What is wrong with what was said, or with a file. etcd is not waited for: see [`Fence::ready`].
+    pub fn build(self) -> Result<Fence, InvalidFence> {
+        let FenceBuilder { endpoints, ca, identity, user, tracked_locks_max } = self;
+        if endpoints.is_empty() {
+            return Err(InvalidFence::NoEndpoint);
+        }
+        if let Some(wrong) = endpoints.iter().find(|endpoint| !is_endpoint(endpoint)) {
+            return Err(InvalidFence::Endpoint(wrong.clone()));
+        }
+        let secure = endpoints.iter().any(|endpoint| endpoint.starts_with("https://"));
+        let tls = if secure {
+            let ca = ca.ok_or(InvalidFence::NoAuthority)?;
+            Some(ClientTls::load(ClientFiles { ca, crl: None, identity }, &[b"h2"])?)
+        } else {
+            None
+        };
+        let followed = tls.as_ref().map(ClientTls::followed);
+        let tls = tls.map(|client| EtcdTls { client, server_name: None });
+        let access = Arc::new(EtcdAccess::new(tls, user));
+        let options = SourceOptions { tracked_locks_max, caution: Some(caution), ..SourceOptions::default() };
+        let source = LockSource::spawn("etcd", options, move || {
+            // On the runtime of the cache, and ended with it.
+            followed.map(|followed| tokio::spawn(follow(followed)));
+            EtcdStore::new(&EtcdOptions { endpoints, cluster_id: None, access })
+        })?;
+        Ok(Fence::over(source))
+    }
+}
+
+fn is_endpoint(text: &str) -> bool {
+    let authority = text.strip_prefix("http://").or_else(|| text.strip_prefix("https://"));
+    let authority = authority.and_then(|authority| authority.parse::<Authority>().ok());
+    authority.is_some_and(|authority| authority.port_u16().is_some())
+}
+
+/// Has files that change put in force, for as long as it is polled.
+async fn follow(followed: Arc<dyn Followed>) {
+    let mut ticks = interval(LOOK_PERIOD);
+    ticks.set_missed_tick_behavior(MissedTickBehavior::Delay);
+    loop {
+        ticks.tick().await;
+        let looking = Arc::clone(&followed);
+        match tokio::task::spawn_blocking(move || looking.look()).await {
+            Ok(Look::Reloaded) => tracing::info!("the TLS files for etcd were read again"),
+            // Perhaps one of two has been written and the other has not: then the next look finds both.
+            Ok(Look::Failed(error)) => tracing::warn!("the TLS files for etcd: {error}; what was in force stays"),
+            Ok(Look::Unchanged) | Err(_) => {}
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_fence_says_what_is_wrong_with_the_way_to_etcd() {
+        let refused = |endpoints: &[&str]| Fence::etcd(endpoints.iter().copied()).build().unwrap_err().to_string();
+        assert_eq!(refused(&[]), "etcd has no endpoint");
+        for wrong in ["127.0.0.1:2379", "http://127.0.0.1", "ftp://h:1", "http://h:1/path", "http://", ""] {
+            assert!(refused(&["http://127.0.0.1:2379", wrong]).contains("is no endpoint"), "{wrong}");
+        }
+        assert_eq!(refused(&["https://h:1"]), "https endpoints need the file of an authority");
+        let no_file = Fence::etcd(["https://h:1"]).ca_file("/nowhere/ca.pem").build().unwrap_err();
+        assert!(matches!(no_file, InvalidFence::Tls(_)), "{no_file}");
+    }
+}

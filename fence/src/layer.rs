@@ -1,0 +1,213 @@
+//! The layer: the way of a request, on one screen.
+
+use std::fmt;
+use std::future::poll_fn;
+use std::pin::{Pin, pin};
+use std::sync::Arc;
+use std::task::{Context, Poll};
+
+use bytes::Bytes;
+use fencepost_policy::{LockKey, Rejection};
+use http::request::Parts;
+use http::{HeaderMap, HeaderName, Method, Request, Response, StatusCode};
+use http_body::Body;
+use tokio::time::Instant;
+use tower::{Layer, Service};
+
+use crate::claim::{Claim, Denial};
+use crate::fence::Shared;
+use crate::fence_call::{FENCE_PATH, FenceCall};
+use crate::handoff::{Handoff, Turn};
+use crate::lock::{Guard, Rules};
+use crate::refusal::{AnswerForm, FENCE_DECISION, FENCE_REASON, Refusal};
+use crate::request_body::RequestBody;
+use crate::response_body::ResponseBody;
+use crate::running::Running;
+
+/// What only a fence says, beside the reason and the decision.
+const FENCE_VERDICT: HeaderName = HeaderName::from_static("fence-verdict");
+
+/// Lets requests through only while their sender holds a lock. Made by [`LayerBuilder::layer`](crate::LayerBuilder::layer);
+/// cheap to clone. All layers of one [`Fence`](crate::Fence) that name the same lock share its gate.
+#[derive(Clone)]
+pub struct FenceLayer(pub(crate) Arc<Inner>);
+
+pub(crate) struct Inner {
+    fence: Arc<Shared>,
+    guard: Guard,
+    rules: Rules,
+}
+
+/// A service behind a fence: [`FenceLayer`] makes it.
+#[derive(Debug, Clone)]
+pub struct Fenced<S> {
+    layer: FenceLayer,
+    service: S,
+}
+
+/// In the extensions of each response that is a refusal: for whoever counts them, or words them otherwise.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Refused {
+    /// Why.
+    pub reason: Rejection,
+    /// The lock that guards the request, where one could be told.
+    pub lock: Option<LockKey>,
+}
+
+impl FenceLayer {
+    pub(crate) fn new(fence: Arc<Shared>, guard: Guard, rules: Rules) -> FenceLayer {
+        FenceLayer(Arc::new(Inner { fence, guard, rules }))
+    }
+
+    /// A service that answers each request as a call of `POST /.well-known/fence`, for routers that bring that path elsewhere
+    /// than to this layer.
+    pub fn fence_call(&self) -> FenceCall {
+        FenceCall::new(self.clone())
+    }
+}
+
+impl<S> Layer<S> for FenceLayer {
+    type Service = Fenced<S>;
+
+    fn layer(&self, service: S) -> Fenced<S> {
+        Fenced { layer: self.clone(), service }
+    }
+}
+
+impl<S, B, R> Service<Request<B>> for Fenced<S>
+where
+    S: Service<Request<RequestBody<B>>, Response = Response<R>> + Clone + Send + 'static,
+    S::Future: Send,
+    B: Body + Send + 'static,
+    R: Body + Send + 'static,
+    R::Data: From<Bytes>,
+{
+    type Response = Response<ResponseBody<R>>;
+    type Error = S::Error;
+    type Future = Pin<Box<dyn Future<Output = Result<Response<ResponseBody<R>>, S::Error>> + Send>>;
+
+    fn poll_ready(&mut self, cx: &mut Context<'_>) -> Poll<Result<(), S::Error>> {
+        self.service.poll_ready(cx)
+    }
+
+    fn call(&mut self, request: Request<B>) -> Self::Future {
+        let arrived = Instant::now();
+        // The one that is ready is this.
+        let next = self.service.clone();
+        let service = std::mem::replace(&mut self.service, next);
+        let layer = Arc::clone(&self.layer.0);
+        Box::pin(async move { layer.serve(service, request, arrived).await })
+    }
+}
+
+impl Inner {
+    async fn serve<S, B, R>(
+        &self,
+        mut service: S,
+        request: Request<B>,
+        arrived: Instant,
+    ) -> Result<Response<ResponseBody<R>>, S::Error>
+    where
+        S: Service<Request<RequestBody<B>>, Response = Response<R>>,
+        B: Body,
+        R: Body + Send + 'static,
+    {
+        let (mut head, body) = request.into_parts();
+        let form = AnswerForm::of(&head.method, &head.headers);
+        if self.rules.answers_fence_call && head.method == Method::POST && head.uri.path() == FENCE_PATH {
+            return Ok(self.answer_call(form, &head.headers, arrived).await.map(ResponseBody::own));
+        }
+        let (running, turn) = match self.let_in(&head, arrived).await {
+            Ok(entered) => entered,
+            Err(denial) => return Ok(self.refuse(form, denial, arrived).map(ResponseBody::own)),
+        };
+        head.extensions.insert(running.clone());
+        let body = RequestBody::new(body, running.clone(), &self.rules);
+        // Until the end of this, `running` is here too: also when it is dropped halfway, since what is awaited is dropped first.
+        let mut response = in_turn(turn, service.call(Request::from_parts(head, body))).await?;
+        keep_out_foreign_verdicts(&mut response);
+        Ok(ResponseBody::of(response, running, self.rules.streaming))
+    }
+
+    /// Finds out what the request claims, and lets it in as soon as nothing of an earlier tenure runs.
+    ///
+    /// # Errors
+    /// Why it is not let in.
+    async fn let_in(&self, head: &Parts, arrived: Instant) -> Result<(Running, Option<Turn>), Denial> {
+        let claim = Claim::of(head, &self.guard, &self.rules, arrived).await?;
+        let entered = Handoff::new(&self.fence, &claim, &self.rules).enter().await;
+        let (admission, turn) = entered.map_err(|reason| claim.denied(reason))?;
+        // From here on it is given back, whatever happens.
+        let Claim { token, lock, .. } = claim;
+        let outer = head.extensions.get::<Running>().cloned();
+        let fence = Arc::clone(&self.fence);
+        Ok((Running::new(fence, lock, &token, admission, self.rules.orphan_timeout, outer), turn))
+    }
+
+    /// Waits until the caller's tenure has the worker to itself, and says so.
+    pub(crate) async fn answer_call(&self, form: AnswerForm, headers: &HeaderMap, arrived: Instant) -> Response<Bytes> {
+        let closed = async {
+            let claim = Claim::of_call(headers, &self.guard, &self.rules, arrived).await?;
+            let closed = Handoff::new(&self.fence, &claim, &self.rules).close_door().await;
+            closed.map_err(|reason| claim.denied(reason))
+        };
+        match closed.await {
+            Ok(()) => {
+                let mut answer = Response::new(Bytes::new());
+                *answer.status_mut() = StatusCode::NO_CONTENT;
+                answer
+            }
+            Err(denial) => self.refuse(form, denial, arrived),
+        }
+    }
+
+    fn refuse(&self, form: AnswerForm, denial: Denial, arrived: Instant) -> Response<Bytes> {
+        let Denial { reason, lock, token, retry_after } = denial;
+        let decision = self.fence.next_decision();
+        tracing::debug!(
+            %decision,
+            lock = lock.as_ref().map(LockKey::as_str),
+            owner = token.as_ref().map(|token| token.owner.as_bytes().escape_ascii().to_string()),
+            revision = token.as_ref().map(|token| token.revision.get()),
+            reason = reason.code(),
+            waited = ?arrived.elapsed(),
+            "request refused"
+        );
+        let stale_status = StatusCode::PRECONDITION_FAILED;
+        let refusal = Refusal { reason, lock: lock.as_ref(), decision: &decision, stale_status, retry_after };
+        let mut answer = refusal.answer(form);
+        answer.extensions_mut().insert(Refused { reason, lock });
+        answer
+    }
+}
+
+/// Calls the handler. Who waits for its turn is next when it has been called.
+async fn in_turn<F: Future>(mut turn: Option<Turn>, answer: F) -> F::Output {
+    let mut answer = pin!(answer);
+    poll_fn(|cx| {
+        let polled = answer.as_mut().poll(cx);
+        turn = None;
+        polled
+    })
+    .await
+}
+
+/// What a client takes for a refusal is one: a handler does not get to say it, another fence within does.
+fn keep_out_foreign_verdicts<R>(response: &mut Response<R>) {
+    if response.extensions().get::<Refused>().is_none() {
+        for name in [FENCE_REASON, FENCE_DECISION, FENCE_VERDICT] {
+            response.headers_mut().remove(name);
+        }
+    }
+}
+
+impl fmt::Debug for FenceLayer {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let mut shown = f.debug_struct("FenceLayer");
+        match &self.0.guard {
+            Guard::One(lock) => shown.field("lock", lock.key()),
+            Guard::Below { locks, .. } => shown.field("locks", locks),
+        };
+        shown.field("rules", &self.0.rules).finish_non_exhaustive()
+    }
+}

@@ -1,0 +1,224 @@
+//! Which lock guards the requests of a layer, and by which rules.
+
+use std::fmt;
+use std::sync::Arc;
+use std::time::Duration;
+
+use bytes::Bytes;
+use fencepost_policy::{InvalidLockKey, Layout, LockKey};
+use fencepost_sources::{FormatConflict, LockSpec, RecordFormat, TemplateSpec, TemplatedLocks, Timing, TrackedLock};
+use http::HeaderName;
+use http::request::Parts;
+use tokio::time::Instant;
+
+use crate::fence::{Fence, Shared};
+use crate::layer::FenceLayer;
+use crate::token::TokenHeaders;
+
+/// Finds a request's lock in its head.
+pub(crate) type LockOf = Arc<dyn Fn(&Parts) -> Option<LockKey> + Send + Sync>;
+
+/// The lock or locks of a layer, as they were asked for.
+#[derive(Clone)]
+pub(crate) enum Which {
+    One(String),
+    Below { prefix: String, lock: LockOf },
+}
+
+/// The lock or locks of a layer, tracked.
+pub(crate) enum Guard {
+    One(Arc<TrackedLock>),
+    Below { locks: TemplatedLocks, lock: LockOf },
+}
+
+/// By which rules a layer judges.
+#[derive(Debug, Clone)]
+pub(crate) struct Rules {
+    pub(crate) max_age: Duration,
+    pub(crate) linearizable: bool,
+    pub(crate) confirm_timeout: Duration,
+    pub(crate) handoff_timeout: Duration,
+    pub(crate) orphan_timeout: Duration,
+    pub(crate) headers: TokenHeaders,
+    pub(crate) streaming: bool,
+    pub(crate) answers_fence_call: bool,
+}
+
+impl Rules {
+    /// The facts of time that a verdict depends on, now.
+    pub(crate) fn timing(&self, arrived: Instant) -> Timing {
+        Timing { arrived, now: Instant::now(), max_age: self.max_age, linearizable: self.linearizable }
+    }
+}
+
+/// Says which lock guards a layer's requests, and by which rules: [`Fence::lock`] or [`Fence::locks_below`] begins it,
+/// [`LayerBuilder::layer`] ends it.
+#[derive(Clone)]
+pub struct LayerBuilder {
+    fence: Fence,
+    which: Which,
+    format: RecordFormat,
+    rules: Rules,
+}
+
+/// Why there is no such layer.
+#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
+pub enum InvalidLock {
+    /// The key names no lock.
+    #[error(transparent)]
+    Key(#[from] InvalidLockKey),
+    /// Another layer has the lock read in another way.
+    #[error(transparent)]
+    Conflict(#[from] FormatConflict),
+    /// One of the two is laid out as an election or a mutex, and would take the other for one of its contenders.
+    #[error("the locks {0} and {1} block each other, since one key is below the other")]
+    Nested(LockKey, LockKey),
+    /// A `max_age` under 10 ms would refuse nearly everything.
+    #[error("max_age is {0:?}, and at least 10 ms")]
+    MaxAge(Duration),
+}
+
+/// The smallest `max_age`.
+const MAX_AGE_MIN: Duration = Duration::from_millis(10);
+
+impl LayerBuilder {
+    pub(crate) fn new(fence: Fence, which: Which) -> LayerBuilder {
+        let rules = Rules {
+            max_age: Duration::from_secs(5),
+            linearizable: false,
+            confirm_timeout: Duration::from_secs(2),
+            handoff_timeout: Duration::from_secs(10),
+            orphan_timeout: Duration::from_secs(30),
+            headers: TokenHeaders::default(),
+            streaming: false,
+            answers_fence_call: true,
+        };
+        LayerBuilder { fence, which, format: RecordFormat::plain(Layout::Key), rules }
+    }
+
+    /// How the lock's record becomes a tenure: [`Layout::Key`] unless said otherwise.
+    #[must_use]
+    pub fn layout(mut self, layout: Layout) -> LayerBuilder {
+        self.format.layout = layout;
+        self
+    }
+
+    /// With [`Layout::Key`]: the value is a JSON object, and this field of it names the owner. Otherwise the value is the owner.
+    #[must_use]
+    pub fn owner_field(mut self, field: impl Into<String>) -> LayerBuilder {
+        self.format.owner_field = Some(field.into());
+        self
+    }
+
+    /// With [`Layout::Key`]: a value, or an owner, that means that nobody holds the lock. May be called for several.
+    #[must_use]
+    pub fn free_value(mut self, value: impl Into<Bytes>) -> LayerBuilder {
+        self.format.free_values.push(value.into());
+        self
+    }
+
+    /// The oldest news of the lock that admits a request: 5 s unless said otherwise, 10 ms at least. If none is as young, etcd
+    /// is asked. Everything is read once every fifth of the smallest `max_age` of all layers.
+    #[must_use]
+    pub fn max_age(mut self, max_age: Duration) -> LayerBuilder {
+        self.rules.max_age = max_age;
+        self
+    }
+
+    /// Whether only a read of etcd that began after the request arrived admits it. Otherwise news up to `max_age` old do.
+    #[must_use]
+    pub fn linearizable(mut self, linearizable: bool) -> LayerBuilder {
+        self.rules.linearizable = linearizable;
+        self
+    }
+
+    /// How long a request waits for etcd when what is known of the lock does not decide: 2 s unless said otherwise. Then it is
+    /// refused as `unverifiable` (503).
+    #[must_use]
+    pub fn confirm_timeout(mut self, timeout: Duration) -> LayerBuilder {
+        self.rules.confirm_timeout = timeout;
+        self
+    }
+
+    /// How long a request of a new holder waits for those of earlier ones: 10 s unless said otherwise. Then it is refused as
+    /// `handoff-timeout` (503). At most 1,000 requests of a lock wait, and 10,000 of a fence; one more gets that answer at once.
+    #[must_use]
+    pub fn handoff_timeout(mut self, timeout: Duration) -> LayerBuilder {
+        self.rules.handoff_timeout = timeout;
+        self
+    }
+
+    /// For how long a request counts as running after its handler has panicked: 30 s unless said otherwise. Nobody knows what a
+    /// panic left behind, so this is your bound on how long anything of it can go on.
+    #[must_use]
+    pub fn orphan_timeout(mut self, timeout: Duration) -> LayerBuilder {
+        self.rules.orphan_timeout = timeout;
+        self
+    }
+
+    /// Other names of the headers `Fence-Owner`, `Fence-Revision` and `Fence-Lock`.
+    #[must_use]
+    pub fn headers(mut self, owner: HeaderName, revision: HeaderName, lock: HeaderName) -> LayerBuilder {
+        self.rules.headers = TokenHeaders { owner, revision, lock };
+        self
+    }
+
+    /// Whether responses go on until somebody ends them. They are broken off when their tenure ends, as `text/event-stream`
+    /// always is; otherwise the next tenure waits for their end.
+    #[must_use]
+    pub fn streaming(mut self, streaming: bool) -> LayerBuilder {
+        self.rules.streaming = streaming;
+        self
+    }
+
+    /// Whether the layer answers `POST /.well-known/fence` itself, as it does unless said otherwise. See also
+    /// [`FenceLayer::fence_call`].
+    #[must_use]
+    pub fn answers_fence_call(mut self, answers: bool) -> LayerBuilder {
+        self.rules.answers_fence_call = answers;
+        self
+    }
+
+    /// The layer. From now on its lock is kept current. Needs no runtime.
+    ///
+    /// # Errors
+    /// What is wrong with the lock.
+    pub fn layer(self) -> Result<FenceLayer, InvalidLock> {
+        let LayerBuilder { fence, which, format, rules } = self;
+        if rules.max_age < MAX_AGE_MIN {
+            return Err(InvalidLock::MaxAge(rules.max_age));
+        }
+        let guard = match which {
+            Which::One(key) => {
+                Guard::One(track(&fence.0, LockSpec { key: LockKey::new(&key)?, format: Arc::new(format) })?)
+            }
+            Which::Below { prefix, lock } => Guard::Below {
+                locks: fence.0.source.template(&TemplateSpec { prefix, format: Arc::new(format) }),
+                lock,
+            },
+        };
+        fence.0.keep_fresh(rules.max_age);
+        Ok(FenceLayer::new(fence.0, guard, rules))
+    }
+}
+
+fn track(fence: &Shared, spec: LockSpec) -> Result<Arc<TrackedLock>, InvalidLock> {
+    let queues = |layout| matches!(layout, Layout::Election | Layout::Mutex);
+    let blocks = |other: &Arc<TrackedLock>| {
+        other.key().nests(&spec.key) && (queues(spec.format.layout) || queues(other.layout()))
+    };
+    if let Some(other) = fence.source.locks().iter().find(|other| blocks(other)) {
+        return Err(InvalidLock::Nested(spec.key, other.key().clone()));
+    }
+    Ok(fence.source.track(spec)?)
+}
+
+impl fmt::Debug for LayerBuilder {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let which = match &self.which {
+            Which::One(key) => key,
+            Which::Below { prefix, .. } => prefix,
+        };
+        f.debug_tuple("LayerBuilder").field(which).field(&self.format).field(&self.rules).finish()
+    }
+}

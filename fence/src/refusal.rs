@@ -1,0 +1,336 @@
+//! What a refused request is told: the only place that gives reasons a status.
+//!
+//! A refusal never tells the present owner or revision: a zombie must not learn the token that would let it in.
+
+use std::fmt::Write as _;
+
+use bytes::Bytes;
+use fencepost_policy::{Action, LockKey, Rejection};
+use http::header::{CACHE_CONTROL, CONTENT_TYPE, RETRY_AFTER};
+use http::{HeaderMap, HeaderName, HeaderValue, Method, Response, StatusCode};
+
+/// Why the request was refused, in one word: `Fence-Reason`.
+pub const FENCE_REASON: HeaderName = HeaderName::from_static("fence-reason");
+/// Under which id the refusal stands in the log: `Fence-Decision`.
+pub const FENCE_DECISION: HeaderName = HeaderName::from_static("fence-decision");
+
+const GRPC_STATUS: HeaderName = HeaderName::from_static("grpc-status");
+const GRPC_MESSAGE: HeaderName = HeaderName::from_static("grpc-message");
+const PROBLEM_JSON: HeaderValue = HeaderValue::from_static("application/problem+json");
+/// The fields of an answer of our own: room for them all is made at once.
+const HEADERS: usize = 6;
+const NO_STORE: HeaderValue = HeaderValue::from_static("no-store");
+
+/// How a client wants to be answered.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum AnswerForm {
+    /// With a status and a problem document (RFC 9457).
+    Problem,
+    /// With the head of one only: the request was a HEAD.
+    HeadOnly,
+    /// As gRPC does: HTTP 200, and the status in headers that are trailers at once.
+    Grpc,
+}
+
+impl AnswerForm {
+    /// The form that fits a request.
+    pub fn of(method: &Method, headers: &HeaderMap) -> AnswerForm {
+        // gRPC knows no other method (grpc.io, "gRPC over HTTP2").
+        let grpc = method == Method::POST
+            && headers.get(CONTENT_TYPE).is_some_and(|value| value.as_bytes().starts_with(b"application/grpc"));
+        match (grpc, method == Method::HEAD) {
+            (true, _) => AnswerForm::Grpc,
+            (false, true) => AnswerForm::HeadOnly,
+            (false, false) => AnswerForm::Problem,
+        }
+    }
+}
+
+/// A refusal to be written.
+#[derive(Debug)]
+pub struct Refusal<'a> {
+    /// Why.
+    pub reason: Rejection,
+    /// The lock that guards the request, where one could be told.
+    pub lock: Option<&'a LockKey>,
+    /// The id it is known by: visible ASCII.
+    pub decision: &'a str,
+    /// The status of a superseded token on this route: 412, or 409 if the operator wants it.
+    pub stale_status: StatusCode,
+    /// When to try again, where that helps, in seconds.
+    pub retry_after: u64,
+}
+
+/// gRPC's status codes (grpc.io, "Status codes").
+pub mod grpc {
+    /// The request is wrong, whatever the state of the service.
+    pub const INVALID_ARGUMENT: u8 = 3;
+    /// It took too long.
+    pub const DEADLINE_EXCEEDED: u8 = 4;
+    /// The sender may not do this.
+    pub const PERMISSION_DENIED: u8 = 7;
+    /// Something is too large, or used up.
+    pub const RESOURCE_EXHAUSTED: u8 = 8;
+    /// The state of the service, or of the sender, does not allow it.
+    pub const FAILED_PRECONDITION: u8 = 9;
+    /// It cannot be done here.
+    pub const UNIMPLEMENTED: u8 = 12;
+    /// We failed.
+    pub const INTERNAL: u8 = 13;
+    /// It may succeed later.
+    pub const UNAVAILABLE: u8 = 14;
+}
+
+/// The status of a reason, over HTTP and over gRPC.
+pub fn statuses(reason: Rejection, stale_status: StatusCode) -> (StatusCode, u8) {
+    match reason {
+        Rejection::TokenMissing => (StatusCode::PRECONDITION_REQUIRED, grpc::FAILED_PRECONDITION),
+        Rejection::TokenMalformed | Rejection::LockNotAllowed => (StatusCode::BAD_REQUEST, grpc::INVALID_ARGUMENT),
+        Rejection::IdentityMismatch => (StatusCode::FORBIDDEN, grpc::PERMISSION_DENIED),
+        Rejection::NotOwner
+        | Rejection::StaleTenure
+        | Rejection::ReplayedTenure
+        | Rejection::UnknownRevision
+        | Rejection::AheadOfStore
+        | Rejection::NoOwner
+        | Rejection::NotYetOwner => (stale_status, grpc::FAILED_PRECONDITION),
+        Rejection::Unverifiable | Rejection::StoreRegressed | Rejection::HandoffTimeout | Rejection::Draining => {
+            (StatusCode::SERVICE_UNAVAILABLE, grpc::UNAVAILABLE)
+        }
+    }
+}
+
+/// What a reason means, for a person: one title each, and a sentence that helps.
+pub fn explanation(reason: Rejection) -> (&'static str, &'static str) {
+    match reason {
+        Rejection::TokenMissing => (
+            "A fence token is required",
+            "Send the owner and the revision of the lock that you hold with every request.",
+        ),
+        Rejection::TokenMalformed => (
+            "The fence token cannot be read",
+            "Owner and revision have to be given once each; a revision is a decimal number from 1 to 9223372036854775807 \
+             without sign, leading zero or spaces.",
+        ),
+        Rejection::LockNotAllowed => (
+            "The request names no lock of this route",
+            "The path, or the lock named in the request, does not name a lock that guards this route.",
+        ),
+        Rejection::IdentityMismatch => (
+            "The sender is not the owner that it claims to be",
+            "Stop: the owner has to be the one that the client certificate of the connection names.",
+        ),
+        Rejection::NotOwner => {
+            ("The lock is held by another owner", "Stop: the revision you sent belongs to another owner.")
+        }
+        Rejection::StaleTenure => {
+            ("The tenure has ended and another owner holds the lock", "Stop: another owner took the lock after you.")
+        }
+        Rejection::ReplayedTenure => (
+            "The tenure has ended, though its owner holds the lock again",
+            "This request was sent under an earlier tenure. If you hold the lock, send the revision of the present tenure.",
+        ),
+        Rejection::UnknownRevision => {
+            ("No holder of the lock has that revision", "Read your own lock record and send the revision found there.")
+        }
+        Rejection::AheadOfStore => (
+            "The lock store has not reached that revision",
+            "The revision is higher than any the store has; was it taken from another store?",
+        ),
+        Rejection::NoOwner => ("Nobody holds the lock", "Acquire the lock before you send."),
+        Rejection::NotYetOwner => {
+            ("The sender still waits for the lock", "You are in the queue; wait until you hold the lock.")
+        }
+        Rejection::Unverifiable => {
+            ("The lock cannot be verified at present", "Nothing was forwarded; send the same request again later.")
+        }
+        Rejection::StoreRegressed => (
+            "The lock store shows an older state than before",
+            "Nothing is admitted until a new tenure begins or the operator accepts the store's state.",
+        ),
+        Rejection::HandoffTimeout => (
+            "Requests of an earlier holder may still be at the worker",
+            "Nothing was forwarded; send the same request again later.",
+        ),
+        Rejection::Draining => ("The proxy is about to stop", "Nothing was forwarded; send the same request again."),
+    }
+}
+
+impl Refusal<'_> {
+    /// The answer. Nothing of the request reached the worker, and the answer says so.
+    ///
+    /// # Panics
+    /// If the decision id is no text for a header.
+    pub fn answer(&self, form: AnswerForm) -> Response<Bytes> {
+        let (status, grpc_status) = statuses(self.reason, self.stale_status);
+        let (title, detail) = explanation(self.reason);
+        let mut response = match form {
+            AnswerForm::Grpc => grpc_answer(grpc_status, self.reason.code()),
+            AnswerForm::HeadOnly => problem_answer(status, Bytes::new()),
+            AnswerForm::Problem => problem_answer(status, self.problem(status, title, detail)),
+        };
+        let headers = response.headers_mut();
+        headers.insert(FENCE_REASON, HeaderValue::from_static(self.reason.code()));
+        headers.insert(FENCE_DECISION, HeaderValue::from_str(self.decision).expect("a decision id is visible ASCII"));
+        if self.reason.action() == Action::Retry {
+            headers.insert(RETRY_AFTER, HeaderValue::from(self.retry_after));
+        }
+        response
+    }
+
+    fn problem(&self, status: StatusCode, title: &str, detail: &str) -> Bytes {
+        let mut body = String::with_capacity(512);
+        let code = self.reason.code();
+        let action = self.reason.action().name();
+        // Pieces, since `write!` would be a tenth of what a refusal costs.
+        let start = [
+            r#"{"type":"urn:fencepost:reason:"#,
+            code,
+            r#"","title":""#,
+            title,
+            r#"","status":"#,
+            status.as_str(),
+            r#","detail":""#,
+            detail,
+            r#"","reason":""#,
+            code,
+            r#"","action":""#,
+            action,
+            r#"","lock":"#,
+        ];
+        body.extend(start);
+        match self.lock {
+            Some(lock) => write_json_string(&mut body, lock.as_str()),
+            None => body.push_str("null"),
+        }
+        body.extend([r#","decision":""#, self.decision, r#"","forwarded":false}"#]);
+        Bytes::from(body)
+    }
+}
+
+/// An answer of that status with that problem document; no cache is to keep it.
+pub fn problem_answer(status: StatusCode, body: Bytes) -> Response<Bytes> {
+    let mut response = Response::new(body);
+    *response.status_mut() = status;
+    response.headers_mut().reserve(HEADERS);
+    response.headers_mut().insert(CONTENT_TYPE, PROBLEM_JSON);
+    response.headers_mut().insert(CACHE_CONTROL, NO_STORE);
+    response
+}
+
+/// An answer as gRPC has it: HTTP 200, and the status in headers that are trailers at once.
+pub fn grpc_answer(status: u8, message: &'static str) -> Response<Bytes> {
+    let mut response = Response::new(Bytes::new());
+    let headers = response.headers_mut();
+    headers.insert(CONTENT_TYPE, HeaderValue::from_static("application/grpc"));
+    headers.insert(GRPC_STATUS, HeaderValue::from(u16::from(status)));
+    headers.insert(GRPC_MESSAGE, HeaderValue::from_static(message));
+    headers.insert(CACHE_CONTROL, NO_STORE);
+    response
+}
+
+fn write_json_string(out: &mut String, text: &str) {
+    if !text.bytes().any(|byte| byte < b' ' || byte == b'"' || byte == b'\\') {
+        return out.extend(["\"", text, "\""]);
+    }
+    out.push('"');
+    for character in text.chars() {
+        match character {
+            '"' => out.push_str("\\\""),
+            '\\' => out.push_str("\\\\"),
+            control if control < ' ' => {
+                let _ = write!(out, "\\u{:04x}", u32::from(control));
+            }
+            other => out.push(other),
+        }
+    }
+    out.push('"');
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn refuse(reason: Rejection, form: AnswerForm) -> Response<Bytes> {
+        let lock = LockKey::new("/shards/\"2\"/lock").unwrap();
+        Refusal {
+            reason,
+            lock: Some(&lock),
+            decision: "d-1",
+            stale_status: StatusCode::PRECONDITION_FAILED,
+            retry_after: 1,
+        }
+        .answer(form)
+    }
+
+    #[test]
+    fn every_refusal_has_the_status_and_body_of_the_contract() {
+        for (reason, status, action) in [
+            ("token-missing", 428, "refresh-token"),
+            ("token-malformed", 400, "fix"),
+            ("lock-not-allowed", 400, "fix"),
+            ("identity-mismatch", 403, "stop"),
+            ("not-owner", 412, "stop"),
+            ("stale-tenure", 412, "stop"),
+            ("replayed-tenure", 412, "refresh-token"),
+            ("unknown-revision", 412, "refresh-token"),
+            ("ahead-of-store", 412, "refresh-token"),
+            ("no-owner", 412, "acquire"),
+            ("not-yet-owner", 412, "acquire"),
+            ("unverifiable", 503, "retry"),
+            ("store-regressed", 503, "retry"),
+            ("handoff-timeout", 503, "retry"),
+            ("draining", 503, "retry"),
+        ] {
+            let rejection = *Rejection::ALL.iter().find(|rejection| rejection.code() == reason).unwrap();
+            let response = refuse(rejection, AnswerForm::Problem);
+            assert_eq!(response.status(), status, "{reason}");
+            assert_eq!(response.headers()["content-type"], "application/problem+json");
+            assert_eq!(response.headers()["cache-control"], "no-store");
+            assert_eq!(response.headers()["fence-reason"], reason);
+            assert_eq!(response.headers()["fence-decision"], "d-1");
+            assert_eq!(response.headers().contains_key("retry-after"), status == 503, "{reason}");
+            let body: serde_json::Value = serde_json::from_slice(response.body()).unwrap();
+            assert_eq!(body["type"], format!("urn:fencepost:reason:{reason}"));
+            assert_eq!(body["status"], status);
+            assert_eq!(body["reason"], reason);
+            assert_eq!(body["action"], action);
+            assert_eq!(body["lock"], "/shards/\"2\"/lock");
+            assert_eq!(body["decision"], "d-1");
+            assert_eq!(body["forwarded"], false);
+            assert!(body["title"].is_string() && body["detail"].is_string());
+            assert_eq!(body.as_object().unwrap().len(), 9, "{body}");
+        }
+    }
+
+    #[test]
+    fn a_grpc_request_is_refused_in_headers_alone() {
+        for rejection in Rejection::ALL {
+            let response = refuse(*rejection, AnswerForm::Grpc);
+            let expected = match statuses(*rejection, StatusCode::PRECONDITION_FAILED).0.as_u16() {
+                400 => "3",
+                403 => "7",
+                503 => "14",
+                _ => "9",
+            };
+            assert_eq!(response.status(), 200);
+            assert_eq!(response.headers()["content-type"], "application/grpc");
+            assert_eq!(response.headers()["grpc-status"], expected);
+            assert_eq!(response.headers()["fence-reason"], rejection.code());
+            assert!(response.body().is_empty());
+        }
+    }
+
+    #[test]
+    fn the_stale_status_may_be_409() {
+        let refusal = |reason| Refusal {
+            reason,
+            lock: None,
+            decision: "d-1",
+            stale_status: StatusCode::CONFLICT,
+            retry_after: 1,
+        };
+        assert_eq!(refusal(Rejection::StaleTenure).answer(AnswerForm::Problem).status(), 409);
+        assert_eq!(refusal(Rejection::TokenMissing).answer(AnswerForm::Problem).status(), 428);
+    }
+}

@@ -1,0 +1,220 @@
+//! The body of a request: whole within its tenure, or cut.
+
+use std::convert::Infallible;
+use std::pin::Pin;
+use std::task::{Context, Poll};
+use std::time::Duration;
+
+use bytes::Bytes;
+use fencepost_fence::{BodyError, FenceLayer, RequestBody};
+use fencepost_testsupport::{Latch, PATIENCE};
+use http::{Request, Response};
+use http_body::{Body, Frame};
+use http_body_util::{BodyExt, Full};
+use tokio::sync::mpsc;
+use tokio::task::JoinHandle;
+use tokio::time::{Instant, timeout};
+use tower::service_fn;
+
+use crate::scene::{LONG, Log, SHORT, Scene, send, text, verdict, with_body};
+
+/// A body that a test sends piece by piece.
+pub(crate) struct Pieces(mpsc::UnboundedReceiver<&'static str>);
+
+pub(crate) fn pieces() -> (mpsc::UnboundedSender<&'static str>, Pieces) {
+    let (sender, receiver) = mpsc::unbounded_channel();
+    (sender, Pieces(receiver))
+}
+
+impl Body for Pieces {
+    type Data = Bytes;
+    type Error = Infallible;
+
+    fn poll_frame(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<Option<Result<Frame<Bytes>, Infallible>>> {
+        self.0.poll_recv(cx).map(|piece| piece.map(|piece| Ok(Frame::data(Bytes::from_static(piece.as_bytes())))))
+    }
+
+    fn is_end_stream(&self) -> bool {
+        self.0.is_closed() && self.0.is_empty()
+    }
+}
+
+/// An upload under way, to a handler that notes each piece and how the body ends.
+struct Upload {
+    pieces: mpsc::UnboundedSender<&'static str>,
+    log: Log,
+    answered: JoinHandle<String>,
+}
+
+impl Upload {
+    async fn begin(layer: &FenceLayer, owner: &'static str, revision: u64) -> Upload {
+        let (sender, body) = pieces();
+        let log = Log::default();
+        let (layer, noted, begun) = (layer.clone(), log.clone(), Latch::new());
+        let reached = begun.clone();
+        let handler = service_fn(move |request: Request<RequestBody<Pieces>>| {
+            let (log, reached) = (noted.clone(), reached.clone());
+            async move {
+                reached.open();
+                let mut body = request.into_body();
+                while let Some(frame) = body.frame().await {
+                    match frame {
+                        Ok(frame) => log.add(str::from_utf8(&frame.into_data().unwrap()).unwrap()),
+                        Err(BodyError::Cut) => log.add("cut"),
+                        Err(BodyError::Body(never)) => match never {},
+                    }
+                }
+                log.add("end");
+                Ok::<_, Infallible>(Response::new(Full::<Bytes>::from("read")))
+            }
+        });
+        let request = with_body(owner, revision, body);
+        let answered = tokio::spawn(async move { text(send(&layer, handler, request).await).await });
+        timeout(PATIENCE, begun.opened()).await.expect("the request is let in");
+        Upload { pieces: sender, log, answered }
+    }
+
+    /// What the handler has read, once that much is there.
+    async fn until(&self, lines: &[&str]) {
+        let reads = async {
+            while self.log.lines() != lines {
+                tokio::task::yield_now().await;
+            }
+        };
+        assert!(timeout(PATIENCE, reads).await.is_ok(), "{:?}, not {lines:?}", self.log.lines());
+    }
+}
+
+#[tokio::test]
+async fn a_body_is_read_to_its_end_within_its_tenure() {
+    let scene = Scene::new();
+    let layer = scene.layer(|lock| lock);
+    let revision = scene.takes("a");
+    let upload = Upload::begin(&layer, "a", revision).await;
+    upload.pieces.send("one").unwrap();
+    upload.until(&["one"]).await;
+    upload.pieces.send("two").unwrap();
+    drop(upload.pieces);
+    assert_eq!(upload.answered.await.unwrap(), "read");
+    assert_eq!(upload.log.lines(), ["one", "two", "end"]);
+}
+
+#[tokio::test]
+async fn a_handler_that_waits_for_a_piece_learns_at_once_that_the_tenure_has_ended_and_lets_the_next_in() {
+    let scene = Scene::new();
+    let layer = scene.layer(|lock| lock.handoff_timeout(LONG).max_age(LONG));
+    let old = scene.takes("a");
+    let upload = Upload::begin(&layer, "a", old).await;
+    upload.pieces.send("one").unwrap();
+    upload.until(&["one"]).await;
+    let new = scene.takes("b");
+    // Before the upload's own time is over.
+    assert_eq!(timeout(PATIENCE / 2, verdict(&layer, "b", new)).await.unwrap(), "200");
+    assert_eq!(upload.log.lines(), ["one", "cut", "end"]);
+    assert_eq!(upload.answered.await.unwrap(), "read");
+}
+
+#[tokio::test]
+async fn nothing_that_was_sent_before_but_not_read_comes_once_the_tenure_has_ended() {
+    let scene = Scene::new();
+    let layer = scene.layer(|lock| lock.handoff_timeout(SHORT));
+    let old = scene.takes("a");
+    let (sender, body) = pieces();
+    let (hand, mut taken) = mpsc::unbounded_channel();
+    let handler = service_fn(move |request: Request<RequestBody<Pieces>>| {
+        hand.send(request.into_body()).unwrap();
+        async { Ok::<_, Infallible>(Response::new(Full::<Bytes>::default())) }
+    });
+    drop(send(&layer, handler, with_body("a", old, body)).await);
+    let mut body = taken.recv().await.unwrap();
+    sender.send("one").unwrap();
+    sender.send("two").unwrap();
+    drop(sender);
+    assert!(body.frame().await.unwrap().is_ok());
+    let new = scene.takes("b");
+    assert_eq!(verdict(&layer, "b", new).await, "503 handoff-timeout");
+    assert!(matches!(body.frame().await, Some(Err(BodyError::Cut))));
+    assert!(body.frame().await.is_none());
+}
+
+/// Where a body has no length, its end is a piece of it.
+#[tokio::test]
+async fn the_end_of_a_body_that_comes_after_its_tenure_is_not_told() {
+    let scene = Scene::new();
+    let layer = scene.layer(|lock| lock.handoff_timeout(SHORT));
+    let old = scene.takes("a");
+    let (sender, body) = pieces();
+    let (hand, mut taken) = mpsc::unbounded_channel();
+    let handler = service_fn(move |request: Request<RequestBody<Pieces>>| {
+        hand.send(request.into_body()).unwrap();
+        async { Ok::<_, Infallible>(Response::new(Full::<Bytes>::default())) }
+    });
+    drop(send(&layer, handler, with_body("a", old, body)).await);
+    let mut body = taken.recv().await.unwrap();
+    sender.send("all").unwrap();
+    assert!(body.frame().await.unwrap().is_ok());
+    let new = scene.takes("b");
+    assert_eq!(verdict(&layer, "b", new).await, "503 handoff-timeout");
+    drop(sender);
+    assert!(!body.is_end_stream());
+    assert!(matches!(body.frame().await, Some(Err(BodyError::Cut))));
+}
+
+#[tokio::test]
+async fn a_body_of_which_nothing_is_to_come_stays_whole_after_its_tenure() {
+    for content in ["", "all"] {
+        let scene = Scene::new();
+        let layer = scene.layer(|lock| lock.handoff_timeout(SHORT));
+        let old = scene.takes("a");
+        let (hand, mut taken) = mpsc::unbounded_channel();
+        let handler = service_fn(move |request: Request<RequestBody<Full<Bytes>>>| {
+            hand.send(request.into_body()).unwrap();
+            async { Ok::<_, Infallible>(Response::new(Full::<Bytes>::default())) }
+        });
+        drop(send(&layer, handler, with_body("a", old, Full::from(content))).await);
+        let mut body = taken.recv().await.unwrap();
+        let length = content.len() as u64;
+        assert_eq!((body.is_end_stream(), body.size_hint().exact()), (length == 0, Some(length)));
+        if length > 0 {
+            assert_eq!(body.frame().await.unwrap().unwrap().into_data().unwrap(), content);
+        }
+        assert!(body.is_end_stream());
+        let new = scene.takes("b");
+        assert_eq!(verdict(&layer, "b", new).await, "503 handoff-timeout");
+        assert!(body.frame().await.is_none(), "it was whole before");
+    }
+}
+
+#[tokio::test]
+async fn a_body_pauses_while_nobody_knows_whether_its_tenure_goes_on() {
+    let scene = Scene::new();
+    let max_age = Duration::from_millis(200);
+    let layer = scene.layer(|lock| lock.max_age(max_age).handoff_timeout(LONG));
+    let revision = scene.takes("a");
+    let upload = Upload::begin(&layer, "a", revision).await;
+    upload.pieces.send("one").unwrap();
+    upload.until(&["one"]).await;
+    scene.store.pause();
+    tokio::time::sleep(max_age * 2).await; // For the news to age.
+    upload.pieces.send("two").unwrap();
+    tokio::time::sleep(max_age).await;
+    assert_eq!(upload.log.lines(), ["one"]);
+    scene.store.resume();
+    upload.until(&["one", "two"]).await;
+    drop(upload.pieces);
+    assert_eq!(upload.answered.await.unwrap(), "read");
+}
+
+#[tokio::test]
+async fn a_body_that_pauses_for_too_long_is_cut() {
+    let scene = Scene::new();
+    let max_age = Duration::from_millis(200);
+    let layer = scene.layer(|lock| lock.max_age(max_age).handoff_timeout(max_age));
+    let revision = scene.takes("a");
+    let upload = Upload::begin(&layer, "a", revision).await;
+    let since = Instant::now();
+    scene.store.pause();
+    assert_eq!(upload.answered.await.unwrap(), "read");
+    assert_eq!(upload.log.lines(), ["cut", "end"]);
+    assert!(since.elapsed() >= max_age, "{:?}", since.elapsed());
+}

@@ -1,0 +1,15 @@
+//! The layer before real handlers, over a store in memory and over a real etcd.
+
+mod bodies;
+mod calls;
+mod cluster;
+mod etcd;
+mod handoff;
+mod panics;
+mod responses;
+mod scene;
+mod stamped;
+mod staying;
+mod stress;
+mod templated;
+mod tokens;

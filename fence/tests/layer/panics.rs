@@ -1,0 +1,125 @@
+//! What a panic comes to: nobody knows what it left behind.
+
+use std::convert::Infallible;
+use std::pin::Pin;
+use std::task::{Context, Poll};
+use std::time::Duration;
+
+use bytes::Bytes;
+use fencepost_fence::{FenceLayer, RequestBody};
+use fencepost_testsupport::PATIENCE;
+use http::{Request, Response};
+use http_body::Frame;
+use http_body_util::{BodyExt, Full};
+use tokio::time::Instant;
+use tower::service_fn;
+
+use crate::scene::{LONG, Scene, request, running, send, verdict};
+
+/// How long the next tenure waits, once whatever panicked has done so.
+async fn held_up(scene: &Scene, layer: &FenceLayer, since: Instant) -> Duration {
+    let new = scene.takes("b");
+    assert_eq!(tokio::time::timeout(PATIENCE, verdict(layer, "b", new)).await.unwrap(), "200");
+    since.elapsed()
+}
+
+/// Long enough to be told from at once on a busy machine.
+const ORPHAN_TIMEOUT: Duration = Duration::from_millis(700);
+
+#[tokio::test]
+async fn a_request_whose_handler_panics_counts_until_its_time_has_come() {
+    let scene = Scene::new();
+    // No news of the lock wakes whoever waits.
+    let layer = scene.layer(|lock| lock.orphan_timeout(ORPHAN_TIMEOUT).handoff_timeout(LONG).max_age(LONG));
+    let old = scene.takes("a");
+    let sending = layer.clone();
+    let panicking =
+        service_fn(async |_: Request<RequestBody<Full<Bytes>>>| -> Result<Response<Full<Bytes>>, Infallible> {
+            tokio::task::yield_now().await;
+            panic!("on purpose")
+        });
+    let since = Instant::now();
+    let sent = tokio::spawn(async move { send(&sending, panicking, request("a", old)).await.status() });
+    assert!(sent.await.unwrap_err().is_panic());
+    assert!(held_up(&scene, &layer, since).await >= ORPHAN_TIMEOUT);
+}
+
+#[tokio::test]
+async fn a_panic_is_seen_though_a_layer_within_turns_it_into_an_answer() {
+    let scene = Scene::new();
+    let layer = scene.layer(|lock| lock.orphan_timeout(ORPHAN_TIMEOUT).handoff_timeout(LONG));
+    let old = scene.takes("a");
+    let caught = service_fn(async |request: Request<RequestBody<Full<Bytes>>>| {
+        let work = tokio::spawn(async move {
+            let _request = request;
+            panic!("on purpose")
+        });
+        let _: Result<(), _> = work.await;
+        Ok::<_, Infallible>(Response::new(Full::<Bytes>::default()))
+    });
+    let since = Instant::now();
+    drop(send(&layer, caught, request("a", old)).await);
+    assert!(held_up(&scene, &layer, since).await >= ORPHAN_TIMEOUT);
+}
+
+#[tokio::test]
+async fn a_panic_of_what_a_handler_has_begun_counts_like_its_own() {
+    let scene = Scene::new();
+    let layer = scene.layer(|lock| lock.orphan_timeout(ORPHAN_TIMEOUT).handoff_timeout(LONG));
+    let old = scene.takes("a");
+    let begins = service_fn(async |request: Request<RequestBody<Full<Bytes>>>| {
+        let running = running(&request);
+        let work = tokio::task::spawn_blocking(move || {
+            let _running = running;
+            panic!("on purpose")
+        });
+        let _: Result<(), _> = work.await;
+        Ok::<_, Infallible>(Response::new(Full::<Bytes>::default()))
+    });
+    let since = Instant::now();
+    drop(send(&layer, begins, request("a", old)).await);
+    assert!(held_up(&scene, &layer, since).await >= ORPHAN_TIMEOUT);
+}
+
+/// A body that panics when it is read.
+struct Broken;
+
+impl http_body::Body for Broken {
+    type Data = Bytes;
+    type Error = Infallible;
+
+    fn poll_frame(self: Pin<&mut Self>, _: &mut Context<'_>) -> Poll<Option<Result<Frame<Bytes>, Infallible>>> {
+        panic!("on purpose")
+    }
+}
+
+#[tokio::test]
+async fn a_request_whose_response_panics_counts_until_its_time_has_come() {
+    let scene = Scene::new();
+    let layer = scene.layer(|lock| lock.orphan_timeout(ORPHAN_TIMEOUT).handoff_timeout(LONG));
+    let old = scene.takes("a");
+    let broken = service_fn(async |_: Request<RequestBody<Full<Bytes>>>| Ok::<_, Infallible>(Response::new(Broken)));
+    let response = send(&layer, broken, request("a", old)).await;
+    let since = Instant::now();
+    let read = tokio::spawn(async move { response.into_body().collect().await.is_ok() });
+    assert!(read.await.unwrap_err().is_panic());
+    assert!(held_up(&scene, &layer, since).await >= ORPHAN_TIMEOUT);
+}
+
+#[tokio::test]
+async fn the_next_tenure_is_told_how_long_a_panic_may_keep_it_out() {
+    let scene = Scene::new();
+    let layer = scene.impatient_layer();
+    let old = scene.takes("a");
+    let sending = layer.clone();
+    let panicking =
+        service_fn(async |_: Request<RequestBody<Full<Bytes>>>| -> Result<Response<Full<Bytes>>, Infallible> {
+            panic!("on purpose")
+        });
+    let sent = tokio::spawn(async move { send(&sending, panicking, request("a", old)).await.status() });
+    assert!(sent.await.unwrap_err().is_panic());
+    let new = scene.takes("b");
+    let refused = send(&layer, service_fn(crate::scene::answer), request("b", new)).await;
+    let seconds: u64 = refused.headers()["retry-after"].to_str().unwrap().parse().unwrap();
+    assert!((20..=30).contains(&seconds), "{seconds}");
+}

@@ -1,0 +1,89 @@
+//! Locks that are found in requests.
+
+use std::convert::Infallible;
+
+use bytes::Bytes;
+use fencepost_fence::{FenceLayer, LockKey, RequestBody};
+use http::request::Parts;
+use http::{Request, Response};
+use http_body_util::Full;
+use tower::service_fn;
+
+use crate::cluster::Cluster;
+use crate::scene::{SHORT, Scene, answer, outcome, request, send};
+
+/// `/shards/2/jobs` needs `/shards/2/lock`, and a path elsewhere a lock elsewhere.
+fn lock_of(request: &Parts) -> Option<LockKey> {
+    let path = request.uri.path().strip_suffix("/jobs")?;
+    LockKey::new(&format!("{path}/lock")).ok()
+}
+
+async fn at(layer: &FenceLayer, path: &str, owner: &str, revision: u64) -> String {
+    let mut request = request(owner, revision);
+    *request.uri_mut() = path.parse().unwrap();
+    outcome(&send(layer, service_fn(answer), request).await)
+}
+
+#[tokio::test]
+async fn each_request_needs_the_lock_that_is_found_in_it() {
+    let scene = Scene::new();
+    let layer = scene.fence.locks_below("/shards/", lock_of).layer().unwrap();
+    let [two, three] = ["/shards/2/lock", "/shards/3/lock"].map(|lock| scene.store.put(lock, "a").get());
+    assert_eq!(at(&layer, "/shards/2/jobs", "a", two).await, "200");
+    assert_eq!(at(&layer, "/shards/3/jobs", "a", three).await, "200");
+    assert_eq!(at(&layer, "/shards/3/jobs", "a", two).await, "412 replayed-tenure");
+    assert_eq!(at(&layer, "/shards/4/jobs", "a", three).await, "412 no-owner");
+    assert_eq!(at(&layer, "/shards/2", "a", two).await, "400 lock-not-allowed");
+    assert_eq!(at(&layer, "/elsewhere/2/jobs", "a", two).await, "400 lock-not-allowed");
+    tokio::time::timeout(fencepost_testsupport::PATIENCE, scene.fence.ready()).await.unwrap();
+}
+
+#[tokio::test]
+async fn a_request_without_a_token_costs_no_read_of_the_store() {
+    let scene = Scene::new();
+    let layer = scene.fence.locks_below("/shards/", lock_of).layer().unwrap();
+    let bare = Request::get("/shards/2/jobs").body(Full::<Bytes>::default()).unwrap();
+    assert_eq!(outcome(&send(&layer, service_fn(answer), bare).await), "428 token-missing");
+    assert_eq!(scene.store.calls().ranges_whole, 0);
+    assert_eq!(at(&layer, "/shards/2/jobs", "a", 1).await, "412 no-owner");
+    assert_eq!(scene.store.calls().ranges_whole, 1);
+}
+
+#[tokio::test]
+async fn each_lock_has_a_gate_of_its_own() {
+    let scene = Scene::new();
+    let layer = scene.fence.locks_below("/shards/", lock_of).handoff_timeout(SHORT).layer().unwrap();
+    let [old, other] = ["/shards/2/lock", "/shards/3/lock"].map(|lock| scene.store.put(lock, "a").get());
+    let mut first = request("a", old);
+    *first.uri_mut() = "/shards/2/jobs".parse().unwrap();
+    let running = send(&layer, service_fn(answer), first).await;
+    let new = scene.store.put("/shards/2/lock", "b").get();
+    assert_eq!(at(&layer, "/shards/2/jobs", "b", new).await, "503 handoff-timeout");
+    assert_eq!(at(&layer, "/shards/3/jobs", "a", other).await, "200");
+    drop(running);
+    assert_eq!(at(&layer, "/shards/2/jobs", "b", new).await, "200");
+}
+
+/// Without it, a cache that has room for one lock would forget the gate with the orphan in it.
+#[tokio::test]
+async fn a_lock_with_an_orphan_keeps_its_gate_though_others_push_it_out_of_the_cache() {
+    let cluster = Cluster::start().await;
+    let fence = cluster.builder().tracked_locks_max(1).build().unwrap();
+    let layer = fence.locks_below("/shards/", lock_of).handoff_timeout(SHORT).layer().unwrap();
+    let old = cluster.put("/shards/2/lock", "a").await;
+    let sending = layer.clone();
+    let panicking =
+        service_fn(async |_: Request<RequestBody<Full<Bytes>>>| -> Result<Response<Full<Bytes>>, Infallible> {
+            panic!("on purpose")
+        });
+    let mut first = request("a", old);
+    *first.uri_mut() = "/shards/2/jobs".parse().unwrap();
+    let sent = tokio::spawn(async move { send(&sending, panicking, first).await.status() });
+    assert!(sent.await.unwrap_err().is_panic());
+    for shard in 3..6 {
+        let revision = cluster.put(&format!("/shards/{shard}/lock"), "a").await;
+        assert_eq!(at(&layer, &format!("/shards/{shard}/jobs"), "a", revision).await, "200");
+    }
+    let new = cluster.put("/shards/2/lock", "b").await;
+    assert_eq!(at(&layer, "/shards/2/jobs", "b", new).await, "503 handoff-timeout");
+}

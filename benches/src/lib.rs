@@ -7,8 +7,8 @@
 mod callgrind;
 mod cases;
 mod counts;
-// The proxy's own file, and not the proxy, which would bring a hundred crates with it.
-#[path = "../../proxy/src/token.rs"]
+// The file alone, and not the crate, which would bring a hundred others with it.
+#[path = "../../fence/src/token.rs"]
 pub mod token;
 
 pub use callgrind::instructions_of;

@@ -6,7 +6,7 @@ use std::time::{Duration, SystemTime};
 use anyhow::bail;
 use fencepost_config::{Config, Route, SourceKind, UpstreamProtocol};
 use fencepost_sources::{
-    KeyRange, LockDescription, LockSource, LockSpec, LockStore, MemoryStore, RangeRead, StoreError, Wanted,
+    KeyRange, LockDescription, LockSource, LockSpec, LockStore, MemoryStore, RangeRead, StoreError, Wanted, caution,
 };
 use fencepost_tls::{Expiry, Followed};
 use tokio::time::Instant;
@@ -15,7 +15,6 @@ use crate::client_tls;
 use crate::downstream::Protocol;
 use crate::exchange::Fence;
 use crate::forward::{Speaks, Upstream, UpstreamError, connects};
-use crate::lock_sources::caution;
 use crate::process::Process;
 use crate::routes::{Guard, record_format};
 use crate::server_tls;

@@ -19,7 +19,7 @@ use crate::recording::Subject;
 use crate::routes::Guard;
 
 /// Where it is, on every listener.
-pub const PATH: &str = "/.well-known/fence";
+pub use fencepost_fence::FENCE_PATH as PATH;
 
 /// Answers the call.
 pub async fn answer(place: &Rc<Place>, headers: &mut HeaderMap) -> Answer {

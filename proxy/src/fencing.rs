@@ -5,8 +5,9 @@ use std::rc::Rc;
 use std::sync::Arc;
 
 use fencepost_config::{Mode, OnUnavailable};
+use fencepost_fence::confirm::{Confirmed, unloaded};
 use fencepost_policy::{FenceToken, LockKey, PassReason, Rejection, Verdict};
-use fencepost_sources::{LoadError, TrackedLock, Unconfirmed};
+use fencepost_sources::TrackedLock;
 use http::header::UPGRADE;
 use http::{HeaderMap, HeaderValue};
 use tokio::time::Instant;
@@ -138,11 +139,7 @@ pub async fn load(place: &Place, key: &LockKey) -> Result<Arc<TrackedLock>, Reje
     };
     locks.load(key.as_str(), deadline(place)).await.map_err(|error| {
         tracing::debug!(%key, %error, "the lock could not be looked up");
-        match error {
-            LoadError::Unread(Unconfirmed::Regressed) => Rejection::StoreRegressed,
-            LoadError::Invalid(_) | LoadError::Outside => Rejection::LockNotAllowed,
-            LoadError::Conflict(_) | LoadError::Overloaded | LoadError::Unread(_) => Rejection::Unverifiable,
-        }
+        unloaded(&error)
     })
 }
 
@@ -245,25 +242,13 @@ async fn record_shadow_verdict(place: Rc<Place>, claim: Claim) {
 /// # Errors
 /// The reason why it does not; `unverifiable` if the store does not answer in time.
 pub async fn confirm(place: &Place, claim: &Claim) -> Result<(), Rejection> {
-    let metrics = place.metrics();
-    let deadline = deadline(place);
-    let mut asked_at = place.arrived;
-    loop {
-        let answered = claim.lock.confirm(asked_at, deadline).await;
-        match claim.lock.outlook().judge(&claim.token, &place.timing()) {
-            Verdict::Admit => {
-                metrics.confirmed(ConfirmOutcome::Admitted).inc();
-                return Ok(());
-            }
-            Verdict::Reject(reason) => {
-                metrics.confirmed(ConfirmOutcome::Refused).inc();
-                return Err(reason);
-            }
-            Verdict::Confirm if answered.is_err() || Instant::now() >= deadline => {
-                metrics.confirmed(ConfirmOutcome::Failed).inc();
-                return Err(Rejection::Unverifiable);
-            }
-            Verdict::Confirm => asked_at = Instant::now(), // The request has waited for so long that the answer has aged.
-        }
-    }
+    let confirmed =
+        fencepost_fence::confirm::confirm(&claim.lock, &claim.token, deadline(place), || place.timing()).await;
+    let outcome = match confirmed {
+        Confirmed::Admitted => ConfirmOutcome::Admitted,
+        Confirmed::Refused(_) => ConfirmOutcome::Refused,
+        Confirmed::Unanswered => ConfirmOutcome::Failed,
+    };
+    place.metrics().confirmed(outcome).inc();
+    confirmed.verdict()
 }

@@ -45,9 +45,9 @@ pub mod stack;
 pub mod state;
 pub mod ticket;
 pub mod tls_files;
-pub mod token;
 pub mod upstreams;
 pub mod wire;
 
+pub use fencepost_fence::token;
 pub use reload::{ConfigFile, Origin};
 pub use run::{Bound, RunError, Surroundings, bind, run, terminated};

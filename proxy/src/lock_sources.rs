@@ -6,8 +6,7 @@ use std::time::Duration;
 
 use fencepost_config::{Config, HostPort, Source, SourceKind};
 use fencepost_sources::{
-    EtcdOptions, EtcdStore, LockSource, Member, MemoryStore, SourceOptions, SpawnError, WeakLockSource,
-    known_stale_reads,
+    EtcdOptions, EtcdStore, LockSource, MemoryStore, SourceOptions, SpawnError, WeakLockSource, caution,
 };
 use fencepost_tls::TlsError;
 use tokio::time::interval;
@@ -212,16 +211,4 @@ fn options(config: &Config, index: usize, memory: Option<&Memory>) -> SourceOpti
 fn period(config: &Config, source: usize) -> Duration {
     let max_ages = config.routes.iter().filter(|route| route.mode.lock().is_some_and(|lock| lock.source == source));
     max_ages.map(|route| route.max_age).min().unwrap_or(Duration::from_secs(5)) / 5
-}
-
-/// What there is to warn of in a member of a store.
-pub(crate) fn caution(member: &Member) -> Option<String> {
-    let version = member.version.as_ref().ok()?;
-    known_stale_reads(version).then(|| {
-        format!(
-            "{} runs etcd {version}, which can answer a linearizable read with old data after pauses (etcd-io/etcd#20418, fixed in \
-             3.4.42, 3.5.28 and 3.6.9): max_age may be exceeded once in such a case",
-            member.endpoint
-        )
-    })
 }

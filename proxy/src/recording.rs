@@ -203,7 +203,8 @@ impl Place {
             Some(_) => self.route().stale_status.status(),
             None => StatusCode::PRECONDITION_FAILED,
         };
-        let refusal = Refusal { reason, lock: subject.lock, decision: &decision, stale_status, retry_after };
+        let decision_id = decision.as_str();
+        let refusal = Refusal { reason, lock: subject.lock, decision: decision_id, stale_status, retry_after };
         let answer = refusal.answer(self.form).map(ResponseBody::Whole);
         self.record(decision, Outcome::Refused(reason), subject, Some(answer.status()));
         answer

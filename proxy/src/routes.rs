@@ -56,7 +56,7 @@ impl RouteInForce {
         let guard = route.mode.lock().map(|lock| Guard::new(lock, &sources[lock.source]));
         let source_name = route.mode.lock().map(|lock| sources[lock.source].name());
         Ok(RouteInForce {
-            headers: TokenHeaders::of(route),
+            headers: token_headers(route),
             metrics: process.metrics.route(&route.name, route.mode.name()),
             label: process.label(&route.name, route.mode.name(), source_name),
             orphan_timeout_max: of_one_source.map(|route| route.orphan_timeout).max().unwrap_or(route.orphan_timeout),
@@ -73,6 +73,15 @@ impl Guard {
         }
         let prefix = lock.key.literal_prefix().to_owned();
         Ok(Guard::Templated(source.template(&TemplateSpec { prefix, format })))
+    }
+}
+
+/// Where a request's token stands on a route.
+pub(crate) fn token_headers(route: &Route) -> TokenHeaders {
+    TokenHeaders {
+        owner: route.owner_header.clone(),
+        revision: route.revision_header.clone(),
+        lock: route.lock_header.clone(),
     }
 }
 

@@ -12,6 +12,7 @@ use http::{HeaderMap, HeaderValue};
 use crate::cli::Question;
 use crate::identity::{establish, owners};
 use crate::observe::record::shown_peer;
+use crate::routes::token_headers;
 use crate::token::TokenHeaders;
 
 /// What the request in question presents.
@@ -38,7 +39,7 @@ impl Presented {
         }
         let peer = PeerNames { uris: peer_uri, dns: peer_dns, common_names: peer_cn };
         let peer = Some(peer).filter(|peer| *peer != PeerNames::default());
-        let names = TokenHeaders::of(route);
+        let names = token_headers(route);
         let mut headers = HeaderMap::new();
         let token = written(&names, owner.as_deref(), &revision, &mut headers).and_then(|()| {
             identity.map_or(Ok(()), |identity| establish(identity, peer.as_ref(), &names, &mut headers))?;

@@ -82,7 +82,7 @@
 //!
 //! **A response** counts until its last piece has been taken. A client that reads slowly holds up the next holder, so give
 //! slow readers a timeout in your server. Responses of type `text/event-stream`, and all with [`LayerBuilder::streaming`], are cut
-//! when their tenure ends.
+//! when their tenure ends, whether or not their clients read.
 //!
 //! While etcd cannot be reached, bodies under way pause as soon as what is known is older than `max_age`, and are cut after
 //! `handoff_timeout`: nobody knows whether they are still their holder's. Handlers themselves are not stopped; those who

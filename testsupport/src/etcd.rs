@@ -10,7 +10,7 @@ use std::time::Duration;
 use crate::etcd_security::EtcdSecurity;
 use crate::etcd_version::EtcdVersion;
 use crate::http::request;
-use crate::patience::eventually;
+use crate::patience::{PATIENCE, eventually};
 use crate::port::FreePort;
 use crate::process::Process;
 use crate::scratch::Scratch;
@@ -252,6 +252,9 @@ impl Etcd {
     fn bare_etcdctl(&self) -> tokio::process::Command {
         let mut command = tokio::process::Command::new(self.version.etcdctl());
         command.env("ETCDCTL_API", "3").kill_on_drop(true);
+        // Its own limits, 5 s and 2 s, are for machines that have time for it.
+        let patience = format!("{}s", PATIENCE.as_secs());
+        command.args(["--command-timeout", &patience, "--dial-timeout", &patience]);
         command.args(self.options.security.iter().flat_map(|security| security.client_arguments()));
         command
     }

@@ -105,7 +105,8 @@ impl Drop for Lease {
     }
 }
 
-/// How long an attempt to renew may take: several fit into the time that a renewal has.
+/// How long an attempt to renew may wait for its answer, and before that for a connection that is coming up: several fit into the
+/// time that a renewal has.
 pub(crate) fn attempt_within(ttl: Duration) -> Within {
     Within::one_attempt((ttl / 6).min(Duration::from_secs(1)))
 }

@@ -8,6 +8,7 @@ use tokio::time::{Instant, sleep_until};
 
 use super::driver::{Believed, ReadFailure, Work};
 use super::scope::{Scope, Unverified};
+use super::window::Probed;
 use crate::store::{LockStore, RangeRead, Wanted};
 
 /// For how many reads in a row a window may stay unverified before another one is begun.
@@ -56,6 +57,9 @@ async fn read_static_locks<S: LockStore>(work: &Work<S>) -> Result<(), ReadFailu
     Ok(())
 }
 
+/// The part of a period for which the watch may take to deliver what a probe has shown to be there.
+const PATIENCE: u32 = 10;
+
 /// Reads the window of a scope, for as long as anybody holds a lock or a template of it.
 pub(crate) async fn of_scope<S: LockStore>(work: Rc<Work<S>>, scope: Weak<Scope>) {
     let common = work.common();
@@ -63,11 +67,10 @@ pub(crate) async fn of_scope<S: LockStore>(work: Rc<Work<S>>, scope: Weak<Scope>
     let mut unverified = 0;
     while let Some(scope) = scope.upgrade() {
         let begun = Instant::now();
-        let next = match work.read(&common.counts.windows, &[scope.next_read()]).await {
-            Ok(believed) => {
+        let next = begun + common.period();
+        let next = match read_scope(&work, &scope, next, &mut unverified).await {
+            Ok(()) => {
                 backoff.reset();
-                let next = begun + common.period();
-                merge(&work, &scope, believed, next, &mut unverified).await;
                 next
             }
             Err(failure) => after(&failure, begun, &work, backoff.delay()),
@@ -79,6 +82,46 @@ pub(crate) async fn of_scope<S: LockStore>(work: Rc<Work<S>>, scope: Weak<Scope>
         }
     }
     work.watched_changed.notify_one();
+}
+
+/// Reads as much of a scope as it takes to date it.
+async fn read_scope<S: LockStore>(
+    work: &Work<S>,
+    scope: &Arc<Scope>,
+    next: Instant,
+    unverified: &mut u32,
+) -> Result<(), ReadFailure> {
+    let windows = &work.common().counts.windows;
+    if let Some(probe) = scope.probe() {
+        let probed = work.read(windows, &[probe]).await?;
+        if is_known_through(work, scope, &probed).await {
+            *unverified = 0;
+            work.fresh(probed.sent.at);
+            return Ok(());
+        }
+    }
+    let believed = work.read(windows, &[scope.next_read()]).await?;
+    merge(work, scope, believed, next, unverified).await;
+    Ok(())
+}
+
+/// Whether the watch delivers soon all that happened up to what a probe has shown.
+async fn is_known_through<S: LockStore>(work: &Work<S>, scope: &Scope, probed: &Believed) -> bool {
+    let common = work.common();
+    let patience = Instant::now() + common.period() / PATIENCE;
+    loop {
+        match scope.verify_probe(&common.registry, &probed.sent, probed.revision) {
+            Probed::Whole => return true,
+            Probed::Missing => return false,
+            Probed::NotYet => {}
+        }
+        // As for a windowed read: what is here already is looked at before it is too late.
+        tokio::select! {
+            biased;
+            () = scope.progressed() => {}
+            () = sleep_until(patience) => return false,
+        }
+    }
 }
 
 /// Applies a windowed read, and waits for the events that verify it, up to `next`.

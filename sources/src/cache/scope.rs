@@ -14,6 +14,9 @@
 //!   come later, are below the clock's reach and are not applied; and a lock that is first learnt for a revision
 //!   that the clock has passed is unsettled.
 //!
+//! So it is when it moves to a probe, by whose revision the watch has named everything: then each of the locks was told of every event,
+//! or is unsettled. Events before its first read was sent are part of what that read shows.
+//!
 //! The clock is published after all of that, and whoever looks at a lock loads the clock first: so it never speaks for
 //! something older than what it was made of. A lock is in the registry before its first read is sent. Events that pass it by
 //! until the answer is here make it unsettled if they are newer than the answer, and it is read again. A windowed read may have
@@ -42,7 +45,7 @@ use super::record::RecordFormat;
 use super::registry::Registry;
 use super::tracked::TrackedLock;
 use super::trust::Sent;
-use super::window::{Shown, Window};
+use super::window::{Probed, Shown, Window};
 use crate::store::{Event, KeyRange, KeyValue, RangeAnswer, RangeRead};
 use crate::sync::{ArcSwapOption, Guard};
 
@@ -107,6 +110,24 @@ impl Scope {
         self.window().next_read(&self.range)
     }
 
+    /// What tells at the least cost up to where the scope has to be known; `None` as long as there is no window.
+    pub(crate) fn probe(&self) -> Option<RangeRead> {
+        self.window().probe(&self.range)
+    }
+
+    /// Whether the watch has named all that happened up to the revision that a probe has shown; if so, the clock moves to it.
+    ///
+    /// The answer is trusted, and of the present era.
+    pub(crate) fn verify_probe(&self, locks: &Registry, sent: &Sent, revision: Revision) -> Probed {
+        let probed = self.window().verify_probe(revision);
+        if probed == Probed::Whole {
+            let is_later = |lock: Arc<TrackedLock>| lock.as_of() > Some(revision);
+            self.learnt().retain(|key| locks.find(key.as_str()).is_some_and(is_later));
+            self.move_clock(revision, sent.at);
+        }
+        probed
+    }
+
     /// From where the scope has to be watched; `None` as long as there is no window.
     pub(crate) fn watch_from(&self) -> Option<Revision> {
         self.window().watch_from()
@@ -138,11 +159,14 @@ impl Scope {
             return false;
         };
         self.find_what_came_and_went(locks, since, read);
-        if let Some(clock) = self.clock.load().as_deref() {
-            let clock = ScopeClock { reach: read.shown.revision, dated: read.sent.at, ..*clock };
-            self.clock.store(Some(Arc::new(clock)));
-        }
+        self.move_clock(read.shown.revision, read.sent.at);
         true
+    }
+
+    fn move_clock(&self, reach: Revision, dated: Instant) {
+        if let Some(clock) = self.clock.load().as_deref() {
+            self.clock.store(Some(Arc::new(ScopeClock { reach, dated, ..*clock })));
+        }
     }
 
     /// Unsettles the locks that are known by a key that was created after `since` and is gone at the read.

@@ -17,6 +17,7 @@ use super::record::{LockSpec, RecordFormat, contender};
 use super::scope::{Scope, Unverified};
 use super::tracked::TrackedLock;
 use super::trust::{Sent, Standing, Trust};
+use super::window::Probed;
 use crate::store::{Event, KeyValue, RangeAnswer, Wanted};
 
 fn revision(number: u64) -> Revision {
@@ -30,6 +31,8 @@ enum Act {
     Delete(usize),
     /// One key goes and another comes, at one revision.
     Swap(usize, usize),
+    /// Something is written that is not of this scope.
+    Elsewhere,
     /// The watch delivers what happened at the next revision.
     Deliver,
     /// The watch ends, and goes on from where the scope says.
@@ -39,6 +42,11 @@ enum Act {
     AnswerWindow,
     /// The answer arrives.
     MergeWindow,
+    /// One key is read, for the store's revision, if no windowed read is on its way.
+    SendProbe,
+    AnswerProbe,
+    /// Looks whether the watch has brought all up to the answer. If it never will, the probe is given up.
+    VerifyProbe,
     /// Another look whether the read is verified.
     Verify,
     /// Nobody waits any longer: a new window begins.
@@ -54,11 +62,15 @@ fn any_act() -> impl Strategy<Value = Act> {
         4 => (0..4usize, b'a'..b'c').prop_map(|(key, owner)| Act::Put(key, owner)),
         4 => (0..4usize).prop_map(Act::Delete),
         1 => (0..4usize, 0..4usize).prop_map(|(gone, new)| Act::Swap(gone, new)),
+        1 => Just(Act::Elsewhere),
         6 => Just(Act::Deliver),
         1 => Just(Act::Resume),
         3 => Just(Act::SendWindow),
         3 => Just(Act::AnswerWindow),
         3 => Just(Act::MergeWindow),
+        3 => Just(Act::SendProbe),
+        3 => Just(Act::AnswerProbe),
+        3 => Just(Act::VerifyProbe),
         4 => Just(Act::Verify),
         1 => Just(Act::Begin),
         2 => (0..2usize).prop_map(Act::SendRead),
@@ -90,6 +102,9 @@ struct World {
     sent: Vec<(Instant, u64)>,
     window: Option<OnItsWay<RangeAnswer>>,
     unverified: Option<Unverified>,
+    probe: Option<OnItsWay<()>>,
+    /// How often the clock has moved to a probe.
+    probed: u64,
     locks: [Option<Arc<TrackedLock>>; 2],
     reads: [Option<OnItsWay<Vec<KeyValue>>>; 2],
     walks: [Option<(Sent, Revision, Walk)>; 2],
@@ -115,6 +130,8 @@ impl World {
             sent: vec![],
             window: None,
             unverified: None,
+            probe: None,
+            probed: 0,
             locks: [None, None],
             reads: [None, None],
             walks: [None, None],
@@ -178,6 +195,9 @@ impl World {
         }
         self.delivered += 1;
         let events = &self.happened[self.delivered as usize - 1];
+        if events.is_empty() {
+            return;
+        }
         events.iter().for_each(|event| self.common.trust.saw(event.revision()));
         self.scope.events(&self.common.registry, self.common.trust.era(), events);
     }
@@ -188,9 +208,13 @@ impl World {
             Act::Delete(key) => self.write(Some(key), None),
             Act::Swap(gone, new) if gone == new => {}
             Act::Swap(gone, new) => self.write(Some(gone), Some((new, b'a'))),
+            Act::Elsewhere => {
+                self.states.push(self.states.last().unwrap().clone());
+                self.happened.push(vec![]);
+            }
             Act::Deliver => self.deliver(),
             Act::Resume => self.delivered = self.scope.watch_from().map_or(self.delivered, |from| from.get() - 1),
-            Act::SendWindow if self.window.is_none() => {
+            Act::SendWindow if self.window.is_none() && self.probe.is_none() => {
                 self.window = Some(OnItsWay { sent: self.sending(), answer: None });
             }
             Act::AnswerWindow => self.answer_window(),
@@ -216,6 +240,14 @@ impl World {
                     self.unverified = Some(read);
                 }
             }
+            Act::SendProbe if self.window.is_none() && self.unverified.is_none() && self.scope.probe().is_some() => {
+                self.probe = Some(OnItsWay { sent: self.sending(), answer: None });
+            }
+            Act::AnswerProbe => {
+                let at = revision(self.now());
+                self.probe.iter_mut().for_each(|probe| _ = probe.answer.get_or_insert((at, ())));
+            }
+            Act::VerifyProbe => self.verify_probe(),
             Act::Begin => {
                 if let Some(read) = self.unverified.take() {
                     self.scope.begin(&read);
@@ -246,8 +278,21 @@ impl World {
                     self.end_walk(index, &sent, created, walk);
                 }
             }
-            Act::SendWindow | Act::SendRead(_) => {}
+            Act::SendWindow | Act::SendProbe | Act::SendRead(_) => {}
         }
+    }
+
+    fn verify_probe(&mut self) {
+        let Some(OnItsWay { sent, answer: Some((at, ())) }) = &self.probe else {
+            return;
+        };
+        self.trusted(sent, *at);
+        match self.scope.verify_probe(&self.common.registry, sent, *at) {
+            Probed::NotYet => return,
+            Probed::Missing => {}
+            Probed::Whole => self.probed += 1,
+        }
+        self.probe = None;
     }
 
     /// As a store answers [`Scope::next_read`]. It is asked for when it is sent, and nothing verifies meanwhile.
@@ -341,6 +386,7 @@ impl World {
         }
         self.unverified = None;
         self.window = None;
+        self.probe = None;
         if self.scope.watch_from().is_none() {
             for act in [Act::SendWindow, Act::AnswerWindow, Act::MergeWindow] {
                 self.act(act);
@@ -363,6 +409,13 @@ impl World {
             self.check();
         }
         assert!(self.unverified.is_none(), "with all events here, the read is verified");
+        self.write(None, Some((3, b'y')));
+        let probed = self.probed;
+        for act in [Act::Deliver, Act::Deliver, Act::SendProbe, Act::AnswerProbe, Act::VerifyProbe] {
+            self.act(act);
+            self.check();
+        }
+        assert_eq!(self.probed, probed + 1, "and so is the probe after it");
         for lock in self.locks.iter().flatten() {
             assert_eq!(lock.outlook().reach(), Some(revision(self.now())), "{lock:?} is covered");
         }
@@ -551,5 +604,47 @@ fn what_a_windowed_read_shows_of_a_lock_that_is_being_read_unsettles_an_older_fi
         let mut world = play(layout, &[&[Act::Put(3, b'a')], &WINDOW, &asked, &WINDOW, &late]);
         assert!(world.unverified.is_none() && !world.lock(0).is_settled(), "{layout:?}");
         world.settle();
+    }
+}
+
+const PROBE: [Act; 3] = [Act::SendProbe, Act::AnswerProbe, Act::VerifyProbe];
+
+#[test]
+fn a_probe_moves_the_clock_once_the_watch_has_brought_all_that_happened() {
+    for layout in [Layout::Key, Layout::Election, Layout::Mutex] {
+        let load = [Act::SendRead(0), Act::AnswerRead(0), Act::MergeRead(0)];
+        let mut world = play(layout, &[&[CAME], &WINDOW, &load, &PROBE]);
+        assert_eq!(world.probed, 1, "nothing was written at all");
+        for act in [Act::Put(3, b'a'), Act::Delete(0), Act::Deliver].into_iter().chain(PROBE) {
+            world.act(act);
+            world.check();
+        }
+        assert_eq!(
+            (world.probed, world.lock(0).outlook().reach()),
+            (1, Some(revision(2))),
+            "one event is not here yet"
+        );
+        world.act(Act::Deliver);
+        world.act(Act::VerifyProbe);
+        world.check();
+        assert_eq!((world.probed, world.lock(0).outlook().reach()), (2, Some(revision(4))), "{layout:?}");
+        world.settle(); // The number of keys is known too, or the windowed read there would not be verified.
+    }
+}
+
+#[test]
+fn a_probe_proves_nothing_if_something_happened_elsewhere_or_was_lost() {
+    for missing in [Act::Elsewhere, Act::Delete(0)] {
+        let load = [Act::SendRead(0), Act::AnswerRead(0), Act::MergeRead(0)];
+        let mut world = play(Layout::Key, &[&[CAME], &WINDOW, &load, &[missing, Act::Put(3, b'a')]]);
+        world.delivered += 1; // Whatever it was, the watch says nothing of it.
+        for act in [Act::SendProbe, Act::AnswerProbe, Act::VerifyProbe] {
+            world.act(act);
+            assert_eq!(world.probed, 0);
+        }
+        world.act(Act::Deliver);
+        world.act(Act::VerifyProbe);
+        assert_eq!((world.probed, world.probe.is_none()), (0, true), "what comes later says that it is missing");
+        assert_eq!(world.lock(0).outlook().reach(), Some(revision(2)));
     }
 }

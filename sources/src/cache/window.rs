@@ -22,6 +22,12 @@
 //! looks again when more events are here, and at last begins a new window ([`Window::begin`]) that says nothing of what
 //! was known before it.
 //!
+//! To answer a windowed read, a store may look at all keys all the same: etcd takes 0.1 s of CPU for 100,000. So a read of any one key
+//! goes first, a *probe*: it tells the revision `R` of the store. Each write has a revision of its own. If the watch has delivered
+//! something at *each* revision in `(V, R]`, it has delivered all that happened in this scope: what happened at one revision comes
+//! together. Then nothing has to be asked, and the number of keys is known as well. If a revision is missing, something happened
+//! elsewhere, or the watch lags, or lost something: then the windowed read tells. Nothing at all was written if `R` is `V`.
+//!
 //! Whether a key existed at `V` is told by its first event after `V`: a deletion, or a write of a key created up to
 //! `V`, says that it did.
 
@@ -59,6 +65,24 @@ struct Logged {
     created: Option<Revision>,
 }
 
+impl Logged {
+    /// Whether the key existed then, if this is the first that happened to it since.
+    fn existed_at(&self, since: Revision) -> bool {
+        self.created.is_none_or(|created| created <= since)
+    }
+}
+
+/// What a probe has come to.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Probed {
+    /// The watch has delivered everything.
+    Whole,
+    /// What is missing may still come.
+    NotYet,
+    /// What is missing will not come: something later is here.
+    Missing,
+}
+
 /// The answer of a windowed read, as far as it matters for verifying it.
 #[derive(Debug, Clone, Copy)]
 pub(crate) struct Shown {
@@ -72,6 +96,13 @@ impl Window {
     pub(crate) fn next_read(&self, range: &KeyRange) -> RangeRead {
         let wanted = self.verified.map_or(Wanted::Count, |verified| Wanted::ChangedAfter(verified.at));
         RangeRead { range: range.clone(), wanted }
+    }
+
+    /// What tells the store's revision at the least cost, once there is a window: a key of the range, whether or not it exists. To read
+    /// any other may not be permitted.
+    pub(crate) fn probe(&self, range: &KeyRange) -> Option<RangeRead> {
+        let key = KeyRange::Key(range.first_key().into());
+        self.verified.map(|_| RangeRead { range: key, wanted: Wanted::Count })
     }
 
     /// What an answer says, if there is a window that it could verify.
@@ -108,6 +139,43 @@ impl Window {
         Some(verified.at)
     }
 
+    /// Whether everything up to `revision`, which a probe has shown, was delivered; if so, the next window begins there.
+    pub(crate) fn verify_probe(&mut self, revision: Revision) -> Probed {
+        let Some(verified) = self.verified.filter(|verified| verified.at <= revision) else {
+            return Probed::Missing;
+        };
+        let through = self.whole_through(verified.at);
+        if through < revision {
+            let is_passed = self.delivered > Some(through);
+            return if is_passed { Probed::Missing } else { Probed::NotYet };
+        }
+        let count = self.count_at(verified, revision);
+        self.begin(&Shown { revision, count, new: 0 });
+        Probed::Whole
+    }
+
+    /// The last revision up to which something was delivered at each after `since`.
+    fn whole_through(&self, since: Revision) -> Revision {
+        self.log.iter().fold(
+            since,
+            |through, Logged { revision, .. }| {
+                if revision.before() == Some(through) { *revision } else { through }
+            },
+        )
+    }
+
+    /// How many keys there are then, everything in between having been delivered.
+    fn count_at(&self, verified: Verified, through: Revision) -> u64 {
+        let mut keys: HashMap<&Bytes, (bool, bool)> = HashMap::new();
+        for logged in self.log.iter().filter(|logged| verified.at < logged.revision && logged.revision <= through) {
+            let (_, exists) = keys.entry(&logged.key).or_insert((logged.existed_at(verified.at), false));
+            *exists = logged.created.is_some();
+        }
+        let number = |of: fn(&(bool, bool)) -> bool| keys.values().filter(|key| of(key)).count() as u64;
+        let (existed, exist) = (number(|(existed, _)| *existed), number(|(_, exists)| *exists));
+        (verified.count + exist).saturating_sub(existed)
+    }
+
     /// Begins a window at that read, whatever was before.
     pub(crate) fn begin(&mut self, shown: &Shown) {
         self.verified = Some(Verified { at: shown.revision, count: shown.count });
@@ -128,13 +196,9 @@ impl Window {
     /// How many keys that existed at `since` were deleted up to `through`, as far as the watch has named them.
     fn gone(&self, since: Revision, through: Revision) -> u64 {
         let mut existed: HashMap<&Bytes, (bool, bool)> = HashMap::new();
-        for Logged { revision, key, created } in &self.log {
-            if *revision <= since || *revision > through {
-                continue;
-            }
-            let existed_before = created.is_none_or(|created| created <= since);
-            let (_, deleted) = existed.entry(key).or_insert((existed_before, false));
-            *deleted |= created.is_none();
+        for logged in self.log.iter().filter(|logged| since < logged.revision && logged.revision <= through) {
+            let (_, deleted) = existed.entry(&logged.key).or_insert((logged.existed_at(since), false));
+            *deleted |= logged.created.is_none();
         }
         existed.values().filter(|(existed, deleted)| *existed && *deleted).count() as u64
     }

@@ -58,9 +58,34 @@ async fn the_cost_of_freshness_does_not_grow_with_the_number_of_locks() {
             let after = store.calls();
             assert_eq!((after.reads - before.reads, after.ranges_whole), (10, before.ranges_whole), "{layout:?}");
             assert_eq!((after.watches, after.reads_at), (before.watches, before.reads_at));
+            assert_eq!(after.ranges_changed, before.ranges_changed, "the store never looked at all the keys");
         })
         .await;
     }
+}
+
+/// Each write has a revision of its own: one that the watch has not told of may be any.
+#[tokio::test(start_paused = true)]
+async fn what_is_written_elsewhere_or_is_not_here_yet_costs_a_windowed_read() {
+    play(options(), async |store, source| {
+        let locks = template(source, "t/", Layout::Key);
+        let at = store.put("t/1", "a");
+        let lock = load(&locks, "t/1").await;
+        pass(SECOND * 2).await;
+        for hold in [false, true] {
+            let before = store.calls();
+            let key = if hold { "t/2" } else { "elsewhere" };
+            if hold {
+                store.hold_watches();
+            }
+            store.put(key, "x");
+            pass(SECOND * 5).await;
+            assert_eq!(store.calls().ranges_changed - before.ranges_changed, 1, "{key}");
+            assert_eq!(glance(&lock, "a", at), "admit");
+            assert!(lock.outlook().age(Instant::now()).unwrap() <= SECOND * 2);
+        }
+    })
+    .await;
 }
 
 #[tokio::test(start_paused = true)]

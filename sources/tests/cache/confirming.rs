@@ -2,6 +2,7 @@
 
 use std::collections::HashMap;
 use std::sync::{Arc, Mutex};
+use std::time::Duration;
 
 use fencepost_policy::{Layout, Revision};
 use fencepost_sources::{
@@ -9,9 +10,11 @@ use fencepost_sources::{
     Wanted,
 };
 use futures_util::future::join_all;
-use tokio::time::Instant;
 
-use crate::world::{SECOND, ask_linearizable, load, options, pass, template};
+use crate::world::{ask_linearizable, load, options, pass, template};
+
+/// How long a read takes.
+const ANSWER: Duration = Duration::from_millis(2);
 
 /// Takes a while to answer, and counts the reads that are under way.
 struct Slow {
@@ -40,7 +43,7 @@ impl LockStore for Slow {
             of_lock.most_at_a_time = of_lock.most_at_a_time.max(of_lock.under_way);
         }
         let answer = self.store.read(ranges).await;
-        pass(SECOND / 1000).await;
+        pass(ANSWER).await;
         whole().for_each(|range| self.reads.lock().unwrap().get_mut(&range).unwrap().under_way -= 1);
         answer
     }
@@ -59,9 +62,10 @@ impl LockStore for Slow {
 }
 
 #[tokio::test(start_paused = true)]
-async fn however_many_linearizable_requests_come_at_once_one_read_of_a_lock_is_under_way_and_two_serve_all() {
+async fn however_many_linearizable_requests_come_at_once_one_read_of_a_lock_is_under_way_at_a_time() {
     const CONNECTIONS: u32 = 64;
     const REQUESTS: u32 = 50;
+    const PAUSE: Duration = Duration::from_micros(37);
     let (store, reads) = (MemoryStore::new(), Arc::<Mutex<HashMap<KeyRange, Reads>>>::default());
     let slow = Slow { store: store.clone(), reads: Arc::clone(&reads) };
     let (source, driver) = LockSource::build("test", options(), slow);
@@ -70,12 +74,12 @@ async fn however_many_linearizable_requests_come_at_once_one_read_of_a_lock_is_u
         let mut clients = Vec::new();
         for key in ["t/1", "t/2"] {
             let (at, lock) = (store.put(key, "a"), load(&locks, key).await);
-            clients.extend((0..CONNECTIONS).map(|_| (at, Arc::clone(&lock))));
+            clients.extend((0..CONNECTIONS).map(|nth| (at, Arc::clone(&lock), nth)));
         }
         reads.lock().unwrap().clear();
-        let begun = Instant::now();
-        join_all(clients.iter().map(async |(at, lock)| {
+        join_all(clients.iter().map(async |(at, lock, nth)| {
             for _ in 0..REQUESTS {
+                pass(PAUSE * *nth).await; // So that they come at any point of a read.
                 assert_eq!(ask_linearizable(lock, "a", *at).await, "admit");
             }
         }))
@@ -84,9 +88,8 @@ async fn however_many_linearizable_requests_come_at_once_one_read_of_a_lock_is_u
         assert_eq!(reads.len(), 2);
         for (lock, reads) in &*reads {
             assert_eq!(reads.most_at_a_time, 1, "{lock}");
-            assert!(reads.all <= 2 * REQUESTS, "{lock}: {} reads for {REQUESTS} requests of each", reads.all);
+            assert!(reads.all * 10 <= CONNECTIONS * REQUESTS, "{lock}: {} reads", reads.all);
         }
-        assert!(begun.elapsed() < SECOND / 1000 * 3 * REQUESTS, "locks are read side by side");
     };
     tokio::select! {
         biased;

@@ -287,6 +287,23 @@ async fn a_lock_that_comes_to_exist_is_found_by_those_who_asked_before() {
 }
 
 #[tokio::test(start_paused = true)]
+async fn a_lock_that_comes_to_exist_is_kept_among_those_that_do() {
+    let options = SourceOptions { tracked_locks_max: 1, ..options() };
+    play(options, async |store, source| {
+        let locks = template(source, "t/", Layout::Key);
+        load(&locks, "t/1").await;
+        pass(SECOND * 2).await;
+        store.put("t/1", "a");
+        pass(SECOND / 10).await;
+        assert!(locks.get("t/1").is_some());
+        store.put("t/2", "a");
+        load(&locks, "t/2").await;
+        assert!(source.find("t/1").is_none() && source.find("t/2").is_some(), "one of them is kept");
+    })
+    .await;
+}
+
+#[tokio::test(start_paused = true)]
 async fn a_static_lock_below_a_template_is_one_lock() {
     play(options(), async |store, source| {
         let fixed = track(source, "t/1", Layout::Key);

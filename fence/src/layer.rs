@@ -2,6 +2,7 @@
 
 use std::fmt;
 use std::future::poll_fn;
+use std::panic::resume_unwind;
 use std::pin::{Pin, pin};
 use std::sync::Arc;
 use std::task::{Context, Poll};
@@ -77,7 +78,8 @@ impl<S> Layer<S> for FenceLayer {
 impl<S, B, R> Service<Request<B>> for Fenced<S>
 where
     S: Service<Request<RequestBody<B>>, Response = Response<R>> + Clone + Send + 'static,
-    S::Future: Send,
+    S::Future: Send + 'static,
+    S::Error: Send + 'static,
     B: Body + Send + 'static,
     R: Body + Send + 'static,
     R::Data: From<Bytes>,
@@ -109,6 +111,8 @@ impl Inner {
     ) -> Result<Response<ResponseBody<R>>, S::Error>
     where
         S: Service<Request<RequestBody<B>>, Response = Response<R>>,
+        S::Future: Send + 'static,
+        S::Error: Send + 'static,
         B: Body,
         R: Body + Send + 'static,
     {
@@ -124,7 +128,12 @@ impl Inner {
         head.extensions.insert(running.clone());
         let body = RequestBody::new(body, running.clone(), &self.rules);
         // Until the end of this, `running` is here too: also when it is dropped halfway, since what is awaited is dropped first.
-        let mut response = in_turn(turn, service.call(Request::from_parts(head, body))).await?;
+        let answer = service.call(Request::from_parts(head, body));
+        let mut response = if self.rules.detached {
+            in_turn(turn, to_its_end(answer, running.clone())).await?
+        } else {
+            in_turn(turn, answer).await?
+        };
         keep_out_foreign_verdicts(&mut response);
         Ok(ResponseBody::of(response, running, self.rules.streaming))
     }
@@ -190,6 +199,23 @@ async fn in_turn<F: Future>(mut turn: Option<Turn>, answer: F) -> F::Output {
         polled
     })
     .await
+}
+
+/// Goes on when nobody waits for it any more; its request counts until then.
+async fn to_its_end<F>(answer: F, running: Running) -> F::Output
+where
+    F: Future<Output: Send> + Send + 'static,
+{
+    let work = tokio::spawn(async move { (answer.await, running) });
+    match work.await {
+        Ok((answer, _running)) => answer,
+        Err(error) => match error.try_into_panic() {
+            // It is for whoever would have had it otherwise.
+            Ok(panic) => resume_unwind(panic),
+            // The runtime ends, and this with it.
+            Err(_) => std::future::pending().await,
+        },
+    }
 }
 
 /// What a client takes for a refusal is one: a handler does not get to say it, another fence within does.

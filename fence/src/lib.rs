@@ -61,8 +61,9 @@
 //! - a commit that is under way when the future is dropped, see below.
 //!
 //! **A client that leaves** has its handler's future dropped by most servers, at whatever `.await` it is. The request stops to
-//! count with that, though a statement may be on its way to a database, and the database may carry it out later. Let what
-//! must not be torn run in a task of its own that holds a guard:
+//! count with that, though a statement may be on its way to a database, and the database may carry it out later. With
+//! [`LayerBuilder::detached`] handlers go on to their end instead, as requests do behind the proxy; or let what must not be torn run
+//! in a task of its own that holds a guard:
 //!
 //! ```
 //! # use fencepost_fence::Running;

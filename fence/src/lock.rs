@@ -41,6 +41,7 @@ pub(crate) struct Rules {
     pub(crate) orphan_timeout: Duration,
     pub(crate) headers: TokenHeaders,
     pub(crate) streaming: bool,
+    pub(crate) detached: bool,
     pub(crate) answers_fence_call: bool,
 }
 
@@ -91,6 +92,7 @@ impl LayerBuilder {
             orphan_timeout: Duration::from_secs(30),
             headers: TokenHeaders::default(),
             streaming: false,
+            detached: false,
             answers_fence_call: true,
         };
         LayerBuilder { fence, which, format: RecordFormat::plain(Layout::Key), rules }
@@ -168,6 +170,15 @@ impl LayerBuilder {
     #[must_use]
     pub fn streaming(mut self, streaming: bool) -> LayerBuilder {
         self.rules.streaming = streaming;
+        self
+    }
+
+    /// Whether a handler goes on to its end when its client leaves, in a task of its own, and counts until then. Otherwise its
+    /// future is dropped where it waits, and what it has sent somewhere goes on uncounted. In a task of its own it has neither the
+    /// task-locals nor the `tracing` span of its connection.
+    #[must_use]
+    pub fn detached(mut self, detached: bool) -> LayerBuilder {
+        self.rules.detached = detached;
         self
     }
 

@@ -75,7 +75,7 @@ where
         + Clone
         + Send
         + 'static,
-    S::Future: Send,
+    S::Future: Send + 'static,
 {
     let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
     let address = listener.local_addr().unwrap();

@@ -81,6 +81,23 @@ async fn a_panic_of_what_a_handler_has_begun_counts_like_its_own() {
     assert!(held_up(&scene, &layer, since).await >= ORPHAN_TIMEOUT);
 }
 
+#[tokio::test]
+async fn a_panic_of_a_detached_handler_is_its_callers() {
+    let scene = Scene::new();
+    let layer = scene.layer(|lock| lock.orphan_timeout(ORPHAN_TIMEOUT).handoff_timeout(LONG).detached(true));
+    let old = scene.takes("a");
+    let sending = layer.clone();
+    let panicking =
+        service_fn(async |_: Request<RequestBody<Full<Bytes>>>| -> Result<Response<Full<Bytes>>, Infallible> {
+            tokio::task::yield_now().await;
+            panic!("on purpose")
+        });
+    let since = Instant::now();
+    let sent = tokio::spawn(async move { send(&sending, panicking, request("a", old)).await.status() });
+    assert_eq!(sent.await.unwrap_err().into_panic().downcast_ref(), Some(&"on purpose"));
+    assert!(held_up(&scene, &layer, since).await >= ORPHAN_TIMEOUT);
+}
+
 /// A body that panics when it is read.
 struct Broken;
 

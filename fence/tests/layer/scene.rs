@@ -101,7 +101,7 @@ pub(crate) async fn answer<B>(_: Request<RequestBody<B>>) -> Result<Response<Ful
 pub(crate) async fn send<S, B, R>(layer: &FenceLayer, handler: S, request: Request<B>) -> Response<ResponseBody<R>>
 where
     S: Service<Request<RequestBody<B>>, Response = Response<R>, Error = Infallible> + Clone + Send + 'static,
-    S::Future: Send,
+    S::Future: Send + 'static,
     B: Body + Send + 'static,
     R: Body<Data = Bytes> + Send + 'static,
 {

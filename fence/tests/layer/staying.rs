@@ -105,6 +105,32 @@ async fn a_client_that_leaves_ends_the_handler_at_its_await_and_what_has_a_guard
     assert_eq!(verdict(&layer, "b", new).await, "200");
 }
 
+#[tokio::test]
+async fn a_handler_of_a_detached_layer_goes_on_when_its_client_leaves_and_counts_until_its_end() {
+    let scene = Scene::new();
+    let layer = scene.layer(|lock| lock.detached(true).handoff_timeout(SHORT));
+    let (old, door) = (scene.takes("a"), Door::default());
+    let inside = door.clone();
+    let handler = service_fn(move |request: Request<RequestBody<Full<Bytes>>>| {
+        let door = inside.clone();
+        async move {
+            drop(request); // Nothing else of it holds a guard.
+            door.pass().await;
+            Ok::<_, Infallible>(Response::new(Full::<Bytes>::from("done")))
+        }
+    });
+    let (leaves, leaving) = (layer.clone(), handler.clone());
+    let sent = tokio::spawn(async move { send(&leaves, leaving, request("a", old)).await });
+    timeout(PATIENCE, door.reached.opened()).await.expect("the request is let in");
+    sent.abort();
+    assert!(sent.await.unwrap_err().is_cancelled());
+    let new = scene.takes("b");
+    assert_eq!(verdict(&layer, "b", new).await, "503 handoff-timeout");
+    door.open.open();
+    eventually("the next tenure is let in", async || (verdict(&layer, "b", new).await == "200").then_some(())).await;
+    assert_eq!(text(send(&layer, handler, request("b", new)).await).await, "done", "who stays has the answer");
+}
+
 /// Says when it is dropped whether its request was still counted: the next tenure must not be in yet.
 struct Leaving {
     log: Log,

@@ -14,6 +14,7 @@ main() {
     local first second late
     first=$(holder)
     second=$(other_than "$first")
+    wait_until "$first" has_written
     late=$(revision)
     hold_back "$first"
     wait_until "$first" is_held_back "$late"
@@ -24,6 +25,7 @@ main() {
     docker compose unpause "$first"
 
     echo "== 2. A crash. The holder is killed, the other goes on."
+    wait_until "$second" has_written
     docker compose kill "$second"
     wait_until "$first" holds
     docker compose start "$second"
@@ -31,11 +33,12 @@ main() {
     echo "== 3. A replay. The network holds back what the holder sends, the holder stops, the other takes the lock and crashes, and a"
     echo "==    new process takes it under the name of the first. Then the network lets go: that write has the right owner, and the"
     echo "==    wrong revision."
+    wait_until "$first" has_written
     late=$(revision)
     hold_back "$first"
     wait_until "$first" is_held_back "$late"
     docker compose pause "$first"
-    wait_until "$second" holds
+    wait_until "$second" has_written
     docker compose kill "$second"
     docker compose run --detach --rm --no-deps --name "$first-again" --env FENCEPOST=fencepost:8080 "$first"
     wait_until "$first" holds
@@ -53,6 +56,7 @@ holder() { docker compose exec -T etcd-0 etcdctl get --print-value-only "$lock";
 revision() { docker compose exec -T etcd-0 etcdctl get --write-out=fields "$lock" | sed -n 's/^"CreateRevision" : //p'; }
 some_master_holds() { [[ -n $(holder) ]]; }
 holds() { [[ $(holder) == "$1" ]]; }
+has_written() { docker compose logs worker | grep "begin $1, revision $(revision), " | tail -n 1 | grep .; }
 hold_back() { docker compose kill --signal SIGUSR1 "network-${1#shard-}"; }
 let_go() { docker compose kill --signal SIGUSR2 "network-${1#shard-}"; }
 is_held_back() { docker compose logs "network-${1#shard-}" | grep "holds back $1, revision $2, " | tail -n 1 | grep .; }

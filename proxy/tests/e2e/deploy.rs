@@ -146,7 +146,7 @@ fn tenures_did_not_overlap_at_the_worker(log: &str) {
         running.insert(write);
     }
     let tenures: BTreeSet<u64> = log.lines().filter_map(|line| Some(revision(line.strip_prefix("begin ")?))).collect();
-    assert!(tenures.len() >= 4, "two pauses, two crashes, of which one may come before the first write: {tenures:?}");
+    assert!(tenures.len() >= 4, "the script waits for a write of each tenure but the last: {tenures:?}");
 }
 
 async fn prometheus_saw_it(topology: &Topology) {

@@ -8,6 +8,8 @@ use std::io;
 
 use rustls::{AlertDescription, CertificateError};
 
+use crate::client_tls::refuses_certificate;
+
 /// Why there is no TLS with a worker: what is wrong, and with whose certificate.
 #[derive(Debug)]
 pub struct TlsFailure {
@@ -65,15 +67,7 @@ fn explained_certificate(error: &CertificateError) -> &'static str {
 fn explained_alert(alert: AlertDescription) -> &'static str {
     use AlertDescription as A;
     match alert {
-        A::NoCertificate
-        | A::BadCertificate
-        | A::UnsupportedCertificate
-        | A::CertificateRevoked
-        | A::CertificateExpired
-        | A::CertificateUnknown
-        | A::UnknownCA
-        | A::AccessDenied
-        | A::CertificateRequired => "it refuses our certificate, or wants one",
+        _ if refuses_certificate(alert) => "it refuses our certificate, or wants one",
         A::NoApplicationProtocol => "it speaks no version of HTTP that was offered",
         A::HandshakeFailure | A::ProtocolVersion | A::InsufficientSecurity => {
             "it speaks no version or cipher of TLS that is spoken here"

@@ -17,6 +17,7 @@ use tokio_rustls::TlsConnector;
 use super::proxy_address::ProxyAddress;
 use super::voice::Voice;
 use super::while_held::WhileHeld;
+use crate::client_tls::refuses_certificate;
 
 /// What is spoken inside of TLS.
 const PROTOCOLS: &[&[u8]] = &[b"http/1.1"];
@@ -154,17 +155,9 @@ fn explained(error: &rustls::Error) -> Option<&'static str> {
             "its certificate is for another name"
         }
         InvalidMessage(_) => "it does not speak TLS",
-        AlertReceived(
-            A::NoCertificate
-            | A::BadCertificate
-            | A::UnsupportedCertificate
-            | A::CertificateRevoked
-            | A::CertificateExpired
-            | A::CertificateUnknown
-            | A::UnknownCA
-            | A::AccessDenied
-            | A::CertificateRequired,
-        ) => "it refuses the certificate of --proxy-cert, or wants one",
+        AlertReceived(alert) if refuses_certificate(*alert) => {
+            "it refuses the certificate of --proxy-cert, or wants one"
+        }
         AlertReceived(A::NoApplicationProtocol) => "it does not speak HTTP/1.1",
         _ => return None,
     })

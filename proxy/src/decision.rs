@@ -5,6 +5,7 @@ use std::fmt;
 use std::hash::{BuildHasher, RandomState};
 use std::num::NonZeroU32;
 use std::sync::atomic::{AtomicU64, Ordering};
+use std::time::{Duration, SystemTime};
 
 use fencepost_policy::Rejection;
 use http::HeaderValue;
@@ -109,6 +110,38 @@ impl Sample {
     }
 }
 
+/// Tells the time of day at moments that are known already: under a flood, one look at the clock on the wall serves many of them.
+#[derive(Debug)]
+pub struct WallClock {
+    /// The last look, and what was seen.
+    seen: Cell<(Instant, SystemTime)>,
+}
+
+impl WallClock {
+    /// How long a look serves. If the clock is set, that is noticed so much later.
+    const SERVES: Duration = Duration::from_millis(100);
+
+    /// The time of day at `now`, which was read a moment ago.
+    pub fn at(&self, now: Instant) -> SystemTime {
+        let (looked, shown) = self.seen.get();
+        match now.checked_duration_since(looked) {
+            Some(since) if since < WallClock::SERVES => shown + since,
+            Some(_) | None => {
+                let shown = SystemTime::now();
+                self.seen.set((now, shown));
+                shown
+            }
+        }
+    }
+}
+
+impl Default for WallClock {
+    /// One that has just been looked at.
+    fn default() -> WallClock {
+        WallClock { seen: Cell::new((Instant::now(), SystemTime::now())) }
+    }
+}
+
 /// Keeps a flood of refusals from becoming a flood of log lines: up to a hundred lines a second for each reason; the first line
 /// of a later second has the number of those that were left out. Metrics count them all.
 #[derive(Debug)]
@@ -162,8 +195,6 @@ impl Default for LogThrottle {
 
 #[cfg(test)]
 mod tests {
-    use std::time::Duration;
-
     use super::*;
 
     #[test]
@@ -183,6 +214,22 @@ mod tests {
             (0..7).filter(|_| sample.takes()).count()
         };
         assert_eq!([0, 1, 3, 100].map(taken), [0, 7, 3, 1]);
+    }
+
+    #[test]
+    fn the_time_of_day_is_told_by_a_look_at_the_clock_that_is_no_older_than_it_serves() {
+        let day = Duration::from_secs(86_400);
+        let start = Instant::now();
+        let clock = WallClock { seen: Cell::new((start, SystemTime::UNIX_EPOCH + day)) };
+        let millis = Duration::from_millis;
+        assert_eq!(clock.at(start), SystemTime::UNIX_EPOCH + day);
+        assert_eq!(clock.at(start + millis(99)), SystemTime::UNIX_EPOCH + day + millis(99));
+        let before = SystemTime::now();
+        let looked = clock.at(start + millis(100));
+        assert!(before <= looked && looked <= SystemTime::now());
+        assert_eq!(clock.at(start + millis(101)), looked + millis(1));
+        // A moment before the last look: the clock may have been set since.
+        assert!(clock.at(start + millis(99)) >= looked);
     }
 
     #[test]

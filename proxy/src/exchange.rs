@@ -12,7 +12,7 @@ use prometheus::IntGauge;
 use tokio::time::Instant;
 
 use crate::access_log::{AccessLog, OpenError};
-use crate::decision::{DecisionIds, Sample};
+use crate::decision::{DecisionIds, Sample, WallClock};
 use crate::downstream::{ClientAddress, ClientBody, UnderWay};
 use crate::forward::{Pool, ResponseBody, Upstream};
 use crate::lock_sources::SourcesError;
@@ -129,6 +129,8 @@ pub struct Worker {
     pub decisions: Rc<DecisionIds>,
     /// Which admissions are recorded.
     pub sample: Sample,
+    /// Tells when decisions were made.
+    pub wall_clock: WallClock,
     /// The number of the thread.
     pub thread: usize,
     /// Runs what outlives its request.

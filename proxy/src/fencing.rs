@@ -200,7 +200,10 @@ where
                     Ok(Standing::Pass(PassReason::Shadow, Some(lock)))
                 }
                 Verdict::Admit => Ok(admitted(&place, claim)),
-                Verdict::Reject(reason) => rejected(&place, reason, Subject::of(&claim), Some(&claim.lock)),
+                Verdict::Reject(reason) => {
+                    let subject = Subject { judged_at, ..Subject::of(&claim) };
+                    rejected(&place, reason, subject, Some(&claim.lock))
+                }
                 // Boxed: it is rare, and large.
                 Verdict::Confirm => {
                     let confirmed = Box::pin(confirm(&place, &claim)).await;

@@ -8,7 +8,7 @@ use std::time::Duration;
 use fencepost_config::{Limits, Upstream};
 use tokio::sync::watch;
 
-use crate::decision::{DecisionIds, Sample};
+use crate::decision::{DecisionIds, Sample, WallClock};
 use crate::downstream::ThreadContext;
 use crate::exchange::{Fence, Worker};
 use crate::forward::Pool;
@@ -122,6 +122,7 @@ impl Worker {
             kept_headers,
             decisions,
             sample,
+            wall_clock: WallClock::default(),
             thread: thread.index,
             background: thread.background,
             fence,

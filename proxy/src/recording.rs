@@ -2,7 +2,6 @@
 
 use std::cell::{Cell, OnceCell, RefCell};
 use std::sync::Arc;
-use std::time::SystemTime;
 
 use fencepost_policy::{FenceToken, LockKey, PassReason, Rejection, Revision};
 use fencepost_sources::TrackedLock;
@@ -166,6 +165,8 @@ pub struct Subject<'a> {
     pub owner: Option<&'a HeaderValue>,
     /// The revision that was presented beside it.
     pub revision: Option<Revision>,
+    /// When it was judged, if nothing has been waited for since.
+    pub judged_at: Option<Instant>,
 }
 
 impl<'a> Subject<'a> {
@@ -258,11 +259,12 @@ impl Place {
         if let Some(token) = subject.token.filter(|_| fence.access_log.is_some()) {
             self.about.note_token(token);
         }
-        let left_out = outcome.rejection().and_then(|reason| process.log.admits(reason, Instant::now()));
+        let now = subject.judged_at.unwrap_or_else(Instant::now);
+        let left_out = outcome.rejection().and_then(|reason| process.log.admits(reason, now));
         if left_out.is_none() && process.observations.is_none() {
             return;
         }
-        let decision = || self.decision(id.clone(), outcome, subject, status);
+        let decision = || self.decision(id.clone(), outcome, subject, status, now);
         let logged = left_out.map(|left_out| {
             let decision = decision();
             log(&decision, left_out);
@@ -273,11 +275,17 @@ impl Place {
         }
     }
 
-    fn decision(&self, id: DecisionId, outcome: Outcome, subject: Subject<'_>, status: Option<StatusCode>) -> Decision {
-        let now = Instant::now();
+    fn decision(
+        &self,
+        id: DecisionId,
+        outcome: Outcome,
+        subject: Subject<'_>,
+        status: Option<StatusCode>,
+        now: Instant,
+    ) -> Decision {
         Decision {
             id,
-            at: SystemTime::now(),
+            at: self.worker.wall_clock.at(now),
             route: Arc::clone(self.label()),
             lock: subject.lock.cloned(),
             owner: subject.token.map(|token| &token.owner).or(subject.owner).map(|owner| shown_owner(owner.as_bytes())),

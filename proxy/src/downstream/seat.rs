@@ -47,8 +47,8 @@ struct Ring {
 struct Node {
     before: usize,
     after: usize,
-    /// Since when it waits, in milliseconds.
-    since: usize,
+    /// Since when it waits; `None` if it does not.
+    since: Option<Instant>,
     /// Whether it is to close.
     is_called: bool,
     waker: Option<Waker>,
@@ -83,12 +83,18 @@ impl Waiting {
             return; // Somebody else has made it, or a connection has ended.
         }
         ring.unlink(first);
-        self.oldest.show(ring.oldest());
+        self.show_oldest(&ring);
         let node = &mut ring.nodes[first];
         node.is_called = true;
         if let Some(waker) = &node.waker {
             waker.wake_by_ref();
         }
+    }
+
+    /// Shows the other threads since when the first waits, in milliseconds.
+    fn show_oldest(&self, ring: &Ring) {
+        let millis = |since: Instant| (since - self.started).as_millis();
+        self.oldest.show(ring.oldest().map(|since| usize::try_from(millis(since)).unwrap_or(usize::MAX - 1)));
     }
 
     /// A connection that was to close has a request after all.
@@ -109,7 +115,7 @@ impl Seat {
         let was_first = ring.first() == Some(self.index);
         ring.unlink(self.index);
         if was_first {
-            self.thread.oldest.show(ring.oldest());
+            self.thread.show_oldest(&ring);
         }
         drop(ring);
         if was_called {
@@ -126,17 +132,21 @@ impl Seat {
     }
 
     fn wait(&self) {
-        let since = usize::try_from(self.thread.started.elapsed().as_millis()).unwrap_or(usize::MAX - 1);
         let mut ring = self.thread.ring.borrow_mut();
-        ring.push(self.index, since);
+        ring.push(self.index, Instant::now());
         if ring.first() == Some(self.index) {
-            self.thread.oldest.show(ring.oldest());
+            self.thread.show_oldest(&ring);
         }
         drop(ring);
         // Shown first: whoever asks for room either sees this connection or is seen here.
         if self.thread.places.is_wanted() {
             self.thread.make_room();
         }
+    }
+
+    /// Since when it waits; `None` if it does not.
+    pub(super) fn waits_since(&self) -> Option<Instant> {
+        self.thread.ring.borrow().nodes[self.index].since
     }
 
     /// A request has begun.
@@ -197,7 +207,7 @@ impl Drop for Seat {
         ring.nodes[self.index] = Node::default();
         ring.free.push(self.index);
         if was_first {
-            self.thread.oldest.show(ring.oldest());
+            self.thread.show_oldest(&ring);
         }
     }
 }
@@ -233,16 +243,16 @@ impl Ring {
         Some(self.nodes[0].after).filter(|first| *first != 0)
     }
 
-    fn oldest(&self) -> Option<usize> {
-        self.first().map(|first| self.nodes[first].since)
+    fn oldest(&self) -> Option<Instant> {
+        self.first().and_then(|first| self.nodes[first].since)
     }
 
-    fn push(&mut self, index: usize, since: usize) {
+    fn push(&mut self, index: usize, since: Instant) {
         let last = self.nodes[0].before;
         self.nodes[last].after = index;
         self.nodes[0].before = index;
         let node = &mut self.nodes[index];
-        (node.before, node.after, node.since) = (last, 0, since);
+        (node.before, node.after, node.since) = (last, 0, Some(since));
     }
 
     fn unlink(&mut self, index: usize) {
@@ -252,13 +262,15 @@ impl Ring {
         }
         self.nodes[before].after = after;
         self.nodes[after].before = before;
-        (self.nodes[index].before, self.nodes[index].after) = (index, index);
+        let node = &mut self.nodes[index];
+        (node.before, node.after, node.since) = (index, index, None);
     }
 }
 
 #[cfg(test)]
 mod tests {
     use std::pin::pin;
+    use std::time::Duration;
 
     use super::*;
     use crate::downstream::{ClientAddress, Limits};
@@ -308,6 +320,20 @@ mod tests {
             let Poll::Ready(Ok(place)) = poll(take) else { panic!("there is room now") };
             taken.push(place);
         }
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn a_connection_waits_from_the_end_of_its_last_request() {
+        let (_waiting, _places, seats) = full().await;
+        let seat = seats[0].as_ref().unwrap();
+        let accepted = Instant::now();
+        assert_eq!(seat.waits_since(), Some(accepted));
+        let under_way = seat.under_way();
+        drop(seat.answers());
+        assert_eq!(seat.waits_since(), None, "one goes on at the worker");
+        tokio::time::advance(Duration::from_secs(1)).await;
+        drop(under_way);
+        assert_eq!(seat.waits_since(), Some(accepted + Duration::from_secs(1)));
     }
 
     #[tokio::test]

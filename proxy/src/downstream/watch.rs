@@ -53,9 +53,13 @@ impl Watch {
         let whatever_moves = matches!(turn, Turn::Head | Turn::Idle) && requests == self.requests;
         let goes_on = turn == self.turn && (whatever_moves || moved == self.moved);
         if !goes_on {
-            // While it is our turn, nobody asks since when.
-            let is_timed = turn != Turn::Ours || self.turn == Turn::Stalled;
-            let now = if is_timed { Instant::now() } else { self.since };
+            let now = match turn {
+                // While it is our turn, nobody asks since when.
+                Turn::Ours if self.turn != Turn::Stalled => self.since,
+                // Its last request has just read the clock.
+                Turn::Idle => self.end_of_last_request(connection).unwrap_or_else(Instant::now),
+                Turn::Ours | Turn::Head | Turn::Body | Turn::Stalled => Instant::now(),
+            };
             if self.turn == Turn::Stalled {
                 self.stalled += now - self.since;
             }
@@ -69,6 +73,11 @@ impl Watch {
         let Some((limit, closing)) = self.limit(connection) else { return Poll::Pending };
         ready!(self.alarm.poll(cx, self.since + limit));
         Poll::Ready(closing)
+    }
+
+    /// When the last request ended; `None` if there was none since the turn began, or if it goes on at the worker.
+    fn end_of_last_request(&self, connection: &Connection) -> Option<Instant> {
+        connection.seat.waits_since().filter(|since| *since > self.since)
     }
 
     /// Waits for as long again.

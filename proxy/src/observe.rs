@@ -14,7 +14,7 @@ pub mod timeline;
 use std::mem;
 use std::num::NonZeroUsize;
 use std::sync::atomic::{AtomicU64, Ordering};
-use std::sync::{Mutex, MutexGuard, PoisonError};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, SystemTime};
 
 use tokio::sync::watch;
@@ -36,14 +36,17 @@ pub const COLLECT_PERIOD: Duration = Duration::from_millis(100);
 const NOTES_MAX: usize = 8_192;
 
 /// Something that happened.
+///
+/// Behind a pointer from the start: whoever notes it and whoever collects it would move 300 bytes five times, which with an allocation for
+/// each text of a decision is 4 % of the instructions of a refused request.
 #[derive(Debug)]
 pub enum Event {
     /// A request was decided on.
-    Decision(Decision),
+    Decision(Arc<Decision>),
     /// A tenure began or ended.
-    Tenure(TenureNews),
+    Tenure(Box<TenureNews>),
     /// A request waits at a barrier, or has ceased to.
-    Wait(Wait),
+    Wait(Box<Wait>),
 }
 
 impl Event {
@@ -171,8 +174,8 @@ impl Book {
                 self.timeline.refused(&decision);
                 self.decisions.push(decision);
             }
-            Event::Tenure(news) => self.timeline.tenure(news),
-            Event::Wait(wait) => self.timeline.wait(wait),
+            Event::Tenure(news) => self.timeline.tenure(*news),
+            Event::Wait(wait) => self.timeline.wait(*wait),
         }
     }
 }
@@ -197,7 +200,7 @@ mod tests {
         let observations = Observations::new(NonZeroUsize::new(2).unwrap(), 10);
         let decision = |id: &str, second| {
             let at = SystemTime::UNIX_EPOCH + Duration::from_secs(second);
-            Event::Decision(Decision { at, ..Decision::for_tests(id) })
+            Event::Decision(Arc::new(Decision { at, ..Decision::for_tests(id) }))
         };
         observations.note(0, || decision("late", 3));
         observations.note(1, || decision("early", 1));

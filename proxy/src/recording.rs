@@ -8,6 +8,7 @@ use fencepost_sources::TrackedLock;
 use http::header::{REFERER, USER_AGENT};
 use http::uri::PathAndQuery;
 use http::{HeaderMap, HeaderName, HeaderValue, Method, Request, StatusCode, Version};
+use smol_str::SmolStr;
 use tokio::time::Instant;
 
 use crate::decision::DecisionId;
@@ -127,7 +128,7 @@ impl About {
     }
 
     /// The owner that was presented, as it is shown.
-    pub fn owner(&self) -> Option<Box<str>> {
+    pub fn owner(&self) -> Option<SmolStr> {
         self.token.get().map(|token| shown_owner(token.owner.as_bytes()))
     }
 
@@ -271,7 +272,7 @@ impl Place {
             decision
         });
         if let Some(observations) = &process.observations {
-            observations.note(self.worker.thread, || Event::Decision(logged.unwrap_or_else(decision)));
+            observations.note(self.worker.thread, || Event::Decision(Arc::new(logged.unwrap_or_else(decision))));
         }
     }
 
@@ -298,7 +299,7 @@ impl Place {
             method: shown_method(&self.about.method),
             path: shown_path(self.about.path()),
             status,
-            traceparent: self.about.traceparent().map(Box::from),
+            traceparent: self.about.traceparent().map(SmolStr::new),
         }
     }
 

@@ -8,6 +8,7 @@ use fencepost_config::{PeerIdentity, Route};
 use fencepost_policy::{FenceToken, Rejection};
 use fencepost_tls::PeerNames;
 use http::{HeaderMap, HeaderValue};
+use smol_str::SmolStr;
 
 use crate::cli::Question;
 use crate::identity::{establish, owners};
@@ -56,7 +57,7 @@ impl Presented {
 #[derive(Debug, Clone)]
 pub(super) struct Proof {
     /// `None` if there was no certificate.
-    pub(super) names: Option<Box<str>>,
+    pub(super) names: Option<SmolStr>,
     pattern: String,
     pub(super) owners: BTreeSet<String>,
 }

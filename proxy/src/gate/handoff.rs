@@ -258,7 +258,7 @@ impl NotedWait {
             revision: token.revision,
             step,
         };
-        observations.note(self.place.worker.thread, || Event::Wait(wait));
+        observations.note(self.place.worker.thread, || Event::Wait(Box::new(wait)));
     }
 }
 

@@ -38,7 +38,7 @@ pub fn collect(observations: &Observations, sources: &[LockSource]) {
         observations.lose(lost);
         changes.extend(learnt.into_iter().map(|change| {
             let at = wall.checked_sub(now.saturating_duration_since(change.at)).unwrap_or(wall);
-            Event::Tenure(TenureNews { at, source: Arc::clone(&name), change })
+            Event::Tenure(Box::new(TenureNews { at, source: Arc::clone(&name), change }))
         }));
     }
     observations.collect(changes);

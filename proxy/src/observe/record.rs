@@ -7,6 +7,7 @@ use fencepost_policy::{LockKey, Rejection, Revision};
 use fencepost_tls::PeerNames;
 use http::{Method, StatusCode};
 use serde_json::{Value, json};
+use smol_str::SmolStr;
 
 use super::millis;
 use crate::decision::DecisionId;
@@ -88,7 +89,8 @@ impl Outcome {
 
 /// What was decided on a request, and on what grounds.
 ///
-/// All text in it came from outside and is bounded: a decision keeps none of the request's own buffers alive.
+/// All text in it came from outside and is bounded: a decision keeps none of the request's own buffers alive. Most of it is short, and
+/// then has no memory of its own.
 #[derive(Debug, Clone)]
 pub struct Decision {
     /// The id that the client was told.
@@ -100,7 +102,7 @@ pub struct Decision {
     /// The lock that guards it, where one could be told.
     pub lock: Option<LockKey>,
     /// The owner that was presented, as it is shown.
-    pub owner: Option<Box<str>>,
+    pub owner: Option<SmolStr>,
     /// The revision that was presented.
     pub revision: Option<Revision>,
     /// What became of it.
@@ -112,15 +114,15 @@ pub struct Decision {
     /// Where it came from.
     pub client: ClientAddress,
     /// The names of its connection's certificate, as they are shown; `None` without a certificate.
-    pub peer: Option<Box<str>>,
+    pub peer: Option<SmolStr>,
     /// Its method, as it is shown.
-    pub method: Box<str>,
+    pub method: SmolStr,
     /// Its path, without the query, as it is shown.
-    pub path: Box<str>,
+    pub path: SmolStr,
     /// The status that it was answered with, if it went no further.
     pub status: Option<StatusCode>,
     /// The trace that it belongs to (W3C Trace Context), as it was given.
-    pub traceparent: Option<Box<str>>,
+    pub traceparent: Option<SmolStr>,
 }
 
 impl Decision {
@@ -183,23 +185,23 @@ fn whole_millis(duration: Duration) -> u64 {
 }
 
 /// An owner, as it is shown: visible ASCII as it is, everything else percent-encoded, cut with `…` at 256 bytes.
-pub fn shown_owner(owner: &[u8]) -> Box<str> {
-    shown(owner, OWNER_MAX)
+pub fn shown_owner(owner: &[u8]) -> SmolStr {
+    str::from_utf8(owner).map_or_else(|_| encoded(owner, OWNER_MAX), |owner| shown_text(owner, OWNER_MAX))
 }
 
 /// A method, as it is shown: as an owner, but cut at 32 bytes.
-pub fn shown_method(method: &Method) -> Box<str> {
-    shown(method.as_str().as_bytes(), METHOD_MAX)
+pub fn shown_method(method: &Method) -> SmolStr {
+    shown_text(method.as_str(), METHOD_MAX)
 }
 
 /// A path, as it is shown: as an owner, but cut at 512 bytes.
-pub fn shown_path(path: &str) -> Box<str> {
-    shown(path.as_bytes(), PATH_MAX)
+pub fn shown_path(path: &str) -> SmolStr {
+    shown_text(path, PATH_MAX)
 }
 
 /// The names of a certificate, as they are shown: each with its kind before it, like `uri:spiffe://example.org/shard-1 cn:shard-1`, as
 /// an owner, but all of them cut at 512 bytes. No name has a space then, so that none can pass for two.
-pub fn shown_peer(peer: &PeerNames) -> Box<str> {
+pub fn shown_peer(peer: &PeerNames) -> SmolStr {
     let PeerNames { uris, dns, common_names } = peer;
     let mut text = String::new();
     for (kind, names) in [("uri:", uris), ("dns:", dns), ("cn:", common_names)] {
@@ -211,20 +213,21 @@ pub fn shown_peer(peer: &PeerNames) -> Box<str> {
                 text.push(' ');
             }
             text.push_str(kind);
-            text.push_str(&shown(name.as_bytes(), PEER_MAX.saturating_sub(text.len())));
+            text.push_str(&shown_text(name, PEER_MAX.saturating_sub(text.len())));
         }
     }
-    text.into_boxed_str()
+    text.into()
 }
 
 /// Text from outside, so that it can't be anything but text wherever it is shown next.
-fn shown(bytes: &[u8], max: usize) -> Box<str> {
-    if bytes.len() <= max
-        && bytes.iter().all(u8::is_ascii_graphic)
-        && let Ok(as_it_is) = str::from_utf8(bytes)
-    {
-        return as_it_is.into();
+fn shown_text(text: &str, max: usize) -> SmolStr {
+    if text.len() <= max && text.bytes().all(|byte| byte.is_ascii_graphic()) {
+        return text.into();
     }
+    encoded(text.as_bytes(), max)
+}
+
+fn encoded(bytes: &[u8], max: usize) -> SmolStr {
     let mut text = String::with_capacity(bytes.len().min(max) + 4);
     for &byte in bytes {
         let before = text.len();
@@ -242,7 +245,7 @@ fn shown(bytes: &[u8], max: usize) -> Box<str> {
             break;
         }
     }
-    text.into_boxed_str()
+    text.into()
 }
 
 #[cfg(test)]

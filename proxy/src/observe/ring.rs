@@ -55,7 +55,7 @@ impl Ring {
     }
 
     /// Adds the newest; the oldest goes if there is no room.
-    pub fn push(&mut self, decision: Decision) {
+    pub fn push(&mut self, decision: Arc<Decision>) {
         self.next += 1;
         if self.capacity == 0 {
             return;
@@ -63,7 +63,7 @@ impl Ring {
         if self.decisions.len() >= self.capacity {
             self.decisions.pop_front();
         }
-        self.decisions.push_back(Arc::new(decision));
+        self.decisions.push_back(decision);
     }
 
     /// Those that pass the filter, the newest first, up to `limit`.
@@ -100,7 +100,7 @@ mod tests {
     fn ring(capacity: usize, pushed: u64) -> Ring {
         let mut ring = Ring::new(capacity);
         for number in 1..=pushed {
-            ring.push(Decision::for_tests(&number.to_string()));
+            ring.push(Arc::new(Decision::for_tests(&number.to_string())));
         }
         ring
     }
@@ -144,7 +144,7 @@ mod tests {
         assert_eq!((ring.kept(), ring.last()), (0, 2));
         assert_eq!(followed(&ring, 0, 10), (vec![], 2, 2));
         ring.set_capacity(1);
-        ring.push(Decision::for_tests("3"));
+        ring.push(Arc::new(Decision::for_tests("3")));
         assert_eq!(followed(&ring, 2, 10), (numbers(3..=3), 3, 0));
     }
 }

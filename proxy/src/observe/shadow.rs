@@ -7,6 +7,7 @@ use std::time::SystemTime;
 
 use fencepost_policy::LockKey;
 use serde_json::{Value, json};
+use smol_str::SmolStr;
 
 use super::millis;
 use super::record::{Decision, Outcome, RouteLabel};
@@ -34,7 +35,7 @@ struct RouteReport {
 #[derive(Debug, Clone, PartialEq, Eq, Hash, PartialOrd, Ord)]
 struct Kind {
     reason: &'static str,
-    owner: Option<Box<str>>,
+    owner: Option<SmolStr>,
     lock: Option<LockKey>,
 }
 

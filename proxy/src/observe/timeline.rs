@@ -7,6 +7,7 @@ use std::time::SystemTime;
 use fencepost_policy::{Layout, LockKey, Revision, Tenure};
 use fencepost_sources::TenureChange;
 use serde_json::{Value, json};
+use smol_str::SmolStr;
 
 use super::millis;
 use super::record::{Decision, Outcome, shown_owner};
@@ -54,7 +55,7 @@ struct Bar {
 
 #[derive(Debug)]
 struct WaitBar {
-    owner: Box<str>,
+    owner: SmolStr,
     revision: Revision,
     began: SystemTime,
     ended: Option<SystemTime>,
@@ -127,7 +128,7 @@ pub struct Wait {
     /// How the lock's record is laid out.
     pub layout: Layout,
     /// The owner that was presented, as it is shown.
-    pub owner: Box<str>,
+    pub owner: SmolStr,
     /// The revision that was presented.
     pub revision: Revision,
     /// What happened.

@@ -6,6 +6,8 @@ mod sample;
 mod stage;
 mod table;
 
+use std::num::NonZeroU64;
+
 use anyhow::{Context, bail};
 use clap::ValueEnum;
 use serde_json::{Value, json};
@@ -185,6 +187,7 @@ fn load_of(settings: &CompareSettings, workload: Workload) -> Option<Load> {
         Workload::Post64k => Some(Load { body_bytes: 64 * 1024, ..get }),
         Workload::H2c => Some(Load { connections: 8, streams: Some(16), ..get }),
         Workload::Stale => Some(Load { is_stale: true, ..get }),
+        Workload::Churn => Some(Load { requests_per_connection: NonZeroU64::new(10), ..get }),
         Workload::Idle => None,
     }
 }

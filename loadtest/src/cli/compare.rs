@@ -14,8 +14,15 @@ pub(crate) struct CompareSettings {
     /// The fencepost binary, of a release build.
     #[arg(long, value_name = "FILE")]
     pub(crate) fencepost: PathBuf,
-    /// What to measure beside it. The first that is installed is what ratios are to.
-    #[arg(long, value_enum, value_delimiter = ',', default_value = "haproxy,nginx,envoy", value_name = "NAMES")]
+    /// What to measure beside it; nothing if no name follows. The first that is installed is what ratios are to.
+    #[arg(
+        long,
+        value_enum,
+        value_delimiter = ',',
+        num_args = 0..,
+        default_value = "haproxy,nginx,envoy",
+        value_name = "NAMES"
+    )]
     pub(crate) targets: Vec<TargetName>,
     /// What to send.
     #[arg(
@@ -88,6 +95,8 @@ pub(crate) enum Workload {
     H2c,
     /// GET under a revision that is not the lock's: each is refused.
     Stale,
+    /// GET over HTTP/1.1, each connection closed after 10 requests.
+    Churn,
     /// The memory of connections that wait, after a request each.
     Idle,
 }

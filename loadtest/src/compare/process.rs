@@ -17,7 +17,7 @@ use crate::machine::stay_on;
 /// How long a process may take to listen.
 const START_TIMEOUT: Duration = Duration::from_secs(30);
 /// How long a process may take to end once it was asked to.
-const END_TIMEOUT: Duration = Duration::from_secs(2);
+const END_TIMEOUT: Duration = Duration::from_secs(10);
 /// How often to look.
 const LOOK: Duration = Duration::from_millis(20);
 

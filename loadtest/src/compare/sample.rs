@@ -1,5 +1,6 @@
 //! One measurement of one target.
 
+use std::num::NonZeroU64;
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -23,6 +24,8 @@ pub(super) struct Load {
     pub(super) connections: usize,
     /// With HTTP/2: requests at a time on each connection.
     pub(super) streams: Option<usize>,
+    /// After so many a connection is closed, and another opened; `None` keeps them.
+    pub(super) requests_per_connection: Option<NonZeroU64>,
     pub(super) body_bytes: usize,
     pub(super) locks: usize,
     /// Threads that send.
@@ -65,6 +68,7 @@ impl Load {
         Load {
             connections,
             streams: None,
+            requests_per_connection: None,
             body_bytes: 0,
             locks: 1,
             threads: 1,
@@ -81,7 +85,7 @@ impl Load {
             protocol: if self.streams.is_some() { Protocol::H2c } else { Protocol::Http1 },
             connections: self.connections,
             streams: self.streams.unwrap_or(1),
-            requests_per_connection: None,
+            requests_per_connection: self.requests_per_connection,
             threads: self.threads.min(self.connections),
             method: if self.body_bytes == 0 { Method::GET } else { Method::POST },
             path: PATH.parse()?,

@@ -174,7 +174,7 @@ impl<'a> Stage<'a> {
             "threads = {threads}\n\
              [admin]\nlisten = \"{admin}\"\n\
              [[listener]]\naddress = \"{listen}\"\n\
-             [limits]\nconnections_max = 20000\nconnections_per_client_max = 20000\ntracked_locks_max = 1000000\n\
+             [limits]\nconnections_max = 20000\nconnections_per_client_max = 20000\ntracked_locks_max = 1000000\ndrain_delay = \"0s\"\n\
              [source.main]\nkind = \"etcd\"\nendpoints = [\"http://{etcd}\"]\n\
              [[route]]\nname = \"bench\"\npath = \"/locks/{{lock}}/\"\nupstream = \"http://{worker}\"\n\
              lock = {{ source = \"main\", key = \"{key}\", layout = \"key\" }}\n{more}\n"

@@ -11,14 +11,14 @@ use crate::support::{ReportFile, Running, fencepost_binary, loadtest};
 async fn fencepost_is_measured_beside_what_is_installed_and_what_is_not_is_named() {
     let report = ReportFile::new();
     let arguments =
-        ["--targets", "haproxy,envoy", "--envoy-binary", "/no/such/envoy", "--workloads", "get,stale,h2c,idle"];
+        ["--targets", "haproxy,envoy", "--envoy-binary", "/no/such/envoy", "--workloads", "get,stale,h2c,churn,idle"];
     let more = ["--connections", "4", "--idle-connections", "20", "--json", report.path()];
     let run =
         loadtest(&compare(&[&arguments[..], &more].concat()).iter().map(String::as_str).collect::<Vec<_>>()).await;
     run.is_as_expected().says("envoy is not installed").says("Ratios are to haproxy").says("| fencepost ");
     let report = report.read();
     for of in ["haproxy", "fencepost"] {
-        for what in ["get", "stale", "h2c"] {
+        for what in ["get", "stale", "h2c", "churn"] {
             let samples = samples(&report, what, of);
             assert_eq!(samples.len(), 2, "one for each round: {report:#}");
             for sample in samples {
@@ -33,6 +33,15 @@ async fn fencepost_is_measured_beside_what_is_installed_and_what_is_not_is_named
         let [idle] = samples(&report, "idle", of)[..] else { panic!("{report:#}") };
         assert!(idle["memory_bytes_at_start"].as_u64() > Some(1 << 20), "{idle:#}");
     }
+}
+
+#[tokio::test]
+async fn with_nothing_beside_it_fencepost_is_measured_alone() {
+    let report = ReportFile::new();
+    let arguments = compare(&["--workloads", "get", "--connections", "4", "--json", report.path(), "--targets"]);
+    let run = loadtest(&arguments.iter().map(String::as_str).collect::<Vec<_>>()).await;
+    run.is_as_expected().says("Ratios are to fencepost");
+    assert_eq!(report.read()["samples"].as_array().map(Vec::len), Some(2), "{}", run.printed);
 }
 
 #[tokio::test]

@@ -115,3 +115,56 @@ fn whose_turn(connection: &Connection) -> Turn {
         (Protocol::Http1 | Protocol::Http2, false) => Turn::Idle,
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use std::future::poll_fn;
+    use std::rc::Rc;
+    use std::sync::Arc;
+
+    use tokio::net::UnixStream;
+    use tokio::time::advance;
+
+    use super::*;
+    use crate::downstream::connection::InFlight;
+    use crate::downstream::places::{Oldest, Places};
+    use crate::downstream::seat::Waiting;
+    use crate::downstream::{ClientAddress, Limits};
+    use crate::wire::{Background, Socket};
+
+    const SECOND: Duration = Duration::from_secs(1);
+
+    /// An HTTP/2 connection that was accepted just now, and may be idle for ten seconds.
+    async fn accepted() -> Rc<Connection> {
+        let limits = Limits { idle_timeout: 10 * SECOND, ..Limits::default() };
+        let places = Places::new(&limits);
+        let waiting = Waiting::new(Oldest::none(), Arc::clone(&places), Instant::now());
+        let client = places.of_client(ClientAddress::Unix).unwrap();
+        let place = places.take(client, || unreachable!("there is room")).await.unwrap();
+        let socket = Socket::downstream(UnixStream::pair().unwrap().0.into());
+        let (limits, seat) = (Rc::new(limits), waiting.seat(place));
+        Connection::new(ClientAddress::Unix, Protocol::Http2, None, socket, limits, Background::default(), seat)
+    }
+
+    async fn is_over(watch: &mut Watch, connection: &Connection) -> bool {
+        poll_fn(|cx| Poll::Ready(watch.poll(cx, connection).is_ready())).await
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn a_connection_is_idle_from_the_end_of_its_handshake_and_then_from_that_of_its_last_request() {
+        let connection = accepted().await;
+        advance(9 * SECOND).await;
+        let mut watch = Watch::new(Instant::now());
+        assert!(!is_over(&mut watch, &connection).await);
+        advance(9 * SECOND).await;
+        assert!(!is_over(&mut watch, &connection).await, "the handshake was no idleness");
+        let request = InFlight::begin(Rc::clone(&connection));
+        assert!(!is_over(&mut watch, &connection).await, "it is our turn");
+        advance(SECOND).await;
+        drop(request);
+        advance(9 * SECOND).await;
+        assert!(!is_over(&mut watch, &connection).await, "there was a request nine seconds ago");
+        advance(2 * SECOND).await;
+        assert!(is_over(&mut watch, &connection).await);
+    }
+}

@@ -7,7 +7,7 @@ use std::error::Error;
 use std::future::{Future, poll_fn};
 use std::pin::Pin;
 use std::rc::Rc;
-use std::task::{Poll, Waker, ready};
+use std::task::{Context, Poll, Waker, ready};
 
 use bytes::Bytes;
 use http::header::{CONNECTION, EXPECT};
@@ -27,6 +27,7 @@ use super::arrive::{Arrived, arrive};
 use super::client_body::ClientBody;
 use super::connection::{Connection, InFlight, Protocol};
 use super::frames;
+use super::gathered::{Gathered, Turns};
 use super::limits::Limits;
 use super::part;
 use super::seat::Waiting;
@@ -156,9 +157,11 @@ where
             }
         }
         Protocol::Http2 => {
-            let io = TokioIo::new(frames::Counted::new(socket, connection.clone()));
+            let counted = frames::Counted::new(socket.clone(), connection.clone());
+            let (gathered, turns) = Gathered::new(counted, socket);
             let streams = Streams::of(&connection);
-            let mut serving = Box::new(http2_builder(limits, streams).serve_connection(io, answering));
+            let serving = http2_builder(limits, streams).serve_connection(TokioIo::new(gathered), answering);
+            let mut serving = Box::new(InTurns { serving, turns });
             drive(&mut *serving, &connection, &stage, Stage::Leaving, started).await;
             drop(serving);
             if let Some(closing) = connection.exceeded.get() {
@@ -384,7 +387,7 @@ where
     }
 }
 
-impl<S, B> Serving for http2::Connection<TokioIo<frames::Counted>, S, Streams>
+impl<S, B> Serving for http2::Connection<TokioIo<Gathered<frames::Counted, Socket>>, S, Streams>
 where
     S: HttpService<Incoming, ResBody = B>,
     S::Error: Into<Box<dyn Error + Send + Sync>>,
@@ -395,5 +398,26 @@ where
 {
     fn leave(&mut self) {
         Pin::new(self).graceful_shutdown();
+    }
+}
+
+/// A connection whose writes are gathered.
+struct InTurns<C> {
+    serving: C,
+    turns: Turns<Socket>,
+}
+
+impl<C: Serving> Future for InTurns<C> {
+    type Output = hyper::Result<()>;
+
+    fn poll(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<hyper::Result<()>> {
+        let this = &mut *self;
+        this.turns.poll(cx, |cx| Pin::new(&mut this.serving).poll(cx))
+    }
+}
+
+impl<C: Serving> Serving for InTurns<C> {
+    fn leave(&mut self) {
+        self.serving.leave();
     }
 }

@@ -12,6 +12,7 @@ mod client_body;
 mod connection;
 mod drive;
 mod frames;
+mod gathered;
 mod handshake;
 mod limits;
 mod listener;

@@ -171,7 +171,7 @@ impl Refusal<'_> {
         };
         let headers = response.headers_mut();
         headers.insert(FENCE_REASON, HeaderValue::from_static(self.reason.code()));
-        headers.insert(FENCE_DECISION, HeaderValue::from_str(self.decision).expect("a decision id is visible ASCII"));
+        headers.insert(FENCE_DECISION, decision_value(self.decision));
         if self.reason.action() == Action::Retry {
             headers.insert(RETRY_AFTER, HeaderValue::from(self.retry_after));
         }
@@ -206,6 +206,17 @@ impl Refusal<'_> {
         body.extend([r#","decision":""#, self.decision, r#"","forwarded":false}"#]);
         Bytes::from(body)
     }
+}
+
+/// A decision's id as a header's value, never to be indexed by HPACK (RFC 7541, section 6.2.3): it would not be found again, and all that
+/// were before it are compared with each new one, which is a tenth of what a refusal costs over HTTP/2.
+///
+/// # Panics
+/// If it is no text for a header.
+pub fn decision_value(id: &str) -> HeaderValue {
+    let mut value = HeaderValue::from_str(id).expect("a decision id is visible ASCII");
+    value.set_sensitive(true);
+    value
 }
 
 /// An answer of that status with that problem document; no cache is to keep it.
@@ -289,6 +300,7 @@ mod tests {
             assert_eq!(response.headers()["cache-control"], "no-store");
             assert_eq!(response.headers()["fence-reason"], reason);
             assert_eq!(response.headers()["fence-decision"], "d-1");
+            assert!(response.headers()["fence-decision"].is_sensitive(), "HPACK would index it");
             assert_eq!(response.headers().contains_key("retry-after"), status == 503, "{reason}");
             let body: serde_json::Value = serde_json::from_slice(response.body()).unwrap();
             assert_eq!(body["type"], format!("urn:fencepost:reason:{reason}"));

@@ -7,6 +7,7 @@ use std::num::NonZeroU32;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::{Duration, SystemTime};
 
+use fencepost_fence::refusal::decision_value;
 use fencepost_policy::Rejection;
 use http::HeaderValue;
 use tokio::time::Instant;
@@ -49,7 +50,7 @@ impl DecisionId {
 
     /// As a header's value.
     pub fn header(&self) -> HeaderValue {
-        HeaderValue::from_str(self.as_str()).expect("a decision id is visible ASCII")
+        decision_value(self.as_str())
     }
 }
 

@@ -92,7 +92,7 @@ pub(crate) enum Command {
             there are two. A ratio is worth judging when both were busy for 0.9 of their CPU.\n\n\
             With --series only fencepost is measured, as one quantity grows.")]
     Compare(CompareSettings),
-    /// Be the worker behind a proxy: answer each request with 200 and 100 bytes.
+    /// Be the worker behind a proxy: answer each request with 200 and 100 bytes, or as many as its query says (`?bytes=4096`).
     Worker(WorkerSettings),
 }
 

@@ -181,11 +181,15 @@ fn tell_of_cpus(stage: &Stage<'_>) {
 /// What a workload sends; `None` for the one that measures memory.
 fn load_of(settings: &CompareSettings, workload: Workload) -> Option<Load> {
     let get = Load { warm_up: settings.warm_up, ..Load::get(settings.connections.get(), settings.seconds) };
+    let h2c = Load { connections: 8, streams: Some(16), ..get };
     match workload {
         Workload::Get => Some(get),
         Workload::Post1k => Some(Load { body_bytes: 1024, ..get }),
         Workload::Post64k => Some(Load { body_bytes: 64 * 1024, ..get }),
-        Workload::H2c => Some(Load { connections: 8, streams: Some(16), ..get }),
+        Workload::Get64k => Some(Load { answer_bytes: Some(64 * 1024), ..get }),
+        Workload::H2c => Some(h2c),
+        Workload::H2c4k => Some(Load { answer_bytes: Some(4096), ..h2c }),
+        Workload::H2cStale => Some(Load { is_stale: true, ..h2c }),
         Workload::Stale => Some(Load { is_stale: true, ..get }),
         Workload::Churn => Some(Load { requests_per_connection: NonZeroU64::new(10), ..get }),
         Workload::Idle => None,

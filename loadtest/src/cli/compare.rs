@@ -91,8 +91,14 @@ pub(crate) enum Workload {
     Post1k,
     /// POST of 64 KiB.
     Post64k,
+    /// GET over HTTP/1.1 that is answered with 64 KiB.
+    Get64k,
     /// GET over cleartext HTTP/2: 8 connections with 16 streams each.
     H2c,
+    /// The same, each answered with 4 KiB.
+    H2c4k,
+    /// The same as "stale" over "h2c".
+    H2cStale,
     /// GET under a revision that is not the lock's: each is refused.
     Stale,
     /// GET over HTTP/1.1, each connection closed after 10 requests.

@@ -48,6 +48,7 @@ pub(super) fn nginx(site: &Site<'_>) -> String {
          client_body_temp_path {directory}/nginx-body;\n proxy_temp_path {directory}/nginx-proxy;\n \
          fastcgi_temp_path {directory}/nginx-fastcgi;\n uwsgi_temp_path {directory}/nginx-uwsgi;\n scgi_temp_path {directory}/nginx-scgi;\n \
          upstream worker {{ server {worker}; keepalive 256; keepalive_requests 1000000000; }}\n \
+         proxy_buffers 32 4k;\n \
          map \"$http_fence_owner:$http_fence_revision\" $fence_ok {{ default 0; \"{owner}:{revision}\" 1; }}\n \
          proxy_http_version 1.1;\n proxy_set_header Connection \"\";\n proxy_request_buffering off;\n \
          server {{ listen {http1} backlog=4096; listen {h2c} http2 backlog=4096;\n  \

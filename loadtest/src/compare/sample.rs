@@ -14,6 +14,7 @@ use crate::client::Protocol;
 use crate::drive::{Plan, Stop, Tenures, drive_quietly, touch};
 use crate::machine::{CpuTime, memory_of_tree};
 use crate::token::Token;
+use crate::worker::quick::ASKS_FOR_BYTES;
 
 /// How long memory is left to settle before it is read.
 const SETTLE: Duration = Duration::from_secs(1);
@@ -27,6 +28,8 @@ pub(super) struct Load {
     /// After so many a connection is closed, and another opened; `None` keeps them.
     pub(super) requests_per_connection: Option<NonZeroU64>,
     pub(super) body_bytes: usize,
+    /// What the worker answers; `None` leaves that to it.
+    pub(super) answer_bytes: Option<usize>,
     pub(super) locks: usize,
     /// Threads that send.
     pub(super) threads: usize,
@@ -70,6 +73,7 @@ impl Load {
             streams: None,
             requests_per_connection: None,
             body_bytes: 0,
+            answer_bytes: None,
             locks: 1,
             threads: 1,
             is_stale: false,
@@ -80,6 +84,8 @@ impl Load {
 
     fn plan(&self, target: &Target, cpus: &Cpus) -> anyhow::Result<Plan> {
         let address = if self.streams.is_some() { target.h2c } else { target.http1 };
+        let asks = self.answer_bytes.map(|bytes| format!("{ASKS_FOR_BYTES}{bytes}"));
+        let path = format!("{PATH}{}", asks.unwrap_or_default());
         Ok(Plan {
             target: format!("http://{address}").parse()?,
             protocol: if self.streams.is_some() { Protocol::H2c } else { Protocol::Http1 },
@@ -88,7 +94,7 @@ impl Load {
             requests_per_connection: self.requests_per_connection,
             threads: self.threads.min(self.connections),
             method: if self.body_bytes == 0 { Method::GET } else { Method::POST },
-            path: PATH.parse()?,
+            path: path.parse()?,
             lock_header: None,
             body: Bytes::from(vec![b'x'; self.body_bytes]),
             tells_number: false,

@@ -19,9 +19,12 @@ use crate::token::{OWNER, REVISION};
 pub(crate) const LOCK_NUMBER: &str = "loadtest-lock";
 /// How much is read at a time.
 const READ_BYTES: usize = 64 * 1024;
-/// What every request is answered: 100 bytes.
-const ANSWER: &[u8] = b"HTTP/1.1 200 OK\r\ncontent-type: text/plain\r\ncontent-length: 100\r\n\r\n\
-    ....................................................................................................";
+/// How many bytes a request is answered that does not ask for another number.
+const ANSWER_BYTES: usize = 100;
+/// What stands before that number in a request's target.
+pub(crate) const ASKS_FOR_BYTES: &str = "?bytes=";
+/// The most that is answered, whatever is asked for.
+const ANSWER_BYTES_MAX: usize = 16 * 1024 * 1024;
 
 /// What reaches a worker, by lock.
 #[derive(Clone, Debug, Default)]
@@ -72,6 +75,7 @@ async fn serve(listener: TcpListener, orders: Option<Orders>) -> anyhow::Result<
 async fn connection(mut stream: TcpStream, orders: Option<&Orders>) -> anyhow::Result<()> {
     stream.set_nodelay(true)?;
     let mut bytes = BytesMut::with_capacity(READ_BYTES);
+    let mut answer = Answer::of(ANSWER_BYTES);
     loop {
         let Some(request) = head(&mut stream, &mut bytes, orders.is_some()).await? else { return Ok(()) };
         if let (Some(orders), Some(token)) = (orders, &request.token) {
@@ -82,12 +86,31 @@ async fn connection(mut stream: TcpStream, orders: Option<&Orders>) -> anyhow::R
             orders.with(token.lock, |order| order.ends(token.revision));
         }
         outcome?;
-        stream.write_all(ANSWER).await?;
+        if request.answer_bytes != answer.body_bytes {
+            answer = Answer::of(request.answer_bytes);
+        }
+        stream.write_all(&answer.text).await?;
+    }
+}
+
+/// What a request is answered; most are answered like the one before.
+struct Answer {
+    body_bytes: usize,
+    text: Vec<u8>,
+}
+
+impl Answer {
+    fn of(body_bytes: usize) -> Answer {
+        let head = format!("HTTP/1.1 200 OK\r\ncontent-type: text/plain\r\ncontent-length: {body_bytes}\r\n\r\n");
+        let mut text = head.into_bytes();
+        text.resize(text.len() + body_bytes, b'.');
+        Answer { body_bytes, text }
     }
 }
 
 struct Incoming {
     body: Body,
+    answer_bytes: usize,
     token: Option<Presented>,
 }
 
@@ -106,13 +129,19 @@ async fn head(stream: &mut TcpStream, bytes: &mut BytesMut, with_token: bool) ->
         if let Status::Complete(length) = request.parse(bytes)? {
             let body = Body::of(request.headers, Body::NONE)?;
             let token = with_token.then(|| presented(request.headers));
+            let answer_bytes = asked_for(request.path.unwrap_or_default());
             bytes.advance(length);
-            return Ok(Some(Incoming { body, token }));
+            return Ok(Some(Incoming { body, answer_bytes, token }));
         }
         if read_more(stream, bytes).await? == 0 {
             return Ok(None);
         }
     }
+}
+
+fn asked_for(target: &str) -> usize {
+    let asked = target.split_once(ASKS_FOR_BYTES).and_then(|(_, number)| number.parse().ok());
+    asked.unwrap_or(ANSWER_BYTES).min(ANSWER_BYTES_MAX)
 }
 
 async fn skip(stream: &mut TcpStream, bytes: &mut BytesMut, mut body: Body) -> anyhow::Result<()> {
@@ -140,5 +169,26 @@ fn presented(headers: &[Header<'_>]) -> Presented {
         lock: text(LOCK_NUMBER).parse().unwrap_or(0),
         owner: text(OWNER).into_owned(),
         revision: text(REVISION).parse().unwrap_or(0),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn an_answer_is_as_long_as_its_request_asks() {
+        for (target, body_bytes) in [
+            ("/job", 100),
+            ("/job?bytes=0", 0),
+            ("/job?bytes=4096", 4096),
+            ("/job?bytes=many", 100),
+            ("/job?bytes=99999999999", ANSWER_BYTES_MAX),
+        ] {
+            let answer = Answer::of(asked_for(target));
+            let head = format!("HTTP/1.1 200 OK\r\ncontent-type: text/plain\r\ncontent-length: {body_bytes}\r\n\r\n");
+            assert!(answer.text.starts_with(head.as_bytes()), "{target}");
+            assert_eq!(answer.text.len() - head.len(), body_bytes, "{target}");
+        }
     }
 }

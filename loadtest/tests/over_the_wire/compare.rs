@@ -10,15 +10,21 @@ use crate::support::{ReportFile, Running, fencepost_binary, loadtest};
 #[tokio::test]
 async fn fencepost_is_measured_beside_what_is_installed_and_what_is_not_is_named() {
     let report = ReportFile::new();
-    let arguments =
-        ["--targets", "haproxy,envoy", "--envoy-binary", "/no/such/envoy", "--workloads", "get,stale,h2c,churn,idle"];
+    let arguments = [
+        "--targets",
+        "haproxy,envoy",
+        "--envoy-binary",
+        "/no/such/envoy",
+        "--workloads",
+        "get,get64k,stale,h2c,h2c4k,h2c-stale,churn,idle",
+    ];
     let more = ["--connections", "4", "--idle-connections", "20", "--json", report.path()];
     let run =
         loadtest(&compare(&[&arguments[..], &more].concat()).iter().map(String::as_str).collect::<Vec<_>>()).await;
     run.is_as_expected().says("envoy is not installed").says("Ratios are to haproxy").says("| fencepost ");
     let report = report.read();
     for of in ["haproxy", "fencepost"] {
-        for what in ["get", "stale", "h2c", "churn"] {
+        for what in ["get", "get64k", "stale", "h2c", "h2c4k", "h2c-stale", "churn"] {
             let samples = samples(&report, what, of);
             assert_eq!(samples.len(), 2, "one for each round: {report:#}");
             for sample in samples {

@@ -64,6 +64,8 @@ pub struct Connection {
     pub(super) requests: Cell<u64>,
     /// Requests whose answer has not been handed to the kernel yet.
     pub(super) in_flight: Cell<usize>,
+    /// On HTTP/1: whether its last request was for the worker, as the next one is likely to be.
+    pub(super) goes_behind: Cell<bool>,
     /// What had been read of the socket when the last request ended: more means that the next has begun.
     pub(super) read_when_idle: Cell<u64>,
     /// Request bodies that somebody waits for.
@@ -99,6 +101,7 @@ impl Connection {
             seat,
             requests: Cell::new(0),
             in_flight: Cell::new(0),
+            goes_behind: Cell::new(false),
             read_when_idle: Cell::new(0),
             bodies_awaited: Cell::new(0),
             course: Course::default(),
@@ -140,6 +143,11 @@ impl Connection {
         self.seat.under_way()
     }
 
+    /// Its request that is under way goes to the worker.
+    pub fn waits_for_worker(&self) {
+        self.goes_behind.set(self.protocol == Protocol::Http1);
+    }
+
     /// Whether it has had as many requests as it may have.
     pub(super) fn is_spent(&self) -> bool {
         self.limits.requests_per_connection_max.is_some_and(|max| self.requests.get() >= max)
@@ -171,6 +179,7 @@ impl InFlight {
     /// One that begins: with HTTP/2 its stream begins right after this.
     pub(super) fn begin(connection: Rc<Connection>) -> InFlight {
         connection.requests.set(connection.requests.get() + 1);
+        connection.goes_behind.set(false);
         let unread = (connection.protocol == Protocol::Http2).then(Rc::<Unread>::default);
         connection.newest.set(unread.clone());
         let mut in_flight = InFlight::new(connection);

@@ -311,8 +311,17 @@ async fn drive<C: Serving>(
     started: Instant,
 ) -> End {
     let mut watch = Watch::new(started);
-    let mut left = false;
+    let (mut left, mut has_gone_behind) = (false, false);
     poll_fn(|cx| {
+        // Those that have an answer from the worker go before those that may have a request: what the two of them run does not fit into
+        // the processor's cache of instructions together. It is 3 to 4 % of what a GET costs on 64 busy connections. Where requests are
+        // refused there is nothing to go behind, and over HTTP/2 it would cost 2 % and more.
+        if connection.in_flight.get() == 0 && connection.goes_behind.get() && !has_gone_behind {
+            has_gone_behind = true;
+            cx.waker().wake_by_ref();
+            return Poll::Pending;
+        }
+        has_gone_behind = false;
         if !left && (stage.stage() >= leaves_at || leaves_spent(connection)) {
             left = true;
             serving.leave();

@@ -44,7 +44,7 @@ pub async fn forward(exchange: Exchange<Judged>) -> Result<Answer, Infallible> {
 
 /// Makes the request that the worker gets. A small body is read whole first, so that a slow sender holds nothing up.
 async fn prepare(place: &Place, mut request: Box<Request<ClientBody>>) -> Result<Box<Request<RequestBody>>, Failure> {
-    request.body().connection().waits_for_worker();
+    request.body().connection().note_for_worker();
     let kept = place.kept_headers();
     if request.body().is_too_large() {
         return Err(Failure::LargeBody);

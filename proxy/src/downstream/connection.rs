@@ -16,6 +16,14 @@ use super::tally::Closing;
 use super::unread::Unread;
 use crate::wire::{Background, Socket};
 
+#[cfg(test)]
+use {
+    super::places::{Oldest, Places},
+    super::seat::Waiting,
+    std::sync::Arc,
+    tokio::time::Instant,
+};
+
 /// What a handshake has told of a client.
 pub(super) struct TlsClient {
     /// The names in its certificate, if it has shown one; its requests share them.
@@ -49,6 +57,14 @@ pub enum Protocol {
     Http2,
 }
 
+/// A client has sent too many frames of a kind.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) struct Exceeded {
+    pub(super) closing: Closing,
+    /// Whether we were in the middle of a frame of ours, which the client did not take.
+    pub(super) amid_frame: bool,
+}
+
 /// A client's connection: who is at its other end, and what it is doing. One per connection, shared by its requests.
 pub struct Connection {
     address: ClientAddress,
@@ -77,7 +93,7 @@ pub struct Connection {
     /// On HTTP/2: what is noted of the answer to the request that has just begun, until its stream takes it.
     pub(super) newest: Cell<Option<Rc<Unread>>>,
     /// On HTTP/2: which frames its client has sent too many of.
-    pub(super) exceeded: Cell<Option<Closing>>,
+    pub(super) exceeded: Cell<Option<Exceeded>>,
 }
 
 impl Connection {
@@ -143,8 +159,8 @@ impl Connection {
         self.seat.under_way()
     }
 
-    /// Its request that is under way goes to the worker.
-    pub fn waits_for_worker(&self) {
+    /// Notes that its request that is under way is for the worker.
+    pub fn note_for_worker(&self) {
         self.goes_behind.set(self.protocol == Protocol::Http1);
     }
 
@@ -201,5 +217,18 @@ impl Drop for InFlight {
         let connection = &self.connection;
         connection.in_flight.set(connection.in_flight.get() - 1);
         connection.read_when_idle.set(connection.socket.bytes_read());
+    }
+}
+
+#[cfg(test)]
+impl Connection {
+    /// An HTTP/2 connection that has just been accepted.
+    pub(super) async fn for_tests(limits: Limits, socket: Socket) -> Rc<Connection> {
+        let places = Places::new(&limits);
+        let waiting = Waiting::new(Oldest::none(), Arc::clone(&places), Instant::now());
+        let client = places.of_client(ClientAddress::Unix).unwrap();
+        let place = places.take(client, || unreachable!("there is room")).await.unwrap();
+        let (limits, seat) = (Rc::new(limits), waiting.seat(place));
+        Connection::new(ClientAddress::Unix, Protocol::Http2, None, socket, limits, Background::default(), seat)
     }
 }

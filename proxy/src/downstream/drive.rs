@@ -25,7 +25,7 @@ use super::accept::Accepted;
 use super::answer::{AnswerBody, Counted, counted};
 use super::arrive::{Arrived, arrive};
 use super::client_body::ClientBody;
-use super::connection::{Connection, InFlight, Protocol};
+use super::connection::{Connection, Exceeded, InFlight, Protocol};
 use super::frames;
 use super::gathered::{Gathered, Turns};
 use super::limits::Limits;
@@ -164,10 +164,11 @@ where
             let mut serving = Box::new(InTurns { serving, turns });
             drive(&mut *serving, &connection, &stage, Stage::Leaving, started).await;
             drop(serving);
-            if let Some(closing) = connection.exceeded.get() {
+            if let Some(Exceeded { closing, amid_frame }) = connection.exceeded.get() {
                 connection.seat.close(closing);
                 // Behind a frame that was not written to its end it would be taken for a part of that.
-                let last_word = if connection.socket.is_write_blocked() { &[] } else { part::CALM_DOWN };
+                let amid_frame = amid_frame || connection.socket.is_write_blocked();
+                let last_word = if amid_frame { &[] } else { part::CALM_DOWN };
                 Box::pin(part::with_client(&connection, last_word)).await;
             }
         }

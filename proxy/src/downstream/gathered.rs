@@ -9,7 +9,6 @@ use std::pin::Pin;
 use std::rc::Rc;
 use std::task::{Context, Poll, ready};
 
-use bytes::{Buf, BytesMut};
 use tokio::io::{AsyncRead, AsyncWrite, ReadBuf};
 
 /// The longest piece that is copied for it.
@@ -32,8 +31,10 @@ pub(super) struct Turns<W> {
 
 struct Writes<W> {
     writer: W,
-    /// What was taken and not written yet, in its order.
-    held: BytesMut,
+    /// What was taken, in its order.
+    held: Vec<u8>,
+    /// How much of that is written.
+    written: usize,
     in_turn: bool,
     /// Why what was held could not be written.
     failed: Option<io::Error>,
@@ -42,7 +43,7 @@ struct Writes<W> {
 impl<R, W> Gathered<R, W> {
     /// A connection, and its turns: outside of them it writes at once.
     pub(super) fn new(reader: R, writer: W) -> (Gathered<R, W>, Turns<W>) {
-        let writes = Writes { writer, held: BytesMut::new(), in_turn: false, failed: None };
+        let writes = Writes { writer, held: Vec::new(), written: 0, in_turn: false, failed: None };
         let writes = Rc::new(RefCell::new(writes));
         (Gathered { reader, writes: Rc::clone(&writes) }, Turns { writes })
     }
@@ -50,7 +51,7 @@ impl<R, W> Gathered<R, W> {
 
 impl<W: AsyncWrite + Unpin> Turns<W> {
     /// Polls the connection, then writes what it has said. What the kernel does not take now goes out with a later turn, for which `cx` is
-    /// woken; a connection that has ended has none.
+    /// woken. A connection that has ended has none: what it said before it failed may be lost, and before its shutdown never is.
     pub(super) fn poll<T>(
         &self,
         cx: &mut Context<'_>,
@@ -61,7 +62,7 @@ impl<W: AsyncWrite + Unpin> Turns<W> {
         let mut writes = self.writes.borrow_mut();
         writes.in_turn = false;
         if let Poll::Ready(Err(error)) = writes.poll_held(cx) {
-            writes.held.clear();
+            writes.forget();
             writes.failed = Some(error);
             cx.waker().wake_by_ref(); // The connection hears of it when it writes or flushes.
         }
@@ -72,9 +73,9 @@ impl<W: AsyncWrite + Unpin> Turns<W> {
 impl<W: AsyncWrite + Unpin> Writes<W> {
     /// Writes all that is held.
     fn poll_held(&mut self, cx: &mut Context<'_>) -> Poll<io::Result<()>> {
-        while self.held.has_remaining() {
-            let written = ready!(Pin::new(&mut self.writer).poll_write(cx, &self.held))?;
-            self.held.advance(written);
+        while self.written < self.held.len() {
+            let written = ready!(Pin::new(&mut self.writer).poll_write(cx, &self.held[self.written..]))?;
+            self.written += some(written)?;
         }
         self.forget();
         Pin::new(&mut self.writer).poll_flush(cx)
@@ -86,21 +87,21 @@ impl<W: AsyncWrite + Unpin> Writes<W> {
             return Poll::Ready(Err(error));
         }
         let length = slices.iter().map(|slice| slice.len()).sum::<usize>();
-        if self.in_turn && length <= PIECE_BYTES_MAX && self.held.len() + length <= HELD_BYTES_MAX {
+        if self.in_turn && length <= PIECE_BYTES_MAX && self.held.len() - self.written + length <= HELD_BYTES_MAX {
             self.hold(slices, length);
             return Poll::Ready(Ok(length));
         }
         // What is held goes first, by the same call.
         let [first, second] = [0, 1].map(|index| slices.get(index).map_or(&[][..], |slice| &**slice));
-        while self.held.has_remaining() {
-            let all = [&self.held, first, second].map(IoSlice::new);
-            let written = ready!(Pin::new(&mut self.writer).poll_write_vectored(cx, &all))?;
-            let of_held = written.min(self.held.len());
-            self.held.advance(of_held);
-            if written > of_held {
+        while self.written < self.held.len() {
+            let held = &self.held[self.written..];
+            let all = [held, first, second].map(IoSlice::new);
+            let written = some(ready!(Pin::new(&mut self.writer).poll_write_vectored(cx, &all))?)?;
+            if let Some(of_slices @ 1..) = written.checked_sub(held.len()) {
                 self.forget();
-                return Poll::Ready(Ok(written - of_held));
+                return Poll::Ready(Ok(of_slices));
             }
+            self.written += written;
         }
         self.forget();
         Pin::new(&mut self.writer).poll_write_vectored(cx, slices)
@@ -108,21 +109,28 @@ impl<W: AsyncWrite + Unpin> Writes<W> {
 
     fn hold(&mut self, slices: &[IoSlice<'_>], length: usize) {
         if self.held.capacity() - self.held.len() < length {
-            // All that there will ever be: growing step by step would copy it again and again.
-            let room = if length < KEPT_BYTES_MAX && self.held.is_empty() { KEPT_BYTES_MAX } else { HELD_BYTES_MAX };
-            self.held.reserve(room - self.held.len());
+            self.held.drain(..std::mem::take(&mut self.written));
+            // At once all that may be needed: growing step by step would copy it again and again.
+            let room = if self.held.len() + length <= KEPT_BYTES_MAX { KEPT_BYTES_MAX } else { HELD_BYTES_MAX };
+            self.held.reserve_exact(room - self.held.len());
         }
         slices.iter().for_each(|slice| self.held.extend_from_slice(slice));
     }
 
-    /// Nothing is held any more: gives back what was taken for much.
+    /// Holds nothing any more, and gives back what was taken for much.
     fn forget(&mut self) {
+        self.written = 0;
         if self.held.capacity() > KEPT_BYTES_MAX {
-            self.held = BytesMut::new();
+            self.held = Vec::new();
         } else {
             self.held.clear();
         }
     }
+}
+
+/// Whoever takes nothing and does not say when would be asked for ever.
+fn some(written: usize) -> io::Result<usize> {
+    if written == 0 { Err(io::ErrorKind::WriteZero.into()) } else { Ok(written) }
 }
 
 impl<R: AsyncRead + Unpin, W: Unpin> AsyncRead for Gathered<R, W> {
@@ -306,6 +314,21 @@ mod tests {
         calls.borrow_mut().room = usize::MAX;
         let _: Poll<()> = turns.poll(&mut cx(), |_| Poll::Pending);
         assert_eq!(calls.borrow().made.concat().len(), taken);
+    }
+
+    #[test]
+    fn a_connection_that_has_written_all_keeps_little_memory() {
+        for length in (1..=HELD_BYTES_MAX).step_by(111).chain([HELD_BYTES_MAX]) {
+            let (mut gathered, turns, _) = gathered(usize::MAX);
+            let _: Poll<()> = turns.poll(&mut cx(), |cx| {
+                for piece in vec![b'x'; length].chunks(PIECE_BYTES_MAX) {
+                    assert!(write(&mut gathered, cx, piece).is_ready());
+                }
+                assert!(turns.writes.borrow().held.capacity() <= HELD_BYTES_MAX);
+                Poll::Pending
+            });
+            assert!(turns.writes.borrow().held.capacity() <= KEPT_BYTES_MAX, "after {length} bytes");
+        }
     }
 
     #[test]

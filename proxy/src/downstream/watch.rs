@@ -120,30 +120,21 @@ fn whose_turn(connection: &Connection) -> Turn {
 mod tests {
     use std::future::poll_fn;
     use std::rc::Rc;
-    use std::sync::Arc;
 
     use tokio::net::UnixStream;
     use tokio::time::advance;
 
     use super::*;
+    use crate::downstream::Limits;
     use crate::downstream::connection::InFlight;
-    use crate::downstream::places::{Oldest, Places};
-    use crate::downstream::seat::Waiting;
-    use crate::downstream::{ClientAddress, Limits};
-    use crate::wire::{Background, Socket};
+    use crate::wire::Socket;
 
     const SECOND: Duration = Duration::from_secs(1);
 
     /// An HTTP/2 connection that was accepted just now, and may be idle for ten seconds.
     async fn accepted() -> Rc<Connection> {
         let limits = Limits { idle_timeout: 10 * SECOND, ..Limits::default() };
-        let places = Places::new(&limits);
-        let waiting = Waiting::new(Oldest::none(), Arc::clone(&places), Instant::now());
-        let client = places.of_client(ClientAddress::Unix).unwrap();
-        let place = places.take(client, || unreachable!("there is room")).await.unwrap();
-        let socket = Socket::downstream(UnixStream::pair().unwrap().0.into());
-        let (limits, seat) = (Rc::new(limits), waiting.seat(place));
-        Connection::new(ClientAddress::Unix, Protocol::Http2, None, socket, limits, Background::default(), seat)
+        Connection::for_tests(limits, Socket::downstream(UnixStream::pair().unwrap().0.into())).await
     }
 
     async fn is_over(watch: &mut Watch, connection: &Connection) -> bool {

@@ -315,7 +315,7 @@ async fn drive<C: Serving>(
     let (mut left, mut has_gone_behind) = (false, false);
     poll_fn(|cx| {
         // Those that have an answer from the worker go before those that may have a request: what the two of them run does not fit into
-        // the processor's cache of instructions together. It is 3 to 4 % of what a GET costs on 64 busy connections. Where requests are
+        // the processor's cache of instructions together. It is 2 to 3 % of what a GET costs on 64 busy connections. Where requests are
         // refused there is nothing to go behind, and over HTTP/2 it would cost 2 % and more.
         if connection.in_flight.get() == 0 && connection.goes_behind.get() && !has_gone_behind {
             has_gone_behind = true;

@@ -209,8 +209,7 @@ impl Refusal<'_> {
 }
 
 /// A decision's id as a header's value, never to be indexed by HPACK (RFC 7541, section 6.2.3): it would not be found again, and all that
-/// were before it are compared with each new one, which is a tenth of what a refusal costs over HTTP/2. `Debug` does
-/// not show it.
+/// were before it are compared with each new one, which is a tenth of what a refusal costs over HTTP/2. `Debug` does not show it.
 ///
 /// # Panics
 /// If it is no text for a header.

@@ -167,6 +167,7 @@ where
             if let Some(Exceeded { closing, amid_frame }) = connection.exceeded.get() {
                 connection.seat.close(closing);
                 // Behind a frame that was not written to its end it would be taken for a part of that.
+                // What was not written then may be by now, or may have been held back behind it.
                 let amid_frame = amid_frame || connection.socket.is_write_blocked();
                 let last_word = if amid_frame { &[] } else { part::CALM_DOWN };
                 Box::pin(part::with_client(&connection, last_word)).await;

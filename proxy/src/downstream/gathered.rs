@@ -75,7 +75,7 @@ impl<W: AsyncWrite + Unpin> Writes<W> {
     fn poll_held(&mut self, cx: &mut Context<'_>) -> Poll<io::Result<()>> {
         while self.written < self.held.len() {
             let written = ready!(Pin::new(&mut self.writer).poll_write(cx, &self.held[self.written..]))?;
-            self.written += some(written)?;
+            self.written += nonzero(written)?;
         }
         self.forget();
         Pin::new(&mut self.writer).poll_flush(cx)
@@ -96,7 +96,7 @@ impl<W: AsyncWrite + Unpin> Writes<W> {
         while self.written < self.held.len() {
             let held = &self.held[self.written..];
             let all = [held, first, second].map(IoSlice::new);
-            let written = some(ready!(Pin::new(&mut self.writer).poll_write_vectored(cx, &all))?)?;
+            let written = nonzero(ready!(Pin::new(&mut self.writer).poll_write_vectored(cx, &all))?)?;
             if let Some(of_slices @ 1..) = written.checked_sub(held.len()) {
                 self.forget();
                 return Poll::Ready(Ok(of_slices));
@@ -129,7 +129,7 @@ impl<W: AsyncWrite + Unpin> Writes<W> {
 }
 
 /// Whoever takes nothing and does not say when would be asked for ever.
-fn some(written: usize) -> io::Result<usize> {
+fn nonzero(written: usize) -> io::Result<usize> {
     if written == 0 { Err(io::ErrorKind::WriteZero.into()) } else { Ok(written) }
 }
 
@@ -191,6 +191,7 @@ mod tests {
         room: usize,
         flushes: usize,
         is_broken: bool,
+        takes_nothing: bool,
         is_shut: bool,
     }
 
@@ -211,6 +212,9 @@ mod tests {
             let mut calls = self.0.borrow_mut();
             if calls.is_broken {
                 return Poll::Ready(Err(io::ErrorKind::BrokenPipe.into()));
+            }
+            if calls.takes_nothing {
+                return Poll::Ready(Ok(0));
             }
             let mut bytes = slices.iter().flat_map(|slice| slice.to_vec()).collect::<Vec<_>>();
             bytes.truncate(calls.room);
@@ -352,19 +356,21 @@ mod tests {
 
     #[test]
     fn a_connection_hears_once_that_what_it_said_is_lost() {
-        let (mut gathered, turns, calls) = gathered(usize::MAX);
-        calls.borrow_mut().is_broken = true;
-        let woken = Arc::<Woken>::default();
-        let waker = Waker::from(Arc::clone(&woken));
-        let mut cx = Context::from_waker(&waker);
-        let _: Poll<()> = turns.poll(&mut cx, |cx| {
-            assert!(write(&mut gathered, cx, b"lost").is_ready());
-            Poll::Pending
-        });
-        assert_eq!(woken.0.load(Ordering::SeqCst), 1);
-        let heard = turns.poll(&mut cx, |cx| Pin::new(&mut gathered).poll_flush(cx));
-        assert!(matches!(heard, Poll::Ready(Err(error)) if error.kind() == io::ErrorKind::BrokenPipe));
-        assert_eq!(woken.0.load(Ordering::SeqCst), 1);
+        for (is_broken, why) in [(true, io::ErrorKind::BrokenPipe), (false, io::ErrorKind::WriteZero)] {
+            let (mut gathered, turns, calls) = gathered(usize::MAX);
+            (calls.borrow_mut().is_broken, calls.borrow_mut().takes_nothing) = (is_broken, !is_broken);
+            let woken = Arc::<Woken>::default();
+            let waker = Waker::from(Arc::clone(&woken));
+            let mut cx = Context::from_waker(&waker);
+            let _: Poll<()> = turns.poll(&mut cx, |cx| {
+                assert!(write(&mut gathered, cx, b"lost").is_ready());
+                Poll::Pending
+            });
+            assert_eq!(woken.0.load(Ordering::SeqCst), 1);
+            let heard = turns.poll(&mut cx, |cx| Pin::new(&mut gathered).poll_flush(cx));
+            assert!(matches!(heard, Poll::Ready(Err(error)) if error.kind() == why));
+            assert_eq!(woken.0.load(Ordering::SeqCst), 1);
+        }
     }
 
     proptest! {

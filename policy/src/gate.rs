@@ -263,7 +263,7 @@ impl Gate {
     }
 
     /// Judges the token once more and, if it is admitted and the barrier is open to it, counts the request in: one step,
-    /// right before its first byte goes upstream and after every wait.
+    /// before its first byte goes upstream and after everything that may be waited for.
     ///
     /// What is `known` must not be older than what this gate learnt.
     pub fn enter<O: AsRef<[u8]>>(&mut self, token: &FenceToken<O>, known: Known<'_>, now: Moment) -> Entry {

@@ -38,13 +38,14 @@ pub async fn forward(exchange: Exchange<Judged>) -> Result<Answer, Infallible> {
         Ok(request) => request,
         Err(failure) => return Ok(place.fail(failure)),
     };
-    give_way().await;
+    if !place.pool().writes_with_others() {
+        give_way().await;
+    }
     Ok(send(place, in_flight, standing, request).await.unwrap_or_else(|answer| answer))
 }
 
 /// Makes the request that the worker gets. A small body is read whole first, so that a slow sender holds nothing up.
 async fn prepare(place: &Place, mut request: Box<Request<ClientBody>>) -> Result<Box<Request<RequestBody>>, Failure> {
-    request.body().connection().note_for_worker();
     let kept = place.kept_headers();
     if request.body().is_too_large() {
         return Err(Failure::LargeBody);
@@ -82,7 +83,8 @@ async fn send(
     let mut in_flight = in_flight;
     let wants = Wants::of(&request);
     for attempt in 0..SENDS_MAX {
-        let Entered { ready, ticket, turn, standing: admitted, at } = enter(&place, wants, in_flight, standing).await?;
+        let Entered { mut ready, ticket, turn, standing: admitted, at } =
+            enter(&place, wants, in_flight, standing).await?;
         standing = admitted;
         if attempt == 0
             && let Standing::Claim(claim) = &standing
@@ -90,6 +92,9 @@ async fn send(
             place.admitted(claim);
         }
         place.about.note_sending();
+        if turn.is_some() {
+            ready.write_at_once(); // Whoever is next may be on another thread, whose turn may end before.
+        }
         match in_turn(turn, ready.send(Admitted::new(request, ticket), timeouts, at)).await {
             Ok(mut answer) => {
                 place.metrics().upstream_seconds.observe(at.elapsed().as_secs_f64());

@@ -25,7 +25,8 @@ pub trait AnswerBody: Body<Data = Bytes, Error: Into<Box<dyn Error + Send + Sync
     }
 }
 
-/// An answer's body that counts as in flight until hyper has handed it to the kernel and drops it.
+/// An answer's body that counts as in flight until hyper has written it, to the kernel or to what goes there with the end of the turn, and
+/// drops it.
 pub(super) struct Counted<B> {
     body: B,
     in_flight: InFlight,

@@ -14,7 +14,7 @@ use super::seat::{Answering, Seat, UnderWay};
 use super::strict::Course;
 use super::tally::Closing;
 use super::unread::Unread;
-use crate::wire::{Background, Socket};
+use crate::wire::{Background, Socket, Turns};
 
 #[cfg(test)]
 use {
@@ -74,14 +74,14 @@ pub struct Connection {
     tls: Option<Box<TlsClient>>,
     pub(super) limits: Rc<Limits>,
     pub(super) socket: Socket,
+    /// What HTTP says on it, on its way to the socket.
+    pub(super) writes: Turns<Socket>,
     pub(super) background: Background,
     pub(super) seat: Rc<Seat>,
     /// Requests so far.
     pub(super) requests: Cell<u64>,
-    /// Requests whose answer has not been handed to the kernel yet.
+    /// Requests whose answer has not been written yet, to the kernel or to what goes there with the end of the turn.
     pub(super) in_flight: Cell<usize>,
-    /// On HTTP/1: whether its last request was for the worker, as the next one is likely to be.
-    pub(super) goes_behind: Cell<bool>,
     /// What had been read of the socket when the last request ended: more means that the next has begun.
     pub(super) read_when_idle: Cell<u64>,
     /// Request bodies that somebody waits for.
@@ -112,12 +112,12 @@ impl Connection {
             forwarded_for: forwarded_for(address),
             tls,
             limits,
+            writes: Turns::new(socket.clone()),
             socket,
             background,
             seat,
             requests: Cell::new(0),
             in_flight: Cell::new(0),
-            goes_behind: Cell::new(false),
             read_when_idle: Cell::new(0),
             bodies_awaited: Cell::new(0),
             course: Course::default(),
@@ -159,9 +159,9 @@ impl Connection {
         self.seat.under_way()
     }
 
-    /// Notes that its request that is under way is for the worker.
-    pub fn note_for_worker(&self) {
-        self.goes_behind.set(self.protocol == Protocol::Http1);
+    /// Whether the kernel has all that HTTP has said so far, so that something else may be said.
+    pub(super) fn has_spoken_out(&self) -> bool {
+        self.writes.is_all_written() && !self.socket.is_write_blocked()
     }
 
     /// Whether it has had as many requests as it may have.
@@ -195,7 +195,6 @@ impl InFlight {
     /// One that begins: with HTTP/2 its stream begins right after this.
     pub(super) fn begin(connection: Rc<Connection>) -> InFlight {
         connection.requests.set(connection.requests.get() + 1);
-        connection.goes_behind.set(false);
         let unread = (connection.protocol == Protocol::Http2).then(Rc::<Unread>::default);
         connection.newest.set(unread.clone());
         let mut in_flight = InFlight::new(connection);

@@ -27,7 +27,6 @@ use super::arrive::{Arrived, arrive};
 use super::client_body::ClientBody;
 use super::connection::{Connection, Exceeded, InFlight, Protocol};
 use super::frames;
-use super::gathered::{Gathered, Turns};
 use super::limits::Limits;
 use super::part;
 use super::seat::Waiting;
@@ -36,7 +35,7 @@ use super::strict::Strict;
 use super::tally::Closing;
 use super::unread::Streams;
 use super::watch::Watch;
-use crate::wire::{Background, HTTP1_BUFFER_BYTES, Socket, give_way};
+use crate::wire::{Background, Gathered, HTTP1_BUFFER_BYTES, Socket};
 
 /// How many fields of a head hyper reads unless it is told. What it is told makes it clear as many slots one by one for each request,
 /// which is 3 % of what a GET costs.
@@ -134,8 +133,8 @@ where
     let answering = answering(service, thread, connection.clone());
     match protocol {
         Protocol::Http1 => {
-            let io = TokioIo::new(Strict::new(socket, connection.course.clone()));
-            let mut serving = http1_builder(limits).serve_connection(io, answering);
+            let io = TokioIo::new(connection.writes.gather(Strict::new(socket, connection.course.clone())));
+            let mut serving = InTurns::new(http1_builder(limits).serve_connection(io, answering), &connection);
             // Until the server closes, each answer asks the client to leave. A connection that is closed while it is
             // idle may cost the client the request that it is just sending.
             let end = drive(&mut serving, &connection, &stage, Stage::Closing, started).await;
@@ -145,31 +144,30 @@ where
             }
             match end {
                 End::Served if refused.is_none() => {
-                    switch_protocols(serving.into_parts(), &connection).await;
+                    switch_protocols(serving.serving.into_parts(), &connection).await;
                 }
                 End::Served => Box::pin(part::with_client(&connection, &[])).await,
                 End::Unreadable { answered } => {
                     drop(serving);
-                    let last_word = if answered { &[] } else { part::BAD_REQUEST };
+                    let is_in_place = !answered && connection.has_spoken_out();
+                    let last_word = if is_in_place { part::BAD_REQUEST } else { &[] };
                     Box::pin(part::with_client(&connection, last_word)).await;
                 }
                 End::Dropped => {}
             }
         }
         Protocol::Http2 => {
-            let counted = frames::Counted::new(socket.clone(), connection.clone());
-            let (gathered, turns) = Gathered::new(counted, socket);
-            let streams = Streams::of(&connection);
-            let serving = http2_builder(limits, streams).serve_connection(TokioIo::new(gathered), answering);
-            let mut serving = Box::new(InTurns { serving, turns });
+            let io = TokioIo::new(connection.writes.gather(frames::Counted::new(socket, connection.clone())));
+            let serving = http2_builder(limits, Streams::of(&connection)).serve_connection(io, answering);
+            let mut serving = Box::new(InTurns::new(serving, &connection));
             drive(&mut *serving, &connection, &stage, Stage::Leaving, started).await;
             drop(serving);
             if let Some(Exceeded { closing, amid_frame }) = connection.exceeded.get() {
                 connection.seat.close(closing);
                 // Behind a frame that was not written to its end it would be taken for a part of that.
                 // What was not written then may be by now, or may have been held back behind it.
-                let amid_frame = amid_frame || connection.socket.is_write_blocked();
-                let last_word = if amid_frame { &[] } else { part::CALM_DOWN };
+                let is_in_place = !amid_frame && connection.has_spoken_out();
+                let last_word = if is_in_place { part::CALM_DOWN } else { &[] };
                 Box::pin(part::with_client(&connection, last_word)).await;
             }
         }
@@ -267,7 +265,6 @@ where
     let number = in_flight.connection().requests.get();
     let Ok(()) = poll_fn(|cx| service.poll_ready(cx)).await;
     let Ok(mut response) = service.call(request).await;
-    give_way().await;
     let connection = in_flight.connection();
     let switches = response.status() == StatusCode::SWITCHING_PROTOCOLS;
     let spoke_early = switches && !connection.course.switch(number);
@@ -313,17 +310,8 @@ async fn drive<C: Serving>(
     started: Instant,
 ) -> End {
     let mut watch = Watch::new(started);
-    let (mut left, mut has_gone_behind) = (false, false);
-    poll_fn(|cx| {
-        // Those that have an answer from the worker go before those that may have a request: what the two of them run does not fit into
-        // the processor's cache of instructions together. It is 2 to 3 % of what a GET costs on 64 busy connections. Where requests are
-        // refused there is nothing to go behind, and over HTTP/2 it would cost 2 % and more.
-        if connection.in_flight.get() == 0 && connection.goes_behind.get() && !has_gone_behind {
-            has_gone_behind = true;
-            cx.waker().wake_by_ref();
-            return Poll::Pending;
-        }
-        has_gone_behind = false;
+    let mut left = false;
+    let end = poll_fn(|cx| {
         if !left && (stage.stage() >= leaves_at || leaves_spent(connection)) {
             left = true;
             serving.leave();
@@ -331,13 +319,10 @@ async fn drive<C: Serving>(
                 connection.seat.close(Closing::Requests);
             }
         }
-        let written_before = connection.socket.bytes_written();
         if let Poll::Ready(ended) = Pin::new(&mut *serving).poll(cx) {
             return Poll::Ready(match ended {
                 Ok(()) => End::Served,
-                Err(error) if error.is_parse() => {
-                    End::Unreadable { answered: connection.socket.bytes_written() != written_before }
-                }
+                Err(error) if error.is_parse() => End::Unreadable { answered: connection.writes.has_spoken() },
                 Err(_) => End::Dropped,
             });
         }
@@ -346,7 +331,14 @@ async fn drive<C: Serving>(
         }
         let seat = &connection.seat;
         seat.is_held_up(connection.socket.is_write_blocked());
-        let closing = match seat.poll_called(cx) {
+        let mut called = seat.poll_called(cx);
+        if called.is_ready() && !connection.writes.is_all_written() {
+            connection.writes.write_out(cx);
+            // If its client does not take what it was just told, it has not been waiting for it.
+            seat.is_held_up(connection.socket.is_write_blocked());
+            called = seat.poll_called(cx);
+        }
+        let closing = match called {
             Poll::Ready(()) => Closing::Room,
             Poll::Pending => ready!(watch.poll(cx, connection)),
         };
@@ -364,7 +356,10 @@ async fn drive<C: Serving>(
         }
         Poll::Ready(End::Dropped)
     })
-    .await
+    .await;
+    // There is no other turn at whose end it would be written.
+    connection.writes.write_out(&mut Context::from_waker(Waker::noop()));
+    end
 }
 
 /// Whether to say GOAWAY: the connection has had all its requests. On HTTP/1.1 the last answer says so.
@@ -373,11 +368,14 @@ fn leaves_spent(connection: &Connection) -> bool {
 }
 
 /// Hands the connection over if its last answer switched protocols.
-async fn switch_protocols<S>(parts: http1::Parts<TokioIo<Strict<Socket>>, S>, connection: &Connection) {
+async fn switch_protocols<S>(parts: http1::Parts<TokioIo<ClientIo>, S>, connection: &Connection) {
     if let Some(tunnel) = connection.tunnel.take() {
-        tunnel(parts.io.into_inner().into_inner(), parts.read_buf).await;
+        tunnel(parts.io.into_inner().into_reader().into_inner(), parts.read_buf).await;
     }
 }
+
+/// What hyper's HTTP/1 reads and writes.
+type ClientIo = Gathered<Strict<Socket>, Socket>;
 
 /// What hyper's two kinds of connection have in common.
 trait Serving: Future<Output = hyper::Result<()>> + Unpin {
@@ -385,7 +383,7 @@ trait Serving: Future<Output = hyper::Result<()>> + Unpin {
     fn leave(&mut self);
 }
 
-impl<S, B> Serving for http1::Connection<TokioIo<Strict<Socket>>, S>
+impl<S, B> Serving for http1::Connection<TokioIo<ClientIo>, S>
 where
     S: HttpService<Incoming, ResBody = B>,
     S::Error: Into<Box<dyn Error + Send + Sync>>,
@@ -412,23 +410,122 @@ where
     }
 }
 
-/// A connection whose writes are gathered.
+/// A connection whose writes are gathered. It has ended well when all that it has said is written.
 struct InTurns<C> {
     serving: C,
-    turns: Turns<Socket>,
+    connection: Rc<Connection>,
+    has_served: bool,
+}
+
+impl<C> InTurns<C> {
+    fn new(serving: C, connection: &Rc<Connection>) -> InTurns<C> {
+        InTurns { serving, connection: Rc::clone(connection), has_served: false }
+    }
 }
 
 impl<C: Serving> Future for InTurns<C> {
     type Output = hyper::Result<()>;
 
     fn poll(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<hyper::Result<()>> {
-        let this = &mut *self;
-        this.turns.poll(cx, |cx| Pin::new(&mut this.serving).poll(cx))
+        let InTurns { serving, connection, has_served } = &mut *self;
+        let writes = &connection.writes;
+        if !*has_served {
+            ready!(writes.poll(cx, connection.background.outbox(), |cx| Pin::new(serving).poll(cx)))?;
+            *has_served = true;
+        }
+        // If it can't be written, its client has gone.
+        writes.poll_written(cx).map(|_| Ok(()))
     }
 }
 
 impl<C: Serving> Serving for InTurns<C> {
     fn leave(&mut self) {
         self.serving.leave();
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::io::Write as _;
+    use std::os::unix::net::UnixStream;
+    use std::pin::pin;
+
+    use tokio::io::{AsyncReadExt, AsyncWrite};
+    use tokio::task::LocalSet;
+
+    use super::super::places::{Oldest, Places};
+    use super::*;
+
+    /// Says its last word and has ended, or goes on.
+    struct Says {
+        io: Gathered<tokio::io::Empty, Socket>,
+        ends: bool,
+    }
+
+    impl Future for Says {
+        type Output = hyper::Result<()>;
+
+        fn poll(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<hyper::Result<()>> {
+            let said = Pin::new(&mut self.io).poll_write(cx, b"last");
+            if self.ends { said.map(|_| Ok(())) } else { Poll::Pending }
+        }
+    }
+
+    impl Serving for Says {
+        fn leave(&mut self) {}
+    }
+
+    /// A connection whose client has much to read before anything else, that much, and its client.
+    async fn behind_much(ends: bool) -> (Rc<Connection>, InTurns<Says>, usize, tokio::net::UnixStream) {
+        let (ours, theirs) = UnixStream::pair().unwrap();
+        for end in [&ours, &theirs] {
+            end.set_nonblocking(true).unwrap();
+        }
+        let mut full = 0;
+        while let Ok(written) = (&ours).write(&[b'x'; 4096]) {
+            full += written;
+        }
+        let [ours, theirs] = [ours, theirs].map(|end| tokio::net::UnixStream::from_std(end).unwrap());
+        let connection = Connection::for_tests(Limits::default(), Socket::downstream(ours.into())).await;
+        let says = Says { io: connection.writes.gather(tokio::io::empty()), ends };
+        let serving = InTurns::new(says, &connection);
+        (connection, serving, full, theirs)
+    }
+
+    async fn is_last(full: usize, client: &mut tokio::net::UnixStream) -> bool {
+        let mut read = vec![0; full + 4];
+        client.read_exact(&mut read).await.unwrap();
+        read.ends_with(b"xlast")
+    }
+
+    /// Its socket may be a tunnel from then on, and what is said there comes behind.
+    #[tokio::test]
+    async fn a_connection_has_ended_well_when_all_that_it_said_is_written() {
+        let (_connection, mut serving, full, mut client) = behind_much(true).await;
+        let is_pending = poll_fn(|cx| Poll::Ready(Pin::new(&mut serving).poll(cx).is_pending())).await;
+        assert!(is_pending, "the client has not read");
+        let (ended, is_last) = tokio::join!(serving, is_last(full, &mut client));
+        assert!(ended.is_ok() && is_last);
+    }
+
+    #[tokio::test]
+    async fn whoever_does_not_take_what_it_is_told_just_now_does_not_make_room() {
+        let local = LocalSet::new();
+        let (connection, mut serving, full, mut client) = local.run_until(behind_much(false)).await;
+        let waiting = Waiting::new(Oldest::none(), Places::new(&Limits::default()), Instant::now());
+        let thread = Thread::new(Limits::default(), Background::default(), waiting);
+        let stage = StageWatch::new(thread).await;
+        connection.seat.call();
+        let driven = drive(&mut serving, &connection, &stage, Stage::Closing, Instant::now());
+        let reading = async {
+            let mut driven = pin!(driven);
+            let is_pending = poll_fn(|cx| Poll::Ready(driven.as_mut().poll(cx).is_pending())).await;
+            assert!(is_pending, "it goes on");
+            tokio::select! {
+                is_last = is_last(full, &mut client) => assert!(is_last),
+                _ = driven => panic!("it is not called any more"),
+            }
+        };
+        local.run_until(reading).await;
     }
 }

@@ -12,7 +12,6 @@ mod client_body;
 mod connection;
 mod drive;
 mod frames;
-mod gathered;
 mod handshake;
 mod limits;
 mod listener;

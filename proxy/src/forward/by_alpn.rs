@@ -83,7 +83,7 @@ async fn one_for_all(pool: &Rc<Shared>, deadline: Instant) -> Result<Option<Link
         Protocol::Http2 => pool.http2.add(&pool.upstream, opened, deadline).await.map(|()| None),
         // If all places are taken by what was opened before, it is closed again.
         Protocol::Http1 => match pool.free_place() {
-            Some(place) => Ok(Some(Link::Http1(http1(opened, place).await?))),
+            Some(place) => Ok(Some(Link::Http1(http1(pool, opened, place).await?))),
             None => Ok(None),
         },
     }
@@ -102,7 +102,7 @@ async fn one_more(pool: &Rc<Shared>, wants: Wants, deadline: Instant) -> Result<
     }
     let opened = open_by(pool, wants, deadline).await?;
     match opened.protocol {
-        Protocol::Http1 => Ok(Some(Link::Http1(http1(opened, place).await?))),
+        Protocol::Http1 => Ok(Some(Link::Http1(http1(pool, opened, place).await?))),
         Protocol::Http2 => match pool.http2.free_stream(&pool.upstream) {
             Some(stream) => Ok(Some(Link::Http2(stream))), // Others were faster: it is closed again.
             None => pool.http2.add(&pool.upstream, opened, deadline).await.map(|()| None),
@@ -110,8 +110,8 @@ async fn one_more(pool: &Rc<Shared>, wants: Wants, deadline: Instant) -> Result<
     }
 }
 
-async fn http1(opened: Opened, place: Place) -> Result<Box<Http1>, UpstreamError> {
-    let made = Http1::new(opened.socket, opened.made_with, place).await;
+async fn http1(pool: &Shared, opened: Opened, place: Place) -> Result<Box<Http1>, UpstreamError> {
+    let made = Http1::new(opened.socket, opened.made_with, place, pool.background.outbox().clone()).await;
     let mut connection = Box::new(made.map_err(UpstreamError::Handshake)?);
     // hyper takes no connection for ready that was never driven, and one that is given up unused is worth a handshake.
     connection.drive_idle();

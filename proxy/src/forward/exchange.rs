@@ -23,11 +23,11 @@ use super::rest::Rest;
 use super::tunnel::WorkerEnd;
 use super::upstream::Timeouts;
 
-/// Waits for the head of a response. The first poll writes the request.
+/// Waits for the head of a response. The first poll sends the request: see [`ReadyConnection::send`](super::ReadyConnection::send).
 ///
 /// If it is dropped, because the client has left, the response is read to its end in the background: closing the
 /// connection would cancel nothing at the worker.
-#[must_use = "the request is written when this is polled"]
+#[must_use = "the request is sent when this is polled"]
 pub struct Exchange<P: Permit> {
     sent: Option<Sent<P>>,
 }

@@ -19,7 +19,7 @@ use tokio::time::Instant;
 
 use super::pool::Place;
 use super::request_body::RequestBody;
-use crate::wire::{Alarm, HTTP1_BUFFER_BYTES, Nested, Socket};
+use crate::wire::{Alarm, Gathered, HTTP1_BUFFER_BYTES, Nested, Outbox, Socket, Turns};
 
 /// What hyper gives for a request: a head, or the request back if nothing of it was sent.
 ///
@@ -43,6 +43,8 @@ pub(super) struct Http1 {
     made_with: Option<Arc<ClientConfig>>,
     /// Whether its last response could be read in two ways, so that what comes behind it is not to be trusted.
     is_spoilt: bool,
+    /// Whether its next request is not to wait for others.
+    is_urgent: bool,
     place: Place,
 }
 
@@ -50,6 +52,10 @@ pub(super) struct Http1 {
 struct Driver {
     seat: Rc<RefCell<Seat>>,
     socket: Socket,
+    turns: Turns<Socket>,
+    outbox: Outbox,
+    /// Whether what is written waits for the end of the thread's turn.
+    writes_with_others: bool,
     task: Option<JoinHandle<()>>,
 }
 
@@ -64,7 +70,7 @@ pub(super) enum First {
 }
 
 enum Seat {
-    Driven(Box<Connection<TokioIo<Socket>, RequestBody>>),
+    Driven(Box<Connection<TokioIo<Gathered<Socket, Socket>>, RequestBody>>),
     /// hyper has ended. What it had read beyond HTTP is left.
     Ended {
         read_beyond: Bytes,
@@ -77,13 +83,15 @@ impl Http1 {
         socket: Socket,
         made_with: Option<Arc<ClientConfig>>,
         place: Place,
+        outbox: Outbox,
     ) -> hyper::Result<Http1> {
-        let io = TokioIo::new(socket.clone());
+        let turns = Turns::new(socket.clone());
+        let io = TokioIo::new(turns.gather(socket.clone()));
         let (sender, connection) = Builder::new().max_buf_size(HTTP1_BUFFER_BYTES).handshake(io).await?;
         let seat = Rc::new(RefCell::new(Seat::Driven(Box::new(connection))));
-        let driver = Driver { seat, socket, task: None };
+        let driver = Driver { seat, socket, turns, outbox, writes_with_others: true, task: None };
         let (alarm, nested, idle_since) = (Alarm::new(), Nested::default(), Instant::now());
-        Ok(Http1 { sender, driver, alarm, nested, idle_since, made_with, is_spoilt: false, place })
+        Ok(Http1 { sender, driver, alarm, nested, idle_since, made_with, is_spoilt: false, is_urgent: false, place })
     }
 
     /// Whether a request may be sent: the last response has ended, and the worker is not known to have closed.
@@ -105,10 +113,17 @@ impl Http1 {
         &self.driver.socket
     }
 
-    /// Hands a request to hyper. The next [`Http1::poll_driven`] writes it.
+    /// Has the next request written as soon as it is sent.
+    pub(super) fn write_at_once(&mut self) {
+        self.is_urgent = true;
+    }
+
+    /// Hands a request to hyper. The next [`Http1::poll_driven`] writes it, or has the outbox do so, unless its body is streamed.
     pub(super) fn send(&mut self, request: Request<RequestBody>) -> HeadFuture {
         let state = request.body().state().cloned();
         let head = Box::pin(self.sender.try_send_request(request));
+        let at_once = std::mem::take(&mut self.is_urgent);
+        self.driver.writes_with_others = !at_once && state.is_none();
         if let Some(state) = state {
             state.goes_to(self.driver.socket.clone());
             self.driver.move_to_task();
@@ -130,7 +145,7 @@ impl Http1 {
         self.nested.poll(cx, |cx| {
             if std::mem::replace(&mut drives, true) {
                 // Who waits for the response learns of the end by that.
-                let _ = poll_seat(&self.driver.seat, cx);
+                let _ = self.driver.poll(cx);
             }
             next(cx)
         })
@@ -146,15 +161,25 @@ impl Http1 {
         self.is_spoilt = true;
     }
 
+    /// Writes nothing more, if the worker has not taken all of the request.
+    pub(super) fn stop_writing(&self) {
+        let socket = &self.driver.socket;
+        if !self.driver.turns.is_all_written() || socket.is_write_blocked() {
+            socket.cut_write();
+        }
+    }
+
     /// Whether another request may be sent once this one's response has ended.
     pub(super) fn is_reusable(&mut self) -> bool {
         self.driver.recall();
         self.nested.leave();
+        // Asked first: driven, it would write what is left.
+        let is_all_written = self.driver.turns.is_all_written();
         if !self.sender.is_ready() {
             self.drive_idle();
         }
         let socket = &self.driver.socket;
-        let everything_is_written = !socket.is_write_blocked() && !socket.is_broken();
+        let everything_is_written = is_all_written && !socket.is_write_blocked() && !socket.is_broken();
         !self.is_spoilt && self.sender.is_ready() && everything_is_written && self.driver.is_driven()
     }
 
@@ -177,6 +202,14 @@ impl Http1 {
 }
 
 impl Driver {
+    fn poll(&self, cx: &mut Context<'_>) -> Poll<()> {
+        if self.writes_with_others {
+            self.turns.poll(cx, &self.outbox, |cx| poll_seat(&self.seat, cx))
+        } else {
+            poll_seat(&self.seat, cx)
+        }
+    }
+
     fn is_driven(&self) -> bool {
         matches!(&*self.seat.borrow(), Seat::Driven(_))
     }
@@ -218,4 +251,76 @@ fn poll_seat(seat: &RefCell<Seat>, cx: &mut Context<'_>) -> Poll<()> {
     }
     *seat = Seat::Ended { read_beyond: connection.into_parts().read_buf };
     Poll::Ready(())
+}
+
+#[cfg(test)]
+mod tests {
+    use tokio::io::{AsyncReadExt, AsyncWrite};
+    use tokio::net::UnixStream;
+    use tokio::task::LocalSet;
+
+    use super::*;
+
+    /// A connection that has said something in its turn, which is not over, and its worker.
+    async fn amid_its_turn(outbox: &Outbox) -> (Http1, UnixStream) {
+        let (ours, theirs) = UnixStream::pair().unwrap();
+        let socket = Socket::upstream(ours.into());
+        let mut connection = Http1::new(socket.clone(), None, Place::for_tests(), outbox.clone()).await.unwrap();
+        connection.drive_idle();
+        assert!(connection.is_reusable());
+        let turns = &connection.driver.turns;
+        let mut io = turns.gather(socket);
+        poll_fn(|cx| {
+            let _: Poll<()> = turns.poll(cx, outbox, |cx| {
+                assert!(Pin::new(&mut io).poll_write(cx, b"a request").is_ready());
+                Poll::Pending
+            });
+            Poll::Ready(())
+        })
+        .await;
+        (connection, theirs)
+    }
+
+    #[tokio::test]
+    async fn what_was_not_written_when_its_connection_was_given_up_never_is() {
+        LocalSet::new()
+            .run_until(async {
+                let outbox = Outbox::default();
+                let (connection, mut worker) = amid_its_turn(&outbox).await;
+                drop(connection);
+                let mut read = Vec::new();
+                worker.read_to_end(&mut read).await.unwrap();
+                assert_eq!(read, b"");
+            })
+            .await;
+    }
+
+    #[tokio::test]
+    async fn what_was_not_written_of_a_request_that_took_too_long_never_is() {
+        LocalSet::new()
+            .run_until(async {
+                let outbox = Outbox::default();
+                let (connection, mut worker) = amid_its_turn(&outbox).await;
+                connection.stop_writing();
+                let mut read = Vec::new();
+                worker.read_to_end(&mut read).await.unwrap();
+                assert_eq!(read, b"");
+                assert!(connection.is_usable(), "its answer is still read");
+            })
+            .await;
+    }
+
+    #[tokio::test]
+    async fn a_connection_is_not_used_again_before_all_of_its_last_request_is_written() {
+        LocalSet::new()
+            .run_until(async {
+                let outbox = Outbox::default();
+                let (mut connection, mut worker) = amid_its_turn(&outbox).await;
+                assert!(!connection.is_reusable());
+                let mut read = [0; 9];
+                worker.read_exact(&mut read).await.unwrap();
+                assert!(connection.is_reusable());
+            })
+            .await;
+    }
 }

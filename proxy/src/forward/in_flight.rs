@@ -276,6 +276,9 @@ impl<P: Permit> InFlight<P> {
                 return;
             }
         }
+        if let Link::Http1(connection) = &self.link {
+            connection.stop_writing();
+        }
         if let Some((unwritten, connection)) = self.held_back() {
             self.pool.background().spawn(async move { unwritten.leave(&connection).await });
         }

@@ -1,8 +1,8 @@
 //! The upstream side: one pool of connections per upstream and worker thread, and a request's way through it.
 //!
 //! A request is forwarded in two steps, because the gate decides between them: [`Pool::ready`] waits for a connection,
-//! however long that takes, and [`ReadyConnection::send`] writes the request on it, in the first poll of what it
-//! returns. Nothing waits between `send` and the first byte.
+//! however long that takes, and [`ReadyConnection::send`] sends the request on it, in the first poll of what it
+//! returns. Nothing is waited for between that and the first byte but the end of the thread's turn.
 //!
 //! The permit of a request ([`Permit`]) stays with it as long as it may be running in the worker, whatever the client
 //! does: see [`Ending`]. When its tenure ends meanwhile ([`Watch`]), what is not finished of it is cut, or its response is

@@ -35,7 +35,7 @@ pub struct Pool {
 
 pub(super) struct Shared {
     pub(super) upstream: Upstream,
-    background: Background,
+    pub(super) background: Background,
     pub(super) http2: Rc<Http2Connections>,
     /// HTTP/1.1 connections without a request, the one used last at the end.
     #[expect(clippy::vec_box, reason = "a request takes one and moves it on")]
@@ -121,6 +121,14 @@ impl Pool {
         }
     }
 
+    /// Whether what a request says waits for the end of the thread's turn, where it is short.
+    pub fn writes_with_others(&self) -> bool {
+        match self.shared.upstream.speaks {
+            Speaks::Cleartext(protocol) => protocol == Protocol::Http1,
+            Speaks::Tls(_) => self.shared.picked.get() == Protocol::Http1,
+        }
+    }
+
     /// Where its connections go.
     pub fn upstream(&self) -> &Upstream {
         &self.shared.upstream
@@ -166,7 +174,7 @@ impl Pool {
         };
         let opened = timeout_at(deadline, connect(&self.shared.upstream.address)).await;
         let transport = opened.map_err(|_| UpstreamError::Timeout)?.map_err(UpstreamError::Unreachable)?;
-        let made = Http1::new(Socket::upstream(transport), None, place).await;
+        let made = Http1::new(Socket::upstream(transport), None, place, self.shared.background.outbox().clone()).await;
         made.map(Box::new).map_err(UpstreamError::Handshake)
     }
 
@@ -191,7 +199,15 @@ impl Pool {
 }
 
 impl ReadyConnection {
-    /// Sends the request for whose wants the connection was got ready. It is written in the first poll of what this returns, and at most once.
+    /// Has the request written in the first poll of its exchange, not with those of others.
+    pub fn write_at_once(&mut self) {
+        if let Some(Link::Http1(connection)) = &mut self.link {
+            connection.write_at_once();
+        }
+    }
+
+    /// Sends the request for whose wants the connection was got ready. It is written in the first poll of what this returns, or, if it is
+    /// short and goes by HTTP/1.1, when the tasks that are ready by then have had their turn; and at most once.
     /// `timeouts` begin at `at`, which is now.
     ///
     /// Dropping that future does not take the request back: the response is read to its end in the background.
@@ -221,6 +237,14 @@ impl Drop for ReadyConnection {
         if let Some(Link::Http1(connection)) = self.link.take() {
             self.pool.shared.put_back(connection);
         }
+    }
+}
+
+#[cfg(test)]
+impl Place {
+    /// A place in a pool that is gone.
+    pub(super) fn for_tests() -> Place {
+        Place(Weak::new())
     }
 }
 

@@ -8,12 +8,16 @@ use std::task::{Context, Poll, Waker};
 
 use pin_project_lite::pin_project;
 
-/// Counts what a thread still does for requests whose client has left, so that the thread does not end before it.
+use super::outbox::Outbox;
+
+/// Counts what a thread still does for requests whose client has left, so that the thread does not end before it. What it is to write
+/// is here too.
 ///
 /// Futures run on the thread's `LocalSet`: nothing here is `Send`.
 #[derive(Clone, Default)]
 pub struct Background {
     shared: Rc<Shared>,
+    outbox: Outbox,
 }
 
 #[derive(Default)]
@@ -26,6 +30,11 @@ impl Background {
     /// Runs `work` to its end, whoever started it.
     pub fn spawn(&self, work: impl Future<Output = ()> + 'static) {
         tokio::task::spawn_local(CountedWork { work, _counted: Counted::new(self.shared.clone()) });
+    }
+
+    /// Where the connections of the thread leave what they say.
+    pub(crate) fn outbox(&self) -> &Outbox {
+        &self.outbox
     }
 
     /// How many futures have not ended yet.

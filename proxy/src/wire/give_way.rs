@@ -5,8 +5,8 @@ use std::task::Poll;
 
 /// Lets the other tasks that are ready on this thread come as far as this.
 ///
-/// What follows is written for all of them in a row then, and whoever is woken by the first is still awake for the next. To wake a process
-/// costs more than to poll a task once more: without this a GET on 64 busy connections costs 5 % more.
+/// For requests that go by HTTP/2, which are not left to the [`Outbox`](super::Outbox): they are written in a row then, and whoever is woken by
+/// the first is still awake for the next. To wake a process costs more than to poll a task once more.
 pub(crate) async fn give_way() {
     let mut has_given_way = false;
     poll_fn(|cx| {

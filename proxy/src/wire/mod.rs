@@ -3,8 +3,10 @@
 
 mod alarm;
 mod background;
+mod gathered;
 mod give_way;
 mod nested;
+mod outbox;
 mod socket;
 mod stream;
 mod tls;
@@ -13,8 +15,10 @@ mod transport;
 pub use alarm::Alarm;
 pub use background::Background;
 pub(crate) use background::LocalExecutor;
+pub(crate) use gathered::{Gathered, Turns};
 pub(crate) use give_way::give_way;
 pub(crate) use nested::Nested;
+pub(crate) use outbox::Outbox;
 pub use socket::Socket;
 pub use transport::Transport;
 

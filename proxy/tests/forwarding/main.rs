@@ -16,3 +16,4 @@ mod support;
 mod tls;
 mod tls_refusals;
 mod tunnels;
+mod turns;

@@ -184,7 +184,7 @@ impl TrackedLock {
         }
     }
 
-    /// Judges once more and, if the token is admitted, counts the request in: one step, right before its first byte goes out.
+    /// Judges once more and, if the token is admitted, counts the request in: one step, after everything that may be waited for.
     pub fn enter<O: AsRef<[u8]>>(&self, token: &FenceToken<O>, timing: &Timing) -> Entry {
         self.judge_at_gate(token, timing, Gate::enter).unwrap_or_else(|otherwise| otherwise)
     }

@@ -122,8 +122,7 @@ impl Http1 {
     pub(super) fn send(&mut self, request: Request<RequestBody>) -> HeadFuture {
         let state = request.body().state().cloned();
         let head = Box::pin(self.sender.try_send_request(request));
-        let at_once = std::mem::take(&mut self.is_urgent);
-        self.driver.writes_with_others = !at_once && state.is_none();
+        self.driver.writes_with_others = !std::mem::take(&mut self.is_urgent);
         if let Some(state) = state {
             state.goes_to(self.driver.socket.clone());
             self.driver.move_to_task();

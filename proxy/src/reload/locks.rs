@@ -29,18 +29,19 @@ pub(super) fn read_otherwise(old: &Fence, config: &Config) -> impl Iterator<Item
     })
 }
 
-/// Waits for the first reads of locks that are new. A lock that is in force already may be unread: its store has not answered
-/// yet, and a reload is what may help against that.
+/// Has every lock that is new read once from now on, also one that is known: it may have been read in the way in which the source
+/// was reached before. A lock that is in force already may be unread: its store has not answered yet, and a reload is what may
+/// help against that.
 pub(super) async fn first_reads(old: &Fence, new: &Fence) -> Result<(), Vec<String>> {
     let timeout = new.config.limits.confirm_timeout;
     let (now, deadline) = (Instant::now(), Instant::now() + timeout);
-    let mut unread: Vec<&Arc<TrackedLock>> = Vec::new();
-    for lock in static_locks(new).filter(|lock| !lock.is_known()) {
-        if static_locks(old).chain(unread.iter().copied()).all(|other| !Arc::ptr_eq(other, lock)) {
-            unread.push(lock);
+    let mut new_locks: Vec<&Arc<TrackedLock>> = Vec::new();
+    for lock in static_locks(new) {
+        if static_locks(old).chain(new_locks.iter().copied()).all(|other| !Arc::ptr_eq(other, lock)) {
+            new_locks.push(lock);
         }
     }
-    let reads = unread.iter().map(|lock| async move {
+    let reads = new_locks.iter().map(|lock| async move {
         let outcome = lock.confirm(now, deadline).await;
         outcome.map_err(|error| unreadable(lock.source(), lock.key(), &error))
     });

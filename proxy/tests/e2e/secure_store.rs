@@ -264,15 +264,24 @@ async fn an_access_that_comes_to_nothing_is_not_put_in_force() {
     enable_users(&etcd, &security, "secret-1").await;
     let (store, worker) = (Store::secure(&etcd, &security).await, Worker::start().await);
     let known = lock(Layout::Key, "/shards/key");
-    let config = Config::new(&[etcd.endpoint()], &worker.endpoint().to_string(), std::slice::from_ref(&known));
+    let others = Route::new("others", "/others/{shard}/", r#"key = "/shards/{shard}""#);
+    let routes = [known.clone(), others.clone()];
+    let config = Config::new(&[etcd.endpoint()], &worker.endpoint().to_string(), &routes);
     let fence = Fencepost::serve(&config.clone().source(&access(&security, "fencepost"))).await;
     let (ledger, tenure) = (Ledger::default(), store.hold("/shards/key", "shard-1").await);
+    // Known already as whom the source was before, though no route has named it.
+    let seen = store.hold("/shards/seen", "shard-1").await;
+    assert_eq!(send(&fence.listener, &ledger, Ask::post("/others/seen/write").under(&seen)).await.status, 200);
 
     // Nobody may read what is new, and so nobody is whom the source goes on as.
-    let new = Route::new("new", "/new/", r#"key = "/shards/new""#);
-    let wrong = config.limit("confirm_timeout = \"500ms\"").routes(&[new, known]);
-    let answer = fence.reload(&wrong.source(&access(&security, "nobody"))).await;
-    assert!(answer.status == 422 && answer.text().contains("could not be read"), "{}", answer.text());
+    let config = config.limit("confirm_timeout = \"500ms\"");
+    for name in ["new", "seen"] {
+        let new = Route::new(name, &format!("/{name}/"), &format!("key = \"/shards/{name}\""));
+        let wrong = config.clone().routes(&[new, known.clone(), others.clone()]);
+        let answer = fence.reload(&wrong.source(&access(&security, "nobody"))).await;
+        let what = format!("/shards/{name} could not be read");
+        assert!(answer.status == 422 && answer.text().contains(&what), "{name}: {}", answer.text());
+    }
     let (refused, sent) = refused(&fence, &ledger, "/key/write", &tenure, Duration::from_secs(4)).await;
     assert_eq!(refused, [""; 0], "of {sent}");
     ledger.check(&worker);

@@ -118,17 +118,20 @@ impl Attended<'_> {
         }
         let now = Instant::now();
         let sources = process.sources.all();
-        let locks: usize = sources.iter().map(|source| source.locks().len()).sum();
+        let mut locks = 0;
         let states = sources.iter().map(|source| {
-            let state = match (source.status(now).up, source.ready()) {
+            let status = source.status(now);
+            locks += status.static_locks + status.templated_locks;
+            let state = match (status.up, source.ready()) {
                 (true, true) => "up",
                 (true, false) => "up, locks not read yet",
                 (false, _) => "does not answer",
             };
             format!("; {} {state}", source.name())
         });
+        let states: String = states.collect();
         let plural = if locks == 1 { "" } else { "s" };
-        format!("serving, {locks} lock{plural}{}", states.collect::<String>())
+        format!("serving, {locks} lock{plural}{states}")
     }
 
     /// Whether the threads of the sources go on; completes once those of the workers do too.

@@ -1,5 +1,6 @@
 //! Who held which lock when, who waited at a barrier, and when a store was not to be relied on.
 
+use std::cmp::Reverse;
 use std::collections::{HashMap, VecDeque};
 use std::sync::Arc;
 use std::time::SystemTime;
@@ -26,6 +27,8 @@ type LockId = (Arc<str>, LockKey);
 pub struct Timeline {
     since: SystemTime,
     rows: HashMap<LockId, Row>,
+    /// Rows that were quiet for longest when all were last looked at, those for longest last, with their versions then.
+    quiet: Vec<(u64, LockId)>,
     outages: VecDeque<Outage>,
     /// Grows with every change; each row and the outages have the number of their last.
     version: u64,
@@ -157,6 +160,7 @@ impl Timeline {
         Timeline {
             since: SystemTime::now(),
             rows: HashMap::new(),
+            quiet: Vec::new(),
             outages: VecDeque::new(),
             version: 0,
             outages_version: 0,
@@ -256,8 +260,7 @@ impl Timeline {
 
     fn row(&mut self, id: LockId, layout: Layout) -> &mut Row {
         if !self.rows.contains_key(&id) && self.rows.len() >= ROWS_MAX {
-            let quietest = self.rows.iter().min_by_key(|(_, row)| row.version).map(|(id, _)| id.clone());
-            quietest.map(|id| self.rows.remove(&id));
+            self.remove_quietest();
             self.truncated = true;
         }
         self.version += 1;
@@ -265,6 +268,24 @@ impl Timeline {
         let row = self.rows.entry(id).or_insert(new);
         row.version = self.version;
         row
+    }
+
+    /// All rows are looked at once for many that go: with more locks than rows, each that is heard of takes the place of another.
+    fn remove_quietest(&mut self) {
+        loop {
+            while let Some((version, id)) = self.quiet.pop() {
+                // What has changed since, or is new, has been quiet for less long than all that has not.
+                if self.rows.get(&id).is_some_and(|row| row.version == version) {
+                    self.rows.remove(&id);
+                    return;
+                }
+            }
+            if self.rows.is_empty() {
+                return;
+            }
+            self.quiet = self.rows.iter().map(|(id, row)| (row.version, id.clone())).collect();
+            self.quiet.sort_unstable_by_key(|(version, _)| Reverse(*version));
+        }
     }
 
     /// All of it as JSON.
@@ -518,5 +539,24 @@ mod tests {
         let rows = timeline.rows_after(seen, |_, _| RowContext::default());
         assert_eq!(rows.len(), ROWS_MAX);
         assert!(timeline.truncated && rows.iter().all(|row| row["lock"] != "/shards/2/lock"), "the quietest has gone");
+    }
+
+    #[test]
+    fn a_row_that_has_changed_since_all_were_looked_at_outlasts_those_that_have_not() {
+        let (mut timeline, key) = (Timeline::new(), |number: usize| LockKey::new(&format!("/{number}")).unwrap());
+        let began = |timeline: &mut Timeline, number| {
+            let mut news = change(1, None, Some(tenure("a", 11, 11)));
+            news.change.lock = key(number);
+            timeline.tenure(news);
+        };
+        (0..=ROWS_MAX).for_each(|number| began(&mut timeline, number));
+        timeline.refused(&Decision { lock: Some(key(1)), revision: Some(revision(11)), ..Decision::for_tests("d") });
+        (ROWS_MAX + 1..2 * ROWS_MAX).for_each(|number| began(&mut timeline, number));
+        let rows = timeline.rows_after(0, |_, _| RowContext::default());
+        let mut kept: Vec<usize> = rows.iter().map(|row| row["lock"].as_str().unwrap()[1..].parse().unwrap()).collect();
+        kept.sort_unstable();
+        let mut expected = vec![1];
+        expected.extend(ROWS_MAX + 1..2 * ROWS_MAX);
+        assert_eq!(kept, expected);
     }
 }

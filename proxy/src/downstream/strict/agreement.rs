@@ -19,7 +19,7 @@ use hyper_util::rt::TokioIo;
 use proptest::collection::vec;
 use proptest::prelude::*;
 use proptest::sample::{Index, select};
-use tokio::io::{AsyncRead, AsyncReadExt, AsyncWrite, ReadBuf};
+use tokio::io::{AsyncRead, AsyncReadExt, ReadBuf, join, sink};
 
 use super::requests::Requests;
 use super::socket::{Course, Strict};
@@ -82,22 +82,8 @@ impl AsyncRead for Script {
     }
 }
 
-impl AsyncWrite for Script {
-    fn poll_write(self: Pin<&mut Self>, _: &mut Context<'_>, bytes: &[u8]) -> Poll<io::Result<usize>> {
-        Poll::Ready(Ok(bytes.len()))
-    }
-
-    fn poll_flush(self: Pin<&mut Self>, _: &mut Context<'_>) -> Poll<io::Result<()>> {
-        Poll::Ready(Ok(()))
-    }
-
-    fn poll_shutdown(self: Pin<&mut Self>, _: &mut Context<'_>) -> Poll<io::Result<()>> {
-        Poll::Ready(Ok(()))
-    }
-}
-
 /// The requests that hyper takes from a socket whole.
-fn by_hyper(socket: impl AsyncRead + AsyncWrite + Unpin + 'static) -> Vec<Read> {
+fn by_hyper(socket: impl AsyncRead + Unpin + 'static) -> Vec<Read> {
     let whole = Rc::new(RefCell::new(Vec::new()));
     let kept = Rc::clone(&whole);
     let service = service_fn(move |request: Request<Incoming>| {
@@ -114,7 +100,7 @@ fn by_hyper(socket: impl AsyncRead + AsyncWrite + Unpin + 'static) -> Vec<Read> 
     let serving = http1::Builder::new()
         .half_close(true)
         .header_read_timeout(None)
-        .serve_connection(TokioIo::new(socket), service);
+        .serve_connection(TokioIo::new(join(socket, sink())), service);
     let runtime = tokio::runtime::Builder::new_current_thread().build().unwrap();
     let _ = runtime.block_on(serving); // Whatever is refused ends in an error.
     Rc::try_unwrap(whole).unwrap().into_inner()

@@ -1,0 +1,171 @@
+//! Rows, bars and waits, as the page is told of them.
+
+use std::time::Duration;
+
+use fencepost_policy::{Owner, Rejection};
+
+use super::*;
+
+fn at(second: u64) -> SystemTime {
+    SystemTime::UNIX_EPOCH + Duration::from_secs(second)
+}
+
+fn revision(number: u64) -> Revision {
+    Revision::new(number).unwrap()
+}
+
+fn tenure(owner: &str, first: u64, last: u64) -> Tenure {
+    Tenure { owner: Owner::new(owner.as_bytes()), first: revision(first), last: revision(last) }
+}
+
+fn change(second: u64, ended: Option<Tenure>, began: Option<Tenure>) -> TenureNews {
+    let (lock, is_first_news) = (LockKey::new("/shards/2/lock").unwrap(), second == 0);
+    let learnt = tokio::time::Instant::now();
+    let change = TenureChange { at: learnt, lock, layout: Layout::Key, ended, began, is_first_news };
+    TenureNews { at: at(second), source: "main".into(), change }
+}
+
+/// The same, of a lock of which nothing was known any more.
+fn known_again(second: u64, began: Option<Tenure>) -> TenureNews {
+    let mut news = change(second, None, began);
+    news.change.is_first_news = true;
+    news
+}
+
+fn refused(timeline: &mut Timeline, revision_: u64, second: u64) {
+    let (revision, at) = (Some(revision(revision_)), at(second));
+    timeline.refused(&Decision { at, revision, ..Decision::for_tests("d") });
+}
+
+fn wait(step: WaitStep, second: u64) -> Wait {
+    Wait {
+        at: at(second),
+        source: "main".into(),
+        lock: LockKey::new("/shards/2/lock").unwrap(),
+        layout: Layout::Key,
+        owner: "shard-2".into(),
+        revision: revision(20),
+        step,
+    }
+}
+
+fn row(timeline: &Timeline) -> Value {
+    let rows = timeline.rows_after(0, |_, _| RowContext {
+        routes: vec!["shards".to_owned()],
+        present: Some(tenure("shard-1", 30, 33)),
+    });
+    assert_eq!(rows.len(), 1);
+    rows[0].clone()
+}
+
+#[test]
+fn the_refusal_of_r1_stands_on_the_bar_of_the_tenure_that_has_ended() {
+    let mut timeline = Timeline::new();
+    timeline.tenure(change(0, None, Some(tenure("shard-1", 10, 10))));
+    timeline.tenure(change(2, Some(tenure("shard-1", 10, 10)), None));
+    timeline.tenure(change(3, None, Some(tenure("shard-2", 20, 20))));
+    timeline.tenure(change(5, Some(tenure("shard-2", 20, 25)), Some(tenure("shard-1", 30, 30))));
+    refused(&mut timeline, 10, 6);
+    refused(&mut timeline, 10, 7);
+    refused(&mut timeline, 12, 8); // Of no tenure.
+    refused(&mut timeline, 31, 8); // A renewal that is not known yet: it can only be of the present tenure.
+    let row = row(&timeline);
+    let bar = |index: usize| {
+        let bar = &row["tenures"][index];
+        (bar["owner"].as_str().unwrap(), bar["last"].as_u64(), bar["ended_ms"].as_u64(), bar["refused"].as_u64())
+    };
+    assert_eq!(bar(0), ("shard-1", Some(10), Some(2_000), Some(2)));
+    assert_eq!(bar(1), ("shard-2", Some(25), Some(5_000), Some(0)));
+    assert_eq!(bar(2), ("shard-1", Some(33), None, Some(1)), "renewed since");
+    assert_eq!(row["tenures"][0]["last_refused_ms"], 7_000);
+    assert_eq!((&row["tenures"][0]["began_seen"], &row["tenures"][1]["began_seen"]), (&json!(false), &json!(true)));
+    assert_eq!((&row["routes"], &row["layout"]), (&json!(["shards"]), &json!("key")));
+}
+
+#[test]
+fn an_admission_is_no_dot() {
+    let mut timeline = Timeline::new();
+    timeline.tenure(change(1, None, Some(tenure("shard-1", 10, 10))));
+    timeline.refused(&Decision { outcome: Outcome::Admitted, ..Decision::for_tests("d") });
+    let outcome = Outcome::WouldBeRefused(Rejection::NotOwner);
+    timeline.refused(&Decision { outcome, ..Decision::for_tests("d") });
+    assert_eq!(row(&timeline)["tenures"][0]["refused"], 1);
+}
+
+#[test]
+fn a_lock_that_was_forgotten_and_is_known_again_goes_on_with_its_bar() {
+    let mut timeline = Timeline::new();
+    timeline.tenure(change(1, None, Some(tenure("shard-1", 10, 10))));
+    timeline.tenure(known_again(2, Some(tenure("shard-1", 10, 12))));
+    timeline.tenure(known_again(3, Some(tenure("shard-1", 30, 30))));
+    let row = row(&timeline);
+    assert_eq!(row["tenures"].as_array().unwrap().len(), 2);
+    assert_eq!((&row["tenures"][0]["last"], &row["tenures"][0]["ended_ms"]), (&json!(12), &json!(3_000)));
+    assert_eq!(row["tenures"][1]["began_seen"], false);
+}
+
+#[test]
+fn requests_that_wait_together_are_one_wait() {
+    let mut timeline = Timeline::new();
+    timeline.wait(wait(WaitStep::Began { drained: 2 }, 1));
+    timeline.wait(wait(WaitStep::Began { drained: 1 }, 2));
+    timeline.wait(wait(WaitStep::GivenUp, 3));
+    assert_eq!(row(&timeline)["waits"][0]["ended_ms"], Value::Null);
+    timeline.wait(wait(WaitStep::Entered, 4));
+    timeline.wait(wait(WaitStep::Entered, 5)); // One whose beginning was lost.
+    let expected = json!([{ "owner": "shard-2", "revision": 20, "began_ms": 1_000, "ended_ms": 4_000,
+                            "requests": 2, "drained": 2, "outcome": "entered" }]);
+    assert_eq!(row(&timeline)["waits"], expected);
+}
+
+#[test]
+fn outages_begin_end_and_change_their_kind() {
+    let (mut timeline, main) = (Timeline::new(), Arc::from("main"));
+    let seen = timeline.version();
+    assert!(!timeline.source(&main, None, at(1)));
+    assert!(timeline.source(&main, Some(Trouble::Unreachable), at(2)));
+    assert!(!timeline.source(&main, Some(Trouble::Unreachable), at(3)));
+    assert!(timeline.source(&main, Some(Trouble::Regressed), at(4)));
+    assert!(timeline.source(&main, None, at(5)));
+    let expected = json!([
+        { "source": "main", "kind": "unreachable", "began_ms": 2_000, "ended_ms": 4_000 },
+        { "source": "main", "kind": "regressed", "began_ms": 4_000, "ended_ms": 5_000 },
+    ]);
+    assert_eq!(timeline.outages_after(seen), Some(expected));
+    assert_eq!(timeline.outages_after(timeline.version()), None);
+}
+
+#[test]
+fn whoever_follows_gets_the_rows_that_have_changed_and_rows_are_bounded() {
+    let mut timeline = Timeline::new();
+    timeline.tenure(change(1, None, Some(tenure("shard-1", 10, 10))));
+    let seen = timeline.version();
+    assert!(timeline.rows_after(seen, |_, _| RowContext::default()).is_empty());
+    for number in 0..ROWS_MAX {
+        let mut news = change(2, None, Some(tenure("a", 11, 11)));
+        news.change.lock = LockKey::new(&format!("/{number}")).unwrap();
+        timeline.tenure(news);
+    }
+    let rows = timeline.rows_after(seen, |_, _| RowContext::default());
+    assert_eq!(rows.len(), ROWS_MAX);
+    assert!(timeline.truncated && rows.iter().all(|row| row["lock"] != "/shards/2/lock"), "the quietest has gone");
+}
+
+#[test]
+fn a_row_that_has_changed_since_all_were_looked_at_outlasts_those_that_have_not() {
+    let (mut timeline, key) = (Timeline::new(), |number: usize| LockKey::new(&format!("/{number}")).unwrap());
+    let began = |timeline: &mut Timeline, number| {
+        let mut news = change(1, None, Some(tenure("a", 11, 11)));
+        news.change.lock = key(number);
+        timeline.tenure(news);
+    };
+    (0..=ROWS_MAX).for_each(|number| began(&mut timeline, number));
+    timeline.refused(&Decision { lock: Some(key(1)), revision: Some(revision(11)), ..Decision::for_tests("d") });
+    (ROWS_MAX + 1..2 * ROWS_MAX).for_each(|number| began(&mut timeline, number));
+    let rows = timeline.rows_after(0, |_, _| RowContext::default());
+    let mut kept: Vec<usize> = rows.iter().map(|row| row["lock"].as_str().unwrap()[1..].parse().unwrap()).collect();
+    kept.sort_unstable();
+    let mut expected = vec![1];
+    expected.extend(ROWS_MAX + 1..2 * ROWS_MAX);
+    assert_eq!(kept, expected);
+}

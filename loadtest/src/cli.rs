@@ -2,6 +2,7 @@
 
 mod compare;
 mod drive;
+mod proxy;
 pub(crate) mod values;
 
 use std::net::SocketAddr;
@@ -14,9 +15,9 @@ use hyper::http::uri::PathAndQuery;
 
 pub(crate) use self::compare::{CompareSettings, Series, TargetName, Workload};
 pub(crate) use self::drive::{DriveSettings, OpenSettings};
+use self::proxy::ProxyOptions;
 
 use crate::lock::Layout;
-use crate::target::Target;
 
 /// Drives a running fencepost over the wire and says whether it fences.
 #[derive(Debug, Parser)]
@@ -102,9 +103,10 @@ impl Command {
         match self {
             Command::Open(settings) => settings.drive.check(),
             Command::Closed(settings) => settings.check(),
-            Command::Story(_) | Command::Takeovers(_) | Command::Load(_) | Command::Compare(_) | Command::Worker(_) => {
-                Ok(())
-            }
+            Command::Story(settings) => settings.proxy.at.check(),
+            Command::Takeovers(settings) => settings.proxy.at.check(),
+            Command::Load(settings) => settings.check(),
+            Command::Compare(_) | Command::Worker(_) => Ok(()),
         }
     }
 }
@@ -120,9 +122,8 @@ pub(crate) struct WorkerSettings {
 /// Where requests go.
 #[derive(Debug, Args)]
 pub(crate) struct ProxySettings {
-    /// The running fencepost.
-    #[arg(long, value_name = "http://HOST:PORT")]
-    pub(crate) proxy: Target,
+    #[command(flatten)]
+    pub(crate) at: ProxyOptions,
     /// The path of each request.
     #[arg(long, default_value = "/", value_name = "PATH", value_parser = path)]
     pub(crate) path: PathAndQuery,
@@ -210,6 +211,16 @@ pub(crate) struct LoadSettings {
     /// Also write the result to this file, as JSON.
     #[arg(long, value_name = "FILE")]
     pub(crate) json: Option<PathBuf>,
+}
+
+impl LoadSettings {
+    /// What no single option shows to be wrong.
+    fn check(&self) -> Result<(), String> {
+        if self.h2c && self.proxy.at.proxy.is_secure() {
+            return Err("--h2c is HTTP/2 in the clear: \"closed --h2\" speaks it by TLS".to_owned());
+        }
+        self.proxy.at.check()
+    }
 }
 
 fn path(text: &str) -> Result<PathAndQuery, String> {

@@ -1,4 +1,4 @@
-//! An HTTP client with a connection of its own, HTTP/1.1 or cleartext HTTP/2.
+//! An HTTP client with a connection of its own, HTTP/1.1 or HTTP/2.
 
 use std::time::Duration;
 
@@ -11,10 +11,10 @@ use hyper::header::{HOST, HeaderName, HeaderValue};
 use hyper::http::uri::PathAndQuery;
 use hyper::{Method, Request, Response, Uri};
 use hyper_util::rt::{TokioExecutor, TokioIo};
-use tokio::net::TcpStream;
 use tokio::time::timeout;
 
 use crate::answer::Answer;
+use crate::stream::Stream;
 use crate::target::Target;
 use crate::token::{OWNER, REVISION, Token};
 
@@ -25,8 +25,8 @@ const ANSWER_TIMEOUT: Duration = Duration::from_secs(60);
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Protocol {
     Http1,
-    /// Cleartext HTTP/2, without asking first.
-    H2c,
+    /// HTTP/2, in the clear without asking first.
+    Http2,
 }
 
 /// One connection to the proxy. It is opened again if the proxy closes it between two requests.
@@ -40,14 +40,13 @@ pub(crate) struct Client {
 #[derive(Debug)]
 enum Sender {
     Http1(http1::SendRequest<Full<Bytes>>),
-    H2c(http2::SendRequest<Full<Bytes>>),
+    Http2(http2::SendRequest<Full<Bytes>>),
 }
 
 impl Client {
     /// Connects.
     pub(crate) async fn connect(target: &Target, protocol: Protocol) -> anyhow::Result<Client> {
-        let opening = timeout(ANSWER_TIMEOUT, Sender::open(target, protocol));
-        let sender = opening.await.with_context(|| format!("{target} does not take the connection"))??;
+        let sender = Sender::open(target, protocol).await?;
         Ok(Client { target: target.clone(), protocol, sender })
     }
 
@@ -55,8 +54,8 @@ impl Client {
     pub(crate) fn another_stream(&self) -> Option<Client> {
         match &self.sender {
             Sender::Http1(_) => None,
-            Sender::H2c(sender) => {
-                let sender = Sender::H2c(sender.clone());
+            Sender::Http2(sender) => {
+                let sender = Sender::Http2(sender.clone());
                 Some(Client { target: self.target.clone(), protocol: self.protocol, sender })
             }
         }
@@ -103,8 +102,8 @@ impl Client {
             .header(REVISION, HeaderValue::from(token.revision()));
         let request = match self.protocol {
             Protocol::Http1 => request.uri(path.clone()).header(HOST, self.target.authority()),
-            Protocol::H2c => {
-                let uri = Uri::builder().scheme("http").authority(self.target.authority());
+            Protocol::Http2 => {
+                let uri = Uri::builder().scheme(self.target.scheme()).authority(self.target.authority());
                 request.uri(uri.path_and_query(path.clone()).build()?)
             }
         };
@@ -114,10 +113,7 @@ impl Client {
 
 impl Sender {
     async fn open(target: &Target, protocol: Protocol) -> anyhow::Result<Sender> {
-        let stream = TcpStream::connect(target.authority()).await;
-        let stream = stream.with_context(|| format!("cannot connect to {target}: does fencepost run there?"))?;
-        stream.set_nodelay(true)?;
-        let stream = TokioIo::new(stream);
+        let stream = TokioIo::new(Stream::open(target, protocol).await?);
         // What goes wrong on a connection shows at its requests.
         match protocol {
             Protocol::Http1 => {
@@ -125,10 +121,10 @@ impl Sender {
                 tokio::spawn(connection);
                 Ok(Sender::Http1(sender))
             }
-            Protocol::H2c => {
+            Protocol::Http2 => {
                 let (sender, connection) = http2::handshake(TokioExecutor::new(), stream).await?;
                 tokio::spawn(connection);
-                Ok(Sender::H2c(sender))
+                Ok(Sender::Http2(sender))
             }
         }
     }
@@ -137,14 +133,14 @@ impl Sender {
     async fn ready(&mut self) -> bool {
         match self {
             Sender::Http1(sender) => sender.ready().await.is_ok(),
-            Sender::H2c(sender) => sender.ready().await.is_ok(),
+            Sender::Http2(sender) => sender.ready().await.is_ok(),
         }
     }
 
     async fn send(&mut self, request: Request<Full<Bytes>>) -> hyper::Result<Response<Incoming>> {
         match self {
             Sender::Http1(sender) => sender.send_request(request).await,
-            Sender::H2c(sender) => sender.send_request(request).await,
+            Sender::Http2(sender) => sender.send_request(request).await,
         }
     }
 }

@@ -5,6 +5,7 @@ mod process;
 mod sample;
 mod stage;
 mod table;
+mod tls_files;
 
 use std::num::NonZeroU64;
 
@@ -192,6 +193,9 @@ fn load_of(settings: &CompareSettings, workload: Workload) -> Option<Load> {
         Workload::H2cStale => Some(Load { is_stale: true, ..h2c }),
         Workload::Stale => Some(Load { is_stale: true, ..get }),
         Workload::Churn => Some(Load { requests_per_connection: NonZeroU64::new(10), ..get }),
+        Workload::GetTls => Some(Load { is_secure: true, ..get }),
+        Workload::H2Tls => Some(Load { is_secure: true, ..h2c }),
+        Workload::NewTls => Some(Load { is_secure: true, requests_per_connection: NonZeroU64::new(1), ..get }),
         Workload::Idle => None,
     }
 }

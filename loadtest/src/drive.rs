@@ -53,7 +53,7 @@ pub(crate) async fn run(settings: DriveSettings, rate: Option<NonZeroU64>) -> an
         Some(address) => Some(serve(address).await?),
         None => None,
     };
-    let plan = Plan::of(&settings, rate);
+    let plan = Plan::of(&settings, rate)?;
     let (mut held, tenures) = if settings.etcd.is_empty() {
         (None, given_token(&settings)?)
     } else {

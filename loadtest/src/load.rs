@@ -76,10 +76,10 @@ impl Lane {
 async fn open_lanes(settings: &LoadSettings) -> anyhow::Result<Vec<Lane>> {
     let token = Token::new(&settings.owner, settings.revision)?;
     let body = Bytes::from(vec![b'x'; settings.body]);
-    let protocol = if settings.h2c { Protocol::H2c } else { Protocol::Http1 };
-    let mut clients = Vec::new();
+    let protocol = if settings.h2c { Protocol::Http2 } else { Protocol::Http1 };
+    let (target, mut clients) = (settings.proxy.at.target()?, Vec::new());
     for _ in 0..settings.connections.get() {
-        let client = Client::connect(&settings.proxy.proxy, protocol).await?;
+        let client = Client::connect(&target, protocol).await?;
         let more = (1..settings.streams.get()).filter_map(|_| client.another_stream());
         clients.extend(more);
         clients.push(client);

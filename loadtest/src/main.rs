@@ -16,8 +16,10 @@ mod page;
 mod progress;
 mod signals;
 mod story;
+mod stream;
 mod takeovers;
 mod target;
+mod tls;
 mod token;
 mod worker;
 

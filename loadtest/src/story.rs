@@ -74,8 +74,9 @@ impl fmt::Display for Expected {
 async fn play(settings: &StorySettings) -> anyhow::Result<Vec<Step>> {
     let lock = Lock::open(&settings.lock, Layout::Key).await?;
     let path = &settings.proxy.path;
-    let mut shard_1 = Client::connect(&settings.proxy.proxy, Protocol::Http1).await?;
-    let mut shard_2 = Client::connect(&settings.proxy.proxy, Protocol::Http1).await?;
+    let target = settings.proxy.at.target()?;
+    let mut shard_1 = Client::connect(&target, Protocol::Http1).await?;
+    let mut shard_2 = Client::connect(&target, Protocol::Http1).await?;
 
     let first = lock.acquire("shard-1").await?;
     let delayed = first.token.clone();

@@ -63,7 +63,7 @@ const RETIRED_MAX: usize = 2;
 
 impl Masters {
     async fn start(settings: &TakeoverSettings) -> anyhow::Result<Masters> {
-        let target = &settings.proxy.proxy;
+        let target = &settings.proxy.at.target()?;
         let master = async |name| anyhow::Ok(Master { name, client: Client::connect(target, Protocol::Http1).await? });
         Ok(Masters {
             lock: Lock::open(&settings.lock, settings.layout).await?,

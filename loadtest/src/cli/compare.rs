@@ -103,6 +103,12 @@ pub(crate) enum Workload {
     Stale,
     /// GET over HTTP/1.1, each connection closed after 10 requests.
     Churn,
+    /// The same as "get" over TLS 1.3.
+    GetTls,
+    /// The same as "h2c" over TLS 1.3.
+    H2Tls,
+    /// One GET over HTTP/1.1 on each connection, every one with a whole handshake of TLS 1.3.
+    NewTls,
     /// The memory of connections that wait, after a request each.
     Idle,
 }

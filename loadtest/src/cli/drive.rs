@@ -8,9 +8,9 @@ use std::time::Duration;
 use clap::{ArgGroup, Args};
 use hyper::{Method, StatusCode};
 
+use super::proxy::ProxyOptions;
 use super::values::{Share, Template, duration, duration_or_zero, path};
 use crate::lock::Layout;
-use crate::target::Target;
 
 /// Requests at a constant rate.
 #[derive(Debug, Args)]
@@ -26,9 +26,8 @@ pub(crate) struct OpenSettings {
 #[derive(Debug, Args)]
 #[command(group(ArgGroup::new("tokens").required(true).args(["etcd", "owner"])))]
 pub(crate) struct DriveSettings {
-    /// The running proxy.
-    #[arg(long, value_name = "http://HOST:PORT")]
-    pub(crate) proxy: Target,
+    #[command(flatten)]
+    pub(crate) proxy: ProxyOptions,
     /// The path of each request; {n} stands for the number of its lock, from 0.
     #[arg(long, default_value = "/", value_name = "PATH", value_parser = path)]
     pub(crate) path: Template,
@@ -59,7 +58,7 @@ pub(crate) struct DriveSettings {
     /// Close each connection after so many requests and open another.
     #[arg(long, value_name = "NUMBER")]
     pub(crate) requests_per_connection: Option<NonZeroU64>,
-    /// Speak HTTP/2 (cleartext, prior knowledge) instead of HTTP/1.1.
+    /// Speak HTTP/2 instead of HTTP/1.1: in the clear by prior knowledge, with https:// by ALPN.
     #[arg(long)]
     pub(crate) h2: bool,
     /// How many requests at a time on each HTTP/2 connection.
@@ -103,6 +102,7 @@ pub(crate) struct DriveSettings {
 impl DriveSettings {
     /// What no single option shows to be wrong.
     pub(crate) fn check(&self) -> Result<(), String> {
+        self.proxy.check()?;
         if self.locks.get() > 1 {
             if !self.lock.as_ref().is_some_and(Template::has_number) {
                 return Err("--locks needs a place for their numbers: --lock /locks/{n}".to_owned());

@@ -5,6 +5,7 @@ use std::path::Path;
 
 use serde_json::{Value, json};
 
+use super::tls_files::TlsFiles;
 use crate::token::Token;
 
 /// Where a peer is, and what it guards.
@@ -13,8 +14,11 @@ pub(super) struct Site<'a> {
     pub(super) http1: SocketAddr,
     /// For cleartext HTTP/2.
     pub(super) h2c: SocketAddr,
+    /// For both by TLS.
+    pub(super) tls: SocketAddr,
     pub(super) worker: SocketAddr,
     pub(super) token: &'a Token,
+    pub(super) files: &'a TlsFiles,
     /// For what it writes.
     pub(super) directory: &'a Path,
 }
@@ -24,13 +28,13 @@ const CONNECTIONS_MAX: usize = 19_000;
 
 /// HAProxy's file.
 pub(super) fn haproxy(site: &Site<'_>) -> String {
-    let Site { http1, h2c, worker, token, directory: _ } = site;
-    let (owner, revision) = (token.owner_text(), token.revision());
+    let Site { http1, h2c, tls, worker, token, files, directory: _ } = site;
+    let (owner, revision, pair) = (token.owner_text(), token.revision(), files.pair.display());
     format!(
-        "global\n nbthread 1\n maxconn 9950\n log stderr local0 emerg\n\
+        "global\n nbthread 1\n maxconn 9950\n log stderr local0 emerg\n ssl-default-bind-options ssl-min-ver TLSv1.3\n\
          defaults\n mode http\n timeout connect 5s\n timeout client 120s\n timeout server 30s\n timeout http-keep-alive 120s\n \
          http-reuse always\n option http-keep-alive\n\
-         frontend fence\n bind {http1}\n bind {h2c} proto h2\n \
+         frontend fence\n bind {http1}\n bind {h2c} proto h2\n bind {tls} ssl crt {pair} alpn h2,http/1.1\n \
          http-request deny deny_status 403 unless {{ req.hdr(fence-owner) -m str {owner} }} {{ req.hdr(fence-revision) -m str {revision} }}\n \
          default_backend worker\n\
          backend worker\n server worker {worker} pool-max-conn 512 pool-purge-delay 60s\n"
@@ -39,8 +43,9 @@ pub(super) fn haproxy(site: &Site<'_>) -> String {
 
 /// nginx's file.
 pub(super) fn nginx(site: &Site<'_>) -> String {
-    let Site { http1, h2c, worker, token, directory } = site;
+    let Site { http1, h2c, tls, worker, token, files, directory } = site;
     let (owner, revision, directory) = (token.owner_text(), token.revision(), directory.display());
+    let (certificate, key) = (files.certificate.display(), files.key.display());
     format!(
         "worker_processes 1;\ndaemon off;\npid {directory}/nginx.pid;\nerror_log stderr crit;\n\
          worker_rlimit_nofile {CONNECTIONS_MAX};\nevents {{ worker_connections {CONNECTIONS_MAX}; multi_accept on; }}\n\
@@ -51,12 +56,13 @@ pub(super) fn nginx(site: &Site<'_>) -> String {
          proxy_buffers 32 4k;\n \
          map \"$http_fence_owner:$http_fence_revision\" $fence_ok {{ default 0; \"{owner}:{revision}\" 1; }}\n \
          proxy_http_version 1.1;\n proxy_set_header Connection \"\";\n proxy_request_buffering off;\n \
-         server {{ listen {http1} backlog=4096; listen {h2c} http2 backlog=4096;\n  \
+         server {{ listen {http1} backlog=4096; listen {h2c} http2 backlog=4096; listen {tls} ssl http2 backlog=4096;\n  \
+         ssl_certificate {certificate}; ssl_certificate_key {key}; ssl_protocols TLSv1.3;\n  \
          location / {{ if ($fence_ok = 0) {{ return 403; }} proxy_pass http://worker; }} }}\n}}\n"
     )
 }
 
-/// Envoy's file, as JSON. One listener takes both HTTP/1.1 and HTTP/2.
+/// Envoy's file, as JSON. Each listener takes both HTTP/1.1 and HTTP/2.
 pub(super) fn envoy(site: &Site<'_>) -> Value {
     let header = |name: &str, value: &str| json!({ "header": { "name": name, "string_match": { "exact": value } } });
     let token = [
@@ -81,13 +87,31 @@ pub(super) fn envoy(site: &Site<'_>) -> Value {
         "@type": "type.googleapis.com/envoy.extensions.filters.network.http_connection_manager.v3.HttpConnectionManager",
         "stat_prefix": "fence", "codec_type": "AUTO", "route_config": { "virtual_hosts": hosts }, "http_filters": [fence, router],
     });
+    let file = |path: &Path| json!({ "filename": path });
+    let tls = json!({
+        "name": "envoy.transport_sockets.tls",
+        "typed_config": {
+            "@type": "type.googleapis.com/envoy.extensions.transport_sockets.tls.v3.DownstreamTlsContext",
+            "common_tls_context": {
+                "alpn_protocols": ["h2", "http/1.1"],
+                "tls_params": { "tls_minimum_protocol_version": "TLSv1_3" },
+                "tls_certificates": [{
+                    "certificate_chain": file(&site.files.certificate), "private_key": file(&site.files.key),
+                }],
+            },
+        },
+    });
+    let filters = json!([{ "name": "http", "typed_config": connections }]);
     let limits = json!({ "max_connections": CONNECTIONS_MAX, "max_pending_requests": CONNECTIONS_MAX, "max_requests": CONNECTIONS_MAX });
     let worker = json!([{ "lb_endpoints": [{ "endpoint": { "address": socket(site.worker) } }] }]);
     json!({ "static_resources": {
-        "listeners": [{
-            "name": "fence", "address": socket(site.http1),
-            "filter_chains": [{ "filters": [{ "name": "http", "typed_config": connections }] }],
-        }],
+        "listeners": [
+            { "name": "fence", "address": socket(site.http1), "filter_chains": [{ "filters": filters }] },
+            {
+                "name": "fence-by-tls", "address": socket(site.tls),
+                "filter_chains": [{ "filters": filters, "transport_socket": tls }],
+            },
+        ],
         "clusters": [{
             "name": "worker", "connect_timeout": "5s", "type": "STATIC", "circuit_breakers": { "thresholds": [limits] },
             "load_assignment": { "cluster_name": "worker", "endpoints": worker },

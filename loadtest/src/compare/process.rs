@@ -148,6 +148,11 @@ impl Addresses {
         Addresses { host: Ipv4Addr::new(127, 1 + (high & 0x3f), middle, low), next: PORTS.start }
     }
 
+    /// The host of all.
+    pub(super) fn host(&self) -> Ipv4Addr {
+        self.host
+    }
+
     /// Another one.
     pub(super) fn take(&mut self) -> anyhow::Result<SocketAddr> {
         while self.next < PORTS.end {

@@ -9,7 +9,7 @@ use bytes::Bytes;
 use hyper::Method;
 use serde_json::{Value, json};
 
-use super::stage::{Cpus, PATH, Stage, Target};
+use super::stage::{PATH, Stage, Target};
 use crate::client::Protocol;
 use crate::drive::{Plan, Stop, Tenures, drive_quietly, touch};
 use crate::machine::{CpuTime, memory_of_tree};
@@ -25,6 +25,8 @@ pub(super) struct Load {
     pub(super) connections: usize,
     /// With HTTP/2: requests at a time on each connection.
     pub(super) streams: Option<usize>,
+    /// Whether connections are by TLS.
+    pub(super) is_secure: bool,
     /// After so many a connection is closed, and another opened; `None` keeps them.
     pub(super) requests_per_connection: Option<NonZeroU64>,
     pub(super) body_bytes: usize,
@@ -71,6 +73,7 @@ impl Load {
         Load {
             connections,
             streams: None,
+            is_secure: false,
             requests_per_connection: None,
             body_bytes: 0,
             answer_bytes: None,
@@ -82,13 +85,17 @@ impl Load {
         }
     }
 
-    fn plan(&self, target: &Target, cpus: &Cpus) -> anyhow::Result<Plan> {
-        let address = if self.streams.is_some() { target.h2c } else { target.http1 };
+    fn plan(&self, target: &Target, stage: &Stage<'_>) -> anyhow::Result<Plan> {
+        let (address, tls) = match (self.is_secure, self.streams) {
+            (true, _) => (format!("https://{}", target.tls), Some(stage.tls(target.tls)?)),
+            (false, Some(_)) => (format!("http://{}", target.h2c), None),
+            (false, None) => (format!("http://{}", target.http1), None),
+        };
         let asks = self.answer_bytes.map(|bytes| format!("{ASKS_FOR_BYTES}{bytes}"));
         let path = format!("{PATH}{}", asks.unwrap_or_default());
         Ok(Plan {
-            target: format!("http://{address}").parse()?,
-            protocol: if self.streams.is_some() { Protocol::H2c } else { Protocol::Http1 },
+            target: crate::target::Target::new(&address.parse()?, tls),
+            protocol: if self.streams.is_some() { Protocol::Http2 } else { Protocol::Http1 },
             connections: self.connections,
             streams: self.streams.unwrap_or(1),
             requests_per_connection: self.requests_per_connection,
@@ -103,7 +110,7 @@ impl Load {
             rate: None,
             warm_up: self.warm_up,
             duration: self.length,
-            cpus: cpus.others().to_vec(),
+            cpus: stage.cpus.others().to_vec(),
         })
     }
 
@@ -117,13 +124,13 @@ impl Load {
 /// Has the target serve each lock once, so that it knows them all.
 pub(super) async fn warm(stage: &Stage<'_>, target: &Target, load: &Load) -> anyhow::Result<()> {
     let load = Load { connections: load.connections.min(load.locks).min(64), streams: None, body_bytes: 0, ..*load };
-    touch(&load.plan(target, &stage.cpus)?, &load.tenures(stage)?).await?;
+    touch(&load.plan(target, stage)?, &load.tenures(stage)?).await?;
     Ok(())
 }
 
 /// Measures a target under a load.
 pub(super) async fn measure(stage: &Stage<'_>, target: &mut Target, load: &Load) -> anyhow::Result<Sample> {
-    let (plan, tenures) = (load.plan(target, &stage.cpus)?, load.tenures(stage)?);
+    let (plan, tenures) = (load.plan(target, stage)?, load.tenures(stage)?);
     let before = CpuTime::of_tree(target.process.id())?;
     let outcome = drive_quietly(&plan, tenures, &Arc::<Stop>::default()).await?;
     let after = CpuTime::of_tree(target.process.id())?;
@@ -145,7 +152,7 @@ pub(super) async fn measure(stage: &Stage<'_>, target: &mut Target, load: &Load)
 pub(super) async fn measure_idle(stage: &Stage<'_>, target: &mut Target, count: usize) -> anyhow::Result<IdleSample> {
     let load = Load::get(count, Duration::ZERO);
     let start = memory_of_tree(target.process.id())?;
-    let waiting = touch(&load.plan(target, &stage.cpus)?, &load.tenures(stage)?).await?;
+    let waiting = touch(&load.plan(target, stage)?, &load.tenures(stage)?).await?;
     tokio::time::sleep(SETTLE).await;
     let memory = memory_of_tree(target.process.id())?;
     drop(waiting);

@@ -10,9 +10,11 @@ use tempfile::TempDir;
 
 use super::peers::{self, Site};
 use super::process::{Addresses, Process, installed};
+use super::tls_files::TlsFiles;
 use crate::cli::values::Template;
 use crate::cli::{CompareSettings, LockSettings, TargetName};
 use crate::lock::{Held, Layout, Lock, acquire_all};
+use crate::tls::{Files, Tls};
 use crate::token::Token;
 
 /// All that serves while proxies are measured. It ends with this value.
@@ -26,6 +28,8 @@ pub(super) struct Stage<'a> {
     /// The locks that are held, the first one for all that compares constants.
     held: Vec<Held>,
     started: usize,
+    /// What all that speak TLS have.
+    tls_files: TlsFiles,
     _worker: Process,
     _etcd: Process,
     /// Goes last: the processes write there.
@@ -47,6 +51,8 @@ pub(super) struct Target {
     pub(super) http1: SocketAddr,
     /// Where it takes cleartext HTTP/2.
     pub(super) h2c: SocketAddr,
+    /// Where it takes both by TLS.
+    pub(super) tls: SocketAddr,
     /// How it refuses.
     pub(super) refusal: StatusCode,
 }
@@ -87,6 +93,7 @@ impl<'a> Stage<'a> {
     pub(super) async fn set(settings: &'a CompareSettings, locks: usize) -> anyhow::Result<Stage<'a>> {
         let directory = tempfile::Builder::new().prefix("fencepost-compare-").tempdir()?;
         let (cpus, mut addresses) = (Cpus::all()?, Addresses::new());
+        let tls_files = TlsFiles::write(directory.path(), addresses.host())?;
         let worker = addresses.take()?;
         let mut command = Command::new(std::env::current_exe()?);
         command.args(["worker", "--listen", &worker.to_string()]);
@@ -106,6 +113,7 @@ impl<'a> Stage<'a> {
             etcd,
             held,
             started: 0,
+            tls_files,
             _worker: worker_process,
             _etcd: etcd_process,
             directory,
@@ -115,6 +123,11 @@ impl<'a> Stage<'a> {
     /// What the first so many locks are held by.
     pub(super) fn tokens(&self, count: usize) -> impl Iterator<Item = &Token> {
         self.held.iter().take(count).map(|held| &held.token)
+    }
+
+    /// How to speak TLS with what is measured there.
+    pub(super) fn tls(&self, address: SocketAddr) -> anyhow::Result<Tls> {
+        Tls::new(&address.ip().to_string(), &Files { ca: &self.tls_files.authority, identity: None })
     }
 
     /// Starts one of the others; `None` if it is not installed.
@@ -127,8 +140,10 @@ impl<'a> Stage<'a> {
         let Some(binary) = installed(binary) else { return Ok(None) };
         let (http1, directory) = (self.addresses.take()?, self.directory_of_another()?);
         let h2c = if name == TargetName::Envoy { http1 } else { self.addresses.take()? };
+        let tls = self.addresses.take()?;
         let token = self.held.first().map(|held| held.token.clone()).context("there is no lock")?;
-        let site = Site { http1, h2c, worker: self.worker, token: &token, directory: &directory };
+        let files = &self.tls_files;
+        let site = Site { http1, h2c, tls, worker: self.worker, token: &token, files, directory: &directory };
         let file = directory.join("configuration");
         let mut command = Command::new(binary);
         let written = match name {
@@ -151,29 +166,33 @@ impl<'a> Stage<'a> {
         let name = super::name_of(name);
         let mut process = Process::start(&name, command, self.cpus.measured(1), &directory)?;
         process.listens(http1).await?;
-        Ok(Some(Target { name, process, http1, h2c, refusal: StatusCode::FORBIDDEN }))
+        Ok(Some(Target { name, process, http1, h2c, tls, refusal: StatusCode::FORBIDDEN }))
     }
 
     /// Starts fencepost with so many threads.
     pub(super) async fn fencepost(&mut self, threads: usize) -> anyhow::Result<Target> {
-        let (listen, admin, directory) = (self.addresses.take()?, self.addresses.take()?, self.directory_of_another()?);
+        let (listen, tls, admin) = (self.addresses.take()?, self.addresses.take()?, self.addresses.take()?);
+        let directory = self.directory_of_another()?;
         let file = directory.join("fencepost.toml");
-        std::fs::write(&file, self.fencepost_file(listen, admin, threads))?;
+        std::fs::write(&file, self.fencepost_file(listen, tls, admin, threads))?;
         let mut command = Command::new(&self.settings.fencepost);
         command.arg("serve").arg("-c").arg(&file);
         let mut process = Process::start("fencepost", command, self.cpus.measured(threads), &directory)?;
         process.listens(listen).await?;
         let name = "fencepost".to_owned();
-        Ok(Target { name, process, http1: listen, h2c: listen, refusal: StatusCode::PRECONDITION_FAILED })
+        Ok(Target { name, process, http1: listen, h2c: listen, tls, refusal: StatusCode::PRECONDITION_FAILED })
     }
 
-    fn fencepost_file(&self, listen: SocketAddr, admin: SocketAddr, threads: usize) -> String {
+    fn fencepost_file(&self, listen: SocketAddr, tls: SocketAddr, admin: SocketAddr, threads: usize) -> String {
         let (etcd, worker, more) = (self.etcd, self.worker, &self.settings.fencepost_route);
+        let (certificate, key_file) = (self.tls_files.certificate.display(), self.tls_files.key.display());
         let key = LOCK.replace("{n}", "{lock}");
         format!(
             "threads = {threads}\n\
              [admin]\nlisten = \"{admin}\"\n\
              [[listener]]\naddress = \"{listen}\"\n\
+             [[listener]]\naddress = \"{tls}\"\n\
+             tls = {{ certificate = \"{certificate}\", key = \"{key_file}\" }}\n\
              [limits]\nconnections_max = 20000\nconnections_per_client_max = 20000\ntracked_locks_max = 1000000\ndrain_delay = \"0s\"\n\
              [source.main]\nkind = \"etcd\"\nendpoints = [\"http://{etcd}\"]\n\
              [[route]]\nname = \"bench\"\npath = \"/locks/{{lock}}/\"\nupstream = \"http://{worker}\"\n\

@@ -215,7 +215,7 @@ mod tests {
         let Command::Closed(settings) = Cli::try_parse_from(words).unwrap().command else {
             panic!("this is a closed loop")
         };
-        Plan::of(&settings, None)
+        Plan::of(&settings, None).unwrap()
     }
 
     /// A run whose only thread was that busy, that late, and did the rest as it is told.

@@ -42,12 +42,15 @@ pub(crate) struct Plan {
 
 impl Plan {
     /// As the command line says.
-    pub(crate) fn of(settings: &DriveSettings, rate: Option<NonZeroU64>) -> Plan {
+    ///
+    /// # Errors
+    /// A file of the proxy's options is not what it should be.
+    pub(crate) fn of(settings: &DriveSettings, rate: Option<NonZeroU64>) -> anyhow::Result<Plan> {
         let otherwise = if settings.body == 0 { Method::GET } else { Method::POST };
         let (protocol, streams) =
-            if settings.h2 { (Protocol::H2c, settings.streams.get()) } else { (Protocol::Http1, 1) };
-        Plan {
-            target: settings.proxy.clone(),
+            if settings.h2 { (Protocol::Http2, settings.streams.get()) } else { (Protocol::Http1, 1) };
+        Ok(Plan {
+            target: settings.proxy.target()?,
             protocol,
             connections: settings.connections.get(),
             streams,
@@ -64,7 +67,7 @@ impl Plan {
             warm_up: settings.warm_up,
             duration: settings.duration,
             cpus: Vec::new(),
-        }
+        })
     }
 
     /// How long requests are sent.
@@ -95,7 +98,7 @@ impl Plan {
         let pace = self.rate.map_or("closed loop".to_owned(), |rate| format!("open loop at {rate} requests a second"));
         let protocol = match self.protocol {
             Protocol::Http1 => "HTTP/1.1".to_owned(),
-            Protocol::H2c => format!("HTTP/2 with {} streams each", self.streams),
+            Protocol::Http2 => format!("HTTP/2 with {} streams each", self.streams),
         };
         let threads = if self.threads == 1 { "1 thread".to_owned() } else { format!("{} threads", self.threads) };
         let churn = self.requests_per_connection.map_or(String::new(), |count| format!(", {count} requests on each"));

@@ -23,7 +23,7 @@ impl Wire {
     pub(crate) async fn open(plan: &Rc<Plan>) -> anyhow::Result<Vec<Wire>> {
         match plan.protocol {
             Protocol::Http1 => Ok(vec![Wire::Http1(Box::new(Http1::open(plan).await?))]),
-            Protocol::H2c => {
+            Protocol::Http2 => {
                 let connection = Multiplexed::open(plan).await?;
                 Ok((0..plan.streams).map(|_| Wire::Http2(Http2::on(&connection))).collect())
             }

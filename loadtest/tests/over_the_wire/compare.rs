@@ -16,7 +16,7 @@ async fn fencepost_is_measured_beside_what_is_installed_and_what_is_not_is_named
         "--envoy-binary",
         "/no/such/envoy",
         "--workloads",
-        "get,get64k,stale,h2c,h2c4k,h2c-stale,churn,idle",
+        "get,get64k,stale,h2c,h2c4k,h2c-stale,churn,get-tls,h2-tls,new-tls,idle",
     ];
     let more = ["--connections", "4", "--idle-connections", "20", "--json", report.path()];
     let run =
@@ -24,7 +24,7 @@ async fn fencepost_is_measured_beside_what_is_installed_and_what_is_not_is_named
     run.is_as_expected().says("envoy is not installed").says("Ratios are to haproxy").says("| fencepost ");
     let report = report.read();
     for of in ["haproxy", "fencepost"] {
-        for what in ["get", "get64k", "stale", "h2c", "h2c4k", "h2c-stale", "churn"] {
+        for what in ["get", "get64k", "stale", "h2c", "h2c4k", "h2c-stale", "churn", "get-tls", "h2-tls", "new-tls"] {
             let samples = samples(&report, what, of);
             assert_eq!(samples.len(), 2, "one for each round: {report:#}");
             for sample in samples {

@@ -8,12 +8,13 @@ use bytes::{Buf, BytesMut};
 use httparse::{Response, Status};
 use hyper::{Method, StatusCode};
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
-use tokio::net::TcpStream;
 
 use crate::answer::Answer;
+use crate::client::Protocol;
 use crate::drive::plan::Plan;
 use crate::drive::tenures::Presented;
 use crate::framing::{Body, HEADERS_MAX};
+use crate::stream::Stream;
 use crate::token::{OWNER, REVISION};
 
 /// How much is read at a time.
@@ -23,7 +24,7 @@ const READ_BYTES: usize = 16 * 1024;
 pub(crate) struct Http1 {
     plan: Rc<Plan>,
     /// `None` if it has to be opened again.
-    stream: Option<TcpStream>,
+    stream: Option<Stream>,
     /// How many requests it has had.
     requests: u64,
     head: Vec<u8>,
@@ -65,9 +66,9 @@ impl Http1 {
     }
 
     /// The connection, opened again if need be. It is not put back unless all goes well.
-    async fn take_stream(&mut self) -> anyhow::Result<TcpStream> {
-        if let Some(stream) = self.stream.take()
-            && is_quiet(&stream)
+    async fn take_stream(&mut self) -> anyhow::Result<Stream> {
+        if let Some(mut stream) = self.stream.take()
+            && stream.is_quiet()
         {
             return Ok(stream);
         }
@@ -95,7 +96,7 @@ impl Http1 {
     }
 
     /// The answer, and whether the connection ends with it.
-    async fn read(&mut self, stream: &mut TcpStream) -> anyhow::Result<(Answer, bool)> {
+    async fn read(&mut self, stream: &mut Stream) -> anyhow::Result<(Answer, bool)> {
         let Head { answer, mut body, is_last } = loop {
             if let Some((head, length)) = parse(&self.bytes, &self.plan.method)? {
                 self.bytes.advance(length);
@@ -120,25 +121,17 @@ impl Http1 {
         }
     }
 
-    async fn read_more(&mut self, stream: &mut TcpStream) -> anyhow::Result<usize> {
+    async fn read_more(&mut self, stream: &mut Stream) -> anyhow::Result<usize> {
         self.bytes.reserve(READ_BYTES);
         stream.read_buf(&mut self.bytes).await.context("the connection broke before the answer was whole")
     }
 }
 
-async fn connect(plan: &Plan) -> anyhow::Result<TcpStream> {
-    let stream = TcpStream::connect(plan.target.authority()).await;
-    let stream = stream.with_context(|| format!("cannot connect to {}", plan.target))?;
-    stream.set_nodelay(true)?;
-    Ok(stream)
+async fn connect(plan: &Plan) -> anyhow::Result<Stream> {
+    Stream::open(&plan.target, Protocol::Http1).await
 }
 
-/// Whether nothing has come since the last answer: neither the connection's end nor what nobody asked for.
-fn is_quiet(stream: &TcpStream) -> bool {
-    matches!(stream.try_read(&mut [0]), Err(error) if error.kind() == std::io::ErrorKind::WouldBlock)
-}
-
-async fn write(stream: &mut TcpStream, head: &[u8], body: &[u8]) -> std::io::Result<()> {
+async fn write(stream: &mut Stream, head: &[u8], body: &[u8]) -> std::io::Result<()> {
     let mut slices = [IoSlice::new(head), IoSlice::new(body)];
     let mut left = &mut slices[..];
     // Without this, an empty body would look like a connection that takes no bytes.
@@ -150,7 +143,7 @@ async fn write(stream: &mut TcpStream, head: &[u8], body: &[u8]) -> std::io::Res
         }
         IoSlice::advance_slices(&mut left, written);
     }
-    Ok(())
+    stream.flush().await
 }
 
 /// A head and its length, if it is whole.

@@ -1,4 +1,4 @@
-//! Cleartext HTTP/2 by prior knowledge.
+//! HTTP/2: in the clear by prior knowledge, by TLS as ALPN has agreed.
 
 use std::rc::Rc;
 
@@ -8,12 +8,13 @@ use http_body_util::{BodyExt, Full};
 use hyper::client::conn::http2::{self, SendRequest};
 use hyper::{Request, Uri};
 use hyper_util::rt::{TokioExecutor, TokioIo};
-use tokio::net::TcpStream;
 use tokio::sync::Mutex;
 
 use crate::answer::Answer;
+use crate::client::Protocol;
 use crate::drive::plan::Plan;
 use crate::drive::tenures::Presented;
+use crate::stream::Stream;
 use crate::token::{OWNER, REVISION};
 
 /// A connection that several streams share.
@@ -80,7 +81,7 @@ impl Http2 {
         let uri = match &self.last {
             Some((last, uri)) if last == lock => uri.clone(),
             Some(_) | None => {
-                let uri = Uri::builder().scheme("http").authority(plan.target.authority());
+                let uri = Uri::builder().scheme(plan.target.scheme()).authority(plan.target.authority());
                 let uri = uri.path_and_query(plan.path.of(*lock)).build()?;
                 self.last = Some((*lock, uri.clone()));
                 uri
@@ -96,9 +97,7 @@ impl Http2 {
 }
 
 async fn connect(plan: &Plan) -> anyhow::Result<SendRequest<Full<Bytes>>> {
-    let stream = TcpStream::connect(plan.target.authority()).await;
-    let stream = stream.with_context(|| format!("cannot connect to {}", plan.target))?;
-    stream.set_nodelay(true)?;
+    let stream = Stream::open(&plan.target, Protocol::Http2).await?;
     let (sender, connection) = http2::handshake(TokioExecutor::new(), TokioIo::new(stream)).await?;
     // What goes wrong on a connection shows at its requests.
     tokio::spawn(connection);

@@ -8,8 +8,13 @@
 //!   request is there from [`Gate::enter`] until [`Gate::leave`]; one whose end was not seen ([`Gate::lose`]) is an
 //!   orphan and counts for as long as the operator says that the worker can go on with it.
 
+mod passes;
+
 use std::collections::BTreeMap;
 
+pub use self::passes::{Pass, PassReason};
+
+use self::passes::Passes;
 use crate::small_map::SmallMap;
 use crate::{FenceToken, Holding, Known, Layout, Rejection, Revision, Snapshot, Tenure, Verdict, judge};
 
@@ -39,41 +44,6 @@ pub struct Term {
     /// How often the operator has accepted that the store went back: revisions compare within an era only.
     era: u64,
     first: Revision,
-}
-
-/// Why a request may pass without having been admitted.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum PassReason {
-    /// Its route only watches.
-    Shadow,
-    /// Its method is exempt.
-    Exempt,
-    /// Its route is off.
-    Off,
-    /// We could not tell, and its route says `dangerous_admit`.
-    DangerousAdmit,
-}
-
-/// The proof that a request may go upstream though no token of it was admitted; made by the gate's named passes only.
-#[derive(Debug)]
-#[must_use = "a request that was let past has to leave"]
-pub struct Pass {
-    reason: PassReason,
-    /// The configuration under which a gate counts it.
-    counted: Option<u64>,
-}
-
-impl Pass {
-    /// The pass of a request whose lock is not at hand, so that no gate can count it: of a route that is off, or of one that is
-    /// forwarded whatever its lock says.
-    pub fn uncounted(reason: PassReason) -> Pass {
-        Pass { reason, counted: None }
-    }
-
-    /// Why it was let past.
-    pub fn reason(&self) -> PassReason {
-        self.reason
-    }
 }
 
 /// A moment on the driver's monotonic clock, in nanoseconds since an origin of its choice.
@@ -139,13 +109,7 @@ pub struct Gate {
     at_worker: SmallMap<Term, AtWorker>,
     /// What may be left of an earlier process: the tenure that may go on at once, and until when all others wait.
     left_behind: Option<(Option<Revision>, Moment)>,
-    /// The generation of the configuration since which a route enforces that only watched before, and until when those
-    /// that were let past before count.
-    enforced_since: Option<(u64, Moment)>,
-    /// How many requests were let past, by the generation of the configuration under which they were.
-    watched: SmallMap<u64, usize>,
-    /// All of those.
-    passed: usize,
+    passes: Passes,
     orphans_made: u64,
     /// The tenure we last learnt of, to know what ends when the lock is released.
     present: Option<(Layout, Tenure)>,
@@ -281,7 +245,7 @@ impl Gate {
     pub fn enter_dangerously<O: AsRef<[u8]>>(&mut self, token: &FenceToken<O>, known: Known<'_>, now: Moment) -> Entry {
         let barred = std::mem::take(&mut self.at_worker);
         let left_behind = self.left_behind.take();
-        let enforced_since = self.enforced_since.take();
+        let passes = std::mem::take(&mut self.passes);
         let entry = self.enter(token, known, now);
         for (term, there) in barred {
             let entered = self.at_worker.or_default(term);
@@ -289,7 +253,7 @@ impl Gate {
             entered.orphans.extend(there.orphans);
         }
         self.left_behind = left_behind;
-        self.enforced_since = enforced_since;
+        self.passes = passes;
         entry
     }
 
@@ -317,7 +281,7 @@ impl Gate {
         }
         let term = Term { era: self.era, first };
         let left_behind = self.left_behind.is_some_and(|(left, until)| left != Some(first) && until > now);
-        let passed_before = self.barred_by_passes().is_some_and(|until| until > now);
+        let passed_before = self.passes.bar_until().is_some_and(|until| until > now);
         if left_behind || passed_before || self.at_worker.below(&term).any(|there| there.bars(now)) {
             return Err(Entry::Wait);
         }
@@ -330,27 +294,18 @@ impl Gate {
     /// Lets a request past without judging it, counted. Configurations are numbered in the order in which they come in force;
     /// the request is under that one. `None` if its route only watched then and enforces by now: it has to be judged.
     pub fn pass(&mut self, reason: PassReason, generation: u64) -> Option<Pass> {
-        let enforced = self.enforced_since.is_some_and(|(since, _)| generation < since);
-        if reason == PassReason::Shadow && enforced {
-            return None;
-        }
-        self.passed += 1;
-        *self.watched.or_default(generation) += 1;
-        Some(Pass { reason, counted: Some(generation) })
+        self.passes.pass(reason, generation)
+    }
+
+    /// Takes back a pass. Says whether the barrier may have opened by that.
+    pub fn leave_pass(&mut self, pass: Pass) -> bool {
+        self.passes.leave(pass)
     }
 
     /// A route that only watched enforces from that configuration on. What it let past before may be anybody's: it counts as an
     /// earlier tenure's until it has left, or until then.
     pub fn enforce_since(&mut self, generation: u64, until: Moment) {
-        // Several routes of the lock may turn, each with a time of its own.
-        let (since, before) = self.enforced_since.unwrap_or((generation, until));
-        self.enforced_since = Some((generation.max(since), until.max(before)));
-    }
-
-    /// Until when requests bar that were let past before the route enforced, if there are any.
-    fn barred_by_passes(&self) -> Option<Moment> {
-        let (generation, until) = self.enforced_since?;
-        self.watched.below(&generation).next().map(|_| until)
+        self.passes.enforce_since(generation, until);
     }
 
     /// Takes back an admission: nothing of its request is at the worker any more. Says whether it was the last of its tenure, so
@@ -418,7 +373,7 @@ impl Gate {
     fn unseen(&self) -> impl Iterator<Item = Moment> {
         let orphans = self.at_worker.values().flat_map(|there| there.orphans.values());
         let left_behind = self.left_behind.map(|(_, until)| until);
-        orphans.copied().chain(left_behind).chain(self.barred_by_passes())
+        orphans.copied().chain(left_behind).chain(self.passes.bar_until())
     }
 
     /// Whether nothing is at the worker that a later tenure would have to wait for, be it in a later process whose routes all
@@ -426,24 +381,8 @@ impl Gate {
     pub fn is_clear(&self, now: Moment) -> bool {
         let has_come = |until: Option<Moment>| until.is_none_or(|until| until <= now);
         !self.at_worker.values().any(|there| there.bars(now))
-            && self.watched.is_empty()
+            && self.passes.are_none()
             && has_come(self.left_behind.map(|(_, until)| until))
-    }
-
-    /// Takes back a pass. Says whether the barrier may have opened by that.
-    pub fn leave_pass(&mut self, pass: Pass) -> bool {
-        let Some(generation) = pass.counted else {
-            return false;
-        };
-        self.passed -= 1;
-        let barred = self.barred_by_passes().is_some();
-        if let Some(watched) = self.watched.get_mut(&generation) {
-            *watched -= 1;
-            if *watched == 0 {
-                self.watched.remove(&generation);
-            }
-        }
-        barred && self.barred_by_passes().is_none()
     }
 
     /// Lets the floor start anew, after the operator accepted that the store went back. What is at the worker stays counted.
@@ -463,7 +402,7 @@ impl Gate {
             running: there.running,
             orphans: there.orphans.len(),
         });
-        GateState { floor: self.floor, at_worker: at_worker.collect(), passed: self.passed }
+        GateState { floor: self.floor, at_worker: at_worker.collect(), passed: self.passes.count() }
     }
 
     fn retain_orphans(&mut self, keep: impl Fn(OrphanId) -> bool) -> usize {
@@ -479,327 +418,5 @@ impl Gate {
 }
 
 #[cfg(test)]
-mod tests {
-    use super::*;
-    use crate::{News, Owner};
-
-    fn revision(number: u64) -> Revision {
-        Revision::new(number).unwrap()
-    }
-
-    fn held(layout: Layout, owner: &str, first: u64, last: u64) -> Snapshot {
-        let tenure = Tenure { owner: Owner::new(owner.as_bytes()), first: revision(first), last: revision(last) };
-        Snapshot { layout, as_of: revision(last), holding: Holding::Held(tenure), waiters: [].into() }
-    }
-
-    fn free(layout: Layout, as_of: u64) -> Snapshot {
-        Snapshot { layout, as_of: revision(as_of), holding: Holding::Free, waiters: [].into() }
-    }
-
-    fn enter(gate: &mut Gate, snapshot: &Snapshot, owner: &str, at: u64) -> Result<Admission, &'static str> {
-        let token = FenceToken { owner, revision: revision(at) };
-        match gate.enter(&token, Known::new(Some(snapshot), News::Fresh), Moment(0)) {
-            Entry::Admitted(admission) => Ok(admission),
-            Entry::Wait => Err("wait"),
-            Entry::Record(_) => Err("record"),
-            Entry::Refused(rejection) => Err(rejection.code()),
-            Entry::Confirm => Err("confirm"),
-        }
-    }
-
-    #[test]
-    fn the_floor_rises_with_each_tenure_and_each_release_and_never_falls() {
-        for (layout, after_release) in [(Layout::Key, 13), (Layout::Election, 11), (Layout::Mutex, 11)] {
-            let mut gate = Gate::default();
-            let mut floors = vec![];
-            for snapshot in
-                [held(layout, "a", 10, 12), free(layout, 15), held(layout, "a", 9, 9), held(layout, "b", 20, 20)]
-            {
-                gate.learn(&snapshot);
-                floors.push(gate.state().floor);
-            }
-            assert_eq!(floors, [10, after_release, after_release, 20], "{layout:?}");
-        }
-    }
-
-    #[test]
-    fn what_an_older_snapshot_would_admit_stays_below_the_floor() {
-        let mut gate = Gate::default();
-        let old = held(Layout::Key, "a", 10, 10);
-        gate.learn(&old);
-        gate.learn(&held(Layout::Key, "b", 20, 20));
-        assert_eq!(enter(&mut gate, &old, "a", 10).unwrap_err(), "replayed-tenure");
-    }
-
-    #[test]
-    fn a_request_counts_as_at_the_worker_from_enter_to_leave() {
-        let mut gate = Gate::default();
-        let now = held(Layout::Key, "a", 10, 12);
-        gate.learn(&now);
-        let first = enter(&mut gate, &now, "a", 10).unwrap();
-        let second = enter(&mut gate, &now, "a", 12).unwrap();
-        assert_eq!(gate.state().at_worker, [TenureAtWorker { tenure: revision(10), running: 2, orphans: 0 }]);
-        gate.leave(first);
-        gate.leave(second);
-        assert_eq!(gate.state().at_worker, []);
-    }
-
-    #[test]
-    fn a_tenure_waits_until_its_predecessors_requests_have_left_the_worker() {
-        let mut gate = Gate::default();
-        let (before, after) = (held(Layout::Key, "a", 10, 10), held(Layout::Key, "b", 20, 20));
-        gate.learn(&before);
-        let first = enter(&mut gate, &before, "a", 10).unwrap();
-        let second = enter(&mut gate, &before, "a", 10).unwrap();
-        assert!(!gate.seals(&first));
-        gate.learn(&after);
-        assert!(gate.seals(&first));
-        assert_eq!(enter(&mut gate, &after, "b", 20).unwrap_err(), "wait");
-        gate.leave(first);
-        assert_eq!(enter(&mut gate, &after, "b", 20).unwrap_err(), "wait");
-        gate.leave(second);
-        let third = enter(&mut gate, &after, "b", 20).unwrap();
-        gate.leave(third);
-    }
-
-    #[test]
-    fn a_request_whose_end_was_not_seen_counts_until_its_time_has_come_or_its_end_is_seen() {
-        let (before, after) = (held(Layout::Key, "a", 10, 10), held(Layout::Key, "b", 20, 20));
-        let token = FenceToken { owner: "b", revision: revision(20) };
-        let known = Known::new(Some(&after), News::Fresh);
-        let orphaned = || {
-            let mut gate = Gate::default();
-            gate.learn(&before);
-            let admission = enter(&mut gate, &before, "a", 10).unwrap();
-            gate.learn(&after);
-            let orphan = gate.lose(admission, Moment(30));
-            (gate, orphan)
-        };
-        let (mut gate, _) = orphaned();
-        assert_eq!(gate.state().at_worker, [TenureAtWorker { tenure: revision(10), running: 0, orphans: 1 }]);
-        assert!(matches!(gate.enter(&token, known, Moment(29)), Entry::Wait));
-        assert_eq!(gate.unseen_until(), Some(Moment(30)));
-        assert!(matches!(gate.enter(&token, known, Moment(30)), Entry::Admitted(_)));
-
-        let (mut gate, orphan) = orphaned();
-        assert!(gate.end_orphan(orphan));
-        assert!(!gate.end_orphan(orphan));
-        assert!(matches!(gate.enter(&token, known, Moment(0)), Entry::Admitted(_)));
-
-        let (mut gate, _) = orphaned();
-        assert_eq!(gate.clear_orphans(), 1);
-        assert!(matches!(gate.may_enter(&token, known, Moment(0)), Ok(tenure) if tenure == revision(20)));
-        assert_eq!(gate.state().at_worker, []);
-    }
-
-    #[test]
-    fn an_orphan_that_is_heard_of_counts_for_longer_and_never_for_less_long() {
-        let mut gate = Gate::default();
-        let (before, after) = (held(Layout::Key, "a", 10, 10), held(Layout::Key, "b", 20, 20));
-        let token = FenceToken { owner: "b", revision: revision(20) };
-        let known = Known::new(Some(&after), News::Fresh);
-        gate.learn(&before);
-        let [heard, silent] = [30, 20].map(|until| {
-            let admission = enter(&mut gate, &before, "a", 10).unwrap();
-            gate.lose(admission, Moment(until))
-        });
-        gate.learn(&after);
-        for until in [50, 40] {
-            gate.postpone(heard, Moment(until));
-            assert_eq!(gate.unseen_until(), Some(Moment(50)));
-        }
-        assert!(gate.end_orphan(silent));
-        assert!(matches!(gate.enter(&token, known, Moment(49)), Entry::Wait));
-        assert!(gate.may_enter(&token, known, Moment(50)).is_ok());
-        gate.end_orphan(heard);
-        gate.postpone(heard, Moment(90));
-        assert_eq!((gate.unseen_until(), gate.counts(heard)), (None, false), "it was forgotten for good");
-    }
-
-    #[test]
-    fn only_who_says_dangerous_passes_the_barrier_and_is_counted_all_the_same() {
-        let mut gate = Gate::default();
-        let (before, after) = (held(Layout::Key, "a", 10, 10), held(Layout::Key, "b", 20, 20));
-        gate.learn(&before);
-        let first = enter(&mut gate, &before, "a", 10).unwrap();
-        gate.learn(&after);
-        let mut enter_dangerously = |owner, at| {
-            let token = FenceToken { owner, revision: revision(at) };
-            gate.enter_dangerously(&token, Known::new(Some(&after), News::Fresh), Moment(0))
-        };
-        assert!(matches!(enter_dangerously("a", 10), Entry::Refused(Rejection::StaleTenure)));
-        let Entry::Admitted(second) = enter_dangerously("b", 20) else { panic!("it is the holder") };
-        assert_eq!(gate.state().at_worker.len(), 2);
-        gate.leave(first);
-        gate.leave(second);
-        assert_eq!(gate.state().at_worker, []);
-    }
-
-    #[test]
-    fn a_tenure_is_recorded_before_its_first_request_enters() {
-        let mut gate = Gate::recording(None);
-        let (before, after) = (held(Layout::Key, "a", 10, 10), held(Layout::Key, "b", 20, 20));
-        gate.learn(&before);
-        assert_eq!(enter(&mut gate, &before, "a", 10).unwrap_err(), "record");
-        gate.recorded(revision(10));
-        let first = enter(&mut gate, &before, "a", 10).unwrap();
-        gate.learn(&after);
-        assert_eq!(enter(&mut gate, &after, "b", 20).unwrap_err(), "wait"); // Recorded only once the barrier has opened.
-        gate.leave(first);
-        assert_eq!(enter(&mut gate, &after, "b", 20).unwrap_err(), "record");
-    }
-
-    #[test]
-    fn after_a_crash_only_the_last_tenure_let_in_goes_on_at_once() {
-        let (same, next) = (held(Layout::Key, "a", 10, 10), held(Layout::Key, "b", 20, 20));
-        let restarted = |until| Gate::recording(Some(Predecessor { tenure: Some(revision(10)), until }));
-        let mut gate = restarted(Some(Moment(30)));
-        gate.learn(&same);
-        assert_eq!(enter(&mut gate, &same, "a", 10).unwrap_err(), "record");
-        gate.recorded(revision(10));
-        let admission = enter(&mut gate, &same, "a", 10).unwrap();
-        gate.leave(admission);
-        gate.learn(&next);
-        assert_eq!(enter(&mut gate, &next, "b", 20).unwrap_err(), "wait");
-        assert_eq!((gate.unseen_until(), gate.is_clear(Moment(29))), (Some(Moment(30)), false));
-        let token = FenceToken { owner: "b", revision: revision(20) };
-        let entry = gate.enter(&token, Known::new(Some(&next), News::Fresh), Moment(30));
-        assert!(matches!(entry, Entry::Record(tenure) if tenure == revision(20)));
-
-        let mut gate = restarted(None);
-        gate.learn(&next);
-        assert_eq!(enter(&mut gate, &next, "b", 20).unwrap_err(), "record");
-        let mut gate = restarted(None);
-        assert_eq!(enter(&mut gate, &held(Layout::Key, "z", 9, 9), "z", 9).unwrap_err(), "replayed-tenure");
-    }
-
-    #[test]
-    fn history_that_is_shown_farther_back_than_before_locks_nobody_out() {
-        // An earlier process saw the tenure begin at 50; now it is shown to have begun at 40. Its holder presents 60.
-        let mut gate = Gate::recording(Some(Predecessor { tenure: Some(revision(50)), until: None }));
-        let now = held(Layout::Key, "a", 40, 60);
-        gate.learn(&now);
-        assert_eq!(enter(&mut gate, &now, "a", 49).unwrap_err(), "replayed-tenure");
-        assert_eq!(enter(&mut gate, &now, "a", 60).unwrap_err(), "record");
-        gate.recorded(revision(50));
-        let admission = enter(&mut gate, &now, "a", 50).unwrap();
-        assert!(!gate.seals(&admission));
-        assert_eq!(admission.tenure(), revision(50));
-        gate.leave(admission);
-        assert_eq!(gate.state().floor, 50);
-    }
-
-    #[test]
-    fn a_tenure_that_is_known_to_have_ended_admits_nobody_though_its_successor_is_not_known_yet() {
-        let mut gate = Gate::default();
-        let before = held(Layout::Key, "a", 10, 12);
-        gate.learn(&before);
-        gate.end_present();
-        assert_eq!(gate.state().floor, 13);
-        assert_eq!(enter(&mut gate, &before, "a", 12).unwrap_err(), "replayed-tenure");
-    }
-
-    #[test]
-    fn what_a_crash_left_behind_lets_no_tenure_of_a_restored_store_pass_by_its_number() {
-        let mut gate = Gate::recording(Some(Predecessor { tenure: Some(revision(30)), until: Some(Moment(9)) }));
-        gate.forget_floor();
-        let reused = held(Layout::Key, "b", 30, 30);
-        gate.learn(&reused);
-        assert_eq!(enter(&mut gate, &reused, "b", 30).unwrap_err(), "wait");
-    }
-
-    #[test]
-    fn an_accepted_regression_lets_the_floor_start_anew_and_keeps_the_barrier() {
-        let mut gate = Gate::default();
-        let (before, restored) = (held(Layout::Key, "a", 40, 40), held(Layout::Key, "b", 7, 7));
-        gate.learn(&before);
-        let admission = enter(&mut gate, &before, "a", 40).unwrap();
-        gate.learn(&restored);
-        assert_eq!(enter(&mut gate, &restored, "b", 7).unwrap_err(), "replayed-tenure");
-        gate.forget_floor();
-        gate.learn(&restored);
-        assert!(gate.seals(&admission));
-        assert_eq!(enter(&mut gate, &restored, "b", 7).unwrap_err(), "wait");
-        gate.leave(admission);
-        let after = enter(&mut gate, &restored, "b", 7).unwrap();
-        gate.leave(after);
-    }
-
-    #[test]
-    fn what_a_route_let_past_before_it_enforced_bars_until_it_has_left_or_its_time_has_come() {
-        let mut gate = Gate::default();
-        let now = held(Layout::Key, "a", 10, 10);
-        gate.learn(&now);
-        let may_enter = |gate: &Gate, at| {
-            let token = FenceToken { owner: "a", revision: revision(10) };
-            gate.may_enter(&token, Known::new(Some(&now), News::Fresh), Moment(at)).is_ok()
-        };
-        let pass =
-            |gate: &mut Gate, reason, generation| gate.pass(reason, generation).expect("its route does not enforce");
-        let before = pass(&mut gate, PassReason::Shadow, 1);
-        let exempt = pass(&mut gate, PassReason::Exempt, 1);
-        assert!(may_enter(&gate, 0), "another route of the lock enforces already");
-        gate.enforce_since(2, Moment(5));
-        gate.enforce_since(2, Moment(3)); // A second route of the lock, with a shorter time.
-        let beside = pass(&mut gate, PassReason::Shadow, 2);
-        assert_eq!([0, 4, 5].map(|at| may_enter(&gate, at)), [false, false, true]);
-        assert_eq!((gate.unseen_until(), gate.next_unseen(Moment(4))), (Some(Moment(5)), Some(Moment(5))));
-        assert!(!gate.leave_pass(before));
-        assert!(!may_enter(&gate, 0), "what was exempt may be anybody's too");
-        assert!(matches!(
-            gate.enter_dangerously(
-                &FenceToken { owner: "a", revision: revision(10) },
-                Known::new(Some(&now), News::Fresh),
-                Moment(0)
-            ),
-            Entry::Admitted(_)
-        ));
-        assert!(!may_enter(&gate, 0));
-        assert!(gate.leave_pass(exempt), "the last opens the barrier");
-        assert!(may_enter(&gate, 0));
-        assert!(!gate.is_clear(Moment(9)), "a later process may enforce");
-        assert!(!gate.leave_pass(beside));
-        assert_eq!(gate.state().passed, 0);
-    }
-
-    #[test]
-    fn what_has_not_gone_out_when_its_route_turns_to_enforce_is_judged_after_all() {
-        let mut gate = Gate::default();
-        gate.enforce_since(2, Moment(5));
-        assert!(gate.pass(PassReason::Shadow, 1).is_none());
-        for (reason, generation) in [(PassReason::Shadow, 2), (PassReason::Exempt, 1), (PassReason::DangerousAdmit, 1)]
-        {
-            let pass = gate.pass(reason, generation).expect("it need not be judged");
-            gate.leave_pass(pass);
-        }
-        assert_eq!((gate.state().passed, gate.is_clear(Moment(0))), (0, true));
-    }
-
-    #[test]
-    fn the_next_that_stops_to_count_is_not_the_last() {
-        let mut gate = Gate::default();
-        let now = held(Layout::Key, "a", 10, 10);
-        gate.learn(&now);
-        for until in [60, 5] {
-            let token = FenceToken { owner: "a", revision: revision(10) };
-            let Entry::Admitted(admission) = gate.enter(&token, Known::new(Some(&now), News::Fresh), Moment(0)) else {
-                panic!("it is the holder's");
-            };
-            gate.lose(admission, Moment(until));
-        }
-        assert_eq!(gate.next_unseen(Moment(0)), Some(Moment(5)));
-        assert_eq!(gate.next_unseen(Moment(5)), Some(Moment(60)));
-        assert_eq!(gate.next_unseen(Moment(60)), None);
-    }
-
-    #[test]
-    fn passes_are_counted_apart() {
-        let mut gate = Gate::default();
-        let passes = [PassReason::Shadow, PassReason::Exempt, PassReason::DangerousAdmit]
-            .map(|reason| gate.pass(reason, 1).unwrap());
-        assert_eq!(gate.state().passed, 3);
-        gate.leave_pass(Pass::uncounted(PassReason::Off));
-        passes.into_iter().for_each(|pass| assert!(!gate.leave_pass(pass)));
-        assert_eq!((gate.state().passed, gate.state().at_worker), (0, vec![]));
-    }
-}
+#[path = "gate_tests.rs"]
+mod tests;

@@ -352,13 +352,21 @@ async fn a_source_that_is_sent_to_another_cluster_believes_nothing_that_is_said_
         store.put("/other", "x").await;
     }
     let impostor = store.hold(LOCK, "shard-9").await;
-    scene.fence.reloads(&scene.config.clone().endpoints(&[elsewhere.endpoint()])).await;
+    // As long as the own cluster answers, it is not left for one that is not it.
+    let there = scene.config.clone().endpoints(&[elsewhere.endpoint()]);
+    let answer = scene.fence.reload(&there).await;
+    assert!(answer.status == 422 && answer.text().contains("could not be read"), "{}", answer.text());
+    scene.admits("/", &tenure).await;
+    scene.etcd.pause().await;
     eventually("what was known has aged", async || {
         let answer = scene.send(Ask::post("/").under(&tenure)).await;
-        (answer.status == 503).then(|| assert_refused(&answer, "unverifiable", LOCK, &tenure))
+        (answer.status == 503).then_some(())
     })
     .await;
+    scene.fence.reloads(&there).await;
+    assert_refused(&scene.send(Ask::post("/").under(&tenure)).await, "unverifiable", LOCK, &tenure);
     assert_refused(&scene.send(Ask::post("/").under(&impostor)).await, "unverifiable", LOCK, &impostor);
+    scene.etcd.resume();
     scene.fence.reloads(&scene.config).await;
     scene.admits("/", &tenure).await;
     scene.finish().await;

@@ -255,7 +255,7 @@ mod tests {
             cli.unwrap_or_else(|error| panic!("{command}: {error}")).command.check().unwrap();
             count += 1;
         }
-        assert_eq!(count, 7);
+        assert_eq!(count, 8);
     }
 
     #[test]

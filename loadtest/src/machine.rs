@@ -105,13 +105,30 @@ mod tests {
     use super::*;
 
     #[test]
-    fn time_spent_on_a_cpu_is_seen_for_the_thread_and_for_its_process() {
-        let (thread, process) = (CpuTime::of_this_thread().unwrap(), CpuTime::of_tree(std::process::id()).unwrap());
+    fn time_spent_on_a_cpu_is_seen_for_the_thread() {
+        let before = CpuTime::of_this_thread().unwrap();
         let begun = Instant::now();
-        while CpuTime::of_this_thread().unwrap().since(&thread) < Duration::from_millis(20) {
+        while CpuTime::of_this_thread().unwrap().since(&before) < Duration::from_millis(20) {
             assert!(begun.elapsed() < Duration::from_secs(60), "no CPU time is counted");
         }
-        assert!(CpuTime::of_tree(std::process::id()).unwrap().since(&process) >= Duration::from_millis(20));
+    }
+
+    /// Of a process of its own: what threads of this one have had is gone with them, and they are tests that end.
+    #[test]
+    fn time_spent_on_a_cpu_is_seen_for_a_process_and_what_it_started() {
+        let mut child =
+            std::process::Command::new("sh").args(["-c", "sh -c 'while :; do :; done' & wait"]).spawn().unwrap();
+        let before = CpuTime::of_tree(child.id()).unwrap();
+        let had = || CpuTime::of_tree(child.id()).unwrap().since(&before);
+        while had() < Duration::from_millis(20) && before.at.elapsed() < Duration::from_secs(60) {}
+        let (had, started) = (had(), tree(child.id()).unwrap());
+        for process in started.iter().skip(1) {
+            let process = rustix::process::Pid::from_raw(i32::try_from(*process).unwrap()).unwrap();
+            rustix::process::kill_process(process, rustix::process::Signal::KILL).unwrap();
+        }
+        child.kill().unwrap();
+        child.wait().unwrap();
+        assert!(had >= Duration::from_millis(20), "{had:?} is counted");
     }
 
     #[test]

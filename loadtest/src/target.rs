@@ -6,7 +6,7 @@ use std::str::FromStr;
 use anyhow::{bail, ensure};
 use hyper::Uri;
 
-use crate::tls::Tls;
+use crate::tls::{Files, Tls};
 
 /// The address of a running proxy, `http://HOST:PORT` or `https://HOST:PORT`.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -62,9 +62,17 @@ impl fmt::Display for Address {
 }
 
 impl Target {
-    /// The proxy at that address, reached in the clear or by TLS.
-    pub(crate) fn new(address: &Address, tls: Option<Tls>) -> Target {
-        Target { authority: format!("{}:{}", address.host, address.port), tls }
+    /// The proxy at that address. For one that speaks TLS these are the files to do it by.
+    ///
+    /// # Errors
+    /// TLS is spoken there and there are no files, or one is not what it should be.
+    pub(crate) fn new(address: &Address, files: Option<&Files<'_>>) -> anyhow::Result<Target> {
+        let tls = match (address.is_secure, files) {
+            (false, _) => None,
+            (true, Some(files)) => Some(Tls::new(address.host(), files)?),
+            (true, None) => bail!("{address}: no authority is believed that is not named"),
+        };
+        Ok(Target { authority: format!("{}:{}", address.host, address.port), tls })
     }
 
     /// `HOST:PORT`: to connect to, and to name in requests.

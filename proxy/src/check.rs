@@ -5,9 +5,7 @@ use std::time::{Duration, SystemTime};
 
 use anyhow::bail;
 use fencepost_config::{Config, Route, SourceKind, UpstreamProtocol};
-use fencepost_sources::{
-    KeyRange, LockDescription, LockSource, LockSpec, LockStore, MemoryStore, RangeRead, StoreError, Wanted, caution,
-};
+use fencepost_sources::{LockDescription, LockSource, LockStore, MemoryStore, RangeRead, StoreError, Wanted, caution};
 use fencepost_tls::{Expiry, Followed};
 use tokio::time::Instant;
 
@@ -16,7 +14,7 @@ use crate::downstream::Protocol;
 use crate::exchange::Fence;
 use crate::forward::{Speaks, Upstream, UpstreamError, connects};
 use crate::process::Process;
-use crate::routes::{Guard, record_format};
+use crate::routes::{Guard, record_range};
 use crate::server_tls;
 
 /// How long the lock stores may take to show every lock.
@@ -140,11 +138,7 @@ async fn show_source(source: &LockSource, deadline: Instant) -> bool {
 async fn may_read(process: &Process, config: &Config, route: &Route) -> bool {
     let Some(lock) = route.mode.lock() else { return true };
     let Some(store) = process.sources.etcd(&config.sources[lock.source].name) else { return true };
-    let range = match lock.key.static_key().filter(|_| !lock.from_header) {
-        Some(key) => LockSpec { key: key.clone(), format: record_format(&lock.record).into() }.range(),
-        None => KeyRange::Prefix(lock.key.literal_prefix().as_bytes().into()),
-    };
-    match store.read(&[RangeRead { range, wanted: Wanted::Count }]).await {
+    match store.read(&[RangeRead { range: record_range(lock), wanted: Wanted::Count }]).await {
         Err(error @ StoreError::Denied { .. }) => {
             println!("route {}: {error}", route.name);
             false

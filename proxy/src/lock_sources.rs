@@ -45,6 +45,16 @@ struct Etcd {
     other: Option<Access>,
 }
 
+/// A source that goes on and is to be reached in another way: both ways, each over connections of its own.
+pub(crate) struct Detour {
+    /// The source's name.
+    pub(crate) name: String,
+    /// The way in which it is reached.
+    pub(crate) present: EtcdStore,
+    /// The way in which it is to be reached.
+    pub(crate) other: EtcdStore,
+}
+
 /// Why there are no sources for a configuration.
 #[derive(Debug, thiserror::Error)]
 pub enum SourcesError {
@@ -113,6 +123,28 @@ impl LockSources {
                 source.ask_members();
             }
         }
+    }
+
+    /// The sources that `new`, which is made ready, reaches in another way than `old`, which is followed.
+    pub(crate) fn detours(&self, old: &Config, new: &Config) -> Vec<Detour> {
+        let detour = |known: &Known| {
+            let kind = |config: &Config| {
+                config.sources.iter().find(|source| source.name == known.name).map(|source| source.kind.clone())
+            };
+            let (etcd, before, after) = (known.etcd.as_ref()?, kind(old)?, kind(new)?);
+            let (SourceKind::Etcd { endpoints: present, .. }, SourceKind::Etcd { endpoints: other, .. }) =
+                (&before, &after)
+            else {
+                return None;
+            };
+            let access = etcd.other.as_ref().filter(|other| other.is_of(&after)).unwrap_or(&etcd.access);
+            (before != after).then(|| Detour {
+                name: known.name.clone(),
+                present: etcd.store.beside(&etcd.access.urls(present), &etcd.access.made),
+                other: etcd.store.beside(&access.urls(other), &access.made),
+            })
+        };
+        self.known().iter().filter_map(detour).collect()
     }
 
     /// It is clear which configuration is followed: the one before, or the one that came to nothing, needs no access any more.

@@ -3,6 +3,7 @@
 //! A [`ConfigFile`] says what the file holds, and when that has changed; a [`Reloader`] makes it the configuration in force, or
 //! says why it can't.
 
+mod detours;
 mod file;
 mod locks;
 
@@ -16,6 +17,7 @@ use tokio::signal::unix::{Signal, SignalKind, signal};
 use tokio::sync::{mpsc, oneshot};
 use tokio::time::{MissedTickBehavior, interval};
 
+use detours::objections;
 pub use file::ConfigFile;
 use file::Content;
 use locks::{bar_what_was_let_past, first_reads, keep_only, read_otherwise};
@@ -220,10 +222,13 @@ impl Reloader {
     async fn prepare(&self, old: &Fence, config: Config, generation: u64) -> Result<Fence, Vec<String>> {
         let process = Arc::clone(&old.process);
         let prepared = match Fence::new(config, generation, process) {
-            Ok(new) => {
-                new.process.sources.follow(&new.config);
-                first_reads(old, &new).await.map(|()| new)
-            }
+            Ok(new) => match objections(old, &new).await {
+                none if none.is_empty() => {
+                    new.process.sources.follow(&new.config);
+                    first_reads(old, &new).await.map(|()| new)
+                }
+                objections => Err(objections),
+            },
             // With its causes, as at the start.
             Err(error) => Err(vec![format!("{:#}", anyhow::Error::new(error))]),
         };

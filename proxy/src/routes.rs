@@ -8,7 +8,7 @@ use bytes::Bytes;
 use fencepost_config::{Captures, Config, Lock, Record, Route};
 use fencepost_policy::{Layout, LockKey, Rejection};
 use fencepost_sources::{
-    FormatConflict, LockSource, LockSpec, RecordFormat, TemplateSpec, TemplatedLocks, TrackedLock,
+    FormatConflict, KeyRange, LockSource, LockSpec, RecordFormat, TemplateSpec, TemplatedLocks, TrackedLock,
 };
 use http::HeaderMap;
 
@@ -95,6 +95,14 @@ pub(crate) fn record_format(record: &Record) -> RecordFormat {
         },
         Record::Election => RecordFormat::plain(Layout::Election),
         Record::Mutex => RecordFormat::plain(Layout::Mutex),
+    }
+}
+
+/// Where a lock is read from; with a templated key, all of its template's are.
+pub(crate) fn record_range(lock: &Lock) -> KeyRange {
+    match lock.key.static_key().filter(|_| !lock.from_header) {
+        Some(key) => LockSpec { key: key.clone(), format: record_format(&lock.record).into() }.range(),
+        None => KeyRange::Prefix(lock.key.literal_prefix().as_bytes().into()),
     }
 }
 

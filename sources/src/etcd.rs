@@ -86,6 +86,13 @@ impl EtcdStore {
         true
     }
 
+    /// The same cluster at these addresses and with this access, over connections of its own: another way to it can be tried so
+    /// while this one is used. If this has had no answer yet, whatever cluster answers there is taken for it.
+    pub fn beside(&self, addresses: &[String], access: &Arc<EtcdAccess>) -> EtcdStore {
+        let cluster_id = self.endpoints().cluster_id();
+        EtcdStore::new(&EtcdOptions { endpoints: addresses.to_vec(), cluster_id, access: Arc::clone(access) })
+    }
+
     fn endpoints(&self) -> Arc<Endpoints> {
         self.endpoints.load_full()
     }

@@ -5,7 +5,7 @@ use std::path::PathBuf;
 use clap::Args;
 
 use crate::target::{Address, Target};
-use crate::tls::{Files, Tls};
+use crate::tls::Files;
 
 /// Where the proxy is, and how to reach it.
 #[derive(Debug, Args)]
@@ -44,13 +44,8 @@ impl ProxyOptions {
     /// # Errors
     /// A file is not what it should be.
     pub(crate) fn target(&self) -> anyhow::Result<Target> {
-        let tls = match &self.proxy_ca {
-            None => None,
-            Some(ca) => {
-                let identity = self.proxy_cert.as_deref().zip(self.proxy_key.as_deref());
-                Some(Tls::new(self.proxy.host(), &Files { ca, identity })?)
-            }
-        };
-        Ok(Target::new(&self.proxy, tls))
+        let identity = self.proxy_cert.as_deref().zip(self.proxy_key.as_deref());
+        let files = self.proxy_ca.as_deref().map(|ca| Files { ca, identity });
+        Target::new(&self.proxy, files.as_ref())
     }
 }

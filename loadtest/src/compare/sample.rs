@@ -86,15 +86,15 @@ impl Load {
     }
 
     fn plan(&self, target: &Target, stage: &Stage<'_>) -> anyhow::Result<Plan> {
-        let (address, tls) = match (self.is_secure, self.streams) {
-            (true, _) => (format!("https://{}", target.tls), Some(stage.tls(target.tls)?)),
-            (false, Some(_)) => (format!("http://{}", target.h2c), None),
-            (false, None) => (format!("http://{}", target.http1), None),
+        let address = match (self.is_secure, self.streams) {
+            (true, _) => format!("https://{}", target.tls),
+            (false, Some(_)) => format!("http://{}", target.h2c),
+            (false, None) => format!("http://{}", target.http1),
         };
         let asks = self.answer_bytes.map(|bytes| format!("{ASKS_FOR_BYTES}{bytes}"));
         let path = format!("{PATH}{}", asks.unwrap_or_default());
         Ok(Plan {
-            target: crate::target::Target::new(&address.parse()?, tls),
+            target: crate::target::Target::new(&address.parse()?, Some(&stage.files()))?,
             protocol: if self.streams.is_some() { Protocol::Http2 } else { Protocol::Http1 },
             connections: self.connections,
             streams: self.streams.unwrap_or(1),

@@ -14,7 +14,7 @@ use super::tls_files::TlsFiles;
 use crate::cli::values::Template;
 use crate::cli::{CompareSettings, LockSettings, TargetName};
 use crate::lock::{Held, Layout, Lock, acquire_all};
-use crate::tls::{Files, Tls};
+use crate::tls::Files;
 use crate::token::Token;
 
 /// All that serves while proxies are measured. It ends with this value.
@@ -125,9 +125,9 @@ impl<'a> Stage<'a> {
         self.held.iter().take(count).map(|held| &held.token)
     }
 
-    /// How to speak TLS with what is measured there.
-    pub(super) fn tls(&self, address: SocketAddr) -> anyhow::Result<Tls> {
-        Tls::new(&address.ip().to_string(), &Files { ca: &self.tls_files.authority, identity: None })
+    /// What it takes to speak TLS with what is measured.
+    pub(super) fn files(&self) -> Files<'_> {
+        Files { ca: &self.tls_files.authority, identity: None }
     }
 
     /// Starts one of the others; `None` if it is not installed.

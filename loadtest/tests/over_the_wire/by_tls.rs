@@ -69,7 +69,7 @@ async fn requests_by_tls_are_sent_as_in_the_clear() {
 async fn a_body_that_is_longer_than_what_a_connection_takes_at_once_is_sent_whole() {
     let trust = Trust::new();
     let server = trust.server(&["http/1.1"]).await;
-    let common = ["closed", "--proxy", &server.https(), "--connections", "4", "--body", "9000000"].map(str::to_owned);
+    let common = ["closed", "--proxy", &server.https(), "--connections", "1", "--body", "9000000"].map(str::to_owned);
     let common = common.each_ref().map(String::as_str);
     loadtest(&[&common[..], &trust.options(), &TOKEN, &BRIEFLY].concat()).await.is_as_expected();
     assert!(server.seen().iter().all(|request| request.body_bytes == 9_000_000));

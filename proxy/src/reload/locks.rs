@@ -29,42 +29,24 @@ pub(super) fn read_otherwise(old: &Fence, config: &Config) -> impl Iterator<Item
     })
 }
 
-/// Has read once from now on, in the way in which sources are reached now: every lock that is new, also one that is known, which may
-/// have been read in the old way; and a lock of each source that answered in the old way until now, if the new way is another.
-///
-/// Where a store has not answered of late, a reload is what may help against that: what is in force already need not be readable.
+/// Has every lock that is new read once from now on, also one that is known: it may have been read in the way in which the source
+/// was reached before. A lock that is in force already may be unread: its store has not answered yet, and a reload is what may
+/// help against that.
 pub(super) async fn first_reads(old: &Fence, new: &Fence) -> Result<(), Vec<String>> {
     let timeout = new.config.limits.confirm_timeout;
     let (now, deadline) = (Instant::now(), Instant::now() + timeout);
-    let mut locks: Vec<Arc<TrackedLock>> = Vec::new();
+    let mut new_locks: Vec<&Arc<TrackedLock>> = Vec::new();
     for lock in static_locks(new) {
-        if static_locks(old).chain(&locks).all(|other| !Arc::ptr_eq(other, lock)) {
-            locks.push(Arc::clone(lock));
+        if static_locks(old).chain(new_locks.iter().copied()).all(|other| !Arc::ptr_eq(other, lock)) {
+            new_locks.push(lock);
         }
     }
-    locks.extend(reached_otherwise(old, new).filter_map(|source| witness(old, source, now)));
-    let reads = locks.iter().map(|lock| async move {
+    let reads = new_locks.iter().map(|lock| async move {
         let outcome = lock.confirm(now, deadline).await;
         outcome.map_err(|error| unreadable(lock.source(), lock.key(), &error))
     });
     let problems: Vec<String> = join_all(reads).await.into_iter().filter_map(Result::err).collect();
     if problems.is_empty() { Ok(()) } else { Err(problems) }
-}
-
-/// The sources that go on and are reached in another way from now on: by other members, or as somebody else.
-fn reached_otherwise<'f>(old: &'f Fence, new: &'f Fence) -> impl Iterator<Item = &'f LockSource> {
-    new.config.sources.iter().zip(new.sources.iter()).filter_map(|(wanted, source)| {
-        let before = old.config.sources.iter().find(|before| before.name == wanted.name)?;
-        (before.kind != wanted.kind).then_some(source)
-    })
-}
-
-/// A lock of that source by which it shows whether it is reached: one of which the news were young enough for each of its routes.
-fn witness(old: &Fence, source: &LockSource, now: Instant) -> Option<Arc<TrackedLock>> {
-    let of_source =
-        |route: &&Route| route.mode.lock().is_some_and(|lock| old.config.sources[lock.source].name == source.name());
-    let max_age = old.config.routes.iter().filter(of_source).map(|route| route.max_age).min()?;
-    source.locks().into_iter().find(|lock| lock.outlook().age(now).is_some_and(|age| age <= max_age))
 }
 
 fn unreadable(source: &str, key: &LockKey, error: &dyn std::error::Error) -> String {

@@ -1,6 +1,7 @@
 //! What becomes of locks, their gates and their sources when another configuration is put in force.
 
 use fencepost_testsupport::{Answer, Behaviour, EtcdVersion, FreePort, Latch, Relay, Scratch, eventually, request};
+use std::cell::Cell;
 
 use crate::fencepost::{Config, Fencepost, Route};
 use crate::refusal::assert_refused;
@@ -354,8 +355,24 @@ async fn a_source_that_is_sent_to_another_cluster_believes_nothing_that_is_said_
     let impostor = store.hold(LOCK, "shard-9").await;
     // As long as the own cluster answers, it is not left for one that is not it.
     let there = scene.config.clone().endpoints(&[elsewhere.endpoint()]);
-    let answer = scene.fence.reload(&there).await;
-    assert!(answer.status == 422 && answer.text().contains("could not be read"), "{}", answer.text());
+    let is_over = Cell::new(false);
+    let trial = async {
+        let answer = scene.fence.reload(&there).await;
+        is_over.set(true);
+        answer
+    };
+    // Longer than news may be old: requests notice nothing of it.
+    let meanwhile = async {
+        while !is_over.get() {
+            scene.admits("/", &tenure).await;
+        }
+    };
+    let (answer, ()) = tokio::join!(trial, meanwhile);
+    assert!(
+        answer.status == 422 && answer.text().contains("source.main: reached as this configuration says, "),
+        "{}",
+        answer.text()
+    );
     scene.admits("/", &tenure).await;
     scene.etcd.pause().await;
     eventually("what was known has aged", async || {

@@ -60,6 +60,11 @@ impl Endpoints {
         }
     }
 
+    /// The id of the cluster, once it is known.
+    pub(super) fn cluster_id(&self) -> Option<u64> {
+        self.cluster.get().copied()
+    }
+
     /// Whether these are the addresses, in this order, and this is how they let us in.
     pub(super) fn are_at(&self, addresses: &[String], access: &Arc<EtcdAccess>) -> bool {
         Arc::ptr_eq(&self.access, access)

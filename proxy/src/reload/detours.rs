@@ -1,0 +1,60 @@
+//! Whether etcd answers in another way in which a configuration wants to reach it.
+
+use std::time::Duration;
+
+use fencepost_config::Config;
+use fencepost_sources::{LockStore, RangeRead, StoreError, Wanted};
+use futures_util::future::join_all;
+use tokio::time::{Instant, sleep};
+
+use crate::exchange::Fence;
+use crate::lock_sources::Detour;
+use crate::routes::record_range;
+
+/// How long the other way may take to answer, beside what one read may take: etcd may elect a leader, or check a password, for as long.
+const TRIAL_TIME: Duration = Duration::from_secs(2);
+/// How long to wait before it is asked again.
+const PAUSE: Duration = Duration::from_millis(100);
+
+/// What speaks against reaching sources as `new` says: of its locks, etcd shows in the way in which it is reached until now what it does
+/// not show in the other. Requests notice nothing of that. Where etcd does not answer in the old way, a reload is what may help.
+pub(super) async fn objections(old: &Fence, new: &Fence) -> Vec<String> {
+    let detours = new.process.sources.detours(&old.config, &new.config);
+    let trials = detours.iter().map(|detour| objection(&new.config, detour));
+    join_all(trials).await.into_iter().flatten().collect()
+}
+
+async fn objection(config: &Config, detour: &Detour) -> Option<String> {
+    let reads = reads(config, &detour.name);
+    if reads.is_empty() {
+        return None;
+    }
+    let error = try_out(&detour.other, &reads).await.err()?;
+    let answers = detour.present.read(&reads).await.is_ok();
+    answers.then(|| {
+        format!("source.{}: reached as this configuration says, {error}; reached as until now, it answers", detour.name)
+    })
+}
+
+async fn try_out(store: &impl LockStore, reads: &[RangeRead]) -> Result<(), StoreError> {
+    let deadline = Instant::now() + TRIAL_TIME;
+    loop {
+        match store.read(reads).await {
+            Err(StoreError::Unavailable(_)) if Instant::now() < deadline => sleep(PAUSE).await,
+            outcome => return outcome.map(drop),
+        }
+    }
+}
+
+/// What the locks of that source are read from, without its contents.
+fn reads(config: &Config, source: &str) -> Vec<RangeRead> {
+    let locks = config.routes.iter().filter_map(|route| route.mode.lock());
+    let mut reads: Vec<RangeRead> = Vec::new();
+    for lock in locks.filter(|lock| config.sources[lock.source].name == source) {
+        let read = RangeRead { range: record_range(lock), wanted: Wanted::Count };
+        if !reads.contains(&read) {
+            reads.push(read);
+        }
+    }
+    reads
+}

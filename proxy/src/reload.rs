@@ -17,7 +17,7 @@ use tokio::signal::unix::{Signal, SignalKind, signal};
 use tokio::sync::{mpsc, oneshot};
 use tokio::time::{MissedTickBehavior, interval};
 
-use detours::objections;
+use detours::try_detours;
 pub use file::ConfigFile;
 use file::Content;
 use locks::{bar_what_was_let_past, first_reads, keep_only, read_otherwise};
@@ -222,13 +222,7 @@ impl Reloader {
     async fn prepare(&self, old: &Fence, config: Config, generation: u64) -> Result<Fence, Vec<String>> {
         let process = Arc::clone(&old.process);
         let prepared = match Fence::new(config, generation, process) {
-            Ok(new) => match objections(old, &new).await {
-                none if none.is_empty() => {
-                    new.process.sources.follow(&new.config);
-                    first_reads(old, &new).await.map(|()| new)
-                }
-                objections => Err(objections),
-            },
+            Ok(new) => make_readable(old, &new).await.map(|()| new),
             // With its causes, as at the start.
             Err(error) => Err(vec![format!("{:#}", anyhow::Error::new(error))]),
         };
@@ -253,6 +247,13 @@ impl Reloader {
         let gone = |source: &&LockSource| !new.sources.iter().any(|other| other.name() == source.name());
         old.sources.iter().filter(gone).for_each(|source| new.process.metrics.forget_source(source.name()));
     }
+}
+
+/// Has sources reached as `new` says, if its locks can be read in that way.
+async fn make_readable(old: &Fence, new: &Fence) -> Result<(), Vec<String>> {
+    try_detours(old, new).await?;
+    new.process.sources.follow(&new.config);
+    first_reads(old, new).await
 }
 
 impl fmt::Display for Outcome {

@@ -78,6 +78,26 @@ impl Etcd {
         }
     }
 
+    /// Adds a member to its cluster that does not vote: a learner, which refuses most of what it is asked. Returns once that tells how
+    /// it is.
+    pub async fn add_learner(&self) -> Etcd {
+        let seat = Seat::reserve("learner");
+        let initial_cluster = format!("{},{}", self.initial_cluster, seat.as_initial_member());
+        self.etcdctl(&["member", "add", "learner", "--learner", "--peer-urls", &seat.peer_url()]).await;
+        let mut options = self.options.clone();
+        options.arguments.extend(["--initial-cluster-state", "existing"].map(str::to_owned));
+        let mut learner = Etcd::prepare(self.version, &options, seat, initial_cluster);
+        learner.launch();
+        eventually("the learner tells how it is", async || {
+            let mut status = learner.etcdctl_command();
+            status.args(["endpoint", "status", "--write-out", "fields", "--command-timeout", "1s"]);
+            let output = status.output().await.expect("etcdctl can be started");
+            String::from_utf8_lossy(&output.stdout).contains("\"IsLearner\" : true").then_some(())
+        })
+        .await;
+        learner
+    }
+
     /// A member that does not run yet.
     pub(crate) fn prepare(version: EtcdVersion, options: &EtcdOptions, seat: Seat, initial_cluster: String) -> Etcd {
         let open = options.security.as_ref().map(|_| FreePort::reserve());

@@ -16,12 +16,16 @@ const TRIAL_TIME: Duration = Duration::from_secs(2);
 /// How long to wait before it is asked again.
 const PAUSE: Duration = Duration::from_millis(100);
 
-/// What speaks against reaching sources as `new` says: of its locks, etcd shows in the way in which it is reached until now what it does
-/// not show in the other. Requests notice nothing of that. Where etcd does not answer in the old way, a reload is what may help.
-pub(super) async fn objections(old: &Fence, new: &Fence) -> Vec<String> {
+/// Tries to reach sources as `new` says, over connections of their own: requests notice nothing of that.
+///
+/// # Errors
+/// Of the file's locks, etcd shows what they are read from in the way in which it is reached until now, and not in the other. Where it
+/// does not answer in the old way either, a reload is what may help.
+pub(super) async fn try_detours(old: &Fence, new: &Fence) -> Result<(), Vec<String>> {
     let detours = new.process.sources.detours(&old.config, &new.config);
     let trials = detours.iter().map(|detour| objection(&new.config, detour));
-    join_all(trials).await.into_iter().flatten().collect()
+    let objections: Vec<String> = join_all(trials).await.into_iter().flatten().collect();
+    if objections.is_empty() { Ok(()) } else { Err(objections) }
 }
 
 async fn objection(config: &Config, detour: &Detour) -> Option<String> {

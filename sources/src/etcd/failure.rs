@@ -88,6 +88,10 @@ impl From<Error> for Failure {
         if wants_login(message) {
             return Failure::LoggedOut;
         }
+        // etcd 3.5 says "unavailable" with it, and 3.6 "failed precondition".
+        if message.contains("not supported for learner") {
+            return Failure::endpoint(message);
+        }
         match i32::from(status.code()) {
             UNAUTHENTICATED => Failure::LoggedOut,
             PERMISSION_DENIED => Failure::Denied,
@@ -127,4 +131,22 @@ fn with_causes(error: &dyn std::error::Error) -> String {
         cause = error.source();
     }
     text
+}
+
+#[cfg(test)]
+mod tests {
+    use tonic::Status;
+
+    use super::*;
+
+    #[test]
+    fn what_a_learner_refuses_another_member_may_answer() {
+        let words = "etcdserver: rpc not supported for learner";
+        for status in [Status::unavailable(words), Status::failed_precondition(words)] {
+            let failure = Failure::from(Error::GRpcStatus(status));
+            assert!(failure.is_of_endpoint(), "{failure:?}");
+        }
+        let refused = Failure::from(Error::GRpcStatus(Status::failed_precondition("etcdserver: not capable")));
+        assert!(matches!(refused, Failure::Store(StoreError::Refused(_))), "{refused:?}");
+    }
 }

@@ -46,6 +46,7 @@ every_version! {
     a_frozen_connection_is_left_for_another,
     a_frozen_connection_is_replaced_once_the_network_is_back,
     a_slow_endpoint_is_helped_out_and_keeps_its_watch,
+    a_learner_is_passed_over,
     without_a_quorum_nothing_is_read,
     a_restored_backup_shows_as_lower_revisions,
     a_store_that_wants_a_login_refuses,
@@ -230,6 +231,18 @@ async fn a_member_that_was_killed_answers_once_it_is_back(version: EtcdVersion) 
     let mut again = watch(&store, after(known)).await;
     let revision = transact(&hand, vec![put("lock", "shard-2")]).await;
     assert_eq!(next_event(&mut again).await, format!("lock=shard-2@{revision}"));
+}
+
+/// A member that is being added is in the list before it votes.
+async fn a_learner_is_passed_over(version: EtcdVersion) {
+    let etcd = Etcd::start(version).await;
+    let learner = etcd.add_learner().await;
+    let at = transact(&writer(&[etcd.endpoint()]).await, vec![put("lock", "a")]).await;
+    let store = store(&[learner.endpoint(), etcd.endpoint()]);
+    assert_eq!(read(&store).await.0.unwrap(), (at, Some("a".to_owned())));
+    let mut watch = watch(&store, at).await;
+    let news = timeout(PATIENCE, watch.next()).await.expect("there is news");
+    assert!(matches!(news, Ok(WatchNews::Events { .. })), "{news:?}");
 }
 
 async fn an_endpoint_of_another_cluster_is_not_believed(version: EtcdVersion) {

@@ -118,7 +118,7 @@ async fn show_source(source: &LockSource, deadline: Instant) -> bool {
     for member in &status.members {
         match &member.version {
             Ok(version) => println!("source {}: {} runs etcd {version}", source.name(), member.endpoint),
-            Err(error) => println!("source {}: {} does not answer: {error}", source.name(), member.endpoint),
+            Err(error) => println!("source {}: {}", source.name(), at_endpoint(&member.endpoint, error)),
         }
         if let Some(warning) = caution(member) {
             println!("warning: source {}: {warning}", source.name());
@@ -129,9 +129,15 @@ async fn show_source(source: &LockSource, deadline: Instant) -> bool {
         println!("source {}: answers quorum reads, store revision {revision}", source.name());
     } else {
         let cause = status.last_error.as_deref().map_or_else(|| "no answer".to_owned(), StoreError::to_string);
-        println!("source {}: does not answer quorum reads: {cause}", source.name());
+        println!("source {}: cannot be read: {cause}", source.name());
     }
     status.up
+}
+
+/// An error of that endpoint, with the endpoint once.
+fn at_endpoint(endpoint: &str, error: &StoreError) -> String {
+    let text = error.to_string();
+    if text.contains(endpoint) { text } else { format!("{endpoint}: {text}") }
 }
 
 /// Says so if the lock store does not let us read what a route's locks are read from.

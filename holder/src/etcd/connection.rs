@@ -137,7 +137,11 @@ impl Connection {
     async fn connect(&self) -> Result<Client, Failed> {
         let connecting = async {
             // At once: a client that connects with its first call would do that only for as long as somebody waits for it.
-            let channel = self.endpoint()?.connect().await.map_err(|error| unavailable(with_causes(&error)))?;
+            let channel = self
+                .endpoint()?
+                .connect()
+                .await
+                .map_err(|error| unavailable(with_causes("it cannot be reached", Some(&error))))?;
             let options = ConnectOptions::new().with_require_leader(self.purpose == Purpose::Watches);
             Ok(Client::from_channel(Channel::Tonic(channel), Some(options)).await?)
         };

@@ -1,5 +1,6 @@
 //! The endpoint that is in use, and how it is left.
 
+use std::error::Error as _;
 use std::hash::{BuildHasher, RandomState};
 use std::sync::Arc;
 use std::time::Duration;
@@ -7,6 +8,7 @@ use std::time::Duration;
 use etcd_client::{Client, Error};
 use tokio::sync::watch;
 use tokio::time::{Instant, sleep, timeout};
+use tonic::Status;
 use tracing::debug;
 
 use super::connection::{Connection, Purpose};
@@ -263,25 +265,34 @@ impl From<Error> for Failed {
             return Failed::NoLease;
         }
         let Error::GRpcStatus(status) = &error else {
-            return Failed::Store(StoreError::Unavailable(with_causes(&error)));
+            return Failed::Store(StoreError::Unavailable(with_causes(&error.to_string(), error.source())));
         };
         match i32::from(status.code()) {
             NOT_FOUND if status.message().contains("lease not found") => Failed::NoLease,
             INVALID_ARGUMENT | PERMISSION_DENIED | FAILED_PRECONDITION | UNAUTHENTICATED => {
                 Failed::Store(StoreError::Refused(status.message().to_owned()))
             }
-            _ => Failed::Store(StoreError::Unavailable(with_causes(status))),
+            _ => Failed::Store(StoreError::Unavailable(of_status(status))),
         }
     }
 }
 
+/// What went wrong with a call, with its causes. The library's own text has them as Rust's debug form.
+fn of_status(status: &Status) -> String {
+    let said = match status.message() {
+        "" => status.code().description(),
+        message => message,
+    };
+    with_causes(said, status.source())
+}
+
 /// An error's text with those of its causes: the last one is what helps.
-pub(super) fn with_causes(error: &dyn std::error::Error) -> String {
-    let mut text = error.to_string();
-    let mut cause = error.source();
+pub(super) fn with_causes(said: &str, mut cause: Option<&(dyn std::error::Error + 'static)>) -> String {
+    let mut text = said.to_owned();
     while let Some(error) = cause {
         let addition = error.to_string();
-        if !text.contains(&addition) {
+        // The latter is how the library calls whatever is beneath it.
+        if !text.contains(&addition) && addition != "transport error" {
             text.push_str(": ");
             text.push_str(&addition);
         }

@@ -1,8 +1,10 @@
 //! What an error of the client library means for us.
 
+use std::error::Error as _;
 use std::sync::Arc;
 
 use etcd_client::Error;
+use tonic::Status;
 
 use crate::store::StoreError;
 
@@ -81,7 +83,7 @@ impl From<Error> for Failure {
             return Failure::Store(StoreError::Refused(error.to_string().into()));
         }
         let Error::GRpcStatus(status) = &error else {
-            return Failure::endpoint(with_causes(&error));
+            return Failure::endpoint(with_causes(&error.to_string(), error.source()));
         };
         let message = status.message();
         // By their words: some have one code in one version and another in the next.
@@ -106,7 +108,7 @@ impl From<Error> for Failure {
             }
             // Our own limit on the size of an answer.
             OUT_OF_RANGE => Failure::Store(StoreError::Refused(message.into())),
-            _ => Failure::endpoint(with_causes(status)),
+            _ => Failure::endpoint(of_status(status)),
         }
     }
 }
@@ -118,13 +120,22 @@ const FAILED_PRECONDITION: i32 = 9;
 const OUT_OF_RANGE: i32 = 11;
 const UNAUTHENTICATED: i32 = 16;
 
+/// What went wrong with a call, with its causes. The library's own text has them as Rust's debug form.
+fn of_status(status: &Status) -> String {
+    let said = match status.message() {
+        "" => status.code().description(),
+        message => message,
+    };
+    with_causes(said, status.source())
+}
+
 /// An error's text with those of its causes: the last one is what helps.
-fn with_causes(error: &dyn std::error::Error) -> String {
-    let mut text = error.to_string();
-    let mut cause = error.source();
+fn with_causes(said: &str, mut cause: Option<&(dyn std::error::Error + 'static)>) -> String {
+    let mut text = said.to_owned();
     while let Some(error) = cause {
         let addition = error.to_string();
-        if !text.contains(&addition) {
+        // The latter is how the library calls whatever is beneath it.
+        if !text.contains(&addition) && addition != "transport error" {
             text.push_str(": ");
             text.push_str(&addition);
         }
@@ -135,8 +146,6 @@ fn with_causes(error: &dyn std::error::Error) -> String {
 
 #[cfg(test)]
 mod tests {
-    use tonic::Status;
-
     use super::*;
 
     #[test]
@@ -148,5 +157,20 @@ mod tests {
         }
         let refused = Failure::from(Error::GRpcStatus(Status::failed_precondition("etcdserver: not capable")));
         assert!(matches!(refused, Failure::Store(StoreError::Refused(_))), "{refused:?}");
+    }
+
+    #[test]
+    fn a_failed_call_is_told_of_in_words_and_each_cause_once() {
+        let told = |status| of_status(&status);
+        let cause = || std::io::Error::other("Connection refused (os error 111)");
+        let with_cause = |message: &str| {
+            let mut status = Status::unavailable(message);
+            status.set_source(std::sync::Arc::new(cause()));
+            told(status)
+        };
+        assert_eq!(with_cause("tcp connect error"), "tcp connect error: Connection refused (os error 111)");
+        assert_eq!(with_cause("Connection refused (os error 111)"), "Connection refused (os error 111)");
+        assert_eq!(with_cause(""), "The service is currently unavailable: Connection refused (os error 111)");
+        assert_eq!(told(Status::unavailable("etcdserver: no leader")), "etcdserver: no leader");
     }
 }

@@ -7,7 +7,7 @@ use fencepost_policy::Revision;
 use fencepost_sources::{
     EtcdOptions, EtcdStore, EtcdWatch, LockStore, RangeRead, RangeWatch, StoreError, Wanted, Watch, WatchNews,
 };
-use fencepost_testsupport::{Cluster, Etcd, EtcdVersion, PATIENCE, Relay, eventually};
+use fencepost_testsupport::{Cluster, Etcd, EtcdVersion, FreePort, PATIENCE, Relay, eventually};
 use tokio::time::{Instant, timeout};
 
 use crate::deadlines::timed;
@@ -438,4 +438,16 @@ async fn a_dropped_watch_ends_in_etcd(version: EtcdVersion) {
     assert_eq!(streams().await, 1);
     drop(running);
     eventually("etcd has ended the stream", async || (streams().await == 0).then_some(())).await;
+}
+
+/// An operator reads it in the log: the endpoint, what was tried and why it failed, each once.
+#[tokio::test]
+async fn an_endpoint_where_nobody_listens_is_told_of_in_one_plain_line() {
+    let nobody = FreePort::reserve();
+    let endpoint = format!("http://{}", nobody.address());
+    let (outcome, _) = read(&store(std::slice::from_ref(&endpoint))).await;
+    let told = outcome.unwrap_err().to_string();
+    let expected =
+        format!("the lock store does not answer: {endpoint}: tcp connect error: Connection refused (os error 111)");
+    assert_eq!(told, expected);
 }

@@ -141,7 +141,7 @@ impl Connection {
                 .endpoint()?
                 .connect()
                 .await
-                .map_err(|error| unavailable(with_causes("it cannot be reached", Some(&error))))?;
+                .map_err(|error| unavailable(with_causes("no connection", Some(&error))))?;
             let options = ConnectOptions::new().with_require_leader(self.purpose == Purpose::Watches);
             Ok(Client::from_channel(Channel::Tonic(channel), Some(options)).await?)
         };

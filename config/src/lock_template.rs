@@ -140,7 +140,7 @@ impl LockTemplate {
     }
 
     /// Whether one key may be named by both templates. When in doubt, it may.
-    pub(crate) fn overlaps(&self, other: &LockTemplate) -> bool {
+    pub fn overlaps(&self, other: &LockTemplate) -> bool {
         self.segments.len() == other.segments.len() && self.begins_like(other)
     }
 

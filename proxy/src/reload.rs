@@ -20,7 +20,7 @@ use tokio::time::{MissedTickBehavior, interval};
 use detours::try_detours;
 pub use file::ConfigFile;
 use file::Content;
-use locks::{bar_what_was_let_past, first_reads, keep_only, read_otherwise};
+use locks::{bar_what_was_let_past, first_reads, gated_elsewhere, keep_only, read_otherwise};
 
 use crate::access_log::AccessLog;
 use crate::exchange::Fence;
@@ -203,7 +203,8 @@ impl Reloader {
             .filter(|change| !change.follows)
             .map(|change| format!("{}: {change} needs a restart", file.name()))
             .collect();
-        problems.extend(read_otherwise(&old, &config).map(|problem| format!("{}: {problem}", file.name())));
+        let of_locks = read_otherwise(&old, &config).chain(gated_elsewhere(&old, &config));
+        problems.extend(of_locks.map(|problem| format!("{}: {problem}", file.name())));
         if !problems.is_empty() {
             return Err(problems);
         }

@@ -29,6 +29,31 @@ pub(super) fn read_otherwise(old: &Fence, config: &Config) -> impl Iterator<Item
     })
 }
 
+/// Locks that would have a second gate. They have one with another source, or had until now, and what it has let out may be at the worker:
+/// gates belong to the source that their lock is read from.
+pub(super) fn gated_elsewhere(old: &Fence, config: &Config) -> impl Iterator<Item = String> {
+    let sources = old.process.sources.all();
+    config.routes.iter().filter_map(move |route| {
+        let lock = route.mode.lock()?;
+        let source = config.sources[lock.source].name.as_str();
+        // Those that come to be tracked before this is in force are among these.
+        let in_force = old.config.routes.iter().find_map(|route| {
+            let other = route.mode.lock().filter(|other| other.key.overlaps(&lock.key))?;
+            Some(old.config.sources[other.source].name.as_str()).filter(|other| *other != source)
+        });
+        // Of routes that are there no more, requests may still be under way.
+        let tracked = || {
+            let has_it = |other: &&LockSource| other.locks().iter().any(|one| lock.key.matches_key(one.key().as_str()));
+            sources.iter().filter(|other| other.name() != source).find(has_it).map(LockSource::name)
+        };
+        let (route, key, other) = (&route.name, &lock.key, in_force.or_else(tracked)?);
+        Some(format!(
+            "route.{route}.lock: the gate of {key} belongs to source {other:?}, and with source {source:?} it would have another, \
+             which does not know who is at the worker: needs a restart"
+        ))
+    })
+}
+
 /// Has every lock that is new read once from now on, also one that is known: it may have been read in the way in which the source
 /// was reached before. A lock that is in force already may be unread: its store has not answered yet, and a reload is what may
 /// help against that.

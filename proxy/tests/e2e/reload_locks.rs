@@ -109,6 +109,38 @@ async fn a_source_that_was_taken_out_and_put_back_is_the_same_while_a_request_is
     scene.finish().await;
 }
 
+/// The gate is the source's: with another one, nobody would know of the request at the worker.
+#[tokio::test]
+async fn a_lock_keeps_its_source_and_with_it_its_gate() {
+    let scene = Scene::open(EtcdVersion::V3_5, &[guarded(&[])]).await;
+    let predecessor = Predecessor::at_worker(&scene).await;
+    let renamed = scene.config.toml().replace("[source.main]", "[source.renamed]").replace("\"main\"", "\"renamed\"");
+    let under_other_name = renamed.replace("name = \"k\"", "name = \"l\"");
+    let templated = renamed.replace("key = \"/k\"", "key = \"/{k}\"").replace("path = \"/\"", "path = \"/{k}/\"");
+    let without = scene.config.toml().replace("lock = {", "# lock = {").replace("path", "mode = \"off\"\npath");
+    let refuses = async |file: &str| {
+        std::fs::write(scene.fence.file(), file).unwrap();
+        let answer = scene.fence.admin("POST", "/reload").await;
+        let text = answer.text();
+        assert_eq!(answer.status, 422, "{text}");
+        let said = "belongs to source \"main\", and with source \"renamed\" it would have another";
+        assert!(text.contains(said) && text.contains("needs a restart"), "{text}");
+    };
+    for file in [&renamed, &under_other_name, &templated] {
+        refuses(file).await;
+    }
+    // Nor when no route names it any more, and only the request that is under way has it.
+    std::fs::write(scene.fence.file(), without).unwrap();
+    let answer = scene.fence.admin("POST", "/reload").await;
+    assert_eq!(answer.status, 200, "{}", answer.text());
+    refuses(&renamed).await;
+    scene.fence.reloads(&scene.config).await;
+    let next = scene.start(Ask::post("/next/again").under(&predecessor.successor));
+    until_in_flight(&scene, 2).await;
+    predecessor.lets_in(&scene, vec![next]).await;
+    scene.finish().await;
+}
+
 #[tokio::test]
 async fn a_source_is_reached_at_other_addresses_and_keeps_its_gates() {
     let etcd = fencepost_testsupport::Etcd::start(EtcdVersion::V3_5).await;

@@ -4,7 +4,7 @@ use std::future::{Future, poll_fn};
 use std::pin::Pin;
 use std::task::{Context, Poll, ready};
 
-use http::{Request, Response, StatusCode};
+use http::{Method, Request, Response, StatusCode};
 use hyper::body::Incoming;
 use hyper::client::conn::TrySendError;
 use tokio::time::Instant;
@@ -61,6 +61,7 @@ impl<P: Permit> Exchange<P> {
         let (mut request, permit) = admitted.into_parts();
         let body = request.body().state().cloned();
         let asked_to_upgrade = wants == Wants::Http1;
+        let is_head = request.method() == Method::HEAD;
         let (head, copy, unwritten) = match &mut link {
             Link::Http1(connection) => {
                 request_form::for_http1(&mut request);
@@ -77,7 +78,8 @@ impl<P: Permit> Exchange<P> {
             }
         };
         let is_streamed = body.is_some();
-        let mut in_flight = Box::new(InFlight::new(link, pool, permit, Outgoing { body, unwritten }, timeouts, at));
+        let mut in_flight =
+            Box::new(InFlight::new(link, pool, permit, Outgoing { body, unwritten, is_head }, timeouts, at));
         if is_streamed || in_flight.is_endless() {
             in_flight.watch_tenure();
         }

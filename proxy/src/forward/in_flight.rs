@@ -31,6 +31,7 @@ pub(super) struct InFlight<P: Permit> {
     /// `None` unless the request's body is streamed.
     body: Option<Rc<BodyState>>,
     unwritten: Option<Arc<Unwritten>>,
+    is_head: bool,
     timeouts: Timeouts,
     started: Instant,
     /// Bytes that had been read of an HTTP/1.1 connection when it began.
@@ -50,6 +51,8 @@ pub(super) struct Outgoing {
     pub(super) body: Option<Rc<BodyState>>,
     /// `None` unless the request has a body and goes over HTTP/2.
     pub(super) unwritten: Option<Arc<Unwritten>>,
+    /// Whether it asks for no more than a head.
+    pub(super) is_head: bool,
 }
 
 /// For whom the end of the response is waited for.
@@ -80,7 +83,7 @@ impl<P: Permit> InFlight<P> {
         timeouts: Timeouts,
         at: Instant,
     ) -> InFlight<P> {
-        let Outgoing { body, unwritten } = outgoing;
+        let Outgoing { body, unwritten, is_head } = outgoing;
         let read_before = match &link {
             Link::Http1(connection) => connection.socket().bytes_read(),
             Link::Http2(_) => 0,
@@ -91,6 +94,7 @@ impl<P: Permit> InFlight<P> {
             permit: Held::new(permit),
             body,
             unwritten,
+            is_head,
             timeouts,
             started: at,
             read_before,
@@ -194,7 +198,7 @@ impl<P: Permit> InFlight<P> {
     pub(super) fn answered(&mut self, head: &Parts) {
         self.heard();
         if let Link::Http1(connection) = &mut self.link
-            && response_head::is_ambiguous(&head.headers, head.status)
+            && response_head::is_ambiguous(&head.headers, head.status, self.is_head)
         {
             connection.spoil();
         }

@@ -34,18 +34,16 @@ pub(super) fn clean(headers: &mut HeaderMap, status: StatusCode, received: Proto
 }
 
 /// Whether the worker may hold its response to end elsewhere than we do: what it sends behind our end would be taken for the answer to the
-/// next request. hyper reads one length of several, chunks before a length, and no body with a 204.
-pub(super) fn is_ambiguous(headers: &HeaderMap, status: StatusCode) -> bool {
+/// next request. hyper reads one length of several, chunks before a length, and no body after a HEAD or with a 204 or 304; workers
+/// that treat HEAD like GET send one all the same, and it may be late.
+pub(super) fn is_ambiguous(headers: &HeaderMap, status: StatusCode, to_head: bool) -> bool {
+    let has_no_body = to_head || status == StatusCode::NO_CONTENT || status == StatusCode::NOT_MODIFIED;
     let mut codings = headers.get_all(header::TRANSFER_ENCODING).iter();
     let mut lengths = headers.get_all(header::CONTENT_LENGTH).iter();
     match (codings.next(), codings.next(), lengths.next(), lengths.next()) {
         (None, _, None, _) => false,
-        (None, _, Some(length), None) => {
-            !is_number(length.as_bytes()) || status == StatusCode::NO_CONTENT && length != "0"
-        }
-        (Some(coding), None, None, _) => {
-            !coding.as_bytes().eq_ignore_ascii_case(b"chunked") || status == StatusCode::NO_CONTENT
-        }
+        (None, _, Some(length), None) => !is_number(length.as_bytes()) || has_no_body && length != "0",
+        (Some(coding), None, None, _) => !coding.as_bytes().eq_ignore_ascii_case(b"chunked") || has_no_body,
         (Some(_), _, _, _) | (None, _, Some(_), Some(_)) => true,
     }
 }

@@ -168,18 +168,47 @@ fn what_a_worker_hides_behind_an_answer_is_no_answer_to_anyone() {
     }
 }
 
+/// Workers that treat HEAD like GET are well known, and their bodies need not come with the head.
 #[test]
-fn a_connection_whose_204_announces_a_body_is_not_used_again_though_the_body_is_late() {
-    for field in ["Content-Length: 6", "Transfer-Encoding: chunked"] {
+fn a_connection_on_which_a_body_was_announced_where_none_can_be_is_not_used_again_though_the_body_is_late() {
+    const HEAD: &str = "HEAD / HTTP/1.1\r\nHost: test\r\n\r\n";
+    for (request, status) in
+        [(GET, "204 No Content"), (GET, "304 Not Modified"), (HEAD, "200 OK"), (HEAD, "404 Not Found")]
+    {
+        for field in ["Content-Length: 6", "Transfer-Encoding: chunked"] {
+            let worker = Worker::by_hand();
+            let proxy = Proxy::before(worker.address());
+            let mut client = proxy.client();
+            client.send(request);
+            let mut peer = worker.next();
+            peer.next_request();
+            peer.send(&format!("HTTP/1.1 {status}\r\n{field}\r\n\r\n"));
+            client.head();
+            assert_eq!(peer.until_end(), b"", "{status} with {field}");
+        }
+    }
+}
+
+#[test]
+fn a_connection_on_which_no_body_was_announced_is_used_again() {
+    for (request, head) in [
+        ("GET", "204 No Content\r\nContent-Length: 0"),
+        ("GET", "304 Not Modified\r\nETag: \"x\""),
+        ("HEAD", "200 OK\r\nContent-Length: 0"),
+        ("HEAD", "200 OK\r\nETag: \"x\""),
+    ] {
         let worker = Worker::by_hand();
         let proxy = Proxy::before(worker.address());
         let mut client = proxy.client();
-        client.send(GET);
+        client.send(&format!("{request} / HTTP/1.1\r\nHost: test\r\n\r\n"));
         let mut peer = worker.next();
         peer.next_request();
-        peer.send(&format!("HTTP/1.1 204 No Content\r\n{field}\r\n\r\n"));
+        peer.send(&format!("HTTP/1.1 {head}\r\n\r\n"));
         client.head();
-        assert_eq!(peer.until_end(), b"", "{field}");
+        client.send(GET);
+        assert!(peer.next_request().is_some(), "{request} answered with {head}");
+        peer.respond("next");
+        assert_eq!(client.answer().1, b"next");
     }
 }
 

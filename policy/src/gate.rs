@@ -308,6 +308,12 @@ impl Gate {
         self.passes.enforce_since(generation, until);
     }
 
+    /// Whether a route enforces by now that only watched under that configuration: of what it let past then, nothing more is to go
+    /// out.
+    pub fn has_turned(&self, generation: u64) -> bool {
+        self.passes.has_turned(generation)
+    }
+
     /// Takes back an admission: nothing of its request is at the worker any more. Says whether it was the last of its tenure, so
     /// that the barrier may have opened to a later one.
     pub fn leave(&mut self, admission: Admission) -> bool {

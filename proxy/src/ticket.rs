@@ -45,13 +45,25 @@ struct Orphan {
     timer: AbortHandle,
 }
 
-/// The tenure that a request was admitted under, and what its route says of it.
-struct TenureWatch {
+/// What a request that takes long depends on, and what its route says of that.
+struct RequestWatch {
     lock: Arc<TrackedLock>,
-    term: Term,
+    depends_on: Dependence,
     place: Rc<Place>,
     is_counted: Cell<bool>,
 }
+
+/// What may end while a request is at the worker.
+#[derive(Clone, Copy)]
+enum Dependence {
+    /// The tenure that it was admitted under.
+    Tenure(Term),
+    /// That its route only watches, as it did under the configuration of that number. It may be anybody's.
+    Watching(u64),
+}
+
+/// When a route that only watches is looked at again without having changed.
+const WATCHING_PERIOD: Duration = Duration::from_secs(3600);
 
 impl Ticket {
     /// For a request whose token was admitted.
@@ -91,6 +103,15 @@ impl Ticket {
     pub fn leave(mut self) -> InFlight {
         self.give_back();
         self.in_flight.take().expect("a ticket is given back once")
+    }
+
+    /// What may end while the request is at the worker, and whose gate tells it.
+    fn dependence(&self) -> Option<(&Arc<TrackedLock>, Dependence)> {
+        match self.proof.as_ref()? {
+            Proof::Admission(lock, admission) => Some((lock, Dependence::Tenure(admission.term()))),
+            Proof::Pass(Some(lock), pass) => Some((lock, Dependence::Watching(pass.watched_under()?))),
+            Proof::Pass(None, _) => None,
+        }
     }
 
     /// The request may run on at the worker, unseen: from now on its time is bounded.
@@ -147,17 +168,17 @@ impl Ticket {
 
 impl Permit for Ticket {
     fn watch(&self) -> Option<Rc<dyn Watch>> {
-        let Some(Proof::Admission(lock, admission)) = &self.proof else { return None };
-        Some(Rc::new(TenureWatch {
+        let (lock, depends_on) = self.dependence()?;
+        Some(Rc::new(RequestWatch {
             lock: Arc::clone(lock),
-            term: admission.term(),
+            depends_on,
             place: Rc::clone(&self.place),
             is_counted: Cell::new(false),
         }))
     }
 
     fn is_endless(&self) -> bool {
-        matches!(self.proof, Some(Proof::Admission(..))) && self.place.route().streaming
+        self.place.route().streaming && self.dependence().is_some()
     }
 
     fn body_cut(&mut self) {
@@ -184,12 +205,17 @@ impl Permit for Ticket {
     }
 }
 
-impl Watch for TenureWatch {
+impl Watch for RequestWatch {
     fn standing(&self) -> Standing {
-        if self.lock.has_ended(self.term) {
+        let now = Instant::now();
+        let term = match self.depends_on {
+            Dependence::Watching(generation) if self.lock.has_turned(generation) => return Standing::Ended,
+            Dependence::Watching(_) => return Standing::Good { until: now + WATCHING_PERIOD },
+            Dependence::Tenure(term) => term,
+        };
+        if self.lock.has_ended(term) {
             return Standing::Ended;
         }
-        let now = Instant::now();
         let age = self.lock.outlook().age(now);
         // What will not be good for any time at all is not good.
         match age.and_then(|age| self.place.route().max_age.checked_sub(age)).filter(|left| !left.is_zero()) {

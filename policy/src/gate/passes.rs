@@ -36,6 +36,11 @@ impl Pass {
     pub fn reason(&self) -> PassReason {
         self.reason
     }
+
+    /// The configuration under which its route only watched, if that is why it was let past and a gate counts it.
+    pub fn watched_under(&self) -> Option<u64> {
+        self.counted.filter(|_| self.reason == PassReason::Shadow)
+    }
 }
 
 /// The requests of one lock that were let past.
@@ -52,8 +57,7 @@ pub(super) struct Passes {
 impl Passes {
     /// Lets one past, under the configuration of that number, unless its route enforces by now.
     pub(super) fn pass(&mut self, reason: PassReason, generation: u64) -> Option<Pass> {
-        let enforced = self.enforced_since.is_some_and(|(since, _)| generation < since);
-        if reason == PassReason::Shadow && enforced {
+        if reason == PassReason::Shadow && self.has_turned(generation) {
             return None;
         }
         self.count += 1;
@@ -82,6 +86,11 @@ impl Passes {
         // Several routes of the lock may turn, each with a time of its own.
         let (since, before) = self.enforced_since.unwrap_or((generation, until));
         self.enforced_since = Some((generation.max(since), until.max(before)));
+    }
+
+    /// Whether a route enforces by now that only watched under that configuration.
+    pub(super) fn has_turned(&self, generation: u64) -> bool {
+        self.enforced_since.is_some_and(|(since, _)| generation < since)
     }
 
     /// Until when those bar that were let past before a route enforced, if there are any.

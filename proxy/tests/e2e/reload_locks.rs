@@ -1,6 +1,8 @@
 //! What becomes of locks, their gates and their sources when another configuration is put in force.
 
-use fencepost_testsupport::{Answer, Behaviour, EtcdVersion, FreePort, Latch, Relay, Scratch, eventually, request};
+use fencepost_testsupport::{
+    Answer, Behaviour, BodyEnd, EtcdVersion, FreePort, Latch, Relay, Scratch, eventually, request,
+};
 use std::cell::Cell;
 
 use crate::fencepost::{Config, Fencepost, Route};
@@ -418,6 +420,38 @@ async fn a_source_that_is_sent_to_another_cluster_believes_nothing_that_is_said_
     scene.etcd.resume();
     scene.fence.reloads(&scene.config).await;
     scene.admits("/", &tenure).await;
+    scene.finish().await;
+}
+
+/// Nothing more of it may go out once its route enforces: it may be anybody's.
+#[tokio::test]
+async fn an_upload_and_a_tunnel_that_were_let_past_are_cut_when_their_route_enforces() {
+    let lines = |mode| [mode, "max_age = \"1h\"", "handoff_timeout = \"1h\"", "orphan_timeout = \"300ms\""];
+    let scene = Scene::open(EtcdVersion::V3_5, &[guarded(&lines("mode = \"shadow\""))]).await;
+    let (zombie, holder) = (scene.store.hold(LOCK, "shard-1").await, scene.store.hold(LOCK, "shard-2").await);
+    scene.until_known(LOCK, Some("shard-2")).await;
+    scene.worker.on("/tunnel", Behaviour::UpgradeAndEcho);
+    let token = format!("Fence-Owner: {}\r\nFence-Revision: {}\r\n", zombie.owner, zombie.revision);
+    let open = async || fencepost_testsupport::Connection::open(scene.fence.listener.clone()).await.unwrap();
+    let (mut upload, mut tunnel) = (open().await, open().await);
+    let head = format!("POST /upload HTTP/1.1\r\nHost: a\r\n{token}Transfer-Encoding: chunked\r\n\r\n3\r\nhal\r\n");
+    upload.send(head).await.unwrap();
+    let head = format!("GET /tunnel HTTP/1.1\r\nHost: a\r\n{token}Connection: upgrade\r\nUpgrade: websocket\r\n\r\n");
+    tunnel.send(head).await.unwrap();
+    assert_eq!(tunnel.head().await.unwrap().status, 101);
+    let of = |path: &str| scene.worker.seen().into_iter().find(|seen| seen.path == path);
+    eventually("a part of the upload is there", async || of("/upload").filter(|seen| seen.body_bytes == 3)).await;
+
+    let turned = std::time::Instant::now();
+    scene.fence.reloads(&scene.config.clone().routes(&[guarded(&lines("mode = \"enforce\""))])).await;
+    let _ = upload.send("4\r\nfall\r\n0\r\n\r\n").await; // Cut or not yet: it goes nowhere.
+    scene.admits("/next", &holder).await;
+    assert!(turned.elapsed() >= std::time::Duration::from_millis(300), "{:?}", turned.elapsed());
+    let upload = of("/upload").unwrap();
+    assert_eq!((upload.body_bytes, upload.body_end), (3, Some(BodyEnd::Cut)));
+    assert_eq!(tunnel.rest().await.unwrap_or_default(), b"", "the tunnel is closed");
+    let cut = "fencepost_cut_requests_total{route=\"k\"}";
+    scene.until_metric(cut, 2.0).await;
     scene.finish().await;
 }
 

@@ -337,6 +337,11 @@ impl TrackedLock {
         self.at_gate(|gate| gate.enforce_since(generation, until));
     }
 
+    /// Whether a route enforces by now that only watched under that configuration.
+    pub fn has_turned(&self, generation: u64) -> bool {
+        self.inner().gate.has_turned(generation)
+    }
+
     /// What an operator sees of it.
     pub fn describe(&self, now: Instant) -> LockDescription {
         let gate = self.inner().gate.state();

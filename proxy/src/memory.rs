@@ -6,16 +6,17 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard};
 use std::time::Duration;
 
+use fencepost_config::{Config, Mode, Route};
 use fencepost_policy::{LockKey, Rejection, Revision, Snapshot};
 use fencepost_sources::{GateMemory, LockSource, TrackedLock};
 use tokio::time::{Instant, timeout};
 
 use crate::exchange::Fence;
 use crate::lock_sources::LockSources;
-use crate::state::{Remembered, RememberedLock, StateDir, StateError};
+use crate::state::{Remembered, StateDir, StateError};
 
 /// How long a request waits for its tenure to be recorded. A disk that takes longer refuses it.
-const RECORD_TIMEOUT: Duration = Duration::from_secs(5);
+pub const RECORD_TIMEOUT: Duration = Duration::from_secs(5);
 
 /// How often the highest revision seen is passed on to be remembered.
 const NOTE_PERIOD: Duration = Duration::from_secs(1);
@@ -23,9 +24,11 @@ const NOTE_PERIOD: Duration = Duration::from_secs(1);
 /// The memory of a process with a `state_dir`.
 pub struct Memory {
     state: StateDir,
-    remembered: Remembered,
-    /// What each source was given, by its name.
+    remembered: Arc<Remembered>,
+    /// What each source that is remembered was given, by its name.
     sources: BTreeMap<String, Arc<SourceMemory>>,
+    /// When this process began, if the one before it may have left requests at the worker.
+    unclean_since: Option<Instant>,
     /// Records and acceptances come to the writer in the order in which they were decided. Under this: for each source, the
     /// longest that requests of its locks may run on unseen.
     order: Mutex<BTreeMap<String, Duration>>,
@@ -34,7 +37,8 @@ pub struct Memory {
 /// What is remembered of the gates of one source.
 #[derive(Debug)]
 struct SourceMemory {
-    locks: BTreeMap<LockKey, RememberedLock>,
+    name: String,
+    remembered: Arc<Remembered>,
     /// When this process began, if the one before it may have left requests at the worker.
     unclean_since: Option<Instant>,
     /// The operator accepted that the store went back: its old revisions mean nothing any more.
@@ -43,11 +47,21 @@ struct SourceMemory {
 
 impl GateMemory for SourceMemory {
     fn of(&self, lock: &LockKey) -> Option<fencepost_sources::Remembered> {
-        let known = self.locks.get(lock)?;
+        let Some(known) = self.remembered.lock(&self.name, lock) else {
+            // Nobody is known to have been let in, and somebody may have been.
+            let until = self.unclean_since? + self.remembered.of_no_source(lock)?;
+            return Some(fencepost_sources::Remembered { tenure: None, until: Some(until) });
+        };
         Some(fencepost_sources::Remembered {
             tenure: known.tenure.filter(|_| !self.accepted.load(Ordering::Acquire)),
             until: self.unclean_since.map(|since| since + known.orphan_timeout),
         })
+    }
+}
+
+impl SourceMemory {
+    fn new(name: String, remembered: Arc<Remembered>, unclean_since: Option<Instant>) -> SourceMemory {
+        SourceMemory { name, remembered, unclean_since, accepted: AtomicBool::new(false) }
     }
 }
 
@@ -61,7 +75,7 @@ impl Memory {
         let locks: usize = remembered.locks.values().map(BTreeMap::len).sum();
         let state_dir = path.display();
         if remembered.clean {
-            tracing::info!(%state_dir, locks, "remembering: the process before this one left nothing at the worker");
+            tracing::info!(%state_dir, locks, "remembering: no earlier process has left anything at the worker");
         } else {
             tracing::warn!(
                 %state_dir, locks,
@@ -70,20 +84,24 @@ impl Memory {
             );
         }
         let unclean_since = (!remembered.clean).then(Instant::now);
-        let sources = remembered.locks.iter().map(|(name, locks)| {
-            let memory = SourceMemory { locks: locks.clone(), unclean_since, accepted: AtomicBool::new(false) };
-            (name.clone(), Arc::new(memory))
+        let remembered = Arc::new(remembered);
+        let sources = remembered.locks.keys().map(|name| {
+            (name.clone(), Arc::new(SourceMemory::new(name.clone(), Arc::clone(&remembered), unclean_since)))
         });
-        Ok(Memory { sources: sources.collect(), state, remembered, order: Mutex::default() })
+        Ok(Memory {
+            sources: sources.collect(),
+            state,
+            remembered: Arc::clone(&remembered),
+            unclean_since,
+            order: Mutex::default(),
+        })
     }
 
     /// What the gates of that source begin with.
     pub fn of_source(&self, name: &str) -> Arc<dyn GateMemory> {
         match self.sources.get(name) {
             Some(memory) => Arc::clone(memory) as Arc<dyn GateMemory>,
-            None => {
-                Arc::new(SourceMemory { locks: BTreeMap::new(), unclean_since: None, accepted: AtomicBool::new(false) })
-            }
+            None => Arc::new(SourceMemory::new(name.to_owned(), Arc::clone(&self.remembered), self.unclean_since)),
         }
     }
 
@@ -155,6 +173,19 @@ impl Memory {
         }
     }
 
+    /// Has it remembered, before a request comes under this configuration, if routes of it only watch: the next process has to wait
+    /// for what they let past, should they enforce by then.
+    ///
+    /// # Errors
+    /// If the disk does not take it.
+    pub async fn will_watch(&self, config: &Config) -> Result<(), StateError> {
+        let watches = |route: &&Route| matches!(route.mode, Mode::Shadow(_));
+        match config.routes.iter().filter(watches).map(|route| route.orphan_timeout).max() {
+            Some(longest) => self.state.watch(longest).await,
+            None => Ok(()),
+        }
+    }
+
     fn longest_orphan_timeout(&self, source: &str) -> Duration {
         self.order().get(source).copied().unwrap_or_default()
     }
@@ -204,8 +235,8 @@ impl Memory {
     pub fn close(self, sources: &[LockSource], clean: bool) {
         self.note(sources);
         match self.state.close(clean) {
-            Ok(()) if clean => tracing::info!("remembered: this process left nothing at the worker"),
-            Ok(()) => {
+            Ok(true) => tracing::info!("remembered: nothing is left at the worker"),
+            Ok(false) => {
                 tracing::warn!("remembered: requests may be left at the worker; the next process will wait for them")
             }
             Err(error) => {

@@ -15,7 +15,7 @@ use fencepost_config::{Config, Difference};
 use fencepost_sources::LockSource;
 use tokio::signal::unix::{Signal, SignalKind, signal};
 use tokio::sync::{mpsc, oneshot};
-use tokio::time::{MissedTickBehavior, interval};
+use tokio::time::{MissedTickBehavior, interval, timeout};
 
 use detours::try_detours;
 pub use file::ConfigFile;
@@ -25,6 +25,7 @@ use locks::{bar_what_was_let_past, first_reads, gated_elsewhere, keep_only, read
 use crate::access_log::AccessLog;
 use crate::exchange::Fence;
 use crate::in_force::{InForce, Switch};
+use crate::memory::RECORD_TIMEOUT;
 use crate::metrics::ReloadOutcome;
 use crate::service_manager::ServiceManager;
 
@@ -223,7 +224,10 @@ impl Reloader {
     async fn prepare(&self, old: &Fence, config: Config, generation: u64) -> Result<Fence, Vec<String>> {
         let process = Arc::clone(&old.process);
         let prepared = match Fence::new(config, generation, process) {
-            Ok(new) => make_readable(old, &new).await.map(|()| new),
+            Ok(new) => match make_readable(old, &new).await {
+                Ok(()) => make_remembered(&new).await.map(|()| new),
+                Err(problems) => Err(problems),
+            },
             // With its causes, as at the start.
             Err(error) => Err(vec![format!("{:#}", anyhow::Error::new(error))]),
         };
@@ -255,6 +259,16 @@ async fn make_readable(old: &Fence, new: &Fence) -> Result<(), Vec<String>> {
     try_detours(old, new).await?;
     new.process.sources.follow(&new.config);
     first_reads(old, new).await
+}
+
+/// Has what `new` lets past unjudged remembered, before any of it comes.
+async fn make_remembered(new: &Fence) -> Result<(), Vec<String>> {
+    let Some(memory) = &new.process.memory else { return Ok(()) };
+    let outcome = timeout(RECORD_TIMEOUT, memory.will_watch(&new.config)).await;
+    match outcome {
+        Ok(written) => written.map_err(|error| vec![format!("{:#}", anyhow::Error::new(error))]),
+        Err(_) => Err(vec![format!("the state_dir was not written to within {RECORD_TIMEOUT:?}")]),
+    }
 }
 
 impl fmt::Display for Outcome {

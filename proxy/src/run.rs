@@ -152,6 +152,7 @@ pub async fn run(
     let fence = Fence::new(config, 1, Arc::clone(&process))?;
     if let Some(memory) = &process.memory {
         memory.raise_orphan_timeouts(&fence);
+        memory.will_watch(&fence.config).await?;
     }
     let manager = ServiceManager::of(&origin);
     let (reloader, reloads) = Reloader::new(origin, fence);

@@ -52,7 +52,7 @@ impl StateDir {
     pub fn open(path: &Path) -> Result<(StateDir, Remembered), StateError> {
         let directory = Directory::claim(path)?;
         let remembered = journal::read(&directory)?;
-        let state = Remembered { clean: false, ..remembered.clone() };
+        let state = remembered.at_start();
         let unusable = StateError::unusable(path);
         let journal = Journal::begin(directory, &state).map_err(&unusable)?;
         let writer = Writer::start(journal, state).map_err(unusable)?;
@@ -85,6 +85,18 @@ impl StateDir {
         self.writer.commit(Entry::Lock { source, lock, tenure: Some(tenure), orphan_timeout })
     }
 
+    /// Remembers that routes only watch, and let past whoever comes: what they let past of any lock may go on for so long. Nothing is
+    /// written if as much is known. It is forgotten when a process has left cleanly.
+    ///
+    /// # Cancel safety
+    /// As with [`record`](StateDir::record).
+    ///
+    /// # Errors
+    /// As with [`record`](StateDir::record).
+    pub fn watch(&self, orphan_timeout: Duration) -> impl Future<Output = Result<(), StateError>> + Send + use<> {
+        self.writer.commit(Entry::Watched { orphan_timeout })
+    }
+
     /// Remembers that the source has been seen at this revision, with the next commit or within two seconds. Cheap: it
     /// neither waits nor writes.
     pub fn note_revision(&self, source: &str, revision: Revision) {
@@ -107,13 +119,13 @@ impl StateDir {
     /// the directory go.
     ///
     /// After a start without the clean mark there is none again until the longest remembered `orphan_timeout` has passed:
-    /// what an earlier process left may still be at the worker, whatever this one did.
+    /// what an earlier process left may still be at the worker, whatever this one did. Says whether there is a mark.
     ///
     /// # Errors
     /// If something could not be written. Then there is no clean mark that anybody may rely on.
-    pub fn close(self, clean: bool) -> Result<(), StateError> {
-        let inherited = self.inherited_until.is_some_and(|until| Instant::now() < until);
-        self.writer.leave(clean && !inherited)
+    pub fn close(self, clean: bool) -> Result<bool, StateError> {
+        let clean = clean && self.inherited_until.is_none_or(|until| until <= Instant::now());
+        self.writer.leave(clean).map(|()| clean)
     }
 }
 

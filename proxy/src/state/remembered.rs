@@ -16,6 +16,8 @@ pub struct Remembered {
     pub highest_seen: BTreeMap<String, Revision>,
     /// The locks of which a tenure was let in, by the name of the source and the key of the lock.
     pub locks: BTreeMap<String, BTreeMap<LockKey, RememberedLock>>,
+    /// How long the worker may go on with requests that routes let past while they only watched, if any did: of any lock, and anybody's.
+    pub watched: Option<Duration>,
 }
 
 /// What is remembered of a lock.
@@ -34,9 +36,21 @@ impl Remembered {
         self.locks.get(source)?.get(lock)
     }
 
+    /// What the next process is to remember of it from the start. Whatever a clean process watched has left the worker.
+    pub(super) fn at_start(&self) -> Remembered {
+        Remembered { clean: false, watched: self.watched.filter(|_| !self.clean), ..self.clone() }
+    }
+
+    /// How long the worker may go on with requests of a lock that is remembered of some other source, or of none: sources are renamed.
+    pub fn of_no_source(&self, lock: &LockKey) -> Option<Duration> {
+        let elsewhere = self.locks.values().filter_map(|locks| locks.get(lock)).map(|lock| lock.orphan_timeout);
+        elsewhere.chain(self.watched).max()
+    }
+
     /// How long the worker may go on with any of it.
     pub(super) fn longest_orphan_timeout(&self) -> Option<Duration> {
-        self.locks.values().flat_map(BTreeMap::values).map(|lock| lock.orphan_timeout).max()
+        let locks = self.locks.values().flat_map(BTreeMap::values).map(|lock| lock.orphan_timeout);
+        locks.chain(self.watched).max()
     }
 
     /// Takes over a change; whether it was one.
@@ -60,6 +74,13 @@ impl Remembered {
                 let tenures = self.locks.get_mut(source).into_iter().flat_map(BTreeMap::values_mut);
                 let forgotten = tenures.filter_map(|lock| lock.tenure.take()).count();
                 seen || forgotten > 0
+            }
+            Entry::Watched { orphan_timeout } => {
+                let rises = self.watched.is_none_or(|watched| watched < *orphan_timeout);
+                if rises {
+                    self.watched = Some(*orphan_timeout);
+                }
+                rises
             }
             Entry::CleanLeave => {
                 self.clean = true;
@@ -104,7 +125,8 @@ impl Remembered {
         let highest_seen = self.highest_seen.iter();
         let highest_seen =
             highest_seen.map(|(source, revision)| Entry::HighestSeen { source: source.clone(), revision: *revision });
-        locks.chain(highest_seen).chain(self.clean.then_some(Entry::CleanLeave))
+        let watched = self.watched.map(|orphan_timeout| Entry::Watched { orphan_timeout });
+        locks.chain(highest_seen).chain(watched).chain(self.clean.then_some(Entry::CleanLeave))
     }
 }
 
@@ -130,6 +152,11 @@ pub(super) enum Entry {
     },
     /// The store went back, and that was accepted.
     Forget { source: String },
+    /// Routes only watch.
+    Watched {
+        #[serde(deserialize_with = "orphan_timeout")]
+        orphan_timeout: Duration,
+    },
     /// Nothing is at the worker any more.
     CleanLeave,
 }
@@ -242,6 +269,23 @@ mod tests {
     }
 
     #[test]
+    fn what_was_watched_counts_for_the_longest_time_until_a_process_has_left_cleanly() {
+        let watched = |seconds| Entry::Watched { orphan_timeout: Duration::from_secs(seconds) };
+        check(
+            &[(watched(30), true), (watched(10), false), (watched(60), true), (seen(1), true)],
+            &[seen(1), watched(60)],
+        );
+        let mut state = Remembered::default();
+        state.apply(&watched(30));
+        state.apply(&lock(Some(7), 10));
+        let unknown = LockKey::new("/unknown").unwrap();
+        assert_eq!(state.at_start().of_no_source(&unknown), Some(Duration::from_secs(30)));
+        state.apply(&Entry::CleanLeave);
+        assert_eq!(state.at_start().of_no_source(&unknown), None);
+        assert_eq!(state.at_start().of_no_source(&LockKey::new("/a").unwrap()), Some(Duration::from_secs(10)));
+    }
+
+    #[test]
     fn whatever_follows_a_clean_leave_undoes_it() {
         check(&[(Entry::CleanLeave, true)], &[Entry::CleanLeave]);
         check(&[(Entry::CleanLeave, true), (seen(1), true)], &[seen(1)]);
@@ -255,7 +299,8 @@ mod tests {
             tenure: Some(Revision::MAX),
             orphan_timeout: Duration::new(3600, 999_999_999),
         };
-        for entry in [odd, lock(None, 1), seen(1), forget(), Entry::CleanLeave] {
+        let watched = Entry::Watched { orphan_timeout: Duration::from_millis(1500) };
+        for entry in [odd, lock(None, 1), seen(1), forget(), watched, Entry::CleanLeave] {
             let line = serde_json::to_string(&entry).unwrap();
             assert!(!line.contains('\n'), "{line}");
             assert_eq!(serde_json::from_str::<Entry>(&line).unwrap(), entry);

@@ -71,6 +71,64 @@ async fn after_a_kill_the_same_tenure_goes_on_at_once_and_the_next_one_waits() {
     }
 }
 
+/// A source's name is the operator's to choose, and what is at the worker has nothing to do with it.
+#[tokio::test]
+async fn after_a_kill_the_next_tenure_waits_though_the_source_has_another_name() {
+    let state_dir = Scratch::new();
+    let mut scene = remembering(EtcdVersion::V3_5, &state_dir, &[guarded(&AN_HOUR)]).await;
+    let old = scene.store.hold(LOCK, "shard-1").await;
+    scene.admits("/", &old).await;
+    scene.fence.kill();
+    let new = scene.store.hold(LOCK, "shard-2").await;
+    let file = scene.config.toml().replace("[source.main]", "[source.renamed]").replace("\"main\"", "\"renamed\"");
+    scene.start_again_as(&file).await;
+    waits(&scene, &new).await;
+    scene.finish().await;
+}
+
+/// What it let past may be anybody's.
+#[tokio::test]
+async fn after_a_kill_everybody_waits_for_what_a_route_let_past_while_it_only_watched() {
+    let watching = |mode: &str| guarded(&[AN_HOUR[0], AN_HOUR[1], &format!("mode = {mode:?}")]);
+    for by_reload in [false, true] {
+        let state_dir = Scratch::new();
+        let first = if by_reload { "enforce" } else { "shadow" };
+        let mut scene = remembering(EtcdVersion::V3_5, &state_dir, &[watching(first)]).await;
+        if by_reload {
+            scene.fence.reloads(&scene.config.clone().routes(&[watching("shadow")])).await;
+        }
+        let holder = scene.store.hold(LOCK, "shard-1").await;
+        scene.admits("/", &holder).await;
+        scene.fence.kill();
+        let enforcing = scene.config.clone().routes(&[watching("enforce")]).toml();
+        scene.start_again_as(&enforcing).await;
+        waits(&scene, &holder).await;
+
+        // It has not sent anything, and nothing else is left once those have been ended by hand: nobody has to wait for it.
+        let cleared = scene.fence.admin("POST", "/locks//k/clear-orphans").await;
+        assert_eq!(cleared.status, 200, "{cleared:?}");
+        scene.admits("/after", &holder).await;
+        scene.finish().await;
+    }
+}
+
+#[tokio::test]
+async fn after_a_watching_process_has_left_cleanly_nobody_waits() {
+    let watching = |mode: &str| guarded(&[AN_HOUR[0], AN_HOUR[1], &format!("mode = {mode:?}")]);
+    let state_dir = Scratch::new();
+    let mut scene = remembering(EtcdVersion::V3_5, &state_dir, &[watching("shadow")]).await;
+    let holder = scene.store.hold(LOCK, "shard-1").await;
+    scene.admits("/", &holder).await;
+    scene.fence.terminate().await;
+    let enforcing = scene.config.clone().routes(&[watching("enforce")]).toml();
+    scene.start_again_as(&enforcing).await;
+    scene.admits("/", &holder).await;
+    scene.fence.kill();
+    scene.start_again_as(&enforcing).await;
+    scene.admits("/", &holder).await;
+    scene.finish().await;
+}
+
 #[tokio::test]
 async fn after_a_kill_the_next_tenure_waits_for_orphan_timeout_from_the_start() {
     let state_dir = Scratch::new();

@@ -120,6 +120,12 @@ impl Scene {
         self.fence = Fencepost::serve(&self.config).await;
     }
 
+    /// The same with another file.
+    pub(crate) async fn start_again_as(&mut self, file: &str) {
+        self.fence = Fencepost::launch_text(file).await;
+        self.fence.wait_until_ready().await;
+    }
+
     /// Sends a request on a connection of its own.
     pub(crate) async fn send(&self, ask: Ask) -> Response {
         send(&self.fence.listener, &self.ledger, ask).await

@@ -32,8 +32,17 @@ pub(crate) fn check_routes(
 }
 
 /// No two routes have one name.
+/// What stands in the place of a route's name where there is none.
+const UNROUTED: &str = "none";
+
 fn check_names(routes: &[RawRoute], notes: &Notes) {
     for (index, route) in routes.iter().enumerate() {
+        if route.name.value().is_some_and(|name| name == UNROUTED) {
+            notes.problem(
+                &route.name.place,
+                format_args!("{UNROUTED:?} is what requests are counted under that no route takes"),
+            );
+        }
         let same_name = |other: &&RawRoute| route.name.value().is_some() && other.name.value() == route.name.value();
         if let Some(earlier) = routes[..index].iter().find(same_name) {
             notes.problem(

@@ -693,6 +693,10 @@ mode = "off""#,
         )],
         says: &["f.toml:12: route[1].name: another route (line 7) has this name"],
     },
+    Case {
+        edits: &[(7, r#"name = "none""#)],
+        says: &[r#"f.toml:7: route[0].name: "none" is what requests are counted under that no route takes"#],
+    },
 ];
 
 /// Locks.

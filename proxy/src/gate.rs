@@ -239,6 +239,12 @@ impl Place {
     fn log_failure(&self, failure: Failure, error: &(dyn std::error::Error + 'static)) {
         let route = self.route().name.as_str();
         let upstream = &self.pool().upstream().address;
-        tracing::debug!(route, %upstream, failure = failure.code(), error, "the worker did not answer");
+        let code = failure.code();
+        // A body that did not arrive is its client's affair.
+        if failure != Failure::CutBody && self.pool().is_news(code) {
+            tracing::warn!(route, %upstream, failure = code, error, "the worker did not answer");
+        } else {
+            tracing::debug!(route, %upstream, failure = code, error, "the worker did not answer");
+        }
     }
 }

@@ -5,7 +5,7 @@ use std::io::{IsTerminal, stderr};
 
 use tracing::{Level, Metadata};
 use tracing_appender::non_blocking::{ErrorCounter, NonBlocking, NonBlockingBuilder, WorkerGuard};
-use tracing_subscriber::filter::{EnvFilter, ParseError, filter_fn};
+use tracing_subscriber::filter::{EnvFilter, LevelFilter, ParseError, filter_fn};
 use tracing_subscriber::layer::SubscriberExt;
 use tracing_subscriber::registry::Registry;
 use tracing_subscriber::reload;
@@ -37,8 +37,8 @@ impl Log {
     ///
     /// # Panics
     /// If there is a log already.
-    pub fn begin(filter: &str, format: LogFormat) -> Result<Log, ParseError> {
-        let (filter, handle) = reload::Layer::new(EnvFilter::try_new(filter)?);
+    pub fn begin(filter: &str, format: LogFormat) -> Result<Log, NoFilter> {
+        let (filter, handle) = reload::Layer::new(parse(filter)?);
         let (writer, guard) = without_waiting(stderr());
         let control = LogControl { filter: handle, left_out: writer.error_counter() };
         let lines = tracing_subscriber::fmt::layer().with_writer(writer);
@@ -74,8 +74,8 @@ impl LogControl {
     ///
     /// # Errors
     /// If the filter is none. Nothing is changed then.
-    pub fn set_filter(&self, filter: &str) -> Result<(), ParseError> {
-        let filter = EnvFilter::try_new(filter)?;
+    pub fn set_filter(&self, filter: &str) -> Result<(), NoFilter> {
+        let filter = parse(filter)?;
         // It fails only if the log has ended, and then nothing is logged anyway.
         let _ = self.filter.reload(filter);
         Ok(())
@@ -84,6 +84,26 @@ impl LogControl {
     /// How many lines were left out, because they could not be written as fast as they came.
     pub fn lines_left_out(&self) -> u64 {
         self.left_out.dropped_lines() as u64
+    }
+}
+
+/// A text that is no filter of the log.
+#[derive(Debug, thiserror::Error)]
+pub enum NoFilter {
+    /// It cannot be read.
+    #[error(transparent)]
+    Unreadable(#[from] ParseError),
+    /// It may have been meant for a level. The library takes it for the name of a module, of which there is none, and logs nothing.
+    #[error("{0:?} is no level: off, error, warn, info, debug or trace, or of a part only, like fencepost=debug")]
+    NoLevel(String),
+}
+
+fn parse(filter: &str) -> Result<EnvFilter, NoFilter> {
+    let alone = filter.split(',').map(str::trim).filter(|directive| !directive.is_empty());
+    let mut alone = alone.filter(|directive| !directive.contains(['=', '[', ']', '{', '}']));
+    match alone.find(|directive| directive.parse::<LevelFilter>().is_err()) {
+        Some(directive) => Err(NoFilter::NoLevel(directive.to_owned())),
+        None => Ok(EnvFilter::try_new(filter)?),
     }
 }
 

@@ -28,13 +28,13 @@ pub(crate) struct OpenSettings {
 pub(crate) struct DriveSettings {
     #[command(flatten)]
     pub(crate) proxy: ProxyOptions,
-    /// The path of each request; {n} stands for the number of its lock, from 0.
+    /// The path of each request; where it has an n in braces, that stands for the number of the request's lock, from 0.
     #[arg(long, default_value = "/", value_name = "PATH", value_parser = path)]
     pub(crate) path: Template,
     /// Take the locks in this etcd, e.g. "http://127.0.0.1:2379"; may be given once for each of its members.
     #[arg(long, value_name = "URL", requires = "lock")]
     pub(crate) etcd: Vec<String>,
-    /// The key of the lock, as the proxy knows it; {n} stands for its number. It must be free.
+    /// The key of the lock, as the proxy knows it; an n in braces stands for its number. It must be free.
     #[arg(long, value_name = "KEY", requires = "etcd")]
     pub(crate) lock: Option<Template>,
     /// How locks are laid out in etcd; the proxy must be told the same.

@@ -46,7 +46,7 @@ pub(super) async fn ready(pool: &Rc<Shared>, wants: Wants, deadline: Instant) ->
 }
 
 /// How often the log says the same of a worker.
-const COMPLAINT_INTERVAL: Duration = Duration::from_secs(10);
+pub(super) const COMPLAINT_INTERVAL: Duration = Duration::from_secs(10);
 
 impl Shared {
     /// Says in the log that there is no TLS, and why: it will stay so until somebody does something about it.

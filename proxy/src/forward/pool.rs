@@ -11,7 +11,7 @@ use tokio::sync::oneshot;
 use tokio::time::{Instant, timeout_at};
 
 use super::admitted::{Admitted, Permit};
-use super::by_alpn;
+use super::by_alpn::{self, COMPLAINT_INTERVAL};
 use super::connect::connect;
 use super::error::UpstreamError;
 use super::exchange::Exchange;
@@ -51,6 +51,8 @@ pub(super) struct Shared {
     pub(super) picked: Cell<Protocol>,
     /// When the log last said why there is no TLS with the worker, and what.
     pub(super) complained: RefCell<Option<(Instant, Option<String>)>>,
+    /// When the log last said how requests fail, for each way.
+    failures_told: RefCell<Vec<(&'static str, Instant)>>,
 }
 
 /// What a request needs of a connection.
@@ -117,6 +119,7 @@ impl Pool {
                 stalled: Stalled::default(),
                 picked: Cell::new(Protocol::Http2),
                 complained: RefCell::default(),
+                failures_told: RefCell::default(),
             }),
         }
     }
@@ -127,6 +130,17 @@ impl Pool {
             Speaks::Cleartext(protocol) => protocol == Protocol::Http1,
             Speaks::Tls(_) => self.shared.picked.get() == Protocol::Http1,
         }
+    }
+
+    /// Whether requests failing in that way is news for the log, as it is once in a while.
+    pub fn is_news(&self, failure: &'static str) -> bool {
+        let (now, mut told) = (Instant::now(), self.shared.failures_told.borrow_mut());
+        match told.iter_mut().find(|(other, _)| *other == failure) {
+            Some((_, last)) if now < *last + COMPLAINT_INTERVAL => return false,
+            Some((_, last)) => *last = now,
+            None => told.push((failure, now)),
+        }
+        true
     }
 
     /// Where its connections go.

@@ -2,7 +2,7 @@
 
 use std::time::{Duration, Instant};
 
-use fencepost_testsupport::{Cluster, EtcdOptions, EtcdVersion, Worker, eventually};
+use fencepost_testsupport::{Cluster, EtcdOptions, EtcdVersion, FreePort, Worker, eventually, request};
 use tokio::sync::watch;
 
 use crate::fencepost::{Config, Fencepost, Route};
@@ -59,6 +59,32 @@ async fn a_stopped_store_admits_nobody_after_max_age_and_calls_nobody_stale() {
         assert!(back < Duration::from_secs(5), "{back:?}");
         scene.finish().await;
     }
+}
+
+/// Whoever looks after the proxy reads why, and is not flooded.
+#[tokio::test]
+async fn a_worker_that_is_not_there_is_in_the_log_once_for_many_requests() {
+    let etcd = fencepost_testsupport::Etcd::start(EtcdVersion::V3_5).await;
+    let (store, nobody) = (Store::of(&etcd).await, FreePort::reserve());
+    let upstream = format!("http://{}", nobody.address());
+    let config = Config::new(&[etcd.endpoint()], &upstream, &[quick_to_age()]).threads(1);
+    let fence = Fencepost::serve(&config).await;
+    let present = store.hold(LOCK, "shard-1").await;
+    let token = [("Fence-Owner", present.owner.clone()), ("Fence-Revision", present.revision.to_string())];
+    let headers: Vec<(&str, &str)> = token.iter().map(|(name, value)| (*name, value.as_str())).collect();
+    for _ in 0..20 {
+        let answer = request(fence.listener.clone(), "POST", "/", &headers, b"").await.unwrap();
+        assert!(
+            answer.status == 502 && answer.text().contains("\"failure\":\"worker-unreachable\""),
+            "{}",
+            answer.text()
+        );
+    }
+    eventually("it is told", async || fence.log().contains("the worker did not answer").then_some(())).await;
+    let log = fence.log();
+    let told: Vec<&str> = log.lines().filter(|line| line.contains("the worker did not answer")).collect();
+    let warned: Vec<&&str> = told.iter().filter(|line| line.contains("WARN")).collect();
+    assert!(warned.len() == 1 && warned[0].contains("worker-unreachable") && warned[0].contains("refused"), "{log}");
 }
 
 #[tokio::test]

@@ -134,6 +134,8 @@ pub struct GateState {
     pub at_worker: Vec<TenureAtWorker>,
     /// Requests at the worker that only passed: shadow, exempt, `dangerous_admit`.
     pub passed: usize,
+    /// Until when requests may run that an earlier process left at the worker; it may have passed.
+    pub left_behind_until: Option<Moment>,
 }
 
 /// What an operator sees of a tenure's requests at the worker.
@@ -408,7 +410,12 @@ impl Gate {
             running: there.running,
             orphans: there.orphans.len(),
         });
-        GateState { floor: self.floor, at_worker: at_worker.collect(), passed: self.passes.count() }
+        GateState {
+            floor: self.floor,
+            at_worker: at_worker.collect(),
+            passed: self.passes.count(),
+            left_behind_until: self.left_behind.map(|(_, until)| until),
+        }
     }
 
     fn retain_orphans(&mut self, keep: impl Fn(OrphanId) -> bool) -> usize {

@@ -77,10 +77,11 @@ impl Memory {
         if remembered.clean {
             tracing::info!(%state_dir, locks, "remembering: no earlier process has left anything at the worker");
         } else {
+            let may_run_for = remembered.longest_orphan_timeout().unwrap_or_default();
             tracing::warn!(
-                %state_dir, locks,
+                %state_dir, locks, ?may_run_for,
                 "remembering: the process before this one did not end cleanly; for as long as its requests may run, each lock \
-                 lets in only the last tenure that it let in"
+                 lets in only the last tenure that it let in; POST /locks/KEY/clear-orphans on the admin listener ends the wait"
             );
         }
         let unclean_since = (!remembered.clean).then(Instant::now);

@@ -74,7 +74,7 @@ impl Admin {
 }
 
 pub(crate) fn lock_json(lock: &LockDescription) -> Value {
-    let LockDescription { key, layout, holder, as_of, reach, age, waiters, problem, gate } = lock;
+    let LockDescription { key, layout, holder, as_of, reach, age, waiters, problem, gate, left_behind_for } = lock;
     let at_worker = gate
         .at_worker
         .iter()
@@ -97,6 +97,7 @@ pub(crate) fn lock_json(lock: &LockDescription) -> Value {
             "floor": gate.floor,
             "at_worker": at_worker.collect::<Vec<_>>(),
             "passed": gate.passed,
+            "left_behind_seconds": left_behind_for.map(|left| left.as_secs_f64()),
         },
     })
 }

@@ -48,7 +48,7 @@ impl Remembered {
     }
 
     /// How long the worker may go on with any of it.
-    pub(super) fn longest_orphan_timeout(&self) -> Option<Duration> {
+    pub fn longest_orphan_timeout(&self) -> Option<Duration> {
         let locks = self.locks.values().flat_map(BTreeMap::values).map(|lock| lock.orphan_timeout);
         locks.chain(self.watched).max()
     }

@@ -63,8 +63,12 @@ async fn after_a_kill_the_same_tenure_goes_on_at_once_and_the_next_one_waits() {
         scene.fence.kill();
         scene.start_again().await;
         waits(&scene, &new).await;
+        let left = async || scene.fence.admin_json("/locks//k").await["gate"]["left_behind_seconds"].clone();
+        assert!(left().await.as_f64().is_some_and(|left| (3_000.0..=3_600.0).contains(&left)), "{}", left().await);
         let cleared = scene.fence.admin("POST", "/locks//k/clear-orphans").await;
-        assert_eq!(cleared.status, 200, "{cleared:?}");
+        let said = "0 orphans of lock \"/k\" no longer count, nor does what an earlier process left at the worker\n";
+        assert_eq!((cleared.status, cleared.text().as_str()), (200, said));
+        assert!(left().await.is_null(), "{}", left().await);
         scene.admits("/after", &new).await;
         latch.open();
         scene.finish().await;

@@ -74,6 +74,8 @@ pub struct LockDescription {
     pub problem: Option<Arc<str>>,
     /// Its gate.
     pub gate: GateState,
+    /// For how long requests may still run that an earlier process left at the worker, if any may.
+    pub left_behind_for: Option<Duration>,
 }
 
 impl Inner {
@@ -345,6 +347,7 @@ impl TrackedLock {
     /// What an operator sees of it.
     pub fn describe(&self, now: Instant) -> LockDescription {
         let gate = self.inner().gate.state();
+        let left_behind_until = gate.left_behind_until.map(|until| self.common.instant(until));
         let outlook = self.outlook();
         let snapshot = outlook.snapshot();
         LockDescription {
@@ -357,6 +360,9 @@ impl TrackedLock {
             waiters: snapshot.map(|snapshot| Arc::clone(&snapshot.waiters)).unwrap_or_default(),
             problem: outlook.problem().map(Arc::from),
             gate,
+            left_behind_for: left_behind_until
+                .map(|until| until.saturating_duration_since(now))
+                .filter(|left| !left.is_zero()),
         }
     }
 

@@ -4,6 +4,7 @@ use std::future::poll_fn;
 use std::rc::Rc;
 use std::sync::Arc;
 use std::task::{Context, Poll, ready};
+use std::time::Duration;
 
 use http::response::Parts;
 use tokio::time::{Instant, timeout};
@@ -124,6 +125,11 @@ impl<P: Permit> InFlight<P> {
             inflow.depends_on(watch.clone());
             self.vigil = Some(Box::new(Vigil::new(watch, Some(inflow.clone()))));
         }
+    }
+
+    /// For how long its worker is read on that has been silent for too long.
+    pub(super) fn late(&self) -> Duration {
+        self.timeouts.late
     }
 
     pub(super) fn is_watched(&self) -> bool {

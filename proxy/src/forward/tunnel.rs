@@ -5,9 +5,12 @@ use std::io;
 use std::pin::Pin;
 use std::rc::Rc;
 use std::task::{Context, Poll, ready};
+use std::time::Duration;
 
 use bytes::Bytes;
 use tokio::io::{AsyncRead, AsyncWrite, ReadBuf, copy_bidirectional_with_sizes};
+use tokio::sync::Notify;
+use tokio::time::sleep;
 
 use super::admitted::Permit;
 use super::body_state::{BodyState, Way};
@@ -18,8 +21,8 @@ use crate::wire::Socket;
 /// The most that is under way in one direction.
 const BUFFER_BYTES: usize = 16 * 1024;
 
-/// The worker's end of a connection that has left HTTP. Its permit is held until both directions have ended, or until it is cut
-/// because the tenure has.
+/// The worker's end of a connection that has left HTTP. Its permit is held until both directions have ended, or one has and nothing moves
+/// for as long as a worker may go on unseen, or until it is cut because the tenure has ended.
 pub struct WorkerEnd<P: Permit> {
     in_flight: Box<InFlight<P>>,
 }
@@ -29,7 +32,8 @@ impl<P: Permit> WorkerEnd<P> {
         WorkerEnd { in_flight }
     }
 
-    /// Passes bytes both ways until both sides have ended theirs, one is lost, or the tenure has ended.
+    /// Passes bytes both ways until both sides have ended theirs, one is lost, or has ended and does not hear that the other has not,
+    /// or the tenure has ended.
     pub(super) async fn join(mut self: Box<Self>, client: Socket, read_already: Bytes) {
         let Link::Http1(connection) = self.in_flight.link_mut() else { return };
         let (worker, read_beyond) = connection.leave_http().await;
@@ -38,7 +42,9 @@ impl<P: Permit> WorkerEnd<P> {
         let inflow = Rc::new(BodyState::new());
         inflow.goes_to(worker.clone());
         self.in_flight.watch_tunnel(&inflow);
-        let (mut from_client, mut from_worker) = (client, Guarded { worker, inflow: inflow.clone() });
+        let half_ended = Rc::new(Notify::new());
+        let overdue = stands_still(worker.clone(), half_ended.clone(), self.in_flight.late());
+        let (mut from_client, mut from_worker) = (client, Guarded { worker, inflow: inflow.clone(), half_ended });
         let cut = poll_fn(|cx| {
             if self.in_flight.poll_seal(cx).is_ready() {
                 return Poll::Ready(());
@@ -48,6 +54,7 @@ impl<P: Permit> WorkerEnd<P> {
         let copied = tokio::select! {
             biased;
             () = cut => None,
+            () = overdue => Some(Err(io::ErrorKind::TimedOut.into())),
             copied = copy_bidirectional_with_sizes(&mut from_client, &mut from_worker, BUFFER_BYTES, BUFFER_BYTES) => {
                 Some(copied)
             }
@@ -62,10 +69,21 @@ impl<P: Permit> WorkerEnd<P> {
     }
 }
 
+/// Waits until one side has ended and nothing has moved to the worker or from it for that long since.
+async fn stands_still(worker: Socket, half_ended: Rc<Notify>, for_long: Duration) {
+    half_ended.notified().await;
+    let mut moved = None;
+    while moved.replace(worker.bytes_moved()) != Some(worker.bytes_moved()) {
+        sleep(for_long).await;
+    }
+}
+
 /// The worker's socket, which takes what the client sends only as long as the tenure goes on.
 struct Guarded {
     worker: Socket,
     inflow: Rc<BodyState>,
+    /// Told when the worker has ended its side, or the client's end is passed on to it.
+    half_ended: Rc<Notify>,
 }
 
 impl Guarded {
@@ -80,7 +98,12 @@ impl Guarded {
 
 impl AsyncRead for Guarded {
     fn poll_read(mut self: Pin<&mut Self>, cx: &mut Context<'_>, buffer: &mut ReadBuf<'_>) -> Poll<io::Result<()>> {
-        Pin::new(&mut self.worker).poll_read(cx, buffer)
+        let before = buffer.filled().len();
+        ready!(Pin::new(&mut self.worker).poll_read(cx, buffer))?;
+        if buffer.filled().len() == before {
+            self.half_ended.notify_one();
+        }
+        Poll::Ready(Ok(()))
     }
 }
 
@@ -96,6 +119,7 @@ impl AsyncWrite for Guarded {
 
     fn poll_shutdown(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<io::Result<()>> {
         ready!(self.poll_way(cx))?;
+        self.half_ended.notify_one();
         Pin::new(&mut self.worker).poll_shutdown(cx)
     }
 }

@@ -3,7 +3,7 @@
 use std::io::{Read, Write};
 use std::time::Instant;
 
-use fencepost::forward::Ending;
+use fencepost::forward::{Ending, Timeouts};
 
 use crate::support::{
     Certificates, Client, Event, MOMENT, PATIENCE, Peer, Proxy, Settings, Tenures, Worker, field, write_until_blocked,
@@ -61,6 +61,27 @@ fn a_websocket_whose_client_is_lost_is_closed_at_the_worker() {
     client.reset();
     peer.until_end();
     assert_eq!(proxy.wait_for_events(1), [Event::Finished(Ending::Reset)]);
+}
+
+/// Else it would keep its place for ever, as would a client that has lost power, once its worker has given up on it.
+#[test]
+fn a_tunnel_of_which_one_side_has_ended_and_nothing_moves_any_more_is_over_in_time() {
+    let timeouts = Timeouts { late: MOMENT, ..Timeouts::default() };
+    for by_client in [true, false] {
+        let worker = Worker::by_hand();
+        let proxy = Proxy::with(worker.address(), Settings { timeouts, ..Settings::default() });
+        let (mut client, mut peer) = tunnel(&proxy, &worker);
+        if by_client {
+            client.end_writing();
+            assert_eq!(peer.until_end(), b"");
+        } else {
+            peer.end_writing();
+            assert_eq!(client.until_end(), b"");
+        }
+        assert_eq!(proxy.wait_for_events(1), [Event::Finished(Ending::Reset)], "ended by its client: {by_client}");
+        // Both have seen it end by now, and neither has closed.
+        assert_eq!((peer.until_end(), client.until_end()), (vec![], vec![]));
+    }
 }
 
 #[test]

@@ -213,8 +213,13 @@ impl Body for ClientBody {
 impl Drop for ClientBody {
     fn drop(&mut self) {
         self.rest();
-        if self.is_end_stream() || self.held_back {
-            return; // A dropped body that is held back makes hyper answer without asking for it.
+        if self.is_end_stream() {
+            return;
+        }
+        if self.held_back {
+            // Dropping it makes hyper answer without asking for it, and close: nobody knows whether it comes all the same.
+            self.connection.unasked.set(self.request);
+            return;
         }
         if let Some(incoming) = self.incoming.take() {
             self.connection.background.spawn(discard(incoming, self.connection.clone()));

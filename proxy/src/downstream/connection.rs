@@ -80,6 +80,8 @@ pub struct Connection {
     pub(super) seat: Rc<Seat>,
     /// Requests so far.
     pub(super) requests: Cell<u64>,
+    /// The last of them whose body was held back and not asked for: the connection ends with its answer. 0: none.
+    pub(super) unasked: Cell<u64>,
     /// Requests whose answer has not been written yet, to the kernel or to what goes there with the end of the turn.
     pub(super) in_flight: Cell<usize>,
     /// What had been read of the socket when the last request ended: more means that the next has begun.
@@ -117,6 +119,7 @@ impl Connection {
             background,
             seat,
             requests: Cell::new(0),
+            unasked: Cell::new(0),
             in_flight: Cell::new(0),
             read_when_idle: Cell::new(0),
             bodies_awaited: Cell::new(0),

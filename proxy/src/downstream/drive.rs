@@ -272,7 +272,8 @@ where
         *response.status_mut() = StatusCode::BAD_REQUEST;
         *response.headers_mut() = HeaderMap::new();
     }
-    let is_last = is_last || is_spent || spoke_early || connection.course.refused_body_of(number);
+    let has_no_next = connection.course.refused_body_of(number) || connection.unasked.get() == number;
+    let is_last = is_last || is_spent || spoke_early || has_no_next;
     if (is_last || thread.stage.get() != Stage::Serving)
         && connection.protocol() == Protocol::Http1
         && (!switches || spoke_early)

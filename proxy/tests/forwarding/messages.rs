@@ -254,6 +254,7 @@ fn a_client_that_is_refused_is_neither_asked_for_its_body_nor_waited_for() {
     client.send("POST /refuse HTTP/1.1\r\nHost: test\r\nExpect: 100-continue\r\nContent-Length: 5\r\n\r\n");
     let head = client.head();
     assert!(head.starts_with("HTTP/1.1 412 "), "{head}");
+    assert_field(&head, "connection", Some("close"));
     assert_eq!(client.until_end(), b"own answer");
 }
 

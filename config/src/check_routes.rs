@@ -31,10 +31,10 @@ pub(crate) fn check_routes(
     Some(routes.into_iter().map(|(route, _)| route).collect())
 }
 
-/// No two routes have one name.
 /// What stands in the place of a route's name where there is none.
 const UNROUTED: &str = "none";
 
+/// No two routes have one name, and none has that of what no route takes.
 fn check_names(routes: &[RawRoute], notes: &Notes) {
     for (index, route) in routes.iter().enumerate() {
         if route.name.value().is_some_and(|name| name == UNROUTED) {

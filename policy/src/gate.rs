@@ -61,6 +61,8 @@ pub struct Predecessor {
     pub tenure: Option<Revision>,
     /// Until when requests that it left at the worker may run; `None` if it left none.
     pub until: Option<Moment>,
+    /// Whether requests may be among them that are not of that tenure, nor of one that it did not have to wait for.
+    pub others: bool,
 }
 
 /// What became of an attempt to enter.
@@ -153,14 +155,14 @@ impl Gate {
     /// A gate whose tenures are recorded before they enter, after what is remembered of its predecessor.
     ///
     /// A process that was killed may have left requests of its last tenure at the worker, or of earlier ones that this tenure
-    /// did not have to wait for because they are its own. So until their time has come only that tenure enters.
+    /// did not have to wait for because they are its own. So until their time has come only that tenure enters; nobody, where it may have left others' too.
     pub fn recording(predecessor: Option<Predecessor>) -> Gate {
-        let Some(Predecessor { tenure, until }) = predecessor else {
+        let Some(Predecessor { tenure, until, others }) = predecessor else {
             return Gate { records: Records::Yes(None), ..Gate::default() };
         };
         Gate {
             floor: tenure.map_or(0, Revision::get),
-            left_behind: until.map(|until| (tenure, until)),
+            left_behind: until.map(|until| (tenure.filter(|_| !others), until)),
             // The same tenure is recorded once more: what was in force then may not be what is in force now.
             records: Records::Yes(None),
             ..Gate::default()

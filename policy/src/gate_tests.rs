@@ -170,7 +170,7 @@ fn a_tenure_is_recorded_before_its_first_request_enters() {
 #[test]
 fn after_a_crash_only_the_last_tenure_let_in_goes_on_at_once() {
     let (same, next) = (held(Layout::Key, "a", 10, 10), held(Layout::Key, "b", 20, 20));
-    let restarted = |until| Gate::recording(Some(Predecessor { tenure: Some(revision(10)), until }));
+    let restarted = |until| Gate::recording(Some(Predecessor { tenure: Some(revision(10)), until, others: false }));
     let mut gate = restarted(Some(Moment(30)));
     gate.learn(&same);
     assert_eq!(enter(&mut gate, &same, "a", 10).unwrap_err(), "record");
@@ -194,7 +194,7 @@ fn after_a_crash_only_the_last_tenure_let_in_goes_on_at_once() {
 #[test]
 fn history_that_is_shown_farther_back_than_before_locks_nobody_out() {
     // An earlier process saw the tenure begin at 50; now it is shown to have begun at 40. Its holder presents 60.
-    let mut gate = Gate::recording(Some(Predecessor { tenure: Some(revision(50)), until: None }));
+    let mut gate = Gate::recording(Some(Predecessor { tenure: Some(revision(50)), until: None, others: false }));
     let now = held(Layout::Key, "a", 40, 60);
     gate.learn(&now);
     assert_eq!(enter(&mut gate, &now, "a", 49).unwrap_err(), "replayed-tenure");
@@ -219,7 +219,8 @@ fn a_tenure_that_is_known_to_have_ended_admits_nobody_though_its_successor_is_no
 
 #[test]
 fn what_a_crash_left_behind_lets_no_tenure_of_a_restored_store_pass_by_its_number() {
-    let mut gate = Gate::recording(Some(Predecessor { tenure: Some(revision(30)), until: Some(Moment(9)) }));
+    let mut gate =
+        Gate::recording(Some(Predecessor { tenure: Some(revision(30)), until: Some(Moment(9)), others: false }));
     gate.forget_floor();
     let reused = held(Layout::Key, "b", 30, 30);
     gate.learn(&reused);

@@ -240,8 +240,9 @@ impl Place {
         let route = self.route().name.as_str();
         let upstream = &self.pool().upstream().address;
         let code = failure.code();
-        // A body that did not arrive is its client's affair.
-        if failure != Failure::CutBody && self.pool().is_news(code) {
+        // A body that did not arrive is its client's affair, and what was cut because its tenure had ended is ours.
+        let is_the_workers = failure != Failure::CutBody && !(failure == Failure::NoAnswer && error.source().is_none());
+        if is_the_workers && self.pool().is_news(code) {
             tracing::warn!(route, %upstream, failure = code, error, "the worker did not answer");
         } else {
             tracing::debug!(route, %upstream, failure = code, error, "the worker did not answer");

@@ -99,11 +99,13 @@ pub enum NoFilter {
 }
 
 fn parse(filter: &str) -> Result<EnvFilter, NoFilter> {
-    let alone = filter.split(',').map(str::trim).filter(|directive| !directive.is_empty());
-    let mut alone = alone.filter(|directive| !directive.contains(['=', '[', ']', '{', '}']));
+    // Untrimmed, the library takes " info" for the name of a module, too.
+    let directives: Vec<&str> = filter.split(',').map(str::trim).filter(|directive| !directive.is_empty()).collect();
+    let mut alone = directives.iter().filter(|directive| !directive.contains(['=', '[', ']', '{', '}']));
     match alone.find(|directive| directive.parse::<LevelFilter>().is_err()) {
-        Some(directive) => Err(NoFilter::NoLevel(directive.to_owned())),
-        None => Ok(EnvFilter::try_new(filter)?),
+        Some(directive) => Err(NoFilter::NoLevel((*directive).to_owned())),
+        None if directives.is_empty() => Err(NoFilter::NoLevel(filter.to_owned())),
+        None => Ok(EnvFilter::try_new(directives.join(","))?),
     }
 }
 

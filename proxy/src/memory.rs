@@ -1,12 +1,12 @@
 //! What this process remembers of the one before it, and what it keeps for the one after it, as the gates need it.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::path::Path;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard};
 use std::time::Duration;
 
-use fencepost_config::{Config, Mode, Route};
+use fencepost_config::{Config, Mode};
 use fencepost_policy::{LockKey, Rejection, Revision, Snapshot};
 use fencepost_sources::{GateMemory, LockSource, TrackedLock};
 use tokio::time::{Instant, timeout};
@@ -25,6 +25,10 @@ const NOTE_PERIOD: Duration = Duration::from_secs(1);
 pub struct Memory {
     state: StateDir,
     remembered: Arc<Remembered>,
+    /// The sources that this process began with.
+    in_the_file: Arc<BTreeSet<String>>,
+    /// For which locks it is on the disk that a route only watches, and for how long that may go on.
+    watched: Mutex<BTreeMap<String, Duration>>,
     /// What each source that is remembered was given, by its name.
     sources: BTreeMap<String, Arc<SourceMemory>>,
     /// When this process began, if the one before it may have left requests at the worker.
@@ -39,6 +43,8 @@ pub struct Memory {
 struct SourceMemory {
     name: String,
     remembered: Arc<Remembered>,
+    /// The sources that this process began with.
+    in_the_file: Arc<BTreeSet<String>>,
     /// When this process began, if the one before it may have left requests at the worker.
     unclean_since: Option<Instant>,
     /// The operator accepted that the store went back: its old revisions mean nothing any more.
@@ -47,30 +53,47 @@ struct SourceMemory {
 
 impl GateMemory for SourceMemory {
     fn of(&self, lock: &LockKey) -> Option<fencepost_sources::Remembered> {
-        let Some(known) = self.remembered.lock(&self.name, lock) else {
-            // Nobody is known to have been let in, and somebody may have been.
-            let until = self.unclean_since? + self.remembered.of_no_source(lock)?;
-            return Some(fencepost_sources::Remembered { tenure: None, until: Some(until) });
-        };
+        let known = self.remembered.lock(&self.name, lock);
+        // Somebody may have been let in of whom this source knows nothing: sources are renamed, routes are given others.
+        let of_others = self
+            .remembered
+            .of_sources(lock, |source| source != self.name && (known.is_none() || !self.in_the_file.contains(source)));
+        let of_others = of_others.max(self.remembered.watched(lock)).filter(|_| self.unclean_since.is_some());
+        if known.is_none() && of_others.is_none() {
+            return None;
+        }
+        let for_long = known.map(|known| known.orphan_timeout).max(of_others);
         Some(fencepost_sources::Remembered {
-            tenure: known.tenure.filter(|_| !self.accepted.load(Ordering::Acquire)),
-            until: self.unclean_since.map(|since| since + known.orphan_timeout),
+            tenure: known.and_then(|known| known.tenure).filter(|_| !self.accepted.load(Ordering::Acquire)),
+            until: self.unclean_since.zip(for_long).map(|(since, for_long)| since + for_long),
+            others: of_others.is_some(),
         })
     }
 }
 
 impl SourceMemory {
-    fn new(name: String, remembered: Arc<Remembered>, unclean_since: Option<Instant>) -> SourceMemory {
-        SourceMemory { name, remembered, unclean_since, accepted: AtomicBool::new(false) }
+    fn new(
+        name: &str,
+        remembered: &Arc<Remembered>,
+        in_the_file: &Arc<BTreeSet<String>>,
+        unclean_since: Option<Instant>,
+    ) -> SourceMemory {
+        SourceMemory {
+            name: name.to_owned(),
+            remembered: Arc::clone(remembered),
+            in_the_file: Arc::clone(in_the_file),
+            unclean_since,
+            accepted: AtomicBool::new(false),
+        }
     }
 }
 
 impl Memory {
-    /// Opens the `state_dir`, and says what was found there.
+    /// Opens the `state_dir` for a process that begins with these sources, and says what was found there.
     ///
     /// # Errors
     /// If another process has it, if it is damaged, or if it can't be used.
-    pub fn open(path: &Path) -> Result<Memory, StateError> {
+    pub fn open<'s>(path: &Path, sources: impl Iterator<Item = &'s str>) -> Result<Memory, StateError> {
         let (state, remembered) = StateDir::open(path)?;
         let locks: usize = remembered.locks.values().map(BTreeMap::len).sum();
         let state_dir = path.display();
@@ -81,18 +104,22 @@ impl Memory {
             tracing::warn!(
                 %state_dir, locks, ?may_run_for,
                 "remembering: the process before this one did not end cleanly; for as long as its requests may run, each lock \
-                 lets in only the last tenure that it let in; POST /locks/KEY/clear-orphans on the admin listener ends the wait"
+                 lets in only the last tenure that it let in, or nobody if there may have been others; POST /locks/KEY/clear-orphans on the admin listener ends the wait"
             );
         }
         let unclean_since = (!remembered.clean).then(Instant::now);
         let remembered = Arc::new(remembered);
-        let sources = remembered.locks.keys().map(|name| {
-            (name.clone(), Arc::new(SourceMemory::new(name.clone(), Arc::clone(&remembered), unclean_since)))
-        });
+        let in_the_file = Arc::new(sources.map(ToOwned::to_owned).collect::<BTreeSet<String>>());
+        let sources = remembered
+            .locks
+            .keys()
+            .map(|name| (name.clone(), Arc::new(SourceMemory::new(name, &remembered, &in_the_file, unclean_since))));
         Ok(Memory {
             sources: sources.collect(),
             state,
             remembered: Arc::clone(&remembered),
+            in_the_file,
+            watched: Mutex::default(),
             unclean_since,
             order: Mutex::default(),
         })
@@ -102,7 +129,7 @@ impl Memory {
     pub fn of_source(&self, name: &str) -> Arc<dyn GateMemory> {
         match self.sources.get(name) {
             Some(memory) => Arc::clone(memory) as Arc<dyn GateMemory>,
-            None => Arc::new(SourceMemory::new(name.to_owned(), Arc::clone(&self.remembered), self.unclean_since)),
+            None => Arc::new(SourceMemory::new(name, &self.remembered, &self.in_the_file, self.unclean_since)),
         }
     }
 
@@ -180,11 +207,20 @@ impl Memory {
     /// # Errors
     /// If the disk does not take it.
     pub async fn will_watch(&self, config: &Config) -> Result<(), StateError> {
-        let watches = |route: &&Route| matches!(route.mode, Mode::Shadow(_));
-        match config.routes.iter().filter(watches).map(|route| route.orphan_timeout).max() {
-            Some(longest) => self.state.watch(longest).await,
-            None => Ok(()),
+        for route in &config.routes {
+            let Mode::Shadow(lock) = &route.mode else { continue };
+            let key = lock.key.as_str();
+            let known = self.watched().get(key).copied();
+            if known.is_none_or(|known| known < route.orphan_timeout) {
+                self.state.watch(key, route.orphan_timeout).await?;
+                self.watched().insert(key.to_owned(), route.orphan_timeout);
+            }
         }
+        Ok(())
+    }
+
+    fn watched(&self) -> MutexGuard<'_, BTreeMap<String, Duration>> {
+        self.watched.lock().expect("nothing panics while it looks")
     }
 
     fn longest_orphan_timeout(&self, source: &str) -> Duration {

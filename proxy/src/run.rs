@@ -144,7 +144,10 @@ pub async fn run(
 ) -> Result<(), RunError> {
     let Surroundings { memory: store, log, started, origin } = surroundings;
     let (limits, threads) = (config.limits, threads(&config));
-    let memory = config.state_dir.as_deref().map(Memory::open).transpose()?;
+    let memory = match config.state_dir.as_deref() {
+        Some(path) => Some(Memory::open(path, config.sources.iter().map(|source| source.name.as_str()))?),
+        None => None,
+    };
     // Without an admin listener nobody could look.
     let observed = config.admin.is_some();
     let observations = observed.then(|| Arc::new(Observations::new(threads, config.decisions.kept)));

@@ -85,16 +85,20 @@ impl StateDir {
         self.writer.commit(Entry::Lock { source, lock, tenure: Some(tenure), orphan_timeout })
     }
 
-    /// Remembers that routes only watch, and let past whoever comes: what they let past of any lock may go on for so long. Nothing is
-    /// written if as much is known. It is forgotten when a process has left cleanly.
+    /// Remembers that a route with that template for its lock's key only watches, and lets past whoever comes: what it lets past may go
+    /// on for so long. Nothing is written if as much is known. It is forgotten when a process has left cleanly.
     ///
     /// # Cancel safety
     /// As with [`record`](StateDir::record).
     ///
     /// # Errors
     /// As with [`record`](StateDir::record).
-    pub fn watch(&self, orphan_timeout: Duration) -> impl Future<Output = Result<(), StateError>> + Send + use<> {
-        self.writer.commit(Entry::Watched { orphan_timeout })
+    pub fn watch(
+        &self,
+        key: &str,
+        orphan_timeout: Duration,
+    ) -> impl Future<Output = Result<(), StateError>> + Send + use<> {
+        self.writer.commit(Entry::Watched { key: key.to_owned(), orphan_timeout })
     }
 
     /// Remembers that the source has been seen at this revision, with the next commit or within two seconds. Cheap: it

@@ -31,6 +31,8 @@ pub struct Ticket {
     proof: Option<Proof>,
     /// The request's place among the orphans, once it has one.
     orphan: Option<Orphan>,
+    /// The same of a request that was let past.
+    lost_pass: Option<LostPass>,
     place: Rc<Place>,
     in_flight: Option<InFlight>,
 }
@@ -43,6 +45,13 @@ struct Orphan {
     until: Rc<Cell<Instant>>,
     /// The task that ends it in time. It goes on without this.
     timer: AbortHandle,
+}
+
+/// The same of a request that was let past: it counts until its time has come, or its end is seen after all.
+struct LostPass {
+    lock: Arc<TrackedLock>,
+    /// `None` once it is given back.
+    pass: Rc<Cell<Option<Pass>>>,
 }
 
 /// What a request that takes long depends on, and what its route says of that.
@@ -93,7 +102,7 @@ impl Ticket {
     }
 
     fn new(place: Rc<Place>, proof: Proof, in_flight: InFlight) -> Ticket {
-        Ticket { proof: Some(proof), orphan: None, place, in_flight: Some(in_flight) }
+        Ticket { proof: Some(proof), orphan: None, lost_pass: None, place, in_flight: Some(in_flight) }
     }
 
     /// Leaves the gate with a request that provably was not sent.
@@ -124,11 +133,7 @@ impl Ticket {
             }
             // Nobody waits for it, unless its route turns to enforce meanwhile.
             Some(Proof::Pass(Some(lock), pass)) => {
-                let until = self.lost_until();
-                tokio::task::spawn_local(async move {
-                    sleep_until(until).await;
-                    lock.leave_pass(pass);
-                });
+                self.lost_pass = Some(LostPass::new(lock, pass, self.lost_until()));
             }
             Some(Proof::Pass(None, _)) | None => {}
         }
@@ -154,6 +159,9 @@ impl Ticket {
         }
         if let Some(orphan) = self.orphan.take() {
             orphan.end();
+        }
+        if let Some(lost) = self.lost_pass.take() {
+            lost.end();
         }
     }
 
@@ -201,7 +209,7 @@ impl Permit for Ticket {
             Ending::BodyCut => self.is_partial(),
             Ending::Reset | Ending::TimedOut | Ending::Cut => self.lose_sight(),
         }
-        self.orphan = None; // Its end will not be seen any more: only time ends it.
+        (self.orphan, self.lost_pass) = (None, None); // Its end will not be seen any more: only time ends it.
     }
 }
 
@@ -244,9 +252,28 @@ impl Drop for Ticket {
     fn drop(&mut self) {
         if std::thread::panicking() {
             self.lose_sight();
-            self.orphan = None; // Its end will not be seen: only time ends it.
+            (self.orphan, self.lost_pass) = (None, None); // Its end will not be seen: only time ends it.
         } else {
             self.give_back();
+        }
+    }
+}
+
+impl LostPass {
+    fn new(lock: Arc<TrackedLock>, pass: Pass, until: Instant) -> LostPass {
+        let pass = Rc::new(Cell::new(Some(pass)));
+        let lost = LostPass { lock, pass };
+        let (lock, pass) = (Arc::clone(&lost.lock), Rc::clone(&lost.pass));
+        tokio::task::spawn_local(async move {
+            sleep_until(until).await;
+            LostPass { lock, pass }.end();
+        });
+        lost
+    }
+
+    fn end(self) {
+        if let Some(pass) = self.pass.take() {
+            self.lock.leave_pass(pass);
         }
     }
 }

@@ -87,7 +87,7 @@ fn what_is_recorded_is_remembered() {
         clean: false,
         highest_seen: BTreeMap::from([("main".to_owned(), revision(12))]),
         locks: BTreeMap::from([("main".to_owned(), main), ("other".to_owned(), other)]),
-        watched: None,
+        watched: BTreeMap::new(),
     };
     assert_eq!(remembered(scratch.path()), expected);
     assert_eq!(remembered(scratch.path()), expected, "a process that did nothing changed nothing");

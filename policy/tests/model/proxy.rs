@@ -118,6 +118,7 @@ impl Proxy {
         let predecessor = state_dir.last.map(|last| Predecessor {
             tenure: (!driving.is(Mutant::FloorForgottenByRestart)).then_some(last),
             until: waits.then_some(until),
+            others: false,
         });
         state_dir.clean = false;
         Proxy { gate: Gate::recording(predecessor), news: None, recording: BTreeSet::new() }

@@ -92,9 +92,20 @@ pub(super) fn bar_what_was_let_past(old: &Fence, new: &Fence) {
         let by_that = |mode: &Mode| matches!(mode, Mode::Enforce(other) if other.key == lock.key);
         old.config.routes.iter().any(|route| route.name == name && by_that(&route.mode))
     };
+    let watches = |config: &Config, name: &str, lock: &Lock| {
+        let by_that = |mode: &Mode| matches!(mode, Mode::Shadow(other) if other.key == lock.key);
+        config.routes.iter().any(|route| route.name == name && by_that(&route.mode))
+    };
+    // Where all that watched still do, they let past whoever comes as before: there is nobody to wait for.
+    let has_turned = |lock: &Lock| {
+        old.config.routes.iter().any(|route| match &route.mode {
+            Mode::Shadow(before) => before.key.overlaps(&lock.key) && !watches(&new.config, &route.name, before),
+            Mode::Enforce(_) | Mode::Off => false,
+        })
+    };
     for (route, in_force) in new.config.routes.iter().zip(&new.routes) {
         let Mode::Enforce(lock) = &route.mode else { continue };
-        if enforced(&route.name, lock) {
+        if enforced(&route.name, lock) || !has_turned(lock) {
             continue;
         }
         // They came under the earlier configuration.

@@ -16,8 +16,9 @@ pub struct Remembered {
     pub highest_seen: BTreeMap<String, Revision>,
     /// The locks of which a tenure was let in, by the name of the source and the key of the lock.
     pub locks: BTreeMap<String, BTreeMap<LockKey, RememberedLock>>,
-    /// How long the worker may go on with requests that routes let past while they only watched, if any did: of any lock, and anybody's.
-    pub watched: Option<Duration>,
+    /// How long the worker may go on with requests that routes let past while they only watched, by the template of their lock's key: they
+    /// may be anybody's.
+    pub watched: BTreeMap<String, Duration>,
 }
 
 /// What is remembered of a lock.
@@ -38,19 +39,26 @@ impl Remembered {
 
     /// What the next process is to remember of it from the start. Whatever a clean process watched has left the worker.
     pub(super) fn at_start(&self) -> Remembered {
-        Remembered { clean: false, watched: self.watched.filter(|_| !self.clean), ..self.clone() }
+        let watched = if self.clean { BTreeMap::new() } else { self.watched.clone() };
+        Remembered { clean: false, watched, ..self.clone() }
     }
 
-    /// How long the worker may go on with requests of a lock that is remembered of some other source, or of none: sources are renamed.
-    pub fn of_no_source(&self, lock: &LockKey) -> Option<Duration> {
-        let elsewhere = self.locks.values().filter_map(|locks| locks.get(lock)).map(|lock| lock.orphan_timeout);
-        elsewhere.chain(self.watched).max()
+    /// How long the worker may go on with requests of a lock that are remembered of one of those sources.
+    pub fn of_sources(&self, lock: &LockKey, is_one: impl Fn(&str) -> bool) -> Option<Duration> {
+        let sources = self.locks.iter().filter(|(source, _)| is_one(source));
+        sources.filter_map(|(_, locks)| locks.get(lock)).map(|lock| lock.orphan_timeout).max()
+    }
+
+    /// How long it may go on with what was let past under the lock while a route only watched.
+    pub fn watched(&self, lock: &LockKey) -> Option<Duration> {
+        let of_lock = self.watched.iter().filter(|(template, _)| may_name(template, lock.as_str()));
+        of_lock.map(|(_, orphan_timeout)| *orphan_timeout).max()
     }
 
     /// How long the worker may go on with any of it.
     pub fn longest_orphan_timeout(&self) -> Option<Duration> {
         let locks = self.locks.values().flat_map(BTreeMap::values).map(|lock| lock.orphan_timeout);
-        locks.chain(self.watched).max()
+        locks.chain(self.watched.values().copied()).max()
     }
 
     /// Takes over a change; whether it was one.
@@ -75,10 +83,10 @@ impl Remembered {
                 let forgotten = tenures.filter_map(|lock| lock.tenure.take()).count();
                 seen || forgotten > 0
             }
-            Entry::Watched { orphan_timeout } => {
-                let rises = self.watched.is_none_or(|watched| watched < *orphan_timeout);
+            Entry::Watched { key, orphan_timeout } => {
+                let rises = self.watched.get(key).is_none_or(|watched| watched < orphan_timeout);
                 if rises {
-                    self.watched = Some(*orphan_timeout);
+                    self.watched.insert(key.clone(), *orphan_timeout);
                 }
                 rises
             }
@@ -125,8 +133,17 @@ impl Remembered {
         let highest_seen = self.highest_seen.iter();
         let highest_seen =
             highest_seen.map(|(source, revision)| Entry::HighestSeen { source: source.clone(), revision: *revision });
-        let watched = self.watched.map(|orphan_timeout| Entry::Watched { orphan_timeout });
+        let watched = self.watched.iter();
+        let watched = watched.map(|(key, timeout)| Entry::Watched { key: key.clone(), orphan_timeout: *timeout });
         locks.chain(highest_seen).chain(watched).chain(self.clean.then_some(Entry::CleanLeave))
+    }
+}
+
+/// Whether a key may be one of that template. When in doubt, it may.
+fn may_name(template: &str, key: &str) -> bool {
+    match (template.find('{'), template.rfind('}')) {
+        (Some(first), Some(last)) => key.starts_with(&template[..first]) && key.ends_with(&template[last + 1..]),
+        _ => template == key,
     }
 }
 
@@ -152,8 +169,9 @@ pub(super) enum Entry {
     },
     /// The store went back, and that was accepted.
     Forget { source: String },
-    /// Routes only watch.
+    /// A route only watches; the template of its lock's key.
     Watched {
+        key: String,
         #[serde(deserialize_with = "orphan_timeout")]
         orphan_timeout: Duration,
     },
@@ -270,7 +288,10 @@ mod tests {
 
     #[test]
     fn what_was_watched_counts_for_the_longest_time_until_a_process_has_left_cleanly() {
-        let watched = |seconds| Entry::Watched { orphan_timeout: Duration::from_secs(seconds) };
+        let watched = |seconds| {
+            let key = "/shards/{shard}/lock".to_owned();
+            Entry::Watched { key, orphan_timeout: Duration::from_secs(seconds) }
+        };
         check(
             &[(watched(30), true), (watched(10), false), (watched(60), true), (seen(1), true)],
             &[seen(1), watched(60)],
@@ -278,11 +299,14 @@ mod tests {
         let mut state = Remembered::default();
         state.apply(&watched(30));
         state.apply(&lock(Some(7), 10));
-        let unknown = LockKey::new("/unknown").unwrap();
-        assert_eq!(state.at_start().of_no_source(&unknown), Some(Duration::from_secs(30)));
+        let of = |state: &Remembered, key: &str| state.at_start().watched(&LockKey::new(key).unwrap());
+        assert_eq!(of(&state, "/shards/7/lock"), Some(Duration::from_secs(30)));
+        assert_eq!((of(&state, "/shards/7/other"), of(&state, "/a")), (None, None));
         state.apply(&Entry::CleanLeave);
-        assert_eq!(state.at_start().of_no_source(&unknown), None);
-        assert_eq!(state.at_start().of_no_source(&LockKey::new("/a").unwrap()), Some(Duration::from_secs(10)));
+        assert_eq!(of(&state, "/shards/7/lock"), None);
+        let a = LockKey::new("/a").unwrap();
+        assert_eq!(state.at_start().of_sources(&a, |source| source == "main"), Some(Duration::from_secs(10)));
+        assert_eq!(state.at_start().of_sources(&a, |source| source == "other"), None);
     }
 
     #[test]
@@ -299,7 +323,7 @@ mod tests {
             tenure: Some(Revision::MAX),
             orphan_timeout: Duration::new(3600, 999_999_999),
         };
-        let watched = Entry::Watched { orphan_timeout: Duration::from_millis(1500) };
+        let watched = Entry::Watched { key: "/{a}".to_owned(), orphan_timeout: Duration::from_millis(1500) };
         for entry in [odd, lock(None, 1), seen(1), forget(), watched, Entry::CleanLeave] {
             let line = serde_json::to_string(&entry).unwrap();
             assert!(!line.contains('\n'), "{line}");

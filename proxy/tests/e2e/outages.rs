@@ -72,6 +72,7 @@ async fn a_worker_that_is_not_there_is_in_the_log_once_for_many_requests() {
     let present = store.hold(LOCK, "shard-1").await;
     let token = [("Fence-Owner", present.owner.clone()), ("Fence-Revision", present.revision.to_string())];
     let headers: Vec<(&str, &str)> = token.iter().map(|(name, value)| (*name, value.as_str())).collect();
+    let began = Instant::now();
     for _ in 0..20 {
         let answer = request(fence.listener.clone(), "POST", "/", &headers, b"").await.unwrap();
         assert!(
@@ -84,7 +85,13 @@ async fn a_worker_that_is_not_there_is_in_the_log_once_for_many_requests() {
     let log = fence.log();
     let told: Vec<&str> = log.lines().filter(|line| line.contains("the worker did not answer")).collect();
     let warned: Vec<&&str> = told.iter().filter(|line| line.contains("WARN")).collect();
-    assert!(warned.len() == 1 && warned[0].contains("worker-unreachable") && warned[0].contains("refused"), "{log}");
+    let periods = 1 + began.elapsed().as_secs() as usize / 10;
+    assert!(
+        (1..=periods).contains(&warned.len())
+            && warned[0].contains("worker-unreachable")
+            && warned[0].contains("refused"),
+        "{log}"
+    );
 }
 
 #[tokio::test]

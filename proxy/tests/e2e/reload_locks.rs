@@ -447,11 +447,49 @@ async fn an_upload_and_a_tunnel_that_were_let_past_are_cut_when_their_route_enfo
     let _ = upload.send("4\r\nfall\r\n0\r\n\r\n").await; // Cut or not yet: it goes nowhere.
     scene.admits("/next", &holder).await;
     assert!(turned.elapsed() >= std::time::Duration::from_millis(300), "{:?}", turned.elapsed());
-    let upload = of("/upload").unwrap();
+    let upload = eventually("the upload is over", async || of("/upload").filter(|seen| seen.body_end.is_some())).await;
     assert_eq!((upload.body_bytes, upload.body_end), (3, Some(BodyEnd::Cut)));
     assert_eq!(tunnel.rest().await.unwrap_or_default(), b"", "the tunnel is closed");
     let cut = "fencepost_cut_requests_total{route=\"k\"}";
     scene.until_metric(cut, 2.0).await;
+    scene.finish().await;
+}
+
+/// It lets past whoever comes, before as after: there is nobody to wait for, and nothing to be cut.
+#[tokio::test]
+async fn what_a_route_lets_past_goes_on_as_long_as_that_route_only_watches() {
+    let watching = Route::new("watching", "/watching/", r#"key = "/k""#).with("mode = \"shadow\"");
+    let enforcing = |name: &str| Route::new(name, "/", r#"key = "/k""#).with("handoff_timeout = \"200ms\"");
+    let scene = Scene::open(EtcdVersion::V3_5, &[watching.clone(), enforcing("one")]).await;
+    let holder = scene.store.hold(LOCK, "shard-1").await;
+    scene.until_known(LOCK, Some("shard-1")).await;
+    let mut upload = fencepost_testsupport::Connection::open(scene.fence.listener.clone()).await.unwrap();
+    let head = "POST /watching/upload HTTP/1.1\r\nHost: a\r\nTransfer-Encoding: chunked\r\n\r\n3\r\nhal\r\n";
+    upload.send(head).await.unwrap();
+    let begun = async || scene.worker.seen().into_iter().find(|seen| seen.body_bytes == 3);
+    eventually("a part of the upload is there", begun).await;
+    scene.fence.reloads(&scene.config.clone().routes(&[watching, enforcing("other")])).await;
+    scene.admits("/next", &holder).await;
+    upload.send("4\r\nfall\r\n0\r\n\r\n").await.unwrap();
+    assert_eq!(upload.final_response().await.unwrap().status, 200);
+    scene.finish().await;
+}
+
+/// The worker has answered, and gets nothing more: it is not at the request any longer.
+#[tokio::test]
+async fn an_upload_that_was_let_past_and_cut_is_waited_for_until_its_worker_has_answered() {
+    let lines = |mode| [mode, "max_age = \"1h\"", "handoff_timeout = \"1h\"", "orphan_timeout = \"1h\""];
+    let scene = Scene::open(EtcdVersion::V3_5, &[guarded(&lines("mode = \"shadow\""))]).await;
+    let holder = scene.store.hold(LOCK, "shard-1").await;
+    scene.until_known(LOCK, Some("shard-1")).await;
+    scene.worker.on("/upload", Behaviour::Early(Answer::ok("early")));
+    let mut upload = fencepost_testsupport::Connection::open(scene.fence.listener.clone()).await.unwrap();
+    let head = "POST /upload HTTP/1.1\r\nHost: a\r\nTransfer-Encoding: chunked\r\n\r\n3\r\nhal\r\n";
+    upload.send(head).await.unwrap();
+    let begun = async || scene.worker.seen().into_iter().find(|seen| seen.body_bytes == 3);
+    eventually("a part of the upload is there", begun).await;
+    scene.fence.reloads(&scene.config.clone().routes(&[guarded(&lines("mode = \"enforce\""))])).await;
+    scene.admits("/next", &holder).await;
     scene.finish().await;
 }
 

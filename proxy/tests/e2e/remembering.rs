@@ -98,11 +98,13 @@ async fn after_a_kill_everybody_waits_for_what_a_route_let_past_while_it_only_wa
         let state_dir = Scratch::new();
         let first = if by_reload { "enforce" } else { "shadow" };
         let mut scene = remembering(EtcdVersion::V3_5, &state_dir, &[watching(first)]).await;
-        if by_reload {
-            scene.fence.reloads(&scene.config.clone().routes(&[watching("shadow")])).await;
-        }
         let holder = scene.store.hold(LOCK, "shard-1").await;
         scene.admits("/", &holder).await;
+        if by_reload {
+            // The tenure is remembered then, and it is not the only one that may be there.
+            scene.fence.reloads(&scene.config.clone().routes(&[watching("shadow")])).await;
+            scene.admits("/", &holder).await;
+        }
         scene.fence.kill();
         let enforcing = scene.config.clone().routes(&[watching("enforce")]).toml();
         scene.start_again_as(&enforcing).await;

@@ -51,6 +51,8 @@ pub struct Remembered {
     pub tenure: Option<Revision>,
     /// Until when requests may run that the earlier process left at the worker; `None` if it left none.
     pub until: Option<Instant>,
+    /// Whether others' requests than that tenure's may be among them.
+    pub others: bool,
 }
 
 /// What the handles of a source ask of its driver. Each kind is bounded: a lock asks for a read only if none is
@@ -179,6 +181,7 @@ impl Common {
         Gate::recording(memory.of(lock).map(|remembered| Predecessor {
             tenure: remembered.tenure,
             until: remembered.until.map(|until| self.moment(until)),
+            others: remembered.others,
         }))
     }
 

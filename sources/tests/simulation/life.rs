@@ -52,8 +52,8 @@ struct Memory {
 
 impl GateMemory for Memory {
     fn of(&self, lock: &LockKey) -> Option<Remembered> {
-        let Remembered { tenure, until } = *self.locks.get(lock.as_str())?;
-        Some(Remembered { tenure: tenure.filter(|_| !self.accepted.load(Ordering::Relaxed)), until })
+        let Remembered { tenure, until, others } = *self.locks.get(lock.as_str())?;
+        Some(Remembered { tenure: tenure.filter(|_| !self.accepted.load(Ordering::Relaxed)), until, others })
     }
 }
 
@@ -65,8 +65,11 @@ impl World {
     /// Starts the proxy, after one that saw revisions up to that one.
     pub(crate) fn start_proxy(self: &Rc<Self>, highest_seen: Option<Revision>) {
         let life = self.lives.replace(self.lives.get() + 1);
-        let remembered =
-            |tenure: &Option<Revision>| Remembered { tenure: *tenure, until: Some(Instant::now() + ORPHAN_TIMEOUT) };
+        let remembered = |tenure: &Option<Revision>| Remembered {
+            tenure: *tenure,
+            until: Some(Instant::now() + ORPHAN_TIMEOUT),
+            others: false,
+        };
         let locks = self.recorded.borrow().iter().map(|(lock, tenure)| (lock.clone(), remembered(tenure))).collect();
         let accepted = Arc::new(AtomicBool::new(false));
         let memory = Memory { locks, accepted: Arc::clone(&accepted) };

@@ -104,7 +104,8 @@ impl Memory {
             tracing::warn!(
                 %state_dir, locks, ?may_run_for,
                 "remembering: the process before this one did not end cleanly; for as long as its requests may run, each lock \
-                 lets in only the last tenure that it let in, or nobody if there may have been others; POST /locks/KEY/clear-orphans on the admin listener ends the wait"
+                 lets in only the last tenure that it let in, or nobody if there may have been others; POST \
+                 /locks/KEY/clear-orphans on the admin listener ends the wait"
             );
         }
         let unclean_since = (!remembered.clean).then(Instant::now);

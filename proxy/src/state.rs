@@ -1,5 +1,5 @@
 //! What a process remembers for the one after it: per lock the last tenure that was let in, per source the highest
-//! revision seen, and whether it left with nothing at the worker.
+//! revision seen, of which locks routes only watched, and whether it left with nothing at the worker.
 //!
 //! [`StateDir`] is the face of it. The `writer` is a thread of its own, which turns whatever came in since its last write
 //! into one commit; the `journal` is the file that commits are added to, a sequence of checksummed `frame`s; `directory`

@@ -35,8 +35,8 @@ impl<R, P: Permit> Admitted<R, P> {
 /// between. None depends on the client: it may have left long ago. A permit that comes back in [`SendError::Unsent`](super::SendError::Unsent) gets no
 /// call.
 pub trait Permit: 'static {
-    /// The tenure that the request was admitted under, for a request that takes so long that it may end meanwhile. `None`
-    /// if the request depends on none.
+    /// The tenure that the request was admitted under, or whatever else has to last, for a request that takes so long that it may end
+    /// meanwhile. `None` if the request depends on nothing.
     fn watch(&self) -> Option<Rc<dyn Watch>> {
         None
     }

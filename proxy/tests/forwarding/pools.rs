@@ -177,7 +177,8 @@ fn a_connection_on_which_a_body_was_announced_where_none_can_be_is_not_used_agai
     {
         for field in ["Content-Length: 6", "Transfer-Encoding: chunked"] {
             let worker = Worker::by_hand();
-            let proxy = Proxy::before(worker.address());
+            // Idle, it would be closed as well.
+            let proxy = Proxy::with(worker.address(), Settings { idle_timeout: 10 * PATIENCE, ..Settings::default() });
             let mut client = proxy.client();
             client.send(request);
             let mut peer = worker.next();

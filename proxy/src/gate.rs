@@ -106,7 +106,9 @@ async fn send(
                 (request, ticket) = unsent.into_parts();
                 in_flight = ticket.leave();
             }
-            Err(error @ (SendError::NoAnswer { .. } | SendError::Timeout | SendError::BrokenBody)) => {
+            Err(
+                error @ (SendError::NoAnswer { .. } | SendError::Coded | SendError::Timeout | SendError::BrokenBody),
+            ) => {
                 return Err(place.no_answer(&error));
             }
         }
@@ -218,7 +220,7 @@ async fn wait_for_connection(place: &Place, wants: Wants) -> Result<ReadyConnect
             UpstreamError::Timeout => Failure::ConnectTimeout,
             UpstreamError::Crowded => Failure::Overloaded,
         };
-        place.log_failure(failure, &error);
+        place.log_failure(failure, &error, true);
         place.fail(failure)
     })
 }
@@ -230,18 +232,20 @@ impl Place {
             SendError::Timeout => Failure::TimedOut,
             SendError::BrokenBody => Failure::CutBody,
             SendError::NoAnswer { forwarded: Forwarded::No, .. } => Failure::Declined,
-            SendError::NoAnswer { forwarded: Forwarded::Unknown, .. } | SendError::Unsent(_) => Failure::NoAnswer,
+            SendError::NoAnswer { forwarded: Forwarded::Unknown, .. } | SendError::Coded | SendError::Unsent(_) => {
+                Failure::NoAnswer
+            }
         };
-        self.log_failure(failure, error);
+        // A body that did not arrive is its client's affair, and what was cut because its tenure had ended is ours.
+        let is_the_workers = !matches!(error, SendError::BrokenBody | SendError::NoAnswer { source: None, .. });
+        self.log_failure(failure, error, is_the_workers);
         self.fail(failure)
     }
 
-    fn log_failure(&self, failure: Failure, error: &(dyn std::error::Error + 'static)) {
+    fn log_failure(&self, failure: Failure, error: &(dyn std::error::Error + 'static), is_the_workers: bool) {
         let route = self.route().name.as_str();
         let upstream = &self.pool().upstream().address;
         let code = failure.code();
-        // A body that did not arrive is its client's affair, and what was cut because its tenure had ended is ours.
-        let is_the_workers = failure != Failure::CutBody && !(failure == Failure::NoAnswer && error.source().is_none());
         if is_the_workers && self.pool().is_news(code) {
             tracing::warn!(route, %upstream, failure = code, error, "the worker did not answer");
         } else {

@@ -35,7 +35,7 @@ pub enum Failure {
     Declined,
     /// There was no free connection to the worker in time.
     Overloaded,
-    /// The worker broke the connection after the request was sent.
+    /// The worker broke the connection after the request was sent, or its answer can't be passed on.
     NoAnswer,
     /// The worker did not answer in time.
     TimedOut,

@@ -60,6 +60,9 @@ pub enum SendError<P> {
     /// The client did not send all of its body. What had been sent was cut, so that the worker never has the whole; an answer is still
     /// waited for, and the permit learns of it.
     BrokenBody,
+    /// It was sent, and the body of the answer is in a transfer coding that only the worker's next hop could undo. It is read to its end
+    /// for the permit's sake.
+    Coded,
     /// It was sent, and there was no answer in time. An answer is still waited for; the permit learns of it.
     Timeout,
 }
@@ -72,6 +75,7 @@ impl<P> fmt::Debug for SendError<P> {
                 f.debug_struct("NoAnswer").field("forwarded", forwarded).field("source", source).finish()
             }
             SendError::BrokenBody => f.write_str("BrokenBody"),
+            SendError::Coded => f.write_str("Coded"),
             SendError::Timeout => f.write_str("Timeout"),
         }
     }
@@ -84,6 +88,9 @@ impl<P> fmt::Display for SendError<P> {
             SendError::NoAnswer { forwarded: Forwarded::No, .. } => "the upstream refused the request",
             SendError::NoAnswer { forwarded: Forwarded::Unknown, .. } => "the upstream connection was lost",
             SendError::BrokenBody => "the client did not send all of the request's body",
+            SendError::Coded => {
+                "the upstream's answer has a Transfer-Encoding besides chunked, which was not asked for"
+            }
             SendError::Timeout => "the upstream did not answer in time",
         })
     }
@@ -93,7 +100,7 @@ impl<P> std::error::Error for SendError<P> {
     fn source(&self) -> Option<&(dyn std::error::Error + 'static)> {
         match self {
             SendError::NoAnswer { source, .. } => source.as_ref().map(|error| error as _),
-            SendError::Unsent(_) | SendError::BrokenBody | SendError::Timeout => None,
+            SendError::Unsent(_) | SendError::BrokenBody | SendError::Coded | SendError::Timeout => None,
         }
     }
 }

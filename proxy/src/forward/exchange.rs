@@ -5,6 +5,7 @@ use std::pin::Pin;
 use std::task::{Context, Poll, ready};
 
 use http::{Method, Request, Response, StatusCode};
+use http_body::Body;
 use hyper::body::Incoming;
 use hyper::client::conn::TrySendError;
 use tokio::time::Instant;
@@ -174,7 +175,13 @@ impl<P: Permit> Sent<P> {
         cx: &mut Context<'_>,
     ) -> Result<Response<ResponseBody<P>>, SendError<P>> {
         let (mut head, incoming) = response.into_parts();
-        self.in_flight.answered(&head);
+        let is_clear = self.in_flight.answered(&head);
+        if !is_clear && !incoming.is_end_stream() && response_head::is_coded(&head.headers) {
+            self.in_flight.detach(false);
+            let background = self.in_flight.pool().background().clone();
+            background.spawn(Rest::new(incoming, self.in_flight, &head.headers).read_to_end());
+            return Err(SendError::Coded);
+        }
         response_head::clean(&mut head.headers, head.status, self.in_flight.protocol());
         head.version = response_head::ANSWER_VERSION;
         if head.status != StatusCode::SWITCHING_PROTOCOLS {

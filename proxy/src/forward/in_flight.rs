@@ -200,14 +200,16 @@ impl<P: Permit> InFlight<P> {
         }
     }
 
-    /// The worker has sent the head of its response.
-    pub(super) fn answered(&mut self, head: &Parts) {
+    /// The worker has sent the head of its response. False if that may be read in two ways.
+    pub(super) fn answered(&mut self, head: &Parts) -> bool {
         self.heard();
         if let Link::Http1(connection) = &mut self.link
             && response_head::is_ambiguous(&head.headers, head.status, self.is_head)
         {
             connection.spoil();
+            return false;
         }
+        true
     }
 
     /// Whether the worker says more and more without having answered: interim answers (1xx) without end, which would keep this

@@ -48,6 +48,15 @@ pub(super) fn is_ambiguous(headers: &HeaderMap, status: StatusCode, to_head: boo
     }
 }
 
+/// Whether the body is in a transfer coding besides the chunks that hyper undoes: passed on without the field that says so, it would be
+/// taken for what it is not. RFC 9112, section 7.4, has a worker use none that was not asked for, and we ask for none.
+pub(super) fn is_coded(headers: &HeaderMap) -> bool {
+    let codings = headers.get_all(header::TRANSFER_ENCODING).iter();
+    let mut codings = codings.flat_map(|list| list.as_bytes().split(|byte| *byte == b',')).map(<[u8]>::trim_ascii);
+    let undone: [&[u8]; 3] = [b"chunked", b"identity", b""];
+    codings.any(|coding| !undone.iter().any(|undone| coding.eq_ignore_ascii_case(undone)))
+}
+
 /// A length may be given several times, if it is always the same. Others, which hyper lets pass where there is no body, say nothing.
 fn say_length_once(headers: &mut HeaderMap) {
     let mut lengths = headers.get_all(header::CONTENT_LENGTH).iter();

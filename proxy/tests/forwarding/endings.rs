@@ -69,6 +69,22 @@ fn a_small_request_is_over_when_the_worker_has_answered_not_when_the_client_has_
 }
 
 #[test]
+fn a_request_whose_answer_cannot_be_passed_on_is_over_when_its_worker_has_answered() {
+    let worker = Worker::by_hand();
+    let proxy = Proxy::before(worker.address());
+    let mut client = proxy.client();
+    client.send(GET);
+    let mut peer = worker.next();
+    peer.next_request();
+    peer.send("HTTP/1.1 200 OK\r\nTransfer-Encoding: gzip, chunked\r\n\r\n5\r\nbegin\r\n");
+    assert!(client.answer().0.starts_with("HTTP/1.1 502 "));
+    assert_eq!(peer.within(MOMENT), b"", "the worker's connection stays open");
+    assert!(proxy.events().is_empty(), "the worker has not ended");
+    peer.send("0\r\n\r\n");
+    assert_eq!(proxy.wait_for_events(1), [Event::Finished(Ending::Complete)]);
+}
+
+#[test]
 fn a_worker_that_breaks_off_before_its_answer_gives_502_and_leaves_the_request_uncertain() {
     for reset in [false, true] {
         let proxy = Proxy::before(Worker::scripted(move |mut peer: Peer| {

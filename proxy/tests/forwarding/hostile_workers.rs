@@ -74,6 +74,13 @@ const CASES: &[(&str, &str, Fate)] = &[
     ("trailers like framing", "HTTP/1.1 200 OK\r\nTransfer-Encoding: chunked\r\n\r\n5\r\nhello\r\n0\r\nContent-Length: 0\r\nSet-Cookie: forged\r\n\r\n", Kept("hello")),
     ("a trailer with a CR", "HTTP/1.1 200 OK\r\nTransfer-Encoding: chunked\r\n\r\n5\r\nhello\r\n0\r\nX: a\rForged: b\r\n\r\n{F}", CutShort),
 
+    // Codings that only the worker's next hop could undo.
+    ("gzip in chunks", "HTTP/1.1 200 OK\r\nTransfer-Encoding: gzip, chunked\r\n\r\n5\r\nhello\r\n0\r\n\r\n", Refused),
+    ("gzip in chunks, in two lines", "HTTP/1.1 200 OK\r\nTransfer-Encoding: gzip\r\nTransfer-Encoding: chunked\r\n\r\n5\r\nhello\r\n0\r\n\r\n", Refused),
+    ("gzip to the end", "HTTP/1.1 200 OK\r\nTransfer-Encoding: GZIP\r\n\r\nhello{F}", Refused),
+    ("gzip in chunks with 304", "HTTP/1.1 304 Not Modified\r\nTransfer-Encoding: gzip, chunked\r\n\r\n", Left("")),
+    ("no coding, in chunks", "HTTP/1.1 200 OK\r\nTransfer-Encoding: Identity,, Chunked\r\n\r\n5\r\nhello\r\n0\r\n\r\n", Left("hello")),
+
     // Both.
     ("chunks and a length", "HTTP/1.1 200 OK\r\nContent-Length: 15\r\nTransfer-Encoding: chunked\r\n\r\n5\r\nhello\r\n0\r\n\r\n", Left("hello")),
 ];

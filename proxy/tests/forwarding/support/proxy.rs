@@ -246,7 +246,7 @@ impl Forwarder {
                 Ok(answer) => return Ok(answer),
                 Err(SendError::Unsent(admitted)) => admitted.into_parts(),
                 Err(SendError::BrokenBody) => return Err(StatusCode::BAD_REQUEST),
-                Err(SendError::NoAnswer { .. }) => return Err(StatusCode::BAD_GATEWAY),
+                Err(SendError::NoAnswer { .. } | SendError::Coded) => return Err(StatusCode::BAD_GATEWAY),
                 Err(SendError::Timeout) => return Err(StatusCode::GATEWAY_TIMEOUT),
             };
         }

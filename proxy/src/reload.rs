@@ -246,8 +246,6 @@ impl Reloader {
         }
         bar_what_was_let_past(old, &new);
         self.switch.to(Arc::clone(&new));
-        // Once more, for locks that a request has brought up meanwhile.
-        bar_what_was_let_past(old, &new);
         keep_only(&new);
         let gone = |source: &&LockSource| !new.sources.iter().any(|other| other.name() == source.name());
         old.sources.iter().filter(gone).for_each(|source| new.process.metrics.forget_source(source.name()));

@@ -103,7 +103,7 @@ pub(super) fn bar_what_was_let_past(old: &Fence, new: &Fence) {
             Mode::Enforce(_) | Mode::Off => false,
         })
     };
-    for (route, in_force) in new.config.routes.iter().zip(&new.routes) {
+    for route in &new.config.routes {
         let Mode::Enforce(lock) = &route.mode else { continue };
         if enforced(&route.name, lock) || !has_turned(lock) {
             continue;
@@ -112,13 +112,9 @@ pub(super) fn bar_what_was_let_past(old: &Fence, new: &Fence) {
         let of_lock = |route: &&Route| route.mode.lock().is_some_and(|other| other.key == lock.key);
         let before = old.config.routes.iter().filter(of_lock).map(|route| route.orphan_timeout).max();
         let until = Instant::now() + route.orphan_timeout.max(before.unwrap_or_default());
-        let locks = match &in_force.guard {
-            Some(Guard::Static(lock)) => vec![Arc::clone(lock)],
-            Some(Guard::Templated(_)) => new.sources[lock.source].locks(),
-            None => Vec::new(),
-        };
-        let own = locks.iter().filter(|one| lock.key.matches_key(one.key().as_str()));
-        own.for_each(|lock| lock.enforce_since(new.generation, until));
+        let template = lock.key.clone();
+        let names = move |key: &str| template.matches_key(key);
+        new.sources[lock.source].enforce_since(&lock.key.to_string(), names, new.generation, until);
     }
 }
 

@@ -1,5 +1,6 @@
 //! What the locks of a source have in common.
 
+use std::fmt;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard};
 use std::time::Duration;
@@ -36,6 +37,23 @@ pub(crate) struct Common {
     /// Where the gates' clock begins.
     origin: Instant,
     memory: Option<Arc<dyn GateMemory>>,
+    turned: Mutex<Vec<Turned>>,
+}
+
+/// Locks of a route that only watched, and enforces from a configuration on.
+pub(crate) struct Turned {
+    /// Their keys, as the route has them.
+    keys: String,
+    names: Box<dyn Fn(&str) -> bool + Send + Sync>,
+    generation: u64,
+    until: Moment,
+}
+
+impl fmt::Debug for Turned {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let Turned { keys, names: _, generation, until } = self;
+        f.debug_struct("Turned").field("keys", keys).field("generation", generation).field("until", until).finish()
+    }
 }
 
 /// What is remembered of the gates of an earlier process.
@@ -159,6 +177,7 @@ impl Common {
             health: Mutex::default(),
             origin: Instant::now(),
             memory,
+            turned: Mutex::default(),
         };
         common.set_period(period);
         common
@@ -175,14 +194,37 @@ impl Common {
 
     /// The gate of a lock that is tracked from now on. With a memory its tenures are recorded before they enter.
     pub(crate) fn new_gate(&self, lock: &LockKey) -> Gate {
-        let Some(memory) = &self.memory else {
-            return Gate::default();
+        let mut gate = match &self.memory {
+            None => Gate::default(),
+            Some(memory) => Gate::recording(memory.of(lock).map(|remembered| Predecessor {
+                tenure: remembered.tenure,
+                until: remembered.until.map(|until| self.moment(until)),
+                others: remembered.others,
+            })),
         };
-        Gate::recording(memory.of(lock).map(|remembered| Predecessor {
-            tenure: remembered.tenure,
-            until: remembered.until.map(|until| self.moment(until)),
-            others: remembered.others,
-        }))
+        let turned = self.turned();
+        let its_own = turned.iter().filter(|turned| (turned.names)(lock.as_str()));
+        its_own.for_each(|turned| gate.enforce_since(turned.generation, turned.until));
+        gate
+    }
+
+    /// Has the gates that are made from now on know of it; those that there are have to be told. What was said of the same keys before
+    /// is part of it, so that this grows with the routes that there ever were, and not with time.
+    pub(crate) fn turn(
+        &self,
+        keys: &str,
+        names: impl Fn(&str) -> bool + Send + Sync + 'static,
+        generation: u64,
+        until: Instant,
+    ) {
+        let mut turned = self.turned();
+        let before = turned.iter().position(|earlier| earlier.keys == keys).map(|index| turned.swap_remove(index));
+        let until = before.map_or(Moment(0), |before| before.until).max(self.moment(until));
+        turned.push(Turned { keys: keys.to_owned(), names: Box::new(names), generation, until });
+    }
+
+    fn turned(&self) -> MutexGuard<'_, Vec<Turned>> {
+        self.turned.lock().expect("nothing panics while it looks which locks these are")
     }
 
     /// An instant on the gates' clock.

@@ -244,6 +244,22 @@ impl LockSource {
         TemplatedLocks::new(Arc::clone(shared), scope, spec.clone())
     }
 
+    /// A route whose locks have these keys enforces from that configuration on, and only watched before: what it let past before counts
+    /// as an earlier tenure's until it has left, or until then. That goes for the locks that are tracked, and for those that will be.
+    pub fn enforce_since(
+        &self,
+        keys: &str,
+        names: impl Fn(&str) -> bool + Clone + Send + Sync + 'static,
+        generation: u64,
+        until: Instant,
+    ) {
+        // First, so that a lock which is made meanwhile is told in one way or the other.
+        self.common().turn(keys, names.clone(), generation, until);
+        let locks = self.common().registry.all();
+        let own = locks.iter().filter(|lock| names(lock.key().as_str()));
+        own.for_each(|lock| lock.enforce_since(generation, until));
+    }
+
     /// Every lock that is tracked, for the eyes of an operator.
     pub fn locks(&self) -> Vec<Arc<TrackedLock>> {
         let mut locks = self.common().registry.all();

@@ -332,9 +332,8 @@ impl TrackedLock {
         }
     }
 
-    /// A route enforces from that configuration on that only watched before: what it let past before counts as an earlier
-    /// tenure's until it has left, or until then.
-    pub fn enforce_since(&self, generation: u64, until: Instant) {
+    /// See [`LockSource::enforce_since`](super::source::LockSource::enforce_since).
+    pub(crate) fn enforce_since(&self, generation: u64, until: Instant) {
         let until = self.common.moment(until);
         self.at_gate(|gate| gate.enforce_since(generation, until));
     }

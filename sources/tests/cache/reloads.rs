@@ -2,7 +2,7 @@
 
 use std::sync::Arc;
 
-use fencepost_policy::{Entry, FenceToken, Layout};
+use fencepost_policy::{Entry, FenceToken, Layout, PassReason};
 use fencepost_sources::{LockSource, MemoryStore, Timing};
 use tokio::time::Instant;
 
@@ -106,4 +106,40 @@ async fn a_source_is_found_again_for_as_long_as_anybody_has_a_handle() {
     drop(source);
     assert!(found.upgrade().is_none());
     driver.await; // It was stopped with its last handle.
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_lock_that_is_asked_for_after_its_route_has_turned_lets_nobody_past_who_came_before() {
+    play(options(), async |_, source| {
+        let locks = template(source, "t/", Layout::Key);
+        let before = locks.hold("t/before").unwrap();
+        source.enforce_since("t/{}", |key| key.starts_with("t/"), 2, Instant::now() + SECOND);
+        source.enforce_since("t/a{}", |key| key.starts_with("t/a"), 3, Instant::now());
+        let (after, later) = (locks.hold("t/after").unwrap(), locks.hold("t/later").unwrap());
+        let other = template(source, "u/", Layout::Key).hold("u/1").unwrap();
+        for (lock, since) in [(&before, 2), (&after, 3), (&later, 2), (&other, 0)] {
+            for generation in 1..=3 {
+                let pass = lock.pass(PassReason::Shadow, generation);
+                assert_eq!(pass.is_some(), generation >= since, "{} under {generation}", lock.key());
+                pass.into_iter().for_each(|pass| lock.leave_pass(pass));
+            }
+        }
+    })
+    .await;
+}
+
+#[tokio::test(start_paused = true)]
+async fn what_was_said_of_the_same_keys_before_is_not_taken_back() {
+    play(options(), async |_, source| {
+        let locks = template(source, "t/", Layout::Key);
+        let until = Instant::now() + SECOND * 60;
+        source.enforce_since("t/{}", |key| key.starts_with("t/"), 2, until);
+        source.enforce_since("t/{}", |key| key.starts_with("t/"), 4, Instant::now());
+        let lock = locks.hold("t/1").unwrap();
+        let passes: Vec<_> = [1, 3, 4].map(|generation| lock.pass(PassReason::Exempt, generation).unwrap()).into();
+        assert_eq!(lock.unseen_until(), Some(until));
+        passes.into_iter().for_each(|pass| lock.leave_pass(pass));
+        assert_eq!(lock.unseen_until(), None);
+    })
+    .await;
 }

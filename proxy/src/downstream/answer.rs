@@ -6,7 +6,7 @@ use std::pin::Pin;
 use std::task::{Context, Poll};
 
 use bytes::Bytes;
-use http::Response;
+use http::{Response, Version};
 use http_body::{Body, Frame, SizeHint};
 
 use super::connection::InFlight;
@@ -27,20 +27,33 @@ pub trait AnswerBody: Body<Data = Bytes, Error: Into<Box<dyn Error + Send + Sync
 
 /// An answer's body that counts as in flight until hyper has written it, to the kernel or to what goes there with the end of the turn, and
 /// drops it.
-pub(super) struct Counted<B> {
+pub(super) struct Counted<B: Body> {
     body: B,
     in_flight: InFlight,
+    /// Whether it has not ended, and its client will take the connection's end for its own, as with HTTP/1.0 and a length that is not known:
+    /// one that is cut off must not look like one that is whole (RFC 9112, section 8).
+    ends_with_connection: bool,
 }
 
-/// Keeps `in_flight` with the answer, and puts its tunnel aside for when the connection is handed over.
-pub(super) fn counted<B: AnswerBody>(answer: Response<B>, in_flight: InFlight) -> Response<Counted<B>> {
+/// Keeps `in_flight` with the answer to a request of that version, and puts its tunnel aside for when the connection is handed over.
+pub(super) fn counted<B: AnswerBody>(answer: Response<B>, to: Version, in_flight: InFlight) -> Response<Counted<B>> {
     let switches = answer.status() == http::StatusCode::SWITCHING_PROTOCOLS;
     answer.map(|mut body| {
         if switches {
             in_flight.connection().tunnel.set(body.take_tunnel());
         }
-        Counted { body, in_flight }
+        let ends_with_connection =
+            to == Version::HTTP_10 && body.size_hint().exact().is_none() && !body.is_end_stream();
+        Counted { body, in_flight, ends_with_connection }
     })
+}
+
+impl<B: Body> Drop for Counted<B> {
+    fn drop(&mut self) {
+        if self.ends_with_connection {
+            self.in_flight.connection().socket.end_by_reset();
+        }
+    }
 }
 
 impl<B: AnswerBody + Unpin> Body for Counted<B> {
@@ -52,6 +65,11 @@ impl<B: AnswerBody + Unpin> Body for Counted<B> {
             unread.taken();
         }
         let polled = Pin::new(&mut self.body).poll_frame(cx);
+        self.ends_with_connection &= match &polled {
+            Poll::Ready(None) => false,
+            Poll::Ready(Some(Ok(_))) => !self.body.is_end_stream(),
+            Poll::Ready(Some(Err(_))) | Poll::Pending => true,
+        };
         if let (Some(unread), Poll::Ready(Some(Ok(frame)))) = (self.in_flight.unread(), &polled) {
             unread.given(frame.data_ref().map_or(0, Bytes::len));
         }

@@ -262,6 +262,7 @@ where
     // Who asks for a tunnel may write into it at once, so that what comes next may be no request.
     let is_last = request.method() == Method::CONNECT;
     let is_spent = in_flight.connection().is_spent();
+    let version = request.version();
     let number = in_flight.connection().requests.get();
     let Ok(()) = poll_fn(|cx| service.poll_ready(cx)).await;
     let Ok(mut response) = service.call(request).await;
@@ -283,7 +284,7 @@ where
             connection.seat.close(Closing::Requests);
         }
     }
-    Ok(counted(response, in_flight))
+    Ok(counted(response, version, in_flight))
 }
 
 /// Whether the requests that are under way leave no stream for another: one that its client has reset goes on.

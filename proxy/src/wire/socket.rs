@@ -128,6 +128,11 @@ impl Socket {
         self.shared.stream.borrow().transport().shut(Shutdown::Both);
     }
 
+    /// Has the other side see a reset when this is closed, not an end. Unix sockets know no difference.
+    pub fn end_by_reset(&self) {
+        self.shared.stream.borrow().transport().reset_when_closed();
+    }
+
     /// Whether the last write could not be finished because the other side does not read.
     pub fn is_write_blocked(&self) -> bool {
         self.shared.write_blocked.get()

@@ -7,6 +7,7 @@ use std::net::Shutdown;
 use std::os::fd::AsFd;
 use std::pin::Pin;
 use std::task::{Context, Poll, ready};
+use std::time::Duration;
 
 use rustix::net::{RecvFlags, recv};
 use smallvec::SmallVec;
@@ -65,6 +66,10 @@ impl Transport {
 
     pub(super) fn shut(&self, side: Shutdown) {
         let _ = self.socket().shutdown(side); // An error means that the connection is gone already.
+    }
+
+    pub(super) fn reset_when_closed(&self) {
+        let _ = self.socket().set_linger(Some(Duration::ZERO)); // An error means that the connection is gone already.
     }
 
     fn socket(&self) -> SockRef<'_> {

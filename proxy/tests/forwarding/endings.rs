@@ -1,5 +1,6 @@
 //! When a request counts as no longer at the worker, whatever its client does.
 
+use std::io::{ErrorKind, Read};
 use std::time::{Duration, Instant};
 
 use fencepost::forward::{Ending, Timeouts};
@@ -111,6 +112,33 @@ fn a_worker_that_breaks_off_in_the_middle_of_its_answer_is_cut_off_for_the_clien
         let body = String::from_utf8(client.until_end()).unwrap();
         assert!(!body.contains("0\r\n\r\n"), "{body:?}");
         assert_eq!(proxy.wait_for_events(1), [Event::Finished(Ending::Reset)]);
+    }
+}
+
+#[test]
+fn a_client_that_knows_an_end_by_the_connections_sees_a_reset_where_its_answer_is_cut_off() {
+    const CHUNKED: &str = "HTTP/1.1 200 OK\r\nTransfer-Encoding: chunked\r\n\r\n";
+    for (method, head, rest, whole) in [
+        ("GET", format!("{CHUNKED}5\r\nbegin\r\n"), "0\r\n\r\n", true),
+        ("GET", format!("{CHUNKED}5\r\nbegin\r\n"), "", false),
+        ("GET", "HTTP/1.1 200 OK\r\n\r\nbegin".to_owned(), "", true),
+        ("GET", CHUNKED.to_owned(), "0\r\n\r\n", true),
+        ("GET", CHUNKED.to_owned(), "", false),
+        ("HEAD", CHUNKED.to_owned(), "", true),
+    ] {
+        let worker = Worker::by_hand();
+        let proxy = Proxy::before(worker.address());
+        let mut client = proxy.client();
+        client.send(&format!("{method} / HTTP/1.0\r\n\r\n"));
+        let mut peer = worker.next();
+        peer.next_request();
+        peer.send(&head);
+        client.head();
+        peer.send(rest);
+        drop(peer);
+        let mut body = Vec::new();
+        let end = client.stream().read_to_end(&mut body).map_err(|error| error.kind()).err();
+        assert_eq!(end, (!whole).then_some(ErrorKind::ConnectionReset), "{method}, {head:?}, then {rest:?}");
     }
 }
 

@@ -1,8 +1,8 @@
 //! An `election` or `mutex` lock over time: whoever queued first holds it.
 //!
 //! Contenders are keys below `lock + "/"`, each on its holder's lease. The one with the lowest create revision holds the
-//! lock, the others wait (etcd `client/v3/concurrency`, 3.4 to 3.6). Two keys created in one transaction are ordered by name,
-//! as etcd's own sorted Range does.
+//! lock, the others wait (etcd `client/v3/concurrency`, 3.4 to 3.6). Of two keys that one transaction has created neither waits for the
+//! other, since each waits for those of lower revisions only: as long as both are first, nobody is the holder.
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -108,13 +108,24 @@ impl QueueTrack {
     pub fn snapshot(&self) -> Snapshot {
         let mut queue: Vec<&Contender> = self.contenders.values().collect();
         queue.sort_by_key(|contender| contender.created); // Stable: keys of one revision stay ordered by name.
-        let mut waiters =
-            queue.into_iter().map(|contender| Waiter { owner: self.owner(contender), created: contender.created });
-        let holding = match waiters.next() {
+        let is_tied = self.tie().is_some();
+        let mut waiters = queue
+            .into_iter()
+            .map(|contender| Waiter { owner: self.owner(contender), created: contender.created })
+            .peekable();
+        let holding = match waiters.next_if(|_| !is_tied) {
             Some(Waiter { owner, created }) => Holding::Held(Tenure { owner, first: created, last: created }),
+            None if is_tied => Holding::Unreadable,
             None => Holding::Free,
         };
         Snapshot { layout: self.layout, as_of: self.as_of, holding, waiters: waiters.collect() }
+    }
+
+    /// The revision at which one transaction has created two keys that are both first, if one has.
+    pub fn tie(&self) -> Option<Revision> {
+        let first = self.contenders.values().map(|contender| contender.created).min()?;
+        let has_first = self.contenders.values().filter(|contender| contender.created == first);
+        (has_first.count() > 1).then_some(first)
     }
 
     fn owner(&self, contender: &Contender) -> Owner {

@@ -37,6 +37,26 @@ fn the_oldest_key_holds_the_lock_and_the_others_wait() {
 }
 
 #[test]
+fn of_keys_that_one_transaction_created_none_holds_the_lock_while_others_are_there() {
+    for layout in [Layout::Election, Layout::Mutex] {
+        let queue = [put("l/1", 7, 7, "a"), put("l/2", 7, 7, "b"), put("l/3", 8, 8, "c")];
+        let tied = QueueTrack::read(layout, revision(9), queue);
+        assert_eq!((seen(&tied), tied.tie()), ((None, vec![7, 7, 8]), Some(revision(7))));
+        assert_eq!(tied.snapshot().holding, Holding::Unreadable);
+        let alone = tied.events([delete("l/1", 10)]).unwrap().unwrap();
+        let holder = if layout == Layout::Election { "b" } else { "l/2" };
+        assert_eq!((seen(&alone), alone.tie()), ((Some((holder.into(), 7)), vec![8]), None));
+        // Behind a holder they only wait.
+        let waiting = QueueTrack::read(
+            layout,
+            revision(9),
+            [put("l/0", 6, 6, "x"), put("l/1", 7, 7, "a"), put("l/2", 7, 7, "b")],
+        );
+        assert_eq!((seen(&waiting).1, waiting.tie()), (vec![7, 7], None));
+    }
+}
+
+#[test]
 fn proclaim_changes_the_name_and_not_the_tenure() {
     let election = QueueTrack::read(Layout::Election, revision(5), [put("l/1", 5, 5, "a")]);
     let renamed = election.events([QueueEvent::Put(put("l/1", 5, 6, "b"))]).unwrap().unwrap();

@@ -32,7 +32,7 @@ pub enum Holding {
     Free,
     /// This tenure.
     Held(Tenure),
-    /// There is a record, but it can't be parsed; nobody is admitted on it.
+    /// There is a record, but it can't be parsed, or names several at once; nobody is admitted on it.
     Unreadable,
 }
 
@@ -45,7 +45,7 @@ pub struct Snapshot {
     pub as_of: Revision,
     /// Who held the lock then.
     pub holding: Holding,
-    /// Who queued behind, the oldest first. Always empty for [`Layout::Key`].
+    /// Who queued behind, the oldest first; whoever is named at once with others is one of them. Always empty for [`Layout::Key`].
     pub waiters: Arc<[Waiter]>,
 }
 

@@ -1,6 +1,6 @@
 //! What this process remembers of the one before it, and what it keeps for the one after it, as the gates need it.
 
-use std::collections::{BTreeMap, BTreeSet};
+use std::collections::BTreeMap;
 use std::path::Path;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard};
@@ -25,8 +25,6 @@ const NOTE_PERIOD: Duration = Duration::from_secs(1);
 pub struct Memory {
     state: StateDir,
     remembered: Arc<Remembered>,
-    /// The sources that this process began with.
-    in_the_file: Arc<BTreeSet<String>>,
     /// For which locks it is on the disk that a route only watches, and for how long that may go on.
     watched: Mutex<BTreeMap<String, Duration>>,
     /// What each source that is remembered was given, by its name.
@@ -43,8 +41,6 @@ pub struct Memory {
 struct SourceMemory {
     name: String,
     remembered: Arc<Remembered>,
-    /// The sources that this process began with.
-    in_the_file: Arc<BTreeSet<String>>,
     /// When this process began, if the one before it may have left requests at the worker.
     unclean_since: Option<Instant>,
     /// The operator accepted that the store went back: its old revisions mean nothing any more.
@@ -54,10 +50,9 @@ struct SourceMemory {
 impl GateMemory for SourceMemory {
     fn of(&self, lock: &LockKey) -> Option<fencepost_sources::Remembered> {
         let known = self.remembered.lock(&self.name, lock);
-        // Somebody may have been let in of whom this source knows nothing: sources are renamed, routes are given others.
-        let of_others = self
-            .remembered
-            .of_sources(lock, |source| source != self.name && (known.is_none() || !self.in_the_file.contains(source)));
+        // Somebody may have been let in of whom this source knows nothing, and later than whom it knows: sources are renamed, routes
+        // are given others, and their former ones again.
+        let of_others = self.remembered.of_sources(lock, |source| source != self.name);
         let of_others = of_others.max(self.remembered.watched(lock)).filter(|_| self.unclean_since.is_some());
         if known.is_none() && of_others.is_none() {
             return None;
@@ -72,16 +67,10 @@ impl GateMemory for SourceMemory {
 }
 
 impl SourceMemory {
-    fn new(
-        name: &str,
-        remembered: &Arc<Remembered>,
-        in_the_file: &Arc<BTreeSet<String>>,
-        unclean_since: Option<Instant>,
-    ) -> SourceMemory {
+    fn new(name: &str, remembered: &Arc<Remembered>, unclean_since: Option<Instant>) -> SourceMemory {
         SourceMemory {
             name: name.to_owned(),
             remembered: Arc::clone(remembered),
-            in_the_file: Arc::clone(in_the_file),
             unclean_since,
             accepted: AtomicBool::new(false),
         }
@@ -89,11 +78,11 @@ impl SourceMemory {
 }
 
 impl Memory {
-    /// Opens the `state_dir` for a process that begins with these sources, and says what was found there.
+    /// Opens the `state_dir`, and says what was found there.
     ///
     /// # Errors
     /// If another process has it, if it is damaged, or if it can't be used.
-    pub fn open<'s>(path: &Path, sources: impl Iterator<Item = &'s str>) -> Result<Memory, StateError> {
+    pub fn open(path: &Path) -> Result<Memory, StateError> {
         let (state, remembered) = StateDir::open(path)?;
         let locks: usize = remembered.locks.values().map(BTreeMap::len).sum();
         let state_dir = path.display();
@@ -110,16 +99,14 @@ impl Memory {
         }
         let unclean_since = (!remembered.clean).then(Instant::now);
         let remembered = Arc::new(remembered);
-        let in_the_file = Arc::new(sources.map(ToOwned::to_owned).collect::<BTreeSet<String>>());
         let sources = remembered
             .locks
             .keys()
-            .map(|name| (name.clone(), Arc::new(SourceMemory::new(name, &remembered, &in_the_file, unclean_since))));
+            .map(|name| (name.clone(), Arc::new(SourceMemory::new(name, &remembered, unclean_since))));
         Ok(Memory {
             sources: sources.collect(),
             state,
             remembered: Arc::clone(&remembered),
-            in_the_file,
             watched: Mutex::default(),
             unclean_since,
             order: Mutex::default(),
@@ -130,7 +117,7 @@ impl Memory {
     pub fn of_source(&self, name: &str) -> Arc<dyn GateMemory> {
         match self.sources.get(name) {
             Some(memory) => Arc::clone(memory) as Arc<dyn GateMemory>,
-            None => Arc::new(SourceMemory::new(name, &self.remembered, &self.in_the_file, self.unclean_since)),
+            None => Arc::new(SourceMemory::new(name, &self.remembered, self.unclean_since)),
         }
     }
 

@@ -145,7 +145,7 @@ pub async fn run(
     let Surroundings { memory: store, log, started, origin } = surroundings;
     let (limits, threads) = (config.limits, threads(&config));
     let memory = match config.state_dir.as_deref() {
-        Some(path) => Some(Memory::open(path, config.sources.iter().map(|source| source.name.as_str()))?),
+        Some(path) => Some(Memory::open(path)?),
         None => None,
     };
     // Without an admin listener nobody could look.

@@ -51,7 +51,7 @@ impl StateDir {
     /// If another process has the directory, if what it left is damaged, or if the directory cannot be written.
     pub fn open(path: &Path) -> Result<(StateDir, Remembered), StateError> {
         let directory = Directory::claim(path)?;
-        let remembered = journal::read(&directory)?;
+        let remembered = journal::read(&directory)?.without_moved();
         let state = remembered.at_start();
         let unusable = StateError::unusable(path);
         let journal = Journal::begin(directory, &state).map_err(&unusable)?;

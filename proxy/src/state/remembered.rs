@@ -37,6 +37,27 @@ impl Remembered {
         self.locks.get(source)?.get(lock)
     }
 
+    /// The same without the locks that have had several sources, where the last process has left with nothing at the worker: that they
+    /// had would make everybody wait after a crash. That those revisions were seen stays.
+    pub(super) fn without_moved(mut self) -> Remembered {
+        if !self.clean {
+            return self;
+        }
+        let Remembered { locks, highest_seen, .. } = &mut self;
+        let mut sources_of: BTreeMap<LockKey, usize> = BTreeMap::new();
+        for lock in locks.values().flat_map(BTreeMap::keys) {
+            *sources_of.entry(lock.clone()).or_default() += 1;
+        }
+        for (source, locks) in locks {
+            let moved = locks.extract_if(.., |lock, _| sources_of[lock] > 1);
+            if let Some(seen) = moved.filter_map(|(_, lock)| lock.tenure).max() {
+                let highest = highest_seen.entry(source.clone()).or_insert(seen);
+                *highest = seen.max(*highest);
+            }
+        }
+        self
+    }
+
     /// What the next process is to remember of it from the start. Whatever a clean process watched has left the worker.
     pub(super) fn at_start(&self) -> Remembered {
         let watched = if self.clean { BTreeMap::new() } else { self.watched.clone() };
@@ -307,6 +328,28 @@ mod tests {
         let a = LockKey::new("/a").unwrap();
         assert_eq!(state.at_start().of_sources(&a, |source| source == "main"), Some(Duration::from_secs(10)));
         assert_eq!(state.at_start().of_sources(&a, |source| source == "other"), None);
+    }
+
+    #[test]
+    fn that_a_lock_has_had_several_sources_is_forgotten_once_a_process_has_left_cleanly() {
+        let of = |source: &str, key: &str, tenure| Entry::Lock {
+            source: source.to_owned(),
+            lock: LockKey::new(key).unwrap(),
+            tenure: Some(Revision::new(tenure).unwrap()),
+            orphan_timeout: Duration::from_secs(30),
+        };
+        let seen = |source: &str, revision| Entry::HighestSeen {
+            source: source.to_owned(),
+            revision: Revision::new(revision).unwrap(),
+        };
+        let mut state = Remembered::default();
+        for entry in [of("one", "/a", 7), of("two", "/a", 10), of("two", "/b", 12), seen("one", 5), seen("two", 20)] {
+            state.apply(&entry);
+        }
+        assert_eq!(state.clone().without_moved(), state, "any of them may be at the worker");
+        state.apply(&Entry::CleanLeave);
+        let left: Vec<Entry> = state.without_moved().entries().collect();
+        assert_eq!(left, [of("two", "/b", 12), seen("one", 7), seen("two", 20), Entry::CleanLeave]);
     }
 
     #[test]

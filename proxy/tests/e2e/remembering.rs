@@ -90,6 +90,27 @@ async fn after_a_kill_the_next_tenure_waits_though_the_source_has_another_name()
     scene.finish().await;
 }
 
+/// Which of two sources has let somebody in last is not remembered.
+#[tokio::test]
+async fn after_a_kill_everybody_waits_for_what_another_source_let_in_though_this_one_has_known_the_lock() {
+    let state_dir = Scratch::new();
+    let mut scene = remembering(EtcdVersion::V3_5, &state_dir, &[guarded(&AN_HOUR)]).await;
+    let old = scene.store.hold(LOCK, "shard-1").await;
+    scene.admits("/", &old).await;
+    scene.fence.terminate().await;
+
+    let file = scene.config.toml();
+    let (before, main) = file.split_once("[source.main]").unwrap();
+    let (table, routes) = main.split_once("[[route]]").unwrap();
+    let both = format!("{before}[source.second]{table}[source.main]{table}[[route]]");
+    scene.start_again_as(&format!("{both}{}", routes.replace("\"main\"", "\"second\""))).await;
+    scene.admits("/", &old).await;
+    scene.fence.kill();
+    scene.start_again_as(&format!("{both}{routes}")).await;
+    waits(&scene, &old).await;
+    scene.finish().await;
+}
+
 /// What it let past may be anybody's.
 #[tokio::test]
 async fn after_a_kill_everybody_waits_for_what_a_route_let_past_while_it_only_watched() {

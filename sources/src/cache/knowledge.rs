@@ -170,9 +170,10 @@ impl Knowledge {
         };
         self.track = Some(track);
         self.exists = !keys.is_empty();
-        (self.problem, self.created) = match (lock.format.layout, keys.first()) {
-            (Layout::Key, Some(stored)) => (lock.problem(stored), Some(stored.created)),
-            (Layout::Key | Layout::Election | Layout::Mutex, _) => (None, None),
+        (self.problem, self.created) = match (&self.track, keys.first()) {
+            (Some(Track::Key(_)), Some(stored)) => (lock.problem(stored), Some(stored.created)),
+            (Some(Track::Queue(track)), _) => (lock.queue_problem(track), None),
+            (Some(Track::Key(_)) | None, _) => (None, None),
         };
         self.date(sent.at);
         self.miss_what_a_clock_jumped(clock);
@@ -314,7 +315,8 @@ impl Knowledge {
             }
             Some(Track::Queue(track)) => match track.events(events.iter().map(queue_event)) {
                 Ok(Some(next)) => {
-                    self.exists = next.snapshot().tenure().is_some();
+                    self.exists = next.snapshot().holding != Holding::Free;
+                    self.problem = lock.queue_problem(&next);
                     self.track = Some(Track::Queue(next));
                 }
                 Ok(None) => return Applied::Nothing,

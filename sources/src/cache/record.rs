@@ -5,7 +5,7 @@ use std::fmt;
 use std::sync::Arc;
 
 use bytes::Bytes;
-use fencepost_policy::{Contender, Content, KeyEvent, Layout, LockKey, Owner, QueueEvent, Write};
+use fencepost_policy::{Contender, Content, KeyEvent, Layout, LockKey, Owner, QueueEvent, QueueTrack, Write};
 use serde::Deserializer;
 use serde::de::{DeserializeSeed, IgnoredAny, MapAccess, SeqAccess, Visitor};
 
@@ -166,6 +166,16 @@ impl LockSpec {
     pub(crate) fn problem(&self, stored: &KeyValue) -> Option<Problem> {
         let wrong = self.format.content(&stored.value).err()?;
         let problem = format!("the record of {} {wrong}", self.key);
+        Some(Arc::new(problem.into()))
+    }
+
+    /// What keeps a queue from having a holder.
+    pub(crate) fn queue_problem(&self, queue: &QueueTrack) -> Option<Problem> {
+        let created = queue.tie()?;
+        let problem = format!(
+            "below {} one transaction created several keys that are first (create_revision {created}), so that nobody is the holder: delete all but one",
+            self.key
+        );
         Some(Arc::new(problem.into()))
     }
 

@@ -3,7 +3,7 @@
 use std::sync::Arc;
 
 use fencepost_policy::{Layout, LockKey, PassReason, Revision};
-use fencepost_sources::{LockSource, LockSpec, MemoryStore, RecordFormat, Unconfirmed};
+use fencepost_sources::{LockSource, LockSpec, MemoryStore, RecordFormat, Unconfirmed, Write};
 use futures_util::future::join_all;
 use tokio::time::Instant;
 
@@ -189,6 +189,35 @@ async fn a_record_that_cannot_be_read_is_named_and_admits_nobody() {
         assert!(lock.describe(Instant::now()).problem.is_none());
     })
     .await;
+}
+
+#[tokio::test(start_paused = true)]
+async fn the_second_of_two_keys_of_one_transaction_does_not_enter_beside_the_first() {
+    let put = |key: &'static str, value: &'static str| Write::Put { key: key.into(), value: value.into() };
+    for (layout, owners) in [(Layout::Mutex, ["l/a", "l/b"]), (Layout::Election, ["a", "b"])] {
+        for read in [true, false] {
+            play(options(), async |store, source| {
+                let pair = [put("l/a", "a"), put("l/b", "b")];
+                let before = read.then(|| store.transact(pair.clone()));
+                let lock = track(source, "l", layout);
+                pass(SECOND / 10).await;
+                let at = before.unwrap_or_else(|| store.transact(pair));
+                for owner in owners {
+                    assert_eq!(ask(&lock, owner, at).await, "unverifiable", "{layout:?}, {owner}");
+                }
+                let problem = format!(
+                    "below l one transaction created several keys that are first (create_revision {at}), so that nobody is the \
+                     holder: delete all but one"
+                );
+                assert_eq!(lock.describe(Instant::now()).problem.as_deref(), Some(problem.as_str()));
+                store.delete("l/a").unwrap();
+                assert_eq!(ask(&lock, owners[0], at).await, "not-owner", "{layout:?}");
+                assert_eq!(ask(&lock, owners[1], at).await, "admit", "{layout:?}");
+                assert!(lock.describe(Instant::now()).problem.is_none());
+            })
+            .await;
+        }
+    }
 }
 
 #[tokio::test(start_paused = true)]

@@ -101,19 +101,20 @@ fn change_holder(world: &Rc<World>, chance: &mut Chance, lock: usize, queued: &m
         Layout::Key => change_key(world, chance, key),
         Layout::Election | Layout::Mutex => {
             let queue = world.truth.borrow().locks[lock].queue();
-            let mut joins = || {
+            let mut joins = |chance: &mut Chance| {
                 *queued += 1;
                 // As in etcd, the order of the names is not that of the revisions.
                 let lease = Chance::of(world.seed, *queued).within(0x1000..=0xffff);
                 put(&format!("{key}/{lease:x}-{queued}"), OWNERS[chance.index(OWNERS.len())])
             };
             let Some((_, holder, name)) = queue.first() else {
-                return world.write(vec![joins()]);
+                return world.write(vec![joins(chance)]);
             };
-            let joining = joins();
+            let joining = joins(chance);
             match chance.within(0..=9) {
-                0..=3 if queue.len() < 4 => vec![joining],
+                0..=2 if queue.len() < 4 => vec![joining],
                 4 => vec![delete(holder), joining], // In one transaction.
+                3 if queue.len() < 4 => vec![joining, joins(chance)], // The same: they are first together, once they are.
                 5 if layout == Layout::Election => vec![put(holder, &format!("{name}'"))],
                 6 => vec![delete(&queue[chance.index(queue.len())].1)],
                 _ => vec![delete(holder)],

@@ -45,8 +45,8 @@ pub(crate) struct Written {
 #[derive(Debug, Clone)]
 enum Record {
     Key(Option<(String, u64, u64)>),
-    /// Keys and values by the revision of their creation.
-    Queue(BTreeMap<u64, (String, String)>),
+    /// Values, by the revision of their key's creation and by the key.
+    Queue(BTreeMap<(u64, String), String>),
 }
 
 #[derive(Debug)]
@@ -114,16 +114,16 @@ impl Record {
                 };
             }
             Record::Queue(queue) => {
-                let known = queue.iter().find(|(_, (key, _))| *key == write.key).map(|(created, _)| *created);
+                let known = queue.keys().find(|(_, key)| *key == write.key).cloned();
                 match (known, &write.value) {
-                    (Some(created), Some(value)) => {
-                        queue.insert(created, (write.key.clone(), value.clone()));
+                    (Some(known), Some(value)) => {
+                        queue.insert(known, value.clone());
                     }
                     (None, Some(value)) => {
-                        queue.insert(revision, (write.key.clone(), value.clone()));
+                        queue.insert((revision, write.key.clone()), value.clone());
                     }
-                    (Some(created), None) => {
-                        queue.remove(&created);
+                    (Some(known), None) => {
+                        queue.remove(&known);
                     }
                     (None, None) => {}
                 }
@@ -136,9 +136,15 @@ impl Lock {
     fn holder(&self) -> Option<(String, u64, u64)> {
         match &self.record {
             Record::Key(holder) => holder.clone(),
-            Record::Queue(queue) => queue.first_key_value().map(|(created, (key, value))| {
-                (if self.layout == Layout::Mutex { key } else { value }.clone(), *created, *created)
-            }),
+            // Of those that one transaction has created none waits for the others: then nobody is the holder.
+            Record::Queue(queue) => {
+                let mut first = queue
+                    .iter()
+                    .take_while(|((created, _), _)| Some(*created) == queue.keys().next().map(|(first, _)| *first));
+                let ((created, key), value) = first.next()?;
+                let owner = if self.layout == Layout::Mutex { key } else { value };
+                first.next().is_none().then(|| (owner.clone(), *created, *created))
+            }
         }
     }
 
@@ -147,7 +153,7 @@ impl Lock {
         match &self.record {
             Record::Key(_) => vec![],
             Record::Queue(queue) => {
-                queue.iter().map(|(created, (key, value))| (*created, key.clone(), value.clone())).collect()
+                queue.iter().map(|((created, key), value)| (*created, key.clone(), value.clone())).collect()
             }
         }
     }

@@ -106,7 +106,8 @@ impl Command {
             Command::Story(settings) => settings.proxy.at.check(),
             Command::Takeovers(settings) => settings.proxy.at.check(),
             Command::Load(settings) => settings.check(),
-            Command::Compare(_) | Command::Worker(_) => Ok(()),
+            Command::Compare(settings) => settings.check(),
+            Command::Worker(_) => Ok(()),
         }
     }
 }
@@ -191,7 +192,7 @@ pub(crate) struct LoadSettings {
     #[arg(long, default_value = "10", value_name = "NUMBER")]
     pub(crate) seconds: NonZeroU64,
     /// Open loop: how many requests are due each second, over all connections.
-    #[arg(long, value_name = "NUMBER")]
+    #[arg(long, value_name = "NUMBER", value_parser = values::rate)]
     pub(crate) rate: Option<NonZeroU64>,
     /// Send POST requests with a body of so many bytes instead of GET requests.
     #[arg(long, default_value_t = 0, value_name = "BYTES", hide_default_value = true)]

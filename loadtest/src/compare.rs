@@ -9,7 +9,7 @@ mod tls_files;
 
 use std::num::NonZeroU64;
 
-use anyhow::{Context, bail};
+use anyhow::bail;
 use clap::ValueEnum;
 use serde_json::{Value, json};
 
@@ -22,6 +22,7 @@ use crate::progress::Progress;
 /// Measures, and prints tables. Whatever was started has ended when this returns, and if it is asked to end as well.
 pub(crate) async fn run(settings: CompareSettings) -> anyhow::Result<Conclusion> {
     crate::machine::open_many_files()?;
+    settings.json.iter().try_for_each(|file| crate::output::check(file))?;
     let report = tokio::select! {
         report = compare(&settings) => report?,
         asked = crate::signals::asked_to_end() => {
@@ -31,7 +32,7 @@ pub(crate) async fn run(settings: CompareSettings) -> anyhow::Result<Conclusion>
     };
     if let Some(file) = &settings.json {
         let json = format!("{:#}\n", json!({ "samples": report.samples }));
-        std::fs::write(file, json).with_context(|| format!("{} cannot be written", file.display()))?;
+        crate::output::write(file, &json)?;
     }
     if report.wrong > 0 {
         println!("{} answers were not as they should be.", report.wrong);

@@ -14,13 +14,12 @@ mod verdict;
 mod wire;
 
 use std::num::NonZeroU64;
-use std::path::Path;
 use std::rc::Rc;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::{Duration, Instant};
 
-use anyhow::{Context, ensure};
+use anyhow::{Context, bail, ensure};
 use futures_util::{StreamExt, TryStreamExt, stream};
 use tokio::sync::watch;
 
@@ -49,6 +48,7 @@ const TOUCHED_AT_ONCE: usize = 64;
 /// Runs `open`, at that rate, or `closed`; prints what was found.
 pub(crate) async fn run(settings: DriveSettings, rate: Option<NonZeroU64>) -> anyhow::Result<Conclusion> {
     crate::machine::open_many_files()?;
+    [&settings.json, &settings.html].into_iter().flatten().try_for_each(|file| crate::output::check(file))?;
     let orders = match settings.worker_listen {
         Some(address) => Some(serve(address).await?),
         None => None,
@@ -66,19 +66,17 @@ pub(crate) async fn run(settings: DriveSettings, rate: Option<NonZeroU64>) -> an
         (Some(held), Some(every)) => drive(&plan, tenures, &stop, Some((held, every)), true).await,
         (_, _) => drive(&plan, tenures, &stop, None, true).await,
     };
-    // Whatever came of it: the locks are free when a run is over.
-    if let Some(held) = held {
-        held.release().await?;
-    }
+    // Whatever came of it: the locks are free when a run is over. What was measured is told in any case.
+    let released = match held {
+        Some(held) => held.release().await,
+        None => Ok(()),
+    };
     let mut outcome = measured?;
     outcome.worker_saw(orders.map(|orders| orders.breaches()));
     print!("{outcome}");
-    if let Some(file) = &settings.json {
-        write(file, &format!("{:#}\n", outcome.as_json()))?;
-    }
-    if let Some(file) = &settings.html {
-        write(file, &crate::page::page(&outcome))?;
-    }
+    let json = settings.json.as_ref().map(|file| crate::output::write(file, &format!("{:#}\n", outcome.as_json())));
+    let html = settings.html.as_ref().map(|file| crate::output::write(file, &crate::page::page(&outcome)));
+    json.unwrap_or(Ok(())).and(html.unwrap_or(Ok(()))).and(released)?;
     Ok(outcome.conclusion())
 }
 
@@ -127,7 +125,10 @@ async fn drive(
     let senders = (0..plan.threads).map(|number| Sender::start(common.clone(), number, begin.clone()));
     let mut senders = senders.collect::<anyhow::Result<Vec<Sender>>>()?;
     for sender in &mut senders {
-        sender.ready().await?;
+        tokio::select! {
+            ready = sender.ready() => ready?,
+            () = stop.stopped() => bail!("ended before all connections were open"),
+        }
     }
     let begun = Instant::now();
     tell.send_replace(Some(begun));
@@ -137,8 +138,8 @@ async fn drive(
     let moves = async {
         let Some((held, every)) = moving else { return Ok(()) };
         let recorder = Recorder::new(window);
-        let mover = mover.insert(Mover { plan, tenures: &tenures, every, recorder, moved: Vec::new() });
-        mover.run(held, begun + plan.length(), stop).await
+        let mover = mover.insert(Mover { plan, tenures: &tenures, every, recorder, handed_over: 0, moved: Vec::new() });
+        mover.run(held, begun, stop).await
     };
     let watched = watch_over(&senders, plan, begun, is_shown.then_some(&answered));
     let (moves, ()) = tokio::join!(moves, watched);
@@ -146,10 +147,10 @@ async fn drive(
     for sender in senders {
         sent.push(sender.join()?);
     }
-    let (moved, own) = mover.map_or((Vec::new(), None), |mover: Mover<'_>| (mover.moved, Some(mover.recorder)));
+    let moves_seen = mover.map(Mover::seen);
     let ended_early = stop.is_stopped().then(|| begun.elapsed());
     let broke_off = moves.err().map(|error| format!("no more handoffs: {error:#}"));
-    Ok(Outcome::of(plan, window, sent, (moved, own), ended_early, broke_off))
+    Ok(Outcome::of(plan, window, sent, moves_seen, ended_early, broke_off))
 }
 
 async fn watch_over(senders: &[Sender], plan: &Plan, begun: Instant, shown: Option<&AtomicU64>) {
@@ -195,8 +196,4 @@ async fn serve(address: std::net::SocketAddr) -> anyhow::Result<Orders> {
     let serving = thread.spawn(move || crate::worker::quick::run(listener, Some(written)));
     serving.context("cannot start a thread")?;
     Ok(orders)
-}
-
-fn write(file: &Path, text: &str) -> anyhow::Result<()> {
-    std::fs::write(file, text).with_context(|| format!("{} cannot be written", file.display()))
 }

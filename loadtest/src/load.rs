@@ -15,6 +15,7 @@ use crate::Conclusion;
 use crate::cli::LoadSettings;
 use crate::client::{Client, Protocol};
 use crate::progress::Progress;
+use crate::retry::pause_after;
 use crate::token::Token;
 
 use self::pace::Pace;
@@ -22,6 +23,7 @@ use self::tally::{Outcome, Tally};
 
 /// Sends them and prints what came back.
 pub(crate) async fn run(settings: LoadSettings) -> anyhow::Result<Conclusion> {
+    settings.json.iter().try_for_each(|file| crate::output::check(file))?;
     let lanes = open_lanes(&settings).await?;
     let duration = Duration::from_secs(settings.seconds.get());
     let begun = Instant::now();
@@ -31,11 +33,13 @@ pub(crate) async fn run(settings: LoadSettings) -> anyhow::Result<Conclusion> {
     });
     pace.start()?;
     let tally = drive(lanes, &pace, settings.seconds.get()).await?;
-    let outcome = Outcome { tally, unsent: pace.unsent(), elapsed: begun.elapsed(), expected: settings.expect };
+    // The last request of a constant rate is due before the end, and answered before it unless it is slow.
+    let elapsed = begun.elapsed().max(duration);
+    let outcome = Outcome { tally, unsent: pace.unsent(), elapsed, expected: settings.expect };
     print!("{outcome}");
     if let Some(file) = &settings.json {
         let json = format!("{:#}\n", outcome.as_json());
-        std::fs::write(file, json).with_context(|| format!("{} cannot be written", file.display()))?;
+        crate::output::write(file, &json)?;
     }
     Ok(outcome.conclusion())
 }
@@ -49,23 +53,20 @@ struct Lane {
     body: Bytes,
 }
 
-/// A lane with so many errors one after the other gives up: the proxy is gone.
-const ERRORS_IN_A_ROW_MAX: u32 = 10;
-
 impl Lane {
     async fn run(mut self, pace: Arc<Pace>) -> Tally {
         let mut tally = Tally::default();
-        let mut errors_in_a_row = 0;
-        while errors_in_a_row < ERRORS_IN_A_ROW_MAX {
-            let Some(due) = pace.next().await else { break };
+        let mut errors_in_a_row: u32 = 0;
+        while let Some(due) = pace.next().await {
             match self.client.send(&self.path, &self.token, self.body.clone()).await {
                 Ok(answer) => {
                     errors_in_a_row = 0;
                     tally.answered(answer, due.elapsed());
                 }
                 Err(error) => {
-                    errors_in_a_row += 1;
+                    errors_in_a_row = errors_in_a_row.saturating_add(1);
                     tally.failed(format!("{error:#}"));
+                    tokio::time::sleep(pause_after(errors_in_a_row)).await;
                 }
             }
         }

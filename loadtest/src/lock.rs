@@ -12,7 +12,7 @@ use etcd_client::{
     TxnOpResponse,
 };
 
-pub(crate) use self::handoff::Handoff;
+pub(crate) use self::handoff::{Handoff, Successor};
 pub(crate) use self::many::{acquire_all, release_all};
 
 use crate::cli::LockSettings;
@@ -93,14 +93,14 @@ impl Lock {
                 Ok(Held { token: token.with_context(|| self.refused(owner))?, ..predecessor })
             }
             Layout::Election | Layout::Mutex => {
-                self.release(predecessor).await?;
+                self.release(&predecessor).await?;
                 self.acquire(owner).await
             }
         }
     }
 
     /// Ends the tenure, as the end of its lease does: at once.
-    pub(crate) async fn release(&self, held: Held) -> anyhow::Result<()> {
+    pub(crate) async fn release(&self, held: &Held) -> anyhow::Result<()> {
         if held.shares_lease {
             let deleted = self.etcd.clone().delete(self.key.as_str(), None).await;
             deleted.with_context(|| format!("the record of {} cannot be deleted", held.token))?;

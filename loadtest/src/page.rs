@@ -71,17 +71,22 @@ fn latencies(outcome: &Outcome) -> String {
 }
 
 fn answers(outcome: &Outcome) -> String {
-    let most = outcome.answers().map(|(_, _, count, _)| count).max().unwrap_or(1).max(1);
+    let mut kinds: Vec<(&str, String, u64, &str)> = outcome
+        .answers()
+        .map(|(standing, answer, count, finding)| {
+            (standing.name(), answer.to_string(), count, if finding.is_right() { "good" } else { "bad" })
+        })
+        .collect();
+    kinds.extend(outcome.missing().map(|(why, count)| ("", format!("no answer: {why}"), count, "bad")));
+    let most = kinds.iter().map(|(_, _, count, _)| *count).max().unwrap_or(1).max(1);
     let mut rows = String::new();
-    for (standing, answer, count, finding) in outcome.answers() {
-        let class = if finding.is_right() { "good" } else { "bad" };
+    for (sender, answer, count, class) in kinds {
         // By its logarithm, so that the one wrong answer of a million can be seen.
         let share = ((count as f64).ln_1p() / (most as f64).ln_1p() * 100.0).max(1.0);
         writeln!(
             rows,
-            "<tr><th>{}</th><td class=\"text\">{}</td><td>{count}</td><td class=\"bar\"><i class=\"{class}\" style=\"width:{share:.0}%\"></i></td></tr>",
-            standing.name(),
-            escaped(&answer.to_string()),
+            "<tr><th>{sender}</th><td class=\"text\">{}</td><td>{count}</td><td class=\"bar\"><i class=\"{class}\" style=\"width:{share:.0}%\"></i></td></tr>",
+            escaped(&answer),
         )
         .expect("text can be written");
     }

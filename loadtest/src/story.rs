@@ -82,14 +82,14 @@ async fn play(settings: &StorySettings) -> anyhow::Result<Vec<Step>> {
     let delayed = first.token.clone();
     println!("shard-1 takes the lock and sends R1 = {delayed}. The network holds R1 back.");
 
-    lock.release(first).await?;
+    lock.release(&first).await?;
     let second = lock.acquire("shard-2").await?;
     println!("The lease of shard-1 ends. shard-2 takes the lock and sends R2 = {}.", second.token);
     let r2 = shard_2.send(path, &second.token, Bytes::from_static(b"R2")).await?;
     let mut steps =
         vec![Step { what: "R2 arrives", token: second.token.clone(), expected: Expected::Done, answer: r2 }];
 
-    lock.release(second).await?;
+    lock.release(&second).await?;
     let third = lock.acquire("shard-1").await?;
     println!("shard-2 crashes. shard-1 takes the lock again and sends R3 = {}.", third.token);
     let r3 = shard_1.send(path, &third.token, Bytes::from_static(b"R3")).await?;
@@ -98,7 +98,7 @@ async fn play(settings: &StorySettings) -> anyhow::Result<Vec<Step>> {
     println!("R1 = {delayed} arrives: from the present owner, but of an earlier tenure.");
     let r1 = shard_1.send(path, &delayed, Bytes::from_static(b"R1")).await?;
     steps.push(Step { what: "R1 arrives", token: delayed, expected: Expected::ReplayRefused, answer: r1 });
-    lock.release(third).await?;
+    lock.release(&third).await?;
     Ok(steps)
 }
 

@@ -6,7 +6,6 @@ mod report;
 use std::collections::VecDeque;
 use std::time::Instant;
 
-use anyhow::Context;
 use bytes::Bytes;
 use hyper::http::uri::PathAndQuery;
 
@@ -22,6 +21,7 @@ use self::report::Report;
 
 /// Moves the lock and prints what was found.
 pub(crate) async fn run(settings: TakeoverSettings) -> anyhow::Result<Conclusion> {
+    settings.json.iter().try_for_each(|file| crate::output::check(file))?;
     let worker = match settings.worker_listen {
         Some(address) => Some(Worker::listen(address).await?),
         None => None,
@@ -37,7 +37,7 @@ pub(crate) async fn run(settings: TakeoverSettings) -> anyhow::Result<Conclusion
     print!("{report}");
     if let Some(file) = &settings.json {
         let json = format!("{:#}\n", report.as_json());
-        std::fs::write(file, json).with_context(|| format!("{} cannot be written", file.display()))?;
+        crate::output::write(file, &json)?;
     }
     Ok(report.conclusion())
 }
@@ -84,7 +84,7 @@ impl Masters {
         }
         progress.end(report.done());
         if let Some(held) = self.held.take() {
-            result = result.and(self.lock.release(held).await);
+            result = result.and(self.lock.release(&held).await);
         }
         result
     }
@@ -118,7 +118,8 @@ impl Masters {
         let (held, handoff) = match self.held.take() {
             None => (self.lock.acquire(name).await?, None),
             Some(predecessor) if waits => {
-                let (held, handoff) = self.lock.hand_over(predecessor, name).await?;
+                let waiting = self.lock.successor(name).await?;
+                let (held, handoff) = self.lock.hand_over(&predecessor, waiting).await?;
                 (held, Some(handoff))
             }
             Some(predecessor) => (self.lock.take_from(predecessor, name).await?, None),

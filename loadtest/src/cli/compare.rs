@@ -74,6 +74,17 @@ pub(crate) struct CompareSettings {
     pub(crate) json: Option<PathBuf>,
 }
 
+impl CompareSettings {
+    /// What no single option shows to be wrong.
+    pub(crate) fn check(&self) -> Result<(), String> {
+        // A body may be none.
+        if self.series.is_some_and(|series| series != Series::Body) && self.values.contains(&0) {
+            return Err("each of --values is 1 at least".to_owned());
+        }
+        Ok(())
+    }
+}
+
 /// Something that stands beside fencepost.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
 pub(crate) enum TargetName {

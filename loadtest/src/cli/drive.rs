@@ -9,14 +9,14 @@ use clap::{ArgGroup, Args};
 use hyper::{Method, StatusCode};
 
 use super::proxy::ProxyOptions;
-use super::values::{Share, Template, duration, duration_or_zero, path};
+use super::values::{Share, Template, duration, duration_or_zero, path, rate};
 use crate::lock::Layout;
 
 /// Requests at a constant rate.
 #[derive(Debug, Args)]
 pub(crate) struct OpenSettings {
     /// How many requests are due each second, over all connections.
-    #[arg(long, value_name = "NUMBER")]
+    #[arg(long, value_name = "NUMBER", value_parser = rate)]
     pub(crate) rate: NonZeroU64,
     #[command(flatten)]
     pub(crate) drive: DriveSettings,
@@ -82,7 +82,8 @@ pub(crate) struct DriveSettings {
     /// The status of such a refusal.
     #[arg(long, default_value = "412", value_name = "STATUS")]
     pub(crate) stale_status: StatusCode,
-    /// Hand one lock after the other to another owner, so often.
+    /// Hand one lock after the other to another owner, so often. Bodies that the proxy passes on as they come (fencepost: those over
+    /// its 64 KiB) are cut when their tenure ends, which shows as an unexpected answer and makes the successor wait for the worker.
     #[arg(long, value_name = "TIME", value_parser = duration, requires = "etcd")]
     pub(crate) handoff_every: Option<Duration>,
     /// How many threads send, with so many connections each as their share is.

@@ -1,5 +1,6 @@
 //! Values of options: text on the command line, a type afterwards.
 
+use std::num::NonZeroU64;
 use std::str::FromStr;
 use std::time::Duration;
 
@@ -90,8 +91,17 @@ impl FromStr for Share {
         let Some(percent) = text.strip_suffix('%') else { bail!("a share is written like 5% or 0.1%") };
         let percent: f64 = percent.parse()?;
         ensure!((0.0..=100.0).contains(&percent), "a share is from 0% to 100%");
-        Ok(Share { millionths: (percent * 10_000.0).round() as u64 })
+        let millionths = (percent * 10_000.0).round() as u64;
+        ensure!(millionths > 0 || percent == 0.0, "a share is a millionth (0.0001%) at least");
+        Ok(Share { millionths })
     }
+}
+
+/// Requests a second. No generator sends more than ten million, and a schedule of more could not be counted.
+pub(crate) fn rate(text: &str) -> anyhow::Result<NonZeroU64> {
+    let rate: NonZeroU64 = text.parse()?;
+    ensure!(rate.get() <= 10_000_000, "it is from 1 to 10000000");
+    Ok(rate)
 }
 
 /// A length of time that is not zero, like `500ms` or `1m 30s`.

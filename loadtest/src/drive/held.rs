@@ -7,14 +7,13 @@ use anyhow::Context;
 use super::tenures::Tenures;
 use crate::cli::DriveSettings;
 use crate::cli::LockSettings;
-use crate::lock::{Handoff, Held, Lock, acquire_all, release_all};
+use crate::lock::{Handoff, Held, Lock, Successor, acquire_all, release_all};
 use crate::token::Token;
 
 /// Locks, and their present tenures.
 pub(crate) struct HeldLocks {
     locks: Vec<Lock>,
-    /// `None` while a lock changes hands, or if it was lost in doing so.
-    held: Vec<Option<Held>>,
+    held: Vec<Held>,
 }
 
 impl HeldLocks {
@@ -33,20 +32,28 @@ impl HeldLocks {
         }
         let held = acquire_all(&locks, "loadtest").await?;
         let tenures = Tenures::new(held.iter().map(|held| held.token.clone()).zip(superseded));
-        Ok((HeldLocks { locks, held: held.into_iter().map(Some).collect() }, tenures))
+        Ok((HeldLocks { locks, held }, tenures))
     }
 
-    /// Hands a lock to another owner, which waits for it.
-    pub(crate) async fn hand_over(&mut self, lock: usize, owner: &str) -> anyhow::Result<(Token, Handoff)> {
-        let predecessor = self.held[lock].take().context("nobody holds the lock any more")?;
-        let (held, handoff) = self.locks[lock].hand_over(predecessor, owner).await?;
+    /// Has another owner wait for a lock.
+    pub(crate) async fn successor<'a>(&self, lock: usize, owner: &'a str) -> anyhow::Result<Successor<'a>> {
+        self.locks[lock].successor(owner).await
+    }
+
+    /// Hands a lock to the owner that waits for it.
+    pub(crate) async fn hand_over(
+        &mut self,
+        lock: usize,
+        successor: Successor<'_>,
+    ) -> anyhow::Result<(Token, Handoff)> {
+        let (held, handoff) = self.locks[lock].hand_over(&self.held[lock], successor).await?;
         let token = held.token.clone();
-        self.held[lock] = Some(held);
+        self.held[lock] = held;
         Ok((token, handoff))
     }
 
     /// Gives them all up.
     pub(crate) async fn release(self) -> anyhow::Result<()> {
-        release_all(&self.locks, self.held.into_iter().flatten().collect()).await
+        release_all(&self.locks, self.held).await
     }
 }

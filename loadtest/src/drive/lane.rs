@@ -13,9 +13,7 @@ use super::stop::Stop;
 use super::tenures::Tenures;
 use super::verdict::Finding;
 use super::wire::Wire;
-
-/// A lane with so many errors one after the other gives up: the proxy is gone.
-const ERRORS_IN_A_ROW_MAX: u32 = 10;
+use crate::retry::pause_after;
 
 /// What the lanes of a thread share.
 pub(crate) struct Shared {
@@ -25,8 +23,8 @@ pub(crate) struct Shared {
     pub(crate) recorder: RefCell<Recorder>,
     /// For the bar that shows how far the run is: answers of all threads.
     pub(crate) answered: Arc<AtomicU64>,
-    /// Requests that have no answer yet.
-    pub(crate) under_way: Cell<u64>,
+    /// Since when the request of each lane has been due that has no answer yet.
+    pub(crate) under_way: RefCell<Vec<Option<Instant>>>,
     /// How many requests this thread has begun; it begins with some number of its own.
     pub(crate) begun: Cell<u64>,
 }
@@ -54,17 +52,24 @@ impl Pace {
 
 impl Shared {
     /// Sends until there are no more requests.
-    pub(crate) async fn drive(self: Rc<Shared>, mut wire: Wire, pace: Pace) {
-        let mut errors_in_a_row = 0;
-        while errors_in_a_row < ERRORS_IN_A_ROW_MAX {
-            let Some(due) = pace.next(&self.stop).await else { break };
+    pub(crate) async fn drive(self: Rc<Shared>, lane: usize, mut wire: Wire, pace: Pace) {
+        let mut errors_in_a_row: u32 = 0;
+        while let Some(due) = pace.next(&self.stop).await {
             if due.was_awaited {
                 self.recorder.borrow_mut().lag.add(due.at.elapsed());
             }
-            self.under_way.update(|count| count + 1);
+            self.under_way.borrow_mut()[lane] = Some(due.at);
             let is_answered = self.send(&mut wire, due.at).await;
-            self.under_way.update(|count| count - 1);
-            errors_in_a_row = if is_answered { 0 } else { errors_in_a_row + 1 };
+            self.under_way.borrow_mut()[lane] = None;
+            if is_answered {
+                errors_in_a_row = 0;
+                continue;
+            }
+            errors_in_a_row = errors_in_a_row.saturating_add(1);
+            tokio::select! {
+                () = tokio::time::sleep(pause_after(errors_in_a_row)) => {}
+                () = self.stop.stopped() => {}
+            }
         }
     }
 

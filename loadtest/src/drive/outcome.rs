@@ -6,7 +6,7 @@ use std::time::Duration;
 
 pub(crate) use self::told::{PARTS, milliseconds};
 
-use super::mover::Moved;
+use super::mover::{Moved, Moves};
 use super::plan::Plan;
 use super::recorder::{Durations, Recorder, Slot, Window};
 use super::threads::Sent;
@@ -26,10 +26,11 @@ pub(crate) struct Outcome {
     window: Window,
     recorder: Recorder,
     unsent: u64,
-    unanswered: u64,
     /// Of the thread that had most.
     busy: f64,
     moved: Vec<Moved>,
+    /// Handoffs whose successor's first request was not served.
+    unserved: usize,
     /// How long it took if it was ended before its time.
     ended_early: Option<Duration>,
     broke_off: Option<String>,
@@ -42,26 +43,27 @@ impl Outcome {
         plan: &Plan,
         window: Window,
         sent: Vec<Sent>,
-        (moved, own): (Vec<Moved>, Option<Recorder>),
+        moves: Option<Moves>,
         ended_early: Option<Duration>,
         broke_off: Option<String>,
     ) -> Outcome {
+        let none = || Moves { moved: Vec::new(), unserved: 0, recorder: Recorder::new(window) };
+        let Moves { moved, unserved, recorder } = moves.unwrap_or_else(none);
         let mut outcome = Outcome {
             plan: plan.clone(),
             window,
-            recorder: own.unwrap_or_else(|| Recorder::new(window)),
+            recorder,
             unsent: 0,
-            unanswered: 0,
             busy: 0.0,
             moved,
+            unserved,
             ended_early,
             broke_off,
             breaches: None,
         };
-        for Sent { recorder, unsent, unanswered, busy } in sent {
+        for Sent { recorder, unsent, busy } in sent {
             outcome.recorder.merge(recorder);
             outcome.unsent += unsent;
-            outcome.unanswered += unanswered;
             outcome.busy = outcome.busy.max(busy);
         }
         outcome
@@ -75,7 +77,7 @@ impl Outcome {
     /// Whether everybody was answered as they should be.
     pub(crate) fn conclusion(&self) -> Conclusion {
         let wrong = self.false_refusals() + self.false_admissions() + self.recorder.unexpected;
-        let missing = self.failed() + self.unanswered + self.unsent;
+        let missing = self.failed() + self.recorder.unanswered + self.unsent;
         let in_order = self.breaches.is_none_or(|breaches| breaches.is_none());
         if wrong + missing == 0 && in_order && self.broke_off.is_none() && self.answered() > 0 {
             Conclusion::AsExpected
@@ -92,7 +94,7 @@ impl Outcome {
     /// All that was neither served nor refused as it should be.
     pub(crate) fn wrong(&self) -> u64 {
         let verdicts = self.false_refusals() + self.false_admissions() + self.recorder.unexpected;
-        verdicts + self.failed() + self.unanswered
+        verdicts + self.failed() + self.recorder.unanswered
     }
 
     /// Requests a second that were answered as they should be, within the window.
@@ -135,6 +137,12 @@ impl Outcome {
             .map(move |((standing, answer), count)| (*standing, answer, *count, finding(*standing, answer)))
     }
 
+    /// Requests without an answer: why, and how many.
+    pub(crate) fn missing(&self) -> impl Iterator<Item = (&str, u64)> {
+        let in_time = Some(("not in time", self.recorder.unanswered)).filter(|(_, count)| *count > 0);
+        self.recorder.errors.iter().map(|(error, count)| (error.as_str(), *count)).chain(in_time)
+    }
+
     /// What was sent, in words.
     pub(crate) fn description(&self) -> String {
         self.plan.describe()
@@ -146,7 +154,7 @@ impl Outcome {
             ("false refusals", self.false_refusals()),
             ("false admissions", self.false_admissions()),
             ("unexpected answers", self.recorder.unexpected),
-            ("no answer", self.failed() + self.unanswered),
+            ("no answer", self.failed() + self.recorder.unanswered),
             ("not sent", self.unsent),
         ];
         if let Some(breaches) = self.breaches {
@@ -170,6 +178,21 @@ impl Outcome {
             warnings.push(format!(
                 "{} requests were due and not sent, all connections being busy: what these would have taken is in no percentile",
                 self.unsent
+            ));
+        }
+        if self.recorder.unanswered > 0 {
+            warnings.push(format!(
+                "{} requests had no answer when it was not waited for any more: the percentiles have what had passed by then",
+                self.recorder.unanswered
+            ));
+        }
+        if self.failed() > 0 {
+            warnings.push(format!("{} requests failed: these are in no percentile", self.failed()));
+        }
+        if self.unserved > 0 {
+            warnings.push(format!(
+                "{} more locks changed hands, and the first request of their successor was not served: these are in no percentile",
+                self.unserved
             ));
         }
         warnings.extend(self.broke_off.clone());
@@ -225,9 +248,9 @@ mod tests {
         let answer = Answer { status: StatusCode::OK, reason: None };
         recorder.answered(window.begin, Standing::Holder, answer, Finding::Served);
         recorder.lag.add(lag);
-        let mut sent = Sent { recorder, unsent: 0, unanswered: 0, busy };
+        let mut sent = Sent { recorder, unsent: 0, busy };
         more(&mut sent);
-        Outcome::of(&plan(), window, vec![sent], (Vec::new(), None), None, None)
+        Outcome::of(&plan(), window, vec![sent], None, None, None)
     }
 
     #[test]
@@ -245,7 +268,7 @@ mod tests {
     fn whatever_is_missing_or_out_of_order_is_not_as_expected() {
         let changes: [fn(&mut Sent); 5] = [
             |sent| sent.unsent = 1,
-            |sent| sent.unanswered = 1,
+            |sent| sent.recorder.unanswered = 1,
             |sent| sent.recorder.failed("gone".to_owned()),
             |sent| sent.recorder.answers.clear(),
             |sent| sent.recorder.false_refusals = 1,

@@ -89,7 +89,7 @@ pub(crate) struct Slot {
     pub(crate) refused: u64,
     /// Answered wrongly within it, or not at all.
     pub(crate) wrong: u64,
-    /// Of requests that were due within it and served.
+    /// Of requests that were due within it, and served or without an answer.
     pub(crate) latencies: Durations,
 }
 
@@ -107,10 +107,13 @@ pub(crate) struct Recorder {
     pub(crate) answers: BTreeMap<(Standing, Answer), u64>,
     /// Requests without an answer, by what went wrong.
     pub(crate) errors: BTreeMap<String, u64>,
+    /// Requests whose answer did not come in time.
+    pub(crate) unanswered: u64,
     pub(crate) false_refusals: u64,
     pub(crate) false_admissions: u64,
     pub(crate) unexpected: u64,
-    /// Of requests that were due within the window and served.
+    /// Of requests that were due within the window and served; of those without an answer, what had passed when it was not waited for any
+    /// more.
     pub(crate) served: Durations,
     /// Of those refused.
     pub(crate) refused: Durations,
@@ -127,6 +130,7 @@ impl Recorder {
             window,
             answers: BTreeMap::new(),
             errors: BTreeMap::new(),
+            unanswered: 0,
             false_refusals: 0,
             false_admissions: 0,
             unexpected: 0,
@@ -178,12 +182,26 @@ impl Recorder {
         *self.errors.entry(why).or_default() += 1;
     }
 
+    /// The answer to a request that was due then is not waited for any longer. It would have taken longer than that: left out, it would make
+    /// a server that hangs look fast.
+    pub(crate) fn abandoned(&mut self, due: Instant) {
+        self.unanswered += 1;
+        let Some(slot) = self.window.slot_of(due) else { return };
+        let waited = due.elapsed();
+        self.served.add(waited);
+        if let Some(slot) = self.slots.get_mut(slot) {
+            slot.wrong += 1;
+            slot.latencies.add(waited);
+        }
+    }
+
     /// Adds all of another's of the same window.
     pub(crate) fn merge(&mut self, other: Recorder) {
         let Recorder {
             window: _,
             answers,
             errors,
+            unanswered,
             false_refusals,
             false_admissions,
             unexpected,
@@ -192,6 +210,7 @@ impl Recorder {
             lag,
             slots,
         } = other;
+        self.unanswered += unanswered;
         answers.into_iter().for_each(|(answer, count)| *self.answers.entry(answer).or_default() += count);
         errors.into_iter().for_each(|(error, count)| *self.errors.entry(error).or_default() += count);
         self.false_refusals += false_refusals;

@@ -46,8 +46,6 @@ pub(crate) struct Sent {
     pub(crate) recorder: Recorder,
     /// Requests that were due and never sent.
     pub(crate) unsent: u64,
-    /// Requests whose answer did not come in time.
-    pub(crate) unanswered: u64,
     /// How much of one CPU it had, from 0 to 1.
     pub(crate) busy: f64,
 }
@@ -118,7 +116,7 @@ async fn run(
     let shared = Rc::new(Shared {
         // Threads begin far apart, so that they do not send the same sequence.
         begun: Cell::new((number as u64) << 40),
-        under_way: Cell::new(0),
+        under_way: RefCell::new(vec![None; wires.len()]),
         recorder: RefCell::new(Recorder::new(window)),
         plan,
         tenures,
@@ -127,17 +125,17 @@ async fn run(
     });
     let cpu = CpuTime::of_this_thread()?;
     let mut lanes = JoinSet::new();
-    for wire in wires {
-        lanes.spawn_local(Rc::clone(&shared).drive(wire, pace.clone()));
+    for (lane, wire) in wires.into_iter().enumerate() {
+        lanes.spawn_local(Rc::clone(&shared).drive(lane, wire, pace.clone()));
     }
-    let unanswered = last_answer(&mut lanes, &shared, begin).await?;
+    last_answer(&mut lanes, &shared, begin).await?;
     let busy = CpuTime::of_this_thread()?.busy_since(&cpu);
     let unsent = match &pace {
         Pace::Closed { .. } => 0,
         Pace::Open(schedule) => schedule.unsent(),
     };
     let recorder = shared.recorder.borrow().clone();
-    Ok(Sent { recorder, unsent, unanswered, busy })
+    Ok(Sent { recorder, unsent, busy })
 }
 
 async fn open(plan: &Rc<Plan>, connections: usize) -> anyhow::Result<Vec<Wire>> {
@@ -148,16 +146,9 @@ async fn open(plan: &Rc<Plan>, connections: usize) -> anyhow::Result<Vec<Wire>> 
     Ok(wires)
 }
 
-/// Waits until all lanes are done, but not for ever. Returns how many requests were left without an answer.
-async fn last_answer(lanes: &mut JoinSet<()>, shared: &Shared, begin: Instant) -> anyhow::Result<u64> {
-    let grace = if shared.plan.rate.is_some() { GRACE } else { Duration::ZERO };
-    let in_time = tokio::time::sleep_until((begin + shared.plan.length() + grace + LAST_ANSWERS).into());
-    let too_long = async {
-        tokio::select! {
-            () = in_time => {}
-            () = async { shared.stop.stopped().await; tokio::time::sleep(LAST_ANSWERS_STOPPED).await } => {}
-        }
-    };
+/// Waits until all lanes are done, but not for ever: what is left without an answer then is recorded as that.
+async fn last_answer(lanes: &mut JoinSet<()>, shared: &Shared, begin: Instant) -> anyhow::Result<()> {
+    let too_long = no_more_answers(&shared.plan, begin, &shared.stop);
     let all = async {
         while let Some(lane) = lanes.join_next().await {
             lane.context("a sender panicked")?;
@@ -168,5 +159,16 @@ async fn last_answer(lanes: &mut JoinSet<()>, shared: &Shared, begin: Instant) -
         done = all => done?,
         () = too_long => {}
     }
-    Ok(shared.under_way.get())
+    let left = shared.under_way.take();
+    left.into_iter().flatten().for_each(|due| shared.recorder.borrow_mut().abandoned(due));
+    Ok(())
+}
+
+/// Completes when the last answers of a run should have come that began then, or soon after it was stopped.
+pub(crate) async fn no_more_answers(plan: &Plan, begin: Instant, stop: &Stop) {
+    let grace = if plan.rate.is_some() { GRACE } else { Duration::ZERO };
+    tokio::select! {
+        () = tokio::time::sleep_until((begin + plan.length() + grace + LAST_ANSWERS).into()) => {}
+        () = async { stop.stopped().await; tokio::time::sleep(LAST_ANSWERS_STOPPED).await } => {}
+    }
 }

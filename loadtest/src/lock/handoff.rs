@@ -3,7 +3,7 @@
 //! etcd's own services wait so too, but with a watch that etcd serves only every 100 ms. By then everybody knows of it; here the
 //! successor is as fast as etcd tells it, and races with the news to fencepost.
 
-use std::time::Instant;
+use std::time::{Duration, Instant};
 
 use anyhow::{Context, bail, ensure};
 use etcd_client::{
@@ -13,6 +13,9 @@ use etcd_client::{
 
 use super::{CALL_TIMEOUT, Held, Layout, Lock, revision};
 use crate::token::Token;
+
+/// How long to wait for etcd where nothing depends on its answer.
+const GIVING_UP_TIMEOUT: Duration = Duration::from_secs(1);
 
 /// The moments of a handoff, in their order.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -25,7 +28,12 @@ pub(crate) struct Handoff {
     pub(crate) held: Instant,
 }
 
-/// A successor that waits.
+/// A successor that waits, with the watch that says when it is its turn.
+pub(crate) struct Successor<'a> {
+    waiter: Waiter<'a>,
+    watch: WatchStream,
+}
+
 struct Waiter<'a> {
     owner: &'a str,
     lease: i64,
@@ -34,24 +42,52 @@ struct Waiter<'a> {
 }
 
 impl Lock {
-    /// Lets the predecessor go while the successor waits for that, and returns as soon as the lock is the successor's.
-    pub(crate) async fn hand_over(&self, predecessor: Held, owner: &str) -> anyhow::Result<(Held, Handoff)> {
-        let handing_over = tokio::time::timeout(CALL_TIMEOUT, self.let_go_and_take(predecessor, owner));
-        let handed_over = handing_over.await.context("the lock does not change hands");
-        handed_over.flatten().with_context(|| self.refused(owner))
+    /// Has a successor wait for the lock's holder, which loses nothing yet.
+    pub(crate) async fn successor<'a>(&self, owner: &'a str) -> anyhow::Result<Successor<'a>> {
+        let waiting = tokio::time::timeout(CALL_TIMEOUT, async {
+            let waiter = self.waiter(owner).await?;
+            match self.watch_before(&waiter).await {
+                Ok(watch) => Ok(Successor { waiter, watch }),
+                Err(error) => {
+                    self.give_up(&waiter).await;
+                    Err(error)
+                }
+            }
+        });
+        waiting.await.context("etcd does not answer in time").flatten().with_context(|| self.refused(owner))
     }
 
-    async fn let_go_and_take(&self, predecessor: Held, owner: &str) -> anyhow::Result<(Held, Handoff)> {
-        let waiter = self.waiter(owner).await?;
-        let (key, from) = self.record_before(&waiter).await?;
-        let mut watch = self.watch(&key, from).await?;
+    /// Lets the predecessor go, for whom the successor waits, and returns as soon as the lock is the successor's.
+    pub(crate) async fn hand_over(
+        &self,
+        predecessor: &Held,
+        successor: Successor<'_>,
+    ) -> anyhow::Result<(Held, Handoff)> {
+        let Successor { waiter, mut watch } = successor;
+        let handing_over = tokio::time::timeout(CALL_TIMEOUT, async {
+            let released = Instant::now();
+            self.release_until(predecessor, deleted(&mut watch)).await?;
+            let told = Instant::now();
+            let token = self.take(&waiter).await?;
+            Ok((token, Handoff { released, told, held: Instant::now() }))
+        });
+        match handing_over.await.context("the lock does not change hands").flatten() {
+            Ok((token, handoff)) => Ok((Held { token, lease: waiter.lease, shares_lease: false }, handoff)),
+            Err(error) => {
+                self.give_up(&waiter).await;
+                Err(error.context(self.refused(waiter.owner)))
+            }
+        }
+    }
 
-        let released = Instant::now();
-        self.release_until(predecessor, deleted(&mut watch)).await?;
-        let told = Instant::now();
-        let token = self.take(&waiter).await?;
-        let handoff = Handoff { released, told, held: Instant::now() };
-        Ok((Held { token, lease: waiter.lease, shares_lease: false }, handoff))
+    /// The successor waits no longer. If etcd does not hear of it, its lease ends by itself.
+    async fn give_up(&self, waiter: &Waiter<'_>) {
+        let _ = tokio::time::timeout(GIVING_UP_TIMEOUT, self.etcd.clone().lease_revoke(waiter.lease)).await;
+    }
+
+    async fn watch_before(&self, waiter: &Waiter<'_>) -> anyhow::Result<WatchStream> {
+        let (key, from) = self.record_before(waiter).await?;
+        self.watch(&key, from).await
     }
 
     /// Has its lease, and its place in the queue if there is one.
@@ -82,7 +118,7 @@ impl Lock {
     /// Whoever waits does not know when the predecessor is told: the event alone counts.
     async fn release_until(
         &self,
-        predecessor: Held,
+        predecessor: &Held,
         gone: impl Future<Output = anyhow::Result<()>>,
     ) -> anyhow::Result<()> {
         let released = self.release(predecessor);

@@ -4,8 +4,9 @@ use std::collections::BTreeSet;
 use std::time::Duration;
 
 use anyhow::{Context, ensure};
-use etcd_client::{PutOptions, Txn, TxnOp};
+use etcd_client::{Error, PutOptions, Txn, TxnOp};
 use futures_util::{StreamExt, TryStreamExt, stream};
+use tonic::Code;
 
 use super::{Held, LEASE_SECONDS, Layout, Lock, revision};
 use crate::token::Token;
@@ -52,10 +53,15 @@ pub(crate) async fn release_all(locks: &[Lock], held: Vec<Held>) -> anyhow::Resu
     let leases: BTreeSet<i64> = held.iter().map(|held| held.lease).collect();
     let revoke = async |lease: i64| lock.etcd.clone().lease_revoke(lease).await;
     let mut revoked = stream::iter(leases.into_iter().map(revoke)).buffer_unordered(CALLS_MAX);
+    let mut result = Ok(());
     while let Some(outcome) = revoked.next().await {
-        outcome.context("a lease of the locks cannot be revoked")?;
+        let is_gone = matches!(&outcome, Err(Error::GRpcStatus(status)) if status.code() == Code::NotFound);
+        // The others end all the same, and one that has ended already is none to speak of: a handoff may have broken off behind it.
+        if let (Err(error), false) = (outcome, is_gone) {
+            result = Err(error).context("a lease of the locks cannot be revoked");
+        }
     }
-    Ok(())
+    result
 }
 
 /// One transaction, and so one revision, for some plain keys.

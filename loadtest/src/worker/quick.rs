@@ -89,7 +89,8 @@ async fn connection(mut stream: TcpStream, orders: Option<&Orders>) -> anyhow::R
         if request.answer_bytes != answer.body_bytes {
             answer = Answer::of(request.answer_bytes);
         }
-        stream.write_all(&answer.text).await?;
+        let length = if request.is_head { answer.text.len() - answer.body_bytes } else { answer.text.len() };
+        stream.write_all(&answer.text[..length]).await?;
     }
 }
 
@@ -109,6 +110,7 @@ impl Answer {
 }
 
 struct Incoming {
+    is_head: bool,
     body: Body,
     answer_bytes: usize,
     token: Option<Presented>,
@@ -130,8 +132,9 @@ async fn head(stream: &mut TcpStream, bytes: &mut BytesMut, with_token: bool) ->
             let body = Body::of(request.headers, Body::NONE)?;
             let token = with_token.then(|| presented(request.headers));
             let answer_bytes = asked_for(request.path.unwrap_or_default());
+            let is_head = request.method == Some("HEAD");
             bytes.advance(length);
-            return Ok(Some(Incoming { body, answer_bytes, token }));
+            return Ok(Some(Incoming { is_head, body, answer_bytes, token }));
         }
         if read_more(stream, bytes).await? == 0 {
             return Ok(None);

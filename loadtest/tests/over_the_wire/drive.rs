@@ -3,7 +3,7 @@
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::time::Duration;
 
-use fencepost_testsupport::{Answer, Behaviour, Latch, Worker};
+use fencepost_testsupport::{Answer, Authority, Behaviour, FreePort, Latch, Scratch, Worker};
 use serde_json::Value;
 
 use crate::support::{ReportFile, Run, Running, loadtest};
@@ -134,10 +134,51 @@ async fn neither_served_nor_refused_is_unexpected_and_no_answer_is_told() {
 
     let server = Worker::start().await;
     server.when(|_| Some(Behaviour::ResetEarly));
-    let (run, _) = drive("closed", &server, &["--connections", "1"]).await;
-    run.ended_with(1).says("NO ANSWER");
-    // A lane gives up after ten in a row.
-    assert_eq!(server.seen().len(), 10);
+    let scratch = Scratch::new();
+    let page = scratch.path().join("report.html");
+    let html = page.to_str().expect("a scratch directory's path is text");
+    let (run, report) = drive("closed", &server, &["--connections", "1", "--html", html]).await;
+    let seen = server.seen().len();
+    run.ended_with(1).says("NO ANSWER").says(&format!("{seen} requests failed: these are in no percentile"));
+    assert!((3..50).contains(&seen), "it tries again, after longer and longer pauses: {report:#}");
+    assert!(std::fs::read_to_string(&page).expect("the page was written").contains("no answer: the connection"));
+}
+
+/// As a proxy is that is started again.
+#[tokio::test]
+async fn a_server_that_fails_for_a_while_is_measured_when_it_is_back() {
+    for command in [&["closed"][..], &["open", "--rate", "100"]] {
+        let (server, report, count) = (Worker::start().await, ReportFile::new(), AtomicUsize::new(0));
+        server.when(move |_| (count.fetch_add(1, Ordering::SeqCst) < 12).then_some(Behaviour::ResetEarly));
+        let url = server.endpoint().to_string();
+        let settings = ["--proxy", &url, "--owner", "a", "--revision", "7", "--duration", "3s", "--connections", "1"];
+        loadtest(&[command, &settings, &["--json", report.path()]].concat()).await.ended_with(1);
+        let report = report.read();
+        let failed: u64 =
+            report["errors"].as_object().into_iter().flat_map(|errors| errors.values()).filter_map(Value::as_u64).sum();
+        assert_eq!(failed, 12, "{report:#}");
+        assert!(report["answered"].as_u64() > Some(20), "{report:#}");
+        assert_eq!(report["seconds"], 3.0, "{report:#}");
+    }
+}
+
+#[tokio::test]
+async fn a_head_is_answered_without_a_body_by_the_worker_that_is_played() {
+    let worker = FreePort::reserve();
+    let (address, url) = (worker.address().to_string(), format!("http://{}", worker.address()));
+    let wire = ["closed", "--proxy", &url, "--worker-listen", &address, "--connections", "1", "--method", "HEAD"];
+    loadtest(&[&wire[..], &BRIEFLY].concat()).await.is_as_expected();
+}
+
+#[tokio::test]
+async fn a_report_that_cannot_be_written_is_named_before_anything_is_sent() {
+    let server = Worker::start().await;
+    let url = server.endpoint().to_string();
+    for option in ["--json", "--html"] {
+        let wire = ["closed", "--proxy", &url, option, "/nowhere/report"];
+        loadtest(&[&wire[..], &BRIEFLY].concat()).await.ended_with(1).says("/nowhere/report cannot be written");
+    }
+    assert!(server.seen().is_empty());
 }
 
 #[tokio::test]
@@ -147,6 +188,23 @@ async fn a_request_that_is_never_answered_is_told_and_the_run_ends() {
     let (run, report) = drive("open", &server, &["--rate", "10", "--connections", "2"]).await;
     run.ended_with(1).says("NO ANSWER in time").says("were due and not sent");
     assert_eq!((report["unanswered"].as_u64(), report["unsent"].as_u64()), (Some(2), Some(10)), "{report:#}");
+    run.says("had no answer when it was not waited for any more");
+}
+
+/// What is never answered would have taken longer than whatever was: it is none of the fast ones.
+#[tokio::test]
+async fn a_request_without_an_answer_counts_as_long_as_it_was_waited_for() {
+    let (server, never, count) = (Worker::start().await, Latch::new(), AtomicUsize::new(0));
+    server.when(move |_| {
+        let hangs = count.fetch_add(1, Ordering::SeqCst) >= 20;
+        hangs.then(|| Behaviour::Hold(never.clone(), Answer::ok("")))
+    });
+    let (_, report) = drive("open", &server, &["--rate", "40", "--connections", "40"]).await;
+    let latency = &report["latency"];
+    assert_eq!((&report["answered"], &report["unanswered"], &latency["count"]), (&20.into(), &30.into(), &40.into()));
+    assert!(latency["p50_seconds"].as_f64() > Some(5.0), "{latency:#}");
+    let slots = report["over_time"]["slots"].as_array().expect("there are slots of time");
+    assert_eq!(slots.iter().filter_map(|slot| slot["wrong"].as_u64()).sum::<u64>(), 30, "{report:#}");
 }
 
 #[tokio::test]
@@ -165,6 +223,20 @@ async fn a_run_that_is_ended_early_prints_what_it_has_measured() {
     }
 }
 
+/// The server takes connections and says nothing: TLS is never spoken.
+#[tokio::test]
+async fn a_run_is_ended_while_its_connections_are_opened() {
+    let (trust, silent) = (Scratch::new(), tokio::net::TcpListener::bind("127.0.0.1:0").await.unwrap());
+    let ca = trust.path().join("ca.pem");
+    std::fs::write(&ca, Authority::new("nobody").certificate()).unwrap();
+    let url = format!("https://{}", silent.local_addr().unwrap());
+    let wire = ["closed", "--proxy", &url, "--proxy-ca", ca.to_str().unwrap(), "--owner", "a", "--revision", "7"];
+    let running = Running::start(&wire);
+    let _connection = silent.accept().await.unwrap();
+    running.terminate();
+    running.end().await.ended_with(1).says("ended before all connections were open");
+}
+
 #[tokio::test]
 async fn bad_arguments_are_named() {
     let common = ["closed", "--proxy", "http://127.0.0.1:1"];
@@ -174,6 +246,7 @@ async fn bad_arguments_are_named() {
         (&["--owner", "a", "--revision", "0"], "0 is not in 1.."),
         (&["--owner", "a", "--revision", "1", "--stale", "5%"], "there is no revision before 1"),
         (&["--owner", "a", "--revision", "7", "--stale", "5"], "a share is written like 5%"),
+        (&["--owner", "a", "--revision", "7", "--stale", "0.00001%"], "a share is a millionth"),
         (&["--owner", "a", "--revision", "7", "--duration", "10"], "--duration"),
         (&["--owner", "a", "--revision", "7", "--path", "a"], "a path starts with"),
         (&["--owner", "a", "--revision", "7", "--streams", "4"], "--h2"),
@@ -189,6 +262,10 @@ async fn bad_arguments_are_named() {
         .await
         .ended_with(64)
         .says("--rate");
+    let too_fast = ["--owner", "a", "--revision", "7", "--rate", "10000001"];
+    loadtest(&[&["open", "--proxy", "http://127.0.0.1:1"], &too_fast[..]].concat()).await.ended_with(64).says("--rate");
+    let nothing = ["--fencepost", "/bin/true", "--series", "locks", "--values", "0,1"];
+    loadtest(&[&["compare"], &nothing[..]].concat()).await.ended_with(64).says("each of --values is 1 at least");
     loadtest(&["compare"]).await.ended_with(64).says("--fencepost");
 }
 

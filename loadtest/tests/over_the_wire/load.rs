@@ -60,8 +60,7 @@ async fn requests_without_an_answer_are_counted() {
     server.when(|_| Some(Behaviour::ResetEarly));
     let (run, report) = load(&server, &["--connections", "1"]).await;
     run.ended_with(1).says("NO ANSWER");
-    // A lane gives up after ten in a row.
-    assert_eq!(server.seen().len(), 10, "{report:#}");
+    assert!((3..50).contains(&server.seen().len()), "it tries again, after longer and longer pauses: {report:#}");
 }
 
 async fn load(server: &Worker, arguments: &[&str]) -> (Run, Value) {

@@ -1,9 +1,9 @@
 //! Locks that move under load: fencepost must be found right, and what does not fence be found out.
 
-use fencepost_testsupport::{Etcd, EtcdVersion, FreePort, Relay};
+use fencepost_testsupport::{Answer, Behaviour, Etcd, EtcdVersion, FreePort, Latch, Relay, Worker};
 use serde_json::Value;
 
-use crate::support::{Fencepost, ReportFile, Run, loadtest};
+use crate::support::{Fencepost, ReportFile, Run, Running, loadtest};
 
 #[tokio::test]
 async fn many_locks_that_move_under_load_are_fenced() {
@@ -66,6 +66,39 @@ async fn whoever_loses_a_lock_sends_once_more_when_its_successor_was_served() {
     let report = report.read();
     assert!(report["handoffs"]["count"].as_u64() >= Some(3), "{report:#}");
     assert_eq!(report["false_admissions"], report["handoffs"]["count"], "{report:#}");
+}
+
+/// Whoever holds a lock goes on holding it when nobody could be made to wait for it, and what was measured is told.
+#[tokio::test]
+async fn an_etcd_that_is_gone_ends_the_handoffs_and_not_the_run() {
+    let (etcd, server, report) = (Etcd::start(EtcdVersion::V3_5).await, Worker::start().await, ReportFile::new());
+    let relay = Relay::start(etcd.endpoint().trim_start_matches("http://").parse().unwrap()).await;
+    let (url, etcd_url) = (server.endpoint().to_string(), format!("http://{}", relay.address()));
+    let wire = ["open", "--rate", "50", "--proxy", &url, "--etcd", &etcd_url, "--lock", "/lock", "--connections", "4"];
+    let moves = ["--handoff-every", "1s", "--duration", "3s", "--warm-up", "0s", "--json", report.path()];
+    let running = Running::start(&[&wire[..], &moves].concat());
+    server.wait_for(5).await; // The lock is taken.
+    relay.cut().await;
+    running.end().await.ended_with(1).says("no more handoffs").says("cannot be revoked").says("throughput");
+    let report = report.read();
+    assert_eq!((&report["answered"], &report["handoffs"]["count"]), (&150.into(), &0.into()), "{report:#}");
+    assert_eq!(from(&report, "leaving"), 0, "{report:#}");
+}
+
+/// The mover, too, waits for answers no longer than the others.
+#[tokio::test]
+async fn a_run_whose_locks_move_ends_though_nobody_is_answered() {
+    let (etcd, server, never) = (Etcd::start(EtcdVersion::V3_5).await, Worker::start().await, Latch::new());
+    let (url, etcd_url, report) = (server.endpoint().to_string(), etcd.endpoint(), ReportFile::new());
+    server.when(move |_| Some(Behaviour::Hold(never.clone(), Answer::ok(""))));
+    let wire = ["open", "--rate", "50", "--proxy", &url, "--etcd", &etcd_url, "--lock", "/lock", "--connections", "2"];
+    let moves = ["--handoff-every", "100ms", "--duration", "1h", "--json", report.path()];
+    let running = Running::start(&[&wire[..], &moves].concat());
+    server.wait_for(3).await; // One of them is the successor's.
+    running.terminate();
+    running.end().await.ended_with(1).says("ended early").says("1 more locks changed hands");
+    assert_eq!(report.read()["unanswered"], 3);
+    assert_eq!(etcd.etcdctl(&["get", "--prefix", "/lock"]).await, "");
 }
 
 #[tokio::test]

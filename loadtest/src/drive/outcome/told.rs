@@ -41,7 +41,7 @@ impl Outcome {
             "answered": self.answered(),
             "answers": answers.collect::<Vec<_>>(),
             "errors": self.recorder.errors,
-            "unanswered": self.unanswered,
+            "unanswered": self.recorder.unanswered,
             "unsent": self.unsent,
             "false_refusals": self.false_refusals(),
             "false_admissions": self.false_admissions(),
@@ -118,8 +118,8 @@ impl fmt::Display for Outcome {
         for (error, count) in &self.recorder.errors {
             writeln!(f, "  {count:>10}  NO ANSWER: {error}")?;
         }
-        if self.unanswered > 0 {
-            writeln!(f, "  {:>10}  NO ANSWER in time", self.unanswered)?;
+        if self.recorder.unanswered > 0 {
+            writeln!(f, "  {:>10}  NO ANSWER in time", self.recorder.unanswered)?;
         }
         let since = if self.plan.rate.is_some() { ", since a request was due" } else { "" };
         writeln!(f, "latency     {}{since}", in_a_line(&self.recorder.served))?;

@@ -25,6 +25,8 @@ const SUBCOMMAND: &str = "hold-watchdog";
 pub(super) struct Watchdog {
     process: Child,
     orders: ChildStdin,
+    /// The last one.
+    told: Order,
 }
 
 impl Watchdog {
@@ -32,9 +34,13 @@ impl Watchdog {
         let mut command = Command::new(std::env::current_exe()?);
         // In a group of its own: what a terminal sends to its foreground is not for it.
         command.arg(SUBCOMMAND).stdin(Stdio::piped()).stdout(Stdio::null()).process_group(0);
-        let mut process = command.spawn()?;
+        Watchdog::of(command.spawn()?)
+    }
+
+    fn of(mut process: Child) -> io::Result<Watchdog> {
         let orders = process.stdin.take().expect("its standard input is piped");
-        Ok(Watchdog { process, orders })
+        rustix::io::ioctl_fionbio(&orders, true)?;
+        Ok(Watchdog { process, orders, told: Order::Nobody })
     }
 
     pub(super) fn id(&self) -> Pid {
@@ -60,8 +66,17 @@ impl Watchdog {
     }
 
     fn tell(&mut self, order: Order) {
-        // If it has ended, its parent learns that from the system.
-        let _ = self.orders.write_all(format!("{order}\n").as_bytes());
+        if order == self.told {
+            return;
+        }
+        self.told = order;
+        // A line is short enough for a pipe to take it whole or not at all. If the watchdog has ended, its parent learns that from the
+        // system.
+        let written = self.orders.write(format!("{order}\n").as_bytes());
+        if written.is_err_and(|error| error.kind() == io::ErrorKind::WouldBlock) {
+            // It has stood still for as long as it takes to fill a pipe with orders: it would be of no use, and must not hold us up.
+            let _ = self.process.kill();
+        }
     }
 }
 
@@ -181,6 +196,8 @@ fn stdin() -> io::Result<std::os::fd::OwnedFd> {
 
 #[cfg(test)]
 mod tests {
+    use std::os::unix::process::ExitStatusExt;
+
     use super::*;
 
     #[test]
@@ -194,6 +211,22 @@ mod tests {
         ] {
             assert_eq!(order.to_string().parse(), Ok(order));
         }
+    }
+
+    #[test]
+    fn a_watchdog_that_stands_still_holds_up_nobody_and_is_ended() {
+        let mut watchdog =
+            Watchdog::of(Command::new("sleep").arg("1000").stdin(Stdio::piped()).spawn().unwrap()).unwrap();
+        let target = Target::Process(watchdog.id());
+        let order = |seconds| Order::End { target, at: BootInstant::from_boot(Duration::from_secs(seconds)) };
+        for _ in 0..10_000 {
+            watchdog.tell(order(0));
+        }
+        assert!(watchdog.process.try_wait().unwrap().is_none(), "what it knows it is not told");
+        for seconds in 1..10_000 {
+            watchdog.tell(order(seconds));
+        }
+        assert_eq!(watchdog.process.wait().unwrap().signal(), Some(Signal::KILL.as_raw()));
     }
 
     #[test]

@@ -1,16 +1,19 @@
 //! `fencepost check`: is the configuration right, and does what it names answer?
 
+use std::path::Path;
 use std::sync::Arc;
 use std::time::{Duration, SystemTime};
 
 use anyhow::bail;
-use fencepost_config::{Config, Route, SourceKind, UpstreamProtocol};
+use fencepost_config::{Config, Route, Source, SourceKind, UpstreamProtocol};
 use fencepost_sources::{LockDescription, LockSource, LockStore, MemoryStore, RangeRead, StoreError, Wanted, caution};
 use fencepost_tls::{Expiry, Followed};
+use rustix::fs::{Access, access};
 use tokio::time::Instant;
 
 use crate::client_tls;
 use crate::downstream::Protocol;
+use crate::etcd_access::made_user;
 use crate::exchange::Fence;
 use crate::forward::{Speaks, Upstream, UpstreamError, connects};
 use crate::process::Process;
@@ -32,7 +35,8 @@ pub fn summary(config: &Config) -> String {
     )
 }
 
-/// Reads the TLS files that the configuration names; prints what has ended or soon will.
+/// Reads the TLS and password files that the configuration names, and looks whether its `state_dir` can be written; prints what has ended
+/// or soon will. Leaves nothing behind.
 ///
 /// # Errors
 /// Every one that is of no use.
@@ -59,7 +63,27 @@ pub fn files(config: &Config) -> anyhow::Result<()> {
             Err(error) => problems.push(format!("{whose}: {error}")),
         }
     }
+    problems.extend(config.sources.iter().filter_map(password_problem));
+    problems.extend(config.state_dir.as_deref().and_then(state_dir_problem));
     if problems.is_empty() { Ok(()) } else { bail!("{}", problems.join("\n")) }
+}
+
+fn password_problem(source: &Source) -> Option<String> {
+    let SourceKind::Etcd { user: Some(user), .. } = &source.kind else { return None };
+    let error = made_user(user).check().err()?;
+    Some(format!("source {}: password_file {}: {error}", source.name, user.password_file.display()))
+}
+
+/// The directory is made when it is first used, with those above it that are missing.
+fn state_dir_problem(path: &Path) -> Option<String> {
+    let there = path.ancestors().find(|ancestor| ancestor.symlink_metadata().is_ok())?;
+    let why = match (there.metadata(), access(there, Access::WRITE_OK | Access::EXEC_OK)) {
+        (Err(error), _) => error.to_string(),
+        (Ok(metadata), _) if !metadata.is_dir() => format!("{} is no directory", there.display()),
+        (Ok(_), Err(error)) => format!("{} cannot be written: {error}", there.display()),
+        (Ok(_), Ok(())) => return None,
+    };
+    Some(format!("state_dir {}: {why}", path.display()))
 }
 
 fn ends(tls: impl Followed) -> Arc<[Expiry]> {

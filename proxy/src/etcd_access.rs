@@ -32,11 +32,7 @@ impl Access {
         if let Some(EtcdTls { client, .. }) = &made_tls {
             files.follow(TlsUse::Source, &source.name, &client.followed());
         }
-        let made_user = user.as_ref().map(|config::EtcdUser { name, password_file }| EtcdUser {
-            name: name.clone(),
-            password_file: password_file.clone(),
-        });
-        let made = Arc::new(EtcdAccess::new(made_tls, made_user));
+        let made = Arc::new(EtcdAccess::new(made_tls, user.as_ref().map(made_user)));
         Ok(Some(Access { tls: tls.clone(), user: user.clone(), made }))
     }
 
@@ -58,4 +54,9 @@ impl Access {
 fn make_tls(tls: &config::ClientTls) -> Result<EtcdTls, TlsError> {
     let client = client_tls::load(tls, &[b"h2"])?;
     Ok(EtcdTls { client, server_name: tls.server_name.clone() })
+}
+
+/// The user that a source logs in as.
+pub(crate) fn made_user(config::EtcdUser { name, password_file }: &config::EtcdUser) -> EtcdUser {
+    EtcdUser { name: name.clone(), password_file: password_file.clone() }
 }

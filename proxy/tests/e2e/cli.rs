@@ -138,6 +138,36 @@ async fn an_address_in_use_is_named_and_ends_it_with_1() {
     }
 }
 
+/// What a start would fail at, or never get over.
+#[tokio::test]
+async fn check_finds_a_state_dir_and_a_password_that_are_of_no_use() {
+    let scratch = Scratch::new();
+    let place = |name: &str| scratch.path().join(name);
+    let (file, password, state_dir) = (place("fencepost.toml"), place("password"), place("a/b/state"));
+    let text =
+        Config::new(&["http://127.0.0.1:1".to_owned()], "http://127.0.0.1:1", &[Route::new("k", "/", r#"key = "/k""#)])
+            .remembering_in(&state_dir)
+            .toml()
+            .replace("kind = \"etcd\"", &format!("kind = \"etcd\"\nusername = \"root\"\npassword_file = {password:?}"));
+    std::fs::write(&file, text).unwrap();
+    let check = async || fencepost(&["check", "-c", file.to_str().unwrap()]).await;
+    let fails = async |says: &str| {
+        let output = check().await;
+        assert_eq!(output.status.code(), Some(1), "{output:?}");
+        assert!(stderr(&output).contains(says), "{says:?} in {}", stderr(&output));
+    };
+    fails(&format!("source main: password_file {}: No such file", password.display())).await;
+    std::fs::write(&password, "\n").unwrap();
+    fails("it is empty").await;
+    std::fs::write(&password, "secret\n").unwrap();
+    std::fs::write(place("a"), "").unwrap();
+    fails(&format!("state_dir {}: {} is no directory", state_dir.display(), place("a").display())).await;
+    std::fs::remove_file(place("a")).unwrap();
+    let output = check().await;
+    assert_eq!(output.status.code(), Some(0), "{output:?}");
+    assert!(!place("a").exists(), "a check leaves nothing behind");
+}
+
 #[tokio::test]
 async fn check_says_what_it_finds_alive() {
     for version in EtcdVersion::ALL {

@@ -1,6 +1,6 @@
 //! How a cluster lets us in: over TLS, as a user.
 
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 use std::sync::{Mutex, PoisonError};
 use std::{fmt, io};
 
@@ -65,25 +65,34 @@ impl fmt::Debug for Password {
 }
 
 impl EtcdUser {
-    /// What the file holds now.
+    /// Whether the file holds a password now. Reads it on this thread.
     ///
     /// # Errors
     /// If it can't be read, or can't be a password.
+    pub fn check(&self) -> io::Result<()> {
+        read(&self.password_file).map(|_| ())
+    }
+
+    /// What the file holds now.
+    ///
+    /// # Errors
+    /// As with [`check`](EtcdUser::check).
     pub(super) async fn password(&self) -> io::Result<Password> {
         let path = self.password_file.clone();
-        let reading = tokio::task::spawn_blocking(move || {
-            // Before it is opened: a pipe would wait for its writer.
-            let metadata = path.metadata()?;
-            if !metadata.is_file() || metadata.len() > PASSWORD_BYTES_MAX {
-                return Err(io::Error::other("it is no file of at most 4 KiB"));
-            }
-            std::fs::read(&path)
-        });
-        // The error of a conversion would hold the password.
-        let text = String::from_utf8(reading.await??).map_err(|_| io::Error::other("it is not UTF-8"))?;
-        let password = text.strip_suffix('\n').map_or(text.as_str(), |line| line.strip_suffix('\r').unwrap_or(line));
-        if password.is_empty() { Err(io::Error::other("it is empty")) } else { Ok(Password(password.to_owned())) }
+        tokio::task::spawn_blocking(move || read(&path)).await?
     }
+}
+
+fn read(path: &Path) -> io::Result<Password> {
+    // Before it is opened: a pipe would wait for its writer.
+    let metadata = path.metadata()?;
+    if !metadata.is_file() || metadata.len() > PASSWORD_BYTES_MAX {
+        return Err(io::Error::other("it is no file of at most 4 KiB"));
+    }
+    // The error of a conversion would hold the password.
+    let text = String::from_utf8(std::fs::read(path)?).map_err(|_| io::Error::other("it is not UTF-8"))?;
+    let password = text.strip_suffix('\n').map_or(text.as_str(), |line| line.strip_suffix('\r').unwrap_or(line));
+    if password.is_empty() { Err(io::Error::other("it is empty")) } else { Ok(Password(password.to_owned())) }
 }
 
 #[cfg(test)]

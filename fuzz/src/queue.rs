@@ -3,7 +3,7 @@
 use std::collections::BTreeMap;
 use std::sync::Arc;
 
-use fencepost_policy::{Contender, Layout, QueueEvent, QueueTrack, Revision};
+use fencepost_policy::{Contender, Holding, Layout, QueueEvent, QueueTrack, Revision};
 
 use crate::chance::Chance;
 
@@ -87,12 +87,19 @@ fn check(store: &Store, layout: Layout, known: &QueueTrack) {
         Layout::Key | Layout::Election => contender.value.to_vec(),
     };
     let holder = snapshot.tenure().map(|tenure| (tenure.owner.as_bytes().to_vec(), tenure.first));
-    assert_eq!(holder, queued.first().map(|first| (owner_of(first), first.created)), "the oldest holds the lock");
+    let is_tied = queued.get(1).is_some_and(|second| second.created == queued[0].created);
+    let oldest = queued.first().filter(|_| !is_tied).map(|first| (owner_of(first), first.created));
+    assert_eq!(holder, oldest, "the oldest holds the lock, unless there are two");
+    assert_eq!(is_tied, snapshot.holding == Holding::Unreadable);
+    assert_eq!(known.tie(), queued.first().filter(|_| is_tied).map(|first| first.created));
     if let (Some(tenure), Some(first)) = (snapshot.tenure(), queued.first()) {
         assert!(first.created <= tenure.last && tenure.last <= first.revision, "{tenure:?} is not {first:?}");
     }
     let waiting: Vec<_> = snapshot.waiters.iter().map(|waiter| waiter.created).collect();
-    assert_eq!(waiting, queued.iter().skip(1).map(|contender| contender.created).collect::<Vec<_>>());
+    assert_eq!(
+        waiting,
+        queued.iter().skip(usize::from(holder.is_some())).map(|contender| contender.created).collect::<Vec<_>>()
+    );
 }
 
 fn revision(number: usize) -> Revision {

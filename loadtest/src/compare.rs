@@ -25,8 +25,7 @@ pub(crate) async fn run(settings: CompareSettings) -> anyhow::Result<Conclusion>
     settings.json.iter().try_for_each(|file| crate::output::check(file))?;
     let report = tokio::select! {
         report = compare(&settings) => report?,
-        asked = crate::signals::asked_to_end() => {
-            asked?;
+        () = crate::signals::asked_to_end()? => {
             bail!("ended before it was done; so were the processes that it had started")
         }
     };

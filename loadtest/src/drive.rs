@@ -61,7 +61,7 @@ pub(crate) async fn run(settings: DriveSettings, rate: Option<NonZeroU64>) -> an
         (Some(held), tenures)
     };
     let stop = Arc::new(Stop::default());
-    stop_by_signal(&stop);
+    stop_by_signal(&stop)?;
     let measured = match (&mut held, settings.handoff_every) {
         (Some(held), Some(every)) => drive(&plan, tenures, &stop, Some((held, every)), true).await,
         (_, _) => drive(&plan, tenures, &stop, None, true).await,
@@ -178,13 +178,13 @@ fn given_token(settings: &DriveSettings) -> anyhow::Result<Tenures> {
 }
 
 /// Ctrl-C and SIGTERM end a run, and what was measured until then is printed.
-fn stop_by_signal(stop: &Arc<Stop>) {
-    let stop = Arc::clone(stop);
+fn stop_by_signal(stop: &Arc<Stop>) -> anyhow::Result<()> {
+    let (stop, asked) = (Arc::clone(stop), crate::signals::asked_to_end()?);
     tokio::spawn(async move {
-        if crate::signals::asked_to_end().await.is_ok() {
-            stop.stop();
-        }
+        asked.await;
+        stop.stop();
     });
+    Ok(())
 }
 
 /// Plays the worker on a thread of its own.

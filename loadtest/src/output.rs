@@ -10,6 +10,10 @@ use anyhow::Context;
 /// # Errors
 /// If not, now. What is in the file stays there.
 pub(crate) fn check(file: &Path) -> anyhow::Result<()> {
+    // A pipe's reader would leave when it is closed.
+    if file.metadata().is_ok_and(|metadata| !metadata.is_file() && !metadata.is_dir()) {
+        return Ok(());
+    }
     let opened = OpenOptions::new().append(true).create(true).open(file);
     opened.map(|_| ()).with_context(|| format!("{} cannot be written", file.display()))
 }

@@ -36,7 +36,7 @@ pub fn summary(config: &Config) -> String {
 }
 
 /// Reads the TLS and password files that the configuration names, and looks whether its `state_dir` can be written; prints what has ended
-/// or soon will. Leaves nothing behind.
+/// or soon will, and what this user can't read or write. Leaves nothing behind.
 ///
 /// # Errors
 /// Every one that is of no use.
@@ -63,27 +63,42 @@ pub fn files(config: &Config) -> anyhow::Result<()> {
             Err(error) => problems.push(format!("{whose}: {error}")),
         }
     }
-    problems.extend(config.sources.iter().filter_map(password_problem));
-    problems.extend(config.state_dir.as_deref().and_then(state_dir_problem));
+    config.sources.iter().filter_map(password_caution).for_each(|caution| println!("warning: {caution}"));
+    match config.state_dir.as_deref().map_or(Ok(()), look_at_state_dir) {
+        Ok(()) => {}
+        Err(Unusable::ForUs(why)) => println!("warning: {why}"),
+        Err(Unusable::ForAnybody(why)) => problems.push(why),
+    }
     if problems.is_empty() { Ok(()) } else { bail!("{}", problems.join("\n")) }
 }
 
-fn password_problem(source: &Source) -> Option<String> {
+/// It is read when the source logs in: until it is there, etcd refuses that.
+fn password_caution(source: &Source) -> Option<String> {
     let SourceKind::Etcd { user: Some(user), .. } = &source.kind else { return None };
     let error = made_user(user).check().err()?;
     Some(format!("source {}: password_file {}: {error}", source.name, user.password_file.display()))
 }
 
+/// Why a `state_dir` can't be used.
+enum Unusable {
+    /// By whoever runs this, who may be another user than the service is.
+    ForUs(String),
+    ForAnybody(String),
+}
+
 /// The directory is made when it is first used, with those above it that are missing.
-fn state_dir_problem(path: &Path) -> Option<String> {
-    let there = path.ancestors().find(|ancestor| ancestor.symlink_metadata().is_ok())?;
-    let why = match (there.metadata(), access(there, Access::WRITE_OK | Access::EXEC_OK)) {
-        (Err(error), _) => error.to_string(),
-        (Ok(metadata), _) if !metadata.is_dir() => format!("{} is no directory", there.display()),
-        (Ok(_), Err(error)) => format!("{} cannot be written: {error}", there.display()),
-        (Ok(_), Ok(())) => return None,
-    };
-    Some(format!("state_dir {}: {why}", path.display()))
+fn look_at_state_dir(path: &Path) -> Result<(), Unusable> {
+    let about = |why: String| format!("state_dir {}: {why}", path.display());
+    let Some(there) = path.ancestors().find(|ancestor| ancestor.symlink_metadata().is_ok()) else { return Ok(()) };
+    match there.metadata() {
+        Err(error) => return Err(Unusable::ForUs(about(format!("{}: {error}", there.display())))),
+        Ok(metadata) if !metadata.is_dir() => {
+            return Err(Unusable::ForAnybody(about(format!("{} is no directory", there.display()))));
+        }
+        Ok(_) => {}
+    }
+    access(there, Access::READ_OK | Access::WRITE_OK | Access::EXEC_OK)
+        .map_err(|error| Unusable::ForUs(about(format!("{} cannot be written by this user: {error}", there.display()))))
 }
 
 fn ends(tls: impl Followed) -> Arc<[Expiry]> {

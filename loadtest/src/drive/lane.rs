@@ -11,7 +11,7 @@ use super::recorder::Recorder;
 use super::schedule::{Due, Schedule};
 use super::stop::Stop;
 use super::tenures::Tenures;
-use super::verdict::Finding;
+use super::verdict::{Finding, Standing};
 use super::wire::Wire;
 use crate::retry::pause_after;
 
@@ -23,8 +23,8 @@ pub(crate) struct Shared {
     pub(crate) recorder: RefCell<Recorder>,
     /// For the bar that shows how far the run is: answers of all threads.
     pub(crate) answered: Arc<AtomicU64>,
-    /// Since when the request of each lane has been due that has no answer yet.
-    pub(crate) under_way: RefCell<Vec<Option<Instant>>>,
+    /// Since when the request of each lane has been due that has no answer yet, and what its sender was.
+    pub(crate) under_way: RefCell<Vec<Option<(Instant, Standing)>>>,
     /// How many requests this thread has begun; it begins with some number of its own.
     pub(crate) begun: Cell<u64>,
 }
@@ -58,8 +58,7 @@ impl Shared {
             if due.was_awaited {
                 self.recorder.borrow_mut().lag.add(due.at.elapsed());
             }
-            self.under_way.borrow_mut()[lane] = Some(due.at);
-            let is_answered = self.send(&mut wire, due.at).await;
+            let is_answered = self.send(lane, &mut wire, due.at).await;
             self.under_way.borrow_mut()[lane] = None;
             if is_answered {
                 errors_in_a_row = 0;
@@ -73,10 +72,11 @@ impl Shared {
         }
     }
 
-    async fn send(&self, wire: &mut Wire, due: Instant) -> bool {
+    async fn send(&self, lane: usize, wire: &mut Wire, due: Instant) -> bool {
         let number = self.begun.replace(self.begun.get() + 1);
         let lock = (spread(number) % self.tenures.count() as u64) as usize;
         let presented = self.tenures.presented(lock, self.plan.stale.takes(number));
+        self.under_way.borrow_mut()[lane] = Some((due, presented.standing()));
         match wire.exchange(&presented).await {
             Ok(answer) => {
                 let standing = presented.standing();

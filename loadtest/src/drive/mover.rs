@@ -127,7 +127,7 @@ impl Mover<'_> {
         let answer = tokio::select! {
             answer = client.send_with(&path, &presented.token, more, Bytes::new()) => answer?,
             () = no_more_answers(self.plan, begun, stop) => {
-                self.recorder.abandoned(sent);
+                self.recorder.abandoned(sent, presented.standing());
                 return Ok(false);
             }
         };

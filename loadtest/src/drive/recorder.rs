@@ -115,7 +115,7 @@ pub(crate) struct Recorder {
     /// Of requests that were due within the window and served; of those without an answer, what had passed when it was not waited for any
     /// more.
     pub(crate) served: Durations,
-    /// Of those refused.
+    /// Of those refused, and in the same way of those without an answer that were to be.
     pub(crate) refused: Durations,
     /// How late the generator itself was with requests that a lane waited for.
     pub(crate) lag: Durations,
@@ -184,13 +184,19 @@ impl Recorder {
 
     /// The answer to a request that was due then is not waited for any longer. It would have taken longer than that: left out, it would make
     /// a server that hangs look fast.
-    pub(crate) fn abandoned(&mut self, due: Instant) {
+    pub(crate) fn abandoned(&mut self, due: Instant, standing: Standing) {
         self.unanswered += 1;
         let Some(slot) = self.window.slot_of(due) else { return };
         let waited = due.elapsed();
-        self.served.add(waited);
         if let Some(slot) = self.slots.get_mut(slot) {
             slot.wrong += 1;
+        }
+        if standing == Standing::Superseded {
+            self.refused.add(waited);
+            return;
+        }
+        self.served.add(waited);
+        if let Some(slot) = self.slots.get_mut(slot) {
             slot.latencies.add(waited);
         }
     }

@@ -160,7 +160,7 @@ async fn last_answer(lanes: &mut JoinSet<()>, shared: &Shared, begin: Instant) -
         () = too_long => {}
     }
     let left = shared.under_way.take();
-    left.into_iter().flatten().for_each(|due| shared.recorder.borrow_mut().abandoned(due));
+    left.into_iter().flatten().for_each(|(due, standing)| shared.recorder.borrow_mut().abandoned(due, standing));
     Ok(())
 }
 

@@ -44,17 +44,18 @@ struct Waiter<'a> {
 impl Lock {
     /// Has a successor wait for the lock's holder, which loses nothing yet.
     pub(crate) async fn successor<'a>(&self, owner: &'a str) -> anyhow::Result<Successor<'a>> {
+        let lease = self.lease().await.with_context(|| self.refused(owner))?;
         let waiting = tokio::time::timeout(CALL_TIMEOUT, async {
-            let waiter = self.waiter(owner).await?;
-            match self.watch_before(&waiter).await {
-                Ok(watch) => Ok(Successor { waiter, watch }),
-                Err(error) => {
-                    self.give_up(&waiter).await;
-                    Err(error)
-                }
-            }
+            let waiter = self.waiter(owner, lease).await?;
+            let (key, from) = self.record_before(&waiter).await?;
+            let watch = self.watch(&key, from).await?;
+            Ok(Successor { waiter, watch })
         });
-        waiting.await.context("etcd does not answer in time").flatten().with_context(|| self.refused(owner))
+        let waiting = waiting.await.context("etcd does not answer in time").flatten();
+        if waiting.is_err() {
+            self.give_up(lease).await;
+        }
+        waiting.with_context(|| self.refused(owner))
     }
 
     /// Lets the predecessor go, for whom the successor waits, and returns as soon as the lock is the successor's.
@@ -74,25 +75,19 @@ impl Lock {
         match handing_over.await.context("the lock does not change hands").flatten() {
             Ok((token, handoff)) => Ok((Held { token, lease: waiter.lease, shares_lease: false }, handoff)),
             Err(error) => {
-                self.give_up(&waiter).await;
+                self.give_up(waiter.lease).await;
                 Err(error.context(self.refused(waiter.owner)))
             }
         }
     }
 
-    /// The successor waits no longer. If etcd does not hear of it, its lease ends by itself.
-    async fn give_up(&self, waiter: &Waiter<'_>) {
-        let _ = tokio::time::timeout(GIVING_UP_TIMEOUT, self.etcd.clone().lease_revoke(waiter.lease)).await;
+    /// A successor waits no longer. If etcd does not hear of it, its lease ends by itself.
+    async fn give_up(&self, lease: i64) {
+        let _ = tokio::time::timeout(GIVING_UP_TIMEOUT, self.etcd.clone().lease_revoke(lease)).await;
     }
 
-    async fn watch_before(&self, waiter: &Waiter<'_>) -> anyhow::Result<WatchStream> {
-        let (key, from) = self.record_before(waiter).await?;
-        self.watch(&key, from).await
-    }
-
-    /// Has its lease, and its place in the queue if there is one.
-    async fn waiter<'a>(&self, owner: &'a str) -> anyhow::Result<Waiter<'a>> {
-        let lease = self.lease().await?;
+    /// With its place in the queue, if there is one.
+    async fn waiter<'a>(&self, owner: &'a str, lease: i64) -> anyhow::Result<Waiter<'a>> {
         let place = match self.layout {
             Layout::Key => None,
             Layout::Election | Layout::Mutex => {

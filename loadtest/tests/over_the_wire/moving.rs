@@ -81,7 +81,8 @@ async fn an_etcd_that_is_gone_ends_the_handoffs_and_not_the_run() {
     relay.cut().await;
     running.end().await.ended_with(1).says("no more handoffs").says("cannot be revoked").says("throughput");
     let report = report.read();
-    assert_eq!((&report["answered"], &report["handoffs"]["count"]), (&150.into(), &0.into()), "{report:#}");
+    assert!(report["answered"].as_u64() > Some(100), "the run goes on: {report:#}");
+    assert_eq!(report["handoffs"]["count"], 0, "{report:#}");
     assert_eq!(from(&report, "leaving"), 0, "{report:#}");
 }
 

@@ -30,9 +30,11 @@ pub trait AnswerBody: Body<Data = Bytes, Error: Into<Box<dyn Error + Send + Sync
 pub(super) struct Counted<B: Body> {
     body: B,
     in_flight: InFlight,
-    /// Whether it has not ended, and its client will take the connection's end for its own, as with HTTP/1.0 and a length that is not known:
-    /// one that is cut off must not look like one that is whole (RFC 9112, section 8).
+    /// Whether its client will take the connection's end for its own, as with HTTP/1.0 and a length that is not known: one that is cut off
+    /// must not look like one that is whole (RFC 9112, section 8).
     ends_with_connection: bool,
+    /// Whether hyper has asked for it, and there is more to come. It asks for nothing where nothing may follow the head.
+    is_amid: bool,
 }
 
 /// Keeps `in_flight` with the answer to a request of that version, and puts its tunnel aside for when the connection is handed over.
@@ -42,15 +44,14 @@ pub(super) fn counted<B: AnswerBody>(answer: Response<B>, to: Version, in_flight
         if switches {
             in_flight.connection().tunnel.set(body.take_tunnel());
         }
-        let ends_with_connection =
-            to == Version::HTTP_10 && body.size_hint().exact().is_none() && !body.is_end_stream();
-        Counted { body, in_flight, ends_with_connection }
+        let ends_with_connection = to == Version::HTTP_10 && body.size_hint().exact().is_none();
+        Counted { body, in_flight, ends_with_connection, is_amid: false }
     })
 }
 
 impl<B: Body> Drop for Counted<B> {
     fn drop(&mut self) {
-        if self.ends_with_connection {
+        if self.ends_with_connection && self.is_amid {
             self.in_flight.connection().socket.end_by_reset();
         }
     }
@@ -65,9 +66,10 @@ impl<B: AnswerBody + Unpin> Body for Counted<B> {
             unread.taken();
         }
         let polled = Pin::new(&mut self.body).poll_frame(cx);
-        self.ends_with_connection &= match &polled {
+        self.is_amid = match &polled {
             Poll::Ready(None) => false,
-            Poll::Ready(Some(Ok(_))) => !self.body.is_end_stream(),
+            // Trailers are the last: hyper asks for nothing behind them.
+            Poll::Ready(Some(Ok(frame))) => !frame.is_trailers() && !self.body.is_end_stream(),
             Poll::Ready(Some(Err(_))) | Poll::Pending => true,
         };
         if let (Some(unread), Poll::Ready(Some(Ok(frame)))) = (self.in_flight.unread(), &polled) {

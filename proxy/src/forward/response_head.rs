@@ -52,9 +52,14 @@ pub(super) fn is_ambiguous(headers: &HeaderMap, status: StatusCode, to_head: boo
 /// taken for what it is not. RFC 9112, section 7.4, has a worker use none that was not asked for, and we ask for none.
 pub(super) fn is_coded(headers: &HeaderMap) -> bool {
     let codings = headers.get_all(header::TRANSFER_ENCODING).iter();
-    let mut codings = codings.flat_map(|list| list.as_bytes().split(|byte| *byte == b',')).map(<[u8]>::trim_ascii);
-    let undone: [&[u8]; 3] = [b"chunked", b"identity", b""];
-    codings.any(|coding| !undone.iter().any(|undone| coding.eq_ignore_ascii_case(undone)))
+    let codings = codings.flat_map(|list| list.as_bytes().split(|byte| *byte == b',')).map(<[u8]>::trim_ascii);
+    let mut codings = codings.filter(|coding| !coding.is_empty());
+    let is_identity = |coding: &[u8]| coding.eq_ignore_ascii_case(b"identity");
+    // hyper undoes chunks where they are what was done last.
+    match codings.find(|coding| !is_identity(coding)) {
+        Some(other) => !other.eq_ignore_ascii_case(b"chunked") || codings.next().is_some(),
+        None => false,
+    }
 }
 
 /// A length may be given several times, if it is always the same. Others, which hyper lets pass where there is no body, say nothing.

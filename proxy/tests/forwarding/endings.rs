@@ -121,6 +121,7 @@ fn a_client_that_knows_an_end_by_the_connections_sees_a_reset_where_its_answer_i
     for (method, head, rest, whole) in [
         ("GET", format!("{CHUNKED}5\r\nbegin\r\n"), "0\r\n\r\n", true),
         ("GET", format!("{CHUNKED}5\r\nbegin\r\n"), "", false),
+        ("GET", format!("{CHUNKED}5\r\nbegin\r\n"), "0\r\nX-Sum: 7\r\n\r\n", true),
         ("GET", "HTTP/1.1 200 OK\r\n\r\nbegin".to_owned(), "", true),
         ("GET", CHUNKED.to_owned(), "0\r\n\r\n", true),
         ("GET", CHUNKED.to_owned(), "", false),

@@ -78,6 +78,8 @@ const CASES: &[(&str, &str, Fate)] = &[
     ("gzip in chunks", "HTTP/1.1 200 OK\r\nTransfer-Encoding: gzip, chunked\r\n\r\n5\r\nhello\r\n0\r\n\r\n", Refused),
     ("gzip in chunks, in two lines", "HTTP/1.1 200 OK\r\nTransfer-Encoding: gzip\r\nTransfer-Encoding: chunked\r\n\r\n5\r\nhello\r\n0\r\n\r\n", Refused),
     ("gzip to the end", "HTTP/1.1 200 OK\r\nTransfer-Encoding: GZIP\r\n\r\nhello{F}", Refused),
+    ("chunks within no coding", "HTTP/1.1 200 OK\r\nTransfer-Encoding: chunked, identity\r\n\r\n5\r\nhello\r\n0\r\n\r\n", Refused),
+    ("chunks in chunks", "HTTP/1.1 200 OK\r\nTransfer-Encoding: chunked, chunked\r\n\r\n5\r\nhello\r\n0\r\n\r\n", Refused),
     ("gzip in chunks with 304", "HTTP/1.1 304 Not Modified\r\nTransfer-Encoding: gzip, chunked\r\n\r\n", Left("")),
     ("no coding, in chunks", "HTTP/1.1 200 OK\r\nTransfer-Encoding: Identity,, Chunked\r\n\r\n5\r\nhello\r\n0\r\n\r\n", Left("hello")),
 

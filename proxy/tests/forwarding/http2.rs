@@ -1,5 +1,7 @@
 //! HTTP/2 on either side and on both.
 
+use std::io::Read;
+
 use bytes::Bytes;
 use fencepost::downstream::{Limits, Protocol};
 use fencepost::forward::{Ending, Timeouts};
@@ -127,6 +129,21 @@ async fn a_call_with_streams_both_ways_and_trailers_passes() {
         (&end["grpc-status"], &end["grpc-message"], end.get("fence-x")),
         (&"0".parse().unwrap(), &"fine".parse().unwrap(), None)
     );
+    assert_eq!(events(&proxy, 1).await, [Event::Finished(Ending::Complete)]);
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn the_answer_to_a_head_is_whole_though_a_worker_of_http_2_has_not_said_so() {
+    let mut worker = Http2Worker::start().await;
+    let proxy = Proxy::with(worker.address, to_http2());
+    let mut client = proxy.client();
+    client.send("HEAD / HTTP/1.0\r\n\r\n");
+    let (_request, mut answer) = worker.next().await;
+    let mut body = answer.send_response(Response::new(()), false).unwrap();
+    let mut whole = String::new();
+    tokio::task::block_in_place(|| client.stream().read_to_string(&mut whole)).expect("it is not reset");
+    assert!(whole.starts_with("HTTP/1.0 200 ") && whole.ends_with("\r\n\r\n"), "{whole}");
+    body.send_data(Bytes::new(), true).unwrap();
     assert_eq!(events(&proxy, 1).await, [Event::Finished(Ending::Complete)]);
 }
 

@@ -135,9 +135,11 @@ async fn a_call_with_streams_both_ways_and_trailers_passes() {
 #[tokio::test(flavor = "multi_thread")]
 async fn the_answer_to_a_head_is_whole_though_a_worker_of_http_2_has_not_said_so() {
     let mut worker = Http2Worker::start().await;
-    let proxy = Proxy::with(worker.address, to_http2());
+    let limits = Limits { idle_timeout: MOMENT, ..Limits::default() };
+    let proxy = Proxy::with(worker.address, Settings { limits, ..to_http2() });
     let mut client = proxy.client();
-    client.send("HEAD / HTTP/1.0\r\n\r\n");
+    // It stays, so that its end is not the answer's.
+    client.send("HEAD / HTTP/1.0\r\nConnection: keep-alive\r\n\r\n");
     let (_request, mut answer) = worker.next().await;
     let mut body = answer.send_response(Response::new(()), false).unwrap();
     let mut whole = String::new();

@@ -12,9 +12,7 @@ mod passes;
 
 use std::collections::BTreeMap;
 
-pub use self::passes::{Pass, PassReason};
-
-use self::passes::Passes;
+pub use self::passes::{Pass, PassReason, Passes};
 use crate::small_map::SmallMap;
 use crate::{FenceToken, Holding, Known, Layout, Rejection, Revision, Snapshot, Tenure, Verdict, judge};
 
@@ -310,6 +308,12 @@ impl Gate {
     /// earlier tenure's until it has left, or until then.
     pub fn enforce_since(&mut self, generation: u64, until: Moment) {
         self.passes.enforce_since(generation, until);
+    }
+
+    /// Whether requests that were let past before a route enforced, and named no lock, may be this one's: they bar as those do that are
+    /// counted here. Says whether the barrier may have opened.
+    pub fn set_nameless(&mut self, nameless: bool) -> bool {
+        self.passes.set_nameless(nameless)
     }
 
     /// Whether a route enforces by now that only watched under that configuration: of what it let past then, nothing more is to go

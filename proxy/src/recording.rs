@@ -225,8 +225,9 @@ impl Place {
     pub fn judged_after_all(&self, lock: Option<&Arc<TrackedLock>>) -> Result<Claim, Answer> {
         match (self.about.token.get(), lock) {
             (Some(token), Some(lock)) => Ok(Claim { token: token.clone(), lock: Arc::clone(lock) }),
-            _ => {
-                let reason = self.about.outcome().and_then(Outcome::rejection).unwrap_or(Rejection::TokenMissing);
+            (token, _) => {
+                let otherwise = if token.is_some() { Rejection::Unverifiable } else { Rejection::TokenMissing };
+                let reason = self.about.outcome().and_then(Outcome::rejection).unwrap_or(otherwise);
                 Err(self.refuse(reason, lock.map(|lock| Subject::of_tracked(lock)).unwrap_or_default()))
             }
         }

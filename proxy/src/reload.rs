@@ -20,7 +20,7 @@ use tokio::time::{MissedTickBehavior, interval, timeout};
 use detours::try_detours;
 pub use file::ConfigFile;
 use file::Content;
-use locks::{bar_what_was_let_past, first_reads, gated_elsewhere, keep_only, read_otherwise};
+use locks::{Watched, first_reads, gated_elsewhere, keep_only, read_otherwise};
 
 use crate::access_log::AccessLog;
 use crate::exchange::Fence;
@@ -85,6 +85,7 @@ pub struct Reloader {
     manager: ServiceManager,
     switch: Switch,
     in_force: InForce,
+    watched: Watched,
     asked: mpsc::Receiver<oneshot::Sender<Outcome>>,
 }
 
@@ -97,7 +98,8 @@ impl Reloader {
         first.keep_labels();
         let switch = Switch::new(Arc::new(first));
         let manager = ServiceManager::of(&origin);
-        (Reloader { origin, manager, in_force: switch.in_force(), switch, asked }, Reloads(reloads))
+        let watched = Watched::default();
+        (Reloader { origin, manager, in_force: switch.in_force(), switch, watched, asked }, Reloads(reloads))
     }
 
     /// Where the configuration comes from.
@@ -239,12 +241,12 @@ impl Reloader {
         prepared
     }
 
-    fn put(&self, old: &Fence, new: Fence) {
+    fn put(&mut self, old: &Fence, new: Fence) {
         let new = Arc::new(new);
         if let Some(memory) = &new.process.memory {
             memory.raise_orphan_timeouts(&new);
         }
-        bar_what_was_let_past(old, &new);
+        self.watched.bar_what_was_let_past(old, &new);
         self.switch.to(Arc::clone(&new));
         keep_only(&new);
         let gone = |source: &&LockSource| !new.sources.iter().any(|other| other.name() == source.name());

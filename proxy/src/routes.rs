@@ -8,7 +8,7 @@ use bytes::Bytes;
 use fencepost_config::{Captures, Config, Lock, Record, Route};
 use fencepost_policy::{Layout, LockKey, Rejection};
 use fencepost_sources::{
-    FormatConflict, KeyRange, LockSource, LockSpec, RecordFormat, TemplateSpec, TemplatedLocks, TrackedLock,
+    FormatConflict, KeyRange, LockSource, LockSpec, Nameless, RecordFormat, TemplateSpec, TemplatedLocks, TrackedLock,
 };
 use http::HeaderMap;
 
@@ -30,6 +30,8 @@ pub struct RouteInForce {
     pub orphan_timeout_max: Duration,
     /// What guards it; `None` if nothing does.
     pub guard: Option<Guard>,
+    /// Where those requests are counted that are let past and name none of its locks; `None` if it has only one.
+    pub nameless: Option<Nameless>,
 }
 
 /// Which lock guards a request.
@@ -53,14 +55,16 @@ impl RouteInForce {
     ) -> Result<RouteInForce, FormatConflict> {
         let source = |route: &Route| route.mode.lock().map(|lock| lock.source);
         let of_one_source = config.routes.iter().filter(|other| source(other) == source(route));
-        let guard = route.mode.lock().map(|lock| Guard::new(lock, &sources[lock.source]));
+        let guard = route.mode.lock().map(|lock| Guard::new(lock, &sources[lock.source])).transpose()?;
+        let templated = route.mode.lock().filter(|_| matches!(guard, Some(Guard::Templated(_))));
         let source_name = route.mode.lock().map(|lock| sources[lock.source].name());
         Ok(RouteInForce {
             headers: token_headers(route),
             metrics: process.metrics.route(&route.name, route.mode.name()),
             label: process.label(&route.name, route.mode.name(), source_name),
             orphan_timeout_max: of_one_source.map(|route| route.orphan_timeout).max().unwrap_or(route.orphan_timeout),
-            guard: guard.transpose()?,
+            guard,
+            nameless: templated.map(|lock| sources[lock.source].nameless(&lock.key.to_string())),
         })
     }
 }

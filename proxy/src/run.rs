@@ -239,7 +239,8 @@ impl Running<'_> {
         drop(reloader); // Nothing is put in force any more.
         let drained = drain(server, &process, leaving, &limits).await;
         locks.extend(sources.iter().flat_map(LockSource::locks));
-        let clean = drained && locks.iter().all(|lock| lock.is_clear(Instant::now()));
+        let nameless = sources.iter().any(LockSource::has_nameless);
+        let clean = drained && !nameless && locks.iter().all(|lock| lock.is_clear(Instant::now()));
         if let Some(server) = admin {
             server.shutdown(Duration::from_secs(1)).await;
         }

@@ -8,7 +8,7 @@ use std::time::Duration;
 
 use fencepost_config::PartialRequests;
 use fencepost_policy::{Admission, OrphanId, Pass, PassReason, Term};
-use fencepost_sources::TrackedLock;
+use fencepost_sources::{Nameless, TrackedLock};
 use prometheus::IntGauge;
 use tokio::task::AbortHandle;
 use tokio::time::{Instant, sleep_until};
@@ -19,7 +19,18 @@ use crate::forward::{Ending, Permit, Standing, Watch};
 /// What the gate gave.
 enum Proof {
     Admission(Arc<TrackedLock>, Admission),
-    Pass(Option<Arc<TrackedLock>>, Pass),
+    Pass(Counter, Pass),
+    /// Its route is off.
+    Uncounted,
+}
+
+/// Where a request is counted that was let past.
+#[derive(Clone)]
+enum Counter {
+    /// At the gate of its lock.
+    Lock(Arc<TrackedLock>),
+    /// With those that named no lock of their route's.
+    Nameless(Nameless),
 }
 
 /// The proof that a request may go to the worker, given back to the gate when the request is no longer there.
@@ -49,26 +60,24 @@ struct Orphan {
 
 /// The same of a request that was let past: it counts until its time has come, or its end is seen after all.
 struct LostPass {
-    lock: Arc<TrackedLock>,
+    counter: Counter,
     /// `None` once it is given back.
     pass: Rc<Cell<Option<Pass>>>,
 }
 
 /// What a request that takes long depends on, and what its route says of that.
 struct RequestWatch {
-    lock: Arc<TrackedLock>,
     depends_on: Dependence,
     place: Rc<Place>,
     is_counted: Cell<bool>,
 }
 
 /// What may end while a request is at the worker.
-#[derive(Clone, Copy)]
 enum Dependence {
     /// The tenure that it was admitted under.
-    Tenure(Term),
+    Tenure(Arc<TrackedLock>, Term),
     /// That its route only watches, as it did under the configuration of that number. It may be anybody's.
-    Watching(u64),
+    Watching(Counter, u64),
 }
 
 /// When a route that only watches is looked at again without having changed.
@@ -80,7 +89,7 @@ impl Ticket {
         Ticket::new(place, Proof::Admission(lock, admission), in_flight)
     }
 
-    /// For a request that passes without having been admitted. It is counted where its lock is at hand.
+    /// For a request that passes without having been admitted. It is counted at its lock, or with those that name none.
     ///
     /// # Errors
     /// Its place in the counts, if its route only watched when it came and enforces by now: it has to be judged.
@@ -90,13 +99,12 @@ impl Ticket {
         reason: PassReason,
         in_flight: InFlight,
     ) -> Result<Ticket, InFlight> {
-        let generation = place.worker.fence.generation;
-        let pass = match &lock {
-            None => Some(Pass::uncounted(reason)),
-            Some(lock) => lock.pass(reason, generation),
+        let nameless = || place.in_force().nameless.clone().map(Counter::Nameless);
+        let Some(counter) = lock.map(Counter::Lock).or_else(nameless) else {
+            return Ok(Ticket::new(place, Proof::Uncounted, in_flight));
         };
-        match pass {
-            Some(pass) => Ok(Ticket::new(place, Proof::Pass(lock, pass), in_flight)),
+        match counter.pass(reason, place.worker.fence.generation) {
+            Some(pass) => Ok(Ticket::new(place, Proof::Pass(counter, pass), in_flight)),
             None => Err(in_flight),
         }
     }
@@ -114,12 +122,12 @@ impl Ticket {
         self.in_flight.take().expect("a ticket is given back once")
     }
 
-    /// What may end while the request is at the worker, and whose gate tells it.
-    fn dependence(&self) -> Option<(&Arc<TrackedLock>, Dependence)> {
+    /// What may end while the request is at the worker.
+    fn dependence(&self) -> Option<Dependence> {
         match self.proof.as_ref()? {
-            Proof::Admission(lock, admission) => Some((lock, Dependence::Tenure(admission.term()))),
-            Proof::Pass(Some(lock), pass) => Some((lock, Dependence::Watching(pass.watched_under()?))),
-            Proof::Pass(None, _) => None,
+            Proof::Admission(lock, admission) => Some(Dependence::Tenure(Arc::clone(lock), admission.term())),
+            Proof::Pass(counter, pass) => Some(Dependence::Watching(counter.clone(), pass.watched_under()?)),
+            Proof::Uncounted => None,
         }
     }
 
@@ -132,10 +140,10 @@ impl Ticket {
                 self.orphan = Some(Orphan::new(lock, id, until, Rc::clone(&self.place)));
             }
             // Nobody waits for it, unless its route turns to enforce meanwhile.
-            Some(Proof::Pass(Some(lock), pass)) => {
-                self.lost_pass = Some(LostPass::new(lock, pass, self.lost_until()));
+            Some(Proof::Pass(counter, pass)) => {
+                self.lost_pass = Some(LostPass::new(counter, pass, self.lost_until()));
             }
-            Some(Proof::Pass(None, _)) | None => {}
+            Some(Proof::Uncounted) | None => {}
         }
     }
 
@@ -154,8 +162,8 @@ impl Ticket {
     fn give_back(&mut self) {
         match self.proof.take() {
             Some(Proof::Admission(lock, admission)) => lock.leave(admission),
-            Some(Proof::Pass(Some(lock), pass)) => lock.leave_pass(pass),
-            Some(Proof::Pass(None, _)) | None => {}
+            Some(Proof::Pass(counter, pass)) => counter.leave_pass(pass),
+            Some(Proof::Uncounted) | None => {}
         }
         if let Some(orphan) = self.orphan.take() {
             orphan.end();
@@ -176,13 +184,8 @@ impl Ticket {
 
 impl Permit for Ticket {
     fn watch(&self) -> Option<Rc<dyn Watch>> {
-        let (lock, depends_on) = self.dependence()?;
-        Some(Rc::new(RequestWatch {
-            lock: Arc::clone(lock),
-            depends_on,
-            place: Rc::clone(&self.place),
-            is_counted: Cell::new(false),
-        }))
+        let depends_on = self.dependence()?;
+        Some(Rc::new(RequestWatch { depends_on, place: Rc::clone(&self.place), is_counted: Cell::new(false) }))
     }
 
     fn is_endless(&self) -> bool {
@@ -216,15 +219,15 @@ impl Permit for Ticket {
 impl Watch for RequestWatch {
     fn standing(&self) -> Standing {
         let now = Instant::now();
-        let term = match self.depends_on {
-            Dependence::Watching(generation) if self.lock.has_turned(generation) => return Standing::Ended,
-            Dependence::Watching(_) => return Standing::Good { until: now + WATCHING_PERIOD },
-            Dependence::Tenure(term) => term,
+        let (lock, term) = match &self.depends_on {
+            Dependence::Watching(counter, generation) if counter.has_turned(*generation) => return Standing::Ended,
+            Dependence::Watching(..) => return Standing::Good { until: now + WATCHING_PERIOD },
+            Dependence::Tenure(lock, term) => (lock, *term),
         };
-        if self.lock.has_ended(term) {
+        if lock.has_ended(term) {
             return Standing::Ended;
         }
-        let age = self.lock.outlook().age(now);
+        let age = lock.outlook().age(now);
         // What will not be good for any time at all is not good.
         match age.and_then(|age| self.place.route().max_age.checked_sub(age)).filter(|left| !left.is_zero()) {
             Some(left) => Standing::Good { until: now + left },
@@ -233,7 +236,10 @@ impl Watch for RequestWatch {
     }
 
     fn changed(&self) -> Pin<Box<dyn Future<Output = ()> + '_>> {
-        Box::pin(self.lock.gate_changed())
+        match &self.depends_on {
+            Dependence::Tenure(lock, _) | Dependence::Watching(Counter::Lock(lock), _) => Box::pin(lock.gate_changed()),
+            Dependence::Watching(Counter::Nameless(nameless), _) => Box::pin(nameless.changed()),
+        }
     }
 
     fn pause_max(&self) -> Duration {
@@ -259,21 +265,45 @@ impl Drop for Ticket {
     }
 }
 
+impl Counter {
+    fn pass(&self, reason: PassReason, generation: u64) -> Option<Pass> {
+        match self {
+            Counter::Lock(lock) => lock.pass(reason, generation),
+            Counter::Nameless(nameless) => nameless.pass(reason, generation),
+        }
+    }
+
+    fn leave_pass(&self, pass: Pass) {
+        match self {
+            Counter::Lock(lock) => lock.leave_pass(pass),
+            Counter::Nameless(nameless) => nameless.leave_pass(pass),
+        }
+    }
+
+    /// Whether a route enforces by now that only watched under that configuration.
+    fn has_turned(&self, generation: u64) -> bool {
+        match self {
+            Counter::Lock(lock) => lock.has_turned(generation),
+            Counter::Nameless(nameless) => nameless.has_turned(generation),
+        }
+    }
+}
+
 impl LostPass {
-    fn new(lock: Arc<TrackedLock>, pass: Pass, until: Instant) -> LostPass {
+    fn new(counter: Counter, pass: Pass, until: Instant) -> LostPass {
         let pass = Rc::new(Cell::new(Some(pass)));
-        let lost = LostPass { lock, pass };
-        let (lock, pass) = (Arc::clone(&lost.lock), Rc::clone(&lost.pass));
+        let lost = LostPass { counter, pass };
+        let (counter, pass) = (lost.counter.clone(), Rc::clone(&lost.pass));
         tokio::task::spawn_local(async move {
             sleep_until(until).await;
-            LostPass { lock, pass }.end();
+            LostPass { counter, pass }.end();
         });
         lost
     }
 
     fn end(self) {
         if let Some(pass) = self.pass.take() {
-            self.lock.leave_pass(pass);
+            self.counter.leave_pass(pass);
         }
     }
 }

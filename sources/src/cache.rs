@@ -12,6 +12,7 @@ mod driver;
 mod freshness;
 mod kept;
 mod knowledge;
+mod nameless;
 mod outlook;
 mod queue;
 mod reading;
@@ -44,6 +45,7 @@ mod trust_tests;
 
 pub use common::{GateMemory, Remembered};
 pub use driver::Driver;
+pub use nameless::Nameless;
 pub use outlook::{Outlook, Timing};
 pub use queue::{Aside, Queue, Queued};
 pub use record::{LockSpec, RecordFormat};

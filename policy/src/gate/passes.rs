@@ -16,60 +16,54 @@ pub enum PassReason {
     DangerousAdmit,
 }
 
-/// The proof that a request may go upstream though no token of it was admitted; made by the gate's named passes only.
+/// The proof that a request may go upstream though no token of it was admitted; only [`Passes`] make one.
 #[derive(Debug)]
 #[must_use = "a request that was let past has to leave"]
 pub struct Pass {
     reason: PassReason,
-    /// The configuration under which a gate counts it.
-    counted: Option<u64>,
+    /// The number of the configuration under which it came.
+    generation: u64,
 }
 
 impl Pass {
-    /// The pass of a request whose lock is not at hand, so that no gate can count it: of a route that is off, or of one that is
-    /// forwarded whatever its lock says.
-    pub fn uncounted(reason: PassReason) -> Pass {
-        Pass { reason, counted: None }
-    }
-
     /// Why it was let past.
     pub fn reason(&self) -> PassReason {
         self.reason
     }
 
-    /// The configuration under which its route only watched, if that is why it was let past and a gate counts it.
+    /// The configuration under which its route only watched, if that is why it was let past.
     pub fn watched_under(&self) -> Option<u64> {
-        self.counted.filter(|_| self.reason == PassReason::Shadow)
+        (self.reason == PassReason::Shadow).then_some(self.generation)
     }
 }
 
-/// The requests of one lock that were let past.
+/// Requests that were let past: those of one lock, which its gate counts, or those that named no lock of their template's.
 #[derive(Debug, Default, Clone, PartialEq, Eq, Hash)]
-pub(super) struct Passes {
+pub struct Passes {
     /// The generation of the configuration since which a route enforces that only watched before, and until when those
     /// that were let past before count.
     enforced_since: Option<(u64, Moment)>,
     /// How many there are, by the generation of the configuration under which they were let past.
     by_generation: SmallMap<u64, usize>,
+    /// Whether there are others, counted elsewhere, that may be this lock's and were let past before the route enforced.
+    nameless: bool,
     count: usize,
 }
 
 impl Passes {
-    /// Lets one past, under the configuration of that number, unless its route enforces by now.
-    pub(super) fn pass(&mut self, reason: PassReason, generation: u64) -> Option<Pass> {
+    /// Lets one past, under the configuration of that number. `None` if its route only watched then and enforces by now.
+    pub fn pass(&mut self, reason: PassReason, generation: u64) -> Option<Pass> {
         if reason == PassReason::Shadow && self.has_turned(generation) {
             return None;
         }
         self.count += 1;
         *self.by_generation.or_default(generation) += 1;
-        Some(Pass { reason, counted: Some(generation) })
+        Some(Pass { reason, generation })
     }
 
     /// One is gone. Says whether it was the last that barred.
-    pub(super) fn leave(&mut self, pass: Pass) -> bool {
-        let Some(generation) = pass.counted else {
-            return false;
-        };
+    pub fn leave(&mut self, pass: Pass) -> bool {
+        let Pass { reason: _, generation } = pass;
         self.count -= 1;
         let barred = self.bar_until().is_some();
         if let Some(there) = self.by_generation.get_mut(&generation) {
@@ -82,26 +76,34 @@ impl Passes {
     }
 
     /// A route enforces from that configuration on: what was let past before bars until it has left, or until then.
-    pub(super) fn enforce_since(&mut self, generation: u64, until: Moment) {
+    pub fn enforce_since(&mut self, generation: u64, until: Moment) {
         // Several routes of the lock may turn, each with a time of its own.
         let (since, before) = self.enforced_since.unwrap_or((generation, until));
         self.enforced_since = Some((generation.max(since), until.max(before)));
     }
 
+    /// Whether there are others, counted elsewhere, that bar as well. Says whether nothing bars any more that did.
+    pub(super) fn set_nameless(&mut self, nameless: bool) -> bool {
+        let barred = self.bar_until().is_some();
+        self.nameless = nameless;
+        barred && self.bar_until().is_none()
+    }
+
     /// Whether a route enforces by now that only watched under that configuration.
-    pub(super) fn has_turned(&self, generation: u64) -> bool {
+    pub fn has_turned(&self, generation: u64) -> bool {
         self.enforced_since.is_some_and(|(since, _)| generation < since)
     }
 
     /// Until when those bar that were let past before a route enforced, if there are any.
-    pub(super) fn bar_until(&self) -> Option<Moment> {
+    pub fn bar_until(&self) -> Option<Moment> {
         let (generation, until) = self.enforced_since?;
-        self.by_generation.below(&generation).next().map(|_| until)
+        let are_there = self.nameless || self.by_generation.below(&generation).next().is_some();
+        are_there.then_some(until)
     }
 
     /// Whether there are none, barring or not.
-    pub(super) fn are_none(&self) -> bool {
-        self.by_generation.is_empty()
+    pub fn are_none(&self) -> bool {
+        self.by_generation.is_empty() && !self.nameless
     }
 
     /// How many there are.

@@ -3,8 +3,8 @@
 use std::collections::BTreeSet;
 
 use fencepost_policy::{
-    Admission, Entry, FenceToken, Gate, Known, Moment, News as Age, OrphanId, Pass, PassReason, Predecessor, Revision,
-    Snapshot, Verdict, judge,
+    Admission, Entry, FenceToken, Gate, Known, Moment, News as Age, OrphanId, Predecessor, Revision, Snapshot, Verdict,
+    judge,
 };
 
 use crate::store::{News, Token, held_from};
@@ -154,7 +154,7 @@ impl Proxy {
         let known = Known::new(news.map(|news| &news.snapshot), Age::Fresh);
         if driving.is(Mutant::ReadPerRequest) {
             return match judge(&token.presented(), known) {
-                Verdict::Admit => goes_out_uncounted(),
+                Verdict::Admit => Entered::Uncounted,
                 Verdict::Reject(_) | Verdict::Confirm => Entered::Refused,
             };
         }
@@ -259,9 +259,4 @@ fn admission_under(tenure: Revision) -> Admission {
             panic!("an empty gate: {refused:?}")
         }
     }
-}
-
-fn goes_out_uncounted() -> Entered {
-    let _pass = Pass::uncounted(PassReason::Off);
-    Entered::Uncounted
 }

@@ -2,7 +2,7 @@
 
 use std::sync::Arc;
 
-use fencepost_config::{Config, Lock, Mode, Route};
+use fencepost_config::{Config, Lock, LockTemplate, Mode, Route};
 use fencepost_policy::LockKey;
 use fencepost_sources::{LockSource, TemplatedLocks, TrackedLock};
 use futures_util::future::join_all;
@@ -86,36 +86,77 @@ fn static_locks(fence: &Fence) -> impl Iterator<Item = &Arc<TrackedLock>> {
     })
 }
 
-/// Where a route turns to enforce, has its locks' gates wait for what was let past before: it may be anybody's.
-pub(super) fn bar_what_was_let_past(old: &Fence, new: &Fence) {
-    let enforced = |name: &str, lock: &Lock| {
-        let by_that = |mode: &Mode| matches!(mode, Mode::Enforce(other) if other.key == lock.key);
-        old.config.routes.iter().any(|route| route.name == name && by_that(&route.mode))
-    };
-    let watches = |config: &Config, name: &str, lock: &Lock| {
-        let by_that = |mode: &Mode| matches!(mode, Mode::Shadow(other) if other.key == lock.key);
-        config.routes.iter().any(|route| route.name == name && by_that(&route.mode))
-    };
-    // Where all that watched still do, they let past whoever comes as before: there is nobody to wait for.
-    let has_turned = |lock: &Lock| {
-        old.config.routes.iter().any(|route| match &route.mode {
-            Mode::Shadow(before) => before.key.overlaps(&lock.key) && !watches(&new.config, &route.name, before),
-            Mode::Enforce(_) | Mode::Off => false,
-        })
-    };
-    for route in &new.config.routes {
-        let Mode::Enforce(lock) = &route.mode else { continue };
-        if enforced(&route.name, lock) || !has_turned(lock) {
-            continue;
+/// The keys of locks whose routes only watched, in any configuration that has been in force and is no more.
+#[derive(Default)]
+pub(super) struct Watched(Vec<LockTemplate>);
+
+impl Watched {
+    /// Where a route judges requests that one which only watched would have let past, has the gates of its locks wait for what was let past
+    /// before: it may be anybody's.
+    pub(super) fn bar_what_was_let_past(&mut self, old: &Fence, new: &Fence) {
+        self.add(&old.config);
+        for route in &new.config.routes {
+            let Mode::Enforce(lock) = &route.mode else { continue };
+            let overlaps = |key: &&LockTemplate| key.overlaps(&lock.key);
+            let watching = watching(&old.config).filter(|(_, key)| overlaps(key));
+            let (go_on, turned): (Vec<_>, Vec<_>) =
+                watching.partition(|(index, key)| watches_on(*index, key, &old.config, &new.config));
+            let among =
+                |routes: &[(usize, &LockTemplate)], key: &LockTemplate| routes.iter().any(|(_, other)| *other == key);
+            let watched = self.0.iter().filter(overlaps).filter(|key| among(&turned, key) || !among(&go_on, key));
+            let watched: Vec<String> = watched.map(LockTemplate::to_string).collect();
+            // Where all that watched still do, they let past whoever comes as before: there is nobody to wait for.
+            let is_new = go_on.is_empty() && !enforced(route, lock, &old.config);
+            if watched.is_empty() || turned.is_empty() && !is_new {
+                continue;
+            }
+            // They came under an earlier configuration.
+            let of_those = |route: &&Route| route.mode.lock().is_some_and(|other| other.key.overlaps(&lock.key));
+            let before = old.config.routes.iter().filter(of_those).map(|route| route.orphan_timeout).max();
+            let until = Instant::now() + route.orphan_timeout.max(before.unwrap_or_default());
+            let template = lock.key.clone();
+            let names = move |key: &str| template.matches_key(key);
+            new.sources[lock.source].enforce_since(&lock.key.to_string(), names, &watched, new.generation, until);
         }
-        // They came under the earlier configuration.
-        let of_lock = |route: &&Route| route.mode.lock().is_some_and(|other| other.key == lock.key);
-        let before = old.config.routes.iter().filter(of_lock).map(|route| route.orphan_timeout).max();
-        let until = Instant::now() + route.orphan_timeout.max(before.unwrap_or_default());
-        let template = lock.key.clone();
-        let names = move |key: &str| template.matches_key(key);
-        new.sources[lock.source].enforce_since(&lock.key.to_string(), names, new.generation, until);
     }
+
+    fn add(&mut self, config: &Config) {
+        for (_, key) in watching(config) {
+            if !self.0.contains(key) {
+                self.0.push(key.clone());
+            }
+        }
+    }
+}
+
+/// The routes that only watch, and the keys of their locks.
+fn watching(config: &Config) -> impl Iterator<Item = (usize, &LockTemplate)> {
+    config.routes.iter().enumerate().filter_map(|(index, route)| match &route.mode {
+        Mode::Shadow(lock) => Some((index, &lock.key)),
+        Mode::Enforce(_) | Mode::Off => None,
+    })
+}
+
+/// Whether a route that only watched still does, and still takes what it took, as far as nothing that judges by the same locks does.
+fn watches_on(index: usize, key: &LockTemplate, old: &Config, new: &Config) -> bool {
+    let before = &old.routes[index];
+    let is_it = |(_, other): &(usize, &LockTemplate)| *other == key;
+    let now = watching(new).filter(is_it).map(|(index, _)| index);
+    let mut now = now.filter(|now| new.routes[*now].name == before.name && takes_the_same(&new.routes[*now], before));
+    let Some(now) = now.next() else { return false };
+    let judges = |route: &&Route| matches!(&route.mode, Mode::Enforce(lock) if lock.key.overlaps(key));
+    let stood_before_it = |route: &Route| old.routes[..index].iter().any(|earlier| takes_the_same(earlier, route));
+    new.routes[..now].iter().filter(judges).all(stood_before_it)
+}
+
+/// Whether a route judged already, by the same locks, what it does now.
+fn enforced(route: &Route, lock: &Lock, old: &Config) -> bool {
+    let by_the_same = |other: &Route| matches!(&other.mode, Mode::Enforce(other) if other.key == lock.key);
+    old.routes.iter().any(|other| other.name == route.name && by_the_same(other))
+}
+
+fn takes_the_same(one: &Route, other: &Route) -> bool {
+    (&one.host, &one.path) == (&other.host, &other.path)
 }
 
 /// Has every source keep what this configuration names. Whatever else is there goes when its last request has.

@@ -42,6 +42,7 @@ mod observed;
 mod reload;
 mod reload_locks;
 mod systemd;
+mod turning;
 
 mod tls;
 

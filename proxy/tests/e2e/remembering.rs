@@ -156,6 +156,26 @@ async fn after_a_watching_process_has_left_cleanly_nobody_waits() {
     scene.finish().await;
 }
 
+/// It may be any lock's.
+#[tokio::test]
+async fn a_stop_is_no_clean_one_where_a_request_may_run_on_that_was_let_past_and_named_no_lock() {
+    let by_name = |mode: &str| {
+        let route = Route::new("k", "/", r#"key = "/{name}", from_header = true"#);
+        AN_HOUR.iter().fold(route.with(&format!("mode = {mode:?}")), |route, line| route.with(line))
+    };
+    let state_dir = Scratch::new();
+    let mut scene = remembering(EtcdVersion::V3_5, &state_dir, &[by_name("shadow")]).await;
+    let holder = scene.store.hold(LOCK, "shard-1").await;
+    scene.worker.on("/reset", Behaviour::Reset);
+    assert_eq!(scene.send(Ask::post("/reset")).await.status, 502);
+    assert!(scene.fence.terminate().await.success(), "{}", scene.fence.log());
+    let enforcing = scene.config.clone().routes(&[by_name("enforce")]).toml();
+    scene.start_again_as(&enforcing).await;
+    let next = scene.send(Ask::post("/next").header("Fence-Lock", LOCK).under(&holder)).await;
+    assert_refused(&next, "handoff-timeout", LOCK, &holder);
+    scene.finish().await;
+}
+
 #[tokio::test]
 async fn after_a_kill_the_next_tenure_waits_for_orphan_timeout_from_the_start() {
     let state_dir = Scratch::new();

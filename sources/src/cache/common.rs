@@ -1,8 +1,8 @@
 //! What the locks of a source have in common.
 
 use std::fmt;
+use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
-use std::sync::{Arc, Mutex, MutexGuard};
 use std::time::Duration;
 
 use fencepost_policy::{Gate, LockKey, Moment, Predecessor, Revision};
@@ -10,12 +10,14 @@ use tokio::sync::{Notify, mpsc, oneshot};
 use tokio::time::Instant;
 
 use super::bucket::Bucket;
+use super::nameless::{Counted, Nameless};
 use super::registry::Registry;
 use super::scope::Scope;
 use super::tenures::Tenures;
 use super::tracked::TrackedLock;
 use super::trust::Trust;
 use crate::store::{KeyRange, RangeRead, StoreError};
+use crate::sync::{Mutex, MutexGuard};
 
 /// How many reads may find no record: at once, and a second.
 const WITHOUT_RECORD: (u32, u32) = (500, 100);
@@ -38,6 +40,7 @@ pub(crate) struct Common {
     origin: Instant,
     memory: Option<Arc<dyn GateMemory>>,
     turned: Mutex<Vec<Turned>>,
+    nameless: Mutex<Vec<Arc<Counted>>>,
 }
 
 /// Locks of a route that only watched, and enforces from a configuration on.
@@ -47,12 +50,16 @@ pub(crate) struct Turned {
     names: Box<dyn Fn(&str) -> bool + Send + Sync>,
     generation: u64,
     until: Moment,
+    /// What may be any of theirs of the requests that were let past before.
+    nameless: Vec<Arc<Counted>>,
 }
 
 impl fmt::Debug for Turned {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let Turned { keys, names: _, generation, until } = self;
-        f.debug_struct("Turned").field("keys", keys).field("generation", generation).field("until", until).finish()
+        let Turned { keys, names: _, generation, until, nameless } = self;
+        let mut turned = f.debug_struct("Turned");
+        turned.field("keys", keys).field("generation", generation).field("until", until).field("nameless", nameless);
+        turned.finish()
     }
 }
 
@@ -174,10 +181,11 @@ impl Common {
             statics_changed: Notify::new(),
             commands,
             period_nanos: AtomicU64::new(0),
-            health: Mutex::default(),
+            health: Mutex::new(Health::default()),
             origin: Instant::now(),
             memory,
-            turned: Mutex::default(),
+            turned: Mutex::new(Vec::new()),
+            nameless: Mutex::new(Vec::new()),
         };
         common.set_period(period);
         common
@@ -205,22 +213,83 @@ impl Common {
         let turned = self.turned();
         let its_own = turned.iter().filter(|turned| (turned.names)(lock.as_str()));
         its_own.for_each(|turned| gate.enforce_since(turned.generation, turned.until));
+        gate.set_nameless(may_be_nameless(&turned, lock));
         gate
     }
 
-    /// Has the gates that are made from now on know of it; those that there are have to be told. What was said of the same keys before
-    /// is part of it, so that this grows with the routes that there ever were, and not with time.
-    pub(crate) fn turn(
+    /// See [`LockSource::enforce_since`](super::source::LockSource::enforce_since).
+    pub(crate) fn enforce_since(
         &self,
         keys: &str,
-        names: impl Fn(&str) -> bool + Send + Sync + 'static,
+        names: impl Fn(&str) -> bool + Clone + Send + Sync + 'static,
+        watched: &[String],
         generation: u64,
         until: Instant,
     ) {
+        let nameless = self.nameless_of(watched);
+        nameless.iter().for_each(|counted| counted.enforce_since(generation, self.moment(until)));
+        let turned = Turned {
+            keys: keys.to_owned(),
+            names: Box::new(names.clone()),
+            generation,
+            until: self.moment(until),
+            nameless,
+        };
+        // Before the locks, so that one which is made meanwhile is told in one way or the other.
+        self.turn(turned);
+        let locks = self.registry.all();
+        let own = locks.iter().filter(|lock| names(lock.key().as_str()));
+        own.for_each(|lock| lock.enforce_since(generation, until));
+        self.settle_nameless();
+    }
+
+    /// Has the gates that are made from now on know of it. What was said of the same keys before is part of it, so that this grows with
+    /// the routes that there ever were, and not with time.
+    fn turn(&self, mut now: Turned) {
         let mut turned = self.turned();
-        let before = turned.iter().position(|earlier| earlier.keys == keys).map(|index| turned.swap_remove(index));
-        let until = before.map_or(Moment(0), |before| before.until).max(self.moment(until));
-        turned.push(Turned { keys: keys.to_owned(), names: Box::new(names), generation, until });
+        if let Some(before) = turned.iter().position(|earlier| earlier.keys == now.keys) {
+            let before = turned.swap_remove(before);
+            now.until = now.until.max(before.until);
+            now.nameless.extend(before.nameless);
+        }
+        now.nameless.retain(|counted| counted.bar());
+        turned.push(now);
+    }
+
+    /// The requests that were let past and named no lock of that template.
+    pub(crate) fn nameless(self: &Arc<Common>, keys: &str) -> Nameless {
+        let mut all = self.all_nameless();
+        let found = all.iter().find(|counted| counted.keys() == keys).map(Arc::clone);
+        let counted = found.unwrap_or_else(|| {
+            let counted = Arc::new(Counted::new(keys));
+            all.push(Arc::clone(&counted));
+            counted
+        });
+        Nameless::new(Arc::clone(self), counted)
+    }
+
+    /// Those of several templates.
+    fn nameless_of(&self, keys: &[String]) -> Vec<Arc<Counted>> {
+        let of_those = |counted: &&Arc<Counted>| keys.iter().any(|keys| keys == counted.keys());
+        self.all_nameless().iter().filter(of_those).map(Arc::clone).collect()
+    }
+
+    /// Whether there are any, of whatever template.
+    pub(crate) fn has_nameless(&self) -> bool {
+        self.all_nameless().iter().any(|counted| !counted.are_none())
+    }
+
+    /// Tells each gate whether any of those may be its lock's that were let past before a route enforced. One at a time: what was found
+    /// out earlier is told earlier.
+    pub(crate) fn settle_nameless(&self) {
+        // To be dropped last: a lock's end looks for it in the registry, and whoever makes one there wants to know what has turned.
+        let locks = self.registry.all();
+        let turned = self.turned();
+        locks.iter().for_each(|lock| lock.set_nameless(may_be_nameless(&turned, lock.key())));
+    }
+
+    fn all_nameless(&self) -> MutexGuard<'_, Vec<Arc<Counted>>> {
+        self.nameless.lock().expect("nothing panics while it looks at a list")
     }
 
     fn turned(&self) -> MutexGuard<'_, Vec<Turned>> {
@@ -255,4 +324,10 @@ impl Common {
     pub(crate) fn health(&self) -> MutexGuard<'_, Health> {
         self.health.lock().expect("nothing panics while it notes how the store is")
     }
+}
+
+/// Whether requests that were let past and named no lock may be this one's.
+fn may_be_nameless(turned: &[Turned], lock: &LockKey) -> bool {
+    let its_own = turned.iter().filter(|turned| (turned.names)(lock.as_str()));
+    its_own.flat_map(|turned| &turned.nameless).any(|counted| counted.bar())
 }

@@ -15,6 +15,7 @@ use tokio::time::Instant;
 use super::common::{Command, Common, GateMemory};
 use super::driver::Driver;
 use super::kept::KeptLocks;
+use super::nameless::Nameless;
 use super::record::LockSpec;
 use super::registry::FormatConflict;
 use super::scope::Scope;
@@ -245,19 +246,27 @@ impl LockSource {
     }
 
     /// A route whose locks have these keys enforces from that configuration on, and only watched before: what it let past before counts
-    /// as an earlier tenure's until it has left, or until then. That goes for the locks that are tracked, and for those that will be.
+    /// as an earlier tenure's until it has left, or until then. That goes for the locks that are tracked, and for those that will be; and
+    /// for what named none of the locks that have the keys in `watched`.
     pub fn enforce_since(
         &self,
         keys: &str,
         names: impl Fn(&str) -> bool + Clone + Send + Sync + 'static,
+        watched: &[String],
         generation: u64,
         until: Instant,
     ) {
-        // First, so that a lock which is made meanwhile is told in one way or the other.
-        self.common().turn(keys, names.clone(), generation, until);
-        let locks = self.common().registry.all();
-        let own = locks.iter().filter(|lock| names(lock.key().as_str()));
-        own.for_each(|lock| lock.enforce_since(generation, until));
+        self.common().enforce_since(keys, names, watched, generation, until);
+    }
+
+    /// Where those requests of a route are counted that are let past and name none of its locks, which have these keys.
+    pub fn nameless(&self, keys: &str) -> Nameless {
+        self.common().nameless(keys)
+    }
+
+    /// Whether requests are at the worker that were let past and named no lock.
+    pub fn has_nameless(&self) -> bool {
+        self.common().has_nameless()
     }
 
     /// Every lock that is tracked, for the eyes of an operator.

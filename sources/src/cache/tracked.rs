@@ -338,6 +338,14 @@ impl TrackedLock {
         self.at_gate(|gate| gate.enforce_since(generation, until));
     }
 
+    /// Whether requests that named no lock may be this one's: see [`Gate::set_nameless`].
+    pub(crate) fn set_nameless(&self, nameless: bool) {
+        let opened = self.inner().gate.set_nameless(nameless);
+        if opened {
+            self.gate_changes.notify_waiters();
+        }
+    }
+
     /// Whether a route enforces by now that only watched under that configuration.
     pub fn has_turned(&self, generation: u64) -> bool {
         self.inner().gate.has_turned(generation)

@@ -113,8 +113,8 @@ async fn a_lock_that_is_asked_for_after_its_route_has_turned_lets_nobody_past_wh
     play(options(), async |_, source| {
         let locks = template(source, "t/", Layout::Key);
         let before = locks.hold("t/before").unwrap();
-        source.enforce_since("t/{}", |key| key.starts_with("t/"), 2, Instant::now() + SECOND);
-        source.enforce_since("t/a{}", |key| key.starts_with("t/a"), 3, Instant::now());
+        source.enforce_since("t/{}", |key| key.starts_with("t/"), &[], 2, Instant::now() + SECOND);
+        source.enforce_since("t/a{}", |key| key.starts_with("t/a"), &[], 3, Instant::now());
         let (after, later) = (locks.hold("t/after").unwrap(), locks.hold("t/later").unwrap());
         let other = template(source, "u/", Layout::Key).hold("u/1").unwrap();
         for (lock, since) in [(&before, 2), (&after, 3), (&later, 2), (&other, 0)] {
@@ -133,8 +133,8 @@ async fn what_was_said_of_the_same_keys_before_is_not_taken_back() {
     play(options(), async |_, source| {
         let locks = template(source, "t/", Layout::Key);
         let until = Instant::now() + SECOND * 60;
-        source.enforce_since("t/{}", |key| key.starts_with("t/"), 2, until);
-        source.enforce_since("t/{}", |key| key.starts_with("t/"), 4, Instant::now());
+        source.enforce_since("t/{}", |key| key.starts_with("t/"), &[], 2, until);
+        source.enforce_since("t/{}", |key| key.starts_with("t/"), &[], 4, Instant::now());
         let lock = locks.hold("t/1").unwrap();
         let passes: Vec<_> = [1, 3, 4].map(|generation| lock.pass(PassReason::Exempt, generation).unwrap()).into();
         assert_eq!(lock.unseen_until(), Some(until));

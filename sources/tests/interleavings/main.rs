@@ -12,6 +12,7 @@ mod cache {
     pub(crate) mod common;
     pub(crate) mod kept;
     mod knowledge;
+    pub(crate) mod nameless;
     pub(crate) mod outlook;
     mod queue;
     pub(crate) mod record;
@@ -31,5 +32,6 @@ mod sync;
 mod confirming;
 mod gate;
 mod looking;
+mod nameless;
 mod registry;
 mod world;

@@ -1,0 +1,132 @@
+//! Routes that only watched and judge after a reload, and what they had let past.
+
+use std::time::{Duration, Instant};
+
+use fencepost_testsupport::{Answer, Behaviour, BodyEnd, Connection, EtcdVersion, Latch, eventually};
+
+use crate::fencepost::Route;
+use crate::refusal::assert_refused;
+use crate::scene::{Ask, Scene};
+
+const LOCK: &str = "/k";
+
+/// Nothing but the last pass's end opens a barrier within the patience of a test.
+fn patient(route: Route) -> Route {
+    ["max_age", "handoff_timeout", "orphan_timeout"]
+        .iter()
+        .fold(route, |route, time| route.with(&format!("{time} = \"1h\"")))
+}
+
+fn watching(route: Route) -> Route {
+    route.with("mode = \"shadow\"")
+}
+
+fn named_by_the_caller() -> Route {
+    Route::new("k", "/", r#"key = "/{name}", from_header = true"#)
+}
+
+async fn begin(scene: &Scene, head: &str, body: &str) -> Connection {
+    let mut client = Connection::open(scene.fence.listener.clone()).await.unwrap();
+    client.send(format!("POST {head}\r\n\r\n{body}")).await.unwrap();
+    client
+}
+
+#[tokio::test]
+async fn what_named_no_lock_counts_as_anybodys_when_its_route_enforces() {
+    // What is cut need not be waited for.
+    let route = || patient(named_by_the_caller()).with("partial_requests = \"harmless\"");
+    let scene = Scene::open(EtcdVersion::V3_5, &[watching(route())]).await;
+    let holder = scene.store.hold(LOCK, "shard-1").await;
+    let latch = Latch::new();
+    scene.worker.on("/held", Behaviour::Hold(latch.clone(), Answer::ok("held")));
+    let held = scene.start_at_worker(Ask::post("/held")).await;
+    let mut upload = begin(&scene, "/upload HTTP/1.1\r\nHost: a\r\nTransfer-Encoding: chunked", "3\r\nhal\r\n").await;
+    let of = |path: &str| scene.worker.seen().into_iter().find(|seen| seen.path == path);
+    eventually("a part of the upload is there", async || of("/upload").filter(|seen| seen.body_bytes == 3)).await;
+    // Its body is not whole: nothing of it can have gone out.
+    let mut unsent = begin(&scene, "/unsent HTTP/1.1\r\nHost: a\r\nContent-Length: 5", "wr").await;
+    scene.until_metric("fencepost_in_flight{route=\"k\"}", 3.0).await;
+
+    scene.fence.reloads(&scene.config.clone().routes(&[route()])).await;
+    let mut next = scene.start(Ask::post("/next").header("Fence-Lock", LOCK).under(&holder));
+    unsent.send("ite").await.unwrap();
+    assert_refused(&unsent.final_response().await.unwrap(), "token-missing", None, None);
+    let _ = upload.send("4\r\nfall\r\n0\r\n\r\n").await; // Cut or not yet: it goes nowhere.
+    let upload = eventually("the upload is over", async || of("/upload").filter(|seen| seen.body_end.is_some())).await;
+    assert_eq!((upload.body_bytes, upload.body_end), (3, Some(BodyEnd::Cut)));
+    scene.until_metric("fencepost_in_flight{route=\"k\"}", 2.0).await;
+    assert!(of("/next").is_none() && !next.is_finished(), "one of those that came before is at the worker");
+    latch.open();
+    assert_eq!(held.await.unwrap().text(), "held");
+    assert_eq!((&mut next).await.unwrap().status, 200);
+    let (held, next) = (of("/held").unwrap(), of("/next").unwrap());
+    assert!(held.ended.is_some_and(|ended| ended <= next.began), "{held:#?}, {next:#?}");
+    assert!(of("/unsent").is_none());
+    scene.finish().await;
+}
+
+#[tokio::test]
+async fn what_named_no_lock_is_waited_for_as_long_as_a_worker_may_go_on_with_it() {
+    let route = || {
+        let times = "orphan_timeout = \"700ms\"\nmax_age = \"1h\"\nhandoff_timeout = \"1h\"";
+        named_by_the_caller().with(times)
+    };
+    let scene = Scene::open(EtcdVersion::V3_5, &[watching(route())]).await;
+    let holder = scene.store.hold(LOCK, "shard-1").await;
+    scene.worker.on("/lost", Behaviour::Reset);
+    let sent = Instant::now();
+    assert_eq!(scene.send(Ask::post("/lost")).await.status, 502);
+    scene.fence.reloads(&scene.config.clone().routes(&[route()])).await;
+    let next = scene.send(Ask::post("/next").header("Fence-Lock", LOCK).under(&holder)).await;
+    assert_eq!(next.status, 200, "{}", next.text());
+    assert!(sent.elapsed() >= Duration::from_millis(700), "{:?}", sent.elapsed());
+    scene.finish().await;
+}
+
+/// However it comes about that a route judges what another one, or the same, let past before.
+#[tokio::test]
+async fn what_was_let_past_is_waited_for_whichever_route_judges_its_like_now() {
+    let lock = r#"key = "/k""#;
+    let route = |name: &str, path: &str| patient(Route::new(name, path, lock));
+    let off = |name: &str, path: &str| Route::new(name, path, lock).with("mode = \"off\"");
+    let before = || vec![route("writes", "/w/"), watching(route("rest", "/"))];
+    let cases = [
+        // It is folded into one that judges.
+        (before(), vec![vec![route("writes", "/")]]),
+        // It stays, behind one that now takes what it took.
+        (before(), vec![vec![route("writes", "/"), watching(route("rest", "/"))]]),
+        // One that judges comes to stand in front of it.
+        (
+            vec![watching(route("rest", "/")), route("writes", "/held")],
+            vec![vec![route("writes", "/held"), watching(route("rest", "/"))]],
+        ),
+        // It takes less than it took.
+        (
+            vec![watching(route("rest", "/")), route("writes", "/")],
+            vec![vec![watching(route("rest", "/r/")), route("writes", "/")]],
+        ),
+        // It is off in between.
+        (before(), vec![vec![off("rest", "/")], vec![route("rest", "/")]]),
+    ];
+    for (at, (before, reloads)) in cases.into_iter().enumerate() {
+        let scene = Scene::open(EtcdVersion::V3_5, &before).await;
+        let holder = scene.store.hold(LOCK, "shard-1").await;
+        scene.until_known(LOCK, Some("shard-1")).await;
+        let latch = Latch::new();
+        scene.worker.on("/held", Behaviour::Hold(latch.clone(), Answer::ok("held")));
+        let held = scene.start_at_worker(Ask::post("/held")).await;
+        for routes in reloads {
+            scene.fence.reloads(&scene.config.clone().routes(&routes)).await;
+        }
+        let next = scene.start(Ask::post("/held/next").under(&holder));
+        let (judge, there) = if at == 4 { ("rest", 2.0) } else { ("writes", 1.0) };
+        scene.until_metric(&format!("fencepost_in_flight{{route={judge:?}}}"), there).await;
+        latch.open();
+        assert_eq!(held.await.unwrap().text(), "held");
+        assert_eq!(next.await.unwrap().status, 200, "case {at}");
+        let seen = scene.worker.seen();
+        let of = |path: &str| seen.iter().find(|seen| seen.path == path).unwrap();
+        assert!(of("/held").ended.is_some_and(|ended| ended <= of("/held/next").began), "case {at}: {seen:#?}");
+        scene.finish().await;
+    }
+}

@@ -36,17 +36,10 @@ impl Contents {
     }
 
     pub(crate) fn fingerprint(&self) -> Fingerprint {
-        Fingerprint::of(self.0.iter().map(|(_, read)| match read {
-            Ok(bytes) => Ok(bytes.as_slice()),
-            Err(flaw) => Err(flaw.to_string()),
-        }))
-    }
-}
-
-impl Fingerprint {
-    fn of(parts: impl Iterator<Item = impl Hash>) -> Fingerprint {
         let mut hasher = DefaultHasher::new();
-        parts.for_each(|part| part.hash(&mut hasher));
+        for (_, read) in &self.0 {
+            read.as_ref().map_err(Flaw::to_string).hash(&mut hasher);
+        }
         Fingerprint(hasher.finish())
     }
 }
@@ -77,10 +70,6 @@ impl Text<'_> {
     /// Whether some words stand in it.
     pub(crate) fn contains(&self, words: &str) -> bool {
         self.bytes.windows(words.len()).any(|window| window == words.as_bytes())
-    }
-
-    pub(crate) fn fingerprint(&self) -> Fingerprint {
-        Fingerprint::of(std::iter::once(self.bytes))
     }
 
     pub(crate) fn error(&self, flaw: Flaw) -> TlsError {

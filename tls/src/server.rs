@@ -4,13 +4,12 @@ use std::fmt;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
+use rustls::ServerConfig;
 use rustls::crypto::ring::Ticketer;
-use rustls::pki_types::UnixTime;
 use rustls::server::danger::ClientCertVerifier;
-use rustls::server::{VerifierBuilderError, WebPkiClientVerifier};
-use rustls::{CertificateError, HandshakeKind, ServerConfig, ServerConnection};
+use rustls::server::{NoServerSessionStorage, VerifierBuilderError, WebPkiClientVerifier};
 
-use crate::contents::{Contents, Fingerprint};
+use crate::contents::Contents;
 use crate::crypto::{TLS12_AND_13, TLS13_ONLY, provider};
 use crate::error::{Flaw, TlsError};
 use crate::expiry::Expiry;
@@ -51,6 +50,8 @@ pub enum MinVersion {
 }
 
 /// A server's side of TLS, as its files say. Clones are the same one.
+///
+/// Sessions are resumed only where no certificate is asked for.
 #[derive(Clone)]
 pub struct ServerTls(Arc<Kept<Server>>);
 
@@ -67,28 +68,6 @@ impl ServerTls {
     /// For connections that begin now.
     pub fn config(&self) -> Arc<ServerConfig> {
         Arc::clone(&self.0.now().config)
-    }
-
-    /// Looks again at the certificate of a client that resumed an earlier session. That handshake believes what the
-    /// earlier one found, when the certificate had not ended yet or was not revoked yet.
-    ///
-    /// # Errors
-    /// If it would not be believed now.
-    pub fn verify_resumed(&self, connection: &ServerConnection) -> Result<(), rustls::Error> {
-        let made = self.0.now();
-        let Some(verifier) = &made.verifier else { return Ok(()) };
-        if connection.handshake_kind() != Some(HandshakeKind::Resumed) {
-            return Ok(());
-        }
-        match connection.peer_certificates() {
-            Some([end_entity, intermediates @ ..]) => {
-                verifier.verify_client_cert(end_entity, intermediates, UnixTime::now()).map(|_| ())
-            }
-            Some([]) | None if verifier.client_auth_mandatory() => {
-                Err(CertificateError::ApplicationVerificationFailure.into())
-            }
-            Some([]) | None => Ok(()),
-        }
     }
 }
 
@@ -122,10 +101,7 @@ struct Server {
 
 struct MadeServer {
     config: Arc<ServerConfig>,
-    verifier: Option<Arc<dyn ClientCertVerifier>>,
     expiries: Arc<[Expiry]>,
-    /// What decides whom a session may be resumed for.
-    trust: Option<(Fingerprint, Option<Fingerprint>)>,
 }
 
 impl Recipe for Server {
@@ -139,11 +115,9 @@ impl Recipe for Server {
 
     fn make(&self, contents: &Contents, old: Option<&MadeServer>) -> Result<MadeServer, TlsError> {
         let (identity, mut expiries) = self.files.identity.make(contents)?;
-        let mut trust_fingerprint = None;
         let mut verifier = None;
         if let Some(clients) = &self.files.clients {
             let trust = Trust::read(contents, &clients.ca, clients.crl.as_deref())?;
-            trust_fingerprint = Some(trust.fingerprint);
             expiries.extend(trust.expiries.iter().cloned());
             verifier = Some(clients.verifier(trust)?);
         }
@@ -154,22 +128,25 @@ impl Recipe for Server {
         let builder = ServerConfig::builder_with_provider(provider())
             .with_protocol_versions(versions)
             .expect("ring has ciphers for both versions");
-        let builder = match &verifier {
-            Some(verifier) => builder.with_client_cert_verifier(Arc::clone(verifier)),
+        let builder = match verifier {
+            Some(verifier) => builder.with_client_cert_verifier(verifier),
             None => builder.with_no_client_auth(),
         };
         let mut config = builder.with_cert_resolver(identity);
         config.alpn_protocols.clone_from(&self.alpn);
         config.ignore_client_order = true;
-        // A session that was begun under another trust is not resumed: the client shows its certificate again.
-        match old.filter(|old| old.trust == trust_fingerprint) {
-            Some(old) => {
-                config.ticketer = Arc::clone(&old.config.ticketer);
-                config.session_storage = Arc::clone(&old.config.session_storage);
-            }
-            None => config.ticketer = Ticketer::new().expect("the system has random numbers"),
+        if self.files.clients.is_some() {
+            // A resumed session has the certificate that it was begun with: nobody would look at it again, and a client
+            // that has a new one could not show it.
+            config.send_tls13_tickets = 0;
+            config.session_storage = Arc::new(NoServerSessionStorage {});
+        } else if let Some(old) = old {
+            config.ticketer = Arc::clone(&old.config.ticketer);
+            config.session_storage = Arc::clone(&old.config.session_storage);
+        } else {
+            config.ticketer = Ticketer::new().expect("the system has random numbers");
         }
-        Ok(MadeServer { config: Arc::new(config), verifier, expiries: expiries.into(), trust: trust_fingerprint })
+        Ok(MadeServer { config: Arc::new(config), expiries: expiries.into() })
     }
 
     fn expiries(made: &MadeServer) -> Arc<[Expiry]> {

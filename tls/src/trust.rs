@@ -6,7 +6,7 @@ use std::sync::Arc;
 use rustls::RootCertStore;
 use rustls::pki_types::{CertificateDer, CertificateRevocationListDer};
 
-use crate::contents::{Contents, Fingerprint};
+use crate::contents::Contents;
 use crate::error::{Flaw, TlsError};
 use crate::expiry::{Dated, Expiry};
 
@@ -15,8 +15,6 @@ pub(crate) struct Trust {
     pub(crate) roots: Arc<RootCertStore>,
     pub(crate) crls: Vec<CertificateRevocationListDer<'static>>,
     pub(crate) expiries: Vec<Expiry>,
-    /// Another one may believe others.
-    pub(crate) fingerprint: (Fingerprint, Option<Fingerprint>),
 }
 
 impl Trust {
@@ -29,18 +27,12 @@ impl Trust {
             let unusable = |error: rustls::Error| Flaw::Certificate { number: index + 1, reason: error.to_string() };
             roots.add(authority).map_err(|error| ca.error(unusable(error)))?;
         }
-        let mut trust = Trust {
-            roots: Arc::new(roots),
-            crls: Vec::new(),
-            expiries: Vec::new(),
-            fingerprint: (ca.fingerprint(), None),
-        };
+        let mut crls = Vec::new();
         if let Some(crl) = crl {
             let crl = contents.of(crl)?;
-            trust.crls = crl.objects(Flaw::NoCrl)?;
-            expiries.extend(Expiry::of_crls(&crl, &trust.crls)?);
-            trust.fingerprint.1 = Some(crl.fingerprint());
+            crls = crl.objects(Flaw::NoCrl)?;
+            expiries.extend(Expiry::of_crls(&crl, &crls)?);
         }
-        Ok(Trust { expiries, ..trust })
+        Ok(Trust { roots: Arc::new(roots), crls, expiries })
     }
 }

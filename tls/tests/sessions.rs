@@ -1,15 +1,21 @@
-//! A session that is resumed gives nobody more than a new one would.
+//! No session carries a certificate past the end of its time.
 
 use std::fs;
-use std::sync::Arc;
+use std::sync::{Arc, Mutex};
 use std::time::{Duration, SystemTime};
 
 use fencepost_testsupport::{Authority, Issued, Scratch, Subject, eventually, replace_file};
-use fencepost_tls::{
-    ClientCertificates, ClientFiles, ClientTls, Followed, IdentityFiles, Look, MinVersion, ServerFiles, ServerTls,
+use fencepost_tls::{ClientCertificates, Followed, IdentityFiles, Look, MinVersion, PeerNames, ServerFiles, ServerTls};
+use rustls::client::ResolvesClientCert;
+use rustls::crypto::ring::default_provider;
+use rustls::pki_types::pem::PemObject;
+use rustls::pki_types::{CertificateDer, PrivateKeyDer, ServerName};
+use rustls::sign::CertifiedKey;
+use rustls::version::{TLS12, TLS13};
+use rustls::{
+    ClientConfig, ClientConnection, HandshakeKind, RootCertStore, ServerConnection, SignatureScheme,
+    SupportedProtocolVersion,
 };
-use rustls::pki_types::ServerName;
-use rustls::{ClientConfig, ClientConnection, HandshakeKind, ServerConnection};
 
 struct Pair {
     directory: Scratch,
@@ -20,30 +26,43 @@ struct Pair {
 impl Pair {
     /// A server that asks for certificates, of that authority's.
     fn new() -> Pair {
+        Pair::asking(Some(true))
+    }
+
+    /// A server that requires certificates, takes them, or asks for none.
+    fn asking(required: Option<bool>) -> Pair {
         let (directory, authority) = (Scratch::new(), Authority::new("test authority"));
         let path = |name: &str| directory.path().join(name);
         fs::write(path("ca.pem"), authority.certificate()).unwrap();
         fs::write(path("crl.pem"), authority.crl(&[])).unwrap();
         let (certificate, key) = authority.issue_for_localhost().write(directory.path(), "server");
-        let clients = ClientCertificates { ca: path("ca.pem"), crl: Some(path("crl.pem")), required: true };
+        let clients =
+            required.map(|required| ClientCertificates { ca: path("ca.pem"), crl: Some(path("crl.pem")), required });
         let identity = IdentityFiles { certificate, key };
-        let files = ServerFiles { identity, clients: Some(clients), min_version: MinVersion::Tls12 };
+        let files = ServerFiles { identity, clients, min_version: MinVersion::Tls12 };
         let server = ServerTls::load(files, &[]).unwrap();
         Pair { directory, authority, server }
     }
 
-    fn client(&self, issued: &Issued) -> Arc<ClientConfig> {
-        let (certificate, key) = issued.write(self.directory.path(), "client");
-        let identity = Some(IdentityFiles { certificate, key });
-        ClientTls::load(ClientFiles { ca: self.directory.path().join("ca.pem"), crl: None, identity }, &[])
-            .unwrap()
-            .config()
+    fn issue(&self, name: &str) -> Issued {
+        self.authority.issue(&client_named(name))
     }
 
-    /// Shakes hands: how, and the server's side.
-    fn shake(&self, client: &Arc<ClientConfig>) -> Result<(HandshakeKind, ServerConnection), rustls::Error> {
+    /// A client that resumes its sessions where it can, as others' do.
+    fn client(&self, issued: &Issued, version: &'static SupportedProtocolVersion) -> Client {
+        let mut roots = RootCertStore::empty();
+        roots.add(CertificateDer::from_pem_slice(self.authority.certificate().as_bytes()).unwrap()).unwrap();
+        let shown = Arc::new(Shown(Mutex::new(certified(issued))));
+        let builder = ClientConfig::builder_with_provider(Arc::new(default_provider()));
+        let builder = builder.with_protocol_versions(&[version]).unwrap().with_root_certificates(roots);
+        let config = builder.with_client_cert_resolver(Arc::clone(&shown) as Arc<dyn ResolvesClientCert>);
+        Client { config: Arc::new(config), shown }
+    }
+
+    /// Shakes hands: how, and by whose name the server knows the client.
+    fn shake(&self, client: &Client) -> Result<(HandshakeKind, Option<String>), rustls::Error> {
         let name = ServerName::try_from("localhost").unwrap();
-        let mut client = ClientConnection::new(Arc::clone(client), name).unwrap();
+        let mut client = ClientConnection::new(Arc::clone(&client.config), name).unwrap();
         let mut server = ServerConnection::new(self.server.config()).unwrap();
         let mut wire = Vec::new();
         while client.wants_write() || server.wants_write() {
@@ -54,8 +73,40 @@ impl Pair {
             pass(&mut wire, |bytes| client.read_tls(bytes));
             client.process_new_packets()?;
         }
-        Ok((server.handshake_kind().unwrap(), server))
+        let shown = server.peer_certificates().map(|chain| PeerNames::of(&chain[0]).unwrap());
+        Ok((server.handshake_kind().unwrap(), shown.map(|names| names.common_names.concat())))
     }
+}
+
+struct Client {
+    config: Arc<ClientConfig>,
+    shown: Arc<Shown>,
+}
+
+impl Client {
+    /// Shows another certificate from now on, and forgets no session for that.
+    fn renew(&self, issued: &Issued) {
+        *self.shown.0.lock().unwrap() = certified(issued);
+    }
+}
+
+#[derive(Debug)]
+struct Shown(Mutex<Arc<CertifiedKey>>);
+
+impl ResolvesClientCert for Shown {
+    fn resolve(&self, _: &[&[u8]], _: &[SignatureScheme]) -> Option<Arc<CertifiedKey>> {
+        Some(Arc::clone(&self.0.lock().unwrap()))
+    }
+
+    fn has_certs(&self) -> bool {
+        true
+    }
+}
+
+fn certified(issued: &Issued) -> Arc<CertifiedKey> {
+    let chain = vec![CertificateDer::from_pem_slice(issued.certificate.as_bytes()).unwrap()];
+    let key = PrivateKeyDer::from_pem_slice(issued.key.as_bytes()).unwrap();
+    Arc::new(CertifiedKey::from_der(chain, key, &default_provider()).unwrap())
 }
 
 fn pass(wire: &mut Vec<u8>, mut read: impl FnMut(&mut &[u8]) -> std::io::Result<usize>) {
@@ -71,32 +122,37 @@ fn client_named(name: &str) -> Subject<'_> {
 }
 
 #[test]
-fn a_new_certificate_of_the_server_ends_no_session_and_other_trust_ends_all() {
-    let pair = Pair::new();
-    let client = pair.client(&pair.authority.issue(&client_named("shard-1")));
-    let kind = || pair.shake(&client).unwrap().0;
-    assert_eq!((kind(), kind()), (HandshakeKind::Full, HandshakeKind::Resumed));
+fn where_no_certificate_is_asked_for_sessions_outlive_the_servers_own() {
+    for version in [&TLS12, &TLS13] {
+        let pair = Pair::asking(None);
+        let client = pair.client(&pair.issue("shard-1"), version);
+        let kind = || pair.shake(&client).unwrap().0;
+        assert_eq!((kind(), kind()), (HandshakeKind::Full, HandshakeKind::Resumed), "{version:?}");
+        pair.authority.issue_for_localhost().write(pair.directory.path(), "server");
+        assert_eq!(pair.server.look(), Look::Reloaded);
+        assert_eq!(kind(), HandshakeKind::Resumed, "{version:?}");
+    }
+}
 
-    pair.authority.issue_for_localhost().write(pair.directory.path(), "server");
-    assert_eq!(pair.server.look(), Look::Reloaded);
-    assert_eq!(kind(), HandshakeKind::Resumed);
-
-    let other = pair.authority.issue(&client_named("shard-2"));
-    replace_file(&pair.directory.path().join("crl.pem"), &pair.authority.crl(&[&other]));
-    assert_eq!(pair.server.look(), Look::Reloaded);
-    assert_eq!((kind(), kind()), (HandshakeKind::Full, HandshakeKind::Resumed));
-
-    let both = format!("{}{}", pair.authority.certificate(), Authority::new("another").certificate());
-    replace_file(&pair.directory.path().join("ca.pem"), &both);
-    assert_eq!(pair.server.look(), Look::Reloaded);
-    assert_eq!(kind(), HandshakeKind::Full);
+#[test]
+fn where_certificates_are_asked_for_no_session_is_resumed() {
+    for version in [&TLS12, &TLS13] {
+        for required in [true, false] {
+            let pair = Pair::asking(Some(required));
+            let client = pair.client(&pair.issue("shard-1"), version);
+            for _ in 0..3 {
+                let shaken = (HandshakeKind::Full, Some("shard-1".to_owned()));
+                assert_eq!(pair.shake(&client), Ok(shaken), "{version:?}");
+            }
+        }
+    }
 }
 
 #[test]
 fn a_certificate_is_refused_where_its_authority_has_no_list_or_an_overdue_one() {
     let pair = Pair::new();
     let crl = pair.directory.path().join("crl.pem");
-    let client = pair.client(&pair.authority.issue(&client_named("shard-1")));
+    let client = pair.client(&pair.issue("shard-1"), &TLS13);
     assert!(pair.shake(&client).is_ok());
     let yesterday = SystemTime::now() - Duration::from_secs(86_400);
     for list in [pair.authority.crl_until(&[], yesterday), Authority::new("another").crl(&[])] {
@@ -106,20 +162,20 @@ fn a_certificate_is_refused_where_its_authority_has_no_list_or_an_overdue_one() 
     }
 }
 
+/// A session that was begun with the old one was resumed, and refused, for ever.
 #[tokio::test]
-async fn a_certificate_that_has_ended_since_is_found_out_when_its_session_is_resumed() {
+async fn a_client_whose_certificate_has_ended_is_refused_with_it_and_gets_in_with_its_next() {
     let pair = Pair::new();
     let end = SystemTime::now() + Duration::from_secs(2);
-    let subject = Subject { not_after: Some(end), ..client_named("shard-1") };
-    let client = pair.client(&pair.authority.issue(&subject));
-    let (kind, server) = pair.shake(&client).unwrap();
-    assert_eq!(kind, HandshakeKind::Full);
-    pair.server.verify_resumed(&server).unwrap();
-    let (kind, server) = pair.shake(&client).unwrap();
-    assert_eq!(kind, HandshakeKind::Resumed);
-    pair.server.verify_resumed(&server).unwrap();
+    let old = pair.authority.issue(&Subject { not_after: Some(end), ..client_named("old") });
+    let clients = [&TLS12, &TLS13].map(|version| pair.client(&old, version));
+    for client in &clients {
+        assert_eq!(pair.shake(client).unwrap().1.as_deref(), Some("old"));
+    }
     eventually("it has ended", async || (SystemTime::now() > end + Duration::from_secs(1)).then_some(())).await;
-    let (kind, server) = pair.shake(&client).expect("the handshake itself believes the earlier one");
-    assert_eq!(kind, HandshakeKind::Resumed);
-    assert!(pair.server.verify_resumed(&server).is_err());
+    for client in &clients {
+        assert!(matches!(pair.shake(client), Err(rustls::Error::InvalidCertificate(_))));
+        client.renew(&pair.issue("new"));
+        assert_eq!(pair.shake(client).unwrap().1.as_deref(), Some("new"));
+    }
 }

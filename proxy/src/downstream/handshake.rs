@@ -137,17 +137,16 @@ async fn shake(transport: Transport, tls: &ServerTls) -> Result<Shaken, Failed> 
         // The alert has been written: the client is to hear it.
         Failed { why: HandshakeFailure::of(&error), error: Some(error), parting: Some((transport, &[])) }
     })?;
-    shaken(stream, tls)
+    shaken(stream)
 }
 
-fn shaken(stream: TlsStream<Transport>, tls: &ServerTls) -> Result<Shaken, Failed> {
+fn shaken(stream: TlsStream<Transport>) -> Result<Shaken, Failed> {
     let session = stream.get_ref().1;
     let failed = |error: rustls::Error| Failed {
         why: HandshakeFailure::of_tls(&error),
         error: Some(io::Error::other(error)),
         parting: None,
     };
-    tls.verify_resumed(session).map_err(failed)?;
     let names = peer_names(session).map_err(failed)?;
     let protocol = match session.alpn_protocol() {
         Some(b"h2") => Some(Protocol::Http2),

@@ -24,7 +24,7 @@ pub(super) enum Http {
     Two,
 }
 
-/// A client, whose later connections resume the sessions of its earlier ones.
+/// A client, which keeps its sessions and would resume them.
 pub(super) struct Peer {
     config: Arc<ClientConfig>,
     http: Http,

@@ -5,7 +5,7 @@ use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
 use rustls::ClientConfig;
-use rustls::client::{VerifierBuilderError, WebPkiServerVerifier};
+use rustls::client::{Resumption, VerifierBuilderError, WebPkiServerVerifier};
 
 use crate::contents::Contents;
 use crate::crypto::{TLS12_AND_13, provider};
@@ -29,7 +29,7 @@ pub struct ClientFiles {
 
 /// A client's side of TLS, as its files say. Clones are the same one.
 ///
-/// Sessions are resumed only under the files they were begun under.
+/// No session is resumed.
 #[derive(Clone)]
 pub struct ClientTls(Arc<Kept<Client>>);
 
@@ -118,6 +118,8 @@ impl Recipe for Client {
             }
         };
         config.alpn_protocols.clone_from(&self.alpn);
+        // The other side's certificate is verified when a session begins, and never again: not when it has ended since.
+        config.resumption = Resumption::disabled();
         Ok(MadeClient { config: Arc::new(config), expiries: expiries.into() })
     }
 

@@ -5,7 +5,10 @@ use std::sync::{Arc, Mutex};
 use std::time::{Duration, SystemTime};
 
 use fencepost_testsupport::{Authority, Issued, Scratch, Subject, eventually, replace_file};
-use fencepost_tls::{ClientCertificates, Followed, IdentityFiles, Look, MinVersion, PeerNames, ServerFiles, ServerTls};
+use fencepost_tls::{
+    ClientCertificates, ClientFiles, ClientTls, Followed, IdentityFiles, Look, MinVersion, PeerNames, ServerFiles,
+    ServerTls,
+};
 use rustls::client::ResolvesClientCert;
 use rustls::crypto::ring::default_provider;
 use rustls::pki_types::pem::PemObject;
@@ -61,8 +64,15 @@ impl Pair {
 
     /// Shakes hands: how, and by whose name the server knows the client.
     fn shake(&self, client: &Client) -> Result<(HandshakeKind, Option<String>), rustls::Error> {
+        let server = self.shake_as(&client.config)?;
+        let shown = server.peer_certificates().map(|chain| PeerNames::of(&chain[0]).unwrap());
+        Ok((server.handshake_kind().unwrap(), shown.map(|names| names.common_names.concat())))
+    }
+
+    /// Shakes hands: the server's side.
+    fn shake_as(&self, client: &Arc<ClientConfig>) -> Result<ServerConnection, rustls::Error> {
         let name = ServerName::try_from("localhost").unwrap();
-        let mut client = ClientConnection::new(Arc::clone(&client.config), name).unwrap();
+        let mut client = ClientConnection::new(Arc::clone(client), name).unwrap();
         let mut server = ServerConnection::new(self.server.config()).unwrap();
         let mut wire = Vec::new();
         while client.wants_write() || server.wants_write() {
@@ -73,8 +83,7 @@ impl Pair {
             pass(&mut wire, |bytes| client.read_tls(bytes));
             client.process_new_packets()?;
         }
-        let shown = server.peer_certificates().map(|chain| PeerNames::of(&chain[0]).unwrap());
-        Ok((server.handshake_kind().unwrap(), shown.map(|names| names.common_names.concat())))
+        Ok(server)
     }
 }
 
@@ -177,5 +186,19 @@ async fn a_client_whose_certificate_has_ended_is_refused_with_it_and_gets_in_wit
         assert!(matches!(pair.shake(client), Err(rustls::Error::InvalidCertificate(_))));
         client.renew(&pair.issue("new"));
         assert_eq!(pair.shake(client).unwrap().1.as_deref(), Some("new"));
+    }
+}
+
+/// A worker whose certificate had ended was believed for as long as it was connected to within a day.
+#[test]
+fn whoever_connects_verifies_the_certificate_at_each_connection() {
+    let pair = Pair::asking(None);
+    let other = pair.client(&pair.issue("other"), &TLS13);
+    let files = ClientFiles { ca: pair.directory.path().join("ca.pem"), crl: None, identity: None };
+    let tls = ClientTls::load(files, &[]).unwrap();
+    for kind in [HandshakeKind::Full, HandshakeKind::Resumed] {
+        assert_eq!(pair.shake(&other).unwrap().0, kind, "this is a server that resumes");
+        let server = pair.shake_as(&tls.config()).unwrap();
+        assert_eq!(server.handshake_kind(), Some(HandshakeKind::Full));
     }
 }

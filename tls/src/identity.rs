@@ -5,6 +5,8 @@ use std::sync::Arc;
 
 use rustls::pki_types::{CertificateDer, PrivateKeyDer};
 use rustls::sign::{CertifiedKey, SingleCertAndKey};
+use rustls::{CertificateError, Error, InconsistentKeys};
+use x509_parser::prelude::{FromDer, X509Certificate, X509Version};
 
 use crate::contents::{Contents, Text};
 use crate::crypto::provider;
@@ -35,10 +37,27 @@ impl IdentityFiles {
         let unusable = |_| key_file.error(Flaw::UnusableKey);
         let signing_key = provider().key_provider.load_private_key(key).map_err(unusable)?;
         let certified = CertifiedKey::new(chain, signing_key);
-        let other = || key_file.error(Flaw::OtherKey { certificate: self.certificate.clone() });
-        certified.keys_match().map_err(|_| other())?;
+        certified.keys_match().map_err(|error| {
+            if error == InconsistentKeys::KeyMismatch.into() {
+                return key_file.error(Flaw::OtherKey { certificate: self.certificate.clone() });
+            }
+            certificate.error(Flaw::Certificate { number: 1, reason: reason(&certified.cert[0], &error) })
+        })?;
         Ok((Arc::new(SingleCertAndKey::from(certified)), expiries))
     }
+}
+
+/// Why a certificate can't be ours.
+fn reason(certificate: &CertificateDer<'_>, error: &Error) -> String {
+    if let Ok((_, parsed)) = X509Certificate::from_der(certificate)
+        && parsed.version() != X509Version::V3
+    {
+        return format!("its version is {} of X.509, and has to be 3", parsed.version().0 + 1);
+    }
+    if let Error::InvalidCertificate(CertificateError::Other(error)) = error {
+        return error.to_string();
+    }
+    error.to_string()
 }
 
 fn private_key(file: &Text<'_>) -> Result<PrivateKeyDer<'static>, TlsError> {

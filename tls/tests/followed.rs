@@ -10,6 +10,7 @@ use fencepost_tls::{
     ClientCertificates, ClientFiles, ClientTls, Dated, Flaw, Followed, IdentityFiles, Look, MinVersion, ServerFiles,
     ServerTls, TlsError,
 };
+use rcgen::{CertificateParams, CustomExtension, KeyPair};
 
 /// A server's files in a directory of their own.
 struct Server {
@@ -159,6 +160,32 @@ fn a_flawed_file_is_named_with_what_is_wrong_with_it() {
     let certificate = server.path("server.pem");
     let other = format!("its private key does not belong to the (first) certificate in {}", certificate.display());
     check_flaw(&server, key, &issued.key, &other);
+}
+
+/// As `openssl x509 -req` makes one that is told of no extensions.
+const OF_VERSION_1: &str = "-----BEGIN CERTIFICATE-----
+MIIBFTCBvQIUPRJyCq/EegvfTgGFocp2TG2W9f0wCgYIKoZIzj0EAwIwDTELMAkG
+A1UEAwwCdjEwIBcNMjYxMTIzMDMwMjU5WhgPMjEyNjEwMzAwMzAyNTlaMA0xCzAJ
+BgNVBAMMAnYxMFkwEwYHKoZIzj0CAQYIKoZIzj0DAQcDQgAEzJuw5tGHTaYC1HXK
+cz219/Gu3nmG05vjjtEa82GsDpMUy5TnSyGhYEBFlI8N45lOxNXReedCTxMZ7jr1
+jNxK4DAKBggqhkjOPQQDAgNHADBEAiBHoM+O28lGCKMOkvWeud5wlyDbWdQmhJib
+1oJVjL1R7QIgEsV+hG/DmDi2DimtfagI4jiw0ip0cd/UgqZtWs8Txv0=
+-----END CERTIFICATE-----
+";
+
+/// The key was said to be another certificate's.
+#[test]
+fn a_certificate_that_cannot_be_used_is_named_and_not_its_key() {
+    let server = Server::new();
+    let version = "certificate 1 in it cannot be used: its version is 1 of X.509, and has to be 3";
+    check_flaw(&server, "server.pem", OF_VERSION_1, version);
+    let mut params = CertificateParams::default();
+    let mut unknown = CustomExtension::from_oid_content(&[1, 2, 3, 4], vec![5, 0]);
+    unknown.set_criticality(true);
+    params.custom_extensions.push(unknown);
+    let certificate = params.self_signed(&KeyPair::generate().unwrap()).unwrap().pem();
+    let extension = "certificate 1 in it cannot be used: UnsupportedCriticalExtension";
+    check_flaw(&server, "server.pem", &certificate, extension);
 }
 
 #[test]

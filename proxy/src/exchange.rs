@@ -22,7 +22,7 @@ use crate::recording::About;
 use crate::refusal::{AnswerForm, Failure};
 use crate::routes::RouteInForce;
 use crate::ticket::Ticket;
-use crate::upstreams::UpstreamsError;
+use crate::upstreams::{Identity, UpstreamsError};
 use crate::wire::Background;
 
 /// An answer on its way to the client.
@@ -62,6 +62,8 @@ pub struct Fence {
     pub routes: Vec<RouteInForce>,
     /// The worker of each route of `config`, in the same order.
     pub upstreams: Vec<Upstream>,
+    /// What the connections to them are made of, where they speak TLS.
+    pub identities: Vec<Identity>,
     /// Counts what is refused before its route is known.
     pub unrouted: RouteMetrics,
     /// Where requests that have ended get a line, if anywhere.
@@ -76,7 +78,7 @@ impl Fence {
     /// # Errors
     /// If a source can't be started, if a lock is tracked already and read in another way, or if TLS to a worker can't be had.
     pub fn new(config: Config, generation: u64, process: Arc<Process>) -> Result<Fence, FenceError> {
-        let upstreams = process.identities.upstreams(&config)?;
+        let (upstreams, identities) = process.identities.upstreams(&config)?;
         let sources = process.sources.of(&config, process.memory.as_ref())?;
         let metrics = &process.metrics;
         let routes = config.routes.iter().map(|route| RouteInForce::new(route, &config, &sources, &process));
@@ -85,6 +87,7 @@ impl Fence {
             routes: routes.collect::<Result<_, _>>()?,
             sources: sources.into(),
             upstreams,
+            identities,
             unrouted: metrics.route("none", "enforce"),
             access_log: config.access_log.as_ref().map(|log| AccessLog::open(log, &process.closing)).transpose()?,
             process,

@@ -96,6 +96,7 @@ impl Reloader {
         let metrics = &first.process.metrics;
         metrics.set_config(first.generation, SystemTime::now());
         first.keep_labels();
+        first.process.identities.put_in_force(&first.identities);
         let switch = Switch::new(Arc::new(first));
         let manager = ServiceManager::of(&origin);
         let watched = Watched::default();
@@ -246,6 +247,7 @@ impl Reloader {
         if let Some(memory) = &new.process.memory {
             memory.raise_orphan_timeouts(&new);
         }
+        new.process.identities.put_in_force(&new.identities);
         self.watched.bar_what_was_let_past(old, &new);
         self.switch.to(Arc::clone(&new));
         keep_only(&new);

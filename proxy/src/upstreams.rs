@@ -1,6 +1,6 @@
 //! The workers of a configuration, as the upstream side knows them.
 
-use std::sync::{Mutex, PoisonError};
+use std::sync::{Mutex, MutexGuard, PoisonError};
 
 use fencepost_config::{Config, HostPort, Limits, UpstreamAddress, UpstreamProtocol, UpstreamTls};
 use fencepost_tls::{ClientFiles, ClientTls, TlsError};
@@ -41,24 +41,24 @@ pub struct Identities {
 
 /// What the connections to the worker of a route are made of, and of those after it that have the same.
 #[derive(Clone)]
-struct Identity {
+pub struct Identity {
     route: String,
     files: ClientFiles,
     made: ClientTls,
 }
 
 impl Identities {
-    /// None yet. Their files are followed by `files`.
+    /// None yet. Their files are followed by `files`, once they are in force.
     pub fn new(files: TlsFiles) -> Identities {
         Identities { files, in_force: Mutex::default() }
     }
 
-    /// The worker of each route, in the order of the routes.
+    /// The worker of each route, in the order of the routes, and what the connections to them are made of.
     ///
     /// # Errors
     /// If TLS to one of them can't be had.
-    pub fn upstreams(&self, config: &Config) -> Result<Vec<Upstream>, UpstreamsError> {
-        let mut in_force = self.in_force.lock().unwrap_or_else(PoisonError::into_inner);
+    pub fn upstreams(&self, config: &Config) -> Result<(Vec<Upstream>, Vec<Identity>), UpstreamsError> {
+        let in_force = self.in_force();
         let mut used: Vec<Identity> = Vec::new();
         let upstreams = config.routes.iter().map(|route| {
             upstream(&route.upstream, &config.limits, |files| {
@@ -68,20 +68,35 @@ impl Identities {
                 let known = in_force.iter().find(|known| known.route == route.name && known.files == files);
                 let identity = match known {
                     Some(known) => known.clone(),
-                    None => self.begin(&route.name, files)?,
+                    None => Identity::begin(&route.name, files)?,
                 };
                 used.push(identity.clone());
                 Ok(identity.made)
             })
         });
         let upstreams = upstreams.collect::<Result<_, _>>()?;
-        *in_force = used;
-        Ok(upstreams)
+        Ok((upstreams, used))
     }
 
-    fn begin(&self, route: &str, files: ClientFiles) -> Result<Identity, TlsError> {
+    /// Their configuration is in force: follows the files that are new.
+    pub fn put_in_force(&self, used: &[Identity]) {
+        let mut in_force = self.in_force();
+        let is_new =
+            |one: &&Identity| !in_force.iter().any(|known| (&known.route, &known.files) == (&one.route, &one.files));
+        for Identity { route, made, .. } in used.iter().filter(is_new) {
+            self.files.follow(TlsUse::Upstream, route, &made.followed());
+        }
+        *in_force = used.to_vec();
+    }
+
+    fn in_force(&self) -> MutexGuard<'_, Vec<Identity>> {
+        self.in_force.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+impl Identity {
+    fn begin(route: &str, files: ClientFiles) -> Result<Identity, TlsError> {
         let made = ClientTls::load(files.clone(), UPSTREAM_PROTOCOLS)?;
-        self.files.follow(TlsUse::Upstream, route, &made.followed());
         Ok(Identity { route: route.to_owned(), files, made })
     }
 }

@@ -3,6 +3,7 @@
 use std::fs;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU32, Ordering};
+use std::time::{Duration, SystemTime};
 
 use fencepost_testsupport::{
     Authority, Etcd, EtcdVersion, Scratch, Subject, Worker, WorkerTls, eventually, replace_file,
@@ -49,12 +50,17 @@ impl Tls {
     }
 
     fn route(&self) -> Route {
+        self.route_showing("ours")
+    }
+
+    /// A route to it on which this certificate is ours.
+    fn route_showing(&self, ours: &str) -> Route {
         let path = |name: &str| self.scratch.path().join(name).display().to_string();
         Route::new("k", "/", r#"key = "/k""#).with(&format!(
             "upstream_tls = {{ ca = {:?}, certificate = {:?}, key = {:?}, server_name = \"worker.internal\" }}",
             path("ca.pem"),
-            path("ours.pem"),
-            path("ours.key")
+            path(&format!("{ours}.pem")),
+            path(&format!("{ours}.key"))
         ))
     }
 
@@ -181,4 +187,31 @@ async fn a_worker_that_is_not_who_it_should_be_gets_nothing_and_the_log_and_chec
     assert_eq!(answer.status, 502, "{}", answer.text());
     fence.until_log(says).await;
     assert!(tls.worker.seen().is_empty());
+}
+
+/// The metrics told when those ended, and the log what was wrong with them, until the next reload.
+#[tokio::test]
+async fn the_files_of_a_reload_that_is_rejected_are_not_followed() {
+    let etcd = Etcd::start(EtcdVersion::V3_5).await;
+    let tls = Tls::start(BOTH).await;
+    let config = tls.config(&etcd);
+    let fence = Fencepost::serve(&config).await;
+    let metric = r#"fencepost_certificate_expiry_timestamp_seconds{name="k",use="upstream",what="certificate"}"#;
+    let end = fence.metric(metric).await;
+    let sooner = SystemTime::now() + Duration::from_secs(40 * 86_400);
+    let next = tls.authority.issue(&Subject { not_after: Some(sooner), ..Subject::default() });
+    next.write(tls.scratch.path(), "next");
+    let config = config.routes(&[tls.route_showing("next")]);
+    let no_log = tls.scratch.path().join("nowhere/access.log");
+    fs::write(fence.file(), config.clone().section(&format!("[access_log]\npath = {no_log:?}")).toml()).unwrap();
+    for _ in 0..2 {
+        let answer = fence.admin("POST", "/reload").await;
+        assert!(answer.status == 422 && answer.text().contains("access.log"), "{}", answer.text());
+        assert_eq!(fence.metric(metric).await, end);
+    }
+    fence.reloads(&config).await;
+    assert!(fence.metric(metric).await < end);
+    fs::write(tls.scratch.path().join("next.key"), "no key").unwrap();
+    fence.admin("POST", "/reload").await;
+    fence.until_log("next.key: is not PEM").await;
 }

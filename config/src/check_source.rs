@@ -8,7 +8,7 @@ use crate::config::{EtcdUser, Source, SourceKind};
 use crate::problem::{Notes, Place};
 use crate::raw::RawSource;
 use crate::setting::Setting;
-use crate::tls::{ClientTls, RawClientTls, parse_file};
+use crate::tls::{ClientTls, RawClientTls, check_host, parse_file};
 
 pub(crate) fn check_source(raw: RawSource, notes: &Notes) -> Option<DeclaredSource> {
     let RawSource { name, kind, endpoints, cluster_id, tls, username, password_file } = raw;
@@ -46,7 +46,8 @@ impl RawEtcd {
     fn check(self, notes: &Notes) -> Option<SourceKind> {
         let RawEtcd { endpoints, cluster_id, tls, username, password_file } = self;
         let cluster_id = cluster_id.parse(notes, |text| parse_cluster_id(&text));
-        let (endpoints, is_secure) = check_endpoints(endpoints, notes)?;
+        let names_server = tls.value().is_some_and(RawClientTls::names_server);
+        let (endpoints, is_secure) = check_endpoints(endpoints, names_server, notes)?;
         let tls = check_tls(tls, is_secure, notes);
         let username_place = username.place.clone();
         let user = check_user(username, password_file, notes);
@@ -76,8 +77,13 @@ impl RawEtcd {
     }
 }
 
-/// The members, and whether they are reached over TLS; that is `None` if none of them says so.
-fn check_endpoints(raw: Setting<Vec<Setting<String>>>, notes: &Notes) -> Option<(Vec<HostPort>, Option<bool>)> {
+/// The members, and whether they are reached over TLS; that is `None` if none of them says so. `names_server`: whether their
+/// certificates are for another name than their hosts'.
+fn check_endpoints(
+    raw: Setting<Vec<Setting<String>>>,
+    names_server: bool,
+    notes: &Notes,
+) -> Option<(Vec<HostPort>, Option<bool>)> {
     let list_place = raw.place.clone();
     let list = raw.required(notes, r#"the members of the etcd cluster, like ["http://127.0.0.1:2379"]"#)?;
     if list.is_empty() {
@@ -93,6 +99,9 @@ fn check_endpoints(raw: Setting<Vec<Setting<String>>>, notes: &Notes) -> Option<
             continue;
         };
         check_is_new(&endpoints, &endpoint, &place, notes);
+        if secure && !names_server {
+            check_host(&endpoint.host, &place, notes);
+        }
         if *is_secure.get_or_insert(secure) != secure {
             notes.problem(&place, "must begin as the others do: all of them with http:// or all with https://");
         }

@@ -1,9 +1,9 @@
 //! From what is written of a worker to what it means.
 
-use crate::address::{Scheme, Upstream, UpstreamAddress, UpstreamProtocol, UpstreamTls, UpstreamUrl};
+use crate::address::{HostPort, Scheme, Upstream, UpstreamAddress, UpstreamProtocol, UpstreamTls, UpstreamUrl};
 use crate::problem::Notes;
 use crate::setting::Setting;
-use crate::tls::RawClientTls;
+use crate::tls::{RawClientTls, check_host};
 
 /// The worker; `None` if there is a problem with it.
 pub(crate) fn check_upstream(
@@ -11,6 +11,7 @@ pub(crate) fn check_upstream(
     upstream_tls: Setting<RawClientTls>,
     notes: &Notes,
 ) -> Option<Upstream> {
+    let url_place = upstream.place.clone();
     let url = upstream.parse(notes, |text| UpstreamUrl::parse(&text));
     let url = url.required(notes, r#"the worker, like "http://127.0.0.1:9000""#);
     let (place, written) = (upstream_tls.place.clone(), upstream_tls.is_written());
@@ -30,14 +31,17 @@ pub(crate) fn check_upstream(
         }
         Scheme::Https => {
             let files = files??;
-            let of_address = match &address {
-                UpstreamAddress::Tcp(address) => Some(address.host.clone()),
-                UpstreamAddress::Unix(_) => None,
-            };
-            let Some(server_name) = files.server_name.clone().or(of_address) else {
-                let place = place.child("server_name");
-                notes.problem(&place, "missing: the name in the certificate of a worker behind a unix socket");
-                return None;
+            let server_name = match (&files.server_name, &address) {
+                (Some(name), _) => name.clone(),
+                (None, UpstreamAddress::Tcp(HostPort { host, .. })) => {
+                    check_host(host, &url_place, notes);
+                    host.clone()
+                }
+                (None, UpstreamAddress::Unix(_)) => {
+                    let place = place.child("server_name");
+                    notes.problem(&place, "missing: the name in the certificate of a worker behind a unix socket");
+                    return None;
+                }
             };
             UpstreamProtocol::Tls(UpstreamTls { files, server_name })
         }

@@ -3,8 +3,7 @@
 use std::fmt;
 use std::path::{Path, PathBuf};
 
-use crate::address::host_name;
-use crate::problem::Notes;
+use crate::problem::{Notes, Place};
 use crate::reader::Table;
 use crate::setting::Setting;
 
@@ -151,6 +150,11 @@ impl RawClientTls {
         }
     }
 
+    /// Whether the certificate has to be for another name than the host's.
+    pub(crate) fn names_server(&self) -> bool {
+        self.server_name.is_written()
+    }
+
     /// What is written; `None` if something is wrong with it.
     pub(crate) fn check(self, notes: &Notes) -> Option<ClientTls> {
         let RawClientTls { ca, crl, certificate, key, server_name } = self;
@@ -187,10 +191,34 @@ pub(crate) fn parse_file(text: String) -> Result<PathBuf, String> {
 
 /// A DNS name or an IP address, an IPv6 one without brackets.
 fn parse_server_name(text: &str) -> Result<String, String> {
-    let is_address = text.parse::<std::net::IpAddr>().is_ok();
-    let name = if is_address { Some(text.to_ascii_lowercase()) } else { host_name(text) };
-    name.filter(|name| !name.starts_with('['))
-        .ok_or_else(|| format!(r#"must be a host name or an IP address, like "worker.example", not {text:?}"#))
+    if !is_certificate_name(text) {
+        return Err(format!(r#"must be a host name or an IP address, like "worker.example", not {text:?}"#));
+    }
+    Ok(text.to_ascii_lowercase())
+}
+
+/// For a host whose certificate has to be for it.
+pub(crate) fn check_host(host: &str, place: &Place, notes: &Notes) {
+    if !is_certificate_name(host) {
+        notes.problem(place, format_args!("no certificate can be for {host:?}: write another host, or server_name"));
+    }
+}
+
+/// Whether a certificate can be for it: an IP address, or a DNS name by the rules that rustls goes by.
+fn is_certificate_name(text: &str) -> bool {
+    if text.parse::<std::net::IpAddr>().is_ok() {
+        return true;
+    }
+    let is_label = |label: &str| {
+        (1..=63).contains(&label.len())
+            && !label.starts_with('-')
+            && !label.ends_with('-')
+            && label.bytes().all(|byte| byte.is_ascii_alphanumeric() || b"-_".contains(&byte))
+    };
+    let mut labels = text.strip_suffix('.').unwrap_or(text).split('.');
+    // A last label of digits only would be a part of an address.
+    let is_last = |label: &str| !label.bytes().all(|byte| byte.is_ascii_digit());
+    text.len() <= 253 && labels.clone().all(is_label) && labels.next_back().is_some_and(is_last)
 }
 
 #[cfg(test)]
@@ -270,7 +298,15 @@ mod tests {
         assert!(client("").unwrap_err().contains("ca: missing"));
         let problem = client("ca = \"/t/ca.pem\"\nkey = \"/t/a.key\"").unwrap_err();
         assert!(problem.contains("certificate: missing"), "{problem}");
-        for (name, valid) in [("::1", true), ("127.0.0.1", true), ("[::1]", false), ("a b", false), ("", false)] {
+        for (name, valid) in [
+            ("::1", true),
+            ("127.0.0.1", true),
+            ("a.", true),
+            ("[::1]", false),
+            ("a b", false),
+            ("a-.b", false),
+            ("", false),
+        ] {
             let read = client(&format!("ca = \"/t/ca.pem\"\nserver_name = {name:?}"));
             assert_eq!(read.is_ok(), valid, "{name}: {read:?}");
         }

@@ -588,6 +588,34 @@ upstream_tls = { ca = "/ca.pem" }"#,
         ],
     },
     Case {
+        edits: &[
+            (
+                5,
+                r#"endpoints = ["https://etcd-1:2379", "https://etcd-.a:2379"]
+tls = { ca = "/ca.pem" }"#,
+            ),
+            (
+                9,
+                r#"upstream = "https://1.2.3:9000"
+upstream_tls = { ca = "/ca.pem" }"#,
+            ),
+        ],
+        says: &[
+            r#"f.toml:5: source.main.endpoints[1]: no certificate can be for "etcd-.a": write another host, or server_name"#,
+            r#"f.toml:10: route.shards.upstream: no certificate can be for "1.2.3": write another host, or server_name"#,
+        ],
+    },
+    Case {
+        edits: &[(
+            9,
+            r#"upstream = "https://1.2.3:9000"
+upstream_tls = { ca = "/ca.pem", server_name = "a..b" }"#,
+        )],
+        says: &[
+            r#"f.toml:10: route.shards.upstream_tls.server_name: must be a host name or an IP address, like "worker.example", not "a..b""#,
+        ],
+    },
+    Case {
         edits: &[(9, r#"upstream = "http://127.0.0.1:9000/base""#)],
         says: &[
             r#"f.toml:9: route.shards.upstream: must end after the port: "/base" after "127.0.0.1:9000" would be ignored"#,

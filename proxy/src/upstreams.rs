@@ -137,3 +137,43 @@ fn upstream_tls(
         .map_err(|_| UpstreamsError::ServerName { upstream: upstream(), server_name: server_name.clone() })?;
     Ok(forward::UpstreamTls { identity, server_name })
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// What `check` calls right is to serve.
+    #[test]
+    fn the_names_that_a_configuration_takes_are_those_that_a_certificate_can_be_for() {
+        let long = |labels: usize| vec!["a".repeat(62); labels].join(".");
+        let edges =
+            ["a".repeat(63), "a".repeat(64), format!("{}.a", long(4)), format!("{}.aa.", long(4)), long(4) + "aa"];
+        let plain =
+            ["localhost", "worker.example", "worker.example.", "_x", "A-b", "a--b", "1.a", "1-2", "a.1-2", "0x7f"];
+        let odd =
+            ["", ".", "..", ".a", "a..b", "a..", "-a", "a-", "worker-.example", "-w.example", "-", "a.-", "a.b-."];
+        let foreign = ["a b", "a/b", "a:1", "*.a", "wörker", "a@b", "[::1]", "%41"];
+        let digits = ["1", "1.", "a.1", "a.1.", "1.2.3", "1.2.3.4", "1.2.3.4.", "1.2.3.04", "256.1.1.1", "1.2.3.4.5"];
+        let ipv6 = ["::1", "::", "2001:DB8::1", "::ffff:1.2.3.4", "fe80::1%eth0", "1::2::3", ":::"];
+        let names = edges.iter().map(String::as_str).chain(plain).chain(odd).chain(foreign).chain(digits).chain(ipv6);
+        for name in names {
+            let can_be = ServerName::try_from(name).is_ok();
+            let named = config("127.0.0.1", "127.0.0.1", &format!(", server_name = {name:?}"));
+            assert_eq!(named.is_ok(), can_be, "{name:?}: {named:?}");
+            let host = if name.contains(':') { format!("[{name}]") } else { name.to_owned() };
+            for read in [config(&host, "127.0.0.1", ""), config("127.0.0.1", &host, "")] {
+                assert_eq!(read.is_ok(), can_be, "{host:?}: {read:?}");
+            }
+        }
+    }
+
+    fn config(worker: &str, etcd: &str, more: &str) -> Result<Config, String> {
+        let tls = format!("tls = {{ ca = \"/ca.pem\"{more} }}");
+        let text = format!(
+            "[[listener]]\naddress = \"127.0.0.1:0\"\n[source.main]\nkind = \"etcd\"\nendpoints = [\"https://{etcd}:2379\"]\n{tls}\n\
+             [[route]]\nname = \"all\"\npath = \"/\"\nupstream = \"https://{worker}:9000\"\nupstream_{tls}\n\
+             lock = {{ source = \"main\", key = \"/k\" }}\n"
+        );
+        Config::from_toml("f.toml", &text).map_err(|problems| problems.to_string())
+    }
+}

@@ -15,8 +15,8 @@ use super::listener::ListenerTls;
 use super::part;
 use crate::wire::{Socket, Transport};
 
-/// Protocols inside of TLS, the preferred first.
-pub const ALPN: [&[u8]; 2] = [b"h2", b"http/1.1"];
+/// Protocols inside of TLS, the preferred first. A client that offers others only is refused in the handshake.
+pub const ALPN: [&[u8]; 3] = [b"h2", b"http/1.1", b"http/1.0"];
 
 /// What HTTP in the clear is answered by where TLS is spoken.
 const PLAIN_HTTP: &[u8] = b"HTTP/1.1 400 Bad Request\r\n\

@@ -39,6 +39,21 @@ async fn a_client_that_names_no_protocol_may_begin_with_http2() {
     assert_eq!(response.await.unwrap().status(), 200);
 }
 
+/// The handshake failed, though requests of HTTP/1.0 are answered.
+#[tokio::test]
+async fn a_client_that_offers_nothing_but_http_1_0_is_answered_and_what_is_better_is_preferred() {
+    let scene = Scene::open(|files| tls(files, "")).await;
+    let offers: [(&[&[u8]], &[u8]); 2] = [(&[b"http/1.0"], b"http/1.0"), (&[b"http/1.0", b"http/1.1"], b"http/1.1")];
+    for (offered, picked) in offers {
+        let stream = scene.connect(&scene.client(None, offered)).await.unwrap();
+        assert_eq!(stream.get_ref().1.alpn_protocol(), Some(picked));
+        let mut connection = Connection::over(stream);
+        connection.send("GET / HTTP/1.0\r\n\r\n").await.unwrap();
+        assert_eq!(connection.response().await.unwrap().status, 200);
+    }
+    assert!(scene.connect(&scene.client(None, &[b"ftp"])).await.is_err());
+}
+
 /// openssl's `s_client`, whatever came of it.
 async fn s_client(scene: &Scene, version: &str) -> String {
     let (address, ca) = (scene.address().to_string(), scene.path("ca.pem"));

@@ -51,6 +51,9 @@ pub enum InvalidEtcd {
     /// An endpoint is not `http://host:port` or `https://host:port`.
     #[error("{0:?} is no endpoint of etcd: it must be \"http://host:port\" or \"https://host:port\"")]
     Endpoint(String),
+    /// The certificates and the key can't be used.
+    #[error("{0}")]
+    Tls(String),
 }
 
 /// Why there is no such lock.

@@ -5,10 +5,11 @@ mod connection;
 mod turn;
 mod watch;
 
-use std::sync::Arc;
+use std::sync::{Arc, Mutex, PoisonError};
 
 use etcd_client::{Certificate, Identity, TlsOptions};
 use tokio::sync::watch as channel;
+use tonic::transport::Endpoint;
 
 pub(crate) use self::calls::{Mine, Place, Taking};
 use self::turn::Turn;
@@ -26,13 +27,24 @@ pub struct Etcd(Arc<Shared>);
 struct Shared {
     /// The endpoint in use. Whoever hangs on it learns when it is left.
     turn: channel::Sender<Arc<Turn>>,
+    options: Options,
     /// How many are giving something back in the background.
     settling: channel::Sender<usize>,
 }
 
+/// How to connect, as it was said last. Clones are the same.
+#[derive(Clone)]
+struct Options(Arc<Mutex<Access>>);
+
+impl Options {
+    fn now(&self) -> Access {
+        self.0.lock().unwrap_or_else(PoisonError::into_inner).clone()
+    }
+}
+
 /// How to connect.
 #[derive(Clone, Default)]
-struct Options {
+struct Access {
     tls: Option<TlsOptions>,
     user: Option<(String, String)>,
 }
@@ -49,7 +61,22 @@ impl Etcd {
     /// The cluster at these endpoints, `http://host:port` or `https://host:port` each, with more to say.
     pub fn builder<E: Into<String>>(endpoints: impl IntoIterator<Item = E>) -> EtcdBuilder {
         let endpoints = endpoints.into_iter().map(Into::into).collect();
-        EtcdBuilder { endpoints, roots: Vec::new(), identity: None, options: Options::default() }
+        EtcdBuilder { endpoints, roots: Vec::new(), identity: None, access: Access::default() }
+    }
+
+    /// Has connections and logins that begin from now on be as this says: what is read from files may be replaced while
+    /// locks are held. Those that there are go on, and the endpoints stay.
+    ///
+    /// # Errors
+    /// If there can't be TLS with it: then all stays as it was.
+    pub fn renew(&self, said: EtcdBuilder) -> Result<(), InvalidEtcd> {
+        let access = said.access();
+        if let Some(tls) = &access.tls {
+            let unusable = |error: tonic::transport::Error| InvalidEtcd::Tls(turn::with_causes("no TLS", Some(&error)));
+            Endpoint::from_static("https://localhost").tls_config(tls.clone()).map_err(unusable)?;
+        }
+        *self.0.options.0.lock().unwrap_or_else(PoisonError::into_inner) = access;
+        Ok(())
     }
 
     /// Returns once whatever was given up on this cluster has been given back there, or can't be: a lock that was waited for
@@ -86,7 +113,7 @@ pub struct EtcdBuilder {
     endpoints: Vec<String>,
     roots: Vec<Certificate>,
     identity: Option<Identity>,
-    options: Options,
+    access: Access,
 }
 
 impl EtcdBuilder {
@@ -107,7 +134,7 @@ impl EtcdBuilder {
     /// Logs in as this user of etcd.
     #[must_use]
     pub fn user(mut self, name: impl Into<String>, password: impl Into<String>) -> EtcdBuilder {
-        self.options.user = Some((name.into(), password.into()));
+        self.access.user = Some((name.into(), password.into()));
         self
     }
 
@@ -116,22 +143,28 @@ impl EtcdBuilder {
     /// # Errors
     /// If there is no endpoint, or one is not of the right form.
     pub fn build(self) -> Result<Etcd, InvalidEtcd> {
-        let EtcdBuilder { endpoints, roots, identity, mut options } = self;
-        if endpoints.is_empty() {
+        if self.endpoints.is_empty() {
             return Err(InvalidEtcd::NoEndpoint);
         }
-        if let Some(wrong) = endpoints.iter().find(|endpoint| !is_endpoint(endpoint)) {
+        if let Some(wrong) = self.endpoints.iter().find(|endpoint| !is_endpoint(endpoint)) {
             return Err(InvalidEtcd::Endpoint(wrong.clone()));
         }
+        let endpoints = self.endpoints.clone();
+        let options = Options(Arc::new(Mutex::new(self.access())));
+        let turn = channel::Sender::new(Arc::new(Turn::first(&endpoints, &options)));
+        Ok(Etcd(Arc::new(Shared { turn, options, settling: channel::Sender::new(0) })))
+    }
+
+    fn access(self) -> Access {
+        let EtcdBuilder { endpoints, roots, identity, mut access } = self;
         if endpoints.iter().any(|endpoint| endpoint.starts_with("https://")) {
             let tls = TlsOptions::new().ca_certificates(roots);
-            options.tls = Some(match identity {
+            access.tls = Some(match identity {
                 Some(identity) => tls.identity(identity),
                 None => tls,
             });
         }
-        let turn = channel::Sender::new(Arc::new(Turn::first(&endpoints, &options)));
-        Ok(Etcd(Arc::new(Shared { turn, settling: channel::Sender::new(0) })))
+        access
     }
 }
 
@@ -143,9 +176,15 @@ fn is_endpoint(text: &str) -> bool {
 
 impl std::fmt::Debug for Options {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        self.now().fmt(f)
+    }
+}
+
+impl std::fmt::Debug for Access {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
         // Neither keys nor passwords.
         let user = self.user.as_ref().map(|(name, _)| name);
-        f.debug_struct("Options").field("tls", &self.tls.is_some()).field("user", &user).finish()
+        f.debug_struct("Access").field("tls", &self.tls.is_some()).field("user", &user).finish()
     }
 }
 
@@ -163,6 +202,17 @@ mod tests {
             assert_eq!(refused, Some(InvalidEtcd::Endpoint(wrong.to_owned())));
         }
         assert_eq!(Etcd::at::<String>([]).err(), Some(InvalidEtcd::NoEndpoint));
+    }
+
+    #[test]
+    fn what_there_can_be_no_tls_with_renews_nothing() {
+        let said = || Etcd::builder(["https://h:1"]).user("master", "s3cret");
+        let etcd = said().build().unwrap();
+        let wrong = etcd.renew(said().user("other", "s3cret").identity_pem("c3rt", "k3y")).unwrap_err().to_string();
+        assert!(wrong.starts_with("no TLS: ") && !wrong.contains("k3y"), "{wrong}");
+        assert!(format!("{etcd:?}").contains("master"));
+        assert_eq!(etcd.renew(said().user("other", "s3cret")), Ok(()));
+        assert!(format!("{etcd:?}").contains("other"));
     }
 
     #[test]

@@ -1,12 +1,13 @@
 //! `fencepost hold`: hold a lock for as long as a command runs, and end the command before the lock can be lost.
 //!
-//! In the order of what happens: `settings` is what was asked for; the lock is taken ([`fencepost_holder`]); `door` closes the
-//! worker's door behind the predecessor; `stamp` takes the command's requests; both go to proxies by a `proxy_link`; `starter` is what
-//! becomes the command; `family` is the command with all that came of it, and how it is ended; `under_lock` is its life from
-//! beginning to end; `watchdog` is a second process that ends it where this one can't any more. `exit` has the exit codes,
-//! `signals` what is passed on, `voice` what is said.
+//! In the order of what happens: `settings` is what was asked for; `etcd_files` are those by which etcd lets us in, read anew while the
+//! lock is held; the lock is taken ([`fencepost_holder`]); `door` closes the worker's door behind the predecessor; `stamp` takes the
+//! command's requests; both go to proxies by a `proxy_link`; `starter` is what becomes the command; `family` is the command with all that
+//! came of it, and how it is ended; `under_lock` is its life from beginning to end; `watchdog` is a second process that ends it where this
+//! one can't any more. `exit` has the exit codes, `signals` what is passed on, `voice` what is said.
 
 mod door;
+mod etcd_files;
 mod exit;
 mod family;
 mod proxy_address;
@@ -33,6 +34,7 @@ pub use self::starter::become_command;
 pub use self::watchdog::watch_over as run_watchdog;
 
 use self::door::Door;
+use self::etcd_files::Contents;
 use self::exit::Exit;
 use self::family::reap;
 use self::proxy_link::ProxyLink;
@@ -51,7 +53,11 @@ pub async fn hold(settings: HoldSettings) -> u8 {
     let voice = Voice::new(settings.verbose);
     let exit = match Hold::prepare(settings, voice) {
         Ok(mut hold) => {
-            let exit = hold.run().await;
+            let (files, etcd, contents) = (hold.settings.etcd_files(), hold.etcd.clone(), hold.etcd_contents.clone());
+            let exit = tokio::select! {
+                exit = hold.run() => exit,
+                never = files.follow(&etcd, contents, voice) => match never {},
+            };
             // What was given up in the background is given back before the process ends.
             hold.etcd.settled().await;
             hold.watchdog.end();
@@ -66,6 +72,8 @@ pub async fn hold(settings: HoldSettings) -> u8 {
 struct Hold {
     settings: HoldSettings,
     etcd: Etcd,
+    /// What the files held by which it lets us in.
+    etcd_contents: Contents,
     lock: Lock,
     door: Option<Door>,
     /// Where the command's requests go.
@@ -81,7 +89,8 @@ struct Hold {
 
 impl Hold {
     fn prepare(settings: HoldSettings, voice: Voice) -> Result<Hold, Exit> {
-        let etcd = settings.etcd()?;
+        let etcd_contents = settings.etcd_files().read().map_err(Exit::Usage)?;
+        let etcd = settings.etcd(etcd_contents.clone())?;
         let lock = settings.lock(&etcd)?;
         let tls = settings.proxy_tls(voice)?;
         let link = |to| ProxyLink::new(to, tls.as_ref());
@@ -93,7 +102,7 @@ impl Hold {
         let mut others = family::children();
         let watchdog = Watchdog::start().map_err(|error| failed("the watchdog cannot be started", error))?;
         others.push(watchdog.id());
-        Ok(Hold { settings, etcd, lock, door, outlets, signals, watchdog, starter: None, others, voice })
+        Ok(Hold { settings, etcd, etcd_contents, lock, door, outlets, signals, watchdog, starter: None, others, voice })
     }
 
     /// One tenure after the other, until there is something to exit with.

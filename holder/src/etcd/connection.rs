@@ -109,7 +109,7 @@ impl Connection {
             connection.log_in(&client).await?;
             Ok(Session { client, login: login + 1 })
         });
-        self.options.user.is_some()
+        self.options.now().user.is_some()
     }
 
     /// Does something that brings it up, in the background, where it is in a state for that.
@@ -154,8 +154,8 @@ impl Connection {
 
     fn endpoint(&self) -> Result<Endpoint, Error> {
         let mut endpoint = Endpoint::from_shared(self.endpoint.clone())?;
-        if let (true, Some(tls)) = (self.endpoint.starts_with("https://"), &self.options.tls) {
-            endpoint = endpoint.tls_config(tls.clone())?;
+        if let (true, Some(tls)) = (self.endpoint.starts_with("https://"), self.options.now().tls) {
+            endpoint = endpoint.tls_config(tls)?;
         }
         if self.purpose == Purpose::Watches {
             endpoint = endpoint
@@ -168,7 +168,7 @@ impl Connection {
 
     /// Has all clones of the client send a new token from now on.
     async fn log_in(&self, client: &Client) -> Result<(), Failed> {
-        let Some(user) = self.options.user.clone() else { return Ok(()) };
+        let Some(user) = self.options.now().user else { return Ok(()) };
         let mut client = client.clone();
         let login = timeout(LOGIN_TIMEOUT, client.update_user(Some(user))).await;
         Ok(login.map_err(|_| late("login", LOGIN_TIMEOUT))??)

@@ -1,13 +1,14 @@
 //! What `fencepost hold` can be asked to do.
 
 use std::ffi::OsString;
-use std::path::{Path, PathBuf};
+use std::path::PathBuf;
 use std::time::Duration;
 
 use clap::Args;
 use fencepost_holder::{Etcd, Lock};
 use fencepost_tls::{ClientFiles, IdentityFiles, TlsError};
 
+use super::etcd_files::{Contents, EtcdFiles};
 use super::exit::{self, Exit};
 use super::proxy_address::ProxyAddress;
 use super::proxy_link::ProxyTls;
@@ -60,7 +61,8 @@ pub struct HoldSettings {
     /// Say each step.
     #[arg(short, long)]
     pub verbose: bool,
-    /// The authority that signed the certificates of etcd (PEM): for "https://" endpoints.
+    /// The authority that signed the certificates of etcd (PEM): for "https://" endpoints. This file and those below may be
+    /// replaced at any time: connections and logins that begin then go by what they hold.
     #[arg(long, value_name = "FILE", help_heading = "How to reach etcd")]
     pub etcd_ca: Option<PathBuf>,
     /// The certificate to present to etcd (PEM).
@@ -92,20 +94,19 @@ pub struct HoldSettings {
 
 impl HoldSettings {
     /// The cluster that is meant.
-    pub(super) fn etcd(&self) -> Result<Etcd, Exit> {
-        let mut etcd = Etcd::builder(&self.etcd);
-        if let Some(ca) = &self.etcd_ca {
-            etcd = etcd.ca_pem(read("--etcd-ca", ca)?);
+    pub(super) fn etcd(&self, contents: Contents) -> Result<Etcd, Exit> {
+        self.etcd_files().etcd(contents).build().map_err(|error| Exit::Usage(format!("--etcd: {error}")))
+    }
+
+    /// By what it lets us in.
+    pub(super) fn etcd_files(&self) -> EtcdFiles {
+        let identity = self.etcd_cert.clone().zip(self.etcd_key.clone());
+        EtcdFiles {
+            endpoints: self.etcd.clone(),
+            ca: self.etcd_ca.clone(),
+            identity: identity.map(|(certificate, key)| IdentityFiles { certificate, key }),
+            user: self.etcd_user.clone().zip(self.etcd_password_file.clone()),
         }
-        if let (Some(certificate), Some(key)) = (&self.etcd_cert, &self.etcd_key) {
-            etcd = etcd.identity_pem(read("--etcd-cert", certificate)?, read("--etcd-key", key)?);
-        }
-        if let (Some(user), Some(file)) = (&self.etcd_user, &self.etcd_password_file) {
-            let password = String::from_utf8(read("--etcd-password-file", file)?)
-                .map_err(|_| Exit::Usage(format!("--etcd-password-file: {} is not text", file.display())))?;
-            etcd = etcd.user(user, password.trim_end_matches(['\n', '\r']));
-        }
-        etcd.build().map_err(|error| Exit::Usage(format!("--etcd: {error}")))
     }
 
     /// The lock that is meant.
@@ -161,8 +162,4 @@ impl HoldSettings {
     pub(super) fn grace_when_lost(&self, ttl: Duration) -> Duration {
         self.grace.min(ttl / 5)
     }
-}
-
-fn read(argument: &str, file: &Path) -> Result<Vec<u8>, Exit> {
-    std::fs::read(file).map_err(|error| Exit::Usage(format!("{argument}: {}: {error}", file.display())))
 }

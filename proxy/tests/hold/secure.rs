@@ -1,26 +1,29 @@
 //! An etcd that wants TLS, and to know who comes.
 
+use std::path::PathBuf;
+use std::process::Stdio;
 use std::sync::Arc;
-use std::time::Duration;
+use std::time::{Duration, SystemTime};
 
-use fencepost_testsupport::{Etcd, EtcdOptions, EtcdSecurity, EtcdVersion, Scratch, Tokens, eventually};
+use fencepost_testsupport::{Etcd, EtcdOptions, EtcdSecurity, EtcdVersion, Scratch, Subject, Tokens, eventually};
+use tokio::io::AsyncWriteExt as _;
 
 use crate::holder::Holder;
 use crate::stage::LOCK;
 
 /// What `hold` is told of an etcd with TLS, and of a user who may use the locks and nothing else.
-async fn arguments(etcd: &Etcd, security: &EtcdSecurity) -> Vec<String> {
+async fn arguments(etcd: &Etcd, security: &EtcdSecurity, client: (PathBuf, PathBuf), ttl: &str) -> Vec<String> {
     let password = security.directory().join("master-password");
     std::fs::write(&password, "secret\n").unwrap();
     etcd.etcdctl(&["role", "add", "masters"]).await;
     etcd.etcdctl(&["role", "grant-permission", "masters", "readwrite", "--prefix", "/shards/"]).await;
     etcd.etcdctl(&["user", "add", "master:secret"]).await;
     etcd.etcdctl(&["user", "grant-role", "master", "masters"]).await;
-    let (certificate, key) = security.client();
+    let (certificate, key) = client;
     let files = [("--etcd-ca", security.ca()), ("--etcd-cert", certificate), ("--etcd-key", key)];
     let files = files.into_iter().chain([("--etcd-password-file", password)]);
     let words = files.flat_map(|(flag, file)| [flag.to_owned(), file.display().to_string()]);
-    words.chain(["--etcd-user", "master", "--ttl", "6s", "--queue", "--verbose"].map(str::to_owned)).collect()
+    words.chain(["--etcd-user", "master", "--ttl", ttl, "--queue", "--verbose"].map(str::to_owned)).collect()
 }
 
 /// Logins end after two seconds: whoever holds a lock has to log in again and again.
@@ -31,7 +34,7 @@ async fn a_lock_in_an_etcd_with_tls_and_users_is_taken_kept_waited_for_and_given
         let options = EtcdOptions { security: Some(Arc::clone(&security)), ..EtcdOptions::default() };
         let etcd = Etcd::start_with(version, &options).await;
         etcd.enable_users().await;
-        let (arguments, scratch) = (arguments(&etcd, &security).await, Scratch::new());
+        let (arguments, scratch) = (arguments(&etcd, &security, security.client(), "6s").await, Scratch::new());
         let start = |owner: &str| {
             let arguments: Vec<&str> = arguments.iter().map(String::as_str).collect();
             let script = "echo $FENCE_REVISION >> $stage/$FENCE_OWNER; until [ -e $stage/go ]; do sleep 0.02; done";
@@ -61,4 +64,48 @@ async fn a_lock_in_an_etcd_with_tls_and_users_is_taken_kept_waited_for_and_given
         assert_eq!(etcd.etcdctl(&["get", "--prefix", "/"]).await, "");
         assert_eq!(etcd.etcdctl(&["lease", "list"]).await, "found 0 leases");
     }
+}
+
+/// They were read when it began, and the lock could not be kept nor given back when etcd took them no longer.
+#[tokio::test]
+async fn the_files_that_let_a_holder_in_may_be_replaced_while_it_holds() {
+    let security = EtcdSecurity::new(Tokens::Jwt(Duration::from_secs(2)));
+    let options = EtcdOptions { security: Some(Arc::clone(&security)), ..EtcdOptions::default() };
+    let mut etcd = Etcd::start_with(EtcdVersion::V3_5, &options).await;
+    etcd.enable_users().await;
+    let end = SystemTime::now() + Duration::from_secs(10);
+    let ours = |not_after| Subject { common_name: Some("a holder"), not_after, ..Subject::default() };
+    let files = security.authority.issue(&ours(Some(end))).write(security.directory(), "ours");
+    let (arguments, scratch) = (arguments(&etcd, &security, files, "1m").await, Scratch::new());
+    let arguments: Vec<&str> = arguments.iter().map(String::as_str).collect();
+    let script = "echo > $stage/runs; until [ -e $stage/go ]; do sleep 0.02; done";
+    let mut holder = Holder::start_at(&etcd.endpoint(), scratch.path(), "a", &arguments, script);
+    eventually("it runs", async || scratch.path().join("runs").exists().then_some(())).await;
+    let follows = async |times: usize| {
+        let follows = || holder.log().matches("the files for etcd have changed").count();
+        eventually("the files are followed", async || (follows() >= times).then_some(())).await;
+    };
+
+    // First the file, then etcd: a login that comes in between is tried again.
+    std::fs::write(security.directory().join("master-password"), "another\n").unwrap();
+    follows(1).await;
+    let mut passwd = etcd.etcdctl_command();
+    let mut passwd =
+        passwd.args(["user", "passwd", "master", "--interactive=false"]).stdin(Stdio::piped()).spawn().unwrap();
+    passwd.stdin.take().unwrap().write_all(b"another\n").await.unwrap();
+    assert!(passwd.wait().await.unwrap().success());
+
+    security.authority.issue(&ours(None)).write(security.directory(), "ours");
+    follows(2).await;
+    eventually("the former certificate has ended", async || (SystemTime::now() > end).then_some(())).await;
+    etcd.kill();
+    etcd.restart().await;
+
+    std::fs::write(security.directory().join("ours.key"), "no key").unwrap();
+    holder.until_log("ours.key: is not PEM: nothing in it begins with -----BEGIN; what was in force stays").await;
+    // To give it back it has to connect and to log in.
+    std::fs::write(scratch.path().join("go"), "").unwrap();
+    assert_eq!(holder.code().await, 0, "{}", holder.log());
+    assert!(!holder.log().contains("lost the lock"), "{}", holder.log());
+    assert_eq!(etcd.etcdctl(&["get", "--prefix", "/"]).await, "", "{}", holder.log());
 }

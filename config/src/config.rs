@@ -53,6 +53,33 @@ impl Config {
     pub fn from_flags(flags: crate::Flags) -> Result<Config, Problems> {
         crate::flags::read_flags(flags)
     }
+
+    /// Whether a process does the same by either. Warnings make no difference, nor does the order of the listeners.
+    pub(crate) fn does_the_same_as(&self, other: &Config) -> bool {
+        let Config {
+            state_dir,
+            threads,
+            admin,
+            listeners: _,
+            limits,
+            decisions,
+            access_log,
+            sources,
+            routes,
+            warnings: _,
+        } = self;
+        self.listens_like(other)
+            && (state_dir, threads, admin) == (&other.state_dir, &other.threads, &other.admin)
+            && (limits, decisions, access_log) == (&other.limits, &other.decisions, &other.access_log)
+            && (sources, routes) == (&other.sources, &other.routes)
+    }
+
+    /// Whether requests are accepted at the same addresses and by the same means.
+    pub(crate) fn listens_like(&self, other: &Config) -> bool {
+        let times = |config: &Config, one: &Listener| config.listeners.iter().filter(|other| *other == one).count();
+        self.listeners.len() == other.listeners.len()
+            && self.listeners.iter().all(|one| times(self, one) == times(other, one)) // Any number may have port 0.
+    }
 }
 
 /// A lock store.

@@ -33,12 +33,23 @@ enum How {
     Added,
     Removed,
     Reordered,
-    From { old: String, new: String },
+    /// In a way that the words of [`Config::settings`] do not show.
+    Unseen,
+    From {
+        old: String,
+        new: String,
+    },
 }
 
 impl Difference {
     /// What is different in `new`. Warnings make none, nor does the way in which something is written.
+    ///
+    /// # Contract
+    /// It is empty only if nothing is: whether there is a difference is told by what the two say, not by the words for it.
     pub fn between(old: &Config, new: &Config) -> Difference {
+        if old.does_the_same_as(new) {
+            return Difference(Vec::new());
+        }
         let (before, after) = (tables(old), tables(new));
         let find = |tables: &[Table], name: &str| tables.iter().position(|table| table.name == name);
         let whole = |name: &str, how| Change { what: name.to_owned(), follows: true, how };
@@ -57,6 +68,11 @@ impl Difference {
         };
         if order(&before, &after) != order(&after, &before) {
             changes.push(whole("route", How::Reordered)); // Sources are ordered by name.
+        }
+        if changes.is_empty() {
+            // Numbers are shown as they are, and what else takes a restart is compared itself.
+            let follows = (&old.state_dir, &old.admin) == (&new.state_dir, &new.admin) && old.listens_like(new);
+            changes.push(Change { what: "configuration".to_owned(), follows, how: How::Unseen });
         }
         Difference(changes)
     }
@@ -88,6 +104,7 @@ impl fmt::Display for Change {
             How::Added => write!(f, "{what}: added"),
             How::Removed => write!(f, "{what}: removed"),
             How::Reordered => write!(f, "{what}: reordered"),
+            How::Unseen => write!(f, "{what}: other than before, in the same words"),
             How::From { old, new } => write!(f, "{what}: {old} → {new}"),
         }
     }
@@ -152,6 +169,11 @@ fn time(duration: &Duration) -> String {
 
 fn or_none(value: Option<impl fmt::Display>) -> String {
     value.map_or_else(|| NONE.to_owned(), |value| value.to_string())
+}
+
+/// A name that reads like nothing is quoted, so that it is told from nothing.
+fn name_or_none(name: Option<&String>) -> String {
+    name.map_or_else(|| NONE.to_owned(), |name| if name == NONE { format!("{name:?}") } else { name.clone() })
 }
 
 fn list(values: impl IntoIterator<Item = impl fmt::Display>) -> String {
@@ -275,7 +297,7 @@ fn source_table(source: &Source) -> Table {
             let scheme = if tls.is_some() { "https://" } else { "http://" };
             let endpoints = list(endpoints.iter().map(|endpoint| format!("{scheme}{endpoint}")));
             let access = [("endpoints", endpoints)].into_iter().chain(tls_settings(tls.as_deref())).chain([
-                ("username", or_none(user.as_ref().map(|user| &user.name))),
+                ("username", name_or_none(user.as_ref().map(|user| &user.name))),
                 ("password_file", or_none(user.as_ref().map(|user| user.password_file.display()))),
             ]);
             let cluster_id = or_none(cluster_id.map(|id| format!("{id:x}")));
@@ -295,7 +317,7 @@ fn tls_settings(tls: Option<&ClientTls>) -> [(&'static str, String); 5] {
         ("tls.crl", path(tls.and_then(|tls| tls.crl.as_ref()))),
         ("tls.certificate", path(identity.map(|identity| &identity.certificate))),
         ("tls.key", path(identity.map(|identity| &identity.key))),
-        ("tls.server_name", or_none(tls.and_then(|tls| tls.server_name.as_ref()))),
+        ("tls.server_name", name_or_none(tls.and_then(|tls| tls.server_name.as_ref()))),
     ]
 }
 
@@ -342,7 +364,7 @@ fn route_table(route: &Route, sources: &[Source]) -> Table {
     };
     let mut follows = vec![
         ("mode", mode.name().to_owned()),
-        ("host", or_none(host.as_ref())),
+        ("host", name_or_none(host.as_ref())),
         ("path", path.to_string()),
         ("upstream", upstream.to_string()),
         ("exempt_methods", list(exempt_methods)),

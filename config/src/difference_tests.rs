@@ -73,6 +73,30 @@ fn every_change_is_named_with_what_was_and_what_is() {
     check(&[("name = \"two\"", "name = \"three\"")], "route.three: added; route.two: removed");
 }
 
+/// A route whose `host` was written or taken out was said to be unchanged, and not followed.
+#[test]
+fn a_name_that_reads_like_nothing_is_told_from_nothing() {
+    check(&[("mode = \"off\"", "mode = \"off\"\nhost = \"none\"")], "route.two.host: none → \"none\"");
+    let access = "2379\"]\nusername = \"none\"\npassword_file = \"/password\"";
+    check(&[("2379\"]", access)], "source.main.username: none → \"none\"; source.main.password_file: none → /password");
+}
+
+/// A difference that nobody can read is one all the same.
+#[test]
+fn what_the_words_do_not_show_is_a_difference_too() {
+    let two = FILE.replace("127.0.0.1:8080", "unix:/a").replace("127.0.0.1:8081", "unix:/b");
+    let one = two.replace("\n    [[listener]]\n    address = \"unix:/b\"", "").replace("unix:/a", "unix:/a, unix:/b");
+    let difference = Difference::between(&config(&two), &config(&one));
+    assert_eq!(difference.to_string(), "configuration: other than before, in the same words");
+    assert!(difference.iter().all(|change| !change.follows), "listeners take a restart");
+    let tls = "https://worker:9000\"\nupstream_tls = { ca = \"/ca\" }";
+    let named = tls.replace("/ca\"", "/ca\", server_name = \"worker\"");
+    let [tls, named] = [tls, &named].map(|worker| config(&FILE.replacen("http://127.0.0.1:9000\"", worker, 1)));
+    let difference = Difference::between(&tls, &named);
+    assert!(!difference.is_empty() && difference.iter().all(|change| change.follows), "{difference}");
+    assert!(Difference::between(&named, &named).is_empty());
+}
+
 #[test]
 fn a_reload_follows_whom_a_route_asks_for_what() {
     let tls = r#"tls = { certificate = "/t/a.pem", key = "/t/a.key", client_ca = "/t/ca.pem" }"#;

@@ -1,7 +1,7 @@
 //! Where the proxy listens and where it connects.
 
 use std::fmt;
-use std::net::SocketAddr;
+use std::net::{IpAddr, SocketAddr};
 use std::path::PathBuf;
 
 use crate::tls::ClientTls;
@@ -32,9 +32,25 @@ impl Address {
 
     /// Whether two sockets on these addresses would meet. Two ports that the system chooses never do.
     pub(crate) fn collides(&self, other: &Address) -> bool {
-        let chosen_by_the_system = matches!(self, Address::Tcp(address) if address.port() == 0);
-        self == other && !chosen_by_the_system
+        match (self, other) {
+            (Address::Tcp(one), Address::Tcp(other)) => {
+                let same = one == other || shares_hosts(one.ip(), other.ip());
+                one.port() == other.port() && one.port() != 0 && same
+            }
+            (Address::Unix(_) | Address::Systemd(_), _) | (Address::Tcp(_), _) => self == other,
+        }
     }
+}
+
+/// Whether a socket on each of two addresses would take connections to the same one: `0.0.0.0` takes those to any of version 4, `[::]`
+/// those to any, and `[::ffff:a.b.c.d]` is `a.b.c.d`.
+fn shares_hosts(one: IpAddr, other: IpAddr) -> bool {
+    let takes = |wide: IpAddr, narrow: IpAddr| match wide {
+        IpAddr::V4(wide) => wide.is_unspecified() && narrow.is_ipv4(),
+        IpAddr::V6(wide) => wide.is_unspecified(),
+    };
+    let (one, other) = (one.to_canonical(), other.to_canonical());
+    one == other || takes(one, other) || takes(other, one)
 }
 
 impl fmt::Display for Address {
@@ -289,6 +305,40 @@ mod tests {
         }
         assert!(Address::parse(&format!("unix:/{}", "p".repeat(106))).is_ok());
         assert!(Address::parse(&format!("unix:/{}", "p".repeat(107))).is_err());
+    }
+
+    /// As the kernel has it: a second socket on one of these addresses is refused.
+    #[test]
+    fn an_address_for_all_of_a_machine_meets_each_of_them() {
+        let collide = |one: &str, other: &str| {
+            let [one, other] = [one, other].map(|text| Address::parse(text).unwrap());
+            assert_eq!(one.collides(&other), other.collides(&one), "{one} {other}");
+            one.collides(&other)
+        };
+        for (one, other) in [
+            ("127.0.0.1:80", "127.0.0.1:80"),
+            ("0.0.0.0:80", "127.0.0.1:80"),
+            ("[::]:80", "[::1]:80"),
+            ("[::]:80", "127.0.0.1:80"),
+            ("[::]:80", "0.0.0.0:80"),
+            ("[::ffff:127.0.0.1]:80", "127.0.0.1:80"),
+            ("[::ffff:127.0.0.1]:80", "0.0.0.0:80"),
+            ("[::ffff:0.0.0.0]:80", "127.0.0.1:80"),
+            ("unix:/a", "unix:/a"),
+        ] {
+            assert!(collide(one, other), "{one} {other}");
+        }
+        for (one, other) in [
+            ("127.0.0.1:80", "127.0.0.2:80"),
+            ("0.0.0.0:80", "127.0.0.1:81"),
+            ("0.0.0.0:80", "[::1]:80"),
+            ("[::ffff:127.0.0.1]:80", "[::1]:80"),
+            ("0.0.0.0:0", "0.0.0.0:0"),
+            ("0.0.0.0:0", "127.0.0.1:80"),
+            ("unix:/a", "unix:/b"),
+        ] {
+            assert!(!collide(one, other), "{one} {other}");
+        }
     }
 
     /// How a worker is shown that is written so.

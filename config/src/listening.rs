@@ -108,10 +108,12 @@ pub(crate) fn check_listeners(raw: Setting<Vec<RawListener>>, admin: &Option<Adm
         let address = address.required(notes, "the address where requests are accepted");
         let tls = check_tls(tls, notes);
         let (Some(address), Some(tls)) = (address, tls) else { continue };
-        if listeners.iter().any(|other| other.address.collides(&address)) {
-            notes.problem(&place, format_args!("{address} is listened on already"));
-        } else if admin.as_ref().is_some_and(|admin| admin.address.collides(&address)) {
-            notes.problem(&place, format_args!("{address} is the address of the admin listener"));
+        if let Some(other) = listeners.iter().find(|other| other.address.collides(&address)) {
+            let by_what = if other.address == address { String::new() } else { format!(", as {}", other.address) };
+            notes.problem(&place, format_args!("{address} is listened on already{by_what}"));
+        } else if let Some(admin) = admin.as_ref().filter(|admin| admin.address.collides(&address)) {
+            let which = if admin.address == address { String::new() } else { format!(", {}, too", admin.address) };
+            notes.problem(&place, format_args!("{address} is the address of the admin listener{which}"));
         }
         listeners.push(Listener { address, tls });
     }

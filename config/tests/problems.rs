@@ -273,6 +273,18 @@ address = "127.0.0.1:8080""#,
         says: &["f.toml:4: listener[1].address: 127.0.0.1:8080 is listened on already"],
     },
     Case {
+        edits: &[(2, "address = \"0.0.0.0:8080\"\n[[listener]]\naddress = \"127.0.0.1:8080\"")],
+        says: &["f.toml:4: listener[1].address: 127.0.0.1:8080 is listened on already, as 0.0.0.0:8080"],
+    },
+    Case {
+        edits: &[(2, "address = \"[::1]:8080\"\n[[listener]]\naddress = \"[::]:8080\"")],
+        says: &["f.toml:4: listener[1].address: [::]:8080 is listened on already, as [::1]:8080"],
+    },
+    Case {
+        edits: &[(2, "address = \"[::]:9901\"")],
+        says: &["f.toml:2: listener[0].address: [::]:9901 is the address of the admin listener, 127.0.0.1:9901, too"],
+    },
+    Case {
         edits: &[(2, r#"address = "127.0.0.1:9901""#)],
         says: &["f.toml:2: listener[0].address: 127.0.0.1:9901 is the address of the admin listener"],
     },

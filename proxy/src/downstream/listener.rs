@@ -111,6 +111,9 @@ impl Listener {
     fn bind_tcp(address: SocketAddr) -> io::Result<Listener> {
         let socket = Socket::new(Domain::for_address(address), Type::STREAM, None)?;
         socket.set_reuse_address(true)?;
+        if address.is_ipv6() {
+            socket.set_only_v6(false)?; // `[::]` is all of the machine, whatever the system's default is.
+        }
         socket.bind(&address.into())?;
         listen(&socket)?;
         let bound = socket.local_addr()?.as_socket().expect("a TCP socket has an IP address");

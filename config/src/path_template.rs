@@ -18,7 +18,11 @@ pub struct PathTemplate {
 
 #[derive(Debug, Clone, PartialEq, Eq)]
 enum Segment {
-    Literal(String),
+    Literal {
+        text: String,
+        /// Then most segments of paths can be told from it byte by byte.
+        is_ascii: bool,
+    },
     Capture(String),
 }
 
@@ -68,7 +72,7 @@ impl PathTemplate {
     pub fn capture_names(&self) -> impl Iterator<Item = &str> {
         self.segments.iter().filter_map(|segment| match segment {
             Segment::Capture(name) => Some(name.as_str()),
-            Segment::Literal(_) => None,
+            Segment::Literal { .. } => None,
         })
     }
 
@@ -83,7 +87,7 @@ impl PathTemplate {
     ///   wherever the reason stands, behind the prefix too: `/shards/2/../3/` is shard 3 to some workers.
     /// - The segments that the template spans are decoded once and compared. There, an empty segment (`//` is `/` to
     ///   some), a segment that decodes to something with `/`, `\`, `;`, `%`, `?`, `#` or a control character, and a
-    ///   literal in other upper and lower case are refused as soon as everything before them matches.
+    ///   literal in other upper and lower case (as Unicode has it) are refused as soon as everything before them matches.
     /// - A captured segment decodes to `[A-Za-z0-9._~-]+`, or is refused.
     /// - Behind the prefix everything else may stand: `%2F`, `//`, `;v=1`, upper case.
     pub fn matches<'p>(&self, path: &'p str) -> PathMatch<'p> {
@@ -181,18 +185,24 @@ impl Segment {
                 char::from(odd)
             ));
         }
-        Ok(Segment::Literal(text.to_owned()))
+        Ok(Segment::Literal { text: text.to_owned(), is_ascii: text.is_ascii() })
     }
 
     fn compare(&self, written: &str) -> Comparison {
-        if written.is_empty() || decoded(written).any(is_unclear) {
+        let mut bits = 0;
+        let is_unclear_or_noted = |byte: u8| {
+            bits |= byte;
+            is_unclear(byte)
+        };
+        if written.is_empty() || decoded(written).any(is_unclear_or_noted) {
             return Comparison::Unclear;
         }
         match self {
-            Segment::Literal(literal) if decoded(written).eq(literal.bytes()) => Comparison::Same,
-            Segment::Literal(literal) => {
+            Segment::Literal { text, .. } if decoded(written).eq(text.bytes()) => Comparison::Same,
+            Segment::Literal { text, is_ascii } => {
                 let lower = |byte: u8| byte.to_ascii_lowercase();
-                let alike = decoded(written).map(lower).eq(literal.bytes().map(lower));
+                let alike = decoded(written).map(lower).eq(text.bytes().map(lower))
+                    || !(bits.is_ascii() && *is_ascii) && reads_alike(decoded(written).collect(), text);
                 if alike { Comparison::Unclear } else { Comparison::Different }
             }
             Segment::Capture(_) if is_capture(decoded(written)) => Comparison::Same,
@@ -203,10 +213,19 @@ impl Segment {
     fn covers(&self, other: &Segment) -> bool {
         match (self, other) {
             (Segment::Capture(_), _) => true,
-            (Segment::Literal(mine), Segment::Literal(others)) => mine.eq_ignore_ascii_case(others),
-            (Segment::Literal(_), Segment::Capture(_)) => false,
+            (Segment::Literal { text: mine, .. }, Segment::Literal { text: others, .. }) => {
+                reads_alike(others.clone().into_bytes(), mine)
+            }
+            (Segment::Literal { .. }, Segment::Capture(_)) => false,
         }
     }
+}
+
+/// Whether these bytes are a text that differs from another in upper and lower case only, by Unicode's mappings.
+fn reads_alike(bytes: Vec<u8>, text: &str) -> bool {
+    // Up and down: some letters have one capital letter with others, and some capital letters one small one.
+    let folded = |text: &str| text.to_uppercase().to_lowercase();
+    String::from_utf8(bytes).is_ok_and(|written| folded(&written) == folded(text))
 }
 
 /// Whether some readers end, split or decode a segment once more at this byte.

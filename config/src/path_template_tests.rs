@@ -110,6 +110,34 @@ fn what_a_worker_may_normalise_does_not_slip_past() {
     }
 }
 
+/// A worker that folds cases goes by Unicode: to it a Kelvin sign is a `k`, and a long `s` an `s`.
+#[test]
+fn what_differs_in_upper_and_lower_case_only_is_refused_in_every_script() {
+    for (template, path) in [
+        ("/büro/", "/B%C3%9CRO/x"),
+        ("/büro/", "/bÜro/x"),
+        ("/ΟΔΟΣ/", "/οδος/x"),
+        ("/lock/", "/loc%E2%84%AA/x"),
+        ("/loc\u{212a}/", "/lock/x"),
+        ("/shards/{shard}/", "/%C5%BFhards/2/"),
+        ("/straße/", "/STRASSE/x"),
+    ] {
+        check(template, path, "bad");
+    }
+    // Neither another letter nor bytes that are no text.
+    for (template, path) in [
+        ("/büro/", "/buro/x"),
+        ("/büro/", "/b%C3%B6ro/x"),
+        ("/büro/", "/b%FCro/x"),
+        ("/lock/", "/loc%E2%84/x"),
+        ("/lock/", "/loc%E2%84%AB/x"),
+    ] {
+        check(template, path, "no");
+    }
+    check("/büro/", "/b%C3%BCro/x", "");
+    check("/{a}/", "/B%C3%9CRO/x", "bad");
+}
+
 #[test]
 fn behind_the_prefix_everything_else_may_stand() {
     for rest in [
@@ -154,6 +182,7 @@ fn a_route_covers_what_never_gets_past_it() {
         ("/{x}/", "/a/"),
         ("/{x}", "/{y}/z"),
         ("/a/", "/A/"),
+        ("/ü/", "/Ü/"),
         ("/a/", "/a/b"),
     ] {
         assert!(covers(first, second), "{first} {second}");

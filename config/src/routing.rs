@@ -52,6 +52,14 @@ impl Config {
         }
         Routing::NoRoute
     }
+
+    /// Whether the host of a request decides if it is fenced.
+    ///
+    /// # Contract
+    /// Then a request that names no host must be refused: whatever host the worker takes it for, it may be that of a fence.
+    pub fn fences_by_host(&self) -> bool {
+        self.routes.iter().any(|route| route.host.is_some() && route.mode.lock().is_some())
+    }
 }
 
 impl Route {
@@ -134,6 +142,15 @@ mod tests {
         for host in ["", "admin.example.org", "xadmin.example", "admin.example..", "[::1]:80"] {
             check(&config, Some(host), "/x", "none");
         }
+    }
+
+    #[test]
+    fn the_host_decides_where_a_route_with_a_lock_has_one() {
+        assert!(!config(GUARDED).fences_by_host(), "the one with a host is off");
+        for fence in [GUARDED, "mode = \"shadow\"\nlock = { source = \"main\", key = \"/k\" }"] {
+            assert!(config(&format!("host = \"h\"\n{fence}")).fences_by_host());
+        }
+        assert!(!config("host = \"h\"\nmode = \"off\"\nlock = { source = \"main\", key = \"/k\" }").fences_by_host());
     }
 
     #[test]

@@ -9,7 +9,7 @@ use fencepost_config::{Captures, Mode, Routing};
 use fencepost_policy::{LockKey, Rejection};
 use fencepost_sources::TrackedLock;
 use http::header::HOST;
-use http::{HeaderMap, Method, Request, Response};
+use http::{HeaderMap, Method, Request, Response, Version};
 use tokio::time::Instant;
 use tower::Service;
 
@@ -96,6 +96,9 @@ fn find(place: &Place, request: &Request<ClientBody>) -> Result<Guarded, Answer>
     }
     let worker = Rc::clone(&place.worker);
     let host = request.uri().authority().map(|authority| authority.as_str()).or_else(|| host(request.headers()));
+    if host.is_none() && !may_name_no_host(place, request.version()) {
+        return Err(place.fail(Failure::BadTarget));
+    }
     match worker.fence.config.route(host, request.uri().path()) {
         Routing::NoRoute => Err(place.fail(Failure::NoRoute)),
         Routing::LockNotAllowed => Err(place.refuse(Rejection::LockNotAllowed, Subject::default())),
@@ -108,6 +111,12 @@ fn find(place: &Place, request: &Request<ClientBody>) -> Result<Guarded, Answer>
 
 fn host(headers: &HeaderMap) -> Option<&str> {
     headers.get(HOST).and_then(|host| host.to_str().ok())
+}
+
+/// Whether requests of this version do without a host. The worker gets one in any case, so that one which is not named is none by
+/// which a fence can be passed.
+fn may_name_no_host(place: &Place, version: Version) -> bool {
+    version == Version::HTTP_10 && !place.worker.fence.config.fences_by_host()
 }
 
 fn guarded(place: &Place, captures: &Captures<'_>, headers: &HeaderMap) -> Guarded {

@@ -40,8 +40,8 @@ pub enum InvalidHead {
 ///
 /// # Errors
 ///
-/// If the target is not one of a resource, such as that of CONNECT, if target and `Host` differ, if there is no host and the
-/// worker may speak HTTP/2, or if there are two lengths.
+/// If the target is not one of a resource, such as that of CONNECT, if target and `Host` differ, if there is no host (which HTTP/1.0
+/// alone does without) or an empty one and the worker may speak HTTP/2, or if there are two lengths.
 pub fn outgoing_request(
     mut head: Parts,
     body: RequestBody,
@@ -143,10 +143,15 @@ fn settle_host(
     version: Version,
     upstream: &Upstream,
 ) -> Result<HeaderValue, InvalidHead> {
+    let wants_field = match version {
+        Version::HTTP_10 => false,
+        Version::HTTP_11 => true,
+        _ => uri.authority().is_none(),
+    };
     let mut hosts = headers.get_all(header::HOST).iter();
     let host = match (hosts.next(), hosts.next()) {
         (Some(_), Some(_)) => return Err(InvalidHead::Target),
-        (None, _) if version == Version::HTTP_11 => return Err(InvalidHead::Target),
+        (None, _) if wants_field => return Err(InvalidHead::Target),
         (host, None) | (host @ None, Some(_)) => host,
     };
     let named = uri.authority().map(|authority| authority.as_str().as_bytes());

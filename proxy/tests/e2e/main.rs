@@ -27,6 +27,7 @@ mod secure_store;
 mod steady_state;
 
 mod foreign_clients;
+mod hosts;
 mod hygiene;
 mod identity;
 mod limits;

@@ -70,7 +70,7 @@ pub(super) const HTTP2_CASES: &[Http2Case] = &[
     head("an authority and another host", &[M, P, S, A, T, ("host", "x")], Refused),
     head("an authority and two hosts", &[M, P, S, A, T, ("host", "h"), ("host", "x")], Refused),
     head("an authority and the same host", &[M, P, S, A, T, ("host", "h")], Clean("")),
-    head("neither authority nor host", &[M, P, S, T], Clean("")),
+    head("neither authority nor host", &[M, P, S, T], Refused),
     head("a pseudo-field after the others", &[M, P, S, T, A], Refused),
     head("an unknown pseudo-field", &[M, P, S, A, (":fence-owner", "x"), T], Refused),
     head("a pseudo-field of answers", &[M, P, S, A, (":status", "200"), T], Refused),

@@ -1,0 +1,37 @@
+//! Which host a request is for, where routes tell hosts apart.
+
+use fencepost_testsupport::{Connection, EtcdVersion};
+
+use crate::fencepost::Route;
+use crate::scene::Scene;
+
+/// An enforced route for a host, and one that is off for all others, before the same worker.
+async fn scene(host: &str) -> Scene {
+    let guarded = Route::new("guarded", "/", r#"key = "/k""#).with(&format!("host = {host:?}"));
+    let rest = Route::new("rest", "/", r#"key = "/k""#).with(r#"mode = "off""#);
+    Scene::open(EtcdVersion::V3_5, &[guarded, rest]).await
+}
+
+/// What a request without a token is answered; 428 by the enforced route.
+async fn status(scene: &Scene, head: &str) -> u16 {
+    let mut connection = Connection::open(scene.fence.listener.clone()).await.unwrap();
+    connection.send(format!("{head}\r\n\r\n")).await.unwrap();
+    connection.final_response().await.unwrap().status
+}
+
+/// The worker was given the very host by which its route would have been the enforced one.
+#[tokio::test]
+async fn a_request_that_names_no_host_goes_past_no_fence_of_one() {
+    let scene = scene("guarded.example").await;
+    for (head, expected) in [
+        ("GET / HTTP/1.0", 400),
+        ("GET / HTTP/1.1", 400),
+        ("GET / HTTP/1.0\r\nHost: guarded.example", 428),
+        ("GET http://guarded.example/ HTTP/1.0", 428),
+        ("GET / HTTP/1.0\r\nHost: other.example", 200),
+        ("GET http://other.example/ HTTP/1.0", 200),
+    ] {
+        assert_eq!(status(&scene, head).await, expected, "{head}");
+    }
+    scene.finish().await;
+}

@@ -1,7 +1,7 @@
 //! Where the proxy listens and where it connects.
 
 use std::fmt;
-use std::net::{IpAddr, SocketAddr};
+use std::net::{IpAddr, Ipv6Addr, SocketAddr};
 use std::path::PathBuf;
 
 use crate::tls::ClientTls;
@@ -243,17 +243,15 @@ fn without_login(text: &str) -> String {
     format!("{scheme}…@{host}")
 }
 
-/// A host name, an IPv4 address or an IPv6 address in brackets, in lower case.
+/// A host name, an IPv4 address or an IPv6 address in brackets, in lower case; an address in the one form that RFC 5952 has for it.
 pub(crate) fn host_name(text: &str) -> Option<String> {
-    let is_name = |name: &str| {
-        !name.is_empty()
-            && name.len() <= 253
-            && name.bytes().all(|byte| byte.is_ascii_alphanumeric() || b"-_.".contains(&byte))
-    };
-    let valid = match text.strip_prefix('[') {
-        Some(rest) => rest.strip_suffix(']').is_some_and(|inner| inner.parse::<std::net::Ipv6Addr>().is_ok()),
-        None => is_name(text),
-    };
+    if let Some(rest) = text.strip_prefix('[') {
+        let address: Ipv6Addr = rest.strip_suffix(']')?.parse().ok()?;
+        return Some(format!("[{address}]"));
+    }
+    let is_part = |byte: u8| byte.is_ascii_alphanumeric() || b"-_.".contains(&byte);
+    let has_empty_label = text.is_empty() || text.starts_with('.') || text.contains("..");
+    let valid = !has_empty_label && text.len() <= 253 && text.bytes().all(is_part);
     valid.then(|| text.to_ascii_lowercase())
 }
 
@@ -366,7 +364,8 @@ mod tests {
         ] {
             assert_eq!(shown(text), text);
         }
-        assert_eq!(shown("http://WORKER:80"), "http://worker:80");
+        assert_eq!(shown("http://WORKER.:80"), "http://worker.:80");
+        assert_eq!(shown("http://[0:0::0001]:80"), "http://[::1]:80");
         let ipv6 = UpstreamUrl::parse("http://[::1]:9000").unwrap().address;
         assert_eq!(ipv6, UpstreamAddress::Tcp(HostPort { host: "::1".to_owned(), port: 9000 }));
     }
@@ -391,6 +390,8 @@ mod tests {
             "http://a b:1",
             "http://::1:80",
             "http://[::1:80",
+            "http://.:80",
+            "http://a..b:80",
             "HTTP://a:1",
             "https:/a",
             "unix+http:/a",

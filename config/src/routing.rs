@@ -1,5 +1,7 @@
 //! Finds the route of a request.
 
+use std::net::Ipv6Addr;
+
 use crate::captures::Captures;
 use crate::config::Config;
 use crate::path_template::PathMatch;
@@ -67,8 +69,14 @@ impl Route {
         let Some(served) = &self.host else {
             return true;
         };
-        host.is_some_and(|host| host.eq_ignore_ascii_case(served))
+        host.is_some_and(|host| host.eq_ignore_ascii_case(served) || is_same_address(host, served))
     }
+}
+
+/// Whether both are IPv6 addresses, and one: it may be written in many ways.
+fn is_same_address(host: &str, other: &str) -> bool {
+    let address = |host: &str| host.strip_prefix('[')?.strip_suffix(']')?.parse::<Ipv6Addr>().ok();
+    address(host).is_some_and(|one| address(other) == Some(one))
 }
 
 /// The host of an authority, without its port and without the dot that an absolute name may end with.
@@ -141,6 +149,18 @@ mod tests {
         }
         for host in ["", "admin.example.org", "xadmin.example", "admin.example..", "[::1]:80"] {
             check(&config, Some(host), "/x", "none");
+        }
+    }
+
+    #[test]
+    fn an_address_as_host_is_one_however_it_is_written() {
+        let config = config(&format!("host = \"[0:0::1]\"\n{GUARDED}"));
+        assert_eq!(config.routes[0].host.as_deref(), Some("[::1]"));
+        for host in ["[::1]", "[::0001]:80", "[0:0:0:0:0:0:0:1]", "[::0.0.0.1].:80"] {
+            check(&config, Some(host), "/shards/2/x", "shards 2");
+        }
+        for host in ["[::2]", "::1", "[::1", "[::1]x", "0.0.0.1", ""] {
+            check(&config, Some(host), "/shards/2/x", "none");
         }
     }
 

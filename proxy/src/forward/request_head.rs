@@ -1,5 +1,7 @@
 //! The head of a request as the worker gets it.
 
+use std::net::Ipv6Addr;
+
 use bytes::{BufMut, Bytes, BytesMut};
 use http::header::{self, Entry, HeaderMap, HeaderName, HeaderValue};
 use http::request::Parts;
@@ -170,14 +172,33 @@ fn settle_host(
     Ok(host)
 }
 
-/// Whether these bytes are a host and perhaps a port, or nothing.
+/// Whether these bytes are a host and perhaps a port, or nothing. A name with an empty label (`a..b`) is none, but for what the dot
+/// behind an absolute one ends with: some servers would read a shorter name. In brackets stands an IPv6 address and nothing else.
 fn is_host(host: &[u8]) -> bool {
-    is_plain_host(host) || (!host.contains(&b'@') && Authority::try_from(host).is_ok())
+    is_plain_host(host)
+        || (!host.contains(&b'@') && Authority::try_from(host).is_ok_and(|host| is_odd_host(host.as_str())))
+}
+
+/// Whether an authority that is no plain one has a host all the same.
+fn is_odd_host(authority: &str) -> bool {
+    match authority.strip_prefix('[').map(|rest| rest.split_once(']')) {
+        Some(Some((address, port))) => {
+            address.parse::<Ipv6Addr>().is_ok() && (port.is_empty() || port.starts_with(':'))
+        }
+        Some(None) => false,
+        None => !authority.starts_with('.') && !authority.contains(".."),
+    }
 }
 
 /// Whether these bytes are a name or an IPv4 address, and perhaps a port, or nothing: most are, and there is nothing to be parsed.
 fn is_plain_host(host: &[u8]) -> bool {
-    let name = host.iter().take_while(|byte| byte.is_ascii_alphanumeric() || matches!(byte, b'-' | b'.')).count();
+    let mut before = b'.';
+    let mut goes_on = |byte: u8| {
+        let is_empty_label = byte == b'.' && before == b'.';
+        before = byte;
+        byte.is_ascii_alphanumeric() || matches!(byte, b'-' | b'.') && !is_empty_label
+    };
+    let name = host.iter().take_while(|byte| goes_on(**byte)).count();
     match host.get(name..) {
         None | Some([]) => true,
         Some([b':', port @ ..]) => name > 0 && !port.is_empty() && port.iter().all(u8::is_ascii_digit),
@@ -249,6 +270,26 @@ mod tests {
                 hosts = hosts.iter().flat_map(longer).collect();
             }
         }
-        assert!(plain > 6_u32.pow(5), "names of five letters among them");
+        assert!(plain > 5_u32.pow(5), "names of five letters among them");
+    }
+
+    /// All that is no more than six of these long, against the labels told apart.
+    #[test]
+    fn a_name_has_no_empty_label_but_behind_its_last_dot() {
+        let mut hosts = vec![Vec::new()];
+        for _ in 0..=6 {
+            for host in &hosts {
+                let name = host.split(|byte| *byte == b':').next().unwrap();
+                let labels: Vec<&[u8]> = name.split(|byte| *byte == b'.').collect();
+                let is_named = labels.iter().rev().skip(1).all(|label| !label.is_empty());
+                if !is_named {
+                    assert!(!is_host(host), "{:?}", host.escape_ascii());
+                } else if !host.contains(&b':') {
+                    assert!(is_host(host), "{:?}", host.escape_ascii());
+                }
+            }
+            let longer = |host: &Vec<u8>| b"a_.:".map(|byte| [&host[..], &[byte]].concat());
+            hosts = hosts.iter().flat_map(longer).collect();
+        }
     }
 }

@@ -35,3 +35,29 @@ async fn a_request_that_names_no_host_goes_past_no_fence_of_one() {
     }
     scene.finish().await;
 }
+
+#[tokio::test]
+async fn an_address_as_host_is_the_same_however_it_is_written() {
+    let scene = scene("[0:0::1]").await;
+    for (host, expected) in [
+        ("[::1]", 428),
+        ("[::0001]:80", 428),
+        ("[0:0:0:0:0:0:0:1]", 428),
+        ("[::0.0.0.1]", 428),
+        ("[::2]", 200),
+        ("[::1]x", 400),
+        ("[::1%25lo]", 400),
+        ("[v1.x]", 400),
+        ("localhost.", 200),
+        ("localhost.:80", 200),
+        ("local_host", 200),
+        ("localhost..", 400),
+        ("a..b", 400),
+        ("a_b..c:80", 400),
+        (".a", 400),
+        (".", 400),
+    ] {
+        assert_eq!(status(&scene, &format!("GET / HTTP/1.1\r\nHost: {host}")).await, expected, "{host}");
+    }
+    scene.finish().await;
+}

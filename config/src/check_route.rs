@@ -216,8 +216,14 @@ fn check_headers(raw: [Setting<String>; 3], notes: &Notes) -> Option<[HeaderName
         names.push(setting.parse(notes, |text| parse_header(&text)).or_if_absent(default));
     }
     for (later, earlier) in [(1, 0), (2, 0), (2, 1)] {
-        if let (Some(name), true) = (&names[later], names[later] == names[earlier]) {
-            notes.problem(&places[later], format_args!("{name:?} is {} too", places[earlier].key()));
+        let (Some(name), Some(other)) = (&names[later], &names[earlier]) else { continue };
+        let key = places[earlier].key();
+        if name == other {
+            notes.problem(&places[later], format_args!("{name:?} is {key} too"));
+            return None;
+        }
+        if folds_alike(name.as_str(), other.as_str()) {
+            notes.problem(&places[later], format_args!("{name:?} is {key}, {other:?}, to a worker that folds names"));
             return None;
         }
     }
@@ -226,12 +232,18 @@ fn check_headers(raw: [Setting<String>; 3], notes: &Notes) -> Option<[HeaderName
 
 fn parse_header(text: &str) -> Result<HeaderName, String> {
     let name: HeaderName = text.parse().map_err(|_| format!("must be the name of a header, not {text:?}"))?;
-    if RESERVED_HEADERS.contains(&name.as_str()) {
+    if RESERVED_HEADERS.iter().any(|reserved| folds_alike(reserved, name.as_str())) {
         return Err(format!(
             "{text:?} has a meaning of its own for the connection, the framing or the routing of requests"
         ));
     }
     Ok(name)
+}
+
+/// Whether a server that makes one mark of all that is neither letter nor digit, as CGI does of `-` and `_`, takes both for one name.
+fn folds_alike(one: &str, other: &str) -> bool {
+    let folded = |name: &str| name.replace(|letter: char| !letter.is_ascii_alphanumeric(), "_");
+    folded(one) == folded(other)
 }
 
 /// What a proxy removes, rewrites or goes by, and so cannot pass on as it came.

@@ -719,6 +719,24 @@ revision_header = "x-fence""#,
         says: &[r#"f.toml:12: route.shards.revision_header: "x-fence" is route.shards.owner_header too"#],
     },
     Case {
+        edits: &[(11, "owner_header = \"shard_owner\"\nrevision_header = \"Shard-Owner\"")],
+        says: &[
+            r#"f.toml:12: route.shards.revision_header: "shard-owner" is route.shards.owner_header, "shard_owner", to a worker that folds names"#,
+        ],
+    },
+    Case {
+        edits: &[(11, r#"owner_header = "Fence_Lock""#)],
+        says: &[
+            r#"f.toml:6: route.shards.lock_header: "fence-lock" is route.shards.owner_header, "fence_lock", to a worker that folds names"#,
+        ],
+    },
+    Case {
+        edits: &[(11, r#"owner_header = "X_Forwarded-Host""#)],
+        says: &[
+            r#"f.toml:11: route.shards.owner_header: "X_Forwarded-Host" has a meaning of its own for the connection, the framing or the routing of requests"#,
+        ],
+    },
+    Case {
         edits: &[(11, r#"lock_header = "Fence-Owner""#)],
         says: &[r#"f.toml:11: route.shards.lock_header: "fence-owner" is route.shards.owner_header too"#],
     },

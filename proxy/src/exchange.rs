@@ -7,14 +7,14 @@ use std::sync::Arc;
 use fencepost_config::{Config, Freshness, Mode, Route};
 use fencepost_sources::{FormatConflict, LockSource, Timing};
 use fencepost_tls::PeerNames;
-use http::{HeaderName, Request, Response};
+use http::{Request, Response};
 use prometheus::IntGauge;
 use tokio::time::Instant;
 
 use crate::access_log::{AccessLog, OpenError};
 use crate::decision::{DecisionIds, Sample, WallClock};
 use crate::downstream::{ClientAddress, ClientBody, UnderWay};
-use crate::forward::{Pool, ResponseBody, Upstream};
+use crate::forward::{KeptFields, Pool, ResponseBody, Upstream};
 use crate::lock_sources::SourcesError;
 use crate::metrics::RouteMetrics;
 use crate::process::Process;
@@ -126,8 +126,8 @@ pub struct Worker {
     pub fence: Arc<Fence>,
     /// The connections to the worker of each route, in the order of the routes.
     pub pools: Vec<Pool>,
-    /// The names of each route's token headers, in the order of the routes.
-    pub kept_headers: Vec<Rc<[HeaderName]>>,
+    /// Each route's token headers, in the order of the routes.
+    pub kept_headers: Vec<Rc<KeptFields>>,
     /// Names decisions.
     pub decisions: Rc<DecisionIds>,
     /// Which admissions are recorded.
@@ -175,7 +175,7 @@ impl Place {
     }
 
     /// The headers named like fencing that the worker gets to see.
-    pub fn kept_headers(&self) -> &Rc<[HeaderName]> {
+    pub fn kept_headers(&self) -> &Rc<KeptFields> {
         &self.worker.kept_headers[self.known_route()]
     }
 

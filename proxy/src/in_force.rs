@@ -11,7 +11,7 @@ use tokio::sync::watch;
 use crate::decision::{DecisionIds, Sample, WallClock};
 use crate::downstream::ThreadContext;
 use crate::exchange::{Fence, Worker};
-use crate::forward::Pool;
+use crate::forward::{KeptFields, Pool};
 
 /// Shows the configuration in force. Clones show the same.
 #[derive(Clone)]
@@ -112,7 +112,7 @@ impl Worker {
             let from_header = route.mode.lock().is_some_and(|lock| lock.from_header);
             let mut kept = vec![route.owner_header.clone(), route.revision_header.clone()];
             kept.extend(from_header.then(|| route.lock_header.clone()));
-            kept.into()
+            Rc::new(KeptFields::new(kept))
         });
         let kept_headers = kept.collect();
         drop(pools);

@@ -6,6 +6,30 @@ const KEEP_ALIVE: HeaderName = HeaderName::from_static("keep-alive");
 const PROXY_CONNECTION: HeaderName = HeaderName::from_static("proxy-connection");
 const HTTP2_SETTINGS: HeaderName = HeaderName::from_static("http2-settings");
 
+/// The fields of a route's token: they are passed on although they look like fencing, and nothing that a server could take for one of
+/// them is.
+#[derive(Debug)]
+pub struct KeptFields {
+    names: Vec<HeaderName>,
+    /// Whether all of them are plain. Then no other plain name folds into one of them, and most fields of a head need no closer look.
+    are_plain: bool,
+}
+
+impl KeptFields {
+    /// None: nothing that looks like fencing is passed on.
+    pub(super) const NONE: KeptFields = KeptFields { names: Vec::new(), are_plain: true };
+
+    /// The fields of these names.
+    pub fn new(names: impl IntoIterator<Item = HeaderName>) -> KeptFields {
+        let names: Vec<HeaderName> = names.into_iter().collect();
+        KeptFields { are_plain: names.iter().all(is_plain), names }
+    }
+
+    fn contains(&self, name: &HeaderName) -> bool {
+        self.names.contains(name)
+    }
+}
+
 /// The kinds of fields that a message head has and that need work. Most heads have none or one.
 #[derive(Default)]
 pub(super) struct Found {
@@ -21,8 +45,8 @@ pub(super) struct Found {
     dropped: Vec<HeaderName>,
 }
 
-/// Looks at each name once. `kept` are the names that are passed on although they look like fencing.
-pub(super) fn scan(headers: &HeaderMap, kept: &[HeaderName]) -> Found {
+/// Looks at each name once.
+pub(super) fn scan(headers: &HeaderMap, kept: &KeptFields) -> Found {
     let mut found = Found::default();
     for name in headers.keys() {
         match *name {
@@ -35,12 +59,8 @@ pub(super) fn scan(headers: &HeaderMap, kept: &[HeaderName]) -> Found {
             header::COOKIE => found.cookie = true,
             header::VIA => found.via = true,
             // Most heads have these, which are nothing of ours however they are read.
-            header::HOST
-            | header::USER_AGENT
-            | header::ACCEPT
-            | header::CONTENT_TYPE
-            | header::DATE
-            | header::SERVER => {}
+            header::HOST | header::ACCEPT | header::CONTENT_TYPE | header::DATE | header::SERVER => {}
+            header::USER_AGENT if kept.are_plain => {}
             _ => {
                 let of_one_hop = *name == KEEP_ALIVE || *name == PROXY_CONNECTION || *name == HTTP2_SETTINGS;
                 if of_one_hop || imitates_ours(name, kept) {
@@ -76,18 +96,24 @@ static IS_PLAIN: [bool; 256] = {
     plain
 };
 
+fn is_plain(name: &HeaderName) -> bool {
+    name.as_str().bytes().all(|byte| IS_PLAIN[usize::from(byte)])
+}
+
 /// Whether a field that is not in `kept` is named like fencing, or like a field of ours once a server has folded names. CGI makes
 /// `_` of every `-`, and some servers of whatever is neither letter nor digit.
-fn imitates_ours(name: &HeaderName, kept: &[HeaderName]) -> bool {
+fn imitates_ours(name: &HeaderName, kept: &KeptFields) -> bool {
     let name_bytes = name.as_str().as_bytes();
     let like_fence =
         name_bytes.starts_with(b"fence") && name_bytes.get(5).is_some_and(|byte| !byte.is_ascii_alphanumeric());
-    let is_plain = name_bytes.iter().all(|byte| IS_PLAIN[usize::from(*byte)]);
-    if !like_fence && is_plain || kept.contains(name) {
+    let is_plain = is_plain(name);
+    if !like_fence && is_plain && kept.are_plain || kept.contains(name) {
         return false;
     }
-    let mut ours = kept.iter().map(HeaderName::as_str).chain(SAID_ONCE);
-    like_fence || ours.any(|ours| folds_alike(ours.as_bytes(), name_bytes))
+    let folds_into = |ours: &str| folds_alike(ours.as_bytes(), name_bytes);
+    like_fence
+        || kept.names.iter().any(|ours| folds_into(ours.as_str()))
+        || !is_plain && SAID_ONCE.into_iter().any(folds_into)
 }
 
 fn folds_alike(one: &[u8], other: &[u8]) -> bool {
@@ -97,7 +123,7 @@ fn folds_alike(one: &[u8], other: &[u8]) -> bool {
 
 /// Removes what concerns one connection only (RFC 9110, section 7.6.1) and what imitates fencing. `kept` fields and
 /// those that frame or route the message stay even if `Connection` names them.
-pub(super) fn remove_hop_by_hop(headers: &mut HeaderMap, found: &Found, kept: &[HeaderName]) {
+pub(super) fn remove_hop_by_hop(headers: &mut HeaderMap, found: &Found, kept: &KeptFields) {
     if found.connection {
         for name in nominated(headers) {
             let protected =
@@ -141,14 +167,14 @@ pub(super) fn add_via(headers: &mut HeaderMap, found: &Found, hop: HeaderValue) 
 }
 
 /// Removes trailers that could change what the head has said: who sent it, how it is framed, where it goes.
-pub(super) fn retain_harmless_trailers(trailers: &mut HeaderMap, kept: &[HeaderName]) {
+pub(super) fn retain_harmless_trailers(trailers: &mut HeaderMap, kept: &KeptFields) {
     let harmful: Vec<HeaderName> = trailers.keys().filter(|name| is_harmful_trailer(name, kept)).cloned().collect();
     for name in harmful {
         trailers.remove(name);
     }
 }
 
-fn is_harmful_trailer(name: &HeaderName, kept: &[HeaderName]) -> bool {
+fn is_harmful_trailer(name: &HeaderName, kept: &KeptFields) -> bool {
     const HEAD_ONLY: [HeaderName; 20] = [
         header::AUTHORIZATION,
         header::CONNECTION,

@@ -37,6 +37,7 @@ pub use admitted::{Admitted, Ending, Permit, Standing, Watch};
 pub use connect::{UPSTREAM_PROTOCOLS, connects};
 pub use error::{Forwarded, SendError, UpstreamError};
 pub use exchange::Exchange;
+pub use fields::KeptFields;
 pub use pool::{Pool, ReadyConnection, Wants};
 pub use request_body::{RequestBody, prepare_body};
 pub use request_head::{InvalidHead, outgoing_request};

@@ -6,12 +6,12 @@ use std::sync::Arc;
 use std::task::{Context, Poll, ready};
 
 use bytes::{Bytes, BytesMut};
-use http::{HeaderMap, HeaderName};
+use http::HeaderMap;
 use http_body::{Body, Frame, SizeHint};
 use http_body_util::BodyExt;
 
 use super::body_state::{BodyState, Cut, Way};
-use super::fields;
+use super::fields::{self, KeptFields};
 use super::unwritten::Unwritten;
 use crate::downstream::{BodyError, ClientBody};
 
@@ -37,7 +37,7 @@ pub struct Whole {
 pub struct Streaming {
     body: ClientBody,
     state: Rc<BodyState>,
-    kept: Rc<[HeaderName]>,
+    kept: Rc<KeptFields>,
     /// `None` unless it goes over HTTP/2.
     unwritten: Option<Arc<Unwritten>>,
 }
@@ -56,7 +56,7 @@ pub enum RequestBodyError {
 /// Makes a client's body ready to be forwarded: one whose length is known to be at most `whole_bytes_max` is read
 /// whole, so that a slow sender holds nothing up; any other is passed on as it comes.
 ///
-/// `kept` are the names of the fields that carry the fence token; no trailer may bear such a name.
+/// `kept` are the fields that carry the fence token; no trailer may have such a name.
 ///
 /// # Errors
 ///
@@ -64,7 +64,7 @@ pub enum RequestBodyError {
 pub async fn prepare_body(
     body: ClientBody,
     whole_bytes_max: usize,
-    kept: &Rc<[HeaderName]>,
+    kept: &Rc<KeptFields>,
 ) -> Result<RequestBody, BodyError> {
     if body.is_malformed() {
         return Err(BodyError::Malformed);
@@ -82,7 +82,7 @@ pub async fn prepare_body(
     Box::pin(read_whole(body, length, kept)).await
 }
 
-async fn read_whole(mut body: ClientBody, length: usize, kept: &[HeaderName]) -> Result<RequestBody, BodyError> {
+async fn read_whole(mut body: ClientBody, length: usize, kept: &KeptFields) -> Result<RequestBody, BodyError> {
     let mut pieces = Pieces::default();
     let mut trailers = None;
     while let Some(frame) = body.frame().await {

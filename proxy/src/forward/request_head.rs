@@ -8,7 +8,7 @@ use http::request::Parts;
 use http::uri::{Authority, PathAndQuery, Uri};
 use http::{Method, Request, Version};
 
-use super::fields::{self, Found};
+use super::fields::{self, Found, KeptFields};
 use super::request_body::RequestBody;
 use super::request_form::{CHUNKED, is_chunked};
 use super::upstream::Upstream;
@@ -49,7 +49,7 @@ pub fn outgoing_request(
     body: RequestBody,
     client: &Connection,
     upstream: &Upstream,
-    kept: &[HeaderName],
+    kept: &KeptFields,
 ) -> Result<Box<Request<RequestBody>>, InvalidHead> {
     let headers = &mut head.headers;
     let found = fields::scan(headers, kept);

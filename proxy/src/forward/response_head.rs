@@ -3,14 +3,14 @@
 use http::header::{self, HeaderMap, HeaderValue};
 use http::{StatusCode, Version};
 
-use super::fields;
+use super::fields::{self, KeptFields};
 use crate::downstream::Protocol;
 
 /// Removes what concerns the worker's connection only and whatever is named `Fence-*`, and adds our hop to `Via`.
 pub(super) fn clean(headers: &mut HeaderMap, status: StatusCode, received: Protocol) {
-    let found = fields::scan(headers, &[]);
+    let found = fields::scan(headers, &KeptFields::NONE);
     let upgrade = if status == StatusCode::SWITCHING_PROTOCOLS { headers.get(header::UPGRADE).cloned() } else { None };
-    fields::remove_hop_by_hop(headers, &found, &[]);
+    fields::remove_hop_by_hop(headers, &found, &KeptFields::NONE);
     if let Some(upgrade) = upgrade {
         headers.insert(header::CONNECTION, HeaderValue::from_static("upgrade"));
         headers.insert(header::UPGRADE, upgrade);

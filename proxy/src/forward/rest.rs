@@ -11,7 +11,7 @@ use http_body::{Body, Frame};
 use hyper::body::Incoming;
 
 use super::admitted::Permit;
-use super::fields;
+use super::fields::{self, KeptFields};
 use super::http1::First;
 use super::in_flight::InFlight;
 use super::response_body::ResponseBodyError;
@@ -80,7 +80,7 @@ impl<P: Permit> Rest<P> {
             Poll::Ready(Some(Ok(mut frame))) => {
                 self.in_flight.heard();
                 if let Some(trailers) = frame.trailers_mut() {
-                    fields::retain_harmless_trailers(trailers, &[]);
+                    fields::retain_harmless_trailers(trailers, &KeptFields::NONE);
                 }
                 let last = self.incoming.is_end_stream();
                 Poll::Ready(if last { Step::Last(frame) } else { Step::Piece(frame) })

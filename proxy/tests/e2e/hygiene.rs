@@ -334,6 +334,44 @@ async fn what_folds_into_the_headers_of_a_route_is_dropped_whatever_they_are_cal
     }
 }
 
+/// A name that is not plain itself is met by plain ones.
+#[tokio::test]
+async fn what_folds_into_a_header_with_another_mark_than_a_dash_is_dropped_too() {
+    let route = Route::new("k", "/", r#"key = "/k""#).with(r#"owner_header = "user_agent""#);
+    let scene = Scene::with(route.with(r#"revision_header = "shard_revision""#), "").await;
+    let token = scene.filled("User_Agent: {owner}\r\nShard_Revision: {revision}\r\n", "");
+    let stale = scene.stale.revision;
+    let mut client = Connection::open(scene.fence.listener.clone()).await.unwrap();
+    for (fields, trailers, status) in [
+        (format!("{token}Shard-Revision: {stale}\r\nUser-Agent: zombie\r\n"), String::new(), 200),
+        (
+            format!("{token}X-Shard-Revision: kept\r\n"),
+            format!("Shard-Revision: {stale}\r\nUser-Agent: zombie\r\n"),
+            200,
+        ),
+        (format!("User-Agent: zombie\r\nShard-Revision: {stale}\r\n"), String::new(), 428),
+    ] {
+        let head = format!("POST /case/0 HTTP/1.1\r\nHost: h\r\n{fields}Transfer-Encoding: chunked\r\n\r\n");
+        client.send(format!("{head}0\r\n{trailers}\r\n")).await.unwrap();
+        assert_eq!(client.final_response().await.unwrap().status, status, "{fields:?}");
+    }
+    drop(client);
+    let Tenure { owner, revision } = scene.tenure.clone();
+    let expected = [("shard_revision", revision.to_string()), ("user_agent", owner)];
+    let recorded = scene.recorded().await;
+    let got: Vec<Message> = recorded.iter().flat_map(|one| messages(&one.bytes).0).collect();
+    assert_eq!(got.len(), 2);
+    assert!(got[1].fields.iter().any(|(name, _)| name == "x-shard-revision"), "{got:?}");
+    for message in got {
+        let fields = message.fields.iter().map(|(name, value)| (name.as_str(), value.clone()));
+        let ours = |name: &str| ["SHARD_REVISION", "USER_AGENT"].contains(&folded(name).as_str());
+        let mut like_the_token: Vec<_> = fields.filter(|(name, _)| ours(name)).collect();
+        like_the_token.sort_unstable();
+        assert_eq!(like_the_token, expected, "{message:?}");
+        assert!(message.trailers.is_empty(), "{message:?}");
+    }
+}
+
 /// Spellings of paths under another shard, or under none, that some worker could take for paths of shard 3.
 const SPELLINGS: [&str; 26] = [
     "/shards/2/../3/x",

@@ -13,8 +13,8 @@ use fencepost::downstream::{
     ClientBody, Drained, Limits, ListenAddress, Listener, Protocol, Server, ThreadContext, serve,
 };
 use fencepost::forward::{
-    Admitted, Ending, Permit, Pool, ResponseBody, SendError, Speaks, Timeouts, Upstream, UpstreamAddress, UpstreamTls,
-    Wants, Watch, outgoing_request, prepare_body,
+    Admitted, Ending, KeptFields, Permit, Pool, ResponseBody, SendError, Speaks, Timeouts, Upstream, UpstreamAddress,
+    UpstreamTls, Wants, Watch, outgoing_request, prepare_body,
 };
 use fencepost_tls::ServerTls;
 use http::{HeaderName, Request, Response, StatusCode};
@@ -112,7 +112,7 @@ impl Proxy {
                 record: seen.clone(),
                 halted: halted.clone(),
                 settings: settings.clone(),
-                kept: Rc::new([HeaderName::from_static("fence-owner"), HeaderName::from_static("fence-revision")]),
+                kept: Rc::new(KeptFields::new(["fence-owner", "fence-revision"].map(HeaderName::from_static))),
             });
             tower::service_fn(move |request| forwarder.clone().answer(request))
         };
@@ -206,7 +206,7 @@ struct Forwarder {
     record: Arc<Record>,
     halted: Arc<Mutex<mpsc::Receiver<()>>>,
     settings: Settings,
-    kept: Rc<[HeaderName]>,
+    kept: Rc<KeptFields>,
 }
 
 type Answer = Response<ResponseBody<Recorder>>;

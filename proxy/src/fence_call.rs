@@ -6,7 +6,7 @@
 use std::rc::Rc;
 use std::sync::Arc;
 
-use fencepost_config::Mode;
+use fencepost_config::{Mode, Route};
 use fencepost_policy::{Entry, LockKey, Rejection};
 use fencepost_sources::TrackedLock;
 use http::{HeaderMap, Response, StatusCode};
@@ -85,31 +85,48 @@ impl Named {
     }
 }
 
-/// Finds the lock, and the enforced route whose rules it is judged by. The caller names it, unless there is only one.
+/// Finds the lock, and the enforced route whose rules it is judged by. The caller names it, unless there is only one. Of several routes
+/// of the lock it is the first that the headers of the token are those of.
 fn find(place: &Place, headers: &HeaderMap) -> Result<Named, Rejection> {
     let fence = Arc::clone(&place.worker.fence);
     let mut enforced = fence.config.routes.iter().enumerate().filter_map(|(index, route)| match &route.mode {
         Mode::Enforce(lock) => Some((index, route, lock)),
         Mode::Shadow(_) | Mode::Off => None,
     });
-    for (index, _, lock) in enforced.clone().filter(|(_, route, _)| headers.contains_key(&route.lock_header)) {
+    let mut meant: Option<(usize, &str)> = None;
+    for (index, route, lock) in enforced.clone().filter(|(_, route, _)| headers.contains_key(&route.lock_header)) {
         let key = fence.routes[index].headers.lock(headers)?;
-        if lock.key.matches_key(key) {
-            place.route.set(Some(index));
-            return named(&fence.routes[index].guard, key);
+        if !lock.key.matches_key(key) {
+            continue;
         }
+        if presents_token(route, headers) {
+            meant = Some((index, key));
+            break;
+        }
+        meant = meant.or(Some((index, key)));
+    }
+    if let Some((index, key)) = meant {
+        place.route.set(Some(index));
+        return named(&fence.routes[index].guard, key);
     }
     if enforced.clone().any(|(_, route, _)| headers.contains_key(&route.lock_header)) {
         return Err(Rejection::LockNotAllowed);
     }
     // Without a name there must be nothing to choose.
-    let (first, _, lock) = enforced.next().ok_or(Rejection::LockNotAllowed)?;
+    let (first, _, lock) = enforced.clone().next().ok_or(Rejection::LockNotAllowed)?;
     let key = lock.key.static_key().ok_or(Rejection::LockNotAllowed)?;
-    if enforced.any(|(_, _, other)| other.key.static_key() != Some(key)) {
+    if enforced.clone().any(|(_, _, other)| other.key.static_key() != Some(key)) {
         return Err(Rejection::LockNotAllowed);
     }
-    place.route.set(Some(first));
-    named(&fence.routes[first].guard, key.as_str())
+    let index = enforced.find(|(_, route, _)| presents_token(route, headers)).map_or(first, |(index, _, _)| index);
+    place.route.set(Some(index));
+    named(&fence.routes[index].guard, key.as_str())
+}
+
+/// Whether the headers are there in which a route has its token.
+fn presents_token(route: &Route, headers: &HeaderMap) -> bool {
+    let takes_owner = route.identity.as_ref().is_some_and(|identity| identity.take_owner);
+    headers.contains_key(&route.revision_header) && (takes_owner || headers.contains_key(&route.owner_header))
 }
 
 fn named(guard: &Option<Guard>, key: &str) -> Result<Named, Rejection> {

@@ -17,7 +17,7 @@ use crate::access_log::{Logged, logged};
 use crate::downstream::ClientBody;
 use crate::exchange::{Answer, Exchange, InFlight, Place, Worker};
 use crate::fence_call;
-use crate::forward::ResponseBody;
+use crate::forward::{ResponseBody, check_host};
 use crate::panics::{Panicked, contained};
 use crate::recording::{About, Subject};
 use crate::refusal::{AnswerForm, Failure};
@@ -74,6 +74,8 @@ where
 async fn begin(place: &Rc<Place>, request: &mut Request<ClientBody>) -> Result<Guarded, Answer> {
     let asks_for_fence = request.uri().path() == fence_call::PATH && request.method() == Method::POST;
     if asks_for_fence && !place.worker.fence.process.is_draining() {
+        named_host(place, request)?;
+        check_host(request.headers(), request.uri(), request.version()).map_err(|_| place.fail(Failure::BadTarget))?;
         return Err(Box::pin(fence_call::answer(place, request.headers_mut())).await);
     }
     find(place, request)
@@ -95,11 +97,7 @@ fn find(place: &Place, request: &Request<ClientBody>) -> Result<Guarded, Answer>
         return Err(place.fail(Failure::NotSupported));
     }
     let worker = Rc::clone(&place.worker);
-    let host = request.uri().authority().map(|authority| authority.as_str()).or_else(|| host(request.headers()));
-    if host.is_none() && !may_name_no_host(place, request.version()) {
-        return Err(place.fail(Failure::BadTarget));
-    }
-    match worker.fence.config.route(host, request.uri().path()) {
+    match worker.fence.config.route(named_host(place, request)?, request.uri().path()) {
         Routing::NoRoute => Err(place.fail(Failure::NoRoute)),
         Routing::LockNotAllowed => Err(place.refuse(Rejection::LockNotAllowed, Subject::default())),
         Routing::To { index, captures, .. } => {
@@ -109,14 +107,16 @@ fn find(place: &Place, request: &Request<ClientBody>) -> Result<Guarded, Answer>
     }
 }
 
-fn host(headers: &HeaderMap) -> Option<&str> {
-    headers.get(HOST).and_then(|host| host.to_str().ok())
-}
-
-/// Whether requests of this version do without a host. The worker gets one in any case, so that one which is not named is none by
-/// which a fence can be passed.
-fn may_name_no_host(place: &Place, version: Version) -> bool {
-    version == Version::HTTP_10 && !place.worker.fence.config.fences_by_host()
+/// The host that a request is for. The worker gets one in any case, so that one which is not named must be none by which a fence can
+/// be passed.
+///
+/// # Errors
+/// The answer to a request that names none; HTTP/1.0 does without where no fence goes by it.
+fn named_host<'r>(place: &Place, request: &'r Request<ClientBody>) -> Result<Option<&'r str>, Answer> {
+    let field = || request.headers().get(HOST).and_then(|host| host.to_str().ok());
+    let host = request.uri().authority().map(|authority| authority.as_str()).or_else(field);
+    let may_be_missing = || request.version() == Version::HTTP_10 && !place.worker.fence.config.fences_by_host();
+    if host.is_some() || may_be_missing() { Ok(host) } else { Err(place.fail(Failure::BadTarget)) }
 }
 
 fn guarded(place: &Place, captures: &Captures<'_>, headers: &HeaderMap) -> Guarded {

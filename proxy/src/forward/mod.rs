@@ -40,7 +40,7 @@ pub use exchange::Exchange;
 pub use fields::KeptFields;
 pub use pool::{Pool, ReadyConnection, Wants};
 pub use request_body::{RequestBody, prepare_body};
-pub use request_head::{InvalidHead, outgoing_request};
+pub use request_head::{InvalidHead, check_host, outgoing_request};
 pub use response_body::{ResponseBody, ResponseBodyError};
 pub use tls_failure::TlsFailure;
 pub use upstream::{Speaks, Timeouts, Upstream, UpstreamAddress, UpstreamTls};

@@ -137,14 +137,22 @@ fn join_cookies(headers: &mut HeaderMap) {
     }
 }
 
-/// Sees to it that there is one `Host`, and returns it. A target that names another host than the field is refused: who stands
+/// Looks at the host that a request is for, which is named once: what is forwarded is looked at in this way anyhow.
+///
+/// # Errors
+///
+/// If it names none, though not over HTTP/1.0, no valid one, or two.
+pub fn check_host(headers: &HeaderMap, uri: &Uri, version: Version) -> Result<(), InvalidHead> {
+    named_hosts(headers, uri, version).map(drop)
+}
+
+/// The host that the target names, and the one of the field. A target that names another host than the field is refused: who stands
 /// before us may have gone by the one, and the worker may go by the other.
-fn settle_host(
-    headers: &mut HeaderMap,
-    uri: &Uri,
+fn named_hosts<'r>(
+    headers: &'r HeaderMap,
+    uri: &'r Uri,
     version: Version,
-    upstream: &Upstream,
-) -> Result<HeaderValue, InvalidHead> {
+) -> Result<(Option<&'r [u8]>, Option<&'r HeaderValue>), InvalidHead> {
     let wants_field = match version {
         Version::HTTP_10 => false,
         Version::HTTP_11 => true,
@@ -157,13 +165,28 @@ fn settle_host(
         (host, None) | (host @ None, Some(_)) => host,
     };
     let named = uri.authority().map(|authority| authority.as_str().as_bytes());
-    let (host, stands_there) = match (named, host) {
-        (Some(named), Some(host)) if !named.eq_ignore_ascii_case(host.as_bytes()) => return Err(InvalidHead::Target),
+    if let (Some(named), Some(host)) = (named, host)
+        && !named.eq_ignore_ascii_case(host.as_bytes())
+    {
+        return Err(InvalidHead::Target);
+    }
+    let is_valid = named.or_else(|| host.map(HeaderValue::as_bytes)).is_none_or(is_host);
+    if is_valid { Ok((named, host)) } else { Err(InvalidHead::Target) }
+}
+
+/// Sees to it that there is one `Host`, and returns it.
+fn settle_host(
+    headers: &mut HeaderMap,
+    uri: &Uri,
+    version: Version,
+    upstream: &Upstream,
+) -> Result<HeaderValue, InvalidHead> {
+    let (host, stands_there) = match named_hosts(headers, uri, version)? {
         (Some(named), _) => (HeaderValue::from_bytes(named).map_err(|_| InvalidHead::Target)?, false),
         (None, Some(host)) => (host.clone(), true),
         (None, None) => (upstream.authority.clone(), false),
     };
-    if !is_host(host.as_bytes()) || host.is_empty() && upstream.may_speak(Protocol::Http2) {
+    if host.is_empty() && upstream.may_speak(Protocol::Http2) {
         return Err(InvalidHead::Target);
     }
     if !stands_there {

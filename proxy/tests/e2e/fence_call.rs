@@ -1,6 +1,6 @@
 //! `POST /.well-known/fence`: how a new master closes the door behind its predecessor.
 
-use fencepost_testsupport::{Answer, Behaviour, EtcdVersion, Latch, Response, request};
+use fencepost_testsupport::{Answer, Behaviour, Connection, EtcdVersion, Latch, Response, request};
 
 use crate::fencepost::Route;
 use crate::refusal::{assert_refused, reason};
@@ -220,6 +220,48 @@ async fn it_names_its_lock_wherever_there_is_more_than_one() {
     let scene = Scene::open(EtcdVersion::V3_5, &[watching, again, guarded(&[])]).await;
     let k = scene.store.hold(LOCK, "shard-1").await;
     assert_closed(&call(&scene, &k, None).await);
+    scene.finish().await;
+}
+
+/// Which of the routes of a lock is meant, the headers of the token say.
+#[tokio::test]
+async fn it_takes_a_token_by_the_headers_of_any_route_of_its_lock() {
+    let other = Route::new("other", "/other/", r#"key = "/k""#)
+        .with(r#"owner_header = "X-Owner""#)
+        .with(r#"revision_header = "X-Revision""#);
+    let scene = Scene::open(EtcdVersion::V3_5, &[other, guarded(&[])]).await;
+    let held = scene.store.hold(LOCK, "shard-1").await;
+    let revision = held.revision.to_string();
+    for lock in [None, Some(("Fence-Lock", LOCK))] {
+        for (owner, number) in [("Fence-Owner", "Fence-Revision"), ("X-Owner", "X-Revision")] {
+            let token = [(owner, "shard-1"), (number, revision.as_str())];
+            assert_closed(&call_with(&scene, &[&token[..], lock.as_slice()].concat()).await);
+        }
+        let half = [("Fence-Owner", "shard-1"), ("X-Revision", revision.as_str())];
+        let answer = call_with(&scene, &[&half[..], lock.as_slice()].concat()).await;
+        assert_refused(&answer, "token-missing", LOCK, &held);
+    }
+    scene.finish().await;
+}
+
+#[tokio::test]
+async fn it_names_one_host_like_any_request() {
+    let scene = Scene::open(EtcdVersion::V3_5, &[guarded(&[])]).await;
+    let held = scene.store.hold(LOCK, "shard-1").await;
+    for (version, hosts, expected) in [
+        ("1.1", "Host: h\r\n", 204),
+        ("1.0", "", 204),
+        ("1.1", "", 400),
+        ("1.1", "Host: h\r\nHost: h\r\n", 400),
+        ("1.1", "Host: h/x\r\n", 400),
+    ] {
+        let token = format!("Fence-Owner: shard-1\r\nFence-Revision: {}\r\n", held.revision);
+        let mut connection = Connection::open(scene.fence.listener.clone()).await.unwrap();
+        let call = format!("POST /.well-known/fence HTTP/{version}\r\n{hosts}{token}\r\n");
+        connection.send(call).await.unwrap();
+        let answer = connection.final_response().await.unwrap();
+        assert_eq!(answer.status, expected, "{version} {hosts:?}: {}", answer.text());
+    }
     scene.finish().await;
 }
 

@@ -187,7 +187,7 @@ pub struct Question {
     /// The revision that it presents.
     #[arg(long, value_name = "REVISION", allow_hyphen_values = true)]
     pub revision: String,
-    /// The lock, where the route has more than one.
+    /// The lock, where the route has more than one or the caller names it.
     #[arg(long, value_name = "KEY")]
     pub lock: Option<String>,
     /// A URI in the subject alternative name of its client certificate; may be given several times.

@@ -33,7 +33,8 @@ const PATIENCE: Duration = Duration::from_secs(5);
 pub struct Asked<'c> {
     config: &'c Config,
     index: usize,
-    guard: Option<(&'c Lock, LockKey)>,
+    /// The lock that the request names, or what it is refused for that names none; `None` if nothing guards the route.
+    named: Option<Result<LockKey, Rejection>>,
     presented: Presented,
 }
 
@@ -59,10 +60,10 @@ impl<'c> Asked<'c> {
     /// What is wrong with the question, the flag by name.
     pub fn of(config: &'c Config, question: Question) -> Result<Asked<'c>, String> {
         let index = route(config, question.route.as_deref())?;
-        let guard = config.routes[index].mode.lock();
-        let guard = guard.map(|lock| Ok::<_, String>((lock, key(lock, question.lock.as_deref())?))).transpose()?;
+        let lock = config.routes[index].mode.lock();
+        let named = lock.map(|lock| key(lock, question.lock.as_deref())).transpose()?;
         let presented = Presented::of(question, &config.routes[index])?;
-        Ok(Asked { config, index, guard, presented })
+        Ok(Asked { config, index, named, presented })
     }
 
     /// Asks the lock store.
@@ -70,7 +71,7 @@ impl<'c> Asked<'c> {
     /// # Errors
     /// If it does not answer.
     pub async fn answer(self) -> anyhow::Result<Explanation> {
-        let Asked { config, index, guard, presented } = self;
+        let Asked { config, index, named, presented } = self;
         let route = &config.routes[index];
         let mut explanation = Explanation {
             route: route.name.clone(),
@@ -81,20 +82,24 @@ impl<'c> Asked<'c> {
             status: None,
             admits_unverified: route.on_unavailable == OnUnavailable::DangerousAdmit,
         };
-        if let Some((_, key)) = &guard {
-            // Nothing is logged for a question, and the running proxy's file is none of its business.
-            let config = Config { access_log: None, ..config.clone() };
-            let process = Arc::new(Process::new(None, MemoryStore::default(), None)?);
-            let Fence { sources, routes, .. } = Fence::new(config, 1, process)?;
-            let read = read(routes[index].guard.as_ref(), key).await;
-            sources.iter().for_each(LockSource::stop);
-            let (lock, asked_at) = read?;
-            if let Ok(token) = &explanation.presented.token {
-                explanation.verdict = judge(&lock, token, route, asked_at);
+        match named {
+            None => explanation.verdict = Ok(()),
+            // Who claims to be somebody else is told that before the lock is looked at, and all others this before their token is.
+            Some(Err(_)) if explanation.verdict == Err(Rejection::IdentityMismatch) => {}
+            Some(Err(reason)) => explanation.verdict = Err(reason),
+            Some(Ok(key)) => {
+                // Nothing is logged for a question, and the running proxy's file is none of its business.
+                let config = Config { access_log: None, ..config.clone() };
+                let process = Arc::new(Process::new(None, MemoryStore::default(), None)?);
+                let Fence { sources, routes, .. } = Fence::new(config, 1, process)?;
+                let read = read(routes[index].guard.as_ref(), &key).await;
+                sources.iter().for_each(LockSource::stop);
+                let (lock, asked_at) = read?;
+                if let Ok(token) = &explanation.presented.token {
+                    explanation.verdict = judge(&lock, token, route, asked_at);
+                }
+                explanation.lock = Some(lock.describe(Instant::now()));
             }
-            explanation.lock = Some(lock.describe(Instant::now()));
-        } else {
-            explanation.verdict = Ok(());
         }
         let refused = explanation.verdict.err();
         explanation.status = refused.map(|reason| statuses(reason, route.stale_status.status()).0.as_u16());
@@ -115,13 +120,16 @@ fn route(config: &Config, name: Option<&str>) -> Result<usize, String> {
     }
 }
 
-fn key(lock: &Lock, named: Option<&str>) -> Result<LockKey, String> {
+/// The lock that a request is judged by which names this one, or none.
+fn key(lock: &Lock, named: Option<&str>) -> Result<Result<LockKey, Rejection>, String> {
     let template = lock.key.as_str();
     match (named, lock.key.static_key()) {
-        (None, Some(key)) => Ok(key.clone()),
+        // Then the caller has to, whether or not there is a choice.
+        (None, _) if lock.from_header => Ok(Err(Rejection::TokenMissing)),
+        (None, Some(key)) => Ok(Ok(key.clone())),
         (None, None) => Err(format!("--lock: say which of the locks {template:?}")),
         (Some(named), _) if lock.key.matches_key(named) => {
-            LockKey::new(named).map_err(|error| format!("--lock: {error}"))
+            LockKey::new(named).map(Ok).map_err(|error| format!("--lock: {error}"))
         }
         (Some(named), _) => Err(format!("--lock: {named:?} is none of the locks {template:?} of the route")),
     }
@@ -196,8 +204,16 @@ impl Explanation {
 
     /// Why, with the numbers: for operators, who may know who holds the lock.
     fn why(&self) -> String {
-        let Some(lock) = &self.lock else { return "Nothing guards the route.".to_owned() };
         let claimed = self.presented.owner.as_deref();
+        let Some(lock) = &self.lock else {
+            return match self.verdict {
+                Ok(()) => "Nothing guards the route.".to_owned(),
+                Err(Rejection::IdentityMismatch) => unproved(claimed),
+                Err(_) => {
+                    "The request names no lock (--lock), as it has to where the route says from_header.".to_owned()
+                }
+            };
+        };
         let presented = format!("revision {} of {}", self.presented.revision, claimed.unwrap_or("nobody"));
         let holder = lock.holder.as_ref();
         let (owner, first, last) = match holder {
@@ -210,12 +226,7 @@ impl Explanation {
         };
         match self.verdict {
             Ok(()) => format!("{presented} is within the present tenure, {first} to {last}."),
-            Err(Rejection::IdentityMismatch) => match claimed {
-                Some(claimed) => {
-                    format!("The request claims to come from {claimed}, which its sender has not proved to be.")
-                }
-                None => "Of which owner the request comes cannot be told.".to_owned(),
-            },
+            Err(Rejection::IdentityMismatch) => unproved(claimed),
             Err(Rejection::ReplayedTenure) => {
                 format!("{presented} is older than the present tenure of the same owner, which began at {first}.")
             }
@@ -232,6 +243,13 @@ impl Explanation {
             ),
             Err(reason) => explanation(reason).1.to_owned(),
         }
+    }
+}
+
+fn unproved(claimed: Option<&str>) -> String {
+    match claimed {
+        Some(claimed) => format!("The request claims to come from {claimed}, which its sender has not proved to be."),
+        None => "Of which owner the request comes cannot be told.".to_owned(),
     }
 }
 

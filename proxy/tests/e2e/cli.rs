@@ -341,6 +341,7 @@ async fn what_would_become_of_a_token_is_explained() {
     let routes = [
         Route::new("shards", "/shards/{shard}/", r#"key = "/shards/{shard}/lock""#),
         Route::new("watched", "/", r#"key = "/k""#).with("mode = \"shadow\""),
+        Route::new("named", "/named/", r#"key = "/k", from_header = true"#),
     ];
     let scratch = Scratch::new();
     let (file, log) = (scratch.path().join("fencepost.toml"), scratch.path().join("access.log"));
@@ -378,6 +379,16 @@ async fn what_would_become_of_a_token_is_explained() {
         said.contains("forwarded, since the route is in shadow mode; enforced, it would be refused: 412 no-owner"),
         "{said}"
     );
+    // A request that is to name its lock and does not gets no further, whatever else it presents.
+    let file_name = file.to_str().unwrap();
+    let unnamed = ["explain", "-c", file_name, "--route", "named", "--owner", "shard-1", "--revision", "07"];
+    let said = stdout(&fencepost(&unnamed).await);
+    assert!(
+        said.starts_with("route named (enforce): refused: 428 token-missing\n  The request names no lock"),
+        "{said}"
+    );
+    let output = explain("named", "/k", "shard-1", "1", &[]).await;
+    assert!(stdout(&output).starts_with("route named (enforce): refused: 412 no-owner\n"), "{output:?}");
     let output = explain("shards", "/other", "shard-1", "1", &[]).await;
     assert_eq!(output.status.code(), Some(64), "{output:?}");
     assert!(stderr(&output).contains("--lock: \"/other\" is none of the locks"), "{output:?}");

@@ -7,7 +7,7 @@ use crate::listening::Listener;
 use crate::path_template::PathTemplate;
 use crate::problem::{Notes, Place};
 use crate::raw::RawRoute;
-use crate::route::{Lock, Route};
+use crate::route::{Lock, Mode, Route};
 use crate::setting::Setting;
 
 /// The routes; nothing if there are none or something is wrong with one.
@@ -28,6 +28,7 @@ pub(crate) fn check_routes(
     warn_of_hidden_routes(&routes, notes);
     warn_of_lost_slashes(&routes, notes);
     warn_of_missing_identities(&routes, notes);
+    warn_of_unjudged_ways(&routes, notes);
     Some(routes.into_iter().map(|(route, _)| route).collect())
 }
 
@@ -120,6 +121,25 @@ fn warn_of_missing_identities(routes: &[(Route, Place)], notes: &Notes) {
             let (name, line) = (&other.name, other_place.reference());
             let text = format!(
                 "takes the holder's token from any sender, though route {name:?}{line} with the same lock asks for its identity"
+            );
+            notes.warning(place, text);
+        }
+    }
+}
+
+/// Warns of routes that are off before a worker which another route guards: it may take what it gets for judged.
+fn warn_of_unjudged_ways(routes: &[(Route, Place)], notes: &Notes) {
+    let reached = routes.iter().enumerate().filter(|(index, (route, _))| {
+        route.mode == Mode::Off && !routes[..*index].iter().any(|(earlier, _)| takes_all(earlier, route, &route.path))
+    });
+    for (_, (off, place)) in reached {
+        let guards = |(other, _): &&(Route, Place)| {
+            matches!(other.mode, Mode::Enforce(_)) && other.upstream.address == off.upstream.address
+        };
+        if let Some((guarded, guarded_place)) = routes.iter().find(guards) {
+            let (name, line) = (&guarded.name, guarded_place.reference());
+            let text = format!(
+                "forwards requests unjudged, with whatever token they bring, to the worker of route {name:?}{line}"
             );
             notes.warning(place, text);
         }

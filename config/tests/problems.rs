@@ -1015,6 +1015,23 @@ name = "b""#,
 
 /// Warnings.
 const WARNINGS: &[Case] = &[
+    // Whatever it speaks there, it is the same worker.
+    Case {
+        edits: &[(
+            11,
+            "[[route]]\nname = \"health\"\npath = \"/health\"\nupstream = \"h2c://127.0.0.1:9000\"\nmode = \"off\"",
+        )],
+        says: &[
+            r#"f.toml:13: route.health.path: forwards requests unjudged, with whatever token they bring, to the worker of route "shards" (line 8)"#,
+        ],
+    },
+    Case {
+        edits: &[(
+            11,
+            "[[route]]\nname = \"health\"\npath = \"/health\"\nupstream = \"http://127.0.0.1:9001\"\nmode = \"off\"",
+        )],
+        says: &[],
+    },
     Case {
         edits: &[(11, r#"mode = "shadow""#)],
         says: &[r#"f.toml:11: route.shards.mode: refuses nothing: it only records what "enforce" would have done"#],
@@ -1083,7 +1100,7 @@ mode = "off""#,
             r#"[[route]]
 name = "rest"
 path = "/"
-upstream = "http://127.0.0.1:9000"
+upstream = "http://127.0.0.1:9001"
 mode = "off""#,
         )],
         says: &[
@@ -1108,7 +1125,7 @@ lock = { source = "main", key = "/shards/{shard}/lock" }"#,
                 r#"[[route]]
 name = "all"
 path = "/"
-upstream = "http://127.0.0.1:9000"
+upstream = "http://127.0.0.1:9001"
 mode = "off"
 [[route]]"#,
             ),
@@ -1117,7 +1134,7 @@ mode = "off"
                 r#"[[route]]
 name = "rest"
 path = "/"
-upstream = "http://127.0.0.1:9000"
+upstream = "http://127.0.0.1:9001"
 mode = "off""#,
             ),
         ],
@@ -1133,7 +1150,7 @@ mode = "off""#,
 name = "rest"
 path = "/"
 host = "static.example"
-upstream = "http://127.0.0.1:9000"
+upstream = "http://127.0.0.1:9001"
 mode = "off""#,
         )],
         says: &[],

@@ -79,6 +79,37 @@ async fn a_body_of_http_2_reaches_a_worker_of_http_1_with_its_trailers() {
     assert_eq!(events(&proxy, 1).await, [Event::Finished(Ending::Complete)]);
 }
 
+/// HTTP/2 has trailers without names before them; HTTP/1.1 has none behind a body whose length was said.
+#[tokio::test(flavor = "multi_thread")]
+async fn trailers_that_nobody_named_pass_over_http_2_and_go_no_further_than_to_http_1() {
+    for length in [None, Some("3")] {
+        let worker = Worker::by_hand();
+        let proxy = Proxy::before(worker.address());
+        let mut client = Http2Client::connect(proxy.address()).await;
+        let mut request = post("/");
+        if let Some(length) = length {
+            request.headers_mut().insert("content-length", HeaderValue::from_static(length));
+            request.headers_mut().insert("trailer", HeaderValue::from_static("x-sum"));
+        }
+        let (response, mut body) = client.begin(request).await;
+        body.send_data(Bytes::from_static(b"abc"), false).unwrap();
+        body.send_trailers(trailers(&[("x-sum", "3")])).unwrap();
+        let mut peer = worker.next();
+        let head = peer.head();
+        match length {
+            None => assert_eq!(peer.chunks(), (b"abc".to_vec(), String::new())),
+            Some(length) => {
+                assert_eq!(field(&head, "content-length"), Some(length), "{head}");
+                assert_eq!(peer.exactly(3), b"abc");
+            }
+        }
+        peer.send("HTTP/1.1 200 OK\r\nTransfer-Encoding: chunked\r\n\r\n2\r\nok\r\n0\r\nX: y\r\n\r\n");
+        let (body, end) = read(response.await.unwrap().into_body()).await.unwrap();
+        assert_eq!(body, b"ok");
+        assert_eq!(end.unwrap()["x"], "y");
+    }
+}
+
 #[tokio::test(flavor = "multi_thread")]
 async fn a_request_of_http_1_reaches_a_worker_of_http_2() {
     let mut worker = Http2Worker::start().await;

@@ -209,6 +209,29 @@ fn chunks_and_trailers_pass_both_ways_but_for_harmful_trailers() {
     assert_eq!(proxy.wait_for_events(1), [Event::Finished(Ending::Complete)]);
 }
 
+/// As RFC 9110 has it: section 6.6.2 for names, section 6.5.1 for who takes them.
+#[test]
+fn over_http_1_trailers_pass_that_were_named_and_to_a_client_only_if_it_takes_them() {
+    for (named, te, to_worker, to_client) in [
+        ("Trailer: x-sum\r\n", "TE: trailers\r\n", "x-sum: 5\n", "x-sum: 4\n"),
+        ("Trailer: x-sum\r\n", "", "x-sum: 5\n", ""),
+        ("", "TE: trailers\r\n", "", ""),
+        ("Trailer: x-other\r\n", "TE: deflate, trailers\r\n", "", ""),
+    ] {
+        let worker = Worker::by_hand();
+        let proxy = Proxy::before(worker.address());
+        let mut client = proxy.client();
+        let framing = format!("{named}Transfer-Encoding: chunked\r\n\r\n");
+        client.send(&format!("POST / HTTP/1.1\r\nHost: test\r\n{te}{framing}5\r\nabcde\r\n0\r\nX-Sum: 5\r\n\r\n"));
+        let mut peer = worker.next();
+        peer.head();
+        assert_eq!(peer.chunks(), (b"abcde".to_vec(), to_worker.to_owned()), "{named:?} {te:?}");
+        peer.send(&format!("HTTP/1.1 200 OK\r\n{framing}4\r\nwxyz\r\n0\r\nX-Sum: 4\r\n\r\n"));
+        client.head();
+        assert_eq!(client.chunks(), (b"wxyz".to_vec(), to_client.to_owned()), "{named:?} {te:?}");
+    }
+}
+
 #[test]
 fn framing_is_set_anew() {
     assert_field(

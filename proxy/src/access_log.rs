@@ -5,27 +5,28 @@ mod line;
 use std::cell::Cell;
 use std::fs::{File, OpenOptions};
 use std::io::{self, Write};
+use std::os::fd::AsFd;
 use std::path::{Path, PathBuf};
 use std::pin::Pin;
 use std::rc::Rc;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Arc, Mutex};
 use std::task::{Context, Poll};
-use std::thread::JoinHandle;
-use std::time::SystemTime;
+use std::time::{Duration, Instant, SystemTime};
 
 use bytes::Bytes;
 use fencepost_config::{AccessLogFormat, AccessLogTarget};
 use http::StatusCode;
 use http_body::{Body, Frame, SizeHint};
-use tracing_appender::non_blocking::{ErrorCounter, NonBlocking, WorkerGuard};
-use tracing_subscriber::fmt::MakeWriter;
 
 use crate::downstream::{AnswerBody, Tunnel};
 use crate::exchange::Place;
-use crate::logging::without_waiting;
+use crate::logging::{Lines, Lost, Writing};
 
 use line::Line;
+
+/// How long the end of a process waits for whoever reads its access logs.
+const END_MAX: Duration = Duration::from_secs(2);
 
 /// An access log, open for the whole process.
 #[derive(Debug)]
@@ -35,12 +36,10 @@ pub struct AccessLog {
     queries: bool,
     /// Requests so far that need not have a line.
     requests: AtomicU64,
-    writer: NonBlocking,
-    left_out: ErrorCounter,
+    lines: Lines,
+    left_out: Lost,
     /// Set for the file to be opened anew before the next line.
     reopen: Arc<AtomicBool>,
-    guard: Option<WorkerGuard>,
-    closing: Closing,
 }
 
 /// The file of an access log can't be opened.
@@ -59,24 +58,19 @@ impl AccessLog {
     pub fn open(configured: &fencepost_config::AccessLog, closing: &Closing) -> Result<AccessLog, OpenError> {
         let fencepost_config::AccessLog { target, format, one_in, queries } = configured;
         let reopen = Arc::new(AtomicBool::new(false));
-        let (writer, guard) = match target {
-            AccessLogTarget::Stdout => without_waiting(io::stdout()),
-            AccessLogTarget::Stderr => without_waiting(io::stderr()),
-            AccessLogTarget::File(path) => {
-                let file = LogFile { path: path.clone(), file: open(path)?, reopen: Arc::clone(&reopen) };
-                without_waiting(file)
-            }
-        };
+        let mut target = Target::open(target, Arc::clone(&reopen))?;
+        let (name, left_out) = (target.name.clone(), Lost::default());
+        let begun = Lines::begin("access-log", left_out.clone(), move |line| drop(target.write(line)));
+        let (lines, writing) = begun.map_err(|source| OpenError { path: name, source })?;
+        closing.add(writing);
         Ok(AccessLog {
             format: *format,
             one_in: u64::from(one_in.get()),
             queries: *queries,
             requests: AtomicU64::new(0),
-            left_out: writer.error_counter(),
-            writer,
+            lines,
+            left_out,
             reopen,
-            guard: Some(guard),
-            closing: closing.clone(),
         })
     }
 
@@ -87,7 +81,7 @@ impl AccessLog {
 
     /// How many lines were left out, because they could not be written as fast as they came.
     pub fn lines_left_out(&self) -> u64 {
-        self.left_out.dropped_lines() as u64
+        self.left_out.count()
     }
 
     /// Whether a request has a line that need not have one: one in so many, the first included.
@@ -101,56 +95,77 @@ impl AccessLog {
             AccessLogFormat::Combined => line.combined(),
         };
         text.push('\n');
-        // Never waits; a line that finds no room is counted as left out.
-        let _ = self.writer.make_writer().write_all(text.as_bytes());
+        self.lines.add(text.into_bytes());
     }
 }
 
 impl Drop for AccessLog {
     /// What waits to be written is written elsewhere: whoever has the last request of a configuration waits for no disk.
     fn drop(&mut self) {
-        let guard = self.guard.take();
-        let written = std::thread::Builder::new().name("log-end".to_owned()).spawn(move || drop(guard));
-        if let (Ok(written), Ok(mut closing)) = (written, self.closing.0.lock()) {
-            closing.retain(|thread| !thread.is_finished());
-            closing.push(written);
+        self.lines.end();
+    }
+}
+
+/// The access logs of a process, to be written to their ends.
+#[derive(Debug, Default)]
+pub struct Closing(Mutex<Vec<Writing>>);
+
+impl Closing {
+    fn add(&self, writing: Writing) {
+        if let Ok(mut closing) = self.0.lock() {
+            closing.retain(|writing| !writing.ends_by(Instant::now()));
+            closing.push(writing);
+        }
+    }
+
+    /// Waits until they are, none being open any more, or until it is clear that nobody takes what is written.
+    pub fn finish(&self) {
+        let ending = self.0.lock().map(|mut closing| std::mem::take(&mut *closing)).unwrap_or_default();
+        let deadline = Instant::now() + END_MAX;
+        let left = ending.iter().filter(|writing| !writing.ends_by(deadline)).count();
+        if left > 0 {
+            tracing::warn!("nobody takes the lines of the access log: the last ones are lost");
         }
     }
 }
 
-/// The logs that are written to their ends. Clones are the same.
-#[derive(Debug, Clone, Default)]
-pub struct Closing(Arc<Mutex<Vec<JoinHandle<()>>>>);
-
-impl Closing {
-    /// Waits until they are, which takes about a second for one that nobody reads.
-    pub fn finish(&self) {
-        let ending = self.0.lock().map(|mut closing| std::mem::take(&mut *closing)).unwrap_or_default();
-        ending.into_iter().for_each(|thread| drop(thread.join()));
-    }
-}
-
-/// A file that can be opened anew.
-struct LogFile {
-    path: PathBuf,
-    file: File,
+/// Where lines are written to.
+struct Target {
+    /// What it is called in the log.
+    name: String,
+    output: Box<dyn Write + Send>,
+    /// Where its file is to be opened anew, and whether it is to be now.
+    path: Option<PathBuf>,
     reopen: Arc<AtomicBool>,
 }
 
-impl Write for LogFile {
-    fn write(&mut self, bytes: &[u8]) -> io::Result<usize> {
-        if self.reopen.swap(false, Ordering::Relaxed) {
-            match open(&self.path) {
-                Ok(file) => self.file = file,
+impl Target {
+    fn open(target: &AccessLogTarget, reopen: Arc<AtomicBool>) -> Result<Target, OpenError> {
+        let (name, output, path): (_, Box<dyn Write + Send>, _) = match target {
+            // Not by the lock and the buffer of the standard library's: whoever waits for its reader may have both for ever.
+            AccessLogTarget::Stdout => {
+                let descriptor = io::stdout().as_fd().try_clone_to_owned();
+                let descriptor = descriptor.map_err(|source| OpenError { path: "stdout".to_owned(), source })?;
+                ("stdout".to_owned(), Box::new(File::from(descriptor)), None)
+            }
+            // Its lines are to stand whole among those of the log.
+            AccessLogTarget::Stderr => ("stderr".to_owned(), Box::new(io::stderr()), None),
+            AccessLogTarget::File(path) => (path.display().to_string(), Box::new(open(path)?), Some(path.clone())),
+        };
+        Ok(Target { name, output, path, reopen })
+    }
+
+    fn write(&mut self, line: &[u8]) -> io::Result<()> {
+        if let Some(path) = &self.path
+            && self.reopen.swap(false, Ordering::Relaxed)
+        {
+            match open(path) {
+                Ok(file) => self.output = Box::new(file),
                 // Lines go on into the old one.
                 Err(error) => tracing::warn!(error = %error.source, "{error} anew"),
             }
         }
-        self.file.write(bytes)
-    }
-
-    fn flush(&mut self) -> io::Result<()> {
-        self.file.flush()
+        self.output.write_all(line)
     }
 }
 

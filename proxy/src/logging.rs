@@ -1,32 +1,38 @@
 //! The log: lines on standard error, written by a thread of their own, so that nobody waits for whoever reads them.
 
+mod lines;
+
 use std::fmt;
-use std::io::{IsTerminal, stderr};
+use std::io::{IsTerminal, Write, stderr};
+use std::time::{Duration, Instant};
 
 use tracing::{Level, Metadata};
-use tracing_appender::non_blocking::{ErrorCounter, NonBlocking, NonBlockingBuilder, WorkerGuard};
 use tracing_subscriber::filter::{EnvFilter, LevelFilter, ParseError, filter_fn};
 use tracing_subscriber::layer::SubscriberExt;
 use tracing_subscriber::registry::Registry;
 use tracing_subscriber::reload;
 use tracing_subscriber::util::SubscriberInitExt;
 
+pub use lines::Lost;
+pub(crate) use lines::{Lines, Writing};
+
 use crate::cli::LogFormat;
 
-/// How many lines wait to be written. Further ones are left out, and counted.
-const LINES_MAX: usize = 8_192;
+/// How long the end of a process waits for whoever reads the log.
+const END_MAX: Duration = Duration::from_secs(1);
 
 /// The log of a process. Whoever has this can change what is logged; what is written when it goes is written to its end.
 pub struct Log {
     control: LogControl,
-    _writer: WorkerGuard,
+    lines: Lines,
+    writing: Writing,
 }
 
 /// Changes what is logged while the process runs.
 #[derive(Clone)]
 pub struct LogControl {
     filter: reload::Handle<EnvFilter, Registry>,
-    left_out: ErrorCounter,
+    left_out: Lost,
 }
 
 impl Log {
@@ -36,25 +42,35 @@ impl Log {
     /// If the filter is none.
     ///
     /// # Panics
-    /// If there is a log already.
+    /// If there is a log already, or if the system gives no thread.
     pub fn begin(filter: &str, format: LogFormat) -> Result<Log, NoFilter> {
         let (filter, handle) = reload::Layer::new(parse(filter)?);
-        let (writer, guard) = without_waiting(stderr());
-        let control = LogControl { filter: handle, left_out: writer.error_counter() };
-        let lines = tracing_subscriber::fmt::layer().with_writer(writer);
+        let left_out = Lost::default();
+        // Nobody is left to be told if it can't be written.
+        let write = |line: &[u8]| drop(stderr().write_all(line));
+        let (lines, writing) = Lines::begin("log", left_out.clone(), write).expect("the system gives the log a thread");
+        let control = LogControl { filter: handle, left_out };
+        let layer = tracing_subscriber::fmt::layer().with_writer(lines.clone());
         let registry = tracing_subscriber::registry().with(filter).with(filter_fn(tells_no_secret));
         match format {
             LogFormat::Text => {
-                registry.with(lines.with_ansi(stderr().is_terminal()).with_target(false)).init();
+                registry.with(layer.with_ansi(stderr().is_terminal()).with_target(false)).init();
             }
-            LogFormat::Json => registry.with(lines.json().flatten_event(true)).init(),
+            LogFormat::Json => registry.with(layer.json().flatten_event(true)).init(),
         }
-        Ok(Log { control, _writer: guard })
+        Ok(Log { control, lines, writing })
     }
 
     /// What changes it.
     pub fn control(&self) -> LogControl {
         self.control.clone()
+    }
+}
+
+impl Drop for Log {
+    fn drop(&mut self) {
+        self.lines.end();
+        self.writing.ends_by(Instant::now() + END_MAX);
     }
 }
 
@@ -83,7 +99,7 @@ impl LogControl {
 
     /// How many lines were left out, because they could not be written as fast as they came.
     pub fn lines_left_out(&self) -> u64 {
-        self.left_out.dropped_lines() as u64
+        self.left_out.count()
     }
 }
 
@@ -113,9 +129,4 @@ impl fmt::Debug for LogControl {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.debug_tuple("LogControl").field(&self.filter()).finish()
     }
-}
-
-/// A writer whose lines are written to `target` by a thread of its own, until the guard goes.
-pub(crate) fn without_waiting(target: impl std::io::Write + Send + 'static) -> (NonBlocking, WorkerGuard) {
-    NonBlockingBuilder::default().buffered_lines_limit(LINES_MAX).lossy(true).thread_name("log").finish(target)
 }

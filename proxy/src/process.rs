@@ -40,7 +40,7 @@ pub struct Process {
     /// How many requests wait at barriers.
     pub waiting: AtomicUsize,
     draining: AtomicBool,
-    /// The access logs of configurations that are in force no more.
+    /// The access logs, of configurations that are in force no more too.
     pub closing: Closing,
     labels: Mutex<HashMap<String, Arc<RouteLabel>>>,
 }

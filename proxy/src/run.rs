@@ -246,8 +246,9 @@ impl Running<'_> {
         }
         // Every thread has ended, so that nobody else has it any more.
         if let Some(process) = Arc::into_inner(process) {
-            process.closing.finish();
             process.memory.into_iter().for_each(|memory| memory.close(&sources, clean));
+            // Last, since somebody else has to read them.
+            process.closing.finish();
         }
         sources.iter().for_each(LockSource::stop);
         Ok(())

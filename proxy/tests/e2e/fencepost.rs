@@ -217,6 +217,18 @@ impl Fencepost {
         Fencepost::launch_command(scratch, command).await
     }
 
+    /// As [`Fencepost::serve`], with its standard output going to that file.
+    pub(crate) async fn serve_writing_to(config: &Config, output: &Path) -> Fencepost {
+        let scratch = Scratch::new();
+        let file = scratch.path().join("fencepost.toml");
+        std::fs::write(&file, config.toml()).unwrap();
+        let mut command = Command::new("sh");
+        command.arg("-c").arg(r#"exec "$0" serve -c "$1" > "$2""#).arg(BINARY).arg(&file).arg(output);
+        let fencepost = Fencepost::launch_command(scratch, command).await;
+        fencepost.wait_until_ready().await;
+        fencepost
+    }
+
     /// Runs it with these arguments and waits until it listens.
     pub(crate) async fn launch_with(arguments: &[&str]) -> Fencepost {
         Fencepost::launch_in(Scratch::new(), arguments).await

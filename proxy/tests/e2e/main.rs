@@ -35,6 +35,7 @@ mod secrets;
 mod transport;
 mod upstream_tls;
 
+mod access_log;
 mod admin;
 mod cli;
 mod dashboard;

@@ -1,4 +1,4 @@
-//! The access log: a line for each request whose answer has ended, or for some of them.
+//! The access log: a line for each request that has ended, answered or not, or for some of them.
 
 mod line;
 
@@ -188,17 +188,37 @@ struct Pending {
     ended: Cell<bool>,
 }
 
+/// A request that has no answer yet. If it gets none, because its client leaves before, that is a line too.
+pub struct Unanswered(Option<Rc<Place>>);
+
+impl Unanswered {
+    /// Of a request that has arrived; `None` if there is no access log.
+    pub fn of(place: &Rc<Place>) -> Option<Unanswered> {
+        place.worker.fence.access_log.is_some().then(|| Unanswered(Some(Rc::clone(place))))
+    }
+}
+
+impl Drop for Unanswered {
+    fn drop(&mut self) {
+        if let Some(place) = self.0.take().filter(is_wanted) {
+            write(&place, None, 0, false);
+        }
+    }
+}
+
 /// Has the answer to a request leave a line in the access log, if there is one and the request is to be in it.
-pub fn logged<B: Body>(answer: http::Response<B>, place: Option<&Rc<Place>>) -> http::Response<Logged<B>> {
-    let wanted = |place: &&Rc<Place>| {
-        let log = place.worker.fence.access_log.as_ref();
-        log.is_some_and(|log| place.about.is_refused() || log.takes())
-    };
-    let pending = place.filter(wanted).map(|place| {
+pub fn logged<B: Body>(answer: http::Response<B>, request: Option<Unanswered>) -> http::Response<Logged<B>> {
+    let place = request.and_then(|mut request| request.0.take());
+    let pending = place.filter(is_wanted).map(|place| {
         let (sent, ended) = (Cell::new(0), Cell::new(false));
-        Box::new(Pending { place: Rc::clone(place), status: answer.status(), sent, ended })
+        Box::new(Pending { place, status: answer.status(), sent, ended })
     });
     answer.map(|body| Logged { body, pending })
+}
+
+fn is_wanted(place: &Rc<Place>) -> bool {
+    let log = place.worker.fence.access_log.as_ref();
+    log.is_some_and(|log| place.about.is_refused() || log.takes())
 }
 
 impl<B: AnswerBody + Unpin> AnswerBody for Logged<B> {
@@ -245,20 +265,24 @@ impl Pending {
     }
 
     fn write(&self, ended: bool) {
-        let Some(log) = &self.place.worker.fence.access_log else { return };
-        let line = Line {
-            at: SystemTime::now(),
-            client: self.place.client,
-            peer: self.place.peer.as_deref(),
-            about: &self.place.about,
-            queries: log.queries,
-            route: &self.place.label().name,
-            mode: self.place.label().mode,
-            status: self.status,
-            sent: self.sent.get(),
-            complete: ended || self.ended.get(),
-            duration: self.place.arrived.elapsed(),
-        };
-        log.write(&line);
+        write(&self.place, Some(self.status), self.sent.get(), ended || self.ended.get());
     }
+}
+
+fn write(place: &Place, status: Option<StatusCode>, sent: u64, complete: bool) {
+    let Some(log) = &place.worker.fence.access_log else { return };
+    let line = Line {
+        at: SystemTime::now(),
+        client: place.client,
+        peer: place.peer.as_deref(),
+        about: &place.about,
+        queries: log.queries,
+        route: &place.label().name,
+        mode: place.label().mode,
+        status,
+        sent,
+        complete,
+        duration: place.arrived.elapsed(),
+    };
+    log.write(&line);
 }

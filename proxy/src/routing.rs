@@ -13,7 +13,7 @@ use http::{HeaderMap, Method, Request, Response, Version};
 use tokio::time::Instant;
 use tower::Service;
 
-use crate::access_log::{Logged, logged};
+use crate::access_log::{Logged, Unanswered, logged};
 use crate::downstream::ClientBody;
 use crate::exchange::{Answer, Exchange, InFlight, Place, Worker};
 use crate::fence_call;
@@ -55,6 +55,7 @@ where
         about: About::of(&request, has_access_log),
         worker,
     });
+    let unanswered = Unanswered::of(&place);
     let found = contained(begin(&place, &mut request)).await;
     let answer = match found.unwrap_or_else(|Panicked| Err(place.panicked())) {
         Ok(guarded) => {
@@ -64,7 +65,7 @@ where
         }
         Err(answer) => answer,
     };
-    Ok(logged(answer, has_access_log.then_some(&place)))
+    Ok(logged(answer, unanswered))
 }
 
 /// Answers what asks for the fence alone, or finds out what guards the request.

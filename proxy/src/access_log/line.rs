@@ -13,7 +13,7 @@ use crate::recording::About;
 
 /// What a line says.
 pub(super) struct Line<'a> {
-    /// When the answer ended.
+    /// When the answer ended, or the request without one.
     pub(super) at: SystemTime,
     pub(super) client: ClientAddress,
     /// The names of its certificate.
@@ -23,7 +23,8 @@ pub(super) struct Line<'a> {
     pub(super) queries: bool,
     pub(super) route: &'a str,
     pub(super) mode: &'static str,
-    pub(super) status: StatusCode,
+    /// `None` if the client left before there was an answer.
+    pub(super) status: Option<StatusCode>,
     /// Bytes of the answer's body.
     pub(super) sent: u64,
     /// Whether that was all of it.
@@ -31,6 +32,9 @@ pub(super) struct Line<'a> {
     /// From the request's arrival to the end of the answer.
     pub(super) duration: Duration,
 }
+
+/// What stands in the combined form in place of a status where the client left before the answer: as in nginx's.
+const LEFT: u16 = 499;
 
 impl Line<'_> {
     /// One JSON object.
@@ -43,7 +47,7 @@ impl Line<'_> {
             "method": method.as_str(),
             "target": cut(self.target()),
             "protocol": format!("{version:?}"),
-            "status": self.status.as_u16(),
+            "status": self.status.map(|status| status.as_u16()),
             "sent_bytes": self.sent,
             "complete": self.complete,
             "duration_ms": (self.duration.as_secs_f64() * 1e6).round() / 1e3,
@@ -68,7 +72,7 @@ impl Line<'_> {
             ClientAddress::Tcp(address) => address.ip().to_string(),
             ClientAddress::Unix => "unix".to_owned(),
         };
-        let (time, status, sent) = (clf_time(self.at), self.status.as_u16(), self.sent);
+        let (time, status, sent) = (clf_time(self.at), self.status.map_or(LEFT, |status| status.as_u16()), self.sent);
         let _ = write!(line, " - - [{time}] \"{method} ");
         escape_into(&mut line, self.target());
         let _ = write!(line, " {version:?}\" {status} {sent}");
@@ -160,7 +164,7 @@ mod tests {
             queries: true,
             route: "shards",
             mode: "enforce",
-            status: StatusCode::OK,
+            status: Some(StatusCode::OK),
             sent: 5,
             complete: true,
             duration: Duration::from_micros(1_500),
@@ -175,11 +179,19 @@ mod tests {
     }
 
     #[test]
+    fn who_left_before_the_answer_has_no_status() {
+        let json = written(|line| Line { status: None, ..*line }.json(), false);
+        assert!(json.contains(r#""status":null"#), "{json}");
+        let combined = written(|line| Line { status: None, ..*line }.combined(), false);
+        assert!(combined.contains("HTTP/1.1\" 499 5 "), "{combined}");
+    }
+
+    #[test]
     fn what_a_client_sends_is_cut_in_either_form() {
         let request = Request::get(format!("/{}", "x".repeat(60_000))).header("user-agent", "y".repeat(60_000));
         let about = About::of(&request.body(()).unwrap(), true);
         let client = ClientAddress::Unix;
-        let (at, status, duration) = (SystemTime::UNIX_EPOCH, StatusCode::OK, Duration::ZERO);
+        let (at, status, duration) = (SystemTime::UNIX_EPOCH, Some(StatusCode::OK), Duration::ZERO);
         let (route, mode, sent, complete, queries) = ("shards", "enforce", 0, true, true);
         let names = PeerNames { uris: vec!["z".repeat(60_000); 9], ..PeerNames::default() };
         let peer = Some(&names);
@@ -193,7 +205,7 @@ mod tests {
     fn a_query_is_in_neither_form_unless_it_is_wanted() {
         let request = Request::get("/a?token=s3cret").header("referer", "http://a/b?token=s3cret").body(()).unwrap();
         let about = About::of(&request, true);
-        let (client, at, status) = (ClientAddress::Unix, SystemTime::UNIX_EPOCH, StatusCode::OK);
+        let (client, at, status) = (ClientAddress::Unix, SystemTime::UNIX_EPOCH, Some(StatusCode::OK));
         let (duration, route, mode, sent, complete) = (Duration::ZERO, "shards", "enforce", 0, true);
         let line = |queries| Line {
             at,

@@ -3,12 +3,16 @@
 use std::fs::{File, OpenOptions};
 use std::path::{Path, PathBuf};
 
-use fencepost_testsupport::{Connection, Endpoint, Etcd, EtcdVersion, Scratch, Worker};
+use fencepost_testsupport::{
+    Answer, Behaviour, Connection, Endpoint, Etcd, EtcdVersion, Latch, Scratch, Worker, eventually,
+};
 use futures_util::future::join_all;
 use rustix::fs::{CWD, FileType, Mode, mknodat};
+use serde_json::{Value, json};
 
 use crate::fencepost::{Config, Fencepost, Route};
-use crate::scene::{Ask, Ledger, send};
+use crate::observed::lines_of;
+use crate::scene::{Ask, Ledger, Scene, send};
 use crate::store::Store;
 
 const LOST: &str = r#"fencepost_log_lines_lost_total{log="access_log"}"#;
@@ -73,4 +77,38 @@ async fn a_process_ends_cleanly_though_nobody_reads_its_access_log() {
     let next = Fencepost::serve(&config).await;
     assert!(next.log().contains("no earlier process has left anything at the worker"), "{}", next.log());
     ledger.check(&worker);
+}
+
+/// An admitted write that its worker had stood nowhere.
+#[tokio::test]
+async fn a_request_has_a_line_though_its_client_has_left() {
+    let scratch = Scratch::new();
+    let file = scratch.path().join("access.log");
+    let section = logging_to(file.to_str().unwrap());
+    let mut scene = Scene::with(EtcdVersion::V3_5, &[guarded()], |config| config.section(&section)).await;
+    let held = scene.store.hold("/k", "shard-1").await;
+    let latch = Latch::new();
+    scene.worker.on("/held", Behaviour::Hold(latch.clone(), Answer::ok("held")));
+    let mut line = scene.line().await;
+    line.begin(Ask::post("/held").under(&held)).await.unwrap();
+    scene.worker.wait_for(1).await;
+    drop(line);
+    let left = eventually("the line is written", async || lines_of(&file).pop()).await;
+    for (field, value) in [
+        ("target", json!("/held")),
+        ("status", Value::Null),
+        ("sent_bytes", json!(0)),
+        ("complete", json!(false)),
+        ("route", json!("k")),
+        ("verdict", json!("admit")),
+        ("owner", json!("shard-1")),
+        ("revision", json!(held.revision)),
+    ] {
+        assert_eq!(left[field], value, "{field} of {left}");
+    }
+    latch.open();
+    scene.admits("/after", &held).await;
+    scene.fence.terminate().await;
+    let targets: Vec<_> = lines_of(&file).iter().map(|line| line["target"].clone()).collect();
+    assert_eq!(targets, ["/held", "/after"], "each has one line");
 }

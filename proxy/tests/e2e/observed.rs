@@ -348,7 +348,8 @@ async fn a_client_that_does_not_read_its_events_costs_no_memory_and_is_told_what
     scene.finish().await;
 }
 
-fn lines_of(file: &Path) -> Vec<Value> {
+/// What stands in an access log.
+pub(crate) fn lines_of(file: &Path) -> Vec<Value> {
     let log = std::fs::read_to_string(file).unwrap();
     log.lines().map(|line| serde_json::from_str(line).unwrap_or_else(|error| panic!("{error}: {line}"))).collect()
 }

@@ -6,6 +6,7 @@
 mod detours;
 mod file;
 mod locks;
+mod sources;
 
 use std::fmt;
 use std::sync::Arc;
@@ -21,6 +22,7 @@ use detours::try_detours;
 pub use file::ConfigFile;
 use file::Content;
 use locks::{Watched, first_reads, gated_elsewhere, keep_only, read_otherwise};
+use sources::first_answers;
 
 use crate::access_log::AccessLog;
 use crate::exchange::Fence;
@@ -223,7 +225,7 @@ impl Reloader {
     /// Makes a configuration ready, so that its first request finds what it needs.
     ///
     /// # Errors
-    /// What it names and can't be had, such as a lock that can't be read. Then everything goes on as before.
+    /// What it names and can't be had, such as a lock that can't be read or a store that doesn't answer. Then everything goes on as before.
     async fn prepare(&self, old: &Fence, config: Config, generation: u64) -> Result<Fence, Vec<String>> {
         let process = Arc::clone(&old.process);
         let prepared = match Fence::new(config, generation, process) {
@@ -256,11 +258,12 @@ impl Reloader {
     }
 }
 
-/// Has sources reached as `new` says, if its locks can be read in that way.
+/// Has sources reached as `new` says, if its locks can be read in that way and those that are new answer.
 async fn make_readable(old: &Fence, new: &Fence) -> Result<(), Vec<String>> {
     try_detours(old, new).await?;
     new.process.sources.follow(&new.config);
-    first_reads(old, new).await
+    first_reads(old, new).await?;
+    first_answers(old, new).await
 }
 
 /// Has what `new` lets past unjudged remembered, before any of it comes.

@@ -527,3 +527,32 @@ async fn a_lock_is_read_as_often_as_its_route_now_needs_it() {
     eventually("the news are young", async || (age().await < 0.3).then_some(())).await;
     scene.finish().await;
 }
+
+/// It was put in force, and the process that served all others was unready from then on.
+#[tokio::test]
+async fn a_source_that_does_not_answer_is_not_added() {
+    let scene =
+        Scene::with(EtcdVersion::V3_5, &[guarded(&[])], |config| config.limit("confirm_timeout = \"1s\"")).await;
+    let tenure = scene.store.hold(LOCK, "shard-1").await;
+    let relay = Relay::start(scene.etcd.endpoint().trim_start_matches("http://").parse().unwrap()).await;
+    let more = format!(
+        "[source.more]\nkind = \"etcd\"\nendpoints = [\"http://{}\"]\n[[route]]\nname = \"more\"\npath = \"/more/{{n}}/\"\n\
+         upstream = {:?}\nlock = {{ source = \"more\", key = \"/more/{{n}}\" }}\n",
+        relay.address(),
+        scene.worker.endpoint().to_string(),
+    );
+    let with_more = scene.config.clone().more(&more).routes(&[Route::new("k", "/k/", r#"key = "/k""#)]);
+    relay.freeze().await;
+    let rejected = scene.fence.reload(&with_more).await;
+    assert_eq!(rejected.status, 422, "{}", rejected.text());
+    assert!(rejected.text().contains("source.more: "), "{}", rejected.text());
+    assert_eq!(scene.fence.admin("GET", "/readyz").await.status, 200);
+    scene.admits("/k/x", &tenure).await;
+
+    relay.restore().await;
+    scene.fence.reloads(&with_more).await;
+    assert_eq!(scene.fence.admin("GET", "/readyz").await.status, 200);
+    let held = scene.store.hold("/more/7", "shard-7").await;
+    scene.admits("/more/7/x", &held).await;
+    scene.finish().await;
+}

@@ -1,0 +1,42 @@
+//! Whether the stores that a configuration brings into use answer.
+
+use std::time::Duration;
+
+use fencepost_config::Config;
+use fencepost_sources::LockSource;
+use futures_util::future::join_all;
+use tokio::time::{Instant, sleep, timeout};
+
+use crate::exchange::Fence;
+
+/// How long to wait before it is looked at again. A source says to nobody when it is ready.
+const PAUSE: Duration = Duration::from_millis(10);
+
+/// Waits until each source is ready that no route used before: it counts for readiness from now on. One that is in use already may
+/// not be: its store has not answered yet, and a reload is what may help against that.
+pub(super) async fn first_answers(old: &Fence, new: &Fence) -> Result<(), Vec<String>> {
+    let within = new.config.limits.confirm_timeout;
+    let brought = new.sources.iter().filter(|source| !uses(&old.config, source.name()));
+    let answers = brought.map(|source| async move {
+        let outcome = timeout(within, until_ready(source)).await;
+        outcome.map_err(|_| silent(source, within))
+    });
+    let problems: Vec<String> = join_all(answers).await.into_iter().filter_map(Result::err).collect();
+    if problems.is_empty() { Ok(()) } else { Err(problems) }
+}
+
+async fn until_ready(source: &LockSource) {
+    while !source.ready() {
+        sleep(PAUSE).await;
+    }
+}
+
+fn silent(source: &LockSource, within: Duration) -> String {
+    let cause = source.status(Instant::now()).last_error.map(|error| format!(": {error}")).unwrap_or_default();
+    format!("source.{}: it has not answered within {within:?}{cause}", source.name())
+}
+
+fn uses(config: &Config, source: &str) -> bool {
+    let mut locks = config.routes.iter().filter_map(|route| route.mode.lock());
+    locks.any(|lock| config.sources[lock.source].name == source)
+}

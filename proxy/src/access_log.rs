@@ -25,6 +25,9 @@ use crate::logging::{Lines, Lost, Writing};
 
 use line::Line;
 
+/// How often it is warned of lines that can't be written, at most.
+const WARNING_PERIOD: Duration = Duration::from_secs(10);
+
 /// How long the end of a process waits for whoever reads its access logs.
 const END_MAX: Duration = Duration::from_secs(2);
 
@@ -37,7 +40,6 @@ pub struct AccessLog {
     /// Requests so far that need not have a line.
     requests: AtomicU64,
     lines: Lines,
-    left_out: Lost,
     /// Set for the file to be opened anew before the next line.
     reopen: Arc<AtomicBool>,
 }
@@ -51,16 +53,20 @@ pub struct OpenError {
 }
 
 impl AccessLog {
-    /// Opens what was configured. Lines are added to the end of a file that exists.
+    /// Opens what was configured. Lines are added to the end of a file that exists; those that are not written are counted as `lost`.
     ///
     /// # Errors
     /// If its file can't be opened for writing.
-    pub fn open(configured: &fencepost_config::AccessLog, closing: &Closing) -> Result<AccessLog, OpenError> {
+    pub fn open(
+        configured: &fencepost_config::AccessLog,
+        lost: Lost,
+        closing: &Closing,
+    ) -> Result<AccessLog, OpenError> {
         let fencepost_config::AccessLog { target, format, one_in, queries } = configured;
         let reopen = Arc::new(AtomicBool::new(false));
         let mut target = Target::open(target, Arc::clone(&reopen))?;
-        let (name, left_out) = (target.name.clone(), Lost::default());
-        let begun = Lines::begin("access-log", left_out.clone(), move |line| drop(target.write(line)));
+        let name = target.name.clone();
+        let begun = Lines::begin("access-log", lost, move |line| target.write(line));
         let (lines, writing) = begun.map_err(|source| OpenError { path: name, source })?;
         closing.add(writing);
         Ok(AccessLog {
@@ -69,7 +75,6 @@ impl AccessLog {
             queries: *queries,
             requests: AtomicU64::new(0),
             lines,
-            left_out,
             reopen,
         })
     }
@@ -77,11 +82,6 @@ impl AccessLog {
     /// Opens its file anew before the next line: it may have been renamed, to begin another.
     pub fn reopen(&self) {
         self.reopen.store(true, Ordering::Relaxed);
-    }
-
-    /// How many lines were left out, because they could not be written as fast as they came.
-    pub fn lines_left_out(&self) -> u64 {
-        self.left_out.count()
     }
 
     /// Whether a request has a line that need not have one: one in so many, the first included.
@@ -137,6 +137,26 @@ struct Target {
     /// Where its file is to be opened anew, and whether it is to be now.
     path: Option<PathBuf>,
     reopen: Arc<AtomicBool>,
+    failures: Failures,
+}
+
+/// Lines that could not be written and were not warned of yet.
+#[derive(Default)]
+struct Failures {
+    lines: u64,
+    warned: Option<Instant>,
+}
+
+impl Failures {
+    /// One more; says how many there are if it is time for a warning.
+    fn one_more(&mut self, now: Instant) -> Option<u64> {
+        self.lines += 1;
+        if self.warned.is_some_and(|warned| now < warned + WARNING_PERIOD) {
+            return None;
+        }
+        self.warned = Some(now);
+        Some(std::mem::take(&mut self.lines))
+    }
 }
 
 impl Target {
@@ -152,7 +172,7 @@ impl Target {
             AccessLogTarget::Stderr => ("stderr".to_owned(), Box::new(io::stderr()), None),
             AccessLogTarget::File(path) => (path.display().to_string(), Box::new(open(path)?), Some(path.clone())),
         };
-        Ok(Target { name, output, path, reopen })
+        Ok(Target { name, output, path, reopen, failures: Failures::default() })
     }
 
     fn write(&mut self, line: &[u8]) -> io::Result<()> {
@@ -165,7 +185,11 @@ impl Target {
                 Err(error) => tracing::warn!(error = %error.source, "{error} anew"),
             }
         }
-        self.output.write_all(line)
+        self.output.write_all(line).inspect_err(|error| {
+            if let Some(lines) = self.failures.one_more(Instant::now()) {
+                tracing::warn!(path = self.name, lines, %error, "lines could not be written to the access log");
+            }
+        })
     }
 }
 
@@ -285,4 +309,17 @@ fn write(place: &Place, status: Option<StatusCode>, sent: u64, complete: bool) {
         duration: place.arrived.elapsed(),
     };
     log.write(&line);
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn failures_are_warned_of_at_once_and_then_with_their_number() {
+        let (mut failures, begin) = (Failures::default(), Instant::now());
+        let warned: Vec<_> = (0..25).map(|second| failures.one_more(begin + Duration::from_secs(second))).collect();
+        let expected = |second| (second % 10 == 0).then_some(if second == 0 { 1 } else { 10 });
+        assert_eq!(warned, (0..25).map(expected).collect::<Vec<_>>());
+    }
 }

@@ -224,8 +224,8 @@ impl Admin {
         metrics.set_connections(self.connections.count());
         metrics.set_panics(panics::count());
         metrics.set_connections_ended(self.connections.refused(), |closing| self.connections.closed(closing));
-        let lines = self.log.as_ref().map_or(0, LogControl::lines_left_out);
-        let access_lines = self.fence.access_log.as_ref().map_or(0, |log| log.lines_left_out());
+        let lines = self.log.as_ref().map_or(0, LogControl::lines_lost);
+        let access_lines = self.fence.process.access_lines_lost.count();
         metrics.set_lost(self.observations.lost(), lines, access_lines);
         match metrics.text(&self.fence.config) {
             Ok(metrics) => answer(StatusCode::OK, "text/plain; version=0.0.4; charset=utf-8", metrics),

@@ -82,6 +82,7 @@ impl Fence {
         let sources = process.sources.of(&config, process.memory.as_ref())?;
         let metrics = &process.metrics;
         let routes = config.routes.iter().map(|route| RouteInForce::new(route, &config, &sources, &process));
+        let access_log = |log| AccessLog::open(log, process.access_lines_lost.clone(), &process.closing);
         Ok(Fence {
             generation,
             routes: routes.collect::<Result<_, _>>()?,
@@ -89,7 +90,7 @@ impl Fence {
             upstreams,
             identities,
             unrouted: metrics.route("none", "enforce"),
-            access_log: config.access_log.as_ref().map(|log| AccessLog::open(log, &process.closing)).transpose()?,
+            access_log: config.access_log.as_ref().map(access_log).transpose()?,
             process,
             config,
         })

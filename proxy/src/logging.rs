@@ -32,7 +32,7 @@ pub struct Log {
 #[derive(Clone)]
 pub struct LogControl {
     filter: reload::Handle<EnvFilter, Registry>,
-    left_out: Lost,
+    lost: Lost,
 }
 
 impl Log {
@@ -45,11 +45,10 @@ impl Log {
     /// If there is a log already, or if the system gives no thread.
     pub fn begin(filter: &str, format: LogFormat) -> Result<Log, NoFilter> {
         let (filter, handle) = reload::Layer::new(parse(filter)?);
-        let left_out = Lost::default();
-        // Nobody is left to be told if it can't be written.
-        let write = |line: &[u8]| drop(stderr().write_all(line));
-        let (lines, writing) = Lines::begin("log", left_out.clone(), write).expect("the system gives the log a thread");
-        let control = LogControl { filter: handle, left_out };
+        let lost = Lost::default();
+        let write = |line: &[u8]| stderr().write_all(line);
+        let (lines, writing) = Lines::begin("log", lost.clone(), write).expect("the system gives the log a thread");
+        let control = LogControl { filter: handle, lost };
         let layer = tracing_subscriber::fmt::layer().with_writer(lines.clone());
         let registry = tracing_subscriber::registry().with(filter).with(filter_fn(tells_no_secret));
         match format {
@@ -97,9 +96,9 @@ impl LogControl {
         Ok(())
     }
 
-    /// How many lines were left out, because they could not be written as fast as they came.
-    pub fn lines_left_out(&self) -> u64 {
-        self.left_out.count()
+    /// How many lines are lost, because they could not be written, or not as fast as they came.
+    pub fn lines_lost(&self) -> u64 {
+        self.lost.count()
     }
 }
 

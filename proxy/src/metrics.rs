@@ -298,7 +298,7 @@ impl Metrics {
             )?,
             log_lines_lost: counters(
                 "fencepost_log_lines_lost_total",
-                "Lines left out of a log because they could not be written as fast as they came.",
+                "Lines that are missing in a log because they could not be written, or not as fast as they came.",
                 &["log"],
             )?,
             sources: SourceMetrics {

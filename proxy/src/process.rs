@@ -10,6 +10,7 @@ use fencepost_sources::MemoryStore;
 use crate::access_log::Closing;
 use crate::decision::LogThrottle;
 use crate::lock_sources::LockSources;
+use crate::logging::Lost;
 use crate::memory::Memory;
 use crate::metrics::Metrics;
 use crate::observe::{Observations, RouteLabel};
@@ -42,6 +43,8 @@ pub struct Process {
     draining: AtomicBool,
     /// The access logs, of configurations that are in force no more too.
     pub closing: Closing,
+    /// How many of their lines are lost.
+    pub access_lines_lost: Lost,
     labels: Mutex<HashMap<String, Arc<RouteLabel>>>,
 }
 
@@ -70,6 +73,7 @@ impl Process {
             waiting: AtomicUsize::new(0),
             draining: AtomicBool::new(false),
             closing: Closing::default(),
+            access_lines_lost: Lost::default(),
             labels: Mutex::default(),
         })
     }

@@ -20,7 +20,7 @@ pub(crate) struct Lines {
     is_ending: Arc<AtomicBool>,
 }
 
-/// How many lines there was no room for. Clones are the same.
+/// How many lines there was no room for, or could not be written. Clones are the same.
 #[derive(Debug, Clone, Default)]
 pub struct Lost(Arc<AtomicU64>);
 
@@ -29,21 +29,21 @@ pub struct Lost(Arc<AtomicU64>);
 pub(crate) struct Writing(Receiver<Infallible>);
 
 impl Lines {
-    /// Has a thread of that name write lines, each by one call.
+    /// Has a thread of that name write lines, each by one call. One that fails is counted as lost.
     ///
     /// # Errors
     /// If the system gives no thread.
     pub(crate) fn begin(
         name: &str,
         lost: Lost,
-        write: impl FnMut(&[u8]) + Send + 'static,
+        write: impl FnMut(&[u8]) -> io::Result<()> + Send + 'static,
     ) -> io::Result<(Lines, Writing)> {
         let (queue, waiting) = sync_channel(LINES_MAX);
         let (ending, ended) = channel();
         let is_ending = Arc::new(AtomicBool::new(false));
-        let lines = Lines { queue, lost, is_ending: Arc::clone(&is_ending) };
+        let lines = Lines { queue, lost: lost.clone(), is_ending: Arc::clone(&is_ending) };
         std::thread::Builder::new().name(name.to_owned()).spawn(move || {
-            write_to_the_end(&waiting, &is_ending, write);
+            write_to_the_end(&waiting, &is_ending, &lost, write);
             drop(ending);
         })?;
         Ok((lines, Writing(ended)))
@@ -64,7 +64,12 @@ impl Lines {
     }
 }
 
-fn write_to_the_end(waiting: &Receiver<Vec<u8>>, is_ending: &AtomicBool, mut write: impl FnMut(&[u8])) {
+fn write_to_the_end(
+    waiting: &Receiver<Vec<u8>>,
+    is_ending: &AtomicBool,
+    lost: &Lost,
+    mut write: impl FnMut(&[u8]) -> io::Result<()>,
+) {
     loop {
         let next = match waiting.try_recv() {
             Err(TryRecvError::Empty) if !is_ending.load(Ordering::SeqCst) => waiting.recv().ok(),
@@ -73,7 +78,8 @@ fn write_to_the_end(waiting: &Receiver<Vec<u8>>, is_ending: &AtomicBool, mut wri
         match next {
             // It only wakes.
             Some(line) if line.is_empty() => {}
-            Some(line) => write(&line),
+            Some(line) if write(&line).is_ok() => {}
+            Some(_) => lost.one_more(),
             None => return,
         }
     }
@@ -133,6 +139,7 @@ mod tests {
         let (written, read) = mpsc::channel();
         let (lines, writing) = Lines::begin("lines", Lost::default(), move |line| {
             written.send(line.to_vec()).unwrap();
+            Ok(())
         })
         .unwrap();
         for number in 0..100_u8 {
@@ -144,6 +151,24 @@ mod tests {
     }
 
     #[test]
+    fn a_line_that_cannot_be_written_is_lost_and_the_next_ones_are_written() {
+        let (written, read) = mpsc::channel();
+        let lost = Lost::default();
+        let (lines, writing) = Lines::begin("lines", lost.clone(), move |line| {
+            if line[0] < 3 {
+                return Err(io::ErrorKind::StorageFull.into());
+            }
+            written.send(line[0]).unwrap();
+            Ok(())
+        })
+        .unwrap();
+        (1..=5).for_each(|number| lines.add(vec![number]));
+        lines.end();
+        assert!(writing.ends_by(soon()));
+        assert_eq!((lost.count(), read.iter().collect::<Vec<_>>()), (2, vec![3, 4, 5]));
+    }
+
+    #[test]
     fn a_writer_that_gets_nowhere_loses_what_finds_no_room_and_holds_nobody_up() {
         let (begun, has_begun) = mpsc::channel();
         let (go_on, gate) = mpsc::channel::<()>();
@@ -151,6 +176,7 @@ mod tests {
         let (lines, writing) = Lines::begin("lines", lost.clone(), move |_| {
             begun.send(()).unwrap();
             let _ = gate.recv();
+            Ok(())
         })
         .unwrap();
         lines.add(vec![1]);

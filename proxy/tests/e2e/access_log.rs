@@ -112,3 +112,22 @@ async fn a_request_has_a_line_though_its_client_has_left() {
     let targets: Vec<_> = lines_of(&file).iter().map(|line| line["target"].clone()).collect();
     assert_eq!(targets, ["/held", "/after"], "each has one line");
 }
+
+#[tokio::test]
+async fn lines_that_cannot_be_written_are_lost_and_counted_on_through_reloads() {
+    let (etcd, worker) = (Etcd::start(EtcdVersion::V3_5).await, Worker::start().await);
+    let config = Config::new(&[etcd.endpoint()], &worker.endpoint().to_string(), &[guarded()]);
+    let config = config.section(&logging_to("/dev/full"));
+    let fence = Fencepost::serve(&config).await;
+    let until_lost = async |lost: f64| {
+        eventually(&format!("{lost} lost"), async || (fence.metric(LOST).await == lost).then_some(())).await;
+    };
+    refused(fence.listener.clone(), 3).await;
+    until_lost(3.0).await;
+    let warning = "lines could not be written to the access log";
+    fence.until_log(warning).await;
+    assert!(fence.log().contains("No space left on device"), "{}", fence.log());
+    fence.reloads(&config.clone().limit("drain_delay = \"0s\"")).await;
+    refused(fence.listener.clone(), 2).await;
+    until_lost(5.0).await;
+}

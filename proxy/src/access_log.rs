@@ -6,6 +6,7 @@ use std::cell::Cell;
 use std::fs::{File, OpenOptions};
 use std::io::{self, Write};
 use std::os::fd::AsFd;
+use std::os::unix::fs::OpenOptionsExt;
 use std::path::{Path, PathBuf};
 use std::pin::Pin;
 use std::rc::Rc;
@@ -18,6 +19,8 @@ use bytes::Bytes;
 use fencepost_config::{AccessLogFormat, AccessLogTarget};
 use http::StatusCode;
 use http_body::{Body, Frame, SizeHint};
+use rustix::fs::{OFlags, fcntl_getfl, fcntl_setfl};
+use rustix::io::Errno;
 
 use crate::downstream::{AnswerBody, Tunnel};
 use crate::exchange::Place;
@@ -194,8 +197,19 @@ impl Target {
 }
 
 fn open(path: &Path) -> Result<File, OpenError> {
-    let opened = OpenOptions::new().append(true).create(true).open(path);
-    opened.map_err(|source| OpenError { path: path.display().to_string(), source })
+    open_at_once(path).map_err(|source| OpenError { path: path.display().to_string(), source })
+}
+
+/// Opens a file without waiting: whoever opens a FIFO waits for its reader otherwise. Who writes to it may wait.
+fn open_at_once(path: &Path) -> io::Result<File> {
+    let at_once = OFlags::NONBLOCK.bits().cast_signed();
+    let opened = OpenOptions::new().append(true).create(true).custom_flags(at_once).open(path);
+    let file = opened.map_err(|error| match Errno::from_io_error(&error) {
+        Some(Errno::NXIO) => io::Error::new(error.kind(), "it is a FIFO that nobody reads, or a socket"),
+        _ => error,
+    })?;
+    fcntl_setfl(&file, fcntl_getfl(&file)? - OFlags::NONBLOCK)?;
+    Ok(file)
 }
 
 /// An answer's body that leaves a line in the access log when it ends or is given up.

@@ -1,6 +1,7 @@
 //! The access log, where nobody takes its lines, or not all of them.
 
 use std::fs::{File, OpenOptions};
+use std::io::{BufRead, BufReader};
 use std::path::{Path, PathBuf};
 
 use fencepost_testsupport::{
@@ -130,4 +131,29 @@ async fn lines_that_cannot_be_written_are_lost_and_counted_on_through_reloads() 
     fence.reloads(&config.clone().limit("drain_delay = \"0s\"")).await;
     refused(fence.listener.clone(), 2).await;
     until_lost(5.0).await;
+}
+
+/// It waited for a reader, and nothing else was done until one came.
+#[tokio::test]
+async fn a_fifo_that_nobody_reads_is_no_access_log() {
+    let (etcd, worker) = (Etcd::start(EtcdVersion::V3_5).await, Worker::start().await);
+    let scratch = Scratch::new();
+    let path = scratch.path().join("fifo");
+    make_fifo(&path);
+    let config = Config::new(&[etcd.endpoint()], &worker.endpoint().to_string(), &[guarded()]);
+    let logging = config.clone().section(&logging_to(path.to_str().unwrap()));
+    let (code, said) = Fencepost::end_of(&logging).await;
+    let why = format!("cannot open the access log {}: it is a FIFO that nobody reads", path.display());
+    assert_eq!(code, Some(1), "{said}");
+    assert!(said.contains(&why), "{said}");
+
+    let fence = Fencepost::serve(&config).await;
+    let rejected = fence.reload(&logging).await;
+    assert_eq!(rejected.status, 422, "{}", rejected.text());
+    assert!(rejected.text().contains(&why), "{}", rejected.text());
+    let reader = OpenOptions::new().read(true).write(true).open(&path).unwrap();
+    fence.reloads(&logging).await;
+    refused(fence.listener.clone(), 1).await;
+    let first = tokio::task::spawn_blocking(move || BufReader::new(reader).lines().next().unwrap().unwrap());
+    assert!(first.await.unwrap().contains("token-missing"));
 }

@@ -173,11 +173,16 @@ function decisionRow(decision) {
     el("td", { class: "c-id wide" }, el("code", {}, decision.id), copyButton(decision.id)));
 }
 
-/** Why, or that it was admitted; what shadow mode let through is marked. */
+/** Why, or that it was admitted; what was forwarded all the same is marked. */
 export function verdict(decision) {
   if (decision.verdict === "admit") return el("span", { class: "verdict admitted" }, "✓ admitted");
-  return el("span", { class: "verdict" }, mark(decision.reason, decision.forwarded), ` ${decision.reason}`,
-    decision.forwarded ? el("span", { class: "badge warn", title: "Shadow mode: it would have been refused, and was forwarded" }, "forwarded") : null);
+  return el("span", { class: "verdict" }, mark(decision.reason, decision.forwarded), ` ${decision.reason}`, forwardedBadge(decision));
+}
+
+function forwardedBadge(decision) {
+  if (decision.verdict === "pass") return el("span", { class: "badge bad", title: "A setting that weakens the fence let it past" }, "let past");
+  if (!decision.forwarded) return null;
+  return el("span", { class: "badge warn", title: "Shadow mode: it would have been refused, and was forwarded" }, "forwarded");
 }
 
 const COPY = svg("svg", { viewBox: "0 0 16 16", width: 13, height: 13, "aria-hidden": "true" },

@@ -76,11 +76,12 @@ export class Detail {
   #showDecision(decision) {
     const lock = decision.lock === null ? undefined : this.#model.locks.get(lockId(decision.source, decision.lock));
     const refused = decision.verdict === "reject";
-    this.#open(refused ? (decision.forwarded ? "Would be refused" : "Refused") : "Admitted", [
+    this.#open(titleOf(decision), [
       el("p", { class: "detail-verdict" }, verdict(decision)),
       refused ? el("p", {}, meaningOf(decision.reason)) : null,
       refused ? el("p", { class: "advice" }, el("strong", {}, "What to do: "), adviceOf(decision.reason)) : null,
       decision.forwarded && refused ? el("p", { class: "advice warn" }, "The route is in shadow mode: this request was forwarded all the same.") : null,
+      decision.verdict === "pass" ? el("p", { class: "advice warn" }, "A setting of the route that weakens the fence, whose value begins with dangerous_, let this request past. Nobody knows whether its sender holds the lock alone.") : null,
       facts(decisionFacts(decision, lock)),
       lock ? this.#button("Show in the timeline", () => this.#reveal(decision, lock)) : null,
       decision.lock === null ? null : this.#button("Only this lock", () => this.#filter({ lock: decision.lock })),
@@ -129,6 +130,14 @@ export class Detail {
     this.#view.reveal(decision.time_ms);
     requestAnimationFrame(() => this.#timeline.moveTo(lockId(lock.source, lock.lock)));
     byId("timeline").scrollIntoView({ block: "nearest" });
+  }
+}
+
+function titleOf({ verdict, forwarded }) {
+  switch (verdict) {
+    case "reject": return forwarded ? "Would be refused" : "Refused";
+    case "pass": return "Let past";
+    default: return "Admitted";
   }
 }
 

@@ -65,7 +65,8 @@ function verdictPasses(decision, verdict) {
   switch (verdict) {
     case "reject": return decision.verdict === "reject" && !decision.forwarded;
     case "shadow": return decision.verdict === "reject" && decision.forwarded;
-    case "admit": return decision.verdict === "admit";
+    case "pass":
+    case "admit": return decision.verdict === verdict;
     default: return true;
   }
 }
@@ -74,7 +75,7 @@ function verdictPasses(decision, verdict) {
 export function question(wanted) {
   const query = new URLSearchParams({ limit: "500" });
   for (const name of ["reason", "route", "lock", "owner"]) if (wanted[name]) query.set(name, wanted[name]);
-  if (wanted.verdict) query.set("verdict", wanted.verdict === "admit" ? "admit" : "reject");
+  if (wanted.verdict) query.set("verdict", wanted.verdict === "shadow" ? "reject" : wanted.verdict);
   if (DECISION_ID.test(wanted.find)) query.set("id", wanted.find);
   if (wanted.verdict === "shadow") query.set("mode", "shadow");
   return `/decisions?${query}`;

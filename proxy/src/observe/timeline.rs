@@ -202,8 +202,9 @@ impl Timeline {
         else {
             return;
         };
-        if decision.outcome == Outcome::Admitted {
-            return;
+        match decision.outcome {
+            Outcome::Refused(_) | Outcome::WouldBeRefused(_) => {}
+            Outcome::LetPast(_) | Outcome::Admitted => return,
         }
         let Some(row) = self.rows.get_mut(&(Arc::clone(source), lock.clone())) else { return };
         // Of a tenure that goes on, the revisions that name it may have grown since it began.

@@ -83,10 +83,12 @@ fn the_refusal_of_r1_stands_on_the_bar_of_the_tenure_that_has_ended() {
 }
 
 #[test]
-fn an_admission_is_no_dot() {
+fn an_admission_is_no_dot_nor_is_what_a_setting_lets_past() {
     let mut timeline = Timeline::new();
     timeline.tenure(change(1, None, Some(tenure("shard-1", 10, 10))));
-    timeline.refused(&Decision { outcome: Outcome::Admitted, ..Decision::for_tests("d") });
+    for outcome in [Outcome::Admitted, Outcome::LetPast(Rejection::Unverifiable)] {
+        timeline.refused(&Decision { outcome, ..Decision::for_tests("d") });
+    }
     let outcome = Outcome::WouldBeRefused(Rejection::NotOwner);
     timeline.refused(&Decision { outcome, ..Decision::for_tests("d") });
     assert_eq!(row(&timeline)["tenures"][0]["refused"], 1);

@@ -277,11 +277,33 @@ async fn a_route_that_refuses_nothing_stands_out() {
     assert!(store.contains("main") && store.contains("answers") && store.contains("3.5"), "{store}");
 
     let weakened = Route::new("k", "/", r#"key = "/k""#).with("on_unavailable = \"dangerous_admit\"");
-    let other = Scene::open(VERSION, &[weakened]).await;
+    let other = Scene::with(VERSION, &[weakened], |config| config.limit("confirm_timeout = \"50ms\"")).await;
     let page = Page::open(page.browser, other.fence.admin, "").await;
     page.until_there("#tiles .tile.bad[data-key=Fencing]").await;
     let tile = page.text("#tiles .tile[data-key=Fencing]").await;
     assert!(tile.contains("weakened") && tile.contains("on_unavailable = dangerous_admit"), "{tile}");
+
+    // What that lets past was neither admitted nor refused, and no route is in shadow mode.
+    other.store.put("/k", "").await;
+    other.etcd.pause().await;
+    let past = other.send(Ask::post("/").under(&Tenure::new("shard-1", 1 << 40))).await;
+    assert_eq!(past.status, 200, "{past:?}");
+    let id = other.fence.admin_json("/decisions?verdict=pass").await["decisions"][0]["id"].take();
+    page.go("verdict=pass").await;
+    let chosen =
+        page.browser.run("return document.querySelector('#filters [name=verdict]').selectedOptions[0].text", &[]);
+    assert_eq!(chosen.await, "let past");
+    page.until_count(&format!("#decision-rows tr[data-id={id}]"), 1).await;
+    let row = page.text("#decision-rows tr").await;
+    assert!(row.contains("unverifiable") && row.contains("let past"), "{row}");
+    page.go(&format!("decision={}", id.as_str().unwrap())).await;
+    page.until_there("#detail[open]").await;
+    let detail = page.text("#detail").await;
+    assert!(detail.contains("Let past") && detail.contains("weakens the fence"), "{detail}");
+    for wrong in ["Admitted", "shadow", "othing was forwarded"] {
+        assert!(!detail.contains(wrong), "{wrong} is in {detail}");
+    }
+    other.etcd.resume();
     other.finish().await;
     assert_eq!(page.complaints().await, Vec::<String>::new());
     scene.finish().await;

@@ -215,16 +215,14 @@ impl Running<'_> {
                 None => std::future::pending().await,
             }
         };
-        let collecting = async {
-            match &process.observations {
-                Some(observations) => collector::keep_collecting(observations, || process.sources.all()).await,
-                None => std::future::pending().await,
-            }
+        let collecting = async || match &process.observations {
+            Some(observations) => collector::keep_collecting(observations, || process.sources.all()).await,
+            None => std::future::pending().await,
         };
         tokio::select! {
             () = shutdown => {}
             () = remembering => {}
-            () = collecting => {}
+            () = collecting() => {}
             () = process.tls_files.keep_looking() => {}
             () = reloader.run() => {}
             () = server.failed() => return Err(RunError::ThreadEnded),
@@ -237,13 +235,21 @@ impl Running<'_> {
         let limits = reloader.in_force().now().config.limits;
         ServiceManager::of(reloader.origin()).stopping();
         drop(reloader); // Nothing is put in force any more.
-        let drained = drain(server, &process, leaving, &limits).await;
-        locks.extend(sources.iter().flat_map(LockSource::locks));
-        let nameless = sources.iter().any(LockSource::has_nameless);
-        let clean = drained && !nameless && locks.iter().all(|lock| lock.is_clear(Instant::now()));
-        if let Some(server) = admin {
-            server.shutdown(Duration::from_secs(1)).await;
-        }
+        let ending = async {
+            let drained = drain(server, &process, leaving, &limits).await;
+            locks.extend(sources.iter().flat_map(LockSource::locks));
+            let nameless = sources.iter().any(LockSource::has_nameless);
+            let clean = drained && !nameless && locks.iter().all(|lock| lock.is_clear(Instant::now()));
+            if let Some(server) = admin {
+                server.shutdown(Duration::from_secs(1)).await;
+            }
+            clean
+        };
+        // Whoever looks on sees it to its end.
+        let clean = tokio::select! {
+            clean = ending => clean,
+            () = collecting() => unreachable!("collecting never ends"),
+        };
         // Every thread has ended, so that nobody else has it any more.
         if let Some(process) = Arc::into_inner(process) {
             process.memory.into_iter().for_each(|memory| memory.close(&sources, clean));

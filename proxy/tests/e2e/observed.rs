@@ -141,6 +141,19 @@ async fn decisions_are_filtered_and_followed_from_where_one_left_off() {
 }
 
 #[tokio::test]
+async fn decisions_are_told_while_a_process_drains() {
+    let limit = "drain_delay = \"1m\"";
+    let mut scene = Scene::with(VERSION, &[enforced()], |config| config.limit(limit)).await;
+    let mut events = Events::of(scene.fence.admin, "/decisions", "").await;
+    scene.fence.process().terminate();
+    scene.fence.until_log("step=\"leaving\"").await;
+    scene.send(Ask::post("/shards/2/x")).await;
+    assert_eq!(events.next("decision").await.1["reason"], "token-missing");
+    scene.fence.process().terminate();
+    assert!(scene.fence.process().end_of_itself().await.success());
+}
+
+#[tokio::test]
 async fn one_admission_in_so_many_is_among_the_decisions() {
     let scene = Scene::with(VERSION, &[enforced()], |config| {
         config.threads(1).section("[decisions]\nkept = 3\nadmissions_one_in = 2")

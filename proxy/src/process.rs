@@ -3,7 +3,6 @@
 use std::collections::HashMap;
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex, PoisonError};
-use std::time::SystemTime;
 
 use fencepost_sources::MemoryStore;
 
@@ -78,15 +77,15 @@ impl Process {
         })
     }
 
-    /// What decisions say of a route, once it is in force. While its mode stays what it is, so does the time since when it is in it.
-    pub fn label(&self, name: &str, mode: &'static str, source: Option<&str>) -> Arc<RouteLabel> {
+    /// What decisions say of a route, once it is in force; until now so many of its requests were admitted in that mode. While its mode
+    /// stays what it is, so does the time since when it is in it.
+    pub fn label(&self, name: &str, mode: &'static str, source: Option<&str>, admitted: u64) -> Arc<RouteLabel> {
         let labels = self.labels.lock().unwrap_or_else(PoisonError::into_inner);
         let before = labels.get(name).filter(|label| label.mode == mode && label.source.as_deref() == source);
         if let Some(label) = before {
             return Arc::clone(label);
         }
-        let source = source.map(Arc::from);
-        Arc::new(RouteLabel { name: name.to_owned(), mode, source, since: SystemTime::now() })
+        Arc::new(RouteLabel::new(name, mode, source, admitted))
     }
 
     /// These routes are in force from now on.

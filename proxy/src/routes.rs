@@ -58,10 +58,11 @@ impl RouteInForce {
         let guard = route.mode.lock().map(|lock| Guard::new(lock, &sources[lock.source])).transpose()?;
         let templated = route.mode.lock().filter(|_| matches!(guard, Some(Guard::Templated(_))));
         let source_name = route.mode.lock().map(|lock| sources[lock.source].name());
+        let metrics = process.metrics.route(&route.name, route.mode.name());
         Ok(RouteInForce {
             headers: token_headers(route),
-            metrics: process.metrics.route(&route.name, route.mode.name()),
-            label: process.label(&route.name, route.mode.name(), source_name),
+            label: process.label(&route.name, route.mode.name(), source_name, metrics.admitted.get()),
+            metrics,
             orphan_timeout_max: of_one_source.map(|route| route.orphan_timeout).max().unwrap_or(route.orphan_timeout),
             guard,
             nameless: templated.map(|lock| sources[lock.source].nameless(&lock.key.to_string())),

@@ -64,7 +64,10 @@ impl Admin {
     pub(super) fn shadow(&self, query: &str, headers: &HeaderMap) -> AdminAnswer {
         let in_force = self.fence.routes.iter().filter(|route| route.label.mode == "shadow");
         let watched: Vec<Watched> = in_force
-            .map(|route| Watched { label: Arc::clone(&route.label), admitted: route.metrics.admitted.get() })
+            .map(|route| {
+                let admitted = route.metrics.admitted.get().saturating_sub(route.label.admitted_before);
+                Watched { label: Arc::clone(&route.label), admitted }
+            })
             .collect();
         let observations = self.observed();
         let as_text = query == "format=text" || accepts(headers, "text/plain");

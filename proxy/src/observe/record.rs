@@ -1,7 +1,7 @@
 //! A decision, as operators get to see it.
 
 use std::sync::Arc;
-use std::time::{Duration, SystemTime};
+use std::time::{Duration, Instant, SystemTime};
 
 use fencepost_policy::{LockKey, Rejection, Revision};
 use fencepost_tls::PeerNames;
@@ -36,12 +36,22 @@ pub struct RouteLabel {
     pub source: Option<Arc<str>>,
     /// Since when it is in that mode.
     pub since: SystemTime,
+    /// The same by a clock that nobody sets, to tell which of two is the later one.
+    pub begun: Instant,
+    /// How many requests had been admitted in that mode until then, in earlier periods of it.
+    pub admitted_before: u64,
 }
 
 impl RouteLabel {
+    /// Of a route that is in that mode from now on.
+    pub fn new(name: &str, mode: &'static str, source: Option<&str>, admitted_before: u64) -> RouteLabel {
+        let (name, source) = (name.to_owned(), source.map(Arc::from));
+        RouteLabel { name, mode, source, since: SystemTime::now(), begun: Instant::now(), admitted_before }
+    }
+
     /// For what was refused before its route was known.
     pub fn unrouted() -> RouteLabel {
-        RouteLabel { name: "none".to_owned(), mode: "enforce", source: None, since: SystemTime::now() }
+        RouteLabel::new("none", "enforce", None, 0)
     }
 }
 
@@ -154,12 +164,8 @@ impl Decision {
     /// A refusal of that id.
     #[cfg(test)]
     pub fn for_tests(id: &str) -> Decision {
-        let route = RouteLabel {
-            name: "shards".to_owned(),
-            mode: "enforce",
-            source: Some("main".into()),
-            since: SystemTime::UNIX_EPOCH,
-        };
+        let since = SystemTime::UNIX_EPOCH;
+        let route = RouteLabel { since, ..RouteLabel::new("shards", "enforce", Some("main"), 0) };
         Decision {
             id: DecisionId::for_tests(id),
             at: SystemTime::UNIX_EPOCH,

@@ -1,5 +1,6 @@
 //! What routes in shadow mode would have refused: of what reason, by which owner, first and last time.
 
+use std::cmp::Ordering;
 use std::collections::{BTreeMap, HashMap};
 use std::fmt::Write as _;
 use std::sync::Arc;
@@ -53,7 +54,7 @@ struct Refusals {
 pub struct Watched {
     /// The route.
     pub label: Arc<RouteLabel>,
-    /// Requests whose token would have been admitted, since the process began.
+    /// Requests whose token would have been admitted, since the route is in that mode.
     pub admitted: u64,
 }
 
@@ -62,8 +63,11 @@ impl ShadowReport {
     pub fn note(&mut self, decision: &Decision) {
         let Outcome::WouldBeRefused(reason) = decision.outcome else { return };
         let route = self.routes.entry(decision.route.name.clone()).or_insert_with(|| RouteReport::new(decision));
-        if route.label.since != decision.route.since {
-            *route = RouteReport::new(decision);
+        match decision.route.begun.cmp(&route.label.begun) {
+            // Of a request that came before: its period has ended.
+            Ordering::Less => return,
+            Ordering::Equal => {}
+            Ordering::Greater => *route = RouteReport::new(decision),
         }
         let kind = Kind { reason: reason.code(), owner: decision.owner.clone(), lock: decision.lock.clone() };
         if let Some(refusals) = route.kinds.get_mut(&kind) {
@@ -141,7 +145,7 @@ impl ShadowReport {
 
     /// What is known of a route in its present mode.
     fn of(&self, watched: &Watched) -> (Vec<(&Kind, &Refusals)>, u64) {
-        let Some(route) = self.routes.get(&watched.label.name).filter(|route| route.label.since == watched.label.since)
+        let Some(route) = self.routes.get(&watched.label.name).filter(|route| route.label.begun == watched.label.begun)
         else {
             return (Vec::new(), 0);
         };
@@ -171,7 +175,7 @@ mod tests {
 
     fn label(mode: &'static str, since: u64) -> Arc<RouteLabel> {
         let since = SystemTime::UNIX_EPOCH + Duration::from_secs(since);
-        Arc::new(RouteLabel { name: "shards".to_owned(), mode, source: None, since })
+        Arc::new(RouteLabel { since, ..RouteLabel::new("shards", mode, None, 0) })
     }
 
     fn would_be_refused(owner: &str, second: u64, label: &Arc<RouteLabel>) -> Decision {
@@ -215,6 +219,9 @@ mod tests {
         shadow.note(&would_be_refused("a", 1, &before));
         assert_eq!(report(&shadow, &after)["refused"], 0);
         shadow.note(&would_be_refused("a", 10, &after));
+        assert_eq!(report(&shadow, &after)["refused"], 1);
+        // Of a request that came under the configuration before.
+        shadow.note(&would_be_refused("a", 11, &before));
         assert_eq!(report(&shadow, &after)["refused"], 1);
     }
 

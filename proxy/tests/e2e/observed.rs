@@ -282,6 +282,25 @@ async fn shadow_mode_reports_what_enforce_would_have_refused() {
     scene.finish().await;
 }
 
+/// It set refusals of an hour beside admissions of a month.
+#[tokio::test]
+async fn the_report_counts_admissions_too_since_the_route_is_in_shadow_mode() {
+    let scene = Scene::open(VERSION, &[watched()]).await;
+    let held = scene.store.hold("/k", "shard-1").await;
+    scene.until_known("/k", Some("shard-1")).await;
+    let admitted = async || scene.fence.admin_json("/shadow").await["routes"][0]["admitted"].clone();
+    for expected in [2, 1] {
+        for _ in 0..expected {
+            assert_eq!(scene.send(Ask::post("/").under(&held)).await.header("fence-verdict"), Some("admit"));
+        }
+        assert_eq!(admitted().await, expected);
+        scene.fence.reloads(&scene.config.clone().routes(&[Route::new("watched", "/", r#"key = "/k""#)])).await;
+        scene.fence.reloads(&scene.config).await;
+        assert_eq!(admitted().await, 0);
+    }
+    scene.finish().await;
+}
+
 #[tokio::test]
 async fn routes_and_settings_in_force_are_told() {
     let scene = Scene::open(VERSION, &[enforced(), watched()]).await;

@@ -44,8 +44,10 @@ pub struct Explanation {
     route: String,
     mode: &'static str,
     presented: Presented,
-    /// The lock, as the store has it; `None` if nothing guards the route.
+    /// The lock, as the store has it; `None` if nothing guards the route, or if it could not be read.
     lock: Option<LockDescription>,
+    /// Why it could not be read.
+    cause: Option<String>,
     /// What enforcing the route would come to.
     verdict: Result<(), Rejection>,
     status: Option<u16>,
@@ -66,10 +68,10 @@ impl<'c> Asked<'c> {
         Ok(Asked { config, index, named, presented })
     }
 
-    /// Asks the lock store.
+    /// Asks the lock store. Where it does not answer, what becomes of a request meanwhile is the answer.
     ///
     /// # Errors
-    /// If it does not answer.
+    /// If the store can't be asked, such as for lack of a file.
     pub async fn answer(self) -> anyhow::Result<Explanation> {
         let Asked { config, index, named, presented } = self;
         let route = &config.routes[index];
@@ -79,6 +81,7 @@ impl<'c> Asked<'c> {
             verdict: presented.token.as_ref().map(drop).map_err(|reason| *reason),
             presented,
             lock: None,
+            cause: None,
             status: None,
             admits_unverified: route.on_unavailable == OnUnavailable::DangerousAdmit,
         };
@@ -94,11 +97,18 @@ impl<'c> Asked<'c> {
                 let Fence { sources, routes, .. } = Fence::new(config, 1, process)?;
                 let read = read(routes[index].guard.as_ref(), &key).await;
                 sources.iter().for_each(LockSource::stop);
-                let (lock, asked_at) = read?;
-                if let Ok(token) = &explanation.presented.token {
-                    explanation.verdict = judge(&lock, token, route, asked_at);
+                match read {
+                    Ok((lock, asked_at)) => {
+                        if let Ok(token) = &explanation.presented.token {
+                            explanation.verdict = judge(&lock, token, route, asked_at);
+                        }
+                        explanation.lock = Some(lock.describe(Instant::now()));
+                    }
+                    Err(error) => {
+                        explanation.verdict = explanation.verdict.and(Err(Rejection::Unverifiable));
+                        explanation.cause = Some(format!("{error:#}"));
+                    }
                 }
-                explanation.lock = Some(lock.describe(Instant::now()));
             }
         }
         let refused = explanation.verdict.err();
@@ -166,7 +176,7 @@ fn judge(
 impl Explanation {
     /// As JSON, for programs.
     pub fn to_json(&self) -> Value {
-        let Explanation { route, mode, presented, lock, verdict, status, admits_unverified } = self;
+        let Explanation { route, mode, presented, lock, cause, verdict, status, admits_unverified } = self;
         let Presented { owner, revision, proof, token: _ } = presented;
         json!({
             "route": route,
@@ -180,6 +190,7 @@ impl Explanation {
             "reason": verdict.err().map_or("none", Rejection::code),
             "action": verdict.err().map(|reason| reason.action().name()),
             "status": status,
+            "cause": cause,
             "let_past": *admits_unverified && *verdict == Err(Rejection::Unverifiable),
         })
     }
@@ -205,6 +216,9 @@ impl Explanation {
     /// Why, with the numbers: for operators, who may know who holds the lock.
     fn why(&self) -> String {
         let claimed = self.presented.owner.as_deref();
+        if let Some(cause) = &self.cause {
+            return format!("The lock store was asked, and {cause}.");
+        }
         let Some(lock) = &self.lock else {
             return match self.verdict {
                 Ok(()) => "Nothing guards the route.".to_owned(),

@@ -396,16 +396,33 @@ async fn what_would_become_of_a_token_is_explained() {
 }
 
 #[tokio::test]
-async fn an_explanation_without_a_store_is_a_failure() {
+async fn without_a_store_it_is_explained_what_becomes_of_requests_meanwhile() {
     let port = FreePort::reserve();
     let scratch = Scratch::new();
     let file = scratch.path().join("fencepost.toml");
-    let routes = [Route::new("k", "/", r#"key = "/k""#)];
+    let routes = [
+        Route::new("k", "/k/", r#"key = "/k""#),
+        Route::new("lax", "/", r#"key = "/l""#).with(r#"on_unavailable = "dangerous_admit""#),
+    ];
     let config = Config::new(&[format!("http://127.0.0.1:{}", port.number())], "http://127.0.0.1:9", &routes);
     std::fs::write(&file, config.toml()).unwrap();
-    let output = fencepost(&["explain", "-c", file.to_str().unwrap(), "--owner", "a", "--revision", "1"]).await;
-    assert_eq!(output.status.code(), Some(1), "{output:?}");
-    assert!(stderr(&output).contains("could not be read") || stderr(&output).contains("did not answer"), "{output:?}");
+    let explain = async |route: &str, revision: &str, more: &[&str]| {
+        let asked = ["explain", "-c", file.to_str().unwrap(), "--route", route, "--owner", "a", "--revision", revision];
+        let output = fencepost(&[&asked[..], more].concat()).await;
+        assert_eq!(output.status.code(), Some(0), "{output:?}");
+        stdout(&output)
+    };
+    for (route, expected) in [("k", "refused: 503 unverifiable"), ("lax", "forwarded unjudged")] {
+        let said = explain(route, "1", &[]).await;
+        assert!(said.starts_with(&format!("route {route} (enforce): {expected}")), "{said}");
+        assert!(said.contains("The lock store was asked, and ") && said.contains("Connection refused"), "{said}");
+    }
+    // What is told by the token alone is told all the same.
+    let said = explain("lax", "07", &[]).await;
+    assert!(said.starts_with("route lax (enforce): refused: 400 token-malformed\n"), "{said}");
+    let answer: serde_json::Value = serde_json::from_str(&explain("lax", "1", &["--json"]).await).unwrap();
+    assert_eq!((&answer["reason"], &answer["let_past"]), (&"unverifiable".into(), &true.into()), "{answer}");
+    assert!(answer["cause"].as_str().unwrap().contains("Connection refused"), "{answer}");
 }
 
 /// They come from `.cargo/config.toml`, which a build from elsewhere would not see: 7 % of the instructions of a GET.

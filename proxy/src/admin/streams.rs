@@ -32,8 +32,11 @@ const SILENCE_MAX: Duration = Duration::from_secs(15);
 /// How many decisions are written at once.
 const BATCH_MAX: usize = 500;
 
-/// Sent first: there is a connection, and when it breaks, come back after a second.
-const WELCOME: &str = "retry: 1000\n\n";
+/// Sent first: there is a connection, and when it breaks, come back after a second, to go on from that event.
+fn welcome(from: Option<String>) -> String {
+    let id = from.map(|id| format!("id: {id}\n")).unwrap_or_default();
+    format!("{id}retry: 1000\n\n")
+}
 
 impl Admin {
     /// Answers with a stream, unless too many listen already.
@@ -81,7 +84,9 @@ pub(super) fn follow_decisions(
         None => observations.look(|book| book.decisions.last()),
     };
     let is_first_look = last_event.is_none();
-    follow(observations, (after, is_first_look), move |observations, (after, is_first_look)| {
+    // Who gets none before the connection breaks has missed what passed meanwhile, and what comes then.
+    let welcome = welcome(Some(observations.event_id(after)));
+    follow(observations, welcome, (after, is_first_look), move |observations, (after, is_first_look)| {
         let found = observations.look(|book| book.decisions.after(*after, &filter, BATCH_MAX));
         *after = found.after;
         let mut text = String::new();
@@ -99,7 +104,7 @@ pub(super) fn follow_decisions(
 
 /// The whole timeline, then each row that changes. Holds on to no configuration, so that none outlives its time for that.
 pub(super) fn follow_timeline(observations: Arc<Observations>, in_force: InForce) -> impl Stream<Item = Bytes> {
-    follow(observations, None, move |observations, seen: &mut Option<u64>| {
+    follow(observations, welcome(None), None, move |observations, seen: &mut Option<u64>| {
         let fence = in_force.now();
         let mut text = String::new();
         let present = observations.look(|book| book.timeline.version());
@@ -119,14 +124,15 @@ pub(super) fn follow_timeline(observations: Arc<Observations>, in_force: InForce
     })
 }
 
-/// What `news` has to say now, and again whenever something has been collected.
+/// That welcome, what `news` has to say now, and again whenever something has been collected.
 fn follow<S: 'static>(
     observations: Arc<Observations>,
+    welcome: String,
     state: S,
     news: impl Fn(&Observations, &mut S) -> String + 'static,
 ) -> impl Stream<Item = Bytes> {
     let changed = observations.follow();
-    let first = Following { observations, changed, state, news, welcomed: false };
+    let first = Following { observations, changed, state, news, welcome: Some(welcome) };
     unfold(first, |mut following| async move {
         let text = following.next().await?;
         Some((Bytes::from(text), following))
@@ -138,13 +144,14 @@ struct Following<S, N> {
     changed: watch::Receiver<()>,
     state: S,
     news: N,
-    welcomed: bool,
+    /// Until it has been sent.
+    welcome: Option<String>,
 }
 
 impl<S, N: Fn(&Observations, &mut S) -> String> Following<S, N> {
     async fn next(&mut self) -> Option<String> {
-        if !std::mem::replace(&mut self.welcomed, true) {
-            return Some(WELCOME.to_owned());
+        if let Some(welcome) = self.welcome.take() {
+            return Some(welcome);
         }
         loop {
             let text = (self.news)(&self.observations, &mut self.state);

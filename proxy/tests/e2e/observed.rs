@@ -27,6 +27,8 @@ fn watched() -> Route {
 struct Events {
     connection: Connection,
     read: String,
+    /// What it says before any event.
+    welcome: String,
 }
 
 impl Events {
@@ -37,8 +39,8 @@ impl Events {
         let head = connection.head().await.unwrap();
         assert_eq!(head.status, 200, "{head:?}");
         assert_eq!(head.header("content-type"), Some("text/event-stream"));
-        let mut events = Events { connection, read: String::new() };
-        events.until("retry: 1000\n\n").await;
+        let mut events = Events { connection, read: String::new(), welcome: String::new() };
+        events.welcome = events.until("retry: 1000\n\n").await;
         events
     }
 
@@ -137,6 +139,21 @@ async fn decisions_are_filtered_and_followed_from_where_one_left_off() {
     let wrong = scene.fence.admin("GET", "/decisions?rout=shards").await;
     assert_eq!(wrong.status, 400);
     assert!(wrong.text().contains("unknown filter \"rout\""), "{}", wrong.text());
+    scene.finish().await;
+}
+
+/// What passed its filter while it was not connected came never.
+#[tokio::test]
+async fn who_has_got_no_decision_yet_goes_on_from_where_the_stream_began() {
+    let scene = Scene::open(VERSION, &[enforced()]).await;
+    scene.send(Ask::post("/shards/2/before").token("shard-2", "x")).await;
+    let events = Events::of(scene.fence.admin, "/decisions?owner=shard-2", "").await;
+    let id = events.welcome.lines().find_map(|line| line.strip_prefix("id: ")).expect("it begins somewhere").to_owned();
+    drop(events);
+    scene.send(Ask::post("/shards/2/meanwhile").token("shard-2", "x")).await;
+    let last_event = format!("last-event-id: {id}\r\n");
+    let mut again = Events::of(scene.fence.admin, "/decisions?owner=shard-2", &last_event).await;
+    assert_eq!(again.next("decision").await.1["path"], "/shards/2/meanwhile");
     scene.finish().await;
 }
 

@@ -179,7 +179,7 @@ impl Segment {
                 "has '%' in the segment {text:?}: paths are compared decoded, so write the character itself"
             ));
         }
-        if let Some(odd) = text.bytes().find(|byte| is_unclear(*byte)) {
+        if let Some(odd) = text.bytes().find(|byte| KINDS[usize::from(*byte)] == UNCLEAR) {
             return Err(format!(
                 "has {:?} in the segment {text:?}: no request path with that is taken",
                 char::from(odd)
@@ -189,12 +189,8 @@ impl Segment {
     }
 
     fn compare(&self, written: &str) -> Comparison {
-        let mut bits = 0;
-        let is_unclear_or_noted = |byte: u8| {
-            bits |= byte;
-            is_unclear(byte)
-        };
-        if written.is_empty() || decoded(written).any(is_unclear_or_noted) {
+        let kinds = decoded(written).fold(0, |kinds, byte| kinds | KINDS[usize::from(byte)]);
+        if written.is_empty() || kinds & UNCLEAR != 0 {
             return Comparison::Unclear;
         }
         match self {
@@ -202,7 +198,7 @@ impl Segment {
             Segment::Literal { text, is_ascii } => {
                 let lower = |byte: u8| byte.to_ascii_lowercase();
                 let alike = decoded(written).map(lower).eq(text.bytes().map(lower))
-                    || !(bits.is_ascii() && *is_ascii) && reads_alike(decoded(written).collect(), text);
+                    || (kinds & BEYOND_ASCII != 0 || !is_ascii) && reads_alike(decoded(written).collect(), text);
                 if alike { Comparison::Unclear } else { Comparison::Different }
             }
             Segment::Capture(_) if is_capture(decoded(written)) => Comparison::Same,
@@ -228,10 +224,26 @@ fn reads_alike(bytes: Vec<u8>, text: &str) -> bool {
     String::from_utf8(bytes).is_ok_and(|written| folded(&written) == folded(text))
 }
 
-/// Whether some readers end, split or decode a segment once more at this byte.
-fn is_unclear(byte: u8) -> bool {
-    matches!(byte, b'/' | b'\\' | b';' | b'%' | b'?' | b'#') || byte.is_ascii_control()
-}
+/// Some readers end, split or decode a segment once more at this byte.
+const UNCLEAR: u8 = 1;
+
+/// Whether it is told from another by upper and lower case alone, only Unicode says.
+const BEYOND_ASCII: u8 = 2;
+
+/// Of what kinds each byte is. A table: this is asked of each byte of each segment.
+static KINDS: [u8; 256] = {
+    let mut kinds = [0; 256];
+    let mut byte = 0;
+    while byte < 256 {
+        kinds[byte] = match byte as u8 {
+            b'/' | b'\\' | b';' | b'%' | b'?' | b'#' | 0..=0x1f | 0x7f => UNCLEAR,
+            0x80.. => BEYOND_ASCII,
+            _ => 0,
+        };
+        byte += 1;
+    }
+    kinds
+};
 
 #[cfg(test)]
 #[path = "path_template_tests.rs"]

@@ -112,12 +112,14 @@ fn find(place: &Place, request: &Request<ClientBody>) -> Result<Guarded, Answer>
 /// be passed.
 ///
 /// # Errors
-/// The answer to a request that names none; HTTP/1.0 does without where no fence goes by it.
+/// The answer to a request that names none, or an empty one. Where no fence goes by it, HTTP/1.0 does without, and it may be empty.
 fn named_host<'r>(place: &Place, request: &'r Request<ClientBody>) -> Result<Option<&'r str>, Answer> {
     let field = || request.headers().get(HOST).and_then(|host| host.to_str().ok());
     let host = request.uri().authority().map(|authority| authority.as_str()).or_else(field);
-    let may_be_missing = || request.version() == Version::HTTP_10 && !place.worker.fence.config.fences_by_host();
-    if host.is_some() || may_be_missing() { Ok(host) } else { Err(place.fail(Failure::BadTarget)) }
+    let is_named = host.is_some_and(|host| !host.is_empty() && !host.starts_with(':'));
+    let may_be_missing = || host.is_some() || request.version() == Version::HTTP_10;
+    let is_fine = is_named || may_be_missing() && !place.worker.fence.config.fences_by_host();
+    if is_fine { Ok(host) } else { Err(place.fail(Failure::BadTarget)) }
 }
 
 fn guarded(place: &Place, captures: &Captures<'_>, headers: &HeaderMap) -> Guarded {

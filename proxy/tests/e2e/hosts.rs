@@ -26,6 +26,9 @@ async fn a_request_that_names_no_host_goes_past_no_fence_of_one() {
     for (head, expected) in [
         ("GET / HTTP/1.0", 400),
         ("GET / HTTP/1.1", 400),
+        ("GET / HTTP/1.0\r\nHost:", 400),
+        ("GET / HTTP/1.1\r\nHost:", 400),
+        ("GET / HTTP/1.1\r\nHost: :80", 400),
         ("GET / HTTP/1.0\r\nHost: guarded.example", 428),
         ("GET http://guarded.example/ HTTP/1.0", 428),
         ("GET / HTTP/1.0\r\nHost: other.example", 200),

@@ -136,6 +136,12 @@ impl PathTemplate {
         }
     }
 
+    /// Whether there may be a path that both take. When in doubt, there may.
+    pub(crate) fn overlaps(&self, other: &PathTemplate) -> bool {
+        let may_be_same = |(mine, others): (&Segment, &Segment)| mine.covers(others) || others.covers(mine);
+        self.segments.iter().zip(&other.segments).all(may_be_same)
+    }
+
     /// This template without the slash at its end, if it has one that matters.
     pub(crate) fn without_last_slash(&self) -> Option<PathTemplate> {
         let written = self.written.strip_suffix('/').filter(|rest| !rest.is_empty())?;

@@ -65,6 +65,18 @@ impl Config {
 }
 
 impl Route {
+    /// Whether no request that another route takes gets past this one, if this one is asked first.
+    pub fn takes_all_of(&self, other: &Route) -> bool {
+        let same_hosts = self.host.is_none() || self.host == other.host;
+        same_hosts && self.path.covers(&other.path)
+    }
+
+    /// Whether there may be a request that both take. When in doubt, there may.
+    pub fn overlaps(&self, other: &Route) -> bool {
+        let same_hosts = self.host.is_none() || other.host.is_none() || self.host == other.host;
+        same_hosts && self.path.overlaps(&other.path)
+    }
+
     fn serves(&self, host: Option<&str>) -> bool {
         let Some(served) = &self.host else {
             return true;

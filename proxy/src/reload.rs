@@ -209,7 +209,7 @@ impl Reloader {
             .filter(|change| !change.follows)
             .map(|change| format!("{}: {change} needs a restart", file.name()))
             .collect();
-        let of_locks = read_otherwise(&old, &config).chain(gated_elsewhere(&old, &config));
+        let of_locks = read_otherwise(&old, &config).chain(gated_elsewhere(&old, &self.watched, &config));
         problems.extend(of_locks.map(|problem| format!("{}: {problem}", file.name())));
         if !problems.is_empty() {
             return Err(problems);
@@ -244,7 +244,7 @@ impl Reloader {
         prepared
     }
 
-    fn put(&mut self, old: &Fence, new: Fence) {
+    fn put(&mut self, old: &Arc<Fence>, new: Fence) {
         let new = Arc::new(new);
         if let Some(memory) = &new.process.memory {
             memory.raise_orphan_timeouts(&new);

@@ -141,7 +141,7 @@ impl Ticket {
             }
             // Nobody waits for it, unless its route turns to enforce meanwhile.
             Some(Proof::Pass(counter, pass)) => {
-                self.lost_pass = Some(LostPass::new(counter, pass, self.lost_until()));
+                self.lost_pass = Some(LostPass::new(counter, pass, self.lost_until(), Rc::clone(&self.place)));
             }
             Some(Proof::Uncounted) | None => {}
         }
@@ -290,13 +290,15 @@ impl Counter {
 }
 
 impl LostPass {
-    fn new(counter: Counter, pass: Pass, until: Instant) -> LostPass {
+    /// As long as it counts, it holds its place, so that neither its source is forgotten nor the configuration that it came under.
+    fn new(counter: Counter, pass: Pass, until: Instant, place: Rc<Place>) -> LostPass {
         let pass = Rc::new(Cell::new(Some(pass)));
         let lost = LostPass { counter, pass };
         let (counter, pass) = (lost.counter.clone(), Rc::clone(&lost.pass));
         tokio::task::spawn_local(async move {
             sleep_until(until).await;
             LostPass { counter, pass }.end();
+            drop(place);
         });
         lost
     }

@@ -1,6 +1,6 @@
 //! What becomes of locks and their gates when another configuration is put in force.
 
-use std::sync::Arc;
+use std::sync::{Arc, Weak};
 
 use fencepost_config::{Config, Lock, LockTemplate, Mode, Route};
 use fencepost_policy::LockKey;
@@ -31,8 +31,9 @@ pub(super) fn read_otherwise(old: &Fence, config: &Config) -> impl Iterator<Item
 
 /// Locks that would have a second gate. They have one with another source, or had until now, and what it has let out may be at the worker:
 /// gates belong to the source that their lock is read from.
-pub(super) fn gated_elsewhere(old: &Fence, config: &Config) -> impl Iterator<Item = String> {
+pub(super) fn gated_elsewhere(old: &Fence, watched: &Watched, config: &Config) -> impl Iterator<Item = String> {
     let sources = old.process.sources.all();
+    let earlier: Vec<Arc<Fence>> = watched.0.iter().filter_map(|earlier| earlier.fence.upgrade()).collect();
     config.routes.iter().filter_map(move |route| {
         let lock = route.mode.lock()?;
         let source = config.sources[lock.source].name.as_str();
@@ -46,7 +47,17 @@ pub(super) fn gated_elsewhere(old: &Fence, config: &Config) -> impl Iterator<Ite
             let has_it = |other: &&LockSource| other.locks().iter().any(|one| lock.key.matches_key(one.key().as_str()));
             sources.iter().filter(|other| other.name() != source).find(has_it).map(LockSource::name)
         };
-        let (route, key, other) = (&route.name, &lock.key, in_force.or_else(tracked)?);
+        // Those that named no lock are counted at none.
+        let nameless = || {
+            let of_lock = |other: &&Lock| other.key.overlaps(&lock.key);
+            let sources = earlier.iter().flat_map(|fence| {
+                let locks = fence.config.routes.iter().filter_map(|route| route.mode.lock()).filter(of_lock);
+                locks.map(|other| &fence.sources[other.source])
+            });
+            let mut sources = sources.filter(|other| other.name() != source && other.has_nameless());
+            sources.next().map(LockSource::name)
+        };
+        let (route, key, other) = (&route.name, &lock.key, in_force.or_else(tracked).or_else(nameless)?);
         Some(format!(
             "route.{route}.lock: the gate of {key} belongs to source {other:?}, and with source {source:?} it would have another, \
              which does not know who is at the worker: needs a restart"
@@ -86,77 +97,58 @@ fn static_locks(fence: &Fence) -> impl Iterator<Item = &Arc<TrackedLock>> {
     })
 }
 
-/// The keys of locks whose routes only watched, in any configuration that has been in force and is no more.
+/// Configurations that were in force and have requests under way, and what was let past under them.
 #[derive(Default)]
-pub(super) struct Watched(Vec<LockTemplate>);
+pub(super) struct Watched(Vec<Earlier>);
+
+struct Earlier {
+    /// Gone with its last request.
+    fence: Weak<Fence>,
+    /// By which locks it is judged by now what routes with which locks let past.
+    turned: Vec<(String, String)>,
+}
 
 impl Watched {
-    /// Where a route judges requests that one which only watched would have let past, has the gates of its locks wait for what was let past
-    /// before: it may be anybody's.
-    pub(super) fn bar_what_was_let_past(&mut self, old: &Fence, new: &Fence) {
-        self.add(&old.config);
-        for route in &new.config.routes {
-            let Mode::Enforce(lock) = &route.mode else { continue };
-            let overlaps = |key: &&LockTemplate| key.overlaps(&lock.key);
-            let watching = watching(&old.config).filter(|(_, key)| overlaps(key));
-            let (go_on, turned): (Vec<_>, Vec<_>) =
-                watching.partition(|(index, key)| watches_on(*index, key, &old.config, &new.config));
-            let among =
-                |routes: &[(usize, &LockTemplate)], key: &LockTemplate| routes.iter().any(|(_, other)| *other == key);
-            let watched = self.0.iter().filter(overlaps).filter(|key| among(&turned, key) || !among(&go_on, key));
-            let watched: Vec<String> = watched.map(LockTemplate::to_string).collect();
-            // Where all that watched still do, they let past whoever comes as before: there is nobody to wait for.
-            let is_new = go_on.is_empty() && !enforced(route, lock, &old.config);
-            if watched.is_empty() || turned.is_empty() && !is_new {
-                continue;
+    /// Where a route judges requests which it, or another, let past before because it only watched, has the gates of its locks wait for
+    /// those: they may be anybody's.
+    pub(super) fn bar_what_was_let_past(&mut self, old: &Arc<Fence>, new: &Fence) {
+        self.0.push(Earlier { fence: Arc::downgrade(old), turned: Vec::new() });
+        self.0.retain_mut(|earlier| {
+            let Some(fence) = earlier.fence.upgrade() else { return false };
+            for (index, route) in new.config.routes.iter().enumerate() {
+                let Mode::Enforce(lock) = &route.mode else { continue };
+                let keys = lock.key.to_string();
+                let mut turned = turned(&fence.config, &new.config, index, lock);
+                // What bars already does so until its time has come.
+                turned.retain(|(_, watched)| !earlier.turned.contains(&(keys.clone(), watched.clone())));
+                let Some(timeout) = turned.iter().map(|(watching, _)| watching.orphan_timeout).max() else { continue };
+                let until = Instant::now() + timeout.max(route.orphan_timeout);
+                let template = lock.key.clone();
+                let names = move |key: &str| template.matches_key(key);
+                let watched: Vec<String> = turned.into_iter().map(|(_, watched)| watched).collect();
+                new.sources[lock.source].enforce_since(&keys, names, &watched, fence.generation + 1, until);
+                earlier.turned.extend(watched.into_iter().map(|watched| (keys.clone(), watched)));
             }
-            // They came under an earlier configuration.
-            let of_those = |route: &&Route| route.mode.lock().is_some_and(|other| other.key.overlaps(&lock.key));
-            let before = old.config.routes.iter().filter(of_those).map(|route| route.orphan_timeout).max();
-            let until = Instant::now() + route.orphan_timeout.max(before.unwrap_or_default());
-            let template = lock.key.clone();
-            let names = move |key: &str| template.matches_key(key);
-            new.sources[lock.source].enforce_since(&lock.key.to_string(), names, &watched, new.generation, until);
-        }
-    }
-
-    fn add(&mut self, config: &Config) {
-        for (_, key) in watching(config) {
-            if !self.0.contains(key) {
-                self.0.push(key.clone());
-            }
-        }
+            true
+        });
     }
 }
 
-/// The routes that only watch, and the keys of their locks.
-fn watching(config: &Config) -> impl Iterator<Item = (usize, &LockTemplate)> {
-    config.routes.iter().enumerate().filter_map(|(index, route)| match &route.mode {
-        Mode::Shadow(lock) => Some((index, &lock.key)),
+/// The routes of a configuration that only watched, of what a route of that index, which judges by that lock, takes by now; and the keys of
+/// their locks.
+fn turned<'o>(old: &'o Config, new: &Config, index: usize, lock: &Lock) -> Vec<(&'o Route, String)> {
+    let judging = &new.routes[index];
+    let watching = old.routes.iter().enumerate().filter_map(|(at, route)| match &route.mode {
+        Mode::Shadow(watched) => Some((at, route, &watched.key)),
         Mode::Enforce(_) | Mode::Off => None,
-    })
-}
-
-/// Whether a route that only watched still does, and still takes what it took, as far as nothing that judges by the same locks does.
-fn watches_on(index: usize, key: &LockTemplate, old: &Config, new: &Config) -> bool {
-    let before = &old.routes[index];
-    let is_it = |(_, other): &(usize, &LockTemplate)| *other == key;
-    let now = watching(new).filter(is_it).map(|(index, _)| index);
-    let mut now = now.filter(|now| new.routes[*now].name == before.name && takes_the_same(&new.routes[*now], before));
-    let Some(now) = now.next() else { return false };
-    let judges = |route: &&Route| matches!(&route.mode, Mode::Enforce(lock) if lock.key.overlaps(key));
-    let stood_before_it = |route: &Route| old.routes[..index].iter().any(|earlier| takes_the_same(earlier, route));
-    new.routes[..now].iter().filter(judges).all(stood_before_it)
-}
-
-/// Whether a route judged already, by the same locks, what it does now.
-fn enforced(route: &Route, lock: &Lock, old: &Config) -> bool {
-    let by_the_same = |other: &Route| matches!(&other.mode, Mode::Enforce(other) if other.key == lock.key);
-    old.routes.iter().any(|other| other.name == route.name && by_the_same(other))
-}
-
-fn takes_the_same(one: &Route, other: &Route) -> bool {
-    (&one.host, &one.path) == (&other.host, &other.path)
+    });
+    let is_turned = |(at, route, key): &(usize, &Route, &LockTemplate)| {
+        // Others may have come first: to the one that watched, and to the one that judges.
+        let had_it = !old.routes[..*at].iter().any(|first| first.takes_all_of(judging));
+        let has_it = !new.routes[..index].iter().any(|first| first.takes_all_of(route));
+        key.overlaps(&lock.key) && judging.overlaps(route) && had_it && has_it
+    };
+    watching.filter(is_turned).map(|(_, route, key)| (route, key.to_string())).collect()
 }
 
 /// Has every source keep what this configuration names. Whatever else is there goes when its last request has.

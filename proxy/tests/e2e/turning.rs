@@ -87,28 +87,45 @@ async fn what_named_no_lock_is_waited_for_as_long_as_a_worker_may_go_on_with_it(
 #[tokio::test]
 async fn what_was_let_past_is_waited_for_whichever_route_judges_its_like_now() {
     let lock = r#"key = "/k""#;
-    let route = |name: &str, path: &str| patient(Route::new(name, path, lock));
-    let off = |name: &str, path: &str| Route::new(name, path, lock).with("mode = \"off\"");
-    let before = || vec![route("writes", "/w/"), watching(route("rest", "/"))];
+    let judge = |path: &str| patient(Route::new("judge", path, lock));
+    let watch = |name: &str, path: &str| watching(patient(Route::new(name, path, lock)));
+    let off = |path: &str| Route::new("off", path, lock).with("mode = \"off\"");
     let cases = [
-        // It is folded into one that judges.
-        (before(), vec![vec![route("writes", "/")]]),
-        // It stays, behind one that now takes what it took.
-        (before(), vec![vec![route("writes", "/"), watching(route("rest", "/"))]]),
-        // One that judges comes to stand in front of it.
+        ("folded into one that judges", vec![judge("/w/"), watch("rest", "/")], vec![vec![judge("/")]]),
         (
-            vec![watching(route("rest", "/")), route("writes", "/held")],
-            vec![vec![route("writes", "/held"), watching(route("rest", "/"))]],
+            "behind one that takes what it took",
+            vec![judge("/w/"), watch("rest", "/")],
+            vec![vec![judge("/"), watch("rest", "/")]],
         ),
-        // It takes less than it took.
         (
-            vec![watching(route("rest", "/")), route("writes", "/")],
-            vec![vec![watching(route("rest", "/r/")), route("writes", "/")]],
+            "behind one that was behind it",
+            vec![watch("rest", "/"), judge("/held")],
+            vec![vec![judge("/held"), watch("rest", "/")]],
         ),
-        // It is off in between.
-        (before(), vec![vec![off("rest", "/")], vec![route("rest", "/")]]),
+        (
+            "taking less than it took",
+            vec![watch("rest", "/"), judge("/")],
+            vec![vec![watch("rest", "/r/"), judge("/")]],
+        ),
+        ("off in between", vec![watch("rest", "/")], vec![vec![off("/")], vec![judge("/")]]),
+        (
+            "gone in between, beside another that stays",
+            vec![watch("held", "/held"), watch("rest", "/")],
+            vec![vec![watch("rest", "/r/")], vec![judge("/held"), watch("rest", "/r/")]],
+        ),
+        (
+            "taking less in between",
+            vec![watch("rest", "/")],
+            vec![vec![watch("rest", "/r/")], vec![watch("rest", "/r/"), judge("/")]],
+        ),
+        (
+            "behind one that is off in between",
+            vec![watch("rest", "/")],
+            vec![vec![off("/held"), watch("rest", "/")], vec![judge("/held"), watch("rest", "/")]],
+        ),
     ];
-    for (at, (before, reloads)) in cases.into_iter().enumerate() {
+    for (case, before, reloads) in cases {
+        println!("{case}");
         let scene = Scene::open(EtcdVersion::V3_5, &before).await;
         let holder = scene.store.hold(LOCK, "shard-1").await;
         scene.until_known(LOCK, Some("shard-1")).await;
@@ -119,14 +136,72 @@ async fn what_was_let_past_is_waited_for_whichever_route_judges_its_like_now() {
             scene.fence.reloads(&scene.config.clone().routes(&routes)).await;
         }
         let next = scene.start(Ask::post("/held/next").under(&holder));
-        let (judge, there) = if at == 4 { ("rest", 2.0) } else { ("writes", 1.0) };
-        scene.until_metric(&format!("fencepost_in_flight{{route={judge:?}}}"), there).await;
+        scene.until_metric("fencepost_in_flight{route=\"judge\"}", 1.0).await;
         latch.open();
         assert_eq!(held.await.unwrap().text(), "held");
-        assert_eq!(next.await.unwrap().status, 200, "case {at}");
+        assert_eq!(next.await.unwrap().status, 200, "{case}");
         let seen = scene.worker.seen();
         let of = |path: &str| seen.iter().find(|seen| seen.path == path).unwrap();
-        assert!(of("/held").ended.is_some_and(|ended| ended <= of("/held/next").began), "case {at}: {seen:#?}");
+        assert!(of("/held").ended.is_some_and(|ended| ended <= of("/held/next").began), "{case}: {seen:#?}");
+        scene.finish().await;
+    }
+}
+
+/// Nobody judges what it let past: it goes on, and nobody waits for it.
+#[tokio::test]
+async fn what_was_let_past_goes_on_where_no_route_judges_its_like() {
+    let lock = r#"key = "/k""#;
+    let judge = |name: &str, path: &str| Route::new(name, path, lock).with("handoff_timeout = \"200ms\"");
+    let rest = |name: &str| watching(Route::new(name, "/b/", lock));
+    for after in [
+        vec![judge("judge", "/a/"), Route::new("rest", "/b/", lock).with("mode = \"off\"")],
+        vec![judge("judge", "/a/")],
+        vec![judge("judge", "/a/"), rest("other")],
+        vec![judge("judge", "/a/more/"), judge("another", "/a/"), rest("rest")],
+        vec![judge("judge", "/a/"), judge("another", "/c/")],
+        vec![judge("judge", "/a/"), rest("rest"), judge("another", "/")],
+        vec![judge("judge", "/a/"), judge("another", "/b/judged/"), rest("rest")],
+    ] {
+        let before = [judge("judge", "/a/"), judge("judged", "/b/judged/"), rest("rest")];
+        let scene = Scene::open(EtcdVersion::V3_5, &before).await;
+        let holder = scene.store.hold(LOCK, "shard-1").await;
+        scene.until_known(LOCK, Some("shard-1")).await;
+        let mut upload = begin(&scene, "/b/up HTTP/1.1\r\nHost: a\r\nTransfer-Encoding: chunked", "3\r\nhal\r\n").await;
+        let of = |path: &str| scene.worker.seen().into_iter().find(|seen| seen.path == path);
+        eventually("a part of the upload is there", async || of("/b/up").filter(|seen| seen.body_bytes == 3)).await;
+        let mut unsent = begin(&scene, "/b/unsent HTTP/1.1\r\nHost: a\r\nContent-Length: 5", "wr").await;
+        scene.until_metric("fencepost_in_flight{route=\"rest\"}", 2.0).await;
+        scene.fence.reloads(&scene.config.clone().routes(&after)).await;
+        scene.admits("/a/next", &holder).await;
+        upload.send("4\r\nfall\r\n0\r\n\r\n").await.unwrap();
+        assert_eq!(upload.final_response().await.unwrap().status, 200);
+        unsent.send("ite").await.unwrap();
+        assert_eq!(unsent.final_response().await.unwrap().status, 200);
+        scene.finish().await;
+    }
+}
+
+/// The source goes on for as long as what was let past with it may run, and no other can guard its locks meanwhile.
+#[tokio::test]
+async fn what_was_let_past_and_may_run_on_is_not_forgotten_with_its_source() {
+    let named = || named_by_the_caller().with("handoff_timeout = \"200ms\"\norphan_timeout = \"1h\"");
+    for ask in [Ask::post("/lost"), Ask::post("/lost").header("Fence-Lock", LOCK)] {
+        let scene = Scene::open(EtcdVersion::V3_5, &[watching(named())]).await;
+        let holder = scene.store.hold(LOCK, "shard-1").await;
+        scene.worker.on("/lost", Behaviour::Reset);
+        assert_eq!(scene.send(ask).await.status, 502);
+        let enforcing = scene.config.clone().routes(&[named()]).toml();
+        let (before, after) = enforcing.split_once("[source.main]").unwrap();
+        let route = after.split_once("[[route]]").unwrap().1.replace("lock = {", "# lock = {");
+        let without = format!("{before}[[route]]\nmode = \"off\"{route}");
+        let renamed = enforcing.replace("[source.main]", "[source.renamed]").replace("\"main\"", "\"renamed\"");
+        for (file, status) in [(&without, 200), (&renamed, 422), (&enforcing, 200)] {
+            std::fs::write(scene.fence.file(), file).unwrap();
+            let answer = scene.fence.admin("POST", "/reload").await;
+            assert_eq!(answer.status, status, "{}", answer.text());
+        }
+        let next = scene.send(Ask::post("/next").header("Fence-Lock", LOCK).under(&holder)).await;
+        assert_refused(&next, "handoff-timeout", LOCK, &holder);
         scene.finish().await;
     }
 }

@@ -249,7 +249,7 @@ impl Common {
         let mut turned = self.turned();
         if let Some(before) = turned.iter().position(|earlier| earlier.keys == now.keys) {
             let before = turned.swap_remove(before);
-            now.until = now.until.max(before.until);
+            (now.generation, now.until) = (now.generation.max(before.generation), now.until.max(before.until));
             now.nameless.extend(before.nameless);
         }
         now.nameless.retain(|counted| counted.bar());

@@ -34,7 +34,7 @@ impl Address {
     pub(crate) fn collides(&self, other: &Address) -> bool {
         match (self, other) {
             (Address::Tcp(one), Address::Tcp(other)) => {
-                let same = one == other || shares_hosts(one.ip(), other.ip());
+                let same = shares_hosts(one.ip(), other.ip()) && !are_on_two_links(one, other);
                 one.port() == other.port() && one.port() != 0 && same
             }
             (Address::Unix(_) | Address::Systemd(_), _) | (Address::Tcp(_), _) => self == other,
@@ -51,6 +51,15 @@ fn shares_hosts(one: IpAddr, other: IpAddr) -> bool {
     };
     let (one, other) = (one.to_canonical(), other.to_canonical());
     one == other || takes(one, other) || takes(other, one)
+}
+
+/// Whether both are addresses of a link, of two different ones: each link may have the same (RFC 4007).
+fn are_on_two_links(one: &SocketAddr, other: &SocketAddr) -> bool {
+    let link = |address: &SocketAddr| match address {
+        SocketAddr::V6(address) if address.ip().is_unicast_link_local() => Some(address.scope_id()),
+        SocketAddr::V6(_) | SocketAddr::V4(_) => None,
+    };
+    link(one).zip(link(other)).is_some_and(|(one, other)| one != other)
 }
 
 impl fmt::Display for Address {
@@ -319,6 +328,8 @@ mod tests {
             ("[::]:80", "[::1]:80"),
             ("[::]:80", "127.0.0.1:80"),
             ("[::]:80", "0.0.0.0:80"),
+            ("[::]:80", "[fe80::1%2]:80"),
+            ("[fe80::1%2]:80", "[fe80::1%2]:80"),
             ("[::ffff:127.0.0.1]:80", "127.0.0.1:80"),
             ("[::ffff:127.0.0.1]:80", "0.0.0.0:80"),
             ("[::ffff:0.0.0.0]:80", "127.0.0.1:80"),
@@ -330,6 +341,7 @@ mod tests {
             ("127.0.0.1:80", "127.0.0.2:80"),
             ("0.0.0.0:80", "127.0.0.1:81"),
             ("0.0.0.0:80", "[::1]:80"),
+            ("[fe80::1%2]:80", "[fe80::1%3]:80"),
             ("[::ffff:127.0.0.1]:80", "[::1]:80"),
             ("0.0.0.0:0", "0.0.0.0:0"),
             ("0.0.0.0:0", "127.0.0.1:80"),

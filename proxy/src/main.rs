@@ -139,7 +139,10 @@ fn hold_lock(settings: hold::HoldSettings) -> ExitCode {
 /// Runs the main thread's share: admin listener and signals. Requests and the lock store have threads of their own.
 fn block_on(work: impl Future<Output = anyhow::Result<()>>) -> anyhow::Result<()> {
     let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build()?;
-    runtime.block_on(tokio::task::LocalSet::new().run_until(work))
+    let done = runtime.block_on(tokio::task::LocalSet::new().run_until(work));
+    // What still blocks reads a file, maybe of a file system that does not answer: that is no reason to stay.
+    runtime.shutdown_background();
+    done
 }
 
 fn exit_code(ended: anyhow::Result<()>) -> ExitCode {

@@ -63,6 +63,10 @@ struct LostPass {
     counter: Counter,
     /// `None` once it is given back.
     pass: Rc<Cell<Option<Pass>>>,
+    /// When its time has come, unless its worker is heard of before.
+    until: Rc<Cell<Instant>>,
+    /// The task that gives it back in time. It goes on without this.
+    timer: AbortHandle,
 }
 
 /// What a request that takes long depends on, and what its route says of that.
@@ -204,6 +208,9 @@ impl Permit for Ticket {
         if let Some(orphan) = &self.orphan {
             orphan.postpone(self.lost_until());
         }
+        if let Some(lost) = &self.lost_pass {
+            lost.postpone(self.lost_until());
+        }
     }
 
     fn finished(mut self, how: Ending) {
@@ -292,21 +299,28 @@ impl Counter {
 impl LostPass {
     /// As long as it counts, it holds its place, so that neither its source is forgotten nor the configuration that it came under.
     fn new(counter: Counter, pass: Pass, until: Instant, place: Rc<Place>) -> LostPass {
-        let pass = Rc::new(Cell::new(Some(pass)));
-        let lost = LostPass { counter, pass };
-        let (counter, pass) = (lost.counter.clone(), Rc::clone(&lost.pass));
-        tokio::task::spawn_local(async move {
-            sleep_until(until).await;
-            LostPass { counter, pass }.end();
-            drop(place);
-        });
-        lost
+        let (pass, until) = (Rc::new(Cell::new(Some(pass))), Rc::new(Cell::new(until)));
+        let timer = {
+            let (counter, pass, until) = (counter.clone(), Rc::clone(&pass), Rc::clone(&until));
+            tokio::task::spawn_local(async move {
+                let _place = place;
+                while Instant::now() < until.get() {
+                    sleep_until(until.get()).await;
+                }
+                pass.take().into_iter().for_each(|pass| counter.leave_pass(pass));
+            })
+        };
+        LostPass { counter, pass, until, timer: timer.abort_handle() }
+    }
+
+    /// Its time starts anew, unless it has come: then others may have been let in.
+    fn postpone(&self, until: Instant) {
+        self.until.set(until);
     }
 
     fn end(self) {
-        if let Some(pass) = self.pass.take() {
-            self.counter.leave_pass(pass);
-        }
+        self.pass.take().into_iter().for_each(|pass| self.counter.leave_pass(pass));
+        self.timer.abort();
     }
 }
 

@@ -104,8 +104,16 @@ pub(super) struct Watched(Vec<Earlier>);
 struct Earlier {
     /// Gone with its last request.
     fence: Weak<Fence>,
-    /// By which locks it is judged by now what routes with which locks let past.
-    turned: Vec<(String, String)>,
+    turned: Vec<Turn>,
+}
+
+/// A route of that index only watched, and one that takes this judges its like by now.
+#[derive(PartialEq, Eq)]
+struct Turn {
+    watching: usize,
+    host: Option<String>,
+    path: String,
+    keys: String,
 }
 
 impl Watched {
@@ -119,36 +127,43 @@ impl Watched {
                 let Mode::Enforce(lock) = &route.mode else { continue };
                 let keys = lock.key.to_string();
                 let mut turned = turned(&fence.config, &new.config, index, lock);
+                let turn = |watching| Turn {
+                    watching,
+                    host: route.host.clone(),
+                    path: route.path.to_string(),
+                    keys: keys.clone(),
+                };
                 // What bars already does so until its time has come.
-                turned.retain(|(_, watched)| !earlier.turned.contains(&(keys.clone(), watched.clone())));
-                let Some(timeout) = turned.iter().map(|(watching, _)| watching.orphan_timeout).max() else { continue };
+                turned.retain(|(watching, ..)| !earlier.turned.contains(&turn(*watching)));
+                let timeout = turned.iter().map(|(watching, _)| fence.config.routes[*watching].orphan_timeout).max();
+                let Some(timeout) = timeout else { continue };
                 let until = Instant::now() + timeout.max(route.orphan_timeout);
                 let template = lock.key.clone();
                 let names = move |key: &str| template.matches_key(key);
-                let watched: Vec<String> = turned.into_iter().map(|(_, watched)| watched).collect();
+                let watched: Vec<String> = turned.iter().map(|(_, key)| key.to_string()).collect();
                 new.sources[lock.source].enforce_since(&keys, names, &watched, fence.generation + 1, until);
-                earlier.turned.extend(watched.into_iter().map(|watched| (keys.clone(), watched)));
+                earlier.turned.extend(turned.iter().map(|(watching, _)| turn(*watching)));
             }
             true
         });
     }
 }
 
-/// The routes of a configuration that only watched, of what a route of that index, which judges by that lock, takes by now; and the keys of
+/// The routes of a configuration that only watched, by index, of what a route which judges by that lock takes by now; and the keys of
 /// their locks.
-fn turned<'o>(old: &'o Config, new: &Config, index: usize, lock: &Lock) -> Vec<(&'o Route, String)> {
+fn turned<'o>(old: &'o Config, new: &Config, index: usize, lock: &Lock) -> Vec<(usize, &'o LockTemplate)> {
     let judging = &new.routes[index];
     let watching = old.routes.iter().enumerate().filter_map(|(at, route)| match &route.mode {
         Mode::Shadow(watched) => Some((at, route, &watched.key)),
         Mode::Enforce(_) | Mode::Off => None,
     });
     let is_turned = |(at, route, key): &(usize, &Route, &LockTemplate)| {
-        // Others may have come first: to the one that watched, and to the one that judges.
-        let had_it = !old.routes[..*at].iter().any(|first| first.takes_all_of(judging));
-        let has_it = !new.routes[..index].iter().any(|first| first.takes_all_of(route));
-        key.overlaps(&lock.key) && judging.overlaps(route) && had_it && has_it
+        // Others may have come first: to the one that watched, and to the one that judges. There may be many: they are asked last.
+        let had_it = || !old.routes[..*at].iter().any(|first| first.takes_all_of(judging));
+        let has_it = || !new.routes[..index].iter().any(|first| first.takes_all_of(route));
+        key.overlaps(&lock.key) && judging.overlaps(route) && had_it() && has_it()
     };
-    watching.filter(is_turned).map(|(_, route, key)| (route, key.to_string())).collect()
+    watching.filter(is_turned).map(|(at, _, key)| (at, key)).collect()
 }
 
 /// Has every source keep what this configuration names. Whatever else is there goes when its last request has.

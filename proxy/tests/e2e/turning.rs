@@ -147,6 +147,34 @@ async fn what_was_let_past_is_waited_for_whichever_route_judges_its_like_now() {
     }
 }
 
+/// Each turn has its time: that of another route, which has long been over, is none of its business.
+#[tokio::test]
+async fn what_was_let_past_is_waited_for_though_another_route_of_its_lock_turned_before() {
+    let lock = r#"key = "/k""#;
+    let short = |name: &str, path: &str| Route::new(name, path, lock).with("orphan_timeout = \"100ms\"");
+    let judge = patient(Route::new("judge", "/held", lock));
+    let off = Route::new("off", "/", lock).with("mode = \"off\"");
+    let before = [watching(short("another", "/a/")), watching(short("held", "/held"))];
+    let scene = Scene::open(EtcdVersion::V3_5, &before).await;
+    let holder = scene.store.hold(LOCK, "shard-1").await;
+    scene.until_known(LOCK, Some("shard-1")).await;
+    let latch = Latch::new();
+    scene.worker.on("/held", Behaviour::Hold(latch.clone(), Answer::ok("held")));
+    let held = scene.start_at_worker(Ask::post("/held")).await;
+    scene.fence.reloads(&scene.config.clone().routes(&[short("another", "/a/"), off.clone()])).await;
+    scene.admits("/a/", &holder).await; // It may be another's: waited for, for as long as that route says.
+    scene.fence.reloads(&scene.config.clone().routes(&[judge, off])).await;
+    let next = scene.start(Ask::post("/held/next").under(&holder));
+    scene.until_metric("fencepost_in_flight{route=\"judge\"}", 1.0).await;
+    latch.open();
+    assert_eq!(held.await.unwrap().text(), "held");
+    assert_eq!(next.await.unwrap().status, 200);
+    let seen = scene.worker.seen();
+    let of = |path: &str| seen.iter().find(|seen| seen.path == path).unwrap();
+    assert!(of("/held").ended.is_some_and(|ended| ended <= of("/held/next").began), "{seen:#?}");
+    scene.finish().await;
+}
+
 /// Nobody judges what it let past: it goes on, and nobody waits for it.
 #[tokio::test]
 async fn what_was_let_past_goes_on_where_no_route_judges_its_like() {

@@ -125,12 +125,24 @@ lock = {{ source = "main", key = "/lock" }}
 
     /// A metric of the route.
     fn metric(&self, name: &str) -> String {
+        let series = format!("{name}{{route=\"one\"}} ");
+        let text = self.look("/metrics");
+        text.lines().find_map(|line| line.strip_prefix(&series)).expect("it is there").to_owned()
+    }
+
+    /// Whether so many are counted at the gate that were let past.
+    fn has_passed(&self, count: usize) -> bool {
+        self.look("/locks//lock").contains(&format!("\"passed\": {count}"))
+    }
+
+    /// What the admin listener says there.
+    fn look(&self, path: &str) -> String {
         let mut stream = TcpStream::connect(self.admin).unwrap();
-        stream.write_all(b"GET /metrics HTTP/1.1\r\nHost: localhost\r\nConnection: close\r\n\r\n").unwrap();
+        let request = format!("GET {path} HTTP/1.1\r\nHost: localhost\r\nConnection: close\r\n\r\n");
+        stream.write_all(request.as_bytes()).unwrap();
         let mut text = String::new();
         stream.read_to_string(&mut text).unwrap();
-        let series = format!("{name}{{route=\"one\"}} ");
-        text.lines().find_map(|line| line.strip_prefix(&series)).expect("it is there").to_owned()
+        text
     }
 }
 
@@ -216,6 +228,28 @@ fn a_late_answer_that_is_still_arriving_holds_the_successor_up_until_its_end() {
     peer.respond("next");
     assert_eq!(successor.answer().1, b"next");
     assert_eq!(scene.metric("fencepost_orphans_expired_total"), "0");
+}
+
+/// A route that turns to enforce has to know of it.
+#[test]
+fn what_was_let_past_counts_for_as_long_as_its_late_answer_arrives() {
+    let scene = Scene::with("mode = \"shadow\"\nupstream_timeout = \"100ms\"\norphan_timeout = \"1s\"");
+    let mut client = scene.get(&scene.hold("a"));
+    let mut peer = scene.worker.next();
+    peer.next_request();
+    assert!(client.head().starts_with("HTTP/1.1 504 "));
+    peer.send("HTTP/1.1 200 OK\r\nContent-Length: 15\r\n\r\n");
+    let begun = Instant::now();
+    for _ in 0..15 {
+        assert_eq!(peer.within(MOMENT), b"");
+        assert!(scene.has_passed(1), "after {:?}: {}", begun.elapsed(), scene.look("/locks//lock"));
+        peer.send("x");
+    }
+    assert!(begun.elapsed() > Duration::from_secs(2));
+    let deadline = Instant::now() + PATIENCE;
+    while !scene.has_passed(0) {
+        assert!(Instant::now() < deadline, "{}", scene.look("/locks//lock"));
+    }
 }
 
 #[test]

@@ -7,6 +7,7 @@ mod detours;
 mod file;
 mod locks;
 mod sources;
+mod turning;
 
 use std::fmt;
 use std::sync::Arc;
@@ -21,8 +22,9 @@ use tokio::time::{MissedTickBehavior, interval, timeout};
 use detours::try_detours;
 pub use file::ConfigFile;
 use file::Content;
-use locks::{Watched, first_reads, gated_elsewhere, keep_only, read_otherwise};
+use locks::{first_reads, gated_elsewhere, keep_only, read_otherwise};
 use sources::first_answers;
+use turning::Earlier;
 
 use crate::access_log::AccessLog;
 use crate::exchange::Fence;
@@ -87,7 +89,7 @@ pub struct Reloader {
     manager: ServiceManager,
     switch: Switch,
     in_force: InForce,
-    watched: Watched,
+    earlier: Earlier,
     asked: mpsc::Receiver<oneshot::Sender<Outcome>>,
 }
 
@@ -101,8 +103,8 @@ impl Reloader {
         first.process.identities.put_in_force(&first.identities);
         let switch = Switch::new(Arc::new(first));
         let manager = ServiceManager::of(&origin);
-        let watched = Watched::default();
-        (Reloader { origin, manager, in_force: switch.in_force(), switch, watched, asked }, Reloads(reloads))
+        let earlier = Earlier::default();
+        (Reloader { origin, manager, in_force: switch.in_force(), switch, earlier, asked }, Reloads(reloads))
     }
 
     /// Where the configuration comes from.
@@ -209,7 +211,7 @@ impl Reloader {
             .filter(|change| !change.follows)
             .map(|change| format!("{}: {change} needs a restart", file.name()))
             .collect();
-        let of_locks = read_otherwise(&old, &config).chain(gated_elsewhere(&old, &self.watched, &config));
+        let of_locks = read_otherwise(&old, &config).chain(gated_elsewhere(&old, &self.earlier, &config));
         problems.extend(of_locks.map(|problem| format!("{}: {problem}", file.name())));
         if !problems.is_empty() {
             return Err(problems);
@@ -250,7 +252,7 @@ impl Reloader {
             memory.raise_orphan_timeouts(&new);
         }
         new.process.identities.put_in_force(&new.identities);
-        self.watched.bar_what_was_let_past(old, &new);
+        self.earlier.bar_what_was_let_past(old, &new);
         self.switch.to(Arc::clone(&new));
         keep_only(&new);
         let gone = |source: &&LockSource| !new.sources.iter().any(|other| other.name() == source.name());

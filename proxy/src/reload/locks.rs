@@ -1,13 +1,14 @@
 //! What becomes of locks and their gates when another configuration is put in force.
 
-use std::sync::{Arc, Weak};
+use std::sync::Arc;
 
-use fencepost_config::{Config, Lock, LockTemplate, Mode, Route};
+use fencepost_config::{Config, Lock};
 use fencepost_policy::LockKey;
 use fencepost_sources::{LockSource, TemplatedLocks, TrackedLock};
 use futures_util::future::join_all;
 use tokio::time::Instant;
 
+use super::turning::Earlier;
 use crate::exchange::Fence;
 use crate::routes::{Guard, record_format};
 
@@ -31,9 +32,9 @@ pub(super) fn read_otherwise(old: &Fence, config: &Config) -> impl Iterator<Item
 
 /// Locks that would have a second gate. They have one with another source, or had until now, and what it has let out may be at the worker:
 /// gates belong to the source that their lock is read from.
-pub(super) fn gated_elsewhere(old: &Fence, watched: &Watched, config: &Config) -> impl Iterator<Item = String> {
+pub(super) fn gated_elsewhere(old: &Fence, earlier: &Earlier, config: &Config) -> impl Iterator<Item = String> {
     let sources = old.process.sources.all();
-    let earlier: Vec<Arc<Fence>> = watched.0.iter().filter_map(|earlier| earlier.fence.upgrade()).collect();
+    let earlier: Vec<Arc<Fence>> = earlier.fences().collect();
     config.routes.iter().filter_map(move |route| {
         let lock = route.mode.lock()?;
         let source = config.sources[lock.source].name.as_str();
@@ -95,75 +96,6 @@ fn static_locks(fence: &Fence) -> impl Iterator<Item = &Arc<TrackedLock>> {
         Some(Guard::Static(lock)) => Some(lock),
         Some(Guard::Templated(_)) | None => None,
     })
-}
-
-/// Configurations that were in force and have requests under way, and what was let past under them.
-#[derive(Default)]
-pub(super) struct Watched(Vec<Earlier>);
-
-struct Earlier {
-    /// Gone with its last request.
-    fence: Weak<Fence>,
-    turned: Vec<Turn>,
-}
-
-/// A route of that index only watched, and one that takes this judges its like by now.
-#[derive(PartialEq, Eq)]
-struct Turn {
-    watching: usize,
-    host: Option<String>,
-    path: String,
-    keys: String,
-}
-
-impl Watched {
-    /// Where a route judges requests which it, or another, let past before because it only watched, has the gates of its locks wait for
-    /// those: they may be anybody's.
-    pub(super) fn bar_what_was_let_past(&mut self, old: &Arc<Fence>, new: &Fence) {
-        self.0.push(Earlier { fence: Arc::downgrade(old), turned: Vec::new() });
-        self.0.retain_mut(|earlier| {
-            let Some(fence) = earlier.fence.upgrade() else { return false };
-            for (index, route) in new.config.routes.iter().enumerate() {
-                let Mode::Enforce(lock) = &route.mode else { continue };
-                let keys = lock.key.to_string();
-                let mut turned = turned(&fence.config, &new.config, index, lock);
-                let turn = |watching| Turn {
-                    watching,
-                    host: route.host.clone(),
-                    path: route.path.to_string(),
-                    keys: keys.clone(),
-                };
-                // What bars already does so until its time has come.
-                turned.retain(|(watching, ..)| !earlier.turned.contains(&turn(*watching)));
-                let timeout = turned.iter().map(|(watching, _)| fence.config.routes[*watching].orphan_timeout).max();
-                let Some(timeout) = timeout else { continue };
-                let until = Instant::now() + timeout.max(route.orphan_timeout);
-                let template = lock.key.clone();
-                let names = move |key: &str| template.matches_key(key);
-                let watched: Vec<String> = turned.iter().map(|(_, key)| key.to_string()).collect();
-                new.sources[lock.source].enforce_since(&keys, names, &watched, fence.generation + 1, until);
-                earlier.turned.extend(turned.iter().map(|(watching, _)| turn(*watching)));
-            }
-            true
-        });
-    }
-}
-
-/// The routes of a configuration that only watched, by index, of what a route which judges by that lock takes by now; and the keys of
-/// their locks.
-fn turned<'o>(old: &'o Config, new: &Config, index: usize, lock: &Lock) -> Vec<(usize, &'o LockTemplate)> {
-    let judging = &new.routes[index];
-    let watching = old.routes.iter().enumerate().filter_map(|(at, route)| match &route.mode {
-        Mode::Shadow(watched) => Some((at, route, &watched.key)),
-        Mode::Enforce(_) | Mode::Off => None,
-    });
-    let is_turned = |(at, route, key): &(usize, &Route, &LockTemplate)| {
-        // Others may have come first: to the one that watched, and to the one that judges. There may be many: they are asked last.
-        let had_it = || !old.routes[..*at].iter().any(|first| first.takes_all_of(judging));
-        let has_it = || !new.routes[..index].iter().any(|first| first.takes_all_of(route));
-        key.overlaps(&lock.key) && judging.overlaps(route) && had_it() && has_it()
-    };
-    watching.filter(is_turned).map(|(at, _, key)| (at, key)).collect()
 }
 
 /// Has every source keep what this configuration names. Whatever else is there goes when its last request has.

@@ -2,7 +2,8 @@
 
 use std::time::{Duration, Instant};
 
-use fencepost_testsupport::{Answer, Behaviour, BodyEnd, Connection, EtcdVersion, Latch, eventually};
+use fencepost_testsupport::{Answer, Behaviour, BodyEnd, Connection, EtcdVersion, Latch, Response, eventually};
+use tokio::task::JoinHandle;
 
 use crate::fencepost::Route;
 use crate::refusal::assert_refused;
@@ -31,15 +32,37 @@ async fn begin(scene: &Scene, head: &str, body: &str) -> Connection {
     client
 }
 
+/// A request that is let past, at the worker until the latch opens.
+struct Held {
+    latch: Latch,
+    answer: JoinHandle<Response>,
+}
+
+impl Held {
+    async fn at_worker(scene: &Scene) -> Held {
+        let latch = Latch::new();
+        scene.worker.on("/held", Behaviour::Hold(latch.clone(), Answer::ok("held")));
+        Held { latch, answer: scene.start_at_worker(Ask::post("/held")).await }
+    }
+
+    /// It ends, and the holder's request, begun before, goes out after it.
+    async fn lets_in(self, scene: &Scene, next: JoinHandle<Response>) {
+        self.latch.open();
+        assert_eq!(self.answer.await.unwrap().text(), "held");
+        assert_eq!(next.await.unwrap().status, 200);
+        let seen = scene.worker.seen();
+        let of = |path: &str| seen.iter().find(|seen| seen.path == path).unwrap();
+        assert!(of("/held").ended.is_some_and(|ended| ended <= of("/held/next").began), "{seen:#?}");
+    }
+}
+
 #[tokio::test]
 async fn what_named_no_lock_counts_as_anybodys_when_its_route_enforces() {
     // What is cut need not be waited for.
     let route = || patient(named_by_the_caller()).with("partial_requests = \"harmless\"");
     let scene = Scene::open(EtcdVersion::V3_5, &[watching(route())]).await;
     let holder = scene.store.hold(LOCK, "shard-1").await;
-    let latch = Latch::new();
-    scene.worker.on("/held", Behaviour::Hold(latch.clone(), Answer::ok("held")));
-    let held = scene.start_at_worker(Ask::post("/held")).await;
+    let held = Held::at_worker(&scene).await;
     let mut upload = begin(&scene, "/upload HTTP/1.1\r\nHost: a\r\nTransfer-Encoding: chunked", "3\r\nhal\r\n").await;
     let of = |path: &str| scene.worker.seen().into_iter().find(|seen| seen.path == path);
     eventually("a part of the upload is there", async || of("/upload").filter(|seen| seen.body_bytes == 3)).await;
@@ -48,19 +71,15 @@ async fn what_named_no_lock_counts_as_anybodys_when_its_route_enforces() {
     scene.until_metric("fencepost_in_flight{route=\"k\"}", 3.0).await;
 
     scene.fence.reloads(&scene.config.clone().routes(&[route()])).await;
-    let mut next = scene.start(Ask::post("/next").header("Fence-Lock", LOCK).under(&holder));
+    let next = scene.start(Ask::post("/held/next").header("Fence-Lock", LOCK).under(&holder));
     unsent.send("ite").await.unwrap();
     assert_refused(&unsent.final_response().await.unwrap(), "token-missing", None, None);
     let _ = upload.send("4\r\nfall\r\n0\r\n\r\n").await; // Cut or not yet: it goes nowhere.
     let upload = eventually("the upload is over", async || of("/upload").filter(|seen| seen.body_end.is_some())).await;
     assert_eq!((upload.body_bytes, upload.body_end), (3, Some(BodyEnd::Cut)));
     scene.until_metric("fencepost_in_flight{route=\"k\"}", 2.0).await;
-    assert!(of("/next").is_none() && !next.is_finished(), "one of those that came before is at the worker");
-    latch.open();
-    assert_eq!(held.await.unwrap().text(), "held");
-    assert_eq!((&mut next).await.unwrap().status, 200);
-    let (held, next) = (of("/held").unwrap(), of("/next").unwrap());
-    assert!(held.ended.is_some_and(|ended| ended <= next.began), "{held:#?}, {next:#?}");
+    assert!(of("/held/next").is_none(), "one of those that came before is at the worker");
+    held.lets_in(&scene, next).await;
     assert!(of("/unsent").is_none());
     scene.finish().await;
 }
@@ -129,20 +148,13 @@ async fn what_was_let_past_is_waited_for_whichever_route_judges_its_like_now() {
         let scene = Scene::open(EtcdVersion::V3_5, &before).await;
         let holder = scene.store.hold(LOCK, "shard-1").await;
         scene.until_known(LOCK, Some("shard-1")).await;
-        let latch = Latch::new();
-        scene.worker.on("/held", Behaviour::Hold(latch.clone(), Answer::ok("held")));
-        let held = scene.start_at_worker(Ask::post("/held")).await;
+        let held = Held::at_worker(&scene).await;
         for routes in reloads {
             scene.fence.reloads(&scene.config.clone().routes(&routes)).await;
         }
         let next = scene.start(Ask::post("/held/next").under(&holder));
         scene.until_metric("fencepost_in_flight{route=\"judge\"}", 1.0).await;
-        latch.open();
-        assert_eq!(held.await.unwrap().text(), "held");
-        assert_eq!(next.await.unwrap().status, 200, "{case}");
-        let seen = scene.worker.seen();
-        let of = |path: &str| seen.iter().find(|seen| seen.path == path).unwrap();
-        assert!(of("/held").ended.is_some_and(|ended| ended <= of("/held/next").began), "{case}: {seen:#?}");
+        held.lets_in(&scene, next).await;
         scene.finish().await;
     }
 }
@@ -158,20 +170,13 @@ async fn what_was_let_past_is_waited_for_though_another_route_of_its_lock_turned
     let scene = Scene::open(EtcdVersion::V3_5, &before).await;
     let holder = scene.store.hold(LOCK, "shard-1").await;
     scene.until_known(LOCK, Some("shard-1")).await;
-    let latch = Latch::new();
-    scene.worker.on("/held", Behaviour::Hold(latch.clone(), Answer::ok("held")));
-    let held = scene.start_at_worker(Ask::post("/held")).await;
+    let held = Held::at_worker(&scene).await;
     scene.fence.reloads(&scene.config.clone().routes(&[short("another", "/a/"), off.clone()])).await;
     scene.admits("/a/", &holder).await; // It may be another's: waited for, for as long as that route says.
     scene.fence.reloads(&scene.config.clone().routes(&[judge, off])).await;
     let next = scene.start(Ask::post("/held/next").under(&holder));
     scene.until_metric("fencepost_in_flight{route=\"judge\"}", 1.0).await;
-    latch.open();
-    assert_eq!(held.await.unwrap().text(), "held");
-    assert_eq!(next.await.unwrap().status, 200);
-    let seen = scene.worker.seen();
-    let of = |path: &str| seen.iter().find(|seen| seen.path == path).unwrap();
-    assert!(of("/held").ended.is_some_and(|ended| ended <= of("/held/next").began), "{seen:#?}");
+    held.lets_in(&scene, next).await;
     scene.finish().await;
 }
 

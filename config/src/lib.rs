@@ -21,6 +21,7 @@ mod route;
 mod routing;
 
 mod difference;
+mod shown;
 
 mod problem;
 mod reader;

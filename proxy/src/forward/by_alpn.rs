@@ -80,7 +80,7 @@ async fn one_for_all(pool: &Rc<Shared>, deadline: Instant) -> Result<Option<Link
     };
     let opened = open_by(pool, Wants::Either, deadline).await?;
     match opened.protocol {
-        Protocol::Http2 => pool.http2.add(&pool.upstream, opened, deadline).await.map(|()| None),
+        Protocol::Http2 => add(pool, opened, deadline).await.map(|()| None),
         // If all places are taken by what was opened before, it is closed again.
         Protocol::Http1 => match pool.free_place() {
             Some(place) => Ok(Some(Link::Http1(http1(pool, opened, place).await?))),
@@ -105,9 +105,15 @@ async fn one_more(pool: &Rc<Shared>, wants: Wants, deadline: Instant) -> Result<
         Protocol::Http1 => Ok(Some(Link::Http1(http1(pool, opened, place).await?))),
         Protocol::Http2 => match pool.http2.free_stream(&pool.upstream) {
             Some(stream) => Ok(Some(Link::Http2(stream))), // Others were faster: it is closed again.
-            None => pool.http2.add(&pool.upstream, opened, deadline).await.map(|()| None),
+            None => add(pool, opened, deadline).await.map(|()| None),
         },
     }
+}
+
+async fn add(pool: &Shared, opened: Opened, deadline: Instant) -> Result<(), UpstreamError> {
+    let socket = opened.socket.clone();
+    let added = pool.http2.add(&pool.upstream, opened, deadline).await;
+    added.inspect_err(|_| pool.complain_of_loss(&socket))
 }
 
 async fn http1(pool: &Shared, opened: Opened, place: Place) -> Result<Box<Http1>, UpstreamError> {

@@ -74,8 +74,8 @@ impl<P: Permit> Exchange<P> {
                     body.goes_over_http2();
                 }
                 let copy = copy_of(&request);
-                let unwritten = request.body_mut().count_unwritten();
-                (stream.send(*request), copy, unwritten)
+                let (head, unwritten) = stream.send(*request);
+                (head, copy, Some(unwritten))
             }
         };
         let is_streamed = body.is_some();
@@ -133,6 +133,13 @@ impl<P: Permit> Future for Exchange<P> {
                 let failed = sent.failed(error);
                 let unanswered = matches!(failed, SendError::NoAnswer { .. });
                 Err(if unanswered && client_failed { SendError::BrokenBody } else { failed })
+            }
+            Poll::Pending if sent.in_flight.is_held_back() => {
+                // The worker does not have the whole of it, and is not to get that later: it is not waited for.
+                let Sent { head, in_flight, .. } = sent;
+                drop(head);
+                in_flight.gave_up();
+                Err(SendError::Timeout)
             }
             Poll::Pending => {
                 let is_endless = sent.in_flight.is_endless();

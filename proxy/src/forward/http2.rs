@@ -1,35 +1,27 @@
 //! HTTP/2 connections to a worker, each with many requests at a time.
 
+mod connection;
+mod turns;
+
 use std::cell::{Cell, RefCell};
-use std::future::{Future, poll_fn};
-use std::pin::Pin;
-use std::rc::Rc;
-use std::sync::Arc;
+use std::rc::{Rc, Weak};
 use std::time::Duration;
 
 use http::Request;
 use http::uri::Scheme;
-use hyper::client::conn::http2::{Builder, SendRequest};
-use hyper_util::rt::{TokioIo, TokioTimer};
-use rustls::ClientConfig;
 use tokio::sync::Notify;
 use tokio::time::{Instant, timeout_at};
+
+pub(super) use connection::Http2Connection;
 
 use super::connect::{Opened, open};
 use super::error::UpstreamError;
 use super::http1::HeadFuture;
 use super::pool::Wants;
 use super::request_body::RequestBody;
+use super::unwritten::Unwritten;
 use super::upstream::Upstream;
-use crate::wire::{Alarm, LocalExecutor, Socket};
-
-/// What a worker may send ahead on one stream. A connection has room for that on each of its streams: a few whose clients do not
-/// read hold up no other.
-const WINDOW_BYTES: u32 = 256 * 1024;
-/// HTTP/2 knows no larger window.
-const CONNECTION_WINDOW_BYTES_MAX: u32 = (1 << 31) - 1;
-/// How often a worker with requests is asked whether it is still there, and how long it may take to say so.
-const PING_INTERVAL: Duration = Duration::from_secs(10);
+use crate::wire::{Alarm, Socket};
 
 /// The HTTP/2 connections of one pool: one, and more when its streams are used up.
 #[derive(Default)]
@@ -39,16 +31,6 @@ pub(super) struct Http2Connections {
     waiting: Cell<usize>,
     /// A stream or a connection has become free.
     freed: Notify,
-}
-
-struct Http2Connection {
-    sender: SendRequest<RequestBody>,
-    socket: Socket,
-    /// `None`: without TLS.
-    made_with: Option<Arc<ClientConfig>>,
-    streams: Cell<usize>,
-    /// What the worker allows.
-    streams_max: Cell<usize>,
 }
 
 /// The right to one stream of a connection.
@@ -86,17 +68,20 @@ impl Http2Connections {
     /// A stream that can be had at once. Connections that would be made otherwise by now get no more of them.
     pub(super) fn free_stream(self: &Rc<Self>, upstream: &Upstream) -> Option<Stream> {
         let mut open = self.open.borrow_mut();
-        open.retain(|connection| connection.is_alive() && upstream.is_current(connection.made_with.as_ref()));
-        let free = open
-            .iter()
-            .find(|connection| connection.streams.get() < connection.streams_max.get().min(upstream.streams_max))?;
-        free.streams.set(free.streams.get() + 1);
+        let idle_timeout = upstream.idle_timeout;
+        open.retain(|connection| connection.is_alive(idle_timeout) && upstream.is_current(connection.made_with()));
+        let free = open.iter().find(|connection| connection.has_room(upstream.streams_max))?;
+        free.begin_stream();
         Some(Stream { connection: free.clone(), connections: self.clone(), alarm: Alarm::new() })
     }
 
-    /// Whether the caller is to open a connection, which one does at a time.
+    /// Whether the caller is to open a connection, which one does at a time. A worker that allows no streams on one connection allows
+    /// none on the next.
     pub(super) fn begin_opening(&self, upstream: &Upstream) -> Option<Opening<'_>> {
-        let may_open = !self.opening.get() && self.open.borrow().len() < upstream.connections_max;
+        let open = self.open.borrow();
+        let may_open = !self.opening.get()
+            && open.len() < upstream.connections_max
+            && open.iter().all(|connection| connection.allowed() > 0);
         may_open.then(|| Opening::new(self))
     }
 
@@ -116,82 +101,65 @@ impl Http2Connections {
         opened: Opened,
         deadline: Instant,
     ) -> Result<(), UpstreamError> {
-        let Opened { socket, made_with, .. } = opened;
-        let handshake =
-            timeout_at(deadline, builder(upstream.streams_max).handshake(TokioIo::new(socket.clone()))).await;
-        let (sender, mut driver) = handshake.map_err(|_| UpstreamError::Timeout)?.map_err(UpstreamError::Handshake)?;
-        let connection = Rc::new(Http2Connection {
-            sender,
-            socket,
-            made_with,
-            streams: Cell::new(0),
-            streams_max: Cell::new(upstream.streams_max),
-        });
-        self.open.borrow_mut().push(connection.clone());
-        let driven = Rc::downgrade(&connection);
         let connections = Rc::downgrade(self);
-        tokio::task::spawn_local(async move {
-            poll_fn(|cx| {
-                let polled = Pin::new(&mut driver).poll(cx);
-                if let Some(connection) = driven.upgrade() {
-                    connection.streams_max.set(driver.current_max_send_streams());
-                }
-                polled.map(|_| ()) // Each request learns of an error itself.
-            })
-            .await;
-            if let Some(connections) = connections.upgrade() {
-                connections.freed.notify_waiters();
-            }
-        });
+        let tell_all = move || {
+            connections.upgrade().inspect(|connections| connections.freed.notify_waiters());
+        };
+        let begun = timeout_at(deadline, Http2Connection::begin(opened, upstream.streams_max, tell_all)).await;
+        let connection = Rc::new(begun.map_err(|_| UpstreamError::Timeout)??);
+        tokio::task::spawn_local(close_when_idle(
+            Rc::downgrade(&connection),
+            Rc::downgrade(self),
+            upstream.idle_timeout,
+        ));
+        self.open.borrow_mut().push(connection);
         Ok(())
     }
 }
 
-fn builder(streams_max: usize) -> Builder<LocalExecutor> {
-    let streams_max = u32::try_from(streams_max).unwrap_or(u32::MAX);
-    let connection_window = streams_max.saturating_mul(WINDOW_BYTES).min(CONNECTION_WINDOW_BYTES_MAX);
-    let mut builder = Builder::new(LocalExecutor);
-    builder
-        .timer(TokioTimer::new())
-        .initial_stream_window_size(WINDOW_BYTES)
-        .initial_connection_window_size(connection_window)
-        .keep_alive_interval(PING_INTERVAL)
-        .keep_alive_timeout(PING_INTERVAL);
-    builder
-}
-
-impl Http2Connection {
-    fn is_alive(&self) -> bool {
-        // Between requests the worker may have closed without the runtime having heard of it.
-        !self.sender.is_closed() && (self.streams.get() > 0 || self.socket.is_open())
+/// Closes a connection that has had no stream for so long.
+async fn close_when_idle(
+    connection: Weak<Http2Connection>,
+    connections: Weak<Http2Connections>,
+    idle_timeout: Duration,
+) {
+    while let Some(left) = connection.upgrade().map(|connection| idle_timeout.saturating_sub(connection.idle_for())) {
+        if left.is_zero() {
+            let Some(connections) = connections.upgrade() else { return };
+            connections.open.borrow_mut().retain(|other| Rc::as_ptr(other) != connection.as_ptr());
+            return;
+        }
+        tokio::time::sleep(left).await;
     }
 }
 
 impl Stream {
-    /// Hands a request to hyper, which opens the stream when its connection is polled next.
-    pub(super) fn send(&mut self, request: Request<RequestBody>) -> HeadFuture {
-        Box::pin(self.connection.sender.clone().try_send_request(request))
+    /// Hands a request to hyper, which opens the stream when its connection is polled next. From here on it is told what of it has
+    /// not been written.
+    pub(super) fn send(&mut self, mut request: Request<RequestBody>) -> (HeadFuture, Unwritten) {
+        let unwritten = Unwritten::count(&mut request, &self.connection);
+        (self.connection.send(request), unwritten)
     }
 
     /// What its URLs begin with.
     pub(super) fn scheme(&self) -> Scheme {
-        if self.connection.made_with.is_some() { Scheme::HTTPS } else { Scheme::HTTP }
+        if self.connection.made_with().is_some() { Scheme::HTTPS } else { Scheme::HTTP }
     }
 
     /// The connection that it shares with others.
     pub(super) fn socket(&self) -> &Socket {
-        &self.connection.socket
+        self.connection.socket()
     }
 
     /// Whether the worker has not closed its connection.
     pub(super) fn is_usable(&self) -> bool {
-        !self.connection.sender.is_closed() && self.connection.socket.is_open()
+        self.connection.is_usable()
     }
 }
 
 impl Drop for Stream {
     fn drop(&mut self) {
-        self.connection.streams.set(self.connection.streams.get() - 1);
+        self.connection.end_stream();
         self.connections.freed.notify_one();
     }
 }

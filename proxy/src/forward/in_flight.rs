@@ -2,7 +2,6 @@
 
 use std::future::poll_fn;
 use std::rc::Rc;
-use std::sync::Arc;
 use std::task::{Context, Poll, ready};
 use std::time::Duration;
 
@@ -18,7 +17,6 @@ use super::unwritten::Unwritten;
 use super::upstream::Timeouts;
 use super::vigil::Vigil;
 use crate::downstream::Protocol;
-use crate::wire::Socket;
 
 /// What a worker may send up to the end of its response's head, interim answers included.
 const BEFORE_HEAD_BYTES_MAX: u64 = 1024 * 1024;
@@ -31,7 +29,8 @@ pub(super) struct InFlight<P: Permit> {
     permit: Held<P>,
     /// `None` unless the request's body is streamed.
     body: Option<Rc<BodyState>>,
-    unwritten: Option<Arc<Unwritten>>,
+    /// `None` unless it goes over HTTP/2.
+    unwritten: Option<Unwritten>,
     is_head: bool,
     timeouts: Timeouts,
     started: Instant,
@@ -50,8 +49,8 @@ pub(super) struct InFlight<P: Permit> {
 pub(super) struct Outgoing {
     /// `None` unless the request's body is streamed.
     pub(super) body: Option<Rc<BodyState>>,
-    /// `None` unless the request has a body and goes over HTTP/2.
-    pub(super) unwritten: Option<Arc<Unwritten>>,
+    /// `None` unless the request goes over HTTP/2.
+    pub(super) unwritten: Option<Unwritten>,
     /// Whether it asks for no more than a head.
     pub(super) is_head: bool,
 }
@@ -155,6 +154,7 @@ impl<P: Permit> InFlight<P> {
         {
             self.is_lost = true;
             self.permit.body_cut();
+            self.take_back(); // Its head may not have gone out, nor be let out later.
         }
         sealed
     }
@@ -243,6 +243,7 @@ impl<P: Permit> InFlight<P> {
                     self.patience = Patience::Overdue { since: closes_at, closes_at: Some(closes_at) };
                     return Poll::Ready(());
                 }
+                Patience::Detached { .. } if self.is_held_back() => return Poll::Ready(()),
                 Patience::Detached { closes_at } => self.overdue(closes_at.is_some()),
             }
         }
@@ -270,6 +271,7 @@ impl<P: Permit> InFlight<P> {
     /// The worker has taken too long; its end is waited for without the client, as long as it is heard of.
     pub(super) fn overdue(&mut self, is_endless: bool) {
         self.stop_writing(); // From now on its time is bounded.
+        self.take_back();
         self.is_lost = true;
         self.permit.overdue();
         let now = Instant::now();
@@ -280,34 +282,38 @@ impl<P: Permit> InFlight<P> {
     }
 
     /// Sees to it that the worker does not get the whole of the request later on. Of a body that can be cut a part may still go
-    /// out, and a reset behind it. What HTTP/2 has been given to its end can't be taken back: it goes now or its connection ends.
+    /// out, and a reset behind it. What HTTP/2 has been given can't be taken back: it goes now or its connection ends.
     fn stop_writing(&self) {
         if let Some(body) = &self.body {
             body.cut_off();
-            if body.is_cut() {
-                return;
-            }
         }
-        if let Link::Http1(connection) = &self.link {
+        if let Link::Http1(connection) = &self.link
+            && self.body.as_ref().is_none_or(|body| !body.is_cut())
+        {
             connection.stop_writing();
-        }
-        if let Some((unwritten, connection)) = self.held_back() {
-            self.pool.background().spawn(async move { unwritten.leave(&connection).await });
         }
     }
 
-    /// What HTTP/2 was given and has not written, and where it would be written.
-    fn held_back(&self) -> Option<(Arc<Unwritten>, Socket)> {
-        let unwritten = self.unwritten.as_ref().filter(|unwritten| !unwritten.is_nothing())?;
-        match &self.link {
-            Link::Http1(_) => None,
-            Link::Http2(stream) => Some((Arc::clone(unwritten), stream.socket().clone())),
+    /// The same for what HTTP/2 has been given.
+    fn take_back(&self) {
+        if let Some(unwritten) = self.held_back().cloned() {
+            self.pool.background().spawn(async move { unwritten.leave().await });
         }
+    }
+
+    /// What HTTP/2 was given and has not written, if there is any.
+    fn held_back(&self) -> Option<&Unwritten> {
+        self.unwritten.as_ref().filter(|unwritten| !unwritten.is_nothing())
+    }
+
+    /// Whether there is something that HTTP/2 was given and has not written.
+    pub(super) fn is_held_back(&self) -> bool {
+        self.held_back().is_some()
     }
 
     /// The response has ended whole. Waits for the rest of the request in the background, if there is any.
     pub(super) fn complete(self: Box<Self>) {
-        if self.body.as_ref().is_some_and(|body| body.is_running()) || self.held_back().is_some() {
+        if self.body.as_ref().is_some_and(|body| body.is_running()) || self.is_held_back() {
             let background = self.pool.background().clone();
             background.spawn(self.finish_body());
             return;
@@ -334,8 +340,8 @@ impl<P: Permit> InFlight<P> {
             if let Some(body) = &self.body {
                 body.cut_off();
             }
-            if let Some((unwritten, connection)) = self.held_back() {
-                unwritten.leave(&connection).await;
+            if let Some(unwritten) = self.held_back() {
+                unwritten.leave().await;
             }
         }
         self.settle();
@@ -403,10 +409,18 @@ impl<P: Permit> InFlight<P> {
     }
 
     fn close(self, how: Ending) {
-        self.stop_writing(); // An HTTP/2 connection goes on without this request.
-        let InFlight { link, permit, .. } = self;
-        drop(link);
-        permit.finished(how);
+        self.stop_writing();
+        let held_back = self.held_back().cloned();
+        let InFlight { link, pool, permit, .. } = self;
+        drop(link); // An HTTP/2 connection goes on without this request.
+        match held_back {
+            // Until then it may go out.
+            Some(unwritten) => pool.background().spawn(async move {
+                unwritten.leave().await;
+                permit.finished(how);
+            }),
+            None => permit.finished(how),
+        }
     }
 
     /// Nothing was sent: the permit and the connection apart.

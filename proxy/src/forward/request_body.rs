@@ -12,7 +12,7 @@ use http_body_util::BodyExt;
 
 use super::body_state::{BodyState, Cut, Way};
 use super::fields::{self, KeptFields};
-use super::unwritten::Unwritten;
+use super::unwritten::HandedOver;
 use crate::downstream::{BodyError, ClientBody};
 
 /// The body of a request on its way to the worker.
@@ -39,7 +39,7 @@ pub struct Streaming {
     state: Rc<BodyState>,
     kept: Rc<KeptFields>,
     /// `None` unless it goes over HTTP/2.
-    unwritten: Option<Arc<Unwritten>>,
+    unwritten: Option<Arc<HandedOver>>,
 }
 
 /// Why a body was not passed on to its end.
@@ -141,15 +141,13 @@ impl RequestBody {
         }
     }
 
-    /// Counts what HTTP/2 has been given of it and has not written. `None` if it has no body.
-    pub(super) fn count_unwritten(&mut self) -> Option<Arc<Unwritten>> {
-        let unwritten = Arc::<Unwritten>::default();
+    /// Counts what HTTP/2 has been given of it and has not written.
+    pub(super) fn count_unwritten(&mut self, handed_over: &Arc<HandedOver>) {
         match self {
-            RequestBody::Empty => return None,
-            RequestBody::Whole(whole) => whole.data = whole.data.take().map(|data| unwritten.count(data)),
-            RequestBody::Streaming(streaming) => streaming.unwritten = Some(Arc::clone(&unwritten)),
+            RequestBody::Empty => {}
+            RequestBody::Whole(whole) => whole.data = whole.data.take().map(|data| handed_over.count(data)),
+            RequestBody::Streaming(streaming) => streaming.unwritten = Some(Arc::clone(handed_over)),
         }
-        Some(unwritten)
     }
 
     /// The same body once more, unless it is streamed.
@@ -227,7 +225,7 @@ impl Streaming {
                     self.state.went_out();
                 }
                 Poll::Ready(Some(Ok(match &self.unwritten {
-                    Some(unwritten) => frame.map_data(|piece| unwritten.count(piece)),
+                    Some(handed_over) => frame.map_data(|piece| handed_over.count(piece)),
                     None => frame,
                 })))
             }

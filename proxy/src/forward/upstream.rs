@@ -25,7 +25,7 @@ pub struct Upstream {
     pub waiting_max: usize,
     /// HTTP/2 requests at a time on one connection, where the worker does not allow fewer.
     pub streams_max: usize,
-    /// How long an HTTP/1.1 connection without a request is kept. Short, because a request that is sent while the
+    /// How long a connection without a request is kept. Short, because a request that is sent while the
     /// worker closes has an unknown fate.
     pub idle_timeout: Duration,
     /// `Host` for requests that came without.

@@ -92,17 +92,3 @@ impl Drop for Counted {
         }
     }
 }
-
-/// Lets hyper's HTTP/2 run its streams as tasks of this thread.
-#[derive(Clone, Copy)]
-pub(crate) struct LocalExecutor;
-
-impl<F> hyper::rt::Executor<F> for LocalExecutor
-where
-    F: Future + 'static,
-    F::Output: 'static,
-{
-    fn execute(&self, future: F) {
-        tokio::task::spawn_local(future);
-    }
-}

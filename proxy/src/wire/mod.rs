@@ -14,7 +14,6 @@ mod transport;
 
 pub use alarm::Alarm;
 pub use background::Background;
-pub(crate) use background::LocalExecutor;
 pub(crate) use gathered::{Gathered, Turns};
 pub(crate) use give_way::give_way;
 pub(crate) use nested::Nested;

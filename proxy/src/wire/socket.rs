@@ -1,14 +1,17 @@
 //! A connection that can be looked at and shut while hyper owns it.
 
-use std::cell::{Cell, RefCell};
+use std::cell::{Cell, OnceCell, RefCell};
 use std::io::{self, IoSlice};
 use std::net::Shutdown;
 use std::pin::Pin;
 use std::rc::Rc;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
 use std::task::{Context, Poll, ready};
 
 use bytes::{Buf, Bytes};
 use tokio::io::{AsyncRead, AsyncWrite, ReadBuf};
+use tokio::time::Instant;
 use tokio_rustls::{TlsStream, client, server};
 
 use super::stream::{News, Stream};
@@ -28,8 +31,10 @@ struct Shared {
     stream: RefCell<Stream>,
     /// Bytes that were read before hyper got the socket, and are to be read first.
     unread: RefCell<Bytes>,
-    /// Whether the other side's reading holds up our writing.
-    write_blocked: Cell<bool>,
+    /// Since when the other side's reading holds up our writing, if it does.
+    write_blocked_since: Cell<Option<Instant>>,
+    /// Counts flushes that were finished, for whoever asks.
+    flushes: OnceCell<Arc<AtomicU64>>,
     /// Bytes written.
     written: Cell<u64>,
     /// Bytes read.
@@ -75,7 +80,8 @@ impl Socket {
             shared: Rc::new(Shared {
                 stream: RefCell::new(stream),
                 unread: RefCell::new(Bytes::new()),
-                write_blocked: Cell::new(false),
+                write_blocked_since: Cell::new(None),
+                flushes: OnceCell::new(),
                 written: Cell::new(0),
                 read: Cell::new(0),
                 on_write_error,
@@ -135,7 +141,17 @@ impl Socket {
 
     /// Whether the last write could not be finished because the other side does not read.
     pub fn is_write_blocked(&self) -> bool {
-        self.shared.write_blocked.get()
+        self.shared.write_blocked_since.get().is_some()
+    }
+
+    /// Since when no write could be finished because the other side does not read.
+    pub fn write_blocked_since(&self) -> Option<Instant> {
+        self.shared.write_blocked_since.get()
+    }
+
+    /// How often all that was written was with the kernel when whoever writes asked for that, from now on.
+    pub fn count_flushes(&self) -> Arc<AtomicU64> {
+        Arc::clone(self.shared.flushes.get_or_init(Arc::default))
     }
 
     /// Whether nothing that is written arrives any more.
@@ -164,18 +180,18 @@ impl Socket {
         let shared = &*self.shared;
         match result {
             Poll::Ready(Ok(written)) => {
-                shared.write_blocked.set(shared.stream.borrow().is_behind());
+                shared.write_blocked(shared.stream.borrow().is_behind());
                 shared.written.set(shared.written.get().wrapping_add(written as u64));
                 Poll::Ready(Ok(written))
             }
             Poll::Ready(Err(error)) if shared.on_write_error == OnWriteError::Report => Poll::Ready(Err(error)),
             Poll::Ready(Err(_)) => {
                 shared.broken.set(true);
-                shared.write_blocked.set(false);
+                shared.write_blocked(false);
                 Poll::Ready(Ok(wanted))
             }
             Poll::Pending => {
-                shared.write_blocked.set(true);
+                shared.write_blocked(true);
                 Poll::Pending
             }
         }
@@ -183,6 +199,20 @@ impl Socket {
 
     fn swallows_writes(&self) -> bool {
         self.shared.broken.get() && self.shared.on_write_error == OnWriteError::ReadOn
+    }
+}
+
+impl Shared {
+    fn write_blocked(&self, is_blocked: bool) {
+        if is_blocked != self.write_blocked_since.get().is_some() {
+            self.write_blocked_since.set(is_blocked.then(Instant::now));
+        }
+    }
+
+    fn flushed(&self) {
+        if let Some(flushes) = self.flushes.get() {
+            flushes.fetch_add(1, Ordering::Relaxed);
+        }
     }
 }
 
@@ -234,11 +264,13 @@ impl AsyncWrite for Socket {
     }
 
     fn poll_flush(self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<io::Result<()>> {
-        if !self.shared.stream.borrow().is_behind() || self.swallows_writes() {
-            return Poll::Ready(Ok(())); // The kernel has it already.
+        // Otherwise the kernel has it already.
+        if self.shared.stream.borrow().is_behind() && !self.swallows_writes() {
+            let flushed = Pin::new(&mut *self.shared.stream.borrow_mut()).poll_flush(cx);
+            ready!(self.wrote(0, flushed.map_ok(|()| 0)))?;
         }
-        let flushed = Pin::new(&mut *self.shared.stream.borrow_mut()).poll_flush(cx);
-        self.wrote(0, flushed.map_ok(|()| 0)).map_ok(|_| ())
+        self.shared.flushed();
+        Poll::Ready(Ok(()))
     }
 
     fn poll_shutdown(self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<io::Result<()>> {

@@ -323,9 +323,10 @@ fn nothing_of_a_request_that_is_over_goes_out_though_the_worker_lets_it_in_later
 fn nothing_of_a_request_that_is_overdue_goes_out_though_the_worker_lets_it_in_later() {
     let (proxy, mut client, mut frames) = held_back(Timeouts { silence: 10 * MOMENT, ..Timeouts::default() });
     assert!(client.head().starts_with("HTTP/1.1 504 "));
-    assert_eq!(proxy.wait_for_events(3)[1..], [Event::Overdue, Event::Finished(Ending::Reset)]);
+    assert_eq!(proxy.wait_for_events(2)[1..], [Event::Finished(Ending::TimedOut)]);
     frames.open(3, 5);
-    assert_eq!(frames.peer().until_end(), b"");
+    assert_eq!(frames.next(), Frame::Reset { stream: 3 });
+    assert_eq!(frames.peer().within(MOMENT), b"");
 }
 
 #[tokio::test(flavor = "multi_thread")]

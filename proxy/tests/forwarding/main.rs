@@ -6,6 +6,7 @@ mod endings;
 mod handoffs;
 mod hostile_workers;
 mod http2;
+mod http2_connections;
 mod messages;
 mod panics;
 mod pools;

@@ -19,11 +19,25 @@ pub(crate) struct Frames(Peer);
 
 impl Frames {
     /// A worker whose streams have a window of no bytes.
-    pub(crate) fn with_shut_windows(mut peer: Peer) -> Frames {
+    pub(crate) fn with_shut_windows(peer: Peer) -> Frames {
+        Frames::with_settings(peer, &[0, 4, 0, 0, 0, 0])
+    }
+
+    /// A worker that allows so many streams at a time.
+    pub(crate) fn with_streams(peer: Peer, allowed: u8) -> Frames {
+        Frames::with_settings(peer, &[0, 3, 0, 0, 0, allowed])
+    }
+
+    fn with_settings(mut peer: Peer, settings: &[u8]) -> Frames {
         assert_eq!(peer.exactly(24), b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n");
         let mut frames = Frames(peer);
-        frames.send(4, 0, 0, &[0, 4, 0, 0, 0, 0]);
+        frames.send(4, 0, 0, settings);
         frames
+    }
+
+    /// Allows so many streams at a time from now on.
+    pub(crate) fn allow(&mut self, streams: u8) {
+        self.send(4, 0, 0, &[0, 3, 0, 0, 0, streams]);
     }
 
     /// The next frame of a stream.
@@ -44,6 +58,17 @@ impl Frames {
         }
     }
 
+    /// Waits until settings have been taken note of.
+    pub(crate) fn acknowledged(&mut self) {
+        loop {
+            let head = self.0.exactly(9);
+            self.0.exactly(usize::from(u16::from_be_bytes([head[1], head[2]])));
+            if head[3..5] == [4, 1] {
+                return;
+            }
+        }
+    }
+
     /// Answers with 200 and nothing more.
     pub(crate) fn respond(&mut self, stream: u32) {
         self.send(1, END | END_HEADERS, stream, &[0x88]);
@@ -52,6 +77,20 @@ impl Frames {
     /// Opens the window of a stream.
     pub(crate) fn open(&mut self, stream: u32, bytes: u32) {
         self.send(8, 0, stream, &bytes.to_be_bytes());
+    }
+
+    /// The streams that are begun before the connection ends.
+    pub(crate) fn begun_until_end(&mut self) -> Vec<u32> {
+        let (bytes, mut streams) = (self.0.until_end(), Vec::new());
+        let mut rest = &bytes[..];
+        while let Some((head, behind)) = rest.split_first_chunk::<9>() {
+            if head[3] == 1 {
+                streams.push(u32::from_be_bytes([head[5], head[6], head[7], head[8]]));
+            }
+            let length = u32::from_be_bytes([0, head[0], head[1], head[2]]);
+            rest = behind.get(usize::try_from(length).unwrap()..).unwrap_or_default();
+        }
+        streams
     }
 
     /// The connection below.

@@ -1,0 +1,138 @@
+use std::time::Duration;
+
+use bytes::Bytes;
+use h2::server::{Builder, Connection};
+use http::{Method, Request};
+use tokio::io::{AsyncReadExt, AsyncWriteExt};
+use tokio::net::UnixStream;
+use tokio::task::LocalSet;
+use tokio::time::timeout;
+
+use super::*;
+use crate::downstream::Protocol;
+use crate::forward::connect::Opened;
+use crate::forward::http1::HeadFuture;
+use crate::wire::Socket;
+
+type Peer = Connection<UnixStream, Bytes>;
+
+const PATIENCE: Duration = Duration::from_secs(20);
+
+async fn connected(worker: &Builder) -> (Rc<Http2Connection>, Peer) {
+    let (ours, theirs) = UnixStream::pair().unwrap();
+    let (connection, worker) = tokio::join!(begin(ours), worker.handshake::<_, Bytes>(theirs));
+    (Rc::new(connection), worker.unwrap())
+}
+
+async fn begin(ours: UnixStream) -> Http2Connection {
+    let opened = Opened { socket: Socket::upstream(ours.into()), protocol: Protocol::Http2, made_with: None };
+    timeout(PATIENCE, Http2Connection::begin(opened, 100, || ())).await.unwrap().unwrap()
+}
+
+fn send(connection: &Rc<Http2Connection>, method: Method, body: RequestBody) -> (HeadFuture, Unwritten) {
+    let uri = "http://shard.example/";
+    let mut request = Request::builder().method(method).uri(uri).body(body).unwrap();
+    let unwritten = Unwritten::count(&mut request, connection);
+    (connection.send(request), unwritten)
+}
+
+/// Lets all tasks that are ready have their turn, and those that they wake: hyper gives h2 what it was given.
+async fn turn() {
+    for _ in 0..4 {
+        tokio::task::yield_now().await;
+    }
+}
+
+/// The methods of the requests that reach the worker before the connection ends.
+async fn methods(mut worker: Peer) -> Vec<Method> {
+    let mut methods = Vec::new();
+    let mut exchanges = Vec::new(); // Else the worker would reset them.
+    while let Some(Ok((request, answer))) = worker.accept().await {
+        methods.push(request.method().clone());
+        exchanges.push((request, answer));
+    }
+    methods
+}
+
+#[tokio::test]
+async fn a_head_is_written_when_the_kernel_has_it() {
+    let work = async {
+        let (connection, worker) = connected(&Builder::new()).await;
+        let worker = tokio::task::spawn_local(methods(worker));
+        let (head, unwritten) = send(&connection, Method::DELETE, RequestBody::Empty);
+        assert!(!unwritten.is_nothing());
+        timeout(PATIENCE, unwritten.nothing()).await.unwrap();
+        unwritten.leave().await;
+        assert!(!connection.socket().is_broken());
+        drop((head, unwritten, connection));
+        assert_eq!(timeout(PATIENCE, worker).await.unwrap().unwrap(), [Method::DELETE]);
+    };
+    LocalSet::new().run_until(work).await;
+}
+
+/// A worker may allow fewer streams in the moment in which a request is handed over.
+#[tokio::test]
+async fn a_request_that_waits_for_a_stream_never_goes_out_once_it_is_given_up() {
+    let work = async {
+        let (connection, worker) = connected(Builder::new().max_concurrent_streams(1)).await;
+        let worker = tokio::task::spawn_local(methods(worker));
+        let (_first, written) = send(&connection, Method::GET, RequestBody::Empty);
+        timeout(PATIENCE, written.nothing()).await.unwrap();
+        let (beyond, unwritten) = send(&connection, Method::DELETE, RequestBody::Empty);
+        turn().await;
+        drop(beyond);
+        unwritten.leave().await;
+        assert_eq!(timeout(PATIENCE, worker).await.unwrap().unwrap(), [Method::GET]);
+    };
+    LocalSet::new().run_until(work).await;
+}
+
+#[tokio::test]
+async fn what_a_worker_does_not_read_never_goes_out_once_it_is_given_up() {
+    let work = async {
+        let (ours, mut worker) = UnixStream::pair().unwrap();
+        // SETTINGS_INITIAL_WINDOW_SIZE, and WINDOW_UPDATE for the connection: 16 MiB each.
+        worker.write_all(&[0, 0, 6, 4, 0, 0, 0, 0, 0, 0, 4, 1, 0, 0, 0]).await.unwrap();
+        worker.write_all(&[0, 0, 4, 8, 0, 0, 0, 0, 0, 1, 0, 0, 0]).await.unwrap();
+        let connection = Rc::new(begin(ours).await);
+        let body = RequestBody::from_bytes(Bytes::from(vec![b'x'; 8 << 20]));
+        let (_upload, _behind) = send(&connection, Method::PUT, body);
+        let blocked = connection.turns().until(|| connection.socket().is_write_blocked());
+        timeout(PATIENCE, blocked).await.unwrap();
+        let put_down =
+            Unwritten { handed_over: Arc::new(HandedOver::new(&connection)), connection: connection.clone() };
+        drop(put_down.handed_over.count(Bytes::from_static(b"x")));
+        assert!(!put_down.is_nothing());
+
+        let (given_up, unwritten) = send(&connection, Method::DELETE, RequestBody::Empty);
+        turn().await;
+        drop(given_up);
+        unwritten.leave().await;
+        let mut bytes = Vec::new();
+        timeout(PATIENCE, worker.read_to_end(&mut bytes)).await.unwrap().unwrap();
+        assert_eq!(streams_with_a_head(&bytes[b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n".len()..]), [1]);
+    };
+    LocalSet::new().run_until(work).await;
+}
+
+fn streams_with_a_head(mut bytes: &[u8]) -> Vec<u8> {
+    let mut streams = Vec::new();
+    while let Some(([a, b, c, kind, _, .., stream], rest)) = bytes.split_first_chunk::<9>() {
+        streams.extend((*kind == 1).then_some(*stream));
+        let length = u32::from_be_bytes([0, *a, *b, *c]) as usize;
+        bytes = rest.get(length..).unwrap_or_default();
+    }
+    streams
+}
+
+#[tokio::test]
+async fn what_was_put_down_is_written_with_the_next_flush() {
+    let work = async {
+        let (connection, _worker) = connected(&Builder::new()).await;
+        let handed_over = HandedOver::new(&connection);
+        assert!(!handed_over.are_flushed());
+        connection.flushes().fetch_add(1, Ordering::Relaxed);
+        assert!(handed_over.are_flushed());
+    };
+    LocalSet::new().run_until(work).await;
+}

@@ -1,0 +1,160 @@
+//! Which requests go on which HTTP/2 connection to the worker, and when.
+
+use fencepost::downstream::Protocol;
+use fencepost::forward::{
+    Admitted, Ending, Permit, Pool, ReadyConnection, RequestBody, Speaks, Timeouts, Upstream, UpstreamAddress, Wants,
+};
+use fencepost::wire::Background;
+use http::Request;
+use tokio::sync::oneshot;
+use tokio::task::{LocalSet, spawn_blocking, spawn_local};
+use tokio::time::Instant;
+
+use crate::support::{Event, Frame, Frames, MOMENT, PATIENCE, Proxy, Settings, Worker};
+
+const GET: &str = "GET / HTTP/1.1\r\nHost: test\r\n\r\n";
+const DELETE: &str = "DELETE / HTTP/1.1\r\nHost: test\r\n\r\n";
+
+fn to_http2() -> Settings {
+    Settings { upstream_protocol: Protocol::Http2, ..Settings::default() }
+}
+
+#[test]
+fn no_more_streams_are_begun_than_the_worker_allows() {
+    let worker = Worker::by_hand();
+    let proxy = Proxy::with(worker.address(), to_http2());
+    let (mut first, mut second) = (proxy.client(), proxy.client());
+    first.send(GET);
+    let mut one = Frames::with_streams(worker.next(), 1);
+    assert_eq!(one.next(), Frame::Headers { stream: 1 });
+    second.send(DELETE);
+    let mut other = Frames::with_streams(worker.next(), 1);
+    assert_eq!(other.next(), Frame::Headers { stream: 1 });
+    other.respond(1);
+    assert!(second.answer().0.starts_with("HTTP/1.1 200 "));
+    one.respond(1);
+    assert!(first.answer().0.starts_with("HTTP/1.1 200 "));
+    assert_eq!(proxy.wait_for_events(2), [Event::Finished(Ending::Complete); 2]);
+}
+
+/// What was not handed over is not sent later; what still waits goes as soon as it may.
+#[test]
+fn a_worker_that_allows_no_streams_gets_none_until_it_does() {
+    let worker = Worker::by_hand();
+    let proxy = Proxy::with(worker.address(), Settings { ready_timeout: 4 * MOMENT, ..to_http2() });
+    let (mut given_up, mut waiting) = (proxy.client(), proxy.client());
+    given_up.send(DELETE);
+    let mut frames = Frames::with_streams(worker.next(), 0);
+    assert!(given_up.answer().0.starts_with("HTTP/1.1 503 "));
+    assert!(!worker.has_another(), "it would allow none there either");
+    waiting.send(GET);
+    frames.peer().within(MOMENT);
+    frames.allow(2);
+    assert_eq!(frames.next(), Frame::Headers { stream: 1 });
+    frames.respond(1);
+    assert!(waiting.answer().0.starts_with("HTTP/1.1 200 "));
+    waiting.send(GET);
+    assert_eq!(frames.next(), Frame::Headers { stream: 3 }, "and nothing before it");
+}
+
+#[test]
+fn nothing_is_sent_to_a_worker_that_has_not_said_how_many_streams_it_allows() {
+    let worker = Worker::by_hand();
+    let proxy = Proxy::with(worker.address(), Settings { ready_timeout: 2 * MOMENT, ..to_http2() });
+    let mut client = proxy.client();
+    client.send(DELETE);
+    let silent = worker.next();
+    assert!(client.answer().0.starts_with("HTTP/1.1 503 "));
+    client.send(DELETE);
+    drop(worker.next());
+    assert!(client.answer().0.starts_with("HTTP/1.1 503 "), "at once, the connection having ended");
+    assert_eq!(proxy.events(), []);
+    drop(silent);
+}
+
+#[test]
+fn a_connection_that_has_been_idle_for_too_long_is_closed() {
+    let worker = Worker::by_hand();
+    let proxy = Proxy::with(worker.address(), Settings { idle_timeout: 2 * MOMENT, ..to_http2() });
+    let mut client = proxy.client();
+    for _ in 0..2 {
+        client.send(GET);
+        let mut frames = Frames::with_streams(worker.next(), 100);
+        assert_eq!(frames.next(), Frame::Headers { stream: 1 });
+        frames.peer().within(3 * MOMENT); // It is not idle.
+        frames.respond(1);
+        assert!(client.answer().0.starts_with("HTTP/1.1 200 "));
+        frames.peer().until_end();
+    }
+}
+
+/// One that the worker lets in nothing of is given up; those beside it go on.
+#[test]
+fn a_request_that_is_overdue_takes_no_other_with_it() {
+    let worker = Worker::by_hand();
+    let timeouts = Timeouts { silence: 6 * MOMENT, ..Timeouts::default() };
+    let proxy = Proxy::with(worker.address(), Settings { timeouts, ..to_http2() });
+    let (mut stuck, mut other) = (proxy.client(), proxy.client());
+    stuck.send("POST / HTTP/1.1\r\nHost: test\r\nContent-Length: 5\r\n\r\nhello");
+    let mut frames = Frames::with_shut_windows(worker.next());
+    assert_eq!(frames.next(), Frame::Headers { stream: 1 });
+    frames.peer().within(3 * MOMENT);
+    other.send(GET);
+    assert_eq!(frames.next(), Frame::Headers { stream: 3 });
+    assert!(stuck.head().starts_with("HTTP/1.1 504 "));
+    assert_eq!(proxy.wait_for_events(1), [Event::Finished(Ending::TimedOut)]);
+    frames.open(1, 5);
+    assert_eq!(frames.next(), Frame::Reset { stream: 1 });
+    frames.respond(3);
+    assert!(other.answer().0.starts_with("HTTP/1.1 200 "));
+}
+
+/// A permit that says how its request ended.
+struct Told(oneshot::Sender<Ending>);
+
+impl Permit for Told {
+    fn finished(self, how: Ending) {
+        self.0.send(how).unwrap();
+    }
+}
+
+/// What was handed over in the moment in which the worker allows fewer streams waits within h2. It goes out in time, or not at all; and
+/// only when that is certain is it over.
+#[tokio::test]
+async fn a_request_that_the_worker_has_no_room_for_any_more_never_goes_out_once_it_is_over() {
+    let work = async {
+        let worker = Worker::by_hand();
+        let (host, port) = (worker.address().ip().to_string(), worker.address().port());
+        let upstream = Upstream::new(UpstreamAddress::Tcp { host, port }, Speaks::Cleartext(Protocol::Http2));
+        let pool = Pool::new(upstream, Background::default());
+        let ready = || pool.ready(Wants::Either, Instant::now() + PATIENCE);
+        let fewer = spawn_blocking(move || {
+            let mut frames = Frames::with_streams(worker.next(), 2);
+            frames.acknowledged();
+            frames
+        });
+        let (first, frames) = tokio::join!(ready(), fewer);
+        let (first, beyond, mut frames) = (first.unwrap(), ready().await.unwrap(), frames.unwrap());
+        let fewer = spawn_blocking(move || {
+            frames.allow(1);
+            frames.acknowledged();
+            frames
+        });
+        let mut frames = fewer.await.unwrap();
+
+        let send = |ready: ReadyConnection, silence| {
+            let (permit, ended) = oneshot::channel();
+            let request = Request::delete("/").header("host", "test").body(RequestBody::from_bytes("".into())).unwrap();
+            let timeouts = Timeouts { silence, total: None, late: PATIENCE };
+            let sent = ready.send(Admitted::new(Box::new(request), Told(permit)), timeouts, Instant::now());
+            spawn_local(async { drop(sent.await) });
+            ended
+        };
+        let at_the_worker = send(first, PATIENCE);
+        assert_eq!(send(beyond, MOMENT).await, Ok(Ending::TimedOut));
+        frames.respond(1);
+        assert_eq!(spawn_blocking(move || frames.begun_until_end()).await.unwrap(), [1]);
+        assert_eq!(at_the_worker.await, Ok(Ending::Reset), "it shared the connection");
+    };
+    LocalSet::new().run_until(work).await;
+}

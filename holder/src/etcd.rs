@@ -2,20 +2,27 @@
 
 mod calls;
 mod connection;
+mod silence;
 mod turn;
 mod watch;
 
 use std::sync::{Arc, Mutex, PoisonError};
+use std::time::Duration;
 
 use etcd_client::{Certificate, Identity, TlsOptions};
 use tokio::sync::watch as channel;
+use tokio::time::timeout;
 use tonic::transport::Endpoint;
 
 pub(crate) use self::calls::{Mine, Place, Taking};
+use self::silence::Silence;
 use self::turn::Turn;
 pub(crate) use self::turn::{Failed, Within, random};
 pub(crate) use self::watch::Change;
 use crate::error::InvalidEtcd;
+
+/// How long whoever ends waits for what is given back in the background.
+const SETTLED_WITHIN: Duration = Duration::from_secs(3);
 
 /// A cluster of etcd: its endpoints and how to speak with them. Cheap to clone; clones share their connections.
 ///
@@ -28,6 +35,8 @@ struct Shared {
     /// The endpoint in use. Whoever hangs on it learns when it is left.
     turn: channel::Sender<Arc<Turn>>,
     options: Options,
+    /// Since when it does not answer; `None` while it does.
+    silence: channel::Sender<Option<Silence>>,
     /// How many are giving something back in the background.
     settling: channel::Sender<usize>,
 }
@@ -82,8 +91,9 @@ impl Etcd {
     /// Returns once whatever was given up on this cluster has been given back there, or can't be: a lock that was waited for
     /// no longer, a tenure that was dropped. Takes 3 s at most. To be called before the runtime ends.
     pub async fn settled(&self) {
+        let mut settling = self.0.settling.subscribe();
         // The channel's other end is our own.
-        let _ = self.0.settling.subscribe().wait_for(|running| *running == 0).await;
+        let _ = timeout(SETTLED_WITHIN, settling.wait_for(|running| *running == 0)).await;
     }
 
     /// Does something in the background that [`Etcd::settled`] waits for. Without a runtime it is not done.
@@ -152,7 +162,12 @@ impl EtcdBuilder {
         let endpoints = self.endpoints.clone();
         let options = Options(Arc::new(Mutex::new(self.access())));
         let turn = channel::Sender::new(Arc::new(Turn::first(&endpoints, &options)));
-        Ok(Etcd(Arc::new(Shared { turn, options, settling: channel::Sender::new(0) })))
+        Ok(Etcd(Arc::new(Shared {
+            turn,
+            options,
+            silence: channel::Sender::new(None),
+            settling: channel::Sender::new(0),
+        })))
     }
 
     fn access(self) -> Access {

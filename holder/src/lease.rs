@@ -1,6 +1,8 @@
 //! A lease: what a lock hangs on.
 
-use std::sync::{Mutex, PoisonError};
+use std::future::pending;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
 
 use tokio::sync::oneshot;
@@ -23,32 +25,41 @@ pub(crate) struct Lease {
     pub(crate) ttl: Duration,
     /// When the last renewal that was confirmed was sent.
     confirmed: Mutex<BootInstant>,
-    given_back: bool,
+    /// Whether etcd was asked for it and has not confirmed that it is gone: then there may be one.
+    may_stand: Arc<AtomicBool>,
 }
 
 impl Lease {
     /// A new one.
     ///
     /// # Cancel safety
-    /// If it is given up, it is granted all the same, and given back then: a revocation that overtook the grant would find
-    /// nothing to revoke.
+    /// If it is given up once etcd was asked for it, it is granted all the same, and given back then: a revocation that
+    /// overtook the grant would find nothing to revoke.
     pub(crate) async fn grant(etcd: &Etcd, ttl: Duration, within: Duration) -> Result<Lease, StoreError> {
-        let (grant, granted) = oneshot::channel();
-        let for_task = etcd.clone();
+        let (mut grant, granted) = oneshot::channel();
+        let (for_task, may_stand) = (etcd.clone(), Arc::new(AtomicBool::new(false)));
         etcd.settle(async move {
-            // Where nobody waits for it any more, it is dropped here.
-            let _ = grant.send(Lease::granted(for_task, ttl, within).await);
+            tokio::select! {
+                // Where nobody waits for it any more, it is dropped here.
+                granted = Lease::granted(for_task, ttl, within, Arc::clone(&may_stand)) => drop(grant.send(granted)),
+                () = given_up_unasked(&mut grant, &may_stand) => {}
+            }
         });
         granted.await.unwrap_or_else(|_| Err(StoreError::Unavailable("the runtime is shutting down".to_owned())))
     }
 
-    async fn granted(etcd: Etcd, ttl: Duration, within: Duration) -> Result<Lease, StoreError> {
+    async fn granted(
+        etcd: Etcd,
+        ttl: Duration,
+        within: Duration,
+        may_stand: Arc<AtomicBool>,
+    ) -> Result<Lease, StoreError> {
         // From 1 on: etcd takes 0 as a wish for a number of its own choice.
         let id = i64::try_from(random() >> 1).unwrap_or(i64::MAX).max(1);
         let confirmed = Mutex::new(BootInstant::now());
         // Made before anything is sent, so that whatever becomes of the call is given back.
-        let mut lease = Lease { etcd, id, ttl, confirmed, given_back: false };
-        lease.ttl = lease.etcd.grant(id, ttl, within).await.map_err(|failed| match failed {
+        let mut lease = Lease { etcd, id, ttl, confirmed, may_stand };
+        lease.ttl = lease.etcd.grant(id, ttl, within, &lease.may_stand).await.map_err(|failed| match failed {
             Failed::Store(error) => error,
             Failed::NoLease => StoreError::Unavailable("a lease ran out as it was granted".to_owned()),
         })?;
@@ -84,16 +95,16 @@ impl Lease {
     }
 
     /// Gives it back, and with it whatever hangs on it.
-    pub(crate) async fn give_back(mut self) -> Result<(), StoreError> {
+    pub(crate) async fn give_back(self) -> Result<(), StoreError> {
         self.etcd.revoke(self.id, GIVE_BACK_WITHIN).await?;
-        self.given_back = true;
+        self.may_stand.store(false, Ordering::Relaxed);
         Ok(())
     }
 }
 
 impl Drop for Lease {
     fn drop(&mut self) {
-        if self.given_back {
+        if !self.may_stand.load(Ordering::Relaxed) {
             return;
         }
         let (etcd, id) = (self.etcd.clone(), self.id);
@@ -102,6 +113,15 @@ impl Drop for Lease {
                 debug!(%error, "a lease is left to run out");
             }
         });
+    }
+}
+
+/// Returns once nobody waits for a lease any more that etcd was not asked for by then.
+async fn given_up_unasked<T>(grant: &mut oneshot::Sender<T>, may_stand: &AtomicBool) {
+    grant.closed().await;
+    if may_stand.load(Ordering::Relaxed) {
+        // What becomes of it is to be found out.
+        pending().await
     }
 }
 

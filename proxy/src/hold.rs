@@ -21,6 +21,9 @@ mod voice;
 mod watchdog;
 mod while_held;
 
+use std::convert::Infallible;
+use std::future::pending;
+use std::pin::pin;
 use std::time::Duration;
 
 use fencepost_holder::{AcquireError, Etcd, Lock, StoreError, Tenure};
@@ -47,6 +50,9 @@ use self::watchdog::Watchdog;
 
 /// How long to wait before etcd is asked again, when it did not answer.
 const ETCD_PAUSE: Duration = Duration::from_secs(1);
+
+/// For how long etcd may be silent before that is said. More than it takes to leave one endpoint for the next.
+const SILENCE_MAX: Duration = Duration::from_millis(1_500);
 
 /// Does it, and returns the exit code. Runs on a current-thread runtime of this process's first thread.
 pub async fn hold(settings: HoldSettings) -> u8 {
@@ -138,6 +144,7 @@ impl Hold {
     /// Waits for the lock, unless that is not wanted, and takes it.
     async fn acquire(&mut self, is_first: bool) -> Result<Tenure, Exit> {
         self.voice.step(format_args!("waiting for {}", self.lock.key()));
+        let mut silence = pin!(say_if_silent(self.etcd.clone(), self.voice));
         loop {
             let acquiring = async {
                 match self.settings.r#try {
@@ -151,6 +158,7 @@ impl Hold {
                     Err(error) => error,
                 },
                 exit = interrupted(&mut self.signals, self.watchdog.id(), &mut self.starter) => return Err(exit),
+                never = &mut silence => match never {},
             };
             match failed {
                 AcquireError::Held { owner } => {
@@ -174,6 +182,12 @@ impl Hold {
             Err(error) => self.voice.say(format_args!("{}", with_cause(&error))),
         }
     }
+}
+
+/// Says once that etcd does not answer: whoever waits may wait for the lock, or for nothing.
+async fn say_if_silent(etcd: Etcd, voice: Voice) -> Infallible {
+    voice.say(format_args!("{}", etcd.silent_for(SILENCE_MAX).await));
+    pending().await
 }
 
 /// Returns when there is no use in going on before the command has been started.

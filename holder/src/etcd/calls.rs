@@ -1,5 +1,6 @@
 //! The calls of a lock's holder. Each may be sent twice without harm: a call whose outcome is unknown is sent again.
 
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 
 use etcd_client::{
@@ -39,12 +40,19 @@ pub(crate) struct Place {
 
 impl Etcd {
     /// Makes sure that there is this lease; its number is of our own choice, so that the call may be repeated. Returns its
-    /// time to live.
-    pub(crate) async fn grant(&self, lease: i64, ttl: Duration, within: Duration) -> Result<Duration, Failed> {
+    /// time to live, and sets the flag once there may be one: before anything is sent, but only with a connection to send it on.
+    pub(crate) async fn grant(
+        &self,
+        lease: i64,
+        ttl: Duration,
+        within: Duration,
+        may_stand: &AtomicBool,
+    ) -> Result<Duration, Failed> {
         let seconds = i64::try_from(ttl.as_secs()).unwrap_or(i64::MAX);
         let options = LeaseGrantOptions::new().with_id(lease);
         self.call(Within::altogether(within), |mut client| {
             let options = options.clone();
+            may_stand.store(true, Ordering::Relaxed);
             async move {
                 match client.lease_grant(seconds, Some(options)).await {
                     Ok(granted) => Ok(seconds_of(granted.ttl())),

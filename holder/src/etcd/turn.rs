@@ -134,15 +134,20 @@ impl Etcd {
         let mut backoff = None;
         loop {
             let (turn, _) = self.turn();
-            let (left, failed) = match attempt(turn.calls(), &limit, &call).await {
-                Ok(answer) => return Ok(answer),
-                Err(missed) => missed,
+            let began = Instant::now();
+            let (left, why) = match attempt(turn.calls(), &limit, &call).await {
+                Err((left, Failed::Store(StoreError::Unavailable(why)))) => (left, why),
+                answered => {
+                    self.note_answer();
+                    return answered.map_err(|(_, failed)| failed);
+                }
             };
-            let Failed::Store(StoreError::Unavailable(why)) = failed else { return Err(failed) };
             self.leave(&turn, left, &why);
+            let unavailable = StoreError::Unavailable(format!("{}: {why}", turn.endpoint()));
+            self.note_silence(began, &unavailable);
             let pause = backoff.get_or_insert_with(|| Backoff::new(turn.endpoints())).next();
             if deadline.is_none_or(|deadline| Instant::now() + pause >= deadline) {
-                return Err(Failed::Store(StoreError::Unavailable(format!("{}: {why}", turn.endpoint()))));
+                return Err(Failed::Store(unavailable));
             }
             sleep(pause).await;
         }

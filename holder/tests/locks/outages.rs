@@ -1,9 +1,9 @@
 //! etcd pauses, restarts, loses a member.
 
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use fencepost_holder::{BootInstant, Etcd, Lock, Over, Standing};
-use fencepost_testsupport::{Cluster, EtcdOptions, EtcdVersion, PATIENCE, Relay, eventually};
+use fencepost_testsupport::{Cluster, EtcdOptions, EtcdVersion, FreePort, PATIENCE, Relay, eventually};
 
 use crate::store::{KEY, Store, over};
 
@@ -93,6 +93,37 @@ async fn an_acquisition_that_is_given_up_while_etcd_does_not_answer_leaves_nothi
     assert!(given_up.is_err());
     store.member.resume();
     store.is_clean().await;
+}
+
+/// Whoever is to end must not wait for an etcd that may never answer.
+#[tokio::test]
+async fn what_is_given_up_is_waited_for_no_longer_than_promised() {
+    let store = Store::start().await;
+    let lock = store.lock("a");
+    lock.acquire().await.unwrap().release().await.unwrap();
+    store.member.pause().await;
+    // Each attempt is given up after a second: this is in the middle of one.
+    assert!(tokio::time::timeout(SECOND / 2, lock.acquire()).await.is_err());
+    let began = Instant::now();
+    store.etcd.settled().await;
+    assert!(began.elapsed() < SECOND * 5, "{:?}", began.elapsed());
+    // Whoever goes on gives it back later.
+    store.member.resume();
+    store.is_clean().await;
+}
+
+#[tokio::test]
+async fn there_is_nothing_to_wait_for_where_etcd_was_not_asked_for_anything() {
+    let nobody = FreePort::reserve();
+    let etcd = Etcd::at([format!("http://{}", nobody.address())]).unwrap();
+    let lock = Lock::builder(KEY, "a").build(&etcd).unwrap();
+    tokio::select! {
+        acquired = lock.acquire() => panic!("{acquired:?}"),
+        why = etcd.silent_for(SECOND / 5) => assert!(why.to_string().contains("refused"), "{why}"),
+    }
+    let began = Instant::now();
+    etcd.settled().await;
+    assert!(began.elapsed() < SECOND, "{:?}", began.elapsed());
 }
 
 #[tokio::test]

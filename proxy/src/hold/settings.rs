@@ -16,6 +16,12 @@ use super::stamp::StampRule;
 use super::starter::Starter;
 use super::voice::Voice;
 
+/// How long etcd may take to answer a call before the lock is given up.
+const ANSWER_WITHIN: Duration = Duration::from_secs(10);
+
+/// The same for who does not want to wait.
+const TRY_WITHIN: Duration = Duration::from_secs(3);
+
 /// Hold a lock, and run a command under it.
 #[derive(Debug, Clone, Args)]
 pub struct HoldSettings {
@@ -111,7 +117,8 @@ impl HoldSettings {
 
     /// The lock that is meant.
     pub(super) fn lock(&self, etcd: &Etcd) -> Result<Lock, Exit> {
-        let lock = Lock::builder(&self.lock, &self.owner).ttl(self.ttl).queue(self.queue);
+        let answer_within = if self.r#try { TRY_WITHIN } else { ANSWER_WITHIN };
+        let lock = Lock::builder(&self.lock, &self.owner).ttl(self.ttl).queue(self.queue).answer_within(answer_within);
         lock.build(etcd).map_err(|error| Exit::Usage(super::with_cause(&error)))
     }
 

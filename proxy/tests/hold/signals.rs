@@ -1,6 +1,8 @@
 //! Signals: to the command, or to who waits for the lock.
 
-use fencepost_testsupport::eventually;
+use std::time::{Duration, Instant};
+
+use fencepost_testsupport::{Relay, eventually};
 use rustix::process::Signal;
 
 use crate::holder::Holder;
@@ -37,7 +39,7 @@ async fn a_command_that_does_not_end_when_asked_to_is_killed_after_its_grace_und
     // Longer than a lease lives: it is renewed until the command has ended.
     let mut holder = Holder::start(&stage, "a", &["--ttl", "2s", "--grace", "2500ms"], script);
     stage.until_lines("log", 1).await;
-    let asked = std::time::Instant::now();
+    let asked = Instant::now();
     holder.signal(Signal::TERM);
     assert_eq!(stage.until_lines("log", 2).await, ["ready", "asked"]);
     assert_eq!(holder.code().await, 137);
@@ -78,14 +80,33 @@ async fn who_is_told_to_end_while_it_waits_leaves_nothing_behind() {
     stage.is_left_clean().await;
 }
 
+/// It went on asking etcd for a lease that nobody wanted any more, for 11 s, without a word.
 #[tokio::test]
-async fn who_is_told_to_end_while_etcd_is_away_does_so() {
+async fn who_is_told_to_end_while_etcd_is_away_has_said_so_and_ends_in_time() {
     let stage = Stage::set().await;
     let nobody = fencepost_testsupport::FreePort::reserve();
-    let mut holder = Holder::at(&format!("http://{}", nobody.address()), "a", &[], &["true"]);
-    // It goes on trying for a while.
-    eventually("it listens to signals", async || (holder.children().len() == 2).then_some(())).await;
-    holder.signal(Signal::TERM);
-    assert_eq!(holder.code().await, 143);
+    let way = Relay::start(stage.etcd.endpoint().trim_start_matches("http://").parse().unwrap()).await;
+    way.freeze().await;
+    // Where nobody could be asked, nothing is to be found out.
+    for (address, within) in [(nobody.address(), Duration::from_secs(2)), (way.address(), Duration::from_secs(5))] {
+        let mut holder = Holder::start_at(&format!("http://{address}"), &stage.file(""), "a", &[], "true");
+        let silent = format!("etcd does not answer: http://{address}: ");
+        holder.until_log(&silent).await;
+        holder.signal(Signal::TERM);
+        let asked = Instant::now();
+        assert_eq!(holder.code().await, 143);
+        assert!(asked.elapsed() < within, "{address}: {:?}", asked.elapsed());
+        assert_eq!(holder.log().matches(&silent).count(), 1, "{}", holder.log());
+    }
     stage.is_left_clean().await;
+}
+
+#[tokio::test]
+async fn who_does_not_want_to_wait_does_not_wait_for_an_etcd_that_is_away() {
+    let nobody = fencepost_testsupport::FreePort::reserve();
+    let began = Instant::now();
+    let mut holder = Holder::at(&format!("http://{}", nobody.address()), "a", &["--try"], &["true"]);
+    assert_eq!(holder.code().await, 1);
+    assert!(began.elapsed() < Duration::from_secs(6), "{:?}", began.elapsed());
+    assert!(holder.log().contains("the lock cannot be taken: etcd does not answer: "), "{}", holder.log());
 }

@@ -71,8 +71,9 @@ pub enum Command {
     },
     /// What would become of a request with this token, and why?
     #[command(
-        after_help = "Asks the lock store, not a running proxy. Exits 0 whatever the verdict, 1 if the store does not answer, 64 if \
-            the question makes no sense.\n\n  fencepost explain -c fencepost.toml --route shards --lock /shards/2/lock \\\n      --owner shard-1 --revision 10"
+        after_help = "Asks the lock store, not a running proxy. Exits 0 whatever the verdict, also if the store does not answer: what \
+            becomes of requests meanwhile is the verdict then. 1 if the store can't be asked, such as for lack of a file, 64 if the \
+            question makes no sense.\n\n  fencepost explain -c fencepost.toml --route shards --lock /shards/2/lock \\\n      --owner shard-1 --revision 10"
     )]
     Explain {
         /// The configuration file (TOML).

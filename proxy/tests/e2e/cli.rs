@@ -117,6 +117,7 @@ async fn help_and_version_are_right_usage() {
         (&["--version"], env!("CARGO_PKG_VERSION")),
         (&["serve", "--help"], "--upstream"),
         (&["check", "--help"], "--live"),
+        (&["explain", "--help"], "0 whatever the verdict, also if the store does not"),
         (&["demo", "--help"], "--etcd"),
     ] {
         let output = fencepost(arguments).await;

@@ -235,7 +235,7 @@ impl Admin {
 }
 
 const INDEX: &str = "fencepost admin\n\n\
-    GET  /                                   the dashboard, for browsers\n\
+    GET  /                                   the dashboard; this page with Accept: text/plain\n\
     GET  /livez                              is the process alive?\n\
     GET  /readyz                             has every lock been read?\n\
     GET  /metrics                            for Prometheus\n\

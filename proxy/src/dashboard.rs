@@ -81,11 +81,11 @@ pub fn asset(path: &str) -> Option<&'static Asset> {
     ASSETS.iter().find(|asset| asset.path == path)
 }
 
-/// The answer to a GET or HEAD of that path; `None` if it is not the dashboard's. At `/` it is only for those who take
-/// HTML.
+/// The answer to a GET or HEAD of that path; `None` if it is not the dashboard's. At `/`, it is not for those who ask for text
+/// by name and not for HTML.
 pub fn answer(path: &str, asked: &HeaderMap) -> Option<Response<Bytes>> {
     let asset = asset(path)?;
-    if asset.path == "/" && !lists(asked, &ACCEPT, "text/html") {
+    if asset.path == "/" && lists(asked, &ACCEPT, "text/plain") && !lists(asked, &ACCEPT, "text/html") {
         return None;
     }
     let mut answer = Response::new(Bytes::new());
@@ -188,15 +188,17 @@ mod tests {
     }
 
     #[test]
-    fn only_those_who_take_html_get_the_page() {
-        for accept in ["text/html", "text/html,application/xhtml+xml,*/*;q=0.8", "application/json, Text/HTML;q=0.5"] {
+    fn all_but_those_who_ask_for_text_get_the_page() {
+        for accept in
+            ["text/html", "text/plain, Text/HTML;q=0.5", "*/*", "text/*", "application/json", "text/plain;q=0", ""]
+        {
             let answer = answer("/", &headers(&[(ACCEPT, accept)])).unwrap();
             assert_eq!(answer.headers()[CONTENT_TYPE], HTML, "{accept}");
         }
-        for accept in ["*/*", "text/plain", "text/html;q=0", ""] {
+        for accept in ["text/plain", "Text/Plain, */*;q=0.1", "text/html;q=0, text/plain"] {
             assert!(answer("/", &headers(&[(ACCEPT, accept)])).is_none(), "{accept}");
         }
-        assert!(answer("/", &HeaderMap::new()).is_none());
+        assert!(answer("/", &HeaderMap::new()).is_some());
         assert!(answer("/dashboard/app.js", &HeaderMap::new()).is_some());
         for path in ["/dashboard", "/dashboard/", "/dashboard/../app.js", "/dashboard/index.html", "/locks"] {
             assert!(answer(path, &headers(&[(ACCEPT, "text/html")])).is_none(), "{path}");

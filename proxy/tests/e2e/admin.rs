@@ -30,6 +30,15 @@ async fn probes_metrics_and_locks_tell_the_state() {
             assert_eq!(scene.fence.admin("HEAD", path).await.status, 200, "{path}");
         }
         assert_eq!(scene.fence.admin("GET", "/nothing").await.status, 404);
+        let page = scene.fence.admin("GET", "/").await;
+        assert_eq!(
+            page.header("content-type"),
+            Some("text/html; charset=utf-8"),
+            "a client need not say that it takes that"
+        );
+        assert!(page.header("content-security-policy").is_some());
+        let paths = request(scene.fence.admin, "GET", "/", &[("accept", "text/plain")], b"").await.unwrap();
+        assert!(paths.text().contains("GET  /livez"), "{}", paths.text());
         for (method, path) in
             [("POST", "/locks"), ("DELETE", "/locks/%2Fk"), ("GET", "/sources/main/accept-regression")]
         {

@@ -35,15 +35,18 @@ pub enum AnswerForm {
 impl AnswerForm {
     /// The form that fits a request.
     pub fn of(method: &Method, headers: &HeaderMap) -> AnswerForm {
-        // gRPC knows no other method (grpc.io, "gRPC over HTTP2").
-        let grpc = method == Method::POST
-            && headers.get(CONTENT_TYPE).is_some_and(|value| value.as_bytes().starts_with(b"application/grpc"));
-        match (grpc, method == Method::HEAD) {
-            (true, _) => AnswerForm::Grpc,
-            (false, true) => AnswerForm::HeadOnly,
-            (false, false) => AnswerForm::Problem,
+        match headers.get(CONTENT_TYPE) {
+            Some(kind) if is_grpc(kind.as_bytes()) => AnswerForm::Grpc,
+            _ if method == Method::HEAD => AnswerForm::HeadOnly,
+            _ => AnswerForm::Problem,
         }
     }
+}
+
+/// Whether that media type is gRPC's, by its beginning: it may go on with how messages are written (`application/grpc+proto`).
+fn is_grpc(kind: &[u8]) -> bool {
+    const GRPC: &[u8] = b"application/grpc";
+    kind.get(..GRPC.len()).is_some_and(|beginning| beginning.eq_ignore_ascii_case(GRPC))
 }
 
 /// A refusal to be written.
@@ -330,6 +333,23 @@ mod tests {
             assert_eq!(response.headers()["grpc-status"], expected);
             assert_eq!(response.headers()["fence-reason"], rejection.code());
             assert!(response.body().is_empty());
+        }
+    }
+
+    #[test]
+    fn the_content_type_tells_grpc_whatever_the_method_and_however_it_is_written() {
+        let form = |method: &Method, kind: &str| {
+            AnswerForm::of(method, &HeaderMap::from_iter([(CONTENT_TYPE, HeaderValue::from_str(kind).unwrap())]))
+        };
+        for method in [Method::POST, Method::PUT, Method::GET, Method::HEAD] {
+            let otherwise = if method == Method::HEAD { AnswerForm::HeadOnly } else { AnswerForm::Problem };
+            for kind in ["application/grpc", "application/grpc+proto", "Application/gRPC; charset=utf-8"] {
+                assert_eq!(form(&method, kind), AnswerForm::Grpc, "{method} {kind}");
+            }
+            for kind in ["application/json", "application/grp", "text/plain, application/grpc", ""] {
+                assert_eq!(form(&method, kind), otherwise, "{method} {kind}");
+            }
+            assert_eq!(AnswerForm::of(&method, &HeaderMap::new()), otherwise);
         }
     }
 

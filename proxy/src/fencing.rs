@@ -160,7 +160,7 @@ pub fn rejected(
         return Ok(Standing::Pass(PassReason::Shadow, lock.cloned()));
     }
     if reason == Rejection::Unverifiable && place.route().on_unavailable == OnUnavailable::DangerousAdmit {
-        place.metrics().dangerous_admit.inc();
+        place.metrics().dangerously_admit();
         place.let_past(reason, subject);
         return Ok(Standing::Pass(PassReason::DangerousAdmit, lock.cloned()));
     }

@@ -138,8 +138,9 @@ pub struct RouteMetrics {
     confirms: [IntCounter; ConfirmOutcome::ALL.len()],
     /// Requests that passed the barrier by `on_handoff_timeout = "dangerous_proceed"`.
     pub dangerous_proceed: IntCounter,
-    /// Requests let past by `on_unavailable = "dangerous_admit"`.
-    pub dangerous_admit: IntCounter,
+    dangerous_admit: IntCounter,
+    /// The same requests, among all others.
+    unverified: IntCounter,
     handoffs: IntCounter,
     handoff_wait_seconds: Histogram,
     failures: IntCounterVec,
@@ -150,6 +151,17 @@ impl RouteMetrics {
     /// Requests refused (or, in shadow mode, to be refused) for that reason.
     pub fn rejected(&self, reason: Rejection) -> &IntCounter {
         &self.rejected[reason as usize]
+    }
+
+    /// How many requests were let past by `on_unavailable = "dangerous_admit"`.
+    pub fn dangerously_admitted(&self) -> u64 {
+        self.dangerous_admit.get()
+    }
+
+    /// Counts one.
+    pub fn dangerously_admit(&self) {
+        self.dangerous_admit.inc();
+        self.unverified.inc();
     }
 
     /// Confirming reads that ended so.
@@ -378,6 +390,7 @@ impl Metrics {
             admitted: requests("admit", "none"),
             exempt: requests("pass", "exempt"),
             off: requests("pass", "off"),
+            unverified: requests("pass", Rejection::Unverifiable.code()),
             rejected: std::array::from_fn(|reason| requests("reject", Rejection::ALL[reason].code())),
             verdict_seconds: self.verdict_seconds.clone(),
             upstream_seconds: self.upstream_seconds.with_label_values(&[route]),

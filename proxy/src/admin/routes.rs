@@ -41,7 +41,7 @@ impl Admin {
             "requests": {
                 "admit": metrics.admitted.get(),
                 "reject": rejected,
-                "pass": metrics.exempt.get() + metrics.off.get() + metrics.dangerous_admit.get(),
+                "pass": metrics.exempt.get() + metrics.off.get() + metrics.dangerously_admitted(),
             },
             "in_flight": metrics.in_flight.get(),
             "orphans": metrics.orphans.get(),

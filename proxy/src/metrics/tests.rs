@@ -41,6 +41,7 @@ fn every_metric_of_a_route_is_there_before_the_first_request() {
     for line in [
         r#"fencepost_requests_total{mode="enforce",reason="none",route="shards",verdict="admit"} 0"#,
         r#"fencepost_requests_total{mode="enforce",reason="replayed-tenure",route="shards",verdict="reject"} 1"#,
+        r#"fencepost_requests_total{mode="enforce",reason="unverifiable",route="shards",verdict="pass"} 0"#,
         r#"fencepost_confirms_total{outcome="failed",route="shards"} 0"#,
         r#"fencepost_dangerous_total{route="shards",setting="on_unavailable"} 0"#,
         r#"fencepost_in_flight{route="shards"} 0"#,

@@ -344,7 +344,7 @@ async fn routes_and_settings_in_force_are_told() {
 }
 
 #[tokio::test]
-async fn what_a_dangerous_setting_lets_past_is_a_decision() {
+async fn what_a_dangerous_setting_lets_past_is_a_decision_and_counted_as_no_refusal() {
     let route =
         Route::new("k", "/", r#"key = "/k""#).with("on_unavailable = \"dangerous_admit\"\nverdict_header = true");
     let scene = Scene::with(VERSION, &[route], |config| config.limit("confirm_timeout = \"50ms\"")).await;
@@ -355,6 +355,14 @@ async fn what_a_dangerous_setting_lets_past_is_a_decision() {
     assert_eq!((answer.status, answer.header("fence-verdict")), (200, Some("pass")), "{answer:?}");
     let decision = scene.fence.admin_json("/decisions?verdict=pass").await["decisions"][0].take();
     assert_eq!((&decision["reason"], &decision["forwarded"]), (&json!("unverifiable"), &json!(true)), "{decision}");
+    for (series, count) in [
+        (r#"fencepost_requests_total{mode="enforce",reason="unverifiable",route="k",verdict="pass"}"#, 1.0),
+        (r#"fencepost_requests_total{mode="enforce",reason="unverifiable",route="k",verdict="reject"}"#, 0.0),
+        (r#"fencepost_requests_total{mode="enforce",reason="none",route="k",verdict="admit"}"#, 0.0),
+        (r#"fencepost_dangerous_total{route="k",setting="on_unavailable"}"#, 1.0),
+    ] {
+        assert_eq!(scene.fence.metric(series).await, count, "{series}");
+    }
     scene.etcd.resume();
 }
 

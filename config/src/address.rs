@@ -204,8 +204,9 @@ pub struct HostPort {
 }
 
 impl HostPort {
-    /// Reads what follows `http://`.
+    /// Reads what follows `http://`. A slash alone at its end says no more than none (RFC 3986, section 6.2.3).
     fn parse(text: &str) -> Result<HostPort, String> {
+        let text = text.strip_suffix('/').filter(|rest| !rest.contains(['/', '?', '#'])).unwrap_or(text);
         if let Some(end) = text.find(['/', '?', '#']) {
             let (authority, path) = text.split_at(end);
             let authority = without_login(authority);
@@ -413,7 +414,10 @@ mod tests {
         for text in wrong.into_iter().chain(odd) {
             assert!(UpstreamUrl::parse(text).is_err(), "{text:?}");
         }
-        for text in ["http://a:1/", "http://a:1/x", "http://a:1?x", "http://a:1#x"] {
+        assert_eq!(UpstreamUrl::parse("http://a:1/"), UpstreamUrl::parse("http://a:1"));
+        assert_eq!(HostPort::parse_endpoint("https://[::1]:2379/"), HostPort::parse_endpoint("https://[::1]:2379"));
+        for text in ["http://a:1//", "http://a:1/x", "http://a:1/x/", "http://a:1?x", "http://a:1/?x", "http://a:1#x/"]
+        {
             assert!(UpstreamUrl::parse(text).unwrap_err().contains("must end after the port"), "{text:?}");
         }
     }

@@ -94,9 +94,8 @@ impl FenceBuilder {
         if endpoints.is_empty() {
             return Err(InvalidFence::NoEndpoint);
         }
-        if let Some(wrong) = endpoints.iter().find(|endpoint| !is_endpoint(endpoint)) {
-            return Err(InvalidFence::Endpoint(wrong.clone()));
-        }
+        let endpoints = endpoints.iter().map(|text| endpoint(text).ok_or_else(|| InvalidFence::Endpoint(text.clone())));
+        let endpoints: Vec<String> = endpoints.collect::<Result<_, _>>()?;
         let secure = endpoints.iter().any(|endpoint| endpoint.starts_with("https://"));
         let tls = if secure {
             let ca = ca.ok_or(InvalidFence::NoAuthority)?;
@@ -117,10 +116,12 @@ impl FenceBuilder {
     }
 }
 
-fn is_endpoint(text: &str) -> bool {
-    let authority = text.strip_prefix("http://").or_else(|| text.strip_prefix("https://"));
-    let authority = authority.and_then(|authority| authority.parse::<Authority>().ok());
-    authority.is_some_and(|authority| authority.port_u16().is_some())
+/// The endpoint of that name. A slash at its end says no more than none (RFC 3986, section 6.2.3).
+fn endpoint(text: &str) -> Option<String> {
+    let text = text.strip_suffix('/').unwrap_or(text);
+    let authority = text.strip_prefix("http://").or_else(|| text.strip_prefix("https://"))?;
+    authority.parse::<Authority>().ok()?.port_u16()?;
+    Some(text.to_owned())
 }
 
 /// Has files that change put in force, for as long as it is polled.
@@ -147,7 +148,10 @@ mod tests {
     fn a_fence_says_what_is_wrong_with_the_way_to_etcd() {
         let refused = |endpoints: &[&str]| Fence::etcd(endpoints.iter().copied()).build().unwrap_err().to_string();
         assert_eq!(refused(&[]), "etcd has no endpoint");
-        for wrong in ["127.0.0.1:2379", "http://127.0.0.1", "ftp://h:1", "http://h:1/path", "http://", ""] {
+        assert_eq!(endpoint("http://h:1/").as_deref(), Some("http://h:1"));
+        for wrong in
+            ["127.0.0.1:2379", "http://127.0.0.1", "ftp://h:1", "http://h:1/path", "http://h:1//", "http://", ""]
+        {
             assert!(refused(&["http://127.0.0.1:2379", wrong]).contains("is no endpoint"), "{wrong}");
         }
         assert_eq!(refused(&["https://h:1"]), "https endpoints need the file of an authority");

@@ -156,10 +156,9 @@ impl EtcdBuilder {
         if self.endpoints.is_empty() {
             return Err(InvalidEtcd::NoEndpoint);
         }
-        if let Some(wrong) = self.endpoints.iter().find(|endpoint| !is_endpoint(endpoint)) {
-            return Err(InvalidEtcd::Endpoint(wrong.clone()));
-        }
-        let endpoints = self.endpoints.clone();
+        let endpoints = self.endpoints.iter();
+        let endpoints = endpoints.map(|text| endpoint(text).ok_or_else(|| InvalidEtcd::Endpoint(text.clone())));
+        let endpoints: Vec<String> = endpoints.collect::<Result<_, _>>()?;
         let options = Options(Arc::new(Mutex::new(self.access())));
         let turn = channel::Sender::new(Arc::new(Turn::first(&endpoints, &options)));
         Ok(Etcd(Arc::new(Shared {
@@ -183,10 +182,12 @@ impl EtcdBuilder {
     }
 }
 
-fn is_endpoint(text: &str) -> bool {
-    let authority = text.strip_prefix("http://").or_else(|| text.strip_prefix("https://"));
-    let authority = authority.and_then(|authority| authority.parse::<http::uri::Authority>().ok());
-    authority.is_some_and(|authority| authority.port_u16().is_some())
+/// The endpoint of that name. A slash at its end says no more than none (RFC 3986, section 6.2.3).
+fn endpoint(text: &str) -> Option<String> {
+    let text = text.strip_suffix('/').unwrap_or(text);
+    let authority = text.strip_prefix("http://").or_else(|| text.strip_prefix("https://"))?;
+    authority.parse::<http::uri::Authority>().ok()?.port_u16()?;
+    Some(text.to_owned())
 }
 
 impl std::fmt::Debug for Options {
@@ -210,9 +211,20 @@ mod tests {
     #[test]
     fn an_endpoint_has_a_scheme_a_host_and_a_port() {
         for right in ["http://127.0.0.1:2379", "https://etcd.example:2379", "http://[::1]:2379"] {
-            assert!(Etcd::at([right]).is_ok(), "{right}");
+            for written in [right.to_owned(), format!("{right}/")] {
+                assert_eq!(Etcd::at([written]).unwrap().turn().0.endpoint(), right);
+            }
         }
-        for wrong in ["127.0.0.1:2379", "http://127.0.0.1", "ftp://h:1", "http://h:1/path", "http://", ""] {
+        for wrong in [
+            "127.0.0.1:2379",
+            "http://127.0.0.1",
+            "ftp://h:1",
+            "http://h:1/path",
+            "http://h:1//",
+            "http:///",
+            "http://",
+            "",
+        ] {
             let refused = Etcd::at(["http://127.0.0.1:2379", wrong]).err();
             assert_eq!(refused, Some(InvalidEtcd::Endpoint(wrong.to_owned())));
         }

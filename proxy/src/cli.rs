@@ -135,8 +135,8 @@ pub struct Settings {
     /// The worker: "http://127.0.0.1:9000", "h2c://127.0.0.1:9000" or "unix:/run/worker.sock".
     #[arg(long, value_name = "URL", help_heading = "One worker, without a file")]
     pub upstream: Option<String>,
-    /// A member of the etcd cluster, e.g. "http://127.0.0.1:2379"; may be given several times.
-    #[arg(long, value_name = "URL", help_heading = "One worker, without a file")]
+    /// A member of the etcd cluster, e.g. "http://127.0.0.1:2379"; may be given several times, or separated by commas.
+    #[arg(long, value_name = "URL", value_delimiter = ',', help_heading = "One worker, without a file")]
     pub etcd: Vec<String>,
     /// The key of the lock that guards the worker.
     #[arg(long, value_name = "KEY", help_heading = "One worker, without a file")]
@@ -224,6 +224,7 @@ pub struct DemoSettings {
 
 /// Takes what `endpoints` of a source takes.
 fn etcd_url(text: &str) -> Result<String, String> {
+    let text = text.strip_suffix('/').unwrap_or(text);
     let authority = text.strip_prefix("http://").map(str::parse::<http::uri::Authority>);
     match authority {
         Some(Ok(authority)) if authority.port_u16().is_some() => Ok(text.to_owned()),

@@ -115,7 +115,7 @@ async fn the_story_is_the_same_in_a_real_etcd_and_leaves_nothing_there() {
     for version in EtcdVersion::ALL {
         let etcd = Etcd::start(version).await;
         etcd.etcdctl(&["put", "/somebody/elses", "1"]).await;
-        let told = demo(&["--etcd", &etcd.endpoint()]).await;
+        let told = demo(&["--etcd", &format!("{}/", etcd.endpoint())]).await;
         assert_eq!((told.code, told.errors.as_str()), (Some(0), ""), "{version}");
         assert_told(&told.printed);
         assert!(told.printed.contains(&format!("in etcd at {}", etcd.endpoint())), "{}", told.printed);

@@ -111,6 +111,16 @@ async fn wrong_usage_is_64_and_says_what_is_wrong() {
 }
 
 #[tokio::test]
+async fn members_of_etcd_may_stand_in_one_word_and_a_url_may_end_in_a_slash() {
+    let flags = ["check", "--listen", "127.0.0.1:0", "--upstream", "http://127.0.0.1:1/", "--lock", "/k", "--etcd"];
+    let output = fencepost(&[&flags[..], &["http://127.0.0.1:1/,http://127.0.0.1:2"]].concat()).await;
+    assert_eq!(output.status.code(), Some(0), "{output:?}");
+    let output = fencepost(&[&flags[..], &["http://127.0.0.1:1/,http://127.0.0.1:1"]].concat()).await;
+    assert_eq!(output.status.code(), Some(64), "{output:?}");
+    assert!(stderr(&output).contains("--etcd: 127.0.0.1:1 is in the list already"), "{}", stderr(&output));
+}
+
+#[tokio::test]
 async fn help_and_version_are_right_usage() {
     for (arguments, says) in [
         (&["--help"][..], "fencepost demo"),

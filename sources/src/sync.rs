@@ -2,6 +2,7 @@
 //! files with a `sync` of its own, whose types run every interleaving. What is not named here, threads share nothing by
 //! that an answer depends on, or only the driver uses it.
 
+pub(crate) use std::hash::RandomState;
 pub(crate) use std::sync::atomic::{AtomicU64, Ordering};
 pub(crate) use std::sync::{Mutex, MutexGuard, RwLock};
 

@@ -1,14 +1,15 @@
 //! Every lock that anybody holds, once.
 
-use std::collections::HashMap;
+use std::hash::BuildHasher;
 use std::ops::{Deref, DerefMut};
 use std::sync::{Arc, PoisonError, Weak};
 
 use fencepost_policy::LockKey;
+use hashbrown::HashTable;
 
 use super::record::LockSpec;
 use super::tracked::TrackedLock;
-use crate::sync::RwLock;
+use crate::sync::{RandomState, RwLock};
 
 /// The lock is tracked already, but its record is read in another way.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
@@ -32,23 +33,38 @@ const PARTS: usize = 16;
 /// turns out to be behind what this source has ever seen is not believed ([`super::trust`], which is not forgotten).
 #[derive(Debug, Default)]
 pub(crate) struct Registry {
+    hashing: RandomState,
     parts: [Part; PARTS],
 }
 
 /// Whatever is upgraded here must leave the guard's scope before it is dropped: the last holder's drop calls
 /// [`Registry::forget`]. Locks are let go in panics too.
 #[derive(Debug, Default)]
-struct Part(RwLock<HashMap<LockKey, Weak<TrackedLock>>>);
+struct Part(RwLock<HashTable<Entry>>);
+
+/// At most one for each key.
+#[derive(Debug)]
+struct Entry {
+    key: LockKey,
+    lock: Weak<TrackedLock>,
+}
 
 impl Registry {
-    /// The part that has a key, if any has. Who makes up keys may well choose their part, and gains a longer wait at that one.
-    fn part(&self, key: &str) -> &Part {
-        let mixed = key.bytes().fold(0_usize, |mixed, byte| mixed.wrapping_mul(31).wrapping_add(byte.into()));
-        &self.parts[mixed % PARTS]
+    fn hash(&self, key: &str) -> u64 {
+        self.hashing.hash_one(key)
+    }
+
+    /// The part that has the keys of that hash, by bits of it that tell nothing apart within a part.
+    fn part(&self, hash: u64) -> &Part {
+        &self.parts[(hash >> 32) as usize % PARTS]
     }
 
     pub(crate) fn find(&self, key: &str) -> Option<Arc<TrackedLock>> {
-        self.part(key).read().get(key).and_then(Weak::upgrade)
+        let hash = self.hash(key);
+        // The lock first, though the key alone would do: a long key's text and the lock are both far away in memory, and so one is
+        // fetched while the other still is on its way. Compared first, the text would have to be there before the lock is asked for.
+        let is_held_and_meant = |entry: &Entry| entry.lock.strong_count() > 0 && entry.key.as_str() == key;
+        self.part(hash).read().find(hash, is_held_and_meant)?.lock.upgrade()
     }
 
     /// The lock of that key; a new one if nobody holds it.
@@ -58,12 +74,15 @@ impl Registry {
         make: impl FnOnce(LockSpec) -> TrackedLock,
     ) -> Result<Arc<TrackedLock>, FormatConflict> {
         let found = {
-            let mut locks = self.part(spec.key.as_str()).write();
-            match locks.get(spec.key.as_str()).and_then(Weak::upgrade) {
+            let hash = self.hash(spec.key.as_str());
+            let mut locks = self.part(hash).write();
+            let of_key = |entry: &Entry| entry.key == spec.key;
+            match locks.find(hash, of_key).and_then(|entry| entry.lock.upgrade()) {
                 Some(found) => found,
                 None => {
                     let made = Arc::new(make(spec.clone()));
-                    locks.insert(spec.key.clone(), Arc::downgrade(&made));
+                    let entry = Entry { key: spec.key.clone(), lock: Arc::downgrade(&made) };
+                    locks.entry(hash, of_key, |entry| self.hash(entry.key.as_str())).insert(entry);
                     made
                 }
             }
@@ -73,14 +92,15 @@ impl Registry {
 
     /// Called by a lock that nobody holds any more; there may be a new one of its key by now.
     pub(crate) fn forget(&self, key: &LockKey) {
-        let mut locks = self.part(key.as_str()).write();
-        if locks.get(key).is_some_and(|lock| lock.strong_count() == 0) {
-            locks.remove(key);
+        let hash = self.hash(key.as_str());
+        let mut locks = self.part(hash).write();
+        if let Ok(gone) = locks.find_entry(hash, |entry| entry.lock.strong_count() == 0 && entry.key == *key) {
+            gone.remove();
         }
     }
 
     pub(crate) fn all(&self) -> Vec<Arc<TrackedLock>> {
-        let of_part = |part: &Part| part.read().values().filter_map(Weak::upgrade).collect::<Vec<_>>();
+        let of_part = |part: &Part| part.read().iter().filter_map(|entry| entry.lock.upgrade()).collect::<Vec<_>>();
         self.parts.iter().flat_map(of_part).collect()
     }
 
@@ -90,11 +110,11 @@ impl Registry {
 }
 
 impl Part {
-    fn read(&self) -> impl Deref<Target = HashMap<LockKey, Weak<TrackedLock>>> {
+    fn read(&self) -> impl Deref<Target = HashTable<Entry>> {
         self.0.read().unwrap_or_else(PoisonError::into_inner)
     }
 
-    fn write(&self) -> impl DerefMut<Target = HashMap<LockKey, Weak<TrackedLock>>> {
+    fn write(&self) -> impl DerefMut<Target = HashTable<Entry>> {
         self.0.write().unwrap_or_else(PoisonError::into_inner)
     }
 }

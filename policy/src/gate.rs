@@ -98,7 +98,7 @@ impl AtWorker {
     }
 }
 
-/// The ratchet and the barrier of one lock. What whoever enters looks at comes first, in one piece.
+/// The ratchet and the barrier of one lock. What whoever enters looks at comes first, in one piece: of the passes that is their beginning.
 #[derive(Debug, Default, Clone, PartialEq, Eq, Hash)]
 #[repr(C)]
 pub struct Gate {

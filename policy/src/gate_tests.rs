@@ -318,3 +318,10 @@ fn passes_are_counted_apart() {
     passes.into_iter().for_each(|pass| assert!(!gate.leave_pass(pass)));
     assert_eq!((gate.state().passed, gate.state().at_worker), (0, vec![]));
 }
+
+#[test]
+fn what_whoever_enters_looks_at_takes_two_lines_of_memory_with_the_word_of_a_mutex_before_it() {
+    let whether_passes_bar = size_of::<u64>();
+    let looked_at = size_of::<u64>() + std::mem::offset_of!(Gate, passes) + whether_passes_bar;
+    assert!(looked_at <= 2 * 64, "{looked_at} bytes");
+}

@@ -52,7 +52,10 @@ impl<K: Ord, V> SmallMap<K, V> {
     }
 
     pub(crate) fn remove(&mut self, key: &K) {
-        self.retain(|other, _| other != key);
+        if let Some(at) = self.0.iter().position(|(other, _)| other == key) {
+            self.0.remove(at);
+            self.0.shrink_to_fit(); // Back into its own place.
+        }
     }
 
     pub(crate) fn retain(&mut self, mut keep: impl FnMut(&K, &mut V) -> bool) {

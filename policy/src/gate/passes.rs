@@ -39,6 +39,7 @@ impl Pass {
 
 /// Requests that were let past: those of one lock, which its gate counts, or those that named no lock of their template's.
 #[derive(Debug, Default, Clone, PartialEq, Eq, Hash)]
+#[repr(C)]
 pub struct Passes {
     /// The generation of the configuration since which a route enforces that only watched before, and until when those
     /// that were let past before count.

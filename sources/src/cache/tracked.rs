@@ -27,8 +27,8 @@ use crate::sync::{ArcSwap, Guard, Mutex, MutexGuard, Notify};
 ///
 /// Whoever has a request at the worker holds this: a lock that somebody holds is never forgotten, nor doubled.
 ///
-/// What every request looks at comes first, in one piece: among 100,000 locks each line of it has to be fetched from memory. That saves
-/// 0.14 µs of the 0.9 that it takes then.
+/// What every request looks at comes first, in one piece of four lines, the gate's in the last two: among 100,000 locks each line of it has
+/// to be fetched from memory. That saves 0.14 µs of the 0.9 that it takes then.
 #[derive(Debug)]
 #[repr(C)]
 pub struct TrackedLock {
@@ -95,6 +95,10 @@ impl Inner {
 }
 
 impl TrackedLock {
+    /// How many bytes come before its gate and the mutex around it.
+    #[cfg(test)]
+    pub(crate) const BEFORE_GATE: usize = std::mem::offset_of!(TrackedLock, inner);
+
     pub(crate) fn new(spec: LockSpec, scope: Option<Arc<Scope>>, common: Arc<Common>) -> TrackedLock {
         let gate = common.new_gate(&spec.key);
         TrackedLock {

@@ -83,8 +83,16 @@ pub enum Entry {
 #[derive(Debug, Default, Clone, PartialEq, Eq, Hash)]
 struct AtWorker {
     running: usize,
-    /// Until when each orphan counts.
-    orphans: BTreeMap<OrphanId, Moment>,
+    orphans: BTreeMap<OrphanId, Orphan>,
+}
+
+/// A request whose end was not seen.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
+struct Orphan {
+    /// Until when it counts.
+    until: Moment,
+    /// Whether somebody still reads what its worker says: only they know then that its time has come.
+    is_heard: bool,
 }
 
 impl AtWorker {
@@ -94,7 +102,7 @@ impl AtWorker {
 
     /// Whether a later tenure has to wait for it.
     fn bars(&self, now: Moment) -> bool {
-        self.running > 0 || self.orphans.values().any(|until| *until > now)
+        self.running > 0 || self.orphans.values().any(|orphan| orphan.is_heard || orphan.until > now)
     }
 }
 
@@ -343,17 +351,25 @@ impl Gate {
         let orphan = OrphanId(self.orphans_made);
         self.orphans_made += 1;
         let there = self.at_worker.or_default(admission.term);
-        there.orphans.insert(orphan, until);
+        there.orphans.insert(orphan, Orphan { until, is_heard: false });
         there.running -= 1;
         orphan
+    }
+
+    /// Whether somebody reads what an orphan's worker says. As long as they do, no clock ends it but theirs, by
+    /// [`Gate::end_orphan`]: a process that stood still wakes up past that time, with words unread that put it off.
+    pub fn set_heard(&mut self, orphan: OrphanId, is_heard: bool) {
+        self.orphan_mut(orphan).into_iter().for_each(|orphan| orphan.is_heard = is_heard);
     }
 
     /// Lets an orphan that has not been forgotten count until then: its worker was heard of meanwhile, so its time starts anew.
     /// It never counts for less long than before.
     pub fn postpone(&mut self, orphan: OrphanId, until: Moment) {
-        for counted in self.at_worker.values_mut().filter_map(|there| there.orphans.get_mut(&orphan)) {
-            *counted = until.max(*counted);
-        }
+        self.orphan_mut(orphan).into_iter().for_each(|orphan| orphan.until = until.max(orphan.until));
+    }
+
+    fn orphan_mut(&mut self, orphan: OrphanId) -> Option<&mut Orphan> {
+        self.at_worker.values_mut().find_map(|there| there.orphans.get_mut(&orphan))
     }
 
     /// Whether an orphan still counts, or would if its time had not come.
@@ -385,9 +401,9 @@ impl Gate {
     }
 
     fn unseen(&self) -> impl Iterator<Item = Moment> {
-        let orphans = self.at_worker.values().flat_map(|there| there.orphans.values());
+        let orphans = self.at_worker.values().flat_map(|there| there.orphans.values()).map(|orphan| orphan.until);
         let left_behind = self.left_behind.map(|(_, until)| until);
-        orphans.copied().chain(left_behind).chain(self.passes.bar_until())
+        orphans.chain(left_behind).chain(self.passes.bar_until())
     }
 
     /// Whether nothing is at the worker that a later tenure would have to wait for, be it in a later process whose routes all

@@ -134,6 +134,31 @@ fn an_orphan_that_is_heard_of_counts_for_longer_and_never_for_less_long() {
     assert_eq!((gate.unseen_until(), gate.counts(heard)), (None, false), "it was forgotten for good");
 }
 
+/// A process that had been stopped let in the next tenure although the worker's words lay unread in its socket.
+#[test]
+fn an_orphan_that_somebody_listens_for_is_not_ended_by_the_clock() {
+    let mut gate = Gate::default();
+    let (before, after) = (held(Layout::Key, "a", 10, 10), held(Layout::Key, "b", 20, 20));
+    let token = FenceToken { owner: "b", revision: revision(20) };
+    let known = Known::new(Some(&after), News::Fresh);
+    gate.learn(&before);
+    let admission = enter(&mut gate, &before, "a", 10).unwrap();
+    let orphan = gate.lose(admission, Moment(30));
+    gate.set_heard(orphan, true);
+    gate.learn(&after);
+    assert!(matches!(gate.may_enter(&token, known, Moment(99)), Err(Entry::Wait)));
+    assert!(!gate.is_clear(Moment(99)));
+    gate.postpone(orphan, Moment(110));
+    gate.set_heard(orphan, false);
+    assert!(matches!(gate.may_enter(&token, known, Moment(109)), Err(Entry::Wait)));
+    assert!(gate.may_enter(&token, known, Moment(110)).is_ok());
+    gate.set_heard(orphan, true);
+    assert!(gate.end_orphan(orphan));
+    assert!(gate.may_enter(&token, known, Moment(0)).is_ok());
+    gate.set_heard(orphan, true);
+    assert!(gate.is_clear(Moment(0)), "it was forgotten for good");
+}
+
 #[test]
 fn only_who_says_dangerous_passes_the_barrier_and_is_counted_all_the_same() {
     let mut gate = Gate::default();

@@ -1,7 +1,7 @@
 //! What a request that was let out holds on to: the gate's proof, and its place in the counts.
 
 use std::cell::Cell;
-use std::pin::Pin;
+use std::pin::{Pin, pin};
 use std::rc::Rc;
 use std::sync::Arc;
 use std::time::Duration;
@@ -15,6 +15,7 @@ use tokio::time::{Instant, sleep_until};
 
 use crate::exchange::{InFlight, Place};
 use crate::forward::{Ending, Permit, Standing, Watch};
+use crate::wire::caught_up;
 
 /// What the gate gave.
 enum Proof {
@@ -48,7 +49,8 @@ pub struct Ticket {
     in_flight: Option<InFlight>,
 }
 
-/// A request that may run on at the worker, unseen, until its time has come or its end is seen after all.
+/// A request that may run on at the worker, unseen, until its time has come or its end is seen after all. Its worker is listened to:
+/// without this, time alone ends it.
 struct Orphan {
     lock: Arc<TrackedLock>,
     id: OrphanId,
@@ -162,6 +164,13 @@ impl Ticket {
         self.lose();
     }
 
+    /// Whether the request was lost before, and its time has come.
+    fn time_has_come(&self) -> bool {
+        let lost = self.orphan.as_ref().map(|orphan| &orphan.until);
+        let until = lost.or(self.lost_pass.as_ref().map(|lost| &lost.until));
+        until.is_some_and(|until| until.get() <= Instant::now())
+    }
+
     /// The request is not at the worker.
     fn give_back(&mut self) {
         match self.proof.take() {
@@ -217,6 +226,8 @@ impl Permit for Ticket {
         match how {
             Ending::Complete => self.give_back(),
             Ending::BodyCut => self.is_partial(),
+            // The worker has been silent since: nothing that was to be read put that off.
+            Ending::TimedOut if self.time_has_come() => {}
             Ending::Reset | Ending::TimedOut | Ending::Cut => self.lose_sight(),
         }
         (self.orphan, self.lost_pass) = (None, None); // Its end will not be seen any more: only time ends it.
@@ -304,16 +315,14 @@ impl LostPass {
             let (counter, pass, until) = (counter.clone(), Rc::clone(&pass), Rc::clone(&until));
             tokio::task::spawn_local(async move {
                 let _place = place;
-                while Instant::now() < until.get() {
-                    sleep_until(until.get()).await;
-                }
+                comes(&until).await;
                 pass.take().into_iter().for_each(|pass| counter.leave_pass(pass));
             })
         };
         LostPass { counter, pass, until, timer: timer.abort_handle() }
     }
 
-    /// Its time starts anew, unless it has come: then others may have been let in.
+    /// Its time starts anew.
     fn postpone(&self, until: Instant) {
         self.until.set(until);
     }
@@ -329,17 +338,16 @@ impl Orphan {
         // Not in the thread's background work, since a process that drains need not wait for it.
         let counted = Counted::new(place.metrics().orphans.clone());
         let until = Rc::new(Cell::new(until));
+        lock.set_heard(id, true);
         let outlive = outlive(Arc::clone(&lock), id, Rc::clone(&until), place, counted);
         let timer = tokio::task::spawn_local(outlive).abort_handle();
         Orphan { lock, id, until, timer }
     }
 
-    /// Its time starts anew, unless it has come: then others may have been let in.
+    /// Its time starts anew, unless it is over: then others may have been let in.
     fn postpone(&self, until: Instant) {
-        if Instant::now() < self.until.get() {
-            self.until.set(until);
-            self.lock.postpone(self.id, until);
-        }
+        self.until.set(until);
+        self.lock.postpone(self.id, until);
     }
 
     fn end(self) {
@@ -348,17 +356,36 @@ impl Orphan {
     }
 }
 
+impl Drop for Orphan {
+    /// Nobody listens any more.
+    fn drop(&mut self) {
+        self.lock.set_heard(self.id, false);
+    }
+}
+
+/// Completes when that time has come and nothing is left to be read that would put it off.
+async fn comes(until: &Cell<Instant>) {
+    loop {
+        sleep_until(until.get()).await;
+        caught_up().await;
+        if until.get() <= Instant::now() {
+            return;
+        }
+    }
+}
+
 /// Holds the lock for as long as an orphan of it counts, so that no cache forgets the gate that counts it, and ends the orphan
 /// when its time has come.
 async fn outlive(lock: Arc<TrackedLock>, id: OrphanId, until: Rc<Cell<Instant>>, place: Rc<Place>, _counted: Counted) {
-    while Instant::now() < until.get() {
+    let mut time = pin!(comes(&until));
+    loop {
         let changed = lock.gate_changed();
         if !lock.counts_orphan(id) {
             return; // Ended by hand.
         }
         tokio::select! {
             () = changed => {}
-            () = sleep_until(until.get()) => {}
+            () = &mut time => break,
         }
     }
     if lock.end_orphan(id) {

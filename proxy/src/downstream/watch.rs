@@ -122,7 +122,8 @@ mod tests {
     use std::rc::Rc;
 
     use tokio::net::UnixStream;
-    use tokio::time::advance;
+    use tokio::task::LocalSet;
+    use tokio::time::{advance, timeout};
 
     use super::*;
     use crate::downstream::Limits;
@@ -138,7 +139,8 @@ mod tests {
     }
 
     async fn is_over(watch: &mut Watch, connection: &Connection) -> bool {
-        poll_fn(|cx| Poll::Ready(watch.poll(cx, connection).is_ready())).await
+        let over = poll_fn(|cx| watch.poll(cx, connection));
+        timeout(SECOND / 100, LocalSet::new().run_until(over)).await.is_ok()
     }
 
     #[tokio::test(start_paused = true)]

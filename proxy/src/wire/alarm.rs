@@ -4,16 +4,23 @@ use std::future::Future;
 use std::pin::Pin;
 use std::task::{Context, Poll};
 
+use tokio::task::{JoinHandle, spawn_local};
 use tokio::time::{Instant, Sleep, sleep_until};
+
+use super::caught_up;
 
 /// A timer that is moved far more often than it goes off.
 ///
 /// Every request moves a deadline on that is almost never reached. Registering each of them with the runtime's timer
 /// wheel costs a lock twice a request. So the registered time is left where it is while it is the earlier one; when it
 /// goes off too soon, and only then, it is moved to what is due by now.
+///
+/// When its time has come, its thread reads first what has come by then: that may move it.
 #[derive(Default)]
 pub struct Alarm {
     sleep: Option<Pin<Box<Sleep>>>,
+    /// `None` unless its time has come.
+    caught_up: Option<JoinHandle<()>>,
 }
 
 impl Alarm {
@@ -35,10 +42,17 @@ impl Alarm {
                 return if is_out_of_turn() && due <= Instant::now() { Poll::Ready(()) } else { Poll::Pending };
             }
             if due <= Instant::now() {
-                return Poll::Ready(());
+                break;
             }
+            self.caught_up = None;
             sleep.as_mut().reset(due);
         }
+        let caught_up = self.caught_up.get_or_insert_with(|| spawn_local(caught_up()));
+        if Pin::new(caught_up).poll(cx).is_pending() && !is_out_of_turn() {
+            return Poll::Pending;
+        }
+        self.caught_up = None;
+        Poll::Ready(())
     }
 }
 
@@ -53,6 +67,10 @@ mod tests {
     use std::pin::pin;
     use std::time::Duration;
 
+    use tokio::io::AsyncReadExt;
+    use tokio::net::{TcpListener, TcpStream};
+    use tokio::task::LocalSet;
+
     use super::*;
 
     async fn goes_off_after(alarm: &mut Alarm, wait: Duration) -> Duration {
@@ -63,40 +81,89 @@ mod tests {
 
     #[tokio::test(start_paused = true)]
     async fn an_alarm_goes_off_when_it_is_due_however_often_it_was_moved() {
-        let mut alarm = Alarm::new();
-        for seconds in [5, 1, 30, 30, 2] {
-            let wait = Duration::from_secs(seconds);
-            // Tokio's timers have a resolution of a millisecond.
-            let took = goes_off_after(&mut alarm, wait).await;
-            assert!(took >= wait && took <= wait + Duration::from_millis(2), "{took:?} instead of {wait:?}");
-        }
+        LocalSet::new()
+            .run_until(async {
+                let mut alarm = Alarm::new();
+                for seconds in [5, 1, 30, 30, 2] {
+                    let wait = Duration::from_secs(seconds);
+                    // Tokio's timers have a resolution of a millisecond.
+                    let took = goes_off_after(&mut alarm, wait).await;
+                    assert!(took >= wait && took <= wait + Duration::from_millis(2), "{took:?} instead of {wait:?}");
+                }
+            })
+            .await;
     }
 
     #[tokio::test]
     async fn an_alarm_goes_off_also_in_a_task_whose_turn_is_over() {
-        let mut alarm = Alarm::new();
-        let due = Instant::now() + Duration::from_millis(1);
-        let goes_off = poll_fn(|cx| {
-            // As a socket that always has more.
-            let mut busy = pin!(async {
-                loop {
-                    tokio::task::coop::consume_budget().await;
-                }
-            });
-            let _: Poll<()> = busy.as_mut().poll(cx);
-            alarm.poll(cx, due)
-        });
-        tokio::time::timeout(Duration::from_secs(10), goes_off).await.expect("it goes off");
+        LocalSet::new()
+            .run_until(async {
+                let mut alarm = Alarm::new();
+                let due = Instant::now() + Duration::from_millis(1);
+                let goes_off = poll_fn(|cx| {
+                    // As a socket that always has more.
+                    let mut busy = pin!(async {
+                        loop {
+                            tokio::task::coop::consume_budget().await;
+                        }
+                    });
+                    let _: Poll<()> = busy.as_mut().poll(cx);
+                    alarm.poll(cx, due)
+                });
+                tokio::time::timeout(Duration::from_secs(10), goes_off).await.expect("it goes off");
+            })
+            .await;
     }
 
     #[tokio::test(start_paused = true)]
     async fn an_alarm_that_was_moved_on_keeps_quiet_at_its_first_time() {
+        LocalSet::new()
+            .run_until(async {
+                let mut alarm = Alarm::new();
+                let start = Instant::now();
+                let early = start + Duration::from_secs(1);
+                poll_fn(|cx| Poll::Ready(alarm.poll(cx, early).is_pending())).await;
+                let late = start + Duration::from_secs(10);
+                poll_fn(|cx| alarm.poll(cx, late)).await;
+                assert!(Instant::now() >= late);
+            })
+            .await;
+    }
+
+    /// A process that had been stopped took a peer for silent whose words lay unread in its socket.
+    #[tokio::test]
+    async fn what_has_come_is_read_before_an_alarm_goes_off() {
+        let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
+        let mut peer = std::net::TcpStream::connect(listener.local_addr().unwrap()).unwrap();
+        let (socket, _) = listener.accept().await.unwrap();
+        LocalSet::new()
+            .run_until(async {
+                std::io::Write::write_all(&mut peer, b"here").unwrap();
+                // As after a stop: its time has come long ago, and nobody has looked at the socket since.
+                let due = Instant::now() - Duration::from_secs(1);
+                assert_eq!(says_before_it_is_late(socket, due).await, *b"here");
+            })
+            .await;
+    }
+
+    /// What a peer says before the alarm goes off. It is handed on from task to task, as by HTTP/2.
+    async fn says_before_it_is_late(mut socket: TcpStream, due: Instant) -> [u8; 4] {
+        let mut reads = spawn_local(async move {
+            let mut word = [0; 4];
+            socket.read_exact(&mut word).await.unwrap();
+            word
+        });
+        for _ in 0..3 {
+            reads = spawn_local(async { reads.await.unwrap() });
+        }
         let mut alarm = Alarm::new();
-        let start = Instant::now();
-        let early = start + Duration::from_secs(1);
-        poll_fn(|cx| Poll::Ready(alarm.poll(cx, early).is_pending())).await;
-        let late = start + Duration::from_secs(10);
-        poll_fn(|cx| alarm.poll(cx, late)).await;
-        assert!(Instant::now() >= late);
+        poll_fn(|cx| {
+            if let Poll::Ready(word) = Pin::new(&mut reads).poll(cx) {
+                return Poll::Ready(word.unwrap());
+            }
+            assert!(alarm.poll(cx, due).is_pending(), "it went off");
+            Poll::Pending
+        })
+        .await
     }
 }

@@ -3,6 +3,7 @@
 
 mod alarm;
 mod background;
+mod caught_up;
 mod gathered;
 mod give_way;
 mod nested;
@@ -14,6 +15,7 @@ mod transport;
 
 pub use alarm::Alarm;
 pub use background::Background;
+pub(crate) use caught_up::caught_up;
 pub(crate) use gathered::{Gathered, Turns};
 pub(crate) use give_way::give_way;
 pub(crate) use nested::Nested;

@@ -25,6 +25,7 @@ mod remembering;
 mod outages;
 mod secure_store;
 mod steady_state;
+mod stopped;
 
 mod foreign_clients;
 mod hosts;

@@ -264,6 +264,11 @@ impl TrackedLock {
         self.inner().gate.postpone(orphan, until);
     }
 
+    /// Whether somebody reads what an orphan's worker says, and ends it in time: see [`Gate::set_heard`].
+    pub fn set_heard(&self, orphan: OrphanId, is_heard: bool) {
+        self.at_gate(|gate| gate.set_heard(orphan, is_heard));
+    }
+
     /// Whether an orphan has not been forgotten yet.
     pub fn counts_orphan(&self, orphan: OrphanId) -> bool {
         self.inner().gate.counts(orphan)

@@ -1,0 +1,48 @@
+//! A process that is stopped in its tracks, and goes on.
+
+use std::time::Duration;
+
+use fencepost_testsupport::{Answer, Behaviour, EtcdVersion, Latch, Worker};
+
+use crate::fencepost::Route;
+use crate::scene::{Ask, Scene};
+
+const LOCK: &str = "/k";
+
+/// Each piece of a late answer puts off the time of its orphan. A process that had been stopped for longer than that went by the
+/// clock, and let in the next tenure beside a worker that had never been silent.
+#[tokio::test]
+async fn a_worker_that_talked_while_the_process_was_stopped_is_waited_for() {
+    for scheme in ["http", "h2c"] {
+        let worker = Worker::start().await;
+        let upstream = worker.endpoint().to_string().replace("http", scheme);
+        let route = Route::new("k", "/", r#"key = "/k""#)
+            .with(&format!("upstream = {upstream:?}"))
+            .with(r#"upstream_timeout = "100ms""#)
+            .with(r#"orphan_timeout = "1s""#)
+            .with(r#"handoff_timeout = "1m""#);
+        let mut scene = Scene::open(EtcdVersion::V3_5, &[route]).await;
+        let latch = Latch::new();
+        let three_seconds = Answer::ok(vec![b'x'; 60]).trickling(1, Duration::from_millis(50));
+        worker.on("/slow", Behaviour::Hold(latch.clone(), three_seconds));
+        let old = scene.store.hold(LOCK, "shard-1").await;
+        assert_eq!(scene.send(Ask::post("/slow").under(&old)).await.status, 504);
+        scene.until_at_worker(LOCK, 0, 1).await;
+        let new = scene.store.hold(LOCK, "shard-2").await;
+        scene.until_known(LOCK, Some("shard-2")).await;
+        let waiting: Vec<_> = (0..4).map(|_| scene.start(Ask::post("/next").under(&new))).collect();
+        scene.until_metric(r#"fencepost_in_flight{route="k"}"#, 5.0).await;
+
+        latch.open();
+        scene.fence.process().pause().await;
+        tokio::time::sleep(Duration::from_secs(2)).await; // What that time does is what is tested.
+        scene.fence.process().resume();
+
+        for waited in waiting {
+            assert_eq!(waited.await.unwrap().status, 200);
+        }
+        let seen = worker.seen();
+        let slow = seen.iter().find(|one| one.path == "/slow").and_then(|slow| slow.ended).expect("it has ended");
+        assert!(seen.iter().filter(|one| one.path == "/next").all(|next| slow <= next.began), "{scheme}: {seen:#?}");
+    }
+}

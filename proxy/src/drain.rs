@@ -1,16 +1,21 @@
 //! The steps in which a process stops.
 
 use std::sync::atomic::{AtomicBool, Ordering};
+use std::time::Duration;
 
 use fencepost_config::Limits;
-use tokio::time::sleep;
+use tokio::time::{sleep, timeout};
 
 use crate::downstream::Server;
 use crate::process::Process;
 use crate::run::terminated;
 
+/// How long answers may take to be written that say that nothing was forwarded, before their connections are cut.
+const LAST_ANSWERS_MAX: Duration = Duration::from_secs(1);
+
 /// Stops a server in named steps: `leaving` (not ready, clients are asked to leave, requests are served for `drain_delay`),
-/// `closing` (nothing more is accepted, what is under way finishes, for `drain_timeout` at most), `cutting` (the rest is cut).
+/// `closing` (nothing more is accepted, what is under way finishes, for `drain_timeout` at most), `cutting` (what waits before the worker is told so,
+/// the rest is cut).
 /// Whoever says so once more (SIGTERM, SIGINT) skips to the last. Returns whether nothing was cut.
 pub async fn drain(mut server: Server, process: &Process, leaving: &AtomicBool, limits: &Limits) -> bool {
     let connections = server.connections();
@@ -44,13 +49,16 @@ pub async fn drain(mut server: Server, process: &Process, leaving: &AtomicBool, 
     );
     process.drain();
     server.close();
-    let ended = tokio::select! {
+    let mut ended = tokio::select! {
         biased;
         () = server.ended() => true,
         () = sleep(drain_timeout), if !hurried => false,
         () = again, if !hurried => false,
         () = std::future::ready(()), if hurried => false,
     };
+    if !ended && process.end_waits() {
+        ended = timeout(LAST_ANSWERS_MAX, server.ended()).await.is_ok();
+    }
     if ended {
         tracing::info!(step = "ended", "drained: everything has ended");
         return true;

@@ -36,7 +36,7 @@ pub async fn forward(exchange: Exchange<Judged>) -> Result<Answer, Infallible> {
     let prepared = prepare(&place, request).await;
     let request = match prepared {
         Ok(request) => request,
-        Err(failure) => return Ok(place.fail(failure)),
+        Err(answer) => return Ok(answer),
     };
     if !place.pool().writes_with_others() {
         give_way().await;
@@ -45,27 +45,33 @@ pub async fn forward(exchange: Exchange<Judged>) -> Result<Answer, Infallible> {
 }
 
 /// Makes the request that the worker gets. A small body is read whole first, so that a slow sender holds nothing up.
-async fn prepare(place: &Place, mut request: Box<Request<ClientBody>>) -> Result<Box<Request<RequestBody>>, Failure> {
+///
+/// # Errors
+/// The answer to a request that cannot be sent.
+async fn prepare(place: &Place, mut request: Box<Request<ClientBody>>) -> Result<Box<Request<RequestBody>>, Answer> {
     let kept = place.kept_headers();
     if request.body().is_too_large() {
-        return Err(Failure::LargeBody);
+        return Err(place.fail(Failure::LargeBody));
     }
     let body = request.body_mut().take();
     let whole_bytes_max = place.worker.fence.config.limits.buffer_body_max;
-    let body = prepare_body(body, whole_bytes_max, kept).await.map_err(|error| {
+    let body = place.worker.fence.process.unless_over(prepare_body(body, whole_bytes_max, kept)).await;
+    let body = body.map_err(|over| place.refuse(over, Subject::default()))?.map_err(|error| {
         tracing::debug!(%error, client = %place.client, "a request's body did not arrive whole");
-        match error {
+        place.fail(match error {
             BodyError::TooSlow => Failure::SlowBody,
             BodyError::TooLarge => Failure::LargeBody,
             BodyError::Aborted(_) | BodyError::Malformed | BodyError::Truncated | BodyError::Silent => {
                 Failure::BrokenBody
             }
-        }
+        })
     })?;
     let (head, rest) = (*request).into_parts();
-    outgoing_request(head, body, rest.connection(), place.pool().upstream(), kept).map_err(|error| match error {
-        InvalidHead::Target => Failure::BadTarget,
-        InvalidHead::TwoLengths => Failure::BrokenBody,
+    outgoing_request(head, body, rest.connection(), place.pool().upstream(), kept).map_err(|error| {
+        place.fail(match error {
+            InvalidHead::Target => Failure::BadTarget,
+            InvalidHead::TwoLengths => Failure::BrokenBody,
+        })
     })
 }
 
@@ -212,7 +218,8 @@ async fn ready(place: &Place, wants: Wants) -> Result<ReadyConnection, Answer> {
 
 async fn wait_for_connection(place: &Place, wants: Wants) -> Result<ReadyConnection, Answer> {
     let deadline = Instant::now() + place.worker.fence.config.limits.connect_timeout;
-    place.pool().ready(wants, deadline).await.map_err(|error| {
+    let ready = place.worker.fence.process.unless_over(place.pool().ready(wants, deadline)).await;
+    ready.map_err(|over| place.refuse(over, Subject::default()))?.map_err(|error| {
         let failure = match &error {
             UpstreamError::Unreachable(_) | UpstreamError::Tls { .. } | UpstreamError::Handshake(_) => {
                 Failure::Unreachable

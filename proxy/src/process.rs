@@ -4,7 +4,9 @@ use std::collections::HashMap;
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex, PoisonError};
 
+use fencepost_policy::Rejection;
 use fencepost_sources::MemoryStore;
+use tokio::sync::watch;
 
 use crate::access_log::Closing;
 use crate::decision::LogThrottle;
@@ -40,6 +42,8 @@ pub struct Process {
     /// How many requests wait at barriers.
     pub waiting: AtomicUsize,
     draining: AtomicBool,
+    /// Whether whatever still waits before the worker is refused too.
+    over: watch::Sender<bool>,
     /// The access logs, of configurations that are in force no more too.
     pub closing: Closing,
     /// How many of their lines are lost.
@@ -71,6 +75,7 @@ impl Process {
             pulses: Pulses::default(),
             waiting: AtomicUsize::new(0),
             draining: AtomicBool::new(false),
+            over: watch::Sender::new(false),
             closing: Closing::default(),
             access_lines_lost: Lost::default(),
             labels: Mutex::default(),
@@ -102,5 +107,28 @@ impl Process {
     /// From now on, whatever still arrives is refused.
     pub fn drain(&self) {
         self.draining.store(true, Ordering::Relaxed);
+    }
+
+    /// From now on, whatever has not got to the worker by itself is refused as well. Says whether anything waits that is told so now.
+    pub fn end_waits(&self) -> bool {
+        let waits = self.over.receiver_count() > 0;
+        self.over.send_replace(true);
+        waits
+    }
+
+    /// Waits for what a request needs before anything of it goes to the worker.
+    ///
+    /// # Errors
+    /// `draining` if the process ends before that ([`Process::end_waits`]).
+    pub async fn unless_over<T>(&self, wait: impl Future<Output = T>) -> Result<T, Rejection> {
+        let over = async {
+            let mut over = self.over.subscribe();
+            over.wait_for(|over| *over).await.map(drop).expect("a process outlives those who borrow it");
+        };
+        tokio::select! {
+            biased;
+            done = wait => Ok(done),
+            () = over => Err(Rejection::Draining),
+        }
     }
 }

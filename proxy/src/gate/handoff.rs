@@ -79,7 +79,7 @@ impl Handoff {
     /// barrier was closed: that would not stay fresh.
     ///
     /// # Errors
-    /// `handoff-timeout` if that takes longer than the route allows.
+    /// `handoff-timeout` if that takes longer than the route allows, `draining` if the process does not go on for so long.
     pub async fn wait<R>(&mut self, place: &Rc<Place>, claim: &Claim, ready: R) -> Result<Option<R>, Rejection> {
         let deadline = *self.since.get_or_insert_with(Instant::now) + place.route().handoff_timeout;
         let turn = self.turn.get_or_insert_with(|| Turn::new(claim.lock.queue().join()));
@@ -102,12 +102,15 @@ impl Handoff {
                 return self.time_out();
             }
             let seen_off = claim.lock.next_unseen(now).unwrap_or(deadline);
-            tokio::select! {
-                biased;
-                () = changed => {}
-                () = turn.place.turn(), if ready.is_some() => {}
-                () = sleep_until(deadline.min(seen_off)) => {}
-            }
+            let may_be_otherwise = async {
+                tokio::select! {
+                    biased;
+                    () = changed => {}
+                    () = turn.place.turn(), if ready.is_some() => {}
+                    () = sleep_until(deadline.min(seen_off)) => {}
+                }
+            };
+            place.worker.fence.process.unless_over(may_be_otherwise).await?;
         }
     }
 

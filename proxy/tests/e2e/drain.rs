@@ -6,6 +6,7 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use fencepost_testsupport::{Answer, Behaviour, EtcdVersion, Latch, eventually, request};
 
 use crate::fencepost::{Config, Route};
+use crate::refusal::assert_refused;
 use crate::scene::{Ask, Ledger, Scene, send};
 use crate::store::Tenure;
 
@@ -97,6 +98,47 @@ async fn whoever_says_it_twice_need_not_wait() {
         scene.fence.process().terminate();
         assert!(scene.fence.process().end_of_itself().await.success());
         assert!(scene.fence.log().contains("step=\"cutting\" connections=1 requests=1 "), "{}", scene.fence.log());
+        latch.open();
+        scene.finish().await;
+    }
+}
+
+/// They got no answer at all, though it was certain that nothing of them had been forwarded.
+#[tokio::test]
+async fn what_still_waits_before_the_worker_is_told_so_before_the_rest_is_cut() {
+    for drain_timeout in ["100ms", "1h"] {
+        let limits = format!("drain_delay = \"0s\"\ndrain_timeout = {drain_timeout:?}");
+        let route = Route::new("k", "/", r#"key = "/k""#).with(r#"handoff_timeout = "1h""#);
+        let mut scene = Scene::with(EtcdVersion::V3_5, &[route], |config| config.limit(&limits)).await;
+        let latch = Latch::new();
+        scene.worker.on("/held", Behaviour::Hold(latch.clone(), Answer::ok("held")));
+        let old = scene.store.hold("/k", "shard-1").await;
+        let mut held = scene.line().await;
+        held.begin(Ask::post("/held").under(&old)).await.unwrap();
+        scene.worker.wait_for(1).await;
+        let new = scene.store.hold("/k", "shard-2").await;
+        scene.until_known("/k", Some("shard-2")).await;
+        let mut lines = [scene.line().await, scene.line().await, scene.line().await];
+        let [waits, fences, sends] = &mut lines;
+        waits.begin(Ask::post("/waits").under(&new)).await.unwrap();
+        fences.begin(Ask::post("/.well-known/fence").under(&new)).await.unwrap();
+        let token = format!("Fence-Owner: shard-2\r\nFence-Revision: {}", new.revision);
+        let half = format!("POST /sends HTTP/1.1\r\nHost: test\r\n{token}\r\nContent-Length: 9\r\n\r\nhalf");
+        sends.connection().send(half.into_bytes()).await.unwrap();
+        scene.until_metric(r#"fencepost_in_flight{route="k"}"#, 3.0).await;
+        scene.until_metric("fencepost_connections", 4.0).await;
+        scene.fence.process().terminate();
+        if drain_timeout == "1h" {
+            scene.fence.until_log("step=\"closing\"").await;
+            scene.fence.process().terminate();
+        }
+        for (line, lock) in lines.iter_mut().zip([Some("/k"), Some("/k"), None]) {
+            let answer = line.connection().final_response().await.expect("it is answered");
+            assert_refused(&answer, "draining", lock, None);
+        }
+        assert!(scene.fence.process().end_of_itself().await.success());
+        let log = scene.fence.log();
+        assert!(log.contains("step=\"cutting\"") && log.contains(" requests=1 "), "{log}");
         latch.open();
         scene.finish().await;
     }

@@ -75,13 +75,13 @@ impl Http2Connections {
         Some(Stream { connection: free.clone(), connections: self.clone(), alarm: Alarm::new() })
     }
 
-    /// Whether the caller is to open a connection, which one does at a time. A worker that allows no streams on one connection allows
+    /// Whether the caller is to open a connection, which one does at a time. A worker that has allowed no stream on one connection allows
     /// none on the next.
     pub(super) fn begin_opening(&self, upstream: &Upstream) -> Option<Opening<'_>> {
         let open = self.open.borrow();
         let may_open = !self.opening.get()
             && open.len() < upstream.connections_max
-            && open.iter().all(|connection| connection.allowed() > 0);
+            && open.iter().all(|connection| connection.has_ever_allowed_any());
         may_open.then(|| Opening::new(self))
     }
 

@@ -57,6 +57,26 @@ fn a_worker_that_allows_no_streams_gets_none_until_it_does() {
     assert_eq!(frames.next(), Frame::Headers { stream: 3 }, "and nothing before it");
 }
 
+/// As one does that is about to leave.
+#[test]
+fn a_connection_on_which_a_worker_allows_no_more_streams_is_left_for_another() {
+    let worker = Worker::by_hand();
+    let proxy = Proxy::with(worker.address(), to_http2());
+    let (mut first, mut second) = (proxy.client(), proxy.client());
+    first.send(GET);
+    let mut one = Frames::with_streams(worker.next(), 100);
+    assert_eq!(one.next(), Frame::Headers { stream: 1 });
+    one.allow(0);
+    one.acknowledged();
+    second.send(DELETE);
+    let mut other = Frames::with_streams(worker.next(), 100);
+    assert_eq!(other.next(), Frame::Headers { stream: 1 });
+    other.respond(1);
+    assert!(second.answer().0.starts_with("HTTP/1.1 200 "));
+    one.respond(1);
+    assert!(first.answer().0.starts_with("HTTP/1.1 200 "));
+}
+
 #[test]
 fn nothing_is_sent_to_a_worker_that_has_not_said_how_many_streams_it_allows() {
     let worker = Worker::by_hand();

@@ -47,6 +47,8 @@ pub(in crate::forward) struct Http2Connection {
     /// `None`: without TLS.
     made_with: Option<Arc<ClientConfig>>,
     streams: Cell<usize>,
+    /// Whether the worker has ever allowed a stream.
+    has_allowed: Cell<bool>,
     /// When the last stream ended.
     idle_since: Cell<Instant>,
 }
@@ -78,11 +80,15 @@ impl Http2Connection {
             changed();
         });
         let idle_since = Cell::new(Instant::now());
+        let (streams, has_allowed) = (Cell::new(0), Cell::new(false));
         let connection =
-            Http2Connection { sender, driver, turns, socket, flushes, made_with, streams: Cell::new(0), idle_since };
+            Http2Connection { sender, driver, turns, socket, flushes, made_with, streams, has_allowed, idle_since };
         tokio::select! {
             biased;
-            () = connection.turns.until(|| connection.allowed() != NOT_SAID) => Ok(connection),
+            () = connection.turns.until(|| connection.allowed() != NOT_SAID) => {
+                connection.has_ever_allowed_any();
+                Ok(connection)
+            }
             failure = failure => Err(match failure {
                 Ok(Some(error)) => UpstreamError::Handshake(error),
                 Ok(None) | Err(_) => UpstreamError::Unreachable(io::ErrorKind::ConnectionAborted.into()),
@@ -93,6 +99,12 @@ impl Http2Connection {
     /// How many streams the worker allows now.
     pub(super) fn allowed(&self) -> usize {
         self.driver.borrow().current_max_send_streams()
+    }
+
+    /// Whether the worker has ever allowed a stream, as far as that was asked.
+    pub(super) fn has_ever_allowed_any(&self) -> bool {
+        self.has_allowed.set(self.has_allowed.get() || self.allowed() > 0);
+        self.has_allowed.get()
     }
 
     /// Whether it has room for a stream, `streams_max` being ours.

@@ -282,7 +282,7 @@ impl<P: Permit> InFlight<P> {
     }
 
     /// Sees to it that the worker does not get the whole of the request later on. Of a body that can be cut a part may still go
-    /// out, and a reset behind it. What HTTP/2 has been given can't be taken back: it goes now or its connection ends.
+    /// out, and a reset behind it. What HTTP/2 has been given, see [`Self::take_back`].
     fn stop_writing(&self) {
         if let Some(body) = &self.body {
             body.cut_off();
@@ -294,7 +294,7 @@ impl<P: Permit> InFlight<P> {
         }
     }
 
-    /// The same for what HTTP/2 has been given.
+    /// Sees to it that what HTTP/2 has been given does not go out later on: it goes now, or its connection ends.
     fn take_back(&self) {
         if let Some(unwritten) = self.held_back().cloned() {
             self.pool.background().spawn(async move { unwritten.leave().await });

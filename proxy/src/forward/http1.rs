@@ -6,6 +6,7 @@ use std::pin::Pin;
 use std::rc::Rc;
 use std::sync::Arc;
 use std::task::{Context, Poll, Waker};
+use std::time::Duration;
 
 use bytes::Bytes;
 use http::{Request, Response};
@@ -20,6 +21,11 @@ use tokio::time::Instant;
 use super::pool::Place;
 use super::request_body::RequestBody;
 use crate::wire::{Alarm, Gathered, HTTP1_BUFFER_BYTES, Nested, Outbox, Socket, Turns};
+
+/// Of a connection whose last response ended so recently the runtime alone is asked whether the worker has closed it: the kernel may have
+/// heard since the runtime's last look, but to ask it for each request is 2 % of what a GET costs. A worker that closes now is missed all
+/// the same, as long as its word and our request may cross on the wire.
+const JUST_NOW: Duration = Duration::from_millis(1);
 
 /// What hyper gives for a request: a head, or the request back if nothing of it was sent.
 ///
@@ -99,9 +105,10 @@ impl Http1 {
         self.sender.is_ready() && self.driver.is_driven()
     }
 
-    /// Whether the worker has neither closed nor said more, asking the kernel.
-    pub(super) fn is_quiet(&self) -> bool {
-        self.driver.socket.is_quiet()
+    /// Whether the worker has neither closed nor said more.
+    pub(super) fn is_quiet(&self, idle_for: Duration) -> bool {
+        let socket = &self.driver.socket;
+        if idle_for < JUST_NOW { socket.is_quiet_as_heard() } else { socket.is_quiet() }
     }
 
     /// How its TLS was made.
@@ -254,11 +261,12 @@ fn poll_seat(seat: &RefCell<Seat>, cx: &mut Context<'_>) -> Poll<()> {
 
 #[cfg(test)]
 mod tests {
-    use tokio::io::{AsyncReadExt, AsyncWrite};
+    use tokio::io::{AsyncReadExt, AsyncWrite, AsyncWriteExt};
     use tokio::net::UnixStream;
     use tokio::task::LocalSet;
 
     use super::*;
+    use crate::wire::caught_up;
 
     /// A connection that has said something in its turn, which is not over, and its worker.
     async fn amid_its_turn(outbox: &Outbox) -> (Http1, UnixStream) {
@@ -292,6 +300,25 @@ mod tests {
                 assert_eq!(read, b"");
             })
             .await;
+    }
+
+    #[tokio::test]
+    async fn an_end_is_seen_as_soon_as_the_runtime_has_heard_of_it_and_after_a_while_before_that() {
+        for says_more in [false, true] {
+            let (ours, mut worker) = UnixStream::pair().unwrap();
+            let socket = Socket::upstream(ours.into());
+            let connection = Http1::new(socket, None, Place::for_tests(), Outbox::default()).await.unwrap();
+            caught_up().await;
+            assert!(connection.is_quiet(Duration::ZERO) && connection.is_quiet(JUST_NOW));
+            if says_more {
+                worker.write_all(b"HTTP/1.1 200 OK\r\n\r\n").await.unwrap();
+            } else {
+                drop(worker);
+            }
+            assert!(!connection.is_quiet(JUST_NOW), "the kernel is asked");
+            caught_up().await;
+            assert!(!connection.is_quiet(Duration::ZERO), "the runtime is asked");
+        }
     }
 
     #[tokio::test]

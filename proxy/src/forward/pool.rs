@@ -3,7 +3,6 @@
 use std::cell::{Cell, RefCell};
 use std::collections::VecDeque;
 use std::rc::{Rc, Weak};
-use std::time::Duration;
 
 use http::Request;
 use http::header::UPGRADE;
@@ -22,10 +21,6 @@ use super::stalled::Stalled;
 use super::upstream::{Speaks, Timeouts, Upstream};
 use crate::downstream::Protocol;
 use crate::wire::{Alarm, Background, Socket};
-
-/// A connection whose last response ended so recently is used without asking the kernel whether the worker has closed it, which is 2.5 % of
-/// what a GET costs. A worker that closes now is missed all the same, as long as its word and our request may cross on the wire.
-const JUST_NOW: Duration = Duration::from_micros(100);
 
 /// The connections of one worker thread to one upstream: the one used last is used first. Clones share them.
 #[derive(Clone)]
@@ -277,7 +272,7 @@ impl Shared {
         let idle_for = connection.idle_since.elapsed();
         idle_for < self.upstream.idle_timeout
             && connection.is_usable()
-            && (idle_for < JUST_NOW || connection.is_quiet())
+            && connection.is_quiet(idle_for)
             && self.upstream.is_current(connection.made_with())
     }
 

@@ -101,6 +101,12 @@ impl Socket {
         self.news() == News::Nothing
     }
 
+    /// The same, asking the kernel only if the runtime has heard of anything. That is everything that came before whatever else it has
+    /// heard of, such as the request that is to be sent.
+    pub fn is_quiet_as_heard(&self) -> bool {
+        !self.shared.stream.borrow().transport().has_heard() || self.is_quiet()
+    }
+
     /// Whether the other side has not closed, as far as can be seen before what it sent is read.
     pub fn is_open(&self) -> bool {
         self.news() != News::End

@@ -44,6 +44,15 @@ impl Transport {
         self.socket().peek(&mut [MaybeUninit::uninit()])
     }
 
+    /// Whether there may be something to read, or the end, as far as the runtime has heard: by its last look at all sockets.
+    pub(super) fn has_heard(&self) -> bool {
+        let heard = match &self.connection {
+            Connection::Tcp(stream) => stream.try_io(Interest::READABLE, || Ok(())),
+            Connection::Unix(stream) => stream.try_io(Interest::READABLE, || Ok(())),
+        };
+        heard.is_ok()
+    }
+
     /// The first byte that is there to be read, which stays there. Waits for it; `None`: the other side has ended.
     ///
     /// # Errors

@@ -1,5 +1,6 @@
 //! Finds the route of a request.
 
+use std::cell::LazyCell;
 use std::net::Ipv6Addr;
 
 use crate::captures::Captures;
@@ -43,8 +44,8 @@ impl Config {
         if fenced && is_ambiguous(path) {
             return Routing::LockNotAllowed;
         }
-        let host = host.map(without_port);
-        for (index, route) in self.routes.iter().enumerate().filter(|(_, route)| route.serves(host)) {
+        let host = LazyCell::new(|| host.map(without_port));
+        for (index, route) in self.routes.iter().enumerate().filter(|(_, route)| route.serves(|| *host)) {
             match route.path.matches_unambiguous(path) {
                 PathMatch::No => {}
                 PathMatch::Yes(captures) => return Routing::To { route, index, captures },
@@ -77,11 +78,11 @@ impl Route {
         same_hosts && self.path.overlaps(&other.path)
     }
 
-    fn serves(&self, host: Option<&str>) -> bool {
+    fn serves<'h>(&self, host: impl FnOnce() -> Option<&'h str>) -> bool {
         let Some(served) = &self.host else {
             return true;
         };
-        host.is_some_and(|host| host.eq_ignore_ascii_case(served) || is_same_address(host, served))
+        host().is_some_and(|host| host.eq_ignore_ascii_case(served) || is_same_address(host, served))
     }
 }
 

@@ -19,8 +19,8 @@ use crate::downstream::{BodyError, ClientBody};
 use crate::exchange::{Answer, Exchange, InFlight, Place};
 use crate::fencing::{Judged, Standing, confirm, rejected};
 use crate::forward::{
-    Admitted, Forwarded, InvalidHead, ReadyConnection, RequestBody, SendError, Timeouts, UpstreamError, Wants,
-    outgoing_request, prepare_body,
+    Admitted, Forwarded, InvalidHead, PreparedBody, ReadyConnection, RequestBody, SendError, Timeouts, UpstreamError,
+    Wants, outgoing_request, prepare_body,
 };
 use crate::recording::Subject;
 use crate::refusal::Failure;
@@ -55,8 +55,15 @@ async fn prepare(place: &Place, mut request: Box<Request<ClientBody>>) -> Result
     }
     let body = request.body_mut().take();
     let whole_bytes_max = place.worker.fence.config.limits.buffer_body_max;
-    let body = place.worker.fence.process.unless_over(prepare_body(body, whole_bytes_max, kept)).await;
-    let body = body.map_err(|over| place.refuse(over, Subject::default()))?.map_err(|error| {
+    let body = match prepare_body(body, whole_bytes_max, kept) {
+        Ok(PreparedBody::Ready(body)) => Ok(body),
+        Ok(PreparedBody::Awaited(body)) => {
+            let body = Box::pin(place.worker.fence.process.unless_over(body)).await;
+            body.map_err(|over| place.refuse(over, Subject::default()))?
+        }
+        Err(error) => Err(error),
+    };
+    let body = body.map_err(|error| {
         tracing::debug!(%error, client = %place.client, "a request's body did not arrive whole");
         place.fail(match error {
             BodyError::TooSlow => Failure::SlowBody,

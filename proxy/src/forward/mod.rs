@@ -39,7 +39,7 @@ pub use error::{Forwarded, SendError, UpstreamError};
 pub use exchange::Exchange;
 pub use fields::KeptFields;
 pub use pool::{Pool, ReadyConnection, Wants};
-pub use request_body::{RequestBody, prepare_body};
+pub use request_body::{PreparedBody, RequestBody, prepare_body};
 pub use request_head::{InvalidHead, check_host, outgoing_request};
 pub use response_body::{ResponseBody, ResponseBodyError};
 pub use tls_failure::TlsFailure;

@@ -53,6 +53,14 @@ pub enum RequestBodyError {
     Cut,
 }
 
+/// What has to be done before a client's body can be forwarded.
+pub enum PreparedBody {
+    /// Nothing.
+    Ready(RequestBody),
+    /// It is read whole. Boxed: a request without a body would move the room for it.
+    Awaited(Pin<Box<dyn Future<Output = Result<RequestBody, BodyError>>>>),
+}
+
 /// Makes a client's body ready to be forwarded: one whose length is known to be at most `whole_bytes_max` is read
 /// whole, so that a slow sender holds nothing up; any other is passed on as it comes.
 ///
@@ -60,29 +68,29 @@ pub enum RequestBodyError {
 ///
 /// # Errors
 ///
-/// If the client does not send all of a body that is read whole. Nothing of it is forwarded then.
-pub async fn prepare_body(
+/// If the client does not send all of a body that is read whole, which is known once that was awaited, or contradicts itself. Nothing of
+/// it is forwarded then.
+pub fn prepare_body(
     body: ClientBody,
     whole_bytes_max: usize,
     kept: &Rc<KeptFields>,
-) -> Result<RequestBody, BodyError> {
+) -> Result<PreparedBody, BodyError> {
     if body.is_malformed() {
         return Err(BodyError::Malformed);
     }
     if body.is_end_stream() {
-        return Ok(RequestBody::Empty);
+        return Ok(PreparedBody::Ready(RequestBody::Empty));
     }
     let small = body.size_hint().exact().and_then(|length| usize::try_from(length).ok());
     let Some(length) = small.filter(|length| *length <= whole_bytes_max) else {
         let state = Rc::new(BodyState::new());
         let streaming = Streaming { body, state, kept: kept.clone(), unwritten: None };
-        return Ok(RequestBody::Streaming(Box::new(streaming)));
+        return Ok(PreparedBody::Ready(RequestBody::Streaming(Box::new(streaming))));
     };
-    // Boxed: a request without a body would move the room for it.
-    Box::pin(read_whole(body, length, kept)).await
+    Ok(PreparedBody::Awaited(Box::pin(read_whole(body, length, kept.clone()))))
 }
 
-async fn read_whole(mut body: ClientBody, length: usize, kept: &KeptFields) -> Result<RequestBody, BodyError> {
+async fn read_whole(mut body: ClientBody, length: usize, kept: Rc<KeptFields>) -> Result<RequestBody, BodyError> {
     let mut pieces = Pieces::default();
     let mut trailers = None;
     while let Some(frame) = body.frame().await {
@@ -92,7 +100,7 @@ async fn read_whole(mut body: ClientBody, length: usize, kept: &KeptFields) -> R
         }
     }
     let trailers = trailers.map(|mut trailers| {
-        fields::retain_harmless_trailers(&mut trailers, kept);
+        fields::retain_harmless_trailers(&mut trailers, &kept);
         Box::new(trailers)
     });
     Ok(RequestBody::Whole(Whole { data: pieces.into_bytes(), trailers }))

@@ -13,8 +13,8 @@ use fencepost::downstream::{
     ClientBody, Drained, Limits, ListenAddress, Listener, Protocol, Server, ThreadContext, serve,
 };
 use fencepost::forward::{
-    Admitted, Ending, KeptFields, Permit, Pool, ResponseBody, SendError, Speaks, Timeouts, Upstream, UpstreamAddress,
-    UpstreamTls, Wants, Watch, outgoing_request, prepare_body,
+    Admitted, Ending, KeptFields, Permit, Pool, PreparedBody, ResponseBody, SendError, Speaks, Timeouts, Upstream,
+    UpstreamAddress, UpstreamTls, Wants, Watch, outgoing_request, prepare_body,
 };
 use fencepost_tls::ServerTls;
 use http::{HeaderName, Request, Response, StatusCode};
@@ -228,7 +228,12 @@ impl Forwarder {
             self.halted.lock().unwrap().recv_timeout(PATIENCE).unwrap();
         }
         let connection = body.connection().clone();
-        let body = prepare_body(body, 64 * 1024, &self.kept).await.map_err(|_| StatusCode::BAD_REQUEST)?;
+        let body = match prepare_body(body, 64 * 1024, &self.kept) {
+            Ok(PreparedBody::Ready(body)) => Ok(body),
+            Ok(PreparedBody::Awaited(body)) => body.await,
+            Err(error) => Err(error),
+        };
+        let body = body.map_err(|_| StatusCode::BAD_REQUEST)?;
         let outgoing = outgoing_request(head, body, &connection, self.pool.upstream(), &self.kept);
         let mut request = outgoing.map_err(|_| StatusCode::BAD_REQUEST)?;
         let tenures = self.settings.tenures.iter().find(|(path, _)| *path == request.uri().path());

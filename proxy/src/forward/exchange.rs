@@ -121,7 +121,7 @@ impl<P: Permit> Future for Exchange<P> {
                 Err(SendError::BrokenBody)
             }
             Poll::Pending if cut => {
-                sent.in_flight.cut();
+                sent.cut();
                 Err(SendError::NoAnswer { forwarded: Forwarded::Unknown, source: None })
             }
             Poll::Pending if babble => {
@@ -172,8 +172,19 @@ impl<P: Permit> Sent<P> {
 
     /// Ready when the request is to be cut now, the tenure having ended. What else is cut then goes on.
     fn poll_cut(&mut self, cx: &mut Context<'_>) -> Poll<()> {
-        ready!(self.in_flight.poll_seal(cx));
+        let sealed = self.in_flight.poll_seal(cx);
+        if self.in_flight.is_cut_and_held_back() {
+            return Poll::Ready(());
+        }
+        ready!(sealed);
         if self.in_flight.is_endless() { Poll::Ready(()) } else { Poll::Pending }
+    }
+
+    /// Cuts the request. What HTTP/2 holds back of it goes with its head: hyper resets its stream then, and no other.
+    fn cut(self) {
+        let Sent { head, in_flight, .. } = self;
+        drop(head);
+        if in_flight.is_cut_and_held_back() { in_flight.lost() } else { in_flight.cut() }
     }
 
     fn answered(
@@ -253,7 +264,7 @@ impl<P: Permit> Sent<P> {
                 drop(self.failed(error));
                 return;
             }
-            Awaited::Cut => return self.in_flight.cut(),
+            Awaited::Cut => return self.cut(),
             Awaited::Babble => return self.in_flight.lost(),
             Awaited::Nothing => return self.in_flight.gave_up(),
         };

@@ -311,6 +311,11 @@ impl<P: Permit> InFlight<P> {
         self.held_back().is_some()
     }
 
+    /// Whether its body was cut, and HTTP/2 was given some of it that it has not written.
+    pub(super) fn is_cut_and_held_back(&self) -> bool {
+        self.body.as_ref().is_some_and(|body| body.is_cut()) && self.is_held_back()
+    }
+
     /// The response has ended whole. Waits for the rest of the request in the background, if there is any.
     pub(super) fn complete(self: Box<Self>) {
         if self.body.as_ref().is_some_and(|body| body.is_running()) || self.is_held_back() {

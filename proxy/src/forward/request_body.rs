@@ -101,8 +101,9 @@ async fn read_whole(mut body: ClientBody, length: usize, kept: Rc<KeptFields>) -
     }
     let trailers = trailers.map(|mut trailers| {
         fields::retain_harmless_trailers(&mut trailers, &kept);
-        Box::new(trailers)
+        trailers
     });
+    let trailers = trailers.filter(|trailers| !trailers.is_empty()).map(Box::new);
     Ok(RequestBody::Whole(Whole { data: pieces.into_bytes(), trailers }))
 }
 
@@ -153,7 +154,10 @@ impl RequestBody {
     pub(super) fn count_unwritten(&mut self, handed_over: &Arc<HandedOver>) {
         match self {
             RequestBody::Empty => {}
-            RequestBody::Whole(whole) => whole.data = whole.data.take().map(|data| handed_over.count(data)),
+            RequestBody::Whole(whole) => {
+                whole.data = whole.data.take().map(|data| handed_over.count(data));
+                whole.trailers.iter_mut().for_each(|trailers| handed_over.count_trailers(trailers));
+            }
             RequestBody::Streaming(streaming) => streaming.unwritten = Some(Arc::clone(handed_over)),
         }
     }
@@ -221,6 +225,10 @@ impl Streaming {
             Some(Ok(mut frame)) => {
                 if let Some(trailers) = frame.trailers_mut() {
                     fields::retain_harmless_trailers(trailers, &self.kept);
+                    if let Some(handed_over) = &self.unwritten {
+                        handed_over.count_trailers(trailers);
+                        handed_over.ends();
+                    }
                 }
                 self.state.piece_went_out();
                 let has_all_bytes = self.body.size_hint().exact() == Some(0);
@@ -238,6 +246,7 @@ impl Streaming {
                 })))
             }
             None => {
+                self.unwritten.iter().for_each(|handed_over| handed_over.ends());
                 self.state.went_out();
                 Poll::Ready(None)
             }

@@ -37,6 +37,10 @@ pub(super) struct HandedOver {
     flushes: Arc<AtomicU64>,
     /// How many there had been when the last piece was put down. It is written with the next.
     put_down: AtomicU64,
+    /// Turns of the connection so far after which nothing was left to be written.
+    clean_turns: Arc<AtomicU64>,
+    /// How many it takes for the end to be written that is no part of a piece; 0 if there is none.
+    end_needs: AtomicU64,
     changed: Notify,
 }
 
@@ -57,10 +61,11 @@ impl Unwritten {
 
     /// Whether there is nothing left to write.
     pub(super) fn is_nothing(&self) -> bool {
-        let socket = self.connection.socket();
+        let (handed_over, socket) = (&*self.handed_over, self.connection.socket());
+        let has_ended = socket.is_broken() || self.connection.turns().have_ended();
         // Outside of its turn, a connection that is not blocked has written all that was put down.
-        self.handed_over.left.load(Ordering::Relaxed) == 0
-            && (self.handed_over.are_flushed() || !socket.is_write_blocked() || socket.is_broken())
+        let is_written = handed_over.is_end_written() && (handed_over.are_flushed() || !socket.is_write_blocked());
+        handed_over.left.load(Ordering::Relaxed) == 0 && (is_written || has_ended)
     }
 
     /// Waits until there is nothing left to write.
@@ -77,6 +82,7 @@ impl Unwritten {
 
     /// Sees to it that nothing more is written, soon. The request has been given up; if something of it stays behind, its connection ends.
     pub(super) async fn leave(&self) {
+        let _leaving = self.connection.take_no_more();
         if timeout(LEAVE_MAX, self.nothing()).await.is_err() {
             self.connection.socket().shut_both();
         }
@@ -87,7 +93,9 @@ impl HandedOver {
     fn new(connection: &Http2Connection) -> HandedOver {
         let flushes = Arc::clone(connection.flushes());
         let put_down = AtomicU64::new(flushes.load(Ordering::Relaxed));
-        HandedOver { left: AtomicUsize::new(0), flushes, put_down, changed: Notify::new() }
+        let clean_turns = Arc::clone(connection.clean_turns());
+        let (left, end_needs) = (AtomicUsize::new(0), AtomicU64::new(0));
+        HandedOver { left, flushes, put_down, clean_turns, end_needs, changed: Notify::new() }
     }
 
     /// Counts some bytes for as long as they or any part of them are there.
@@ -99,10 +107,28 @@ impl HandedOver {
     /// Counts the head, which h2 puts down as a whole. `Via` stands for it: each request has that. It is not to be kept in HPACK's
     /// table, hence never indexed (RFC 7541, section 6.2.3).
     fn count_head(self: &Arc<HandedOver>, headers: &mut HeaderMap) {
-        let via = headers.entry(VIA).or_insert_with(|| HeaderValue::from_static("1.1 fencepost"));
-        let counted = self.count(Bytes::copy_from_slice(via.as_bytes()));
-        *via = HeaderValue::from_maybe_shared(counted).expect("what was a field's value is one");
-        via.set_sensitive(true);
+        self.count_value(headers.entry(VIA).or_insert_with(|| HeaderValue::from_static("1.1 fencepost")));
+    }
+
+    /// Counts trailers, which h2 writes even after their request was given up. One of them stands for all.
+    pub(super) fn count_trailers(self: &Arc<HandedOver>, trailers: &mut HeaderMap) {
+        trailers.values_mut().take(1).for_each(|value| self.count_value(value));
+    }
+
+    fn count_value(self: &Arc<HandedOver>, value: &mut HeaderValue) {
+        let counted = self.count(Bytes::copy_from_slice(value.as_bytes()));
+        *value = HeaderValue::from_maybe_shared(counted).expect("what was a field's value is one");
+        value.set_sensitive(true);
+    }
+
+    /// The end is handed over now, by itself or with trailers. h2 says nothing of it: it is written when, after the connection's next
+    /// turns, nothing is left to be.
+    pub(super) fn ends(&self) {
+        self.end_needs.store(self.clean_turns.load(Ordering::Relaxed) + 1, Ordering::Relaxed);
+    }
+
+    fn is_end_written(&self) -> bool {
+        self.clean_turns.load(Ordering::Relaxed) >= self.end_needs.load(Ordering::Relaxed)
     }
 
     fn are_flushed(&self) -> bool {

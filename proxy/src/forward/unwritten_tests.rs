@@ -20,13 +20,13 @@ const PATIENCE: Duration = Duration::from_secs(20);
 
 async fn connected(worker: &Builder) -> (Rc<Http2Connection>, Peer) {
     let (ours, theirs) = UnixStream::pair().unwrap();
-    let (connection, worker) = tokio::join!(begin(ours), worker.handshake::<_, Bytes>(theirs));
+    let (connection, worker) = tokio::join!(begin(ours, || ()), worker.handshake::<_, Bytes>(theirs));
     (Rc::new(connection), worker.unwrap())
 }
 
-async fn begin(ours: UnixStream) -> Http2Connection {
+async fn begin(ours: UnixStream, changed: impl Fn() + Clone + 'static) -> Http2Connection {
     let opened = Opened { socket: Socket::upstream(ours.into()), protocol: Protocol::Http2, made_with: None };
-    timeout(PATIENCE, Http2Connection::begin(opened, 100, || ())).await.unwrap().unwrap()
+    timeout(PATIENCE, Http2Connection::begin(opened, 100, changed)).await.unwrap().unwrap()
 }
 
 fn send(connection: &Rc<Http2Connection>, method: Method, body: RequestBody) -> (HeadFuture, Unwritten) {
@@ -87,20 +87,30 @@ async fn a_request_that_waits_for_a_stream_never_goes_out_once_it_is_given_up() 
     LocalSet::new().run_until(work).await;
 }
 
+/// A worker whose windows have room for 16 MiB and who does not read, and its connection, of which `changed` is told.
+async fn blocked(changed: impl Fn() + Clone + 'static) -> (Rc<Http2Connection>, UnixStream, HeadFuture) {
+    let (ours, mut worker) = UnixStream::pair().unwrap();
+    // SETTINGS_INITIAL_WINDOW_SIZE, and WINDOW_UPDATE for the connection.
+    worker.write_all(&[0, 0, 6, 4, 0, 0, 0, 0, 0, 0, 4, 1, 0, 0, 0]).await.unwrap();
+    worker.write_all(&[0, 0, 4, 8, 0, 0, 0, 0, 0, 1, 0, 0, 0]).await.unwrap();
+    let connection = Rc::new(begin(ours, changed).await);
+    let body = RequestBody::from_bytes(Bytes::from(vec![b'x'; 8 << 20]));
+    let (upload, _behind) = send(&connection, Method::PUT, body);
+    let blocked = connection.turns().until(|| connection.socket().is_write_blocked());
+    timeout(PATIENCE, blocked).await.unwrap();
+    (connection, worker, upload)
+}
+
+/// Of a request of which so far nothing is to be written.
+fn counting(connection: &Rc<Http2Connection>) -> Unwritten {
+    Unwritten { handed_over: Arc::new(HandedOver::new(connection)), connection: Rc::clone(connection) }
+}
+
 #[tokio::test]
 async fn what_a_worker_does_not_read_never_goes_out_once_it_is_given_up() {
     let work = async {
-        let (ours, mut worker) = UnixStream::pair().unwrap();
-        // SETTINGS_INITIAL_WINDOW_SIZE, and WINDOW_UPDATE for the connection: 16 MiB each.
-        worker.write_all(&[0, 0, 6, 4, 0, 0, 0, 0, 0, 0, 4, 1, 0, 0, 0]).await.unwrap();
-        worker.write_all(&[0, 0, 4, 8, 0, 0, 0, 0, 0, 1, 0, 0, 0]).await.unwrap();
-        let connection = Rc::new(begin(ours).await);
-        let body = RequestBody::from_bytes(Bytes::from(vec![b'x'; 8 << 20]));
-        let (_upload, _behind) = send(&connection, Method::PUT, body);
-        let blocked = connection.turns().until(|| connection.socket().is_write_blocked());
-        timeout(PATIENCE, blocked).await.unwrap();
-        let put_down =
-            Unwritten { handed_over: Arc::new(HandedOver::new(&connection)), connection: connection.clone() };
+        let (connection, mut worker, _upload) = blocked(|| ()).await;
+        let put_down = counting(&connection);
         drop(put_down.handed_over.count(Bytes::from_static(b"x")));
         assert!(!put_down.is_nothing());
 
@@ -111,6 +121,75 @@ async fn what_a_worker_does_not_read_never_goes_out_once_it_is_given_up() {
         let mut bytes = Vec::new();
         timeout(PATIENCE, worker.read_to_end(&mut bytes)).await.unwrap().unwrap();
         assert_eq!(streams_with_a_head(&bytes[b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n".len()..]), [1]);
+    };
+    LocalSet::new().run_until(work).await;
+}
+
+/// Else a request whose data is with the worker could become whole when it is over.
+#[tokio::test]
+async fn an_end_is_written_once_nothing_is_left_to_be_after_a_turn() {
+    let work = async {
+        let (connection, mut worker, _upload) = blocked(|| ()).await;
+        let bare = counting(&connection);
+        assert!(!counting(&connection).is_nothing() && bare.connection.socket().is_write_blocked());
+        bare.handed_over.ends();
+        connection.flushes().fetch_add(1, Ordering::Relaxed);
+        assert!(!bare.is_nothing(), "a flush in the middle of a turn proves nothing");
+        let read = tokio::task::spawn_local(async move { tokio::io::copy(&mut worker, &mut tokio::io::sink()).await });
+        timeout(PATIENCE, bare.nothing()).await.unwrap();
+        bare.handed_over.ends();
+        assert!(!connection.socket().is_write_blocked() && !bare.is_nothing(), "its turn is yet to come");
+        connection.socket().shut_both();
+        assert!(bare.is_nothing(), "nor will it");
+        read.abort();
+    };
+    LocalSet::new().run_until(work).await;
+}
+
+#[tokio::test]
+async fn trailers_are_counted_until_they_are_put_down() {
+    let work = async {
+        let (connection, _worker) = connected(&Builder::new()).await;
+        let unwritten = counting(&connection);
+        let mut trailers = HeaderMap::from_iter([(VIA, HeaderValue::from_static("1.1 other"))]);
+        unwritten.handed_over.count_trailers(&mut trailers);
+        assert!(!unwritten.is_nothing());
+        assert_eq!(trailers[VIA], "1.1 other");
+        drop(trailers);
+        timeout(PATIENCE, unwritten.nothing()).await.unwrap();
+    };
+    LocalSet::new().run_until(work).await;
+}
+
+#[tokio::test]
+async fn whoever_waits_for_room_is_told_when_a_worker_reads_again() {
+    let work = async {
+        let told = Rc::new(Notify::new());
+        let tell = Rc::clone(&told);
+        let (connection, mut worker, _upload) = blocked(move || tell.notify_waiters()).await;
+        let room = told.notified();
+        let read = tokio::task::spawn_local(async move { tokio::io::copy(&mut worker, &mut tokio::io::sink()).await });
+        timeout(PATIENCE / 2, room).await.unwrap(); // Before the worker is taken for dead.
+        assert!(!connection.socket().is_write_blocked());
+        read.abort();
+    };
+    LocalSet::new().run_until(work).await;
+}
+
+/// It takes leave of requests under way; no other is needed to find that out, whose attempt it would cost.
+#[tokio::test]
+async fn whoever_waits_for_room_is_told_when_a_worker_takes_leave() {
+    let work = async {
+        let (ours, mut worker) = UnixStream::pair().unwrap();
+        worker.write_all(&[0, 0, 0, 4, 0, 0, 0, 0, 0]).await.unwrap(); // SETTINGS
+        let told = Rc::new(Notify::new());
+        let tell = Rc::clone(&told);
+        let connection = Rc::new(begin(ours, move || tell.notify_waiters()).await);
+        let (_head, written) = send(&connection, Method::GET, RequestBody::Empty);
+        timeout(PATIENCE, written.nothing()).await.unwrap();
+        let leave = told.notified();
+        worker.write_all(&[0, 0, 8, 7, 0, 0, 0, 0, 0, 0, 0, 0, 1, 0, 0, 0, 0]).await.unwrap(); // GOAWAY
+        timeout(PATIENCE / 2, leave).await.unwrap();
     };
     LocalSet::new().run_until(work).await;
 }

@@ -15,7 +15,7 @@ mod transport;
 
 pub use alarm::Alarm;
 pub use background::Background;
-pub(crate) use caught_up::caught_up;
+pub(crate) use caught_up::{PatientTimer, caught_up};
 pub(crate) use gathered::{Gathered, Turns};
 pub(crate) use give_way::give_way;
 pub(crate) use nested::Nested;

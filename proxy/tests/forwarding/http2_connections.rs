@@ -10,7 +10,7 @@ use tokio::sync::oneshot;
 use tokio::task::{LocalSet, spawn_blocking, spawn_local};
 use tokio::time::Instant;
 
-use crate::support::{Event, Frame, Frames, MOMENT, PATIENCE, Proxy, Settings, Worker};
+use crate::support::{Event, Frame, Frames, MOMENT, PATIENCE, Proxy, Settings, Tenures, Worker, write_until_blocked};
 
 const GET: &str = "GET / HTTP/1.1\r\nHost: test\r\n\r\n";
 const DELETE: &str = "DELETE / HTTP/1.1\r\nHost: test\r\n\r\n";
@@ -127,6 +127,90 @@ fn a_request_that_is_overdue_takes_no_other_with_it() {
     assert_eq!(frames.next(), Frame::Reset { stream: 1 });
     frames.respond(3);
     assert!(other.answer().0.starts_with("HTTP/1.1 200 "));
+}
+
+/// A worker that restarts answers what it has begun, and closes then.
+#[test]
+fn a_connection_of_which_a_worker_has_taken_leave_gets_no_more_requests() {
+    let worker = Worker::by_hand();
+    let proxy = Proxy::with(worker.address(), to_http2());
+    let (mut first, mut second) = (proxy.client(), proxy.client());
+    first.send(GET);
+    let mut old = Frames::with_streams(worker.next(), 100);
+    assert_eq!(old.next(), Frame::Headers { stream: 1 });
+    old.take_leave(1);
+    second.send(DELETE);
+    let mut new = Frames::with_streams(worker.next(), 100);
+    for stream in [1, 3] {
+        assert_eq!(new.next(), Frame::Headers { stream });
+        new.respond(stream);
+        assert!(second.answer().0.starts_with("HTTP/1.1 200 "));
+        second.send(DELETE);
+    }
+    old.respond(1);
+    assert!(first.answer().0.starts_with("HTTP/1.1 200 "));
+}
+
+#[test]
+fn a_connection_that_was_lost_under_a_request_gets_no_more() {
+    let worker = Worker::by_hand();
+    let proxy = Proxy::with(worker.address(), to_http2());
+    let (mut first, mut second) = (proxy.client(), proxy.client());
+    first.send(GET);
+    let mut lost = Frames::with_streams(worker.next(), 100);
+    assert_eq!(lost.next(), Frame::Headers { stream: 1 });
+    drop(lost);
+    assert!(first.answer().0.starts_with("HTTP/1.1 502 "));
+    second.send(DELETE);
+    let mut new = Frames::with_streams(worker.next(), 100);
+    assert_eq!(new.next(), Frame::Headers { stream: 1 });
+    new.respond(1);
+    assert!(second.answer().0.starts_with("HTTP/1.1 200 "));
+}
+
+/// One that the worker has not let in.
+#[test]
+fn an_upload_that_is_cut_takes_no_other_with_it() {
+    let (worker, tenures) = (Worker::by_hand(), Tenures::new());
+    let proxy = Proxy::with(worker.address(), Settings { tenures: vec![("/upload", tenures.clone())], ..to_http2() });
+    let (mut upload, mut other) = (proxy.client(), proxy.client());
+    upload.send("POST /upload HTTP/1.1\r\nHost: test\r\nTransfer-Encoding: chunked\r\n\r\n5\r\nbegin\r\n");
+    let mut frames = Frames::with_shut_windows(worker.next());
+    assert_eq!(frames.next(), Frame::Headers { stream: 1 });
+    other.send(GET);
+    assert_eq!(frames.next(), Frame::Headers { stream: 3 });
+    tenures.end();
+    assert_eq!(frames.next(), Frame::Reset { stream: 1 });
+    assert_eq!(proxy.wait_for_events(2), [Event::BodyCut, Event::Finished(Ending::BodyCut)]);
+    assert!(upload.head().starts_with("HTTP/1.1 502 "));
+    frames.peer().within(MOMENT);
+    frames.respond(3);
+    assert!(other.answer().0.starts_with("HTTP/1.1 200 "));
+}
+
+/// All of its bytes are with the worker, which does not read; its end was handed over and has to wait.
+#[test]
+fn an_upload_never_becomes_whole_once_it_is_over() {
+    for end in ["0\r\n\r\n", "0\r\nX-Sum: 1\r\n\r\n"] {
+        let worker = Worker::by_hand();
+        let timeouts = Timeouts { total: Some(20 * MOMENT), ..Timeouts::default() };
+        let proxy = Proxy::with(worker.address(), Settings { timeouts, ..to_http2() });
+        let (mut upload, mut other) = (proxy.client(), proxy.client());
+        upload
+            .send("POST / HTTP/1.1\r\nHost: test\r\nTrailer: X-Sum\r\nTransfer-Encoding: chunked\r\n\r\n3\r\nabc\r\n");
+        let mut frames = Frames::with_wide_windows(worker.next());
+        assert_eq!(frames.next(), Frame::Headers { stream: 1 });
+        assert_eq!(frames.next(), Frame::Data { stream: 1, ends: false, bytes: b"abc".to_vec() });
+        frames.peer().within(10 * MOMENT); // The other's time is not over before that of the upload.
+        other.send("POST / HTTP/1.1\r\nHost: test\r\nContent-Length: 1000000000\r\n\r\n");
+        write_until_blocked(&other, 256 * 1024 * 1024);
+        upload.send(end);
+        let head = upload.head();
+        assert!(head.starts_with("HTTP/1.1 504 "), "{head}");
+        let events = proxy.wait_for_events(2);
+        assert!(events.contains(&Event::Finished(Ending::TimedOut)) && !events.contains(&Event::Overdue), "{events:?}");
+        assert!(!frames.ends_before_end(1));
+    }
 }
 
 /// A permit that says how its request ended.

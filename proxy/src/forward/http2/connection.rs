@@ -4,14 +4,15 @@ use std::cell::{Cell, RefCell};
 use std::future::{Future, poll_fn};
 use std::io;
 use std::pin::Pin;
-use std::rc::{Rc, Weak};
+use std::rc::Rc;
 use std::sync::Arc;
-use std::sync::atomic::AtomicU64;
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::task::Poll;
 use std::time::Duration;
 
 use http::Request;
 use hyper::client::conn::http2::{Builder, Connection, SendRequest};
-use hyper_util::rt::{TokioIo, TokioTimer};
+use hyper_util::rt::TokioIo;
 use rustls::ClientConfig;
 use tokio::sync::oneshot;
 use tokio::time::Instant;
@@ -21,7 +22,7 @@ use crate::forward::connect::Opened;
 use crate::forward::error::UpstreamError;
 use crate::forward::http1::HeadFuture;
 use crate::forward::request_body::RequestBody;
-use crate::wire::Socket;
+use crate::wire::{PatientTimer, Socket};
 
 /// What a worker may send ahead on one stream. A connection has room for that on each of its streams: a few whose clients do not
 /// read hold up no other.
@@ -35,18 +36,25 @@ const NOT_SAID: usize = usize::MAX - 1;
 /// A connection that has been blocked for so long gets no more requests.
 const BLOCKED_MAX: Duration = Duration::from_millis(100);
 
-type Driver = Connection<TokioIo<Socket>, RequestBody, Executor>;
+/// What hands requests to h2. `None` once it has ended, as it does when the worker takes its leave: only when it is gone does hyper hand back
+/// what still waited there.
+type Driver = RefCell<Option<Connection<TokioIo<Socket>, RequestBody, Executor>>>;
 
 /// An HTTP/2 connection to a worker.
 pub(in crate::forward) struct Http2Connection {
     sender: SendRequest<RequestBody>,
-    driver: Rc<RefCell<Driver>>,
+    driver: Rc<Driver>,
     turns: Rc<Turns>,
     socket: Socket,
     flushes: Arc<AtomicU64>,
+    /// Counts turns after which nothing was left to be written.
+    clean_turns: Arc<AtomicU64>,
+    changed: Box<dyn Fn()>,
     /// `None`: without TLS.
     made_with: Option<Arc<ClientConfig>>,
     streams: Cell<usize>,
+    /// How many requests are to leave it, or it ends.
+    leaving: Cell<usize>,
     /// Whether the worker has ever allowed a stream.
     has_allowed: Cell<bool>,
     /// When the last stream ended.
@@ -57,35 +65,37 @@ impl Http2Connection {
     /// Begins to speak HTTP/2. Done when the worker has said how many streams it allows: h2 takes more than that, keeps what is beyond
     /// and writes it later, though it may have been given up by then.
     ///
-    /// `changed` is called when it allows more, and when it has ended.
+    /// `changed` is called when it may have room for more, and when it has ended.
     pub(in crate::forward) async fn begin(
         opened: Opened,
         streams_max: usize,
         changed: impl Fn() + Clone + 'static,
     ) -> Result<Http2Connection, UpstreamError> {
         let Opened { socket, made_with, .. } = opened;
-        let flushes = socket.count_flushes();
         let turns = Rc::<Turns>::default();
         let builder = builder(streams_max, Executor::new(Rc::clone(&turns)));
         let handshake = builder.handshake(TokioIo::new(socket.clone())).await;
         let (sender, driver) = handshake.map_err(UpstreamError::Handshake)?;
-        let driver = Rc::new(RefCell::new(driver));
-        turns.after_each(when_more_is_allowed(Rc::downgrade(&driver), changed.clone()));
+        let connection = Http2Connection {
+            sender,
+            driver: Rc::new(RefCell::new(Some(driver))),
+            turns,
+            flushes: socket.count_flushes(),
+            clean_turns: Arc::default(),
+            socket,
+            changed: Box::new(changed.clone()),
+            made_with,
+            streams: Cell::new(0),
+            leaving: Cell::new(0),
+            has_allowed: Cell::new(false),
+            idle_since: Cell::new(Instant::now()),
+        };
+        connection.turns.after_each(connection.look(changed.clone()));
         let (tell, failure) = oneshot::channel();
-        let driven = Rc::clone(&driver);
-        tokio::task::spawn_local(async move {
-            let ended = poll_fn(|cx| Pin::new(&mut *driven.borrow_mut()).poll(cx)).await;
-            let _ = tell.send(ended.err()); // Once there are requests, each learns of an error itself.
-            drop(driven);
-            changed();
-        });
-        let idle_since = Cell::new(Instant::now());
-        let (streams, has_allowed) = (Cell::new(0), Cell::new(false));
-        let connection =
-            Http2Connection { sender, driver, turns, socket, flushes, made_with, streams, has_allowed, idle_since };
+        tokio::task::spawn_local(drive(Rc::clone(&connection.driver), Rc::clone(&connection.turns), tell, changed));
         tokio::select! {
             biased;
-            () = connection.turns.until(|| connection.allowed() != NOT_SAID) => {
+            () = connection.turns.until(|| connection.allowed().is_some_and(|allowed| allowed != NOT_SAID)) => {
                 connection.has_ever_allowed_any();
                 Ok(connection)
             }
@@ -96,20 +106,39 @@ impl Http2Connection {
         }
     }
 
-    /// How many streams the worker allows now.
-    pub(super) fn allowed(&self) -> usize {
-        self.driver.borrow().current_max_send_streams()
+    /// How many streams the worker allows now; `None`: it has taken its leave.
+    pub(super) fn allowed(&self) -> Option<usize> {
+        allowed(&self.driver)
+    }
+
+    /// What is looked at after each turn.
+    fn look(&self, changed: impl Fn() + 'static) -> Box<dyn Fn()> {
+        let (driver, socket) = (Rc::downgrade(&self.driver), self.socket.clone());
+        let clean_turns = Arc::clone(&self.clean_turns);
+        let (allowed_before, was_blocked) = (Cell::new(0), Cell::new(false));
+        Box::new(move || {
+            let is_blocked = socket.is_write_blocked();
+            if !is_blocked {
+                clean_turns.fetch_add(1, Ordering::Relaxed);
+            }
+            let now = driver.upgrade().and_then(|driver| allowed(&driver)).unwrap_or(0);
+            let allows_more = now > allowed_before.replace(now);
+            if allows_more || was_blocked.replace(is_blocked) && !is_blocked {
+                changed();
+            }
+        })
     }
 
     /// Whether the worker has ever allowed a stream, as far as that was asked.
     pub(super) fn has_ever_allowed_any(&self) -> bool {
-        self.has_allowed.set(self.has_allowed.get() || self.allowed() > 0);
+        self.has_allowed.set(self.has_allowed.get() || self.allowed().is_some_and(|allowed| allowed > 0));
         self.has_allowed.get()
     }
 
     /// Whether it has room for a stream, `streams_max` being ours.
     pub(super) fn has_room(&self, streams_max: usize) -> bool {
-        self.streams.get() < streams_max && self.streams.get() < self.allowed() && !self.is_stuck()
+        let room = self.allowed().unwrap_or(0).min(streams_max);
+        self.streams.get() < room && self.leaving.get() == 0 && !self.is_stuck()
     }
 
     /// Whether the worker has not been reading for a while: what is begun now would wait.
@@ -119,7 +148,7 @@ impl Http2Connection {
 
     pub(super) fn is_alive(&self, idle_timeout: Duration) -> bool {
         // Between requests the worker may have closed without the runtime having heard of it.
-        !self.sender.is_closed() && (self.streams.get() > 0 || self.idle_for() < idle_timeout && self.socket.is_open())
+        self.is_kept() && (self.streams.get() > 0 || self.idle_for() < idle_timeout && self.socket.is_open())
     }
 
     /// For how long it has had no stream.
@@ -128,7 +157,12 @@ impl Http2Connection {
     }
 
     pub(super) fn is_usable(&self) -> bool {
-        !self.sender.is_closed() && self.socket.is_open()
+        self.is_kept() && self.socket.is_open()
+    }
+
+    /// Whether neither side has ended it, as far as that was heard.
+    fn is_kept(&self) -> bool {
+        !self.sender.is_closed() && !self.socket.is_broken()
     }
 
     pub(super) fn made_with(&self) -> Option<&Arc<ClientConfig>> {
@@ -142,6 +176,17 @@ impl Http2Connection {
     /// How often all that was put down to be written has been with the kernel.
     pub(in crate::forward) fn flushes(&self) -> &Arc<AtomicU64> {
         &self.flushes
+    }
+
+    /// How many turns there were after which nothing was left to be written.
+    pub(in crate::forward) fn clean_turns(&self) -> &Arc<AtomicU64> {
+        &self.clean_turns
+    }
+
+    /// Keeps it from getting more requests as long as what this returns lives.
+    pub(in crate::forward) fn take_no_more(&self) -> impl Drop + '_ {
+        self.leaving.set(self.leaving.get() + 1);
+        Leaving(self)
     }
 
     pub(in crate::forward) fn turns(&self) -> &Rc<Turns> {
@@ -165,16 +210,31 @@ impl Http2Connection {
     }
 }
 
-/// Calls `changed` when the worker allows more streams than it did.
-fn when_more_is_allowed(driver: Weak<RefCell<Driver>>, changed: impl Fn()) -> impl Fn() {
-    let allowed = Cell::new(0);
-    move || {
-        let Some(driver) = driver.upgrade() else { return };
-        let now = driver.borrow().current_max_send_streams();
-        if now > allowed.replace(now) {
-            changed();
-        }
+/// A request that is to leave its connection.
+struct Leaving<'a>(&'a Http2Connection);
+
+impl Drop for Leaving<'_> {
+    fn drop(&mut self) {
+        self.0.leaving.set(self.0.leaving.get() - 1);
+        (self.0.changed)();
     }
+}
+
+fn allowed(driver: &Driver) -> Option<usize> {
+    driver.borrow().as_ref().map(Connection::current_max_send_streams)
+}
+
+/// Hands requests to h2 until the worker takes its leave or the connection ends.
+async fn drive(driver: Rc<Driver>, turns: Rc<Turns>, tell: oneshot::Sender<Option<hyper::Error>>, changed: impl Fn()) {
+    let ended = poll_fn(|cx| {
+        // That the worker has taken its leave is found out by asking, which hyper does not do before there is another request.
+        turns.wake_after_next(cx);
+        driver.borrow_mut().as_mut().map_or(Poll::Ready(Ok(())), |driver| Pin::new(driver).poll(cx))
+    });
+    let failure = ended.await.err();
+    driver.take();
+    let _ = tell.send(failure); // Once there are requests, each learns of an error itself.
+    changed();
 }
 
 fn builder(streams_max: usize, executor: Executor) -> Builder<Executor> {
@@ -182,7 +242,7 @@ fn builder(streams_max: usize, executor: Executor) -> Builder<Executor> {
     let connection_window = streams_max.saturating_mul(WINDOW_BYTES).min(CONNECTION_WINDOW_BYTES_MAX);
     let mut builder = Builder::new(executor);
     builder
-        .timer(TokioTimer::new())
+        .timer(PatientTimer)
         .initial_max_send_streams(NOT_SAID)
         .initial_stream_window_size(WINDOW_BYTES)
         .initial_connection_window_size(connection_window)

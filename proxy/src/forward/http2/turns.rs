@@ -3,12 +3,13 @@
 use std::cell::{Cell, RefCell};
 use std::future::{Future, poll_fn};
 use std::rc::Rc;
-use std::task::{Poll, Waker};
+use std::task::{Context, Poll, Waker};
 
 /// The turns of an HTTP/2 connection's task, which hyper spawns and nobody else sees. In each it reads and writes what it can.
 #[derive(Default)]
 pub(in crate::forward) struct Turns {
     has_begun: Cell<bool>,
+    has_ended: Cell<bool>,
     waiting: RefCell<Vec<Waker>>,
     after_each: RefCell<Option<Box<dyn Fn()>>>,
 }
@@ -20,24 +21,32 @@ impl Turns {
             if done() {
                 return Poll::Ready(());
             }
-            let mut waiting = self.waiting.borrow_mut();
-            if !waiting.iter().any(|waiter| waiter.will_wake(cx.waker())) {
-                waiting.push(cx.waker().clone());
-            }
+            self.wake_after_next(cx);
             Poll::Pending
         })
         .await;
     }
 
+    /// Has the task woken after the next turn.
+    pub(super) fn wake_after_next(&self, cx: &Context<'_>) {
+        let mut waiting = self.waiting.borrow_mut();
+        if !waiting.iter().any(|waiter| waiter.will_wake(cx.waker())) {
+            waiting.push(cx.waker().clone());
+        }
+    }
+
+    /// Whether there are no more: nothing is read or written any more.
+    pub(in crate::forward) fn have_ended(&self) -> bool {
+        self.has_ended.get()
+    }
+
     /// Has `look` called after each turn.
-    pub(super) fn after_each(&self, look: impl Fn() + 'static) {
-        *self.after_each.borrow_mut() = Some(Box::new(look));
+    pub(super) fn after_each(&self, look: Box<dyn Fn()>) {
+        *self.after_each.borrow_mut() = Some(look);
     }
 
     fn end_one(&self) {
-        for waiter in self.waiting.take() {
-            waiter.wake();
-        }
+        self.waiting.borrow_mut().drain(..).for_each(Waker::wake);
         if let Some(look) = &*self.after_each.borrow() {
             look();
         }
@@ -72,6 +81,7 @@ where
             let mut connection = Box::pin(future);
             poll_fn(|cx| {
                 let polled = connection.as_mut().poll(cx);
+                turns.has_ended.set(polled.is_ready());
                 turns.end_one();
                 polled
             })

@@ -23,6 +23,13 @@ impl Frames {
         Frames::with_settings(peer, &[0, 4, 0, 0, 0, 0])
     }
 
+    /// A worker that takes whatever comes on any stream, as soon as it reads.
+    pub(crate) fn with_wide_windows(peer: Peer) -> Frames {
+        let mut frames = Frames::with_settings(peer, &[0, 4, 0x7f, 0xff, 0xff, 0xff]);
+        frames.open(0, 0x7fff_0000);
+        frames
+    }
+
     /// A worker that allows so many streams at a time.
     pub(crate) fn with_streams(peer: Peer, allowed: u8) -> Frames {
         Frames::with_settings(peer, &[0, 3, 0, 0, 0, allowed])
@@ -79,18 +86,31 @@ impl Frames {
         self.send(8, 0, stream, &bytes.to_be_bytes());
     }
 
+    /// Takes leave: what was begun is finished, and nothing new is begun. Done when that was heard.
+    pub(crate) fn take_leave(&mut self, last: u32) {
+        self.send(7, 0, 0, &[last.to_be_bytes(), [0; 4]].concat());
+        self.allow(100);
+        self.acknowledged();
+    }
+
     /// The streams that are begun before the connection ends.
     pub(crate) fn begun_until_end(&mut self) -> Vec<u32> {
-        let (bytes, mut streams) = (self.0.until_end(), Vec::new());
-        let mut rest = &bytes[..];
-        while let Some((head, behind)) = rest.split_first_chunk::<9>() {
-            if head[3] == 1 {
-                streams.push(u32::from_be_bytes([head[5], head[6], head[7], head[8]]));
-            }
-            let length = u32::from_be_bytes([0, head[0], head[1], head[2]]);
-            rest = behind.get(usize::try_from(length).unwrap()..).unwrap_or_default();
-        }
-        streams
+        self.heads_until_end().filter(|(kind, ..)| *kind == 1).map(|(.., stream)| stream).collect()
+    }
+
+    /// Whether the client's end of that stream is among what comes before the connection ends.
+    pub(crate) fn ends_before_end(&mut self, stream: u32) -> bool {
+        self.heads_until_end().any(|(kind, flags, of)| kind < 2 && flags & END != 0 && of == stream)
+    }
+
+    /// Kind, flags and stream of each frame that comes before the connection ends.
+    fn heads_until_end(&mut self) -> impl Iterator<Item = (u8, u8, u32)> {
+        let (bytes, mut at) = (self.0.until_end(), 0);
+        std::iter::from_fn(move || {
+            let (head, _) = bytes.get(at..)?.split_first_chunk::<9>()?;
+            at += 9 + usize::try_from(u32::from_be_bytes([0, head[0], head[1], head[2]])).unwrap();
+            Some((head[3], head[4], u32::from_be_bytes([head[5], head[6], head[7], head[8]])))
+        })
     }
 
     /// The connection below.

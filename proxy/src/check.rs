@@ -6,7 +6,9 @@ use std::time::{Duration, SystemTime};
 
 use anyhow::bail;
 use fencepost_config::{Config, Route, Source, SourceKind, UpstreamProtocol};
-use fencepost_sources::{LockDescription, LockSource, LockStore, MemoryStore, RangeRead, StoreError, Wanted, caution};
+use fencepost_sources::{
+    LockDescription, LockSource, LockStore, MemoryStore, RangeRead, SourceStatus, StoreError, Wanted, caution,
+};
 use fencepost_tls::{Expiry, Followed};
 use rustix::fs::{Access, access};
 use tokio::time::Instant;
@@ -118,8 +120,8 @@ pub async fn live(config: &Config) -> anyhow::Result<()> {
     let mut failures = 0;
     for (source, configured) in sources.iter().zip(&config.sources) {
         let answered = match &configured.kind {
-            SourceKind::Etcd { .. } => show_source(source, deadline).await,
-            SourceKind::Memory => true,
+            SourceKind::Etcd { .. } => show_etcd(source, deadline).await,
+            SourceKind::Memory => show_memory(source, deadline).await,
         };
         failures += usize::from(!answered);
     }
@@ -145,15 +147,31 @@ pub async fn live(config: &Config) -> anyhow::Result<()> {
     Ok(())
 }
 
-/// Waits until every lock of the source was read or the deadline has come, then says how its members are.
-async fn show_source(source: &LockSource, deadline: Instant) -> bool {
+/// Waits until every lock of the source was read or the deadline has come.
+async fn until_answered(source: &LockSource, deadline: Instant) -> SourceStatus {
     let mut poll = tokio::time::interval(Duration::from_millis(20));
-    let answered = |source: &LockSource| source.ready() && source.status(Instant::now()).up;
-    let known = |source: &LockSource| !source.status(Instant::now()).members.is_empty();
-    while !(answered(source) && known(source)) && Instant::now() < deadline {
+    loop {
+        let status = source.status(Instant::now());
+        if (source.ready() && status.up && !status.members.is_empty()) || Instant::now() >= deadline {
+            return status;
+        }
         poll.tick().await;
     }
-    let status = source.status(Instant::now());
+}
+
+/// Says what a source in memory is.
+async fn show_memory(source: &LockSource, deadline: Instant) -> bool {
+    let status = until_answered(source, deadline).await;
+    println!(
+        "source {}: a store inside of this process, for demonstrations: nobody outside can take a lock in it",
+        source.name()
+    );
+    status.up
+}
+
+/// Says how the members of an etcd are.
+async fn show_etcd(source: &LockSource, deadline: Instant) -> bool {
+    let status = until_answered(source, deadline).await;
     for member in &status.members {
         match &member.version {
             Ok(version) => println!("source {}: {} runs etcd {version}", source.name(), member.endpoint),

@@ -228,11 +228,14 @@ impl Known {
 }
 
 fn options(config: &Config, index: usize, memory: Option<&Memory>) -> SourceOptions {
-    let name = &config.sources[index].name;
+    let Source { name, kind } = &config.sources[index];
     SourceOptions {
         period: period(config, index),
         tracked_locks_max: config.limits.tracked_locks_max as u64,
-        caution: Some(caution),
+        caution: match kind {
+            SourceKind::Etcd { .. } => Some(caution),
+            SourceKind::Memory => None,
+        },
         highest_seen: memory.and_then(|memory| memory.highest_seen(name)),
         memory: memory.map(|memory| memory.of_source(name)),
         ..SourceOptions::default()

@@ -3,7 +3,7 @@
 use std::process::Output;
 use std::time::{Duration, Instant};
 
-use fencepost_testsupport::{Etcd, EtcdVersion, FreePort, Scratch, Worker, request};
+use fencepost_testsupport::{Etcd, EtcdVersion, FreePort, Scratch, Worker, eventually, request};
 
 use crate::fencepost::{BINARY, Config, Fencepost, Route};
 use crate::programs::run;
@@ -241,6 +241,32 @@ async fn check_says_what_it_finds_alive() {
     }
 }
 
+/// It was warned of as etcd 0.1.0, with a fault of etcd's, and `check` said nothing of it.
+#[tokio::test]
+async fn a_source_in_memory_is_not_taken_for_an_etcd() {
+    let worker = Worker::start().await;
+    let scratch = Scratch::new();
+    let file = scratch.path().join("memory.toml");
+    let routes = [Route::new("k", "/", r#"key = "/k""#)];
+    let text = Config::new(&[], &worker.endpoint().to_string(), &routes).limit(r#"drain_delay = "0s""#).toml();
+    let text = text.replace("kind = \"etcd\"\nendpoints = []", "kind = \"memory\"");
+    std::fs::write(&file, &text).unwrap();
+    let output = fencepost(&["check", "--live", "-c", file.to_str().unwrap()]).await;
+    assert_eq!(output.status.code(), Some(0), "{output:?}");
+    let said = stdout(&output);
+    assert!(said.contains("source main: a store inside of this process") && !said.contains("etcd"), "{said}");
+
+    let mut fence = Fencepost::launch_text(&text).await;
+    eventually("its members are known", async || {
+        let known = fence.admin_json("/locks").await;
+        (known["sources"][0]["members"][0]["endpoint"] == "memory").then_some(())
+    })
+    .await;
+    fence.process().terminate();
+    assert!(fence.process().end_of_itself().await.success());
+    assert!(!fence.log().contains("etcd"), "{}", fence.log());
+}
+
 #[tokio::test]
 async fn flags_serve_one_worker_without_a_file() {
     for (layout, freshness) in [("key", "cached"), ("key", "linearizable")] {
@@ -298,7 +324,7 @@ async fn a_demo_that_stays_can_be_looked_at() {
     command.args(["demo", "--stay"]);
     let mut demo = fencepost_testsupport::Process::start(&command, &scratch.path().join("log"));
     // It says how to send a request of one's own.
-    let (listener, admin) = fencepost_testsupport::eventually("the demo tells where it is", async || {
+    let (listener, admin) = eventually("the demo tells where it is", async || {
         assert!(demo.ended().is_none(), "{}", demo.log());
         let log = demo.log();
         let mut ports: Vec<u16> = Vec::new();

@@ -132,12 +132,13 @@ fn hold(place: &Place, key: &LockKey) -> Option<Arc<TrackedLock>> {
 /// The lock of that key, read first if need be.
 ///
 /// # Errors
-/// `unverifiable` if it can't be read in time.
+/// `unverifiable` if it can't be read in time, `draining` if the process does not go on for so long.
 pub async fn load(place: &Place, key: &LockKey) -> Result<Arc<TrackedLock>, Rejection> {
     let Some(Guard::Templated(locks)) = &place.in_force().guard else {
         return Err(Rejection::Unverifiable);
     };
-    locks.load(key.as_str(), deadline(place)).await.map_err(|error| {
+    let loaded = place.worker.fence.process.unless_over(locks.load(key.as_str(), deadline(place))).await?;
+    loaded.map_err(|error| {
         tracing::debug!(%key, %error, "the lock could not be looked up");
         unloaded(&error)
     })
@@ -243,10 +244,10 @@ async fn record_shadow_verdict(place: Rc<Place>, claim: Claim) {
 /// Asks the store until it is clear whether the claim stands.
 ///
 /// # Errors
-/// The reason why it does not; `unverifiable` if the store does not answer in time.
+/// The reason why it does not; `unverifiable` if the store does not answer in time, `draining` if the process does not go on for so long.
 pub async fn confirm(place: &Place, claim: &Claim) -> Result<(), Rejection> {
-    let confirmed =
-        fencepost_fence::confirm::confirm(&claim.lock, &claim.token, deadline(place), || place.timing()).await;
+    let asked = fencepost_fence::confirm::confirm(&claim.lock, &claim.token, deadline(place), || place.timing());
+    let confirmed = place.worker.fence.process.unless_over(asked).await?;
     let outcome = match confirmed {
         Confirmed::Admitted => ConfirmOutcome::Admitted,
         Confirmed::Refused(_) => ConfirmOutcome::Refused,

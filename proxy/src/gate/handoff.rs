@@ -141,12 +141,15 @@ impl Handoff {
     /// Has a tenure recorded, so that a later process knows of it before its first request goes out.
     ///
     /// # Errors
-    /// `unverifiable` if it can't be recorded, or not for long enough: tenures follow each other too fast.
+    /// `unverifiable` if it can't be recorded, or not for long enough: tenures follow each other too fast; `draining` if the process does
+    /// not go on for so long.
     pub async fn record(&mut self, place: &Place, lock: &TrackedLock, tenure: Revision) -> Result<(), Rejection> {
         self.records += 1;
-        match &place.worker.fence.process.memory {
+        let process = &place.worker.fence.process;
+        match &process.memory {
             Some(memory) if self.records <= RECORDS_MAX => {
-                self.get_ready(memory.record(lock, tenure, place.in_force().orphan_timeout_max)).await
+                let record = memory.record(lock, tenure, place.in_force().orphan_timeout_max);
+                self.get_ready(process.unless_over(record)).await?
             }
             // Without a memory no gate asks for this.
             Some(_) | None => Err(Rejection::Unverifiable),

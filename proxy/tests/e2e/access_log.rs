@@ -35,7 +35,7 @@ fn fifo(scratch: &Scratch) -> (PathBuf, File) {
     (path, reader)
 }
 
-fn make_fifo(path: &Path) {
+pub(crate) fn make_fifo(path: &Path) {
     mknodat(CWD, path, FileType::Fifo, Mode::RUSR | Mode::WUSR, 0).unwrap();
 }
 

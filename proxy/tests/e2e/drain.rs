@@ -1,10 +1,12 @@
 //! The steps in which a process stops, under load.
 
+use std::fs::File;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 
-use fencepost_testsupport::{Answer, Behaviour, EtcdVersion, Latch, eventually, request};
+use fencepost_testsupport::{Answer, Behaviour, Etcd, EtcdVersion, Latch, Relay, Scratch, eventually, request};
 
+use crate::access_log::make_fifo;
 use crate::fencepost::{Config, Route};
 use crate::refusal::assert_refused;
 use crate::scene::{Ask, Ledger, Scene, send};
@@ -142,4 +144,61 @@ async fn what_still_waits_before_the_worker_is_told_so_before_the_rest_is_cut() 
         latch.open();
         scene.finish().await;
     }
+}
+
+/// They went by the patience that the store or the disk is owed, and were cut before that was over.
+#[tokio::test]
+async fn what_waits_for_the_store_is_told_so_before_the_rest_is_cut() {
+    let etcd = Etcd::start(EtcdVersion::V3_5).await;
+    let address = etcd.endpoint().trim_start_matches("http://").parse().unwrap();
+    // A read goes on for as long as there is another endpoint to be tried.
+    let relays = [Relay::start(address).await, Relay::start(address).await, Relay::start(address).await];
+    let endpoints = relays.each_ref().map(|relay| format!("http://{}", relay.address()));
+    let routes = [
+        Route::new("shards", "/shards/{shard}/", r#"key = "/shards/{shard}""#),
+        Route::new("k", "/", r#"key = "/k""#).with(r#"freshness = "linearizable""#),
+    ];
+    let short = "drain_delay = \"0s\"\ndrain_timeout = \"100ms\"\nconfirm_timeout = \"1m\"";
+    let mut scene = Scene::built(etcd, &endpoints, &routes, |config| config.limit(short)).await;
+    let held = scene.store.hold("/k", "shard-1").await;
+    scene.admits("/", &held).await;
+    let unread = scene.store.hold("/shards/2", "shard-1").await;
+    let mut lines = [scene.line().await, scene.line().await];
+    for relay in &relays {
+        relay.freeze().await;
+    }
+    let [reads, loads] = &mut lines;
+    reads.begin(Ask::post("/").under(&held)).await.unwrap();
+    loads.begin(Ask::post("/shards/2/").under(&unread)).await.unwrap();
+    scene.until_metric(r#"fencepost_in_flight{route="k"}"#, 1.0).await;
+    scene.until_metric(r#"fencepost_in_flight{route="shards"}"#, 1.0).await;
+    scene.fence.process().terminate();
+    for (line, lock) in lines.iter_mut().zip(["/k", "/shards/2"]) {
+        let answer = line.connection().final_response().await.expect("it is answered");
+        assert_refused(&answer, "draining", lock, None);
+    }
+    assert!(scene.fence.process().end_of_itself().await.success());
+    scene.finish().await;
+}
+
+/// The same of a disk that does not answer: here, since somebody would have to read what is written.
+#[tokio::test]
+async fn what_waits_for_the_disk_is_told_so_before_the_rest_is_cut() {
+    let scratch = Scratch::new();
+    let state_dir = scratch.path().join("state");
+    let short = "drain_delay = \"0s\"\ndrain_timeout = \"100ms\"";
+    let (mut scene, tenure) = scene(|config| config.limit(short).remembering_in(&state_dir)).await;
+    let next = state_dir.join("journal.next");
+    make_fifo(&next);
+    std::fs::remove_file(state_dir.join("journal")).unwrap();
+    let mut line = scene.line().await;
+    line.begin(Ask::post("/").under(&tenure)).await.unwrap();
+    scene.until_metric(r#"fencepost_in_flight{route="k"}"#, 1.0).await;
+    scene.fence.process().terminate();
+    let answer = line.connection().final_response().await.expect("it is answered");
+    assert_refused(&answer, "draining", "/k", None);
+    // The process ends once its disk lets it.
+    let _reader = File::options().read(true).write(true).open(&next).unwrap();
+    assert!(scene.fence.process().end_of_itself().await.success());
+    scene.finish().await;
 }

@@ -107,7 +107,13 @@ impl Scene {
         Scene::built(etcd, &endpoints, routes, more).await
     }
 
-    async fn built(etcd: Etcd, endpoints: &[String], routes: &[Route], more: impl FnOnce(Config) -> Config) -> Scene {
+    /// With all of that.
+    pub(crate) async fn built(
+        etcd: Etcd,
+        endpoints: &[String],
+        routes: &[Route],
+        more: impl FnOnce(Config) -> Config,
+    ) -> Scene {
         let store = Store::of(&etcd).await;
         let worker = Worker::start().await;
         let config = more(Config::new(endpoints, &worker.endpoint().to_string(), routes));

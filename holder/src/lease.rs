@@ -25,7 +25,7 @@ pub(crate) struct Lease {
     pub(crate) ttl: Duration,
     /// When the last renewal that was confirmed was sent.
     confirmed: Mutex<BootInstant>,
-    /// Whether etcd was asked for it and has not confirmed that it is gone: then there may be one.
+    /// Whether etcd was asked for it, so that there may be one, and nobody has tried to give it back.
     may_stand: Arc<AtomicBool>,
 }
 
@@ -94,11 +94,11 @@ impl Lease {
         }
     }
 
-    /// Gives it back, and with it whatever hangs on it.
+    /// Gives it back, and with it whatever hangs on it. Where that fails it is left to run out: it was tried for as long as it may take.
     pub(crate) async fn give_back(self) -> Result<(), StoreError> {
-        self.etcd.revoke(self.id, GIVE_BACK_WITHIN).await?;
+        let revoked = self.etcd.revoke(self.id, GIVE_BACK_WITHIN).await;
         self.may_stand.store(false, Ordering::Relaxed);
-        Ok(())
+        revoked
     }
 }
 

@@ -121,7 +121,7 @@ impl Lock {
             let taken = match self.etcd.take(&self.key, &self.owner, lease.id, None, self.answer_within).await {
                 Ok(Taking::Taken(revision)) => Ok(revision),
                 Ok(Taking::Held { owner, .. }) => {
-                    // What is not given back now is given back in the background, or runs out.
+                    // What is not given back now runs out.
                     let _ = lease.give_back().await;
                     return Err(AcquireError::Held { owner });
                 }

@@ -116,8 +116,9 @@ out. Then the lock is taken again and the command run again, unless --once.
 Before the command runs for the first time, an etcd that does not answer within 10 s (3 s with --try) is the end; afterwards, unless
 --once, it is asked for as long as it takes.
 
-When the command ends, whatever it left running is ended, the lock is given back, and its exit code is passed on. SIGTERM is
-passed on, and SIGKILL follows after --grace; SIGINT, SIGHUP, SIGQUIT, SIGUSR1, SIGUSR2, SIGWINCH and SIGCONT are passed on.
+When the command ends, whatever it left running is ended, the lock is given back, and its exit code is passed on. An etcd that
+does not answer for 3 s then is left to free the lock by itself. SIGTERM is passed on, and SIGKILL follows after --grace; SIGINT,
+SIGHUP, SIGQUIT, SIGUSR1, SIGUSR2, SIGWINCH and SIGCONT are passed on.
 The command and what it starts are a process group of their own; should this process be killed or stopped, a second one ends it.
 
 Exit codes: the command's own, 128 + N if it was ended by signal N; 75 the lock is held by somebody else (--try), 76 the lock was

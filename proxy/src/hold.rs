@@ -41,6 +41,7 @@ use self::etcd_files::Contents;
 use self::exit::Exit;
 use self::family::reap;
 use self::proxy_link::ProxyLink;
+use self::settings::TRY_WITHIN;
 use self::signals::{Signals, asks_to_end};
 use self::stamp::Outlet;
 use self::starter::Starter;
@@ -64,8 +65,7 @@ pub async fn hold(settings: HoldSettings) -> u8 {
                 exit = hold.run() => exit,
                 never = files.follow(&etcd, contents, voice) => match never {},
             };
-            // What was given up in the background is given back before the process ends.
-            hold.etcd.settled().await;
+            hold.settle().await;
             hold.watchdog.end();
             exit
         }
@@ -173,6 +173,15 @@ impl Hold {
                     return Err(Exit::Failed(with_cause(&error)));
                 }
             }
+        }
+    }
+
+    /// What was given up in the background is given back before the process ends. Who does not want to wait does not wait for that either,
+    /// once etcd has had its time.
+    async fn settle(&self) {
+        tokio::select! {
+            () = self.etcd.settled() => {}
+            _ = self.etcd.silent_for(TRY_WITHIN), if self.settings.r#try => {}
         }
     }
 

@@ -20,7 +20,7 @@ use super::voice::Voice;
 const ANSWER_WITHIN: Duration = Duration::from_secs(10);
 
 /// The same for who does not want to wait.
-const TRY_WITHIN: Duration = Duration::from_secs(3);
+pub(super) const TRY_WITHIN: Duration = Duration::from_secs(3);
 
 /// Hold a lock, and run a command under it.
 #[derive(Debug, Clone, Args)]

@@ -101,6 +101,37 @@ async fn who_is_told_to_end_while_etcd_is_away_has_said_so_and_ends_in_time() {
     stage.is_left_clean().await;
 }
 
+/// It was tried twice, one after the other, for 3 s each.
+#[tokio::test]
+async fn a_lock_that_cannot_be_given_back_is_left_after_its_time_and_said_so_once() {
+    let stage = Stage::set().await;
+    let way = Relay::start(stage.etcd.endpoint().trim_start_matches("http://").parse().unwrap()).await;
+    let script = "trap 'exit 9' TERM; echo ready >> $stage/log; while :; do sleep 0.02; done";
+    let mut holder =
+        Holder::start_at(&format!("http://{}", way.address()), &stage.file(""), "a", &["--ttl", "60s"], script);
+    stage.until_lines("log", 1).await;
+    way.freeze().await;
+    holder.signal(Signal::TERM);
+    let asked = Instant::now();
+    assert_eq!(holder.code().await, 9);
+    assert!(asked.elapsed() < Duration::from_secs(5), "{:?}", asked.elapsed());
+    let left = "the lock is not known to be given back; it gets free within 60s: etcd does not answer: ";
+    assert_eq!(holder.log().matches(left).count(), 1, "{}", holder.log());
+}
+
+/// It waited for an answer, and then as long for what that would have to be followed by.
+#[tokio::test]
+async fn who_does_not_want_to_wait_does_not_wait_for_a_silent_etcd_twice() {
+    let stage = Stage::set().await;
+    let way = Relay::start(stage.etcd.endpoint().trim_start_matches("http://").parse().unwrap()).await;
+    way.freeze().await;
+    let began = Instant::now();
+    let mut holder = Holder::at(&format!("http://{}", way.address()), "a", &["--try"], &["true"]);
+    assert_eq!(holder.code().await, 1);
+    assert!(began.elapsed() < Duration::from_secs(5), "{:?}", began.elapsed());
+    assert_eq!(holder.log().matches("the lock cannot be taken: etcd does not answer: ").count(), 1, "{}", holder.log());
+}
+
 #[tokio::test]
 async fn who_does_not_want_to_wait_does_not_wait_for_an_etcd_that_is_away() {
     let nobody = fencepost_testsupport::FreePort::reserve();

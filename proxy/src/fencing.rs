@@ -9,15 +9,19 @@ use fencepost_fence::confirm::{Confirmed, unloaded};
 use fencepost_policy::{FenceToken, LockKey, PassReason, Rejection, Verdict};
 use fencepost_sources::TrackedLock;
 use http::header::UPGRADE;
-use http::{HeaderMap, HeaderValue};
+use http::{HeaderMap, HeaderName, HeaderValue};
 use tokio::time::Instant;
 use tower::Service;
 
 use crate::exchange::{Answer, Exchange, Place};
+use crate::forward::folds_alike;
 use crate::metrics::ConfirmOutcome;
 use crate::recording::Subject;
 use crate::routes::Guard;
 use crate::routing::Guarded;
+
+/// Fields that name the method that is meant. Most servers that go by them do so for POST only, but some for any method.
+const METHOD_OVERRIDES: [&str; 3] = ["x-http-method", "x-http-method-override", "x-method-override"];
 
 /// A token, and the lock that it claims to hold.
 #[derive(Clone)]
@@ -48,8 +52,7 @@ where
     S: Service<Exchange<Standing>, Response = Answer, Error = Infallible>,
 {
     let Exchange { request, place, state: guarded, in_flight: _ } = &mut exchange;
-    // What asks for another protocol is no GET any more: a tunnel carries writes.
-    let exempt = place.route().exempt_methods.contains(request.method()) && !request.headers().contains_key(UPGRADE);
+    let exempt = place.route().exempt_methods.contains(request.method()) && !may_mean_another(request.headers());
     let identified = if exempt { Ok(()) } else { place.identify(request.headers_mut()) };
     if exempt && matches!(place.route().mode, Mode::Enforce(_)) {
         // Nobody judges it, and a worker behind a fence takes what it gets for judged.
@@ -76,6 +79,15 @@ where
         Ok(standing) => next.call(exchange.with(standing)).await,
         Err(answer) => Ok(answer),
     }
+}
+
+/// Whether a worker may take a request for something else than its method says. What asks for another protocol is no GET any more: a
+/// tunnel carries writes.
+fn may_mean_another(headers: &HeaderMap) -> bool {
+    let overrides = |name: &HeaderName| {
+        METHOD_OVERRIDES.into_iter().any(|field| folds_alike(field.as_bytes(), name.as_str().as_bytes()))
+    };
+    headers.keys().any(|name| *name == UPGRADE || overrides(name))
 }
 
 /// What becomes of a request that has no token to be judged.

@@ -116,7 +116,8 @@ fn imitates_ours(name: &HeaderName, kept: &KeptFields) -> bool {
         || !is_plain && SAID_ONCE.into_iter().any(folds_into)
 }
 
-fn folds_alike(one: &[u8], other: &[u8]) -> bool {
+/// Whether a server that folds names may take the one for the other.
+pub(crate) fn folds_alike(one: &[u8], other: &[u8]) -> bool {
     let fold = |byte: u8| if byte.is_ascii_alphanumeric() { byte } else { b'_' };
     one.len() == other.len() && one.iter().zip(other).all(|(one, other)| fold(*one) == fold(*other))
 }

@@ -217,6 +217,25 @@ async fn a_token_that_nobody_judges_does_not_reach_the_worker_of_an_enforced_rou
     }
 }
 
+/// Some workers take a GET for the DELETE that stands beside it.
+#[tokio::test]
+async fn a_request_that_may_mean_another_method_than_it_has_is_not_exempt() {
+    let route = Route::new("one", "/", r#"key = "/one/lock""#).with(r#"exempt_methods = ["GET", "HEAD"]"#);
+    let scene = Scene::open(EtcdVersion::V3_5, &[route]).await;
+    let held = scene.store.hold("/one/lock", "shard-1").await;
+    for name in ["X-HTTP-Method-Override", "x-http-method", "X-Method-Override", "X_HTTP_Method_Override"] {
+        for method in ["GET", "HEAD"] {
+            let overridden = || Ask::post("/").method(method).header(name, "DELETE");
+            let answer = scene.send(overridden()).await;
+            assert_eq!((answer.status, answer.header("fence-reason")), (428, Some("token-missing")), "{method} {name}");
+            assert_eq!(scene.send(overridden().under(&held)).await.status, 200, "{method} {name}");
+            assert_eq!(scene.worker.seen().pop().unwrap().header(&name.to_lowercase()), Some("DELETE"));
+        }
+    }
+    assert_eq!(scene.send(Ask::post("/").method("GET").header("X-HTTP-Methods", "DELETE")).await.status, 200);
+    scene.finish().await;
+}
+
 #[tokio::test]
 async fn the_worker_gets_the_token_as_it_came_and_nothing_else_that_looks_like_fencing() {
     let scene = Scene::open(EtcdVersion::V3_4, &one_lock()).await;

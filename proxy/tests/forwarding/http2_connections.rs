@@ -213,6 +213,28 @@ fn an_upload_never_becomes_whole_once_it_is_over() {
     }
 }
 
+/// Its head, which the worker allowed no stream for any more, would go out whenever it does.
+#[test]
+fn an_upload_that_the_worker_has_no_room_for_any_more_never_goes_out_once_its_tenure_has_ended() {
+    let (worker, tenures) = (Worker::by_hand(), Tenures::new());
+    let proxy = Proxy::with(worker.address(), Settings { tenures: vec![("/wait", tenures.clone())], ..to_http2() });
+    let (mut other, mut upload) = (proxy.client(), proxy.client());
+    other.send(GET);
+    let mut frames = Frames::with_streams(worker.next(), 2);
+    assert_eq!(frames.next(), Frame::Headers { stream: 1 });
+    upload.send("POST /wait HTTP/1.1\r\nHost: test\r\nTransfer-Encoding: chunked\r\n\r\n5\r\nbegin\r\n");
+    assert_eq!(proxy.wait_for_events(1), [Event::Waits]);
+    frames.allow(1);
+    frames.acknowledged();
+    proxy.go_on();
+    tenures.end();
+    let ends = [Event::Waits, Event::BodyCut, Event::Finished(Ending::BodyCut)];
+    assert_eq!(proxy.wait_for_events(3), ends);
+    frames.respond(1);
+    assert!(other.answer().0.starts_with("HTTP/1.1 200 "), "it shares the connection");
+    assert!(frames.begun_until_end().is_empty());
+}
+
 /// A permit that says how its request ended.
 struct Told(oneshot::Sender<Ending>);
 

@@ -25,6 +25,8 @@ use super::{Client, PATIENCE, Tenures};
 /// What a permit was told.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Event {
+    /// Not told: its request is at `/wait` and has a connection.
+    Waits,
     Overdue,
     BodyCut,
     Finished(Ending),
@@ -72,7 +74,8 @@ impl Default for Settings {
 }
 
 /// A proxy that forwards everything but `/refuse`, which it answers with 412 at once, and `/give-up`, which it answers
-/// so once it has a connection to the worker. At `/halt` its only thread stands still until [`Proxy::go_on`].
+/// so once it has a connection to the worker. At `/halt` its only thread stands still until [`Proxy::go_on`]; at `/wait` the
+/// request does, once it has a connection.
 pub(crate) struct Proxy {
     server: Option<Server>,
     record: Arc<Record>,
@@ -130,7 +133,7 @@ impl Proxy {
         Client::connect(self.address())
     }
 
-    /// Ends one standstill.
+    /// Ends one standstill, or one wait.
     pub(crate) fn go_on(&self) {
         self.go_on.send(()).unwrap();
     }
@@ -245,6 +248,12 @@ impl Forwarder {
                 self.pool.ready(Wants::of(&request), deadline).await.map_err(|_| StatusCode::SERVICE_UNAVAILABLE)?;
             if request.uri().path() == "/give-up" {
                 return Err(StatusCode::PRECONDITION_FAILED);
+            }
+            if request.uri().path() == "/wait" {
+                self.record.add(Event::Waits);
+                let halted = self.halted.clone();
+                let told = move || halted.lock().unwrap().recv_timeout(PATIENCE).unwrap();
+                tokio::task::spawn_blocking(told).await.unwrap();
             }
             let sent = ready.send(Admitted::new(request, permit), self.settings.timeouts, Instant::now()).await;
             (request, permit) = match sent {

@@ -30,6 +30,7 @@ use crate::lock::Layout;
         Fence-Revision), loses the lock, and sends what an earlier master would send late. Start fencepost first, with \
         the same --etcd, --lock and --layout.",
     after_help = "Exit codes: 0 all as it should be, 1 not so (or failed to run), 64 wrong usage.\n\n\
+        Ctrl-C ends a run early, and what was measured until then is reported; a second one ends it at once (130).\n\n\
         Try it, with an etcd on its usual port:\n  \
         fencepost serve --listen 127.0.0.1:8080 --upstream http://127.0.0.1:9000 \\\n      \
         --etcd http://127.0.0.1:2379 --lock /shards/2/lock &\n  \

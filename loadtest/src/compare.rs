@@ -23,15 +23,17 @@ use crate::progress::Progress;
 pub(crate) async fn run(settings: CompareSettings) -> anyhow::Result<Conclusion> {
     crate::machine::open_many_files()?;
     settings.json.iter().try_for_each(|file| crate::output::check(file))?;
-    let report = tokio::select! {
-        report = compare(&settings) => report?,
-        () = crate::signals::asked_to_end()? => {
-            bail!("ended before it was done; so were the processes that it had started")
-        }
+    let mut report = Report::default();
+    let ended_early = tokio::select! {
+        done = compare(&settings, &mut report) => { done?; false }
+        () = crate::signals::asked_to_end()? => true,
     };
     if let Some(file) = &settings.json {
-        let json = format!("{:#}\n", json!({ "samples": report.samples }));
+        let json = format!("{:#}\n", json!({ "ended_early": ended_early, "samples": report.samples }));
         crate::output::write(file, &json)?;
+    }
+    if ended_early {
+        bail!("ended before it was done; so were the processes that it had started")
     }
     if report.wrong > 0 {
         println!("{} answers were not as they should be.", report.wrong);
@@ -58,14 +60,14 @@ impl Report {
     }
 }
 
-async fn compare(settings: &CompareSettings) -> anyhow::Result<Report> {
+async fn compare(settings: &CompareSettings, report: &mut Report) -> anyhow::Result<()> {
     match settings.series {
-        None => beside_others(settings).await,
-        Some(series) => growing(settings, series).await,
+        None => beside_others(settings, report).await,
+        Some(series) => growing(settings, series, report).await,
     }
 }
 
-async fn beside_others(settings: &CompareSettings) -> anyhow::Result<Report> {
+async fn beside_others(settings: &CompareSettings, report: &mut Report) -> anyhow::Result<()> {
     let mut stage = Stage::set(settings, 1).await?;
     tell_of_cpus(&stage);
     let mut targets = Vec::new();
@@ -77,14 +79,13 @@ async fn beside_others(settings: &CompareSettings) -> anyhow::Result<Report> {
     }
     targets.push((None, stage.fencepost(1).await?));
     println!("Ratios are to {}.\n", targets[0].1.name);
-    let mut report = Report::default();
     for workload in &settings.workloads {
         match load_of(settings, *workload) {
-            Some(load) => compare_by(settings, &stage, &mut targets, *workload, &load, &mut report).await?,
-            None => compare_idle(settings, &mut stage, &targets, &mut report).await?,
+            Some(load) => compare_by(settings, &stage, &mut targets, *workload, &load, report).await?,
+            None => compare_idle(settings, &mut stage, &targets, report).await?,
         }
     }
-    Ok(report)
+    Ok(())
 }
 
 /// All targets in turn, round by round: whatever disturbs a round disturbs all.
@@ -144,7 +145,7 @@ async fn compare_idle(
 }
 
 /// fencepost alone, as one quantity grows.
-async fn growing(settings: &CompareSettings, series: Series) -> anyhow::Result<Report> {
+async fn growing(settings: &CompareSettings, series: Series, report: &mut Report) -> anyhow::Result<()> {
     let values = if settings.values.is_empty() { usual_values(series).to_vec() } else { settings.values.clone() };
     let locks = if series == Series::Locks { values.iter().copied().max().unwrap_or(1) } else { 1 };
     let mut stage = Stage::set(settings, locks.max(1)).await?;
@@ -158,7 +159,7 @@ async fn growing(settings: &CompareSettings, series: Series) -> anyhow::Result<R
     }
     let (rounds, count) = (settings.rounds.get(), targets.len());
     let mut progress = Progress::new(u64::from(rounds) * count as u64, "measurements");
-    let (mut samples, mut report) = (vec![Vec::new(); count], Report::default());
+    let mut samples = vec![Vec::new(); count];
     for round in 0..rounds {
         for (number, (value, load, target)) in targets.iter_mut().enumerate() {
             let sample = measure(&stage, target, load).await?;
@@ -170,7 +171,7 @@ async fn growing(settings: &CompareSettings, series: Series) -> anyhow::Result<R
     progress.end(u64::from(rounds) * count as u64);
     let names = values.iter().map(usize::to_string);
     println!("{}", table::of_samples(&name_of(series), names.zip(&samples)));
-    Ok(report)
+    Ok(())
 }
 
 fn tell_of_cpus(stage: &Stage<'_>) {

@@ -60,8 +60,7 @@ pub(crate) async fn run(settings: DriveSettings, rate: Option<NonZeroU64>) -> an
         let (held, tenures) = HeldLocks::take(&settings, plan.length()).await?;
         (Some(held), tenures)
     };
-    let stop = Arc::new(Stop::default());
-    stop_by_signal(&stop)?;
+    let stop = crate::signals::stop_when_asked()?;
     let measured = match (&mut held, settings.handoff_every) {
         (Some(held), Some(every)) => drive(&plan, tenures, &stop, Some((held, every)), true).await,
         (_, _) => drive(&plan, tenures, &stop, None, true).await,
@@ -175,16 +174,6 @@ fn given_token(settings: &DriveSettings) -> anyhow::Result<Tenures> {
         settings.owner.as_deref().zip(settings.revision).context("there is neither --etcd nor --owner")?;
     let before = if revision > 1 { Some(Token::new(owner, revision - 1)?) } else { None };
     Ok(Tenures::new([(Token::new(owner, revision)?, before)]))
-}
-
-/// Ctrl-C and SIGTERM end a run, and what was measured until then is printed.
-fn stop_by_signal(stop: &Arc<Stop>) -> anyhow::Result<()> {
-    let (stop, asked) = (Arc::clone(stop), crate::signals::asked_to_end()?);
-    tokio::spawn(async move {
-        asked.await;
-        stop.stop();
-    });
-    Ok(())
 }
 
 /// Plays the worker on a thread of its own.

@@ -6,7 +6,7 @@ mod tally;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
-use anyhow::Context;
+use anyhow::{Context, bail};
 use bytes::Bytes;
 use hyper::http::uri::PathAndQuery;
 use tokio::task::JoinSet;
@@ -14,6 +14,7 @@ use tokio::task::JoinSet;
 use crate::Conclusion;
 use crate::cli::LoadSettings;
 use crate::client::{Client, Protocol};
+use crate::drive::Stop;
 use crate::progress::Progress;
 use crate::retry::pause_after;
 use crate::token::Token;
@@ -24,7 +25,11 @@ use self::tally::{Outcome, Tally};
 /// Sends them and prints what came back.
 pub(crate) async fn run(settings: LoadSettings) -> anyhow::Result<Conclusion> {
     settings.json.iter().try_for_each(|file| crate::output::check(file))?;
-    let lanes = open_lanes(&settings).await?;
+    let stop = crate::signals::stop_when_asked()?;
+    let lanes = tokio::select! {
+        lanes = open_lanes(&settings) => lanes?,
+        () = stop.stopped() => bail!("ended before all connections were open"),
+    };
     let duration = Duration::from_secs(settings.seconds.get());
     let begun = Instant::now();
     let pace = Arc::new(match settings.rate {
@@ -32,10 +37,11 @@ pub(crate) async fn run(settings: LoadSettings) -> anyhow::Result<Conclusion> {
         None => Pace::closed(begun, duration),
     });
     pace.start()?;
-    let tally = drive(lanes, &pace, settings.seconds.get()).await?;
+    let tally = drive(lanes, &pace, &stop, settings.seconds.get()).await?;
+    let ended_early = stop.is_stopped();
     // The last request of a constant rate is due before the end, and answered before it unless it is slow.
-    let elapsed = begun.elapsed().max(duration);
-    let outcome = Outcome { tally, unsent: pace.unsent(), elapsed, expected: settings.expect };
+    let elapsed = if ended_early { begun.elapsed() } else { begun.elapsed().max(duration) };
+    let outcome = Outcome { tally, unsent: pace.unsent(), elapsed, ended_early, expected: settings.expect };
     print!("{outcome}");
     if let Some(file) = &settings.json {
         let json = format!("{:#}\n", outcome.as_json());
@@ -54,8 +60,16 @@ struct Lane {
 }
 
 impl Lane {
-    async fn run(mut self, pace: Arc<Pace>) -> Tally {
+    async fn run(mut self, pace: Arc<Pace>, stop: Arc<Stop>) -> Tally {
         let mut tally = Tally::default();
+        tokio::select! {
+            () = self.send_all(&pace, &mut tally) => {}
+            () = stop.stopped() => {} // What is under way has no answer any more, and is not counted.
+        }
+        tally
+    }
+
+    async fn send_all(&mut self, pace: &Pace, tally: &mut Tally) {
         let mut errors_in_a_row: u32 = 0;
         while let Some(due) = pace.next().await {
             match self.client.send(&self.path, &self.token, self.body.clone()).await {
@@ -70,7 +84,6 @@ impl Lane {
                 }
             }
         }
-        tally
     }
 }
 
@@ -90,10 +103,10 @@ async fn open_lanes(settings: &LoadSettings) -> anyhow::Result<Vec<Lane>> {
     Ok(clients.into_iter().map(lane).collect())
 }
 
-async fn drive(lanes: Vec<Lane>, pace: &Arc<Pace>, seconds: u64) -> anyhow::Result<Tally> {
+async fn drive(lanes: Vec<Lane>, pace: &Arc<Pace>, stop: &Arc<Stop>, seconds: u64) -> anyhow::Result<Tally> {
     let mut running = JoinSet::new();
     for lane in lanes {
-        running.spawn(lane.run(Arc::clone(pace)));
+        running.spawn(lane.run(Arc::clone(pace), Arc::clone(stop)));
     }
     let begun = Instant::now();
     let mut progress = Progress::new(seconds, "seconds");

@@ -6,12 +6,14 @@ mod report;
 use std::collections::VecDeque;
 use std::time::Instant;
 
+use anyhow::anyhow;
 use bytes::Bytes;
 use hyper::http::uri::PathAndQuery;
 
 use crate::Conclusion;
 use crate::cli::TakeoverSettings;
 use crate::client::{Client, Protocol};
+use crate::drive::Stop;
 use crate::lock::{Handoff, Held, Lock};
 use crate::progress::Progress;
 use crate::token::Token;
@@ -28,7 +30,8 @@ pub(crate) async fn run(settings: TakeoverSettings) -> anyhow::Result<Conclusion
     };
     let mut masters = Masters::start(&settings).await?;
     let mut report = Report::new(settings.layout, settings.count.get());
-    if let Err(error) = masters.take_turns(&mut report).await {
+    let stop = crate::signals::stop_when_asked()?;
+    if let Err(error) = masters.take_turns(&mut report, &stop).await {
         report.broke_off(format!("{error:#}"));
     }
     if let Some(worker) = worker {
@@ -74,12 +77,12 @@ impl Masters {
         })
     }
 
-    /// Ends early, with an error, when etcd or the proxy no longer answers at all.
-    async fn take_turns(&mut self, report: &mut Report) -> anyhow::Result<()> {
+    /// Ends early, with an error, when etcd or the proxy no longer answers at all, or when it is stopped.
+    async fn take_turns(&mut self, report: &mut Report, stop: &Stop) -> anyhow::Result<()> {
         let mut progress = Progress::new(report.wanted(), "takeovers");
         let mut result = Ok(());
         while result.is_ok() && report.done() < report.wanted() {
-            result = self.take_over(report).await;
+            result = if stop.is_stopped() { Err(anyhow!("ended early")) } else { self.take_over(report).await };
             progress.done(report.done());
         }
         progress.end(report.done());

@@ -69,7 +69,7 @@ impl Pace {
     pub(crate) fn unsent(&self) -> u64 {
         match self {
             Pace::Closed { .. } => 0,
-            Pace::Open(schedule) => schedule.total - schedule.taken.load(Ordering::Relaxed),
+            Pace::Open(schedule) => schedule.due.available_permits() as u64,
         }
     }
 }

@@ -48,6 +48,8 @@ pub(crate) struct Outcome {
     /// Requests that were due and never sent.
     pub(crate) unsent: u64,
     pub(crate) elapsed: Duration,
+    /// Somebody did not want to wait for its end: requests that were under way are not counted.
+    pub(crate) ended_early: bool,
     /// The status that each answer should have.
     pub(crate) expected: StatusCode,
 }
@@ -84,6 +86,7 @@ impl Outcome {
         let answers = self.tally.answers.iter().map(|(answer, count)| (answer.to_string(), json!(count)));
         json!({
             "as_expected": self.conclusion() == Conclusion::AsExpected,
+            "ended_early": self.ended_early,
             "seconds": self.elapsed.as_secs_f64(),
             "requests_per_second": self.per_second(),
             "answers": answers.collect::<serde_json::Map<_, _>>(),
@@ -113,6 +116,9 @@ impl fmt::Display for Outcome {
                 self.unsent
             )?;
         }
+        if self.ended_early {
+            writeln!(f, "ended early, after {seconds:.1} s: what was under way is not counted")?;
+        }
         match self.tally.latencies.percentiles() {
             Some(percentiles) => writeln!(f, "latency    {percentiles}"),
             None => writeln!(f, "latency    nothing was answered"),
@@ -130,7 +136,7 @@ mod tests {
     }
 
     fn outcome(tally: Tally) -> Outcome {
-        Outcome { tally, unsent: 0, elapsed: Duration::from_secs(2), expected: StatusCode::OK }
+        Outcome { tally, unsent: 0, elapsed: Duration::from_secs(2), ended_early: false, expected: StatusCode::OK }
     }
 
     fn of(answers: &[(u16, &str)]) -> Tally {

@@ -66,7 +66,8 @@ async fn a_series_measures_fencepost_as_a_quantity_grows() {
 #[tokio::test]
 async fn a_comparison_that_is_ended_early_leaves_no_process_behind() {
     let scratch = Scratch::new();
-    let arguments = compare(&["--targets", "haproxy", "--workloads", "get"]);
+    let report = ReportFile::new();
+    let arguments = compare(&["--targets", "haproxy", "--workloads", "get", "--json", report.path()]);
     let arguments: Vec<&str> = arguments.iter().map(String::as_str).collect();
     // What it starts inherits this, and nothing else has it.
     let mark = ("TMPDIR", scratch.path().to_str().expect("a scratch directory's path is text"));
@@ -76,6 +77,7 @@ async fn a_comparison_that_is_ended_early_leaves_no_process_behind() {
     running.terminate();
     running.end().await.ended_with(1).says("ended before it was done");
     assert_eq!(marked(mark.1), 0);
+    assert_eq!(report.read()["ended_early"], true);
 
     // Killed, it can end nothing: the system does.
     let running = Running::start_with(&arguments, mark);

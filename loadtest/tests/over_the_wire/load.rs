@@ -1,11 +1,12 @@
 //! Load on a server whose behaviour is known: what is counted must be what was sent.
 
+use std::sync::atomic::{AtomicUsize, Ordering};
 use std::time::Duration;
 
-use fencepost_testsupport::{Answer, Behaviour, Worker};
+use fencepost_testsupport::{Answer, Behaviour, Latch, Worker};
 use serde_json::Value;
 
-use crate::support::{ReportFile, Run, loadtest};
+use crate::support::{ReportFile, Run, Running, loadtest};
 
 #[tokio::test]
 async fn a_closed_loop_counts_what_the_server_saw() {
@@ -61,6 +62,34 @@ async fn requests_without_an_answer_are_counted() {
     let (run, report) = load(&server, &["--connections", "1"]).await;
     run.ended_with(1).says("NO ANSWER");
     assert!((3..50).contains(&server.seen().len()), "it tries again, after longer and longer pauses: {report:#}");
+}
+
+#[tokio::test]
+async fn a_load_that_is_ended_early_prints_what_it_has_measured() {
+    // The first answers come, then none.
+    for pace in [&["--connections", "4"][..], &["--connections", "4", "--rate", "100"]] {
+        let (server, report) = (Worker::start().await, ReportFile::new());
+        let never = Latch::new();
+        let (hold, seen) = (never.clone(), AtomicUsize::new(0));
+        server.when(move |_| {
+            let is_first = seen.fetch_add(1, Ordering::Relaxed) < 20;
+            Some(if is_first {
+                Behaviour::Answer(Answer::ok(""))
+            } else {
+                Behaviour::Hold(hold.clone(), Answer::ok(""))
+            })
+        });
+        let url = server.endpoint().to_string();
+        let what = ["load", "--proxy", &url, "--owner", "shard-1", "--revision", "7", "--seconds", "3600"];
+        let running = Running::start(&[&what[..], &["--json", report.path()], pace].concat());
+        server.wait_for(24).await;
+        running.terminate();
+        running.end().await.says("ended early, after").says("latency    p50");
+        let report = report.read();
+        assert_eq!((&report["ended_early"], &report["answers"]["200"]), (&true.into(), &20.into()), "{report:#}");
+        assert!(report["seconds"].as_f64() < Some(60.0), "{report:#}");
+        never.open();
+    }
 }
 
 async fn load(server: &Worker, arguments: &[&str]) -> (Run, Value) {

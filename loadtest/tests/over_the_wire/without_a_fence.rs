@@ -4,9 +4,9 @@
 
 use std::time::Duration;
 
-use fencepost_testsupport::{Etcd, EtcdVersion, FreePort, Relay};
+use fencepost_testsupport::{Answer, Behaviour, Etcd, EtcdVersion, FreePort, Latch, Relay, Worker, eventually};
 
-use crate::support::{ReportFile, Run, loadtest};
+use crate::support::{ReportFile, Run, Running, loadtest};
 
 const LOCK: &str = "/shards/2/lock";
 
@@ -35,6 +35,31 @@ async fn takeovers_without_a_fence_show_every_false_admission() {
         assert_eq!(report["worker"]["requests"], 20 + late, "{report:#}");
         assert_eq!(report["handoffs"]["count"], 10, "{report:#}");
     }
+}
+
+#[tokio::test]
+async fn takeovers_that_are_ended_early_are_reported_and_whoever_asks_twice_need_not_wait() {
+    let (etcd, server, report) = (Etcd::start(EtcdVersion::V3_5).await, Worker::start().await, ReportFile::new());
+    let (etcd, url) = (etcd.endpoint(), server.endpoint().to_string());
+    let takeovers = ["takeovers", "--proxy", &url, "--etcd", &etcd, "--lock", LOCK, "--count", "1000"];
+    let begun = async |count: usize| {
+        let running = Running::start(&[&takeovers[..], &["--json", report.path()]].concat());
+        server.wait_for(count).await;
+        running.terminate();
+        eventually("it says that it ends", async || running.log().contains("ending early").then_some(())).await;
+        running
+    };
+    let latch = Latch::new();
+    server.on("/", Behaviour::Hold(latch.clone(), Answer::ok("")));
+    let running = begun(1).await;
+    latch.open();
+    running.end().await.ended_with(1).says("takeovers          1 of 1000").says("BROKEN OFF: ended early");
+    assert_eq!((&report.read()["takeovers"], &report.read()["broke_off"]), (&1.into(), &"ended early".into()));
+
+    server.on("/", Behaviour::Hold(Latch::new(), Answer::ok("")));
+    let running = begun(2).await;
+    running.terminate();
+    running.end().await.ended_with(130);
 }
 
 /// Everything on the way to etcd and to the worker is slow by a known time: whatever part of a handoff is left out shows.

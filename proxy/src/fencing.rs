@@ -77,8 +77,17 @@ where
     };
     match standing {
         Ok(standing) => next.call(exchange.with(standing)).await,
-        Err(answer) => Ok(answer),
+        Err(answer) => {
+            time_verdict(place, Instant::now());
+            Ok(answer)
+        }
     }
+}
+
+/// Takes note of how long the verdict took, which stands since then.
+fn time_verdict(place: &Place, since: Instant) {
+    let took = since.saturating_duration_since(place.arrived);
+    place.metrics().verdict_seconds.observe(took.as_secs_f64());
 }
 
 /// Whether a worker may take a request for something else than its method says. What asks for another protocol is no GET any more: a
@@ -229,8 +238,7 @@ where
             }
         }
     };
-    let took = judged_at.unwrap_or_else(Instant::now).saturating_duration_since(place.arrived);
-    metrics.verdict_seconds.observe(took.as_secs_f64());
+    time_verdict(&place, judged_at.unwrap_or_else(Instant::now));
     match standing {
         Ok(standing) => next.call(Exchange { request, place, in_flight, state: Judged(standing) }).await,
         Err(answer) => Ok(answer),

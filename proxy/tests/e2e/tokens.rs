@@ -155,6 +155,30 @@ async fn a_caller_may_name_only_locks_of_the_route() {
     scene.finish().await;
 }
 
+/// Those without a token, or with none that can be judged, were left out.
+#[tokio::test]
+async fn every_verdict_is_timed() {
+    let route =
+        Route::new("any", "/", r#"key = "/one/{name}", from_header = true"#).with(r#"exempt_methods = ["GET"]"#);
+    let scene = Scene::open(EtcdVersion::V3_5, &[route]).await;
+    let held = scene.store.hold("/one/lock", "shard-1").await;
+    let named = || Ask::post("/").header("Fence-Lock", "/one/lock");
+    let asks = [
+        (named().under(&held), None),
+        (named().token("shard-2", "1"), Some("stale-tenure")),
+        (named().method("GET"), None),
+        (named(), Some("token-missing")),
+        (named().token("shard-1", "01"), Some("token-malformed")),
+        (Ask::post("/").under(&held), Some("token-missing")),
+        (Ask::post("/").under(&held).header("Fence-Lock", "/two/lock"), Some("lock-not-allowed")),
+    ];
+    for (before, (ask, reason)) in asks.into_iter().enumerate() {
+        assert_eq!(scene.send(ask).await.header("fence-reason"), reason);
+        assert_eq!(scene.fence.metric("fencepost_verdict_seconds_count").await, before as f64 + 1.0, "{reason:?}");
+    }
+    scene.finish().await;
+}
+
 #[tokio::test]
 async fn owners_are_bytes_and_may_be_presented_percent_encoded() {
     let scene = Scene::open(EtcdVersion::V3_4, &one_lock()).await;

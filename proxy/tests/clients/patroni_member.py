@@ -1,6 +1,6 @@
 """A Patroni member without PostgreSQL: Patroni's own access to etcd, and its own way to run callbacks.
 
-patroni_member.py HOST:PORT SCOPE CALLBACK; its name is $OWNER.
+patroni_member.py HOST:PORT SCOPE CALLBACK; its name is $OWNER. The callback finds none of the variables but those that its page names.
 """
 
 import os
@@ -11,7 +11,10 @@ from patroni.dcs import get_dcs
 from patroni.postgresql.callback_executor import CallbackExecutor
 
 etcd, scope, callback = sys.argv[1:]
-name = os.environ["PATRONI_NAME"] = os.environ["OWNER"]
+name = os.environ.pop("OWNER")
+del os.environ["LOCK"]
+if "PATRONI_NAME" in os.environ:
+    os.environ["PATRONI_NAME"] = name
 dcs = get_dcs(
     {
         "etcd3": {"host": etcd},

@@ -8,6 +8,8 @@ mod play;
 use std::path::{Path, PathBuf};
 use std::process::Command;
 
+use fencepost_testsupport::Scratch;
+
 use crate::programs::{printed, python_binary, workspace};
 
 use self::play::Recipe;
@@ -96,16 +98,47 @@ async fn a_late_write_under_an_election_of_etcd3_for_node_is_refused() {
     Recipe::new("Node etcd3", "shard-2").of_one_process().play(command).await;
 }
 
+/// As its page has it, with another folder in the place of `/etc/patroni`: `PATRONI_NAME` was missing, and so was `../shell/master.sh`.
 #[tokio::test]
 async fn a_late_write_under_patronis_leader_key_is_refused() {
+    let (page, scratch) = (section("Patroni"), Scratch::new());
+    let folder = text(scratch.path());
+    let installed = |path: &str| path.replace("/etc/patroni", &folder);
+    let line = |begins: &str| {
+        let line = page.lines().find_map(|line| line.trim_start().strip_prefix(begins));
+        line.unwrap_or_else(|| panic!("the page has a line {begins}"))
+    };
+    let install = installed(line("install ")).replace("recipes/", &format!("{}/", text(&workspace().join("recipes"))));
+    printed("install", &install.split(' ').collect::<Vec<_>>()).await;
+    let callback = installed(line("on_role_change: "));
+    let variables = line("Environment=").split(' ').map(|one| one.split_once('=').unwrap().0.to_owned());
+    let variables: Vec<String> = variables.collect();
     let member = workspace().join("proxy/tests/clients/patroni_member.py");
-    let callback = workspace().join("recipes/patroni/on_role_change.sh");
     let command = |etcd: &str| {
         let mut command = Command::new(python_binary());
+        // What is not given to every recipe's master, and has its value from the member.
+        command.envs(variables.iter().filter(|name| *name == "PATRONI_NAME").map(|name| (name, "")));
         command.arg(&member).args([etcd.trim_start_matches("http://"), "main"]).arg(&callback);
         command
     };
     Recipe::new("Patroni", ANY).that_goes_on().play(command).await;
+
+    // Without one of them it says which.
+    for missing in &variables {
+        let mut command = Command::new(&callback);
+        command.args(["on_role_change", "primary", "main"]).envs(variables.iter().map(|name| (name, "x")));
+        let output = command.env_remove(missing).output().unwrap();
+        let said = String::from_utf8_lossy(&output.stderr).into_owned();
+        assert!(said.contains(&format!("{missing} has to be in Patroni's environment")), "{missing}: {said}");
+    }
+    assert_eq!(variables, ["ETCD", "PATRONI_NAME", "WORKER", "JOBS"]);
+}
+
+/// What `recipes/README.md` says of a recipe.
+fn section(name: &str) -> String {
+    let page = std::fs::read_to_string(workspace().join("recipes/README.md")).unwrap();
+    let section = page.split("\n## ").find(|section| section.lines().next() == Some(name));
+    section.unwrap_or_else(|| panic!("the recipe {name} has a section")).to_owned()
 }
 
 /// What the page's table says of each recipe is what these tests do.

@@ -6,7 +6,6 @@ use fencepost_testsupport::{Endpoint, Etcd, EtcdVersion, Relay, Worker, eventual
 
 use super::master::Master;
 use crate::fencepost::{Config, Fencepost, Route};
-use crate::programs::workspace;
 
 /// A recipe, as `recipes/README.md` has it.
 pub(super) struct Recipe {
@@ -30,9 +29,7 @@ pub(super) struct Place {
 
 impl Recipe {
     pub(super) fn new(name: &str, told: &str) -> Recipe {
-        let page = std::fs::read_to_string(workspace().join("recipes/README.md")).unwrap();
-        let section = page.split("\n## ").find(|section| section.lines().next() == Some(name));
-        let section = section.unwrap_or_else(|| panic!("the recipe {name} has a section"));
+        let section = super::section(name);
         let lock = section.lines().find_map(|line| line.strip_prefix("lock = { source = \"main\", "));
         let lock = lock.and_then(|line| line.strip_suffix(" }"));
         let lock = lock.unwrap_or_else(|| panic!("{name} says which lock to configure")).to_owned();

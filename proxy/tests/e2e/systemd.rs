@@ -216,13 +216,43 @@ fn systemd_analyze(arguments: &[&str], units: &Scratch, names: &[&str]) -> Outpu
 
 #[test]
 fn the_units_are_right_and_hardened() {
+    check_units(&units());
+}
+
+/// Keys that root alone may read were out of reach of the service's own user, and its sockets out of that of other users.
+#[test]
+fn what_the_service_proposes_for_keys_and_sockets_is_right_too() {
     let units = units();
-    let verified = systemd_analyze(&["verify", "--man=no"], &units, &["fencepost.service", "fencepost.socket"]);
+    let file = units.path().join("fencepost.service");
+    let unit = std::fs::read_to_string(&file).unwrap();
+    let proposals: Vec<&str> = unit.lines().filter_map(proposed).collect();
+    for key in ["LoadCredential=tls.key:", "LoadCredential=etcd-password:", "SupplementaryGroups=", "Group="] {
+        assert!(proposals.iter().any(|line| line.starts_with(key)), "{key}: {proposals:?}");
+    }
+    for name in ["tls.key", "etcd-password"] {
+        assert!(unit.contains(&format!("\"/run/credentials/fencepost.service/{name}\"")), "{name}");
+    }
+    // The group may connect, and nobody else; its members see no access log and no state.
+    for setting in ["UMask=0007", "StateDirectoryMode=0700", "LogsDirectoryMode=0700"] {
+        assert!(unit.lines().any(|line| line == setting), "{setting}");
+    }
+    let whole: Vec<&str> = unit.lines().map(|line| proposed(line).unwrap_or(line)).collect();
+    std::fs::write(&file, whole.join("\n")).unwrap();
+    check_units(&units);
+}
+
+/// What the line proposes: a setting stands directly after its hash, a comment after a space.
+fn proposed(line: &str) -> Option<&str> {
+    line.strip_prefix('#').filter(|rest| rest.starts_with(char::is_uppercase))
+}
+
+fn check_units(units: &Scratch) {
+    let verified = systemd_analyze(&["verify", "--man=no"], units, &["fencepost.service", "fencepost.socket"]);
     let said = String::from_utf8_lossy(&verified.stderr).into_owned();
     assert!(verified.status.success() && said.is_empty(), "{said}");
     // From 0 (nothing is exposed) to 100.
     let hardened = ["security", "--offline=true", "--no-pager", "--threshold=15"];
-    let judged = systemd_analyze(&hardened, &units, &["fencepost.service"]);
+    let judged = systemd_analyze(&hardened, units, &["fencepost.service"]);
     assert!(judged.status.success(), "{}", String::from_utf8_lossy(&judged.stdout));
 }
 

@@ -10,6 +10,7 @@ use crate::check_routes::check_routes;
 use crate::check_source::check_source;
 use crate::config::{Config, Limits, Source};
 use crate::listening::check_listeners;
+use crate::places::Places;
 use crate::problem::{Notes, Place};
 use crate::raw::{RawConfig, RawLimits, RawSource};
 use crate::route::{Mode, Route};
@@ -39,6 +40,7 @@ pub(crate) fn check(raw: RawConfig, notes: &Notes) -> Option<Config> {
         sources: sources.into_iter().map(|declared| declared.source).collect::<Option<_>>()?,
         routes: routes?,
         warnings: Vec::new(),
+        places: Places::default(),
     })
 }
 

@@ -6,6 +6,7 @@ use std::time::Duration;
 
 use crate::address::HostPort;
 use crate::listening::{Admin, Listener};
+use crate::places::Places;
 use crate::problem::{Problem, Problems};
 use crate::records::{AccessLog, Decisions};
 use crate::route::Route;
@@ -34,6 +35,8 @@ pub struct Config {
     pub routes: Vec<Route>,
     /// What works and should be known all the same.
     pub warnings: Vec<Problem>,
+    /// Where its keys are written.
+    pub places: Places,
 }
 
 impl Config {
@@ -54,7 +57,7 @@ impl Config {
         crate::flags::read_flags(flags)
     }
 
-    /// Whether a process does the same by either. Warnings make no difference, nor does the order of the listeners.
+    /// Whether a process does the same by either. Warnings and places make no difference, nor does the order of the listeners.
     pub(crate) fn does_the_same_as(&self, other: &Config) -> bool {
         let Config {
             state_dir,
@@ -67,6 +70,7 @@ impl Config {
             sources,
             routes,
             warnings: _,
+            places: _,
         } = self;
         self.listens_like(other)
             && (state_dir, threads, admin) == (&other.state_dir, &other.threads, &other.admin)

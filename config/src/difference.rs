@@ -79,6 +79,13 @@ impl Difference {
     }
 }
 
+impl Change {
+    /// What has become of it, without its name.
+    pub fn how(&self) -> impl fmt::Display {
+        &self.how
+    }
+}
+
 impl fmt::Display for Difference {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         for (index, change) in self.0.iter().enumerate() {
@@ -90,13 +97,18 @@ impl fmt::Display for Difference {
 
 impl fmt::Display for Change {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let what = &self.what;
-        match &self.how {
-            How::Added => write!(f, "{what}: added"),
-            How::Removed => write!(f, "{what}: removed"),
-            How::Reordered => write!(f, "{what}: reordered"),
-            How::Unseen => write!(f, "{what}: other than before, in the same words"),
-            How::From { old, new } => write!(f, "{what}: {old} → {new}"),
+        write!(f, "{}: {}", self.what, self.how)
+    }
+}
+
+impl fmt::Display for How {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            How::Added => f.write_str("added"),
+            How::Removed => f.write_str("removed"),
+            How::Reordered => f.write_str("reordered"),
+            How::Unseen => f.write_str("other than before, in the same words"),
+            How::From { old, new } => write!(f, "{old} → {new}"),
         }
     }
 }

@@ -38,9 +38,9 @@ pub(crate) fn read_flags(flags: Flags) -> Result<Config, Problems> {
     let notes = Notes::for_flags();
     let raw = raw_config(flags, &notes);
     let config = crate::check::check(raw, &notes);
-    let warnings = notes.finish()?;
+    let (warnings, places) = notes.finish()?;
     let config = config.expect("flags without problems make a configuration");
-    Ok(Config { warnings, ..config })
+    Ok(Config { warnings, places, ..config })
 }
 
 /// What a file with this in it would be read as.
@@ -93,6 +93,7 @@ fn raw_config(flags: Flags, notes: &Notes) -> RawConfig {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::places::Places;
 
     fn flags() -> Flags {
         Flags {
@@ -132,7 +133,9 @@ mod tests {
             ..flags()
         };
         // A warning has another place: a file has lines.
-        let unwarned = |config: Result<Config, _>| config.map(|config| Config { warnings: Vec::new(), ..config });
+        let unwarned = |config: Result<Config, _>| {
+            config.map(|config| Config { warnings: Vec::new(), places: Places::default(), ..config })
+        };
         assert_eq!(unwarned(Config::from_flags(flags)), unwarned(Config::from_toml("f.toml", file)));
     }
 

@@ -23,6 +23,7 @@ mod routing;
 mod difference;
 mod shown;
 
+mod places;
 mod problem;
 mod reader;
 mod setting;
@@ -53,6 +54,7 @@ pub use identity::{OwnerPattern, PeerIdentity, PeerNameKind};
 pub use listening::{Admin, Listener};
 pub use lock_template::LockTemplate;
 pub use path_template::{PathMatch, PathTemplate};
+pub use places::Places;
 pub use problem::{Problem, Problems};
 pub use records::{AccessLog, AccessLogFormat, AccessLogTarget, Decisions};
 pub use route::{Freshness, Lock, Mode, OnHandoffTimeout, OnUnavailable, PartialRequests, Record, Route, StaleStatus};

@@ -1,8 +1,11 @@
 //! What is wrong with a configuration, and where.
 
 use std::cell::RefCell;
+use std::collections::HashMap;
 use std::fmt;
 use std::sync::Arc;
+
+use crate::places::Places;
 
 /// One thing that is wrong, or in a list of warnings worth knowing, with the place where it is written.
 ///
@@ -11,6 +14,12 @@ use std::sync::Arc;
 pub struct Problem {
     place: Place,
     text: String,
+}
+
+impl Problem {
+    pub(crate) fn new(place: &Place, text: impl fmt::Display) -> Problem {
+        Problem { place: place.clone(), text: text.to_string() }
+    }
 }
 
 impl fmt::Display for Problem {
@@ -32,6 +41,15 @@ impl fmt::Display for Problem {
 pub struct Problems(Vec<Problem>);
 
 impl Problems {
+    /// All of these, if there are any.
+    ///
+    /// # Errors
+    /// The problems.
+    pub fn none(mut problems: Vec<Problem>) -> Result<(), Problems> {
+        problems.sort_by_key(|problem| problem.place.line());
+        if problems.is_empty() { Ok(()) } else { Err(Problems(problems)) }
+    }
+
     /// The problems one by one; there is at least one.
     pub fn iter(&self) -> impl Iterator<Item = &Problem> {
         self.0.iter()
@@ -110,6 +128,7 @@ pub(crate) struct Notes {
     file: Arc<str>,
     /// Where each line of the file begins.
     line_starts: Vec<usize>,
+    places: RefCell<HashMap<String, Place>>,
     problems: RefCell<Vec<Problem>>,
     warnings: RefCell<Vec<Problem>>,
 }
@@ -120,6 +139,7 @@ impl Notes {
         Notes {
             file: name.into(),
             line_starts: std::iter::once(0).chain(after_newlines).collect(),
+            places: RefCell::default(),
             problems: RefCell::default(),
             warnings: RefCell::default(),
         }
@@ -131,12 +151,12 @@ impl Notes {
 
     /// Something is wrong at this place.
     pub(crate) fn problem(&self, place: &Place, text: impl fmt::Display) {
-        self.problems.borrow_mut().push(Problem { place: place.clone(), text: text.to_string() });
+        self.problems.borrow_mut().push(Problem::new(place, text));
     }
 
     /// Something at this place works, and its user should know what it means.
     pub(crate) fn warning(&self, place: &Place, text: impl fmt::Display) {
-        self.warnings.borrow_mut().push(Problem { place: place.clone(), text: text.to_string() });
+        self.warnings.borrow_mut().push(Problem::new(place, text));
     }
 
     /// The file is not TOML at this offset.
@@ -151,22 +171,20 @@ impl Notes {
     /// The place of a key that is written at this offset of the file.
     pub(crate) fn place(&self, offset: usize, key: String) -> Place {
         let line = self.line_of(offset);
-        Place { origin: Origin::File { name: Arc::clone(&self.file), line, column: None }, key }
+        let place = Place { origin: Origin::File { name: Arc::clone(&self.file), line, column: None }, key };
+        self.places.borrow_mut().insert(place.key.clone(), place.clone());
+        place
     }
 
     fn line_of(&self, offset: usize) -> usize {
         self.line_starts.partition_point(|start| *start <= offset)
     }
 
-    /// The warnings, if nothing is wrong.
-    pub(crate) fn finish(self) -> Result<Vec<Problem>, Problems> {
-        let in_order = |mut list: Vec<Problem>| {
-            list.sort_by_key(|problem| problem.place.line());
-            list
-        };
-        match self.problems.into_inner() {
-            problems if problems.is_empty() => Ok(in_order(self.warnings.into_inner())),
-            problems => Err(Problems(in_order(problems))),
-        }
+    /// The warnings and where each key is, if nothing is wrong.
+    pub(crate) fn finish(self) -> Result<(Vec<Problem>, Places), Problems> {
+        Problems::none(self.problems.into_inner())?;
+        let mut warnings = self.warnings.into_inner();
+        warnings.sort_by_key(|warning| warning.place.line());
+        Ok((warnings, Places::new(self.places.into_inner())))
     }
 }

@@ -28,9 +28,9 @@ pub(crate) fn read_toml(file_name: &str, text: &str) -> Result<Config, Problems>
     } else {
         None
     };
-    let warnings = notes.finish()?;
+    let (warnings, places) = notes.finish()?;
     let config = config.expect("a file without problems makes a configuration");
-    Ok(Config { warnings, ..config })
+    Ok(Config { warnings, places, ..config })
 }
 
 /// The whole file.

@@ -8,7 +8,7 @@ use crate::raw::{RawConfig, RawIdentity, RawLimits, RawLock, RawRoute, RawSource
 use crate::reader::Table;
 use crate::records::{RawAccessLog, RawDecisions};
 use crate::tls::{RawClientTls, RawServerTls};
-use crate::{Config, Problems};
+use crate::{Config, Places, Problems};
 
 const REFERENCE: &str = include_str!("../REFERENCE.md");
 
@@ -129,14 +129,18 @@ fn the_defaults_of_the_reference_are_the_defaults() {
     let mut compared = 0;
     for (heading, rows) in rows() {
         let without = parse(heading, "").unwrap_or_else(|problems| panic!("{problems}"));
-        let without = Config { warnings: Vec::new(), ..without };
+        let without = Config { warnings: Vec::new(), places: Places::default(), ..without };
         for Row { key, default, .. } in rows {
             let Some(default) = literal(&default) else {
                 assert!(default == "none" || default.starts_with("required"), "{key} has the default {default}");
                 continue;
             };
             let config = parse(heading, &format!("{key} = {default}")).unwrap_or_else(|problems| panic!("{problems}"));
-            assert_eq!(Config { warnings: Vec::new(), ..config }, without, "{key} = {default}");
+            assert_eq!(
+                Config { warnings: Vec::new(), places: Places::default(), ..config },
+                without,
+                "{key} = {default}"
+            );
             compared += 1;
         }
     }

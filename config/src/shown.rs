@@ -72,8 +72,19 @@ fn list(values: impl IntoIterator<Item = impl fmt::Display>) -> String {
 
 /// Every table. Each key must be said to follow a reload or not: there is no `..` here.
 pub(crate) fn tables(config: &Config) -> Vec<Table> {
-    let Config { state_dir, threads, admin, listeners, limits, decisions, access_log, sources, routes, warnings: _ } =
-        config;
+    let Config {
+        state_dir,
+        threads,
+        admin,
+        listeners,
+        limits,
+        decisions,
+        access_log,
+        sources,
+        routes,
+        warnings: _,
+        places: _,
+    } = config;
     let mut addresses: Vec<String> = listeners.iter().map(|listener| listener.address.to_string()).collect();
     let by_tls = |listener: &Listener| listener.tls.as_ref().map(|tls| format!("{}: {tls}", listener.address));
     let mut tls: Vec<String> = listeners.iter().filter_map(by_tls).collect();

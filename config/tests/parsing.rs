@@ -5,7 +5,7 @@ use std::time::Duration;
 
 use fencepost_config::{
     Address, Admin, Config, Difference, Freshness, Limits, Listener, Mode, OnHandoffTimeout, OnUnavailable,
-    PartialRequests, Record, SourceKind, StaleStatus, UpstreamProtocol,
+    PartialRequests, Places, Record, SourceKind, StaleStatus, UpstreamProtocol,
 };
 use proptest::prelude::*;
 
@@ -62,7 +62,10 @@ fn the_sample_names_the_defaults() {
     let shortest = parse(SHORTEST);
     assert_eq!(sample.warnings, []);
     assert_eq!(sample.state_dir.as_deref(), Some(Path::new("/var/lib/fencepost")));
-    assert_eq!(Config { state_dir: None, ..sample }, Config { warnings: Vec::new(), ..shortest });
+    assert_eq!(
+        Config { state_dir: None, places: Places::default(), ..sample },
+        Config { warnings: Vec::new(), places: Places::default(), ..shortest }
+    );
 }
 
 fn admin(address: Address) -> Admin {

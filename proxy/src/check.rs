@@ -1,16 +1,17 @@
 //! `fencepost check`: is the configuration right, and does what it names answer?
 
+use std::io::{self, ErrorKind};
 use std::path::Path;
 use std::sync::Arc;
 use std::time::{Duration, SystemTime};
 
 use anyhow::bail;
-use fencepost_config::{Config, Route, Source, SourceKind, UpstreamProtocol};
+use fencepost_config::{AccessLogTarget, Config, Problem, Problems, Route, Source, SourceKind, UpstreamProtocol};
 use fencepost_sources::{
     LockDescription, LockSource, LockStore, MemoryStore, RangeRead, SourceStatus, StoreError, Wanted, caution,
 };
-use fencepost_tls::{Expiry, Followed};
-use rustix::fs::{Access, access};
+use fencepost_tls::{Expiry, Followed, TlsError};
+use rustix::fs::{Access, PROC_SUPER_MAGIC, access, statfs};
 use tokio::time::Instant;
 
 use crate::client_tls;
@@ -37,70 +38,145 @@ pub fn summary(config: &Config) -> String {
     )
 }
 
-/// Reads the TLS and password files that the configuration names, and looks whether its `state_dir` can be written; prints what has ended
-/// or soon will, and what this user can't read or write. Leaves nothing behind.
+/// Who is to use what a configuration names.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum User {
+    /// This process.
+    Ourselves,
+    /// The service, which may be another user: what this process can't read or write is worth a warning.
+    Service,
+}
+
+/// Reads the TLS and password files that the configuration names, and looks whether its `state_dir` and its access log can be written.
+/// Returns what has ended or soon will, and what is not there yet. Leaves nothing behind.
 ///
 /// # Errors
 /// Every one that is of no use.
-pub fn files(config: &Config) -> anyhow::Result<()> {
-    let admin = config.admin.iter().map(|admin| (format!("admin listener {}", admin.address), admin.tls.as_ref()));
-    let listeners = config.listeners.iter().map(|one| (format!("listener {}", one.address), one.tls.as_ref()));
-    let accepting = listeners.chain(admin).filter_map(|(whose, tls)| Some((whose, server_tls::load(tls?).map(ends))));
-    let sources = config.sources.iter().filter_map(|source| match &source.kind {
-        SourceKind::Etcd { tls, .. } => Some((format!("source {}", source.name), tls.as_deref()?)),
-        SourceKind::Memory => None,
-    });
-    let workers = config.routes.iter().filter_map(|route| match &route.upstream.protocol {
-        UpstreamProtocol::Tls(tls) => Some((format!("worker of route {}", route.name), &tls.files)),
-        UpstreamProtocol::Http1 | UpstreamProtocol::H2c => None,
-    });
-    let connecting = sources.chain(workers).map(|(whose, tls)| (whose, client_tls::load(tls, &[]).map(ends)));
-    let (now, mut problems) = (SystemTime::now(), Vec::new());
-    for (whose, ends) in accepting.chain(connecting) {
+pub fn files(config: &Config, user: User) -> Result<Vec<Problem>, Problems> {
+    let places = &config.places;
+    let (now, mut problems, mut warnings) = (SystemTime::now(), Vec::new(), Vec::new());
+    for (key, files, ends) in tls(config) {
         match ends {
             Ok(ends) => {
                 let cautions = ends.iter().filter_map(|end| end.caution(now));
-                cautions.for_each(|caution| println!("warning: {whose}: {caution}"));
+                warnings.extend(cautions.map(|caution| places.problem(&key, caution)));
             }
-            Err(error) => problems.push(format!("{whose}: {error}")),
+            Err(error) => {
+                let of = files.iter().find(|(_, path)| *path == error.file).map_or("certificate", |(name, _)| name);
+                problems.push(places.problem(&format!("{key}.{of}"), error));
+            }
         }
     }
-    config.sources.iter().filter_map(password_caution).for_each(|caution| println!("warning: {caution}"));
-    match config.state_dir.as_deref().map_or(Ok(()), look_at_state_dir) {
-        Ok(()) => {}
-        Err(Unusable::ForUs(why)) => println!("warning: {why}"),
-        Err(Unusable::ForAnybody(why)) => problems.push(why),
+    warnings.extend(config.sources.iter().filter_map(|source| {
+        let key = format!("source.{}.password_file", source.name);
+        Some(places.problem(&key, password_caution(source)?))
+    }));
+    let log = config.access_log.as_ref().and_then(|log| match &log.target {
+        AccessLogTarget::File(path) => Some(path.as_path()),
+        AccessLogTarget::Stdout | AccessLogTarget::Stderr => None,
+    });
+    let looks = [
+        ("state_dir", config.state_dir.as_deref().map(look_at_state_dir)),
+        ("access_log.path", log.map(look_at_access_log)),
+    ];
+    for (key, look) in looks {
+        match look {
+            None | Some(Ok(())) => {}
+            Some(Err(Unusable::ForUs(why))) if user == User::Service => warnings.push(places.problem(key, why)),
+            Some(Err(Unusable::ForUs(why) | Unusable::ForAnybody(why))) => problems.push(places.problem(key, why)),
+        }
     }
-    if problems.is_empty() { Ok(()) } else { bail!("{}", problems.join("\n")) }
+    Problems::none(problems).map(|()| warnings)
+}
+
+/// The key of each table of TLS, its files by their keys, and when they end.
+type TlsTable<'c> = (String, Vec<(&'static str, &'c Path)>, Result<Arc<[Expiry]>, TlsError>);
+
+fn tls(config: &Config) -> impl Iterator<Item = TlsTable<'_>> {
+    let listeners = config.listeners.iter().enumerate();
+    let listeners = listeners.map(|(index, one)| (format!("listener[{index}].tls"), one.tls.as_ref()));
+    let admin = config.admin.iter().map(|admin| ("admin.tls".to_owned(), admin.tls.as_ref()));
+    let accepting = listeners.chain(admin).filter_map(|(key, tls)| {
+        let tls = tls?;
+        let mut files: Vec<(_, &Path)> = vec![("certificate", &tls.identity.certificate), ("key", &tls.identity.key)];
+        if let Some(clients) = &tls.clients {
+            files.push(("client_ca", &clients.ca));
+            files.extend(clients.crl.as_deref().map(|crl| ("crl", crl)));
+        }
+        Some((key, files, server_tls::load(tls).map(ends)))
+    });
+    let sources = config.sources.iter().filter_map(|source| match &source.kind {
+        SourceKind::Etcd { tls, .. } => Some((format!("source.{}.tls", source.name), tls.as_deref()?)),
+        SourceKind::Memory => None,
+    });
+    let workers = config.routes.iter().filter_map(|route| match &route.upstream.protocol {
+        UpstreamProtocol::Tls(tls) => Some((format!("route.{}.upstream_tls", route.name), &tls.files)),
+        UpstreamProtocol::Http1 | UpstreamProtocol::H2c => None,
+    });
+    let connecting = sources.chain(workers).map(|(key, tls)| {
+        let mut files: Vec<(_, &Path)> = vec![("ca", &tls.ca)];
+        files.extend(tls.crl.as_deref().map(|crl| ("crl", crl)));
+        if let Some(identity) = &tls.identity {
+            files.extend([("certificate", identity.certificate.as_path()), ("key", &identity.key)]);
+        }
+        (key, files, client_tls::load(tls, &[]).map(ends))
+    });
+    accepting.chain(connecting)
 }
 
 /// It is read when the source logs in: until it is there, etcd refuses that.
 fn password_caution(source: &Source) -> Option<String> {
     let SourceKind::Etcd { user: Some(user), .. } = &source.kind else { return None };
     let error = made_user(user).check().err()?;
-    Some(format!("source {}: password_file {}: {error}", source.name, user.password_file.display()))
+    Some(format!("{}: {error}", user.password_file.display()))
 }
 
-/// Why a `state_dir` can't be used.
+/// Why something can't be written.
 enum Unusable {
-    /// By whoever runs this, who may be another user than the service is.
+    /// By whoever runs this.
     ForUs(String),
     ForAnybody(String),
 }
 
 /// The directory is made when it is first used, with those above it that are missing.
 fn look_at_state_dir(path: &Path) -> Result<(), Unusable> {
-    let about = |why: String| format!("state_dir {}: {why}", path.display());
     let Some(there) = path.ancestors().find(|ancestor| ancestor.symlink_metadata().is_ok()) else { return Ok(()) };
-    match there.metadata() {
-        Err(error) => return Err(Unusable::ForUs(about(format!("{}: {error}", there.display())))),
-        Ok(metadata) if !metadata.is_dir() => {
-            return Err(Unusable::ForAnybody(about(format!("{} is no directory", there.display()))));
-        }
-        Ok(_) => {}
+    look_at_directory(path, there)
+}
+
+/// The file is made when it is first opened, and nothing above it.
+fn look_at_access_log(path: &Path) -> Result<(), Unusable> {
+    match path.metadata() {
+        Ok(metadata) if metadata.is_dir() => Err(Unusable::ForAnybody(format!("{} is a directory", path.display()))),
+        Ok(_) => may(path, path, Access::WRITE_OK),
+        Err(error) if error.kind() == ErrorKind::NotFound => look_at_directory(path, path.parent().unwrap_or(path)),
+        Err(error) => Err(seen(path, path, &error)),
     }
-    access(there, Access::READ_OK | Access::WRITE_OK | Access::EXEC_OK)
-        .map_err(|error| Unusable::ForUs(about(format!("{} cannot be written by this user: {error}", there.display()))))
+}
+
+/// Whether something can be made in a directory, on the way to `path`.
+fn look_at_directory(path: &Path, there: &Path) -> Result<(), Unusable> {
+    let metadata = there.metadata().map_err(|error| seen(path, there, &error))?;
+    if !metadata.is_dir() {
+        return Err(Unusable::ForAnybody(format!("{}: {} is no directory", path.display(), there.display())));
+    }
+    // Nobody is refused there by its mode who is root, and nobody can make anything.
+    if statfs(there).is_ok_and(|system| system.f_type == PROC_SUPER_MAGIC) {
+        return Err(Unusable::ForAnybody(format!("{}: nothing can be made in {}", path.display(), there.display())));
+    }
+    may(path, there, Access::READ_OK | Access::WRITE_OK | Access::EXEC_OK)
+}
+
+fn may(path: &Path, there: &Path, what: Access) -> Result<(), Unusable> {
+    let cannot = |error| format!("{}: {} cannot be written by this user: {error}", path.display(), there.display());
+    access(there, what).map_err(|error| Unusable::ForUs(cannot(error)))
+}
+
+/// What is not there is so for every user; what else can't be looked at may be there for others.
+fn seen(path: &Path, there: &Path, error: &io::Error) -> Unusable {
+    let why = format!("{}: {}: {error}", path.display(), there.display());
+    let is_missing = matches!(error.kind(), ErrorKind::NotFound | ErrorKind::NotADirectory);
+    if is_missing { Unusable::ForAnybody(why) } else { Unusable::ForUs(why) }
 }
 
 fn ends(tls: impl Followed) -> Arc<[Expiry]> {

@@ -85,6 +85,11 @@ fn serve(config: Config, origin: Origin, log: &Log) -> ExitCode {
     for warning in &config.warnings {
         tracing::warn!("{warning}");
     }
+    // Of what is only worth a warning, whoever uses it warns.
+    if let Err(problems) = check::files(&config, check::User::Ourselves) {
+        eprintln!("{problems}");
+        return ExitCode::from(EXIT_USAGE);
+    }
     let served = fencepost::bind(&config).map_err(anyhow::Error::from).and_then(|bound| {
         block_on(async move {
             let surroundings = Surroundings { origin, log: Some(log.control()), ..Surroundings::default() };
@@ -98,9 +103,12 @@ fn check_config(config: &Config, live: bool) -> ExitCode {
     for warning in &config.warnings {
         println!("warning: {warning}");
     }
-    if let Err(error) = check::files(config) {
-        eprintln!("{error}");
-        return ExitCode::from(EXIT_FAILED);
+    match check::files(config, check::User::Service) {
+        Ok(warnings) => warnings.iter().for_each(|warning| println!("warning: {warning}")),
+        Err(problems) => {
+            eprintln!("{problems}");
+            return ExitCode::from(EXIT_USAGE);
+        }
     }
     println!("The configuration is right: {}.", check::summary(config));
     if live { exit_code(block_on(check::live(config))) } else { ExitCode::SUCCESS }

@@ -27,7 +27,7 @@ use sources::first_answers;
 use turning::Earlier;
 
 use crate::access_log::AccessLog;
-use crate::exchange::Fence;
+use crate::exchange::{Fence, FenceError};
 use crate::in_force::{InForce, Switch};
 use crate::memory::RECORD_TIMEOUT;
 use crate::metrics::ReloadOutcome;
@@ -209,7 +209,10 @@ impl Reloader {
         let mut problems: Vec<String> = difference
             .iter()
             .filter(|change| !change.follows)
-            .map(|change| format!("{}: {change} needs a restart", file.name()))
+            .map(|change| {
+                let text = format!("{} needs a restart", change.how());
+                config.places.problem(&change.what, text).to_string()
+            })
             .collect();
         let of_locks = read_otherwise(&old, &config).chain(gated_elsewhere(&old, &self.earlier, &config));
         problems.extend(of_locks.map(|problem| format!("{}: {problem}", file.name())));
@@ -229,13 +232,17 @@ impl Reloader {
     /// # Errors
     /// What it names and can't be had, such as a lock that can't be read or a store that doesn't answer. Then everything goes on as before.
     async fn prepare(&self, old: &Fence, config: Config, generation: u64) -> Result<Fence, Vec<String>> {
-        let process = Arc::clone(&old.process);
+        let (process, places) = (Arc::clone(&old.process), config.places.clone());
         let prepared = match Fence::new(config, generation, process) {
             Ok(new) => match make_readable(old, &new).await {
                 Ok(()) => make_remembered(&new).await.map(|()| new),
                 Err(problems) => Err(problems),
             },
             // With its causes, as at the start.
+            Err(error @ FenceError::AccessLog(_)) => {
+                let text = format!("{:#}", anyhow::Error::new(error));
+                Err(vec![places.problem("access_log.path", text).to_string()])
+            }
             Err(error) => Err(vec![format!("{:#}", anyhow::Error::new(error))]),
         };
         let prepared = prepared.inspect_err(|_| {

@@ -78,7 +78,7 @@ impl Text<'_> {
 }
 
 fn read(path: &Path) -> Result<Vec<u8>, Flaw> {
-    let unreadable = |error: io::Error| Flaw::Unreadable(error.kind());
+    let unreadable = |error: io::Error| Flaw::Unreadable(error.to_string());
     // Before it is opened: a pipe would wait for its writer.
     if !path.metadata().map_err(unreadable)?.is_file() {
         return Err(Flaw::NotAFile);

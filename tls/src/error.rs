@@ -1,6 +1,5 @@
 //! What is wrong with a file.
 
-use std::io;
 use std::path::{Path, PathBuf};
 
 /// A file that is of no use, and why. Nothing that stands in the file is repeated here: it may be a key.
@@ -24,7 +23,7 @@ impl TlsError {
 pub enum Flaw {
     /// The system does not let us read it.
     #[error("cannot be read: {0}")]
-    Unreadable(io::ErrorKind),
+    Unreadable(String),
     /// It is a directory, a pipe or a device.
     #[error("is not a regular file")]
     NotAFile,

@@ -90,7 +90,7 @@ fn a_file_that_is_gone_keeps_what_was_in_force_until_it_is_back() {
     let server = Server::new();
     let tls = server.load().unwrap();
     fs::remove_file(server.path("server.key")).unwrap();
-    let gone = Flaw::Unreadable(std::io::ErrorKind::NotFound);
+    let gone = Flaw::Unreadable("No such file or directory (os error 2)".to_owned());
     assert_eq!(tls.look(), Look::Failed(TlsError { file: server.path("server.key"), flaw: gone }));
     let next = server.issue();
     next.write(server.directory.path(), "server");

@@ -36,7 +36,8 @@ async fn objection(config: &Config, detour: &Detour) -> Option<String> {
     let error = try_out(&detour.other, &reads).await.err()?;
     let answers = detour.present.read(&reads).await.is_ok();
     answers.then(|| {
-        format!("source.{}: reached as this configuration says, {error}; reached as until now, it answers", detour.name)
+        let text = format!("reached as this configuration says, {error}; reached as until now, it answers");
+        config.places.problem(&format!("source.{}", detour.name), text).to_string()
     })
 }
 

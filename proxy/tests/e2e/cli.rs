@@ -3,7 +3,7 @@
 use std::process::Output;
 use std::time::{Duration, Instant};
 
-use fencepost_testsupport::{Etcd, EtcdVersion, FreePort, Scratch, Worker, eventually, request};
+use fencepost_testsupport::{Authority, Etcd, EtcdVersion, FreePort, Scratch, Worker, eventually, request};
 
 use crate::fencepost::{BINARY, Config, Fencepost, Route};
 use crate::programs::run;
@@ -168,20 +168,68 @@ async fn check_finds_a_state_dir_and_a_password_that_are_of_no_use() {
         let is_there = stdout(&output).lines().any(|line| line.starts_with("warning: ") && line.contains(says));
         assert!(is_there, "{says:?} in {}", stdout(&output));
     };
-    warns(&format!("source main: password_file {}: No such file", password.display())).await;
+    warns(&format!("toml:12: source.main.password_file: {}: No such file", password.display())).await;
     std::fs::write(&password, "\n").unwrap();
     warns("it is empty").await;
     std::fs::write(&password, "secret\n").unwrap();
     std::fs::write(place("a"), "").unwrap();
     let output = check().await;
-    assert_eq!(output.status.code(), Some(1), "{output:?}");
-    let says = format!("state_dir {}: {} is no directory", state_dir.display(), place("a").display());
+    assert_eq!(output.status.code(), Some(64), "{output:?}");
+    let says = format!("toml:2: state_dir: {}: {} is no directory\n", state_dir.display(), place("a").display());
     assert!(stderr(&output).contains(&says), "{}", stderr(&output));
     std::fs::remove_file(place("a")).unwrap();
     let output = check().await;
     assert_eq!(output.status.code(), Some(0), "{output:?}");
     assert!(!stdout(&output).contains("state_dir ") && !stdout(&output).contains("password_file "), "{output:?}");
     assert!(!place("a").exists(), "a check leaves nothing behind");
+}
+
+/// `check` found these right, and a start failed at them with 1, again and again where something restarts what has failed.
+#[tokio::test]
+async fn what_cannot_be_used_is_wrong_for_check_and_for_a_start_and_has_its_line_and_key() {
+    let scratch = Scratch::new();
+    let place = |name: &str| scratch.path().join(name).to_str().unwrap().to_owned();
+    let (mine, other) = (Authority::new("mine").issue_for_localhost(), Authority::new("other").issue_for_localhost());
+    mine.write(scratch.path(), "mine");
+    other.write(scratch.path(), "other");
+    let tls = |key: &str| format!("tls = {{ certificate = {:?}, key = {:?} }}", place("mine.pem"), key);
+    for (key, written, says) in [
+        (
+            "access_log.path",
+            "[access_log]\npath = \"/nope/access.log\"".to_owned(),
+            "/nope/access.log: /nope: No such file",
+        ),
+        ("access_log.path", format!("[access_log]\npath = {:?}", place("")), "is a directory"),
+        ("state_dir", "state_dir = \"/proc/x\"".to_owned(), "/proc/x: nothing can be made in /proc"),
+        (
+            "listener[0].tls.key",
+            tls("/nope/k.pem"),
+            "/nope/k.pem: cannot be read: No such file or directory (os error 2)",
+        ),
+        ("listener[0].tls.key", tls(&place("other.key")), "its private key does not belong to"),
+    ] {
+        let (top, rest) = if key == "state_dir" { (written, String::new()) } else { (String::new(), written) };
+        let (of_listener, rest) =
+            if key.starts_with("listener") { (rest, String::new()) } else { (String::new(), rest) };
+        let text = format!(
+            "{top}\n[[listener]]\naddress = \"127.0.0.1:0\"\n{of_listener}\n{rest}\n[admin]\nlisten = \"off\"\n\
+             [[route]]\nname = \"a\"\npath = \"/\"\nupstream = \"http://127.0.0.1:9\"\nmode = \"off\"\n"
+        );
+        let last = key.rsplit_once('.').map_or(key, |(_, last)| last);
+        let line = 1 + text.lines().position(|line| line.contains(&format!("{last} = "))).unwrap();
+        let file = place("fencepost.toml");
+        std::fs::write(&file, text).unwrap();
+        for command in ["check", "serve"] {
+            let output = fencepost(&[command, "-c", &file]).await;
+            assert_eq!(output.status.code(), Some(64), "{command} {key}: {output:?}");
+            let said = stderr(&output);
+            let begins = format!("{file}:{line}: {key}: ");
+            assert!(
+                said.lines().any(|line| line.starts_with(&begins) && line.contains(says)),
+                "{begins}{says}: {said}"
+            );
+        }
+    }
 }
 
 #[tokio::test]

@@ -164,6 +164,9 @@ async fn what_takes_a_restart_is_refused_as_a_whole_and_named() {
     ] {
         let line = text.lines().find(|line| line.contains(key)).unwrap_or_else(|| panic!("{key} in {text}"));
         assert!(line.ends_with(" needs a restart"), "{line}");
+        let file = scene.fence.file();
+        let place = line.strip_prefix(&format!("{}:", file.display())).unwrap_or_else(|| panic!("{line}"));
+        assert!(place.split_once(": ").is_some_and(|(line, _)| line.parse::<u32>().is_ok()), "{line}");
     }
     assert_eq!(text.lines().count(), 8, "{text}");
     assert!(!text.contains("mode"), "{text}");

@@ -171,7 +171,7 @@ async fn check_reads_the_files_and_warns_of_what_ends_soon() {
 
     fs::write(paths(&files)("server.key"), "").unwrap();
     fs::remove_file(paths(&files)("crl.pem")).unwrap();
-    for (command, code) in [("check", 1), ("serve", 1)] {
+    for (command, code) in [("check", 64), ("serve", 64)] {
         let wrong = fencepost(command).await;
         assert_eq!(wrong.status.code(), Some(code), "{}", text(&wrong));
         assert!(
@@ -186,7 +186,10 @@ async fn check_reads_the_files_and_warns_of_what_ends_soon() {
         upstream_tls = { ca = \"/nowhere/worker.pem\" }\nlock = { source = \"main\", key = \"/l\" }\n";
     fs::write(&file, connecting).unwrap();
     let wrong = text(&fencepost("check").await);
-    assert!(wrong.contains("source main: /nowhere/etcd.pem: cannot be read"), "{wrong}");
-    assert!(wrong.contains("worker of route jobs: /nowhere/worker.pem: cannot be read"), "{wrong}");
+    assert!(
+        wrong.contains("toml:6: source.main.tls.ca: /nowhere/etcd.pem: cannot be read: No such file or directory"),
+        "{wrong}"
+    );
+    assert!(wrong.contains("toml:11: route.jobs.upstream_tls.ca: /nowhere/worker.pem: cannot be read"), "{wrong}");
     let _keep: Scratch = files;
 }

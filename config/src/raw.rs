@@ -18,7 +18,10 @@ pub(crate) fn read_toml(file_name: &str, text: &str) -> Result<Config, Problems>
     let (document, errors) = DeTable::parse_recoverable(text);
     for error in &errors {
         let offset = error.span().map_or(text.len(), |span| span.start);
-        notes.syntax_problem(text, offset, error.message());
+        // Its message alone does not say which.
+        let key = error.span().and_then(|span| text.get(span)).filter(|_| error.message() == "duplicate key");
+        let key = key.map(|key| format!(": {key}")).unwrap_or_default();
+        notes.syntax_problem(text, offset, &format!("{}{key}", error.message()));
     }
     let config = if errors.is_empty() {
         let mut table = Table::root(&notes, document.get_ref());

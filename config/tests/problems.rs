@@ -1004,7 +1004,7 @@ const NOT_TOML: &[Case] = &[
             r#"name = "a"
 name = "b""#,
         )],
-        says: &["f.toml:8:1: duplicate key"],
+        says: &["f.toml:8:1: duplicate key: name"],
     },
     Case { edits: &[(3, "[source.main")], says: &["f.toml:3:13: unclosed table, expected `]`"] },
     Case {

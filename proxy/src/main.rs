@@ -61,7 +61,7 @@ fn with_file(path: &Path, run: impl FnOnce(Config, Origin) -> ExitCode) -> ExitC
     match ConfigFile::read(path) {
         Ok(file) => with_checked(file.first(), Origin::File(file), run),
         Err(error) => {
-            eprintln!("{}: {error}", path.display());
+            eprintln!("{error}");
             ExitCode::from(EXIT_USAGE)
         }
     }

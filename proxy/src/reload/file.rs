@@ -1,6 +1,5 @@
 //! The configuration file, and when it has changed.
 
-use std::io;
 use std::path::{Path, PathBuf};
 
 use fencepost_config::{Config, Problems};
@@ -25,9 +24,9 @@ impl ConfigFile {
     /// Reads the file.
     ///
     /// # Errors
-    /// If it can't be read.
-    pub fn read(path: &Path) -> io::Result<ConfigFile> {
-        let content = std::fs::read_to_string(path)?;
+    /// If it can't be read, with its name and why.
+    pub fn read(path: &Path) -> Result<ConfigFile, String> {
+        let content = read(path)?;
         Ok(ConfigFile { path: path.to_owned(), settled: Ok(content), unsettled: None })
     }
 
@@ -82,8 +81,18 @@ impl ConfigFile {
     }
 
     fn look(&self) -> Content {
-        std::fs::read_to_string(&self.path).map_err(|error| format!("{}: {error}", self.name()))
+        read(&self.path)
     }
+}
+
+fn read(path: &Path) -> Content {
+    let name = path.display();
+    let bytes = std::fs::read(path).map_err(|error| format!("{name}: {error}"))?;
+    String::from_utf8(bytes).map_err(|error| {
+        let at = error.utf8_error().valid_up_to();
+        let line = 1 + error.as_bytes()[..at].iter().filter(|byte| **byte == b'\n').count();
+        format!("{name}:{line}: is not UTF-8: byte {:#04x}", error.as_bytes()[at])
+    })
 }
 
 #[cfg(test)]

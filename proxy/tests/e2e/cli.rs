@@ -111,6 +111,16 @@ async fn wrong_usage_is_64_and_says_what_is_wrong() {
 }
 
 #[tokio::test]
+async fn a_file_in_another_encoding_is_named_with_the_line_of_the_first_byte_that_is_none() {
+    let scratch = Scratch::new();
+    let file = scratch.path().join("latin-1.toml");
+    std::fs::write(&file, b"[admin]\n# caf\xe9\n").unwrap();
+    let output = fencepost(&["check", "-c", file.to_str().unwrap()]).await;
+    assert_eq!(output.status.code(), Some(64), "{output:?}");
+    assert_eq!(stderr(&output), format!("{}:2: is not UTF-8: byte 0xe9\n", file.display()));
+}
+
+#[tokio::test]
 async fn members_of_etcd_may_stand_in_one_word_and_a_url_may_end_in_a_slash() {
     let flags = ["check", "--listen", "127.0.0.1:0", "--upstream", "http://127.0.0.1:1/", "--lock", "/k", "--etcd"];
     let output = fencepost(&[&flags[..], &["http://127.0.0.1:1/,http://127.0.0.1:2"]].concat()).await;

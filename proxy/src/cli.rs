@@ -163,6 +163,12 @@ pub struct Settings {
 }
 
 impl Settings {
+    /// Whether neither a file nor any flag is given that there has to be without one.
+    pub fn name_nothing(&self) -> bool {
+        let flags = [self.upstream.is_some(), self.lock.is_some(), !self.listen.is_empty(), !self.etcd.is_empty()];
+        self.config.is_none() && !flags.contains(&true)
+    }
+
     /// The flags, if no file was named.
     pub fn flags(self) -> Flags {
         Flags {

@@ -53,6 +53,10 @@ fn main() -> ExitCode {
 fn with_config(settings: Settings, run: impl FnOnce(Config, Origin) -> ExitCode) -> ExitCode {
     match &settings.config {
         Some(path) => with_file(path, run),
+        None if settings.name_nothing() => {
+            eprintln!("give -c FILE; or, for one worker without a file, --listen, --upstream, --etcd and --lock");
+            ExitCode::from(EXIT_USAGE)
+        }
         None => with_checked(Config::from_flags(settings.flags()), Origin::Flags, run),
     }
 }

@@ -1,7 +1,7 @@
 //! Where the proxy listens and where it connects.
 
 use std::fmt;
-use std::net::{IpAddr, Ipv6Addr, SocketAddr};
+use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr};
 use std::path::PathBuf;
 
 use crate::tls::ClientTls;
@@ -113,6 +113,30 @@ pub enum UpstreamAddress {
     Tcp(HostPort),
     /// A unix socket at this absolute path.
     Unix(PathBuf),
+}
+
+impl UpstreamAddress {
+    /// Whether connections to it come in at that address on this machine, as far as can be told without asking anybody.
+    pub(crate) fn leads_to(&self, listener: &Address) -> bool {
+        match (self, listener) {
+            (UpstreamAddress::Unix(path), Address::Unix(own)) => path == own,
+            (UpstreamAddress::Tcp(HostPort { host, port }), Address::Tcp(own)) => {
+                let hosts: Vec<IpAddr> = match host.parse::<IpAddr>() {
+                    // Whoever connects to "any address" gets to this machine.
+                    Ok(IpAddr::V4(any)) if any.is_unspecified() => vec![Ipv4Addr::LOCALHOST.into()],
+                    Ok(IpAddr::V6(any)) if any.is_unspecified() => vec![Ipv6Addr::LOCALHOST.into()],
+                    Ok(host) => vec![host.to_canonical()],
+                    Err(_) if host == "localhost" => vec![Ipv4Addr::LOCALHOST.into(), Ipv6Addr::LOCALHOST.into()],
+                    Err(_) => Vec::new(),
+                };
+                // Of a listener on all addresses it is not known which these are, but for loopback.
+                let is_known = |host: &IpAddr| host.is_loopback() || !own.ip().to_canonical().is_unspecified();
+                let same = |host: &IpAddr| Address::Tcp(SocketAddr::new(*host, *port)).collides(listener);
+                hosts.iter().any(|host| is_known(host) && same(host))
+            }
+            (UpstreamAddress::Tcp(_) | UpstreamAddress::Unix(_), _) => false,
+        }
+    }
 }
 
 /// What a worker speaks.
@@ -419,6 +443,29 @@ mod tests {
         for text in ["http://a:1//", "http://a:1/x", "http://a:1/x/", "http://a:1?x", "http://a:1/?x", "http://a:1#x/"]
         {
             assert!(UpstreamUrl::parse(text).unwrap_err().contains("must end after the port"), "{text:?}");
+        }
+    }
+
+    #[test]
+    fn a_worker_at_an_own_listener_is_told_from_one_that_may_be_elsewhere() {
+        for (upstream, listener, leads) in [
+            ("http://127.0.0.1:80", "127.0.0.1:80", true),
+            ("http://127.0.0.1:81", "127.0.0.1:80", false),
+            ("http://127.0.0.2:80", "127.0.0.1:80", false),
+            ("http://127.0.0.2:80", "0.0.0.0:80", true),
+            ("http://[::1]:80", "[::]:80", true),
+            ("http://127.0.0.1:80", "[::]:80", true),
+            ("http://[::1]:80", "0.0.0.0:80", false),
+            ("http://localhost:80", "[::1]:80", true),
+            ("h2c://0.0.0.0:80", "127.0.0.1:80", true),
+            ("http://10.0.0.1:80", "10.0.0.1:80", true),
+            ("http://10.0.0.1:80", "0.0.0.0:80", false),
+            ("http://worker:80", "0.0.0.0:80", false),
+            ("unix:/run/a", "unix:/run/a", true),
+            ("unix:/run/a", "unix:/run/b", false),
+        ] {
+            let (of, at) = (UpstreamUrl::parse(upstream).unwrap().address, Address::parse(listener).unwrap());
+            assert_eq!(of.leads_to(&at), leads, "{upstream} {listener}");
         }
     }
 }

@@ -22,6 +22,7 @@ pub(crate) struct CheckedRoute {
     pub(crate) lock: Option<Lock>,
     pub(crate) lock_place: Place,
     pub(crate) path_place: Place,
+    pub(crate) upstream_place: Place,
     pub(crate) identity_place: Place,
     /// Nothing if something is wrong with the route itself.
     pub(crate) route: Option<Route>,
@@ -57,6 +58,7 @@ pub(crate) fn check_route(raw: RawRoute, sources: &[DeclaredSource], notes: &Not
     warn_of_weakened_fencing([&mode, &on_unavailable, &on_handoff_timeout, &partial_requests], notes);
     let time = |setting: Setting<_>, range, default| setting.within(notes, range, show_duration).or(default);
     let (path_place, lock_place, identity_place) = (path.place.clone(), lock.place.clone(), identity.place.clone());
+    let upstream_place = upstream.place.clone();
     let label = name.value().cloned().unwrap_or_default();
     let headers = check_headers([owner_header, revision_header, lock_header], notes);
     let name = name.parse(notes, |name| if is_name(&name) { Ok(name) } else { Err(NAME_RULE) });
@@ -116,7 +118,7 @@ pub(crate) fn check_route(raw: RawRoute, sources: &[DeclaredSource], notes: &Not
             lock_header,
         })
     };
-    CheckedRoute { name: label, lock, lock_place, path_place, identity_place, route: make_route() }
+    CheckedRoute { name: label, lock, lock_place, path_place, upstream_place, identity_place, route: make_route() }
 }
 
 #[derive(Clone, Copy, PartialEq)]

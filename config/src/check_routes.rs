@@ -23,8 +23,10 @@ pub(crate) fn check_routes(
     let routes: Vec<CheckedRoute> = raw.into_iter().map(|route| check_route(route, sources, notes)).collect();
     check_locks(&routes, sources, notes);
     check_listeners_ask(&routes, listeners, notes);
+    check_upstreams_are_others(&routes, listeners, notes);
     let right = routes.into_iter().map(|checked| Some((checked.route?, checked.path_place)));
     let routes: Vec<(Route, Place)> = right.collect::<Option<_>>()?;
+    warn_of_wildcards(&routes, notes);
     warn_of_hidden_routes(&routes, notes);
     warn_of_lost_slashes(&routes, notes);
     warn_of_missing_identities(&routes, notes);
@@ -66,6 +68,32 @@ fn check_listeners_ask(routes: &[CheckedRoute], listeners: &[Listener], notes: &
                     format_args!("needs client certificates, but listener {address} has no tls with client_ca"),
                 );
             }
+        }
+    }
+}
+
+/// A request to a worker that is this proxy would go round and round.
+fn check_upstreams_are_others(routes: &[CheckedRoute], listeners: &[Listener], notes: &Notes) {
+    for CheckedRoute { upstream_place, route, .. } in routes {
+        let Some(Route { upstream, .. }) = route else { continue };
+        if let Some(own) = listeners.iter().find(|listener| upstream.address.leads_to(&listener.address)) {
+            notes.problem(
+                upstream_place,
+                format_args!("{upstream} leads to fencepost itself: listener {}", own.address),
+            );
+        }
+    }
+}
+
+/// Warns of what other proxies take for a wildcard, and nothing here does.
+fn warn_of_wildcards(routes: &[(Route, Place)], notes: &Notes) {
+    for (route, place) in routes {
+        let is_wildcard = |segment: &&str| segment.ends_with('*') || (segment.starts_with(':') && segment.len() > 1);
+        if let Some(segment) = route.path.as_str().split('/').find(is_wildcard) {
+            notes.warning(
+                place,
+                format_args!("{segment:?} stands for itself alone: {{name}} takes any one segment, and whatever is below its path a route takes anyway"),
+            );
         }
     }
 }

@@ -528,6 +528,12 @@ tls = { certificate = "/c.pem" }"#,
 /// Routes.
 const ROUTES: &[Case] = &[
     Case {
+        edits: &[(2, r#"address = "0.0.0.0:9000""#)],
+        says: &[
+            "f.toml:9: route.shards.upstream: http://127.0.0.1:9000 leads to fencepost itself: listener 0.0.0.0:9000",
+        ],
+    },
+    Case {
         edits: &[(7, r#"name = "a b""#)],
         says: &["f.toml:7: route[0].name: a name has 1 to 64 of A-Z, a-z, 0-9, _ and -: it is a metric label"],
     },
@@ -1015,6 +1021,18 @@ name = "b""#,
 
 /// Warnings.
 const WARNINGS: &[Case] = &[
+    Case {
+        edits: &[(8, r#"path = "/shards/:shard/**""#), (10, r#"lock = { source = "main", key = "/k" }"#)],
+        says: &[
+            r#"f.toml:8: route.shards.path: ":shard" stands for itself alone: {name} takes any one segment, and whatever is below its path a route takes anyway"#,
+        ],
+    },
+    Case {
+        edits: &[(8, r#"path = "/shards/*""#), (10, r#"lock = { source = "main", key = "/k" }"#)],
+        says: &[
+            r#"f.toml:8: route.shards.path: "*" stands for itself alone: {name} takes any one segment, and whatever is below its path a route takes anyway"#,
+        ],
+    },
     // Whatever it speaks there, it is the same worker.
     Case {
         edits: &[(

@@ -147,6 +147,9 @@ impl Drop for Piece {
         let handed_over = &*self.handed_over;
         if handed_over.left.fetch_sub(1, Ordering::Relaxed) == 1 {
             handed_over.put_down.store(handed_over.flushes.load(Ordering::Relaxed), Ordering::Relaxed);
+            if handed_over.end_needs.load(Ordering::Relaxed) > 0 {
+                handed_over.ends(); // Not written before what was before it.
+            }
             handed_over.changed.notify_waiters();
         }
     }

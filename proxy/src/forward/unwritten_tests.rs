@@ -146,6 +146,25 @@ async fn an_end_is_written_once_nothing_is_left_to_be_after_a_turn() {
     LocalSet::new().run_until(work).await;
 }
 
+/// The worker's window held it back, with what comes before it.
+#[tokio::test]
+async fn an_end_is_not_written_before_what_comes_before_it() {
+    let work = async {
+        let (connection, _worker) = connected(&Builder::new()).await;
+        let unwritten = counting(&connection);
+        let piece = unwritten.handed_over.count(Bytes::from_static(b"x"));
+        unwritten.handed_over.ends();
+        let clean = || connection.clean_turns().fetch_add(1, Ordering::Relaxed);
+        clean();
+        drop(piece);
+        connection.flushes().fetch_add(1, Ordering::Relaxed);
+        assert!(!unwritten.is_nothing());
+        clean();
+        assert!(unwritten.is_nothing());
+    };
+    LocalSet::new().run_until(work).await;
+}
+
 #[tokio::test]
 async fn trailers_are_counted_until_they_are_put_down() {
     let work = async {

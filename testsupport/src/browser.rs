@@ -94,6 +94,11 @@ impl Browser {
         self.ask("POST", "/execute/sync", json!({ "script": script, "args": arguments })).await
     }
 
+    /// Has a script run in each page that is opened from now on, before any of its own.
+    pub async fn run_first(&self, script: &str) {
+        self.devtools("Page.addScriptToEvaluateOnNewDocument", json!({ "source": script })).await;
+    }
+
     /// As [`Browser::run`], for the body of an `async` function.
     pub async fn run_async(&self, script: &str, arguments: &[Value]) -> Value {
         let script = format!(

@@ -23,7 +23,6 @@ const timeline = new Timeline(model, view);
 const chart = new Chart(model, view, () => timeline.width);
 const decisions = new Decisions(model);
 const detail = new Detail(model, timeline, view);
-let dangers = [];
 let cutOffSince = null;
 
 /** Draws the tables that follow from the timeline, soon: many locks may change at once, and often. */
@@ -38,7 +37,7 @@ function drawSoon() {
     const began = performance.now();
     showHandoffs(model);
     showTenures(model);
-    showTiles(model, dangers);
+    showTiles(model);
     cost = performance.now() - began;
   }, Math.max(250, 10 * cost));
 }
@@ -68,6 +67,7 @@ const page = {
     decisions.render();
     timeline.draw();
     detail.follow();
+    showTiles(model);
   },
   lost(count) {
     model.lost += count;
@@ -75,16 +75,18 @@ const page = {
   sources(sources) {
     model.sources = sources;
     showSources(sources, model.outages);
+    showTiles(model);
   },
   routes(document) {
     model.routes = document.routes;
     showRoutes(document);
     offerRoutes(document.routes.map((route) => route.name));
-    showTiles(model, dangers);
+    showTiles(model);
   },
   shadow: showShadow,
   config(document) {
-    dangers = dangersOf(document);
+    model.dangers = dangersOf(document);
+    showTiles(model);
   },
   state: showState,
 };
@@ -164,6 +166,7 @@ setInterval(() => {
 setInterval(() => timeline.advance(), 250);
 
 bindTheme();
+showTiles(model);
 onShown(() => timeline.draw());
 chart.draw();
 detail.follow();

@@ -129,8 +129,10 @@ export class Feed {
     if (routes.generation !== this.#generation) {
       const config = await askIfThere("/config");
       if (run !== this.#run) return;
-      this.#generation = routes.generation;
-      if (config) this.#page.config(config);
+      if (config) {
+        this.#generation = routes.generation;
+        this.#page.config(config);
+      }
     }
     const shadow = routes.routes.some((route) => route.mode === "shadow");
     if (shadow || this.#shadow) {

@@ -23,8 +23,13 @@ export class Model {
   lost = 0;
   /** Since when all decisions are known that were kept. */
   knownSince = 0;
-  sources = [];
-  routes = [];
+  /** Whether the past has been asked for. */
+  hasPast = false;
+  /** These are `null` before the proxy told them. */
+  sources = null;
+  routes = null;
+  /** The settings in force that weaken the fence. */
+  dangers = null;
   #ids = new Map();
   #refusals = new Map();
   #seconds = new Map();
@@ -53,6 +58,7 @@ export class Model {
   /** Takes in decisions of the past, in any order; if there were more than were asked for, what came before them is not known. */
   addPast(decisions, areAll) {
     for (const decision of decisions) this.add(decision);
+    this.hasPast = true;
     if (!areAll) this.knownSince = Math.min(...decisions.map((decision) => decision.time_ms));
     this.decisions.sort((a, b) => a.time_ms - b.time_ms);
     for (const refusals of this.#refusals.values()) refusals.sort((a, b) => a.time_ms - b.time_ms);

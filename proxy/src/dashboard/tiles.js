@@ -7,16 +7,20 @@ import { duration, now } from "./time.js";
 
 const REFUSALS_MS = 5 * 60000;
 
-export function showTiles(model, dangers) {
-  const tiles = [storeTile(model), fencingTile(model, dangers), lockTile(model), refusalTile(model), barrierTile(model), workerTile(model)];
+export function showTiles(model) {
+  const tiles = [storeTile(model), fencingTile(model), lockTile(model), refusalTile(model), barrierTile(model), workerTile(model)];
   sync(byId("tiles"), tiles, (tile) => tile.title, ({ title, grade, value, note, link }) => el("a", { class: `tile ${grade}`, href: link },
     el("span", { class: "tile-title" }, title), el("strong", {}, el("span", { class: "sign", "aria-hidden": "true" }, SIGNS[grade]), value), el("span", { class: "tile-note", title: note }, note)));
 }
+
+/** What stands in a tile until what it tells is known: "0" would be an all-clear that nobody has given. */
+const unknown = (title, link) => ({ title, grade: "calm", value: "…", note: "", link });
 
 const SIGNS = { good: "✓ ", warn: "▲ ", bad: "✗ ", calm: "" };
 
 function storeTile({ sources, outages }) {
   const link = "#sources-title";
+  if (sources === null) return unknown("Lock stores", link);
   if (sources.length === 0) return { title: "Lock stores", grade: "calm", value: "–", note: "", link };
   const states = sources.map((source) => ({ source, state: sourceState(source, outages) }));
   const worst = states.find(({ state }) => state[0] === "bad") ?? states.find(({ state }) => state[0] === "warn");
@@ -28,8 +32,9 @@ function storeTile({ sources, outages }) {
 const ageOf = (source) => (source.age_seconds === null ? "unknown" : duration(source.age_seconds * 1000));
 
 /** Is anything let through that the fence should stop? */
-function fencingTile({ routes }, dangers) {
+function fencingTile({ routes, dangers }) {
   const link = "#routes-title";
+  if (routes === null || dangers === null) return unknown("Fencing", link);
   if (routes.length === 0) return { title: "Fencing", grade: "calm", value: "–", note: "", link };
   const open = routes.filter((route) => route.mode !== "enforce");
   const names = (routes) => routes.map((route) => `${visible(route.name)} (${route.mode})`).join(", ");
@@ -38,36 +43,45 @@ function fencingTile({ routes }, dangers) {
   return { title: "Fencing", grade: "good", value: "enforced", note: routes.length === 1 ? "on its one route" : `on all ${routes.length} routes`, link };
 }
 
-function lockTile({ locks, sources }) {
+function lockTile({ locks, since, sources }) {
+  const link = "#timeline-title";
+  if (since === null || sources === null) return unknown("Locks", link);
   const all = [...locks.values()];
   const held = all.filter(holderOf).length;
   const known = all.length || sources.reduce((sum, source) => sum + source.locks.length, 0);
-  return { title: "Locks", grade: "calm", value: `${held} held`, note: `${known - held} without a holder`, link: "#timeline-title" };
+  return { title: "Locks", grade: "calm", value: `${held} held`, note: `${known - held} without a holder`, link };
 }
 
 function refusalTile(model) {
+  const link = "#decisions";
+  // In shadow mode nothing is refused.
+  const title = model.routes?.some((route) => route.mode === "shadow") ? "Refused or would be, 5 min" : "Refused, last 5 min";
+  if (model.routes === null || !model.hasPast) return unknown(title, link);
   const reasons = [...model.reasons(now() - REFUSALS_MS, now())].sort((a, b) => b[1] - a[1]);
   const sum = reasons.reduce((sum, [, count]) => sum + count, 0);
   const note = reasons.length ? `mostly ${reasons[0][0]}` : "nothing in the last 5 min";
-  // In shadow mode nothing is refused; and of a long past, only the newest decisions were asked for.
-  const title = model.routes.some((route) => route.mode === "shadow") ? "Refused or would be, 5 min" : "Refused, last 5 min";
+  // Of a long past, only the newest decisions were asked for.
   const atLeast = model.knownSince > now() - REFUSALS_MS ? "≥ " : "";
-  return { title, grade: "calm", value: atLeast + sum.toLocaleString("en"), note, link: "#decisions" };
+  return { title, grade: "calm", value: atLeast + sum.toLocaleString("en"), note, link };
 }
 
-function barrierTile({ locks }) {
+function barrierTile({ locks, since }) {
+  const [title, link] = ["Waiting at the barrier", "#handoffs-title"];
+  if (since === null) return unknown(title, link);
   const waits = [...locks.values()].flatMap((lock) => lock.waits);
   const waiting = waits.filter((wait) => wait.ended_ms === null);
   const late = waits.filter((wait) => wait.outcome === "timed-out" && now() - wait.ended_ms < REFUSALS_MS).length;
   const longest = Math.max(0, ...waiting.map((wait) => now() - wait.began_ms));
   const note = waiting.length ? `for ${duration(longest)}` : late ? `${late} gave up in the last 5 min` : "no handoff is under way";
-  return { title: "Waiting at the barrier", grade: waiting.length || late ? "warn" : "calm", value: String(waiting.length), note, link: "#handoffs-title" };
+  return { title, grade: waiting.length || late ? "warn" : "calm", value: String(waiting.length), note, link };
 }
 
 function workerTile({ routes }) {
+  const [title, link] = ["At the worker", "#routes-title"];
+  if (routes === null) return unknown(title, link);
   const sum = (what) => routes.reduce((sum, route) => sum + (route[what] ?? 0), 0);
   const orphans = sum("orphans");
-  return { title: "At the worker", grade: orphans ? "warn" : "calm", value: `${sum("in_flight")} in flight`, note: orphans ? `${orphans} ${orphans === 1 ? "orphan" : "orphans"} may still run` : "no orphans", link: "#routes-title" };
+  return { title, grade: orphans ? "warn" : "calm", value: `${sum("in_flight")} in flight`, note: orphans ? `${orphans} ${orphans === 1 ? "orphan" : "orphans"} may still run` : "no orphans", link };
 }
 
 /** The settings in force that weaken the fence, as `on_unavailable = dangerous_admit`: such values are called dangerous. */

@@ -6,6 +6,8 @@ mod in_force;
 mod tests;
 mod tls;
 
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::{Duration, SystemTime};
 
 use fencepost_config::Config;
@@ -19,6 +21,7 @@ use prometheus::{
 pub use tls::{HandshakeCounters, TlsMetrics, TlsReload, TlsUse};
 
 use crate::downstream::Closing;
+use crate::observe::lately::Refusals;
 use crate::refusal::Failure;
 
 /// Every metric of the process.
@@ -26,6 +29,7 @@ use crate::refusal::Failure;
 pub struct Metrics {
     registry: Registry,
     requests: IntCounterVec,
+    refused: Arc<[AtomicU64; Rejection::ALL.len()]>,
     verdict_seconds: Histogram,
     upstream_seconds: HistogramVec,
     in_flight: IntGaugeVec,
@@ -123,6 +127,8 @@ pub struct RouteMetrics {
     /// Requests let past because the route is off.
     pub off: IntCounter,
     rejected: [IntCounter; Rejection::ALL.len()],
+    /// The same on all routes.
+    refused: Arc<[AtomicU64; Rejection::ALL.len()]>,
     /// From the request's arrival to its verdict.
     pub verdict_seconds: Histogram,
     /// From the request's first byte upstream to the head of the response.
@@ -148,9 +154,15 @@ pub struct RouteMetrics {
 }
 
 impl RouteMetrics {
-    /// Requests refused (or, in shadow mode, to be refused) for that reason.
-    pub fn rejected(&self, reason: Rejection) -> &IntCounter {
-        &self.rejected[reason as usize]
+    /// How many requests were refused (or, in shadow mode, were to be) for that reason.
+    pub fn rejected(&self, reason: Rejection) -> u64 {
+        self.rejected[reason as usize].get()
+    }
+
+    /// Counts one.
+    pub fn reject(&self, reason: Rejection) {
+        self.rejected[reason as usize].inc();
+        self.refused[reason as usize].fetch_add(1, Ordering::Relaxed);
     }
 
     /// How many requests were let past by `on_unavailable = "dangerous_admit"`.
@@ -231,6 +243,7 @@ impl Metrics {
                 "Requests by verdict.",
                 &["route", "verdict", "reason", "mode"],
             )?,
+            refused: Arc::default(),
             verdict_seconds: Histogram::with_opts(
                 HistogramOpts::new("fencepost_verdict_seconds", "From a request's arrival to its verdict.")
                     .buckets(verdict_buckets),
@@ -392,6 +405,7 @@ impl Metrics {
             off: requests("pass", "off"),
             unverified: requests("pass", Rejection::Unverifiable.code()),
             rejected: std::array::from_fn(|reason| requests("reject", Rejection::ALL[reason].code())),
+            refused: Arc::clone(&self.refused),
             verdict_seconds: self.verdict_seconds.clone(),
             upstream_seconds: self.upstream_seconds.with_label_values(&[route]),
             in_flight: self.in_flight.with_label_values(&[route]),
@@ -406,6 +420,11 @@ impl Metrics {
             failures: self.failures.clone(),
             route: route.to_owned(),
         }
+    }
+
+    /// How many requests were refused (or, in shadow mode, were to be) since the start, on all routes there were, by the reason.
+    pub fn refused(&self) -> Refusals {
+        std::array::from_fn(|reason| self.refused[reason].load(Ordering::Relaxed))
     }
 
     /// Counts a request that no route is for.

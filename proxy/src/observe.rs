@@ -6,6 +6,7 @@
 
 pub mod collector;
 pub mod filter;
+pub mod lately;
 pub mod record;
 pub mod ring;
 pub mod shadow;
@@ -25,6 +26,7 @@ pub use filter::Filter;
 pub use record::{Decision, Outcome, RouteLabel};
 pub use timeline::{TenureNews, Wait};
 
+use lately::Lately;
 use ring::Ring;
 use shadow::ShadowReport;
 use timeline::Timeline;
@@ -79,12 +81,19 @@ pub struct Book {
     pub shadow: ShadowReport,
     /// Who held which lock when.
     pub timeline: Timeline,
+    /// How many requests were refused of late.
+    pub lately: Lately,
 }
 
 impl Observations {
     /// Nothing has happened yet. `kept` is how many decisions are remembered.
     pub fn new(threads: NonZeroUsize, kept: usize) -> Observations {
-        let book = Book { decisions: Ring::new(kept), shadow: ShadowReport::default(), timeline: Timeline::new() };
+        let book = Book {
+            decisions: Ring::new(kept),
+            shadow: ShadowReport::default(),
+            timeline: Timeline::new(),
+            lately: Lately::default(),
+        };
         Observations {
             notes: (0..threads.get()).map(|_| Mutex::default()).collect(),
             book: Mutex::new(book),

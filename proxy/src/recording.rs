@@ -253,7 +253,7 @@ impl Place {
     /// Counts what was decided, writes it to the log at a bounded rate, and notes it for operators to look at.
     fn record(&self, id: DecisionId, outcome: Outcome, subject: Subject<'_>, status: Option<StatusCode>) {
         if let Outcome::Refused(reason) | Outcome::WouldBeRefused(reason) = outcome {
-            self.metrics().rejected(reason).inc();
+            self.metrics().reject(reason);
         }
         let fence = &self.worker.fence;
         let process = &fence.process;

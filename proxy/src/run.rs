@@ -216,7 +216,9 @@ impl Running<'_> {
             }
         };
         let collecting = async || match &process.observations {
-            Some(observations) => collector::keep_collecting(observations, || process.sources.all()).await,
+            Some(observations) => {
+                collector::keep_collecting(observations, || process.sources.all(), || process.metrics.refused()).await;
+            }
             None => std::future::pending().await,
         };
         tokio::select! {

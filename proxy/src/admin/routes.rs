@@ -3,9 +3,11 @@
 use fencepost_config::{Freshness, Route};
 use fencepost_policy::Rejection;
 use serde_json::{Map, Value, json};
+use tokio::time::Instant;
 
 use super::Admin;
 use super::answers::{AdminAnswer, json_answer};
+use crate::observe::lately::SPAN;
 use crate::observe::millis;
 use crate::routes::RouteInForce;
 
@@ -14,15 +16,18 @@ impl Admin {
         let fence = &self.fence;
         let routes =
             fence.config.routes.iter().zip(&fence.routes).map(|(route, in_force)| self.route_json(route, in_force));
-        json_answer(&json!({ "generation": fence.generation, "routes": routes.collect::<Vec<_>>() }))
+        let now = Instant::now();
+        let lately = self.observations.look(|book| book.lately.refused(now, fence.process.metrics.refused()));
+        json_answer(&json!({
+            "generation": fence.generation,
+            "refused_lately": { "seconds": SPAN.as_secs(), "reject": by_reason(|reason| lately[reason as usize]) },
+            "routes": routes.collect::<Vec<_>>(),
+        }))
     }
 
     fn route_json(&self, route: &Route, in_force: &RouteInForce) -> Value {
         let metrics = &in_force.metrics;
         let lock = route.mode.lock();
-        let rejected = Rejection::ALL.iter().map(|reason| (reason.code(), metrics.rejected(*reason).get()));
-        let rejected: Map<String, Value> =
-            rejected.filter(|(_, count)| *count > 0).map(|(code, count)| (code.to_owned(), json!(count))).collect();
         json!({
             "name": route.name,
             "path": route.path.as_str(),
@@ -40,7 +45,7 @@ impl Admin {
             "source": in_force.label.source.as_deref(),
             "requests": {
                 "admit": metrics.admitted.get(),
-                "reject": rejected,
+                "reject": by_reason(|reason| metrics.rejected(reason)),
                 "pass": metrics.exempt.get() + metrics.off.get() + metrics.dangerously_admitted(),
             },
             "in_flight": metrics.in_flight.get(),
@@ -58,4 +63,10 @@ impl Admin {
         }
         json_answer(&json!({ "generation": self.fence.generation, "settings": tables }))
     }
+}
+
+/// How many requests were refused for each reason for which any were.
+fn by_reason(count: impl Fn(Rejection) -> u64) -> Map<String, Value> {
+    let counts = Rejection::ALL.iter().map(|reason| (reason.code(), count(*reason)));
+    counts.filter(|(_, count)| *count > 0).map(|(code, count)| (code.to_owned(), json!(count))).collect()
 }

@@ -63,11 +63,10 @@ const page = {
     timeline.draw();
   },
   past(document) {
-    model.addPast(document.decisions, document.decisions.length === document.kept);
+    model.addPast(document.decisions);
     decisions.render();
     timeline.draw();
     detail.follow();
-    showTiles(model);
   },
   lost(count) {
     model.lost += count;
@@ -79,6 +78,7 @@ const page = {
   },
   routes(document) {
     model.routes = document.routes;
+    model.refusedLately = document.refused_lately.reject;
     showRoutes(document);
     offerRoutes(document.routes.map((route) => route.name));
     showTiles(model);
@@ -91,7 +91,7 @@ const page = {
   state: showState,
 };
 
-const WORDS = { live: "live", connecting: "connecting", again: "connecting", "cut-off": "cut off", asleep: "asleep" };
+const WORDS = { live: "live", behind: "behind", connecting: "connecting", again: "connecting", "cut-off": "cut off", asleep: "asleep" };
 
 function showState(state, pause) {
   if (state === "live") cutOffSince = null;

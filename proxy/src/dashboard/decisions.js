@@ -131,7 +131,7 @@ export class Decisions {
     byId("more").hidden = chosen.length <= shown.length || this.#most === ROWS_MAX;
     this.#sayIfEmpty(chosen.length);
     const more = chosen.length > ROWS_MAX ? `the newest ${ROWS_MAX}` : `${chosen.length}`;
-    const lost = this.#model.lost ? `; ${this.#model.lost.toLocaleString("en")} more came too fast to be kept` : "";
+    const lost = this.#model.lost ? `; ${this.#model.lost.toLocaleString("en")} more came too fast and are left out of this page` : "";
     byId("decisions-count").textContent = chosen.length ? `${more}${anyFilter() ? " that pass the filters" : ""}${lost}` : "";
   }
 

@@ -1,20 +1,34 @@
 // The way to the proxy: two event streams and a few questions asked again and again. When it breaks, everything is
 // begun anew, after a pause that grows. A page that nobody sees lets go of its streams: browsers allow few connections.
 
-import { proxySays } from "./time.js";
+import { now, proxySays } from "./time.js";
 
 const POLL_MS = 2000;
+/** A proxy with very many locks is not asked more often than is good for it. */
+const POLLED_BYTES_PER_MS = 4000;
+/** What is later than that is behind. */
+const BEHIND_MS = 5000;
+const LOOK_MS = 1000;
+/** Decisions of a flood wait for their turn, so that all else has its own; of more than these, the oldest are left out. */
+const TURN_MS = 100;
+const WAITING_MAX = 1000;
 const RETRY_MS = [500, 1000, 2000, 4000, 8000, 15000];
 const ANSWER_WITHIN_MS = 10000;
 const HIDDEN_MS = 5000;
 
 /** Asks the proxy for a JSON document. */
 export async function ask(path) {
+  return (await askSized(path)).document;
+}
+
+/** As `ask`, with how long the document is. */
+async function askSized(path) {
   const answer = await fetch(path, { headers: { accept: "application/json" }, signal: AbortSignal.timeout(ANSWER_WITHIN_MS), cache: "no-store" });
   if (!answer.ok) throw new Refused(`${path.split("?")[0]}: ${answer.status}`);
-  const document = await answer.json();
+  const text = await answer.text();
+  const document = JSON.parse(text);
   proxySays(document.now_ms);
-  return document;
+  return { document, bytes: text.length };
 }
 
 /** As `ask`; `null` if the proxy answers that it cannot tell: that is no reason to give up the rest. */
@@ -39,6 +53,13 @@ export class Feed {
   #run = 0;
   #generation = null;
   #shadow = false;
+  /** Decisions that were not looked at yet, as they came, and how many were left out. */
+  #waiting = [];
+  #leftOut = 0;
+  /** Until when each question should have its next answer, and until when the decisions are known to come late. */
+  #due = new Map();
+  #lateUntil = 0;
+  #behind = false;
 
   constructor(page) {
     this.#page = page;
@@ -69,10 +90,15 @@ export class Feed {
       outages: (data) => this.#page.outages(data),
     });
     this.#stream(run, "/decisions", {
-      decision: (data) => this.#page.decision(data),
       lost: (data) => this.#page.lost(data.lost),
-    }, () => this.#backfill(run));
-    this.#poll(run);
+    }, () => this.#backfill(run)).addEventListener("decision", (message) => this.#wait(run, message.data));
+    for (const path of ["/locks", "/routes"]) this.#due.set(path, performance.now() + BEHIND_MS);
+    this.#poll(run, "/locks", (locks) => this.#page.sources(locks.sources));
+    this.#poll(run, "/routes", async (routes) => {
+      this.#page.routes(routes);
+      await this.#askSeldom(run, routes);
+    });
+    this.#look();
   }
 
   #stream(run, path, handlers, onOpen = () => {}) {
@@ -93,6 +119,36 @@ export class Feed {
         if (run === this.#run) handle(JSON.parse(message.data));
       });
     }
+    return stream;
+  }
+
+  /** Has a decision wait for its turn. */
+  #wait(run, data) {
+    if (run !== this.#run) return;
+    if (this.#waiting.length === 0) this.#later(TURN_MS, () => this.#takeTurn());
+    this.#waiting.push(data);
+    if (this.#waiting.length > 2 * WAITING_MAX) this.#leftOut += this.#waiting.splice(0, WAITING_MAX).length;
+  }
+
+  #takeTurn() {
+    const excess = Math.max(0, this.#waiting.length - WAITING_MAX);
+    const decisions = this.#waiting.slice(excess).map((data) => JSON.parse(data));
+    if (this.#leftOut + excess > 0) this.#page.lost(this.#leftOut + excess);
+    this.#waiting = [];
+    this.#leftOut = 0;
+    for (const decision of decisions) this.#page.decision(decision);
+    if (now() - decisions.at(-1).time_ms > BEHIND_MS) this.#lateUntil = performance.now() + 2 * LOOK_MS;
+  }
+
+  /** Looks whether the page is behind, for as long as it is connected. */
+  #look() {
+    const time = performance.now();
+    const behind = time < this.#lateUntil || [...this.#due.values()].some((due) => due < time);
+    if (this.#opened >= 2 && behind !== this.#behind) {
+      this.#behind = behind;
+      this.#page.state(behind ? "behind" : "live");
+    }
+    this.#later(LOOK_MS, () => this.#look());
   }
 
   /** What was decided before the stream began; what comes twice is told apart by its id. */
@@ -105,24 +161,19 @@ export class Feed {
     }
   }
 
-  async #poll(run) {
-    if (run !== this.#run) return;
-    const began = performance.now();
+  /** Asks, and asks again: how soon does not depend on how long the answer took, which tells how busy this page was, too. */
+  async #poll(run, path, take) {
+    let pause = POLL_MS;
     try {
-      const [locks, routes] = await Promise.all([ask("/locks"), askIfThere("/routes")]);
+      const { document, bytes } = await askSized(path);
       if (run !== this.#run) return;
-      this.#page.sources(locks.sources);
-      if (routes) {
-        this.#page.routes(routes);
-        await this.#askSeldom(run, routes);
-      }
-    } catch {
-      this.#broken(run);
-      return;
+      pause = Math.max(pause, bytes / POLLED_BYTES_PER_MS);
+      this.#due.set(path, performance.now() + pause + BEHIND_MS);
+      await take(document);
+    } catch (error) {
+      if (!(error instanceof Refused)) this.#broken(run);
     }
-    // A proxy with very many locks is not asked more often than is good for it.
-    const pause = Math.max(POLL_MS, 10 * (performance.now() - began));
-    this.#later(pause, () => this.#poll(run));
+    if (run === this.#run) this.#later(pause, () => this.#poll(run, path, take));
   }
 
   async #askSeldom(run, routes) {
@@ -156,6 +207,11 @@ export class Feed {
     this.#streams = [];
     for (const timer of this.#timers) clearTimeout(timer);
     this.#timers.clear();
+    this.#waiting = [];
+    this.#leftOut = 0;
+    this.#due.clear();
+    this.#lateUntil = 0;
+    this.#behind = false;
     this.#page.state(state, pause);
   }
 

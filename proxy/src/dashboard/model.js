@@ -19,13 +19,10 @@ export class Model {
   truncated = false;
   /** The newest decisions, oldest first. */
   decisions = [];
-  /** Decisions that the proxy could not tell this page, or anyone. */
+  /** Decisions that came faster than this page could take them, or the proxy keep them for it. */
   lost = 0;
-  /** Since when all decisions are known that were kept. */
-  knownSince = 0;
-  /** Whether the past has been asked for. */
-  hasPast = false;
-  /** These are `null` before the proxy told them. */
+  /** These are `null` before the proxy told them. How many requests it refused of late, by the reason: */
+  refusedLately = null;
   sources = null;
   routes = null;
   /** The settings in force that weaken the fence. */
@@ -55,11 +52,9 @@ export class Model {
     return true;
   }
 
-  /** Takes in decisions of the past, in any order; if there were more than were asked for, what came before them is not known. */
-  addPast(decisions, areAll) {
+  /** Takes in decisions of the past, in any order. */
+  addPast(decisions) {
     for (const decision of decisions) this.add(decision);
-    this.hasPast = true;
-    if (!areAll) this.knownSince = Math.min(...decisions.map((decision) => decision.time_ms));
     this.decisions.sort((a, b) => a.time_ms - b.time_ms);
     for (const refusals of this.#refusals.values()) refusals.sort((a, b) => a.time_ms - b.time_ms);
   }

@@ -5,7 +5,7 @@ import { holderOf } from "./model.js";
 import { sourceState } from "./tables.js";
 import { duration, now } from "./time.js";
 
-const REFUSALS_MS = 5 * 60000;
+const LATELY_MS = 5 * 60000;
 
 export function showTiles(model) {
   const tiles = [storeTile(model), fencingTile(model), lockTile(model), refusalTile(model), barrierTile(model), workerTile(model)];
@@ -52,17 +52,16 @@ function lockTile({ locks, since, sources }) {
   return { title: "Locks", grade: "calm", value: `${held} held`, note: `${known - held} without a holder`, link };
 }
 
-function refusalTile(model) {
+/** What the proxy has counted: of a flood, not each decision comes to this page. */
+function refusalTile({ routes, refusedLately }) {
   const link = "#decisions";
   // In shadow mode nothing is refused.
-  const title = model.routes?.some((route) => route.mode === "shadow") ? "Refused or would be, 5 min" : "Refused, last 5 min";
-  if (model.routes === null || !model.hasPast) return unknown(title, link);
-  const reasons = [...model.reasons(now() - REFUSALS_MS, now())].sort((a, b) => b[1] - a[1]);
+  const title = routes?.some((route) => route.mode === "shadow") ? "Refused or would be, 5 min" : "Refused, last 5 min";
+  if (refusedLately === null) return unknown(title, link);
+  const reasons = Object.entries(refusedLately).sort((a, b) => b[1] - a[1]);
   const sum = reasons.reduce((sum, [, count]) => sum + count, 0);
   const note = reasons.length ? `mostly ${reasons[0][0]}` : "nothing in the last 5 min";
-  // Of a long past, only the newest decisions were asked for.
-  const atLeast = model.knownSince > now() - REFUSALS_MS ? "≥ " : "";
-  return { title, grade: "calm", value: atLeast + sum.toLocaleString("en"), note, link };
+  return { title, grade: "calm", value: sum.toLocaleString("en"), note, link };
 }
 
 function barrierTile({ locks, since }) {
@@ -70,7 +69,7 @@ function barrierTile({ locks, since }) {
   if (since === null) return unknown(title, link);
   const waits = [...locks.values()].flatMap((lock) => lock.waits);
   const waiting = waits.filter((wait) => wait.ended_ms === null);
-  const late = waits.filter((wait) => wait.outcome === "timed-out" && now() - wait.ended_ms < REFUSALS_MS).length;
+  const late = waits.filter((wait) => wait.outcome === "timed-out" && now() - wait.ended_ms < LATELY_MS).length;
   const longest = Math.max(0, ...waiting.map((wait) => now() - wait.began_ms));
   const note = waiting.length ? `for ${duration(longest)}` : late ? `${late} gave up in the last 5 min` : "no handoff is under way";
   return { title, grade: waiting.length || late ? "warn" : "calm", value: String(waiting.length), note, link };

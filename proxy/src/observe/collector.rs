@@ -6,23 +6,29 @@ use std::time::{Duration, SystemTime};
 use fencepost_sources::{LockSource, SourceStatus};
 use tokio::time::{Instant, MissedTickBehavior, interval};
 
+use super::lately::Refusals;
 use super::timeline::Trouble;
 use super::{COLLECT_PERIOD, Event, Observations, TenureNews};
 
-/// How often it is looked at how the sources are.
-const SOURCES_PERIOD: Duration = Duration::from_secs(1);
+/// How often it is looked at how the sources are, and how much has been refused.
+const LOOK_PERIOD: Duration = Duration::from_secs(1);
 
-/// Collects for as long as it is polled, so that nothing is lost while nobody looks.
-pub async fn keep_collecting(observations: &Observations, sources: impl Fn() -> Vec<LockSource>) {
+/// Collects for as long as it is polled, so that nothing is lost while nobody looks. `refused` is what has been counted since the start.
+pub async fn keep_collecting(
+    observations: &Observations,
+    sources: impl Fn() -> Vec<LockSource>,
+    refused: impl Fn() -> Refusals,
+) {
     let mut ticks = interval(COLLECT_PERIOD);
     ticks.set_missed_tick_behavior(MissedTickBehavior::Delay);
-    let mut sources_due = Instant::now();
+    let mut look_due = Instant::now();
     loop {
         let now = ticks.tick().await;
         let sources = sources();
         collect(observations, &sources);
-        if now >= sources_due {
-            sources_due = now + SOURCES_PERIOD;
+        if now >= look_due {
+            look_due = now + LOOK_PERIOD;
+            observations.look(|book| book.lately.note(now, refused()));
             look_at(observations, &sources);
         }
     }

@@ -128,44 +128,6 @@ async fn the_delayed_request_is_seen_on_the_bar_of_the_tenure_that_has_ended() {
     scene.finish().await;
 }
 
-/// The page's questions have no answer before `letGo()`; `tiles()` is what stands in each tile, and `drawn` what has stood in the one of
-/// the refusals, one after the other.
-const HELD_BACK: &str = "
-    const { promise, resolve } = Promise.withResolvers();
-    const ask = window.fetch;
-    window.letGo = resolve;
-    window.fetch = (...asked) => promise.then(() => ask(...asked));
-    window.tiles = () => [...document.querySelectorAll('#tiles strong')].map((value) => value.innerText);
-    window.drawn = [];
-    const look = () => {
-        const value = document.querySelector('#tiles [href=\"#decisions\"] strong')?.innerText;
-        if (value !== undefined && window.drawn.at(-1) !== value) window.drawn.push(value);
-    };
-    new MutationObserver(look).observe(document, { subtree: true, childList: true, characterData: true });";
-
-#[tokio::test]
-async fn what_is_not_known_yet_is_not_called_nothing() {
-    let browser = Browser::start().await;
-    let scene = Scene::open(VERSION, &routes()).await;
-    let stale = scene.store.hold(LOCK, "shard-2").await;
-    let held = scene.store.hold(LOCK, "shard-1").await;
-    scene.admits("/shards/2/a", &held).await;
-    scene.send(Ask::post("/shards/2/a").under(&stale)).await;
-    // It said "0, nothing in the last 5 min" for seconds, until the second time that it asked.
-    browser.run_first(HELD_BACK).await;
-    let page = Page::open(browser, scene.fence.admin, "").await;
-    // The timeline alone is known, and says that nobody waits.
-    page.browser.until("the barrier's tile is drawn", "return window.tiles()[4] === '0'", &[]).await;
-    let tiles = page.browser.run("return window.tiles()", &[]).await;
-    assert_eq!(tiles, json!(["…", "…", "…", "…", "0", "…"]));
-    page.browser.run("window.letGo()", &[]).await;
-    page.browser.until("all is known", "return !window.tiles().includes('…')", &[]).await;
-    let tiles = page.browser.run("return window.tiles()", &[]).await;
-    assert_eq!(tiles, json!(["✓ answers", "▲ 1 of 2 open", "1 held", "1", "0", "0 in flight"]));
-    assert_eq!(page.browser.run("return window.drawn", &[]).await, json!(["…", "1"]), "nothing else in between");
-    scene.finish().await;
-}
-
 #[tokio::test]
 async fn hostile_names_are_shown_and_never_run() {
     let browser = Browser::start().await;

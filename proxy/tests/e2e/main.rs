@@ -40,6 +40,7 @@ mod access_log;
 mod admin;
 mod cli;
 mod dashboard;
+mod dashboard_news;
 mod drain;
 mod observed;
 mod reload;

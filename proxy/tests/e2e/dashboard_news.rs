@@ -1,0 +1,131 @@
+//! What the dashboard says while it does not know all yet, hears late, or hears more than it can take.
+
+use fencepost_testsupport::{Browser, EtcdVersion};
+use serde_json::{Value, json};
+
+use crate::fencepost::Route;
+use crate::page::Page;
+use crate::scene::{Ask, Scene};
+
+const VERSION: EtcdVersion = EtcdVersion::V3_5;
+const LOCK: &str = "/shards/2/lock";
+
+fn routes() -> [Route; 2] {
+    [
+        Route::new("shards", "/shards/{shard}/", r#"key = "/shards/{shard}/lock""#),
+        Route::new("watched", "/", r#"key = "/k""#).with("mode = \"shadow\""),
+    ]
+}
+
+/// The page's questions have no answer before `letGo()`; `tiles()` is what stands in each tile, and `drawn` what has stood in the one of
+/// the refusals, one after the other.
+const HELD_BACK: &str = "
+    const { promise, resolve } = Promise.withResolvers();
+    const ask = window.fetch;
+    window.letGo = resolve;
+    window.fetch = (...asked) => promise.then(() => ask(...asked));
+    window.tiles = () => [...document.querySelectorAll('#tiles strong')].map((value) => value.innerText);
+    window.drawn = [];
+    const look = () => {
+        const value = document.querySelector('#tiles [href=\"#decisions\"] strong')?.innerText;
+        if (value !== undefined && window.drawn.at(-1) !== value) window.drawn.push(value);
+    };
+    new MutationObserver(look).observe(document, { subtree: true, childList: true, characterData: true });";
+
+#[tokio::test]
+async fn what_is_not_known_yet_is_not_called_nothing() {
+    let browser = Browser::start().await;
+    let scene = Scene::open(VERSION, &routes()).await;
+    let stale = scene.store.hold(LOCK, "shard-2").await;
+    let held = scene.store.hold(LOCK, "shard-1").await;
+    scene.admits("/shards/2/a", &held).await;
+    scene.send(Ask::post("/shards/2/a").under(&stale)).await;
+    // It said "0, nothing in the last 5 min" for seconds, until the second time that it asked.
+    browser.run_first(HELD_BACK).await;
+    let page = Page::open(browser, scene.fence.admin, "").await;
+    // The timeline alone is known, and says that nobody waits.
+    page.browser.until("the barrier's tile is drawn", "return window.tiles()[4] === '0'", &[]).await;
+    let tiles = page.browser.run("return window.tiles()", &[]).await;
+    assert_eq!(tiles, json!(["…", "…", "…", "…", "0", "…"]));
+    page.browser.run("window.letGo()", &[]).await;
+    page.browser.until("all is known", "return !window.tiles().includes('…')", &[]).await;
+    let tiles = page.browser.run("return window.tiles()", &[]).await;
+    assert_eq!(tiles, json!(["✓ answers", "▲ 1 of 2 open", "1 held", "1", "0", "0 in flight"]));
+    assert_eq!(page.browser.run("return window.drawn", &[]).await, json!(["…", "1"]), "nothing else in between");
+    scene.finish().await;
+}
+
+/// The first answers to the page's questions are late, and `asked` has when it asked for what; `flood(n)` has its stream of decisions tell of
+/// the last one that it told of so many times more, each under another id.
+const FLOODED: &str = "
+    const ask = window.fetch;
+    window.asked = [];
+    window.fetch = async (path, ...how) => {
+        window.asked.push([path, performance.now()]);
+        const answer = await ask(path, ...how);
+        if (window.asked.length <= 3) await new Promise((resolve) => setTimeout(resolve, 1500));
+        return answer;
+    };
+    window.EventSource = class extends EventSource {
+        constructor(path) {
+            super(path);
+            let last;
+            if (path === '/decisions') this.addEventListener('decision', (message) => last ??= JSON.parse(message.data));
+            if (path === '/decisions') window.flood = (count) => {
+                if (last) for (let at = 0; at < count; at += 1)
+                    this.dispatchEvent(new MessageEvent('decision', { data: JSON.stringify({ ...last, id: 'flood-' + at }) }));
+                return last !== undefined;
+            };
+        }
+    };";
+
+#[tokio::test]
+async fn a_flood_of_decisions_leaves_the_page_time_for_all_else() {
+    let browser = Browser::start().await;
+    let scene = Scene::open(VERSION, &routes()).await;
+    let stale = scene.store.hold(LOCK, "shard-2").await;
+    scene.store.hold(LOCK, "shard-1").await;
+    browser.run_first(FLOODED).await;
+    let page = Page::open(browser, scene.fence.admin, "").await;
+    scene.send(Ask::post("/shards/2/a").under(&stale)).await;
+    page.browser.until("a flood of 5,001", "return window.flood(5000)", &[]).await;
+    let count = "return document.querySelector('#decisions-count').innerText.includes('more came too fast and are left out of this page')";
+    page.browser.until("it says that it left some out", count, &[]).await;
+    let drawn = "return document.querySelectorAll('#decision-rows tr').length";
+    assert_eq!(page.browser.run(drawn, &[]).await, 100);
+
+    // A page that was slow for a while asked for nothing for ten times as long.
+    let gaps = "const at = asked.filter(([path]) => path === '/routes').map(([, at]) => at); return at.length > 2 && at.slice(1).map((one, i) => one - at[i])";
+    let gaps = page.browser.until("it has asked three times for the routes", gaps, &[]).await;
+    let longest = gaps.as_array().unwrap().iter().filter_map(Value::as_f64).fold(0.0, f64::max);
+    assert!(longest < 10_000.0, "{gaps}");
+
+    // What the proxy has counted is true, whatever the page was told.
+    let refused = "#tiles [href='#decisions']";
+    page.browser
+        .until(
+            "the tile says so",
+            "return document.querySelector(arguments[0]).innerText.includes('stale-tenure')",
+            &[json!(refused)],
+        )
+        .await;
+    let tile = page.text(&format!("{refused} strong")).await;
+    assert_eq!(tile, "1");
+    let told = scene.fence.admin_json("/routes").await;
+    assert_eq!(told["refused_lately"], json!({ "seconds": 300, "reject": { "stale-tenure": 1 } }));
+    assert_eq!(page.complaints().await, Vec::<String>::new());
+    scene.finish().await;
+}
+
+#[tokio::test]
+async fn a_page_that_hears_late_says_that_it_is_behind() {
+    let browser = Browser::start().await;
+    let scene = Scene::open(VERSION, &routes()).await;
+    browser.run_first(HELD_BACK).await;
+    let page = Page::open(browser, scene.fence.admin, "").await;
+    page.until_state("behind").await;
+    assert_eq!(page.text("#connection").await, "behind");
+    page.browser.run("window.letGo()", &[]).await;
+    page.until_state("live").await;
+    scene.finish().await;
+}

@@ -262,7 +262,11 @@ async fn show_etcd(source: &LockSource, deadline: Instant) -> bool {
         println!("source {}: answers quorum reads, store revision {revision}", source.name());
     } else {
         let cause = status.last_error.as_deref().map_or_else(|| "no answer".to_owned(), StoreError::to_string);
-        println!("source {}: cannot be read: {cause}", source.name());
+        // With one member it has been said above what that answers.
+        let is_said =
+            status.members.iter().any(|member| member.version.as_ref().is_err_and(|error| error.to_string() == cause));
+        let cause = if is_said { String::new() } else { format!(": {cause}") };
+        println!("source {}: cannot be read{cause}", source.name());
     }
     status.up
 }

@@ -12,6 +12,7 @@ mod driver;
 mod freshness;
 mod kept;
 mod knowledge;
+mod members;
 mod nameless;
 mod outlook;
 mod queue;

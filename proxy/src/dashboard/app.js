@@ -25,11 +25,15 @@ const decisions = new Decisions(model);
 const detail = new Detail(model, timeline, view);
 let cutOffSince = null;
 
-/** Draws the tables that follow from the timeline, soon: many locks may change at once, and often. */
-let asked = false;
-let cost = 0;
+/** Draws the timeline and all that follows from it, soon: many locks may change at once, and often. */
 function drawSoon() {
   timeline.changed();
+  drawTablesSoon();
+}
+
+let asked = false;
+let cost = 0;
+function drawTablesSoon() {
   if (asked) return;
   asked = true;
   setTimeout(() => {
@@ -37,6 +41,7 @@ function drawSoon() {
     const began = performance.now();
     showHandoffs(model);
     showTenures(model);
+    showSources(model);
     showTiles(model);
     cost = performance.now() - began;
   }, Math.max(250, 10 * cost));
@@ -72,8 +77,8 @@ const page = {
     model.lost += count;
   },
   sources(sources) {
-    model.sources = sources;
-    showSources(sources, model.outages);
+    model.setSources(sources);
+    showSources(model);
     showTiles(model);
   },
   routes(document) {
@@ -154,10 +159,11 @@ byId("keys-button").addEventListener("click", () => {
 });
 byId("as-table").addEventListener("toggle", () => showTenures(model));
 
-// Times pass even when nothing happens.
+// Times pass even when nothing happens, and whether or not anything is heard of the proxy.
 setInterval(() => {
   if (document.hidden) return;
   tick();
+  drawTablesSoon();
   if (model.since !== null) view.suggest(model.since);
   markButtons(view);
   timeline.advance();

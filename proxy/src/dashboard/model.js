@@ -31,6 +31,12 @@ export class Model {
   #refusals = new Map();
   #seconds = new Map();
 
+  /** Takes in how the stores are. That their news was fresh is soon long ago: it is kept as a time, and not as an age. */
+  setSources(sources) {
+    const readAt = (age) => (age === null ? null : now() - age * 1000);
+    this.sources = sources.map((source) => ({ ...source, read_ms: readAt(source.age_seconds) }));
+  }
+
   setTimeline(timeline) {
     this.locks = new Map(timeline.locks.map((lock) => [lockId(lock.source, lock.lock), lock]));
     this.outages = timeline.outages;

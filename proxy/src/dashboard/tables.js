@@ -5,7 +5,7 @@ import { mark } from "./chart.js";
 import { byId, el, name, sync } from "./dom.js";
 import { handoffs, tailOf } from "./model.js";
 import { ownerClass } from "./owners.js";
-import { duration, time } from "./time.js";
+import { duration, now, time } from "./time.js";
 
 const HANDOFFS_MAX = 50;
 const TENURES_MAX = 300;
@@ -74,12 +74,15 @@ export function sourceState(source, outages) {
   return outage ? ["warn", outage.kind] : ["good", "answers"];
 }
 
-export function showSources(sources, outages) {
-  sync(byId("sources"), sources, (source) => source.source, (source) => {
+/** How old what is known of a store is by now. */
+export const ageOf = (source) => (source.read_ms === null ? null : now() - source.read_ms);
+
+export function showSources({ sources, outages }) {
+  sync(byId("sources"), sources ?? [], (source) => source.source, (source) => {
     const [grade, state] = sourceState(source, outages);
     return el("tr", {},
       cell(name(source.source, 40)), cell(el("span", { class: `badge ${grade}` }, state)),
-      number(source.age_seconds === null ? "never read" : duration(source.age_seconds * 1000)), number(source.revision),
+      number(ageOf(source) === null ? "never read" : duration(ageOf(source))), number(source.revision),
       number(source.locks.length), number(source.watch_restarts, source.watch_restarts > 0 ? "noted" : ""),
       cell(source.members.length ? el("ul", { class: "members" }, source.members.map(member)) : "–"), cell(name(source.last_error, 200, "wrap")));
   });

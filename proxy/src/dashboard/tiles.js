@@ -2,7 +2,7 @@
 
 import { byId, el, sync, visible } from "./dom.js";
 import { holderOf } from "./model.js";
-import { sourceState } from "./tables.js";
+import { ageOf, sourceState } from "./tables.js";
 import { duration, now } from "./time.js";
 
 const LATELY_MS = 5 * 60000;
@@ -24,12 +24,12 @@ function storeTile({ sources, outages }) {
   if (sources.length === 0) return { title: "Lock stores", grade: "calm", value: "–", note: "", link };
   const states = sources.map((source) => ({ source, state: sourceState(source, outages) }));
   const worst = states.find(({ state }) => state[0] === "bad") ?? states.find(({ state }) => state[0] === "warn");
-  if (worst) return { title: "Lock stores", grade: worst.state[0], value: worst.state[1].split(":")[0], note: `${visible(worst.source.source)}, age ${ageOf(worst.source)}`, link };
-  const oldest = Math.max(...sources.map((source) => source.age_seconds ?? 0));
-  return { title: "Lock stores", grade: "good", value: sources.length === 1 ? "answers" : `all ${sources.length} answer`, note: `news at most ${duration(oldest * 1000)} old`, link };
+  if (worst) return { title: "Lock stores", grade: worst.state[0], value: worst.state[1].split(":")[0], note: `${visible(worst.source.source)}, age ${ageText(worst.source)}`, link };
+  const oldest = Math.max(...sources.map((source) => ageOf(source) ?? 0));
+  return { title: "Lock stores", grade: "good", value: sources.length === 1 ? "answers" : `all ${sources.length} answer`, note: `news at most ${duration(oldest)} old`, link };
 }
 
-const ageOf = (source) => (source.age_seconds === null ? "unknown" : duration(source.age_seconds * 1000));
+const ageText = (source) => (ageOf(source) === null ? "unknown" : duration(ageOf(source)));
 
 /** Is anything let through that the fence should stop? */
 function fencingTile({ routes, dangers }) {

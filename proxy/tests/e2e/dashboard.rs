@@ -477,6 +477,9 @@ async fn a_page_that_is_cut_off_says_so_and_connects_again_by_itself() {
     relay.cut().await;
     page.until_state("cut-off").await;
     assert!(page.text("#cut-off").await.contains("what stands below is old"));
+    let age = page.text("#sources td:nth-child(3)").await;
+    let older = "return document.querySelector('#sources td:nth-child(3)').innerText !== arguments[0]";
+    page.browser.until("the news grows older by the page's own clock", older, &[json!(age)]).await;
     let meanwhile = decision(&scene.send(Ask::post("/shards/2/x").under(&stale)).await);
     relay.restore().await;
     page.until_state("live").await;

@@ -122,6 +122,8 @@ pub(crate) struct Health {
     pub(crate) fresh: Option<Instant>,
     /// The last failure, and whether it was the last thing that happened.
     pub(crate) last_error: Option<Arc<StoreError>>,
+    pub(crate) last_failed: bool,
+    /// Whether the store has failed since it last answered. That some keys may not be read is not counted.
     pub(crate) failing: bool,
     /// The same for being refused, which is something else than not to be answered.
     pub(crate) refused: bool,
@@ -134,10 +136,23 @@ pub(crate) struct Health {
 /// How many ranges that may not be read are logged, and remembered as logged.
 const DENIED_MAX: usize = 16;
 
+/// How old the last answer is, at least, where failing reads make a source one that is down.
+const DOWN_AFTER_MIN: Duration = Duration::from_secs(1);
+
 impl Health {
+    /// Whether the store answers, as far as can be told by then; everything is read once a period.
+    pub(crate) fn is_up(&self, now: Instant, period: Duration) -> bool {
+        let Some(answered) = self.answered else { return false };
+        let age = now.saturating_duration_since(answered);
+        // A single read that is lost is no outage: the next one is due a period later. Five of them are all of `max_age`.
+        let is_missed = self.last_failed && age >= (period * 2).max(DOWN_AFTER_MIN);
+        !is_missed && age <= period * 5
+    }
+
     /// Takes note of a failure. Whether it is the first of its kind in a row.
     pub(crate) fn failed(&mut self, error: &Arc<StoreError>) -> bool {
         self.last_error = Some(Arc::clone(error));
+        self.last_failed = true;
         match &**error {
             // Others that we may read are answered meanwhile: that ends no row.
             StoreError::Denied { range, .. } => {
@@ -156,6 +171,7 @@ impl Health {
     /// Takes note of an answer to a read that was sent then. Whether it ends a row of failures.
     pub(crate) fn answered(&mut self, sent: Instant, ranges: &[RangeRead]) -> bool {
         self.answered = self.answered.max(Some(sent));
+        self.last_failed = false;
         self.refused = false;
         let denied = self.denied.len();
         self.denied.retain(|range| ranges.iter().all(|read| read.range != *range));

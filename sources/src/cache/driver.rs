@@ -19,7 +19,7 @@ use super::backoff::Backoff;
 use super::common::{Command, Common, count};
 use super::source::Shared;
 use super::trust::{Sent, Standing};
-use super::{freshness, reading, watching};
+use super::{freshness, members, reading, watching};
 use crate::store::{LockStore, RangeAnswer, RangeRead, StoreError};
 
 /// How many locks are read at a time that have a record, and that have none as far as we know. Apart, so that a flood of
@@ -41,6 +41,7 @@ impl Driver {
             store,
             shared,
             watched_changed: Notify::new(),
+            members_due: Notify::new(),
             reads: Semaphore::new(READS_AT_A_TIME.0),
             reads_without_record: Semaphore::new(READS_AT_A_TIME.1),
             seed,
@@ -69,6 +70,8 @@ pub(crate) struct Work<S> {
     pub(crate) shared: Arc<Shared>,
     /// What has to be watched has changed, or a new era has begun.
     pub(crate) watched_changed: Notify,
+    /// The members may be other than they were when they were last asked.
+    pub(crate) members_due: Notify,
     pub(crate) reads: Semaphore,
     pub(crate) reads_without_record: Semaphore,
     seed: u64,
@@ -76,7 +79,7 @@ pub(crate) struct Work<S> {
 
 async fn run<S: LockStore>(work: Rc<Work<S>>, mut commands: mpsc::UnboundedReceiver<Command>) {
     let mut tasks: FuturesUnordered<LocalBoxFuture<'static, ()>> = FuturesUnordered::new();
-    tasks.push(Box::pin(ask_members(Rc::clone(&work))));
+    tasks.push(Box::pin(members::keep_asking(Rc::clone(&work))));
     tasks.push(Box::pin(freshness::of_static_locks(Rc::clone(&work))));
     tasks.push(Box::pin(watching::watch(Rc::clone(&work))));
     loop {
@@ -95,24 +98,13 @@ async fn run<S: LockStore>(work: Rc<Work<S>>, mut commands: mpsc::UnboundedRecei
             Some(Command::Answer(answer)) => {
                 let _ = answer.send(()); // Who asked may be gone.
             }
-            Some(Command::AskMembers) => tasks.push(Box::pin(ask_members(Rc::clone(&work)))),
+            Some(Command::AskMembers) => work.members_due.notify_one(),
             Some(Command::Accept(answer)) => {
                 let _ = answer.send(work.accept_regression()); // Who asked may be gone.
             }
             Some(Command::Stop) | None => return,
         }
     }
-}
-
-/// Asks how the members are.
-async fn ask_members<S: LockStore>(work: Rc<Work<S>>) {
-    let members = work.store.members().await;
-    for member in &members {
-        if let Some(caution) = work.shared.options.caution.and_then(|caution| caution(member)) {
-            tracing::warn!(source = %work.common().name, endpoint = %member.endpoint, "{caution}");
-        }
-    }
-    *work.shared.members() = members;
 }
 
 /// Why a quorum read is of no use.
@@ -190,6 +182,7 @@ impl<S: LockStore> Work<S> {
         let first = self.common().health().failed(&error);
         if first {
             tracing::warn!(source = %self.common().name, %error, "the lock store fails");
+            self.members_due.notify_one();
         }
         error
     }
@@ -204,6 +197,7 @@ impl<S: LockStore> Work<S> {
         let again = self.common().health().answered(sent, ranges);
         if again {
             tracing::info!(source = %self.common().name, "the lock store answers again");
+            self.members_due.notify_one();
         }
     }
 

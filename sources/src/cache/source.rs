@@ -36,7 +36,7 @@ pub struct SourceOptions {
     pub highest_seen: Option<Revision>,
     /// What is remembered of the gates of an earlier process. If given, each tenure asks to be recorded before it enters.
     pub memory: Option<Arc<dyn GateMemory>>,
-    /// What to warn of, once, by how a member is.
+    /// What to warn of by how a member is, once for as long as it is the same.
     pub caution: Option<fn(&Member) -> Option<String>>,
     /// Where the jitter of waits comes from.
     pub jitter_seed: u64,
@@ -58,7 +58,8 @@ impl Default for SourceOptions {
 /// How a source is.
 #[derive(Debug, Clone)]
 pub struct SourceStatus {
-    /// Whether a quorum read that was sent within the last five periods was answered.
+    /// Whether the store answers quorum reads: the newest one that was answered was sent within the last five periods, or, once reads
+    /// fail, within the last two (a second at least).
     pub up: bool,
     /// Whether it is up, and yet what is known is older than five periods, the smallest `max_age`.
     pub is_stale: bool,
@@ -82,7 +83,8 @@ pub struct SourceStatus {
     pub reads: ReadCounts,
     /// The last failure of the store.
     pub last_error: Option<Arc<StoreError>>,
-    /// How the members were at the start.
+    /// How the members were when they were last asked: at the start, when the store began to fail or answered again, and every few
+    /// seconds while one is not well.
     pub members: Vec<Member>,
 }
 
@@ -288,7 +290,7 @@ impl LockSource {
         answers && shared.named().iter().all(|lock| lock.is_known())
     }
 
-    /// Asks the members once more how they are: there may be others.
+    /// Has the members asked once more how they are: there may be others.
     pub fn ask_members(&self) {
         self.common().send(Command::AskMembers);
     }
@@ -334,7 +336,7 @@ impl LockSource {
         let load = |counter: &AtomicU64| counter.load(Ordering::Relaxed);
         let counts = &common.counts;
         let is_old = |age: Duration| age > common.period() * 5;
-        let up = !common.is_stopped() && age(health.answered).is_some_and(|age| !is_old(age));
+        let up = !common.is_stopped() && health.is_up(now, common.period());
         SourceStatus {
             up,
             is_stale: up && age(health.fresh).is_some_and(is_old),

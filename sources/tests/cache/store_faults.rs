@@ -28,6 +28,52 @@ async fn a_store_that_is_away_admits_nobody_after_max_age_and_still_refuses_what
     .await;
 }
 
+/// It used to be called up until nobody was admitted any more, and its members were as they had been at the start.
+#[tokio::test(start_paused = true)]
+async fn a_store_is_down_soon_after_it_began_to_fail_and_its_members_are_asked_again() {
+    play(options(), async |store, source| {
+        tracked(source, "lock").await;
+        let is_up = || source.status(Instant::now()).up;
+        let is_well = || source.status(Instant::now()).members.iter().all(|member| member.version.is_ok());
+        pass(SECOND / 2).await;
+        store.pause();
+        pass(SECOND / 10).await;
+        assert!(is_up(), "no read has failed yet");
+        // The last read that was answered was sent at the start, and the one after it fails within half a second.
+        pass(SECOND * 13 / 10).await;
+        assert!(is_up(), "a single read that is lost is no outage");
+        pass(SECOND * 2 / 10).await;
+        assert!(!is_up(), "two fifths of max_age have passed");
+        assert!(!is_well(), "the members were asked when the reads began to fail");
+        let before = store.calls().members;
+        pass(SECOND * 60).await;
+        assert!((11..=13).contains(&(store.calls().members - before)), "every five seconds");
+        store.resume();
+        pass(SECOND * 2).await;
+        assert!(is_up() && is_well(), "they were asked when it answered again");
+        let before = store.calls().members;
+        pass(SECOND * 60).await;
+        assert_eq!(store.calls().members, before, "all is well");
+    })
+    .await;
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_store_that_is_read_often_is_not_down_before_a_second_has_passed() {
+    let often = fencepost_sources::SourceOptions { period: SECOND / 5, ..options() };
+    play(often, async |store, source| {
+        tracked(source, "lock").await;
+        let is_up = || source.status(Instant::now()).up;
+        pass(SECOND / 10).await;
+        store.pause();
+        pass(SECOND * 8 / 10).await;
+        assert!(is_up());
+        pass(SECOND * 2 / 10).await;
+        assert!(!is_up());
+    })
+    .await;
+}
+
 #[tokio::test(start_paused = true)]
 async fn a_takeover_during_an_outage_is_known_as_soon_as_the_store_is_back() {
     play(options(), async |store, source| {

@@ -15,9 +15,9 @@ use crate::decision::DecisionId;
 use crate::exchange::{Answer, Place};
 use crate::fencing::{Claim, Standing};
 use crate::forward::ResponseBody;
-use crate::observe::record::{shown_method, shown_owner, shown_path, shown_peer};
+use crate::observe::record::{shown_host, shown_method, shown_owner, shown_path, shown_peer};
 use crate::observe::{Decision, Event, Outcome, RouteLabel};
-use crate::refusal::{FENCE_DECISION, FENCE_REASON, Refusal};
+use crate::refusal::{FENCE_DECISION, FENCE_REASON, Failure, Refusal};
 use crate::token::TokenHeaders;
 
 /// What the verdict on a request was, where its route says so: `Fence-Verdict`.
@@ -275,6 +275,22 @@ impl Place {
         if let Some(observations) = &process.observations {
             observations.note(self.worker.thread, || Event::Decision(Arc::new(logged.unwrap_or_else(decision))));
         }
+    }
+
+    /// Writes to the log, at a bounded rate, that no route takes the request: it has no decision that would say whose it was.
+    pub fn log_no_route(&self, host: Option<&str>) {
+        let Some(left_out) = self.worker.fence.process.log.admits_no_route(self.arrived) else { return };
+        tracing::info!(
+            failure = Failure::NoRoute.code(),
+            host = host.map(shown_host).as_deref(),
+            client = %self.client,
+            peer = self.peer.as_deref().map(shown_peer).as_deref(),
+            method = &*shown_method(&self.about.method),
+            path = &*shown_path(self.about.path()),
+            traceparent = self.about.traceparent(),
+            left_out,
+            "no route takes the request"
+        );
     }
 
     fn decision(

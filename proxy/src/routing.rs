@@ -98,8 +98,12 @@ fn find(place: &Place, request: &Request<ClientBody>) -> Result<Guarded, Answer>
         return Err(place.fail(Failure::NotSupported));
     }
     let worker = Rc::clone(&place.worker);
-    match worker.fence.config.route(named_host(place, request)?, request.uri().path()) {
-        Routing::NoRoute => Err(place.fail(Failure::NoRoute)),
+    let host = named_host(place, request)?;
+    match worker.fence.config.route(host, request.uri().path()) {
+        Routing::NoRoute => {
+            place.log_no_route(host);
+            Err(place.fail(Failure::NoRoute))
+        }
         Routing::LockNotAllowed => Err(place.refuse(Rejection::LockNotAllowed, Subject::default())),
         Routing::To { index, captures, .. } => {
             place.route.set(Some(index));

@@ -19,6 +19,9 @@ const OWNER_MAX: usize = 256;
 /// The longest method that is shown, in bytes: those that are registered have up to 17.
 const METHOD_MAX: usize = 32;
 
+/// The longest host that is shown, in bytes: names in DNS have up to 253, and a port may follow.
+const HOST_MAX: usize = 260;
+
 /// The longest path that is shown, in bytes.
 const PATH_MAX: usize = 512;
 
@@ -198,6 +201,11 @@ pub fn shown_owner(owner: &[u8]) -> SmolStr {
 /// A method, as it is shown: as an owner, but cut at 32 bytes.
 pub fn shown_method(method: &Method) -> SmolStr {
     shown_text(method.as_str(), METHOD_MAX)
+}
+
+/// A host, as it is shown: as an owner, but cut at 260 bytes.
+pub fn shown_host(host: &str) -> SmolStr {
+    shown_text(host, HOST_MAX)
 }
 
 /// A path, as it is shown: as an owner, but cut at 512 bytes.

@@ -238,7 +238,14 @@ async fn routes_that_are_added_and_removed_are_there_and_gone() {
         let answer = request(scene.fence.listener.clone(), "POST", path, &[], b"").await.unwrap();
         assert_eq!(answer.status, 404, "{path}: {}", answer.text());
     };
-    no_route("/new/x").await;
+    no_route("/new/x?secret=1").await;
+    // Nothing else says which one it was: it has no decision, and its metric no path.
+    scene.fence.until_log("no route takes the request").await;
+    let log = scene.fence.log();
+    let logged = log.lines().find(|line| line.contains("no route takes the request")).unwrap();
+    for told in ["INFO", "no-route", "host=\"localhost\"", "path=\"/new/x\"", "method=\"POST\"", "client=127.0.0.1:"] {
+        assert!(logged.contains(told), "{told} is not in {logged}");
+    }
     scene.fence.reloads(&scene.config.clone().routes(&[route("both", "enforce"), route("new", "enforce")])).await;
     no_route("/old/x").await;
     assert_eq!(line.send(Ask::post("/new/x").under(&new)).await.unwrap().status, 200);

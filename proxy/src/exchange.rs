@@ -211,6 +211,7 @@ impl Place {
     /// Records that the worker did not answer, and writes what the client is told.
     pub fn fail(&self, failure: Failure) -> Answer {
         self.metrics().failed(failure);
+        self.about.note_failure(failure);
         failure.answer(self.form).map(ResponseBody::Whole)
     }
 

@@ -12,7 +12,7 @@ use fencepost_sources::TrackedLock;
 use http::{HeaderMap, Response, StatusCode};
 
 use crate::exchange::{Answer, Place};
-use crate::fencing::{Claim, confirm, load};
+use crate::fencing::{Claim, confirm, load, token};
 use crate::forward::ResponseBody;
 use crate::gate::Handoff;
 use crate::recording::Subject;
@@ -36,11 +36,12 @@ pub async fn answer(place: &Rc<Place>, headers: &mut HeaderMap) -> Answer {
 /// Waits until the caller's tenure has the worker to itself.
 async fn close(place: &Rc<Place>, headers: &mut HeaderMap) -> Result<(), Answer> {
     let named = find(place, headers).map_err(|reason| place.refuse(reason, Subject::default()))?;
+    place.about.note_lock(named.key());
     let names = &place.in_force().headers;
     let identified = place.identify(headers);
     let refuse = |reason| place.refuse(reason, Subject::of_lock(named.key()).presenting(names, headers));
     identified.map_err(refuse)?;
-    let token = names.token(headers).map_err(refuse)?;
+    let token = token(place, headers).map_err(refuse)?;
     let lock = match named {
         Named::Tracked(lock) => lock,
         Named::Unloaded(key) => {

@@ -64,12 +64,12 @@ where
         (guarded, _) if exempt => Ok(Standing::Pass(PassReason::Exempt, at_hand(place, guarded))),
         (guarded, Err(reason)) => unclaimed(place, guarded, headers, reason),
         (Guarded::Unclear(reason), Ok(())) => unclaimed(place, guarded, headers, *reason),
-        (Guarded::By(lock), Ok(())) => match place.in_force().headers.token(headers) {
+        (Guarded::By(lock), Ok(())) => match token(place, headers) {
             Ok(token) => Ok(Standing::Claim(Claim { token, lock: Arc::clone(lock) })),
             Err(reason) => unclaimed(place, guarded, headers, reason),
         },
         // The token is looked at first: a request without one costs no read of the store.
-        (Guarded::ByUncached(key), Ok(())) => match place.in_force().headers.token(headers) {
+        (Guarded::ByUncached(key), Ok(())) => match token(place, headers) {
             // Boxed, as all that is rare and large: each request would move the room for it.
             Ok(token) => Box::pin(look_up(place, key, token)).await,
             Err(reason) => unclaimed(place, guarded, headers, reason),
@@ -82,6 +82,14 @@ where
             Ok(answer)
         }
     }
+}
+
+/// The token of a request of whose sender nothing is wrong.
+///
+/// # Errors
+/// Why there is none to judge.
+pub fn token(place: &Place, headers: &HeaderMap) -> Result<FenceToken<HeaderValue>, Rejection> {
+    place.in_force().headers.token(headers).inspect(|token| place.about.note_presented(token))
 }
 
 /// Takes note of how long the verdict took, which stands since then.
@@ -123,6 +131,7 @@ fn at_hand(place: &Place, guarded: &Guarded) -> Option<Arc<TrackedLock>> {
 async fn look_up(place: &Rc<Place>, key: &LockKey, token: FenceToken<HeaderValue>) -> Result<Standing, Answer> {
     if place.is_shadow() {
         place.about.note_token(&token);
+        place.about.note_pending();
         let held = hold(place, key);
         // Who only watches does not make requests wait for the store.
         let (place, key) = (Rc::clone(place), key.clone());
@@ -217,6 +226,7 @@ where
             judged_at = Some(timing.now);
             match claim.lock.outlook().judge(&claim.token, &timing) {
                 Verdict::Confirm if place.is_shadow() => {
+                    place.about.note_pending();
                     let lock = Arc::clone(&claim.lock);
                     place.worker.background.spawn(record_shadow_verdict(Rc::clone(&place), claim));
                     Ok(Standing::Pass(PassReason::Shadow, Some(lock)))

@@ -37,7 +37,9 @@ pub struct About {
     /// Taken down for the access log only, as are these.
     pub(crate) referer: Option<HeaderValue>,
     pub(crate) user_agent: Option<HeaderValue>,
-    /// What was presented, once that was judged.
+    for_access_log: bool,
+    lock: OnceCell<LockKey>,
+    /// What was presented: for the access log, and for who may have to judge it later.
     token: OnceCell<FenceToken<HeaderValue>>,
     /// What speaks against it, if anything does, and under which id that was recorded. The last verdict stands.
     outcome: RefCell<Option<(Outcome, DecisionId)>>,
@@ -45,27 +47,35 @@ pub struct About {
     admitted: Cell<bool>,
     /// It needs no token.
     passed: Cell<bool>,
+    /// The store is still asked, and its route only watches.
+    pending: Cell<bool>,
     /// Something of it may have gone out.
     sent: Cell<bool>,
+    /// Why it has failed, if it has.
+    failure: Cell<Option<Failure>>,
 }
 
 impl About {
     /// What is known of a request by its head.
     pub fn of<B>(request: &Request<B>, for_access_log: bool) -> About {
         let headers = request.headers();
-        let for_access_log = |name| if for_access_log { headers.get(name).cloned() } else { None };
+        let wanted = |name| if for_access_log { headers.get(name).cloned() } else { None };
         About {
             method: request.method().clone(),
             target: request.uri().path_and_query().cloned(),
             version: request.version(),
             traceparent: headers.get(TRACEPARENT).cloned(),
-            referer: for_access_log(REFERER),
-            user_agent: for_access_log(USER_AGENT),
+            referer: wanted(REFERER),
+            user_agent: wanted(USER_AGENT),
+            for_access_log,
+            lock: OnceCell::new(),
             token: OnceCell::new(),
             outcome: RefCell::new(None),
             admitted: Cell::new(false),
             passed: Cell::new(false),
+            pending: Cell::new(false),
             sent: Cell::new(false),
+            failure: Cell::new(None),
         }
     }
 
@@ -81,6 +91,25 @@ impl About {
         self.passed.set(true);
     }
 
+    /// Notes that its route only watches, and that nobody waits for its verdict.
+    pub fn note_pending(&self) {
+        self.pending.set(true);
+    }
+
+    /// Notes which lock guards it, if anybody wants to know that later.
+    pub fn note_lock(&self, lock: &LockKey) {
+        if self.for_access_log {
+            let _ = self.lock.set(lock.clone()); // A request has one lock.
+        }
+    }
+
+    /// Notes what was presented, if anybody wants to know that later but those who judge it.
+    pub fn note_presented(&self, token: &FenceToken<HeaderValue>) {
+        if self.for_access_log {
+            self.note_token(token);
+        }
+    }
+
     /// Notes what was presented, for who has to know it later.
     pub fn note_token(&self, token: &FenceToken<HeaderValue>) {
         let _ = self.token.set(token.clone()); // A request presents one token.
@@ -89,6 +118,11 @@ impl About {
     /// Notes that something of the request may go out from now on.
     pub fn note_sending(&self) {
         self.sent.set(true);
+    }
+
+    /// Notes why it has failed.
+    pub fn note_failure(&self, failure: Failure) {
+        self.failure.set(Some(failure));
     }
 
     /// Whether something of the request may have gone out.
@@ -109,12 +143,22 @@ impl About {
     pub fn verdict(&self) -> &'static str {
         match self.outcome() {
             Some(outcome) => outcome.verdict(),
-            None if self.admitted.get() => "admit",
+            // Where its route only watches it was judged, but the gate has let out nothing of what failed before.
+            None if self.admitted.get() && (self.may_be_sent() || self.failure().is_none()) => "admit",
             None if self.passed.get() => "pass",
-            // The store is still asked, and its route only watches.
-            None if self.token.get().is_some() => "pending",
+            None if self.pending.get() => "pending",
             None => "none",
         }
+    }
+
+    /// Why it has failed, if it has.
+    pub fn failure(&self) -> Option<Failure> {
+        self.failure.get()
+    }
+
+    /// The key of the lock that guards it, if that is known.
+    pub fn lock(&self) -> Option<&str> {
+        self.lock.get().map(LockKey::as_str)
     }
 
     /// The code of what speaks against it; `none` if nothing does.
@@ -242,9 +286,6 @@ impl Place {
     pub fn admitted(&self, claim: &Claim) {
         self.metrics().admitted.inc();
         self.about.admitted.set(true);
-        if self.worker.fence.access_log.is_some() {
-            self.about.note_token(&claim.token);
-        }
         if self.worker.fence.process.observations.is_some() && self.worker.sample.takes() {
             self.record(self.worker.decisions.next(), Outcome::Admitted, Subject::of(claim), None);
         }
@@ -255,12 +296,8 @@ impl Place {
         if let Outcome::Refused(reason) | Outcome::WouldBeRefused(reason) = outcome {
             self.metrics().reject(reason);
         }
-        let fence = &self.worker.fence;
-        let process = &fence.process;
+        let process = &self.worker.fence.process;
         self.about.note(outcome, &id);
-        if let Some(token) = subject.token.filter(|_| fence.access_log.is_some()) {
-            self.about.note_token(token);
-        }
         let now = subject.judged_at.unwrap_or_else(Instant::now);
         let left_out = outcome.rejection().and_then(|reason| process.log.admits(reason, now));
         if left_out.is_none() && process.observations.is_none() {

@@ -107,7 +107,13 @@ fn find(place: &Place, request: &Request<ClientBody>) -> Result<Guarded, Answer>
         Routing::LockNotAllowed => Err(place.refuse(Rejection::LockNotAllowed, Subject::default())),
         Routing::To { index, captures, .. } => {
             place.route.set(Some(index));
-            Ok(guarded(place, &captures, request.headers()))
+            let guarded = guarded(place, &captures, request.headers());
+            match &guarded {
+                Guarded::By(lock) => place.about.note_lock(lock.key()),
+                Guarded::ByUncached(key) => place.about.note_lock(key),
+                Guarded::Not | Guarded::Unclear(_) => {}
+            }
+            Ok(guarded)
         }
     }
 }

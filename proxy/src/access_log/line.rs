@@ -10,6 +10,7 @@ use serde_json::json;
 use crate::downstream::ClientAddress;
 use crate::observe::record::shown_peer;
 use crate::recording::About;
+use crate::refusal::Failure;
 
 /// What a line says.
 pub(super) struct Line<'a> {
@@ -53,9 +54,11 @@ impl Line<'_> {
             "duration_ms": (self.duration.as_secs_f64() * 1e6).round() / 1e3,
             "route": self.route,
             "mode": self.mode,
+            "lock": self.about.lock(),
             "verdict": self.about.verdict(),
             "reason": self.about.reason(),
             "decision": self.about.decision().map(|decision| decision.to_string()),
+            "failure": self.about.failure().map(Failure::code),
             "owner": self.about.owner(),
             "revision": self.about.revision(),
             "traceparent": self.about.traceparent(),
@@ -139,7 +142,7 @@ fn escape_into(line: &mut String, bytes: &[u8]) {
 
 #[cfg(test)]
 mod tests {
-    use fencepost_policy::Rejection;
+    use fencepost_policy::{LockKey, Rejection};
     use http::Request;
 
     use super::*;
@@ -153,6 +156,7 @@ mod tests {
             .body(())
             .unwrap();
         let about = About::of(&request, true);
+        about.note_lock(&LockKey::new("/shards/2/lock").unwrap());
         if refused {
             about.note(Outcome::Refused(Rejection::StaleTenure), &DecisionId::for_tests("d-1"));
         }
@@ -235,7 +239,8 @@ mod tests {
         let expected = json!({
             "time": "2000-02-29T00:00:00.123Z", "client": "127.0.0.1:5", "peer": "cn:shard%201", "method": "POST", "target": "/shards/2/jobs?q=%22",
             "protocol": "HTTP/1.1", "status": 200, "sent_bytes": 5, "complete": true, "duration_ms": 1.5, "route": "shards", "mode": "enforce",
-            "verdict": "reject", "reason": "stale-tenure", "decision": "d-1", "owner": null, "revision": null,
+            "lock": "/shards/2/lock", "verdict": "reject", "reason": "stale-tenure", "decision": "d-1", "failure": null, "owner": null,
+            "revision": null,
             "traceparent": null, "referer": "http://a/\"b\\", "user_agent": "x\u{fffd}\ty",
         });
         assert_eq!(line, expected);

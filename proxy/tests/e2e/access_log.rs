@@ -5,7 +5,7 @@ use std::io::{BufRead, BufReader};
 use std::path::{Path, PathBuf};
 
 use fencepost_testsupport::{
-    Answer, Behaviour, Connection, Endpoint, Etcd, EtcdVersion, Latch, Scratch, Worker, eventually,
+    Answer, Behaviour, Connection, Endpoint, Etcd, EtcdVersion, FreePort, Latch, Scratch, Worker, eventually, request,
 };
 use futures_util::future::join_all;
 use rustix::fs::{CWD, FileType, Mode, mknodat};
@@ -101,7 +101,9 @@ async fn a_request_has_a_line_though_its_client_has_left() {
         ("sent_bytes", json!(0)),
         ("complete", json!(false)),
         ("route", json!("k")),
+        ("lock", json!("/k")),
         ("verdict", json!("admit")),
+        ("failure", Value::Null),
         ("owner", json!("shard-1")),
         ("revision", json!(held.revision)),
     ] {
@@ -112,6 +114,47 @@ async fn a_request_has_a_line_though_its_client_has_left() {
     scene.fence.terminate().await;
     let targets: Vec<_> = lines_of(&file).iter().map(|line| line["target"].clone()).collect();
     assert_eq!(targets, ["/held", "/after"], "each has one line");
+}
+
+/// Who looked for the requests of one holder did not find those that its worker had not been there for.
+#[tokio::test]
+async fn a_line_says_why_a_request_failed_and_whose_it_was_and_not_that_it_was_let_in() {
+    let (etcd, nobody, scratch) = (Etcd::start(EtcdVersion::V3_5).await, FreePort::reserve(), Scratch::new());
+    let file = scratch.path().join("access.log");
+    let routes = [
+        Route::new("k", "/k/", r#"key = "/k""#),
+        Route::new("named", "/named/{name}/", r#"key = "/{name}""#),
+        Route::new("watched", "/watched/", r#"key = "/k""#).with(r#"mode = "shadow""#),
+    ];
+    let config = Config::new(&[etcd.endpoint()], &format!("http://{}", nobody.address()), &routes);
+    let fence = Fencepost::serve(&config.section(&logging_to(file.to_str().unwrap()))).await;
+    let held = Store::of(&etcd).await.hold("/k", "shard-1").await;
+    eventually("the lock is known", async || (fence.admin_json("/locks//k").await["owner"] == "shard-1").then_some(()))
+        .await;
+    let known = json!(["/k", "shard-1", held.revision]);
+    let unknown = json!([null, null, null]);
+    let earlier = json!(["/k", "shard-1", held.revision - 1]);
+    let mut missing = known.clone();
+    (missing[1], missing[2]) = (Value::Null, Value::Null);
+    let asked = [
+        ("/k/x", Some(held.revision), 502, ["none", "none", "worker-unreachable"], &known),
+        ("/named/k/x", Some(held.revision), 502, ["none", "none", "worker-unreachable"], &known),
+        ("/watched/x", Some(held.revision), 502, ["none", "none", "worker-unreachable"], &known),
+        ("/watched/x", Some(held.revision - 1), 502, ["reject", "replayed-tenure", "worker-unreachable"], &earlier),
+        ("/k/x", None, 428, ["reject", "token-missing", "null"], &missing),
+        ("/nowhere", Some(held.revision), 404, ["none", "none", "no-route"], &unknown),
+    ];
+    for (number, (path, revision, status, expected, who)) in asked.into_iter().enumerate() {
+        let presented = revision.map(|revision| ("Fence-Revision", revision.to_string()));
+        let mut headers = vec![("Fence-Owner", "shard-1")];
+        headers.extend(presented.iter().map(|(name, value)| (*name, value.as_str())));
+        let answer = request(fence.listener.clone(), "POST", path, &headers, b"").await.unwrap();
+        assert_eq!(answer.status, status, "{path}: {}", answer.text());
+        let line = eventually("the line is written", async || lines_of(&file).get(number).cloned()).await;
+        let said = ["verdict", "reason", "failure"].map(|field| line[field].as_str().unwrap_or("null"));
+        assert_eq!(said, expected, "{line}");
+        assert_eq!(json!([line["lock"], line["owner"], line["revision"]]), *who, "{line}");
+    }
 }
 
 #[tokio::test]

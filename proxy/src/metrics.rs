@@ -29,7 +29,7 @@ use crate::refusal::Failure;
 pub struct Metrics {
     registry: Registry,
     requests: IntCounterVec,
-    refused: Arc<[AtomicU64; Rejection::ALL.len()]>,
+    refused: Arc<Refused>,
     verdict_seconds: Histogram,
     upstream_seconds: HistogramVec,
     in_flight: IntGaugeVec,
@@ -117,6 +117,13 @@ impl ConfirmOutcome {
     }
 }
 
+/// What [`Refusals`] are read from.
+#[derive(Debug, Default)]
+struct Refused {
+    refused: [AtomicU64; Rejection::ALL.len()],
+    would_be: [AtomicU64; Rejection::ALL.len()],
+}
+
 /// The counters of one route, looked up once.
 #[derive(Debug)]
 pub struct RouteMetrics {
@@ -127,8 +134,8 @@ pub struct RouteMetrics {
     /// Requests let past because the route is off.
     pub off: IntCounter,
     rejected: [IntCounter; Rejection::ALL.len()],
-    /// The same on all routes.
-    refused: Arc<[AtomicU64; Rejection::ALL.len()]>,
+    /// On all routes.
+    refused: Arc<Refused>,
     /// From the request's arrival to its verdict.
     pub verdict_seconds: Histogram,
     /// From the request's first byte upstream to the head of the response.
@@ -159,10 +166,16 @@ impl RouteMetrics {
         self.rejected[reason as usize].get()
     }
 
-    /// Counts one.
+    /// Counts one that is refused.
     pub fn reject(&self, reason: Rejection) {
         self.rejected[reason as usize].inc();
-        self.refused[reason as usize].fetch_add(1, Ordering::Relaxed);
+        self.refused.refused[reason as usize].fetch_add(1, Ordering::Relaxed);
+    }
+
+    /// Counts one that would be refused, and goes on.
+    pub fn would_reject(&self, reason: Rejection) {
+        self.rejected[reason as usize].inc();
+        self.refused.would_be[reason as usize].fetch_add(1, Ordering::Relaxed);
     }
 
     /// How many requests were let past by `on_unavailable = "dangerous_admit"`.
@@ -422,9 +435,12 @@ impl Metrics {
         }
     }
 
-    /// How many requests were refused (or, in shadow mode, were to be) since the start, on all routes there were, by the reason.
+    /// How many requests were refused, or would have been, since the start, on all routes there were.
     pub fn refused(&self) -> Refusals {
-        std::array::from_fn(|reason| self.refused[reason].load(Ordering::Relaxed))
+        let load = |counts: &[AtomicU64; Rejection::ALL.len()]| {
+            std::array::from_fn(|reason| counts[reason].load(Ordering::Relaxed))
+        };
+        Refusals { refused: load(&self.refused.refused), would_be: load(&self.refused.would_be) }
     }
 
     /// Counts a request that no route is for.

@@ -293,8 +293,10 @@ impl Place {
 
     /// Counts what was decided, writes it to the log at a bounded rate, and notes it for operators to look at.
     fn record(&self, id: DecisionId, outcome: Outcome, subject: Subject<'_>, status: Option<StatusCode>) {
-        if let Outcome::Refused(reason) | Outcome::WouldBeRefused(reason) = outcome {
-            self.metrics().reject(reason);
+        match outcome {
+            Outcome::Refused(reason) => self.metrics().reject(reason),
+            Outcome::WouldBeRefused(reason) => self.metrics().would_reject(reason),
+            Outcome::LetPast(_) | Outcome::Admitted => {}
         }
         let process = &self.worker.fence.process;
         self.about.note(outcome, &id);

@@ -20,7 +20,11 @@ impl Admin {
         let lately = self.observations.look(|book| book.lately.refused(now, fence.process.metrics.refused()));
         json_answer(&json!({
             "generation": fence.generation,
-            "refused_lately": { "seconds": SPAN.as_secs(), "reject": by_reason(|reason| lately[reason as usize]) },
+            "refused_lately": {
+                "seconds": SPAN.as_secs(),
+                "reject": by_reason(|reason| lately.refused[reason as usize]),
+                "would_reject": by_reason(|reason| lately.would_be[reason as usize]),
+            },
             "routes": routes.collect::<Vec<_>>(),
         }))
     }
@@ -65,7 +69,7 @@ impl Admin {
     }
 }
 
-/// How many requests were refused for each reason for which any were.
+/// How many requests there were for each reason for which there were any.
 fn by_reason(count: impl Fn(Rejection) -> u64) -> Map<String, Value> {
     let counts = Rejection::ALL.iter().map(|reason| (reason.code(), count(*reason)));
     counts.filter(|(_, count)| *count > 0).map(|(code, count)| (code.to_owned(), json!(count))).collect()

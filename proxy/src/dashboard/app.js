@@ -83,7 +83,7 @@ const page = {
   },
   routes(document) {
     model.routes = document.routes;
-    model.refusedLately = document.refused_lately.reject;
+    model.refusedLately = document.refused_lately;
     showRoutes(document);
     offerRoutes(document.routes.map((route) => route.name));
     showTiles(model);

@@ -1,6 +1,7 @@
-// Refusals over time, stacked by kind, below the timeline and in its span.
+// Refusals over time, stacked by kind, below the timeline and in its span; what would be refused is pale.
 
 import { byId, el, svg } from "./dom.js";
+import { refusedText } from "./model.js";
 import { CATEGORIES, categoryOf, CODES } from "./reasons.js";
 import { duration } from "./time.js";
 
@@ -47,7 +48,7 @@ export class Chart {
         if (count === 0) return;
         const height = Math.max(1.5, (count / peak) * (HEIGHT - 6));
         y -= height;
-        rects.push(svg("rect", { class: `cat-${KINDS[kind]}`, x: view.x(at, width).toFixed(1), y: y.toFixed(1), width: wide.toFixed(1), height: height.toFixed(1) }));
+        rects.push(svg("rect", { class: `cat-${KINDS[kind >> 1]}${kind & 1 ? " shadowed" : ""}`, x: view.x(at, width).toFixed(1), y: y.toFixed(1), width: wide.toFixed(1), height: height.toFixed(1) }));
       });
     }
     const chart = byId("chart");
@@ -58,13 +59,16 @@ export class Chart {
     this.#legend();
   }
 
-  /** By the beginning of each column: how many of each kind. */
+  /** By the beginning of each column: how many of each kind were refused, and how many would be. */
   #columns(step) {
     const columns = new Map();
     this.#model.eachSecond(this.#view.from, this.#view.to, (ms, counts) => {
       const at = Math.floor(ms / step) * step;
-      const column = columns.get(at) ?? KINDS.map(() => 0);
-      for (const [reason, count] of counts) column[KINDS.indexOf(categoryOf(reason))] += count;
+      const column = columns.get(at) ?? KINDS.flatMap(() => [0, 0]);
+      for (const [reason, pair] of counts) {
+        const kind = KINDS.indexOf(categoryOf(reason));
+        pair.forEach((count, forwarded) => (column[2 * kind + forwarded] += count));
+      }
       columns.set(at, column);
     });
     return columns;
@@ -79,7 +83,7 @@ export class Chart {
     list.dataset.shows = signature;
     const kept = new Map([...list.querySelectorAll("button")].map((button) => [button.dataset.reason, button]));
     list.replaceChildren(...reasons.map(([reason, count]) => el("li", {}, update(kept.get(reason) ?? reasonButton(reason), count))));
-    const words = reasons.map(([reason, count]) => `${count} ${reason}`).join(", ");
+    const words = reasons.map(([reason, [refused, wouldBe]]) => `${reason}: ${refusedText(refused, wouldBe)}`).join("; ");
     byId("chart-summary").textContent = `Refusals in the span of ${duration(this.#view.span)}: ${words || "none"}.`;
   }
 }
@@ -89,7 +93,7 @@ function reasonButton(reason) {
 }
 
 function update(button, count) {
-  button.querySelector("b").textContent = count.toLocaleString("en");
+  button.querySelector("b").textContent = refusedText(...count);
   return button;
 }
 

@@ -5,6 +5,7 @@ import { mark } from "./chart.js";
 import { byId, el, name, svg } from "./dom.js";
 import { ask } from "./feed.js";
 import { anyFilter, bindFilters, filters, passes, question } from "./filters.js";
+import { refusedText } from "./model.js";
 import { ownerClass } from "./owners.js";
 import { clock, time } from "./time.js";
 
@@ -28,7 +29,7 @@ export class Decisions {
   #arrived = 0;
   #missed = 0;
   #timer = null;
-  #news = { since: 0, refused: 0, reasons: new Set() };
+  #news = { since: 0, refused: 0, wouldBe: 0, reasons: new Set() };
 
   constructor(model) {
     this.#model = model;
@@ -81,11 +82,11 @@ export class Decisions {
   }
 
   #note(decision) {
-    this.#news.refused += 1;
+    this.#news[decision.forwarded ? "wouldBe" : "refused"] += 1;
     this.#news.reasons.add(decision.reason);
     if (Date.now() - this.#news.since < NEWS_MS) return;
-    byId("news").textContent = `${this.#news.refused} new refusals: ${[...this.#news.reasons].join(", ")}`;
-    this.#news = { since: Date.now(), refused: 0, reasons: new Set() };
+    byId("news").textContent = `new: ${refusedText(this.#news.refused, this.#news.wouldBe, "refused")}: ${[...this.#news.reasons].join(", ")}`;
+    this.#news = { since: Date.now(), refused: 0, wouldBe: 0, reasons: new Set() };
   }
 
   #filtersChanged() {

@@ -4,7 +4,7 @@ import { decisionAddress, onShown, show, shown } from "./address.js";
 import { copyButton, verdict } from "./decisions.js";
 import { byId, el, name, shorten, visible } from "./dom.js";
 import { ask } from "./feed.js";
-import { lockId, tailOf, tenureOf } from "./model.js";
+import { lockId, refusedUnder, tailOf, tenureOf } from "./model.js";
 import { ownerClass } from "./owners.js";
 import { adviceOf, meaningOf } from "./reasons.js";
 import { duration, exact, now, time } from "./time.js";
@@ -175,8 +175,8 @@ function tenureFacts(lock, tenure, tail) {
     ["Began", `${tenure.began_seen === false ? "before " : ""}${exact(tenure.began_ms)}`],
     ["Ended", tenure.ended_ms === null ? "it holds the lock now" : exact(tenure.ended_ms)],
     ["Held for", duration((tenure.ended_ms ?? now()) - tenure.began_ms)],
-    ["Refused", String(tenure.refused)],
-    tail === null ? null : ["Last refused", exact(tenure.last_refused_ms)],
+    ["Refused", refusedUnder(tenure)],
+    tail === null ? null : [tenure.refused ? "Last refused" : "Last that would be", exact(tenure.last_refused_ms)],
     ["Routes", lock.routes.map((route) => visible(route)).join(", ")],
     ["Layout", lock.layout],
   ];

@@ -21,7 +21,7 @@ export class Model {
   decisions = [];
   /** Decisions that came faster than this page could take them, or the proxy keep them for it. */
   lost = 0;
-  /** These are `null` before the proxy told them. How many requests it refused of late, by the reason: */
+  /** These are `null` before the proxy told them. How many requests it refused, or would have, of late, by the reason: */
   refusedLately = null;
   sources = null;
   routes = null;
@@ -72,7 +72,7 @@ export class Model {
   #count(decision) {
     const second = Math.floor(decision.time_ms / 1000);
     const counts = this.#seconds.get(second) ?? new Map();
-    counts.set(decision.reason, (counts.get(decision.reason) ?? 0) + 1);
+    counts.set(decision.reason, added(counts.get(decision.reason), decision.forwarded ? [0, 1] : [1, 0]));
     this.#seconds.set(second, counts);
     if (this.#seconds.size > SECONDS_MAX) this.#seconds.delete(this.#seconds.keys().next().value);
     if (decision.lock === null) return;
@@ -102,11 +102,11 @@ export class Model {
     return this.#refusals.get(lockId(lock.source, lock.lock)) ?? [];
   }
 
-  /** How many refusals there were by reason, between two times. */
+  /** How many requests were refused, and how many would have been, by reason, between two times. */
   reasons(fromMs, toMs) {
     const sum = new Map();
     this.eachSecond(fromMs, toMs, (_, counts) => {
-      for (const [reason, count] of counts) sum.set(reason, (sum.get(reason) ?? 0) + count);
+      for (const [reason, count] of counts) sum.set(reason, added(sum.get(reason), count));
     });
     return sum;
   }
@@ -118,6 +118,22 @@ export class Model {
     }
   }
 }
+
+const added = ([a, b] = [0, 0], [c, d]) => [a + c, b + d];
+
+/**
+ * How many were refused, and how many would be, their routes doing no more than watch: `3`, `31 would be`, or `3, 31 would be`; and with
+ * the word: `3 refused`, `31 would be refused`, or `3 refused, 31 would be`.
+ */
+export function refusedText(refused, wouldBe, word = "") {
+  const numbers = [refused, wouldBe].map((count) => count.toLocaleString("en"));
+  const behind = word && ` ${word}`;
+  if (!wouldBe) return `${numbers[0]}${behind}`;
+  return refused ? `${numbers[0]}${behind}, ${numbers[1]} would be` : `${numbers[1]} would be${behind}`;
+}
+
+/** The same of the requests that came under a tenure. */
+export const refusedUnder = (tenure, word) => refusedText(tenure.refused, tenure.would_be_refused, word);
 
 /** The tenure that a revision belongs to. Tenures stand in the order of their revisions. */
 export function tenureOf({ tenures }, revision) {

@@ -198,7 +198,7 @@ function drawDots(row, tails) {
     const { decision, x, y, count } = dot;
     const category = categoryOf(decision.reason);
     const classes = ["dot", `cat-${category}`, decision.forwarded ? "shadowed" : "", count > 1 ? "several" : "", dot.chosen ? "chosen" : ""];
-    const title = `${decision.reason}${decision.forwarded ? ", but forwarded" : ""}${count > 1 ? `, ${count} refusals` : ""}`;
+    const title = `${decision.reason}${decision.forwarded ? ", but forwarded" : ""}${count > 1 ? `, ${count} ${decision.forwarded ? "that would be refused" : "refusals"}` : ""}`;
     row.nodes.push(svg("a", {
       href: decisionAddress(decision.id), tabindex: -1, "aria-label": `${title}, decision ${decision.id}`, "data-decision": decision.id,
     }, svg("path", {

@@ -3,7 +3,7 @@
 import { decisionAddress } from "./address.js";
 import { mark } from "./chart.js";
 import { byId, el, name, sync } from "./dom.js";
-import { handoffs, tailOf } from "./model.js";
+import { handoffs, refusedText, refusedUnder, tailOf } from "./model.js";
 import { ownerClass } from "./owners.js";
 import { duration, now, time } from "./time.js";
 
@@ -21,7 +21,7 @@ export function showHandoffs(model) {
     cell(name(handoff.lock.lock, 40)), cell(owner(handoff.from)), cell(owner(handoff.to)), cell(time(handoff.when)),
     number(handoff.gap < 1 ? "none" : duration(handoff.gap)), number(waitText(handoff), handoff.timedOut ? "bad" : ""),
     number(handoff.wait === null ? "–" : handoff.drained),
-    number(handoff.tail === null ? "–" : `${duration(handoff.tail)}, ${handoff.from.refused} refused`, handoff.tail === null ? "" : "zombie")));
+    number(handoff.tail === null ? "–" : `${duration(handoff.tail)}, ${refusedUnder(handoff.from, "refused")}`, handoff.tail === null ? "" : "zombie")));
 }
 
 function waitText(handoff) {
@@ -40,7 +40,8 @@ export function showRoutes(document) {
   byId("generation").textContent = `configuration ${document.generation}`;
   sync(byId("routes"), document.routes, (route) => route.name, (route) => {
     const [grade, meaning] = MODES[route.mode] ?? ["warn", "not fenced"];
-    const refused = Object.values(route.requests.reject).reduce((sum, count) => sum + count, 0);
+    const rejected = Object.values(route.requests.reject).reduce((sum, count) => sum + count, 0);
+    const watches = route.mode === "shadow";
     const reasons = Object.entries(route.requests.reject).filter(([, count]) => count > 0).map(([reason, count]) => `${count} ${reason}`).join("\n");
     return el("tr", {},
       cell(name(route.name, 40), el("br"), el("span", { class: "muted" }, route.host ? name(route.host, 40) : null, name(route.path, 60))),
@@ -49,7 +50,7 @@ export function showRoutes(document) {
       cell(name(route.key, 60), el("br"), el("span", { class: "muted" }, route.key === null ? "" : `${route.layout} in `, route.source === null ? null : name(route.source, 30))),
       cell(name(route.upstream, 60)),
       number(route.requests.admit),
-      el("td", { class: `number${route.mode === "shadow" && refused ? " warned" : ""}`, title: reasons || null }, refused.toLocaleString("en")),
+      el("td", { class: `number${watches && rejected ? " warned" : ""}`, title: reasons || null }, watches ? refusedText(0, rejected) : refusedText(rejected, 0)),
       number(route.requests.pass, route.requests.pass > 0 ? "warned" : ""), number(route.in_flight),
       number(route.orphans, route.orphans > 0 ? "warned" : ""), number(route.handoffs), number(route.cut));
   });
@@ -102,5 +103,5 @@ export function showTenures(model) {
     cell(name(lock.lock, 60)), cell(name(tenure.owner, 40)),
     cell(tenure.last === tenure.first ? String(tenure.first) : `${tenure.first} to ${tenure.last}`),
     cell(time(tenure.began_ms)), cell(tenure.ended_ms === null ? "holds it" : time(tenure.ended_ms)),
-    number(tenure.refused), cell(tailOf(tenure) === null ? "–" : `${duration(tailOf(tenure))} after its end`)));
+    number(refusedUnder(tenure)), cell(tailOf(tenure) === null ? "–" : `${duration(tailOf(tenure))} after its end`)));
 }

@@ -1,7 +1,7 @@
 // The strip at the top: what somebody wants to know first.
 
 import { byId, el, sync, visible } from "./dom.js";
-import { holderOf } from "./model.js";
+import { holderOf, refusedText } from "./model.js";
 import { ageOf, sourceState } from "./tables.js";
 import { duration, now } from "./time.js";
 
@@ -53,15 +53,17 @@ function lockTile({ locks, since, sources }) {
 }
 
 /** What the proxy has counted: of a flood, not each decision comes to this page. */
-function refusalTile({ routes, refusedLately }) {
+function refusalTile({ refusedLately }) {
   const link = "#decisions";
-  // In shadow mode nothing is refused.
-  const title = routes?.some((route) => route.mode === "shadow") ? "Refused or would be, 5 min" : "Refused, last 5 min";
+  const title = "Refused, last 5 min";
   if (refusedLately === null) return unknown(title, link);
-  const reasons = Object.entries(refusedLately).sort((a, b) => b[1] - a[1]);
-  const sum = reasons.reduce((sum, [, count]) => sum + count, 0);
-  const note = reasons.length ? `mostly ${reasons[0][0]}` : "nothing in the last 5 min";
-  return { title, grade: "calm", value: sum.toLocaleString("en"), note, link };
+  const { reject, would_reject: wouldReject } = refusedLately;
+  const sum = (counts) => Object.values(counts).reduce((sum, count) => sum + count, 0);
+  const codes = [...new Set([...Object.keys(reject), ...Object.keys(wouldReject)])];
+  const of = (code) => (reject[code] ?? 0) + (wouldReject[code] ?? 0);
+  const note = codes.length ? `mostly ${codes.sort((a, b) => of(b) - of(a))[0]}` : "nothing in the last 5 min";
+  // In shadow mode nothing is refused.
+  return { title, grade: "calm", value: refusedText(sum(reject), sum(wouldReject)), note, link };
 }
 
 function barrierTile({ locks, since }) {

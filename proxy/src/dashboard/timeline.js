@@ -1,7 +1,7 @@
 // The ownership timeline: one row per lock. Only rows in sight are drawn, at most once per frame.
 
 import { byId, el, name, shorten, svg, visible } from "./dom.js";
-import { holderOf, latestOf, tailOf } from "./model.js";
+import { holderOf, latestOf, refusedText, tailOf } from "./model.js";
 import { ownerClass } from "./owners.js";
 import { clock, duration, now, time, zone } from "./time.js";
 import { drawRow, ROW_HEIGHT } from "./row.js";
@@ -121,7 +121,7 @@ export class Timeline {
     const row = this.#rows.get(id) ?? this.#makeRow(id);
     row.node.style.top = `${top}px`;
     row.node.classList.toggle("chosen", id === this.cursor.lock);
-    row.drawing.setAttribute("aria-label", summary(lock, this.#model.refusals(lock).length));
+    row.drawing.setAttribute("aria-label", summary(lock, this.#model.refusals(lock)));
     const label = rowLabel(lock);
     if (!label.isEqualNode(row.label)) {
       row.label.replaceWith(label);
@@ -208,10 +208,11 @@ function rowLabel(lock) {
 }
 
 /** A row in words, for those who cannot see it. */
-function summary(lock, refused) {
+function summary(lock, refusals) {
   const holder = holderOf(lock);
   const held = holder ? `held by ${shorten(visible(holder.owner), 60)}, revision ${holder.first}, for ${duration(now() - holder.began_ms)}` : "held by nobody";
+  const forwarded = refusals.filter((decision) => decision.forwarded).length;
   const tails = lock.tenures.filter((tenure) => tailOf(tenure) !== null).length;
   const zombies = tails ? `; ${tails} ended tenures were still sending` : "";
-  return `${shorten(visible(lock.lock), 120)}: ${held}; ${lock.tenures.length} tenures, ${refused} refusals known${zombies}`;
+  return `${shorten(visible(lock.lock), 120)}: ${held}; ${lock.tenures.length} tenures, ${refusedText(refusals.length - forwarded, forwarded, "refused")} as far as is known${zombies}`;
 }

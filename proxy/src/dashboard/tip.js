@@ -1,7 +1,7 @@
 // What the pointer is on, in a few lines beside it.
 
 import { byId, el, shorten, visible } from "./dom.js";
-import { tailOf } from "./model.js";
+import { refusedUnder, tailOf } from "./model.js";
 import { meaningOf } from "./reasons.js";
 import { clock, duration, now } from "./time.js";
 
@@ -41,13 +41,13 @@ function tenureLines({ tenure, count }) {
   const revision = tenure.last === tenure.first ? `revision ${tenure.first}` : `revisions ${tenure.first} to ${tenure.last}`;
   const lines = [short(tenure.owner), revision, period(tenure)];
   if (tenure.began_seen === false) lines.push("it began some time before fencepost first saw it");
-  if (tenure.refused) lines.push(`${tenure.refused} refused under it`);
+  if (tenure.refused + tenure.would_be_refused > 0) lines.push(`${refusedUnder(tenure, "refused")} under it`);
   return lines;
 }
 
 function tailLines(tenure) {
   const lines = [`${short(tenure.owner)} @${tenure.first} has ended`];
-  if (tailOf(tenure) !== null) lines.push(`but was still sending ${duration(tailOf(tenure))} later`, `${tenure.refused} refused, last at ${clock(tenure.last_refused_ms, true)}`);
+  if (tailOf(tenure) !== null) lines.push(`but was still sending ${duration(tailOf(tenure))} later`, `${refusedUnder(tenure, "refused")}, last at ${clock(tenure.last_refused_ms, true)}`);
   return lines;
 }
 
@@ -63,6 +63,6 @@ function waitLines(wait) {
 function dotLines({ decision, count }) {
   const lines = [decision.reason, clock(decision.time_ms, true), `${decision.owner === null ? "no owner" : short(decision.owner)} @${decision.revision ?? "–"}`];
   lines.push(decision.forwarded ? "shadow mode: it was forwarded" : meaningOf(decision.reason));
-  if (count > 1) lines.push(`${count} refusals here; click for one, zoom in for all`);
+  if (count > 1) lines.push(`${count} ${decision.forwarded ? "that would be refused" : "refusals"} here; click for one, zoom in for all`);
   return lines;
 }

@@ -1,4 +1,4 @@
-//! How many requests were refused of late, by what was counted: of a flood of refusals not each decision is kept.
+//! How many requests were refused of late, or were to be, by what was counted: of a flood of refusals not each decision is kept.
 
 use std::collections::VecDeque;
 use std::time::Duration;
@@ -6,8 +6,17 @@ use std::time::Duration;
 use fencepost_policy::Rejection;
 use tokio::time::Instant;
 
-/// How many requests were refused, by the reason, in the order of [`Rejection::ALL`].
-pub type Refusals = [u64; Rejection::ALL.len()];
+/// How many requests, by the reason, in the order of [`Rejection::ALL`].
+pub type ByReason = [u64; Rejection::ALL.len()];
+
+/// How many requests a reason spoke against.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+pub struct Refusals {
+    /// Those that were refused.
+    pub refused: ByReason,
+    /// Those that would have been, had their route done more than watch.
+    pub would_be: ByReason,
+}
 
 /// How far "of late" goes back.
 pub const SPAN: Duration = Duration::from_secs(5 * 60);
@@ -29,8 +38,11 @@ impl Lately {
     pub fn refused(&self, now: Instant, counted: Refusals) -> Refusals {
         let before = self.0.iter().rev().find(|(at, _)| now.duration_since(*at) >= SPAN);
         // Without a look at what was before, the process is younger than that.
-        let before = before.map_or([0; Rejection::ALL.len()], |(_, before)| *before);
-        std::array::from_fn(|reason| counted[reason].saturating_sub(before[reason]))
+        let before = before.map_or_else(Refusals::default, |(_, before)| *before);
+        let since = |counted: ByReason, before: ByReason| {
+            std::array::from_fn(|reason| counted[reason].saturating_sub(before[reason]))
+        };
+        Refusals { refused: since(counted.refused, before.refused), would_be: since(counted.would_be, before.would_be) }
     }
 }
 
@@ -39,8 +51,9 @@ mod tests {
     use super::*;
 
     fn counted(stale: u64) -> Refusals {
-        let mut counted = [0; Rejection::ALL.len()];
-        counted[Rejection::StaleTenure as usize] = stale;
+        let mut counted = Refusals::default();
+        counted.refused[Rejection::StaleTenure as usize] = stale;
+        counted.would_be[Rejection::NoOwner as usize] = 2 * stale;
         counted
     }
 

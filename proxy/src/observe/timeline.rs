@@ -53,6 +53,9 @@ struct Bar {
     began_seen: bool,
     ended: Option<SystemTime>,
     refused: u64,
+    /// How many would have been, had their route done more than watch.
+    would_be_refused: u64,
+    /// When a request came last that was one of either.
     last_refused: Option<SystemTime>,
 }
 
@@ -191,27 +194,27 @@ impl Timeline {
             bar.ended = Some(at);
         }
         if let Some(tenure) = began {
-            let began_seen = !is_first_news;
-            push(&mut row.tenures, Bar { tenure, began: at, began_seen, ended: None, refused: 0, last_refused: None });
+            push(&mut row.tenures, Bar::new(tenure, at, !is_first_news));
         }
     }
 
-    /// Notes a refusal on the bar of the tenure whose revision was presented.
+    /// Notes a refusal, or what would have been one, on the bar of the tenure whose revision was presented.
     pub fn refused(&mut self, decision: &Decision) {
         let (Some(source), Some(lock), Some(revision)) = (&decision.route.source, &decision.lock, decision.revision)
         else {
             return;
         };
-        match decision.outcome {
-            Outcome::Refused(_) | Outcome::WouldBeRefused(_) => {}
+        let count: fn(&mut Bar) -> &mut u64 = match decision.outcome {
+            Outcome::Refused(_) => |bar| &mut bar.refused,
+            Outcome::WouldBeRefused(_) => |bar| &mut bar.would_be_refused,
             Outcome::LetPast(_) | Outcome::Admitted => return,
-        }
+        };
         let Some(row) = self.rows.get_mut(&(Arc::clone(source), lock.clone())) else { return };
         // Of a tenure that goes on, the revisions that name it may have grown since it began.
         let named = |bar: &&mut Bar| bar.ended.is_none() || revision <= bar.tenure.last;
         let claimed = row.tenures.iter_mut().rev().find(|bar| bar.tenure.first <= revision).filter(named);
         if let Some(bar) = claimed {
-            bar.refused += 1;
+            *count(bar) += 1;
             bar.last_refused = Some(decision.at);
             self.version += 1;
             row.version = self.version;
@@ -343,6 +346,10 @@ impl Default for Timeline {
 }
 
 impl Bar {
+    fn new(tenure: Tenure, began: SystemTime, began_seen: bool) -> Bar {
+        Bar { tenure, began, began_seen, ended: None, refused: 0, would_be_refused: 0, last_refused: None }
+    }
+
     /// A tenure that goes on may have more revisions by now than when it was noted.
     fn to_json(&self, present: Option<&Tenure>) -> Value {
         let goes_on = |present: &&Tenure| self.ended.is_none() && present.owner == self.tenure.owner;
@@ -355,6 +362,7 @@ impl Bar {
             "began_seen": self.began_seen,
             "ended_ms": self.ended.map(millis),
             "refused": self.refused,
+            "would_be_refused": self.would_be_refused,
             "last_refused_ms": self.last_refused.map(millis),
         })
     }

@@ -257,12 +257,30 @@ async fn a_route_that_refuses_nothing_stands_out() {
     let scene = Scene::open(VERSION, &routes()).await;
     let tenure = scene.store.hold(LOCK, "shard-1").await;
     scene.admits("/shards/2/a", &tenure).await;
+    let watched = scene.store.hold("/k", "shard-8").await;
+    scene.until_known("/k", Some("shard-8")).await;
     scene.store.hold("/k", "shard-7").await;
     scene.until_known("/k", Some("shard-7")).await;
-    let forwarded = scene.send(Ask::post("/c").under(&Tenure::new("shard-8", 1))).await;
+    let forwarded = scene.send(Ask::post("/c").under(&watched)).await;
     assert_eq!(forwarded.status, 200, "shadow mode: {forwarded:?}");
     let page = Page::open(browser, scene.fence.admin, "").await;
     page.until_count("#routes tr", 2).await;
+    // Nothing was refused, and nothing says so.
+    let tile = "return document.querySelector('#tiles [href=\"#decisions\"] strong').innerText === '1 would be'";
+    page.browser.until("the tile says what would be refused", tile, &[]).await;
+    for (shown, selector) in [
+        ("1 would be", "#routes tr[data-key=watched] td:nth-child(7)"),
+        ("1 would be", "#reason-legend button[data-reason=stale-tenure]"),
+        ("1 would be refused", "#handoffs td.zombie"),
+    ] {
+        let text = page.text(selector).await;
+        assert!(text.contains(shown), "{shown} is not in {text}");
+    }
+    page.click("#as-table summary").await;
+    page.until_count("#tenures tr", 3).await;
+    let refused =
+        "return [...document.querySelectorAll('#tenures td:nth-child(6)')].map((cell) => cell.innerText).sort()";
+    assert_eq!(page.browser.run(refused, &[]).await, json!(["0", "0", "1 would be"]));
     let [shards, watched] =
         [page.text("#routes tr[data-key=shards]").await, page.text("#routes tr[data-key=watched]").await];
     assert!(shards.contains("enforce") && shards.contains("/shards/{shard}/lock"), "{shards}");

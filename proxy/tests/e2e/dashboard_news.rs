@@ -112,7 +112,7 @@ async fn a_flood_of_decisions_leaves_the_page_time_for_all_else() {
     let tile = page.text(&format!("{refused} strong")).await;
     assert_eq!(tile, "1");
     let told = scene.fence.admin_json("/routes").await;
-    assert_eq!(told["refused_lately"], json!({ "seconds": 300, "reject": { "stale-tenure": 1 } }));
+    assert_eq!(told["refused_lately"], json!({ "seconds": 300, "reject": { "stale-tenure": 1 }, "would_reject": {} }));
     assert_eq!(page.complaints().await, Vec::<String>::new());
     scene.finish().await;
 }

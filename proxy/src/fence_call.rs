@@ -50,7 +50,7 @@ async fn close(place: &Rc<Place>, headers: &mut HeaderMap) -> Result<(), Answer>
         }
     };
     let claim = Claim { token, lock };
-    let mut handoff = Handoff::default();
+    let mut handoff = Handoff::asking();
     loop {
         let outcome = match handoff.may_enter(place, &claim) {
             Ok(()) | Err(Entry::Admitted(_)) => {

@@ -33,6 +33,8 @@ pub struct Metrics {
     verdict_seconds: Histogram,
     upstream_seconds: HistogramVec,
     in_flight: IntGaugeVec,
+    /// Not in the registry: it is part of `in_flight`, for whoever looks at the routes.
+    waiting: IntGaugeVec,
     confirms: IntCounterVec,
     dangerous: IntCounterVec,
     cut_requests: IntCounterVec,
@@ -142,6 +144,8 @@ pub struct RouteMetrics {
     pub upstream_seconds: Histogram,
     /// Requests between arrival and the end of their response.
     pub in_flight: IntGauge,
+    /// Those of them that wait at a barrier.
+    pub waiting: IntGauge,
     /// Requests of which something was cut because their tenure had ended, or might have.
     pub cut_requests: IntCounter,
     /// Requests that may be running at the worker, their end not having been seen.
@@ -274,6 +278,7 @@ impl Metrics {
                 "Requests between arrival and the end of their response.",
                 &["route"],
             )?,
+            waiting: gauges("waiting", "Those of them that wait at a barrier.", &["route"])?,
             confirms: counters(
                 "fencepost_confirms_total",
                 "Requests that needed a confirming read.",
@@ -422,6 +427,7 @@ impl Metrics {
             verdict_seconds: self.verdict_seconds.clone(),
             upstream_seconds: self.upstream_seconds.with_label_values(&[route]),
             in_flight: self.in_flight.with_label_values(&[route]),
+            waiting: self.waiting.with_label_values(&[route]),
             confirms: ConfirmOutcome::ALL.map(|outcome| self.confirms.with_label_values(&[route, outcome.name()])),
             dangerous_proceed: self.dangerous.with_label_values(&[route, "on_handoff_timeout"]),
             dangerous_admit: self.dangerous.with_label_values(&[route, "on_unavailable"]),

@@ -53,6 +53,7 @@ impl Admin {
                 "pass": metrics.exempt.get() + metrics.off.get() + metrics.dangerously_admitted(),
             },
             "in_flight": metrics.in_flight.get(),
+            "waiting": metrics.waiting.get(),
             "orphans": metrics.orphans.get(),
             "handoffs": metrics.handoffs(),
             "cut": metrics.cut_requests.get(),

@@ -182,7 +182,7 @@ function handoff({ lock, from, to }) {
     when: to.began_ms,
     gap: Math.max(0, to.began_ms - from.ended_ms),
     wait: waits.length ? ended - began : null,
-    waiting: waits.some((wait) => wait.ended_ms === null),
+    waiting: waits.reduce((sum, wait) => sum + wait.waiting, 0),
     timedOut: waits.some((wait) => wait.outcome === "timed-out"),
     requests: waits.reduce((sum, wait) => sum + wait.requests, 0),
     drained: waits.reduce((sum, wait) => sum + wait.drained, 0),

@@ -26,8 +26,9 @@ export function showHandoffs(model) {
 
 function waitText(handoff) {
   if (handoff.wait === null) return "none";
-  const state = handoff.timedOut ? ", gave up" : handoff.waiting ? ", waiting" : "";
-  return `${duration(handoff.wait)}${state}, ${handoff.requests} req.`;
+  const gaveUp = handoff.timedOut ? ", gave up" : "";
+  const waiting = handoff.waiting ? `${handoff.waiting} waiting of ` : "";
+  return `${duration(handoff.wait)}${gaveUp}, ${waiting}${handoff.requests} req.`;
 }
 
 /** What a mode means for whoever looks. */
@@ -51,7 +52,7 @@ export function showRoutes(document) {
       cell(name(route.upstream, 60)),
       number(route.requests.admit),
       el("td", { class: `number${watches && rejected ? " warned" : ""}`, title: reasons || null }, watches ? refusedText(0, rejected) : refusedText(rejected, 0)),
-      number(route.requests.pass, route.requests.pass > 0 ? "warned" : ""), number(route.in_flight),
+      number(route.requests.pass, route.requests.pass > 0 ? "warned" : ""), number(route.in_flight - route.waiting), number(route.waiting, route.waiting > 0 ? "warned" : ""),
       number(route.orphans, route.orphans > 0 ? "warned" : ""), number(route.handoffs), number(route.cut));
   });
 }

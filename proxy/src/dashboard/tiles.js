@@ -70,11 +70,12 @@ function barrierTile({ locks, since }) {
   const [title, link] = ["Waiting at the barrier", "#handoffs-title"];
   if (since === null) return unknown(title, link);
   const waits = [...locks.values()].flatMap((lock) => lock.waits);
-  const waiting = waits.filter((wait) => wait.ended_ms === null);
+  const open = waits.filter((wait) => wait.ended_ms === null);
+  const waiting = open.reduce((sum, wait) => sum + wait.waiting, 0);
   const late = waits.filter((wait) => wait.outcome === "timed-out" && now() - wait.ended_ms < LATELY_MS).length;
-  const longest = Math.max(0, ...waiting.map((wait) => now() - wait.began_ms));
-  const note = waiting.length ? `for ${duration(longest)}` : late ? `${late} gave up in the last 5 min` : "no handoff is under way";
-  return { title, grade: waiting.length || late ? "warn" : "calm", value: String(waiting.length), note, link };
+  const longest = Math.max(0, ...open.map((wait) => now() - wait.began_ms));
+  const note = waiting ? `for ${duration(longest)}` : late ? `${late} gave up in the last 5 min` : "no handoff is under way";
+  return { title, grade: waiting || late ? "warn" : "calm", value: waiting.toLocaleString("en"), note, link };
 }
 
 function workerTile({ routes }) {
@@ -82,7 +83,7 @@ function workerTile({ routes }) {
   if (routes === null) return unknown(title, link);
   const sum = (what) => routes.reduce((sum, route) => sum + (route[what] ?? 0), 0);
   const orphans = sum("orphans");
-  return { title, grade: orphans ? "warn" : "calm", value: `${sum("in_flight")} in flight`, note: orphans ? `${orphans} ${orphans === 1 ? "orphan" : "orphans"} may still run` : "no orphans", link };
+  return { title, grade: orphans ? "warn" : "calm", value: `${sum("in_flight") - sum("waiting")} in flight`, note: orphans ? `${orphans} ${orphans === 1 ? "orphan" : "orphans"} may still run` : "no orphans", link };
 }
 
 /** The settings in force that weaken the fence, as `on_unavailable = dangerous_admit`: such values are called dangerous. */

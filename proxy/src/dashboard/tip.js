@@ -57,7 +57,9 @@ function gapLines({ from, to }) {
 
 function waitLines(wait) {
   const outcome = wait.outcome === "timed-out" ? "gave up" : wait.outcome === "entered" ? "went in" : "waiting";
-  return [`barrier wait: ${outcome}`, `${short(wait.owner)} @${wait.revision}`, period(wait), `${wait.requests} requests waited for ${wait.drained} of the earlier tenure`];
+  const lines = [`barrier wait: ${outcome}`, `${short(wait.owner)} @${wait.revision}`, period(wait), `${wait.requests} requests waited for ${wait.drained} of the earlier tenure`];
+  if (wait.waiting) lines.push(`${wait.waiting} of them still wait`);
+  return lines;
 }
 
 function dotLines({ decision, count }) {

@@ -9,6 +9,7 @@ use std::time::{Duration, SystemTime};
 use fencepost_config::OnHandoffTimeout;
 use fencepost_policy::{Entry, Rejection, Revision};
 use fencepost_sources::{Queued, Timing, TrackedLock};
+use prometheus::IntGauge;
 use tokio::time::{Instant, sleep_until, timeout};
 
 use crate::exchange::{Answer, Place};
@@ -42,10 +43,17 @@ pub struct Handoff {
     crowded: bool,
     /// It has waited for long enough, and its route says `dangerous_proceed`.
     proceeds: bool,
+    /// It is no request in flight: it only asks for the barrier to open.
+    only_asks: bool,
     turn: Option<Turn>,
 }
 
 impl Handoff {
+    /// Of a caller who has nothing to send.
+    pub fn asking() -> Handoff {
+        Handoff { only_asks: true, ..Handoff::default() }
+    }
+
     /// Judges the claim once more and lets its request in, unless it has to wait for that.
     pub fn enter(&self, place: &Place, claim: &Claim, timing: &Timing) -> Entry {
         let Claim { token, lock } = claim;
@@ -82,7 +90,8 @@ impl Handoff {
     /// `handoff-timeout` if that takes longer than the route allows, `draining` if the process does not go on for so long.
     pub async fn wait<R>(&mut self, place: &Rc<Place>, claim: &Claim, ready: R) -> Result<Option<R>, Rejection> {
         let deadline = *self.since.get_or_insert_with(Instant::now) + place.route().handoff_timeout;
-        let turn = self.turn.get_or_insert_with(|| Turn::new(claim.lock.queue().join()));
+        let counted = (!self.only_asks).then(|| place.metrics().waiting.clone());
+        let turn = self.turn.get_or_insert_with(|| Turn::new(claim.lock.queue().join(), counted));
         let mut ready = Some(ready);
         loop {
             let changed = claim.lock.gate_changed();
@@ -188,6 +197,8 @@ impl Handoff {
 /// A place in the queue of a lock, and among all that wait at barriers.
 pub struct Turn {
     place: Queued,
+    /// Where it is counted as waiting, if it is.
+    counted: Option<IntGauge>,
     /// `None` unless the barrier holds it up.
     waiting: Option<Waiting>,
     /// What operators are told of the wait.
@@ -195,8 +206,8 @@ pub struct Turn {
 }
 
 impl Turn {
-    fn new(place: Queued) -> Turn {
-        Turn { place, waiting: None, noted: None }
+    fn new(place: Queued, counted: Option<IntGauge>) -> Turn {
+        Turn { place, counted, waiting: None, noted: None }
     }
 
     /// Waits at the closed barrier from now on. False if there is no room for that.
@@ -204,7 +215,8 @@ impl Turn {
         if self.waiting.is_some() {
             return true;
         }
-        self.waiting = Waiting::join(&place.worker.fence.process).filter(|_| self.place.hold_up(WAITING_PER_LOCK_MAX));
+        let waiting = Waiting::join(&place.worker.fence.process, self.counted.clone());
+        self.waiting = waiting.filter(|_| self.place.hold_up(WAITING_PER_LOCK_MAX));
         if self.waiting.is_some() {
             tracing::debug!(lock = %claim.lock.key(), client = %place.client, "waits for requests of an earlier tenure");
             self.noted = NotedWait::begin(place, claim);
@@ -219,19 +231,24 @@ impl Turn {
 }
 
 /// One of those that wait, for as long as this lives.
-struct Waiting(Arc<Process>);
+struct Waiting {
+    process: Arc<Process>,
+    on_its_route: Option<IntGauge>,
+}
 
 impl Waiting {
     /// One more, unless there are too many already.
-    fn join(process: &Arc<Process>) -> Option<Waiting> {
-        let joined = Waiting(Arc::clone(process));
+    fn join(process: &Arc<Process>, on_its_route: Option<IntGauge>) -> Option<Waiting> {
+        on_its_route.iter().for_each(IntGauge::inc);
+        let joined = Waiting { process: Arc::clone(process), on_its_route };
         (process.waiting.fetch_add(1, Ordering::Relaxed) < WAITING_MAX).then_some(joined)
     }
 }
 
 impl Drop for Waiting {
     fn drop(&mut self) {
-        self.0.waiting.fetch_sub(1, Ordering::Relaxed);
+        self.process.waiting.fetch_sub(1, Ordering::Relaxed);
+        self.on_its_route.iter().for_each(IntGauge::dec);
     }
 }
 
@@ -291,7 +308,7 @@ mod tests {
         let mut held_up = lock.queue().join();
         assert!(held_up.hold_up(WAITING_PER_LOCK_MAX));
         assert!(newcomer.is_behind(&lock));
-        let queued = Handoff { turn: Some(Turn::new(lock.queue().join())), ..Handoff::default() };
+        let queued = Handoff { turn: Some(Turn::new(lock.queue().join(), None)), ..Handoff::default() };
         assert!(queued.is_behind(&lock));
         drop(held_up);
         assert!(!newcomer.is_behind(&lock) && !queued.is_behind(&lock));

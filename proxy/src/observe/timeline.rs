@@ -384,6 +384,7 @@ impl WaitBar {
             "began_ms": millis(self.began),
             "ended_ms": self.ended.map(millis),
             "requests": self.requests,
+            "waiting": self.waiting,
             "drained": self.drained,
             "outcome": self.outcome,
         })

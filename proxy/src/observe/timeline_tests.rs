@@ -113,11 +113,12 @@ fn requests_that_wait_together_are_one_wait() {
     timeline.wait(wait(WaitStep::Began { drained: 2 }, 1));
     timeline.wait(wait(WaitStep::Began { drained: 1 }, 2));
     timeline.wait(wait(WaitStep::GivenUp, 3));
-    assert_eq!(row(&timeline)["waits"][0]["ended_ms"], Value::Null);
+    let noted = row(&timeline)["waits"][0].take();
+    assert_eq!((&noted["ended_ms"], &noted["requests"], &noted["waiting"]), (&Value::Null, &json!(2), &json!(1)));
     timeline.wait(wait(WaitStep::Entered, 4));
     timeline.wait(wait(WaitStep::Entered, 5)); // One whose beginning was lost.
     let expected = json!([{ "owner": "shard-2", "revision": 20, "began_ms": 1_000, "ended_ms": 4_000,
-                            "requests": 2, "drained": 2, "outcome": "entered" }]);
+                            "requests": 2, "waiting": 0, "drained": 2, "outcome": "entered" }]);
     assert_eq!(row(&timeline)["waits"], expected);
 }
 

@@ -1,6 +1,6 @@
 //! What the dashboard says while it does not know all yet, hears late, or hears more than it can take.
 
-use fencepost_testsupport::{Browser, EtcdVersion};
+use fencepost_testsupport::{Answer, Behaviour, Browser, EtcdVersion, Latch, eventually};
 use serde_json::{Value, json};
 
 use crate::fencepost::Route;
@@ -37,21 +37,38 @@ async fn what_is_not_known_yet_is_not_called_nothing() {
     let browser = Browser::start().await;
     let scene = Scene::open(VERSION, &routes()).await;
     let stale = scene.store.hold(LOCK, "shard-2").await;
+    let latch = Latch::new();
+    scene.worker.on("/shards/2/held", Behaviour::Hold(latch.clone(), Answer::ok("held")));
+    let at_worker = scene.start_at_worker(Ask::post("/shards/2/held").under(&stale)).await;
     let held = scene.store.hold(LOCK, "shard-1").await;
-    scene.admits("/shards/2/a", &held).await;
+    let waiting = [1, 2].map(|_| scene.start(Ask::post("/shards/2/a").under(&held)));
+    eventually("both wait at the barrier", async || {
+        (scene.fence.admin_json("/routes").await["routes"][0]["waiting"] == 2).then_some(())
+    })
+    .await;
     scene.send(Ask::post("/shards/2/a").under(&stale)).await;
     // It said "0, nothing in the last 5 min" for seconds, until the second time that it asked.
     browser.run_first(HELD_BACK).await;
     let page = Page::open(browser, scene.fence.admin, "").await;
-    // The timeline alone is known, and says that nobody waits.
-    page.browser.until("the barrier's tile is drawn", "return window.tiles()[4] === '0'", &[]).await;
+    // The timeline alone is known, and says who waits.
+    page.browser.until("the barrier's tile is drawn", "return window.tiles()[4] === '▲ 2'", &[]).await;
     let tiles = page.browser.run("return window.tiles()", &[]).await;
-    assert_eq!(tiles, json!(["…", "…", "…", "…", "0", "…"]));
+    assert_eq!(tiles, json!(["…", "…", "…", "…", "▲ 2", "…"]));
     page.browser.run("window.letGo()", &[]).await;
     page.browser.until("all is known", "return !window.tiles().includes('…')", &[]).await;
     let tiles = page.browser.run("return window.tiles()", &[]).await;
-    assert_eq!(tiles, json!(["✓ answers", "▲ 1 of 2 open", "1 held", "1", "0", "0 in flight"]));
+    assert_eq!(
+        tiles,
+        json!(["✓ answers", "▲ 1 of 2 open", "1 held", "1", "▲ 2", "1 in flight"]),
+        "those that wait are not at the worker"
+    );
+    let cell = async |number: u8| page.text(&format!("#routes tr[data-key=shards] td:nth-child({number})")).await;
+    assert_eq!((cell(9).await, cell(10).await), ("1".to_owned(), "2".to_owned()));
     assert_eq!(page.browser.run("return window.drawn", &[]).await, json!(["…", "1"]), "nothing else in between");
+    latch.open();
+    for request in waiting.into_iter().chain([at_worker]) {
+        assert_eq!(request.await.unwrap().status, 200);
+    }
     scene.finish().await;
 }
 

@@ -25,7 +25,7 @@ fn call_with(scene: &Scene, headers: &[(&str, &str)]) -> impl Future<Output = Re
 }
 
 /// The same under a tenure, and for a lock where one is named.
-fn call(scene: &Scene, tenure: &Tenure, lock: Option<&str>) -> impl Future<Output = Response> + use<> {
+pub(crate) fn call(scene: &Scene, tenure: &Tenure, lock: Option<&str>) -> impl Future<Output = Response> + use<> {
     let revision = tenure.revision.to_string();
     let mut headers = vec![("Fence-Owner", tenure.owner.as_str()), ("Fence-Revision", revision.as_str())];
     headers.extend(lock.map(|lock| ("Fence-Lock", lock)));

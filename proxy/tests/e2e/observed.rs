@@ -8,6 +8,7 @@ use fencepost_testsupport::{Answer, Behaviour, Connection, EtcdVersion, Latch, S
 use serde_json::{Value, json};
 use tokio::io::{AsyncBufReadExt, BufReader};
 
+use crate::fence_call::call;
 use crate::fencepost::{BINARY, Route, addresses};
 use crate::refusal::assert_refused;
 use crate::scene::{Ask, Scene};
@@ -253,12 +254,25 @@ async fn a_wait_at_the_barrier_is_on_the_timeline() {
     let waits = async || scene.fence.admin_json("/timeline").await["locks"][0]["waits"].as_array().unwrap().clone();
     let wait = eventually("the wait is noted", async || waits().await.first().cloned()).await;
     assert_eq!((&wait["owner"], &wait["revision"]), (&json!("shard-2"), &json!(successor.revision)));
-    assert_eq!((&wait["requests"], &wait["drained"]), (&json!(1), &json!(1)));
+    assert_eq!((&wait["requests"], &wait["waiting"], &wait["drained"]), (&json!(1), &json!(1), &json!(1)));
+    let asking = tokio::spawn(call(&scene, &successor, None));
+    eventually("the call waits too", async || (waits().await[0]["waiting"] == 2).then_some(())).await;
+    let on_route = async || {
+        let route = scene.fence.admin_json("/routes").await["routes"][0].take();
+        (route["in_flight"].as_u64(), route["waiting"].as_u64())
+    };
+    assert_eq!(
+        on_route().await,
+        (Some(2), Some(1)),
+        "one at the worker, one at the barrier; who only asks is none of them"
+    );
     assert_eq!((&wait["ended_ms"], &wait["outcome"]), (&Value::Null, &Value::Null));
     hold.open();
     assert_eq!((held.await.unwrap().status, waiting.await.unwrap().status), (200, 200));
+    assert_eq!(asking.await.unwrap().status, 204);
     let wait = waits().await[0].take();
-    assert_eq!(wait["outcome"], "entered", "{wait}");
+    assert_eq!((&wait["outcome"], &wait["waiting"]), (&json!("entered"), &json!(0)), "{wait}");
+    assert_eq!(on_route().await.1, Some(0));
     assert!(wait["ended_ms"].as_u64() >= wait["began_ms"].as_u64(), "{wait}");
     scene.finish().await;
 }

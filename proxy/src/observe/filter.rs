@@ -2,7 +2,9 @@
 
 use std::time::{Duration, SystemTime};
 
-use super::record::Decision;
+use fencepost_policy::Rejection;
+
+use super::record::{Decision, Outcome};
 use crate::downstream::ClientAddress;
 
 /// What a decision has to be. The default takes every one.
@@ -34,6 +36,16 @@ pub enum QueryError {
     /// There is no such parameter.
     #[error("unknown filter {0:?}; there are route, lock, reason, owner, mode, verdict, client, id, since and limit")]
     Unknown(String),
+    /// No decision is like that, now or ever.
+    #[error("unknown {name} {value:?}; there are {}", known.join(", "))]
+    NoSuch {
+        /// The parameter.
+        name: &'static str,
+        /// What was asked for.
+        value: String,
+        /// What can be asked for.
+        known: Vec<&'static str>,
+    },
     /// `since` is no time.
     #[error("since={0:?} is neither milliseconds since the epoch, nor RFC 3339, nor a duration back, like 5m")]
     Since(String),
@@ -41,6 +53,12 @@ pub enum QueryError {
     #[error("limit={0:?} is not a number from 1 to {max}", max = Query::LIMIT_MAX)]
     Limit(String),
 }
+
+/// The modes of routes. One that is off has decisions too: what still waits when the process ends.
+const MODES: [&str; 3] = ["enforce", "shadow", "off"];
+
+/// What [`Outcome::verdict`] can be.
+const VERDICTS: [&str; 3] = ["admit", "reject", "pass"];
 
 impl Query {
     const LIMIT: usize = 100;
@@ -61,10 +79,19 @@ impl Query {
             let text = match &*name {
                 "route" => &mut filter.route,
                 "lock" => &mut filter.lock,
-                "reason" => &mut filter.reason,
+                "reason" => {
+                    filter.reason = Some(one_of("reason", value.into_owned(), reasons())?);
+                    continue;
+                }
+                "mode" => {
+                    filter.mode = Some(one_of("mode", value.into_owned(), MODES.to_vec())?);
+                    continue;
+                }
+                "verdict" => {
+                    filter.verdict = Some(one_of("verdict", value.into_owned(), VERDICTS.to_vec())?);
+                    continue;
+                }
                 "owner" => &mut filter.owner,
-                "mode" => &mut filter.mode,
-                "verdict" => &mut filter.verdict,
                 "client" => &mut filter.client,
                 "id" => &mut filter.id,
                 "since" => {
@@ -109,6 +136,16 @@ impl Filter {
             && (id.is_none() || is(id, Some(&decision.id.to_string())))
             && self.is_since(decision)
     }
+}
+
+/// What [`Outcome::reason`] can be.
+fn reasons() -> Vec<&'static str> {
+    Rejection::ALL.iter().map(|reason| reason.code()).chain([Outcome::Admitted.reason()]).collect()
+}
+
+/// A text that has to be one of these: a wrong one would find nothing, which says that there was nothing.
+fn one_of(name: &'static str, value: String, known: Vec<&'static str>) -> Result<String, QueryError> {
+    if known.contains(&value.as_str()) { Ok(value) } else { Err(QueryError::NoSuch { name, value, known }) }
 }
 
 /// Whether a client is that one: an address with its port, or without for every port of it.
@@ -192,6 +229,14 @@ mod tests {
         let error = |query: &str| Query::parse(query, SystemTime::UNIX_EPOCH).unwrap_err().to_string();
         assert!(error("rout=a").contains("unknown filter \"rout\""));
         assert!(error("since=yesterday").contains("since=\"yesterday\""));
+        let reasons = error("reason=stale");
+        assert!(reasons.starts_with("unknown reason \"stale\"; there are "), "{reasons}");
+        for reason in Rejection::ALL.iter().map(|reason| reason.code()).chain(["none"]) {
+            assert!(reasons.contains(reason), "{reason} is not in {reasons}");
+            assert!(Query::parse(&format!("reason={reason}"), SystemTime::UNIX_EPOCH).is_ok(), "{reason}");
+        }
+        assert_eq!(error("mode=enforced"), "unknown mode \"enforced\"; there are enforce, shadow, off");
+        assert_eq!(error("verdict=refused"), "unknown verdict \"refused\"; there are admit, reject, pass");
         for limit in ["0", "1001", "-1", "many"] {
             assert!(error(&format!("limit={limit}")).contains("not a number from 1 to 1000"), "{limit}");
         }

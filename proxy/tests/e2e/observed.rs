@@ -140,6 +140,12 @@ async fn decisions_are_filtered_and_followed_from_where_one_left_off() {
     let wrong = scene.fence.admin("GET", "/decisions?rout=shards").await;
     assert_eq!(wrong.status, 400);
     assert!(wrong.text().contains("unknown filter \"rout\""), "{}", wrong.text());
+    // Nothing was found, as if there had been nothing.
+    for wrong in ["reason=stale", "mode=enforced", "verdict=refused"] {
+        let answer = scene.fence.admin("GET", &format!("/decisions?{wrong}")).await;
+        assert_eq!(answer.status, 400, "{wrong}");
+        assert!(answer.text().contains("; there are "), "{}", answer.text());
+    }
     scene.finish().await;
 }
 

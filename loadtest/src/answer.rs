@@ -25,6 +25,12 @@ impl Answer {
     pub(crate) fn is_success(&self) -> bool {
         self.status.is_success() && self.reason.is_none()
     }
+
+    /// Whether it says to come again, which is no verdict on the token: who holds the lock could not be told, or the way to the worker was
+    /// not free.
+    pub(crate) fn is_put_off(&self) -> bool {
+        self.status == StatusCode::SERVICE_UNAVAILABLE
+    }
 }
 
 impl fmt::Display for Answer {

@@ -29,7 +29,10 @@ use crate::lock::Layout;
         It plays the masters: it takes the lock in etcd, sends requests with the token that this gave it (Fence-Owner, \
         Fence-Revision), loses the lock, and sends what an earlier master would send late. Start fencepost first, with \
         the same --etcd, --lock and --layout.",
-    after_help = "Exit codes: 0 all as it should be, 1 not so (or failed to run), 64 wrong usage.\n\n\
+    after_help = "Exit codes: 0 all as it should be; 1 not so, or failed to run; 2 nothing was wrong, but the proxy put \
+        requests off with 503, as it must while it cannot say who holds the lock (\"unverifiable\", \"store-regressed\"), while \
+        an earlier holder's requests may be at the worker (\"handoff-timeout\") or when it is about to stop (\"draining\"); 64 \
+        wrong usage.\n\n\
         Ctrl-C ends a run early, and what was measured until then is reported; a second one ends it at once (130).\n\n\
         Try it, with an etcd on its usual port:\n  \
         fencepost serve --listen 127.0.0.1:8080 --upstream http://127.0.0.1:9000 \\\n      \
@@ -79,7 +82,7 @@ pub(crate) enum Command {
             requests that it delayed, not only in those that it happened to. With --etcd the locks are taken in a real etcd, and with \
             --handoff-every they move meanwhile. Each answer is judged: the present holder must be served, whoever presents the \
             revision of a tenure that has ended must be refused once its successor was served, and while a lock changes hands its \
-            former holder may be either.")]
+            former holder may be either. Whoever is put off with 503 was judged neither rightly nor wrongly, and is counted apart.")]
     Open(Box<OpenSettings>),
     /// Send requests as fast as they are answered, with locks that may move, and measure.
     #[command(long_about = "Send requests as fast as they are answered and measure.\n\n\

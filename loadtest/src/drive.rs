@@ -28,6 +28,7 @@ pub(crate) use self::plan::Plan;
 pub(crate) use self::recorder::{Durations, Slot};
 pub(crate) use self::stop::Stop;
 pub(crate) use self::tenures::Tenures;
+pub(crate) use self::verdict::Fault;
 
 use self::held::HeldLocks;
 use self::mover::Mover;

@@ -39,8 +39,13 @@ use crate::worker::quick;
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Conclusion {
     AsExpected,
+    /// Nothing was wrong, but not everybody was served: the proxy told some to come again.
+    PutOff,
     NotAsExpected,
 }
+
+/// The same as an exit code.
+const PUT_OFF: u8 = 2;
 
 /// Wrong usage, as in the other programs of this project.
 const USAGE: u8 = 64;
@@ -56,6 +61,7 @@ fn main() -> ExitCode {
     };
     match run(cli.command) {
         Ok(Conclusion::AsExpected) => ExitCode::SUCCESS,
+        Ok(Conclusion::PutOff) => ExitCode::from(PUT_OFF),
         Ok(Conclusion::NotAsExpected) => ExitCode::FAILURE,
         Err(error) => {
             eprintln!("fencepost-loadtest: {error:#}");

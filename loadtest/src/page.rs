@@ -7,14 +7,17 @@ use std::time::Duration;
 
 use self::plot::{Axis, Line, Plot};
 use crate::Conclusion;
-use crate::drive::{Durations, Outcome, PARTS, milliseconds};
+use crate::drive::{Durations, Fault, Outcome, PARTS, milliseconds};
 
 const STYLE: &str = include_str!("page/style.css");
 
 /// The page of a run.
 pub(crate) fn page(outcome: &Outcome) -> String {
-    let is_right = outcome.conclusion() == Conclusion::AsExpected;
-    let (class, verdict) = if is_right { ("good", "As it should be") } else { ("bad", "Not as it should be") };
+    let (class, verdict) = match outcome.conclusion() {
+        Conclusion::AsExpected => ("good", "As it should be"),
+        Conclusion::PutOff => ("put-off", "Nothing was wrong, but not everybody was served"),
+        Conclusion::NotAsExpected => ("bad", "Not as it should be"),
+    };
     let sections = [
         figures(outcome),
         latencies(outcome),
@@ -46,8 +49,8 @@ fn figures(outcome: &Outcome) -> String {
         writeln!(tiles, "<div class=\"tile {class}\"><b>{figure}</b><span>{name}</span></div>")
             .expect("text can be written");
     };
-    for (name, count) in outcome.to_be_none() {
-        tile(if count == 0 { "good" } else { "bad" }, &count.to_string(), name);
+    for (name, count, fault) in outcome.to_be_none() {
+        tile(if count == 0 { "good" } else { class_of(fault) }, &count.to_string(), name);
     }
     tile("", &format!("{:.0}", outcome.per_second()), "requests a second");
     tile("", &outcome.answered().to_string(), "answered");
@@ -74,7 +77,7 @@ fn answers(outcome: &Outcome) -> String {
     let mut kinds: Vec<(&str, String, u64, &str)> = outcome
         .answers()
         .map(|(standing, answer, count, finding)| {
-            (standing.name(), answer.to_string(), count, if finding.is_right() { "good" } else { "bad" })
+            (standing.name(), answer.to_string(), count, finding.fault().map_or("good", class_of))
         })
         .collect();
     kinds.extend(outcome.missing().map(|(why, count)| ("", format!("no answer: {why}"), count, "bad")));
@@ -93,6 +96,14 @@ fn answers(outcome: &Outcome) -> String {
     format!(
         "<section><h2>Answers</h2><div class=\"wide\"><table><tr><th>sender</th><th class=\"text\">answer</th><th>count</th><th class=\"bar\"></th></tr>\n{rows}</table></div></section>\n"
     )
+}
+
+/// What is not as it should be, in the words of the style.
+fn class_of(fault: Fault) -> &'static str {
+    match fault {
+        Fault::Wrong => "bad",
+        Fault::PutOff => "put-off",
+    }
 }
 
 /// How many nines are drawn: as many as there are requests for.
@@ -149,7 +160,8 @@ fn throughput(outcome: &Outcome) -> String {
     let lines = vec![
         Line::new("served", "first", series(|slot| slot.served)),
         Line::new("refused", "second", series(|slot| slot.refused)),
-        Line::new("wrong", "wrong", series(|slot| slot.wrong)),
+        Line::new("put off", "put-off", series(|slot| slot.put_off)),
+        Line::new("wrong", "bad", series(|slot| slot.wrong)),
     ];
     let title = "Answers a second, over time";
     Plot { title, unit: "/s", x: time(outcome), lines, is_logarithmic: false, is_dotted: false }.section()

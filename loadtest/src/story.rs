@@ -25,12 +25,26 @@ pub(crate) async fn run(settings: StorySettings) -> anyhow::Result<Conclusion> {
         Some(worker) => told_of_worker(&steps, &worker.log()),
         None => true,
     };
-    if reached_as_told && steps.iter().all(Step::is_as_expected) {
-        println!("\nThe story ended as it should.");
-        Ok(Conclusion::AsExpected)
+    let conclusion = if reached_as_told { conclusion_of(&steps) } else { Conclusion::NotAsExpected };
+    println!(
+        "\n{}",
+        match conclusion {
+            Conclusion::AsExpected => "The story ended as it should.",
+            Conclusion::PutOff => "The story shows nothing: the proxy put requests off with 503. Nothing was wrong.",
+            Conclusion::NotAsExpected => "The story did NOT end as it should.",
+        }
+    );
+    Ok(conclusion)
+}
+
+/// What the answers show.
+fn conclusion_of(steps: &[Step]) -> Conclusion {
+    if steps.iter().all(Step::is_as_expected) {
+        Conclusion::AsExpected
+    } else if steps.iter().all(|step| step.is_as_expected() || step.is_put_off()) {
+        Conclusion::PutOff
     } else {
-        println!("\nThe story did NOT end as it should.");
-        Ok(Conclusion::NotAsExpected)
+        Conclusion::NotAsExpected
     }
 }
 
@@ -59,6 +73,11 @@ impl Step {
                     && self.answer.reason.as_deref() == Some("replayed-tenure")
             }
         }
+    }
+
+    /// Whether the fence told its sender to come again.
+    fn is_put_off(&self) -> bool {
+        self.answer.reason.is_some() && self.answer.is_put_off()
     }
 }
 
@@ -106,7 +125,11 @@ fn print_table(steps: &[Step]) {
     println!("\n{:<12} {:<20} {:<20} {:<28}", "step", "token", "expected", "answer");
     for step in steps {
         let Step { what, token, expected, answer } = step;
-        let mark = if step.is_as_expected() { "ok" } else { "WRONG" };
+        let mark = match (step.is_as_expected(), step.is_put_off()) {
+            (true, _) => "ok",
+            (false, true) => "PUT OFF",
+            (false, false) => "WRONG",
+        };
         println!("{what:<12} {:<20} {expected:<20} {:<28} {mark}", token.to_string(), answer.to_string());
     }
 }
@@ -153,6 +176,16 @@ mod tests {
         for (status, reason) in [(412, Some("stale-tenure")), (503, Some("unverifiable")), (502, None), (404, None)] {
             assert!(!step(Expected::Done, status, reason).is_as_expected(), "{status} {reason:?}");
         }
+    }
+
+    #[test]
+    fn a_story_whose_requests_are_put_off_shows_nothing() {
+        let done = || step(Expected::Done, 200, None);
+        let put_off = || step(Expected::Done, 503, Some("unverifiable"));
+        assert_eq!(conclusion_of(&[done()]), Conclusion::AsExpected);
+        assert_eq!(conclusion_of(&[done(), put_off()]), Conclusion::PutOff);
+        let wrong = step(Expected::ReplayRefused, 200, None);
+        assert_eq!(conclusion_of(&[put_off(), wrong]), Conclusion::NotAsExpected);
     }
 
     #[test]

@@ -10,7 +10,7 @@ use super::mover::{Moved, Moves};
 use super::plan::Plan;
 use super::recorder::{Durations, Recorder, Slot, Window};
 use super::threads::Sent;
-use super::verdict::{Finding, Standing};
+use super::verdict::{Fault, Finding, Standing};
 use crate::Conclusion;
 use crate::answer::Answer;
 use crate::worker::Breaches;
@@ -79,10 +79,12 @@ impl Outcome {
         let wrong = self.false_refusals() + self.false_admissions() + self.recorder.unexpected;
         let missing = self.failed() + self.recorder.unanswered + self.unsent;
         let in_order = self.breaches.is_none_or(|breaches| breaches.is_none());
-        if wrong + missing == 0 && in_order && self.broke_off.is_none() && self.answered() > 0 {
-            Conclusion::AsExpected
-        } else {
+        if wrong + missing > 0 || !in_order || self.broke_off.is_some() || self.answered() == 0 {
             Conclusion::NotAsExpected
+        } else if self.put_off() > 0 {
+            Conclusion::PutOff
+        } else {
+            Conclusion::AsExpected
         }
     }
 
@@ -94,7 +96,7 @@ impl Outcome {
     /// All that was neither served nor refused as it should be.
     pub(crate) fn wrong(&self) -> u64 {
         let verdicts = self.false_refusals() + self.false_admissions() + self.recorder.unexpected;
-        verdicts + self.failed() + self.recorder.unanswered
+        verdicts + self.put_off() + self.failed() + self.recorder.unanswered
     }
 
     /// Requests a second that were answered as they should be, within the window.
@@ -149,17 +151,19 @@ impl Outcome {
     }
 
     /// Figures that are to be nothing, with what they are; the first two first.
-    pub(crate) fn to_be_none(&self) -> Vec<(&'static str, u64)> {
+    pub(crate) fn to_be_none(&self) -> Vec<(&'static str, u64, Fault)> {
         let mut figures = vec![
-            ("false refusals", self.false_refusals()),
-            ("false admissions", self.false_admissions()),
-            ("unexpected answers", self.recorder.unexpected),
-            ("no answer", self.failed() + self.recorder.unanswered),
-            ("not sent", self.unsent),
+            ("false refusals", self.false_refusals(), Fault::Wrong),
+            ("false admissions", self.false_admissions(), Fault::Wrong),
+            ("put off", self.put_off(), Fault::PutOff),
+            ("unexpected answers", self.recorder.unexpected, Fault::Wrong),
+            ("no answer", self.failed() + self.recorder.unanswered, Fault::Wrong),
+            ("not sent", self.unsent, Fault::Wrong),
         ];
         if let Some(breaches) = self.breaches {
             let Breaches { went_down, after_successor, overlapped, shared_revision } = breaches;
-            figures.push(("out of order at the worker", went_down.max(after_successor) + overlapped + shared_revision));
+            let count = went_down.max(after_successor) + overlapped + shared_revision;
+            figures.push(("out of order at the worker", count, Fault::Wrong));
         }
         figures
     }
@@ -172,6 +176,14 @@ impl Outcome {
                 "the generator was the limit (busy {:.2}, lag p99 {}): use more --threads, a machine of its own, or less load",
                 self.busy,
                 milliseconds(self.recorder.lag.at(0.99))
+            ));
+        }
+        if self.put_off() > 0 {
+            let reasons = self.recorder.put_off.iter().map(|(why, count)| format!("{count} {why}"));
+            warnings.push(format!(
+                "{} requests were put off with 503 ({}): no verdict on them was wrong, and they are in no percentile",
+                self.put_off(),
+                reasons.collect::<Vec<_>>().join(", ")
             ));
         }
         if self.unsent > 0 {
@@ -211,6 +223,10 @@ impl Outcome {
 
     fn false_admissions(&self) -> u64 {
         self.recorder.false_admissions
+    }
+
+    fn put_off(&self) -> u64 {
+        self.recorder.put_off.values().sum()
     }
 
     fn failed(&self) -> u64 {
@@ -276,6 +292,15 @@ mod tests {
         for (number, change) in changes.into_iter().enumerate() {
             assert_eq!(outcome(0.5, Duration::ZERO, change).conclusion(), Conclusion::NotAsExpected, "{number}");
         }
+        let put_off = |sent: &mut Sent| {
+            sent.recorder.put_off.insert("unverifiable".to_owned(), 2);
+        };
+        assert_eq!(outcome(0.5, Duration::ZERO, put_off).conclusion(), Conclusion::PutOff);
+        let and_wrong = outcome(0.5, Duration::ZERO, |sent| {
+            put_off(sent);
+            sent.recorder.false_refusals = 1;
+        });
+        assert_eq!(and_wrong.conclusion(), Conclusion::NotAsExpected);
         let mut outcome = outcome(0.5, Duration::ZERO, |_| {});
         outcome.worker_saw(Some(Breaches { overlapped: 1, ..Breaches::default() }));
         assert_eq!(outcome.conclusion(), Conclusion::NotAsExpected);

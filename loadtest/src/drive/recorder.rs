@@ -87,6 +87,8 @@ pub(crate) struct Slot {
     pub(crate) served: u64,
     /// Refused within it, as it should be.
     pub(crate) refused: u64,
+    /// Told to come again within it.
+    pub(crate) put_off: u64,
     /// Answered wrongly within it, or not at all.
     pub(crate) wrong: u64,
     /// Of requests that were due within it, and served or without an answer.
@@ -95,7 +97,7 @@ pub(crate) struct Slot {
 
 impl Default for Slot {
     fn default() -> Slot {
-        Slot { served: 0, refused: 0, wrong: 0, latencies: Durations::new(DIGITS_DRAWN) }
+        Slot { served: 0, refused: 0, put_off: 0, wrong: 0, latencies: Durations::new(DIGITS_DRAWN) }
     }
 }
 
@@ -111,6 +113,8 @@ pub(crate) struct Recorder {
     pub(crate) unanswered: u64,
     pub(crate) false_refusals: u64,
     pub(crate) false_admissions: u64,
+    /// Requests that were told to come again, by why.
+    pub(crate) put_off: BTreeMap<String, u64>,
     pub(crate) unexpected: u64,
     /// Of requests that were due within the window and served; of those without an answer, what had passed when it was not waited for any
     /// more.
@@ -133,6 +137,7 @@ impl Recorder {
             unanswered: 0,
             false_refusals: 0,
             false_admissions: 0,
+            put_off: BTreeMap::new(),
             unexpected: 0,
             served: Durations::default(),
             refused: Durations::default(),
@@ -154,6 +159,7 @@ impl Recorder {
         match finding {
             Finding::FalseRefusal => self.false_refusals += 1,
             Finding::FalseAdmission => self.false_admissions += 1,
+            Finding::PutOff => *self.put_off.entry(why_put_off(&answer)).or_default() += 1,
             Finding::Unexpected => self.unexpected += 1,
             Finding::Refused if due_in.is_some() => self.refused.add(latency),
             Finding::Served if due_in.is_some() => {
@@ -168,6 +174,7 @@ impl Recorder {
             match finding {
                 Finding::Served => slot.served += 1,
                 Finding::Refused => slot.refused += 1,
+                Finding::PutOff => slot.put_off += 1,
                 Finding::FalseRefusal | Finding::FalseAdmission | Finding::Unexpected => slot.wrong += 1,
             }
         }
@@ -210,6 +217,7 @@ impl Recorder {
             unanswered,
             false_refusals,
             false_admissions,
+            put_off,
             unexpected,
             served,
             refused,
@@ -219,6 +227,7 @@ impl Recorder {
         self.unanswered += unanswered;
         answers.into_iter().for_each(|(answer, count)| *self.answers.entry(answer).or_default() += count);
         errors.into_iter().for_each(|(error, count)| *self.errors.entry(error).or_default() += count);
+        put_off.into_iter().for_each(|(why, count)| *self.put_off.entry(why).or_default() += count);
         self.false_refusals += false_refusals;
         self.false_admissions += false_admissions;
         self.unexpected += unexpected;
@@ -228,6 +237,7 @@ impl Recorder {
         for (mine, theirs) in self.slots.iter_mut().zip(slots) {
             mine.served += theirs.served;
             mine.refused += theirs.refused;
+            mine.put_off += theirs.put_off;
             mine.wrong += theirs.wrong;
             mine.latencies.merge(&theirs.latencies);
         }
@@ -237,6 +247,11 @@ impl Recorder {
         let slot = self.window.slot_of(moment)?;
         self.slots.get_mut(slot)
     }
+}
+
+/// The reason of such an answer. It has none where the way to the worker was not free.
+fn why_put_off(answer: &Answer) -> String {
+    answer.reason.clone().unwrap_or_else(|| "no reason".to_owned())
 }
 
 #[cfg(test)]
@@ -280,7 +295,10 @@ mod tests {
         all.answered(due, Standing::Holder, ok(), Finding::Served);
         other.answered(due, Standing::Holder, ok(), Finding::FalseRefusal);
         other.failed("gone".to_owned());
+        let draining = Answer { status: StatusCode::SERVICE_UNAVAILABLE, reason: Some("draining".to_owned()) };
+        other.answered(due, Standing::Holder, draining, Finding::PutOff);
         all.merge(other);
+        assert_eq!((all.put_off["draining"], all.slots[0].put_off), (1, 1));
         assert_eq!((all.served.count(), all.false_refusals, all.errors["gone"], all.slots[0].wrong), (1, 1, 1, 2));
         assert_eq!(all.answers[&(Standing::Holder, ok())], 2);
     }

@@ -35,28 +35,48 @@ pub(crate) enum Finding {
     Refused,
     /// The lock's holder was refused.
     FalseRefusal,
+    /// The proxy could not say, or not let it pass, just now: 503. Nobody was judged wrongly, and the sender was not served.
+    PutOff,
     /// A superseded request was served.
     FalseAdmission,
     /// Neither served nor refused as a fence does it.
     Unexpected,
 }
 
+/// What is not as it should be.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Fault {
+    /// A fence does not do so.
+    Wrong,
+    /// Nobody was judged wrongly, and somebody was told to come again.
+    PutOff,
+}
+
 impl Finding {
-    /// Whether a fence does so.
-    pub(crate) fn is_right(self) -> bool {
-        matches!(self, Finding::Served | Finding::Refused)
+    /// What is not as it should be; `None` if all is.
+    pub(crate) fn fault(self) -> Option<Fault> {
+        match self {
+            Finding::Served | Finding::Refused => None,
+            Finding::PutOff => Some(Fault::PutOff),
+            Finding::FalseRefusal | Finding::FalseAdmission | Finding::Unexpected => Some(Fault::Wrong),
+        }
     }
 
     /// Of an answer, where a fence refuses what is superseded with that status.
     pub(crate) fn of(standing: Standing, answer: &Answer, refusal: StatusCode) -> Finding {
         let (is_served, has_status) = (answer.is_success(), answer.status == refusal);
         let is_refused = has_status || answer.reason.is_some();
+        let is_put_off = answer.is_put_off() && !has_status;
         match standing {
             Standing::Holder | Standing::Leaving if is_served => Finding::Served,
             Standing::Superseded if is_served => Finding::FalseAdmission,
+            // Without a reason too: no connection to the worker was free, or the worker itself said so.
+            Standing::Holder if is_put_off => Finding::PutOff,
             Standing::Holder if is_refused => Finding::FalseRefusal,
             Standing::Leaving if is_refused => Finding::Refused,
             Standing::Superseded if has_status => Finding::Refused,
+            // Only with a reason: without one it may be the worker that answers, to whom this must never come.
+            Standing::Superseded if is_put_off && answer.reason.is_some() => Finding::PutOff,
             Standing::Holder | Standing::Leaving | Standing::Superseded => Finding::Unexpected,
         }
     }
@@ -77,7 +97,7 @@ mod tests {
         check(Standing::Holder, 200, "", Finding::Served);
         check(Standing::Holder, 204, "", Finding::Served);
         check(Standing::Holder, 412, "stale-tenure", Finding::FalseRefusal);
-        check(Standing::Holder, 503, "unverifiable", Finding::FalseRefusal);
+        check(Standing::Holder, 403, "identity-mismatch", Finding::FalseRefusal);
         check(Standing::Holder, 412, "", Finding::FalseRefusal);
         check(Standing::Holder, 502, "", Finding::Unexpected);
     }
@@ -86,8 +106,24 @@ mod tests {
     fn a_superseded_request_is_refused_and_with_the_right_status() {
         check(Standing::Superseded, 412, "stale-tenure", Finding::Refused);
         check(Standing::Superseded, 200, "", Finding::FalseAdmission);
-        check(Standing::Superseded, 503, "unverifiable", Finding::Unexpected);
         check(Standing::Superseded, 500, "", Finding::Unexpected);
+    }
+
+    #[test]
+    fn whoever_is_told_to_come_again_is_judged_neither_rightly_nor_wrongly() {
+        for reason in ["unverifiable", "store-regressed", "handoff-timeout", "draining"] {
+            check(Standing::Holder, 503, reason, Finding::PutOff);
+            check(Standing::Superseded, 503, reason, Finding::PutOff);
+        }
+        check(Standing::Holder, 503, "", Finding::PutOff);
+        check(Standing::Superseded, 503, "", Finding::Unexpected);
+    }
+
+    #[test]
+    fn a_fence_that_refuses_with_503_is_judged_by_its_own_status() {
+        let answer = Answer { status: StatusCode::SERVICE_UNAVAILABLE, reason: None };
+        let of = |standing| Finding::of(standing, &answer, StatusCode::SERVICE_UNAVAILABLE);
+        assert_eq!((of(Standing::Holder), of(Standing::Superseded)), (Finding::FalseRefusal, Finding::Refused));
     }
 
     #[test]

@@ -115,10 +115,12 @@ impl Report {
         let nothing_wrong = self.false_refusals() + self.failures() + self.false_admissions() == 0
             && self.missing() + self.uninvited() == 0
             && self.worker.as_ref().is_none_or(|worker| worker.breaches.is_none());
-        if nothing_wrong && self.broke_off.is_none() && self.done() == self.wanted {
-            Conclusion::AsExpected
-        } else {
+        if !nothing_wrong || self.broke_off.is_some() || self.done() != self.wanted {
             Conclusion::NotAsExpected
+        } else if self.put_off() > 0 {
+            Conclusion::PutOff
+        } else {
+            Conclusion::AsExpected
         }
     }
 
@@ -127,14 +129,19 @@ impl Report {
         count(&self.first, Answer::is_success)
     }
 
-    /// First requests that the fence refused, for whatever reason.
+    /// First requests that the fence refused by a verdict, whatever it was.
     fn false_refusals(&self) -> u64 {
-        count(&self.first, |answer| answer.reason.is_some())
+        count(&self.first, |answer| answer.reason.is_some()) - self.put_off()
+    }
+
+    /// First requests that the fence told to come again.
+    fn put_off(&self) -> u64 {
+        count(&self.first, |answer| answer.reason.is_some() && answer.is_put_off())
     }
 
     /// First requests that passed the fence and failed then.
     fn failures(&self) -> u64 {
-        self.done() - self.admitted() - self.false_refusals()
+        self.done() - self.admitted() - self.false_refusals() - self.put_off()
     }
 
     fn late_refusals(&self) -> u64 {
@@ -154,7 +161,7 @@ impl Report {
 
     /// Requests at the worker that the fence says it did not let through.
     fn uninvited(&self) -> u64 {
-        let passed = self.done() - self.false_refusals() + self.false_admissions();
+        let passed = self.done() - self.false_refusals() - self.put_off() + self.false_admissions();
         // What was under way when the run broke off has no answer, but may have reached the worker.
         let unanswered = if self.broke_off.is_some() { 1 } else { 0 };
         self.worker.as_ref().map_or(0, |worker| worker.begun.saturating_sub(passed + unanswered))
@@ -181,6 +188,7 @@ impl Report {
             "takeovers": self.done(),
             "takeovers_wanted": self.wanted,
             "false_refusals": self.false_refusals(),
+            "put_off": self.put_off(),
             "failures": self.failures(),
             "false_admissions": self.false_admissions(),
             "first_answers": answers(&self.first),
@@ -208,10 +216,11 @@ impl fmt::Display for Report {
         writeln!(f, "takeovers          {} of {}, layout {:?}", self.done(), self.wanted, self.layout)?;
         writeln!(
             f,
-            "first requests     {} done, {} falsely refused, {} failed",
+            "first requests     {} done, {} falsely refused, {} failed, {} put off",
             self.admitted(),
             self.false_refusals(),
-            self.failures()
+            self.failures(),
+            self.put_off()
         )?;
         write_answers(f, &self.first)?;
         writeln!(
@@ -247,6 +256,7 @@ impl fmt::Display for Report {
         }
         f.write_str(match self.conclusion() {
             Conclusion::AsExpected => "All as it should be.\n",
+            Conclusion::PutOff => "Nothing was wrong, but not every holder was served: some were put off with 503.\n",
             Conclusion::NotAsExpected => "NOT as it should be.\n",
         })
     }
@@ -306,11 +316,22 @@ mod tests {
 
     #[test]
     fn a_refused_holder_is_a_false_refusal_whatever_the_reason() {
-        for (status, reason) in [(412, "unknown-revision"), (503, "unverifiable")] {
+        for (status, reason) in [(412, "unknown-revision"), (403, "identity-mismatch")] {
             let report = report([answer(200, ""), answer(status, reason)], answer(412, "stale-tenure"));
             assert_eq!((report.false_refusals(), report.failures()), (1, 0));
             assert_eq!(report.conclusion(), Conclusion::NotAsExpected);
             assert!(report.to_string().contains("the true holder (shard-1, 20) was answered"), "{report}");
+        }
+    }
+
+    #[test]
+    fn a_holder_who_was_put_off_was_not_judged_wrongly() {
+        for reason in ["unverifiable", "handoff-timeout"] {
+            let mut report = report([answer(200, ""), answer(503, reason)], answer(412, "stale-tenure"));
+            report.worker_saw(&log(&[10]));
+            assert_eq!((report.put_off(), report.false_refusals(), report.failures()), (1, 0, 0));
+            assert_eq!(report.conclusion(), Conclusion::PutOff, "{report}");
+            assert_eq!(report.as_json()["put_off"], 1);
         }
     }
 

@@ -124,6 +124,34 @@ async fn refusals_of_the_holder_are_false_and_those_of_stale_requests_are_right(
     assert!(report["latency_of_refusals"]["count"].as_u64() >= Some(15), "{report:#}");
 }
 
+/// The server loses its store for a while. What it says then is no verdict.
+#[tokio::test]
+async fn a_holder_who_is_put_off_is_counted_by_reason_and_not_as_a_false_refusal() {
+    let (server, scratch) = (Worker::start().await, Scratch::new());
+    let page = scratch.path().join("report.html");
+    let html = page.to_str().expect("a scratch directory's path is text");
+    server.when(|seen| {
+        let reason = if seen.order % 20 == 0 { "draining" } else { "unverifiable" };
+        let put_off = Answer::status(503, "").header("fence-reason", reason).header("retry-after", "1");
+        (seen.order % 10 == 0).then_some(Behaviour::Answer(put_off))
+    });
+    let more = ["--rate", "200", "--connections", "1", "--html", html];
+    let (run, report) = drive("open", &server, &more).await;
+    run.ended_with(2).says("503 unverifiable  PUT OFF").says("0 false refusals, 0 false admissions, ");
+    run.says("requests were put off with 503 (");
+    let seen = server.seen();
+    let of = |every: usize| seen.iter().filter(|seen| seen.order % every == 0).count();
+    let reasons = serde_json::json!({ "draining": of(20), "unverifiable": of(10) - of(20) });
+    assert_eq!((&report["put_off"], &report["put_off_by_reason"]), (&of(10).into(), &reasons), "{report:#}");
+    assert_eq!((&report["false_refusals"], &report["as_expected"]), (&0.into(), &false.into()), "{report:#}");
+    let slots = report["over_time"]["slots"].as_array().expect("there are slots of time");
+    let in_slots = |name: &str| slots.iter().filter_map(|slot| slot[name].as_u64()).sum::<u64>();
+    assert!(in_slots("put_off") >= 15 && in_slots("wrong") == 0, "{report:#}");
+    let page = std::fs::read_to_string(&page).expect("the page was written");
+    assert!(page.contains("not everybody was served") && page.contains("data put-off"), "{page}");
+    assert!(!page.contains("class=\"bad\" style") && !page.contains("tile bad"), "{page}");
+}
+
 #[tokio::test]
 async fn neither_served_nor_refused_is_unexpected_and_no_answer_is_told() {
     let server = Worker::start().await;

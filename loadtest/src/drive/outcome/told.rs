@@ -27,9 +27,9 @@ impl Outcome {
         }
         let slot = self.slot_length().as_secs_f64();
         let over_time = self.slots().iter().enumerate().map(|(number, slot_of)| {
-            let Slot { served, refused, wrong, latencies } = slot_of;
+            let Slot { served, refused, put_off, wrong, latencies } = slot_of;
             json!({
-                "at_seconds": number as f64 * slot, "served": served, "refused": refused, "wrong": wrong,
+                "at_seconds": number as f64 * slot, "served": served, "refused": refused, "put_off": put_off, "wrong": wrong,
                 "latency": percentiles(latencies),
             })
         });
@@ -45,6 +45,8 @@ impl Outcome {
             "unsent": self.unsent,
             "false_refusals": self.false_refusals(),
             "false_admissions": self.false_admissions(),
+            "put_off": self.put_off(),
+            "put_off_by_reason": self.recorder.put_off,
             "unexpected": self.recorder.unexpected,
             "latency": percentiles(&self.recorder.served),
             "latency_of_refusals": percentiles(&self.recorder.refused),
@@ -111,6 +113,7 @@ impl fmt::Display for Outcome {
                 Finding::Served | Finding::Refused => "",
                 Finding::FalseRefusal => "  FALSE REFUSAL",
                 Finding::FalseAdmission => "  FALSE ADMISSION",
+                Finding::PutOff => "  PUT OFF",
                 Finding::Unexpected => "  UNEXPECTED",
             };
             writeln!(f, "  {count:>10}  {:<10}  {answer}{mark}", standing.name())?;
@@ -147,7 +150,7 @@ impl fmt::Display for Outcome {
             self.busy,
             milliseconds(self.recorder.lag.at(0.99))
         )?;
-        let figures = self.to_be_none().into_iter().map(|(name, count)| format!("{count} {name}"));
+        let figures = self.to_be_none().into_iter().map(|(name, count, _)| format!("{count} {name}"));
         writeln!(f, "verdict     {}", figures.collect::<Vec<_>>().join(", "))?;
         self.warnings().iter().try_for_each(|warning| writeln!(f, "WARNING     {warning}"))
     }

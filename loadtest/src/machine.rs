@@ -11,25 +11,45 @@ use rustix::thread::{CpuSet, sched_getaffinity, sched_setaffinity};
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct CpuTime {
     had: Duration,
+    /// How long it could have run, and others did.
+    waited: Duration,
     at: Instant,
+}
+
+/// The same as parts of a length of time: 1 is one whole CPU.
+#[derive(Clone, Copy, Debug, Default)]
+pub(crate) struct CpuShare {
+    pub(crate) had: f64,
+    pub(crate) waited: f64,
+    pub(crate) of: Duration,
+}
+
+impl CpuShare {
+    /// What it would have had of a CPU of its own.
+    pub(crate) fn wanted(&self) -> f64 {
+        self.had + self.waited
+    }
 }
 
 impl CpuTime {
     /// Of the thread that asks.
     pub(crate) fn of_this_thread() -> anyhow::Result<CpuTime> {
-        let had = on_cpu(Path::new("/proc/thread-self/schedstat"))?;
-        Ok(CpuTime { had, at: Instant::now() })
+        let (had, waited) = figures(Path::new("/proc/thread-self/schedstat"))?;
+        Ok(CpuTime { had, waited, at: Instant::now() })
     }
 
     /// Of a process and all that it started, by the kernel's accounting of each thread.
     pub(crate) fn of_tree(process: u32) -> anyhow::Result<CpuTime> {
-        let mut had = Duration::ZERO;
+        let (mut had, mut waited) = (Duration::ZERO, Duration::ZERO);
         for process in tree(process)? {
             // A process or thread that has just ended has nothing any more.
             let Ok(tasks) = std::fs::read_dir(format!("/proc/{process}/task")) else { continue };
-            had += tasks.flatten().filter_map(|task| on_cpu(&task.path().join("schedstat")).ok()).sum::<Duration>();
+            for figures in tasks.flatten().filter_map(|task| figures(&task.path().join("schedstat")).ok()) {
+                had += figures.0;
+                waited += figures.1;
+            }
         }
-        Ok(CpuTime { had, at: Instant::now() })
+        Ok(CpuTime { had, waited, at: Instant::now() })
     }
 
     /// How much it has had since an earlier look.
@@ -37,17 +57,20 @@ impl CpuTime {
         self.had.saturating_sub(earlier.had)
     }
 
-    /// The same as a part of the time that has passed: 1 is one whole CPU.
-    pub(crate) fn busy_since(&self, earlier: &CpuTime) -> f64 {
-        self.since(earlier).as_secs_f64() / (self.at - earlier.at).as_secs_f64().max(f64::EPSILON)
+    /// The same as a part of the time that has passed.
+    pub(crate) fn share_since(&self, earlier: &CpuTime) -> CpuShare {
+        let of = self.at - earlier.at;
+        let part = |time: Duration| time.as_secs_f64() / of.as_secs_f64().max(f64::EPSILON);
+        CpuShare { had: part(self.since(earlier)), waited: part(self.waited.saturating_sub(earlier.waited)), of }
     }
 }
 
-/// The first figure of the kernel's `schedstat`: nanoseconds on a CPU.
-fn on_cpu(schedstat: &Path) -> anyhow::Result<Duration> {
+/// The first two figures of the kernel's `schedstat`: nanoseconds on a CPU, and nanoseconds of waiting for one.
+fn figures(schedstat: &Path) -> anyhow::Result<(Duration, Duration)> {
     let text = std::fs::read_to_string(schedstat).with_context(|| format!("{} cannot be read", schedstat.display()))?;
-    let nanoseconds = text.split(' ').next().unwrap_or_default().trim().parse();
-    Ok(Duration::from_nanos(nanoseconds.with_context(|| format!("{} has no figure", schedstat.display()))?))
+    let mut nanoseconds = text.split_whitespace().map(|figure| figure.parse().ok().map(Duration::from_nanos));
+    let mut next = || nanoseconds.next().flatten().with_context(|| format!("{} has no figures", schedstat.display()));
+    Ok((next()?, next()?))
 }
 
 /// A process and all that it started, directly or not.
@@ -111,6 +134,29 @@ mod tests {
         while CpuTime::of_this_thread().unwrap().since(&before) < Duration::from_millis(20) {
             assert!(begun.elapsed() < Duration::from_secs(60), "no CPU time is counted");
         }
+    }
+
+    #[test]
+    fn time_spent_waiting_for_a_cpu_is_seen() {
+        let (cpu, ended) = (cpus().unwrap()[0], &std::sync::atomic::AtomicBool::new(false));
+        std::thread::scope(|scope| {
+            // Two threads on one CPU, neither of which lets go of it.
+            scope.spawn(move || {
+                stay_on(&[cpu]).unwrap();
+                while !ended.load(std::sync::atomic::Ordering::Relaxed) {}
+            });
+            let waiting = scope.spawn(move || {
+                stay_on(&[cpu]).unwrap();
+                let before = CpuTime::of_this_thread().unwrap();
+                let share = || CpuTime::of_this_thread().unwrap().share_since(&before);
+                let waited = |share: CpuShare| share.of.mul_f64(share.waited) >= Duration::from_millis(20);
+                while !waited(share()) && before.at.elapsed() < Duration::from_secs(60) {}
+                share()
+            });
+            let share = waiting.join().unwrap();
+            ended.store(true, std::sync::atomic::Ordering::Relaxed);
+            assert!(share.waited > 0.0 && share.wanted() > 0.5 && share.wanted() < 1.1, "{share:?}");
+        });
     }
 
     /// Of a process of its own: what threads of this one have had is gone with them, and they are tests that end.

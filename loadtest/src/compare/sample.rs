@@ -139,7 +139,7 @@ pub(super) async fn measure(stage: &Stage<'_>, target: &mut Target, load: &Load)
     let latencies = if load.is_stale { outcome.refused() } else { outcome.served() };
     Ok(Sample {
         cpu_micros: after.since(&before).as_secs_f64() * 1e6 / outcome.answered() as f64,
-        busy: after.busy_since(&before),
+        busy: after.share_since(&before).had,
         per_second: outcome.per_second(),
         p50: latencies.at(0.5).unwrap_or_default(),
         p99: latencies.at(0.99).unwrap_or_default(),

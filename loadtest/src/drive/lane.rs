@@ -55,8 +55,10 @@ impl Shared {
     pub(crate) async fn drive(self: Rc<Shared>, lane: usize, mut wire: Wire, pace: Pace) {
         let mut errors_in_a_row: u32 = 0;
         while let Some(due) = pace.next(&self.stop).await {
-            if due.was_awaited {
-                self.recorder.borrow_mut().lag.add(due.at.elapsed());
+            match (&pace, due.was_awaited) {
+                (Pace::Closed { .. }, _) => {}
+                (Pace::Open(_), true) => self.recorder.borrow_mut().lag.add(due.at.elapsed()),
+                (Pace::Open(_), false) => self.recorder.borrow_mut().queued.add(due.at.elapsed()),
             }
             let is_answered = self.send(lane, &mut wire, due.at).await;
             self.under_way.borrow_mut()[lane] = None;

@@ -1,10 +1,13 @@
 //! What a run found.
 
+mod generator;
 mod told;
 
 use std::time::Duration;
 
 pub(crate) use self::told::{PARTS, milliseconds};
+
+use self::generator::Generator;
 
 use super::mover::{Moved, Moves};
 use super::plan::Plan;
@@ -15,19 +18,13 @@ use crate::Conclusion;
 use crate::answer::Answer;
 use crate::worker::Breaches;
 
-/// A thread that has a CPU for more of the time than this sends later than it should.
-const BUSY_MAX: f64 = 0.9;
-/// How late the generator may be with one of a hundred requests before it says so.
-const LAG_MAX: Duration = Duration::from_millis(5);
-
 /// All that a run found.
 pub(crate) struct Outcome {
     plan: Plan,
     window: Window,
     recorder: Recorder,
     unsent: u64,
-    /// Of the thread that had most.
-    busy: f64,
+    generator: Generator,
     moved: Vec<Moved>,
     /// Handoffs whose successor's first request was not served.
     unserved: usize,
@@ -54,18 +51,21 @@ impl Outcome {
             window,
             recorder,
             unsent: 0,
-            busy: 0.0,
+            generator: Generator::default(),
             moved,
             unserved,
             ended_early,
             broke_off,
             breaches: None,
         };
-        for Sent { recorder, unsent, busy } in sent {
+        let mut threads = Vec::new();
+        for Sent { recorder, unsent, cpu } in sent {
             outcome.recorder.merge(recorder);
             outcome.unsent += unsent;
-            outcome.busy = outcome.busy.max(busy);
+            threads.push(cpu);
         }
+        let Recorder { lag, queued, .. } = &outcome.recorder;
+        outcome.generator = Generator::new(&threads, lag.clone(), queued.clone());
         outcome
     }
 
@@ -170,14 +170,7 @@ impl Outcome {
 
     /// What lessens the worth of the figures, in words.
     pub(crate) fn warnings(&self) -> Vec<String> {
-        let mut warnings = Vec::new();
-        if self.is_saturated() {
-            warnings.push(format!(
-                "the generator was the limit (busy {:.2}, lag p99 {}): use more --threads, a machine of its own, or less load",
-                self.busy,
-                milliseconds(self.recorder.lag.at(0.99))
-            ));
-        }
+        let mut warnings = self.generator.warnings();
         if self.put_off() > 0 {
             let reasons = self.recorder.put_off.iter().map(|(why, count)| format!("{count} {why}"));
             warnings.push(format!(
@@ -212,11 +205,6 @@ impl Outcome {
         warnings
     }
 
-    /// Whether the generator, and not the proxy, was what figures are of.
-    fn is_saturated(&self) -> bool {
-        self.busy > BUSY_MAX || self.recorder.lag.at(0.99).is_some_and(|lag| lag > LAG_MAX)
-    }
-
     fn false_refusals(&self) -> u64 {
         self.recorder.false_refusals
     }
@@ -244,6 +232,7 @@ impl Outcome {
 mod tests {
     use super::*;
     use crate::cli::{Cli, Command};
+    use crate::machine::CpuShare;
     use clap::Parser;
     use hyper::StatusCode;
     use std::time::Instant;
@@ -257,23 +246,22 @@ mod tests {
         Plan::of(&settings, None).unwrap()
     }
 
-    /// A run whose only thread was that busy, that late, and did the rest as it is told.
-    fn outcome(busy: f64, lag: Duration, more: impl FnOnce(&mut Sent)) -> Outcome {
+    /// A run whose only thread was that busy, and did the rest as it is told.
+    fn outcome(busy: f64, more: impl FnOnce(&mut Sent)) -> Outcome {
         let window = Window { begin: Instant::now(), length: Duration::from_secs(1) };
         let mut recorder = Recorder::new(window);
         let answer = Answer { status: StatusCode::OK, reason: None };
         recorder.answered(window.begin, Standing::Holder, answer, Finding::Served);
-        recorder.lag.add(lag);
-        let mut sent = Sent { recorder, unsent: 0, busy };
+        let cpu = CpuShare { had: busy, waited: 0.0, of: window.length };
+        let mut sent = Sent { recorder, unsent: 0, cpu };
         more(&mut sent);
         Outcome::of(&plan(), window, vec![sent], None, None, None)
     }
 
     #[test]
     fn a_generator_that_was_the_limit_says_so() {
-        let late = Duration::from_millis(20);
-        for (busy, lag, is_limit) in [(0.5, Duration::ZERO, false), (0.95, Duration::ZERO, true), (0.5, late, true)] {
-            let outcome = outcome(busy, lag, |_| {});
+        for (busy, is_limit) in [(0.5, false), (0.95, true)] {
+            let outcome = outcome(busy, |_| {});
             assert_eq!(outcome.to_string().contains("the generator was the limit"), is_limit, "{outcome}");
             assert_eq!(outcome.as_json()["generator"]["was_the_limit"], is_limit);
             assert_eq!(outcome.conclusion(), Conclusion::AsExpected, "what was judged stands");
@@ -290,18 +278,18 @@ mod tests {
             |sent| sent.recorder.false_refusals = 1,
         ];
         for (number, change) in changes.into_iter().enumerate() {
-            assert_eq!(outcome(0.5, Duration::ZERO, change).conclusion(), Conclusion::NotAsExpected, "{number}");
+            assert_eq!(outcome(0.5, change).conclusion(), Conclusion::NotAsExpected, "{number}");
         }
         let put_off = |sent: &mut Sent| {
             sent.recorder.put_off.insert("unverifiable".to_owned(), 2);
         };
-        assert_eq!(outcome(0.5, Duration::ZERO, put_off).conclusion(), Conclusion::PutOff);
-        let and_wrong = outcome(0.5, Duration::ZERO, |sent| {
+        assert_eq!(outcome(0.5, put_off).conclusion(), Conclusion::PutOff);
+        let and_wrong = outcome(0.5, |sent| {
             put_off(sent);
             sent.recorder.false_refusals = 1;
         });
         assert_eq!(and_wrong.conclusion(), Conclusion::NotAsExpected);
-        let mut outcome = outcome(0.5, Duration::ZERO, |_| {});
+        let mut outcome = outcome(0.5, |_| {});
         outcome.worker_saw(Some(Breaches { overlapped: 1, ..Breaches::default() }));
         assert_eq!(outcome.conclusion(), Conclusion::NotAsExpected);
     }

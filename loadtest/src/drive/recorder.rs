@@ -29,6 +29,12 @@ impl Durations {
         self.0.add(&other.0).expect("a histogram that grows takes any other");
     }
 
+    /// How many exceed that.
+    pub(crate) fn above(&self, duration: Duration) -> u64 {
+        let nanoseconds = u64::try_from(duration.as_nanos()).unwrap_or(u64::MAX);
+        self.0.count_between(nanoseconds.saturating_add(1), u64::MAX)
+    }
+
     /// How many there are.
     pub(crate) fn count(&self) -> u64 {
         self.0.len()
@@ -121,8 +127,10 @@ pub(crate) struct Recorder {
     pub(crate) served: Durations,
     /// Of those refused, and in the same way of those without an answer that were to be.
     pub(crate) refused: Durations,
-    /// How late the generator itself was with requests that a lane waited for.
+    /// How late requests were sent for which a connection was free.
     pub(crate) lag: Durations,
+    /// How long other requests waited for a connection, all being taken.
+    pub(crate) queued: Durations,
     pub(crate) slots: Vec<Slot>,
 }
 
@@ -142,6 +150,7 @@ impl Recorder {
             served: Durations::default(),
             refused: Durations::default(),
             lag: Durations::default(),
+            queued: Durations::default(),
             slots: vec![Slot::default(); usize::try_from(slots).unwrap_or(0)],
         }
     }
@@ -222,6 +231,7 @@ impl Recorder {
             served,
             refused,
             lag,
+            queued,
             slots,
         } = other;
         self.unanswered += unanswered;
@@ -234,6 +244,7 @@ impl Recorder {
         self.served.merge(&served);
         self.refused.merge(&refused);
         self.lag.merge(&lag);
+        self.queued.merge(&queued);
         for (mine, theirs) in self.slots.iter_mut().zip(slots) {
             mine.served += theirs.served;
             mine.refused += theirs.refused;

@@ -34,7 +34,7 @@ pub(crate) struct Schedule {
 pub(crate) struct Due {
     /// Since when it has been due.
     pub(crate) at: Instant,
-    /// Whether its lane waited for it: it is late then only as far as the generator is.
+    /// Whether its lane waited for it: it is late then only as far as the generator, or its machine, is. Otherwise all lanes were taken.
     pub(crate) was_awaited: bool,
 }
 

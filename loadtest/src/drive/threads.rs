@@ -18,7 +18,7 @@ use super::schedule::{GRACE, Schedule};
 use super::stop::Stop;
 use super::tenures::Tenures;
 use super::wire::Wire;
-use crate::machine::{CpuTime, stay_on};
+use crate::machine::{CpuShare, CpuTime, stay_on};
 
 /// How long the last answers may take after the end of a run.
 const LAST_ANSWERS: Duration = Duration::from_secs(5);
@@ -46,8 +46,8 @@ pub(crate) struct Sent {
     pub(crate) recorder: Recorder,
     /// Requests that were due and never sent.
     pub(crate) unsent: u64,
-    /// How much of one CPU it had, from 0 to 1.
-    pub(crate) busy: f64,
+    /// How much of a CPU it had, and waited for, while requests were due.
+    pub(crate) cpu: CpuShare,
 }
 
 impl Sender {
@@ -104,8 +104,9 @@ async fn run(
     let (Ok(Some(begin)), Ok(())) = (begin, told) else { anyhow::bail!("the run did not begin") };
 
     let window = Window { begin: begin + plan.warm_up, length: plan.duration };
+    let end = begin + plan.length();
     let pace = match plan.rate {
-        None => Pace::Closed { until: begin + plan.length() },
+        None => Pace::Closed { until: end },
         Some(rate) => {
             let share = (number as u64, plan.threads as u64);
             let schedule = Arc::new(Schedule::new(begin, plan.length(), rate, share));
@@ -123,19 +124,24 @@ async fn run(
         stop,
         answered,
     });
-    let cpu = CpuTime::of_this_thread()?;
+    let before = CpuTime::of_this_thread()?;
+    let at_end = tokio::task::spawn_local(async move {
+        tokio::time::sleep_until(end.into()).await;
+        CpuTime::of_this_thread()
+    });
     let mut lanes = JoinSet::new();
     for (lane, wire) in wires.into_iter().enumerate() {
         lanes.spawn_local(Rc::clone(&shared).drive(lane, wire, pace.clone()));
     }
     last_answer(&mut lanes, &shared, begin).await?;
-    let busy = CpuTime::of_this_thread()?.busy_since(&cpu);
+    // Waiting for the last answers is no work, and would make a busy thread look idle.
+    let after = if at_end.is_finished() { at_end.await?? } else { CpuTime::of_this_thread()? };
     let unsent = match &pace {
         Pace::Closed { .. } => 0,
         Pace::Open(schedule) => schedule.unsent(),
     };
     let recorder = shared.recorder.borrow().clone();
-    Ok(Sent { recorder, unsent, busy })
+    Ok(Sent { recorder, unsent, cpu: after.share_since(&before) })
 }
 
 async fn open(plan: &Rc<Plan>, connections: usize) -> anyhow::Result<Vec<Wire>> {

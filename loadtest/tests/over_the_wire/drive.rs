@@ -87,7 +87,9 @@ async fn a_stall_shows_in_every_request_that_was_due_in_it() {
         stall.open();
     };
     let driving = drive("open", &server, &["--rate", "200", "--connections", "1"]);
-    let ((_, report), ()) = tokio::join!(driving, stalling);
+    let ((run, report), ()) = tokio::join!(driving, stalling);
+    run.says("for a connection, all being taken");
+    assert_eq!(report["generator"]["was_the_limit"], false, "{report:#}");
     let latency = |name: &str| report["latency"][name].as_f64().expect("it was measured");
     assert!(latency("max_seconds") >= 0.29 && latency("p90_seconds") >= 0.19, "{:#}", report["latency"]);
     let slots = report["over_time"]["slots"].as_array().expect("there are slots of time");
@@ -217,6 +219,8 @@ async fn a_request_that_is_never_answered_is_told_and_the_run_ends() {
     run.ended_with(1).says("NO ANSWER in time").says("were due and not sent");
     assert_eq!((report["unanswered"].as_u64(), report["unsent"].as_u64()), (Some(2), Some(10)), "{report:#}");
     run.says("had no answer when it was not waited for any more");
+    let busy_within = report["generator"]["cpu_measured_seconds"].as_f64();
+    assert!(busy_within < Some(6.0), "not while the last answers were waited for: {report:#}");
 }
 
 /// What is never answered would have taken longer than whatever was: it is none of the fast ones.

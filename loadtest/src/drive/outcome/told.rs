@@ -52,7 +52,7 @@ impl Outcome {
             "latency_of_refusals": percentiles(&self.recorder.refused),
             "handoffs": handoffs,
             "worker": self.breaches.map(|breaches| breaches.as_json()),
-            "generator": { "busy": self.busy, "lag": percentiles(&self.recorder.lag), "was_the_limit": self.is_saturated() },
+            "generator": self.generator.as_json(),
             "over_time": { "slot_seconds": slot, "slots": over_time.collect::<Vec<_>>() },
             "warnings": self.warnings(),
         })
@@ -81,7 +81,8 @@ pub(crate) const PARTS: [(&str, &str, f64); 5] = [
     ("max", "max_seconds", 1.0),
 ];
 
-fn percentiles(durations: &Durations) -> Value {
+/// The percentiles for a program.
+pub(crate) fn percentiles(durations: &Durations) -> Value {
     if durations.count() == 0 {
         return Value::Null;
     }
@@ -144,12 +145,7 @@ impl fmt::Display for Outcome {
                  {shared_revision} under another owner's revision"
             )?;
         }
-        writeln!(
-            f,
-            "generator   busy {:.2} of a CPU, lag p99 {}",
-            self.busy,
-            milliseconds(self.recorder.lag.at(0.99))
-        )?;
+        writeln!(f, "generator   {}", self.generator.in_a_line())?;
         let figures = self.to_be_none().into_iter().map(|(name, count, _)| format!("{count} {name}"));
         writeln!(f, "verdict     {}", figures.collect::<Vec<_>>().join(", "))?;
         self.warnings().iter().try_for_each(|warning| writeln!(f, "WARNING     {warning}"))

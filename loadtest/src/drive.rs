@@ -37,6 +37,7 @@ use self::threads::{Common, Sender};
 use self::wire::Wire;
 use crate::Conclusion;
 use crate::cli::DriveSettings;
+use crate::occasion::Occasion;
 use crate::progress::Progress;
 use crate::token::Token;
 use crate::worker::quick::{self, Orders};
@@ -48,6 +49,7 @@ const TOUCHED_AT_ONCE: usize = 64;
 
 /// Runs `open`, at that rate, or `closed`; prints what was found.
 pub(crate) async fn run(settings: DriveSettings, rate: Option<NonZeroU64>) -> anyhow::Result<Conclusion> {
+    let occasion = Occasion::of_this_run();
     crate::machine::open_many_files()?;
     [&settings.json, &settings.html].into_iter().flatten().try_for_each(|file| crate::output::check(file))?;
     let orders = match settings.worker_listen {
@@ -62,10 +64,7 @@ pub(crate) async fn run(settings: DriveSettings, rate: Option<NonZeroU64>) -> an
         (Some(held), tenures)
     };
     let stop = crate::signals::stop_when_asked()?;
-    let measured = match (&mut held, settings.handoff_every) {
-        (Some(held), Some(every)) => drive(&plan, tenures, &stop, Some((held, every)), true).await,
-        (_, _) => drive(&plan, tenures, &stop, None, true).await,
-    };
+    let measured = drive(&plan, tenures, &stop, held.as_mut(), true).await;
     // Whatever came of it: the locks are free when a run is over. What was measured is told in any case.
     let released = match held {
         Some(held) => held.release().await,
@@ -74,8 +73,10 @@ pub(crate) async fn run(settings: DriveSettings, rate: Option<NonZeroU64>) -> an
     let mut outcome = measured?;
     outcome.worker_saw(orders.map(|orders| orders.breaches()));
     print!("{outcome}");
-    let json = settings.json.as_ref().map(|file| crate::output::write(file, &format!("{:#}\n", outcome.as_json())));
-    let html = settings.html.as_ref().map(|file| crate::output::write(file, &crate::page::page(&outcome)));
+    let mut report = outcome.as_json();
+    report["run"] = occasion.as_json();
+    let json = settings.json.as_ref().map(|file| crate::output::write(file, &format!("{report:#}\n")));
+    let html = settings.html.as_ref().map(|file| crate::output::write(file, &crate::page::page(&outcome, &occasion)));
     json.unwrap_or(Ok(())).and(html.unwrap_or(Ok(()))).and(released)?;
     Ok(outcome.conclusion())
 }
@@ -110,7 +111,7 @@ async fn drive(
     plan: &Plan,
     tenures: Tenures,
     stop: &Arc<Stop>,
-    moving: Option<(&mut HeldLocks, Duration)>,
+    held: Option<&mut HeldLocks>,
     is_shown: bool,
 ) -> anyhow::Result<Outcome> {
     let tenures = Arc::new(tenures);
@@ -136,7 +137,7 @@ async fn drive(
     let window = Window { begin: begun + plan.warm_up, length: plan.duration };
     let mut mover = None;
     let moves = async {
-        let Some((held, every)) = moving else { return Ok(()) };
+        let Some((held, every)) = held.zip(plan.handoff_every) else { return Ok(()) };
         let recorder = Recorder::new(window);
         let mover = mover.insert(Mover { plan, tenures: &tenures, every, recorder, handed_over: 0, moved: Vec::new() });
         mover.run(held, begun, stop).await

@@ -12,6 +12,7 @@ mod latency;
 mod load;
 mod lock;
 mod machine;
+mod occasion;
 mod output;
 mod page;
 mod progress;

@@ -5,18 +5,23 @@ mod plot;
 use std::fmt::Write;
 use std::time::Duration;
 
-use self::plot::{Axis, Line, Plot};
+use self::plot::{Axes, Axis, Line, Plot};
 use crate::Conclusion;
 use crate::drive::{Durations, Fault, Outcome, PARTS, milliseconds};
+use crate::occasion::Occasion;
 
+/// What plots over time have across.
+const SINCE: &str = "seconds since the warm-up ended";
 const STYLE: &str = include_str!("page/style.css");
 
 /// The page of a run.
-pub(crate) fn page(outcome: &Outcome) -> String {
+pub(crate) fn page(outcome: &Outcome, occasion: &Occasion) -> String {
+    let was_wrong = outcome.to_be_none().into_iter().any(|(_, count, fault)| fault == Fault::Wrong && count > 0);
     let (class, verdict) = match outcome.conclusion() {
         Conclusion::AsExpected => ("good", "As it should be"),
         Conclusion::PutOff => ("put-off", "Nothing was wrong, but not everybody was served"),
-        Conclusion::NotAsExpected => ("bad", "Not as it should be"),
+        Conclusion::NotAsExpected if was_wrong => ("bad", "Not as it should be"),
+        Conclusion::NotAsExpected => ("missing", "Not as it should be, though nobody was judged wrongly"),
     };
     let sections = [
         figures(outcome),
@@ -36,10 +41,22 @@ pub(crate) fn page(outcome: &Outcome) -> String {
          <meta name=\"viewport\" content=\"width=device-width, initial-scale=1\">\n\
          <meta name=\"color-scheme\" content=\"light dark\">\n\
          <title>fencepost-loadtest: {verdict}</title>\n<style>\n{STYLE}</style>\n\
-         <main>\n<header><h1>fencepost-loadtest</h1>\n<p class=\"{class}\">{verdict}</p>\n<p>{}</p></header>\n{warnings}{}</main>\n</html>\n",
-        escaped(&outcome.description()),
+         <main>\n<header><h1>fencepost-loadtest</h1>\n<p class=\"{class}\">{verdict}</p></header>\n{}{warnings}{}</main>\n</html>\n",
+        of_the_run(outcome, occasion),
         sections.concat(),
     )
+}
+
+/// When it was, of what, and what was asked for.
+fn of_the_run(outcome: &Outcome, occasion: &Occasion) -> String {
+    let facts = [
+        ("began", occasion.began()),
+        ("by", occasion.program().to_owned()),
+        ("command", format!("<code>{}</code>", escaped(occasion.command()))),
+        ("asked of it", escaped(&outcome.description())),
+    ];
+    let facts = facts.map(|(name, fact)| format!("<dt>{name}</dt><dd>{fact}</dd>\n"));
+    format!("<dl>\n{}</dl>\n", facts.concat())
 }
 
 /// The figures that say whether the fence holds.
@@ -61,15 +78,17 @@ fn figures(outcome: &Outcome) -> String {
 fn latencies(outcome: &Outcome) -> String {
     let mut moved = Durations::default();
     outcome.moved().iter().for_each(|each| moved.add(each.answered));
-    let heads: String = PARTS.iter().map(|(name, _, _)| format!("<th>{name}</th>")).collect();
-    let mut rows = String::new();
-    for (name, durations) in [("served", outcome.served()), ("refused", outcome.refused()), ("handoff", &moved)] {
-        let cells: String =
-            PARTS.iter().map(|(_, _, part)| format!("<td>{}</td>", milliseconds(durations.at(*part)))).collect();
-        writeln!(rows, "<tr><th>{name}</th><td>{}</td>{cells}</tr>", durations.count()).expect("text can be written");
-    }
+    let columns = [outcome.served(), outcome.refused(), &moved];
+    let row = |name: &str, cell: &dyn Fn(&Durations) -> String| {
+        let cells = columns.map(|durations| format!("<td>{}</td>", cell(durations)));
+        format!("<tr><th>{name}</th>{}</tr>\n", cells.concat())
+    };
+    // A column for each percentile would not fit on a phone.
+    let rows: String =
+        PARTS.iter().map(|(name, _, part)| row(name, &|durations| milliseconds(durations.at(*part)))).collect();
     format!(
-        "<section><h2>Latencies</h2><div class=\"wide\"><table><tr><th></th><th>count</th>{heads}</tr>\n{rows}</table></div></section>\n"
+        "<section><h2>Latencies</h2><table><tr><th></th><th>served</th><th>refused</th><th>handoff</th></tr>\n{}{rows}</table></section>\n",
+        row("count", &|durations| durations.count().to_string()),
     )
 }
 
@@ -80,7 +99,9 @@ fn answers(outcome: &Outcome) -> String {
             (standing.name(), answer.to_string(), count, finding.fault().map_or("good", class_of))
         })
         .collect();
-    kinds.extend(outcome.missing().map(|(why, count)| ("", format!("no answer: {why}"), count, "bad")));
+    kinds.extend(
+        outcome.missing().map(|(why, count)| ("", format!("no answer: {why}"), count, class_of(Fault::Missing))),
+    );
     let most = kinds.iter().map(|(_, _, count, _)| *count).max().unwrap_or(1).max(1);
     let mut rows = String::new();
     for (sender, answer, count, class) in kinds {
@@ -94,7 +115,7 @@ fn answers(outcome: &Outcome) -> String {
         .expect("text can be written");
     }
     format!(
-        "<section><h2>Answers</h2><div class=\"wide\"><table><tr><th>sender</th><th class=\"text\">answer</th><th>count</th><th class=\"bar\"></th></tr>\n{rows}</table></div></section>\n"
+        "<section><h2>Answers</h2><table><tr><th>sender</th><th class=\"text\">answer</th><th>count</th><th class=\"bar\">count, logarithmic</th></tr>\n{rows}</table></section>\n"
     )
 }
 
@@ -103,6 +124,7 @@ fn class_of(fault: Fault) -> &'static str {
     match fault {
         Fault::Wrong => "bad",
         Fault::PutOff => "put-off",
+        Fault::Missing => "missing",
     }
 }
 
@@ -124,7 +146,9 @@ fn percentile_curve(outcome: &Outcome) -> String {
         Line::new("served", "first", curve(outcome.served())),
         Line::new("refused", "second", curve(outcome.refused())),
     ];
-    Plot { title: "Latency by percentile (%)", unit: "ms", x, lines, is_logarithmic: true, is_dotted: false }.section()
+    let axes =
+        Axes { across: "percentile (%), logarithmic by what is left to 100", up: "latency", is_logarithmic: true };
+    Plot { title: "Latency by percentile", axes, unit: "ms", x, lines, is_dotted: false }.section()
 }
 
 /// The percentiles up to that many nines; without their unit, which would not fit on a phone beside six nines.
@@ -148,7 +172,8 @@ fn latency_over_time(outcome: &Outcome) -> String {
         Line::new("max", "third", series(1.0)),
     ];
     let title = "Latency over time, by when a request was due";
-    Plot { title, unit: "ms", x: time(outcome), lines, is_logarithmic: true, is_dotted: false }.section()
+    let axes = Axes { across: SINCE, up: "latency", is_logarithmic: true };
+    Plot { title, axes, unit: "ms", x: time(outcome), lines, is_dotted: false }.section()
 }
 
 fn throughput(outcome: &Outcome) -> String {
@@ -161,18 +186,20 @@ fn throughput(outcome: &Outcome) -> String {
         Line::new("served", "first", series(|slot| slot.served)),
         Line::new("refused", "second", series(|slot| slot.refused)),
         Line::new("put off", "put-off", series(|slot| slot.put_off)),
+        Line::new("no answer", "missing", series(|slot| slot.unanswered)),
         Line::new("wrong", "bad", series(|slot| slot.wrong)),
     ];
-    let title = "Answers a second, over time";
-    Plot { title, unit: "/s", x: time(outcome), lines, is_logarithmic: false, is_dotted: false }.section()
+    let title = "Requests a second, over time, by what became of them";
+    let axes = Axes { across: SINCE, up: "requests a second", is_logarithmic: false };
+    Plot { title, axes, unit: "/s", x: time(outcome), lines, is_dotted: false }.section()
 }
 
 fn handoffs(outcome: &Outcome) -> String {
     let points =
         outcome.moved().iter().filter_map(|moved| Some((moved.at?.as_secs_f64(), in_milliseconds(moved.answered))));
     let lines = vec![Line::new("release to the successor's first answer", "first", points.collect())];
-    Plot { title: "Handoffs over time", unit: "ms", x: time(outcome), lines, is_logarithmic: false, is_dotted: true }
-        .section()
+    let axes = Axes { across: SINCE, up: "time from the release", is_logarithmic: false };
+    Plot { title: "Handoffs over time", axes, unit: "ms", x: time(outcome), lines, is_dotted: true }.section()
 }
 
 fn time(outcome: &Outcome) -> Axis {

@@ -1,5 +1,6 @@
 //! Values of options: text on the command line, a type afterwards.
 
+use std::fmt;
 use std::num::NonZeroU64;
 use std::str::FromStr;
 use std::time::Duration;
@@ -84,6 +85,13 @@ impl Share {
     }
 }
 
+/// As it is written.
+impl fmt::Display for Share {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "{}%", self.millionths as f64 / 10_000.0)
+    }
+}
+
 impl FromStr for Share {
     type Err = anyhow::Error;
 
@@ -154,6 +162,7 @@ mod tests {
         for (text, of_thousand) in [("0%", 0), ("0.1%", 1), ("5%", 50), ("33.3%", 333), ("100%", 1000)] {
             let share: Share = text.parse().unwrap();
             assert_eq!((0..1000).filter(|number| share.takes(*number)).count(), of_thousand, "{text}");
+            assert_eq!(share.to_string(), text);
         }
         let twentieth: Share = "5%".parse().unwrap();
         for start in (0..1000).step_by(20) {

@@ -105,6 +105,8 @@ impl Load {
             lock_header: None,
             body: Bytes::from(vec![b'x'; self.body_bytes]),
             tells_number: false,
+            locks: self.locks,
+            handoff_every: None,
             stale: if self.is_stale { "100%".parse()? } else { "0%".parse()? },
             refusal: target.refusal,
             rate: None,

@@ -157,8 +157,8 @@ impl Outcome {
             ("false admissions", self.false_admissions(), Fault::Wrong),
             ("put off", self.put_off(), Fault::PutOff),
             ("unexpected answers", self.recorder.unexpected, Fault::Wrong),
-            ("no answer", self.failed() + self.recorder.unanswered, Fault::Wrong),
-            ("not sent", self.unsent, Fault::Wrong),
+            ("no answer", self.failed() + self.recorder.unanswered, Fault::Missing),
+            ("not sent", self.unsent, Fault::Missing),
         ];
         if let Some(breaches) = self.breaches {
             let Breaches { went_down, after_successor, overlapped, shared_revision } = breaches;

@@ -30,6 +30,10 @@ pub(crate) struct Plan {
     pub(crate) body: Bytes,
     /// Says it to a worker of ours: the number, in a header of its own.
     pub(crate) tells_number: bool,
+    /// How many locks requests are for.
+    pub(crate) locks: usize,
+    /// How often one of them changes hands.
+    pub(crate) handoff_every: Option<Duration>,
     pub(crate) stale: Share,
     pub(crate) refusal: StatusCode,
     /// Requests a second, over all threads; `None`: as fast as they are answered.
@@ -61,6 +65,8 @@ impl Plan {
             lock_header: settings.lock.clone().filter(|_| settings.lock_header),
             body: Bytes::from(vec![b'x'; settings.body]),
             tells_number: settings.worker_listen.is_some(),
+            locks: settings.locks.get(),
+            handoff_every: settings.handoff_every,
             stale: settings.stale,
             refusal: settings.stale_status,
             rate,
@@ -103,8 +109,17 @@ impl Plan {
         let threads = if self.threads == 1 { "1 thread".to_owned() } else { format!("{} threads", self.threads) };
         let churn = self.requests_per_connection.map_or(String::new(), |count| format!(", {count} requests on each"));
         let body = if self.body.is_empty() { String::new() } else { format!(" of {} bytes", self.body.len()) };
+        let locks = if self.locks == 1 { String::new() } else { format!(", for {} locks", self.locks) };
+        let moves = self
+            .handoff_every
+            .map_or(String::new(), |every| format!(", a lock handed over every {}", humantime::format_duration(every)));
+        let stale = if self.stale.is_none() {
+            String::new()
+        } else {
+            format!(", {} of them superseded and to be refused with {}", self.stale, self.refusal.as_str())
+        };
         format!(
-            "{pace}: {} {}{body} to {}, {} connections of {protocol}{churn}, {threads}, {} after {} of warm-up",
+            "{pace}: {} {}{body} to {}{locks}{stale}{moves}, {} connections of {protocol}{churn}, {threads}, {} after {} of warm-up",
             self.method,
             self.path.as_written(),
             self.target,

@@ -95,15 +95,17 @@ pub(crate) struct Slot {
     pub(crate) refused: u64,
     /// Told to come again within it.
     pub(crate) put_off: u64,
-    /// Answered wrongly within it, or not at all.
+    /// Answered wrongly within it.
     pub(crate) wrong: u64,
+    /// Failed within it, or due within it and not answered in time.
+    pub(crate) unanswered: u64,
     /// Of requests that were due within it, and served or without an answer.
     pub(crate) latencies: Durations,
 }
 
 impl Default for Slot {
     fn default() -> Slot {
-        Slot { served: 0, refused: 0, put_off: 0, wrong: 0, latencies: Durations::new(DIGITS_DRAWN) }
+        Slot { served: 0, refused: 0, put_off: 0, wrong: 0, unanswered: 0, latencies: Durations::new(DIGITS_DRAWN) }
     }
 }
 
@@ -193,7 +195,7 @@ impl Recorder {
     /// A request was not answered.
     pub(crate) fn failed(&mut self, why: String) {
         if let Some(slot) = self.slot_at(Instant::now()) {
-            slot.wrong += 1;
+            slot.unanswered += 1;
         }
         *self.errors.entry(why).or_default() += 1;
     }
@@ -205,7 +207,7 @@ impl Recorder {
         let Some(slot) = self.window.slot_of(due) else { return };
         let waited = due.elapsed();
         if let Some(slot) = self.slots.get_mut(slot) {
-            slot.wrong += 1;
+            slot.unanswered += 1;
         }
         if standing == Standing::Superseded {
             self.refused.add(waited);
@@ -250,6 +252,7 @@ impl Recorder {
             mine.refused += theirs.refused;
             mine.put_off += theirs.put_off;
             mine.wrong += theirs.wrong;
+            mine.unanswered += theirs.unanswered;
             mine.latencies.merge(&theirs.latencies);
         }
     }
@@ -310,7 +313,8 @@ mod tests {
         other.answered(due, Standing::Holder, draining, Finding::PutOff);
         all.merge(other);
         assert_eq!((all.put_off["draining"], all.slots[0].put_off), (1, 1));
-        assert_eq!((all.served.count(), all.false_refusals, all.errors["gone"], all.slots[0].wrong), (1, 1, 1, 2));
+        assert_eq!((all.served.count(), all.false_refusals, all.errors["gone"]), (1, 1, 1));
+        assert_eq!((all.slots[0].wrong, all.slots[0].unanswered), (1, 1));
         assert_eq!(all.answers[&(Standing::Holder, ok())], 2);
     }
 

@@ -50,6 +50,8 @@ pub(crate) enum Fault {
     Wrong,
     /// Nobody was judged wrongly, and somebody was told to come again.
     PutOff,
+    /// Nobody was judged, for want of an answer.
+    Missing,
 }
 
 impl Finding {

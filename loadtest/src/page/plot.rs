@@ -27,17 +27,32 @@ pub(super) struct Line {
     points: Vec<(f64, f64)>,
 }
 
+/// What the axes are of.
+pub(super) struct Axes {
+    pub(super) across: &'static str,
+    pub(super) up: &'static str,
+    /// Whether the vertical one is.
+    pub(super) is_logarithmic: bool,
+}
+
 /// A plot with its title and key.
 pub(super) struct Plot {
     pub(super) title: &'static str,
+    pub(super) axes: Axes,
     /// Of the vertical axis.
     pub(super) unit: &'static str,
     pub(super) x: Axis,
     pub(super) lines: Vec<Line>,
-    /// Whether the vertical axis is.
-    pub(super) is_logarithmic: bool,
     /// Whether points stand alone.
     pub(super) is_dotted: bool,
+}
+
+impl Axes {
+    /// In words: a logarithmic axis makes what differs by much look alike.
+    fn told(&self) -> String {
+        let scale = if self.is_logarithmic { "logarithmic" } else { "linear, from 0" };
+        format!("<p class=\"axes\">Up: {}, {scale}. Across: {}.</p>\n", self.up, self.across)
+    }
 }
 
 impl Axis {
@@ -103,7 +118,7 @@ impl Plot {
         let body = if drawn.is_empty() {
             "<p class=\"none\">None in this run.</p>".to_owned()
         } else {
-            format!("{}{}", key(&drawn), self.drawing(&drawn))
+            format!("{}{}{}", self.axes.told(), key(&drawn), self.drawing(&drawn))
         };
         format!("<section class=\"plot\"><h2>{}</h2>{body}</section>\n", self.title)
     }
@@ -111,7 +126,7 @@ impl Plot {
     fn drawing(&self, lines: &[&Line]) -> String {
         let y = self.vertical(lines);
         let at = |(x, value): (f64, f64)| {
-            let value = if self.is_logarithmic { value.log10() } else { value };
+            let value = if self.axes.is_logarithmic { value.log10() } else { value };
             (self.x.across(x), BOTTOM - y.part(value) * (BOTTOM - TOP))
         };
         let mut svg = format!("<svg viewBox=\"0 0 {WIDTH} {HEIGHT}\" role=\"img\" aria-label=\"{}\">\n", self.title);
@@ -148,7 +163,7 @@ impl Plot {
     fn vertical(&self, lines: &[&Line]) -> Axis {
         let values = || lines.iter().flat_map(|line| &line.points).map(|(_, value)| *value);
         let high = values().fold(0.0, f64::max);
-        if self.is_logarithmic {
+        if self.axes.is_logarithmic {
             let low = values().filter(|value| *value > 0.0).fold(f64::INFINITY, f64::min);
             return Axis::logarithmic(low.min(high).max(1e-6), high.max(1e-6), self.unit);
         }
@@ -207,9 +222,10 @@ mod tests {
         let points = vec![(0.0, 0.001), (5.0, 1234.5), (10.0, 3.0)];
         for (is_logarithmic, is_dotted) in [(true, false), (false, false), (false, true)] {
             let lines = vec![Line::new("a", "first", points.clone())];
-            let plot =
-                Plot { title: "t", unit: "ms", x: Axis::linear(0.0, 10.0, "s"), lines, is_logarithmic, is_dotted };
+            let axes = Axes { across: "a", up: "b", is_logarithmic };
+            let plot = Plot { title: "t", axes, unit: "ms", x: Axis::linear(0.0, 10.0, "s"), lines, is_dotted };
             let svg = plot.section();
+            assert_eq!(svg.contains("Up: b, logarithmic. Across: a."), is_logarithmic, "{svg}");
             assert!(!svg.contains("NaN") && !svg.contains("inf"), "{svg}");
             let drawn = svg.split("<path class=\"data first\" d=\"M").nth(1).and_then(|rest| rest.split('"').next());
             for point in drawn.iter().flat_map(|path| path.split('L')) {
@@ -225,7 +241,8 @@ mod tests {
     fn a_plot_of_nothing_says_so() {
         let lines = vec![Line::new("a", "first", vec![])];
         let x = Axis::linear(0.0, 0.0, "s");
-        let plot = Plot { title: "t", unit: "ms", x, lines, is_logarithmic: true, is_dotted: false };
+        let axes = Axes { across: "a", up: "b", is_logarithmic: true };
+        let plot = Plot { title: "t", axes, unit: "ms", x, lines, is_dotted: false };
         assert!(plot.section().contains("None in this run"));
     }
 }

@@ -171,7 +171,10 @@ async fn neither_served_nor_refused_is_unexpected_and_no_answer_is_told() {
     let seen = server.seen().len();
     run.ended_with(1).says("NO ANSWER").says(&format!("{seen} requests failed: these are in no percentile"));
     assert!((3..50).contains(&seen), "it tries again, after longer and longer pauses: {report:#}");
-    assert!(std::fs::read_to_string(&page).expect("the page was written").contains("no answer: the connection"));
+    let page = std::fs::read_to_string(&page).expect("the page was written");
+    assert!(page.contains("no answer: the connection") && page.contains("nobody was judged wrongly"), "{page}");
+    assert!(page.contains("data missing") && page.contains("tile missing"), "{page}");
+    assert!(!page.contains("class=\"bad\" style") && !page.contains("tile bad"), "{page}");
 }
 
 /// As a proxy is that is started again.
@@ -236,7 +239,8 @@ async fn a_request_without_an_answer_counts_as_long_as_it_was_waited_for() {
     assert_eq!((&report["answered"], &report["unanswered"], &latency["count"]), (&20.into(), &30.into(), &40.into()));
     assert!(latency["p50_seconds"].as_f64() > Some(5.0), "{latency:#}");
     let slots = report["over_time"]["slots"].as_array().expect("there are slots of time");
-    assert_eq!(slots.iter().filter_map(|slot| slot["wrong"].as_u64()).sum::<u64>(), 30, "{report:#}");
+    assert_eq!(slots.iter().filter_map(|slot| slot["unanswered"].as_u64()).sum::<u64>(), 30, "{report:#}");
+    assert!(slots.iter().all(|slot| slot["wrong"] == 0), "nobody was judged wrongly: {report:#}");
 }
 
 #[tokio::test]

@@ -4,7 +4,7 @@ use fencepost_testsupport::{Browser, Etcd, EtcdVersion, FreePort, Scratch};
 
 use crate::support::{ReportFile, loadtest};
 
-/// Pairs of texts of one drawing that cover each other, and what is wider than the screen.
+/// Pairs of texts of one drawing that cover each other, and what is wider than the screen, or than its place on it.
 const OVERLAPS: &str = "
     const found = [];
     for (const drawing of document.querySelectorAll('svg')) {
@@ -16,6 +16,8 @@ const OVERLAPS: &str = "
         for (const [text, a] of texts)
             if (a.left < whole.left - 1 || a.right > whole.right + 1 || a.bottom > whole.bottom + 1) found.push('outside: ' + text);
     }
+    for (const part of document.querySelectorAll('main, section, div, dl, dd, table, td, th, p'))
+        if (part.scrollWidth > part.clientWidth + 1 && part.clientWidth > 0) found.push('cut off: ' + part.textContent);
     if (document.documentElement.scrollWidth > innerWidth) found.push('wider than the screen');
     return found;";
 
@@ -51,8 +53,18 @@ async fn the_page_has_the_figures_and_its_plots_fit_on_every_screen() {
         "{dots} handoffs are drawn"
     );
     let lines = browser.run("return document.querySelectorAll('path.data').length", &[]).await;
-    assert!(lines.as_u64() >= Some(7), "a curve, three percentiles, and three counts over time");
-    for (width, scheme) in [(360, "light"), (360, "dark"), (1280, "light"), (1280, "dark")] {
+    assert!(lines.as_u64() >= Some(9), "a curve, three percentiles, and five counts over time");
+    for of_the_run in [
+        report["run"]["began"].as_str().expect("the run began"),
+        concat!("fencepost-loadtest ", env!("CARGO_PKG_VERSION")),
+        &format!("fencepost-loadtest closed --proxy {url} --worker-listen {address}"),
+        "a lock handed over every 100ms",
+        "Up: latency, logarithmic.",
+        "Up: requests a second, linear, from 0.",
+    ] {
+        assert!(shown.contains(of_the_run), "{of_the_run:?} is not in {shown}");
+    }
+    for (width, scheme) in [(360, "light"), (400, "dark"), (1280, "light"), (1280, "dark")] {
         browser.screen(width, 900, scheme).await;
         let overlaps = browser.run(OVERLAPS, &[]).await;
         assert_eq!(overlaps, serde_json::json!([]), "at {width} pixels");

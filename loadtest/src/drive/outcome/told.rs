@@ -27,10 +27,10 @@ impl Outcome {
         }
         let slot = self.slot_length().as_secs_f64();
         let over_time = self.slots().iter().enumerate().map(|(number, slot_of)| {
-            let Slot { served, refused, put_off, wrong, latencies } = slot_of;
+            let Slot { served, refused, put_off, wrong, unanswered, latencies } = slot_of;
             json!({
                 "at_seconds": number as f64 * slot, "served": served, "refused": refused, "put_off": put_off, "wrong": wrong,
-                "latency": percentiles(latencies),
+                "unanswered": unanswered, "latency": percentiles(latencies),
             })
         });
         json!({

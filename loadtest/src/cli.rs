@@ -33,7 +33,8 @@ use crate::lock::Layout;
         requests off with 503, as it must while it cannot say who holds the lock (\"unverifiable\", \"store-regressed\"), while \
         an earlier holder's requests may be at the worker (\"handoff-timeout\") or when it is about to stop (\"draining\"); 64 \
         wrong usage.\n\n\
-        Ctrl-C ends a run early, and what was measured until then is reported; a second one ends it at once (130).\n\n\
+        Ctrl-C ends a run early: what was measured until then is reported, and the locks are given back, with their leases. A second \
+        one ends it at once (130), and the locks are free when their leases are over (90 s, and the length of the run).\n\n\
         Try it, with an etcd on its usual port:\n  \
         fencepost serve --listen 127.0.0.1:8080 --upstream http://127.0.0.1:9000 \\\n      \
         --etcd http://127.0.0.1:2379 --lock /shards/2/lock &\n  \

@@ -57,18 +57,17 @@ pub(crate) async fn run(settings: DriveSettings, rate: Option<NonZeroU64>) -> an
         None => None,
     };
     let plan = Plan::of(&settings, rate)?;
-    let (mut held, tenures) = if settings.etcd.is_empty() {
-        (None, given_token(&settings)?)
-    } else {
-        let (held, tenures) = HeldLocks::take(&settings, plan.length()).await?;
-        (Some(held), tenures)
-    };
     let stop = crate::signals::stop_when_asked()?;
-    let measured = drive(&plan, tenures, &stop, held.as_mut(), true).await;
-    // Whatever came of it: the locks are free when a run is over. What was measured is told in any case.
-    let released = match held {
-        Some(held) => held.release().await,
-        None => Ok(()),
+    let (measured, released) = if settings.etcd.is_empty() {
+        (drive(&plan, given_token(&settings)?, &stop, None, true).await, Ok(()))
+    } else {
+        let mut held = tokio::select! {
+            held = HeldLocks::open(&settings, plan.length()) => held?,
+            () = stop.stopped() => bail!("ended before all locks were taken"),
+        };
+        let measured = drive_holding(&plan, &mut held, &stop).await;
+        // Whatever came of it: the locks are free when a run is over. What was measured is told in any case.
+        (measured, held.release().await)
     };
     let mut outcome = measured?;
     outcome.worker_saw(orders.map(|orders| orders.breaches()));
@@ -104,6 +103,15 @@ pub(crate) async fn touch(plan: &Plan, tenures: &Tenures) -> anyhow::Result<impl
         anyhow::Ok(wires)
     };
     stream::iter((0..connections).map(run)).buffer_unordered(TOUCHED_AT_ONCE).try_collect::<Vec<_>>().await
+}
+
+/// Takes the locks, and sends what is planned.
+async fn drive_holding(plan: &Plan, held: &mut HeldLocks, stop: &Arc<Stop>) -> anyhow::Result<Outcome> {
+    let tenures = tokio::select! {
+        tenures = held.take(!plan.stale.is_none()) => tenures?,
+        () = stop.stopped() => bail!("ended before all locks were taken"),
+    };
+    drive(plan, tenures, stop, Some(held), true).await
 }
 
 /// Sends what is planned, while locks move if they are to.

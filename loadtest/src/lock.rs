@@ -1,6 +1,7 @@
 //! A lock in etcd, taken and given up as its users do.
 
 mod handoff;
+mod leases;
 mod many;
 
 use std::time::Duration;
@@ -13,7 +14,9 @@ use etcd_client::{
 };
 
 pub(crate) use self::handoff::{Handoff, Successor};
-pub(crate) use self::many::{acquire_all, release_all};
+pub(crate) use self::many::acquire_all;
+
+use self::leases::Leases;
 
 use crate::cli::LockSettings;
 use crate::token::Token;
@@ -36,6 +39,7 @@ pub(crate) struct Lock {
     key: String,
     layout: Layout,
     lease_seconds: i64,
+    leases: Leases,
 }
 
 /// The lock, held: the proof for the worker, and the lease that it hangs on.
@@ -49,6 +53,8 @@ pub(crate) struct Held {
 
 /// How long each call may take, and a handoff.
 const CALL_TIMEOUT: Duration = Duration::from_secs(10);
+/// How many calls are under way at a time.
+const CALLS_MAX: usize = 16;
 /// Nobody keeps a lease alive here: it must outlive the longest tenure, and frees the lock some time after a crash.
 const LEASE_SECONDS: i64 = 90;
 
@@ -59,7 +65,8 @@ impl Lock {
         let options = ConnectOptions::new().with_timeout(CALL_TIMEOUT).with_connect_timeout(CALL_TIMEOUT);
         let unreachable = || format!("etcd at {} does not answer", endpoints.join(", "));
         let etcd = Client::connect(endpoints, Some(options)).await.with_context(unreachable)?;
-        let lock = Lock { etcd, key: settings.lock.clone(), layout, lease_seconds: LEASE_SECONDS };
+        let leases = Leases::new(etcd.clone());
+        let lock = Lock { etcd, key: settings.lock.clone(), layout, lease_seconds: LEASE_SECONDS, leases };
         let records = lock.records().await.with_context(unreachable)?;
         ensure!(
             records == 0,
@@ -106,9 +113,17 @@ impl Lock {
             deleted.with_context(|| format!("the record of {} cannot be deleted", held.token))?;
             return Ok(());
         }
-        let revoked = self.etcd.clone().lease_revoke(held.lease).await;
+        let revoked = self.leases.revoke(held.lease).await;
         revoked.with_context(|| format!("the lease of {} cannot be revoked", held.token))?;
         Ok(())
+    }
+
+    /// Ends whatever tenures there are of this lock, and of all that were [named](Lock::named) after it, and leaves no lease behind.
+    ///
+    /// # Errors
+    /// If etcd does not answer: then they end by themselves, after a while.
+    pub(crate) async fn give_back(&self) -> anyhow::Result<()> {
+        self.leases.revoke_all().await
     }
 
     /// How many records the lock has: none if it is free.
@@ -122,8 +137,7 @@ impl Lock {
     }
 
     async fn lease(&self) -> anyhow::Result<i64> {
-        let granted = self.etcd.clone().lease_grant(self.lease_seconds, None).await;
-        Ok(granted.context("etcd grants no lease")?.id())
+        self.leases.grant(self.lease_seconds).await
     }
 
     fn refused(&self, owner: &str) -> String {

@@ -4,7 +4,7 @@ mod handoffs;
 mod report;
 
 use std::collections::VecDeque;
-use std::time::Instant;
+use std::time::{Duration, Instant};
 
 use anyhow::anyhow;
 use bytes::Bytes;
@@ -61,6 +61,14 @@ struct Master {
     client: Client,
 }
 
+/// How long a takeover may still take when the run is to end.
+const LAST_TAKEOVER: Duration = Duration::from_secs(5);
+
+async fn stopped_long_ago(stop: &Stop) {
+    stop.stopped().await;
+    tokio::time::sleep(LAST_TAKEOVER).await;
+}
+
 /// The predecessor's, and the successor's own from its tenure before: other owner, other revision; same owner, other revision.
 const RETIRED_MAX: usize = 2;
 
@@ -82,14 +90,16 @@ impl Masters {
         let mut progress = Progress::new(report.wanted(), "takeovers");
         let mut result = Ok(());
         while result.is_ok() && report.done() < report.wanted() {
-            result = if stop.is_stopped() { Err(anyhow!("ended early")) } else { self.take_over(report).await };
+            result = tokio::select! {
+                biased;
+                () = stop.stopped(), if stop.is_stopped() => Err(anyhow!("ended early")),
+                taken = self.take_over(report) => taken,
+                () = stopped_long_ago(stop) => Err(anyhow!("ended early, within a takeover")),
+            };
             progress.done(report.done());
         }
         progress.end(report.done());
-        if let Some(held) = self.held.take() {
-            result = result.and(self.lock.release(&held).await);
-        }
-        result
+        result.and(self.lock.give_back().await)
     }
 
     async fn take_over(&mut self, report: &mut Report) -> anyhow::Result<()> {

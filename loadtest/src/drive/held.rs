@@ -7,7 +7,7 @@ use anyhow::Context;
 use super::tenures::Tenures;
 use crate::cli::DriveSettings;
 use crate::cli::LockSettings;
-use crate::lock::{Handoff, Held, Lock, Successor, acquire_all, release_all};
+use crate::lock::{Handoff, Held, Lock, Successor, acquire_all};
 use crate::token::Token;
 
 /// Locks, and their present tenures.
@@ -17,22 +17,28 @@ pub(crate) struct HeldLocks {
 }
 
 impl HeldLocks {
-    /// Takes the locks that the settings name, for a run of that length. If there are to be superseded requests from the start, each
-    /// lock has had a tenure before.
-    pub(crate) async fn take(settings: &DriveSettings, length: Duration) -> anyhow::Result<(HeldLocks, Tenures)> {
+    /// None yet of the locks that the settings name, for a run of that length.
+    pub(crate) async fn open(settings: &DriveSettings, length: Duration) -> anyhow::Result<HeldLocks> {
         let template = settings.lock.as_ref().context("--etcd needs --lock")?;
         let first = LockSettings { etcd: settings.etcd.clone(), lock: template.of(0) };
         let first = Lock::open(&first, settings.layout).await?.for_a_run_of(length);
-        let locks: Vec<Lock> = (0..settings.locks.get()).map(|number| first.named(template.of(number))).collect();
-        let mut superseded = vec![None; locks.len()];
-        if !settings.stale.is_none() {
-            let held = acquire_all(&locks, "loadtest-before").await?;
-            superseded = held.iter().map(|held| Some(held.token.clone())).collect();
-            release_all(&locks, held).await?;
+        let locks = (0..settings.locks.get()).map(|number| first.named(template.of(number))).collect();
+        Ok(HeldLocks { locks, held: Vec::new() })
+    }
+
+    /// Takes them. If there are to be superseded requests from the start, each lock has had a tenure before.
+    ///
+    /// # Cancel safety
+    /// What was taken by then is given up by [`HeldLocks::release`].
+    pub(crate) async fn take(&mut self, with_superseded: bool) -> anyhow::Result<Tenures> {
+        let mut superseded = vec![None; self.locks.len()];
+        if with_superseded {
+            let before = acquire_all(&self.locks, "loadtest-before").await?;
+            superseded = before.into_iter().map(|held| Some(held.token)).collect();
+            self.release().await?;
         }
-        let held = acquire_all(&locks, "loadtest").await?;
-        let tenures = Tenures::new(held.iter().map(|held| held.token.clone()).zip(superseded));
-        Ok((HeldLocks { locks, held }, tenures))
+        self.held = acquire_all(&self.locks, "loadtest").await?;
+        Ok(Tenures::new(self.held.iter().map(|held| held.token.clone()).zip(superseded)))
     }
 
     /// Has another owner wait for a lock.
@@ -52,8 +58,11 @@ impl HeldLocks {
         Ok((token, handoff))
     }
 
-    /// Gives them all up.
-    pub(crate) async fn release(self) -> anyhow::Result<()> {
-        release_all(&self.locks, self.held).await
+    /// Gives them all up, and leaves nothing of them in etcd.
+    pub(crate) async fn release(&self) -> anyhow::Result<()> {
+        match self.locks.first() {
+            Some(lock) => lock.give_back().await,
+            None => Ok(()),
+        }
     }
 }

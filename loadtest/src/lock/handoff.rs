@@ -83,7 +83,7 @@ impl Lock {
 
     /// A successor waits no longer. If etcd does not hear of it, its lease ends by itself.
     async fn give_up(&self, lease: i64) {
-        let _ = tokio::time::timeout(GIVING_UP_TIMEOUT, self.etcd.clone().lease_revoke(lease)).await;
+        let _ = tokio::time::timeout(GIVING_UP_TIMEOUT, self.leases.revoke(lease)).await;
     }
 
     /// With its place in the queue, if there is one.

@@ -1,20 +1,16 @@
-//! Many locks of one store, taken and given up together.
+//! Many locks of one store, taken together.
 
-use std::collections::BTreeSet;
 use std::time::Duration;
 
-use anyhow::{Context, ensure};
-use etcd_client::{Error, PutOptions, Txn, TxnOp};
+use anyhow::ensure;
+use etcd_client::{PutOptions, Txn, TxnOp};
 use futures_util::{StreamExt, TryStreamExt, stream};
-use tonic::Code;
 
-use super::{Held, LEASE_SECONDS, Layout, Lock, revision};
+use super::{CALLS_MAX, Held, LEASE_SECONDS, Layout, Lock, revision};
 use crate::token::Token;
 
 /// How many keys one transaction takes: etcd allows 128 operations unless told otherwise.
 const KEYS_PER_TRANSACTION: usize = 100;
-/// How many calls are under way at a time.
-const CALLS_MAX: usize = 16;
 
 impl Lock {
     /// The same lock, whose tenures outlive a run of that length.
@@ -45,23 +41,6 @@ pub(crate) async fn acquire_all(locks: &[Lock], owner: &str) -> anyhow::Result<V
             stream::iter(locks.iter().map(acquire)).buffered(CALLS_MAX).try_collect().await
         }
     }
-}
-
-/// Ends all these tenures, whose locks are of one store.
-pub(crate) async fn release_all(locks: &[Lock], held: Vec<Held>) -> anyhow::Result<()> {
-    let Some(lock) = locks.first() else { return Ok(()) };
-    let leases: BTreeSet<i64> = held.iter().map(|held| held.lease).collect();
-    let revoke = async |lease: i64| lock.etcd.clone().lease_revoke(lease).await;
-    let mut revoked = stream::iter(leases.into_iter().map(revoke)).buffer_unordered(CALLS_MAX);
-    let mut result = Ok(());
-    while let Some(outcome) = revoked.next().await {
-        let is_gone = matches!(&outcome, Err(Error::GRpcStatus(status)) if status.code() == Code::NotFound);
-        // The others end all the same, and one that has ended already is none to speak of: a handoff may have broken off behind it.
-        if let (Err(error), false) = (outcome, is_gone) {
-            result = Err(error).context("a lease of the locks cannot be revoked");
-        }
-    }
-    result
 }
 
 /// One transaction, and so one revision, for some plain keys.

@@ -1,9 +1,11 @@
 //! Locks that move under load: fencepost must be found right, and what does not fence be found out.
 
-use fencepost_testsupport::{Answer, Behaviour, Etcd, EtcdVersion, FreePort, Latch, Relay, Worker};
+use std::time::Duration;
+
+use fencepost_testsupport::{Answer, Behaviour, Etcd, EtcdVersion, FreePort, Latch, Relay, Worker, eventually};
 use serde_json::Value;
 
-use crate::support::{Fencepost, ReportFile, Run, Running, loadtest};
+use crate::support::{Fencepost, ReportFile, Run, Running, loadtest, nothing_is_left_in};
 
 #[tokio::test]
 async fn many_locks_that_move_under_load_are_fenced() {
@@ -16,7 +18,7 @@ async fn many_locks_that_move_under_load_are_fenced() {
         let (run, report) = move_locks("closed", &fencepost.url(), &worker, &etcd, &[&locks, protocol].concat()).await;
         fenced(&run, &report, &fencepost);
     }
-    assert_eq!(etcd.etcdctl(&["get", "--prefix", "/shards/"]).await, "", "the locks are free when a run is over");
+    nothing_is_left_in(&etcd).await;
 }
 
 #[tokio::test]
@@ -38,7 +40,7 @@ async fn a_lock_of_each_layout_that_moves_under_load_is_fenced() {
         let lock = ["--lock", "/lock", "--layout", layout, "--connections", "8"];
         let (run, report) = move_locks("closed", &fencepost.url(), &worker, &etcd, &lock).await;
         fenced(&run, &report, &fencepost);
-        assert_eq!(etcd.etcdctl(&["get", "--prefix", "/lock"]).await, "");
+        nothing_is_left_in(&etcd).await;
     }
 }
 
@@ -99,7 +101,24 @@ async fn a_run_whose_locks_move_ends_though_nobody_is_answered() {
     running.terminate();
     running.end().await.ended_with(1).says("ended early").says("1 more locks changed hands");
     assert_eq!(report.read()["unanswered"], 3);
-    assert_eq!(etcd.etcdctl(&["get", "--prefix", "/lock"]).await, "");
+    nothing_is_left_in(&etcd).await;
+}
+
+/// It has asked for a lease, and etcd's answer is under way.
+#[tokio::test]
+async fn a_run_that_is_ended_while_it_takes_its_locks_leaves_none_behind() {
+    let (etcd, server) = (Etcd::start(EtcdVersion::V3_5).await, Worker::start().await);
+    let relay = Relay::start(etcd.endpoint().trim_start_matches("http://").parse().unwrap()).await;
+    relay.delay(Duration::from_millis(500)).await;
+    let (url, etcd_url) = (server.endpoint().to_string(), format!("http://{}", relay.address()));
+    let running = Running::start(&["closed", "--proxy", &url, "--etcd", &etcd_url, "--lock", "/lock"]);
+    eventually("it has a lease", async || {
+        etcd.etcdctl(&["lease", "list"]).await.starts_with("found 1 leases").then_some(())
+    })
+    .await;
+    running.terminate();
+    running.end().await.ended_with(1).says("ended before all locks were taken");
+    nothing_is_left_in(&etcd).await;
 }
 
 #[tokio::test]
@@ -111,6 +130,8 @@ async fn a_lock_that_somebody_holds_is_left_alone_by_each_command() {
     let run = loadtest(&[&["closed", "--proxy", &url, "--etcd", &etcd_url], &locks[..]].concat()).await;
     run.ended_with(1).says("is not free");
     assert_eq!(etcd.etcdctl(&["get", "/shards/3/lock", "--print-value-only"]).await, "somebody");
+    etcd.etcdctl(&["del", "/shards/3/lock"]).await;
+    nothing_is_left_in(&etcd).await;
 }
 
 fn fenced(run: &Run, report: &Value, fencepost: &Fencepost) {

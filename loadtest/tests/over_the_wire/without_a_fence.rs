@@ -6,7 +6,7 @@ use std::time::Duration;
 
 use fencepost_testsupport::{Answer, Behaviour, Etcd, EtcdVersion, FreePort, Latch, Relay, Worker, eventually};
 
-use crate::support::{ReportFile, Run, Running, loadtest};
+use crate::support::{ReportFile, Run, Running, loadtest, nothing_is_left_in};
 
 const LOCK: &str = "/shards/2/lock";
 
@@ -40,8 +40,8 @@ async fn takeovers_without_a_fence_show_every_false_admission() {
 #[tokio::test]
 async fn takeovers_that_are_ended_early_are_reported_and_whoever_asks_twice_need_not_wait() {
     let (etcd, server, report) = (Etcd::start(EtcdVersion::V3_5).await, Worker::start().await, ReportFile::new());
-    let (etcd, url) = (etcd.endpoint(), server.endpoint().to_string());
-    let takeovers = ["takeovers", "--proxy", &url, "--etcd", &etcd, "--lock", LOCK, "--count", "1000"];
+    let (etcd_url, url) = (etcd.endpoint(), server.endpoint().to_string());
+    let takeovers = ["takeovers", "--proxy", &url, "--etcd", &etcd_url, "--lock", LOCK, "--count", "1000"];
     let begun = async |count: usize| {
         let running = Running::start(&[&takeovers[..], &["--json", report.path()]].concat());
         server.wait_for(count).await;
@@ -56,8 +56,19 @@ async fn takeovers_that_are_ended_early_are_reported_and_whoever_asks_twice_need
     running.end().await.ended_with(1).says("takeovers          1 of 1000").says("BROKEN OFF: ended early");
     assert_eq!((&report.read()["takeovers"], &report.read()["broke_off"]), (&1.into(), &"ended early".into()));
 
+    nothing_is_left_in(&etcd).await;
+
     server.on("/", Behaviour::Hold(Latch::new(), Answer::ok("")));
-    let running = begun(2).await;
+    begun(2)
+        .await
+        .end()
+        .await
+        .ended_with(1)
+        .says("takeovers          0 of 1000")
+        .says("ended early, within a takeover");
+    nothing_is_left_in(&etcd).await;
+
+    let running = begun(3).await;
     running.terminate();
     running.end().await.ended_with(130);
 }
@@ -106,7 +117,7 @@ async fn the_lock_is_free_when_a_run_is_over() {
     for layout in ["key", "election", "mutex"] {
         let worker = FreePort::reserve();
         against_the_worker_itself(&worker, &etcd, &["takeovers", "--count", "3", "--layout", layout]).await;
-        assert_eq!(etcd.etcdctl(&["get", "--prefix", LOCK]).await, "");
+        nothing_is_left_in(&etcd).await;
     }
 }
 

@@ -2,6 +2,7 @@
 
 mod compare;
 mod drive;
+mod numbers;
 mod proxy;
 pub(crate) mod values;
 
@@ -15,6 +16,10 @@ use hyper::http::uri::PathAndQuery;
 
 pub(crate) use self::compare::{CompareSettings, Series, TargetName, Workload};
 pub(crate) use self::drive::{DriveSettings, OpenSettings};
+use self::numbers::{
+    CONNECTIONS_MAX, RATE_MAX, SECONDS_MAX, THREADS_MAX, TIMES_MAX, body, check_streams, count, number, owner,
+    revision, status,
+};
 use self::proxy::ProxyOptions;
 
 use crate::lock::Layout;
@@ -169,7 +174,7 @@ pub(crate) struct TakeoverSettings {
     #[arg(long, value_enum, default_value_t = Layout::Key)]
     pub(crate) layout: Layout,
     /// How many takeovers.
-    #[arg(long, default_value = "10000", value_name = "NUMBER")]
+    #[arg(long, default_value = "10000", value_name = "NUMBER", value_parser = number::<TIMES_MAX>)]
     pub(crate) count: NonZeroU64,
     /// Play the worker too, here, and check what reaches it. fencepost's upstream must be this address.
     #[arg(long, value_name = "ADDRESS")]
@@ -185,34 +190,34 @@ pub(crate) struct LoadSettings {
     #[command(flatten)]
     pub(crate) proxy: ProxySettings,
     /// What Fence-Owner says.
-    #[arg(long)]
+    #[arg(long, value_parser = owner)]
     pub(crate) owner: String,
     /// What Fence-Revision says.
-    #[arg(long)]
+    #[arg(long, value_parser = revision)]
     pub(crate) revision: i64,
     /// How many connections.
-    #[arg(long, default_value = "64", value_name = "NUMBER")]
+    #[arg(long, default_value = "64", value_name = "NUMBER", value_parser = count::<CONNECTIONS_MAX>)]
     pub(crate) connections: NonZeroUsize,
     /// For how long.
-    #[arg(long, default_value = "10", value_name = "NUMBER")]
+    #[arg(long, default_value = "10", value_name = "NUMBER", value_parser = number::<SECONDS_MAX>)]
     pub(crate) seconds: NonZeroU64,
     /// Open loop: how many requests are due each second, over all connections.
-    #[arg(long, value_name = "NUMBER", value_parser = values::rate)]
+    #[arg(long, value_name = "NUMBER", value_parser = number::<RATE_MAX>)]
     pub(crate) rate: Option<NonZeroU64>,
     /// Send POST requests with a body of so many bytes instead of GET requests.
-    #[arg(long, default_value_t = 0, value_name = "BYTES", hide_default_value = true)]
+    #[arg(long, default_value_t = 0, value_name = "BYTES", hide_default_value = true, value_parser = body)]
     pub(crate) body: usize,
     /// Speak HTTP/2 (cleartext, prior knowledge) instead of HTTP/1.1.
     #[arg(long)]
     pub(crate) h2c: bool,
     /// How many requests at a time on each HTTP/2 connection.
-    #[arg(long, default_value = "1", value_name = "NUMBER", requires = "h2c")]
+    #[arg(long, default_value = "1", value_name = "NUMBER", requires = "h2c", value_parser = count::<CONNECTIONS_MAX>)]
     pub(crate) streams: NonZeroUsize,
     /// The status that each answer must have, e.g. 412 for a load of stale requests.
-    #[arg(long, default_value = "200", value_name = "STATUS")]
+    #[arg(long, default_value = "200", value_name = "STATUS", value_parser = status)]
     pub(crate) expect: StatusCode,
     /// How many threads send.
-    #[arg(long, default_value = "1", value_name = "NUMBER")]
+    #[arg(long, default_value = "1", value_name = "NUMBER", value_parser = count::<THREADS_MAX>)]
     pub(crate) threads: NonZeroUsize,
     /// Also write the result to this file, as JSON.
     #[arg(long, value_name = "FILE")]
@@ -225,6 +230,7 @@ impl LoadSettings {
         if self.h2c && self.proxy.at.proxy.is_secure() {
             return Err("--h2c is HTTP/2 in the clear: \"closed --h2\" speaks it by TLS".to_owned());
         }
+        check_streams(self.connections, self.streams)?;
         self.proxy.at.check()
     }
 }

@@ -50,7 +50,7 @@ struct Report {
 }
 
 impl Report {
-    fn add(&mut self, what: &str, of: &str, round: u32, sample: &Sample) {
+    fn add(&mut self, what: &str, of: &str, round: u64, sample: &Sample) {
         self.wrong += sample.wrong;
         let mut json = sample.as_json();
         json["what"] = json!(what);
@@ -99,7 +99,7 @@ async fn compare_by(
 ) -> anyhow::Result<()> {
     let what = name_of(workload);
     let (rounds, count) = (settings.rounds.get(), targets.len());
-    let mut progress = Progress::new(u64::from(rounds) * count as u64, "measurements");
+    let mut progress = Progress::new(rounds * count as u64, "measurements");
     let mut samples = vec![Vec::new(); count];
     for round in 0..rounds {
         for turn in 0..count {
@@ -109,10 +109,10 @@ async fn compare_by(
             let sample = measure(stage, target, load).await?;
             report.add(&what, &target.name, round, &sample);
             samples[number].push(sample);
-            progress.done(u64::from(round) * count as u64 + turn as u64 + 1);
+            progress.done(round * count as u64 + turn as u64 + 1);
         }
     }
-    progress.end(u64::from(rounds) * count as u64);
+    progress.end(rounds * count as u64);
     let names = targets.iter().map(|(_, target)| target.name.clone());
     println!("{}", table::of_samples(&what, names.zip(&samples)));
     Ok(())
@@ -158,17 +158,17 @@ async fn growing(settings: &CompareSettings, series: Series, report: &mut Report
         targets.push((*value, load, target));
     }
     let (rounds, count) = (settings.rounds.get(), targets.len());
-    let mut progress = Progress::new(u64::from(rounds) * count as u64, "measurements");
+    let mut progress = Progress::new(rounds * count as u64, "measurements");
     let mut samples = vec![Vec::new(); count];
     for round in 0..rounds {
         for (number, (value, load, target)) in targets.iter_mut().enumerate() {
             let sample = measure(&stage, target, load).await?;
             report.add(&name_of(series), &value.to_string(), round, &sample);
             samples[number].push(sample);
-            progress.done(u64::from(round) * count as u64 + number as u64 + 1);
+            progress.done(round * count as u64 + number as u64 + 1);
         }
     }
-    progress.end(u64::from(rounds) * count as u64);
+    progress.end(rounds * count as u64);
     let names = values.iter().map(usize::to_string);
     println!("{}", table::of_samples(&name_of(series), names.zip(&samples)));
     Ok(())

@@ -30,7 +30,7 @@ use std::process::ExitCode;
 
 use anyhow::Context;
 use clap::error::ErrorKind;
-use clap::{CommandFactory, Parser};
+use clap::{CommandFactory, FromArgMatches};
 use tokio::runtime::{Builder, Runtime};
 
 use crate::cli::{Cli, Command};
@@ -72,7 +72,15 @@ fn main() -> ExitCode {
 }
 
 fn parse() -> Result<Cli, clap::Error> {
-    let cli = Cli::try_parse()?;
+    // A number may be negative as far as its option's own words can say that it may not.
+    let numbers_may_be_negative = |command: clap::Command| {
+        command.mut_args(|argument| {
+            let takes_values = argument.get_action().takes_values();
+            argument.allow_negative_numbers(takes_values)
+        })
+    };
+    let command = Cli::command().mut_subcommands(numbers_may_be_negative);
+    let cli = Cli::from_arg_matches(&command.try_get_matches()?)?;
     let wrong = |message| Cli::command().error(ErrorKind::ValueValidation, message);
     cli.command.check().map_err(wrong)?;
     Ok(cli)

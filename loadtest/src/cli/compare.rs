@@ -1,11 +1,12 @@
 //! The options of `compare`.
 
-use std::num::{NonZeroU32, NonZeroUsize};
+use std::num::{NonZeroU64, NonZeroUsize};
 use std::path::PathBuf;
 use std::time::Duration;
 
 use clap::{Args, ValueEnum};
 
+use super::numbers::{CONNECTIONS_MAX, TIMES_MAX, count, number};
 use super::values::{duration_or_zero, seconds};
 
 /// What to compare, and how.
@@ -40,8 +41,8 @@ pub(crate) struct CompareSettings {
     #[arg(long, value_delimiter = ',', requires = "series", value_name = "NUMBERS")]
     pub(crate) values: Vec<usize>,
     /// How often each is measured.
-    #[arg(long, default_value = "3", value_name = "NUMBER")]
-    pub(crate) rounds: NonZeroU32,
+    #[arg(long, default_value = "3", value_name = "NUMBER", value_parser = number::<TIMES_MAX>)]
+    pub(crate) rounds: NonZeroU64,
     /// How long each measurement takes.
     #[arg(long, default_value = "4", value_name = "NUMBER", value_parser = seconds)]
     pub(crate) seconds: Duration,
@@ -49,10 +50,10 @@ pub(crate) struct CompareSettings {
     #[arg(long, default_value = "1s", value_name = "TIME", value_parser = duration_or_zero)]
     pub(crate) warm_up: Duration,
     /// How many connections, of workloads that do not say it.
-    #[arg(long, default_value = "64", value_name = "NUMBER")]
+    #[arg(long, default_value = "64", value_name = "NUMBER", value_parser = count::<CONNECTIONS_MAX>)]
     pub(crate) connections: NonZeroUsize,
     /// How many connections the workload "idle" holds.
-    #[arg(long, default_value = "1000", value_name = "NUMBER")]
+    #[arg(long, default_value = "1000", value_name = "NUMBER", value_parser = count::<CONNECTIONS_MAX>)]
     pub(crate) idle_connections: NonZeroUsize,
     /// The etcd binary, if it is not on the search path.
     #[arg(long, default_value = "etcd", value_name = "FILE")]

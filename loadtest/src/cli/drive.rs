@@ -8,15 +8,19 @@ use std::time::Duration;
 use clap::{ArgGroup, Args};
 use hyper::{Method, StatusCode};
 
+use super::numbers::{
+    CONNECTIONS_MAX, LOCKS_MAX, RATE_MAX, THREADS_MAX, TIMES_MAX, body, check_streams, count, number, owner, revision,
+    status,
+};
 use super::proxy::ProxyOptions;
-use super::values::{Share, Template, duration, duration_or_zero, path, rate};
+use super::values::{Share, Template, duration, duration_or_zero, path};
 use crate::lock::Layout;
 
 /// Requests at a constant rate.
 #[derive(Debug, Args)]
 pub(crate) struct OpenSettings {
     /// How many requests are due each second, over all connections.
-    #[arg(long, value_name = "NUMBER", value_parser = rate)]
+    #[arg(long, value_name = "NUMBER", value_parser = number::<RATE_MAX>)]
     pub(crate) rate: NonZeroU64,
     #[command(flatten)]
     pub(crate) drive: DriveSettings,
@@ -41,28 +45,28 @@ pub(crate) struct DriveSettings {
     #[arg(long, value_enum, default_value_t = Layout::Key, requires = "etcd")]
     pub(crate) layout: Layout,
     /// How many locks; each request is for one of them at random.
-    #[arg(long, default_value = "1", value_name = "NUMBER", requires = "etcd")]
+    #[arg(long, default_value = "1", value_name = "NUMBER", requires = "etcd", value_parser = count::<LOCKS_MAX>)]
     pub(crate) locks: NonZeroUsize,
     /// Name the lock in a Fence-Lock header, for routes that let the caller choose it.
     #[arg(long, requires = "etcd")]
     pub(crate) lock_header: bool,
     /// Instead of --etcd: what Fence-Owner says.
-    #[arg(long, requires = "revision", conflicts_with = "etcd")]
+    #[arg(long, requires = "revision", conflicts_with = "etcd", value_parser = owner)]
     pub(crate) owner: Option<String>,
     /// What Fence-Revision says.
-    #[arg(long, requires = "owner", value_parser = clap::value_parser!(i64).range(1..))]
+    #[arg(long, requires = "owner", value_parser = revision)]
     pub(crate) revision: Option<i64>,
     /// How many connections.
-    #[arg(long, default_value = "64", value_name = "NUMBER")]
+    #[arg(long, default_value = "64", value_name = "NUMBER", value_parser = count::<CONNECTIONS_MAX>)]
     pub(crate) connections: NonZeroUsize,
     /// Close each connection after so many requests and open another.
-    #[arg(long, value_name = "NUMBER")]
+    #[arg(long, value_name = "NUMBER", value_parser = number::<TIMES_MAX>)]
     pub(crate) requests_per_connection: Option<NonZeroU64>,
     /// Speak HTTP/2 instead of HTTP/1.1: in the clear by prior knowledge, with https:// by ALPN.
     #[arg(long)]
     pub(crate) h2: bool,
     /// How many requests at a time on each HTTP/2 connection.
-    #[arg(long, default_value = "16", value_name = "NUMBER", requires = "h2")]
+    #[arg(long, default_value = "16", value_name = "NUMBER", requires = "h2", value_parser = count::<CONNECTIONS_MAX>)]
     pub(crate) streams: NonZeroUsize,
     /// For how long to measure.
     #[arg(long, default_value = "10s", value_name = "TIME", value_parser = duration)]
@@ -74,20 +78,20 @@ pub(crate) struct DriveSettings {
     #[arg(long, value_name = "METHOD")]
     pub(crate) method: Option<Method>,
     /// The length of each request's body.
-    #[arg(long, default_value_t = 0, value_name = "BYTES", hide_default_value = true)]
+    #[arg(long, default_value_t = 0, value_name = "BYTES", hide_default_value = true, value_parser = body)]
     pub(crate) body: usize,
     /// Send so many of the requests, e.g. 5%, under the revision of a tenure that has ended: each must be refused.
     #[arg(long, default_value = "0%", value_name = "PERCENT", hide_default_value = true)]
     pub(crate) stale: Share,
     /// The status of such a refusal.
-    #[arg(long, default_value = "412", value_name = "STATUS")]
+    #[arg(long, default_value = "412", value_name = "STATUS", value_parser = status)]
     pub(crate) stale_status: StatusCode,
     /// Hand one lock after the other to another owner, so often. Bodies that the proxy passes on as they come (fencepost: those over
     /// its 64 KiB) are cut when their tenure ends, which shows as an unexpected answer and makes the successor wait for the worker.
     #[arg(long, value_name = "TIME", value_parser = duration, requires = "etcd")]
     pub(crate) handoff_every: Option<Duration>,
     /// How many threads send, with so many connections each as their share is.
-    #[arg(long, default_value = "1", value_name = "NUMBER")]
+    #[arg(long, default_value = "1", value_name = "NUMBER", value_parser = count::<THREADS_MAX>)]
     pub(crate) threads: NonZeroUsize,
     /// Play the worker too, here, and check in which order requests reach it. The proxy's upstream must be this address.
     #[arg(long, value_name = "ADDRESS")]
@@ -111,6 +115,9 @@ impl DriveSettings {
             if !self.path.has_number() && !self.lock_header {
                 return Err("with --locks, a request names its lock in --path, by {n}, or by --lock-header".to_owned());
             }
+        }
+        if self.h2 {
+            check_streams(self.connections, self.streams)?;
         }
         if self.threads > self.connections {
             return Err("each of --threads needs at least one of --connections".to_owned());

@@ -1,7 +1,6 @@
 //! Values of options: text on the command line, a type afterwards.
 
 use std::fmt;
-use std::num::NonZeroU64;
 use std::str::FromStr;
 use std::time::Duration;
 
@@ -105,17 +104,10 @@ impl FromStr for Share {
     }
 }
 
-/// Requests a second. No generator sends more than ten million, and a schedule of more could not be counted.
-pub(crate) fn rate(text: &str) -> anyhow::Result<NonZeroU64> {
-    let rate: NonZeroU64 = text.parse()?;
-    ensure!(rate.get() <= 10_000_000, "it is from 1 to 10000000");
-    Ok(rate)
-}
-
 /// A length of time that is not zero, like `500ms` or `1m 30s`.
 pub(crate) fn duration(text: &str) -> anyhow::Result<Duration> {
     let duration = duration_or_zero(text)?;
-    ensure!(!duration.is_zero(), "it has to take some time");
+    ensure!(!duration.is_zero(), "it takes some time, and a day at most");
     Ok(duration)
 }
 
@@ -129,7 +121,7 @@ pub(crate) fn seconds(text: &str) -> anyhow::Result<Duration> {
 /// A length of time, like `500ms`, or `0s` for none.
 pub(crate) fn duration_or_zero(text: &str) -> anyhow::Result<Duration> {
     let duration = humantime::parse_duration(text)?;
-    ensure!(duration <= Duration::from_secs(86_400), "a run takes a day at most");
+    ensure!(duration <= Duration::from_secs(86_400), "it takes a day at most");
     Ok(duration)
 }
 

@@ -279,7 +279,10 @@ async fn bad_arguments_are_named() {
     let locks = ["--etcd", "http://127.0.0.1:1"];
     for (arguments, said) in [
         (&[][..], "<--etcd <URL>|--owner <OWNER>>"),
-        (&["--owner", "a", "--revision", "0"], "0 is not in 1.."),
+        (
+            &["--owner", "a", "--revision", "0"],
+            "'--revision <REVISION>': it is a whole number from 1 to 9223372036854775807",
+        ),
         (&["--owner", "a", "--revision", "1", "--stale", "5%"], "there is no revision before 1"),
         (&["--owner", "a", "--revision", "7", "--stale", "5"], "a share is written like 5%"),
         (&["--owner", "a", "--revision", "7", "--stale", "0.00001%"], "a share is a millionth"),
@@ -298,8 +301,28 @@ async fn bad_arguments_are_named() {
         .await
         .ended_with(64)
         .says("--rate");
-    let too_fast = ["--owner", "a", "--revision", "7", "--rate", "10000001"];
-    loadtest(&[&["open", "--proxy", "http://127.0.0.1:1"], &too_fast[..]].concat()).await.ended_with(64).says("--rate");
+    let streams = ["--connections", "1000", "--streams", "1001"];
+    for (arguments, said) in [
+        (&["open", "--rate", "0"][..], "'--rate <NUMBER>': it is a whole number from 1 to 10000000"),
+        (&["open", "--rate", "10000001"], "'--rate <NUMBER>': it is a whole number from 1 to 10000000"),
+        (&["load", "--rate", "-1"], "'--rate <NUMBER>': it is a whole number from 1 to 10000000"),
+        (&["load", "--seconds", "18446744073709551615"], "'--seconds <NUMBER>': it is a whole number from 1 to 86400"),
+        (&["load", "--threads", "100000"], "'--threads <NUMBER>': it is a whole number from 1 to 1024"),
+        (&["load", "--expect", "99"], "'--expect <STATUS>': it is a status from 100 to 999"),
+        (&["load", "--h2c", streams[0], streams[1], streams[2], streams[3]], "1001000 streams, of 1000000 at most"),
+        (&["closed", "--h2", streams[0], streams[1], streams[2], streams[3]], "1001000 streams, of 1000000 at most"),
+        (
+            &["closed", "--connections", "99999999999"],
+            "'--connections <NUMBER>': it is a whole number from 1 to 1000000",
+        ),
+        (&["closed", "--body", "99999999999999"], "'--body <BYTES>': it is a whole number from 0 to 1073741824"),
+        (&["closed", "--duration", "0s"], "'--duration <TIME>': it takes some time, and a day at most"),
+    ] {
+        let token = ["--proxy", "http://127.0.0.1:1", "--owner", "a", "--revision", "7"];
+        loadtest(&[arguments, &token].concat()).await.ended_with(64).says(said);
+    }
+    let nobody = ["load", "--proxy", "http://127.0.0.1:1", "--owner", "", "--revision", "7"];
+    loadtest(&nobody).await.ended_with(64).says("'--owner <OWNER>': an owner is visible ASCII here");
     let nothing = ["--fencepost", "/bin/true", "--series", "locks", "--values", "0,1"];
     loadtest(&[&["compare"], &nothing[..]].concat()).await.ended_with(64).says("each of --values is 1 at least");
     loadtest(&["compare"]).await.ended_with(64).says("--fencepost");

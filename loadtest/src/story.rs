@@ -2,6 +2,7 @@
 
 use std::fmt;
 
+use anyhow::{Context, anyhow};
 use bytes::Bytes;
 use hyper::StatusCode;
 
@@ -19,8 +20,22 @@ pub(crate) async fn run(settings: StorySettings) -> anyhow::Result<Conclusion> {
         Some(address) => Some(Worker::listen(address).await?),
         None => None,
     };
-    let steps = play(&settings).await?;
-    print_table(&steps);
+    let asked_to_end = crate::signals::asked_to_end()?;
+    let mut telling = Telling::default();
+    let told = tokio::select! {
+        told = telling.tell(&settings) => told,
+        () = asked_to_end => Err(anyhow!("ended early")),
+    };
+    let Telling { at, steps, lock } = telling;
+    // Whatever came of it: the lock is free when the story is over.
+    let given_back = match lock {
+        Some(lock) => lock.give_back().await,
+        None => Ok(()),
+    };
+    if !steps.is_empty() {
+        print_table(&steps);
+    }
+    told.and(given_back).with_context(|| format!("the story was at: {at}"))?;
     let reached_as_told = match &worker {
         Some(worker) => told_of_worker(&steps, &worker.log()),
         None => true,
@@ -90,35 +105,54 @@ impl fmt::Display for Expected {
     }
 }
 
-async fn play(settings: &StorySettings) -> anyhow::Result<Vec<Step>> {
-    let lock = Lock::open(&settings.lock, Layout::Key).await?;
-    let path = &settings.proxy.path;
-    let target = settings.proxy.at.target()?;
-    let mut shard_1 = Client::connect(&target, Protocol::Http1).await?;
-    let mut shard_2 = Client::connect(&target, Protocol::Http1).await?;
+/// How far the story has come.
+#[derive(Default)]
+struct Telling {
+    /// What is being waited for.
+    at: &'static str,
+    steps: Vec<Step>,
+    lock: Option<Lock>,
+}
 
-    let first = lock.acquire("shard-1").await?;
-    let delayed = first.token.clone();
-    println!("shard-1 takes the lock and sends R1 = {delayed}. The network holds R1 back.");
+impl Telling {
+    /// Tells it from the beginning.
+    async fn tell(&mut self, settings: &StorySettings) -> anyhow::Result<()> {
+        self.at = "connecting to etcd";
+        let lock = self.lock.insert(Lock::open(&settings.lock, Layout::Key).await?).clone();
+        self.at = "connecting to the proxy";
+        let (path, target) = (&settings.proxy.path, settings.proxy.at.target()?);
+        let mut shard_1 = Client::connect(&target, Protocol::Http1).await?;
+        let mut shard_2 = Client::connect(&target, Protocol::Http1).await?;
 
-    lock.release(&first).await?;
-    let second = lock.acquire("shard-2").await?;
-    println!("The lease of shard-1 ends. shard-2 takes the lock and sends R2 = {}.", second.token);
-    let r2 = shard_2.send(path, &second.token, Bytes::from_static(b"R2")).await?;
-    let mut steps =
-        vec![Step { what: "R2 arrives", token: second.token.clone(), expected: Expected::Done, answer: r2 }];
+        self.at = "shard-1 takes the lock";
+        let first = lock.acquire("shard-1").await?;
+        let delayed = first.token.clone();
+        println!("shard-1 takes the lock and sends R1 = {delayed}. The network holds R1 back.");
 
-    lock.release(&second).await?;
-    let third = lock.acquire("shard-1").await?;
-    println!("shard-2 crashes. shard-1 takes the lock again and sends R3 = {}.", third.token);
-    let r3 = shard_1.send(path, &third.token, Bytes::from_static(b"R3")).await?;
-    steps.push(Step { what: "R3 arrives", token: third.token.clone(), expected: Expected::Done, answer: r3 });
+        self.at = "shard-2 takes the lock from shard-1";
+        lock.release(&first).await?;
+        let second = lock.acquire("shard-2").await?;
+        println!("The lease of shard-1 ends. shard-2 takes the lock and sends R2 = {}.", second.token);
+        self.at = "R2 is sent, and its answer waited for";
+        let answer = shard_2.send(path, &second.token, Bytes::from_static(b"R2")).await?;
+        let token = second.token.clone();
+        self.steps.push(Step { what: "R2 arrives", token, expected: Expected::Done, answer });
 
-    println!("R1 = {delayed} arrives: from the present owner, but of an earlier tenure.");
-    let r1 = shard_1.send(path, &delayed, Bytes::from_static(b"R1")).await?;
-    steps.push(Step { what: "R1 arrives", token: delayed, expected: Expected::ReplayRefused, answer: r1 });
-    lock.release(&third).await?;
-    Ok(steps)
+        self.at = "shard-1 takes the lock from shard-2";
+        lock.release(&second).await?;
+        let third = lock.acquire("shard-1").await?;
+        println!("shard-2 crashes. shard-1 takes the lock again and sends R3 = {}.", third.token);
+        self.at = "R3 is sent, and its answer waited for";
+        let answer = shard_1.send(path, &third.token, Bytes::from_static(b"R3")).await?;
+        self.steps.push(Step { what: "R3 arrives", token: third.token, expected: Expected::Done, answer });
+
+        println!("R1 = {delayed} arrives: from the present owner, but of an earlier tenure.");
+        self.at = "R1 is sent, and its answer waited for";
+        let answer = shard_1.send(path, &delayed, Bytes::from_static(b"R1")).await?;
+        self.steps.push(Step { what: "R1 arrives", token: delayed, expected: Expected::ReplayRefused, answer });
+        self.at = "the lock is given back";
+        Ok(())
+    }
 }
 
 fn print_table(steps: &[Step]) {

@@ -2,7 +2,7 @@
 //!
 //! The worker that the loadtest plays stands where the proxy should be: it does whatever it is told.
 
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use fencepost_testsupport::{Answer, Behaviour, Etcd, EtcdVersion, FreePort, Latch, Relay, Worker, eventually};
 
@@ -16,6 +16,28 @@ async fn the_story_without_a_fence_ends_as_it_should_not() {
     let worker = FreePort::reserve();
     let run = against_the_worker_itself(&worker, &etcd, &["story"]).await;
     run.ended_with(1).says("WRONG").says("NOT end as it should");
+}
+
+/// Its first request never gets an answer.
+#[tokio::test]
+async fn a_story_that_is_ended_early_says_how_far_it_was_and_gives_its_lock_back() {
+    let (etcd, server) = (Etcd::start(EtcdVersion::V3_5).await, Worker::start().await);
+    server.on("/", Behaviour::Hold(Latch::new(), Answer::ok("")));
+    let (etcd_url, url) = (etcd.endpoint(), server.endpoint().to_string());
+    let running = Running::start(&["story", "--proxy", &url, "--etcd", &etcd_url, "--lock", LOCK]);
+    server.wait_for(1).await;
+    let asked = Instant::now();
+    running.terminate();
+    let run = running.end().await;
+    run.ended_with(1).says("the story was at: R2 is sent, and its answer waited for: ended early");
+    assert!(asked.elapsed() < Duration::from_secs(30), "answers are waited for for a minute");
+    nothing_is_left_in(&etcd).await;
+
+    // The same where the proxy breaks off.
+    server.on("/", Behaviour::ResetEarly);
+    let run = loadtest(&["story", "--proxy", &url, "--etcd", &etcd_url, "--lock", LOCK]).await;
+    run.ended_with(1).says("the story was at: R2 is sent").says("the connection broke");
+    nothing_is_left_in(&etcd).await;
 }
 
 #[tokio::test]

@@ -2,7 +2,7 @@
 
 use std::process::Command;
 
-use fencepost_testsupport::{Etcd, EtcdVersion, Scratch, Worker};
+use fencepost_testsupport::{Etcd, EtcdVersion, FreePort, Scratch, Worker, request};
 use serde_json::Value;
 
 use super::play::{Place, Recipe};
@@ -28,6 +28,51 @@ fn texts(list: &Value) -> impl Iterator<Item = &str> {
     list.as_array().unwrap().iter().map(|text| text.as_str().unwrap())
 }
 
+/// The kubelet and Prometheus, which reach the fenced port and nothing else.
+async fn whoever_asks_by_the_pods_address_is_answered(documents: &[Value], fence: &Fencepost) {
+    let template = &document(documents, "StatefulSet")["spec"]["template"];
+    let sidecar = &template["spec"]["initContainers"][0];
+    let mut paths = Vec::new();
+    for (probe, path) in [("startupProbe", "/livez"), ("livenessProbe", "/livez"), ("readinessProbe", "/readyz")] {
+        assert_eq!(sidecar[probe]["httpGet"], serde_json::json!({ "path": path, "port": "fenced" }), "{probe}");
+        paths.push(path);
+    }
+    let annotations = &template["metadata"]["annotations"];
+    let port = sidecar["ports"].as_array().unwrap().iter().find(|port| port["name"] == "fenced").unwrap();
+    assert_eq!(annotations["prometheus.io/port"], port["containerPort"].to_string());
+    paths.push(annotations["prometheus.io/path"].as_str().unwrap());
+    let ask = async |method: &str, path: &str| request(fence.listener.clone(), method, path, &[], b"").await.unwrap();
+    for path in paths {
+        assert_eq!(ask("GET", path).await.status, 200, "{path}");
+    }
+    // Nothing else of the admin listener is in their reach.
+    for (method, path) in [("POST", "/livez/reload"), ("POST", "/metrics"), ("GET", "/metrics/locks")] {
+        assert!(matches!(ask(method, path).await.status, 404 | 405), "{method} {path}");
+    }
+}
+
+#[tokio::test]
+async fn the_manifest_says_how_to_get_its_image_and_leaves_the_workers_as_it_is() {
+    let documents = documents().await;
+    let pod = &document(&documents, "StatefulSet")["spec"]["template"]["spec"];
+    let (sidecar, of_the_pod) = (&pod["initContainers"][0], &pod["securityContext"]);
+    assert_eq!(
+        of_the_pod.as_object().unwrap().keys().collect::<Vec<_>>(),
+        ["fsGroup"],
+        "it counts for the worker's image too"
+    );
+    let user = &sidecar["securityContext"]["runAsUser"];
+    assert!(user.is_u64() && user == &of_the_pod["fsGroup"], "the image's user has a name only: {user}");
+    assert_eq!(sidecar["securityContext"]["runAsNonRoot"], true);
+
+    let image = sidecar["image"].as_str().unwrap();
+    assert_eq!(image, concat!("fencepost:", env!("CARGO_PKG_VERSION")));
+    for file in ["recipes/kubernetes/fencepost.yaml", "recipes/README.md"] {
+        let text = std::fs::read_to_string(workspace().join(file)).unwrap();
+        assert!(text.contains(&format!("docker build -t {image} .")), "{file}");
+    }
+}
+
 #[tokio::test]
 async fn the_manifests_sidecar_refuses_a_late_write_of_its_master_under_hold() {
     let documents = documents().await;
@@ -42,11 +87,12 @@ async fn the_manifests_sidecar_refuses_a_late_write_of_its_master_under_hold() {
     std::fs::write(&as_written, written).unwrap();
     printed(BINARY, &["check", "-c", as_written.to_str().unwrap()]).await;
 
+    let admin = FreePort::reserve();
     let here = [
         ("http://etcd:2379", etcd.endpoint()),
         ("http://127.0.0.1:9000", worker.endpoint().to_string()),
         ("0.0.0.0:8080", "127.0.0.1:0".to_owned()),
-        ("127.0.0.1:9901", "127.0.0.1:0".to_owned()),
+        ("127.0.0.1:9901", admin.address().to_string()),
         ("/var/lib/fencepost", scratch.path().join("state").to_str().unwrap().to_owned()),
     ];
     let config = here.iter().fold(written.to_owned(), |text, (written, here)| {
@@ -55,6 +101,7 @@ async fn the_manifests_sidecar_refuses_a_late_write_of_its_master_under_hold() {
     });
     let fence = Fencepost::launch_text(&config).await;
     fence.wait_until_ready().await;
+    whoever_asks_by_the_pods_address_is_answered(&documents, &fence).await;
 
     let master = &document(&documents, "Deployment")["spec"]["template"]["spec"]["containers"][0];
     assert_eq!(texts(&master["command"]).collect::<Vec<_>>(), ["fencepost", "hold"]);

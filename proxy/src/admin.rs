@@ -119,15 +119,12 @@ impl Admin {
         let Some(source) = self.sources.iter().find(|source| source.name() == name) else {
             return text(StatusCode::NOT_FOUND, format!("there is no source {name:?}\n"));
         };
-        if source.status(Instant::now()).distrusted_through.is_none() {
-            return text(StatusCode::OK, format!("source {name:?} has not gone back; nothing is changed\n"));
-        }
-        // Before the gates start anew, or one that is made meanwhile would begin with an old floor.
-        if let Some(memory) = &self.fence.process.memory {
-            memory.accept(name);
-        }
-        if let Err(error) = source.accept_regression().await {
-            return text(StatusCode::SERVICE_UNAVAILABLE, format!("{error}\n"));
+        match source.accept_regression().await {
+            Ok(true) => {}
+            Ok(false) => {
+                return text(StatusCode::OK, format!("source {name:?} has not gone back; nothing is changed\n"));
+            }
+            Err(error) => return text(StatusCode::SERVICE_UNAVAILABLE, format!("{error}\n")),
         }
         tracing::warn!(source = name, "the operator accepted that the store went back; floors start anew");
         // For ever only now, or the old revisions would be noted again.

@@ -64,6 +64,10 @@ impl GateMemory for SourceMemory {
             others: of_others.is_some(),
         })
     }
+
+    fn forget_tenures(&self) {
+        self.accepted.store(true, Ordering::Release);
+    }
 }
 
 impl SourceMemory {
@@ -213,13 +217,6 @@ impl Memory {
 
     fn longest_orphan_timeout(&self, source: &str) -> Duration {
         self.order().get(source).copied().unwrap_or_default()
-    }
-
-    /// What is remembered of that source's tenures no longer counts: its operator is about to accept that its store went back.
-    pub fn accept(&self, source: &str) {
-        if let Some(memory) = self.sources.get(source) {
-            memory.accepted.store(true, Ordering::Release);
-        }
     }
 
     /// Forgets the revisions of a source that has accepted, by its operator's word, that its store went back.

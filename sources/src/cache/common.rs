@@ -67,6 +67,10 @@ impl fmt::Debug for Turned {
 pub trait GateMemory: Send + Sync + std::fmt::Debug {
     /// What is remembered of that lock's gate.
     fn of(&self, lock: &LockKey) -> Option<Remembered>;
+
+    /// Leaves the tenures out of what is remembered from now on: the operator has accepted that the store went back. The gates that
+    /// there are start anew after this, so that one which is made meanwhile does not begin with an old floor and keep it.
+    fn forget_tenures(&self);
 }
 
 /// What is remembered of a gate.
@@ -310,6 +314,11 @@ impl Common {
 
     fn turned(&self) -> MutexGuard<'_, Vec<Turned>> {
         self.turned.lock().expect("nothing panics while it looks which locks these are")
+    }
+
+    /// Has the gates that are made from now on know of no tenure that an earlier process let in.
+    pub(crate) fn forget_tenures(&self) {
+        self.memory.iter().for_each(|memory| memory.forget_tenures());
     }
 
     /// An instant on the gates' clock.

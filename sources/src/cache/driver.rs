@@ -235,7 +235,10 @@ impl<S: LockStore> Work<S> {
         let Some(through) = common.trust.distrusted_through() else {
             return false;
         };
-        common.trust.accept(|| self.begin_era(true));
+        common.trust.accept(|| {
+            common.forget_tenures();
+            self.begin_era(true);
+        });
         tracing::warn!(source = %common.name, seen = %through, "an operator accepted that the lock store went back; floors start anew");
         true
     }

@@ -24,8 +24,6 @@ pub(crate) struct Proxy {
     pub(crate) source: LockSource,
     static_locks: BTreeMap<&'static str, Arc<TrackedLock>>,
     templated: TemplatedLocks,
-    /// What it remembers of another process no longer counts.
-    accepted: Arc<AtomicBool>,
 }
 
 impl Proxy {
@@ -47,13 +45,17 @@ impl Proxy {
 struct Memory {
     locks: BTreeMap<String, Remembered>,
     /// The operator accepted that the store went back: its old revisions mean nothing any more.
-    accepted: Arc<AtomicBool>,
+    accepted: AtomicBool,
 }
 
 impl GateMemory for Memory {
     fn of(&self, lock: &LockKey) -> Option<Remembered> {
         let Remembered { tenure, until, others } = *self.locks.get(lock.as_str())?;
         Some(Remembered { tenure: tenure.filter(|_| !self.accepted.load(Ordering::Relaxed)), until, others })
+    }
+
+    fn forget_tenures(&self) {
+        self.accepted.store(true, Ordering::Relaxed);
     }
 }
 
@@ -71,8 +73,7 @@ impl World {
             others: false,
         };
         let locks = self.recorded.borrow().iter().map(|(lock, tenure)| (lock.clone(), remembered(tenure))).collect();
-        let accepted = Arc::new(AtomicBool::new(false));
-        let memory = Memory { locks, accepted: Arc::clone(&accepted) };
+        let memory = Memory { locks, accepted: AtomicBool::new(false) };
         let memory = self.plan.remembers.then(|| Arc::new(memory) as Arc<dyn GateMemory>);
         let options = SourceOptions {
             period: MAX_AGE / 5,
@@ -98,7 +99,7 @@ impl World {
         self.executor.spawn(Class::Driver, Some(life), driver);
         self.started.set(Instant::now());
         self.note(|| format!("proxy: starts, having seen {highest_seen:?}"));
-        *self.proxy.borrow_mut() = Some(Rc::new(Proxy { life, source, static_locks, templated, accepted }));
+        *self.proxy.borrow_mut() = Some(Rc::new(Proxy { life, source, static_locks, templated }));
     }
 
     /// Kills the proxy. Returns the highest revision that it had seen.
@@ -119,7 +120,6 @@ impl World {
         let world = Rc::clone(self);
         self.executor.spawn(Class::Operator, Some(proxy.life), async move {
             world.accepting.set(true);
-            proxy.accepted.store(true, Ordering::Relaxed);
             if proxy.source.accept_regression().await == Ok(true) {
                 world.accepted();
             }

@@ -1,6 +1,10 @@
 //! What the simulation has found, played again by itself: a seed is another run as soon as the simulation changes.
 
+use std::rc::Rc;
+use std::time::Duration;
+
 use fencepost_policy::Revision;
+use tokio::time::{Instant, sleep};
 
 use crate::end::get_in;
 use crate::plan::Plan;
@@ -19,5 +23,23 @@ fn a_tenure_that_is_shown_farther_back_than_it_was_recorded_gets_in() {
         world.recorded.borrow_mut().insert("key".to_owned(), Revision::new(3));
         world.start_proxy(None);
         get_in(&world, 0, 0).await;
+    });
+}
+
+/// An operator accepted what nobody had noticed yet, the restored store being away. Nothing was changed by that, and yet what an earlier
+/// process had let in was forgotten: once the store had grown beyond all that had been seen, an earlier tenure got in after a later one.
+#[test]
+fn what_nobody_has_noticed_cannot_be_accepted() {
+    let plan = Plan { remembers: true, ..Plan::of(0) };
+    simulate(0, plan, |world| async move {
+        world.calm_down();
+        world.recorded.borrow_mut().insert("t/1".to_owned(), Revision::new(9));
+        world.start_proxy(None);
+        let proxy = world.proxy().unwrap();
+        world.accept_regression(Rc::clone(&proxy));
+        sleep(Duration::from_secs(1)).await;
+        assert_eq!((world.accepting.get(), world.accepted.get()), (false, 0), "there was nothing to accept");
+        let lock = proxy.lock("t/1", Instant::now() + Duration::from_secs(1)).await.unwrap();
+        assert_eq!(lock.describe(Instant::now()).gate.floor, 9);
     });
 }

@@ -16,12 +16,15 @@ async fn a_worker_that_talked_while_the_process_was_stopped_is_waited_for() {
     for scheme in ["http", "h2c"] {
         let worker = Worker::start().await;
         let upstream = worker.endpoint().to_string().replace("http", scheme);
-        let route = Route::new("k", "/", r#"key = "/k""#)
-            .with(&format!("upstream = {upstream:?}"))
-            .with(r#"upstream_timeout = "100ms""#)
-            .with(r#"orphan_timeout = "1s""#)
-            .with(r#"handoff_timeout = "1m""#);
-        let mut scene = Scene::open(EtcdVersion::V3_5, &[route]).await;
+        let route = |name, path| {
+            Route::new(name, path, r#"key = "/k""#)
+                .with(&format!("upstream = {upstream:?}"))
+                .with(r#"orphan_timeout = "1s""#)
+                .with(r#"handoff_timeout = "1m""#)
+        };
+        // Of one lock, but only one of them is given up that soon.
+        let routes = [route("slow", "/slow").with(r#"upstream_timeout = "100ms""#), route("k", "/")];
+        let mut scene = Scene::open(EtcdVersion::V3_5, &routes).await;
         let latch = Latch::new();
         let three_seconds = Answer::ok(vec![b'x'; 60]).trickling(1, Duration::from_millis(50));
         worker.on("/slow", Behaviour::Hold(latch.clone(), three_seconds));
@@ -31,7 +34,7 @@ async fn a_worker_that_talked_while_the_process_was_stopped_is_waited_for() {
         let new = scene.store.hold(LOCK, "shard-2").await;
         scene.until_known(LOCK, Some("shard-2")).await;
         let waiting: Vec<_> = (0..4).map(|_| scene.start(Ask::post("/next").under(&new))).collect();
-        scene.until_metric(r#"fencepost_in_flight{route="k"}"#, 5.0).await;
+        scene.until_metric(r#"fencepost_in_flight{route="k"}"#, 4.0).await;
 
         latch.open();
         scene.fence.process().pause().await;

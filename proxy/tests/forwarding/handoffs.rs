@@ -209,7 +209,8 @@ fn a_cut_tunnel_counts_for_orphan_timeout_harmless_or_not() {
 
 #[test]
 fn a_late_answer_that_is_still_arriving_holds_the_successor_up_until_its_end() {
-    let scene = Scene::with("upstream_timeout = \"100ms\"\norphan_timeout = \"3s\"");
+    // The successor is given no longer than that either.
+    let scene = Scene::with("upstream_timeout = \"1s\"\norphan_timeout = \"3s\"");
     let mut client = scene.get(&scene.hold("a"));
     let mut peer = scene.worker.next();
     peer.next_request();

@@ -64,8 +64,11 @@ async fn a_command_that_stands_still_hears_that_it_is_to_end() {
 #[tokio::test]
 async fn who_is_told_to_end_while_it_waits_leaves_nothing_behind() {
     let stage = Stage::set().await;
-    let mut held = Holder::start(&stage, "a", &["--ttl", "600s"], "trap 'exit 0' TERM; while :; do sleep 0.02; done");
-    stage.until_held_by("a").await;
+    // It waits without a process of its own for that: one that has just been forked looks like another command.
+    let script =
+        "mkfifo $stage/never; exec 3<>$stage/never; trap 'exit 0' TERM; echo ready >> $stage/log; read nothing <&3";
+    let mut held = Holder::start(&stage, "a", &["--ttl", "600s"], script);
+    stage.until_lines("log", 1).await;
     for (signal, code) in [(Signal::TERM, 143), (Signal::INT, 130), (Signal::HUP, 129)] {
         let mut waiting = Holder::start(&stage, "b", &["--queue"], "true");
         eventually("b queues", async || (stage.keys().await.len() == 2).then_some(())).await;

@@ -104,7 +104,8 @@ impl<P: Permit> ResponseBody<P> {
             return Ok(ResponseBody::Empty);
         }
         let mut first = None;
-        if incoming.size_hint().exact().is_some()
+        // What begins with data: behind a length of 0 over HTTP/2 there may be trailers, and what comes first would be those.
+        if incoming.size_hint().exact().is_some_and(|length| length > 0)
             && let Poll::Ready(Some(here)) =
                 in_flight.poll_driven(cx, First::Ask, |cx| Pin::new(&mut incoming).poll_frame(cx))
         {

@@ -196,6 +196,26 @@ async fn an_answer_of_trailers_only_passes() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
+async fn trailers_behind_a_length_of_nothing_pass() {
+    let mut worker = Http2Worker::start().await;
+    let proxy = Proxy::with(worker.address, to_http2());
+    let mut client = Http2Client::connect(proxy.address()).await;
+    let (response, mut asking) = client.begin(post("/package.Service/Call")).await;
+    asking.send_data(Bytes::from_static(b"please"), true).unwrap();
+    let (_request, mut answer) = worker.next().await;
+    let empty = Response::builder().header("content-length", "0").body(()).unwrap();
+    let mut telling = answer.send_response(empty, false).unwrap();
+    // In one write with the head.
+    telling.send_trailers(trailers(&[("grpc-status", "7")])).unwrap();
+    let response = response.await.unwrap();
+    assert_eq!(response.headers()["content-length"], "0");
+    let mut told = response.into_body();
+    assert!(told.data().await.is_none());
+    assert_eq!(told.trailers().await.unwrap().expect("they are passed on")["grpc-status"], "7");
+    assert_eq!(events(&proxy, 1).await, [Event::Finished(Ending::Complete)]);
+}
+
+#[tokio::test(flavor = "multi_thread")]
 async fn a_stream_that_its_client_resets_never_looks_whole_to_the_worker() {
     for reason in [Reason::CANCEL, Reason::NO_ERROR] {
         let mut worker = Http2Worker::start().await;

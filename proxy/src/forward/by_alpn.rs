@@ -118,10 +118,7 @@ async fn add(pool: &Shared, opened: Opened, deadline: Instant) -> Result<(), Ups
 
 async fn http1(pool: &Shared, opened: Opened, place: Place) -> Result<Box<Http1>, UpstreamError> {
     let made = Http1::new(opened.socket, opened.made_with, place, pool.background.outbox().clone()).await;
-    let mut connection = Box::new(made.map_err(UpstreamError::Handshake)?);
-    // hyper takes no connection for ready that was never driven, and one that is given up unused is worth a handshake.
-    connection.drive_idle();
-    Ok(connection)
+    made.map(Box::new).map_err(UpstreamError::Handshake)
 }
 
 async fn open_by(pool: &Shared, wants: Wants, deadline: Instant) -> Result<Opened, UpstreamError> {

@@ -97,7 +97,12 @@ impl Http1 {
         let seat = Rc::new(RefCell::new(Seat::Driven(Box::new(connection))));
         let driver = Driver { seat, socket, turns, outbox, writes_with_others: true, task: None };
         let (alarm, nested, idle_since) = (Alarm::new(), Nested::default(), Instant::now());
-        Ok(Http1 { sender, driver, alarm, nested, idle_since, made_with, is_spoilt: false, is_urgent: false, place })
+        let mut connection =
+            Http1 { sender, driver, alarm, nested, idle_since, made_with, is_spoilt: false, is_urgent: false, place };
+        // hyper takes no connection for ready that was never driven. One that is held while its request waits, or given up unused, would
+        // be made once more, each in its turn.
+        connection.drive_idle();
+        Ok(connection)
     }
 
     /// Whether a request may be sent: the last response has ended, and the worker is not known to have closed.
@@ -273,7 +278,6 @@ mod tests {
         let (ours, theirs) = UnixStream::pair().unwrap();
         let socket = Socket::upstream(ours.into());
         let mut connection = Http1::new(socket.clone(), None, Place::for_tests(), outbox.clone()).await.unwrap();
-        connection.drive_idle();
         assert!(connection.is_reusable());
         let turns = &connection.driver.turns;
         let mut io = turns.gather(socket);

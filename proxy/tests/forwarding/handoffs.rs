@@ -29,6 +29,11 @@ struct Scene {
 impl Scene {
     /// With these settings of its only route.
     fn with(settings: &str) -> Scene {
+        Scene::limited("", settings)
+    }
+
+    /// With these limits, too.
+    fn limited(limits: &str, settings: &str) -> Scene {
         let (store, worker) = (MemoryStore::new(), Worker::by_hand());
         let text = format!(
             r#"
@@ -40,6 +45,7 @@ address = "127.0.0.1:0"
 [limits]
 drain_delay = "0s"
 drain_timeout = "1s"
+{limits}
 [source.main]
 kind = "memory"
 [[route]]
@@ -168,6 +174,40 @@ fn a_successor_waits_for_the_answer_to_a_cut_upload() {
     scene.metric_becomes("fencepost_cut_requests_total", "1");
     scene.metric_becomes("fencepost_orphans", "0");
     assert_eq!(scene.metric("fencepost_orphans_expired_total"), "0");
+}
+
+/// Each has its turn with the connection that it has got: if it had to make another, and all were taken by those behind it, they would
+/// wait for each other.
+#[test]
+fn many_that_wait_with_few_connections_get_in_one_after_the_other() {
+    const MANY: usize = 60;
+    let scene = Scene::limited("upstream_connections_max = 3", "");
+    let mut before = scene.get(&scene.hold("a"));
+    let mut peer = scene.worker.next();
+    peer.next_request();
+    let token = scene.hold("b");
+    let waiting: Vec<Client> = (0..MANY).map(|_| scene.get(&token)).collect();
+    let all_wait = format!("\"waiting\": {MANY}");
+    let deadline = Instant::now() + PATIENCE;
+    while !scene.look("/routes").contains(&all_wait) {
+        assert!(Instant::now() < deadline, "{}", scene.look("/routes"));
+    }
+    peer.respond("before");
+    assert_eq!(before.answer().1, b"before");
+    let answers = |mut peer: Peer| {
+        while peer.next_request().is_some() {
+            peer.respond("in");
+        }
+    };
+    let others: Vec<Peer> = (0..2).map(|_| scene.worker.next()).collect();
+    let worker: Vec<_> =
+        others.into_iter().chain([peer]).map(|peer| std::thread::spawn(move || answers(peer))).collect();
+    for mut client in waiting {
+        assert_eq!(client.answer().1, b"in");
+    }
+    assert!(!scene.worker.has_another());
+    drop(scene);
+    worker.into_iter().for_each(|peer| peer.join().unwrap());
 }
 
 #[test]

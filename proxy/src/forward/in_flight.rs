@@ -5,6 +5,7 @@ use std::rc::Rc;
 use std::task::{Context, Poll, ready};
 use std::time::Duration;
 
+use http::Version;
 use http::response::Parts;
 use tokio::time::{Instant, timeout};
 
@@ -203,13 +204,14 @@ impl<P: Permit> InFlight<P> {
     /// The worker has sent the head of its response. False if that may be read in two ways.
     pub(super) fn answered(&mut self, head: &Parts) -> bool {
         self.heard();
-        if let Link::Http1(connection) = &mut self.link
-            && response_head::is_ambiguous(&head.headers, head.status, self.is_head)
-        {
+        let Link::Http1(connection) = &mut self.link else { return true };
+        let is_ambiguous = response_head::is_ambiguous(&head.headers, head.status, self.is_head);
+        // To a worker that has spoken HTTP/1.0 hyper speaks HTTP/1.0 from then on, which has no chunks: an upload of unknown length would
+        // be sent without its body.
+        if is_ambiguous || head.version == Version::HTTP_10 {
             connection.spoil();
-            return false;
         }
-        true
+        !is_ambiguous
     }
 
     /// Whether the worker says more and more without having answered: interim answers (1xx) without end, which would keep this

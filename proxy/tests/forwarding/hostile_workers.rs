@@ -38,6 +38,8 @@ const CASES: &[(&str, &str, Fate)] = &[
     ("chunks with 204", "HTTP/1.1 204 No Content\r\nTransfer-Encoding: chunked\r\n\r\n", Left("")),
     ("an answer as the body of 304", "HTTP/1.1 304 Not Modified\r\nContent-Length: 44\r\n\r\n{F}", Left("")),
 
+    ("an old version that stays", "HTTP/1.0 200 OK\r\nConnection: keep-alive\r\nContent-Length: 5\r\n\r\nhello", Left("hello")),
+
     // Lines that end otherwise.
     ("a value with a CR", "HTTP/1.1 200 OK\r\nX: a\rForged: b\r\nContent-Length: 5\r\n\r\nhello{F}", Refused),
     ("a value with a NUL", "HTTP/1.1 200 OK\r\nX: a\0b\r\nContent-Length: 5\r\n\r\nhello{F}", Refused),

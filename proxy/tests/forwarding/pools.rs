@@ -271,6 +271,26 @@ fn a_connection_that_is_given_up_unused_is_used_by_the_next_request() {
     assert!(!worker.has_another());
 }
 
+/// hyper would speak HTTP/1.0 to it, which has no chunks: the upload would be sent without its body.
+#[test]
+fn an_upload_in_chunks_is_whole_before_a_worker_that_has_answered_in_http_1_0() {
+    let worker = Worker::by_hand();
+    let proxy = Proxy::before(worker.address());
+    let mut client = proxy.client();
+    client.send(GET);
+    let mut peer = worker.next();
+    peer.next_request();
+    peer.send("HTTP/1.0 200 OK\r\nConnection: keep-alive\r\nContent-Length: 5\r\n\r\nhello");
+    assert_eq!(client.answer().1, b"hello");
+    client.send("POST / HTTP/1.1\r\nHost: test\r\nTransfer-Encoding: chunked\r\n\r\n5\r\nwhole\r\n0\r\n\r\n");
+    let mut peer = worker.next();
+    let (head, body) = peer.next_request().unwrap();
+    assert!(head.starts_with("POST / HTTP/1.1\r\n"), "{head}");
+    assert_eq!(body, b"whole");
+    peer.respond("taken");
+    assert_eq!(client.answer().1, b"taken");
+}
+
 /// Else it would be used though its worker, which counts from its last answer, is about to close it.
 #[test]
 fn a_connection_that_is_given_up_unused_is_not_kept_longer_for_that() {

@@ -8,6 +8,7 @@ use std::task::{Context, Poll, ready};
 use std::time::Duration;
 
 use bytes::Bytes;
+use socket2::TcpKeepalive;
 use tokio::io::{AsyncRead, AsyncWrite, ReadBuf, copy_bidirectional_with_sizes};
 use tokio::sync::Notify;
 use tokio::time::sleep;
@@ -20,6 +21,12 @@ use crate::wire::Socket;
 
 /// The most that is under way in one direction.
 const BUFFER_BYTES: usize = 16 * 1024;
+
+/// When a side of a tunnel is asked whether it is still there: neither has to say anything, so that one that is gone without a word
+/// would keep its place, and the gate, for ever. Silent for a minute and a half, it is lost.
+fn keepalive() -> TcpKeepalive {
+    TcpKeepalive::new().with_time(Duration::from_secs(60)).with_interval(Duration::from_secs(10)).with_retries(3)
+}
 
 /// The worker's end of a connection that has left HTTP. Its permit is held until both directions have ended, or one has and nothing moves
 /// for as long as a worker may go on unseen, or until it is cut because the tenure has ended.
@@ -39,6 +46,7 @@ impl<P: Permit> WorkerEnd<P> {
         let (worker, read_beyond) = connection.leave_http().await;
         client.unread(read_already);
         worker.unread(read_beyond);
+        [&client, &worker].into_iter().for_each(|side| side.keep_alive(&keepalive()));
         let inflow = Rc::new(BodyState::new());
         inflow.goes_to(worker.clone());
         self.in_flight.watch_tunnel(&inflow);

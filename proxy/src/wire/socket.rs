@@ -10,6 +10,7 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use std::task::{Context, Poll, ready};
 
 use bytes::{Buf, Bytes};
+use socket2::TcpKeepalive;
 use tokio::io::{AsyncRead, AsyncWrite, ReadBuf};
 use tokio::time::Instant;
 use tokio_rustls::{TlsStream, client, server};
@@ -143,6 +144,12 @@ impl Socket {
     /// Has the other side see a reset when this is closed, not an end. Unix sockets know no difference.
     pub fn end_by_reset(&self) {
         self.shared.stream.borrow().transport().reset_when_closed();
+    }
+
+    /// Has the kernel ask the other side, when nothing has moved for some time, whether it is still there. Without an answer the
+    /// connection is lost. On a unix socket it does nothing.
+    pub fn keep_alive(&self, keepalive: &TcpKeepalive) {
+        self.shared.stream.borrow().transport().keep_alive(keepalive);
     }
 
     /// Whether the last write could not be finished because the other side does not read.

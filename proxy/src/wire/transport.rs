@@ -11,7 +11,7 @@ use std::time::Duration;
 
 use rustix::net::{RecvFlags, recv};
 use smallvec::SmallVec;
-use socket2::SockRef;
+use socket2::{SockRef, TcpKeepalive};
 use tokio::io::{AsyncRead, AsyncWrite, Interest, ReadBuf};
 use tokio::net::{TcpStream, UnixStream};
 
@@ -79,6 +79,10 @@ impl Transport {
 
     pub(super) fn reset_when_closed(&self) {
         let _ = self.socket().set_linger(Some(Duration::ZERO)); // An error means that the connection is gone already.
+    }
+
+    pub(super) fn keep_alive(&self, keepalive: &TcpKeepalive) {
+        let _ = self.socket().set_tcp_keepalive(keepalive); // The kernel sees the end of whoever has a unix socket.
     }
 
     fn socket(&self) -> SockRef<'_> {

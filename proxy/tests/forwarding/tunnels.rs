@@ -1,6 +1,7 @@
 //! What is spoken after `101 Switching Protocols`.
 
 use std::io::{Read, Write};
+use std::net::SocketAddr;
 use std::time::Instant;
 
 use fencepost::forward::{Ending, Timeouts};
@@ -82,6 +83,36 @@ fn a_tunnel_of_which_one_side_has_ended_and_nothing_moves_any_more_is_over_in_ti
         // Both have seen it end by now, and neither has closed.
         assert_eq!((peer.until_end(), client.until_end()), (vec![], vec![]));
     }
+}
+
+/// Neither has to say anything in a tunnel: one that has lost power would keep its place, and the gate, for ever.
+#[test]
+fn both_ends_of_a_tunnel_are_asked_whether_they_are_there() {
+    let worker = Worker::by_hand();
+    let proxy = Proxy::before(worker.address());
+    let (mut client, mut peer) = tunnel(&proxy, &worker);
+    client.send("ping");
+    assert_eq!(peer.exactly(4), b"ping", "joined by now");
+    for end in [&mut client, &mut peer] {
+        let (theirs, ours) = (end.stream().local_addr().unwrap(), end.stream().peer_addr().unwrap());
+        let deadline = Instant::now() + PATIENCE;
+        while !has_keepalive(ours, theirs) {
+            assert!(Instant::now() < deadline, "{ours} does not ask {theirs}");
+        }
+    }
+}
+
+/// Whether the kernel has set a keepalive timer for a connection of this machine: the timer in `/proc/net/tcp` (proc_net_tcp.txt).
+fn has_keepalive(ours: SocketAddr, theirs: SocketAddr) -> bool {
+    let shown = |address: SocketAddr| match address {
+        SocketAddr::V4(address) => {
+            format!("{:08X}:{:04X}", u32::from_le_bytes(address.ip().octets()), address.port())
+        }
+        SocketAddr::V6(_) => panic!("the tests are on 127.0.0.1"),
+    };
+    let table = std::fs::read_to_string("/proc/net/tcp").unwrap();
+    let mut rows = table.lines().map(|line| line.split_whitespace().collect::<Vec<_>>());
+    rows.any(|row| row[1] == shown(ours) && row[2] == shown(theirs) && row[5].starts_with("02:"))
 }
 
 #[test]

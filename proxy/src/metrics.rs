@@ -417,6 +417,10 @@ impl Metrics {
     /// The counters of a route; `mode` is its mode's name in the configuration.
     pub fn route(&self, route: &str, mode: &str) -> RouteMetrics {
         let requests = |verdict, reason| self.requests.with_label_values(&[route, verdict, reason, mode]);
+        // A series that began with its first failure would not show that one as a rise.
+        for failure in Failure::ON_A_ROUTE {
+            self.failures.with_label_values(&[route, failure.code()]);
+        }
         RouteMetrics {
             admitted: requests("admit", "none"),
             exempt: requests("pass", "exempt"),

@@ -46,6 +46,21 @@ pub enum Failure {
 }
 
 impl Failure {
+    /// Those that a route may count.
+    pub const ON_A_ROUTE: [Failure; 11] = [
+        Failure::BrokenBody,
+        Failure::CutBody,
+        Failure::SlowBody,
+        Failure::LargeBody,
+        Failure::Unreachable,
+        Failure::ConnectTimeout,
+        Failure::Declined,
+        Failure::Overloaded,
+        Failure::NoAnswer,
+        Failure::TimedOut,
+        Failure::Internal,
+    ];
+
     /// The one name of the failure, in metrics, logs and bodies alike.
     pub fn code(self) -> &'static str {
         match self {

@@ -43,6 +43,8 @@ fn every_metric_of_a_route_is_there_before_the_first_request() {
         r#"fencepost_requests_total{mode="enforce",reason="replayed-tenure",route="shards",verdict="reject"} 1"#,
         r#"fencepost_requests_total{mode="enforce",reason="unverifiable",route="shards",verdict="pass"} 0"#,
         r#"fencepost_confirms_total{outcome="failed",route="shards"} 0"#,
+        r#"fencepost_failures_total{failure="worker-unreachable",route="shards"} 0"#,
+        r#"fencepost_failures_total{failure="internal-error",route="shards"} 0"#,
         r#"fencepost_dangerous_total{route="shards",setting="on_unavailable"} 0"#,
         r#"fencepost_in_flight{route="shards"} 0"#,
         r#"fencepost_source_up{source="main"} 1"#,

@@ -136,7 +136,7 @@ mod running;
 pub mod token;
 
 pub use fencepost_policy::{InvalidLockKey, Layout, LockKey, Owner, Rejection, Revision};
-pub use fencepost_sources::{FormatConflict, MemoryStore, SpawnError};
+pub use fencepost_sources::{FormatConflict, KeyValue, MemoryStore, SpawnError, Write};
 pub use fencepost_tls::TlsError;
 
 pub use self::etcd::{FenceBuilder, InvalidFence};

@@ -74,6 +74,9 @@ pub enum InvalidLock {
     /// One of the two is laid out as an election or a mutex, and would take the other for one of its contenders.
     #[error("the locks {0} and {1} block each other, since one key is below the other")]
     Nested(LockKey, LockKey),
+    /// One header can't say two things.
+    #[error("the header {0} was given twice, and owner, revision and lock need one each")]
+    Headers(HeaderName),
     /// A `max_age` under 10 ms would refuse nearly everything.
     #[error("max_age is {0:?}, and at least 10 ms")]
     MaxAge(Duration),
@@ -198,6 +201,12 @@ impl LayerBuilder {
         let LayerBuilder { fence, which, format, rules } = self;
         if rules.max_age < MAX_AGE_MIN {
             return Err(InvalidLock::MaxAge(rules.max_age));
+        }
+        let TokenHeaders { owner, revision, lock } = &rules.headers;
+        for (one, other) in [(owner, revision), (owner, lock), (revision, lock)] {
+            if one == other {
+                return Err(InvalidLock::Headers(one.clone()));
+            }
         }
         let guard = match which {
             Which::One(key) => {

@@ -68,6 +68,6 @@ pub use self::error::{AcquireError, InvalidEtcd, InvalidLock, ReleaseError, Stor
 pub use self::etcd::{Etcd, EtcdBuilder};
 pub use self::lock::{Lock, LockBuilder};
 pub use self::refusal::{Reason, Refusal};
-pub use self::stamp::{Stamp, StampError, StampLayer};
+pub use self::stamp::{Answer, Stamp, StampError, StampLayer};
 pub use self::standing::{Over, Standing};
 pub use self::tenure::Tenure;

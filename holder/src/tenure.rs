@@ -111,6 +111,9 @@ impl Tenure {
     /// Gives the lock back: whoever waits for it gets it now, and not when the lease has run out. The tenure is over at once;
     /// another holder's record is never touched. To be called only when all work under it has ended, also if it was lost.
     ///
+    /// # Cancel safety
+    /// A future that is dropped leaves the rest to the background: the lease is revoked there, or runs out.
+    ///
     /// # Errors
     /// If etcd does not confirm it within 3 s. The lock then gets free by itself.
     pub async fn release(self) -> Result<(), ReleaseError> {

@@ -165,6 +165,9 @@ async fn a_lock_is_read_in_one_way_only_and_shares_its_gate() {
     assert!(matches!(refused("", Layout::Key), InvalidLock::Key(_)));
     let soon = scene.fence.lock("/other").max_age(Duration::from_millis(9)).layer();
     assert!(matches!(soon, Err(InvalidLock::MaxAge(_))));
+    let [owner, number] = ["x-owner", "x-revision"].map(http::HeaderName::from_static);
+    let doubled = scene.fence.lock("/other").headers(owner.clone(), number, owner).layer();
+    assert!(matches!(doubled, Err(InvalidLock::Headers(name)) if name == "x-owner"));
     let same = scene.layer(|lock| lock.max_age(LONG));
     assert_eq!(verdict(&same, "a", revision).await, "200");
 }

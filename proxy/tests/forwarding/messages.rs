@@ -60,12 +60,14 @@ fn what_concerns_one_connection_stays_on_it() {
 fn the_worker_is_told_where_a_request_comes_from() {
     let seen = seen_by_worker(
         "GET / HTTP/1.1\r\nHost: shard.example:8080\r\nX-Forwarded-For: 192.0.2.1\r\nX-Forwarded-For: 192.0.2.2\r\n\
-         X-Forwarded-Proto: https\r\nX-Forwarded-Host: liar\r\nVia: 1.0 fred\r\n\r\n",
+         X-Forwarded-Proto: https\r\nX-Forwarded-Host: liar\r\nForwarded: for=192.0.2.1\r\n\
+         Via: 1.0 fred\r\n\r\n",
     );
     assert_field(&seen, "host", Some("shard.example:8080"));
     assert_field(&seen, "x-forwarded-for", Some("192.0.2.1, 192.0.2.2, 127.0.0.1"));
     assert_field(&seen, "x-forwarded-proto", Some("http"));
     assert_field(&seen, "x-forwarded-host", Some("shard.example:8080"));
+    assert_field(&seen, "forwarded", Some("for=192.0.2.1"));
     let vias: Vec<_> = seen.lines().filter(|line| line.starts_with("via:")).collect();
     assert_eq!(vias, ["via: 1.0 fred", "via: 1.1 fencepost"]);
 }

@@ -237,6 +237,7 @@ fn options(config: &Config, index: usize, memory: Option<&Memory>) -> SourceOpti
             SourceKind::Memory => None,
         },
         highest_seen: memory.and_then(|memory| memory.highest_seen(name)),
+        distrusted_through: memory.and_then(|memory| memory.distrusted_through(name)),
         memory: memory.map(|memory| memory.of_source(name)),
         ..SourceOptions::default()
     }

@@ -13,7 +13,7 @@ use tokio::time::{Instant, timeout};
 
 use crate::exchange::Fence;
 use crate::lock_sources::LockSources;
-use crate::state::{Remembered, StateDir, StateError};
+use crate::state::{Inbox, Remembered, StateDir, StateError};
 
 /// How long a request waits for its tenure to be recorded. A disk that takes longer refuses it.
 pub const RECORD_TIMEOUT: Duration = Duration::from_secs(5);
@@ -41,6 +41,7 @@ pub struct Memory {
 struct SourceMemory {
     name: String,
     remembered: Arc<Remembered>,
+    inbox: Inbox,
     /// When this process began, if the one before it may have left requests at the worker.
     unclean_since: Option<Instant>,
     /// The operator accepted that the store went back: its old revisions mean nothing any more.
@@ -65,16 +66,21 @@ impl GateMemory for SourceMemory {
         })
     }
 
+    fn distrust(&self, through: Revision) {
+        self.inbox.distrust(&self.name, through);
+    }
+
     fn forget_tenures(&self) {
         self.accepted.store(true, Ordering::Release);
     }
 }
 
 impl SourceMemory {
-    fn new(name: &str, remembered: &Arc<Remembered>, unclean_since: Option<Instant>) -> SourceMemory {
+    fn new(name: &str, remembered: &Arc<Remembered>, inbox: &Inbox, unclean_since: Option<Instant>) -> SourceMemory {
         SourceMemory {
             name: name.to_owned(),
             remembered: Arc::clone(remembered),
+            inbox: inbox.clone(),
             unclean_since,
             accepted: AtomicBool::new(false),
         }
@@ -103,10 +109,11 @@ impl Memory {
         }
         let unclean_since = (!remembered.clean).then(Instant::now);
         let remembered = Arc::new(remembered);
+        let inbox = state.inbox();
         let sources = remembered
             .locks
             .keys()
-            .map(|name| (name.clone(), Arc::new(SourceMemory::new(name, &remembered, unclean_since))));
+            .map(|name| (name.clone(), Arc::new(SourceMemory::new(name, &remembered, &inbox, unclean_since))));
         Ok(Memory {
             sources: sources.collect(),
             state,
@@ -121,7 +128,7 @@ impl Memory {
     pub fn of_source(&self, name: &str) -> Arc<dyn GateMemory> {
         match self.sources.get(name) {
             Some(memory) => Arc::clone(memory) as Arc<dyn GateMemory>,
-            None => Arc::new(SourceMemory::new(name, &self.remembered, self.unclean_since)),
+            None => Arc::new(SourceMemory::new(name, &self.remembered, &self.state.inbox(), self.unclean_since)),
         }
     }
 
@@ -132,6 +139,11 @@ impl Memory {
         let tenures = self.remembered.locks.get(name).into_iter().flat_map(BTreeMap::values);
         let let_in = tenures.filter_map(|lock| lock.tenure).max();
         self.remembered.highest_seen.get(name).copied().max(let_in)
+    }
+
+    /// The revision up to which nothing is believed of that source: an earlier process found that its store went back.
+    pub fn distrusted_through(&self, name: &str) -> Option<Revision> {
+        self.remembered.distrusted.get(name).copied()
     }
 
     /// Has a tenure recorded before its first request goes out.

@@ -1,5 +1,6 @@
 //! What a process remembers for the one after it: per lock the last tenure that was let in, per source the highest
-//! revision seen, of which locks routes only watched, and whether it left with nothing at the worker.
+//! revision seen and whether it has gone back, of which locks routes only watched, and whether it left with nothing at the
+//! worker.
 //!
 //! [`StateDir`] is the face of it. The `writer` is a thread of its own, which turns whatever came in since its last write
 //! into one commit; the `journal` is the file that commits are added to, a sequence of checksummed `frame`s; `directory`
@@ -28,6 +29,7 @@ use remembered::Entry;
 use writer::Writer;
 
 pub use remembered::{Remembered, RememberedLock};
+pub use writer::Inbox;
 
 /// The `state_dir` of this process.
 ///
@@ -105,6 +107,11 @@ impl StateDir {
     /// neither waits nor writes.
     pub fn note_revision(&self, source: &str, revision: Revision) {
         self.writer.note(source, revision);
+    }
+
+    /// Where that is told which nobody waits for.
+    pub fn inbox(&self) -> Inbox {
+        self.writer.inbox()
     }
 
     /// Forgets all revisions of a source: its operator accepted that its store went back. That its locks may have left

@@ -86,6 +86,7 @@ fn what_is_recorded_is_remembered() {
     let expected = Remembered {
         clean: false,
         highest_seen: BTreeMap::from([("main".to_owned(), revision(12))]),
+        distrusted: BTreeMap::new(),
         locks: BTreeMap::from([("main".to_owned(), main), ("other".to_owned(), other)]),
         watched: BTreeMap::new(),
     };
@@ -254,6 +255,8 @@ fn an_accepted_regression_forgets_revisions_but_no_requests() {
     record(&state, "/b", 800).unwrap();
     wait(state.record("other", &lock("/a"), revision(900), ORPHAN_TIMEOUT)).unwrap();
     state.note_revision("main", revision(1000));
+    state.inbox().distrust("main", revision(1000));
+    state.inbox().distrust("other", revision(1100));
     wait(state.forget("main")).unwrap();
     state.note_revision("main", revision(20));
     record(&state, "/b", 10).unwrap();
@@ -261,6 +264,7 @@ fn an_accepted_regression_forgets_revisions_but_no_requests() {
 
     let after = remembered(scratch.path());
     assert_eq!(after.highest_seen["main"], revision(20));
+    assert_eq!(after.distrusted, BTreeMap::from([("other".to_owned(), revision(1100))]));
     let forgotten = RememberedLock { tenure: None, orphan_timeout: ORPHAN_TIMEOUT };
     assert_eq!(after.lock("main", &lock("/a")), Some(&forgotten), "its requests may still be at the worker");
     assert_eq!(tenure(&after, "/b"), Some(10));

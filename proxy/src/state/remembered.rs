@@ -14,6 +14,8 @@ pub struct Remembered {
     pub clean: bool,
     /// The highest revision seen, by the name of the source.
     pub highest_seen: BTreeMap<String, Revision>,
+    /// Up to which revision nothing is believed of a store that went back, by the name of the source, until its operator accepts that.
+    pub distrusted: BTreeMap<String, Revision>,
     /// The locks of which a tenure was let in, by the name of the source and the key of the lock.
     pub locks: BTreeMap<String, BTreeMap<LockKey, RememberedLock>>,
     /// How long the worker may go on with requests that routes let past while they only watched, by the template of their lock's key: they
@@ -91,26 +93,16 @@ impl Remembered {
                 let news = RememberedLock { tenure: *tenure, orphan_timeout: *orphan_timeout };
                 self.let_in(source, lock, news)
             }
-            Entry::HighestSeen { source, revision } => {
-                let rises = self.highest_seen.get(source).is_none_or(|seen| seen < revision);
-                if rises {
-                    self.highest_seen.insert(source.clone(), *revision);
-                }
-                rises
-            }
+            Entry::HighestSeen { source, revision } => rises(&mut self.highest_seen, source, *revision),
+            Entry::Distrusted { source, through } => rises(&mut self.distrusted, source, *through),
             Entry::Forget { source } => {
                 let seen = self.highest_seen.remove(source).is_some();
+                let distrusted = self.distrusted.remove(source).is_some();
                 let tenures = self.locks.get_mut(source).into_iter().flat_map(BTreeMap::values_mut);
                 let forgotten = tenures.filter_map(|lock| lock.tenure.take()).count();
-                seen || forgotten > 0
+                seen || distrusted || forgotten > 0
             }
-            Entry::Watched { key, orphan_timeout } => {
-                let rises = self.watched.get(key).is_none_or(|watched| watched < orphan_timeout);
-                if rises {
-                    self.watched.insert(key.clone(), *orphan_timeout);
-                }
-                rises
-            }
+            Entry::Watched { key, orphan_timeout } => rises(&mut self.watched, key, *orphan_timeout),
             Entry::CleanLeave => {
                 self.clean = true;
                 true
@@ -154,10 +146,22 @@ impl Remembered {
         let highest_seen = self.highest_seen.iter();
         let highest_seen =
             highest_seen.map(|(source, revision)| Entry::HighestSeen { source: source.clone(), revision: *revision });
+        let distrusted = self.distrusted.iter();
+        let distrusted =
+            distrusted.map(|(source, through)| Entry::Distrusted { source: source.clone(), through: *through });
         let watched = self.watched.iter();
         let watched = watched.map(|(key, timeout)| Entry::Watched { key: key.clone(), orphan_timeout: *timeout });
-        locks.chain(highest_seen).chain(watched).chain(self.clean.then_some(Entry::CleanLeave))
+        locks.chain(highest_seen).chain(distrusted).chain(watched).chain(self.clean.then_some(Entry::CleanLeave))
     }
+}
+
+/// Takes over what is higher than what is known; whether it is.
+fn rises<T: Ord>(known: &mut BTreeMap<String, T>, name: &str, value: T) -> bool {
+    let rises = known.get(name).is_none_or(|known| *known < value);
+    if rises {
+        known.insert(name.to_owned(), value);
+    }
+    rises
 }
 
 /// Whether a key may be one of that template. When in doubt, it may.
@@ -187,6 +191,12 @@ pub(super) enum Entry {
         source: String,
         #[serde(with = "revision")]
         revision: Revision,
+    },
+    /// The store went back, having been seen up to this revision, and nobody has accepted that.
+    Distrusted {
+        source: String,
+        #[serde(with = "revision")]
+        through: Revision,
     },
     /// The store went back, and that was accepted.
     Forget { source: String },
@@ -271,6 +281,10 @@ mod tests {
         Entry::HighestSeen { source: "main".to_owned(), revision: Revision::new(revision).unwrap() }
     }
 
+    fn distrusted(through: u64) -> Entry {
+        Entry::Distrusted { source: "main".to_owned(), through: Revision::new(through).unwrap() }
+    }
+
     fn forget() -> Entry {
         Entry::Forget { source: "main".to_owned() }
     }
@@ -292,6 +306,10 @@ mod tests {
         );
         check(&[(lock(Some(7), 30), true), (lock(Some(9), 10), true)], &[lock(Some(9), 10)]);
         check(&[(seen(7), true), (seen(7), false), (seen(5), false), (seen(9), true)], &[seen(9)]);
+        check(
+            &[(distrusted(7), true), (distrusted(7), false), (distrusted(5), false), (distrusted(9), true)],
+            &[distrusted(9)],
+        );
     }
 
     #[test]
@@ -304,6 +322,8 @@ mod tests {
     fn forgetting_revisions_forgets_no_request() {
         check(&[(lock(Some(7), 30), true), (seen(9), true), (forget(), true), (forget(), false)], &[lock(None, 30)]);
         check(&[(lock(Some(7), 30), true), (forget(), true), (lock(Some(3), 5), true)], &[lock(Some(3), 5)]);
+        check(&[(distrusted(7), true), (seen(9), true), (forget(), true), (seen(3), true)], &[seen(3)]);
+        check(&[(distrusted(7), true), (forget(), true), (distrusted(4), true)], &[distrusted(4)]);
         check(&[(forget(), false)], &[]);
     }
 
@@ -367,7 +387,7 @@ mod tests {
             orphan_timeout: Duration::new(3600, 999_999_999),
         };
         let watched = Entry::Watched { key: "/{a}".to_owned(), orphan_timeout: Duration::from_millis(1500) };
-        for entry in [odd, lock(None, 1), seen(1), forget(), watched, Entry::CleanLeave] {
+        for entry in [odd, lock(None, 1), seen(1), distrusted(1), forget(), watched, Entry::CleanLeave] {
             let line = serde_json::to_string(&entry).unwrap();
             assert!(!line.contains('\n'), "{line}");
             assert_eq!(serde_json::from_str::<Entry>(&line).unwrap(), entry);

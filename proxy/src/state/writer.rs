@@ -49,6 +49,10 @@ impl Writer {
         hand_over(&self.shared, queue, Entry::Forget { source: source.to_owned() })
     }
 
+    pub(super) fn inbox(&self) -> Inbox {
+        Inbox(Arc::clone(&self.shared))
+    }
+
     pub(super) fn note(&self, source: &str, revision: Revision) {
         let mut queue = self.shared.queue();
         let first = queue.notes.is_empty();
@@ -83,6 +87,20 @@ impl Drop for Writer {
     }
 }
 
+/// Takes what must be on its way in the very step in which it is known, and that nobody waits for. What comes after the `state_dir`
+/// was closed is lost.
+#[derive(Debug, Clone)]
+pub struct Inbox(Arc<Shared>);
+
+impl Inbox {
+    /// Remembers that the store of this source went back, having been seen up to that revision: nothing that begins at or below it is
+    /// believed until its operator accepts that. It is never durable later than a revision that is noted after this.
+    pub fn distrust(&self, source: &str, through: Revision) {
+        let entry = Entry::Distrusted { source: source.to_owned(), through };
+        drop(hand_over(&self.0, self.0.queue(), entry));
+    }
+}
+
 fn hand_over(
     shared: &Shared,
     mut queue: MutexGuard<'_, Queue>,
@@ -97,7 +115,7 @@ fn hand_over(
     async { reported.await.unwrap_or(Err(StateError::Stopped)) }
 }
 
-#[derive(Default)]
+#[derive(Debug, Default)]
 struct Shared {
     queue: Mutex<Queue>,
     changed: Condvar,
@@ -111,7 +129,7 @@ impl Shared {
 }
 
 /// What came in since the thread last looked: the next commit.
-#[derive(Default)]
+#[derive(Debug, Default)]
 struct Queue {
     /// In the order in which they came.
     entries: Vec<(Entry, oneshot::Sender<Outcome>)>,
@@ -122,7 +140,7 @@ struct Queue {
     ended: bool,
 }
 
-#[derive(Clone, Copy)]
+#[derive(Debug, Clone, Copy)]
 struct Leaving {
     clean: bool,
 }

@@ -2,7 +2,7 @@
 
 use std::time::{Duration, Instant};
 
-use fencepost_testsupport::{Cluster, EtcdOptions, EtcdVersion, FreePort, Worker, eventually, request};
+use fencepost_testsupport::{Cluster, EtcdOptions, EtcdVersion, FreePort, Scratch, Worker, eventually, request};
 use tokio::sync::watch;
 
 use crate::fencepost::{Config, Fencepost, Route};
@@ -169,10 +169,15 @@ async fn a_restored_store_admits_nobody_until_the_operator_accepts_it() {
     }
 }
 
+/// A restart in between let the doubtful tenure in: of the store it knew only that it was beyond all that had been seen.
 #[tokio::test]
 async fn a_restored_store_is_believed_once_a_tenure_begins_above_all_that_was_seen() {
     for version in EtcdVersion::ALL {
-        let mut scene = Scene::open(version, &[quick_to_age()]).await;
+        let state_dir = Scratch::new();
+        let mut scene = Scene::with(version, &[quick_to_age()], |config| {
+            config.remembering_in(&state_dir.path().join("state")).limit(r#"drain_delay = "0s""#)
+        })
+        .await;
         let old = scene.store.hold(LOCK, "shard-1").await;
         let snapshot = scene.etcd.save_snapshot().await;
         let lost = scene.store.hold(LOCK, "shard-2").await;
@@ -194,6 +199,16 @@ async fn a_restored_store_is_believed_once_a_tenure_begins_above_all_that_was_se
         while revision <= highest + 1 {
             revision = store.put("/elsewhere", "").await;
         }
+        eventually("the store is seen to have grown beyond", async || {
+            let seen = scene.fence.admin_json("/locks").await["sources"][0]["revision"].as_i64();
+            (seen > Some(highest)).then_some(())
+        })
+        .await;
+        assert!(scene.fence.terminate().await.success());
+        scene.start_again().await;
+        let answer = scene.send(Ask::post("/").under(&doubtful)).await;
+        assert_refused(&answer, "store-regressed", LOCK, &doubtful);
+        assert_eq!(scene.fence.metric(r#"fencepost_source_regressed{source="main"}"#).await, 1.0);
         let new = store.hold(LOCK, "shard-4").await;
         eventually("a tenure from beyond is admitted", async || {
             for ended in [&lost, &old, &doubtful] {

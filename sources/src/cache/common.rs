@@ -68,6 +68,10 @@ pub trait GateMemory: Send + Sync + std::fmt::Debug {
     /// What is remembered of that lock's gate.
     fn of(&self, lock: &LockKey) -> Option<Remembered>;
 
+    /// Takes note, without waiting for a disk, that the store went back, having been seen up to that revision. Called as soon as that is
+    /// found, so that a later process knows of it whenever it knows that the store has grown beyond.
+    fn distrust(&self, through: Revision);
+
     /// Leaves the tenures out of what is remembered from now on: the operator has accepted that the store went back. The gates that
     /// there are start anew after this, so that one which is made meanwhile does not begin with an old floor and keep it.
     fn forget_tenures(&self);
@@ -314,6 +318,12 @@ impl Common {
 
     fn turned(&self) -> MutexGuard<'_, Vec<Turned>> {
         self.turned.lock().expect("nothing panics while it looks which locks these are")
+    }
+
+    /// Has a later process know that the store went back.
+    pub(crate) fn remember_distrust(&self) {
+        let (memory, through) = (self.memory.iter(), self.trust.distrusted_through());
+        memory.zip(through).for_each(|(memory, through)| memory.distrust(through));
     }
 
     /// Has the gates that are made from now on know of no tenure that an earlier process let in.

@@ -78,6 +78,7 @@ pub(crate) struct Work<S> {
 }
 
 async fn run<S: LockStore>(work: Rc<Work<S>>, mut commands: mpsc::UnboundedReceiver<Command>) {
+    work.tell_inherited_distrust();
     let mut tasks: FuturesUnordered<LocalBoxFuture<'static, ()>> = FuturesUnordered::new();
     tasks.push(Box::pin(members::keep_asking(Rc::clone(&work))));
     tasks.push(Box::pin(freshness::of_static_locks(Rc::clone(&work))));
@@ -201,13 +202,26 @@ impl<S: LockStore> Work<S> {
         }
     }
 
-    /// Says so once: reads go on, and fail in the same way.
+    /// Says what an earlier process has found and nobody has accepted.
+    fn tell_inherited_distrust(&self) {
+        let Some(through) = self.common().trust.distrusted_through() else { return };
+        tracing::warn!(
+            source = %self.common().name,
+            %through,
+            "store-regressed: the lock store went back while an earlier process watched it, and nobody has accepted that; nothing is \
+             admitted but tenures that begin above the highest revision seen then, until an operator accepts the regression"
+        );
+    }
+
+    /// Takes note of it and says so once: reads go on, and fail in the same way.
     fn regressed(&self, revision: Revision) {
         let mut health = self.common().health();
         if std::mem::replace(&mut health.regression_told, true) {
             return;
         }
         drop(health);
+        // Before anything else is known of the store: by and by it may be seen to have grown beyond, and that is remembered too.
+        self.common().remember_distrust();
         tracing::error!(
             source = %self.common().name,
             %revision,

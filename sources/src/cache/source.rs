@@ -34,6 +34,8 @@ pub struct SourceOptions {
     pub tracked_locks_max: u64,
     /// The highest revision an earlier process has seen of the store, if that is known.
     pub highest_seen: Option<Revision>,
+    /// The revision up to which nothing is believed, if an earlier process found that the store went back and nobody has accepted that.
+    pub distrusted_through: Option<Revision>,
     /// What is remembered of the gates of an earlier process. If given, each tenure asks to be recorded before it enters.
     pub memory: Option<Arc<dyn GateMemory>>,
     /// What to warn of by how a member is, once for as long as it is the same.
@@ -48,6 +50,7 @@ impl Default for SourceOptions {
             period: Duration::from_secs(1),
             tracked_locks_max: 100_000,
             highest_seen: None,
+            distrusted_through: None,
             memory: None,
             caution: None,
             jitter_seed: RandomState::new().hash_one(()),
@@ -75,7 +78,7 @@ pub struct SourceStatus {
     pub static_locks: usize,
     /// How many templated locks are known.
     pub templated_locks: usize,
-    /// The revision up to which nothing is believed, if the store went back and nobody has accepted that.
+    /// The revision up to which nothing is believed, if the store went back, in this process or before, and nobody has accepted that.
     pub distrusted_through: Option<Revision>,
     /// How many answers showed less than was seen before they were asked for.
     pub answers_behind: u64,
@@ -385,8 +388,8 @@ impl fmt::Debug for LockSource {
 impl Shared {
     fn new(name: &str, options: SourceOptions) -> (Arc<Shared>, mpsc::UnboundedReceiver<Command>) {
         let (sender, commands) = mpsc::unbounded_channel();
-        let common =
-            Common::new(name, Trust::new(options.highest_seen), options.period, options.memory.clone(), sender);
+        let trust = Trust::new(options.highest_seen).distrusting(options.distrusted_through);
+        let common = Common::new(name, trust, options.period, options.memory.clone(), sender);
         let shared = Shared {
             common: Arc::new(common),
             kept: KeptLocks::new(options.tracked_locks_max),

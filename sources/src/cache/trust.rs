@@ -8,6 +8,9 @@
 //! An *era* is a time through which the store has one history. What was learnt in one era is not built upon in another,
 //! since a revision means another write there. A new era begins when the store has grown beyond all that had been seen, or
 //! when the operator accepts that it went back.
+//!
+//! Growing beyond all that had been seen makes what lies below no better: up to there a revision may have been given out
+//! twice. That stays *distrusted* until the operator accepts it, in later processes too: nothing else tells them.
 
 use fencepost_policy::Revision;
 use tokio::time::Instant;
@@ -66,6 +69,16 @@ impl Trust {
         Trust { state: Mutex::new(state), distrusted_through: AtomicU64::new(0) }
     }
 
+    /// The same where an earlier process has found that the store went back, having seen it up to there, and nobody has
+    /// accepted that.
+    pub(crate) fn distrusting(self, through: Option<Revision>) -> Trust {
+        if let Some(through) = through {
+            self.saw(through);
+            self.distrusted_through.store(through.get(), Ordering::SeqCst);
+        }
+        self
+    }
+
     fn state(&self) -> MutexGuard<'_, State> {
         self.state.lock().expect("nothing panics while it counts")
     }
@@ -103,7 +116,7 @@ impl Trust {
             return Standing::Behind;
         }
         state.suspended = true;
-        self.distrusted_through.store(state.max_seen, Ordering::SeqCst);
+        self.distrusted_through.store(state.max_seen, Ordering::SeqCst); // It only rises: what is distrusted was seen.
         Standing::Regressed
     }
 

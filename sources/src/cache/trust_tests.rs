@@ -45,6 +45,19 @@ fn old_answers_to_reads_that_were_in_flight_together_count_once() {
 }
 
 #[test]
+fn what_an_earlier_process_distrusted_was_seen_by_it_and_stays_distrusted_until_it_is_accepted() {
+    // How far it has seen the store may have been written down last before it saw what it distrusts.
+    let trust = Trust::new(Some(revision(48))).distrusting(Some(revision(50)));
+    assert_eq!(read(&trust, 49), Standing::Behind);
+    assert_eq!(read(&trust, 60), Standing::Trusted);
+    assert_eq!(trust.distrusted_through(), Some(revision(50)));
+    assert_eq!([59, 59, 59].map(|at| read(&trust, at))[2], Standing::Regressed);
+    assert_eq!(trust.distrusted_through(), Some(revision(60)));
+    trust.accept(|| {});
+    assert_eq!((trust.distrusted_through(), trust.max_seen()), (None, None));
+}
+
+#[test]
 fn what_was_sent_before_the_operator_accepted_is_of_no_use() {
     let trust = Trust::new(Some(revision(50)));
     assert_eq!([1, 1, 1].map(|at| read(&trust, at))[2], Standing::Regressed);

@@ -1,6 +1,9 @@
 //! A store that goes back, as if restored from a backup.
 
-use fencepost_policy::{Layout, Revision};
+use std::sync::{Arc, Mutex};
+
+use fencepost_policy::{Layout, LockKey, Revision};
+use fencepost_sources::{GateMemory, Remembered, SourceOptions};
 use tokio::time::Instant;
 
 use crate::world::{SECOND, ask, glance, load, options, pass, play, template, tracked};
@@ -61,7 +64,7 @@ async fn only_tenures_that_begin_above_all_that_was_seen_are_admitted() {
         assert_ne!(ask(&lock, "c", reused).await, "admit");
         pass(SECOND * 2).await;
         store.put("other", "y"); // 5
-        store.put("other", "z"); // 6
+        store.put("other", "z"); // 4, 5, 6
         pass(SECOND * 2).await;
         assert_eq!(ask(&lock, "c", reused).await, "store-regressed");
         assert_eq!(ask(&lock, "a", kept).await, "store-regressed");
@@ -76,7 +79,7 @@ async fn only_tenures_that_begin_above_all_that_was_seen_are_admitted() {
 
 #[tokio::test(start_paused = true)]
 async fn what_an_earlier_process_has_seen_counts() {
-    let options = fencepost_sources::SourceOptions { highest_seen: Some(revision(100)), ..options() };
+    let options = SourceOptions { highest_seen: Some(revision(100)), ..options() };
     play(options, async |store, source| {
         let at = store.put("lock", "a");
         let lock = crate::world::track(source, "lock", Layout::Key);
@@ -86,6 +89,82 @@ async fn what_an_earlier_process_has_seen_counts() {
         assert!(source.accept_regression().await.unwrap());
         assert_eq!(ask(&lock, "a", at).await, "admit");
         assert!(source.ready());
+    })
+    .await;
+}
+
+/// A restart took a store for trustworthy that had gone back and grown beyond what was seen: a tenure that an earlier one might have
+/// had the revision of was admitted, though nobody had accepted that.
+#[tokio::test(start_paused = true)]
+async fn what_an_earlier_process_distrusted_is_distrusted_until_an_operator_accepts_it() {
+    let through = revision(5);
+    let options = SourceOptions { highest_seen: Some(revision(6)), distrusted_through: Some(through), ..options() };
+    play(options, async |store, source| {
+        let doubtful = store.put("lock", "a"); // 2
+        let other = store.put("other", "a"); // 3
+        for value in ["x", "y", "z"] {
+            store.put("elsewhere", value); // 4, 5, 6
+        }
+        let lock = tracked(source, "lock").await;
+        let of_other = tracked(source, "other").await;
+        assert_eq!(source.status(Instant::now()).distrusted_through, Some(through));
+        assert_eq!(ask(&lock, "a", doubtful).await, "store-regressed");
+        assert_eq!(ask(&of_other, "a", other).await, "store-regressed");
+        let above = store.put("lock", "b"); // 7
+        assert_eq!(ask(&lock, "b", above).await, "admit");
+        assert_eq!(ask(&of_other, "a", other).await, "store-regressed");
+
+        assert!(source.accept_regression().await.unwrap());
+        assert_eq!(ask(&lock, "b", above).await, "admit");
+        assert_eq!(ask(&of_other, "a", other).await, "admit");
+        assert!(!source.accept_regression().await.unwrap(), "there is nothing left to accept");
+    })
+    .await;
+}
+
+/// What a later process would be told, in the order in which it came.
+#[derive(Debug, Default)]
+struct Told(Mutex<Vec<&'static str>>);
+
+impl GateMemory for Told {
+    fn of(&self, _lock: &LockKey) -> Option<Remembered> {
+        None
+    }
+
+    fn distrust(&self, through: Revision) {
+        assert_eq!(through, revision(4));
+        self.0.lock().unwrap().push("distrust");
+    }
+
+    fn forget_tenures(&self) {
+        self.0.lock().unwrap().push("forget");
+    }
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_later_process_is_told_once_that_a_store_went_back_before_that_it_has_grown_beyond() {
+    let told = Arc::new(Told::default());
+    let memory = Arc::clone(&told) as Arc<dyn GateMemory>;
+    play(SourceOptions { memory: Some(memory), ..options() }, async |store, source| {
+        let kept = store.put("lock", "a"); // 2
+        for value in ["x", "y"] {
+            store.put("elsewhere", value); // 3, 4
+        }
+        tracked(source, "lock").await;
+        pass(SECOND * 2).await;
+        assert!(told.0.lock().unwrap().is_empty());
+        store.rewind_to(kept);
+        pass(SECOND * 5).await;
+        assert_eq!(source.status(Instant::now()).revision, Some(revision(4)));
+        assert_eq!(*told.0.lock().unwrap(), ["distrust"]);
+        for value in ["x", "y", "z"] {
+            store.put("elsewhere", value); // 3, 4, 5
+        }
+        pass(SECOND * 5).await;
+        assert_eq!(source.status(Instant::now()).revision, Some(revision(5)));
+        assert_eq!(*told.0.lock().unwrap(), ["distrust"]);
+        assert!(source.accept_regression().await.unwrap());
+        assert_eq!(*told.0.lock().unwrap(), ["distrust", "forget"]);
     })
     .await;
 }

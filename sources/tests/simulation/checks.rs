@@ -46,6 +46,29 @@ pub(crate) fn gates(world: &World) {
     }
 }
 
+/// Looks whether the proxy distrusts its store by now.
+pub(crate) fn notice(world: &World) {
+    let Some(proxy) = world.proxy() else { return };
+    let distrusted = proxy.source.status(Instant::now()).distrusted_through;
+    if distrusted > world.noticed.get() {
+        world.noticed.set(distrusted);
+        world.count("distrusted");
+    }
+}
+
+/// Once the store was noticed to have gone back, in whichever life of the proxy, only tenures that began above all that had been seen are
+/// let in, until an operator accepts it.
+pub(crate) fn distrust(world: &World, name: u64, tenure: Revision) {
+    let noticed = world.noticed.get();
+    assert!(
+        noticed < Some(tenure),
+        "#{name} is let in under {tenure}, but the store is distrusted through {noticed:?}"
+    );
+    if noticed.is_some() {
+        world.count("let in above");
+    }
+}
+
 /// `fresh-admission`, and that nothing is admitted that never was.
 pub(crate) fn admission(world: &World, claim: &Claim, admission: &Admission) {
     let Request { name, token, .. } = &claim.request;
@@ -53,6 +76,7 @@ pub(crate) fn admission(world: &World, claim: &Claim, admission: &Admission) {
     let truth = &truth.locks[token.lock];
     let floor = claim.lock.describe(Instant::now()).gate.floor;
     assert!(floor <= admission.tenure().get(), "#{name} is let out below the floor {floor}");
+    distrust(world, *name, admission.tenure());
     let named =
         truth.named_by(token).unwrap_or_else(|| panic!("#{name} is let out, but its token never held the lock"));
     let span = &truth.spans[named];

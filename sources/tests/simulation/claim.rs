@@ -149,7 +149,7 @@ impl Claim {
         }
         // Records and acceptances are written in the order in which they were decided.
         if accepted == world.accepted.get() {
-            world.recorded.borrow_mut().insert(self.lock.key().as_str().to_owned(), Some(tenure));
+            world.disk.written().recorded.insert(self.lock.key().as_str().to_owned(), Some(tenure));
         }
         self.lock.recorded(tenure);
         Ok(())

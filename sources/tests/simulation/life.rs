@@ -3,12 +3,10 @@
 use std::collections::BTreeMap;
 use std::rc::Rc;
 use std::sync::Arc;
-use std::sync::atomic::{AtomicBool, Ordering};
 
 use fencepost_policy::{LockKey, Revision};
 use fencepost_sources::{
-    GateMemory, LockSource, LockSpec, RecordFormat, Remembered, SourceOptions, TemplateSpec, TemplatedLocks,
-    TrackedLock,
+    GateMemory, LockSource, LockSpec, RecordFormat, SourceOptions, TemplateSpec, TemplatedLocks, TrackedLock,
 };
 use tokio::time::Instant;
 
@@ -40,25 +38,6 @@ impl Proxy {
     }
 }
 
-/// What a new process reads of the last one's.
-#[derive(Debug)]
-struct Memory {
-    locks: BTreeMap<String, Remembered>,
-    /// The operator accepted that the store went back: its old revisions mean nothing any more.
-    accepted: AtomicBool,
-}
-
-impl GateMemory for Memory {
-    fn of(&self, lock: &LockKey) -> Option<Remembered> {
-        let Remembered { tenure, until, others } = *self.locks.get(lock.as_str())?;
-        Some(Remembered { tenure: tenure.filter(|_| !self.accepted.load(Ordering::Relaxed)), until, others })
-    }
-
-    fn forget_tenures(&self) {
-        self.accepted.store(true, Ordering::Relaxed);
-    }
-}
-
 impl World {
     pub(crate) fn proxy(&self) -> Option<Rc<Proxy>> {
         self.proxy.borrow().clone()
@@ -67,18 +46,13 @@ impl World {
     /// Starts the proxy, after one that saw revisions up to that one.
     pub(crate) fn start_proxy(self: &Rc<Self>, highest_seen: Option<Revision>) {
         let life = self.lives.replace(self.lives.get() + 1);
-        let remembered = |tenure: &Option<Revision>| Remembered {
-            tenure: *tenure,
-            until: Some(Instant::now() + ORPHAN_TIMEOUT),
-            others: false,
-        };
-        let locks = self.recorded.borrow().iter().map(|(lock, tenure)| (lock.clone(), remembered(tenure))).collect();
-        let memory = Memory { locks, accepted: AtomicBool::new(false) };
+        let memory = self.disk.memory(Instant::now() + ORPHAN_TIMEOUT);
         let memory = self.plan.remembers.then(|| Arc::new(memory) as Arc<dyn GateMemory>);
         let options = SourceOptions {
             period: MAX_AGE / 5,
             jitter_seed: self.seed,
             highest_seen,
+            distrusted_through: self.disk.written().distrusted,
             memory,
             tracked_locks_max: self.plan.tracked_locks_max,
             ..SourceOptions::default()
@@ -131,7 +105,10 @@ impl World {
     fn accepted(&self) {
         self.note(|| "operator: accepted that the store went back".to_owned());
         self.accepted.set(self.accepted.get() + 1);
-        self.recorded.borrow_mut().values_mut().for_each(|tenure| *tenure = None);
+        self.noticed.set(None);
+        let mut written = self.disk.written();
+        written.recorded.values_mut().for_each(|tenure| *tenure = None);
+        written.distrusted = None;
         self.trusted.set(Some(self.now()));
     }
 }

@@ -10,6 +10,7 @@
 mod chance;
 mod checks;
 mod claim;
+mod disk;
 mod end;
 mod exchange;
 mod executor;
@@ -99,6 +100,7 @@ fn simulate<P: Future<Output = ()> + 'static>(seed: u64, plan: Plan, play: impl 
         });
         let after_step = |class| {
             if class == Class::Driver {
+                checks::notice(&world);
                 checks::gates(&world);
             }
         };

@@ -20,7 +20,7 @@ fn a_tenure_that_is_shown_farther_back_than_it_was_recorded_gets_in() {
         world.calm_down();
         world.write(vec![put("key", "a")]);
         world.write(vec![put("key", "a")]);
-        world.recorded.borrow_mut().insert("key".to_owned(), Revision::new(3));
+        world.disk.written().recorded.insert("key".to_owned(), Revision::new(3));
         world.start_proxy(None);
         get_in(&world, 0, 0).await;
     });
@@ -33,7 +33,7 @@ fn what_nobody_has_noticed_cannot_be_accepted() {
     let plan = Plan { remembers: true, ..Plan::of(0) };
     simulate(0, plan, |world| async move {
         world.calm_down();
-        world.recorded.borrow_mut().insert("t/1".to_owned(), Revision::new(9));
+        world.disk.written().recorded.insert("t/1".to_owned(), Revision::new(9));
         world.start_proxy(None);
         let proxy = world.proxy().unwrap();
         world.accept_regression(Rc::clone(&proxy));

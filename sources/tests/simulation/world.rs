@@ -12,6 +12,7 @@ use tokio::time::Instant;
 
 use crate::chance::Chance;
 use crate::checks::Seen;
+use crate::disk::Disk;
 use crate::executor::{Class, Executor};
 use crate::ledger::Ledger;
 use crate::life::Proxy;
@@ -38,8 +39,9 @@ pub(crate) struct World {
     pub(crate) told: RefCell<Vec<(u64, Token)>>,
     /// How often the store went back.
     pub(crate) histories: Cell<u64>,
-    /// The last tenure of each lock that is durably recorded.
-    pub(crate) recorded: RefCell<BTreeMap<String, Option<Revision>>>,
+    pub(crate) disk: Disk,
+    /// Up to which revision some life of the proxy has shown that it distrusts the store; nothing once that was accepted.
+    pub(crate) noticed: Cell<Option<Revision>>,
     /// An operator has accepted that the store went back, and has not heard yet whether it had.
     pub(crate) accepting: Cell<bool>,
     /// How often an operator has accepted that the store went back.
@@ -79,7 +81,8 @@ impl World {
             shadows: RefCell::new(plan.locks.iter().map(|(lock, _)| plan.shadows && *lock != "queue").collect()),
             told: RefCell::default(),
             histories: Cell::new(0),
-            recorded: RefCell::default(),
+            disk: Disk::default(),
+            noticed: Cell::new(None),
             accepting: Cell::new(false),
             accepted: Cell::new(0),
             trusted: Cell::new(Some(Point { at: start, step: 0 })),

@@ -1,0 +1,59 @@
+//! What outlives the proxy.
+
+use std::collections::BTreeMap;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::{Arc, Mutex, MutexGuard};
+
+use fencepost_policy::{LockKey, Revision};
+use fencepost_sources::{GateMemory, Remembered};
+use tokio::time::Instant;
+
+/// What is durable, whichever life of the proxy wrote it.
+#[derive(Debug, Clone, Default)]
+pub(crate) struct Disk(Arc<Mutex<Written>>);
+
+#[derive(Debug, Default)]
+pub(crate) struct Written {
+    /// The last tenure of each lock.
+    pub(crate) recorded: BTreeMap<String, Option<Revision>>,
+    /// The revision up to which nothing is believed.
+    pub(crate) distrusted: Option<Revision>,
+}
+
+impl Disk {
+    pub(crate) fn written(&self) -> MutexGuard<'_, Written> {
+        self.0.lock().unwrap()
+    }
+
+    /// What a new process reads; requests of the last one may run until then.
+    pub(crate) fn memory(&self, until: Instant) -> Memory {
+        let remembered = |tenure: &Option<Revision>| Remembered { tenure: *tenure, until: Some(until), others: false };
+        let locks = self.written().recorded.iter().map(|(lock, tenure)| (lock.clone(), remembered(tenure))).collect();
+        Memory { locks, disk: self.clone(), accepted: AtomicBool::new(false) }
+    }
+}
+
+/// What a new process reads of the last one's, and has written.
+#[derive(Debug)]
+pub(crate) struct Memory {
+    locks: BTreeMap<String, Remembered>,
+    disk: Disk,
+    /// The operator accepted that the store went back: its old revisions mean nothing any more.
+    accepted: AtomicBool,
+}
+
+impl GateMemory for Memory {
+    fn of(&self, lock: &LockKey) -> Option<Remembered> {
+        let Remembered { tenure, until, others } = *self.locks.get(lock.as_str())?;
+        Some(Remembered { tenure: tenure.filter(|_| !self.accepted.load(Ordering::Relaxed)), until, others })
+    }
+
+    fn distrust(&self, through: Revision) {
+        let mut written = self.disk.written();
+        written.distrusted = written.distrusted.max(Some(through));
+    }
+
+    fn forget_tenures(&self) {
+        self.accepted.store(true, Ordering::Relaxed);
+    }
+}

@@ -15,13 +15,14 @@ use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 
 use fencepost_sources::LockSource;
 use http::{HeaderMap, Method, Request, StatusCode};
-use tokio::time::Instant;
+use tokio::time::{Instant, timeout};
 
 use crate::dashboard;
 use crate::downstream::{ClientAddress, ClientBody, OpenConnections};
 use crate::exchange::Fence;
 use crate::in_force::InForce;
 use crate::logging::LogControl;
+use crate::memory::RECORD_TIMEOUT;
 use crate::metrics::SourceReading;
 use crate::observe::Observations;
 use crate::panics::{self, Panicked, contained};
@@ -119,22 +120,33 @@ impl Admin {
         let Some(source) = self.sources.iter().find(|source| source.name() == name) else {
             return text(StatusCode::NOT_FOUND, format!("there is no source {name:?}\n"));
         };
-        match source.accept_regression().await {
-            Ok(true) => {}
-            Ok(false) => {
+        self.accept_regression(source).await
+    }
+
+    /// The operator says that the store went back, and is right. That is on its way to the disk as soon as the source has taken it over,
+    /// whoever waits for it. What was accepted before, and could not be written or nobody was told of, is waited for as well.
+    async fn accept_regression(&self, source: &LockSource) -> AdminAnswer {
+        let name = source.name();
+        let had_gone_back = match source.accept_regression().await {
+            Ok(had_gone_back) => had_gone_back,
+            Err(error) => return text(StatusCode::SERVICE_UNAVAILABLE, format!("{error}\n")),
+        };
+        let remembered = match &self.fence.process.memory {
+            Some(memory) => timeout(RECORD_TIMEOUT, memory.remembers_acceptance(name)).await,
+            None => Ok(Ok(false)),
+        };
+        let why = match remembered {
+            Ok(Ok(remembered)) if had_gone_back || remembered => {
+                return text(StatusCode::OK, format!("the state of source {name:?} is accepted; floors start anew\n"));
+            }
+            Ok(Ok(_)) => {
                 return text(StatusCode::OK, format!("source {name:?} has not gone back; nothing is changed\n"));
             }
-            Err(error) => return text(StatusCode::SERVICE_UNAVAILABLE, format!("{error}\n")),
-        }
-        tracing::warn!(source = name, "the operator accepted that the store went back; floors start anew");
-        // For ever only now, or the old revisions would be noted again.
-        if let Some(memory) = &self.fence.process.memory
-            && let Err(error) = memory.forget(name).await
-        {
-            let lost = "accepted, but a restart will have to be told again";
-            return text(StatusCode::SERVICE_UNAVAILABLE, format!("{lost}: {error}\n"));
-        }
-        text(StatusCode::OK, format!("the state of source {name:?} is accepted; floors start anew\n"))
+            Ok(Err(error)) => error.to_string(),
+            Err(_) => format!("it was not written within {RECORD_TIMEOUT:?}"),
+        };
+        let lost = "accepted, but a restart may have to be told again until this is answered with 200";
+        text(StatusCode::SERVICE_UNAVAILABLE, format!("{lost}: {why}\n"))
     }
 
     /// Puts what the configuration file says in force, now.

@@ -1,19 +1,26 @@
 //! What this process remembers of the one before it, and what it keeps for the one after it, as the gates need it.
 
+mod order;
+mod source_memory;
+#[cfg(test)]
+mod tests;
+
 use std::collections::BTreeMap;
 use std::path::Path;
-use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard};
 use std::time::Duration;
 
 use fencepost_config::{Config, Mode};
-use fencepost_policy::{LockKey, Rejection, Revision, Snapshot};
+use fencepost_policy::{Layout, Rejection, Revision, Tenure};
 use fencepost_sources::{GateMemory, LockSource, TrackedLock};
 use tokio::time::{Instant, timeout};
 
 use crate::exchange::Fence;
 use crate::lock_sources::LockSources;
-use crate::state::{Inbox, Remembered, StateDir, StateError};
+use crate::state::{Remembered, StateDir, StateError};
+
+use order::Order;
+use source_memory::SourceMemory;
 
 /// How long a request waits for its tenure to be recorded. A disk that takes longer refuses it.
 pub const RECORD_TIMEOUT: Duration = Duration::from_secs(5);
@@ -31,60 +38,7 @@ pub struct Memory {
     sources: BTreeMap<String, Arc<SourceMemory>>,
     /// When this process began, if the one before it may have left requests at the worker.
     unclean_since: Option<Instant>,
-    /// Records and acceptances come to the writer in the order in which they were decided. Under this: for each source, the
-    /// longest that requests of its locks may run on unseen.
-    order: Mutex<BTreeMap<String, Duration>>,
-}
-
-/// What is remembered of the gates of one source.
-#[derive(Debug)]
-struct SourceMemory {
-    name: String,
-    remembered: Arc<Remembered>,
-    inbox: Inbox,
-    /// When this process began, if the one before it may have left requests at the worker.
-    unclean_since: Option<Instant>,
-    /// The operator accepted that the store went back: its old revisions mean nothing any more.
-    accepted: AtomicBool,
-}
-
-impl GateMemory for SourceMemory {
-    fn of(&self, lock: &LockKey) -> Option<fencepost_sources::Remembered> {
-        let known = self.remembered.lock(&self.name, lock);
-        // Somebody may have been let in of whom this source knows nothing, and later than whom it knows: sources are renamed, routes
-        // are given others, and their former ones again.
-        let of_others = self.remembered.of_sources(lock, |source| source != self.name);
-        let of_others = of_others.max(self.remembered.watched(lock)).filter(|_| self.unclean_since.is_some());
-        if known.is_none() && of_others.is_none() {
-            return None;
-        }
-        let for_long = known.map(|known| known.orphan_timeout).max(of_others);
-        Some(fencepost_sources::Remembered {
-            tenure: known.and_then(|known| known.tenure).filter(|_| !self.accepted.load(Ordering::Acquire)),
-            until: self.unclean_since.zip(for_long).map(|(since, for_long)| since + for_long),
-            others: of_others.is_some(),
-        })
-    }
-
-    fn distrust(&self, through: Revision) {
-        self.inbox.distrust(&self.name, through);
-    }
-
-    fn forget_tenures(&self) {
-        self.accepted.store(true, Ordering::Release);
-    }
-}
-
-impl SourceMemory {
-    fn new(name: &str, remembered: &Arc<Remembered>, inbox: &Inbox, unclean_since: Option<Instant>) -> SourceMemory {
-        SourceMemory {
-            name: name.to_owned(),
-            remembered: Arc::clone(remembered),
-            inbox: inbox.clone(),
-            unclean_since,
-            accepted: AtomicBool::new(false),
-        }
-    }
+    order: Order,
 }
 
 impl Memory {
@@ -109,26 +63,29 @@ impl Memory {
         }
         let unclean_since = (!remembered.clean).then(Instant::now);
         let remembered = Arc::new(remembered);
-        let inbox = state.inbox();
-        let sources = remembered
-            .locks
-            .keys()
-            .map(|name| (name.clone(), Arc::new(SourceMemory::new(name, &remembered, &inbox, unclean_since))));
-        Ok(Memory {
-            sources: sources.collect(),
+        let mut memory = Memory {
             state,
-            remembered: Arc::clone(&remembered),
+            remembered,
             watched: Mutex::default(),
+            sources: BTreeMap::new(),
             unclean_since,
-            order: Mutex::default(),
-        })
+            order: Order::default(),
+        };
+        let names = memory.remembered.locks.keys();
+        memory.sources = names.map(|name| (name.clone(), Arc::new(memory.new_source(name)))).collect();
+        Ok(memory)
+    }
+
+    fn new_source(&self, name: &str) -> SourceMemory {
+        let (remembered, inbox, order) = (Arc::clone(&self.remembered), self.state.inbox(), self.order.clone());
+        SourceMemory::new(name, remembered, inbox, order, self.unclean_since)
     }
 
     /// What the gates of that source begin with.
     pub fn of_source(&self, name: &str) -> Arc<dyn GateMemory> {
         match self.sources.get(name) {
             Some(memory) => Arc::clone(memory) as Arc<dyn GateMemory>,
-            None => Arc::new(SourceMemory::new(name, &self.remembered, &self.state.inbox(), self.unclean_since)),
+            None => Arc::new(self.new_source(name)),
         }
     }
 
@@ -156,36 +113,51 @@ impl Memory {
         tenure: Revision,
         orphan_timeout: Duration,
     ) -> Result<(), Rejection> {
-        let orphan_timeout = orphan_timeout.max(self.longest_orphan_timeout(lock.source()));
-        let record = {
-            let _in_order = self.order();
-            // The operator may have accepted meanwhile that the store went back. A tenure of the lost history, remembered after
-            // that, would stand in the way of all that come.
-            let outlook = lock.outlook();
-            let present = outlook.snapshot().and_then(Snapshot::tenure);
-            if !present.is_some_and(|present| (present.first..=present.last).contains(&tenure)) {
-                return Ok(()); // To be judged again.
-            }
-            self.state.record(lock.source(), lock.key(), tenure, orphan_timeout)
-        };
-        match timeout(RECORD_TIMEOUT, record).await {
-            Ok(Ok(())) => {
-                let longest = self.order();
-                // A reload has raised it meanwhile: to be recorded once more.
-                let says_too_little = longest.get(lock.source()).is_some_and(|longest| *longest > orphan_timeout);
-                if !says_too_little {
-                    lock.recorded(tenure);
+        let orphan_timeout = orphan_timeout.max(self.order.of(lock.source()).orphan_timeout);
+        let mut recorded_as = tenure;
+        loop {
+            let (record, present, acceptances) = {
+                let order = self.order.keep();
+                // The operator may have accepted meanwhile that the store went back, or be about to. A tenure of the lost history,
+                // remembered after that, would stand in the way of all that come.
+                let outlook = lock.outlook();
+                let Some(present) = outlook.believed_tenure().filter(|present| is_named(present, tenure)) else {
+                    return Ok(()); // To be judged again.
+                };
+                let record = self.state.record(lock.source(), lock.key(), recorded_as, orphan_timeout);
+                (record, present.clone(), order.of(lock.source()).acceptances)
+            };
+            match timeout(RECORD_TIMEOUT, record).await {
+                Ok(Ok(())) => {
+                    self.note_recorded(lock, tenure, orphan_timeout, acceptances);
+                    return Ok(());
                 }
-                Ok(())
+                // The same tenure: its history is shown farther back than when it was recorded.
+                Ok(Err(StateError::Later { known })) if lock.layout() == Layout::Key && is_named(&present, known) => {
+                    recorded_as = known;
+                }
+                Ok(Err(error)) => {
+                    tracing::error!(lock = %lock.key(), error = &error as &dyn std::error::Error, "a tenure cannot be recorded");
+                    return Err(Rejection::Unverifiable);
+                }
+                Err(_) => {
+                    tracing::error!(lock = %lock.key(), "a tenure was not recorded within {RECORD_TIMEOUT:?}");
+                    return Err(Rejection::Unverifiable);
+                }
             }
-            Ok(Err(error)) => {
-                tracing::error!(lock = %lock.key(), error = &error as &dyn std::error::Error, "a tenure cannot be recorded");
-                Err(Rejection::Unverifiable)
-            }
-            Err(_) => {
-                tracing::error!(lock = %lock.key(), "a tenure was not recorded within {RECORD_TIMEOUT:?}");
-                Err(Rejection::Unverifiable)
-            }
+        }
+    }
+
+    /// Lets the gate know that a tenure is durable, unless that is not so any more, or says too little.
+    fn note_recorded(&self, lock: &TrackedLock, tenure: Revision, orphan_timeout: Duration, acceptances: u64) {
+        let order = self.order.keep();
+        let now = order.of(lock.source());
+        // A reload has raised it meanwhile: to be recorded once more.
+        let says_too_little = now.orphan_timeout > orphan_timeout;
+        // So is what was forgotten with all that had been let in: its number may be another tenure's by now.
+        let is_forgotten = now.acceptances != acceptances;
+        if !says_too_little && !is_forgotten {
+            lock.recorded(tenure);
         }
     }
 
@@ -196,10 +168,8 @@ impl Memory {
             let routes = fence.config.routes.iter();
             let of_source = routes.filter(|route| route.mode.lock().is_some_and(|lock| lock.source == index));
             let Some(longest) = of_source.map(|route| route.orphan_timeout).max() else { continue };
-            let mut known = self.order();
-            let known = known.entry(source.name().to_owned()).or_default();
-            if *known < longest {
-                *known = longest;
+            let mut order = self.order.keep();
+            if order.raise_orphan_timeout(source.name(), longest) {
                 source.locks().iter().for_each(|lock| lock.record_again());
             }
         }
@@ -227,24 +197,26 @@ impl Memory {
         self.watched.lock().expect("nothing panics while it looks")
     }
 
-    fn longest_orphan_timeout(&self, source: &str) -> Duration {
-        self.order().get(source).copied().unwrap_or_default()
-    }
-
-    /// Forgets the revisions of a source that has accepted, by its operator's word, that its store went back.
+    /// Waits until it is durable that the operator of this source has accepted that its store went back. `false` if there is no such
+    /// acceptance that nobody has been told of yet.
+    ///
+    /// It takes as long as the disk, which may be forever. Whoever gives up waiting may ask again, and so may whoever was told of an
+    /// error: what could not be written is written again.
     ///
     /// # Errors
-    /// If that can't be made durable.
-    pub async fn forget(&self, source: &str) -> Result<(), StateError> {
-        let forget = {
-            let _in_order = self.order();
-            self.state.forget(source)
+    /// If it could not be written.
+    pub async fn remembers_acceptance(&self, source: &str) -> Result<bool, StateError> {
+        let (acceptances, written) = {
+            let order = self.order.keep();
+            let now = order.of(source);
+            if now.acceptances == now.acceptances_told {
+                return Ok(false);
+            }
+            (now.acceptances, self.state.written())
         };
-        forget.await
-    }
-
-    fn order(&self) -> MutexGuard<'_, BTreeMap<String, Duration>> {
-        self.order.lock().expect("nothing panics while it puts things in order")
+        written.await?;
+        self.order.keep().told_of(source, acceptances);
+        Ok(true)
     }
 
     /// Passes on, for ever, how far each store was seen.
@@ -281,4 +253,9 @@ impl Memory {
             }
         }
     }
+}
+
+/// Whether a revision is one of those that name the tenure.
+fn is_named(tenure: &Tenure, revision: Revision) -> bool {
+    (tenure.first..=tenure.last).contains(&revision)
 }

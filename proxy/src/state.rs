@@ -65,8 +65,8 @@ impl StateDir {
     /// Remembers that this tenure, named by its first revision, is about to be let in. Once the future completes with `Ok`,
     /// no crash makes that forgotten; until then none of its requests may go out.
     ///
-    /// What is remembered of a lock never goes back: an earlier tenure than the remembered one changes nothing, nor does a
-    /// shorter `orphan_timeout` within one tenure. Nothing is written if nothing changes. Tenures must come here after the
+    /// What is remembered of a lock never goes back: an earlier tenure than the remembered one changes nothing and is an
+    /// error, a shorter `orphan_timeout` within one tenure changes nothing. Nothing is written if nothing changes. Tenures must come here after the
     /// barrier opened for them: one whose record failed may be remembered all the same.
     ///
     /// It takes as long as the disk, which may be forever: the caller bounds the wait.
@@ -75,7 +75,8 @@ impl StateDir {
     /// The tenure is on its way when this returns, before the future is polled; dropping the future changes nothing.
     ///
     /// # Errors
-    /// If it could not be written. Each later record tries again, the failed ones with it.
+    /// If it could not be written. Each later record tries again, the failed ones with it. [`StateError::Later`] if a later
+    /// tenure is remembered.
     pub fn record(
         &self,
         source: &str,
@@ -114,16 +115,15 @@ impl StateDir {
         self.writer.inbox()
     }
 
-    /// Forgets all revisions of a source: its operator accepted that its store went back. That its locks may have left
-    /// requests at the worker stays remembered, of no tenure in particular.
+    /// Completes when all that was handed over before is durable, also what had failed.
     ///
     /// # Cancel safety
-    /// As with [`record`](StateDir::record).
+    /// Dropping the future changes nothing.
     ///
     /// # Errors
-    /// As with [`record`](StateDir::record).
-    pub fn forget(&self, source: &str) -> impl Future<Output = Result<(), StateError>> + Send + use<> {
-        self.writer.forget(source)
+    /// If it could not be written.
+    pub fn written(&self) -> impl Future<Output = Result<(), StateError>> + Send + use<> {
+        self.writer.written()
     }
 
     /// Writes what is left to write and, if nothing of this process is at the worker any more, the clean mark; then lets
@@ -178,6 +178,12 @@ pub enum StateError {
         directory: PathBuf,
         /// What the system said.
         source: Arc<io::Error>,
+    },
+    /// It cannot be remembered that this tenure is let in.
+    #[error("a later tenure of the lock is remembered, which began at revision {known}")]
+    Later {
+        /// Its first revision.
+        known: Revision,
     },
     /// The thread that writes has ended.
     #[error("the thread that writes the state_dir has ended")]

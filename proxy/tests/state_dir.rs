@@ -212,7 +212,6 @@ fn what_is_known_already_is_not_written_again() {
             scope.spawn(|| (0..50).for_each(|_| record(&state, "/a", 7).unwrap()));
         }
     });
-    record(&state, "/a", 5).unwrap();
     assert_eq!(commits(scratch.path()), before);
     drop(state);
     assert_eq!(tenure(&remembered(scratch.path()), "/a"), Some(7));
@@ -257,7 +256,8 @@ fn an_accepted_regression_forgets_revisions_but_no_requests() {
     state.note_revision("main", revision(1000));
     state.inbox().distrust("main", revision(1000));
     state.inbox().distrust("other", revision(1100));
-    wait(state.forget("main")).unwrap();
+    state.inbox().forget("main");
+    wait(state.written()).unwrap();
     state.note_revision("main", revision(20));
     record(&state, "/b", 10).unwrap();
     drop(state);
@@ -269,6 +269,48 @@ fn an_accepted_regression_forgets_revisions_but_no_requests() {
     assert_eq!(after.lock("main", &lock("/a")), Some(&forgotten), "its requests may still be at the worker");
     assert_eq!(tenure(&after, "/b"), Some(10));
     assert_eq!(after.lock("other", &lock("/a")).unwrap().tenure, Some(revision(900)));
+}
+
+/// An earlier tenure than the remembered one was told that it was recorded, and was not: its first request went out.
+#[test]
+fn a_tenure_is_not_recorded_where_a_later_one_is_remembered() {
+    let scratch = Scratch::new();
+    let (state, _) = open(scratch.path());
+    record(&state, "/a", 100).unwrap();
+    let before = commits(scratch.path());
+    for tenure in [7, 99] {
+        let refused = record(&state, "/a", tenure).unwrap_err();
+        assert!(matches!(refused, StateError::Later { known } if known == revision(100)), "{refused}");
+    }
+    assert_eq!(commits(scratch.path()), before);
+    // Also where all three come together, and whatever stands behind them.
+    let asked = [7, 100, 7].map(|tenure| state.record("main", &lock("/a"), revision(tenure), ORPHAN_TIMEOUT));
+    let [earlier, same, forgotten] = asked;
+    state.inbox().forget("main");
+    record(&state, "/a", 7).unwrap();
+    assert!(wait(earlier).is_err() && wait(same).is_ok() && wait(forgotten).is_err());
+    drop(state);
+    assert_eq!(tenure(&remembered(scratch.path()), "/a"), Some(7));
+}
+
+#[test]
+fn what_was_handed_over_is_written_again_until_it_is_durable() {
+    let scratch = Scratch::new();
+    let (state, _) = open(scratch.path());
+    record(&state, "/a", 7).unwrap();
+    let in_the_way = scratch.path().join("journal.next");
+    fs::remove_file(journal(scratch.path())).unwrap();
+    fs::create_dir(&in_the_way).unwrap();
+    state.inbox().forget("main");
+    assert!(wait(state.written()).is_err());
+    assert!(wait(state.written()).is_err());
+    fs::remove_dir(&in_the_way).unwrap();
+    wait(state.written()).unwrap();
+    // What a crash right now would leave.
+    let crashed = Scratch::new();
+    fs::copy(journal(scratch.path()), journal(crashed.path())).unwrap();
+    let after = remembered(crashed.path());
+    assert_eq!(after.lock("main", &lock("/a")).map(|lock| lock.tenure), Some(None));
 }
 
 #[test]

@@ -60,6 +60,12 @@ impl Remembered {
         self
     }
 
+    /// The tenure that is remembered of the entry's lock, if it is later than the entry's.
+    pub(super) fn later_than(&self, entry: &Entry) -> Option<Revision> {
+        let Entry::Lock { source, lock, tenure, orphan_timeout: _ } = entry else { return None };
+        self.lock(source, lock)?.tenure.filter(|known| Some(*known) > *tenure)
+    }
+
     /// What the next process is to remember of it from the start. Whatever a clean process watched has left the worker.
     pub(super) fn at_start(&self) -> Remembered {
         let watched = if self.clean { BTreeMap::new() } else { self.watched.clone() };

@@ -39,14 +39,12 @@ impl Writer {
 
     /// Hands an entry over; the future completes when it is durable.
     pub(super) fn commit(&self, entry: Entry) -> impl Future<Output = Outcome> + Send + use<> {
-        hand_over(&self.shared, self.shared.queue(), entry)
+        hand_over(&self.shared, self.shared.queue(), Some(entry))
     }
 
-    /// The same for the entry that forgets a source, and with it what was noted of it before.
-    pub(super) fn forget(&self, source: &str) -> impl Future<Output = Outcome> + Send + use<> {
-        let mut queue = self.shared.queue();
-        queue.notes.remove(source);
-        hand_over(&self.shared, queue, Entry::Forget { source: source.to_owned() })
+    /// Completes when all that was handed over before is durable.
+    pub(super) fn written(&self) -> impl Future<Output = Outcome> + Send + use<> {
+        hand_over(&self.shared, self.shared.queue(), None)
     }
 
     pub(super) fn inbox(&self) -> Inbox {
@@ -97,14 +95,22 @@ impl Inbox {
     /// believed until its operator accepts that. It is never durable later than a revision that is noted after this.
     pub fn distrust(&self, source: &str, through: Revision) {
         let entry = Entry::Distrusted { source: source.to_owned(), through };
-        drop(hand_over(&self.0, self.0.queue(), entry));
+        drop(hand_over(&self.0, self.0.queue(), Some(entry)));
+    }
+
+    /// Forgets all revisions of a source, those that were noted too: its operator accepted that its store went back. That its locks may
+    /// have left requests at the worker stays remembered, of no tenure in particular. What is handed over after this is behind it.
+    pub fn forget(&self, source: &str) {
+        let mut queue = self.0.queue();
+        queue.notes.remove(source);
+        drop(hand_over(&self.0, queue, Some(Entry::Forget { source: source.to_owned() })));
     }
 }
 
 fn hand_over(
     shared: &Shared,
     mut queue: MutexGuard<'_, Queue>,
-    entry: Entry,
+    entry: Option<Entry>,
 ) -> impl Future<Output = Outcome> + Send + use<> {
     let (report, reported) = oneshot::channel();
     // Once the thread has ended nobody would report: the dropped sender says so.
@@ -131,8 +137,8 @@ impl Shared {
 /// What came in since the thread last looked: the next commit.
 #[derive(Debug, Default)]
 struct Queue {
-    /// In the order in which they came.
-    entries: Vec<(Entry, oneshot::Sender<Outcome>)>,
+    /// In the order in which they came. Without an entry somebody only waits for those before.
+    entries: Vec<(Option<Entry>, oneshot::Sender<Outcome>)>,
     /// The highest revision by source.
     notes: BTreeMap<String, Revision>,
     leaving: Option<Leaving>,
@@ -162,12 +168,17 @@ impl Work {
         let _end = EndOfWork(Arc::clone(&self.shared));
         loop {
             let Queue { entries, notes, leaving, ended: _ } = self.next();
-            let (mut changes, reports): (Vec<_>, Vec<_>) = entries.into_iter().unzip();
-            changes.extend(notes.into_iter().map(|(source, revision)| Entry::HighestSeen { source, revision }));
-            changes.extend(leaving.filter(|leaving| leaving.clean).map(|_| Entry::CleanLeave));
-            let outcome = self.commit(changes);
-            for report in reports {
-                let _ = report.send(outcome.clone()); // Whoever asked may have gone.
+            let mut changes = Vec::new();
+            let mut reports = Vec::new();
+            for (entry, report) in entries {
+                reports.push((report, entry.map_or(Ok(()), |entry| self.take_over(entry, &mut changes))));
+            }
+            let notes = notes.into_iter().map(|(source, revision)| Entry::HighestSeen { source, revision });
+            let mark = leaving.filter(|leaving| leaving.clean).map(|_| Entry::CleanLeave);
+            changes.extend(notes.chain(mark).filter(|entry| self.state.apply(entry)));
+            let outcome = self.commit(&changes);
+            for (report, taken_over) in reports {
+                let _ = report.send(outcome.clone().and(taken_over)); // Whoever asked may have gone.
             }
             if leaving.is_some() {
                 return outcome;
@@ -198,12 +209,21 @@ impl Work {
         }
     }
 
-    fn commit(&mut self, mut changes: Vec<Entry>) -> Outcome {
-        changes.retain(|entry| self.state.apply(entry));
+    /// Takes over what an entry changes. A record that a later one stands in the way of is none: nobody would know of it after a crash.
+    fn take_over(&mut self, entry: Entry, changes: &mut Vec<Entry>) -> Outcome {
+        if self.state.apply(&entry) {
+            changes.push(entry);
+            return Ok(());
+        }
+        self.state.later_than(&entry).map_or(Ok(()), |known| Err(StateError::Later { known }))
+    }
+
+    /// Makes durable what has been taken over: these changes, and those before them that could not be written.
+    fn commit(&mut self, changes: &[Entry]) -> Outcome {
         if changes.is_empty() && self.journal.is_sound() {
             return Ok(());
         }
-        let outcome = self.journal.commit(&changes, &self.state);
+        let outcome = self.journal.commit(changes, &self.state);
         self.last_commit = Instant::now();
         let directory = self.journal.directory().path();
         match outcome {

@@ -305,7 +305,7 @@ struct Restored {
     scene: Scene,
     old: Tenure,
     lost: Tenure,
-    _state_dir: Scratch,
+    state_dir: Scratch,
 }
 
 /// How a process ended.
@@ -344,7 +344,7 @@ impl Restored {
         scene.store = Store::of(&scene.etcd).await;
         // It may never be ready, as things are.
         scene.fence = Fencepost::launch(&scene.config).await;
-        Restored { scene, old, lost, _state_dir: state_dir }
+        Restored { scene, old, lost, state_dir }
     }
 
     /// Sends under a tenure that must not be let in until it is refused for this reason.
@@ -361,6 +361,19 @@ impl Restored {
         let accepted = self.scene.fence.admin("POST", "/sources/main/accept-regression").await;
         assert_eq!(accepted.status, 200, "{}", accepted.text());
         assert!(accepted.text().contains("is accepted"), "{}", accepted.text());
+    }
+
+    /// Whoever is told that it could not be written may say it again.
+    async fn accept_while_the_disk_fails(&self) {
+        let path = |name: &str| self.state_dir.path().join("state").join(name);
+        std::fs::remove_file(path("journal")).unwrap();
+        std::fs::create_dir(path("journal.next")).unwrap();
+        for _ in 0..2 {
+            let accepted = self.scene.fence.admin("POST", "/sources/main/accept-regression").await;
+            assert_eq!(accepted.status, 503, "{}", accepted.text());
+            assert!(accepted.text().contains("a restart may have to be told again"), "{}", accepted.text());
+        }
+        std::fs::remove_dir(path("journal.next")).unwrap();
     }
 
     /// Whoever holds the lock in the restored store is let in now, and who held it in the lost one is not.
@@ -386,7 +399,10 @@ async fn a_store_that_was_restored_after_a_clean_stop_admits_nobody_until_that_i
         let mut restored = Restored::after(version, End::Clean).await;
         restored.until_refused(&restored.old, "store-regressed").await;
         restored.until_refused(&restored.lost, "store-regressed").await;
+        restored.accept_while_the_disk_fails().await;
         restored.accept().await;
+        let again = restored.scene.fence.admin("POST", "/sources/main/accept-regression").await;
+        assert!(again.text().contains("nothing is changed"), "{}", again.text());
         restored.is_believed().await;
         // For good: the next process is not told again.
         let scene = &mut restored.scene;

@@ -72,8 +72,10 @@ pub trait GateMemory: Send + Sync + std::fmt::Debug {
     /// found, so that a later process knows of it whenever it knows that the store has grown beyond.
     fn distrust(&self, through: Revision);
 
-    /// Leaves the tenures out of what is remembered from now on: the operator has accepted that the store went back. The gates that
-    /// there are start anew after this, so that one which is made meanwhile does not begin with an old floor and keep it.
+    /// Leaves the tenures out of what is remembered from now on, and has a later process know that, without waiting for a disk: the operator
+    /// has accepted that the store went back. The gates that there are start anew after this. So one that is made meanwhile does not begin
+    /// with an old floor and keep it, and no tenure is recorded that begins anew and is forgotten with the old ones, or kept from being
+    /// remembered by one of them.
     fn forget_tenures(&self);
 }
 
@@ -326,7 +328,7 @@ impl Common {
         memory.zip(through).for_each(|(memory, through)| memory.distrust(through));
     }
 
-    /// Has the gates that are made from now on know of no tenure that an earlier process let in.
+    /// Has the gates that are made from now on, and a later process, know of no tenure that was let in until now.
     pub(crate) fn forget_tenures(&self) {
         self.memory.iter().for_each(|memory| memory.forget_tenures());
     }

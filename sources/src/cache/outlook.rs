@@ -3,7 +3,7 @@
 use std::sync::Arc;
 use std::time::Duration;
 
-use fencepost_policy::{FenceToken, Holding, Known, News, Revision, Snapshot, Verdict};
+use fencepost_policy::{FenceToken, Holding, Known, News, Revision, Snapshot, Tenure, Verdict};
 use tokio::time::Instant;
 
 use crate::sync::Guard;
@@ -101,6 +101,11 @@ impl Outlook {
     /// What is known of the lock.
     pub fn snapshot(&self) -> Option<&Snapshot> {
         self.published.snapshot.as_ref()
+    }
+
+    /// The tenure that holds it, unless nothing is believed of that because the store went back.
+    pub fn believed_tenure(&self) -> Option<&Tenure> {
+        self.snapshot().and_then(Snapshot::tenure).filter(|_| !self.is_distrusted())
     }
 
     /// The revision up to which the lock is known.

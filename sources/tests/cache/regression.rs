@@ -1,9 +1,12 @@
 //! A store that goes back, as if restored from a backup.
 
-use std::sync::{Arc, Mutex};
+use std::future::{Future, poll_fn};
+use std::pin::pin;
+use std::sync::{Arc, Mutex, OnceLock, Weak};
+use std::task::Poll;
 
 use fencepost_policy::{Layout, LockKey, Revision};
-use fencepost_sources::{GateMemory, Remembered, SourceOptions};
+use fencepost_sources::{GateMemory, Remembered, SourceOptions, TrackedLock};
 use tokio::time::Instant;
 
 use crate::world::{SECOND, ask, glance, load, options, pass, play, template, tracked};
@@ -122,9 +125,23 @@ async fn what_an_earlier_process_distrusted_is_distrusted_until_an_operator_acce
     .await;
 }
 
-/// What a later process would be told, in the order in which it came.
+/// What a later process would be told, in the order in which it came, and the floor of a lock then.
 #[derive(Debug, Default)]
-struct Told(Mutex<Vec<&'static str>>);
+struct Told {
+    said: Mutex<Vec<(&'static str, u64)>>,
+    lock: OnceLock<Weak<TrackedLock>>,
+}
+
+impl Told {
+    fn note(&self, what: &'static str) {
+        let lock = self.lock.get().and_then(Weak::upgrade).unwrap();
+        self.said.lock().unwrap().push((what, lock.describe(Instant::now()).gate.floor));
+    }
+
+    fn all(&self) -> Vec<(&'static str, u64)> {
+        self.said.lock().unwrap().clone()
+    }
+}
 
 impl GateMemory for Told {
     fn of(&self, _lock: &LockKey) -> Option<Remembered> {
@@ -133,16 +150,18 @@ impl GateMemory for Told {
 
     fn distrust(&self, through: Revision) {
         assert_eq!(through, revision(4));
-        self.0.lock().unwrap().push("distrust");
+        self.note("distrust");
     }
 
     fn forget_tenures(&self) {
-        self.0.lock().unwrap().push("forget");
+        self.note("forget");
     }
 }
 
+/// That it went back, before that it has grown beyond; that this was accepted, before any gate starts anew, whether or not the operator
+/// is still there: what is recorded then comes after.
 #[tokio::test(start_paused = true)]
-async fn a_later_process_is_told_once_that_a_store_went_back_before_that_it_has_grown_beyond() {
+async fn a_later_process_is_told_of_a_store_that_went_back_in_the_order_in_which_things_happen() {
     let told = Arc::new(Told::default());
     let memory = Arc::clone(&told) as Arc<dyn GateMemory>;
     play(SourceOptions { memory: Some(memory), ..options() }, async |store, source| {
@@ -150,21 +169,28 @@ async fn a_later_process_is_told_once_that_a_store_went_back_before_that_it_has_
         for value in ["x", "y"] {
             store.put("elsewhere", value); // 3, 4
         }
-        tracked(source, "lock").await;
+        let lock = tracked(source, "lock").await;
+        told.lock.set(Arc::downgrade(&lock)).unwrap();
         pass(SECOND * 2).await;
-        assert!(told.0.lock().unwrap().is_empty());
+        assert_eq!(told.all(), []);
         store.rewind_to(kept);
         pass(SECOND * 5).await;
         assert_eq!(source.status(Instant::now()).revision, Some(revision(4)));
-        assert_eq!(*told.0.lock().unwrap(), ["distrust"]);
+        assert_eq!(told.all(), [("distrust", 2)]);
         for value in ["x", "y", "z"] {
             store.put("elsewhere", value); // 3, 4, 5
         }
         pass(SECOND * 5).await;
         assert_eq!(source.status(Instant::now()).revision, Some(revision(5)));
-        assert_eq!(*told.0.lock().unwrap(), ["distrust"]);
-        assert!(source.accept_regression().await.unwrap());
-        assert_eq!(*told.0.lock().unwrap(), ["distrust", "forget"]);
+        assert_eq!(told.all(), [("distrust", 2)]);
+        {
+            let mut accepts = pin!(source.accept_regression());
+            assert!(poll_fn(|context| Poll::Ready(accepts.as_mut().poll(context))).await.is_pending());
+        }
+        pass(SECOND * 2).await;
+        assert_eq!(source.status(Instant::now()).distrusted_through, None);
+        assert_eq!(told.all(), [("distrust", 2), ("forget", 2)]);
+        assert_eq!(glance(&lock, "a", kept), "admit");
     })
     .await;
 }

@@ -23,7 +23,7 @@ pub(crate) struct Seen {
 /// `floor-rises`: it never falls, and is above whatever is known to have ended. A templated lock that nobody holds is forgotten
 /// with its floor: it is another one when it comes again.
 pub(crate) fn gates(world: &World) {
-    let Some(proxy) = world.proxy().filter(|_| !world.accepting.get()) else { return };
+    let Some(proxy) = world.proxy() else { return };
     let mut seen = world.seen.borrow_mut();
     for lock in proxy.source.locks() {
         let described = lock.describe(Instant::now());
@@ -46,10 +46,13 @@ pub(crate) fn gates(world: &World) {
     }
 }
 
-/// Looks whether the proxy distrusts its store by now.
+/// Looks whether the proxy distrusts its store by now, or does not any more.
 pub(crate) fn notice(world: &World) {
     let Some(proxy) = world.proxy() else { return };
     let distrusted = proxy.source.status(Instant::now()).distrusted_through;
+    if world.distrusted.replace(distrusted).is_some() && distrusted.is_none() {
+        world.accepted();
+    }
     if distrusted > world.noticed.get() {
         world.noticed.set(distrusted);
         world.count("distrusted");
@@ -57,15 +60,20 @@ pub(crate) fn notice(world: &World) {
 }
 
 /// Once the store was noticed to have gone back, in whichever life of the proxy, only tenures that began above all that had been seen are
-/// let in, until an operator accepts it.
-pub(crate) fn distrust(world: &World, name: u64, tenure: Revision) {
-    let noticed = world.noticed.get();
+/// let in, until an operator accepts it. And `recorded-first`: no tenure is let in that a later life would not know of.
+pub(crate) fn let_in(world: &World, claim: &Claim, tenure: Revision) {
+    let (name, noticed) = (claim.request.name, world.noticed.get());
     assert!(
         noticed < Some(tenure),
         "#{name} is let in under {tenure}, but the store is distrusted through {noticed:?}"
     );
     if noticed.is_some() {
         world.count("let in above");
+    }
+    if world.plan.remembers {
+        let recorded = world.disk.written().recorded.get(claim.lock.key().as_str()).copied().flatten();
+        let is_same = recorded == Some(tenure) || recorded.is_some_and(|recorded| claim.is_named(recorded));
+        assert!(is_same, "#{name} is let in under {tenure}, but what is recorded is {recorded:?}");
     }
 }
 
@@ -76,7 +84,7 @@ pub(crate) fn admission(world: &World, claim: &Claim, admission: &Admission) {
     let truth = &truth.locks[token.lock];
     let floor = claim.lock.describe(Instant::now()).gate.floor;
     assert!(floor <= admission.tenure().get(), "#{name} is let out below the floor {floor}");
-    distrust(world, *name, admission.tenure());
+    let_in(world, claim, admission.tenure());
     let named =
         truth.named_by(token).unwrap_or_else(|| panic!("#{name} is let out, but its token never held the lock"));
     let span = &truth.spans[named];

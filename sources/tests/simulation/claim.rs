@@ -3,7 +3,7 @@
 use std::sync::Arc;
 use std::time::Duration;
 
-use fencepost_policy::{Entry, FenceToken, Rejection, Revision, Snapshot, Tenure, Verdict};
+use fencepost_policy::{Entry, FenceToken, Layout, Rejection, Revision, Tenure, Verdict};
 use fencepost_sources::{Queued, Timing, TrackedLock};
 use tokio::time::{Instant, sleep, sleep_until};
 
@@ -137,21 +137,37 @@ impl Claim {
     }
 
     pub(crate) async fn record(&self, world: &World, tenure: Revision, chance: &mut Chance) -> Result<(), Rejection> {
-        // The operator may have accepted meanwhile that the store went back.
-        let is_present = |present: &Tenure| (present.first..=present.last).contains(&tenure);
-        if !self.lock.outlook().snapshot().and_then(Snapshot::tenure).is_some_and(is_present) {
-            return Ok(());
+        let mut recorded_as = tenure;
+        loop {
+            // The operator may have accepted meanwhile that the store went back.
+            let is_present = |present: &&Tenure| (present.first..=present.last).contains(&tenure);
+            if self.lock.outlook().believed_tenure().filter(is_present).is_none() {
+                return Ok(());
+            }
+            let acceptances = world.disk.written().acceptances;
+            sleep(world.delay(chance, 4, 20)).await;
+            if world.fails(chance, 30) {
+                return Err(Rejection::Unverifiable); // The disk is full.
+            }
+            let mut written = world.disk.written();
+            if acceptances != written.acceptances {
+                return Ok(()); // It was handed over before all that had been was forgotten.
+            }
+            match written.let_in(self.lock.key(), recorded_as) {
+                Ok(()) => {
+                    self.lock.recorded(tenure);
+                    return Ok(());
+                }
+                Err(known) if self.is_named(known) => recorded_as = known,
+                Err(_) => return Err(Rejection::Unverifiable),
+            }
         }
-        let accepted = world.accepted.get();
-        sleep(world.delay(chance, 4, 20)).await;
-        if world.fails(chance, 30) {
-            return Err(Rejection::Unverifiable); // The disk is full.
-        }
-        // Records and acceptances are written in the order in which they were decided.
-        if accepted == world.accepted.get() {
-            world.disk.written().recorded.insert(self.lock.key().as_str().to_owned(), Some(tenure));
-        }
-        self.lock.recorded(tenure);
-        Ok(())
+    }
+
+    /// Whether that revision too names the tenure that holds the lock: its history may be shown farther back than before.
+    pub(crate) fn is_named(&self, revision: Revision) -> bool {
+        let outlook = self.lock.outlook();
+        let present = outlook.believed_tenure().filter(|_| self.lock.layout() == Layout::Key);
+        present.is_some_and(|present| (present.first..=present.last).contains(&revision))
     }
 }

@@ -18,6 +18,32 @@ pub(crate) struct Written {
     pub(crate) recorded: BTreeMap<String, Option<Revision>>,
     /// The revision up to which nothing is believed.
     pub(crate) distrusted: Option<Revision>,
+    /// How often all of that was forgotten.
+    pub(crate) acceptances: u64,
+}
+
+impl Written {
+    /// A tenure is let in.
+    ///
+    /// # Errors
+    /// The one that is remembered, if that is later: then nothing is written.
+    pub(crate) fn let_in(&mut self, lock: &LockKey, tenure: Revision) -> Result<(), Revision> {
+        let known = self.recorded.entry(lock.as_str().to_owned()).or_default();
+        match known.filter(|known| tenure < *known) {
+            Some(later) => Err(later),
+            None => {
+                *known = Some(tenure);
+                Ok(())
+            }
+        }
+    }
+
+    /// What may be remembered of a lock is of no tenure in particular from now on.
+    fn forget(&mut self) {
+        self.recorded.values_mut().for_each(|tenure| *tenure = None);
+        self.distrusted = None;
+        self.acceptances += 1;
+    }
 }
 
 impl Disk {
@@ -55,5 +81,6 @@ impl GateMemory for Memory {
 
     fn forget_tenures(&self) {
         self.accepted.store(true, Ordering::Relaxed);
+        self.disk.written().forget();
     }
 }

@@ -1,8 +1,11 @@
 //! The lives of the proxy: it is started, killed and started again, and remembers what it has recorded.
 
 use std::collections::BTreeMap;
+use std::future::{Future, poll_fn};
+use std::pin::pin;
 use std::rc::Rc;
 use std::sync::Arc;
+use std::task::Poll;
 
 use fencepost_policy::{LockKey, Revision};
 use fencepost_sources::{
@@ -10,6 +13,7 @@ use fencepost_sources::{
 };
 use tokio::time::Instant;
 
+use crate::chance::Chance;
 use crate::executor::Class;
 use crate::plan::TEMPLATE;
 use crate::store::SimulatedStore;
@@ -72,6 +76,7 @@ impl World {
         let templated = template.expect("every plan has templated locks");
         self.executor.spawn(Class::Driver, Some(life), driver);
         self.started.set(Instant::now());
+        self.distrusted.set(source.status(Instant::now()).distrusted_through);
         self.note(|| format!("proxy: starts, having seen {highest_seen:?}"));
         *self.proxy.borrow_mut() = Some(Rc::new(Proxy { life, source, static_locks, templated }));
     }
@@ -89,26 +94,26 @@ impl World {
         seen
     }
 
-    /// An operator accepts that the store went back.
+    /// An operator accepts that the store went back, and may be gone before hearing what became of that.
     pub(crate) fn accept_regression(self: &Rc<Self>, proxy: Rc<Proxy>) {
         let world = Rc::clone(self);
+        let leaves = Chance::of(self.seed, ("operator", proxy.life, self.executor.steps())).one_in(2);
         self.executor.spawn(Class::Operator, Some(proxy.life), async move {
-            world.accepting.set(true);
-            if proxy.source.accept_regression().await == Ok(true) {
-                world.accepted();
+            let mut answer = pin!(proxy.source.accept_regression());
+            let asked = poll_fn(|context| Poll::Ready(answer.as_mut().poll(context))).await;
+            if leaves {
+                world.count("operator left");
+            } else if asked.is_pending() {
+                let _ = answer.await; // It shows.
             }
-            world.accepting.set(false);
         });
     }
 
-    /// What an operator accepts, a later process knows.
-    fn accepted(&self) {
+    /// The proxy has taken over what an operator accepted.
+    pub(crate) fn accepted(&self) {
         self.note(|| "operator: accepted that the store went back".to_owned());
         self.accepted.set(self.accepted.get() + 1);
         self.noticed.set(None);
-        let mut written = self.disk.written();
-        written.recorded.values_mut().for_each(|tenure| *tenure = None);
-        written.distrusted = None;
         self.trusted.set(Some(self.now()));
     }
 }

@@ -38,15 +38,17 @@ use crate::world::World;
 /// How many seeds are run unless the environment says otherwise.
 const SEEDS: u64 = 10_000;
 /// What has to happen in so many.
-const EXPECTED: [&str; 16] = [
+const EXPECTED: [&str; 18] = [
     "admitted",
     "dangerous-admit",
     "dangerous-proceed",
+    "distrusted",
     "exempt",
     "fenced",
     "forgotten",
     "handoff-timeout",
     "left",
+    "let in above",
     "lost",
     "overlaps",
     "replayed-tenure",

@@ -219,7 +219,7 @@ async fn close(
         handoff.is_connected = true; // It needs none.
         match handoff.may_enter(&claim) {
             Ok(tenure) => {
-                checks::distrust(world, request.name, tenure);
+                checks::let_in(world, &claim, tenure);
                 world.worker.fence(request.token.lock, (world.accepted.get(), tenure.get()));
                 return Ok(Outcome::Fenced);
             }

@@ -42,8 +42,8 @@ pub(crate) struct World {
     pub(crate) disk: Disk,
     /// Up to which revision some life of the proxy has shown that it distrusts the store; nothing once that was accepted.
     pub(crate) noticed: Cell<Option<Revision>>,
-    /// An operator has accepted that the store went back, and has not heard yet whether it had.
-    pub(crate) accepting: Cell<bool>,
+    /// Up to which revision this life of the proxy does.
+    pub(crate) distrusted: Cell<Option<Revision>>,
     /// How often an operator has accepted that the store went back.
     pub(crate) accepted: Cell<u64>,
     /// Since when the store has had one history, as far as the proxy could know.
@@ -83,7 +83,7 @@ impl World {
             histories: Cell::new(0),
             disk: Disk::default(),
             noticed: Cell::new(None),
-            accepting: Cell::new(false),
+            distrusted: Cell::new(None),
             accepted: Cell::new(0),
             trusted: Cell::new(Some(Point { at: start, step: 0 })),
             compacted: Cell::new(1),

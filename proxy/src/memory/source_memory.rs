@@ -1,0 +1,67 @@
+//! What is remembered of the gates of one source.
+
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
+
+use fencepost_policy::{LockKey, Revision};
+use fencepost_sources::GateMemory;
+use tokio::time::Instant;
+
+use super::order::Order;
+use crate::state::{Inbox, Remembered};
+
+#[derive(Debug)]
+pub(super) struct SourceMemory {
+    name: String,
+    remembered: Arc<Remembered>,
+    inbox: Inbox,
+    order: Order,
+    /// When this process began, if the one before it may have left requests at the worker.
+    unclean_since: Option<Instant>,
+    /// The operator accepted that the store went back: its old revisions mean nothing any more.
+    accepted: AtomicBool,
+}
+
+impl SourceMemory {
+    pub(super) fn new(
+        name: &str,
+        remembered: Arc<Remembered>,
+        inbox: Inbox,
+        order: Order,
+        unclean_since: Option<Instant>,
+    ) -> SourceMemory {
+        let accepted = AtomicBool::new(false);
+        SourceMemory { name: name.to_owned(), remembered, inbox, order, unclean_since, accepted }
+    }
+}
+
+impl GateMemory for SourceMemory {
+    /// Does not wait for the order: whoever keeps it may wait for the registry, which is locked while a gate is made.
+    fn of(&self, lock: &LockKey) -> Option<fencepost_sources::Remembered> {
+        let known = self.remembered.lock(&self.name, lock);
+        // Somebody may have been let in of whom this source knows nothing, and later than whom it knows: sources are renamed, routes
+        // are given others, and their former ones again.
+        let of_others = self.remembered.of_sources(lock, |source| source != self.name);
+        let of_others = of_others.max(self.remembered.watched(lock)).filter(|_| self.unclean_since.is_some());
+        if known.is_none() && of_others.is_none() {
+            return None;
+        }
+        let for_long = known.map(|known| known.orphan_timeout).max(of_others);
+        Some(fencepost_sources::Remembered {
+            tenure: known.and_then(|known| known.tenure).filter(|_| !self.accepted.load(Ordering::Acquire)),
+            until: self.unclean_since.zip(for_long).map(|(since, for_long)| since + for_long),
+            others: of_others.is_some(),
+        })
+    }
+
+    fn distrust(&self, through: Revision) {
+        self.inbox.distrust(&self.name, through);
+    }
+
+    fn forget_tenures(&self) {
+        let mut order = self.order.keep();
+        self.accepted.store(true, Ordering::Release);
+        order.accept(&self.name);
+        self.inbox.forget(&self.name);
+    }
+}

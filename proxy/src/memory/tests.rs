@@ -1,0 +1,197 @@
+//! What comes to the disk, and in which order, while a store goes back and that is accepted.
+
+use std::fs;
+use std::future::poll_fn;
+use std::pin::pin;
+use std::sync::{OnceLock, Weak};
+use std::task::{Context, Poll, Waker};
+
+use fencepost_policy::{Entry, FenceToken, LockKey};
+use fencepost_sources::{LockSpec, MemoryStore, RecordFormat, Remembered as OfGate, SourceOptions, Timing};
+use fencepost_testsupport::{Scratch, eventually};
+
+use super::*;
+use crate::state::RememberedLock;
+
+const ORPHAN_TIMEOUT: Duration = Duration::from_secs(30);
+
+fn revision(number: u64) -> Revision {
+    Revision::new(number).unwrap()
+}
+
+/// A process with a memory, and a lock.
+struct World {
+    scratch: Scratch,
+    memory: Arc<Memory>,
+    store: MemoryStore,
+    source: LockSource,
+    lock: Arc<TrackedLock>,
+}
+
+impl World {
+    /// The owners have written the lock one after the other, from revision 2 on.
+    async fn held_by(owners: &[&str]) -> World {
+        World::with(owners, |memory| memory.of_source("main")).await
+    }
+
+    async fn with(owners: &[&str], gates: impl FnOnce(&Arc<Memory>) -> Arc<dyn GateMemory>) -> World {
+        let scratch = Scratch::new();
+        let memory = Arc::new(Memory::open(scratch.path()).unwrap());
+        let store = MemoryStore::new();
+        for owner in owners {
+            store.put("/a", owner.to_string());
+        }
+        let options = SourceOptions {
+            period: Duration::from_millis(1),
+            memory: Some(gates(&memory)),
+            ..SourceOptions::default()
+        };
+        let behind = store.clone();
+        let source = LockSource::spawn("main", options, move || behind).unwrap();
+        let format = RecordFormat::plain(Layout::Key).into();
+        let lock = source.track(LockSpec { key: LockKey::new("/a").unwrap(), format }).unwrap();
+        eventually("the lock is known", async || source.ready().then_some(())).await;
+        World { scratch, memory, store, source, lock }
+    }
+
+    async fn goes_back_to(&self, to: u64) {
+        self.store.rewind_to(revision(to));
+        let noticed = async || self.source.status(Instant::now()).distrusted_through.is_some().then_some(());
+        eventually("the store is seen to have gone back", noticed).await;
+    }
+
+    /// An operator accepts it, and leaves before hearing what became of that.
+    async fn is_accepted_by_one_who_leaves(&self) {
+        {
+            let mut accepts = pin!(self.source.accept_regression());
+            let _ = poll_fn(|context| Poll::Ready(accepts.as_mut().poll(context))).await;
+        }
+        let status = || self.source.status(Instant::now());
+        eventually("it is accepted", async || status().distrusted_through.is_none().then_some(())).await;
+    }
+
+    async fn record(&self, tenure: u64) -> Result<(), Rejection> {
+        self.memory.record(&self.lock, revision(tenure), ORPHAN_TIMEOUT).await
+    }
+
+    fn may_enter(&self, owner: &str, at: u64) -> Result<Revision, Entry> {
+        let token = FenceToken { owner: owner.to_owned(), revision: revision(at) };
+        let now = Instant::now();
+        self.lock
+            .may_enter(&token, &Timing { arrived: now, now, max_age: Duration::from_secs(3600), linearizable: false })
+    }
+
+    /// What a crash right now would leave, all that was handed over being written.
+    async fn on_the_disk(&self) -> Remembered {
+        self.memory.state.written().await.unwrap();
+        let crashed = Scratch::new();
+        fs::copy(self.scratch.path().join("journal"), crashed.path().join("journal")).unwrap();
+        StateDir::open(crashed.path()).unwrap().1
+    }
+
+    async fn tenure_on_the_disk(&self) -> Option<RememberedLock> {
+        self.on_the_disk().await.lock("main", self.lock.key()).copied()
+    }
+}
+
+/// The disk heard of an acceptance from the operator's request alone, when all else was done: without it the next process was where this
+/// one had been, and whoever asked again was told that nothing had gone back.
+#[tokio::test]
+async fn an_acceptance_comes_to_the_disk_whether_or_not_its_operator_waits_for_that() {
+    let world = World::held_by(&["a", "b"]).await;
+    world.record(3).await.unwrap();
+    world.memory.note(std::slice::from_ref(&world.source));
+    world.goes_back_to(2).await;
+    assert_eq!(world.on_the_disk().await.distrusted["main"], revision(3));
+    world.is_accepted_by_one_who_leaves().await;
+    let after = world.on_the_disk().await;
+    assert_eq!((after.highest_seen.get("main"), after.distrusted.get("main")), (None, None));
+    let forgotten = RememberedLock { tenure: None, orphan_timeout: ORPHAN_TIMEOUT };
+    assert_eq!(after.lock("main", world.lock.key()), Some(&forgotten));
+
+    assert!(!world.source.accept_regression().await.unwrap());
+    assert!(world.memory.remembers_acceptance("main").await.unwrap(), "nobody has heard of it yet");
+    assert!(!world.memory.remembers_acceptance("main").await.unwrap());
+}
+
+/// Has a tenure recorded between the two steps of an acceptance: the disk is to forget, and the gates have not started anew.
+#[derive(Debug)]
+struct Intruder {
+    gates: Arc<dyn GateMemory>,
+    memory: Weak<Memory>,
+    lock: OnceLock<Weak<TrackedLock>>,
+}
+
+impl GateMemory for Intruder {
+    fn of(&self, lock: &LockKey) -> Option<OfGate> {
+        self.gates.of(lock)
+    }
+
+    fn distrust(&self, through: Revision) {
+        self.gates.distrust(through);
+    }
+
+    fn forget_tenures(&self) {
+        self.gates.forget_tenures();
+        let lock = self.lock.get().and_then(Weak::upgrade).unwrap();
+        let memory = self.memory.upgrade().unwrap();
+        let record = pin!(memory.record(&lock, revision(3), ORPHAN_TIMEOUT));
+        let _ = record.poll(&mut Context::from_waker(Waker::noop()));
+    }
+}
+
+#[tokio::test]
+async fn no_tenure_of_a_lost_history_is_recorded_once_that_is_to_be_forgotten() {
+    let intruder = Arc::<OnceLock<Arc<Intruder>>>::default();
+    let world = World::with(&["a", "b"], |memory| {
+        let (gates, memory) = (memory.of_source("main"), Arc::downgrade(memory));
+        let made = Arc::new(Intruder { gates, memory, lock: OnceLock::new() });
+        intruder.set(Arc::clone(&made)).unwrap();
+        made
+    })
+    .await;
+    intruder.get().unwrap().lock.set(Arc::downgrade(&world.lock)).unwrap();
+    world.goes_back_to(2).await;
+    world.is_accepted_by_one_who_leaves().await;
+    assert_eq!(world.tenure_on_the_disk().await, None);
+}
+
+/// The tenure had been forgotten with all the rest, and the gate took it for recorded.
+#[tokio::test]
+async fn a_record_that_an_acceptance_overtakes_is_none() {
+    let world = World::held_by(&["a"]).await;
+    world.store.put("/elsewhere", "x"); // 3
+    let seen = || world.source.status(Instant::now()).revision;
+    eventually("the store is seen there", async || (seen() == Some(revision(3))).then_some(())).await;
+    let mut record = pin!(world.record(2));
+    let asked = poll_fn(|context| Poll::Ready(record.as_mut().poll(context))).await;
+    world.goes_back_to(2).await;
+    world.is_accepted_by_one_who_leaves().await;
+    eventually("the lock is known", async || world.lock.is_known().then_some(())).await;
+    if asked.is_pending() {
+        record.await.unwrap();
+    }
+    let entry = world.may_enter("a", 2);
+    assert!(matches!(&entry, Err(Entry::Record(tenure)) if *tenure == revision(2)), "{entry:?}");
+    world.record(2).await.unwrap();
+    assert!(world.may_enter("a", 2).is_ok());
+    assert_eq!(world.tenure_on_the_disk().await.and_then(|lock| lock.tenure), Some(revision(2)));
+}
+
+#[tokio::test]
+async fn a_tenure_that_was_recorded_by_a_later_revision_of_its_own_is_recorded() {
+    let world = World::held_by(&["a", "a"]).await;
+    world.memory.state.record("main", world.lock.key(), revision(3), ORPHAN_TIMEOUT).await.unwrap();
+    world.memory.record(&world.lock, revision(2), ORPHAN_TIMEOUT * 2).await.unwrap();
+    assert!(world.may_enter("a", 2).is_ok());
+    let now = RememberedLock { tenure: Some(revision(3)), orphan_timeout: ORPHAN_TIMEOUT * 2 };
+    assert_eq!(world.tenure_on_the_disk().await, Some(now));
+}
+
+#[tokio::test]
+async fn a_tenure_that_a_later_one_stands_in_the_way_of_is_not_let_in() {
+    let world = World::held_by(&["a", "b"]).await;
+    world.memory.state.record("main", world.lock.key(), revision(4), ORPHAN_TIMEOUT).await.unwrap();
+    assert_eq!(world.record(3).await, Err(Rejection::Unverifiable));
+    assert!(matches!(world.may_enter("b", 3), Err(Entry::Record(_))));
+}

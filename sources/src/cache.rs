@@ -56,3 +56,4 @@ pub use source::{LockSource, ReadCounts, SourceOptions, SourceStatus, SpawnError
 pub use templated::{LoadError, TemplateSpec, TemplatedLocks};
 pub use tenures::TenureChange;
 pub use tracked::{LockDescription, TrackedLock};
+pub use trust::StorePast;

@@ -89,8 +89,13 @@ impl EtcdStore {
     /// The same cluster at these addresses and with this access, over connections of its own: another way to it can be tried so
     /// while this one is used. If this has had no answer yet, whatever cluster answers there is taken for it.
     pub fn beside(&self, addresses: &[String], access: &Arc<EtcdAccess>) -> EtcdStore {
-        let cluster_id = self.endpoints().cluster_id();
+        let cluster_id = self.cluster_id();
         EtcdStore::new(&EtcdOptions { endpoints: addresses.to_vec(), cluster_id, access: Arc::clone(access) })
+    }
+
+    /// The id of its cluster, once it is known: because it was configured, or since the first answer.
+    pub fn cluster_id(&self) -> Option<u64> {
+        self.endpoints().cluster_id()
     }
 
     fn endpoints(&self) -> Arc<Endpoints> {

@@ -25,7 +25,7 @@ const WITHOUT_RECORD: (u32, u32) = (500, 100);
 #[derive(Debug)]
 pub(crate) struct Common {
     pub(crate) name: Arc<str>,
-    pub(crate) trust: Trust,
+    pub(crate) trust: Arc<Trust>,
     pub(crate) registry: Registry,
     pub(crate) without_record: Bucket,
     pub(crate) counts: Counts,
@@ -199,7 +199,7 @@ impl Common {
     ) -> Common {
         let common = Common {
             name: name.into(),
-            trust,
+            trust: Arc::new(trust),
             registry: Registry::default(),
             without_record: Bucket::new(WITHOUT_RECORD.0, WITHOUT_RECORD.1),
             counts: Counts::default(),

@@ -30,7 +30,7 @@ const PARTS: usize = 16;
 /// A lock that nobody holds is forgotten, with its gate's floor. That can't admit an ended tenure: nothing of it is at
 /// the worker, or its request would hold the lock; and whoever asks for it next gets an empty one, which admits nobody until a quorum
 /// read has shown the present tenure. That read was sent later than all that the old floor was made of, and one that
-/// turns out to be behind what this source has ever seen is not believed ([`super::trust`], which is not forgotten).
+/// turns out to be behind what this source, or one before it, has ever seen is not believed ([`super::trust`], which is not forgotten).
 #[derive(Debug, Default)]
 pub(crate) struct Registry {
     hashing: RandomState,

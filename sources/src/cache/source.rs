@@ -22,7 +22,7 @@ use super::scope::Scope;
 use super::templated::{TemplateSpec, TemplatedLocks};
 use super::tenures::TenureChange;
 use super::tracked::TrackedLock;
-use super::trust::Trust;
+use super::trust::{StorePast, Trust};
 use crate::store::{LockStore, Member, StoreError};
 
 /// How a source works.
@@ -36,6 +36,8 @@ pub struct SourceOptions {
     pub highest_seen: Option<Revision>,
     /// The revision up to which nothing is believed, if an earlier process found that the store went back and nobody has accepted that.
     pub distrusted_through: Option<Revision>,
+    /// What an earlier source of this process has learnt of the store. It holds in place of what an earlier process has seen.
+    pub past: Option<StorePast>,
     /// What is remembered of the gates of an earlier process. If given, each tenure asks to be recorded before it enters.
     pub memory: Option<Arc<dyn GateMemory>>,
     /// What to warn of by how a member is, once for as long as it is the same.
@@ -51,6 +53,7 @@ impl Default for SourceOptions {
             tracked_locks_max: 100_000,
             highest_seen: None,
             distrusted_through: None,
+            past: None,
             memory: None,
             caution: None,
             jitter_seed: RandomState::new().hash_one(()),
@@ -200,6 +203,11 @@ impl LockSource {
     /// Another way to find it, which does not keep it going.
     pub fn downgrade(&self) -> WeakLockSource {
         WeakLockSource(Arc::downgrade(&self.0))
+    }
+
+    /// What it has learnt of its store, and will learn: for the source that comes after it.
+    pub fn past(&self) -> StorePast {
+        StorePast::of(&self.common().trust)
     }
 
     /// Tracks a lock whose key is known beforehand, until [`LockSource::keep`] leaves it out. The same key is always the same
@@ -388,7 +396,10 @@ impl fmt::Debug for LockSource {
 impl Shared {
     fn new(name: &str, options: SourceOptions) -> (Arc<Shared>, mpsc::UnboundedReceiver<Command>) {
         let (sender, commands) = mpsc::unbounded_channel();
-        let trust = Trust::new(options.highest_seen).distrusting(options.distrusted_through);
+        let trust = match &options.past {
+            Some(past) => Trust::after(past),
+            None => Trust::new(options.highest_seen).distrusting(options.distrusted_through),
+        };
         let common = Common::new(name, trust, options.period, options.memory.clone(), sender);
         let shared = Shared {
             common: Arc::new(common),

@@ -11,6 +11,10 @@
 //!
 //! Growing beyond all that had been seen makes what lies below no better: up to there a revision may have been given out
 //! twice. That stays *distrusted* until the operator accepts it, in later processes too: nothing else tells them.
+//!
+//! Trust outlives its source as a [`StorePast`]: gates are forgotten with their source, and what that leans on must not be.
+
+use std::sync::Arc;
 
 use fencepost_policy::Revision;
 use tokio::time::Instant;
@@ -61,6 +65,35 @@ struct State {
     suspended: bool,
 }
 
+/// What a source has learnt of its store: how far it had come, and whether it went back. It keeps neither the source going nor
+/// anything else of it.
+///
+/// The next source over the same store goes on with it ([`SourceOptions::past`](super::source::SourceOptions)). Its gates begin
+/// with nothing, and what admits there may be no older than what the gates before them had learnt.
+#[derive(Debug, Clone)]
+pub struct StorePast(Arc<Trust>);
+
+impl StorePast {
+    pub(crate) fn of(trust: &Arc<Trust>) -> StorePast {
+        StorePast(Arc::clone(trust))
+    }
+
+    /// Whether the store went back, and nobody has accepted that.
+    pub fn went_back(&self) -> bool {
+        self.0.distrusted_through().is_some()
+    }
+
+    /// Accepts that the store went back, where its source has ended: the next one believes it. `forget` drops what else is kept of
+    /// before. Says whether there was anything to accept; if not, nothing changes.
+    pub fn accept_regression(&self, forget: impl FnOnce()) -> bool {
+        let went_back = self.went_back();
+        if went_back {
+            self.0.accept(forget);
+        }
+        went_back
+    }
+}
+
 impl Trust {
     /// `highest_seen`: what an earlier process had seen.
     pub(crate) fn new(highest_seen: Option<Revision>) -> Trust {
@@ -77,6 +110,14 @@ impl Trust {
             self.distrusted_through.store(through.get(), Ordering::SeqCst);
         }
         self
+    }
+
+    /// Goes on where the source has ended that had learnt this. What its thread, in its last moments, still does changes nothing
+    /// here: nobody has been admitted by it.
+    pub(crate) fn after(past: &StorePast) -> Trust {
+        let state = past.0.state();
+        let distrusted_through = AtomicU64::new(past.0.distrusted_through.load(Ordering::SeqCst));
+        Trust { state: Mutex::new(State { anomalies: 0, ..*state }), distrusted_through }
     }
 
     fn state(&self) -> MutexGuard<'_, State> {

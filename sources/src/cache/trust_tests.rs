@@ -1,6 +1,8 @@
+use std::sync::Arc;
+
 use fencepost_policy::Revision;
 
-use super::trust::{Standing, Trust};
+use super::trust::{Standing, StorePast, Trust};
 
 fn revision(number: u64) -> Revision {
     Revision::new(number).unwrap()
@@ -68,4 +70,43 @@ fn what_was_sent_before_the_operator_accepted_is_of_no_use() {
     });
     assert_eq!(trust.distrusted_through(), None);
     assert_eq!(read(&trust, 2), Standing::Trusted);
+}
+
+/// The trust of a source that goes on where another has ended.
+fn after(trust: &Arc<Trust>) -> Arc<Trust> {
+    Arc::new(Trust::after(&StorePast::of(trust)))
+}
+
+#[test]
+fn what_a_source_has_seen_counts_for_the_next_one() {
+    let first = Arc::new(Trust::new(None));
+    assert_eq!(read(&first, 40), Standing::Trusted);
+    first.saw(revision(50));
+    let second = after(&first);
+    assert_eq!([49, 49, 49].map(|at| read(&second, at)), [Standing::Behind, Standing::Behind, Standing::Regressed]);
+    assert_eq!(second.distrusted_through(), Some(revision(50)));
+    assert_eq!((first.distrusted_through(), second.anomalies()), (None, 3), "each is one source's own");
+    // What was found out is, too.
+    let third = after(&second);
+    assert_eq!((third.distrusted_through(), third.anomalies()), (Some(revision(50)), 0));
+    assert_eq!(read(&third, 50), Standing::Regressed);
+    assert_eq!(read(&third, 51), Standing::Recovered);
+    assert_eq!(after(&third).distrusted_through(), Some(revision(50)));
+}
+
+#[test]
+fn what_an_operator_has_accepted_is_accepted_for_the_next_source_too() {
+    let first = Arc::new(Trust::new(Some(revision(50))));
+    let past = StorePast::of(&first);
+    assert!(!past.accept_regression(|| panic!("nobody has noticed anything")));
+    let sent = first.sending();
+    assert_eq!([1, 1, 1].map(|at| read(&first, at))[2], Standing::Regressed);
+    let mut forgotten = 0;
+    assert!(past.went_back() && past.accept_regression(|| forgotten += 1));
+    assert!(!past.went_back() && !past.accept_regression(|| forgotten += 1));
+    assert_eq!(forgotten, 1);
+    let second = after(&first);
+    assert_eq!(second.received(&sent, revision(60)), Standing::Outdated, "its era is the next one");
+    assert_eq!((second.distrusted_through(), second.max_seen()), (None, None));
+    assert_eq!(read(&second, 2), Standing::Trusted);
 }

@@ -6,10 +6,10 @@ use std::sync::{Arc, Mutex, OnceLock, Weak};
 use std::task::Poll;
 
 use fencepost_policy::{Layout, LockKey, Revision};
-use fencepost_sources::{GateMemory, Remembered, SourceOptions, TrackedLock};
+use fencepost_sources::{GateMemory, LockSource, MemoryStore, Remembered, SourceOptions, StorePast, TrackedLock};
 use tokio::time::Instant;
 
-use crate::world::{SECOND, ask, glance, load, options, pass, play, template, tracked};
+use crate::world::{SECOND, ask, glance, load, options, pass, play, play_with, template, track, tracked};
 
 fn revision(number: u64) -> Revision {
     Revision::new(number).unwrap()
@@ -85,7 +85,7 @@ async fn what_an_earlier_process_has_seen_counts() {
     let options = SourceOptions { highest_seen: Some(revision(100)), ..options() };
     play(options, async |store, source| {
         let at = store.put("lock", "a");
-        let lock = crate::world::track(source, "lock", Layout::Key);
+        let lock = track(source, "lock", Layout::Key);
         pass(SECOND).await;
         assert_eq!(ask(&lock, "a", at).await, "store-regressed");
         assert!(!source.ready());
@@ -217,6 +217,68 @@ async fn a_templated_lock_is_read_again_once_the_store_has_grown_beyond_what_was
         pass(SECOND * 2).await;
         let lock = load(&locks, "t/1").await;
         assert_eq!(ask(&lock, "c", above).await, "admit");
+    })
+    .await;
+}
+
+/// A source over a store that goes on where another has ended, with all that it has learnt for the one after it.
+async fn next(store: &MemoryStore, past: Option<StorePast>, test: impl AsyncFnOnce(&LockSource)) -> Option<StorePast> {
+    let mut learnt = None;
+    let options = SourceOptions { past, highest_seen: Some(Revision::MIN), ..options() };
+    play_with(store.clone(), options, async |_, source| {
+        test(source).await;
+        learnt = Some(source.past());
+    })
+    .await;
+    learnt
+}
+
+/// Whoever held a lock that had since been another's was admitted again where the source had been without users meanwhile, and the
+/// store had gone back.
+#[tokio::test(start_paused = true)]
+async fn what_a_source_learns_of_its_store_outlives_it() {
+    let store = MemoryStore::new();
+    let first = store.put("lock", "a"); // 2
+    let lost = store.put("lock", "b"); // 3
+    let past = next(&store, None, async |source| {
+        assert_eq!(ask(&*tracked(source, "lock").await, "b", lost).await, "admit");
+    })
+    .await;
+    store.rewind_to(first);
+    let regressed = async |source: &LockSource| {
+        let (lock, locks) = (track(source, "lock", Layout::Key), template(source, "", Layout::Key));
+        assert_eq!(ask(&lock, "a", first).await, "store-regressed");
+        assert_eq!(ask(&lock, "b", lost).await, "store-regressed");
+        pass(SECOND).await;
+        assert!(!source.ready());
+        assert!(locks.load("other", Instant::now() + SECOND).await.is_err());
+        assert_eq!(source.status(Instant::now()).distrusted_through, Some(lost));
+    };
+    let past = next(&store, past, regressed).await;
+    let past = next(&store, past, regressed).await;
+    let believed = async |source: &LockSource| {
+        let lock = tracked(source, "lock").await;
+        assert_eq!(ask(&lock, "a", first).await, "admit");
+        assert_eq!(ask(&lock, "b", lost).await, "ahead-of-store");
+        let shard = load(&template(source, "", Layout::Key), "other").await;
+        assert_eq!(ask(&shard, "b", first).await, "no-owner");
+    };
+    let accepted = past.clone();
+    assert!(accepted.unwrap().accept_regression(|| {}), "by nobody's source");
+    let past = next(&store, past, believed).await;
+    let past = next(&store, past, believed).await;
+    // In the era that has begun it is watched, and notices again.
+    next(&store, past, async |source| {
+        let lock = tracked(source, "lock").await;
+        let later = store.put("lock", "c");
+        pass(SECOND / 10).await;
+        assert_eq!(glance(&lock, "a", first), "stale-tenure");
+        assert_eq!(ask(&lock, "c", later).await, "admit");
+        store.rewind_to(first);
+        pass(SECOND * 2).await;
+        assert_eq!(ask(&lock, "a", first).await, "store-regressed");
+        assert!(source.accept_regression().await.unwrap());
+        assert_eq!(ask(&lock, "a", first).await, "admit");
     })
     .await;
 }

@@ -117,21 +117,19 @@ impl Admin {
         let Some(name) = accepted_source(path) else {
             return not_allowed("GET, HEAD");
         };
-        let Some(source) = self.sources.iter().find(|source| source.name() == name) else {
-            return text(StatusCode::NOT_FOUND, format!("there is no source {name:?}\n"));
-        };
-        self.accept_regression(source).await
+        self.accept_regression(name).await
     }
 
     /// The operator says that the store went back, and is right. That is on its way to the disk as soon as the source has taken it over,
     /// whoever waits for it. What was accepted before, and could not be written or nobody was told of, is waited for as well.
-    async fn accept_regression(&self, source: &LockSource) -> AdminAnswer {
-        let name = source.name();
-        let had_gone_back = match source.accept_regression().await {
-            Ok(had_gone_back) => had_gone_back,
-            Err(error) => return text(StatusCode::SERVICE_UNAVAILABLE, format!("{error}\n")),
+    async fn accept_regression(&self, name: &str) -> AdminAnswer {
+        let process = &self.fence.process;
+        let had_gone_back = match process.sources.accept_regression(name, process.memory.as_ref()).await {
+            Some(Ok(had_gone_back)) => had_gone_back,
+            Some(Err(error)) => return text(StatusCode::SERVICE_UNAVAILABLE, format!("{error}\n")),
+            None => return text(StatusCode::NOT_FOUND, format!("there is no source {name:?}\n")),
         };
-        let remembered = match &self.fence.process.memory {
+        let remembered = match &process.memory {
             Some(memory) => timeout(RECORD_TIMEOUT, memory.remembers_acceptance(name)).await,
             None => Ok(Ok(false)),
         };

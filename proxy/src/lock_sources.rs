@@ -1,15 +1,20 @@
 //! The sources of locks of a process: each goes on for as long as a configuration in force, or a request that came in under
-//! an earlier one, uses it.
+//! an earlier one, uses it. What it has learnt of its store is kept for the next one of its name.
+
+mod past;
 
 use std::sync::{Arc, Mutex, MutexGuard};
 use std::time::Duration;
 
 use fencepost_config::{Config, HostPort, Source, SourceKind};
 use fencepost_sources::{
-    EtcdOptions, EtcdStore, LockSource, MemoryStore, SourceOptions, SpawnError, WeakLockSource, caution,
+    EtcdOptions, EtcdStore, LockSource, MemoryStore, SourceOptions, SpawnError, Stopped, StorePast, WeakLockSource,
+    caution,
 };
 use fencepost_tls::TlsError;
 use tokio::time::interval;
+
+use past::{Past, Pasts, StoreId};
 
 use crate::etcd_access::Access;
 use crate::memory::Memory;
@@ -24,12 +29,17 @@ pub struct LockSources {
     store: MemoryStore,
     tls_files: TlsFiles,
     known: Mutex<Vec<Known>>,
+    /// Looked at while nobody else looks at those that are known.
+    pasts: Mutex<Pasts>,
 }
 
 /// A source that was started. Nobody but its users keeps it going; but as long as they do there is no second one of its name,
 /// whose gates would know nothing of the requests of the first.
 struct Known {
     source: WeakLockSource,
+    learnt: StorePast,
+    /// Whether requests may have been let in by what it has learnt, or what the one before it had.
+    has_admitted: bool,
     name: String,
     cluster_id: Option<u64>,
     /// `None` for kind `memory`.
@@ -80,7 +90,7 @@ pub enum SourcesError {
 impl LockSources {
     /// None yet; `store` will be behind those of kind `memory`.
     pub fn new(store: MemoryStore, tls_files: TlsFiles) -> LockSources {
-        LockSources { store, tls_files, known: Mutex::default() }
+        LockSources { store, tls_files, known: Mutex::default(), pasts: Mutex::default() }
     }
 
     /// The sources of a configuration, in its order: those that go on already, and new ones.
@@ -89,7 +99,9 @@ impl LockSources {
     /// If one can't be started, is not what is still in use under its name, or if its TLS files are of no use.
     pub fn of(&self, config: &Config, memory: Option<&Memory>) -> Result<Vec<LockSource>, SourcesError> {
         let mut known = self.known();
-        known.retain(|known| known.source.upgrade().is_some());
+        // Held to the end: those that have not ended by now don't end meanwhile.
+        let _in_use = in_use(&known);
+        let pasts = self.retire(&mut known);
         let mut sources = Vec::new();
         for (index, wanted) in config.sources.iter().enumerate() {
             let found = known.iter_mut().find(|known| known.name == wanted.name);
@@ -101,7 +113,8 @@ impl LockSources {
                 }
                 Some(_) => return Err(SourcesError::InUse { name: wanted.name.clone() }),
                 None => {
-                    let (started, source) = self.start(wanted, options(config, index, memory))?;
+                    let past = pasts.of(wanted);
+                    let (started, source) = self.start(wanted, past, options(config, index, memory, past))?;
                     known.push(started);
                     source
                 }
@@ -123,6 +136,12 @@ impl LockSources {
                 source.ask_members();
             }
         }
+    }
+
+    /// A configuration is about to be put in force: requests are let in by what its sources learn.
+    pub(crate) fn admit(&self, config: &Config) {
+        let is_named = |known: &&mut Known| config.sources.iter().any(|source| source.name == known.name);
+        self.known().iter_mut().filter(is_named).for_each(|known| known.has_admitted = true);
     }
 
     /// The sources that `new`, which is made ready, reaches in another way than `old`, which is followed.
@@ -160,7 +179,33 @@ impl LockSources {
 
     /// Every source that anybody still uses.
     pub fn all(&self) -> Vec<LockSource> {
-        self.known().iter().filter_map(|known| known.source.upgrade()).collect()
+        in_use(&self.known())
+    }
+
+    /// Accepts that the store of a source went back ([`LockSource::accept_regression`]); where nobody uses it any more, for the next
+    /// source of its name. `None` if there never was one.
+    pub(crate) async fn accept_regression(&self, name: &str, memory: Option<&Memory>) -> Option<Result<bool, Stopped>> {
+        let source = {
+            let mut known = self.known();
+            let source = in_use(&known).into_iter().find(|source| source.name() == name);
+            // Whoever starts the next one waits for this, and so it begins with all of it or nothing.
+            let pasts = self.retire(&mut known);
+            match source {
+                Some(source) => source,
+                None => {
+                    let forget = || memory.iter().for_each(|memory| memory.of_source(name).forget_tenures());
+                    let had_gone_back = pasts.last(name)?.learnt.accept_regression(forget);
+                    if had_gone_back {
+                        tracing::warn!(
+                            source = name,
+                            "an operator accepted that the lock store went back; no route uses the source"
+                        );
+                    }
+                    return Some(Ok(had_gone_back));
+                }
+            }
+        };
+        Some(source.accept_regression().await)
     }
 
     /// Completes, with its name, when the thread of one has ended that somebody uses: what is known then only ages.
@@ -174,12 +219,27 @@ impl LockSources {
         }
     }
 
-    fn start(&self, source: &Source, options: SourceOptions) -> Result<(Known, LockSource), SourcesError> {
+    /// Of those that have ended, keeps only what they had learnt.
+    fn retire(&self, known: &mut Vec<Known>) -> MutexGuard<'_, Pasts> {
+        let mut pasts = self.pasts.lock().expect("nothing panics while it looks at what is kept");
+        let ended = known.extract_if(.., |known| known.source.upgrade().is_none());
+        ended.filter_map(Known::into_past).for_each(|past| pasts.keep(past));
+        pasts
+    }
+
+    /// Starts a source, which goes on with what the one before it had learnt, if there was one.
+    fn start(
+        &self,
+        source: &Source,
+        past: Option<&Past>,
+        options: SourceOptions,
+    ) -> Result<(Known, LockSource), SourcesError> {
         let name = source.name.clone();
         let (started, etcd, cluster_id) = match (&source.kind, self.access(source)?) {
             (SourceKind::Etcd { endpoints, cluster_id, .. }, Some(access)) => {
                 let (endpoints, made) = (access.urls(endpoints), Arc::clone(&access.made));
-                let store = EtcdStore::new(&EtcdOptions { endpoints, cluster_id: *cluster_id, access: made });
+                let known_id = cluster_id.or_else(|| past.and_then(|past| past.store.cluster_id()));
+                let store = EtcdStore::new(&EtcdOptions { endpoints, cluster_id: known_id, access: made });
                 let etcd = Etcd { store: store.clone(), access, other: None };
                 (LockSource::spawn(&name, options, move || store)?, Some(etcd), *cluster_id)
             }
@@ -188,7 +248,8 @@ impl LockSources {
                 (LockSource::spawn(&name, options, move || store)?, None, None)
             }
         };
-        Ok((Known { source: started.downgrade(), name, cluster_id, etcd }, started))
+        let (source, learnt) = (started.downgrade(), started.past());
+        Ok((Known { source, learnt, has_admitted: past.is_some(), name, cluster_id, etcd }, started))
     }
 
     /// Reads what a source that goes on needs to be reached in another way, if it is to be.
@@ -225,9 +286,22 @@ impl Known {
             SourceKind::Memory => self.etcd.is_none(),
         }
     }
+
+    /// What the next one of its name begins with. Nothing, if no request was ever let in by it: the file may have named a wrong
+    /// cluster, and been refused. If its store is below what an earlier process saw, there is something to accept.
+    fn into_past(self) -> Option<Past> {
+        let Known { source: _, learnt, has_admitted, name, cluster_id: _, etcd } = self;
+        let store = etcd.map_or(StoreId::Memory, |etcd| StoreId::Etcd(etcd.store.cluster_id()));
+        (has_admitted || learnt.went_back()).then_some(Past { name, store, learnt })
+    }
 }
 
-fn options(config: &Config, index: usize, memory: Option<&Memory>) -> SourceOptions {
+/// Those of them that anybody still uses.
+fn in_use(known: &[Known]) -> Vec<LockSource> {
+    known.iter().filter_map(|known| known.source.upgrade()).collect()
+}
+
+fn options(config: &Config, index: usize, memory: Option<&Memory>, past: Option<&Past>) -> SourceOptions {
     let Source { name, kind } = &config.sources[index];
     SourceOptions {
         period: period(config, index),
@@ -238,6 +312,7 @@ fn options(config: &Config, index: usize, memory: Option<&Memory>) -> SourceOpti
         },
         highest_seen: memory.and_then(|memory| memory.highest_seen(name)),
         distrusted_through: memory.and_then(|memory| memory.distrusted_through(name)),
+        past: past.map(|past| past.learnt.clone()),
         memory: memory.map(|memory| memory.of_source(name)),
         ..SourceOptions::default()
     }

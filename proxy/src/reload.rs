@@ -100,6 +100,7 @@ impl Reloader {
         let metrics = &first.process.metrics;
         metrics.set_config(first.generation, SystemTime::now());
         first.keep_labels();
+        first.process.sources.admit(&first.config);
         first.process.identities.put_in_force(&first.identities);
         let switch = Switch::new(Arc::new(first));
         let manager = ServiceManager::of(&origin);
@@ -258,6 +259,7 @@ impl Reloader {
         if let Some(memory) = &new.process.memory {
             memory.raise_orphan_timeouts(&new);
         }
+        new.process.sources.admit(&new.config);
         new.process.identities.put_in_force(&new.identities);
         self.earlier.bar_what_was_let_past(old, &new);
         self.switch.to(Arc::clone(&new));

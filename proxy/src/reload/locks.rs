@@ -4,10 +4,11 @@ use std::sync::Arc;
 
 use fencepost_config::{Config, Lock};
 use fencepost_policy::LockKey;
-use fencepost_sources::{LockSource, TemplatedLocks, TrackedLock};
+use fencepost_sources::{LockSource, TemplatedLocks, TrackedLock, Unconfirmed};
 use futures_util::future::join_all;
 use tokio::time::Instant;
 
+use super::sources::went_back;
 use super::turning::Earlier;
 use crate::exchange::Fence;
 use crate::routes::{Guard, record_format};
@@ -86,9 +87,13 @@ pub(super) async fn first_reads(old: &Fence, new: &Fence) -> Result<(), Vec<Stri
     if problems.is_empty() { Ok(()) } else { Err(problems) }
 }
 
-fn unreadable(source: &str, key: &LockKey, error: &dyn std::error::Error) -> String {
-    let cause = error.source().map(|cause| format!(": {cause}")).unwrap_or_default();
-    format!("source.{source}: its lock {key} could not be read: {error}{cause}")
+fn unreadable(source: &str, key: &LockKey, error: &Unconfirmed) -> String {
+    let why = match error {
+        Unconfirmed::Regressed => went_back(source),
+        Unconfirmed::Store(cause) => format!("{error}: {cause}"),
+        Unconfirmed::Deadline | Unconfirmed::Overloaded | Unconfirmed::Stopped => error.to_string(),
+    };
+    format!("source.{source}: its lock {key} could not be read: {why}")
 }
 
 fn static_locks(fence: &Fence) -> impl Iterator<Item = &Arc<TrackedLock>> {

@@ -32,8 +32,20 @@ async fn until_ready(source: &LockSource) {
 }
 
 fn silent(source: &LockSource, within: Duration) -> String {
-    let cause = source.status(Instant::now()).last_error.map(|error| format!(": {error}")).unwrap_or_default();
-    format!("source.{}: it has not answered within {within:?}{cause}", source.name())
+    let (name, status) = (source.name(), source.status(Instant::now()));
+    if status.distrusted_through.is_some() {
+        return format!("source.{name}: nothing that it answered within {within:?} is believed: {}", went_back(name));
+    }
+    let cause = status.last_error.map(|error| format!(": {error}")).unwrap_or_default();
+    format!("source.{name}: it has not answered within {within:?}{cause}")
+}
+
+/// What is said of a source whose store went back. It can be accepted though no route uses the source.
+pub(super) fn went_back(source: &str) -> String {
+    format!(
+        "store-regressed: the lock store shows less than it has shown before; POST /sources/{source}/accept-regression on the \
+         admin listener accepts that, for a file that is loaded after it"
+    )
 }
 
 fn uses(config: &Config, source: &str) -> bool {

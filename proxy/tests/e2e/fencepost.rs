@@ -26,6 +26,7 @@ pub(crate) struct Fencepost {
 pub(crate) struct Config {
     endpoints: Vec<String>,
     source: String,
+    without_source: bool,
     upstream: String,
     limits: String,
     listener: String,
@@ -68,6 +69,12 @@ impl Route {
             "[[route]]\nname = {name:?}\npath = {path:?}\n{own_upstream}lock = {{ source = \"main\", {lock} }}\n{more}\n"
         )
     }
+
+    /// Without its lock.
+    fn unfenced_toml(&self, upstream: &str) -> String {
+        let Route { name, path, lock: _, more: _ } = self;
+        format!("[[route]]\nname = {name:?}\npath = {path:?}\nupstream = {upstream:?}\nmode = \"off\"\n\n")
+    }
 }
 
 impl Config {
@@ -76,6 +83,7 @@ impl Config {
         Config {
             endpoints: endpoints.to_vec(),
             source: String::new(),
+            without_source: false,
             upstream: upstream.to_owned(),
             limits: String::new(),
             listener: "127.0.0.1:0".to_owned(),
@@ -127,6 +135,12 @@ impl Config {
         self
     }
 
+    /// Without its source: no route has a lock.
+    pub(crate) fn without_source(mut self) -> Config {
+        self.without_source = true;
+        self
+    }
+
     /// With these lines at the end of the file.
     pub(crate) fn more(mut self, lines: &str) -> Config {
         self.more.push_str(lines);
@@ -163,6 +177,7 @@ impl Config {
         let Config {
             endpoints,
             source,
+            without_source,
             upstream,
             limits,
             listener,
@@ -175,10 +190,15 @@ impl Config {
             log: _,
         } = self;
         let state_dir = state_dir.as_ref().map(|path| format!("state_dir = {path:?}\n")).unwrap_or_default();
-        let routes: String = routes.iter().map(|route| route.toml(upstream)).collect();
+        let (source, routes): (_, String) = if *without_source {
+            (String::new(), routes.iter().map(|route| route.unfenced_toml(upstream)).collect())
+        } else {
+            let source = format!("[source.main]\nkind = \"etcd\"\nendpoints = {endpoints:?}\n{source}");
+            (source, routes.iter().map(|route| route.toml(upstream)).collect())
+        };
         format!(
             "threads = {threads}\n{state_dir}[admin]\nlisten = \"127.0.0.1:0\"\n[[listener]]\naddress = {listener:?}\n{listener_more}[limits]\n{limits}\n\
-             {sections}[source.main]\nkind = \"etcd\"\nendpoints = {endpoints:?}\n{source}{routes}{more}"
+             {sections}{source}{routes}{more}"
         )
     }
 }

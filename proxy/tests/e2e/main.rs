@@ -23,6 +23,7 @@ mod gate;
 mod remembering;
 
 mod outages;
+mod put_back;
 mod secure_store;
 mod steady_state;
 mod stopped;

@@ -92,15 +92,7 @@ async fn a_source_that_was_taken_out_and_put_back_is_the_same_while_a_request_is
     let predecessor = Predecessor::at_worker(&scene).await;
     let up = "fencepost_source_up{source=\"main\"}";
     assert_eq!(scene.fence.metric(up).await, 1.0);
-    let main = format!("[source.main]\nkind = \"etcd\"\nendpoints = [{:?}]\n", scene.etcd.endpoint());
-    let without = scene
-        .config
-        .toml()
-        .replace(&main, "")
-        .replace("lock = {", "# lock = {")
-        .replace("path", "mode = \"off\"\npath");
-    std::fs::write(scene.fence.file(), without).unwrap();
-    let answer = scene.fence.admin("POST", "/reload").await;
+    let answer = scene.fence.reload(&scene.config.clone().without_source()).await;
     assert!(answer.text().contains("source.main: removed"), "{}", answer.text());
     let metrics = scene.fence.admin("GET", "/metrics").await.text();
     assert!(!metrics.contains(up), "{metrics}");

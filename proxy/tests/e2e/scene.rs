@@ -132,6 +132,15 @@ impl Scene {
         self.fence.wait_until_ready().await;
     }
 
+    /// Has its source taken out of the configuration, and waits until nobody uses it any more: its thread ends then.
+    pub(crate) async fn take_source_out(&self) {
+        self.fence.reloads(&self.config.clone().without_source()).await;
+        eventually("the source has ended", async || {
+            (!self.fence.threads().iter().any(|thread| thread == "locks-main")).then_some(())
+        })
+        .await;
+    }
+
     /// Sends a request on a connection of its own.
     pub(crate) async fn send(&self, ask: Ask) -> Response {
         send(&self.fence.listener, &self.ledger, ask).await

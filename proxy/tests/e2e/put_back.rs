@@ -1,0 +1,125 @@
+//! A source that was taken out, that nobody used for a time, and that is put back.
+
+use fencepost_testsupport::{Etcd, EtcdVersion, FreePort, Response, Scratch};
+
+use crate::fencepost::{Config, Route};
+use crate::refusal::reason;
+use crate::scene::{Ask, Scene};
+use crate::store::Store;
+
+const LOCK: &str = "/k";
+
+fn named() -> Route {
+    Route::new("k", "/k/", r#"key = "/k""#)
+}
+
+fn templated() -> Route {
+    Route::new("k", "/{name}/", r#"key = "/{name}""#)
+}
+
+/// The file is refused, and nothing has changed.
+async fn refused(scene: &Scene, config: &Config) -> Response {
+    let answer = scene.fence.reload(config).await;
+    assert_eq!(answer.status, 422, "{}", answer.text());
+    answer
+}
+
+async fn accept(scene: &Scene, expected: &str) {
+    let answer = scene.fence.admin("POST", "/sources/main/accept-regression").await;
+    assert!(answer.status == 200 && answer.text().contains(expected), "{}", answer.text());
+}
+
+/// The gates had gone with the source, and with them what was known of the store: whoever had lost the lock was let in again behind
+/// its successor, without anybody's word.
+#[tokio::test]
+async fn a_store_that_went_back_while_nobody_used_its_source_is_not_believed() {
+    for (route, remembers) in [(named(), false), (templated(), true)] {
+        let state_dir = Scratch::new();
+        let path = state_dir.path().join("state");
+        let mut scene = Scene::with(EtcdVersion::V3_5, &[route], |config| {
+            let config = config.limit(r#"drain_delay = "0s""#);
+            if remembers { config.remembering_in(&path) } else { config }
+        })
+        .await;
+        let old = scene.store.hold(LOCK, "shard-1").await;
+        let snapshot = scene.etcd.save_snapshot().await;
+        let lost = scene.store.hold(LOCK, "shard-2").await;
+        scene.admits("/k/", &lost).await;
+        if remembers {
+            // So that what an earlier process has seen says the same.
+            assert!(scene.fence.terminate().await.success());
+            scene.start_again().await;
+            scene.admits("/k/", &lost).await;
+        }
+
+        scene.take_source_out().await;
+        accept(&scene, "nothing is changed").await;
+        scene.etcd.restore_snapshot(&snapshot).await;
+        let said = refused(&scene, &scene.config).await.text();
+        let all = ["source.main: ", "store-regressed", "POST /sources/main/accept-regression"];
+        assert!(all.iter().all(|part| said.contains(part)), "{said}");
+        accept(&scene, "is accepted").await;
+        accept(&scene, "nothing is changed").await;
+        scene.fence.reloads(&scene.config).await;
+        scene.admits("/k/", &old).await;
+        // What was accepted stays accepted, and is not held against what an earlier process has seen.
+        scene.take_source_out().await;
+        scene.fence.reloads(&scene.config).await;
+        scene.admits("/k/", &old).await;
+        let answer = scene.send(Ask::post("/k/").under(&lost)).await;
+        assert!(matches!(reason(&answer), Some("ahead-of-store" | "unknown-revision")), "{}", answer.text());
+        assert_eq!(scene.fence.metric("fencepost_source_regressed{source=\"main\"}").await, 0.0);
+        if remembers {
+            assert!(scene.fence.terminate().await.success());
+            scene.start_again().await;
+            scene.admits("/k/", &old).await;
+        }
+        scene.finish().await;
+    }
+}
+
+#[tokio::test]
+async fn a_source_that_was_put_back_is_of_the_cluster_that_it_was_of_unless_it_names_another() {
+    // Longer than etcd is asked until it is said that it is another cluster.
+    let patient = |config: Config| config.limit(r#"confirm_timeout = "10s""#);
+    let scene = Scene::with(EtcdVersion::V3_5, &[named()], patient).await;
+    let tenure = scene.store.hold(LOCK, "shard-1").await;
+    scene.admits("/k/", &tenure).await;
+    let elsewhere = Etcd::start(EtcdVersion::V3_5).await;
+    let impostor = Store::of(&elsewhere).await.hold(LOCK, "shard-9").await;
+    let there = scene.config.clone().endpoints(&[elsewhere.endpoint()]);
+    scene.take_source_out().await;
+    let said = refused(&scene, &there).await.text();
+    let (_, ids) = said.split_once(" belongs to cluster ").unwrap_or_else(|| panic!("{said}"));
+    let (found, pinned) = ids.trim().split_once(", not to the pinned cluster ").unwrap_or_else(|| panic!("{said}"));
+    let of_cluster = |config: &Config, id: &str| config.clone().source(&format!("cluster_id = {id:?}"));
+
+    scene.fence.reloads(&of_cluster(&there, found)).await;
+    scene.admits("/k/", &impostor).await;
+    scene.take_source_out().await;
+    refused(&scene, &scene.config).await;
+    scene.fence.reloads(&of_cluster(&scene.config, pinned)).await;
+    scene.admits("/k/", &tenure).await;
+    scene.finish().await;
+}
+
+/// A file that was refused may have named a wrong cluster: nobody was let in by what that said.
+#[tokio::test]
+async fn a_source_that_never_came_in_force_is_not_held_to_its_cluster() {
+    let mut file = None;
+    let scene = Scene::with(EtcdVersion::V3_5, &[named()], |config| {
+        file = Some(config.clone());
+        config.without_source()
+    })
+    .await;
+    let (file, tenure) = (file.unwrap(), scene.store.hold(LOCK, "shard-1").await);
+    let (elsewhere, nobody) = (Etcd::start(EtcdVersion::V3_5).await, FreePort::reserve());
+    let unreachable = format!("[source.other]\nkind = \"etcd\"\nendpoints = [\"http://{}\"]\n", nobody.address());
+    let route = "[[route]]\nname = \"o\"\npath = \"/o/\"\nlock = { source = \"other\", key = \"/o\" }\n";
+    let more = format!("{unreachable}{route}upstream = \"http://127.0.0.1:1\"\n");
+    let said = refused(&scene, &file.clone().endpoints(&[elsewhere.endpoint()]).more(&more)).await.text();
+    assert!(said.contains("source.other") && !said.contains("source.main"), "{said}");
+    scene.fence.reloads(&file).await;
+    scene.admits("/k/", &tenure).await;
+    scene.finish().await;
+}

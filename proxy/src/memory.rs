@@ -231,6 +231,8 @@ impl Memory {
     fn note(&self, sources: &[LockSource]) {
         let now = Instant::now();
         for source in sources {
+            // What was seen before an acceptance is not noted after it.
+            let _order = self.order.keep();
             if let Some(revision) = source.status(now).revision {
                 self.state.note_revision(source.name(), revision);
             }

@@ -3,6 +3,7 @@
 use std::fs;
 use std::future::poll_fn;
 use std::pin::pin;
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{OnceLock, Weak};
 use std::task::{Context, Poll, Waker};
 
@@ -194,4 +195,41 @@ async fn a_tenure_that_a_later_one_stands_in_the_way_of_is_not_let_in() {
     world.memory.state.record("main", world.lock.key(), revision(4), ORPHAN_TIMEOUT).await.unwrap();
     assert_eq!(world.record(3).await, Err(Rejection::Unverifiable));
     assert!(matches!(world.may_enter("b", 3), Err(Entry::Record(_))));
+}
+
+/// How far a store had been seen was looked at before an acceptance and noted after it: the next start was told that the store had gone back
+/// once more. Whoever notes does nothing else here, so that of so many acceptances several would fall in between.
+#[tokio::test]
+async fn how_far_a_store_was_seen_before_an_acceptance_is_not_noted_after_it() {
+    let world = World::held_by(&["a"]).await;
+    for number in 0..60 {
+        let (name, store) = (format!("source {number}"), MemoryStore::new());
+        for owner in ["a", "b", "c"] {
+            store.put("/a", owner);
+        }
+        let options = SourceOptions {
+            period: Duration::from_millis(1),
+            memory: Some(world.memory.of_source(&name)),
+            ..SourceOptions::default()
+        };
+        let behind = store.clone();
+        let source = LockSource::spawn(&name, options, move || behind).unwrap();
+        source.track(LockSpec { key: world.lock.key().clone(), format: world.lock.format().clone().into() }).unwrap();
+        let status = || source.status(Instant::now());
+        eventually("it is seen", async || (status().revision == Some(revision(4))).then_some(())).await;
+        store.rewind_to(revision(2));
+        eventually("it went back", async || status().distrusted_through.is_some().then_some(())).await;
+        let (memory, noted, is_over) = (Arc::clone(&world.memory), source.clone(), Arc::new(AtomicBool::new(false)));
+        let ends = Arc::clone(&is_over);
+        let notes = std::thread::spawn(move || {
+            while !ends.load(Ordering::Relaxed) {
+                memory.note(std::slice::from_ref(&noted));
+            }
+        });
+        assert_eq!(source.accept_regression().await, Ok(true));
+        is_over.store(true, Ordering::Relaxed);
+        notes.join().unwrap();
+    }
+    let seen = world.on_the_disk().await.highest_seen;
+    assert!(seen.values().all(|seen| *seen <= revision(2)), "{seen:?}");
 }

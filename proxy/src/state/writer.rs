@@ -7,7 +7,7 @@ use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
 use std::thread::{self, JoinHandle};
 use std::time::{Duration, Instant};
 
-use fencepost_policy::Revision;
+use fencepost_policy::{LockKey, Revision};
 use tokio::sync::oneshot;
 
 use super::StateError;
@@ -115,7 +115,7 @@ fn hand_over(
     let (report, reported) = oneshot::channel();
     // Once the thread has ended nobody would report: the dropped sender says so.
     if !queue.ended {
-        queue.entries.push((entry, report));
+        queue.add(entry, report);
         shared.changed.notify_one();
     }
     async { reported.await.unwrap_or(Err(StateError::Stopped)) }
@@ -137,13 +137,60 @@ impl Shared {
 /// What came in since the thread last looked: the next commit.
 #[derive(Debug, Default)]
 struct Queue {
-    /// In the order in which they came. Without an entry somebody only waits for those before.
-    entries: Vec<(Option<Entry>, oneshot::Sender<Outcome>)>,
+    /// In the order in which they came.
+    entries: Vec<Pending>,
+    /// Which of them is the last record of a lock, by source, as far as the source is not forgotten behind it.
+    records: BTreeMap<String, BTreeMap<LockKey, usize>>,
     /// The highest revision by source.
     notes: BTreeMap<String, Revision>,
     leaving: Option<Leaving>,
     /// Nobody looks any more.
     ended: bool,
+}
+
+impl Queue {
+    /// Puts an entry behind all others. Each request of a tenure asks for the same record until one of them is reported, which may take as
+    /// long as a disk hangs: they wait for one entry.
+    fn add(&mut self, entry: Option<Entry>, report: oneshot::Sender<Outcome>) {
+        let mut at = self.entries.len();
+        match &entry {
+            Some(Entry::Lock { source, lock, .. }) => {
+                let records = self.records.entry(source.clone()).or_default();
+                match records.get(lock).filter(|last| self.entries[**last].entry == entry) {
+                    Some(last) => at = *last,
+                    None => {
+                        records.insert(lock.clone(), at);
+                    }
+                }
+            }
+            Some(Entry::Forget { source }) => drop(self.records.remove(source)),
+            Some(Entry::HighestSeen { .. } | Entry::Distrusted { .. } | Entry::Watched { .. } | Entry::CleanLeave)
+            | None => {}
+        }
+        if at == self.entries.len() {
+            self.entries.push(Pending { entry, reports: Vec::new() });
+        }
+        self.entries[at].wait(report);
+    }
+}
+
+/// Something to be written, and who waits for that.
+#[derive(Debug)]
+struct Pending {
+    /// `None` where somebody only waits for what came before.
+    entry: Option<Entry>,
+    reports: Vec<oneshot::Sender<Outcome>>,
+}
+
+impl Pending {
+    fn wait(&mut self, report: oneshot::Sender<Outcome>) {
+        // Many have given up by then, if the disk hangs: there is room for twice as many as there were when this was last looked at.
+        if self.reports.len() == self.reports.capacity() {
+            self.reports.retain(|report| !report.is_closed());
+            self.reports.reserve_exact((self.reports.len() + 1).next_power_of_two());
+        }
+        self.reports.push(report);
+    }
 }
 
 #[derive(Debug, Clone, Copy)]
@@ -167,18 +214,19 @@ impl Work {
     fn run(mut self) -> Outcome {
         let _end = EndOfWork(Arc::clone(&self.shared));
         loop {
-            let Queue { entries, notes, leaving, ended: _ } = self.next();
+            let Queue { entries, records: _, notes, leaving, ended: _ } = self.next();
             let mut changes = Vec::new();
-            let mut reports = Vec::new();
-            for (entry, report) in entries {
-                reports.push((report, entry.map_or(Ok(()), |entry| self.take_over(entry, &mut changes))));
+            let mut asked = Vec::new();
+            for Pending { entry, reports } in entries {
+                asked.push((reports, entry.map_or(Ok(()), |entry| self.take_over(entry, &mut changes))));
             }
             let notes = notes.into_iter().map(|(source, revision)| Entry::HighestSeen { source, revision });
             let mark = leaving.filter(|leaving| leaving.clean).map(|_| Entry::CleanLeave);
             changes.extend(notes.chain(mark).filter(|entry| self.state.apply(entry)));
             let outcome = self.commit(&changes);
-            for (report, taken_over) in reports {
-                let _ = report.send(outcome.clone().and(taken_over)); // Whoever asked may have gone.
+            for (reports, taken_over) in asked {
+                let outcome = outcome.clone().and(taken_over);
+                reports.into_iter().for_each(|report| drop(report.send(outcome.clone()))); // Whoever asked may have gone.
             }
             if leaving.is_some() {
                 return outcome;
@@ -253,5 +301,43 @@ impl Drop for EndOfWork {
         let mut queue = self.0.queue();
         queue.ended = true;
         queue.entries.clear();
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// Requests that had given up left their entries behind: while a disk hung, memory grew by one for each request.
+    #[test]
+    fn what_waits_while_the_disk_hangs_is_bounded_by_who_waits() {
+        // Nobody takes what comes in.
+        let writer = Writer { shared: Arc::default(), thread: None };
+        let record = |lock: &str, tenure| {
+            let (lock, tenure) = (LockKey::new(lock).unwrap(), Revision::new(tenure));
+            writer.commit(Entry::Lock {
+                source: "main".to_owned(),
+                lock,
+                tenure,
+                orphan_timeout: Duration::from_secs(1),
+            })
+        };
+        let waiting: Vec<_> = (0..100).map(|_| record("/a", 7)).collect();
+        for _ in 0..10_000 {
+            drop(record("/a", 7));
+            drop(record("/b", 8));
+        }
+        drop((record("/a", 9), record("/a", 9)));
+        writer.inbox().forget("main");
+        drop((record("/a", 7), record("/a", 7)));
+        let queue = writer.shared.queue();
+        let tenure = |pending: &Pending| match &pending.entry {
+            Some(Entry::Lock { lock, tenure: Some(tenure), .. }) => format!("{lock} {tenure}"),
+            other => format!("{other:?}"),
+        };
+        let forgets = r#"Some(Forget { source: "main" })"#;
+        assert_eq!(queue.entries.iter().map(tenure).collect::<Vec<_>>(), ["/a 7", "/b 8", "/a 9", forgets, "/a 7"]);
+        let reports: Vec<usize> = queue.entries.iter().map(|pending| pending.reports.len()).collect();
+        assert!(waiting.len() <= reports[0] && reports[0] <= 400 && reports[1] <= 4, "{reports:?}");
     }
 }

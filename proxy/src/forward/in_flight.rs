@@ -1,13 +1,16 @@
 //! A request at the worker, from its first byte to the end of its response.
 
-use std::future::poll_fn;
+mod outgoing;
+
 use std::rc::Rc;
 use std::task::{Context, Poll, ready};
 use std::time::Duration;
 
 use http::Version;
 use http::response::Parts;
-use tokio::time::{Instant, timeout};
+use tokio::time::Instant;
+
+pub(super) use outgoing::Outgoing;
 
 use super::admitted::{Ending, Held, Permit, Watch};
 use super::body_state::BodyState;
@@ -44,16 +47,6 @@ pub(super) struct InFlight<P: Permit> {
     is_lost: bool,
     /// `None` as long as its tenure is not watched: most requests are over before that matters.
     vigil: Option<Box<Vigil>>,
-}
-
-/// What is still on its way out of a request.
-pub(super) struct Outgoing {
-    /// `None` unless the request's body is streamed.
-    pub(super) body: Option<Rc<BodyState>>,
-    /// `None` unless the request goes over HTTP/2.
-    pub(super) unwritten: Option<Unwritten>,
-    /// Whether it asks for no more than a head.
-    pub(super) is_head: bool,
 }
 
 /// For whom the end of the response is waited for.
@@ -283,73 +276,12 @@ impl<P: Permit> InFlight<P> {
         self.waiting_since = None;
     }
 
-    /// Sees to it that the worker does not get the whole of the request later on. Of a body that can be cut a part may still go
-    /// out, and a reset behind it. What HTTP/2 has been given, see [`Self::take_back`].
-    fn stop_writing(&self) {
-        if let Some(body) = &self.body {
-            body.cut_off();
-        }
-        if let Link::Http1(connection) = &self.link
-            && self.body.as_ref().is_none_or(|body| !body.is_cut())
-        {
-            connection.stop_writing();
-        }
-    }
-
-    /// Sees to it that what HTTP/2 has been given does not go out later on: it goes now, or its connection ends.
-    fn take_back(&self) {
-        if let Some(unwritten) = self.held_back().cloned() {
-            self.pool.background().spawn(async move { unwritten.leave().await });
-        }
-    }
-
-    /// What HTTP/2 was given and has not written, if there is any.
-    fn held_back(&self) -> Option<&Unwritten> {
-        self.unwritten.as_ref().filter(|unwritten| !unwritten.is_nothing())
-    }
-
-    /// Whether there is something that HTTP/2 was given and has not written.
-    pub(super) fn is_held_back(&self) -> bool {
-        self.held_back().is_some()
-    }
-
-    /// Whether its body was cut, and HTTP/2 was given some of it that it has not written.
-    pub(super) fn is_cut_and_held_back(&self) -> bool {
-        self.body.as_ref().is_some_and(|body| body.is_cut()) && self.is_held_back()
-    }
-
     /// The response has ended whole. Waits for the rest of the request in the background, if there is any.
     pub(super) fn complete(self: Box<Self>) {
         if self.body.as_ref().is_some_and(|body| body.is_running()) || self.is_held_back() {
             let background = self.pool.background().clone();
             background.spawn(self.finish_body());
             return;
-        }
-        self.settle();
-    }
-
-    /// A worker may answer before it has read the whole request, and read on.
-    async fn finish_body(mut self: Box<Self>) {
-        let (late, unwritten) = (self.timeouts.late, self.unwritten.clone());
-        let ended = async {
-            poll_fn(|cx| {
-                if let Some(vigil) = &mut self.vigil {
-                    let _ = vigil.poll_sealed(cx); // That cuts the body, which is all that is left.
-                }
-                self.body.as_ref().map_or(Poll::Ready(()), |body| body.poll_end(cx))
-            })
-            .await;
-            if let Some(unwritten) = unwritten {
-                unwritten.nothing().await;
-            }
-        };
-        if timeout(late, ended).await.is_err() {
-            if let Some(body) = &self.body {
-                body.cut_off();
-            }
-            if let Some(unwritten) = self.held_back() {
-                unwritten.leave().await;
-            }
         }
         self.settle();
     }

@@ -100,9 +100,10 @@ pub enum Ending {
     Reset,
     /// The worker was silent for too long, or went on for too long after the client had left. It may still be running.
     TimedOut,
-    /// The request's body was cut, and the response did not end. The worker may be working on the part that it has.
+    /// The request was cut before all of it was written, and the response did not end. The worker may be working on the part that it has.
     BodyCut,
-    /// It had no end of its own, and we cut it. The worker may be working on it.
+    /// We cut it, since its tenure has ended: it had no end of its own, or would have gone on being written over HTTP/2. The worker may be
+    /// working on it.
     Cut,
 }
 

@@ -172,12 +172,13 @@ impl<P: Permit> Sent<P> {
 
     /// Ready when the request is to be cut now, the tenure having ended. What else is cut then goes on.
     fn poll_cut(&mut self, cx: &mut Context<'_>) -> Poll<()> {
+        self.in_flight.watch_if_left(cx);
         let sealed = self.in_flight.poll_seal(cx);
         if self.in_flight.is_cut_and_held_back() {
             return Poll::Ready(());
         }
         ready!(sealed);
-        if self.in_flight.is_endless() { Poll::Ready(()) } else { Poll::Pending }
+        if self.in_flight.is_endless() { Poll::Ready(()) } else { self.in_flight.poll_cut_left(cx) }
     }
 
     /// Cuts the request. What HTTP/2 holds back of it goes with its head: hyper resets its stream then, and no other.

@@ -172,6 +172,12 @@ impl Http1 {
         self.is_spoilt = true;
     }
 
+    /// Whether the worker has not taken all of what it was to be written by now, and may yet.
+    pub(super) fn is_held_up(&self) -> bool {
+        let socket = &self.driver.socket;
+        (self.driver.turns.is_held_up() || socket.is_write_blocked()) && !socket.is_broken()
+    }
+
     /// Writes nothing more, if the worker has not taken all of the request.
     pub(super) fn stop_writing(&self) {
         let socket = &self.driver.socket;

@@ -1,6 +1,7 @@
 //! HTTP/2 connections to a worker, each with many requests at a time.
 
 mod connection;
+mod left;
 mod turns;
 
 use std::cell::{Cell, RefCell};

@@ -45,6 +45,8 @@ pub(super) struct InFlight<P: Permit> {
     patience: Patience,
     /// Whether the permit counts down: it is told then when the worker is heard of.
     is_lost: bool,
+    /// Whether what HTTP/1.1 had been given and not written was cut.
+    is_cut_short: bool,
     /// `None` as long as its tenure is not watched: most requests are over before that matters.
     vigil: Option<Box<Vigil>>,
 }
@@ -95,6 +97,7 @@ impl<P: Permit> InFlight<P> {
             waiting_since: Some(at),
             patience: Patience::Attached,
             is_lost: false,
+            is_cut_short: false,
             vigil: None,
         }
     }
@@ -177,6 +180,7 @@ impl<P: Permit> InFlight<P> {
         first: First,
         mut next: impl FnMut(&mut Context<'_>) -> Poll<T>,
     ) -> Poll<T> {
+        self.look_before_writing();
         match &mut self.link {
             Link::Http1(connection) => connection.poll_driven(cx, first, next),
             Link::Http2(_) => next(cx),
@@ -320,11 +324,11 @@ impl<P: Permit> InFlight<P> {
 
     /// The connection was lost.
     pub(super) fn lost(self) {
-        let partial = self.body.as_ref().is_some_and(|body| body.is_partial());
+        let partial = self.is_cut_short || self.body.as_ref().is_some_and(|body| body.is_partial());
         self.close(if partial { Ending::BodyCut } else { Ending::Reset });
     }
 
-    /// Cuts it: its tenure has ended, and it would not.
+    /// Cuts it: its tenure has ended, and it would not, or would go on being written.
     pub(super) fn cut(self) {
         self.count_cut();
         self.close(Ending::Cut);

@@ -46,7 +46,7 @@ pub enum ResponseBodyError {
     /// The worker was silent for too long.
     #[error("the upstream stayed silent in the middle of the response")]
     Silent,
-    /// It would never have ended, and was cut because the tenure of its request has ended.
+    /// It was cut because the tenure of its request has ended: it would never have ended, or its request have gone on being written.
     #[error("the tenure of the request has ended")]
     Sealed,
     /// The tenure of its request has ended, and the client did not read it as fast as it came.

@@ -67,7 +67,9 @@ impl<P: Permit> Rest<P> {
         cx: &mut Context<'_>,
     ) -> Poll<Option<Result<Frame<Bytes>, ResponseBodyError>>> {
         let sealed = this.as_mut().is_some_and(|rest| rest.in_flight.poll_seal(cx).is_ready());
-        if sealed && let Some(rest) = this.take_if(|rest| rest.is_endless) {
+        if sealed
+            && let Some(rest) = this.take_if(|rest| rest.is_endless || rest.in_flight.poll_cut_left(cx).is_ready())
+        {
             rest.in_flight.cut();
             return Poll::Ready(Some(Err(ResponseBodyError::Sealed)));
         }

@@ -1,9 +1,11 @@
 //! What of a request HTTP/2 has been given and has not written.
 
+use std::cell::Cell;
 use std::pin::pin;
 use std::rc::Rc;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
+use std::task::Context;
 use std::time::Duration;
 
 use bytes::Bytes;
@@ -28,6 +30,8 @@ const LEAVE_MAX: Duration = Duration::from_millis(100);
 pub(super) struct Unwritten {
     handed_over: Arc<HandedOver>,
     connection: Rc<Http2Connection>,
+    /// Whether somebody has been waiting to hear if something is left.
+    has_asked: Cell<bool>,
 }
 
 /// Counts the pieces of a request that h2 has not put down to be written.
@@ -53,10 +57,16 @@ struct Piece {
 impl Unwritten {
     /// Counts what the request is made of.
     pub(super) fn count(request: &mut Request<RequestBody>, connection: &Rc<Http2Connection>) -> Unwritten {
+        let unwritten = Unwritten::new(connection);
+        unwritten.handed_over.count_head(request.headers_mut());
+        request.body_mut().count_unwritten(&unwritten.handed_over);
+        unwritten
+    }
+
+    /// Of a request of which so far nothing is to be written.
+    fn new(connection: &Rc<Http2Connection>) -> Unwritten {
         let handed_over = Arc::new(HandedOver::new(connection));
-        handed_over.count_head(request.headers_mut());
-        request.body_mut().count_unwritten(&handed_over);
-        Unwritten { handed_over, connection: Rc::clone(connection) }
+        Unwritten { handed_over, connection: Rc::clone(connection), has_asked: Cell::new(false) }
     }
 
     /// Whether there is nothing left to write.
@@ -66,6 +76,13 @@ impl Unwritten {
         // Outside of its turn, a connection that is not blocked has written all that was put down.
         let is_written = handed_over.is_end_written() && (handed_over.are_flushed() || !socket.is_write_blocked());
         handed_over.left.load(Ordering::Relaxed) == 0 && (is_written || has_ended)
+    }
+
+    /// Whether something is left to write although its connection has had its turn: it may be written much later. Who asks for the first
+    /// time is told that nothing is, and `cx` is woken soon if that was wrong.
+    pub(super) fn is_left(&self, cx: &Context<'_>) -> bool {
+        let is_known = || self.has_asked.replace(true) || !self.connection.wake_if_left(&self.handed_over, cx);
+        !self.is_nothing() && is_known()
     }
 
     /// Waits until there is nothing left to write.
@@ -125,6 +142,11 @@ impl HandedOver {
     /// turns, nothing is left to be.
     pub(super) fn ends(&self) {
         self.end_needs.store(self.clean_turns.load(Ordering::Relaxed) + 1, Ordering::Relaxed);
+    }
+
+    /// Whether h2 has put down all of it to be written.
+    pub(super) fn is_put_down(&self) -> bool {
+        self.left.load(Ordering::Relaxed) == 0 && self.is_end_written()
     }
 
     fn is_end_written(&self) -> bool {

@@ -1,3 +1,4 @@
+use std::task::Wake;
 use std::time::Duration;
 
 use bytes::Bytes;
@@ -87,6 +88,39 @@ async fn a_request_that_waits_for_a_stream_never_goes_out_once_it_is_given_up() 
     LocalSet::new().run_until(work).await;
 }
 
+#[derive(Default)]
+struct Calls(AtomicUsize);
+
+impl Wake for Calls {
+    fn wake(self: Arc<Calls>) {
+        self.0.fetch_add(1, Ordering::Relaxed);
+    }
+}
+
+/// Most requests are written at once, and their tasks are not to be woken for nothing.
+#[tokio::test]
+async fn whoever_asks_is_woken_if_something_is_left_when_it_has_had_its_turn_and_else_is_not() {
+    let work = async {
+        let (connection, worker) = connected(Builder::new().max_concurrent_streams(1)).await;
+        let worker = tokio::task::spawn_local(methods(worker));
+        let calls = Arc::<Calls>::default();
+        let waker = Arc::clone(&calls).into();
+        let cx = Context::from_waker(&waker);
+        let sent = [Method::GET, Method::PUT, Method::DELETE].map(|method| {
+            let sent = send(&connection, method, RequestBody::Empty);
+            assert!(!sent.1.is_left(&cx), "that is not known yet");
+            sent
+        });
+        let (written, left) = sent.split_first().unwrap();
+        timeout(PATIENCE, written.1.nothing()).await.unwrap();
+        turn().await;
+        assert_eq!(calls.0.load(Ordering::Relaxed), 2);
+        assert!(!written.1.is_left(&cx) && left.iter().all(|(_, left)| left.is_left(&cx)));
+        worker.abort();
+    };
+    LocalSet::new().run_until(work).await;
+}
+
 /// A worker whose windows have room for 16 MiB and who does not read, and its connection, of which `changed` is told.
 async fn blocked(changed: impl Fn() + Clone + 'static) -> (Rc<Http2Connection>, UnixStream, HeadFuture) {
     let (ours, mut worker) = UnixStream::pair().unwrap();
@@ -101,16 +135,11 @@ async fn blocked(changed: impl Fn() + Clone + 'static) -> (Rc<Http2Connection>, 
     (connection, worker, upload)
 }
 
-/// Of a request of which so far nothing is to be written.
-fn counting(connection: &Rc<Http2Connection>) -> Unwritten {
-    Unwritten { handed_over: Arc::new(HandedOver::new(connection)), connection: Rc::clone(connection) }
-}
-
 #[tokio::test]
 async fn what_a_worker_does_not_read_never_goes_out_once_it_is_given_up() {
     let work = async {
         let (connection, mut worker, _upload) = blocked(|| ()).await;
-        let put_down = counting(&connection);
+        let put_down = Unwritten::new(&connection);
         drop(put_down.handed_over.count(Bytes::from_static(b"x")));
         assert!(!put_down.is_nothing());
 
@@ -130,8 +159,8 @@ async fn what_a_worker_does_not_read_never_goes_out_once_it_is_given_up() {
 async fn an_end_is_written_once_nothing_is_left_to_be_after_a_turn() {
     let work = async {
         let (connection, mut worker, _upload) = blocked(|| ()).await;
-        let bare = counting(&connection);
-        assert!(!counting(&connection).is_nothing() && bare.connection.socket().is_write_blocked());
+        let bare = Unwritten::new(&connection);
+        assert!(!Unwritten::new(&connection).is_nothing() && bare.connection.socket().is_write_blocked());
         bare.handed_over.ends();
         connection.flushes().fetch_add(1, Ordering::Relaxed);
         assert!(!bare.is_nothing(), "a flush in the middle of a turn proves nothing");
@@ -151,7 +180,7 @@ async fn an_end_is_written_once_nothing_is_left_to_be_after_a_turn() {
 async fn an_end_is_not_written_before_what_comes_before_it() {
     let work = async {
         let (connection, _worker) = connected(&Builder::new()).await;
-        let unwritten = counting(&connection);
+        let unwritten = Unwritten::new(&connection);
         let piece = unwritten.handed_over.count(Bytes::from_static(b"x"));
         unwritten.handed_over.ends();
         let clean = || connection.clean_turns().fetch_add(1, Ordering::Relaxed);
@@ -169,7 +198,7 @@ async fn an_end_is_not_written_before_what_comes_before_it() {
 async fn trailers_are_counted_until_they_are_put_down() {
     let work = async {
         let (connection, _worker) = connected(&Builder::new()).await;
-        let unwritten = counting(&connection);
+        let unwritten = Unwritten::new(&connection);
         let mut trailers = HeaderMap::from_iter([(VIA, HeaderValue::from_static("1.1 other"))]);
         unwritten.handed_over.count_trailers(&mut trailers);
         assert!(!unwritten.is_nothing());

@@ -38,6 +38,11 @@ impl Vigil {
         Poll::Ready(())
     }
 
+    /// Whether the tenure has ended, though nobody may have been told yet.
+    pub(super) fn has_ended(&self) -> bool {
+        self.until_sealed.is_none() || self.watch.standing() == Standing::Ended
+    }
+
     /// Whether the body has been cut and nobody has been told, until now.
     pub(super) fn has_news_of_cut(&mut self, body: &BodyState, cx: &mut Context<'_>) -> bool {
         if self.cut_was_told || body.poll_cut(cx).is_pending() {

@@ -235,6 +235,87 @@ fn an_upload_that_the_worker_has_no_room_for_any_more_never_goes_out_once_its_te
     assert!(frames.begun_until_end().is_empty());
 }
 
+/// A request that is handed over at once may wait within h2 all the same. Nobody looked at its tenure then.
+#[test]
+fn a_request_that_the_worker_has_no_room_for_any_more_never_goes_out_once_its_tenure_has_ended() {
+    for request in [
+        "DELETE /wait HTTP/1.1\r\nHost: test\r\n\r\n",
+        "POST /wait HTTP/1.1\r\nHost: test\r\nContent-Length: 2\r\n\r\nhi",
+    ] {
+        let (worker, tenures) = (Worker::by_hand(), Tenures::new());
+        let proxy = Proxy::with(worker.address(), Settings { tenures: vec![("/wait", tenures.clone())], ..to_http2() });
+        let (mut other, mut client) = (proxy.client(), proxy.client());
+        other.send(GET);
+        let mut frames = Frames::with_streams(worker.next(), 2);
+        assert_eq!(frames.next(), Frame::Headers { stream: 1 });
+        client.send(request);
+        assert_eq!(proxy.wait_for_events(1), [Event::Waits]);
+        frames.allow(1);
+        frames.acknowledged();
+        proxy.go_on();
+        assert_eq!(frames.peer().within(MOMENT), b"");
+        tenures.end();
+        assert!(client.head().starts_with("HTTP/1.1 502 "));
+        assert!(proxy.wait_for_events(2).contains(&Event::Finished(Ending::Cut)));
+        assert_eq!(tenures.cuts(), 1);
+        frames.respond(1);
+        assert!(frames.begun_until_end().is_empty());
+    }
+}
+
+/// One in memory before it was sent, and one whose last piece was handed over when the window had a byte left.
+#[test]
+fn what_the_worker_has_not_let_in_of_a_whole_body_never_goes_out_once_its_tenure_has_ended() {
+    for (whole_bytes_max, window) in [(64 * 1024, 0), (0, 1)] {
+        let (worker, tenures) = (Worker::by_hand(), Tenures::new());
+        let tenured = vec![("/upload", tenures.clone())];
+        let proxy = Proxy::with(worker.address(), Settings { tenures: tenured, whole_bytes_max, ..to_http2() });
+        let (mut upload, mut other) = (proxy.client(), proxy.client());
+        upload.send("POST /upload HTTP/1.1\r\nHost: test\r\nContent-Length: 5\r\n\r\nbegin");
+        let mut frames = Frames::with_shut_windows(worker.next());
+        assert_eq!(frames.next(), Frame::Headers { stream: 1 });
+        if window > 0 {
+            frames.open(1, window);
+            assert_eq!(frames.next(), Frame::Data { stream: 1, ends: false, bytes: b"b".to_vec() });
+        }
+        other.send(GET);
+        assert_eq!(frames.next(), Frame::Headers { stream: 3 });
+        tenures.end();
+        assert_eq!(frames.next(), Frame::Reset { stream: 1 });
+        assert_eq!(proxy.wait_for_events(1), [Event::Finished(Ending::Cut)]);
+        assert!(upload.head().starts_with("HTTP/1.1 502 "));
+        assert_eq!(tenures.cuts(), 1);
+        frames.respond(3);
+        assert!(other.answer().0.starts_with("HTTP/1.1 200 "), "it shares the connection");
+    }
+}
+
+/// A worker may answer before it has let in the whole body, and let it in later.
+#[test]
+fn what_was_not_let_in_when_it_was_answered_never_goes_out_once_its_tenure_has_ended() {
+    const ANSWERED_WHOLE: Event = Event::Finished(Ending::Complete);
+    for (ends, expected) in [(true, ANSWERED_WHOLE), (false, Event::Finished(Ending::Cut))] {
+        let (worker, tenures) = (Worker::by_hand(), Tenures::new());
+        let proxy = Proxy::with(worker.address(), Settings { tenures: vec![("/", tenures.clone())], ..to_http2() });
+        let mut client = proxy.client();
+        client.send("POST / HTTP/1.1\r\nHost: test\r\nContent-Length: 5\r\n\r\nbegin");
+        let mut frames = Frames::with_shut_windows(worker.next());
+        assert_eq!(frames.next(), Frame::Headers { stream: 1 });
+        if ends {
+            frames.respond(1);
+        } else {
+            frames.begin_response(1);
+        }
+        assert!(client.head().starts_with("HTTP/1.1 200 "));
+        assert!(proxy.events().is_empty(), "it may still be let in");
+        tenures.end();
+        assert_eq!(proxy.wait_for_events(1), [expected]);
+        frames.open(1, 5);
+        assert!(!frames.ends_before_end(1));
+        assert_eq!(tenures.cuts(), 1);
+    }
+}
+
 /// A permit that says how its request ended.
 struct Told(oneshot::Sender<Ending>);
 

@@ -76,6 +76,46 @@ fn an_upload_is_cut_although_the_worker_does_not_read_it() {
     assert_eq!(proxy.wait_for_events(2)[1..], [Event::Finished(Ending::BodyCut)]);
 }
 
+/// It went on being written for as long as the worker took to read it, beyond the end of its tenure.
+#[test]
+fn a_request_that_was_read_whole_never_reaches_the_worker_whole_once_its_tenure_has_ended() {
+    const LENGTH: usize = 32 * MIB;
+    for (sent, is_answered, leaves) in
+        [("", true, false), ("HTTP/1.1 200 OK\r\n", true, false), ("", false, false), ("", true, true)]
+    {
+        let (worker, tenures) = (Worker::by_hand(), Tenures::new());
+        let proxy = Proxy::with(worker.address(), Settings { whole_bytes_max: LENGTH, ..fenced(&tenures) });
+        let mut client = proxy.client();
+        client.send(&format!("POST / HTTP/1.1\r\nHost: test\r\nContent-Length: {LENGTH}\r\n\r\n"));
+        client.send_bytes(&vec![b'x'; LENGTH]);
+        let mut peer = worker.next();
+        peer.head();
+        if !sent.is_empty() {
+            peer.send("HTTP/1.1 200 OK\r\nContent-Length: 10\r\n\r\nhalf ");
+            client.head();
+            assert_eq!(client.exactly(5), b"half ");
+        }
+        let mut client = Some(client).filter(|_| !leaves);
+        tenures.end();
+        assert_eq!(proxy.wait_for_events(1), [Event::BodyCut], "though the worker does not read");
+        assert!(peer.until_end().len() < LENGTH);
+        match (is_answered, sent) {
+            (true, "") => peer.respond("half there"),
+            (true, _) => peer.send("there"),
+            (false, _) => drop(peer),
+        }
+        let ending = if is_answered { COMPLETE } else { Event::Finished(Ending::BodyCut) };
+        assert_eq!(proxy.wait_for_events(2), [Event::BodyCut, ending]);
+        match &mut client {
+            Some(client) if !sent.is_empty() => assert_eq!(client.exactly(5), b"there"),
+            Some(client) if is_answered => assert_eq!(client.answer().1, b"half there"),
+            Some(client) => assert!(client.head().starts_with("HTTP/1.1 502 ")),
+            None => {}
+        }
+        assert_eq!(tenures.cuts(), 1);
+    }
+}
+
 #[test]
 fn an_upload_that_was_answered_early_is_cut_and_the_request_is_over() {
     let (worker, tenures) = (Worker::by_hand(), Tenures::new());

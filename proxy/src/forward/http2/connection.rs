@@ -7,7 +7,7 @@ use std::pin::Pin;
 use std::rc::Rc;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
-use std::task::Poll;
+use std::task::{Context, Poll};
 use std::time::Duration;
 
 use http::Request;
@@ -17,11 +17,13 @@ use rustls::ClientConfig;
 use tokio::sync::oneshot;
 use tokio::time::Instant;
 
+use super::left::Left;
 use super::turns::{Executor, Turns};
 use crate::forward::connect::Opened;
 use crate::forward::error::UpstreamError;
 use crate::forward::http1::HeadFuture;
 use crate::forward::request_body::RequestBody;
+use crate::forward::unwritten::HandedOver;
 use crate::wire::{PatientTimer, Socket};
 
 /// What a worker may send ahead on one stream. A connection has room for that on each of its streams: a few whose clients do not
@@ -45,6 +47,7 @@ pub(in crate::forward) struct Http2Connection {
     sender: SendRequest<RequestBody>,
     driver: Rc<Driver>,
     turns: Rc<Turns>,
+    left: Rc<Left>,
     socket: Socket,
     flushes: Arc<AtomicU64>,
     /// Counts turns after which nothing was left to be written.
@@ -80,6 +83,7 @@ impl Http2Connection {
             sender,
             driver: Rc::new(RefCell::new(Some(driver))),
             turns,
+            left: Rc::new(Left::new(socket.clone())),
             flushes: socket.count_flushes(),
             clean_turns: Arc::default(),
             socket,
@@ -92,7 +96,8 @@ impl Http2Connection {
         };
         connection.turns.after_each(connection.look(changed.clone()));
         let (tell, failure) = oneshot::channel();
-        tokio::task::spawn_local(drive(Rc::clone(&connection.driver), Rc::clone(&connection.turns), tell, changed));
+        let (driver, turns) = (Rc::clone(&connection.driver), Rc::clone(&connection.turns));
+        tokio::task::spawn_local(drive(driver, turns, Rc::clone(&connection.left), tell, changed));
         tokio::select! {
             biased;
             () = connection.turns.until(|| connection.allowed().is_some_and(|allowed| allowed != NOT_SAID)) => {
@@ -189,6 +194,11 @@ impl Http2Connection {
         Leaving(self)
     }
 
+    /// Has the task woken soon if something is left by then of what was handed over. False if nobody would look.
+    pub(in crate::forward) fn wake_if_left(&self, handed_over: &Arc<HandedOver>, cx: &Context<'_>) -> bool {
+        self.left.ask(handed_over, cx)
+    }
+
     pub(in crate::forward) fn turns(&self) -> &Rc<Turns> {
         &self.turns
     }
@@ -225,14 +235,23 @@ fn allowed(driver: &Driver) -> Option<usize> {
 }
 
 /// Hands requests to h2 until the worker takes its leave or the connection ends.
-async fn drive(driver: Rc<Driver>, turns: Rc<Turns>, tell: oneshot::Sender<Option<hyper::Error>>, changed: impl Fn()) {
+async fn drive(
+    driver: Rc<Driver>,
+    turns: Rc<Turns>,
+    left: Rc<Left>,
+    tell: oneshot::Sender<Option<hyper::Error>>,
+    changed: impl Fn(),
+) {
     let ended = poll_fn(|cx| {
         // That the worker has taken its leave is found out by asking, which hyper does not do before there is another request.
         turns.wake_after_next(cx);
-        driver.borrow_mut().as_mut().map_or(Poll::Ready(Ok(())), |driver| Pin::new(driver).poll(cx))
+        let polled = driver.borrow_mut().as_mut().map_or(Poll::Ready(Ok(())), |driver| Pin::new(driver).poll(cx));
+        left.look(cx);
+        polled
     });
     let failure = ended.await.err();
     driver.take();
+    left.end();
     let _ = tell.send(failure); // Once there are requests, each learns of an error itself.
     changed();
 }

@@ -2,7 +2,7 @@
 
 use std::future::poll_fn;
 use std::rc::Rc;
-use std::task::Poll;
+use std::task::{Context, Poll};
 
 use tokio::time::timeout;
 
@@ -58,27 +58,88 @@ impl<P: Permit> InFlight<P> {
         self.body.as_ref().is_some_and(|body| body.is_cut()) && self.is_held_back()
     }
 
-    /// A worker may answer before it has read the whole request, and read on.
-    pub(super) async fn finish_body(mut self: Box<Self>) {
-        let (late, unwritten) = (self.timeouts.late, self.unwritten.clone());
-        let ended = async {
-            poll_fn(|cx| {
-                if let Some(vigil) = &mut self.vigil {
-                    let _ = vigil.poll_sealed(cx); // That cuts the body, which is all that is left.
+    /// Watches the tenure if something of the request was not written when it had its turn: it may have ended by the time that this could be.
+    pub(in crate::forward) fn watch_if_left(&mut self, cx: &mut Context<'_>) {
+        if !self.is_watched() && self.is_left(cx) {
+            self.watch_tenure();
+        }
+    }
+
+    /// Whether something of the request was not written when it had its turn, and may be yet. Where that is not known so soon, `cx` is woken
+    /// as soon as it is.
+    fn is_left(&self, cx: &Context<'_>) -> bool {
+        match &self.link {
+            Link::Http1(connection) => connection.is_held_up(),
+            Link::Http2(_) => self.unwritten.as_ref().is_some_and(|unwritten| unwritten.is_left(cx)),
+        }
+    }
+
+    /// Cuts what is left of a request whose tenure has ended. Ready if that takes its answer with it: over HTTP/2 the request has to be given
+    /// up. What the client has not sent is cut by then.
+    pub(in crate::forward) fn poll_cut_left(&mut self, cx: &Context<'_>) -> Poll<()> {
+        match &self.link {
+            Link::Http1(_) => {
+                self.cut_short();
+                Poll::Pending
+            }
+            Link::Http2(_) if self.body.as_ref().is_some_and(|body| body.is_cut()) => Poll::Pending,
+            Link::Http2(_) => {
+                if self.is_left(cx) {
+                    Poll::Ready(())
+                } else {
+                    Poll::Pending
                 }
-                self.body.as_ref().map_or(Poll::Ready(()), |body| body.poll_end(cx))
-            })
-            .await;
+            }
+        }
+    }
+
+    /// Looks at the tenure before more is written of what was left, as a body does before each piece.
+    pub(super) fn look_before_writing(&mut self) {
+        if self.vigil.as_ref().is_some_and(|vigil| self.is_held_up() && vigil.has_ended()) && !self.is_endless() {
+            self.cut_short();
+        }
+    }
+
+    /// Cuts what HTTP/1.1 has been given and has not written: the worker reads the end of our side in the middle of the message, and may
+    /// still answer. What the client has not sent yet is cut before that, and this with it.
+    fn cut_short(&mut self) {
+        let has_all = self.body.as_ref().is_none_or(|body| body.is_whole());
+        if has_all && self.is_held_up() {
+            self.stop_writing();
+            self.count_cut();
+            (self.is_cut_short, self.is_lost) = (true, true);
+            self.permit.body_cut();
+        }
+    }
+
+    fn is_held_up(&self) -> bool {
+        matches!(&self.link, Link::Http1(connection) if connection.is_held_up())
+    }
+
+    /// A worker may answer before it has read the whole request, and read on. What it has not got when the tenure ends, it never does.
+    pub(super) async fn finish_body(mut self: Box<Self>) {
+        self.watch_tenure();
+        let (late, body, unwritten) = (self.timeouts.late, self.body.clone(), self.unwritten.clone());
+        let ended = async {
+            poll_fn(|cx| body.as_ref().map_or(Poll::Ready(()), |body| body.poll_end(cx))).await;
             if let Some(unwritten) = unwritten {
                 unwritten.nothing().await;
             }
         };
-        if timeout(late, ended).await.is_err() {
-            if let Some(body) = &self.body {
-                body.cut_off();
-            }
-            if let Some(unwritten) = self.held_back() {
-                unwritten.leave().await;
+        let sealed = poll_fn(|cx| self.vigil.as_mut().map_or(Poll::Pending, |vigil| vigil.poll_sealed(cx)));
+        tokio::select! {
+            biased;
+            () = ended => {}
+            sealed = timeout(late, sealed) => {
+                if let Some(body) = &self.body {
+                    body.cut_off(); // It is already if its tenure has ended.
+                }
+                if let Some(unwritten) = self.held_back() {
+                    if sealed.is_ok() && self.body.as_ref().is_none_or(|body| !body.is_cut()) {
+                        self.count_cut();
+                    }
+                    unwritten.leave().await;
+                }
             }
         }
         self.settle();

@@ -81,6 +81,11 @@ impl Frames {
         self.send(1, END | END_HEADERS, stream, &[0x88]);
     }
 
+    /// Answers with 200, and a body that is to follow.
+    pub(crate) fn begin_response(&mut self, stream: u32) {
+        self.send(1, END_HEADERS, stream, &[0x88]);
+    }
+
     /// Opens the window of a stream.
     pub(crate) fn open(&mut self, stream: u32, bytes: u32) {
         self.send(8, 0, stream, &bytes.to_be_bytes());

@@ -51,6 +51,8 @@ pub(crate) struct Settings {
     /// What the requests of each path depend on; those of others depend on nothing.
     pub(crate) tenures: Vec<(&'static str, Tenures)>,
     pub(crate) endless: bool,
+    /// Up to which length bodies are read whole.
+    pub(crate) whole_bytes_max: usize,
 }
 
 impl Default for Settings {
@@ -69,6 +71,7 @@ impl Default for Settings {
             listen_tls: None,
             tenures: Vec::new(),
             endless: false,
+            whole_bytes_max: 64 * 1024,
         }
     }
 }
@@ -231,7 +234,7 @@ impl Forwarder {
             self.halted.lock().unwrap().recv_timeout(PATIENCE).unwrap();
         }
         let connection = body.connection().clone();
-        let body = match prepare_body(body, 64 * 1024, &self.kept) {
+        let body = match prepare_body(body, self.settings.whole_bytes_max, &self.kept) {
             Ok(PreparedBody::Ready(body)) => Ok(body),
             Ok(PreparedBody::Awaited(body)) => body.await,
             Err(error) => Err(error),

@@ -156,6 +156,13 @@ impl<P: Permit> InFlight<P> {
         sealed
     }
 
+    /// Ready when its response is to be read as fast as it comes: its tenure has ended, or its permit counts down, which what the worker says
+    /// puts off. A worker that a client holds up says nothing.
+    pub(super) fn poll_hurry(&mut self, cx: &mut Context<'_>) -> Poll<()> {
+        let sealed = self.poll_seal(cx);
+        if self.is_lost { Poll::Ready(()) } else { sealed }
+    }
+
     /// Ready when its body was cut because the client did not send all of it.
     pub(super) fn poll_client_failed(&self, cx: &mut Context<'_>) -> Poll<()> {
         self.body.as_ref().map_or(Poll::Pending, |body| body.poll_client_failed(cx))
@@ -334,7 +341,7 @@ impl<P: Permit> InFlight<P> {
         self.close(Ending::Cut);
     }
 
-    /// The client is too slow for a request whose tenure has ended, and is left behind.
+    /// The client is too slow for a response that is not to wait for it, and is left behind.
     pub(super) fn leave_client(&mut self) {
         self.count_cut();
         self.detach(false);

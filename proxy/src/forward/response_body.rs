@@ -49,8 +49,8 @@ pub enum ResponseBodyError {
     /// It was cut because the tenure of its request has ended: it would never have ended, or its request have gone on being written.
     #[error("the tenure of the request has ended")]
     Sealed,
-    /// The tenure of its request has ended, and the client did not read it as fast as it came.
-    #[error("the client is too slow for a response whose tenure has ended")]
+    /// The tenure of its request has ended, or its request was cut, and the client did not read it as fast as it came.
+    #[error("the client is too slow for a response that is not to wait for it")]
     TooSlow,
     /// The client did not read it, and others waited for its connection.
     #[error("the client does not read its response, and others wait for an upstream connection")]
@@ -60,7 +60,7 @@ pub enum ResponseBodyError {
 /// A worker's response that may not have ended yet, for its client.
 ///
 /// While the tenure of its request goes on, whoever polls this reads from the worker. A task stands by to take the reading over
-/// when the tenure ends, since a client that does not read does not poll.
+/// when the tenure ends or the request is cut, since a client that does not read does not poll.
 pub struct Reading<P: Permit>(Rc<RefCell<Course<P>>>);
 
 /// How far a response has come.
@@ -141,7 +141,7 @@ impl<P: Permit> Reading<P> {
             pool.stalled().add(Rc::downgrade(&course) as Weak<dyn Stalls>);
         }
         if is_watched {
-            let watcher = tokio::task::spawn_local(seal_in_time(course.clone()));
+            let watcher = tokio::task::spawn_local(hurry_in_time(course.clone()));
             course.borrow_mut().watcher = Some(watcher.abort_handle());
         }
         Reading(course)
@@ -154,14 +154,14 @@ impl<P: Permit> Drop for Reading<P> {
     }
 }
 
-/// Waits for the end of the tenure, and then has the rest of the response read without waiting for the client.
-async fn seal_in_time<P: Permit>(course: Rc<RefCell<Course<P>>>) {
+/// Waits until the client is to be waited for no more, and then has the rest of the response read without.
+async fn hurry_in_time<P: Permit>(course: Rc<RefCell<Course<P>>>) {
     poll_fn(|cx| match &mut course.borrow_mut().source {
-        Source::Worker(Some(rest)) => rest.in_flight.poll_seal(cx),
+        Source::Worker(Some(rest)) => rest.in_flight.poll_hurry(cx),
         Source::Worker(None) | Source::Relay(_) => Poll::Ready(()),
     })
     .await;
-    course.borrow_mut().seal();
+    course.borrow_mut().hurry();
 }
 
 impl<P: Permit> Course<P> {
@@ -226,19 +226,14 @@ impl<P: Permit> Course<P> {
         piece
     }
 
-    /// The tenure has ended: from here on the client is not waited for.
-    fn seal(&mut self) {
+    /// From here on the client is not waited for.
+    fn hurry(&mut self) {
         let Source::Worker(rest) = &mut self.source else { return };
         let Some(rest) = rest.take() else { return };
-        if rest.is_endless {
-            rest.in_flight.cut();
-            self.failed = Some(ResponseBodyError::Sealed);
-        } else {
-            let relay = Rc::new(Relay::default());
-            self.source = Source::Relay(relay.clone());
-            let background = rest.in_flight.pool().background().clone();
-            background.spawn(read_ahead(rest, relay));
-        }
+        let relay = Rc::new(Relay::default());
+        self.source = Source::Relay(relay.clone());
+        let background = rest.in_flight.pool().background().clone();
+        background.spawn(read_ahead(rest, relay));
         if let Some(client) = self.client.take() {
             client.wake();
         }

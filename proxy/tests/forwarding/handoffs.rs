@@ -11,7 +11,7 @@ use fencepost_config::Config;
 use fencepost_sources::MemoryStore;
 use tokio::sync::oneshot;
 
-use crate::support::{Client, MOMENT, PATIENCE, Peer, Worker};
+use crate::support::{Client, MOMENT, PATIENCE, Peer, Worker, write_until_blocked};
 
 const UPGRADE: &str = "Connection: Upgrade\r\nUpgrade: websocket\r\n";
 const SWITCH: &str = "HTTP/1.1 101 Switching Protocols\r\nConnection: Upgrade\r\nUpgrade: websocket\r\n\r\n";
@@ -221,6 +221,28 @@ fn a_successor_waits_for_orphan_timeout_after_the_cut_of_an_upload_that_is_not_a
     let waited = before.elapsed();
     assert!(waited >= Duration::from_secs(1) && waited < PATIENCE / 2, "{waited:?}");
     scene.metric_becomes("fencepost_orphans_expired_total", "1");
+}
+
+/// It held the worker up, who went on as soon as its answer was read: when its orphan had ended by the clock, and the successor was there.
+#[test]
+fn a_successor_waits_for_the_answer_to_a_cut_upload_though_its_client_does_not_read() {
+    let scene = Scene::with("orphan_timeout = \"1s\"");
+    let (mut client, mut peer) = scene.upload(&scene.hold("a"));
+    peer.send("HTTP/1.1 200 OK\r\n\r\n");
+    write_until_blocked(&peer, 256 << 20);
+    client.send("no chunk\r\n");
+    assert_eq!(peer.until_end(), b"", "no last chunk");
+    peer.stream().set_write_timeout(Some(MOMENT)).unwrap();
+    let cut = Instant::now();
+    while cut.elapsed() < Duration::from_secs(2) {
+        let _ = peer.stream().write(b"x");
+        assert_eq!(scene.metric("fencepost_orphans_expired_total"), "0", "after {:?}", cut.elapsed());
+    }
+    let mut successor = scene.get(&scene.hold("b"));
+    assert_eq!(scene.worker.next().within(MOMENT), b"", "it has got a connection, and waits");
+    drop(peer);
+    scene.somebody_comes(&mut successor);
+    assert_eq!(scene.metric("fencepost_orphans_expired_total"), "0");
 }
 
 #[test]

@@ -183,7 +183,8 @@ impl Inner {
             "request refused"
         );
         let stale_status = StatusCode::PRECONDITION_FAILED;
-        let refusal = Refusal { reason, lock: lock.as_ref(), decision: &decision, stale_status, retry_after };
+        let lock_key = lock.as_ref();
+        let refusal = Refusal { reason, lock: lock_key, decision: &decision, stale_status, retry_after, detail: None };
         let mut answer = refusal.answer(form);
         answer.extensions_mut().insert(Refused { reason, lock });
         answer

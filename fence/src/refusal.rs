@@ -63,6 +63,8 @@ pub struct Refusal<'a> {
     pub stale_status: StatusCode,
     /// When to try again, where that helps, in seconds.
     pub retry_after: u64,
+    /// A sentence that helps more than the reason's own, where there is one: text that JSON has as it is.
+    pub detail: Option<&'static str>,
 }
 
 /// gRPC's status codes (grpc.io, "Status codes").
@@ -168,6 +170,7 @@ impl Refusal<'_> {
     pub fn answer(&self, form: AnswerForm) -> Response<Bytes> {
         let (status, grpc_status) = statuses(self.reason, self.stale_status);
         let (title, detail) = explanation(self.reason);
+        let detail = self.detail.unwrap_or(detail);
         let mut response = match form {
             AnswerForm::Grpc => grpc_answer(grpc_status, self.reason.code()),
             AnswerForm::HeadOnly => problem_answer(status, Bytes::new()),
@@ -278,6 +281,7 @@ mod tests {
             decision: "d-1",
             stale_status: StatusCode::PRECONDITION_FAILED,
             retry_after: 1,
+            detail: None,
         }
         .answer(form)
     }
@@ -366,6 +370,7 @@ mod tests {
             decision: "d-1",
             stale_status: StatusCode::CONFLICT,
             retry_after: 1,
+            detail: None,
         };
         assert_eq!(refusal(Rejection::StaleTenure).answer(AnswerForm::Problem).status(), 409);
         assert_eq!(refusal(Rejection::TokenMissing).answer(AnswerForm::Problem).status(), 428);

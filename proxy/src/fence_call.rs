@@ -21,6 +21,10 @@ use crate::routes::Guard;
 /// Where it is, on every listener.
 pub use fencepost_fence::FENCE_PATH as PATH;
 
+/// What is said of a lock that is only watched. The reason's own words would have the caller look for a slip in the key.
+const ONLY_WATCHED: &str = "The routes of this lock are in shadow mode: they only watch, so that nobody can be kept from the worker. Make this \
+    call once one of them enforces.";
+
 /// Answers the call.
 pub async fn answer(place: &Rc<Place>, headers: &mut HeaderMap) -> Answer {
     match close(place, headers).await {
@@ -35,7 +39,10 @@ pub async fn answer(place: &Rc<Place>, headers: &mut HeaderMap) -> Answer {
 
 /// Waits until the caller's tenure has the worker to itself.
 async fn close(place: &Rc<Place>, headers: &mut HeaderMap) -> Result<(), Answer> {
-    let named = find(place, headers).map_err(|reason| place.refuse(reason, Subject::default()))?;
+    let named = find(place, headers).map_err(|reason| {
+        let detail = (reason == Rejection::LockNotAllowed && is_only_watched(place, headers)).then_some(ONLY_WATCHED);
+        place.refuse(reason, Subject { detail, ..Subject::default() })
+    })?;
     place.about.note_lock(named.key());
     let names = &place.in_force().headers;
     let identified = place.identify(headers);
@@ -122,6 +129,22 @@ fn find(place: &Place, headers: &HeaderMap) -> Result<Named, Rejection> {
     let index = enforced.find(|(_, route, _)| presents_token(route, headers)).map_or(first, |(index, _, _)| index);
     place.route.set(Some(index));
     named(&fence.routes[index].guard, key.as_str())
+}
+
+/// Whether the lock that is named is one of routes that only watch; or, where none is named, whether there are only such routes.
+fn is_only_watched(place: &Place, headers: &HeaderMap) -> bool {
+    let fence = &place.worker.fence;
+    let routes = &fence.config.routes;
+    let names_one = |route: &Route| headers.contains_key(&route.lock_header);
+    let is_named = routes.iter().any(names_one);
+    let nobody_enforces = !routes.iter().any(|route| matches!(route.mode, Mode::Enforce(_)));
+    routes.iter().zip(&fence.routes).any(|(route, in_force)| match &route.mode {
+        Mode::Shadow(_) if !is_named => nobody_enforces,
+        Mode::Shadow(lock) => {
+            names_one(route) && in_force.headers.lock(headers).is_ok_and(|key| lock.key.matches_key(key))
+        }
+        Mode::Enforce(_) | Mode::Off => false,
+    })
 }
 
 /// Whether the headers are there in which a route has its token.

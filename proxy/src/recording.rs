@@ -212,6 +212,8 @@ pub struct Subject<'a> {
     pub revision: Option<Revision>,
     /// When it was judged, if nothing has been waited for since.
     pub judged_at: Option<Instant>,
+    /// What helps whoever is refused more than the reason's own words.
+    pub detail: Option<&'static str>,
 }
 
 impl<'a> Subject<'a> {
@@ -249,8 +251,8 @@ impl Place {
             Some(_) => self.route().stale_status.status(),
             None => StatusCode::PRECONDITION_FAILED,
         };
-        let decision_id = decision.as_str();
-        let refusal = Refusal { reason, lock: subject.lock, decision: decision_id, stale_status, retry_after };
+        let (decision_id, Subject { lock, detail, .. }) = (decision.as_str(), subject);
+        let refusal = Refusal { reason, lock, decision: decision_id, stale_status, retry_after, detail };
         let answer = refusal.answer(self.form).map(ResponseBody::Whole);
         self.record(decision, Outcome::Refused(reason), subject, Some(answer.status()));
         answer

@@ -1,13 +1,15 @@
 //! `POST /.well-known/fence`: has the proxy wait until nothing of an earlier holder can reach the worker any more.
 
 use std::fmt;
+use std::pin::pin;
 use std::time::Duration;
 
 use bytes::Bytes;
 use fencepost_holder::{Action, Over, Refusal, Tenure};
 use http::header::HOST;
 use http::{Method, Request, StatusCode, Uri};
-use http_body_util::Empty;
+use http_body_util::{BodyExt, Empty, Limited};
+use hyper::body::Incoming;
 use hyper::client::conn::http1;
 use hyper_util::rt::TokioIo;
 use tokio::time::{sleep, timeout};
@@ -23,6 +25,10 @@ const ANSWER_WITHIN: Duration = Duration::from_secs(30);
 /// How long to wait before the next call, unless the proxy says how long.
 const PAUSE: Duration = Duration::from_secs(1);
 
+/// How long it may take to tell more than its reason, and how much of that is read.
+const DETAIL_WITHIN: Duration = Duration::from_secs(1);
+const DETAIL_BYTES_MAX: usize = 4096;
+
 /// The proxy before the worker.
 #[derive(Debug)]
 pub(super) struct Door {
@@ -33,8 +39,8 @@ pub(super) struct Door {
 #[derive(Debug, thiserror::Error)]
 pub(super) enum DoorError {
     /// It says that this tenure is none.
-    #[error("--fence {door} does not fence for this lock: {refusal}")]
-    Refused { door: String, refusal: Refusal },
+    #[error("--fence {door} does not fence for this lock: {refusal}{detail}")]
+    Refused { door: String, refusal: Refusal, detail: String },
     /// It says something else: it may be no fencepost.
     #[error("--fence {door} does not fence: it answered {status} to POST {PATH}")]
     Unexpected { door: String, status: StatusCode },
@@ -96,26 +102,41 @@ impl Door {
             None => Asked::again(error),
         };
         let (mut sender, connection) = http1::handshake(TokioIo::new(stream)).await.map_err(broken)?;
-        let answer = tokio::select! {
-            answer = sender.send_request(request) => answer.map_err(broken)?,
-            ended = connection => return Err(match ended {
-                Ok(()) => Asked::again("it has closed the connection"),
-                Err(error) => broken(error),
-            }),
+        let mut exchange = pin!(async {
+            let (head, body) = sender.send_request(request).await?.into_parts();
+            let refusal = Refusal::of(head.status, &head.headers);
+            let detail = if refusal.is_some() { detail_of(body).await } else { None };
+            Ok((head.status, refusal, detail))
+        });
+        let answered = tokio::select! {
+            answered = &mut exchange => answered,
+            // What it said before is here by now.
+            ended = connection => exchange.await.map_err(|error| ended.err().unwrap_or(error)),
         };
-        match Refusal::of(answer.status(), answer.headers()) {
-            None if answer.status() == StatusCode::NO_CONTENT => Ok(()),
-            None => Err(Asked::Final(DoorError::Unexpected { door: self.to_string(), status: answer.status() })),
-            Some(refusal) if refusal.action == Action::Retry => {
+        match answered.map_err(broken)? {
+            (StatusCode::NO_CONTENT, None, _) => Ok(()),
+            (status, None, _) => Err(Asked::Final(DoorError::Unexpected { door: self.to_string(), status })),
+            (_, Some(refusal), _) if refusal.action == Action::Retry => {
                 Err(Asked::Again { pause: refusal.retry_after.unwrap_or(PAUSE), why: refusal.reason.to_string() })
             }
-            Some(refusal) => Err(Asked::Final(DoorError::Refused { door: self.to_string(), refusal })),
+            (_, Some(refusal), detail) => {
+                let detail = detail.map(|detail| format!(" (it says: {detail})")).unwrap_or_default();
+                Err(Asked::Final(DoorError::Refused { door: self.to_string(), refusal, detail }))
+            }
         }
     }
 
     fn refused(&self, refusal: TlsRefusal) -> Asked {
         Asked::Final(DoorError::Tls { door: self.to_string(), refusal })
     }
+}
+
+/// The sentence that helps in the problem document of a refusal, as far as it is text for a terminal.
+async fn detail_of(body: Incoming) -> Option<String> {
+    let whole = timeout(DETAIL_WITHIN, Limited::new(body, DETAIL_BYTES_MAX).collect()).await.ok()?.ok()?;
+    let problem: serde_json::Value = serde_json::from_slice(&whole.to_bytes()).ok()?;
+    let detail = problem.get("detail")?.as_str()?;
+    Some(detail.chars().filter(|character| !character.is_control()).collect())
 }
 
 /// What becomes of one call that did not do it.

@@ -53,7 +53,8 @@ pub struct HoldSettings {
     /// alone, not to what it has started, and SIGINT and SIGQUIT not at all: they come from the terminal.
     #[arg(long)]
     pub foreground: bool,
-    /// Before the command starts, have this proxy wait until nothing of an earlier holder can reach the worker any more.
+    /// Before the command starts, have this proxy wait until nothing of an earlier holder can reach the worker any more. Leave it out
+    /// while the routes of the lock only watch (mode = "shadow"): the proxy refuses then, and the command is not started.
     #[arg(long, value_name = "URL")]
     pub fence: Option<ProxyAddress>,
     /// Take the command's requests at this loopback address and send them to that proxy with the tenure's headers, for as long as

@@ -213,13 +213,26 @@ async fn it_names_its_lock_wherever_there_is_more_than_one() {
     not_allowed(call(&scene, &k, None).await);
     assert_closed(&call(&scene, &k, Some(LOCK)).await);
     assert_closed(&call(&scene, &second, Some("/two")).await);
-    not_allowed(call(&scene, &watched, Some("/watched")).await);
+    // What helps then is said, and only then.
+    for (lock, is_watched) in [("/watched", true), ("/elsewhere", false)] {
+        let answer = call(&scene, &watched, Some(lock)).await;
+        assert_eq!(answer.text().contains("they only watch"), is_watched, "{}", answer.text());
+        not_allowed(answer);
+    }
     scene.finish().await;
 
     // Two routes under one lock: there is nothing to choose.
-    let scene = Scene::open(EtcdVersion::V3_5, &[watching, again, guarded(&[])]).await;
+    let scene = Scene::open(EtcdVersion::V3_5, &[watching.clone(), again, guarded(&[])]).await;
     let k = scene.store.hold(LOCK, "shard-1").await;
     assert_closed(&call(&scene, &k, None).await);
+    scene.finish().await;
+
+    // Nor where there is nothing to guard.
+    let scene = Scene::open(EtcdVersion::V3_5, &[watching]).await;
+    let watched = scene.store.hold("/watched", "shard-1").await;
+    let answer = call(&scene, &watched, None).await;
+    assert!(answer.text().contains("they only watch"), "{}", answer.text());
+    not_allowed(answer);
     scene.finish().await;
 }
 

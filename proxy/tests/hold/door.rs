@@ -43,6 +43,14 @@ async fn a_proxy_that_guards_another_lock_is_no_door_and_one_that_is_away_is_wai
     assert_eq!(holder.code().await, 1);
     assert!(holder.log().contains("does not fence for this lock: refused: lock-not-allowed"), "{}", holder.log());
 
+    // One that only watches says so: the key is right, and it is not the command line that is wrong.
+    let watching = Proxy::serve_watching(&stage, &worker).await;
+    let mut holder = Holder::start(&stage, "a", &["--fence", &watching.url()], "touch $stage/started");
+    assert_eq!(holder.code().await, 1);
+    let said =
+        "lock-not-allowed: correct the request (it says: The routes of this lock are in shadow mode: they only watch";
+    assert!(holder.log().contains(said), "{}", holder.log());
+
     let not_fencepost = format!("http://{}", worker.endpoint().to_string().trim_start_matches("http://"));
     let mut holder = Holder::start(&stage, "a", &["--fence", &not_fencepost], "touch $stage/started");
     assert_eq!(holder.code().await, 1);

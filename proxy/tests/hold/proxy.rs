@@ -13,13 +13,18 @@ use crate::stage::{LOCK, Stage};
 pub(crate) struct Proxy {
     pub(crate) listener: SocketAddr,
     _process: Process,
-    _scratch: Scratch,
+    _scratch: Vec<Scratch>,
 }
 
 impl Proxy {
     /// Starts one for the lock of these tests and waits until it is ready.
     pub(crate) async fn serve(stage: &Stage, worker: &Worker) -> Proxy {
         Proxy::serve_lock(stage, worker, LOCK).await
+    }
+
+    /// Starts one whose only route watches, and enforces nothing.
+    pub(crate) async fn serve_watching(stage: &Stage, worker: &Worker) -> Proxy {
+        Proxy::serve_file(stage, worker, "", "mode = \"shadow\"").await
     }
 
     pub(crate) async fn serve_lock(stage: &Stage, worker: &Worker, lock: &str) -> Proxy {
@@ -35,14 +40,23 @@ impl Proxy {
     pub(crate) async fn serve_secure(stage: &Stage, worker: &Worker, files: &ProxyFiles, server: &Issued) -> Proxy {
         let scratch = Scratch::new();
         let (certificate, key) = server.write(scratch.path(), "server");
-        let (ca, upstream, etcd) = (files.ca(), worker.endpoint().to_string(), stage.etcd.endpoint());
+        let ca = files.ca();
+        let tls = format!("tls = {{ certificate = {certificate:?}, key = {key:?}, client_ca = {ca:?} }}");
+        let mut proxy = Proxy::serve_file(stage, worker, &tls, "identity = { common_name = \"{owner}\" }").await;
+        proxy._scratch.push(scratch);
+        proxy
+    }
+
+    /// Starts one from a file, with more lines for its listener and its route.
+    async fn serve_file(stage: &Stage, worker: &Worker, listener: &str, route: &str) -> Proxy {
+        let scratch = Scratch::new();
+        let (upstream, etcd) = (worker.endpoint().to_string(), stage.etcd.endpoint());
         let config = format!(
             "admin = {{ listen = \"127.0.0.1:0\" }}\n\
-            [[listener]]\naddress = \"127.0.0.1:0\"\n\
-            tls = {{ certificate = {certificate:?}, key = {key:?}, client_ca = {ca:?} }}\n\
+            [[listener]]\naddress = \"127.0.0.1:0\"\n{listener}\n\
             [source.main]\nkind = \"etcd\"\nendpoints = [{etcd:?}]\n\
             [[route]]\nname = \"shards\"\npath = \"/\"\nupstream = {upstream:?}\n\
-            lock = {{ source = \"main\", key = {LOCK:?} }}\nidentity = {{ common_name = \"{{owner}}\" }}\n"
+            lock = {{ source = \"main\", key = {LOCK:?} }}\n{route}\n"
         );
         let file = scratch.path().join("fencepost.toml");
         std::fs::write(&file, config).unwrap();
@@ -64,7 +78,7 @@ impl Proxy {
             (answer.status == 200).then_some(())
         })
         .await;
-        Proxy { listener, _process: process, _scratch: scratch }
+        Proxy { listener, _process: process, _scratch: vec![scratch] }
     }
 
     pub(crate) fn url(&self) -> String {

@@ -51,6 +51,20 @@ pub enum InvalidEtcd {
     /// An endpoint is not `http://host:port` or `https://host:port`.
     #[error("{0:?} is no endpoint of etcd: it must be \"http://host:port\" or \"https://host:port\"")]
     Endpoint(String),
+    /// An endpoint is there twice: then one member would be asked twice before another.
+    #[error("{0:?} is in the list of etcd's endpoints already")]
+    Twice(String),
+    /// Some endpoints are `http://` and some `https://`.
+    #[error("{0:?} must begin as the other endpoints of etcd do: all of them with http:// or all with https://")]
+    Mixed(String),
+    /// Endpoints are `https://`, and nobody is to be trusted there.
+    #[error("no authority is named whose certificates are to be trusted at https:// endpoints of etcd")]
+    NoAuthority,
+    /// There is an authority or a certificate, and endpoints are `http://`.
+    #[error(
+        "authorities and certificates mean nothing with http:// endpoints of etcd: write https://, or leave them out"
+    )]
+    NoTls,
     /// The certificates and the key can't be used.
     #[error("{0}")]
     Tls(String),

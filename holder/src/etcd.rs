@@ -62,7 +62,7 @@ impl Etcd {
     /// The cluster at these endpoints, `http://host:port` each, without TLS and users.
     ///
     /// # Errors
-    /// If there is none, or one is not of that form.
+    /// If there is none, one is not of that form, or one is there twice.
     pub fn at<E: Into<String>>(endpoints: impl IntoIterator<Item = E>) -> Result<Etcd, InvalidEtcd> {
         Etcd::builder(endpoints).build()
     }
@@ -79,7 +79,7 @@ impl Etcd {
     /// # Errors
     /// If there can't be TLS with it: then all stays as it was.
     pub fn renew(&self, said: EtcdBuilder) -> Result<(), InvalidEtcd> {
-        let access = said.access();
+        let access = said.access()?;
         if let Some(tls) = &access.tls {
             let unusable = |error: tonic::transport::Error| InvalidEtcd::Tls(turn::with_causes("no TLS", Some(&error)));
             Endpoint::from_static("https://localhost").tls_config(tls.clone()).map_err(unusable)?;
@@ -127,21 +127,22 @@ pub struct EtcdBuilder {
 }
 
 impl EtcdBuilder {
-    /// Trusts servers whose certificates these authorities (PEM) have signed: what `https://` endpoints need.
+    /// Trusts servers whose certificates these authorities (PEM) have signed: what `https://` endpoints need, and no others take. No
+    /// authority is trusted that is not named.
     #[must_use]
     pub fn ca_pem(mut self, pem: impl AsRef<[u8]>) -> EtcdBuilder {
         self.roots.push(Certificate::from_pem(pem));
         self
     }
 
-    /// Presents this certificate, with its private key (PEM both).
+    /// Presents this certificate, with its private key (PEM both), to `https://` endpoints.
     #[must_use]
     pub fn identity_pem(mut self, certificate: impl AsRef<[u8]>, key: impl AsRef<[u8]>) -> EtcdBuilder {
         self.identity = Some(Identity::from_pem(certificate, key));
         self
     }
 
-    /// Logs in as this user of etcd.
+    /// Logs in as this user of etcd. With `http://` endpoints the password goes over the network as it is.
     #[must_use]
     pub fn user(mut self, name: impl Into<String>, password: impl Into<String>) -> EtcdBuilder {
         self.access.user = Some((name.into(), password.into()));
@@ -151,15 +152,11 @@ impl EtcdBuilder {
     /// The cluster. Nothing is sent yet.
     ///
     /// # Errors
-    /// If there is no endpoint, or one is not of the right form.
+    /// If there is no endpoint, one is not of the right form or there twice, if some have TLS and some do not, or if what TLS is made of
+    /// lacks an authority, or is there though no endpoint has TLS.
     pub fn build(self) -> Result<Etcd, InvalidEtcd> {
-        if self.endpoints.is_empty() {
-            return Err(InvalidEtcd::NoEndpoint);
-        }
-        let endpoints = self.endpoints.iter();
-        let endpoints = endpoints.map(|text| endpoint(text).ok_or_else(|| InvalidEtcd::Endpoint(text.clone())));
-        let endpoints: Vec<String> = endpoints.collect::<Result<_, _>>()?;
-        let options = Options(Arc::new(Mutex::new(self.access())));
+        let endpoints = checked(&self.endpoints)?;
+        let options = Options(Arc::new(Mutex::new(self.access()?)));
         let turn = channel::Sender::new(Arc::new(Turn::first(&endpoints, &options)));
         Ok(Etcd(Arc::new(Shared {
             turn,
@@ -169,17 +166,43 @@ impl EtcdBuilder {
         })))
     }
 
-    fn access(self) -> Access {
+    fn access(self) -> Result<Access, InvalidEtcd> {
         let EtcdBuilder { endpoints, roots, identity, mut access } = self;
-        if endpoints.iter().any(|endpoint| endpoint.starts_with("https://")) {
-            let tls = TlsOptions::new().ca_certificates(roots);
-            access.tls = Some(match identity {
-                Some(identity) => tls.identity(identity),
-                None => tls,
-            });
+        let is_secure = endpoints.iter().any(|endpoint| is_secure(endpoint));
+        match (is_secure, roots.is_empty(), identity) {
+            (false, true, None) => {}
+            (false, _, _) => return Err(InvalidEtcd::NoTls),
+            (true, true, _) => return Err(InvalidEtcd::NoAuthority),
+            (true, false, identity) => {
+                let tls = TlsOptions::new().ca_certificates(roots);
+                access.tls = Some(match identity {
+                    Some(identity) => tls.identity(identity),
+                    None => tls,
+                });
+            }
         }
-        access
+        Ok(access)
     }
+}
+
+/// The endpoints of these names: at least one, each once, and all with TLS or none.
+fn checked(named: &[String]) -> Result<Vec<String>, InvalidEtcd> {
+    let mut endpoints: Vec<String> = Vec::new();
+    for text in named {
+        let endpoint = endpoint(text).ok_or_else(|| InvalidEtcd::Endpoint(text.clone()))?;
+        if endpoints.contains(&endpoint) {
+            return Err(InvalidEtcd::Twice(text.clone()));
+        }
+        if endpoints.first().is_some_and(|first| is_secure(first) != is_secure(&endpoint)) {
+            return Err(InvalidEtcd::Mixed(text.clone()));
+        }
+        endpoints.push(endpoint);
+    }
+    if endpoints.is_empty() { Err(InvalidEtcd::NoEndpoint) } else { Ok(endpoints) }
+}
+
+fn is_secure(endpoint: &str) -> bool {
+    endpoint.starts_with("https://")
 }
 
 /// The endpoint of that name. A slash at its end says no more than none (RFC 3986, section 6.2.3).
@@ -212,7 +235,7 @@ mod tests {
     fn an_endpoint_has_a_scheme_a_host_and_a_port() {
         for right in ["http://127.0.0.1:2379", "https://etcd.example:2379", "http://[::1]:2379"] {
             for written in [right.to_owned(), format!("{right}/")] {
-                assert_eq!(Etcd::at([written]).unwrap().turn().0.endpoint(), right);
+                assert_eq!(checked(&[written]).unwrap(), [right]);
             }
         }
         for wrong in [
@@ -232,8 +255,29 @@ mod tests {
     }
 
     #[test]
+    fn endpoints_differ_and_are_reached_in_one_way_that_all_of_them_have() {
+        type Saying = fn(EtcdBuilder) -> EtcdBuilder;
+        let (nothing, ca, identity): (Saying, Saying, Saying) =
+            (|etcd| etcd, |etcd| etcd.ca_pem("ca"), |etcd| etcd.identity_pem("c3rt", "k3y"));
+        for (endpoints, say, wrong) in [
+            (&["http://h:1", "http://h:2"][..], nothing, None),
+            (&["https://h:1", "https://h:2"], ca, None),
+            (&["https://h:1"], nothing, Some(InvalidEtcd::NoAuthority)),
+            (&["https://h:1"], identity, Some(InvalidEtcd::NoAuthority)),
+            (&["http://h:1"], ca, Some(InvalidEtcd::NoTls)),
+            (&["http://h:1"], identity, Some(InvalidEtcd::NoTls)),
+            (&["http://h:1", "https://h:2"], ca, Some(InvalidEtcd::Mixed("https://h:2".to_owned()))),
+            (&["https://h:1", "http://h:2"], ca, Some(InvalidEtcd::Mixed("http://h:2".to_owned()))),
+            (&["http://h:1", "http://h:1/"], nothing, Some(InvalidEtcd::Twice("http://h:1/".to_owned()))),
+        ] {
+            let built = say(Etcd::builder(endpoints.iter().copied())).build();
+            assert_eq!(built.err(), wrong, "{endpoints:?}");
+        }
+    }
+
+    #[test]
     fn what_there_can_be_no_tls_with_renews_nothing() {
-        let said = || Etcd::builder(["https://h:1"]).user("master", "s3cret");
+        let said = || Etcd::builder(["https://h:1"]).ca_pem("ca").user("master", "s3cret");
         let etcd = said().build().unwrap();
         let wrong = etcd.renew(said().user("other", "s3cret").identity_pem("c3rt", "k3y")).unwrap_err().to_string();
         assert!(wrong.starts_with("no TLS: ") && !wrong.contains("k3y"), "{wrong}");
@@ -244,7 +288,7 @@ mod tests {
 
     #[test]
     fn no_secret_is_shown() {
-        let etcd = Etcd::builder(["https://h:1"]).user("master", "s3cret").identity_pem("c3rt", "k3y");
+        let etcd = Etcd::builder(["https://h:1"]).ca_pem("ca").user("master", "s3cret").identity_pem("c3rt", "k3y");
         let shown = format!("{etcd:?} {:?}", etcd.clone().build().unwrap());
         assert!(shown.contains("master"));
         for secret in ["s3cret", "k3y"] {

@@ -96,7 +96,7 @@ struct Hold {
 impl Hold {
     fn prepare(settings: HoldSettings, voice: Voice) -> Result<Hold, Exit> {
         let etcd_contents = settings.etcd_files().read().map_err(Exit::Usage)?;
-        let etcd = settings.etcd(etcd_contents.clone())?;
+        let etcd = settings.etcd(etcd_contents.clone(), voice)?;
         let lock = settings.lock(&etcd)?;
         let tls = settings.proxy_tls(voice)?;
         let link = |to| ProxyLink::new(to, tls.as_ref());

@@ -5,7 +5,7 @@ use std::path::PathBuf;
 use std::time::Duration;
 
 use clap::Args;
-use fencepost_holder::{Etcd, Lock};
+use fencepost_holder::{Etcd, InvalidEtcd, Lock};
 use fencepost_tls::{ClientFiles, IdentityFiles, TlsError};
 
 use super::etcd_files::{Contents, EtcdFiles};
@@ -68,8 +68,8 @@ pub struct HoldSettings {
     /// Say each step.
     #[arg(short, long)]
     pub verbose: bool,
-    /// The authority that signed the certificates of etcd (PEM): for "https://" endpoints. This file and those below may be
-    /// replaced at any time: connections and logins that begin then go by what they hold.
+    /// The authority that signed the certificates of etcd (PEM): for "https://" endpoints. No other is believed. This file and those
+    /// below may be replaced at any time: connections and logins that begin then go by what they hold.
     #[arg(long, value_name = "FILE", help_heading = "How to reach etcd")]
     pub etcd_ca: Option<PathBuf>,
     /// The certificate to present to etcd (PEM).
@@ -101,8 +101,21 @@ pub struct HoldSettings {
 
 impl HoldSettings {
     /// The cluster that is meant.
-    pub(super) fn etcd(&self, contents: Contents) -> Result<Etcd, Exit> {
-        self.etcd_files().etcd(contents).build().map_err(|error| Exit::Usage(format!("--etcd: {error}")))
+    pub(super) fn etcd(&self, contents: Contents, voice: Voice) -> Result<Etcd, Exit> {
+        if self.etcd_user.is_some() && self.etcd.iter().any(|endpoint| endpoint.starts_with("http://")) {
+            voice.say(format_args!("--etcd-user: the password goes over the network as it is: use https"));
+        }
+        self.etcd_files().etcd(contents).build().map_err(|error| {
+            Exit::Usage(match &error {
+                InvalidEtcd::NoAuthority => format!("--etcd: {error}: name its file by --etcd-ca"),
+                InvalidEtcd::NoTls => format!("--etcd-ca, --etcd-cert and --etcd-key: {error}"),
+                InvalidEtcd::NoEndpoint
+                | InvalidEtcd::Endpoint(_)
+                | InvalidEtcd::Twice(_)
+                | InvalidEtcd::Mixed(_)
+                | InvalidEtcd::Tls(_) => format!("--etcd: {error}"),
+            })
+        })
     }
 
     /// By what it lets us in.

@@ -1,6 +1,9 @@
 //! Commands that run and end under a lock, and what is left of them.
 
+use fencepost_testsupport::Scratch;
+
 use crate::holder::{BINARY, Holder};
+use crate::proxy::ProxyFiles;
 use crate::stage::{LOCK, Stage};
 
 #[tokio::test]
@@ -50,6 +53,46 @@ async fn exit_codes_are_those_that_a_shell_user_expects() {
         let output = std::process::Command::new(BINARY).args(wrong).output().unwrap();
         assert_eq!(output.status.code(), Some(64), "{wrong:?}");
         assert!(!output.stderr.is_empty(), "{wrong:?}");
+    }
+}
+
+/// An etcd that could never be reached so was called silent after 10 s, and certificates beside http:// went unused without a word.
+#[test]
+fn ways_to_etcd_that_make_no_sense_are_wrong_usage() {
+    let (files, scratch) = (ProxyFiles::new(), Scratch::new());
+    files.issue_master("a");
+    let file = |name: &str| files.path().join(name).display().to_string();
+    let (ca, pem, key) = (file("ca.pem"), file("master.pem"), file("master.key"));
+    let password = scratch.path().join("password").display().to_string();
+    std::fs::write(&password, "secret\n").unwrap();
+    let user = ["--etcd-user", "master", "--etcd-password-file", &password];
+    let untrusted = "--etcd: no authority is named whose certificates are to be trusted at https:// endpoints of etcd: name its file by \
+        --etcd-ca\n";
+    let unused = "--etcd-ca, --etcd-cert and --etcd-key: authorities and certificates mean nothing with http:// endpoints of etcd";
+    for (etcd, options, says) in [
+        ("https://h:1", &[][..], untrusted),
+        ("https://h:1", &["--etcd-cert", &pem, "--etcd-key", &key], untrusted),
+        ("http://h:1", &["--etcd-ca", &ca], unused),
+        ("http://h:1", &["--etcd-cert", &pem, "--etcd-key", &key], unused),
+        (
+            "http://h:1,https://h:2",
+            &["--etcd-ca", &ca],
+            "--etcd: \"https://h:2\" must begin as the other endpoints of etcd do",
+        ),
+        ("http://h:1,http://h:1/", &[], "--etcd: \"http://h:1/\" is in the list of etcd's endpoints already"),
+        // Only worth a word: what is wrong here is the time to live.
+        (
+            "http://h:1",
+            &[&user[..], &["--ttl", "1500ms"]].concat(),
+            "--etcd-user: the password goes over the network as it is",
+        ),
+    ] {
+        let mut hold = std::process::Command::new(BINARY);
+        hold.args(["hold", "--etcd", etcd, "--lock", LOCK, "--owner", "a"]).args(options);
+        let output = hold.args(["--", "true"]).output().unwrap();
+        let said = String::from_utf8_lossy(&output.stderr);
+        assert_eq!(output.status.code(), Some(64), "{etcd} {options:?}: {said}");
+        assert!(said.contains(&format!("fencepost hold: {says}")), "{etcd} {options:?}: {said}");
     }
 }
 

@@ -37,9 +37,20 @@ pub enum StoreError {
     /// No endpoint has answered in time: later one may.
     #[error("etcd does not answer: {0}")]
     Unavailable(String),
-    /// etcd refuses: the user may not do this, or the request makes no sense to it.
+    /// etcd refuses: it does not let us in, or the request makes no sense to it.
     #[error("etcd refuses: {0}")]
     Refused(String),
+    /// etcd lets us in, but not to these keys.
+    #[error(
+        "{} may not read and write {keys} in etcd: etcdctl role grant-permission ROLE readwrite {keys}",
+        user.as_ref().map_or_else(|| "who we are".to_owned(), |user| format!("user {user:?}"))
+    )]
+    Denied {
+        /// Who is logged in; `None`: whoever etcd takes us for.
+        user: Option<String>,
+        /// The keys, in the words of etcdctl: a key, or `--prefix` and what they begin with.
+        keys: String,
+    },
 }
 
 /// Why there is no such etcd.

@@ -192,8 +192,7 @@ impl Lock {
     /// place that gets free wakes one.
     async fn advance(&self, lease: &Lease) -> Result<Place, Failed> {
         let queue = format!("{}.queue/", self.key);
-        let entry = format!("{queue}{:016x}", lease.id);
-        let place = self.etcd.enqueue(entry, &self.owner, lease.id, self.answer_within).await?;
+        let place = self.etcd.enqueue(&queue, &self.owner, lease.id, self.answer_within).await?;
         while let Some((before, as_of)) = self.etcd.predecessor(&queue, &place, self.answer_within).await? {
             debug!(lock = %self.key, before, "waiting in the queue");
             self.etcd.gone(&before, as_of + 1).await;

@@ -116,6 +116,10 @@ out. Then the lock is taken again and the command run again, unless --once.
 Before the command runs for the first time, an etcd that does not answer within 10 s (3 s with --try) is the end; afterwards, unless
 --once, it is asked for as long as it takes.
 
+An etcd with users has to let --etcd-user read and write the key of the lock and, with --queue, what begins with KEY.queue/:
+  etcdctl role grant-permission ROLE readwrite /shards/2/lock
+  etcdctl role grant-permission ROLE readwrite --prefix /shards/2/lock.queue/
+
 When the command ends, whatever it left running is ended, the lock is given back, and its exit code is passed on. An etcd that
 does not answer for 3 s then is left to free the lock by itself. SIGTERM is passed on, and SIGKILL follows after --grace; SIGINT,
 SIGHUP, SIGQUIT, SIGUSR1, SIGUSR2, SIGWINCH and SIGCONT are passed on.

@@ -10,7 +10,7 @@ use etcd_client::{
 use fencepost_policy::{LockKey, Owner};
 
 use super::Etcd;
-use super::turn::{Failed, Within};
+use super::turn::{Failed, Keys, Within};
 use crate::error::StoreError;
 
 /// What becomes of an attempt to take the lock.
@@ -50,7 +50,7 @@ impl Etcd {
     ) -> Result<Duration, Failed> {
         let seconds = i64::try_from(ttl.as_secs()).unwrap_or(i64::MAX);
         let options = LeaseGrantOptions::new().with_id(lease);
-        self.call(Within::altogether(within), |mut client| {
+        self.call(Keys::None, Within::altogether(within), |mut client| {
             let options = options.clone();
             may_stand.store(true, Ordering::Relaxed);
             async move {
@@ -69,7 +69,7 @@ impl Etcd {
 
     /// Renews the lease.
     pub(crate) async fn keep_alive(&self, lease: i64, within: Within) -> Result<(), Failed> {
-        self.call(within, |mut client| async move {
+        self.call(Keys::None, within, |mut client| async move {
             // One message each way; the stream ends here, so that no renewal waits behind a lost one.
             client.lease_keep_alive(lease).await?;
             Ok(())
@@ -79,7 +79,7 @@ impl Etcd {
 
     /// Makes sure that the lease is gone, and all that hangs on it.
     pub(crate) async fn revoke(&self, lease: i64, within: Duration) -> Result<(), StoreError> {
-        let revoked = self.call(Within::altogether(within), |mut client| async move {
+        let revoked = self.call(Keys::None, Within::altogether(within), |mut client| async move {
             client.lease_revoke(lease).await?;
             Ok(())
         });
@@ -106,7 +106,7 @@ impl Etcd {
             take.push(TxnOp::delete(place.entry.as_str(), None));
         }
         let txn = Txn::new().when(free).and_then(take).or_else([TxnOp::get(key, None)]);
-        let answer = self.transact(txn, within).await?;
+        let answer = self.transact(Keys::One(key), txn, within).await?;
         let revision = revision_of(&answer);
         if answer.succeeded() {
             return Ok(Taking::Taken(revision));
@@ -119,18 +119,19 @@ impl Etcd {
         })
     }
 
-    /// Takes a place at the end of the queue.
+    /// Takes a place at the end of the queue, which are the keys that begin so.
     pub(crate) async fn enqueue(
         &self,
-        entry: String,
+        queue: &str,
         owner: &Owner,
         lease: i64,
         within: Duration,
     ) -> Result<Place, Failed> {
+        let entry = format!("{queue}{lease:016x}");
         let absent = Compare::create_revision(entry.as_str(), CompareOp::Equal, 0);
         let put = TxnOp::put(entry.as_str(), owner.as_bytes(), Some(PutOptions::new().with_lease(lease)));
         let txn = Txn::new().when([absent]).and_then([put]).or_else([TxnOp::get(entry.as_str(), None)]);
-        let answer = self.transact(txn, within).await?;
+        let answer = self.transact(Keys::Below(queue), txn, within).await?;
         let created = match answer.succeeded() {
             true => revision_of(&answer),
             // An attempt of ours that we did not hear of.
@@ -153,7 +154,7 @@ impl Etcd {
             .with_limit(1)
             .with_keys_only();
         let answer = self
-            .call(Within::altogether(within), |mut client| {
+            .call(Keys::Below(queue), Within::altogether(within), |mut client| {
                 let (queue, options) = (queue.to_owned(), last_before.clone());
                 async move { client.get(queue, Some(options)).await }
             })
@@ -166,7 +167,7 @@ impl Etcd {
     /// By a quorum read: does the key still stand as it was written under this lease? `None` if it does not exist.
     pub(crate) async fn stands(&self, mine: &Mine, within: Within) -> Result<Option<bool>, Failed> {
         let answer = self
-            .call(within, |mut client| {
+            .call(Keys::One(mine.key.as_str()), within, |mut client| {
                 let key = mine.key.as_str().to_owned();
                 async move { client.get(key, None).await }
             })
@@ -174,8 +175,8 @@ impl Etcd {
         Ok(answer.kvs().first().map(|record| mine.is(record)))
     }
 
-    async fn transact(&self, txn: Txn, within: Duration) -> Result<TxnResponse, Failed> {
-        self.call(Within::altogether(within), |mut client| {
+    async fn transact(&self, keys: Keys<'_>, txn: Txn, within: Duration) -> Result<TxnResponse, Failed> {
+        self.call(keys, Within::altogether(within), |mut client| {
             let txn = txn.clone();
             async move { client.txn(txn).await }
         })

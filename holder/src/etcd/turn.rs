@@ -122,7 +122,12 @@ impl Etcd {
 
     /// Makes a call, at one endpoint after another, until one answers or the time is over. So the call may reach etcd more
     /// than once, and must be of a kind for which that makes no difference.
-    pub(super) async fn call<T, F>(&self, within: Within, call: impl Fn(Client) -> F) -> Result<T, Failed>
+    pub(super) async fn call<T, F>(
+        &self,
+        keys: Keys<'_>,
+        within: Within,
+        call: impl Fn(Client) -> F,
+    ) -> Result<T, Failed>
     where
         F: Future<Output = Result<T, Error>>,
     {
@@ -139,7 +144,7 @@ impl Etcd {
                 Err((left, Failed::Store(StoreError::Unavailable(why)))) => (left, why),
                 answered => {
                     self.note_answer();
-                    return answered.map_err(|(_, failed)| failed);
+                    return answered.map_err(|(_, failed)| self.naming(keys, failed));
                 }
             };
             self.leave(&turn, left, &why);
@@ -152,6 +157,32 @@ impl Etcd {
             sleep(pause).await;
         }
     }
+
+    /// Says of a refusal which keys it is about, where etcd denies them: it has no word of them itself.
+    fn naming(&self, keys: Keys<'_>, failed: Failed) -> Failed {
+        let keys = match keys {
+            Keys::None => return failed,
+            Keys::One(key) => key.to_owned(),
+            Keys::Below(prefix) => format!("--prefix {prefix}"),
+        };
+        match &failed {
+            Failed::Store(StoreError::Refused(why)) if why.contains("permission denied") => {
+                let user = self.0.options.now().user.map(|(name, _)| name);
+                Failed::Store(StoreError::Denied { user, keys })
+            }
+            Failed::NoLease | Failed::Store(_) => failed,
+        }
+    }
+}
+
+/// The keys that a call reads and writes: etcd may deny them.
+#[derive(Debug, Clone, Copy)]
+pub(super) enum Keys<'a> {
+    /// It is about a lease.
+    None,
+    One(&'a str),
+    /// All that begin so.
+    Below(&'a str),
 }
 
 /// One attempt: waits for the connection, makes the call, and logs in and makes it again where that is what etcd wants. Each of

@@ -141,6 +141,7 @@ async fn help_and_version_are_right_usage() {
         (&["check", "--help"], "--live"),
         (&["explain", "--help"], "0 whatever the verdict, also if the store does not"),
         (&["demo", "--help"], "--etcd"),
+        (&["hold", "--help"], "readwrite --prefix /shards/2/lock.queue/"),
     ] {
         let output = fencepost(arguments).await;
         assert_eq!(output.status.code(), Some(0), "{arguments:?}");

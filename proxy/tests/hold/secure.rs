@@ -11,12 +11,19 @@ use tokio::io::AsyncWriteExt as _;
 use crate::holder::Holder;
 use crate::stage::LOCK;
 
+/// Where those who wait in line for it have their entries.
+const QUEUE: &str = "/shards/2/lock.queue/";
+
 /// What `hold` is told of an etcd with TLS, and of a user who may use the locks and nothing else.
 async fn arguments(etcd: &Etcd, security: &EtcdSecurity, client: (PathBuf, PathBuf), ttl: &str) -> Vec<String> {
     let password = security.directory().join("master-password");
     std::fs::write(&password, "secret\n").unwrap();
-    etcd.etcdctl(&["role", "add", "masters"]).await;
-    etcd.etcdctl(&["role", "grant-permission", "masters", "readwrite", "--prefix", "/shards/"]).await;
+    // What the README says is enough.
+    let readme = include_str!("../../../README.md");
+    let commands = readme.split("```sh\n").find(|block| block.starts_with("etcdctl role add masters\n")).unwrap();
+    for command in commands.split("```").next().unwrap().lines() {
+        etcd.etcdctl(&command.split_whitespace().skip(1).collect::<Vec<_>>()).await;
+    }
     etcd.etcdctl(&["user", "add", "master:secret"]).await;
     etcd.etcdctl(&["user", "grant-role", "master", "masters"]).await;
     let (certificate, key) = client;
@@ -40,6 +47,17 @@ async fn a_lock_in_an_etcd_with_tls_and_users_is_taken_kept_waited_for_and_given
             let script = "echo $FENCE_REVISION >> $stage/$FENCE_OWNER; until [ -e $stage/go ]; do sleep 0.02; done";
             Holder::start_at(&etcd.endpoint(), scratch.path(), owner, &arguments, script)
         };
+        // Of what is denied, the keys are named, and what allows them: those of the queue are nowhere in what was asked for.
+        for (denied, keys) in [(&["--prefix", QUEUE][..], &format!("--prefix {QUEUE}")), (&[LOCK], &LOCK.to_owned())] {
+            etcd.etcdctl(&[&["role", "revoke-permission", "masters"], denied].concat()).await;
+            let mut holder = start("nobody");
+            assert_eq!(holder.code().await, 1, "{}", holder.log());
+            let said = format!(
+                "user \"master\" may not read and write {keys} in etcd: etcdctl role grant-permission ROLE readwrite {keys}"
+            );
+            assert!(holder.log().contains(&said), "etcd {version}: {}", holder.log());
+            etcd.etcdctl(&[&["role", "grant-permission", "masters", "readwrite"], denied].concat()).await;
+        }
         let runs = async |owner: &str, times: usize| {
             eventually(&format!("{owner} runs"), async || {
                 let text = std::fs::read_to_string(scratch.path().join(owner)).unwrap_or_default();

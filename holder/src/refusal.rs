@@ -57,12 +57,17 @@ impl Refusal {
     }
 
     fn advice(&self) -> &'static str {
-        match self.action {
-            Action::Fix => ": correct the request",
-            Action::RefreshToken => ": send the revision of the present tenure, if the lock is still held",
-            Action::Stop => ": stop, somebody else holds the lock",
-            Action::Acquire => ": acquire the lock first",
-            Action::Retry => ": nothing was forwarded, send it again later",
+        match (&self.reason, self.action) {
+            // The lock may be the sender's all the same.
+            (Reason::Known(Rejection::IdentityMismatch), _) => {
+                ": stop, the certificate of the connection is not for this owner"
+            }
+            (Reason::Other(_), Action::Stop) => ": stop",
+            (_, Action::Fix) => ": correct the request",
+            (_, Action::RefreshToken) => ": send the revision of the present tenure, if the lock is still held",
+            (_, Action::Stop) => ": stop, somebody else holds the lock",
+            (_, Action::Acquire) => ": acquire the lock first",
+            (_, Action::Retry) => ": nothing was forwarded, send it again later",
         }
     }
 }
@@ -119,7 +124,18 @@ mod tests {
     fn a_reason_that_is_not_known_yet_stops_unless_the_status_says_otherwise() {
         for (status, action) in [(412, Action::Stop), (403, Action::Stop), (400, Action::Fix), (503, Action::Retry)] {
             let found = refusal(status, &[("fence-reason", "new-reason")]).unwrap();
-            assert_eq!((found.reason, found.action), (Reason::Other("new-reason".to_owned()), action));
+            assert_eq!((&found.reason, found.action), (&Reason::Other("new-reason".to_owned()), action));
+            assert!(!found.to_string().contains("somebody else"), "{found}");
+        }
+    }
+
+    /// Who was told that somebody else holds the lock looked for that holder, and the certificate was another's.
+    #[test]
+    fn only_who_has_lost_the_lock_is_told_that_somebody_else_holds_it() {
+        for rejection in Rejection::ALL {
+            let said = refusal(412, &[("fence-reason", rejection.code())]).unwrap().to_string();
+            let is_lost = matches!(rejection, Rejection::NotOwner | Rejection::StaleTenure);
+            assert_eq!(said.ends_with(": stop, somebody else holds the lock"), is_lost, "{said}");
         }
     }
 

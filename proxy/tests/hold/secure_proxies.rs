@@ -37,7 +37,9 @@ async fn a_master_shows_its_certificate_to_the_proxy_and_speaks_for_itself_alone
     let started = "touch $stage/started";
     let mut other = start(&stage, "shard-2", &["--fence", &fence], &files.arguments(), started);
     assert_eq!(other.code().await, 1);
-    assert!(other.log().contains("does not fence for this lock: refused: identity-mismatch"), "{}", other.log());
+    let said = "does not fence for this lock: refused: identity-mismatch: stop, the certificate of the connection is not for this \
+        owner (it says: Stop: the owner has to be the one that the client certificate of the connection names.)\n";
+    assert!(other.log().contains(said), "{}", other.log());
     let mut nobody = start(&stage, "shard-1", &["--fence", &fence], &files.trust(), started);
     assert_eq!(nobody.code().await, 1);
     let said = format!("--fence {fence}: no TLS: it refuses the certificate of --proxy-cert, or wants one: ");

@@ -29,11 +29,16 @@ pub struct Cli {
     /// What to do.
     #[command(subcommand)]
     pub command: Command,
+}
+
+/// The log of a process.
+#[derive(Debug, Clone, Args)]
+pub struct LogSettings {
     /// What to log: error, warn, info, debug, trace, or a filter such as "info,fencepost=debug".
-    #[arg(long, global = true, env = "FENCEPOST_LOG", default_value = "info", value_name = "FILTER")]
+    #[arg(long, env = "FENCEPOST_LOG", default_value = "info", value_name = "FILTER")]
     pub log: String,
     /// How to log.
-    #[arg(long, global = true, value_enum, default_value_t = LogFormat::Text)]
+    #[arg(long, value_enum, default_value_t = LogFormat::Text)]
     pub log_format: LogFormat,
 }
 
@@ -55,7 +60,14 @@ pub enum Command {
             --etcd http://127.0.0.1:2379 --lock /shards/2/lock\n\n\
             SIGTERM and SIGINT drain: not ready, go on serving for drain_delay, stop accepting, finish, exit; a second one \
             cuts at once. SIGHUP, and a change of the file, puts what the file says in force, or says why it can't.")]
-    Serve(Settings),
+    Serve {
+        /// What to serve.
+        #[command(flatten)]
+        settings: Settings,
+        /// What is written of that.
+        #[command(flatten)]
+        log: LogSettings,
+    },
     /// Is the configuration right, and with --live: do etcd and the workers answer?
     #[command(
         after_help = "Exits 64 and names every problem with its line and key if the configuration is wrong, 1 if something \

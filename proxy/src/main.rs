@@ -4,7 +4,7 @@ use std::path::Path;
 use std::process::ExitCode;
 
 use clap::Parser;
-use fencepost::cli::{Cli, Command, Question, Settings};
+use fencepost::cli::{Cli, Command, LogSettings, Question, Settings};
 use fencepost::explain::Asked;
 use fencepost::logging::Log;
 use fencepost::{ConfigFile, Origin, Surroundings, check, demo, hold, panics};
@@ -30,7 +30,7 @@ fn main() -> ExitCode {
         }
     };
     match cli.command {
-        Command::Serve(settings) => match Log::begin(&cli.log, cli.log_format) {
+        Command::Serve { settings, log: LogSettings { log, log_format } } => match Log::begin(&log, log_format) {
             Ok(log) => {
                 panics::note();
                 with_config(settings, |config, origin| serve(config, origin, &log))

@@ -83,7 +83,12 @@ async fn wrong_usage_is_64_and_says_what_is_wrong() {
         (&["serve", "-c", "/nonexistent/fencepost.toml"], "/nonexistent/fencepost.toml"),
         (&["check", "-c", "/dev/null"], "/dev/null"),
         (&["serve", "-c", "x.toml", "--listen", "127.0.0.1:0"], "--listen"),
-        (&["serve", "--log", "fencepost=loud"], "--log"),
+        (&["serve", "--log", "fencepost=loud"], "--log: "),
+        // Those that keep no log take no word of one: it went unread, wrong or right.
+        (&["check", "--log", "warm", "-c", "x.toml"], "'--log'"),
+        (&["explain", "--log-format", "json", "-c", "x.toml", "--revision", "1"], "'--log-format'"),
+        (&["demo", "--log", "debug"], "'--log'"),
+        (&["hold", "--log", "debug"], "'--log'"),
     ] {
         let output = fencepost(arguments).await;
         assert_eq!(output.status.code(), Some(64), "{arguments:?}: {output:?}");
@@ -146,6 +151,7 @@ async fn help_and_version_are_right_usage() {
         let output = fencepost(arguments).await;
         assert_eq!(output.status.code(), Some(0), "{arguments:?}");
         assert!(stdout(&output).contains(says), "{arguments:?}: {}", stdout(&output));
+        assert!(stdout(&output).contains("--log ") == (arguments[0] == "serve"), "{arguments:?}: {}", stdout(&output));
     }
 }
 

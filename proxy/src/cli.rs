@@ -20,7 +20,8 @@ use crate::hold::HoldSettings;
         the wire. fencepost stands before a worker that cannot check this itself. Each request says who sent it and \
         under which revision of the lock (Fence-Owner, Fence-Revision); fencepost holds that against the lock record in \
         etcd and refuses what an earlier holder sent, however late it arrives.",
-    after_help = "Exit codes: 0 right, 1 failed to run, 64 wrong usage or configuration.\n\n\
+    after_help = "Exit codes: 0 right, 1 failed to run, 64 wrong usage or configuration. `hold` passes on its command's, 128 + N if \
+        it was ended by signal N, and has more: 75, 76, 126 and 127 (fencepost hold --help).\n\n\
         Try it:        fencepost demo\n\
         Check a file:  fencepost check -c fencepost.toml --live\n\
         Run it:        fencepost serve -c fencepost.toml"

@@ -141,6 +141,8 @@ async fn members_of_etcd_may_stand_in_one_word_and_a_url_may_end_in_a_slash() {
 async fn help_and_version_are_right_usage() {
     for (arguments, says) in [
         (&["--help"][..], "fencepost demo"),
+        (&["--help"], "has more: 75, 76, 126 and 127"),
+        (&["serve", "--help"], "FENCEPOST_LOG"),
         (&["--version"], env!("CARGO_PKG_VERSION")),
         (&["serve", "--help"], "--upstream"),
         (&["check", "--help"], "--live"),

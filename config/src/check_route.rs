@@ -215,7 +215,7 @@ fn check_headers(raw: [Setting<String>; 3], notes: &Notes) -> Option<[HeaderName
     let places: Vec<Place> = raw.iter().map(|setting| setting.place.clone()).collect();
     let mut names: Vec<Option<HeaderName>> = Vec::new();
     for (setting, default) in raw.into_iter().zip(defaults) {
-        names.push(setting.parse(notes, |text| parse_header(&text)).or_if_absent(default));
+        names.push(setting.parse(notes, |text| parse_token_header(&text)).or_if_absent(default));
     }
     for (later, earlier) in [(1, 0), (2, 0), (2, 1)] {
         let (Some(name), Some(other)) = (&names[later], &names[earlier]) else { continue };
@@ -232,7 +232,11 @@ fn check_headers(raw: [Setting<String>; 3], notes: &Notes) -> Option<[HeaderName
     names.into_iter().collect::<Option<Vec<_>>>()?.try_into().ok()
 }
 
-fn parse_header(text: &str) -> Result<HeaderName, String> {
+/// The header for owner, revision or lock that has this name.
+///
+/// # Errors
+/// Why there is none: it is no name of a header, or a proxy uses it for itself.
+pub fn parse_token_header(text: &str) -> Result<HeaderName, String> {
     let name: HeaderName = text.parse().map_err(|_| format!("must be the name of a header, not {text:?}"))?;
     if RESERVED_HEADERS.iter().any(|reserved| folds_alike(reserved, name.as_str())) {
         return Err(format!(

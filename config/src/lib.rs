@@ -47,6 +47,7 @@ mod reference;
 
 pub use address::{Address, HostPort, Upstream, UpstreamAddress, UpstreamProtocol, UpstreamTls};
 pub use captures::{Capture, Captures};
+pub use check_route::parse_token_header;
 pub use config::{Config, EtcdUser, Limits, Source, SourceKind};
 pub use difference::{Change, Difference};
 pub use flags::Flags;

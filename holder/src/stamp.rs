@@ -101,8 +101,14 @@ impl StampLayer {
     /// With `Fence-Lock` as well, for routes that let the caller choose the lock, and for `POST /.well-known/fence`. A key
     /// that is no header's value (control characters) is left out.
     #[must_use]
-    pub fn with_lock(mut self) -> StampLayer {
-        self.lock = HeaderValue::try_from(self.key.as_str()).ok().map(|key| (FENCE_LOCK, key));
+    pub fn with_lock(self) -> StampLayer {
+        self.with_lock_in(FENCE_LOCK)
+    }
+
+    /// The same, in a header of another name, as the route's `lock_header` has it.
+    #[must_use]
+    pub fn with_lock_in(mut self, lock: HeaderName) -> StampLayer {
+        self.lock = HeaderValue::try_from(self.key.as_str()).ok().map(|key| (lock, key));
         self
     }
 
@@ -244,6 +250,10 @@ mod tests {
         assert_eq!(sent.headers()["x-owner"], "a");
         assert_eq!(sent.headers()["x-revision"], "7");
         assert_eq!(sent.headers().len(), 2);
+        let named = layer("a", &held()).with_lock_in(HeaderName::from_static("x-lock"));
+        let sent = send(named, Request::new(()), &[]).await.unwrap();
+        assert_eq!(sent.headers()["x-lock"], "/shards/2/lock");
+        assert_eq!(sent.headers().len(), 3);
     }
 
     #[tokio::test]

@@ -2,7 +2,7 @@
 //!
 //! In the order of what happens: `settings` is what was asked for; `etcd_files` are those by which etcd lets us in, read anew while the
 //! lock is held; the lock is taken ([`fencepost_holder`]); `door` closes the worker's door behind the predecessor; `stamp` takes the
-//! command's requests; both go to proxies by a `proxy_link`; `starter` is what becomes the command; `family` is the command with all that
+//! command's requests; both go to proxies by a `proxy_link`, in `header_names`; `starter` is what becomes the command; `family` is the command with all that
 //! came of it, and how it is ended; `under_lock` is its life from beginning to end; `watchdog` is a second process that ends it where this
 //! one can't any more. `exit` has the exit codes, `signals` what is passed on, `voice` what is said.
 
@@ -10,6 +10,7 @@ mod door;
 mod etcd_files;
 mod exit;
 mod family;
+mod header_names;
 mod proxy_address;
 mod proxy_link;
 mod settings;
@@ -30,6 +31,7 @@ use fencepost_holder::{AcquireError, Etcd, Lock, StoreError, Tenure};
 use rustix::process::{Pid, Signal};
 use tokio::time::sleep;
 
+pub use self::header_names::HeaderNames;
 pub use self::proxy_address::{InvalidProxyAddress, ProxyAddress};
 pub use self::settings::HoldSettings;
 pub use self::stamp::StampRule;
@@ -98,10 +100,13 @@ impl Hold {
         let etcd_contents = settings.etcd_files().read().map_err(Exit::Usage)?;
         let etcd = settings.etcd(etcd_contents.clone(), voice)?;
         let lock = settings.lock(&etcd)?;
+        let names = &settings.header_names;
+        names.check().map_err(Exit::Usage)?;
         let tls = settings.proxy_tls(voice)?;
         let link = |to| ProxyLink::new(to, tls.as_ref());
-        let door = settings.fence.as_ref().map(|proxy| Door::at(link(proxy)));
-        let outlets = settings.stamp.iter().map(|rule| Outlet::new(rule.listen, link(&rule.to), voice)).collect();
+        let door = settings.fence.as_ref().map(|proxy| Door::at(link(proxy), names));
+        let outlets =
+            settings.stamp.iter().map(|rule| Outlet::new(rule.listen, link(&rule.to), names, voice)).collect();
         let failed = |what: &str, error: std::io::Error| Exit::Failed(format!("{what}: {error}"));
         family::adopt_orphans().map_err(|error| failed("orphans cannot be adopted", error))?;
         let signals = Signals::listen().map_err(|error| failed("signals cannot be listened to", error))?;

@@ -14,6 +14,7 @@ use hyper::client::conn::http1;
 use hyper_util::rt::TokioIo;
 use tokio::time::{sleep, timeout};
 
+use super::header_names::HeaderNames;
 use super::proxy_address::ProxyAddress;
 use super::proxy_link::{LinkError, ProxyLink, TlsRefusal};
 use super::voice::Voice;
@@ -33,6 +34,7 @@ const DETAIL_BYTES_MAX: usize = 4096;
 #[derive(Debug)]
 pub(super) struct Door {
     link: ProxyLink,
+    names: HeaderNames,
 }
 
 /// Why the proxy does not close it, and will not.
@@ -53,8 +55,8 @@ pub(super) enum DoorError {
 }
 
 impl Door {
-    pub(super) fn at(link: ProxyLink) -> Door {
-        Door { link }
+    pub(super) fn at(link: ProxyLink, names: &HeaderNames) -> Door {
+        Door { link, names: names.clone() }
     }
 
     /// Which proxy it is.
@@ -89,7 +91,7 @@ impl Door {
         *request.method_mut() = Method::POST;
         *request.uri_mut() = Uri::from_static(PATH);
         request.headers_mut().insert(HOST, self.link.address.host_header());
-        let stamped = tenure.stamp().with_lock().stamp(&mut request);
+        let stamped = self.names.stamp(tenure).stamp(&mut request);
         stamped.map_err(|over| Asked::Final(DoorError::Over(over)))?;
 
         let stream = match self.link.connect(tenure.standing()).await {

@@ -10,6 +10,7 @@ use fencepost_tls::{ClientFiles, IdentityFiles, TlsError};
 
 use super::etcd_files::{Contents, EtcdFiles};
 use super::exit::{self, Exit};
+use super::header_names::HeaderNames;
 use super::proxy_address::ProxyAddress;
 use super::proxy_link::ProxyTls;
 use super::stamp::StampRule;
@@ -94,6 +95,9 @@ pub struct HoldSettings {
     /// Its private key (PEM).
     #[arg(long, value_name = "FILE", requires = "proxy_cert", help_heading = "How to reach proxies")]
     pub proxy_key: Option<PathBuf>,
+    /// In which headers these proxies find the tenure.
+    #[command(flatten)]
+    pub header_names: HeaderNames,
     /// The command, and its arguments.
     #[arg(required = true, trailing_var_arg = true, value_name = "COMMAND")]
     pub command: Vec<OsString>,

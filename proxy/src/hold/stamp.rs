@@ -21,6 +21,7 @@ use tokio::task::{JoinHandle, JoinSet};
 use tokio::time::{sleep, timeout};
 
 use self::line::Line;
+use super::header_names::HeaderNames;
 use super::proxy_address::{InvalidProxyAddress, ProxyAddress};
 use super::proxy_link::{LinkError, ProxyLink};
 use super::voice::Voice;
@@ -59,14 +60,15 @@ pub(super) struct Outlet(Arc<Way>);
 struct Way {
     listen: SocketAddr,
     link: ProxyLink,
+    names: HeaderNames,
     voice: Voice,
     /// What was said last of why nothing goes that way.
     said: Mutex<String>,
 }
 
 impl Outlet {
-    pub(super) fn new(listen: SocketAddr, link: ProxyLink, voice: Voice) -> Outlet {
-        Outlet(Arc::new(Way { listen, link, voice, said: Mutex::default() }))
+    pub(super) fn new(listen: SocketAddr, link: ProxyLink, names: &HeaderNames, voice: Voice) -> Outlet {
+        Outlet(Arc::new(Way { listen, link, names: names.clone(), voice, said: Mutex::default() }))
     }
 
     /// Which proxy it leads to.
@@ -118,7 +120,7 @@ impl Stamping {
             let failed = |error: io::Error| io::Error::new(error.kind(), format!("--stamp {listen}: {error}"));
             let listener = TcpListener::bind(listen).await.map_err(failed)?;
             addresses.push(listener.local_addr().map_err(failed)?);
-            let stamp = tenure.stamp().with_lock();
+            let stamp = outlet.0.names.stamp(tenure);
             listeners.spawn(accept(listener, outlet.clone(), stamp, tenure.standing()));
         }
         let lost = tenure.lost();

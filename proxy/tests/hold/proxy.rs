@@ -9,6 +9,9 @@ use fencepost_testsupport::{Authority, Issued, Process, Scratch, Subject, Worker
 use crate::holder::BINARY;
 use crate::stage::{LOCK, Stage};
 
+/// What a route has that takes everything, under the lock of these tests.
+const ROUTE: &str = "path = \"/\"\nlock = { source = \"main\", key = \"/shards/2/lock\" }\n";
+
 /// A running `fencepost serve`. It is killed with this value.
 pub(crate) struct Proxy {
     pub(crate) listener: SocketAddr,
@@ -24,7 +27,14 @@ impl Proxy {
 
     /// Starts one whose only route watches, and enforces nothing.
     pub(crate) async fn serve_watching(stage: &Stage, worker: &Worker) -> Proxy {
-        Proxy::serve_file(stage, worker, "", "mode = \"shadow\"").await
+        Proxy::serve_file(stage, worker, "", &format!("{ROUTE}mode = \"shadow\"")).await
+    }
+
+    /// Starts one whose only route has header names of its own, and its lock named in one of them.
+    pub(crate) async fn serve_renamed(stage: &Stage, worker: &Worker) -> Proxy {
+        let route = "path = \"/\"\nlock = { source = \"main\", key = \"/shards/{shard}/lock\", from_header = true }\n\
+            owner_header = \"X-Owner\"\nrevision_header = \"X-Revision\"\nlock_header = \"X-Lock\"";
+        Proxy::serve_file(stage, worker, "", route).await
     }
 
     pub(crate) async fn serve_lock(stage: &Stage, worker: &Worker, lock: &str) -> Proxy {
@@ -42,7 +52,8 @@ impl Proxy {
         let (certificate, key) = server.write(scratch.path(), "server");
         let ca = files.ca();
         let tls = format!("tls = {{ certificate = {certificate:?}, key = {key:?}, client_ca = {ca:?} }}");
-        let mut proxy = Proxy::serve_file(stage, worker, &tls, "identity = { common_name = \"{owner}\" }").await;
+        let route = format!("{ROUTE}identity = {{ common_name = \"{{owner}}\" }}");
+        let mut proxy = Proxy::serve_file(stage, worker, &tls, &route).await;
         proxy._scratch.push(scratch);
         proxy
     }
@@ -55,8 +66,7 @@ impl Proxy {
             "admin = {{ listen = \"127.0.0.1:0\" }}\n\
             [[listener]]\naddress = \"127.0.0.1:0\"\n{listener}\n\
             [source.main]\nkind = \"etcd\"\nendpoints = [{etcd:?}]\n\
-            [[route]]\nname = \"shards\"\npath = \"/\"\nupstream = {upstream:?}\n\
-            lock = {{ source = \"main\", key = {LOCK:?} }}\n{route}\n"
+            [[route]]\nname = \"shards\"\nupstream = {upstream:?}\n{route}\n"
         );
         let file = scratch.path().join("fencepost.toml");
         std::fs::write(&file, config).unwrap();

@@ -57,6 +57,33 @@ async fn what_a_command_sends_goes_out_with_its_tenure_whatever_it_says_itself()
 }
 
 #[tokio::test]
+async fn a_tenure_goes_out_in_the_headers_that_the_route_of_its_lock_has() {
+    let (stage, worker) = (Stage::set().await, Worker::start().await);
+    let proxy = Proxy::serve_renamed(&stage, &worker).await;
+    let (url, rule) = (proxy.url(), rule(&proxy));
+    let names = ["--owner-header", "X-Owner", "--revision-header", "X-Revision", "--lock-header", "X-Lock"];
+    let script = r#"curl -s -o /dev/null -w '%{http_code}\n' -H 'X-Owner: b' "http://$FENCE_STAMP/" > $stage/status"#;
+    let arguments = [&["--fence", &url, "--stamp", &rule][..], &names].concat();
+    let mut holder = Holder::start(&stage, "shard-1", &arguments, script);
+    assert_eq!(holder.code().await, 0, "{}", holder.log());
+    assert_eq!(stage.read("status"), "200\n");
+    let seen = worker.seen();
+    assert_eq!((seen[0].header("x-owner"), seen[0].header("fence-owner")), (Some("shard-1"), None));
+    stage.is_left_clean().await;
+
+    for (wrong, says) in [
+        (["--owner-header", "X Owner"], "must be the name of a header, not \"X Owner\""),
+        (["--lock-header", "Host"], "\"Host\" has a meaning of its own"),
+        (["--revision-header", "fence_owner"], "--revision-header: \"fence_owner\" is --owner-header, \"fence-owner\""),
+    ] {
+        let mut holder = Holder::start(&stage, "shard-1", &wrong, "touch $stage/started");
+        assert_eq!(holder.code().await, 64, "{wrong:?}: {}", holder.log());
+        assert!(holder.log().contains(says), "{wrong:?}: {}", holder.log());
+    }
+    assert!(!stage.file("started").exists());
+}
+
+#[tokio::test]
 async fn listener_and_connections_close_when_the_tenure_may_be_over_and_the_next_has_others() {
     for secure in [false, true] {
         closes_in_time(secure).await;

@@ -95,6 +95,7 @@ impl Admin {
             "/shadow" => self.shadow(query, headers),
             "/routes" => self.routes(),
             "/config" => self.config(),
+            "/sources" => self.sources(),
             "/locks" => self.locks(),
             "/" => text(StatusCode::OK, INDEX.to_owned()),
             _ => match path.strip_prefix("/locks/") {
@@ -246,7 +247,8 @@ const INDEX: &str = "fencepost admin\n\n\
     GET  /livez                              is the process alive?\n\
     GET  /readyz                             has every lock been read?\n\
     GET  /metrics                            for Prometheus\n\
-    GET  /locks                              what is known of every lock\n\
+    GET  /sources                            how every lock store is, and how many locks it has\n\
+    GET  /locks                              the same, and what is known of every lock\n\
     GET  /locks/{key}                        what is known of one\n\
     GET  /routes                             each route: its mode, its lock, what it counts\n\
     GET  /config                             every setting in force, defaults included\n\

@@ -3,7 +3,7 @@
 use std::sync::Arc;
 
 use fencepost_policy::Revision;
-use fencepost_sources::{LockDescription, Member, StoreError, TrackedLock};
+use fencepost_sources::{LockDescription, LockSource, Member, StoreError, TrackedLock};
 use http::StatusCode;
 use percent_encoding::percent_decode_str;
 use serde_json::{Value, json};
@@ -13,22 +13,19 @@ use super::Admin;
 use super::answers::{AdminAnswer, json_answer, text};
 
 impl Admin {
+    /// Costs the same however many locks there are.
+    pub(super) fn sources(&self) -> AdminAnswer {
+        let now = Instant::now();
+        let sources = self.sources.iter().map(|source| source_json(source, now));
+        json_answer(&json!({ "sources": sources.collect::<Vec<_>>() }))
+    }
+
     pub(super) fn locks(&self) -> AdminAnswer {
         let now = Instant::now();
         let sources = self.sources.iter().map(|source| {
-            let status = source.status(now);
-            let locks: Vec<Value> = source.locks().iter().map(|lock| lock_json(&lock.describe(now))).collect();
-            json!({
-                "source": source.name(),
-                "up": status.up,
-                "age_seconds": status.age.map(|age| age.as_secs_f64()),
-                "revision": status.revision.map(Revision::get),
-                "distrusted_through": status.distrusted_through.map(Revision::get),
-                "members": members_json(&status.members),
-                "watch_restarts": status.watch_restarts,
-                "last_error": status.last_error.as_deref().map(StoreError::to_string),
-                "locks": locks,
-            })
+            let mut told = source_json(source, now);
+            told["locks"] = source.locks().iter().map(|lock| lock_json(&lock.describe(now))).collect();
+            told
         });
         json_answer(&json!({ "sources": sources.collect::<Vec<_>>() }))
     }
@@ -71,6 +68,22 @@ impl Admin {
             several => json_answer(&json!(several)),
         }
     }
+}
+
+/// How a source is, and not which locks it has.
+fn source_json(source: &LockSource, now: Instant) -> Value {
+    let status = source.status(now);
+    json!({
+        "source": source.name(),
+        "up": status.up,
+        "age_seconds": status.age.map(|age| age.as_secs_f64()),
+        "revision": status.revision.map(Revision::get),
+        "distrusted_through": status.distrusted_through.map(Revision::get),
+        "members": members_json(&status.members),
+        "watch_restarts": status.watch_restarts,
+        "last_error": status.last_error.as_deref().map(StoreError::to_string),
+        "tracked_locks": status.static_locks + status.templated_locks,
+    })
 }
 
 pub(crate) fn lock_json(lock: &LockDescription) -> Value {

@@ -4,7 +4,7 @@
 import { now, proxySays } from "./time.js";
 
 const POLL_MS = 2000;
-/** A proxy with very many locks is not asked more often than is good for it. */
+/** A proxy with very many routes is not asked more often than is good for it. */
 const POLLED_BYTES_PER_MS = 4000;
 /** What is later than that is behind. */
 const BEHIND_MS = 5000;
@@ -23,12 +23,20 @@ export async function ask(path) {
 
 /** As `ask`, with how long the document is. */
 async function askSized(path) {
-  const answer = await fetch(path, { headers: { accept: "application/json" }, signal: AbortSignal.timeout(ANSWER_WITHIN_MS), cache: "no-store" });
-  if (!answer.ok) throw new Refused(`${path.split("?")[0]}: ${answer.status}`);
-  const text = await answer.text();
+  const signal = AbortSignal.timeout(ANSWER_WITHIN_MS);
+  const text = await answerOf(path, signal).catch((error) => {
+    // What an answer that is given up fails with depends on the browser, and on how much of it there was.
+    throw signal.aborted ? new Late(path) : error;
+  });
   const document = JSON.parse(text);
   proxySays(document.now_ms);
   return { document, bytes: text.length };
+}
+
+async function answerOf(path, signal) {
+  const answer = await fetch(path, { headers: { accept: "application/json" }, signal, cache: "no-store" });
+  if (!answer.ok) throw new Refused(`${path.split("?")[0]}: ${answer.status}`);
+  return answer.text();
 }
 
 /** As `ask`; `null` if the proxy answers that it cannot tell: that is no reason to give up the rest. */
@@ -42,6 +50,7 @@ async function askIfThere(path) {
 }
 
 class Refused extends Error {}
+class Late extends Error {}
 
 /** Keeps a page fed. `page` has a method for each kind of news. */
 export class Feed {
@@ -59,6 +68,8 @@ export class Feed {
   /** Until when each question should have its next answer, and until when the decisions are known to come late. */
   #due = new Map();
   #lateUntil = 0;
+  /** When the proxy was heard last, whatever it said. */
+  #heard = 0;
   #behind = false;
 
   constructor(page) {
@@ -92,8 +103,8 @@ export class Feed {
     this.#stream(run, "/decisions", {
       lost: (data) => this.#page.lost(data.lost),
     }, () => this.#backfill(run)).addEventListener("decision", (message) => this.#wait(run, message.data));
-    for (const path of ["/locks", "/routes"]) this.#due.set(path, performance.now() + BEHIND_MS);
-    this.#poll(run, "/locks", (locks) => this.#page.sources(locks.sources));
+    for (const path of ["/sources", "/routes"]) this.#due.set(path, performance.now() + BEHIND_MS);
+    this.#poll(run, "/sources", (document) => this.#page.sources(document.sources));
     this.#poll(run, "/routes", async (routes) => {
       this.#page.routes(routes);
       await this.#askSeldom(run, routes);
@@ -106,6 +117,7 @@ export class Feed {
     this.#streams.push(stream);
     stream.onopen = () => {
       if (run !== this.#run) return;
+      this.#heard = performance.now();
       this.#opened += 1;
       if (this.#opened === 2) {
         this.#attempt = 0;
@@ -116,7 +128,9 @@ export class Feed {
     stream.onerror = () => this.#broken(run);
     for (const [event, handle] of Object.entries(handlers)) {
       stream.addEventListener(event, (message) => {
-        if (run === this.#run) handle(JSON.parse(message.data));
+        if (run !== this.#run) return;
+        this.#heard = performance.now();
+        handle(JSON.parse(message.data));
       });
     }
     return stream;
@@ -125,6 +139,7 @@ export class Feed {
   /** Has a decision wait for its turn. */
   #wait(run, data) {
     if (run !== this.#run) return;
+    this.#heard = performance.now();
     if (this.#waiting.length === 0) this.#later(TURN_MS, () => this.#takeTurn());
     this.#waiting.push(data);
     if (this.#waiting.length > 2 * WAITING_MAX) this.#leftOut += this.#waiting.splice(0, WAITING_MAX).length;
@@ -156,8 +171,9 @@ export class Feed {
     try {
       const past = await ask("/decisions?limit=1000");
       if (run === this.#run) this.#page.past(past);
-    } catch {
-      this.#broken(run);
+    } catch (error) {
+      this.#missed(run, error);
+      if (run === this.#run) this.#later(POLL_MS, () => this.#backfill(run));
     }
   }
 
@@ -167,13 +183,20 @@ export class Feed {
     try {
       const { document, bytes } = await askSized(path);
       if (run !== this.#run) return;
+      this.#heard = performance.now();
       pause = Math.max(pause, bytes / POLLED_BYTES_PER_MS);
       this.#due.set(path, performance.now() + pause + BEHIND_MS);
       await take(document);
     } catch (error) {
-      if (!(error instanceof Refused)) this.#broken(run);
+      if (!(error instanceof Refused)) this.#missed(run, error);
     }
     if (run === this.#run) this.#later(pause, () => this.#poll(run, path, take));
+  }
+
+  /** An answer did not come. That it is late does not make the connection a broken one, as long as anything else is heard. */
+  #missed(run, error) {
+    const elseHeard = performance.now() - this.#heard < BEHIND_MS;
+    if (!(error instanceof Late && elseHeard)) this.#broken(run);
   }
 
   async #askSeldom(run, routes) {

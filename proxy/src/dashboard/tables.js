@@ -85,7 +85,7 @@ export function showSources({ sources, outages }) {
     return el("tr", {},
       cell(name(source.source, 40)), cell(el("span", { class: `badge ${grade}` }, state)),
       number(ageOf(source) === null ? "never read" : duration(ageOf(source))), number(source.revision),
-      number(source.locks.length), number(source.watch_restarts, source.watch_restarts > 0 ? "noted" : ""),
+      number(source.tracked_locks), number(source.watch_restarts, source.watch_restarts > 0 ? "noted" : ""),
       cell(source.members.length ? el("ul", { class: "members" }, source.members.map(member)) : "–"), cell(name(source.last_error, 200, "wrap")));
   });
 }

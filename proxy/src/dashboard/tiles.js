@@ -48,7 +48,7 @@ function lockTile({ locks, since, sources }) {
   if (since === null || sources === null) return unknown("Locks", link);
   const all = [...locks.values()];
   const held = all.filter(holderOf).length;
-  const known = all.length || sources.reduce((sum, source) => sum + source.locks.length, 0);
+  const known = all.length || sources.reduce((sum, source) => sum + source.tracked_locks, 0);
   return { title: "Locks", grade: "calm", value: `${held} held`, note: `${known - held} without a holder`, link };
 }
 

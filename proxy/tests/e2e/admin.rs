@@ -71,6 +71,10 @@ async fn probes_metrics_and_locks_tell_the_state() {
         assert_eq!((&lock["owner"], &lock["first"]), (&"shard-7".into(), &held.tenure.revision.into()), "{lock}");
         let locks = scene.fence.admin_json("/locks").await.to_string();
         assert!(locks.contains("/shards/7/lock") && locks.contains(r#""/k""#), "{locks}");
+        let told = scene.fence.admin_json("/sources").await;
+        let [main] = told["sources"].as_array().unwrap().as_slice() else { panic!("{told}") };
+        assert_eq!((&main["source"], &main["up"], &main["tracked_locks"]), (&"main".into(), &true.into(), &2.into()));
+        assert_eq!(main["locks"], serde_json::Value::Null, "how many there are, and not which");
 
         let counted = |verdict: &str, reason: &str, route: &str| {
             format!(

@@ -80,6 +80,7 @@ const page = {
     model.setSources(sources);
     showSources(model);
     showTiles(model);
+    timeline.draw();
   },
   routes(document) {
     model.routes = document.routes;

@@ -2,6 +2,8 @@
 
 import { now } from "./time.js";
 
+/** As many as the proxy has rows for; one more, and the lock goes that has been quiet for longest. */
+const LOCKS_MAX = 1000;
 const DECISIONS_MAX = 5000;
 const REFUSALS_PER_LOCK_MAX = 1000;
 const SECONDS_MAX = 2 * 3600;
@@ -10,13 +12,13 @@ const SECONDS_MAX = 2 * 3600;
 export const lockId = (source, lock) => `${source ?? ""}\n${lock}`;
 
 export class Model {
-  /** The locks of the timeline, by `lockId`. */
+  /** The locks of the timeline, by `lockId`, those that have been quiet for longest first. */
   locks = new Map();
+  /** Whether locks were left out of it for others. */
+  truncated = false;
   outages = [];
   /** Since when the proxy looks, in milliseconds since the epoch; `null` before it said so. */
   since = null;
-  /** Whether tenures before that were left out. */
-  truncated = false;
   /** The newest decisions, oldest first. */
   decisions = [];
   /** Decisions that came faster than this page could take them, or the proxy keep them for it. */
@@ -38,14 +40,25 @@ export class Model {
   }
 
   setTimeline(timeline) {
-    this.locks = new Map(timeline.locks.map((lock) => [lockId(lock.source, lock.lock), lock]));
+    const quietFirst = [...timeline.locks].sort((a, b) => latestOf(a) - latestOf(b));
+    this.locks = new Map(quietFirst.map((lock) => [lockId(lock.source, lock.lock), lock]));
     this.outages = timeline.outages;
     this.since = timeline.since_ms;
     this.truncated = timeline.truncated;
   }
 
   setLock(lock) {
-    this.locks.set(lockId(lock.source, lock.lock), lock);
+    const id = lockId(lock.source, lock.lock);
+    this.locks.delete(id); // What is set anew comes last.
+    this.locks.set(id, lock);
+    if (this.locks.size <= LOCKS_MAX) return;
+    this.locks.delete(this.locks.keys().next().value);
+    this.truncated = true;
+  }
+
+  /** How many locks the proxy keeps current, on the timeline or not; `null` before it told. */
+  get tracked() {
+    return this.sources && this.sources.reduce((sum, source) => sum + source.tracked_locks, 0);
   }
 
   /** Takes in a decision; says whether it was new. */

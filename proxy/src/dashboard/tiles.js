@@ -43,13 +43,15 @@ function fencingTile({ routes, dangers }) {
   return { title: "Fencing", grade: "good", value: "enforced", note: routes.length === 1 ? "on its one route" : `on all ${routes.length} routes`, link };
 }
 
-function lockTile({ locks, since, sources }) {
-  const link = "#timeline-title";
-  if (since === null || sources === null) return unknown("Locks", link);
-  const all = [...locks.values()];
-  const held = all.filter(holderOf).length;
-  const known = all.length || sources.reduce((sum, source) => sum + source.tracked_locks, 0);
-  return { title: "Locks", grade: "calm", value: `${held} held`, note: `${known - held} without a holder`, link };
+/** The timeline tells who holds what, but not of each lock where there are very many. */
+function lockTile({ locks, since, tracked, truncated }) {
+  const [title, link] = ["Locks", "#timeline-title"];
+  if (since === null || tracked === null) return unknown(title, link);
+  const held = [...locks.values()].filter(holderOf).length;
+  const text = (count) => count.toLocaleString("en");
+  return truncated
+    ? { title, grade: "calm", value: `${text(tracked)} tracked`, note: `${text(held)} held of ${text(locks.size)} shown`, link }
+    : { title, grade: "calm", value: `${text(held)} held`, note: `${text(Math.max(tracked, locks.size) - held)} without a holder`, link };
 }
 
 /** What the proxy has counted: of a flood, not each decision comes to this page. */

@@ -71,6 +71,7 @@ export class Timeline {
   #draw() {
     this.#drawnAt = now();
     if (this.#reorder) this.#sort();
+    this.#sayHowMany();
     for (const part of [this.#box, byId("chart-row")]) part.classList.toggle("narrow", this.narrow);
     const height = this.rowHeight;
     this.#parent.style.height = `${this.order.length * height}px`;
@@ -106,7 +107,7 @@ export class Timeline {
     empty.hidden = this.order.length > 0;
     if (this.order.length > 0) return;
     if (wanted && this.#model.locks.size > 0) {
-      empty.replaceChildren("No lock or owner is called that.");
+      empty.replaceChildren(...(this.#model.truncated ? this.#notAmongThese() : ["No lock or owner is called that."]));
       return;
     }
     empty.replaceChildren(
@@ -114,6 +115,21 @@ export class Timeline {
       "A lock with a fixed key appears as soon as its store was read; one whose key depends on the path, with its first request: send one with ",
       el("code", {}, "Fence-Owner"), " and ", el("code", {}, "Fence-Revision"), ". If nothing comes, look at the lock stores below.",
     );
+  }
+
+  /** Of a lock that has no row, the proxy tells what it knows to whoever asks by the key. */
+  #notAmongThese() {
+    const key = byId("lock-find").value;
+    return [
+      `No lock or owner is called that among the ${this.#model.locks.size.toLocaleString("en")} locks that were heard of last. Others have no row here: `,
+      "if it is one of them, fencepost tells of ", el("a", { href: `/locks/${encodeURIComponent(key)}` }, name(key, 120)), ".",
+    ];
+  }
+
+  #sayHowMany() {
+    const { locks, tracked, truncated } = this.#model;
+    const [shown, all] = [locks.size, tracked].map((count) => count?.toLocaleString("en"));
+    byId("timeline-count").textContent = truncated && tracked > locks.size ? `${shown} of ${all} locks` : "";
   }
 
   #drawRow(id, top) {
@@ -164,9 +180,11 @@ export class Timeline {
     for (const [id, row] of this.#rows) {
       const box = row.drawing.getBoundingClientRect();
       if (clientY < box.top || clientY >= box.bottom || clientX < box.left || clientX > box.right) continue;
+      const lock = this.#model.locks.get(id);
+      if (!lock) return undefined; // It has gone since it was drawn.
       const [x, y] = [clientX - box.left, clientY - box.top];
       const hit = row.hits.findLast((hit) => hit.x0 <= x && x <= hit.x1 && hit.y0 <= y && y <= hit.y1);
-      return { id, lock: this.#model.locks.get(id), hit };
+      return { id, lock, hit };
     }
     return undefined;
   }

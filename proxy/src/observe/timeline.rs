@@ -13,7 +13,7 @@ use smol_str::SmolStr;
 use super::millis;
 use super::record::{Decision, Outcome, shown_owner};
 
-/// How many locks have a row. One more, and the row goes that has been quiet for longest.
+/// How many locks have a row. One more, and the row goes that has been quiet for longest. The dashboard keeps as many.
 const ROWS_MAX: usize = 1_000;
 
 /// How many tenures and waits of one lock are kept, and how many outages in all.

@@ -1,5 +1,7 @@
 //! What the dashboard says while it does not know all yet, hears late, or hears more than it can take.
 
+use std::ops::Range;
+
 use fencepost_testsupport::{Answer, Behaviour, Browser, EtcdVersion, Latch, eventually};
 use serde_json::{Value, json};
 
@@ -169,5 +171,45 @@ async fn a_page_that_hears_late_says_that_it_is_behind_and_goes_on_listening() {
     assert_eq!(page.browser.run("return window.streams", &[]).await, 2, "it listens as from the beginning");
     page.browser.run("window.letGo()", &[]).await;
     page.until_state("live").await;
+    scene.finish().await;
+}
+
+/// It called all but the thousand that it has rows for unknown, and kept each that it was ever told of.
+#[tokio::test]
+async fn a_page_with_more_locks_than_rows_says_so_and_keeps_no_more_of_them() {
+    let browser = Browser::start().await;
+    let [shards, _] = routes();
+    browser.screen(1440, 900, "light").await; // Where a row is 54 pixels high.
+    let scene = Scene::open(VERSION, &[shards]).await;
+    let held = scene.store.hold(LOCK, "shard-1").await;
+    scene.admits("/shards/2/x", &held).await;
+    let mut line = scene.line().await;
+    let mut ask_for = async |shards: Range<u32>| {
+        for shard in shards {
+            let answer = line.send(Ask::post(&format!("/shards/{shard}/x")).token("shard-1", "1")).await.unwrap();
+            assert_eq!(answer.header("fence-reason"), Some("no-owner"), "{answer:?}");
+        }
+    };
+    ask_for(1_000..1_999).await;
+    let page = Page::open(browser, scene.fence.admin, "").await;
+    let until_told = async |tile: &str, count: &str, rows: u64| {
+        let told = "return [document.querySelector('#tiles [href=\"#timeline-title\"]').innerText.split('\\n').slice(1).join(', '),
+            document.querySelector('#timeline-count').innerText, document.querySelector('#rows').offsetHeight / 54].join('; ') === arguments[0]";
+        let expected = format!("{tile}; {count}; {rows}");
+        page.browser.until(&format!("it says {expected}"), told, &[json!(expected)]).await;
+    };
+    until_told("1 held, 999 without a holder", "", 1_000).await;
+    ask_for(1_999..2_002).await;
+    until_told("1,003 tracked, 1 held of 1,000 shown", "1,000 of 1,003 locks", 1_000).await;
+
+    // A page that comes later is told so, and not of the one that nobody has heard of for longest.
+    page.go("").await;
+    until_told("1,003 tracked, 0 held of 1,000 shown", "1,000 of 1,003 locks", 1_000).await;
+    page.click("#lock-find").await;
+    page.browser.press(LOCK).await;
+    page.until_there("#timeline-empty:not([hidden]) a[href='/locks/%2Fshards%2F2%2Flock']").await;
+    let empty = page.text("#timeline-empty").await;
+    assert!(empty.contains("among the 1,000 locks that were heard of last"), "{empty}");
+    assert_eq!(page.complaints().await, Vec::<String>::new());
     scene.finish().await;
 }

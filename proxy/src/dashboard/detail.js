@@ -162,7 +162,7 @@ function decisionFacts(decision, lock) {
     ["Route", [name(decision.route, NAME_MAX), el("span", { class: "muted" }, ` · ${decision.mode}`)]],
     decision.source === null ? null : ["Store", name(decision.source, NAME_MAX)],
     decision.age_ms === null ? null : ["Age of the news", duration(decision.age_ms)],
-    decision.waited_ms ? ["Waited at the barrier", duration(decision.waited_ms)] : null,
+    decision.waited_ms ? ["From arrival to decision", duration(decision.waited_ms)] : null,
     decision.traceparent ? ["Trace", el("code", {}, visible(decision.traceparent))] : null,
   ];
 }

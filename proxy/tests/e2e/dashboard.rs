@@ -318,7 +318,8 @@ async fn a_route_that_refuses_nothing_stands_out() {
     page.until_there("#detail[open]").await;
     let detail = page.text("#detail").await;
     assert!(detail.contains("Let past") && detail.contains("weakens the fence"), "{detail}");
-    for wrong in ["Admitted", "shadow", "othing was forwarded"] {
+    assert!(detail.contains("From arrival to decision"), "it has waited for the store: {detail}");
+    for wrong in ["Admitted", "shadow", "othing was forwarded", "barrier"] {
         assert!(!detail.contains(wrong), "{wrong} is in {detail}");
     }
     other.etcd.resume();

@@ -88,11 +88,14 @@ function workerTile({ routes }) {
   return { title, grade: orphans ? "warn" : "calm", value: `${sum("in_flight") - sum("waiting")} in flight`, note: orphans ? `${orphans} ${orphans === 1 ? "orphan" : "orphans"} may still run` : "no orphans", link };
 }
 
-/** The settings in force that weaken the fence, as `on_unavailable = dangerous_admit`: such values are called dangerous. */
+/** A setting that weakens the fence says so in its value, and one of them in another word. */
+const weakens = (key, value) => value.startsWith("dangerous_") || (key === "partial_requests" && value === "harmless");
+
+/** The settings in force that weaken the fence, as `on_unavailable = dangerous_admit`. */
 export function dangersOf(value, found = []) {
   if (value === null || typeof value !== "object") return found;
   for (const [key, inner] of Object.entries(value)) {
-    if (typeof inner === "string" && inner.startsWith("dangerous_")) found.push(`${key} = ${inner}`);
+    if (typeof inner === "string" && weakens(key, inner)) found.push(`${key} = ${inner}`);
     else dangersOf(inner, found);
   }
   return [...new Set(found)];

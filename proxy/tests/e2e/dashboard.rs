@@ -294,12 +294,15 @@ async fn a_route_that_refuses_nothing_stands_out() {
     let store = page.text("#sources tr").await;
     assert!(store.contains("main") && store.contains("answers") && store.contains("3.5"), "{store}");
 
-    let weakened = Route::new("k", "/", r#"key = "/k""#).with("on_unavailable = \"dangerous_admit\"");
+    let weakened = Route::new("k", "/", r#"key = "/k""#)
+        .with("on_unavailable = \"dangerous_admit\"\npartial_requests = \"harmless\"");
     let other = Scene::with(VERSION, &[weakened], |config| config.limit("confirm_timeout = \"50ms\"")).await;
     let page = Page::open(page.browser, other.fence.admin, "").await;
     page.until_there("#tiles .tile.bad[data-key=Fencing]").await;
     let tile = page.text("#tiles .tile[data-key=Fencing]").await;
-    assert!(tile.contains("weakened") && tile.contains("on_unavailable = dangerous_admit"), "{tile}");
+    for shown in ["weakened", "on_unavailable = dangerous_admit", "partial_requests = harmless"] {
+        assert!(tile.contains(shown), "{shown} is not in {tile}");
+    }
 
     // What that lets past was neither admitted nor refused, and no route is in shadow mode.
     other.store.put("/k", "").await;

@@ -6,6 +6,7 @@ mod answers;
 mod locks;
 mod observed;
 mod origin;
+mod paths;
 mod routes;
 mod streams;
 
@@ -32,7 +33,8 @@ use crate::reload::{Outcome, Reloads};
 pub use answers::{AdminAnswer, AdminBody};
 pub(crate) use locks::lock_json;
 
-use answers::{answer, not_allowed, text};
+use answers::{answer, text};
+use paths::{INDEX, accepted_source, cleared_lock};
 
 /// What the admin listener can see and do.
 #[derive(Clone)]
@@ -73,15 +75,16 @@ impl Admin {
             return Ok(text(StatusCode::FORBIDDEN, format!("{refused}\n")));
         }
         let (path, query) = (request.uri().path(), request.uri().query().unwrap_or_default());
-        let answer = match *request.method() {
-            Method::GET | Method::HEAD => match dashboard::answer(path, request.headers()) {
-                Some(page) => page.map(AdminBody::whole),
-                None => self.get(path, query, request.headers()),
-            },
-            Method::POST => self.post(path, query).await,
-            _ => not_allowed("GET, HEAD, POST"),
-        };
-        Ok(answer)
+        if let Err(refused) = paths::check(request.method(), path, query) {
+            return Ok(refused);
+        }
+        if *request.method() == Method::POST {
+            return Ok(self.post(path, query).await);
+        }
+        Ok(match dashboard::answer(path, request.headers()) {
+            Some(page) => page.map(AdminBody::whole),
+            None => self.get(path, query, request.headers()),
+        })
     }
 
     fn get(&self, path: &str, query: &str, headers: &HeaderMap) -> AdminAnswer {
@@ -100,8 +103,7 @@ impl Admin {
             "/" => text(StatusCode::OK, INDEX.to_owned()),
             _ => match path.strip_prefix("/locks/") {
                 Some(key) => self.lock(key),
-                None if path == "/reload" || accepted_source(path).is_some() => not_allowed("POST"),
-                None => text(StatusCode::NOT_FOUND, format!("There is nothing at this path.\n\n{INDEX}")),
+                None => paths::not_found(),
             },
         }
     }
@@ -112,11 +114,11 @@ impl Admin {
             "/reload" => return self.reload().await,
             _ => {}
         }
-        if let Some(key) = path.strip_prefix("/locks/").and_then(|path| path.strip_suffix("/clear-orphans")) {
+        if let Some(key) = cleared_lock(path) {
             return self.clear_orphans(key);
         }
         let Some(name) = accepted_source(path) else {
-            return not_allowed("GET, HEAD");
+            return paths::not_found();
         };
         self.accept_regression(name).await
     }
@@ -240,27 +242,4 @@ impl Admin {
             Err(error) => text(StatusCode::INTERNAL_SERVER_ERROR, format!("{error}\n")),
         }
     }
-}
-
-const INDEX: &str = "fencepost admin\n\n\
-    GET  /                                   the dashboard; this page with Accept: text/plain\n\
-    GET  /livez                              is the process alive?\n\
-    GET  /readyz                             has every lock been read?\n\
-    GET  /metrics                            for Prometheus\n\
-    GET  /sources                            how every lock store is, and how many locks it has\n\
-    GET  /locks                              the same, and what is known of every lock\n\
-    GET  /locks/{key}                        what is known of one\n\
-    GET  /routes                             each route: its mode, its lock, what it counts\n\
-    GET  /config                             every setting in force, defaults included\n\
-    GET  /decisions                          who was refused, and why; ?route=&lock=&reason=&owner=&mode=&verdict=&client=&id=&since=&limit=\n\
-    GET  /timeline                           who held which lock when\n\
-    GET  /shadow                             what the routes in shadow mode would have refused; ?format=text\n\
-    GET  /log                                what is logged\n\
-    POST /log?filter=FILTER                  log by that filter, like info,fencepost=debug\n\
-    POST /reload                             read the configuration file again\n\
-    POST /locks/{key}/clear-orphans          none of its orphans is running any more\n\
-    POST /sources/{name}/accept-regression   go on with a store that went back\n";
-
-fn accepted_source(path: &str) -> Option<&str> {
-    path.strip_prefix("/sources/")?.strip_suffix("/accept-regression")
 }

@@ -11,6 +11,7 @@ use serde_json::{Value, json};
 
 use super::Admin;
 use super::answers::{AdminAnswer, json_answer, text};
+use super::paths;
 use super::streams::{follow_decisions, follow_timeline};
 use crate::exchange::Fence;
 use crate::observe::filter::Query;
@@ -62,6 +63,14 @@ impl Admin {
     }
 
     pub(super) fn shadow(&self, query: &str, headers: &HeaderMap) -> AdminAnswer {
+        let as_text = match paths::parameter(query, "format").as_deref() {
+            Some("text") => true,
+            Some("json") => false,
+            Some(other) => {
+                return text(StatusCode::BAD_REQUEST, format!("unknown format {other:?}; there are text, json\n"));
+            }
+            None => accepts(headers, "text/plain"),
+        };
         let in_force = self.fence.routes.iter().filter(|route| route.label.mode == "shadow");
         let watched: Vec<Watched> = in_force
             .map(|route| {
@@ -70,7 +79,6 @@ impl Admin {
             })
             .collect();
         let observations = self.observed();
-        let as_text = query == "format=text" || accepts(headers, "text/plain");
         observations.look(|book| match as_text {
             true => text(StatusCode::OK, book.shadow.to_text(&watched)),
             false => json_answer(&book.shadow.to_json(&watched, SystemTime::now())),

@@ -29,7 +29,9 @@ async fn probes_metrics_and_locks_tell_the_state() {
             assert_eq!(answer.status, 200, "{path}: {answer:?}");
             assert_eq!(scene.fence.admin("HEAD", path).await.status, 200, "{path}");
         }
-        assert_eq!(scene.fence.admin("GET", "/nothing").await.status, 404);
+        for method in ["GET", "POST"] {
+            assert_eq!(scene.fence.admin(method, "/nothing").await.status, 404, "{method}");
+        }
         let page = scene.fence.admin("GET", "/").await;
         assert_eq!(
             page.header("content-type"),

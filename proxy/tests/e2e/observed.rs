@@ -312,6 +312,9 @@ async fn shadow_mode_reports_what_enforce_would_have_refused() {
     assert_eq!((&refusals["owner"], &refusals["reason"]), (&json!("shard-2"), &json!("stale-tenure")));
     assert_eq!((&refusals["count"], &refusals["decision"]), (&json!(3), &json!(last)));
     assert!(refusals["first_ms"].as_u64() <= refusals["last_ms"].as_u64(), "{refusals}");
+    for wrong in ["/shadow?format=yaml", "/shadow?route=watched", "/shadow?format=text&route=watched"] {
+        assert_eq!(scene.fence.admin("GET", wrong).await.status, 400, "{wrong}");
+    }
     let text = scene.fence.admin("GET", "/shadow?format=text").await.text();
     assert!(text.contains("stale-tenure") && text.contains("owner shard-2") && text.contains(&last), "{text}");
     let decision = scene.fence.admin_json(&format!("/decisions?id={last}")).await["decisions"][0].take();

@@ -145,12 +145,20 @@ document.addEventListener("click", (event) => {
   target?.focus();
 });
 
+const KEYS = { p: () => decisions.togglePause(), "/": () => byId("filters").elements.find.focus() };
+// Not anywhere on the page: whoever speaks to a computer says letters by accident (WCAG 2.1.4).
+for (const part of ["timeline", "decisions"]) {
+  byId(part).addEventListener("keydown", (event) => {
+    if (event.target.closest("input, select, textarea") || event.ctrlKey || event.metaKey || event.altKey) return;
+    const action = KEYS[event.key];
+    if (!action) return;
+    action();
+    event.preventDefault();
+  });
+}
 document.addEventListener("keydown", (event) => {
-  if (event.target.closest("input, select, textarea") || event.ctrlKey || event.metaKey || event.altKey) return;
-  if (event.key === "p") decisions.togglePause();
-  else if (event.key === "/") byId("filters").elements.find.focus();
-  else if (event.key === "Escape") detail.close();
-  else return;
+  if (event.key !== "Escape" || event.target.closest("input, select, textarea")) return;
+  detail.close();
   event.preventDefault();
 });
 

@@ -398,7 +398,21 @@ async fn the_timeline_is_used_with_the_keyboard_alone() {
     let page = Page::open(browser, scene.fence.admin, "").await;
     page.until_there(&format!("#decision-rows tr[data-id='{later}']")).await;
 
+    // Letters do something in the timeline and among the decisions alone.
     let focused = "const one = document.activeElement; return one.id || one.name || one.tagName";
+    let paused = "return document.querySelector('#pause').getAttribute('aria-pressed')";
+    for (part, acts) in [("body", false), ("#routes-title", false), ("#timeline", true), ("#decisions", true)] {
+        let focus = "document.activeElement.blur(); document.querySelector(arguments[0]).focus()";
+        page.browser.run(focus, &[json!(part)]).await;
+        page.browser.press("p").await;
+        assert_eq!(page.browser.run(paused, &[]).await, acts.to_string(), "p at {part}");
+        page.browser.press("/").await;
+        assert_eq!(page.browser.run(focused, &[]).await == "find", acts, "/ at {part}");
+        page.browser.run("document.querySelector('#pause[aria-pressed=true]')?.click()", &[]).await;
+    }
+    page.go("").await;
+    page.until_there(&format!("#decision-rows tr[data-id='{later}']")).await;
+
     let mut passed = Vec::new();
     while passed.last() != Some(&json!("timeline")) {
         assert!(passed.len() < 40, "{passed:?}");

@@ -31,6 +31,7 @@ fn every_metric_that_rules_and_dashboard_name_exists() {
     for file in [
         "deploy/prometheus/fencepost.rules.yml",
         "deploy/prometheus/fencepost.rules.test.yml",
+        "deploy/prometheus/fencepost.rules.day.test.yml",
         "deploy/grafana/dashboards/fencepost.json",
     ] {
         let named = metrics_in(&document(file));

@@ -17,10 +17,15 @@ async fn prometheus_takes_the_rules_and_each_alert_fires_when_it_should_and_only
     let folder = workspace().join("deploy/prometheus");
     let file = |name: &str| folder.join(name).to_str().unwrap().to_owned();
     printed("promtool", &["check", "config", &file("prometheus.yml")]).await;
-    printed("promtool", &["test", "rules", &file("fencepost.rules.test.yml")]).await;
+    let (test, day_test) = ("fencepost.rules.test.yml", "fencepost.rules.day.test.yml");
+    printed("promtool", &["test", "rules", &file(test), &file(day_test)]).await;
 
     let rules = yaml("deploy/prometheus/fencepost.rules.yml").await;
-    let tests = yaml("deploy/prometheus/fencepost.rules.test.yml").await;
+    let mut tests = Vec::new();
+    for name in [test, day_test] {
+        tests.push(yaml(&format!("deploy/prometheus/{name}")).await);
+    }
+    let tests = Value::from(tests);
     let alerts = strings(&rules, "alert");
     for alert in &alerts {
         let all: Vec<&Value> =

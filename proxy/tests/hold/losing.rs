@@ -12,7 +12,7 @@ use crate::stage::{LOCK, Stage};
 const STUBBORN: &str = "trap '' TERM; while :; do date +%s%N >> $stage/beats; sleep 0.02; done";
 
 /// A command that says under which revision it runs, and when it was asked to end.
-const DOCILE: &str = r#"echo "begin $FENCE_REVISION" >> $stage/log; trap 'echo "end $FENCE_REVISION" >> $stage/log; exit 0' TERM
+const DOCILE: &str = r#"trap 'echo "end $FENCE_REVISION" >> $stage/log; exit 0' TERM; echo "begin $FENCE_REVISION" >> $stage/log
        while :; do sleep 0.02; done"#;
 
 /// The last beat.

@@ -202,13 +202,13 @@ impl<S: LockStore> Work<S> {
         }
     }
 
-    /// Says what an earlier process has found and nobody has accepted.
+    /// Says what was found before this source was started, be it by an earlier process, and nobody has accepted.
     fn tell_inherited_distrust(&self) {
         let Some(through) = self.common().trust.distrusted_through() else { return };
         tracing::warn!(
             source = %self.common().name,
             %through,
-            "store-regressed: the lock store went back while an earlier process watched it, and nobody has accepted that; nothing is \
+            "store-regressed: the lock store went back before this source was started, and nobody has accepted that; nothing is \
              admitted but tenures that begin above the highest revision seen then, until an operator accepts the regression"
         );
     }

@@ -342,9 +342,9 @@ impl<P: Permit> InFlight<P> {
     }
 
     /// The client is too slow for a response that is not to wait for it, and is left behind.
-    pub(super) fn leave_client(&mut self) {
+    pub(super) fn leave_client(&mut self, may_go_on_for_ever: bool) {
         self.count_cut();
-        self.detach(false);
+        self.detach(may_go_on_for_ever);
     }
 
     fn count_cut(&self) {

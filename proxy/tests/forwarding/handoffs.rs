@@ -245,6 +245,23 @@ fn a_successor_waits_for_the_answer_to_a_cut_upload_though_its_client_does_not_r
     assert_eq!(scene.metric("fencepost_orphans_expired_total"), "0");
 }
 
+/// The worker's events would be read for nobody, over a connection that others wait for, until the tenure ends.
+#[test]
+fn events_that_answer_a_cut_upload_are_not_read_for_ever_once_their_client_has_left() {
+    let scene = Scene::with("orphan_timeout = \"1s\"");
+    let (mut client, mut peer) = scene.upload(&scene.hold("a"));
+    peer.send("HTTP/1.1 200 OK\r\nContent-Type: text/event-stream\r\n\r\ndata: first\n\n");
+    client.head();
+    client.send("no chunk\r\n");
+    assert_eq!(peer.until_end(), b"", "no last chunk");
+    scene.metric_becomes("fencepost_orphans", "1");
+    drop(client);
+    let deadline = Instant::now() + PATIENCE;
+    while peer.stream().write_all(b"data: next\n\n").is_ok() {
+        assert!(Instant::now() < deadline, "it is still read");
+    }
+}
+
 #[test]
 fn a_successor_does_not_wait_for_a_cut_upload_that_the_operator_calls_harmless() {
     let scene = Scene::with("partial_requests = \"harmless\"");

@@ -11,13 +11,13 @@ use crate::forward::folds_alike;
 #[derive(Debug, Clone, PartialEq, Eq, Args)]
 pub struct HeaderNames {
     /// The header with the owner, where the routes of the lock have an owner_header of their own.
-    #[arg(long, value_name = "NAME", default_value = "Fence-Owner", value_parser = parse_token_header, help_heading = "How to reach proxies")]
+    #[arg(long, value_name = "NAME", default_value = "Fence-Owner", value_parser = parse_token_header, requires = "sends", help_heading = "How to reach proxies")]
     pub owner_header: HeaderName,
     /// The header with the revision, as the routes' revision_header.
-    #[arg(long, value_name = "NAME", default_value = "Fence-Revision", value_parser = parse_token_header, help_heading = "How to reach proxies")]
+    #[arg(long, value_name = "NAME", default_value = "Fence-Revision", value_parser = parse_token_header, requires = "sends", help_heading = "How to reach proxies")]
     pub revision_header: HeaderName,
     /// The header with the key of the lock, as the routes' lock_header.
-    #[arg(long, value_name = "NAME", default_value = "Fence-Lock", value_parser = parse_token_header, help_heading = "How to reach proxies")]
+    #[arg(long, value_name = "NAME", default_value = "Fence-Lock", value_parser = parse_token_header, requires = "sends", help_heading = "How to reach proxies")]
     pub lock_header: HeaderName,
 }
 

@@ -4,7 +4,7 @@ use std::ffi::OsString;
 use std::path::PathBuf;
 use std::time::Duration;
 
-use clap::Args;
+use clap::{ArgGroup, Args};
 use fencepost_holder::{Etcd, InvalidEtcd, Lock};
 use fencepost_tls::{ClientFiles, IdentityFiles, TlsError};
 
@@ -25,6 +25,8 @@ pub(super) const TRY_WITHIN: Duration = Duration::from_secs(3);
 
 /// Hold a lock, and run a command under it.
 #[derive(Debug, Clone, Args)]
+// Those by which anything is sent to proxies.
+#[command(group = ArgGroup::new("sends").args(["fence", "stamp"]).multiple(true))]
 pub struct HoldSettings {
     /// A member of the etcd cluster, e.g. "http://127.0.0.1:2379"; may be given several times, or separated by commas.
     #[arg(long, value_name = "URL", required = true, value_delimiter = ',')]

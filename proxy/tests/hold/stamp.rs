@@ -72,11 +72,13 @@ async fn a_tenure_goes_out_in_the_headers_that_the_route_of_its_lock_has() {
     stage.is_left_clean().await;
 
     for (wrong, says) in [
+        (["--owner-header", "X-Owner"], "required arguments were not provided:\n  <--fence <URL>|--stamp"),
         (["--owner-header", "X Owner"], "must be the name of a header, not \"X Owner\""),
         (["--lock-header", "Host"], "\"Host\" has a meaning of its own"),
         (["--revision-header", "fence_owner"], "--revision-header: \"fence_owner\" is --owner-header, \"fence-owner\""),
     ] {
-        let mut holder = Holder::start(&stage, "shard-1", &wrong, "touch $stage/started");
+        let sends: &[&str] = if wrong[1] == "X-Owner" { &[] } else { &["--fence", &url] };
+        let mut holder = Holder::start(&stage, "shard-1", &[sends, &wrong].concat(), "touch $stage/started");
         assert_eq!(holder.code().await, 64, "{wrong:?}: {}", holder.log());
         assert!(holder.log().contains(says), "{wrong:?}: {}", holder.log());
     }

@@ -18,10 +18,13 @@ pub(crate) struct Seen {
     floor: u64,
     /// The `first` revision of the tenure that was known to hold it.
     holder: Option<u64>,
+    /// In which of the store's histories it, or else the gate before it, came to have a floor.
+    learnt_in: u64,
 }
 
 /// `floor-rises`: it never falls, and is above whatever is known to have ended. A templated lock that nobody holds is forgotten
-/// with its floor: it is another one when it comes again.
+/// with its floor: it is another one when it comes again. If the store went back meanwhile, and nobody could notice, no floor and no
+/// record keeps apart what was then and what is now: that is one of the limits in README.md.
 pub(crate) fn gates(world: &World) {
     let Some(proxy) = world.proxy() else { return };
     let mut seen = world.seen.borrow_mut();
@@ -29,13 +32,22 @@ pub(crate) fn gates(world: &World) {
         let described = lock.describe(Instant::now());
         let floor = described.gate.floor;
         let holder = described.holder.map(|(_, first, _)| first.get());
-        let now = Seen { era: world.accepted.get(), lock: Arc::downgrade(&lock), floor, holder };
+        let (lock_now, history) = (Arc::downgrade(&lock), world.histories.get());
+        let mut now = Seen { era: world.accepted.get(), lock: lock_now, floor, holder, learnt_in: history };
         assert!(holder <= Some(floor), "{}: the floor is {floor}, but {holder:?} holds the lock", lock.key());
         let key = lock.key().as_str();
         let index = world.plan.locks.iter().position(|(name, _)| *name == key).expect("only those are asked for");
         world.ledger.check(index, &described.gate);
         if seen.get(&index).is_some_and(|before| !before.lock.ptr_eq(&now.lock)) {
             world.count("forgotten");
+        }
+        if let Some(before) = seen.get(&index) {
+            let learns = floor > 0 && !(before.lock.ptr_eq(&now.lock) && before.floor > 0);
+            if !learns {
+                now.learnt_in = before.learnt_in;
+            } else if before.learnt_in < history && world.noticed.get().is_none() && !world.plan.remembers {
+                world.begin_anew(index);
+            }
         }
         if let Some(before) = seen.get(&index).filter(|before| before.era == now.era && before.lock.ptr_eq(&now.lock)) {
             assert!(before.floor <= floor, "the floor of {key} fell from {} to {floor}", before.floor);

@@ -47,7 +47,7 @@ impl Exchange {
     /// An admitted request goes out.
     pub(crate) fn admitted(mut self, life: u64, lock: Arc<TrackedLock>, admission: Admission, proceeds: bool) {
         let world = Rc::clone(&self.world);
-        let place = (world.accepted.get(), admission.tenure().get());
+        let place = (world.era(self.lock), admission.tenure().get());
         world.note(|| format!("#{}: let out under {place:?}", self.name));
         world.ledger.entered(self.lock, place);
         let risked = world.worker.enters_at_a_risk(self.lock, place, proceeds && world.plan.proceeds);

@@ -220,7 +220,7 @@ async fn close(
         match handoff.may_enter(&claim) {
             Ok(tenure) => {
                 checks::let_in(world, &claim, tenure);
-                world.worker.fence(request.token.lock, (world.accepted.get(), tenure.get()));
+                world.worker.fence(request.token.lock, (world.era(request.token.lock), tenure.get()));
                 return Ok(Outcome::Fenced);
             }
             Err(Entry::Admitted(_)) => unreachable!("nothing is counted in"),

@@ -46,6 +46,8 @@ pub(crate) struct World {
     pub(crate) distrusted: Cell<Option<Revision>>,
     /// How often an operator has accepted that the store went back.
     pub(crate) accepted: Cell<u64>,
+    /// How often the gates of each lock began anew, with nothing to tell them what was before.
+    anew: RefCell<BTreeMap<usize, u64>>,
     /// Since when the store has had one history, as far as the proxy could know.
     pub(crate) trusted: Cell<Option<Point>>,
     /// The oldest revision that is not compacted away.
@@ -85,6 +87,7 @@ impl World {
             noticed: Cell::new(None),
             distrusted: Cell::new(None),
             accepted: Cell::new(0),
+            anew: RefCell::default(),
             trusted: Cell::new(Some(Point { at: start, step: 0 })),
             compacted: Cell::new(1),
             unanswered: Cell::new(0),
@@ -102,6 +105,19 @@ impl World {
             trace: RefCell::default(),
             plan,
         })
+    }
+
+    /// Tenures of one lock and one era have the order of their revisions.
+    pub(crate) fn era(&self, lock: usize) -> u64 {
+        self.accepted.get() + self.anew.borrow().get(&lock).copied().unwrap_or_default()
+    }
+
+    pub(crate) fn begin_anew(&self, lock: usize) {
+        self.note(|| {
+            format!("what was let in of {} is forgotten, and the store went back unnoticed", self.plan.locks[lock].0)
+        });
+        self.count("anew");
+        *self.anew.borrow_mut().entry(lock).or_default() += 1;
     }
 
     pub(crate) fn now(&self) -> Point {

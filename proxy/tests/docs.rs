@@ -89,6 +89,46 @@ fn samples_of_the_readme() -> Vec<Config> {
 }
 
 #[test]
+fn limits_that_no_key_sets_are_as_the_reference_has_them() {
+    let limits = [
+        ("5 s each time, 8 times", "memory.rs", "RECORD_TIMEOUT: Duration = Duration::from_secs(5)"),
+        ("5 s each time, 8 times", "gate/handoff.rs", "RECORDS_MAX: u32 = 8"),
+        ("1,000 for a lock, 10,000 in all", "gate/handoff.rs", "WAITING_PER_LOCK_MAX: usize = 1_000"),
+        ("1,000 for a lock, 10,000 in all", "gate/handoff.rs", "WAITING_MAX: usize = 10_000"),
+        ("| 100 ms | Others pass", "gate/handoff.rs", "TURN_MAX: Duration = Duration::from_millis(100)"),
+        ("4 times in all", "gate.rs", "SENDS_MAX: usize = 4"),
+        ("16 MiB, 5 s", "downstream/limits.rs", "discard_bytes_max: 16 * 1024 * 1024"),
+        ("16 MiB, 5 s", "downstream/limits.rs", "discard_timeout: Duration::from_secs(5)"),
+        ("256 KiB, 100 ms", "forward/relay.rs", "BEHIND_BYTES_MAX: usize = 256 * 1024"),
+        ("256 KiB, 100 ms", "forward/relay.rs", "CATCH_UP_MAX: Duration = Duration::from_millis(100)"),
+        ("| 1 s | The same", "forward/stalled.rs", "STALL_MAX: Duration = Duration::from_secs(1)"),
+        ("| 1 MiB | 502", "forward/in_flight.rs", "BEFORE_HEAD_BYTES_MAX: u64 = 1024 * 1024"),
+        ("| 300 ms |", "forward/connect.rs", "REFUSAL_MAX: Duration = Duration::from_millis(300)"),
+        ("one every 10 s | 10 s", "forward/http2/connection.rs", "PING_INTERVAL: Duration = Duration::from_secs(10)"),
+        (
+            "| 90 s |",
+            "forward/tunnel.rs",
+            "with_time(Duration::from_secs(60)).with_interval(Duration::from_secs(10)).with_retries(3)",
+        ),
+        ("| 32 | 503", "admin/streams.rs", "STREAMS_MAX: usize = 32"),
+        ("in 100 ms | 8,192", "observe.rs", "COLLECT_PERIOD: Duration = Duration::from_millis(100)"),
+        ("in 100 ms | 8,192", "observe.rs", "NOTES_MAX: usize = 8_192"),
+        ("| 1 s, 2 s |", "logging.rs", "END_MAX: Duration = Duration::from_secs(1)"),
+        ("| 1 s, 2 s |", "access_log.rs", "END_MAX: Duration = Duration::from_secs(2)"),
+        ("| 1 s | It is cut", "drain.rs", "LAST_ANSWERS_MAX: Duration = Duration::from_secs(1)"),
+    ];
+    let reference = document("config/REFERENCE.md");
+    let (_, rows) = reference.split_once("## Limits that no key sets").unwrap();
+    for (said, file, limit) in limits {
+        assert!(rows.contains(said), "{said}");
+        assert!(document(&format!("proxy/src/{file}")).contains(limit), "{file}: {limit}");
+    }
+    let rows = rows.lines().filter(|line| line.starts_with('|')).skip(2);
+    let of_no_limit = rows.filter(|row| !limits.iter().any(|(said, ..)| row.contains(said)));
+    assert_eq!(of_no_limit.collect::<Vec<_>>().len(), 1, "a reload has the limit of a record");
+}
+
+#[test]
 fn every_test_that_the_documents_name_exists() {
     let documents = ["ARCHITECTURE.md", "SECURITY.md"].map(document).join("\n");
     let mut sources = String::new();

@@ -18,7 +18,7 @@ pub(crate) use self::calls::{Mine, Place, Taking};
 use self::silence::Silence;
 use self::turn::Turn;
 pub(crate) use self::turn::{Failed, Within, random};
-pub(crate) use self::watch::Change;
+pub(crate) use self::watch::{Change, Gone};
 use crate::error::InvalidEtcd;
 
 /// How long whoever ends waits for what is given back in the background.

@@ -7,7 +7,7 @@ use tracing::debug;
 
 use crate::clock::Alarm;
 use crate::error::{AcquireError, InvalidLock};
-use crate::etcd::{Etcd, Failed, Mine, Place, Taking};
+use crate::etcd::{Etcd, Failed, Gone, Mine, Place, Taking};
 use crate::lease::Lease;
 use crate::tenure::Tenure;
 
@@ -180,7 +180,11 @@ impl Lock {
                 Taking::Taken(revision) => return Ok(revision),
                 Taking::Held { owner, as_of } => {
                     debug!(lock = %self.key, holder = %owner, "waiting for the lock");
-                    self.etcd.gone(self.key.as_str(), as_of + 1).await;
+                    match self.etcd.gone(self.key.as_str(), as_of + 1, look_every(lease.ttl)).await {
+                        Gone::Surely => {}
+                        // So may be our place.
+                        Gone::Perhaps => place = None,
+                    }
                 }
                 // Somebody removed our entry: we queue anew, at the end.
                 Taking::EntryGone => place = None,
@@ -192,13 +196,23 @@ impl Lock {
     /// place that gets free wakes one.
     async fn advance(&self, lease: &Lease) -> Result<Place, Failed> {
         let queue = format!("{}.queue/", self.key);
-        let place = self.etcd.enqueue(&queue, &self.owner, lease.id, self.answer_within).await?;
+        let enqueue = || self.etcd.enqueue(&queue, &self.owner, lease.id, self.answer_within);
+        let mut place = enqueue().await?;
         while let Some((before, as_of)) = self.etcd.predecessor(&queue, &place, self.answer_within).await? {
             debug!(lock = %self.key, before, "waiting in the queue");
-            self.etcd.gone(&before, as_of + 1).await;
+            match self.etcd.gone(&before, as_of + 1, look_every(lease.ttl)).await {
+                Gone::Surely => {}
+                // So may be our own place: where it is not, this is the same one.
+                Gone::Perhaps => place = enqueue().await?,
+            }
         }
         Ok(place)
     }
+}
+
+/// How often whoever waits looks at what it waits for: as often as it renews its lease, and often enough for the longest of them.
+fn look_every(ttl: Duration) -> Duration {
+    (ttl / 3).min(Duration::from_secs(10))
 }
 
 #[cfg(test)]

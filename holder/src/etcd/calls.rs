@@ -38,6 +38,14 @@ pub(crate) struct Place {
     created: i64,
 }
 
+/// What a look at a key shows.
+#[derive(Debug, Clone, Copy)]
+pub(super) struct Look {
+    /// The store's revision at the time.
+    pub(super) as_of: i64,
+    pub(super) exists: bool,
+}
+
 impl Etcd {
     /// Makes sure that there is this lease; its number is of our own choice, so that the call may be repeated. Returns its
     /// time to live, and sets the flag once there may be one: before anything is sent, but only with a connection to send it on.
@@ -173,6 +181,18 @@ impl Etcd {
             })
             .await?;
         Ok(answer.kvs().first().map(|record| mine.is(record)))
+    }
+
+    /// Looks at a key, by a quorum read.
+    pub(super) async fn look(&self, key: &str, within: Within) -> Result<Look, Failed> {
+        let answer = self
+            .call(Keys::One(key), within, |mut client| {
+                let key = key.to_owned();
+                async move { client.get(key, Some(GetOptions::new().with_keys_only())).await }
+            })
+            .await?;
+        let as_of = answer.header().map_or(0, |header| header.revision());
+        Ok(Look { as_of, exists: !answer.kvs().is_empty() })
     }
 
     async fn transact(&self, keys: Keys<'_>, txn: Txn, within: Duration) -> Result<TxnResponse, Failed> {

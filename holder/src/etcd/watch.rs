@@ -1,13 +1,15 @@
 //! Waiting for what becomes of one key.
 
 use std::sync::Arc;
+use std::time::Duration;
 
 use etcd_client::{Client, Error, EventType, KeyValue, WatchOptions, WatchStream};
 use tokio::time::{sleep, timeout};
+use tracing::debug;
 
 use super::Etcd;
 use super::connection::Session;
-use super::turn::{ATTEMPT_TIMEOUT, Backoff, Failed, Left, Turn};
+use super::turn::{ATTEMPT_TIMEOUT, Backoff, Failed, Left, Turn, Within};
 
 /// What became of a key.
 #[derive(Debug, Clone)]
@@ -18,6 +20,15 @@ pub(crate) enum Change {
     Written(KeyValue),
     /// That is not to be had any more: its history was compacted away. Read it.
     Unseen,
+}
+
+/// Why a key is not waited for any longer.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Gone {
+    /// It does not exist any more.
+    Surely,
+    /// What was known of it, and of whatever else was read with it, may be so no more: ask anew.
+    Perhaps,
 }
 
 impl Etcd {
@@ -39,10 +50,34 @@ impl Etcd {
         }
     }
 
-    /// Returns once a key is deleted, or may have been.
-    pub(crate) async fn gone(&self, key: &str, mut from: i64) {
-        while let Change::Written(record) = self.change(key, from).await {
-            from = record.mod_revision() + 1;
+    /// Returns once a key is deleted at this revision or later, or may have been. Beside the watch it is looked at so often.
+    pub(crate) async fn gone(&self, key: &str, mut from: i64, look_every: Duration) -> Gone {
+        loop {
+            let change = tokio::select! {
+                change = self.change(key, from) => change,
+                gone = self.seen_gone(key, from, look_every) => return gone,
+            };
+            match change {
+                Change::Written(record) => from = record.mod_revision() + 1,
+                Change::Deleted => return Gone::Surely,
+                Change::Unseen => return Gone::Perhaps,
+            }
+        }
+    }
+
+    /// As [`Etcd::gone`], by looking at it.
+    ///
+    /// A store that was taken back to a backup takes a watch from a revision that it has not reached again, and what becomes of the
+    /// key until then, the watch does not tell.
+    async fn seen_gone(&self, key: &str, from: i64, look_every: Duration) -> Gone {
+        loop {
+            sleep(look_every).await;
+            match self.look(key, Within::one_attempt(ATTEMPT_TIMEOUT)).await {
+                Ok(look) if look.as_of + 1 < from => return Gone::Perhaps,
+                Ok(look) if !look.exists => return Gone::Surely,
+                Ok(_) => {}
+                Err(failed) => debug!(key, ?failed, "what is waited for cannot be looked at"),
+            }
         }
     }
 }

@@ -2,8 +2,10 @@
 
 use std::time::{Duration, Instant};
 
+use etcd_client::PutOptions;
 use fencepost_holder::{BootInstant, Etcd, Lock, Over, Standing};
 use fencepost_testsupport::{Cluster, EtcdOptions, EtcdVersion, FreePort, PATIENCE, Relay, eventually};
+use tokio::task::JoinSet;
 
 use crate::store::{KEY, Store, over};
 
@@ -147,6 +149,45 @@ async fn who_waits_through_the_loss_of_its_lease_gets_the_lock_in_the_end() {
     let tenure = waiting.await.unwrap();
     assert!(tenure.is_held());
     tenure.release().await.unwrap();
+    store.is_clean().await;
+}
+
+/// They watched from revisions that the restored store had yet to reach: nobody heard that the lock was free, and it stood free for ever.
+#[tokio::test]
+async fn who_waits_gets_the_lock_though_etcd_was_taken_back_to_a_backup() {
+    let mut store = Store::start().await;
+    let mut client = store.client();
+    client.put(KEY, "a", None).await.unwrap();
+    let mut waiting = JoinSet::new();
+    for owner in ["b", "c", "d"] {
+        let lock = store.lock_with(owner, |lock| lock.ttl(TTL).queue(true));
+        waiting.spawn(async move { lock.acquire().await.unwrap() });
+        store.until_queued(waiting.len()).await;
+    }
+    let until_watches = async |count| {
+        let watches = async || (store.member.requests_total().await.of("Watch") >= count).then_some(());
+        eventually("those who wait watch what they wait for", watches).await;
+    };
+    until_watches(3).await;
+    // The backup has the lock and all leases, and one place only. c learns that nobody is before it; then b and c wait for the
+    // lock, and d for c's place.
+    let places = store.keys("/lock.queue/").await;
+    client.delete(places[0].key(), None).await.unwrap();
+    until_watches(4).await;
+    client.delete(places[2].key(), None).await.unwrap();
+    let backup = store.member.save_snapshot().await;
+    for _ in 0..20 {
+        client.put("/other", "x", None).await.unwrap();
+    }
+    client.put(KEY, "a", None).await.unwrap();
+    client.put(places[1].key(), "c", Some(PutOptions::new().with_lease(places[1].lease()))).await.unwrap();
+    until_watches(7).await;
+    store.member.restore_snapshot(&backup).await;
+    store.until_queued(3).await;
+    store.client().delete(KEY, None).await.unwrap();
+    while let Some(acquired) = tokio::time::timeout(PATIENCE, waiting.join_next()).await.expect("it is heard of") {
+        acquired.unwrap().release().await.unwrap();
+    }
     store.is_clean().await;
 }
 

@@ -40,7 +40,7 @@ async fn a_lock_that_is_held_is_refused_to_who_only_tries_and_nothing_is_left_of
 }
 
 #[tokio::test]
-async fn who_waits_asks_nothing_until_the_lock_is_given_back() {
+async fn who_waits_asks_nothing_between_one_look_and_the_next_until_the_lock_is_given_back() {
     let store = Store::start().await;
     for queue in [false, true] {
         let watches_before = store.member.requests_total().await.of("Watch");
@@ -55,7 +55,7 @@ async fn who_waits_asks_nothing_until_the_lock_is_given_back() {
         until_watches(1).await;
         let lock = store.lock_with("b", |lock| lock.queue(queue).ttl(Duration::from_secs(600)));
         let waiting = tokio::spawn(async move { lock.acquire().await.unwrap() });
-        // This is the last that it has to ask for.
+        // This is the last that it has to ask for. With this time to live, it looks at the lock after 10 s.
         until_watches(2).await;
         let quiet = store.member.requests_total().await;
         tokio::time::sleep(Duration::from_millis(300)).await;

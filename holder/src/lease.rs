@@ -72,14 +72,14 @@ impl Lease {
     }
 
     /// Renews it once. Dated by the moment before it was sent.
-    pub(crate) async fn renew(&self) -> Result<(), Failed> {
+    async fn renew(&self) -> Result<(), Failed> {
         let sent = BootInstant::now();
         self.etcd.keep_alive(self.id, attempt_within(self.ttl)).await?;
         *self.confirmed.lock().unwrap_or_else(PoisonError::into_inner) = sent;
         Ok(())
     }
 
-    /// Renews it as long as this is waited for; returns when it is gone.
+    /// Renews it as long as this is waited for; returns when it is gone. That it still stands is for whoever uses it to find out.
     pub(crate) async fn kept(&self) {
         loop {
             until_due(self.confirmed(), self.ttl).await;

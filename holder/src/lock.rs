@@ -5,7 +5,7 @@ use std::time::Duration;
 use fencepost_policy::{LockKey, Owner};
 use tracing::debug;
 
-use crate::clock::Alarm;
+use crate::clock::{Alarm, BootInstant};
 use crate::error::{AcquireError, InvalidLock};
 use crate::etcd::{Etcd, Failed, Gone, Mine, Place, Taking};
 use crate::lease::Lease;
@@ -71,6 +71,15 @@ impl LockBuilder {
     }
 }
 
+/// A lock that was taken.
+struct Won {
+    /// The revision of the write that took it.
+    created: i64,
+    /// When the last renewal of its lease was sent that was confirmed before that write was asked for: it is the write that makes
+    /// such a renewal count (`renewed-by-quorum`).
+    confirmed: BootInstant,
+}
+
 impl Lock {
     /// The lock of this key, to be taken in the name of this owner. Different holders should have different names, but
     /// nothing depends on it: the revision tells their tenures apart.
@@ -119,7 +128,7 @@ impl Lock {
             let alarm = self.alarm()?;
             let lease = Lease::grant(&self.etcd, self.ttl, self.answer_within).await?;
             let taken = match self.etcd.take(&self.key, &self.owner, lease.id, None, self.answer_within).await {
-                Ok(Taking::Taken(revision)) => Ok(revision),
+                Ok(Taking::Taken(created)) => Ok(Won { created, confirmed: lease.confirmed() }),
                 Ok(Taking::Held { owner, .. }) => {
                     // What is not given back now runs out.
                     let _ = lease.give_back().await;
@@ -151,14 +160,14 @@ impl Lock {
     /// Begins the tenure; `None` if the lease ran out too soon.
     async fn begin(
         &self,
-        taken: Result<i64, Failed>,
+        taken: Result<Won, Failed>,
         lease: Lease,
         alarm: Alarm,
     ) -> Result<Option<Tenure>, AcquireError> {
         let begun = match taken {
-            Ok(created) => {
+            Ok(Won { created, confirmed }) => {
                 let mine = Mine { key: self.key.clone(), owner: self.owner.clone(), lease: lease.id, created };
-                Tenure::begin(self.etcd.clone(), mine, lease, alarm).await
+                Tenure::begin(self.etcd.clone(), mine, lease, confirmed, self.answer_within, alarm).await
             }
             Err(failed) => Err(failed),
         };
@@ -169,15 +178,16 @@ impl Lock {
         }
     }
 
-    /// Takes the lock when it is free and, if we queue, everybody before us has had it. Returns the revision.
-    async fn take_in_turn(&self, lease: &Lease) -> Result<i64, Failed> {
+    /// Takes the lock when it is free and, if we queue, everybody before us has had it.
+    async fn take_in_turn(&self, lease: &Lease) -> Result<Won, Failed> {
         let mut place = None;
         loop {
             if self.queue && place.is_none() {
                 place = Some(self.advance(lease).await?);
             }
+            let confirmed = lease.confirmed();
             match self.etcd.take(&self.key, &self.owner, lease.id, place.as_ref(), self.answer_within).await? {
-                Taking::Taken(revision) => return Ok(revision),
+                Taking::Taken(created) => return Ok(Won { created, confirmed }),
                 Taking::Held { owner, as_of } => {
                     debug!(lock = %self.key, holder = %owner, "waiting for the lock");
                     match self.etcd.gone(self.key.as_str(), as_of + 1, look_every(lease.ttl)).await {

@@ -10,7 +10,7 @@ use tokio::time::sleep;
 use tracing::debug;
 
 use crate::clock::{Alarm, BootInstant};
-use crate::error::ReleaseError;
+use crate::error::{ReleaseError, StoreError};
 use crate::etcd::{Change, Etcd, Failed, Mine};
 use crate::lease::{Lease, attempt_within, retry_after, until_due};
 use crate::stamp::StampLayer;
@@ -36,15 +36,22 @@ struct Keeping {
 }
 
 impl Tenure {
-    /// Begins to keep a lock that was taken. `NoLease` if it was lost at once.
-    pub(crate) async fn begin(etcd: Etcd, mine: Mine, lease: Lease, alarm: Alarm) -> Result<Tenure, Failed> {
+    /// Begins to keep a lock that was taken, whose last renewal that counts was sent at that moment; if it has to be renewed first, etcd
+    /// has so long to answer. `NoLease` if it was lost at once.
+    pub(crate) async fn begin(
+        etcd: Etcd,
+        mine: Mine,
+        lease: Lease,
+        mut confirmed: BootInstant,
+        answer_within: Duration,
+        alarm: Alarm,
+    ) -> Result<Tenure, Failed> {
         let revision = u64::try_from(mine.created).ok().and_then(Revision::new).ok_or(Failed::NoLease)?;
         let (ttl, mine) = (lease.ttl, Arc::new(mine));
         // The wait may have used up what the last renewal made sure of: a new holder has most of it before it.
-        if BootInstant::now().since(lease.confirmed()) > ttl / 3 {
-            lease.renew().await?;
+        if BootInstant::now().since(confirmed) > ttl / 3 {
+            confirmed = renewed(&etcd, &mine, ttl, answer_within).await?;
         }
-        let confirmed = lease.confirmed();
         let ledger = Arc::new(Ledger::held_until(confirmed + sure_for(ttl)));
         let keeper = Keeper { etcd, mine: Arc::clone(&mine), ttl, ledger: Arc::clone(&ledger) };
         let keeping = Keeping { ledger, task: tokio::spawn(keeper.keep(confirmed, alarm)) };
@@ -183,7 +190,7 @@ impl Keeper {
         loop {
             until_due(confirmed, self.ttl).await;
             let sent = BootInstant::now();
-            match self.renew().await {
+            match renew(&self.etcd, &self.mine, self.ttl).await {
                 Ok(None) => {
                     confirmed = sent;
                     self.ledger.renewed(sent + sure_for(self.ttl));
@@ -197,18 +204,35 @@ impl Keeper {
             }
         }
     }
+}
 
-    /// One renewal; says why the tenure is over if that is what it shows.
-    ///
-    /// The answer to the renewal alone proves little: a member gives it without asking the others, and some versions of etcd
-    /// give it for a lease that was revoked. The quorum read after it is what proves that the key still stands.
-    async fn renew(&self) -> Result<Option<Over>, Failed> {
-        let within = attempt_within(self.ttl);
-        self.etcd.keep_alive(self.mine.lease, within).await?;
-        Ok(match self.etcd.stands(&self.mine, within).await? {
-            Some(true) => None,
-            Some(false) => Some(Over::KeyChanged),
-            None => Some(Over::KeyDeleted),
-        })
+/// Renews a lock until that is confirmed, for as long as etcd may take to answer; returns when that was sent.
+async fn renewed(etcd: &Etcd, mine: &Mine, ttl: Duration, answer_within: Duration) -> Result<BootInstant, Failed> {
+    let deadline = BootInstant::now() + answer_within;
+    loop {
+        let sent = BootInstant::now();
+        match renew(etcd, mine, ttl).await {
+            Ok(None) => return Ok(sent),
+            Ok(Some(_)) => return Err(Failed::NoLease),
+            Err(Failed::Store(StoreError::Unavailable(why))) if BootInstant::now() < deadline => {
+                debug!(lock = %mine.key, why, "a lock that was taken is not renewed");
+                sleep(retry_after(ttl)).await;
+            }
+            Err(failed) => return Err(failed),
+        }
     }
+}
+
+/// One renewal; says why the tenure is over if that is what it shows.
+///
+/// The answer to the renewal alone proves little: a member gives it without asking the others, and some versions of etcd give it for
+/// a lease that was revoked. The quorum read after it is what proves that the key still stands.
+async fn renew(etcd: &Etcd, mine: &Mine, ttl: Duration) -> Result<Option<Over>, Failed> {
+    let within = attempt_within(ttl);
+    etcd.keep_alive(mine.lease, within).await?;
+    Ok(match etcd.stands(mine, within).await? {
+        Some(true) => None,
+        Some(false) => Some(Over::KeyChanged),
+        None => Some(Over::KeyDeleted),
+    })
 }

@@ -85,6 +85,48 @@ async fn a_lock_that_was_taken_without_its_holder_hearing_of_it_is_its_own() {
     store.is_clean().await;
 }
 
+/// One late answer cost the lock that was just won, and ended a standby that had waited for days.
+#[tokio::test]
+async fn a_lock_that_was_won_is_kept_though_its_first_renewal_is_late_if_it_still_stands() {
+    for stands in [true, false] {
+        let store = Store::start().await;
+        let relay = Relay::start(store.member.endpoint().trim_start_matches("http://").parse().unwrap()).await;
+        let etcd = Etcd::at([format!("http://{}", relay.address())]).unwrap();
+        let held = store.lock("a").acquire().await.unwrap();
+        let renewals = async || store.member.requests_total().await.of("LeaseKeepAlive");
+        // An attempt to renew has a third of a second, any other a second.
+        let lock = Lock::builder(KEY, "b").ttl(SECOND * 2).build(&etcd).unwrap();
+        let mut waiting = tokio::spawn(async move { lock.acquire().await.unwrap() });
+        eventually("b waits, and has renewed its lease", async || (renewals().await >= 1).then_some(())).await;
+        relay.delay(Duration::from_millis(300)).await;
+        held.release().await.unwrap();
+        let first = eventually("b has the lock", async || {
+            store.keys(KEY).await.into_iter().find(|record| record.value() == b"b")
+        })
+        .await;
+        // One may be of the time before it was told so.
+        let before = renewals().await;
+        let late = eventually("its renewals are late", async || (renewals().await >= before + 3).then_some(()));
+        tokio::select! {
+            over = &mut waiting => panic!("it was not waited for: {over:?}"),
+            () = late => {}
+        }
+        if !stands {
+            // Its lease lives.
+            store.client().delete(KEY, None).await.unwrap();
+        }
+        relay.delay(Duration::ZERO).await;
+        let tenure = tokio::time::timeout(PATIENCE, waiting).await.expect("b has the lock").unwrap();
+        let revision = tenure.revision().get().cast_signed();
+        assert_eq!(store.keys(KEY).await.iter().map(|record| record.create_revision()).collect::<Vec<_>>(), [revision]);
+        assert_eq!(revision == first.create_revision(), stands);
+        assert!(tenure.is_held());
+        tenure.release().await.unwrap();
+        etcd.settled().await;
+        store.is_clean().await;
+    }
+}
+
 #[tokio::test]
 async fn an_acquisition_that_is_given_up_while_etcd_does_not_answer_leaves_nothing_behind() {
     let store = Store::start().await;

@@ -4,8 +4,10 @@ etcd3gw speaks with etcd's JSON gateway, and so needs neither gRPC nor protobuf.
 """
 
 import os
+import signal
 import sys
 import threading
+import time
 import urllib.error
 import urllib.parse
 import urllib.request
@@ -32,14 +34,29 @@ def take(name):
     return lock, record["create_revision"]
 
 
+def clock():
+    """Seconds since the machine was started, in which it may have been suspended."""
+    return time.clock_gettime(time.CLOCK_BOOTTIME)
+
+
+def renew(lock):
+    """Renews the lease. If that is not done again in time, the process ends, whatever it is doing: two thirds of the time to
+    live after this was sent.
+    """
+    sent = clock()
+    if lock.refresh() <= 0:
+        raise RuntimeError("the lease is gone")
+    # Nothing handles SIGALRM, so it ends the process.
+    signal.setitimer(signal.ITIMER_REAL, max(sent + TTL * 2 / 3 - clock(), 0.001))
+
+
 def keep(lock, lost):
-    """Renews the lease until that is not confirmed: two thirds of the time to live after the last time, at the latest."""
-    while not lost.wait(TTL / 3):
-        try:
-            if lock.refresh() > 0:
-                continue
-        except Exception as error:
-            print(f"cannot renew: {error}", flush=True)
+    """Renews the lease until that is not confirmed."""
+    try:
+        while not lost.wait(TTL / 3):
+            renew(lock)
+    except Exception as error:
+        print(f"cannot renew: {error}", flush=True)
         lost.set()
 
 
@@ -70,6 +87,7 @@ def work(owner, revision, lost):
 
 lock, revision = take(os.environ["LOCK"])
 lost = threading.Event()
+renew(lock)
 threading.Thread(target=keep, args=[lock, lost], daemon=True).start()
 done = work(lock.uuid, revision, lost)
 lock.lease.revoke()

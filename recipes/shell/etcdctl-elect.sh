@@ -11,12 +11,15 @@ trap 'kill "$elect" 2>/dev/null && wait "$elect" || true' EXIT # On SIGTERM it r
 read -r key <&"${ELECT[0]}"
 revision=$(etcdctl get "$key" --write-out fields | sed -n 's/^"CreateRevision" : //p')
 
+set -m # The master is a process group, which is ended with all that is in it.
 FENCE_OWNER=$OWNER FENCE_REVISION=$revision "$master" &
+working=$!
+set +m
+trap 'kill -- "-$working" 2>/dev/null || true; kill "$elect" 2>/dev/null && wait "$elect" || true' EXIT
 status=0
-wait -n "$!" "$elect" || status=$?
+wait -n "$working" "$elect" || status=$?
 if ! kill -0 "$elect" 2>/dev/null; then
     echo "the session of $key is over" >&2
-    kill "$!" 2>/dev/null || true
     status=1
 fi
 exit "$status"

@@ -4,7 +4,9 @@ set -euo pipefail
 master=$(dirname "${BASH_SOURCE[0]}")/master.sh
 ttl=9 # Seconds.
 
-etcd() { curl -sS --fail --max-time 3 "$ETCD/v3/$1" --data-binary "$2"; }
+etcd() { curl -sS --fail --max-time "${3:-3}" "$ETCD/v3/$1" --data-binary "$2"; }
+# Whole seconds since the machine was started, in which it may have been suspended.
+now() { cut -d. -f1 /proc/uptime; }
 key=$(printf %s "$LOCK" | base64 -w 0)
 owner=$(printf %s "$OWNER" | base64 -w 0)
 
@@ -21,10 +23,10 @@ take() {
 # Waits for the key's deletion after that revision: a stream, of which curl prints each event as it comes.
 until_free() {
     local from=$((revision + 1)) events watching
-    exec {events}< <(exec curl -sSN "$ETCD/v3/watch" \
+    exec {events}< <(exec curl -sSN --max-time 60 "$ETCD/v3/watch" \
         --data-binary "{\"create_request\": {\"key\": \"$key\", \"start_revision\": $from}}")
     watching=$!
-    # If the stream has ended, the lock is asked for again.
+    # If the stream has ended, the lock is asked for again. So it is each minute: a stream may be silent for ever.
     grep -q '"type":"DELETE"' <&"$events" || sleep 1
     kill "$watching" 2>/dev/null || true
     exec {events}<&-
@@ -32,23 +34,38 @@ until_free() {
 
 give_back() { etcd lease/revoke "{\"ID\": \"$lease\"}" >/dev/null 2>&1 || true; }
 
-# Returns when a renewal was not confirmed: at two thirds of the time to live after the last one that was, at the latest.
+# Renews the lease within so many seconds. It is renewed as of when that was asked for.
+renew() {
+    local sent
+    sent=$(now)
+    (($1 > 0)) || return
+    etcd lease/keepalive "{\"ID\": \"$lease\"}" "$1" | jq -e '(.result.TTL // 0 | tonumber) > 0' >/dev/null || return
+    renewed=$sent
+}
+
+# Returns when a renewal was not confirmed: two thirds of the time to live after the last one that was, at the latest.
 keep() {
-    while sleep $((ttl / 3)); do
-        (($(etcd lease/keepalive "{\"ID\": \"$lease\"}" | jq -r '.result.TTL // 0') > 0)) || return 0
+    local due
+    while true; do
+        due=$((renewed + ttl / 3 - $(now)))
+        sleep $((due > 0 ? due : 0))
+        # The second that has begun counts as over.
+        renew $((renewed + ttl * 2 / 3 - $(now) - 1)) || return 0
     done
 }
 
 trap give_back EXIT
-until take; do
+until take && renew 3; do
     give_back
     until_free
 done
+set -m # The master is a process group, which is ended with all that is in it.
 FENCE_OWNER=$OWNER FENCE_REVISION=$revision "$master" &
 working=$!
+set +m
 keep &
 keeping=$!
-trap 'kill "$working" "$keeping" 2>/dev/null; give_back' EXIT
+trap 'kill -- "-$working" "$keeping" 2>/dev/null || true; give_back' EXIT
 status=0
 wait -n "$working" "$keeping" || status=$?
 if ! kill -0 "$keeping" 2>/dev/null; then

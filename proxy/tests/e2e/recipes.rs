@@ -7,11 +7,16 @@ mod play;
 
 use std::path::{Path, PathBuf};
 use std::process::Command;
+use std::time::Duration;
 
-use fencepost_testsupport::Scratch;
+use fencepost_testsupport::{Etcd, EtcdVersion, PATIENCE, Relay, Scratch};
+use tokio::io::AsyncReadExt;
+use tokio::net::{TcpListener, TcpStream};
+use tokio::time::timeout;
 
 use crate::programs::{printed, python_binary, workspace};
 
+use self::master::Master;
 use self::play::Recipe;
 
 const ANY: &str = "/shards/2/lock";
@@ -33,6 +38,57 @@ async fn a_late_write_under_etcdctl_elect_is_refused() {
 #[tokio::test]
 async fn a_late_write_under_a_lock_taken_with_curl_is_refused() {
     Recipe::new("curl", ANY).play(|_| script("shell/gateway.sh")).await;
+}
+
+/// The shell's master had a lock for 12 s that etcd gave away after 9, and what it had begun went on behind it; Python's went on for as
+/// long as a job took.
+#[tokio::test]
+async fn a_master_that_renews_by_itself_is_ended_with_its_work_before_the_lock_can_be_anothers() {
+    let etcd = Etcd::start(EtcdVersion::V3_5).await;
+    // Each call of the shell's takes 2.6 s: it may take 3.
+    tokio::join!(
+        is_ended_in_time(&etcd, script("shell/gateway.sh"), "/shards/1/lock", Duration::from_millis(1300)),
+        is_ended_in_time(&etcd, python_master(), "shard-2", Duration::ZERO),
+    );
+}
+
+/// Etcd is that far, and away once the master is in the middle of a job.
+async fn is_ended_in_time(etcd: &Etcd, command: Command, lock: &str, away: Duration) {
+    let relay = Relay::start(etcd.endpoint().trim_start_matches("http://").parse().unwrap()).await;
+    relay.delay(away).await;
+    let (mut master, job) = at_work(etcd, &format!("http://{}", relay.address()), command, lock).await;
+    relay.freeze().await;
+    is_over(job, &master).await;
+    let stands = etcd.etcdctl(&["get", "--prefix", "", "--keys-only"]).await;
+    assert!(stands.lines().any(|key| key.ends_with(lock)), "{lock} could be another's: {}", master.log());
+    assert!(!master.status().await.success(), "{lock}: {}", master.log());
+}
+
+#[tokio::test]
+async fn who_ends_a_script_that_holds_a_lock_ends_what_its_master_has_begun() {
+    let etcd = Etcd::start(EtcdVersion::V3_5).await;
+    for (number, name) in ["shell/gateway.sh", "shell/etcdctl-elect.sh"].into_iter().enumerate() {
+        let (mut master, job) = at_work(&etcd, &etcd.endpoint(), script(name), &format!("/shards/{number}/lock")).await;
+        master.terminate();
+        is_over(job, &master).await;
+        assert!(!master.status().await.success(), "{name}: {}", master.log());
+    }
+}
+
+/// A master that has begun a job, which takes for ever.
+async fn at_work(etcd: &Etcd, endpoint: &str, command: Command, lock: &str) -> (Master, TcpStream) {
+    let worker = TcpListener::bind("127.0.0.1:0").await.unwrap();
+    let address = worker.local_addr().unwrap().to_string();
+    let mut master = Master::start_far(command, etcd, endpoint, lock, "shard-1", &address);
+    master.give("one");
+    let (job, _) = timeout(PATIENCE, worker.accept()).await.expect("the master works").unwrap();
+    (master, job)
+}
+
+async fn is_over(mut job: TcpStream, master: &Master) {
+    // It may end with a reset.
+    let over = timeout(PATIENCE, job.read_to_end(&mut Vec::new())).await;
+    assert!(over.is_ok(), "the job goes on: {}", master.log());
 }
 
 #[tokio::test]
@@ -76,12 +132,13 @@ fn text(path: &Path) -> String {
 
 #[tokio::test]
 async fn a_late_write_under_a_lock_of_etcd3gw_is_refused() {
-    let command = |_: &str| {
-        let mut command = Command::new(python_binary());
-        command.arg(workspace().join("recipes/python/master.py"));
-        command
-    };
-    Recipe::new("Python etcd3gw", "shard-2").of_one_process().play(command).await;
+    Recipe::new("Python etcd3gw", "shard-2").of_one_process().that_goes_by_the_clock().play(|_| python_master()).await;
+}
+
+fn python_master() -> Command {
+    let mut command = Command::new(python_binary());
+    command.arg(workspace().join("recipes/python/master.py"));
+    command
 }
 
 #[tokio::test]

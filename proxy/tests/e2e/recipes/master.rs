@@ -16,13 +16,25 @@ pub(super) struct Master {
 
 impl Master {
     /// Starts it with the variables that all recipes take.
-    pub(super) fn start(mut command: Command, etcd: &Etcd, lock: &str, owner: &str, fence: &str) -> Master {
+    pub(super) fn start(command: Command, etcd: &Etcd, lock: &str, owner: &str, fence: &str) -> Master {
+        Master::start_far(command, etcd, &etcd.endpoint(), lock, owner, fence)
+    }
+
+    /// As [`Master::start`], with another way to etcd.
+    pub(super) fn start_far(
+        mut command: Command,
+        etcd: &Etcd,
+        endpoint: &str,
+        lock: &str,
+        owner: &str,
+        fence: &str,
+    ) -> Master {
         let scratch = Scratch::new();
         let jobs = scratch.path().join("jobs");
         assert!(Command::new("mkfifo").arg(&jobs).status().unwrap().success());
         // For reading as well: so it opens at once, and stays open when nobody reads yet.
         let kept = File::options().read(true).write(true).open(&jobs).unwrap();
-        command.env("ETCD", etcd.endpoint()).env("LOCK", lock).env("OWNER", owner);
+        command.env("ETCD", endpoint).env("LOCK", lock).env("OWNER", owner);
         command.env("WORKER", format!("http://{fence}/jobs")).env("JOBS", &jobs).env("PATH", path_with_etcdctl(etcd));
         let process = Process::start(&command, &scratch.path().join("log"));
         Master { process, jobs: Some(kept), _scratch: scratch }
@@ -41,24 +53,24 @@ impl Master {
     /// Waits until it says that a job is done.
     pub(super) async fn until_done(&mut self, job: &str) {
         let answer = self.until_answered(job).await;
-        assert!(answer.starts_with("200"), "{job}: {answer}; {}", self.log());
+        assert!(answer.is_some_and(|answer| answer.starts_with("200")), "{job}: {}", self.log());
     }
 
-    /// Waits until it says that a job was refused; returns why.
-    pub(super) async fn until_refused(&mut self, job: &str) -> String {
-        let answer = self.until_answered(job).await;
+    /// Waits until it says that a job was refused, and returns why; `None` if it has ended before.
+    pub(super) async fn until_refused(&mut self, job: &str) -> Option<String> {
+        let answer = self.until_answered(job).await?;
         let reason = answer.strip_prefix("412 ");
-        reason.unwrap_or_else(|| panic!("{job}: {answer}")).to_owned()
+        Some(reason.unwrap_or_else(|| panic!("{job}: {answer}")).to_owned())
     }
 
-    /// What it says of a job after `shard-1, revision 10, JOB: `.
-    async fn until_answered(&mut self, job: &str) -> String {
+    /// What it says of a job after `shard-1, revision 10, JOB: `; `None` if it has ended before.
+    async fn until_answered(&mut self, job: &str) -> Option<String> {
         eventually(&format!("{job} is answered"), async || {
+            let ended = self.process.ended().is_some();
             let log = self.process.log();
             let mut whole = log.split_inclusive('\n').filter(|line| line.ends_with('\n'));
             let answer = whole.find_map(|line| Some(line.split_once(&format!(", {job}: "))?.1.trim_end().to_owned()));
-            assert!(answer.is_some() || self.process.ended().is_none(), "it has ended: {log}");
-            answer
+            (ended || answer.is_some()).then_some(answer)
         })
         .await
     }
@@ -69,6 +81,11 @@ impl Master {
 
     pub(super) fn resume(&self) {
         self.process.resume();
+    }
+
+    /// Sends it SIGTERM.
+    pub(super) fn terminate(&self) {
+        self.process.terminate();
     }
 
     pub(super) async fn status(&mut self) -> ExitStatus {

@@ -233,6 +233,28 @@ async fn who_waits_gets_the_lock_though_etcd_was_taken_back_to_a_backup() {
     store.is_clean().await;
 }
 
+/// It takes 8 s to find out that a watch's connection is dead, and a watch of a restored store that has grown since is silent without that.
+#[tokio::test]
+async fn who_waits_gets_the_lock_though_its_watch_is_silent() {
+    let store = Store::start().await;
+    let relay = Relay::start(store.member.endpoint().trim_start_matches("http://").parse().unwrap()).await;
+    let etcd = Etcd::at([format!("http://{}", relay.address())]).unwrap();
+    let held = store.lock("a").acquire().await.unwrap();
+    let lock = Lock::builder(KEY, "b").ttl(TTL).build(&etcd).unwrap();
+    let waiting = tokio::spawn(async move { lock.acquire().await.unwrap() });
+    let watches = async || (store.member.requests_total().await.of("Watch") == 2).then_some(());
+    eventually("both watch", watches).await;
+    // The first connection is for calls, the second for watches.
+    relay.freeze_connection(1).await;
+    let free = BootInstant::now();
+    held.release().await.unwrap();
+    let tenure = tokio::time::timeout(PATIENCE, waiting).await.expect("b has the lock").unwrap();
+    assert!(BootInstant::now().since(free) < SECOND * 6);
+    relay.restore().await;
+    tenure.release().await.unwrap();
+    store.is_clean().await;
+}
+
 #[tokio::test]
 async fn a_tenure_outlives_a_restart_of_etcd() {
     let mut store = Store::start().await;

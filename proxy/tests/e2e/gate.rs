@@ -410,6 +410,35 @@ async fn what_waited_for_a_connection_while_its_tenure_ended_is_refused() {
     }
 }
 
+/// It was judged by fresh news when it came. What counts is their age when its first byte would go out.
+#[tokio::test]
+async fn what_waited_for_a_connection_while_the_news_of_its_lock_aged_is_refused() {
+    let routes = [beside(), guarded(&[r#"max_age = "1s""#])];
+    let scene = Scene::with(EtcdVersion::V3_5, &routes, |config| {
+        config.threads(1).limit("upstream_connections_max = 1").limit(r#"connect_timeout = "1m""#)
+    })
+    .await;
+    let latch = Latch::new();
+    scene.worker.on("/beside/held", Behaviour::Hold(latch.clone(), Answer::ok("held")));
+    let other = scene.store.hold("/beside", "another").await;
+    let holder = scene.store.hold(LOCK, "shard-1").await;
+    scene.admits("/before", &holder).await;
+    let held = scene.start_at_worker(Ask::post("/beside/held").under(&other)).await;
+    let waiting = scene.start(Ask::post("/waited").under(&holder));
+    scene.until_metric(r#"fencepost_in_flight{route="k"}"#, 1.0).await;
+    scene.etcd.pause().await;
+    eventually("the news has aged", async || {
+        (scene.fence.admin_json("/locks//k").await["age_seconds"].as_f64() > Some(1.0)).then_some(())
+    })
+    .await;
+    assert!(!waiting.is_finished() && !held.is_finished());
+    latch.open();
+    assert_eq!(held.await.unwrap().text(), "held");
+    assert_refused(&waiting.await.unwrap(), "unverifiable", LOCK, &holder);
+    scene.etcd.resume();
+    scene.finish().await;
+}
+
 /// A request that waits at the barrier when its own tenure ends is told so at once, though the barrier still stands.
 #[tokio::test]
 async fn what_waits_at_the_barrier_when_its_tenure_ends_is_refused_at_once() {

@@ -10,6 +10,8 @@ use super::StateError;
 /// A `state_dir` that this process alone uses, until it drops this or ends.
 pub(super) struct Directory {
     path: PathBuf,
+    /// The names in it.
+    names: File,
     /// Locked. The file stays when the process ends: to remove it is to let two processes lock two files of that name.
     lock: File,
 }
@@ -19,10 +21,11 @@ impl Directory {
     pub(super) fn claim(path: &Path) -> Result<Directory, StateError> {
         let unusable = StateError::unusable(path);
         make(path).map_err(&unusable)?;
+        let names = File::open(path).map_err(&unusable)?;
         let options = File::options().read(true).write(true).create(true).truncate(false).to_owned();
         let lock = options.open(path.join(LOCK)).map_err(&unusable)?;
         match lock.try_lock() {
-            Ok(()) => Ok(Directory { path: path.to_owned(), lock }),
+            Ok(()) => Ok(Directory { path: path.to_owned(), names, lock }),
             Err(TryLockError::WouldBlock) => Err(StateError::InUse { directory: path.to_owned() }),
             Err(TryLockError::Error(error)) => Err(unusable(error)),
         }
@@ -42,7 +45,7 @@ impl Directory {
 
     /// Makes the names in the directory durable.
     pub(super) fn sync(&self) -> io::Result<()> {
-        sync(&self.path)
+        self.names.sync_all()
     }
 }
 
@@ -77,10 +80,28 @@ fn make(path: &Path) -> io::Result<()> {
     make(above)?;
     match fs::create_dir(path) {
         Err(error) if error.kind() == io::ErrorKind::AlreadyExists && path.is_dir() => Ok(()),
-        made => made.and_then(|()| sync(above)),
+        made => made.and_then(|()| File::open(above)?.sync_all()),
     }
 }
 
-fn sync(directory: &Path) -> io::Result<()> {
-    File::open(directory)?.sync_all()
+#[cfg(test)]
+mod tests {
+    use tempfile::tempdir;
+
+    use super::super::journal::tests::{NOT_SYNCED, pipe};
+    use super::super::journal::{self, Journal};
+    use super::super::remembered::Remembered;
+    use super::*;
+
+    #[test]
+    fn a_journal_counts_only_once_its_name_is_durable() {
+        let folder = tempdir().unwrap();
+        let claimed = Directory::claim(folder.path()).unwrap();
+        let names = pipe(&folder.path().join("in the place of the directory"));
+        let directory = Directory { names: names.try_clone().unwrap(), path: folder.path().to_owned(), lock: names };
+        let begun = Journal::begin(directory, &Remembered::default());
+        assert_eq!(begun.err().map(|error| error.kind()), Some(NOT_SYNCED));
+        // It had the name before that was to be made durable.
+        assert_eq!(journal::read(&claimed).unwrap(), Remembered::default());
+    }
 }

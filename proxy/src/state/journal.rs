@@ -107,3 +107,61 @@ fn text(entries: impl Iterator<Item = Entry>) -> io::Result<String> {
     }
     Ok(text)
 }
+
+/// What no crash takes away is on the disk, which is to say that it was synced; and a pipe takes bytes as a file does but cannot be synced.
+#[cfg(test)]
+pub(super) mod tests {
+    use std::io::Read;
+    use std::path::Path;
+
+    use rustix::fs::{CWD, FileType, Mode, mknodat};
+    use tempfile::tempdir;
+
+    use super::*;
+
+    /// How a sync of a pipe fails.
+    pub(in super::super) const NOT_SYNCED: io::ErrorKind = io::ErrorKind::InvalidInput;
+
+    /// A pipe of that name, to be written and to see what was written.
+    pub(in super::super) fn pipe(path: &Path) -> File {
+        mknodat(CWD, path, FileType::Fifo, Mode::RUSR | Mode::WUSR, 0).unwrap();
+        File::options().read(true).write(true).open(path).unwrap()
+    }
+
+    /// There is a frame with this in it.
+    fn assert_written(mut pipe: File, text: &str) {
+        let mut written = [0; 512];
+        pipe.read_exact(&mut written).unwrap();
+        let written = String::from_utf8_lossy(&written);
+        assert!(written.contains(text), "{written}");
+    }
+
+    #[test]
+    fn a_commit_is_none_until_it_was_synced() {
+        let folder = tempdir().unwrap();
+        let state = Remembered::default();
+        let mut journal = Journal::begin(Directory::claim(folder.path()).unwrap(), &state).unwrap();
+        fs::remove_file(folder.path().join(JOURNAL)).unwrap();
+        let pipe = pipe(&folder.path().join(JOURNAL));
+        journal.file = pipe.try_clone().unwrap();
+        let committed = journal.commit(&[Entry::CleanLeave], &state);
+        assert_eq!(committed.map_err(|error| error.kind()), Err(NOT_SYNCED));
+        assert!(!journal.is_sound());
+        assert_written(pipe, &text([Entry::CleanLeave].into_iter()).unwrap());
+        // What may be lost is no part of the next commit: all is written anew.
+        journal.commit(&[], &Remembered { clean: true, ..state }).unwrap();
+        assert!(journal.is_sound() && read(journal.directory()).unwrap().clean);
+    }
+
+    #[test]
+    fn a_journal_gets_its_name_only_once_it_was_synced() {
+        let folder = tempdir().unwrap();
+        let state = Remembered { clean: true, ..Remembered::default() };
+        drop(Journal::begin(Directory::claim(folder.path()).unwrap(), &Remembered::default()).unwrap());
+        let pipe = pipe(&folder.path().join(NEXT));
+        let begun = Journal::begin(Directory::claim(folder.path()).unwrap(), &state);
+        assert_eq!(begun.err().map(|error| error.kind()), Some(NOT_SYNCED));
+        assert_written(pipe, &text(state.entries()).unwrap());
+        assert!(!read(&Directory::claim(folder.path()).unwrap()).unwrap().clean, "what it says does not count");
+    }
+}

@@ -177,3 +177,23 @@ impl Drop for Waiting {
         self.0.waiting.fetch_sub(1, Ordering::Relaxed);
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use std::iter::repeat_with;
+
+    use super::*;
+
+    #[test]
+    fn ten_thousand_wait_at_barriers_and_one_more_only_when_another_has_left() {
+        let Fence(shared) = Fence::in_memory(&MemoryStore::new()).unwrap();
+        let join = || Waiting::join(&shared);
+        let mut waiting: Vec<Waiting> = repeat_with(join).map_while(|joined| joined).take(10_001).collect();
+        assert_eq!(waiting.len(), 10_000);
+        assert!(join().is_none());
+        waiting.pop();
+        assert!(join().is_some());
+        drop(waiting);
+        assert_eq!(shared.waiting.load(Ordering::Relaxed), 0);
+    }
+}

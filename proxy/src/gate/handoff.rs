@@ -293,6 +293,8 @@ impl Drop for NotedWait {
 
 #[cfg(test)]
 mod tests {
+    use std::iter::repeat_with;
+
     use fencepost_policy::{Layout, LockKey};
     use fencepost_sources::{LockSource, LockSpec, MemoryStore, RecordFormat, SourceOptions};
 
@@ -312,5 +314,19 @@ mod tests {
         assert!(queued.is_behind(&lock));
         drop(held_up);
         assert!(!newcomer.is_behind(&lock) && !queued.is_behind(&lock));
+    }
+
+    #[test]
+    fn ten_thousand_wait_at_barriers_and_one_more_only_when_another_has_left() {
+        let process = Arc::new(Process::new(None, MemoryStore::new(), None).unwrap());
+        let on_its_route = IntGauge::new("waiting", "Those that wait.").unwrap();
+        let join = || Waiting::join(&process, Some(on_its_route.clone()));
+        let mut waiting: Vec<Waiting> = repeat_with(join).map_while(|joined| joined).take(10_001).collect();
+        assert_eq!((waiting.len(), on_its_route.get()), (10_000, 10_000));
+        assert!(join().is_none());
+        waiting.pop();
+        assert!(join().is_some());
+        drop(waiting);
+        assert_eq!((process.waiting.load(Ordering::Relaxed), on_its_route.get()), (0, 0));
     }
 }

@@ -4,6 +4,7 @@ use std::collections::BTreeMap;
 use std::time::{Duration, Instant};
 
 use fencepost_testsupport::{Answer, Behaviour, EtcdVersion, Latch, Response, Seen, Worker, eventually};
+use rustix::process::{Resource, Rlimit, getrlimit, setrlimit};
 use serde_json::Value;
 use tokio::sync::watch;
 
@@ -248,6 +249,56 @@ async fn dangerous_proceed_overlaps_and_is_counted() {
     scene.until_at_worker(LOCK, 0, 0).await;
     scene.admits("/after", &new).await;
     assert_eq!(scene.fence.metric(dangerous).await, 1.0, "nothing to pass any more");
+    scene.finish().await;
+}
+
+/// It has not waited, so that it does not go past the barrier either where that is what a long wait leads to.
+#[tokio::test]
+async fn a_thousand_requests_wait_at_a_barrier_and_one_more_is_answered_at_once() {
+    const WAITING: usize = 1_000;
+    let maximum = getrlimit(Resource::Nofile).maximum;
+    assert!(maximum.is_none_or(|most| most > 4_000), "this test needs 4,000 descriptors (ulimit -Hn)");
+    setrlimit(Resource::Nofile, Rlimit { current: maximum, maximum }).unwrap();
+    let lines = [r#"handoff_timeout = "1h""#, r#"on_handoff_timeout = "dangerous_proceed""#];
+    let scene = Scene::open(EtcdVersion::V3_5, &[beside(), guarded(&lines)]).await;
+    let latch = Latch::new();
+    scene.worker.on("/held", Behaviour::Hold(latch.clone(), Answer::ok("held")));
+    let other = scene.store.hold("/beside", "another").await;
+    let old = scene.store.hold(LOCK, "shard-1").await;
+    let held = scene.start_at_worker(Ask::post("/held").under(&old)).await;
+    let new = scene.store.hold(LOCK, "shard-2").await;
+    let until_waiting = async |count: usize| {
+        eventually(&format!("{count} wait"), async || {
+            (scene.fence.admin_json("/routes").await["routes"][1]["waiting"] == count).then_some(())
+        })
+        .await;
+    };
+    let mut waiting = Vec::with_capacity(WAITING);
+    for _ in 0..WAITING {
+        let mut line = scene.line().await;
+        line.begin(Ask::post("/next").under(&new)).await.unwrap();
+        waiting.push(line);
+    }
+    until_waiting(WAITING).await;
+    for _ in 0..2 {
+        let one_more = scene.send(Ask::post("/next/more").under(&new)).await;
+        assert_refused(&one_more, "handoff-timeout", LOCK, &new);
+    }
+    nothing_of(&scene, "/next", &other).await;
+    let dangerous = r#"fencepost_dangerous_total{route="k",setting="on_handoff_timeout"}"#;
+    assert_eq!(scene.fence.metric(dangerous).await, 0.0);
+    // Who leaves makes room for another.
+    waiting.pop();
+    until_waiting(WAITING - 1).await;
+    let another = scene.start(Ask::post("/next/another").under(&new));
+    until_waiting(WAITING).await;
+    latch.open();
+    assert_eq!(held.await.unwrap().text(), "held");
+    for line in &mut waiting {
+        assert_eq!(line.connection().final_response().await.unwrap().status, 200);
+    }
+    assert_eq!(another.await.unwrap().status, 200);
+    assert_eq!(scene.fence.metric(dangerous).await, 0.0);
     scene.finish().await;
 }
 

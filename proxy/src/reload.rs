@@ -309,3 +309,46 @@ async fn hung_up(hangups: &mut Option<Signal>) {
         None => std::future::pending().await,
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use std::fs;
+
+    use fencepost_sources::MemoryStore;
+    use tokio::time::{Instant, sleep};
+
+    use super::*;
+    use crate::process::Process;
+
+    #[tokio::test(start_paused = true)]
+    async fn a_changed_file_is_in_force_within_two_seconds() {
+        let folder = tempfile::tempdir().unwrap();
+        let path = folder.path().join("fencepost.toml");
+        let write = |route: &str| {
+            let text = format!(
+                "[[listener]]\naddress = \"127.0.0.1:0\"\n\n[[route]]\nname = {route:?}\npath = \"/\"\nmode = \"off\"\n\
+                 upstream = \"http://127.0.0.1:9\"\n"
+            );
+            fs::write(&path, text).unwrap();
+        };
+        write("first");
+        let file = ConfigFile::read(&path).unwrap();
+        let process = Arc::new(Process::new(None, MemoryStore::new(), None).unwrap());
+        let first = Fence::new(file.first().unwrap(), 1, process).unwrap();
+        let (mut reloader, _reloads) = Reloader::new(Origin::File(file), first);
+        let in_force = reloader.in_force();
+        let until_second = async {
+            sleep(Duration::from_millis(1)).await; // It has just been looked at.
+            write("second");
+            let written = Instant::now();
+            while in_force.now().generation == 1 {
+                sleep(Duration::from_millis(1)).await;
+            }
+            written.elapsed()
+        };
+        tokio::select! {
+            () = reloader.run() => panic!("it goes on for as long as it is polled"),
+            took = until_second => assert!(took <= Duration::from_secs(2), "{took:?}"),
+        }
+    }
+}

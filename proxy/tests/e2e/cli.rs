@@ -1,12 +1,13 @@
 //! The command line.
 
+use std::path::Path;
 use std::process::Output;
 use std::time::{Duration, Instant};
 
 use fencepost_testsupport::{Authority, Etcd, EtcdVersion, FreePort, Scratch, Worker, eventually, request};
 
 use crate::fencepost::{BINARY, Config, Fencepost, Route};
-use crate::programs::run;
+use crate::programs::{printed, run};
 use crate::refusal::assert_refused;
 use crate::scene::{Ask, Ledger, send};
 use crate::store::{Store, Tenure};
@@ -420,23 +421,36 @@ async fn a_demo_that_stays_can_be_looked_at() {
     assert!(ended.success(), "{ended}: {}", demo.log());
 }
 
-/// What a first user tries: the headers of the README, by curl.
+/// What a first user tries: the README's commands, but for the addresses. The lock has had another holder before.
 #[tokio::test]
 async fn curl_is_all_a_master_needs() {
     let etcd = Etcd::start(EtcdVersion::V3_4).await;
     let worker = Worker::start().await;
+    let quick_start = include_str!("../../../README.md").split_once("## Quick start").unwrap().1;
+    let mut commands = quick_start.split("```sh\n").skip(1).map(|rest| rest.split_once("```").unwrap().0);
+    let at = |command: &str, places: &[(&str, &str)]| {
+        places.iter().fold(command.to_owned(), |command, (place, here)| {
+            assert!(command.contains(place), "{place} in {command}");
+            command.replace(place, here)
+        })
+    };
     let (upstream, endpoint) = (worker.endpoint().to_string(), etcd.endpoint());
-    let one =
-        ["serve", "--listen", "127.0.0.1:0", "--upstream", &upstream, "--etcd", &endpoint, "--lock", "/shards/2/lock"];
-    let fence = Fencepost::launch_with(&[&one[..], &["--admin", "127.0.0.1:0"]].concat()).await;
+    let places =
+        [("127.0.0.1:8080", "127.0.0.1:0"), ("http://127.0.0.1:9000", &upstream), ("http://127.0.0.1:2379", &endpoint)];
+    let serve = at(commands.next().unwrap(), &places);
+    let serve = serve.split_once("target/release/fencepost ").expect("what cargo builds").1.replace('\\', "");
+    let arguments: Vec<&str> = serve.split_whitespace().chain(["--admin", "127.0.0.1:0"]).collect();
+    let fence = Fencepost::launch_with(&arguments).await;
     fence.wait_until_ready().await;
-    etcd.etcdctl(&["put", "/shards/2/lock", "shard-1"]).await;
-    let record = etcd.etcdctl(&["get", "/shards/2/lock", "--write-out", "json"]).await;
-    let record: serde_json::Value = serde_json::from_str(&record).unwrap();
-    let tenure = Tenure::new("shard-1", record["kvs"][0]["mod_revision"].as_i64().unwrap());
-    let ledger = Ledger::default();
-    assert_eq!(send(&fence.listener, &ledger, Ask::post("/").under(&tenure)).await.status, 200);
-    ledger.check(&worker);
+
+    etcd.etcdctl(&["put", "/shards/2/lock", "shard-2"]).await;
+    let master = at(commands.next().unwrap(), &[("http://127.0.0.1:8080", &fence.listener.to_string())]);
+    let etcdctl = etcd.etcdctl_command();
+    let tools = Path::new(etcdctl.as_std().get_program()).parent().unwrap().display();
+    let set_up = format!("set -eu; PATH={tools}:$PATH; export ETCDCTL_ENDPOINTS={endpoint}");
+    assert_eq!(printed("sh", &["-c", &format!("{set_up}\n{master}")]).await, "OK\nok");
+    let seen = worker.seen();
+    assert_eq!(seen.iter().map(|one| one.path.as_str()).collect::<Vec<_>>(), ["/jobs"]);
 }
 
 #[tokio::test]

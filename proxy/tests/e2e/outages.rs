@@ -19,7 +19,8 @@ fn quick_to_age() -> Route {
 #[tokio::test]
 async fn a_stopped_store_admits_nobody_after_max_age_and_calls_nobody_stale() {
     for version in EtcdVersion::ALL {
-        let scene = Scene::open(version, &[quick_to_age()]).await;
+        let shards = Route::new("shards", "/shards/{shard}/", r#"key = "/shards/{shard}/lock""#);
+        let scene = Scene::open(version, &[shards, quick_to_age()]).await;
         let stale = scene.store.hold(LOCK, "shard-2").await;
         let present = scene.store.hold(LOCK, "shard-1").await;
         scene.admits("/", &present).await;
@@ -45,6 +46,9 @@ async fn a_stopped_store_admits_nobody_after_max_age_and_calls_nobody_stale() {
             assert!(sent.elapsed() < Duration::from_millis(500), "refused at once: {:?}", sent.elapsed());
         }
         assert!(unverifiable > 0);
+        // A balancer that took it out would have nobody left to say why.
+        assert_eq!(scene.fence.metric(r#"fencepost_source_up{source="main"}"#).await, 0.0);
+        assert_eq!(scene.fence.admin("GET", "/readyz").await.status, 200);
 
         scene.etcd.resume();
         let resumed = Instant::now();

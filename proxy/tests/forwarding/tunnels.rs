@@ -2,7 +2,7 @@
 
 use std::io::{Read, Write};
 use std::net::SocketAddr;
-use std::time::Instant;
+use std::time::{Duration, Instant};
 
 use fencepost::forward::{Ending, Timeouts};
 
@@ -96,14 +96,19 @@ fn both_ends_of_a_tunnel_are_asked_whether_they_are_there() {
     for end in [&mut client, &mut peer] {
         let (theirs, ours) = (end.stream().local_addr().unwrap(), end.stream().peer_addr().unwrap());
         let deadline = Instant::now() + PATIENCE;
-        while !has_keepalive(ours, theirs) {
+        let asks_in = loop {
+            if let Some(left) = until_keepalive(ours, theirs) {
+                break left;
+            }
             assert!(Instant::now() < deadline, "{ours} does not ask {theirs}");
-        }
+        };
+        assert!(asks_in <= Duration::from_secs(60), "{ours} asks {theirs} in {asks_in:?}");
     }
 }
 
-/// Whether the kernel has set a keepalive timer for a connection of this machine: the timer in `/proc/net/tcp` (proc_net_tcp.txt).
-fn has_keepalive(ours: SocketAddr, theirs: SocketAddr) -> bool {
+/// What is left of the keepalive timer that the kernel has set for a connection of this machine, if it has: the timer in
+/// `/proc/net/tcp` (proc_net_tcp.txt), in hundredths of a second.
+fn until_keepalive(ours: SocketAddr, theirs: SocketAddr) -> Option<Duration> {
     let shown = |address: SocketAddr| match address {
         SocketAddr::V4(address) => {
             format!("{:08X}:{:04X}", u32::from_le_bytes(address.ip().octets()), address.port())
@@ -112,7 +117,9 @@ fn has_keepalive(ours: SocketAddr, theirs: SocketAddr) -> bool {
     };
     let table = std::fs::read_to_string("/proc/net/tcp").unwrap();
     let mut rows = table.lines().map(|line| line.split_whitespace().collect::<Vec<_>>());
-    rows.any(|row| row[1] == shown(ours) && row[2] == shown(theirs) && row[5].starts_with("02:"))
+    let row = rows.find(|row| row[1] == shown(ours) && row[2] == shown(theirs))?;
+    let left = row[5].strip_prefix("02:")?;
+    Some(Duration::from_millis(10 * u64::from_str_radix(left, 16).unwrap()))
 }
 
 #[test]

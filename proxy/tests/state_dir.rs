@@ -608,7 +608,8 @@ async fn nothing_is_made_in_a_directory_whose_name_is_not_durable() {
     let scratch = Scratch::new();
     let path = scratch.path().join("lib/fencepost");
     let mut few_files = Command::new("prlimit");
-    let mut process = second_process(few_files.arg("--nofile=64:"), "without files", &path, &scratch.path().join("log"));
+    let mut process =
+        second_process(few_files.arg("--nofile=64:"), "without files", &path, &scratch.path().join("log"));
     let failure = line(&process, "failed with ").await;
     assert!(failure.ends_with("Too many open files (os error 24)"), "{failure}");
     assert!(process.end_of_itself().await.success());

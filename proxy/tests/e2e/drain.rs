@@ -9,7 +9,7 @@ use fencepost_testsupport::{Answer, Behaviour, Etcd, EtcdVersion, Latch, Relay, 
 use crate::access_log::make_fifo;
 use crate::fencepost::{Config, Route};
 use crate::refusal::assert_refused;
-use crate::scene::{Ask, Ledger, Scene, send};
+use crate::scene::{Ask, Ledger, Line, Scene, send};
 use crate::store::Tenure;
 
 async fn scene(more: impl FnOnce(Config) -> Config) -> (Scene, Tenure) {
@@ -21,7 +21,7 @@ async fn scene(more: impl FnOnce(Config) -> Config) -> (Scene, Tenure) {
 /// A load balancer: sends no more requests once `/readyz` says no.
 #[tokio::test]
 async fn no_request_is_lost_while_the_balancer_takes_a_draining_process_out() {
-    let (mut scene, tenure) = scene(|config| config.limit("drain_delay = \"2s\"")).await;
+    let (mut scene, tenure) = scene(|config| config.limit("drain_delay = \"1m\"")).await;
     let (goes_on, ledger) = (Arc::new(AtomicBool::new(true)), Ledger::default());
     let senders: Vec<_> = (0..4)
         .map(|_| {
@@ -39,6 +39,9 @@ async fn no_request_is_lost_while_the_balancer_takes_a_draining_process_out() {
             })
         })
         .collect();
+    let mut kept = Line::open(&scene.fence.listener, &ledger).await;
+    let before = kept.send(Ask::post("/kept").under(&tenure)).await.unwrap();
+    assert_eq!((before.status, before.header("connection")), (200, None));
     scene.worker.wait_for(100).await;
     scene.fence.process().terminate();
     let admin = scene.fence.admin;
@@ -48,16 +51,20 @@ async fn no_request_is_lost_while_the_balancer_takes_a_draining_process_out() {
     })
     .await;
     let seen = scene.worker.seen().len();
-    scene.worker.wait_for(seen + 50).await; // It goes on serving until the balancer has acted.
+    scene.worker.wait_for(seen + 50).await; // It goes on serving until the balancer has acted, and asks to be left.
+    let last = kept.send(Ask::post("/kept").under(&tenure)).await.unwrap();
+    assert_eq!((last.status, last.header("connection")), (200, Some("close")));
+    drop(kept);
     goes_on.store(false, Ordering::Relaxed);
-    let mut answered = 0;
+    let mut answered = 2;
     for sender in senders {
         answered += sender.await.unwrap();
     }
-    assert!(scene.fence.process().end_of_itself().await.success());
+    scene.until_metric("fencepost_connections", 0.0).await;
+    assert!(scene.fence.terminate().await.success());
     assert_eq!(answered as usize, scene.worker.seen().len());
     let log = scene.fence.log();
-    for step in ["step=\"leaving\" drain_delay=2s", "step=\"closing\" drain_timeout=30s", "step=\"ended\""] {
+    for step in ["step=\"leaving\" drain_delay=60s", "step=\"closing\" drain_timeout=30s", "step=\"ended\""] {
         assert!(log.contains(step), "{step}: {log}");
     }
     ledger.check(&scene.worker);

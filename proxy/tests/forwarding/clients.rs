@@ -4,8 +4,9 @@ use std::time::{Duration, Instant};
 
 use fencepost::downstream::{Drained, Limits};
 use fencepost::forward::Ending;
+use http::Request;
 
-use crate::support::{Event, MOMENT, PATIENCE, Peer, Proxy, Settings, Worker, field};
+use crate::support::{Event, Http2Client, MOMENT, PATIENCE, Peer, Proxy, Settings, Worker, field};
 
 const GET: &str = "GET / HTTP/1.1\r\nHost: test\r\n\r\n";
 
@@ -55,13 +56,22 @@ fn a_head_that_trickles_in_is_closed_in_time() {
 
 #[test]
 fn an_idle_connection_is_closed_in_time_and_not_before() {
-    let proxy = limited(|limits| limits.idle_timeout = 2 * MOMENT);
+    let idle_timeout = 2 * MOMENT;
+    let proxy = limited(|limits| limits.idle_timeout = idle_timeout);
     let mut client = proxy.client();
-    for _ in 0..5 {
-        assert!(client.ask(GET).0.starts_with("HTTP/1.1 200 "));
-        std::thread::sleep(MOMENT); // A pause that is allowed.
+    let begun = Instant::now();
+    let mut last_asked = begun;
+    // With each request its time begins anew. If this thread is held up for as long, the connection is closed already.
+    while begun.elapsed() < 2 * idle_timeout {
+        let asked = Instant::now();
+        if client.try_send_bytes(GET.as_bytes()).is_err() || client.within(PATIENCE).is_empty() {
+            break;
+        }
+        last_asked = asked;
+        std::thread::sleep(MOMENT / 2);
     }
     assert_eq!(client.until_end(), b"");
+    assert!(last_asked.elapsed() >= idle_timeout, "{:?}", last_asked.elapsed());
 }
 
 #[test]
@@ -83,6 +93,37 @@ fn a_client_that_falls_silent_in_its_body_is_closed() {
         client.send(&format!("POST / HTTP/1.1\r\nHost: test\r\nContent-Length: {length}\r\n\r\nbegin"));
         assert_eq!(client.until_end(), b"");
     }
+}
+
+/// What it announced is waited for, so that it can read its answer in peace; not for ever, since it keeps its place meanwhile.
+#[test]
+fn a_refused_client_that_falls_silent_in_its_body_is_let_go_and_makes_room() {
+    assert_eq!(Limits::default().discard_timeout, Duration::from_secs(5));
+    let discard_timeout = 2 * MOMENT;
+    let only_one = || limited(|limits| (limits.connections_max, limits.discard_timeout) = (1, discard_timeout));
+    let another_comes_after = |proxy: &Proxy, asked: Instant| {
+        let mut next = proxy.client();
+        assert!(next.ask(GET).0.starts_with("HTTP/1.1 200 "));
+        assert!(asked.elapsed() >= discard_timeout, "{:?}", asked.elapsed());
+    };
+
+    let (proxy, asked) = (only_one(), Instant::now());
+    let mut client = proxy.client();
+    client.send("POST /refuse HTTP/1.1\r\nHost: test\r\nContent-Length: 100\r\n\r\nbegin");
+    assert!(client.answer().0.starts_with("HTTP/1.1 412 "));
+    another_comes_after(&proxy, asked);
+    assert_eq!(client.until_end(), b"");
+
+    // Over HTTP/2 only its stream is closed; its connection waits from then on.
+    let (proxy, asked) = (only_one(), Instant::now());
+    tokio::runtime::Builder::new_multi_thread().worker_threads(1).enable_all().build().unwrap().block_on(async {
+        let mut client = Http2Client::connect(proxy.address()).await;
+        let refused = Request::post("http://test/refuse").body(()).unwrap();
+        let (answer, mut body) = client.begin(refused).await;
+        body.send_data("begin".into(), false).unwrap();
+        assert_eq!(answer.await.unwrap().status(), 412);
+        another_comes_after(&proxy, asked);
+    });
 }
 
 #[test]

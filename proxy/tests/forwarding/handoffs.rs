@@ -226,7 +226,7 @@ fn a_successor_waits_for_orphan_timeout_after_the_cut_of_an_upload_that_is_not_a
 /// It held the worker up, who went on as soon as its answer was read: when its orphan had ended by the clock, and the successor was there.
 #[test]
 fn a_successor_waits_for_the_answer_to_a_cut_upload_though_its_client_does_not_read() {
-    let scene = Scene::with("orphan_timeout = \"1s\"");
+    let scene = Scene::with("orphan_timeout = \"2s\"");
     let (mut client, mut peer) = scene.upload(&scene.hold("a"));
     peer.send("HTTP/1.1 200 OK\r\n\r\n");
     write_until_blocked(&peer, 256 << 20);
@@ -234,7 +234,7 @@ fn a_successor_waits_for_the_answer_to_a_cut_upload_though_its_client_does_not_r
     assert_eq!(peer.until_end(), b"", "no last chunk");
     peer.stream().set_write_timeout(Some(MOMENT)).unwrap();
     let cut = Instant::now();
-    while cut.elapsed() < Duration::from_secs(2) {
+    while cut.elapsed() < Duration::from_secs(3) {
         let _ = peer.stream().write(b"x");
         assert_eq!(scene.metric("fencepost_orphans_expired_total"), "0", "after {:?}", cut.elapsed());
     }
@@ -313,14 +313,14 @@ fn a_late_answer_that_is_still_arriving_holds_the_successor_up_until_its_end() {
 /// A route that turns to enforce has to know of it.
 #[test]
 fn what_was_let_past_counts_for_as_long_as_its_late_answer_arrives() {
-    let scene = Scene::with("mode = \"shadow\"\nupstream_timeout = \"100ms\"\norphan_timeout = \"1s\"");
+    let scene = Scene::with("mode = \"shadow\"\nupstream_timeout = \"100ms\"\norphan_timeout = \"2s\"");
     let mut client = scene.get(&scene.hold("a"));
     let mut peer = scene.worker.next();
     peer.next_request();
     assert!(client.head().starts_with("HTTP/1.1 504 "));
-    peer.send("HTTP/1.1 200 OK\r\nContent-Length: 15\r\n\r\n");
+    peer.send("HTTP/1.1 200 OK\r\nContent-Length: 20\r\n\r\n");
     let begun = Instant::now();
-    for _ in 0..15 {
+    for _ in 0..20 {
         assert_eq!(peer.within(MOMENT), b"");
         assert!(scene.has_passed(1), "after {:?}: {}", begun.elapsed(), scene.look("/locks//lock"));
         peer.send("x");

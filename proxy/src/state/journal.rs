@@ -112,9 +112,10 @@ fn text(entries: impl Iterator<Item = Entry>) -> io::Result<String> {
 #[cfg(test)]
 pub(super) mod tests {
     use std::io::Read;
+    use std::os::unix::fs::OpenOptionsExt;
     use std::path::Path;
 
-    use rustix::fs::{CWD, FileType, Mode, mknodat};
+    use rustix::fs::{CWD, FileType, Mode, OFlags, mknodat};
     use tempfile::tempdir;
 
     use super::*;
@@ -122,10 +123,11 @@ pub(super) mod tests {
     /// How a sync of a pipe fails.
     pub(in super::super) const NOT_SYNCED: io::ErrorKind = io::ErrorKind::InvalidInput;
 
-    /// A pipe of that name, to be written and to see what was written.
+    /// A pipe of that name, to be written and to see what was written by then.
     pub(in super::super) fn pipe(path: &Path) -> File {
         mknodat(CWD, path, FileType::Fifo, Mode::RUSR | Mode::WUSR, 0).unwrap();
-        File::options().read(true).write(true).open(path).unwrap()
+        let at_once = i32::try_from(OFlags::NONBLOCK.bits()).unwrap();
+        File::options().read(true).write(true).custom_flags(at_once).open(path).unwrap()
     }
 
     /// There is a frame with this in it.
@@ -162,6 +164,7 @@ pub(super) mod tests {
         let begun = Journal::begin(Directory::claim(folder.path()).unwrap(), &state);
         assert_eq!(begun.err().map(|error| error.kind()), Some(NOT_SYNCED));
         assert_written(pipe, &text(state.entries()).unwrap());
+        assert!(folder.path().join(NEXT).exists(), "it has not taken the name");
         assert!(!read(&Directory::claim(folder.path()).unwrap()).unwrap().clean, "what it says does not count");
     }
 }

@@ -21,7 +21,7 @@ use crate::wire::Alarm;
 /// away in the background, within [`Limits::discard_bytes_max`](super::Limits::discard_bytes_max) and
 /// [`discard_timeout`](super::Limits::discard_timeout). A client that writes its whole request before it reads would
 /// otherwise see a reset instead of the answer. But a body that the client holds back until it sees `100 Continue`
-/// (`Expect`) is not asked for.
+/// (`Expect`) is not asked for: the connection ends with the answer, and what comes all the same is read behind that.
 pub struct ClientBody {
     /// `None` once it has ended, failed or been handed on.
     incoming: Option<WholeLength<Incoming>>,

@@ -11,7 +11,7 @@ use std::task::{Context, Poll, Waker, ready};
 
 use bytes::Bytes;
 use http::header::{CONNECTION, EXPECT};
-use http::{HeaderMap, HeaderValue, Method, Request, Response, StatusCode};
+use http::{HeaderMap, HeaderValue, Method, Request, Response, StatusCode, Version};
 use http_body::Body;
 use hyper::body::Incoming;
 use hyper::rt::bounds::Http2ServerConnExec;
@@ -143,10 +143,11 @@ where
                 tracing::debug!(client = %address, %why, "a request could not be read");
             }
             match end {
-                End::Served if refused.is_none() => {
-                    switch_protocols(serving.serving.into_parts(), &connection).await;
+                // Who was not asked for a body may send it all the same, after a wait.
+                End::Served if refused.is_some() || connection.unasked.get() > 0 => {
+                    Box::pin(part::with_client(&connection, &[])).await;
                 }
-                End::Served => Box::pin(part::with_client(&connection, &[])).await,
+                End::Served => switch_protocols(serving.serving.into_parts(), &connection).await,
                 End::Unreadable { answered } => {
                     drop(serving);
                     let is_in_place = !answered && connection.has_spoken_out();
@@ -237,11 +238,17 @@ fn begin(request: Request<Incoming>, in_flight: &InFlight) -> Result<Box<Request
     if connection.protocol() == Protocol::Http2 && has_too_many(&connection) {
         return Err(h2::Reason::REFUSED_STREAM.into());
     }
-    let held_back = connection.protocol() == Protocol::Http1
-        && !request.body().is_end_stream()
-        && request.headers().contains_key(EXPECT);
+    let held_back = is_held_back(&request);
     let number = connection.requests.get();
     Ok(Box::new(request.map(|incoming| ClientBody::new(incoming, connection, number, held_back))))
+}
+
+/// Whether the client waits for leave to send the body, as hyper sees it: where it does not, the body is read like any other.
+fn is_held_back(request: &Request<Incoming>) -> bool {
+    let expectation = request.headers().get_all(EXPECT).iter().next_back();
+    request.version() == Version::HTTP_11
+        && !request.body().is_end_stream()
+        && expectation.is_some_and(|expectation| expectation.as_bytes().eq_ignore_ascii_case(b"100-continue"))
 }
 
 /// One request: from hyper's hands through the service and back.

@@ -1,6 +1,6 @@
 //! Large, slow, cut and unwanted bodies.
 
-use std::io::Write;
+use std::io::{Read, Write};
 use std::time::Duration;
 
 use fencepost::forward::Ending;
@@ -162,13 +162,30 @@ fn a_worker_that_answers_early_and_closes_is_heard_by_a_client_that_writes_all_b
 fn a_refused_upload_gets_its_answer_and_the_connection_goes_on() {
     let proxy = Proxy::before(Worker::echo());
     let mut client = proxy.client();
-    for _ in 0..3 {
-        client.send(&format!("POST /refuse HTTP/1.1\r\nHost: test\r\nContent-Length: {}\r\n\r\n", 3 * MIB));
+    for expects in ["", "", "Expect: x\r\n"] {
+        let framing = format!("{expects}Content-Length: {}\r\n\r\n", 3 * MIB);
+        client.send(&format!("POST /refuse HTTP/1.1\r\nHost: test\r\n{framing}"));
         client.send_bytes(&vec![b'x'; 3 * MIB]);
         let (head, body) = client.answer();
         assert!(head.starts_with("HTTP/1.1 412 ") && body == b"own answer", "{head}");
     }
     assert!(client.get("/").0.starts_with("HTTP/1.1 200 "));
+}
+
+#[test]
+fn who_has_waited_for_leave_in_vain_and_sends_its_body_all_the_same_gets_its_refusal() {
+    // The connection was closed with the answer, so that what came then reset it: the client saw its writing fail, and no answer.
+    let proxy = Proxy::before(Worker::echo());
+    for expectations in ["Expect: 100-Continue", "Expect: x\r\nExpect: 100-continue"] {
+        let mut client = proxy.client();
+        let head = format!("Host: test\r\n{expectations}\r\nContent-Length: {}\r\n\r\n", 8 * MIB);
+        client.send(&format!("POST /refuse HTTP/1.1\r\n{head}"));
+        client.stream().peek(&mut [0]).expect("the answer is on its way before the body is");
+        client.send_bytes(&vec![b'x'; 8 * MIB]);
+        let (head, body) = client.answer();
+        assert!(head.starts_with("HTTP/1.1 412 ") && body == b"own answer", "{head}");
+        assert_eq!(client.stream().read(&mut [0]).expect("no reset"), 0);
+    }
 }
 
 #[test]

@@ -82,7 +82,7 @@ pub fn outgoing_request(
     fields::add_via(headers, &found, received);
     let host = settle_host(headers, &head.uri, head.version, upstream)?;
     add_forwarded(headers, client, &host);
-    head.uri = without_authority(head.uri)?;
+    head.uri = without_authority(head.uri, head.version)?;
     head.version = Version::HTTP_11;
     Ok(Box::new(Request::from_parts(head, body)))
 }
@@ -257,17 +257,23 @@ fn appended<'h>(earlier: impl Iterator<Item = &'h HeaderValue>, address: &Header
     HeaderValue::from_maybe_shared(joined).unwrap_or_else(|_| address.clone())
 }
 
-/// The path alone.
-fn without_authority(uri: Uri) -> Result<Uri, InvalidHead> {
-    let is_path_already = uri.authority().is_none() && uri.scheme().is_none();
-    if is_path_already {
-        return if uri.path_and_query().is_some() { Ok(uri) } else { Err(InvalidHead::Target) };
-    }
-    let mut parts = uri.into_parts();
+/// The path alone. A URL may have none, which is `/` then (RFC 9112, section 3.2.1). An HTTP/2 request says its path apart, and has to
+/// say one (RFC 9113, section 8.3.1).
+fn without_authority(uri: Uri, version: Version) -> Result<Uri, InvalidHead> {
     // A target of the authority form has no path; CONNECT is its only user.
-    let path = parts.path_and_query.take().ok_or(InvalidHead::Target)?;
-    let path = if path.as_str().is_empty() { PathAndQuery::from_static("/") } else { path };
-    parts.path_and_query = Some(path);
+    let target = uri.path_and_query().ok_or(InvalidHead::Target)?.as_str();
+    let has_path = target.starts_with('/') || target == "*";
+    if !has_path && version == Version::HTTP_2 {
+        return Err(InvalidHead::Target);
+    }
+    if uri.authority().is_none() && uri.scheme().is_none() {
+        return Ok(uri);
+    }
+    let behind_slash = (!has_path).then(|| PathAndQuery::from_maybe_shared(format!("/{target}")));
+    let mut parts = uri.into_parts();
+    if let Some(path) = behind_slash {
+        parts.path_and_query = Some(path.map_err(|_| InvalidHead::Target)?);
+    }
     parts.scheme = None;
     parts.authority = None;
     Uri::from_parts(parts).map_err(|_| InvalidHead::Target)

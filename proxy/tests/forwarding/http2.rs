@@ -129,6 +129,23 @@ async fn a_request_of_http_1_reaches_a_worker_of_http_2() {
     assert_eq!(events(&proxy, 1).await, [Event::Finished(Ending::Complete)]);
 }
 
+/// RFC 9113 has no path that does not begin with a slash. Judged as `/`, it went to the worker as `?query`.
+#[tokio::test(flavor = "multi_thread")]
+async fn a_url_without_a_path_has_one_at_a_worker_of_http_2_and_a_request_of_http_2_has_to_say_it() {
+    let mut worker = Http2Worker::start().await;
+    let proxy = Proxy::with(worker.address, to_http2());
+    for (target, path) in [("?query", "/?query"), ("?", "/?"), ("", "/"), ("/?query", "/?query")] {
+        let mut client = proxy.client();
+        client.send(&format!("GET http://shard.example{target} HTTP/1.1\r\nHost: shard.example\r\n\r\n"));
+        let (request, mut answer) = worker.next().await;
+        assert_eq!(request.uri().path_and_query().unwrap().as_str(), path, "{target:?}");
+        answer.send_response(Response::new(()), true).unwrap();
+    }
+    let mut client = Http2Client::connect(proxy.address()).await;
+    let response = client.send(get("?query")).await.await.unwrap();
+    assert_eq!(response.status(), 400);
+}
+
 #[tokio::test(flavor = "multi_thread")]
 async fn a_call_with_streams_both_ways_and_trailers_passes() {
     let mut worker = Http2Worker::start().await;

@@ -58,6 +58,8 @@ pub(super) const HTTP2_CASES: &[Http2Case] = &[
     head("no scheme", &[M, P, A, T], Refused),
     head("an empty path", &[M, (":path", ""), S, A, T], Refused),
     head("a path that is a URL", &[M, (":path", "http://x/hidden"), S, A, T], Refused),
+    head("a query without a path", &[M, (":path", "?x"), S, A, T], Refused),
+    head("a query without a path or an authority", &[M, (":path", "?x"), S, T, ("host", "h")], Refused),
     head("a path that is no path", &[M, (":path", "hidden"), S, A, T], Refused),
     head("a path with a request line", &[M, (":path", "{path} HTTP/1.1\r\nX: y"), S, A, T], Refused),
     head("a path with a space", &[M, (":path", "{path} x"), S, A, T], Refused),

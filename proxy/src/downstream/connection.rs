@@ -84,8 +84,6 @@ pub struct Connection {
     pub(super) unasked: Cell<u64>,
     /// Requests whose answer has not been written yet, to the kernel or to what goes there with the end of the turn.
     pub(super) in_flight: Cell<usize>,
-    /// What had been read of the socket when the last request ended: more means that the next has begun.
-    pub(super) read_when_idle: Cell<u64>,
     /// Request bodies that somebody waits for.
     pub(super) bodies_awaited: Cell<usize>,
     /// How far its requests have come over HTTP/1.
@@ -121,7 +119,6 @@ impl Connection {
             requests: Cell::new(0),
             unasked: Cell::new(0),
             in_flight: Cell::new(0),
-            read_when_idle: Cell::new(0),
             bodies_awaited: Cell::new(0),
             course: Course::default(),
             tunnel: Cell::new(None),
@@ -218,7 +215,6 @@ impl Drop for InFlight {
     fn drop(&mut self) {
         let connection = &self.connection;
         connection.in_flight.set(connection.in_flight.get() - 1);
-        connection.read_when_idle.set(connection.socket.bytes_read());
     }
 }
 

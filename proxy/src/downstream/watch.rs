@@ -6,6 +6,7 @@ use std::time::Duration;
 use tokio::time::Instant;
 
 use super::connection::{Connection, Protocol};
+use super::strict::Begun;
 use super::tally::Closing;
 use crate::wire::Alarm;
 
@@ -109,11 +110,20 @@ fn whose_turn(connection: &Connection) -> Turn {
         return Turn::Stalled;
     }
     match (connection.protocol(), connection.in_flight.get() > 0) {
-        (Protocol::Http1, true) if connection.bodies_awaited.get() > 0 => Turn::Body,
-        (Protocol::Http1 | Protocol::Http2, true) => Turn::Ours,
-        (Protocol::Http1, false) if connection.socket.bytes_read() > connection.read_when_idle.get() => Turn::Head,
-        (Protocol::Http1 | Protocol::Http2, false) => Turn::Idle,
+        (Protocol::Http1, true) => turn_in_body(connection),
+        (Protocol::Http1, false) => match connection.course.begun() {
+            Begun::Nothing => Turn::Idle,
+            Begun::Head => Turn::Head,
+            // It was answered before it had come, and goes on to the worker.
+            Begun::Body => turn_in_body(connection),
+        },
+        (Protocol::Http2, true) => Turn::Ours,
+        (Protocol::Http2, false) => Turn::Idle,
     }
+}
+
+fn turn_in_body(connection: &Connection) -> Turn {
+    if connection.bodies_awaited.get() > 0 { Turn::Body } else { Turn::Ours }
 }
 
 #[cfg(test)]

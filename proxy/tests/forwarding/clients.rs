@@ -55,6 +55,17 @@ fn a_head_that_trickles_in_is_closed_in_time() {
 }
 
 #[test]
+fn a_head_that_began_behind_another_request_is_closed_in_time_too() {
+    let proxy = limited(|limits| limits.header_timeout = MOMENT);
+    for path in ["/", "/refuse"] {
+        let mut client = proxy.client();
+        client.send(&format!("GET {path} HTTP/1.1\r\nHost: test\r\n\r\nGET / HT"));
+        assert!(client.answer().0.starts_with("HTTP/1.1 "));
+        assert_eq!(client.until_end(), b"");
+    }
+}
+
+#[test]
 fn an_idle_connection_is_closed_in_time_and_not_before() {
     let idle_timeout = 2 * MOMENT;
     let proxy = limited(|limits| limits.idle_timeout = idle_timeout);
@@ -154,6 +165,46 @@ fn a_worker_that_takes_its_time_is_not_held_against_the_client() {
     assert_eq!(client.within(4 * MOMENT), b"");
     peer.respond("at last");
     assert_eq!(client.answer().1, b"at last");
+}
+
+#[test]
+fn an_upload_that_was_answered_early_goes_on_and_its_connection_is_idle_behind_it() {
+    // What came behind the answer was taken for the next request's head, which has to be there in time.
+    const PIECES: usize = 40;
+    let limits = Limits { header_timeout: MOMENT, ..Limits::default() };
+    let worker = Worker::by_hand();
+    let proxy = Proxy::with(worker.address(), Settings { limits, ..Settings::default() });
+    let mut client = proxy.client();
+    client.send(&format!("POST / HTTP/1.1\r\nHost: test\r\nContent-Length: {}\r\n\r\n", PIECES * 10_000));
+    let mut peer = worker.next();
+    peer.head();
+    peer.respond("early");
+    assert_eq!(client.answer().1, b"early");
+    for _ in 0..PIECES {
+        client.send_bytes(&[b'x'; 10_000]);
+        std::thread::sleep(MOMENT / 10);
+    }
+    peer.skip(PIECES * 10_000);
+    assert_eq!(proxy.wait_for_events(1), [Event::Finished(Ending::Complete)]);
+    assert_eq!(client.within(2 * MOMENT), b"");
+    client.send(GET);
+    peer.next_request();
+    peer.respond("next");
+    assert_eq!(client.answer().1, b"next");
+}
+
+#[test]
+fn whoever_falls_silent_in_an_upload_that_was_answered_early_is_closed() {
+    let limits = Limits { body_timeout: MOMENT, ..Limits::default() };
+    let worker = Worker::by_hand();
+    let proxy = Proxy::with(worker.address(), Settings { limits, ..Settings::default() });
+    let mut client = proxy.client();
+    client.send("POST / HTTP/1.1\r\nHost: test\r\nContent-Length: 1000000\r\n\r\nbegin");
+    let mut peer = worker.next();
+    peer.head();
+    peer.respond("early");
+    assert_eq!(client.answer().1, b"early");
+    assert_eq!(client.until_end(), b"");
 }
 
 #[test]

@@ -20,6 +20,7 @@ mod agreement;
 #[cfg(test)]
 mod grammar;
 
+pub(super) use requests::Begun;
 pub use requests::{Requests, Violation};
 pub(super) use socket::{Course, Strict};
 pub use state::Unclear;

@@ -22,6 +22,17 @@ pub struct Requests {
     left: u64,
 }
 
+/// What a client has begun to send and not sent to its end.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(in crate::downstream) enum Begun {
+    /// Nothing.
+    Nothing,
+    /// A request's head, if only by an empty line before it.
+    Head,
+    /// The body of the request whose head ended last.
+    Body,
+}
+
 /// The first byte that is not taken, and why.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Violation {
@@ -77,6 +88,15 @@ impl Requests {
     /// Whether what comes next belongs to the request whose head ended last.
     pub fn is_in_body(&self) -> bool {
         self.in_body
+    }
+
+    /// What has begun and not ended.
+    pub(in crate::downstream) fn begun(&self) -> Begun {
+        match (self.in_body, self.state) {
+            (true, _) => Begun::Body,
+            (false, State::Between) => Begun::Nothing,
+            (false, _) => Begun::Head,
+        }
     }
 
     /// Whether the next byte is one of a body's own, and not of what stands around it.

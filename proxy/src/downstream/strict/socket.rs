@@ -8,7 +8,7 @@ use std::task::{Context, Poll, ready};
 
 use tokio::io::{AsyncRead, ReadBuf};
 
-use super::requests::Requests;
+use super::requests::{Begun, Requests};
 use super::state::Unclear;
 
 /// What hyper reads in place of the first byte that has no place, and of all that follows. hyper takes a NUL nowhere but in a chunk
@@ -51,6 +51,15 @@ impl Course {
     /// Whether the body of this request, counted from 1, has been refused by now.
     pub(in crate::downstream) fn refused_body_of(&self, request: u64) -> bool {
         matches!(&*self.0.borrow(), Stage::Refused { in_body_of: Some(refused), .. } if *refused == request)
+    }
+
+    /// What the client has begun and not ended, as far as it has been read. A request that is refused never ends.
+    pub(in crate::downstream) fn begun(&self) -> Begun {
+        match &*self.0.borrow() {
+            Stage::Following(requests) => requests.begun(),
+            Stage::Refused { .. } => Begun::Head,
+            Stage::Switched => Begun::Nothing,
+        }
     }
 
     /// Leaves HTTP behind this request, counted from 1: hyper reads nothing more, and what the client sends from here on is read by whoever takes the socket. False if the

@@ -1,5 +1,6 @@
 //! What is spoken after `101 Switching Protocols`.
 
+use std::cell::RefCell;
 use std::future::poll_fn;
 use std::io;
 use std::pin::Pin;
@@ -11,6 +12,7 @@ use bytes::Bytes;
 use socket2::TcpKeepalive;
 use tokio::io::{AsyncRead, AsyncWrite, ReadBuf, copy_bidirectional_with_sizes};
 use tokio::sync::Notify;
+use tokio::task::AbortHandle;
 use tokio::time::sleep;
 
 use super::admitted::Permit;
@@ -29,51 +31,91 @@ fn keepalive() -> TcpKeepalive {
 }
 
 /// The worker's end of a connection that has left HTTP. Its permit is held until both directions have ended, or one has and nothing moves
-/// for as long as a worker may go on unseen, or until it is cut because the tenure has ended.
+/// for as long as a worker may go on unseen, or until it is cut because the tenure has ended, be the client's end there by then or not: a
+/// client that leaves the answers before it unread lets it wait.
 pub struct WorkerEnd<P: Permit> {
-    in_flight: Box<InFlight<P>>,
+    in_flight: Rc<Kept<P>>,
+    /// The task that cuts it as long as it is not joined, if its request depends on a tenure.
+    watcher: Option<AbortHandle>,
 }
 
+/// `None` once it is joined, or cut.
+type Kept<P> = RefCell<Option<Box<InFlight<P>>>>;
+
 impl<P: Permit> WorkerEnd<P> {
-    pub(super) fn new(in_flight: Box<InFlight<P>>) -> WorkerEnd<P> {
-        WorkerEnd { in_flight }
+    pub(super) fn new(mut in_flight: Box<InFlight<P>>) -> WorkerEnd<P> {
+        let is_watched = in_flight.watch_tenure();
+        let in_flight = Rc::new(RefCell::new(Some(in_flight)));
+        let watcher = is_watched.then(|| tokio::task::spawn_local(cut_in_time(in_flight.clone())).abort_handle());
+        WorkerEnd { in_flight, watcher }
+    }
+
+    /// What is left of it, if it has not been cut. It is watched no more.
+    fn take(&mut self) -> Option<Box<InFlight<P>>> {
+        if let Some(watcher) = self.watcher.take() {
+            watcher.abort();
+        }
+        self.in_flight.take()
     }
 
     /// Passes bytes both ways until both sides have ended theirs, one is lost, or has ended and does not hear that the other has not,
     /// or the tenure has ended.
-    pub(super) async fn join(mut self: Box<Self>, client: Socket, read_already: Bytes) {
-        let Link::Http1(connection) = self.in_flight.link_mut() else { return };
-        let (worker, read_beyond) = connection.leave_http().await;
-        client.unread(read_already);
-        worker.unread(read_beyond);
-        [&client, &worker].into_iter().for_each(|side| side.keep_alive(&keepalive()));
-        let inflow = Rc::new(BodyState::new());
-        inflow.goes_to(worker.clone());
-        self.in_flight.watch_tunnel(&inflow);
-        let half_ended = Rc::new(Notify::new());
-        let overdue = stands_still(worker.clone(), half_ended.clone(), self.in_flight.late());
-        let (mut from_client, mut from_worker) = (client, Guarded { worker, inflow: inflow.clone(), half_ended });
-        let cut = poll_fn(|cx| {
-            if self.in_flight.poll_seal(cx).is_ready() {
-                return Poll::Ready(());
-            }
-            inflow.poll_cut(cx) // The news may have been too old for too long.
-        });
-        let copied = tokio::select! {
-            biased;
-            () = cut => None,
-            () = overdue => Some(Err(io::ErrorKind::TimedOut.into())),
-            copied = copy_bidirectional_with_sizes(&mut from_client, &mut from_worker, BUFFER_BYTES, BUFFER_BYTES) => {
-                Some(copied)
-            }
-        };
-        match copied {
-            Some(Ok(_)) => self.in_flight.ended(),
-            Some(Err(_)) if !inflow.is_cut() => self.in_flight.lost(),
-            Some(Err(_)) | None => self.in_flight.cut(),
+    pub(super) async fn join(mut self: Box<Self>, mut client: Socket, read_already: Bytes) {
+        if let Some(in_flight) = self.take() {
+            join(in_flight, &mut client, read_already).await;
         }
         // Nothing is waited for: a client that does not read would keep its connection for ever.
-        from_client.shut_write();
+        client.shut_write();
+    }
+}
+
+impl<P: Permit> Drop for WorkerEnd<P> {
+    fn drop(&mut self) {
+        drop(self.take());
+    }
+}
+
+/// Cuts it when its tenure has ended.
+async fn cut_in_time<P: Permit>(in_flight: Rc<Kept<P>>) {
+    poll_fn(|cx| match &mut *in_flight.borrow_mut() {
+        Some(in_flight) => in_flight.poll_seal(cx),
+        None => Poll::Ready(()),
+    })
+    .await;
+    let sealed = in_flight.take();
+    if let Some(sealed) = sealed {
+        sealed.cut();
+    }
+}
+
+async fn join<P: Permit>(mut in_flight: Box<InFlight<P>>, client: &mut Socket, read_already: Bytes) {
+    let Link::Http1(connection) = in_flight.link_mut() else { return };
+    let (worker, read_beyond) = connection.leave_http().await;
+    client.unread(read_already);
+    worker.unread(read_beyond);
+    [&*client, &worker].into_iter().for_each(|side| side.keep_alive(&keepalive()));
+    let inflow = Rc::new(BodyState::new());
+    inflow.goes_to(worker.clone());
+    in_flight.watch_tunnel(&inflow);
+    let half_ended = Rc::new(Notify::new());
+    let overdue = stands_still(worker.clone(), half_ended.clone(), in_flight.late());
+    let mut from_worker = Guarded { worker, inflow: inflow.clone(), half_ended };
+    let cut = poll_fn(|cx| {
+        if in_flight.poll_seal(cx).is_ready() {
+            return Poll::Ready(());
+        }
+        inflow.poll_cut(cx) // The news may have been too old for too long.
+    });
+    let copied = tokio::select! {
+        biased;
+        () = cut => None,
+        () = overdue => Some(Err(io::ErrorKind::TimedOut.into())),
+        copied = copy_bidirectional_with_sizes(client, &mut from_worker, BUFFER_BYTES, BUFFER_BYTES) => Some(copied),
+    };
+    match copied {
+        Some(Ok(_)) => in_flight.ended(),
+        Some(Err(_)) if !inflow.is_cut() => in_flight.lost(),
+        Some(Err(_)) | None => in_flight.cut(),
     }
 }
 

@@ -241,3 +241,24 @@ fn a_tunnel_by_tls_whose_client_does_not_read_is_closed_when_its_tenure_ends() {
         std::thread::yield_now();
     }
 }
+
+/// Its `101` waits behind answers that its client does not read: nobody watched the tenure then, and the next one waited for the client.
+#[test]
+fn a_tunnel_whose_client_does_not_hear_of_it_is_closed_at_the_worker_when_its_tenure_ends() {
+    let (worker, tenures) = (Worker::by_hand(), Tenures::new());
+    let settings = Settings { tenures: vec![("/keep", tenures.clone())], ..Settings::default() };
+    let proxy = Proxy::with(worker.address(), settings);
+    let mut client = proxy.client();
+    client.send(&UPGRADE.replace("/chat", "/keep"));
+    let mut peer = worker.next();
+    peer.head();
+    peer.send(&format!("{SWITCH}first"));
+    proxy.wait_for_events(1);
+    tenures.end();
+    assert_eq!(peer.until_end(), b"");
+    assert_eq!(proxy.wait_for_events(2), [Event::Waits, Event::Finished(Ending::Cut)]);
+    assert_eq!(tenures.cuts(), 1);
+    proxy.go_on();
+    assert!(client.head().starts_with("HTTP/1.1 101 "));
+    assert_eq!(client.until_end(), b"");
+}

@@ -25,7 +25,7 @@ use super::{Client, PATIENCE, Tenures};
 /// What a permit was told.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Event {
-    /// Not told: its request is at `/wait` and has a connection.
+    /// Not told: its request is at `/wait` and has a connection, or at `/keep` and has an answer.
     Waits,
     Overdue,
     BodyCut,
@@ -78,7 +78,7 @@ impl Default for Settings {
 
 /// A proxy that forwards everything but `/refuse`, which it answers with 412 at once, and `/give-up`, which it answers
 /// so once it has a connection to the worker. At `/halt` its only thread stands still until [`Proxy::go_on`]; at `/wait` the
-/// request does, once it has a connection.
+/// request does, once it has a connection, and at `/keep` its answer, once its head is there.
 pub(crate) struct Proxy {
     server: Option<Server>,
     record: Arc<Record>,
@@ -253,20 +253,31 @@ impl Forwarder {
                 return Err(StatusCode::PRECONDITION_FAILED);
             }
             if request.uri().path() == "/wait" {
-                self.record.add(Event::Waits);
-                let halted = self.halted.clone();
-                let told = move || halted.lock().unwrap().recv_timeout(PATIENCE).unwrap();
-                tokio::task::spawn_blocking(told).await.unwrap();
+                self.stand_still().await;
             }
+            let is_kept = request.uri().path() == "/keep";
             let sent = ready.send(Admitted::new(request, permit), self.settings.timeouts, Instant::now()).await;
             (request, permit) = match sent {
-                Ok(answer) => return Ok(answer),
+                Ok(answer) => {
+                    if is_kept {
+                        self.stand_still().await;
+                    }
+                    return Ok(answer);
+                }
                 Err(SendError::Unsent(admitted)) => admitted.into_parts(),
                 Err(SendError::BrokenBody) => return Err(StatusCode::BAD_REQUEST),
                 Err(SendError::NoAnswer { .. } | SendError::Coded) => return Err(StatusCode::BAD_GATEWAY),
                 Err(SendError::Timeout) => return Err(StatusCode::GATEWAY_TIMEOUT),
             };
         }
+    }
+
+    /// Waits for [`Proxy::go_on`].
+    async fn stand_still(&self) {
+        self.record.add(Event::Waits);
+        let halted = self.halted.clone();
+        let told = move || halted.lock().unwrap().recv_timeout(PATIENCE).unwrap();
+        tokio::task::spawn_blocking(told).await.unwrap();
     }
 }
 

@@ -10,8 +10,8 @@ use std::rc::Rc;
 use std::task::{Context, Poll, Waker, ready};
 
 use bytes::Bytes;
-use http::header::{CONNECTION, EXPECT};
-use http::{HeaderMap, HeaderValue, Method, Request, Response, StatusCode, Version};
+use http::header::CONNECTION;
+use http::{HeaderMap, HeaderValue, Method, Request, Response, StatusCode};
 use http_body::Body;
 use hyper::body::Incoming;
 use hyper::rt::bounds::Http2ServerConnExec;
@@ -24,7 +24,7 @@ use tower::Service;
 use super::accept::Accepted;
 use super::answer::{AnswerBody, Counted, counted};
 use super::arrive::{Arrived, arrive};
-use super::client_body::ClientBody;
+use super::client_body::{self, ClientBody};
 use super::connection::{Connection, Exceeded, InFlight, Protocol};
 use super::frames;
 use super::limits::Limits;
@@ -138,16 +138,15 @@ where
             // Until the server closes, each answer asks the client to leave. A connection that is closed while it is
             // idle may cost the client the request that it is just sending.
             let end = drive(&mut serving, &connection, &stage, Stage::Closing, started).await;
-            let refused = connection.course.refused();
-            if let Some(why) = refused {
+            if let Some(why) = connection.course.refused() {
                 tracing::debug!(client = %address, %why, "a request could not be read");
             }
             match end {
-                // Who was not asked for a body may send it all the same, after a wait.
-                End::Served if refused.is_some() || connection.unasked.get() > 0 => {
-                    Box::pin(part::with_client(&connection, &[])).await;
+                End::Served => {
+                    if let Some(rest) = beyond_http(serving.serving.into_parts(), &connection, stage.stage()) {
+                        rest.await;
+                    }
                 }
-                End::Served => switch_protocols(serving.serving.into_parts(), &connection).await,
                 End::Unreadable { answered } => {
                     drop(serving);
                     let is_in_place = !answered && connection.has_spoken_out();
@@ -238,17 +237,9 @@ fn begin(request: Request<Incoming>, in_flight: &InFlight) -> Result<Box<Request
     if connection.protocol() == Protocol::Http2 && has_too_many(&connection) {
         return Err(h2::Reason::REFUSED_STREAM.into());
     }
-    let held_back = is_held_back(&request);
+    let held_back = client_body::is_held_back(&request);
     let number = connection.requests.get();
     Ok(Box::new(request.map(|incoming| ClientBody::new(incoming, connection, number, held_back))))
-}
-
-/// Whether the client waits for leave to send the body, as hyper sees it: where it does not, the body is read like any other.
-fn is_held_back(request: &Request<Incoming>) -> bool {
-    let expectation = request.headers().get_all(EXPECT).iter().next_back();
-    request.version() == Version::HTTP_11
-        && !request.body().is_end_stream()
-        && expectation.is_some_and(|expectation| expectation.as_bytes().eq_ignore_ascii_case(b"100-continue"))
 }
 
 /// One request: from hyper's hands through the service and back.
@@ -376,11 +367,20 @@ fn leaves_spent(connection: &Connection) -> bool {
     connection.protocol() == Protocol::Http2 && connection.is_spent()
 }
 
-/// Hands the connection over if its last answer switched protocols.
-async fn switch_protocols<S>(parts: http1::Parts<TokioIo<ClientIo>, S>, connection: &Connection) {
+/// What is left to be done on a connection that has left HTTP: to hand it over if its last answer switched protocols, or to part from a
+/// client that may still be writing.
+fn beyond_http<S>(
+    parts: http1::Parts<TokioIo<ClientIo>, S>,
+    connection: &Connection,
+    stage: Stage,
+) -> Option<Pin<Box<dyn Future<Output = ()> + '_>>> {
     if let Some(tunnel) = connection.tunnel.take() {
-        tunnel(parts.io.into_inner().into_reader().into_inner(), parts.read_buf).await;
+        return Some(tunnel(parts.io.into_inner().into_reader().into_inner(), parts.read_buf));
     }
+    if part::is_written_to(connection, stage, &parts.read_buf) {
+        return Some(Box::pin(part::with_client(connection, &[])));
+    }
+    None
 }
 
 /// What hyper's HTTP/1 reads and writes.

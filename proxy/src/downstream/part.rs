@@ -1,9 +1,10 @@
-//! Parting from a client that could not be understood, or that asks for too much.
+//! Parting from a client that could not be understood, that asks for too much, or that sends what nobody reads.
 
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
 
 use super::connection::Connection;
 use super::limits::Limits;
+use super::serve::Stage;
 use crate::wire::Socket;
 
 /// What hyper does not say to a request whose framing is wrong: it closes without a word.
@@ -11,6 +12,20 @@ pub(super) const BAD_REQUEST: &[u8] = b"HTTP/1.1 400 Bad Request\r\nConnection: 
 
 /// HTTP/2's GOAWAY with ENHANCE_YOUR_CALM; any stream may have been looked at.
 pub(super) const CALM_DOWN: &[u8] = b"\0\0\x08\x07\0\0\0\0\0\x7f\xff\xff\xff\0\0\0\x0b";
+
+/// Whether the client has sent, or may send, what is not read any more, so that to close at once would reset the connection and its last
+/// answer with it. `read_on` is what has been read behind the last request.
+pub(super) fn is_written_to(connection: &Connection, stage: Stage, read_on: &[u8]) -> bool {
+    // Who was not asked for a body may send it all the same, after a wait.
+    if connection.course.refused().is_some() || connection.unasked.get() > 0 {
+        return true;
+    }
+    // Whoever ends the connection itself sends nothing more. What comes of a body that was not read to its end has had its time.
+    let is_ended_by_us = connection.is_spent() || stage > Stage::Serving;
+    is_ended_by_us
+        && !connection.course.is_amid_body_of(connection.requests.get())
+        && (!read_on.is_empty() || !connection.socket.is_quiet())
+}
 
 /// Says a last word, if there is one, and leaves the client time to hear it, unless there is no place for others.
 pub(super) async fn with_client(connection: &Connection, last_word: &[u8]) {

@@ -1,5 +1,6 @@
 //! Clients that are slow, idle, many or in the way of a shutdown.
 
+use std::io::Read;
 use std::time::{Duration, Instant};
 
 use fencepost::downstream::{Drained, Limits};
@@ -165,6 +166,42 @@ fn a_worker_that_takes_its_time_is_not_held_against_the_client() {
     assert_eq!(client.within(4 * MOMENT), b"");
     peer.respond("at last");
     assert_eq!(client.answer().1, b"at last");
+}
+
+#[test]
+fn a_connection_that_we_end_is_not_reset_though_its_client_sends_on_and_closed_at_once_if_it_does_not() {
+    // Closed with requests unread, it was reset: the client could not write the rest of them, nor read its last answer perhaps.
+    let request = format!("GET / HTTP/1.1\r\nHost: test\r\nX-Long: {}\r\n\r\n", "x".repeat(20_000));
+    for max in [Some(2), None] {
+        let limits = Limits { requests_per_connection_max: max, discard_timeout: 3 * PATIENCE, ..Limits::default() };
+        let proxy = Proxy::with(Worker::echo(), Settings { limits, ..Settings::default() });
+        if max.is_none() {
+            proxy.server().leave();
+        }
+        let answers = max.unwrap_or(1);
+        let mut client = proxy.client();
+        client.send(&request.repeat(5));
+        for number in 1..=answers {
+            let (head, body) = client.answer();
+            assert_eq!(field(&head, "connection"), (number == answers).then_some("close"));
+            assert!(body.len() > 20_000);
+        }
+        assert_eq!(client.until_end(), b"", "our side has ended");
+        (0..20).for_each(|_| client.send(&request.repeat(5)));
+        assert_eq!(client.stream().read(&mut [0]).expect("no reset"), 0);
+        drop(client);
+
+        let mut client = proxy.client();
+        for _ in 0..answers {
+            client.ask(GET);
+        }
+        assert_eq!(client.until_end(), b"");
+        let deadline = Instant::now() + PATIENCE;
+        while proxy.server().connections_by_thread() != [0] {
+            assert!(Instant::now() < deadline, "the connection is still open");
+            std::thread::yield_now();
+        }
+    }
 }
 
 #[test]

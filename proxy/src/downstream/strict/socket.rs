@@ -53,6 +53,11 @@ impl Course {
         matches!(&*self.0.borrow(), Stage::Refused { in_body_of: Some(refused), .. } if *refused == request)
     }
 
+    /// Whether the body of this request, counted from 1, has not been read to its end.
+    pub(in crate::downstream) fn is_amid_body_of(&self, request: u64) -> bool {
+        matches!(&*self.0.borrow(), Stage::Following(requests) if requests.heads() == request && requests.is_in_body())
+    }
+
     /// What the client has begun and not ended, as far as it has been read. A request that is refused never ends.
     pub(in crate::downstream) fn begun(&self) -> Begun {
         match &*self.0.borrow() {

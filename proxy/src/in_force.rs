@@ -108,11 +108,14 @@ impl Worker {
             pool
         });
         let routes = routes.collect();
+        // A route without a lock may have a worker of one that has.
+        let judges_paths = fence.config.routes.iter().any(|route| route.mode.lock().is_some());
         let kept = fence.config.routes.iter().map(|route| {
             let from_header = route.mode.lock().is_some_and(|lock| lock.from_header);
             let mut kept = vec![route.owner_header.clone(), route.revision_header.clone()];
             kept.extend(from_header.then(|| route.lock_header.clone()));
-            Rc::new(KeptFields::new(kept))
+            let kept = KeptFields::new(kept);
+            Rc::new(if judges_paths { kept.and_one_path() } else { kept })
         });
         let kept_headers = kept.collect();
         drop(pools);

@@ -13,16 +13,23 @@ pub struct KeptFields {
     names: Vec<HeaderName>,
     /// Whether all of them are plain. Then no other plain name folds into one of them, and most fields of a head need no closer look.
     are_plain: bool,
+    /// Whether a request may name another path beside its own.
+    other_paths: bool,
 }
 
 impl KeptFields {
     /// None: nothing that looks like fencing is passed on.
-    pub(super) const NONE: KeptFields = KeptFields { names: Vec::new(), are_plain: true };
+    pub(super) const NONE: KeptFields = KeptFields { names: Vec::new(), are_plain: true, other_paths: true };
 
     /// The fields of these names.
     pub fn new(names: impl IntoIterator<Item = HeaderName>) -> KeptFields {
         let names: Vec<HeaderName> = names.into_iter().collect();
-        KeptFields { are_plain: names.iter().all(is_plain), names }
+        KeptFields { are_plain: names.iter().all(is_plain), names, other_paths: true }
+    }
+
+    /// The same, and no field that names another path than the request has, by which it was judged.
+    pub fn and_one_path(self) -> KeptFields {
+        KeptFields { other_paths: false, ..self }
     }
 
     fn contains(&self, name: &HeaderName) -> bool {
@@ -85,6 +92,10 @@ const SAID_ONCE: [&str; 9] = [
     "x-forwarded-proto",
 ];
 
+/// Fields that name the resource that is meant: IIS has rewritten requests by them, and what ran behind it takes their word still (older
+/// Symfony and Zend).
+const OTHER_PATHS: [&str; 2] = ["x-original-url", "x-rewrite-url"];
+
 /// Letters, digits and `-`, by which no server mistakes one name for another. A table: this is asked of each byte of each name.
 static IS_PLAIN: [bool; 256] = {
     let mut plain = [false; 256];
@@ -100,18 +111,20 @@ fn is_plain(name: &HeaderName) -> bool {
     name.as_str().bytes().all(|byte| IS_PLAIN[usize::from(byte)])
 }
 
-/// Whether a field that is not in `kept` is named like fencing, or like a field of ours once a server has folded names. CGI makes
-/// `_` of every `-`, and some servers of whatever is neither letter nor digit.
+/// Whether a field that is not in `kept` is named like fencing, or like a field of ours once a server has folded names, or names a path
+/// that nobody has judged. CGI makes `_` of every `-`, and some servers of whatever is neither letter nor digit.
 fn imitates_ours(name: &HeaderName, kept: &KeptFields) -> bool {
     let name_bytes = name.as_str().as_bytes();
     let like_fence =
         name_bytes.starts_with(b"fence") && name_bytes.get(5).is_some_and(|byte| !byte.is_ascii_alphanumeric());
     let is_plain = is_plain(name);
-    if !like_fence && is_plain && kept.are_plain || kept.contains(name) {
+    let folds_into = |ours: &str| folds_alike(ours.as_bytes(), name_bytes);
+    let names_path = !kept.other_paths && OTHER_PATHS.into_iter().any(folds_into);
+    if !like_fence && !names_path && is_plain && kept.are_plain || kept.contains(name) {
         return false;
     }
-    let folds_into = |ours: &str| folds_alike(ours.as_bytes(), name_bytes);
     like_fence
+        || names_path
         || kept.names.iter().any(|ours| folds_into(ours.as_str()))
         || !is_plain && SAID_ONCE.into_iter().any(folds_into)
 }

@@ -261,15 +261,18 @@ async fn a_request_that_may_mean_another_method_than_it_has_is_not_exempt() {
 }
 
 #[tokio::test]
-async fn the_worker_gets_the_token_as_it_came_and_nothing_else_that_looks_like_fencing() {
-    let scene = Scene::open(EtcdVersion::V3_4, &one_lock()).await;
+async fn the_worker_gets_the_token_as_it_came_and_nothing_else_that_looks_like_fencing_or_names_another_path() {
+    let open = Route::new("open", "/open/", r#"key = "/one/lock""#).with(r#"mode = "off""#);
+    let [locked] = one_lock();
+    let scene = Scene::open(EtcdVersion::V3_4, &[open, locked]).await;
     let held = scene.store.hold("/one/lock", "shard-1").await;
     let answer =
         Answer::ok("done").header("fence-reason", "stale-tenure").header("fence-floor", "7").header("x-kept", "1");
     scene.worker.on("/fenced", Behaviour::Answer(answer));
     let ask = Ask::post("/fenced?q=1").under(&held).header("Fence-Verdict", "admit").header("Fence-Lock", "/other");
     let ask = ask.header("Connection", "x-private").header("X-Private", "1").header("X-Public", "2");
-    let answer = scene.send(ask).await;
+    let leading_past = |ask: Ask| ask.header("X-Original-URL", "/fenced").header("x_rewrite_url", "/fenced");
+    let answer = scene.send(leading_past(ask)).await;
     assert_eq!((answer.status, answer.text().as_str()), (200, "done"));
     assert_eq!(answer.header("x-kept"), Some("1"));
     assert!(!answer.headers.keys().any(|name| name.as_str().starts_with("fence-")), "{answer:?}");
@@ -285,5 +288,11 @@ async fn the_worker_gets_the_token_as_it_came_and_nothing_else_that_looks_like_f
     assert_eq!(seen.header("x-forwarded-proto"), Some("http"));
     assert_eq!(seen.header("x-forwarded-host"), Some("localhost"));
     assert_eq!(seen.text(), "write");
+
+    // Nor by a route without a lock to the worker of one that has.
+    assert_eq!(scene.send(leading_past(Ask::post("/open/"))).await.status, 200);
+    for seen in [seen, scene.worker.seen().pop().unwrap()] {
+        assert_eq!((seen.header("x-original-url"), seen.header("x_rewrite_url")), (None, None));
+    }
     scene.finish().await;
 }

@@ -76,8 +76,9 @@ fn the_worker_is_told_where_a_request_comes_from() {
 fn nothing_named_like_fencing_passes_but_the_token() {
     let seen = seen_by_worker(
         "GET / HTTP/1.1\r\nHost: test\r\nFence-Owner: a\r\nFence-Revision: 7\r\nFence_Owner: b\r\n\
-         fence_revision: 8\r\nFENCE-OTHER: c\r\nFence-Lock: d\r\nFenced: stays\r\n\r\n",
+         fence_revision: 8\r\nFENCE-OTHER: c\r\nFence-Lock: d\r\nFenced: stays\r\nX-Original-URL: /y\r\n\r\n",
     );
+    assert_field(&seen, "x-original-url", Some("/y")); // Nothing here goes by paths.
     assert_field(&seen, "fence-owner", Some("a"));
     assert_field(&seen, "fence-revision", Some("7"));
     assert_field(&seen, "fenced", Some("stays"));

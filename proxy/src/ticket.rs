@@ -1,21 +1,21 @@
 //! What a request that was let out holds on to: the gate's proof, and its place in the counts.
 
+mod unseen;
+
 use std::cell::Cell;
-use std::pin::{Pin, pin};
+use std::pin::Pin;
 use std::rc::Rc;
 use std::sync::Arc;
 use std::time::Duration;
 
 use fencepost_config::PartialRequests;
-use fencepost_policy::{Admission, OrphanId, Pass, PassReason, Term};
+use fencepost_policy::{Admission, Pass, PassReason, Term};
 use fencepost_sources::{Nameless, TrackedLock};
-use prometheus::IntGauge;
-use tokio::task::AbortHandle;
-use tokio::time::{Instant, sleep_until};
+use tokio::time::Instant;
 
 use crate::exchange::{InFlight, Place};
 use crate::forward::{Ending, Permit, Standing, Watch};
-use crate::wire::caught_up;
+use unseen::{LostPass, Orphan};
 
 /// What the gate gave.
 enum Proof {
@@ -47,28 +47,6 @@ pub struct Ticket {
     lost_pass: Option<LostPass>,
     place: Rc<Place>,
     in_flight: Option<InFlight>,
-}
-
-/// A request that may run on at the worker, unseen, until its time has come or its end is seen after all. Its worker is listened to:
-/// without this, time alone ends it.
-struct Orphan {
-    lock: Arc<TrackedLock>,
-    id: OrphanId,
-    /// When its time has come, unless its worker is heard of before.
-    until: Rc<Cell<Instant>>,
-    /// The task that ends it in time. It goes on without this.
-    timer: AbortHandle,
-}
-
-/// The same of a request that was let past: it counts until its time has come, or its end is seen after all.
-struct LostPass {
-    counter: Counter,
-    /// `None` once it is given back.
-    pass: Rc<Cell<Option<Pass>>>,
-    /// When its time has come, unless its worker is heard of before.
-    until: Rc<Cell<Instant>>,
-    /// The task that gives it back in time. It goes on without this.
-    timer: AbortHandle,
 }
 
 /// What a request that takes long depends on, and what its route says of that.
@@ -304,109 +282,5 @@ impl Counter {
             Counter::Lock(lock) => lock.has_turned(generation),
             Counter::Nameless(nameless) => nameless.has_turned(generation),
         }
-    }
-}
-
-impl LostPass {
-    /// As long as it counts, it holds its place, so that neither its source is forgotten nor the configuration that it came under.
-    fn new(counter: Counter, pass: Pass, until: Instant, place: Rc<Place>) -> LostPass {
-        let (pass, until) = (Rc::new(Cell::new(Some(pass))), Rc::new(Cell::new(until)));
-        let timer = {
-            let (counter, pass, until) = (counter.clone(), Rc::clone(&pass), Rc::clone(&until));
-            tokio::task::spawn_local(async move {
-                let _place = place;
-                comes(&until).await;
-                pass.take().into_iter().for_each(|pass| counter.leave_pass(pass));
-            })
-        };
-        LostPass { counter, pass, until, timer: timer.abort_handle() }
-    }
-
-    /// Its time starts anew.
-    fn postpone(&self, until: Instant) {
-        self.until.set(until);
-    }
-
-    fn end(self) {
-        self.pass.take().into_iter().for_each(|pass| self.counter.leave_pass(pass));
-        self.timer.abort();
-    }
-}
-
-impl Orphan {
-    fn new(lock: Arc<TrackedLock>, id: OrphanId, until: Instant, place: Rc<Place>) -> Orphan {
-        // Not in the thread's background work, since a process that drains need not wait for it.
-        let counted = Counted::new(place.metrics().orphans.clone());
-        let until = Rc::new(Cell::new(until));
-        lock.set_heard(id, true);
-        let outlive = outlive(Arc::clone(&lock), id, Rc::clone(&until), place, counted);
-        let timer = tokio::task::spawn_local(outlive).abort_handle();
-        Orphan { lock, id, until, timer }
-    }
-
-    /// Its time starts anew, unless it is over: then others may have been let in.
-    fn postpone(&self, until: Instant) {
-        self.until.set(until);
-        self.lock.postpone(self.id, until);
-    }
-
-    fn end(self) {
-        self.lock.end_orphan(self.id);
-        self.timer.abort();
-    }
-}
-
-impl Drop for Orphan {
-    /// Nobody listens any more.
-    fn drop(&mut self) {
-        self.lock.set_heard(self.id, false);
-    }
-}
-
-/// Completes when that time has come and nothing is left to be read that would put it off. If nobody else has it, nobody reads.
-async fn comes(until: &Rc<Cell<Instant>>) {
-    loop {
-        sleep_until(until.get()).await;
-        if Rc::strong_count(until) > 1 {
-            caught_up().await;
-        }
-        if until.get() <= Instant::now() {
-            return;
-        }
-    }
-}
-
-/// Holds the lock for as long as an orphan of it counts, so that no cache forgets the gate that counts it, and ends the orphan
-/// when its time has come.
-async fn outlive(lock: Arc<TrackedLock>, id: OrphanId, until: Rc<Cell<Instant>>, place: Rc<Place>, _counted: Counted) {
-    let mut time = pin!(comes(&until));
-    loop {
-        let changed = lock.gate_changed();
-        if !lock.counts_orphan(id) {
-            return; // Ended by hand.
-        }
-        tokio::select! {
-            () = changed => {}
-            () = &mut time => break,
-        }
-    }
-    if lock.end_orphan(id) {
-        place.metrics().orphans_expired.inc();
-    }
-}
-
-/// One more, for as long as this lives.
-struct Counted(IntGauge);
-
-impl Counted {
-    fn new(gauge: IntGauge) -> Counted {
-        gauge.inc();
-        Counted(gauge)
-    }
-}
-
-impl Drop for Counted {
-    fn drop(&mut self) {
-        self.0.dec();
     }
 }

@@ -1,0 +1,142 @@
+//! Requests that may run on at the worker though nobody will see their end: each counts until its time has come.
+
+use std::cell::Cell;
+use std::pin::pin;
+use std::rc::Rc;
+use std::sync::Arc;
+
+use fencepost_policy::{OrphanId, Pass};
+use fencepost_sources::TrackedLock;
+use prometheus::IntGauge;
+use tokio::task::AbortHandle;
+use tokio::time::{Instant, sleep_until};
+
+use super::Counter;
+use crate::exchange::Place;
+use crate::wire::caught_up;
+
+/// A request that may run on at the worker, unseen, until its time has come or its end is seen after all. Its worker is listened to:
+/// without this, time alone ends it.
+pub(super) struct Orphan {
+    lock: Arc<TrackedLock>,
+    id: OrphanId,
+    /// When its time has come, unless its worker is heard of before.
+    pub(super) until: Rc<Cell<Instant>>,
+    /// The task that ends it in time. It goes on without this.
+    timer: AbortHandle,
+}
+
+impl Orphan {
+    pub(super) fn new(lock: Arc<TrackedLock>, id: OrphanId, until: Instant, place: Rc<Place>) -> Orphan {
+        // Not in the thread's background work, since a process that drains need not wait for it.
+        let counted = Counted::new(place.metrics().orphans.clone());
+        let until = Rc::new(Cell::new(until));
+        lock.set_heard(id, true);
+        let outlive = outlive(Arc::clone(&lock), id, Rc::clone(&until), place, counted);
+        let timer = tokio::task::spawn_local(outlive).abort_handle();
+        Orphan { lock, id, until, timer }
+    }
+
+    /// Its time starts anew, unless it is over: then others may have been let in.
+    pub(super) fn postpone(&self, until: Instant) {
+        self.until.set(until);
+        self.lock.postpone(self.id, until);
+    }
+
+    pub(super) fn end(self) {
+        self.lock.end_orphan(self.id);
+        self.timer.abort();
+    }
+}
+
+impl Drop for Orphan {
+    /// Nobody listens any more.
+    fn drop(&mut self) {
+        self.lock.set_heard(self.id, false);
+    }
+}
+
+/// The same of a request that was let past: it counts until its time has come, or its end is seen after all.
+pub(super) struct LostPass {
+    counter: Counter,
+    /// `None` once it is given back.
+    pass: Rc<Cell<Option<Pass>>>,
+    /// When its time has come, unless its worker is heard of before.
+    pub(super) until: Rc<Cell<Instant>>,
+    /// The task that gives it back in time. It goes on without this.
+    timer: AbortHandle,
+}
+
+impl LostPass {
+    /// As long as it counts, it holds its place, so that neither its source is forgotten nor the configuration that it came under.
+    pub(super) fn new(counter: Counter, pass: Pass, until: Instant, place: Rc<Place>) -> LostPass {
+        let (pass, until) = (Rc::new(Cell::new(Some(pass))), Rc::new(Cell::new(until)));
+        let timer = {
+            let (counter, pass, until) = (counter.clone(), Rc::clone(&pass), Rc::clone(&until));
+            tokio::task::spawn_local(async move {
+                let _place = place;
+                comes(&until).await;
+                pass.take().into_iter().for_each(|pass| counter.leave_pass(pass));
+            })
+        };
+        LostPass { counter, pass, until, timer: timer.abort_handle() }
+    }
+
+    /// Its time starts anew.
+    pub(super) fn postpone(&self, until: Instant) {
+        self.until.set(until);
+    }
+
+    pub(super) fn end(self) {
+        self.pass.take().into_iter().for_each(|pass| self.counter.leave_pass(pass));
+        self.timer.abort();
+    }
+}
+
+/// Completes when that time has come and nothing is left to be read that would put it off. If nobody else has it, nobody reads.
+async fn comes(until: &Rc<Cell<Instant>>) {
+    loop {
+        sleep_until(until.get()).await;
+        if Rc::strong_count(until) > 1 {
+            caught_up().await;
+        }
+        if until.get() <= Instant::now() {
+            return;
+        }
+    }
+}
+
+/// Holds the lock for as long as an orphan of it counts, so that no cache forgets the gate that counts it, and ends the orphan
+/// when its time has come.
+async fn outlive(lock: Arc<TrackedLock>, id: OrphanId, until: Rc<Cell<Instant>>, place: Rc<Place>, _counted: Counted) {
+    let mut time = pin!(comes(&until));
+    loop {
+        let changed = lock.gate_changed();
+        if !lock.counts_orphan(id) {
+            return; // Ended by hand.
+        }
+        tokio::select! {
+            () = changed => {}
+            () = &mut time => break,
+        }
+    }
+    if lock.end_orphan(id) {
+        place.metrics().orphans_expired.inc();
+    }
+}
+
+/// One more, for as long as this lives.
+struct Counted(IntGauge);
+
+impl Counted {
+    fn new(gauge: IntGauge) -> Counted {
+        gauge.inc();
+        Counted(gauge)
+    }
+}
+
+impl Drop for Counted {
+    fn drop(&mut self) {
+        self.0.dec();
+    }
+}

@@ -42,6 +42,8 @@ pub struct Process {
     /// How many requests wait at barriers.
     pub waiting: AtomicUsize,
     draining: AtomicBool,
+    /// Whether a thread has ended with requests that may run on at the worker.
+    has_unseen: AtomicBool,
     /// Whether whatever still waits before the worker is refused too.
     over: watch::Sender<bool>,
     /// The access logs, of configurations that are in force no more too.
@@ -75,6 +77,7 @@ impl Process {
             pulses: Pulses::default(),
             waiting: AtomicUsize::new(0),
             draining: AtomicBool::new(false),
+            has_unseen: AtomicBool::new(false),
             over: watch::Sender::new(false),
             closing: Closing::default(),
             access_lines_lost: Lost::default(),
@@ -107,6 +110,16 @@ impl Process {
     /// From now on, whatever still arrives is refused.
     pub fn drain(&self) {
         self.draining.store(true, Ordering::Relaxed);
+    }
+
+    /// A thread ends, and with it the count of a request that may run on at the worker.
+    pub fn leave_unseen(&self) {
+        self.has_unseen.store(true, Ordering::Relaxed);
+    }
+
+    /// Whether a thread has ended with requests that may run on at the worker.
+    pub fn has_unseen(&self) -> bool {
+        self.has_unseen.load(Ordering::Relaxed)
     }
 
     /// From now on, whatever has not got to the worker by itself is refused as well. Says whether anything waits that is told so now.

@@ -73,8 +73,18 @@ impl LostPass {
         let (pass, until) = (Rc::new(Cell::new(Some(pass))), Rc::new(Cell::new(until)));
         let timer = {
             let (counter, pass, until) = (counter.clone(), Rc::clone(&pass), Rc::clone(&until));
+            let counts = {
+                let pass = Rc::clone(&pass);
+                move || {
+                    let kept = pass.take();
+                    let counts = kept.is_some();
+                    pass.set(kept);
+                    counts
+                }
+            };
+            let untimely = Untimely { counts, place };
             tokio::task::spawn_local(async move {
-                let _place = place;
+                let _untimely = untimely;
                 comes(&until).await;
                 pass.take().into_iter().for_each(|pass| counter.leave_pass(pass));
             })
@@ -109,6 +119,7 @@ async fn comes(until: &Rc<Cell<Instant>>) {
 /// Holds the lock for as long as an orphan of it counts, so that no cache forgets the gate that counts it, and ends the orphan
 /// when its time has come.
 async fn outlive(lock: Arc<TrackedLock>, id: OrphanId, until: Rc<Cell<Instant>>, place: Rc<Place>, _counted: Counted) {
+    let _untimely = Untimely { counts: || lock.counts_orphan(id), place: Rc::clone(&place) };
     let mut time = pin!(comes(&until));
     loop {
         let changed = lock.gate_changed();
@@ -122,6 +133,22 @@ async fn outlive(lock: Arc<TrackedLock>, id: OrphanId, until: Rc<Cell<Instant>>,
     }
     if lock.end_orphan(id) {
         place.metrics().orphans_expired.inc();
+    }
+}
+
+/// Lives with the task that ends a request's time. If the task goes with its thread before, the process is told: nobody may have the gate
+/// any more that counts the request, and so nobody could ask it.
+struct Untimely<F: Fn() -> bool> {
+    /// Whether the request still counts.
+    counts: F,
+    place: Rc<Place>,
+}
+
+impl<F: Fn() -> bool> Drop for Untimely<F> {
+    fn drop(&mut self) {
+        if (self.counts)() {
+            self.place.worker.fence.process.leave_unseen();
+        }
     }
 }
 

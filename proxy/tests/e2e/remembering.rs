@@ -159,21 +159,52 @@ async fn after_a_watching_process_has_left_cleanly_nobody_waits() {
 /// It may be any lock's.
 #[tokio::test]
 async fn a_stop_is_no_clean_one_where_a_request_may_run_on_that_was_let_past_and_named_no_lock() {
-    let by_name = |mode: &str| {
-        let route = Route::new("k", "/", r#"key = "/{name}", from_header = true"#);
-        AN_HOUR.iter().fold(route.with(&format!("mode = {mode:?}")), |route, line| route.with(line))
-    };
     let state_dir = Scratch::new();
     let mut scene = remembering(EtcdVersion::V3_5, &state_dir, &[by_name("shadow")]).await;
     let holder = scene.store.hold(LOCK, "shard-1").await;
     scene.worker.on("/reset", Behaviour::Reset);
     assert_eq!(scene.send(Ask::post("/reset")).await.status, 502);
     assert!(scene.fence.terminate().await.success(), "{}", scene.fence.log());
+    waits_for_what_was_let_past(&mut scene, &holder).await;
+    scene.finish().await;
+}
+
+/// Nobody but its worker's thread had the lock.
+#[tokio::test]
+async fn a_stop_is_no_clean_one_where_a_request_may_run_on_that_came_while_the_process_drained() {
+    let state_dir = Scratch::new();
+    let path = state_dir.path().join("state");
+    let mut scene = Scene::with(EtcdVersion::V3_5, &[by_name("shadow")], |config| {
+        config.remembering_in(&path).limit(r#"drain_delay = "10m""#)
+    })
+    .await;
+    let holder = scene.store.hold(LOCK, "shard-1").await;
+    scene.worker.on("/reset", Behaviour::Reset);
+    scene.fence.process().terminate();
+    eventually("it drains", async || scene.fence.log().contains("step=\"leaving\"").then_some(())).await;
+    assert_eq!(scene.send(Ask::post("/reset").header("Fence-Lock", LOCK)).await.status, 502);
+    eventually("nobody is connected", async || {
+        (scene.fence.metric("fencepost_connections").await == 0.0).then_some(())
+    })
+    .await;
+    assert!(scene.fence.terminate().await.success(), "{}", scene.fence.log());
+    assert!(scene.fence.log().contains("drained: everything has ended"), "{}", scene.fence.log());
+    waits_for_what_was_let_past(&mut scene, &holder).await;
+    scene.finish().await;
+}
+
+/// A route whose callers name their lock.
+fn by_name(mode: &str) -> Route {
+    let route = Route::new("k", "/", r#"key = "/{name}", from_header = true"#);
+    AN_HOUR.iter().fold(route.with(&format!("mode = {mode:?}")), |route, line| route.with(line))
+}
+
+/// The next process, which enforces, lets nobody in yet.
+async fn waits_for_what_was_let_past(scene: &mut Scene, holder: &Tenure) {
     let enforcing = scene.config.clone().routes(&[by_name("enforce")]).toml();
     scene.start_again_as(&enforcing).await;
-    let next = scene.send(Ask::post("/next").header("Fence-Lock", LOCK).under(&holder)).await;
-    assert_refused(&next, "handoff-timeout", LOCK, &holder);
-    scene.finish().await;
+    let next = scene.send(Ask::post("/next").header("Fence-Lock", LOCK).under(holder)).await;
+    assert_refused(&next, "handoff-timeout", LOCK, holder);
 }
 
 #[tokio::test]

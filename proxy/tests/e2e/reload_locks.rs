@@ -512,12 +512,19 @@ async fn what_was_let_past_before_a_route_enforced_counts_for_its_orphan_timeout
 
 #[tokio::test]
 async fn a_lock_is_read_as_often_as_its_route_now_needs_it() {
-    let scene = Scene::open(EtcdVersion::V3_5, &[guarded(&["max_age = \"1h\""])]).await;
-    let age = async || scene.fence.metric("fencepost_source_age_seconds{source=\"main\"}").await;
-    eventually("the news grow old", async || (age().await > 0.5).then_some(())).await;
-    scene.fence.reloads(&scene.config.clone().routes(&[guarded(&["max_age = \"500ms\""])])).await;
-    eventually("the news are young", async || (age().await < 0.3).then_some(())).await;
-    scene.finish().await;
+    for key in ["/k", "/{name}"] {
+        let route = |max_age: &str| {
+            Route::new("k", "/{name}/", &format!("key = {key:?}")).with(&format!("max_age = {max_age:?}"))
+        };
+        let scene = Scene::open(EtcdVersion::V3_5, &[route("1h")]).await;
+        let tenure = scene.store.hold(LOCK, "shard-1").await;
+        scene.admits("/k/x", &tenure).await;
+        let age = async || scene.fence.metric("fencepost_source_age_seconds{source=\"main\"}").await;
+        eventually("the news grow old", async || (age().await > 0.5).then_some(())).await;
+        scene.fence.reloads(&scene.config.clone().routes(&[route("500ms")])).await;
+        eventually("the news are young", async || (age().await < 0.3).then_some(())).await;
+        scene.finish().await;
+    }
 }
 
 /// It was put in force, and the process that served all others was unready from then on.

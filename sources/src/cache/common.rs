@@ -1,13 +1,14 @@
 //! What the locks of a source have in common.
 
 use std::fmt;
+use std::pin::pin;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Duration;
 
 use fencepost_policy::{Gate, LockKey, Moment, Predecessor, Revision};
 use tokio::sync::{Notify, mpsc, oneshot};
-use tokio::time::Instant;
+use tokio::time::{Instant, sleep_until};
 
 use super::bucket::Bucket;
 use super::nameless::{Counted, Nameless};
@@ -31,10 +32,11 @@ pub(crate) struct Common {
     pub(crate) counts: Counts,
     /// Who began or ceased to hold a lock.
     pub(crate) tenures: Tenures,
-    /// The static locks, or how often they are read, have changed.
+    /// The static locks have changed.
     pub(crate) statics_changed: Notify,
     commands: mpsc::UnboundedSender<Command>,
     period_nanos: AtomicU64,
+    period_changed: Notify,
     health: Mutex<Health>,
     /// Where the gates' clock begins.
     origin: Instant,
@@ -207,6 +209,7 @@ impl Common {
             statics_changed: Notify::new(),
             commands,
             period_nanos: AtomicU64::new(0),
+            period_changed: Notify::new(),
             health: Mutex::new(Health::default()),
             origin: Instant::now(),
             memory,
@@ -220,10 +223,25 @@ impl Common {
     pub(crate) fn set_period(&self, period: Duration) {
         let nanos = u64::try_from(period.as_nanos()).unwrap_or(u64::MAX);
         self.period_nanos.store(nanos.max(1_000_000), Ordering::Relaxed);
+        self.period_changed.notify_waiters();
     }
 
     pub(crate) fn period(&self) -> Duration {
         Duration::from_nanos(self.period_nanos.load(Ordering::Relaxed))
+    }
+
+    /// Completes when that part of a period has passed since then. Whoever waits for the end of a long one does not sit it out if it becomes
+    /// a short one meanwhile.
+    pub(crate) async fn part_of_period_after(&self, since: Instant, part: u32) {
+        loop {
+            let mut changed = pin!(self.period_changed.notified());
+            changed.as_mut().enable();
+            tokio::select! {
+                biased;
+                () = changed => {}
+                () = sleep_until(since + self.period() / part) => return,
+            }
+        }
     }
 
     /// The gate of a lock that is tracked from now on. With a memory its tenures are recorded before they enter.

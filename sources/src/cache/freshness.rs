@@ -6,6 +6,7 @@ use std::time::Duration;
 
 use tokio::time::{Instant, sleep_until};
 
+use super::common::Common;
 use super::driver::{Believed, ReadFailure, Work};
 use super::scope::{Scope, Unverified};
 use super::window::Probed;
@@ -23,7 +24,7 @@ pub(crate) async fn of_static_locks<S: LockStore>(work: Rc<Work<S>>) {
         let next = match read_static_locks(&work).await {
             Ok(()) => {
                 backoff.reset();
-                begun + common.period()
+                Next::APeriodAfter(begun)
             }
             Err(failure) => after(&failure, begun, &work, backoff.delay()),
         };
@@ -31,7 +32,7 @@ pub(crate) async fn of_static_locks<S: LockStore>(work: Rc<Work<S>>) {
         tokio::select! {
             biased;
             () = common.statics_changed.notified() => {}
-            () = sleep_until(next) => {}
+            () = next.comes(common) => {}
         }
     }
 }
@@ -67,18 +68,17 @@ pub(crate) async fn of_scope<S: LockStore>(work: Rc<Work<S>>, scope: Weak<Scope>
     let mut unverified = 0;
     while let Some(scope) = scope.upgrade() {
         let begun = Instant::now();
-        let next = begun + common.period();
-        let next = match read_scope(&work, &scope, next, &mut unverified).await {
+        let next = match read_scope(&work, &scope, begun, &mut unverified).await {
             Ok(()) => {
                 backoff.reset();
-                next
+                Next::APeriodAfter(begun)
             }
             Err(failure) => after(&failure, begun, &work, backoff.delay()),
         };
         tokio::select! {
             biased;
             () = scope.forgotten() => {} // A window is begun anew at once.
-            () = sleep_until(next) => {}
+            () = next.comes(common) => {}
         }
     }
     work.watched_changed.notify_one();
@@ -88,7 +88,7 @@ pub(crate) async fn of_scope<S: LockStore>(work: Rc<Work<S>>, scope: Weak<Scope>
 async fn read_scope<S: LockStore>(
     work: &Work<S>,
     scope: &Arc<Scope>,
-    next: Instant,
+    begun: Instant,
     unverified: &mut u32,
 ) -> Result<(), ReadFailure> {
     let windows = &work.common().counts.windows;
@@ -101,14 +101,14 @@ async fn read_scope<S: LockStore>(
         }
     }
     let believed = work.read(windows, &[scope.next_read()]).await?;
-    merge(work, scope, believed, next, unverified).await;
+    merge(work, scope, believed, begun, unverified).await;
     Ok(())
 }
 
 /// Whether the watch delivers soon all that happened up to what a probe has shown.
 async fn is_known_through<S: LockStore>(work: &Work<S>, scope: &Scope, probed: &Believed) -> bool {
     let common = work.common();
-    let patience = Instant::now() + common.period() / PATIENCE;
+    let probed_at = Instant::now();
     loop {
         match scope.verify_probe(&common.registry, &probed.sent, probed.revision) {
             Probed::Whole => return true,
@@ -119,17 +119,17 @@ async fn is_known_through<S: LockStore>(work: &Work<S>, scope: &Scope, probed: &
         tokio::select! {
             biased;
             () = scope.progressed() => {}
-            () = sleep_until(patience) => return false,
+            () = common.part_of_period_after(probed_at, PATIENCE) => return false,
         }
     }
 }
 
-/// Applies a windowed read, and waits for the events that verify it, up to `next`.
+/// Applies a windowed read, and waits for the events that verify it, for a period after `begun`.
 async fn merge<S: LockStore>(
     work: &Work<S>,
     scope: &Arc<Scope>,
     believed: Believed,
-    next: Instant,
+    begun: Instant,
     unverified: &mut u32,
 ) {
     let Believed { sent, revision, ranges } = believed;
@@ -149,7 +149,7 @@ async fn merge<S: LockStore>(
         tokio::select! {
             biased;
             () = scope.progressed() => {}
-            () = sleep_until(next) => {
+            () = work.common().part_of_period_after(begun, 1) => {
                 *unverified += 1;
                 if *unverified >= UNVERIFIED_MAX && work.common().trust.era() == sent.era {
                     begin(work, scope, &read);
@@ -172,13 +172,28 @@ fn begin<S: LockStore>(work: &Work<S>, scope: &Scope, read: &Unverified) {
     work.watched_changed.notify_one();
 }
 
+/// When to read again.
+enum Next {
+    At(Instant),
+    /// Whatever the period is by then.
+    APeriodAfter(Instant),
+}
+
+impl Next {
+    async fn comes(self, common: &Common) {
+        match self {
+            Next::At(instant) => sleep_until(instant).await,
+            Next::APeriodAfter(instant) => common.part_of_period_after(instant, 1).await,
+        }
+    }
+}
+
 /// When to read again after a failure.
-fn after<S: LockStore>(failure: &ReadFailure, begun: Instant, work: &Work<S>, delay: Duration) -> Instant {
-    let period = work.common().period();
+fn after<S: LockStore>(failure: &ReadFailure, begun: Instant, work: &Work<S>, delay: Duration) -> Next {
     match failure {
         // Three in a row have to be told from one soon: until then, nobody knows whether the store went back.
-        ReadFailure::Again => begun,
-        ReadFailure::Regressed => begun + period,
-        ReadFailure::Store(_) => Instant::now() + delay.min(period),
+        ReadFailure::Again => Next::At(begun),
+        ReadFailure::Regressed => Next::APeriodAfter(begun),
+        ReadFailure::Store(_) => Next::At(Instant::now() + delay.min(work.common().period())),
     }
 }

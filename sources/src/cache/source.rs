@@ -309,7 +309,6 @@ impl LockSource {
     /// Reads everything that often from now on: a fifth of the smallest `max_age`.
     pub fn set_period(&self, period: Duration) {
         self.common().set_period(period);
-        self.common().statics_changed.notify_one();
     }
 
     /// Completes when the source's thread gets to answer: it makes progress, whatever the store does.

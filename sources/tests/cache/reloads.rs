@@ -3,7 +3,7 @@
 use std::sync::Arc;
 
 use fencepost_policy::{Entry, FenceToken, Layout, PassReason};
-use fencepost_sources::{LockSource, MemoryStore, Timing};
+use fencepost_sources::{LockSource, MemoryStore, SourceOptions, Timing};
 use tokio::time::Instant;
 
 use crate::world::{MAX_AGE, SECOND, glance, load, options, pass, play, template, track, tracked};
@@ -82,6 +82,41 @@ async fn a_lock_of_a_template_that_is_then_named_is_the_same_and_stays_fresh() {
         let new = store.put("t/1", "b");
         pass(SECOND / 10).await;
         assert_eq!((glance(&named, "a", old), glance(&named, "b", new)), ("stale-tenure", "admit"));
+    })
+    .await;
+}
+
+/// What was to be read next in an hour was: uploads and tunnels under the lock were cut long before.
+#[tokio::test(start_paused = true)]
+async fn whatever_is_kept_fresh_is_read_as_often_as_it_now_has_to_be() {
+    let an_hour = SECOND * 3600;
+    play(SourceOptions { period: an_hour, ..options() }, async |store, source| {
+        store.put("one", "a");
+        store.put("t/1", "a");
+        let (_one, templated) = (tracked(source, "one").await, template(source, "t/", Layout::Key));
+        let _of_template = load(&templated, "t/1").await;
+        assert_eq!(read_in_a_period(store, source).await, (0, 0));
+        source.set_period(SECOND);
+        assert_eq!(read_in_a_period(store, source).await, (1, 1));
+
+        // A file that was tried and refused leaves nothing of it behind.
+        source.set_period(an_hour);
+        pass(SECOND * 2).await;
+        source.set_period(SECOND);
+        assert_eq!(read_in_a_period(store, source).await, (1, 1));
+
+        // Nor does whoever waits by a long period for what the watch does not bring: after a probe, and after a read that it has to verify.
+        for into_the_read in [SECOND, an_hour / 5] {
+            store.put("t/2", "a");
+            pass(SECOND * 3).await;
+            source.set_period(an_hour);
+            store.hold_watches();
+            store.delete("t/2");
+            pass(an_hour + into_the_read).await;
+            source.set_period(SECOND);
+            assert_eq!(read_in_a_period(store, source).await, (1, 1), "{into_the_read:?}");
+            store.release_watches();
+        }
     })
     .await;
 }

@@ -4,7 +4,8 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use fencepost_testsupport::{
-    Cluster, Etcd, EtcdOptions, EtcdSecurity, EtcdVersion, Scratch, Tokens, Worker, eventually, replace_file,
+    Answer, Behaviour, Cluster, Etcd, EtcdOptions, EtcdSecurity, EtcdVersion, Latch, Scratch, Tokens, Worker,
+    eventually, replace_file,
 };
 use futures_util::future::join_all;
 use tokio::time::Instant;
@@ -295,5 +296,52 @@ async fn an_access_that_comes_to_nothing_is_not_put_in_force() {
     );
     let (refused, sent) = refused(&fence, &ledger, "/key/write", &tenure, Duration::from_secs(4)).await;
     assert_eq!(refused, [""; 0], "of {sent}");
+    ledger.check(&worker);
+}
+
+/// Neither was anything read any more, nor watched, for as long as the request took: tunnels and uploads under the other lock were cut.
+#[tokio::test]
+async fn what_only_a_request_under_way_still_needs_and_nobody_may_read_stops_nothing_else() {
+    let (security, options) = secured(60);
+    let etcd = Etcd::start_with(EtcdVersion::V3_5, &options).await;
+    enable_users(&etcd, &security, "secret-1").await;
+    let narrow = "etcdctl role add narrow
+         etcdctl role grant-permission narrow read /shards/kept
+         etcdctl user add narrow:secret-1
+         etcdctl user grant-role narrow narrow";
+    run_in_shell(&etcd, narrow).await;
+    let (store, worker) = (Store::secure(&etcd, &security).await, Worker::start().await);
+    let route = |name: &str, max_age: &str| {
+        let lock = format!("key = \"/shards/{name}\"");
+        Route::new(name, &format!("/{name}/"), &lock).with(&format!("max_age = {max_age:?}"))
+    };
+    let config = Config::new(&[etcd.endpoint()], &worker.endpoint().to_string(), &[]);
+    let of_all = config.clone().routes(&[route("kept", "1h"), route("gone", "1h")]);
+    let fence = Fencepost::serve(&of_all.source(&access(&security, "fencepost"))).await;
+    let latch = Latch::new();
+    worker.on("/gone/held", Behaviour::Hold(latch.clone(), Answer::ok("held")));
+    let (ledger, gone) = (Ledger::default(), store.hold("/shards/gone", "shard-1").await);
+    let held = {
+        let (listener, ledger) = (fence.listener.clone(), ledger.clone());
+        tokio::spawn(async move { send(&listener, &ledger, Ask::post("/gone/held").under(&gone)).await })
+    };
+    worker.wait_for(1).await;
+
+    // Nothing is to be read for minutes: only the watch tells who holds the lock.
+    let narrowed = |max_age| config.clone().routes(&[route("kept", max_age)]).source(&access(&security, "narrow"));
+    fence.reloads(&narrowed("1h")).await;
+    store.hold("/shards/kept", "shard-2").await;
+    eventually("the watch goes on", async || {
+        let known = fence.admin_json("/locks//shards/kept").await;
+        (known["owner"].as_str() == Some("shard-2")).then_some(())
+    })
+    .await;
+    let age = async || fence.metric("fencepost_source_age_seconds{source=\"main\"}").await;
+    eventually("the news grow old", async || (age().await > 0.5).then_some(())).await;
+    fence.reloads(&narrowed("500ms")).await;
+    eventually("reads go on", async || (age().await < 0.3).then_some(())).await;
+    assert!(!held.is_finished());
+    latch.open();
+    assert_eq!(held.await.unwrap().text(), "held");
     ledger.check(&worker);
 }

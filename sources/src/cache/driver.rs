@@ -195,7 +195,14 @@ impl<S: LockStore> Work<S> {
     }
 
     fn answered(&self, sent: Instant, ranges: &[RangeRead]) {
-        let again = self.common().health().answered(sent, ranges);
+        let (again, may_read_more) = {
+            let mut health = self.common().health();
+            let denied = health.denied.len();
+            (health.answered(sent, ranges), health.denied.len() < denied)
+        };
+        if may_read_more {
+            self.watched_changed.notify_one();
+        }
         if again {
             tracing::info!(source = %self.common().name, "the lock store answers again");
             self.members_due.notify_one();

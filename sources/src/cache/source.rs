@@ -415,11 +415,21 @@ impl Shared {
         lock_list(&self.static_locks).named.clone()
     }
 
-    /// The locks that are read whole.
+    /// The locks that are read whole, all at once. One that nothing but a request names any more, and that we may not read, is left out: it
+    /// would keep the others from being read.
     pub(crate) fn static_locks(&self) -> Vec<Arc<TrackedLock>> {
-        let mut tracked = lock_list(&self.static_locks);
-        tracked.read.retain(|lock| lock.strong_count() > 0);
-        tracked.read.iter().filter_map(Weak::upgrade).collect()
+        let locks: Vec<_> = {
+            let mut tracked = lock_list(&self.static_locks);
+            tracked.read.retain(|lock| lock.strong_count() > 0);
+            tracked.read.iter().filter_map(Weak::upgrade).collect()
+        };
+        let denied = self.common.health().denied.clone();
+        if denied.is_empty() {
+            return locks;
+        }
+        let named = self.named();
+        let is_named = |lock: &Arc<TrackedLock>| named.iter().any(|named| Arc::ptr_eq(named, lock));
+        locks.into_iter().filter(|lock| !denied.contains(lock.range()) || is_named(lock)).collect()
     }
 
     pub(crate) fn scopes(&self) -> Vec<Arc<Scope>> {

@@ -70,8 +70,9 @@ async fn is_known_store<S: LockStore>(work: &Work<S>, watched: &KeyRange) -> boo
     }
 }
 
-/// What can be watched: whatever was read, from there on.
+/// What can be watched: whatever was read, from there on. What we may not read would keep all else from being watched.
 fn plan<S: LockStore>(work: &Work<S>) -> Vec<(Watched, RangeWatch)> {
+    let denied = work.common().health().denied.clone();
     let locks = work.shared.static_locks().into_iter().filter_map(|lock| {
         let from = Revision::new(lock.as_of()?.get() + 1)?;
         let range = lock.range().clone();
@@ -81,7 +82,7 @@ fn plan<S: LockStore>(work: &Work<S>) -> Vec<(Watched, RangeWatch)> {
         let watch = RangeWatch { range: scope.range().clone(), from: scope.watch_from()? };
         Some((Watched::Scope(Arc::downgrade(&scope)), watch))
     });
-    locks.chain(scopes).collect()
+    locks.chain(scopes).filter(|(_, watch)| !denied.contains(&watch.range)).collect()
 }
 
 async fn follow<S: LockStore>(

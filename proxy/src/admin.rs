@@ -177,13 +177,13 @@ impl Admin {
         text(StatusCode::OK, format!("{cleared} orphans of lock {key:?} no longer count{left_behind}\n"))
     }
 
-    /// Ready once every lock that is named in the configuration has been read, until the process is about to stop.
+    /// Ready once every lock that is named in the configuration in force has been read, until the process is about to stop.
     fn readiness(&self) -> AdminAnswer {
         if self.leaving.load(Ordering::Relaxed) {
             return text(StatusCode::SERVICE_UNAVAILABLE, "not ready: draining\n".to_owned());
         }
         let waiting: Vec<&str> =
-            self.sources.iter().filter(|source| !source.ready()).map(|source| source.name()).collect();
+            self.sources.iter().filter(|source| !self.fence.is_ready(source)).map(|source| source.name()).collect();
         if waiting.is_empty() {
             text(StatusCode::OK, "ready\n".to_owned())
         } else {

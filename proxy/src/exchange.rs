@@ -5,7 +5,7 @@ use std::rc::Rc;
 use std::sync::Arc;
 
 use fencepost_config::{Config, Freshness, Mode, Route};
-use fencepost_sources::{FormatConflict, LockSource, Timing};
+use fencepost_sources::{FormatConflict, LockSource, Timing, TrackedLock};
 use fencepost_tls::PeerNames;
 use http::{Request, Response};
 use prometheus::IntGauge;
@@ -20,7 +20,7 @@ use crate::metrics::RouteMetrics;
 use crate::process::Process;
 use crate::recording::About;
 use crate::refusal::{AnswerForm, Failure};
-use crate::routes::RouteInForce;
+use crate::routes::{Guard, RouteInForce};
 use crate::ticket::Ticket;
 use crate::upstreams::{Identity, UpstreamsError};
 use crate::wire::Background;
@@ -98,6 +98,21 @@ impl Fence {
 }
 
 impl Fence {
+    /// Whether each of its own locks has been read that are always the same, and the store has answered where there are others. A source
+    /// may have more of them: those of a configuration that is tried.
+    pub fn is_ready(&self, source: &LockSource) -> bool {
+        let mut of_source = self.static_locks().filter(|lock| lock.source() == source.name());
+        source.has_answered() && of_source.all(|lock| lock.is_known())
+    }
+
+    /// The locks of its routes that are always the same.
+    pub fn static_locks(&self) -> impl Iterator<Item = &Arc<TrackedLock>> {
+        self.routes.iter().filter_map(|route| match &route.guard {
+            Some(Guard::Static(lock)) => Some(lock),
+            Some(Guard::Templated(_)) | None => None,
+        })
+    }
+
     /// Its routes are those in force, as far as decisions are concerned.
     pub fn keep_labels(&self) {
         self.process.keep_labels(self.routes.iter().map(|route| Arc::clone(&route.label)));

@@ -74,8 +74,8 @@ pub(super) async fn first_reads(old: &Fence, new: &Fence) -> Result<(), Vec<Stri
     let timeout = new.config.limits.confirm_timeout;
     let (now, deadline) = (Instant::now(), Instant::now() + timeout);
     let mut new_locks: Vec<&Arc<TrackedLock>> = Vec::new();
-    for lock in static_locks(new) {
-        if static_locks(old).chain(new_locks.iter().copied()).all(|other| !Arc::ptr_eq(other, lock)) {
+    for lock in new.static_locks() {
+        if old.static_locks().chain(new_locks.iter().copied()).all(|other| !Arc::ptr_eq(other, lock)) {
             new_locks.push(lock);
         }
     }
@@ -94,13 +94,6 @@ fn unreadable(source: &str, key: &LockKey, error: &Unconfirmed) -> String {
         Unconfirmed::Deadline | Unconfirmed::Overloaded | Unconfirmed::Stopped => error.to_string(),
     };
     format!("source.{source}: its lock {key} could not be read: {why}")
-}
-
-fn static_locks(fence: &Fence) -> impl Iterator<Item = &Arc<TrackedLock>> {
-    fence.routes.iter().filter_map(|route| match &route.guard {
-        Some(Guard::Static(lock)) => Some(lock),
-        Some(Guard::Templated(_)) | None => None,
-    })
 }
 
 /// Has every source keep what this configuration names. Whatever else is there goes when its last request has.

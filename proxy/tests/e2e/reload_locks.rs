@@ -555,3 +555,28 @@ async fn a_source_that_does_not_answer_is_not_added() {
     scene.admits("/more/7/x", &held).await;
     scene.finish().await;
 }
+
+/// A load balancer took the process out, and its requests with it, for as long as a file was tried that was refused then.
+#[tokio::test]
+async fn a_process_stays_ready_while_a_lock_is_tried_that_cannot_be_read() {
+    let more = Route::new("more", "/more/", r#"key = "/more""#);
+    let scene =
+        Scene::with(EtcdVersion::V3_5, &[guarded(&[])], |config| config.limit("confirm_timeout = \"500ms\"")).await;
+    scene.etcd.pause().await;
+    let is_over = Cell::new(false);
+    let trial = async {
+        let answer = scene.fence.reload(&scene.config.clone().routes(&[guarded(&[]), more])).await;
+        is_over.set(true);
+        answer
+    };
+    let meanwhile = async {
+        while !is_over.get() {
+            let answer = scene.fence.admin("GET", "/readyz").await;
+            assert_eq!(answer.status, 200, "{}", answer.text());
+        }
+    };
+    let (answer, ()) = tokio::join!(trial, meanwhile);
+    assert!(answer.status == 422 && answer.text().contains("its lock /more could not be read"), "{}", answer.text());
+    scene.etcd.resume();
+    scene.finish().await;
+}

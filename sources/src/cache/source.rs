@@ -296,9 +296,13 @@ impl LockSource {
 
     /// Whether every static lock has been read and, where there are locks of a template, the store has answered once.
     pub fn ready(&self) -> bool {
+        self.has_answered() && self.0.shared.named().iter().all(|lock| lock.is_known())
+    }
+
+    /// Whether the store has answered once, where there are locks of a template.
+    pub fn has_answered(&self) -> bool {
         let shared = &self.0.shared;
-        let answers = shared.scopes().is_empty() || shared.common.health().answered.is_some();
-        answers && shared.named().iter().all(|lock| lock.is_known())
+        shared.scopes().is_empty() || shared.common.health().answered.is_some()
     }
 
     /// Has the members asked once more how they are: there may be others.

@@ -37,8 +37,8 @@ use crate::state::StateError;
 pub struct Bound {
     /// Where requests come in.
     pub listeners: Vec<Listener>,
-    /// Where operators look in.
-    pub admin: Option<Listener>,
+    /// Where operators look in: nowhere, or at one address; systemd may pass several sockets under one name.
+    pub admin: Vec<Listener>,
 }
 
 /// What a process is given besides its configuration.
@@ -59,7 +59,7 @@ pub struct Surroundings {
 pub struct Started {
     /// The listeners, with the ports that the system chose.
     pub listeners: Vec<ListenAddress>,
-    /// The admin listener.
+    /// The admin listener, or the first of its sockets.
     pub admin: Option<ListenAddress>,
 }
 
@@ -113,7 +113,7 @@ pub fn bind(config: &Config) -> Result<Bound, RunError> {
     let listeners = config.listeners.iter().map(|listener| bind(&listener.address, listener.tls.as_ref()));
     let listeners: Vec<Vec<Listener>> = listeners.collect::<Result<_, _>>()?;
     let admin = config.admin.as_ref().map(|admin| bind(&admin.address, admin.tls.as_ref())).transpose()?;
-    let admin = admin.and_then(|listeners| listeners.into_iter().next());
+    let admin = admin.unwrap_or_default();
     Ok(Bound { listeners: listeners.into_iter().flatten().collect(), admin })
 }
 
@@ -163,9 +163,9 @@ pub async fn run(
         let (in_force, process) = (reloader.in_force(), DecisionIds::process());
         move |thread| stack(ThreadInForce::follow(in_force.clone(), process, thread))
     };
-    let Bound { listeners, admin: admin_listener } = bound;
+    let Bound { listeners, admin: admin_listeners } = bound;
     let listeners = server_tls::follow(listeners, TlsUse::Listener, &process);
-    let admin_listener = server_tls::follow(admin_listener, TlsUse::Admin, &process).pop();
+    let admin_listeners = server_tls::follow(admin_listeners, TlsUse::Admin, &process);
     let limits = client_limits(&limits, descriptors::connections_max(&reloader.in_force().now().config, threads));
     let server = serve(listeners, threads, limits, make_service)?;
     for address in server.addresses() {
@@ -180,7 +180,7 @@ pub async fn run(
         log,
         reloads,
     };
-    let admin_server = admin_listener.map(|listener| serve_admin(listener, reloader.in_force(), admin)).transpose()?;
+    let admin_server = serve_admin(admin_listeners, reloader.in_force(), admin)?;
     let addresses = Started {
         listeners: server.addresses().to_vec(),
         admin: admin_server.as_ref().and_then(|server| server.addresses().first().cloned()),
@@ -284,20 +284,24 @@ impl AdminShare {
     }
 }
 
-fn serve_admin(listener: Listener, in_force: InForce, share: AdminShare) -> io::Result<Server> {
+/// `None` if nobody is to look in.
+fn serve_admin(listeners: Vec<Listener>, in_force: InForce, share: AdminShare) -> io::Result<Option<Server>> {
+    if listeners.is_empty() {
+        return Ok(None);
+    }
     let limits = Limits {
         connections_max: descriptors::ADMIN_CONNECTIONS,
         connections_per_client_max: descriptors::ADMIN_CONNECTIONS,
         ..Limits::default()
     };
-    let server = serve(vec![listener], NonZeroUsize::MIN, limits, move |_| {
+    let server = serve(listeners, NonZeroUsize::MIN, limits, move |_| {
         let (in_force, share) = (in_force.clone(), share.clone());
         service_fn(move |request| share.admin(in_force.clone()).answer_contained(request))
     })?;
     for address in server.addresses() {
         tracing::info!(%address, "admin listening");
     }
-    Ok(server)
+    Ok(Some(server))
 }
 
 /// As many threads as configured, else as the process may use: its CPU affinity and its cgroup's quota count.

@@ -163,13 +163,20 @@ impl Drop for Killed {
 async fn a_connection_that_came_before_the_process_is_served_by_it() {
     let (etcd, worker, scratch) = (Etcd::start(EtcdVersion::V3_5).await, Worker::start().await, Scratch::new());
     let (port, local) = (FreePort::reserve(), scratch.path().join("local.sock"));
+    let operators = ["one.sock", "other.sock"].map(|name| scratch.path().join(name));
     let shadow = [route("shadow")];
     let config = Config::new(&[etcd.endpoint()], &worker.endpoint().to_string(), &shadow).listening_on("systemd:http");
     let config = config.toml().replace("[limits]", "[[listener]]\naddress = \"systemd:local.sock\"\n[limits]");
+    let config =
+        config.replace("listen = \"127.0.0.1:0\"", "listen = \"systemd:operators\"\ndangerous_unprotected = true");
     let file = scratch.path().join("fencepost.toml");
     std::fs::write(&file, config).unwrap();
     let mut command = Command::new("systemd-socket-activate");
-    command.arg("-l").arg(port.address().to_string()).arg("-l").arg(&local).arg("--fdname=http:local.sock");
+    command.arg("-l").arg(port.address().to_string()).arg("-l").arg(&local);
+    for operators in &operators {
+        command.arg("-l").arg(operators);
+    }
+    command.arg("--fdname=http:local.sock:operators:operators");
     command.arg(BINARY).arg("serve").arg("-c").arg(&file);
     let process = Process::start(&command, &scratch.path().join("log"));
 
@@ -177,6 +184,10 @@ async fn a_connection_that_came_before_the_process_is_served_by_it() {
     for (endpoint, path) in [(Endpoint::Tcp(port.address()), "/tcp"), (Endpoint::Unix(local.clone()), "/unix")] {
         let answer = request(endpoint, "POST", path, &[], b"").await;
         let answer = answer.unwrap_or_else(|error| panic!("{path}: {error}; the log: {}", process.log()));
+        assert_eq!(answer.status, 200, "{}", answer.text());
+    }
+    for operators in operators {
+        let answer = request(Endpoint::Unix(operators), "GET", "/livez", &[], b"").await.unwrap();
         assert_eq!(answer.status, 200, "{}", answer.text());
     }
     drop(first);

@@ -49,17 +49,17 @@ pub(super) fn gated_elsewhere(old: &Fence, earlier: &Earlier, config: &Config) -
             let has_it = |other: &&LockSource| other.locks().iter().any(|one| lock.key.matches_key(one.key().as_str()));
             sources.iter().filter(|other| other.name() != source).find(has_it).map(LockSource::name)
         };
-        // Those that named no lock are counted at none.
-        let nameless = || {
-            let of_lock = |other: &&Lock| other.key.overlaps(&lock.key);
-            let sources = earlier.iter().flat_map(|fence| {
-                let locks = fence.config.routes.iter().filter_map(|route| route.mode.lock()).filter(of_lock);
-                locks.map(|other| &fence.sources[other.source])
+        // What names no lock is counted at none, and nothing is before its body has been read: so any request of theirs may be such a one.
+        let under_way = || {
+            let has_it = |other: &&Lock| other.key.overlaps(&lock.key);
+            let mut sources = earlier.iter().flat_map(|fence| {
+                let templated = fence.config.routes.iter().zip(&fence.routes).filter(|(_, route)| route.nameless.is_some());
+                let locks = templated.filter_map(|(route, _)| route.mode.lock()).filter(has_it);
+                locks.map(|other| fence.sources[other.source].name())
             });
-            let mut sources = sources.filter(|other| other.name() != source && other.has_nameless());
-            sources.next().map(LockSource::name)
+            sources.find(|other| *other != source)
         };
-        let (route, key, other) = (&route.name, &lock.key, in_force.or_else(tracked).or_else(nameless)?);
+        let (route, key, other) = (&route.name, &lock.key, in_force.or_else(tracked).or_else(under_way)?);
         Some(format!(
             "route.{route}.lock: the gate of {key} belongs to source {other:?}, and with source {source:?} it would have another, \
              which does not know who is at the worker: needs a restart"

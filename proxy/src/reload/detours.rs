@@ -33,7 +33,7 @@ async fn objection(config: &Config, detour: &Detour) -> Option<String> {
     if reads.is_empty() {
         return None;
     }
-    let error = try_out(&detour.other, &reads).await.err()?;
+    let error = try_out(&detour.other, &reads, Instant::now() + TRIAL_TIME).await.err()?;
     let answers = detour.present.read(&reads).await.is_ok();
     answers.then(|| {
         let text = format!("reached as this configuration says, {error}; reached as until now, it answers");
@@ -41,8 +41,8 @@ async fn objection(config: &Config, detour: &Detour) -> Option<String> {
     })
 }
 
-async fn try_out(store: &impl LockStore, reads: &[RangeRead]) -> Result<(), StoreError> {
-    let deadline = Instant::now() + TRIAL_TIME;
+/// Reads once. A store that cannot be reached is asked again until then.
+pub(super) async fn try_out(store: &impl LockStore, reads: &[RangeRead], deadline: Instant) -> Result<(), StoreError> {
     loop {
         match store.read(reads).await {
             Err(StoreError::Unavailable(_)) if Instant::now() < deadline => sleep(PAUSE).await,
@@ -52,7 +52,7 @@ async fn try_out(store: &impl LockStore, reads: &[RangeRead]) -> Result<(), Stor
 }
 
 /// What the locks of that source are read from, without its contents.
-fn reads(config: &Config, source: &str) -> Vec<RangeRead> {
+pub(super) fn reads(config: &Config, source: &str) -> Vec<RangeRead> {
     let locks = config.routes.iter().filter_map(|route| route.mode.lock());
     let mut reads: Vec<RangeRead> = Vec::new();
     for lock in locks.filter(|lock| config.sources[lock.source].name == source) {

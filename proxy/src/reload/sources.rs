@@ -5,21 +5,28 @@ use std::time::Duration;
 use fencepost_config::Config;
 use fencepost_sources::LockSource;
 use futures_util::future::join_all;
-use tokio::time::{Instant, sleep, timeout};
+use tokio::time::{Instant, sleep, timeout_at};
 
+use super::detours::{reads, try_out};
 use crate::exchange::Fence;
 
 /// How long to wait before it is looked at again. A source says to nobody when it is ready.
 const PAUSE: Duration = Duration::from_millis(10);
 
-/// Waits until each source is ready that no route used before: it counts for readiness from now on. One that is in use already may
-/// not be: its store has not answered yet, and a reload is what may help against that.
+/// Waits until each source is ready that no route used before, and its store answers: it counts for readiness from now on. One that is in use
+/// already may not be: its store has not answered yet, and a reload is what may help against that.
 pub(super) async fn first_answers(old: &Fence, new: &Fence) -> Result<(), Vec<String>> {
     let within = new.config.limits.confirm_timeout;
+    let deadline = Instant::now() + within;
     let brought = new.sources.iter().filter(|source| !uses(&old.config, source.name()));
     let answers = brought.map(|source| async move {
-        let outcome = timeout(within, until_ready(source)).await;
-        outcome.map_err(|_| silent(source, within))
+        let ready = timeout_at(deadline, until_ready(source)).await;
+        ready.map_err(|_| silent(source, within))?;
+        // Requests under way may have kept it going since routes used it: then it is ready by what it was told before.
+        let (store, reads) = (new.process.sources.etcd(source.name()), reads(&new.config, source.name()));
+        let Some(store) = store.filter(|_| !reads.is_empty()) else { return Ok(()) };
+        let answered = try_out(&store, &reads, deadline).await;
+        answered.map_err(|error| format!("source.{}: {error}", source.name()))
     });
     let problems: Vec<String> = join_all(answers).await.into_iter().filter_map(Result::err).collect();
     if problems.is_empty() { Ok(()) } else { Err(problems) }

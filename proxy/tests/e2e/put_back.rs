@@ -1,6 +1,6 @@
 //! A source that was taken out, that nobody used for a time, and that is put back.
 
-use fencepost_testsupport::{Etcd, EtcdVersion, FreePort, Response, Scratch};
+use fencepost_testsupport::{Answer, Behaviour, Etcd, EtcdVersion, FreePort, Latch, Response, Scratch};
 
 use crate::fencepost::{Config, Route};
 use crate::refusal::reason;
@@ -27,6 +27,27 @@ async fn refused(scene: &Scene, config: &Config) -> Response {
 async fn accept(scene: &Scene, expected: &str) {
     let answer = scene.fence.admin("POST", "/sources/main/accept-regression").await;
     assert!(answer.status == 200 && answer.text().contains(expected), "{}", answer.text());
+}
+
+/// It was ready by what it had been told before.
+#[tokio::test]
+async fn a_source_that_a_request_has_kept_is_put_back_only_if_its_store_answers() {
+    let scene =
+        Scene::with(EtcdVersion::V3_5, &[templated()], |config| config.limit("confirm_timeout = \"500ms\"")).await;
+    let latch = Latch::new();
+    scene.worker.on("/k/held", Behaviour::Hold(latch.clone(), Answer::ok("held")));
+    let tenure = scene.store.hold(LOCK, "shard-1").await;
+    let held = scene.start_at_worker(Ask::post("/k/held").under(&tenure)).await;
+    scene.fence.reloads(&scene.config.clone().without_source()).await;
+    let nobody = FreePort::reserve();
+    let elsewhere = scene.config.clone().endpoints(&[format!("http://{}", nobody.address())]);
+    let said = refused(&scene, &elsewhere).await.text();
+    assert!(said.contains("source.main: "), "{said}");
+    scene.fence.reloads(&scene.config).await;
+    scene.admits("/k/next", &tenure).await;
+    latch.open();
+    assert_eq!(held.await.unwrap().text(), "held");
+    scene.finish().await;
 }
 
 /// The gates had gone with the source, and with them what was known of the store: whoever had lost the lock was let in again behind

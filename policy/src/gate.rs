@@ -12,7 +12,7 @@ mod passes;
 
 use std::collections::BTreeMap;
 
-pub use self::passes::{Pass, PassReason, Passes};
+pub use self::passes::{LostPassId, Pass, PassReason, Passes};
 use crate::small_map::SmallMap;
 use crate::{FenceToken, Holding, Known, Layout, Rejection, Revision, Snapshot, Tenure, Verdict, judge};
 
@@ -312,6 +312,21 @@ impl Gate {
         self.passes.leave(pass)
     }
 
+    /// The end of a request that was let past will not be seen. It counts until [`Gate::end_lost_pass`] or [`Gate::clear_orphans`].
+    pub fn lose_pass(&mut self, pass: Pass) -> LostPassId {
+        self.passes.lose(pass)
+    }
+
+    /// Whether one of those still counts.
+    pub fn counts_lost_pass(&self, lost: LostPassId) -> bool {
+        self.passes.counts_lost(lost)
+    }
+
+    /// Forgets one of those, because its end was seen after all or its time has come. Says whether the barrier may have opened by that.
+    pub fn end_lost_pass(&mut self, lost: LostPassId) -> bool {
+        self.passes.end_lost(lost)
+    }
+
     /// A route that only watched enforces from that configuration on. What it let past before may be anybody's: it counts as an
     /// earlier tenure's until it has left, or until then.
     pub fn enforce_since(&mut self, generation: u64, until: Moment) {
@@ -382,11 +397,11 @@ impl Gate {
         self.retain_orphans(|id| id != orphan) > 0
     }
 
-    /// Forgets all orphans and what an earlier process left behind, because the operator knows that none is running; returns
-    /// how many orphans those were.
+    /// Forgets all orphans, those that were let past too, and what an earlier process left behind, because the operator knows that none is
+    /// running; returns how many orphans those were.
     pub fn clear_orphans(&mut self) -> usize {
         self.left_behind = None;
-        self.retain_orphans(|_| false)
+        self.passes.clear_lost() + self.retain_orphans(|_| false)
     }
 
     /// When the last of those stops to count whose end will not be seen, or need not: orphans, what an earlier process left

@@ -111,6 +111,41 @@ fn a_request_whose_end_was_not_seen_counts_until_its_time_has_come_or_its_end_is
 }
 
 #[test]
+fn what_was_let_past_and_lost_bars_until_its_end_is_seen_or_an_operator_says_so() {
+    let held = held(Layout::Key, "a", 10, 10);
+    let (token, known) = (FenceToken { owner: "a", revision: revision(10) }, Known::new(Some(&held), News::Fresh));
+    for by_hand in [false, true] {
+        let mut gate = Gate::default();
+        gate.learn(&held);
+        let [lost, other] = [PassReason::Shadow, PassReason::Exempt].map(|reason| gate.pass(reason, 1).unwrap());
+        let lost = gate.lose_pass(lost);
+        gate.enforce_since(2, Moment(30));
+        assert!(!gate.leave_pass(other));
+        assert!(matches!(gate.enter(&token, known, Moment(0)), Entry::Wait));
+        assert!(gate.counts_lost_pass(lost) && !gate.is_clear(Moment(0)));
+        if by_hand {
+            assert_eq!((gate.clear_orphans(), gate.clear_orphans()), (1, 0));
+        } else {
+            assert!(gate.end_lost_pass(lost), "the barrier has opened");
+        }
+        assert!(!gate.end_lost_pass(lost) && !gate.counts_lost_pass(lost), "it is ended once");
+        assert_eq!(gate.state().passed, 0);
+        assert!(gate.is_clear(Moment(0)) && matches!(gate.enter(&token, known, Moment(0)), Entry::Admitted(_)));
+    }
+}
+
+/// Nobody has said anything of a request that is seen to run.
+#[test]
+fn what_was_let_past_and_runs_is_not_ended_by_hand() {
+    let mut gate = Gate::default();
+    let (running, lost) = (gate.pass(PassReason::Shadow, 1).unwrap(), gate.pass(PassReason::Shadow, 1).unwrap());
+    gate.lose_pass(lost);
+    assert_eq!((gate.clear_orphans(), gate.state().passed), (1, 1));
+    gate.leave_pass(running);
+    assert_eq!(gate.state().passed, 0);
+}
+
+#[test]
 fn an_orphan_that_is_heard_of_counts_for_longer_and_never_for_less_long() {
     let mut gate = Gate::default();
     let (before, after) = (held(Layout::Key, "a", 10, 10), held(Layout::Key, "b", 20, 20));

@@ -17,7 +17,8 @@ mod snapshot;
 mod token;
 
 pub use gate::{
-    Admission, Entry, Gate, GateState, Moment, OrphanId, Pass, PassReason, Passes, Predecessor, TenureAtWorker, Term,
+    Admission, Entry, Gate, GateState, LostPassId, Moment, OrphanId, Pass, PassReason, Passes, Predecessor,
+    TenureAtWorker, Term,
 };
 pub use judge::{Action, Known, News, Rejection, Verdict, judge};
 pub use key_track::{Content, KeyEvent, KeyTrack, Reading, Step, Walk, Write};

@@ -169,9 +169,9 @@ impl Admin {
             Err(answer) => return answer,
         };
         let now = Instant::now();
-        let has_left_behind = found.iter().any(|(_, lock)| lock.describe(now).left_behind_for.is_some());
-        let cleared: usize = found.iter().map(|(_, lock)| lock.clear_orphans()).sum();
-        let key = found.first().map_or(key, |(_, lock)| lock.key().as_str());
+        let has_left_behind = found.iter().any(|lock| lock.describe(now).left_behind_for.is_some());
+        let cleared: usize = found.iter().map(|lock| lock.clear_orphans()).sum();
+        let key = found.first().map_or(key, |lock| lock.key().as_str());
         tracing::warn!(lock = key, cleared, has_left_behind, "orphans ended by hand");
         let left_behind = if has_left_behind { ", nor does what an earlier process left at the worker" } else { "" };
         text(StatusCode::OK, format!("{cleared} orphans of lock {key:?} no longer count{left_behind}\n"))

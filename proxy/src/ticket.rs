@@ -9,7 +9,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use fencepost_config::PartialRequests;
-use fencepost_policy::{Admission, Pass, PassReason, Term};
+use fencepost_policy::{Admission, LostPassId, Pass, PassReason, Term};
 use fencepost_sources::{Nameless, TrackedLock};
 use tokio::time::Instant;
 
@@ -233,8 +233,8 @@ impl Watch for RequestWatch {
 
     fn changed(&self) -> Pin<Box<dyn Future<Output = ()> + '_>> {
         match &self.depends_on {
-            Dependence::Tenure(lock, _) | Dependence::Watching(Counter::Lock(lock), _) => Box::pin(lock.gate_changed()),
-            Dependence::Watching(Counter::Nameless(nameless), _) => Box::pin(nameless.changed()),
+            Dependence::Tenure(lock, _) => Box::pin(lock.gate_changed()),
+            Dependence::Watching(counter, _) => counter.changed(),
         }
     }
 
@@ -273,6 +273,35 @@ impl Counter {
         match self {
             Counter::Lock(lock) => lock.leave_pass(pass),
             Counter::Nameless(nameless) => nameless.leave_pass(pass),
+        }
+    }
+
+    fn lose_pass(&self, pass: Pass) -> LostPassId {
+        match self {
+            Counter::Lock(lock) => lock.lose_pass(pass),
+            Counter::Nameless(nameless) => nameless.lose_pass(pass),
+        }
+    }
+
+    fn counts_lost_pass(&self, lost: LostPassId) -> bool {
+        match self {
+            Counter::Lock(lock) => lock.counts_lost_pass(lost),
+            Counter::Nameless(nameless) => nameless.counts_lost_pass(lost),
+        }
+    }
+
+    fn end_lost_pass(&self, lost: LostPassId) {
+        match self {
+            Counter::Lock(lock) => lock.end_lost_pass(lost),
+            Counter::Nameless(nameless) => nameless.end_lost_pass(lost),
+        }
+    }
+
+    /// Completes when it may count otherwise, or have turned. To miss nothing, take it before looking, and await it after.
+    fn changed(&self) -> Pin<Box<dyn Future<Output = ()> + '_>> {
+        match self {
+            Counter::Lock(lock) => Box::pin(lock.gate_changed()),
+            Counter::Nameless(nameless) => Box::pin(nameless.changed()),
         }
     }
 

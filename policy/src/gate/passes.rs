@@ -37,6 +37,10 @@ impl Pass {
     }
 }
 
+/// Names a request that was let past and whose end was not seen.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
+pub struct LostPassId(u64);
+
 /// Requests that were let past: those of one lock, which its gate counts, or those that named no lock of their template's.
 #[derive(Debug, Default, Clone, PartialEq, Eq, Hash)]
 #[repr(C)]
@@ -49,6 +53,16 @@ pub struct Passes {
     /// Whether there are others, counted elsewhere, that may be this lock's and were let past before the route enforced.
     nameless: bool,
     count: usize,
+    /// `None` until there is one: it is rare, and there may be a million gates.
+    lost: Option<Box<Lost>>,
+}
+
+/// Those of them whose end was not seen.
+#[derive(Debug, Default, Clone, PartialEq, Eq, Hash)]
+struct Lost {
+    /// Each with its generation.
+    passes: Vec<(LostPassId, u64)>,
+    made: u64,
 }
 
 impl Passes {
@@ -65,12 +79,52 @@ impl Passes {
     /// One is gone. Says whether it was the last that barred.
     pub fn leave(&mut self, pass: Pass) -> bool {
         let Pass { reason: _, generation } = pass;
-        self.count -= 1;
+        self.forget([generation])
+    }
+
+    /// The end of one will not be seen. It counts until [`Passes::end_lost`] or [`Passes::clear_lost`].
+    pub fn lose(&mut self, pass: Pass) -> LostPassId {
+        let lost = self.lost.get_or_insert_default();
+        let id = LostPassId(lost.made);
+        lost.made += 1;
+        lost.passes.push((id, pass.generation));
+        id
+    }
+
+    /// Whether one of those still counts.
+    pub fn counts_lost(&self, id: LostPassId) -> bool {
+        self.lost.iter().flat_map(|lost| &lost.passes).any(|(other, _)| *other == id)
+    }
+
+    /// One of those is gone, because its end was seen after all or its time has come; it may have been before. Says whether it was the last
+    /// that barred.
+    pub fn end_lost(&mut self, id: LostPassId) -> bool {
+        self.forget_lost(|other| other == id).1
+    }
+
+    /// All of those are gone; returns how many that were.
+    pub(super) fn clear_lost(&mut self) -> usize {
+        self.forget_lost(|_| true).0
+    }
+
+    /// Those are gone. Returns how many, and whether nothing bars any more that did.
+    fn forget_lost(&mut self, mut is_gone: impl FnMut(LostPassId) -> bool) -> (usize, bool) {
+        let Some(lost) = &mut self.lost else { return (0, false) };
+        let gone: Vec<u64> =
+            lost.passes.extract_if(.., |(id, _)| is_gone(*id)).map(|(_, generation)| generation).collect();
+        (gone.len(), self.forget(gone))
+    }
+
+    /// These are gone. Says whether nothing bars any more that did.
+    fn forget(&mut self, generations: impl IntoIterator<Item = u64>) -> bool {
         let barred = self.bar_until().is_some();
-        if let Some(there) = self.by_generation.get_mut(&generation) {
-            *there -= 1;
-            if *there == 0 {
-                self.by_generation.remove(&generation);
+        for generation in generations {
+            self.count -= 1;
+            if let Some(there) = self.by_generation.get_mut(&generation) {
+                *there -= 1;
+                if *there == 0 {
+                    self.by_generation.remove(&generation);
+                }
             }
         }
         barred && self.bar_until().is_none()

@@ -30,18 +30,17 @@ impl Admin {
         json_answer(&json!({ "sources": sources.collect::<Vec<_>>() }))
     }
 
-    /// The locks of that key, one in each source that tracks it. The key is given percent-encoded or as it is; of
+    /// The locks of that key, one in each source that tracks it, be it only for requests under way. The key is given percent-encoded or as it is; of
     /// `/locks//a/b` some clients make `/locks/a/b`, so without a lock `a/b` this means `/a/b`.
     ///
     /// # Errors
     /// What to answer if there is none.
-    pub(super) fn find(&self, key: &str) -> Result<Vec<(&str, Arc<TrackedLock>)>, AdminAnswer> {
+    pub(super) fn find(&self, key: &str) -> Result<Vec<Arc<TrackedLock>>, AdminAnswer> {
         let Ok(key) = percent_decode_str(key).decode_utf8() else {
             return Err(text(StatusCode::BAD_REQUEST, "the lock key is not UTF-8\n".to_owned()));
         };
-        let find = |key: &str| -> Vec<_> {
-            self.sources.iter().filter_map(|source| Some((source.name(), source.find(key)?))).collect()
-        };
+        let sources = self.fence.process.sources.all();
+        let find = |key: &str| -> Vec<_> { sources.iter().filter_map(|source| source.find(key)).collect() };
         let mut found = find(&key);
         if found.is_empty() {
             found = find(&format!("/{key}"));
@@ -58,10 +57,10 @@ impl Admin {
             Err(answer) => return answer,
         };
         let now = Instant::now();
-        let described = found.iter().map(|(source, lock)| {
-            let mut lock = lock_json(&lock.describe(now));
-            lock["source"] = json!(source);
-            lock
+        let described = found.iter().map(|lock| {
+            let mut described = lock_json(&lock.describe(now));
+            described["source"] = json!(lock.source());
+            described
         });
         match described.collect::<Vec<Value>>().as_slice() {
             [only] => json_answer(only),

@@ -5,7 +5,7 @@ use std::pin::pin;
 use std::rc::Rc;
 use std::sync::Arc;
 
-use fencepost_policy::{OrphanId, Pass};
+use fencepost_policy::{LostPassId, OrphanId, Pass};
 use fencepost_sources::TrackedLock;
 use prometheus::IntGauge;
 use tokio::task::AbortHandle;
@@ -59,37 +59,19 @@ impl Drop for Orphan {
 /// The same of a request that was let past: it counts until its time has come, or its end is seen after all.
 pub(super) struct LostPass {
     counter: Counter,
-    /// `None` once it is given back.
-    pass: Rc<Cell<Option<Pass>>>,
+    id: LostPassId,
     /// When its time has come, unless its worker is heard of before.
     pub(super) until: Rc<Cell<Instant>>,
-    /// The task that gives it back in time. It goes on without this.
+    /// The task that ends it in time. It goes on without this.
     timer: AbortHandle,
 }
 
 impl LostPass {
-    /// As long as it counts, it holds its place, so that neither its source is forgotten nor the configuration that it came under.
     pub(super) fn new(counter: Counter, pass: Pass, until: Instant, place: Rc<Place>) -> LostPass {
-        let (pass, until) = (Rc::new(Cell::new(Some(pass))), Rc::new(Cell::new(until)));
-        let timer = {
-            let (counter, pass, until) = (counter.clone(), Rc::clone(&pass), Rc::clone(&until));
-            let counts = {
-                let pass = Rc::clone(&pass);
-                move || {
-                    let kept = pass.take();
-                    let counts = kept.is_some();
-                    pass.set(kept);
-                    counts
-                }
-            };
-            let untimely = Untimely { counts, place };
-            tokio::task::spawn_local(async move {
-                let _untimely = untimely;
-                comes(&until).await;
-                pass.take().into_iter().for_each(|pass| counter.leave_pass(pass));
-            })
-        };
-        LostPass { counter, pass, until, timer: timer.abort_handle() }
+        let (id, until) = (counter.lose_pass(pass), Rc::new(Cell::new(until)));
+        let outlive = outlive_pass(counter.clone(), id, Rc::clone(&until), place);
+        let timer = tokio::task::spawn_local(outlive).abort_handle();
+        LostPass { counter, id, until, timer }
     }
 
     /// Its time starts anew.
@@ -98,7 +80,7 @@ impl LostPass {
     }
 
     pub(super) fn end(self) {
-        self.pass.take().into_iter().for_each(|pass| self.counter.leave_pass(pass));
+        self.counter.end_lost_pass(self.id);
         self.timer.abort();
     }
 }
@@ -134,6 +116,24 @@ async fn outlive(lock: Arc<TrackedLock>, id: OrphanId, until: Rc<Cell<Instant>>,
     if lock.end_orphan(id) {
         place.metrics().orphans_expired.inc();
     }
+}
+
+/// The same of a request that was let past. It holds its place too, so that neither its source is forgotten nor the configuration that it
+/// came under.
+async fn outlive_pass(counter: Counter, id: LostPassId, until: Rc<Cell<Instant>>, place: Rc<Place>) {
+    let _untimely = Untimely { counts: || counter.counts_lost_pass(id), place };
+    let mut time = pin!(comes(&until));
+    loop {
+        let changed = counter.changed();
+        if !counter.counts_lost_pass(id) {
+            return; // Ended by hand.
+        }
+        tokio::select! {
+            () = changed => {}
+            () = &mut time => break,
+        }
+    }
+    counter.end_lost_pass(id);
 }
 
 /// Lives with the task that ends a request's time. If the task goes with its thread before, the process is told: nobody may have the gate

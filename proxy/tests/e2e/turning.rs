@@ -218,23 +218,64 @@ async fn what_was_let_past_goes_on_where_no_route_judges_its_like() {
 #[tokio::test]
 async fn what_was_let_past_and_may_run_on_is_not_forgotten_with_its_source() {
     let named = || named_by_the_caller().with("handoff_timeout = \"200ms\"\norphan_timeout = \"1h\"");
-    for ask in [Ask::post("/lost"), Ask::post("/lost").header("Fence-Lock", LOCK)] {
+    for (ask, is_named) in [(Ask::post("/lost"), false), (Ask::post("/lost").header("Fence-Lock", LOCK), true)] {
         let scene = Scene::open(EtcdVersion::V3_5, &[watching(named())]).await;
         let holder = scene.store.hold(LOCK, "shard-1").await;
         scene.worker.on("/lost", Behaviour::Reset);
         assert_eq!(scene.send(ask).await.status, 502);
         let enforcing = scene.config.clone().routes(&[named()]).toml();
-        let (before, after) = enforcing.split_once("[source.main]").unwrap();
-        let route = after.split_once("[[route]]").unwrap().1.replace("lock = {", "# lock = {");
-        let without = format!("{before}[[route]]\nmode = \"off\"{route}");
-        let renamed = enforcing.replace("[source.main]", "[source.renamed]").replace("\"main\"", "\"renamed\"");
+        let (without, renamed) = (without_source(&enforcing), with_renamed_source(&enforcing));
         for (file, status) in [(&without, 200), (&renamed, 422), (&enforcing, 200)] {
             std::fs::write(scene.fence.file(), file).unwrap();
             let answer = scene.fence.admin("POST", "/reload").await;
             assert_eq!(answer.status, status, "{}", answer.text());
+            // Whoever is told to wait for it can see it, though no route names its source.
+            let seen = scene.fence.admin("GET", "/locks//k").await;
+            assert_eq!(seen.status, if is_named { 200 } else { 404 }, "{}", seen.text());
         }
-        let next = scene.send(Ask::post("/next").header("Fence-Lock", LOCK).under(&holder)).await;
-        assert_refused(&next, "handoff-timeout", LOCK, &holder);
+        let next = || scene.send(Ask::post("/next").header("Fence-Lock", LOCK).under(&holder));
+        assert_refused(&next().await, "handoff-timeout", LOCK, &holder);
+
+        // The operator knows whether it runs, if it is known whose it is.
+        let cleared = scene.fence.admin("POST", "/locks//k/clear-orphans").await;
+        let count = u8::from(is_named);
+        assert_eq!(cleared.text(), format!("{count} orphans of lock \"/k\" no longer count\n"));
+        let after = next().await;
+        assert_eq!(after.status, if is_named { 200 } else { 503 }, "{}", after.text());
         scene.finish().await;
     }
+}
+
+/// It is counted nowhere until its body is whole; by then another source's gate had let the holder in, which knows nothing of it.
+#[tokio::test]
+async fn what_is_not_counted_yet_keeps_its_lock_from_another_sources_gate() {
+    let scene = Scene::open(EtcdVersion::V3_5, &[watching(named_by_the_caller())]).await;
+    let mut client = begin(&scene, "/slow HTTP/1.1\r\nHost: a\r\nContent-Length: 5", "wr").await;
+    scene.until_metric("fencepost_in_flight{route=\"k\"}", 1.0).await;
+    let enforcing = scene.config.clone().routes(&[named_by_the_caller()]).toml();
+    let (without, renamed) = (without_source(&enforcing), with_renamed_source(&enforcing));
+    let reload = async |file: &str| {
+        std::fs::write(scene.fence.file(), file).unwrap();
+        scene.fence.admin("POST", "/reload").await
+    };
+    assert_eq!(reload(&without).await.status, 200);
+    let refused = reload(&renamed).await;
+    let said = "belongs to source \"main\", and with source \"renamed\" it would have another";
+    assert!(refused.status == 422 && refused.text().contains(said), "{}", refused.text());
+    client.send("ite").await.unwrap();
+    assert_eq!(client.final_response().await.unwrap().status, 200);
+    drop(client);
+    eventually("nobody is at the worker", async || (reload(&renamed).await.status == 200).then_some(())).await;
+    scene.finish().await;
+}
+
+/// The file without its source, its route off.
+fn without_source(file: &str) -> String {
+    let (before, after) = file.split_once("[source.main]").unwrap();
+    let route = after.split_once("[[route]]").unwrap().1.replace("lock = {", "# lock = {");
+    format!("{before}[[route]]\nmode = \"off\"{route}")
+}
+
+fn with_renamed_source(file: &str) -> String {
+    file.replace("[source.main]", "[source.renamed]").replace("\"main\"", "\"renamed\"")
 }

@@ -3,7 +3,7 @@
 use std::fmt;
 use std::sync::{Arc, PoisonError};
 
-use fencepost_policy::{Moment, Pass, PassReason, Passes};
+use fencepost_policy::{LostPassId, Moment, Pass, PassReason, Passes};
 
 use super::common::Common;
 use crate::sync::{Mutex, MutexGuard, Notify};
@@ -38,6 +38,24 @@ impl Nameless {
     /// Takes back a pass.
     pub fn leave_pass(&self, pass: Pass) {
         let opened = self.counted.passes().leave(pass);
+        if opened {
+            self.common.settle_nameless();
+        }
+    }
+
+    /// Takes back a pass whose request may still be running at the worker; it counts until [`Nameless::end_lost_pass`].
+    pub fn lose_pass(&self, pass: Pass) -> LostPassId {
+        self.counted.passes().lose(pass)
+    }
+
+    /// Whether such a request has not been forgotten yet.
+    pub fn counts_lost_pass(&self, lost: LostPassId) -> bool {
+        self.counted.passes().counts_lost(lost)
+    }
+
+    /// Forgets such a request, because its end was seen after all or its time has come.
+    pub fn end_lost_pass(&self, lost: LostPassId) {
+        let opened = self.counted.passes().end_lost(lost);
         if opened {
             self.common.settle_nameless();
         }

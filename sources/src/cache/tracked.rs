@@ -5,8 +5,8 @@ use std::sync::{Arc, PoisonError};
 use std::time::Duration;
 
 use fencepost_policy::{
-    Admission, Entry, FenceToken, Gate, GateState, KeyTrack, Known, Layout, LockKey, Moment, OrphanId, Owner, Pass,
-    PassReason, Rejection, Revision, Snapshot, Term, Verdict, Waiter, Walk,
+    Admission, Entry, FenceToken, Gate, GateState, KeyTrack, Known, Layout, LockKey, LostPassId, Moment, OrphanId,
+    Owner, Pass, PassReason, Rejection, Revision, Snapshot, Term, Verdict, Waiter, Walk,
 };
 use tokio::time::{Instant, sleep_until};
 
@@ -304,7 +304,7 @@ impl TrackedLock {
         self.inner().gate.has_ended(term)
     }
 
-    /// Forgets all orphans, because the operator knows that none is running; returns how many those were.
+    /// Forgets all orphans, those that were let past too, because the operator knows that none is running; returns how many those were.
     pub fn clear_orphans(&self) -> usize {
         self.at_gate(Gate::clear_orphans)
     }
@@ -336,6 +336,25 @@ impl TrackedLock {
     /// Takes back a pass.
     pub fn leave_pass(&self, pass: Pass) {
         let opened = self.inner().gate.leave_pass(pass);
+        if opened {
+            self.gate_changes.notify_waiters();
+        }
+    }
+
+    /// Takes back a pass whose request may still be running at the worker; it counts until [`TrackedLock::end_lost_pass`], or until an
+    /// operator says that it is not.
+    pub fn lose_pass(&self, pass: Pass) -> LostPassId {
+        self.inner().gate.lose_pass(pass)
+    }
+
+    /// Whether such a request has not been forgotten yet.
+    pub fn counts_lost_pass(&self, lost: LostPassId) -> bool {
+        self.inner().gate.counts_lost_pass(lost)
+    }
+
+    /// Forgets such a request, because its end was seen after all or its time has come; it may have been before.
+    pub fn end_lost_pass(&self, lost: LostPassId) {
+        let opened = self.inner().gate.end_lost_pass(lost);
         if opened {
             self.gate_changes.notify_waiters();
         }

@@ -48,7 +48,7 @@ use self::signals::{Signals, asks_to_end};
 use self::stamp::Outlet;
 use self::starter::Starter;
 use self::under_lock::End;
-use self::voice::Voice;
+use self::voice::{Speech, Voice};
 use self::watchdog::Watchdog;
 
 /// How long to wait before etcd is asked again, when it did not answer.
@@ -59,13 +59,14 @@ const SILENCE_MAX: Duration = Duration::from_millis(1_500);
 
 /// Does it, and returns the exit code. Runs on a current-thread runtime of this process's first thread.
 pub async fn hold(settings: HoldSettings) -> u8 {
-    let voice = Voice::new(settings.verbose);
-    let exit = match Hold::prepare(settings, voice) {
+    let speech = Speech::begin();
+    let voice = speech.voice(settings.verbose);
+    let exit = match Hold::prepare(settings, voice.clone()) {
         Ok(mut hold) => {
             let (files, etcd, contents) = (hold.settings.etcd_files(), hold.etcd.clone(), hold.etcd_contents.clone());
             let exit = tokio::select! {
                 exit = hold.run() => exit,
-                never = files.follow(&etcd, contents, voice) => match never {},
+                never = files.follow(&etcd, contents, &voice) => match never {},
             };
             hold.settle().await;
             hold.watchdog.end();
@@ -73,7 +74,7 @@ pub async fn hold(settings: HoldSettings) -> u8 {
         }
         Err(exit) => exit,
     };
-    exit.say(voice)
+    exit.say(&voice)
 }
 
 /// All that stays the same from one tenure to the next.
@@ -98,15 +99,15 @@ struct Hold {
 impl Hold {
     fn prepare(settings: HoldSettings, voice: Voice) -> Result<Hold, Exit> {
         let etcd_contents = settings.etcd_files().read().map_err(Exit::Usage)?;
-        let etcd = settings.etcd(etcd_contents.clone(), voice)?;
+        let etcd = settings.etcd(etcd_contents.clone(), &voice)?;
         let lock = settings.lock(&etcd)?;
         let names = &settings.header_names;
         names.check().map_err(Exit::Usage)?;
-        let tls = settings.proxy_tls(voice)?;
+        let tls = settings.proxy_tls(&voice)?;
         let link = |to| ProxyLink::new(to, tls.as_ref());
         let door = settings.fence.as_ref().map(|proxy| Door::at(link(proxy), names));
         let outlets =
-            settings.stamp.iter().map(|rule| Outlet::new(rule.listen, link(&rule.to), names, voice)).collect();
+            settings.stamp.iter().map(|rule| Outlet::new(rule.listen, link(&rule.to), names, voice.clone())).collect();
         let failed = |what: &str, error: std::io::Error| Exit::Failed(format!("{what}: {error}"));
         family::adopt_orphans().map_err(|error| failed("orphans cannot be adopted", error))?;
         let signals = Signals::listen().map_err(|error| failed("signals cannot be listened to", error))?;
@@ -149,7 +150,7 @@ impl Hold {
     /// Waits for the lock, unless that is not wanted, and takes it.
     async fn acquire(&mut self, is_first: bool) -> Result<Tenure, Exit> {
         self.voice.step(format_args!("waiting for {}", self.lock.key()));
-        let mut silence = pin!(say_if_silent(self.etcd.clone(), self.voice));
+        let mut silence = pin!(say_if_silent(self.etcd.clone(), self.voice.clone()));
         loop {
             let acquiring = async {
                 match self.settings.r#try {

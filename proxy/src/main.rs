@@ -43,9 +43,9 @@ fn main() -> ExitCode {
         Command::Check { settings, live } => with_config(settings, |config, _| check_config(&config, live)),
         Command::Explain { config, question } => with_file(&config, |config, _| explain_token(&config, question)),
         Command::Demo(settings) => exit_code(block_on(demo::play(settings))),
-        Command::Hold(settings) => hold_lock(*settings),
+        Command::Hold(settings) => by_its_code(hold::hold(*settings)),
         Command::HoldStart { gate, command } => ExitCode::from(hold::become_command(&gate, &command)),
-        Command::HoldWatchdog => exit_code(block_on(async { Ok(hold::run_watchdog().await?) })),
+        Command::HoldWatchdog => by_its_code(hold::run_watchdog()),
     }
 }
 
@@ -136,13 +136,14 @@ fn explain_token(config: &Config, question: Question) -> ExitCode {
     }
 }
 
-fn hold_lock(settings: hold::HoldSettings) -> ExitCode {
+/// Runs what returns an exit code.
+fn by_its_code(work: impl Future<Output = u8>) -> ExitCode {
     let mut code = EXIT_FAILED;
-    let held = block_on(async {
-        code = hold::hold(settings).await;
+    let done = block_on(async {
+        code = work.await;
         Ok(())
     });
-    match held {
+    match done {
         Ok(()) => ExitCode::from(code),
         Err(error) => exit_code(Err(error)),
     }

@@ -68,7 +68,7 @@ impl Door {
     ///
     /// # Cancel safety
     /// May be given up at any time: the call changes nothing but what the proxy knows.
-    pub(super) async fn close(&self, tenure: &Tenure, voice: Voice) -> Result<(), DoorError> {
+    pub(super) async fn close(&self, tenure: &Tenure, voice: &Voice) -> Result<(), DoorError> {
         let mut said = String::new();
         loop {
             let (why, pause) = match timeout(ANSWER_WITHIN, self.ask(tenure)).await {

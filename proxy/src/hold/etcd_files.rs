@@ -81,7 +81,7 @@ impl EtcdFiles {
 
     /// Has the cluster reached by what they hold from then on, whenever that has changed, for as long as it is polled.
     /// `in_force` is what it is reached by.
-    pub(super) async fn follow(&self, etcd: &Etcd, in_force: Contents, voice: Voice) -> Infallible {
+    pub(super) async fn follow(&self, etcd: &Etcd, in_force: Contents, voice: &Voice) -> Infallible {
         if self.paths().next().is_none() {
             return std::future::pending().await;
         }

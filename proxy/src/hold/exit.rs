@@ -41,7 +41,7 @@ pub(super) enum Exit {
 
 impl Exit {
     /// Says what has to be said, and returns the code.
-    pub(super) fn say(&self, voice: Voice) -> u8 {
+    pub(super) fn say(&self, voice: &Voice) -> u8 {
         match self {
             // The command has said what it had to say.
             Exit::Command(_) | Exit::Signal(_) => {}

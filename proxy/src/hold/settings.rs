@@ -107,7 +107,7 @@ pub struct HoldSettings {
 
 impl HoldSettings {
     /// The cluster that is meant.
-    pub(super) fn etcd(&self, contents: Contents, voice: Voice) -> Result<Etcd, Exit> {
+    pub(super) fn etcd(&self, contents: Contents, voice: &Voice) -> Result<Etcd, Exit> {
         if self.etcd_user.is_some() && self.etcd.iter().any(|endpoint| endpoint.starts_with("http://")) {
             voice.say(format_args!("--etcd-user: the password goes over the network as it is: use https"));
         }
@@ -143,7 +143,7 @@ impl HoldSettings {
     }
 
     /// TLS with the proxies, if any of them speaks it.
-    pub(super) fn proxy_tls(&self, voice: Voice) -> Result<Option<ProxyTls>, Exit> {
+    pub(super) fn proxy_tls(&self, voice: &Voice) -> Result<Option<ProxyTls>, Exit> {
         let fence = self.fence.iter().map(|proxy| ("--fence", proxy));
         let mut proxies = fence.chain(self.stamp.iter().map(|rule| ("--stamp", &rule.to)));
         let secure = proxies.find(|(_, proxy)| proxy.server_name().is_some());
@@ -162,7 +162,7 @@ impl HoldSettings {
         };
         let identity = self.proxy_cert.clone().zip(self.proxy_key.clone());
         let identity = identity.map(|(certificate, key)| IdentityFiles { certificate, key });
-        let tls = ProxyTls::load(ClientFiles { ca, crl: None, identity }, voice);
+        let tls = ProxyTls::load(ClientFiles { ca, crl: None, identity }, voice.clone());
         tls.map(Some).map_err(|error| Exit::Usage(format!("{}: {error}", self.option_of(&error))))
     }
 

@@ -16,7 +16,7 @@ use std::process::{Child, Command};
 use rustix::process::Pid;
 
 use super::exit::Exit;
-use super::voice::Voice;
+use super::voice::Speech;
 
 /// The hidden subcommand that a command is started with.
 const SUBCOMMAND: &str = "hold-start";
@@ -87,12 +87,14 @@ pub fn become_command(gate: &Path, command: &[OsString]) -> u8 {
         Ok(Some(environment)) => environment,
         // Its parent has ended: nobody waits for words of its own.
         Ok(None) => return Exit::Failed(String::new()).code(),
-        Err(error) => return Exit::Failed(format!("the command is not started: {error}")).say(Voice::new(false)),
+        Err(error) => {
+            return Exit::Failed(format!("the command is not started: {error}")).say(&Speech::begin().voice(false));
+        }
     };
     let (program, arguments) = command.split_first().expect("the command line has a command");
     let error = Command::new(program).args(arguments).envs(environment).exec();
     let why = format!("{} cannot be run: {error}", program.display());
-    Exit::NoCommand { is_missing: error.kind() == ErrorKind::NotFound, why }.say(Voice::new(false))
+    Exit::NoCommand { is_missing: error.kind() == ErrorKind::NotFound, why }.say(&Speech::begin().voice(false))
 }
 
 /// What is to be added to the environment; `None` if that is not to be any more.

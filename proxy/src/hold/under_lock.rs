@@ -69,7 +69,7 @@ impl Hold {
             biased;
             over = tenure.lost() => Some(End::Lost(over)),
             exit = interrupted(&mut self.signals, self.watchdog.id(), &mut self.starter) => Some(End::Exit(exit)),
-            ready = proxies_ready(self.door.as_ref(), &self.outlets, tenure, self.voice) => match ready {
+            ready = proxies_ready(self.door.as_ref(), &self.outlets, tenure, &self.voice) => match ready {
                 Ok(()) => None,
                 Err(why) => Some(End::Exit(Exit::Failed(why))),
             },
@@ -126,9 +126,9 @@ impl Hold {
         if let Stage::Asked { kill_at } = life.stage
             && BootInstant::now() >= kill_at
         {
-            self.voice.say(format_args!("the command has not ended in time: killing it"));
             life.family.kill();
             life.stage = Stage::Killed;
+            self.voice.say(format_args!("the command has not ended in time: killing it"));
         }
     }
 
@@ -142,9 +142,9 @@ impl Hold {
             Standing::Held { .. } => Over::NotRenewed,
         };
         life.lost = Some(over);
-        self.voice.say(format_args!("lost the lock: {over}; ending the command"));
         let kill_at = BootInstant::now().min(life.sure_until) + life.grace_when_lost;
         life.terminate(kill_at);
+        self.voice.say(format_args!("lost the lock: {over}; ending the command"));
     }
 
     /// Some children have ended. Says whether the watchdog has.
@@ -154,8 +154,8 @@ impl Hold {
             life.family.command_ended(status);
         }
         if reaped.watchdog {
-            self.voice.say(format_args!("the watchdog has ended: ending the command"));
             life.terminate(BootInstant::now() + self.settings.grace);
+            self.voice.say(format_args!("the watchdog has ended: ending the command"));
         }
         self.see_to_those_left(life);
         reaped.watchdog
@@ -197,7 +197,7 @@ impl Hold {
 }
 
 /// Returns when the door is closed and no other proxy has shown that it is not the one that is meant; else says why not.
-async fn proxies_ready(door: Option<&Door>, outlets: &[Outlet], tenure: &Tenure, voice: Voice) -> Result<(), String> {
+async fn proxies_ready(door: Option<&Door>, outlets: &[Outlet], tenure: &Tenure, voice: &Voice) -> Result<(), String> {
     if let Some(door) = door {
         voice.step(format_args!("asking {door} to close the door behind earlier holders"));
         door.close(tenure, voice).await.map_err(|error| error.to_string())?;

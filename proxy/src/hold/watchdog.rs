@@ -13,9 +13,10 @@ use fencepost_holder::{Alarm, BootInstant};
 use rustix::process::{Pid, Signal, kill_process, kill_process_group};
 use tokio::io::{AsyncBufReadExt, BufReader};
 
+use super::exit::Exit;
 use super::family::Family;
 use super::signals::Signals;
-use super::voice::Voice;
+use super::voice::{Speech, Voice};
 
 /// The hidden subcommand that a watchdog is started with.
 const SUBCOMMAND: &str = "hold-watchdog";
@@ -144,16 +145,23 @@ impl Target {
     }
 }
 
-/// What the second process does, from its beginning to its end.
-///
+/// What the second process does, from its beginning to its end; returns with its exit code.
+pub async fn watch_over() -> u8 {
+    let speech = Speech::begin();
+    let voice = speech.voice(false);
+    match follow_orders(&voice).await {
+        Ok(()) => 0,
+        Err(error) => Exit::Failed(format!("the watchdog is of no use: {error}")).say(&voice),
+    }
+}
+
 /// # Errors
-/// If it can have no alarm, or can't listen to signals: then it is of no use.
-pub async fn watch_over() -> io::Result<()> {
+/// If it can have no alarm, or can't listen to signals.
+async fn follow_orders(voice: &Voice) -> io::Result<()> {
     // Signals to the whole service, as systemd sends them, are for the first process: this one goes when that one has gone.
     let _deaf = Signals::listen()?;
     let mut alarm = Alarm::new()?;
     let mut orders = BufReader::new(tokio::net::unix::pipe::Receiver::from_owned_fd(stdin()?)?).lines();
-    let voice = Voice::new(false);
     let mut order = Order::Nobody;
     loop {
         tokio::select! {
@@ -164,15 +172,15 @@ pub async fn watch_over() -> io::Result<()> {
                 None => break,
             },
             target = due(order, &mut alarm) => {
-                voice.say(format_args!("the lock was not renewed in time, and its holder stands still: ending the command"));
                 target.end();
                 order = Order::Nobody;
+                voice.say(format_args!("the lock was not renewed in time, and its holder stands still: ending the command"));
             }
         }
     }
     if let Order::End { target, .. } = order {
-        voice.say(format_args!("the lock's holder has ended: ending the command"));
         target.end();
+        voice.say(format_args!("the lock's holder has ended: ending the command"));
     }
     Ok(())
 }

@@ -1,9 +1,13 @@
 //! The program under test, as a process.
 
+use std::fs::File;
+use std::io::Write;
+use std::os::unix::fs::OpenOptionsExt;
 use std::path::Path;
 use std::process::{Command, ExitStatus};
 
 use fencepost_testsupport::{Process, Scratch, eventually};
+use rustix::fs::OFlags;
 use rustix::process::{Pid, Signal, kill_process};
 
 use crate::stage::{LOCK, Stage};
@@ -35,10 +39,29 @@ impl Holder {
         Holder::at(&stage.etcd.endpoint(), owner, arguments, command)
     }
 
+    /// As [`Holder::start`], its standard error a pipe that is full and that nobody reads for as long as there is what is returned.
+    pub(crate) fn start_unheard(stage: &Stage, owner: &str, arguments: &[&str], script: &str) -> (Holder, File) {
+        let pipe = stage.file("unread");
+        if !pipe.exists() {
+            assert!(Command::new("mkfifo").arg(&pipe).status().unwrap().success());
+        }
+        let nonblocking = OFlags::NONBLOCK.bits().cast_signed();
+        let mut full = File::options().read(true).write(true).custom_flags(nonblocking).open(&pipe).unwrap();
+        while full.write(b"x").is_ok() {}
+        let mut shell = Command::new("sh");
+        shell.args(["-c", "exec 2> \"$0\"; exec \"$@\""]).arg(&pipe).arg(BINARY);
+        let script = format!("stage={}; {script}", stage.file("").display());
+        (Holder::by(shell, &stage.etcd.endpoint(), owner, arguments, &["sh", "-c", &script]), full)
+    }
+
     /// Starts one with that command, on another etcd.
     pub(crate) fn at(etcd: &str, owner: &str, arguments: &[&str], command: &[&str]) -> Holder {
+        Holder::by(Command::new(BINARY), etcd, owner, arguments, command)
+    }
+
+    /// Has that program start one.
+    fn by(mut hold: Command, etcd: &str, owner: &str, arguments: &[&str], command: &[&str]) -> Holder {
         let scratch = Scratch::new();
-        let mut hold = Command::new(BINARY);
         hold.args(["hold", "--etcd", etcd, "--lock", LOCK, "--owner", owner]);
         hold.args(arguments).arg("--").args(command).env_remove("FENCEPOST_LOG");
         let process = Process::start(&hold, &scratch.path().join("log"));

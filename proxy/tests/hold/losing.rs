@@ -1,5 +1,6 @@
 //! Locks that are lost, and holders that can't act.
 
+use std::path::PathBuf;
 use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
 
 use fencepost_testsupport::{EtcdVersion, Relay, eventually};
@@ -139,6 +140,34 @@ async fn a_holder_that_stands_still_does_not_keep_its_command_running() {
     holder.resume();
     assert_eq!(holder.code().await, 76);
     stage.is_left_clean().await;
+}
+
+/// What was to be said came before what was to be done, and nobody took it.
+#[tokio::test]
+async fn a_command_is_ended_in_time_though_nobody_reads_what_is_said_of_it() {
+    let stage = Stage::set().await;
+    for how in ["its lock is deleted", "its holder stands still", "its holder is killed"] {
+        let arguments = ["--once", "--ttl", "2s", "--verbose"];
+        let (mut holder, unread) = Holder::start_unheard(&stage, "a", &arguments, STUBBORN);
+        stage.until_lines("beats", 1).await;
+        let watchdog = PathBuf::from(format!("/proc/{}", holder.watchdog().as_raw_nonzero()));
+        let began = SystemTime::now();
+        match how {
+            "its lock is deleted" => drop(stage.client().delete(LOCK, None).await.unwrap()),
+            "its holder stands still" => holder.pause().await,
+            _ => holder.kill(),
+        }
+        until_no_command_runs(&stage).await;
+        let outlived = last_beat(&stage).duration_since(began).unwrap_or_default();
+        assert!(outlived < Duration::from_millis(2_500), "{how}: it ran on for {outlived:?}");
+        if how != "its holder is killed" {
+            holder.resume();
+            assert_eq!(holder.code().await, 76, "{how}");
+        }
+        eventually("its watchdog has ended", async || (!watchdog.exists()).then_some(())).await;
+        std::fs::remove_file(stage.file("beats")).unwrap();
+        drop(unread);
+    }
 }
 
 #[tokio::test]

@@ -103,7 +103,12 @@ pub enum Command {
     Hold(Box<HoldSettings>),
     /// The second process of `hold`.
     #[command(hide = true)]
-    HoldWatchdog,
+    HoldWatchdog {
+        /// The first one.
+        holder: i32,
+        /// Children of that one that have nothing to do with the lock.
+        others: Vec<i32>,
+    },
     /// What becomes the command of `hold`.
     #[command(hide = true)]
     HoldStart {

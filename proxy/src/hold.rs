@@ -3,9 +3,10 @@
 //! In the order of what happens: `settings` is what was asked for; `etcd_files` are those by which etcd lets us in, read anew while the
 //! lock is held; the lock is taken ([`fencepost_holder`]); `door` closes the worker's door behind the predecessor; `stamp` takes the
 //! command's requests; both go to proxies by a `proxy_link`, in `header_names`; `starter` is what becomes the command; `family` is the command with all that
-//! came of it, and how it is ended; `under_lock` is its life from beginning to end; `watchdog` is a second process that ends it where this
+//! came of it, and how it is ended; `descent` is who came of whom; `under_lock` is its life from beginning to end; `watchdog` is a second process that ends it where this
 //! one can't any more. `exit` has the exit codes, `signals` what is passed on, `voice` what is said.
 
+mod descent;
 mod door;
 mod etcd_files;
 mod exit;
@@ -28,7 +29,7 @@ use std::pin::pin;
 use std::time::Duration;
 
 use fencepost_holder::{AcquireError, Etcd, Lock, StoreError, Tenure};
-use rustix::process::{Pid, Signal};
+use rustix::process::{Pid, Signal, getpid};
 use tokio::time::sleep;
 
 pub use self::header_names::HeaderNames;
@@ -111,8 +112,8 @@ impl Hold {
         let failed = |what: &str, error: std::io::Error| Exit::Failed(format!("{what}: {error}"));
         family::adopt_orphans().map_err(|error| failed("orphans cannot be adopted", error))?;
         let signals = Signals::listen().map_err(|error| failed("signals cannot be listened to", error))?;
-        let mut others = family::children();
-        let watchdog = Watchdog::start().map_err(|error| failed("the watchdog cannot be started", error))?;
+        let mut others = descent::children(getpid());
+        let watchdog = Watchdog::start(&others).map_err(|error| failed("the watchdog cannot be started", error))?;
         others.push(watchdog.id());
         Ok(Hold { settings, etcd, etcd_contents, lock, door, outlets, signals, watchdog, starter: None, others, voice })
     }

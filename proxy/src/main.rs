@@ -45,7 +45,7 @@ fn main() -> ExitCode {
         Command::Demo(settings) => exit_code(block_on(demo::play(settings))),
         Command::Hold(settings) => by_its_code(hold::hold(*settings)),
         Command::HoldStart { gate, command } => ExitCode::from(hold::become_command(&gate, &command)),
-        Command::HoldWatchdog => by_its_code(hold::run_watchdog()),
+        Command::HoldWatchdog { holder, others } => by_its_code(hold::run_watchdog(holder, &others)),
     }
 }
 

@@ -7,38 +7,12 @@ use rustix::process::{
     Pid, Signal, WaitOptions, WaitStatus, getpid, kill_process, kill_process_group, set_child_subreaper, wait,
 };
 
+use super::descent::children;
+
 /// Has this process become the parent of all that lose theirs below it: nobody gets out of its sight. As process 1 it is that
 /// anyway.
 pub(super) fn adopt_orphans() -> io::Result<()> {
     Ok(set_child_subreaper(Some(getpid()))?)
-}
-
-/// The children that this process has now. It may have been started with some: by a script that `exec`s it.
-///
-/// One that has ended counts until leave was taken of it. What it leaves behind is ours before it shows as ended: so whoever finds
-/// nobody here has missed nobody.
-pub(super) fn children() -> Vec<Pid> {
-    // A kernel may be built without these lists.
-    listed_children().unwrap_or_else(|_| searched_children())
-}
-
-/// By the kernel's own lists, one for each thread.
-fn listed_children() -> io::Result<Vec<Pid>> {
-    let mut children = Vec::new();
-    for thread in std::fs::read_dir("/proc/self/task")? {
-        // A thread that has ended since has left its children to another: an error here.
-        let list = std::fs::read_to_string(thread?.path().join("children"))?;
-        children.extend(list.split_whitespace().filter_map(pid));
-    }
-    Ok(children)
-}
-
-/// By looking at every process of the machine, which takes as long as there are many.
-fn searched_children() -> Vec<Pid> {
-    let me = getpid();
-    let Ok(entries) = std::fs::read_dir("/proc") else { return Vec::new() };
-    let pids = entries.flatten().filter_map(|entry| pid(entry.file_name().to_str()?));
-    pids.filter(|&child| parent(child) == Some(me)).collect()
 }
 
 /// The command, running or ended, and what it has left.
@@ -118,7 +92,7 @@ impl Family {
 
     /// What is left that this process may end: what runs under another user is not waited for either.
     fn members(&self) -> Vec<Pid> {
-        children().into_iter().filter(|pid| !self.others.contains(pid) && may_signal(*pid)).collect()
+        children(getpid()).into_iter().filter(|pid| !self.others.contains(pid) && may_signal(*pid)).collect()
     }
 }
 
@@ -143,44 +117,6 @@ pub(super) fn reap(command: Option<Pid>, watchdog: Pid) -> Reaped {
     reaped
 }
 
-fn parent(child: Pid) -> Option<Pid> {
-    let stat = std::fs::read_to_string(format!("/proc/{}/stat", child.as_raw_nonzero())).ok()?;
-    // The program's name stands in brackets and may hold anything; state and parent are the words after it.
-    pid(stat.rsplit_once(") ")?.1.split(' ').nth(1)?)
-}
-
-fn pid(word: &str) -> Option<Pid> {
-    Pid::from_raw(word.parse().ok()?)
-}
-
 fn may_signal(pid: Pid) -> bool {
     rustix::process::test_kill_process(pid) != Err(rustix::io::Errno::PERM)
-}
-
-#[cfg(test)]
-mod tests {
-    use std::process::Command;
-
-    use super::*;
-
-    #[test]
-    fn children_are_found_by_either_way_and_count_until_leave_was_taken_of_them() {
-        let mut lives = Command::new("sleep").arg("1000").spawn().unwrap();
-        let mut ended = Command::new("true").spawn().unwrap();
-        let (first, second) = (Pid::from_child(&lives), Pid::from_child(&ended));
-        // It has ended, and nobody has asked how.
-        rustix::process::waitid(
-            rustix::process::WaitId::Pid(second),
-            rustix::process::WaitIdOptions::EXITED | rustix::process::WaitIdOptions::NOWAIT,
-        )
-        .unwrap();
-        for children in [listed_children().unwrap(), searched_children(), children()] {
-            assert!(children.contains(&first) && children.contains(&second), "{children:?}");
-        }
-        lives.kill().unwrap();
-        let _ = (lives.wait(), ended.wait());
-        for children in [listed_children().unwrap(), searched_children(), children()] {
-            assert!(!children.contains(&first) && !children.contains(&second), "{children:?}");
-        }
-    }
 }

@@ -53,7 +53,8 @@ pub struct HoldSettings {
     #[arg(long, value_name = "DURATION", default_value = "5s", value_parser = humantime::parse_duration)]
     pub grace: Duration,
     /// Leave the command in the terminal's foreground, so that it may read from it. Signals are then passed on to the command
-    /// alone, not to what it has started, and SIGINT and SIGQUIT not at all: they come from the terminal.
+    /// alone, not to what it has started, and SIGINT and SIGQUIT not at all: they come from the terminal. If this process is killed
+    /// with -9, what the command had started outlives it if its parent had ended before.
     #[arg(long)]
     pub foreground: bool,
     /// Before the command starts, have this proxy wait until nothing of an earlier holder can reach the worker any more. Leave it out

@@ -10,9 +10,10 @@ use std::str::FromStr;
 use std::time::Duration;
 
 use fencepost_holder::{Alarm, BootInstant};
-use rustix::process::{Pid, Signal, kill_process, kill_process_group};
+use rustix::process::{Pid, Signal, getpid, getppid, kill_process_group};
 use tokio::io::{AsyncBufReadExt, BufReader};
 
+use super::descent::{children, kill_with_descendants};
 use super::exit::Exit;
 use super::family::Family;
 use super::signals::Signals;
@@ -31,10 +32,12 @@ pub(super) struct Watchdog {
 }
 
 impl Watchdog {
-    pub(super) fn start() -> io::Result<Watchdog> {
+    /// Starts one. The others are children of this process that are none of its business.
+    pub(super) fn start(others: &[Pid]) -> io::Result<Watchdog> {
         let mut command = Command::new(std::env::current_exe()?);
         // In a group of its own: what a terminal sends to its foreground is not for it.
-        command.arg(SUBCOMMAND).stdin(Stdio::piped()).stdout(Stdio::null()).process_group(0);
+        command.arg(SUBCOMMAND).arg(getpid().to_string()).args(others.iter().map(Pid::to_string));
+        command.stdin(Stdio::piped()).stdout(Stdio::null()).process_group(0);
         Watchdog::of(command.spawn()?)
     }
 
@@ -135,21 +138,52 @@ impl FromStr for Order {
 #[derive(Debug, PartialEq, Eq)]
 struct NoOrder;
 
-impl Target {
-    fn end(self) {
+/// The first process, as the watchdog knows it.
+#[derive(Debug)]
+struct Holder {
+    id: Pid,
+    /// Children of it that are none of the command's family.
+    others: Vec<Pid>,
+}
+
+impl Holder {
+    /// Ends the command and all that came of it.
+    fn end(&self, target: Target) {
+        let (Target::Group(command) | Target::Process(command)) = target;
         // Whoever has ended already is not to be ended.
-        let _ = match self {
-            Target::Group(leader) => kill_process_group(leader, Signal::KILL),
-            Target::Process(pid) => kill_process(pid, Signal::KILL),
+        let signal_group = |signal| match target {
+            Target::Group(leader) => drop(kill_process_group(leader, signal)),
+            Target::Process(_) => {}
         };
+        signal_group(Signal::STOP);
+        kill_with_descendants(|| {
+            let mut roots = self.adopted();
+            roots.push(command);
+            roots
+        });
+        signal_group(Signal::KILL);
+    }
+
+    /// What has lost its parent and become the holder's, as long as that one is there.
+    fn adopted(&self) -> Vec<Pid> {
+        let children = children(self.id);
+        // Looked at afterwards: whoever is our parent has been it all the time, and has not left its number to another.
+        match getppid() == Some(self.id) {
+            true => children.into_iter().filter(|pid| *pid != getpid() && !self.others.contains(pid)).collect(),
+            false => Vec::new(),
+        }
     }
 }
 
-/// What the second process does, from its beginning to its end; returns with its exit code.
-pub async fn watch_over() -> u8 {
+/// What the second process does, from its beginning to its end, for the first one with those children; returns with its exit code.
+pub async fn watch_over(holder: i32, others: &[i32]) -> u8 {
     let speech = Speech::begin();
     let voice = speech.voice(false);
-    match follow_orders(&voice).await {
+    let Some(id) = Pid::from_raw(holder) else {
+        return Exit::Usage("no process has such a number".to_owned()).say(&voice);
+    };
+    let holder = Holder { id, others: others.iter().copied().filter_map(Pid::from_raw).collect() };
+    match follow_orders(&holder, &voice).await {
         Ok(()) => 0,
         Err(error) => Exit::Failed(format!("the watchdog is of no use: {error}")).say(&voice),
     }
@@ -157,7 +191,7 @@ pub async fn watch_over() -> u8 {
 
 /// # Errors
 /// If it can have no alarm, or can't listen to signals.
-async fn follow_orders(voice: &Voice) -> io::Result<()> {
+async fn follow_orders(holder: &Holder, voice: &Voice) -> io::Result<()> {
     // Signals to the whole service, as systemd sends them, are for the first process: this one goes when that one has gone.
     let _deaf = Signals::listen()?;
     let mut alarm = Alarm::new()?;
@@ -172,14 +206,14 @@ async fn follow_orders(voice: &Voice) -> io::Result<()> {
                 None => break,
             },
             target = due(order, &mut alarm) => {
-                target.end();
+                holder.end(target);
                 order = Order::Nobody;
                 voice.say(format_args!("the lock was not renewed in time, and its holder stands still: ending the command"));
             }
         }
     }
     if let Order::End { target, .. } = order {
-        target.end();
+        holder.end(target);
         voice.say(format_args!("the lock's holder has ended: ending the command"));
     }
     Ok(())

@@ -125,8 +125,11 @@ async fn a_holder_that_is_cut_off_ends_its_command_before_its_lock_is_anothers()
 #[tokio::test]
 async fn a_holder_that_stands_still_does_not_keep_its_command_running() {
     let stage = Stage::set().await;
-    let holder = Holder::start(&stage, "a", &["--once", "--ttl", "3s"], STUBBORN);
+    // And what it has left, which is its child by now and of no group that it knows.
+    let script = format!("(setsid sh -c 'while :; do sleep 0.02; : $1; done' left $stage &); {STUBBORN}");
+    let holder = Holder::start(&stage, "a", &["--once", "--ttl", "3s"], &script);
     stage.until_lines("beats", 1).await;
+    eventually("it has a third child", async || (holder.children().len() == 3).then_some(())).await;
     let paused = SystemTime::now();
     holder.pause().await;
     until_no_command_runs(&stage).await;
@@ -173,23 +176,26 @@ async fn a_command_is_ended_in_time_though_nobody_reads_what_is_said_of_it() {
 #[tokio::test]
 async fn a_holder_that_was_killed_takes_its_command_with_it_and_its_lease_runs_out() {
     let stage = Stage::set().await;
-    // The whole group: a shell, its child, and that one's.
-    let script = "sh -c 'sh -c \"while :; do sleep 0.02; : $1; done\" grandchild $1' child $stage";
-    let mut holder = Holder::start(&stage, "a", &["--ttl", "2s"], script);
-    stage.until_held_by("a").await;
-    eventually("three shells run", async || {
-        (stage.processes().iter().filter(|arguments| arguments.starts_with("sh\0")).count() == 3).then_some(())
-    })
-    .await;
-    let mut next = Holder::start(&stage, "b", &[], "touch $stage/taken");
-    eventually("b waits", async || (stage.leases().await == 2).then_some(())).await;
-    let killed = Instant::now();
-    holder.kill();
-    until_no_command_runs(&stage).await;
-    assert!(!stage.file("taken").exists(), "the command went before its lock did");
-    assert_eq!(next.code().await, 0);
-    println!("taken over {:?} after the holder was killed", killed.elapsed());
-    stage.is_left_clean().await;
+    // A shell, its child, and that one's, which has left the group.
+    let script = "sh -c 'setsid sh -c \"while :; do sleep 0.02; : $1; done\" grandchild $1; :' child $stage; :";
+    for foreground in [&[][..], &["--foreground"]] {
+        let mut holder = Holder::start(&stage, "a", &[&["--ttl", "2s"], foreground].concat(), script);
+        stage.until_held_by("a").await;
+        eventually("three shells run", async || {
+            (stage.processes().iter().filter(|arguments| arguments.starts_with("sh\0")).count() == 3).then_some(())
+        })
+        .await;
+        let mut next = Holder::start(&stage, "b", &[], "touch $stage/taken");
+        eventually("b waits", async || (stage.leases().await == 2).then_some(())).await;
+        let killed = Instant::now();
+        holder.kill();
+        until_no_command_runs(&stage).await;
+        assert!(!stage.file("taken").exists(), "{foreground:?}: the command went before its lock did");
+        assert_eq!(next.code().await, 0);
+        println!("taken over {:?} after the holder was killed", killed.elapsed());
+        stage.is_left_clean().await;
+        std::fs::remove_file(stage.file("taken")).unwrap();
+    }
 }
 
 #[tokio::test]

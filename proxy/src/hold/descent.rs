@@ -1,0 +1,178 @@
+//! Which processes came of which, as the system knows it; and the end of all that came of some.
+
+use std::collections::BTreeSet;
+use std::io::{self, ErrorKind};
+use std::thread::sleep;
+use std::time::{Duration, Instant};
+
+use rustix::process::{Pid, Signal, kill_process};
+
+/// How long processes may take to stop before they are killed as they are. Whoever waits inside of the system may take any time.
+const STOPPED_WITHIN: Duration = Duration::from_millis(50);
+
+/// How long to leave the processor to those that are to stop.
+const STOP_PAUSE: Duration = Duration::from_millis(1);
+
+/// The children that a process has now. This one may have been started with some: by a script that `exec`s it.
+///
+/// One that has ended counts until leave was taken of it. What it leaves behind is its heir's before it shows as ended: so who finds no
+/// child of a heir has missed nobody.
+pub(super) fn children(of: Pid) -> Vec<Pid> {
+    // A kernel may be built without these lists.
+    listed_children(of).unwrap_or_else(|_| searched_children(of))
+}
+
+/// By the kernel's own lists, one for each thread.
+fn listed_children(of: Pid) -> io::Result<Vec<Pid>> {
+    let threads = match std::fs::read_dir(format!("/proc/{of}/task")) {
+        // It is gone, and its children are another's.
+        Err(error) if error.kind() == ErrorKind::NotFound => return Ok(Vec::new()),
+        threads => threads?,
+    };
+    let mut children = Vec::new();
+    for thread in threads {
+        // A thread that has ended since has left its children to another: an error here.
+        let list = std::fs::read_to_string(thread?.path().join("children"))?;
+        children.extend(list.split_whitespace().filter_map(pid));
+    }
+    Ok(children)
+}
+
+/// By looking at every process of the machine, which takes as long as there are many.
+fn searched_children(of: Pid) -> Vec<Pid> {
+    let Ok(entries) = std::fs::read_dir("/proc") else { return Vec::new() };
+    let pids = entries.flatten().filter_map(|entry| pid(entry.file_name().to_str()?));
+    pids.filter(|&child| parent(child) == Some(of)).collect()
+}
+
+/// Kills these processes and all that came of them: but for those whose parent has ended, unless they are named.
+///
+/// All are stopped first. Who is killed leaves its children to a heir, where nobody finds them; and who runs may have one more meanwhile.
+pub(super) fn kill_with_descendants(roots: impl Fn() -> Vec<Pid>) {
+    let deadline = Instant::now() + STOPPED_WITHIN;
+    let mut found = BTreeSet::new();
+    let mut stopping = Vec::new();
+    loop {
+        // Before it is looked who there is: once nobody can fork, nobody is missed.
+        let may_fork = stopping.iter().any(|&pid| !has_stopped(pid)) && Instant::now() < deadline;
+        let new: Vec<Pid> = with_descendants(roots()).filter(|pid| found.insert(pid.as_raw_nonzero())).collect();
+        match (new.is_empty(), may_fork) {
+            (true, false) => break,
+            (true, true) => sleep(STOP_PAUSE),
+            // Who may not be told to stop is not waited for.
+            (false, _) => stopping.extend(new.into_iter().filter(|&pid| kill_process(pid, Signal::STOP).is_ok())),
+        }
+    }
+    for pid in stopping {
+        // Who has ended already is not to be ended.
+        let _ = kill_process(pid, Signal::KILL);
+    }
+}
+
+/// These and those below them, as they are now.
+fn with_descendants(roots: Vec<Pid>) -> impl Iterator<Item = Pid> {
+    let mut waiting = roots;
+    let mut seen = BTreeSet::new();
+    std::iter::from_fn(move || {
+        loop {
+            let next = waiting.pop()?;
+            // A number that was given to another process meanwhile must not lead round in a circle.
+            if seen.insert(next.as_raw_nonzero()) {
+                waiting.extend(children(next));
+                return Some(next);
+            }
+        }
+    })
+}
+
+/// Whether none of its threads can do anything any more.
+fn has_stopped(pid: Pid) -> bool {
+    let Ok(threads) = std::fs::read_dir(format!("/proc/{pid}/task")) else { return true };
+    // Stopped, or traced and stopped; dead, and nobody has taken leave of it.
+    let states = threads.flatten().filter_map(|thread| stat(&thread.path().join("stat")));
+    states.into_iter().all(|stat| matches!(stat.state, 'T' | 't' | 'X' | 'Z'))
+}
+
+/// What the system says of a process or a thread.
+struct Stat {
+    state: char,
+    parent: Option<Pid>,
+}
+
+fn stat(file: &std::path::Path) -> Option<Stat> {
+    let stat = std::fs::read_to_string(file).ok()?;
+    // The program's name stands in brackets and may hold anything; state and parent are the words after it.
+    let mut words = stat.rsplit_once(") ")?.1.split(' ');
+    Some(Stat { state: words.next()?.chars().next()?, parent: pid(words.next()?) })
+}
+
+fn parent(child: Pid) -> Option<Pid> {
+    stat(format!("/proc/{child}/stat").as_ref())?.parent
+}
+
+fn pid(word: &str) -> Option<Pid> {
+    Pid::from_raw(word.parse().ok()?)
+}
+
+#[cfg(test)]
+mod tests {
+    use std::process::Command;
+
+    use rustix::process::getpid;
+
+    use super::*;
+
+    #[test]
+    fn children_are_found_by_either_way_and_count_until_leave_was_taken_of_them() {
+        let mut lives = Command::new("sleep").arg("1000").spawn().unwrap();
+        let mut ended = Command::new("true").spawn().unwrap();
+        let (first, second) = (Pid::from_child(&lives), Pid::from_child(&ended));
+        // It has ended, and nobody has asked how.
+        rustix::process::waitid(
+            rustix::process::WaitId::Pid(second),
+            rustix::process::WaitIdOptions::EXITED | rustix::process::WaitIdOptions::NOWAIT,
+        )
+        .unwrap();
+        let me = getpid();
+        for children in [listed_children(me).unwrap(), searched_children(me), children(me)] {
+            assert!(children.contains(&first) && children.contains(&second), "{children:?}");
+        }
+        lives.kill().unwrap();
+        let _ = (lives.wait(), ended.wait());
+        for children in [listed_children(me).unwrap(), searched_children(me), children(me)] {
+            assert!(!children.contains(&first) && !children.contains(&second), "{children:?}");
+        }
+        assert_eq!(listed_children(first).unwrap(), [], "of one that is gone");
+    }
+
+    /// Each one has a child as soon as it runs: who looks once, and then kills, misses the newest.
+    #[test]
+    fn nobody_forks_faster_than_it_is_found() {
+        let forks = r#"f() { if [ "$1" -gt 0 ]; then (f $(($1 - 1)); :); fi; sleep 1; }; f 200; : "$0""#;
+        for count in (10..=100).step_by(10) {
+            let mark = format!("forks-{}-{count}", getpid());
+            let mut first = Command::new("sh").args(["-c", forks, &mark]).spawn().unwrap();
+            let root = Pid::from_child(&first);
+            while with_descendants(vec![root]).count() < count {
+                std::thread::yield_now();
+            }
+            kill_with_descendants(|| vec![root]);
+            first.wait().unwrap();
+            until_gone(&mark);
+        }
+    }
+
+    /// Waits until no process has that in its arguments.
+    fn until_gone(mark: &str) {
+        let deadline = Instant::now() + Duration::from_secs(10);
+        let runs = || {
+            let entries = std::fs::read_dir("/proc").unwrap().flatten();
+            let mut arguments = entries.filter_map(|entry| std::fs::read_to_string(entry.path().join("cmdline")).ok());
+            arguments.any(|arguments| arguments.contains(mark))
+        };
+        while runs() {
+            assert!(Instant::now() < deadline, "a descendant runs on");
+            std::thread::yield_now();
+        }
+    }
+}

@@ -111,8 +111,9 @@ impl Hold {
         }
         self.watchdog.stand_down();
         match (life.lost, life.family.status()) {
-            (Some(over), _) if !life.is_to_end => End::Lost(over),
+            // First: without it there is no next tenure.
             _ if watchdog_ended => End::Exit(Exit::Failed("the watchdog has ended".to_owned())),
+            (Some(over), _) if !life.is_to_end => End::Lost(over),
             (_, Some(status)) => End::Exit(Exit::of_command(status)),
             (_, None) => End::Exit(Exit::Failed("the command has ended in an unknown way".to_owned())),
         }

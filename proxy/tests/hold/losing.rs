@@ -224,6 +224,22 @@ async fn without_its_watchdog_a_command_is_ended_and_its_lock_given_back() {
     stage.is_left_clean().await;
 }
 
+/// It took the lock again, and ran its command under later tenures with nobody to end it in its place.
+#[tokio::test]
+async fn without_its_watchdog_nothing_runs_again_though_the_lock_is_lost_as_well() {
+    let stage = Stage::set().await;
+    let script = "trap '' TERM; echo begin >> $stage/log; while :; do sleep 0.02; done";
+    let mut holder = Holder::start(&stage, "a", &["--grace", "2s"], script);
+    stage.until_lines("log", 1).await;
+    rustix::process::kill_process(holder.watchdog(), Signal::KILL).unwrap();
+    holder.until_log("the watchdog has ended: ending the command").await;
+    stage.client().delete(LOCK, None).await.unwrap();
+    assert_eq!(holder.code().await, 1);
+    assert!(holder.log().contains("lost the lock"), "{}", holder.log());
+    assert_eq!(stage.read("log"), "begin\n");
+    stage.is_left_clean().await;
+}
+
 #[tokio::test]
 async fn a_command_that_stands_still_is_ended_without_being_let_go_on() {
     let stage = Stage::set().await;

@@ -6,8 +6,8 @@ use std::time::Duration;
 
 use bytes::Bytes;
 use fencepost_holder::{Action, Over, Refusal, Tenure};
-use http::header::HOST;
-use http::{Method, Request, StatusCode, Uri};
+use http::header::{HOST, RETRY_AFTER};
+use http::{HeaderMap, Method, Request, StatusCode, Uri};
 use http_body_util::{BodyExt, Empty, Limited};
 use hyper::body::Incoming;
 use hyper::client::conn::http1;
@@ -108,18 +108,22 @@ impl Door {
             let (head, body) = sender.send_request(request).await?.into_parts();
             let refusal = Refusal::of(head.status, &head.headers);
             let detail = if refusal.is_some() { detail_of(body).await } else { None };
-            Ok((head.status, refusal, detail))
+            Ok((head.status, pause_after(&head.headers), refusal, detail))
         });
         let answered = tokio::select! {
             answered = &mut exchange => answered,
             // What it said before is here by now.
             ended = connection => exchange.await.map_err(|error| ended.err().unwrap_or(error)),
         };
-        match answered.map_err(broken)? {
+        let (status, pause, refusal, detail) = answered.map_err(broken)?;
+        match (status, refusal, detail) {
             (StatusCode::NO_CONTENT, None, _) => Ok(()),
+            (status, None, _) if speaks_for_another(status) => {
+                Err(Asked::Again { why: format!("it answered {status}"), pause })
+            }
             (status, None, _) => Err(Asked::Final(DoorError::Unexpected { door: self.to_string(), status })),
             (_, Some(refusal), _) if refusal.action == Action::Retry => {
-                Err(Asked::Again { pause: refusal.retry_after.unwrap_or(PAUSE), why: refusal.reason.to_string() })
+                Err(Asked::Again { why: refusal.reason.to_string(), pause })
             }
             (_, Some(refusal), detail) => {
                 let detail = detail.map(|detail| format!(" (it says: {detail})")).unwrap_or_default();
@@ -131,6 +135,17 @@ impl Door {
     fn refused(&self, refusal: TlsRefusal) -> Asked {
         Asked::Final(DoorError::Tls { door: self.to_string(), refusal })
     }
+}
+
+/// Whether an answer that is not fencepost's is one for a proxy that is not there, by what stands before it.
+fn speaks_for_another(status: StatusCode) -> bool {
+    [StatusCode::BAD_GATEWAY, StatusCode::SERVICE_UNAVAILABLE, StatusCode::GATEWAY_TIMEOUT].contains(&status)
+}
+
+/// How long to wait before the next call, as an answer says it.
+fn pause_after(headers: &HeaderMap) -> Duration {
+    let seconds = headers.get(RETRY_AFTER).and_then(|value| value.to_str().ok()?.parse().ok());
+    seconds.map_or(PAUSE, Duration::from_secs)
 }
 
 /// The sentence that helps in the problem document of a refusal, as far as it is text for a terminal.

@@ -1,5 +1,8 @@
 //! `--fence`: the door is closed behind the predecessor before the command starts.
 
+use std::sync::atomic::{AtomicUsize, Ordering};
+use std::time::{Duration, Instant};
+
 use fencepost_testsupport::{Answer, Behaviour, Latch, Worker, request};
 use rustix::process::Signal;
 
@@ -31,6 +34,30 @@ async fn the_command_starts_only_when_nothing_of_an_earlier_holder_is_at_the_wor
     };
     let (answer, ()) = tokio::join!(slow, rest);
     assert_eq!(answer.unwrap().status, 200);
+    stage.is_left_clean().await;
+}
+
+/// What stands before the proxy answered for one that was just starting, and the command was not run.
+#[tokio::test]
+async fn whatever_answers_for_a_proxy_that_is_not_there_is_asked_again_when_it_says() {
+    let stage = Stage::set().await;
+    let worker = Worker::start().await;
+    let calls = AtomicUsize::new(0);
+    worker.when(move |_| {
+        let answers = [(503, "2"), (502, "0"), (504, "0"), (204, "0")];
+        let (status, retry_after) = answers[calls.fetch_add(1, Ordering::Relaxed)];
+        Some(Behaviour::Answer(Answer::status(status, "").header("retry-after", retry_after)))
+    });
+    let url = worker.endpoint().to_string();
+    let began = Instant::now();
+    let mut holder = Holder::start(&stage, "a", &["--fence", &url], "touch $stage/started");
+    assert_eq!(holder.code().await, 0, "{}", holder.log());
+    assert!(began.elapsed() >= Duration::from_secs(2), "{:?}", began.elapsed());
+    assert!(stage.file("started").exists());
+    let said: Vec<String> = ["503 Service Unavailable", "502 Bad Gateway", "504 Gateway Timeout"]
+        .map(|status| format!("fencepost hold: waiting for {url}: it answered {status}\n"))
+        .to_vec();
+    assert_eq!(holder.log(), said.concat());
     stage.is_left_clean().await;
 }
 

@@ -12,7 +12,9 @@ use std::os::unix::ffi::OsStringExt;
 use std::os::unix::process::CommandExt;
 use std::path::Path;
 use std::process::{Child, Command};
+use std::time::Duration;
 
+use fencepost_holder::BootInstant;
 use rustix::process::Pid;
 
 use super::exit::Exit;
@@ -60,13 +62,14 @@ impl Starter {
         self.process.0 = None;
     }
 
-    /// Has it become the command, with these in its environment. From now on it is its parent's to wait for. What is returned has to
+    /// Has it become the command, with these in its environment, unless that moment has come: until then the lock is sure. From now on it is its parent's to wait for. What is returned has to
     /// last as long as that: it may be slow to read.
     #[must_use]
-    pub(super) fn let_go(mut self, environment: &[(&str, String)]) -> PipeReader {
-        let word: String = environment.iter().map(|(name, value)| format!("{name}={value}\0")).collect();
+    pub(super) fn let_go(mut self, until: BootInstant, environment: &[(&str, String)]) -> PipeReader {
+        let until = until.since_boot().as_nanos();
+        let environment: String = environment.iter().map(|(name, value)| format!("{name}={value}\0")).collect();
         // Should it be gone already, its parent learns that from the system.
-        let _ = self.word.write_all(word.as_bytes()).and_then(|()| self.word.write_all(b"\0"));
+        let _ = self.word.write_all(format!("{until}\0{environment}\0").as_bytes());
         self.process.0 = None;
         self.gate
     }
@@ -81,15 +84,23 @@ impl Drop for Spare {
     }
 }
 
+/// What the process is told: until when it may become the command, and what is to be added to its environment.
+struct Word {
+    until: BootInstant,
+    environment: Vec<(OsString, OsString)>,
+}
+
 /// What the started process does until it becomes the command; returns with an exit code if it can't.
 pub fn become_command(gate: &Path, command: &[OsString]) -> u8 {
+    let failed =
+        |why: &str| Exit::Failed(format!("the command is not started: {why}")).say(&Speech::begin().voice(false));
     let environment = match wait_for_word(gate) {
-        Ok(Some(environment)) => environment,
+        Ok(Some(Word { until, environment })) if BootInstant::now() < until => environment,
+        // This process, or the one that gave the word, stood still meanwhile.
+        Ok(Some(_)) => return failed("the lock may be another's by now"),
         // Its parent has ended: nobody waits for words of its own.
         Ok(None) => return Exit::Failed(String::new()).code(),
-        Err(error) => {
-            return Exit::Failed(format!("the command is not started: {error}")).say(&Speech::begin().voice(false));
-        }
+        Err(error) => return failed(&error.to_string()),
     };
     let (program, arguments) = command.split_first().expect("the command line has a command");
     let error = Command::new(program).args(arguments).envs(environment).exec();
@@ -97,8 +108,8 @@ pub fn become_command(gate: &Path, command: &[OsString]) -> u8 {
     Exit::NoCommand { is_missing: error.kind() == ErrorKind::NotFound, why }.say(&Speech::begin().voice(false))
 }
 
-/// What is to be added to the environment; `None` if that is not to be any more.
-fn wait_for_word(gate: &Path) -> io::Result<Option<Vec<(OsString, OsString)>>> {
+/// `None` if the command is not to be any more.
+fn wait_for_word(gate: &Path) -> io::Result<Option<Word>> {
     let mut gate = match File::open(gate) {
         Err(error) if error.kind() == ErrorKind::NotFound => return Ok(None),
         opened => opened?,
@@ -111,10 +122,12 @@ fn wait_for_word(gate: &Path) -> io::Result<Option<Vec<(OsString, OsString)>>> {
             count => word.extend_from_slice(&piece[..count]),
         }
     }
-    let entries = word[..word.len() - END.len()].split(|byte| *byte == 0);
+    let mut entries = word[..word.len() - END.len()].split(|byte| *byte == 0);
+    let until = entries.next().and_then(|until| str::from_utf8(until).ok()?.parse().ok());
+    let until = until.ok_or_else(|| io::Error::other("it was not told until when it may be"))?;
     let pairs = entries.filter_map(|entry| {
         let at = entry.iter().position(|byte| *byte == b'=')?;
         Some((OsString::from_vec(entry[..at].to_vec()), OsString::from_vec(entry[at + 1..].to_vec())))
     });
-    Ok(Some(pairs.collect()))
+    Ok(Some(Word { until: BootInstant::from_boot(Duration::from_nanos(until)), environment: pairs.collect() }))
 }

@@ -55,7 +55,7 @@ impl Hold {
         let mut life = Life::begins(family, tenure, alarm, &self.settings);
         life.look_at_standing();
         self.watchdog.guard(&life.family, life.watchdog_kills_at());
-        let word = starter.let_go(&self.environment(tenure, stamping));
+        let word = starter.let_go(life.sure_until, &self.environment(tenure, stamping));
         self.voice.step(format_args!("started process {}", life.family.command().as_raw_nonzero()));
         let end = self.live(&mut life).await;
         drop(word);

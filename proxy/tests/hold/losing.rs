@@ -3,6 +3,7 @@
 use std::path::PathBuf;
 use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
 
+use fencepost_holder::BootInstant;
 use fencepost_testsupport::{EtcdVersion, Relay, eventually};
 use rustix::process::Signal;
 
@@ -269,12 +270,20 @@ async fn a_holder_that_is_killed_as_soon_as_its_command_runs_takes_it_with_it() 
     }
 }
 
-/// What is to become the command waits until its watchdog knows of it, and never runs if that was not to be.
+/// What is to become the command waits until its watchdog knows of it, and never runs if that was not to be, or is too late.
 #[test]
 fn a_command_runs_only_once_it_was_let_go() {
     use std::io::Write;
     use std::os::fd::AsRawFd;
-    for (word, code) in [(&b"FENCE_REVISION=7\0A=b=\n\0\0"[..], 0), (b"FENCE_REVISION=7\0", 1), (b"", 1)] {
+    let now = BootInstant::now();
+    let word = |until: BootInstant, rest: &str| format!("{}\0{rest}", until.since_boot().as_nanos());
+    let late = now + Duration::from_secs(3600);
+    for (word, code) in [
+        (word(late, "FENCE_REVISION=7\0A=b=\n\0\0"), 0),
+        (word(now, "FENCE_REVISION=7\0A=b=\n\0\0"), 1),
+        (word(late, "FENCE_REVISION=7\0"), 1),
+        (String::new(), 1),
+    ] {
         let scratch = fencepost_testsupport::Scratch::new();
         let ran = scratch.path().join("ran");
         let (gate, mut pipe) = std::io::pipe().unwrap();
@@ -287,7 +296,7 @@ fn a_command_runs_only_once_it_was_let_go() {
             std::thread::yield_now();
         }
         assert!(!ran.exists() && started.try_wait().unwrap().is_none());
-        pipe.write_all(word).unwrap();
+        pipe.write_all(word.as_bytes()).unwrap();
         drop(pipe);
         assert_eq!(started.wait().unwrap().code(), Some(code));
         let expected = if code == 0 { Some("7 b=\n".to_owned()) } else { None };

@@ -73,7 +73,7 @@ impl Door {
         loop {
             let (why, pause) = match timeout(ANSWER_WITHIN, self.ask(tenure)).await {
                 Ok(Ok(())) => return Ok(()),
-                Ok(Err(Asked::Final(error))) => return Err(error),
+                Ok(Err(Asked::Final(error))) => return Err(after_a_loss(error, tenure).await),
                 Ok(Err(Asked::Again { why, pause })) => (why, pause),
                 Err(_) => (format!("no answer within {ANSWER_WITHIN:?}"), PAUSE),
             };
@@ -146,6 +146,18 @@ fn speaks_for_another(status: StatusCode) -> bool {
 fn pause_after(headers: &HeaderMap) -> Duration {
     let seconds = headers.get(RETRY_AFTER).and_then(|value| value.to_str().ok()?.parse().ok());
     seconds.map_or(PAUSE, Duration::from_secs)
+}
+
+/// Why it is not closed, if the tenure is over: the proxy may have heard of that first, and has refused what was a holder's no more. If
+/// this side hears nothing of it in the time of a renewal, there is another reason.
+async fn after_a_loss(error: DoorError, tenure: &Tenure) -> DoorError {
+    let DoorError::Refused { refusal, .. } = &error else { return error };
+    match refusal.action {
+        Action::Stop | Action::Acquire | Action::RefreshToken => {
+            timeout(tenure.ttl() / 2, tenure.lost()).await.map_or(error, DoorError::Over)
+        }
+        Action::Fix | Action::Retry => error,
+    }
 }
 
 /// The sentence that helps in the problem document of a refusal, as far as it is text for a terminal.

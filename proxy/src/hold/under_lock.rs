@@ -6,7 +6,7 @@ use fencepost_holder::{Alarm, BootInstant, Over, Standing, Tenure};
 use rustix::process::Signal;
 use tokio::sync::watch;
 
-use super::door::Door;
+use super::door::{Door, DoorError};
 use super::exit::Exit;
 use super::family::{Family, reap};
 use super::stamp::{Outlet, Stamping};
@@ -69,10 +69,7 @@ impl Hold {
             biased;
             over = tenure.lost() => Some(End::Lost(over)),
             exit = interrupted(&mut self.signals, self.watchdog.id(), &mut self.starter) => Some(End::Exit(exit)),
-            ready = proxies_ready(self.door.as_ref(), &self.outlets, tenure, &self.voice) => match ready {
-                Ok(()) => None,
-                Err(why) => Some(End::Exit(Exit::Failed(why))),
-            },
+            ready = proxies_ready(self.door.as_ref(), &self.outlets, tenure, &self.voice) => ready.err(),
         }
     }
 
@@ -197,16 +194,21 @@ impl Hold {
     }
 }
 
-/// Returns when the door is closed and no other proxy has shown that it is not the one that is meant; else says why not.
-async fn proxies_ready(door: Option<&Door>, outlets: &[Outlet], tenure: &Tenure, voice: &Voice) -> Result<(), String> {
+/// Returns when the door is closed and no other proxy has shown that it is not the one that is meant; else says how all ended.
+async fn proxies_ready(door: Option<&Door>, outlets: &[Outlet], tenure: &Tenure, voice: &Voice) -> Result<(), End> {
     if let Some(door) = door {
         voice.step(format_args!("asking {door} to close the door behind earlier holders"));
-        door.close(tenure, voice).await.map_err(|error| error.to_string())?;
+        door.close(tenure, voice).await.map_err(|error| match error {
+            DoorError::Over(over) => End::Lost(over),
+            DoorError::Refused { .. } | DoorError::Unexpected { .. } | DoorError::Tls { .. } => {
+                End::Exit(Exit::Failed(error.to_string()))
+            }
+        })?;
     }
     for outlet in outlets.iter().filter(|outlet| outlet.proxy().is_secure()) {
         // The one with the door has shown it already.
         if door.is_none_or(|door| *door.address() != outlet.proxy().address) {
-            outlet.introduce(tenure.standing()).await?;
+            outlet.introduce(tenure.standing()).await.map_err(|why| End::Exit(Exit::Failed(why)))?;
         }
     }
     Ok(())

@@ -3,7 +3,7 @@
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::time::{Duration, Instant};
 
-use fencepost_testsupport::{Answer, Behaviour, Latch, Worker, request};
+use fencepost_testsupport::{Answer, Behaviour, Latch, Relay, Worker, eventually, request};
 use rustix::process::Signal;
 
 use crate::holder::Holder;
@@ -31,6 +31,43 @@ async fn the_command_starts_only_when_nothing_of_an_earlier_holder_is_at_the_wor
         latch.open();
         assert_eq!(holder.code().await, 0);
         assert!(stage.file("started").exists());
+    };
+    let (answer, ()) = tokio::join!(slow, rest);
+    assert_eq!(answer.unwrap().status, 200);
+    stage.is_left_clean().await;
+}
+
+/// The proxy heard of the loss first, and what it said then was taken for a wrong configuration.
+#[tokio::test]
+async fn a_lock_that_is_lost_while_the_door_is_closing_is_taken_again() {
+    let stage = Stage::set().await;
+    let worker = Worker::start().await;
+    let latch = Latch::new();
+    worker.on("/slow", Behaviour::Hold(latch.clone(), Answer::ok("ok")));
+    let proxy = Proxy::serve(&stage, &worker).await;
+    let way = Relay::start(stage.etcd.endpoint().trim_start_matches("http://").parse().unwrap()).await;
+    let etcd = format!("http://{}", way.address());
+
+    let revision = stage.client().put(LOCK, "earlier", None).await.unwrap().header().unwrap().revision().to_string();
+    let headers = [("fence-owner", "earlier"), ("fence-revision", revision.as_str())];
+    let slow = request(proxy.listener, "POST", "/slow", &headers, b"");
+    let rest = async {
+        worker.wait_for(1).await;
+        stage.client().delete(LOCK, None).await.unwrap();
+        let url = proxy.url();
+        let arguments = ["--fence", &url, "--verbose"];
+        let mut holder = Holder::start_at(&etcd, &stage.file(""), "a", &arguments, "echo ran >> $stage/log");
+        holder.until_log("asking http://").await;
+        way.delay(Duration::from_millis(200)).await;
+        stage.client().delete(LOCK, None).await.unwrap();
+        eventually("it waits for the lock again", async || {
+            (holder.log().matches("waiting for /shards/2/lock").count() == 2).then_some(())
+        })
+        .await;
+        way.delay(Duration::ZERO).await;
+        latch.open();
+        assert_eq!(holder.code().await, 0, "{}", holder.log());
+        assert_eq!(stage.read("log"), "ran\n");
     };
     let (answer, ()) = tokio::join!(slow, rest);
     assert_eq!(answer.unwrap().status, 200);

@@ -98,20 +98,31 @@ async fn comes(until: &Rc<Cell<Instant>>) {
     }
 }
 
+/// Waits for that time as long as the request counts; false if an operator has ended it. Whoever counts it tells of each change.
+async fn is_due<C: Future<Output = ()>>(
+    until: &Rc<Cell<Instant>>,
+    counts: impl Fn() -> bool,
+    changed: impl Fn() -> C,
+) -> bool {
+    let mut time = pin!(comes(until));
+    loop {
+        let changed = changed();
+        if !counts() {
+            return false;
+        }
+        tokio::select! {
+            () = changed => {}
+            () = &mut time => return true,
+        }
+    }
+}
+
 /// Holds the lock for as long as an orphan of it counts, so that no cache forgets the gate that counts it, and ends the orphan
 /// when its time has come.
 async fn outlive(lock: Arc<TrackedLock>, id: OrphanId, until: Rc<Cell<Instant>>, place: Rc<Place>, _counted: Counted) {
     let _untimely = Untimely { counts: || lock.counts_orphan(id), place: Rc::clone(&place) };
-    let mut time = pin!(comes(&until));
-    loop {
-        let changed = lock.gate_changed();
-        if !lock.counts_orphan(id) {
-            return; // Ended by hand.
-        }
-        tokio::select! {
-            () = changed => {}
-            () = &mut time => break,
-        }
+    if !is_due(&until, || lock.counts_orphan(id), || lock.gate_changed()).await {
+        return;
     }
     if lock.end_orphan(id) {
         place.metrics().orphans_expired.inc();
@@ -122,18 +133,9 @@ async fn outlive(lock: Arc<TrackedLock>, id: OrphanId, until: Rc<Cell<Instant>>,
 /// came under.
 async fn outlive_pass(counter: Counter, id: LostPassId, until: Rc<Cell<Instant>>, place: Rc<Place>) {
     let _untimely = Untimely { counts: || counter.counts_lost_pass(id), place };
-    let mut time = pin!(comes(&until));
-    loop {
-        let changed = counter.changed();
-        if !counter.counts_lost_pass(id) {
-            return; // Ended by hand.
-        }
-        tokio::select! {
-            () = changed => {}
-            () = &mut time => break,
-        }
+    if is_due(&until, || counter.counts_lost_pass(id), || counter.changed()).await {
+        counter.end_lost_pass(id);
     }
-    counter.end_lost_pass(id);
 }
 
 /// Lives with the task that ends a request's time. If the task goes with its thread before, the process is told: nobody may have the gate

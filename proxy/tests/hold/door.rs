@@ -10,52 +10,47 @@ use crate::holder::Holder;
 use crate::proxy::Proxy;
 use crate::stage::{LOCK, Stage};
 
-#[tokio::test]
-async fn the_command_starts_only_when_nothing_of_an_earlier_holder_is_at_the_worker() {
-    let stage = Stage::set().await;
+/// Does the rest while a request of an earlier holder is at the worker, until the latch opens. The lock is free by then.
+async fn behind_an_earlier_request(stage: &Stage, rest: impl AsyncFnOnce(&str, Latch)) {
     let worker = Worker::start().await;
     let latch = Latch::new();
     worker.on("/slow", Behaviour::Hold(latch.clone(), Answer::ok("ok")));
-    let proxy = Proxy::serve(&stage, &worker).await;
-
+    let proxy = Proxy::serve(stage, &worker).await;
     let revision = stage.client().put(LOCK, "earlier", None).await.unwrap().header().unwrap().revision().to_string();
     let headers = [("fence-owner", "earlier"), ("fence-revision", revision.as_str())];
     let slow = request(proxy.listener, "POST", "/slow", &headers, b"");
     let rest = async {
         worker.wait_for(1).await;
         stage.client().delete(LOCK, None).await.unwrap();
-        let url = proxy.url();
-        let mut holder = Holder::start(&stage, "a", &["--fence", &url, "--verbose"], "touch $stage/started");
-        holder.until_log("asking http://").await;
-        assert!(!stage.file("started").exists());
-        latch.open();
-        assert_eq!(holder.code().await, 0);
-        assert!(stage.file("started").exists());
+        rest(&proxy.url(), latch).await;
     };
     let (answer, ()) = tokio::join!(slow, rest);
     assert_eq!(answer.unwrap().status, 200);
     stage.is_left_clean().await;
 }
 
+#[tokio::test]
+async fn the_command_starts_only_when_nothing_of_an_earlier_holder_is_at_the_worker() {
+    let stage = Stage::set().await;
+    behind_an_earlier_request(&stage, async |proxy, latch| {
+        let mut holder = Holder::start(&stage, "a", &["--fence", proxy, "--verbose"], "touch $stage/started");
+        holder.until_log("asking http://").await;
+        assert!(!stage.file("started").exists());
+        latch.open();
+        assert_eq!(holder.code().await, 0);
+        assert!(stage.file("started").exists());
+    })
+    .await;
+}
+
 /// The proxy heard of the loss first, and what it said then was taken for a wrong configuration.
 #[tokio::test]
 async fn a_lock_that_is_lost_while_the_door_is_closing_is_taken_again() {
     let stage = Stage::set().await;
-    let worker = Worker::start().await;
-    let latch = Latch::new();
-    worker.on("/slow", Behaviour::Hold(latch.clone(), Answer::ok("ok")));
-    let proxy = Proxy::serve(&stage, &worker).await;
     let way = Relay::start(stage.etcd.endpoint().trim_start_matches("http://").parse().unwrap()).await;
     let etcd = format!("http://{}", way.address());
-
-    let revision = stage.client().put(LOCK, "earlier", None).await.unwrap().header().unwrap().revision().to_string();
-    let headers = [("fence-owner", "earlier"), ("fence-revision", revision.as_str())];
-    let slow = request(proxy.listener, "POST", "/slow", &headers, b"");
-    let rest = async {
-        worker.wait_for(1).await;
-        stage.client().delete(LOCK, None).await.unwrap();
-        let url = proxy.url();
-        let arguments = ["--fence", &url, "--verbose"];
+    behind_an_earlier_request(&stage, async |proxy, latch| {
+        let arguments = ["--fence", proxy, "--verbose"];
         let mut holder = Holder::start_at(&etcd, &stage.file(""), "a", &arguments, "echo ran >> $stage/log");
         holder.until_log("asking http://").await;
         way.delay(Duration::from_millis(200)).await;
@@ -68,10 +63,8 @@ async fn a_lock_that_is_lost_while_the_door_is_closing_is_taken_again() {
         latch.open();
         assert_eq!(holder.code().await, 0, "{}", holder.log());
         assert_eq!(stage.read("log"), "ran\n");
-    };
-    let (answer, ()) = tokio::join!(slow, rest);
-    assert_eq!(answer.unwrap().status, 200);
-    stage.is_left_clean().await;
+    })
+    .await;
 }
 
 /// What stands before the proxy answered for one that was just starting, and the command was not run.

@@ -8,10 +8,11 @@
 //!   request is there from [`Gate::enter`] until [`Gate::leave`]; one whose end was not seen ([`Gate::lose`]) is an
 //!   orphan and counts for as long as the operator says that the worker can go on with it.
 
+mod orphans;
 mod passes;
 
-use std::collections::BTreeMap;
-
+pub use self::orphans::OrphanId;
+use self::orphans::Orphans;
 pub use self::passes::{LostPassId, Pass, PassReason, Passes};
 use crate::small_map::SmallMap;
 use crate::{FenceToken, Holding, Known, Layout, Rejection, Revision, Snapshot, Tenure, Verdict, judge};
@@ -48,10 +49,6 @@ pub struct Term {
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct Moment(pub u64);
 
-/// Names a request whose end was not seen.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
-pub struct OrphanId(u64);
-
 /// What is remembered of the process that kept this lock's gate before.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Predecessor {
@@ -83,16 +80,7 @@ pub enum Entry {
 #[derive(Debug, Default, Clone, PartialEq, Eq, Hash)]
 struct AtWorker {
     running: usize,
-    orphans: BTreeMap<OrphanId, Orphan>,
-}
-
-/// A request whose end was not seen.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
-struct Orphan {
-    /// Until when it counts.
-    until: Moment,
-    /// Whether somebody still reads what its worker says: only they know then that its time has come.
-    is_heard: bool,
+    orphans: Orphans,
 }
 
 impl AtWorker {
@@ -102,7 +90,7 @@ impl AtWorker {
 
     /// Whether a later tenure has to wait for it.
     fn bars(&self, now: Moment) -> bool {
-        self.running > 0 || self.orphans.values().any(|orphan| orphan.is_heard || orphan.until > now)
+        self.running > 0 || self.orphans.bar(now)
     }
 }
 
@@ -260,7 +248,7 @@ impl Gate {
         for (term, there) in barred {
             let entered = self.at_worker.or_default(term);
             entered.running += there.running;
-            entered.orphans.extend(there.orphans);
+            entered.orphans = there.orphans; // Whoever has just entered is none.
         }
         self.left_behind = left_behind;
         self.passes = passes;
@@ -345,19 +333,19 @@ impl Gate {
         self.passes.has_turned(generation)
     }
 
-    /// Takes back an admission: nothing of its request is at the worker any more. Says whether it was the last of its tenure, so
-    /// that the barrier may have opened to a later one.
+    /// Takes back an admission: nothing of its request is at the worker any more. Says whether it was the last of its tenure that ran, so
+    /// that the barrier may have opened to a later one: the time of all its orphans may have come, though nobody has ended them.
     pub fn leave(&mut self, admission: Admission) -> bool {
         let Admission { term } = admission;
         let Some(there) = self.at_worker.get_mut(&term) else {
             return false;
         };
         there.running -= 1;
-        let last = there.is_empty();
-        if last {
+        let was_last = there.running == 0;
+        if there.is_empty() {
             self.at_worker.remove(&term);
         }
-        last
+        was_last
     }
 
     /// Takes back an admission whose request may still be running at the worker, though its end will not be seen. It counts
@@ -366,7 +354,7 @@ impl Gate {
         let orphan = OrphanId(self.orphans_made);
         self.orphans_made += 1;
         let there = self.at_worker.or_default(admission.term);
-        there.orphans.insert(orphan, Orphan { until, is_heard: false });
+        there.orphans.add(orphan, until);
         there.running -= 1;
         orphan
     }
@@ -374,51 +362,55 @@ impl Gate {
     /// Whether somebody reads what an orphan's worker says. As long as they do, no clock ends it but theirs, by
     /// [`Gate::end_orphan`]: a process that stood still wakes up past that time, with words unread that put it off.
     pub fn set_heard(&mut self, orphan: OrphanId, is_heard: bool) {
-        self.orphan_mut(orphan).into_iter().for_each(|orphan| orphan.is_heard = is_heard);
+        self.at_worker.values_mut().for_each(|there| there.orphans.set_heard(orphan, is_heard));
     }
 
     /// Lets an orphan that has not been forgotten count until then: its worker was heard of meanwhile, so its time starts anew.
     /// It never counts for less long than before.
     pub fn postpone(&mut self, orphan: OrphanId, until: Moment) {
-        self.orphan_mut(orphan).into_iter().for_each(|orphan| orphan.until = until.max(orphan.until));
-    }
-
-    fn orphan_mut(&mut self, orphan: OrphanId) -> Option<&mut Orphan> {
-        self.at_worker.values_mut().find_map(|there| there.orphans.get_mut(&orphan))
+        self.at_worker.values_mut().for_each(|there| there.orphans.postpone(orphan, until));
     }
 
     /// Whether an orphan still counts, or would if its time had not come.
     pub fn counts(&self, orphan: OrphanId) -> bool {
-        self.at_worker.values().any(|there| there.orphans.contains_key(&orphan))
+        self.at_worker.values().any(|there| there.orphans.contains(orphan))
     }
 
     /// Forgets an orphan, because its end was seen after all or its time has come. Says whether it was still counted.
     pub fn end_orphan(&mut self, orphan: OrphanId) -> bool {
-        self.retain_orphans(|id| id != orphan) > 0
+        let was_there = self.at_worker.values_mut().any(|there| there.orphans.remove(orphan));
+        if was_there {
+            self.at_worker.retain(|_, there| !there.is_empty());
+        }
+        was_there
     }
 
     /// Forgets all orphans, those that were let past too, and what an earlier process left behind, because the operator knows that none is
     /// running; returns how many orphans those were.
     pub fn clear_orphans(&mut self) -> usize {
         self.left_behind = None;
-        self.passes.clear_lost() + self.retain_orphans(|_| false)
+        let orphans: usize = self.at_worker.values_mut().map(|there| std::mem::take(&mut there.orphans).len()).sum();
+        self.at_worker.retain(|_, there| !there.is_empty());
+        orphans + self.passes.clear_lost()
     }
 
     /// When the last of those stops to count whose end will not be seen, or need not: orphans, what an earlier process left
     /// behind, what was let past before the route enforced.
     pub fn unseen_until(&self) -> Option<Moment> {
-        self.unseen().max()
+        let orphans = self.at_worker.values().filter_map(|there| there.orphans.last_end());
+        orphans.chain(self.others_unseen()).max()
     }
 
     /// When the next of those stops to count after `now`: the barrier may open then.
     pub fn next_unseen(&self, now: Moment) -> Option<Moment> {
-        self.unseen().filter(|until| *until > now).min()
+        let orphans = self.at_worker.values().filter_map(|there| there.orphans.next_end(now));
+        orphans.chain(self.others_unseen().filter(|until| *until > now)).min()
     }
 
-    fn unseen(&self) -> impl Iterator<Item = Moment> {
-        let orphans = self.at_worker.values().flat_map(|there| there.orphans.values()).map(|orphan| orphan.until);
+    /// When those stop to count that are no orphans.
+    fn others_unseen(&self) -> impl Iterator<Item = Moment> {
         let left_behind = self.left_behind.map(|(_, until)| until);
-        orphans.chain(left_behind).chain(self.passes.bar_until())
+        left_behind.into_iter().chain(self.passes.bar_until())
     }
 
     /// Whether nothing is at the worker that a later tenure would have to wait for, be it in a later process whose routes all
@@ -453,17 +445,6 @@ impl Gate {
             passed: self.passes.count(),
             left_behind_until: self.left_behind.map(|(_, until)| until),
         }
-    }
-
-    fn retain_orphans(&mut self, keep: impl Fn(OrphanId) -> bool) -> usize {
-        let mut forgotten = 0;
-        self.at_worker.retain(|_, there| {
-            let before = there.orphans.len();
-            there.orphans.retain(|id, _| keep(*id));
-            forgotten += before - there.orphans.len();
-            !there.is_empty()
-        });
-        forgotten
     }
 }
 

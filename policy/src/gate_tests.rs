@@ -80,6 +80,21 @@ fn a_tenure_waits_until_its_predecessors_requests_have_left_the_worker() {
     gate.leave(third);
 }
 
+/// Whoever drives the gate wakes those that wait by that: an orphan that ends by the clock alone tells nobody.
+#[test]
+fn the_last_request_that_runs_may_open_the_barrier_though_an_orphan_is_left() {
+    let mut gate = Gate::default();
+    let (before, after) = (held(Layout::Key, "a", 10, 10), held(Layout::Key, "b", 20, 20));
+    gate.learn(&before);
+    let [lost, first, last] = [(); 3].map(|()| enter(&mut gate, &before, "a", 10).unwrap());
+    gate.lose(lost, Moment(0));
+    gate.learn(&after);
+    assert!(!gate.leave(first));
+    assert_eq!(enter(&mut gate, &after, "b", 20).unwrap_err(), "wait");
+    assert!(gate.leave(last));
+    assert!(enter(&mut gate, &after, "b", 20).is_ok());
+}
+
 #[test]
 fn a_request_whose_end_was_not_seen_counts_until_its_time_has_come_or_its_end_is_seen() {
     let (before, after) = (held(Layout::Key, "a", 10, 10), held(Layout::Key, "b", 20, 20));

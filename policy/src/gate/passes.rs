@@ -1,5 +1,7 @@
 //! Requests that go to the worker without having been admitted: what a gate counts of them, and when they bar.
 
+use std::collections::BTreeMap;
+
 use super::Moment;
 use crate::small_map::SmallMap;
 
@@ -38,7 +40,7 @@ impl Pass {
 }
 
 /// Names a request that was let past and whose end was not seen.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct LostPassId(u64);
 
 /// Requests that were let past: those of one lock, which its gate counts, or those that named no lock of their template's.
@@ -61,7 +63,7 @@ pub struct Passes {
 #[derive(Debug, Default, Clone, PartialEq, Eq, Hash)]
 struct Lost {
     /// Each with its generation.
-    passes: Vec<(LostPassId, u64)>,
+    passes: BTreeMap<LostPassId, u64>,
     made: u64,
 }
 
@@ -87,32 +89,28 @@ impl Passes {
         let lost = self.lost.get_or_insert_default();
         let id = LostPassId(lost.made);
         lost.made += 1;
-        lost.passes.push((id, pass.generation));
+        lost.passes.insert(id, pass.generation);
         id
     }
 
     /// Whether one of those still counts.
     pub fn counts_lost(&self, id: LostPassId) -> bool {
-        self.lost.iter().flat_map(|lost| &lost.passes).any(|(other, _)| *other == id)
+        self.lost.as_ref().is_some_and(|lost| lost.passes.contains_key(&id))
     }
 
     /// One of those is gone, because its end was seen after all or its time has come; it may have been before. Says whether it was the last
     /// that barred.
     pub fn end_lost(&mut self, id: LostPassId) -> bool {
-        self.forget_lost(|other| other == id).1
+        let gone = self.lost.as_mut().and_then(|lost| lost.passes.remove(&id));
+        self.forget(gone)
     }
 
     /// All of those are gone; returns how many that were.
     pub(super) fn clear_lost(&mut self) -> usize {
-        self.forget_lost(|_| true).0
-    }
-
-    /// Those are gone. Returns how many, and whether nothing bars any more that did.
-    fn forget_lost(&mut self, mut is_gone: impl FnMut(LostPassId) -> bool) -> (usize, bool) {
-        let Some(lost) = &mut self.lost else { return (0, false) };
-        let gone: Vec<u64> =
-            lost.passes.extract_if(.., |(id, _)| is_gone(*id)).map(|(_, generation)| generation).collect();
-        (gone.len(), self.forget(gone))
+        let gone = self.lost.as_mut().map(|lost| std::mem::take(&mut lost.passes)).unwrap_or_default();
+        let count = gone.len();
+        self.forget(gone.into_values());
+        count
     }
 
     /// These are gone. Says whether nothing bars any more that did.

@@ -41,7 +41,17 @@ pub struct Issued {
 impl Authority {
     /// An authority that signs its own certificate.
     pub fn new(name: &str) -> Authority {
+        Authority::made(name, CertificateParams::default())
+    }
+
+    /// The same, with the end of its time.
+    pub fn until(name: &str, not_after: SystemTime) -> Authority {
         let mut params = CertificateParams::default();
+        params.not_after = date_time_ymd(1970, 1, 1) + since_1970(not_after);
+        Authority::made(name, params)
+    }
+
+    fn made(name: &str, mut params: CertificateParams) -> Authority {
         params.is_ca = IsCa::Ca(BasicConstraints::Unconstrained);
         params.key_usages = vec![KeyUsagePurpose::KeyCertSign, KeyUsagePurpose::CrlSign];
         params.distinguished_name = named(name);

@@ -27,7 +27,7 @@ pub struct Expiry {
 pub enum Dated {
     /// A certificate of the chain that we show.
     Certificate,
-    /// A certificate of an authority that we believe.
+    /// Of the authorities in a file that we believe, the one that lasts longest.
     Authority,
     /// A revocation list, whose next is due then.
     Crl,

@@ -21,7 +21,9 @@ impl Trust {
     pub(crate) fn read(contents: &Contents, ca: &Path, crl: Option<&Path>) -> Result<Trust, TlsError> {
         let ca = contents.of(ca)?;
         let authorities: Vec<CertificateDer<'static>> = ca.objects(Flaw::NoCertificate)?;
-        let mut expiries = Expiry::of_certificates(&ca, Dated::Authority, &authorities)?;
+        let ends = Expiry::of_certificates(&ca, Dated::Authority, &authorities)?;
+        // Trust is gone when none of them is left. A system's file of them has some that ended years ago, which nobody can renew.
+        let mut expiries: Vec<Expiry> = ends.into_iter().max_by_key(|end| end.not_after).into_iter().collect();
         let mut roots = RootCertStore::empty();
         for (index, authority) in authorities.into_iter().enumerate() {
             let unusable = |error: rustls::Error| Flaw::Certificate { number: index + 1, reason: error.to_string() };

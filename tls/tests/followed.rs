@@ -248,6 +248,25 @@ fn the_end_of_every_certificate_and_revocation_list_is_known() {
     assert_eq!(expiries[0].file, server.path("server.pem"));
 }
 
+/// The file of a system's authorities was said to have ended, at every start and for ever.
+#[test]
+fn a_file_of_authorities_has_ended_when_the_last_of_them_has() {
+    let server = Server::with_clients();
+    let ended = |name: &str, second| Authority::until(name, SystemTime::UNIX_EPOCH + Duration::from_secs(second));
+    let (first, last) = (ended("first", 1_000_000_000).certificate(), ended("last", 1_100_000_000).certificate());
+    let good = server.authority.certificate();
+    let of_authorities = |certificates: &[&str]| {
+        fs::write(server.path("ca.pem"), certificates.concat()).unwrap();
+        let expiries = server.load().unwrap().expiries();
+        let [end] =
+            expiries.iter().filter(|end| end.what == Dated::Authority).cloned().collect::<Vec<_>>().try_into().unwrap();
+        (end.subject.clone(), end.caution(SystemTime::now()).is_some())
+    };
+    assert_eq!(of_authorities(&[&last, &good, &first]), ("CN=test authority".to_owned(), false));
+    assert_eq!(of_authorities(&[&first, &last]), ("CN=last".to_owned(), true));
+    assert_eq!(of_authorities(&[&first]), ("CN=first".to_owned(), true));
+}
+
 #[test]
 fn what_a_client_is_made_of_is_followed_alike() {
     let server = Server::with_clients();

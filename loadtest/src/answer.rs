@@ -10,7 +10,8 @@ use hyper::StatusCode;
 pub(crate) struct Answer {
     /// Its status.
     pub(crate) status: StatusCode,
-    /// Why the fence refused the request. A worker can't say this: fencepost drops such headers of its answers.
+    /// Why the fence refused the request; beside a worker's answer, why it would have if its route did not only look on (`mode = "shadow"`
+    /// with `verdict_header`). A worker can't say this: fencepost drops such headers of its answers.
     pub(crate) reason: Option<String>,
 }
 
@@ -21,9 +22,14 @@ impl Answer {
         Answer { status, reason }
     }
 
-    /// Whether the request passed the fence and the worker did it.
+    /// Whether the request passed the fence and the worker did it, whatever the fence says of it.
     pub(crate) fn is_success(&self) -> bool {
-        self.status.is_success() && self.reason.is_none()
+        self.status.is_success()
+    }
+
+    /// Whether the request may have reached the worker: it was done, or at least nothing says that the fence kept it back.
+    pub(crate) fn may_have_passed(&self) -> bool {
+        self.is_success() || self.reason.is_none()
     }
 
     /// Whether it says to come again, which is no verdict on the token: who holds the lock could not be told, or the way to the worker was

@@ -16,9 +16,10 @@ use hyper::http::uri::PathAndQuery;
 
 pub(crate) use self::compare::{CompareSettings, Series, TargetName, Workload};
 pub(crate) use self::drive::{DriveSettings, OpenSettings};
+pub(crate) use self::numbers::COMPARED_CONNECTIONS_MAX;
 use self::numbers::{
-    CONNECTIONS_MAX, RATE_MAX, SECONDS_MAX, THREADS_MAX, TIMES_MAX, body, check_streams, count, number, owner,
-    revision, status,
+    CONNECTIONS_MAX, RATE_MAX, SECONDS_MAX, THREADS_MAX, TIMES_MAX, body, check_streams, check_threads, count, number,
+    owner, revision, status,
 };
 use self::proxy::ProxyOptions;
 
@@ -36,7 +37,8 @@ use crate::lock::Layout;
         the same --etcd, --lock and --layout.",
     after_help = "Exit codes: 0 all as it should be; 1 not so, or failed to run; 2 nothing was wrong, but the proxy put \
         requests off with 503, as it must while it cannot say who holds the lock (\"unverifiable\", \"store-regressed\"), while \
-        an earlier holder's requests may be at the worker (\"handoff-timeout\") or when it is about to stop (\"draining\"); 64 \
+        an earlier holder's requests may be at the worker (\"handoff-timeout\"), when it is about to stop (\"draining\") or has no \
+        connection to the worker left; 64 \
         wrong usage.\n\n\
         Ctrl-C ends a run early: what was measured until then is reported, and the locks are given back, with their leases. A second \
         one ends it at once (130), and the locks are free when their leases are over (90 s, and the length of the run).\n\n\
@@ -231,6 +233,7 @@ impl LoadSettings {
             return Err("--h2c is HTTP/2 in the clear: \"closed --h2\" speaks it by TLS".to_owned());
         }
         check_streams(self.connections, self.streams)?;
+        check_threads(self.threads, self.connections)?;
         self.proxy.at.check()
     }
 }

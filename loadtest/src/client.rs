@@ -50,31 +50,22 @@ impl Client {
         Ok(Client { target: target.clone(), protocol, sender })
     }
 
-    /// Another client on the same connection, if the protocol allows several requests at a time.
-    pub(crate) fn another_stream(&self) -> Option<Client> {
-        match &self.sender {
-            Sender::Http1(_) => None,
-            Sender::Http2(sender) => {
-                let sender = Sender::Http2(sender.clone());
-                Some(Client { target: self.target.clone(), protocol: self.protocol, sender })
-            }
-        }
-    }
-
     /// Sends a request with this token, GET without a body and POST with one, and reads the answer to its end.
     pub(crate) async fn send(&mut self, path: &PathAndQuery, token: &Token, body: Bytes) -> anyhow::Result<Answer> {
-        self.send_with(path, token, Vec::new(), body).await
+        let method = if body.is_empty() { Method::GET } else { Method::POST };
+        self.send_with(method, path, token, Vec::new(), body).await
     }
 
-    /// The same with more headers.
+    /// The same by that method, and with more headers.
     pub(crate) async fn send_with(
         &mut self,
+        method: Method,
         path: &PathAndQuery,
         token: &Token,
         more: Vec<(HeaderName, HeaderValue)>,
         body: Bytes,
     ) -> anyhow::Result<Answer> {
-        let mut request = self.request(path, token, body)?;
+        let mut request = self.request(method, path, token, body)?;
         request.headers_mut().extend(more);
         timeout(ANSWER_TIMEOUT, self.exchange(request))
             .await
@@ -94,8 +85,13 @@ impl Client {
         Ok(answer)
     }
 
-    fn request(&self, path: &PathAndQuery, token: &Token, body: Bytes) -> anyhow::Result<Request<Full<Bytes>>> {
-        let method = if body.is_empty() { Method::GET } else { Method::POST };
+    fn request(
+        &self,
+        method: Method,
+        path: &PathAndQuery,
+        token: &Token,
+        body: Bytes,
+    ) -> anyhow::Result<Request<Full<Bytes>>> {
         let request = Request::builder()
             .method(method)
             .header(OWNER, token.owner())

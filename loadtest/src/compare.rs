@@ -9,7 +9,7 @@ mod tls_files;
 
 use std::num::NonZeroU64;
 
-use anyhow::bail;
+use anyhow::anyhow;
 use clap::ValueEnum;
 use serde_json::{Value, json};
 
@@ -17,26 +17,33 @@ use self::sample::{IdleSample, Load, Sample, measure, measure_idle, warm};
 use self::stage::{Stage, Target};
 use crate::Conclusion;
 use crate::cli::{CompareSettings, Series, TargetName, Workload};
+use crate::occasion::Occasion;
+use crate::output::print;
 use crate::progress::Progress;
 
-/// Measures, and prints tables. Whatever was started has ended when this returns, and if it is asked to end as well.
+/// Measures, and prints tables. Whatever was started has ended when this returns, and if it is asked to end as well. What was measured until
+/// then is written, whatever came of the rest.
 pub(crate) async fn run(settings: CompareSettings) -> anyhow::Result<Conclusion> {
+    let occasion = Occasion::of_this_run();
     crate::machine::open_many_files()?;
     settings.json.iter().try_for_each(|file| crate::output::check(file))?;
     let mut report = Report::default();
-    let ended_early = tokio::select! {
-        done = compare(&settings, &mut report) => { done?; false }
-        () = crate::signals::asked_to_end()? => true,
+    let (done, ended_early) = tokio::select! {
+        done = compare(&settings, &mut report) => (done, false),
+        () = crate::signals::asked_to_end()? => {
+            (Err(anyhow!("ended before it was done; so were the processes that it had started")), true)
+        }
     };
     if let Some(file) = &settings.json {
-        let json = format!("{:#}\n", json!({ "ended_early": ended_early, "samples": report.samples }));
-        crate::output::write(file, &json)?;
+        let broke_off = done.as_ref().err().map(|error| format!("{error:#}"));
+        let json = json!({
+            "ended_early": ended_early, "broke_off": broke_off, "samples": report.samples, "run": occasion.as_json(),
+        });
+        crate::output::write(file, &format!("{json:#}\n"))?;
     }
-    if ended_early {
-        bail!("ended before it was done; so were the processes that it had started")
-    }
+    done?;
     if report.wrong > 0 {
-        println!("{} answers were not as they should be.", report.wrong);
+        print(format_args!("{} answers were not as they should be.\n", report.wrong));
         return Ok(Conclusion::NotAsExpected);
     }
     Ok(Conclusion::AsExpected)
@@ -74,11 +81,11 @@ async fn beside_others(settings: &CompareSettings, report: &mut Report) -> anyho
     for name in &settings.targets {
         match stage.peer(*name).await? {
             Some(target) => targets.push((Some(*name), target)),
-            None => println!("{} is not installed: not measured.", name_of(*name)),
+            None => print(format_args!("{} is not installed: not measured.\n", name_of(*name))),
         }
     }
     targets.push((None, stage.fencepost(1).await?));
-    println!("Ratios are to {}.\n", targets[0].1.name);
+    print(format_args!("Ratios are to {}.\n\n", targets[0].1.name));
     for workload in &settings.workloads {
         match load_of(settings, *workload) {
             Some(load) => compare_by(settings, &stage, &mut targets, *workload, &load, report).await?,
@@ -114,7 +121,7 @@ async fn compare_by(
     }
     progress.end(rounds * count as u64);
     let names = targets.iter().map(|(_, target)| target.name.clone());
-    println!("{}", table::of_samples(&what, names.zip(&samples)));
+    print(format_args!("{}\n", table::of_samples(&what, names.zip(&samples))));
     Ok(())
 }
 
@@ -140,7 +147,7 @@ async fn compare_idle(
         }));
         rows.push((target.name.clone(), start, per_connection));
     }
-    println!("{}", table::of_idle(connections, &rows));
+    print(format_args!("{}\n", table::of_idle(connections, &rows)));
     Ok(())
 }
 
@@ -170,13 +177,13 @@ async fn growing(settings: &CompareSettings, series: Series, report: &mut Report
     }
     progress.end(rounds * count as u64);
     let names = values.iter().map(usize::to_string);
-    println!("{}", table::of_samples(&name_of(series), names.zip(&samples)));
+    print(format_args!("{}\n", table::of_samples(&name_of(series), names.zip(&samples))));
     Ok(())
 }
 
 fn tell_of_cpus(stage: &Stage<'_>) {
     if !stage.cpus.are_apart() {
-        println!("There is one CPU: what is measured shares it with its load, and figures are of little worth.");
+        print("There is one CPU: what is measured shares it with its load, and figures are of little worth.\n");
     }
 }
 

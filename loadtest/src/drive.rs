@@ -22,13 +22,14 @@ use std::time::{Duration, Instant};
 use anyhow::{Context, bail, ensure};
 use futures_util::{StreamExt, TryStreamExt, stream};
 use tokio::sync::watch;
+use tokio::time::timeout;
 
 pub(crate) use self::outcome::{Outcome, PARTS, milliseconds};
 pub(crate) use self::plan::Plan;
 pub(crate) use self::recorder::{Durations, Slot};
 pub(crate) use self::stop::Stop;
 pub(crate) use self::tenures::Tenures;
-pub(crate) use self::verdict::Fault;
+pub(crate) use self::verdict::{Expected, Fault};
 
 use self::held::HeldLocks;
 use self::mover::Mover;
@@ -40,7 +41,7 @@ use crate::cli::DriveSettings;
 use crate::occasion::Occasion;
 use crate::progress::Progress;
 use crate::token::Token;
-use crate::worker::quick::{self, Orders};
+use crate::worker::quick::{self, Duty, Orders};
 
 /// How often to look how far a run is.
 const LOOK: Duration = Duration::from_millis(50);
@@ -53,13 +54,13 @@ pub(crate) async fn run(settings: DriveSettings, rate: Option<NonZeroU64>) -> an
     crate::machine::open_many_files()?;
     [&settings.json, &settings.html].into_iter().flatten().try_for_each(|file| crate::output::check(file))?;
     let orders = match settings.worker_listen {
-        Some(address) => Some(serve(address).await?),
+        Some(address) => Some(serve(address, settings.time_at_worker()).await?),
         None => None,
     };
     let plan = Plan::of(&settings, rate)?;
     let stop = crate::signals::stop_when_asked()?;
     let (measured, released) = if settings.etcd.is_empty() {
-        (drive(&plan, given_token(&settings)?, &stop, None, true).await, Ok(()))
+        (drive_unmoved(&plan, given_token(&settings)?, &stop).await, Ok(()))
     } else {
         let mut held = tokio::select! {
             held = HeldLocks::open(&settings, plan.length()) => held?,
@@ -70,34 +71,41 @@ pub(crate) async fn run(settings: DriveSettings, rate: Option<NonZeroU64>) -> an
         (measured, held.release().await)
     };
     let mut outcome = measured?;
-    outcome.worker_saw(orders.map(|orders| orders.breaches()));
-    print!("{outcome}");
+    outcome.worker_saw(orders.map(|orders| orders.seen()));
     let mut report = outcome.as_json();
     report["run"] = occasion.as_json();
     let json = settings.json.as_ref().map(|file| crate::output::write(file, &format!("{report:#}\n")));
     let html = settings.html.as_ref().map(|file| crate::output::write(file, &crate::page::page(&outcome, &occasion)));
+    crate::output::print(&outcome);
     json.unwrap_or(Ok(())).and(html.unwrap_or(Ok(()))).and(released)?;
     Ok(outcome.conclusion())
 }
 
-/// Sends what is planned, and says nothing of how far it is.
+/// Sends what is planned under tenures that stay, and says nothing of how far it is.
 pub(crate) async fn drive_quietly(plan: &Plan, tenures: Tenures, stop: &Arc<Stop>) -> anyhow::Result<Outcome> {
     drive(plan, tenures, stop, None, false).await
+}
+
+/// The same, and shows how far it is.
+pub(crate) async fn drive_unmoved(plan: &Plan, tenures: Tenures, stop: &Arc<Stop>) -> anyhow::Result<Outcome> {
+    drive(plan, tenures, stop, None, true).await
 }
 
 /// Sends at least one request on each connection, and at least one for each lock, and leaves the connections open: as long as the
 /// value lives that comes back.
 ///
 /// # Errors
-/// If one of them is not served.
-pub(crate) async fn touch(plan: &Plan, tenures: &Tenures) -> anyhow::Result<impl Sized + use<>> {
+/// If one of them is not served within that time.
+pub(crate) async fn touch(plan: &Plan, tenures: &Tenures, limit: Duration) -> anyhow::Result<impl Sized + use<>> {
     let (plan, connections) = (Rc::new(plan.clone()), plan.connections);
     let run = async |number: usize| {
         let mut wires = Wire::open(&plan).await?;
         let wire = wires.first_mut().context("a connection without a stream")?;
         let first = number % tenures.count();
         for lock in (first..tenures.count()).step_by(connections) {
-            let answer = wire.exchange(&tenures.presented(lock, false)).await?;
+            let presented = tenures.presented(lock, false);
+            let answer = timeout(limit, wire.exchange(&presented)).await;
+            let answer = answer.with_context(|| format!("{} does not answer within {limit:?}", plan.target))??;
             ensure!(answer.is_success(), "{} answered {answer}", plan.target);
         }
         anyhow::Ok(wires)
@@ -187,12 +195,33 @@ fn given_token(settings: &DriveSettings) -> anyhow::Result<Tenures> {
 }
 
 /// Plays the worker on a thread of its own.
-async fn serve(address: std::net::SocketAddr) -> anyhow::Result<Orders> {
+async fn serve(address: std::net::SocketAddr, takes: Duration) -> anyhow::Result<Orders> {
     let listener = quick::bind(address).await?.into_std()?;
     let orders = Orders::default();
-    let written = orders.clone();
+    let duty = Duty { orders: orders.clone(), takes };
     let thread = std::thread::Builder::new().name("worker".to_owned());
-    let serving = thread.spawn(move || crate::worker::quick::run(listener, Some(written)));
+    let serving = thread.spawn(move || quick::run(listener, Some(duty)));
     serving.context("cannot start a thread")?;
     Ok(orders)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::cli::{Cli, Command};
+    use clap::Parser;
+
+    /// What takes connections and says nothing, as a proxy does that has too many of them, was waited for until it closed them.
+    #[tokio::test]
+    async fn whoever_does_not_answer_a_touch_is_named() {
+        let silent = tokio::net::TcpListener::bind("127.0.0.1:0").await.unwrap();
+        let url = format!("http://{}", silent.local_addr().unwrap());
+        let words = ["fencepost-loadtest", "closed", "--proxy", &url, "--owner", "a", "--revision", "7"];
+        let Command::Closed(settings) = Cli::try_parse_from(words).unwrap().command else {
+            panic!("this is a closed loop")
+        };
+        let (plan, tenures) = (Plan::of(&settings, None).unwrap(), given_token(&settings).unwrap());
+        let error = touch(&plan, &tenures, Duration::from_millis(50)).await.map(|_| ()).unwrap_err();
+        assert_eq!(error.to_string(), format!("{url} does not answer within 50ms"));
+    }
 }

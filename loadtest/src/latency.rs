@@ -27,11 +27,6 @@ impl Latencies {
         self.nanoseconds.push(u64::try_from(duration.as_nanos()).unwrap_or(u64::MAX));
     }
 
-    /// Adds all of another's.
-    pub(crate) fn merge(&mut self, mut other: Latencies) {
-        self.nanoseconds.append(&mut other.nanoseconds);
-    }
-
     /// The percentiles; `None` if nothing was measured.
     pub(crate) fn percentiles(&self) -> Option<Percentiles> {
         let mut sorted = self.nanoseconds.clone();
@@ -99,15 +94,6 @@ mod tests {
     #[test]
     fn nothing_has_no_percentiles() {
         assert_eq!(of([]), None);
-    }
-
-    #[test]
-    fn merging_counts_both() {
-        let (mut all, mut slow) = (Latencies::default(), Latencies::default());
-        all.add(Duration::from_millis(1));
-        slow.add(Duration::from_millis(9));
-        all.merge(slow);
-        assert_eq!(all.percentiles().map(|percentiles| percentiles.max), Some(Duration::from_millis(9)));
     }
 
     #[test]

@@ -55,7 +55,7 @@ pub(crate) struct Held {
 const CALL_TIMEOUT: Duration = Duration::from_secs(10);
 /// How many calls are under way at a time.
 const CALLS_MAX: usize = 16;
-/// Nobody keeps a lease alive here: it must outlive the longest tenure, and frees the lock some time after a crash.
+/// How long a lock stays taken after a crash. As long as the run goes on its leases are kept alive.
 const LEASE_SECONDS: i64 = 90;
 
 impl Lock {

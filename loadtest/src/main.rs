@@ -2,6 +2,9 @@
 //!
 //! It uses none of fencepost's own crates: what it finds, any client could find.
 
+// These panic where nobody reads any more: `output` does not.
+#![warn(clippy::print_stdout, clippy::print_stderr)]
+
 mod answer;
 mod cli;
 mod client;
@@ -65,7 +68,7 @@ fn main() -> ExitCode {
         Ok(Conclusion::PutOff) => ExitCode::from(PUT_OFF),
         Ok(Conclusion::NotAsExpected) => ExitCode::FAILURE,
         Err(error) => {
-            eprintln!("fencepost-loadtest: {error:#}");
+            output::tell(format_args!("fencepost-loadtest: {error:#}\n"));
             ExitCode::FAILURE
         }
     }
@@ -90,7 +93,7 @@ fn run(command: Command) -> anyhow::Result<Conclusion> {
     match command {
         Command::Story(settings) => one_thread()?.block_on(story::run(settings)),
         Command::Takeovers(settings) => one_thread()?.block_on(takeovers::run(settings)),
-        Command::Load(settings) => threads(settings.threads.get())?.block_on(load::run(settings)),
+        Command::Load(settings) => one_thread()?.block_on(load::run(settings)),
         Command::Open(settings) => one_thread()?.block_on(drive::run(settings.drive, Some(settings.rate))),
         Command::Closed(settings) => one_thread()?.block_on(drive::run(*settings, None)),
         Command::Compare(settings) => one_thread()?.block_on(compare::run(settings)),
@@ -105,8 +108,4 @@ fn run(command: Command) -> anyhow::Result<Conclusion> {
 
 fn one_thread() -> anyhow::Result<Runtime> {
     Builder::new_current_thread().enable_all().build().context("cannot start a runtime")
-}
-
-fn threads(count: usize) -> anyhow::Result<Runtime> {
-    Builder::new_multi_thread().worker_threads(count).enable_all().build().context("cannot start a runtime")
 }

@@ -1,9 +1,21 @@
-//! Files that a run writes when it is over.
+//! What a run says, and the files that it writes when it is over.
 
+use std::fmt::Display;
 use std::fs::OpenOptions;
+use std::io::{Write, stderr, stdout};
 use std::path::Path;
 
 use anyhow::Context;
+
+/// Prints it. Whoever read may have left, as by Ctrl-C in a pipeline: then nobody wants to know, and the run goes on to its end.
+pub(crate) fn print(text: impl Display) {
+    let _ = write!(stdout(), "{text}");
+}
+
+/// The same on stderr, at once.
+pub(crate) fn tell(text: impl Display) {
+    let _ = write!(stderr(), "{text}");
+}
 
 /// Whether it will be possible to write it, as far as can be seen before: a run may take long.
 ///

@@ -3,6 +3,8 @@
 use std::io::{IsTerminal, Write, stderr};
 use std::time::{Duration, Instant};
 
+use crate::output::tell;
+
 /// Tells how far a run has come.
 #[derive(Debug)]
 pub(crate) struct Progress {
@@ -52,7 +54,7 @@ impl Progress {
                 let percent = percent(done, self.total);
                 if percent >= *next_percent {
                     *next_percent = (percent / LINE_PERCENT + 1) * LINE_PERCENT;
-                    eprintln!("{done} of {} {} ({percent} %)", self.total, self.unit);
+                    tell(format_args!("{done} of {} {} ({percent} %)\n", self.total, self.unit));
                 }
             }
         }
@@ -62,13 +64,13 @@ impl Progress {
     pub(crate) fn end(self, done: u64) {
         if let Display::Bar { .. } = self.display {
             self.draw(done, "");
-            eprintln!();
+            tell("\n");
         }
     }
 
     fn draw(&self, done: u64, note: &str) {
         let (bar, percent) = (bar(done, self.total), percent(done, self.total));
-        eprint!("\r[{bar}] {percent:3} %  {done} of {} {}  {note}", self.total, self.unit);
+        tell(format_args!("\r[{bar}] {percent:3} %  {done} of {} {}  {note}", self.total, self.unit));
         // A bar that can't be shown is no reason to stop.
         let _ = stderr().flush();
     }

@@ -7,6 +7,7 @@ use anyhow::Context;
 use tokio::signal::unix::{Signal, SignalKind, signal};
 
 use crate::drive::Stop;
+use crate::output::tell;
 
 /// As shells say it of who was ended by Ctrl-C.
 const INTERRUPTED: i32 = 130;
@@ -21,8 +22,9 @@ pub(crate) fn asked_to_end() -> anyhow::Result<impl Future<Output = ()>> {
     let mut signals = [listen(SignalKind::interrupt())?, listen(SignalKind::terminate())?];
     Ok(async move {
         next(&mut signals).await;
-        eprintln!("fencepost-loadtest: ending early; asked once more, it ends at once");
+        // On a task of its own: whoever was asked hears of it first.
         tokio::spawn(async move {
+            tell("fencepost-loadtest: ending early; asked once more, it ends at once\n");
             next(&mut signals).await;
             std::process::exit(INTERRUPTED);
         });

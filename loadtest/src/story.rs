@@ -11,6 +11,7 @@ use crate::answer::Answer;
 use crate::cli::StorySettings;
 use crate::client::{Client, Protocol};
 use crate::lock::{Layout, Lock};
+use crate::output::print;
 use crate::token::Token;
 use crate::worker::{Event, Moment, Worker};
 
@@ -41,14 +42,11 @@ pub(crate) async fn run(settings: StorySettings) -> anyhow::Result<Conclusion> {
         None => true,
     };
     let conclusion = if reached_as_told { conclusion_of(&steps) } else { Conclusion::NotAsExpected };
-    println!(
-        "\n{}",
-        match conclusion {
-            Conclusion::AsExpected => "The story ended as it should.",
-            Conclusion::PutOff => "The story shows nothing: the proxy put requests off with 503. Nothing was wrong.",
-            Conclusion::NotAsExpected => "The story did NOT end as it should.",
-        }
-    );
+    print(match conclusion {
+        Conclusion::AsExpected => "\nThe story ended as it should.\n",
+        Conclusion::PutOff => "\nThe story shows nothing: the proxy put requests off with 503. Nothing was wrong.\n",
+        Conclusion::NotAsExpected => "\nThe story did NOT end as it should.\n",
+    });
     Ok(conclusion)
 }
 
@@ -90,9 +88,13 @@ impl Step {
         }
     }
 
-    /// Whether the fence told its sender to come again.
+    /// Whether its sender was told to come again. A holder may be told so without a reason: the way to the worker was not free. Whoever is to
+    /// be refused never gets so far.
     fn is_put_off(&self) -> bool {
-        self.answer.reason.is_some() && self.answer.is_put_off()
+        match self.expected {
+            Expected::Done => self.answer.is_put_off(),
+            Expected::ReplayRefused => self.answer.is_put_off() && self.answer.reason.is_some(),
+        }
     }
 }
 
@@ -127,12 +129,12 @@ impl Telling {
         self.at = "shard-1 takes the lock";
         let first = lock.acquire("shard-1").await?;
         let delayed = first.token.clone();
-        println!("shard-1 takes the lock and sends R1 = {delayed}. The network holds R1 back.");
+        print(format_args!("shard-1 takes the lock and sends R1 = {delayed}. The network holds R1 back.\n"));
 
         self.at = "shard-2 takes the lock from shard-1";
         lock.release(&first).await?;
         let second = lock.acquire("shard-2").await?;
-        println!("The lease of shard-1 ends. shard-2 takes the lock and sends R2 = {}.", second.token);
+        print(format_args!("The lease of shard-1 ends. shard-2 takes the lock and sends R2 = {}.\n", second.token));
         self.at = "R2 is sent, and its answer waited for";
         let answer = shard_2.send(path, &second.token, Bytes::from_static(b"R2")).await?;
         let token = second.token.clone();
@@ -141,12 +143,12 @@ impl Telling {
         self.at = "shard-1 takes the lock from shard-2";
         lock.release(&second).await?;
         let third = lock.acquire("shard-1").await?;
-        println!("shard-2 crashes. shard-1 takes the lock again and sends R3 = {}.", third.token);
+        print(format_args!("shard-2 crashes. shard-1 takes the lock again and sends R3 = {}.\n", third.token));
         self.at = "R3 is sent, and its answer waited for";
         let answer = shard_1.send(path, &third.token, Bytes::from_static(b"R3")).await?;
         self.steps.push(Step { what: "R3 arrives", token: third.token, expected: Expected::Done, answer });
 
-        println!("R1 = {delayed} arrives: from the present owner, but of an earlier tenure.");
+        print(format_args!("R1 = {delayed} arrives: from the present owner, but of an earlier tenure.\n"));
         self.at = "R1 is sent, and its answer waited for";
         let answer = shard_1.send(path, &delayed, Bytes::from_static(b"R1")).await?;
         self.steps.push(Step { what: "R1 arrives", token: delayed, expected: Expected::ReplayRefused, answer });
@@ -156,7 +158,7 @@ impl Telling {
 }
 
 fn print_table(steps: &[Step]) {
-    println!("\n{:<12} {:<20} {:<20} {:<28}", "step", "token", "expected", "answer");
+    print(format_args!("\n{:<12} {:<20} {:<20} {:<28}\n", "step", "token", "expected", "answer"));
     for step in steps {
         let Step { what, token, expected, answer } = step;
         let mark = match (step.is_as_expected(), step.is_put_off()) {
@@ -164,7 +166,7 @@ fn print_table(steps: &[Step]) {
             (false, true) => "PUT OFF",
             (false, false) => "WRONG",
         };
-        println!("{what:<12} {:<20} {expected:<20} {:<28} {mark}", token.to_string(), answer.to_string());
+        print(format_args!("{what:<12} {:<20} {expected:<20} {:<28} {mark}\n", token.to_string(), answer.to_string()));
     }
 }
 
@@ -172,14 +174,24 @@ fn print_table(steps: &[Step]) {
 fn told_of_worker(steps: &[Step], log: &[Event]) -> bool {
     let begun: Vec<i64> =
         log.iter().filter(|event| event.moment == Moment::Begins).map(|event| event.revision).collect();
-    let answered: Vec<i64> =
-        steps.iter().filter(|step| step.answer.reason.is_none()).map(|step| step.token.revision()).collect();
-    if begun == answered {
-        println!("\nThe worker saw the revisions {begun:?}.");
+    let passed: Vec<&Step> = steps.iter().filter(|step| step.answer.may_have_passed()).collect();
+    let is_told = reached(&begun, &passed);
+    if is_told {
+        print(format_args!("\nThe worker saw the revisions {begun:?}.\n"));
     } else {
-        println!("\nThe worker saw the revisions {begun:?}; the answers say {answered:?}. Is it fencepost's upstream?");
+        let answered: Vec<i64> = passed.iter().map(|step| step.token.revision()).collect();
+        print(format_args!(
+            "\nThe worker saw the revisions {begun:?}; the answers say {answered:?}. Is it fencepost's upstream?\n"
+        ));
     }
-    begun == answered
+    is_told
+}
+
+/// Whether these are the revisions of the steps that passed the fence, in their order. One that was put off then may have got no farther.
+fn reached(begun: &[i64], passed: &[&Step]) -> bool {
+    let mut begun = begun.iter().peekable();
+    let all_there = passed.iter().all(|step| begun.next_if_eq(&&step.token.revision()).is_some() || step.is_put_off());
+    all_there && begun.next().is_none()
 }
 
 #[cfg(test)]
@@ -196,9 +208,14 @@ mod tests {
     #[test]
     fn only_the_exact_refusal_will_do_for_r1() {
         assert!(step(Expected::ReplayRefused, 412, Some("replayed-tenure")).is_as_expected());
-        for (status, reason) in
-            [(200, None), (412, None), (412, Some("stale-tenure")), (503, Some("replayed-tenure")), (502, None)]
-        {
+        for (status, reason) in [
+            (200, None),
+            (200, Some("replayed-tenure")),
+            (412, None),
+            (412, Some("stale-tenure")),
+            (503, Some("replayed-tenure")),
+            (502, None),
+        ] {
             assert!(!step(Expected::ReplayRefused, status, reason).is_as_expected(), "{status} {reason:?}");
         }
     }
@@ -218,6 +235,9 @@ mod tests {
         let put_off = || step(Expected::Done, 503, Some("unverifiable"));
         assert_eq!(conclusion_of(&[done()]), Conclusion::AsExpected);
         assert_eq!(conclusion_of(&[done(), put_off()]), Conclusion::PutOff);
+        // Nobody had a connection to the worker left.
+        assert_eq!(conclusion_of(&[done(), step(Expected::Done, 503, None)]), Conclusion::PutOff);
+        assert_eq!(conclusion_of(&[step(Expected::ReplayRefused, 503, None)]), Conclusion::NotAsExpected);
         let wrong = step(Expected::ReplayRefused, 200, None);
         assert_eq!(conclusion_of(&[put_off(), wrong]), Conclusion::NotAsExpected);
     }
@@ -229,5 +249,7 @@ mod tests {
         assert!(told_of_worker(&steps, &[event(Moment::Begins), event(Moment::Ends)]));
         assert!(!told_of_worker(&steps, &[]));
         assert!(!told_of_worker(&steps, &[event(Moment::Begins), event(Moment::Begins)]));
+        let put_off = [step(Expected::Done, 503, None)];
+        assert!(told_of_worker(&put_off, &[]) && told_of_worker(&put_off, &[event(Moment::Begins)]));
     }
 }

@@ -15,6 +15,7 @@ use crate::cli::TakeoverSettings;
 use crate::client::{Client, Protocol};
 use crate::drive::Stop;
 use crate::lock::{Handoff, Held, Lock};
+use crate::occasion::Occasion;
 use crate::progress::Progress;
 use crate::token::Token;
 use crate::worker::Worker;
@@ -23,6 +24,7 @@ use self::report::Report;
 
 /// Moves the lock and prints what was found.
 pub(crate) async fn run(settings: TakeoverSettings) -> anyhow::Result<Conclusion> {
+    let occasion = Occasion::of_this_run();
     settings.json.iter().try_for_each(|file| crate::output::check(file))?;
     let worker = match settings.worker_listen {
         Some(address) => Some(Worker::listen(address).await?),
@@ -37,11 +39,11 @@ pub(crate) async fn run(settings: TakeoverSettings) -> anyhow::Result<Conclusion
     if let Some(worker) = worker {
         report.worker_saw(&worker.log());
     }
-    print!("{report}");
-    if let Some(file) = &settings.json {
-        let json = format!("{:#}\n", report.as_json());
-        crate::output::write(file, &json)?;
-    }
+    let mut json = report.as_json();
+    json["run"] = occasion.as_json();
+    let written = settings.json.as_ref().map(|file| crate::output::write(file, &format!("{json:#}\n")));
+    crate::output::print(&report);
+    written.unwrap_or(Ok(()))?;
     Ok(report.conclusion())
 }
 

@@ -20,7 +20,7 @@ use hyper_util::rt::TokioIo;
 use tokio::net::{TcpListener, TcpStream};
 use tokio::task::JoinHandle;
 
-pub(crate) use self::order::{Breaches, Event, Moment};
+pub(crate) use self::order::{AtWorker, Breaches, Event, Moment};
 
 use crate::token::{OWNER, REVISION};
 

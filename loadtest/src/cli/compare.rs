@@ -6,7 +6,7 @@ use std::time::Duration;
 
 use clap::{Args, ValueEnum};
 
-use super::numbers::{CONNECTIONS_MAX, TIMES_MAX, count, number};
+use super::numbers::{COMPARED_CONNECTIONS_MAX, TIMES_MAX, count, number};
 use super::values::{duration_or_zero, seconds};
 
 /// What to compare, and how.
@@ -50,10 +50,10 @@ pub(crate) struct CompareSettings {
     #[arg(long, default_value = "1s", value_name = "TIME", value_parser = duration_or_zero)]
     pub(crate) warm_up: Duration,
     /// How many connections, of workloads that do not say it.
-    #[arg(long, default_value = "64", value_name = "NUMBER", value_parser = count::<CONNECTIONS_MAX>)]
+    #[arg(long, default_value = "64", value_name = "NUMBER", value_parser = count::<COMPARED_CONNECTIONS_MAX>)]
     pub(crate) connections: NonZeroUsize,
     /// How many connections the workload "idle" holds.
-    #[arg(long, default_value = "1000", value_name = "NUMBER", value_parser = count::<CONNECTIONS_MAX>)]
+    #[arg(long, default_value = "1000", value_name = "NUMBER", value_parser = count::<COMPARED_CONNECTIONS_MAX>)]
     pub(crate) idle_connections: NonZeroUsize,
     /// The etcd binary, if it is not on the search path.
     #[arg(long, default_value = "etcd", value_name = "FILE")]
@@ -81,6 +81,10 @@ impl CompareSettings {
         // A body may be none.
         if self.series.is_some_and(|series| series != Series::Body) && self.values.contains(&0) {
             return Err("each of --values is 1 at least".to_owned());
+        }
+        let is_too_many = |value: &usize| *value as u64 > COMPARED_CONNECTIONS_MAX;
+        if self.series == Some(Series::Connections) && self.values.iter().any(is_too_many) {
+            return Err(format!("each of --values is {COMPARED_CONNECTIONS_MAX} connections at most"));
         }
         Ok(())
     }

@@ -9,8 +9,8 @@ use clap::{ArgGroup, Args};
 use hyper::{Method, StatusCode};
 
 use super::numbers::{
-    CONNECTIONS_MAX, LOCKS_MAX, RATE_MAX, THREADS_MAX, TIMES_MAX, body, check_streams, count, number, owner, revision,
-    status,
+    CONNECTIONS_MAX, LOCKS_MAX, RATE_MAX, THREADS_MAX, TIMES_MAX, body, check_streams, check_threads, count, number,
+    owner, revision, status,
 };
 use super::proxy::ProxyOptions;
 use super::values::{Share, Template, duration, duration_or_zero, path};
@@ -96,6 +96,10 @@ pub(crate) struct DriveSettings {
     /// Play the worker too, here, and check in which order requests reach it. The proxy's upstream must be this address.
     #[arg(long, value_name = "ADDRESS")]
     pub(crate) worker_listen: Option<SocketAddr>,
+    /// How long this worker takes for each request, which is part of every latency: 5ms with --handoff-every unless given, else no time.
+    /// A worker that takes none never has requests of two tenures at once, whatever the proxy does.
+    #[arg(long, value_name = "TIME", value_parser = duration_or_zero, requires = "worker_listen")]
+    pub(crate) worker_takes: Option<Duration>,
     /// Also write the result to this file, as JSON.
     #[arg(long, value_name = "FILE")]
     pub(crate) json: Option<PathBuf>,
@@ -104,7 +108,16 @@ pub(crate) struct DriveSettings {
     pub(crate) html: Option<PathBuf>,
 }
 
+/// How long the worker takes for a request while locks move, unless told otherwise: so that there are some that the next tenure's can overlap.
+const WORKER_TAKES: Duration = Duration::from_millis(5);
+
 impl DriveSettings {
+    /// How long the worker that is played here takes for each request.
+    pub(crate) fn time_at_worker(&self) -> Duration {
+        let usual = if self.handoff_every.is_some() { WORKER_TAKES } else { Duration::ZERO };
+        self.worker_takes.unwrap_or(usual)
+    }
+
     /// What no single option shows to be wrong.
     pub(crate) fn check(&self) -> Result<(), String> {
         self.proxy.check()?;
@@ -119,8 +132,11 @@ impl DriveSettings {
         if self.h2 {
             check_streams(self.connections, self.streams)?;
         }
-        if self.threads > self.connections {
-            return Err("each of --threads needs at least one of --connections".to_owned());
+        check_threads(self.threads, self.connections)?;
+        if self.handoff_every.is_some_and(|every| every >= self.warm_up + self.duration) {
+            return Err(
+                "--handoff-every is as long as --warm-up and --duration together: no lock would move".to_owned()
+            );
         }
         if self.revision == Some(1) && !self.stale.is_none() {
             return Err("there is no revision before 1: --stale needs a higher --revision".to_owned());

@@ -9,6 +9,9 @@ use hyper::StatusCode;
 pub(crate) const RATE_MAX: u64 = 10_000_000;
 /// Connections, or streams of all of them together: each takes some kilobytes here.
 pub(crate) const CONNECTIONS_MAX: u64 = 1_000_000;
+/// Connections to what is compared: what stands beside fencepost is configured for so many, each of which may need another to the worker, and a
+/// process mostly has 20,000 descriptors at most.
+pub(crate) const COMPARED_CONNECTIONS_MAX: u64 = 9_900;
 /// Locks are taken one hundred at a time, and kept in mind.
 pub(crate) const LOCKS_MAX: u64 = 1_000_000;
 /// Threads that send.
@@ -57,6 +60,14 @@ pub(crate) fn check_streams(connections: NonZeroUsize, streams: NonZeroUsize) ->
     let all = (connections.get() as u64).saturating_mul(streams.get() as u64);
     if all > CONNECTIONS_MAX {
         return Err(format!("--connections with --streams each are {all} streams, of {CONNECTIONS_MAX} at most"));
+    }
+    Ok(())
+}
+
+/// That no thread is without a connection.
+pub(crate) fn check_threads(threads: NonZeroUsize, connections: NonZeroUsize) -> Result<(), String> {
+    if threads > connections {
+        return Err("each of --threads needs at least one of --connections".to_owned());
     }
     Ok(())
 }

@@ -16,6 +16,11 @@ pub(crate) struct Template {
 }
 
 impl Template {
+    /// This text for every lock, whatever stands in it.
+    pub(crate) fn without_number(text: &str) -> Template {
+        Template { before: text.to_owned(), after: None }
+    }
+
     /// Whether the text differs from lock to lock.
     pub(crate) fn has_number(&self) -> bool {
         self.after.is_some()

@@ -6,6 +6,7 @@ use std::path::Path;
 use serde_json::{Value, json};
 
 use super::tls_files::TlsFiles;
+use crate::cli::COMPARED_CONNECTIONS_MAX;
 use crate::token::Token;
 
 /// Where a peer is, and what it guards.
@@ -23,15 +24,17 @@ pub(super) struct Site<'a> {
     pub(super) directory: &'a Path,
 }
 
-/// How many connections each may have, clients' and the worker's together.
-const CONNECTIONS_MAX: usize = 19_000;
+/// How many connections of clients each may have: some for whoever looks whether it is there.
+const CLIENTS_MAX: u64 = COMPARED_CONNECTIONS_MAX + 50;
+/// The same with the worker's.
+const CONNECTIONS_MAX: u64 = 2 * CLIENTS_MAX;
 
 /// HAProxy's file.
 pub(super) fn haproxy(site: &Site<'_>) -> String {
     let Site { http1, h2c, tls, worker, token, files, directory: _ } = site;
     let (owner, revision, pair) = (token.owner_text(), token.revision(), files.pair.display());
     format!(
-        "global\n nbthread 1\n maxconn 9950\n log stderr local0 emerg\n ssl-default-bind-options ssl-min-ver TLSv1.3\n\
+        "global\n nbthread 1\n maxconn {CLIENTS_MAX}\n log stderr local0 emerg\n ssl-default-bind-options ssl-min-ver TLSv1.3\n\
          defaults\n mode http\n timeout connect 5s\n timeout client 120s\n timeout server 30s\n timeout http-keep-alive 120s\n \
          http-reuse always\n option http-keep-alive\n\
          frontend fence\n bind {http1}\n bind {h2c} proto h2\n bind {tls} ssl crt {pair} alpn h2,http/1.1\n \

@@ -11,11 +11,13 @@ use serde_json::{Value, json};
 
 use super::stage::{PATH, Stage, Target};
 use crate::client::Protocol;
-use crate::drive::{Plan, Stop, Tenures, drive_quietly, touch};
+use crate::drive::{Expected, Plan, Stop, Tenures, drive_quietly, touch};
 use crate::machine::{CpuTime, memory_of_tree};
 use crate::token::Token;
 use crate::worker::quick::ASKS_FOR_BYTES;
 
+/// How long a target may take for an answer before it is measured.
+const TOUCH_TIMEOUT: Duration = Duration::from_secs(10);
 /// How long memory is left to settle before it is read.
 const SETTLE: Duration = Duration::from_secs(1);
 
@@ -105,10 +107,11 @@ impl Load {
             lock_header: None,
             body: Bytes::from(vec![b'x'; self.body_bytes]),
             tells_number: false,
+            worker_takes: Duration::ZERO,
             locks: self.locks,
             handoff_every: None,
             stale: if self.is_stale { "100%".parse()? } else { "0%".parse()? },
-            refusal: target.refusal,
+            expected: Expected::Fenced(target.refusal),
             rate: None,
             warm_up: self.warm_up,
             duration: self.length,
@@ -126,7 +129,7 @@ impl Load {
 /// Has the target serve each lock once, so that it knows them all.
 pub(super) async fn warm(stage: &Stage<'_>, target: &Target, load: &Load) -> anyhow::Result<()> {
     let load = Load { connections: load.connections.min(load.locks).min(64), streams: None, body_bytes: 0, ..*load };
-    touch(&load.plan(target, stage)?, &load.tenures(stage)?).await?;
+    touch(&load.plan(target, stage)?, &load.tenures(stage)?, TOUCH_TIMEOUT).await?;
     Ok(())
 }
 
@@ -154,7 +157,7 @@ pub(super) async fn measure(stage: &Stage<'_>, target: &mut Target, load: &Load)
 pub(super) async fn measure_idle(stage: &Stage<'_>, target: &mut Target, count: usize) -> anyhow::Result<IdleSample> {
     let load = Load::get(count, Duration::ZERO);
     let start = memory_of_tree(target.process.id())?;
-    let waiting = touch(&load.plan(target, stage)?, &load.tenures(stage)?).await?;
+    let waiting = touch(&load.plan(target, stage)?, &load.tenures(stage)?, TOUCH_TIMEOUT).await?;
     tokio::time::sleep(SETTLE).await;
     let memory = memory_of_tree(target.process.id())?;
     drop(waiting);

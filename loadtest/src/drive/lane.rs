@@ -82,7 +82,7 @@ impl Shared {
         match wire.exchange(&presented).await {
             Ok(answer) => {
                 let standing = presented.standing();
-                let finding = Finding::of(standing, &answer, self.plan.refusal);
+                let finding = Finding::of(standing, &answer, self.plan.expected);
                 if finding == Finding::Served {
                     presented.was_served();
                 }

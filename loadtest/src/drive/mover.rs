@@ -3,7 +3,6 @@
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
-use bytes::Bytes;
 use hyper::http::uri::PathAndQuery;
 
 use super::held::HeldLocks;
@@ -122,17 +121,19 @@ impl Mover<'_> {
         (begun, stop): (Instant, &Stop),
     ) -> anyhow::Result<bool> {
         let sent = Instant::now();
+        // Like all others: a route may let whatever is only read pass unjudged.
+        let (method, body) = (self.plan.method.clone(), self.plan.body.clone());
         let path = PathAndQuery::try_from(self.plan.path.of(presented.lock))?;
         let more = self.plan.more_headers(presented.lock)?;
         let answer = tokio::select! {
-            answer = client.send_with(&path, &presented.token, more, Bytes::new()) => answer?,
+            answer = client.send_with(method, &path, &presented.token, more, body) => answer?,
             () = no_more_answers(self.plan, begun, stop) => {
                 self.recorder.abandoned(sent, presented.standing());
                 return Ok(false);
             }
         };
         let standing = presented.standing();
-        let finding = Finding::of(standing, &answer, self.plan.refusal);
+        let finding = Finding::of(standing, &answer, self.plan.expected);
         if finding == Finding::Served {
             presented.was_served();
         }

@@ -13,10 +13,10 @@ use super::mover::{Moved, Moves};
 use super::plan::Plan;
 use super::recorder::{Durations, Recorder, Slot, Window};
 use super::threads::Sent;
-use super::verdict::{Fault, Finding, Standing};
+use super::verdict::{Expected, Fault, Finding, Standing};
 use crate::Conclusion;
 use crate::answer::Answer;
-use crate::worker::Breaches;
+use crate::worker::{AtWorker, Breaches};
 
 /// All that a run found.
 pub(crate) struct Outcome {
@@ -31,7 +31,8 @@ pub(crate) struct Outcome {
     /// How long it took if it was ended before its time.
     ended_early: Option<Duration>,
     broke_off: Option<String>,
-    breaches: Option<Breaches>,
+    /// What the worker saw, if it was played here.
+    at_worker: Option<AtWorker>,
 }
 
 impl Outcome {
@@ -56,7 +57,7 @@ impl Outcome {
             unserved,
             ended_early,
             broke_off,
-            breaches: None,
+            at_worker: None,
         };
         let mut threads = Vec::new();
         for Sent { recorder, unsent, cpu } in sent {
@@ -69,17 +70,15 @@ impl Outcome {
         outcome
     }
 
-    /// What the worker saw of the order, if it was played here.
-    pub(crate) fn worker_saw(&mut self, breaches: Option<Breaches>) {
-        self.breaches = breaches;
+    /// All is over, and this is what the worker saw, if it was played here.
+    pub(crate) fn worker_saw(&mut self, at_worker: Option<AtWorker>) {
+        self.at_worker = at_worker;
     }
 
     /// Whether everybody was answered as they should be.
     pub(crate) fn conclusion(&self) -> Conclusion {
-        let wrong = self.false_refusals() + self.false_admissions() + self.recorder.unexpected;
-        let missing = self.failed() + self.recorder.unanswered + self.unsent;
-        let in_order = self.breaches.is_none_or(|breaches| breaches.is_none());
-        if wrong + missing > 0 || !in_order || self.broke_off.is_some() || self.answered() == 0 {
+        let is_faulty = self.to_be_none().iter().any(|(_, count, fault)| *count > 0 && *fault != Fault::PutOff);
+        if is_faulty || self.broke_off.is_some() || self.answered() == 0 || self.moved_none() {
             Conclusion::NotAsExpected
         } else if self.put_off() > 0 {
             Conclusion::PutOff
@@ -132,7 +131,7 @@ impl Outcome {
 
     /// Each kind of answer, how often it came, and whether it was right.
     pub(crate) fn answers(&self) -> impl Iterator<Item = (Standing, &Answer, u64, Finding)> {
-        let finding = |standing, answer| Finding::of(standing, answer, self.plan.refusal);
+        let finding = |standing, answer| Finding::of(standing, answer, self.plan.expected);
         self.recorder
             .answers
             .iter()
@@ -150,20 +149,27 @@ impl Outcome {
         self.plan.describe()
     }
 
-    /// Figures that are to be nothing, with what they are; the first two first.
+    /// Figures that are to be nothing, with what they are; those that say whether the fence holds come first.
     pub(crate) fn to_be_none(&self) -> Vec<(&'static str, u64, Fault)> {
-        let mut figures = vec![
-            ("false refusals", self.false_refusals(), Fault::Wrong),
-            ("false admissions", self.false_admissions(), Fault::Wrong),
-            ("put off", self.put_off(), Fault::PutOff),
+        let mut figures = match self.plan.expected {
+            Expected::Fenced(_) => vec![
+                ("false refusals", self.false_refusals(), Fault::Wrong),
+                ("false admissions", self.false_admissions(), Fault::Wrong),
+                ("put off", self.put_off(), Fault::PutOff),
+            ],
+            Expected::Status(_) => Vec::new(),
+        };
+        figures.extend([
             ("unexpected answers", self.recorder.unexpected, Fault::Wrong),
             ("no answer", self.failed() + self.recorder.unanswered, Fault::Missing),
             ("not sent", self.unsent, Fault::Missing),
-        ];
-        if let Some(breaches) = self.breaches {
+        ]);
+        if let Some(AtWorker { begun: _, breaches }) = self.at_worker {
             let Breaches { went_down, after_successor, overlapped, shared_revision } = breaches;
             let count = went_down.max(after_successor) + overlapped + shared_revision;
             figures.push(("out of order at the worker", count, Fault::Wrong));
+            figures.push(("refused, and at the worker", self.uninvited(), Fault::Wrong));
+            figures.push(("served elsewhere", self.elsewhere(), Fault::Missing));
         }
         figures
     }
@@ -200,6 +206,15 @@ impl Outcome {
                 self.unserved
             ));
         }
+        if self.elsewhere() > 0 {
+            warnings.push(format!(
+                "{} requests were served, and not by the worker here: is --worker-listen the proxy's upstream?",
+                self.elsewhere()
+            ));
+        }
+        if self.moved_none() {
+            warnings.push("no lock changed hands".to_owned());
+        }
         warnings.extend(self.broke_off.clone());
         warnings.extend(self.ended_early.map(|after| format!("ended early, after {:.1} s", after.as_secs_f64())));
         warnings
@@ -219,6 +234,30 @@ impl Outcome {
 
     fn failed(&self) -> u64 {
         self.recorder.errors.values().sum()
+    }
+
+    /// Requests that were served, but not by the worker here.
+    fn elsewhere(&self) -> u64 {
+        let served = self.count(|answer| answer.is_success());
+        self.at_worker.map_or(0, |worker| served.saturating_sub(worker.begun))
+    }
+
+    /// Requests at the worker that the proxy says it did not let through.
+    fn uninvited(&self) -> u64 {
+        // A fence that gives no reasons refuses by its status. What has no answer may have been there, the mover's last request included.
+        let is_refusal = |answer: &Answer| self.plan.expected == Expected::Fenced(answer.status);
+        let passed = self.count(|answer| answer.may_have_passed() && !is_refusal(answer));
+        let unanswered = self.failed() + self.recorder.unanswered + u64::from(self.broke_off.is_some());
+        self.at_worker.map_or(0, |worker| worker.begun.saturating_sub(passed + unanswered))
+    }
+
+    fn count(&self, which: impl Fn(&Answer) -> bool) -> u64 {
+        self.recorder.answers.iter().filter(|((_, answer), _)| which(answer)).map(|(_, count)| count).sum()
+    }
+
+    /// Whether locks were to move and none did, though there was time for it.
+    fn moved_none(&self) -> bool {
+        self.plan.handoff_every.is_some() && self.moved.len() + self.unserved == 0 && self.ended_early.is_none()
     }
 
     /// How much of the window there was.
@@ -290,7 +329,52 @@ mod tests {
         });
         assert_eq!(and_wrong.conclusion(), Conclusion::NotAsExpected);
         let mut outcome = outcome(0.5, |_| {});
-        outcome.worker_saw(Some(Breaches { overlapped: 1, ..Breaches::default() }));
+        let breaches = Breaches { overlapped: 1, ..Breaches::default() };
+        outcome.worker_saw(Some(AtWorker { begun: 1, breaches }));
         assert_eq!(outcome.conclusion(), Conclusion::NotAsExpected);
+    }
+
+    #[test]
+    fn what_was_served_must_have_been_at_the_worker_and_what_was_refused_not() {
+        let refused = |sent: &mut Sent| {
+            let answer = Answer { status: StatusCode::PRECONDITION_FAILED, reason: Some("stale-tenure".to_owned()) };
+            sent.recorder.answered(Instant::now(), Standing::Superseded, answer, Finding::Refused);
+        };
+        for (begun, expected) in
+            [(0, Conclusion::NotAsExpected), (1, Conclusion::AsExpected), (2, Conclusion::NotAsExpected)]
+        {
+            let mut outcome = outcome(0.5, refused);
+            outcome.worker_saw(Some(AtWorker { begun, ..AtWorker::default() }));
+            assert_eq!(outcome.conclusion(), expected, "{outcome}");
+            let worker = &outcome.as_json()["worker"];
+            let (elsewhere, uninvited) = (u64::from(begun == 0), u64::from(begun == 2));
+            assert_eq!(worker["requests"], begun, "{worker:#}");
+            assert_eq!(
+                (&worker["done_elsewhere"], &worker["reached_though_refused"]),
+                (&elsewhere.into(), &uninvited.into()),
+                "{worker:#}"
+            );
+        }
+    }
+
+    #[test]
+    fn what_has_no_answer_may_have_been_at_the_worker() {
+        let changes: [fn(&mut Sent); 2] =
+            [|sent| sent.recorder.unanswered = 1, |sent| sent.recorder.failed("gone".to_owned())];
+        for change in changes {
+            let mut outcome = outcome(0.5, change);
+            outcome.worker_saw(Some(AtWorker { begun: 2, ..AtWorker::default() }));
+            assert_eq!(outcome.uninvited(), 0, "{outcome}");
+        }
+    }
+
+    #[test]
+    fn locks_that_were_to_move_and_did_not_are_not_as_expected() {
+        let mut outcome = outcome(0.5, |_| {});
+        outcome.plan.handoff_every = Some(Duration::from_millis(100));
+        assert_eq!(outcome.conclusion(), Conclusion::NotAsExpected);
+        assert!(outcome.to_string().contains("no lock changed hands"), "{outcome}");
+        outcome.ended_early = Some(Duration::from_millis(50));
+        assert_eq!(outcome.conclusion(), Conclusion::AsExpected, "there was no time for it");
     }
 }

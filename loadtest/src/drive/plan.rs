@@ -5,9 +5,10 @@ use std::time::Duration;
 
 use anyhow::ensure;
 use bytes::Bytes;
+use hyper::Method;
 use hyper::header::{HeaderName, HeaderValue};
-use hyper::{Method, StatusCode};
 
+use super::verdict::Expected;
 use crate::cli::DriveSettings;
 use crate::cli::values::{Share, Template};
 use crate::client::Protocol;
@@ -30,12 +31,14 @@ pub(crate) struct Plan {
     pub(crate) body: Bytes,
     /// Says it to a worker of ours: the number, in a header of its own.
     pub(crate) tells_number: bool,
+    /// How long such a worker takes for each.
+    pub(crate) worker_takes: Duration,
     /// How many locks requests are for.
     pub(crate) locks: usize,
     /// How often one of them changes hands.
     pub(crate) handoff_every: Option<Duration>,
     pub(crate) stale: Share,
-    pub(crate) refusal: StatusCode,
+    pub(crate) expected: Expected,
     /// Requests a second, over all threads; `None`: as fast as they are answered.
     pub(crate) rate: Option<NonZeroU64>,
     pub(crate) warm_up: Duration,
@@ -65,10 +68,11 @@ impl Plan {
             lock_header: settings.lock.clone().filter(|_| settings.lock_header),
             body: Bytes::from(vec![b'x'; settings.body]),
             tells_number: settings.worker_listen.is_some(),
+            worker_takes: if settings.worker_listen.is_some() { settings.time_at_worker() } else { Duration::ZERO },
             locks: settings.locks.get(),
             handoff_every: settings.handoff_every,
             stale: settings.stale,
-            refusal: settings.stale_status,
+            expected: Expected::Fenced(settings.stale_status),
             rate,
             warm_up: settings.warm_up,
             duration: settings.duration,
@@ -113,13 +117,20 @@ impl Plan {
         let moves = self
             .handoff_every
             .map_or(String::new(), |every| format!(", a lock handed over every {}", humantime::format_duration(every)));
-        let stale = if self.stale.is_none() {
+        let expected = match self.expected {
+            Expected::Fenced(_) if self.stale.is_none() => String::new(),
+            Expected::Fenced(refusal) => {
+                format!(", {} of them superseded and to be refused with {}", self.stale, refusal.as_str())
+            }
+            Expected::Status(status) => format!(", each to be answered with {}", status.as_str()),
+        };
+        let takes = if self.worker_takes.is_zero() {
             String::new()
         } else {
-            format!(", {} of them superseded and to be refused with {}", self.stale, self.refusal.as_str())
+            format!(", each of which takes the worker {}", humantime::format_duration(self.worker_takes))
         };
         format!(
-            "{pace}: {} {}{body} to {}{locks}{stale}{moves}, {} connections of {protocol}{churn}, {threads}, {} after {} of warm-up",
+            "{pace}: {} {}{body} to {}{locks}{takes}{expected}{moves}, {} connections of {protocol}{churn}, {threads}, {} after {} of warm-up",
             self.method,
             self.path.as_written(),
             self.target,

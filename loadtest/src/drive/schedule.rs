@@ -21,8 +21,8 @@ pub(crate) struct Schedule {
     rate: NonZeroU64,
     threads: u64,
     thread: u64,
-    /// How many requests there are.
-    total: u64,
+    /// How many requests there are: of a run that is stopped, those that were due by then.
+    total: AtomicU64,
     /// A permit for each request that is due and that no lane has taken. Closed when there will be no more.
     due: Semaphore,
     given: AtomicU64,
@@ -43,7 +43,7 @@ impl Schedule {
     pub(crate) fn new(begin: Instant, length: Duration, rate: NonZeroU64, (thread, threads): (u64, u64)) -> Schedule {
         let all = u64::try_from(length.as_nanos() * u128::from(rate.get()) / 1_000_000_000).unwrap_or(u64::MAX);
         let total = all / threads + u64::from(all % threads > thread);
-        let (given, taken) = (AtomicU64::new(0), AtomicU64::new(0));
+        let [total, given, taken] = [total, 0, 0].map(AtomicU64::new);
         Schedule { begin, rate, threads, thread, total, due: Semaphore::new(0), given, taken }
     }
 
@@ -69,7 +69,7 @@ impl Schedule {
             }
         };
         let number = self.taken.fetch_add(1, Ordering::SeqCst);
-        if number + 1 == self.total {
+        if number + 1 == self.total.load(Ordering::SeqCst) {
             self.due.close();
         }
         Some(Due { at: self.due_at(number), was_awaited })
@@ -87,25 +87,30 @@ impl Schedule {
     }
 
     fn run(&self, stop: &Stop) {
-        let mut given = 0;
-        while given < self.total && !stop.wait_until(self.due_at(given)) {
+        let (total, mut given) = (self.total.load(Ordering::SeqCst), 0);
+        while given < total && !stop.wait_until(self.due_at(given)) {
             let now = Instant::now();
             let before = given;
-            while given < self.total && self.due_at(given) <= now {
+            while given < total && self.due_at(given) <= now {
                 given += 1;
             }
             self.given.store(given, Ordering::SeqCst);
             // Fewer than there can ever be permits: as many requests as fit into a day.
             self.due.add_permits(usize::try_from(given - before).unwrap_or(0));
         }
-        // Whoever takes the last request closes this too, earlier.
-        stop.wait_until(Instant::now() + GRACE);
+        self.total.store(given, Ordering::SeqCst);
+        // Whoever takes the last request closes this too, earlier. A closed semaphore takes back what a lane was given and has not seen yet.
+        if self.taken.load(Ordering::SeqCst) < given {
+            std::thread::sleep(GRACE);
+        }
         self.due.close();
     }
 }
 
 #[cfg(test)]
 mod tests {
+    use futures_util::FutureExt;
+
     use super::*;
 
     fn of_thread(thread: u64, threads: u64, rate: u64, length: Duration) -> (Schedule, Instant) {
@@ -118,7 +123,9 @@ mod tests {
         let mut due = Vec::new();
         for thread in 0..3 {
             let (schedule, begin) = of_thread(thread, 3, 4, Duration::from_millis(2500));
-            due.extend((0..schedule.total).map(|number| (schedule.due_at(number) - begin).as_millis()));
+            due.extend(
+                (0..schedule.total.load(Ordering::SeqCst)).map(|number| (schedule.due_at(number) - begin).as_millis()),
+            );
         }
         due.sort_unstable();
         assert_eq!(due, [0, 250, 500, 750, 1000, 1250, 1500, 1750, 2000, 2250]);
@@ -127,7 +134,7 @@ mod tests {
     #[test]
     fn a_long_run_at_a_high_rate_does_not_overflow() {
         let (schedule, begin) = of_thread(0, 1, 1_000_000, Duration::from_secs(86_400));
-        assert_eq!(schedule.total, 86_400_000_000);
+        assert_eq!(schedule.total.load(Ordering::SeqCst), 86_400_000_000);
         assert_eq!(schedule.due_at(86_399_000_001) - begin, Duration::from_secs(86_399) + Duration::from_micros(1));
     }
 
@@ -164,5 +171,28 @@ mod tests {
         stop.stop();
         assert_eq!(schedule.next().await, None);
         assert_eq!(schedule.unsent(), 0, "what was not due yet is not missed");
+    }
+
+    /// The lane is on this thread, and hears of its request only after the clock has seen the end of the run.
+    #[tokio::test]
+    async fn a_request_that_was_due_when_its_run_was_stopped_is_sent() {
+        let (schedule, _) = of_thread(0, 1, 1, Duration::from_secs(3600));
+        let (schedule, stop) = (Arc::new(schedule), Arc::<Stop>::default());
+        let mut next = Box::pin(schedule.next());
+        assert!(next.as_mut().now_or_never().is_none());
+        let clock = std::thread::spawn({
+            let (schedule, stop) = (Arc::clone(&schedule), Arc::clone(&stop));
+            move || schedule.run(&stop)
+        });
+        while schedule.given.load(Ordering::SeqCst) == 0 {
+            std::thread::yield_now();
+        }
+        stop.stop();
+        while schedule.total.load(Ordering::SeqCst) > 1 && !clock.is_finished() {
+            std::thread::yield_now();
+        }
+        assert!(next.await.is_some());
+        assert_eq!(schedule.next().await, None);
+        assert_eq!(schedule.unsent(), 0);
     }
 }

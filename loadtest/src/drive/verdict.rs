@@ -26,6 +26,15 @@ impl Standing {
     }
 }
 
+/// Which answers are right.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Expected {
+    /// Those of a fence, which refuses what is superseded with this status.
+    Fenced(StatusCode),
+    /// Those with this status, whoever asks.
+    Status(StatusCode),
+}
+
 /// What an answer shows.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Finding {
@@ -64,8 +73,16 @@ impl Finding {
         }
     }
 
-    /// Of an answer, where a fence refuses what is superseded with that status.
-    pub(crate) fn of(standing: Standing, answer: &Answer, refusal: StatusCode) -> Finding {
+    /// Of an answer, where those are expected.
+    pub(crate) fn of(standing: Standing, answer: &Answer, expected: Expected) -> Finding {
+        match expected {
+            Expected::Fenced(refusal) => Finding::of_a_fence(standing, answer, refusal),
+            Expected::Status(status) if answer.status == status => Finding::Served,
+            Expected::Status(_) => Finding::Unexpected,
+        }
+    }
+
+    fn of_a_fence(standing: Standing, answer: &Answer, refusal: StatusCode) -> Finding {
         let (is_served, has_status) = (answer.is_success(), answer.status == refusal);
         let is_refused = has_status || answer.reason.is_some();
         let is_put_off = answer.is_put_off() && !has_status;
@@ -91,7 +108,8 @@ mod tests {
     fn check(standing: Standing, status: u16, reason: &str, expected: Finding) {
         let reason = (!reason.is_empty()).then(|| reason.to_owned());
         let answer = Answer { status: StatusCode::from_u16(status).unwrap(), reason };
-        assert_eq!(Finding::of(standing, &answer, StatusCode::PRECONDITION_FAILED), expected, "{standing:?} {answer}");
+        let fenced = Expected::Fenced(StatusCode::PRECONDITION_FAILED);
+        assert_eq!(Finding::of(standing, &answer, fenced), expected, "{standing:?} {answer}");
     }
 
     #[test]
@@ -108,6 +126,8 @@ mod tests {
     fn a_superseded_request_is_refused_and_with_the_right_status() {
         check(Standing::Superseded, 412, "stale-tenure", Finding::Refused);
         check(Standing::Superseded, 200, "", Finding::FalseAdmission);
+        // A route in shadow mode says what it would have done, and does not do it.
+        check(Standing::Superseded, 200, "stale-tenure", Finding::FalseAdmission);
         check(Standing::Superseded, 500, "", Finding::Unexpected);
     }
 
@@ -124,8 +144,17 @@ mod tests {
     #[test]
     fn a_fence_that_refuses_with_503_is_judged_by_its_own_status() {
         let answer = Answer { status: StatusCode::SERVICE_UNAVAILABLE, reason: None };
-        let of = |standing| Finding::of(standing, &answer, StatusCode::SERVICE_UNAVAILABLE);
+        let of = |standing| Finding::of(standing, &answer, Expected::Fenced(StatusCode::SERVICE_UNAVAILABLE));
         assert_eq!((of(Standing::Holder), of(Standing::Superseded)), (Finding::FalseRefusal, Finding::Refused));
+    }
+
+    #[test]
+    fn where_one_status_is_expected_it_alone_is_right() {
+        for (status, reason) in [(200, None), (412, Some("stale-tenure")), (503, Some("unverifiable")), (502, None)] {
+            let answer = Answer { status: StatusCode::from_u16(status).unwrap(), reason: reason.map(str::to_owned) };
+            let of = |expected| Finding::of(Standing::Holder, &answer, Expected::Status(expected));
+            assert_eq!((of(answer.status), of(StatusCode::NO_CONTENT)), (Finding::Served, Finding::Unexpected));
+        }
     }
 
     #[test]

@@ -2,14 +2,19 @@
 
 use std::collections::BTreeSet;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::time::Duration;
 
 use anyhow::Context;
 use etcd_client::{Client, Error};
 use futures_util::{StreamExt, stream};
 use tokio::sync::RwLock;
+use tokio::time::{sleep, timeout};
 use tonic::Code;
 
-use super::CALLS_MAX;
+use super::{CALL_TIMEOUT, CALLS_MAX};
+
+/// How often a lease is renewed within its length: two times may fail.
+const RENEWALS: u32 = 3;
 
 /// The leases of all locks that were opened together.
 #[derive(Clone)]
@@ -34,7 +39,7 @@ impl Leases {
         Leases { etcd, granted: Arc::default() }
     }
 
-    /// Asks for one of so many seconds.
+    /// Asks for one of so many seconds, which lasts until it is revoked.
     pub(super) async fn grant(&self, seconds: i64) -> anyhow::Result<i64> {
         let (mut etcd, granted) = (self.etcd.clone(), Arc::clone(&self.granted).read_owned().await);
         // On a task of its own: whoever asked may be told to end before etcd answers, and the lease would be nobody's.
@@ -43,7 +48,21 @@ impl Leases {
             granted.all().insert(lease);
             Ok::<i64, Error>(lease)
         });
-        granting.await?.context("etcd grants no lease")
+        let lease = granting.await?.context("etcd grants no lease")?;
+        tokio::spawn(self.clone().keep_alive(lease, Duration::from_secs(seconds.unsigned_abs())));
+        Ok(lease)
+    }
+
+    /// Nobody knows how long a run takes before it begins: to take all its locks, and to open its connections.
+    async fn keep_alive(self, lease: i64, length: Duration) {
+        loop {
+            sleep(length / RENEWALS).await;
+            if !self.granted.read().await.all().contains(&lease) {
+                return;
+            }
+            // What fails is tried again next time.
+            let _ = timeout(CALL_TIMEOUT, self.etcd.clone().lease_keep_alive(lease)).await;
+        }
     }
 
     /// Ends one, and whatever hangs on it. One that has ended already is none to speak of.
@@ -74,5 +93,29 @@ impl Leases {
             None => Ok(()),
             Some(error) => Err(error).context("a lease of the locks cannot be revoked"),
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use fencepost_testsupport::{Etcd, EtcdVersion, eventually};
+    use std::time::Instant;
+
+    /// Connections that took longer to open than the lease was long cost the run its locks, and each holder was a false refusal.
+    #[tokio::test]
+    async fn a_lease_outlives_its_length_and_ends_when_it_is_revoked() {
+        let etcd = Etcd::start(EtcdVersion::V3_5).await;
+        let client = Client::connect([etcd.endpoint()], None).await.unwrap();
+        let leases = Leases::new(client.clone());
+        let (granted, lease) = (Instant::now(), leases.grant(6).await.unwrap());
+        let left = async || client.clone().lease_time_to_live(lease, None).await.unwrap().ttl();
+        eventually("its length is over", async || {
+            assert!(left().await >= 0, "it has ended after {:?}", granted.elapsed());
+            (granted.elapsed() > Duration::from_secs(8)).then_some(())
+        })
+        .await;
+        leases.revoke(lease).await.unwrap();
+        assert_eq!(left().await, -1);
     }
 }

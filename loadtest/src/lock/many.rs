@@ -13,7 +13,7 @@ use crate::token::Token;
 const KEYS_PER_TRANSACTION: usize = 100;
 
 impl Lock {
-    /// The same lock, whose tenures outlive a run of that length.
+    /// The same lock, whose tenures outlive a run of that length though etcd is away, and are seldom renewed meanwhile.
     pub(crate) fn for_a_run_of(self, length: Duration) -> Lock {
         let seconds = i64::try_from(length.as_secs()).unwrap_or(i64::MAX / 2);
         Lock { lease_seconds: LEASE_SECONDS.saturating_add(seconds), ..self }

@@ -148,9 +148,11 @@ impl Plot {
         }
         for line in lines {
             let points: Vec<(f64, f64)> = line.points.iter().copied().map(at).collect();
-            if self.is_dotted {
+            // A line of one point would not be seen.
+            if self.is_dotted || points.len() == 1 {
                 points.iter().for_each(|(x, y)| {
-                    put(&mut svg, format_args!("<circle class=\"dot\" cx=\"{x:.1}\" cy=\"{y:.1}\" r=\"3.5\"/>"))
+                    let class = line.class;
+                    put(&mut svg, format_args!("<circle class=\"dot {class}\" cx=\"{x:.1}\" cy=\"{y:.1}\" r=\"3.5\"/>"))
                 });
             } else {
                 let path: Vec<String> = points.iter().map(|(x, y)| format!("{x:.1} {y:.1}")).collect();
@@ -235,6 +237,15 @@ mod tests {
             }
             assert_eq!(drawn.is_none(), is_dotted);
         }
+    }
+
+    #[test]
+    fn a_line_of_one_point_is_seen() {
+        let lines = vec![Line::new("a", "second", vec![(5.0, 3.0)])];
+        let axes = Axes { across: "a", up: "b", is_logarithmic: true };
+        let x = Axis::linear(0.0, 10.0, "s");
+        let svg = Plot { title: "t", axes, unit: "ms", x, lines, is_dotted: false }.section();
+        assert!(svg.contains("<circle class=\"dot second\""), "{svg}");
     }
 
     #[test]

@@ -11,7 +11,7 @@ use crate::answer::Answer;
 use crate::latency::Latencies;
 use crate::lock::{Handoff, Layout};
 use crate::token::Token;
-use crate::worker::{Breaches, Event, Moment};
+use crate::worker::{AtWorker, Event};
 
 /// What has been found so far.
 #[derive(Debug)]
@@ -29,13 +29,6 @@ pub(crate) struct Report {
     /// The first few things that went wrong, in words.
     findings: Vec<String>,
     broke_off: Option<String>,
-}
-
-/// What the worker's own log says.
-#[derive(Debug)]
-struct AtWorker {
-    begun: u64,
-    breaches: Breaches,
 }
 
 /// How many findings are told in words.
@@ -84,7 +77,7 @@ impl Report {
 
     /// A former holder has sent a request, after the present one's was answered.
     pub(crate) fn late_request(&mut self, token: &Token, present: &Token, answer: Answer) {
-        if answer.reason.is_none() {
+        if answer.may_have_passed() {
             self.find(format!("{token} was answered {answer}, after {present} had been"));
         }
         *self.late.entry(answer).or_default() += 1;
@@ -97,8 +90,7 @@ impl Report {
 
     /// All is over, and this is what the worker saw.
     pub(crate) fn worker_saw(&mut self, log: &[Event]) {
-        let begun = log.iter().filter(|event| event.moment == Moment::Begins).count() as u64;
-        self.worker = Some(AtWorker { begun, breaches: Breaches::of(log) });
+        self.worker = Some(AtWorker::of(log));
         self.handoffs.worker_saw(log);
         let (missing, uninvited) = (self.missing(), self.uninvited());
         if missing > 0 {
@@ -130,26 +122,26 @@ impl Report {
 
     /// First requests that the fence refused by a verdict, whatever it was.
     fn false_refusals(&self) -> u64 {
-        count(&self.first, |answer| answer.reason.is_some()) - self.put_off()
+        count(&self.first, |answer| !answer.may_have_passed() && !answer.is_put_off())
     }
 
-    /// First requests that the fence told to come again.
+    /// First requests whose senders were told to come again: by the fence, or because the way to the worker was not free.
     fn put_off(&self) -> u64 {
-        count(&self.first, |answer| answer.reason.is_some() && answer.is_put_off())
+        count(&self.first, Answer::is_put_off)
     }
 
-    /// First requests that passed the fence and failed then.
+    /// First requests that passed the fence and failed then, otherwise than by being put off.
     fn failures(&self) -> u64 {
         self.done() - self.admitted() - self.false_refusals() - self.put_off()
     }
 
     fn late_refusals(&self) -> u64 {
-        count(&self.late, |answer| answer.reason.is_some())
+        count(&self.late, |answer| !answer.may_have_passed())
     }
 
     /// Late requests that passed the fence, whatever the worker said to them.
     fn false_admissions(&self) -> u64 {
-        count(&self.late, |answer| answer.reason.is_none())
+        count(&self.late, Answer::may_have_passed)
     }
 
     /// Requests that were done, but not by the worker here.
@@ -160,7 +152,7 @@ impl Report {
 
     /// Requests at the worker that the fence says it did not let through.
     fn uninvited(&self) -> u64 {
-        let passed = self.done() - self.false_refusals() - self.put_off() + self.false_admissions();
+        let passed = count(&self.first, Answer::may_have_passed) + self.false_admissions();
         // What was under way when the run broke off has no answer, but may have reached the worker.
         let unanswered = if self.broke_off.is_some() { 1 } else { 0 };
         self.worker.as_ref().map_or(0, |worker| worker.begun.saturating_sub(passed + unanswered))
@@ -180,6 +172,7 @@ fn count(answers: &BTreeMap<Answer, u64>, which: impl Fn(&Answer) -> bool) -> u6
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::worker::Moment;
     use hyper::StatusCode;
     use std::time::Instant;
 
@@ -246,6 +239,17 @@ mod tests {
         }
     }
 
+    /// As by `worker-overloaded`, or by the worker itself: the worker may have seen it or not.
+    #[test]
+    fn a_holder_who_was_put_off_without_a_reason_was_not_judged_wrongly_either() {
+        for begun in [&[10][..], &[10, 20]] {
+            let mut report = report([answer(200, ""), answer(503, "")], answer(412, "stale-tenure"));
+            report.worker_saw(&log(begun));
+            assert_eq!((report.put_off(), report.false_refusals(), report.failures()), (1, 0, 0));
+            assert_eq!(report.conclusion(), Conclusion::PutOff, "{report}");
+        }
+    }
+
     #[test]
     fn a_holder_whose_request_failed_at_the_worker_is_no_false_refusal() {
         let report = report([answer(200, ""), answer(502, "")], answer(412, "stale-tenure"));
@@ -260,6 +264,16 @@ mod tests {
             assert_eq!(report.false_admissions(), 1);
             assert_eq!(report.conclusion(), Conclusion::NotAsExpected);
         }
+    }
+
+    /// It was counted as refused: a fence that only looks on says why it would have refused it.
+    #[test]
+    fn a_late_request_that_was_done_is_a_false_admission_whatever_the_fence_says_of_it() {
+        let mut report = report([answer(200, ""), answer(200, "")], answer(200, "stale-tenure"));
+        report.worker_saw(&log(&[10, 20, 20]));
+        assert_eq!((report.false_admissions(), report.late_refusals(), report.uninvited()), (1, 0, 0));
+        assert_eq!(report.conclusion(), Conclusion::NotAsExpected);
+        assert!(report.to_string().contains("(shard-1, 10) was answered 200 stale-tenure"), "{report}");
     }
 
     #[test]

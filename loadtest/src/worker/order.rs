@@ -19,8 +19,36 @@ pub(crate) struct Event {
 pub(crate) enum Moment {
     /// Its head is here.
     Begins,
-    /// It has been worked through, and its answer goes out.
+    /// It has been worked through, and its answer goes out, or is out.
     Ends,
+}
+
+/// What a worker saw of a run.
+#[derive(Clone, Copy, Debug, Default)]
+pub(crate) struct AtWorker {
+    /// How many requests began there.
+    pub(crate) begun: u64,
+    pub(crate) breaches: Breaches,
+}
+
+impl AtWorker {
+    /// By a log of one lock.
+    pub(crate) fn of(log: &[Event]) -> AtWorker {
+        let mut order = Order::default();
+        for Event { moment, owner, revision, .. } in log {
+            match moment {
+                Moment::Begins => order.begins(owner, *revision),
+                Moment::Ends => order.ends(*revision),
+            }
+        }
+        order.seen
+    }
+
+    /// Adds what was seen of another lock.
+    pub(crate) fn add(&mut self, other: AtWorker) {
+        self.begun += other.begun;
+        self.breaches.add(other.breaches);
+    }
 }
 
 /// How often a log breaks each rule. One event can break several.
@@ -37,25 +65,12 @@ pub(crate) struct Breaches {
 }
 
 impl Breaches {
-    /// Finds those of a log of one lock.
-    pub(crate) fn of(log: &[Event]) -> Breaches {
-        let mut order = Order::default();
-        for Event { moment, owner, revision, .. } in log {
-            match moment {
-                Moment::Begins => order.begins(owner, *revision),
-                Moment::Ends => order.ends(*revision),
-            }
-        }
-        order.breaches
-    }
-
     /// Whether there are none.
     pub(crate) fn is_none(&self) -> bool {
         *self == Breaches::default()
     }
 
-    /// Adds those of another lock.
-    pub(crate) fn add(&mut self, other: Breaches) {
+    fn add(&mut self, other: Breaches) {
         let Breaches { went_down, after_successor, overlapped, shared_revision } = other;
         self.went_down += went_down;
         self.after_successor += after_successor;
@@ -78,7 +93,7 @@ impl Breaches {
 /// Follows the requests of one lock as they come and go.
 #[derive(Debug, Default)]
 pub(crate) struct Order {
-    breaches: Breaches,
+    seen: AtWorker,
     highest_begun: i64,
     highest_ended: i64,
     /// How many requests of each revision are at the worker.
@@ -89,11 +104,13 @@ pub(crate) struct Order {
 impl Order {
     /// The head of a request with this token is here.
     pub(crate) fn begins(&mut self, owner: &str, revision: i64) {
-        self.breaches.went_down += u64::from(revision < self.highest_begun);
-        self.breaches.after_successor += u64::from(revision < self.highest_ended);
-        self.breaches.overlapped += u64::from(self.open.range(..revision).next().is_some());
+        let AtWorker { begun, breaches } = &mut self.seen;
+        *begun += 1;
+        breaches.went_down += u64::from(revision < self.highest_begun);
+        breaches.after_successor += u64::from(revision < self.highest_ended);
+        breaches.overlapped += u64::from(self.open.range(..revision).next().is_some());
         let first_owner = self.owners.entry(revision).or_insert_with(|| owner.to_owned());
-        self.breaches.shared_revision += u64::from(first_owner != owner);
+        breaches.shared_revision += u64::from(first_owner != owner);
         self.highest_begun = self.highest_begun.max(revision);
         *self.open.entry(revision).or_default() += 1;
     }
@@ -109,9 +126,9 @@ impl Order {
         }
     }
 
-    /// The rules broken so far.
-    pub(crate) fn breaches(&self) -> Breaches {
-        self.breaches
+    /// What was seen so far.
+    pub(crate) fn seen(&self) -> AtWorker {
+        self.seen
     }
 }
 
@@ -127,6 +144,10 @@ mod tests {
         Event { moment: Moment::Ends, at: Instant::now(), owner: owner.to_owned(), revision }
     }
 
+    fn breaches_of(log: &[Event]) -> Breaches {
+        AtWorker::of(log).breaches
+    }
+
     #[test]
     fn tenures_one_after_the_other_break_nothing() {
         let log = [
@@ -139,52 +160,52 @@ mod tests {
             begins("a", 30),
             ends("a", 30),
         ];
-        assert!(Breaches::of(&log).is_none());
-        assert!(Breaches::of(&[]).is_none());
+        assert!(breaches_of(&log).is_none());
+        assert!(breaches_of(&[]).is_none());
     }
 
     #[test]
     fn a_request_of_an_ended_tenure_is_counted() {
         let log = [begins("a", 10), ends("a", 10), begins("b", 20), ends("b", 20), begins("a", 10), ends("a", 10)];
         let expected = Breaches { went_down: 1, after_successor: 1, ..Breaches::default() };
-        assert_eq!(Breaches::of(&log), expected);
+        assert_eq!(breaches_of(&log), expected);
     }
 
     #[test]
     fn each_late_request_counts_for_itself() {
         let log = [begins("b", 20), ends("b", 20), begins("a", 10), ends("a", 10), begins("a", 10), ends("a", 10)];
         let expected = Breaches { went_down: 2, after_successor: 2, ..Breaches::default() };
-        assert_eq!(Breaches::of(&log), expected);
+        assert_eq!(breaches_of(&log), expected);
     }
 
     #[test]
     fn a_request_that_begins_beside_its_successor_went_down_but_not_after_it() {
         let log = [begins("b", 20), begins("a", 10), ends("a", 10), ends("b", 20)];
-        assert_eq!(Breaches::of(&log), Breaches { went_down: 1, ..Breaches::default() });
+        assert_eq!(breaches_of(&log), Breaches { went_down: 1, ..Breaches::default() });
     }
 
     #[test]
     fn a_request_that_begins_before_its_predecessor_ends_overlaps() {
         let log = [begins("a", 10), begins("b", 20), ends("a", 10), ends("b", 20)];
-        assert_eq!(Breaches::of(&log), Breaches { overlapped: 1, ..Breaches::default() });
+        assert_eq!(breaches_of(&log), Breaches { overlapped: 1, ..Breaches::default() });
     }
 
     #[test]
     fn one_of_two_predecessors_still_there_is_an_overlap() {
         let log = [begins("a", 10), begins("a", 10), ends("a", 10), begins("b", 20)];
-        assert_eq!(Breaches::of(&log), Breaches { overlapped: 1, ..Breaches::default() });
+        assert_eq!(breaches_of(&log), Breaches { overlapped: 1, ..Breaches::default() });
     }
 
     #[test]
     fn two_owners_of_one_revision_are_counted() {
         let log = [begins("a", 10), ends("a", 10), begins("b", 10), ends("b", 10)];
-        assert_eq!(Breaches::of(&log), Breaches { shared_revision: 1, ..Breaches::default() });
+        assert_eq!(breaches_of(&log), Breaches { shared_revision: 1, ..Breaches::default() });
     }
 
     #[test]
     fn a_request_without_a_token_is_older_than_all() {
         let log = [begins("a", 10), ends("a", 10), begins("", 0), ends("", 0)];
         let expected = Breaches { went_down: 1, after_successor: 1, ..Breaches::default() };
-        assert_eq!(Breaches::of(&log), expected);
+        assert_eq!(breaches_of(&log), expected);
     }
 }

@@ -3,6 +3,7 @@
 use std::collections::HashMap;
 use std::net::SocketAddr;
 use std::sync::{Arc, Mutex, PoisonError};
+use std::time::Duration;
 
 use anyhow::Context;
 use bytes::{Buf, BytesMut};
@@ -11,7 +12,7 @@ use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tokio::net::{TcpListener, TcpStream};
 use tokio::task::spawn_local;
 
-use super::order::{Breaches, Order};
+use super::order::{AtWorker, Order};
 use crate::framing::{Body, HEADERS_MAX};
 use crate::token::{OWNER, REVISION};
 
@@ -31,10 +32,10 @@ const ANSWER_BYTES_MAX: usize = 16 * 1024 * 1024;
 pub(crate) struct Orders(Arc<Mutex<HashMap<usize, Order>>>);
 
 impl Orders {
-    /// The rules broken so far, over all locks.
-    pub(crate) fn breaches(&self) -> Breaches {
-        let mut all = Breaches::default();
-        self.lock().values().for_each(|order| all.add(order.breaches()));
+    /// What was seen so far, over all locks.
+    pub(crate) fn seen(&self) -> AtWorker {
+        let mut all = AtWorker::default();
+        self.lock().values().for_each(|order| all.add(order.seen()));
         all
     }
 
@@ -47,24 +48,33 @@ impl Orders {
     }
 }
 
+/// What a worker does that shows whether it is fenced.
+#[derive(Clone, Debug)]
+pub(crate) struct Duty {
+    /// Where it writes down what reaches it.
+    pub(crate) orders: Orders,
+    /// How long it works on each request. If that is no time at all, no two are ever there at once.
+    pub(crate) takes: Duration,
+}
+
 /// Binds the address.
 pub(crate) async fn bind(address: SocketAddr) -> anyhow::Result<TcpListener> {
     TcpListener::bind(address).await.with_context(|| format!("the worker cannot listen on {address}"))
 }
 
-/// Answers whatever comes on a runtime of its own, and follows its order if it is asked to; for ever.
-pub(crate) fn run(listener: std::net::TcpListener, orders: Option<Orders>) -> anyhow::Result<()> {
+/// Answers whatever comes on a runtime of its own, at once if it has no other duty; for ever.
+pub(crate) fn run(listener: std::net::TcpListener, duty: Option<Duty>) -> anyhow::Result<()> {
     let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build()?;
-    tokio::task::LocalSet::new().block_on(&runtime, async { serve(TcpListener::from_std(listener)?, orders).await })
+    tokio::task::LocalSet::new().block_on(&runtime, async { serve(TcpListener::from_std(listener)?, duty).await })
 }
 
-async fn serve(listener: TcpListener, orders: Option<Orders>) -> anyhow::Result<()> {
+async fn serve(listener: TcpListener, duty: Option<Duty>) -> anyhow::Result<()> {
     loop {
         match listener.accept().await {
             Ok((stream, _)) => {
-                let orders = orders.clone();
+                let duty = duty.clone();
                 // A connection that breaks shows at the proxy, and so at the client.
-                spawn_local(async move { connection(stream, orders.as_ref()).await });
+                spawn_local(async move { connection(stream, duty.as_ref()).await });
             }
             // Out of descriptors, or a client that was gone at once: the next one may fare better.
             Err(_) => tokio::task::yield_now().await,
@@ -72,26 +82,43 @@ async fn serve(listener: TcpListener, orders: Option<Orders>) -> anyhow::Result<
     }
 }
 
-async fn connection(mut stream: TcpStream, orders: Option<&Orders>) -> anyhow::Result<()> {
+async fn connection(mut stream: TcpStream, duty: Option<&Duty>) -> anyhow::Result<()> {
     stream.set_nodelay(true)?;
     let mut bytes = BytesMut::with_capacity(READ_BYTES);
     let mut answer = Answer::of(ANSWER_BYTES);
     loop {
-        let Some(request) = head(&mut stream, &mut bytes, orders.is_some()).await? else { return Ok(()) };
-        if let (Some(orders), Some(token)) = (orders, &request.token) {
-            orders.with(token.lock, |order| order.begins(&token.owner, token.revision));
-        }
-        let outcome = skip(&mut stream, &mut bytes, request.body).await;
-        if let (Some(orders), Some(token)) = (orders, &request.token) {
-            orders.with(token.lock, |order| order.ends(token.revision));
-        }
-        outcome?;
+        let Some(request) = head(&mut stream, &mut bytes, duty.is_some()).await? else { return Ok(()) };
         if request.answer_bytes != answer.body_bytes {
             answer = Answer::of(request.answer_bytes);
         }
-        let length = if request.is_head { answer.text.len() - answer.body_bytes } else { answer.text.len() };
-        stream.write_all(&answer.text[..length]).await?;
+        let takes = duty.map_or(Duration::ZERO, |duty| duty.takes);
+        let done = work(&mut stream, &mut bytes, &request, takes, &answer);
+        let Some((duty, token)) = duty.zip(request.token.as_ref()) else {
+            done.await?;
+            continue;
+        };
+        duty.orders.with(token.lock, |order| order.begins(&token.owner, token.revision));
+        let outcome = done.await;
+        // In the same turn as the last write: nothing that is sent because of the answer is seen before this.
+        duty.orders.with(token.lock, |order| order.ends(token.revision));
+        outcome?;
     }
+}
+
+/// Takes in the rest of a request, works on it and answers.
+async fn work(
+    stream: &mut TcpStream,
+    bytes: &mut BytesMut,
+    request: &Incoming,
+    takes: Duration,
+    answer: &Answer,
+) -> anyhow::Result<()> {
+    skip(stream, bytes, request.body).await?;
+    if !takes.is_zero() {
+        tokio::time::sleep(takes).await;
+    }
+    let length = if request.is_head { answer.text.len() - answer.body_bytes } else { answer.text.len() };
+    Ok(stream.write_all(&answer.text[..length]).await?)
 }
 
 /// What a request is answered; most are answered like the one before.

@@ -73,6 +73,22 @@ async fn takeovers_are_fenced(version: EtcdVersion, layout: &str) {
     assert!(times.is_sorted() && times[0] > Some(0.0), "{handoffs:#}");
 }
 
+/// A route that only looks on serves whatever comes, and says beside the worker's answer what it would have refused. That was taken for
+/// the refusal.
+#[tokio::test]
+async fn takeovers_through_a_route_in_shadow_mode_are_not_fenced() {
+    let (etcd, worker, report) = (Etcd::start(EtcdVersion::V3_5).await, FreePort::reserve(), ReportFile::new());
+    let route = format!(
+        "path = \"/\"\nmode = \"shadow\"\nverdict_header = true\n\
+         lock = {{ source = \"main\", key = \"{LOCK}\", layout = \"key\" }}"
+    );
+    let fencepost = Fencepost::with_route(&worker, &etcd, &route).await;
+    let run = drive("takeovers", &fencepost, &worker, &etcd, &["--count", "20", "--json", report.path()]).await;
+    run.ended_with(1).says("200 stale-tenure");
+    let report = report.read();
+    assert_eq!(report["false_admissions"], 1 + 2 * 18, "the first has no predecessor, the second one: {report:#}");
+}
+
 async fn drive(command: &str, fencepost: &Fencepost, worker: &FreePort, etcd: &Etcd, arguments: &[&str]) -> Run {
     let (proxy, worker, etcd) = (fencepost.url(), worker.address().to_string(), etcd.endpoint());
     let common = [command, "--proxy", &proxy, "--worker-listen", &worker, "--etcd", &etcd, "--lock", LOCK];

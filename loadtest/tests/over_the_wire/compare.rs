@@ -1,5 +1,7 @@
 //! fencepost beside HAProxy, as processes.
 
+use std::fs::Permissions;
+use std::os::unix::fs::PermissionsExt;
 use std::path::Path;
 
 use fencepost_testsupport::{EtcdVersion, Scratch, eventually};
@@ -92,6 +94,38 @@ async fn a_fencepost_that_does_not_start_ends_the_comparison_with_what_it_said()
     let etcd = etcd.to_str().expect("a path of the tests is text");
     let arguments = ["compare", "--fencepost", "/bin/false", "--etcd-binary", etcd, "--targets", "haproxy"];
     loadtest(&arguments).await.ended_with(1).says("fencepost ended with");
+}
+
+/// It serves the first workload, and does not start again for the second.
+#[tokio::test]
+async fn what_was_measured_before_something_failed_is_written() {
+    let (report, scratch) = (ReportFile::new(), Scratch::new());
+    let (envoy, started) = (scratch.path().join("envoy"), scratch.path().join("started"));
+    let started = started.display();
+    let script = format!(
+        r#"#!/bin/sh -e
+mkdir '{started}'
+listener='.*"listeners":\[{{[^[]*"address":"\([0-9.]*\)","port_value":\([0-9]*\).*'
+address=$(printf '%s' "$2" | sed "s/$listener/\1:\2/")
+exec '{worker}' worker --listen "$address"
+"#,
+        worker = env!("CARGO_BIN_EXE_fencepost-loadtest"),
+    );
+    std::fs::write(&envoy, script).expect("a scratch directory can be written");
+    std::fs::set_permissions(&envoy, Permissions::from_mode(0o755)).expect("its files are ours");
+    let arguments =
+        ["--targets", "envoy", "--envoy-binary", envoy.to_str().expect("a scratch directory's path is text")];
+    let arguments = compare(&[&arguments[..], &["--workloads", "get,idle", "--json", report.path()]].concat());
+    let run = loadtest(&arguments.iter().map(String::as_str).collect::<Vec<_>>()).await;
+    run.ended_with(1).says("envoy ended with");
+    let report = report.read();
+    assert!(report["broke_off"].as_str().is_some_and(|why| why.contains("envoy ended with")), "{report:#}");
+    assert_eq!(samples(&report, "get", "envoy").len(), 2, "{report:#}");
+    assert_eq!(samples(&report, "get", "fencepost").len(), 2, "{report:#}");
+    assert!(
+        report["run"]["command"].as_str().is_some_and(|command| command.contains("--workloads get,idle")),
+        "{report:#}"
+    );
 }
 
 /// How many processes have this directory for their temporary files.

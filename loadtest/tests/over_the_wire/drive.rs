@@ -203,6 +203,17 @@ async fn a_head_is_answered_without_a_body_by_the_worker_that_is_played() {
     loadtest(&[&wire[..], &BRIEFLY].concat()).await.is_as_expected();
 }
 
+/// It passed: nothing was out of order at a worker that nothing had reached.
+#[tokio::test]
+async fn a_worker_that_is_not_the_one_behind_the_proxy_is_told() {
+    let (server, worker) = (Worker::start().await, FreePort::reserve());
+    let address = worker.address().to_string();
+    let (run, report) = drive("closed", &server, &["--worker-listen", &address, "--connections", "1"]).await;
+    run.ended_with(1).says("is --worker-listen the proxy's upstream?");
+    assert_eq!(report["worker"]["requests"], 0, "{report:#}");
+    assert_eq!(report["worker"]["done_elsewhere"], report["answered"], "{report:#}");
+}
+
 #[tokio::test]
 async fn a_report_that_cannot_be_written_is_named_before_anything_is_sent() {
     let server = Worker::start().await;
@@ -291,7 +302,9 @@ async fn bad_arguments_are_named() {
         (&["--owner", "a", "--revision", "7", "--streams", "4"], "--h2"),
         (&["--owner", "a", "--revision", "7", "--threads", "65"], "needs at least one of --connections"),
         (&["--owner", "a", "--revision", "7", "--handoff-every", "1s"], "--etcd"),
+        (&["--owner", "a", "--revision", "7", "--worker-takes", "1s"], "--worker-listen"),
         (&[locks[0], locks[1]], "--lock"),
+        (&[locks[0], locks[1], "--lock", "/a", "--handoff-every", "11s"], "no lock would move"),
         (&[locks[0], locks[1], "--lock", "/a", "--locks", "2"], "--lock /locks/{n}"),
         (&[locks[0], locks[1], "--lock", "/a/{n}", "--locks", "2"], "--lock-header"),
     ] {
@@ -308,6 +321,7 @@ async fn bad_arguments_are_named() {
         (&["load", "--rate", "-1"], "'--rate <NUMBER>': it is a whole number from 1 to 10000000"),
         (&["load", "--seconds", "18446744073709551615"], "'--seconds <NUMBER>': it is a whole number from 1 to 86400"),
         (&["load", "--threads", "100000"], "'--threads <NUMBER>': it is a whole number from 1 to 1024"),
+        (&["load", "--threads", "65"], "needs at least one of --connections"),
         (&["load", "--expect", "99"], "'--expect <STATUS>': it is a status from 100 to 999"),
         (&["load", "--h2c", streams[0], streams[1], streams[2], streams[3]], "1001000 streams, of 1000000 at most"),
         (&["closed", "--h2", streams[0], streams[1], streams[2], streams[3]], "1001000 streams, of 1000000 at most"),
@@ -325,6 +339,13 @@ async fn bad_arguments_are_named() {
     loadtest(&nobody).await.ended_with(64).says("'--owner <OWNER>': an owner is visible ASCII here");
     let nothing = ["--fencepost", "/bin/true", "--series", "locks", "--values", "0,1"];
     loadtest(&[&["compare"], &nothing[..]].concat()).await.ended_with(64).says("each of --values is 1 at least");
+    for (arguments, said) in [
+        (["--idle-connections", "9901"], "'--idle-connections <NUMBER>': it is a whole number from 1 to 9900"),
+        (["--connections", "9901"], "'--connections <NUMBER>': it is a whole number from 1 to 9900"),
+        (["--series=connections", "--values=64,9901"], "each of --values is 9900 connections at most"),
+    ] {
+        loadtest(&[&["compare", "--fencepost", "/bin/true"], &arguments[..]].concat()).await.ended_with(64).says(said);
+    }
     loadtest(&["compare"]).await.ended_with(64).says("--fencepost");
 }
 

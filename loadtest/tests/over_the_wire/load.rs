@@ -84,12 +84,28 @@ async fn a_load_that_is_ended_early_prints_what_it_has_measured() {
         let running = Running::start(&[&what[..], &["--json", report.path()], pace].concat());
         server.wait_for(24).await;
         running.terminate();
-        running.end().await.says("ended early, after").says("latency    p50");
+        running.end().await.says("ended early, after").says("latency     p50");
         let report = report.read();
         assert_eq!((&report["ended_early"], &report["answers"]["200"]), (&true.into(), &20.into()), "{report:#}");
         assert!(report["seconds"].as_f64() < Some(60.0), "{report:#}");
         never.open();
     }
+}
+
+/// They were left out, so that a server that hangs looked as fast as what it had answered, and for the minute that they were waited for, slow.
+#[tokio::test]
+async fn a_request_without_an_answer_counts_as_long_as_it_was_waited_for() {
+    let (server, never, count) = (Worker::start().await, Latch::new(), AtomicUsize::new(0));
+    server.when(move |_| {
+        let hangs = count.fetch_add(1, Ordering::SeqCst) >= 10;
+        hangs.then(|| Behaviour::Hold(never.clone(), Answer::ok("")))
+    });
+    let (run, report) = load(&server, &["--rate", "40", "--connections", "40"]).await;
+    run.ended_with(1).says("NO ANSWER in time");
+    let latency = &report["latency"];
+    assert_eq!((&report["unanswered"], &latency["count"]), (&30.into(), &40.into()), "{report:#}");
+    assert!(latency["p50_seconds"].as_f64() > Some(5.0), "{latency:#}");
+    assert_eq!((&report["seconds"], &report["requests_per_second"]), (&1.0.into(), &10.0.into()), "{report:#}");
 }
 
 async fn load(server: &Worker, arguments: &[&str]) -> (Run, Value) {

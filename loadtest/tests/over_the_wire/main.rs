@@ -7,5 +7,6 @@ mod drive;
 mod load;
 mod moving;
 mod page;
+mod pipelines;
 mod support;
 mod without_a_fence;

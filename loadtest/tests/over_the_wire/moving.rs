@@ -5,7 +5,7 @@ use std::time::Duration;
 use fencepost_testsupport::{Answer, Behaviour, Etcd, EtcdVersion, FreePort, Latch, Relay, Worker, eventually};
 use serde_json::Value;
 
-use crate::support::{Fencepost, ReportFile, Run, Running, loadtest, nothing_is_left_in};
+use crate::support::{Fencepost, Ratchet, ReportFile, Run, Running, loadtest, nothing_is_left_in};
 
 #[tokio::test]
 async fn many_locks_that_move_under_load_are_fenced() {
@@ -57,6 +57,18 @@ async fn a_proxy_without_a_fence_is_found_out() {
     assert_eq!(report["false_refusals"], 0, "{report:#}");
 }
 
+/// It lets nobody in who is late, and does not wait until those who were in time are done: no answer shows that.
+#[tokio::test]
+async fn a_proxy_without_a_barrier_is_found_out() {
+    let (etcd, worker) = (Etcd::start(EtcdVersion::V3_5).await, FreePort::reserve());
+    let proxy = Ratchet::start(worker.address()).await;
+    let lock = ["--lock", "/lock", "--connections", "4"];
+    let (run, report) = move_locks("closed", &proxy.url(), &worker, &etcd, &lock).await;
+    run.ended_with(1).says("OUT OF ORDER").says("each of which takes the worker 5ms");
+    assert!(report["worker"]["overlapped"].as_u64() > Some(0), "{report:#}");
+    assert_eq!((&report["false_admissions"], &report["false_refusals"]), (&0.into(), &0.into()), "{report:#}");
+}
+
 #[tokio::test]
 async fn whoever_loses_a_lock_sends_once_more_when_its_successor_was_served() {
     let (etcd, worker, report) = (Etcd::start(EtcdVersion::V3_5).await, FreePort::reserve(), ReportFile::new());
@@ -68,6 +80,22 @@ async fn whoever_loses_a_lock_sends_once_more_when_its_successor_was_served() {
     let report = report.read();
     assert!(report["handoffs"]["count"].as_u64() >= Some(3), "{report:#}");
     assert_eq!(report["false_admissions"], report["handoffs"]["count"], "{report:#}");
+}
+
+/// They were sent by GET and without a body, whatever was asked for: a route that exempts GET served what was superseded.
+#[tokio::test]
+async fn the_first_and_the_late_requests_of_a_tenure_are_like_all_others() {
+    let (etcd, server, report) = (Etcd::start(EtcdVersion::V3_5).await, Worker::start().await, ReportFile::new());
+    let (url, etcd) = (server.endpoint().to_string(), etcd.endpoint());
+    let wire = ["open", "--rate", "20", "--proxy", &url, "--etcd", &etcd, "--lock", "/lock", "--connections", "4"];
+    let what = ["--method", "PUT", "--body", "10", "--handoff-every", "100ms", "--duration", "1s", "--warm-up", "0s"];
+    loadtest(&[&wire[..], &what, &["--json", report.path()]].concat()).await.ended_with(1);
+    let (seen, report) = (server.seen(), report.read());
+    assert!(report["handoffs"]["count"].as_u64() >= Some(3), "{report:#}");
+    assert!(seen.len() > 20, "more than those that were due: {report:#}");
+    for request in seen {
+        assert_eq!((request.method.as_str(), request.body_bytes), ("PUT", 10), "{request:?}");
+    }
 }
 
 /// Whoever holds a lock goes on holding it when nobody could be made to wait for it, and what was measured is told.

@@ -10,7 +10,7 @@ use crate::Conclusion;
 use crate::drive::mover::Moved;
 use crate::drive::recorder::{Durations, Slot};
 use crate::drive::verdict::Finding;
-use crate::worker::Breaches;
+use crate::worker::{AtWorker, Breaches};
 
 /// How long handoffs took: a name for programs and what it is.
 type Spans = [(&'static str, Durations); 3];
@@ -35,6 +35,7 @@ impl Outcome {
         });
         json!({
             "as_expected": self.conclusion() == Conclusion::AsExpected,
+            "ended_early": self.ended_early.is_some(),
             "what": self.description(),
             "seconds": self.measured().as_secs_f64(),
             "requests_per_second": self.per_second(),
@@ -51,11 +52,19 @@ impl Outcome {
             "latency": percentiles(&self.recorder.served),
             "latency_of_refusals": percentiles(&self.recorder.refused),
             "handoffs": handoffs,
-            "worker": self.breaches.map(|breaches| breaches.as_json()),
+            "worker": self.at_worker.map(|worker| self.worker_as_json(worker)),
             "generator": self.generator.as_json(),
             "over_time": { "slot_seconds": slot, "slots": over_time.collect::<Vec<_>>() },
             "warnings": self.warnings(),
         })
+    }
+
+    fn worker_as_json(&self, AtWorker { begun, breaches }: AtWorker) -> Value {
+        let mut json = breaches.as_json();
+        json["requests"] = json!(begun);
+        json["done_elsewhere"] = json!(self.elsewhere());
+        json["reached_though_refused"] = json!(self.uninvited());
+        json
     }
 
     fn spans(&self) -> Spans {
@@ -136,12 +145,12 @@ impl fmt::Display for Outcome {
                 writeln!(f, "  {:<18}  {}", name.replace('_', " "), in_a_line(&durations))?;
             }
         }
-        if let Some(breaches) = self.breaches {
+        if let Some(AtWorker { begun, breaches }) = self.at_worker {
             let mark = if breaches.is_none() { "revisions never went down" } else { "OUT OF ORDER" };
             let Breaches { went_down, after_successor, overlapped, shared_revision } = breaches;
             writeln!(
                 f,
-                "worker      {mark}: {went_down} went down, {after_successor} after a successor, {overlapped} overlapped, \
+                "worker      {begun} requests, {mark}: {went_down} went down, {after_successor} after a successor, {overlapped} overlapped, \
                  {shared_revision} under another owner's revision"
             )?;
         }

@@ -5,10 +5,10 @@ use std::fmt;
 
 use serde_json::{Value, json};
 
-use super::{AtWorker, Report};
+use super::Report;
 use crate::Conclusion;
 use crate::answer::Answer;
-use crate::worker::Breaches;
+use crate::worker::{AtWorker, Breaches};
 
 impl Report {
     /// The same for a program.

@@ -2,6 +2,7 @@
 
 mod fencepost;
 mod loadtest;
+mod ratchet;
 
 pub(crate) use fencepost::{Fencepost, fencepost_binary};
 /// Asserts that there is neither a lock nor a lease in etcd.
@@ -12,3 +13,4 @@ pub(crate) async fn nothing_is_left_in(etcd: &fencepost_testsupport::Etcd) {
 }
 
 pub(crate) use loadtest::{ReportFile, Run, Running, loadtest};
+pub(crate) use ratchet::Ratchet;

@@ -1,0 +1,70 @@
+//! Whoever reads what a run prints may leave before it is over, as everybody in a pipeline does at Ctrl-C.
+
+use std::process::{Child, Command, ExitStatus, Stdio};
+
+use fencepost_testsupport::{Etcd, EtcdVersion, Worker, eventually};
+use rustix::process::{Pid, Signal, kill_process};
+
+use crate::support::{ReportFile, nothing_is_left_in};
+
+/// A loadtest whose output goes into a pipe that nobody reads any more. It ends with this value.
+struct Unread(Child);
+
+impl Unread {
+    fn start(arguments: &[&str]) -> Unread {
+        let (reader, writer) = std::io::pipe().expect("there are descriptors");
+        drop(reader);
+        let mut command = Command::new(env!("CARGO_BIN_EXE_fencepost-loadtest"));
+        command.args(arguments).stdin(Stdio::null());
+        command.stdout(writer.try_clone().expect("there are descriptors")).stderr(writer);
+        Unread(command.spawn().expect("the loadtest can be started"))
+    }
+
+    fn terminate(&self) {
+        kill_process(Pid::from_child(&self.0), Signal::TERM).expect("it runs");
+    }
+
+    async fn end(&mut self) -> ExitStatus {
+        eventually("it ends", async || self.0.try_wait().expect("a child can be waited for")).await
+    }
+}
+
+impl Drop for Unread {
+    fn drop(&mut self) {
+        // It fails if it has ended.
+        let _ = self.0.kill();
+        let _ = self.0.wait();
+    }
+}
+
+/// It panicked when it was to say that it ends, and went on for ever, or when it was to print its report, which then was written nowhere.
+#[tokio::test]
+async fn a_run_that_nobody_listens_to_is_over_when_it_is_asked_to_end_and_loses_nothing() {
+    let etcd = Etcd::start(EtcdVersion::V3_5).await;
+    // The takeovers are not fenced, which is found.
+    for (what, figure, code) in [
+        (&["closed", "--duration", "1h", "--connections", "1"][..], "answered", 0),
+        (&["takeovers", "--count", "100"], "takeovers", 1),
+    ] {
+        let (server, report) = (Worker::start().await, ReportFile::new());
+        let (url, etcd_url) = (server.endpoint().to_string(), etcd.endpoint());
+        let wire = ["--proxy", &url, "--etcd", &etcd_url, "--lock", "/lock", "--json", report.path()];
+        let mut run = Unread::start(&[what, &wire].concat());
+        server.wait_for(60).await; // Of a hundred takeovers it has told of ten.
+        run.terminate();
+        assert_eq!(run.end().await.code(), Some(code), "{what:?}");
+        assert!(report.read()[figure].as_u64() >= Some(20), "{what:?}: {:#}", report.read());
+        nothing_is_left_in(&etcd).await;
+    }
+}
+
+/// The same where the report is all there is to say.
+#[tokio::test]
+async fn a_load_that_nobody_listens_to_writes_its_report() {
+    let (server, report) = (Worker::start().await, ReportFile::new());
+    let url = server.endpoint().to_string();
+    let what = ["load", "--owner", "a", "--revision", "7", "--seconds", "1", "--connections", "1"];
+    let mut run = Unread::start(&[&what[..], &["--proxy", &url, "--json", report.path()]].concat());
+    assert_eq!(run.end().await.code(), Some(0));
+    assert_eq!(report.read()["answers"]["200"], server.seen().len());
+}

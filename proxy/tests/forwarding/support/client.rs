@@ -67,6 +67,14 @@ impl Client {
         (head, body)
     }
 
+    /// Reads a whole message, or none if the other side ends or resets instead.
+    pub(crate) fn answer_or_end(&mut self) -> Option<(String, Vec<u8>)> {
+        if self.buffer.is_empty() && self.fill() == 0 {
+            return None;
+        }
+        Some(self.answer())
+    }
+
     pub(crate) fn body_of(&mut self, head: &str) -> Vec<u8> {
         if let Some(length) = field(head, "content-length") {
             return self.exactly(length.parse().unwrap());

@@ -14,6 +14,7 @@ use crate::places::Places;
 use crate::problem::{Notes, Place};
 use crate::raw::{RawConfig, RawLimits, RawSource};
 use crate::route::{Mode, Route};
+use crate::routes::Routes;
 use crate::setting::Setting;
 use crate::units::{show_duration, show_size};
 
@@ -38,7 +39,7 @@ pub(crate) fn check(raw: RawConfig, notes: &Notes) -> Option<Config> {
         decisions,
         access_log,
         sources: sources.into_iter().map(|declared| declared.source).collect::<Option<_>>()?,
-        routes: routes?,
+        routes: Routes::new(routes?),
         warnings: Vec::new(),
         places: Places::default(),
     })

@@ -9,7 +9,7 @@ use crate::listening::{Admin, Listener};
 use crate::places::Places;
 use crate::problem::{Problem, Problems};
 use crate::records::{AccessLog, Decisions};
-use crate::route::Route;
+use crate::routes::Routes;
 use crate::tls::ClientTls;
 
 /// A whole configuration. Whoever has one need not check it again.
@@ -32,7 +32,7 @@ pub struct Config {
     /// The lock stores, ordered by name.
     pub sources: Vec<Source>,
     /// The routes in the order in which they are asked; at least one.
-    pub routes: Vec<Route>,
+    pub routes: Routes,
     /// What works and should be known all the same.
     pub warnings: Vec<Problem>,
     /// Where its keys are written.

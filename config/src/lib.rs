@@ -18,6 +18,7 @@ mod path_template;
 mod percent;
 mod records;
 mod route;
+mod routes;
 mod routing;
 
 mod difference;
@@ -59,5 +60,6 @@ pub use places::Places;
 pub use problem::{Problem, Problems};
 pub use records::{AccessLog, AccessLogFormat, AccessLogTarget, Decisions};
 pub use route::{Freshness, Lock, Mode, OnHandoffTimeout, OnUnavailable, PartialRequests, Record, Route, StaleStatus};
+pub use routes::Routes;
 pub use routing::Routing;
 pub use tls::{ClientCertificates, ClientTls, Identity, ServerTls, TlsVersion};

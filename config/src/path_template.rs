@@ -68,6 +68,14 @@ impl PathTemplate {
         &self.written
     }
 
+    /// The first segment of each path that this may take, in lower case, of those that [`plain_first_segment`] shows. `None`: it may be any.
+    pub(crate) fn first_segment(&self) -> Option<String> {
+        match self.segments.first()? {
+            Segment::Literal { text, is_ascii: true } => Some(text.to_ascii_lowercase()),
+            Segment::Literal { is_ascii: false, .. } | Segment::Capture(_) => None,
+        }
+    }
+
     /// The names of the captures, in the order of [`Captures`].
     pub fn capture_names(&self) -> impl Iterator<Item = &str> {
         self.segments.iter().filter_map(|segment| match segment {
@@ -228,6 +236,15 @@ fn reads_alike(bytes: Vec<u8>, text: &str) -> bool {
     // Up and down: some letters have one capital letter with others, and some capital letters one small one.
     let folded = |text: &str| text.to_uppercase().to_lowercase();
     String::from_utf8(bytes).is_ok_and(|written| folded(&written) == folded(text))
+}
+
+/// The first segment of a path, if everybody reads it as it is written and it is ASCII. Every literal of ASCII is [`Comparison::Different`]
+/// from it then, but those that are the same in lower case.
+pub(crate) fn plain_first_segment(path: &str) -> Option<&str> {
+    let rest = path.strip_prefix('/')?;
+    let first = rest.split_once('/').map_or(rest, |(first, _)| first);
+    let is_plain = !first.is_empty() && first.bytes().all(|byte| KINDS[usize::from(byte)] == 0);
+    is_plain.then_some(first)
 }
 
 /// Some readers end, split or decode a segment once more at this byte.

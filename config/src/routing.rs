@@ -8,6 +8,7 @@ use crate::config::Config;
 use crate::path_template::PathMatch;
 use crate::percent::is_ambiguous;
 use crate::route::Route;
+use crate::routes::Routes;
 
 /// Where a request goes.
 #[derive(Debug, Clone, PartialEq)]
@@ -40,20 +41,7 @@ impl Config {
     /// [`PathTemplate::matches`](crate::PathTemplate::matches). Without any lock there is nothing to slip past, and
     /// every path goes to the first route that may take it.
     pub fn route<'p>(&self, host: Option<&str>, path: &'p str) -> Routing<'_, 'p> {
-        let fenced = self.routes.iter().any(|route| route.mode.lock().is_some());
-        if fenced && is_ambiguous(path) {
-            return Routing::LockNotAllowed;
-        }
-        let host = LazyCell::new(|| host.map(without_port));
-        for (index, route) in self.routes.iter().enumerate().filter(|(_, route)| route.serves(|| *host)) {
-            match route.path.matches_unambiguous(path) {
-                PathMatch::No => {}
-                PathMatch::Yes(captures) => return Routing::To { route, index, captures },
-                PathMatch::BadCapture if fenced => return Routing::LockNotAllowed,
-                PathMatch::BadCapture => return Routing::To { route, index, captures: Captures::default() },
-            }
-        }
-        Routing::NoRoute
+        self.routes.first_that_takes(host, path, self.routes.that_may_take(path))
     }
 
     /// Whether the host of a request decides if it is fenced.
@@ -62,6 +50,30 @@ impl Config {
     /// Then a request that names no host must be refused: whatever host the worker takes it for, it may be that of a fence.
     pub fn fences_by_host(&self) -> bool {
         self.routes.iter().any(|route| route.host.is_some() && route.mode.lock().is_some())
+    }
+}
+
+impl Routes {
+    /// The first of those of these numbers that takes a host and path.
+    fn first_that_takes<'p>(&self, host: Option<&str>, path: &'p str, numbers: &[usize]) -> Routing<'_, 'p> {
+        let fenced = self.has_locks();
+        if fenced && is_ambiguous(path) {
+            return Routing::LockNotAllowed;
+        }
+        let host = LazyCell::new(|| host.map(without_port));
+        for &index in numbers {
+            let route = &self[index];
+            if !route.serves(|| *host) {
+                continue;
+            }
+            match route.path.matches_unambiguous(path) {
+                PathMatch::No => {}
+                PathMatch::Yes(captures) => return Routing::To { route, index, captures },
+                PathMatch::BadCapture if fenced => return Routing::LockNotAllowed,
+                PathMatch::BadCapture => return Routing::To { route, index, captures: Captures::default() },
+            }
+        }
+        Routing::NoRoute
     }
 }
 
@@ -105,7 +117,13 @@ fn without_port(authority: &str) -> &str {
 
 #[cfg(test)]
 mod tests {
+    use proptest::collection::vec;
+    use proptest::prelude::*;
+    use proptest::sample::select;
+
     use super::*;
+    use crate::path_template::PathTemplate;
+    use crate::route::Mode;
 
     const GUARDED: &str = r#"lock = { source = "main", key = "/shards/{shard}/lock" }"#;
     const OFF: &str = r#"mode = "off""#;
@@ -228,5 +246,57 @@ mod tests {
         check(&config, None, "/shards/a%20b/", "shards");
         check(&config, None, "/shards/a/", "shards a");
         check(&config, None, "/x", "none");
+    }
+
+    /// A route of `/`, with a lock.
+    fn any_route() -> Route {
+        let text = "listener = [{ address = \"127.0.0.1:0\" }]\nsource.main.kind = \"memory\"\n[[route]]\nname = \"r\"\n\
+            path = \"/\"\nupstream = \"http://127.0.0.1:9000\"\nlock = { source = \"main\", key = \"/k\" }\n";
+        Config::from_toml("f.toml", text).unwrap().routes[0].clone()
+    }
+
+    #[test]
+    fn a_route_is_not_asked_for_a_path_that_begins_with_another_segment() {
+        let paths = ["/a/x", "/b/", "/A/y", "/{x}/y", "/ä/", "/b/{x}", "/"];
+        let route = |path: &str| Route { path: PathTemplate::parse(path).unwrap(), ..any_route() };
+        let routes = Routes::new(paths.map(route).to_vec());
+        for (path, asked) in
+            [("/a", &[0, 2, 3, 4, 6][..]), ("/A/x", &[0, 2, 3, 4, 6]), ("/b/c", &[1, 3, 4, 5, 6]), ("/ab/", &[3, 4, 6])]
+        {
+            assert_eq!(routes.that_may_take(path), asked, "{path}");
+        }
+        for unclear in ["", "*", "a", "/", "//a", "/%61/", "/a;v=1/", "/\u{212a}/", "/a\\b", "/a\0"] {
+            assert_eq!(routes.that_may_take(unclear), [0, 1, 2, 3, 4, 5, 6], "{unclear:?}");
+        }
+    }
+
+    proptest! {
+        /// What is not asked would have said no, in whatever order the routes are.
+        #[test]
+        fn who_asks_only_the_routes_that_may_take_a_path_finds_the_one_that_has_it(
+            written in vec(
+                (
+                    "(/(a|A|b|ab|k|K|\u{212a}|\u{17f}|s|ä|Ä|[.]a|[{][xyz][}])){0,3}/?",
+                    select(vec![None, None, Some("h"), Some("[::1]")]),
+                ),
+                1..24,
+            ),
+            has_locks in any::<bool>(),
+            host in select(vec![None, Some("h"), Some("H:80"), Some("[0::1]"), Some("other")]),
+            path in "(/|/|/|//|%2f|)((a|A|b|ab|k|K|\u{212a}|\u{17f}|s|S|ä|Ä|[.]a|[.]|%61|%4B|;|%|%00|[.][.]|\\\\| |\u{1})(/|/|/|//|)){0,4}",
+        ) {
+            let any_route = any_route();
+            let mode = if has_locks { any_route.mode.clone() } else { Mode::Off };
+            let route = |(path, host): &(String, Option<&str>)| {
+                let path = PathTemplate::parse(path).ok()?;
+                Some(Route { path, host: host.map(str::to_owned), mode: mode.clone(), ..any_route.clone() })
+            };
+            let routes = Routes::new(written.iter().filter_map(route).collect());
+            let all: Vec<usize> = (0..routes.len()).collect();
+            let asked = routes.that_may_take(&path);
+            prop_assert!(asked.is_sorted_by(|one, other| one < other), "{:?}", asked);
+            let found = routes.first_that_takes(host, &path, asked);
+            prop_assert_eq!(found, routes.first_that_takes(host, &path, &all), "{:?} of {:?}", asked, written);
+        }
     }
 }

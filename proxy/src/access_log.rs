@@ -24,12 +24,9 @@ use rustix::io::Errno;
 
 use crate::downstream::{AnswerBody, Tunnel};
 use crate::exchange::Place;
-use crate::logging::{Lines, Lost, Writing};
+use crate::logging::{Complaints, Lines, Lost, Writing};
 
 use line::Line;
-
-/// How often it is warned of lines that can't be written, at most.
-const WARNING_PERIOD: Duration = Duration::from_secs(10);
 
 /// How long the end of a process waits for whoever reads its access logs.
 const END_MAX: Duration = Duration::from_secs(2);
@@ -69,7 +66,7 @@ impl AccessLog {
         let reopen = Arc::new(AtomicBool::new(false));
         let mut target = Target::open(target, Arc::clone(&reopen))?;
         let name = target.name.clone();
-        let begun = Lines::begin("access-log", lost, move |line| target.write(line));
+        let begun = Lines::begin("access-log", lost, move |lines| target.write(lines));
         let (lines, writing) = begun.map_err(|source| OpenError { path: name, source })?;
         closing.add(writing);
         Ok(AccessLog {
@@ -140,26 +137,8 @@ struct Target {
     /// Where its file is to be opened anew, and whether it is to be now.
     path: Option<PathBuf>,
     reopen: Arc<AtomicBool>,
-    failures: Failures,
-}
-
-/// Lines that could not be written and were not warned of yet.
-#[derive(Default)]
-struct Failures {
-    lines: u64,
-    warned: Option<Instant>,
-}
-
-impl Failures {
-    /// One more; says how many there are if it is time for a warning.
-    fn one_more(&mut self, now: Instant) -> Option<u64> {
-        self.lines += 1;
-        if self.warned.is_some_and(|warned| now < warned + WARNING_PERIOD) {
-            return None;
-        }
-        self.warned = Some(now);
-        Some(std::mem::take(&mut self.lines))
-    }
+    /// Lines that could not be written.
+    failures: Complaints,
 }
 
 impl Target {
@@ -175,10 +154,10 @@ impl Target {
             AccessLogTarget::Stderr => ("stderr".to_owned(), Box::new(io::stderr()), None),
             AccessLogTarget::File(path) => (path.display().to_string(), Box::new(open(path)?), Some(path.clone())),
         };
-        Ok(Target { name, output, path, reopen, failures: Failures::default() })
+        Ok(Target { name, output, path, reopen, failures: Complaints::default() })
     }
 
-    fn write(&mut self, line: &[u8]) -> io::Result<()> {
+    fn write(&mut self, lines: &[u8]) -> io::Result<()> {
         if let Some(path) = &self.path
             && self.reopen.swap(false, Ordering::Relaxed)
         {
@@ -188,8 +167,9 @@ impl Target {
                 Err(error) => tracing::warn!(error = %error.source, "{error} anew"),
             }
         }
-        self.output.write_all(line).inspect_err(|error| {
-            if let Some(lines) = self.failures.one_more(Instant::now()) {
+        self.output.write_all(lines).inspect_err(|error| {
+            let ends = lines.iter().filter(|byte| **byte == b'\n'); // No text in a line has any of its own.
+            if let Some(lines) = self.failures.more(ends.count() as u64, Instant::now()) {
                 tracing::warn!(path = self.name, lines, %error, "lines could not be written to the access log");
             }
         })
@@ -323,17 +303,4 @@ fn write(place: &Place, status: Option<StatusCode>, sent: u64, complete: bool) {
         duration: place.arrived.elapsed(),
     };
     log.write(&line);
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn failures_are_warned_of_at_once_and_then_with_their_number() {
-        let (mut failures, begin) = (Failures::default(), Instant::now());
-        let warned: Vec<_> = (0..25).map(|second| failures.one_more(begin + Duration::from_secs(second))).collect();
-        let expected = |second| (second % 10 == 0).then_some(if second == 0 { 1 } else { 10 });
-        assert_eq!(warned, (0..25).map(expected).collect::<Vec<_>>());
-    }
 }

@@ -228,7 +228,8 @@ async fn until_answered(source: &LockSource, deadline: Instant) -> SourceStatus 
     let mut poll = tokio::time::interval(Duration::from_millis(20));
     loop {
         let status = source.status(Instant::now());
-        if (source.ready() && status.up && !status.members.is_empty()) || Instant::now() >= deadline {
+        let is_told = source.ready() && status.up != Some(false) && !status.members.is_empty();
+        if is_told || Instant::now() >= deadline {
             return status;
         }
         poll.tick().await;
@@ -242,7 +243,7 @@ async fn show_memory(source: &LockSource, deadline: Instant) -> bool {
         "source {}: a store inside of this process, for demonstrations: nobody outside can take a lock in it",
         source.name()
     );
-    status.up
+    status.up != Some(false)
 }
 
 /// Says how the members of an etcd are.
@@ -257,18 +258,30 @@ async fn show_etcd(source: &LockSource, deadline: Instant) -> bool {
             println!("warning: source {}: {warning}", source.name());
         }
     }
-    if status.up {
-        let revision = status.revision.map_or_else(|| "unknown".to_owned(), |revision| revision.to_string());
-        println!("source {}: answers quorum reads, store revision {revision}", source.name());
-    } else {
-        let cause = status.last_error.as_deref().map_or_else(|| "no answer".to_owned(), StoreError::to_string);
-        // With one member it has been said above what that answers.
-        let is_said =
-            status.members.iter().any(|member| member.version.as_ref().is_err_and(|error| error.to_string() == cause));
-        let cause = if is_said { String::new() } else { format!(": {cause}") };
-        println!("source {}: cannot be read{cause}", source.name());
+    match status.up {
+        Some(true) => {
+            let revision = status.revision.map_or_else(|| "unknown".to_owned(), |revision| revision.to_string());
+            println!("source {}: answers quorum reads, store revision {revision}", source.name());
+            true
+        }
+        Some(false) => {
+            println!("source {}: cannot be read{}", source.name(), unsaid_cause(&status));
+            false
+        }
+        // Whoever is about to use it wants to know whether it could be.
+        None => {
+            println!("source {}: not in use: no route judges by a lock of it", source.name());
+            status.members.iter().any(|member| member.version.is_ok())
+        }
     }
-    status.up
+}
+
+/// Why a source cannot be read, unless that has been said of a member.
+fn unsaid_cause(status: &SourceStatus) -> String {
+    let cause = status.last_error.as_deref().map_or_else(|| "no answer".to_owned(), StoreError::to_string);
+    let is_said = |error: &StoreError| error.to_string() == cause;
+    let is_said = status.members.iter().any(|member| member.version.as_ref().is_err_and(is_said));
+    if is_said { String::new() } else { format!(": {cause}") }
 }
 
 /// An error of that endpoint, with the endpoint once.

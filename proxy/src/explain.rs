@@ -120,7 +120,7 @@ impl<'c> Asked<'c> {
 /// The number of the route of that name; without a name, of the only one.
 fn route(config: &Config, name: Option<&str>) -> Result<usize, String> {
     let names = || config.routes.iter().map(|route| route.name.as_str()).collect::<Vec<_>>().join(", ");
-    match (name, config.routes.as_slice()) {
+    match (name, &config.routes[..]) {
         (Some(name), routes) => routes
             .iter()
             .position(|route| route.name == name)

@@ -191,7 +191,8 @@ pub fn rejected(
         return Ok(Standing::Pass(PassReason::Shadow, lock.cloned()));
     }
     if reason == Rejection::Unverifiable && place.route().on_unavailable == OnUnavailable::DangerousAdmit {
-        place.metrics().dangerously_admit();
+        place.metrics().dangerous_admit.inc();
+        place.about.count(|| place.metrics().unverified.inc());
         place.let_past(reason, subject);
         return Ok(Standing::Pass(PassReason::DangerousAdmit, lock.cloned()));
     }
@@ -212,8 +213,8 @@ where
                 place.about.note_pass();
             }
             match reason {
-                PassReason::Exempt => metrics.exempt.inc(),
-                PassReason::Off => metrics.off.inc(),
+                PassReason::Exempt => place.about.count(|| metrics.exempt.inc()),
+                PassReason::Off => place.about.count(|| metrics.off.inc()),
                 PassReason::Shadow | PassReason::DangerousAdmit => {} // Counted by what they would have met.
             }
             Ok(Standing::Pass(reason, lock))

@@ -17,6 +17,7 @@ use tokio::time::{Instant, timeout};
 
 use crate::exchange::Fence;
 use crate::lock_sources::LockSources;
+use crate::logging::Complaints;
 use crate::state::{Remembered, StateDir, StateError};
 
 use order::Order;
@@ -39,6 +40,8 @@ pub struct Memory {
     /// When this process began, if the one before it may have left requests at the worker.
     unclean_since: Option<Instant>,
     order: Order,
+    /// Tenures that could not be recorded: each request of them asks for it again.
+    unrecorded: Mutex<Complaints>,
 }
 
 impl Memory {
@@ -70,6 +73,7 @@ impl Memory {
             sources: BTreeMap::new(),
             unclean_since,
             order: Order::default(),
+            unrecorded: Mutex::default(),
         };
         let names = memory.remembered.locks.keys();
         memory.sources = names.map(|name| (name.clone(), Arc::new(memory.new_source(name)))).collect();
@@ -137,15 +141,26 @@ impl Memory {
                     recorded_as = known;
                 }
                 Ok(Err(error)) => {
-                    tracing::error!(lock = %lock.key(), error = &error as &dyn std::error::Error, "a tenure cannot be recorded");
+                    if let Some(times) = self.complaint() {
+                        let error = &error as &dyn std::error::Error;
+                        tracing::error!(lock = %lock.key(), error, times, "a tenure cannot be recorded");
+                    }
                     return Err(Rejection::Unverifiable);
                 }
                 Err(_) => {
-                    tracing::error!(lock = %lock.key(), "a tenure was not recorded within {RECORD_TIMEOUT:?}");
+                    if let Some(times) = self.complaint() {
+                        tracing::error!(lock = %lock.key(), times, "a tenure was not recorded within {RECORD_TIMEOUT:?}");
+                    }
                     return Err(Rejection::Unverifiable);
                 }
             }
         }
+    }
+
+    /// One more tenure could not be recorded; says how many there were if it is time for a line in the log.
+    fn complaint(&self) -> Option<u64> {
+        let mut unrecorded = self.unrecorded.lock().expect("nothing panics while it counts");
+        unrecorded.more(1, Instant::now().into_std())
     }
 
     /// Lets the gate know that a tenure is durable, unless that is not so any more, or says too little.

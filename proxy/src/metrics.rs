@@ -155,9 +155,10 @@ pub struct RouteMetrics {
     confirms: [IntCounter; ConfirmOutcome::ALL.len()],
     /// Requests that passed the barrier by `on_handoff_timeout = "dangerous_proceed"`.
     pub dangerous_proceed: IntCounter,
-    dangerous_admit: IntCounter,
-    /// The same requests, among all others.
-    unverified: IntCounter,
+    /// Requests let past by `on_unavailable = "dangerous_admit"`.
+    pub dangerous_admit: IntCounter,
+    /// Those of them that count as that, among all others.
+    pub unverified: IntCounter,
     handoffs: IntCounter,
     handoff_wait_seconds: Histogram,
     failures: IntCounterVec,
@@ -180,17 +181,6 @@ impl RouteMetrics {
     pub fn would_reject(&self, reason: Rejection) {
         self.rejected[reason as usize].inc();
         self.refused.would_be[reason as usize].fetch_add(1, Ordering::Relaxed);
-    }
-
-    /// How many requests were let past by `on_unavailable = "dangerous_admit"`.
-    pub fn dangerously_admitted(&self) -> u64 {
-        self.dangerous_admit.get()
-    }
-
-    /// Counts one.
-    pub fn dangerously_admit(&self) {
-        self.dangerous_admit.inc();
-        self.unverified.inc();
     }
 
     /// Confirming reads that ended so.
@@ -218,8 +208,8 @@ impl RouteMetrics {
 /// The state of a source, for its metrics.
 #[derive(Debug, Clone, Copy)]
 pub struct SourceReading {
-    /// Whether it answers.
-    pub up: bool,
+    /// Whether it answers; `None` as long as nothing is read from it.
+    pub up: Option<bool>,
     /// The age of the newest news, in seconds; infinite before the first.
     pub age_seconds: f64,
     /// How often its watch was started again.
@@ -461,8 +451,13 @@ impl Metrics {
     /// Notes the state of a source.
     pub fn set_source(&self, source: &str, reading: SourceReading) {
         let integer = |number: u64| i64::try_from(number).unwrap_or(i64::MAX);
-        self.sources.up.with_label_values(&[source]).set(reading.up.into());
-        self.sources.age_seconds.with_label_values(&[source]).set(reading.age_seconds);
+        match reading.up {
+            Some(up) => {
+                self.sources.up.with_label_values(&[source]).set(up.into());
+                self.sources.age_seconds.with_label_values(&[source]).set(reading.age_seconds);
+            }
+            None => self.forget_news(source),
+        }
         raise(&self.sources.watch_restarts.with_label_values(&[source]), reading.watch_restarts);
         raise(&self.sources.tenures.with_label_values(&[source]), reading.tenures);
         self.sources.regressed.with_label_values(&[source]).set(reading.regressed.into());
@@ -471,13 +466,19 @@ impl Metrics {
 
     /// Shows nothing any more of a source that no route uses.
     pub fn forget_source(&self, source: &str) {
+        self.forget_news(source);
         // An error means that nobody has read the metrics since it began.
-        let _ = self.sources.up.remove_label_values(&[source]);
-        let _ = self.sources.age_seconds.remove_label_values(&[source]);
         let _ = self.sources.watch_restarts.remove_label_values(&[source]);
         let _ = self.sources.tracked_locks.remove_label_values(&[source]);
         let _ = self.sources.tenures.remove_label_values(&[source]);
         let _ = self.sources.regressed.remove_label_values(&[source]);
+    }
+
+    /// Shows neither whether it answers nor how old its news are: nothing is read from it.
+    fn forget_news(&self, source: &str) {
+        // An error means that there was nothing to show.
+        let _ = self.sources.up.remove_label_values(&[source]);
+        let _ = self.sources.age_seconds.remove_label_values(&[source]);
     }
 
     /// Notes which configuration is in force, and that its file was right at that time.

@@ -15,7 +15,7 @@ use crate::decision::DecisionId;
 use crate::exchange::{Answer, Place};
 use crate::fencing::{Claim, Standing};
 use crate::forward::ResponseBody;
-use crate::observe::record::{shown_host, shown_method, shown_owner, shown_path, shown_peer};
+use crate::observe::record::{shown_host, shown_method, shown_owner, shown_path, shown_peer, whole_millis};
 use crate::observe::{Decision, Event, Outcome, RouteLabel};
 use crate::refusal::{FENCE_DECISION, FENCE_REASON, Failure, Refusal};
 use crate::token::TokenHeaders;
@@ -51,6 +51,8 @@ pub struct About {
     pending: Cell<bool>,
     /// Something of it may have gone out.
     sent: Cell<bool>,
+    /// Its verdict has been counted.
+    counted: Cell<bool>,
     /// Why it has failed, if it has.
     failure: Cell<Option<Failure>>,
 }
@@ -75,6 +77,7 @@ impl About {
             passed: Cell::new(false),
             pending: Cell::new(false),
             sent: Cell::new(false),
+            counted: Cell::new(false),
             failure: Cell::new(None),
         }
     }
@@ -94,6 +97,14 @@ impl About {
     /// Notes that its route only watches, and that nobody waits for its verdict.
     pub fn note_pending(&self) {
         self.pending.set(true);
+    }
+
+    /// Counts its verdict, unless it has been. A request counts once, by the first: it may be judged again, because its route enforces by
+    /// now, or because what was let in could not be sent.
+    pub fn count(&self, verdict: impl FnOnce()) {
+        if !self.counted.replace(true) {
+            verdict();
+        }
     }
 
     /// Notes which lock guards it, if anybody wants to know that later.
@@ -286,7 +297,7 @@ impl Place {
 
     /// Counts that the request was admitted, or would have been; some admissions are recorded.
     pub fn admitted(&self, claim: &Claim) {
-        self.metrics().admitted.inc();
+        self.about.count(|| self.metrics().admitted.inc());
         self.about.admitted.set(true);
         if self.worker.fence.process.observations.is_some() && self.worker.sample.takes() {
             self.record(self.worker.decisions.next(), Outcome::Admitted, Subject::of(claim), None);
@@ -296,8 +307,8 @@ impl Place {
     /// Counts what was decided, writes it to the log at a bounded rate, and notes it for operators to look at.
     fn record(&self, id: DecisionId, outcome: Outcome, subject: Subject<'_>, status: Option<StatusCode>) {
         match outcome {
-            Outcome::Refused(reason) => self.metrics().reject(reason),
-            Outcome::WouldBeRefused(reason) => self.metrics().would_reject(reason),
+            Outcome::Refused(reason) => self.about.count(|| self.metrics().reject(reason)),
+            Outcome::WouldBeRefused(reason) => self.about.count(|| self.metrics().would_reject(reason)),
             Outcome::LetPast(_) | Outcome::Admitted => {}
         }
         let process = &self.worker.fence.process;
@@ -408,8 +419,8 @@ fn log(decision: &Decision, left_out: u64) {
         owner = decision.owner.as_deref(),
         revision = decision.revision.map(fencepost_policy::Revision::get),
         reason = decision.outcome.reason(),
-        age_ms = decision.age.map(|age| age.as_millis()),
-        waited_ms = decision.waited.as_millis(),
+        age_ms = decision.age.map(whole_millis),
+        waited_ms = whole_millis(decision.waited),
         client = %decision.client,
         peer = decision.peer.as_deref(),
         method = &*decision.method,

@@ -146,7 +146,8 @@ impl Reloader {
 
     async fn reload_now(&mut self, cause: &str) -> Outcome {
         // Also where nothing else changes: what has renamed the file, or written others, says so in this way.
-        self.in_force.now().access_log.iter().for_each(AccessLog::reopen);
+        let with_requests = self.earlier.fences().chain([self.in_force.now()]);
+        with_requests.for_each(|fence| fence.access_log.iter().for_each(AccessLog::reopen));
         self.in_force.now().process.tls_files.look_now().await;
         match &mut self.origin {
             Origin::File(file) => {

@@ -123,9 +123,10 @@ impl Attended<'_> {
             let status = source.status(now);
             locks += status.static_locks + status.templated_locks;
             let state = match (status.up, source.ready()) {
-                (true, true) => "up",
-                (true, false) => "up, locks not read yet",
-                (false, _) => "does not answer",
+                (Some(true), true) => "up",
+                (Some(true), false) => "up, locks not read yet",
+                (Some(false), _) => "does not answer",
+                (None, _) => "not in use",
             };
             format!("; {} {state}", source.name())
         });

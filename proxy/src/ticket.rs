@@ -3,6 +3,7 @@
 mod unseen;
 
 use std::cell::Cell;
+use std::future::pending;
 use std::pin::Pin;
 use std::rc::Rc;
 use std::sync::Arc;
@@ -294,6 +295,14 @@ impl Counter {
         match self {
             Counter::Lock(lock) => lock.end_lost_pass(lost),
             Counter::Nameless(nameless) => nameless.end_lost_pass(lost),
+        }
+    }
+
+    /// Completes when an operator may have ended some of those that were lost. To miss nothing, take it before looking, and await it after.
+    fn lost_cleared(&self) -> Pin<Box<dyn Future<Output = ()> + '_>> {
+        match self {
+            Counter::Lock(lock) => Box::pin(lock.orphans_cleared()),
+            Counter::Nameless(_) => Box::pin(pending()), // Operators end what locks count.
         }
     }
 

@@ -53,8 +53,14 @@ fn existing_metrics() -> BTreeSet<String> {
     route.failed(fencepost::refusal::Failure::NoAnswer);
     metrics.set_lost(0, 0, 0);
     metrics.set_connections_ended(0, |_| 0);
-    let reading =
-        SourceReading { up: true, age_seconds: 0.0, watch_restarts: 0, tracked_locks: 0, tenures: 0, regressed: false };
+    let reading = SourceReading {
+        up: Some(true),
+        age_seconds: 0.0,
+        watch_restarts: 0,
+        tracked_locks: 0,
+        tenures: 0,
+        regressed: false,
+    };
     metrics.set_source("any", reading);
     let expiry = Expiry { file: "/t".into(), what: Dated::Certificate, subject: String::new(), not_after: 0 };
     metrics.tls().set_expiries(TlsUse::Listener, "any", &[expiry]);
@@ -96,9 +102,10 @@ fn limits_that_no_key_sets_are_as_the_reference_has_them() {
         ("1,000 for a lock, 10,000 in all", "gate/handoff.rs", "WAITING_PER_LOCK_MAX: usize = 1_000"),
         ("1,000 for a lock, 10,000 in all", "gate/handoff.rs", "WAITING_MAX: usize = 10_000"),
         ("| 100 ms | Others pass", "gate/handoff.rs", "TURN_MAX: Duration = Duration::from_millis(100)"),
+        ("upstream | 10,000 | 503", "forward/upstream.rs", "waiting_max: 10_000"),
         ("4 times in all", "gate.rs", "SENDS_MAX: usize = 4"),
-        ("16 MiB, 5 s", "downstream/limits.rs", "discard_bytes_max: 16 * 1024 * 1024"),
-        ("16 MiB, 5 s", "downstream/limits.rs", "discard_timeout: Duration::from_secs(5)"),
+        ("16 MiB, 5 s", "../../fence/src/refusal.rs", "DISCARD_BYTES_MAX: u64 = 16 << 20"),
+        ("16 MiB, 5 s", "../../fence/src/refusal.rs", "DISCARD_TIMEOUT: Duration = Duration::from_secs(5)"),
         ("256 KiB, 100 ms", "forward/relay.rs", "BEHIND_BYTES_MAX: usize = 256 * 1024"),
         ("256 KiB, 100 ms", "forward/relay.rs", "CATCH_UP_MAX: Duration = Duration::from_millis(100)"),
         ("| 1 s | The same", "forward/stalled.rs", "STALL_MAX: Duration = Duration::from_secs(1)"),

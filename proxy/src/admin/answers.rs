@@ -14,6 +14,9 @@ use serde_json::Value;
 
 use crate::downstream::AnswerBody;
 
+/// What programs are told in.
+pub(super) const JSON: &str = "application/json";
+
 /// An answer of the admin listener.
 pub type AdminAnswer = Response<AdminBody>;
 
@@ -21,7 +24,7 @@ pub type AdminAnswer = Response<AdminBody>;
 pub enum AdminBody {
     /// All of it at once.
     Whole(Full<Bytes>),
-    /// Piece by piece, for as long as the client listens.
+    /// Piece by piece, as the client takes them.
     Stream(Pin<Box<dyn Stream<Item = Bytes>>>),
 }
 
@@ -73,11 +76,19 @@ pub(super) fn text(status: StatusCode, text: String) -> AdminAnswer {
 pub(super) fn json_answer(value: &Value) -> AdminAnswer {
     let mut body = serde_json::to_vec_pretty(value).unwrap_or_default(); // A value of ours has only text for keys.
     body.push(b'\n');
-    answer(StatusCode::OK, "application/json", body)
+    answer(StatusCode::OK, JSON, body)
 }
 
 pub(super) fn answer(status: StatusCode, kind: &'static str, body: Vec<u8>) -> AdminAnswer {
-    let mut answer = Response::new(AdminBody::whole(Bytes::from(body)));
+    answer_of(status, kind, AdminBody::whole(Bytes::from(body)))
+}
+
+pub(super) fn streamed(kind: &'static str, pieces: impl Stream<Item = Bytes> + 'static) -> AdminAnswer {
+    answer_of(StatusCode::OK, kind, AdminBody::Stream(Box::pin(pieces)))
+}
+
+fn answer_of(status: StatusCode, kind: &'static str, body: AdminBody) -> AdminAnswer {
+    let mut answer = Response::new(body);
     *answer.status_mut() = status;
     answer.headers_mut().insert(CONTENT_TYPE, HeaderValue::from_static(kind));
     answer.headers_mut().insert(CACHE_CONTROL, HeaderValue::from_static("no-store"));

@@ -1,16 +1,20 @@
 //! What is known of each lock, and how each source is.
 
-use std::sync::Arc;
+use std::iter;
+use std::sync::{Arc, Weak};
 
+use bytes::Bytes;
 use fencepost_policy::Revision;
 use fencepost_sources::{LockDescription, LockSource, Member, StoreError, TrackedLock};
+use futures_util::stream::{Stream, unfold};
 use http::StatusCode;
 use percent_encoding::percent_decode_str;
 use serde_json::{Value, json};
+use tokio::task::yield_now;
 use tokio::time::Instant;
 
 use super::Admin;
-use super::answers::{AdminAnswer, json_answer, text};
+use super::answers::{AdminAnswer, JSON, json_answer, streamed, text};
 
 impl Admin {
     /// Costs the same however many locks there are.
@@ -21,13 +25,7 @@ impl Admin {
     }
 
     pub(super) fn locks(&self) -> AdminAnswer {
-        let now = Instant::now();
-        let sources = self.sources.iter().map(|source| {
-            let mut told = source_json(source, now);
-            told["locks"] = source.locks().iter().map(|lock| lock_json(&lock.describe(now))).collect();
-            told
-        });
-        json_answer(&json!({ "sources": sources.collect::<Vec<_>>() }))
+        streamed(JSON, in_pieces(document(&self.sources)))
     }
 
     /// The locks of that key, one in each source that tracks it, be it only for requests under way. The key is given percent-encoded or as it is; of
@@ -67,6 +65,56 @@ impl Admin {
             several => json_answer(&json!(several)),
         }
     }
+}
+
+/// The least that is written of `/locks` at once.
+const PIECE_BYTES: usize = 64 * 1024;
+
+/// What stands in the place of a source's locks until they are written. Nothing else has it: within a text, quotes are escaped.
+const NO_LOCKS: &str = r#""locks": []"#;
+
+/// The sources with all their locks, as it would be written in one: in parts that are made as they are asked for, one for each lock.
+///
+/// A lock is as it is by then; one that is not tracked any more is left out. Neither locks nor sources are kept for whoever reads slowly.
+fn document(sources: &[LockSource]) -> impl Iterator<Item = String> + use<> {
+    let now = Instant::now();
+    let told = sources.iter().map(|source| {
+        let mut told = source_json(source, now);
+        told["locks"] = json!([]);
+        told
+    });
+    let without_locks = format!("{:#}\n", json!({ "sources": told.collect::<Vec<_>>() }));
+    let mut around_locks = without_locks.split(NO_LOCKS).map(str::to_owned);
+    let begin = around_locks.next();
+    let lists: Vec<_> =
+        sources.iter().map(|source| source.locks().iter().map(Arc::downgrade).collect()).zip(around_locks).collect();
+    begin.into_iter().chain(lists.into_iter().flat_map(|(locks, behind)| list(locks).chain([behind])))
+}
+
+/// The locks of one source.
+fn list(locks: Vec<Weak<TrackedLock>>) -> impl Iterator<Item = String> {
+    let end = if locks.is_empty() { "]" } else { "\n      ]" };
+    let mut comma = "";
+    let locks = locks.into_iter().filter_map(move |lock| {
+        let lock = lock_json(&lock.upgrade()?.describe(Instant::now()));
+        let indented = format!("\n{lock:#}").replace('\n', "\n        ");
+        Some(std::mem::replace(&mut comma, ",").to_owned() + &indented)
+    });
+    iter::once(r#""locks": ["#.to_owned()).chain(locks).chain([end.to_owned()])
+}
+
+/// These parts in few pieces. Between any two of them others have their turn, however fast they are taken.
+fn in_pieces(parts: impl Iterator<Item = String>) -> impl Stream<Item = Bytes> {
+    unfold(parts, |mut parts| async {
+        yield_now().await;
+        let mut piece = String::new();
+        while piece.len() < PIECE_BYTES
+            && let Some(part) = parts.next()
+        {
+            piece.push_str(&part);
+        }
+        (!piece.is_empty()).then(|| (Bytes::from(piece), parts))
+    })
 }
 
 /// How a source is, and not which locks it has.
@@ -123,4 +171,80 @@ fn members_json(members: &[Member]) -> Value {
         })
     };
     members.iter().map(member).collect()
+}
+
+#[cfg(test)]
+mod tests {
+    use fencepost_policy::{Layout, LockKey};
+    use fencepost_sources::{LockSpec, MemoryStore, RecordFormat, SourceOptions};
+    use futures_util::{FutureExt, StreamExt};
+
+    use super::*;
+
+    fn source(name: &str) -> LockSource {
+        LockSource::build(name, SourceOptions::default(), MemoryStore::new()).0
+    }
+
+    fn track(source: &LockSource, count: usize) -> Vec<Arc<TrackedLock>> {
+        let spec = |number| LockSpec {
+            key: LockKey::new(&format!("/\"locks\": []/{number:06}")).unwrap(),
+            format: RecordFormat::plain(Layout::Key).into(),
+        };
+        (0..count).map(|number| source.track(spec(number)).unwrap()).collect()
+    }
+
+    /// Written in one.
+    fn whole(sources: &[LockSource]) -> String {
+        let now = Instant::now();
+        let told = sources.iter().map(|source| {
+            let mut told = source_json(source, now);
+            told["locks"] = source.locks().iter().map(|lock| lock_json(&lock.describe(now))).collect();
+            told
+        });
+        format!("{:#}\n", json!({ "sources": told.collect::<Vec<_>>() }))
+    }
+
+    #[test]
+    fn the_document_of_all_locks_reads_as_if_it_were_written_in_one() {
+        let sources = ["a", "\"locks\": []", "b"].map(source);
+        for counts in [[0, 0, 0], [1, 0, 2], [0, 3, 0], [1, 1, 1]] {
+            let _tracked: Vec<_> = sources.iter().zip(counts).map(|(source, count)| track(source, count)).collect();
+            for sources in [&sources[..], &sources[..1], &[]] {
+                assert_eq!(document(sources).collect::<String>(), whole(sources), "{counts:?}");
+            }
+        }
+    }
+
+    /// Everybody else waited for that many to be written, and it took several hundred MiB.
+    #[tokio::test(start_paused = true)]
+    async fn twenty_thousand_locks_are_written_in_pieces_and_others_have_their_turn_between_them() {
+        let source = source("main");
+        let _tracked = track(&source, 20_000);
+        let sources = [source];
+        let mut pieces = Box::pin(in_pieces(document(&sources)));
+        let (mut written, mut turns) = (Vec::new(), 0);
+        loop {
+            assert!(pieces.next().now_or_never().is_none(), "others have no turn");
+            turns += 1;
+            let Some(piece) = pieces.next().await else { break };
+            assert!(piece.len() < PIECE_BYTES + 4_096, "{} bytes", piece.len());
+            written.extend_from_slice(&piece);
+        }
+        assert!(turns > 100, "{turns}");
+        assert_eq!(String::from_utf8(written).unwrap(), whole(&sources));
+    }
+
+    #[test]
+    fn whoever_reads_slowly_keeps_no_lock_and_no_source() {
+        let source = source("main");
+        let mut tracked = track(&source, 3);
+        let handle = source.downgrade();
+        let mut parts = document(&[source]);
+        assert!(handle.upgrade().is_none());
+        let begun: String = parts.by_ref().take(3).collect();
+        drop(tracked.remove(1));
+        let rest: String = parts.collect();
+        assert!(begun.contains("000000") && rest.contains("000002"), "{begun}{rest}");
+        assert!(!rest.contains("000001"), "it is tracked no more: {rest}");
+    }
 }

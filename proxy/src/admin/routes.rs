@@ -50,7 +50,7 @@ impl Admin {
             "requests": {
                 "admit": metrics.admitted.get(),
                 "reject": by_reason(|reason| metrics.rejected(reason)),
-                "pass": metrics.exempt.get() + metrics.off.get() + metrics.dangerously_admitted(),
+                "pass": metrics.exempt.get() + metrics.off.get() + metrics.dangerous_admit.get(),
             },
             "in_flight": metrics.in_flight.get(),
             "waiting": metrics.waiting.get(),

@@ -12,13 +12,11 @@ use bytes::Bytes;
 use fencepost_policy::LockKey;
 use futures_util::stream::{Stream, unfold};
 use http::StatusCode;
-use http::header::{CACHE_CONTROL, CONTENT_TYPE};
-use http::{HeaderValue, Response};
 use serde_json::{Value, json};
 use tokio::sync::watch;
 
 use super::Admin;
-use super::answers::{AdminAnswer, AdminBody, text};
+use super::answers::{AdminAnswer, streamed, text};
 use super::observed::{row_context, whole_timeline};
 use crate::in_force::InForce;
 use crate::observe::{Filter, Observations};
@@ -48,10 +46,7 @@ impl Admin {
             let piece = futures_util::StreamExt::next(&mut events).await?;
             Some((piece, (events, place)))
         });
-        let mut answer = Response::new(AdminBody::Stream(Box::pin(events)));
-        answer.headers_mut().insert(CONTENT_TYPE, HeaderValue::from_static("text/event-stream"));
-        answer.headers_mut().insert(CACHE_CONTROL, HeaderValue::from_static("no-store"));
-        answer
+        streamed("text/event-stream", events)
     }
 }
 

@@ -4,7 +4,7 @@ import { decisionAddress, onShown, show, shown } from "./address.js";
 import { copyButton, verdict } from "./decisions.js";
 import { byId, el, name, shorten, visible } from "./dom.js";
 import { ask } from "./feed.js";
-import { lockId, refusedUnder, tailOf, tenureOf } from "./model.js";
+import { hasEnded, lockId, refusedUnder, tailOf, tenureOf } from "./model.js";
 import { ownerClass } from "./owners.js";
 import { adviceOf, meaningOf } from "./reasons.js";
 import { duration, exact, now, time } from "./time.js";
@@ -147,7 +147,7 @@ function facts(pairs) {
 
 function decisionFacts(decision, lock) {
   const tenure = lock && tenureOf(lock, decision.revision);
-  const ended = tenure && tenure.ended_ms !== null && tenure.ended_ms < decision.time_ms;
+  const ended = tenure && hasEnded(tenure) && tenure.ended_ms < decision.time_ms;
   return [
     ["Decision", [el("code", {}, decision.id), copyButton(decision.id)]],
     ["When", [exact(decision.time_ms), el("span", { class: "muted" }, " · ", time(decision.time_ms))]],
@@ -167,13 +167,18 @@ function decisionFacts(decision, lock) {
   ];
 }
 
+function endOf(tenure) {
+  if (tenure.ended_ms === null) return "it holds the lock now";
+  return hasEnded(tenure) ? exact(tenure.ended_ms) : `the lock is not tracked since ${exact(tenure.ended_ms)}`;
+}
+
 function tenureFacts(lock, tenure, tail) {
   return [
     ["Lock", name(lock.lock, NAME_MAX)],
     ["Owner", el("span", { class: ownerClass(tenure.owner) }, el("i", { class: "swatch", "aria-hidden": "true" }), name(tenure.owner, NAME_MAX))],
     ["Revision", tenure.last === tenure.first ? String(tenure.first) : `${tenure.first} to ${tenure.last}`],
     ["Began", `${tenure.began_seen === false ? "before " : ""}${exact(tenure.began_ms)}`],
-    ["Ended", tenure.ended_ms === null ? "it holds the lock now" : exact(tenure.ended_ms)],
+    ["Ended", endOf(tenure)],
     ["Held for", duration((tenure.ended_ms ?? now()) - tenure.began_ms)],
     ["Refused", refusedUnder(tenure)],
     tail === null ? null : [tenure.refused ? "Last refused" : "Last that would be", exact(tenure.last_refused_ms)],

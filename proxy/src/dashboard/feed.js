@@ -92,6 +92,7 @@ export class Feed {
     this.#stop(this.#attempt === 0 ? "connecting" : "again");
     const run = this.#run;
     this.#opened = 0;
+    this.#generation = null; // A process that was started anew counts from 1 again, whatever it was configured with.
     this.#stream(run, "/timeline", {
       timeline: (data) => {
         proxySays(data.now_ms);

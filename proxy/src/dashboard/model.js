@@ -161,11 +161,17 @@ export function tenureOf({ tenures }, revision) {
   return tenure && revision <= tenure.last ? tenure : undefined;
 }
 
+/** Whether a tenure is known to have ended, and not only to be tracked no longer. */
+export const hasEnded = (tenure) => tenure.ended_ms !== null && tenure.end !== "untracked";
+
 /** The tenure that holds a lock now, if any. */
 export function holderOf(lock) {
   const last = lock.tenures.at(-1);
   return last && last.ended_ms === null ? last : undefined;
 }
+
+/** Whether nobody held a lock when it was heard of last. */
+export const isFree = ({ tenures }) => tenures.length === 0 || hasEnded(tenures.at(-1));
 
 /** When the last thing happened to a lock. */
 export function latestOf(lock) {
@@ -180,7 +186,7 @@ export function handoffs(locks, most) {
   for (const lock of locks) {
     for (let at = Math.max(1, lock.tenures.length - most); at < lock.tenures.length; at += 1) {
       const [from, to] = [lock.tenures[at - 1], lock.tenures[at]];
-      if (from.ended_ms !== null) pairs.push({ lock, from, to });
+      if (hasEnded(from)) pairs.push({ lock, from, to });
     }
   }
   return pairs.sort((a, b) => b.to.began_ms - a.to.began_ms).slice(0, most).map(handoff);
@@ -205,6 +211,6 @@ function handoff({ lock, from, to }) {
 
 /** How long a tenure was still sending after its end: how long the zombie lived. `null` if it was not. */
 export function tailOf(tenure) {
-  if (tenure.ended_ms === null || !tenure.last_refused_ms || tenure.last_refused_ms <= tenure.ended_ms) return null;
+  if (!hasEnded(tenure) || !tenure.last_refused_ms || tenure.last_refused_ms <= tenure.ended_ms) return null;
   return tenure.last_refused_ms - tenure.ended_ms;
 }

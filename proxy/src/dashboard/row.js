@@ -5,7 +5,7 @@ import { shorten, svg, visible } from "./dom.js";
 import { ownerClass } from "./owners.js";
 import { CATEGORIES, categoryOf } from "./reasons.js";
 import { decisionAddress } from "./address.js";
-import { tailOf, tenureOf } from "./model.js";
+import { hasEnded, tailOf, tenureOf } from "./model.js";
 import { duration, now } from "./time.js";
 
 export const ROW_HEIGHT = 54;
@@ -83,7 +83,7 @@ function drawTenures(row) {
   let narrow = null;
   lock.tenures.forEach((tenure, index) => {
     const next = lock.tenures[index + 1];
-    if (tenure.ended_ms !== null) drawGap(row, tenure, next);
+    if (hasEnded(tenure)) drawGap(row, tenure, next);
     const at = extent(row, tenure.began_ms, tenure.ended_ms);
     if (!at) return;
     // Very short tenures that stand close together are drawn as one: what is drawn stays bounded.
@@ -147,7 +147,7 @@ function stillSending({ lock, model, view }) {
   // A refusal may be here before the news of its lock.
   for (const { revision, time_ms: at } of model.refusals(lock)) {
     const tenure = tenureOf(lock, revision);
-    if (!tenure || tenure.ended_ms === null || at <= tenure.ended_ms) continue;
+    if (!tenure || !hasEnded(tenure) || at <= tenure.ended_ms) continue;
     const tail = tails.get(tenure) ?? { last: at, dot: Infinity };
     tail.last = Math.max(tail.last, at);
     if (at >= view.from) tail.dot = Math.min(tail.dot, at);
@@ -232,7 +232,7 @@ function gatherDots({ lock, view, model, width, chosen }, tails) {
 /** On the bar of the tenure that was claimed; on its tail, once it has ended; below, if no tenure was. */
 function dotY(tenure, decision, tails) {
   if (!tenure) return NO_TENURE_Y;
-  const ended = tenure.ended_ms !== null && decision.time_ms > tenure.ended_ms;
+  const ended = hasEnded(tenure) && decision.time_ms > tenure.ended_ms;
   const lane = ended ? tails.get(tenure) : BAR;
   // At the lower edge of a bar, where its text stays readable.
   return lane === BAR ? BAR.y + BAR.height : lane.y + lane.height / 2;

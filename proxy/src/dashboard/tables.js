@@ -68,10 +68,11 @@ export function showShadow(report) {
     cell(row.decision ? el("a", { href: decisionAddress(row.decision) }, el("code", {}, row.decision)) : "–")));
 }
 
-/** How a store is, in one word and a grade. */
+/** How a store is, in few words and a grade. */
 export function sourceState(source, outages) {
   const outage = outages.find((outage) => outage.source === source.source && outage.ended_ms === null);
   if (source.distrusted_through !== null) return ["bad", `went back: distrusted through revision ${source.distrusted_through}`];
+  if (source.up === null) return ["calm", "not in use"];
   if (!source.up) return ["bad", outage ? outage.kind : "down"];
   return outage ? ["warn", outage.kind] : ["good", "answers"];
 }
@@ -103,6 +104,6 @@ export function showTenures(model) {
   sync(byId("tenures"), tenures, ({ lock, tenure }) => `${lock.source} ${lock.lock} ${tenure.first}`, ({ lock, tenure }) => el("tr", {},
     cell(name(lock.lock, 60)), cell(name(tenure.owner, 40)),
     cell(tenure.last === tenure.first ? String(tenure.first) : `${tenure.first} to ${tenure.last}`),
-    cell(time(tenure.began_ms)), cell(tenure.ended_ms === null ? "holds it" : time(tenure.ended_ms)),
+    cell(time(tenure.began_ms)), cell(tenure.ended_ms === null ? "holds it" : time(tenure.ended_ms), tenure.end === "untracked" ? ", not tracked since" : null),
     number(refusedUnder(tenure)), cell(tailOf(tenure) === null ? "–" : `${duration(tailOf(tenure))} after its end`)));
 }

@@ -1,7 +1,7 @@
 // The strip at the top: what somebody wants to know first.
 
 import { byId, el, sync, visible } from "./dom.js";
-import { holderOf, refusedText } from "./model.js";
+import { holderOf, isFree, refusedText } from "./model.js";
 import { ageOf, sourceState } from "./tables.js";
 import { duration, now } from "./time.js";
 
@@ -25,8 +25,10 @@ function storeTile({ sources, outages }) {
   const states = sources.map((source) => ({ source, state: sourceState(source, outages) }));
   const worst = states.find(({ state }) => state[0] === "bad") ?? states.find(({ state }) => state[0] === "warn");
   if (worst) return { title: "Lock stores", grade: worst.state[0], value: worst.state[1].split(":")[0], note: `${visible(worst.source.source)}, age ${ageText(worst.source)}`, link };
-  const oldest = Math.max(...sources.map((source) => ageOf(source) ?? 0));
-  return { title: "Lock stores", grade: "good", value: sources.length === 1 ? "answers" : `all ${sources.length} answer`, note: `news at most ${duration(oldest)} old`, link };
+  const used = states.filter(({ state }) => state[0] === "good").map(({ source }) => source);
+  if (used.length === 0) return { title: "Lock stores", grade: "calm", value: "not in use", note: "nothing is read from any", link };
+  const oldest = Math.max(...used.map((source) => ageOf(source) ?? 0));
+  return { title: "Lock stores", grade: "good", value: used.length === 1 ? "answers" : `all ${used.length} answer`, note: `news at most ${duration(oldest)} old`, link };
 }
 
 const ageText = (source) => (ageOf(source) === null ? "unknown" : duration(ageOf(source)));
@@ -43,15 +45,18 @@ function fencingTile({ routes, dangers }) {
   return { title: "Fencing", grade: "good", value: "enforced", note: routes.length === 1 ? "on its one route" : `on all ${routes.length} routes`, link };
 }
 
-/** The timeline tells who holds what, but not of each lock where there are very many. */
+/** The timeline tells who holds what, but not of each lock where there are very many, and of none that was not read yet. */
 function lockTile({ locks, since, tracked, truncated }) {
   const [title, link] = ["Locks", "#timeline-title"];
   if (since === null || tracked === null) return unknown(title, link);
-  const held = [...locks.values()].filter(holderOf).length;
+  const rows = [...locks.values()];
+  const held = rows.filter(holderOf).length;
   const text = (count) => count.toLocaleString("en");
-  return truncated
-    ? { title, grade: "calm", value: `${text(tracked)} tracked`, note: `${text(held)} held of ${text(locks.size)} shown`, link }
-    : { title, grade: "calm", value: `${text(held)} held`, note: `${text(Math.max(tracked, locks.size) - held)} without a holder`, link };
+  if (truncated) return { title, grade: "calm", value: `${text(tracked)} tracked`, note: `${text(held)} held of ${text(locks.size)} shown`, link };
+  const free = rows.filter(isFree).length;
+  const unread = Math.max(0, tracked - held - free);
+  const notes = [free || !unread ? `${text(free)} without a holder` : "", unread ? `${text(unread)} not read yet` : ""];
+  return { title, grade: "calm", value: `${text(held)} held`, note: notes.filter(Boolean).join(", "), link };
 }
 
 /** What the proxy has counted: of a flood, not each decision comes to this page. */

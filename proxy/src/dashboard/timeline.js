@@ -1,7 +1,7 @@
 // The ownership timeline: one row per lock. Only rows in sight are drawn, at most once per frame.
 
 import { byId, el, name, shorten, svg, visible } from "./dom.js";
-import { holderOf, latestOf, refusedText, tailOf } from "./model.js";
+import { hasEnded, holderOf, latestOf, refusedText, tailOf } from "./model.js";
 import { ownerClass } from "./owners.js";
 import { clock, duration, now, time, zone } from "./time.js";
 import { drawRow, ROW_HEIGHT } from "./row.js";
@@ -214,11 +214,17 @@ function dayOrTime(tick, step) {
   return clock(tick).slice(0, 5);
 }
 
+/** What is known of who holds a lock that nobody is known to hold. */
+function withoutHolder({ tenures }) {
+  if (tenures.length === 0) return "no holder seen";
+  return hasEnded(tenures.at(-1)) ? "nobody" : "not tracked";
+}
+
 function rowLabel(lock) {
   const holder = holderOf(lock);
   const state = holder
     ? el("span", { class: `${ownerClass(holder.owner)} who` }, el("i", { class: "swatch", "aria-hidden": "true" }), name(holder.owner, 60))
-    : el("span", { class: "free" }, lock.tenures.length ? "nobody" : "no holder seen");
+    : el("span", { class: "free" }, withoutHolder(lock));
   const since = holder ? holder.began_ms : lock.tenures.at(-1)?.ended_ms;
   return el("div", { class: "label" },
     el("span", { class: "lock-name", title: `${visible(lock.lock)} in ${lock.source}` }, name(lock.lock, 120)),
@@ -228,7 +234,7 @@ function rowLabel(lock) {
 /** A row in words, for those who cannot see it. */
 function summary(lock, refusals) {
   const holder = holderOf(lock);
-  const held = holder ? `held by ${shorten(visible(holder.owner), 60)}, revision ${holder.first}, for ${duration(now() - holder.began_ms)}` : "held by nobody";
+  const held = holder ? `held by ${shorten(visible(holder.owner), 60)}, revision ${holder.first}, for ${duration(now() - holder.began_ms)}` : withoutHolder(lock);
   const forwarded = refusals.filter((decision) => decision.forwarded).length;
   const tails = lock.tenures.filter((tenure) => tailOf(tenure) !== null).length;
   const zombies = tails ? `; ${tails} ended tenures were still sending` : "";

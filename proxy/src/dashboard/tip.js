@@ -41,6 +41,7 @@ function tenureLines({ tenure, count }) {
   const revision = tenure.last === tenure.first ? `revision ${tenure.first}` : `revisions ${tenure.first} to ${tenure.last}`;
   const lines = [short(tenure.owner), revision, period(tenure)];
   if (tenure.began_seen === false) lines.push("it began some time before fencepost first saw it");
+  if (tenure.end === "untracked") lines.push("its lock is not tracked since then");
   if (tenure.refused + tenure.would_be_refused > 0) lines.push(`${refusedUnder(tenure, "refused")} under it`);
   return lines;
 }

@@ -2,6 +2,8 @@
 
 use std::time::Duration;
 
+use fencepost_fence::refusal::{DISCARD_BYTES_MAX, DISCARD_TIMEOUT};
+
 /// What a client may take and how long it may take for it.
 #[derive(Debug, Clone)]
 pub struct Limits {
@@ -70,8 +72,8 @@ impl Default for Limits {
             pending_resets_max: 20,
             resets_max: 1_000,
             control_frames_max: 10_000,
-            discard_bytes_max: 16 * 1024 * 1024,
-            discard_timeout: Duration::from_secs(5),
+            discard_bytes_max: DISCARD_BYTES_MAX,
+            discard_timeout: DISCARD_TIMEOUT,
         }
     }
 }

@@ -122,7 +122,8 @@ async fn http1(pool: &Shared, opened: Opened, place: Place) -> Result<Box<Http1>
 }
 
 async fn open_by(pool: &Shared, wants: Wants, deadline: Instant) -> Result<Opened, UpstreamError> {
-    let opened = timeout_at(deadline, open(&pool.upstream, wants)).await.map_err(|_| UpstreamError::Timeout)?;
+    let opened = timeout_at(deadline, open(&pool.upstream, &pool.addresses, wants)).await;
+    let opened = opened.map_err(|_| UpstreamError::Timeout)?;
     if let Err(error @ UpstreamError::Tls { .. }) = &opened {
         pool.complain(error);
     }

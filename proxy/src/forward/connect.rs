@@ -13,6 +13,7 @@ use tokio::net::{TcpStream, UnixStream, lookup_host};
 use tokio::time::{sleep, timeout};
 use tokio_rustls::TlsConnector;
 
+use super::addresses::Addresses;
 use super::error::UpstreamError;
 use super::pool::Wants;
 use super::tls_failure::TlsFailure;
@@ -36,7 +37,9 @@ pub(super) struct Opened {
 /// If the last address that was tried takes none, or who is there is not the worker that it should be, or does not take us for
 /// what we are.
 pub async fn connects(upstream: &Upstream, within: Duration) -> Result<Protocol, UpstreamError> {
-    let opened = timeout(within, open(upstream, Wants::Either)).await.map_err(|_| UpstreamError::Timeout)??;
+    let addresses = Addresses::default();
+    let opened =
+        timeout(within, open(upstream, &addresses, Wants::Either)).await.map_err(|_| UpstreamError::Timeout)??;
     let Opened { mut socket, protocol, .. } = opened;
     if let Speaks::Tls(tls) = &upstream.speaks {
         let refused = match timeout(REFUSAL_MAX, socket.read_u8()).await {
@@ -53,8 +56,8 @@ pub async fn connects(upstream: &Upstream, within: Duration) -> Result<Protocol,
 const REFUSAL_MAX: Duration = Duration::from_millis(300);
 
 /// Opens a connection. By TLS, the worker picks what is spoken on it, of what would do.
-pub(super) async fn open(upstream: &Upstream, wants: Wants) -> Result<Opened, UpstreamError> {
-    let transport = connect(&upstream.address).await.map_err(UpstreamError::Unreachable)?;
+pub(super) async fn open(upstream: &Upstream, addresses: &Addresses, wants: Wants) -> Result<Opened, UpstreamError> {
+    let transport = connect(&upstream.address, addresses).await.map_err(UpstreamError::Unreachable)?;
     match &upstream.speaks {
         Speaks::Cleartext(protocol) => {
             Ok(Opened { socket: Socket::upstream(transport), protocol: *protocol, made_with: None })
@@ -64,15 +67,28 @@ pub(super) async fn open(upstream: &Upstream, wants: Wants) -> Result<Opened, Up
 }
 
 /// Opens a connection to one of the addresses that the name has.
-pub(super) async fn connect(address: &UpstreamAddress) -> io::Result<Transport> {
-    match address {
+pub(super) async fn connect(upstream: &UpstreamAddress, addresses: &Addresses) -> io::Result<Transport> {
+    match upstream {
         UpstreamAddress::Unix(path) => Ok(UnixStream::connect(path).await?.into()),
         UpstreamAddress::Tcp { host, port } => {
-            let stream = first_to_connect(lookup_host((host.as_str(), *port)).await?).await?;
+            let stream = connect_by_name(addresses, || look_up(host.clone(), *port)).await?;
             stream.set_nodelay(true)?;
             Ok(stream.into())
         }
     }
+}
+
+async fn look_up(host: String, port: u16) -> io::Result<Vec<SocketAddr>> {
+    Ok(lookup_host((host, port)).await?.collect())
+}
+
+async fn connect_by_name<F>(addresses: &Addresses, look_up: impl FnOnce() -> F) -> io::Result<TcpStream>
+where
+    F: Future<Output = io::Result<Vec<SocketAddr>>> + 'static,
+{
+    let found = addresses.get(look_up).await?;
+    // The worker may have moved.
+    first_to_connect(found.iter().copied()).await.inspect_err(|_| addresses.forget())
 }
 
 /// How long an address may say nothing until the next is tried as well: what RFC 8305 (section 5) recommends.
@@ -125,12 +141,14 @@ pub const UPSTREAM_PROTOCOLS: &[&[u8]] = &[HTTP2, HTTP1];
 
 #[cfg(test)]
 mod tests {
+    use std::cell::Cell;
     use std::future::poll_fn;
     use std::pin::pin;
     use std::task::Poll;
 
     use socket2::{Domain, Socket as Listening, Type};
     use tokio::net::TcpListener;
+    use tokio::time::advance;
 
     use super::*;
 
@@ -188,5 +206,30 @@ mod tests {
         check(&[refusing().await], refused).await;
         check(&[refusing().await, refusing().await], refused).await;
         check(&[], Err(io::ErrorKind::NotFound)).await;
+    }
+
+    /// Each took a thread and asked a server.
+    #[tokio::test(start_paused = true)]
+    async fn a_hundred_connections_within_a_second_take_one_lookup_and_one_that_fails_has_the_next_look() {
+        let (listener, refusing) = (TcpListener::bind("127.0.0.1:0").await.unwrap(), refusing().await);
+        let (works, lookups, addresses) = (listener.local_addr().unwrap(), Cell::new(0), Addresses::default());
+        let connect_to = |address| {
+            let lookups = &lookups;
+            let look_up = move || {
+                lookups.set(lookups.get() + 1);
+                async move { Ok(vec![address]) }
+            };
+            connect_by_name(&addresses, look_up)
+        };
+        for _ in 0..100 {
+            connect_to(works).await.unwrap();
+            listener.accept().await.unwrap();
+        }
+        assert_eq!(lookups.get(), 1);
+        advance(Duration::from_secs(1)).await;
+        connect_to(refusing).await.unwrap_err();
+        assert_eq!(lookups.get(), 2);
+        connect_to(works).await.unwrap();
+        assert_eq!(lookups.get(), 3);
     }
 }

@@ -62,7 +62,7 @@ impl<P: Permit> Exchange<P> {
         let (mut request, permit) = admitted.into_parts();
         let body = request.body().state().cloned();
         let asked_to_upgrade = wants == Wants::Http1;
-        let is_head = request.method() == Method::HEAD;
+        let (is_head, has_body) = (request.method() == Method::HEAD, !request.body().is_end_stream());
         let (head, copy, unwritten) = match &mut link {
             Link::Http1(connection) => {
                 request_form::for_http1(&mut request);
@@ -79,8 +79,8 @@ impl<P: Permit> Exchange<P> {
             }
         };
         let is_streamed = body.is_some();
-        let mut in_flight =
-            Box::new(InFlight::new(link, pool, permit, Outgoing { body, unwritten, is_head }, timeouts, at));
+        let outgoing = Outgoing { body, unwritten, is_head, has_body };
+        let mut in_flight = Box::new(InFlight::new(link, pool, permit, outgoing, timeouts, at));
         if is_streamed || in_flight.is_endless() {
             in_flight.watch_tenure();
         }

@@ -54,6 +54,17 @@ pub(super) struct Http1 {
     place: Place,
 }
 
+/// What a connection is good for when a response on it has ended.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) enum Remains {
+    /// Another request.
+    Usable,
+    /// Nothing, being spoilt, though the whole of the request was written before the response ended.
+    Spoilt,
+    /// Nothing.
+    Broken,
+}
+
 /// Drives hyper's connection, and closes it at once when dropped.
 struct Driver {
     seat: Rc<RefCell<Seat>>,
@@ -186,8 +197,8 @@ impl Http1 {
         }
     }
 
-    /// Whether another request may be sent once this one's response has ended.
-    pub(super) fn is_reusable(&mut self) -> bool {
+    /// What it is good for, its response having ended.
+    pub(super) fn remains(&mut self) -> Remains {
         self.driver.recall();
         self.nested.leave();
         // Asked first: driven, it would write what is left.
@@ -197,7 +208,21 @@ impl Http1 {
         }
         let socket = &self.driver.socket;
         let everything_is_written = is_all_written && !socket.is_write_blocked() && !socket.is_broken();
-        !self.is_spoilt && self.sender.is_ready() && everything_is_written && self.driver.is_driven()
+        if !everything_is_written {
+            Remains::Broken
+        } else if self.is_spoilt {
+            Remains::Spoilt
+        } else if self.sender.is_ready() && self.driver.is_driven() {
+            Remains::Usable
+        } else {
+            Remains::Broken
+        }
+    }
+
+    /// Closes it so that nothing is left of it in the kernel: whoever closes first would keep the port for a minute (TIME_WAIT), of which
+    /// there are 28,000 to a worker. Our end goes out as ever, and a reset behind it, so the worker must have read all that was written.
+    pub(super) fn close_without_trace(self) {
+        self.driver.socket.end_by_reset();
     }
 
     /// Its place in the pool, for another connection.
@@ -284,7 +309,7 @@ mod tests {
         let (ours, theirs) = UnixStream::pair().unwrap();
         let socket = Socket::upstream(ours.into());
         let mut connection = Http1::new(socket.clone(), None, Place::for_tests(), outbox.clone()).await.unwrap();
-        assert!(connection.is_reusable());
+        assert_eq!(connection.remains(), Remains::Usable);
         let turns = &connection.driver.turns;
         let mut io = turns.gather(socket);
         poll_fn(|cx| {
@@ -352,10 +377,10 @@ mod tests {
             .run_until(async {
                 let outbox = Outbox::default();
                 let (mut connection, mut worker) = amid_its_turn(&outbox).await;
-                assert!(!connection.is_reusable());
+                assert_eq!(connection.remains(), Remains::Broken);
                 let mut read = [0; 9];
                 worker.read_exact(&mut read).await.unwrap();
-                assert!(connection.is_reusable());
+                assert_eq!(connection.remains(), Remains::Usable);
             })
             .await;
     }

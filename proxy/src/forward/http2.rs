@@ -15,6 +15,7 @@ use tokio::time::{Instant, timeout_at};
 
 pub(super) use connection::Http2Connection;
 
+use super::addresses::Addresses;
 use super::connect::{Opened, open};
 use super::error::UpstreamError;
 use super::http1::HeadFuture;
@@ -46,6 +47,7 @@ impl Http2Connections {
     pub(super) async fn ready(
         self: &Rc<Self>,
         upstream: &Upstream,
+        addresses: &Addresses,
         deadline: Instant,
     ) -> Result<Stream, UpstreamError> {
         loop {
@@ -54,15 +56,20 @@ impl Http2Connections {
             }
             match self.begin_opening(upstream) {
                 // Boxed, as all that is rare and large: each request would move the room for it, whatever its worker speaks.
-                Some(_opening) => Box::pin(self.open_one(upstream, deadline)).await?,
+                Some(_opening) => Box::pin(self.open_one(upstream, addresses, deadline)).await?,
                 None => self.freed(upstream, deadline).await?,
             }
         }
     }
 
     /// Opens a connection and takes it in.
-    async fn open_one(self: &Rc<Self>, upstream: &Upstream, deadline: Instant) -> Result<(), UpstreamError> {
-        let opened = timeout_at(deadline, open(upstream, Wants::Either)).await;
+    async fn open_one(
+        self: &Rc<Self>,
+        upstream: &Upstream,
+        addresses: &Addresses,
+        deadline: Instant,
+    ) -> Result<(), UpstreamError> {
+        let opened = timeout_at(deadline, open(upstream, addresses, Wants::Either)).await;
         self.add(upstream, opened.map_err(|_| UpstreamError::Timeout)??, deadline).await
     }
 

@@ -14,7 +14,7 @@ pub(super) use outgoing::Outgoing;
 
 use super::admitted::{Ending, Held, Permit, Watch};
 use super::body_state::BodyState;
-use super::http1::First;
+use super::http1::{First, Remains};
 use super::pool::{Link, Pool};
 use super::response_head;
 use super::unwritten::Unwritten;
@@ -36,6 +36,7 @@ pub(super) struct InFlight<P: Permit> {
     /// `None` unless it goes over HTTP/2.
     unwritten: Option<Unwritten>,
     is_head: bool,
+    has_body: bool,
     timeouts: Timeouts,
     started: Instant,
     /// Bytes that had been read of an HTTP/1.1 connection when it began.
@@ -79,7 +80,7 @@ impl<P: Permit> InFlight<P> {
         timeouts: Timeouts,
         at: Instant,
     ) -> InFlight<P> {
-        let Outgoing { body, unwritten, is_head } = outgoing;
+        let Outgoing { body, unwritten, is_head, has_body } = outgoing;
         let read_before = match &link {
             Link::Http1(connection) => connection.socket().bytes_read(),
             Link::Http2(_) => 0,
@@ -91,6 +92,7 @@ impl<P: Permit> InFlight<P> {
             body,
             unwritten,
             is_head,
+            has_body,
             timeouts,
             started: at,
             read_before,
@@ -298,14 +300,15 @@ impl<P: Permit> InFlight<P> {
     }
 
     fn settle(self) {
-        let InFlight { link, pool, permit, .. } = self;
+        let InFlight { link, pool, permit, has_body, .. } = self;
         match link {
-            Link::Http1(mut connection) => {
-                // Otherwise it is closed here: before the permit goes, nothing more can be written.
-                if connection.is_reusable() {
-                    pool.put_back(connection);
-                }
-            }
+            // What is not put back is closed here: before the permit goes, nothing more can be written.
+            Link::Http1(mut connection) => match connection.remains() {
+                Remains::Usable => pool.put_back(connection),
+                // Having answered, the worker has read the head. A body it may be reading yet.
+                Remains::Spoilt if !has_body => connection.close_without_trace(),
+                Remains::Spoilt | Remains::Broken => drop(connection),
+            },
             Link::Http2(stream) => drop(stream),
         }
         permit.finished(Ending::Complete);

@@ -8,6 +8,7 @@
 //! does: see [`Ending`]. When its tenure ends meanwhile ([`Watch`]), what is not finished of it is cut, or its response is
 //! read to the end at the worker's pace.
 
+mod addresses;
 mod admitted;
 mod body_state;
 mod by_alpn;

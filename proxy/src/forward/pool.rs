@@ -1,7 +1,7 @@
 //! The connections of one worker thread to one upstream.
 
 use std::cell::{Cell, RefCell};
-use std::collections::VecDeque;
+use std::collections::BTreeMap;
 use std::rc::{Rc, Weak};
 
 use http::Request;
@@ -9,6 +9,7 @@ use http::header::UPGRADE;
 use tokio::sync::oneshot;
 use tokio::time::{Instant, timeout_at};
 
+use super::addresses::Addresses;
 use super::admitted::{Admitted, Permit};
 use super::by_alpn::{self, COMPLAINT_INTERVAL};
 use super::connect::connect;
@@ -30,6 +31,7 @@ pub struct Pool {
 
 pub(super) struct Shared {
     pub(super) upstream: Upstream,
+    pub(super) addresses: Addresses,
     pub(super) background: Background,
     pub(super) http2: Rc<Http2Connections>,
     /// HTTP/1.1 connections without a request, the one used last at the end.
@@ -37,8 +39,11 @@ pub(super) struct Shared {
     idle: RefCell<Vec<Box<Http1>>>,
     /// HTTP/1.1 connections that are open or being opened.
     places_taken: Cell<usize>,
-    /// Requests that wait for one, in the order in which they came.
-    waiting: RefCell<VecDeque<oneshot::Sender<Turn>>>,
+    /// Requests that wait for one, by the order in which they came. Each takes itself out: however many wait, one more or less takes few
+    /// steps.
+    waiting: RefCell<BTreeMap<u64, oneshot::Sender<Turn>>>,
+    /// How many have ever waited.
+    arrivals: Cell<u64>,
     sweeping: Cell<bool>,
     /// Responses on HTTP/1.1 connections that others may wait for.
     stalled: Stalled,
@@ -63,6 +68,18 @@ impl Wants {
     /// What a request needs that was made by [`outgoing_request`](super::outgoing_request).
     pub fn of(request: &Request<RequestBody>) -> Wants {
         if request.headers().contains_key(UPGRADE) { Wants::Http1 } else { Wants::Either }
+    }
+}
+
+/// A request among those that wait, until this is dropped.
+struct Waiting<'a> {
+    shared: &'a Shared,
+    arrival: u64,
+}
+
+impl Drop for Waiting<'_> {
+    fn drop(&mut self) {
+        self.shared.waiting.borrow_mut().remove(&self.arrival);
     }
 }
 
@@ -105,11 +122,13 @@ impl Pool {
         Pool {
             shared: Rc::new(Shared {
                 upstream,
+                addresses: Addresses::default(),
                 background,
                 http2: Rc::default(),
                 idle: RefCell::default(),
                 places_taken: Cell::new(0),
                 waiting: RefCell::default(),
+                arrivals: Cell::new(0),
                 sweeping: Cell::new(false),
                 stalled: Stalled::default(),
                 picked: Cell::new(Protocol::Http2),
@@ -159,7 +178,8 @@ impl Pool {
         let link = match self.shared.upstream.speaks {
             Speaks::Cleartext(Protocol::Http1) => Link::Http1(self.ready_http1(deadline).await?),
             Speaks::Cleartext(Protocol::Http2) => {
-                Link::Http2(self.shared.http2.ready(&self.shared.upstream, deadline).await?)
+                let Shared { upstream, addresses, http2, .. } = &*self.shared;
+                Link::Http2(http2.ready(upstream, addresses, deadline).await?)
             }
             Speaks::Tls(_) => Box::pin(by_alpn::ready(&self.shared, wants, deadline)).await?,
         };
@@ -181,7 +201,7 @@ impl Pool {
             Turn::Connection(connection) => return Ok(connection),
             Turn::Place(place) => place,
         };
-        let opened = timeout_at(deadline, connect(&self.shared.upstream.address)).await;
+        let opened = timeout_at(deadline, connect(&self.shared.upstream.address, &self.shared.addresses)).await;
         let transport = opened.map_err(|_| UpstreamError::Timeout)?.map_err(UpstreamError::Unreachable)?;
         let made = Http1::new(Socket::upstream(transport), None, place, self.shared.background.outbox().clone()).await;
         made.map(Box::new).map_err(UpstreamError::Handshake)
@@ -297,16 +317,7 @@ impl Shared {
     }
 
     async fn wait_for_turn(&self, deadline: Instant) -> Result<Turn, UpstreamError> {
-        let turn = {
-            let mut waiting = self.waiting.borrow_mut();
-            waiting.retain(|waiter| !waiter.is_closed());
-            if waiting.len() >= self.upstream.waiting_max {
-                return Err(UpstreamError::Crowded);
-            }
-            let (waiter, turn) = oneshot::channel();
-            waiting.push_back(waiter);
-            turn
-        };
+        let (_waiting, turn) = self.join_waiting()?;
         let turn = timeout_at(deadline, async {
             tokio::select! {
                 turn = turn => turn,
@@ -317,15 +328,23 @@ impl Shared {
         turn.map_err(|_| UpstreamError::Timeout) // The pool is gone, and the thread with it.
     }
 
-    /// The request that has waited longest and still does.
-    fn next_waiter(&self) -> Option<oneshot::Sender<Turn>> {
+    /// The place behind all who wait, and what is got there.
+    fn join_waiting(&self) -> Result<(Waiting<'_>, oneshot::Receiver<Turn>), UpstreamError> {
         let mut waiting = self.waiting.borrow_mut();
-        loop {
-            let waiter = waiting.pop_front()?;
-            if !waiter.is_closed() {
-                return Some(waiter);
-            }
+        if waiting.len() >= self.upstream.waiting_max {
+            return Err(UpstreamError::Crowded);
         }
+        let arrival = self.arrivals.get();
+        self.arrivals.set(arrival + 1);
+        let (waiter, turn) = oneshot::channel();
+        waiting.insert(arrival, waiter);
+        Ok((Waiting { shared: self, arrival }, turn))
+    }
+
+    /// The request that has waited longest.
+    fn next_waiter(&self) -> Option<oneshot::Sender<Turn>> {
+        let (_, waiter) = self.waiting.borrow_mut().pop_first()?;
+        Some(waiter)
     }
 
     fn put_back(self: &Rc<Self>, connection: Box<Http1>) {

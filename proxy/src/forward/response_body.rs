@@ -18,7 +18,7 @@ use super::http1::First;
 use super::in_flight::InFlight;
 use super::pool::Pool;
 use super::relay::{Relay, read_ahead};
-use super::rest::Rest;
+use super::rest::{Rest, may_go_on_for_ever};
 use super::stalled::Stalls;
 use super::tunnel::WorkerEnd;
 use crate::downstream::{AnswerBody, Protocol, Tunnel};
@@ -103,26 +103,20 @@ impl<P: Permit> ResponseBody<P> {
             in_flight.complete();
             return Ok(ResponseBody::Empty);
         }
-        let mut first = None;
-        // What begins with data: behind a length of 0 over HTTP/2 there may be trailers, and what comes first would be those.
-        if incoming.size_hint().exact().is_some_and(|length| length > 0)
-            && let Poll::Ready(Some(here)) =
-                in_flight.poll_driven(cx, First::Ask, |cx| Pin::new(&mut incoming).poll_frame(cx))
-        {
-            let bytes = match here {
-                Ok(frame) => frame.into_data().unwrap_or_default(),
-                Err(error) => {
-                    in_flight.lost();
-                    return Err(error);
-                }
-            };
-            if incoming.is_end_stream() {
-                in_flight.complete();
-                return Ok(ResponseBody::Whole(bytes));
+        let here = match Here::read(&mut incoming, &mut in_flight, headers, cx) {
+            Ok(here) => here,
+            Err(error) => {
+                in_flight.lost();
+                return Err(error);
             }
-            first = Some(bytes);
+        };
+        if here.is_all {
+            in_flight.complete();
+            return Ok(ResponseBody::Whole(here.data));
         }
-        Ok(ResponseBody::Upstream(Reading::new(Rest::new(incoming, in_flight, headers), first)))
+        let mut rest = Rest::new(incoming, in_flight, headers);
+        rest.next = here.next;
+        Ok(ResponseBody::Upstream(Reading::new(rest, here.data)))
     }
 
     pub(super) fn switched(worker: WorkerEnd<P>) -> ResponseBody<P> {
@@ -130,8 +124,76 @@ impl<P: Permit> ResponseBody<P> {
     }
 }
 
+/// What of a response came with its head.
+#[derive(Default)]
+struct Here {
+    data: Bytes,
+    /// What was found behind data that is passed on: trailers, or how it failed.
+    next: Option<Result<Frame<Bytes>, hyper::Error>>,
+    is_all: bool,
+}
+
+impl Here {
+    /// Up to how much is read of a response that does not say how long it is, and in how many pieces. Whoever makes short answers up as
+    /// they go sends a chunk or two.
+    const BYTES_MAX: usize = 8 * 1024;
+    const PIECES_MAX: usize = 8;
+
+    /// Reads what is here, and waits for nothing.
+    fn read<P: Permit>(
+        incoming: &mut Incoming,
+        in_flight: &mut InFlight<P>,
+        headers: &HeaderMap,
+        cx: &mut Context<'_>,
+    ) -> Result<Here, hyper::Error> {
+        let mut here = Here::default();
+        let pieces_max = match incoming.size_hint().exact() {
+            // Behind a length of 0 over HTTP/2 there may be trailers, and what comes first would be those.
+            Some(length) => usize::from(length > 0),
+            None if in_flight.protocol() == Protocol::Http1 && !may_go_on_for_ever(in_flight, headers) => {
+                Here::PIECES_MAX
+            }
+            None => 0,
+        };
+        let mut first = First::Ask;
+        for _ in 0..pieces_max {
+            match in_flight.poll_driven(cx, first, |cx| Pin::new(&mut *incoming).poll_frame(cx)) {
+                Poll::Ready(Some(Err(error))) if here.data.is_empty() => return Err(error),
+                Poll::Ready(Some(next @ Err(_))) => {
+                    here.next = Some(next);
+                    break;
+                }
+                Poll::Ready(Some(Ok(frame))) => match frame.into_data() {
+                    Ok(data) => here.add(data),
+                    Err(trailers) => {
+                        here.next = Some(Ok(trailers));
+                        break;
+                    }
+                },
+                // One that ends before its length is not whole.
+                Poll::Ready(None) => {
+                    here.is_all = incoming.size_hint().exact().is_none();
+                    break;
+                }
+                Poll::Pending => break,
+            }
+            here.is_all = incoming.is_end_stream();
+            if here.is_all || here.data.len() >= Here::BYTES_MAX {
+                break;
+            }
+            first = First::Drive;
+        }
+        Ok(here)
+    }
+
+    fn add(&mut self, data: Bytes) {
+        self.data = if self.data.is_empty() { data } else { [&self.data[..], &data].concat().into() };
+    }
+}
+
 impl<P: Permit> Reading<P> {
-    fn new(rest: Rest<P>, first: Option<Bytes>) -> Reading<P> {
+    fn new(rest: Rest<P>, first: Bytes) -> Reading<P> {
+        let first = Some(first).filter(|first| !first.is_empty());
         let is_watched = rest.in_flight.is_watched();
         let source = Source::Worker(Some(rest));
         let given = Some(Instant::now()); // The head.

@@ -21,6 +21,8 @@ use crate::downstream::Protocol;
 pub(super) struct Rest<P: Permit> {
     pub(super) incoming: Incoming,
     pub(super) in_flight: Box<InFlight<P>>,
+    /// What was read of it already.
+    pub(super) next: Option<Result<Frame<Bytes>, hyper::Error>>,
     /// Whether it has no end of its own, and a tenure to end with.
     pub(super) is_endless: bool,
     /// Whether it has no end of its own, with a tenure or without.
@@ -31,11 +33,11 @@ impl<P: Permit> Rest<P> {
     /// What is left when the head has come. From here on the tenure of the request is watched: it may take long.
     pub(super) fn new(incoming: Incoming, mut in_flight: Box<InFlight<P>>, headers: &HeaderMap) -> Rest<P> {
         let is_watched = in_flight.watch_tenure();
-        let may_go_on_for_ever = in_flight.is_endless() || is_event_stream(headers);
+        let may_go_on_for_ever = may_go_on_for_ever(&in_flight, headers);
         if may_go_on_for_ever {
             in_flight.has_no_end();
         }
-        Rest { incoming, in_flight, is_endless: is_watched && may_go_on_for_ever, may_go_on_for_ever }
+        Rest { incoming, in_flight, next: None, is_endless: is_watched && may_go_on_for_ever, may_go_on_for_ever }
     }
 
     /// The next piece from the worker, as soon as it is there. With the last, the request is over.
@@ -77,8 +79,12 @@ impl<P: Permit> Rest<P> {
     }
 
     fn poll_step(&mut self, cx: &mut Context<'_>) -> Poll<Step> {
-        let Rest { incoming, in_flight, .. } = self;
-        match in_flight.poll_driven(cx, First::Drive, |cx| Pin::new(&mut *incoming).poll_frame(cx)) {
+        let Rest { incoming, in_flight, next, .. } = self;
+        let next = match next.take() {
+            Some(next) => Poll::Ready(Some(next)),
+            None => in_flight.poll_driven(cx, First::Drive, |cx| Pin::new(&mut *incoming).poll_frame(cx)),
+        };
+        match next {
             Poll::Ready(Some(Ok(mut frame))) => {
                 self.in_flight.heard();
                 if let Some(trailers) = frame.trailers_mut() {
@@ -130,6 +136,11 @@ enum Step {
     End,
     Lost(Option<hyper::Error>),
     Silent,
+}
+
+/// Whether a response has no end of its own.
+pub(super) fn may_go_on_for_ever<P: Permit>(in_flight: &InFlight<P>, headers: &HeaderMap) -> bool {
+    in_flight.is_endless() || is_event_stream(headers)
 }
 
 /// Whether a response goes on for as long as there are events.

@@ -1,10 +1,14 @@
 //! Responses that their clients do not read, on connections that others wait for.
 
-use std::cell::RefCell;
+use std::cell::{Cell, RefCell};
 use std::rc::{Rc, Weak};
 use std::time::Duration;
 
 use tokio::time::{Instant, sleep_until};
+
+/// How long a request waits for a connection before it looks for a response that has stalled: most get theirs sooner, and a look costs more
+/// than that.
+const FIRST_LOOK: Duration = Duration::from_millis(100);
 
 /// How long a client may leave a piece of its response lying while others wait for a connection.
 const STALL_MAX: Duration = Duration::from_secs(1);
@@ -13,6 +17,8 @@ const STALL_MAX: Duration = Duration::from_secs(1);
 #[derive(Default)]
 pub(super) struct Stalled {
     responses: RefCell<Vec<Weak<dyn Stalls>>>,
+    /// Before when none will have stalled for long enough, as the last look has shown: one look does for all who wait.
+    none_before: Cell<Option<Instant>>,
 }
 
 /// A response that comes no faster than its client reads it.
@@ -30,6 +36,9 @@ impl Stalled {
         let mut responses = self.responses.borrow_mut();
         if responses.len() == responses.capacity() {
             responses.retain(|response| response.strong_count() > 0);
+            // As many may come before the next look at all of them as this one has found.
+            let found = responses.len();
+            responses.reserve(found);
         }
         responses.push(response);
     }
@@ -38,18 +47,32 @@ impl Stalled {
     /// response, if that is long enough. A client that reads, however slowly, takes a piece now and then; one that reads nothing, or
     /// next to nothing, would keep its connection until `body_timeout`, and a few thousand of them all connections.
     pub(super) async fn make_room(&self) -> ! {
-        let mut looks_at = Instant::now();
+        let mut looks_at = Instant::now() + FIRST_LOOK;
         loop {
             sleep_until(looks_at).await;
             let now = Instant::now();
-            looks_at = now + STALL_MAX;
-            let Some((since, response)) = self.longest() else { continue };
-            if since + STALL_MAX <= now {
-                response.leave_client();
-            } else {
-                looks_at = since + STALL_MAX;
+            match self.stalled_by(now) {
+                Ok(response) => {
+                    response.leave_client();
+                    looks_at = now + STALL_MAX;
+                }
+                Err(none_before) => looks_at = none_before,
             }
         }
+    }
+
+    /// The response that has stalled longest, if that is long enough; else before when none will have.
+    fn stalled_by(&self, now: Instant) -> Result<Rc<dyn Stalls>, Instant> {
+        if let Some(none_before) = self.none_before.get().filter(|none_before| now < *none_before) {
+            return Err(none_before);
+        }
+        let none_before = match self.longest() {
+            Some((since, response)) if since + STALL_MAX <= now => return Ok(response),
+            Some((since, _)) => since + STALL_MAX,
+            None => now + STALL_MAX,
+        };
+        self.none_before.set(Some(none_before));
+        Err(none_before)
     }
 
     fn longest(&self) -> Option<(Instant, Rc<dyn Stalls>)> {
@@ -61,8 +84,7 @@ impl Stalled {
 
 #[cfg(test)]
 mod tests {
-    use std::cell::Cell;
-
+    use futures_util::future::join_all;
     use tokio::time::{advance, timeout};
 
     use super::*;
@@ -71,10 +93,12 @@ mod tests {
     struct Response {
         since: Cell<Option<Instant>>,
         is_left: Cell<bool>,
+        looks: Cell<u32>,
     }
 
     impl Stalls for Response {
         fn since(&self) -> Option<Instant> {
+            self.looks.set(self.looks.get() + 1);
             self.since.get().filter(|_| !self.is_left.get())
         }
 
@@ -102,10 +126,39 @@ mod tests {
         advance(millis(10)).await;
         responses[0].since.set(Some(Instant::now()));
         assert_eq!(left(&stalled, &responses, STALL_MAX - millis(50)).await, [false; 3]);
-        assert_eq!(left(&stalled, &responses, millis(100)).await, [false, true, false]);
-        assert_eq!(left(&stalled, &responses, millis(1)).await, [true, true, false], "another waits");
+        assert_eq!(left(&stalled, &responses, FIRST_LOOK + millis(10)).await, [false, true, false]);
+        assert_eq!(left(&stalled, &responses, FIRST_LOOK + millis(1)).await, [true, true, false], "another waits");
         responses[2].since.set(Some(Instant::now()));
         drop(responses);
         assert!(stalled.longest().is_none());
+    }
+
+    /// Each request that had to wait looked at all responses at once, and then each second.
+    #[tokio::test(start_paused = true)]
+    async fn who_waits_for_a_moment_looks_at_no_response_and_a_thousand_who_wait_for_long_look_once_a_second() {
+        let stalled = Stalled::default();
+        let response = Rc::<Response>::default();
+        stalled.add(Rc::downgrade(&response) as Weak<dyn Stalls>);
+        let all = |wait| timeout(wait, join_all((0..1_000).map(|_| stalled.make_room())));
+        assert!(all(FIRST_LOOK / 2).await.is_err());
+        assert_eq!(response.looks.get(), 0);
+        assert!(all(FIRST_LOOK + 4 * STALL_MAX + FIRST_LOOK / 2).await.is_err());
+        assert_eq!(response.looks.get(), 5);
+    }
+
+    /// Where there was just room for as many as are there at a time, each that came had all looked at.
+    #[test]
+    fn those_that_are_gone_are_looked_for_only_when_as_many_have_come_as_there_are() {
+        let stalled = Stalled::default();
+        let responses: Vec<_> = (0..100).map(|_| Rc::<Response>::default()).collect();
+        let add = |response: &Rc<Response>| stalled.add(Rc::downgrade(response) as Weak<dyn Stalls>);
+        responses.iter().for_each(add);
+        let is_full = || stalled.responses.borrow().len() == stalled.responses.borrow().capacity();
+        let looks = (0..1_000).filter(|_| {
+            let looks = is_full();
+            add(&Rc::default());
+            looks
+        });
+        assert!(looks.count() <= 10);
     }
 }

@@ -21,7 +21,7 @@ pub struct Upstream {
     pub speaks: Speaks,
     /// Open connections of one worker thread.
     pub connections_max: usize,
-    /// Requests of one worker thread that may wait for a connection. One more fails at once.
+    /// Requests of one worker thread that may wait for a connection. One more fails at once. A wait costs little.
     pub waiting_max: usize,
     /// HTTP/2 requests at a time on one connection, where the worker does not allow fewer.
     pub streams_max: usize,
@@ -53,7 +53,7 @@ pub struct UpstreamTls {
 /// Where a worker listens.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum UpstreamAddress {
-    /// A host, looked up for each connection, and a port.
+    /// A host, looked up when a connection is opened and none was a second ago, and a port.
     Tcp {
         /// A name or an IP address.
         host: String,
@@ -85,7 +85,7 @@ impl Upstream {
             address,
             speaks,
             connections_max: 1024,
-            waiting_max: 1024,
+            waiting_max: 10_000, // As many as there are clients, by default.
             streams_max: 100,
             idle_timeout: Duration::from_secs(1),
             authority: authority.unwrap_or(HeaderValue::from_static("localhost")),

@@ -95,8 +95,9 @@ impl Handoff {
         let mut ready = Some(ready);
         loop {
             let changed = claim.lock.gate_changed();
-            // Looked at now that no change can be missed.
-            let look = claim.lock.may_enter(&claim.token, &place.timing());
+            // Looked at now that no change can be missed. What ends by the clock alone is looked for as of the same moment.
+            let timing = place.timing();
+            let look = claim.lock.may_enter(&claim.token, &timing);
             if matches!(look, Err(Entry::Wait)) {
                 if !turn.hold_up(place, claim) {
                     self.crowded = true;
@@ -106,11 +107,10 @@ impl Handoff {
             } else if look.is_err() || ready.is_none() || turn.place.is_first() {
                 return Ok(ready);
             }
-            let now = Instant::now();
-            if now >= deadline {
+            if timing.now >= deadline {
                 return self.time_out();
             }
-            let seen_off = claim.lock.next_unseen(now).unwrap_or(deadline);
+            let seen_off = claim.lock.next_unseen(timing.now).unwrap_or(deadline);
             let may_be_otherwise = async {
                 tokio::select! {
                     biased;

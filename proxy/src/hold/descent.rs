@@ -10,6 +10,10 @@ use rustix::process::{Pid, Signal, kill_process};
 /// How long processes may take to stop before they are killed as they are. Whoever waits inside of the system may take any time.
 const STOPPED_WITHIN: Duration = Duration::from_millis(50);
 
+/// The same for those that have a processor or wait for one: they are about to stop, and may be in the middle of a fork, which on a busy
+/// machine takes a while. Nothing is lost by waiting: who has stopped does nothing.
+const RUNNING_STOPPED_WITHIN: Duration = Duration::from_secs(1);
+
 /// How long to leave the processor to those that are to stop.
 const STOP_PAUSE: Duration = Duration::from_millis(1);
 
@@ -49,12 +53,12 @@ fn searched_children(of: Pid) -> Vec<Pid> {
 ///
 /// All are stopped first. Who is killed leaves its children to a heir, where nobody finds them; and who runs may have one more meanwhile.
 pub(super) fn kill_with_descendants(roots: impl Fn() -> Vec<Pid>) {
-    let deadline = Instant::now() + STOPPED_WITHIN;
+    let begun = Instant::now();
     let mut found = BTreeSet::new();
     let mut stopping = Vec::new();
     loop {
         // Before it is looked who there is: once nobody can fork, nobody is missed.
-        let may_fork = stopping.iter().any(|&pid| !has_stopped(pid)) && Instant::now() < deadline;
+        let may_fork = stopping.iter().any(|&pid| is_to_stop(pid, begun.elapsed()));
         let new: Vec<Pid> = with_descendants(roots()).filter(|pid| found.insert(pid.as_raw_nonzero())).collect();
         match (new.is_empty(), may_fork) {
             (true, false) => break,
@@ -85,12 +89,16 @@ fn with_descendants(roots: Vec<Pid>) -> impl Iterator<Item = Pid> {
     })
 }
 
-/// Whether none of its threads can do anything any more.
-fn has_stopped(pid: Pid) -> bool {
-    let Ok(threads) = std::fs::read_dir(format!("/proc/{pid}/task")) else { return true };
-    // Stopped, or traced and stopped; dead, and nobody has taken leave of it.
+/// Whether one of its threads has still to stop, and is waited for though all were told to that long ago.
+fn is_to_stop(pid: Pid, since: Duration) -> bool {
+    let Ok(threads) = std::fs::read_dir(format!("/proc/{pid}/task")) else { return false };
     let states = threads.flatten().filter_map(|thread| stat(&thread.path().join("stat")));
-    states.into_iter().all(|stat| matches!(stat.state, 'T' | 't' | 'X' | 'Z'))
+    states.into_iter().any(|stat| match stat.state {
+        // Stopped, or traced and stopped; dead, and nobody has taken leave of it.
+        'T' | 't' | 'X' | 'Z' => false,
+        'R' => since < RUNNING_STOPPED_WITHIN,
+        _ => since < STOPPED_WITHIN,
+    })
 }
 
 /// What the system says of a process or a thread.

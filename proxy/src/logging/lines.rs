@@ -12,6 +12,10 @@ use tracing_subscriber::fmt::MakeWriter;
 /// How many lines wait to be written. Further ones are left out, and counted.
 const LINES_MAX: usize = 8_192;
 
+/// How much of them is written by one call, unless a single line is longer: what a pipe takes as a whole (`PIPE_BUF` of Linux, pipe(7)),
+/// so that nothing that others write to it comes between.
+const WRITE_BYTES_MAX: usize = 4_096;
+
 /// Where lines go. Clones are the same.
 #[derive(Debug, Clone)]
 pub(crate) struct Lines {
@@ -29,7 +33,8 @@ pub struct Lost(Arc<AtomicU64>);
 pub(crate) struct Writing(Receiver<Infallible>);
 
 impl Lines {
-    /// Has a thread of that name write lines, each by one call. One that fails is counted as lost.
+    /// Has a thread of that name write lines, as many of those that wait by one call as go into it whole. If it fails, each of them is
+    /// counted as lost.
     ///
     /// # Errors
     /// If the system gives no thread.
@@ -52,7 +57,7 @@ impl Lines {
     /// Never waits; a line that finds no room is counted as lost.
     pub(crate) fn add(&self, line: Vec<u8>) {
         if self.queue.try_send(line).is_err() {
-            self.lost.one_more();
+            self.lost.more(1);
         }
     }
 
@@ -70,19 +75,34 @@ fn write_to_the_end(
     lost: &Lost,
     mut write: impl FnMut(&[u8]) -> io::Result<()>,
 ) {
-    loop {
-        let next = match waiting.try_recv() {
-            Err(TryRecvError::Empty) if !is_ending.load(Ordering::SeqCst) => waiting.recv().ok(),
-            next => next.ok(),
-        };
-        match next {
-            // It only wakes.
-            Some(line) if line.is_empty() => {}
-            Some(line) if write(&line).is_ok() => {}
-            Some(_) => lost.one_more(),
-            None => return,
+    let mut found_no_room = None;
+    while let Some(mut text) = found_no_room.take().or_else(|| next(waiting, is_ending)) {
+        let mut lines = count(&text);
+        while let Ok(line) = waiting.try_recv() {
+            if text.len() + line.len() > WRITE_BYTES_MAX {
+                found_no_room = Some(line);
+                break;
+            }
+            lines += count(&line);
+            text.extend_from_slice(&line);
+        }
+        if lines > 0 && write(&text).is_err() {
+            lost.more(lines);
         }
     }
+}
+
+/// Waits for what is to be written next; `None` at the end.
+fn next(waiting: &Receiver<Vec<u8>>, is_ending: &AtomicBool) -> Option<Vec<u8>> {
+    match waiting.try_recv() {
+        Err(TryRecvError::Empty) if !is_ending.load(Ordering::SeqCst) => waiting.recv().ok(),
+        next => next.ok(),
+    }
+}
+
+/// How many lines that is: an empty one only wakes.
+fn count(line: &[u8]) -> u64 {
+    u64::from(!line.is_empty())
 }
 
 impl<'a> MakeWriter<'a> for Lines {
@@ -110,8 +130,8 @@ impl Lost {
         self.0.load(Ordering::Relaxed)
     }
 
-    fn one_more(&self) {
-        self.0.fetch_add(1, Ordering::Relaxed);
+    fn more(&self, lines: u64) {
+        self.0.fetch_add(lines, Ordering::Relaxed);
     }
 }
 
@@ -134,11 +154,28 @@ mod tests {
         Instant::now() + Duration::from_secs(30)
     }
 
+    /// What goes by each call for these lines, all of which wait before anything is written, and how many lines are lost for whom calls
+    /// that `fails` tells fail.
+    fn check(waiting: &[Vec<u8>], fails: fn(&[u8]) -> bool) -> (Vec<Vec<u8>>, u64) {
+        let (queue, ordered) = sync_channel(waiting.len() + 1);
+        waiting.iter().for_each(|line| queue.send(line.clone()).unwrap());
+        let (lost, mut calls) = (Lost::default(), Vec::new());
+        write_to_the_end(&ordered, &AtomicBool::new(true), &lost, |text| {
+            calls.push(text.to_vec());
+            if fails(text) { Err(io::ErrorKind::StorageFull.into()) } else { Ok(()) }
+        });
+        (calls, lost.count())
+    }
+
+    fn lines(lengths: &[usize]) -> Vec<Vec<u8>> {
+        lengths.iter().zip(b'a'..).map(|(length, letter)| vec![letter; *length]).collect()
+    }
+
     #[test]
     fn what_waits_is_written_before_the_end_and_nothing_else_is_waited_for() {
         let (written, read) = mpsc::channel();
-        let (lines, writing) = Lines::begin("lines", Lost::default(), move |line| {
-            written.send(line.to_vec()).unwrap();
+        let (lines, writing) = Lines::begin("lines", Lost::default(), move |text| {
+            written.send(text.to_vec()).unwrap();
             Ok(())
         })
         .unwrap();
@@ -147,25 +184,35 @@ mod tests {
         }
         lines.end();
         assert!(writing.ends_by(soon()));
-        assert!(read.iter().eq((0..100_u8).map(|number| vec![number])));
+        assert!(read.iter().flatten().eq(0..100_u8));
     }
 
     #[test]
-    fn a_line_that_cannot_be_written_is_lost_and_the_next_ones_are_written() {
-        let (written, read) = mpsc::channel();
-        let lost = Lost::default();
-        let (lines, writing) = Lines::begin("lines", lost.clone(), move |line| {
-            if line[0] < 3 {
-                return Err(io::ErrorKind::StorageFull.into());
-            }
-            written.send(line[0]).unwrap();
-            Ok(())
-        })
-        .unwrap();
-        (1..=5).for_each(|number| lines.add(vec![number]));
-        lines.end();
-        assert!(writing.ends_by(soon()));
-        assert_eq!((lost.count(), read.iter().collect::<Vec<_>>()), (2, vec![3, 4, 5]));
+    fn lines_that_wait_are_written_by_one_call_as_far_as_a_pipe_takes_them_whole() {
+        for (lengths, calls) in [
+            (&[100; 26][..], &[2_600][..]),
+            (&[4_000, 96, 1], &[4_096, 1]),
+            (&[4_000, 97], &[4_000, 97]),
+            (&[10, 5_000, 10, 10], &[10, 5_000, 20]),
+            (&[5_000, 5_000], &[5_000, 5_000]),
+            (&[0, 10, 0, 10, 0], &[20]),
+            (&[0, 5_000, 0], &[5_000]),
+            (&[0], &[]),
+        ] {
+            let waiting = lines(lengths);
+            let (written, lost) = check(&waiting, |_| false);
+            assert_eq!(written.iter().map(Vec::len).collect::<Vec<_>>(), calls, "{lengths:?}");
+            assert_eq!((written.concat(), lost), (waiting.concat(), 0), "{lengths:?}");
+        }
+    }
+
+    #[test]
+    fn each_line_of_what_cannot_be_written_is_lost_and_the_next_ones_are_written() {
+        let waiting = lines(&[2_000, 2_000, 90, 0, 4_000, 50, 60, 5_000]);
+        let (written, lost) = check(&waiting, |text| text.len() == 4_090);
+        assert_eq!((written.len(), lost), (4, 3));
+        let (written, lost) = check(&waiting, |_| true);
+        assert_eq!((written.len(), lost), (4, 7));
     }
 
     #[test]

@@ -34,8 +34,14 @@ fn every_metric_of_a_route_is_there_before_the_first_request() {
     let metrics = Metrics::new().unwrap();
     let route = metrics.route("shards", "enforce");
     route.reject(Rejection::ReplayedTenure);
-    let reading =
-        SourceReading { up: true, age_seconds: 0.5, watch_restarts: 2, tracked_locks: 3, tenures: 4, regressed: true };
+    let reading = SourceReading {
+        up: Some(true),
+        age_seconds: 0.5,
+        watch_restarts: 2,
+        tracked_locks: 3,
+        tenures: 4,
+        regressed: true,
+    };
     metrics.set_source("main", reading);
     let text = text(&metrics);
     for line in [

@@ -75,7 +75,7 @@ impl TlsMetrics {
         let metrics = TlsMetrics {
             expiry: gauges(
                 "fencepost_certificate_expiry_timestamp_seconds",
-                "When the first of the certificates, authorities or revocation lists in force ends, in seconds since the epoch.",
+                "When the first certificate or revocation list, or the last authority, in force ends, in seconds since the epoch.",
                 &["use", "name", "what"],
             )?,
             reloads: counters(

@@ -3,6 +3,7 @@
 use std::sync::Arc;
 use std::time::{Duration, SystemTime};
 
+use fencepost_policy::LockKey;
 use fencepost_sources::{LockSource, SourceStatus};
 use tokio::time::{Instant, MissedTickBehavior, interval};
 
@@ -50,28 +51,48 @@ pub fn collect(observations: &Observations, sources: &[LockSource]) {
     observations.collect(changes);
 }
 
-/// Notes how the sources are.
+/// Notes how the sources are, and which locks are tracked no longer.
 fn look_at(observations: &Observations, sources: &[LockSource]) {
     let (now, wall) = (Instant::now(), SystemTime::now());
+    let states: Vec<_> = sources.iter().map(|source| (source, state(&source.status(now)))).collect();
+    let is_read =
+        |name: &str| states.iter().any(|(source, state)| source.name() == name && !matches!(state, State::NotInUse));
+    let is_tracked = |name: &str, lock: &LockKey| {
+        sources.iter().any(|source| source.name() == name && source.find(lock.as_str()).is_some())
+    };
     let changed = observations.look(|book| {
-        let note = |source: &LockSource| {
-            let trouble = trouble(&source.status(now));
-            book.timeline.source(&source.name().into(), trouble, wall)
-        };
-        sources.iter().map(note).fold(false, |changed, new| changed | new)
+        let before = book.timeline.version();
+        for (source, state) in &states {
+            match state {
+                State::NotInUse => {}
+                State::Well => book.timeline.source(&source.name().into(), None, wall),
+                State::In(trouble) => book.timeline.source(&source.name().into(), Some(*trouble), wall),
+            }
+        }
+        book.timeline.end_untracked(is_read, is_tracked, wall);
+        book.timeline.version() != before
     });
     if changed {
         observations.tell();
     }
 }
 
-/// What is wrong with a source, if anything is.
-fn trouble(status: &SourceStatus) -> Option<Trouble> {
+/// How a source is.
+enum State {
+    /// Nothing is read from it, so that nobody can tell.
+    NotInUse,
+    Well,
+    In(Trouble),
+}
+
+fn state(status: &SourceStatus) -> State {
     if status.distrusted_through.is_some() {
-        return Some(Trouble::Regressed);
+        return State::In(Trouble::Regressed);
     }
-    if !status.up {
-        return Some(Trouble::Unreachable);
+    match status.up {
+        None => State::NotInUse,
+        Some(false) => State::In(Trouble::Unreachable),
+        Some(true) if status.is_stale => State::In(Trouble::Stale),
+        Some(true) => State::Well,
     }
-    status.is_stale.then_some(Trouble::Stale)
 }

@@ -189,7 +189,8 @@ impl Decision {
     }
 }
 
-fn whole_millis(duration: Duration) -> u64 {
+/// Whole milliseconds, in a number that stays one in JSON: the log makes text of longer ones.
+pub fn whole_millis(duration: Duration) -> u64 {
     u64::try_from(duration.as_millis()).unwrap_or(u64::MAX)
 }
 

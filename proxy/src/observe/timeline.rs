@@ -51,12 +51,37 @@ struct Bar {
     began: SystemTime,
     /// Whether we saw it begin; if not, it began some time before.
     began_seen: bool,
-    ended: Option<SystemTime>,
+    ended: Option<End>,
     refused: u64,
     /// How many would have been, had their route done more than watch.
     would_be_refused: u64,
     /// When a request came last that was one of either.
     last_refused: Option<SystemTime>,
+}
+
+/// The end of a bar.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+struct End {
+    at: SystemTime,
+    how: Ending,
+}
+
+/// How a bar has ended.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum Ending {
+    /// As what it stands for has.
+    Seen,
+    /// Its lock, or its source, ceased to be tracked: what it stands for may go on.
+    Untracked,
+}
+
+impl Ending {
+    fn name(self) -> &'static str {
+        match self {
+            Ending::Seen => "seen",
+            Ending::Untracked => "untracked",
+        }
+    }
 }
 
 #[derive(Debug)]
@@ -78,7 +103,7 @@ struct Outage {
     source: Arc<str>,
     trouble: Trouble,
     began: SystemTime,
-    ended: Option<SystemTime>,
+    ended: Option<End>,
 }
 
 /// What is wrong with a store.
@@ -181,17 +206,19 @@ impl Timeline {
         let TenureNews { at, source, change } = news;
         let TenureChange { at: _, lock, layout, ended, began, is_first_news } = change;
         let row = self.row((source, lock), layout);
-        if let Some(bar) = row.tenures.back_mut().filter(|bar| bar.ended.is_none()) {
+        if let Some(bar) = row.tenures.back_mut().filter(|bar| !bar.has_ended()) {
             // A lock that was forgotten and is known again: the same tenure, shown farther back or not.
             let same = |began: &Tenure| began.owner == bar.tenure.owner && began.first <= bar.tenure.last;
             if let Some(again) = began.as_ref().filter(|began| same(began)) {
                 bar.tenure.last = bar.tenure.last.max(again.last);
+                bar.ended = None;
                 return;
             }
             if let Some(ended) = ended.filter(|ended| ended.first == bar.tenure.first) {
                 bar.tenure.last = ended.last;
             }
-            bar.ended = Some(at);
+            // If it was not tracked meanwhile, nobody knows when.
+            bar.ended.get_or_insert(End { at, how: Ending::Seen });
         }
         if let Some(tenure) = began {
             push(&mut row.tenures, Bar::new(tenure, at, !is_first_news));
@@ -211,7 +238,7 @@ impl Timeline {
         };
         let Some(row) = self.rows.get_mut(&(Arc::clone(source), lock.clone())) else { return };
         // Of a tenure that goes on, the revisions that name it may have grown since it began.
-        let named = |bar: &&mut Bar| bar.ended.is_none() || revision <= bar.tenure.last;
+        let named = |bar: &&mut Bar| !bar.has_ended() || revision <= bar.tenure.last;
         let claimed = row.tenures.iter_mut().rev().find(|bar| bar.tenure.first <= revision).filter(named);
         if let Some(bar) = claimed {
             *count(bar) += 1;
@@ -246,12 +273,12 @@ impl Timeline {
     }
 
     /// Notes how a source is now.
-    pub fn source(&mut self, source: &Arc<str>, trouble: Option<Trouble>, at: SystemTime) -> bool {
+    pub fn source(&mut self, source: &Arc<str>, trouble: Option<Trouble>, at: SystemTime) {
         let open = self.outages.iter_mut().rev().find(|outage| outage.source == *source && outage.ended.is_none());
         match open {
-            Some(outage) if Some(outage.trouble) == trouble => return false,
-            Some(outage) => outage.ended = Some(at),
-            None if trouble.is_none() => return false,
+            Some(outage) if Some(outage.trouble) == trouble => return,
+            Some(outage) => outage.ended = Some(End { at, how: Ending::Seen }),
+            None if trouble.is_none() => return,
             None => {}
         }
         if let Some(trouble) = trouble {
@@ -259,7 +286,31 @@ impl Timeline {
         }
         self.version += 1;
         self.outages_version = self.version;
-        true
+    }
+
+    /// Ends the bars of sources that nothing is read from any more, and of locks that are tracked no longer: they would go on for ever.
+    pub fn end_untracked(
+        &mut self,
+        is_read: impl Fn(&str) -> bool,
+        is_tracked: impl Fn(&str, &LockKey) -> bool,
+        at: SystemTime,
+    ) {
+        let end = Some(End { at, how: Ending::Untracked });
+        for outage in self.outages.iter_mut().filter(|outage| outage.ended.is_none()) {
+            if !is_read(&outage.source) {
+                outage.ended = end;
+                self.version += 1;
+                self.outages_version = self.version;
+            }
+        }
+        for ((source, lock), row) in &mut self.rows {
+            let open = row.tenures.back_mut().filter(|bar| bar.ended.is_none());
+            if let Some(bar) = open.filter(|_| !is_tracked(source, lock)) {
+                bar.ended = end;
+                self.version += 1;
+                row.version = self.version;
+            }
+        }
     }
 
     fn row(&mut self, id: LockId, layout: Layout) -> &mut Row {
@@ -332,7 +383,8 @@ impl Timeline {
                 "source": &*outage.source,
                 "kind": outage.trouble.name(),
                 "began_ms": millis(outage.began),
-                "ended_ms": outage.ended.map(millis),
+                "ended_ms": outage.ended.map(|end| millis(end.at)),
+                "end": outage.ended.map(|end| end.how.name()),
             })
         };
         self.outages.iter().map(outage).collect()
@@ -350,6 +402,11 @@ impl Bar {
         Bar { tenure, began, began_seen, ended: None, refused: 0, would_be_refused: 0, last_refused: None }
     }
 
+    /// Whether it is known to have ended.
+    fn has_ended(&self) -> bool {
+        self.ended.is_some_and(|end| end.how == Ending::Seen)
+    }
+
     /// A tenure that goes on may have more revisions by now than when it was noted.
     fn to_json(&self, present: Option<&Tenure>) -> Value {
         let goes_on = |present: &&Tenure| self.ended.is_none() && present.owner == self.tenure.owner;
@@ -360,7 +417,8 @@ impl Bar {
             "last": last.get(),
             "began_ms": millis(self.began),
             "began_seen": self.began_seen,
-            "ended_ms": self.ended.map(millis),
+            "ended_ms": self.ended.map(|end| millis(end.at)),
+            "end": self.ended.map(|end| end.how.name()),
             "refused": self.refused,
             "would_be_refused": self.would_be_refused,
             "last_refused_ms": self.last_refused.map(millis),

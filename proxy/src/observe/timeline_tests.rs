@@ -126,17 +126,52 @@ fn requests_that_wait_together_are_one_wait() {
 fn outages_begin_end_and_change_their_kind() {
     let (mut timeline, main) = (Timeline::new(), Arc::from("main"));
     let seen = timeline.version();
-    assert!(!timeline.source(&main, None, at(1)));
-    assert!(timeline.source(&main, Some(Trouble::Unreachable), at(2)));
-    assert!(!timeline.source(&main, Some(Trouble::Unreachable), at(3)));
-    assert!(timeline.source(&main, Some(Trouble::Regressed), at(4)));
-    assert!(timeline.source(&main, None, at(5)));
+    let mut changes = |trouble, second| {
+        let before = timeline.version();
+        timeline.source(&main, trouble, at(second));
+        timeline.version() != before
+    };
+    assert!(!changes(None, 1));
+    assert!(changes(Some(Trouble::Unreachable), 2));
+    assert!(!changes(Some(Trouble::Unreachable), 3));
+    assert!(changes(Some(Trouble::Regressed), 4));
+    assert!(changes(None, 5));
     let expected = json!([
-        { "source": "main", "kind": "unreachable", "began_ms": 2_000, "ended_ms": 4_000 },
-        { "source": "main", "kind": "regressed", "began_ms": 4_000, "ended_ms": 5_000 },
+        { "source": "main", "kind": "unreachable", "began_ms": 2_000, "ended_ms": 4_000, "end": "seen" },
+        { "source": "main", "kind": "regressed", "began_ms": 4_000, "ended_ms": 5_000, "end": "seen" },
     ]);
     assert_eq!(timeline.outages_after(seen), Some(expected));
     assert_eq!(timeline.outages_after(timeline.version()), None);
+}
+
+/// They went on for ever.
+#[test]
+fn what_is_tracked_no_longer_ends_and_goes_on_if_it_is_tracked_again() {
+    let (mut timeline, main) = (Timeline::new(), Arc::from("main"));
+    let bars = |timeline: &Timeline| {
+        let bars = row(timeline)["tenures"].as_array().unwrap().clone();
+        bars.iter().map(|bar| json!([bar["first"], bar["ended_ms"], bar["end"]])).collect::<Vec<_>>()
+    };
+    timeline.source(&main, Some(Trouble::Unreachable), at(1));
+    timeline.tenure(change(1, None, Some(tenure("shard-1", 10, 10))));
+    let before = timeline.version();
+    timeline.end_untracked(|_| true, |_, _| true, at(2));
+    assert_eq!((timeline.version(), bars(&timeline)), (before, vec![json!([10, null, null])]));
+
+    timeline.end_untracked(|_| false, |_, _| false, at(3));
+    let outage =
+        json!([{ "source": "main", "kind": "unreachable", "began_ms": 1_000, "ended_ms": 3_000, "end": "untracked" }]);
+    assert_eq!(timeline.outages_after(before), Some(outage));
+    assert_eq!(bars(&timeline), [json!([10, 3_000, "untracked"])]);
+    let ended = timeline.version();
+    timeline.end_untracked(|_| false, |_, _| false, at(4));
+    assert_eq!(timeline.version(), ended, "it ends once");
+
+    timeline.tenure(known_again(5, Some(tenure("shard-1", 10, 10))));
+    assert_eq!(bars(&timeline), [json!([10, null, null])]);
+    timeline.end_untracked(|_| true, |_, _| false, at(6));
+    timeline.tenure(known_again(7, Some(tenure("shard-2", 20, 20))));
+    assert_eq!(bars(&timeline), [json!([10, 6_000, "untracked"]), json!([20, null, null])]);
 }
 
 #[test]

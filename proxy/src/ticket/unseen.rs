@@ -98,20 +98,20 @@ async fn comes(until: &Rc<Cell<Instant>>) {
     }
 }
 
-/// Waits for that time as long as the request counts; false if an operator has ended it. Whoever counts it tells of each change.
+/// Waits for that time as long as the request counts; false if an operator has ended it, of which whoever counts it tells.
 async fn is_due<C: Future<Output = ()>>(
     until: &Rc<Cell<Instant>>,
     counts: impl Fn() -> bool,
-    changed: impl Fn() -> C,
+    cleared: impl Fn() -> C,
 ) -> bool {
     let mut time = pin!(comes(until));
     loop {
-        let changed = changed();
+        let cleared = cleared();
         if !counts() {
             return false;
         }
         tokio::select! {
-            () = changed => {}
+            () = cleared => {}
             () = &mut time => return true,
         }
     }
@@ -121,21 +121,26 @@ async fn is_due<C: Future<Output = ()>>(
 /// when its time has come.
 async fn outlive(lock: Arc<TrackedLock>, id: OrphanId, until: Rc<Cell<Instant>>, place: Rc<Place>, _counted: Counted) {
     let _untimely = Untimely { counts: || lock.counts_orphan(id), place: Rc::clone(&place) };
-    if !is_due(&until, || lock.counts_orphan(id), || lock.gate_changed()).await {
-        return;
-    }
-    if lock.end_orphan(id) {
+    if orphan_is_due(&lock, id, &until).await && lock.end_orphan(id) {
         place.metrics().orphans_expired.inc();
     }
+}
+
+async fn orphan_is_due(lock: &TrackedLock, id: OrphanId, until: &Rc<Cell<Instant>>) -> bool {
+    is_due(until, || lock.counts_orphan(id), || lock.orphans_cleared()).await
 }
 
 /// The same of a request that was let past. It holds its place too, so that neither its source is forgotten nor the configuration that it
 /// came under.
 async fn outlive_pass(counter: Counter, id: LostPassId, until: Rc<Cell<Instant>>, place: Rc<Place>) {
     let _untimely = Untimely { counts: || counter.counts_lost_pass(id), place };
-    if is_due(&until, || counter.counts_lost_pass(id), || counter.changed()).await {
+    if lost_pass_is_due(&counter, id, &until).await {
         counter.end_lost_pass(id);
     }
+}
+
+async fn lost_pass_is_due(counter: &Counter, id: LostPassId, until: &Rc<Cell<Instant>>) -> bool {
+    is_due(until, || counter.counts_lost_pass(id), || counter.lost_cleared()).await
 }
 
 /// Lives with the task that ends a request's time. If the task goes with its thread before, the process is told: nobody may have the gate
@@ -167,5 +172,88 @@ impl Counted {
 impl Drop for Counted {
     fn drop(&mut self) {
         self.0.dec();
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::future::Future;
+    use std::pin::Pin;
+    use std::sync::atomic::{AtomicUsize, Ordering};
+    use std::task::{Context, Poll, Wake, Waker};
+    use std::time::Duration;
+
+    use fencepost_policy::{Admission, Entry, FenceToken, Layout, LockKey, PassReason};
+    use fencepost_sources::{LockSource, LockSpec, MemoryStore, RecordFormat, SourceOptions, Timing};
+
+    use super::*;
+
+    const MINUTE: Duration = Duration::from_secs(60);
+
+    /// Counts how often anybody is woken.
+    #[derive(Default)]
+    struct Count(AtomicUsize);
+
+    impl Wake for Count {
+        fn wake(self: Arc<Count>) {
+            self.0.fetch_add(1, Ordering::Relaxed);
+        }
+    }
+
+    /// A lock, and that many requests of its holder that have entered.
+    async fn entered(requests: usize) -> (Arc<TrackedLock>, Vec<Admission>) {
+        let store = MemoryStore::new();
+        let revision = store.put("/k", "a");
+        let (source, driver) = LockSource::build("test", SourceOptions::default(), store);
+        let spec = LockSpec { key: LockKey::new("/k").unwrap(), format: RecordFormat::plain(Layout::Key).into() };
+        let (lock, now) = (source.track(spec).unwrap(), Instant::now());
+        tokio::select! {
+            () = driver => panic!("nobody has stopped it"),
+            read = lock.confirm(now, now + MINUTE) => read.unwrap(),
+        }
+        let token = FenceToken { owner: "a", revision };
+        let timing = Timing { arrived: now, now, max_age: MINUTE, linearizable: false };
+        let enter = || {
+            let Entry::Admitted(admission) = lock.enter(&token, &timing) else { panic!("it is the holder") };
+            admission
+        };
+        let admissions = (0..requests).map(|_| enter()).collect();
+        (lock, admissions)
+    }
+
+    /// With thousands of orphans at one gate each that came or went woke all the others: a worker that broke its connections kept a
+    /// processor busy.
+    #[tokio::test]
+    async fn one_more_whose_end_is_not_seen_wakes_nobody_who_counts_another_and_an_operators_word_wakes_all() {
+        let (lock, mut admissions) = entered(101).await;
+        let (until, another) = (Instant::now() + MINUTE, admissions.pop().unwrap());
+        let counter = Counter::Lock(Arc::clone(&lock));
+        let lose_pass = || counter.lose_pass(counter.pass(PassReason::Exempt, 1).unwrap());
+        let lost: Vec<_> = admissions.into_iter().map(|admission| (lock.lose(admission, until), lose_pass())).collect();
+        let at = Rc::new(Cell::new(until));
+        let mut waits: Vec<Pin<Box<dyn Future<Output = bool> + '_>>> = Vec::new();
+        for (orphan, pass) in &lost {
+            waits.push(Box::pin(orphan_is_due(&lock, *orphan, &at)));
+            waits.push(Box::pin(lost_pass_is_due(&counter, *pass, &at)));
+        }
+        let (count, waker) = {
+            let count = Arc::<Count>::default();
+            (Arc::clone(&count), Waker::from(count))
+        };
+        let mut look = || waits.iter_mut().map(|wait| wait.as_mut().poll(&mut Context::from_waker(&waker))).collect();
+        let before: Vec<Poll<bool>> = look();
+        assert!(before.iter().all(Poll::is_pending));
+
+        let another = lock.lose(another, until);
+        lock.set_heard(another, true);
+        lock.set_heard(another, false);
+        lock.end_orphan(another);
+        counter.end_lost_pass(lose_pass());
+        assert_eq!(count.0.load(Ordering::Relaxed), 0);
+
+        assert_eq!(lock.clear_orphans(), 200);
+        assert_eq!(count.0.load(Ordering::Relaxed), 200);
+        let after: Vec<Poll<bool>> = look();
+        assert!(after.iter().all(|due| *due == Poll::Ready(false)), "they count no more");
     }
 }

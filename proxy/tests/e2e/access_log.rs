@@ -157,6 +157,33 @@ async fn a_line_says_why_a_request_failed_and_whose_it_was_and_not_that_it_was_l
     }
 }
 
+/// They went on into the file that had been renamed.
+#[tokio::test]
+async fn lines_of_requests_from_before_a_reload_are_in_the_new_file_after_a_rotation() {
+    let scratch = Scratch::new();
+    let (file, rotated) = (scratch.path().join("access.log"), scratch.path().join("access.log.1"));
+    let section = logging_to(file.to_str().unwrap());
+    let scene = Scene::with(EtcdVersion::V3_5, &[guarded()], |config| config.section(&section)).await;
+    let held = scene.store.hold("/k", "shard-1").await;
+    let mut ended_later = Vec::new();
+    for path in ["/long", "/longer"] {
+        let latch = Latch::new();
+        scene.worker.on(path, Behaviour::Hold(latch.clone(), Answer::ok("held")));
+        ended_later.push((latch, scene.start_at_worker(Ask::post(path).under(&held)).await));
+    }
+    scene.fence.reloads(&scene.config.clone().limit("drain_delay = \"0s\"")).await;
+    let targets = |file: &Path| lines_of(file).iter().map(|line| line["target"].clone()).collect::<Vec<_>>();
+    for ((latch, answer), path) in ended_later.into_iter().zip(["/long", "/longer"]) {
+        latch.open();
+        assert_eq!(answer.await.unwrap().text(), "held");
+        let is_written = async || (file.exists() && targets(&file) == [path]).then_some(());
+        eventually(&format!("{path} stands alone in {}", file.display()), is_written).await;
+        std::fs::rename(&file, &rotated).unwrap();
+        assert_eq!(scene.fence.admin("POST", "/reload").await.status, 200);
+    }
+    scene.finish().await;
+}
+
 #[tokio::test]
 async fn lines_that_cannot_be_written_are_lost_and_counted_on_through_reloads() {
     let (etcd, worker) = (Etcd::start(EtcdVersion::V3_5).await, Worker::start().await);

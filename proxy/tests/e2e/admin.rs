@@ -1,6 +1,9 @@
 //! What an operator sees of a running proxy.
 
-use fencepost_testsupport::{Answer, Behaviour, EtcdVersion, Latch, eventually, request};
+use fencepost_testsupport::{Answer, Behaviour, Connection, EtcdVersion, Latch, eventually, request};
+use futures_util::future::join_all;
+use tokio::io::AsyncWriteExt;
+use tokio::net::TcpSocket;
 
 use crate::fencepost::{Config, Fencepost, Route};
 use crate::refusal::assert_refused;
@@ -97,6 +100,56 @@ async fn probes_metrics_and_locks_tell_the_state() {
         }
         scene.finish().await;
     }
+}
+
+/// The whole of it was made before any of it was sent: with many locks nobody else was answered for a second, and it took several
+/// hundred MiB.
+#[tokio::test]
+async fn a_list_of_many_locks_is_made_as_it_is_read_and_meanwhile_others_are_answered() {
+    const LINES: usize = 16;
+    const LOCKS: usize = 6_400;
+    let by_key = Route::new("shards", "/shards/{shard}/", r#"key = "/shards/{shard}/lock""#);
+    let scene = Scene::open(EtcdVersion::V3_5, &[by_key]).await;
+    let name = |number| format!("{number:04}{}", "x".repeat(900));
+    let lock = |number| format!("/shards/{}/lock", name(number));
+    for first in (0..LOCKS).step_by(LINES) {
+        join_all((first..first + LINES).map(async |number| scene.store.put(&lock(number), "shard-1").await)).await;
+    }
+    let mut asking = tokio::task::JoinSet::new();
+    for first in 0..LINES {
+        let mut line = scene.line().await;
+        asking.spawn(async move {
+            for number in (first..LOCKS).step_by(LINES) {
+                let ask = Ask::post(&format!("/shards/{}/", name(number))).token("shard-2", "1");
+                let answer = line.send(ask).await.unwrap();
+                assert_eq!(answer.status, 412, "{}", answer.text());
+            }
+        });
+    }
+    while let Some(asked) = asking.join_next().await {
+        asked.unwrap();
+    }
+
+    let socket = TcpSocket::new_v4().unwrap();
+    socket.set_recv_buffer_size(16 * 1024).unwrap();
+    let mut stream = socket.connect(scene.fence.admin).await.unwrap();
+    stream.write_all(b"GET /locks HTTP/1.1\r\nHost: localhost\r\n\r\n").await.unwrap();
+    stream.peek(&mut [0]).await.unwrap();
+    for path in ["/livez", "/readyz", "/metrics"] {
+        assert_eq!(scene.fence.admin("GET", path).await.status, 200, "{path}");
+    }
+    let last = lock(LOCKS - 1);
+    let revision = scene.store.put(&last, "shard-2").await;
+    scene.until_known(&last, Some("shard-2")).await;
+    let answer = Connection::over(stream).final_response().await.unwrap();
+    assert_eq!((answer.status, answer.header("content-type")), (200, Some("application/json")));
+    let told: serde_json::Value = serde_json::from_slice(&answer.body).unwrap();
+    let locks = told["sources"][0]["locks"].as_array().unwrap();
+    let keys: Vec<_> = locks.iter().map(|lock| lock["key"].as_str().unwrap()).collect();
+    assert_eq!((keys.len(), keys.last()), (LOCKS, Some(&&*last)));
+    assert_eq!(locks[LOCKS - 1]["first"].as_i64(), Some(revision), "it is as it was when it was read");
+    assert_eq!(scene.fence.admin("HEAD", "/locks").await.status, 200);
+    scene.finish().await;
 }
 
 #[tokio::test]
@@ -207,6 +260,7 @@ async fn logs_in_json_are_one_object_a_line() {
         if line["message"] == "request refused" {
             assert_eq!(line["reason"], "token-missing");
             assert_eq!(line["decision"], decision);
+            assert!(line["age_ms"].is_u64() && line["waited_ms"].is_u64(), "{line}");
             refused += 1;
         }
     }

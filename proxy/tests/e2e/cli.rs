@@ -313,6 +313,28 @@ async fn check_says_what_it_finds_alive() {
     }
 }
 
+/// It waited for reads that nobody makes, and called a healthy store one that cannot be read.
+#[tokio::test]
+async fn a_store_that_no_route_reads_from_is_not_taken_for_one_that_does_not_answer() {
+    let (etcd, worker, nobody) = (Etcd::start(EtcdVersion::V3_5).await, Worker::start().await, FreePort::reserve());
+    let scratch = Scratch::new();
+    let file = scratch.path().join("off.toml");
+    let off = [Route::new("k", "/", r#"key = "/k""#).with(r#"mode = "off""#)];
+    let dead = format!("http://{}", nobody.address());
+    for (endpoint, code, says) in [(etcd.endpoint(), 0, "runs etcd 3.5"), (dead, 1, "Connection refused")] {
+        let unused = Config::new(std::slice::from_ref(&endpoint), &worker.endpoint().to_string(), &off).toml();
+        std::fs::write(&file, &unused).unwrap();
+        let output = fencepost(&["check", "--live", "-c", file.to_str().unwrap()]).await;
+        let said = stdout(&output);
+        assert_eq!(output.status.code(), Some(code), "{output:?}");
+        assert!(said.contains("source main: not in use") && said.contains(says), "{said}");
+    }
+    let memory = Config::new(&[], &worker.endpoint().to_string(), &off).toml();
+    std::fs::write(&file, memory.replace("kind = \"etcd\"\nendpoints = []", "kind = \"memory\"")).unwrap();
+    let output = fencepost(&["check", "--live", "-c", file.to_str().unwrap()]).await;
+    assert_eq!(output.status.code(), Some(0), "{output:?}");
+}
+
 /// It was warned of as etcd 0.1.0, with a fault of etcd's, and `check` said nothing of it.
 #[tokio::test]
 async fn a_source_in_memory_is_not_taken_for_an_etcd() {

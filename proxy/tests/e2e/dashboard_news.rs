@@ -2,10 +2,10 @@
 
 use std::ops::Range;
 
-use fencepost_testsupport::{Answer, Behaviour, Browser, EtcdVersion, Latch, eventually};
+use fencepost_testsupport::{Answer, Behaviour, Browser, EtcdVersion, FreePort, Latch, Worker, eventually};
 use serde_json::{Value, json};
 
-use crate::fencepost::Route;
+use crate::fencepost::{Config, Fencepost, Route};
 use crate::page::Page;
 use crate::scene::{Ask, Scene};
 
@@ -172,6 +172,49 @@ async fn a_page_that_hears_late_says_that_it_is_behind_and_goes_on_listening() {
     page.browser.run("window.letGo()", &[]).await;
     page.until_state("live").await;
     scene.finish().await;
+}
+
+/// The page had looked at a generation 1, and took another process's for the same one: it called the fence enforced for ever.
+#[tokio::test]
+async fn a_process_that_weakens_the_fence_does_not_pass_for_the_one_before() {
+    let browser = Browser::start().await;
+    let [shards, _] = routes();
+    let mut scene = Scene::open(VERSION, std::slice::from_ref(&shards)).await;
+    let port = FreePort::reserve();
+    let starting_with = |route: Route| {
+        let file = scene.config.clone().routes(&[route]).toml();
+        file.replace(r#"listen = "127.0.0.1:0""#, &format!("listen = {:?}", port.address().to_string()))
+    };
+    let (enforced, weakened) =
+        (starting_with(shards.clone()), starting_with(shards.with(r#"on_unavailable = "dangerous_admit""#)));
+    scene.start_again_as(&enforced).await;
+    let page = Page::open(browser, port.address(), "").await;
+    page.until_there("#tiles .tile.good[data-key=Fencing]").await;
+    scene.fence.terminate().await;
+    page.until_state("cut-off").await;
+    scene.start_again_as(&weakened).await;
+    page.until_state("live").await;
+    page.until_there("#tiles .tile.bad[data-key=Fencing]").await;
+    assert_eq!(page.text("#tiles [data-key=Fencing] .tile-note").await, "on_unavailable = dangerous_admit");
+    scene.finish().await;
+}
+
+/// A lock that nobody has read was one without a holder, and a store that nobody asks one that is down.
+#[tokio::test]
+async fn what_was_never_read_is_neither_free_nor_down() {
+    let browser = Browser::start().await;
+    let (worker, nobody) = (Worker::start().await, FreePort::reserve());
+    let dead = format!("http://{}", nobody.address());
+    let unused = format!("[source.unused]\nkind = \"etcd\"\nendpoints = [{dead:?}]\n");
+    let route = Route::new("k", "/", r#"key = "/k""#);
+    let config = Config::new(&[dead], &worker.endpoint().to_string(), &[route]).section(&unused);
+    let fence = Fencepost::launch(&config).await;
+    let page = Page::open(browser, fence.admin, "").await;
+    page.until_there("#tiles .tile[data-key=Locks] .tile-note:not(:empty)").await;
+    assert_eq!(page.text("#tiles .tile[data-key=Locks] .tile-note").await, "1 not read yet");
+    page.until_there("#sources tr[data-key=main] .badge.bad").await;
+    assert_eq!(page.text("#sources tr[data-key=unused] .badge").await, "not in use");
+    assert_eq!(page.complaints().await, Vec::<String>::new());
 }
 
 /// It called all but the thousand that it has rows for unknown, and kept each that it was ever told of.

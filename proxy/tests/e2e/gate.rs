@@ -6,6 +6,7 @@ use std::time::{Duration, Instant};
 use fencepost_testsupport::{Answer, Behaviour, EtcdVersion, Latch, Response, Seen, Worker, eventually};
 use rustix::process::{Resource, Rlimit, getrlimit, setrlimit};
 use serde_json::Value;
+use tokio::net::TcpListener;
 use tokio::sync::watch;
 
 use crate::fencepost::Route;
@@ -769,4 +770,26 @@ async fn all<T>(futures: impl Iterator<Item = impl Future<Output = T>>) -> Vec<T
     })
     .await;
     running.into_iter().filter_map(|(_, result)| result).collect()
+}
+
+/// It was counted as one that was admitted, and as one that was refused.
+#[tokio::test]
+async fn a_request_that_was_let_in_and_is_refused_before_it_could_be_sent_counts_once() {
+    let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
+    let upstream = format!("upstream = \"h2c://{}\"", listener.local_addr().unwrap());
+    let scene = Scene::open(EtcdVersion::V3_5, &[guarded(&[&upstream])]).await;
+    let old = scene.store.hold(LOCK, "shard-1").await;
+    let asked = scene.start(Ask::post("/").under(&old));
+    let (stream, _) = listener.accept().await.unwrap();
+    let mut connection = h2::server::handshake(stream).await.unwrap();
+    let (request, mut answer) = connection.accept().await.unwrap().unwrap();
+    let driven = tokio::spawn(async move { while let Some(Ok(_)) = connection.accept().await {} });
+    let new = scene.store.hold(LOCK, "shard-2").await;
+    scene.until_known(LOCK, Some("shard-2")).await;
+    answer.send_reset(h2::Reason::REFUSED_STREAM); // It was not looked at, and may be sent again.
+    assert_refused(&asked.await.unwrap(), "stale-tenure", LOCK, &new);
+    assert_eq!(scene.counted().await, 1);
+    drop((request, answer));
+    driven.abort();
+    scene.finish().await;
 }

@@ -4,12 +4,14 @@ use std::net::SocketAddr;
 use std::path::Path;
 use std::process::Stdio;
 
-use fencepost_testsupport::{Answer, Behaviour, Connection, EtcdVersion, Latch, Scratch, eventually, request};
+use fencepost_testsupport::{
+    Answer, Behaviour, Connection, Etcd, EtcdVersion, FreePort, Latch, Scratch, eventually, request,
+};
 use serde_json::{Value, json};
 use tokio::io::{AsyncBufReadExt, BufReader};
 
 use crate::fence_call::call;
-use crate::fencepost::{BINARY, Route, addresses};
+use crate::fencepost::{BINARY, Config, Fencepost, Route, addresses};
 use crate::refusal::assert_refused;
 use crate::scene::{Ask, Scene};
 use crate::store::Tenure;
@@ -245,6 +247,57 @@ async fn an_outage_of_the_store_is_on_the_timeline() {
     );
     scene.etcd.resume();
     eventually("its end is noted", async || outages().await[0]["ended_ms"].as_u64()).await;
+    scene.finish().await;
+}
+
+/// It was an outage without an end, on the page, in the metrics and in the service manager's status.
+#[tokio::test]
+async fn a_store_that_nothing_is_read_from_is_not_one_that_is_down() {
+    let etcd = Etcd::start(VERSION).await;
+    let nobody = FreePort::reserve();
+    let [guarded, off] = [Route::new("k", "/k/", r#"key = "/k""#), Route::new("off", "/", r#"key = "/k""#)];
+    let (guarded, off) = (guarded.with("max_age = \"500ms\""), off.with("mode = \"off\""));
+    let config = Config::new(&[format!("http://{}", nobody.address())], "http://127.0.0.1:9", &[guarded, off]);
+    let unused = format!("[source.unused]\nkind = \"etcd\"\nendpoints = [{:?}]\n", etcd.endpoint());
+    let fence = Fencepost::launch(&config.section(&unused)).await;
+    let outages = async || fence.admin_json("/timeline").await["outages"].as_array().unwrap().clone();
+    // All sources are looked at together.
+    let outages = eventually("an outage is noted", async || Some(outages().await).filter(|all| !all.is_empty())).await;
+    assert!(outages.iter().all(|outage| outage["source"] == "main"), "{outages:?}");
+    let known = fence.admin_json("/sources").await;
+    let up = known["sources"].as_array().unwrap().iter().map(|source| (source["source"].clone(), source["up"].clone()));
+    assert_eq!(up.collect::<Vec<_>>(), [(json!("main"), json!(false)), (json!("unused"), Value::Null)]);
+    let metrics = fence.admin("GET", "/metrics").await.text();
+    for what in ["up", "age_seconds"] {
+        let shown = |source: &str| metrics.contains(&format!("fencepost_source_{what}{{source=\"{source}\"}}"));
+        assert_eq!((shown("main"), shown("unused")), (true, false), "{metrics}");
+    }
+}
+
+/// It was held for ever, on the page, by whoever had held it when it was last looked at.
+#[tokio::test]
+async fn a_lock_that_a_reload_takes_out_is_held_by_nobody_who_is_known() {
+    let route = || Route::new("k", "/", r#"key = "/k""#);
+    let scene = Scene::open(VERSION, &[route()]).await;
+    let held = scene.store.hold("/k", "shard-1").await;
+    let bar = async || scene.fence.admin_json("/timeline").await["locks"][0]["tenures"][0].clone();
+    eventually("it is on the timeline", async || (bar().await["first"] == held.revision).then_some(())).await;
+    scene.fence.reloads(&scene.config.clone().routes(&[route().with("mode = \"off\"")])).await;
+    scene.store.delete("/k").await;
+    let ended =
+        eventually("its bar has ended", async || Some(bar().await).filter(|bar| !bar["ended_ms"].is_null())).await;
+    assert_eq!((&ended["first"], &ended["end"]), (&json!(held.revision), &json!("untracked")), "{ended}");
+    let known = scene.fence.admin_json("/sources").await;
+    assert_eq!((&known["sources"][0]["up"], &known["sources"][0]["tracked_locks"]), (&Value::Null, &json!(0)));
+    assert_eq!(scene.fence.admin_json("/timeline").await["outages"], json!([]));
+
+    scene.fence.reloads(&scene.config).await;
+    let next = scene.store.hold("/k", "shard-2").await;
+    scene.admits("/", &next).await;
+    let bars = async || scene.fence.admin_json("/timeline").await["locks"][0]["tenures"].clone();
+    let bars =
+        eventually("the next is on the timeline", async || Some(bars().await).filter(|bars| bars[1].is_object())).await;
+    assert_eq!((&bars[0], &bars[1]["end"]), (&ended, &Value::Null));
     scene.finish().await;
 }
 

@@ -3,6 +3,7 @@
 use std::time::{Duration, Instant};
 
 use fencepost_testsupport::{Answer, Behaviour, EtcdVersion, Latch, Scratch, eventually};
+use futures_util::future::join_all;
 
 use crate::fencepost::{Fencepost, Route};
 use crate::refusal::{assert_refused, reason};
@@ -498,4 +499,26 @@ async fn a_revision_that_was_given_out_twice_is_not_taken_for_the_killed_process
 #[tokio::test]
 async fn a_revision_that_was_given_out_twice_right_after_a_kill_is_not_taken_for_the_killed_processs_tenure() {
     a_second_holder_of_a_revision_waits_after(End::KilledAtOnce).await;
+}
+
+/// Each request that was refused had a line of its own, with a disk that was full.
+#[tokio::test]
+async fn a_disk_that_takes_nothing_is_not_complained_of_for_each_request() {
+    let state_dir = Scratch::new();
+    let mut scene = remembering(EtcdVersion::V3_5, &state_dir, &[guarded(&[])]).await;
+    let old = scene.store.hold(LOCK, "shard-1").await;
+    scene.admits("/", &old).await;
+    let path = |name: &str| state_dir.path().join("state").join(name);
+    std::fs::remove_file(path("journal")).unwrap();
+    std::fs::create_dir(path("journal.next")).unwrap();
+    let new = scene.store.hold(LOCK, "shard-2").await;
+    let begun = Instant::now();
+    for answer in join_all((0..50).map(|_| scene.send(Ask::post("/dead").under(&new)))).await {
+        assert_refused(&answer, "unverifiable", LOCK, None);
+    }
+    let lines_max = 1 + begun.elapsed().as_secs() / 10;
+    scene.fence.terminate().await; // All is in the log.
+    let lines = scene.fence.log().matches("a tenure cannot be recorded").count() as u64;
+    assert!((1..=lines_max).contains(&lines), "{}", scene.fence.log());
+    scene.finish().await;
 }

@@ -175,6 +175,13 @@ impl Scene {
             .await;
     }
 
+    /// How many requests have been counted by their verdicts.
+    pub(crate) async fn counted(&self) -> u64 {
+        let text = self.fence.admin("GET", "/metrics").await.text();
+        let series = text.lines().filter(|line| line.starts_with("fencepost_requests_total{"));
+        series.map(|line| line.rsplit_once(' ').unwrap().1.parse::<u64>().unwrap()).sum()
+    }
+
     /// What the gate of a lock says is at the worker: requests that run, and orphans, of all tenures.
     pub(crate) async fn at_worker(&self, lock: &str) -> (u64, u64) {
         let described = self.fence.admin_json(&format!("/locks/{lock}")).await;

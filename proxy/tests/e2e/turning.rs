@@ -81,6 +81,7 @@ async fn what_named_no_lock_counts_as_anybodys_when_its_route_enforces() {
     assert!(of("/held/next").is_none(), "one of those that came before is at the worker");
     held.lets_in(&scene, next).await;
     assert!(of("/unsent").is_none());
+    assert_eq!(scene.counted().await, 4, "what was judged after all was counted when it came");
     scene.finish().await;
 }
 

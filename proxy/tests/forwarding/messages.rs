@@ -177,14 +177,17 @@ fn answers_without_a_body_are_passed_on() {
 
 #[test]
 fn an_answer_that_ends_with_its_connection_is_passed_on_whole() {
-    let proxy = Proxy::before(Worker::scripted(|mut peer: Peer| {
-        peer.next_request();
-        peer.send("HTTP/1.1 200 OK\r\n\r\nuntil the end");
-    }));
+    let worker = Worker::by_hand();
+    let proxy = Proxy::before(worker.address());
     let mut client = proxy.client();
     client.send("GET / HTTP/1.1\r\nHost: test\r\n\r\n");
+    let mut peer = worker.next();
+    peer.next_request();
+    peer.send("HTTP/1.1 200 OK\r\n\r\nuntil ");
     let head = client.head();
     assert_field(&head, "transfer-encoding", Some("chunked"));
+    peer.send("the end");
+    drop(peer);
     assert_eq!(client.body_of(&head), b"until the end");
     assert_eq!(proxy.wait_for_events(1), [Event::Finished(Ending::Complete)]);
 }
@@ -251,7 +254,41 @@ fn framing_is_set_anew() {
     assert!(seen.ends_with("\r\n\r\nabc"));
     // hyper keeps a length that precedes the encoding in its map.
     let head = seen_by_client("HTTP/1.1 200 OK\r\nContent-Length: 3\r\nTransfer-Encoding: chunked\r\n\r\n0\r\n\r\n");
-    assert_field(&head, "content-length", None);
+    assert_field(&head, "content-length", Some("0"));
+}
+
+#[test]
+fn chunks_that_are_all_here_with_their_head_become_a_body_of_known_length() {
+    const HEAD: &str = "HTTP/1.1 200 OK\r\nTransfer-Encoding: chunked";
+    let many = format!("{}0\r\n\r\n", "1\r\nx\r\n".repeat(40));
+    let large = format!("6000\r\n{}\r\n0\r\n\r\n", "x".repeat(0x6000));
+    for (fields, chunks, body, length) in [
+        ("", "5\r\nbegin\r\n4\r\nning\r\n0\r\n\r\n", "beginning", Some("9")),
+        ("", "0\r\n\r\n", "", Some("0")),
+        // These may be many, long, or slow to come.
+        ("", many.as_str(), &"x".repeat(40), None),
+        ("", large.as_str(), &"x".repeat(0x6000), None),
+        ("Content-Type: text/event-stream\r\n", "5\r\nbegin\r\n0\r\n\r\n", "begin", None),
+        // These have no place behind a length.
+        ("Trailer: X-Sum\r\n", "5\r\nbegin\r\n0\r\nX-Sum: 5\r\n\r\n", "begin", None),
+    ] {
+        let worker = Worker::by_hand();
+        let proxy = Proxy::before(worker.address());
+        let mut client = proxy.client();
+        let mut peer = None;
+        for _ in 0..2 {
+            client.send("GET / HTTP/1.1\r\nHost: test\r\nTE: trailers\r\nConnection: te\r\n\r\n");
+            let peer = peer.get_or_insert_with(|| worker.next());
+            peer.next_request();
+            peer.send(&format!("{HEAD}\r\n{fields}\r\n{chunks}"));
+            let head = client.head();
+            assert_field(&head, "content-length", length);
+            assert_field(&head, "transfer-encoding", if length.is_some() { None } else { Some("chunked") });
+            let got = if length.is_some() { client.body_of(&head) } else { client.chunks().0 };
+            assert_eq!(got, body.as_bytes(), "{fields}{chunks}");
+        }
+        assert!(!worker.has_another(), "the connection to the worker is kept");
+    }
 }
 
 #[test]

@@ -34,6 +34,8 @@ pub(crate) struct Common {
     pub(crate) tenures: Tenures,
     /// The static locks have changed.
     pub(crate) statics_changed: Notify,
+    /// An operator has ended the orphans of a lock. Not one for each lock: it is rare, and there may be a million of them.
+    pub(crate) orphans_cleared: Notify,
     commands: mpsc::UnboundedSender<Command>,
     period_nanos: AtomicU64,
     period_changed: Notify,
@@ -207,6 +209,7 @@ impl Common {
             counts: Counts::default(),
             tenures: Tenures::default(),
             statics_changed: Notify::new(),
+            orphans_cleared: Notify::new(),
             commands,
             period_nanos: AtomicU64::new(0),
             period_changed: Notify::new(),

@@ -65,8 +65,8 @@ impl Default for SourceOptions {
 #[derive(Debug, Clone)]
 pub struct SourceStatus {
     /// Whether the store answers quorum reads: the newest one that was answered was sent within the last five periods, or, once reads
-    /// fail, within the last two (a second at least).
-    pub up: bool,
+    /// fail, within the last two (a second at least). `None` as long as nothing has to be read from it, which nobody can tell then.
+    pub up: Option<bool>,
     /// Whether it is up, and yet what is known is older than five periods, the smallest `max_age`.
     pub is_stale: bool,
     /// How long ago the newest freshness read was sent that was answered.
@@ -350,10 +350,11 @@ impl LockSource {
         let load = |counter: &AtomicU64| counter.load(Ordering::Relaxed);
         let counts = &common.counts;
         let is_old = |age: Duration| age > common.period() * 5;
-        let up = !common.is_stopped() && health.is_up(now, common.period());
+        let is_up = || !common.is_stopped() && health.is_up(now, common.period());
+        let up = shared.is_read_from().then(is_up);
         SourceStatus {
             up,
-            is_stale: up && age(health.fresh).is_some_and(is_old),
+            is_stale: up == Some(true) && age(health.fresh).is_some_and(is_old),
             age: age(health.fresh),
             revision: common.trust.max_seen(),
             watch_restarts: load(&counts.watch_restarts),
@@ -434,6 +435,11 @@ impl Shared {
         let named = self.named();
         let is_named = |lock: &Arc<TrackedLock>| named.iter().any(|named| Arc::ptr_eq(named, lock));
         locks.into_iter().filter(|lock| !denied.contains(lock.range()) || is_named(lock)).collect()
+    }
+
+    /// Whether any lock has to be read from the store.
+    fn is_read_from(&self) -> bool {
+        !self.static_locks().is_empty() || !self.scopes().is_empty()
     }
 
     pub(crate) fn scopes(&self) -> Vec<Arc<Scope>> {

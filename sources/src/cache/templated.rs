@@ -58,11 +58,11 @@ impl TemplatedLocks {
         TemplatedLocks { shared, scope, spec }
     }
 
-    /// The lock of that key, if it has been loaded and is still kept or held by somebody.
+    /// The lock of that key, if it is one of the template's, has been loaded and is still kept or held by somebody.
     pub fn get(&self, key: &str) -> Option<Arc<TrackedLock>> {
         let lock = self.shared.common.registry.find(key)?;
         // Nothing is known of it if the store went back since: then it has to be read like one that is new.
-        if !lock.is_known() || !self.is_ours(&lock) {
+        if !lock.is_known() || !self.names(&lock) {
             return None;
         }
         self.shared.kept.keep(&lock);
@@ -119,14 +119,10 @@ impl TemplatedLocks {
         shared.common.registry.len().saturating_sub(shared.kept.len())
     }
 
-    /// Whether the lock is one of this template's, and kept fresh for it.
+    /// Whether the lock is one of this template's, and kept fresh for it. Whatever else is tracked is not, whoever asks for it here; nor
+    /// is a lock of another template that has the same key, since its record is read in one way only.
     pub(crate) fn names(&self, lock: &TrackedLock) -> bool {
-        self.is_ours(lock) && lock.key().as_str().starts_with(&self.spec.prefix)
-    }
-
-    /// The same key may be asked for under another template; its record is read in one way only.
-    fn is_ours(&self, lock: &TrackedLock) -> bool {
-        lock.spec().format == self.spec.format
+        lock.spec().format == self.spec.format && lock.key().as_str().starts_with(&self.spec.prefix)
     }
 }
 

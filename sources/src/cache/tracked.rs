@@ -238,7 +238,7 @@ impl TrackedLock {
 
     /// Takes back an admission: nothing of its request is at the worker any more.
     pub fn leave(&self, admission: Admission) {
-        // Only a tenure's last request opens the barrier: the others need not wake all who wait.
+        // Only a tenure's last request that runs opens the barrier: the others need not wake all who wait.
         let last = self.inner().gate.leave(admission);
         if last {
             self.gate_changes.notify_waiters();
@@ -266,7 +266,11 @@ impl TrackedLock {
 
     /// Whether somebody reads what an orphan's worker says, and ends it in time: see [`Gate::set_heard`].
     pub fn set_heard(&self, orphan: OrphanId, is_heard: bool) {
-        self.at_gate(|gate| gate.set_heard(orphan, is_heard));
+        self.inner().gate.set_heard(orphan, is_heard);
+        // Its time may have come before: then the barrier opens by this.
+        if !is_heard {
+            self.gate_changes.notify_waiters();
+        }
     }
 
     /// Whether an orphan has not been forgotten yet.
@@ -306,7 +310,17 @@ impl TrackedLock {
 
     /// Forgets all orphans, those that were let past too, because the operator knows that none is running; returns how many those were.
     pub fn clear_orphans(&self) -> usize {
-        self.at_gate(Gate::clear_orphans)
+        let cleared = self.at_gate(Gate::clear_orphans);
+        self.common.orphans_cleared.notify_waiters();
+        cleared
+    }
+
+    /// Completes when an operator has ended orphans, be they another lock's of the source. Not when one more is lost or ends: each has
+    /// somebody who waits for this, and that would wake them all. To miss nothing, take it before looking, and await it after.
+    pub fn orphans_cleared(&self) -> impl Future<Output = ()> + '_ {
+        let mut cleared = Box::pin(self.common.orphans_cleared.notified());
+        cleared.as_mut().enable();
+        cleared
     }
 
     /// When the last of those stops to count whose end will not be seen: orphans, and what an earlier process left behind.

@@ -39,6 +39,34 @@ async fn what_is_tracked_no_longer_is_read_for_as_long_as_somebody_holds_it() {
     .await;
 }
 
+/// It was called down from then on, and a store that nobody had ever asked from the start.
+#[tokio::test(start_paused = true)]
+async fn whether_a_store_answers_is_not_known_as_long_as_nothing_is_read_from_it() {
+    play(options(), async |store, source| {
+        let is_up = || source.status(Instant::now()).up;
+        pass(SECOND * 60).await;
+        assert_eq!(is_up(), None);
+        store.put("one", "a");
+        for _ in 0..2 {
+            let one = tracked(source, "one").await;
+            assert_eq!(is_up(), Some(true));
+            source.keep(&[], &[]);
+            pass(SECOND * 60).await;
+            assert_eq!(is_up(), Some(true), "a request may still hold it");
+            drop(one);
+            pass(SECOND * 60).await;
+            assert_eq!(is_up(), None);
+        }
+        let templated = template(source, "t/", Layout::Key);
+        pass(SECOND * 60).await;
+        assert_eq!(is_up(), Some(true));
+        drop(templated);
+        pass(SECOND * 60).await;
+        assert_eq!(is_up(), None);
+    })
+    .await;
+}
+
 #[tokio::test(start_paused = true)]
 async fn what_is_still_tracked_stays_with_its_gate_though_nobody_else_holds_it() {
     play(options(), async |store, source| {

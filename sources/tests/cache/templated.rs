@@ -313,6 +313,9 @@ async fn a_static_lock_below_a_template_is_one_lock() {
         assert!(other.get("t/1").is_none());
         assert!(matches!(other.load("t/1", Instant::now() + SECOND).await, Err(LoadError::Conflict(_))));
         assert!(matches!(locks.load("u/1", Instant::now() + SECOND).await, Err(LoadError::Outside)));
+        let _others = load(&template(source, "u/", Layout::Key), "u/1").await;
+        assert!(locks.get("u/1").is_none(), "whoever else has it tracked");
+        assert!(matches!(locks.load("u/1", Instant::now() + SECOND).await, Err(LoadError::Outside)));
         let at = store.put("t/1", "a");
         assert_eq!(ask(&fixed, "a", at).await, "admit");
     })

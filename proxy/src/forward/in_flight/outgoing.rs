@@ -20,6 +20,8 @@ pub(in crate::forward) struct Outgoing {
     pub(in crate::forward) unwritten: Option<Unwritten>,
     /// Whether it asks for no more than a head.
     pub(in crate::forward) is_head: bool,
+    /// Whether there is more of it than a head.
+    pub(in crate::forward) has_body: bool,
 }
 
 impl<P: Permit> InFlight<P> {

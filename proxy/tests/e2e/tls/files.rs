@@ -5,7 +5,7 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 use std::time::{Duration, SystemTime};
 
-use fencepost_testsupport::{Connection, Endpoint, Scratch, Subject, eventually};
+use fencepost_testsupport::{Authority, Connection, Endpoint, Scratch, Subject, eventually};
 use rustls::pki_types::CertificateDer;
 use rustls::pki_types::pem::PemObject;
 use tokio::task::JoinSet;
@@ -125,9 +125,16 @@ async fn the_end_of_each_kind_of_file_is_a_metric_that_follows_the_files() {
     let subject = Subject { names: &["127.0.0.1"], not_after: Some(at(4_000_000_000)), ..Subject::default() };
     scene.authority.issue(&subject).write(scene.files.path(), "server");
     fs::write(scene.path("crl.pem"), scene.authority.crl_until(&[], at(3_000_000_000))).unwrap();
+    let ended = Authority::until("ended", at(1_000_000_000)).certificate();
+    fs::write(scene.path("ca.pem"), ended.clone() + &scene.authority.certificate()).unwrap();
     scene.fence.admin("POST", "/reload").await;
     assert_eq!((end("certificate").await, end("crl").await), (4e9, 3e9));
     assert!(end("authority").await > 4e9);
+    assert!(!scene.fence.log().contains("has ended"), "{}", scene.fence.log());
+    fs::write(scene.path("ca.pem"), ended).unwrap();
+    scene.fence.admin("POST", "/reload").await;
+    assert_eq!(end("authority").await, 1e9);
+    scene.fence.until_log(r#"the authority of "CN=ended" has ended"#).await;
 }
 
 #[tokio::test]

@@ -3,7 +3,7 @@
 use std::sync::Arc;
 
 use fencepost_policy::{FenceToken, LockKey, Rejection, Verdict};
-use fencepost_sources::TrackedLock;
+use fencepost_sources::{LoadError, TrackedLock};
 use http::request::Parts;
 use http::{HeaderMap, HeaderValue};
 use tokio::time::Instant;
@@ -26,11 +26,13 @@ pub(crate) struct Denial {
     pub(crate) token: Option<FenceToken<HeaderValue>>,
     /// When to try again, where that helps, in seconds.
     pub(crate) retry_after: u64,
+    /// Why the lock could not be read, if that is why. For the log alone.
+    pub(crate) error: Option<LoadError>,
 }
 
 impl Denial {
     fn of_head(reason: Rejection, lock: Option<&LockKey>) -> Denial {
-        Denial { reason, lock: lock.cloned(), token: None, retry_after: 1 }
+        Denial { reason, lock: lock.cloned(), token: None, retry_after: 1, error: None }
     }
 }
 
@@ -85,9 +87,9 @@ impl Claim {
             (Guard::One(lock), _) => Arc::clone(lock),
             (Guard::Below { locks, .. }, Some(key)) => match locks.get(key.as_str()) {
                 Some(lock) => lock,
-                None => locks.load(key.as_str(), arrived + rules.confirm_timeout).await.map_err(|error| Denial {
-                    token: Some(token.clone()),
-                    ..Denial::of_head(unloaded(&error), known)
+                None => locks.load(key.as_str(), arrived + rules.confirm_timeout).await.map_err(|error| {
+                    let denial = Denial::of_head(unloaded(&error), known);
+                    Denial { token: Some(token.clone()), error: Some(error), ..denial }
                 })?,
             },
             (Guard::Below { .. }, None) => return Err(Denial::of_head(Rejection::LockNotAllowed, None)),
@@ -112,7 +114,8 @@ impl Claim {
     /// The same, refused.
     pub(crate) fn denied(&self, reason: Rejection) -> Denial {
         let retry_after = if reason == Rejection::HandoffTimeout { self.seconds_until_clear() } else { 1 };
-        Denial { reason, lock: Some(self.lock.key().clone()), token: Some(self.token.clone()), retry_after }
+        let (lock, token) = (Some(self.lock.key().clone()), Some(self.token.clone()));
+        Denial { reason, lock, token, retry_after, error: None }
     }
 
     /// How long those count at most whose end will not be seen.

@@ -32,9 +32,18 @@ pub enum InvalidFence {
     /// No endpoint was given.
     #[error("etcd has no endpoint")]
     NoEndpoint,
-    /// One is not `http://host:port` or `https://host:port`.
-    #[error("{0:?} is no endpoint: http://host:port or https://host:port")]
+    /// One is not `http://host:port` or `https://host:port`. It is shown without a login: [`FenceBuilder::user`] takes that.
+    #[error("{0:?} is no endpoint: http://host:port or https://host:port, and who logs in is said apart")]
     Endpoint(String),
+    /// Some endpoints are reached over TLS, and some are not.
+    #[error("all endpoints have to begin with http://, or all with https://")]
+    Mixed,
+    /// Files of TLS, and nothing to use them for.
+    #[error("http endpoints need no files of TLS")]
+    NeedlessTls,
+    /// The name of whoever logs in is none.
+    #[error("{0:?} is no name of a user of etcd")]
+    User(String),
     /// Endpoints with `https`, and nobody to trust there.
     #[error("https endpoints need the file of an authority")]
     NoAuthority,
@@ -94,15 +103,13 @@ impl FenceBuilder {
         if endpoints.is_empty() {
             return Err(InvalidFence::NoEndpoint);
         }
-        let endpoints = endpoints.iter().map(|text| endpoint(text).ok_or_else(|| InvalidFence::Endpoint(text.clone())));
-        let endpoints: Vec<String> = endpoints.collect::<Result<_, _>>()?;
-        let secure = endpoints.iter().any(|endpoint| endpoint.starts_with("https://"));
-        let tls = if secure {
-            let ca = ca.ok_or(InvalidFence::NoAuthority)?;
-            Some(ClientTls::load(ClientFiles { ca, crl: None, identity }, &[b"h2"])?)
-        } else {
-            None
-        };
+        let endpoints: Vec<String> = endpoints.iter().map(|text| endpoint(text)).collect::<Result<_, _>>()?;
+        if let Some(EtcdUser { name, .. }) = &user
+            && (name.is_empty() || name.contains(char::is_control))
+        {
+            return Err(InvalidFence::User(name.clone()));
+        }
+        let tls = load_tls(&endpoints, ca, identity)?;
         let followed = tls.as_ref().map(ClientTls::followed);
         let tls = tls.map(|client| EtcdTls { client, server_name: None });
         let access = Arc::new(EtcdAccess::new(tls, user));
@@ -117,11 +124,36 @@ impl FenceBuilder {
 }
 
 /// The endpoint of that name. A slash at its end says no more than none (RFC 3986, section 6.2.3).
-fn endpoint(text: &str) -> Option<String> {
-    let text = text.strip_suffix('/').unwrap_or(text);
-    let authority = text.strip_prefix("http://").or_else(|| text.strip_prefix("https://"))?;
-    authority.parse::<Authority>().ok()?.port_u16()?;
-    Some(text.to_owned())
+fn endpoint(text: &str) -> Result<String, InvalidFence> {
+    let address = text.strip_suffix('/').unwrap_or(text);
+    let authority = address.strip_prefix("http://").or_else(|| address.strip_prefix("https://"));
+    let authority = authority.and_then(|authority| authority.parse::<Authority>().ok());
+    // Who is in front of an `@` would not be logged in.
+    let is_endpoint = authority.is_some_and(|authority| authority.port_u16().is_some() && !address.contains('@'));
+    if is_endpoint { Ok(address.to_owned()) } else { Err(InvalidFence::Endpoint(without_login(text))) }
+}
+
+/// An address as it may be shown: what is in front of an `@` is a name and a password, often enough.
+fn without_login(text: &str) -> String {
+    let Some((_, host)) = text.rsplit_once('@') else { return text.to_owned() };
+    format!("…@{host}")
+}
+
+/// What TLS to these endpoints is made of; `None` if they do without.
+fn load_tls(
+    endpoints: &[String],
+    ca: Option<PathBuf>,
+    identity: Option<IdentityFiles>,
+) -> Result<Option<ClientTls>, InvalidFence> {
+    let secure = endpoints.iter().filter(|endpoint| endpoint.starts_with("https://")).count();
+    if secure == 0 {
+        return if ca.is_some() || identity.is_some() { Err(InvalidFence::NeedlessTls) } else { Ok(None) };
+    }
+    if secure < endpoints.len() {
+        return Err(InvalidFence::Mixed);
+    }
+    let ca = ca.ok_or(InvalidFence::NoAuthority)?;
+    Ok(Some(ClientTls::load(ClientFiles { ca, crl: None, identity }, &[b"h2"])?))
 }
 
 /// Has files that change put in force, for as long as it is polled.
@@ -148,13 +180,29 @@ mod tests {
     fn a_fence_says_what_is_wrong_with_the_way_to_etcd() {
         let refused = |endpoints: &[&str]| Fence::etcd(endpoints.iter().copied()).build().unwrap_err().to_string();
         assert_eq!(refused(&[]), "etcd has no endpoint");
-        assert_eq!(endpoint("http://h:1/").as_deref(), Some("http://h:1"));
+        assert_eq!(endpoint("http://h:1/").unwrap(), "http://h:1");
         for wrong in
             ["127.0.0.1:2379", "http://127.0.0.1", "ftp://h:1", "http://h:1/path", "http://h:1//", "http://", ""]
         {
             assert!(refused(&["http://127.0.0.1:2379", wrong]).contains("is no endpoint"), "{wrong}");
         }
+        for login in
+            ["http://me:s3cret@h:1", "https://me@h:1", "http://me:s3@cret@h:1", "me:s3cret@h:1", "http://me:s3cret@h"]
+        {
+            let why = refused(&[login]);
+            assert!(why.contains("is no endpoint") && !why.contains("me"), "{why}");
+        }
         assert_eq!(refused(&["https://h:1"]), "https endpoints need the file of an authority");
+        let mixed = "all endpoints have to begin with http://, or all with https://";
+        assert_eq!(refused(&["https://h:1", "http://h:2"]), mixed);
+        let plain = || Fence::etcd(["http://h:1"]);
+        for needless in [plain().ca_file("/ca.pem"), plain().identity_files("/cert.pem", "/key.pem")] {
+            assert_eq!(needless.build().unwrap_err().to_string(), "http endpoints need no files of TLS");
+        }
+        for name in ["", "a\nb"] {
+            let nobody = plain().user(name, "/password").build().unwrap_err().to_string();
+            assert_eq!(nobody, format!("{name:?} is no name of a user of etcd"));
+        }
         let no_file = Fence::etcd(["https://h:1"]).ca_file("/nowhere/ca.pem").build().unwrap_err();
         assert!(matches!(no_file, InvalidFence::Tls(_)), "{no_file}");
     }

@@ -13,6 +13,7 @@ use tokio::time::{Instant, sleep};
 
 use crate::etcd::{FenceBuilder, InvalidFence};
 use crate::lock::{LayerBuilder, Which};
+use crate::readings::Readings;
 
 /// How many requests wait at barriers in all, beside the 1,000 of each lock.
 const WAITING_MAX: usize = 10_000;
@@ -29,6 +30,7 @@ pub struct Fence(pub(crate) Arc<Shared>);
 /// What the layers of a fence share.
 pub(crate) struct Shared {
     pub(crate) source: LockSource,
+    pub(crate) readings: Readings,
     /// The smallest `max_age` of all layers.
     max_age: Mutex<Duration>,
     orphans: Mutex<Vec<Orphan>>,
@@ -63,6 +65,7 @@ impl Fence {
     pub(crate) fn over(source: LockSource) -> Fence {
         Fence(Arc::new(Shared {
             source,
+            readings: Readings::default(),
             max_age: Mutex::new(Duration::MAX),
             orphans: Mutex::default(),
             waiting: AtomicUsize::new(0),
@@ -78,8 +81,13 @@ impl Fence {
     /// A layer whose requests each need a lock of their own, below `prefix`. `lock` finds it in the head of a request; `None`
     /// refuses the request with `lock-not-allowed`, and so does a key that is not below `prefix`.
     ///
-    /// All that is below `prefix` in etcd is watched, so keep other things out of it. Where the lock is found in the path,
-    /// take care that your router reads the path in the same way.
+    /// All that is below `prefix` in etcd is watched, so keep other things out of it: locks below it that other layers of the fence name or
+    /// find have to be read in the same way. Where records are queues ([`Layout::Election`], [`Layout::Mutex`]), no key that is found may be
+    /// below another, which would take it for a contender: nobody finds that out beforehand. Where the lock is found in the path, take care
+    /// that your router reads the path in the same way.
+    ///
+    /// [`Layout::Election`]: crate::Layout::Election
+    /// [`Layout::Mutex`]: crate::Layout::Mutex
     ///
     /// ```no_run
     /// # use fencepost_fence::{Fence, LockKey};

@@ -7,12 +7,12 @@ use std::task::{Context, Poll};
 
 use bytes::Bytes;
 use http::{Request, Response};
+use http_body::Body;
 use http_body_util::Full;
 use tokio::time::Instant;
 use tower::Service;
 
 use crate::layer::FenceLayer;
-use crate::refusal::AnswerForm;
 
 /// Where a layer answers the call that closes the door behind a predecessor: `POST` to this path.
 pub const FENCE_PATH: &str = "/.well-known/fence";
@@ -32,7 +32,7 @@ impl FenceCall {
     }
 }
 
-impl<B> Service<Request<B>> for FenceCall {
+impl<B: Body + Send + 'static> Service<Request<B>> for FenceCall {
     type Response = Response<Full<Bytes>>;
     type Error = Infallible;
     type Future = Pin<Box<dyn Future<Output = Result<Response<Full<Bytes>>, Infallible>> + Send>>;
@@ -43,8 +43,8 @@ impl<B> Service<Request<B>> for FenceCall {
 
     fn call(&mut self, request: Request<B>) -> Self::Future {
         let arrived = Instant::now();
-        let form = AnswerForm::of(request.method(), request.headers());
-        let (layer, headers) = (Arc::clone(&self.layer.0), request.headers().clone());
-        Box::pin(async move { Ok(layer.answer_call(form, &headers, arrived).await.map(Full::new)) })
+        let layer = Arc::clone(&self.layer.0);
+        let (head, body) = request.into_parts();
+        Box::pin(async move { Ok(layer.answer_call(head, body, arrived).await.map(Full::new)) })
     }
 }

@@ -110,19 +110,19 @@ impl<'c> Handoff<'c> {
         let turn = self.turn.get_or_insert_with(|| Turn { place: lock.queue().join(), waiting: None });
         loop {
             let changed = lock.gate_changed();
-            // Looked at now that no change can be missed.
-            let is_open = match lock.may_enter(token, &self.rules.timing(*arrived)) {
+            // Looked at now that no change can be missed. What ends by the clock alone is looked for as of the same moment.
+            let timing = self.rules.timing(*arrived);
+            let is_open = match lock.may_enter(token, &timing) {
                 Ok(_) if turn.place.is_first() => return Ok(()),
                 Ok(_) => true,
                 Err(Entry::Wait) if turn.hold_up(self.fence) => false,
                 Err(Entry::Wait) => return self.time_out(), // There is no room for it to wait.
                 Err(_) => return Ok(()),
             };
-            let now = Instant::now();
-            if now >= deadline {
+            if timing.now >= deadline {
                 return self.time_out();
             }
-            let seen_off = lock.next_unseen(now).unwrap_or(deadline);
+            let seen_off = lock.next_unseen(timing.now).unwrap_or(deadline);
             tokio::select! {
                 biased;
                 () = changed => {}

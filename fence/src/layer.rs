@@ -1,5 +1,6 @@
 //! The layer: the way of a request, on one screen.
 
+use std::error::Error;
 use std::fmt;
 use std::future::poll_fn;
 use std::panic::resume_unwind;
@@ -10,12 +11,13 @@ use std::task::{Context, Poll};
 use bytes::Bytes;
 use fencepost_policy::{LockKey, Rejection};
 use http::request::Parts;
-use http::{HeaderMap, HeaderName, Method, Request, Response, StatusCode};
+use http::{HeaderName, Method, Request, Response, StatusCode};
 use http_body::Body;
 use tokio::time::Instant;
 use tower::{Layer, Service};
 
 use crate::claim::{Claim, Denial};
+use crate::discard::discard;
 use crate::fence::Shared;
 use crate::fence_call::{FENCE_PATH, FenceCall};
 use crate::handoff::{Handoff, Turn};
@@ -113,17 +115,16 @@ impl Inner {
         S: Service<Request<RequestBody<B>>, Response = Response<R>>,
         S::Future: Send + 'static,
         S::Error: Send + 'static,
-        B: Body,
+        B: Body + Send + 'static,
         R: Body + Send + 'static,
     {
         let (mut head, body) = request.into_parts();
-        let form = AnswerForm::of(&head.method, &head.headers);
         if self.rules.answers_fence_call && head.method == Method::POST && head.uri.path() == FENCE_PATH {
-            return Ok(self.answer_call(form, &head.headers, arrived).await.map(ResponseBody::own));
+            return Ok(self.answer_call(head, body, arrived).await.map(ResponseBody::own));
         }
         let (running, turn) = match self.let_in(&head, arrived).await {
             Ok(entered) => entered,
-            Err(denial) => return Ok(self.refuse(form, denial, arrived).map(ResponseBody::own)),
+            Err(denial) => return Ok(self.refuse(&head, body, denial, arrived).map(ResponseBody::own)),
         };
         head.extensions.insert(running.clone());
         let body = RequestBody::new(body, running.clone(), &self.rules);
@@ -154,9 +155,12 @@ impl Inner {
     }
 
     /// Waits until the caller's tenure has the worker to itself, and says so.
-    pub(crate) async fn answer_call(&self, form: AnswerForm, headers: &HeaderMap, arrived: Instant) -> Response<Bytes> {
+    pub(crate) async fn answer_call<B>(&self, head: Parts, body: B, arrived: Instant) -> Response<Bytes>
+    where
+        B: Body + Send + 'static,
+    {
         let closed = async {
-            let claim = Claim::of_call(headers, &self.guard, &self.rules, arrived).await?;
+            let claim = Claim::of_call(&head.headers, &self.guard, &self.rules, arrived).await?;
             let closed = Handoff::new(&self.fence, &claim, &self.rules).close_door().await;
             closed.map_err(|reason| claim.denied(reason))
         };
@@ -166,12 +170,17 @@ impl Inner {
                 *answer.status_mut() = StatusCode::NO_CONTENT;
                 answer
             }
-            Err(denial) => self.refuse(form, denial, arrived),
+            Err(denial) => self.refuse(&head, body, denial, arrived),
         }
     }
 
-    fn refuse(&self, form: AnswerForm, denial: Denial, arrived: Instant) -> Response<Bytes> {
-        let Denial { reason, lock, token, retry_after } = denial;
+    /// Says why a request is not let in. What is left of its body is read and thrown away behind that.
+    fn refuse<B>(&self, head: &Parts, body: B, denial: Denial, arrived: Instant) -> Response<Bytes>
+    where
+        B: Body + Send + 'static,
+    {
+        discard(head, body);
+        let Denial { reason, lock, token, retry_after, error } = denial;
         let decision = self.fence.next_decision();
         tracing::debug!(
             %decision,
@@ -179,19 +188,20 @@ impl Inner {
             owner = token.as_ref().map(|token| token.owner.as_bytes().escape_ascii().to_string()),
             revision = token.as_ref().map(|token| token.revision.get()),
             reason = reason.code(),
+            error = error.as_ref().map(|error| error as &dyn Error),
             waited = ?arrived.elapsed(),
             "request refused"
         );
         let stale_status = StatusCode::PRECONDITION_FAILED;
         let lock_key = lock.as_ref();
         let refusal = Refusal { reason, lock: lock_key, decision: &decision, stale_status, retry_after, detail: None };
-        let mut answer = refusal.answer(form);
+        let mut answer = refusal.answer(AnswerForm::of(&head.method, &head.headers));
         answer.extensions_mut().insert(Refused { reason, lock });
         answer
     }
 }
 
-/// Calls the handler. Who waits for its turn is next when it has been called.
+/// Calls the handler. Who waits for its turn is next when it has been called and has begun: in the order of arrival, whatever their threads.
 async fn in_turn<F: Future>(mut turn: Option<Turn>, answer: F) -> F::Output {
     let mut answer = pin!(answer);
     poll_fn(|cx| {

@@ -85,6 +85,10 @@
 //! slow readers a timeout in your server. Responses of type `text/event-stream`, and all with [`LayerBuilder::streaming`], are cut
 //! when their tenure ends, whether or not their clients read.
 //!
+//! **Blocking work** before a handler's first `.await` belongs in `spawn_blocking`, as anywhere in tokio. Here it holds up others, too: those
+//! that have waited for an earlier tenure are let in one after the other, each when the handler before it has come to its first `.await`, or
+//! to its end.
+//!
 //! While etcd cannot be reached, bodies under way pause as soon as what is known is older than `max_age`, and are cut after
 //! `handoff_timeout`: nobody knows whether they are still their holder's. Handlers themselves are not stopped; those who
 //! like to stop early wait for [`Running::ended`].
@@ -107,7 +111,8 @@
 //! `application/problem+json` (RFC 9457) and `Fence-Reason`, as from the proxy: 428 `token-missing`, 400 `token-malformed` and
 //! `lock-not-allowed`, 412 `stale-tenure`, `replayed-tenure` and the others, 503 with `Retry-After` for `unverifiable`,
 //! `store-regressed` and `handoff-timeout`; gRPC requests get their status in headers. `fencepost-holder` turns them into typed errors.
-//! [`Rejection`] has all reasons. Middleware outside of the layer finds [`Refused`] in the extensions of the response; a `tracing`
+//! What is left of a refused request's body is read and thrown away, up to 16 MiB or 5 s, for clients that write everything before
+//! they read. [`Rejection`] has all reasons. Middleware outside of the layer finds [`Refused`] in the extensions of the response; a `tracing`
 //! event of level `debug` has the rest. Headers of these names are taken off a handler's own responses.
 //!
 //! `POST /.well-known/fence`, with the headers of a token, closes the door behind a predecessor: 204 means that no
@@ -122,6 +127,7 @@
 
 mod claim;
 pub mod confirm;
+mod discard;
 mod endless;
 mod etcd;
 mod fence;
@@ -129,6 +135,7 @@ mod fence_call;
 mod handoff;
 mod layer;
 mod lock;
+mod readings;
 pub mod refusal;
 mod request_body;
 mod response_body;
@@ -136,7 +143,7 @@ mod running;
 pub mod token;
 
 pub use fencepost_policy::{InvalidLockKey, Layout, LockKey, Owner, Rejection, Revision};
-pub use fencepost_sources::{FormatConflict, KeyValue, MemoryStore, SpawnError, Write};
+pub use fencepost_sources::{KeyValue, MemoryStore, SpawnError, Write};
 pub use fencepost_tls::TlsError;
 
 pub use self::etcd::{FenceBuilder, InvalidFence};

@@ -6,13 +6,14 @@ use std::time::Duration;
 
 use bytes::Bytes;
 use fencepost_policy::{InvalidLockKey, Layout, LockKey};
-use fencepost_sources::{FormatConflict, LockSpec, RecordFormat, TemplateSpec, TemplatedLocks, Timing, TrackedLock};
+use fencepost_sources::{LockSpec, RecordFormat, TemplateSpec, TemplatedLocks, Timing, TrackedLock};
 use http::HeaderName;
 use http::request::Parts;
 use tokio::time::Instant;
 
-use crate::fence::{Fence, Shared};
+use crate::fence::Fence;
 use crate::layer::FenceLayer;
+use crate::readings::Reading;
 use crate::token::TokenHeaders;
 
 /// Finds a request's lock in its head.
@@ -50,6 +51,23 @@ impl Rules {
     pub(crate) fn timing(&self, arrived: Instant) -> Timing {
         Timing { arrived, now: Instant::now(), max_age: self.max_age, linearizable: self.linearizable }
     }
+
+    /// The bounds are the proxy's, but for `max_age`, which may be as short as news of a store nearby can be. No clock reaches
+    /// [`Duration::MAX`]: what adds it to the present panics.
+    fn check_times(&self) -> Result<(), InvalidLock> {
+        let millis = Duration::from_millis;
+        for (setting, given, min, max) in [
+            ("max_age", self.max_age, millis(10), TIME_MAX),
+            ("confirm_timeout", self.confirm_timeout, millis(10), Duration::from_secs(60)),
+            ("handoff_timeout", self.handoff_timeout, millis(100), TIME_MAX),
+            ("orphan_timeout", self.orphan_timeout, millis(100), TIME_MAX),
+        ] {
+            if given < min || max < given {
+                return Err(InvalidLock::Time { setting, given, min, max });
+            }
+        }
+        Ok(())
+    }
 }
 
 /// Says which lock guards a layer's requests, and by which rules: [`Fence::lock`] or [`Fence::locks_below`] begins it,
@@ -68,22 +86,43 @@ pub enum InvalidLock {
     /// The key names no lock.
     #[error(transparent)]
     Key(#[from] InvalidLockKey),
-    /// Another layer has the lock read in another way.
-    #[error(transparent)]
-    Conflict(#[from] FormatConflict),
-    /// One of the two is laid out as an election or a mutex, and would take the other for one of its contenders.
+    /// Another layer of the fence has the lock read in another way, or may have: the second is that layer's, and of either it is the key,
+    /// or the prefix with an ellipsis.
+    #[error("the record of {0} is read in another way by the layer of {1}")]
+    Conflict(String, String),
+    /// The upper one of the two is laid out as an election or a mutex, and would take the other for one of its contenders.
     #[error("the locks {0} and {1} block each other, since one key is below the other")]
-    Nested(LockKey, LockKey),
+    Nested(String, String),
     /// One header can't say two things.
     #[error("the header {0} was given twice, and owner, revision and lock need one each")]
     Headers(HeaderName),
-    /// A `max_age` under 10 ms would refuse nearly everything.
-    #[error("max_age is {0:?}, and at least 10 ms")]
-    MaxAge(Duration),
+    /// Only records of [`Layout::Key`] have a field of the owner, or values that mean that nobody holds the lock.
+    #[error("{setting} is not for Layout::{layout:?}: there the owner is the value of the leader's key, or its name")]
+    NotOfLayout {
+        /// What was set.
+        setting: &'static str,
+        /// How the record is laid out.
+        layout: Layout,
+    },
+    /// The owner is in a field without a name.
+    #[error("owner_field is the name of a field of the JSON object, and not empty")]
+    OwnerField,
+    /// A time is out of its bounds.
+    #[error("{setting} is {given:?}, and has to be from {min:?} to {max:?}")]
+    Time {
+        /// Of which setting.
+        setting: &'static str,
+        /// The time that was given.
+        given: Duration,
+        /// The shortest.
+        min: Duration,
+        /// The longest.
+        max: Duration,
+    },
 }
 
-/// The smallest `max_age`.
-const MAX_AGE_MIN: Duration = Duration::from_millis(10);
+/// The longest time that a layer may have anything wait or count: an hour, as for the proxy's routes.
+pub(crate) const TIME_MAX: Duration = Duration::from_secs(3600);
 
 impl LayerBuilder {
     pub(crate) fn new(fence: Fence, which: Which) -> LayerBuilder {
@@ -108,22 +147,22 @@ impl LayerBuilder {
         self
     }
 
-    /// With [`Layout::Key`]: the value is a JSON object, and this field of it names the owner. Otherwise the value is the owner.
+    /// With [`Layout::Key`] only: the value is a JSON object, and this field of it names the owner. Otherwise the value is the owner.
     #[must_use]
     pub fn owner_field(mut self, field: impl Into<String>) -> LayerBuilder {
         self.format.owner_field = Some(field.into());
         self
     }
 
-    /// With [`Layout::Key`]: a value, or an owner, that means that nobody holds the lock. May be called for several.
+    /// With [`Layout::Key`] only: a value, or an owner, that means that nobody holds the lock. May be called for several.
     #[must_use]
     pub fn free_value(mut self, value: impl Into<Bytes>) -> LayerBuilder {
         self.format.free_values.push(value.into());
         self
     }
 
-    /// The oldest news of the lock that admits a request: 5 s unless said otherwise, 10 ms at least. If none is as young, etcd
-    /// is asked. Everything is read once every fifth of the smallest `max_age` of all layers.
+    /// The oldest news of the lock that admits a request: 5 s unless said otherwise, 10 ms to an hour. If none is as young,
+    /// etcd is asked. Everything is read once every fifth of the smallest `max_age` of all layers.
     #[must_use]
     pub fn max_age(mut self, max_age: Duration) -> LayerBuilder {
         self.rules.max_age = max_age;
@@ -137,24 +176,25 @@ impl LayerBuilder {
         self
     }
 
-    /// How long a request waits for etcd when what is known of the lock does not decide: 2 s unless said otherwise. Then it is
-    /// refused as `unverifiable` (503).
+    /// How long a request waits for etcd when what is known of the lock does not decide: 2 s unless said otherwise, 10 ms to a minute.
+    /// Then it is refused as `unverifiable` (503).
     #[must_use]
     pub fn confirm_timeout(mut self, timeout: Duration) -> LayerBuilder {
         self.rules.confirm_timeout = timeout;
         self
     }
 
-    /// How long a request of a new holder waits for those of earlier ones: 10 s unless said otherwise. Then it is refused as
-    /// `handoff-timeout` (503). At most 1,000 requests of a lock wait, and 10,000 of a fence; one more gets that answer at once.
+    /// How long a request of a new holder waits for those of earlier ones: 10 s unless said otherwise, 100 ms to an hour. Then
+    /// it is refused as `handoff-timeout` (503). At most 1,000 requests of a lock wait, and 10,000 of a fence; one more gets that
+    /// answer at once.
     #[must_use]
     pub fn handoff_timeout(mut self, timeout: Duration) -> LayerBuilder {
         self.rules.handoff_timeout = timeout;
         self
     }
 
-    /// For how long a request counts as running after its handler has panicked: 30 s unless said otherwise. Nobody knows what a
-    /// panic left behind, so this is your bound on how long anything of it can go on.
+    /// For how long a request counts as running after its handler has panicked: 30 s unless said otherwise, 100 ms to an hour.
+    /// Nobody knows what a panic left behind, so this is your bound on how long anything of it can go on.
     #[must_use]
     pub fn orphan_timeout(mut self, timeout: Duration) -> LayerBuilder {
         self.rules.orphan_timeout = timeout;
@@ -196,41 +236,48 @@ impl LayerBuilder {
     /// The layer. From now on its lock is kept current. Needs no runtime.
     ///
     /// # Errors
-    /// What is wrong with the lock.
+    /// What is wrong with the lock, or with the rules.
     pub fn layer(self) -> Result<FenceLayer, InvalidLock> {
         let LayerBuilder { fence, which, format, rules } = self;
-        if rules.max_age < MAX_AGE_MIN {
-            return Err(InvalidLock::MaxAge(rules.max_age));
-        }
+        rules.check_times()?;
+        check_record(&format)?;
         let TokenHeaders { owner, revision, lock } = &rules.headers;
         for (one, other) in [(owner, revision), (owner, lock), (revision, lock)] {
             if one == other {
                 return Err(InvalidLock::Headers(one.clone()));
             }
         }
+        let (source, format) = (&fence.0.source, Arc::new(format));
         let guard = match which {
             Which::One(key) => {
-                Guard::One(track(&fence.0, LockSpec { key: LockKey::new(&key)?, format: Arc::new(format) })?)
+                let spec = LockSpec { key: LockKey::new(&key)?, format };
+                fence.0.readings.add(&Reading::One(spec.clone()))?;
+                Guard::One(source.track(spec).expect("whatever is tracked is read as its layer has it, and so is this"))
             }
-            Which::Below { prefix, lock } => Guard::Below {
-                locks: fence.0.source.template(&TemplateSpec { prefix, format: Arc::new(format) }),
-                lock,
-            },
+            Which::Below { prefix, lock } => {
+                let spec = TemplateSpec { prefix, format };
+                fence.0.readings.add(&Reading::Below(spec.clone()))?;
+                Guard::Below { locks: source.template(&spec), lock }
+            }
         };
         fence.0.keep_fresh(rules.max_age);
         Ok(FenceLayer::new(fence.0, guard, rules))
     }
 }
 
-fn track(fence: &Shared, spec: LockSpec) -> Result<Arc<TrackedLock>, InvalidLock> {
-    let queues = |layout| matches!(layout, Layout::Election | Layout::Mutex);
-    let blocks = |other: &Arc<TrackedLock>| {
-        other.key().nests(&spec.key) && (queues(spec.format.layout) || queues(other.layout()))
+/// What means nothing for a record was meant for something else.
+fn check_record(format: &RecordFormat) -> Result<(), InvalidLock> {
+    let RecordFormat { layout, free_values, owner_field } = format;
+    let is_key = match layout {
+        Layout::Key => true,
+        Layout::Election | Layout::Mutex => false,
     };
-    if let Some(other) = fence.source.locks().iter().find(|other| blocks(other)) {
-        return Err(InvalidLock::Nested(spec.key, other.key().clone()));
+    for (setting, is_set) in [("owner_field", owner_field.is_some()), ("free_value", !free_values.is_empty())] {
+        if is_set && !is_key {
+            return Err(InvalidLock::NotOfLayout { setting, layout: *layout });
+        }
     }
-    Ok(fence.source.track(spec)?)
+    if owner_field.as_ref().is_some_and(String::is_empty) { Err(InvalidLock::OwnerField) } else { Ok(()) }
 }
 
 impl fmt::Debug for LayerBuilder {

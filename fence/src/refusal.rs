@@ -4,6 +4,7 @@
 
 use std::borrow::Cow;
 use std::fmt::Write as _;
+use std::time::Duration;
 
 use bytes::Bytes;
 use fencepost_policy::{Action, LockKey, Rejection};
@@ -14,6 +15,12 @@ use http::{HeaderMap, HeaderName, HeaderValue, Method, Response, StatusCode};
 pub const FENCE_REASON: HeaderName = HeaderName::from_static("fence-reason");
 /// Under which id the refusal stands in the log: `Fence-Decision`.
 pub const FENCE_DECISION: HeaderName = HeaderName::from_static("fence-decision");
+
+/// How much is read of the rest of a refused request's body, and thrown away: clients that write everything before they read see the refusal
+/// then, and not a reset.
+pub const DISCARD_BYTES_MAX: u64 = 16 << 20;
+/// How long that takes at most.
+pub const DISCARD_TIMEOUT: Duration = Duration::from_secs(5);
 
 const GRPC_STATUS: HeaderName = HeaderName::from_static("grpc-status");
 const GRPC_MESSAGE: HeaderName = HeaderName::from_static("grpc-message");

@@ -14,6 +14,7 @@ use http::HeaderValue;
 use tokio::time::Instant;
 
 use crate::fence::Shared;
+use crate::lock::TIME_MAX;
 
 /// Keeps a request at the worker: for as long as anybody has a clone of this, no request of a later tenure is let in.
 ///
@@ -173,7 +174,8 @@ impl Drop for AtWorker {
         if !self.panicked.load(Ordering::Relaxed) {
             return self.lock.leave(admission);
         }
-        let until = Instant::now() + self.orphan_timeout;
+        // Bounded here too: a panic in this place would end the process, or keep all later holders out for ever.
+        let until = Instant::now() + self.orphan_timeout.min(TIME_MAX);
         let id = self.lock.lose(admission, until);
         tracing::warn!(
             lock = %self.lock.key(),

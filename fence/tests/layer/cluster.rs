@@ -1,5 +1,7 @@
 //! A real etcd, what stands in it, and a server with the layer before it.
 
+use std::convert::Infallible;
+use std::error::Error;
 use std::net::SocketAddr;
 use std::time::Duration;
 
@@ -8,6 +10,7 @@ use etcd_client::{Client, LockOptions};
 use fencepost_fence::{Fence, FenceBuilder, FenceLayer, RequestBody};
 use fencepost_testsupport::{Etcd, EtcdOptions, EtcdVersion};
 use http::{Request, Response};
+use http_body::Body;
 use http_body_util::Full;
 use hyper::body::Incoming;
 use hyper_util::rt::{TokioExecutor, TokioIo};
@@ -71,15 +74,25 @@ impl Cluster {
 /// Serves a handler behind the layer over HTTP/1.1 and HTTP/2, for as long as the runtime goes on.
 pub(crate) async fn serve<S>(layer: &FenceLayer, handler: S) -> SocketAddr
 where
-    S: Service<Request<RequestBody<Incoming>>, Response = Response<Full<Bytes>>, Error = std::convert::Infallible>
+    S: Service<Request<RequestBody<Incoming>>, Response = Response<Full<Bytes>>, Error = Infallible>
         + Clone
         + Send
         + 'static,
     S::Future: Send + 'static,
 {
+    listen(layer.layer(handler)).await
+}
+
+/// The same for whatever answers requests.
+pub(crate) async fn listen<S, R>(service: S) -> SocketAddr
+where
+    S: Service<Request<Incoming>, Response = Response<R>, Error = Infallible> + Clone + Send + 'static,
+    S::Future: Send + 'static,
+    R: Body<Data = Bytes, Error: Error + Send + Sync> + Send + 'static,
+{
     let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
     let address = listener.local_addr().unwrap();
-    let service = TowerToHyperService::new(layer.layer(handler));
+    let service = TowerToHyperService::new(service);
     tokio::spawn(async move {
         loop {
             let (stream, _) = listener.accept().await.unwrap();

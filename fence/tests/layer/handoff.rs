@@ -24,7 +24,7 @@ async fn behind(door: Door, log: Log, request: Request<RequestBody<Full<Bytes>>>
 }
 
 /// Sends a request that waits before a door, and returns when it is there.
-async fn waits_there(
+pub(crate) async fn waits_there(
     layer: &FenceLayer,
     door: &Door,
     log: &Log,

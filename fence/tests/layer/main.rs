@@ -1,6 +1,7 @@
 //! The layer before real handlers, over a store in memory and over a real etcd.
 
 mod bodies;
+mod building;
 mod calls;
 mod cluster;
 mod etcd;
@@ -13,3 +14,4 @@ mod staying;
 mod stress;
 mod templated;
 mod tokens;
+mod uploads;

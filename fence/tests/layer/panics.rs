@@ -14,13 +14,25 @@ use http_body_util::{BodyExt, Full};
 use tokio::time::Instant;
 use tower::service_fn;
 
-use crate::scene::{LONG, Scene, request, running, send, verdict};
+use crate::handoff::waits_there;
+use crate::scene::{Door, LONG, Log, SHORT, Scene, request, running, send, verdict};
 
 /// How long the next tenure waits, once whatever panicked has done so.
 async fn held_up(scene: &Scene, layer: &FenceLayer, since: Instant) -> Duration {
     let new = scene.takes("b");
     assert_eq!(tokio::time::timeout(PATIENCE, verdict(layer, "b", new)).await.unwrap(), "200");
     since.elapsed()
+}
+
+/// Sends a request of `a`, at whose handler there is a panic.
+async fn panics_there(layer: &FenceLayer, revision: u64) {
+    let layer = layer.clone();
+    let panicking =
+        service_fn(async |_: Request<RequestBody<Full<Bytes>>>| -> Result<Response<Full<Bytes>>, Infallible> {
+            panic!("on purpose")
+        });
+    let sent = tokio::spawn(async move { send(&layer, panicking, request("a", revision)).await.status() });
+    assert!(sent.await.unwrap_err().is_panic());
 }
 
 /// Long enough to be told from at once on a busy machine.
@@ -98,6 +110,30 @@ async fn a_panic_of_a_detached_handler_is_its_callers() {
     assert!(held_up(&scene, &layer, since).await >= ORPHAN_TIMEOUT);
 }
 
+/// Nobody ends an orphan whose time has come: it is the last request that wakes whoever waits.
+#[tokio::test]
+async fn who_waits_gets_in_with_the_last_request_that_runs_though_a_panic_of_its_tenure_is_not_forgotten() {
+    let scene = Scene::new();
+    // Neither news of the lock nor the deadline wakes whoever waits.
+    let layer = scene.layer(|lock| lock.orphan_timeout(SHORT).handoff_timeout(LONG).max_age(LONG));
+    let (old, door) = (scene.takes("a"), Door::default());
+    let runs = waits_there(&layer, &door, &Log::default(), "a", old).await;
+    panics_there(&layer, old).await;
+    let new = scene.takes("b");
+    // That takes longer than the panic counts.
+    let impatient = scene.layer(|lock| lock.handoff_timeout(SHORT).max_age(LONG));
+    assert_eq!(verdict(&impatient, "b", new).await, "503 handoff-timeout");
+    let mut waits = Box::pin(verdict(&layer, "b", new));
+    tokio::select! {
+        biased;
+        answered = &mut waits => panic!("{answered}"),
+        () = std::future::ready(()) => {}
+    }
+    door.open.open();
+    drop(runs.await.unwrap());
+    assert_eq!(waits.await, "200");
+}
+
 /// A body that panics when it is read.
 struct Broken;
 
@@ -128,13 +164,7 @@ async fn the_next_tenure_is_told_how_long_a_panic_may_keep_it_out() {
     let scene = Scene::new();
     let layer = scene.impatient_layer();
     let old = scene.takes("a");
-    let sending = layer.clone();
-    let panicking =
-        service_fn(async |_: Request<RequestBody<Full<Bytes>>>| -> Result<Response<Full<Bytes>>, Infallible> {
-            panic!("on purpose")
-        });
-    let sent = tokio::spawn(async move { send(&sending, panicking, request("a", old)).await.status() });
-    assert!(sent.await.unwrap_err().is_panic());
+    panics_there(&layer, old).await;
     let new = scene.takes("b");
     let refused = send(&layer, service_fn(crate::scene::answer), request("b", new)).await;
     let seconds: u64 = refused.headers()["retry-after"].to_str().unwrap().parse().unwrap();

@@ -3,10 +3,12 @@
 use std::convert::Infallible;
 
 use bytes::Bytes;
-use fencepost_fence::{FenceLayer, LockKey, RequestBody};
+use fencepost_fence::{FENCE_PATH, FenceLayer, LockKey, RequestBody};
+use fencepost_testsupport::PATIENCE;
 use http::request::Parts;
 use http::{Request, Response};
 use http_body_util::Full;
+use tokio::time::timeout;
 use tower::service_fn;
 
 use crate::cluster::Cluster;
@@ -35,7 +37,27 @@ async fn each_request_needs_the_lock_that_is_found_in_it() {
     assert_eq!(at(&layer, "/shards/4/jobs", "a", three).await, "412 no-owner");
     assert_eq!(at(&layer, "/shards/2", "a", two).await, "400 lock-not-allowed");
     assert_eq!(at(&layer, "/elsewhere/2/jobs", "a", two).await, "400 lock-not-allowed");
-    tokio::time::timeout(fencepost_testsupport::PATIENCE, scene.fence.ready()).await.unwrap();
+    timeout(PATIENCE, scene.fence.ready()).await.unwrap();
+}
+
+/// It is known then, and its holder's token is a good one: elsewhere.
+#[tokio::test]
+async fn a_lock_outside_of_the_prefix_is_not_allowed_though_another_layer_of_the_fence_has_it_tracked() {
+    let scene = Scene::new();
+    let layer = scene.fence.locks_below("/shards/", lock_of).layer().unwrap();
+    let (by_name, by_prefix) = ("/elsewhere/2", "/beyond/2");
+    let named = scene.fence.lock(format!("{by_name}/lock")).layer().unwrap();
+    let below = scene.fence.locks_below("/beyond/", lock_of).layer().unwrap();
+    for (place, other) in [(by_name, named), (by_prefix, below)] {
+        let (lock, jobs) = (format!("{place}/lock"), format!("{place}/jobs"));
+        let revision = scene.store.put(lock.clone(), "a").get();
+        assert_eq!(at(&other, &jobs, "a", revision).await, "200");
+        assert_eq!(at(&layer, &jobs, "a", revision).await, "400 lock-not-allowed", "{lock}");
+        let mut call = request("a", revision);
+        *call.uri_mut() = FENCE_PATH.parse().unwrap();
+        call.headers_mut().insert("fence-lock", lock.parse().unwrap());
+        assert_eq!(outcome(&send(&layer, service_fn(answer), call).await), "400 lock-not-allowed", "{lock}");
+    }
 }
 
 #[tokio::test]

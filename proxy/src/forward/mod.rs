@@ -11,6 +11,7 @@
 mod addresses;
 mod admitted;
 mod body_state;
+mod both_ways;
 mod by_alpn;
 mod connect;
 mod error;

@@ -10,19 +10,17 @@ use std::time::Duration;
 
 use bytes::Bytes;
 use socket2::TcpKeepalive;
-use tokio::io::{AsyncRead, AsyncWrite, ReadBuf, copy_bidirectional_with_sizes};
+use tokio::io::{AsyncRead, AsyncWrite, ReadBuf};
 use tokio::sync::Notify;
 use tokio::task::AbortHandle;
 use tokio::time::sleep;
 
 use super::admitted::Permit;
 use super::body_state::{BodyState, Way};
+use super::both_ways::pass_both_ways;
 use super::in_flight::InFlight;
 use super::pool::Link;
 use crate::wire::Socket;
-
-/// The most that is under way in one direction.
-const BUFFER_BYTES: usize = 16 * 1024;
 
 /// When a side of a tunnel is asked whether it is still there: neither has to say anything, so that one that is gone without a word
 /// would keep its place, and the gate, for ever. Silent for a minute and a half, it is lost.
@@ -110,7 +108,7 @@ async fn join<P: Permit>(mut in_flight: Box<InFlight<P>>, client: &mut Socket, r
         biased;
         () = cut => None,
         () = overdue => Some(Err(io::ErrorKind::TimedOut.into())),
-        copied = copy_bidirectional_with_sizes(client, &mut from_worker, BUFFER_BYTES, BUFFER_BYTES) => Some(copied),
+        copied = pass_both_ways(client, &mut from_worker) => Some(copied),
     };
     match copied {
         Some(Ok(_)) => in_flight.ended(),

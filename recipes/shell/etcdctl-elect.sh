@@ -4,8 +4,9 @@ set -euo pipefail
 export ETCDCTL_API=3 ETCDCTL_ENDPOINTS=$ETCD
 master=$(dirname "${BASH_SOURCE[0]}")/master.sh
 
-# Prints its key and its proposal as soon as it leads, and runs on for as long as its session lives.
-coproc ELECT { exec etcdctl elect "$LOCK" "$OWNER"; }
+# Prints its key and its proposal as soon as it leads, and runs on for as long as its session and this script live: after a SIGKILL
+# it would hold the lock for ever.
+coproc ELECT { exec setpriv --pdeathsig TERM etcdctl elect "$LOCK" "$OWNER"; }
 elect=$ELECT_PID
 trap 'kill "$elect" 2>/dev/null && wait "$elect" || true' EXIT # On SIGTERM it resigns.
 read -r key <&"${ELECT[0]}"

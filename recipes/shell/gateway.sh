@@ -43,12 +43,14 @@ renew() {
     renewed=$sent
 }
 
-# Returns when a renewal was not confirmed: two thirds of the time to live after the last one that was, at the latest.
+# Returns when the script is gone, or a renewal was not confirmed: two thirds of the time to live after the last one that was, at the latest.
 keep() {
     local due
     while true; do
         due=$((renewed + ttl / 3 - $(now)))
         sleep $((due > 0 ? due : 0))
+        # A script that SIGKILL has ended leaves this behind, which would hold the lock for ever.
+        grep -qx "PPid:\s$$" "/proc/$BASHPID/status" || return 0
         # The second that has begun counts as over.
         renew $((renewed + ttl * 2 / 3 - $(now) - 1)) || return 0
     done

@@ -3,9 +3,9 @@
 # ends when there are no more, or when a job is not done.
 set -euo pipefail
 
-while read -r job; do
+while IFS= read -r job || [[ -n $job ]]; do
     # %header{} needs curl 7.84.
-    answer=$(curl -sS -o /dev/null -w '%{http_code} %header{fence-reason}' --data-binary "$job" \
+    answer=$(curl -sS -o /dev/null -w '%{http_code} %header{fence-reason}' --data-raw "$job" \
         -H "Fence-Owner: $FENCE_OWNER" -H "Fence-Revision: $FENCE_REVISION" "$WORKER")
     echo "$FENCE_OWNER, revision $FENCE_REVISION, $job: $answer"
     [[ $answer == 2* ]] || exit 1

@@ -9,7 +9,7 @@ use std::path::{Path, PathBuf};
 use std::process::Command;
 use std::time::Duration;
 
-use fencepost_testsupport::{Etcd, EtcdVersion, PATIENCE, Relay, Scratch};
+use fencepost_testsupport::{Etcd, EtcdVersion, PATIENCE, Process, Relay, Scratch, Worker, eventually};
 use tokio::io::AsyncReadExt;
 use tokio::net::{TcpListener, TcpStream};
 use tokio::time::timeout;
@@ -73,6 +73,36 @@ async fn who_ends_a_script_that_holds_a_lock_ends_what_its_master_has_begun() {
         is_over(job, &master).await;
         assert!(!master.status().await.success(), "{name}: {}", master.log());
     }
+}
+
+/// What renews the lease is another process than the script, and did so for ever.
+#[tokio::test]
+async fn who_kills_a_script_that_holds_a_lock_ends_the_lock() {
+    let etcd = Etcd::start(EtcdVersion::V3_5).await;
+    for (number, name) in ["shell/gateway.sh", "shell/etcdctl-elect.sh"].into_iter().enumerate() {
+        let lock = format!("/shards/{number}/lock");
+        let (master, _job) = at_work(&etcd, &etcd.endpoint(), script(name), &lock).await;
+        drop(master); // SIGKILL.
+        eventually(&format!("the lock of {name} is free"), async || {
+            etcd.etcdctl(&["get", "--prefix", &lock, "--keys-only"]).await.is_empty().then_some(())
+        })
+        .await;
+    }
+}
+
+/// A line that begins with `@` named a file to send, and one that did not end was no job.
+#[tokio::test]
+async fn the_shells_master_sends_each_line_as_it_is() {
+    let (worker, scratch) = (Worker::start().await, Scratch::new());
+    let (jobs, log) = (scratch.path().join("jobs"), scratch.path().join("log"));
+    std::fs::write(&jobs, "@/etc/hostname\n  \\two \nlast").unwrap();
+    let mut command = script("shell/master.sh");
+    command.env("WORKER", worker.endpoint().to_string()).env("JOBS", &jobs);
+    command.env("FENCE_OWNER", "shard-1").env("FENCE_REVISION", "7");
+    let mut master = Process::start(&command, &log);
+    assert!(master.end_of_itself().await.success(), "{}", master.log());
+    let seen: Vec<String> = worker.seen().iter().map(|seen| seen.text()).collect();
+    assert_eq!(seen, ["@/etc/hostname", "  \\two ", "last"], "{}", master.log());
 }
 
 /// A master that has begun a job, which takes for ever.

@@ -29,7 +29,11 @@ func main() {
 	session, err := concurrency.NewSession(client, concurrency.WithTTL(10)) // Seconds.
 	check(err)
 	take := map[string]func(*concurrency.Session) tenure{"mutex": lock, "election": campaign}[os.Args[1]]
-	done := work(take(session), session.Done())
+	held := take(session)
+	fmt.Printf("%s holds the lock, revision %d\n", held.owner, held.revision)
+	jobs := make(chan string)
+	go read(jobs)
+	done := work(jobs, held, session.Done())
 	session.Close() // Revokes the lease, and with it the lock.
 	if !done {
 		os.Exit(1)
@@ -37,26 +41,37 @@ func main() {
 }
 
 // Does the jobs, and begins none when the session is over.
-func work(held tenure, lost <-chan struct{}) bool {
-	fmt.Printf("%s holds the lock, revision %d\n", held.owner, held.revision)
-	jobs := make(chan string)
-	go read(jobs)
+func work(jobs <-chan string, held tenure, lost <-chan struct{}) bool {
 	for {
+		var job string
+		var more bool
 		select {
 		case <-lost:
+		case job, more = <-jobs:
+		}
+		// Asked again: of two that are ready, select takes either.
+		if over(lost) {
 			fmt.Println("the session is over")
 			return false
-		case job, more := <-jobs:
-			if !more {
-				return true
-			}
-			answer := do(job, held)
-			fmt.Printf("%s, revision %d, %s: %d %s\n", held.owner, held.revision, job, answer.StatusCode,
-				answer.Header.Get("Fence-Reason"))
-			if answer.StatusCode >= 300 {
-				return false
-			}
 		}
+		if !more {
+			return true
+		}
+		answer := do(job, held)
+		fmt.Printf("%s, revision %d, %s: %d %s\n", held.owner, held.revision, job, answer.StatusCode,
+			answer.Header.Get("Fence-Reason"))
+		if answer.StatusCode >= 300 {
+			return false
+		}
+	}
+}
+
+func over(lost <-chan struct{}) bool {
+	select {
+	case <-lost:
+		return true
+	default:
+		return false
 	}
 }
 

@@ -134,26 +134,24 @@ async fn late_writes_under_a_mutex_and_an_election_of_the_go_client_are_refused(
     }
 }
 
-/// Builds the Go recipe against etcd's client as `bin/install-tools` has unpacked it.
+#[tokio::test]
+async fn the_go_master_passes_its_own_test() {
+    go(&["test", "-trimpath", "-count=1", "."]).await;
+}
+
 async fn go_masters() -> PathBuf {
-    let tools = workspace().join("target/tools");
-    let program = tools.join("go-masters");
-    let set = |name: &str, value: &Path| format!("{name}={}", text(value));
-    let arguments = [
-        "-C",
-        &text(&workspace().join("recipes/go")),
-        "GO111MODULE=off",
-        &set("GOPATH", &tools.join("go")),
-        &set("GOCACHE", &tools.join("go-cache")),
-        "go",
-        "build",
-        "-trimpath",
-        "-o",
-        &text(&program),
-        ".",
-    ];
-    printed("env", &arguments).await;
+    let program = workspace().join("target/tools/go-masters");
+    go(&["build", "-trimpath", "-o", &text(&program), "."]).await;
     program
+}
+
+/// Runs Go on its recipe, with etcd's client as `bin/install-tools` has unpacked it.
+async fn go(arguments: &[&str]) {
+    let tools = workspace().join("target/tools");
+    let set = |name: &str, value: &Path| format!("{name}={}", text(value));
+    let (folder, path) = (text(&workspace().join("recipes/go")), set("GOPATH", &tools.join("go")));
+    let cache = set("GOCACHE", &tools.join("go-cache"));
+    printed("env", &[&["-C", &folder, "GO111MODULE=off", &path, &cache, "go"], arguments].concat()).await;
 }
 
 fn text(path: &Path) -> String {

@@ -41,7 +41,7 @@ campaign.on('error', (error) => {
   console.log(`the lease is lost: ${error.message}`);
   lost.abort();
 });
-await new Promise((elected) => campaign.on('elected', elected));
+await campaign.wait().catch(() => process.exit(1));
 const { kvs } = await client.get((await campaign.getCampaignKey()).toString()).exec();
 const done = await work(kvs[0].create_revision, lost.signal);
 await campaign.resign().catch(() => {});

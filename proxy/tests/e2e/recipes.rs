@@ -7,6 +7,7 @@ mod play;
 
 use std::path::{Path, PathBuf};
 use std::process::Command;
+use std::sync::LazyLock;
 use std::time::Duration;
 
 use fencepost_testsupport::{Etcd, EtcdVersion, PATIENCE, Process, Relay, Scratch, Worker, eventually};
@@ -14,7 +15,7 @@ use tokio::io::AsyncReadExt;
 use tokio::net::{TcpListener, TcpStream};
 use tokio::time::timeout;
 
-use crate::programs::{printed, python_binary, workspace};
+use crate::programs::{lease_of, printed, python_binary, workspace};
 
 use self::master::Master;
 use self::play::Recipe;
@@ -171,16 +172,43 @@ fn python_master() -> Command {
 
 #[tokio::test]
 async fn a_late_write_under_an_election_of_etcd3_for_node_is_refused() {
-    // Node looks for packages beside the script.
-    let here = workspace().join("target/tools/node");
-    std::fs::copy(workspace().join("recipes/node/master.js"), here.join("master.js"))
-        .unwrap_or_else(|error| panic!("{}: {error}: run bin/install-tools test", here.display()));
-    let command = |_: &str| {
-        let mut command = Command::new("node");
-        command.arg(here.join("master.js"));
-        command
-    };
-    Recipe::new("Node etcd3", "shard-2").of_one_process().play(command).await;
+    Recipe::new("Node etcd3", "shard-2").of_one_process().play(|_| node_master()).await;
+}
+
+/// It stood in no queue any more, and did not end either.
+#[tokio::test]
+async fn a_master_of_node_whose_lease_ends_while_it_waits_ends() {
+    let (etcd, worker) = (Etcd::start(EtcdVersion::V3_5).await, Worker::start().await);
+    let address = worker.endpoint().to_string().replace("http://", "");
+    let start = |owner: &str| Master::start(node_master(), &etcd, "shard-2", owner, &address);
+    let mut first = start("shard-1");
+    first.give("one");
+    first.until_done("one").await;
+    let mut second = start("shard-2");
+    let lease = eventually("the second stands in line", async || {
+        let keys = ["get", "--prefix", "election/shard-2/", "--sort-by=CREATE", "--keys-only"];
+        let keys = etcd.etcdctl(&keys).await;
+        let leases: Vec<&str> = keys.split_whitespace().map(lease_of).collect();
+        Some(leases.get(1)?.parse::<i64>().unwrap())
+    })
+    .await;
+    etcd.etcdctl(&["lease", "revoke", &format!("{lease:x}")]).await;
+    assert_eq!(second.status().await.code(), Some(1), "{}", second.log());
+    first.give("two");
+    first.until_done("two").await;
+}
+
+fn node_master() -> Command {
+    // Node looks for packages beside the script; once, since another test's Node may be reading it.
+    static SCRIPT: LazyLock<PathBuf> = LazyLock::new(|| {
+        let script = workspace().join("target/tools/node/master.js");
+        std::fs::copy(workspace().join("recipes/node/master.js"), &script)
+            .unwrap_or_else(|error| panic!("{}: {error}: run bin/install-tools test", script.display()));
+        script
+    });
+    let mut command = Command::new("node");
+    command.arg(&*SCRIPT);
+    command
 }
 
 /// As its page has it, with another folder in the place of `/etc/patroni`: `PATRONI_NAME` was missing, and so was `../shell/master.sh`.

@@ -267,6 +267,21 @@ fn check_units(units: &Scratch) {
     assert!(judged.status.success(), "{}", String::from_utf8_lossy(&judged.stdout));
 }
 
+/// A check before the start made systemd try a wrong file again; and it gave up for good after five tries within ten seconds.
+#[tokio::test]
+async fn the_service_is_tried_again_until_it_runs_but_not_with_a_wrong_file() {
+    let unit = std::fs::read_to_string(units().path().join("fencepost.service")).unwrap();
+    let values = |key: &str| unit.lines().filter_map(|line| line.strip_prefix(key)).collect::<Vec<_>>();
+    assert_eq!(values("ExecStartPre="), [""; 0], "systemd does not look at how it ends");
+    let nobody = "http://127.0.0.1:1".to_owned();
+    let wrong = Config::new(std::slice::from_ref(&nobody), &nobody, &[route("wrong")]);
+    let (code, said) = Fencepost::end_of(&wrong).await;
+    assert_eq!(values("RestartPreventExitStatus="), [code.unwrap().to_string()], "{said}");
+    assert_eq!(values("Restart="), ["on-failure"]);
+    let of_the_unit = unit.split("[Service]").next().unwrap();
+    assert!(of_the_unit.lines().any(|line| line == "StartLimitIntervalSec=0"), "{of_the_unit}");
+}
+
 #[test]
 fn the_service_is_given_the_time_that_its_drain_takes_by_default() {
     let unit = std::fs::read_to_string(units().path().join("fencepost.service")).unwrap();

@@ -2,10 +2,12 @@
 
 use std::process::Command;
 
+use fencepost_config::Config;
 use fencepost_testsupport::{Etcd, EtcdVersion, FreePort, Scratch, Worker, request};
-use serde_json::Value;
+use serde_json::{Value, json};
 
 use super::play::{Place, Recipe};
+use super::section;
 use crate::fencepost::{BINARY, Fencepost};
 use crate::programs::{printed, python_binary, workspace};
 
@@ -24,23 +26,30 @@ fn document<'d>(documents: &'d [Value], kind: &str) -> &'d Value {
     documents.iter().find(|document| document["kind"] == kind).unwrap()
 }
 
+/// The pod of the worker, and in it the containers `fencepost` and `worker`, which get SIGTERM at the same time but for their hooks.
+fn pod_of_the_worker(documents: &[Value]) -> (&Value, [&Value; 2]) {
+    let pod = &document(documents, "StatefulSet")["spec"]["template"]["spec"];
+    let containers = pod["containers"].as_array().unwrap();
+    let named = |name: &str| containers.iter().find(|container| container["name"] == name);
+    (pod, ["fencepost", "worker"].map(|name| named(name).unwrap_or_else(|| panic!("{name} is in containers"))))
+}
+
 fn texts(list: &Value) -> impl Iterator<Item = &str> {
     list.as_array().unwrap().iter().map(|text| text.as_str().unwrap())
 }
 
+fn configuration(documents: &[Value]) -> &str {
+    document(documents, "ConfigMap")["data"]["fencepost.toml"].as_str().unwrap()
+}
+
 /// The kubelet and Prometheus, which reach the fenced port and nothing else.
 async fn whoever_asks_by_the_pods_address_is_answered(documents: &[Value], fence: &Fencepost) {
-    let template = &document(documents, "StatefulSet")["spec"]["template"];
-    let sidecar = &template["spec"]["initContainers"][0];
-    let mut paths = Vec::new();
+    let (_, [sidecar, _]) = pod_of_the_worker(documents);
+    let mut paths = vec!["/metrics"]; // Prometheus asks for this one where it is told of none.
     for (probe, path) in [("startupProbe", "/livez"), ("livenessProbe", "/livez"), ("readinessProbe", "/readyz")] {
-        assert_eq!(sidecar[probe]["httpGet"], serde_json::json!({ "path": path, "port": "fenced" }), "{probe}");
+        assert_eq!(sidecar[probe]["httpGet"], json!({ "path": path, "port": "fenced" }), "{probe}");
         paths.push(path);
     }
-    let annotations = &template["metadata"]["annotations"];
-    let port = sidecar["ports"].as_array().unwrap().iter().find(|port| port["name"] == "fenced").unwrap();
-    assert_eq!(annotations["prometheus.io/port"], port["containerPort"].to_string());
-    paths.push(annotations["prometheus.io/path"].as_str().unwrap());
     let ask = async |method: &str, path: &str| request(fence.listener.clone(), method, path, &[], b"").await.unwrap();
     for path in paths {
         assert_eq!(ask("GET", path).await.status, 200, "{path}");
@@ -54,8 +63,8 @@ async fn whoever_asks_by_the_pods_address_is_answered(documents: &[Value], fence
 #[tokio::test]
 async fn the_manifest_says_how_to_get_its_image_and_leaves_the_workers_as_it_is() {
     let documents = documents().await;
-    let pod = &document(&documents, "StatefulSet")["spec"]["template"]["spec"];
-    let (sidecar, of_the_pod) = (&pod["initContainers"][0], &pod["securityContext"]);
+    let (pod, [sidecar, _]) = pod_of_the_worker(&documents);
+    let of_the_pod = &pod["securityContext"];
     assert_eq!(
         of_the_pod.as_object().unwrap().keys().collect::<Vec<_>>(),
         ["fsGroup"],
@@ -73,14 +82,64 @@ async fn the_manifest_says_how_to_get_its_image_and_leaves_the_workers_as_it_is(
     }
 }
 
+/// By its name it was not found, since it was in `initContainers`: before Kubernetes 1.32 the service led nowhere.
+#[tokio::test]
+async fn the_service_leads_to_fencepost_by_the_number_of_its_port() {
+    let documents = documents().await;
+    let (_, [fencepost, _]) = pod_of_the_worker(&documents);
+    let target = &document(&documents, "Service")["spec"]["ports"][0]["targetPort"];
+    assert!(target.is_u64() && target == &fencepost["ports"][0]["containerPort"], "{target}");
+    assert!(configuration(&documents).contains(&format!("address = \"0.0.0.0:{target}\"")));
+}
+
+/// The kubelet ended the worker first, and what was under way with it; fencepost then drained before nobody.
+#[tokio::test]
+async fn the_worker_works_for_as_long_as_fencepost_drains_and_is_then_given_time_to_end() {
+    let documents = documents().await;
+    let (pod, [fencepost, worker]) = pod_of_the_worker(&documents);
+    assert!(fencepost["lifecycle"].is_null(), "it begins to drain at once: {}", fencepost["lifecycle"]);
+    let sleep = worker["lifecycle"]["preStop"]["sleep"]["seconds"].as_u64().unwrap();
+    let limits = Config::from_toml("fencepost.toml", configuration(&documents)).unwrap().limits;
+    assert!(sleep > (limits.drain_delay + limits.drain_timeout).as_secs() + 1, "the last answers have a second");
+    let grace = pod["terminationGracePeriodSeconds"].as_u64().unwrap();
+    assert!(grace >= sleep + 10, "the worker gets SIGKILL {grace} s after the pod's end has begun");
+}
+
+/// Its alert looks for the job `fencepost`, which by annotations or by a `PodMonitor` has another name.
+#[tokio::test]
+async fn the_page_has_prometheus_find_fencepost_under_its_jobs_name() {
+    let (documents, page, scratch) = (documents().await, section("Kubernetes"), Scratch::new());
+    let (_, [fencepost, _]) = pod_of_the_worker(&documents);
+    let port = fencepost["ports"][0]["name"].as_str().unwrap();
+    assert!(page.contains(&format!("podMetricsEndpoints: [{{port: {port},")));
+
+    // Debian's Prometheus does not know Kubernetes: these are what it would find there, a target of each container.
+    let scrape = page.split("```yaml\n").nth(1).and_then(|rest| rest.split("```").next()).unwrap();
+    let (fenced, other) = ("192.0.2.1:8080", "192.0.2.1");
+    let found = format!(
+        "static_configs: [{{targets: [{fenced:?}], labels: {{__meta_kubernetes_pod_container_port_name: {port}}}}}, {{targets: [{other:?}]}}]"
+    );
+    let here = scrape.replace("kubernetes_sd_configs: [{role: pod}]", &found);
+    assert_ne!(here, scrape);
+    let file = scratch.path().join("prometheus.yml");
+    std::fs::write(&file, here).unwrap();
+    let arguments = ["check", "service-discovery", "--timeout=2s", file.to_str().unwrap(), "fencepost"];
+    let targets: Vec<Value> = serde_json::from_str(&printed("promtool", &arguments).await).unwrap();
+    let kept: Vec<&Value> =
+        targets.iter().map(|target| &target["labels"]).filter(|labels| **labels != json!({})).collect();
+    let [labels] = kept[..] else { panic!("{targets:?}") };
+    assert_eq!(labels["__address__"], fenced);
+    assert_eq!((&labels["job"], &labels["__metrics_path__"]), (&json!("fencepost"), &json!("/metrics")));
+}
+
 #[tokio::test]
 async fn the_manifests_sidecar_refuses_a_late_write_of_its_master_under_hold() {
     let documents = documents().await;
     let (etcd, worker, scratch) = (Etcd::start(EtcdVersion::V3_5).await, Worker::start().await, Scratch::new());
 
-    let sidecar = &document(&documents, "StatefulSet")["spec"]["template"]["spec"]["initContainers"][0];
+    let (_, [sidecar, _]) = pod_of_the_worker(&documents);
     assert_eq!(texts(&sidecar["args"]).collect::<Vec<_>>(), ["serve", "--config", "/etc/fencepost/fencepost.toml"]);
-    let written = document(&documents, "ConfigMap")["data"]["fencepost.toml"].as_str().unwrap();
+    let written = configuration(&documents);
     let lock = Recipe::new("Kubernetes", "/shards/2/lock").that_goes_on();
     assert!(written.contains(lock.lock()), "the page and the manifest have the same lock");
     let as_written = scratch.path().join("as-written.toml");

@@ -54,9 +54,20 @@ impl Holder {
         (Holder::by(shell, &stage.etcd.endpoint(), owner, arguments, &["sh", "-c", &script]), full)
     }
 
+    /// As [`Holder::start`], with these signals ignored (`HUP,INT`).
+    pub(crate) fn start_ignoring(signals: &str, stage: &Stage, owner: &str, script: &str) -> Holder {
+        let script = format!("stage={}; {script}", stage.file("").display());
+        let mut env = Command::new("env");
+        env.arg(format!("--ignore-signal={signals}")).arg(BINARY);
+        Holder::by(env, &stage.etcd.endpoint(), owner, &[], &["sh", "-c", &script])
+    }
+
     /// Starts one with that command, on another etcd.
     pub(crate) fn at(etcd: &str, owner: &str, arguments: &[&str], command: &[&str]) -> Holder {
-        Holder::by(Command::new(BINARY), etcd, owner, arguments, command)
+        // However the tests themselves were started.
+        let mut env = Command::new("env");
+        env.args(["--default-signal=HUP,INT,QUIT", BINARY]);
+        Holder::by(env, etcd, owner, arguments, command)
     }
 
     /// Has that program start one.

@@ -32,6 +32,30 @@ async fn signals_are_passed_on_and_the_command_says_how_it_ends() {
     stage.is_left_clean().await;
 }
 
+/// `nohup` was of no use: the command was ended with its terminal.
+#[tokio::test]
+async fn what_was_ignored_from_the_beginning_stays_so_for_the_command_and_for_who_waits() {
+    let stage = Stage::set().await;
+    let ignored = [Signal::HUP, Signal::INT, Signal::QUIT];
+    let script =
+        "trap 'echo on >> $stage/log' USR1; trap 'exit 9' TERM; echo ready >> $stage/log; while :; do sleep 0.02; done";
+    let mut holder = Holder::start_ignoring("HUP,INT,QUIT", &stage, "a", script);
+    stage.until_lines("log", 1).await;
+    let mut waiting = Holder::start_ignoring("HUP,INT,QUIT", &stage, "b", "true");
+    eventually("b waits", async || (stage.leases().await == 2).then_some(())).await;
+    for signal in ignored {
+        holder.signal(signal);
+        waiting.signal(signal);
+    }
+    // The next one finds the command as it was.
+    holder.signal(Signal::USR1);
+    assert_eq!(stage.until_lines("log", 2).await, ["ready", "on"]);
+    waiting.signal(Signal::TERM);
+    holder.signal(Signal::TERM);
+    assert_eq!([waiting.code().await, holder.code().await], [143, 9]);
+    stage.is_left_clean().await;
+}
+
 #[tokio::test]
 async fn a_command_that_does_not_end_when_asked_to_is_killed_after_its_grace_under_its_lock() {
     let stage = Stage::set().await;

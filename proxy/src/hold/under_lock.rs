@@ -88,7 +88,6 @@ impl Hold {
 
     /// Follows the command until nothing of it is left.
     async fn live(&mut self, life: &mut Life) -> End {
-        let mut watchdog_ended = false;
         while !life.family.is_gone() {
             life.look_at_standing();
             self.watchdog.guard(&life.family, life.watchdog_kills_at());
@@ -101,7 +100,7 @@ impl Hold {
                     self.lose(life);
                 },
                 signal = self.signals.next() => match signal {
-                    Signal::CHILD => watchdog_ended |= self.bury(life),
+                    Signal::CHILD => self.bury(life),
                     signal => self.pass_on(life, signal),
                 },
             }
@@ -109,8 +108,8 @@ impl Hold {
         self.watchdog.stand_down();
         match (life.lost, life.family.status()) {
             // First: without it there is no next tenure.
-            _ if watchdog_ended => End::Exit(Exit::Failed("the watchdog has ended".to_owned())),
-            (Some(over), _) if !life.is_to_end => End::Lost(over),
+            _ if life.watchdog_ended => End::Exit(Exit::Failed("the watchdog has ended".to_owned())),
+            (Some(over), _) if !life.is_last => End::Lost(over),
             (_, Some(status)) => End::Exit(Exit::of_command(status)),
             (_, None) => End::Exit(Exit::Failed("the command has ended in an unknown way".to_owned())),
         }
@@ -135,6 +134,10 @@ impl Hold {
         if life.lost.is_some() {
             return;
         }
+        let had_ended = life.family.status().is_some();
+        self.bury(life);
+        // What is seen only now may have ended because of it, by the watchdog for one; but not if it went well.
+        life.is_last |= had_ended || life.family.status().is_some_and(|status| status.exit_status() == Some(0));
         let over = match *life.standing.borrow() {
             Standing::Over(over) => over,
             Standing::Held { .. } => Over::NotRenewed,
@@ -145,23 +148,23 @@ impl Hold {
         self.voice.say(format_args!("lost the lock: {over}; ending the command"));
     }
 
-    /// Some children have ended. Says whether the watchdog has.
-    fn bury(&mut self, life: &mut Life) -> bool {
+    /// Takes note of the children that have ended.
+    fn bury(&mut self, life: &mut Life) {
         let reaped = reap(Some(life.family.command()), self.watchdog.id());
         if let Some(status) = reaped.command {
             life.family.command_ended(status);
         }
         if reaped.watchdog {
+            life.watchdog_ended = true;
             life.terminate(BootInstant::now() + self.settings.grace);
             self.voice.say(format_args!("the watchdog has ended: ending the command"));
         }
         self.see_to_those_left(life);
-        reaped.watchdog
     }
 
     fn pass_on(&mut self, life: &mut Life, signal: Signal) {
         self.voice.step(format_args!("passing signal {} on", signal.as_raw()));
-        life.is_to_end |= matches!(signal, Signal::TERM | Signal::INT);
+        life.is_last |= matches!(signal, Signal::TERM | Signal::INT);
         match signal {
             Signal::TERM => {
                 life.terminate(BootInstant::now() + self.settings.grace);
@@ -225,8 +228,9 @@ struct Life {
     /// How much later than this process the watchdog steps in.
     watchdog_delay: Duration,
     lost: Option<Over>,
-    /// Whether this process was asked to end: then the command is not run again.
-    is_to_end: bool,
+    /// Whether the command is not run again, also if the lock is lost: this process was asked to end, or the command had ended before.
+    is_last: bool,
+    watchdog_ended: bool,
     stage: Stage,
 }
 
@@ -251,7 +255,8 @@ impl Life {
             grace_when_lost: settings.grace_when_lost(tenure.ttl()),
             watchdog_delay: tenure.ttl() / 50,
             lost: None,
-            is_to_end: false,
+            is_last: false,
+            watchdog_ended: false,
             stage: Stage::Runs,
         }
     }

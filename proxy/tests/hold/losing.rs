@@ -92,6 +92,47 @@ async fn without_etcd_a_command_is_dead_before_its_lock_can_be_anothers() {
     stage.is_left_clean().await;
 }
 
+/// It was run again: what it had left was to be ended first, and meanwhile its lock was lost.
+#[tokio::test]
+async fn a_command_that_has_ended_is_not_run_again_though_the_lock_is_lost_before_what_it_left_has_ended() {
+    for once in [&[][..], &["--once"]] {
+        let stage = Stage::set().await;
+        let script = r#"echo ran >> $stage/log
+            sh -c 'trap "" TERM; touch $1/deaf; while :; do sleep 0.02; done' left $stage &
+            until [ -e $stage/deaf ]; do sleep 0.02; done
+            exit 3"#;
+        let arguments = [&["--ttl", "3s", "--grace", "30s", "--verbose"], once].concat();
+        let mut holder = Holder::start(&stage, "a", &arguments, script);
+        holder.until_log("the command has ended and left processes behind").await;
+        stage.etcd.pause().await;
+        holder.until_log("lost the lock: no renewal was confirmed in time").await;
+        stage.etcd.resume();
+        assert_eq!(holder.code().await, 3, "{once:?}: {}", holder.log());
+        assert_eq!(stage.read("log"), "ran\n", "{once:?}");
+        stage.is_left_clean().await;
+    }
+}
+
+/// Both were there to be seen at once: the end of the command, and that of the time for which the lock was sure.
+#[tokio::test]
+async fn a_command_that_has_ended_well_while_its_holder_stood_still_is_not_run_again() {
+    for once in [&[][..], &["--once"]] {
+        let stage = Stage::set().await;
+        let script = "echo ran >> $stage/log; until [ -e $stage/go ]; do sleep 0.02; done";
+        let mut holder = Holder::start(&stage, "a", &[&["--ttl", "3s"], once].concat(), script);
+        stage.until_lines("log", 1).await;
+        holder.pause().await;
+        std::fs::write(stage.file("go"), "").unwrap();
+        // It is another's by now.
+        let mut next = Holder::start(&stage, "b", &[], "true");
+        assert_eq!(next.code().await, 0);
+        holder.resume();
+        assert_eq!(holder.code().await, 0, "{once:?}: {}", holder.log());
+        assert_eq!(stage.read("log"), "ran\n", "{once:?}");
+        stage.is_left_clean().await;
+    }
+}
+
 /// Neither a word from etcd nor an error: the connection takes whatever is sent, and so does every new one.
 #[tokio::test]
 async fn a_holder_that_is_cut_off_ends_its_command_before_its_lock_is_anothers() {

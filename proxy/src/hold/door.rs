@@ -26,6 +26,10 @@ const ANSWER_WITHIN: Duration = Duration::from_secs(30);
 /// How long to wait before the next call, unless the proxy says how long.
 const PAUSE: Duration = Duration::from_secs(1);
 
+/// What it may say: the lock is in our hands meanwhile, and nobody is to be asked without a pause.
+const PAUSE_MIN: Duration = Duration::from_millis(100);
+const PAUSE_MAX: Duration = Duration::from_secs(30);
+
 /// How long it may take to tell more than its reason, and how much of that is read.
 const DETAIL_WITHIN: Duration = Duration::from_secs(1);
 const DETAIL_BYTES_MAX: usize = 4096;
@@ -79,7 +83,7 @@ impl Door {
             };
             // Each reason once.
             if why != said {
-                voice.say(format_args!("waiting for {self}: {why}"));
+                voice.say(format_args!("waiting for {self}: {why}; asking again in {pause:?}"));
                 said = why;
             }
             sleep(pause).await;
@@ -145,7 +149,7 @@ fn speaks_for_another(status: StatusCode) -> bool {
 /// How long to wait before the next call, as an answer says it.
 fn pause_after(headers: &HeaderMap) -> Duration {
     let seconds = headers.get(RETRY_AFTER).and_then(|value| value.to_str().ok()?.parse().ok());
-    seconds.map_or(PAUSE, Duration::from_secs)
+    seconds.map_or(PAUSE, |seconds| Duration::from_secs(seconds).clamp(PAUSE_MIN, PAUSE_MAX))
 }
 
 /// Why it is not closed, if the tenure is over: the proxy may have heard of that first, and has refused what was a holder's no more. If
@@ -183,5 +187,25 @@ impl Asked {
 impl fmt::Display for Door {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         self.link.fmt(f)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn an_answer_says_how_long_to_wait_within_bounds() {
+        let pause = |said: &'static str| pause_after(&HeaderMap::from_iter([(RETRY_AFTER, said.parse().unwrap())]));
+        assert_eq!(pause_after(&HeaderMap::new()), PAUSE);
+        for (said, expected) in [
+            ("7", Duration::from_secs(7)),
+            ("0", PAUSE_MIN),
+            ("3600", PAUSE_MAX),
+            ("18446744073709551615", PAUSE_MAX),
+            ("Wed, 21 Oct 2026 07:28:00 GMT", PAUSE),
+        ] {
+            assert_eq!(pause(said), expected, "{said}");
+        }
     }
 }

@@ -84,10 +84,28 @@ async fn whatever_answers_for_a_proxy_that_is_not_there_is_asked_again_when_it_s
     assert_eq!(holder.code().await, 0, "{}", holder.log());
     assert!(began.elapsed() >= Duration::from_secs(2), "{:?}", began.elapsed());
     assert!(stage.file("started").exists());
-    let said: Vec<String> = ["503 Service Unavailable", "502 Bad Gateway", "504 Gateway Timeout"]
-        .map(|status| format!("fencepost hold: waiting for {url}: it answered {status}\n"))
-        .to_vec();
+    let said: Vec<String> =
+        [("503 Service Unavailable", "2s"), ("502 Bad Gateway", "100ms"), ("504 Gateway Timeout", "100ms")]
+            .map(|(status, pause)| {
+                format!("fencepost hold: waiting for {url}: it answered {status}; asking again in {pause}\n")
+            })
+            .to_vec();
     assert_eq!(holder.log(), said.concat());
+    stage.is_left_clean().await;
+}
+
+/// A proxy on another etcd says for ever what one says that has heard of a loss first.
+#[tokio::test]
+async fn a_refusal_that_a_loss_would_explain_is_believed_when_no_loss_has_shown_in_time() {
+    let stage = Stage::set().await;
+    let worker = Worker::start().await;
+    let refusal = Answer::status(412, "").header("fence-reason", "unknown-revision");
+    worker.when(move |_| Some(Behaviour::Answer(refusal.clone())));
+    let url = worker.endpoint().to_string();
+    let mut holder = Holder::start(&stage, "a", &["--ttl", "2s", "--fence", &url], "touch $stage/started");
+    assert_eq!(holder.code().await, 1);
+    assert!(holder.log().contains("does not fence for this lock: refused: unknown-revision"), "{}", holder.log());
+    assert!(!stage.file("started").exists());
     stage.is_left_clean().await;
 }
 

@@ -4,7 +4,7 @@ use std::collections::BTreeSet;
 use std::io;
 
 use rustix::process::{
-    Pid, Signal, WaitOptions, WaitStatus, getpid, kill_process, kill_process_group, set_child_subreaper, wait,
+    Pid, Signal, WaitOptions, WaitStatus, getpgid, getpid, kill_process, kill_process_group, set_child_subreaper, wait,
 };
 
 use super::descent::children;
@@ -59,13 +59,14 @@ impl Family {
         };
     }
 
-    /// Asks all that are left to end, each once.
+    /// Asks all that are left to end, each once: many a program takes the second time for an order to end at once.
     pub(super) fn terminate(&mut self) {
         if self.asked.insert(self.command.as_raw_nonzero().get()) {
             self.signal(Signal::TERM);
         }
         for orphan in self.members() {
-            if self.asked.insert(orphan.as_raw_nonzero().get()) {
+            // Who is in the group was asked with it.
+            if !self.has_in_group(orphan) && self.asked.insert(orphan.as_raw_nonzero().get()) {
                 let _ = kill_process(orphan, Signal::TERM);
             }
         }
@@ -78,6 +79,10 @@ impl Family {
         for child in self.members() {
             let _ = kill_process(child, Signal::KILL);
         }
+    }
+
+    fn has_in_group(&self, pid: Pid) -> bool {
+        self.leads_group && getpgid(Some(pid)) == Ok(self.command)
     }
 
     /// Takes note of how the command has ended.

@@ -1,6 +1,9 @@
 //! Commands that run and end under a lock, and what is left of them.
 
-use fencepost_testsupport::Scratch;
+use std::path::PathBuf;
+
+use fencepost_testsupport::{Scratch, eventually};
+use rustix::process::Signal;
 
 use crate::holder::{BINARY, Holder};
 use crate::proxy::ProxyFiles;
@@ -106,7 +109,7 @@ async fn who_only_tries_does_not_wait_and_says_who_holds_the_lock() {
         assert_eq!(second.code().await, code);
         assert_eq!(second.log(), "fencepost hold: the lock is held by first\n");
     }
-    first.signal(rustix::process::Signal::TERM);
+    first.signal(Signal::TERM);
     assert_eq!(first.code().await, 0);
     assert!(!stage.file("ran").exists());
     let mut third = Holder::start(&stage, "third", &["--try"], "touch $stage/ran");
@@ -134,6 +137,27 @@ async fn whatever_a_command_leaves_running_has_ended_before_the_lock_is_given_ba
     stage.is_left_clean().await;
 }
 
+/// A shell that was told to end left its program to be told a second time, by which many end at once.
+#[tokio::test]
+async fn what_is_asked_to_end_with_its_command_is_asked_once() {
+    let stage = Stage::set().await;
+    let script = r#"
+        sh -c 'trap "echo asked >> $1/log" TERM; trap "go=1" USR1; echo ready >> $1/log
+            until [ "$go" ]; do sleep 0.02; done; echo over >> $1/log' left $stage &
+        wait"#;
+    let mut holder = Holder::start(&stage, "a", &["--grace", "60s"], script);
+    stage.until_lines("log", 1).await;
+    let (command, _) = holder.children().into_iter().find(|(_, arguments)| arguments.starts_with("sh\0")).unwrap();
+    holder.signal(Signal::TERM);
+    let command = PathBuf::from(format!("/proc/{}", command.as_raw_nonzero()));
+    eventually("leave was taken of the command", async || (!command.exists()).then_some(())).await;
+    stage.until_lines("log", 2).await;
+    holder.signal(Signal::USR1);
+    assert_eq!(holder.code().await, 143);
+    assert_eq!(stage.read("log"), "ready\nasked\nover\n");
+    stage.is_left_clean().await;
+}
+
 #[tokio::test]
 async fn orphans_of_a_command_are_taken_in_and_leave_no_zombies() {
     let stage = Stage::set().await;
@@ -141,7 +165,7 @@ async fn orphans_of_a_command_are_taken_in_and_leave_no_zombies() {
         trap 'exit 0' TERM; while :; do sleep 0.02; done"#;
     let mut holder = Holder::start(&stage, "a", &[], script);
     stage.until_lines("ready", 1).await;
-    fencepost_testsupport::eventually("no zombies are left", async || {
+    eventually("no zombies are left", async || {
         let above = format!("PPid:\t{}\n", holder.pid().as_raw_nonzero());
         let entries = std::fs::read_dir("/proc").unwrap().flatten();
         let statuses = entries.filter_map(|entry| std::fs::read_to_string(entry.path().join("status")).ok());
@@ -150,7 +174,7 @@ async fn orphans_of_a_command_are_taken_in_and_leave_no_zombies() {
         (children.len() == 2 && children.iter().all(|child| !child.contains("State:\tZ"))).then_some(())
     })
     .await;
-    holder.signal(rustix::process::Signal::TERM);
+    holder.signal(Signal::TERM);
     assert_eq!(holder.code().await, 0);
     stage.is_left_clean().await;
 }

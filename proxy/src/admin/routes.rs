@@ -7,6 +7,7 @@ use tokio::time::Instant;
 
 use super::Admin;
 use super::answers::{AdminAnswer, json_answer};
+use crate::metrics::RouteMetrics;
 use crate::observe::lately::SPAN;
 use crate::observe::millis;
 use crate::routes::RouteInForce;
@@ -47,11 +48,7 @@ impl Admin {
             "layout": lock.map(|lock| lock.record.layout().name()),
             "key": lock.map(|lock| lock.key.as_str()),
             "source": in_force.label.source.as_deref(),
-            "requests": {
-                "admit": metrics.admitted.get(),
-                "reject": by_reason(|reason| metrics.rejected(reason)),
-                "pass": metrics.exempt.get() + metrics.off.get() + metrics.dangerous_admit.get(),
-            },
+            "requests": requests(metrics),
             "in_flight": metrics.in_flight.get(),
             "waiting": metrics.waiting.get(),
             "orphans": metrics.orphans.get(),
@@ -70,8 +67,42 @@ impl Admin {
     }
 }
 
+/// How many requests there were of each verdict, each of which counts once.
+fn requests(metrics: &RouteMetrics) -> Value {
+    json!({
+        "admit": metrics.admitted.get(),
+        "reject": by_reason(|reason| metrics.rejected(reason)),
+        "pass": metrics.exempt.get() + metrics.off.get() + metrics.unverified.get(),
+    })
+}
+
 /// How many requests there were for each reason for which there were any.
 fn by_reason(count: impl Fn(Rejection) -> u64) -> Map<String, Value> {
     let counts = Rejection::ALL.iter().map(|reason| (reason.code(), count(*reason)));
     counts.filter(|(_, count)| *count > 0).map(|(code, count)| (code.to_owned(), json!(count))).collect()
+}
+
+#[cfg(test)]
+mod tests {
+    use http::Request;
+
+    use super::*;
+    use crate::metrics::Metrics;
+    use crate::recording::About;
+
+    /// It was told as admitted, and as let past.
+    #[test]
+    fn a_request_that_is_let_past_once_it_was_admitted_has_one_verdict() {
+        let metrics = Metrics::new().unwrap().route("r", "enforce");
+        let about = About::of(&Request::new(()), false);
+        let let_past = |about: &About| {
+            metrics.dangerous_admit.inc();
+            about.count(|| metrics.unverified.inc());
+        };
+        about.count(|| metrics.admitted.inc());
+        let_past(&about); // It could not be sent, and by then its lock could not be read.
+        assert_eq!(requests(&metrics), json!({ "admit": 1, "reject": {}, "pass": 0 }));
+        let_past(&About::of(&Request::new(()), false));
+        assert_eq!(requests(&metrics), json!({ "admit": 1, "reject": {}, "pass": 1 }));
+    }
 }

@@ -321,7 +321,7 @@ impl Shared {
         let turn = timeout_at(deadline, async {
             tokio::select! {
                 turn = turn => turn,
-                never = self.stalled.make_room() => never,
+                never = self.stalled.make_room(deadline) => never,
             }
         });
         let turn = turn.await.map_err(|_| UpstreamError::Timeout)?;

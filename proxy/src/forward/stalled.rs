@@ -6,8 +6,8 @@ use std::time::Duration;
 
 use tokio::time::{Instant, sleep_until};
 
-/// How long a request waits for a connection before it looks for a response that has stalled: most get theirs sooner, and a look costs more
-/// than that.
+/// How long a request waits for a connection before it looks for a response that has stalled, half of its time at most: most get theirs
+/// sooner, and a look costs more than that.
 const FIRST_LOOK: Duration = Duration::from_millis(100);
 
 /// How long a client may leave a piece of its response lying while others wait for a connection.
@@ -45,9 +45,11 @@ impl Stalled {
 
     /// Makes room for one request after the other, for as long as this is polled: the client that has stalled longest loses its
     /// response, if that is long enough. A client that reads, however slowly, takes a piece now and then; one that reads nothing, or
-    /// next to nothing, would keep its connection until `body_timeout`, and a few thousand of them all connections.
-    pub(super) async fn make_room(&self) -> ! {
-        let mut looks_at = Instant::now() + FIRST_LOOK;
+    /// next to nothing, would keep its connection until `body_timeout`, and a few thousand of them all connections. Whoever can wait no
+    /// longer than until `deadline` looks in time for itself or, if the worker takes longer than that for the rest, for the next.
+    pub(super) async fn make_room(&self, deadline: Instant) -> ! {
+        let now = Instant::now();
+        let mut looks_at = now + FIRST_LOOK.min(deadline.saturating_duration_since(now) / 2);
         loop {
             sleep_until(looks_at).await;
             let now = Instant::now();
@@ -85,7 +87,7 @@ impl Stalled {
 #[cfg(test)]
 mod tests {
     use futures_util::future::join_all;
-    use tokio::time::{advance, timeout};
+    use tokio::time::{advance, timeout, timeout_at};
 
     use super::*;
 
@@ -107,9 +109,13 @@ mod tests {
         }
     }
 
+    /// Longer than anybody waits here.
+    const LONG: Duration = Duration::from_secs(60);
+
     /// Which have been left after room was made for so long.
     async fn left(stalled: &Stalled, responses: &[Rc<Response>; 3], wait: Duration) -> [bool; 3] {
-        assert!(timeout(wait, stalled.make_room()).await.is_err(), "it goes on for as long as somebody waits");
+        let room = stalled.make_room(Instant::now() + LONG);
+        assert!(timeout(wait, room).await.is_err(), "it goes on for as long as somebody waits");
         [0, 1, 2].map(|index| responses[index].is_left.get())
     }
 
@@ -133,13 +139,32 @@ mod tests {
         assert!(stalled.longest().is_none());
     }
 
+    /// Where all who waited had given up by the first look, a client that did not read kept its connection.
+    #[tokio::test(start_paused = true)]
+    async fn who_has_little_time_looks_when_half_of_it_is_over() {
+        for left in [10, 50, 150].map(Duration::from_millis) {
+            let stalled = Stalled::default();
+            let response = Rc::<Response>::default();
+            stalled.add(Rc::downgrade(&response) as Weak<dyn Stalls>);
+            response.since.set(Some(Instant::now()));
+            advance(STALL_MAX).await;
+            let deadline = Instant::now() + left;
+            let is_left = async |until| {
+                assert!(timeout_at(until, stalled.make_room(deadline)).await.is_err());
+                response.is_left.get()
+            };
+            assert!(!is_left(Instant::now()).await);
+            assert!(is_left(deadline).await, "{left:?}");
+        }
+    }
+
     /// Each request that had to wait looked at all responses at once, and then each second.
     #[tokio::test(start_paused = true)]
     async fn who_waits_for_a_moment_looks_at_no_response_and_a_thousand_who_wait_for_long_look_once_a_second() {
         let stalled = Stalled::default();
         let response = Rc::<Response>::default();
         stalled.add(Rc::downgrade(&response) as Weak<dyn Stalls>);
-        let all = |wait| timeout(wait, join_all((0..1_000).map(|_| stalled.make_room())));
+        let all = |wait| timeout(wait, join_all((0..1_000).map(|_| stalled.make_room(Instant::now() + LONG))));
         assert!(all(FIRST_LOOK / 2).await.is_err());
         assert_eq!(response.looks.get(), 0);
         assert!(all(FIRST_LOOK + 4 * STALL_MAX + FIRST_LOOK / 2).await.is_err());

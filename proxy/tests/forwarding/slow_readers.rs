@@ -1,5 +1,7 @@
 //! Clients that ask for much and read nothing, beside others.
 
+use std::time::{Duration, Instant};
+
 use bytes::Bytes;
 use fencepost::downstream::Protocol;
 use fencepost::forward::Ending;
@@ -52,14 +54,27 @@ fn clients_that_do_not_read_give_way_to_those_who_wait_for_a_connection_and_thei
     assert!(events.iter().all(|event| *event == Event::Finished(Ending::Complete)), "{events:?}");
 }
 
+/// Each gave up before it had looked.
+#[test]
+fn a_client_that_does_not_read_gives_way_though_nobody_who_waits_can_wait_for_long() {
+    let ready_timeout = Duration::from_millis(50);
+    let proxy = Proxy::with(worker(), Settings { connections_max: 1, ready_timeout, ..Settings::default() });
+    let mut slow = stalled(&proxy);
+    let (mut honest, began) = (proxy.client(), Instant::now());
+    while honest.get("/small").1 != b"small" {
+        assert!(began.elapsed() < PATIENCE, "none of them gets the connection");
+    }
+    assert!(!slow.has(LARGE));
+}
+
 #[test]
 fn a_client_that_does_not_read_keeps_its_answer_while_nobody_waits() {
     let proxy = Proxy::with(worker(), Settings { connections_max: 2, ..Settings::default() });
     let mut slow = stalled(&proxy);
     let mut honest = proxy.client();
-    let began = std::time::Instant::now();
+    let began = Instant::now();
     // For longer than a client may stall while somebody waits.
-    while began.elapsed() < std::time::Duration::from_millis(1_500) {
+    while began.elapsed() < Duration::from_millis(1_500) {
         assert_eq!(honest.get("/small").1, b"small");
     }
     slow.skip(LARGE);

@@ -15,48 +15,58 @@ use tokio::time::Instant;
 /// How long it is kept what a name means: a lookup takes a thread and asks a server, and connections are opened by hundreds.
 const KEPT_FOR: Duration = Duration::from_secs(1);
 
+/// How many lookups of a name may go on at a time: where its server does not answer, each keeps its thread for many seconds.
+const PENDING_MAX: usize = 4;
+
 /// What is found for all who wait for it.
 type Found = Result<Rc<[SocketAddr]>, Arc<io::Error>>;
+
+type Lookup = Shared<Pin<Box<dyn Future<Output = Found>>>>;
 
 /// The addresses of a worker's name, looked up once for all who connect within a moment.
 #[derive(Default)]
 pub(super) struct Addresses {
-    /// The last lookup, and when it began.
-    last: RefCell<Option<(Instant, Lookup)>>,
+    /// The last lookup and those before it that go on, the last at the end, each with when it began.
+    lookups: RefCell<Vec<(Instant, Lookup)>>,
 }
 
-type Lookup = Shared<Pin<Box<dyn Future<Output = Found>>>>;
-
 impl Addresses {
-    /// What the last lookup has found or will find; what `look_up` finds, if that was too long ago.
-    pub(super) async fn get<F>(&self, look_up: impl FnOnce() -> F) -> io::Result<Rc<[SocketAddr]>>
+    /// What `connect` makes of what the last lookup has found or will find, or of what `look_up` finds, if that was too long ago. If
+    /// nothing comes of it, the next who connects looks the name up.
+    pub(super) async fn connect<F, T>(
+        &self,
+        look_up: impl FnOnce() -> F,
+        connect: impl AsyncFnOnce(Rc<[SocketAddr]>) -> io::Result<T>,
+    ) -> io::Result<T>
     where
         F: Future<Output = io::Result<Vec<SocketAddr>>> + 'static,
     {
         let lookup = self.last().unwrap_or_else(|| self.begin(look_up()));
-        lookup.await.map_err(|error| {
-            self.forget();
-            io::Error::new(error.kind(), error)
-        })
+        let connected = match lookup.clone().await {
+            Ok(found) => connect(found).await,
+            Err(error) => Err(io::Error::new(error.kind(), error)),
+        };
+        // The worker may have moved. What others have found since may be where it is.
+        connected.inspect_err(|_| self.lookups.borrow_mut().retain(|(_, other)| !other.ptr_eq(&lookup)))
     }
 
-    /// The next who connects looks the name up.
-    pub(super) fn forget(&self) {
-        *self.last.borrow_mut() = None;
-    }
-
+    /// The lookup that is shared: what is lost of one on its way holds up only those who came within a moment of it.
     fn last(&self) -> Option<Lookup> {
-        let last = self.last.borrow();
-        let (began, lookup) = last.as_ref()?;
-        // One that takes its time is shared for as long as somebody waits for it. One that nobody waits for may have ended long ago.
-        let is_waited_for = lookup.strong_count().is_some_and(|holders| holders > 1);
-        (began.elapsed() < KEPT_FOR || is_waited_for).then(|| lookup.clone())
+        let mut lookups = self.lookups.borrow_mut();
+        let (began, last) = lookups.last()?;
+        if began.elapsed() < KEPT_FOR {
+            return Some(last.clone());
+        }
+        // Those whose waiters have all given up go on as well, and nobody polls them.
+        lookups.retain(|(_, lookup)| lookup.clone().now_or_never().is_none());
+        let (_, last) = lookups.last()?;
+        (lookups.len() >= PENDING_MAX).then(|| last.clone())
     }
 
     fn begin(&self, lookup: impl Future<Output = io::Result<Vec<SocketAddr>>> + 'static) -> Lookup {
         let found = async { lookup.await.map(Rc::from).map_err(Arc::new) };
         let lookup = (Box::pin(found) as Pin<Box<dyn Future<Output = Found>>>).shared();
-        *self.last.borrow_mut() = Some((Instant::now(), lookup.clone()));
+        self.lookups.borrow_mut().push((Instant::now(), lookup.clone()));
         lookup
     }
 }
@@ -64,6 +74,7 @@ impl Addresses {
 #[cfg(test)]
 mod tests {
     use std::cell::Cell;
+    use std::future::pending;
 
     use futures_util::future::join_all;
     use tokio::time::{advance, sleep, timeout};
@@ -78,32 +89,74 @@ mod tests {
         addresses: Addresses,
         asked: Cell<u16>,
         fails: Cell<bool>,
+        /// It says nothing to those who ask now.
+        is_silent: Cell<bool>,
     }
 
     impl Resolver {
         /// The port that was found is the number of the lookup.
         async fn get(&self) -> Result<u16, io::ErrorKind> {
+            self.connect(async |port| Ok(port)).await
+        }
+
+        async fn connect(&self, connect: impl AsyncFnOnce(u16) -> io::Result<u16>) -> Result<u16, io::ErrorKind> {
             let look_up = || {
                 self.asked.set(self.asked.get() + 1);
-                let (found, fails) = (SocketAddr::from(([127, 0, 0, 1], self.asked.get())), self.fails.get());
+                let found = SocketAddr::from(([127, 0, 0, 1], self.asked.get()));
+                let (fails, is_silent) = (self.fails.get(), self.is_silent.get());
                 async move {
+                    if is_silent {
+                        pending::<()>().await;
+                    }
                     sleep(LONG).await;
                     if fails { Err(io::ErrorKind::HostUnreachable.into()) } else { Ok(vec![found]) }
                 }
             };
-            let found = self.addresses.get(look_up).await.map_err(|error| error.kind())?;
-            Ok(found[0].port())
+            let connected = self.addresses.connect(look_up, async |found| connect(found[0].port()).await);
+            connected.await.map_err(|error| error.kind())
         }
     }
 
     #[tokio::test(start_paused = true)]
-    async fn all_who_connect_while_a_name_is_looked_up_or_within_a_moment_share_one_lookup() {
+    async fn all_who_connect_within_a_moment_share_one_lookup() {
         let resolver = Resolver::default();
         let mut early = Box::pin(resolver.get());
-        assert!(timeout(2 * KEPT_FOR, &mut early).await.is_err());
+        assert!(timeout(KEPT_FOR / 2, &mut early).await.is_err());
         assert_eq!(join_all((0..99).map(|_| resolver.get())).await, [Ok(1); 99]);
         assert_eq!(early.await, Ok(1));
         assert_eq!(resolver.get().await, Ok(2), "it was begun too long ago");
+    }
+
+    /// One packet that was lost held up all who came, for as long as it took until it was sent again.
+    #[tokio::test(start_paused = true)]
+    async fn a_lookup_that_takes_its_time_holds_up_only_those_who_came_within_a_moment_of_it() {
+        let resolver = Resolver::default();
+        resolver.is_silent.set(true);
+        let get = async |after| {
+            sleep(after).await;
+            timeout(2 * LONG, resolver.get()).await
+        };
+        let all = join_all((0..50).map(|number| get(number * KEPT_FOR / 10)));
+        let speaks = async {
+            sleep(KEPT_FOR / 2).await;
+            resolver.is_silent.set(false);
+        };
+        let (found, ()) = tokio::join!(all, speaks);
+        let late: Vec<_> = found.into_iter().skip(11).collect();
+        assert!(late.iter().all(|found| matches!(found, Ok(Ok(_)))), "{late:?}");
+        assert_eq!(resolver.asked.get(), 5, "one in a second");
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn a_resolver_that_says_nothing_is_asked_a_few_times_and_again_as_soon_as_it_has_answered_one() {
+        let (resolver, mut asked) = (Resolver::default(), Vec::new());
+        for number in 0..100 {
+            resolver.is_silent.set(number != 1);
+            assert!(timeout(KEPT_FOR / 100, resolver.get()).await.is_err());
+            asked.push(resolver.asked.get());
+            advance(KEPT_FOR).await;
+        }
+        assert_eq!((&asked[..6], asked[99]), (&[1, 2, 3, 4, 5, 5][..], 5));
     }
 
     #[tokio::test(start_paused = true)]
@@ -121,5 +174,21 @@ mod tests {
         assert_eq!(join_all((0..100).map(|_| resolver.get())).await, [Err(io::ErrorKind::HostUnreachable); 100]);
         resolver.fails.set(false);
         assert_eq!(resolver.get().await, Ok(2));
+    }
+
+    /// Each that failed late had the next look again, however fresh what others had found since.
+    #[tokio::test(start_paused = true)]
+    async fn who_fails_late_forgets_only_the_lookup_that_it_had_its_address_from() {
+        let resolver = Resolver::default();
+        let fails_late = resolver.connect(async |_| {
+            sleep(KEPT_FOR / 2).await;
+            Err(io::ErrorKind::TimedOut.into())
+        });
+        let get = async |after| {
+            sleep(after).await;
+            resolver.get().await
+        };
+        let (before, behind) = (LONG + KEPT_FOR / 4, LONG + KEPT_FOR);
+        assert_eq!(tokio::join!(fails_late, get(before), get(behind)), (Err(io::ErrorKind::TimedOut), Ok(2), Ok(2)));
     }
 }

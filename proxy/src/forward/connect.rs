@@ -86,9 +86,7 @@ async fn connect_by_name<F>(addresses: &Addresses, look_up: impl FnOnce() -> F) 
 where
     F: Future<Output = io::Result<Vec<SocketAddr>>> + 'static,
 {
-    let found = addresses.get(look_up).await?;
-    // The worker may have moved.
-    first_to_connect(found.iter().copied()).await.inspect_err(|_| addresses.forget())
+    addresses.connect(look_up, async |found| first_to_connect(found.iter().copied()).await).await
 }
 
 /// How long an address may say nothing until the next is tried as well: what RFC 8305 (section 5) recommends.

@@ -31,12 +31,17 @@ pub(super) fn free(pool: &Rc<Shared>, wants: Wants) -> Option<Link> {
 
 /// Waits for a connection that will do.
 pub(super) async fn ready(pool: &Rc<Shared>, wants: Wants, deadline: Instant) -> Result<Link, UpstreamError> {
+    let came_after = pool.http2.openings();
     loop {
         if let Some(link) = free(pool, wants) {
+            // It may have been woken to open a connection, of which others want a stream.
+            if matches!(link, Link::Http1(_)) {
+                pool.http2.wake_next();
+            }
             return Ok(link);
         }
         let found = match (wants, pool.picked.get()) {
-            (Wants::Either, Protocol::Http2) => one_for_all(pool, deadline).await?,
+            (Wants::Either, Protocol::Http2) => one_for_all(pool, came_after, deadline).await?,
             (Wants::Either, Protocol::Http1) | (Wants::Http1, _) => one_more(pool, wants, deadline).await?,
         };
         if let Some(link) = found {
@@ -73,11 +78,14 @@ impl Shared {
 }
 
 /// Opens a connection for all who wait, or waits for what another request opens. `None`: there may be something to be had now.
-async fn one_for_all(pool: &Rc<Shared>, deadline: Instant) -> Result<Option<Link>, UpstreamError> {
-    let Some(_opening) = pool.http2.begin_opening(&pool.upstream) else {
-        pool.http2.freed(&pool.upstream, deadline).await?;
-        return Ok(None);
-    };
+async fn one_for_all(pool: &Rc<Shared>, came_after: u64, deadline: Instant) -> Result<Option<Link>, UpstreamError> {
+    match pool.http2.begin_opening(&pool.upstream) {
+        Some(opening) => opening.tell(open_for_all(pool, deadline).await),
+        None => pool.http2.freed(&pool.upstream, came_after, deadline).await.map(|()| None),
+    }
+}
+
+async fn open_for_all(pool: &Rc<Shared>, deadline: Instant) -> Result<Option<Link>, UpstreamError> {
     let opened = open_by(pool, Wants::Either, deadline).await?;
     match opened.protocol {
         Protocol::Http2 => add(pool, opened, deadline).await.map(|()| None),
@@ -118,7 +126,7 @@ async fn add(pool: &Shared, opened: Opened, deadline: Instant) -> Result<(), Ups
 
 async fn http1(pool: &Shared, opened: Opened, place: Place) -> Result<Box<Http1>, UpstreamError> {
     let made = Http1::new(opened.socket, opened.made_with, place, pool.background.outbox().clone()).await;
-    made.map(Box::new).map_err(UpstreamError::Handshake)
+    made.map(Box::new).map_err(UpstreamError::handshake)
 }
 
 async fn open_by(pool: &Shared, wants: Wants, deadline: Instant) -> Result<Opened, UpstreamError> {
@@ -128,8 +136,8 @@ async fn open_by(pool: &Shared, wants: Wants, deadline: Instant) -> Result<Opene
         pool.complain(error);
     }
     let opened = opened?;
-    if wants == Wants::Either {
-        pool.picked.set(opened.protocol);
+    if wants == Wants::Either && pool.picked.replace(opened.protocol) != opened.protocol {
+        pool.http2.wake_all(); // They are to wait for something else.
     }
     Ok(opened)
 }

@@ -57,7 +57,7 @@ const REFUSAL_MAX: Duration = Duration::from_millis(300);
 
 /// Opens a connection. By TLS, the worker picks what is spoken on it, of what would do.
 pub(super) async fn open(upstream: &Upstream, addresses: &Addresses, wants: Wants) -> Result<Opened, UpstreamError> {
-    let transport = connect(&upstream.address, addresses).await.map_err(UpstreamError::Unreachable)?;
+    let transport = connect(&upstream.address, addresses).await.map_err(UpstreamError::unreachable)?;
     match &upstream.speaks {
         Speaks::Cleartext(protocol) => {
             Ok(Opened { socket: Socket::upstream(transport), protocol: *protocol, made_with: None })

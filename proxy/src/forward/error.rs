@@ -2,6 +2,7 @@
 
 use std::fmt;
 use std::io;
+use std::sync::Arc;
 
 use http::Request;
 use rustls::pki_types::ServerName;
@@ -10,12 +11,12 @@ use super::admitted::Admitted;
 use super::request_body::RequestBody;
 use super::tls_failure::TlsFailure;
 
-/// Why there is no connection to a worker.
-#[derive(Debug, thiserror::Error)]
+/// Why there is no connection to a worker. One that could not be opened may be what many have waited for.
+#[derive(Debug, Clone, thiserror::Error)]
 pub enum UpstreamError {
     /// It can't be reached.
     #[error("the upstream cannot be reached")]
-    Unreachable(#[source] io::Error),
+    Unreachable(#[source] Arc<io::Error>),
     /// It is not the worker that it should be, or does not take us for what we are.
     #[error("no TLS with the upstream as {}", server_name.to_str())]
     Tls {
@@ -27,13 +28,23 @@ pub enum UpstreamError {
     },
     /// It does not speak the protocol.
     #[error("the upstream does not speak HTTP/2")]
-    Handshake(#[source] hyper::Error),
+    Handshake(#[source] Arc<hyper::Error>),
     /// No connection was ready in time.
     #[error("no upstream connection was ready in time")]
     Timeout,
     /// Too many requests are waiting for a connection already.
     #[error("too many requests wait for an upstream connection")]
     Crowded,
+}
+
+impl UpstreamError {
+    pub(super) fn unreachable(cause: io::Error) -> UpstreamError {
+        UpstreamError::Unreachable(Arc::new(cause))
+    }
+
+    pub(super) fn handshake(cause: hyper::Error) -> UpstreamError {
+        UpstreamError::Handshake(Arc::new(cause))
+    }
 }
 
 /// Whether the worker may know of a request that was not answered.

@@ -30,6 +30,10 @@ use crate::wire::{Alarm, Socket};
 pub(super) struct Http2Connections {
     open: RefCell<Vec<Rc<Http2Connection>>>,
     opening: Cell<bool>,
+    /// How many have been, or were to be, opened by now.
+    openings: Cell<u64>,
+    /// Which of them has failed last, and how, as long as there is no connection.
+    failure: RefCell<Option<(u64, UpstreamError)>>,
     waiting: Cell<usize>,
     /// A stream or a connection has become free.
     freed: Notify,
@@ -50,14 +54,15 @@ impl Http2Connections {
         addresses: &Addresses,
         deadline: Instant,
     ) -> Result<Stream, UpstreamError> {
+        let came_after = self.openings();
         loop {
             if let Some(stream) = self.free_stream(upstream) {
                 return Ok(stream);
             }
             match self.begin_opening(upstream) {
                 // Boxed, as all that is rare and large: each request would move the room for it, whatever its worker speaks.
-                Some(_opening) => Box::pin(self.open_one(upstream, addresses, deadline)).await?,
-                None => self.freed(upstream, deadline).await?,
+                Some(opening) => opening.tell(Box::pin(self.open_one(upstream, addresses, deadline)).await)?,
+                None => self.freed(upstream, came_after, deadline).await?,
             }
         }
     }
@@ -93,13 +98,42 @@ impl Http2Connections {
         may_open.then(|| Opening::new(self))
     }
 
+    /// How many connections have been, or were to be, opened by now.
+    pub(super) fn openings(&self) -> u64 {
+        self.openings.get()
+    }
+
     /// Waits until there may be a stream to be had, from when this is first polled.
-    pub(super) async fn freed(&self, upstream: &Upstream, deadline: Instant) -> Result<(), UpstreamError> {
+    ///
+    /// # Errors
+    ///
+    /// Also if a connection could not be opened that was begun when the request, having come after so many, was there already: it would
+    /// have fared no better itself. However many wait at a worker that is not there, all are told at once.
+    pub(super) async fn freed(
+        &self,
+        upstream: &Upstream,
+        came_after: u64,
+        deadline: Instant,
+    ) -> Result<(), UpstreamError> {
         if self.waiting.get() >= upstream.waiting_max {
             return Err(UpstreamError::Crowded);
         }
         let _waiting = Raised::new(&self.waiting);
-        timeout_at(deadline, self.freed.notified()).await.map_err(|_| UpstreamError::Timeout)
+        timeout_at(deadline, self.freed.notified()).await.map_err(|_| UpstreamError::Timeout)?;
+        match &*self.failure.borrow() {
+            Some((opening, error)) if came_after < *opening => Err(error.clone()),
+            Some(_) | None => Ok(()),
+        }
+    }
+
+    /// Has all who wait look again.
+    pub(super) fn wake_all(&self) {
+        self.freed.notify_waiters();
+    }
+
+    /// Has the one look again that has waited longest.
+    pub(super) fn wake_next(&self) {
+        self.freed.notify_one();
     }
 
     /// Takes a connection in, on which a worker speaks HTTP/2.
@@ -109,9 +143,13 @@ impl Http2Connections {
         opened: Opened,
         deadline: Instant,
     ) -> Result<(), UpstreamError> {
-        let connections = Rc::downgrade(self);
-        let tell_all = move || {
-            connections.upgrade().inspect(|connections| connections.freed.notify_waiters());
+        // Before it is open nobody has anything of it: a worker that says nothing would have all look at each attempt.
+        let (connections, is_open) = (Rc::downgrade(self), Rc::<Cell<bool>>::default());
+        let tell_all = {
+            let is_open = Rc::clone(&is_open);
+            move || {
+                connections.upgrade().filter(|_| is_open.get()).inspect(|connections| connections.wake_all());
+            }
         };
         let begun = timeout_at(deadline, Http2Connection::begin(opened, upstream.streams_max, tell_all)).await;
         let connection = Rc::new(begun.map_err(|_| UpstreamError::Timeout)??);
@@ -121,6 +159,9 @@ impl Http2Connections {
             upstream.idle_timeout,
         ));
         self.open.borrow_mut().push(connection);
+        is_open.set(true);
+        self.failure.take();
+        self.wake_all();
         Ok(())
     }
 }
@@ -168,24 +209,39 @@ impl Stream {
 impl Drop for Stream {
     fn drop(&mut self) {
         self.connection.end_stream();
-        self.connections.freed.notify_one();
+        self.connections.wake_next();
     }
 }
 
-/// Marks that a connection is being opened, and wakes the others when it is or could not be.
+/// Marks that a connection is being opened. Whatever comes of it, the next who waits looks then: it may have to open one.
 pub(super) struct Opening<'a>(&'a Http2Connections);
 
 impl<'a> Opening<'a> {
     fn new(connections: &'a Http2Connections) -> Opening<'a> {
         connections.opening.set(true);
+        connections.openings.set(connections.openings.get() + 1);
         Opening(connections)
+    }
+
+    /// Tells those who wait for a connection if none could be opened. Where there is one, they may still get a stream of it; and where
+    /// this request's time was over, others have more.
+    pub(super) fn tell<T>(self, opened: Result<T, UpstreamError>) -> Result<T, UpstreamError> {
+        let Http2Connections { open, openings, failure, .. } = self.0;
+        if let Err(error) = &opened
+            && !matches!(error, UpstreamError::Timeout)
+            && open.borrow().is_empty()
+        {
+            *failure.borrow_mut() = Some((openings.get(), error.clone()));
+            self.0.wake_all();
+        }
+        opened
     }
 }
 
 impl Drop for Opening<'_> {
     fn drop(&mut self) {
         self.0.opening.set(false);
-        self.0.freed.notify_waiters();
+        self.0.wake_next();
     }
 }
 

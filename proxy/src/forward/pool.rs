@@ -202,9 +202,9 @@ impl Pool {
             Turn::Place(place) => place,
         };
         let opened = timeout_at(deadline, connect(&self.shared.upstream.address, &self.shared.addresses)).await;
-        let transport = opened.map_err(|_| UpstreamError::Timeout)?.map_err(UpstreamError::Unreachable)?;
+        let transport = opened.map_err(|_| UpstreamError::Timeout)?.map_err(UpstreamError::unreachable)?;
         let made = Http1::new(Socket::upstream(transport), None, place, self.shared.background.outbox().clone()).await;
-        made.map(Box::new).map_err(UpstreamError::Handshake)
+        made.map(Box::new).map_err(UpstreamError::handshake)
     }
 
     /// Takes back a connection whose response has ended.

@@ -5,20 +5,21 @@
 use std::error::Error;
 use std::fmt;
 use std::io;
+use std::sync::Arc;
 
 use rustls::{AlertDescription, CertificateError};
 
 use crate::client_tls::refuses_certificate;
 
 /// Why there is no TLS with a worker: what is wrong, and with whose certificate.
-#[derive(Debug)]
+#[derive(Debug, Clone)]
 pub struct TlsFailure {
-    cause: io::Error,
+    cause: Arc<io::Error>,
 }
 
 impl TlsFailure {
     pub(super) fn of(cause: io::Error) -> TlsFailure {
-        TlsFailure { cause }
+        TlsFailure { cause: Arc::new(cause) }
     }
 }
 

@@ -1,16 +1,27 @@
 //! Which requests go on which HTTP/2 connection to the worker, and when.
 
+use std::cell::Cell;
+use std::future::{Future, poll_fn};
+use std::net::{SocketAddr, TcpListener};
+use std::sync::Arc;
+use std::sync::atomic::{AtomicUsize, Ordering};
+use std::time::Duration;
+
 use fencepost::downstream::Protocol;
 use fencepost::forward::{
-    Admitted, Ending, Permit, Pool, ReadyConnection, RequestBody, Speaks, Timeouts, Upstream, UpstreamAddress, Wants,
+    Admitted, Ending, Permit, Pool, ReadyConnection, RequestBody, Speaks, Timeouts, Upstream, UpstreamAddress,
+    UpstreamError, Wants,
 };
 use fencepost::wire::Background;
+use futures_util::future::join_all;
 use http::Request;
 use tokio::sync::oneshot;
 use tokio::task::{LocalSet, spawn_blocking, spawn_local};
 use tokio::time::Instant;
 
-use crate::support::{Event, Frame, Frames, MOMENT, PATIENCE, Proxy, Settings, Tenures, Worker, write_until_blocked};
+use crate::support::{
+    Event, Frame, Frames, MOMENT, PATIENCE, Peer, Proxy, Settings, Tenures, Worker, write_until_blocked,
+};
 
 const GET: &str = "GET / HTTP/1.1\r\nHost: test\r\n\r\n";
 const DELETE: &str = "DELETE / HTTP/1.1\r\nHost: test\r\n\r\n";
@@ -316,6 +327,85 @@ fn what_was_not_let_in_when_it_was_answered_never_goes_out_once_its_tenure_has_e
     }
 }
 
+fn pool(worker: SocketAddr) -> Pool {
+    let (host, port) = (worker.ip().to_string(), worker.port());
+    let upstream = Upstream::new(UpstreamAddress::Tcp { host, port }, Speaks::Cleartext(Protocol::Http2));
+    Pool::new(upstream, Background::default())
+}
+
+/// What so many that come at once are told for want of a connection, each in so much more time than the one before, and how often they are
+/// polled until then.
+async fn told(worker: SocketAddr, requests: u32, time: Duration, more: Duration) -> (Vec<UpstreamError>, u32) {
+    let (pool, polls, now) = (pool(worker), Cell::new(0), Instant::now());
+    let ready = |number| {
+        let mut ready = Box::pin(pool.ready(Wants::Either, now + time + number * more));
+        let polls = &polls;
+        poll_fn(move |cx| {
+            polls.set(polls.get() + 1);
+            ready.as_mut().poll(cx)
+        })
+    };
+    let told = LocalSet::new().run_until(join_all((0..requests).map(ready))).await;
+    (told.into_iter().map(|ready| ready.err().expect("there is no connection")).collect(), polls.get())
+}
+
+/// Each attempt woke all who waited, of whom one made the next.
+#[tokio::test]
+async fn all_who_wait_for_a_worker_that_is_not_there_are_told_with_the_next_that_tries() {
+    const REQUESTS: u32 = 2_000;
+    let refusing = TcpListener::bind("127.0.0.1:0").unwrap().local_addr().unwrap();
+    let attempts = Arc::<AtomicUsize>::default();
+    let counted = Arc::clone(&attempts);
+    let closing = Worker::scripted(move |peer: Peer| {
+        counted.fetch_add(1, Ordering::Relaxed);
+        drop(peer);
+    });
+    for worker in [refusing, closing] {
+        let (errors, polls) = told(worker, REQUESTS, PATIENCE, Duration::ZERO).await;
+        let is_told = |error: &_| matches!(error, UpstreamError::Unreachable(_) | UpstreamError::Handshake(_));
+        assert!(errors.iter().all(is_told), "{:?}", errors.iter().find(|error| !is_told(error)));
+        assert!(polls < 4 * REQUESTS, "{polls} polls");
+    }
+    assert_eq!(attempts.load(Ordering::Relaxed), 2, "one that the others came during, and one that they came before");
+}
+
+/// Whoever had no more time for its attempt woke all the others.
+#[tokio::test]
+async fn each_who_waits_for_a_worker_that_says_nothing_is_told_in_its_time_and_wakes_one_other() {
+    const REQUESTS: u32 = 500;
+    let worker = Worker::by_hand();
+    let (errors, polls) = told(worker.address(), REQUESTS, MOMENT, Duration::from_millis(1)).await;
+    assert!(errors.iter().all(|error| matches!(error, UpstreamError::Timeout)), "{errors:?}");
+    assert!(polls < 10 * REQUESTS, "{polls} polls");
+}
+
+/// The one that was to open the next may have left in the same moment.
+#[tokio::test]
+async fn whoever_leaves_while_it_opens_a_connection_or_is_to_open_one_is_succeeded_by_the_next_who_waits() {
+    let worker = Worker::by_hand();
+    let pool = pool(worker.address());
+    let work = async {
+        let wait = || {
+            let pool = pool.clone();
+            spawn_local(async move { pool.ready(Wants::Either, Instant::now() + PATIENCE).await })
+        };
+        let [opens, next, third, last] = [wait(), wait(), wait(), wait()];
+        let (worker, silent) = spawn_blocking(move || {
+            let silent = worker.next();
+            (worker, silent)
+        })
+        .await
+        .unwrap();
+        opens.abort();
+        next.abort();
+        let frames = spawn_blocking(move || Frames::with_streams(worker.next(), 100));
+        let (third, last, frames) = tokio::join!(third, last, frames);
+        assert!(third.unwrap().is_ok() && last.unwrap().is_ok());
+        drop((silent, frames));
+    };
+    LocalSet::new().run_until(work).await;
+}
+
 /// A permit that says how its request ended.
 struct Told(oneshot::Sender<Ending>);
 
@@ -331,9 +421,7 @@ impl Permit for Told {
 async fn a_request_that_the_worker_has_no_room_for_any_more_never_goes_out_once_it_is_over() {
     let work = async {
         let worker = Worker::by_hand();
-        let (host, port) = (worker.address().ip().to_string(), worker.address().port());
-        let upstream = Upstream::new(UpstreamAddress::Tcp { host, port }, Speaks::Cleartext(Protocol::Http2));
-        let pool = Pool::new(upstream, Background::default());
+        let pool = pool(worker.address());
         let ready = || pool.ready(Wants::Either, Instant::now() + PATIENCE);
         let fewer = spawn_blocking(move || {
             let mut frames = Frames::with_streams(worker.next(), 2);

@@ -7,10 +7,13 @@ use std::sync::mpsc;
 use std::thread;
 use std::time::Duration;
 
-use fencepost::forward::{Ending, UpstreamTls};
+use fencepost::forward::{Ending, Pool, Speaks, Upstream, UpstreamAddress, UpstreamTls, Wants};
+use fencepost::wire::Background;
 use fencepost_testsupport::{Behaviour, Endpoint, Worker, WorkerTls, replace_file};
 use fencepost_tls::{Followed, Look};
 use http::Version;
+use tokio::task::{LocalSet, spawn_blocking, spawn_local};
+use tokio::time::Instant;
 
 use crate::support::{
     Certificates, Client, Event, MOMENT, PATIENCE, Proxy, Settings, Tenures, TlsPeer, TlsWorker, field,
@@ -100,6 +103,38 @@ async fn a_websocket_gets_a_connection_of_its_own_to_a_worker_that_likes_http_2_
     let versions: Vec<_> = worker.seen().iter().map(|seen| (seen.version, seen.connection)).collect();
     assert_eq!(versions, [(Version::HTTP_2, 0), (Version::HTTP_11, 1), (Version::HTTP_2, 0)]);
     assert_eq!(proxy.wait_for_events(3), [COMPLETE; 3]);
+}
+
+/// What it was woken for is to be done by the next, of whom nobody would hear otherwise.
+#[tokio::test]
+async fn whoever_is_to_open_a_connection_for_all_and_finds_one_for_itself_is_succeeded_by_the_next_who_waits() {
+    let certificates = Certificates::new();
+    let worker = TlsWorker::start(certificates.server(BOTH));
+    let (host, port) = (worker.address().ip().to_string(), worker.address().port());
+    let mut upstream = Upstream::new(UpstreamAddress::Tcp { host, port }, Speaks::Tls(certificates.client()));
+    upstream.idle_timeout = PATIENCE;
+    let pool = Pool::new(upstream, Background::default());
+    let work = async {
+        let wait = |wants| {
+            let pool = pool.clone();
+            spawn_local(async move { pool.ready(wants, Instant::now() + PATIENCE).await })
+        };
+        let next = |worker: TlsWorker| spawn_blocking(move || (worker.next(), worker));
+        let (mut peers, of_one_request) = (Vec::new(), wait(Wants::Http1).await.unwrap().unwrap());
+        let [opens, finds, succeeds] = [Wants::Either; 3].map(wait);
+        let mut worker = worker;
+        for _ in 0..2 {
+            let peer;
+            (peer, worker) = next(worker).await.unwrap();
+            peers.push(peer); // It says nothing of HTTP/2.
+        }
+        drop(of_one_request);
+        opens.abort();
+        let found = finds.await.unwrap().unwrap();
+        peers.push(next(worker).await.unwrap().0);
+        drop((succeeds, found));
+    };
+    LocalSet::new().run_until(work).await;
 }
 
 #[test]

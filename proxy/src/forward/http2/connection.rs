@@ -78,7 +78,7 @@ impl Http2Connection {
         let turns = Rc::<Turns>::default();
         let builder = builder(streams_max, Executor::new(Rc::clone(&turns)));
         let handshake = builder.handshake(TokioIo::new(socket.clone())).await;
-        let (sender, driver) = handshake.map_err(UpstreamError::Handshake)?;
+        let (sender, driver) = handshake.map_err(UpstreamError::handshake)?;
         let connection = Http2Connection {
             sender,
             driver: Rc::new(RefCell::new(Some(driver))),
@@ -105,8 +105,8 @@ impl Http2Connection {
                 Ok(connection)
             }
             failure = failure => Err(match failure {
-                Ok(Some(error)) => UpstreamError::Handshake(error),
-                Ok(None) | Err(_) => UpstreamError::Unreachable(io::ErrorKind::ConnectionAborted.into()),
+                Ok(Some(error)) => UpstreamError::handshake(error),
+                Ok(None) | Err(_) => UpstreamError::unreachable(io::ErrorKind::ConnectionAborted.into()),
             }),
         }
     }

@@ -34,7 +34,7 @@ use timeline::Timeline;
 /// How often the threads' lists are collected while nobody asks.
 pub const COLLECT_PERIOD: Duration = Duration::from_millis(100);
 
-/// How much a thread may note between two collections; what comes after that is lost, and counted.
+/// How much a thread may note between two collections; what comes after that is lost, and counted. The ends of what has begun come on top.
 const NOTES_MAX: usize = 8_192;
 
 /// Something that happened.
@@ -103,14 +103,22 @@ impl Observations {
         }
     }
 
-    /// Notes what happened on the worker thread of that number. Without room for it, it is not even put down.
-    pub fn note(&self, thread: usize, event: impl FnOnce() -> Event) {
+    /// Notes what happened on the worker thread of that number, and says whether there was room: without, it is not even put down.
+    pub fn note(&self, thread: usize, event: impl FnOnce() -> Event) -> bool {
         let mut notes = lock(&self.notes[thread]);
-        if notes.len() < NOTES_MAX {
+        let has_room = notes.len() < NOTES_MAX;
+        if has_room {
             notes.push(event());
         } else {
             self.lost.fetch_add(1, Ordering::Relaxed);
         }
+        has_room
+    }
+
+    /// Notes the end of what was noted as begun on that thread, room or not: without, it would go on for ever. There are no more of
+    /// them than beginnings, for which there has to be room.
+    pub fn note_end(&self, thread: usize, end: Event) {
+        lock(&self.notes[thread]).push(end);
     }
 
     /// Notes that so many events are lost that happened elsewhere.
@@ -124,18 +132,24 @@ impl Observations {
     }
 
     /// Collects what the threads have noted, and what happened elsewhere, in the order of time. Says whether there was anything.
+    ///
+    /// What one thread has noted stays in its order: the clock on the wall may be set back, and nothing ends before it has begun.
     pub fn collect(&self, elsewhere: Vec<Event>) -> bool {
         // Held throughout, so that nobody who asks sees half of it, or a later half first.
         let mut book = lock(&self.book);
-        let mut events = elsewhere;
+        let mut events: Vec<_> = elsewhere.into_iter().map(|event| (event.at(), event)).collect();
         for notes in &self.notes {
-            events.append(&mut mem::take(&mut *lock(notes)));
+            let mut latest = SystemTime::UNIX_EPOCH;
+            events.extend(mem::take(&mut *lock(notes)).into_iter().map(|event| {
+                latest = latest.max(event.at());
+                (latest, event)
+            }));
         }
         if events.is_empty() {
             return false;
         }
-        events.sort_by_key(Event::at);
-        for event in events {
+        events.sort_by_key(|(at, _)| *at);
+        for (_, event) in events {
             book.take(event);
         }
         drop(book);
@@ -202,7 +216,31 @@ pub fn millis(at: SystemTime) -> u64 {
 
 #[cfg(test)]
 mod tests {
+    use fencepost_policy::{Layout, LockKey, Revision};
+    use serde_json::{Value, json};
+
+    use super::timeline::{RowContext, WaitStep};
     use super::*;
+
+    fn wait(step: WaitStep, second: u64) -> Event {
+        Event::Wait(Box::new(Wait {
+            at: SystemTime::UNIX_EPOCH + Duration::from_secs(second),
+            source: "main".into(),
+            lock: LockKey::new("/shards/2/lock").unwrap(),
+            layout: Layout::Key,
+            owner: "shard-2".into(),
+            revision: Revision::new(20).unwrap(),
+            step,
+        }))
+    }
+
+    /// How many requests the only wait says still wait, and how it has ended.
+    fn the_wait(observations: &Observations) -> (Value, Value) {
+        observations.collect(Vec::new());
+        let mut rows = observations.look(|book| book.timeline.rows_after(0, |_, _| RowContext::default()));
+        let wait = &mut rows[0]["waits"][0];
+        (wait["waiting"].take(), wait["outcome"].take())
+    }
 
     #[test]
     fn what_threads_note_is_collected_in_the_order_of_time_and_never_beyond_its_bound() {
@@ -227,5 +265,24 @@ mod tests {
         assert_eq!(observations.lost(), 5);
         observations.collect(Vec::new());
         assert_eq!(observations.look(|book| book.decisions.kept()), 10);
+    }
+
+    #[test]
+    fn a_wait_ends_however_much_else_there_is_to_note() {
+        let observations = Observations::new(NonZeroUsize::MIN, 10);
+        assert!(observations.note(0, || wait(WaitStep::Began { drained: 1 }, 1)));
+        assert_eq!(the_wait(&observations).0, 1);
+        let flood = || observations.note(0, || Event::Decision(Arc::new(Decision::for_tests("flood"))));
+        assert!((0..NOTES_MAX).all(|_| flood()) && !flood());
+        observations.note_end(0, wait(WaitStep::Entered, 2));
+        assert_eq!(the_wait(&observations), (json!(0), json!("entered")));
+    }
+
+    #[test]
+    fn a_wait_ends_after_it_has_begun_though_the_clock_was_set_back() {
+        let observations = Observations::new(NonZeroUsize::MIN, 10);
+        observations.note(0, || wait(WaitStep::Began { drained: 1 }, 5));
+        observations.note_end(0, wait(WaitStep::Entered, 2));
+        assert_eq!(the_wait(&observations), (json!(0), json!("entered")));
     }
 }

@@ -260,35 +260,35 @@ struct NotedWait {
 }
 
 impl NotedWait {
+    /// `None` if nobody looks, or there is no room for another note: then its end is not to be noted either.
     fn begin(place: &Rc<Place>, claim: &Claim) -> Option<NotedWait> {
-        place.worker.fence.process.observations.as_ref()?;
-        let noted = NotedWait { place: Rc::clone(place), claim: claim.clone(), end: WaitStep::GivenUp };
+        let observations = place.worker.fence.process.observations.as_ref()?;
         let gate = claim.lock.describe(Instant::now()).gate;
         let earlier = gate.at_worker.iter().filter(|there| there.tenure < claim.token.revision);
-        noted.note(WaitStep::Began { drained: earlier.map(|there| there.running + there.orphans).sum() });
-        Some(noted)
-    }
-
-    fn note(&self, step: WaitStep) {
-        let Some(observations) = &self.place.worker.fence.process.observations else { return };
-        let Claim { token, lock } = &self.claim;
-        let wait = Wait {
-            at: SystemTime::now(),
-            source: lock.source().into(),
-            lock: lock.key().clone(),
-            layout: lock.layout(),
-            owner: shown_owner(token.owner.as_bytes()),
-            revision: token.revision,
-            step,
-        };
-        observations.note(self.place.worker.thread, || Event::Wait(Box::new(wait)));
+        let began = WaitStep::Began { drained: earlier.map(|there| there.running + there.orphans).sum() };
+        let is_noted = observations.note(place.worker.thread, || wait(claim, began));
+        is_noted.then(|| NotedWait { place: Rc::clone(place), claim: claim.clone(), end: WaitStep::GivenUp })
     }
 }
 
 impl Drop for NotedWait {
     fn drop(&mut self) {
-        self.note(self.end);
+        let worker = &self.place.worker;
+        let observations = worker.fence.process.observations.iter();
+        observations.for_each(|observations| observations.note_end(worker.thread, wait(&self.claim, self.end)));
     }
+}
+
+fn wait(Claim { token, lock }: &Claim, step: WaitStep) -> Event {
+    Event::Wait(Box::new(Wait {
+        at: SystemTime::now(),
+        source: lock.source().into(),
+        lock: lock.key().clone(),
+        layout: lock.layout(),
+        owner: shown_owner(token.owner.as_bytes()),
+        revision: token.revision,
+        step,
+    }))
 }
 
 #[cfg(test)]

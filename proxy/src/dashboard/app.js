@@ -68,8 +68,7 @@ const page = {
     timeline.draw();
   },
   past(document) {
-    model.addPast(document.decisions);
-    decisions.render();
+    decisions.caughtUp(model.addPast(document.decisions));
     timeline.draw();
     detail.follow();
   },

@@ -47,9 +47,7 @@ export class Decisions {
 
   togglePause() {
     this.paused = !this.paused;
-    this.#missed = 0;
-    this.#showPause();
-    if (!this.paused) this.render();
+    this.render();
   }
 
   #showPause() {
@@ -62,9 +60,7 @@ export class Decisions {
   arrived(decision) {
     this.#arrived += 1;
     if (decision.verdict === "reject") this.#note(decision);
-    if (this.paused) {
-      if (passes(decision, filters())) this.#missed += 1;
-    }
+    if (this.paused) this.#miss([decision]);
     if (this.#timer !== null) return;
     // When many come at once, the page has better things to do than to redraw the table for each.
     this.#timer = setTimeout(() => {
@@ -79,6 +75,19 @@ export class Decisions {
     this.#arrived = 0;
     if (this.paused) this.#showPause();
     else this.render();
+  }
+
+  /** These of the past have come. */
+  caughtUp(decisions) {
+    if (this.paused) {
+      this.#miss(decisions);
+      this.#showPause();
+    } else this.render();
+  }
+
+  #miss(decisions) {
+    const wanted = filters();
+    this.#missed += decisions.filter((decision) => passes(decision, wanted)).length;
   }
 
   #note(decision) {
@@ -124,8 +133,10 @@ export class Decisions {
     return older.length ? chosen.sort((a, b) => b.time_ms - a.time_ms) : chosen;
   }
 
-  /** Brings the table up to date. */
+  /** Brings the table up to date: then nothing is held back. */
   render() {
+    this.#missed = 0;
+    this.#showPause();
     const chosen = this.#chosen();
     const shown = chosen.slice(0, this.#most);
     reconcile(byId("decision-rows"), shown);

@@ -71,11 +71,12 @@ export class Model {
     return true;
   }
 
-  /** Takes in decisions of the past, in any order. */
+  /** Takes in decisions of the past, in any order; returns those that were new. */
   addPast(decisions) {
-    for (const decision of decisions) this.add(decision);
+    const added = decisions.filter((decision) => this.add(decision));
     this.decisions.sort((a, b) => a.time_ms - b.time_ms);
     for (const refusals of this.#refusals.values()) refusals.sort((a, b) => a.time_ms - b.time_ms);
+    return added;
   }
 
   #forgetOldest() {

@@ -41,6 +41,7 @@ mod access_log;
 mod admin;
 mod cli;
 mod dashboard;
+mod dashboard_later;
 mod dashboard_news;
 mod drain;
 mod observed;

@@ -1,0 +1,52 @@
+//! What the dashboard makes of what it hears later: after a break of its connection, and of a tenure that it shows already.
+
+use fencepost_testsupport::{Browser, EtcdVersion, Relay};
+
+use crate::fencepost::Route;
+use crate::page::Page;
+use crate::scene::{Ask, Scene};
+use crate::store::Tenure;
+
+const VERSION: EtcdVersion = EtcdVersion::V3_5;
+const LOCK: &str = "/shards/2/lock";
+
+fn routes() -> [Route; 2] {
+    [
+        Route::new("shards", "/shards/{shard}/", r#"key = "/shards/{shard}/lock""#),
+        Route::new("watched", "/", r#"key = "/k""#).with("mode = \"shadow\""),
+    ]
+}
+
+/// Sends a request that is refused; returns the id of the decision.
+async fn refuse(scene: &Scene, stale: &Tenure) -> String {
+    let answer = scene.send(Ask::post("/shards/2/x").under(stale)).await;
+    answer.header("fence-decision").expect("it is refused").to_owned()
+}
+
+/// What was decided while the connection was broken filled the table anew, and the button counted none of it.
+#[tokio::test]
+async fn a_table_that_is_paused_stands_still_when_the_page_connects_again() {
+    let browser = Browser::start().await;
+    let scene = Scene::open(VERSION, &routes()).await;
+    let stale = scene.store.hold(LOCK, "shard-2").await;
+    scene.store.hold(LOCK, "shard-1").await;
+    let relay = Relay::start(scene.fence.admin).await;
+    let page = Page::open(browser, relay.address(), "").await;
+    let before = refuse(&scene, &stale).await;
+    page.until_there(&format!("#decision-rows tr[data-id='{before}']")).await;
+    page.click("#pause").await;
+    relay.cut().await;
+    page.until_state("cut-off").await;
+    for _ in 0..3 {
+        refuse(&scene, &stale).await;
+    }
+    relay.restore().await;
+    let counted = "return document.querySelector('#pause').innerText === 'Resume (3 new)'";
+    page.browser.until("the page counts what it holds back", counted, &[]).await;
+    assert_eq!(page.count("#decision-rows tr").await, 1);
+    page.click("#pause").await;
+    page.until_count("#decision-rows tr", 4).await;
+    assert_eq!(page.text("#pause").await, "Pause");
+    assert_eq!(page.complaints().await, Vec::<String>::new());
+    scene.finish().await;
+}

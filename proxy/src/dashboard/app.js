@@ -70,7 +70,7 @@ const page = {
   past(document) {
     decisions.caughtUp(model.addPast(document.decisions));
     timeline.draw();
-    detail.follow();
+    detail.retry();
   },
   lost(count) {
     model.lost += count;

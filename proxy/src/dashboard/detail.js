@@ -17,6 +17,8 @@ export class Detail {
   #timeline;
   #view;
   #id = "";
+  /** Whether the proxy could not be asked for it. */
+  #unanswered = false;
 
   constructor(model, timeline, view) {
     this.#model = model;
@@ -26,32 +28,48 @@ export class Detail {
     byId("detail").addEventListener("keydown", (event) => {
       if (event.key === "Escape") this.close();
     });
-    onShown(() => this.follow());
+    onShown(() => {
+      if (shown("decision") !== this.#id) this.follow();
+    });
   }
 
   /** Shows what the address says. */
   async follow() {
     const id = shown("decision");
-    if (id === this.#id) return;
     this.#id = id;
+    this.#unanswered = false;
     this.#timeline.cursor.decision = id || null;
     this.#timeline.draw();
     if (!id) {
       this.#hide();
       return;
     }
-    const decision = this.#model.decision(id) ?? await this.#find(id);
+    let decision;
+    let unanswered = false;
+    try {
+      decision = this.#model.decision(id) ?? await this.#find(id);
+    } catch {
+      unanswered = true;
+    }
     if (id !== this.#id) return;
+    this.#unanswered = unanswered;
     if (decision) this.#showDecision(decision);
-    else this.#open("Decision", [el("p", {}, "The proxy no longer keeps the decision ", el("code", {}, shorten(visible(id), 80)), ". It may stand in the log: search there for its id.")]);
+    else this.#showMissing(el("code", {}, shorten(visible(id), 80)));
   }
 
   async #find(id) {
-    try {
-      return (await ask(`/decisions?limit=1&id=${encodeURIComponent(id)}`)).decisions[0];
-    } catch {
-      return undefined;
-    }
+    return (await ask(`/decisions?limit=1&id=${encodeURIComponent(id)}`)).decisions[0];
+  }
+
+  /** The proxy answers again. */
+  retry() {
+    if (this.#unanswered) this.follow();
+  }
+
+  #showMissing(id) {
+    this.#open("Decision", this.#unanswered
+      ? [el("p", {}, "Fencepost could not be asked about the decision ", id, "."), this.#button("Ask again", () => this.follow())]
+      : [el("p", {}, "The proxy no longer keeps the decision ", id, ". It may stand in the log: search there for its id.")]);
   }
 
   close() {
@@ -92,6 +110,7 @@ export class Detail {
   /** Shows one tenure of a lock. */
   showTenure(lock, tenure) {
     this.#id = "";
+    this.#unanswered = false;
     show({ decision: "" });
     const refusals = this.#model.refusals(lock).filter((decision) => tenureOf(lock, decision.revision) === tenure);
     const newest = refusals.slice(-REFUSALS_MAX).reverse();

@@ -1,6 +1,7 @@
 //! What the dashboard makes of what it hears later: after a break of its connection, and of a tenure that it shows already.
 
 use fencepost_testsupport::{Browser, EtcdVersion, Relay};
+use serde_json::json;
 
 use crate::fencepost::Route;
 use crate::page::Page;
@@ -47,6 +48,32 @@ async fn a_table_that_is_paused_stands_still_when_the_page_connects_again() {
     page.click("#pause").await;
     page.until_count("#decision-rows tr", 4).await;
     assert_eq!(page.text("#pause").await, "Pause");
+    assert_eq!(page.complaints().await, Vec::<String>::new());
+    scene.finish().await;
+}
+
+/// It said that the proxy no longer kept what the proxy had not been asked about, for as long as the page was open.
+#[tokio::test]
+async fn a_decision_that_could_not_be_asked_about_is_shown_once_the_page_connects_again() {
+    let browser = Browser::start().await;
+    let scene = Scene::open(VERSION, &routes()).await;
+    let stale = scene.store.hold(LOCK, "shard-2").await;
+    scene.store.hold(LOCK, "shard-1").await;
+    let relay = Relay::start(scene.fence.admin).await;
+    let page = Page::open(browser, relay.address(), "").await;
+    relay.cut().await;
+    page.until_state("cut-off").await;
+    let id = refuse(&scene, &stale).await;
+    page.browser.run("location.hash = 'decision=' + arguments[0]", &[json!(id)]).await;
+    let says = async |text: &str| {
+        let script = "return document.querySelector('#detail').innerText.includes(arguments[0])";
+        page.browser.until(&format!("the drawer says {text}"), script, &[json!(text)]).await;
+    };
+    says(&format!("could not be asked about the decision {id}")).await;
+    relay.restore().await;
+    says("stale-tenure").await;
+    page.browser.run("location.hash = 'decision=0-0-0'", &[]).await;
+    says("no longer keeps the decision 0-0-0").await;
     assert_eq!(page.complaints().await, Vec::<String>::new());
     scene.finish().await;
 }

@@ -43,6 +43,7 @@ function drawTablesSoon() {
     showTenures(model);
     showSources(model);
     showTiles(model);
+    detail.refresh();
     cost = performance.now() - began;
   }, Math.max(250, 10 * cost));
 }

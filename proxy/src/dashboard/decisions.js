@@ -139,7 +139,7 @@ export class Decisions {
     this.#showPause();
     const chosen = this.#chosen();
     const shown = chosen.slice(0, this.#most);
-    reconcile(byId("decision-rows"), shown);
+    reconcile(byId("decision-rows"), shown, decisionRow);
     byId("more").hidden = chosen.length <= shown.length || this.#most === ROWS_MAX;
     this.#sayIfEmpty(chosen.length);
     const more = chosen.length > ROWS_MAX ? `the newest ${ROWS_MAX}` : `${chosen.length}`;
@@ -157,8 +157,8 @@ export class Decisions {
   }
 }
 
-/** Rows never change once they are made: only new ones are made, and old ones removed. */
-function reconcile(body, decisions) {
+/** Has `body` show these decisions. Rows never change once `rowOf` has made them: only new ones are made, and old ones removed. */
+export function reconcile(body, decisions, rowOf) {
   const rows = new Map([...body.children].map((row) => [row.dataset.id, row]));
   const wanted = new Set(decisions.map((decision) => decision.id));
   for (const [id, row] of rows) if (!wanted.has(id)) row.remove();
@@ -166,7 +166,7 @@ function reconcile(body, decisions) {
   for (const decision of decisions) {
     const row = rows.get(decision.id);
     if (row && row === at) at = at.nextElementSibling;
-    else body.insertBefore(row ?? decisionRow(decision), at);
+    else body.insertBefore(row ?? rowOf(decision), at);
   }
 }
 

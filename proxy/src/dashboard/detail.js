@@ -1,8 +1,8 @@
 // The drawer: a decision, or a tenure, with all that is known of it.
 
 import { decisionAddress, onShown, show, shown } from "./address.js";
-import { copyButton, verdict } from "./decisions.js";
-import { byId, el, name, shorten, visible } from "./dom.js";
+import { copyButton, reconcile, verdict } from "./decisions.js";
+import { byId, el, name, shorten, sync, visible } from "./dom.js";
 import { ask } from "./feed.js";
 import { hasEnded, lockId, refusedUnder, tailOf, tenureOf } from "./model.js";
 import { ownerClass } from "./owners.js";
@@ -19,6 +19,8 @@ export class Detail {
   #id = "";
   /** Whether the proxy could not be asked for it. */
   #unanswered = false;
+  /** The tenure that is shown, if one is: the id of its lock and its first revision, and where it is written. */
+  #tenure = null;
 
   constructor(model, timeline, view) {
     this.#model = model;
@@ -38,6 +40,7 @@ export class Detail {
     const id = shown("decision");
     this.#id = id;
     this.#unanswered = false;
+    this.#tenure = null;
     this.#timeline.cursor.decision = id || null;
     this.#timeline.draw();
     if (!id) {
@@ -78,6 +81,7 @@ export class Detail {
   }
 
   #hide() {
+    this.#tenure = null;
     // The focus goes back to where it was by itself.
     if (byId("detail").open) byId("detail").close();
   }
@@ -108,20 +112,32 @@ export class Detail {
   }
 
   /** Shows one tenure of a lock. */
-  showTenure(lock, tenure) {
+  showTenure(lock, { first }) {
     this.#id = "";
     this.#unanswered = false;
     show({ decision: "" });
-    const refusals = this.#model.refusals(lock).filter((decision) => tenureOf(lock, decision.revision) === tenure);
-    const newest = refusals.slice(-REFUSALS_MAX).reverse();
-    const tail = tailOf(tenure);
-    this.#open("Tenure", [
-      tail === null ? null : el("p", { class: "advice" }, `This tenure has ended, and its holder was still sending ${duration(tail)} later.`),
-      facts(tenureFacts(lock, tenure, tail)),
-      newest.length ? el("h3", {}, "Its refusals, newest first") : null,
-      newest.length ? el("ul", { class: "refusals" }, newest.map((decision) => el("li", {}, el("a", { href: decisionAddress(decision.id) }, time(decision.time_ms)), " ", verdict(decision)))) : null,
-      this.#button("Only this lock", () => this.#filter({ lock: lock.lock })),
-    ]);
+    const [about, refusals] = [el("div"), el("ul", { class: "refusals" })];
+    this.#tenure = { lock: lockId(lock.source, lock.lock), first, about, refusals };
+    this.refresh();
+    this.#open("Tenure", [about, refusals, this.#button("Only this lock", () => this.#filter({ lock: lock.lock }))]);
+  }
+
+  /** Brings what is written of a tenure up to date: it may have ended, and more of its requests may have been refused. */
+  refresh() {
+    if (this.#tenure === null) return;
+    const { about, refusals, first } = this.#tenure;
+    const lock = this.#model.locks.get(this.#tenure.lock);
+    const tenure = lock && tenureOf(lock, first);
+    const refused = tenure ? this.#model.refusals(lock).filter((decision) => tenureOf(lock, decision.revision) === tenure) : [];
+    const newest = refused.slice(-REFUSALS_MAX).reverse();
+    const parts = {
+      gone: tenure ? null : el("p", {}, "The timeline tells of this tenure no longer."),
+      advice: tenure && tailOf(tenure) !== null ? el("p", { class: "advice" }, `This tenure has ended, and its holder was still sending ${duration(tailOf(tenure))} later.`) : null,
+      facts: tenure ? facts(tenureFacts(lock, tenure, tailOf(tenure))) : null,
+      heading: newest.length ? el("h3", {}, "Its refusals, newest first") : null,
+    };
+    sync(about, Object.entries(parts).filter(([, part]) => part), ([key]) => key, ([, part]) => part);
+    reconcile(refusals, newest, refusalLine);
   }
 
   #button(text, action) {
@@ -184,6 +200,10 @@ function decisionFacts(decision, lock) {
     decision.waited_ms ? ["From arrival to decision", duration(decision.waited_ms)] : null,
     decision.traceparent ? ["Trace", el("code", {}, visible(decision.traceparent))] : null,
   ];
+}
+
+function refusalLine(decision) {
+  return el("li", { "data-id": decision.id }, el("a", { href: decisionAddress(decision.id) }, time(decision.time_ms)), " ", verdict(decision));
 }
 
 function endOf(tenure) {

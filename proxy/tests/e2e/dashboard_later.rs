@@ -6,7 +6,7 @@ use serde_json::json;
 use crate::fencepost::Route;
 use crate::page::Page;
 use crate::scene::{Ask, Scene};
-use crate::store::Tenure;
+use crate::store::{Layout, Tenure};
 
 const VERSION: EtcdVersion = EtcdVersion::V3_5;
 const LOCK: &str = "/shards/2/lock";
@@ -74,6 +74,46 @@ async fn a_decision_that_could_not_be_asked_about_is_shown_once_the_page_connect
     says("stale-tenure").await;
     page.browser.run("location.hash = 'decision=0-0-0'", &[]).await;
     says("no longer keeps the decision 0-0-0").await;
+    assert_eq!(page.complaints().await, Vec::<String>::new());
+    scene.finish().await;
+}
+
+/// "it holds the lock now" stood there for as long as the drawer was open.
+#[tokio::test]
+async fn an_open_tenure_is_seen_to_end_and_to_be_refused() {
+    let browser = Browser::start().await;
+    let scene = Scene::open(VERSION, &routes()[..1]).await;
+    let one = scene.store.session("shard-1").await;
+    let held = scene.store.acquire(Layout::Key, LOCK, &one).await;
+    let stale = held.tenure.clone();
+    scene.admits("/shards/2/x", &stale).await;
+    let page = Page::open(browser, scene.fence.admin, "").await;
+    page.until_there("#rows .tenure").await;
+    page.browser.run("document.querySelector('#timeline').focus()", &[]).await;
+    page.browser.press(Browser::DOWN).await;
+    page.browser.press(Browser::ENTER).await;
+    page.until_there("#detail[open]").await;
+    let until = async |term: &str, pattern: &str| {
+        let script = "const fact = [...document.querySelectorAll('#detail dl div')].find((one) => one.firstChild.innerText === arguments[0]);
+            return fact !== undefined && new RegExp(arguments[1]).test(fact.lastChild.innerText)";
+        page.browser.until(&format!("{term}: {pattern}"), script, &[json!(term), json!(pattern)]).await;
+    };
+    until("Ended", "^it holds the lock now$").await;
+    scene.store.release(held).await;
+    until("Ended", r"\d\d:\d\d:\d\d\.\d{3}").await;
+    scene.store.hold(LOCK, "shard-2").await;
+    let first = refuse(&scene, &stale).await;
+    until("Refused", "^1$").await;
+    let line = |id: &str| format!("#detail .refusals li[data-id='{id}']");
+    page.until_there(&line(&first)).await;
+    assert!(page.text("#detail").await.contains("was still sending"));
+
+    // The focus stays where it is while more is written around it.
+    page.browser.run("document.querySelector('#detail .refusals a').focus()", &[]).await;
+    let second = refuse(&scene, &stale).await;
+    page.until_there(&format!("{} + li[data-id='{first}']", line(&second))).await;
+    let focused = "return document.activeElement.closest('li')?.dataset.id";
+    assert_eq!(page.browser.run(focused, &[]).await, json!(first));
     assert_eq!(page.complaints().await, Vec::<String>::new());
     scene.finish().await;
 }

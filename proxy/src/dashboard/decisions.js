@@ -18,13 +18,14 @@ const BUSY = 50;
 /** How often a screen reader is told of new refusals. */
 const NEWS_MS = 10000;
 const TYPING_MS = 400;
+const ASK_AGAIN_MS = 2000;
 
 export class Decisions {
   paused = false;
   #model;
   #most = ROWS_AT_FIRST;
-  /** Older ones that were asked for, because of the filters in force. */
-  #found = [];
+  /** Older ones that were asked for, because of the filters in force; `null` before they are there. */
+  #found = null;
   #run = 0;
   #arrived = 0;
   #missed = 0;
@@ -100,7 +101,7 @@ export class Decisions {
 
   #filtersChanged() {
     this.#run += 1;
-    this.#found = [];
+    this.#found = null;
     this.#most = ROWS_AT_FIRST;
     this.render();
     const run = this.#run;
@@ -116,6 +117,7 @@ export class Decisions {
       this.render();
     } catch {
       // What the page has is shown; that the proxy is away is said elsewhere.
+      setTimeout(() => this.#askOlder(run), ASK_AGAIN_MS);
     }
   }
 
@@ -128,7 +130,7 @@ export class Decisions {
       if (passes(decisions[at], wanted)) chosen.push(decisions[at]);
     }
     const seen = new Set(chosen.map((decision) => decision.id));
-    const older = this.#found.filter((decision) => !seen.has(decision.id) && passes(decision, wanted));
+    const older = (this.#found ?? []).filter((decision) => !seen.has(decision.id) && passes(decision, wanted));
     if (older.length) chosen.push(...older);
     return older.length ? chosen.sort((a, b) => b.time_ms - a.time_ms) : chosen;
   }
@@ -149,8 +151,9 @@ export class Decisions {
 
   #sayIfEmpty(count) {
     const empty = byId("decisions-empty");
-    empty.hidden = count > 0;
-    if (count > 0) return;
+    const known = anyFilter() ? this.#found !== null : this.#model.toldOfPast;
+    empty.hidden = count > 0 || !known;
+    if (empty.hidden) return;
     empty.textContent = anyFilter()
       ? "No decision passes the filters."
       : "Nothing was refused yet. Refusals appear here as they happen, with a sample of what was admitted.";

@@ -21,6 +21,8 @@ export class Model {
   since = null;
   /** The newest decisions, oldest first. */
   decisions = [];
+  /** Whether the proxy has told of the decisions before this page was there. */
+  toldOfPast = false;
   /** Decisions that came faster than this page could take them, or the proxy keep them for it. */
   lost = 0;
   /** These are `null` before the proxy told them. How many requests it refused, or would have, of late, by the reason: */
@@ -73,6 +75,7 @@ export class Model {
 
   /** Takes in decisions of the past, in any order; returns those that were new. */
   addPast(decisions) {
+    this.toldOfPast = true;
     const added = decisions.filter((decision) => this.add(decision));
     this.decisions.sort((a, b) => a.time_ms - b.time_ms);
     for (const refusals of this.#refusals.values()) refusals.sort((a, b) => a.time_ms - b.time_ms);

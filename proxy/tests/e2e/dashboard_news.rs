@@ -56,6 +56,7 @@ async fn what_is_not_known_yet_is_not_called_nothing() {
     page.browser.until("the barrier's tile is drawn", "return window.tiles()[4] === '▲ 2'", &[]).await;
     let tiles = page.browser.run("return window.tiles()", &[]).await;
     assert_eq!(tiles, json!(["…", "…", "…", "…", "▲ 2", "…"]));
+    assert_eq!(page.count("#decisions-empty[hidden]").await, 1, "something was refused before");
     page.browser.run("window.letGo()", &[]).await;
     page.browser.until("all is known", "return !window.tiles().includes('…')", &[]).await;
     let tiles = page.browser.run("return window.tiles()", &[]).await;
@@ -67,10 +68,18 @@ async fn what_is_not_known_yet_is_not_called_nothing() {
     let cell = async |number: u8| page.text(&format!("#routes tr[data-key=shards] td:nth-child({number})")).await;
     assert_eq!((cell(9).await, cell(10).await), ("1".to_owned(), "2".to_owned()));
     assert_eq!(page.browser.run("return window.drawn", &[]).await, json!(["…", "1"]), "nothing else in between");
+    page.until_there("#decision-rows tr").await;
     latch.open();
     for request in waiting.into_iter().chain([at_worker]) {
         assert_eq!(request.await.unwrap().status, 200);
     }
+
+    // Nor is what a filter finds.
+    page.go("verdict=pass").await;
+    assert_eq!(page.count("#decisions-empty[hidden]").await, 1);
+    page.browser.run("window.letGo()", &[]).await;
+    page.until_there("#decisions-empty:not([hidden])").await;
+    assert_eq!(page.text("#decisions-empty").await, "No decision passes the filters.");
     scene.finish().await;
 }
 

@@ -30,7 +30,8 @@ export class Decisions {
   #arrived = 0;
   #missed = 0;
   #timer = null;
-  #news = { since: 0, refused: 0, wouldBe: 0, reasons: new Set() };
+  #news = { since: -Infinity, refused: 0, wouldBe: 0, reasons: new Set() };
+  #newsTimer = null;
 
   constructor(model) {
     this.#model = model;
@@ -91,12 +92,18 @@ export class Decisions {
     this.#missed += decisions.filter((decision) => passes(decision, wanted)).length;
   }
 
+  /** Has a screen reader hear of a refusal: at once, or with all that come until it may hear of some again. */
   #note(decision) {
     this.#news[decision.forwarded ? "wouldBe" : "refused"] += 1;
     this.#news.reasons.add(decision.reason);
-    if (Date.now() - this.#news.since < NEWS_MS) return;
-    byId("news").textContent = `new: ${refusedText(this.#news.refused, this.#news.wouldBe, "refused")}: ${[...this.#news.reasons].join(", ")}`;
-    this.#news = { since: Date.now(), refused: 0, wouldBe: 0, reasons: new Set() };
+    this.#newsTimer ??= setTimeout(() => this.#tell(), Math.max(0, this.#news.since + NEWS_MS - performance.now()));
+  }
+
+  #tell() {
+    const { refused, wouldBe, reasons } = this.#news;
+    byId("news").textContent = `new: ${refusedText(refused, wouldBe, "refused")}: ${[...reasons].join(", ")}`;
+    this.#news = { since: performance.now(), refused: 0, wouldBe: 0, reasons: new Set() };
+    this.#newsTimer = null;
   }
 
   #filtersChanged() {

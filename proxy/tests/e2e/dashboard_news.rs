@@ -149,6 +149,35 @@ async fn a_flood_of_decisions_leaves_the_page_time_for_all_else() {
     scene.finish().await;
 }
 
+/// What is to be done in some seconds is done soon; `told()` counts the refusals that a screen reader was told of.
+const READ_ALOUD: &str = "
+    const wait = window.setTimeout;
+    window.setTimeout = (step, ms) => wait(step, ms > 3000 ? ms / 20 : ms);
+    const said = [];
+    window.told = () => said.reduce((sum, text) => sum + Number(text.match(/\\d+/)[0]), 0);
+    new MutationObserver((changes) => {
+        for (const { target } of changes) if (target.id === 'news') said.push(target.textContent);
+    }).observe(document, { subtree: true, childList: true });";
+
+/// It was told of the first of a burst, and of the others when another came, hours later.
+#[tokio::test]
+async fn a_screen_reader_is_told_of_all_refusals_of_a_burst() {
+    let browser = Browser::start().await;
+    let scene = Scene::open(VERSION, &routes()).await;
+    let stale = scene.store.hold(LOCK, "shard-2").await;
+    scene.store.hold(LOCK, "shard-1").await;
+    browser.run_first(READ_ALOUD).await;
+    let page = Page::open(browser, scene.fence.admin, "").await;
+    for (burst, all) in [(1, 1), (3, 4)] {
+        for _ in 0..burst {
+            scene.send(Ask::post("/shards/2/a").under(&stale)).await;
+        }
+        page.browser.until(&format!("{all} are told of"), "return window.told() === arguments[0]", &[json!(all)]).await;
+    }
+    assert_eq!(page.complaints().await, Vec::<String>::new());
+    scene.finish().await;
+}
+
 /// The page waits a tenth as long as it would for answers; those about routes do not come before `letGo()`. `late` counts the questions
 /// that it gave up, and `streams` the streams that it opened.
 const LATE: &str = "

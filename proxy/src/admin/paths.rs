@@ -16,7 +16,7 @@ pub(super) const INDEX: &str = "fencepost admin\n\n\
     GET  /locks/{key}                        what is known of one\n\
     GET  /routes                             each route: its mode, its lock, what it counts\n\
     GET  /config                             every setting in force, defaults included\n\
-    GET  /decisions                          who was refused, and why; ?route=&lock=&reason=&owner=&mode=&verdict=&client=&id=&since=&limit=\n\
+    GET  /decisions                          who was refused, and why; ?route=&lock=&reason=&owner=&mode=&verdict=&forwarded=&client=&id=&since=&limit=\n\
     GET  /timeline                           who held which lock when\n\
     GET  /shadow                             what the routes in shadow mode would have refused; ?format=text\n\
     GET  /log                                what is logged\n\

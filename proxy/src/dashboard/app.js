@@ -69,12 +69,12 @@ const page = {
     timeline.draw();
   },
   past(document) {
-    decisions.caughtUp(model.addPast(document.decisions));
+    decisions.caughtUp(model.addPast(document));
     timeline.draw();
     detail.retry();
   },
   lost(count) {
-    model.lost += count;
+    model.lose(count);
   },
   sources(sources) {
     model.setSources(sources);
@@ -100,6 +100,7 @@ const page = {
 const WORDS = { live: "live", behind: "behind", connecting: "connecting", again: "connecting", "cut-off": "cut off", asleep: "asleep" };
 
 function showState(state, pause) {
+  if (state !== "live" && state !== "behind") model.deafen();
   if (state === "live") cutOffSince = null;
   if (state === "cut-off") cutOffSince ??= now();
   const pill = byId("connection");

@@ -55,8 +55,9 @@ export class Chart {
     chart.setAttribute("width", width);
     chart.setAttribute("height", HEIGHT);
     chart.replaceChildren(svg("path", { class: "grid", d: `M0 ${HEIGHT - 0.5}H${width}` }), ...rects);
-    byId("chart-peak").textContent = columns.size ? `most: ${peak} in ${duration(step)}` : "none in this span";
-    this.#legend();
+    const heardAll = this.#model.heardAll(view.from, view.to);
+    byId("chart-peak").textContent = columns.size ? `most: ${heardAll ? "" : "at least "}${peak} in ${duration(step)}` : `none ${heardAll ? "" : "seen "}in this span`;
+    this.#legend(heardAll);
   }
 
   /** By the beginning of each column: how many of each kind were refused, and how many would be. */
@@ -74,17 +75,19 @@ export class Chart {
     return columns;
   }
 
-  #legend() {
+  #legend(heardAll) {
     const sums = this.#model.reasons(this.#view.from, this.#view.to);
     const reasons = [...sums].sort(([a], [b]) => CODES.indexOf(a) - CODES.indexOf(b));
-    const signature = JSON.stringify(reasons);
+    const signature = JSON.stringify([heardAll, reasons]);
     const list = byId("reason-legend");
     if (list.dataset.shows === signature) return;
     list.dataset.shows = signature;
     const kept = new Map([...list.querySelectorAll("button")].map((button) => [button.dataset.reason, button]));
-    list.replaceChildren(...reasons.map(([reason, count]) => el("li", {}, update(kept.get(reason) ?? reasonButton(reason), count))));
+    const buttons = reasons.map(([reason, count]) => el("li", {}, update(kept.get(reason) ?? reasonButton(reason), count)));
+    list.replaceChildren(...(heardAll || reasons.length === 0 ? [] : [el("li", {}, "at least, as this page has not heard of all:")]), ...buttons);
     const words = reasons.map(([reason, [refused, wouldBe]]) => `${reason}: ${refusedText(refused, wouldBe)}`).join("; ");
-    byId("chart-summary").textContent = `Refusals in the span of ${duration(this.#view.span)}: ${words || "none"}.`;
+    const bound = heardAll ? "" : ", at least, as this page has not heard of all";
+    byId("chart-summary").textContent = `Refusals in the span of ${duration(this.#view.span)}${bound}: ${words || "none"}.`;
   }
 }
 

@@ -76,7 +76,7 @@ export function question(wanted) {
   const query = new URLSearchParams({ limit: "500" });
   for (const name of ["reason", "route", "lock", "owner"]) if (wanted[name]) query.set(name, wanted[name]);
   if (wanted.verdict) query.set("verdict", wanted.verdict === "shadow" ? "reject" : wanted.verdict);
+  if (["reject", "shadow"].includes(wanted.verdict)) query.set("forwarded", wanted.verdict === "shadow");
   if (DECISION_ID.test(wanted.find)) query.set("id", wanted.find);
-  if (wanted.verdict === "shadow") query.set("mode", "shadow");
   return `/decisions?${query}`;
 }

@@ -7,6 +7,7 @@ const LOCKS_MAX = 1000;
 const DECISIONS_MAX = 5000;
 const REFUSALS_PER_LOCK_MAX = 1000;
 const SECONDS_MAX = 2 * 3600;
+const GAPS_MAX = 100;
 
 /** What tells a lock from others: its key, within its source. */
 export const lockId = (source, lock) => `${source ?? ""}\n${lock}`;
@@ -34,6 +35,9 @@ export class Model {
   #ids = new Map();
   #refusals = new Map();
   #seconds = new Map();
+  /** The times of which this page did not hear all decisions, oldest first, and since when it hears none; `null` while it hears them. */
+  #gaps = [];
+  #deafSince = -Infinity;
 
   /** Takes in how the stores are. That their news was fresh is soon long ago: it is kept as a time, and not as an age. */
   setSources(sources) {
@@ -42,6 +46,8 @@ export class Model {
   }
 
   setTimeline(timeline) {
+    // Another process knows nothing of what the one before decided.
+    if (this.since !== null && this.since !== timeline.since_ms) this.#forget(timeline.since_ms);
     const quietFirst = [...timeline.locks].sort((a, b) => latestOf(a) - latestOf(b));
     this.locks = new Map(quietFirst.map((lock) => [lockId(lock.source, lock.lock), lock]));
     this.outages = timeline.outages;
@@ -73,13 +79,51 @@ export class Model {
     return true;
   }
 
-  /** Takes in decisions of the past, in any order; returns those that were new. */
-  addPast(decisions) {
+  /** Takes in the answer to what was decided before, newest first; returns the decisions that were new. */
+  addPast({ decisions, kept, capacity, now_ms: answered }) {
     this.toldOfPast = true;
-    const added = decisions.filter((decision) => this.add(decision));
+    const areAll = decisions.length === kept && kept < capacity;
+    const oldest = decisions.at(-1)?.time_ms ?? answered;
+    if (!areAll && this.#deafSince !== null && this.#deafSince < oldest) this.#miss(this.#deafSince, oldest);
+    this.#deafSince = null;
+    const added = decisions.toReversed().filter((decision) => this.add(decision));
     this.decisions.sort((a, b) => a.time_ms - b.time_ms);
     for (const refusals of this.#refusals.values()) refusals.sort((a, b) => a.time_ms - b.time_ms);
     return added;
+  }
+
+  /** From now on, until it is told of the past, the page hears of no decision. */
+  deafen() {
+    this.#deafSince ??= this.#newest;
+  }
+
+  /** So many decisions did not come to this page. */
+  lose(count) {
+    this.lost += count;
+    this.#miss(this.#newest, now());
+  }
+
+  get #newest() {
+    return this.decisions.at(-1)?.time_ms ?? -Infinity;
+  }
+
+  #miss(from, to) {
+    const last = this.#gaps.at(-1);
+    // What is missed of a flood is missed again and again.
+    if (last && from <= last.to + 1000) Object.assign(last, { from: Math.min(last.from, from), to: Math.max(last.to, to) });
+    else this.#gaps.push({ from, to });
+    if (this.#gaps.length > GAPS_MAX) this.#forget(this.#gaps[1].to);
+  }
+
+  /** Before that time, what is known is not all any more. */
+  #forget(ms) {
+    this.#gaps = [{ from: -Infinity, to: ms }, ...this.#gaps.filter((gap) => gap.to > ms)];
+  }
+
+  /** Whether this page has heard of all decisions between two times. */
+  heardAll(fromMs, toMs) {
+    const deaf = this.#deafSince !== null && this.#deafSince < toMs;
+    return !deaf && !this.#gaps.some(({ from, to }) => from <= toMs && to >= fromMs);
   }
 
   #forgetOldest() {
@@ -91,7 +135,11 @@ export class Model {
     const counts = this.#seconds.get(second) ?? new Map();
     counts.set(decision.reason, added(counts.get(decision.reason), decision.forwarded ? [0, 1] : [1, 0]));
     this.#seconds.set(second, counts);
-    if (this.#seconds.size > SECONDS_MAX) this.#seconds.delete(this.#seconds.keys().next().value);
+    if (this.#seconds.size > SECONDS_MAX) {
+      const [oldest] = this.#seconds.keys();
+      this.#seconds.delete(oldest);
+      this.#forget((oldest + 1) * 1000);
+    }
     if (decision.lock === null) return;
     const id = lockId(decision.source, decision.lock);
     const refusals = this.#refusals.get(id) ?? [];

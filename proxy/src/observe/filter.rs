@@ -16,6 +16,7 @@ pub struct Filter {
     owner: Option<String>,
     mode: Option<String>,
     verdict: Option<String>,
+    forwarded: Option<bool>,
     client: Option<String>,
     id: Option<String>,
     since: Option<SystemTime>,
@@ -34,7 +35,9 @@ pub struct Query {
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 pub enum QueryError {
     /// There is no such parameter.
-    #[error("unknown filter {0:?}; there are route, lock, reason, owner, mode, verdict, client, id, since and limit")]
+    #[error(
+        "unknown filter {0:?}; there are route, lock, reason, owner, mode, verdict, forwarded, client, id, since and limit"
+    )]
     Unknown(String),
     /// No decision is like that, now or ever.
     #[error("unknown {name} {value:?}; there are {}", known.join(", "))]
@@ -59,6 +62,9 @@ const MODES: [&str; 3] = ["enforce", "shadow", "off"];
 
 /// What [`Outcome::verdict`] can be.
 const VERDICTS: [&str; 3] = ["admit", "reject", "pass"];
+
+/// How `forwarded` is asked for: what is rejected was forwarded all the same in shadow mode.
+const FORWARDED: [&str; 2] = ["true", "false"];
 
 impl Query {
     const LIMIT: usize = 100;
@@ -89,6 +95,10 @@ impl Query {
                 }
                 "verdict" => {
                     filter.verdict = Some(one_of("verdict", value.into_owned(), VERDICTS.to_vec())?);
+                    continue;
+                }
+                "forwarded" => {
+                    filter.forwarded = Some(one_of("forwarded", value.into_owned(), FORWARDED.to_vec())? == "true");
                     continue;
                 }
                 "owner" => &mut filter.owner,
@@ -124,7 +134,7 @@ impl Filter {
 
     /// Whether the decision is what it has to be.
     pub fn passes(&self, decision: &Decision) -> bool {
-        let Filter { route, lock, reason, owner, mode, verdict, client, id, since: _ } = self;
+        let Filter { route, lock, reason, owner, mode, verdict, forwarded, client, id, since: _ } = self;
         let is = |wanted: &Option<String>, text: Option<&str>| wanted.as_deref().is_none_or(|it| text == Some(it));
         is(route, Some(&decision.route.name))
             && is(lock, decision.lock.as_ref().map(|lock| lock.as_str()))
@@ -132,6 +142,7 @@ impl Filter {
             && is(owner, decision.owner.as_deref())
             && is(mode, Some(decision.route.mode))
             && is(verdict, Some(decision.outcome.verdict()))
+            && forwarded.is_none_or(|wanted| wanted == decision.outcome.is_forwarded())
             && client.as_deref().is_none_or(|wanted| is_from(wanted, decision.client))
             && (id.is_none() || is(id, Some(&decision.id.to_string())))
             && self.is_since(decision)
@@ -186,7 +197,7 @@ mod tests {
             "owner=",
             "route=shards",
             "lock=%2Fshards%2F2%2Flock",
-            "lock=/shards/2/lock&owner=shard-1&reason=replayed-tenure&mode=enforce&verdict=reject&client=unix&id=d-1",
+            "lock=/shards/2/lock&owner=shard-1&reason=replayed-tenure&mode=enforce&verdict=reject&forwarded=false&client=unix&id=d-1",
             "since=30000",
             "since=1970-01-01T00:00:30Z",
             "since=30s",
@@ -201,6 +212,7 @@ mod tests {
             "reason=none",
             "mode=shadow",
             "verdict=admit",
+            "forwarded=true",
             "client=127.0.0.1:1",
             "id=d-2",
             "since=30001",
@@ -237,6 +249,7 @@ mod tests {
         }
         assert_eq!(error("mode=enforced"), "unknown mode \"enforced\"; there are enforce, shadow, off");
         assert_eq!(error("verdict=refused"), "unknown verdict \"refused\"; there are admit, reject, pass");
+        assert_eq!(error("forwarded=no"), "unknown forwarded \"no\"; there are true, false");
         for limit in ["0", "1001", "-1", "many"] {
             assert!(error(&format!("limit={limit}")).contains("not a number from 1 to 1000"), "{limit}");
         }

@@ -2,7 +2,7 @@
 
 use std::ops::Range;
 
-use fencepost_testsupport::{Answer, Behaviour, Browser, EtcdVersion, FreePort, Latch, Worker, eventually};
+use fencepost_testsupport::{Answer, Behaviour, Browser, EtcdVersion, FreePort, Latch, Relay, Worker, eventually};
 use serde_json::{Value, json};
 
 use crate::fencepost::{Config, Fencepost, Route};
@@ -57,6 +57,7 @@ async fn what_is_not_known_yet_is_not_called_nothing() {
     let tiles = page.browser.run("return window.tiles()", &[]).await;
     assert_eq!(tiles, json!(["…", "…", "…", "…", "▲ 2", "…"]));
     assert_eq!(page.count("#decisions-empty[hidden]").await, 1, "something was refused before");
+    assert_eq!(page.text("#chart-peak").await, "none seen in this span");
     page.browser.run("window.letGo()", &[]).await;
     page.browser.until("all is known", "return !window.tiles().includes('…')", &[]).await;
     let tiles = page.browser.run("return window.tiles()", &[]).await;
@@ -145,6 +146,43 @@ async fn a_flood_of_decisions_leaves_the_page_time_for_all_else() {
     assert_eq!(tile, "1");
     let told = scene.fence.admin_json("/routes").await;
     assert_eq!(told["refused_lately"], json!({ "seconds": 300, "reject": { "stale-tenure": 1 }, "would_reject": {} }));
+    assert_eq!(page.complaints().await, Vec::<String>::new());
+    scene.finish().await;
+}
+
+/// The legend took the thousand that the page was told of for all, and "refused" found none among so many that only would have been.
+#[tokio::test]
+async fn what_the_page_was_not_told_of_is_neither_left_out_in_silence_nor_called_nothing() {
+    let browser = Browser::start().await;
+    let scene = Scene::open(VERSION, &routes()).await;
+    let stale = scene.store.hold(LOCK, "shard-2").await;
+    scene.store.hold(LOCK, "shard-1").await;
+    let watched = scene.store.hold("/k", "shard-8").await;
+    scene.store.hold("/k", "shard-7").await;
+    scene.until_known("/k", Some("shard-7")).await;
+    let relay = Relay::start(scene.fence.admin).await;
+    let page = Page::open(browser, relay.address(), "").await;
+    let refused = scene.send(Ask::post("/shards/2/a").under(&stale)).await;
+    page.until_there("#reason-legend button").await;
+    let said = async || [page.text("#reason-legend").await, page.text("#chart-peak").await].join("; ");
+    assert!(!said().await.contains("at least"), "{}", said().await);
+    relay.cut().await;
+    page.until_state("cut-off").await;
+    let mut line = scene.line().await;
+    for _ in 0..1_500 {
+        assert_eq!(line.send(Ask::post("/c").under(&watched)).await.unwrap().status, 200);
+    }
+    relay.restore().await;
+    let thousand = "return document.querySelector('#reason-legend').innerText.includes('1,000 would be')";
+    for shown in ["", "verdict=reject"] {
+        page.browser.until("it was told of a thousand", thousand, &[]).await;
+        assert_eq!(said().await.matches("at least").count(), 2, "{}", said().await);
+        let words = "return document.querySelector('#chart-summary').textContent.includes('at least')";
+        assert_eq!(page.browser.run(words, &[]).await, true);
+        page.go(shown).await;
+    }
+    let id = refused.header("fence-decision").unwrap();
+    page.until_there(&format!("#decision-rows tr[data-id='{id}']:only-child")).await;
     assert_eq!(page.complaints().await, Vec::<String>::new());
     scene.finish().await;
 }

@@ -106,10 +106,10 @@ fn is_same_address(host: &str, other: &str) -> bool {
 
 /// The host of an authority, without its port and without the dot that an absolute name may end with.
 fn without_port(authority: &str) -> &str {
-    // An IPv6 address has colons of its own, inside of its brackets.
-    let behind_brackets = authority.rfind(']').map_or(0, |bracket| bracket + 1);
-    let host = match authority[behind_brackets..].find(':') {
-        Some(colon) => &authority[..behind_brackets + colon],
+    // An IPv6 address has colons of its own, inside of its brackets. Behind a colon, brackets are none of a host.
+    let behind_address = if authority.starts_with('[') { authority.find(']').unwrap_or(0) } else { 0 };
+    let host = match authority[behind_address..].find(':') {
+        Some(colon) => &authority[..behind_address + colon],
         None => authority,
     };
     host.strip_suffix('.').unwrap_or(host)
@@ -214,6 +214,9 @@ mod tests {
             ("[::1]:80", "[::1]"),
             ("", ""),
             (":80", ""),
+            ("a:80[]", "a"),
+            ("a:[x]", "a"),
+            ("a[:]:80", "a["),
         ] {
             assert_eq!(without_port(authority), host, "{authority}");
         }

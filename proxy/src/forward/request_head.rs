@@ -5,7 +5,7 @@ use std::net::Ipv6Addr;
 use bytes::{BufMut, Bytes, BytesMut};
 use http::header::{self, Entry, HeaderMap, HeaderName, HeaderValue};
 use http::request::Parts;
-use http::uri::{Authority, PathAndQuery, Uri};
+use http::uri::{PathAndQuery, Uri};
 use http::{Method, Request, Version};
 
 use super::fields::{self, Found, KeptFields};
@@ -195,38 +195,33 @@ fn settle_host(
     Ok(host)
 }
 
-/// Whether these bytes are a host and perhaps a port, or nothing. A name with an empty label (`a..b`) is none, but for what the dot
-/// behind an absolute one ends with: some servers would read a shorter name. In brackets stands an IPv6 address and nothing else.
-fn is_host(host: &[u8]) -> bool {
-    is_plain_host(host)
-        || (!host.contains(&b'@') && Authority::try_from(host).is_ok_and(|host| is_odd_host(host.as_str())))
-}
-
-/// Whether an authority that is no plain one has a host all the same.
-fn is_odd_host(authority: &str) -> bool {
-    match authority.strip_prefix('[').map(|rest| rest.split_once(']')) {
-        Some(Some((address, port))) => {
-            address.parse::<Ipv6Addr>().is_ok() && (port.is_empty() || port.starts_with(':'))
+/// Whether these bytes are a host and perhaps a port, or nothing: a name as a route's `host` may be, an IPv4 address, or an IPv6 address
+/// in brackets. Wherever a worker looks for the port then, it finds the host that the route was found by.
+fn is_host(authority: &[u8]) -> bool {
+    let Ok(authority) = str::from_utf8(authority) else { return false };
+    let (is_host, port) = match authority.strip_prefix('[').map(|rest| rest.split_once(']')) {
+        Some(Some((address, port))) => (address.parse::<Ipv6Addr>().is_ok(), port),
+        Some(None) => return false,
+        None => {
+            let (name, port) = authority.split_at(authority.find(':').unwrap_or(authority.len()));
+            (is_name(name), port)
         }
-        Some(None) => false,
-        None => !authority.starts_with('.') && !authority.contains(".."),
-    }
+    };
+    let is_port = |port: &str| port.bytes().all(|byte| byte.is_ascii_digit());
+    is_host && (port.is_empty() || port.strip_prefix(':').is_some_and(is_port))
 }
 
-/// Whether these bytes are a name or an IPv4 address, and perhaps a port, or nothing: most are, and there is nothing to be parsed.
-fn is_plain_host(host: &[u8]) -> bool {
+/// Whether that is a name, an IPv4 address, or nothing. RFC 3986 (section 3.2.2) lets more stand in a name, such as `,` and `;`, but DNS
+/// has no names of hosts with it (RFC 1123, section 2.1; `_` is in use all the same), and who reads a list there reads another host.
+/// A name with an empty label (`a..b`) is none, but for what the dot behind an absolute one ends with: some servers would read a
+/// shorter name.
+fn is_name(name: &str) -> bool {
     let mut before = b'.';
-    let mut goes_on = |byte: u8| {
+    name.bytes().all(|byte| {
         let is_empty_label = byte == b'.' && before == b'.';
         before = byte;
-        byte.is_ascii_alphanumeric() || matches!(byte, b'-' | b'.') && !is_empty_label
-    };
-    let name = host.iter().take_while(|byte| goes_on(**byte)).count();
-    match host.get(name..) {
-        None | Some([]) => true,
-        Some([b':', port @ ..]) => name > 0 && !port.is_empty() && port.iter().all(u8::is_ascii_digit),
-        Some(_) => false,
-    }
+        byte.is_ascii_alphanumeric() || matches!(byte, b'-' | b'_' | b'.') && !is_empty_label
+    })
 }
 
 fn add_forwarded(headers: &mut HeaderMap, client: &Connection, host: &HeaderValue) {
@@ -281,44 +276,85 @@ fn without_authority(uri: Uri, version: Version) -> Result<Uri, InvalidHead> {
 
 #[cfg(test)]
 mod tests {
+    use std::collections::BTreeSet;
+
+    use fencepost_config::{Config, Routing};
+    use http::uri::Authority;
+
     use super::*;
 
-    /// All that is no more than five of these long.
-    #[test]
-    fn whatever_is_a_plain_host_is_one_for_the_library_too() {
-        let alphabet = b"aZ09-.:_@[%";
-        let mut hosts = vec![Vec::new()];
-        let mut plain = 0;
-        for length in 0..=5 {
-            for host in hosts.iter().filter(|host| is_plain_host(host)) {
-                assert!(host.is_empty() || Authority::try_from(&host[..]).is_ok(), "{:?}", host.escape_ascii());
-                plain += 1;
-            }
-            if length < 5 {
-                let longer = |host: &Vec<u8>| alphabet.map(|byte| [&host[..], &[byte]].concat());
-                hosts = hosts.iter().flat_map(longer).collect();
-            }
-        }
-        assert!(plain > 5_u32.pow(5), "names of five letters among them");
-    }
-
-    /// All that is no more than six of these long, against the labels told apart.
-    #[test]
-    fn a_name_has_no_empty_label_but_behind_its_last_dot() {
-        let mut hosts = vec![Vec::new()];
-        for _ in 0..=6 {
-            for host in &hosts {
-                let name = host.split(|byte| *byte == b':').next().unwrap();
-                let labels: Vec<&[u8]> = name.split(|byte| *byte == b'.').collect();
-                let is_named = labels.iter().rev().skip(1).all(|label| !label.is_empty());
-                if !is_named {
-                    assert!(!is_host(host), "{:?}", host.escape_ascii());
-                } else if !host.contains(&b':') {
-                    assert!(is_host(host), "{:?}", host.escape_ascii());
+    /// Has a look at all texts of these bytes that are no more than so long.
+    fn each_of(alphabet: &[u8], length_max: usize, look: &mut impl FnMut(&str)) {
+        fn behind(text: &mut String, alphabet: &[u8], length_max: usize, look: &mut impl FnMut(&str)) {
+            look(text);
+            if text.len() < length_max {
+                for byte in alphabet {
+                    text.push(char::from(*byte));
+                    behind(text, alphabet, length_max, look);
+                    text.pop();
                 }
             }
-            let longer = |host: &Vec<u8>| b"a_.:".map(|byte| [&host[..], &[byte]].concat());
-            hosts = hosts.iter().flat_map(longer).collect();
         }
+        behind(&mut String::new(), alphabet, length_max, look);
+    }
+
+    #[test]
+    fn whatever_is_a_host_is_one_for_the_library_too() {
+        let mut hosts = 0;
+        each_of(b"aZ0-._:[]@%,", 5, &mut |text| {
+            if is_host(text.as_bytes()) {
+                assert!(text.is_empty() || Authority::try_from(text).is_ok(), "{text:?}");
+                hosts += 1;
+            }
+        });
+        assert!(hosts > 5_u32.pow(5), "names of five letters among them");
+    }
+
+    #[test]
+    fn a_host_has_no_empty_label_but_behind_its_last_dot_and_brackets_around_an_address_alone() {
+        each_of(b"a_.:[],", 6, &mut |text| {
+            let host = text.strip_suffix(':').unwrap_or(text);
+            let address = host.strip_prefix('[').and_then(|rest| rest.strip_suffix(']'));
+            let labels: Vec<&str> = host.split('.').collect();
+            let is_named = labels.iter().rev().skip(1).all(|label| !label.is_empty());
+            let is_name = is_named && !host.contains([':', '[', ']', ',']);
+            let expected = is_name || address.is_some_and(|address| address.parse::<Ipv6Addr>().is_ok());
+            assert_eq!(is_host(text.as_bytes()), expected, "{text:?}");
+        });
+    }
+
+    #[test]
+    fn a_host_is_of_bytes_that_the_host_of_a_route_may_have_and_a_port_is_of_digits() {
+        for byte in 0..=u8::MAX {
+            let may_stand = byte.is_ascii_alphanumeric() || b"-_.".contains(&byte);
+            assert_eq!(is_host(&[b'a', byte, b'b']), may_stand, "{:?}", char::from(byte));
+            assert_eq!(is_host(&[b'a', b':', byte]), byte.is_ascii_digit(), "{:?}", char::from(byte));
+        }
+    }
+
+    /// `Host: a:80[]` went past the route of `a`, to a worker that took what stands before the colon for the host.
+    #[test]
+    fn a_route_is_found_by_what_stands_before_the_port() {
+        let route = |name: &str, host: &str| {
+            format!("[[route]]\nname = {name:?}\npath = \"/\"\nupstream = \"http://h:1\"\nmode = \"off\"\n{host}\n")
+        };
+        let routes = [route("a", "host = \"a\""), route("address", "host = \"[::1]\""), route("rest", "")].concat();
+        let config = Config::from_toml("f.toml", &format!("listener = [{{ address = \"127.0.0.1:0\" }}]\n{routes}"));
+        let config = config.unwrap();
+        let mut found = BTreeSet::new();
+        each_of(b"a1.:[],", 6, &mut |text| {
+            if !is_host(text.as_bytes()) {
+                return;
+            }
+            let expected = match text.split(':').next() {
+                Some("a" | "a.") => "a",
+                _ if text.starts_with("[::1]") => "address",
+                _ => "rest",
+            };
+            let Routing::To { route, .. } = config.route(Some(text), "/") else { panic!("nobody takes {text:?}") };
+            assert_eq!(route.name, expected, "{text:?}");
+            found.insert(expected);
+        });
+        assert_eq!(found.len(), 3);
     }
 }

@@ -39,6 +39,37 @@ async fn a_request_that_names_no_host_goes_past_no_fence_of_one() {
     scene.finish().await;
 }
 
+/// Each went past the fence, to a worker that may have taken what stands before the first colon or comma for the host, or behind.
+#[tokio::test]
+async fn what_workers_may_take_for_another_host_is_none() {
+    let scene = scene("guarded.example").await;
+    for (host, expected) in [
+        ("guarded.example:80", 428),
+        ("other.example:80", 200),
+        ("other.example:", 200),
+        ("guarded.example:80[]", 428),
+        ("guarded.example:[x]", 428),
+        ("x:80[]", 400),
+        ("x:[guarded.example]", 400),
+        ("x[]:80", 400),
+        ("guarded.example,x", 400),
+        ("x,guarded.example", 400),
+        ("x:80,guarded.example", 400),
+        ("guarded.example;x", 400),
+        ("x=guarded.example", 400),
+        ("x:port", 400),
+    ] {
+        for head in [
+            format!("GET / HTTP/1.1\r\nHost: {host}"),
+            format!("GET http://{host}/ HTTP/1.1\r\nHost: {host}"),
+            format!("GET / HTTP/1.0\r\nHost: {host}"),
+        ] {
+            assert_eq!(status(&scene, &head).await, expected, "{head}");
+        }
+    }
+    scene.finish().await;
+}
+
 #[tokio::test]
 async fn an_address_as_host_is_the_same_however_it_is_written() {
     let scene = scene("[0:0::1]").await;

@@ -375,6 +375,9 @@ pub(super) const CASES: &[Case<'static>] = &[
     ("a host with a fragment", "GET {path} HTTP/1.1\r\nHost: h#x\r\n{T}\r\n", Refused(400)),
     ("a host with a backslash", "GET {path} HTTP/1.1\r\nHost: h\\x\r\n{T}\r\n", Refused(400)),
     ("a host that is no ASCII", "GET {path} HTTP/1.1\r\nHost: hé\r\n{T}\r\n", Refused(400)),
+    ("a host with a comma", "GET {path} HTTP/1.1\r\nHost: h,x\r\n{T}\r\n", Refused(400)),
+    ("a host with brackets behind its port", "GET {path} HTTP/1.1\r\nHost: h:80[]\r\n{T}\r\n", Refused(400)),
+    ("a host with a port of letters", "GET {path} HTTP/1.1\r\nHost: h:x\r\n{T}\r\n", Refused(400)),
     ("a host with a port", "GET {path} HTTP/1.1\r\nHost: h:8080\r\n{T}\r\n", Clean("")),
     ("a host of version 6", "GET {path} HTTP/1.1\r\nHost: [::1]:80\r\n{T}\r\n", Clean("")),
 

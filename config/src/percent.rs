@@ -37,7 +37,8 @@ fn hex_digit(byte: u8) -> Option<u8> {
 /// - an encoded NUL: some end the path there;
 /// - a component `.` or `..`, which some remove together with the component before it. Looked for after decoding
 ///   once, as HTTP has it, and twice, as a worker behind another decoding hop sees it; between `/`, and between
-///   `\`, which some take for `/`; and before `;`, from where some drop the rest of a component (`..;x=1`).
+///   `\`, which some take for `/`; before `;`, from where some drop the rest of a component (`..;x=1`); and before
+///   `?` and `#`, where the path ends for whoever gets it decoded.
 ///
 /// An encoded slash is none of these: it can name something else only where dots stand beside it.
 pub(crate) fn is_ambiguous(path: &str) -> bool {
@@ -58,7 +59,7 @@ fn has_dots(path: impl Iterator<Item = u8>) -> bool {
     let mut dots = None;
     for byte in path.chain([b'/']) {
         dots = match byte {
-            b'/' | b'\\' | b';' if matches!(dots, Some(1 | 2)) => return true,
+            b'/' | b'\\' | b';' | b'?' | b'#' if matches!(dots, Some(1 | 2)) => return true,
             b'/' | b'\\' => Some(0),
             b'.' => dots.map(|count: u8| count.saturating_add(1)),
             _ => None,
@@ -102,7 +103,17 @@ mod tests {
             "*",
             "",
         ];
-        let encoded = ["/a/%2f/b", "/a%2Fb", "/a/%2eb", "/a/%C3%A9", "/100%25", "/100%2525", "/a%255cb"];
+        let encoded = [
+            "/a/%2f/b",
+            "/a%2Fb",
+            "/a/%2eb",
+            "/a/%C3%A9",
+            "/a/b..%3f",
+            "/a/...%23",
+            "/100%25",
+            "/100%2525",
+            "/a%255cb",
+        ];
         for path in plain.into_iter().chain(encoded) {
             assert!(!is_ambiguous(path), "{path}");
         }
@@ -114,9 +125,10 @@ mod tests {
             ["/.", "/..", "/a/./b", "/a/../b", "/a/..", "/../a", "/%2e", "/a/%2e%2e/b", "/a/.%2E/b", "/a/%2e./b"];
         let slashes = ["/a/..%2fb", "/a%2f../b", "/a%2f..%2Fb", "/a/..\\b", "/a\\../b", "/a%5c..%5cb", "/a%5C%2e%2e"];
         let parameters = ["/a/..;/b", "/a/..;x=1/b", "/a/.;x", "/a/..%3bx/b", "/a/%2e%2e;/b"];
+        let ends = ["/a/..%3fx", "/a/..%23", "/a/.%23", "/a/..%253f", "/a/%2e%2e%3Fb/c", "/a/..?x", "/a/..#"];
         let twice = ["/a/%252e%252e/b", "/a/%25%32e./b", "/a/..%252fb", "/a%255c..%255cb", "/a/..%253b/b"];
         let broken = ["/%", "/a%2", "/a%2/b", "/%zz", "/%%2e", "/a%2g", "/a%", "/%+1", "/a%00b", "/%00", "/a\0b"];
-        for path in [&dots[..], &slashes, &parameters, &twice, &broken].concat() {
+        for path in [&dots[..], &slashes, &parameters, &ends, &twice, &broken].concat() {
             assert!(is_ambiguous(path), "{path}");
         }
     }

@@ -99,7 +99,7 @@ fn is_component(text: &str) -> bool {
     !matches!(text, "" | "." | "..") && text.bytes().all(may_stand)
 }
 
-/// The path as workers may read it: decoded, without dots, with one slash for many, without parameters.
+/// The path as workers may read it: decoded, without dots, with one slash for many, without parameters, to where a query begins.
 fn readings(path: &str) -> Vec<String> {
     let mut readings = Vec::new();
     let mut read = path.to_owned();
@@ -107,6 +107,7 @@ fn readings(path: &str) -> Vec<String> {
         readings.extend([without_dots(&read), one_slash_for_many(&read), without_parameters(&read)]);
         readings.push(without_dots(&one_slash_for_many(&without_parameters(&read))));
         readings.push(without_dots(&read.replace('\\', "/")));
+        readings.push(without_dots(read.split(['?', '#']).next().unwrap_or_default()));
         match String::from_utf8(decoded(&read)) {
             Ok(decoded) => read = decoded,
             Err(_) => break,

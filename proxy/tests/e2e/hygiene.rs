@@ -373,7 +373,7 @@ async fn what_folds_into_a_header_with_another_mark_than_a_dash_is_dropped_too()
 }
 
 /// Spellings of paths under another shard, or under none, that some worker could take for paths of shard 3.
-const SPELLINGS: [&str; 26] = [
+const SPELLINGS: [&str; 28] = [
     "/shards/2/../3/x",
     "/shards/2/..%2f3/x",
     "/shards/2%2f..%2f3/x",
@@ -399,6 +399,8 @@ const SPELLINGS: [&str; 26] = [
     "/open/%2e%2e/shards/3/x",
     "/open/..%5cshards%5c3/x",
     "/open/..;x/shards/3/x",
+    "/shards/2/..%3fx",
+    "/shards/2/..%23",
     "/open/.%00./shards/3/x",
 ];
 

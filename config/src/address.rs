@@ -230,18 +230,19 @@ pub struct HostPort {
 impl HostPort {
     /// Reads what follows `http://`. A slash alone at its end says no more than none (RFC 3986, section 6.2.3).
     fn parse(text: &str) -> Result<HostPort, String> {
+        // Nobody would be logged in. What ends an authority may stand in a password, so that this is looked at first.
+        if text.contains('@') {
+            return Err(format!(
+                "must name a host and a port alone, without who logs in, not {:?}",
+                without_login(text)
+            ));
+        }
         let text = text.strip_suffix('/').filter(|rest| !rest.contains(['/', '?', '#'])).unwrap_or(text);
         if let Some(end) = text.find(['/', '?', '#']) {
             let (authority, path) = text.split_at(end);
-            let authority = without_login(authority);
             return Err(format!("must end after the port: {path:?} after {authority:?} would be ignored"));
         }
-        let wrong = || {
-            format!(
-                "must name a host and a port from 1 to 65535, like \"127.0.0.1:9000\", not {:?}",
-                without_login(text)
-            )
-        };
+        let wrong = || format!("must name a host and a port from 1 to 65535, like \"127.0.0.1:9000\", not {text:?}");
         let (host, port) = text.rsplit_once(':').ok_or_else(wrong)?;
         let digits = port.bytes().all(|byte| byte.is_ascii_digit());
         let port = port.parse().ok().filter(|port| digits && *port != 0).ok_or_else(wrong)?;
@@ -272,9 +273,8 @@ impl fmt::Display for HostPort {
 
 /// An address as it may be shown: what is in front of an `@` is a name and a password, often enough.
 fn without_login(text: &str) -> String {
-    let Some((login, host)) = text.rsplit_once('@') else { return text.to_owned() };
-    let scheme = login.find("//").map_or("", |slashes| &login[..slashes + 2]);
-    format!("{scheme}…@{host}")
+    let Some((_, host)) = text.rsplit_once('@') else { return text.to_owned() };
+    format!("…@{host}")
 }
 
 /// A host name, an IPv4 address or an IPv6 address in brackets, in lower case; an address in the one form that RFC 5952 has for it.
@@ -308,9 +308,20 @@ mod tests {
 
     #[test]
     fn a_password_in_an_address_is_in_no_problem() {
-        for text in ["http://me:s3cret@h:1", "me:s3cret@h:1", "http://me:s3@cret@h:1/x", "ftp://me:s3cret@h:1"] {
+        for text in [
+            "http://me:s3cret@h:1",
+            "me:s3cret@h:1",
+            "http://me:s3@cret@h:1/x",
+            "ftp://me:s3cret@h:1",
+            "http://me:s3/cret@h:1",
+            "http://me:s3?cret@h:1",
+            "https://me:s3#cret@h:1",
+            "http://me:s3//cret@h:1",
+            "me:s3//cret@h:1",
+            "https://me:s3/@h:1/",
+        ] {
             for problem in [UpstreamUrl::parse(text).unwrap_err(), HostPort::parse_endpoint(text).unwrap_err()] {
-                assert!(!problem.contains("s3") && problem.contains("…@h:1"), "{problem}");
+                assert!(!problem.contains("s3") && !problem.contains("cret") && problem.contains("…@h:1"), "{problem}");
             }
         }
     }

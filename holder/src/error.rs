@@ -59,8 +59,11 @@ pub enum InvalidEtcd {
     /// No endpoint was named.
     #[error("no endpoint of etcd is named")]
     NoEndpoint,
-    /// An endpoint is not `http://host:port` or `https://host:port`.
-    #[error("{0:?} is no endpoint of etcd: it must be \"http://host:port\" or \"https://host:port\"")]
+    /// An endpoint is not `http://host:port` or `https://host:port`. It is shown without a login, which is said apart:
+    /// [`EtcdBuilder::user`](crate::EtcdBuilder::user).
+    #[error(
+        "{0:?} is no endpoint of etcd: it must be \"http://host:port\" or \"https://host:port\", and who logs in is said apart"
+    )]
     Endpoint(String),
     /// An endpoint is there twice: then one member would be asked twice before another.
     #[error("{0:?} is in the list of etcd's endpoints already")]

@@ -189,7 +189,7 @@ impl EtcdBuilder {
 fn checked(named: &[String]) -> Result<Vec<String>, InvalidEtcd> {
     let mut endpoints: Vec<String> = Vec::new();
     for text in named {
-        let endpoint = endpoint(text).ok_or_else(|| InvalidEtcd::Endpoint(text.clone()))?;
+        let endpoint = endpoint(text).ok_or_else(|| InvalidEtcd::Endpoint(without_login(text)))?;
         if endpoints.contains(&endpoint) {
             return Err(InvalidEtcd::Twice(text.clone()));
         }
@@ -210,7 +210,14 @@ fn endpoint(text: &str) -> Option<String> {
     let text = text.strip_suffix('/').unwrap_or(text);
     let authority = text.strip_prefix("http://").or_else(|| text.strip_prefix("https://"))?;
     authority.parse::<http::uri::Authority>().ok()?.port_u16()?;
-    Some(text.to_owned())
+    // Who is in front of an `@` would not be logged in.
+    (!text.contains('@')).then(|| text.to_owned())
+}
+
+/// An address as it may be shown: what is in front of an `@` is a name and a password, often enough.
+fn without_login(text: &str) -> String {
+    let Some((_, host)) = text.rsplit_once('@') else { return text.to_owned() };
+    format!("…@{host}")
 }
 
 impl std::fmt::Debug for Options {
@@ -252,6 +259,21 @@ mod tests {
             assert_eq!(refused, Some(InvalidEtcd::Endpoint(wrong.to_owned())));
         }
         assert_eq!(Etcd::at::<String>([]).err(), Some(InvalidEtcd::NoEndpoint));
+    }
+
+    #[test]
+    fn a_login_in_an_endpoint_is_refused_and_not_shown() {
+        for login in [
+            "http://me:s3cret@h:1",
+            "https://me@h:1",
+            "http://me:s3@cret@h:1",
+            "me:s3cret@h:1",
+            "http://me:s3cret@h:1/",
+            "http://me:s3/cret@h:1",
+        ] {
+            let why = Etcd::at([login]).unwrap_err().to_string();
+            assert!(why.contains("…@h:1") && why.contains("no endpoint") && !why.contains("me:"), "{why}");
+        }
     }
 
     #[test]

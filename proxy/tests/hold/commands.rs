@@ -83,6 +83,7 @@ fn ways_to_etcd_that_make_no_sense_are_wrong_usage() {
             "--etcd: \"https://h:2\" must begin as the other endpoints of etcd do",
         ),
         ("http://h:1,http://h:1/", &[], "--etcd: \"http://h:1/\" is in the list of etcd's endpoints already"),
+        ("http://me:s3cret@h:1", &[], "--etcd: \"…@h:1\" is no endpoint of etcd"),
         // Only worth a word: what is wrong here is the time to live.
         (
             "http://h:1",

@@ -10,7 +10,7 @@ use fencepost_config::{AccessLogTarget, Config, Problem, Problems, Route, Source
 use fencepost_sources::{
     LockDescription, LockSource, LockStore, MemoryStore, RangeRead, SourceStatus, StoreError, Wanted, caution,
 };
-use fencepost_tls::{Expiry, Followed, TlsError};
+use fencepost_tls::{Expiry, FileRole, Followed, TlsError};
 use rustix::fs::{Access, PROC_SUPER_MAGIC, access, statfs};
 use tokio::time::Instant;
 
@@ -55,14 +55,19 @@ pub enum User {
 pub fn files(config: &Config, user: User) -> Result<Vec<Problem>, Problems> {
     let places = &config.places;
     let (now, mut problems, mut warnings) = (SystemTime::now(), Vec::new(), Vec::new());
-    for (key, files, ends) in tls(config) {
+    for TlsTable { key, authorities, ends } in tls(config) {
         match ends {
             Ok(ends) => {
                 let cautions = ends.iter().filter_map(|end| end.caution(now));
                 warnings.extend(cautions.map(|caution| places.problem(&key, caution)));
             }
             Err(error) => {
-                let of = files.iter().find(|(_, path)| *path == error.file).map_or("certificate", |(name, _)| name);
+                let of = match error.role {
+                    FileRole::Certificate => "certificate",
+                    FileRole::Key => "key",
+                    FileRole::Authorities => authorities,
+                    FileRole::Crl => "crl",
+                };
                 problems.push(places.problem(&format!("{key}.{of}"), error));
             }
         }
@@ -89,21 +94,22 @@ pub fn files(config: &Config, user: User) -> Result<Vec<Problem>, Problems> {
     Problems::none(problems).map(|()| warnings)
 }
 
-/// The key of each table of TLS, its files by their keys, and when they end.
-type TlsTable<'c> = (String, Vec<(&'static str, &'c Path)>, Result<Arc<[Expiry]>, TlsError>);
+/// A table of TLS.
+struct TlsTable {
+    /// Its key.
+    key: String,
+    /// What the authorities are called in it.
+    authorities: &'static str,
+    /// When its files end.
+    ends: Result<Arc<[Expiry]>, TlsError>,
+}
 
-fn tls(config: &Config) -> impl Iterator<Item = TlsTable<'_>> {
+fn tls(config: &Config) -> impl Iterator<Item = TlsTable> {
     let listeners = config.listeners.iter().enumerate();
     let listeners = listeners.map(|(index, one)| (format!("listener[{index}].tls"), one.tls.as_ref()));
     let admin = config.admin.iter().map(|admin| ("admin.tls".to_owned(), admin.tls.as_ref()));
     let accepting = listeners.chain(admin).filter_map(|(key, tls)| {
-        let tls = tls?;
-        let mut files: Vec<(_, &Path)> = vec![("certificate", &tls.identity.certificate), ("key", &tls.identity.key)];
-        if let Some(clients) = &tls.clients {
-            files.push(("client_ca", &clients.ca));
-            files.extend(clients.crl.as_deref().map(|crl| ("crl", crl)));
-        }
-        Some((key, files, server_tls::load(tls).map(ends)))
+        Some(TlsTable { key, authorities: "client_ca", ends: server_tls::load(tls?).map(ends) })
     });
     let sources = config.sources.iter().filter_map(|source| match &source.kind {
         SourceKind::Etcd { tls, .. } => Some((format!("source.{}.tls", source.name), tls.as_deref()?)),
@@ -114,12 +120,8 @@ fn tls(config: &Config) -> impl Iterator<Item = TlsTable<'_>> {
         UpstreamProtocol::Http1 | UpstreamProtocol::H2c => None,
     });
     let connecting = sources.chain(workers).map(|(key, tls)| {
-        let mut files: Vec<(_, &Path)> = vec![("ca", &tls.ca)];
-        files.extend(tls.crl.as_deref().map(|crl| ("crl", crl)));
-        if let Some(identity) = &tls.identity {
-            files.extend([("certificate", identity.certificate.as_path()), ("key", &identity.key)]);
-        }
-        (key, files, client_tls::load(tls, &[]).map(ends))
+        let ends = client_tls::load(tls, &[]).map(ends);
+        TlsTable { key, authorities: "ca", ends }
     });
     accepting.chain(connecting)
 }

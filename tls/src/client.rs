@@ -9,7 +9,7 @@ use rustls::client::{Resumption, VerifierBuilderError, WebPkiServerVerifier};
 
 use crate::contents::Contents;
 use crate::crypto::{TLS12_AND_13, provider};
-use crate::error::{Flaw, TlsError};
+use crate::error::{FileRole, Flaw, TlsError};
 use crate::expiry::Expiry;
 use crate::followed::{Followed, Kept, Look, Recipe};
 use crate::identity::IdentityFiles;
@@ -101,9 +101,9 @@ impl Recipe for Client {
             .build()
             .map_err(|error| match (error, crl) {
                 (VerifierBuilderError::InvalidCrl(error), Some(crl)) => {
-                    TlsError::new(crl, Flaw::Crl(rustls::Error::from(error).to_string()))
+                    TlsError::new(crl, FileRole::Crl, Flaw::Crl(rustls::Error::from(error).to_string()))
                 }
-                _ => TlsError::new(ca, Flaw::NoCertificate),
+                _ => TlsError::new(ca, FileRole::Authorities, Flaw::NoCertificate),
             })?;
         let builder = ClientConfig::builder_with_provider(provider())
             .with_protocol_versions(TLS12_AND_13)

@@ -7,7 +7,7 @@ use std::path::{Path, PathBuf};
 
 use rustls::pki_types::pem::{Error as PemError, PemObject};
 
-use crate::error::{Flaw, TlsError};
+use crate::error::{FileRole, Flaw, TlsError};
 
 /// Files as they were when they were read, one after the other.
 pub(crate) struct Contents(Vec<(PathBuf, Result<Vec<u8>, Flaw>)>);
@@ -23,15 +23,15 @@ impl Contents {
         Contents(paths.into_iter().map(|path| (path.to_owned(), read(path))).collect())
     }
 
-    /// What one of the files holds.
+    /// What one of the files holds, in which that is looked for.
     ///
     /// # Errors
     /// If it could not be read.
-    pub(crate) fn of<'c>(&'c self, path: &'c Path) -> Result<Text<'c>, TlsError> {
+    pub(crate) fn of<'c>(&'c self, path: &'c Path, role: FileRole) -> Result<Text<'c>, TlsError> {
         let (_, read) = self.0.iter().find(|(name, _)| name == path).expect("only files that were read are asked for");
         match read {
-            Ok(bytes) => Ok(Text { path, bytes }),
-            Err(flaw) => Err(TlsError::new(path, flaw.clone())),
+            Ok(bytes) => Ok(Text { path, role, bytes }),
+            Err(flaw) => Err(TlsError::new(path, role, flaw.clone())),
         }
     }
 
@@ -48,6 +48,7 @@ impl Contents {
 #[derive(Clone, Copy)]
 pub(crate) struct Text<'c> {
     pub(crate) path: &'c Path,
+    role: FileRole,
     bytes: &'c [u8],
 }
 
@@ -73,7 +74,7 @@ impl Text<'_> {
     }
 
     pub(crate) fn error(&self, flaw: Flaw) -> TlsError {
-        TlsError::new(self.path, flaw)
+        TlsError::new(self.path, self.role, flaw)
     }
 }
 

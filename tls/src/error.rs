@@ -8,13 +8,28 @@ use std::path::{Path, PathBuf};
 pub struct TlsError {
     /// The file.
     pub file: PathBuf,
+    /// What was looked for in it. One file may be named for more than one thing.
+    pub role: FileRole,
     /// What is wrong with it.
     pub flaw: Flaw,
 }
 
+/// What a file is named for.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum FileRole {
+    /// The certificate that we show, and those that lead to its authority.
+    Certificate,
+    /// The private key.
+    Key,
+    /// The authorities that we believe.
+    Authorities,
+    /// What these have revoked.
+    Crl,
+}
+
 impl TlsError {
-    pub(crate) fn new(file: &Path, flaw: Flaw) -> TlsError {
-        TlsError { file: file.to_owned(), flaw }
+    pub(crate) fn new(file: &Path, role: FileRole, flaw: Flaw) -> TlsError {
+        TlsError { file: file.to_owned(), role, flaw }
     }
 }
 

@@ -10,7 +10,7 @@ use x509_parser::prelude::{FromDer, X509Certificate, X509Version};
 
 use crate::contents::{Contents, Text};
 use crate::crypto::provider;
-use crate::error::{Flaw, TlsError};
+use crate::error::{FileRole, Flaw, TlsError};
 use crate::expiry::{Dated, Expiry};
 
 /// Where a certificate and its key are. They may be the same file.
@@ -29,10 +29,10 @@ impl IdentityFiles {
 
     /// What the files come to, and when each certificate of the chain ends.
     pub(crate) fn make(&self, contents: &Contents) -> Result<(Arc<SingleCertAndKey>, Vec<Expiry>), TlsError> {
-        let certificate = contents.of(&self.certificate)?;
+        let certificate = contents.of(&self.certificate, FileRole::Certificate)?;
         let chain: Vec<CertificateDer<'static>> = certificate.objects(Flaw::NoCertificate)?;
         let expiries = Expiry::of_certificates(&certificate, Dated::Certificate, &chain)?;
-        let key_file = contents.of(&self.key)?;
+        let key_file = contents.of(&self.key, FileRole::Key)?;
         let key = private_key(&key_file)?;
         let unusable = |_| key_file.error(Flaw::UnusableKey);
         let signing_key = provider().key_provider.load_private_key(key).map_err(unusable)?;

@@ -19,7 +19,7 @@ mod server;
 mod trust;
 
 pub use client::{ClientFiles, ClientTls};
-pub use error::{Flaw, TlsError};
+pub use error::{FileRole, Flaw, TlsError};
 pub use expiry::{Dated, Expiry};
 pub use followed::{Followed, Look};
 pub use identity::IdentityFiles;

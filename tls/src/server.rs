@@ -11,7 +11,7 @@ use rustls::server::{NoServerSessionStorage, VerifierBuilderError, WebPkiClientV
 
 use crate::contents::Contents;
 use crate::crypto::{TLS12_AND_13, TLS13_ONLY, provider};
-use crate::error::{Flaw, TlsError};
+use crate::error::{FileRole, Flaw, TlsError};
 use crate::expiry::Expiry;
 use crate::followed::{Followed, Kept, Look, Recipe};
 use crate::identity::IdentityFiles;
@@ -164,9 +164,9 @@ impl ClientCertificates {
         }
         builder.build().map_err(|error| match (error, &self.crl) {
             (VerifierBuilderError::InvalidCrl(error), Some(crl)) => {
-                TlsError::new(crl, Flaw::Crl(rustls::Error::from(error).to_string()))
+                TlsError::new(crl, FileRole::Crl, Flaw::Crl(rustls::Error::from(error).to_string()))
             }
-            _ => TlsError::new(&self.ca, Flaw::NoCertificate),
+            _ => TlsError::new(&self.ca, FileRole::Authorities, Flaw::NoCertificate),
         })
     }
 }

@@ -7,7 +7,7 @@ use rustls::RootCertStore;
 use rustls::pki_types::{CertificateDer, CertificateRevocationListDer};
 
 use crate::contents::Contents;
-use crate::error::{Flaw, TlsError};
+use crate::error::{FileRole, Flaw, TlsError};
 use crate::expiry::{Dated, Expiry};
 
 /// Authorities and what they have revoked, as files say.
@@ -19,7 +19,7 @@ pub(crate) struct Trust {
 
 impl Trust {
     pub(crate) fn read(contents: &Contents, ca: &Path, crl: Option<&Path>) -> Result<Trust, TlsError> {
-        let ca = contents.of(ca)?;
+        let ca = contents.of(ca, FileRole::Authorities)?;
         let authorities: Vec<CertificateDer<'static>> = ca.objects(Flaw::NoCertificate)?;
         let ends = Expiry::of_certificates(&ca, Dated::Authority, &authorities)?;
         // Trust is gone when none of them is left. A system's file of them has some that ended years ago, which nobody can renew.
@@ -31,7 +31,7 @@ impl Trust {
         }
         let mut crls = Vec::new();
         if let Some(crl) = crl {
-            let crl = contents.of(crl)?;
+            let crl = contents.of(crl, FileRole::Crl)?;
             crls = crl.objects(Flaw::NoCrl)?;
             expiries.extend(Expiry::of_crls(&crl, &crls)?);
         }

@@ -7,8 +7,8 @@ use std::time::{Duration, SystemTime};
 
 use fencepost_testsupport::{Authority, Issued, Scratch, Subject, replace_file};
 use fencepost_tls::{
-    ClientCertificates, ClientFiles, ClientTls, Dated, Flaw, Followed, IdentityFiles, Look, MinVersion, ServerFiles,
-    ServerTls, TlsError,
+    ClientCertificates, ClientFiles, ClientTls, Dated, FileRole, Flaw, Followed, IdentityFiles, Look, MinVersion,
+    ServerFiles, ServerTls, TlsError,
 };
 use rcgen::{CertificateParams, CustomExtension, KeyPair};
 
@@ -77,7 +77,10 @@ fn a_pair_that_is_half_written_waits_for_its_other_half() {
     let next = server.issue();
     fs::write(server.path("server.pem"), &next.certificate).unwrap();
     let other = Flaw::OtherKey { certificate: server.path("server.pem") };
-    assert_eq!(tls.look(), Look::Failed(TlsError { file: server.path("server.key"), flaw: other }));
+    assert_eq!(
+        tls.look(),
+        Look::Failed(TlsError { file: server.path("server.key"), role: FileRole::Key, flaw: other })
+    );
     assert_eq!(tls.look(), Look::Unchanged, "the same flaw is said once");
     assert!(std::sync::Arc::ptr_eq(&config, &tls.config()), "the old one stays");
     fs::write(server.path("server.key"), &next.key).unwrap();
@@ -91,7 +94,7 @@ fn a_file_that_is_gone_keeps_what_was_in_force_until_it_is_back() {
     let tls = server.load().unwrap();
     fs::remove_file(server.path("server.key")).unwrap();
     let gone = Flaw::Unreadable("No such file or directory (os error 2)".to_owned());
-    assert_eq!(tls.look(), Look::Failed(TlsError { file: server.path("server.key"), flaw: gone }));
+    assert_eq!(tls.look(), Look::Failed(TlsError { file: server.path("server.key"), role: FileRole::Key, flaw: gone }));
     let next = server.issue();
     next.write(server.directory.path(), "server");
     assert_eq!(tls.look(), Look::Reloaded);
@@ -278,7 +281,10 @@ fn what_a_client_is_made_of_is_followed_alike() {
     server.issue().write(server.directory.path(), "server");
     assert_eq!(tls.look(), Look::Reloaded);
     fs::write(server.path("ca.pem"), "").unwrap();
-    assert_eq!(tls.look(), Look::Failed(TlsError { file: server.path("ca.pem"), flaw: Flaw::NotPem }));
+    assert_eq!(
+        tls.look(),
+        Look::Failed(TlsError { file: server.path("ca.pem"), role: FileRole::Authorities, flaw: Flaw::NotPem })
+    );
     fs::write(server.path("ca.pem"), Authority::new("another").certificate()).unwrap();
     assert_eq!(tls.look(), Look::Reloaded);
 }

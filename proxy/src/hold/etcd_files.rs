@@ -5,7 +5,7 @@ use std::path::{Path, PathBuf};
 use std::time::Duration;
 
 use fencepost_holder::{Etcd, EtcdBuilder};
-use fencepost_tls::{ClientFiles, ClientTls, IdentityFiles};
+use fencepost_tls::{ClientFiles, ClientTls, FileRole, IdentityFiles};
 use tokio::time::{MissedTickBehavior, interval};
 
 use super::voice::Voice;
@@ -53,11 +53,10 @@ impl EtcdFiles {
         let Some(ca) = self.ca.clone().filter(|_| is_secure && self.can_be_read_again()) else { return Ok(()) };
         let checked = ClientTls::load(ClientFiles { ca, crl: None, identity: self.identity.clone() }, &[]);
         checked.map(drop).map_err(|error| {
-            let named = |file: &Path| file == error.file;
-            let argument = match (&self.ca, &self.identity) {
-                (Some(ca), _) if named(ca) => "--etcd-ca",
-                (_, Some(identity)) if named(&identity.certificate) => "--etcd-cert",
-                _ => "--etcd-key",
+            let argument = match error.role {
+                FileRole::Certificate => "--etcd-cert",
+                FileRole::Key => "--etcd-key",
+                FileRole::Authorities | FileRole::Crl => "--etcd-ca",
             };
             format!("{argument}: {error}")
         })

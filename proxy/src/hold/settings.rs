@@ -6,7 +6,7 @@ use std::time::Duration;
 
 use clap::{ArgGroup, Args};
 use fencepost_holder::{Etcd, InvalidEtcd, Lock};
-use fencepost_tls::{ClientFiles, IdentityFiles, TlsError};
+use fencepost_tls::{ClientFiles, FileRole, IdentityFiles};
 
 use super::etcd_files::{Contents, EtcdFiles};
 use super::exit::{self, Exit};
@@ -164,25 +164,20 @@ impl HoldSettings {
         let identity = self.proxy_cert.clone().zip(self.proxy_key.clone());
         let identity = identity.map(|(certificate, key)| IdentityFiles { certificate, key });
         let tls = ProxyTls::load(ClientFiles { ca, crl: None, identity }, voice.clone());
-        tls.map(Some).map_err(|error| Exit::Usage(format!("{}: {error}", self.option_of(&error))))
+        tls.map(Some).map_err(|error| {
+            let option = match error.role {
+                FileRole::Certificate => "--proxy-cert",
+                FileRole::Key => "--proxy-key",
+                FileRole::Authorities | FileRole::Crl => "--proxy-ca",
+            };
+            Exit::Usage(format!("{option}: {error}"))
+        })
     }
 
     /// What is to become the command.
     pub(super) fn starter(&self) -> Result<Starter, Exit> {
         let starter = Starter::wait(&self.command, self.foreground);
         starter.map_err(|error| Exit::Failed(format!("no process can be started for the command: {error}")))
-    }
-
-    /// Which of the proxies' files it is that has something wrong with it.
-    fn option_of(&self, error: &TlsError) -> &'static str {
-        let named = |option: &Option<PathBuf>| option.as_ref() == Some(&error.file);
-        if named(&self.proxy_ca) {
-            "--proxy-ca"
-        } else if named(&self.proxy_cert) {
-            "--proxy-cert"
-        } else {
-            "--proxy-key"
-        }
     }
 
     /// How long the command has between SIGTERM and SIGKILL when its tenure, of this time to live, is over. The first comes

@@ -214,7 +214,8 @@ async fn what_cannot_be_used_is_wrong_for_check_and_for_a_start_and_has_its_line
     let (mine, other) = (Authority::new("mine").issue_for_localhost(), Authority::new("other").issue_for_localhost());
     mine.write(scratch.path(), "mine");
     other.write(scratch.path(), "other");
-    let tls = |key: &str| format!("tls = {{ certificate = {:?}, key = {:?} }}", place("mine.pem"), key);
+    let of_two = |certificate: &str, key: &str| format!("tls = {{ certificate = {certificate:?}, key = {key:?} }}");
+    let tls = |key: &str| of_two(&place("mine.pem"), key);
     for (key, written, says) in [
         (
             "access_log.path",
@@ -229,6 +230,9 @@ async fn what_cannot_be_used_is_wrong_for_check_and_for_a_start_and_has_its_line
             "/nope/k.pem: cannot be read: No such file or directory (os error 2)",
         ),
         ("listener[0].tls.key", tls(&place("other.key")), "its private key does not belong to"),
+        // One file for both: what is wrong is what was looked for in it as the one or the other.
+        ("listener[0].tls.key", tls(&place("mine.pem")), "has no private key in it"),
+        ("listener[0].tls.certificate", of_two(&place("mine.key"), &place("mine.key")), "has no certificate in it"),
     ] {
         let (top, rest) = if key == "state_dir" { (written, String::new()) } else { (String::new(), written) };
         let (of_listener, rest) =

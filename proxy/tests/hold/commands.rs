@@ -84,6 +84,11 @@ fn ways_to_etcd_that_make_no_sense_are_wrong_usage() {
         ),
         ("http://h:1,http://h:1/", &[], "--etcd: \"http://h:1/\" is in the list of etcd's endpoints already"),
         ("http://me:s3cret@h:1", &[], "--etcd: \"…@h:1\" is no endpoint of etcd"),
+        (
+            "https://h:1",
+            &["--etcd-ca", &pem, "--etcd-cert", &pem, "--etcd-key", &pem],
+            &format!("--etcd-key: {pem}: has no private key in it"),
+        ),
         // Only worth a word: what is wrong here is the time to live.
         (
             "http://h:1",

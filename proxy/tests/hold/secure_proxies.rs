@@ -148,6 +148,10 @@ fn options_of_tls_that_make_no_sense_are_wrong_usage() {
             format!("--proxy-key: {other}: its private key does not belong to the (first) certificate in {pem}"),
         ),
         (
+            &[&fence[..], &["--proxy-ca", &pem, "--proxy-cert", &pem, "--proxy-key", &pem]].concat(),
+            format!("--proxy-key: {pem}: has no private key in it"),
+        ),
+        (
             &["--fence", "https://h_-:1", "--proxy-ca", &ca],
             "\"h_-\" is not a name that a certificate can be for".to_owned(),
         ),

@@ -57,6 +57,16 @@ impl TlsFiles {
         self.0.entries().push(Arc::new(entry));
     }
 
+    /// Follows files under that name no more: they have another.
+    pub fn unfollow(&self, of: TlsUse, name: &str, followed: &Arc<dyn Followed>) {
+        let followed = Arc::downgrade(followed);
+        let has_it =
+            |entry: &mut Arc<Entry>| (entry.of, entry.name.as_str()) == (of, name) && entry.followed.ptr_eq(&followed);
+        let mut entries = self.0.entries();
+        let removed: Vec<_> = entries.extract_if(.., has_it).collect();
+        self.0.forget_gone(&removed, &entries);
+    }
+
     /// Looks at all files once a second, for as long as it is polled.
     pub async fn keep_looking(&self) {
         let mut ticks = interval(LOOK_PERIOD);
@@ -88,18 +98,18 @@ impl Shared {
     }
 
     fn look(&self, moment: Moment) {
-        let entries = self.entries().clone();
-        let (used, gone): (Vec<_>, Vec<_>) =
-            entries.into_iter().partition(|entry| entry.look(moment, &self.metrics).is_some());
-        if gone.is_empty() {
-            return;
-        }
-        self.entries().retain(|entry| !gone.iter().any(|other| Arc::ptr_eq(entry, other)));
-        for gone in gone {
-            if !used.iter().any(|used| (used.of, &used.name) == (gone.of, &gone.name)) {
-                self.metrics.forget(gone.of, &gone.name);
-            }
-        }
+        let looked_at = self.entries().clone();
+        let gone: Vec<_> = looked_at.iter().filter(|entry| entry.look(moment, &self.metrics).is_none()).collect();
+        let mut entries = self.entries();
+        entries.retain(|entry| !gone.iter().any(|other| Arc::ptr_eq(entry, other)));
+        // Looking has shown those again that got another name meanwhile.
+        self.forget_gone(&looked_at, &entries);
+    }
+
+    /// Metrics show nothing any more of those whose names none of the present ones has.
+    fn forget_gone(&self, before: &[Arc<Entry>], present: &[Arc<Entry>]) {
+        let is_present = |one: &Entry| present.iter().any(|other| (other.of, &other.name) == (one.of, &one.name));
+        before.iter().filter(|one| !is_present(one)).for_each(|one| self.metrics.forget(one.of, &one.name));
     }
 }
 

@@ -65,39 +65,36 @@ impl Identities {
                 if let Some(shared) = used.iter().find(|identity| identity.files == files) {
                     return Ok(shared.made.clone());
                 }
-                let known = in_force.iter().find(|known| known.route == route.name && known.files == files);
-                let identity = match known {
-                    Some(known) => known.clone(),
-                    None => Identity::begin(&route.name, files)?,
-                };
-                used.push(identity.clone());
-                Ok(identity.made)
+                // Whatever its route was called: connections that are kept go on with it.
+                let known = in_force.iter().find(|known| known.files == files).map(|known| known.made.clone());
+                let made = known.map_or_else(|| ClientTls::load(files.clone(), UPSTREAM_PROTOCOLS), Ok)?;
+                used.push(Identity { route: route.name.clone(), files, made: made.clone() });
+                Ok(made)
             })
         });
         let upstreams = upstreams.collect::<Result<_, _>>()?;
         Ok((upstreams, used))
     }
 
-    /// Their configuration is in force: follows the files that are new.
+    /// Their configuration is in force: follows the files that are new, and those of a route that is called otherwise under its present
+    /// name. Those that no route has any more are followed until the last connection that is made of them has ended.
     pub fn put_in_force(&self, used: &[Identity]) {
         let mut in_force = self.in_force();
-        let is_new =
-            |one: &&Identity| !in_force.iter().any(|known| (&known.route, &known.files) == (&one.route, &one.files));
-        for Identity { route, made, .. } in used.iter().filter(is_new) {
-            self.files.follow(TlsUse::Upstream, route, &made.followed());
+        let has = |all: &[Identity], one: &Identity| {
+            all.iter().any(|other| (&other.route, &other.files) == (&one.route, &one.files))
+        };
+        for one in used.iter().filter(|one| !has(&in_force, one)) {
+            self.files.follow(TlsUse::Upstream, &one.route, &one.made.followed());
+        }
+        let goes_on = |one: &Identity| used.iter().any(|other| other.files == one.files);
+        for renamed in in_force.iter().filter(|one| goes_on(one) && !has(used, one)) {
+            self.files.unfollow(TlsUse::Upstream, &renamed.route, &renamed.made.followed());
         }
         *in_force = used.to_vec();
     }
 
     fn in_force(&self) -> MutexGuard<'_, Vec<Identity>> {
         self.in_force.lock().unwrap_or_else(PoisonError::into_inner)
-    }
-}
-
-impl Identity {
-    fn begin(route: &str, files: ClientFiles) -> Result<Identity, TlsError> {
-        let made = ClientTls::load(files.clone(), UPSTREAM_PROTOCOLS)?;
-        Ok(Identity { route: route.to_owned(), files, made })
     }
 }
 

@@ -215,3 +215,25 @@ async fn the_files_of_a_reload_that_is_rejected_are_not_followed() {
     fence.admin("POST", "/reload").await;
     fence.until_log("next.key: is not PEM").await;
 }
+
+/// It was shown under its old name too, and its changes were counted twice, for as long as its connections were kept.
+#[tokio::test]
+async fn a_route_that_is_renamed_has_its_files_followed_under_its_present_name_alone() {
+    let etcd = Etcd::start(EtcdVersion::V3_5).await;
+    let (store, tls, ledger) = (Store::of(&etcd).await, Tls::start(BOTH).await, Ledger::default());
+    let holder = store.hold("/k", "shard-1").await;
+    let config = tls.config(&etcd);
+    let fence = Fencepost::serve(&config).await;
+    assert_eq!(ask(&fence, &ledger, &holder).await, 200);
+    fs::write(fence.file(), config.toml().replace("name = \"k\"", "name = \"renamed\"")).unwrap();
+    assert_eq!(fence.admin("POST", "/reload").await.status, 200);
+    assert_eq!(ask(&fence, &ledger, &holder).await, 200);
+    tls.issue_ours(&tls.authority);
+    fence.admin("POST", "/reload").await;
+    let reloaded = r#"fencepost_tls_reloads_total{name="renamed",outcome="reloaded",use="upstream"}"#;
+    assert_eq!(fence.metric(reloaded).await, 1.0);
+    let metrics = fence.admin("GET", "/metrics").await.text();
+    assert!(!metrics.contains(r#"{name="k""#), "{metrics}");
+    assert_eq!(ask(&fence, &ledger, &holder).await, 200);
+    ledger.check(&tls.worker);
+}

@@ -80,7 +80,7 @@ pub enum SourcesError {
         source: TlsError,
     },
     /// Requests still use a source of that name that is another.
-    #[error("source.{name}: requests under way still use the source that had this name before, and it is another")]
+    #[error("requests under way still use the source that had this name before, and it is another")]
     InUse {
         /// Its name.
         name: String,

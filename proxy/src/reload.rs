@@ -29,6 +29,7 @@ use turning::Earlier;
 use crate::access_log::AccessLog;
 use crate::exchange::{Fence, FenceError};
 use crate::in_force::{InForce, Switch};
+use crate::lock_sources::SourcesError;
 use crate::memory::RECORD_TIMEOUT;
 use crate::metrics::ReloadOutcome;
 use crate::service_manager::ServiceManager;
@@ -216,8 +217,7 @@ impl Reloader {
                 config.places.problem(&change.what, text).to_string()
             })
             .collect();
-        let of_locks = read_otherwise(&old, &config).chain(gated_elsewhere(&old, &self.earlier, &config));
-        problems.extend(of_locks.map(|problem| format!("{}: {problem}", file.name())));
+        problems.extend(read_otherwise(&old, &config).chain(gated_elsewhere(&old, &self.earlier, &config)));
         if !problems.is_empty() {
             return Err(problems);
         }
@@ -240,12 +240,19 @@ impl Reloader {
                 Ok(()) => make_remembered(&new).await.map(|()| new),
                 Err(problems) => Err(problems),
             },
-            // With its causes, as at the start.
-            Err(error @ FenceError::AccessLog(_)) => {
+            Err(error) => {
+                let key = match &error {
+                    FenceError::AccessLog(_) => Some("access_log.path".to_owned()),
+                    FenceError::Source(SourcesError::InUse { name }) => Some(format!("source.{name}")),
+                    FenceError::Source(_) | FenceError::Lock(_) | FenceError::Upstream(_) => None,
+                };
+                // With its causes, as at the start.
                 let text = format!("{:#}", anyhow::Error::new(error));
-                Err(vec![places.problem("access_log.path", text).to_string()])
+                Err(vec![match key {
+                    Some(key) => places.problem(&key, text).to_string(),
+                    None => text,
+                }])
             }
-            Err(error) => Err(vec![format!("{:#}", anyhow::Error::new(error))]),
         };
         let prepared = prepared.inspect_err(|_| {
             old.process.sources.follow(&old.config);

@@ -23,11 +23,11 @@ pub(super) fn read_otherwise(old: &Fence, config: &Config) -> impl Iterator<Item
         let source = &config.sources[lock.source].name;
         let (_, locks) = tracked.iter().find(|(tracked, _)| tracked.name() == source)?;
         let other = locks.iter().find(|one| *one.format() != format && lock.key.matches_key(one.key().as_str()))?;
-        let (route, key) = (&route.name, other.key());
-        Some(format!(
-            "route.{route}.lock: the record of {key} is read in another way by requests under way, and one gate can't do both: \
-             needs a restart"
-        ))
+        let text = format!(
+            "the record of {} is read in another way by requests under way, and one gate can't do both: needs a restart",
+            other.key()
+        );
+        Some(of_lock(config, &route.name, text))
     })
 }
 
@@ -59,12 +59,17 @@ pub(super) fn gated_elsewhere(old: &Fence, earlier: &Earlier, config: &Config) -
             });
             sources.find(|other| *other != source)
         };
-        let (route, key, other) = (&route.name, &lock.key, in_force.or_else(tracked).or_else(under_way)?);
-        Some(format!(
-            "route.{route}.lock: the gate of {key} belongs to source {other:?}, and with source {source:?} it would have another, \
-             which does not know who is at the worker: needs a restart"
-        ))
+        let (key, other) = (&lock.key, in_force.or_else(tracked).or_else(under_way)?);
+        let text = format!(
+            "the gate of {key} belongs to source {other:?}, and with source {source:?} it would have another, which does not know \
+             who is at the worker: needs a restart"
+        );
+        Some(of_lock(config, &route.name, text))
     })
+}
+
+fn of_lock(config: &Config, route: &str, text: String) -> String {
+    config.places.problem(&format!("route.{route}.lock"), text).to_string()
 }
 
 /// Has every lock that is new read once from now on, also one that is known: it may have been read in the way in which the source
@@ -81,19 +86,19 @@ pub(super) async fn first_reads(old: &Fence, new: &Fence) -> Result<(), Vec<Stri
     }
     let reads = new_locks.iter().map(|lock| async move {
         let outcome = lock.confirm(now, deadline).await;
-        outcome.map_err(|error| unreadable(lock.source(), lock.key(), &error))
+        outcome.map_err(|error| unreadable(&new.config, lock.source(), lock.key(), &error))
     });
     let problems: Vec<String> = join_all(reads).await.into_iter().filter_map(Result::err).collect();
     if problems.is_empty() { Ok(()) } else { Err(problems) }
 }
 
-fn unreadable(source: &str, key: &LockKey, error: &Unconfirmed) -> String {
+fn unreadable(config: &Config, source: &str, key: &LockKey, error: &Unconfirmed) -> String {
     let why = match error {
         Unconfirmed::Regressed => went_back(source),
         Unconfirmed::Store(cause) => format!("{error}: {cause}"),
         Unconfirmed::Deadline | Unconfirmed::Overloaded | Unconfirmed::Stopped => error.to_string(),
     };
-    format!("source.{source}: its lock {key} could not be read: {why}")
+    config.places.problem(&format!("source.{source}"), format!("its lock {key} could not be read: {why}")).to_string()
 }
 
 /// Has every source keep what this configuration names. Whatever else is there goes when its last request has.

@@ -21,12 +21,13 @@ pub(super) async fn first_answers(old: &Fence, new: &Fence) -> Result<(), Vec<St
     let brought = new.sources.iter().filter(|source| !uses(&old.config, source.name()));
     let answers = brought.map(|source| async move {
         let ready = timeout_at(deadline, until_ready(source)).await;
-        ready.map_err(|_| silent(source, within))?;
+        let wrong = |text| new.config.places.problem(&format!("source.{}", source.name()), text).to_string();
+        ready.map_err(|_| wrong(silent(source, within)))?;
         // Requests under way may have kept it going since routes used it: then it is ready by what it was told before.
         let (store, reads) = (new.process.sources.etcd(source.name()), reads(&new.config, source.name()));
         let Some(store) = store.filter(|_| !reads.is_empty()) else { return Ok(()) };
         let answered = try_out(&store, &reads, deadline).await;
-        answered.map_err(|error| format!("source.{}: {error}", source.name()))
+        answered.map_err(|error| wrong(error.to_string()))
     });
     let problems: Vec<String> = join_all(answers).await.into_iter().filter_map(Result::err).collect();
     if problems.is_empty() { Ok(()) } else { Err(problems) }
@@ -41,10 +42,10 @@ async fn until_ready(source: &LockSource) {
 fn silent(source: &LockSource, within: Duration) -> String {
     let (name, status) = (source.name(), source.status(Instant::now()));
     if status.distrusted_through.is_some() {
-        return format!("source.{name}: nothing that it answered within {within:?} is believed: {}", went_back(name));
+        return format!("nothing that it answered within {within:?} is believed: {}", went_back(name));
     }
     let cause = status.last_error.map(|error| format!(": {error}")).unwrap_or_default();
-    format!("source.{name}: it has not answered within {within:?}{cause}")
+    format!("it has not answered within {within:?}{cause}")
 }
 
 /// What is said of a source whose store went back. It can be accepted though no route uses the source.

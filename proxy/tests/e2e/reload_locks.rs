@@ -103,6 +103,12 @@ async fn a_source_that_was_taken_out_and_put_back_is_the_same_while_a_request_is
     scene.finish().await;
 }
 
+/// Its file and the first line of that text which is such a one, as problems have them.
+fn place(fence: &Fencepost, text: &str, is_it: impl Fn(&str) -> bool) -> String {
+    let line = text.lines().position(is_it).expect("there is such a line") + 1;
+    format!("{}:{line}", fence.file().display())
+}
+
 /// The gate is the source's: with another one, nobody would know of the request at the worker.
 #[tokio::test]
 async fn a_lock_keeps_its_source_and_with_it_its_gate() {
@@ -119,6 +125,8 @@ async fn a_lock_keeps_its_source_and_with_it_its_gate() {
         assert_eq!(answer.status, 422, "{text}");
         let said = "belongs to source \"main\", and with source \"renamed\" it would have another";
         assert!(text.contains(said) && text.contains("needs a restart"), "{text}");
+        let place = place(&scene.fence, file, |line| line.starts_with("lock = "));
+        assert!(text.contains(&format!("{place}: route.")), "{place} is not in {text}");
     };
     for file in [&renamed, &under_other_name, &templated] {
         refuses(file).await;
@@ -202,7 +210,9 @@ async fn a_lock_that_cannot_be_read_is_not_put_in_force() {
     let far = scene.config.clone().limit("confirm_timeout = \"200ms\"").routes(&[]).more(&elsewhere);
     let answer = scene.fence.reload(&far).await;
     assert_eq!(answer.status, 422, "{}", answer.text());
-    assert!(answer.text().contains("source.elsewhere: its lock /far could not be read"), "{}", answer.text());
+    let place = place(&scene.fence, &far.toml(), |line| line == "[source.elsewhere]");
+    let said = format!("{place}: source.elsewhere: its lock /far could not be read");
+    assert!(answer.text().contains(&said), "{said} is not in {}", answer.text());
     assert_eq!(scene.fence.admin("GET", "/readyz").await.status, 200);
     scene.admits("/", &tenure).await;
     scene.finish().await;
@@ -544,7 +554,8 @@ async fn a_source_that_does_not_answer_is_not_added() {
     relay.freeze().await;
     let rejected = scene.fence.reload(&with_more).await;
     assert_eq!(rejected.status, 422, "{}", rejected.text());
-    assert!(rejected.text().contains("source.more: "), "{}", rejected.text());
+    let place = place(&scene.fence, &with_more.toml(), |line| line == "[source.more]");
+    assert!(rejected.text().contains(&format!("{place}: source.more: ")), "{}", rejected.text());
     assert_eq!(scene.fence.admin("GET", "/readyz").await.status, 200);
     scene.admits("/k/x", &tenure).await;
 

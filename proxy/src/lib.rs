@@ -20,6 +20,7 @@ pub mod exchange;
 pub mod explain;
 pub mod fence_call;
 pub mod fencing;
+mod file_reader;
 pub mod forward;
 pub mod gate;
 pub mod hold;

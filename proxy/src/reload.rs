@@ -5,6 +5,7 @@
 
 mod detours;
 mod file;
+mod files;
 mod locks;
 mod sources;
 mod turning;
@@ -17,11 +18,12 @@ use fencepost_config::{Config, Difference};
 use fencepost_sources::LockSource;
 use tokio::signal::unix::{Signal, SignalKind, signal};
 use tokio::sync::{mpsc, oneshot};
-use tokio::time::{MissedTickBehavior, interval, timeout};
+use tokio::time::{Interval, MissedTickBehavior, interval, timeout};
 
 use detours::try_detours;
 pub use file::ConfigFile;
 use file::Content;
+use files::{READ_TIMEOUT, first_looks};
 use locks::{first_reads, gated_elsewhere, keep_only, read_otherwise};
 use sources::first_answers;
 use turning::Earlier;
@@ -125,6 +127,11 @@ impl Reloader {
             Origin::Program => None,
             Origin::Flags | Origin::File(_) => listen_for_hangups(),
         };
+        if let Origin::File(file) = &self.origin
+            && let Some(why) = file.unfollowed()
+        {
+            tracing::info!("{why}");
+        }
         let mut poll = interval(POLL_PERIOD);
         poll.set_missed_tick_behavior(MissedTickBehavior::Delay);
         loop {
@@ -134,9 +141,9 @@ impl Reloader {
                     let outcome = self.reload_now("the operator").await;
                     let _ = answer.send(outcome); // Who asked may be gone.
                 }
-                _ = poll.tick() => {
+                seen = next_look(&mut poll, &self.origin) => {
                     if let Origin::File(file) = &mut self.origin
-                        && let Some(content) = file.changed()
+                        && let Some(content) = file.settle(seen)
                     {
                         self.reload("the file", &content).await;
                     }
@@ -149,10 +156,12 @@ impl Reloader {
         // Also where nothing else changes: what has renamed the file, or written others, says so in this way.
         let with_requests = self.earlier.fences().chain([self.in_force.now()]);
         with_requests.for_each(|fence| fence.access_log.iter().for_each(AccessLog::reopen));
-        self.in_force.now().process.tls_files.look_now().await;
+        if timeout(READ_TIMEOUT, self.in_force.now().process.tls_files.look_now()).await.is_err() {
+            tracing::error!("the TLS files could not be read within {READ_TIMEOUT:?}: what was in force stays");
+        }
         match &mut self.origin {
             Origin::File(file) => {
-                let content = file.content_now();
+                let content = file.content_now().await;
                 self.reload(cause, &content).await
             }
             Origin::Flags | Origin::Program => {
@@ -234,6 +243,7 @@ impl Reloader {
     /// # Errors
     /// What it names and can't be had, such as a lock that can't be read or a store that doesn't answer. Then everything goes on as before.
     async fn prepare(&self, old: &Fence, config: Config, generation: u64) -> Result<Fence, Vec<String>> {
+        first_looks(&old.config, &config).await?;
         let (process, places) = (Arc::clone(&old.process), config.places.clone());
         let prepared = match Fence::new(config, generation, process) {
             Ok(new) => match make_readable(old, &new).await {
@@ -307,6 +317,17 @@ impl fmt::Display for Outcome {
     }
 }
 
+/// What is in the file when it is time to look at it; never, where there is none.
+async fn next_look(poll: &mut Interval, origin: &Origin) -> Content {
+    match origin {
+        Origin::File(file) => {
+            poll.tick().await;
+            file.look().await
+        }
+        Origin::Flags | Origin::Program => std::future::pending().await,
+    }
+}
+
 fn listen_for_hangups() -> Option<Signal> {
     signal(SignalKind::hangup()).inspect_err(|error| tracing::warn!(%error, "SIGHUP cannot be listened for")).ok()
 }
@@ -321,33 +342,43 @@ async fn hung_up(hangups: &mut Option<Signal>) {
 #[cfg(test)]
 mod tests {
     use std::fs;
+    use std::path::Path;
+    use std::sync::Mutex;
+    use std::sync::mpsc::{Receiver, channel};
 
     use fencepost_sources::MemoryStore;
-    use tokio::time::{Instant, sleep};
+    use fencepost_tls::{Expiry, Followed, Look};
+    use tokio::time::{Instant, advance, sleep};
 
     use super::*;
+    use crate::metrics::TlsUse;
     use crate::process::Process;
+
+    fn write(path: &Path, route: &str) {
+        let text = format!(
+            "[[listener]]\naddress = \"127.0.0.1:0\"\n\n[[route]]\nname = {route:?}\npath = \"/\"\nmode = \"off\"\n\
+             upstream = \"http://127.0.0.1:9\"\n"
+        );
+        fs::write(path, text).unwrap();
+    }
+
+    fn reloader(path: &Path) -> (Reloader, Reloads) {
+        let file = ConfigFile::read(path).unwrap();
+        let process = Arc::new(Process::new(None, MemoryStore::new(), None).unwrap());
+        let first = Fence::new(file.first().unwrap(), 1, process).unwrap();
+        Reloader::new(Origin::File(file), first)
+    }
 
     #[tokio::test(start_paused = true)]
     async fn a_changed_file_is_in_force_within_two_seconds() {
         let folder = tempfile::tempdir().unwrap();
         let path = folder.path().join("fencepost.toml");
-        let write = |route: &str| {
-            let text = format!(
-                "[[listener]]\naddress = \"127.0.0.1:0\"\n\n[[route]]\nname = {route:?}\npath = \"/\"\nmode = \"off\"\n\
-                 upstream = \"http://127.0.0.1:9\"\n"
-            );
-            fs::write(&path, text).unwrap();
-        };
-        write("first");
-        let file = ConfigFile::read(&path).unwrap();
-        let process = Arc::new(Process::new(None, MemoryStore::new(), None).unwrap());
-        let first = Fence::new(file.first().unwrap(), 1, process).unwrap();
-        let (mut reloader, _reloads) = Reloader::new(Origin::File(file), first);
+        write(&path, "first");
+        let (mut reloader, _reloads) = reloader(&path);
         let in_force = reloader.in_force();
         let until_second = async {
             sleep(Duration::from_millis(1)).await; // It has just been looked at.
-            write("second");
+            write(&path, "second");
             let written = Instant::now();
             while in_force.now().generation == 1 {
                 sleep(Duration::from_millis(1)).await;
@@ -358,5 +389,48 @@ mod tests {
             () = reloader.run() => panic!("it goes on for as long as it is polled"),
             took = until_second => assert!(took <= Duration::from_secs(2), "{took:?}"),
         }
+    }
+
+    /// Files on a file system that does not answer, for as long as the test takes.
+    struct Unread {
+        looked_at: mpsc::UnboundedSender<&'static str>,
+        answers: Mutex<Receiver<()>>,
+    }
+
+    impl Followed for Unread {
+        fn look(&self) -> Look {
+            let _ = self.looked_at.send("begun");
+            let _ = self.answers.lock().unwrap().recv_timeout(Duration::from_secs(10));
+            let _ = self.looked_at.send("ended");
+            Look::Unchanged
+        }
+
+        fn expiries(&self) -> Arc<[Expiry]> {
+            Arc::default()
+        }
+    }
+
+    /// It was never answered, and no change of the file was seen any more.
+    #[tokio::test(start_paused = true)]
+    async fn a_reload_is_answered_though_tls_files_are_not_read() {
+        let folder = tempfile::tempdir().unwrap();
+        let path = folder.path().join("fencepost.toml");
+        write(&path, "first");
+        let (mut reloader, reloads) = reloader(&path);
+        let (looked_at, mut looks) = mpsc::unbounded_channel();
+        let (_answer, answers) = channel();
+        let files: Arc<dyn Followed> = Arc::new(Unread { looked_at, answers: Mutex::new(answers) });
+        reloader.in_force().now().process.tls_files.follow(TlsUse::Upstream, "first", &files);
+        let time_passes = async {
+            assert_eq!(looks.recv().await, Some("begun"));
+            advance(READ_TIMEOUT * 2).await;
+        };
+        tokio::select! {
+            () = reloader.run() => panic!("it goes on for as long as it is polled"),
+            (outcome, ()) = async { tokio::join!(reloads.reload(), time_passes) } => {
+                assert_eq!(outcome, Some(Outcome::Unchanged { generation: 1 }));
+            }
+        }
+        assert!(looks.try_recv().is_err(), "it has ended, or was begun again");
     }
 }

@@ -8,6 +8,7 @@ use std::time::{Duration, SystemTime};
 use fencepost_tls::{Expiry, Followed, Look, TlsError};
 use tokio::time::{MissedTickBehavior, interval};
 
+use crate::file_reader::FileReader;
 use crate::metrics::{TlsMetrics, TlsReload, TlsUse};
 
 /// How often files are looked at.
@@ -19,6 +20,7 @@ pub struct TlsFiles(Arc<Shared>);
 
 struct Shared {
     metrics: TlsMetrics,
+    reader: FileReader,
     entries: Mutex<Vec<Arc<Entry>>>,
 }
 
@@ -44,7 +46,7 @@ enum Moment {
 impl TlsFiles {
     /// None yet.
     pub fn new(metrics: TlsMetrics) -> TlsFiles {
-        TlsFiles(Arc::new(Shared { metrics, entries: Mutex::default() }))
+        TlsFiles(Arc::new(Shared { metrics, reader: FileReader::default(), entries: Mutex::default() }))
     }
 
     /// Follows files from now on, until nobody has what is made of them. `name` is a metric label: an address, a route, a
@@ -88,7 +90,7 @@ impl TlsFiles {
             return;
         }
         // An error means that looking panicked, which the log has.
-        let _ = tokio::task::spawn_blocking(move || shared.look(moment)).await;
+        let _ = self.0.reader.read(move || shared.look(moment)).await;
     }
 }
 

@@ -99,6 +99,8 @@ fn limits_that_no_key_sets_are_as_the_reference_has_them() {
     let limits = [
         ("5 s each time, 8 times", "memory.rs", "RECORD_TIMEOUT: Duration = Duration::from_secs(5)"),
         ("5 s each time, 8 times", "gate/handoff.rs", "RECORDS_MAX: u32 = 8"),
+        ("brings into use | 5 s each |", "reload/files.rs", "READ_TIMEOUT: Duration = Duration::from_secs(5)"),
+        ("that are in use | 5 s |", "reload/files.rs", "READ_TIMEOUT: Duration = Duration::from_secs(5)"),
         ("1,000 for a lock, 10,000 in all", "gate/handoff.rs", "WAITING_PER_LOCK_MAX: usize = 1_000"),
         ("1,000 for a lock, 10,000 in all", "gate/handoff.rs", "WAITING_MAX: usize = 10_000"),
         ("| 100 ms | Others pass", "gate/handoff.rs", "TURN_MAX: Duration = Duration::from_millis(100)"),

@@ -3,6 +3,10 @@
 use std::path::{Path, PathBuf};
 
 use fencepost_config::{Config, Problems};
+use tokio::time::timeout;
+
+use super::files::READ_TIMEOUT;
+use crate::file_reader::FileReader;
 
 /// What is in the file, or why that can't be said.
 pub(super) type Content = Result<String, String>;
@@ -10,11 +14,15 @@ pub(super) type Content = Result<String, String>;
 /// The configuration file of a process.
 ///
 /// It is looked at by what is in it, through whatever links lead there: a ConfigMap of Kubernetes changes by a link that is
-/// moved, an editor may write a new file in the place of the old one.
+/// moved, an editor may write a new file in the place of the old one. What is no regular file is read at the start only: whoever opens a
+/// pipe again waits for a writer.
 #[derive(Debug)]
 pub struct ConfigFile {
     path: PathBuf,
-    /// What was acted upon last.
+    reader: FileReader,
+    /// What was read at the start.
+    first: String,
+    /// What was acted upon last; of what can't be read again, why.
     settled: Content,
     /// What was seen last, if that is something else.
     unsettled: Option<Content>,
@@ -26,16 +34,17 @@ impl ConfigFile {
     /// # Errors
     /// If it can't be read, with its name and why.
     pub fn read(path: &Path) -> Result<ConfigFile, String> {
-        let content = read(path)?;
-        Ok(ConfigFile { path: path.to_owned(), settled: Ok(content), unsettled: None })
+        let first = read(path)?;
+        let settled = can_be_read_again(path).map(|()| first.clone());
+        Ok(ConfigFile { path: path.to_owned(), reader: FileReader::default(), first, settled, unsettled: None })
     }
 
-    /// The configuration that was read last.
+    /// The configuration that was read at the start.
     ///
     /// # Errors
     /// Everything that is wrong with it.
     pub fn first(&self) -> Result<Config, Problems> {
-        Config::from_toml(&self.name(), self.settled.as_deref().unwrap_or_default())
+        Config::from_toml(&self.name(), &self.first)
     }
 
     /// How it is called in messages.
@@ -53,20 +62,32 @@ impl ConfigFile {
         config.map_err(|problems| problems.iter().map(ToString::to_string).collect())
     }
 
+    /// Why it is not followed, if it can't be read again as it is.
+    pub(super) fn unfollowed(&self) -> Option<&str> {
+        self.settled.as_ref().err().map(String::as_str)
+    }
+
     /// What is in it now, whether or not somebody is writing it.
-    pub(super) fn content_now(&mut self) -> Content {
+    pub(super) async fn content_now(&mut self) -> Content {
+        let seen = self.look().await;
         self.unsettled = None;
-        self.settled = self.look();
-        self.settled.clone()
+        self.settled = seen.clone();
+        seen
     }
 
-    /// What is in it, if that is new and was the same the last time, so that nobody is in the middle of writing it.
-    pub(super) fn changed(&mut self) -> Option<Content> {
-        let seen = self.look();
-        self.settle(seen)
+    /// What is in it now, as far as anybody can tell.
+    pub(super) async fn look(&self) -> Content {
+        let path = self.path.clone();
+        let look = self.reader.read(move || can_be_read_again(&path).and_then(|()| read(&path)));
+        match timeout(READ_TIMEOUT, look).await {
+            Ok(Ok(content)) => content,
+            Ok(Err(panic)) => Err(format!("{}: {panic}", self.name())),
+            Err(_) => Err(format!("{}: could not be read within {READ_TIMEOUT:?}", self.name())),
+        }
     }
 
-    fn settle(&mut self, seen: Content) -> Option<Content> {
+    /// What was seen, if that is new and was the same the last time, so that nobody is in the middle of writing it.
+    pub(super) fn settle(&mut self, seen: Content) -> Option<Content> {
         if seen == self.settled {
             self.unsettled = None;
             return None;
@@ -79,9 +100,16 @@ impl ConfigFile {
         self.settled = seen.clone();
         Some(seen)
     }
+}
 
-    fn look(&self) -> Content {
-        read(&self.path)
+/// Whether it is a regular file. What else it may be waits for a writer, or was used up when it was read.
+fn can_be_read_again(path: &Path) -> Result<(), String> {
+    let name = path.display();
+    let metadata = path.metadata().map_err(|error| format!("{name}: {error}"))?;
+    if metadata.is_file() {
+        Ok(())
+    } else {
+        Err(format!("{name}: is not a regular file, and so read at the start only"))
     }
 }
 
@@ -97,10 +125,16 @@ fn read(path: &Path) -> Content {
 
 #[cfg(test)]
 mod tests {
+    use std::sync::mpsc::channel;
+    use std::time::Duration;
+
+    use tokio::time::advance;
+
     use super::*;
 
     fn file() -> ConfigFile {
-        ConfigFile { path: PathBuf::from("f.toml"), settled: Ok("old".to_owned()), unsettled: None }
+        let (path, reader) = (PathBuf::from("f.toml"), FileReader::default());
+        ConfigFile { path, reader, first: "old".to_owned(), settled: Ok("old".to_owned()), unsettled: None }
     }
 
     fn looks(file: &mut ConfigFile, contents: &[&str]) -> Vec<Option<String>> {
@@ -124,5 +158,19 @@ mod tests {
         let mut file = file();
         let gone = || Err("no such file".to_owned());
         assert_eq!([file.settle(gone()), file.settle(gone()), file.settle(gone())], [None, Some(gone()), None]);
+    }
+
+    /// Whatever else the thread had to do waited with it, a SIGTERM too.
+    #[tokio::test(start_paused = true)]
+    async fn a_look_at_a_file_that_does_not_answer_is_given_up() {
+        let (file, (_answer, answers)) = (file(), channel::<()>());
+        let hangs = file.reader.read(move || answers.recv_timeout(Duration::from_secs(10)));
+        let look = async || tokio::join!(file.look(), advance(READ_TIMEOUT * 2)).0;
+        let given_up = async { [look().await, look().await] };
+        tokio::select! {
+            biased;
+            _ = hangs => panic!("it was waited for"),
+            seen = given_up => assert_eq!(seen, [(); 2].map(|()| Err("f.toml: could not be read within 5s".to_owned()))),
+        }
     }
 }

@@ -6,6 +6,7 @@ use std::sync::atomic::{AtomicBool, AtomicU32, Ordering};
 
 use fencepost_testsupport::{EtcdVersion, Scratch, eventually, request};
 
+use crate::access_log::make_fifo;
 use crate::fencepost::{Config, Fencepost, Route};
 use crate::refusal::reason;
 use crate::scene::{Ask, Line, Scene};
@@ -310,6 +311,45 @@ async fn connections_to_a_worker_are_kept_unless_what_is_said_of_them_changes() 
         scene.fence.reloads(&config).await;
         scene.admits("/one/x", &tenure).await;
         assert_eq!(scene.worker.seen().last().unwrap().connection, connection);
+    }
+    scene.finish().await;
+}
+
+/// It was opened again a second later, to wait for a writer that never came; and with it waited who listens for signals.
+#[tokio::test]
+async fn a_file_that_comes_by_a_pipe_is_read_once_and_holds_up_nobody() {
+    let (scene, folder) = (Scene::open(EtcdVersion::V3_5, &[route("one", "enforce")]).await, Scratch::new());
+    let file = folder.path().join("pipe.toml");
+    make_fifo(&file);
+    let (text, pipe) = (scene.config.toml(), file.clone());
+    let writer = std::thread::spawn(move || std::fs::write(pipe, text));
+    let mut fence = Fencepost::launch_with(&["serve", "-c", file.to_str().unwrap()]).await;
+    writer.join().unwrap().unwrap();
+    fence.wait_until_ready().await;
+    let why = format!("{}: is not a regular file, and so read at the start only", file.display());
+    fence.until_log(&why).await;
+    let answer = fence.admin("POST", "/reload").await;
+    assert_eq!((answer.status, answer.text()), (422, format!("nothing is changed:\n{why}\n")));
+    assert!(fence.terminate().await.success());
+    scene.finish().await;
+}
+
+/// Only the first was named, without its line.
+#[tokio::test]
+async fn files_that_are_of_no_use_are_all_named_with_their_lines() {
+    let scene = Scene::open(EtcdVersion::V3_5, &[route("one", "enforce")]).await;
+    let connecting = "[source.more]\nkind = \"etcd\"\nendpoints = [\"https://127.0.0.1:9\"]\n\
+        tls = { ca = \"/nowhere/etcd.pem\" }\n[[route]]\nname = \"jobs\"\npath = \"/jobs\"\nupstream = \"https://127.0.0.1:9\"\n\
+        upstream_tls = { ca = \"/nowhere/worker.pem\" }\nlock = { source = \"more\", key = \"/l\" }\n";
+    let config = scene.config.clone().more(connecting);
+    let answer = scene.fence.reload(&config).await;
+    assert_eq!(answer.status, 422);
+    for (key, file) in [("source.more.tls.ca", "etcd.pem"), ("route.jobs.upstream_tls.ca", "worker.pem")] {
+        let line = 1 + config.toml().lines().position(|line| line.contains(file)).unwrap();
+        let expected = format!("{}:{line}: {key}: /nowhere/{file}: cannot be read: ", scene.fence.file().display());
+        for text in [answer.text(), scene.fence.log()] {
+            assert!(text.contains(&expected), "{expected} in {text}");
+        }
     }
     scene.finish().await;
 }

@@ -10,6 +10,7 @@ use fencepost_testsupport::{
 };
 use http::Version;
 
+use crate::access_log::make_fifo;
 use crate::cli::{fencepost, stdout};
 use crate::fencepost::{Config, Fencepost, Route};
 use crate::scene::{Ask, Ledger, Line, send};
@@ -202,7 +203,8 @@ async fn the_files_of_a_reload_that_is_rejected_are_not_followed() {
     let next = tls.authority.issue(&Subject { not_after: Some(sooner), ..Subject::default() });
     next.write(tls.scratch.path(), "next");
     let config = config.routes(&[tls.route_showing("next")]);
-    let no_log = tls.scratch.path().join("nowhere/access.log");
+    let no_log = tls.scratch.path().join("access.log");
+    make_fifo(&no_log); // It can be written, and is opened last: nobody reads it.
     fs::write(fence.file(), config.clone().section(&format!("[access_log]\npath = {no_log:?}")).toml()).unwrap();
     for _ in 0..2 {
         let answer = fence.admin("POST", "/reload").await;
@@ -214,6 +216,8 @@ async fn the_files_of_a_reload_that_is_rejected_are_not_followed() {
     fs::write(tls.scratch.path().join("next.key"), "no key").unwrap();
     fence.admin("POST", "/reload").await;
     fence.until_log("next.key: is not PEM").await;
+    // What goes on does not depend on them.
+    fence.reloads(&config.routes(&[tls.route_showing("next").with("mode = \"shadow\"")])).await;
 }
 
 /// It was shown under its old name too, and its changes were counted twice, for as long as its connections were kept.

@@ -112,7 +112,7 @@ fn limits_that_no_key_sets_are_as_the_reference_has_them() {
         ("256 KiB, 100 ms", "forward/relay.rs", "CATCH_UP_MAX: Duration = Duration::from_millis(100)"),
         ("| 1 s | The same", "forward/stalled.rs", "STALL_MAX: Duration = Duration::from_secs(1)"),
         ("| 1 MiB | 502", "forward/in_flight.rs", "BEFORE_HEAD_BYTES_MAX: u64 = 1024 * 1024"),
-        ("| 300 ms |", "forward/connect.rs", "REFUSAL_MAX: Duration = Duration::from_millis(300)"),
+        ("| 1 s | The connection", "forward/connect.rs", "REFUSAL_MAX: Duration = Duration::from_secs(1)"),
         ("one every 10 s | 10 s", "forward/http2/connection.rs", "PING_INTERVAL: Duration = Duration::from_secs(10)"),
         (
             "| 90 s |",

@@ -53,7 +53,7 @@ pub async fn connects(upstream: &Upstream, within: Duration) -> Result<Protocol,
 
 /// How long a worker may take to refuse our certificate: by TLS 1.3 it does so when the handshake is over for us, and by nothing
 /// does it say that it has taken it.
-const REFUSAL_MAX: Duration = Duration::from_millis(300);
+const REFUSAL_MAX: Duration = Duration::from_secs(1);
 
 /// Opens a connection. By TLS, the worker picks what is spoken on it, of what would do.
 pub(super) async fn open(upstream: &Upstream, addresses: &Addresses, wants: Wants) -> Result<Opened, UpstreamError> {

@@ -10,6 +10,8 @@ use http::Request;
 use crate::support::{Event, Http2Client, MOMENT, PATIENCE, Peer, Proxy, Settings, Worker, field};
 
 const GET: &str = "GET / HTTP/1.1\r\nHost: test\r\n\r\n";
+/// A limit that is waited for. That of a head begins when its connection is accepted: it is long enough for a client about to send.
+const SHORT: Duration = Duration::from_secs(1);
 
 /// A proxy whose one short limit is set by `change`; all others are long.
 fn limited(change: impl FnOnce(&mut Limits)) -> Proxy {
@@ -39,25 +41,26 @@ fn a_client_that_says_nothing_at_first_is_closed() {
 
 #[test]
 fn a_head_that_trickles_in_is_closed_in_time() {
-    let proxy = limited(|limits| limits.header_timeout = 3 * MOMENT);
+    let proxy = limited(|limits| limits.header_timeout = SHORT);
     for request_before in [false, true] {
+        let mut start = Instant::now();
         let mut client = proxy.client();
         if request_before {
             client.ask(GET);
+            start = Instant::now();
         }
-        let start = Instant::now();
         client.send("GET / HTTP/1.1\r\n");
         while client.try_send_bytes(b"X").is_ok() {
             assert!(start.elapsed() < PATIENCE, "the trickle is never cut");
             std::thread::sleep(MOMENT / 10);
         }
-        assert!(start.elapsed() >= 2 * MOMENT, "{:?}", start.elapsed());
+        assert!(start.elapsed() >= SHORT, "{:?}", start.elapsed());
     }
 }
 
 #[test]
 fn a_head_that_began_behind_another_request_is_closed_in_time_too() {
-    let proxy = limited(|limits| limits.header_timeout = MOMENT);
+    let proxy = limited(|limits| limits.header_timeout = SHORT);
     for path in ["/", "/refuse"] {
         let mut client = proxy.client();
         client.send(&format!("GET {path} HTTP/1.1\r\nHost: test\r\n\r\nGET / HT"));
@@ -89,11 +92,11 @@ fn an_idle_connection_is_closed_in_time_and_not_before() {
 #[test]
 fn a_connection_whose_requests_are_answered_by_us_is_idle_between_them() {
     // A whole request in one poll must not look like the begin of the next head.
-    let proxy = limited(|limits| limits.header_timeout = MOMENT);
+    let proxy = limited(|limits| limits.header_timeout = SHORT);
     let mut client = proxy.client();
     let refused = "GET /refuse HTTP/1.1\r\nHost: test\r\n\r\n";
     assert!(client.ask(refused).0.starts_with("HTTP/1.1 412 "));
-    assert_eq!(client.within(4 * MOMENT), b"");
+    assert_eq!(client.within(SHORT + 2 * MOMENT), b"");
     assert!(client.ask(refused).0.starts_with("HTTP/1.1 412 "));
 }
 
@@ -156,14 +159,14 @@ fn a_client_that_does_not_read_is_closed_and_its_request_ends_without_it() {
 
 #[test]
 fn a_worker_that_takes_its_time_is_not_held_against_the_client() {
-    let limits = Limits { header_timeout: MOMENT, idle_timeout: MOMENT, body_timeout: MOMENT, ..Limits::default() };
+    let limits = Limits { header_timeout: SHORT, idle_timeout: SHORT, body_timeout: SHORT, ..Limits::default() };
     let worker = Worker::by_hand();
     let proxy = Proxy::with(worker.address(), Settings { limits, ..Settings::default() });
     let mut client = proxy.client();
     client.send(GET);
     let mut peer = worker.next();
     peer.next_request();
-    assert_eq!(client.within(4 * MOMENT), b"");
+    assert_eq!(client.within(SHORT + 2 * MOMENT), b"");
     peer.respond("at last");
     assert_eq!(client.answer().1, b"at last");
 }
@@ -208,9 +211,10 @@ fn a_connection_that_we_end_is_not_reset_though_its_client_sends_on_and_closed_a
 fn an_upload_that_was_answered_early_goes_on_and_its_connection_is_idle_behind_it() {
     // What came behind the answer was taken for the next request's head, which has to be there in time.
     const PIECES: usize = 40;
-    let limits = Limits { header_timeout: MOMENT, ..Limits::default() };
+    let limits = Limits { header_timeout: SHORT, ..Limits::default() };
     let worker = Worker::by_hand();
-    let proxy = Proxy::with(worker.address(), Settings { limits, ..Settings::default() });
+    let settings = Settings { limits, idle_timeout: PATIENCE, ..Settings::default() };
+    let proxy = Proxy::with(worker.address(), settings);
     let mut client = proxy.client();
     client.send(&format!("POST / HTTP/1.1\r\nHost: test\r\nContent-Length: {}\r\n\r\n", PIECES * 10_000));
     let mut peer = worker.next();
@@ -219,11 +223,11 @@ fn an_upload_that_was_answered_early_goes_on_and_its_connection_is_idle_behind_i
     assert_eq!(client.answer().1, b"early");
     for _ in 0..PIECES {
         client.send_bytes(&[b'x'; 10_000]);
-        std::thread::sleep(MOMENT / 10);
+        std::thread::sleep(SHORT / 30);
     }
     peer.skip(PIECES * 10_000);
     assert_eq!(proxy.wait_for_events(1), [Event::Finished(Ending::Complete)]);
-    assert_eq!(client.within(2 * MOMENT), b"");
+    assert_eq!(client.within(SHORT + 2 * MOMENT), b"");
     client.send(GET);
     peer.next_request();
     peer.respond("next");
@@ -232,7 +236,8 @@ fn an_upload_that_was_answered_early_goes_on_and_its_connection_is_idle_behind_i
 
 #[test]
 fn whoever_falls_silent_in_an_upload_that_was_answered_early_is_closed() {
-    let limits = Limits { body_timeout: MOMENT, ..Limits::default() };
+    // Until it is answered it is silent as well.
+    let limits = Limits { body_timeout: SHORT, ..Limits::default() };
     let worker = Worker::by_hand();
     let proxy = Proxy::with(worker.address(), Settings { limits, ..Settings::default() });
     let mut client = proxy.client();

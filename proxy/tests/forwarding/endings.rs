@@ -5,7 +5,7 @@ use std::time::{Duration, Instant};
 
 use fencepost::forward::{Ending, Timeouts};
 
-use crate::support::{Event, MOMENT, Peer, Proxy, Settings, Worker};
+use crate::support::{Event, MOMENT, PATIENCE, Peer, Proxy, Settings, Worker};
 
 const GET: &str = "GET / HTTP/1.1\r\nHost: test\r\n\r\n";
 
@@ -171,7 +171,7 @@ fn a_worker_that_never_answers_is_not_waited_for_for_ever() {
 #[test]
 fn a_worker_that_falls_silent_in_the_middle_of_its_answer_is_cut_off() {
     let worker = Worker::by_hand();
-    let proxy = Proxy::with(worker.address(), impatient(MOMENT, Duration::from_secs(20)));
+    let proxy = Proxy::with(worker.address(), impatient(Duration::from_secs(1), Duration::from_secs(20)));
     let mut client = proxy.client();
     client.send(GET);
     let mut peer = worker.next();
@@ -205,27 +205,27 @@ fn a_late_answer_is_read_to_its_end_however_long_it_takes_as_long_as_it_goes_on(
 #[test]
 fn an_event_stream_that_has_been_silent_for_too_long_is_not_read_for_ever_after() {
     for head_comes_late in [false, true] {
-        let proxy = Proxy::with(
-            Worker::scripted(move |mut peer: Peer| {
-                peer.next_request();
-                let head = "HTTP/1.1 200 OK\r\nContent-Type: text/event-stream\r\nTransfer-Encoding: chunked\r\n\r\n";
-                if !head_comes_late {
-                    peer.send(head);
-                }
-                std::thread::sleep(5 * MOMENT); // That is too long.
-                if head_comes_late {
-                    peer.send(head);
-                }
-                while peer.try_send_bytes(b"1\r\nx\r\n").is_ok() {
-                    std::thread::sleep(MOMENT / 10); // A trickle.
-                }
-            }),
-            impatient(3 * MOMENT, 5 * MOMENT),
-        );
+        let worker = Worker::by_hand();
+        let proxy = Proxy::with(worker.address(), impatient(Duration::from_secs(1), 5 * MOMENT));
         let mut client = proxy.client();
         client.send(GET);
+        let mut peer = worker.next();
+        peer.next_request();
+        let head = "HTTP/1.1 200 OK\r\nContent-Type: text/event-stream\r\nTransfer-Encoding: chunked\r\n\r\n";
+        if !head_comes_late {
+            peer.send(head);
+        }
         let status = if head_comes_late { "504" } else { "200" };
         assert!(client.head().starts_with(&format!("HTTP/1.1 {status} ")));
+        assert_eq!(proxy.wait_for_events(1), [Event::Overdue]);
+        if head_comes_late {
+            let _ = peer.try_send_bytes(head.as_bytes());
+        }
+        let begun = Instant::now();
+        while peer.try_send_bytes(b"1\r\nx\r\n").is_ok() {
+            assert!(begun.elapsed() < PATIENCE, "it is still read");
+            std::thread::sleep(MOMENT / 10); // A trickle.
+        }
         assert_eq!(proxy.wait_for_events(2), [Event::Overdue, Event::Finished(Ending::TimedOut)]);
     }
 }
@@ -272,7 +272,7 @@ fn a_client_that_sends_slowly_is_not_taken_for_a_silent_worker() {
 
 #[test]
 fn a_worker_that_takes_too_long_altogether_is_cut_off_however_busy() {
-    let total = Some(3 * MOMENT);
+    let total = Some(Duration::from_secs(2));
     let timeouts = Timeouts { silence: Duration::from_secs(20), total, late: MOMENT };
     let proxy = Proxy::with(
         Worker::scripted(|mut peer: Peer| {
@@ -331,7 +331,8 @@ fn an_event_stream_is_not_read_for_ever_once_its_client_has_left() {
 
 #[test]
 fn an_answer_without_end_is_read_for_the_time_of_its_request_once_its_client_has_left() {
-    let timeouts = Timeouts { silence: Duration::from_secs(20), total: Some(3 * MOMENT), late: 2 * MOMENT };
+    let total = Some(Duration::from_secs(2));
+    let timeouts = Timeouts { silence: Duration::from_secs(20), total, late: 2 * MOMENT };
     let proxy = Proxy::with(
         Worker::scripted(|mut peer: Peer| {
             peer.next_request();

@@ -334,7 +334,8 @@ fn what_was_let_past_counts_for_as_long_as_its_late_answer_arrives() {
 
 #[test]
 fn the_time_of_an_overdue_request_starts_anew_when_its_connection_is_lost() {
-    let scene = Scene::with("upstream_timeout = \"100ms\"\norphan_timeout = \"4s\"");
+    // The successor is given no longer than that either.
+    let scene = Scene::with("upstream_timeout = \"1s\"\norphan_timeout = \"4s\"");
     let mut client = scene.get(&scene.hold("a"));
     let mut peer = scene.worker.next();
     peer.next_request();

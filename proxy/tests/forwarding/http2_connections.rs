@@ -5,6 +5,7 @@ use std::future::{Future, poll_fn};
 use std::net::{SocketAddr, TcpListener};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
+use std::thread;
 use std::time::Duration;
 
 use fencepost::downstream::Protocol;
@@ -52,7 +53,8 @@ fn no_more_streams_are_begun_than_the_worker_allows() {
 #[test]
 fn a_worker_that_allows_no_streams_gets_none_until_it_does() {
     let worker = Worker::by_hand();
-    let proxy = Proxy::with(worker.address(), Settings { ready_timeout: 4 * MOMENT, ..to_http2() });
+    let (ready_timeout, idle_timeout) = (Duration::from_secs(2), PATIENCE);
+    let proxy = Proxy::with(worker.address(), Settings { ready_timeout, idle_timeout, ..to_http2() });
     let (mut given_up, mut waiting) = (proxy.client(), proxy.client());
     given_up.send(DELETE);
     let mut frames = Frames::with_streams(worker.next(), 0);
@@ -123,13 +125,13 @@ fn a_connection_that_has_been_idle_for_too_long_is_closed() {
 #[test]
 fn a_request_that_is_overdue_takes_no_other_with_it() {
     let worker = Worker::by_hand();
-    let timeouts = Timeouts { silence: 6 * MOMENT, ..Timeouts::default() };
+    let timeouts = Timeouts { silence: 20 * MOMENT, ..Timeouts::default() };
     let proxy = Proxy::with(worker.address(), Settings { timeouts, ..to_http2() });
     let (mut stuck, mut other) = (proxy.client(), proxy.client());
     stuck.send("POST / HTTP/1.1\r\nHost: test\r\nContent-Length: 5\r\n\r\nhello");
     let mut frames = Frames::with_shut_windows(worker.next());
     assert_eq!(frames.next(), Frame::Headers { stream: 1 });
-    frames.peer().within(3 * MOMENT);
+    frames.peer().within(10 * MOMENT);
     other.send(GET);
     assert_eq!(frames.next(), Frame::Headers { stream: 3 });
     assert!(stuck.head().starts_with("HTTP/1.1 504 "));
@@ -202,9 +204,9 @@ fn an_upload_that_is_cut_takes_no_other_with_it() {
 /// All of its bytes are with the worker, which does not read; its end was handed over and has to wait.
 #[test]
 fn an_upload_never_becomes_whole_once_it_is_over() {
-    for end in ["0\r\n\r\n", "0\r\nX-Sum: 1\r\n\r\n"] {
+    let check = |end: &str| {
         let worker = Worker::by_hand();
-        let timeouts = Timeouts { total: Some(20 * MOMENT), ..Timeouts::default() };
+        let timeouts = Timeouts { total: Some(Duration::from_secs(5)), ..Timeouts::default() };
         let proxy = Proxy::with(worker.address(), Settings { timeouts, ..to_http2() });
         let (mut upload, mut other) = (proxy.client(), proxy.client());
         upload
@@ -221,7 +223,13 @@ fn an_upload_never_becomes_whole_once_it_is_over() {
         let events = proxy.wait_for_events(2);
         assert!(events.contains(&Event::Finished(Ending::TimedOut)) && !events.contains(&Event::Overdue), "{events:?}");
         assert!(!frames.ends_before_end(1));
-    }
+    };
+    // Side by side: each takes its whole time.
+    thread::scope(|scope| {
+        for end in ["0\r\n\r\n", "0\r\nX-Sum: 1\r\n\r\n"] {
+            scope.spawn(move || check(end));
+        }
+    });
 }
 
 /// Its head, which the worker allowed no stream for any more, would go out whenever it does.

@@ -12,10 +12,15 @@ use crate::support::{Event, Http2Client, MOMENT, PATIENCE, Peer, Proxy, Settings
 
 const GET: &str = "GET / HTTP/1.1\r\nHost: test\r\n\r\n";
 
+/// No connection is closed because it has been idle for too long.
+fn keeping() -> Settings {
+    Settings { idle_timeout: 10 * PATIENCE, ..Settings::default() }
+}
+
 #[test]
 fn requests_one_after_the_other_use_one_connection() {
     let worker = Worker::by_hand();
-    let proxy = Proxy::before(worker.address());
+    let proxy = Proxy::with(worker.address(), keeping());
     let mut client = proxy.client();
     client.send(GET);
     let mut peer = worker.next();
@@ -36,7 +41,7 @@ fn a_connection_that_the_worker_has_closed_is_not_used() {
     let (closed, told) = mpsc::channel();
     // Each connection answers a few requests and closes some time after the last, without saying so.
     let number = Arc::new(AtomicUsize::new(0));
-    let proxy = Proxy::before(Worker::scripted(move |mut peer: Peer| {
+    let worker = Worker::scripted(move |mut peer: Peer| {
         let number = number.fetch_add(1, Ordering::Relaxed);
         for _ in 0..=(number % 3) {
             peer.next_request().unwrap();
@@ -48,7 +53,8 @@ fn a_connection_that_the_worker_has_closed_is_not_used() {
             peer.reset()
         }
         closed.send(()).unwrap();
-    }));
+    });
+    let proxy = Proxy::with(worker, keeping());
     let mut client = proxy.client();
     for number in 0..3000 {
         assert!(client.ask(GET).0.starts_with("HTTP/1.1 200 "), "request {number}");
@@ -119,7 +125,7 @@ fn a_connection_whose_last_answer_could_be_read_in_two_ways_is_not_used_again() 
         ("Transfer-Encoding: identity\r\nTransfer-Encoding: chunked", CHUNKS, true),
     ] {
         let worker = Worker::by_hand();
-        let proxy = Proxy::before(worker.address());
+        let proxy = Proxy::with(worker.address(), keeping());
         let mut client = proxy.client();
         client.send(GET);
         let mut peer = worker.next();
@@ -177,7 +183,7 @@ fn a_connection_on_which_a_body_was_announced_where_none_can_be_is_not_used_agai
         for field in ["Content-Length: 6", "Transfer-Encoding: chunked"] {
             let worker = Worker::by_hand();
             // Idle, it would be closed as well.
-            let proxy = Proxy::with(worker.address(), Settings { idle_timeout: 10 * PATIENCE, ..Settings::default() });
+            let proxy = Proxy::with(worker.address(), keeping());
             let mut client = proxy.client();
             client.send(request);
             let mut peer = worker.next();
@@ -198,7 +204,7 @@ fn a_connection_on_which_no_body_was_announced_is_used_again() {
         ("HEAD", "200 OK\r\nETag: \"x\""),
     ] {
         let worker = Worker::by_hand();
-        let proxy = Proxy::before(worker.address());
+        let proxy = Proxy::with(worker.address(), keeping());
         let mut client = proxy.client();
         client.send(&format!("{request} / HTTP/1.1\r\nHost: test\r\n\r\n"));
         let mut peer = worker.next();
@@ -228,7 +234,7 @@ fn an_idle_connection_is_closed_in_time() {
 #[test]
 fn requests_wait_for_a_connection_in_the_order_in_which_they_came() {
     let worker = Worker::by_hand();
-    let proxy = Proxy::with(worker.address(), Settings { connections_max: 1, ..Settings::default() });
+    let proxy = Proxy::with(worker.address(), Settings { connections_max: 1, ..keeping() });
     let mut first = proxy.client();
     first.send(GET);
     let mut peer = worker.next();
@@ -254,7 +260,7 @@ fn requests_wait_for_a_connection_in_the_order_in_which_they_came() {
 #[test]
 fn a_connection_that_is_given_up_unused_is_used_by_the_next_request() {
     let worker = Worker::by_hand();
-    let proxy = Proxy::with(worker.address(), Settings { connections_max: 1, ..Settings::default() });
+    let proxy = Proxy::with(worker.address(), Settings { connections_max: 1, ..keeping() });
     let mut client = proxy.client();
     let mut peer = None;
     for _ in 0..3 {
@@ -333,7 +339,7 @@ fn a_request_that_waits_gets_the_place_of_a_connection_that_breaks() {
 #[test]
 fn too_many_waiting_requests_and_those_that_wait_too_long_are_answered() {
     let worker = Worker::by_hand();
-    let settings = Settings { connections_max: 1, waiting_max: 1, ready_timeout: 3 * MOMENT, ..Settings::default() };
+    let settings = Settings { connections_max: 1, waiting_max: 1, ready_timeout: 10 * MOMENT, ..Settings::default() };
     let proxy = Proxy::with(worker.address(), settings);
     let mut first = proxy.client();
     first.send(GET);

@@ -384,7 +384,7 @@ async fn a_stream_that_ends_before_its_request_is_sent_is_whole() {
 async fn a_stream_to_a_worker_of_http_2_is_cut_when_its_request_is_given_up() {
     let tenures = Tenures::new();
     let mut worker = Http2Worker::start().await;
-    let timeouts = Timeouts { silence: PATIENCE, total: Some(MOMENT), late: MOMENT };
+    let timeouts = Timeouts { silence: PATIENCE, total: Some(Duration::from_secs(1)), late: MOMENT };
     let settings = Settings { upstream_protocol: Protocol::Http2, timeouts, ..fenced(&tenures) };
     let proxy = Proxy::with(worker.address, settings);
     let mut client = proxy.client();
@@ -683,7 +683,7 @@ fn a_client_that_leaves_a_response_of_an_ended_tenure_ends_nothing_at_the_worker
 #[test]
 fn a_response_of_an_ended_tenure_is_not_read_for_ever_once_its_client_has_left() {
     let (worker, tenures) = (Worker::by_hand(), Tenures::new());
-    let timeouts = Timeouts { silence: 2 * MOMENT, total: None, late: MOMENT };
+    let timeouts = Timeouts { silence: Duration::from_secs(1), total: None, late: MOMENT };
     let proxy = Proxy::with(worker.address(), Settings { timeouts, ..fenced(&tenures) });
     let mut client = proxy.client();
     client.send(GET);

@@ -27,7 +27,7 @@ const H1: &[&str] = &["http/1.1"];
 const BOTH: &[&str] = &["h2", "http/1.1"];
 
 fn over(tls: UpstreamTls) -> Settings {
-    Settings { upstream_tls: Some(tls), ..Settings::default() }
+    Settings { upstream_tls: Some(tls), idle_timeout: 10 * PATIENCE, ..Settings::default() }
 }
 
 fn address_of(worker: &Worker) -> SocketAddr {

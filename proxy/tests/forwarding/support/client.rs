@@ -229,7 +229,7 @@ impl Client {
 /// Writes zeros until nobody reads any more for a while. Returns how many.
 pub(crate) fn write_until_blocked(end: &Client, most: usize) -> usize {
     let mut stream = &end.stream;
-    stream.set_write_timeout(Some(Duration::from_millis(300))).unwrap();
+    stream.set_write_timeout(Some(Duration::from_secs(1))).unwrap();
     let zeros = vec![0; 1024 * 1024];
     let mut written = 0;
     while let Ok(count) = stream.write(&zeros) {

@@ -11,7 +11,7 @@ use tokio::time::timeout;
 const BINARY: &str = env!("CARGO_BIN_EXE_fencepost");
 
 /// The demo ends by itself before that.
-const DURATION_MAX: Duration = Duration::from_secs(20);
+const DURATION_MAX: Duration = Duration::from_secs(60);
 
 /// What a terminal turns into SIGINT.
 const CTRL_C: &[u8] = b"\x03";

@@ -471,6 +471,9 @@ async fn a_thousand_decisions_a_second_do_not_freeze_the_page() {
     let measure = "window.gaps = []; let last = performance.now(); \
         const frame = (now) => { window.gaps.push(now - last); last = now; requestAnimationFrame(frame); }; requestAnimationFrame(frame)";
     page.browser.run(measure, &[]).await;
+    // How long on this machine, as busy as it is, without a decision.
+    page.browser.until("frames are drawn", "return window.gaps.length >= 60", &[]).await;
+    let usual = page.browser.run("return Math.max(...window.gaps.splice(0))", &[]).await.as_f64().unwrap();
 
     let mut line = Connection::open(scene.fence.listener.clone()).await.unwrap();
     let one = format!(
@@ -491,7 +494,11 @@ async fn a_thousand_decisions_a_second_do_not_freeze_the_page() {
     page.until_there(&format!("#decision-rows tr[data-id='{last}']")).await;
     let gaps = page.browser.run("return window.gaps", &[]).await;
     let longest = gaps.as_array().unwrap().iter().filter_map(Value::as_f64).fold(0.0, f64::max);
-    assert!(longest < 2_000.0, "the page stood still for {longest} ms, {sent:?} after the first");
+    let longest_allowed = f64::max(2_000.0, 4.0 * usual);
+    assert!(
+        longest < longest_allowed,
+        "the page stood still for {longest} ms, {sent:?} after the first; else {usual} ms"
+    );
     assert!(page.count("*").await < 6_000, "what is drawn is bounded");
     assert!(page.count("#decision-rows tr").await <= 500);
     // It still does what it is told, at once.

@@ -379,7 +379,7 @@ async fn orphans_that_were_ended_by_hand_are_counted_no_more() {
 /// A route that gives up early, under the same lock.
 fn impatient() -> Route {
     Route::new("slow", "/slow/", r#"key = "/k""#)
-        .with(r#"upstream_timeout = "100ms""#)
+        .with(r#"upstream_timeout = "1s""#)
         .with(r#"orphan_timeout = "1h""#)
         .with(r#"handoff_timeout = "1m""#)
 }

@@ -32,8 +32,7 @@ async fn accept(scene: &Scene, expected: &str) {
 /// It was ready by what it had been told before.
 #[tokio::test]
 async fn a_source_that_a_request_has_kept_is_put_back_only_if_its_store_answers() {
-    let scene =
-        Scene::with(EtcdVersion::V3_5, &[templated()], |config| config.limit("confirm_timeout = \"500ms\"")).await;
+    let scene = Scene::open(EtcdVersion::V3_5, &[templated()]).await;
     let latch = Latch::new();
     scene.worker.on("/k/held", Behaviour::Hold(latch.clone(), Answer::ok("held")));
     let tenure = scene.store.hold(LOCK, "shard-1").await;
@@ -41,6 +40,7 @@ async fn a_source_that_a_request_has_kept_is_put_back_only_if_its_store_answers(
     scene.fence.reloads(&scene.config.clone().without_source()).await;
     let nobody = FreePort::reserve();
     let elsewhere = scene.config.clone().endpoints(&[format!("http://{}", nobody.address())]);
+    let elsewhere = elsewhere.limit("confirm_timeout = \"500ms\"");
     let said = refused(&scene, &elsewhere).await.text();
     assert!(said.contains("source.main: "), "{said}");
     scene.fence.reloads(&scene.config).await;

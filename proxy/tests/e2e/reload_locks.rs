@@ -540,8 +540,7 @@ async fn a_lock_is_read_as_often_as_its_route_now_needs_it() {
 /// It was put in force, and the process that served all others was unready from then on.
 #[tokio::test]
 async fn a_source_that_does_not_answer_is_not_added() {
-    let scene =
-        Scene::with(EtcdVersion::V3_5, &[guarded(&[])], |config| config.limit("confirm_timeout = \"1s\"")).await;
+    let scene = Scene::open(EtcdVersion::V3_5, &[guarded(&[])]).await;
     let tenure = scene.store.hold(LOCK, "shard-1").await;
     let relay = Relay::start(scene.etcd.endpoint().trim_start_matches("http://").parse().unwrap()).await;
     let more = format!(
@@ -552,7 +551,7 @@ async fn a_source_that_does_not_answer_is_not_added() {
     );
     let with_more = scene.config.clone().more(&more).routes(&[Route::new("k", "/k/", r#"key = "/k""#)]);
     relay.freeze().await;
-    let rejected = scene.fence.reload(&with_more).await;
+    let rejected = scene.fence.reload(&with_more.clone().limit("confirm_timeout = \"1s\"")).await;
     assert_eq!(rejected.status, 422, "{}", rejected.text());
     let place = place(&scene.fence, &with_more.toml(), |line| line == "[source.more]");
     assert!(rejected.text().contains(&format!("{place}: source.more: ")), "{}", rejected.text());
@@ -560,7 +559,7 @@ async fn a_source_that_does_not_answer_is_not_added() {
     scene.admits("/k/x", &tenure).await;
 
     relay.restore().await;
-    scene.fence.reloads(&with_more).await;
+    scene.fence.reloads(&with_more.limit("confirm_timeout = \"10s\"")).await;
     assert_eq!(scene.fence.admin("GET", "/readyz").await.status, 200);
     let held = scene.store.hold("/more/7", "shard-7").await;
     scene.admits("/more/7/x", &held).await;

@@ -244,7 +244,8 @@ async fn failures_of_the_worker_are_no_refusals() {
     let port = FreePort::reserve();
     let routes = [
         Route::new("gone", "/gone/", r#"key = "/k""#).with(&format!("upstream = \"http://{}\"", port.address())),
-        Route::new("k", "/", r#"key = "/k""#).with(r#"upstream_timeout = "300ms""#),
+        Route::new("silent", "/silent", r#"key = "/k""#).with(r#"upstream_timeout = "300ms""#),
+        Route::new("k", "/", r#"key = "/k""#),
     ];
     let scene = Scene::open(EtcdVersion::V3_4, &routes).await;
     let tenure = scene.store.hold("/k", "shard-1").await;

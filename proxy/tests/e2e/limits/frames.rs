@@ -1,5 +1,7 @@
 //! A client of HTTP/2 that sends frames as it is told to, and keeps what comes back.
 
+use std::collections::VecDeque;
+
 use fencepost_testsupport::{Connection, Endpoint};
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tokio::net::TcpStream;
@@ -71,7 +73,11 @@ pub(super) fn reset(stream: u32) -> Vec<u8> {
 }
 
 /// One connection, read and written in turns.
-pub(super) struct Client(Connection);
+pub(super) struct Client {
+    connection: Connection,
+    /// RST_STREAM frames that came for one stream while the answer to another was read.
+    passed_over: VecDeque<Frame>,
+}
 
 /// A frame that came back.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -87,11 +93,11 @@ impl Client {
     pub(super) async fn open(server: &Endpoint, settings: &[u8]) -> Client {
         let mut connection = Connection::open(server.clone()).await.unwrap();
         connection.send(greeting(settings)).await.unwrap();
-        Client(connection)
+        Client { connection, passed_over: VecDeque::new() }
     }
 
     pub(super) async fn send(&mut self, bytes: Vec<u8>) {
-        self.0.send(bytes).await.unwrap();
+        self.connection.send(bytes).await.unwrap();
     }
 
     /// The next frame of that kind.
@@ -101,6 +107,11 @@ impl Client {
 
     /// The next frame of one of these kinds.
     pub(super) async fn next_of(&mut self, kinds: &[u8]) -> Frame {
+        if kinds.contains(&RST_STREAM)
+            && let Some(frame) = self.passed_over.pop_front()
+        {
+            return frame;
+        }
         loop {
             let frame = self.read().await.unwrap_or_else(|| panic!("the connection ended before a frame of {kinds:?}"));
             if kinds.contains(&frame.kind) {
@@ -114,6 +125,9 @@ impl Client {
         let mut is_ok = false;
         while let Some(frame) = self.read().await.filter(|frame| frame.kind != GOAWAY) {
             if frame.stream != stream {
+                if frame.kind == RST_STREAM {
+                    self.passed_over.push_back(frame);
+                }
                 continue;
             }
             // 200 and no other status is the eighth entry of the static table.
@@ -137,15 +151,15 @@ impl Client {
     }
 
     async fn read(&mut self) -> Option<Frame> {
-        let head = self.0.receive(9).await.ok()?;
+        let head = self.connection.receive(9).await.ok()?;
         let length = u32::from_be_bytes([0, head[0], head[1], head[2]]) as usize;
-        let payload = self.0.receive(length).await.ok()?;
+        let payload = self.connection.receive(length).await.ok()?;
         let (kind, flags) = (head[3], head[4]);
         if kind == SETTINGS && flags == 0 {
-            let _ = self.0.send(frame(SETTINGS, 1, 0, &[])).await; // It may have ended meanwhile.
+            let _ = self.connection.send(frame(SETTINGS, 1, 0, &[])).await; // It may have ended meanwhile.
         }
         if kind == PING && flags == 0 {
-            let _ = self.0.send(frame(PING, 1, 0, &payload)).await;
+            let _ = self.connection.send(frame(PING, 1, 0, &payload)).await;
         }
         let stream = u32::from_be_bytes([head[5], head[6], head[7], head[8]]);
         Some(Frame { kind, stream, payload, is_last: matches!(kind, DATA | HEADERS) && flags & END_STREAM != 0 })

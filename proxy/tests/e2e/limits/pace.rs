@@ -34,7 +34,7 @@ async fn begin(scene: &Scene, path: &str, tenure: &Tenure, framing: &str) -> Con
 
 #[tokio::test]
 async fn a_body_that_drips_in_is_answered_with_408_before_the_gate_and_cut_behind_it() {
-    let (scene, tenure) = limited("body_timeout = \"500ms\"\nbody_rate_min = \"1KiB\"").await;
+    let (scene, tenure) = limited("body_timeout = \"2s\"\nbody_rate_min = \"1KiB\"").await;
     let small = begin(&scene, "/small", &tenure, "Content-Length: 60000\r\n").await;
     let large = begin(&scene, "/large", &tenure, "Content-Length: 100000\r\n").await;
     let dripping = async { tokio::join!(drip(small, "x"), drip(large, "x")) };
@@ -52,9 +52,9 @@ async fn a_body_that_drips_in_is_answered_with_408_before_the_gate_and_cut_behin
 
 #[tokio::test]
 async fn a_body_without_a_length_may_take_its_time() {
-    let (scene, tenure) = limited("body_timeout = \"500ms\"\nbody_rate_min = \"1KiB\"").await;
+    let (scene, tenure) = limited("body_timeout = \"2s\"\nbody_rate_min = \"1KiB\"").await;
     let mut slow = begin(&scene, "/", &tenure, "Transfer-Encoding: chunked\r\n").await;
-    for _ in 0..60 {
+    for _ in 0..150 {
         slow.send("1\r\nx\r\n").await.unwrap();
         tokio::time::sleep(DRIP).await; // The pace is what is tested.
     }

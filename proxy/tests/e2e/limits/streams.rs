@@ -153,7 +153,7 @@ async fn fields_that_unfold_to_a_great_many_are_refused_and_take_no_memory() {
 
 #[tokio::test]
 async fn a_connection_with_pings_and_no_requests_is_idle() {
-    let (scene, tenure) = limited("idle_timeout = \"600ms\"").await;
+    let (scene, tenure) = limited("idle_timeout = \"2s\"").await;
     let mut client = Client::open(&scene.fence.listener, &[]).await;
     client.send(ask(1, "GET", "/", &tenure)).await;
     assert!(client.is_answered(1).await);

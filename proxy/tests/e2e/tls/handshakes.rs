@@ -8,7 +8,7 @@ use super::{Scene, text, tls};
 
 #[tokio::test]
 async fn a_handshake_that_goes_on_for_too_long_is_ended_while_others_are_served() {
-    let scene = Scene::with_limits(|files| tls(files, ""), "handshake_timeout = \"500ms\"").await;
+    let scene = Scene::with_limits(|files| tls(files, ""), "handshake_timeout = \"2s\"").await;
     let mut slow = Vec::new();
     for index in 0..60 {
         let mut stream = TcpStream::connect(scene.address()).await.unwrap();
@@ -26,7 +26,8 @@ async fn a_handshake_that_goes_on_for_too_long_is_ended_while_others_are_served(
         // With a reset where something was left unread.
         assert!(slow.rest().await.unwrap_or_default().is_empty());
     }
-    assert_eq!(scene.failures("timeout").await, 60.0);
+    // Each is closed before it is counted.
+    eventually("all are counted", async || (scene.failures("timeout").await == 60.0).then_some(())).await;
 }
 
 #[tokio::test]

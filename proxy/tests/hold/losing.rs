@@ -219,7 +219,8 @@ async fn a_command_is_ended_in_time_though_nobody_reads_what_is_said_of_it() {
 async fn a_holder_that_was_killed_takes_its_command_with_it_and_its_lease_runs_out() {
     let stage = Stage::set().await;
     // A shell, its child, and that one's, which has left the group.
-    let script = "sh -c 'setsid sh -c \"while :; do sleep 0.02; : $1; done\" grandchild $1; :' child $stage; :";
+    let script =
+        "sh -c 'setsid sh -c \"while :; do date +%s%N >> $1/beats; sleep 0.02; done\" grandchild; :' child $stage; :";
     for foreground in [&[][..], &["--foreground"]] {
         let mut holder = Holder::start(&stage, "a", &[&["--ttl", "2s"], foreground].concat(), script);
         stage.until_held_by("a").await;
@@ -227,16 +228,18 @@ async fn a_holder_that_was_killed_takes_its_command_with_it_and_its_lease_runs_o
             (stage.processes().iter().filter(|arguments| arguments.starts_with("sh\0")).count() == 3).then_some(())
         })
         .await;
-        let mut next = Holder::start(&stage, "b", &[], "touch $stage/taken");
+        stage.until_lines("beats", 1).await;
+        let mut next = Holder::start(&stage, "b", &[], "date +%s%N > $stage/taken");
         eventually("b waits", async || (stage.leases().await == 2).then_some(())).await;
         let killed = Instant::now();
         holder.kill();
-        until_no_command_runs(&stage).await;
-        assert!(!stage.file("taken").exists(), "{foreground:?}: the command went before its lock did");
         assert_eq!(next.code().await, 0);
         println!("taken over {:?} after the holder was killed", killed.elapsed());
+        until_no_command_runs(&stage).await;
+        let taken = UNIX_EPOCH + Duration::from_nanos(stage.read("taken").trim().parse().unwrap());
+        assert!(last_beat(&stage) < taken, "{foreground:?}: the command went before its lock did");
         stage.is_left_clean().await;
-        std::fs::remove_file(stage.file("taken")).unwrap();
+        std::fs::remove_file(stage.file("beats")).unwrap();
     }
 }
 

@@ -106,7 +106,8 @@ async fn two_tenures_never_run_beside_each_other_whatever_the_threads() {
     let mut senders = tokio::task::JoinSet::new();
     let until = Instant::now() + Duration::from_secs(5);
     let mut tenures = 0;
-    while Instant::now() < until {
+    let handled = || inside.handled.load(Ordering::SeqCst);
+    while Instant::now() < until || tenures < 20 || handled() <= tenures {
         let owner = format!("shard-{}", tenures % 3);
         let revision = cluster.put(LOCK, &owner).await;
         tenures += 1;
@@ -127,7 +128,5 @@ async fn two_tenures_never_run_beside_each_other_whatever_the_threads() {
         ended.unwrap();
     }
     assert_eq!(*inside.wrong.lock().unwrap(), [""; 0]);
-    let handled = inside.handled.load(Ordering::SeqCst);
-    println!("{tenures} tenures, {handled} requests handled");
-    assert!(tenures >= 20 && handled > tenures, "{tenures} tenures, {handled} requests");
+    println!("{tenures} tenures, {} requests handled", handled());
 }

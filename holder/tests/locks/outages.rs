@@ -67,7 +67,7 @@ async fn a_lock_that_was_taken_without_its_holder_hearing_of_it_is_its_own() {
     let before = store.member.requests_total().await;
     let waiting = tokio::spawn(async move { lock.acquire().await.unwrap() });
     eventually("b has been told that it waits", async || {
-        (store.member.requests_total().await.since(&before).of("Txn") == 1 && relay.accepted() == 2).then_some(())
+        (store.member.requests_total().await.since(&before).of("Txn") >= 1 && relay.accepted() >= 2).then_some(())
     })
     .await;
     // There and back takes longer than an attempt may.

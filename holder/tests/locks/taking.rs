@@ -43,20 +43,18 @@ async fn a_lock_that_is_held_is_refused_to_who_only_tries_and_nothing_is_left_of
 async fn who_waits_asks_nothing_between_one_look_and_the_next_until_the_lock_is_given_back() {
     let store = Store::start().await;
     for queue in [false, true] {
-        let watches_before = store.member.requests_total().await.of("Watch");
-        let until_watches = async |count: u64| {
-            eventually("one more watches the lock", async || {
-                let watches = store.member.requests_total().await.of("Watch");
-                (watches - watches_before == count).then_some(())
-            })
-            .await;
+        let watches = async || store.member.requests_total().await.of("Watch");
+        let until_one_more_than = async |before: u64| {
+            eventually("one more watches the lock", async || (watches().await > before).then_some(())).await;
         };
+        let before = watches().await;
         let held = store.lock("a").acquire().await.unwrap();
-        until_watches(1).await;
+        until_one_more_than(before).await;
+        let before = watches().await;
         let lock = store.lock_with("b", |lock| lock.queue(queue).ttl(Duration::from_secs(600)));
         let waiting = tokio::spawn(async move { lock.acquire().await.unwrap() });
         // This is the last that it has to ask for. With this time to live, it looks at the lock after 10 s.
-        until_watches(2).await;
+        until_one_more_than(before).await;
         let quiet = store.member.requests_total().await;
         tokio::time::sleep(Duration::from_millis(300)).await;
         let asked = store.member.requests_total().await.since(&quiet);

@@ -104,7 +104,7 @@ async fn superseded_requests_that_are_served_are_false_admissions() {
     let (run, report) = drive("open", &server, &["--rate", "200", "--stale", "10%", "--connections", "4"]).await;
     run.ended_with(1).says("FALSE ADMISSION");
     let stale = server.seen().iter().filter(|request| request.header("fence-revision") == Some("6")).count();
-    assert!((20..=25).contains(&stale), "a tenth of 250, but for those before anybody was served: {stale}");
+    assert!((10..=25).contains(&stale), "a tenth of 250, but for those before anybody was served: {stale}");
     assert_eq!(report["false_admissions"], stale, "{report:#}");
     assert_eq!(report["false_refusals"], 0, "{report:#}");
 }

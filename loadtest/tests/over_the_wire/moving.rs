@@ -105,7 +105,7 @@ async fn an_etcd_that_is_gone_ends_the_handoffs_and_not_the_run() {
     let relay = Relay::start(etcd.endpoint().trim_start_matches("http://").parse().unwrap()).await;
     let (url, etcd_url) = (server.endpoint().to_string(), format!("http://{}", relay.address()));
     let wire = ["open", "--rate", "50", "--proxy", &url, "--etcd", &etcd_url, "--lock", "/lock", "--connections", "4"];
-    let moves = ["--handoff-every", "1s", "--duration", "3s", "--warm-up", "0s", "--json", report.path()];
+    let moves = ["--handoff-every", "2s", "--duration", "4s", "--warm-up", "0s", "--json", report.path()];
     let running = Running::start(&[&wire[..], &moves].concat());
     server.wait_for(5).await; // The lock is taken.
     relay.cut().await;

@@ -121,7 +121,7 @@ async fn however_many_find_their_login_ended_there_is_one_new_one(version: EtcdV
     let logins = async || secure.etcd.requests_total().await.of("Authenticate");
     let before = logins().await;
     for round in 1..=2 {
-        join_all((0..200).map(|_| async { read(&store).await.expect("nothing is refused") })).await;
+        join_all((0..50).map(|_| async { read(&store).await.expect("nothing is refused") })).await;
         assert_eq!(logins().await - before, round);
         sleep(lasts + Duration::from_millis(1100)).await;
     }
@@ -177,14 +177,21 @@ async fn a_wrong_password_is_told_once_a_second_and_a_right_one_heals(version: E
     let store = secure.store();
     secure.write_password("wrong-password");
     let before = secure.etcd.requests_total().await;
-    let began = Instant::now();
+    let (began, mut told) = (Instant::now(), 0);
     while began.elapsed() < Duration::from_millis(2500) {
-        let Err(StoreError::Refused(why)) = read(&store).await else { panic!("that password is wrong") };
+        let why = match read(&store).await {
+            Err(StoreError::Refused(why)) => why,
+            Err(StoreError::Unavailable(_)) => continue, // It did not answer in time.
+            other => panic!("that password is wrong: {other:?}"),
+        };
         assert!(why.contains(r#"user "fencepost" with the password in /"#), "{why}");
         assert!(why.contains("authentication failed") && !why.contains("wrong-password"), "{why}");
+        told += 1;
     }
+    assert!(told > 0);
     let tried = secure.etcd.requests_total().await.since(&before).of("Authenticate");
-    assert!((2..=4).contains(&tried), "{tried}");
+    let most = 2 + began.elapsed().as_secs();
+    assert!((2..=most).contains(&tried), "{tried}");
     std::fs::remove_file(secure.security.directory().join("password")).unwrap();
     let missing = eventually("the file is read again", async || {
         read(&store).await.err().map(|error| error.to_string()).filter(|error| !error.contains("authentication"))

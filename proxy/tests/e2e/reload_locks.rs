@@ -551,9 +551,10 @@ async fn a_source_that_does_not_answer_is_not_added() {
     );
     let with_more = scene.config.clone().more(&more).routes(&[Route::new("k", "/k/", r#"key = "/k""#)]);
     relay.freeze().await;
-    let rejected = scene.fence.reload(&with_more.clone().limit("confirm_timeout = \"1s\"")).await;
+    let hasty = with_more.clone().limit("confirm_timeout = \"1s\"");
+    let rejected = scene.fence.reload(&hasty).await;
     assert_eq!(rejected.status, 422, "{}", rejected.text());
-    let place = place(&scene.fence, &with_more.toml(), |line| line == "[source.more]");
+    let place = place(&scene.fence, &hasty.toml(), |line| line == "[source.more]");
     assert!(rejected.text().contains(&format!("{place}: source.more: ")), "{}", rejected.text());
     assert_eq!(scene.fence.admin("GET", "/readyz").await.status, 200);
     scene.admits("/k/x", &tenure).await;

@@ -74,6 +74,7 @@ impl Way {
                 End::Read => {
                     ready!(Pin::new(&mut *to).poll_shutdown(cx))?;
                     self.end = End::PassedOn;
+                    continue;
                 }
                 End::PassedOn => return Poll::Ready(Ok(())),
             }
@@ -159,6 +160,27 @@ mod tests {
         assert_eq!(&more, b"more");
         drop(worker);
         passes.await.unwrap().unwrap();
+    }
+
+    /// An end that has been reached, whether that was read. By TLS, a read behind that waits for ever.
+    #[derive(Default)]
+    struct Ended(bool);
+
+    impl AsyncRead for Ended {
+        fn poll_read(mut self: Pin<&mut Self>, _: &mut Context<'_>, _: &mut ReadBuf<'_>) -> Poll<io::Result<()>> {
+            assert!(!std::mem::replace(&mut self.0, true), "it was read");
+            Poll::Ready(Ok(()))
+        }
+    }
+
+    #[test]
+    fn nothing_is_read_behind_an_end() {
+        let (mut from, (mut to, _hears)) = (Ended::default(), duplex(1));
+        let cx = &mut Context::from_waker(Waker::noop());
+        let mut way = Way::default();
+        for _ in 0..2 {
+            assert!(matches!(way.poll(cx, &mut from, &mut to), Poll::Ready(Ok(()))));
+        }
     }
 
     #[test]

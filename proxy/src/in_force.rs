@@ -115,7 +115,8 @@ impl Worker {
             let mut kept = vec![route.owner_header.clone(), route.revision_header.clone()];
             kept.extend(from_header.then(|| route.lock_header.clone()));
             let kept = KeptFields::new(kept);
-            Rc::new(if judges_paths { kept.and_one_path() } else { kept })
+            let kept = if judges_paths { kept.and_one_path() } else { kept };
+            Rc::new(if fence.config.fences_by_host() { kept.and_one_host() } else { kept })
         });
         let kept_headers = kept.collect();
         drop(pools);

@@ -15,21 +15,29 @@ pub struct KeptFields {
     are_plain: bool,
     /// Whether a request may name another path beside its own.
     other_paths: bool,
+    /// Whether it may name another host.
+    other_hosts: bool,
 }
 
 impl KeptFields {
     /// None: nothing that looks like fencing is passed on.
-    pub(super) const NONE: KeptFields = KeptFields { names: Vec::new(), are_plain: true, other_paths: true };
+    pub(super) const NONE: KeptFields =
+        KeptFields { names: Vec::new(), are_plain: true, other_paths: true, other_hosts: true };
 
     /// The fields of these names.
     pub fn new(names: impl IntoIterator<Item = HeaderName>) -> KeptFields {
         let names: Vec<HeaderName> = names.into_iter().collect();
-        KeptFields { are_plain: names.iter().all(is_plain), names, other_paths: true }
+        KeptFields { are_plain: names.iter().all(is_plain), names, ..KeptFields::NONE }
     }
 
     /// The same, and no field that names another path than the request has, by which it was judged.
     pub fn and_one_path(self) -> KeptFields {
         KeptFields { other_paths: false, ..self }
+    }
+
+    /// The same, and no field that names another host than the request has.
+    pub fn and_one_host(self) -> KeptFields {
+        KeptFields { other_hosts: false, ..self }
     }
 
     fn contains(&self, name: &HeaderName) -> bool {
@@ -96,6 +104,10 @@ const SAID_ONCE: [&str; 9] = [
 /// Symfony and Zend).
 const OTHER_PATHS: [&str; 2] = ["x-original-url", "x-rewrite-url"];
 
+/// Fields that name the host that is meant, beside `X-Forwarded-Host`, which is written anew: RFC 7239 (section 5.3) has one, and servers and
+/// frameworks know the others.
+const OTHER_HOSTS: [&str; 5] = ["forwarded", "x-forwarded-server", "x-host", "x-http-host-override", "x-original-host"];
+
 /// Letters, digits and `-`, by which no server mistakes one name for another. A table: this is asked of each byte of each name.
 static IS_PLAIN: [bool; 256] = {
     let mut plain = [false; 256];
@@ -112,19 +124,20 @@ fn is_plain(name: &HeaderName) -> bool {
 }
 
 /// Whether a field that is not in `kept` is named like fencing, or like a field of ours once a server has folded names, or names a path
-/// that nobody has judged. CGI makes `_` of every `-`, and some servers of whatever is neither letter nor digit.
+/// or a host that nobody has judged. CGI makes `_` of every `-`, and some servers of whatever is neither letter nor digit.
 fn imitates_ours(name: &HeaderName, kept: &KeptFields) -> bool {
     let name_bytes = name.as_str().as_bytes();
     let like_fence =
         name_bytes.starts_with(b"fence") && name_bytes.get(5).is_some_and(|byte| !byte.is_ascii_alphanumeric());
     let is_plain = is_plain(name);
     let folds_into = |ours: &str| folds_alike(ours.as_bytes(), name_bytes);
-    let names_path = !kept.other_paths && OTHER_PATHS.into_iter().any(folds_into);
-    if !like_fence && !names_path && is_plain && kept.are_plain || kept.contains(name) {
+    let names_another = !kept.other_paths && OTHER_PATHS.into_iter().any(folds_into)
+        || !kept.other_hosts && OTHER_HOSTS.into_iter().any(folds_into);
+    if !like_fence && !names_another && is_plain && kept.are_plain || kept.contains(name) {
         return false;
     }
     like_fence
-        || names_path
+        || names_another
         || kept.names.iter().any(|ours| folds_into(ours.as_str()))
         || !is_plain && SAID_ONCE.into_iter().any(folds_into)
 }

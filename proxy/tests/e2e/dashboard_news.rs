@@ -305,8 +305,16 @@ async fn a_page_with_more_locks_than_rows_says_so_and_keeps_no_more_of_them() {
     let mut line = scene.line().await;
     let mut ask_for = async |shards: Range<u32>| {
         for shard in shards {
-            let answer = line.send(Ask::post(&format!("/shards/{shard}/x")).token("shard-1", "1")).await.unwrap();
-            assert_eq!(answer.header("fence-reason"), Some("no-owner"), "{answer:?}");
+            // So many locks without a record may be read at once, and so many a second: on a quick machine it has to wait.
+            eventually("it has been read", async || {
+                let answer = line.send(Ask::post(&format!("/shards/{shard}/x")).token("shard-1", "1")).await.unwrap();
+                match answer.header("fence-reason") {
+                    Some("no-owner") => Some(()),
+                    Some("unverifiable") => None,
+                    _ => panic!("{answer:?}"),
+                }
+            })
+            .await;
         }
     };
     ask_for(1_000..1_999).await;

@@ -36,7 +36,7 @@ pub(super) async fn ready(pool: &Rc<Shared>, wants: Wants, deadline: Instant) ->
         if let Some(link) = free(pool, wants) {
             // It may have been woken to open a connection, of which others want a stream.
             if matches!(link, Link::Http1(_)) {
-                pool.http2.wake_next();
+                pool.http2.wake_to_open();
             }
             return Ok(link);
         }

@@ -131,9 +131,15 @@ impl Http2Connections {
         self.freed.notify_waiters();
     }
 
-    /// Has the one look again that has waited longest.
-    pub(super) fn wake_next(&self) {
+    /// Has the one look again that has waited longest: there is a stream.
+    fn wake_next(&self) {
         self.freed.notify_one();
+    }
+
+    /// Has the one look again that came last: there is a connection to be opened, for all, and it has the most time left. Whoever has
+    /// waited longest has next to none: where requests come faster than connections open, each would give up, and leave that to the next.
+    pub(super) fn wake_to_open(&self) {
+        self.freed.notify_last();
     }
 
     /// Takes a connection in, on which a worker speaks HTTP/2.
@@ -213,7 +219,7 @@ impl Drop for Stream {
     }
 }
 
-/// Marks that a connection is being opened. Whatever comes of it, the next who waits looks then: it may have to open one.
+/// Marks that a connection is being opened. Whatever comes of it, another who waits looks then: it may have to open one.
 pub(super) struct Opening<'a>(&'a Http2Connections);
 
 impl<'a> Opening<'a> {
@@ -241,7 +247,7 @@ impl<'a> Opening<'a> {
 impl Drop for Opening<'_> {
     fn drop(&mut self) {
         self.0.opening.set(false);
-        self.0.wake_next();
+        self.0.wake_to_open();
     }
 }
 

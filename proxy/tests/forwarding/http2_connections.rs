@@ -387,6 +387,31 @@ async fn each_who_waits_for_a_worker_that_says_nothing_is_told_in_its_time_and_w
     assert!(polls < 10 * REQUESTS, "{polls} polls");
 }
 
+/// Whoever had waited longest opened the next, and had no time left for it: nobody got one as long as requests came fast enough.
+#[tokio::test]
+async fn the_next_connection_is_opened_by_who_has_the_most_time_for_it() {
+    let worker = Worker::by_hand();
+    let pool = pool(worker.address());
+    let work = async {
+        let now = Instant::now();
+        let wait = |time| {
+            let pool = pool.clone();
+            spawn_local(async move { pool.ready(Wants::Either, now + time).await })
+        };
+        let [opens, next, last] = [wait(MOMENT), wait(2 * MOMENT), wait(PATIENCE)];
+        let silent = async |worker: Worker| spawn_blocking(|| (worker.next(), worker)).await.unwrap();
+        let (first, worker) = silent(worker).await;
+        assert!(matches!(opens.await.unwrap(), Err(UpstreamError::Timeout)));
+        let (second, worker) = silent(worker).await;
+        assert!(matches!(next.await.unwrap(), Err(UpstreamError::Timeout)));
+        let frames = spawn_blocking(|| Frames::with_streams(second, 100));
+        let (last, frames) = tokio::join!(last, frames);
+        assert!(last.unwrap().is_ok() && !worker.has_another());
+        drop((first, frames));
+    };
+    LocalSet::new().run_until(work).await;
+}
+
 /// The one that was to open the next may have left in the same moment.
 #[tokio::test]
 async fn whoever_leaves_while_it_opens_a_connection_or_is_to_open_one_is_succeeded_by_the_next_who_waits() {

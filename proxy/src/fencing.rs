@@ -9,7 +9,7 @@ use fencepost_fence::confirm::{Confirmed, unloaded};
 use fencepost_policy::{FenceToken, LockKey, PassReason, Rejection, Verdict};
 use fencepost_sources::TrackedLock;
 use http::header::UPGRADE;
-use http::{HeaderMap, HeaderName, HeaderValue};
+use http::{HeaderMap, HeaderName, HeaderValue, Request};
 use tokio::time::Instant;
 use tower::Service;
 
@@ -22,6 +22,9 @@ use crate::routing::Guarded;
 
 /// Fields that name the method that is meant. Most servers that go by them do so for POST only, but some for any method.
 const METHOD_OVERRIDES: [&str; 3] = ["x-http-method", "x-http-method-override", "x-method-override"];
+
+/// The parameter of a query that does so. WordPress takes it for any method, as ServiceStack does one that is called like a field.
+const METHOD_PARAMETER: &str = "_method";
 
 /// A token, and the lock that it claims to hold.
 #[derive(Clone)]
@@ -52,7 +55,7 @@ where
     S: Service<Exchange<Standing>, Response = Answer, Error = Infallible>,
 {
     let Exchange { request, place, state: guarded, in_flight: _ } = &mut exchange;
-    let exempt = place.route().exempt_methods.contains(request.method()) && !may_mean_another(request.headers());
+    let exempt = place.route().exempt_methods.contains(request.method()) && !may_mean_another(request);
     let identified = if exempt { Ok(()) } else { place.identify(request.headers_mut()) };
     if exempt && matches!(place.route().mode, Mode::Enforce(_)) {
         // Nobody judges it, and a worker behind a fence takes what it gets for judged.
@@ -100,11 +103,16 @@ fn time_verdict(place: &Place, since: Instant) {
 
 /// Whether a worker may take a request for something else than its method says. What asks for another protocol is no GET any more: a
 /// tunnel carries writes.
-fn may_mean_another(headers: &HeaderMap) -> bool {
-    let overrides = |name: &HeaderName| {
-        METHOD_OVERRIDES.into_iter().any(|field| folds_alike(field.as_bytes(), name.as_str().as_bytes()))
-    };
-    headers.keys().any(|name| *name == UPGRADE || overrides(name))
+fn may_mean_another<B>(request: &Request<B>) -> bool {
+    let overrides = |name: &[u8]| METHOD_OVERRIDES.into_iter().any(|field| folds_alike(field.as_bytes(), name));
+    let in_head = |name: &HeaderName| *name == UPGRADE || overrides(name.as_str().as_bytes());
+    // Some take `;` for `&` (Rack before 3), and PHP ends a name before what would be an index, or at a NUL.
+    let parameters = request.uri().query().unwrap_or_default().split(['&', ';']);
+    let mut names = parameters
+        .flat_map(|one| form_urlencoded::parse(one.as_bytes()))
+        .map(|(name, _)| name.trim_start().split(['[', '\0']).next().unwrap_or_default().to_ascii_lowercase());
+    request.headers().keys().any(in_head)
+        || names.any(|name| overrides(name.as_bytes()) || folds_alike(METHOD_PARAMETER.as_bytes(), name.as_bytes()))
 }
 
 /// What becomes of a request that has no token to be judged.

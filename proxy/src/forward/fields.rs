@@ -100,9 +100,10 @@ const SAID_ONCE: [&str; 9] = [
     "x-forwarded-proto",
 ];
 
-/// Fields that name the resource that is meant: IIS has rewritten requests by them, and what ran behind it takes their word still (older
-/// Symfony and Zend).
-const OTHER_PATHS: [&str; 2] = ["x-original-url", "x-rewrite-url"];
+/// Fields that name the path that is meant, or how much of it is none of the application's: IIS has rewritten requests by the URLs, and what
+/// ran behind it takes their word still (older Symfony and Zend). gunicorn takes a `SCRIPT_NAME` off the path, and a `PATH_INFO`
+/// passes there, too; applications of WSGI have a wrapper that takes off an `X-Script-Name`.
+const OTHER_PATHS: [&str; 5] = ["path-info", "script-name", "x-original-url", "x-rewrite-url", "x-script-name"];
 
 /// Fields that name the host that is meant, beside `X-Forwarded-Host`, which is written anew: RFC 7239 (section 5.3) has one, and servers and
 /// frameworks know the others.

@@ -257,6 +257,19 @@ async fn a_request_that_may_mean_another_method_than_it_has_is_not_exempt() {
         }
     }
     assert_eq!(scene.send(Ask::post("/").method("GET").header("X-HTTP-Methods", "DELETE")).await.status, 200);
+    for (query, expected) in [
+        ("_method=DELETE", 428),
+        ("a=1&%5Fmethod=DELETE", 428),
+        ("a=1;_METHOD=DELETE", 428),
+        ("+.method%00x[]=DELETE", 428),
+        ("x-http-method-override=PUT", 428),
+        ("X%2dHTTP%2dMethod", 428),
+        ("payment_method=x&method=y", 200),
+        ("a=_method", 200),
+    ] {
+        let answer = scene.send(Ask::post(&format!("/?{query}")).method("GET")).await;
+        assert_eq!(answer.status, expected, "{query}");
+    }
     scene.finish().await;
 }
 
@@ -271,7 +284,8 @@ async fn the_worker_gets_the_token_as_it_came_and_nothing_else_that_looks_like_f
     scene.worker.on("/fenced", Behaviour::Answer(answer));
     let ask = Ask::post("/fenced?q=1").under(&held).header("Fence-Verdict", "admit").header("Fence-Lock", "/other");
     let ask = ask.header("Connection", "x-private").header("X-Private", "1").header("X-Public", "2");
-    let leading_past = |ask: Ask| ask.header("X-Original-URL", "/fenced").header("x_rewrite_url", "/fenced");
+    let elsewhere = ["x-original-url", "x_rewrite_url", "script_name", "script-name", "x-script-name", "path.info"];
+    let leading_past = |ask: Ask| elsewhere.into_iter().fold(ask, |ask, name| ask.header(name, "/fenced"));
     let answer = scene.send(leading_past(ask)).await;
     assert_eq!((answer.status, answer.text().as_str()), (200, "done"));
     assert_eq!(answer.header("x-kept"), Some("1"));
@@ -292,7 +306,9 @@ async fn the_worker_gets_the_token_as_it_came_and_nothing_else_that_looks_like_f
     // Nor by a route without a lock to the worker of one that has.
     assert_eq!(scene.send(leading_past(Ask::post("/open/"))).await.status, 200);
     for seen in [seen, scene.worker.seen().pop().unwrap()] {
-        assert_eq!((seen.header("x-original-url"), seen.header("x_rewrite_url")), (None, None));
+        for name in elsewhere {
+            assert_eq!(seen.header(name), None, "{name}");
+        }
     }
     scene.finish().await;
 }

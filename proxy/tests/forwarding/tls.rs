@@ -121,7 +121,7 @@ async fn whoever_is_to_open_a_connection_for_all_and_finds_one_for_itself_is_suc
         };
         let next = |worker: TlsWorker| spawn_blocking(move || (worker.next(), worker));
         let (mut peers, of_one_request) = (Vec::new(), wait(Wants::Http1).await.unwrap().unwrap());
-        let [opens, finds, succeeds] = [Wants::Either; 3].map(wait);
+        let [opens, succeeds, finds] = [Wants::Either; 3].map(wait); // Who came last is to open the next.
         let mut worker = worker;
         for _ in 0..2 {
             let peer;

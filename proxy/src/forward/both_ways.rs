@@ -15,7 +15,7 @@ const BUFFER_BYTES: usize = 16 * 1024;
 /// Passes bytes both ways until both ends have ended theirs.
 ///
 /// As `tokio::io::copy_bidirectional`, but for the room that it keeps for what may come next: of ten thousand websockets nearly all wait,
-/// and theirs would be 320 MB. Here only what an end does not take at once is kept.
+/// and theirs would be up to 320 MB. Here only what an end does not take at once is kept.
 ///
 /// # Errors
 /// The first of either end.

@@ -8,7 +8,6 @@ use fencepost_config::{Config, Freshness, Mode, Route};
 use fencepost_sources::{FormatConflict, LockSource, Timing, TrackedLock};
 use fencepost_tls::PeerNames;
 use http::{Request, Response};
-use prometheus::IntGauge;
 use tokio::time::Instant;
 
 use crate::access_log::{AccessLog, OpenError};
@@ -16,7 +15,7 @@ use crate::decision::{DecisionIds, Sample, WallClock};
 use crate::downstream::{ClientAddress, ClientBody, UnderWay};
 use crate::forward::{KeptFields, Pool, ResponseBody, Upstream};
 use crate::lock_sources::SourcesError;
-use crate::metrics::RouteMetrics;
+use crate::metrics::{RequestCounts, RouteMetrics};
 use crate::process::Process;
 use crate::recording::About;
 use crate::refusal::{AnswerForm, Failure};
@@ -144,6 +143,10 @@ pub struct Worker {
     pub pools: Vec<Pool>,
     /// Each route's token headers, in the order of the routes.
     pub kept_headers: Vec<Rc<KeptFields>>,
+    /// What the requests of each route count on the thread, in the order of the routes.
+    pub counts: Vec<Rc<RequestCounts>>,
+    /// What those count whose route is not known.
+    pub unrouted_counts: Rc<RequestCounts>,
     /// Names decisions.
     pub decisions: Rc<DecisionIds>,
     /// Which admissions are recorded.
@@ -207,6 +210,14 @@ impl Place {
         }
     }
 
+    /// What the requests of the route count on the thread.
+    pub fn counts(&self) -> &Rc<RequestCounts> {
+        match self.route.get() {
+            Some(route) => &self.worker.counts[route],
+            None => &self.worker.unrouted_counts,
+        }
+    }
+
     /// Whether refusals are only recorded.
     pub fn is_shadow(&self) -> bool {
         matches!(self.route().mode, Mode::Shadow(_))
@@ -238,20 +249,20 @@ impl Place {
 
 /// Counts a request as in flight on its route, and as under way on its connection, for as long as this lives.
 pub struct InFlight {
-    gauge: IntGauge,
+    counts: Rc<RequestCounts>,
     _under_way: UnderWay,
 }
 
 impl InFlight {
     /// One more.
-    pub fn new(gauge: &IntGauge, under_way: UnderWay) -> InFlight {
-        gauge.inc();
-        InFlight { gauge: gauge.clone(), _under_way: under_way }
+    pub fn new(counts: Rc<RequestCounts>, under_way: UnderWay) -> InFlight {
+        counts.begin();
+        InFlight { counts, _under_way: under_way }
     }
 }
 
 impl Drop for InFlight {
     fn drop(&mut self) {
-        self.gauge.dec();
+        self.counts.end();
     }
 }

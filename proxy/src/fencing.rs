@@ -15,7 +15,7 @@ use tower::Service;
 
 use crate::exchange::{Answer, Exchange, Place};
 use crate::forward::folds_alike;
-use crate::metrics::ConfirmOutcome;
+use crate::metrics::{ConfirmOutcome, Counted};
 use crate::recording::Subject;
 use crate::routes::Guard;
 use crate::routing::Guarded;
@@ -97,8 +97,7 @@ pub fn token(place: &Place, headers: &HeaderMap) -> Result<FenceToken<HeaderValu
 
 /// Takes note of how long the verdict took, which stands since then.
 fn time_verdict(place: &Place, since: Instant) {
-    let took = since.saturating_duration_since(place.arrived);
-    place.metrics().verdict_seconds.observe(took.as_secs_f64());
+    place.counts().verdict_took(since.saturating_duration_since(place.arrived));
 }
 
 /// Whether a worker may take a request for something else than its method says. What asks for another protocol is no GET any more: a
@@ -200,7 +199,7 @@ pub fn rejected(
     }
     if reason == Rejection::Unverifiable && place.route().on_unavailable == OnUnavailable::DangerousAdmit {
         place.metrics().dangerous_admit.inc();
-        place.about.count(|| place.metrics().unverified.inc());
+        place.about.count(|| place.counts().count(Counted::Unverified));
         place.let_past(reason, subject);
         return Ok(Standing::Pass(PassReason::DangerousAdmit, lock.cloned()));
     }
@@ -213,7 +212,6 @@ where
     S: Service<Exchange<Judged>, Response = Answer, Error = Infallible>,
 {
     let Exchange { request, place, in_flight, state } = exchange;
-    let metrics = place.metrics();
     let mut judged_at = None;
     let standing = match state {
         Standing::Pass(reason, lock) => {
@@ -221,8 +219,8 @@ where
                 place.about.note_pass();
             }
             match reason {
-                PassReason::Exempt => place.about.count(|| metrics.exempt.inc()),
-                PassReason::Off => place.about.count(|| metrics.off.inc()),
+                PassReason::Exempt => place.about.count(|| place.counts().count(Counted::Exempt)),
+                PassReason::Off => place.about.count(|| place.counts().count(Counted::Off)),
                 PassReason::Shadow | PassReason::DangerousAdmit => {} // Counted by what they would have met.
             }
             Ok(Standing::Pass(reason, lock))

@@ -110,7 +110,7 @@ async fn send(
         }
         match in_turn(turn, ready.send(Admitted::new(request, ticket), timeouts, at)).await {
             Ok(mut answer) => {
-                place.metrics().upstream_seconds.observe(at.elapsed().as_secs_f64());
+                place.counts().upstream_took(at.elapsed());
                 place.tell_verdict(&standing, answer.headers_mut());
                 return Ok(answer);
             }

@@ -120,10 +120,14 @@ impl Worker {
         });
         let kept_headers = kept.collect();
         drop(pools);
+        let counts = fence.routes.iter().map(|route| Rc::new(route.metrics.requests.part())).collect();
+        let unrouted_counts = Rc::new(fence.unrouted.requests.part());
         let sample = Sample::one_in(fence.config.decisions.admissions_one_in);
         Worker {
             pools: routes,
             kept_headers,
+            counts,
+            unrouted_counts,
             decisions,
             sample,
             wall_clock: WallClock::default(),

@@ -1,23 +1,21 @@
 //! What operators count. Registered once, handed down; label values come from enums and the configuration, never from
 //! requests.
 
+mod by_thread;
 mod in_force;
+mod requests;
 #[cfg(test)]
 mod tests;
 mod tls;
 
-use std::sync::Arc;
-use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::{Duration, SystemTime};
 
 use fencepost_config::Config;
-use fencepost_policy::Rejection;
-use prometheus::core::Collector;
 use prometheus::{
-    Encoder, Histogram, HistogramOpts, HistogramVec, IntCounter, IntCounterVec, IntGauge, IntGaugeVec, Opts, Registry,
-    TextEncoder,
+    Encoder, Histogram, HistogramOpts, IntCounter, IntCounterVec, IntGauge, IntGaugeVec, Opts, Registry, TextEncoder,
 };
 
+pub use requests::{Counted, RequestCounts, RequestTotals};
 pub use tls::{HandshakeCounters, TlsMetrics, TlsReload, TlsUse};
 
 use crate::downstream::Closing;
@@ -28,12 +26,8 @@ use crate::refusal::Failure;
 #[derive(Debug, Clone)]
 pub struct Metrics {
     registry: Registry,
-    requests: IntCounterVec,
-    refused: Arc<Refused>,
-    verdict_seconds: Histogram,
-    upstream_seconds: HistogramVec,
-    in_flight: IntGaugeVec,
-    /// Not in the registry: it is part of `in_flight`, for whoever looks at the routes.
+    requests: requests::Requests,
+    /// Not in the registry: those are in flight, and this is for whoever looks at the routes.
     waiting: IntGaugeVec,
     confirms: IntCounterVec,
     dangerous: IntCounterVec,
@@ -119,32 +113,12 @@ impl ConfirmOutcome {
     }
 }
 
-/// What [`Refusals`] are read from.
-#[derive(Debug, Default)]
-struct Refused {
-    refused: [AtomicU64; Rejection::ALL.len()],
-    would_be: [AtomicU64; Rejection::ALL.len()],
-}
-
 /// The counters of one route, looked up once.
 #[derive(Debug)]
 pub struct RouteMetrics {
-    /// Requests whose token was admitted.
-    pub admitted: IntCounter,
-    /// Requests let past because their method is exempt.
-    pub exempt: IntCounter,
-    /// Requests let past because the route is off.
-    pub off: IntCounter,
-    rejected: [IntCounter; Rejection::ALL.len()],
-    /// On all routes.
-    refused: Arc<Refused>,
-    /// From the request's arrival to its verdict.
-    pub verdict_seconds: Histogram,
-    /// From the request's first byte upstream to the head of the response.
-    pub upstream_seconds: Histogram,
-    /// Requests between arrival and the end of their response.
-    pub in_flight: IntGauge,
-    /// Those of them that wait at a barrier.
+    /// What all of its requests count.
+    pub requests: RequestTotals,
+    /// Those in flight that wait at a barrier.
     pub waiting: IntGauge,
     /// Requests of which something was cut because their tenure had ended, or might have.
     pub cut_requests: IntCounter,
@@ -155,10 +129,8 @@ pub struct RouteMetrics {
     confirms: [IntCounter; ConfirmOutcome::ALL.len()],
     /// Requests that passed the barrier by `on_handoff_timeout = "dangerous_proceed"`.
     pub dangerous_proceed: IntCounter,
-    /// Requests let past by `on_unavailable = "dangerous_admit"`.
+    /// Requests let past by `on_unavailable = "dangerous_admit"`, each as often as it was.
     pub dangerous_admit: IntCounter,
-    /// Those of them that count as that, among all others.
-    pub unverified: IntCounter,
     handoffs: IntCounter,
     handoff_wait_seconds: Histogram,
     failures: IntCounterVec,
@@ -166,23 +138,6 @@ pub struct RouteMetrics {
 }
 
 impl RouteMetrics {
-    /// How many requests were refused (or, in shadow mode, were to be) for that reason.
-    pub fn rejected(&self, reason: Rejection) -> u64 {
-        self.rejected[reason as usize].get()
-    }
-
-    /// Counts one that is refused.
-    pub fn reject(&self, reason: Rejection) {
-        self.rejected[reason as usize].inc();
-        self.refused.refused[reason as usize].fetch_add(1, Ordering::Relaxed);
-    }
-
-    /// Counts one that would be refused, and goes on.
-    pub fn would_reject(&self, reason: Rejection) {
-        self.rejected[reason as usize].inc();
-        self.refused.would_be[reason as usize].fetch_add(1, Ordering::Relaxed);
-    }
-
     /// Confirming reads that ended so.
     pub fn confirmed(&self, outcome: ConfirmOutcome) -> &IntCounter {
         &self.confirms[outcome as usize]
@@ -229,45 +184,16 @@ impl Metrics {
     /// Never in practice: names and labels are constants.
     pub fn new() -> Result<Metrics, prometheus::Error> {
         let registry = Registry::new();
-        // Each bound is at most two and a half times the one before: that close a quantile can be read off. Verdicts take
-        // microseconds, or the milliseconds of a confirming read; a handoff takes what the worker takes for one request.
-        let verdict_buckets = vec![
-            1e-6, 2e-6, 5e-6, 1e-5, 2e-5, 5e-5, 1e-4, 2.5e-4, 5e-4, 1e-3, 2.5e-3, 5e-3, 1e-2, 2.5e-2, 5e-2, 0.1, 0.25,
-            0.5, 1.0, 2.0,
-        ];
+        // As close as those of verdicts; a handoff takes what the worker takes for one request.
         let handoff_buckets =
             vec![5e-4, 1e-3, 2.5e-3, 5e-3, 1e-2, 2.5e-2, 5e-2, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 10.0, 25.0, 60.0];
-        let upstream_buckets =
-            vec![2.5e-4, 5e-4, 1e-3, 2.5e-3, 5e-3, 1e-2, 2.5e-2, 5e-2, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 10.0, 30.0];
         let reloads = counters(
             "fencepost_config_reloads_total",
             "Reloads of the configuration by what came of them.",
             &["outcome"],
         )?;
         let metrics = Metrics {
-            requests: counters(
-                "fencepost_requests_total",
-                "Requests by verdict.",
-                &["route", "verdict", "reason", "mode"],
-            )?,
-            refused: Arc::default(),
-            verdict_seconds: Histogram::with_opts(
-                HistogramOpts::new("fencepost_verdict_seconds", "From a request's arrival to its verdict.")
-                    .buckets(verdict_buckets),
-            )?,
-            upstream_seconds: HistogramVec::new(
-                HistogramOpts::new(
-                    "fencepost_upstream_seconds",
-                    "From a request's first byte upstream to the response head.",
-                )
-                .buckets(upstream_buckets),
-                &["route"],
-            )?,
-            in_flight: gauges(
-                "fencepost_in_flight",
-                "Requests between arrival and the end of their response.",
-                &["route"],
-            )?,
+            requests: requests::Requests::new()?,
             waiting: gauges("waiting", "Those of them that wait at a barrier.", &["route"])?,
             confirms: counters(
                 "fencepost_confirms_total",
@@ -371,9 +297,6 @@ impl Metrics {
         build_info.with_label_values(&[env!("CARGO_PKG_VERSION")]).set(1);
         for collector in [
             Box::new(metrics.requests.clone()) as Box<dyn prometheus::core::Collector>,
-            Box::new(metrics.verdict_seconds.clone()),
-            Box::new(metrics.upstream_seconds.clone()),
-            Box::new(metrics.in_flight.clone()),
             Box::new(metrics.confirms.clone()),
             Box::new(metrics.dangerous.clone()),
             Box::new(metrics.cut_requests.clone()),
@@ -406,21 +329,12 @@ impl Metrics {
 
     /// The counters of a route; `mode` is its mode's name in the configuration.
     pub fn route(&self, route: &str, mode: &str) -> RouteMetrics {
-        let requests = |verdict, reason| self.requests.with_label_values(&[route, verdict, reason, mode]);
         // A series that began with its first failure would not show that one as a rise.
         for failure in Failure::ON_A_ROUTE {
             self.failures.with_label_values(&[route, failure.code()]);
         }
         RouteMetrics {
-            admitted: requests("admit", "none"),
-            exempt: requests("pass", "exempt"),
-            off: requests("pass", "off"),
-            unverified: requests("pass", Rejection::Unverifiable.code()),
-            rejected: std::array::from_fn(|reason| requests("reject", Rejection::ALL[reason].code())),
-            refused: Arc::clone(&self.refused),
-            verdict_seconds: self.verdict_seconds.clone(),
-            upstream_seconds: self.upstream_seconds.with_label_values(&[route]),
-            in_flight: self.in_flight.with_label_values(&[route]),
+            requests: self.requests.route(route, mode),
             waiting: self.waiting.with_label_values(&[route]),
             confirms: ConfirmOutcome::ALL.map(|outcome| self.confirms.with_label_values(&[route, outcome.name()])),
             dangerous_proceed: self.dangerous.with_label_values(&[route, "on_handoff_timeout"]),
@@ -437,10 +351,7 @@ impl Metrics {
 
     /// How many requests were refused, or would have been, since the start, on all routes there were.
     pub fn refused(&self) -> Refusals {
-        let load = |counts: &[AtomicU64; Rejection::ALL.len()]| {
-            std::array::from_fn(|reason| counts[reason].load(Ordering::Relaxed))
-        };
-        Refusals { refused: load(&self.refused.refused), would_be: load(&self.refused.would_be) }
+        self.requests.refused()
     }
 
     /// Counts a request that no route is for.
@@ -500,9 +411,7 @@ impl Metrics {
 
     /// Requests in flight on all routes.
     pub fn in_flight(&self) -> u64 {
-        let families = self.in_flight.collect();
-        let gauges = families.iter().flat_map(|family| family.get_metric());
-        gauges.map(|gauge| gauge.get_gauge().get_value() as u64).sum()
+        self.requests.in_flight()
     }
 
     /// Notes how many client connections are open.

@@ -15,6 +15,7 @@ use crate::decision::DecisionId;
 use crate::exchange::{Answer, Place};
 use crate::fencing::{Claim, Standing};
 use crate::forward::ResponseBody;
+use crate::metrics::Counted;
 use crate::observe::record::{shown_host, shown_method, shown_owner, shown_path, shown_peer, whole_millis};
 use crate::observe::{Decision, Event, Outcome, RouteLabel};
 use crate::refusal::{FENCE_DECISION, FENCE_REASON, Failure, Refusal};
@@ -297,7 +298,7 @@ impl Place {
 
     /// Counts that the request was admitted, or would have been; some admissions are recorded.
     pub fn admitted(&self, claim: &Claim) {
-        self.about.count(|| self.metrics().admitted.inc());
+        self.about.count(|| self.counts().count(Counted::Admitted));
         self.about.admitted.set(true);
         if self.worker.fence.process.observations.is_some() && self.worker.sample.takes() {
             self.record(self.worker.decisions.next(), Outcome::Admitted, Subject::of(claim), None);
@@ -307,8 +308,10 @@ impl Place {
     /// Counts what was decided, writes it to the log at a bounded rate, and notes it for operators to look at.
     fn record(&self, id: DecisionId, outcome: Outcome, subject: Subject<'_>, status: Option<StatusCode>) {
         match outcome {
-            Outcome::Refused(reason) => self.about.count(|| self.metrics().reject(reason)),
-            Outcome::WouldBeRefused(reason) => self.about.count(|| self.metrics().would_reject(reason)),
+            Outcome::Refused(reason) => self.about.count(|| self.counts().count(Counted::Refused(reason))),
+            Outcome::WouldBeRefused(reason) => {
+                self.about.count(|| self.counts().count(Counted::WouldBeRefused(reason)))
+            }
             Outcome::LetPast(_) | Outcome::Admitted => {}
         }
         let process = &self.worker.fence.process;

@@ -12,7 +12,7 @@ use fencepost_sources::{
 };
 use http::HeaderMap;
 
-use crate::metrics::RouteMetrics;
+use crate::metrics::{Counted, RouteMetrics};
 use crate::observe::RouteLabel;
 use crate::process::Process;
 use crate::token::TokenHeaders;
@@ -61,7 +61,7 @@ impl RouteInForce {
         let metrics = process.metrics.route(&route.name, route.mode.name());
         Ok(RouteInForce {
             headers: token_headers(route),
-            label: process.label(&route.name, route.mode.name(), source_name, metrics.admitted.get()),
+            label: process.label(&route.name, route.mode.name(), source_name, metrics.requests.of(Counted::Admitted)),
             metrics,
             orphan_timeout_max: of_one_source.map(|route| route.orphan_timeout).max().unwrap_or(route.orphan_timeout),
             guard,

@@ -59,7 +59,7 @@ where
     let found = contained(begin(&place, &mut request)).await;
     let answer = match found.unwrap_or_else(|Panicked| Err(place.panicked())) {
         Ok(guarded) => {
-            let in_flight = InFlight::new(&place.metrics().in_flight, request.body().connection().under_way());
+            let in_flight = InFlight::new(Rc::clone(place.counts()), request.body().connection().under_way());
             let exchange = Exchange { request, place: Rc::clone(&place), in_flight, state: guarded };
             contained(next.call(exchange)).await.unwrap_or_else(|Panicked| Ok(place.panicked()))?
         }

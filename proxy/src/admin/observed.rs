@@ -14,6 +14,7 @@ use super::answers::{AdminAnswer, json_answer, text};
 use super::paths;
 use super::streams::{follow_decisions, follow_timeline};
 use crate::exchange::Fence;
+use crate::metrics::Counted;
 use crate::observe::filter::Query;
 use crate::observe::shadow::Watched;
 use crate::observe::timeline::RowContext;
@@ -74,7 +75,7 @@ impl Admin {
         let in_force = self.fence.routes.iter().filter(|route| route.label.mode == "shadow");
         let watched: Vec<Watched> = in_force
             .map(|route| {
-                let admitted = route.metrics.admitted.get().saturating_sub(route.label.admitted_before);
+                let admitted = route.metrics.requests.of(Counted::Admitted).saturating_sub(route.label.admitted_before);
                 Watched { label: Arc::clone(&route.label), admitted }
             })
             .collect();

@@ -7,7 +7,7 @@ use tokio::time::Instant;
 
 use super::Admin;
 use super::answers::{AdminAnswer, json_answer};
-use crate::metrics::RouteMetrics;
+use crate::metrics::{Counted, RequestTotals};
 use crate::observe::lately::SPAN;
 use crate::observe::millis;
 use crate::routes::RouteInForce;
@@ -48,8 +48,8 @@ impl Admin {
             "layout": lock.map(|lock| lock.record.layout().name()),
             "key": lock.map(|lock| lock.key.as_str()),
             "source": in_force.label.source.as_deref(),
-            "requests": requests(metrics),
-            "in_flight": metrics.in_flight.get(),
+            "requests": requests(&metrics.requests),
+            "in_flight": metrics.requests.in_flight(),
             "waiting": metrics.waiting.get(),
             "orphans": metrics.orphans.get(),
             "handoffs": metrics.handoffs(),
@@ -68,11 +68,12 @@ impl Admin {
 }
 
 /// How many requests there were of each verdict, each of which counts once.
-fn requests(metrics: &RouteMetrics) -> Value {
+fn requests(totals: &RequestTotals) -> Value {
+    let passed = [Counted::Exempt, Counted::Off, Counted::Unverified];
     json!({
-        "admit": metrics.admitted.get(),
-        "reject": by_reason(|reason| metrics.rejected(reason)),
-        "pass": metrics.exempt.get() + metrics.off.get() + metrics.unverified.get(),
+        "admit": totals.of(Counted::Admitted),
+        "reject": by_reason(|reason| totals.rejected(reason)),
+        "pass": passed.into_iter().map(|as_what| totals.of(as_what)).sum::<u64>(),
     })
 }
 
@@ -94,15 +95,16 @@ mod tests {
     #[test]
     fn a_request_that_is_let_past_once_it_was_admitted_has_one_verdict() {
         let metrics = Metrics::new().unwrap().route("r", "enforce");
+        let (totals, counts) = (&metrics.requests, metrics.requests.part());
         let about = About::of(&Request::new(()), false);
         let let_past = |about: &About| {
             metrics.dangerous_admit.inc();
-            about.count(|| metrics.unverified.inc());
+            about.count(|| counts.count(Counted::Unverified));
         };
-        about.count(|| metrics.admitted.inc());
+        about.count(|| counts.count(Counted::Admitted));
         let_past(&about); // It could not be sent, and by then its lock could not be read.
-        assert_eq!(requests(&metrics), json!({ "admit": 1, "reject": {}, "pass": 0 }));
+        assert_eq!(requests(totals), json!({ "admit": 1, "reject": {}, "pass": 0 }));
         let_past(&About::of(&Request::new(()), false));
-        assert_eq!(requests(&metrics), json!({ "admit": 1, "reject": {}, "pass": 1 }));
+        assert_eq!(requests(totals), json!({ "admit": 1, "reject": {}, "pass": 1 }));
     }
 }

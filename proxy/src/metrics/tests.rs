@@ -1,3 +1,5 @@
+use fencepost_policy::Rejection;
+
 use super::*;
 
 const ROUTES: &str = r#"
@@ -33,7 +35,7 @@ fn text(metrics: &Metrics) -> String {
 fn every_metric_of_a_route_is_there_before_the_first_request() {
     let metrics = Metrics::new().unwrap();
     let route = metrics.route("shards", "enforce");
-    route.reject(Rejection::ReplayedTenure);
+    route.requests.part().count(Counted::Refused(Rejection::ReplayedTenure));
     let reading = SourceReading {
         up: Some(true),
         age_seconds: 0.5,

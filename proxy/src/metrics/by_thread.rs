@@ -1,0 +1,113 @@
+//! Numbers that each thread counts for itself, added up when somebody reads them.
+
+use std::marker::PhantomData;
+use std::rc::Rc;
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+
+/// A row of numbers, each of which is the sum of what threads have counted.
+///
+/// Every request counts several times. If all threads did so in one place, its line of memory would go from processor to processor with
+/// each request.
+#[derive(Debug)]
+pub(super) struct Totals(Mutex<Parts>);
+
+#[derive(Debug)]
+struct Parts {
+    /// What those have counted that count no more.
+    ended: Box<[u64]>,
+    counting: Vec<Arc<[AtomicU64]>>,
+}
+
+impl Totals {
+    /// So many numbers, at zero.
+    pub(super) fn new(numbers: usize) -> Arc<Totals> {
+        Arc::new(Totals(Mutex::new(Parts { ended: vec![0; numbers].into(), counting: Vec::new() })))
+    }
+
+    /// What one thread counts from now on.
+    pub(super) fn part(self: &Arc<Totals>) -> Part {
+        let mut parts = self.lock();
+        let counts: Arc<[AtomicU64]> = parts.ended.iter().map(|_| AtomicU64::new(0)).collect();
+        parts.counting.push(Arc::clone(&counts));
+        Part { counts, totals: Arc::clone(self), _of_one_thread: PhantomData }
+    }
+
+    /// One of the numbers.
+    pub(super) fn get(&self, number: usize) -> u64 {
+        let parts = self.lock();
+        let counting = parts.counting.iter().map(|counts| counts[number].load(Ordering::Relaxed));
+        counting.fold(parts.ended[number], u64::wrapping_add)
+    }
+
+    fn lock(&self) -> MutexGuard<'_, Parts> {
+        self.0.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+/// What one thread has counted.
+#[derive(Debug)]
+pub(super) struct Part {
+    counts: Arc<[AtomicU64]>,
+    totals: Arc<Totals>,
+    /// Neither it nor a reference to it gets to another thread.
+    _of_one_thread: PhantomData<Rc<()>>,
+}
+
+impl Part {
+    /// Counts so many more.
+    pub(super) fn add(&self, number: usize, more: u64) {
+        // Nobody else writes it, so that nothing can come in between.
+        let count = &self.counts[number];
+        count.store(count.load(Ordering::Relaxed).wrapping_add(more), Ordering::Relaxed);
+    }
+
+    /// Counts so many less. Only the sum of all parts is never below zero: what is counted here wraps around there.
+    pub(super) fn subtract(&self, number: usize, less: u64) {
+        self.add(number, less.wrapping_neg());
+    }
+}
+
+impl Drop for Part {
+    fn drop(&mut self) {
+        let mut parts = self.totals.lock();
+        let Parts { ended, counting } = &mut *parts;
+        for (ended, count) in ended.iter_mut().zip(&*self.counts) {
+            *ended = ended.wrapping_add(count.load(Ordering::Relaxed));
+        }
+        counting.retain(|counts| !Arc::ptr_eq(counts, &self.counts));
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::thread;
+
+    use super::*;
+
+    #[test]
+    fn what_threads_count_adds_up_while_they_count_and_when_they_have_ended() {
+        let totals = Totals::new(2);
+        let here = totals.part();
+        let there: Vec<_> = (0..4)
+            .map(|_| {
+                let totals = Arc::clone(&totals);
+                thread::spawn(move || {
+                    let part = totals.part();
+                    for _ in 0..1_000 {
+                        part.add(0, 2);
+                        part.add(1, 1);
+                        part.subtract(1, 1);
+                    }
+                })
+            })
+            .collect();
+        here.add(1, 7);
+        assert_eq!(totals.get(1), 7, "whoever counts can be read");
+        there.into_iter().for_each(|thread| thread.join().unwrap());
+        assert_eq!((totals.get(0), totals.get(1)), (8_000, 7));
+        drop(here);
+        assert_eq!((totals.get(0), totals.get(1)), (8_000, 7));
+        assert!(totals.lock().counting.is_empty(), "nothing is kept of who has ended");
+    }
+}

@@ -1,10 +1,9 @@
 //! Polling a future inside of the task that feeds it.
 
-use std::sync::Arc;
-use std::sync::atomic::{AtomicBool, Ordering::SeqCst};
+use std::mem;
+use std::sync::atomic::{AtomicU8, Ordering};
+use std::sync::{Arc, Mutex, PoisonError};
 use std::task::{Context, Poll, Wake, Waker};
-
-use futures_util::task::AtomicWaker;
 
 /// How often something is polled again at once because it was woken by what was polled with it. After that others have their turn.
 const POLLS_MAX: usize = 4;
@@ -17,48 +16,65 @@ const POLLS_MAX: usize = 4;
 pub(crate) struct Nested {
     bell: Arc<Bell>,
     waker: Waker,
+    /// Whom the bell wakes, to see without a lock whether that is still so.
+    wakes: Option<Waker>,
 }
 
-#[derive(Default)]
 struct Bell {
-    task: AtomicWaker,
-    is_polling: AtomicBool,
-    has_rung: AtomicBool,
+    /// [`POLLING`] and [`RUNG`]; neither of them at rest.
+    state: AtomicU8,
+    task: Mutex<Option<Waker>>,
 }
+
+/// Somebody polls, and looks for a ring at the end. Otherwise whoever rings wakes the task.
+const POLLING: u8 = 1;
+/// It has rung since the polling began.
+const RUNG: u8 = 2;
 
 impl Default for Nested {
     fn default() -> Nested {
-        let bell = Arc::<Bell>::default();
-        Nested { waker: Waker::from(Arc::clone(&bell)), bell }
+        let bell = Arc::new(Bell { state: AtomicU8::new(0), task: Mutex::default() });
+        Nested { waker: Waker::from(Arc::clone(&bell)), bell, wakes: None }
     }
 }
 
 impl Nested {
     /// Wakes nobody until it is polled again: whoever polled it last has nothing more to do with it.
-    pub(crate) fn leave(&self) {
-        self.bell.task.take();
+    pub(crate) fn leave(&mut self) {
+        if self.wakes.take().is_some() {
+            self.bell.set_task(None);
+        }
     }
 
     /// Polls `all` until it is ready or nothing in it wakes anything else in it.
-    pub(crate) fn poll<T>(&self, cx: &mut Context<'_>, mut all: impl FnMut(&mut Context<'_>) -> Poll<T>) -> Poll<T> {
-        let bell = &*self.bell;
-        bell.task.register(cx.waker());
+    pub(crate) fn poll<T>(
+        &mut self,
+        cx: &mut Context<'_>,
+        mut all: impl FnMut(&mut Context<'_>) -> Poll<T>,
+    ) -> Poll<T> {
+        if !self.wakes.as_ref().is_some_and(|task| task.will_wake(cx.waker())) {
+            self.bell.set_task(Some(cx.waker().clone()));
+            self.wakes = Some(cx.waker().clone());
+        }
         let mut nested = Context::from_waker(&self.waker);
-        bell.is_polling.store(true, SeqCst);
-        let mut polled = Poll::Pending;
         for _ in 0..POLLS_MAX {
-            bell.has_rung.store(false, SeqCst);
-            polled = all(&mut nested);
-            if polled.is_ready() || !bell.has_rung.load(SeqCst) {
-                break;
+            // Whoever rang at rest wakes the task, so that their ring may be overwritten: all is polled once more.
+            self.bell.state.store(POLLING, Ordering::Relaxed);
+            let polled = all(&mut nested);
+            let has_rung = self.bell.state.swap(0, Ordering::AcqRel) & RUNG != 0;
+            // Whoever is ready is polled again by whoever asked.
+            if polled.is_ready() || !has_rung {
+                return polled;
             }
         }
-        bell.is_polling.store(false, SeqCst);
-        // Whoever is ready is polled again by whoever asked.
-        if polled.is_pending() && bell.has_rung.swap(false, SeqCst) {
-            cx.waker().wake_by_ref();
-        }
-        polled
+        cx.waker().wake_by_ref();
+        Poll::Pending
+    }
+}
+
+impl Bell {
+    fn set_task(&self, task: Option<Waker>) {
+        let _before = mem::replace(&mut *self.task.lock().unwrap_or_else(PoisonError::into_inner), task);
     }
 }
 
@@ -68,10 +84,11 @@ impl Wake for Bell {
     }
 
     fn wake_by_ref(self: &Arc<Bell>) {
-        self.has_rung.store(true, SeqCst);
-        // If the polling has ended since, nobody else looks.
-        if !self.is_polling.load(SeqCst) && self.has_rung.swap(false, SeqCst) {
-            self.task.wake();
+        // Written in any case: what was done before the ring is seen by whoever finds it.
+        if self.state.fetch_or(RUNG, Ordering::AcqRel) & POLLING == 0
+            && let Some(task) = &*self.task.lock().unwrap_or_else(PoisonError::into_inner)
+        {
+            task.wake_by_ref();
         }
     }
 }
@@ -79,6 +96,7 @@ impl Wake for Bell {
 #[cfg(test)]
 mod tests {
     use std::sync::atomic::AtomicUsize;
+    use std::sync::atomic::Ordering::SeqCst;
 
     use super::*;
 
@@ -96,7 +114,7 @@ mod tests {
     /// task was woken.
     fn poll_what_rings(rings: usize) -> (usize, bool, usize) {
         let count = Arc::<Count>::default();
-        let (task, nested) = (Waker::from(Arc::clone(&count)), Nested::default());
+        let (task, mut nested) = (Waker::from(Arc::clone(&count)), Nested::default());
         let mut polls = 0;
         let polled = nested.poll(&mut Context::from_waker(&task), |cx| {
             polls += 1;
@@ -123,7 +141,7 @@ mod tests {
     #[test]
     fn what_is_woken_from_outside_wakes_its_task_once_unless_that_has_left() {
         let count = Arc::<Count>::default();
-        let (task, nested) = (Waker::from(Arc::clone(&count)), Nested::default());
+        let (task, mut nested) = (Waker::from(Arc::clone(&count)), Nested::default());
         let mut kept = None;
         let polled: Poll<()> = nested.poll(&mut Context::from_waker(&task), |cx| {
             kept = Some(cx.waker().clone());
@@ -140,5 +158,49 @@ mod tests {
         nested.leave();
         again.wake();
         assert_eq!(count.0.load(SeqCst), 1);
+    }
+
+    /// Wakes a thread that polls like a task's runtime: again after each time that it was woken.
+    struct Unpark(std::thread::Thread);
+
+    impl Wake for Unpark {
+        fn wake(self: Arc<Unpark>) {
+            self.0.unpark();
+        }
+    }
+
+    #[test]
+    fn no_ring_of_another_thread_is_lost_whenever_it_comes() {
+        const RINGS: usize = 20_000;
+        let (said, heard) = (Arc::new(AtomicUsize::new(0)), Arc::new(AtomicUsize::new(0)));
+        let (hands_over, handed_over) = std::sync::mpsc::channel();
+        let listener = {
+            let (said, heard) = (Arc::clone(&said), Arc::clone(&heard));
+            std::thread::spawn(move || {
+                let task = Waker::from(Arc::new(Unpark(std::thread::current())));
+                let mut nested = Nested::default();
+                hands_over.send(nested.waker.clone()).unwrap();
+                while heard.load(SeqCst) < RINGS {
+                    let _: Poll<()> = nested.poll(&mut Context::from_waker(&task), |_| {
+                        heard.store(said.load(Ordering::Relaxed), SeqCst);
+                        Poll::Pending
+                    });
+                    if heard.load(SeqCst) < RINGS {
+                        std::thread::park_timeout(std::time::Duration::from_secs(60));
+                    }
+                }
+            })
+        };
+        let bell = handed_over.recv().unwrap();
+        let began = std::time::Instant::now();
+        for ring in 1..=RINGS {
+            said.store(ring, Ordering::Relaxed);
+            bell.wake_by_ref();
+            while heard.load(SeqCst) < ring {
+                assert!(began.elapsed() < std::time::Duration::from_secs(50), "ring {ring} was not heard");
+                std::hint::spin_loop();
+            }
+        }
+        listener.join().unwrap();
     }
 }

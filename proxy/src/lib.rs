@@ -26,6 +26,7 @@ pub mod gate;
 pub mod hold;
 pub mod identity;
 pub mod in_force;
+mod in_place;
 pub mod lock_sources;
 pub mod logging;
 pub mod memory;

@@ -15,7 +15,7 @@ pub mod timeline;
 use std::mem;
 use std::num::NonZeroUsize;
 use std::sync::atomic::{AtomicU64, Ordering};
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::sync::{Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, SystemTime};
 
 use tokio::sync::watch;
@@ -44,7 +44,7 @@ const NOTES_MAX: usize = 8_192;
 #[derive(Debug)]
 pub enum Event {
     /// A request was decided on.
-    Decision(Arc<Decision>),
+    Decision(Box<Decision>),
     /// A tenure began or ended.
     Tenure(Box<TenureNews>),
     /// A request waits at a barrier, or has ceased to.
@@ -247,7 +247,7 @@ mod tests {
         let observations = Observations::new(NonZeroUsize::new(2).unwrap(), 10);
         let decision = |id: &str, second| {
             let at = SystemTime::UNIX_EPOCH + Duration::from_secs(second);
-            Event::Decision(Arc::new(Decision { at, ..Decision::for_tests(id) }))
+            Event::Decision(Box::new(Decision { at, ..Decision::for_tests(id) }))
         };
         observations.note(0, || decision("late", 3));
         observations.note(1, || decision("early", 1));
@@ -272,7 +272,7 @@ mod tests {
         let observations = Observations::new(NonZeroUsize::MIN, 10);
         assert!(observations.note(0, || wait(WaitStep::Began { drained: 1 }, 1)));
         assert_eq!(the_wait(&observations).0, 1);
-        let flood = || observations.note(0, || Event::Decision(Arc::new(Decision::for_tests("flood"))));
+        let flood = || observations.note(0, || Event::Decision(Box::new(Decision::for_tests("flood"))));
         assert!((0..NOTES_MAX).all(|_| flood()) && !flood());
         observations.note_end(0, wait(WaitStep::Entered, 2));
         assert_eq!(the_wait(&observations), (json!(0), json!("entered")));

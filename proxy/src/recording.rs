@@ -15,6 +15,7 @@ use crate::decision::DecisionId;
 use crate::exchange::{Answer, Place};
 use crate::fencing::{Claim, Standing};
 use crate::forward::ResponseBody;
+use crate::in_place::boxed;
 use crate::metrics::Counted;
 use crate::observe::record::{shown_host, shown_method, shown_owner, shown_path, shown_peer, whole_millis};
 use crate::observe::{Decision, Event, Outcome, RouteLabel};
@@ -321,14 +322,14 @@ impl Place {
         if left_out.is_none() && process.observations.is_none() {
             return;
         }
-        let decision = || self.decision(id.clone(), outcome, subject, status, now);
+        let decision = || boxed(|| self.decision(id.clone(), outcome, subject, status, now));
         let logged = left_out.map(|left_out| {
             let decision = decision();
             log(&decision, left_out);
             decision
         });
         if let Some(observations) = &process.observations {
-            observations.note(self.worker.thread, || Event::Decision(Arc::new(logged.unwrap_or_else(decision))));
+            observations.note(self.worker.thread, || Event::Decision(logged.unwrap_or_else(decision)));
         }
     }
 

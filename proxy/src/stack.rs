@@ -10,6 +10,7 @@ use crate::access_log::Logged;
 use crate::downstream::ClientBody;
 use crate::forward::ResponseBody;
 use crate::in_force::ThreadInForce;
+use crate::in_place::pinned;
 use crate::ticket::Ticket;
 use crate::{fencing, gate, routing};
 
@@ -40,7 +41,7 @@ pub fn stack(
         .layer_fn(|next| layer(next, fencing::judge))
         // When all it waits for is there: is it still the holder's, and is the worker free of earlier holders' requests?
         // Boxed: each layer moves what comes next into its own room, which is as large then as all of it.
-        .service(service_fn(|exchange| Box::pin(gate::forward(exchange))))
+        .service(service_fn(|exchange| pinned(|| gate::forward(exchange))))
 }
 
 /// A layer that is an async function of the request and of what comes next.

@@ -35,6 +35,7 @@ use super::strict::Strict;
 use super::tally::Closing;
 use super::unread::Streams;
 use super::watch::Watch;
+use crate::in_place::{boxed, pinned};
 use crate::wire::{Background, Gathered, HTTP1_BUFFER_BYTES, Socket};
 
 /// How many fields of a head hyper reads unless it is told. What it is told makes it clear as many slots one by one for each request,
@@ -224,7 +225,8 @@ where
 {
     service_fn(move |request| -> Answering<B> {
         let in_flight = InFlight::begin(connection.clone());
-        Box::pin(answer(begin(request, &in_flight), service.clone(), thread.clone(), in_flight))
+        let (request, service, thread) = (begin(request, &in_flight), service.clone(), thread.clone());
+        pinned(|| answer(request, service, thread, in_flight))
     })
 }
 
@@ -239,7 +241,7 @@ fn begin(request: Request<Incoming>, in_flight: &InFlight) -> Result<Box<Request
     }
     let held_back = client_body::is_held_back(&request);
     let number = connection.requests.get();
-    Ok(Box::new(request.map(|incoming| ClientBody::new(incoming, connection, number, held_back))))
+    Ok(boxed(|| request.map(|incoming| ClientBody::new(incoming, connection, number, held_back))))
 }
 
 /// One request: from hyper's hands through the service and back.

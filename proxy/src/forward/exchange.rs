@@ -23,6 +23,7 @@ use super::response_head;
 use super::rest::Rest;
 use super::tunnel::WorkerEnd;
 use super::upstream::Timeouts;
+use crate::in_place::boxed;
 
 /// Waits for the head of a response. The first poll sends the request: see [`ReadyConnection::send`](super::ReadyConnection::send).
 ///
@@ -80,7 +81,7 @@ impl<P: Permit> Exchange<P> {
         };
         let is_streamed = body.is_some();
         let outgoing = Outgoing { body, unwritten, is_head, has_body };
-        let mut in_flight = Box::new(InFlight::new(link, pool, permit, outgoing, timeouts, at));
+        let mut in_flight = boxed(|| InFlight::new(link, pool, permit, outgoing, timeouts, at));
         if is_streamed || in_flight.is_endless() {
             in_flight.watch_tenure();
         }

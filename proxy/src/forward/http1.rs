@@ -20,6 +20,7 @@ use tokio::time::Instant;
 
 use super::pool::Place;
 use super::request_body::RequestBody;
+use crate::in_place::pinned;
 use crate::wire::{Alarm, Gathered, HTTP1_BUFFER_BYTES, Nested, Outbox, Socket, Turns};
 
 /// Of a connection whose last response ended so recently the runtime alone is asked whether the worker has closed it: the kernel may have
@@ -144,7 +145,7 @@ impl Http1 {
     /// Hands a request to hyper. The next [`Http1::poll_driven`] writes it, or has the outbox do so, unless its body is streamed.
     pub(super) fn send(&mut self, request: Request<RequestBody>) -> HeadFuture {
         let state = request.body().state().cloned();
-        let head = Box::pin(self.sender.try_send_request(request));
+        let head = pinned(|| self.sender.try_send_request(request));
         self.driver.writes_with_others = !std::mem::take(&mut self.is_urgent);
         if let Some(state) = state {
             state.goes_to(self.driver.socket.clone());

@@ -13,6 +13,7 @@ use super::request_body::RequestBody;
 use super::request_form::{CHUNKED, is_chunked};
 use super::upstream::Upstream;
 use crate::downstream::{Connection, Protocol};
+use crate::in_place::boxed;
 
 const X_FORWARDED_FOR: HeaderName = HeaderName::from_static("x-forwarded-for");
 const X_FORWARDED_HOST: HeaderName = HeaderName::from_static("x-forwarded-host");
@@ -84,7 +85,7 @@ pub fn outgoing_request(
     add_forwarded(headers, client, &host);
     head.uri = without_authority(head.uri, head.version)?;
     head.version = Version::HTTP_11;
-    Ok(Box::new(Request::from_parts(head, body)))
+    Ok(boxed(|| Request::from_parts(head, body)))
 }
 
 fn opens_websocket(method: &Method, headers: &HeaderMap, body: &RequestBody) -> bool {

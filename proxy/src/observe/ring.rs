@@ -1,7 +1,6 @@
 //! The last decisions, each with a number, so that who follows them can say how far it has come.
 
 use std::collections::VecDeque;
-use std::sync::Arc;
 
 use super::filter::Filter;
 use super::record::Decision;
@@ -10,7 +9,7 @@ use super::record::Decision;
 #[derive(Debug)]
 pub struct Ring {
     capacity: usize,
-    decisions: VecDeque<Arc<Decision>>,
+    decisions: VecDeque<Box<Decision>>,
     /// The number of the next decision; counted from 1.
     next: u64,
 }
@@ -55,7 +54,7 @@ impl Ring {
     }
 
     /// Adds the newest; the oldest goes if there is no room.
-    pub fn push(&mut self, decision: Arc<Decision>) {
+    pub fn push(&mut self, decision: Box<Decision>) {
         self.next += 1;
         if self.capacity == 0 {
             return;
@@ -67,13 +66,17 @@ impl Ring {
     }
 
     /// Those that pass the filter, the newest first, up to `limit`.
-    pub fn newest(&self, filter: &Filter, limit: usize) -> Vec<Arc<Decision>> {
+    pub fn newest(&self, filter: &Filter, limit: usize) -> Vec<Decision> {
         let passing = self.decisions.iter().rev().take_while(|decision| filter.is_since(decision));
-        passing.filter(|decision| filter.passes(decision)).take(limit).cloned().collect()
+        passing
+            .filter(|decision| filter.passes(decision))
+            .take(limit)
+            .map(|decision| Decision::clone(decision))
+            .collect()
     }
 
     /// Up to `limit` of those that came after that number and pass the filter.
-    pub fn after(&self, after: u64, filter: &Filter, limit: usize) -> Followed<Arc<Decision>> {
+    pub fn after(&self, after: u64, filter: &Filter, limit: usize) -> Followed<Decision> {
         let oldest = self.next - self.decisions.len() as u64;
         // A number of an earlier process may be ahead of all of ours.
         let from = after.saturating_add(1).clamp(oldest, self.next);
@@ -86,7 +89,7 @@ impl Ring {
                 break;
             }
             if filter.passes(decision) {
-                found.decisions.push((number, Arc::clone(decision)));
+                found.decisions.push((number, Decision::clone(decision)));
             }
         }
         found
@@ -100,7 +103,7 @@ mod tests {
     fn ring(capacity: usize, pushed: u64) -> Ring {
         let mut ring = Ring::new(capacity);
         for number in 1..=pushed {
-            ring.push(Arc::new(Decision::for_tests(&number.to_string())));
+            ring.push(Box::new(Decision::for_tests(&number.to_string())));
         }
         ring
     }
@@ -144,7 +147,7 @@ mod tests {
         assert_eq!((ring.kept(), ring.last()), (0, 2));
         assert_eq!(followed(&ring, 0, 10), (vec![], 2, 2));
         ring.set_capacity(1);
-        ring.push(Arc::new(Decision::for_tests("3")));
+        ring.push(Box::new(Decision::for_tests("3")));
         assert_eq!(followed(&ring, 2, 10), (numbers(3..=3), 3, 0));
     }
 }

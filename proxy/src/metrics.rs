@@ -414,6 +414,11 @@ impl Metrics {
         self.requests.in_flight()
     }
 
+    /// Requests in flight on a route, also those that came when it had another mode.
+    pub fn in_flight_on(&self, route: &str) -> u64 {
+        self.requests.in_flight_on(route)
+    }
+
     /// Notes how many client connections are open.
     pub fn set_connections(&self, open: usize) {
         self.connections.set(i64::try_from(open).unwrap_or(i64::MAX));

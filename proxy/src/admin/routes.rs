@@ -49,7 +49,7 @@ impl Admin {
             "key": lock.map(|lock| lock.key.as_str()),
             "source": in_force.label.source.as_deref(),
             "requests": requests(&metrics.requests),
-            "in_flight": metrics.requests.in_flight(),
+            "in_flight": self.fence.process.metrics.in_flight_on(&route.name),
             "waiting": metrics.waiting.get(),
             "orphans": metrics.orphans.get(),
             "handoffs": metrics.handoffs(),

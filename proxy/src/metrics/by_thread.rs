@@ -33,11 +33,14 @@ impl Totals {
         Part { counts, totals: Arc::clone(self), _of_one_thread: PhantomData }
     }
 
-    /// One of the numbers.
-    pub(super) fn get(&self, number: usize) -> u64 {
+    /// All of the numbers.
+    pub(super) fn row(&self) -> Box<[u64]> {
         let parts = self.lock();
-        let counting = parts.counting.iter().map(|counts| counts[number].load(Ordering::Relaxed));
-        counting.fold(parts.ended[number], u64::wrapping_add)
+        let mut row = parts.ended.clone();
+        for counts in &parts.counting {
+            add_to(&mut row, counts.iter().map(|count| count.load(Ordering::Relaxed)));
+        }
+        row
     }
 
     fn lock(&self) -> MutexGuard<'_, Parts> {
@@ -62,9 +65,10 @@ impl Part {
         count.store(count.load(Ordering::Relaxed).wrapping_add(more), Ordering::Relaxed);
     }
 
-    /// Counts so many less. Only the sum of all parts is never below zero: what is counted here wraps around there.
+    /// Counts so many less, which were counted here before.
     pub(super) fn subtract(&self, number: usize, less: u64) {
-        self.add(number, less.wrapping_neg());
+        let count = &self.counts[number];
+        count.store(count.load(Ordering::Relaxed) - less, Ordering::Relaxed);
     }
 }
 
@@ -72,10 +76,15 @@ impl Drop for Part {
     fn drop(&mut self) {
         let mut parts = self.totals.lock();
         let Parts { ended, counting } = &mut *parts;
-        for (ended, count) in ended.iter_mut().zip(&*self.counts) {
-            *ended = ended.wrapping_add(count.load(Ordering::Relaxed));
-        }
+        add_to(ended, self.counts.iter().map(|count| count.load(Ordering::Relaxed)));
         counting.retain(|counts| !Arc::ptr_eq(counts, &self.counts));
+    }
+}
+
+/// Adds a row of numbers to another one.
+pub(super) fn add_to(row: &mut [u64], more: impl Iterator<Item = u64>) {
+    for (number, more) in row.iter_mut().zip(more) {
+        *number = number.wrapping_add(more); // A sum of nanoseconds may begin anew, as counters do.
     }
 }
 
@@ -103,11 +112,11 @@ mod tests {
             })
             .collect();
         here.add(1, 7);
-        assert_eq!(totals.get(1), 7, "whoever counts can be read");
+        assert_eq!(totals.row()[1], 7, "whoever counts can be read");
         there.into_iter().for_each(|thread| thread.join().unwrap());
-        assert_eq!((totals.get(0), totals.get(1)), (8_000, 7));
+        assert_eq!(*totals.row(), [8_000, 7]);
         drop(here);
-        assert_eq!((totals.get(0), totals.get(1)), (8_000, 7));
+        assert_eq!(*totals.row(), [8_000, 7]);
         assert!(totals.lock().counting.is_empty(), "nothing is kept of who has ended");
     }
 }

@@ -8,7 +8,7 @@ use fencepost_policy::Rejection;
 use prometheus::core::{Collector, Desc};
 use prometheus::proto::{Bucket, Counter, Gauge, Histogram, LabelPair, Metric, MetricFamily, MetricType};
 
-use super::by_thread::{Part, Totals};
+use super::by_thread::{Part, Totals, add_to};
 use crate::observe::lately::Refusals;
 
 const MICROS: Duration = Duration::from_micros(1);
@@ -41,32 +41,41 @@ pub enum Counted {
     WouldBeRefused(Rejection),
 }
 
-/// Where the numbers of a route stand in their row: first those of [`Counted`].
-const REFUSED: usize = 4;
+// Where the numbers of a route stand in their row.
+const REFUSED: usize = 0;
 const WOULD_BE_REFUSED: usize = REFUSED + Rejection::ALL.len();
-const IN_FLIGHT: usize = WOULD_BE_REFUSED + Rejection::ALL.len();
-const VERDICT_SECONDS: Seconds = Seconds { first: IN_FLIGHT + 1, bounds_micros: &VERDICT_MICROS };
-const UPSTREAM_SECONDS: Seconds = Seconds { first: VERDICT_SECONDS.end(), bounds_micros: &UPSTREAM_MICROS };
+const ADMITTED: usize = WOULD_BE_REFUSED + Rejection::ALL.len();
+const EXEMPT: usize = ADMITTED + 1;
+const OFF: usize = EXEMPT + 1;
+const UNVERIFIED: usize = OFF + 1;
+const IN_FLIGHT: usize = UNVERIFIED + 1;
+const VERDICT_SECONDS: Seconds =
+    Seconds { first: IN_FLIGHT + 1, bounds_micros: &VERDICT_MICROS, unit: Duration::from_nanos(1) };
+// Nanoseconds would come to their end within weeks where ten thousand requests wait all the time.
+const UPSTREAM_SECONDS: Seconds =
+    Seconds { first: VERDICT_SECONDS.end(), bounds_micros: &UPSTREAM_MICROS, unit: MICROS };
 const NUMBERS: usize = UPSTREAM_SECONDS.end();
 
 impl Counted {
     fn number(self) -> usize {
         match self {
-            Counted::Admitted => 0,
-            Counted::Exempt => 1,
-            Counted::Off => 2,
-            Counted::Unverified => 3,
+            Counted::Admitted => ADMITTED,
+            Counted::Exempt => EXEMPT,
+            Counted::Off => OFF,
+            Counted::Unverified => UNVERIFIED,
             Counted::Refused(reason) => REFUSED + reason as usize,
             Counted::WouldBeRefused(reason) => WOULD_BE_REFUSED + reason as usize,
         }
     }
 }
 
-/// A histogram in a row of numbers: a count for each bound and one for what is beyond them all, and the nanoseconds in all.
+/// A histogram in a row of numbers: a count for each bound and one for what is beyond them all, and the sum of what was observed.
 #[derive(Clone, Copy)]
 struct Seconds {
     first: usize,
     bounds_micros: &'static [u32],
+    /// Of the sum.
+    unit: Duration,
 }
 
 impl Seconds {
@@ -81,14 +90,13 @@ impl Seconds {
     fn observe(self, part: &Part, took: Duration) {
         let bucket = self.bounds_micros.iter().position(|bound| took <= MICROS * *bound);
         part.add(self.first + bucket.unwrap_or(self.bounds_micros.len()), 1);
-        part.add(self.sum(), u64::try_from(took.as_nanos()).unwrap_or(u64::MAX));
+        part.add(self.sum(), u64::try_from(took.as_nanos() / self.unit.as_nanos()).unwrap_or(u64::MAX));
     }
 
-    /// What was observed, each number being the sum of what `get` tells of it.
-    fn histogram(self, get: impl Fn(usize) -> u64) -> Histogram {
+    fn histogram(self, row: &[u64]) -> Histogram {
         let mut count = 0;
         let buckets = self.bounds_micros.iter().enumerate().map(|(index, bound)| {
-            count += get(self.first + index);
+            count += row[self.first + index];
             let mut bucket = Bucket::default();
             bucket.set_cumulative_count(count);
             bucket.set_upper_bound((MICROS * *bound).as_secs_f64());
@@ -97,8 +105,8 @@ impl Seconds {
         let buckets = buckets.collect();
         let mut histogram = Histogram::default();
         histogram.set_bucket(buckets);
-        histogram.set_sample_count(count + get(self.first + self.bounds_micros.len()));
-        histogram.set_sample_sum(Duration::from_nanos(get(self.sum())).as_secs_f64());
+        histogram.set_sample_count(count + row[self.first + self.bounds_micros.len()]);
+        histogram.set_sample_sum(row[self.sum()] as f64 * self.unit.as_secs_f64());
         histogram
     }
 }
@@ -113,19 +121,14 @@ impl RequestTotals {
         RequestCounts(self.0.part())
     }
 
-    /// How many there were of that verdict.
-    pub fn of(&self, verdict: Counted) -> u64 {
-        self.0.get(verdict.number())
+    /// How many were counted as that.
+    pub fn of(&self, as_what: Counted) -> u64 {
+        self.0.row()[as_what.number()]
     }
 
     /// How many were refused, or would have been, for that reason.
     pub fn rejected(&self, reason: Rejection) -> u64 {
         self.of(Counted::Refused(reason)) + self.of(Counted::WouldBeRefused(reason))
-    }
-
-    /// How many are between arrival and the end of their response.
-    pub fn in_flight(&self) -> u64 {
-        self.0.get(IN_FLIGHT)
     }
 }
 
@@ -135,8 +138,8 @@ pub struct RequestCounts(Part);
 
 impl RequestCounts {
     /// Counts what was decided on a request.
-    pub fn count(&self, verdict: Counted) {
-        self.0.add(verdict.number(), 1);
+    pub fn count(&self, as_what: Counted) {
+        self.0.add(as_what.number(), 1);
     }
 
     /// Notes how long it took from a request's arrival to its verdict.
@@ -206,14 +209,21 @@ impl Requests {
 
     /// How many were refused, or would have been, since the start, on all routes there were.
     pub(super) fn refused(&self) -> Refusals {
-        let routes = self.routes();
-        let sum = |first| std::array::from_fn(|reason| sum(routes.values(), first + reason));
-        Refusals { refused: sum(REFUSED), would_be: sum(WOULD_BE_REFUSED) }
+        let row = sum(self.routes().values());
+        let reasons = |first| std::array::from_fn(|reason| row[first + reason]);
+        Refusals { refused: reasons(REFUSED), would_be: reasons(WOULD_BE_REFUSED) }
     }
 
     /// Requests in flight on all routes.
     pub(super) fn in_flight(&self) -> u64 {
-        sum(self.routes().values(), IN_FLIGHT)
+        sum(self.routes().values())[IN_FLIGHT]
+    }
+
+    /// Requests in flight on a route, also those that came when it had another mode.
+    pub(super) fn in_flight_on(&self, route: &str) -> u64 {
+        let routes = self.routes();
+        let of_route = routes.iter().filter(|((name, _), _)| name == route);
+        sum(of_route.map(|(_, totals)| totals))[IN_FLIGHT]
     }
 
     fn routes(&self) -> MutexGuard<'_, Routes> {
@@ -221,8 +231,10 @@ impl Requests {
     }
 }
 
-fn sum<'t>(totals: impl Iterator<Item = &'t Arc<Totals>>, number: usize) -> u64 {
-    totals.fold(0, |sum, totals| sum.wrapping_add(totals.get(number)))
+fn sum<'t>(totals: impl Iterator<Item = &'t Arc<Totals>>) -> [u64; NUMBERS] {
+    let mut sum = [0; NUMBERS];
+    totals.for_each(|totals| add_to(&mut sum, totals.row().iter().copied()));
+    sum
 }
 
 impl Collector for Requests {
@@ -232,21 +244,21 @@ impl Collector for Requests {
 
     fn collect(&self) -> Vec<MetricFamily> {
         let routes = self.routes();
-        let by_verdict = routes.iter().flat_map(|((route, mode), totals)| by_verdict(route, mode, totals));
+        let by_verdict = routes.iter().flat_map(|((route, mode), totals)| by_verdict(route, mode, &totals.row()));
         let mut verdicts = Metric::default();
-        verdicts.set_histogram(VERDICT_SECONDS.histogram(|number| sum(routes.values(), number)));
-        let mut by_route: BTreeMap<&str, Vec<&Arc<Totals>>> = BTreeMap::new();
+        verdicts.set_histogram(VERDICT_SECONDS.histogram(&sum(routes.values())));
+        let mut by_route = BTreeMap::new();
         for ((route, _), totals) in &*routes {
-            by_route.entry(route).or_default().push(totals);
+            add_to(by_route.entry(route.as_str()).or_insert([0; NUMBERS]), totals.row().iter().copied());
         }
-        let upstream = by_route.iter().map(|(route, totals)| {
+        let upstream = by_route.iter().map(|(route, row)| {
             let mut metric = Metric::from_label(labels([("route", route)]));
-            metric.set_histogram(UPSTREAM_SECONDS.histogram(|number| sum(totals.iter().copied(), number)));
+            metric.set_histogram(UPSTREAM_SECONDS.histogram(row));
             metric
         });
-        let in_flight = by_route.iter().map(|(route, totals)| {
+        let in_flight = by_route.iter().map(|(route, row)| {
             let mut gauge = Gauge::default();
-            gauge.set_value(sum(totals.iter().copied(), IN_FLIGHT) as f64);
+            gauge.set_value(row[IN_FLIGHT] as f64);
             let mut metric = Metric::from_label(labels([("route", route)]));
             metric.set_gauge(gauge);
             metric
@@ -260,8 +272,7 @@ impl Collector for Requests {
     }
 }
 
-fn by_verdict(route: &str, mode: &str, totals: &Arc<Totals>) -> Vec<Metric> {
-    let totals = RequestTotals(Arc::clone(totals));
+fn by_verdict(route: &str, mode: &str, row: &[u64]) -> Vec<Metric> {
     let counter = |verdict, reason, count: u64| {
         let labels = labels([("mode", mode), ("reason", reason), ("route", route), ("verdict", verdict)]);
         let mut counter = Counter::default();
@@ -270,12 +281,15 @@ fn by_verdict(route: &str, mode: &str, totals: &Arc<Totals>) -> Vec<Metric> {
         metric.set_counter(counter);
         metric
     };
-    let rejected = Rejection::ALL.iter().map(|reason| counter("reject", reason.code(), totals.rejected(*reason)));
+    let rejected = Rejection::ALL.iter().map(|reason| {
+        let (refused, would_be) = (Counted::Refused(*reason), Counted::WouldBeRefused(*reason));
+        counter("reject", reason.code(), row[refused.number()] + row[would_be.number()])
+    });
     let others = [
-        counter("admit", "none", totals.of(Counted::Admitted)),
-        counter("pass", "exempt", totals.of(Counted::Exempt)),
-        counter("pass", "off", totals.of(Counted::Off)),
-        counter("pass", Rejection::Unverifiable.code(), totals.of(Counted::Unverified)),
+        counter("admit", "none", row[ADMITTED]),
+        counter("pass", "exempt", row[EXEMPT]),
+        counter("pass", "off", row[OFF]),
+        counter("pass", Rejection::Unverifiable.code(), row[UNVERIFIED]),
     ];
     others.into_iter().chain(rejected).collect()
 }
@@ -369,7 +383,8 @@ mod tests {
         let counted = requests.refused();
         let no_owner = Rejection::NoOwner as usize;
         assert_eq!((counted.refused[no_owner], counted.would_be[no_owner]), (1, 1));
-        assert_eq!((requests.in_flight(), watched.in_flight()), (1, 0));
+        watching.begin();
+        assert_eq!((requests.in_flight(), requests.in_flight_on("shards"), requests.in_flight_on("others")), (2, 2, 0));
         assert_eq!(requests.route("shards", "enforce").of(Counted::Admitted), 1, "it goes on counting");
     }
 }

@@ -66,13 +66,9 @@ impl Ring {
     }
 
     /// Those that pass the filter, the newest first, up to `limit`.
-    pub fn newest(&self, filter: &Filter, limit: usize) -> Vec<Decision> {
+    pub fn newest(&self, filter: &Filter, limit: usize) -> Vec<&Decision> {
         let passing = self.decisions.iter().rev().take_while(|decision| filter.is_since(decision));
-        passing
-            .filter(|decision| filter.passes(decision))
-            .take(limit)
-            .map(|decision| Decision::clone(decision))
-            .collect()
+        passing.filter(|decision| filter.passes(decision)).take(limit).map(|decision| &**decision).collect()
     }
 
     /// Up to `limit` of those that came after that number and pass the filter.

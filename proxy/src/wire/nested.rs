@@ -21,14 +21,14 @@ pub(crate) struct Nested {
 }
 
 struct Bell {
-    /// [`POLLING`] and [`RUNG`]; neither of them at rest.
+    /// [`POLLING`] and [`RUNG`].
     state: AtomicU8,
     task: Mutex<Option<Waker>>,
 }
 
 /// Somebody polls, and looks for a ring at the end. Otherwise whoever rings wakes the task.
 const POLLING: u8 = 1;
-/// It has rung since the polling began.
+/// It has rung. While nobody polls, nobody looks at this.
 const RUNG: u8 = 2;
 
 impl Default for Nested {
@@ -62,9 +62,11 @@ impl Nested {
             self.bell.state.store(POLLING, Ordering::Relaxed);
             let polled = all(&mut nested);
             let has_rung = self.bell.state.swap(0, Ordering::AcqRel) & RUNG != 0;
-            // Whoever is ready is polled again by whoever asked.
-            if polled.is_ready() || !has_rung {
-                return polled;
+            if polled.is_ready() {
+                return polled; // Whoever asked polls again.
+            }
+            if !has_rung {
+                return Poll::Pending;
             }
         }
         cx.waker().wake_by_ref();
@@ -198,7 +200,7 @@ mod tests {
             bell.wake_by_ref();
             while heard.load(SeqCst) < ring {
                 assert!(began.elapsed() < std::time::Duration::from_secs(50), "ring {ring} was not heard");
-                std::hint::spin_loop();
+                std::thread::yield_now();
             }
         }
         listener.join().unwrap();

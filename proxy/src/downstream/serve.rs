@@ -13,9 +13,8 @@ use std::task::Poll;
 use std::time::Duration;
 
 use http::{Request, Response};
-use tokio::runtime::Runtime;
+use tokio::runtime::{LocalOptions, LocalRuntime};
 use tokio::sync::{mpsc, watch};
-use tokio::task::LocalSet;
 use tokio::time::Instant;
 use tower::Service;
 
@@ -150,7 +149,7 @@ where
     for (index, worker, limits, make_service) in starts {
         let accepting = if accepts_itself { accepting.take() } else { None };
         server.spawn(&format!("worker-{index}"), &ends, move |runtime| {
-            runtime.block_on(LocalSet::new().run_until(worker.run(index, limits, make_service, accepting)));
+            runtime.block_on(worker.run(index, limits, make_service, accepting));
         })?;
     }
     if let Some(accepting) = accepting {
@@ -164,14 +163,24 @@ impl Server {
         &mut self,
         name: &str,
         ends: &mpsc::UnboundedSender<()>,
-        work: impl FnOnce(Runtime) + Send + 'static,
+        work: impl FnOnce(LocalRuntime) + Send + 'static,
     ) -> io::Result<()> {
-        let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build()?;
         let ends = ends.clone();
+        let (tell, made) = std::sync::mpsc::channel();
         std::thread::Builder::new().name(name.to_owned()).spawn(move || {
+            // A runtime of this thread alone: what runs here need not be `Send`, and is woken without a lock.
+            let runtime =
+                tokio::runtime::Builder::new_current_thread().enable_all().build_local(LocalOptions::default());
+            let (runtime, outcome) = match runtime {
+                Ok(runtime) => (Some(runtime), Ok(())),
+                Err(error) => (None, Err(error)),
+            };
+            let _ = tell.send(outcome); // Whoever asks waits for it.
+            let Some(runtime) = runtime else { return };
             let _ends = TellEnd(ends);
-            work(runtime);
+            work(runtime); // Gone with all its tasks before the end is told.
         })?;
+        made.recv().unwrap_or_else(|_| Err(io::Error::other("the thread has ended before it began")))?;
         self.threads_alive += 1;
         Ok(())
     }
@@ -308,7 +317,7 @@ impl WorkerThread {
                     thread.move_to(stage);
                     if stage == Stage::Cut {
                         self.cut.fetch_add(background.running(), Ordering::Relaxed);
-                        return; // The thread's `LocalSet` drops its tasks.
+                        return; // The thread's runtime drops its tasks.
                     }
                 }
                 () = background.idle(), if !accepting => return,

@@ -17,7 +17,7 @@ struct Asked {
 }
 
 impl Pulses {
-    /// Answers on the present thread, whose `LocalSet` runs, until the thread ends.
+    /// Answers on the present thread, which runs local tasks, until it ends.
     pub fn answer_here(&self, thread: &str) {
         let (questions, mut asked) = mpsc::unbounded_channel::<oneshot::Sender<()>>();
         self.asked().push(Asked { thread: thread.to_owned(), questions });

@@ -13,7 +13,7 @@ use super::outbox::Outbox;
 /// Counts what a thread still does for requests whose client has left, so that the thread does not end before it. What it is to write
 /// is here too.
 ///
-/// Futures run on the thread's `LocalSet`: nothing here is `Send`.
+/// Futures run on the thread that has it: nothing here is `Send`.
 #[derive(Clone, Default)]
 pub struct Background {
     shared: Rc<Shared>,

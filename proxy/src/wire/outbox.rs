@@ -38,7 +38,7 @@ pub(super) trait Leaves {
 }
 
 impl Outbox {
-    /// Takes something to be written soon, on a thread whose `LocalSet` runs.
+    /// Takes something to be written soon, on a thread that runs local tasks.
     pub(super) fn post(&self, said: Rc<dyn Leaves>) {
         let posted = {
             let mut posted = self.shared.posted.borrow_mut();

@@ -169,14 +169,12 @@ impl Server {
         let (tell, made) = std::sync::mpsc::channel();
         std::thread::Builder::new().name(name.to_owned()).spawn(move || {
             // A runtime of this thread alone: what runs here need not be `Send`, and is woken without a lock.
-            let runtime =
-                tokio::runtime::Builder::new_current_thread().enable_all().build_local(LocalOptions::default());
-            let (runtime, outcome) = match runtime {
-                Ok(runtime) => (Some(runtime), Ok(())),
-                Err(error) => (None, Err(error)),
+            let mut builder = tokio::runtime::Builder::new_current_thread();
+            let runtime = match builder.enable_all().build_local(LocalOptions::default()) {
+                Ok(runtime) => runtime,
+                Err(error) => return drop(tell.send(Err(error))),
             };
-            let _ = tell.send(outcome); // Whoever asks waits for it.
-            let Some(runtime) = runtime else { return };
+            drop(tell.send(Ok(()))); // Whoever asks waits for it.
             let _ends = TellEnd(ends);
             work(runtime); // Gone with all its tasks before the end is told.
         })?;

@@ -7,16 +7,16 @@
 pub mod collector;
 pub mod filter;
 pub mod lately;
+mod notes;
 pub mod record;
 pub mod ring;
 pub mod shadow;
 pub mod timeline;
 
-use std::mem;
 use std::num::NonZeroUsize;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Mutex, MutexGuard, PoisonError};
-use std::time::{Duration, SystemTime};
+use std::time::{Duration, Instant, SystemTime};
 
 use tokio::sync::watch;
 
@@ -27,15 +27,13 @@ pub use record::{Decision, Outcome, RouteLabel};
 pub use timeline::{TenureNews, Wait};
 
 use lately::Lately;
+use notes::Notes;
 use ring::Ring;
 use shadow::ShadowReport;
 use timeline::Timeline;
 
 /// How often the threads' lists are collected while nobody asks.
 pub const COLLECT_PERIOD: Duration = Duration::from_millis(100);
-
-/// How much a thread may note between two collections; what comes after that is lost, and counted. The ends of what has begun come on top.
-const NOTES_MAX: usize = 8_192;
 
 /// Something that happened.
 ///
@@ -64,8 +62,9 @@ impl Event {
 /// What the process remembers of the past, for its operators.
 #[derive(Debug)]
 pub struct Observations {
-    notes: Box<[Mutex<Vec<Event>>]>,
+    notes: Box<[Mutex<Notes>]>,
     book: Mutex<Book>,
+    /// How many events are lost that happened elsewhere.
     lost: AtomicU64,
     changed: watch::Sender<()>,
     /// Tells the events of this process from those of others.
@@ -94,8 +93,9 @@ impl Observations {
             timeline: Timeline::new(),
             lately: Lately::default(),
         };
+        let now = Instant::now();
         Observations {
-            notes: (0..threads.get()).map(|_| Mutex::default()).collect(),
+            notes: (0..threads.get()).map(|_| Mutex::new(Notes::new(now))).collect(),
             book: Mutex::new(book),
             lost: AtomicU64::new(0),
             changed: watch::Sender::new(()),
@@ -103,22 +103,20 @@ impl Observations {
         }
     }
 
-    /// Notes what happened on the worker thread of that number, and says whether there was room: without, it is not even put down.
+    /// Notes a decision of the worker thread of that number, if there is room: a flood that goes on is noted in part.
+    pub fn note_decision(&self, thread: usize, decision: impl FnOnce() -> Box<Decision>) {
+        lock(&self.notes[thread]).decision(decision);
+    }
+
+    /// Notes what else happened there, and says whether there was room: without, it is not even put down.
     pub fn note(&self, thread: usize, event: impl FnOnce() -> Event) -> bool {
-        let mut notes = lock(&self.notes[thread]);
-        let has_room = notes.len() < NOTES_MAX;
-        if has_room {
-            notes.push(event());
-        } else {
-            self.lost.fetch_add(1, Ordering::Relaxed);
-        }
-        has_room
+        lock(&self.notes[thread]).other(event)
     }
 
     /// Notes the end of what was noted as begun on that thread, room or not: without, it would go on for ever. There are no more of
     /// them than beginnings, for which there has to be room.
     pub fn note_end(&self, thread: usize, end: Event) {
-        lock(&self.notes[thread]).push(end);
+        lock(&self.notes[thread]).end(end);
     }
 
     /// Notes that so many events are lost that happened elsewhere.
@@ -126,9 +124,10 @@ impl Observations {
         self.lost.fetch_add(count, Ordering::Relaxed);
     }
 
-    /// How many events were lost because nobody collected them in time.
+    /// How many events were lost because they came faster than they could be kept.
     pub fn lost(&self) -> u64 {
-        self.lost.load(Ordering::Relaxed)
+        let of_threads: u64 = self.notes.iter().map(|notes| lock(notes).lost()).sum();
+        of_threads + self.lost.load(Ordering::Relaxed)
     }
 
     /// Collects what the threads have noted, and what happened elsewhere, in the order of time. Says whether there was anything.
@@ -137,10 +136,11 @@ impl Observations {
     pub fn collect(&self, elsewhere: Vec<Event>) -> bool {
         // Held throughout, so that nobody who asks sees half of it, or a later half first.
         let mut book = lock(&self.book);
+        let now = Instant::now();
         let mut events: Vec<_> = elsewhere.into_iter().map(|event| (event.at(), event)).collect();
         for notes in &self.notes {
             let mut latest = SystemTime::UNIX_EPOCH;
-            events.extend(mem::take(&mut *lock(notes)).into_iter().map(|event| {
+            events.extend(lock(notes).take(now).into_iter().map(|event| {
                 latest = latest.max(event.at());
                 (latest, event)
             }));
@@ -219,6 +219,7 @@ mod tests {
     use fencepost_policy::{Layout, LockKey, Revision};
     use serde_json::{Value, json};
 
+    use super::notes::NOTES_MAX;
     use super::timeline::{RowContext, WaitStep};
     use super::*;
 
@@ -247,11 +248,11 @@ mod tests {
         let observations = Observations::new(NonZeroUsize::new(2).unwrap(), 10);
         let decision = |id: &str, second| {
             let at = SystemTime::UNIX_EPOCH + Duration::from_secs(second);
-            Event::Decision(Box::new(Decision { at, ..Decision::for_tests(id) }))
+            Box::new(Decision { at, ..Decision::for_tests(id) })
         };
-        observations.note(0, || decision("late", 3));
-        observations.note(1, || decision("early", 1));
-        assert!(observations.collect(vec![decision("between", 2)]));
+        observations.note_decision(0, || decision("late", 3));
+        observations.note_decision(1, || decision("early", 1));
+        assert!(observations.collect(vec![Event::Decision(decision("between", 2))]));
         let ids = observations.look(|book| {
             let newest = book.decisions.newest(&Filter::default(), 10);
             newest.iter().map(|decision| decision.id.to_string()).collect::<Vec<_>>()
@@ -260,9 +261,10 @@ mod tests {
         assert!(!observations.collect(Vec::new()));
 
         for _ in 0..NOTES_MAX + 5 {
-            observations.note(0, || decision("flood", 4));
+            observations.note_decision(0, || decision("flood", 4));
         }
-        assert_eq!(observations.lost(), 5);
+        observations.lose(2);
+        assert_eq!(observations.lost(), 7);
         observations.collect(Vec::new());
         assert_eq!(observations.look(|book| book.decisions.kept()), 10);
     }
@@ -272,8 +274,8 @@ mod tests {
         let observations = Observations::new(NonZeroUsize::MIN, 10);
         assert!(observations.note(0, || wait(WaitStep::Began { drained: 1 }, 1)));
         assert_eq!(the_wait(&observations).0, 1);
-        let flood = || observations.note(0, || Event::Decision(Box::new(Decision::for_tests("flood"))));
-        assert!((0..NOTES_MAX).all(|_| flood()) && !flood());
+        let more = || observations.note(0, || Event::Decision(Box::new(Decision::for_tests("more"))));
+        assert!((0..NOTES_MAX).all(|_| more()) && !more());
         observations.note_end(0, wait(WaitStep::Entered, 2));
         assert_eq!(the_wait(&observations), (json!(0), json!("entered")));
     }

@@ -18,7 +18,7 @@ use crate::forward::ResponseBody;
 use crate::in_place::boxed;
 use crate::metrics::Counted;
 use crate::observe::record::{shown_host, shown_method, shown_owner, shown_path, shown_peer, whole_millis};
-use crate::observe::{Decision, Event, Outcome, RouteLabel};
+use crate::observe::{Decision, Outcome, RouteLabel};
 use crate::refusal::{FENCE_DECISION, FENCE_REASON, Failure, Refusal};
 use crate::token::TokenHeaders;
 
@@ -329,7 +329,7 @@ impl Place {
             decision
         });
         if let Some(observations) = &process.observations {
-            observations.note(self.worker.thread, || Event::Decision(logged.unwrap_or_else(decision)));
+            observations.note_decision(self.worker.thread, || logged.unwrap_or_else(decision));
         }
     }
 

@@ -12,8 +12,7 @@ pub(super) const NOTES_MAX: usize = 8_192;
 /// How many decisions a thread may note at once, after none for a while: the beginning of a flood is noted whole.
 const DECISIONS_AT_ONCE: u64 = 50_000;
 
-/// How many more in each second. It is as many as are kept by default: of a flood that lasts, more would be gone before anybody has looked,
-/// and a refusal that is noted costs a tenth more than one that is only counted.
+/// How many more in each second. It is as many as are kept by default: of a flood that lasts, more would be gone before anybody has looked.
 const DECISIONS_PER_SECOND: u64 = 10_000;
 
 /// The list of one thread. On cache lines of its own: its thread writes to it with each refusal, and those of others lie beside it.

@@ -1,22 +1,22 @@
 //! What operators can look at: each refusal, a sample of the admissions, who held which lock when, who waited for whom.
 //!
-//! A worker thread only notes what happened, in a short list of its own ([`Observations::note`]); nobody waits for anybody. Ten
+//! A worker thread only notes what happened, in a short list of its own ([`Observations::note_decision`], [`Observations::note`]); nobody waits for anybody. Ten
 //! times a second, or when somebody looks, the lists are collected into the [`Book`]: the last decisions ([`ring`]), the
 //! [`shadow`] report and the [`timeline`]. Everything is bounded, and what found no room is counted.
 
 pub mod collector;
 pub mod filter;
 pub mod lately;
-mod notes;
 pub mod record;
 pub mod ring;
 pub mod shadow;
 pub mod timeline;
 
+use std::mem;
 use std::num::NonZeroUsize;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Mutex, MutexGuard, PoisonError};
-use std::time::{Duration, Instant, SystemTime};
+use std::time::{Duration, SystemTime};
 
 use tokio::sync::watch;
 
@@ -27,13 +27,16 @@ pub use record::{Decision, Outcome, RouteLabel};
 pub use timeline::{TenureNews, Wait};
 
 use lately::Lately;
-use notes::Notes;
 use ring::Ring;
 use shadow::ShadowReport;
 use timeline::Timeline;
 
 /// How often the threads' lists are collected while nobody asks.
 pub const COLLECT_PERIOD: Duration = Duration::from_millis(100);
+
+/// How many decisions a thread may note between two collections, and how much else; what comes after that is lost, and counted. The ends of
+/// what has begun come on top.
+const NOTES_MAX: usize = 8_192;
 
 /// Something that happened.
 ///
@@ -64,11 +67,18 @@ impl Event {
 pub struct Observations {
     notes: Box<[Mutex<Notes>]>,
     book: Mutex<Book>,
-    /// How many events are lost that happened elsewhere.
     lost: AtomicU64,
     changed: watch::Sender<()>,
     /// Tells the events of this process from those of others.
     process: u32,
+}
+
+/// What a thread has noted since the last collection, in its order.
+#[derive(Debug, Default)]
+struct Notes {
+    events: Vec<Event>,
+    /// How many of them are decisions.
+    decisions: usize,
 }
 
 /// All that was collected.
@@ -93,9 +103,8 @@ impl Observations {
             timeline: Timeline::new(),
             lately: Lately::default(),
         };
-        let now = Instant::now();
         Observations {
-            notes: (0..threads.get()).map(|_| Mutex::new(Notes::new(now))).collect(),
+            notes: (0..threads.get()).map(|_| Mutex::default()).collect(),
             book: Mutex::new(book),
             lost: AtomicU64::new(0),
             changed: watch::Sender::new(()),
@@ -103,20 +112,33 @@ impl Observations {
         }
     }
 
-    /// Notes a decision of the worker thread of that number, if there is room: a flood that goes on is noted in part.
+    /// Notes a decision of the worker thread of that number, if there is room: without, it is not even put down.
     pub fn note_decision(&self, thread: usize, decision: impl FnOnce() -> Box<Decision>) {
-        lock(&self.notes[thread]).decision(decision);
+        let mut notes = lock(&self.notes[thread]);
+        if notes.decisions < NOTES_MAX {
+            notes.events.push(Event::Decision(decision()));
+            notes.decisions += 1;
+        } else {
+            self.lose(1);
+        }
     }
 
-    /// Notes what else happened there, and says whether there was room: without, it is not even put down.
+    /// Notes what else happened there, and says whether there was room, of which a flood of refusals takes none.
     pub fn note(&self, thread: usize, event: impl FnOnce() -> Event) -> bool {
-        lock(&self.notes[thread]).other(event)
+        let mut notes = lock(&self.notes[thread]);
+        let has_room = notes.events.len() - notes.decisions < NOTES_MAX;
+        if has_room {
+            notes.events.push(event());
+        } else {
+            self.lose(1);
+        }
+        has_room
     }
 
     /// Notes the end of what was noted as begun on that thread, room or not: without, it would go on for ever. There are no more of
     /// them than beginnings, for which there has to be room.
     pub fn note_end(&self, thread: usize, end: Event) {
-        lock(&self.notes[thread]).end(end);
+        lock(&self.notes[thread]).events.push(end);
     }
 
     /// Notes that so many events are lost that happened elsewhere.
@@ -124,10 +146,9 @@ impl Observations {
         self.lost.fetch_add(count, Ordering::Relaxed);
     }
 
-    /// How many events were lost because they came faster than they could be kept.
+    /// How many events were lost because nobody collected them in time.
     pub fn lost(&self) -> u64 {
-        let of_threads: u64 = self.notes.iter().map(|notes| lock(notes).lost()).sum();
-        of_threads + self.lost.load(Ordering::Relaxed)
+        self.lost.load(Ordering::Relaxed)
     }
 
     /// Collects what the threads have noted, and what happened elsewhere, in the order of time. Says whether there was anything.
@@ -136,11 +157,10 @@ impl Observations {
     pub fn collect(&self, elsewhere: Vec<Event>) -> bool {
         // Held throughout, so that nobody who asks sees half of it, or a later half first.
         let mut book = lock(&self.book);
-        let now = Instant::now();
         let mut events: Vec<_> = elsewhere.into_iter().map(|event| (event.at(), event)).collect();
         for notes in &self.notes {
             let mut latest = SystemTime::UNIX_EPOCH;
-            events.extend(lock(notes).take(now).into_iter().map(|event| {
+            events.extend(mem::take(&mut *lock(notes)).events.into_iter().map(|event| {
                 latest = latest.max(event.at());
                 (latest, event)
             }));
@@ -219,7 +239,6 @@ mod tests {
     use fencepost_policy::{Layout, LockKey, Revision};
     use serde_json::{Value, json};
 
-    use super::notes::NOTES_MAX;
     use super::timeline::{RowContext, WaitStep};
     use super::*;
 
@@ -263,20 +282,22 @@ mod tests {
         for _ in 0..NOTES_MAX + 5 {
             observations.note_decision(0, || decision("flood", 4));
         }
-        observations.lose(2);
-        assert_eq!(observations.lost(), 7);
+        assert_eq!(observations.lost(), 5);
         observations.collect(Vec::new());
         assert_eq!(observations.look(|book| book.decisions.kept()), 10);
     }
 
     #[test]
-    fn a_wait_ends_however_much_else_there_is_to_note() {
+    fn a_wait_begins_whatever_was_refused_and_ends_however_many_others_begin() {
         let observations = Observations::new(NonZeroUsize::MIN, 10);
-        assert!(observations.note(0, || wait(WaitStep::Began { drained: 1 }, 1)));
-        assert_eq!(the_wait(&observations).0, 1);
-        let more = || observations.note(0, || Event::Decision(Box::new(Decision::for_tests("more"))));
-        assert!((0..NOTES_MAX).all(|_| more()) && !more());
-        observations.note_end(0, wait(WaitStep::Entered, 2));
+        for _ in 0..NOTES_MAX + 1 {
+            observations.note_decision(0, || Box::new(Decision::for_tests("flood")));
+        }
+        assert_eq!(observations.lost(), 1);
+        let begin = || observations.note(0, || wait(WaitStep::Began { drained: 1 }, 1));
+        assert!((0..NOTES_MAX).all(|_| begin()) && !begin());
+        assert_eq!(observations.lost(), 2);
+        (0..NOTES_MAX).for_each(|_| observations.note_end(0, wait(WaitStep::Entered, 2)));
         assert_eq!(the_wait(&observations), (json!(0), json!("entered")));
     }
 

@@ -2,7 +2,7 @@
 
 use std::future::Future;
 use std::pin::Pin;
-use std::task::{Context, Poll};
+use std::task::{Context, Poll, Waker};
 
 use tokio::task::{JoinHandle, spawn_local};
 use tokio::time::{Instant, Sleep, sleep_until};
@@ -19,6 +19,8 @@ use super::caught_up;
 #[derive(Default)]
 pub struct Alarm {
     sleep: Option<Pin<Box<Sleep>>>,
+    /// Whom it wakes; `None` if it has to be told again.
+    wakes: Option<Waker>,
     /// `None` unless its time has come.
     caught_up: Option<JoinHandle<()>>,
 }
@@ -33,18 +35,25 @@ impl Alarm {
     pub fn poll(&mut self, cx: &mut Context<'_>, due: Instant) -> Poll<()> {
         let sleep = self.sleep.get_or_insert_with(|| Box::pin(sleep_until(due)));
         if due < sleep.deadline() {
+            self.wakes = None;
             sleep.as_mut().reset(due);
+        }
+        // To tell it again whom to wake takes four locked instructions and 150 others, on each connection for each request.
+        if !sleep.is_elapsed() && self.wakes.as_ref().is_some_and(|wakes| wakes.will_wake(cx.waker())) {
+            return due_out_of_turn(due);
         }
         loop {
             // A task whose sockets have used up its share of the thread's time is not told by the runtime that time has come: a peer
             // that sends without end would never be too late.
             if sleep.as_mut().poll(cx).is_pending() {
-                return if is_out_of_turn() && due <= Instant::now() { Poll::Ready(()) } else { Poll::Pending };
+                // It was not listened to if the task's turn is over.
+                self.wakes = (!is_out_of_turn()).then(|| cx.waker().clone());
+                return due_out_of_turn(due);
             }
             if due <= Instant::now() {
                 break;
             }
-            self.caught_up = None;
+            (self.caught_up, self.wakes) = (None, None);
             sleep.as_mut().reset(due);
         }
         let caught_up = self.caught_up.get_or_insert_with(|| spawn_local(caught_up()));
@@ -56,6 +65,11 @@ impl Alarm {
     }
 }
 
+/// Whether it is due although nothing has been heard of that: a task whose turn is over hears of nothing.
+fn due_out_of_turn(due: Instant) -> Poll<()> {
+    if is_out_of_turn() && due <= Instant::now() { Poll::Ready(()) } else { Poll::Pending }
+}
+
 /// Whether the runtime makes everything in this task wait until others have had their turn.
 fn is_out_of_turn() -> bool {
     !tokio::task::coop::has_budget_remaining()
@@ -65,6 +79,9 @@ fn is_out_of_turn() -> bool {
 mod tests {
     use std::future::poll_fn;
     use std::pin::pin;
+    use std::sync::Arc;
+    use std::sync::atomic::{AtomicBool, Ordering};
+    use std::task::Wake;
     use std::time::Duration;
 
     use tokio::io::AsyncReadExt;
@@ -126,6 +143,40 @@ mod tests {
                 let late = start + Duration::from_secs(10);
                 poll_fn(|cx| alarm.poll(cx, late)).await;
                 assert!(Instant::now() >= late);
+            })
+            .await;
+    }
+
+    #[derive(Default)]
+    struct Woken(AtomicBool);
+
+    impl Wake for Woken {
+        fn wake(self: Arc<Woken>) {
+            self.0.store(true, Ordering::SeqCst);
+        }
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn an_alarm_wakes_whoever_asked_last_after_it_was_moved_as_before() {
+        LocalSet::new()
+            .run_until(async {
+                let mut alarm = Alarm::new();
+                let mut is_due = |task: &Arc<Woken>, due| {
+                    let waker = Waker::from(Arc::clone(task));
+                    alarm.poll(&mut Context::from_waker(&waker), due).is_ready()
+                };
+                let [first, last] = [(); 2].map(|()| Arc::<Woken>::default());
+                let is_woken = |task: &Woken| task.0.swap(false, Ordering::SeqCst);
+                let (start, second) = (Instant::now(), Duration::from_secs(1));
+                for (asks, due) in [(&first, 9), (&first, 2), (&first, 5), (&last, 5), (&last, 6)] {
+                    assert!(!is_due(asks, start + due * second));
+                }
+                // When it goes off at its first time it is moved to what is due by now.
+                for at in [2, 6] {
+                    tokio::time::sleep_until(start + at * second + second / 100).await;
+                    assert!(!is_woken(&first) && is_woken(&last), "after {at} s");
+                    assert!(!is_due(&last, start + 6 * second), "what has come is read first");
+                }
             })
             .await;
     }

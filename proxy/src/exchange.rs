@@ -14,6 +14,7 @@ use crate::access_log::{AccessLog, OpenError};
 use crate::decision::{DecisionIds, Sample, WallClock};
 use crate::downstream::{ClientAddress, ClientBody, UnderWay};
 use crate::forward::{KeptFields, Pool, ResponseBody, Upstream};
+use crate::in_place::boxed;
 use crate::lock_sources::SourcesError;
 use crate::metrics::{RequestCounts, RouteMetrics};
 use crate::process::Process;
@@ -25,7 +26,9 @@ use crate::upstreams::{Identity, UpstreamsError};
 use crate::wire::Background;
 
 /// An answer on its way to the client.
-pub type Answer = Response<ResponseBody<Ticket>>;
+///
+/// Behind a pointer, as the request: it is moved from layer to layer.
+pub type Answer = Box<Response<ResponseBody<Ticket>>>;
 
 /// A request, and how far it has come: `S` is what the last layer found out.
 ///
@@ -39,13 +42,6 @@ pub struct Exchange<S> {
     pub in_flight: InFlight,
     /// What is known of it by now.
     pub state: S,
-}
-
-impl<S> Exchange<S> {
-    /// The same request, one layer on.
-    pub fn with<T>(self, state: T) -> Exchange<T> {
-        Exchange { request: self.request, place: self.place, in_flight: self.in_flight, state }
-    }
 }
 
 /// What all threads share of a configuration in force. A reload puts another one in its place; requests that came in under
@@ -238,7 +234,7 @@ impl Place {
     pub fn fail(&self, failure: Failure) -> Answer {
         self.metrics().failed(failure);
         self.about.note_failure(failure);
-        failure.answer(self.form).map(ResponseBody::Whole)
+        boxed(|| failure.answer(self.form).map(ResponseBody::Whole))
     }
 
     /// What a client is told whose request made us panic.

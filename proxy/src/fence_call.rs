@@ -29,7 +29,7 @@ const ONLY_WATCHED: &str = "The routes of this lock are in shadow mode: they onl
 pub async fn answer(place: &Rc<Place>, headers: &mut HeaderMap) -> Answer {
     match close(place, headers).await {
         Ok(()) => {
-            let mut answer = Response::new(ResponseBody::Empty);
+            let mut answer = Box::new(Response::new(ResponseBody::Empty));
             *answer.status_mut() = StatusCode::NO_CONTENT;
             answer
         }

@@ -16,7 +16,7 @@ use tower::Service;
 use crate::exchange::{Answer, Exchange, Place};
 use crate::forward::folds_alike;
 use crate::metrics::{ConfirmOutcome, Counted};
-use crate::recording::Subject;
+use crate::recording::{Judgement, Subject};
 use crate::routes::Guard;
 use crate::routing::Guarded;
 
@@ -50,38 +50,38 @@ pub struct Judged(pub Standing);
 ///
 /// In this order: whoever claims to be somebody else is told the same whatever the rest of its token and whatever is known of the lock,
 /// and the store is not asked.
-pub async fn extract<S>(mut exchange: Exchange<Guarded>, mut next: S) -> Result<Answer, Infallible>
+pub async fn extract<S>(exchange: Exchange<Guarded>, mut next: S) -> Result<Answer, Infallible>
 where
     S: Service<Exchange<Standing>, Response = Answer, Error = Infallible>,
 {
-    let Exchange { request, place, state: guarded, in_flight: _ } = &mut exchange;
-    let exempt = place.route().exempt_methods.contains(request.method()) && !may_mean_another(request);
+    let Exchange { mut request, place, in_flight, state: guarded } = exchange;
+    let exempt = place.route().exempt_methods.contains(request.method()) && !may_mean_another(&request);
     let identified = if exempt { Ok(()) } else { place.identify(request.headers_mut()) };
     if exempt && matches!(place.route().mode, Mode::Enforce(_)) {
         // Nobody judges it, and a worker behind a fence takes what it gets for judged.
         place.in_force().headers.drop_from(request.headers_mut());
     }
     let headers = request.headers();
-    let standing = match (&*guarded, identified) {
+    let standing = match (guarded, identified) {
         (Guarded::Not, _) => Ok(Standing::Pass(PassReason::Off, None)),
-        (guarded, _) if exempt => Ok(Standing::Pass(PassReason::Exempt, at_hand(place, guarded))),
-        (guarded, Err(reason)) => unclaimed(place, guarded, headers, reason),
-        (Guarded::Unclear(reason), Ok(())) => unclaimed(place, guarded, headers, *reason),
-        (Guarded::By(lock), Ok(())) => match token(place, headers) {
-            Ok(token) => Ok(Standing::Claim(Claim { token, lock: Arc::clone(lock) })),
-            Err(reason) => unclaimed(place, guarded, headers, reason),
+        (guarded, _) if exempt => Ok(Standing::Pass(PassReason::Exempt, at_hand(&place, &guarded))),
+        (guarded, Err(reason)) => unclaimed(&place, &guarded, headers, reason),
+        (Guarded::Unclear(reason), Ok(())) => unclaimed(&place, &Guarded::Unclear(reason), headers, reason),
+        (Guarded::By(lock), Ok(())) => match token(&place, headers) {
+            Ok(token) => Ok(Standing::Claim(Claim { token, lock })),
+            Err(reason) => unclaimed(&place, &Guarded::By(lock), headers, reason),
         },
         // The token is looked at first: a request without one costs no read of the store.
-        (Guarded::ByUncached(key), Ok(())) => match token(place, headers) {
+        (Guarded::ByUncached(key), Ok(())) => match token(&place, headers) {
             // Boxed, as all that is rare and large: each request would move the room for it.
-            Ok(token) => Box::pin(look_up(place, key, token)).await,
-            Err(reason) => unclaimed(place, guarded, headers, reason),
+            Ok(token) => Box::pin(look_up(&place, &key, token)).await,
+            Err(reason) => unclaimed(&place, &Guarded::ByUncached(key), headers, reason),
         },
     };
     match standing {
-        Ok(standing) => next.call(exchange.with(standing)).await,
+        Ok(standing) => next.call(Exchange { request, place, in_flight, state: standing }).await,
         Err(answer) => {
-            time_verdict(place, Instant::now());
+            time_verdict(&place, Instant::now());
             Ok(answer)
         }
     }
@@ -231,7 +231,13 @@ where
             }
             let timing = place.timing();
             judged_at = Some(timing.now);
-            match claim.lock.outlook().judge(&claim.token, &timing) {
+            let (verdict, age) = {
+                let outlook = claim.lock.outlook();
+                let verdict = outlook.judge(&claim.token, &timing);
+                let is_told = matches!(verdict, Verdict::Reject(_));
+                (verdict, if is_told { outlook.age(timing.now) } else { None })
+            };
+            match verdict {
                 Verdict::Confirm if place.is_shadow() => {
                     place.about.note_pending();
                     let lock = Arc::clone(&claim.lock);
@@ -240,7 +246,8 @@ where
                 }
                 Verdict::Admit => Ok(admitted(&place, claim)),
                 Verdict::Reject(reason) => {
-                    let subject = Subject { judged_at, ..Subject::of(&claim) };
+                    let judged = Some(Judgement { at: timing.now, age });
+                    let subject = Subject { judged, ..Subject::of(&claim) };
                     rejected(&place, reason, subject, Some(&claim.lock))
                 }
                 // Boxed: it is rare, and large.

@@ -22,6 +22,7 @@ use crate::forward::{
     Admitted, Forwarded, InvalidHead, PreparedBody, ReadyConnection, RequestBody, SendError, Timeouts, UpstreamError,
     Wants, outgoing_request, prepare_body,
 };
+use crate::in_place::boxed;
 use crate::recording::Subject;
 use crate::refusal::Failure;
 use crate::ticket::Ticket;
@@ -112,7 +113,7 @@ async fn send(
             Ok(mut answer) => {
                 place.counts().upstream_took(at.elapsed());
                 place.tell_verdict(&standing, answer.headers_mut());
-                return Ok(answer);
+                return Ok(boxed(|| answer));
             }
             Err(SendError::Unsent(unsent)) => {
                 let ticket;

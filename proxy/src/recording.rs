@@ -2,6 +2,7 @@
 
 use std::cell::{Cell, OnceCell, RefCell};
 use std::sync::Arc;
+use std::time::Duration;
 
 use fencepost_policy::{FenceToken, LockKey, PassReason, Rejection, Revision};
 use fencepost_sources::TrackedLock;
@@ -223,10 +224,19 @@ pub struct Subject<'a> {
     pub owner: Option<&'a HeaderValue>,
     /// The revision that was presented beside it.
     pub revision: Option<Revision>,
-    /// When it was judged, if nothing has been waited for since.
-    pub judged_at: Option<Instant>,
+    /// What the lock was like when it was judged, if nothing has been waited for since.
+    pub judged: Option<Judgement>,
     /// What helps whoever is refused more than the reason's own words.
     pub detail: Option<&'static str>,
+}
+
+/// When a request was judged, and how old what is known of its lock was then.
+#[derive(Debug, Clone, Copy)]
+pub struct Judgement {
+    /// When.
+    pub at: Instant,
+    /// The age of the news; `None` if there was none.
+    pub age: Option<Duration>,
 }
 
 impl<'a> Subject<'a> {
@@ -266,7 +276,7 @@ impl Place {
         };
         let (decision_id, Subject { lock, detail, .. }) = (decision.as_str(), subject);
         let refusal = Refusal { reason, lock, decision: decision_id, stale_status, retry_after, detail };
-        let answer = refusal.answer(self.form).map(ResponseBody::Whole);
+        let answer = boxed(|| refusal.answer(self.form).map(ResponseBody::Whole));
         self.record(decision, Outcome::Refused(reason), subject, Some(answer.status()));
         answer
     }
@@ -317,7 +327,7 @@ impl Place {
         }
         let process = &self.worker.fence.process;
         self.about.note(outcome, &id);
-        let now = subject.judged_at.unwrap_or_else(Instant::now);
+        let now = subject.judged.map_or_else(Instant::now, |judged| judged.at);
         let left_out = outcome.rejection().and_then(|reason| process.log.admits(reason, now));
         if left_out.is_none() && process.observations.is_none() {
             return;
@@ -365,7 +375,10 @@ impl Place {
             owner: subject.token.map(|token| &token.owner).or(subject.owner).map(|owner| shown_owner(owner.as_bytes())),
             revision: subject.token.map(|token| token.revision).or(subject.revision),
             outcome,
-            age: subject.tracked.and_then(|lock| lock.outlook().age(now)),
+            age: match subject.judged {
+                Some(judged) => judged.age,
+                None => subject.tracked.and_then(|lock| lock.outlook().age(now)),
+            },
             waited: now.saturating_duration_since(self.arrived),
             client: self.client,
             peer: self.peer.as_deref().map(shown_peer),

@@ -65,7 +65,7 @@ where
         }
         Err(answer) => answer,
     };
-    Ok(logged(answer, unanswered))
+    Ok(logged(*answer, unanswered))
 }
 
 /// Answers what asks for the fence alone, or finds out what guards the request.

@@ -2,7 +2,7 @@
 
 use super::state::Unclear;
 
-const CONTENT_LENGTH: &[u8] = b"content-length";
+pub(super) const CONTENT_LENGTH: &[u8] = b"content-length";
 const TRANSFER_ENCODING: &[u8] = b"transfer-encoding";
 const CHUNKED: &[u8] = b"chunked";
 

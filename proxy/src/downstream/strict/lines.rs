@@ -3,7 +3,7 @@
 //! What is passed here would be passed byte by byte as well; whatever is not is left to that.
 
 use super::bytes::{is_token, run_of, run_of_target, run_of_value};
-use super::framing::says_framing;
+use super::framing::{CONTENT_LENGTH, says_framing};
 
 /// How long the request line of HTTP/1.1 is that a text begins with.
 pub(super) fn request_line(text: &[u8]) -> Option<usize> {
@@ -22,4 +22,13 @@ pub(super) fn field(text: &[u8]) -> Option<usize> {
     let value = run_of_value(behind);
     let is_line = !name.is_empty() && !says_framing(name) && behind.get(value..)?.starts_with(b"\r\n");
     is_line.then_some(name.len() + 1 + value + 2)
+}
+
+/// How long the field line is that a text begins with, and the digits in it, if it is a `Content-Length` as nearly all write it.
+pub(super) fn content_length(text: &[u8]) -> Option<(usize, &[u8])> {
+    let (name, behind) = text.split_at_checked(CONTENT_LENGTH.len())?;
+    let behind = behind.strip_prefix(b": ")?;
+    let (digits, end) = behind.split_at_checked(run_of(behind, |byte| byte.is_ascii_digit()))?;
+    let is_line = name.eq_ignore_ascii_case(CONTENT_LENGTH) && !digits.is_empty() && end.starts_with(b"\r\n");
+    is_line.then_some((name.len() + 2 + digits.len() + 2, digits))
 }

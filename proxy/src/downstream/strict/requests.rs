@@ -105,7 +105,7 @@ impl Requests {
         self.state == State::Data
     }
 
-    /// Passes lines that are here whole and say nothing of framing, and returns what is left.
+    /// Passes lines that are here whole and have nothing odd in them, and returns what is left.
     fn lines<'b>(&mut self, mut rest: &'b [u8]) -> &'b [u8] {
         if matches!(self.state, State::Between | State::Blank)
             && let Some(length) = lines::request_line(rest)
@@ -115,11 +115,20 @@ impl Requests {
             rest = rest.get(length..).unwrap_or_default();
         }
         if self.state == State::LineStart {
-            while let Some(length) = lines::field(rest) {
+            while let Some(length) = lines::field(rest).or_else(|| self.length_line(rest)) {
                 rest = rest.get(length..).unwrap_or_default();
             }
         }
         rest
+    }
+
+    /// Reads the line with the body's length, if one is here whole, and returns how long the line is. Without it, byte by byte, that line
+    /// is 3 % of the instructions of a POST of 1 KiB.
+    fn length_line(&mut self, rest: &[u8]) -> Option<usize> {
+        let (length, digits) = lines::content_length(rest)?;
+        let none = self.framing.begin_length().ok()?; // None behind chunks, where it would be a trailer.
+        self.framing = digits.iter().try_fold(none, |framing, digit| framing.with_digit(*digit).ok())?;
+        Some(length)
     }
 
     /// Passes what changes nothing, and returns how many bytes that are.

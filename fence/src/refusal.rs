@@ -277,7 +277,8 @@ pub fn grpc_answer(status: u8, message: &'static str) -> Response<Bytes> {
 
 /// What stands between the quotes of a JSON string (RFC 8259, section 7).
 fn json_text(text: &str) -> Cow<'_, str> {
-    if !text.bytes().any(|byte| byte < b' ' || byte == b'"' || byte == b'\\') {
+    // All of it is looked at, which the compiler can do for many bytes at once.
+    if !text.bytes().fold(false, |odd, byte| odd | (byte < b' ') | (byte == b'"') | (byte == b'\\')) {
         return text.into();
     }
     let mut escaped = String::with_capacity(text.len() + 8);

@@ -171,10 +171,10 @@ impl ClientBody {
 
 /// Whether the client waits for leave to send the body, as hyper sees it: where it does not, the body is read like any other.
 pub(super) fn is_held_back(request: &Request<Incoming>) -> bool {
-    let expectation = request.headers().get_all(EXPECT).iter().next_back();
+    let expectation = || request.headers().get_all(EXPECT).iter().next_back();
     request.version() == Version::HTTP_11
         && !request.body().is_end_stream()
-        && expectation.is_some_and(|expectation| expectation.as_bytes().eq_ignore_ascii_case(b"100-continue"))
+        && expectation().is_some_and(|expectation| expectation.as_bytes().eq_ignore_ascii_case(b"100-continue"))
 }
 
 /// Whether a body that hyper says has ended is whole: after an HTTP/2 reset with NO_ERROR hyper says so too, and a

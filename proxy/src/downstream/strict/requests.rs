@@ -126,7 +126,7 @@ impl Requests {
     /// is 3 % of the instructions of a POST of 1 KiB.
     fn length_line(&mut self, rest: &[u8]) -> Option<usize> {
         let (length, digits) = lines::content_length(rest)?;
-        let none = self.framing.begin_length().ok()?; // None behind chunks, where it would be a trailer.
+        let none = self.framing.begin_length().ok()?; // Not behind another, nor in trailers.
         self.framing = digits.iter().try_fold(none, |framing, digit| framing.with_digit(*digit).ok())?;
         Some(length)
     }

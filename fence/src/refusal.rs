@@ -354,6 +354,17 @@ mod tests {
     }
 
     #[test]
+    fn a_sentence_that_helps_more_stands_in_place_of_the_reasons_own() {
+        for (detail, told) in [(Some("Look there."), "Look there."), (None, explanation(Rejection::NoOwner).1)] {
+            let (reason, stale_status) = (Rejection::NoOwner, StatusCode::CONFLICT);
+            let refusal = Refusal { reason, lock: None, decision: "d-1", stale_status, retry_after: 1, detail };
+            let body: serde_json::Value = serde_json::from_slice(refusal.answer(AnswerForm::Problem).body()).unwrap();
+            assert_eq!((&body["detail"], &body["lock"]), (&told.into(), &serde_json::Value::Null));
+            assert_eq!((&body["status"], &body["reason"]), (&409.into(), &"no-owner".into()));
+        }
+    }
+
+    #[test]
     fn a_grpc_request_is_refused_in_headers_alone() {
         for rejection in Rejection::ALL {
             let response = refuse(*rejection, AnswerForm::Grpc);

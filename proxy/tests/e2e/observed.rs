@@ -112,6 +112,28 @@ async fn a_refusal_is_found_by_its_id_wherever_one_looks() {
     scene.finish().await;
 }
 
+/// Who is refused by old news may hold the lock by now.
+#[tokio::test]
+async fn a_decision_tells_how_old_the_news_was_that_it_was_judged_by() {
+    let scene = Scene::open(VERSION, &[enforced().with(r#"max_age = "1m""#)]).await;
+    let holder = scene.store.hold("/shards/2/lock", "shard-1").await;
+    scene.admits("/shards/2/jobs", &holder).await;
+    scene.etcd.pause().await;
+    let age_ms = async || {
+        let lock = scene.fence.admin_json("/locks//shards/2/lock").await;
+        lock["age_seconds"].as_f64().unwrap() * 1000.0
+    };
+    let before = eventually("the news has aged", async || Some(age_ms().await).filter(|age| *age > 500.0)).await;
+    let refused = scene.send(Ask::post("/shards/2/jobs").token("shard-9", "1")).await;
+    let after = age_ms().await;
+    assert_refused(&refused, "stale-tenure", "/shards/2/lock", &holder);
+    let found = scene.fence.admin_json(&format!("/decisions?id={}", refused.header("fence-decision").unwrap())).await;
+    let told = found["decisions"][0]["age_ms"].as_f64().unwrap();
+    assert!((before.floor()..=after.ceil()).contains(&told), "{told} between {before} and {after}");
+    scene.etcd.resume();
+    scene.finish().await;
+}
+
 #[tokio::test]
 async fn decisions_are_filtered_and_followed_from_where_one_left_off() {
     let scene = Scene::open(VERSION, &[enforced()]).await;

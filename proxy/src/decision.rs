@@ -10,27 +10,49 @@ use std::time::{Duration, SystemTime};
 use fencepost_fence::refusal::decision_value;
 use fencepost_policy::Rejection;
 use http::HeaderValue;
+use smol_str::SmolStr;
 use tokio::time::Instant;
 
 /// The id of a decision: unique among the processes of a site, but no secret.
+///
+/// Text from the start: it is shown more often than it is made. Up to the 17,592,186,044,415th of a process it takes no memory of its own.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub struct DecisionId {
-    text: [u8; DecisionId::BYTES_MAX],
-    length: usize,
-}
+pub struct DecisionId(SmolStr);
 
 impl DecisionId {
-    /// Three numbers in hex, of 8, 16 and 16 digits at most, and two dashes.
-    const BYTES_MAX: usize = 42;
-    const EMPTY: DecisionId = DecisionId { text: [0; DecisionId::BYTES_MAX], length: 0 };
-
     /// An id of that text.
     #[cfg(test)]
     pub fn for_tests(text: &str) -> DecisionId {
-        let mut id = DecisionId::EMPTY;
-        text.bytes().for_each(|byte| id.push(byte));
-        id
+        DecisionId(text.into())
     }
+
+    /// As text: visible ASCII.
+    pub fn as_str(&self) -> &str {
+        &self.0
+    }
+
+    /// As a header's value.
+    pub fn header(&self) -> HeaderValue {
+        decision_value(self.as_str())
+    }
+}
+
+impl fmt::Display for DecisionId {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(self.as_str())
+    }
+}
+
+/// An id in the making.
+#[derive(Debug, Clone)]
+struct IdText {
+    text: [u8; IdText::BYTES_MAX],
+    length: usize,
+}
+
+impl IdText {
+    /// Three numbers in hex, of 8, 16 and 16 digits at most, and two dashes.
+    const BYTES_MAX: usize = 42;
 
     fn push(&mut self, byte: u8) {
         self.text[self.length] = byte;
@@ -46,20 +68,8 @@ impl DecisionId {
         }
     }
 
-    /// As text: visible ASCII.
-    pub fn as_str(&self) -> &str {
-        str::from_utf8(&self.text[..self.length]).expect("a decision id is visible ASCII")
-    }
-
-    /// As a header's value.
-    pub fn header(&self) -> HeaderValue {
-        decision_value(self.as_str())
-    }
-}
-
-impl fmt::Display for DecisionId {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.write_str(self.as_str())
+    fn finish(&self) -> DecisionId {
+        DecisionId(str::from_utf8(&self.text[..self.length]).expect("hex digits and dashes are ASCII").into())
     }
 }
 
@@ -67,14 +77,14 @@ impl fmt::Display for DecisionId {
 #[derive(Debug)]
 pub struct DecisionIds {
     /// What all of them begin with: process and thread.
-    start: DecisionId,
+    start: IdText,
     next: Cell<u64>,
 }
 
 impl DecisionIds {
     /// The ids of the worker thread of that number, in a process known by `process`.
     pub fn new(process: u32, thread: usize) -> DecisionIds {
-        let mut start = DecisionId::EMPTY;
+        let mut start = IdText { text: [0; IdText::BYTES_MAX], length: 0 };
         start.push_hex(u64::from(process), 8);
         start.push(b'-');
         start.push_hex(thread as u64, 1);
@@ -94,7 +104,7 @@ impl DecisionIds {
         self.next.set(number + 1);
         let mut id = self.start.clone();
         id.push_hex(number, 1);
-        id
+        id.finish()
     }
 }
 

@@ -25,7 +25,7 @@ use crate::wire::Alarm;
 /// otherwise see a reset instead of the answer. But a body that the client holds back until it sees `100 Continue`
 /// (`Expect`) is not asked for: the connection ends with the answer, and what comes all the same is read behind that.
 pub struct ClientBody {
-    /// `None` once it has ended, failed or been handed on.
+    /// `None` if there is none, or once it has ended, failed or been handed on.
     incoming: Option<WholeLength<Incoming>>,
     connection: Rc<Connection>,
     /// Which of its connection's requests it belongs to.
@@ -67,7 +67,7 @@ impl ClientBody {
     pub(super) fn new(incoming: Incoming, connection: Rc<Connection>, request: u64, held_back: bool) -> ClientBody {
         ClientBody {
             has_known_length: incoming.size_hint().exact().is_some(),
-            incoming: Some(WholeLength::new(incoming)),
+            incoming: (!incoming.is_end_stream()).then(|| WholeLength::new(incoming)),
             connection,
             request,
             held_back,

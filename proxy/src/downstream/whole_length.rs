@@ -14,8 +14,8 @@ pub(super) struct WholeLength<B> {
     body: B,
     /// The piece with the last byte that was announced.
     last: Option<Bytes>,
-    /// What came behind that piece.
-    trailers: Option<Frame<Bytes>>,
+    /// What came behind that piece. Boxed: it is rare, and large.
+    trailers: Option<Box<Frame<Bytes>>>,
 }
 
 impl<B: Body<Data = Bytes> + Unpin> WholeLength<B> {
@@ -39,7 +39,7 @@ impl<B: Body<Data = Bytes> + Unpin> Body for WholeLength<B> {
 
     fn poll_frame(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<Option<Result<Frame<Bytes>, B::Error>>> {
         if let Some(trailers) = self.trailers.take() {
-            return Poll::Ready(Some(Ok(trailers)));
+            return Poll::Ready(Some(Ok(*trailers)));
         }
         loop {
             let frame = match ready!(Pin::new(&mut self.body).poll_frame(cx)) {
@@ -56,7 +56,7 @@ impl<B: Body<Data = Bytes> + Unpin> Body for WholeLength<B> {
                 Ok(data) if self.lacks_only_its_end() => self.last = Some(data),
                 Ok(data) => return Poll::Ready(Some(Ok(Frame::data(data)))),
                 Err(trailers) if self.last.is_some() => {
-                    self.trailers = Some(trailers);
+                    self.trailers = Some(Box::new(trailers));
                     return Poll::Ready(self.last());
                 }
                 Err(trailers) => return Poll::Ready(Some(Ok(trailers))),

@@ -3,40 +3,34 @@
 use std::cell::{Cell, RefCell};
 use std::collections::HashMap;
 use std::convert::Infallible;
-use std::error::Error;
 use std::future::{Future, poll_fn};
 use std::pin::Pin;
 use std::rc::Rc;
 use std::task::{Context, Poll, Waker, ready};
 
-use bytes::Bytes;
-use http::header::CONNECTION;
-use http::{HeaderMap, HeaderValue, Method, Request, Response, StatusCode};
-use http_body::Body;
-use hyper::body::Incoming;
-use hyper::rt::bounds::Http2ServerConnExec;
+use http::{Request, Response};
 use hyper::server::conn::{http1, http2};
-use hyper::service::{HttpService, service_fn};
 use hyper_util::rt::{TokioIo, TokioTimer};
 use tokio::time::Instant;
 use tower::Service;
 
 use super::accept::Accepted;
-use super::answer::{AnswerBody, Counted, counted};
+use super::answer::AnswerBody;
 use super::arrive::{Arrived, arrive};
-use super::client_body::{self, ClientBody};
-use super::connection::{Connection, Exceeded, InFlight, Protocol};
+use super::client_body::ClientBody;
+use super::connection::{Connection, Exceeded, Protocol};
 use super::frames;
 use super::limits::Limits;
 use super::part;
 use super::seat::Waiting;
 use super::serve::Stage;
+use super::service::ConnectionService;
+use super::serving::{ClientIo, InTurns, Serving};
 use super::strict::Strict;
 use super::tally::Closing;
 use super::unread::Streams;
 use super::watch::Watch;
-use crate::in_place::{boxed, pinned};
-use crate::wire::{Background, Gathered, HTTP1_BUFFER_BYTES, Socket};
+use crate::wire::{Background, HTTP1_BUFFER_BYTES};
 
 /// How many fields of a head hyper reads unless it is told. What it is told makes it clear as many slots one by one for each request,
 /// which is 3 % of what a GET costs.
@@ -69,6 +63,10 @@ impl Thread {
         })
     }
 
+    pub(super) fn stage(&self) -> Stage {
+        self.stage.get()
+    }
+
     pub(super) fn move_to(&self, stage: Stage) {
         self.stage.set(stage);
         for waker in self.wakers.borrow().values() {
@@ -93,7 +91,7 @@ impl StageWatch {
     }
 
     fn stage(&self) -> Stage {
-        self.thread.stage.get()
+        self.thread.stage()
     }
 
     /// Waits until nothing new is to begin.
@@ -131,11 +129,11 @@ where
     let limits = &thread.limits.clone();
     let background = thread.background.clone();
     let connection = Connection::new(address, protocol, tls, socket.clone(), limits.clone(), background, seat);
-    let answering = answering(service, thread, connection.clone());
+    let service = ConnectionService::new(service, thread, connection.clone());
     match protocol {
         Protocol::Http1 => {
             let io = TokioIo::new(connection.writes.gather(Strict::new(socket, connection.course.clone())));
-            let mut serving = InTurns::new(http1_builder(limits).serve_connection(io, answering), &connection);
+            let mut serving = InTurns::new(http1_builder(limits).serve_connection(io, service), &connection);
             // Until the server closes, each answer asks the client to leave. A connection that is closed while it is
             // idle may cost the client the request that it is just sending.
             let end = drive(&mut serving, &connection, &stage, Stage::Closing, started).await;
@@ -159,7 +157,7 @@ where
         }
         Protocol::Http2 => {
             let io = TokioIo::new(connection.writes.gather(frames::Counted::new(socket, connection.clone())));
-            let serving = http2_builder(limits, Streams::of(&connection)).serve_connection(io, answering);
+            let serving = http2_builder(limits, Streams::of(&connection)).serve_connection(io, service);
             let mut serving = Box::new(InTurns::new(serving, &connection));
             drive(&mut *serving, &connection, &stage, Stage::Leaving, started).await;
             drop(serving);
@@ -205,91 +203,6 @@ fn http2_builder(limits: &Limits, streams: Streams) -> http2::Builder<Streams> {
         .keep_alive_interval(limits.body_timeout)
         .keep_alive_timeout(limits.header_timeout);
     builder
-}
-
-/// An answer in the making.
-///
-/// Boxed: hyper keeps the room for one as long as the connection is open, and on HTTP/2 moves it nine times on its way into a task
-/// and out of it, which is 5 % of what a GET costs.
-type Answering<B> = Pin<Box<dyn Future<Output = Result<Response<Counted<B>>, h2::Error>>>>;
-
-/// What hyper has the requests of a connection answered by.
-pub(super) fn answering<S, B>(
-    service: S,
-    thread: Rc<Thread>,
-    connection: Rc<Connection>,
-) -> impl hyper::service::Service<Request<Incoming>, Response = Response<Counted<B>>, Error = h2::Error, Future = Answering<B>>
-where
-    S: Service<Box<Request<ClientBody>>, Response = Response<B>, Error = Infallible> + Clone + 'static,
-    B: AnswerBody + Unpin,
-{
-    service_fn(move |request| -> Answering<B> {
-        let in_flight = InFlight::begin(connection.clone());
-        let (request, service, thread) = (begin(request, &in_flight), service.clone(), thread.clone());
-        pinned(|| answer(request, service, thread, in_flight))
-    })
-}
-
-/// Takes a request from hyper's hands. It is behind a pointer from here on.
-///
-/// # Errors
-/// On HTTP/2, if as many requests of the connection are under way as may be, though their clients may have left.
-fn begin(request: Request<Incoming>, in_flight: &InFlight) -> Result<Box<Request<ClientBody>>, h2::Error> {
-    let connection = Rc::clone(in_flight.connection());
-    if connection.protocol() == Protocol::Http2 && has_too_many(&connection) {
-        return Err(h2::Reason::REFUSED_STREAM.into());
-    }
-    let held_back = client_body::is_held_back(&request);
-    let number = connection.requests.get();
-    Ok(boxed(|| request.map(|incoming| ClientBody::new(incoming, connection, number, held_back))))
-}
-
-/// One request: from hyper's hands through the service and back.
-///
-/// # Errors
-/// If the request was not taken.
-pub(super) async fn answer<S, B>(
-    request: Result<Box<Request<ClientBody>>, h2::Error>,
-    mut service: S,
-    thread: Rc<Thread>,
-    in_flight: InFlight,
-) -> Result<Response<Counted<B>>, h2::Error>
-where
-    S: Service<Box<Request<ClientBody>>, Response = Response<B>, Error = Infallible>,
-    B: AnswerBody,
-{
-    let request = request?;
-    // Who asks for a tunnel may write into it at once, so that what comes next may be no request.
-    let is_last = request.method() == Method::CONNECT;
-    let is_spent = in_flight.connection().is_spent();
-    let version = request.version();
-    let number = in_flight.connection().requests.get();
-    let Ok(()) = poll_fn(|cx| service.poll_ready(cx)).await;
-    let Ok(mut response) = service.call(request).await;
-    let connection = in_flight.connection();
-    let switches = response.status() == StatusCode::SWITCHING_PROTOCOLS;
-    let spoke_early = switches && !connection.course.switch(number);
-    if spoke_early {
-        *response.status_mut() = StatusCode::BAD_REQUEST;
-        *response.headers_mut() = HeaderMap::new();
-    }
-    let has_no_next = connection.course.refused_body_of(number) || connection.unasked.get() == number;
-    let is_last = is_last || is_spent || spoke_early || has_no_next;
-    if (is_last || thread.stage.get() != Stage::Serving)
-        && connection.protocol() == Protocol::Http1
-        && (!switches || spoke_early)
-    {
-        response.headers_mut().insert(CONNECTION, HeaderValue::from_static("close"));
-        if is_spent {
-            connection.seat.close(Closing::Requests);
-        }
-    }
-    Ok(counted(response, version, in_flight))
-}
-
-/// Whether the requests that are under way leave no stream for another: one that its client has reset goes on.
-fn has_too_many(connection: &Connection) -> bool {
-    connection.seat.count_under_way() >= usize::try_from(connection.limits.streams_max).unwrap_or(usize::MAX)
 }
 
 /// How serving a connection ended.
@@ -383,76 +296,6 @@ fn beyond_http<S>(
         return Some(Box::pin(part::with_client(connection, &[])));
     }
     None
-}
-
-/// What hyper's HTTP/1 reads and writes.
-type ClientIo = Gathered<Strict<Socket>, Socket>;
-
-/// What hyper's two kinds of connection have in common.
-trait Serving: Future<Output = hyper::Result<()>> + Unpin {
-    /// Finishes what is under way and takes nothing more.
-    fn leave(&mut self);
-}
-
-impl<S, B> Serving for http1::Connection<TokioIo<ClientIo>, S>
-where
-    S: HttpService<Incoming, ResBody = B>,
-    S::Error: Into<Box<dyn Error + Send + Sync>>,
-    B: Body<Data = Bytes> + 'static,
-    B::Error: Into<Box<dyn Error + Send + Sync>>,
-    Self: Future<Output = hyper::Result<()>> + Unpin,
-{
-    fn leave(&mut self) {
-        Pin::new(self).graceful_shutdown();
-    }
-}
-
-impl<S, B> Serving for http2::Connection<TokioIo<Gathered<frames::Counted, Socket>>, S, Streams>
-where
-    S: HttpService<Incoming, ResBody = B>,
-    S::Error: Into<Box<dyn Error + Send + Sync>>,
-    B: Body<Data = Bytes> + 'static,
-    B::Error: Into<Box<dyn Error + Send + Sync>>,
-    Streams: Http2ServerConnExec<S::Future, B>,
-    Self: Future<Output = hyper::Result<()>> + Unpin,
-{
-    fn leave(&mut self) {
-        Pin::new(self).graceful_shutdown();
-    }
-}
-
-/// A connection whose writes are gathered. It has ended well when all that it has said is written.
-struct InTurns<C> {
-    serving: C,
-    connection: Rc<Connection>,
-    has_served: bool,
-}
-
-impl<C> InTurns<C> {
-    fn new(serving: C, connection: &Rc<Connection>) -> InTurns<C> {
-        InTurns { serving, connection: Rc::clone(connection), has_served: false }
-    }
-}
-
-impl<C: Serving> Future for InTurns<C> {
-    type Output = hyper::Result<()>;
-
-    fn poll(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<hyper::Result<()>> {
-        let InTurns { serving, connection, has_served } = &mut *self;
-        let writes = &connection.writes;
-        if !*has_served {
-            ready!(writes.poll(cx, connection.background.outbox(), |cx| Pin::new(serving).poll(cx)))?;
-            *has_served = true;
-        }
-        // If it can't be written, its client has gone.
-        writes.poll_written(cx).map(|_| Ok(()))
-    }
-}
-
-impl<C: Serving> Serving for InTurns<C> {
-    fn leave(&mut self) {
-        self.serving.leave();
-    }
 }
 
 #[cfg(test)]

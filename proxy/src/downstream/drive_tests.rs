@@ -7,6 +7,7 @@ use tokio::task::LocalSet;
 
 use super::super::places::{Oldest, Places};
 use super::*;
+use crate::wire::{Gathered, Socket};
 
 /// Says its last word and has ended, or goes on.
 struct Says {

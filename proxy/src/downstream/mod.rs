@@ -22,6 +22,8 @@ mod places;
 mod room;
 mod seat;
 mod serve;
+mod service;
+mod serving;
 mod sniff;
 mod strict;
 mod tally;

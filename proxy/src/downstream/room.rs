@@ -9,7 +9,8 @@ use tower::Service;
 
 use super::answer::AnswerBody;
 use super::client_body::ClientBody;
-use super::drive::{answer, answering, serve_connection};
+use super::drive::serve_connection;
+use super::service::{ConnectionService, answer};
 use crate::stack::stack;
 
 /// In bytes.
@@ -30,7 +31,7 @@ impl Room {
     {
         Room {
             connection: of_connection(serve_connection::<S, B>),
-            request_kept: of_future(answering::<S, B>),
+            request_kept: of_future(ConnectionService::<S>::new),
             request: of_request(answer::<S, B>),
         }
     }

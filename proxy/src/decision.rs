@@ -15,7 +15,7 @@ use tokio::time::Instant;
 
 /// The id of a decision: unique among the processes of a site, but no secret.
 ///
-/// Text from the start: it is shown more often than it is made. Up to the 17,592,186,044,415th of a process it takes no memory of its own.
+/// Text from the start: it is shown more often than it is made. Up to 22 bytes, which most never pass, it takes no memory of its own.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct DecisionId(SmolStr);
 

@@ -253,7 +253,7 @@ impl Metrics {
             )?,
             decisions_lost: IntCounter::new(
                 "fencepost_decisions_lost_total",
-                "Decisions and changes of tenures that came faster than they could be kept for operators to look at.",
+                "Decisions and changes of tenures that came faster than they are kept for operators to look at.",
             )?,
             log_lines_lost: counters(
                 "fencepost_log_lines_lost_total",

@@ -1,4 +1,4 @@
-//! What operators can look at: each refusal, a sample of the admissions, who held which lock when, who waited for whom.
+//! What operators can look at: refusals, a sample of the admissions, who held which lock when, who waited for whom.
 //!
 //! A worker thread only notes what happened, in a short list of its own ([`Observations::note_decision`], [`Observations::note`]); nobody waits for anybody. Ten
 //! times a second, or when somebody looks, the lists are collected into the [`Book`]: the last decisions ([`ring`]), the
@@ -7,6 +7,7 @@
 pub mod collector;
 pub mod filter;
 pub mod lately;
+mod notes;
 pub mod record;
 pub mod ring;
 pub mod shadow;
@@ -19,14 +20,16 @@ use std::sync::{Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, SystemTime};
 
 use tokio::sync::watch;
+use tokio::time::Instant;
 
 use crate::decision::DecisionIds;
 
 pub use filter::Filter;
-pub use record::{Decision, Outcome, RouteLabel};
+pub use record::{Decision, Likeness, Outcome, RouteLabel};
 pub use timeline::{TenureNews, Wait};
 
 use lately::Lately;
+use notes::Notes;
 use ring::Ring;
 use shadow::ShadowReport;
 use timeline::Timeline;
@@ -34,18 +37,19 @@ use timeline::Timeline;
 /// How often the threads' lists are collected while nobody asks.
 pub const COLLECT_PERIOD: Duration = Duration::from_millis(100);
 
-/// How many decisions a thread may note between two collections, and how much else; what comes after that is lost, and counted. The ends of
-/// what has begun come on top.
-const NOTES_MAX: usize = 8_192;
-
 /// Something that happened.
 ///
 /// Behind a pointer from the start: whoever notes it and whoever collects it would move 300 bytes five times, which with an allocation for
 /// each text of a decision is 4 % of the instructions of a refused request.
 #[derive(Debug)]
 pub enum Event {
-    /// A request was decided on.
-    Decision(Box<Decision>),
+    /// A request was decided on, and in a flood so many more that are like it.
+    Decision {
+        /// What was decided.
+        decision: Box<Decision>,
+        /// Of how many more only that is known.
+        alike: u32,
+    },
     /// A tenure began or ended.
     Tenure(Box<TenureNews>),
     /// A request waits at a barrier, or has ceased to.
@@ -55,7 +59,7 @@ pub enum Event {
 impl Event {
     fn at(&self) -> SystemTime {
         match self {
-            Event::Decision(decision) => decision.at,
+            Event::Decision { decision, .. } => decision.at,
             Event::Tenure(news) => news.at,
             Event::Wait(wait) => wait.at,
         }
@@ -73,14 +77,6 @@ pub struct Observations {
     process: u32,
 }
 
-/// What a thread has noted since the last collection, in its order.
-#[derive(Debug, Default)]
-struct Notes {
-    events: Vec<Event>,
-    /// How many of them are decisions.
-    decisions: usize,
-}
-
 /// All that was collected.
 #[derive(Debug)]
 pub struct Book {
@@ -92,6 +88,8 @@ pub struct Book {
     pub timeline: Timeline,
     /// How many requests were refused of late.
     pub lately: Lately,
+    /// When it was collected.
+    collected: Instant,
 }
 
 impl Observations {
@@ -102,6 +100,7 @@ impl Observations {
             shadow: ShadowReport::default(),
             timeline: Timeline::new(),
             lately: Lately::default(),
+            collected: Instant::now(),
         };
         Observations {
             notes: (0..threads.get()).map(|_| Mutex::default()).collect(),
@@ -112,24 +111,18 @@ impl Observations {
         }
     }
 
-    /// Notes a decision of the worker thread of that number, if there is room: without, it is not even put down.
-    pub fn note_decision(&self, thread: usize, decision: impl FnOnce() -> Box<Decision>) {
-        let mut notes = lock(&self.notes[thread]);
-        if notes.decisions < NOTES_MAX {
-            notes.events.push(Event::Decision(decision()));
-            notes.decisions += 1;
-        } else {
+    /// Notes a decision of the worker thread of that number: in a flood by counting it with one that is like it, if there is one and it may be, so
+    /// that it is not even put down.
+    pub fn note_decision(&self, thread: usize, like: Option<&Likeness<'_>>, decision: impl FnOnce() -> Box<Decision>) {
+        if !lock(&self.notes[thread]).note_decision(like, decision) {
             self.lose(1);
         }
     }
 
     /// Notes what else happened there, and says whether there was room, of which a flood of refusals takes none.
     pub fn note(&self, thread: usize, event: impl FnOnce() -> Event) -> bool {
-        let mut notes = lock(&self.notes[thread]);
-        let has_room = notes.events.len() - notes.decisions < NOTES_MAX;
-        if has_room {
-            notes.events.push(event());
-        } else {
+        let has_room = lock(&self.notes[thread]).note(event);
+        if !has_room {
             self.lose(1);
         }
         has_room
@@ -138,7 +131,7 @@ impl Observations {
     /// Notes the end of what was noted as begun on that thread, room or not: without, it would go on for ever. There are no more of
     /// them than beginnings, for which there has to be room.
     pub fn note_end(&self, thread: usize, end: Event) {
-        lock(&self.notes[thread]).events.push(end);
+        lock(&self.notes[thread]).note_end(end);
     }
 
     /// Notes that so many events are lost that happened elsewhere.
@@ -146,7 +139,7 @@ impl Observations {
         self.lost.fetch_add(count, Ordering::Relaxed);
     }
 
-    /// How many events were lost because nobody collected them in time.
+    /// How many events are not kept, because they came faster than they are.
     pub fn lost(&self) -> u64 {
         self.lost.load(Ordering::Relaxed)
     }
@@ -157,10 +150,15 @@ impl Observations {
     pub fn collect(&self, elsewhere: Vec<Event>) -> bool {
         // Held throughout, so that nobody who asks sees half of it, or a later half first.
         let mut book = lock(&self.book);
+        let now = Instant::now();
+        let after = now - mem::replace(&mut book.collected, now);
+        let mut dropped = 0;
         let mut events: Vec<_> = elsewhere.into_iter().map(|event| (event.at(), event)).collect();
         for notes in &self.notes {
             let mut latest = SystemTime::UNIX_EPOCH;
-            events.extend(mem::take(&mut *lock(notes)).events.into_iter().map(|event| {
+            let noted = lock(notes).take(after);
+            dropped += noted.dropped;
+            events.extend(noted.events.into_iter().map(|event| {
                 latest = latest.max(event.at());
                 (latest, event)
             }));
@@ -170,8 +168,12 @@ impl Observations {
         }
         events.sort_by_key(|(at, _)| *at);
         for (_, event) in events {
+            if let Event::Decision { alike: alike @ 1.., .. } = event {
+                self.lose(u64::from(alike));
+            }
             book.take(event);
         }
+        book.decisions.pass_over(dropped);
         drop(book);
         self.changed.send_replace(());
         true
@@ -212,10 +214,11 @@ impl Observations {
 impl Book {
     fn take(&mut self, event: Event) {
         match event {
-            Event::Decision(decision) => {
-                self.shadow.note(&decision);
-                self.timeline.refused(&decision);
-                self.decisions.push(decision);
+            Event::Decision { decision, alike } => {
+                let times = 1 + u64::from(alike);
+                self.shadow.note(&decision, times);
+                self.timeline.refused(&decision, times);
+                self.decisions.push(u64::from(alike), decision);
             }
             Event::Tenure(news) => self.timeline.tenure(*news),
             Event::Wait(wait) => self.timeline.wait(*wait),
@@ -236,9 +239,13 @@ pub fn millis(at: SystemTime) -> u64 {
 
 #[cfg(test)]
 mod tests {
-    use fencepost_policy::{Layout, LockKey, Revision};
+    use std::sync::Arc;
+
+    use fencepost_policy::{Layout, LockKey, Rejection, Revision};
     use serde_json::{Value, json};
 
+    use super::notes::NOTES_MAX;
+    use super::shadow::Watched;
     use super::timeline::{RowContext, WaitStep};
     use super::*;
 
@@ -269,9 +276,12 @@ mod tests {
             let at = SystemTime::UNIX_EPOCH + Duration::from_secs(second);
             Box::new(Decision { at, ..Decision::for_tests(id) })
         };
-        observations.note_decision(0, || decision("late", 3));
-        observations.note_decision(1, || decision("early", 1));
-        assert!(observations.collect(vec![Event::Decision(decision("between", 2))]));
+        let note = |thread, decision: Box<Decision>| {
+            observations.note_decision(thread, Some(&decision.likeness()), || decision.clone());
+        };
+        note(0, decision("late", 3));
+        note(1, decision("early", 1));
+        assert!(observations.collect(vec![Event::Decision { decision: decision("between", 2), alike: 0 }]));
         let ids = observations.look(|book| {
             let newest = book.decisions.newest(&Filter::default(), 10);
             newest.iter().map(|decision| decision.id.to_string()).collect::<Vec<_>>()
@@ -280,18 +290,40 @@ mod tests {
         assert!(!observations.collect(Vec::new()));
 
         for _ in 0..NOTES_MAX + 5 {
-            observations.note_decision(0, || decision("flood", 4));
+            note(0, decision("flood", 4));
         }
         assert_eq!(observations.lost(), 5);
         observations.collect(Vec::new());
-        assert_eq!(observations.look(|book| book.decisions.kept()), 10);
+        let (kept, last) = observations.look(|book| (book.decisions.kept(), book.decisions.last()));
+        assert_eq!((kept, last), (10, 3 + NOTES_MAX as u64 + 5));
+    }
+
+    #[test]
+    fn of_a_flood_some_are_kept_and_each_is_counted() {
+        let observations = Observations::new(NonZeroUsize::MIN, 10_000);
+        let reason = Rejection::StaleTenure;
+        let flood = Decision { outcome: Outcome::WouldBeRefused(reason), ..Decision::for_tests("flood") };
+        let counted = |count: u32| {
+            (0..count).for_each(|_| observations.note_decision(0, Some(&flood.likeness()), || Box::new(flood.clone())));
+            observations.collect(Vec::new());
+            let watched = [Watched { label: Arc::clone(&flood.route), admitted: 0 }];
+            observations.look(|book| book.shadow.to_json(&watched, flood.at)["routes"][0]["refused"].take())
+        };
+        assert_eq!((counted(5_000), counted(5_000)), (json!(5_000), json!(10_000)));
+        assert_eq!(observations.lost(), 0);
+        // Meanwhile there may be room for some thousands more.
+        assert_eq!(counted(1_000_000), json!(1_010_000));
+        assert_eq!(observations.look(|book| book.decisions.last()), 1_010_000);
+        let (lost, kept) = (observations.lost(), observations.look(|book| book.decisions.kept()));
+        assert!(lost > 900_000 && kept == 10_000, "{lost}, {kept}");
     }
 
     #[test]
     fn a_wait_begins_whatever_was_refused_and_ends_however_many_others_begin() {
         let observations = Observations::new(NonZeroUsize::MIN, 10);
         for _ in 0..NOTES_MAX + 1 {
-            observations.note_decision(0, || Box::new(Decision::for_tests("flood")));
+            let flood = Decision::for_tests("flood");
+            observations.note_decision(0, Some(&flood.likeness()), || Box::new(flood.clone()));
         }
         assert_eq!(observations.lost(), 1);
         let begin = || observations.note(0, || wait(WaitStep::Began { drained: 1 }, 1));

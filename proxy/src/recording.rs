@@ -19,7 +19,7 @@ use crate::forward::ResponseBody;
 use crate::in_place::boxed;
 use crate::metrics::Counted;
 use crate::observe::record::{shown_host, shown_method, shown_owner, shown_path, shown_peer, whole_millis};
-use crate::observe::{Decision, Outcome, RouteLabel};
+use crate::observe::{Decision, Likeness, Outcome, RouteLabel};
 use crate::refusal::{FENCE_DECISION, FENCE_REASON, Failure, Refusal};
 use crate::token::TokenHeaders;
 
@@ -255,6 +255,14 @@ impl<'a> Subject<'a> {
         Subject { owner: names.owner(headers).ok().flatten(), revision: names.revision_alone(headers), ..self }
     }
 
+    fn presented_owner(&self) -> Option<&'a HeaderValue> {
+        self.token.map(|token| &token.owner).or(self.owner)
+    }
+
+    fn presented_revision(&self) -> Option<Revision> {
+        self.token.map(|token| token.revision).or(self.revision)
+    }
+
     /// A claim.
     pub fn of(claim: &'a Claim) -> Subject<'a> {
         Subject { token: Some(&claim.token), ..Subject::of_tracked(&claim.lock) }
@@ -339,7 +347,12 @@ impl Place {
             decision
         });
         if let Some(observations) = &process.observations {
-            observations.note_decision(self.worker.thread, || logged.unwrap_or_else(decision));
+            let (lock, revision) = (subject.lock, subject.presented_revision());
+            let owner = subject.presented_owner().map(HeaderValue::as_bytes);
+            let like = Likeness { outcome, route: self.label(), lock, owner, revision };
+            // What stands in the log is to be found by its id.
+            let like = logged.is_none().then_some(&like);
+            observations.note_decision(self.worker.thread, like, || logged.unwrap_or_else(decision));
         }
     }
 
@@ -372,8 +385,8 @@ impl Place {
             at: self.worker.wall_clock.at(now),
             route: Arc::clone(self.label()),
             lock: subject.lock.cloned(),
-            owner: subject.token.map(|token| &token.owner).or(subject.owner).map(|owner| shown_owner(owner.as_bytes())),
-            revision: subject.token.map(|token| token.revision).or(subject.revision),
+            owner: subject.presented_owner().map(|owner| shown_owner(owner.as_bytes())),
+            revision: subject.presented_revision(),
             outcome,
             age: match subject.judged {
                 Some(judged) => judged.age,

@@ -9,9 +9,18 @@ use super::record::Decision;
 #[derive(Debug)]
 pub struct Ring {
     capacity: usize,
-    decisions: VecDeque<Box<Decision>>,
+    decisions: VecDeque<Numbered>,
     /// The number of the next decision; counted from 1.
     next: u64,
+}
+
+/// A decision that is kept.
+#[derive(Debug)]
+struct Numbered {
+    number: u64,
+    /// How many numbers right before its own are those of decisions like it that are not kept.
+    alike: u64,
+    decision: Box<Decision>,
 }
 
 /// Decisions that came after a number.
@@ -21,7 +30,7 @@ pub struct Followed<T> {
     pub decisions: Vec<(u64, T)>,
     /// The number to go on after.
     pub after: u64,
-    /// How many came in between and are kept no more.
+    /// How many came in between and are not kept, or no more: those that would have passed, where that is known.
     pub missed: u64,
 }
 
@@ -53,53 +62,67 @@ impl Ring {
         self.next - 1
     }
 
-    /// Adds the newest; the oldest goes if there is no room.
-    pub fn push(&mut self, decision: Box<Decision>) {
-        self.next += 1;
+    /// Adds the newest, and before it so many that were like it and are not kept; the oldest goes if there is no room.
+    pub fn push(&mut self, alike: u64, decision: Box<Decision>) {
+        let number = self.next + alike;
+        self.next = number + 1;
         if self.capacity == 0 {
             return;
         }
         if self.decisions.len() >= self.capacity {
             self.decisions.pop_front();
         }
-        self.decisions.push_back(decision);
+        self.decisions.push_back(Numbered { number, alike, decision });
+    }
+
+    /// Counts so many more of which nothing is known.
+    pub fn pass_over(&mut self, count: u64) {
+        self.next += count;
     }
 
     /// Those that pass the filter, the newest first, up to `limit`.
     pub fn newest(&self, filter: &Filter, limit: usize) -> Vec<&Decision> {
-        let passing = self.decisions.iter().rev().take_while(|decision| filter.is_since(decision));
-        passing.filter(|decision| filter.passes(decision)).take(limit).map(|decision| &**decision).collect()
+        let newest_first = self.decisions.iter().rev().map(|kept| &*kept.decision);
+        let passing = newest_first.take_while(|decision| filter.is_since(decision));
+        passing.filter(|decision| filter.passes(decision)).take(limit).collect()
     }
 
     /// Up to `limit` of those that came after that number and pass the filter.
     pub fn after(&self, after: u64, filter: &Filter, limit: usize) -> Followed<Decision> {
-        let oldest = self.next - self.decisions.len() as u64;
         // A number of an earlier process may be ahead of all of ours.
-        let from = after.saturating_add(1).clamp(oldest, self.next);
-        let missed = oldest.saturating_sub(after.saturating_add(1));
-        let skipped = usize::try_from(from - oldest).unwrap_or(usize::MAX);
-        let mut found = Followed { decisions: Vec::new(), after: self.last(), missed };
-        for (number, decision) in (from..).zip(self.decisions.iter().skip(skipped)) {
+        let begin = self.decisions.partition_point(|kept| kept.number <= after);
+        let mut found = Followed { decisions: Vec::new(), after: self.last(), missed: 0 };
+        // How many are no miss, and the number that all of them come before.
+        let (mut no_miss, mut before) = (0, after);
+        for Numbered { number, alike, decision } in self.decisions.range(begin..) {
             if found.decisions.len() == limit {
-                found.after = number - 1;
+                found.after = before;
                 break;
             }
             if filter.passes(decision) {
-                found.decisions.push((number, Decision::clone(decision)));
+                found.decisions.push((*number, Decision::clone(decision)));
+                no_miss += 1;
+            } else {
+                no_miss += 1 + (*alike).min(*number - 1 - before);
             }
+            before = *number;
         }
+        found.missed = found.after.saturating_sub(after).saturating_sub(no_miss);
         found
     }
 }
 
 #[cfg(test)]
 mod tests {
+    use std::time::SystemTime;
+
+    use super::super::filter::Query;
     use super::*;
 
     fn ring(capacity: usize, pushed: u64) -> Ring {
         let mut ring = Ring::new(capacity);
         for number in 1..=pushed {
-            ring.push(Box::new(Decision::for_tests(&number.to_string())));
+            ring.push(0, Box::new(Decision::for_tests(&number.to_string())));
         }
         ring
     }
@@ -138,12 +161,43 @@ mod tests {
     }
 
     #[test]
+    fn whoever_follows_is_told_how_many_were_never_kept() {
+        let mut ring = ring(3, 2);
+        ring.push(4, Box::new(Decision::for_tests("7")));
+        ring.push(0, Box::new(Decision::for_tests("8")));
+        assert_eq!((ring.kept(), ring.last()), (3, 8));
+        let numbers = |numbers: &[u64]| numbers.iter().map(u64::to_string).collect::<Vec<_>>();
+        assert_eq!(followed(&ring, 1, 10), (numbers(&[2, 7, 8]), 8, 4));
+        assert_eq!(followed(&ring, 0, 1), (numbers(&[2]), 2, 1), "those behind it come with the next");
+        assert_eq!(followed(&ring, 2, 1), (numbers(&[7]), 7, 4));
+        assert_eq!(followed(&ring, 4, 10), (numbers(&[7, 8]), 8, 2));
+        assert_eq!(followed(&ring, 7, 10), (numbers(&[8]), 8, 0));
+        ring.pass_over(2);
+        assert_eq!(followed(&ring, 4, 10), (numbers(&[7, 8]), 10, 4));
+        ring.push(0, Box::new(Decision::for_tests("11")));
+        assert_eq!(followed(&ring, 7, 10), (numbers(&[8, 11]), 11, 2));
+    }
+
+    #[test]
+    fn whoever_asks_for_others_has_missed_nothing_of_a_flood() {
+        let mut ring = ring(3, 0);
+        let decision = |owner: &str| Box::new(Decision { owner: Some(owner.into()), ..Decision::for_tests("d") });
+        ring.push(100, decision("flood"));
+        ring.push(5, decision("shard-1"));
+        let filter = Query::parse("owner=shard-1", SystemTime::now()).unwrap().filter;
+        for (after, missed) in [(0, 5), (50, 5), (101, 5), (103, 3)] {
+            let found = ring.after(after, &filter, 10);
+            assert_eq!((found.decisions.len(), found.after, found.missed), (1, 107, missed), "after {after}");
+        }
+    }
+
+    #[test]
     fn a_ring_without_room_keeps_nothing_and_still_counts() {
         let mut ring = ring(0, 2);
         assert_eq!((ring.kept(), ring.last()), (0, 2));
         assert_eq!(followed(&ring, 0, 10), (vec![], 2, 2));
         ring.set_capacity(1);
-        ring.push(Box::new(Decision::for_tests("3")));
+        ring.push(0, Box::new(Decision::for_tests("3")));
         assert_eq!(followed(&ring, 2, 10), (numbers(3..=3), 3, 0));
     }
 }

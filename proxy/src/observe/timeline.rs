@@ -225,8 +225,8 @@ impl Timeline {
         }
     }
 
-    /// Notes a refusal, or what would have been one, on the bar of the tenure whose revision was presented.
-    pub fn refused(&mut self, decision: &Decision) {
+    /// Notes so many refusals, or what would have been some, on the bar of the tenure whose revision was presented.
+    pub fn refused(&mut self, decision: &Decision, times: u64) {
         let (Some(source), Some(lock), Some(revision)) = (&decision.route.source, &decision.lock, decision.revision)
         else {
             return;
@@ -241,7 +241,7 @@ impl Timeline {
         let named = |bar: &&mut Bar| !bar.has_ended() || revision <= bar.tenure.last;
         let claimed = row.tenures.iter_mut().rev().find(|bar| bar.tenure.first <= revision).filter(named);
         if let Some(bar) = claimed {
-            *count(bar) += 1;
+            *count(bar) += times;
             bar.last_refused = Some(decision.at);
             self.version += 1;
             row.version = self.version;

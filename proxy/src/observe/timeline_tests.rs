@@ -34,7 +34,7 @@ fn known_again(second: u64, began: Option<Tenure>) -> TenureNews {
 
 fn refused(timeline: &mut Timeline, revision_: u64, second: u64) {
     let (revision, at) = (Some(revision(revision_)), at(second));
-    timeline.refused(&Decision { at, revision, ..Decision::for_tests("d") });
+    timeline.refused(&Decision { at, revision, ..Decision::for_tests("d") }, 1);
 }
 
 fn wait(step: WaitStep, second: u64) -> Wait {
@@ -87,12 +87,12 @@ fn an_admission_is_no_dot_nor_is_what_a_setting_lets_past() {
     let mut timeline = Timeline::new();
     timeline.tenure(change(1, None, Some(tenure("shard-1", 10, 10))));
     for outcome in [Outcome::Admitted, Outcome::LetPast(Rejection::Unverifiable)] {
-        timeline.refused(&Decision { outcome, ..Decision::for_tests("d") });
+        timeline.refused(&Decision { outcome, ..Decision::for_tests("d") }, 1);
     }
     let outcome = Outcome::WouldBeRefused(Rejection::NotOwner);
-    timeline.refused(&Decision { outcome, ..Decision::for_tests("d") });
+    timeline.refused(&Decision { outcome, ..Decision::for_tests("d") }, 3);
     let counted = |field: &str| row(&timeline)["tenures"][0][field].as_u64();
-    assert_eq!((counted("refused"), counted("would_be_refused")), (Some(0), Some(1)), "it was forwarded");
+    assert_eq!((counted("refused"), counted("would_be_refused")), (Some(0), Some(3)), "they were forwarded");
 }
 
 #[test]
@@ -199,7 +199,7 @@ fn a_row_that_has_changed_since_all_were_looked_at_outlasts_those_that_have_not(
         timeline.tenure(news);
     };
     (0..=ROWS_MAX).for_each(|number| began(&mut timeline, number));
-    timeline.refused(&Decision { lock: Some(key(1)), revision: Some(revision(11)), ..Decision::for_tests("d") });
+    timeline.refused(&Decision { lock: Some(key(1)), revision: Some(revision(11)), ..Decision::for_tests("d") }, 1);
     (ROWS_MAX + 1..2 * ROWS_MAX).for_each(|number| began(&mut timeline, number));
     let rows = timeline.rows_after(0, |_, _| RowContext::default());
     let mut kept: Vec<usize> = rows.iter().map(|row| row["lock"].as_str().unwrap()[1..].parse().unwrap()).collect();

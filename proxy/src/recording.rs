@@ -255,14 +255,6 @@ impl<'a> Subject<'a> {
         Subject { owner: names.owner(headers).ok().flatten(), revision: names.revision_alone(headers), ..self }
     }
 
-    fn presented_owner(&self) -> Option<&'a HeaderValue> {
-        self.token.map(|token| &token.owner).or(self.owner)
-    }
-
-    fn presented_revision(&self) -> Option<Revision> {
-        self.token.map(|token| token.revision).or(self.revision)
-    }
-
     /// A claim.
     pub fn of(claim: &'a Claim) -> Subject<'a> {
         Subject { token: Some(&claim.token), ..Subject::of_tracked(&claim.lock) }
@@ -340,16 +332,20 @@ impl Place {
         if left_out.is_none() && process.observations.is_none() {
             return;
         }
-        let decision = || boxed(|| self.decision(id.clone(), outcome, subject, status, now));
+        let like = Likeness {
+            outcome,
+            route: self.label(),
+            lock: subject.lock,
+            owner: subject.token.map(|token| &token.owner).or(subject.owner).map(HeaderValue::as_bytes),
+            revision: subject.token.map(|token| token.revision).or(subject.revision),
+        };
+        let decision = || boxed(|| self.decision(id.clone(), &like, subject, status, now));
         let logged = left_out.map(|left_out| {
             let decision = decision();
             log(&decision, left_out);
             decision
         });
         if let Some(observations) = &process.observations {
-            let (lock, revision) = (subject.lock, subject.presented_revision());
-            let owner = subject.presented_owner().map(HeaderValue::as_bytes);
-            let like = Likeness { outcome, route: self.label(), lock, owner, revision };
             // What stands in the log is to be found by its id.
             let like = logged.is_none().then_some(&like);
             observations.note_decision(self.worker.thread, like, || logged.unwrap_or_else(decision));
@@ -375,7 +371,7 @@ impl Place {
     fn decision(
         &self,
         id: DecisionId,
-        outcome: Outcome,
+        like: &Likeness<'_>,
         subject: Subject<'_>,
         status: Option<StatusCode>,
         now: Instant,
@@ -383,11 +379,11 @@ impl Place {
         Decision {
             id,
             at: self.worker.wall_clock.at(now),
-            route: Arc::clone(self.label()),
-            lock: subject.lock.cloned(),
-            owner: subject.presented_owner().map(|owner| shown_owner(owner.as_bytes())),
-            revision: subject.presented_revision(),
-            outcome,
+            route: Arc::clone(like.route),
+            lock: like.lock.cloned(),
+            owner: like.owner.map(shown_owner),
+            revision: like.revision,
+            outcome: like.outcome,
             age: match subject.judged {
                 Some(judged) => judged.age,
                 None => subject.tracked.and_then(|lock| lock.outlook().age(now)),

@@ -29,7 +29,6 @@ pub(super) struct Notes {
 }
 
 /// What was noted.
-#[derive(Debug, Default)]
 pub(super) struct Noted {
     /// In its order.
     pub(super) events: Vec<Event>,
@@ -44,27 +43,19 @@ impl Default for Notes {
 }
 
 impl Notes {
-    /// Notes a decision, in a flood by counting it with one that is like it, and says whether there was room. `None`: it is not to be counted
-    /// with another.
-    pub(super) fn note_decision(
-        &mut self,
-        like: Option<&Likeness<'_>>,
-        decision: impl FnOnce() -> Box<Decision>,
-    ) -> bool {
+    /// Notes a decision if there is room, in a flood by counting it with one that is like it. `None`: it is not to be counted with another.
+    pub(super) fn note_decision(&mut self, like: Option<&Likeness<'_>>, decision: impl FnOnce() -> Box<Decision>) {
         let has_room = self.decisions < NOTES_MAX;
         let is_flood = self.each == 0 || !has_room;
         if is_flood && let Some(alike) = like.and_then(|like| self.alike(like)) {
             *alike = alike.saturating_add(1);
-            return true;
-        }
-        if has_room {
+        } else if has_room {
             self.events.push(Event::Decision { decision: decision(), alike: 0 });
             self.decisions += 1;
             self.each = self.each.saturating_sub(1);
         } else {
             self.dropped += 1;
         }
-        has_room
     }
 
     /// How many were like the latest decision that is like that.
@@ -115,7 +106,7 @@ mod tests {
     /// Notes so many of them.
     fn note(notes: &mut Notes, revision: u64, count: u32) {
         let like = refusal(revision);
-        (0..count).for_each(|_| assert!(notes.note_decision(Some(&like.likeness()), || refusal(revision))));
+        (0..count).for_each(|_| notes.note_decision(Some(&like.likeness()), || refusal(revision)));
     }
 
     /// The revisions of what was noted, and how many were counted with each.
@@ -161,11 +152,7 @@ mod tests {
     #[test]
     fn a_flood_of_which_none_is_like_another_is_bounded() {
         let mut notes = flooded();
-        let mut has_room = |revision: usize| {
-            let refusal = refusal(revision as u64);
-            notes.note_decision(Some(&refusal.likeness()), || refusal.clone())
-        };
-        assert!((1..=NOTES_MAX).all(&mut has_room) && !has_room(NOTES_MAX + 1));
+        (1..=NOTES_MAX as u64 + 1).for_each(|revision| note(&mut notes, revision, 1));
         let noted = notes.take(Duration::ZERO);
         assert_eq!((noted.events.len(), noted.dropped), (NOTES_MAX, 1));
         assert_eq!(notes.take(Duration::ZERO).dropped, 0);
@@ -198,7 +185,7 @@ mod tests {
     fn what_is_not_to_be_counted_with_another_is_noted_by_itself() {
         let mut notes = flooded();
         note(&mut notes, 10, 1);
-        assert!(notes.note_decision(None, || refusal(10)));
+        notes.note_decision(None, || refusal(10));
         assert_eq!(take(&mut notes, Duration::ZERO), [(10, 0), (10, 0)]);
     }
 }

@@ -10,6 +10,7 @@ use fencepost_tls::PeerNames;
 use http::{Request, Response};
 use tokio::time::Instant;
 
+use crate::about::About;
 use crate::access_log::{AccessLog, OpenError};
 use crate::decision::{DecisionIds, Sample, WallClock};
 use crate::downstream::{ClientAddress, ClientBody, UnderWay};
@@ -18,7 +19,6 @@ use crate::in_place::boxed;
 use crate::lock_sources::SourcesError;
 use crate::metrics::{RequestCounts, RouteMetrics};
 use crate::process::Process;
-use crate::recording::About;
 use crate::refusal::{AnswerForm, Failure};
 use crate::routes::{Guard, RouteInForce};
 use crate::ticket::Ticket;

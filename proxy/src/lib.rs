@@ -4,6 +4,7 @@
 //! `routing` → `fencing` → `gate`, then [`forward`]; `refusal` writes what a refused request is told. [`run`] puts it all
 //! up and takes it down again.
 
+pub mod about;
 pub mod access_log;
 pub mod admin;
 pub mod check;

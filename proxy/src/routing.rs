@@ -13,13 +13,14 @@ use http::{HeaderMap, Method, Request, Response, Version};
 use tokio::time::Instant;
 use tower::Service;
 
+use crate::about::About;
 use crate::access_log::{Logged, Unanswered, logged};
 use crate::downstream::ClientBody;
 use crate::exchange::{Answer, Exchange, InFlight, Place, Worker};
 use crate::fence_call;
 use crate::forward::{ResponseBody, check_host};
 use crate::panics::{Panicked, contained};
-use crate::recording::{About, Subject};
+use crate::recording::Subject;
 use crate::refusal::{AnswerForm, Failure};
 use crate::routes::{Guard, KeyBuffer};
 use crate::ticket::Ticket;

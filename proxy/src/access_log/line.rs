@@ -10,10 +10,10 @@ use humantime::Rfc3339Timestamp;
 use serde::{Serialize, Serializer};
 use smol_str::SmolStr;
 
+use crate::about::About;
 use crate::decision::DecisionId;
 use crate::downstream::ClientAddress;
 use crate::observe::record::shown_peer;
-use crate::recording::About;
 use crate::refusal::Failure;
 
 /// What a line says.

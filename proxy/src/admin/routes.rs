@@ -88,8 +88,8 @@ mod tests {
     use http::Request;
 
     use super::*;
+    use crate::about::About;
     use crate::metrics::Metrics;
-    use crate::recording::About;
 
     /// It was told as admitted, and as let past.
     #[test]

@@ -1,0 +1,216 @@
+//! What a request said of itself, and what became of it.
+
+use std::cell::{Cell, OnceCell, RefCell};
+
+use fencepost_policy::{FenceToken, LockKey};
+use http::header::{REFERER, USER_AGENT};
+use http::uri::PathAndQuery;
+use http::{HeaderName, HeaderValue, Method, Request, Version};
+use smol_str::SmolStr;
+
+use crate::decision::DecisionId;
+use crate::observe::Outcome;
+use crate::observe::record::shown_owner;
+use crate::refusal::Failure;
+
+const TRACEPARENT: HeaderName = HeaderName::from_static("traceparent");
+
+/// The longest `traceparent` that is noted: version 00 of W3C Trace Context has 55 bytes, later ones may have more.
+const TRACEPARENT_MAX: usize = 128;
+
+/// What a request said of itself, and what was said to it.
+pub struct About {
+    pub(crate) method: Method,
+    target: Option<PathAndQuery>,
+    pub(crate) version: Version,
+    traceparent: Option<HeaderValue>,
+    /// Taken down for the access log only, as are these.
+    pub(crate) referer: Option<HeaderValue>,
+    pub(crate) user_agent: Option<HeaderValue>,
+    for_access_log: bool,
+    lock: OnceCell<LockKey>,
+    /// What was presented: for the access log, and for who may have to judge it later.
+    token: OnceCell<FenceToken<HeaderValue>>,
+    /// What speaks against it, if anything does, and under which id that was recorded. The last verdict stands.
+    outcome: RefCell<Option<(Outcome, DecisionId)>>,
+    /// Nothing speaks against it.
+    admitted: Cell<bool>,
+    /// It needs no token.
+    passed: Cell<bool>,
+    /// The store is still asked, and its route only watches.
+    pending: Cell<bool>,
+    /// Something of it may have gone out.
+    sent: Cell<bool>,
+    /// Its verdict has been counted.
+    counted: Cell<bool>,
+    /// Why it has failed, if it has.
+    failure: Cell<Option<Failure>>,
+}
+
+impl About {
+    /// What is known of a request by its head.
+    pub fn of<B>(request: &Request<B>, for_access_log: bool) -> About {
+        let headers = request.headers();
+        let wanted = |name| if for_access_log { headers.get(name).cloned() } else { None };
+        About {
+            method: request.method().clone(),
+            target: request.uri().path_and_query().cloned(),
+            version: request.version(),
+            traceparent: headers.get(TRACEPARENT).cloned(),
+            referer: wanted(REFERER),
+            user_agent: wanted(USER_AGENT),
+            for_access_log,
+            lock: OnceCell::new(),
+            token: OnceCell::new(),
+            outcome: RefCell::new(None),
+            admitted: Cell::new(false),
+            passed: Cell::new(false),
+            pending: Cell::new(false),
+            sent: Cell::new(false),
+            counted: Cell::new(false),
+            failure: Cell::new(None),
+        }
+    }
+
+    /// Notes what was decided.
+    pub fn note(&self, outcome: Outcome, decision: &DecisionId) {
+        if outcome != Outcome::Admitted {
+            *self.outcome.borrow_mut() = Some((outcome, decision.clone()));
+        }
+    }
+
+    /// Notes that it was admitted, or would have been.
+    pub fn note_admitted(&self) {
+        self.admitted.set(true);
+    }
+
+    /// Whether it was.
+    pub fn is_admitted(&self) -> bool {
+        self.admitted.get()
+    }
+
+    /// Notes that the request needs no token.
+    pub fn note_pass(&self) {
+        self.passed.set(true);
+    }
+
+    /// Notes that its route only watches, and that nobody waits for its verdict.
+    pub fn note_pending(&self) {
+        self.pending.set(true);
+    }
+
+    /// Counts its verdict, unless it has been. A request counts once, by the first: it may be judged again, because its route enforces by
+    /// now, or because what was let in could not be sent.
+    pub fn count(&self, verdict: impl FnOnce()) {
+        if !self.counted.replace(true) {
+            verdict();
+        }
+    }
+
+    /// Notes which lock guards it, if anybody wants to know that later.
+    pub fn note_lock(&self, lock: &LockKey) {
+        if self.for_access_log {
+            let _ = self.lock.set(lock.clone()); // A request has one lock.
+        }
+    }
+
+    /// What was presented, if that was noted.
+    pub fn token(&self) -> Option<&FenceToken<HeaderValue>> {
+        self.token.get()
+    }
+
+    /// Notes what was presented, if anybody wants to know that later but those who judge it.
+    pub fn note_presented(&self, token: &FenceToken<HeaderValue>) {
+        if self.for_access_log {
+            self.note_token(token);
+        }
+    }
+
+    /// Notes what was presented, for who has to know it later.
+    pub fn note_token(&self, token: &FenceToken<HeaderValue>) {
+        let _ = self.token.set(token.clone()); // A request presents one token.
+    }
+
+    /// Notes that something of the request may go out from now on.
+    pub fn note_sending(&self) {
+        self.sent.set(true);
+    }
+
+    /// Notes why it has failed.
+    pub fn note_failure(&self, failure: Failure) {
+        self.failure.set(Some(failure));
+    }
+
+    /// Whether something of the request may have gone out.
+    pub fn may_be_sent(&self) -> bool {
+        self.sent.get()
+    }
+
+    /// Whether it was refused.
+    pub fn is_refused(&self) -> bool {
+        matches!(self.outcome(), Some(Outcome::Refused(_)))
+    }
+
+    /// What speaks against it, if anything does.
+    pub fn outcome(&self) -> Option<Outcome> {
+        self.outcome.borrow().as_ref().map(|(outcome, _)| *outcome)
+    }
+
+    /// What was decided, in one word; `none` if nothing was.
+    pub fn verdict(&self) -> &'static str {
+        match self.outcome() {
+            Some(outcome) => outcome.verdict(),
+            // Where its route only watches it was judged, but the gate has let out nothing of what failed before.
+            None if self.admitted.get() && (self.may_be_sent() || self.failure().is_none()) => "admit",
+            None if self.passed.get() => "pass",
+            None if self.pending.get() => "pending",
+            None => "none",
+        }
+    }
+
+    /// Why it has failed, if it has.
+    pub fn failure(&self) -> Option<Failure> {
+        self.failure.get()
+    }
+
+    /// The key of the lock that guards it, if that is known.
+    pub fn lock(&self) -> Option<&str> {
+        self.lock.get().map(LockKey::as_str)
+    }
+
+    /// The code of what speaks against it; `none` if nothing does.
+    pub fn reason(&self) -> &'static str {
+        self.outcome().map_or("none", Outcome::reason)
+    }
+
+    /// The id under which that was recorded.
+    pub fn decision(&self) -> Option<DecisionId> {
+        self.outcome.borrow().as_ref().map(|(_, decision)| decision.clone())
+    }
+
+    /// The owner that was presented, as it is shown.
+    pub fn owner(&self) -> Option<SmolStr> {
+        self.token.get().map(|token| shown_owner(token.owner.as_bytes()))
+    }
+
+    /// The revision that was presented.
+    pub fn revision(&self) -> Option<u64> {
+        self.token.get().map(|token| token.revision.get())
+    }
+
+    /// Path and query.
+    pub fn target(&self) -> &str {
+        self.target.as_ref().map_or("", PathAndQuery::as_str)
+    }
+
+    /// Path without query.
+    pub fn path(&self) -> &str {
+        self.target.as_ref().map_or("", PathAndQuery::path)
+    }
+
+    /// The trace that it belongs to, if that is text of a sane length.
+    pub fn traceparent(&self) -> Option<&str> {
+        let text = self.traceparent.as_ref()?.to_str().ok()?;
+        (text.len() <= TRACEPARENT_MAX).then_some(text)
+    }
+}

@@ -1,9 +1,10 @@
 //! From what is written of a worker to what it means.
 
-use crate::address::{HostPort, Scheme, Upstream, UpstreamAddress, UpstreamProtocol, UpstreamTls, UpstreamUrl};
+use crate::address::HostPort;
 use crate::problem::Notes;
 use crate::setting::Setting;
 use crate::tls::{RawClientTls, check_host};
+use crate::upstream::{Scheme, Upstream, UpstreamAddress, UpstreamProtocol, UpstreamTls, UpstreamUrl};
 
 /// The worker; `None` if there is a problem with it.
 pub(crate) fn check_upstream(

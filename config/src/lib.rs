@@ -20,6 +20,7 @@ mod records;
 mod route;
 mod routes;
 mod routing;
+mod upstream;
 
 mod difference;
 mod shown;
@@ -46,7 +47,7 @@ mod check_upstream;
 #[cfg(test)]
 mod reference;
 
-pub use address::{Address, HostPort, Upstream, UpstreamAddress, UpstreamProtocol, UpstreamTls};
+pub use address::{Address, HostPort};
 pub use captures::{Capture, Captures};
 pub use check_route::parse_token_header;
 pub use config::{Config, EtcdUser, Limits, Source, SourceKind};
@@ -63,3 +64,4 @@ pub use route::{Freshness, Lock, Mode, OnHandoffTimeout, OnUnavailable, PartialR
 pub use routes::Routes;
 pub use routing::Routing;
 pub use tls::{ClientCertificates, ClientTls, Identity, ServerTls, TlsVersion};
+pub use upstream::{Upstream, UpstreamAddress, UpstreamProtocol, UpstreamTls};

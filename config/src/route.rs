@@ -5,10 +5,10 @@ use std::time::Duration;
 use fencepost_policy::Layout;
 use http::{HeaderName, Method, StatusCode};
 
-use crate::address::Upstream;
 use crate::identity::PeerIdentity;
 use crate::lock_template::LockTemplate;
 use crate::path_template::PathTemplate;
+use crate::upstream::Upstream;
 
 /// Requests of one kind: which they are, who answers them and which lock guards them.
 #[derive(Debug, Clone, PartialEq)]

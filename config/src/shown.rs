@@ -5,7 +5,6 @@ use std::num::NonZeroU32;
 use std::path::PathBuf;
 use std::time::Duration;
 
-use crate::address::{UpstreamProtocol, UpstreamTls};
 use crate::config::{Config, Limits, Source, SourceKind};
 use crate::identity::{PeerIdentity, PeerNameKind};
 use crate::listening::Listener;
@@ -13,6 +12,7 @@ use crate::records::{AccessLog, AccessLogFormat, AccessLogTarget, Decisions};
 use crate::route::{Freshness, Lock, Mode, OnHandoffTimeout, OnUnavailable, PartialRequests, Record, Route};
 use crate::tls::ClientTls;
 use crate::units::show_duration;
+use crate::upstream::{UpstreamProtocol, UpstreamTls};
 
 /// A table of the file, with all its keys, defaults included.
 pub(crate) struct Table {

@@ -1,0 +1,241 @@
+//! The worker that a route forwards to, as it is written and as it is reached.
+
+use std::fmt;
+use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr};
+use std::path::PathBuf;
+
+use crate::address::{Address, HostPort, unix_path, without_login};
+use crate::tls::ClientTls;
+
+/// The worker that a route forwards to.
+#[derive(Debug, Clone, PartialEq, Eq, Hash)]
+pub struct Upstream {
+    /// Where it listens.
+    pub address: UpstreamAddress,
+    /// What it speaks.
+    pub protocol: UpstreamProtocol,
+}
+
+impl fmt::Display for Upstream {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let scheme = match self.protocol {
+            UpstreamProtocol::Http1 => Scheme::Http,
+            UpstreamProtocol::H2c => Scheme::H2c,
+            UpstreamProtocol::Tls(_) => Scheme::Https,
+        };
+        match &self.address {
+            UpstreamAddress::Tcp(address) => write!(f, "{}://{address}", scheme.over_tcp()),
+            UpstreamAddress::Unix(path) => write!(f, "{}:{}", scheme.over_unix(), path.display()),
+        }
+    }
+}
+
+/// Where a worker listens.
+#[derive(Debug, Clone, PartialEq, Eq, Hash)]
+pub enum UpstreamAddress {
+    /// A host and a port.
+    Tcp(HostPort),
+    /// A unix socket at this absolute path.
+    Unix(PathBuf),
+}
+
+impl UpstreamAddress {
+    /// Whether connections to it come in at that address on this machine, as far as can be told without asking anybody.
+    pub(crate) fn leads_to(&self, listener: &Address) -> bool {
+        match (self, listener) {
+            (UpstreamAddress::Unix(path), Address::Unix(own)) => path == own,
+            (UpstreamAddress::Tcp(HostPort { host, port }), Address::Tcp(own)) => {
+                let hosts: Vec<IpAddr> = match host.parse::<IpAddr>() {
+                    // Whoever connects to "any address" gets to this machine.
+                    Ok(IpAddr::V4(any)) if any.is_unspecified() => vec![Ipv4Addr::LOCALHOST.into()],
+                    Ok(IpAddr::V6(any)) if any.is_unspecified() => vec![Ipv6Addr::LOCALHOST.into()],
+                    Ok(host) => vec![host.to_canonical()],
+                    Err(_) if host == "localhost" => vec![Ipv4Addr::LOCALHOST.into(), Ipv6Addr::LOCALHOST.into()],
+                    Err(_) => Vec::new(),
+                };
+                // Of a listener on all addresses it is not known which these are, but for loopback.
+                let is_known = |host: &IpAddr| host.is_loopback() || !own.ip().to_canonical().is_unspecified();
+                let same = |host: &IpAddr| Address::Tcp(SocketAddr::new(*host, *port)).collides(listener);
+                hosts.iter().any(|host| is_known(host) && same(host))
+            }
+            (UpstreamAddress::Tcp(_) | UpstreamAddress::Unix(_), _) => false,
+        }
+    }
+}
+
+/// What a worker speaks.
+#[derive(Debug, Clone, PartialEq, Eq, Hash)]
+pub enum UpstreamProtocol {
+    /// HTTP/1.1.
+    Http1,
+    /// HTTP/2 in cleartext, with prior knowledge.
+    H2c,
+    /// HTTP/2 or HTTP/1.1 over TLS, whichever it picks for a connection.
+    Tls(UpstreamTls),
+}
+
+/// TLS to a worker.
+#[derive(Debug, Clone, PartialEq, Eq, Hash)]
+pub struct UpstreamTls {
+    /// Which files it is made of.
+    pub files: ClientTls,
+    /// Who the worker has to be by its certificate: a DNS name in lower case, or an IP address.
+    pub server_name: String,
+}
+
+/// A worker as it is written: where it listens, and what it speaks there.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(crate) struct UpstreamUrl {
+    pub(crate) address: UpstreamAddress,
+    pub(crate) scheme: Scheme,
+}
+
+/// What the URL of a worker begins with.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Scheme {
+    Http,
+    H2c,
+    Https,
+}
+
+impl Scheme {
+    const ALL: [Scheme; 3] = [Scheme::Http, Scheme::H2c, Scheme::Https];
+
+    fn over_tcp(self) -> &'static str {
+        match self {
+            Scheme::Http => "http",
+            Scheme::H2c => "h2c",
+            Scheme::Https => "https",
+        }
+    }
+
+    fn over_unix(self) -> &'static str {
+        match self {
+            Scheme::Http => "unix",
+            Scheme::H2c => "unix+h2c",
+            Scheme::Https => "unix+https",
+        }
+    }
+}
+
+impl UpstreamUrl {
+    /// Reads `SCHEME://host:port` or `SCHEME:/path`.
+    pub(crate) fn parse(text: &str) -> Result<UpstreamUrl, String> {
+        let wrong = || {
+            format!(
+                r#"must be "http://host:port", "https://host:port", "h2c://host:port", "unix:/path", "unix+https:/path" or "unix+h2c:/path", not {:?}"#,
+                without_login(text)
+            )
+        };
+        let (written, rest) = text.split_once(':').ok_or_else(wrong)?;
+        for scheme in Scheme::ALL {
+            if written == scheme.over_unix() {
+                return Ok(UpstreamUrl { address: UpstreamAddress::Unix(unix_path(rest)?), scheme });
+            }
+            if written == scheme.over_tcp()
+                && let Some(authority) = rest.strip_prefix("//")
+            {
+                return Ok(UpstreamUrl { address: UpstreamAddress::Tcp(HostPort::parse(authority)?), scheme });
+            }
+        }
+        Err(wrong())
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// How a worker is shown that is written so.
+    fn shown(text: &str) -> String {
+        let UpstreamUrl { address, scheme } = UpstreamUrl::parse(text).unwrap();
+        let files = ClientTls { ca: PathBuf::from("/ca.pem"), crl: None, identity: None, server_name: None };
+        let protocol = match scheme {
+            Scheme::Http => UpstreamProtocol::Http1,
+            Scheme::H2c => UpstreamProtocol::H2c,
+            Scheme::Https => UpstreamProtocol::Tls(UpstreamTls { files, server_name: "worker".to_owned() }),
+        };
+        Upstream { address, protocol }.to_string()
+    }
+
+    #[test]
+    fn an_upstream_is_shown_as_it_is_written() {
+        for text in [
+            "http://127.0.0.1:9000",
+            "http://[::1]:9000",
+            "h2c://worker-1.example:1",
+            "unix:/run/w.sock",
+            "unix+h2c:/w",
+            "https://worker.example:443",
+            "unix+https:/w",
+        ] {
+            assert_eq!(shown(text), text);
+        }
+        assert_eq!(shown("http://WORKER.:80"), "http://worker.:80");
+        assert_eq!(shown("http://[0:0::0001]:80"), "http://[::1]:80");
+        let ipv6 = UpstreamUrl::parse("http://[::1]:9000").unwrap().address;
+        assert_eq!(ipv6, UpstreamAddress::Tcp(HostPort { host: "::1".to_owned(), port: 9000 }));
+    }
+
+    #[test]
+    fn what_is_not_wholly_an_upstream_is_none() {
+        let wrong = [
+            "",
+            "http",
+            "http:",
+            "http:/a:1",
+            "http://",
+            "http://a",
+            "http://a:",
+            "http://a:0",
+            "http://a:65536",
+            "http://:80",
+        ];
+        let odd = [
+            "http://a:+1",
+            "http://u@a:1",
+            "http://a b:1",
+            "http://::1:80",
+            "http://[::1:80",
+            "http://.:80",
+            "http://a..b:80",
+            "HTTP://a:1",
+            "https:/a",
+            "unix+http:/a",
+            "ftp://a:1",
+            "unix:x",
+        ];
+        for text in wrong.into_iter().chain(odd) {
+            assert!(UpstreamUrl::parse(text).is_err(), "{text:?}");
+        }
+        assert_eq!(UpstreamUrl::parse("http://a:1/"), UpstreamUrl::parse("http://a:1"));
+        assert_eq!(HostPort::parse_endpoint("https://[::1]:2379/"), HostPort::parse_endpoint("https://[::1]:2379"));
+        for text in ["http://a:1//", "http://a:1/x", "http://a:1/x/", "http://a:1?x", "http://a:1/?x", "http://a:1#x/"]
+        {
+            assert!(UpstreamUrl::parse(text).unwrap_err().contains("must end after the port"), "{text:?}");
+        }
+    }
+
+    #[test]
+    fn a_worker_at_an_own_listener_is_told_from_one_that_may_be_elsewhere() {
+        for (upstream, listener, leads) in [
+            ("http://127.0.0.1:80", "127.0.0.1:80", true),
+            ("http://127.0.0.1:81", "127.0.0.1:80", false),
+            ("http://127.0.0.2:80", "127.0.0.1:80", false),
+            ("http://127.0.0.2:80", "0.0.0.0:80", true),
+            ("http://[::1]:80", "[::]:80", true),
+            ("http://127.0.0.1:80", "[::]:80", true),
+            ("http://[::1]:80", "0.0.0.0:80", false),
+            ("http://localhost:80", "[::1]:80", true),
+            ("h2c://0.0.0.0:80", "127.0.0.1:80", true),
+            ("http://10.0.0.1:80", "10.0.0.1:80", true),
+            ("http://10.0.0.1:80", "0.0.0.0:80", false),
+            ("http://worker:80", "0.0.0.0:80", false),
+            ("unix:/run/a", "unix:/run/a", true),
+            ("unix:/run/a", "unix:/run/b", false),
+        ] {
+            let (of, at) = (UpstreamUrl::parse(upstream).unwrap().address, Address::parse(listener).unwrap());
+            assert_eq!(of.leads_to(&at), leads, "{upstream} {listener}");
+        }
+    }
+}

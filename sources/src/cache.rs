@@ -38,6 +38,9 @@ mod room;
 #[path = "cache/scope_tests.rs"]
 mod scope_tests;
 #[cfg(test)]
+#[path = "cache/scope_world.rs"]
+mod scope_world;
+#[cfg(test)]
 #[path = "cache/slots_tests.rs"]
 mod slots_tests;
 #[cfg(test)]

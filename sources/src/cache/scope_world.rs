@@ -1,0 +1,422 @@
+//! A store, a watch of it that lags, and locks that are read meanwhile.
+
+use std::collections::BTreeMap;
+use std::sync::Arc;
+use std::time::Duration;
+
+use bytes::Bytes;
+use fencepost_policy::{Content, Holding, Layout, LockKey, Reading, Revision, Snapshot, Walk};
+use proptest::prelude::*;
+use tokio::sync::mpsc;
+use tokio::time::Instant;
+
+use super::common::{Command, Common};
+use super::outlook::Outlook;
+use super::record::{LockSpec, RecordFormat, contender};
+use super::scope::{Scope, Unverified};
+use super::tracked::TrackedLock;
+use super::trust::{Sent, Standing, Trust};
+use super::window::Probed;
+use crate::store::{Event, KeyValue, RangeAnswer, Wanted};
+
+pub(super) fn revision(number: u64) -> Revision {
+    Revision::new(number).unwrap()
+}
+
+/// One thing that happens. Numbers choose among what there is.
+#[derive(Debug, Clone, Copy)]
+pub(super) enum Act {
+    Put(usize, u8),
+    Delete(usize),
+    /// One key goes and another comes, at one revision.
+    Swap(usize, usize),
+    /// Something is written that is not of this scope.
+    Elsewhere,
+    /// The watch delivers what happened at the next revision.
+    Deliver,
+    /// The watch ends, and goes on from where the scope says.
+    Resume,
+    SendWindow,
+    /// The store answers the windowed read.
+    AnswerWindow,
+    /// The answer arrives.
+    MergeWindow,
+    /// One key is read, for the store's revision, if no windowed read is on its way.
+    SendProbe,
+    AnswerProbe,
+    /// Looks whether the watch has brought all up to the answer. If it never will, the probe is given up.
+    VerifyProbe,
+    /// Another look whether the read is verified.
+    Verify,
+    /// Nobody waits any longer: a new window begins.
+    Begin,
+    SendRead(usize),
+    AnswerRead(usize),
+    MergeRead(usize),
+    EndWalk(usize),
+}
+
+pub(super) fn any_act() -> impl Strategy<Value = Act> {
+    prop_oneof![
+        4 => (0..4usize, b'a'..b'c').prop_map(|(key, owner)| Act::Put(key, owner)),
+        4 => (0..4usize).prop_map(Act::Delete),
+        1 => (0..4usize, 0..4usize).prop_map(|(gone, new)| Act::Swap(gone, new)),
+        1 => Just(Act::Elsewhere),
+        6 => Just(Act::Deliver),
+        1 => Just(Act::Resume),
+        3 => Just(Act::SendWindow),
+        3 => Just(Act::AnswerWindow),
+        3 => Just(Act::MergeWindow),
+        3 => Just(Act::SendProbe),
+        3 => Just(Act::AnswerProbe),
+        3 => Just(Act::VerifyProbe),
+        4 => Just(Act::Verify),
+        1 => Just(Act::Begin),
+        2 => (0..2usize).prop_map(Act::SendRead),
+        2 => (0..2usize).prop_map(Act::AnswerRead),
+        2 => (0..2usize).prop_map(Act::MergeRead),
+        2 => (0..2usize).prop_map(Act::EndWalk),
+    ]
+}
+
+type Keys = BTreeMap<Bytes, KeyValue>;
+
+/// A read on its way: sent, then answered.
+pub(super) struct OnItsWay<T> {
+    sent: Sent,
+    answer: Option<(Revision, T)>,
+}
+
+pub(super) struct World {
+    pub(super) layout: Layout,
+    pub(super) keys: [Bytes; 4],
+    /// What the store holds after each revision, and what happened at it; revision 1 is the empty store.
+    pub(super) states: Vec<Keys>,
+    pub(super) happened: Vec<Vec<Event>>,
+    pub(super) common: Arc<Common>,
+    pub(super) _commands: mpsc::UnboundedReceiver<Command>,
+    pub(super) scope: Arc<Scope>,
+    pub(super) delivered: u64,
+    /// The store's revision whenever a read was sent.
+    pub(super) sent: Vec<(Instant, u64)>,
+    pub(super) window: Option<OnItsWay<RangeAnswer>>,
+    pub(super) unverified: Option<Unverified>,
+    pub(super) probe: Option<OnItsWay<()>>,
+    /// How often the clock has moved to a probe.
+    pub(super) probed: u64,
+    pub(super) locks: [Option<Arc<TrackedLock>>; 2],
+    pub(super) reads: [Option<OnItsWay<Vec<KeyValue>>>; 2],
+    pub(super) walks: [Option<(Sent, Revision, Walk)>; 2],
+}
+
+impl World {
+    pub(super) fn new(layout: Layout) -> World {
+        let (sender, commands) = mpsc::unbounded_channel();
+        let common = Arc::new(Common::new("test", Trust::new(None), Duration::from_secs(1), None, sender));
+        let keys = match layout {
+            Layout::Key => ["s/0", "s/1", "s/2", "s/3"],
+            Layout::Election | Layout::Mutex => ["s/0/a", "s/0/b", "s/1/a", "s/2/a"],
+        };
+        World {
+            layout,
+            keys: keys.map(|key| Bytes::from_static(key.as_bytes())),
+            states: vec![Keys::new()],
+            happened: vec![vec![]],
+            common,
+            _commands: commands,
+            scope: Arc::new(Scope::new("s/", RecordFormat::plain(layout).into())),
+            delivered: 1,
+            sent: vec![],
+            window: None,
+            unverified: None,
+            probe: None,
+            probed: 0,
+            locks: [None, None],
+            reads: [None, None],
+            walks: [None, None],
+        }
+    }
+
+    pub(super) fn now(&self) -> u64 {
+        self.states.len() as u64
+    }
+
+    pub(super) fn at(&self, at: Revision) -> &Keys {
+        &self.states[at.get() as usize - 1]
+    }
+
+    pub(super) fn write(&mut self, gone: Option<usize>, new: Option<(usize, u8)>) {
+        let at = revision(self.now() + 1);
+        let mut state = self.states.last().unwrap().clone();
+        let mut events = vec![];
+        if let Some(key) = gone.map(|gone| self.keys[gone].clone())
+            && state.remove(&key).is_some()
+        {
+            events.push(Event::Delete { key, revision: at });
+        }
+        if let Some((new, owner)) = new {
+            let key = self.keys[new].clone();
+            let (created, version) = state.get(&key).map_or((at, 1), |before| (before.created, before.version + 1));
+            let value = Bytes::from(vec![owner]);
+            let stored = KeyValue { key: key.clone(), value, created, modified: at, version };
+            state.insert(key, stored.clone());
+            events.push(Event::Put(stored));
+        }
+        if !events.is_empty() {
+            self.states.push(state);
+            self.happened.push(events);
+        }
+    }
+
+    pub(super) fn sending(&mut self) -> Sent {
+        let sent = self.common.trust.sending();
+        self.sent.push((sent.at, self.now()));
+        sent
+    }
+
+    pub(super) fn trusted(&self, sent: &Sent, at: Revision) {
+        assert_eq!(self.common.trust.received(sent, at), Standing::Trusted);
+    }
+
+    pub(super) fn lock(&mut self, index: usize) -> Arc<TrackedLock> {
+        let key = LockKey::new(&format!("s/{index}")).unwrap();
+        let spec = LockSpec { key, format: RecordFormat::plain(self.layout).into() };
+        let make = |spec| TrackedLock::new(spec, Some(Arc::clone(&self.scope)), Arc::clone(&self.common));
+        let lock = self.common.registry.find_or_make(spec, make).unwrap();
+        self.locks[index] = Some(Arc::clone(&lock));
+        lock
+    }
+
+    pub(super) fn deliver(&mut self) {
+        // The watch begins with the first window.
+        if self.scope.watch_from().is_none() || self.delivered >= self.now() {
+            return;
+        }
+        self.delivered += 1;
+        let events = &self.happened[self.delivered as usize - 1];
+        if events.is_empty() {
+            return;
+        }
+        events.iter().for_each(|event| self.common.trust.saw(event.revision()));
+        self.scope.events(&self.common.registry, self.common.trust.era(), events);
+    }
+
+    pub(super) fn act(&mut self, act: Act) {
+        match act {
+            Act::Put(key, owner) => self.write(None, Some((key, owner))),
+            Act::Delete(key) => self.write(Some(key), None),
+            Act::Swap(gone, new) if gone == new => {}
+            Act::Swap(gone, new) => self.write(Some(gone), Some((new, b'a'))),
+            Act::Elsewhere => {
+                self.states.push(self.states.last().unwrap().clone());
+                self.happened.push(vec![]);
+            }
+            Act::Deliver => self.deliver(),
+            Act::Resume => self.delivered = self.scope.watch_from().map_or(self.delivered, |from| from.get() - 1),
+            Act::SendWindow if self.window.is_none() && self.probe.is_none() => {
+                self.window = Some(OnItsWay { sent: self.sending(), answer: None });
+            }
+            Act::AnswerWindow => self.answer_window(),
+            Act::MergeWindow => {
+                let Some(OnItsWay { sent, answer: Some((at, answer)) }) =
+                    self.window.take_if(|read| read.answer.is_some())
+                else {
+                    return;
+                };
+                self.trusted(&sent, at);
+                let read = self.scope.merge(&self.common.registry, &sent, at, answer);
+                if self.scope.watch_from().is_none() {
+                    self.scope.begin(&read);
+                    self.delivered = at.get();
+                } else if !self.scope.verify(&self.common.registry, &read) {
+                    self.unverified = Some(read);
+                }
+            }
+            Act::Verify => {
+                if let Some(read) = self.unverified.take()
+                    && !self.scope.verify(&self.common.registry, &read)
+                {
+                    self.unverified = Some(read);
+                }
+            }
+            Act::SendProbe if self.window.is_none() && self.unverified.is_none() && self.scope.probe().is_some() => {
+                self.probe = Some(OnItsWay { sent: self.sending(), answer: None });
+            }
+            Act::AnswerProbe => {
+                let at = revision(self.now());
+                self.probe.iter_mut().for_each(|probe| _ = probe.answer.get_or_insert((at, ())));
+            }
+            Act::VerifyProbe => self.verify_probe(),
+            Act::Begin => {
+                if let Some(read) = self.unverified.take() {
+                    self.scope.begin(&read);
+                }
+            }
+            Act::SendRead(index) if self.reads[index].is_none() && self.walks[index].is_none() => {
+                self.lock(index);
+                self.reads[index] = Some(OnItsWay { sent: self.sending(), answer: None });
+            }
+            Act::AnswerRead(index) => {
+                let lock = self.locks[index].clone();
+                let (at, state) = (revision(self.now()), self.states.last().unwrap());
+                if let (Some(lock), Some(read)) = (lock, &mut self.reads[index]) {
+                    let keys = state.values().filter(|stored| lock.range().contains(&stored.key)).cloned().collect();
+                    read.answer.get_or_insert((at, keys));
+                }
+            }
+            Act::MergeRead(index) => {
+                let read = self.reads[index].take_if(|read| read.answer.is_some());
+                if let Some(OnItsWay { sent, answer: Some((at, keys)) }) = read {
+                    self.trusted(&sent, at);
+                    let walk = self.lock(index).read(&sent, at, &keys);
+                    self.walks[index] = walk.map(|walk| (sent, keys[0].created, walk));
+                }
+            }
+            Act::EndWalk(index) => {
+                if let Some((sent, created, walk)) = self.walks[index].take() {
+                    self.end_walk(index, &sent, created, walk);
+                }
+            }
+            Act::SendWindow | Act::SendProbe | Act::SendRead(_) => {}
+        }
+    }
+
+    pub(super) fn verify_probe(&mut self) {
+        let Some(OnItsWay { sent, answer: Some((at, ())) }) = &self.probe else {
+            return;
+        };
+        self.trusted(sent, *at);
+        match self.scope.verify_probe(&self.common.registry, sent, *at) {
+            Probed::NotYet => return,
+            Probed::Missing => {}
+            Probed::Whole => self.probed += 1,
+        }
+        self.probe = None;
+    }
+
+    /// As a store answers [`Scope::next_read`]. It is asked for when it is sent, and nothing verifies meanwhile.
+    pub(super) fn answer_window(&mut self) {
+        let at = revision(self.now());
+        let state = self.states.last().unwrap();
+        let keys = match self.scope.next_read().wanted {
+            Wanted::ChangedAfter(since) => state.values().filter(|stored| stored.modified > since).cloned().collect(),
+            Wanted::Count => vec![],
+            Wanted::All => unreachable!("a scope is never read whole"),
+        };
+        let count = state.len() as u64;
+        // A read that may still be verified has to be left alone, as the driver does: one at a time.
+        if let Some(read) = &mut self.window
+            && self.unverified.is_none()
+        {
+            read.answer.get_or_insert((at, RangeAnswer { keys, count }));
+        }
+    }
+
+    pub(super) fn end_walk(&mut self, index: usize, sent: &Sent, created: Revision, mut walk: Walk) {
+        let lock = self.lock(index);
+        loop {
+            let stored = self.at(walk.reads_at()).get(lock.key().as_str().as_bytes());
+            match walk.shown(stored.map(|stored| lock.spec().write(stored))) {
+                Reading::Known(track) => return lock.walked(sent, track, created),
+                Reading::Walk(next) => walk = next,
+            }
+        }
+    }
+
+    /// The lock as the store had it, found by looking at the whole history.
+    pub(super) fn truth(&self, lock: &TrackedLock, at: Revision) -> Snapshot {
+        let keys = self.at(at).values().filter(|stored| lock.range().contains(&stored.key));
+        if self.layout != Layout::Key {
+            return fencepost_policy::QueueTrack::read(self.layout, at, keys.map(contender)).snapshot();
+        }
+        let write = |at: u64| Some(lock.spec().write(self.at(revision(at)).get(lock.key().as_str().as_bytes())?));
+        let newest = write(at.get());
+        let owner = |at: u64| match write(at)?.content {
+            Content::Owner(owner) => Some(owner),
+            Content::Free | Content::Unreadable => None,
+        };
+        let holding = match (owner(at.get()), newest) {
+            (Some(held_by), Some(newest)) => {
+                let since = (1..=at.get()).rev().take_while(|at| owner(*at).as_ref() == Some(&held_by)).last().unwrap();
+                let (first, last) = (revision(since), newest.revision);
+                Holding::Held(fencepost_policy::Tenure { owner: held_by, first, last })
+            }
+            (_, _) => Holding::Free,
+        };
+        Snapshot { layout: Layout::Key, as_of: at, holding, waiters: [].into() }
+    }
+
+    pub(super) fn check(&self) {
+        for lock in self.locks.iter().flatten() {
+            self.check_outlook(lock, &lock.outlook());
+            // A clock may cease to cover a lock at any moment.
+            self.check_outlook(lock, &Outlook::new(None, None, lock.published()));
+        }
+    }
+
+    pub(super) fn check_outlook(&self, lock: &TrackedLock, outlook: &Outlook) {
+        let (Some(snapshot), Some(reach), Some(dated)) = (outlook.snapshot(), outlook.reach(), outlook.dated()) else {
+            return;
+        };
+        let truth = self.truth(lock, reach);
+        assert_eq!((&snapshot.holding, &snapshot.waiters), (&truth.holding, &truth.waiters), "{lock:?} at {reach}");
+        let shown = self.sent.iter().filter(|(at, _)| *at == dated).map(|(_, revision)| *revision).min().unwrap();
+        assert!(reach.get() >= shown, "{lock:?} is dated by a read that was sent at {shown}, but known as of {reach}");
+    }
+
+    /// Once everything has been delivered and read, everything is covered.
+    pub(super) fn settle(&mut self) {
+        for _ in 0..2 {
+            for act in [
+                Act::EndWalk(0),
+                Act::EndWalk(1),
+                Act::SendRead(0),
+                Act::AnswerRead(0),
+                Act::MergeRead(0),
+                Act::EndWalk(0),
+            ] {
+                self.act(act);
+                self.check();
+            }
+            for act in [Act::SendRead(1), Act::AnswerRead(1), Act::MergeRead(1), Act::EndWalk(1)] {
+                self.act(act);
+                self.check();
+            }
+        }
+        self.unverified = None;
+        self.window = None;
+        self.probe = None;
+        if self.scope.watch_from().is_none() {
+            for act in [Act::SendWindow, Act::AnswerWindow, Act::MergeWindow] {
+                self.act(act);
+            }
+        }
+        while self.delivered < self.now() {
+            self.deliver();
+            self.check();
+        }
+        // Whatever was loaded before the window began is read once more.
+        for act in [Act::SendRead(0), Act::AnswerRead(0), Act::MergeRead(0), Act::EndWalk(0)] {
+            self.act(act);
+        }
+        for act in [Act::SendRead(1), Act::AnswerRead(1), Act::MergeRead(1), Act::EndWalk(1)] {
+            self.act(act);
+        }
+        self.write(None, Some((3, b'z'))); // Of no lock that is tracked.
+        for act in [Act::SendWindow, Act::AnswerWindow, Act::MergeWindow] {
+            self.act(act);
+            self.check();
+        }
+        assert!(self.unverified.is_none(), "with all events here, the read is verified");
+        self.write(None, Some((3, b'y')));
+        let probed = self.probed;
+        for act in [Act::Deliver, Act::Deliver, Act::SendProbe, Act::AnswerProbe, Act::VerifyProbe] {
+            self.act(act);
+            self.check();
+        }
+        assert_eq!(self.probed, probed + 1, "and so is the probe after it");
+        for lock in self.locks.iter().flatten() {
+            assert_eq!(lock.outlook().reach(), Some(revision(self.now())), "{lock:?} is covered");
+        }
+    }
+}

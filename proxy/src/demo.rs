@@ -24,7 +24,7 @@ use self::narrator::Narrator;
 use self::proxy::Proxy;
 use self::worker::Worker;
 use crate::cli::DemoSettings;
-use crate::run::terminated;
+use crate::signals::terminated;
 
 /// What the story is played with.
 struct Stage {

@@ -8,7 +8,6 @@ use tokio::time::{sleep, timeout};
 
 use crate::downstream::Server;
 use crate::process::Process;
-use crate::run::terminated;
 
 /// How long answers may take to be written that say that nothing was forwarded, before their connections are cut.
 const LAST_ANSWERS_MAX: Duration = Duration::from_secs(1);
@@ -16,10 +15,16 @@ const LAST_ANSWERS_MAX: Duration = Duration::from_secs(1);
 /// Stops a server in named steps: `leaving` (not ready, clients are asked to leave, requests are served for `drain_delay`),
 /// `closing` (nothing more is accepted, what is under way finishes, for `drain_timeout` at most), `cutting` (what waits before the worker is told so,
 /// the rest is cut).
-/// Whoever says so once more (SIGTERM, SIGINT) skips to the last. Returns whether nothing was cut.
-pub async fn drain(mut server: Server, process: &Process, leaving: &AtomicBool, limits: &Limits) -> bool {
+/// `again` skips to the last: whoever says once more that it ends (SIGTERM, SIGINT) need not wait. Returns whether nothing was cut.
+pub async fn drain(
+    mut server: Server,
+    process: &Process,
+    leaving: &AtomicBool,
+    limits: &Limits,
+    again: impl Future<Output = ()>,
+) -> bool {
     let connections = server.connections();
-    let mut again = std::pin::pin!(terminated());
+    let mut again = std::pin::pin!(again);
     let under_way = || (connections.count(), process.metrics.in_flight());
 
     let (open, requests) = under_way();

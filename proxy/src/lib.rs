@@ -44,6 +44,7 @@ pub mod routing;
 mod run;
 pub mod server_tls;
 pub mod service_manager;
+mod signals;
 pub mod stack;
 pub mod state;
 pub mod ticket;
@@ -53,4 +54,5 @@ pub mod wire;
 
 pub use fencepost_fence::token;
 pub use reload::{ConfigFile, Origin};
-pub use run::{Bound, RunError, Surroundings, bind, run, terminated};
+pub use run::{Bound, RunError, Surroundings, bind, run};
+pub use signals::terminated;

@@ -97,7 +97,7 @@ fn serve(config: Config, origin: Origin, log: &Log) -> ExitCode {
     let served = fencepost::bind(&config).map_err(anyhow::Error::from).and_then(|bound| {
         block_on(async move {
             let surroundings = Surroundings { origin, log: Some(log.control()), ..Surroundings::default() };
-            fencepost::run(config, bound, surroundings, fencepost::terminated()).await.map_err(anyhow::Error::from)
+            fencepost::run(config, bound, surroundings, fencepost::terminated).await.map_err(anyhow::Error::from)
         })
     });
     exit_code(served)

@@ -16,7 +16,6 @@ use std::time::{Duration, SystemTime};
 
 use fencepost_config::{Config, Difference};
 use fencepost_sources::LockSource;
-use tokio::signal::unix::{Signal, SignalKind, signal};
 use tokio::sync::{mpsc, oneshot};
 use tokio::time::{Interval, MissedTickBehavior, interval, timeout};
 
@@ -35,6 +34,7 @@ use crate::lock_sources::SourcesError;
 use crate::memory::RECORD_TIMEOUT;
 use crate::metrics::ReloadOutcome;
 use crate::service_manager::ServiceManager;
+use crate::signals::Signals;
 
 /// How often the file is looked at.
 const POLL_PERIOD: Duration = Duration::from_secs(1);
@@ -93,6 +93,7 @@ pub struct Reloader {
     switch: Switch,
     in_force: InForce,
     earlier: Earlier,
+    hangups: Signals,
     asked: mpsc::Receiver<oneshot::Sender<Outcome>>,
 }
 
@@ -108,7 +109,11 @@ impl Reloader {
         let switch = Switch::new(Arc::new(first));
         let manager = ServiceManager::of(&origin);
         let earlier = Earlier::default();
-        (Reloader { origin, manager, in_force: switch.in_force(), switch, earlier, asked }, Reloads(reloads))
+        let hangups = match origin {
+            Origin::Program => Signals::none(),
+            Origin::Flags | Origin::File(_) => Signals::hangups(),
+        };
+        (Reloader { origin, manager, in_force: switch.in_force(), switch, earlier, hangups, asked }, Reloads(reloads))
     }
 
     /// Where the configuration comes from.
@@ -123,10 +128,6 @@ impl Reloader {
 
     /// Does its work for as long as it is polled. Between two reloads it may be dropped; in one, nothing has changed yet.
     pub async fn run(&mut self) {
-        let mut hangups = match self.origin {
-            Origin::Program => None,
-            Origin::Flags | Origin::File(_) => listen_for_hangups(),
-        };
         if let Origin::File(file) = &self.origin
             && let Some(why) = file.unfollowed()
         {
@@ -136,7 +137,7 @@ impl Reloader {
         poll.set_missed_tick_behavior(MissedTickBehavior::Delay);
         loop {
             tokio::select! {
-                () = hung_up(&mut hangups) => drop(self.reload_now("SIGHUP").await),
+                () = self.hangups.next() => drop(self.reload_now("SIGHUP").await),
                 Some(answer) = self.asked.recv() => {
                     let outcome = self.reload_now("the operator").await;
                     let _ = answer.send(outcome); // Who asked may be gone.
@@ -325,17 +326,6 @@ async fn next_look(poll: &mut Interval, origin: &Origin) -> Content {
             file.look().await
         }
         Origin::Flags | Origin::Program => std::future::pending().await,
-    }
-}
-
-fn listen_for_hangups() -> Option<Signal> {
-    signal(SignalKind::hangup()).inspect_err(|error| tracing::warn!(%error, "SIGHUP cannot be listened for")).ok()
-}
-
-async fn hung_up(hangups: &mut Option<Signal>) {
-    match hangups {
-        Some(hangups) => drop(hangups.recv().await),
-        None => std::future::pending().await,
     }
 }
 

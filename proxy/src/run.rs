@@ -9,7 +9,6 @@ use std::time::Duration;
 use fencepost_config::{Address, Config};
 use fencepost_sources::{LockSource, MemoryStore};
 use fencepost_tls::TlsError;
-use tokio::signal::unix::{SignalKind, signal};
 use tokio::time::Instant;
 use tower::service_fn;
 
@@ -30,6 +29,7 @@ use crate::process::Process;
 use crate::reload::{Origin, Reloader, Reloads};
 use crate::server_tls;
 use crate::service_manager::{Attended, ServiceManager};
+use crate::signals::terminated;
 use crate::stack::stack;
 use crate::state::StateError;
 
@@ -117,30 +117,16 @@ pub fn bind(config: &Config) -> Result<Bound, RunError> {
     Ok(Bound { listeners: listeners.into_iter().flatten().collect(), admin })
 }
 
-/// Completes on SIGTERM or SIGINT.
-pub async fn terminated() {
-    let next = async |kind| match signal(kind) {
-        Ok(mut signals) => drop(signals.recv().await),
-        Err(error) => {
-            tracing::warn!(%error, "a signal cannot be listened for");
-            std::future::pending().await
-        }
-    };
-    tokio::select! {
-        () = next(SignalKind::terminate()) => {}
-        () = next(SignalKind::interrupt()) => {}
-    }
-}
-
-/// Runs until `shutdown` completes, then drains ([`drain`]).
+/// Runs until `shutdown` completes, then drains ([`drain`]). `shutdown` is called once all is there that requests need: until then, a
+/// process that is asked to end has nothing to finish.
 ///
 /// # Errors
 /// If something can't be started, or a thread ends unexpectedly.
-pub async fn run(
+pub async fn run<S: Future<Output = ()>>(
     config: Config,
     bound: Bound,
     surroundings: Surroundings,
-    shutdown: impl Future<Output = ()>,
+    shutdown: impl FnOnce() -> S,
 ) -> Result<(), RunError> {
     let Surroundings { memory: store, log, started, origin } = surroundings;
     let (limits, threads) = (config.limits, threads(&config));
@@ -167,6 +153,7 @@ pub async fn run(
     let listeners = server_tls::follow(listeners, TlsUse::Listener, &process);
     let admin_listeners = server_tls::follow(admin_listeners, TlsUse::Admin, &process);
     let limits = client_limits(&limits, descriptors::connections_max(&reloader.in_force().now().config, threads));
+    let shutdown = shutdown();
     let server = serve(listeners, threads, limits, make_service)?;
     for address in server.addresses() {
         tracing::info!(%address, threads, "listening");
@@ -231,6 +218,7 @@ impl Running<'_> {
             name = process.sources.failed() => return Err(RunError::SourceEnded { name }),
         }
 
+        let again = terminated(); // Before anybody can see a step of the end.
         // Held until the end, so that no gate is forgotten before it was asked what it left.
         let sources = process.sources.all();
         let mut locks: Vec<_> = sources.iter().flat_map(LockSource::locks).collect();
@@ -238,7 +226,7 @@ impl Running<'_> {
         ServiceManager::of(reloader.origin()).stopping();
         drop(reloader); // Nothing is put in force any more.
         let ending = async {
-            let drained = drain(server, &process, leaving, &limits).await;
+            let drained = drain(server, &process, leaving, &limits, again).await;
             locks.extend(sources.iter().flat_map(LockSource::locks));
             // What is lost while the process drains may have been counted by a gate that its last thread has taken along.
             let unseen = process.has_unseen() || sources.iter().any(LockSource::has_nameless);

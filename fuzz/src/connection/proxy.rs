@@ -50,7 +50,7 @@ impl Proxy {
         let surroundings = Surroundings { memory: store, started: Some(started), ..Surroundings::default() };
         std::thread::spawn(move || {
             let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().expect("an event queue");
-            let serving = fencepost::run(config, bound, surroundings, std::future::pending());
+            let serving = fencepost::run(config, bound, surroundings, std::future::pending);
             runtime.block_on(tokio::task::LocalSet::new().run_until(serving)).expect("it serves for as long as we do");
         });
         let started = addresses.blocking_recv().expect("it starts");

@@ -68,7 +68,7 @@ impl Proxy {
         let (tell, started) = oneshot::channel();
         let (stop, stopped) = oneshot::channel();
         let surroundings = Surroundings { memory, started: Some(tell), ..Surroundings::default() };
-        let shutdown = async move { drop(stopped.await) };
+        let shutdown = || async move { drop(stopped.await) };
         let running = tokio::task::spawn_local(run(config, bound, surroundings, shutdown));
         let Ok(started) = started.await else {
             running.await?.context("the proxy could not start")?;

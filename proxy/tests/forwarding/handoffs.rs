@@ -64,7 +64,7 @@ lock = {{ source = "main", key = "/lock" }}
         let running = std::thread::spawn(move || {
             let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().unwrap();
             let bound = bind(&config).unwrap();
-            let running = run(config, bound, surroundings, async move { drop(stopped.await) });
+            let running = run(config, bound, surroundings, || async move { drop(stopped.await) });
             runtime.block_on(tokio::task::LocalSet::new().run_until(running)).unwrap();
         });
         let started = started.blocking_recv().expect("the proxy starts");

@@ -42,7 +42,7 @@ impl Proxy {
         let surroundings = Surroundings { memory: store.clone(), started: Some(started), ..Surroundings::default() };
         std::thread::spawn(move || {
             let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().unwrap();
-            let serving = fencepost::run(config, bound, surroundings, std::future::pending());
+            let serving = fencepost::run(config, bound, surroundings, std::future::pending);
             let outcome = runtime.block_on(tokio::task::LocalSet::new().run_until(serving));
             let _ = ends.send(format!("{outcome:?}")); // Most tests do not wait for the end.
         });

@@ -33,6 +33,9 @@ mod window;
 #[path = "cache/outlook_tests.rs"]
 mod outlook_tests;
 #[cfg(test)]
+#[path = "cache/registry_tests.rs"]
+mod registry_tests;
+#[cfg(test)]
 mod room;
 #[cfg(test)]
 #[path = "cache/scope_tests.rs"]

@@ -42,11 +42,13 @@ pub(crate) struct Registry {
 #[derive(Debug, Default)]
 struct Part(RwLock<HashTable<Entry>>);
 
-/// At most one for each key.
+/// Of those for one key, at most one has a lock that somebody holds. Without its key, which the lock has beside what every request looks
+/// at: among 100,000, the less room the entries take the less often one has to be fetched from memory.
 #[derive(Debug)]
-struct Entry {
-    key: LockKey,
-    lock: Weak<TrackedLock>,
+pub(crate) struct Entry {
+    /// The whole hash of the key.
+    pub(crate) hash: u64,
+    pub(crate) lock: Weak<TrackedLock>,
 }
 
 impl Registry {
@@ -61,10 +63,9 @@ impl Registry {
 
     pub(crate) fn find(&self, key: &str) -> Option<Arc<TrackedLock>> {
         let hash = self.hash(key);
-        // The lock first, though the key alone would do: a long key's text and the lock are both far away in memory, and so one is
-        // fetched while the other still is on its way. Compared first, the text would have to be there before the lock is asked for.
-        let is_held_and_meant = |entry: &Entry| entry.lock.strong_count() > 0 && entry.key.as_str() == key;
-        self.part(hash).read().find(hash, is_held_and_meant)?.lock.upgrade()
+        let mut of_hash = OfHash::default();
+        self.part(hash).read().find(hash, |entry| of_hash.is(entry, hash, key));
+        of_hash.found
     }
 
     /// The lock of that key; a new one if nobody holds it.
@@ -73,29 +74,26 @@ impl Registry {
         spec: LockSpec,
         make: impl FnOnce(LockSpec) -> TrackedLock,
     ) -> Result<Arc<TrackedLock>, FormatConflict> {
+        let hash = self.hash(spec.key.as_str());
+        let mut of_hash = OfHash::default();
         let found = {
-            let hash = self.hash(spec.key.as_str());
             let mut locks = self.part(hash).write();
-            let of_key = |entry: &Entry| entry.key == spec.key;
-            match locks.find(hash, of_key).and_then(|entry| entry.lock.upgrade()) {
-                Some(found) => found,
-                None => {
-                    let made = Arc::new(make(spec.clone()));
-                    let entry = Entry { key: spec.key.clone(), lock: Arc::downgrade(&made) };
-                    locks.entry(hash, of_key, |entry| self.hash(entry.key.as_str())).insert(entry);
-                    made
-                }
-            }
+            locks.find(hash, |entry| of_hash.is(entry, hash, spec.key.as_str()));
+            of_hash.found.take().unwrap_or_else(|| {
+                let made = Arc::new(make(spec.clone()));
+                locks.insert_unique(hash, Entry { hash, lock: Arc::downgrade(&made) }, |entry| entry.hash);
+                made
+            })
         };
         if found.spec().format == spec.format { Ok(found) } else { Err(FormatConflict { key: spec.key }) }
     }
 
     /// Called by a lock that nobody holds any more; there may be a new one of its key by now.
-    pub(crate) fn forget(&self, key: &LockKey) {
-        let hash = self.hash(key.as_str());
+    pub(crate) fn forget(&self, gone: &TrackedLock) {
+        let hash = self.hash(gone.key().as_str());
         let mut locks = self.part(hash).write();
-        if let Ok(gone) = locks.find_entry(hash, |entry| entry.lock.strong_count() == 0 && entry.key == *key) {
-            gone.remove();
+        if let Ok(entry) = locks.find_entry(hash, |entry| std::ptr::eq(entry.lock.as_ptr(), gone)) {
+            entry.remove();
         }
     }
 
@@ -106,6 +104,26 @@ impl Registry {
 
     pub(crate) fn len(&self) -> usize {
         self.parts.iter().map(|part| part.read().len()).sum()
+    }
+}
+
+/// The lock that is looked for, and those whose keys have its hash but are others, to be let go where no guard is held any more.
+#[derive(Default)]
+pub(crate) struct OfHash {
+    pub(crate) found: Option<Arc<TrackedLock>>,
+    others: Vec<Arc<TrackedLock>>,
+}
+
+impl OfHash {
+    /// Takes note of an entry's lock if it is held. Says whether it is the one.
+    pub(crate) fn is(&mut self, entry: &Entry, hash: u64, key: &str) -> bool {
+        let held = if entry.hash == hash { entry.lock.upgrade() } else { None };
+        match held {
+            Some(lock) if lock.key().as_str() == key => self.found = Some(lock),
+            Some(other) => self.others.push(other),
+            None => {}
+        }
+        self.found.is_some()
     }
 }
 

@@ -373,6 +373,6 @@ impl TrackedLock {
 
 impl Drop for TrackedLock {
     fn drop(&mut self) {
-        self.common.registry.forget(&self.spec.key);
+        self.common.registry.forget(self);
     }
 }

@@ -187,6 +187,41 @@ async fn what_the_page_was_not_told_of_is_neither_left_out_in_silence_nor_called
     scene.finish().await;
 }
 
+/// The proxy has not kept so many decisions as `window.lost` says.
+const NOT_KEPT: &str = "
+    window.lost = 0;
+    const ask = window.fetch;
+    window.fetch = async (path, how) => {
+        const answer = await ask(path, how);
+        if (!path.startsWith('/decisions')) return answer;
+        return new Response(JSON.stringify({ ...await answer.json(), lost: window.lost }), answer);
+    };";
+
+/// After a flood the page took what the proxy had kept for all there was.
+#[tokio::test]
+async fn what_the_proxy_has_not_kept_for_the_page_is_not_left_out_in_silence() {
+    let browser = Browser::start().await;
+    let scene = Scene::open(VERSION, &routes()).await;
+    let stale = scene.store.hold(LOCK, "shard-2").await;
+    scene.store.hold(LOCK, "shard-1").await;
+    let relay = Relay::start(scene.fence.admin).await;
+    browser.run_first(NOT_KEPT).await;
+    let page = Page::open(browser, relay.address(), "").await;
+    for (refused, lost, said) in [(1, 0, 0), (2, 5, 2)] {
+        page.browser.run("window.lost = arguments[0]", &[json!(lost)]).await;
+        relay.cut().await;
+        page.until_state("cut-off").await;
+        scene.send(Ask::post("/shards/2/a").under(&stale)).await;
+        relay.restore().await;
+        let known = "return document.querySelector('#chart-summary').textContent.endsWith(arguments[0])";
+        page.browser.until("it was told", known, &[json!(format!(": stale-tenure: {refused}."))]).await;
+        let legend = [page.text("#reason-legend").await, page.text("#chart-peak").await].join("; ");
+        assert_eq!(legend.matches("at least").count(), said, "{legend}");
+    }
+    assert_eq!(page.complaints().await, Vec::<String>::new());
+    scene.finish().await;
+}
+
 /// What is to be done in some seconds is done soon; `told()` counts the refusals that a screen reader was told of.
 const READ_ALOUD: &str = "
     const wait = window.setTimeout;

@@ -88,6 +88,8 @@ pub struct Book {
     pub timeline: Timeline,
     /// How many requests were refused of late.
     pub lately: Lately,
+    /// Until when decisions came faster than they are kept, if they ever did.
+    pub not_all_until: Option<SystemTime>,
     /// When it was collected.
     collected: Instant,
 }
@@ -100,6 +102,7 @@ impl Observations {
             shadow: ShadowReport::default(),
             timeline: Timeline::new(),
             lately: Lately::default(),
+            not_all_until: None,
             collected: Instant::now(),
         };
         Observations {
@@ -173,6 +176,9 @@ impl Observations {
             book.take(event);
         }
         book.decisions.pass_over(dropped);
+        if not_kept > 0 {
+            book.not_all_until = Some(SystemTime::now());
+        }
         self.lose(not_kept);
         drop(book);
         self.changed.send_replace(());
@@ -310,12 +316,13 @@ mod tests {
             observations.look(|book| book.shadow.to_json(&watched, flood.at)["routes"][0]["refused"].take())
         };
         assert_eq!((counted(5_000), counted(5_000)), (json!(5_000), json!(10_000)));
-        assert_eq!(observations.lost(), 0);
+        let not_all = || observations.look(|book| book.not_all_until.is_some());
+        assert_eq!((observations.lost(), not_all()), (0, false));
         // Meanwhile there may be room for some thousands more.
         assert_eq!(counted(1_000_000), json!(1_010_000));
         assert_eq!(observations.look(|book| book.decisions.last()), 1_010_000);
         let (lost, kept) = (observations.lost(), observations.look(|book| book.decisions.kept()));
-        assert!(lost > 900_000 && kept == 10_000, "{lost}, {kept}");
+        assert!(lost > 900_000 && kept == 10_000 && not_all(), "{lost}, {kept}");
     }
 
     #[test]

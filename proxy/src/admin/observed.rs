@@ -49,6 +49,7 @@ impl Admin {
                 "kept": book.decisions.kept(),
                 "capacity": book.decisions.capacity(),
                 "lost": observations.lost(),
+                "not_all_until_ms": book.not_all_until.map(millis),
                 "decisions": found.iter().map(|decision| decision.to_json()).collect::<Vec<_>>(),
             })
         });

@@ -38,8 +38,6 @@ export class Model {
   /** The times of which this page did not hear all decisions, oldest first, and since when it hears none; `null` while it hears them. */
   #gaps = [];
   #deafSince = -Infinity;
-  /** How many decisions the proxy had not kept when it told of the past. */
-  #notKept = 0;
 
   /** Takes in how the stores are. That their news was fresh is soon long ago: it is kept as a time, and not as an age. */
   setSources(sources) {
@@ -49,10 +47,7 @@ export class Model {
 
   setTimeline(timeline) {
     // Another process knows nothing of what the one before decided.
-    if (this.since !== null && this.since !== timeline.since_ms) {
-      this.#forget(timeline.since_ms);
-      this.#notKept = 0;
-    }
+    if (this.since !== null && this.since !== timeline.since_ms) this.#forget(timeline.since_ms);
     const quietFirst = [...timeline.locks].sort((a, b) => latestOf(a) - latestOf(b));
     this.locks = new Map(quietFirst.map((lock) => [lockId(lock.source, lock.lock), lock]));
     this.outages = timeline.outages;
@@ -85,15 +80,13 @@ export class Model {
   }
 
   /** Takes in the answer to what was decided before, newest first; returns the decisions that were new. */
-  addPast({ decisions, kept, capacity, lost, now_ms: answered }) {
+  addPast({ decisions, kept, capacity, not_all_until_ms: notAllUntil, now_ms: answered }) {
     this.toldOfPast = true;
     const areAllKept = decisions.length === kept && kept < capacity;
     const oldest = decisions.at(-1)?.time_ms ?? answered;
-    // What was not kept, since it came too fast, may be of any time until now.
-    const missed = lost > this.#notKept ? answered : areAllKept ? -Infinity : oldest;
+    const missed = Math.max(areAllKept ? -Infinity : oldest, notAllUntil ?? -Infinity);
     if (this.#deafSince !== null && this.#deafSince < missed) this.#miss(this.#deafSince, missed);
     this.#deafSince = null;
-    this.#notKept = lost;
     const added = decisions.toReversed().filter((decision) => this.add(decision));
     this.decisions.sort((a, b) => a.time_ms - b.time_ms);
     for (const refusals of this.#refusals.values()) refusals.sort((a, b) => a.time_ms - b.time_ms);

@@ -187,14 +187,15 @@ async fn what_the_page_was_not_told_of_is_neither_left_out_in_silence_nor_called
     scene.finish().await;
 }
 
-/// The proxy has not kept so many decisions as `window.lost` says.
+/// The proxy keeps all decisions, or says that until now they came too fast for that.
 const NOT_KEPT: &str = "
-    window.lost = 0;
+    window.keepsAll = true;
     const ask = window.fetch;
     window.fetch = async (path, how) => {
         const answer = await ask(path, how);
         if (!path.startsWith('/decisions')) return answer;
-        return new Response(JSON.stringify({ ...await answer.json(), lost: window.lost }), answer);
+        const told = await answer.json();
+        return new Response(JSON.stringify(window.keepsAll ? told : { ...told, not_all_until_ms: told.now_ms }), answer);
     };";
 
 /// After a flood the page took what the proxy had kept for all there was.
@@ -207,8 +208,8 @@ async fn what_the_proxy_has_not_kept_for_the_page_is_not_left_out_in_silence() {
     let relay = Relay::start(scene.fence.admin).await;
     browser.run_first(NOT_KEPT).await;
     let page = Page::open(browser, relay.address(), "").await;
-    for (refused, lost, said) in [(1, 0, 0), (2, 5, 2)] {
-        page.browser.run("window.lost = arguments[0]", &[json!(lost)]).await;
+    for (refused, keeps_all, said) in [(1, true, 0), (2, false, 2)] {
+        page.browser.run("window.keepsAll = arguments[0]", &[json!(keeps_all)]).await;
         relay.cut().await;
         page.until_state("cut-off").await;
         scene.send(Ask::post("/shards/2/a").under(&stale)).await;

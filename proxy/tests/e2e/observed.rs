@@ -213,6 +213,7 @@ async fn one_admission_in_so_many_is_among_the_decisions() {
     }
     let found = scene.fence.admin_json("/decisions?verdict=admit").await;
     assert_eq!((&found["kept"], &found["capacity"], &found["lost"]), (&json!(3), &json!(3), &json!(0)));
+    assert_eq!(found["not_all_until_ms"], json!(null));
     let admitted = &found["decisions"][0];
     assert_eq!((&admitted["reason"], &admitted["forwarded"]), (&json!("none"), &json!(true)));
     assert_eq!((&admitted["owner"], &admitted["revision"]), (&json!("shard-1"), &json!(held.revision)));

@@ -176,7 +176,8 @@ where
 fn http1_builder(limits: &Limits) -> http1::Builder {
     let mut builder = http1::Builder::new();
     builder
-        .half_close(false)
+        // It would look for the client's end while we answer, and take new memory to read into for each request; `drive` looks itself.
+        .half_close(true)
         .keep_alive(true)
         // Not `pipeline_flush`: with it hyper takes an answer's body as fast as the worker gives it, and keeps all that
         // the client does not read.
@@ -240,6 +241,9 @@ async fn drive<C: Serving>(
                 Err(error) if error.is_parse() => End::Unreadable { answered: connection.writes.has_spoken() },
                 Err(_) => End::Dropped,
             });
+        }
+        if connection.poll_given_up(cx).is_ready() {
+            return Poll::Ready(End::Dropped);
         }
         if !left && leaves_spent(connection) {
             cx.waker().wake_by_ref();

@@ -89,8 +89,13 @@ where
     let Ok(mut response) = service.call(request).await;
     let connection = in_flight.connection();
     let switches = response.status() == StatusCode::SWITCHING_PROTOCOLS;
-    let spoke_early = switches && !connection.course.switch(number);
+    // Whether what a client sends before it knows was meant for HTTP or for what comes after it, nobody can say.
+    let spoke_early = switches && !(connection.course.is_last(number) && connection.socket.is_quiet());
+    if switches && !spoke_early {
+        connection.course.switch();
+    }
     if spoke_early {
+        connection.sent_on.set(number);
         *response.status_mut() = StatusCode::BAD_REQUEST;
         *response.headers_mut() = HeaderMap::new();
     }

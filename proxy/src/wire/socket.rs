@@ -108,6 +108,11 @@ impl Socket {
         !self.shared.stream.borrow().transport().has_heard() || self.is_quiet()
     }
 
+    /// Whether the other side has sent something that was not read, as far as the runtime has heard.
+    pub fn has_sent_as_heard(&self) -> bool {
+        self.shared.stream.borrow().transport().has_heard() && self.news() == News::Bytes
+    }
+
     /// Whether the other side has not closed, as far as can be seen before what it sent is read.
     pub fn is_open(&self) -> bool {
         self.news() != News::End
@@ -116,6 +121,18 @@ impl Socket {
     /// What has ended TLS, if it is TLS and has ended by a fault. hyper and h2 do not always pass it on.
     pub fn tls_failure(&self) -> Option<rustls::Error> {
         self.shared.stream.borrow_mut().tls_failure()
+    }
+
+    /// What the other side has done that was not read yet. Waits for it, by the waker of whoever reads.
+    pub fn poll_news(&self, cx: &mut Context<'_>) -> Poll<News> {
+        loop {
+            ready!(self.shared.stream.borrow().transport().poll_heard(cx));
+            let news = self.news();
+            if news != News::Nothing {
+                return Poll::Ready(news);
+            }
+            self.shared.stream.borrow().transport().forget_heard();
+        }
     }
 
     fn news(&self) -> News {

@@ -19,8 +19,10 @@ pub(super) enum Stream {
 
 /// What the other side has done that was not read yet.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(super) enum News {
+pub enum News {
+    /// Nothing.
     Nothing,
+    /// It has sent something.
     Bytes,
     /// It has ended its side, or the connection is lost.
     End,

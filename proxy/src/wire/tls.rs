@@ -165,10 +165,11 @@ mod tests {
     use std::sync::Arc;
     use std::sync::atomic::{AtomicUsize, Ordering};
     use std::task::Wake;
+    use std::time::Duration;
 
     use fencepost_testsupport::{Authority, WorkerTls};
     use fencepost_tls::{ClientFiles, ClientTls};
-    use tokio::io::AsyncReadExt;
+    use tokio::io::{AsyncReadExt, AsyncWriteExt};
     use tokio::net::UnixStream;
     use tokio_rustls::{TlsAcceptor, TlsConnector, server};
 
@@ -219,13 +220,34 @@ mod tests {
         let sent: Vec<u8> = (0..1_000_000_u32).map(|number| (number % 251) as u8).collect();
         let all = sent.clone();
         let writing = async move {
-            tokio::io::AsyncWriteExt::write_all(&mut socket, &all).await.unwrap();
-            tokio::io::AsyncWriteExt::shutdown(&mut socket).await.unwrap();
+            socket.write_all(&all).await.unwrap();
+            socket.shutdown().await.unwrap();
         };
         let mut arrived = Vec::new();
         let (_, read) = tokio::join!(writing, worker.read_to_end(&mut arrived));
         assert_eq!(read.unwrap(), sent.len(), "to an end that is said");
         assert!(arrived == sent);
+    }
+
+    /// Waits for news that was not there when it was first asked for: by then the runtime has heard of what was read before.
+    async fn news(socket: &Socket, other_side: impl Future) -> News {
+        assert!(poll_fn(|cx| Poll::Ready(socket.poll_news(cx).is_pending())).await);
+        other_side.await;
+        tokio::time::timeout(Duration::from_secs(10), poll_fn(|cx| socket.poll_news(cx))).await.expect("it is told")
+    }
+
+    #[tokio::test]
+    async fn whoever_waits_for_news_is_told_of_bytes_and_of_the_end() {
+        let (mut socket, mut other) = pair().await;
+        assert_eq!(news(&socket, other.write_all(b"news")).await, News::Bytes);
+        socket.read_exact(&mut [0; 4]).await.unwrap();
+        assert_eq!(news(&socket, other.shutdown()).await, News::End);
+
+        let (ours, mut other) = UnixStream::pair().unwrap();
+        let mut socket = Socket::downstream(ours.into());
+        assert_eq!(news(&socket, other.write_all(b"news")).await, News::Bytes);
+        socket.read_exact(&mut [0; 4]).await.unwrap();
+        assert_eq!(news(&socket, other.shutdown()).await, News::End);
     }
 
     #[derive(Default)]

@@ -172,6 +172,36 @@ fn a_worker_that_takes_its_time_is_not_held_against_the_client() {
 }
 
 #[test]
+fn a_connection_that_its_client_ends_is_not_reset_though_it_sends_an_empty_line_too_much() {
+    let worker = Worker::by_hand();
+    let proxy = Proxy::before(worker.address());
+    let mut client = proxy.client();
+    client.send("GET / HTTP/1.1\r\nHost: test\r\nConnection: close\r\n\r\n");
+    let mut peer = worker.next();
+    peer.next_request();
+    client.send("\r\n");
+    peer.respond("done");
+    assert_eq!(client.answer().1, b"done");
+    assert_eq!(client.until_end(), b"");
+    client.send("\r\n");
+    assert_eq!(client.stream().read(&mut [0]).expect("no reset"), 0);
+}
+
+#[test]
+fn a_client_that_sends_on_behind_its_request_is_answered_though_it_ends_its_side_then() {
+    let worker = Worker::by_hand();
+    let proxy = Proxy::before(worker.address());
+    let mut client = proxy.client();
+    client.send(GET);
+    let mut peer = worker.next();
+    peer.next_request();
+    client.send(GET);
+    client.end_writing();
+    peer.respond("first");
+    assert_eq!(client.answer().1, b"first");
+}
+
+#[test]
 fn a_connection_that_we_end_is_not_reset_though_its_client_sends_on_and_closed_at_once_if_it_does_not() {
     // Closed with requests unread, it was reset: the client could not write the rest of them, nor read its last answer perhaps.
     let request = format!("GET / HTTP/1.1\r\nHost: test\r\nX-Long: {}\r\n\r\n", "x".repeat(20_000));

@@ -67,16 +67,15 @@ impl Course {
         }
     }
 
-    /// Leaves HTTP behind this request, counted from 1: hyper reads nothing more, and what the client sends from here on is read by whoever takes the socket. False if the
-    /// client has sent something behind the request: whether that was meant for HTTP or for what comes after it, nobody can say.
-    pub(in crate::downstream) fn switch(&self, request: u64) -> bool {
-        let mut stage = self.0.borrow_mut();
-        let is_last =
-            matches!(&*stage, Stage::Following(requests) if requests.heads() == request && requests.is_between());
-        if is_last {
-            *stage = Stage::Switched;
-        }
-        is_last
+    /// Whether this request, counted from 1, has been read to its end, and nothing behind it.
+    pub(in crate::downstream) fn is_last(&self, request: u64) -> bool {
+        matches!(&*self.0.borrow(), Stage::Following(requests) if requests.heads() == request && requests.is_between())
+    }
+
+    /// Leaves HTTP behind the last request: hyper reads nothing more, and what the client sends from here on is read by whoever
+    /// takes the socket.
+    pub(in crate::downstream) fn switch(&self) {
+        *self.0.borrow_mut() = Stage::Switched;
     }
 }
 

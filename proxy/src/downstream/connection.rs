@@ -4,7 +4,7 @@ use std::cell::Cell;
 use std::fmt::{self, Write as _};
 use std::net::SocketAddr;
 use std::rc::Rc;
-use std::task::{Context, Poll, ready};
+use std::task::{Context, Poll};
 
 use fencepost_tls::PeerNames;
 use http::HeaderValue;
@@ -15,7 +15,7 @@ use super::seat::{Answering, Seat, UnderWay};
 use super::strict::Course;
 use super::tally::Closing;
 use super::unread::Unread;
-use crate::wire::{Background, News, Socket, Turns};
+use crate::wire::{Background, Socket, Turns};
 
 #[cfg(test)]
 use {
@@ -89,8 +89,6 @@ pub struct Connection {
     pub(super) bodies_awaited: Cell<usize>,
     /// How far its requests have come over HTTP/1.
     pub(super) course: Course,
-    /// The last of them behind which the client has sent something before it was answered. 0: none.
-    pub(super) sent_on: Cell<u64>,
     /// What takes the connection over once the answer that switches protocols is out.
     pub(super) tunnel: Cell<Option<Tunnel>>,
     /// On HTTP/2: what is noted of the answer to the request that has just begun, until its stream takes it.
@@ -124,7 +122,6 @@ impl Connection {
             in_flight: Cell::new(0),
             bodies_awaited: Cell::new(0),
             course: Course::default(),
-            sent_on: Cell::new(0),
             tunnel: Cell::new(None),
             newest: Cell::new(None),
             exceeded: Cell::new(None),
@@ -168,20 +165,14 @@ impl Connection {
         self.writes.is_all_written() && !self.socket.is_write_blocked()
     }
 
-    /// Ready when an HTTP/1 client has ended its side while its last request is under way: it does not wait for the answer. Who has
-    /// sent something behind the request does.
-    pub(super) fn poll_given_up(&self, cx: &mut Context<'_>) -> Poll<()> {
-        let number = self.requests.get();
-        if self.in_flight.get() == 0 || self.sent_on.get() == number || !self.course.is_last(number) {
+    /// Ready when the client has ended its side while its last request over HTTP/1 is under way: it does not wait for the answer. A
+    /// client that has sent something behind that request does.
+    pub(super) fn poll_client_left(&self, cx: &mut Context<'_>) -> Poll<()> {
+        let is_answered = self.in_flight.get() == 0;
+        if is_answered || !self.course.is_last(self.requests.get()) {
             return Poll::Pending;
         }
-        match ready!(self.socket.poll_news(cx)) {
-            News::End => Poll::Ready(()),
-            News::Bytes | News::Nothing => {
-                self.sent_on.set(number);
-                Poll::Pending
-            }
-        }
+        self.socket.poll_end(cx)
     }
 
     /// Whether it has had as many requests as it may have.

@@ -4,7 +4,6 @@ use tokio::io::{AsyncReadExt, AsyncWriteExt};
 
 use super::connection::Connection;
 use super::limits::Limits;
-use super::serve::Stage;
 use crate::wire::Socket;
 
 /// What hyper does not say to a request whose framing is wrong: it closes without a word.
@@ -15,26 +14,14 @@ pub(super) const CALM_DOWN: &[u8] = b"\0\0\x08\x07\0\0\0\0\0\x7f\xff\xff\xff\0\0
 
 /// Whether the client has sent, or may send, what is not read any more, so that to close at once would reset the connection and its last
 /// answer with it. `read_on` is what has been read behind the last request.
-pub(super) fn is_written_to(connection: &Connection, stage: Stage, read_on: &[u8]) -> bool {
-    let last = connection.requests.get();
+pub(super) fn is_written_to(connection: &Connection, read_on: &[u8]) -> bool {
     // Who was not asked for a body may send it all the same, after a wait.
-    if connection.course.refused().is_some()
-        || connection.unasked.get() > 0
-        || connection.sent_on.get() == last && last > 0
-    {
+    if connection.course.refused().is_some() || connection.unasked.get() > 0 {
         return true;
     }
     // What comes of a body that was not read to its end has had its time.
-    if connection.course.is_amid_body_of(last) {
-        return false;
-    }
-    // Whoever ends the connection itself means to send nothing more; some end a body with an empty line too much.
-    let is_ended_by_us = connection.is_spent() || stage > Stage::Serving;
-    if is_ended_by_us {
-        !read_on.is_empty() || !connection.socket.is_quiet()
-    } else {
-        connection.socket.has_sent_as_heard()
-    }
+    !connection.course.is_amid_body_of(connection.requests.get())
+        && (!read_on.is_empty() || connection.socket.has_sent())
 }
 
 /// Says a last word, if there is one, and leaves the client time to hear it, unless there is no place for others.

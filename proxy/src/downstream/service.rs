@@ -95,7 +95,6 @@ where
         connection.course.switch();
     }
     if spoke_early {
-        connection.sent_on.set(number);
         *response.status_mut() = StatusCode::BAD_REQUEST;
         *response.headers_mut() = HeaderMap::new();
     }

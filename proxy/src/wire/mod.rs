@@ -21,7 +21,6 @@ pub(crate) use give_way::give_way;
 pub(crate) use nested::Nested;
 pub(crate) use outbox::Outbox;
 pub use socket::Socket;
-pub use stream::News;
 pub use transport::Transport;
 
 /// The most that hyper reads ahead or writes ahead of a message on one HTTP/1.1 connection.

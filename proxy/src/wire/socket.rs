@@ -108,9 +108,9 @@ impl Socket {
         !self.shared.stream.borrow().transport().has_heard() || self.is_quiet()
     }
 
-    /// Whether the other side has sent something that was not read, as far as the runtime has heard.
-    pub fn has_sent_as_heard(&self) -> bool {
-        self.shared.stream.borrow().transport().has_heard() && self.news() == News::Bytes
+    /// Whether the other side has sent something that was not read. Asks the kernel.
+    pub fn has_sent(&self) -> bool {
+        self.news() == News::Bytes
     }
 
     /// Whether the other side has not closed, as far as can be seen before what it sent is read.
@@ -123,15 +123,16 @@ impl Socket {
         self.shared.stream.borrow_mut().tls_failure()
     }
 
-    /// What the other side has done that was not read yet. Waits for it, by the waker of whoever reads.
-    pub fn poll_news(&self, cx: &mut Context<'_>) -> Poll<News> {
+    /// Ready when the other side has ended, as far as can be seen before what it sent is read. Wakes whoever waits to read: for what
+    /// comes behind unread bytes, only once these are read.
+    pub fn poll_end(&self, cx: &mut Context<'_>) -> Poll<()> {
         loop {
             ready!(self.shared.stream.borrow().transport().poll_heard(cx));
-            let news = self.news();
-            if news != News::Nothing {
-                return Poll::Ready(news);
+            match self.news() {
+                News::End => return Poll::Ready(()),
+                News::Bytes => return Poll::Pending,
+                News::Nothing => self.shared.stream.borrow().transport().forget_heard(),
             }
-            self.shared.stream.borrow().transport().forget_heard();
         }
     }
 

@@ -19,10 +19,8 @@ pub(super) enum Stream {
 
 /// What the other side has done that was not read yet.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum News {
-    /// Nothing.
+pub(super) enum News {
     Nothing,
-    /// It has sent something.
     Bytes,
     /// It has ended its side, or the connection is lost.
     End,

@@ -229,25 +229,30 @@ mod tests {
         assert!(arrived == sent);
     }
 
-    /// Waits for news that was not there when it was first asked for: by then the runtime has heard of what was read before.
-    async fn news(socket: &Socket, other_side: impl Future) -> News {
-        assert!(poll_fn(|cx| Poll::Ready(socket.poll_news(cx).is_pending())).await);
-        other_side.await;
-        tokio::time::timeout(Duration::from_secs(10), poll_fn(|cx| socket.poll_news(cx))).await.expect("it is told")
+    /// Asks for the end before it is there, and again behind bytes, then waits for it.
+    async fn wait_for_end(mut socket: Socket, mut other: impl AsyncWrite + Unpin) {
+        async fn has_not_ended(socket: &Socket) -> bool {
+            poll_fn(|cx| Poll::Ready(socket.poll_end(cx).is_pending())).await
+        }
+        assert!(has_not_ended(&socket).await);
+        other.write_all(b"news").await.unwrap();
+        let mut news = [0; 4];
+        socket.read_exact(&mut news[..1]).await.unwrap(); // The runtime has heard of all of it.
+        assert!(has_not_ended(&socket).await);
+        socket.read_exact(&mut news[1..]).await.unwrap();
+        let ended = async {
+            assert!(has_not_ended(&socket).await);
+            tokio::join!(poll_fn(|cx| socket.poll_end(cx)), async { other.shutdown().await.unwrap() })
+        };
+        tokio::time::timeout(Duration::from_secs(10), ended).await.expect("it is told of the end");
     }
 
     #[tokio::test]
-    async fn whoever_waits_for_news_is_told_of_bytes_and_of_the_end() {
-        let (mut socket, mut other) = pair().await;
-        assert_eq!(news(&socket, other.write_all(b"news")).await, News::Bytes);
-        socket.read_exact(&mut [0; 4]).await.unwrap();
-        assert_eq!(news(&socket, other.shutdown()).await, News::End);
-
-        let (ours, mut other) = UnixStream::pair().unwrap();
-        let mut socket = Socket::downstream(ours.into());
-        assert_eq!(news(&socket, other.write_all(b"news")).await, News::Bytes);
-        socket.read_exact(&mut [0; 4]).await.unwrap();
-        assert_eq!(news(&socket, other.shutdown()).await, News::End);
+    async fn whoever_waits_for_the_end_is_told_of_it_behind_all_that_was_sent() {
+        let (ours, other) = pair().await;
+        wait_for_end(ours, other).await;
+        let (ours, other) = UnixStream::pair().unwrap();
+        wait_for_end(Socket::downstream(ours.into()), other).await;
     }
 
     #[derive(Default)]

@@ -81,10 +81,7 @@ fn a_large_upload_goes_no_faster_than_the_worker_reads() {
 fn a_large_download_goes_no_faster_than_the_client_reads() {
     let worker = Worker::by_hand();
     let proxy = Proxy::before(worker.address());
-    let mut client = proxy.client();
-    client.send("GET / HTTP/1.1\r\nHost: test\r\n\r\n");
-    let mut peer = worker.next();
-    peer.next_request();
+    let (mut client, mut peer) = proxy.at_worker(&worker, "GET / HTTP/1.1\r\nHost: test\r\n\r\n");
     peer.send(&format!("HTTP/1.1 200 OK\r\nContent-Length: {LARGE}\r\n\r\n"));
     let went_ahead = write_until_blocked(peer.stream());
     assert!(went_ahead < KEPT_MAX, "{went_ahead} bytes are under way");

@@ -162,10 +162,7 @@ fn a_worker_that_takes_its_time_is_not_held_against_the_client() {
     let limits = Limits { header_timeout: SHORT, idle_timeout: SHORT, body_timeout: SHORT, ..Limits::default() };
     let worker = Worker::by_hand();
     let proxy = Proxy::with(worker.address(), Settings { limits, ..Settings::default() });
-    let mut client = proxy.client();
-    client.send(GET);
-    let mut peer = worker.next();
-    peer.next_request();
+    let (mut client, mut peer) = proxy.at_worker(&worker, GET);
     assert_eq!(client.within(SHORT + 2 * MOMENT), b"");
     peer.respond("at last");
     assert_eq!(client.answer().1, b"at last");
@@ -175,30 +172,13 @@ fn a_worker_that_takes_its_time_is_not_held_against_the_client() {
 fn a_connection_that_its_client_ends_is_not_reset_though_it_sends_an_empty_line_too_much() {
     let worker = Worker::by_hand();
     let proxy = Proxy::before(worker.address());
-    let mut client = proxy.client();
-    client.send("GET / HTTP/1.1\r\nHost: test\r\nConnection: close\r\n\r\n");
-    let mut peer = worker.next();
-    peer.next_request();
+    let (mut client, mut peer) = proxy.at_worker(&worker, "GET / HTTP/1.1\r\nHost: test\r\nConnection: close\r\n\r\n");
     client.send("\r\n");
     peer.respond("done");
     assert_eq!(client.answer().1, b"done");
     assert_eq!(client.until_end(), b"");
     (0..100).for_each(|_| client.send("\r\n"));
     assert_eq!(client.stream().read(&mut [0]).expect("no reset"), 0);
-}
-
-#[test]
-fn a_client_that_sends_on_behind_its_request_is_answered_though_it_ends_its_side_then() {
-    let worker = Worker::by_hand();
-    let proxy = Proxy::before(worker.address());
-    let mut client = proxy.client();
-    client.send(GET);
-    let mut peer = worker.next();
-    peer.next_request();
-    client.send(GET);
-    client.end_writing();
-    peer.respond("first");
-    assert_eq!(client.answer().1, b"first");
 }
 
 #[test]
@@ -345,10 +325,7 @@ fn a_shutdown_lets_requests_finish() {
         let worker = Worker::by_hand();
         let proxy = Proxy::with(worker.address(), Settings { threads, ..Settings::default() });
         let address = proxy.address();
-        let mut client = proxy.client();
-        client.send(GET);
-        let mut peer = worker.next();
-        peer.next_request();
+        let (mut client, mut peer) = proxy.at_worker(&worker, GET);
         let finishing = std::thread::spawn(move || {
             // The listener is gone once the server closes.
             while std::net::TcpStream::connect(address).is_ok() {
@@ -367,10 +344,7 @@ fn a_shutdown_waits_for_requests_whose_client_has_left() {
     let worker = Worker::by_hand();
     let proxy = Proxy::before(worker.address());
     let address = proxy.address();
-    let mut client = proxy.client();
-    client.send(GET);
-    let mut peer = worker.next();
-    peer.next_request();
+    let (client, mut peer) = proxy.at_worker(&worker, GET);
     drop(client);
     let finishing = std::thread::spawn(move || {
         while std::net::TcpStream::connect(address).is_ok() {
@@ -387,10 +361,7 @@ fn a_shutdown_waits_for_requests_whose_client_has_left() {
 fn a_shutdown_cuts_what_does_not_finish_and_says_how_much() {
     let worker = Worker::by_hand();
     let proxy = Proxy::before(worker.address());
-    let mut client = proxy.client();
-    client.send(GET);
-    let mut peer = worker.next();
-    peer.next_request();
+    let (mut client, _peer) = proxy.at_worker(&worker, GET);
     let _idle = proxy.client();
     assert_eq!(block_on(shut_down(proxy, MOMENT)), Drained { cut: 1 });
     assert_eq!(client.until_end(), b"");

@@ -17,10 +17,7 @@ fn impatient(silence: Duration, late: Duration) -> Settings {
 fn a_client_that_leaves_before_the_answer_ends_nothing_at_the_worker() {
     let worker = Worker::by_hand();
     let proxy = Proxy::before(worker.address());
-    let mut client = proxy.client();
-    client.send(GET);
-    let mut peer = worker.next();
-    peer.next_request();
+    let (client, mut peer) = proxy.at_worker(&worker, GET);
     drop(client);
     assert_eq!(peer.within(MOMENT), b"", "the worker's connection stays open");
     peer.send("HTTP/1.1 200 OK\r\nContent-Length: 10\r\n\r\nhalf ");
@@ -34,10 +31,7 @@ fn a_client_that_leaves_before_the_answer_ends_nothing_at_the_worker() {
 fn a_client_that_leaves_in_the_middle_of_the_answer_ends_nothing_at_the_worker() {
     let worker = Worker::by_hand();
     let proxy = Proxy::before(worker.address());
-    let mut client = proxy.client();
-    client.send(GET);
-    let mut peer = worker.next();
-    peer.next_request();
+    let (mut client, mut peer) = proxy.at_worker(&worker, GET);
     peer.send("HTTP/1.1 200 OK\r\nTransfer-Encoding: chunked\r\n\r\n5\r\nbegin\r\n");
     client.head();
     client.line();
@@ -61,10 +55,7 @@ fn a_client_that_leaves_in_the_middle_of_the_answer_ends_nothing_at_the_worker()
 fn a_small_request_is_over_when_the_worker_has_answered_not_when_the_client_has_read() {
     let worker = Worker::by_hand();
     let proxy = Proxy::before(worker.address());
-    let mut client = proxy.client();
-    client.send(GET);
-    let mut peer = worker.next();
-    peer.next_request();
+    let (_client, mut peer) = proxy.at_worker(&worker, GET);
     peer.respond("never read");
     assert_eq!(proxy.wait_for_events(1), [Event::Finished(Ending::Complete)]);
 }
@@ -73,10 +64,7 @@ fn a_small_request_is_over_when_the_worker_has_answered_not_when_the_client_has_
 fn a_request_whose_answer_cannot_be_passed_on_is_over_when_its_worker_has_answered() {
     let worker = Worker::by_hand();
     let proxy = Proxy::before(worker.address());
-    let mut client = proxy.client();
-    client.send(GET);
-    let mut peer = worker.next();
-    peer.next_request();
+    let (mut client, mut peer) = proxy.at_worker(&worker, GET);
     peer.send("HTTP/1.1 200 OK\r\nTransfer-Encoding: gzip, chunked\r\n\r\n5\r\nbegin\r\n");
     assert!(client.answer().0.starts_with("HTTP/1.1 502 "));
     assert_eq!(peer.within(MOMENT), b"", "the worker's connection stays open");
@@ -129,10 +117,7 @@ fn a_client_that_knows_an_end_by_the_connections_sees_a_reset_where_its_answer_i
     ] {
         let worker = Worker::by_hand();
         let proxy = Proxy::before(worker.address());
-        let mut client = proxy.client();
-        client.send(&format!("{method} / HTTP/1.0\r\n\r\n"));
-        let mut peer = worker.next();
-        peer.next_request();
+        let (mut client, mut peer) = proxy.at_worker(&worker, &format!("{method} / HTTP/1.0\r\n\r\n"));
         peer.send(&head);
         client.head();
         peer.send(rest);
@@ -172,10 +157,7 @@ fn a_worker_that_never_answers_is_not_waited_for_for_ever() {
 fn a_worker_that_falls_silent_in_the_middle_of_its_answer_is_cut_off() {
     let worker = Worker::by_hand();
     let proxy = Proxy::with(worker.address(), impatient(Duration::from_secs(1), Duration::from_secs(20)));
-    let mut client = proxy.client();
-    client.send(GET);
-    let mut peer = worker.next();
-    peer.next_request();
+    let (mut client, mut peer) = proxy.at_worker(&worker, GET);
     peer.send("HTTP/1.1 200 OK\r\nContent-Length: 10\r\n\r\nhalf ");
     client.head();
     assert_eq!(client.until_end(), b"half ");
@@ -207,10 +189,7 @@ fn an_event_stream_that_has_been_silent_for_too_long_is_not_read_for_ever_after(
     for head_comes_late in [false, true] {
         let worker = Worker::by_hand();
         let proxy = Proxy::with(worker.address(), impatient(Duration::from_secs(1), 5 * MOMENT));
-        let mut client = proxy.client();
-        client.send(GET);
-        let mut peer = worker.next();
-        peer.next_request();
+        let (mut client, mut peer) = proxy.at_worker(&worker, GET);
         let head = "HTTP/1.1 200 OK\r\nContent-Type: text/event-stream\r\nTransfer-Encoding: chunked\r\n\r\n";
         if !head_comes_late {
             peer.send(head);
@@ -234,10 +213,7 @@ fn an_event_stream_that_has_been_silent_for_too_long_is_not_read_for_ever_after(
 fn a_client_that_reads_slowly_is_not_taken_for_a_silent_worker() {
     let worker = Worker::by_hand();
     let proxy = Proxy::with(worker.address(), impatient(Duration::from_secs(1), MOMENT));
-    let mut client = proxy.client();
-    client.send(GET);
-    let mut peer = worker.next();
-    peer.next_request();
+    let (mut client, mut peer) = proxy.at_worker(&worker, GET);
     let writer = std::thread::spawn(move || {
         let length = 128 * 1024 * 1024;
         peer.send(&format!("HTTP/1.1 200 OK\r\nContent-Length: {length}\r\n\r\n"));
@@ -296,10 +272,7 @@ fn a_request_counts_for_as_long_as_its_worker_goes_on_whether_or_not_its_client_
     // With a bound of its own that is much shorter than the answer takes.
     let worker = Worker::by_hand();
     let proxy = Proxy::with(worker.address(), impatient(Duration::from_secs(20), MOMENT / 10));
-    let mut client = proxy.client();
-    client.send(GET);
-    let mut peer = worker.next();
-    peer.next_request();
+    let (mut client, mut peer) = proxy.at_worker(&worker, GET);
     peer.send("HTTP/1.1 200 OK\r\nContent-Length: 10\r\n\r\n");
     client.head();
     drop(client);

@@ -5,7 +5,7 @@ use std::time::Duration;
 use fencepost::downstream::Limits;
 use fencepost::forward::Ending;
 
-use crate::support::{Client, Event, MOMENT, PATIENCE, Peer, Proxy, Settings, Worker, field};
+use crate::support::{Event, MOMENT, PATIENCE, Peer, Proxy, Settings, Worker, field};
 
 /// What a worker gets of `request`.
 fn seen_by_worker(request: &str) -> String {
@@ -179,10 +179,7 @@ fn answers_without_a_body_are_passed_on() {
 fn an_answer_that_ends_with_its_connection_is_passed_on_whole() {
     let worker = Worker::by_hand();
     let proxy = Proxy::before(worker.address());
-    let mut client = proxy.client();
-    client.send("GET / HTTP/1.1\r\nHost: test\r\n\r\n");
-    let mut peer = worker.next();
-    peer.next_request();
+    let (mut client, mut peer) = proxy.at_worker(&worker, "GET / HTTP/1.1\r\nHost: test\r\n\r\n");
     peer.send("HTTP/1.1 200 OK\r\n\r\nuntil ");
     let head = client.head();
     assert_field(&head, "transfer-encoding", Some("chunked"));
@@ -377,14 +374,22 @@ fn a_worker_may_say_something_before_its_answer() {
 fn a_client_that_half_closes_counts_as_gone() {
     let worker = Worker::by_hand();
     let proxy = Proxy::before(worker.address());
-    let mut client: Client = proxy.client();
-    client.send("GET / HTTP/1.1\r\nHost: test\r\n\r\n");
-    let mut peer = worker.next();
-    peer.next_request();
+    let (mut client, mut peer) = proxy.at_worker(&worker, "GET / HTTP/1.1\r\nHost: test\r\n\r\n");
     client.end_writing();
     assert_eq!(client.within(Duration::from_secs(5)), b"");
     assert!(proxy.events().is_empty());
     peer.respond("too late");
     assert_eq!(proxy.wait_for_events(1), [Event::Finished(Ending::Complete)]);
     assert_eq!(client.within(MOMENT), b"");
+}
+
+#[test]
+fn a_client_that_sends_on_behind_its_request_is_answered_though_it_ends_its_side_then() {
+    let worker = Worker::by_hand();
+    let proxy = Proxy::before(worker.address());
+    let (mut client, mut peer) = proxy.at_worker(&worker, "GET / HTTP/1.1\r\nHost: test\r\n\r\n");
+    client.send("GET / HTTP/1.1\r\nHost: test\r\n\r\n");
+    client.end_writing();
+    peer.respond("first");
+    assert_eq!(client.answer().1, b"first");
 }

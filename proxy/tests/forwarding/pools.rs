@@ -71,10 +71,7 @@ fn a_connection_whose_end_the_runtime_has_not_heard_of_yet_is_not_used() {
     for reset in [false, true] {
         let worker = Worker::by_hand();
         let proxy = Proxy::before(worker.address());
-        let mut client = proxy.client();
-        client.send(GET);
-        let mut peer = worker.next();
-        peer.next_request();
+        let (mut client, mut peer) = proxy.at_worker(&worker, GET);
         peer.respond("hello");
         client.answer();
         client.send("GET /halt HTTP/1.1\r\nHost: test\r\n\r\n");
@@ -96,10 +93,7 @@ fn a_connection_whose_end_the_runtime_has_not_heard_of_yet_is_not_used() {
 fn a_connection_on_which_the_worker_said_more_than_it_was_asked_is_not_used() {
     let worker = Worker::by_hand();
     let proxy = Proxy::before(worker.address());
-    let mut client = proxy.client();
-    client.send(GET);
-    let mut peer = worker.next();
-    peer.next_request();
+    let (mut client, mut peer) = proxy.at_worker(&worker, GET);
     peer.respond("hello");
     client.answer();
     peer.send("HTTP/1.1 200 OK\r\nContent-Length: 6\r\n\r\nforged");
@@ -126,10 +120,7 @@ fn a_connection_whose_last_answer_could_be_read_in_two_ways_is_not_used_again() 
     ] {
         let worker = Worker::by_hand();
         let proxy = Proxy::with(worker.address(), keeping());
-        let mut client = proxy.client();
-        client.send(GET);
-        let mut peer = worker.next();
-        peer.next_request();
+        let (mut client, mut peer) = proxy.at_worker(&worker, GET);
         peer.send(&format!("HTTP/1.1 200 OK\r\n{fields}\r\n\r\n{body}"));
         assert_eq!(client.answer().1, b"hello", "{fields}");
         client.send(GET);
@@ -158,10 +149,7 @@ fn what_a_worker_hides_behind_an_answer_is_no_answer_to_anyone() {
     ] {
         let worker = Worker::by_hand();
         let proxy = Proxy::before(worker.address());
-        let mut client = proxy.client();
-        client.send(GET);
-        let mut peer = worker.next();
-        peer.next_request();
+        let (mut client, mut peer) = proxy.at_worker(&worker, GET);
         peer.send(&format!("{answer}{FORGED}"));
         assert!(!client.head().contains("forged"));
         client.send(GET);
@@ -184,10 +172,7 @@ fn a_connection_on_which_a_body_was_announced_where_none_can_be_is_not_used_agai
             let worker = Worker::by_hand();
             // Idle, it would be closed as well.
             let proxy = Proxy::with(worker.address(), keeping());
-            let mut client = proxy.client();
-            client.send(request);
-            let mut peer = worker.next();
-            peer.next_request();
+            let (mut client, mut peer) = proxy.at_worker(&worker, request);
             peer.send(&format!("HTTP/1.1 {status}\r\n{field}\r\n\r\n"));
             client.head();
             assert_eq!(peer.until_end(), b"", "{status} with {field}");
@@ -205,10 +190,7 @@ fn a_connection_on_which_no_body_was_announced_is_used_again() {
     ] {
         let worker = Worker::by_hand();
         let proxy = Proxy::with(worker.address(), keeping());
-        let mut client = proxy.client();
-        client.send(&format!("{request} / HTTP/1.1\r\nHost: test\r\n\r\n"));
-        let mut peer = worker.next();
-        peer.next_request();
+        let (mut client, mut peer) = proxy.at_worker(&worker, &format!("{request} / HTTP/1.1\r\nHost: test\r\n\r\n"));
         peer.send(&format!("HTTP/1.1 {head}\r\n\r\n"));
         client.head();
         client.send(GET);
@@ -222,10 +204,7 @@ fn a_connection_on_which_no_body_was_announced_is_used_again() {
 fn an_idle_connection_is_closed_in_time() {
     let worker = Worker::by_hand();
     let proxy = Proxy::with(worker.address(), Settings { idle_timeout: MOMENT, ..Settings::default() });
-    let mut client = proxy.client();
-    client.send(GET);
-    let mut peer = worker.next();
-    peer.next_request();
+    let (mut client, mut peer) = proxy.at_worker(&worker, GET);
     peer.respond("hello");
     client.answer();
     assert_eq!(peer.until_end(), b"", "closed without another word");
@@ -281,10 +260,7 @@ fn a_connection_that_is_given_up_unused_is_used_by_the_next_request() {
 fn an_upload_in_chunks_is_whole_before_a_worker_that_has_answered_in_http_1_0() {
     let worker = Worker::by_hand();
     let proxy = Proxy::before(worker.address());
-    let mut client = proxy.client();
-    client.send(GET);
-    let mut peer = worker.next();
-    peer.next_request();
+    let (mut client, mut peer) = proxy.at_worker(&worker, GET);
     peer.send("HTTP/1.0 200 OK\r\nConnection: keep-alive\r\nContent-Length: 5\r\n\r\nhello");
     assert_eq!(client.answer().1, b"hello");
     client.send("POST / HTTP/1.1\r\nHost: test\r\nTransfer-Encoding: chunked\r\n\r\n5\r\nwhole\r\n0\r\n\r\n");
@@ -302,10 +278,7 @@ fn a_connection_that_is_given_up_unused_is_not_kept_longer_for_that() {
     let worker = Worker::by_hand();
     let idle_timeout = 4 * MOMENT;
     let proxy = Proxy::with(worker.address(), Settings { idle_timeout, ..Settings::default() });
-    let mut client = proxy.client();
-    client.send(GET);
-    let mut peer = worker.next();
-    peer.next_request();
+    let (mut client, mut peer) = proxy.at_worker(&worker, GET);
     peer.respond("hello");
     client.answer();
     let answered = Instant::now();

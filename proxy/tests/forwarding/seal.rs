@@ -158,10 +158,7 @@ fn a_request_that_is_at_the_worker_whole_is_waited_for() {
     let (worker, tenures) = (Worker::by_hand(), Tenures::new());
     let proxy = before(&worker, &tenures);
     for request in [GET, "POST / HTTP/1.1\r\nHost: t\r\nTransfer-Encoding: chunked\r\n\r\n2\r\nhi\r\n0\r\n\r\n"] {
-        let mut client = proxy.client();
-        client.send(request);
-        let mut peer = worker.next();
-        peer.next_request();
+        let (mut client, mut peer) = proxy.at_worker(&worker, request);
         tenures.end();
         assert_eq!(peer.within(MOMENT), b"");
         peer.send("HTTP/1.1 200 OK\r\nConnection: close\r\nContent-Length: 4\r\n\r\ndone");
@@ -517,10 +514,7 @@ fn an_event_stream_is_cut_whether_it_has_a_client_or_not() {
     for has_client in [true, false] {
         let (worker, tenures) = (Worker::by_hand(), Tenures::new());
         let proxy = before(&worker, &tenures);
-        let mut client = proxy.client();
-        client.send(GET);
-        let mut peer = worker.next();
-        peer.next_request();
+        let (mut client, mut peer) = proxy.at_worker(&worker, GET);
         peer.send(&format!("{EVENTS}9\r\ndata: 1\n\n\r\n"));
         client.head();
         client.line();
@@ -541,10 +535,7 @@ fn an_event_stream_is_cut_whether_it_has_a_client_or_not() {
 fn an_event_stream_that_begins_when_its_tenure_has_ended_is_cut() {
     let (worker, tenures) = (Worker::by_hand(), Tenures::new());
     let proxy = before(&worker, &tenures);
-    let mut client = proxy.client();
-    client.send(GET);
-    let mut peer = worker.next();
-    peer.next_request();
+    let (mut client, mut peer) = proxy.at_worker(&worker, GET);
     tenures.end();
     peer.send(EVENTS);
     assert_eq!(peer.until_end(), b"");
@@ -558,10 +549,7 @@ fn on_a_streaming_route_every_response_is_cut_begun_or_not() {
     for (sent, leaves) in [("", false), ("", true), (head, false), (head, true)] {
         let (worker, tenures) = (Worker::by_hand(), Tenures::new());
         let proxy = Proxy::with(worker.address(), Settings { endless: true, ..fenced(&tenures) });
-        let mut client = proxy.client();
-        client.send(GET);
-        let mut peer = worker.next();
-        peer.next_request();
+        let (mut client, mut peer) = proxy.at_worker(&worker, GET);
         peer.send(sent);
         if !sent.is_empty() {
             client.head();
@@ -583,10 +571,8 @@ fn on_a_streaming_route_every_response_is_cut_begun_or_not() {
 fn a_client_that_reads_gets_the_whole_response_of_an_ended_tenure() {
     let (worker, tenures) = (Worker::by_hand(), Tenures::new());
     let proxy = before(&worker, &tenures);
-    let mut client = proxy.client();
-    client.send("GET / HTTP/1.1\r\nHost: test\r\nConnection: TE\r\nTE: trailers\r\n\r\n");
-    let mut peer = worker.next();
-    peer.next_request();
+    let (mut client, mut peer) =
+        proxy.at_worker(&worker, "GET / HTTP/1.1\r\nHost: test\r\nConnection: TE\r\nTE: trailers\r\n\r\n");
     peer.send("HTTP/1.1 200 OK\r\nTransfer-Encoding: chunked\r\nTrailer: X-Sum\r\n\r\n5\r\nbegin\r\n");
     client.head();
     assert_eq!((client.line(), client.line()), ("5".to_owned(), "begin".to_owned()));
@@ -619,10 +605,7 @@ fn a_client_that_does_not_read_loses_the_response_of_an_ended_tenure_which_is_re
     for head in [format!("Content-Length: {length}"), format!("Transfer-Encoding: chunked\r\n\r\n{length:x}")] {
         let (worker, tenures) = (Worker::by_hand(), Tenures::new());
         let proxy = before(&worker, &tenures);
-        let mut client = proxy.client();
-        client.send(GET);
-        let mut peer = worker.next();
-        peer.next_request();
+        let (mut client, mut peer) = proxy.at_worker(&worker, GET);
         let chunked = head.contains("chunked");
         peer.send(&format!("HTTP/1.1 200 OK\r\n{head}\r\n{}", if chunked { "" } else { "\r\n" }));
         let written = write_until_blocked(&peer, length);
@@ -644,10 +627,7 @@ fn a_client_that_does_not_read_loses_the_response_of_an_ended_tenure_which_is_re
 fn a_client_that_does_not_read_keeps_up_with_a_response_that_fits() {
     let (worker, tenures) = (Worker::by_hand(), Tenures::new());
     let proxy = before(&worker, &tenures);
-    let mut client = proxy.client();
-    client.send(GET);
-    let mut peer = worker.next();
-    peer.next_request();
+    let (mut client, mut peer) = proxy.at_worker(&worker, GET);
     peer.send("HTTP/1.1 200 OK\r\nTransfer-Encoding: chunked\r\n\r\n5\r\nbegin\r\n");
     client.head();
     tenures.end();
@@ -664,10 +644,7 @@ fn a_client_that_does_not_read_keeps_up_with_a_response_that_fits() {
 fn a_client_that_leaves_a_response_of_an_ended_tenure_ends_nothing_at_the_worker() {
     let (worker, tenures) = (Worker::by_hand(), Tenures::new());
     let proxy = before(&worker, &tenures);
-    let mut client = proxy.client();
-    client.send(GET);
-    let mut peer = worker.next();
-    peer.next_request();
+    let (mut client, mut peer) = proxy.at_worker(&worker, GET);
     peer.send("HTTP/1.1 200 OK\r\nTransfer-Encoding: chunked\r\n\r\n5\r\nbegin\r\n");
     client.head();
     tenures.end();
@@ -685,10 +662,7 @@ fn a_response_of_an_ended_tenure_is_not_read_for_ever_once_its_client_has_left()
     let (worker, tenures) = (Worker::by_hand(), Tenures::new());
     let timeouts = Timeouts { silence: Duration::from_secs(1), total: None, late: MOMENT };
     let proxy = Proxy::with(worker.address(), Settings { timeouts, ..fenced(&tenures) });
-    let mut client = proxy.client();
-    client.send(GET);
-    let mut peer = worker.next();
-    peer.next_request();
+    let (mut client, mut peer) = proxy.at_worker(&worker, GET);
     peer.send("HTTP/1.1 200 OK\r\nTransfer-Encoding: chunked\r\n\r\n5\r\nbegin\r\n");
     client.head();
     tenures.end();
@@ -702,10 +676,7 @@ fn a_response_of_an_ended_tenure_is_not_read_for_ever_once_its_client_has_left()
 fn a_worker_that_breaks_off_after_its_tenure_is_cut_off_for_the_client_too() {
     let (worker, tenures) = (Worker::by_hand(), Tenures::new());
     let proxy = before(&worker, &tenures);
-    let mut client = proxy.client();
-    client.send(GET);
-    let mut peer = worker.next();
-    peer.next_request();
+    let (mut client, mut peer) = proxy.at_worker(&worker, GET);
     peer.send("HTTP/1.1 200 OK\r\nTransfer-Encoding: chunked\r\n\r\n5\r\nbegin\r\n");
     client.head();
     tenures.end();

@@ -165,10 +165,7 @@ fn a_tunnel_is_cut_that_was_paused_for_too_long() {
 fn what_the_worker_sends_goes_on_however_old_the_news() {
     let (worker, tenures) = (Worker::by_hand(), Tenures::with_pause_max(MOMENT));
     let proxy = Proxy::with(worker.address(), fenced(&tenures));
-    let mut client = proxy.client();
-    client.send("GET / HTTP/1.1\r\nHost: test\r\n\r\n");
-    let mut peer = worker.next();
-    peer.next_request();
+    let (mut client, mut peer) = proxy.at_worker(&worker, "GET / HTTP/1.1\r\nHost: test\r\n\r\n");
     peer.send(EVENTS);
     client.head();
     tenures.age(Duration::ZERO);

@@ -126,10 +126,8 @@ fn until_keepalive(ours: SocketAddr, theirs: SocketAddr) -> Option<Duration> {
 fn a_websocket_opens_on_a_connection_that_has_carried_requests() {
     let worker = Worker::by_hand();
     let proxy = Proxy::before(worker.address());
-    let mut client = proxy.client();
-    client.send("POST / HTTP/1.1\r\nHost: t\r\nTransfer-Encoding: chunked\r\n\r\n3\r\nabc\r\n0\r\n\r\n");
-    let mut peer = worker.next();
-    peer.next_request();
+    let (mut client, mut peer) = proxy
+        .at_worker(&worker, "POST / HTTP/1.1\r\nHost: t\r\nTransfer-Encoding: chunked\r\n\r\n3\r\nabc\r\n0\r\n\r\n");
     peer.respond("hello");
     client.answer();
     client.send(UPGRADE);

@@ -20,7 +20,7 @@ use fencepost_tls::ServerTls;
 use http::{HeaderName, Request, Response, StatusCode};
 use tokio::time::Instant;
 
-use super::{Client, PATIENCE, Tenures};
+use super::{Client, PATIENCE, Peer, Tenures, Worker};
 
 /// What a permit was told.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -134,6 +134,15 @@ impl Proxy {
 
     pub(crate) fn client(&self) -> Client {
         Client::connect(self.address())
+    }
+
+    /// A new client whose request has come to the worker, by a new connection.
+    pub(crate) fn at_worker(&self, worker: &Worker, request: &str) -> (Client, Peer) {
+        let mut client = self.client();
+        client.send(request);
+        let mut peer = worker.next();
+        peer.next_request();
+        (client, peer)
     }
 
     /// Ends one standstill, or one wait.

@@ -108,6 +108,11 @@ impl ClientBody {
         self.connection.course.refused_body_of(self.request)
     }
 
+    /// Whether its client waits for leave to send it, which it gets as soon as it is polled.
+    pub fn is_held_back(&self) -> bool {
+        self.held_back
+    }
+
     /// Notes that nobody waits for more of it before it is polled again: until then, its client is neither silent nor slow.
     pub fn rest(&mut self) {
         if let Some(since) = self.awaited_since.take() {

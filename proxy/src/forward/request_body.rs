@@ -1,5 +1,6 @@
 //! The body of a request on its way to the worker.
 
+use std::future::poll_fn;
 use std::pin::Pin;
 use std::rc::Rc;
 use std::sync::Arc;
@@ -31,10 +32,14 @@ pub enum RequestBody {
 pub struct Whole {
     data: Option<Bytes>,
     trailers: Option<Box<HeaderMap>>,
+    /// Whether its length was said beforehand: then HTTP/1.1 says it too, and has no place for trailers.
+    was_announced: bool,
 }
 
 /// A body that is passed on as it comes.
 pub struct Streaming {
+    /// What had come of it before, without its end.
+    ahead: Option<Bytes>,
     body: ClientBody,
     state: Rc<BodyState>,
     kept: Rc<KeptFields>,
@@ -62,7 +67,8 @@ pub enum PreparedBody {
 }
 
 /// Makes a client's body ready to be forwarded: one whose length is known to be at most `whole_bytes_max` is read
-/// whole, so that a slow sender holds nothing up; any other is passed on as it comes.
+/// whole, so that a slow sender holds nothing up; any other is passed on as it comes. One of unknown length is as good as known where its
+/// end has come with its head: half of what short chunks cost, beside a body of that length, is that they are passed on one by one.
 ///
 /// `kept` are the fields that carry the fence token; no trailer may have such a name.
 ///
@@ -81,13 +87,17 @@ pub fn prepare_body(
     if body.is_end_stream() {
         return Ok(PreparedBody::Ready(RequestBody::Empty));
     }
-    let small = body.size_hint().exact().and_then(|length| usize::try_from(length).ok());
-    let Some(length) = small.filter(|length| *length <= whole_bytes_max) else {
-        let state = Rc::new(BodyState::new());
-        let streaming = Streaming { body, state, kept: kept.clone(), unwritten: None };
-        return Ok(PreparedBody::Ready(RequestBody::Streaming(Box::new(streaming))));
-    };
-    Ok(PreparedBody::Awaited(Box::pin(read_whole(body, length, kept.clone()))))
+    let kept = kept.clone();
+    Ok(match body.size_hint().exact().map(usize::try_from) {
+        Some(Ok(length)) if length <= whole_bytes_max => {
+            PreparedBody::Awaited(Box::pin(read_whole(body, length, kept)))
+        }
+        // Whoever waits for leave to send it is not to get that before the worker has its head.
+        None if whole_bytes_max > 0 && !body.is_held_back() => {
+            PreparedBody::Awaited(Box::pin(read_what_has_come(body, whole_bytes_max, kept)))
+        }
+        Some(_) | None => PreparedBody::Ready(Streaming::of(None, body, kept)),
+    })
 }
 
 async fn read_whole(mut body: ClientBody, length: usize, kept: Rc<KeptFields>) -> Result<RequestBody, BodyError> {
@@ -99,12 +109,45 @@ async fn read_whole(mut body: ClientBody, length: usize, kept: Rc<KeptFields>) -
             Err(frame) => trailers = frame.into_trailers().ok(),
         }
     }
-    let trailers = trailers.map(|mut trailers| {
-        fields::retain_harmless_trailers(&mut trailers, &kept);
-        trailers
-    });
-    let trailers = trailers.filter(|trailers| !trailers.is_empty()).map(Box::new);
-    Ok(RequestBody::Whole(Whole { data: pieces.into_bytes(), trailers }))
+    Ok(Whole::of(pieces, trailers, &kept, true))
+}
+
+/// Reads what is here of a body whose length nobody knows, and waits for nothing. If that is all of it, it is a whole one.
+async fn read_what_has_come(
+    mut body: ClientBody,
+    bytes_max: usize,
+    kept: Rc<KeptFields>,
+) -> Result<RequestBody, BodyError> {
+    let mut pieces = Pieces::default();
+    // The first piece is here with the head, if any is. Its connection gives another in its next turn.
+    let mut turns = 0;
+    while let Some(frame) = frame_within(turns, &mut body).await {
+        match frame.transpose()?.map(Frame::into_data) {
+            Some(Ok(piece)) => pieces.add(piece, 0),
+            Some(Err(frame)) => return Ok(Whole::of(pieces, frame.into_trailers().ok(), &kept, false)),
+            None => return Ok(Whole::of(pieces, None, &kept, false)),
+        }
+        if pieces.len() > bytes_max {
+            break;
+        }
+        turns = 1;
+    }
+    body.rest();
+    Ok(Streaming::of(pieces.into_bytes(), body, kept))
+}
+
+/// The next frame, or the end, if it is here when its connection has had so many more turns.
+async fn frame_within(mut turns: usize, body: &mut ClientBody) -> Option<Option<Result<Frame<Bytes>, BodyError>>> {
+    poll_fn(|cx| match Pin::new(&mut *body).poll_frame(cx) {
+        Poll::Ready(frame) => Poll::Ready(Some(frame)),
+        Poll::Pending if turns == 0 => Poll::Ready(None),
+        Poll::Pending => {
+            turns -= 1;
+            cx.waker().wake_by_ref();
+            Poll::Pending
+        }
+    })
+    .await
 }
 
 /// Pieces put together. A single one, the usual case, is not copied.
@@ -127,9 +170,32 @@ impl Pieces {
         self.joined.extend_from_slice(&piece);
     }
 
+    fn len(&self) -> usize {
+        self.first.len().max(self.joined.len())
+    }
+
     fn into_bytes(self) -> Option<Bytes> {
         let bytes = if self.joined.is_empty() { self.first } else { self.joined.freeze() };
         Some(bytes).filter(|bytes| !bytes.is_empty())
+    }
+}
+
+impl Whole {
+    fn of(pieces: Pieces, trailers: Option<HeaderMap>, kept: &KeptFields, was_announced: bool) -> RequestBody {
+        let trailers = trailers.map(|mut trailers| {
+            fields::retain_harmless_trailers(&mut trailers, kept);
+            trailers
+        });
+        let trailers = trailers.filter(|trailers| !trailers.is_empty()).map(Box::new);
+        match pieces.into_bytes() {
+            None if trailers.is_none() => RequestBody::Empty,
+            data => RequestBody::Whole(Whole { data, trailers, was_announced }),
+        }
+    }
+
+    /// Whether HTTP/1.1 sends it in chunks: trailers have no place behind a length.
+    pub(super) fn is_chunked(&self) -> bool {
+        self.trailers.is_some() && !self.was_announced
     }
 }
 
@@ -139,7 +205,7 @@ impl RequestBody {
         if data.is_empty() {
             RequestBody::Empty
         } else {
-            RequestBody::Whole(Whole { data: Some(data), trailers: None })
+            RequestBody::Whole(Whole { data: Some(data), trailers: None, was_announced: true })
         }
     }
 
@@ -207,6 +273,12 @@ impl Body for RequestBody {
 }
 
 impl Streaming {
+    /// A body of which `ahead` was read before.
+    fn of(ahead: Option<Bytes>, body: ClientBody, kept: Rc<KeptFields>) -> RequestBody {
+        let state = Rc::new(BodyState::new());
+        RequestBody::Streaming(Box::new(Streaming { ahead, body, state, kept, unwritten: None }))
+    }
+
     fn poll_frame(&mut self, cx: &mut Context<'_>) -> Poll<Option<Result<Frame<Bytes>, RequestBodyError>>> {
         match self.state.way(cx.waker()) {
             Way::Open => {}
@@ -217,7 +289,10 @@ impl Streaming {
             Way::Cut(Cut::StaysPending) => return Poll::Pending,
             Way::Cut(Cut::Fails) => return Poll::Ready(Some(Err(RequestBodyError::Cut))),
         }
-        let polled = Pin::new(&mut self.body).poll_frame(cx);
+        let polled = match self.ahead.take() {
+            Some(ahead) => Poll::Ready(Some(Ok(Frame::data(ahead)))),
+            None => Pin::new(&mut self.body).poll_frame(cx),
+        };
         if polled.is_pending() {
             self.state.awaits_client();
         }

@@ -46,7 +46,11 @@ pub(super) const CHUNKED: HeaderValue = HeaderValue::from_static("chunked");
 
 /// Whether HTTP/1.1 sends it in chunks. hyper would send a GET without a body whose length it does not know.
 pub(super) fn is_chunked(body: &RequestBody) -> bool {
-    matches!(body, RequestBody::Streaming(_)) && body.size_hint().exact().is_none()
+    match body {
+        RequestBody::Empty => false,
+        RequestBody::Whole(whole) => whole.is_chunked(),
+        RequestBody::Streaming(_) => body.size_hint().exact().is_none(),
+    }
 }
 
 #[cfg(test)]

@@ -109,7 +109,7 @@ fn frame_anew(method: &Method, headers: &mut HeaderMap, found: &Found, body: &Re
         RequestBody::Empty if announces_empty => {
             headers.insert(header::CONTENT_LENGTH, HeaderValue::from_static("0"));
         }
-        RequestBody::Streaming(_) if is_chunked(body) => {
+        RequestBody::Whole(_) | RequestBody::Streaming(_) if is_chunked(body) => {
             headers.insert(header::TRANSFER_ENCODING, CHUNKED);
         }
         RequestBody::Empty | RequestBody::Whole(_) | RequestBody::Streaming(_) => {}

@@ -245,6 +245,25 @@ fn an_upload_that_was_answered_early_goes_on_and_its_connection_is_idle_behind_i
 }
 
 #[test]
+fn whoever_has_begun_an_upload_and_waits_for_a_connection_to_the_worker_is_not_silent() {
+    let limits = Limits { body_timeout: SHORT, ..Limits::default() };
+    let worker = Worker::by_hand();
+    let settings = Settings { limits, connections_max: 1, ready_timeout: PATIENCE, ..Settings::default() };
+    let proxy = Proxy::with(worker.address(), settings);
+    let (mut first, mut peer) = proxy.at_worker(&worker, GET);
+    let mut client = proxy.client();
+    client.send("POST / HTTP/1.1\r\nHost: test\r\nTransfer-Encoding: chunked\r\n\r\n5\r\nbegin\r\n");
+    assert_eq!(client.within(SHORT + 2 * MOMENT), b"");
+    peer.respond("first");
+    first.answer();
+    peer.head();
+    client.send("0\r\n\r\n");
+    assert_eq!(peer.chunks().0, b"begin");
+    peer.respond("taken");
+    assert_eq!(client.answer().1, b"taken");
+}
+
+#[test]
 fn whoever_falls_silent_in_an_upload_that_was_answered_early_is_closed() {
     // Until it is answered it is silent as well.
     let limits = Limits { body_timeout: SHORT, ..Limits::default() };

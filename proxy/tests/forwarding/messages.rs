@@ -243,9 +243,6 @@ fn framing_is_set_anew() {
         Some("0"),
     );
     assert_field(&seen_by_worker("GET / HTTP/1.1\r\nHost: t\r\nContent-Length: 0\r\n\r\n"), "content-length", None);
-    let seen = seen_by_worker("GET / HTTP/1.1\r\nHost: t\r\nTransfer-Encoding: chunked\r\n\r\n3\r\nabc\r\n0\r\n\r\n");
-    assert_field(&seen, "transfer-encoding", Some("chunked"));
-    assert!(seen.ends_with("\r\n\r\nabc"), "a GET keeps a body whose length is unknown: {seen}");
     let seen = seen_by_worker("POST / HTTP/1.1\r\nHost: t\r\nContent-Length: 3\r\n\r\nabc");
     assert_field(&seen, "content-length", Some("3"));
     assert!(seen.ends_with("\r\n\r\nabc"));
@@ -286,6 +283,79 @@ fn chunks_that_are_all_here_with_their_head_become_a_body_of_known_length() {
         }
         assert!(!worker.has_another(), "the connection to the worker is kept");
     }
+}
+
+#[test]
+fn an_upload_in_chunks_that_is_here_with_its_head_is_one_of_known_length() {
+    let many = format!("{}0\r\n\r\n", "1\r\nx\r\n".repeat(40));
+    let large = format!("{:x}\r\n{}\r\n0\r\n\r\n", 0x20000, "x".repeat(0x20000));
+    for (fields, chunks, body, length) in [
+        ("", "5\r\nbegin\r\n4\r\nning\r\n0\r\n\r\n", "beginning", Some("9")),
+        ("", "0\r\n\r\n", "", Some("0")),
+        ("", many.as_str(), &"x".repeat(40), Some("40")),
+        ("", large.as_str(), &"x".repeat(0x20000), None),
+        // These have no place behind a length.
+        ("Trailer: X-Sum\r\n", "5\r\nbegin\r\n0\r\nX-Sum: 5\r\n\r\n", "begin", None),
+        ("Trailer: X-Sum\r\n", "0\r\nX-Sum: 0\r\n\r\n", "", None),
+        ("Trailer: Fence-Owner\r\n", "5\r\nbegin\r\n0\r\nFence-Owner: forged\r\n\r\n", "begin", Some("5")),
+    ] {
+        let worker = Worker::by_hand();
+        let proxy = Proxy::before(worker.address());
+        let framing = format!("{fields}Transfer-Encoding: chunked\r\n\r\n");
+        let mut client = proxy.client();
+        client.send(&format!("POST / HTTP/1.1\r\nHost: test\r\n{framing}{chunks}"));
+        let mut peer = worker.next();
+        let head = peer.head();
+        assert_field(&head, "content-length", length);
+        assert_field(&head, "transfer-encoding", if length.is_some() { None } else { Some("chunked") });
+        let got = if length.is_some() { peer.body_of(&head) } else { peer.chunks().0 };
+        assert_eq!(got, body.as_bytes(), "{fields}{chunks}");
+        peer.respond("done");
+        assert_eq!(client.answer().1, b"done");
+    }
+}
+
+#[test]
+fn an_upload_in_chunks_that_is_here_but_for_its_end_is_passed_on_in_chunks() {
+    for method in ["GET", "POST"] {
+        let worker = Worker::by_hand();
+        let proxy = Proxy::before(worker.address());
+        let framing = "Transfer-Encoding: chunked\r\n\r\n5\r\nbegin\r\n";
+        let mut client = proxy.client();
+        client.send(&format!("{method} / HTTP/1.1\r\nHost: test\r\n{framing}4\r\nning\r\n"));
+        let mut peer = worker.next();
+        assert_field(&peer.head(), "transfer-encoding", Some("chunked"));
+        assert_eq!(peer.exactly(14), b"9\r\nbeginning\r\n");
+        client.send("1\r\n!\r\n0\r\n\r\n");
+        assert_eq!(peer.chunks().0, b"!");
+        peer.respond("done");
+        assert_eq!(client.answer().1, b"done");
+    }
+}
+
+#[test]
+fn an_upload_in_chunks_that_is_broken_where_it_is_here_never_reaches_the_worker() {
+    let worker = Worker::by_hand();
+    let proxy = Proxy::before(worker.address());
+    let mut client = proxy.client();
+    client.send("POST / HTTP/1.1\r\nHost: test\r\nTransfer-Encoding: chunked\r\n\r\n5\r\nbegin\r\nx\r\n");
+    let (head, _) = client.answer();
+    assert!(head.starts_with("HTTP/1.1 400 "), "{head}");
+    assert!(!worker.has_another());
+}
+
+#[test]
+fn a_client_that_waits_for_leave_to_send_chunks_gets_it_when_the_worker_has_the_head() {
+    let worker = Worker::by_hand();
+    let proxy = Proxy::with(worker.address(), Settings { connections_max: 1, ..Settings::default() });
+    let (mut first, mut peer) = proxy.at_worker(&worker, "GET / HTTP/1.1\r\nHost: test\r\n\r\n");
+    let mut client = proxy.client();
+    client.send("POST / HTTP/1.1\r\nHost: test\r\nExpect: 100-continue\r\nTransfer-Encoding: chunked\r\n\r\n");
+    assert_eq!(client.within(MOMENT), b"");
+    peer.respond("first");
+    first.answer();
+    assert_field(&peer.head(), "transfer-encoding", Some("chunked"));
+    assert_eq!(client.head(), "HTTP/1.1 100 Continue\r\n\r\n");
 }
 
 #[test]

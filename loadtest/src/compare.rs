@@ -194,6 +194,7 @@ fn load_of(settings: &CompareSettings, workload: Workload) -> Option<Load> {
     match workload {
         Workload::Get => Some(get),
         Workload::Post1k => Some(Load { body_bytes: 1024, ..get }),
+        Workload::Post1kChunked => Some(Load { body_bytes: 1024, is_chunked: true, ..get }),
         Workload::Post64k => Some(Load { body_bytes: 64 * 1024, ..get }),
         Workload::Get64k => Some(Load { answer_bytes: Some(64 * 1024), ..get }),
         Workload::H2c => Some(h2c),

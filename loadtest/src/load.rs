@@ -42,6 +42,7 @@ fn plan(settings: &LoadSettings) -> anyhow::Result<Plan> {
         path: Template::without_number(settings.proxy.path.as_str()),
         lock_header: None,
         body: Bytes::from(vec![b'x'; settings.body]),
+        is_chunked: false,
         tells_number: false,
         worker_takes: Duration::ZERO,
         locks: 1,

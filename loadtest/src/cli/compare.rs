@@ -105,6 +105,9 @@ pub(crate) enum Workload {
     Get,
     /// POST of 1 KiB.
     Post1k,
+    /// The same in a chunk, without its length.
+    #[value(name = "post1k-chunked")]
+    Post1kChunked,
     /// POST of 64 KiB.
     Post64k,
     /// GET over HTTP/1.1 that is answered with 64 KiB.

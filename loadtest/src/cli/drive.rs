@@ -80,6 +80,9 @@ pub(crate) struct DriveSettings {
     /// The length of each request's body.
     #[arg(long, default_value_t = 0, value_name = "BYTES", hide_default_value = true, value_parser = body)]
     pub(crate) body: usize,
+    /// Send bodies in one chunk, without saying how long they are, as clients do that have not measured theirs.
+    #[arg(long, requires = "body", conflicts_with = "h2")]
+    pub(crate) chunked: bool,
     /// Send so many of the requests, e.g. 5%, under the revision of a tenure that has ended: each must be refused.
     #[arg(long, default_value = "0%", value_name = "PERCENT", hide_default_value = true)]
     pub(crate) stale: Share,

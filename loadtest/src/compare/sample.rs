@@ -32,6 +32,8 @@ pub(super) struct Load {
     /// After so many a connection is closed, and another opened; `None` keeps them.
     pub(super) requests_per_connection: Option<NonZeroU64>,
     pub(super) body_bytes: usize,
+    /// Whether the body comes in a chunk.
+    pub(super) is_chunked: bool,
     /// What the worker answers; `None` leaves that to it.
     pub(super) answer_bytes: Option<usize>,
     pub(super) locks: usize,
@@ -78,6 +80,7 @@ impl Load {
             is_secure: false,
             requests_per_connection: None,
             body_bytes: 0,
+            is_chunked: false,
             answer_bytes: None,
             locks: 1,
             threads: 1,
@@ -106,6 +109,7 @@ impl Load {
             path: path.parse()?,
             lock_header: None,
             body: Bytes::from(vec![b'x'; self.body_bytes]),
+            is_chunked: self.is_chunked,
             tells_number: false,
             worker_takes: Duration::ZERO,
             locks: self.locks,

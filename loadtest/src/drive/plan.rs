@@ -29,6 +29,8 @@ pub(crate) struct Plan {
     /// Says which lock a request is for: the key, in a `Fence-Lock` header.
     pub(crate) lock_header: Option<Template>,
     pub(crate) body: Bytes,
+    /// Whether HTTP/1.1 sends it in a chunk.
+    pub(crate) is_chunked: bool,
     /// Says it to a worker of ours: the number, in a header of its own.
     pub(crate) tells_number: bool,
     /// How long such a worker takes for each.
@@ -67,6 +69,7 @@ impl Plan {
             path: settings.path.clone(),
             lock_header: settings.lock.clone().filter(|_| settings.lock_header),
             body: Bytes::from(vec![b'x'; settings.body]),
+            is_chunked: settings.chunked,
             tells_number: settings.worker_listen.is_some(),
             worker_takes: if settings.worker_listen.is_some() { settings.time_at_worker() } else { Duration::ZERO },
             locks: settings.locks.get(),
@@ -112,7 +115,8 @@ impl Plan {
         };
         let threads = if self.threads == 1 { "1 thread".to_owned() } else { format!("{} threads", self.threads) };
         let churn = self.requests_per_connection.map_or(String::new(), |count| format!(", {count} requests on each"));
-        let body = if self.body.is_empty() { String::new() } else { format!(" of {} bytes", self.body.len()) };
+        let chunked = if self.is_chunked { " in a chunk" } else { "" };
+        let body = if self.body.is_empty() { String::new() } else { format!(" of {} bytes{chunked}", self.body.len()) };
         let locks = if self.locks == 1 { String::new() } else { format!(", for {} locks", self.locks) };
         let moves = self
             .handoff_every

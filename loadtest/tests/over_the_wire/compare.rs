@@ -9,6 +9,10 @@ use serde_json::Value;
 
 use crate::support::{ReportFile, Running, fencepost_binary, loadtest};
 
+/// Those that measure time.
+const WORKLOADS: [&str; 11] =
+    ["get", "get64k", "post1k-chunked", "stale", "h2c", "h2c4k", "h2c-stale", "churn", "get-tls", "h2-tls", "new-tls"];
+
 #[tokio::test]
 async fn fencepost_is_measured_beside_what_is_installed_and_what_is_not_is_named() {
     let report = ReportFile::new();
@@ -18,7 +22,7 @@ async fn fencepost_is_measured_beside_what_is_installed_and_what_is_not_is_named
         "--envoy-binary",
         "/no/such/envoy",
         "--workloads",
-        "get,get64k,stale,h2c,h2c4k,h2c-stale,churn,get-tls,h2-tls,new-tls,idle",
+        &[&WORKLOADS[..], &["idle"]].concat().join(","),
     ];
     let more = ["--connections", "4", "--idle-connections", "20", "--json", report.path()];
     let run =
@@ -26,7 +30,7 @@ async fn fencepost_is_measured_beside_what_is_installed_and_what_is_not_is_named
     run.is_as_expected().says("envoy is not installed").says("Ratios are to haproxy").says("| fencepost ");
     let report = report.read();
     for of in ["haproxy", "fencepost"] {
-        for what in ["get", "get64k", "stale", "h2c", "h2c4k", "h2c-stale", "churn", "get-tls", "h2-tls", "new-tls"] {
+        for what in WORKLOADS {
             let samples = samples(&report, what, of);
             assert_eq!(samples.len(), 2, "one for each round: {report:#}");
             for sample in samples {

@@ -13,7 +13,7 @@ const BRIEFLY: [&str; 8] = ["--owner", "shard-1", "--revision", "7", "--duration
 
 #[tokio::test]
 async fn a_closed_loop_sends_what_it_is_told_and_counts_what_the_server_saw() {
-    for protocol in [&[][..], &["--h2", "--streams", "4"]] {
+    for protocol in [&[][..], &["--chunked"], &["--h2", "--streams", "4"]] {
         let server = Worker::start().await;
         let more = ["--connections", "2", "--threads", "2", "--body", "1000", "--method", "PUT", "--path", "/a?b=c"];
         let (run, report) = drive("closed", &server, &[&more, protocol].concat()).await;
@@ -23,6 +23,8 @@ async fn a_closed_loop_sends_what_it_is_told_and_counts_what_the_server_saw() {
         assert!(
             seen.iter().all(|request| request.body_bytes == 1000 && request.method == "PUT" && request.path == "/a")
         );
+        let coding = protocol.contains(&"--chunked").then_some("chunked");
+        assert!(seen.iter().all(|request| request.header("transfer-encoding") == coding), "{protocol:?}");
         assert!(seen.iter().all(|request| request.header("fence-owner") == Some("shard-1")));
         assert!(seen.iter().all(|request| request.header("fence-revision") == Some("7")));
         assert_eq!(seen.iter().map(|request| request.connection).max(), Some(1), "two connections were asked for");
@@ -300,6 +302,7 @@ async fn bad_arguments_are_named() {
         (&["--owner", "a", "--revision", "7", "--duration", "10"], "--duration"),
         (&["--owner", "a", "--revision", "7", "--path", "a"], "a path starts with"),
         (&["--owner", "a", "--revision", "7", "--streams", "4"], "--h2"),
+        (&["--owner", "a", "--revision", "7", "--chunked"], "--body"),
         (&["--owner", "a", "--revision", "7", "--threads", "65"], "needs at least one of --connections"),
         (&["--owner", "a", "--revision", "7", "--handoff-every", "1s"], "--etcd"),
         (&["--owner", "a", "--revision", "7", "--worker-takes", "1s"], "--worker-listen"),

@@ -4,7 +4,7 @@ use std::io::{IoSlice, Write};
 use std::rc::Rc;
 
 use anyhow::{Context, bail, ensure};
-use bytes::{Buf, BytesMut};
+use bytes::{Buf, Bytes, BytesMut};
 use httparse::{Response, Status};
 use hyper::{Method, StatusCode};
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
@@ -28,6 +28,8 @@ pub(crate) struct Http1 {
     /// How many requests it has had.
     requests: u64,
     head: Vec<u8>,
+    /// As it is sent.
+    body: Bytes,
     bytes: BytesMut,
 }
 
@@ -42,7 +44,8 @@ impl Http1 {
     /// Connects.
     pub(crate) async fn open(plan: &Rc<Plan>) -> anyhow::Result<Http1> {
         let stream = Some(connect(plan).await?);
-        Ok(Http1 { plan: Rc::clone(plan), stream, requests: 0, head: Vec::new(), bytes: BytesMut::new() })
+        let body = if plan.is_chunked { in_a_chunk(&plan.body) } else { plan.body.clone() };
+        Ok(Http1 { plan: Rc::clone(plan), stream, requests: 0, head: Vec::new(), body, bytes: BytesMut::new() })
     }
 
     /// Sends a request and reads its answer to the end.
@@ -50,7 +53,7 @@ impl Http1 {
         let mut stream = self.take_stream().await?;
         self.write_head(presented)?;
         // Whoever refuses early may close before it has read all; its answer counts, if there is one.
-        let written = write(&mut stream, &self.head, &self.plan.body).await;
+        let written = write(&mut stream, &self.head, &self.body).await;
         let answered = self.read(&mut stream).await;
         let (answer, is_last) = match (answered, written) {
             (Ok(answered), _) => answered,
@@ -78,7 +81,7 @@ impl Http1 {
     }
 
     fn write_head(&mut self, presented: &Presented) -> anyhow::Result<()> {
-        let Plan { target, method, path, body, .. } = &*self.plan;
+        let Plan { target, method, path, body, is_chunked, .. } = &*self.plan;
         let Presented { lock, token, .. } = presented;
         let head = &mut self.head;
         head.clear();
@@ -88,7 +91,9 @@ impl Http1 {
         for (name, value) in self.plan.more_headers(*lock)? {
             write!(head, "{name}: {}\r\n", value.to_str()?)?;
         }
-        if !body.is_empty() || *method != Method::GET && *method != Method::HEAD {
+        if *is_chunked {
+            head.extend_from_slice(b"transfer-encoding: chunked\r\n");
+        } else if !body.is_empty() || *method != Method::GET && *method != Method::HEAD {
             write!(head, "content-length: {}\r\n", body.len())?;
         }
         head.extend_from_slice(b"\r\n");
@@ -125,6 +130,14 @@ impl Http1 {
         self.bytes.reserve(READ_BYTES);
         stream.read_buf(&mut self.bytes).await.context("the connection broke before the answer was whole")
     }
+}
+
+/// A body and its end (RFC 9112, section 7.1). An empty one is its end.
+fn in_a_chunk(body: &[u8]) -> Bytes {
+    if body.is_empty() {
+        return Bytes::from_static(b"0\r\n\r\n");
+    }
+    [format!("{:x}\r\n", body.len()).as_bytes(), body, b"\r\n0\r\n\r\n"].concat().into()
 }
 
 async fn connect(plan: &Plan) -> anyhow::Result<Stream> {

@@ -112,6 +112,9 @@ async fn read_whole(mut body: ClientBody, length: usize, kept: Rc<KeptFields>) -
     Ok(Whole::of(pieces, trailers, &kept, true))
 }
 
+/// In how many pieces at most a body may be here whose length nobody knows: they may be empty, and come without end.
+const PIECES_MAX: usize = 64;
+
 /// Reads what is here of a body whose length nobody knows, and waits for nothing. If that is all of it, it is a whole one.
 async fn read_what_has_come(
     mut body: ClientBody,
@@ -121,7 +124,8 @@ async fn read_what_has_come(
     let mut pieces = Pieces::default();
     // The first piece is here with the head, if any is. Its connection gives another in its next turn.
     let mut turns = 0;
-    while let Some(frame) = frame_within(turns, &mut body).await {
+    for _ in 0..PIECES_MAX {
+        let Some(frame) = frame_within(turns, &mut body).await else { break };
         match frame.transpose()?.map(Frame::into_data) {
             Some(Ok(piece)) => pieces.add(piece, 0),
             Some(Err(frame)) => return Ok(Whole::of(pieces, frame.into_trailers().ok(), &kept, false)),

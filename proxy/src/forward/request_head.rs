@@ -58,6 +58,8 @@ pub fn outgoing_request(
         return Err(InvalidHead::TwoLengths);
     }
     let may_switch = head.version == Version::HTTP_11 && upstream.may_speak(Protocol::Http1);
+    // What has a body, if only an empty one in chunks, opens none.
+    let may_switch = may_switch && !found.transfer_encoding;
     let opens_websocket = found.upgrade && may_switch && opens_websocket(&head.method, headers, &body);
     let takes_trailers = found.te && fields::has_token(headers, &header::TE, b"trailers");
     fields::remove_hop_by_hop(headers, &found, kept);

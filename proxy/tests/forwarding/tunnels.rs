@@ -139,6 +139,17 @@ fn a_websocket_opens_on_a_connection_that_has_carried_requests() {
 }
 
 #[test]
+fn a_request_with_an_empty_body_in_chunks_opens_no_websocket() {
+    let worker = Worker::by_hand();
+    let proxy = Proxy::before(worker.address());
+    let mut client = proxy.client();
+    let chunked = UPGRADE.replacen("\r\n", "\r\nTransfer-Encoding: chunked\r\n", 1);
+    client.send(&format!("{chunked}0\r\n\r\n"));
+    let head = worker.next().head();
+    assert_eq!(field(&head, "upgrade"), None, "{head}");
+}
+
+#[test]
 fn a_worker_that_declines_a_websocket_is_heard() {
     let worker = Worker::by_hand();
     let proxy = Proxy::before(worker.address());

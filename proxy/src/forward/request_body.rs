@@ -68,7 +68,7 @@ pub enum PreparedBody {
 
 /// Makes a client's body ready to be forwarded: one whose length is known to be at most `whole_bytes_max` is read
 /// whole, so that a slow sender holds nothing up; any other is passed on as it comes. One of unknown length is as good as known where its
-/// end has come with its head: half of what short chunks cost, beside a body of that length, is that they are passed on one by one.
+/// end has come with its head: short chunks that are passed on one by one cost half as much again as a body of that length.
 ///
 /// `kept` are the fields that carry the fence token; no trailer may have such a name.
 ///
@@ -93,7 +93,7 @@ pub fn prepare_body(
             PreparedBody::Awaited(Box::pin(read_whole(body, length, kept)))
         }
         // Whoever waits for leave to send it is not to get that before the worker has its head.
-        None if whole_bytes_max > 0 && !body.is_held_back() => {
+        None if !body.is_held_back() => {
             PreparedBody::Awaited(Box::pin(read_what_has_come(body, whole_bytes_max, kept)))
         }
         Some(_) | None => PreparedBody::Ready(Streaming::of(None, body, kept)),

@@ -107,14 +107,10 @@ fn frame_anew(method: &Method, headers: &mut HeaderMap, found: &Found, body: &Re
         headers.remove(header::TRANSFER_ENCODING);
     }
     let announces_empty = [Method::POST, Method::PUT, Method::PATCH].contains(method);
-    match body {
-        RequestBody::Empty if announces_empty => {
-            headers.insert(header::CONTENT_LENGTH, HeaderValue::from_static("0"));
-        }
-        RequestBody::Whole(_) | RequestBody::Streaming(_) if is_chunked(body) => {
-            headers.insert(header::TRANSFER_ENCODING, CHUNKED);
-        }
-        RequestBody::Empty | RequestBody::Whole(_) | RequestBody::Streaming(_) => {}
+    if is_chunked(body) {
+        headers.insert(header::TRANSFER_ENCODING, CHUNKED);
+    } else if announces_empty && matches!(body, RequestBody::Empty) {
+        headers.insert(header::CONTENT_LENGTH, HeaderValue::from_static("0"));
     }
 }
 

@@ -1,6 +1,7 @@
 //! The data plane between real sockets: clients that write and read exactly what they are told, workers likewise.
 
 mod bodies;
+mod chunks;
 mod clients;
 mod endings;
 mod handoffs;

@@ -187,6 +187,12 @@ mod tests {
     }
 
     #[test]
+    fn a_body_in_a_chunk_has_an_end_and_an_empty_one_is_its_end() {
+        assert_eq!(in_a_chunk(&[b'x'; 26]), format!("1a\r\n{}\r\n0\r\n\r\n", "x".repeat(26)));
+        assert_eq!(in_a_chunk(b""), "0\r\n\r\n");
+    }
+
+    #[test]
     fn an_answers_head_says_how_it_goes_on() {
         check("HTTP/1.1 200 OK\r\ncontent-length: 7\r\n\r\n", Method::GET, (200, Body::Bytes(7), false));
         check("HTTP/1.1 200 OK\r\ncontent-length: 7\r\n\r\n", Method::HEAD, (200, Body::NONE, false));

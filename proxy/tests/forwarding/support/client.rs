@@ -247,3 +247,7 @@ pub(crate) fn field<'a>(head: &'a str, name: &str) -> Option<&'a str> {
         found.eq_ignore_ascii_case(name).then(|| value.trim())
     })
 }
+
+pub(crate) fn assert_field(head: &str, name: &str, value: Option<&str>) {
+    assert_eq!(field(head, name), value, "{name} in {head}");
+}

@@ -131,7 +131,7 @@ async fn send(
 }
 
 /// Sends what has been let in. Who waits for its turn is next when the first byte is out.
-async fn in_turn<T>(mut turn: Option<Turn>, mut sending: impl Future<Output = T> + Unpin) -> T {
+async fn in_turn<T>(mut turn: Option<Box<Turn>>, mut sending: impl Future<Output = T> + Unpin) -> T {
     poll_fn(|cx| {
         let polled = Pin::new(&mut sending).poll(cx);
         turn = None;
@@ -145,7 +145,7 @@ struct Entered {
     ready: ReadyConnection,
     ticket: Ticket,
     /// `None` if it did not have to wait for others.
-    turn: Option<Turn>,
+    turn: Option<Box<Turn>>,
     standing: Standing,
     /// When that was.
     at: Instant,

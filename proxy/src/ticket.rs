@@ -43,9 +43,9 @@ pub struct Ticket {
     /// `None` once it is given back.
     proof: Option<Proof>,
     /// The request's place among the orphans, once it has one.
-    orphan: Option<Orphan>,
+    orphan: Option<Box<Orphan>>,
     /// The same of a request that was let past.
-    lost_pass: Option<LostPass>,
+    lost_pass: Option<Box<LostPass>>,
     place: Rc<Place>,
     in_flight: Option<InFlight>,
 }
@@ -122,11 +122,12 @@ impl Ticket {
             Some(Proof::Admission(lock, admission)) => {
                 let until = self.lost_until();
                 let id = lock.lose(admission, until);
-                self.orphan = Some(Orphan::new(lock, id, until, Rc::clone(&self.place)));
+                self.orphan = Some(Box::new(Orphan::new(lock, id, until, Rc::clone(&self.place))));
             }
             // Nobody waits for it, unless its route turns to enforce meanwhile.
             Some(Proof::Pass(counter, pass)) => {
-                self.lost_pass = Some(LostPass::new(counter, pass, self.lost_until(), Rc::clone(&self.place)));
+                let lost = LostPass::new(counter, pass, self.lost_until(), Rc::clone(&self.place));
+                self.lost_pass = Some(Box::new(lost));
             }
             Some(Proof::Uncounted) | None => {}
         }

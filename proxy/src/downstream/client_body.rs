@@ -26,7 +26,7 @@ use crate::wire::Alarm;
 /// (`Expect`) is not asked for: the connection ends with the answer, and what comes all the same is read behind that.
 pub struct ClientBody {
     /// `None` if there is none, or once it has ended, failed or been handed on.
-    incoming: Option<WholeLength<Incoming>>,
+    incoming: Option<Box<WholeLength<Incoming>>>,
     connection: Rc<Connection>,
     /// Which of its connection's requests it belongs to.
     request: u64,
@@ -67,7 +67,7 @@ impl ClientBody {
     pub(super) fn new(incoming: Incoming, connection: Rc<Connection>, request: u64, held_back: bool) -> ClientBody {
         ClientBody {
             has_known_length: incoming.size_hint().exact().is_some(),
-            incoming: (!incoming.is_end_stream()).then(|| WholeLength::new(incoming)),
+            incoming: (!incoming.is_end_stream()).then(|| Box::new(WholeLength::new(incoming))),
             connection,
             request,
             held_back,
@@ -130,7 +130,7 @@ impl ClientBody {
     fn poll_incoming(&mut self, cx: &mut Context<'_>) -> Poll<Option<Result<Frame<Bytes>, BodyError>>> {
         let Some(incoming) = self.incoming.as_mut() else { return Poll::Ready(None) };
         self.held_back = false;
-        match Pin::new(&mut *incoming).poll_frame(cx) {
+        match Pin::new(&mut **incoming).poll_frame(cx) {
             Poll::Ready(Some(Ok(frame))) => {
                 self.received += frame.data_ref().map_or(0, Bytes::len) as u64;
                 if self.exceeds(self.received) {
@@ -243,7 +243,7 @@ impl Drop for ClientBody {
 }
 
 /// Reads what is left of a body that nobody wants. Where a limit ends this, dropping the body closes the connection.
-async fn discard(mut incoming: WholeLength<Incoming>, connection: Rc<Connection>) {
+async fn discard(mut incoming: Box<WholeLength<Incoming>>, connection: Rc<Connection>) {
     let limits = &connection.limits;
     let _in_flight = InFlight::new(connection.clone());
     let read_to_end = async {

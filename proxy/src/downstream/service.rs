@@ -16,7 +16,7 @@ use super::connection::{Connection, InFlight, Protocol};
 use super::drive::Thread;
 use super::serve::Stage;
 use super::tally::Closing;
-use crate::in_place::{boxed, pinned};
+use crate::in_place::pinned;
 
 /// An answer in the making.
 ///
@@ -55,11 +55,15 @@ where
     fn call(&self, request: Request<Incoming>) -> Answering<B> {
         let in_flight = InFlight::begin(Rc::clone(&self.connection));
         let is_one_too_many = self.connection.protocol() == Protocol::Http2 && has_too_many(&self.connection);
-        let request = (!is_one_too_many).then(|| {
+        let request = if is_one_too_many {
+            None
+        } else {
             let (connection, number) = (Rc::clone(&self.connection), self.connection.requests.get());
             let held_back = client_body::is_held_back(&request);
-            boxed(|| request.map(|incoming| ClientBody::new(incoming, connection, number, held_back)))
-        });
+            // Not by `boxed`, whose closure the request would be copied into.
+            let room = Box::new_uninit();
+            Some(Box::write(room, request.map(|incoming| ClientBody::new(incoming, connection, number, held_back))))
+        };
         let (service, thread) = (self.service.clone(), Rc::clone(&self.thread));
         pinned(|| answer(request, service, thread, in_flight))
     }

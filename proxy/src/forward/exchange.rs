@@ -23,7 +23,6 @@ use super::response_head;
 use super::rest::Rest;
 use super::tunnel::WorkerEnd;
 use super::upstream::Timeouts;
-use crate::in_place::boxed;
 
 /// Waits for the head of a response. The first poll sends the request: see [`ReadyConnection::send`](super::ReadyConnection::send).
 ///
@@ -67,7 +66,7 @@ impl<P: Permit> Exchange<P> {
         let (head, copy, unwritten) = match &mut link {
             Link::Http1(connection) => {
                 request_form::for_http1(&mut request);
-                (connection.send(*request), None, None)
+                (connection.send(request), None, None)
             }
             Link::Http2(stream) => {
                 request_form::for_http2(&mut request, stream.scheme());
@@ -81,7 +80,7 @@ impl<P: Permit> Exchange<P> {
         };
         let is_streamed = body.is_some();
         let outgoing = Outgoing { body, unwritten, is_head, has_body };
-        let mut in_flight = boxed(|| InFlight::new(link, pool, permit, outgoing, timeouts, at));
+        let mut in_flight = Box::write(Box::new_uninit(), InFlight::new(link, pool, permit, outgoing, timeouts, at));
         if is_streamed || in_flight.is_endless() {
             in_flight.watch_tenure();
         }

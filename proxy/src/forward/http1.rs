@@ -143,9 +143,9 @@ impl Http1 {
     }
 
     /// Hands a request to hyper. The next [`Http1::poll_driven`] writes it, or has the outbox do so, unless its body is streamed.
-    pub(super) fn send(&mut self, request: Request<RequestBody>) -> HeadFuture {
+    pub(super) fn send(&mut self, request: Box<Request<RequestBody>>) -> HeadFuture {
         let state = request.body().state().cloned();
-        let head = pinned(|| self.sender.try_send_request(request));
+        let head = pinned(|| self.sender.try_send_request(*request));
         self.driver.writes_with_others = !std::mem::take(&mut self.is_urgent);
         if let Some(state) = state {
             state.goes_to(self.driver.socket.clone());

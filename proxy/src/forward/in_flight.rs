@@ -299,8 +299,9 @@ impl<P: Permit> InFlight<P> {
         self.settle();
     }
 
-    fn settle(self) {
-        let InFlight { link, pool, permit, has_body, .. } = self;
+    #[expect(clippy::boxed_local, reason = "taken apart where it is, instead of being moved as a whole")]
+    fn settle(self: Box<Self>) {
+        let InFlight { link, pool, permit, has_body, .. } = *self;
         match link {
             // What is not put back is closed here: before the permit goes, nothing more can be written.
             Link::Http1(mut connection) => match connection.remains() {

@@ -13,7 +13,6 @@ use super::request_body::RequestBody;
 use super::request_form::{CHUNKED, is_chunked};
 use super::upstream::Upstream;
 use crate::downstream::{Connection, Protocol};
-use crate::in_place::boxed;
 
 const X_FORWARDED_FOR: HeaderName = HeaderName::from_static("x-forwarded-for");
 const X_FORWARDED_HOST: HeaderName = HeaderName::from_static("x-forwarded-host");
@@ -87,7 +86,7 @@ pub fn outgoing_request(
     add_forwarded(headers, client, &host);
     head.uri = without_authority(head.uri, head.version)?;
     head.version = Version::HTTP_11;
-    Ok(boxed(|| Request::from_parts(head, body)))
+    Ok(Box::write(Box::new_uninit(), Request::from_parts(head, body)))
 }
 
 fn opens_websocket(method: &Method, headers: &HeaderMap, body: &RequestBody) -> bool {

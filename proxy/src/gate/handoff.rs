@@ -45,7 +45,7 @@ pub struct Handoff {
     proceeds: bool,
     /// It is no request in flight: it only asks for the barrier to open.
     only_asks: bool,
-    turn: Option<Turn>,
+    turn: Option<Box<Turn>>,
 }
 
 impl Handoff {
@@ -91,7 +91,7 @@ impl Handoff {
     pub async fn wait<R>(&mut self, place: &Rc<Place>, claim: &Claim, ready: R) -> Result<Option<R>, Rejection> {
         let deadline = *self.since.get_or_insert_with(Instant::now) + place.route().handoff_timeout;
         let counted = (!self.only_asks).then(|| place.metrics().waiting.clone());
-        let turn = self.turn.get_or_insert_with(|| Turn::new(claim.lock.queue().join(), counted));
+        let turn = self.turn.get_or_insert_with(|| Box::new(Turn::new(claim.lock.queue().join(), counted)));
         let mut ready = Some(ready);
         loop {
             let changed = claim.lock.gate_changed();
@@ -172,7 +172,7 @@ impl Handoff {
     }
 
     /// The request is let in. Whoever comes next waits until what this returns is dropped.
-    pub fn passed(self, place: &Place, lock: &TrackedLock) -> Option<Turn> {
+    pub fn passed(self, place: &Place, lock: &TrackedLock) -> Option<Box<Turn>> {
         if let Some(since) = self.since {
             place.metrics().handoff_waited(since.elapsed());
             tracing::debug!(lock = %lock.key(), client = %place.client, waited = ?since.elapsed(), "let in after a wait");
@@ -310,7 +310,7 @@ mod tests {
         let mut held_up = lock.queue().join();
         assert!(held_up.hold_up(WAITING_PER_LOCK_MAX));
         assert!(newcomer.is_behind(&lock));
-        let queued = Handoff { turn: Some(Turn::new(lock.queue().join(), None)), ..Handoff::default() };
+        let queued = Handoff { turn: Some(Box::new(Turn::new(lock.queue().join(), None))), ..Handoff::default() };
         assert!(queued.is_behind(&lock));
         drop(held_up);
         assert!(!newcomer.is_behind(&lock) && !queued.is_behind(&lock));

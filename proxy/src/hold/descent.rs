@@ -67,14 +67,15 @@ pub(super) fn kill_with_descendants(roots: impl Fn() -> Vec<Pid>) {
             (false, _) => stopping.extend(new.into_iter().filter(|&pid| kill_process(pid, Signal::STOP).is_ok())),
         }
     }
-    for pid in stopping {
+    // Children first: a group that loses its last parent outside of it would be told to go on.
+    for pid in stopping.into_iter().rev() {
         // Who has ended already is not to be ended.
         let _ = kill_process(pid, Signal::KILL);
     }
 }
 
 /// These and those below them, as they are now.
-fn with_descendants(roots: Vec<Pid>) -> impl Iterator<Item = Pid> {
+pub(super) fn with_descendants(roots: Vec<Pid>) -> impl Iterator<Item = Pid> {
     let mut waiting = roots;
     let mut seen = BTreeSet::new();
     std::iter::from_fn(move || {

@@ -1,7 +1,7 @@
 //! A second process that ends the command where the first can't: when that one was killed, or stands still.
 //!
 //! It is told over its standard input whom to end and when, each time the lock was renewed. If nothing comes, it ends them at
-//! that moment; if its input ends, at once. Both go by the same clock, CLOCK_BOOTTIME.
+//! that moment; if its input ends, as soon as the first process is gone. Both go by the same clock, CLOCK_BOOTTIME.
 
 use std::io::{self, Write};
 use std::os::unix::process::CommandExt;
@@ -12,12 +12,16 @@ use std::time::Duration;
 use fencepost_holder::{Alarm, BootInstant};
 use rustix::process::{Pid, Signal, getpid, getppid, kill_process_group};
 use tokio::io::{AsyncBufReadExt, BufReader};
+use tokio::time::sleep;
 
-use super::descent::{children, kill_with_descendants};
+use super::descent::{children, kill_with_descendants, with_descendants};
 use super::exit::Exit;
 use super::family::Family;
 use super::signals::Signals;
 use super::voice::{Speech, Voice};
+
+/// How long to leave the processor to a holder that is about to end.
+const GONE_PAUSE: Duration = Duration::from_millis(1);
 
 /// The hidden subcommand that a watchdog is started with.
 const SUBCOMMAND: &str = "hold-watchdog";
@@ -147,28 +151,60 @@ struct Holder {
 }
 
 impl Holder {
-    /// Ends the command and all that came of it.
-    fn end(&self, target: Target) {
-        let (Target::Group(command) | Target::Process(command)) = target;
+    /// Ends the command and all that came of it, and all that came of those who are `known` to have come of it.
+    fn end(&self, target: Target, known: Vec<Pid>) {
         // Whoever has ended already is not to be ended.
         let signal_group = |signal| match target {
             Target::Group(leader) => drop(kill_process_group(leader, signal)),
             Target::Process(_) => {}
         };
+        // Before anybody is stopped, since that may end some: their children would be another's.
+        let roots = || [known.clone(), self.roots(target)].concat();
+        let seen: Vec<Pid> = with_descendants(roots()).collect();
         signal_group(Signal::STOP);
-        kill_with_descendants(|| {
-            let mut roots = self.adopted();
-            roots.push(command);
-            roots
-        });
+        kill_with_descendants(|| [seen.clone(), roots()].concat());
         signal_group(Signal::KILL);
+    }
+
+    /// Waits until the holder, which is about to end, is gone, or until that moment. Returns whom it has left: the command and all that
+    /// came of it, and of what it had adopted, as they were when it was last there.
+    ///
+    /// The system tells a process group to hang up and to go on when it loses its last parent outside of the group, if one in it is
+    /// stopped (POSIX, "orphaned process group"). Its input ends before a process is gone. If the command were stopped in
+    /// between, that would end it, and what it had started and what had left the group would be nobody's that we know.
+    async fn until_gone(&self, target: Target, at: BootInstant) -> Vec<Pid> {
+        let mut left = Vec::new();
+        loop {
+            let seen = with_descendants(self.roots(target)).collect();
+            if !self.is_there() {
+                return left;
+            }
+            left = seen;
+            if BootInstant::now() >= at {
+                return left;
+            }
+            sleep(GONE_PAUSE).await;
+        }
+    }
+
+    /// The command, and what else is the holder's.
+    fn roots(&self, target: Target) -> Vec<Pid> {
+        let (Target::Group(command) | Target::Process(command)) = target;
+        let mut roots = self.adopted();
+        roots.push(command);
+        roots
+    }
+
+    /// Whether it has not ended, or not to the end: it is our parent as long as that.
+    fn is_there(&self) -> bool {
+        getppid() == Some(self.id)
     }
 
     /// What has lost its parent and become the holder's, as long as that one is there.
     fn adopted(&self) -> Vec<Pid> {
         let children = children(self.id);
         // Looked at afterwards: whoever is our parent has been it all the time, and has not left its number to another.
-        match getppid() == Some(self.id) {
+        match self.is_there() {
             true => children.into_iter().filter(|pid| *pid != getpid() && !self.others.contains(pid)).collect(),
             false => Vec::new(),
         }
@@ -206,14 +242,15 @@ async fn follow_orders(holder: &Holder, voice: &Voice) -> io::Result<()> {
                 None => break,
             },
             target = due(order, &mut alarm) => {
-                holder.end(target);
+                holder.end(target, Vec::new());
                 order = Order::Nobody;
                 voice.say(format_args!("the lock was not renewed in time, and its holder stands still: ending the command"));
             }
         }
     }
-    if let Order::End { target, .. } = order {
-        holder.end(target);
+    if let Order::End { target, at } = order {
+        let left = holder.until_gone(target, at).await;
+        holder.end(target, left);
         voice.say(format_args!("the lock's holder has ended: ending the command"));
     }
     Ok(())

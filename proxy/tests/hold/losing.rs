@@ -1,13 +1,18 @@
 //! Locks that are lost, and holders that can't act.
 
+use std::fs::File;
+use std::io::Write;
+use std::os::unix::fs::OpenOptionsExt;
 use std::path::PathBuf;
+use std::process::Command;
 use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
 
 use fencepost_holder::BootInstant;
-use fencepost_testsupport::{EtcdVersion, Relay, eventually};
+use fencepost_testsupport::{EtcdVersion, Process, Relay, eventually};
+use rustix::fs::OFlags;
 use rustix::process::Signal;
 
-use crate::holder::Holder;
+use crate::holder::{BINARY, Holder};
 use crate::stage::{LOCK, Stage};
 
 /// A command that writes down when it was there, every 20 ms, and does not end when asked to.
@@ -241,6 +246,39 @@ async fn a_holder_that_was_killed_takes_its_command_with_it_and_its_lease_runs_o
         stage.is_left_clean().await;
         std::fs::remove_file(stage.file("beats")).unwrap();
     }
+}
+
+/// A process ends its files first, and its watchdog hears of that. The system would end a command that was stopped then, and what had left
+/// its group would be nobody's.
+#[tokio::test]
+async fn a_watchdog_stops_nobody_before_its_holder_is_gone() {
+    let stage = Stage::set().await;
+    let directory = stage.file("");
+    let (stage_is, orders) = (format!("stage={}", directory.display()), stage.file("orders"));
+    let command = format!(
+        "{stage_is}; setsid sh -c \"while :; do date +%s%N >> $stage/beats; sleep 0.02; done\" grandchild $stage; :"
+    );
+    // A holder that closes what it has and is still there.
+    let script = format!(
+        r#"{stage_is}; mkfifo $stage/orders; sh -c "$1" & echo $! > $stage/command; "$0" hold-watchdog $$ < $stage/orders & wait"#
+    );
+    let mut holder = Command::new("sh");
+    holder.args(["-c", &script, BINARY, &command]);
+    let holder = Process::start(&holder, &stage.file("log"));
+    let pid = stage.until_lines("command", 1).await.remove(0);
+    let nonblocking = OFlags::NONBLOCK.bits().cast_signed();
+    let mut input = eventually("the watchdog listens", async || {
+        File::options().write(true).custom_flags(nonblocking).open(&orders).ok()
+    })
+    .await;
+    let in_time = (BootInstant::now() + Duration::from_secs(3600)).since_boot().as_nanos();
+    stage.until_lines("beats", 1).await;
+    writeln!(input, "process {pid} {in_time}").unwrap();
+    drop(input);
+    let beats = stage.read("beats").lines().count();
+    stage.until_lines("beats", beats + 10).await;
+    holder.kill();
+    until_no_command_runs(&stage).await;
 }
 
 #[tokio::test]

@@ -248,6 +248,7 @@ pub(crate) fn field<'a>(head: &'a str, name: &str) -> Option<&'a str> {
     })
 }
 
+#[track_caller]
 pub(crate) fn assert_field(head: &str, name: &str, value: Option<&str>) {
     assert_eq!(field(head, name), value, "{name} in {head}");
 }

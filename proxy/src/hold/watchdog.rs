@@ -151,27 +151,27 @@ struct Holder {
 }
 
 impl Holder {
-    /// Ends the command and all that came of it, and all that came of those who are `known` to have come of it.
+    /// Ends the command and all that came of it, and of those that are `known` to have.
     fn end(&self, target: Target, known: Vec<Pid>) {
         // Whoever has ended already is not to be ended.
         let signal_group = |signal| match target {
             Target::Group(leader) => drop(kill_process_group(leader, signal)),
             Target::Process(_) => {}
         };
-        // Before anybody is stopped, since that may end some: their children would be another's.
-        let roots = || [known.clone(), self.roots(target)].concat();
-        let seen: Vec<Pid> = with_descendants(roots()).collect();
+        // Looked for before anybody is stopped: should that end some, their children are not found by them any more.
+        let seen: Vec<Pid> = with_descendants([known, self.roots(target)].concat()).collect();
         signal_group(Signal::STOP);
-        kill_with_descendants(|| [seen.clone(), roots()].concat());
+        kill_with_descendants(|| [seen.clone(), self.roots(target)].concat());
         signal_group(Signal::KILL);
     }
 
-    /// Waits until the holder, which is about to end, is gone, or until that moment. Returns whom it has left: the command and all that
-    /// came of it, and of what it had adopted, as they were when it was last there.
+    /// Waits until the holder, which is about to end, is gone, or until that moment. Returns whom it leaves, as they were when it was last
+    /// there: the command, what it had adopted, and all that came of them.
     ///
-    /// The system tells a process group to hang up and to go on when it loses its last parent outside of the group, if one in it is
-    /// stopped (POSIX, "orphaned process group"). Its input ends before a process is gone. If the command were stopped in
-    /// between, that would end it, and what it had started and what had left the group would be nobody's that we know.
+    /// A process that ends closes its files, of which we hear, and gives its children to another only then. If a process group
+    /// loses its last parent outside of it by that, and one in it is stopped, the system tells all in it to hang up and to go on (POSIX,
+    /// "orphaned process group"). So a command that was stopped before would end of itself, and what it had started would be
+    /// nobody's that we know.
     async fn until_gone(&self, target: Target, at: BootInstant) -> Vec<Pid> {
         let mut left = Vec::new();
         loop {
@@ -195,7 +195,7 @@ impl Holder {
         roots
     }
 
-    /// Whether it has not ended, or not to the end: it is our parent as long as that.
+    /// Whether it has not ended, or not to the last: as long as that, it is our parent.
     fn is_there(&self) -> bool {
         getppid() == Some(self.id)
     }
@@ -306,6 +306,17 @@ mod tests {
             watchdog.tell(order(seconds));
         }
         assert_eq!(watchdog.process.wait().unwrap().signal(), Some(Signal::KILL.as_raw()));
+    }
+
+    /// Those between it and the command have ended, by whatever happened meanwhile.
+    #[test]
+    fn who_is_known_to_have_come_of_a_command_is_ended_without_it() {
+        let [mut command, mut known] = ["0", "1000"].map(|time| Command::new("sleep").arg(time).spawn().unwrap());
+        let target = Target::Process(Pid::from_child(&command));
+        command.wait().unwrap();
+        let gone = Holder { id: Pid::from_child(&command), others: Vec::new() };
+        gone.end(target, vec![Pid::from_child(&known)]);
+        assert_eq!(known.wait().unwrap().signal(), Some(Signal::KILL.as_raw()));
     }
 
     #[test]

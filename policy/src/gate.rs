@@ -10,10 +10,13 @@
 
 mod orphans;
 mod passes;
+mod state;
+mod unseen;
 
 pub use self::orphans::OrphanId;
 use self::orphans::Orphans;
 pub use self::passes::{LostPassId, Pass, PassReason, Passes};
+pub use self::state::{GateState, TenureAtWorker};
 use crate::small_map::SmallMap;
 use crate::{FenceToken, Holding, Known, Layout, Rejection, Revision, Snapshot, Tenure, Verdict, judge};
 
@@ -119,30 +122,6 @@ enum Records {
     No,
     /// They are, and this one is the last that was.
     Yes(Option<Revision>),
-}
-
-/// What an operator sees of a gate.
-#[derive(Debug, Clone, PartialEq, Eq)]
-pub struct GateState {
-    /// The lowest revision that may still be admitted.
-    pub floor: u64,
-    /// What each tenure has at the worker, under its `first` revision.
-    pub at_worker: Vec<TenureAtWorker>,
-    /// Requests at the worker that only passed: shadow, exempt, `dangerous_admit`.
-    pub passed: usize,
-    /// Until when requests may run that an earlier process left at the worker; it may have passed.
-    pub left_behind_until: Option<Moment>,
-}
-
-/// What an operator sees of a tenure's requests at the worker.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub struct TenureAtWorker {
-    /// The tenure's `first` revision.
-    pub tenure: Revision,
-    /// Requests that run.
-    pub running: usize,
-    /// Requests that may run, their end not having been seen.
-    pub orphans: usize,
 }
 
 impl Gate {
@@ -394,25 +373,6 @@ impl Gate {
         orphans + self.passes.clear_lost()
     }
 
-    /// When the last of those stops to count whose end will not be seen, or need not: orphans, what an earlier process left
-    /// behind, what was let past before the route enforced.
-    pub fn unseen_until(&self) -> Option<Moment> {
-        let orphans = self.at_worker.values().filter_map(|there| there.orphans.last_end());
-        orphans.chain(self.others_unseen()).max()
-    }
-
-    /// When the next of those stops to count after `now`: the barrier may open then.
-    pub fn next_unseen(&self, now: Moment) -> Option<Moment> {
-        let orphans = self.at_worker.values().filter_map(|there| there.orphans.next_end(now));
-        orphans.chain(self.others_unseen().filter(|until| *until > now)).min()
-    }
-
-    /// When those stop to count that are no orphans.
-    fn others_unseen(&self) -> impl Iterator<Item = Moment> {
-        let left_behind = self.left_behind.map(|(_, until)| until);
-        left_behind.into_iter().chain(self.passes.bar_until())
-    }
-
     /// Whether nothing is at the worker that a later tenure would have to wait for, be it in a later process whose routes all
     /// enforce.
     pub fn is_clear(&self, now: Moment) -> bool {
@@ -430,21 +390,6 @@ impl Gate {
         self.record_again();
         // Its revision may come up again, for another tenure.
         self.left_behind = self.left_behind.map(|(_, until)| (None, until));
-    }
-
-    /// What an operator sees of it.
-    pub fn state(&self) -> GateState {
-        let at_worker = self.at_worker.iter().map(|(term, there)| TenureAtWorker {
-            tenure: term.first,
-            running: there.running,
-            orphans: there.orphans.len(),
-        });
-        GateState {
-            floor: self.floor,
-            at_worker: at_worker.collect(),
-            passed: self.passes.count(),
-            left_behind_until: self.left_behind.map(|(_, until)| until),
-        }
     }
 }
 

@@ -4,11 +4,12 @@
 mod by_thread;
 mod in_force;
 mod requests;
+mod route;
 #[cfg(test)]
 mod tests;
 mod tls;
 
-use std::time::{Duration, SystemTime};
+use std::time::SystemTime;
 
 use fencepost_config::Config;
 use prometheus::{
@@ -16,6 +17,7 @@ use prometheus::{
 };
 
 pub use requests::{Counted, RequestCounts, RequestTotals};
+pub use route::{ConfirmOutcome, RouteMetrics};
 pub use tls::{HandshakeCounters, TlsMetrics, TlsReload, TlsUse};
 
 use crate::downstream::Closing;
@@ -88,76 +90,6 @@ pub struct SourceMetrics {
     tracked_locks: IntGaugeVec,
     tenures: IntCounterVec,
     regressed: IntGaugeVec,
-}
-
-/// How a confirming read helped.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum ConfirmOutcome {
-    /// The request was admitted after it.
-    Admitted,
-    /// The request was refused after it.
-    Refused,
-    /// The store did not answer in time.
-    Failed,
-}
-
-impl ConfirmOutcome {
-    const ALL: [ConfirmOutcome; 3] = [ConfirmOutcome::Admitted, ConfirmOutcome::Refused, ConfirmOutcome::Failed];
-
-    fn name(self) -> &'static str {
-        match self {
-            ConfirmOutcome::Admitted => "admitted",
-            ConfirmOutcome::Refused => "refused",
-            ConfirmOutcome::Failed => "failed",
-        }
-    }
-}
-
-/// The counters of one route, looked up once.
-#[derive(Debug)]
-pub struct RouteMetrics {
-    /// What all of its requests count.
-    pub requests: RequestTotals,
-    /// Those in flight that wait at a barrier.
-    pub waiting: IntGauge,
-    /// Requests of which something was cut because their tenure had ended, or might have.
-    pub cut_requests: IntCounter,
-    /// Requests that may be running at the worker, their end not having been seen.
-    pub orphans: IntGauge,
-    /// Those that counted for the whole of `orphan_timeout`.
-    pub orphans_expired: IntCounter,
-    confirms: [IntCounter; ConfirmOutcome::ALL.len()],
-    /// Requests that passed the barrier by `on_handoff_timeout = "dangerous_proceed"`.
-    pub dangerous_proceed: IntCounter,
-    /// Requests let past by `on_unavailable = "dangerous_admit"`, each as often as it was.
-    pub dangerous_admit: IntCounter,
-    handoffs: IntCounter,
-    handoff_wait_seconds: Histogram,
-    failures: IntCounterVec,
-    route: String,
-}
-
-impl RouteMetrics {
-    /// Confirming reads that ended so.
-    pub fn confirmed(&self, outcome: ConfirmOutcome) -> &IntCounter {
-        &self.confirms[outcome as usize]
-    }
-
-    /// How many requests had to wait for those of an earlier tenure.
-    pub fn handoffs(&self) -> u64 {
-        self.handoffs.get()
-    }
-
-    /// Counts a request that had to wait for those of an earlier tenure, and for how long it did.
-    pub fn handoff_waited(&self, waited: Duration) {
-        self.handoffs.inc();
-        self.handoff_wait_seconds.observe(waited.as_secs_f64());
-    }
-
-    /// Counts a request that the worker did not answer.
-    pub fn failed(&self, failure: Failure) {
-        self.failures.with_label_values(&[self.route.as_str(), failure.code()]).inc();
-    }
 }
 
 /// The state of a source, for its metrics.
@@ -325,28 +257,6 @@ impl Metrics {
             metrics.registry.register(collector)?;
         }
         Ok(metrics)
-    }
-
-    /// The counters of a route; `mode` is its mode's name in the configuration.
-    pub fn route(&self, route: &str, mode: &str) -> RouteMetrics {
-        // A series that began with its first failure would not show that one as a rise.
-        for failure in Failure::ON_A_ROUTE {
-            self.failures.with_label_values(&[route, failure.code()]);
-        }
-        RouteMetrics {
-            requests: self.requests.route(route, mode),
-            waiting: self.waiting.with_label_values(&[route]),
-            confirms: ConfirmOutcome::ALL.map(|outcome| self.confirms.with_label_values(&[route, outcome.name()])),
-            dangerous_proceed: self.dangerous.with_label_values(&[route, "on_handoff_timeout"]),
-            dangerous_admit: self.dangerous.with_label_values(&[route, "on_unavailable"]),
-            cut_requests: self.cut_requests.with_label_values(&[route]),
-            orphans: self.orphans.with_label_values(&[route]),
-            orphans_expired: self.orphans_expired.with_label_values(&[route]),
-            handoffs: self.handoffs.with_label_values(&[route]),
-            handoff_wait_seconds: self.handoff_wait_seconds.clone(),
-            failures: self.failures.clone(),
-            route: route.to_owned(),
-        }
     }
 
     /// How many requests were refused, or would have been, since the start, on all routes there were.

@@ -3,6 +3,7 @@
 use std::time::Duration;
 
 use fencepost_policy::{Owner, Rejection};
+use serde_json::{Value, json};
 
 use super::*;
 

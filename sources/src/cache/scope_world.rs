@@ -1,18 +1,20 @@
 //! A store, a watch of it that lags, and locks that are read meanwhile.
 
+#[path = "scope_world/truth.rs"]
+mod truth;
+
 use std::collections::BTreeMap;
 use std::sync::Arc;
 use std::time::Duration;
 
 use bytes::Bytes;
-use fencepost_policy::{Content, Holding, Layout, LockKey, Reading, Revision, Snapshot, Walk};
+use fencepost_policy::{Layout, LockKey, Reading, Revision, Walk};
 use proptest::prelude::*;
 use tokio::sync::mpsc;
 use tokio::time::Instant;
 
 use super::common::{Command, Common};
-use super::outlook::Outlook;
-use super::record::{LockSpec, RecordFormat, contender};
+use super::record::{LockSpec, RecordFormat};
 use super::scope::{Scope, Unverified};
 use super::tracked::TrackedLock;
 use super::trust::{Sent, Standing, Trust};
@@ -324,46 +326,6 @@ impl World {
     }
 
     /// The lock as the store had it, found by looking at the whole history.
-    pub(super) fn truth(&self, lock: &TrackedLock, at: Revision) -> Snapshot {
-        let keys = self.at(at).values().filter(|stored| lock.range().contains(&stored.key));
-        if self.layout != Layout::Key {
-            return fencepost_policy::QueueTrack::read(self.layout, at, keys.map(contender)).snapshot();
-        }
-        let write = |at: u64| Some(lock.spec().write(self.at(revision(at)).get(lock.key().as_str().as_bytes())?));
-        let newest = write(at.get());
-        let owner = |at: u64| match write(at)?.content {
-            Content::Owner(owner) => Some(owner),
-            Content::Free | Content::Unreadable => None,
-        };
-        let holding = match (owner(at.get()), newest) {
-            (Some(held_by), Some(newest)) => {
-                let since = (1..=at.get()).rev().take_while(|at| owner(*at).as_ref() == Some(&held_by)).last().unwrap();
-                let (first, last) = (revision(since), newest.revision);
-                Holding::Held(fencepost_policy::Tenure { owner: held_by, first, last })
-            }
-            (_, _) => Holding::Free,
-        };
-        Snapshot { layout: Layout::Key, as_of: at, holding, waiters: [].into() }
-    }
-
-    pub(super) fn check(&self) {
-        for lock in self.locks.iter().flatten() {
-            self.check_outlook(lock, &lock.outlook());
-            // A clock may cease to cover a lock at any moment.
-            self.check_outlook(lock, &Outlook::new(None, None, lock.published()));
-        }
-    }
-
-    pub(super) fn check_outlook(&self, lock: &TrackedLock, outlook: &Outlook) {
-        let (Some(snapshot), Some(reach), Some(dated)) = (outlook.snapshot(), outlook.reach(), outlook.dated()) else {
-            return;
-        };
-        let truth = self.truth(lock, reach);
-        assert_eq!((&snapshot.holding, &snapshot.waiters), (&truth.holding, &truth.waiters), "{lock:?} at {reach}");
-        let shown = self.sent.iter().filter(|(at, _)| *at == dated).map(|(_, revision)| *revision).min().unwrap();
-        assert!(reach.get() >= shown, "{lock:?} is dated by a read that was sent at {shown}, but known as of {reach}");
-    }
-
     /// Once everything has been delivered and read, everything is covered.
     pub(super) fn settle(&mut self) {
         for _ in 0..2 {

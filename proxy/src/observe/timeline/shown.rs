@@ -1,0 +1,94 @@
+//! The timeline as JSON, whole or what has changed.
+
+use std::time::SystemTime;
+
+use fencepost_policy::{LockKey, Tenure};
+use serde_json::{Value, json};
+
+use super::{Bar, LockId, Outage, Row, RowContext, Timeline, WaitBar};
+use crate::observe::millis;
+use crate::observe::record::shown_owner;
+
+impl Timeline {
+    /// All of it as JSON.
+    pub fn to_json(&self, now: SystemTime, context: impl Fn(&str, &LockKey) -> RowContext) -> Value {
+        json!({
+            "now_ms": millis(now),
+            "since_ms": millis(self.since),
+            "truncated": self.truncated,
+            "locks": self.rows_after(0, context),
+            "outages": self.outages_json(),
+        })
+    }
+
+    /// The rows that have changed after that number, ordered by source and lock.
+    pub fn rows_after(&self, version: u64, context: impl Fn(&str, &LockKey) -> RowContext) -> Vec<Value> {
+        let mut rows: Vec<_> = self.rows.iter().filter(|(_, row)| row.version > version).collect();
+        rows.sort_by_key(|(id, _)| *id);
+        let row = |((source, lock), row): (&LockId, &Row)| {
+            let RowContext { routes, present } = context(source, lock);
+            json!({
+                "source": &**source,
+                "lock": lock.as_str(),
+                "layout": row.layout.name(),
+                "routes": routes,
+                "tenures": row.tenures.iter().map(|bar| bar.to_json(present.as_ref())).collect::<Vec<_>>(),
+                "waits": row.waits.iter().map(WaitBar::to_json).collect::<Vec<_>>(),
+            })
+        };
+        rows.into_iter().map(row).collect()
+    }
+
+    /// The outages, if they have changed after that number.
+    pub fn outages_after(&self, version: u64) -> Option<Value> {
+        (self.outages_version > version).then(|| self.outages_json())
+    }
+
+    fn outages_json(&self) -> Value {
+        let outage = |outage: &Outage| {
+            json!({
+                "source": &*outage.source,
+                "kind": outage.trouble.name(),
+                "began_ms": millis(outage.began),
+                "ended_ms": outage.ended.map(|end| millis(end.at)),
+                "end": outage.ended.map(|end| end.how.name()),
+            })
+        };
+        self.outages.iter().map(outage).collect()
+    }
+}
+
+impl Bar {
+    /// A tenure that goes on may have more revisions by now than when it was noted.
+    fn to_json(&self, present: Option<&Tenure>) -> Value {
+        let goes_on = |present: &&Tenure| self.ended.is_none() && present.owner == self.tenure.owner;
+        let last = present.filter(goes_on).map_or(self.tenure.last, |present| present.last.max(self.tenure.last));
+        json!({
+            "owner": shown_owner(self.tenure.owner.as_bytes()),
+            "first": self.tenure.first.get(),
+            "last": last.get(),
+            "began_ms": millis(self.began),
+            "began_seen": self.began_seen,
+            "ended_ms": self.ended.map(|end| millis(end.at)),
+            "end": self.ended.map(|end| end.how.name()),
+            "refused": self.refused,
+            "would_be_refused": self.would_be_refused,
+            "last_refused_ms": self.last_refused.map(millis),
+        })
+    }
+}
+
+impl WaitBar {
+    fn to_json(&self) -> Value {
+        json!({
+            "owner": &*self.owner,
+            "revision": self.revision.get(),
+            "began_ms": millis(self.began),
+            "ended_ms": self.ended.map(millis),
+            "requests": self.requests,
+            "waiting": self.waiting,
+            "drained": self.drained,
+            "outcome": self.outcome,
+        })
+    }
+}

@@ -144,7 +144,7 @@ async fn in_turn<T>(mut turn: Option<Box<Turn>>, mut sending: impl Future<Output
 struct Entered {
     ready: ReadyConnection,
     ticket: Ticket,
-    /// `None` if it did not have to wait for others.
+    /// `None` if it did not have to wait for others. Boxed, as all that is rare: each request would move the room for it.
     turn: Option<Box<Turn>>,
     standing: Standing,
     /// When that was.

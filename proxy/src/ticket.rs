@@ -42,7 +42,7 @@ enum Counter {
 pub struct Ticket {
     /// `None` once it is given back.
     proof: Option<Proof>,
-    /// The request's place among the orphans, once it has one.
+    /// The request's place among the orphans, once it has one. Boxed, as all that is rare: each request would move the room for it.
     orphan: Option<Box<Orphan>>,
     /// The same of a request that was let past.
     lost_pass: Option<Box<LostPass>>,

@@ -25,7 +25,7 @@ use crate::wire::Alarm;
 /// otherwise see a reset instead of the answer. But a body that the client holds back until it sees `100 Continue`
 /// (`Expect`) is not asked for: the connection ends with the answer, and what comes all the same is read behind that.
 pub struct ClientBody {
-    /// `None` if there is none, or once it has ended, failed or been handed on.
+    /// `None` if there is none, or once it has ended, failed or been handed on. Boxed: each request would move the room for it.
     incoming: Option<Box<WholeLength<Incoming>>>,
     connection: Rc<Connection>,
     /// Which of its connection's requests it belongs to.

@@ -311,7 +311,7 @@ mod tests {
     /// Those between it and the command have ended, by whatever happened meanwhile.
     #[test]
     fn who_is_known_to_have_come_of_a_command_is_ended_without_it() {
-        let [mut command, mut known] = ["0", "1000"].map(|time| Command::new("sleep").arg(time).spawn().unwrap());
+        let [mut command, mut known] = ["0", "30"].map(|time| Command::new("sleep").arg(time).spawn().unwrap());
         let target = Target::Process(Pid::from_child(&command));
         command.wait().unwrap();
         let gone = Holder { id: Pid::from_child(&command), others: Vec::new() };

@@ -4,11 +4,9 @@ use std::cell::Cell;
 use std::fmt;
 use std::hash::{BuildHasher, RandomState};
 use std::num::NonZeroU32;
-use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::{Duration, SystemTime};
 
 use fencepost_fence::refusal::decision_value;
-use fencepost_policy::Rejection;
 use http::HeaderValue;
 use smol_str::SmolStr;
 use tokio::time::Instant;
@@ -162,74 +160,6 @@ impl Default for WallClock {
     }
 }
 
-/// Keeps a flood of refusals from becoming a flood of log lines: up to a hundred lines a second for each reason; the first line
-/// of a later second has the number of those that were left out. Metrics count them all. Requests that no route takes are a kind of
-/// their own.
-#[derive(Debug)]
-pub struct LogThrottle {
-    start: Instant,
-    reasons: [Throttle; Rejection::ALL.len()],
-    no_route: Throttle,
-}
-
-/// The same, for one kind of line.
-#[derive(Debug, Default)]
-struct Throttle {
-    /// The second since the start, and how many lines it has had: in one word, so that it changes in one step.
-    second_and_lines: AtomicU64,
-    left_out: AtomicU64,
-}
-
-impl LogThrottle {
-    /// Lines a second, of each kind.
-    const LINES_MAX: u64 = 100;
-
-    /// Nothing has been logged yet.
-    pub fn new() -> LogThrottle {
-        let reasons = std::array::from_fn(|_| Throttle::default());
-        LogThrottle { start: Instant::now(), reasons, no_route: Throttle::default() }
-    }
-
-    /// Whether to log this one; if so, how many of its kind were left out before it.
-    pub fn admits(&self, reason: Rejection, now: Instant) -> Option<u64> {
-        self.reasons[reason as usize].admits(self.second(now))
-    }
-
-    /// The same for a request that no route takes.
-    pub fn admits_no_route(&self, now: Instant) -> Option<u64> {
-        self.no_route.admits(self.second(now))
-    }
-
-    fn second(&self, now: Instant) -> u64 {
-        now.saturating_duration_since(self.start).as_secs()
-    }
-}
-
-impl Throttle {
-    fn admits(&self, second: u64) -> Option<u64> {
-        let taken = self.second_and_lines.fetch_update(Ordering::Relaxed, Ordering::Relaxed, |word| {
-            match (word >> 32, word & u64::from(u32::MAX)) {
-                (present, lines) if present >= second && lines >= LogThrottle::LINES_MAX => None,
-                (present, _) if present >= second => Some(word + 1),
-                _ => Some(second << 32 | 1),
-            }
-        });
-        match taken {
-            Ok(_) => Some(self.left_out.swap(0, Ordering::Relaxed)),
-            Err(_) => {
-                self.left_out.fetch_add(1, Ordering::Relaxed);
-                None
-            }
-        }
-    }
-}
-
-impl Default for LogThrottle {
-    fn default() -> LogThrottle {
-        LogThrottle::new()
-    }
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -267,22 +197,5 @@ mod tests {
         assert_eq!(clock.at(start + millis(101)), looked + millis(1));
         // A moment before the last look: the clock may have been set since.
         assert!(clock.at(start + millis(99)) >= looked);
-    }
-
-    #[test]
-    fn a_flood_of_refusals_is_a_hundred_lines_a_second_and_reason() {
-        let throttle = LogThrottle::new();
-        let at = |millis| throttle.start + Duration::from_millis(millis);
-        let (stale, missing) = (Rejection::StaleTenure, Rejection::TokenMissing);
-        for _ in 0..LogThrottle::LINES_MAX {
-            assert_eq!(throttle.admits(stale, at(1)), Some(0));
-        }
-        assert_eq!(throttle.admits(stale, at(2)), None);
-        assert_eq!(throttle.admits(stale, at(999)), None);
-        assert_eq!(throttle.admits(missing, at(999)), Some(0));
-        assert_eq!(throttle.admits_no_route(at(999)), Some(0));
-        assert_eq!(throttle.admits(stale, at(1000)), Some(2));
-        assert_eq!(throttle.admits(stale, at(1001)), Some(0));
-        assert_eq!(throttle.admits(stale, at(999)), Some(0), "a clock that is read late");
     }
 }

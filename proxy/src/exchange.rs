@@ -17,6 +17,7 @@ use crate::downstream::{ClientAddress, ClientBody, UnderWay};
 use crate::forward::{KeptFields, Pool, ResponseBody, Upstream};
 use crate::in_place::boxed;
 use crate::lock_sources::SourcesError;
+use crate::log_throttle::LeftOut;
 use crate::metrics::{RequestCounts, RouteMetrics};
 use crate::process::Process;
 use crate::refusal::{AnswerForm, Failure};
@@ -147,6 +148,8 @@ pub struct Worker {
     pub decisions: Rc<DecisionIds>,
     /// Which admissions are recorded.
     pub sample: Sample,
+    /// What it has left out of the log.
+    pub left_out: LeftOut,
     /// Tells when decisions were made.
     pub wall_clock: WallClock,
     /// The number of the thread.

@@ -130,6 +130,7 @@ impl Worker {
             unrouted_counts,
             decisions,
             sample,
+            left_out: fence.process.log.left_out(),
             wall_clock: WallClock::default(),
             thread: thread.index,
             background: thread.background,

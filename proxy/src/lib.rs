@@ -29,6 +29,7 @@ pub mod identity;
 pub mod in_force;
 mod in_place;
 pub mod lock_sources;
+pub mod log_throttle;
 pub mod logging;
 pub mod memory;
 pub mod metrics;

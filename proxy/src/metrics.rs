@@ -1,7 +1,7 @@
 //! What operators count. Registered once, handed down; label values come from enums and the configuration, never from
 //! requests.
 
-mod by_thread;
+pub(crate) mod by_thread;
 mod in_force;
 mod requests;
 mod route;

@@ -9,8 +9,8 @@ use fencepost_sources::MemoryStore;
 use tokio::sync::watch;
 
 use crate::access_log::Closing;
-use crate::decision::LogThrottle;
 use crate::lock_sources::LockSources;
+use crate::log_throttle::LogThrottle;
 use crate::logging::Lost;
 use crate::memory::Memory;
 use crate::metrics::Metrics;

@@ -10,7 +10,7 @@ use smol_str::SmolStr;
 use tokio::time::Instant;
 
 use crate::decision::DecisionId;
-use crate::exchange::{Answer, Place};
+use crate::exchange::{Answer, Place, Worker};
 use crate::fencing::{Claim, Standing};
 use crate::forward::ResponseBody;
 use crate::in_place::boxed;
@@ -140,7 +140,7 @@ impl Place {
         let process = &self.worker.fence.process;
         self.about.note(outcome, &id);
         let now = subject.judged.map_or_else(Instant::now, |judged| judged.at);
-        let left_out = outcome.rejection().and_then(|reason| process.log.admits(reason, now));
+        let left_out = outcome.rejection().and_then(|reason| process.log.admits(reason, now, &self.worker.left_out));
         if left_out.is_none() && process.observations.is_none() {
             return;
         }
@@ -166,7 +166,8 @@ impl Place {
 
     /// Writes to the log, at a bounded rate, that no route takes the request: it has no decision that would say whose it was.
     pub fn log_no_route(&self, host: Option<&str>) {
-        let Some(left_out) = self.worker.fence.process.log.admits_no_route(self.arrived) else { return };
+        let Worker { fence, left_out, .. } = &*self.worker;
+        let Some(left_out) = fence.process.log.admits_no_route(self.arrived, left_out) else { return };
         tracing::info!(
             failure = Failure::NoRoute.code(),
             host = host.map(shown_host).as_deref(),

@@ -10,7 +10,7 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 /// Every request counts several times. If all threads did so in one place, its line of memory would go from processor to processor with
 /// each request.
 #[derive(Debug)]
-pub(super) struct Totals(Mutex<Parts>);
+pub(crate) struct Totals(Mutex<Parts>);
 
 #[derive(Debug)]
 struct Parts {
@@ -21,12 +21,12 @@ struct Parts {
 
 impl Totals {
     /// So many numbers, at zero.
-    pub(super) fn new(numbers: usize) -> Arc<Totals> {
+    pub(crate) fn new(numbers: usize) -> Arc<Totals> {
         Arc::new(Totals(Mutex::new(Parts { ended: vec![0; numbers].into(), counting: Vec::new() })))
     }
 
     /// What one thread counts from now on.
-    pub(super) fn part(self: &Arc<Totals>) -> Part {
+    pub(crate) fn part(self: &Arc<Totals>) -> Part {
         let mut parts = self.lock();
         let counts: Arc<[AtomicU64]> = parts.ended.iter().map(|_| AtomicU64::new(0)).collect();
         parts.counting.push(Arc::clone(&counts));
@@ -34,7 +34,7 @@ impl Totals {
     }
 
     /// All of the numbers.
-    pub(super) fn row(&self) -> Box<[u64]> {
+    pub(crate) fn row(&self) -> Box<[u64]> {
         let parts = self.lock();
         let mut row = parts.ended.clone();
         for counts in &parts.counting {
@@ -50,7 +50,7 @@ impl Totals {
 
 /// What one thread has counted.
 #[derive(Debug)]
-pub(super) struct Part {
+pub(crate) struct Part {
     counts: Arc<[AtomicU64]>,
     totals: Arc<Totals>,
     /// Neither it nor a reference to it gets to another thread.
@@ -59,14 +59,14 @@ pub(super) struct Part {
 
 impl Part {
     /// Counts so many more.
-    pub(super) fn add(&self, number: usize, more: u64) {
+    pub(crate) fn add(&self, number: usize, more: u64) {
         // Nobody else writes it, so that nothing can come in between.
         let count = &self.counts[number];
         count.store(count.load(Ordering::Relaxed).wrapping_add(more), Ordering::Relaxed);
     }
 
     /// Counts so many less, which were counted here before.
-    pub(super) fn subtract(&self, number: usize, less: u64) {
+    pub(crate) fn subtract(&self, number: usize, less: u64) {
         let count = &self.counts[number];
         count.store(count.load(Ordering::Relaxed) - less, Ordering::Relaxed);
     }
@@ -82,7 +82,7 @@ impl Drop for Part {
 }
 
 /// Adds a row of numbers to another one.
-pub(super) fn add_to(row: &mut [u64], more: impl Iterator<Item = u64>) {
+pub(crate) fn add_to(row: &mut [u64], more: impl Iterator<Item = u64>) {
     for (number, more) in row.iter_mut().zip(more) {
         *number = number.wrapping_add(more); // A sum of nanoseconds may begin anew, as counters do.
     }

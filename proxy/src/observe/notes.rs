@@ -11,8 +11,9 @@ pub(super) const NOTES_MAX: usize = 8_192;
 /// How many decisions a thread notes one by one whatever they are like: so many at once, as many as are kept by default,
 const EACH_AT_ONCE: u32 = 10_000;
 /// and so many more each second. Of further ones that are like one before them only that is noted: what a sender without end says again and
-/// again would take the place of all that others are told. It takes 2 % off what each of its refusals costs.
-const EACH_A_SECOND: u32 = 10_000;
+/// again would take the place of all that others are told, of those that are kept by default within ten seconds. It takes 2 % off what each
+/// of its refusals costs.
+const EACH_A_SECOND: u32 = 1_000;
 /// How far back one is looked for that is like another, waits and tenures counted in: as many senders may take turns.
 const LIKE_WITHIN: usize = 16;
 
@@ -143,9 +144,9 @@ mod tests {
     fn after_a_flood_there_is_room_again_for_so_many_a_second() {
         let mut notes = flooded();
         take(&mut notes, Duration::from_millis(100));
-        note(&mut notes, 10, 1_003);
+        note(&mut notes, 10, EACH_A_SECOND / 10 + 3);
         let noted = take(&mut notes, Duration::from_secs(3_600));
-        assert_eq!((noted.len(), noted.last()), (1_000, Some(&(10, 3))));
+        assert_eq!((noted.len(), noted.last()), (EACH_A_SECOND as usize / 10, Some(&(10, 3))));
         assert_eq!(notes.each, EACH_AT_ONCE, "not more than at first");
     }
 

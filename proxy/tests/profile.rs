@@ -52,10 +52,11 @@ fn names_the_profile(arguments: &[String]) -> bool {
 }
 
 #[test]
-fn what_is_optimized_for_a_program_is_given_the_profile_and_a_name_that_all_release_builds_share() {
+fn what_is_optimized_for_a_program_is_given_the_profile_and_how_to_copy_and_a_name_that_all_release_builds_share() {
     for arguments in [LIBRARY, PROGRAM] {
         let passed_on = passed_on(&compiler_of_the_profile(), arguments);
         assert!(names_the_profile(&passed_on), "{passed_on:?}");
+        assert!(passed_on.contains(&"-Cllvm-args=-max-store-memcpy=32".to_owned()), "{passed_on:?}");
         let (named, before) = arguments.split_last().unwrap();
         assert!(named.starts_with("metadata="));
         assert_eq!(passed_on[..before.len()], *before);

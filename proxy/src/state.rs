@@ -11,6 +11,7 @@
 //! takes a damaged byte of its last commit for a commit that never was, and on a damaged file it may panic.
 
 mod directory;
+mod entry;
 mod frame;
 mod journal;
 mod remembered;
@@ -24,8 +25,8 @@ use std::time::{Duration, Instant};
 use fencepost_policy::{LockKey, Revision};
 
 use directory::Directory;
+use entry::Entry;
 use journal::Journal;
-use remembered::Entry;
 use writer::Writer;
 
 pub use remembered::{Remembered, RememberedLock};

@@ -1,6 +1,7 @@
 //! A worker that writes down what reaches it.
 
 mod behaviour;
+mod delivery;
 mod log;
 mod serve;
 mod tls;

@@ -10,9 +10,8 @@ use super::{Decision, Event, Likeness};
 pub(super) const NOTES_MAX: usize = 8_192;
 /// How many decisions a thread notes one by one whatever they are like: so many at once, as many as are kept by default,
 const EACH_AT_ONCE: u32 = 10_000;
-/// and so many more each second. Of further ones that are like one before them only that is noted: what a sender without end says again and
-/// again would take the place of all that others are told, of those that are kept by default within ten seconds. It takes 2 % off what each
-/// of its refusals costs.
+/// and so many more each second, so that it takes a sender without end ten seconds to push out all that is kept by default. Of further ones
+/// that are like one before them only that is noted, which takes 2 % off what each refusal costs.
 const EACH_A_SECOND: u32 = 1_000;
 /// How far back one is looked for that is like another, waits and tenures counted in: as many senders may take turns.
 const LIKE_WITHIN: usize = 16;

@@ -6,8 +6,9 @@ use std::path::PathBuf;
 
 use super::StateError;
 use super::directory::{Directory, is_at};
+use super::entry::Entry;
 use super::frame::{self, FRAME_BYTES_MAX, Link};
-use super::remembered::{Entry, Remembered};
+use super::remembered::Remembered;
 
 const JOURNAL: &str = "journal";
 /// A journal that does not count yet.

@@ -1,11 +1,12 @@
-//! What is remembered, and the single things that change it.
+//! What is remembered, and how it changes.
 
 use std::collections::BTreeMap;
 use std::collections::btree_map;
 use std::time::Duration;
 
 use fencepost_policy::{LockKey, Revision};
-use serde::{Deserialize, Deserializer, Serialize};
+
+use super::entry::Entry;
 
 /// What the processes before this one left in the `state_dir`.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
@@ -175,98 +176,6 @@ fn may_name(template: &str, key: &str) -> bool {
     match (template.find('{'), template.rfind('}')) {
         (Some(first), Some(last)) => key.starts_with(&template[..first]) && key.ends_with(&template[last + 1..]),
         _ => template == key,
-    }
-}
-
-/// One thing that is written: a line of JSON in the journal.
-#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
-#[serde(rename_all = "snake_case", deny_unknown_fields)]
-pub(super) enum Entry {
-    /// A tenure is let in.
-    Lock {
-        source: String,
-        #[serde(with = "lock_key")]
-        lock: LockKey,
-        #[serde(with = "maybe_revision")]
-        tenure: Option<Revision>,
-        #[serde(deserialize_with = "orphan_timeout")]
-        orphan_timeout: Duration,
-    },
-    /// The store has been at this revision.
-    HighestSeen {
-        source: String,
-        #[serde(with = "revision")]
-        revision: Revision,
-    },
-    /// The store went back, having been seen up to this revision, and nobody has accepted that.
-    Distrusted {
-        source: String,
-        #[serde(with = "revision")]
-        through: Revision,
-    },
-    /// The store went back, and that was accepted.
-    Forget { source: String },
-    /// A route only watches; the template of its lock's key.
-    Watched {
-        key: String,
-        #[serde(deserialize_with = "orphan_timeout")]
-        orphan_timeout: Duration,
-    },
-    /// Nothing is at the worker any more.
-    CleanLeave,
-}
-
-/// Longer than any that can be configured.
-const ORPHAN_TIMEOUT_MAX: Duration = Duration::from_secs(24 * 60 * 60);
-
-/// A time that can be waited for: the end of a longer one may be beyond what a clock can say.
-fn orphan_timeout<'d, D: Deserializer<'d>>(deserializer: D) -> Result<Duration, D::Error> {
-    let read = Duration::deserialize(deserializer)?;
-    let possible = Some(read).filter(|read| *read <= ORPHAN_TIMEOUT_MAX);
-    possible.ok_or_else(|| serde::de::Error::custom(format!("an orphan_timeout of {read:?}")))
-}
-
-mod lock_key {
-    use super::LockKey;
-    use serde::{Deserialize, Deserializer, Serialize, Serializer, de::Error};
-
-    pub(super) fn serialize<S: Serializer>(lock: &LockKey, serializer: S) -> Result<S::Ok, S::Error> {
-        lock.as_str().serialize(serializer)
-    }
-
-    pub(super) fn deserialize<'d, D: Deserializer<'d>>(deserializer: D) -> Result<LockKey, D::Error> {
-        LockKey::new(&String::deserialize(deserializer)?).map_err(D::Error::custom)
-    }
-}
-
-mod revision {
-    use super::Revision;
-    use fencepost_policy::InvalidRevision;
-    use serde::{Deserialize, Deserializer, Serialize, Serializer, de::Error};
-
-    pub(super) fn serialize<S: Serializer>(revision: &Revision, serializer: S) -> Result<S::Ok, S::Error> {
-        revision.get().serialize(serializer)
-    }
-
-    pub(super) fn deserialize<'d, D: Deserializer<'d>>(deserializer: D) -> Result<Revision, D::Error> {
-        of_number(u64::deserialize(deserializer)?)
-    }
-
-    pub(super) fn of_number<E: Error>(number: u64) -> Result<Revision, E> {
-        Revision::new(number).ok_or_else(|| E::custom(InvalidRevision))
-    }
-}
-
-mod maybe_revision {
-    use super::{Revision, revision};
-    use serde::{Deserialize, Deserializer, Serialize, Serializer};
-
-    pub(super) fn serialize<S: Serializer>(revision: &Option<Revision>, serializer: S) -> Result<S::Ok, S::Error> {
-        revision.map(Revision::get).serialize(serializer)
-    }
-
-    pub(super) fn deserialize<'d, D: Deserializer<'d>>(deserializer: D) -> Result<Option<Revision>, D::Error> {
-        Option::<u64>::deserialize(deserializer)?.map(revision::of_number).transpose()
     }
 }
 

@@ -11,8 +11,9 @@ use fencepost_policy::{LockKey, Revision};
 use tokio::sync::oneshot;
 
 use super::StateError;
+use super::entry::Entry;
 use super::journal::Journal;
-use super::remembered::{Entry, Remembered};
+use super::remembered::Remembered;
 
 /// How long a revision may wait for a commit to go with, before it has one of its own.
 const NOTE_PERIOD: Duration = Duration::from_secs(2);

@@ -3,15 +3,14 @@
 use std::future::pending;
 use std::io;
 use std::os::fd::{AsFd, OwnedFd};
-use std::pin::{Pin, pin};
+use std::pin::pin;
 use std::sync::Arc;
-use std::task::{Context, Poll};
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
 use bytes::Bytes;
 use futures_util::{Stream, stream};
 use http::{HeaderMap, Method, Request, Response, StatusCode, header};
-use http_body::{Body, Frame, SizeHint};
+use http_body::{Body, Frame};
 use http_body_util::combinators::UnsyncBoxBody;
 use http_body_util::{BodyExt, Empty, Full, StreamBody};
 use hyper::body::Incoming;
@@ -25,6 +24,7 @@ use tokio::sync::{mpsc, watch};
 
 use super::Shared;
 use super::behaviour::{Answer, Beat, Behaviour, Pace, Then};
+use super::delivery::{Delivery, Entry, Order};
 use super::log::{BodyEnd, Seen};
 
 /// Gives each connection what it needs to know.
@@ -50,19 +50,6 @@ pub(super) enum Speaks {
     WhatItHears,
     Http1,
     Http2,
-}
-
-/// What a request does to its connection.
-enum Order {
-    Close,
-    Reset,
-}
-
-/// A request in the log whose end is written down when this value goes, however that comes about.
-struct Entry {
-    shared: Arc<Shared>,
-    order: usize,
-    answered: bool,
 }
 
 impl Connections {
@@ -325,97 +312,4 @@ async fn next_piece(body: &mut Bytes, whole: usize, pace: Option<Pace>) -> Bytes
 
 fn nothing() -> UnsyncBoxBody<Bytes, io::Error> {
     Empty::new().map_err(|never| match never {}).boxed_unsync()
-}
-
-impl Entry {
-    fn open(shared: &Arc<Shared>, connection: usize, request: &Request<Incoming>) -> Entry {
-        let uri = request.uri();
-        let order = shared.log.add(Seen {
-            order: 0,
-            connection,
-            version: request.version(),
-            method: request.method().to_string(),
-            path: uri.path().to_owned(),
-            query: uri.query().map(str::to_owned),
-            authority: uri.authority().map(ToString::to_string),
-            headers: request.headers().clone(),
-            body: Vec::new(),
-            body_bytes: 0,
-            body_end: None,
-            trailers: HeaderMap::new(),
-            began: Instant::now(),
-            ended: None,
-            answered: false,
-        });
-        Entry { shared: Arc::clone(shared), order, answered: false }
-    }
-
-    /// Its whole answer has been handed over.
-    fn answered(&mut self) {
-        self.answered = true;
-    }
-
-    fn seen(&self) -> Seen {
-        self.shared.log.change(self.order, |seen| seen.clone())
-    }
-}
-
-impl Drop for Entry {
-    fn drop(&mut self) {
-        let answered = self.answered;
-        self.shared.log.change(self.order, |seen| {
-            seen.ended = Some(Instant::now());
-            seen.answered = answered;
-        });
-    }
-}
-
-/// An answer's body on its way, which notes in the log how that ended.
-struct Delivery {
-    body: UnsyncBoxBody<Bytes, io::Error>,
-    entry: Option<Entry>,
-    /// Where to order that the connection be closed after this.
-    close: Option<mpsc::UnboundedSender<Order>>,
-}
-
-impl Body for Delivery {
-    type Data = Bytes;
-    type Error = io::Error;
-
-    fn poll_frame(self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<Option<io::Result<Frame<Bytes>>>> {
-        let delivery = self.get_mut();
-        let frame = Pin::new(&mut delivery.body).poll_frame(cx);
-        let last = match &frame {
-            Poll::Pending | Poll::Ready(Some(Err(_))) => false,
-            Poll::Ready(None) => true,
-            Poll::Ready(Some(Ok(frame))) => frame.is_trailers(),
-        };
-        if last && let Some(entry) = &mut delivery.entry {
-            entry.answered();
-        }
-        frame
-    }
-
-    fn is_end_stream(&self) -> bool {
-        self.body.is_end_stream()
-    }
-
-    fn size_hint(&self) -> SizeHint {
-        self.body.size_hint()
-    }
-}
-
-impl Drop for Delivery {
-    fn drop(&mut self) {
-        // A body whose length is known is not asked again after its last byte.
-        if self.body.is_end_stream()
-            && let Some(entry) = &mut self.entry
-        {
-            entry.answered();
-        }
-        if let Some(orders) = &self.close {
-            // Ordered only now: told earlier, the connection would announce its end in the answer's head.
-            let _ = orders.send(Order::Close);
-        }
-    }
 }

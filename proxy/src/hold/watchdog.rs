@@ -277,6 +277,8 @@ fn stdin() -> io::Result<std::os::fd::OwnedFd> {
 mod tests {
     use std::os::unix::process::ExitStatusExt;
 
+    use rustix::process::{WaitId, WaitIdOptions, waitid};
+
     use super::*;
 
     #[test]
@@ -312,11 +314,13 @@ mod tests {
     #[test]
     fn who_is_known_to_have_come_of_a_command_is_ended_without_it() {
         let [mut command, mut known] = ["0", "30"].map(|time| Command::new("sleep").arg(time).spawn().unwrap());
-        let target = Target::Process(Pid::from_child(&command));
-        command.wait().unwrap();
-        let gone = Holder { id: Pid::from_child(&command), others: Vec::new() };
-        gone.end(target, vec![Pid::from_child(&known)]);
+        let ended = Pid::from_child(&command);
+        // Not taken note of, so that nobody else has its number.
+        waitid(WaitId::Pid(ended), WaitIdOptions::EXITED | WaitIdOptions::NOWAIT).unwrap();
+        let gone = Holder { id: ended, others: Vec::new() };
+        gone.end(Target::Process(ended), vec![Pid::from_child(&known)]);
         assert_eq!(known.wait().unwrap().signal(), Some(Signal::KILL.as_raw()));
+        command.wait().unwrap();
     }
 
     #[test]

@@ -1,11 +1,12 @@
 //! A real browser (Chromium without a window), driven over WebDriver (W3C) by chromedriver, both from the search path.
 
 use std::io;
-use std::net::{Ipv4Addr, SocketAddr};
+use std::net::{Ipv4Addr, Ipv6Addr, SocketAddr};
 use std::process::Command;
 use std::time::{Duration, Instant};
 
 use serde_json::{Value, json};
+use tokio::net::TcpSocket;
 
 use crate::http::Connection;
 use crate::patience::{PATIENCE, eventually};
@@ -19,6 +20,7 @@ pub struct Browser {
     address: SocketAddr,
     session: String,
     _driver: Process,
+    _reserved: [TcpSocket; 2],
     scratch: Scratch,
 }
 
@@ -41,6 +43,23 @@ const FLAGS: [&str; 11] = [
 /// How long to leave the page alone between two questions.
 const PAUSE: Duration = Duration::from_millis(20);
 
+/// A port that nobody else is given for as long as the sockets are held, which do not listen: chromedriver may, since both sides reuse addresses.
+/// Asked to take any itself, it takes one of IPv6 and ends if that number is taken on IPv4.
+fn reserve_port() -> io::Result<(u16, [TcpSocket; 2])> {
+    loop {
+        let (v4, v6) = (TcpSocket::new_v4()?, TcpSocket::new_v6()?);
+        v4.set_reuseaddr(true)?;
+        v6.set_reuseaddr(true)?;
+        v4.bind((Ipv4Addr::LOCALHOST, 0).into())?;
+        let port = v4.local_addr()?.port();
+        match v6.bind((Ipv6Addr::LOCALHOST, port).into()) {
+            Err(error) if error.kind() == io::ErrorKind::AddrInUse => {} // Another, then.
+            // Without IPv6 chromedriver does without, too.
+            Ok(()) | Err(_) => return Ok((port, [v4, v6])),
+        }
+    }
+}
+
 impl Browser {
     /// Starts one.
     ///
@@ -50,7 +69,8 @@ impl Browser {
     pub async fn start() -> Browser {
         let scratch = Scratch::new();
         let mut command = Command::new("chromedriver");
-        command.arg("--port=0").env("HOME", scratch.path()).env("TZ", "UTC");
+        let (port_reserved, reserved) = reserve_port().expect("a port can be had");
+        command.arg(format!("--port={port_reserved}")).env("HOME", scratch.path()).env("TZ", "UTC");
         let mut driver = Process::start(&command, &scratch.path().join("log"));
         let address = eventually("chromedriver listens", async || {
             if let Some(status) = driver.ended() {
@@ -59,7 +79,7 @@ impl Browser {
             port(&driver.log()).map(|port| SocketAddr::from((Ipv4Addr::LOCALHOST, port)))
         })
         .await;
-        let mut browser = Browser { address, session: String::new(), _driver: driver, scratch };
+        let mut browser = Browser { address, session: String::new(), _driver: driver, _reserved: reserved, scratch };
         browser.begin().await;
         browser
     }

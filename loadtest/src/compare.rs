@@ -201,6 +201,7 @@ fn load_of(settings: &CompareSettings, workload: Workload) -> Option<Load> {
         Workload::H2c4k => Some(Load { answer_bytes: Some(4096), ..h2c }),
         Workload::H2cStale => Some(Load { is_stale: true, ..h2c }),
         Workload::Stale => Some(Load { is_stale: true, ..get }),
+        Workload::StalePost1k => Some(Load { is_stale: true, body_bytes: 1024, ..get }),
         Workload::Churn => Some(Load { requests_per_connection: NonZeroU64::new(10), ..get }),
         Workload::GetTls => Some(Load { is_secure: true, ..get }),
         Workload::H2Tls => Some(Load { is_secure: true, ..h2c }),

@@ -120,6 +120,9 @@ pub(crate) enum Workload {
     H2cStale,
     /// GET under a revision that is not the lock's: each is refused.
     Stale,
+    /// The same as "stale" with "post1k".
+    #[value(name = "stale-post1k")]
+    StalePost1k,
     /// GET over HTTP/1.1, each connection closed after 10 requests.
     Churn,
     /// The same as "get" over TLS 1.3.

@@ -10,8 +10,20 @@ use serde_json::Value;
 use crate::support::{ReportFile, Running, fencepost_binary, loadtest};
 
 /// Those that measure time.
-const WORKLOADS: [&str; 11] =
-    ["get", "get64k", "post1k-chunked", "stale", "h2c", "h2c4k", "h2c-stale", "churn", "get-tls", "h2-tls", "new-tls"];
+const WORKLOADS: [&str; 12] = [
+    "get",
+    "get64k",
+    "post1k-chunked",
+    "stale",
+    "stale-post1k",
+    "h2c",
+    "h2c4k",
+    "h2c-stale",
+    "churn",
+    "get-tls",
+    "h2-tls",
+    "new-tls",
+];
 
 #[tokio::test]
 async fn fencepost_is_measured_beside_what_is_installed_and_what_is_not_is_named() {

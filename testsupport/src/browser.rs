@@ -1,15 +1,14 @@
 //! A real browser (Chromium without a window), driven over WebDriver (W3C) by chromedriver, both from the search path.
 
 use std::io;
-use std::net::{Ipv4Addr, Ipv6Addr, SocketAddr};
 use std::process::Command;
 use std::time::{Duration, Instant};
 
 use serde_json::{Value, json};
-use tokio::net::TcpSocket;
 
 use crate::http::Connection;
 use crate::patience::{PATIENCE, eventually};
+use crate::port::FreePort;
 use crate::process::Process;
 use crate::scratch::Scratch;
 
@@ -17,10 +16,9 @@ use crate::scratch::Scratch;
 /// without which Chromium ends by itself.
 #[derive(Debug)]
 pub struct Browser {
-    address: SocketAddr,
     session: String,
     _driver: Process,
-    _reserved: [TcpSocket; 2],
+    port: FreePort,
     scratch: Scratch,
 }
 
@@ -43,23 +41,6 @@ const FLAGS: [&str; 11] = [
 /// How long to leave the page alone between two questions.
 const PAUSE: Duration = Duration::from_millis(20);
 
-/// A port that nobody else is given for as long as the sockets are held, which do not listen: chromedriver may, since both sides reuse addresses.
-/// Asked to take any itself, it takes one of IPv6 and ends if that number is taken on IPv4.
-fn reserve_port() -> io::Result<(u16, [TcpSocket; 2])> {
-    loop {
-        let (v4, v6) = (TcpSocket::new_v4()?, TcpSocket::new_v6()?);
-        v4.set_reuseaddr(true)?;
-        v6.set_reuseaddr(true)?;
-        v4.bind((Ipv4Addr::LOCALHOST, 0).into())?;
-        let port = v4.local_addr()?.port();
-        match v6.bind((Ipv6Addr::LOCALHOST, port).into()) {
-            Err(error) if error.kind() == io::ErrorKind::AddrInUse => {} // Another, then.
-            // Without IPv6 chromedriver does without, too.
-            Ok(()) | Err(_) => return Ok((port, [v4, v6])),
-        }
-    }
-}
-
 impl Browser {
     /// Starts one.
     ///
@@ -69,17 +50,18 @@ impl Browser {
     pub async fn start() -> Browser {
         let scratch = Scratch::new();
         let mut command = Command::new("chromedriver");
-        let (port_reserved, reserved) = reserve_port().expect("a port can be had");
-        command.arg(format!("--port={port_reserved}")).env("HOME", scratch.path()).env("TZ", "UTC");
+        // Asked to take any itself, it takes one of IPv6 and ends if that number is taken on IPv4.
+        let port = FreePort::reserve();
+        command.arg(format!("--port={}", port.number())).env("HOME", scratch.path()).env("TZ", "UTC");
         let mut driver = Process::start(&command, &scratch.path().join("log"));
-        let address = eventually("chromedriver listens", async || {
+        eventually("chromedriver listens", async || {
             if let Some(status) = driver.ended() {
                 panic!("chromedriver ended with {status}: {}", driver.log());
             }
-            port(&driver.log()).map(|port| SocketAddr::from((Ipv4Addr::LOCALHOST, port)))
+            driver.log().contains("started successfully on port").then_some(())
         })
         .await;
-        let mut browser = Browser { address, session: String::new(), _driver: driver, _reserved: reserved, scratch };
+        let mut browser = Browser { session: String::new(), _driver: driver, port, scratch };
         browser.begin().await;
         browser
     }
@@ -218,23 +200,17 @@ impl Browser {
     }
 
     async fn try_ask(&self, method: &str, path: &str, body: &Value) -> io::Result<(u16, Value)> {
-        let mut connection = Connection::open(self.address).await?;
+        let mut connection = Connection::open(self.port.address()).await?;
         let body = if body.is_null() { String::new() } else { body.to_string() };
         let (session, length) = (&self.session, body.len());
         // It answers only those who call it by its address.
         let head = format!(
             "{method} /session{session}{path} HTTP/1.1\r\nHost: {}\r\nConnection: close\r\n\
              Content-Type: application/json\r\nContent-Length: {length}\r\n\r\n",
-            self.address
+            self.port.address()
         );
         connection.send(head + &body).await?;
         let answer = connection.final_response().await?;
         Ok((answer.status, serde_json::from_slice(&answer.body)?))
     }
-}
-
-/// The port in chromedriver's log, once it is there.
-fn port(log: &str) -> Option<u16> {
-    let line = log.lines().find(|line| line.contains("started successfully on port"))?;
-    line.trim_end_matches('.').rsplit(' ').next()?.parse().ok()
 }

@@ -279,7 +279,7 @@ mod tests {
 
     use http::Response;
     use http_body_util::Empty;
-    use hyper::server::conn::http1;
+    use hyper::server::conn::{http1, http2};
     use hyper::service::service_fn;
     use hyper_util::rt::TokioIo;
     use tokio::io::{AsyncReadExt, AsyncWriteExt};
@@ -287,34 +287,59 @@ mod tests {
     use tokio::task::LocalSet;
 
     use super::super::Limits;
+    use super::super::unread::Streams;
     use super::*;
     use crate::wire::Socket;
 
+    /// HTTP/2's preface, empty SETTINGS, and the head of a `POST /` on stream 1 (RFC 7541, appendix A: 3, 6, 4 and the name 1).
+    const HTTP2_POST: &[u8] =
+        b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n\0\0\0\x04\0\0\0\0\0\0\0\x06\x01\x04\0\0\0\x01\x83\x86\x84\x41\x01a";
+
     /// What goes on in the background for a client that sends that, once its request's body is dropped.
-    async fn goes_on_after(sent: &str) -> usize {
+    async fn goes_on_after(protocol: Protocol, sent: &[u8]) -> usize {
         let (ours, mut client) = UnixStream::pair().unwrap();
         let (elsewhere, _its_client) = UnixStream::pair().unwrap();
         let connection = Connection::for_tests(Limits::default(), Socket::downstream(elsewhere.into())).await;
-        client.write_all(sent.as_bytes()).await.unwrap();
-        let goes_on = Cell::new(None);
-        let refuses = service_fn(async |request: Request<Incoming>| {
-            drop(ClientBody::new(request.into_body(), Rc::clone(&connection), 1, false));
-            goes_on.set(Some(connection.background.running()));
-            Ok::<_, Infallible>(Response::new(Empty::<Bytes>::new()))
+        let streams = Streams::of(&connection);
+        client.write_all(sent).await.unwrap();
+        let goes_on = Rc::new(Cell::new(None));
+        let noted = Rc::clone(&goes_on);
+        let refuses = service_fn(move |request: Request<Incoming>| {
+            let (connection, noted) = (Rc::clone(&connection), Rc::clone(&noted));
+            async move {
+                drop(ClientBody::new(request.into_body(), Rc::clone(&connection), 1, false));
+                noted.set(Some(connection.background.running()));
+                Ok::<_, Infallible>(Response::new(Empty::<Bytes>::new()))
+            }
         });
-        let served = http1::Builder::new().serve_connection(TokioIo::new(ours), refuses);
-        let answered = async move { client.read_exact(&mut [0; 12]).await };
-        let (_, answer) = tokio::join!(served, answered); // Part of a body is an error, once its client has left.
-        answer.unwrap();
+        let io = TokioIo::new(ours);
+        let served = async {
+            // Part of a body is an error, once its client has left.
+            let _ = match protocol {
+                Protocol::Http1 => http1::Builder::new().serve_connection(io, refuses).await,
+                Protocol::Http2 => http2::Builder::new(streams).serve_connection(io, refuses).await,
+            };
+        };
+        let left = async {
+            let mut answer = [0; 1];
+            while goes_on.get().is_none() {
+                client.read_exact(&mut answer).await.unwrap();
+            }
+            drop(client);
+        };
+        tokio::join!(served, left);
         goes_on.take().unwrap()
     }
 
     #[tokio::test]
     async fn only_for_what_is_still_to_come_something_goes_on_in_the_background() {
-        let post = "POST / HTTP/1.1\r\nhost: a\r\n";
+        let http1 = |length: usize| format!("POST / HTTP/1.1\r\nhost: a\r\ncontent-length: {length}\r\n\r\n12345");
+        let http2 = |flags: u8| [HTTP2_POST, &[0, 0, 5, 0, flags, 0, 0, 0, 1], b"12345"].concat();
         let here_and_to_come = async {
-            assert_eq!(goes_on_after(&format!("{post}content-length: 5\r\n\r\n12345")).await, 0, "it is here");
-            assert_eq!(goes_on_after(&format!("{post}content-length: 6\r\n\r\n12345")).await, 1, "a byte is to come");
+            assert_eq!(goes_on_after(Protocol::Http1, http1(5).as_bytes()).await, 0, "it is here");
+            assert_eq!(goes_on_after(Protocol::Http1, http1(6).as_bytes()).await, 1, "a byte is to come");
+            assert_eq!(goes_on_after(Protocol::Http2, &http2(1)).await, 0, "END_STREAM is here");
+            assert_eq!(goes_on_after(Protocol::Http2, &http2(0)).await, 1, "its end is to come");
         };
         LocalSet::new().run_until(here_and_to_come).await;
     }

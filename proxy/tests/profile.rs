@@ -10,7 +10,11 @@ use tempfile::TempDir;
 
 /// As cargo compiles what becomes part of a program of the release profile, and such a program.
 const LIBRARY: &[&str] = &["--crate-name", "part", "-C", "opt-level=3", "-C", "linker-plugin-lto", "-C", "metadata=1f"];
-const PROGRAM: &[&str] = &["--crate-name", "whole", "-C", "opt-level=3", "-C", "lto", "-C", "metadata=2f"];
+const PROGRAM: &[&str] =
+    &["--crate-name", "whole", "--crate-type", "bin", "-C", "opt-level=3", "-C", "lto", "-C", "metadata=2f"];
+
+/// Where rustc has a linker by itself that takes a list of what is to lie together.
+const HOST: &str = "x86_64-unknown-linux-gnu";
 
 fn workspace() -> &'static Path {
     Path::new(env!("CARGO_MANIFEST_DIR")).parent().expect("the package lies in the workspace")
@@ -27,11 +31,15 @@ fn compiler_of_the_profile() -> String {
 
 /// What a compiler of this version is told when cargo tells the wrapper this.
 fn passed_on(version: &str, arguments: &[&str]) -> Vec<String> {
+    passed_on_at(HOST, version, arguments)
+}
+
+fn passed_on_at(host: &str, version: &str, arguments: &[&str]) -> Vec<String> {
     // Not in memory, where programs may not be allowed to run.
     let folder = TempDir::new_in(env!("CARGO_TARGET_TMPDIR")).unwrap();
     let compiler = folder.path().join("rustc");
-    fs::write(&compiler, format!("#!/bin/sh\n[ \"$*\" != -V ] || exec echo '{version}'\nprintf '%s\\n' \"$@\"\n"))
-        .unwrap();
+    let answers = format!("case \"$*\" in -V) exec echo '{version}' ;; --print=host-tuple) exec echo {host} ;; esac");
+    fs::write(&compiler, format!("#!/bin/sh\n{answers}\nprintf '%s\\n' \"$@\"\n")).unwrap();
     fs::set_permissions(&compiler, fs::Permissions::from_mode(0o755)).unwrap();
     let mut wrapper = Command::new(workspace().join("profile/rustc"));
     wrapper.arg(&compiler).args(arguments).env("CARGO_PKG_NAME", "a-package").env("CARGO_PKG_VERSION", "1.2.3");
@@ -49,6 +57,15 @@ fn printed(command: &mut Command) -> String {
 fn names_the_profile(arguments: &[String]) -> bool {
     let profile = format!("-Cprofile-use={}", workspace().join("profile/release.profdata").display());
     arguments.contains(&profile)
+}
+
+fn names_the_order(arguments: &[String]) -> bool {
+    let order = format!("-Clink-arg=--symbol-ordering-file={}", workspace().join("profile/start-order").display());
+    arguments.ends_with(&[
+        "-Clink-arg=-Xlinker".to_owned(),
+        order,
+        "-Clink-arg=-Wl,--no-warn-symbol-ordering".to_owned(),
+    ])
 }
 
 #[test]
@@ -99,6 +116,24 @@ fn who_makes_or_uses_another_profile_is_given_none() {
     }
 }
 
+#[test]
+fn a_program_is_told_what_is_to_lie_together_where_the_linker_is_the_compilers_own() {
+    let passed_on = |host, arguments: &[&[&str]]| passed_on_at(host, &compiler_of_the_profile(), &arguments.concat());
+    assert!(names_the_order(&passed_on(HOST, &[PROGRAM])));
+    for others in [
+        passed_on(HOST, &[LIBRARY]),
+        passed_on("aarch64-unknown-linux-gnu", &[PROGRAM]),
+        passed_on("x86_64-unknown-linux-musl", &[PROGRAM]),
+        passed_on(HOST, &[PROGRAM, &["--target", "aarch64-unknown-linux-gnu"]]),
+        passed_on(HOST, &[PROGRAM, &["-C", "linker=clang"]]),
+        passed_on(HOST, &[PROGRAM, &["-Clinker-features=-lld"]]),
+        passed_on(HOST, &[PROGRAM, &["-Clink-arg=-fuse-ld=mold"]]),
+    ] {
+        assert!(names_the_profile(&others), "{others:?}");
+        assert!(!others.iter().any(|argument| argument.contains("symbol-ordering")), "{others:?}");
+    }
+}
+
 /// With cargo, the compiler and the profile themselves: rustc lists a profile that it has read among the files that its output depends on.
 #[test]
 fn cargo_compiles_the_release_profile_and_no_other_by_the_profile_and_nothing_is_wrong_with_it() {
@@ -106,17 +141,26 @@ fn cargo_compiles_the_release_profile_and_no_other_by_the_profile_and_nothing_is
     let root = project.path();
     write_project(root);
     let compiler = std::env::var_os("RUSTC").unwrap_or_else(|| OsString::from("rustc"));
-    let is_the_same = printed(Command::new(compiler).arg("-V")).trim() == compiler_of_the_profile();
+    let is_the_same = printed(Command::new(&compiler).arg("-V")).trim() == compiler_of_the_profile();
+    let has_linker = printed(Command::new(&compiler).arg("--print=host-tuple")).trim() == HOST;
     for (profile, folder, is_guided) in
         [("release", "release", is_the_same), ("instructions", "instructions", false), ("dev", "debug", false)]
     {
         let mut cargo = Command::new(env!("CARGO"));
         cargo.args(["build", "--quiet", "--offline", "--profile", profile]).current_dir(root);
-        for name in ["RUSTC_WRAPPER", "RUSTFLAGS", "CARGO_ENCODED_RUSTFLAGS", "CARGO_TARGET_DIR", "CARGO_BUILD_TARGET"]
-        {
+        for name in [
+            "RUSTC_WRAPPER",
+            "RUSTFLAGS",
+            "CARGO_ENCODED_RUSTFLAGS",
+            "CARGO_TARGET_DIR",
+            "CARGO_BUILD_TARGET",
+            "CARGO_TARGET_X86_64_UNKNOWN_LINUX_GNU_LINKER",
+        ] {
             cargo.env_remove(name);
         }
         printed(&mut cargo);
+        let order = printed(&mut Command::new(root.join("target").join(folder).join("whole")));
+        assert_eq!(order == "third first fourth second\n", is_guided && has_linker, "{profile}: {order}");
         for (crate_name, becomes_part) in [("part", true), ("whole", true), ("build_script_build", false)] {
             let files = dependencies_of(&root.join("target").join(folder), crate_name);
             let guided = files.contains("/profile/release.profdata");
@@ -124,6 +168,26 @@ fn cargo_compiles_the_release_profile_and_no_other_by_the_profile_and_nothing_is
         }
     }
 }
+
+/// Tells in which order its functions lie in memory.
+const PRINTS_ITS_ORDER: &str = r#"
+macro_rules! functions {
+    ($($name:ident)*) => {
+        $(#[unsafe(no_mangle)] #[inline(never)] extern "C" fn $name() { println!("{}", stringify!($name)); })*
+        const FUNCTIONS: &[(extern "C" fn(), &str)] = &[$(($name, stringify!($name))),*];
+    };
+}
+functions! { first second third fourth }
+
+fn main() {
+    if part::half(4) != 2 {
+        FUNCTIONS.iter().for_each(|(function, _)| function());
+    }
+    let mut functions = FUNCTIONS.to_vec();
+    functions.sort_by_key(|(function, _)| *function as usize);
+    println!("{}", functions.iter().map(|(_, name)| *name).collect::<Vec<_>>().join(" "));
+}
+"#;
 
 /// A program, a library and a build script, built as this workspace builds its own.
 fn write_project(root: &Path) {
@@ -137,9 +201,10 @@ fn write_project(root: &Path) {
     let whole = format!("{}[dependencies]\npart = {{ path = \"part\" }}\n[workspace]\n{profiles}", package("whole"));
     write("Cargo.toml", &whole);
     write("build.rs", "fn main() {}\n");
-    write("src/main.rs", "fn main() {\n    println!(\"{}\", part::half(4));\n}\n");
+    write("src/main.rs", PRINTS_ITS_ORDER);
     write("part/Cargo.toml", &package("part"));
     write("part/src/lib.rs", "pub fn half(whole: u32) -> u32 {\n    whole / 2\n}\n");
+    write("profile/start-order", "third\nof_another_build\nfirst\nfourth\nsecond\n");
     for file in [".cargo/config.toml", "profile/rustc", "profile/made-with", "profile/release.profdata"] {
         fs::create_dir_all(root.join(file).parent().unwrap()).unwrap();
         fs::copy(workspace().join(file), root.join(file)).unwrap();
@@ -182,6 +247,15 @@ fn the_profile_was_made_with_the_libraries_and_the_compiler_that_releases_are_bu
         read("Dockerfile").contains(&image),
         "the image has another compiler than {version}: renew it by bin/profile"
     );
+}
+
+#[test]
+fn what_is_to_lie_together_is_named_one_function_in_each_line() {
+    let order = read("profile/start-order");
+    let names: Vec<&str> = order.lines().collect();
+    assert!(names.iter().all(|name| !name.is_empty() && !name.contains(char::is_whitespace)), "{names:?}");
+    let of_config = names.iter().filter(|name| name.contains("fencepost_config")).count();
+    assert!(names.len() >= 1000 && of_config >= 10, "{} names, {of_config} of the configuration's", names.len());
 }
 
 #[test]

@@ -4,7 +4,7 @@ import { decisionAddress, onShown, show, shown } from "./address.js";
 import { copyButton, reconcile, verdict } from "./decisions.js";
 import { byId, el, name, shorten, sync, visible } from "./dom.js";
 import { ask } from "./feed.js";
-import { hasEnded, lockId, refusedUnder, tailOf, tenureOf } from "./model.js";
+import { hasEnded, hasEndedBy, lockId, refusedUnder, tailOf, tenureOf } from "./model.js";
 import { ownerClass } from "./owners.js";
 import { adviceOf, meaningOf } from "./reasons.js";
 import { duration, exact, now, time } from "./time.js";
@@ -182,7 +182,7 @@ function facts(pairs) {
 
 function decisionFacts(decision, lock) {
   const tenure = lock && tenureOf(lock, decision.revision);
-  const ended = tenure && hasEnded(tenure) && tenure.ended_ms < decision.time_ms;
+  const ended = tenure && hasEndedBy(tenure, decision.time_ms);
   return [
     ["Decision", [el("code", {}, decision.id), copyButton(decision.id)]],
     ["When", [exact(decision.time_ms), el("span", { class: "muted" }, " · ", time(decision.time_ms))]],

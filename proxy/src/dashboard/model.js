@@ -262,8 +262,11 @@ function handoff({ lock, from, to }) {
   };
 }
 
+/** Whether a tenure had ended by then: what is refused within the millisecond of its end comes after it. */
+export const hasEndedBy = (tenure, ms) => hasEnded(tenure) && tenure.ended_ms <= ms;
+
 /** How long a tenure was still sending after its end: how long the zombie lived. `null` if it was not. */
 export function tailOf(tenure) {
-  if (!hasEnded(tenure) || !tenure.last_refused_ms || tenure.last_refused_ms <= tenure.ended_ms) return null;
+  if (!tenure.last_refused_ms || !hasEndedBy(tenure, tenure.last_refused_ms)) return null;
   return tenure.last_refused_ms - tenure.ended_ms;
 }

@@ -5,7 +5,7 @@ import { shorten, svg, visible } from "./dom.js";
 import { ownerClass } from "./owners.js";
 import { CATEGORIES, categoryOf } from "./reasons.js";
 import { decisionAddress } from "./address.js";
-import { hasEnded, tailOf, tenureOf } from "./model.js";
+import { hasEnded, hasEndedBy, tailOf, tenureOf } from "./model.js";
 import { duration, now } from "./time.js";
 
 export const ROW_HEIGHT = 54;
@@ -147,7 +147,7 @@ function stillSending({ lock, model, view }) {
   // A refusal may be here before the news of its lock.
   for (const { revision, time_ms: at } of model.refusals(lock)) {
     const tenure = tenureOf(lock, revision);
-    if (!tenure || !hasEnded(tenure) || at <= tenure.ended_ms) continue;
+    if (!tenure || !hasEndedBy(tenure, at)) continue;
     const tail = tails.get(tenure) ?? { last: at, dot: Infinity };
     tail.last = Math.max(tail.last, at);
     if (at >= view.from) tail.dot = Math.min(tail.dot, at);
@@ -232,7 +232,7 @@ function gatherDots({ lock, view, model, width, chosen }, tails) {
 /** On the bar of the tenure that was claimed; on its tail, once it has ended; below, if no tenure was. */
 function dotY(tenure, decision, tails) {
   if (!tenure) return NO_TENURE_Y;
-  const ended = hasEnded(tenure) && decision.time_ms > tenure.ended_ms;
+  const ended = hasEndedBy(tenure, decision.time_ms);
   const lane = ended ? tails.get(tenure) : BAR;
   // At the lower edge of a bar, where its text stays readable.
   return lane === BAR ? BAR.y + BAR.height : lane.y + lane.height / 2;

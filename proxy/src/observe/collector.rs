@@ -1,7 +1,7 @@
 //! Brings together what threads, locks and sources have seen.
 
 use std::sync::Arc;
-use std::time::{Duration, SystemTime};
+use std::time::Duration;
 
 use fencepost_policy::LockKey;
 use fencepost_sources::{LockSource, SourceStatus};
@@ -10,6 +10,7 @@ use tokio::time::{Instant, MissedTickBehavior, interval};
 use super::lately::Refusals;
 use super::timeline::Trouble;
 use super::{COLLECT_PERIOD, Event, Observations, TenureNews};
+use crate::decision::both_clocks;
 
 /// How often it is looked at how the sources are, and how much has been refused.
 const LOOK_PERIOD: Duration = Duration::from_secs(1);
@@ -37,7 +38,7 @@ pub async fn keep_collecting(
 
 /// Collects now.
 pub fn collect(observations: &Observations, sources: &[LockSource]) {
-    let (now, wall) = (Instant::now(), SystemTime::now());
+    let (now, wall) = both_clocks();
     let mut changes = Vec::new();
     for source in sources {
         let name: Arc<str> = source.name().into();
@@ -53,7 +54,7 @@ pub fn collect(observations: &Observations, sources: &[LockSource]) {
 
 /// Notes how the sources are, and which locks are tracked no longer.
 fn look_at(observations: &Observations, sources: &[LockSource]) {
-    let (now, wall) = (Instant::now(), SystemTime::now());
+    let (now, wall) = both_clocks();
     let states: Vec<_> = sources.iter().map(|source| (source, state(&source.status(now)))).collect();
     let is_read =
         |name: &str| states.iter().any(|(source, state)| source.name() == name && !matches!(state, State::NotInUse));

@@ -117,3 +117,16 @@ async fn an_open_tenure_is_seen_to_end_and_to_be_refused() {
     assert_eq!(page.complaints().await, Vec::<String>::new());
     scene.finish().await;
 }
+
+/// A refusal stood beside the tenure that it came after, as though that had gone on.
+#[tokio::test]
+async fn what_is_refused_within_the_millisecond_of_its_tenures_end_comes_after_it() {
+    let browser = Browser::start().await;
+    let scene = Scene::open(VERSION, &routes()[..1]).await;
+    let page = Page::open(browser, scene.fence.admin, "").await;
+    let tails = "const { tailOf } = await import('/dashboard/model.js');
+        return given[0].map(([ended_ms, end, last_refused_ms]) => tailOf({ ended_ms, end, last_refused_ms }))";
+    let tenures = json!([[7, "seen", 6], [7, "seen", 7], [7, "seen", 9], [7, "untracked", 7], [null, null, 7]]);
+    assert_eq!(page.browser.run_async(tails, &[tenures]).await, json!([null, 0, 2, null, null]));
+    scene.finish().await;
+}

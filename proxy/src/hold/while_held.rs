@@ -3,10 +3,9 @@
 use std::io::{self, IoSlice};
 use std::pin::Pin;
 use std::task::{Context, Poll};
-use std::time::Duration;
 
 use fencepost_holder::{BootInstant, Over, Standing};
-use socket2::SockRef;
+use rustix::net::connect_unspec;
 use tokio::io::{AsyncRead, AsyncWrite, ReadBuf};
 use tokio::net::TcpStream;
 use tokio::sync::watch;
@@ -39,8 +38,10 @@ impl Drop for WhileHeld {
     fn drop(&mut self) {
         let given_back = *self.standing.borrow() == Standing::Over(Over::Released);
         if !given_back && self.check().is_err() {
-            // What the kernel has not sent yet is not to be sent any more. If that fails, the connection is gone already.
-            let _ = SockRef::from(&self.stream).set_linger(Some(Duration::ZERO));
+            // What the kernel has not sent yet is not to be sent any more, whoever else has the socket: a process that is being started has
+            // all that is open here until it runs its program, and closing it here alone would change nothing. Dissolving the connection
+            // resets it (tcp(7), `AF_UNSPEC`). If that fails, it is gone already.
+            let _ = connect_unspec(&self.stream);
         }
     }
 }
@@ -85,9 +86,11 @@ impl AsyncWrite for WhileHeld {
 #[cfg(test)]
 mod tests {
     use std::future::poll_fn;
+    use std::time::Duration;
 
     use fencepost_testsupport::{Authority, PATIENCE, WorkerTls};
     use fencepost_tls::{ClientFiles, ClientTls};
+    use socket2::SockRef;
     use tokio::io::{AsyncReadExt, AsyncWriteExt};
     use tokio::net::TcpListener;
     use tokio::time::timeout;
@@ -147,17 +150,20 @@ mod tests {
             let (mut ours, mut theirs, ledger) = pair().await;
             let taken = fill(&mut ours).await;
             ledger.send_replace(ending);
+            let is_given_back = ending == Standing::Over(Over::Released);
+            // As in a process that is being started.
+            let copy = (!is_given_back).then(|| SockRef::from(&ours.stream).try_clone().unwrap());
             drop(ours);
             let mut arrived = Vec::new();
-            let end = theirs.read_to_end(&mut arrived).await;
-            match ending {
+            let end = timeout(PATIENCE, theirs.read_to_end(&mut arrived)).await.unwrap();
+            if is_given_back {
                 // Who gives a lock back has ended what it did under it.
-                Standing::Over(Over::Released) => assert_eq!((end.unwrap(), arrived.len()), (taken, taken)),
-                Standing::Held { .. } | Standing::Over(_) => {
-                    assert_eq!(end.unwrap_err().kind(), io::ErrorKind::ConnectionReset);
-                    assert!(arrived.len() < taken, "{} of {taken}", arrived.len());
-                }
+                assert_eq!((end.unwrap(), arrived.len()), (taken, taken));
+            } else {
+                assert_eq!(end.unwrap_err().kind(), io::ErrorKind::ConnectionReset);
+                assert!(arrived.len() < taken, "{} of {taken}", arrived.len());
             }
+            drop(copy);
         }
     }
 

@@ -76,6 +76,13 @@ impl Proxy {
         metrics.lines().find(|line| line.starts_with(name)).unwrap_or_default().to_owned()
     }
 
+    /// How many requests wait at the gate.
+    pub(crate) async fn waiting(&self) -> u64 {
+        let routes = request(self.admin, "GET", "/routes", &[], b"").await.unwrap();
+        let routes: serde_json::Value = serde_json::from_slice(&routes.body).unwrap();
+        routes["routes"][0]["waiting"].as_u64().unwrap()
+    }
+
     /// What the process came to.
     pub(crate) async fn ended(&mut self) -> String {
         tokio::time::timeout(PATIENCE, &mut self.ended).await.expect("it ends").unwrap()

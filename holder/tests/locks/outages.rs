@@ -50,9 +50,11 @@ async fn an_acquisition_whose_outcome_is_not_known_is_found_out() {
         let keys = store.keys("/").await;
         assert_eq!(keys.len(), 1);
         assert_eq!(keys[0].create_revision(), tenure.revision().get().cast_signed());
-        assert_eq!(store.leases().await, [keys[0].lease()]);
+        // etcd may carry out what was sent before at any time: also when its lease has been given back, which is there again then, with
+        // nothing that hangs on it, until it runs out.
+        assert!(store.leases().await.contains(&keys[0].lease()));
         tenure.release().await.unwrap();
-        store.is_clean().await;
+        assert!(store.keys("/").await.is_empty());
     }
 }
 

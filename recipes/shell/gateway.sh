@@ -12,8 +12,10 @@ owner=$(printf %s "$OWNER" | base64 -w 0)
 
 # Takes the lock if nobody has it. The revision of that transaction is the create revision of the key.
 take() {
-    lease=$(etcd lease/grant "{\"TTL\": $ttl}" | jq -r .ID)
     local answer
+    revision=
+    lease=$(etcd lease/grant "{\"TTL\": $ttl}" | jq -r .ID)
+    [[ -n $lease ]] || return
     answer=$(etcd kv/txn "{\"compare\": [{\"key\": \"$key\", \"target\": \"CREATE\", \"result\": \"EQUAL\", \"create_revision\": 0}],
         \"success\": [{\"request_put\": {\"key\": \"$key\", \"value\": \"$owner\", \"lease\": \"$lease\"}}]}")
     revision=$(jq -r .header.revision <<<"$answer")
@@ -22,6 +24,8 @@ take() {
 
 # Waits for the key's deletion after that revision: a stream, of which curl prints each event as it comes.
 until_free() {
+    # Etcd may not have answered.
+    [[ -n $revision ]] || { sleep 1; return; }
     local from=$((revision + 1)) events watching
     exec {events}< <(exec curl -sSN --max-time 60 "$ETCD/v3/watch" \
         --data-binary "{\"create_request\": {\"key\": \"$key\", \"start_revision\": $from}}")

@@ -65,7 +65,7 @@ fn look_at(observations: &Observations, sources: &[LockSource]) {
         let before = book.timeline.version();
         for (source, state) in &states {
             match state {
-                State::NotInUse => {}
+                State::NotInUse | State::NotTold => {}
                 State::Well => book.timeline.source(&source.name().into(), None, wall),
                 State::In(trouble) => book.timeline.source(&source.name().into(), Some(*trouble), wall),
             }
@@ -82,6 +82,8 @@ fn look_at(observations: &Observations, sources: &[LockSource]) {
 enum State {
     /// Nothing is read from it, so that nobody can tell.
     NotInUse,
+    /// Neither an answer nor a failure has come of reading from it yet.
+    NotTold,
     Well,
     In(Trouble),
 }
@@ -92,8 +94,30 @@ fn state(status: &SourceStatus) -> State {
     }
     match status.up {
         None => State::NotInUse,
+        Some(false) if status.age.is_none() && status.last_error.is_none() => State::NotTold,
         Some(false) => State::In(Trouble::Unreachable),
         Some(true) if status.is_stale => State::In(Trouble::Stale),
         Some(true) => State::Well,
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use fencepost_policy::Layout;
+    use fencepost_sources::{LockSpec, MemoryStore, RecordFormat, SourceOptions, StoreError};
+
+    use super::*;
+
+    #[test]
+    fn a_source_is_not_down_before_anything_has_come_of_reading_from_it() {
+        let (source, _driver) = LockSource::build("main", SourceOptions::default(), MemoryStore::new());
+        let status = || source.status(Instant::now());
+        assert!(matches!(state(&status()), State::NotInUse));
+        let spec = LockSpec { key: LockKey::new("/k").unwrap(), format: RecordFormat::plain(Layout::Key).into() };
+        let _lock = source.track(spec).unwrap();
+        assert!(matches!(state(&status()), State::NotTold));
+        let failed = Some(Arc::new(StoreError::Unavailable("nobody is there".into())));
+        let status = SourceStatus { last_error: failed, ..status() };
+        assert!(matches!(state(&status), State::In(Trouble::Unreachable)));
     }
 }

@@ -29,7 +29,6 @@ fn watched() -> Route {
 /// A stream of events of the admin listener.
 struct Events {
     connection: Connection,
-    read: String,
     /// What it says before any event.
     welcome: String,
 }
@@ -42,19 +41,19 @@ impl Events {
         let head = connection.head().await.unwrap();
         assert_eq!(head.status, 200, "{head:?}");
         assert_eq!(head.header("content-type"), Some("text/event-stream"));
-        let mut events = Events { connection, read: String::new(), welcome: String::new() };
+        let mut events = Events { connection, welcome: String::new() };
         events.welcome = events.until("retry: 1000\n\n").await;
         events
     }
 
     /// Reads on until there is this text; returns what there was up to its end.
     async fn until(&mut self, text: &str) -> String {
-        while !self.read.contains(text) {
+        let mut read = String::new();
+        while !read.ends_with(text) {
             let byte = self.connection.receive(1).await.unwrap();
-            self.read.push_str(&String::from_utf8_lossy(&byte));
+            read.push_str(&String::from_utf8_lossy(&byte));
         }
-        let end = self.read.find(text).unwrap() + text.len();
-        self.read.drain(..end).collect()
+        read
     }
 
     /// The next event of that name: its id and what it says.
@@ -261,15 +260,18 @@ async fn the_timeline_shows_r1_on_the_bar_of_the_tenure_that_has_ended() {
 async fn an_outage_of_the_store_is_on_the_timeline() {
     let scene = Scene::open(VERSION, &[Route::new("k", "/", r#"key = "/k""#).with("max_age = \"500ms\"")]).await;
     let outages = async || scene.fence.admin_json("/timeline").await["outages"].as_array().unwrap().clone();
-    assert_eq!(outages().await, Vec::<Value>::new());
+    // A machine that stood still may have had one.
+    let is_over = |outage: &Value| !outage["ended_ms"].is_null();
+    let before =
+        eventually("none goes on", async || Some(outages().await).filter(|all| all.iter().all(is_over))).await.len();
     scene.etcd.pause().await;
-    let outage = eventually("the outage is noted", async || outages().await.first().cloned()).await;
+    let outage = eventually("the outage is noted", async || outages().await.get(before).cloned()).await;
     assert_eq!(
         (&outage["source"], &outage["kind"], &outage["ended_ms"]),
         (&json!("main"), &json!("unreachable"), &Value::Null)
     );
     scene.etcd.resume();
-    eventually("its end is noted", async || outages().await[0]["ended_ms"].as_u64()).await;
+    eventually("its end is noted", async || outages().await[before]["ended_ms"].as_u64()).await;
     scene.finish().await;
 }
 
@@ -313,7 +315,8 @@ async fn a_lock_that_a_reload_takes_out_is_held_by_nobody_who_is_known() {
         eventually("its bar has ended", async || Some(bar().await).filter(|bar| !bar["ended_ms"].is_null())).await;
     assert_eq!((&ended["first"], &ended["end"]), (&json!(held.revision), &json!("untracked")), "{ended}");
     assert_eq!(source().await["up"], Value::Null);
-    assert_eq!(scene.fence.admin_json("/timeline").await["outages"], json!([]));
+    let timeline = scene.fence.admin_json("/timeline").await;
+    assert!(timeline["outages"].as_array().unwrap().iter().all(|outage| !outage["ended_ms"].is_null()), "{timeline}");
 
     scene.fence.reloads(&scene.config).await;
     let next = scene.store.hold("/k", "shard-2").await;

@@ -80,10 +80,11 @@ async fn the_delayed_request_is_seen_on_the_bar_of_the_tenure_that_has_ended() {
         assert!(row.contains(shown), "{shown} is not in {row}");
     }
 
-    // Everything in sight, and standing still.
-    page.browser.run("document.querySelector('#timeline').focus()", &[]).await;
-    page.browser.press("f").await;
-    page.click("#to-now").await;
+    // Everything in sight, and standing still before any of it has moved out.
+    let fit =
+        "document.querySelector('#timeline').dispatchEvent(new KeyboardEvent('keydown', { key: 'f', bubbles: true }));
+        document.querySelector('#to-now').click()";
+    page.browser.run(fit, &[]).await;
     page.until_there(&format!("#rows a[data-decision='{id}']")).await;
     let drawn = page.browser.run(DRAWN, &[]).await;
     let bars = drawn["bars"].as_array().unwrap();
@@ -121,9 +122,9 @@ async fn the_delayed_request_is_seen_on_the_bar_of_the_tenure_that_has_ended() {
     assert!(handoff.contains("shard-2") && handoff.contains("shard-1"), "{handoff}");
     let zombie = page.text("#handoffs td.zombie").await;
     assert!(zombie.contains("1 refused"), "{zombie}");
-    let words = "return [...document.querySelectorAll('#rows svg')].map((row) => row.getAttribute('aria-label'))";
-    let words = page.browser.run(words, &[]).await;
-    assert!(words.to_string().contains(&format!("{LOCK}: held by shard-1, revision {}", r3.revision)), "{words}");
+    let words = "return [...document.querySelectorAll('#rows svg')].some((row) => row.getAttribute('aria-label').includes(arguments[0]))";
+    let held = format!("{LOCK}: held by shard-1, revision {}", r3.revision);
+    page.browser.until("the row is told in words", words, &[json!(held)]).await;
     assert_eq!(page.complaints().await, Vec::<String>::new());
     scene.finish().await;
 }
@@ -422,6 +423,7 @@ async fn the_timeline_is_used_with_the_keyboard_alone() {
     let outlined = "return getComputedStyle(document.activeElement).outlineStyle";
     assert_eq!(page.browser.run(outlined, &[]).await, "solid", "the focus is seen");
 
+    page.until_count("#rows .row", 2).await;
     page.browser.press(&Browser::DOWN.repeat(2)).await;
     page.browser
         .until(
@@ -472,8 +474,11 @@ async fn a_thousand_decisions_a_second_do_not_freeze_the_page() {
         const frame = (now) => { window.gaps.push(now - last); last = now; requestAnimationFrame(frame); }; requestAnimationFrame(frame)";
     page.browser.run(measure, &[]).await;
     // How long on this machine, as busy as it is, without a decision.
-    page.browser.until("frames are drawn", "return window.gaps.length >= 60", &[]).await;
-    let usual = page.browser.run("return Math.max(...window.gaps.splice(0))", &[]).await.as_f64().unwrap();
+    let usual = async || {
+        page.browser.until("frames are drawn", "return window.gaps.length >= 60", &[]).await;
+        page.browser.run("return Math.max(...window.gaps.splice(0))", &[]).await.as_f64().unwrap()
+    };
+    let before = usual().await;
 
     let mut line = Connection::open(scene.fence.listener.clone()).await.unwrap();
     let one = format!(
@@ -492,11 +497,11 @@ async fn a_thousand_decisions_a_second_do_not_freeze_the_page() {
     }
     let sent = began.elapsed();
     page.until_there(&format!("#decision-rows tr[data-id='{last}']")).await;
-    let gaps = page.browser.run("return window.gaps", &[]).await;
+    let gaps = page.browser.run("return window.gaps.splice(0)", &[]).await;
     let longest = gaps.as_array().unwrap().iter().filter_map(Value::as_f64).fold(0.0, f64::max);
-    let longest_allowed = f64::max(2_000.0, 4.0 * usual);
+    let usual = before.max(usual().await);
     assert!(
-        longest < longest_allowed,
+        longest < f64::max(2_000.0, 4.0 * usual),
         "the page stood still for {longest} ms, {sent:?} after the first; else {usual} ms"
     );
     assert!(page.count("*").await < 6_000, "what is drawn is bounded");
@@ -517,6 +522,7 @@ async fn a_page_that_is_cut_off_says_so_and_connects_again_by_itself() {
     let page = Page::open(browser, relay.address(), "").await;
     let before = decision(&scene.send(Ask::post("/shards/2/x").under(&stale)).await);
     page.until_there(&format!("#decision-rows tr[data-id='{before}']")).await;
+    page.until_there("#sources td:nth-child(3)").await;
     relay.cut().await;
     page.until_state("cut-off").await;
     assert!(page.text("#cut-off").await.contains("what stands below is old"));

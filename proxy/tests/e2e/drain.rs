@@ -135,7 +135,11 @@ async fn what_still_waits_before_the_worker_is_told_so_before_the_rest_is_cut() 
         let half = format!("POST /sends HTTP/1.1\r\nHost: test\r\n{token}\r\nContent-Length: 9\r\n\r\nhalf");
         sends.connection().send(half.into_bytes()).await.unwrap();
         scene.until_metric(r#"fencepost_in_flight{route="k"}"#, 3.0).await;
-        scene.until_metric("fencepost_connections", 4.0).await;
+        eventually("the one is held up, and who asks whether it could go too", async || {
+            let timeline = scene.fence.admin_json("/timeline").await;
+            (timeline["locks"][0]["waits"][0]["waiting"] == 2).then_some(())
+        })
+        .await;
         scene.fence.process().terminate();
         if drain_timeout == "1h" {
             scene.fence.until_log("step=\"closing\"").await;

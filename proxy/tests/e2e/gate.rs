@@ -261,7 +261,9 @@ async fn a_thousand_requests_wait_at_a_barrier_and_one_more_is_answered_at_once(
     assert!(maximum.is_none_or(|most| most > 4_000), "this test needs 4,000 descriptors (ulimit -Hn)");
     setrlimit(Resource::Nofile, Rlimit { current: maximum, maximum }).unwrap();
     let lines = [r#"handoff_timeout = "1h""#, r#"on_handoff_timeout = "dangerous_proceed""#];
-    let scene = Scene::open(EtcdVersion::V3_5, &[beside(), guarded(&lines)]).await;
+    // A thousand connect at once in the end: more than the worker's system keeps for it, so that some have to try again.
+    let routes = [beside(), guarded(&lines)];
+    let scene = Scene::with(EtcdVersion::V3_5, &routes, |config| config.limit(r#"connect_timeout = "1m""#)).await;
     let latch = Latch::new();
     scene.worker.on("/held", Behaviour::Hold(latch.clone(), Answer::ok("held")));
     let other = scene.store.hold("/beside", "another").await;
@@ -306,7 +308,7 @@ async fn a_thousand_requests_wait_at_a_barrier_and_one_more_is_answered_at_once(
 #[tokio::test]
 async fn a_request_whose_connection_was_reset_counts_for_orphan_timeout() {
     for version in EtcdVersion::ALL {
-        let scene = Scene::open(version, &[beside(), guarded(&[r#"orphan_timeout = "2s""#])]).await;
+        let scene = Scene::open(version, &[beside(), guarded(&[r#"orphan_timeout = "5s""#])]).await;
         let other = scene.store.hold("/beside", "another").await;
         scene.worker.on("/reset", Behaviour::Reset);
         let old = scene.store.hold(LOCK, "shard-1").await;
@@ -322,7 +324,7 @@ async fn a_request_whose_connection_was_reset_counts_for_orphan_timeout() {
         assert_eq!(waiting.await.unwrap().status, 200);
         let seen = scene.worker.seen();
         let apart = only(&seen, "/next").began - only(&seen, "/reset").began;
-        assert!(apart >= Duration::from_secs(2), "{apart:?}");
+        assert!(apart >= Duration::from_secs(5), "{apart:?}");
         scene.until_metric(r#"fencepost_orphans{route="k"}"#, 0.0).await;
         scene.until_metric(r#"fencepost_orphans_expired_total{route="k"}"#, 1.0).await;
         assert_eq!(scene.at_worker(LOCK).await, (0, 0));
@@ -516,10 +518,10 @@ async fn what_waits_at_the_barrier_when_its_tenure_ends_is_refused_at_once() {
     scene.finish().await;
 }
 
-/// The clients of which the log says that, in order.
+/// The clients of which the log says that, in order. Its last line may not be whole yet.
 fn clients(log: &str, what: &str) -> Vec<String> {
-    let lines = log.lines().filter(|line| line.contains(what));
-    lines.filter_map(|line| Some(line.split("client=").nth(1)?.split(' ').next()?.to_owned())).collect()
+    let lines = log.split_inclusive('\n').filter(|line| line.ends_with('\n') && line.contains(what));
+    lines.filter_map(|line| Some(line.split("client=").nth(1)?.split_whitespace().next()?.to_owned())).collect()
 }
 
 #[tokio::test]

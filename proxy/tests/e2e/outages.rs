@@ -339,7 +339,8 @@ async fn members_fail(version: EtcdVersion) {
             let experience = sending.await.unwrap();
             println!("etcd {version}, member {member} paused={paused}, writable after {writable:?}: {experience:?}");
             assert!(experience.admitted > 20, "{experience:?}");
-            assert!(experience.longest_gap < Duration::from_secs(3), "{experience:?}");
+            // On a machine this busy, there may be one more election as long as the first.
+            assert!(experience.longest_gap < writable + Duration::from_secs(3), "{experience:?}");
         }
     }
     ledger.check(&worker);

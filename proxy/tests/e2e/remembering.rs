@@ -20,7 +20,7 @@ fn guarded(lines: &[&str]) -> Route {
 async fn remembering(version: EtcdVersion, state_dir: &Scratch, routes: &[Route]) -> Scene {
     let path = state_dir.path().join("state");
     Scene::with(version, routes, |config| {
-        config.remembering_in(&path).limit(r#"drain_delay = "0s""#).limit(r#"drain_timeout = "100ms""#)
+        config.remembering_in(&path).limit(r#"drain_delay = "0s""#).limit(r#"drain_timeout = "1s""#)
     })
     .await
 }

@@ -57,7 +57,7 @@ async fn run_in_shell(etcd: &Etcd, commands: &str) {
 
 fn lock(layout: Layout, key: &str) -> Route {
     let lock = format!("key = {key:?}, layout = {:?}", layout.name());
-    Route::new(layout.name(), &format!("/{}/", layout.name()), &lock).with("max_age = \"1s\"")
+    Route::new(layout.name(), &format!("/{}/", layout.name()), &lock).with("max_age = \"3s\"")
 }
 
 /// Answers other than 200 to requests under a tenure for a while, from several clients at once; how many there were in all.

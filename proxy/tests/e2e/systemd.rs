@@ -80,14 +80,10 @@ async fn systemd_is_told_of_each_step_and_that_every_thread_makes_progress() {
 
     let before = manager.told().len();
     assert!(fence.terminate().await.success());
-    let told = manager.told().split_off(before);
-    let at = |begins: &str| {
-        let found = told.iter().position(|message| message.starts_with(begins));
-        found.unwrap_or_else(|| panic!("{begins} is not in {told:?}"))
-    };
-    assert!(at("STOPPING=1") < at("STATUS=draining: 0 connections, 0 requests"), "{told:?}");
-    let fed_on = told[at("STOPPING=1")..].iter().any(|message| message.starts_with("WATCHDOG=1"));
-    assert!(fed_on, "a process that drains makes progress: {told:?}");
+    let stopping = manager.until_told("STOPPING=1", before).await;
+    manager.until_told("STATUS=draining: 0 connections, 0 requests", stopping).await;
+    // A process that drains makes progress.
+    manager.until_told("WATCHDOG=1", stopping).await;
 }
 
 #[tokio::test]

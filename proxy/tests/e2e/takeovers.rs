@@ -100,15 +100,16 @@ async fn news_that_are_late_refuse_no_new_holder() {
         let scene = Scene::seeing(etcd, &seen_at, &[Route::new("one", "/", r#"key = "/one/lock""#)]).await;
         let mut before = scene.store.hold("/one/lock", "shard-0").await;
         scene.admits("/", &before).await;
-        relay.delay(Duration::from_millis(60)).await;
-        for round in 1..=10 {
+        // Far longer than a request takes to get here on a busy machine, so that it is here first.
+        relay.delay(Duration::from_millis(150)).await;
+        for round in 1..=5 {
             let now: Tenure = scene.store.hold("/one/lock", &format!("shard-{round}")).await;
             scene.admits("/", &now).await;
             assert_refused(&scene.send(Ask::post("/").under(&before)).await, "stale-tenure", "/one/lock", &now);
             before = now;
         }
         let confirmed = scene.fence.metric(r#"fencepost_confirms_total{outcome="admitted",route="one"}"#).await;
-        assert!(confirmed >= 10.0, "each was admitted on a read of its own: {confirmed}");
+        assert!(confirmed >= 5.0, "each was admitted on a read of its own: {confirmed}");
         scene.finish().await;
     }
 }

@@ -5,7 +5,7 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 use std::time::{Duration, SystemTime};
 
-use fencepost_testsupport::{Authority, Connection, Endpoint, Scratch, Subject, eventually};
+use fencepost_testsupport::{Authority, Connection, Endpoint, Scratch, Subject, eventually, replace_file};
 use rustls::pki_types::CertificateDer;
 use rustls::pki_types::pem::PemObject;
 use tokio::task::JoinSet;
@@ -95,7 +95,7 @@ async fn a_bad_new_file_keeps_the_old_and_is_said_once() {
     let before = scene.shown().await;
     let next = scene.authority.issue_for_localhost();
     // A certificate whose key never comes.
-    fs::write(scene.path("server.pem"), &next.certificate).unwrap();
+    replace_file(scene.path("server.pem").as_ref(), &next.certificate);
     eventually("it is counted", async || (scene.reloads("failed").await == 1.0).then_some(())).await;
     scene.fence.admin("POST", "/reload").await;
     scene.fence.process().hang_up();
@@ -108,7 +108,7 @@ async fn a_bad_new_file_keeps_the_old_and_is_said_once() {
     let expected = format!("{key}: its private key does not belong to the (first) certificate in");
     assert!(lines[0].contains("ERROR") && lines[0].contains(&expected), "{lines:?}");
 
-    fs::write(&key, &next.key).unwrap();
+    replace_file(key.as_ref(), &next.key);
     scene.fence.admin("POST", "/reload").await;
     assert_ne!(scene.shown().await, before);
     assert_eq!((scene.reloads("reloaded").await, scene.reloads("failed").await), (1.0, 1.0));

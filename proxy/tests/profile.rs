@@ -2,7 +2,6 @@
 
 use std::ffi::OsString;
 use std::fs;
-use std::os::unix::fs::PermissionsExt;
 use std::path::{Path, PathBuf};
 use std::process::Command;
 
@@ -35,14 +34,11 @@ fn passed_on(version: &str, arguments: &[&str]) -> Vec<String> {
 }
 
 fn passed_on_at(host: &str, version: &str, arguments: &[&str]) -> Vec<String> {
-    // Not in memory, where programs may not be allowed to run.
-    let folder = TempDir::new_in(env!("CARGO_TARGET_TMPDIR")).unwrap();
-    let compiler = folder.path().join("rustc");
-    let answers = format!("case \"$*\" in -V) exec echo '{version}' ;; --print=host-tuple) exec echo {host} ;; esac");
-    fs::write(&compiler, format!("#!/bin/sh\n{answers}\nprintf '%s\\n' \"$@\"\n")).unwrap();
-    fs::set_permissions(&compiler, fs::Permissions::from_mode(0o755)).unwrap();
     let mut wrapper = Command::new(workspace().join("profile/rustc"));
-    wrapper.arg(&compiler).args(arguments).env("CARGO_PKG_NAME", "a-package").env("CARGO_PKG_VERSION", "1.2.3");
+    // A file of its own: one that was only just written may be open in a process that another test is starting, and cannot be run then.
+    wrapper.arg(workspace().join("proxy/tests/profile/compiler")).args(arguments);
+    wrapper.env("SHOWN_VERSION", version).env("SHOWN_HOST", host);
+    wrapper.env("CARGO_PKG_NAME", "a-package").env("CARGO_PKG_VERSION", "1.2.3");
     printed(&mut wrapper).lines().map(str::to_owned).collect()
 }
 

@@ -1,11 +1,12 @@
 //! A TCP relay that breaks on command: for faults between two sockets that are both healthy.
 
-use std::net::SocketAddr;
+use std::net::{Shutdown, SocketAddr};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::time::Duration;
 
 use bytes::{Bytes, BytesMut};
+use socket2::SockRef;
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tokio::net::tcp::{OwnedReadHalf, OwnedWriteHalf};
 use tokio::net::{TcpListener, TcpStream};
@@ -145,6 +146,8 @@ async fn serve(
             let number = accepted.fetch_add(1, Ordering::Relaxed);
             connections.spawn(relay(client, target, number, conditions.clone()));
         }
+        // A process that is being started has it, too: it ends here and now, so that the address is free.
+        SockRef::from(&listener).shutdown(Shutdown::Read).expect("a listener can be shut down");
         drop(listener);
         connections.shutdown().await;
         listening.send_replace(false);

@@ -92,7 +92,7 @@ async fn a_renewal_does_not_count_when_the_key_is_gone_though_the_lease_lives_an
         let etcd = Etcd::at([format!("http://{}", relay.address())]).unwrap();
         let tenure = Lock::builder(KEY, "a").ttl(TTL).build(&etcd).unwrap().acquire().await.unwrap();
         // The first connection is for calls, the second for watches.
-        eventually("the key is watched", async || (relay.accepted() == 2).then_some(())).await;
+        eventually("the key is watched", async || (relay.accepted() >= 2).then_some(())).await;
         tenure.standing().changed().await.unwrap();
         relay.freeze_connection(1).await;
         store.client().delete(KEY, None).await.unwrap();
@@ -146,7 +146,7 @@ async fn who_gives_a_tenure_back_or_drops_it_ends_it_for_all_who_ask() {
 #[tokio::test]
 async fn a_compacted_history_ends_no_tenure_and_hides_no_deletion() {
     let mut store = Store::start().await;
-    let tenure = store.lock_with("a", |lock| lock.ttl(SECOND * 6)).acquire().await.unwrap();
+    let tenure = store.lock_with("a", |lock| lock.ttl(SECOND * 12)).acquire().await.unwrap();
     let mut revision = 0;
     for _ in 0..5 {
         revision = store.client().put("/other", "x", None).await.unwrap().header().unwrap().revision();

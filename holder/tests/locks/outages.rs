@@ -50,11 +50,9 @@ async fn an_acquisition_whose_outcome_is_not_known_is_found_out() {
         let keys = store.keys("/").await;
         assert_eq!(keys.len(), 1);
         assert_eq!(keys[0].create_revision(), tenure.revision().get().cast_signed());
-        // etcd may carry out what was sent before at any time: also when its lease has been given back, which is there again then, with
-        // nothing that hangs on it, until it runs out.
         assert!(store.leases().await.contains(&keys[0].lease()));
         tenure.release().await.unwrap();
-        assert!(store.keys("/").await.is_empty());
+        store.is_free().await;
     }
 }
 
@@ -96,11 +94,11 @@ async fn a_lock_that_was_won_is_kept_though_its_first_renewal_is_late_if_it_stil
         let etcd = Etcd::at([format!("http://{}", relay.address())]).unwrap();
         let held = store.lock("a").acquire().await.unwrap();
         let renewals = async || store.member.requests_total().await.of("LeaseKeepAlive");
-        // An attempt to renew has a third of a second, any other a second.
-        let lock = Lock::builder(KEY, "b").ttl(SECOND * 2).build(&etcd).unwrap();
+        // An attempt to renew has two thirds of a second, any other a second.
+        let lock = Lock::builder(KEY, "b").ttl(SECOND * 4).build(&etcd).unwrap();
         let mut waiting = tokio::spawn(async move { lock.acquire().await.unwrap() });
         eventually("b waits, and has renewed its lease", async || (renewals().await >= 1).then_some(())).await;
-        relay.delay(Duration::from_millis(300)).await;
+        relay.delay(Duration::from_millis(400)).await;
         held.release().await.unwrap();
         let first = eventually("b has the lock", async || {
             store.keys(KEY).await.into_iter().find(|record| record.value() == b"b")
@@ -138,7 +136,7 @@ async fn an_acquisition_that_is_given_up_while_etcd_does_not_answer_leaves_nothi
     let given_up = tokio::time::timeout(Duration::from_millis(500), lock.acquire()).await;
     assert!(given_up.is_err());
     store.member.resume();
-    store.is_clean().await;
+    store.is_free().await;
 }
 
 /// Whoever is to end must not wait for an etcd that may never answer.
@@ -155,7 +153,7 @@ async fn what_is_given_up_is_waited_for_no_longer_than_promised() {
     assert!(began.elapsed() < SECOND * 5, "{:?}", began.elapsed());
     // Whoever goes on gives it back later.
     store.member.resume();
-    store.is_clean().await;
+    store.is_free().await;
 }
 
 #[tokio::test]
@@ -244,7 +242,7 @@ async fn who_waits_gets_the_lock_though_its_watch_is_silent() {
     let held = store.lock("a").acquire().await.unwrap();
     let lock = Lock::builder(KEY, "b").ttl(TTL).build(&etcd).unwrap();
     let waiting = tokio::spawn(async move { lock.acquire().await.unwrap() });
-    let watches = async || (store.member.requests_total().await.of("Watch") == 2).then_some(());
+    let watches = async || (store.member.requests_total().await.of("Watch") >= 2).then_some(());
     eventually("both watch", watches).await;
     // The first connection is for calls, the second for watches.
     relay.freeze_connection(1).await;
@@ -279,7 +277,7 @@ async fn a_tenure_outlives_the_member_that_it_was_taken_from() {
     };
     let mut cluster = Cluster::start_with(EtcdVersion::V3_5, 3, &options).await;
     let etcd = Etcd::at(cluster.endpoints()).unwrap();
-    let lock = Lock::builder(KEY, "a").ttl(SECOND * 6).build(&etcd).unwrap();
+    let lock = Lock::builder(KEY, "a").ttl(SECOND * 12).build(&etcd).unwrap();
     for killed in [false, true] {
         let tenure = lock.acquire().await.unwrap();
         let waiting = tokio::spawn({

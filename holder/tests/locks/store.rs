@@ -61,10 +61,18 @@ impl Store {
         .await;
     }
 
-    /// Nothing of ours is left: neither a key nor a lease.
-    pub(crate) async fn is_clean(&self) {
+    /// Nobody of ours holds anything or waits for it.
+    ///
+    /// There may be a lease on which nothing hangs, until it runs out: etcd may carry out at any time what it was sent while it stood still.
+    /// An attempt to be granted a lease that was made again since may come last, when the lease has been given back.
+    pub(crate) async fn is_free(&self) {
         self.etcd.settled().await;
         assert!(self.keys("/").await.is_empty(), "keys are left behind");
+    }
+
+    /// Nothing of ours is left: neither a key nor a lease.
+    pub(crate) async fn is_clean(&self) {
+        self.is_free().await;
         assert_eq!(self.leases().await, Vec::<i64>::new(), "leases are left behind");
     }
 }

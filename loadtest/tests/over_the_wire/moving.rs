@@ -75,7 +75,7 @@ async fn whoever_loses_a_lock_sends_once_more_when_its_successor_was_served() {
     let (address, url, etcd) = (worker.address().to_string(), format!("http://{}", worker.address()), etcd.endpoint());
     let wire =
         ["open", "--rate", "50", "--proxy", &url, "--worker-listen", &address, "--etcd", &etcd, "--lock", "/lock"];
-    let moves = ["--handoff-every", "100ms", "--duration", "1s", "--connections", "4", "--json", report.path()];
+    let moves = ["--handoff-every", "100ms", "--duration", "3s", "--connections", "4", "--json", report.path()];
     loadtest(&[&wire[..], &moves].concat()).await.ended_with(1);
     let report = report.read();
     assert!(report["handoffs"]["count"].as_u64() >= Some(3), "{report:#}");
@@ -88,7 +88,7 @@ async fn the_first_and_the_late_requests_of_a_tenure_are_like_all_others() {
     let (etcd, server, report) = (Etcd::start(EtcdVersion::V3_5).await, Worker::start().await, ReportFile::new());
     let (url, etcd) = (server.endpoint().to_string(), etcd.endpoint());
     let wire = ["open", "--rate", "20", "--proxy", &url, "--etcd", &etcd, "--lock", "/lock", "--connections", "4"];
-    let what = ["--method", "PUT", "--body", "10", "--handoff-every", "100ms", "--duration", "1s", "--warm-up", "0s"];
+    let what = ["--method", "PUT", "--body", "10", "--handoff-every", "100ms", "--duration", "3s", "--warm-up", "0s"];
     loadtest(&[&wire[..], &what, &["--json", report.path()]].concat()).await.ended_with(1);
     let (seen, report) = (server.seen(), report.read());
     assert!(report["handoffs"]["count"].as_u64() >= Some(3), "{report:#}");

@@ -382,6 +382,7 @@ fn a_shutdown_cuts_what_does_not_finish_and_says_how_much() {
     let proxy = Proxy::before(worker.address());
     let (mut client, _peer) = proxy.at_worker(&worker, GET);
     let _idle = proxy.client();
-    assert_eq!(block_on(shut_down(proxy, MOMENT)), Drained { cut: 1 });
+    // Long enough for the other to be seen to be idle.
+    assert_eq!(block_on(shut_down(proxy, SHORT)), Drained { cut: 1 });
     assert_eq!(client.until_end(), b"");
 }

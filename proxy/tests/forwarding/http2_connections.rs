@@ -236,7 +236,8 @@ fn an_upload_never_becomes_whole_once_it_is_over() {
 #[test]
 fn an_upload_that_the_worker_has_no_room_for_any_more_never_goes_out_once_its_tenure_has_ended() {
     let (worker, tenures) = (Worker::by_hand(), Tenures::new());
-    let proxy = Proxy::with(worker.address(), Settings { tenures: vec![("/wait", tenures.clone())], ..to_http2() });
+    let (tenures_of, idle_timeout) = (vec![("/wait", tenures.clone())], Duration::from_secs(1));
+    let proxy = Proxy::with(worker.address(), Settings { tenures: tenures_of, idle_timeout, ..to_http2() });
     let (mut other, mut upload) = (proxy.client(), proxy.client());
     other.send(GET);
     let mut frames = Frames::with_streams(worker.next(), 2);

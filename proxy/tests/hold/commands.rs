@@ -129,11 +129,11 @@ async fn whatever_a_command_leaves_running_has_ended_before_the_lock_is_given_ba
     let stage = Stage::set().await;
     // One that ends when asked to, one that has left the group and does not, and the child of that one.
     let left = r#"
-        sh -c 'trap "echo asked >> $1/log; exit" TERM; while :; do sleep 0.02; done' left $stage &
+        sh -c 'trap "echo asked >> $1/log; exit" TERM; touch $1/ready; while :; do sleep 0.02; done' left $stage &
         setsid sh -c 'trap "" TERM; sh -c "while :; do date +%s%N > $1/beat; sleep 0.02; done" child $1' left $stage &
-        until [ -e $stage/beat ]; do sleep 0.02; done
+        until [ -e $stage/beat ] && [ -e $stage/ready ]; do sleep 0.02; done
         exit 3"#;
-    let mut holder = Holder::start(&stage, "a", &["--grace", "300ms", "--verbose"], left);
+    let mut holder = Holder::start(&stage, "a", &["--grace", "2s", "--verbose"], left);
     assert_eq!(holder.code().await, 3);
     assert_eq!(stage.read("log"), "asked\n");
     let log = holder.log();

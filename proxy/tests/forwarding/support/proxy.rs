@@ -64,7 +64,7 @@ impl Default for Settings {
             connections_max: 64,
             waiting_max: 64,
             ready_timeout: Duration::from_secs(10),
-            idle_timeout: Duration::from_secs(1),
+            idle_timeout: 10 * PATIENCE,
             upstream_protocol: Protocol::Http1,
             upstream_tls: None,
             listen_unix: None,

@@ -171,13 +171,16 @@ async fn the_stage_stays_for_a_look_around_and_its_commands_do_what_they_say() {
     .await;
     assert_told(&log);
 
-    let try_out = async |hint: &str, expected: &[&str]| {
+    let printed_by = async |hint: &str| {
         let (_, after) = log.split_once(hint).unwrap_or_else(|| panic!("no hint {hint:?} in {log}"));
         let shell_command = after.lines().nth(1).unwrap().trim();
         let output = Command::new("sh").args(["-c", shell_command]).kill_on_drop(true).output().await.unwrap();
-        let printed = String::from_utf8_lossy(&output.stdout).into_owned();
+        String::from_utf8_lossy(&output.stdout).into_owned()
+    };
+    let try_out = async |hint: &str, expected: &[&str]| {
+        let printed = printed_by(hint).await;
         for expected in expected {
-            assert!(printed.contains(expected), "{hint} ({shell_command}): no {expected:?} in {printed}");
+            assert!(printed.contains(expected), "{hint}: no {expected:?} in {printed}");
         }
     };
     try_out("write as shard-1", &["HTTP/1.1 200", "the balance is 99"]).await;
@@ -189,6 +192,10 @@ async fn the_stage_stays_for_a_look_around_and_its_commands_do_what_they_say() {
     try_out("what it has counted", &["fencepost_requests_total"]).await;
     try_out(last_hint, &["mod_revision"]).await;
     try_out("give the lock to somebody else", &["OK"]).await;
+    eventually("the takeover is known", async || {
+        printed_by("what fencepost knows").await.contains("\"owner\": \"shard-2\"").then_some(())
+    })
+    .await;
     try_out("write as shard-1", &["HTTP/1.1 412", "fence-reason: stale-tenure"]).await;
     assert!(demo.log().contains("applies a write of \"shard-1, 6\": the balance is 99."), "{}", demo.log());
 

@@ -94,11 +94,11 @@ async fn a_lock_that_was_won_is_kept_though_its_first_renewal_is_late_if_it_stil
         let etcd = Etcd::at([format!("http://{}", relay.address())]).unwrap();
         let held = store.lock("a").acquire().await.unwrap();
         let renewals = async || store.member.requests_total().await.of("LeaseKeepAlive");
-        // An attempt to renew has two thirds of a second, any other a second.
-        let lock = Lock::builder(KEY, "b").ttl(SECOND * 4).build(&etcd).unwrap();
+        // An attempt to renew has a third of a second, any other a second.
+        let lock = Lock::builder(KEY, "b").ttl(SECOND * 2).build(&etcd).unwrap();
         let mut waiting = tokio::spawn(async move { lock.acquire().await.unwrap() });
         eventually("b waits, and has renewed its lease", async || (renewals().await >= 1).then_some(())).await;
-        relay.delay(Duration::from_millis(400)).await;
+        relay.delay(Duration::from_millis(300)).await;
         held.release().await.unwrap();
         let first = eventually("b has the lock", async || {
             store.keys(KEY).await.into_iter().find(|record| record.value() == b"b")

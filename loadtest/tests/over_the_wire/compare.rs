@@ -7,42 +7,37 @@ use std::path::Path;
 use fencepost_testsupport::{EtcdVersion, Scratch, eventually};
 use serde_json::Value;
 
-use crate::support::{ReportFile, Running, fencepost_binary, loadtest};
-
-/// Those that measure time.
-const WORKLOADS: [&str; 12] = [
-    "get",
-    "get64k",
-    "post1k-chunked",
-    "stale",
-    "stale-post1k",
-    "h2c",
-    "h2c4k",
-    "h2c-stale",
-    "churn",
-    "get-tls",
-    "h2-tls",
-    "new-tls",
-];
+use crate::support::{ReportFile, Run, Running, fencepost_binary, loadtest};
 
 #[tokio::test]
 async fn fencepost_is_measured_beside_what_is_installed_and_what_is_not_is_named() {
-    let report = ReportFile::new();
-    let arguments = [
-        "--targets",
-        "haproxy,envoy",
-        "--envoy-binary",
-        "/no/such/envoy",
-        "--workloads",
-        &[&WORKLOADS[..], &["idle"]].concat().join(","),
-    ];
-    let more = ["--connections", "4", "--idle-connections", "20", "--json", report.path()];
-    let run =
-        loadtest(&compare(&[&arguments[..], &more].concat()).iter().map(String::as_str).collect::<Vec<_>>()).await;
-    run.is_as_expected().says("envoy is not installed").says("Ratios are to haproxy").says("| fencepost ");
-    let report = report.read();
+    let absent = ["--targets", "haproxy,envoy", "--envoy-binary", "/no/such/envoy", "--idle-connections", "20"];
+    let workloads = ["get", "get64k", "post1k-chunked", "stale", "stale-post1k", "churn"];
+    let (run, report) = are_measured(&workloads, "idle", &absent).await;
+    run.says("envoy is not installed");
     for of in ["haproxy", "fencepost"] {
-        for what in WORKLOADS {
+        let [idle] = samples(&report, "idle", of)[..] else { panic!("{report:#}") };
+        assert!(idle["memory_bytes_at_start"].as_u64() > Some(1 << 20), "{idle:#}");
+    }
+}
+
+#[tokio::test]
+async fn fencepost_is_measured_beside_haproxy_over_http_2_and_tls_too() {
+    are_measured(&["h2c", "h2c4k", "h2c-stale", "get-tls", "h2-tls"], "new-tls", &["--targets", "haproxy"]).await;
+}
+
+/// Measures how much time these take and `one_more` for both: what was said, and the report.
+async fn are_measured(workloads: &[&str], one_more: &str, more: &[&str]) -> (Run, Value) {
+    let report = ReportFile::new();
+    let all = [workloads, &[one_more]].concat().join(",");
+    let arguments = ["--workloads", &all, "--connections", "4", "--json", report.path()];
+    let arguments = compare(&[&arguments[..], more].concat());
+    let run = loadtest(&arguments.iter().map(String::as_str).collect::<Vec<_>>()).await;
+    run.is_as_expected().says("Ratios are to haproxy").says("| fencepost ");
+    let report = report.read();
+    let is_timed = |what: &&&str| **what != "idle";
+    for of in ["haproxy", "fencepost"] {
+        for what in workloads.iter().chain([&one_more]).filter(is_timed) {
             let samples = samples(&report, what, of);
             assert_eq!(samples.len(), 2, "one for each round: {report:#}");
             for sample in samples {
@@ -54,9 +49,8 @@ async fn fencepost_is_measured_beside_what_is_installed_and_what_is_not_is_named
                 assert_eq!(sample["wrong"], 0, "{sample:#}");
             }
         }
-        let [idle] = samples(&report, "idle", of)[..] else { panic!("{report:#}") };
-        assert!(idle["memory_bytes_at_start"].as_u64() > Some(1 << 20), "{idle:#}");
     }
+    (run, report)
 }
 
 #[tokio::test]
@@ -161,7 +155,7 @@ fn samples<'a>(report: &'a Value, what: &str, of: &str) -> Vec<&'a Value> {
 fn compare(arguments: &[&str]) -> Vec<String> {
     let text = |path: &Path| path.to_str().expect("a path of the tests is text").to_owned();
     let (fencepost, etcd) = (text(fencepost_binary()), text(&EtcdVersion::V3_5.binary()));
-    let common = ["compare", "--fencepost", &fencepost, "--etcd-binary", &etcd, "--rounds", "2", "--seconds", "0.4"];
+    let common = ["compare", "--fencepost", &fencepost, "--etcd-binary", &etcd, "--rounds", "2", "--seconds", "0.2"];
     let common = [&common[..], &["--warm-up", "100ms"]].concat();
     common.iter().chain(arguments).map(|argument| (*argument).to_owned()).collect()
 }

@@ -180,7 +180,7 @@ async fn the_stage_stays_for_a_look_around_and_its_commands_do_what_they_say() {
     let try_out = async |hint: &str, expected: &[&str]| {
         let printed = printed_by(hint).await;
         for expected in expected {
-            assert!(printed.contains(expected), "{hint}: no {expected:?} in {printed}");
+            assert!(printed.contains(expected), "{hint} ({log}): no {expected:?} in {printed}");
         }
     };
     try_out("write as shard-1", &["HTTP/1.1 200", "the balance is 99"]).await;

@@ -5,7 +5,7 @@ use std::time::Duration;
 use etcd_client::{Client, GetOptions, KeyValue};
 use fencepost_holder::{Etcd, Lock, LockBuilder, Over, Tenure};
 use fencepost_testsupport as support;
-use fencepost_testsupport::{EtcdOptions, EtcdVersion, PATIENCE, eventually};
+use fencepost_testsupport::{EtcdOptions, EtcdVersion, PATIENCE, Requests, eventually};
 
 /// An etcd with elections so short that it grants leases of one second.
 pub(crate) struct Store {
@@ -68,6 +68,14 @@ impl Store {
     pub(crate) async fn is_free(&self) {
         self.etcd.settled().await;
         assert!(self.keys("/").await.is_empty(), "keys are left behind");
+    }
+
+    /// Waits until a lease was given back, since etcd had had these requests.
+    pub(crate) async fn gets_a_lease_back_since(&self, before: &Requests) {
+        eventually("a lease is given back", async || {
+            (self.member.requests_total().await.since(before).of("LeaseRevoke") >= 1).then_some(())
+        })
+        .await;
     }
 
     /// Nothing of ours is left: neither a key nor a lease.

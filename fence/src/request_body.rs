@@ -134,10 +134,12 @@ impl Vigil {
             return Way::Cut;
         }
         let now = Instant::now();
-        if self.running.tracked().outlook().age(now).is_some_and(|age| age <= self.max_age) {
+        let lock = self.running.tracked();
+        if lock.outlook().good_for(self.max_age, now).is_some() {
             self.paused_since = None;
             return Way::Open;
         }
+        lock.want_read();
         let since = *self.paused_since.get_or_insert(now);
         if now.saturating_duration_since(since) >= self.pause_max { Way::Cut } else { Way::Paused }
     }

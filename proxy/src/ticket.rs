@@ -225,9 +225,7 @@ impl Watch for RequestWatch {
         if lock.has_ended(term) {
             return Standing::Ended;
         }
-        let age = lock.outlook().age(now);
-        // What will not be good for any time at all is not good.
-        match age.and_then(|age| self.place.route().max_age.checked_sub(age)).filter(|left| !left.is_zero()) {
+        match lock.outlook().good_for(self.place.route().max_age, now) {
             Some(left) => Standing::Good { until: now + left },
             None => Standing::Stale,
         }
@@ -238,6 +236,13 @@ impl Watch for RequestWatch {
             Dependence::Tenure(lock, _) => Box::pin(lock.gate_changed()),
             Dependence::Watching(counter, _) => counter.changed(),
         }
+    }
+
+    fn fetch_news(&self) -> Instant {
+        if let Dependence::Tenure(lock, _) = &self.depends_on {
+            lock.want_read();
+        }
+        Instant::now() + self.place.route().max_age / 10
     }
 
     fn pause_max(&self) -> Duration {

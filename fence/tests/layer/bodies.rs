@@ -7,7 +7,7 @@ use std::time::Duration;
 
 use bytes::Bytes;
 use fencepost_fence::{BodyError, FenceLayer, RequestBody};
-use fencepost_testsupport::{Latch, PATIENCE};
+use fencepost_testsupport::{Latch, PATIENCE, eventually};
 use http::{Request, Response};
 use http_body::{Body, Frame};
 use http_body_util::{BodyExt, Full};
@@ -16,7 +16,7 @@ use tokio::task::JoinHandle;
 use tokio::time::{Instant, timeout};
 use tower::service_fn;
 
-use crate::scene::{LONG, Log, SHORT, Scene, send, text, verdict, with_body};
+use crate::scene::{LOCK, LONG, Log, SHORT, Scene, send, text, verdict, with_body};
 
 /// A body that a test sends piece by piece.
 pub(crate) struct Pieces(mpsc::UnboundedReceiver<&'static str>);
@@ -203,6 +203,31 @@ async fn a_body_pauses_while_nobody_knows_whether_its_tenure_goes_on() {
     upload.until(&["one", "two"]).await;
     drop(upload.pieces);
     assert_eq!(upload.answered.await.unwrap(), "read");
+}
+
+/// Its tenure is one that the restored store does not know of. News of the one before it are young again, and nobody believes them.
+#[tokio::test]
+async fn a_body_does_not_go_on_by_the_news_of_a_store_that_went_back() {
+    let scene = Scene::new();
+    let max_age = Duration::from_millis(200);
+    let layer = scene.layer(|lock| lock.max_age(max_age).handoff_timeout(LONG));
+    let kept = scene.store.put(LOCK, "a");
+    let lost = scene.takes("b");
+    let upload = Upload::begin(&layer, "b", lost).await;
+    scene.store.rewind_to(kept);
+    eventually("that is found", async || {
+        (verdict(&layer, "a", kept.get()).await == "503 store-regressed").then_some(())
+    })
+    .await;
+    for _ in 0..2 {
+        scene.store.put("/elsewhere", "x"); // Beyond what was seen.
+    }
+    upload.pieces.send("one").unwrap();
+    tokio::time::sleep(max_age * 3).await; // For news to come of that.
+    assert_eq!(upload.log.lines(), [""; 0]);
+    scene.takes("c");
+    assert_eq!(upload.answered.await.unwrap(), "read");
+    assert_eq!(upload.log.lines(), ["cut", "end"]);
 }
 
 #[tokio::test]

@@ -79,7 +79,7 @@ async fn until_sealed(watch: Rc<dyn Watch>, inflow: Option<Rc<BodyState>>) {
                     inflow.seal();
                     continue;
                 }
-                due
+                due.min(watch.fetch_news())
             }
         };
         // Whichever it was: look again.

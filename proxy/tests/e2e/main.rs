@@ -27,6 +27,7 @@ mod put_back;
 mod secure_store;
 mod steady_state;
 mod stopped;
+mod under_way;
 
 mod foreign_clients;
 mod hosts;

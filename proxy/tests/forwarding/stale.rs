@@ -56,6 +56,25 @@ fn an_upload_pauses_while_the_news_are_too_old_and_goes_on_with_newer_ones() {
     assert_eq!(tenures.cuts(), 0);
 }
 
+#[test]
+fn an_upload_goes_on_with_newer_news_that_come_without_a_word() {
+    let (worker, tenures) = (Worker::by_hand(), Tenures::new());
+    let proxy = Proxy::with(worker.address(), fenced(&tenures));
+    let (mut client, mut peer) = upload(&proxy, &worker);
+    for _ in 0..3 {
+        tenures.age(Duration::ZERO);
+        client.send("4\r\nmore\r\n");
+        assert_eq!(peer.within(MOMENT), b"");
+        tenures.renew_if_fetched();
+        assert_eq!((peer.line(), peer.line()), ("4".to_owned(), "more".to_owned()));
+    }
+    client.send("0\r\n\r\n");
+    assert_eq!((peer.line(), peer.line()), ("0".to_owned(), String::new()));
+    peer.respond("done");
+    assert_eq!(client.answer().1, b"done");
+    assert_eq!(tenures.cuts(), 0);
+}
+
 /// It is not the client that is waited for then.
 #[test]
 fn a_pause_is_neither_silence_nor_slowness_of_the_client() {

@@ -93,6 +93,14 @@ impl Outlook {
         self.dated().map(|dated| now.saturating_duration_since(dated))
     }
 
+    /// For how much longer what is under way may go on by this; `None` if this is as old as `max_age`, or nothing of it is believed because
+    /// the store went back. A tenure that the restored store does not know of ends no other: only that nobody is admitted shows it.
+    pub fn good_for(&self, max_age: Duration, now: Instant) -> Option<Duration> {
+        let age = self.age(now).filter(|_| !self.is_distrusted())?;
+        // What will not be good for any time at all is not good.
+        max_age.checked_sub(age).filter(|left| !left.is_zero())
+    }
+
     /// What is wrong with the lock's record, if it can't be read.
     pub fn problem(&self) -> Option<&str> {
         self.published.problem.as_ref().map(|problem| &***problem)

@@ -250,8 +250,11 @@ impl TrackedLock {
         self.published().settled
     }
 
-    /// Has it read, soon, without waiting for that.
-    pub(crate) fn want_read(&self) {
+    /// Has it read, soon, without waiting for that. However many want it, one read of a lock is under way at a time.
+    ///
+    /// Whoever goes on by news of it asks for this while they are too old: what dates all locks of a template does not speak for one that
+    /// was read before it began to.
+    pub fn want_read(&self) {
         self.set_on(self.slots.ask());
     }
 

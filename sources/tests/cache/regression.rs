@@ -9,7 +9,7 @@ use fencepost_policy::{Layout, LockKey, Revision};
 use fencepost_sources::{GateMemory, LockSource, MemoryStore, Remembered, SourceOptions, StorePast, TrackedLock};
 use tokio::time::Instant;
 
-use crate::world::{SECOND, ask, glance, load, options, pass, play, play_with, template, track, tracked};
+use crate::world::{MAX_AGE, SECOND, ask, glance, load, options, pass, play, play_with, template, track, tracked};
 
 fn revision(number: u64) -> Revision {
     Revision::new(number).unwrap()
@@ -47,6 +47,31 @@ async fn a_store_that_went_back_admits_nobody_until_an_operator_accepts_it() {
         pass(SECOND / 10).await;
         assert_eq!(glance(&lock, "a", first), "stale-tenure", "it is watched again");
         assert_eq!(ask(&lock, "c", next).await, "admit");
+    })
+    .await;
+}
+
+/// A tenure of the restored store that began earlier ends none that was seen later: its news are young, and say nothing of it.
+#[tokio::test(start_paused = true)]
+async fn what_is_under_way_goes_on_by_no_news_that_nobody_believes() {
+    play(options(), async |store, source| {
+        let lock = tracked(source, "lock").await;
+        let kept = store.put("lock", "a");
+        store.put("lock", "b");
+        pass(SECOND).await;
+        let good_for = || lock.outlook().good_for(MAX_AGE, Instant::now());
+        assert!(good_for().is_some());
+        store.rewind_to(kept);
+        pass(SECOND * 3).await;
+        store.put("other", "x");
+        store.put("other", "y");
+        pass(SECOND * 5).await;
+        assert!(source.status(Instant::now()).distrusted_through.is_some());
+        assert!(lock.outlook().age(Instant::now()) <= Some(SECOND * 2), "it is read again");
+        assert_eq!(good_for(), None);
+        store.put("lock", "c"); // Above all that was seen.
+        pass(SECOND / 10).await;
+        assert!(good_for().is_some());
     })
     .await;
 }

@@ -181,6 +181,31 @@ async fn history_of_a_scope_that_was_compacted_while_the_watch_was_down_begins_a
     .await;
 }
 
+/// What dates the whole scope does not speak for a lock that was read before it began anew. One read is enough for it to do so again.
+#[tokio::test(start_paused = true)]
+async fn a_lock_that_a_new_window_has_left_behind_is_kept_fresh_again_once_that_is_asked_for() {
+    play(options(), async |store, source| {
+        let locks = template(source, "t/", Layout::Key);
+        store.put("t/1", "a");
+        store.put("t/2", "b");
+        let lock = load(&locks, "t/1").await;
+        pass(SECOND * 2).await;
+        store.hold_watches();
+        store.delete("t/2"); // No window can be verified until the watch has named it.
+        pass(SECOND * 3).await;
+        store.release_watches();
+        pass(MAX_AGE).await;
+        let good_for = || lock.outlook().good_for(MAX_AGE, Instant::now());
+        assert_eq!(good_for(), None);
+        lock.want_read();
+        for _ in 0..10 {
+            pass(MAX_AGE).await;
+            assert!(good_for() > Some(MAX_AGE / 2), "{:?}", good_for());
+        }
+    })
+    .await;
+}
+
 #[tokio::test(start_paused = true)]
 async fn a_flood_of_made_up_keys_costs_a_bounded_number_of_reads_and_pushes_out_no_lock() {
     let options = SourceOptions { tracked_locks_max: 50, ..options() };

@@ -24,6 +24,8 @@ struct State {
     ended: u64,
     /// `None`: for ever.
     good_until: Option<Instant>,
+    /// Whether newer news come as soon as they are looked for, and then without a word.
+    comes_if_fetched: bool,
     cuts: usize,
     fails: bool,
 }
@@ -55,6 +57,11 @@ impl Tenures {
 
     pub(crate) fn renew(&self) {
         self.change(|state| state.good_until = None);
+    }
+
+    /// Lets newer news come, without a word, once they are looked for.
+    pub(crate) fn renew_if_fetched(&self) {
+        self.0.state.lock().unwrap().comes_if_fetched = true;
     }
 
     /// Lets whoever asks how they are from within a body panic.
@@ -105,6 +112,14 @@ impl Watch for Tenure {
         let mut changed = Box::pin(self.of.0.changed.notified());
         changed.as_mut().enable();
         changed
+    }
+
+    fn fetch_news(&self) -> Instant {
+        let mut state = self.of.0.state.lock().unwrap();
+        if std::mem::take(&mut state.comes_if_fetched) {
+            state.good_until = None;
+        }
+        Instant::now() + super::MOMENT
     }
 
     fn pause_max(&self) -> Duration {

@@ -9,6 +9,7 @@ use tokio::time::{Instant, sleep_until};
 use super::common::Common;
 use super::driver::{Believed, ReadFailure, Work};
 use super::scope::{Scope, Unverified};
+use super::source::ToRead;
 use super::window::Probed;
 use crate::store::{LockStore, RangeRead, Wanted};
 
@@ -38,7 +39,8 @@ pub(crate) async fn of_static_locks<S: LockStore>(work: Rc<Work<S>>) {
 }
 
 async fn read_static_locks<S: LockStore>(work: &Work<S>) -> Result<(), ReadFailure> {
-    let locks = work.shared.static_locks();
+    let ToRead { together: locks, alone } = work.shared.static_locks();
+    alone.iter().for_each(|lock| lock.want_read());
     if locks.is_empty() {
         return Ok(());
     }

@@ -90,6 +90,15 @@ impl Drop for Handle {
     }
 }
 
+/// The locks that are not found by a template, apart by how they are read. One that may not be read would keep the others from being.
+pub(crate) struct ToRead {
+    /// Those that are read all at once.
+    pub(crate) together: Vec<Arc<TrackedLock>>,
+    /// Those that may not be read, as far as is known: each is asked for by itself, since it may come to be permitted. What nothing but a
+    /// request names any more is left out of these.
+    pub(crate) alone: Vec<Arc<TrackedLock>>,
+}
+
 /// What handles and driver share.
 #[derive(Debug)]
 pub(crate) struct Shared {
@@ -340,9 +349,8 @@ impl Shared {
         lock_list(&self.static_locks).named.clone()
     }
 
-    /// The locks that are read whole, all at once. One that nothing but a request names any more, and that we may not read, is left out: it
-    /// would keep the others from being read.
-    pub(crate) fn static_locks(&self) -> Vec<Arc<TrackedLock>> {
+    /// The locks that are read whole, and how.
+    pub(crate) fn static_locks(&self) -> ToRead {
         let locks: Vec<_> = {
             let mut tracked = lock_list(&self.static_locks);
             tracked.read.retain(|lock| lock.strong_count() > 0);
@@ -350,16 +358,18 @@ impl Shared {
         };
         let denied = self.common.health().denied.clone();
         if denied.is_empty() {
-            return locks;
+            return ToRead { together: locks, alone: Vec::new() };
         }
         let named = self.named();
         let is_named = |lock: &Arc<TrackedLock>| named.iter().any(|named| Arc::ptr_eq(named, lock));
-        locks.into_iter().filter(|lock| !denied.contains(lock.range()) || is_named(lock)).collect()
+        let (alone, together) = locks.into_iter().partition(|lock| denied.contains(lock.range()));
+        ToRead { together, alone: Vec::into_iter(alone).filter(is_named).collect() }
     }
 
     /// Whether any lock has to be read from the store.
     fn is_read_from(&self) -> bool {
-        !self.static_locks().is_empty() || !self.scopes().is_empty()
+        let ToRead { together, alone } = self.static_locks();
+        !together.is_empty() || !alone.is_empty() || !self.scopes().is_empty()
     }
 
     pub(crate) fn scopes(&self) -> Vec<Arc<Scope>> {

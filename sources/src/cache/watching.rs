@@ -73,7 +73,7 @@ async fn is_known_store<S: LockStore>(work: &Work<S>, watched: &KeyRange) -> boo
 /// What can be watched: whatever was read, from there on. What we may not read would keep all else from being watched.
 fn plan<S: LockStore>(work: &Work<S>) -> Vec<(Watched, RangeWatch)> {
     let denied = work.common().health().denied.clone();
-    let locks = work.shared.static_locks().into_iter().filter_map(|lock| {
+    let locks = work.shared.static_locks().together.into_iter().filter_map(|lock| {
         let from = Revision::new(lock.as_of()?.get() + 1)?;
         let range = lock.range().clone();
         Some((Watched::Lock(Arc::downgrade(&lock)), RangeWatch { range, from }))
@@ -82,7 +82,10 @@ fn plan<S: LockStore>(work: &Work<S>) -> Vec<(Watched, RangeWatch)> {
         let watch = RangeWatch { range: scope.range().clone(), from: scope.watch_from()? };
         Some((Watched::Scope(Arc::downgrade(&scope)), watch))
     });
-    locks.chain(scopes).filter(|(_, watch)| !denied.contains(&watch.range)).collect()
+    // A scope may have been asked for by one key of it: what is not permitted for that one is not permitted for it.
+    let is_denied =
+        |range: &KeyRange| denied.contains(range) || denied.contains(&KeyRange::Key(range.first_key().into()));
+    locks.chain(scopes).filter(|(_, watch)| !is_denied(&watch.range)).collect()
 }
 
 async fn follow<S: LockStore>(

@@ -2,6 +2,7 @@
 //! fails, forgets or goes back.
 
 mod confirming;
+mod denied;
 mod panics;
 mod regression;
 mod reloads;

@@ -1,0 +1,120 @@
+//! What the store does not show any more to whoever asks in our name, and what it still shows.
+
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
+
+use fencepost_policy::{Layout, Revision};
+use fencepost_sources::{
+    KeyRange, KeyValue, LockSource, LockStore, Member, MemoryStore, RangeRead, RangeWatch, ReadAnswer, StoreError,
+};
+use tokio::time::Instant;
+
+use crate::world::{MAX_AGE, SECOND, ask, glance, load, options, pass, template, track};
+
+/// Shows nothing below `a/` while that is denied.
+#[derive(Clone, Default)]
+struct Denying {
+    store: MemoryStore,
+    denies: Arc<AtomicBool>,
+}
+
+impl Denying {
+    fn deny(&self, denies: bool) {
+        self.denies.store(denies, Ordering::Relaxed);
+    }
+
+    fn check<'r>(&self, mut ranges: impl Iterator<Item = &'r KeyRange>) -> Result<(), StoreError> {
+        let is_denied = |range: &&KeyRange| self.denies.load(Ordering::Relaxed) && range.first_key().starts_with(b"a/");
+        match ranges.find(is_denied) {
+            Some(range) => Err(StoreError::Denied { user: None, range: range.clone() }),
+            None => Ok(()),
+        }
+    }
+}
+
+impl LockStore for Denying {
+    type Watch = <MemoryStore as LockStore>::Watch;
+
+    async fn read(&self, ranges: &[RangeRead]) -> Result<ReadAnswer, StoreError> {
+        self.check(ranges.iter().map(|read| &read.range))?;
+        self.store.read(ranges).await
+    }
+
+    async fn read_at(&self, key: &[u8], at: Revision) -> Result<Option<KeyValue>, StoreError> {
+        self.store.read_at(key, at).await
+    }
+
+    async fn watch(&self, ranges: &[RangeWatch]) -> Result<Self::Watch, StoreError> {
+        self.check(ranges.iter().map(|watch| &watch.range))?;
+        self.store.watch(ranges).await
+    }
+
+    async fn members(&self) -> Vec<Member> {
+        self.store.members().await
+    }
+}
+
+async fn play(test: impl AsyncFnOnce(&Denying, &LockSource)) {
+    let denying = Denying::default();
+    let (source, driver) = LockSource::build("test", options(), denying.clone());
+    tokio::select! {
+        biased;
+        () = driver => panic!("the driver ended"),
+        () = test(&denying, &source) => {}
+    }
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_named_lock_that_may_not_be_read_any_more_keeps_no_other_from_being_kept_fresh() {
+    play(async |denying, source| {
+        let of_one = denying.store.put("a/1", "x");
+        let of_other = denying.store.put("b/1", "x");
+        let one = track(source, "a/1", Layout::Key);
+        let other = track(source, "b/1", Layout::Key);
+        pass(SECOND * 3).await;
+        denying.deny(true);
+        for _ in 0..10 {
+            pass(MAX_AGE).await;
+            assert!(other.outlook().good_for(MAX_AGE, Instant::now()).is_some());
+            assert_eq!(glance(&other, "x", of_other), "admit");
+            assert_eq!(ask(&one, "x", of_one).await, "unverifiable");
+        }
+        denying.store.delete("b/1");
+        pass(SECOND / 100).await;
+        assert_eq!(glance(&other, "x", of_other), "no-owner", "it is watched");
+        denying.deny(false);
+        pass(SECOND * 3).await;
+        assert_eq!(glance(&one, "x", of_one), "admit", "it is asked for again");
+        denying.store.delete("a/1");
+        pass(SECOND / 100).await;
+        assert_eq!(glance(&one, "x", of_one), "no-owner", "and watched");
+    })
+    .await;
+}
+
+/// The read that goes before a watch asks for one key of what is watched first. It was denied for ever, and nothing was watched.
+#[tokio::test(start_paused = true)]
+async fn a_template_whose_locks_may_not_be_read_any_more_keeps_no_other_from_being_watched() {
+    play(async |denying, source| {
+        let (a, b) = (template(source, "a/", Layout::Key), template(source, "b/", Layout::Key));
+        let of_one = denying.store.put("a/1", "x");
+        let of_other = denying.store.put("b/1", "x");
+        let one = load(&a, "a/1").await;
+        let other = load(&b, "b/1").await;
+        pass(SECOND * 3).await;
+        denying.deny(true);
+        pass(SECOND * 3).await;
+        denying.store.end_watches(); // As when a member is restarted.
+        pass(SECOND * 3).await;
+        denying.store.delete("b/1");
+        pass(SECOND / 100).await;
+        assert_eq!(glance(&other, "x", of_other), "no-owner");
+        denying.deny(false);
+        pass(SECOND * 3).await;
+        assert_eq!(ask(&one, "x", of_one).await, "admit");
+        denying.store.delete("a/1");
+        pass(SECOND / 100).await;
+        assert_eq!(glance(&one, "x", of_one), "no-owner", "it is watched again");
+    })
+    .await;
+}

@@ -14,14 +14,11 @@ use tokio::time::Instant;
 use tower::Service;
 
 use crate::exchange::{Answer, Exchange, Place};
-use crate::forward::folds_alike;
+use crate::forward::{METHOD_OVERRIDES, folds_alike};
 use crate::metrics::{ConfirmOutcome, Counted};
 use crate::recording::{Judgement, Subject};
 use crate::routes::Guard;
 use crate::routing::Guarded;
-
-/// Fields that name the method that is meant. Most servers that go by them do so for POST only, but some for any method.
-const METHOD_OVERRIDES: [&str; 3] = ["x-http-method", "x-http-method-override", "x-method-override"];
 
 /// The parameter of a query that does so. WordPress takes it for any method, as ServiceStack does one that is called like a field.
 const METHOD_PARAMETER: &str = "_method";

@@ -109,6 +109,10 @@ const OTHER_PATHS: [&str; 5] = ["path-info", "script-name", "x-original-url", "x
 /// frameworks know the others.
 const OTHER_HOSTS: [&str; 5] = ["forwarded", "x-forwarded-server", "x-host", "x-http-host-override", "x-original-host"];
 
+/// Fields that name the method that is meant. Most servers that go by them do so for POST only, but some for any method. They pass in a head,
+/// by which a request is judged, and not behind a body.
+pub(crate) const METHOD_OVERRIDES: [&str; 3] = ["x-http-method", "x-http-method-override", "x-method-override"];
+
 /// Letters, digits and `-`, by which no server mistakes one name for another. A table: this is asked of each byte of each name.
 static IS_PLAIN: [bool; 256] = {
     let mut plain = [false; 256];
@@ -229,6 +233,7 @@ fn is_harmful_trailer(name: &HeaderName, kept: &KeptFields) -> bool {
     HEAD_ONLY.contains(name)
         || kept.contains(name)
         || imitates_ours(name, kept)
+        || METHOD_OVERRIDES.into_iter().any(|field| folds_alike(field.as_bytes(), text.as_bytes()))
         || text.starts_with("x-forwarded")
         || text.starts_with("x_forwarded")
 }

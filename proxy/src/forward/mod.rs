@@ -40,7 +40,7 @@ pub use connect::{UPSTREAM_PROTOCOLS, connects};
 pub use error::{Forwarded, SendError, UpstreamError};
 pub use exchange::Exchange;
 pub use fields::KeptFields;
-pub(crate) use fields::folds_alike;
+pub(crate) use fields::{METHOD_OVERRIDES, folds_alike};
 pub use pool::{Pool, ReadyConnection, Wants};
 pub use request_body::{PreparedBody, RequestBody, prepare_body};
 pub use request_head::{InvalidHead, check_host, outgoing_request};

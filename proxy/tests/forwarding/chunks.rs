@@ -11,8 +11,9 @@ fn chunks_and_trailers_pass_both_ways_but_for_harmful_trailers() {
     let mut client = proxy.client();
     client.send(
         "POST / HTTP/1.1\r\nHost: test\r\nTE: trailers\r\nTransfer-Encoding: chunked\r\n\
-         Trailer: X-Sum, Fence-Owner, Content-Length\r\n\r\n\
-         3\r\nabc\r\n2\r\nde\r\n0\r\nX-Sum: 5\r\nFence-Owner: forged\r\nFence_Owner: forged\r\nContent-Length: 9\r\n\r\n",
+         Trailer: X-Sum, Fence-Owner, Content-Length, X-HTTP-Method-Override, X_HTTP_Method\r\n\r\n\
+         3\r\nabc\r\n2\r\nde\r\n0\r\nX-Sum: 5\r\nFence-Owner: forged\r\nFence_Owner: forged\r\nContent-Length: 9\r\n\
+         X-HTTP-Method-Override: DELETE\r\nX_HTTP_Method: DELETE\r\n\r\n",
     );
     let mut peer = worker.next();
     let head = peer.head();

@@ -34,7 +34,9 @@ async fn what_a_command_sends_goes_out_with_its_tenure_whatever_it_says_itself()
     let script = r#"curl -s -D $stage/head -o $stage/body -X PUT -H 'Fence-Owner: b' -H 'Fence-Owner: c' -H 'Fence-Revision: 1' \
             -H 'Connection: fence-revision, x-hop' -H 'x-hop: 1' -H 'Transfer-Encoding: chunked' \
             --data-binary @$stage/data "http://$FENCE_STAMP/answer?x=1" || exit 99
-        curl -s -o /dev/null -o /dev/null "http://$FENCE_STAMP/one" "http://$FENCE_STAMP/two""#;
+        curl -s -o /dev/null -o /dev/null "http://$FENCE_STAMP/one" "http://$FENCE_STAMP/two" || exit 98
+        curl -s -o /dev/null -X GET -H 'Transfer-Encoding: chunked' --data-binary @$stage/data "http://$FENCE_STAMP/asked" || exit 97
+        curl -s -o /dev/null --request-target 'http://shards?x=2' "http://$FENCE_STAMP/""#;
     let data = "0123456789".repeat(50_000);
     std::fs::write(stage.file("data"), &data).unwrap();
     let mut holder = Holder::start(&stage, "shard-1", &["--stamp", &rule(&proxy)], script);
@@ -45,7 +47,10 @@ async fn what_a_command_sends_goes_out_with_its_tenure_whatever_it_says_itself()
     assert!(head.starts_with("http/1.1 201") && head.contains("x-worker: w"), "{head}");
     assert_eq!(stage.read("body"), "made");
     let seen = worker.seen();
-    assert_eq!(seen.iter().map(|seen| seen.path.as_str()).collect::<Vec<_>>(), ["/answer", "/one", "/two"]);
+    assert_eq!(
+        seen.iter().map(|seen| seen.path.as_str()).collect::<Vec<_>>(),
+        ["/answer", "/one", "/two", "/asked", "/"]
+    );
     for seen in &seen {
         assert_eq!(seen.header("fence-owner"), Some("shard-1"));
         assert_eq!(seen.header("fence-revision"), Some(record.create_revision().to_string().as_str()));
@@ -53,6 +58,8 @@ async fn what_a_command_sends_goes_out_with_its_tenure_whatever_it_says_itself()
     }
     assert_eq!((seen[0].method.as_str(), seen[0].query.as_deref()), ("PUT", Some("x=1")));
     assert_eq!(seen[0].body_bytes, data.len() as u64);
+    assert_eq!((seen[3].method.as_str(), seen[3].body_bytes), ("GET", data.len() as u64));
+    assert_eq!(seen[4].query.as_deref(), Some("x=2"));
     stage.is_left_clean().await;
 }
 

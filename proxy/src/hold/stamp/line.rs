@@ -8,7 +8,7 @@ use fencepost_holder::{StampLayer, Standing};
 use http::header::{self, HeaderMap, HeaderName, HeaderValue};
 use http::{Request, Response, StatusCode, Uri};
 use http_body_util::{Either, Full};
-use hyper::body::Incoming;
+use hyper::body::{Body, Incoming};
 use hyper::client::conn::http1::{self, SendRequest};
 use hyper_util::rt::TokioIo;
 use tokio::sync::watch;
@@ -124,8 +124,11 @@ impl Line {
 
     /// Makes the request one to the proxy, without what the command may say of tenures itself.
     fn prepare(&self, request: &mut Request<Incoming>) {
-        let target = request.uri().path_and_query().map_or("/", |target| target.as_str());
+        // Without a path it may have a query still: `http://host?x=1`.
+        let target = request.uri().path_and_query().map_or("", |target| target.as_str());
+        let target = if target.starts_with('/') || target == "*" { target.to_owned() } else { format!("/{target}") };
         *request.uri_mut() = target.parse().unwrap_or_else(|_| Uri::from_static("/"));
+        let is_chunked = !request.body().is_end_stream() && request.body().size_hint().exact().is_none();
         let headers = request.headers_mut();
         if headers.contains_key(header::TRANSFER_ENCODING) {
             headers.remove(header::CONTENT_LENGTH);
@@ -137,6 +140,10 @@ impl Line {
             headers.keys().filter(|name| name.as_str().starts_with("fence-")).cloned().collect();
         for name in claims {
             headers.remove(name);
+        }
+        if is_chunked {
+            // Else hyper sends a GET without a body whose length it does not know.
+            headers.insert(header::TRANSFER_ENCODING, HeaderValue::from_static("chunked"));
         }
         headers.insert(header::HOST, self.outlet.proxy().address.host_header());
     }

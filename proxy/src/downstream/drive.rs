@@ -232,6 +232,7 @@ async fn drive<C: Serving>(
         if !left && (stage.stage() >= leaves_at || leaves_spent(connection)) {
             left = true;
             serving.leave();
+            watch.leave();
             if leaves_spent(connection) {
                 connection.seat.close(Closing::Requests);
             }
@@ -266,7 +267,7 @@ async fn drive<C: Serving>(
             // A client that is just sending a request hears that it was not looked at.
             left = true;
             serving.leave();
-            watch.start_again();
+            watch.leave();
             cx.waker().wake_by_ref();
             seat.close(closing);
             return Poll::Pending;

@@ -14,6 +14,7 @@ use super::answer::{AnswerBody, Counted, counted};
 use super::client_body::{self, ClientBody};
 use super::connection::{Connection, InFlight, Protocol};
 use super::drive::Thread;
+use super::limits::Limits;
 use super::serve::Stage;
 use super::tally::Closing;
 use crate::in_place::pinned;
@@ -116,7 +117,11 @@ where
     Ok(counted(response, version, in_flight))
 }
 
-/// Whether the requests that are under way leave no stream for another: one that its client has reset goes on.
+/// Whether the requests that are under way leave no stream for another: one that its client has reset goes on. Or whether it had more than it
+/// may have, and as many again as it may have had under way when it was told that it has had all.
 fn has_too_many(connection: &Connection) -> bool {
-    connection.seat.count_under_way() >= usize::try_from(connection.limits.streams_max).unwrap_or(usize::MAX)
+    let Limits { streams_max, requests_per_connection_max, .. } = &*connection.limits;
+    let streams_max = usize::try_from(*streams_max).unwrap_or(usize::MAX);
+    let requests_max = requests_per_connection_max.map(|max| max.saturating_add(streams_max as u64));
+    connection.seat.count_under_way() >= streams_max || requests_max.is_some_and(|max| connection.requests.get() > max)
 }

@@ -25,6 +25,10 @@ enum Turn {
     Ours,
 }
 
+/// How long a client may take that was asked to leave and has no request. Over HTTP/2 it answers a PING first, so that what it had sent by
+/// then is not lost, and some never do.
+pub(super) const PARTING_MAX: Duration = Duration::from_secs(5);
+
 /// Notices a client that keeps its connection without using it.
 ///
 /// It is asked after each poll of the connection and looks at what changed since: no request moves a registered timer.
@@ -33,6 +37,8 @@ pub(super) struct Watch {
     since: Instant,
     moved: u64,
     requests: u64,
+    /// Whether the client was asked to leave.
+    left: bool,
     /// For how long the client has read nothing of its answers, up to the present turn, and how much it has read of them.
     stalled: Duration,
     written_before: u64,
@@ -43,7 +49,7 @@ impl Watch {
     /// A watch over a connection that was accepted at `since`.
     pub(super) fn new(since: Instant) -> Watch {
         let (stalled, alarm) = (Duration::ZERO, Alarm::new());
-        Watch { turn: Turn::Head, since, moved: 0, requests: 0, stalled, written_before: 0, alarm }
+        Watch { turn: Turn::Head, since, moved: 0, requests: 0, left: false, stalled, written_before: 0, alarm }
     }
 
     /// Ready when the client has kept us waiting for too long.
@@ -81,14 +87,18 @@ impl Watch {
         connection.seat.waits_since().filter(|since| *since > self.since)
     }
 
-    /// Waits for as long again.
-    pub(super) fn start_again(&mut self) {
-        self.since = Instant::now();
+    /// The client has been asked to leave: one that is idle has a moment for it from now on.
+    pub(super) fn leave(&mut self) {
+        self.left = true;
+        if self.turn == Turn::Idle {
+            self.since = Instant::now();
+        }
     }
 
     fn limit(&self, connection: &Connection) -> Option<(Duration, Closing)> {
         let limits = &connection.limits;
         match self.turn {
+            Turn::Idle if self.left => Some((limits.idle_timeout.min(PARTING_MAX), Closing::Idle)),
             Turn::Idle => Some((limits.idle_timeout, Closing::Idle)),
             Turn::Head => Some((limits.header_timeout, Closing::Header)),
             Turn::Body => Some((limits.body_timeout, Closing::Body)),
@@ -168,6 +178,23 @@ mod tests {
         advance(9 * SECOND).await;
         assert!(!is_over(&mut watch, &connection).await, "there was a request nine seconds ago");
         advance(2 * SECOND).await;
+        assert!(is_over(&mut watch, &connection).await);
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn who_is_asked_to_leave_and_has_no_request_has_a_moment_for_it_and_then_another_after_its_last_one() {
+        let connection = accepted().await;
+        let mut watch = Watch::new(Instant::now());
+        assert!(!is_over(&mut watch, &connection).await);
+        advance(9 * SECOND).await;
+        watch.leave();
+        let request = InFlight::begin(Rc::clone(&connection));
+        assert!(!is_over(&mut watch, &connection).await, "it is our turn");
+        advance(2 * PARTING_MAX).await;
+        assert!(!is_over(&mut watch, &connection).await, "and still is");
+        drop(request);
+        assert!(!is_over(&mut watch, &connection).await, "it may not have heard of it yet");
+        advance(PARTING_MAX + SECOND).await;
         assert!(is_over(&mut watch, &connection).await);
     }
 }

@@ -2,7 +2,7 @@
 
 use std::time::{Duration, Instant};
 
-use fencepost_testsupport::{Answer, Behaviour, EtcdVersion, Latch, Scratch, eventually};
+use fencepost_testsupport::{Answer, Behaviour, Connection, EtcdVersion, Latch, Scratch, eventually};
 use futures_util::future::join_all;
 
 use crate::fencepost::{Fencepost, Route};
@@ -262,6 +262,27 @@ async fn after_a_clean_stop_nobody_waits() {
         assert_refused(&scene.send(Ask::post("/").under(&old)).await, "stale-tenure", LOCK, &new);
         scene.finish().await;
     }
+}
+
+/// Such a client was waited for until all was cut, and the next holder then waited for requests that nobody had sent.
+#[tokio::test]
+async fn a_client_of_http_2_that_has_no_request_and_does_not_leave_makes_no_stop_an_unclean_one() {
+    let state_dir = Scratch::new();
+    let path = state_dir.path().join("state");
+    let mut scene = Scene::with(EtcdVersion::V3_5, &[guarded(&AN_HOUR)], |config| {
+        config.limit("drain_delay = \"0s\"\ndrain_timeout = \"10m\"").remembering_in(&path)
+    })
+    .await;
+    let old = scene.store.hold(LOCK, "shard-1").await;
+    scene.admits("/", &old).await;
+    let mut client = Connection::open(scene.fence.listener.clone()).await.unwrap();
+    client.send(b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n\0\0\0\x04\0\0\0\0\0").await.unwrap();
+    client.receive(9).await.unwrap(); // It is spoken to.
+    assert!(scene.fence.terminate().await.success(), "{}", scene.fence.log());
+    let new = scene.store.hold(LOCK, "shard-2").await;
+    scene.start_again().await;
+    scene.admits("/", &new).await;
+    scene.finish().await;
 }
 
 #[tokio::test]

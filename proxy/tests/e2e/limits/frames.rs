@@ -77,6 +77,7 @@ pub(super) struct Client {
     connection: Connection,
     /// RST_STREAM frames that came for one stream while the answer to another was read.
     passed_over: VecDeque<Frame>,
+    answers_pings: bool,
 }
 
 /// A frame that came back.
@@ -93,7 +94,12 @@ impl Client {
     pub(super) async fn open(server: &Endpoint, settings: &[u8]) -> Client {
         let mut connection = Connection::open(server.clone()).await.unwrap();
         connection.send(greeting(settings)).await.unwrap();
-        Client { connection, passed_over: VecDeque::new() }
+        Client { connection, passed_over: VecDeque::new(), answers_pings: true }
+    }
+
+    /// Answers no PING from here on.
+    pub(super) fn ignores_pings(&mut self) {
+        self.answers_pings = false;
     }
 
     pub(super) async fn send(&mut self, bytes: Vec<u8>) {
@@ -158,7 +164,7 @@ impl Client {
         if kind == SETTINGS && flags == 0 {
             let _ = self.connection.send(frame(SETTINGS, 1, 0, &[])).await; // It may have ended meanwhile.
         }
-        if kind == PING && flags == 0 {
+        if kind == PING && flags == 0 && self.answers_pings {
             let _ = self.connection.send(frame(PING, 1, 0, &payload)).await;
         }
         let stream = u32::from_be_bytes([head[5], head[6], head[7], head[8]]);

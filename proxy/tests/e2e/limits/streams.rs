@@ -186,6 +186,26 @@ async fn after_the_last_request_of_an_http_2_connection_comes_goaway() {
     assert_eq!(closed(&scene, "requests_per_connection_max").await, 1.0);
 }
 
+/// A client that never answers the PING behind the first GOAWAY is never told which was its last.
+#[tokio::test]
+async fn a_client_that_does_not_leave_has_no_more_requests_than_it_may_have_sent_before_it_heard() {
+    let (scene, tenure) = limited("requests_per_connection_max = 2\nh2_streams_max = 3").await;
+    let mut client = Client::open(&scene.fence.listener, &[]).await;
+    client.ignores_pings();
+    for number in 0..20 {
+        let stream = 1 + 2 * number;
+        client.send(ask(stream, "GET", "/", &tenure)).await;
+        loop {
+            let frame = client.next_of(&[HEADERS, RST_STREAM]).await;
+            if frame.stream == stream {
+                assert_eq!(frame.kind == HEADERS, number < 2 + 3, "request {number}");
+                break;
+            }
+        }
+    }
+    scene.finish().await;
+}
+
 #[tokio::test]
 async fn a_stream_whose_answer_is_not_read_is_reset_and_others_go_on() {
     let (scene, tenure) = limited("body_timeout = \"500ms\"").await;

@@ -129,6 +129,22 @@ async fn a_request_of_http_1_reaches_a_worker_of_http_2() {
     assert_eq!(events(&proxy, 1).await, [Event::Finished(Ending::Complete)]);
 }
 
+/// Where it cannot be read, nobody knows what became of the request.
+#[tokio::test(flavor = "multi_thread")]
+async fn a_worker_of_http_2_may_answer_with_as_long_a_head_as_one_of_http_1() {
+    let mut worker = Http2Worker::start().await;
+    let proxy = Proxy::with(worker.address, to_http2());
+    let mut client = proxy.client();
+    client.send("GET / HTTP/1.1\r\nHost: shard.example\r\n\r\n");
+    let (_, mut answer) = worker.next().await;
+    let long = "x".repeat(15_000);
+    let head = (0..5).fold(Response::builder(), |head, number| head.header(format!("x-{number}"), &long));
+    answer.send_response(head.body(()).unwrap(), true).unwrap();
+    let head = tokio::task::block_in_place(|| client.head());
+    assert!(head.starts_with("HTTP/1.1 200 "), "{head}");
+    assert_eq!(field(&head, "x-4"), Some(&*long));
+}
+
 /// RFC 9113 has no path that does not begin with a slash. Judged as `/`, it went to the worker as `?query`.
 #[tokio::test(flavor = "multi_thread")]
 async fn a_url_without_a_path_has_one_at_a_worker_of_http_2_and_a_request_of_http_2_has_to_say_it() {

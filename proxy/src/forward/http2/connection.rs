@@ -24,13 +24,15 @@ use crate::forward::error::UpstreamError;
 use crate::forward::http1::HeadFuture;
 use crate::forward::request_body::RequestBody;
 use crate::forward::unwritten::HandedOver;
-use crate::wire::{PatientTimer, Socket};
+use crate::wire::{HTTP1_BUFFER_BYTES, PatientTimer, Socket};
 
 /// What a worker may send ahead on one stream. A connection has room for that on each of its streams: a few whose clients do not
 /// read hold up no other.
 const WINDOW_BYTES: u32 = 256 * 1024;
 /// HTTP/2 knows no larger window.
 const CONNECTION_WINDOW_BYTES_MAX: u32 = (1 << 31) - 1;
+/// The head of an answer, with 32 bytes for each field.
+const HEAD_BYTES_MAX: u32 = HTTP1_BUFFER_BYTES as u32;
 /// How often a worker with requests is asked whether it is still there, and how long it may take to say so.
 const PING_INTERVAL: Duration = Duration::from_secs(10);
 /// How many streams a worker allows that has not said anything yet: no worker says that.
@@ -265,6 +267,8 @@ fn builder(streams_max: usize, executor: Executor) -> Builder<Executor> {
         .initial_max_send_streams(NOT_SAID)
         .initial_stream_window_size(WINDOW_BYTES)
         .initial_connection_window_size(connection_window)
+        // As much as over HTTP/1.1: a request whose answer cannot be read counts as one that may still run.
+        .max_header_list_size(HEAD_BYTES_MAX)
         .keep_alive_interval(PING_INTERVAL)
         .keep_alive_timeout(PING_INTERVAL);
     builder

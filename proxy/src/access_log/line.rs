@@ -105,7 +105,7 @@ impl Line<'_> {
             user_agent: self.about.user_agent.as_ref().map(|value| cut(value.as_bytes())),
             verdict: self.about.verdict(),
         };
-        serde_json::to_string(&object).unwrap_or_default() // It has only text for keys.
+        visible(serde_json::to_string(&object).unwrap_or_default()) // It has only text for keys.
     }
 
     /// The combined log format of Apache's `mod_log_config`, as nginx has it too, and what is ours behind it.
@@ -157,6 +157,25 @@ fn cut(text: &[u8]) -> Cow<'_, str> {
         Some(begin) if begin.len() < text.len() => String::from_utf8_lossy(begin) + "…",
         _ => String::from_utf8_lossy(text),
     }
+}
+
+/// The same JSON, with what a terminal would obey or hide (RFC 8259 lets it stand) as `\uXXXX`: C1 and DEL, ends of lines, what turns text around.
+fn visible(json: String) -> String {
+    let is_hidden = |c: char| {
+        c.is_control() || matches!(c, '\u{200e}' | '\u{200f}' | '\u{2028}'..='\u{202e}' | '\u{2066}'..='\u{2069}')
+    };
+    if !json.contains(is_hidden) {
+        return json;
+    }
+    json.chars().fold(String::with_capacity(json.len() + 64), |mut line, c| {
+        // Outside of texts there is nothing but ASCII that can be seen.
+        if is_hidden(c) {
+            _ = write!(line, "\\u{:04x}", u32::from(c))
+        } else {
+            line.push(c)
+        }
+        line
+    })
 }
 
 /// Like `10/Oct/2000:13:55:36 +0000`.
@@ -308,7 +327,7 @@ mod tests {
                     "owner": shown_owner(odd), "revision": i64::MAX, "traceparent": "a\"\\b",
                     "referer": cut(odd), "user_agent": cut(odd),
                 });
-                assert_eq!(line.json(), expected.to_string());
+                assert_eq!(line.json(), visible(expected.to_string()));
             }
         }
     }
@@ -320,6 +339,30 @@ mod tests {
         }
         assert_eq!(cut(&[b'x'; TEXT_MAX + 1]), "x".repeat(TEXT_MAX) + "…");
         assert_eq!(cut(b"a\xffb"), "a\u{fffd}b");
+    }
+
+    #[test]
+    fn a_line_in_json_has_nothing_that_a_terminal_would_obey_or_hide() {
+        let said = "a\u{9b}31m\u{202e}b\u{2028}\u{2066}é…";
+        let request = Request::post("/").header("user-agent", http::HeaderValue::from_bytes(said.as_bytes()).unwrap());
+        let about = About::of(&request.body(()).unwrap(), true);
+        let line = Line {
+            at: SystemTime::UNIX_EPOCH,
+            client: ClientAddress::Unix,
+            peer: None,
+            about: &about,
+            queries: true,
+            route: "k",
+            mode: "off",
+            status: None,
+            sent: 0,
+            complete: false,
+            duration: Duration::ZERO,
+        };
+        let json = line.json();
+        assert!(json.contains(r#""user_agent":"a\u009b31m\u202eb\u2028\u2066é…""#), "{json}");
+        let read: serde_json::Value = serde_json::from_str(&json).unwrap();
+        assert_eq!(read["user_agent"], said, "it is the same text");
     }
 
     #[test]

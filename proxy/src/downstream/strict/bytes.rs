@@ -65,16 +65,29 @@ pub(super) fn run_of_target(text: &[u8]) -> usize {
 
 /// How many bytes a text begins with that `is` takes, looked at in words as long as `odd` finds none in one.
 fn run_in_words(text: &[u8], odd: impl Fn(u64) -> u64, is: impl Fn(u8) -> bool) -> usize {
+    let odd = |word: &[u8; 8]| odd(u64::from_le_bytes(*word)) & HIGH;
     let (words, rest) = text.as_chunks::<8>();
-    for (index, word) in words.iter().enumerate() {
-        let odd = odd(u64::from_le_bytes(*word)) & HIGH;
-        if odd != 0 {
-            let run = 8 * index + odd.trailing_zeros() as usize / 8;
+    let mut index = 0;
+    while let Some(word) = words.get(index) {
+        let found = odd(word);
+        if found != 0 {
+            let run = 8 * index + found.trailing_zeros() as usize / 8;
             return run + run_of(text.get(run..).unwrap_or_default(), is);
+        }
+        index += 1;
+        if index == SHORT {
+            // What is long, as cookies and tokens are, is looked at by fours, for which the compiler has instructions: 3 % of a refusal
+            // whose cookie has 4 KB.
+            let (fours, _) = words.get(index..).unwrap_or_default().as_chunks::<4>();
+            let has_odd = |four: &&[[u8; 8]; 4]| four.iter().fold(0, |found, word| found | odd(word)) != 0;
+            index += 4 * fours.iter().take_while(|four| !has_odd(four)).count();
         }
     }
     text.len() - rest.len() + run_of(rest, is)
 }
+
+/// How many words most field values and targets have at most.
+const SHORT: usize = 4;
 
 const ONES: u64 = u64::from_le_bytes([0x01; 8]);
 const HIGH: u64 = u64::from_le_bytes([0x80; 8]);
@@ -95,7 +108,7 @@ mod tests {
 
     #[test]
     fn a_run_ends_at_the_first_byte_that_may_not_stand_in_it_wherever_that_is() {
-        for (odd, length) in (0..=255).flat_map(|odd| (0..40).map(move |length| (odd, length))) {
+        for (odd, length) in (0..=255).flat_map(|odd| (0..40).chain([70, 79]).map(move |length| (odd, length))) {
             for (at, others) in (0..length).flat_map(|at| [(at, b'x'), (at, 0xE9), (at, b'\t')]) {
                 let mut text = vec![others; length];
                 text[at] = odd;

@@ -240,7 +240,7 @@ impl Watch for RequestWatch {
 
     fn fetch_news(&self) -> Instant {
         if let Dependence::Tenure(lock, _) = &self.depends_on {
-            lock.want_read();
+            lock.want_news(self.place.route().max_age);
         }
         Instant::now() + self.place.route().max_age / 10
     }

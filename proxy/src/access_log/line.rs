@@ -162,7 +162,8 @@ fn cut(text: &[u8]) -> Cow<'_, str> {
 /// The same JSON, with what a terminal would obey or hide (RFC 8259 lets it stand) as `\uXXXX`: C1 and DEL, ends of lines, what turns text around.
 fn visible(json: String) -> String {
     let is_hidden = |c: char| {
-        c.is_control() || matches!(c, '\u{200e}' | '\u{200f}' | '\u{2028}'..='\u{202e}' | '\u{2066}'..='\u{2069}')
+        c.is_control()
+            || matches!(c, '\u{61c}' | '\u{200e}' | '\u{200f}' | '\u{2028}'..='\u{202e}' | '\u{2066}'..='\u{2069}')
     };
     if !json.contains(is_hidden) {
         return json;

@@ -93,6 +93,8 @@ pub struct Connection {
     pub(super) tunnel: Cell<Option<Tunnel>>,
     /// On HTTP/2: what is noted of the answer to the request that has just begun, until its stream takes it.
     pub(super) newest: Cell<Option<Rc<Unread>>>,
+    /// On HTTP/2: whether its client has answered a PING since it was asked to leave.
+    pub(super) answers_pings: Cell<bool>,
     /// On HTTP/2: which frames its client has sent too many of.
     pub(super) exceeded: Cell<Option<Exceeded>>,
 }
@@ -124,6 +126,7 @@ impl Connection {
             course: Course::default(),
             tunnel: Cell::new(None),
             newest: Cell::new(None),
+            answers_pings: Cell::new(false),
             exceeded: Cell::new(None),
         })
     }

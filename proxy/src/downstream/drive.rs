@@ -152,15 +152,19 @@ where
                     let last_word = if is_in_place { part::BAD_REQUEST } else { &[] };
                     Box::pin(part::with_client(&connection, last_word)).await;
                 }
-                End::Dropped => {}
+                End::Parted | End::Dropped => {}
             }
         }
         Protocol::Http2 => {
             let io = TokioIo::new(connection.writes.gather(frames::Counted::new(socket, connection.clone())));
             let serving = http2_builder(limits, Streams::of(&connection)).serve_connection(io, service);
             let mut serving = Box::new(InTurns::new(serving, &connection));
-            drive(&mut *serving, &connection, &stage, Stage::Leaving, started).await;
+            let end = drive(&mut *serving, &connection, &stage, Stage::Leaving, started).await;
             drop(serving);
+            if matches!(end, End::Parted) {
+                // It may be about to read what was said last.
+                Box::pin(part::with_client(&connection, &[])).await;
+            }
             if let Some(Exceeded { closing, amid_frame }) = connection.exceeded.get() {
                 connection.seat.close(closing);
                 // Behind a frame that was not written to its end it would be taken for a part of that.
@@ -213,6 +217,8 @@ enum End {
     Served,
     /// By a request that could not be read.
     Unreadable { answered: bool },
+    /// By us, since the client that was to leave did not.
+    Parted,
     /// By an error, by us or for the client's silence.
     Dropped,
 }
@@ -232,7 +238,7 @@ async fn drive<C: Serving>(
         if !left && (stage.stage() >= leaves_at || leaves_spent(connection)) {
             left = true;
             serving.leave();
-            watch.leave();
+            watch.leave(connection);
             if leaves_spent(connection) {
                 connection.seat.close(Closing::Requests);
             }
@@ -267,14 +273,15 @@ async fn drive<C: Serving>(
             // A client that is just sending a request hears that it was not looked at.
             left = true;
             serving.leave();
-            watch.leave();
+            watch.leave(connection);
             cx.waker().wake_by_ref();
             seat.close(closing);
             return Poll::Pending;
         }
-        if !left || closing != Closing::Idle {
-            seat.close(closing);
+        if left && closing == Closing::Idle {
+            return Poll::Ready(End::Parted);
         }
+        seat.close(closing);
         Poll::Ready(End::Dropped)
     })
     .await;

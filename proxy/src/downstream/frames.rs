@@ -72,6 +72,8 @@ struct Counter {
     control_frames: Allowance,
     /// Bytes that have moved either way, as far as they have been counted.
     moved: u64,
+    /// Whether the answer to a PING has come.
+    has_pong: bool,
 }
 
 impl Counter {
@@ -83,6 +85,7 @@ impl Counter {
             resets: Allowance::new(limits.resets_max, now),
             control_frames: Allowance::new(limits.control_frames_max, now),
             moved: 0,
+            has_pong: false,
         }
     }
 
@@ -115,8 +118,11 @@ impl Counter {
         const DATA: u8 = 0;
         const HEADERS: u8 = 1;
         const RST_STREAM: u8 = 3;
+        const PING: u8 = 6;
         const END_STREAM: u8 = 1;
+        const ACK: u8 = 1;
         let (kind, flags) = (self.head[3], self.head[4]);
+        self.has_pong |= kind == PING && flags & ACK != 0;
         match kind {
             HEADERS => self.control_frames.earn(PER_REQUEST),
             DATA if self.skip > 0 || flags & END_STREAM != 0 => {}
@@ -152,6 +158,9 @@ impl AsyncRead for Counted {
             let amid_frame = self.socket.is_write_blocked();
             self.connection.exceeded.set(Some(Exceeded { closing, amid_frame }));
             return Poll::Ready(Err(io::Error::other("more frames than a client may send")));
+        }
+        if std::mem::take(&mut self.counter.has_pong) {
+            self.connection.answers_pings.set(true);
         }
         Poll::Ready(Ok(()))
     }
@@ -194,6 +203,15 @@ mod tests {
                 counter.count(piece, 0, now).unwrap();
             }
             assert_eq!(counter.count(&frame(PING, 0, 8), 0, now), Err(Closing::ControlFrames), "in pieces of {piece}");
+        }
+    }
+
+    #[test]
+    fn the_answer_to_a_ping_is_told_from_one() {
+        let (mut counter, now) = counter(1, 100);
+        for (kind, flags, is_answer) in [(PING, 0, false), (4, 1, false), (PING, 1, true)] {
+            counter.count(&frame(kind, flags, 8), 0, now).unwrap();
+            assert_eq!(counter.has_pong, is_answer, "{kind} {flags}");
         }
     }
 

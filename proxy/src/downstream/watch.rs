@@ -25,8 +25,8 @@ enum Turn {
     Ours,
 }
 
-/// How long a client may take that was asked to leave and has no request. Over HTTP/2 it answers a PING first, so that what it had sent by
-/// then is not lost, and some never do.
+/// How long a client may take that was asked to leave, has no request and answers no PING. Over HTTP/2 it is to answer one, so that what it had
+/// sent by then is not lost, and some never do.
 pub(super) const PARTING_MAX: Duration = Duration::from_secs(5);
 
 /// Notices a client that keeps its connection without using it.
@@ -88,8 +88,9 @@ impl Watch {
     }
 
     /// The client has been asked to leave: one that is idle has a moment for it from now on.
-    pub(super) fn leave(&mut self) {
+    pub(super) fn leave(&mut self, connection: &Connection) {
         self.left = true;
+        connection.answers_pings.set(false);
         if self.turn == Turn::Idle {
             self.since = Instant::now();
         }
@@ -98,7 +99,9 @@ impl Watch {
     fn limit(&self, connection: &Connection) -> Option<(Duration, Closing)> {
         let limits = &connection.limits;
         match self.turn {
-            Turn::Idle if self.left => Some((limits.idle_timeout.min(PARTING_MAX), Closing::Idle)),
+            Turn::Idle if self.left && !is_heard_of(connection) => {
+                Some((limits.idle_timeout.min(PARTING_MAX), Closing::Idle))
+            }
             Turn::Idle => Some((limits.idle_timeout, Closing::Idle)),
             Turn::Head => Some((limits.header_timeout, Closing::Header)),
             Turn::Body => Some((limits.body_timeout, Closing::Body)),
@@ -130,6 +133,11 @@ fn whose_turn(connection: &Connection) -> Turn {
         (Protocol::Http2, true) => Turn::Ours,
         (Protocol::Http2, false) => Turn::Idle,
     }
+}
+
+/// Whether a client that was asked to leave says so, or has something under way at the worker. It may have the rest of an answer to read yet.
+fn is_heard_of(connection: &Connection) -> bool {
+    connection.answers_pings.get() || connection.seat.count_under_way() > 0
 }
 
 fn turn_in_body(connection: &Connection) -> Turn {
@@ -187,7 +195,7 @@ mod tests {
         let mut watch = Watch::new(Instant::now());
         assert!(!is_over(&mut watch, &connection).await);
         advance(9 * SECOND).await;
-        watch.leave();
+        watch.leave(&connection);
         let request = InFlight::begin(Rc::clone(&connection));
         assert!(!is_over(&mut watch, &connection).await, "it is our turn");
         advance(2 * PARTING_MAX).await;
@@ -196,5 +204,20 @@ mod tests {
         assert!(!is_over(&mut watch, &connection).await, "it may not have heard of it yet");
         advance(PARTING_MAX + SECOND).await;
         assert!(is_over(&mut watch, &connection).await);
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn who_answers_when_it_is_asked_to_leave_or_has_something_at_the_worker_may_be_idle_as_ever() {
+        for answers in [true, false] {
+            let connection = accepted().await;
+            let mut watch = Watch::new(Instant::now());
+            watch.leave(&connection);
+            connection.answers_pings.set(answers);
+            let under_way = (!answers).then(|| connection.seat.under_way());
+            assert!(!is_over(&mut watch, &connection).await);
+            advance(PARTING_MAX + SECOND).await;
+            assert!(!is_over(&mut watch, &connection).await, "it answers: {answers}");
+            drop(under_way);
+        }
     }
 }

@@ -56,7 +56,6 @@ async fn an_upload_that_paused_goes_on_when_etcd_answers_again() {
         scene.etcd.pause().await;
         until_age(&scene, "the news is too old", |age| age > 1.0).await;
         send_rest(&mut client).await;
-        assert_eq!(body_end(&scene), None);
         scene.etcd.resume();
         is_answered(client).await;
         scene.finish().await;
@@ -85,7 +84,6 @@ async fn an_upload_goes_on_though_etcd_has_forgotten_what_happened_while_it_coul
     let newest = scene.store.hold("/third", "shard-1").await;
     scene.etcd.etcdctl(&["compact", &newest.revision.to_string()]).await;
     send_rest(&mut client).await;
-    assert_eq!(body_end(&scene), None);
     relay.restore().await;
     is_answered(client).await;
     scene.finish().await;

@@ -250,11 +250,19 @@ impl TrackedLock {
         self.published().settled
     }
 
-    /// Has it read, soon, without waiting for that. However many want it, one read of a lock is under way at a time.
+    /// Has it read, soon, without waiting for that, if what is known of it is as old as `max_age`. However many want that, one read of a lock
+    /// is under way at a time.
     ///
     /// Whoever goes on by news of it asks for this while they are too old: what dates all locks of a template does not speak for one that
-    /// was read before it began to.
-    pub fn want_read(&self) {
+    /// was read before it began to. Young news that nobody believes get no better by being asked for again.
+    pub fn want_news(&self, max_age: Duration) {
+        if self.outlook().age(Instant::now()).is_none_or(|age| age >= max_age) {
+            self.want_read();
+        }
+    }
+
+    /// Has it read, soon, without waiting for that.
+    pub(crate) fn want_read(&self) {
         self.set_on(self.slots.ask());
     }
 

@@ -41,7 +41,7 @@ pub(crate) async fn watch<S: LockStore>(work: Rc<Work<S>>) {
         }
         // A watch from a revision that the store has not reached is accepted and stays silent; so is, for a while, a watch on a
         // store that went back. So a quorum read goes first, and tells whether the store still is the one we know.
-        if resuming && !is_known_store(&work, &ranges[0].range).await {
+        if resuming && !is_known_store(&work, &watched[0], &ranges[0].range).await {
             sleep(backoff.delay()).await;
             continue;
         }
@@ -61,9 +61,13 @@ pub(crate) async fn watch<S: LockStore>(work: Rc<Work<S>>) {
     }
 }
 
-async fn is_known_store<S: LockStore>(work: &Work<S>, watched: &KeyRange) -> bool {
-    // One key that is watched, whether or not it exists: to read any other may not be permitted.
-    let one = RangeRead { range: KeyRange::Key(watched.first_key().into()), wanted: Wanted::Count };
+async fn is_known_store<S: LockStore>(work: &Work<S>, watched: &Watched, range: &KeyRange) -> bool {
+    // What is watched, or one key of it where it is large, whether or not that exists: to read any other may not be permitted.
+    let range = match watched {
+        Watched::Lock(_) => range.clone(),
+        Watched::Scope(_) => KeyRange::Key(range.first_key().into()),
+    };
+    let one = RangeRead { range, wanted: Wanted::Count };
     match work.read(&work.common().counts.resumes, &[one]).await {
         Ok(_) => true,
         Err(ReadFailure::Store(_) | ReadFailure::Again | ReadFailure::Regressed) => false,
@@ -82,10 +86,13 @@ fn plan<S: LockStore>(work: &Work<S>) -> Vec<(Watched, RangeWatch)> {
         let watch = RangeWatch { range: scope.range().clone(), from: scope.watch_from()? };
         Some((Watched::Scope(Arc::downgrade(&scope)), watch))
     });
-    // A scope may have been asked for by one key of it: what is not permitted for that one is not permitted for it.
-    let is_denied =
-        |range: &KeyRange| denied.contains(range) || denied.contains(&KeyRange::Key(range.first_key().into()));
-    locks.chain(scopes).filter(|(_, watch)| !is_denied(&watch.range)).collect()
+    locks.chain(scopes).filter(|(watched, watch)| !is_denied(&denied, watched, &watch.range)).collect()
+}
+
+/// Whether it may not be read. A scope may have been asked for by one key of it, which it is asked for by again once there is a window.
+fn is_denied(denied: &[KeyRange], watched: &Watched, range: &KeyRange) -> bool {
+    let by_one_key = || denied.contains(&KeyRange::Key(range.first_key().into()));
+    denied.contains(range) || matches!(watched, Watched::Scope(_)) && by_one_key()
 }
 
 async fn follow<S: LockStore>(

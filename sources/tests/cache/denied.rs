@@ -92,6 +92,29 @@ async fn a_named_lock_that_may_not_be_read_any_more_keeps_no_other_from_being_ke
     .await;
 }
 
+/// A lock of several keys is asked for by all of them, and by no key of its own that nothing else would ask for again.
+#[tokio::test(start_paused = true)]
+async fn a_named_queue_that_may_be_read_again_is_watched_again_though_it_was_denied_while_a_watch_began() {
+    play(async |denying, source| {
+        let held = denying.store.put("a/1/x", "x");
+        let lock = track(source, "a/1", Layout::Election);
+        let other = track(source, "b/1", Layout::Key);
+        let of_other = denying.store.put("b/1", "x");
+        pass(SECOND * 3).await;
+        denying.deny(true);
+        denying.store.end_watches();
+        pass(SECOND * 5).await;
+        assert_eq!(glance(&other, "x", of_other), "admit");
+        denying.deny(false);
+        pass(SECOND * 11 / 2).await; // Between two reads.
+        assert_eq!(glance(&lock, "x", held), "admit");
+        denying.store.delete("a/1/x");
+        pass(SECOND / 100).await;
+        assert_eq!(glance(&lock, "x", held), "no-owner", "it is watched");
+    })
+    .await;
+}
+
 /// The read that goes before a watch asks for one key of what is watched first. It was denied for ever, and nothing was watched.
 #[tokio::test(start_paused = true)]
 async fn a_template_whose_locks_may_not_be_read_any_more_keeps_no_other_from_being_watched() {

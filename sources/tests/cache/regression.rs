@@ -67,8 +67,14 @@ async fn what_is_under_way_goes_on_by_no_news_that_nobody_believes() {
         store.put("other", "y");
         pass(SECOND * 5).await;
         assert!(source.status(Instant::now()).distrusted_through.is_some());
-        assert!(lock.outlook().age(Instant::now()) <= Some(SECOND * 2), "it is read again");
+        assert!(lock.outlook().age(Instant::now()).is_some_and(|age| age <= SECOND * 2), "it is read again");
         assert_eq!(good_for(), None);
+        // Whoever pauses asks for news each time that something of the lock has changed, as each read does.
+        let confirms = || source.status(Instant::now()).reads.confirms;
+        let before = confirms();
+        lock.want_news(MAX_AGE);
+        pass(SECOND / 100).await;
+        assert_eq!(confirms(), before, "what is young is not asked for");
         store.put("lock", "c"); // Above all that was seen.
         pass(SECOND / 10).await;
         assert!(good_for().is_some());

@@ -197,7 +197,7 @@ async fn a_lock_that_a_new_window_has_left_behind_is_kept_fresh_again_once_that_
         pass(MAX_AGE).await;
         let good_for = || lock.outlook().good_for(MAX_AGE, Instant::now());
         assert_eq!(good_for(), None);
-        lock.want_read();
+        lock.want_news(MAX_AGE);
         for _ in 0..10 {
             pass(MAX_AGE).await;
             assert!(good_for() > Some(MAX_AGE / 2), "{:?}", good_for());

@@ -108,7 +108,7 @@ mod tests {
 
     #[test]
     fn a_run_ends_at_the_first_byte_that_may_not_stand_in_it_wherever_that_is() {
-        for (odd, length) in (0..=255).flat_map(|odd| (0..40).chain([70, 79]).map(move |length| (odd, length))) {
+        for (odd, length) in (0..=255).flat_map(|odd| (0..40).chain([79, 110]).map(move |length| (odd, length))) {
             for (at, others) in (0..length).flat_map(|at| [(at, b'x'), (at, 0xE9), (at, b'\t')]) {
                 let mut text = vec![others; length];
                 text[at] = odd;

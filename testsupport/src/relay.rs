@@ -14,6 +14,7 @@ use tokio::sync::{mpsc, watch};
 use tokio::task::JoinSet;
 use tokio::time::{Instant, sleep_until};
 
+use crate::etcd::Etcd;
 use crate::port::FreePort;
 use crate::thread::TaskThread;
 
@@ -70,6 +71,12 @@ impl Relay {
         let relay = Relay { thread, port, conditions, listening, accepted };
         relay.until_listening(true).await;
         relay
+    }
+
+    /// Starts one between whoever connects to it and that member.
+    pub async fn before(etcd: &Etcd) -> Relay {
+        let address = etcd.endpoint().trim_start_matches("http://").parse().expect("without TLS it is at an address");
+        Relay::start(address).await
     }
 
     /// Where to connect instead of to the target.

@@ -223,7 +223,8 @@ async fn a_body_does_not_go_on_by_the_news_of_a_store_that_went_back() {
         scene.store.put("/elsewhere", "x"); // Beyond what was seen.
     }
     upload.pieces.send("one").unwrap();
-    tokio::time::sleep(max_age * 3).await; // For news to come of that.
+    let before = scene.store.calls().ranges_whole;
+    eventually("there are news of that", async || (scene.store.calls().ranges_whole >= before + 5).then_some(())).await;
     assert_eq!(upload.log.lines(), [""; 0]);
     scene.takes("c");
     assert_eq!(upload.answered.await.unwrap(), "read");

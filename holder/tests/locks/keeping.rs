@@ -43,7 +43,7 @@ async fn a_tenure_outlives_its_time_to_live_and_each_renewal_makes_sure_of_three
 #[tokio::test]
 async fn a_renewal_counts_from_when_it_was_sent_not_from_when_it_was_answered() {
     let store = Store::start().await;
-    let relay = Relay::start(store.member.endpoint().trim_start_matches("http://").parse().unwrap()).await;
+    let relay = Relay::before(&store.member).await;
     let etcd = Etcd::at([format!("http://{}", relay.address())]).unwrap();
     let ttl = TTL * 2;
     let delay = Duration::from_millis(120);
@@ -88,7 +88,7 @@ async fn a_tenure_is_over_as_soon_as_its_key_or_its_lease_is_gone() {
 async fn a_renewal_does_not_count_when_the_key_is_gone_though_the_lease_lives_and_the_watch_is_silent() {
     let store = Store::start().await;
     for what in ["deleted", "taken by another"] {
-        let relay = Relay::start(store.member.endpoint().trim_start_matches("http://").parse().unwrap()).await;
+        let relay = Relay::before(&store.member).await;
         let etcd = Etcd::at([format!("http://{}", relay.address())]).unwrap();
         let tenure = Lock::builder(KEY, "a").ttl(TTL).build(&etcd).unwrap().acquire().await.unwrap();
         // The first connection is for calls, the second for watches.

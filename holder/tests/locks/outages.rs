@@ -59,7 +59,7 @@ async fn an_acquisition_whose_outcome_is_not_known_is_found_out() {
 #[tokio::test]
 async fn a_lock_that_was_taken_without_its_holder_hearing_of_it_is_its_own() {
     let store = Store::start().await;
-    let relay = Relay::start(store.member.endpoint().trim_start_matches("http://").parse().unwrap()).await;
+    let relay = Relay::before(&store.member).await;
     let etcd = Etcd::at([format!("http://{}", relay.address())]).unwrap();
     let held = store.lock("a").acquire().await.unwrap();
     let lock = Lock::builder(KEY, "b").ttl(SECOND * 600).build(&etcd).unwrap();
@@ -89,7 +89,7 @@ async fn a_lock_that_was_taken_without_its_holder_hearing_of_it_is_its_own() {
 async fn a_lock_that_was_won_is_kept_though_its_first_renewal_is_late_if_it_still_stands() {
     for stands in [true, false] {
         let store = Store::start().await;
-        let relay = Relay::start(store.member.endpoint().trim_start_matches("http://").parse().unwrap()).await;
+        let relay = Relay::before(&store.member).await;
         let etcd = Etcd::at([format!("http://{}", relay.address())]).unwrap();
         let held = store.lock("a").acquire().await.unwrap();
         let renewals = async || store.member.requests_total().await.of("LeaseKeepAlive");
@@ -242,7 +242,7 @@ async fn who_waits_gets_the_lock_though_etcd_was_taken_back_to_a_backup() {
 #[tokio::test]
 async fn who_waits_gets_the_lock_though_its_watch_is_silent() {
     let store = Store::start().await;
-    let relay = Relay::start(store.member.endpoint().trim_start_matches("http://").parse().unwrap()).await;
+    let relay = Relay::before(&store.member).await;
     let etcd = Etcd::at([format!("http://{}", relay.address())]).unwrap();
     let held = store.lock("a").acquire().await.unwrap();
     let lock = Lock::builder(KEY, "b").ttl(TTL).build(&etcd).unwrap();

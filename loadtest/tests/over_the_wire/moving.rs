@@ -102,7 +102,7 @@ async fn the_first_and_the_late_requests_of_a_tenure_are_like_all_others() {
 #[tokio::test]
 async fn an_etcd_that_is_gone_ends_the_handoffs_and_not_the_run() {
     let (etcd, server, report) = (Etcd::start(EtcdVersion::V3_5).await, Worker::start().await, ReportFile::new());
-    let relay = Relay::start(etcd.endpoint().trim_start_matches("http://").parse().unwrap()).await;
+    let relay = Relay::before(&etcd).await;
     let (url, etcd_url) = (server.endpoint().to_string(), format!("http://{}", relay.address()));
     let wire = ["open", "--rate", "50", "--proxy", &url, "--etcd", &etcd_url, "--lock", "/lock", "--connections", "4"];
     let moves = ["--handoff-every", "2s", "--duration", "4s", "--warm-up", "0s", "--json", report.path()];
@@ -136,7 +136,7 @@ async fn a_run_whose_locks_move_ends_though_nobody_is_answered() {
 #[tokio::test]
 async fn a_run_that_is_ended_while_it_takes_its_locks_leaves_none_behind() {
     let (etcd, server) = (Etcd::start(EtcdVersion::V3_5).await, Worker::start().await);
-    let relay = Relay::start(etcd.endpoint().trim_start_matches("http://").parse().unwrap()).await;
+    let relay = Relay::before(&etcd).await;
     relay.delay(Duration::from_millis(500)).await;
     let (url, etcd_url) = (server.endpoint().to_string(), format!("http://{}", relay.address()));
     let running = Running::start(&["closed", "--proxy", &url, "--etcd", &etcd_url, "--lock", "/lock"]);

@@ -159,7 +159,8 @@ fn cut(text: &[u8]) -> Cow<'_, str> {
     }
 }
 
-/// The same JSON, with what a terminal would obey or hide (RFC 8259 lets it stand) as `\uXXXX`: C1 and DEL, ends of lines, what turns text around.
+/// The same JSON, in which what a terminal would obey or hide is escaped by its number, though RFC 8259 lets it stand: C1 and DEL, ends of
+/// lines, what turns text around.
 fn visible(json: String) -> String {
     let is_hidden = |c: char| {
         c.is_control()

@@ -121,7 +121,7 @@ where
 /// may have, and as many again as it may have had under way when it was told that it has had all.
 fn has_too_many(connection: &Connection) -> bool {
     let Limits { streams_max, requests_per_connection_max, .. } = &*connection.limits;
-    let streams_max = usize::try_from(*streams_max).unwrap_or(usize::MAX);
-    let requests_max = requests_per_connection_max.map(|max| max.saturating_add(streams_max as u64));
-    connection.seat.count_under_way() >= streams_max || requests_max.is_some_and(|max| connection.requests.get() > max)
+    let requests_max = requests_per_connection_max.map(|max| max.saturating_add(u64::from(*streams_max)));
+    connection.seat.count_under_way() >= usize::try_from(*streams_max).unwrap_or(usize::MAX)
+        || requests_max.is_some_and(|max| connection.requests.get() > max)
 }

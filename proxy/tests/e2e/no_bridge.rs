@@ -19,7 +19,7 @@ fn routes() -> [Route; 1] {
 /// A proxy whose way to etcd can be cut.
 async fn behind_a_relay(version: EtcdVersion, routes: &[Route]) -> (Scene, Relay) {
     let etcd = Etcd::start(version).await;
-    let relay = Relay::start(etcd.endpoint().trim_start_matches("http://").parse().unwrap()).await;
+    let relay = Relay::before(&etcd).await;
     let scene = Scene::seeing(etcd, &[format!("http://{}", relay.address())], routes).await;
     (scene, relay)
 }

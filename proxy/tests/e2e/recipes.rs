@@ -55,7 +55,7 @@ async fn a_master_that_renews_by_itself_is_ended_with_its_work_before_the_lock_c
 
 /// Etcd is that far, and away once the master is in the middle of a job.
 async fn is_ended_in_time(etcd: &Etcd, command: Command, lock: &str, away: Duration) {
-    let relay = Relay::start(etcd.endpoint().trim_start_matches("http://").parse().unwrap()).await;
+    let relay = Relay::before(etcd).await;
     relay.delay(away).await;
     let (mut master, job) = at_work(etcd, &format!("http://{}", relay.address()), command, lock).await;
     relay.freeze().await;
@@ -69,7 +69,7 @@ async fn is_ended_in_time(etcd: &Etcd, command: Command, lock: &str, away: Durat
 #[tokio::test]
 async fn a_script_that_etcd_does_not_answer_at_first_asks_again() {
     let etcd = Etcd::start(EtcdVersion::V3_5).await;
-    let relay = Relay::start(etcd.endpoint().trim_start_matches("http://").parse().unwrap()).await;
+    let relay = Relay::before(&etcd).await;
     relay.freeze().await;
     let endpoint = format!("http://{}", relay.address());
     let given_up = async {

@@ -146,7 +146,7 @@ async fn a_lock_keeps_its_source_and_with_it_its_gate() {
 #[tokio::test]
 async fn a_source_is_reached_at_other_addresses_and_keeps_its_gates() {
     let etcd = fencepost_testsupport::Etcd::start(EtcdVersion::V3_5).await;
-    let relay = Relay::start(etcd.endpoint().trim_start_matches("http://").parse().unwrap()).await;
+    let relay = Relay::before(&etcd).await;
     let through = format!("http://{}", relay.address());
     let scene = Scene::seeing(etcd, &[through], &[guarded(&["max_age = \"500ms\""])]).await;
     let predecessor = Predecessor::at_worker(&scene).await;
@@ -542,7 +542,7 @@ async fn a_lock_is_read_as_often_as_its_route_now_needs_it() {
 async fn a_source_that_does_not_answer_is_not_added() {
     let scene = Scene::open(EtcdVersion::V3_5, &[guarded(&[])]).await;
     let tenure = scene.store.hold(LOCK, "shard-1").await;
-    let relay = Relay::start(scene.etcd.endpoint().trim_start_matches("http://").parse().unwrap()).await;
+    let relay = Relay::before(&scene.etcd).await;
     let more = format!(
         "[source.more]\nkind = \"etcd\"\nendpoints = [\"http://{}\"]\n[[route]]\nname = \"more\"\npath = \"/more/{{n}}/\"\n\
          upstream = {:?}\nlock = {{ source = \"more\", key = \"/more/{{n}}\" }}\n",

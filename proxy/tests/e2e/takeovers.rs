@@ -95,7 +95,7 @@ async fn zombies_that_send_all_the_time_are_never_admitted_after_their_successor
 async fn news_that_are_late_refuse_no_new_holder() {
     for version in EtcdVersion::ALL {
         let etcd = Etcd::start(version).await;
-        let relay = Relay::start(etcd.endpoint().trim_start_matches("http://").parse().unwrap()).await;
+        let relay = Relay::before(&etcd).await;
         let seen_at = [format!("http://{}", relay.address())];
         let scene = Scene::seeing(etcd, &seen_at, &[Route::new("one", "/", r#"key = "/one/lock""#)]).await;
         let mut before = scene.store.hold("/one/lock", "shard-0").await;

@@ -67,7 +67,7 @@ async fn an_upload_that_paused_goes_on_when_etcd_answers_again() {
 #[tokio::test]
 async fn an_upload_goes_on_though_etcd_has_forgotten_what_happened_while_it_could_not_be_reached() {
     let etcd = fencepost_testsupport::Etcd::start(EtcdVersion::V3_5).await;
-    let relay = Relay::start(etcd.endpoint().trim_start_matches("http://").parse().unwrap()).await;
+    let relay = Relay::before(&etcd).await;
     let through = format!("http://{}", relay.address());
     let scene = Scene::seeing(etcd, &[through], &[route("/{name}", "1h")]).await;
     let holder = scene.store.hold(LOCK, "shard-1").await;

@@ -36,16 +36,17 @@ fn tunnel(proxy: &Proxy, worker: &Worker) -> (Client, Peer) {
     (client, peer)
 }
 
+/// They come with a word or, where they are looked for, without one.
 #[test]
 fn an_upload_pauses_while_the_news_are_too_old_and_goes_on_with_newer_ones() {
     let (worker, tenures) = (Worker::by_hand(), Tenures::new());
     let proxy = Proxy::with(worker.address(), fenced(&tenures));
     let (mut client, mut peer) = upload(&proxy, &worker);
-    for _ in 0..3 {
+    for renew in [Tenures::renew, Tenures::renew_if_fetched].repeat(2) {
         tenures.age(Duration::ZERO);
         client.send("4\r\nmore\r\n");
         assert_eq!(peer.within(MOMENT), b"");
-        tenures.renew();
+        renew(&tenures);
         assert_eq!((peer.line(), peer.line()), ("4".to_owned(), "more".to_owned()));
     }
     client.send("0\r\n\r\n");
@@ -53,25 +54,6 @@ fn an_upload_pauses_while_the_news_are_too_old_and_goes_on_with_newer_ones() {
     peer.respond("done");
     assert_eq!(client.answer().1, b"done");
     assert_eq!(proxy.wait_for_events(1), [Event::Finished(Ending::Complete)]);
-    assert_eq!(tenures.cuts(), 0);
-}
-
-#[test]
-fn an_upload_goes_on_with_newer_news_that_come_without_a_word() {
-    let (worker, tenures) = (Worker::by_hand(), Tenures::new());
-    let proxy = Proxy::with(worker.address(), fenced(&tenures));
-    let (mut client, mut peer) = upload(&proxy, &worker);
-    for _ in 0..3 {
-        tenures.age(Duration::ZERO);
-        client.send("4\r\nmore\r\n");
-        assert_eq!(peer.within(MOMENT), b"");
-        tenures.renew_if_fetched();
-        assert_eq!((peer.line(), peer.line()), ("4".to_owned(), "more".to_owned()));
-    }
-    client.send("0\r\n\r\n");
-    assert_eq!((peer.line(), peer.line()), ("0".to_owned(), String::new()));
-    peer.respond("done");
-    assert_eq!(client.answer().1, b"done");
     assert_eq!(tenures.cuts(), 0);
 }
 

@@ -47,7 +47,7 @@ async fn the_command_starts_only_when_nothing_of_an_earlier_holder_is_at_the_wor
 #[tokio::test]
 async fn a_lock_that_is_lost_while_the_door_is_closing_is_taken_again() {
     let stage = Stage::set().await;
-    let way = Relay::start(stage.etcd.endpoint().trim_start_matches("http://").parse().unwrap()).await;
+    let way = Relay::before(&stage.etcd).await;
     let etcd = format!("http://{}", way.address());
     behind_an_earlier_request(&stage, async |proxy, latch| {
         let arguments = ["--fence", proxy, "--verbose"];

@@ -145,7 +145,7 @@ async fn a_holder_that_is_cut_off_ends_its_command_before_its_lock_is_anothers()
         [(EtcdVersion::V3_4, "blackholed"), (EtcdVersion::V3_5, "blackholed"), (EtcdVersion::V3_5, "cut")]
     {
         let stage = Stage::set_with(version).await;
-        let way = Relay::start(stage.etcd.endpoint().trim_start_matches("http://").parse().unwrap()).await;
+        let way = Relay::before(&stage.etcd).await;
         let etcd = format!("http://{}", way.address());
         let arguments = ["--once", "--ttl", "3s"];
         let mut holder = Holder::start_at(&etcd, &stage.file(""), "a", &arguments, STUBBORN);

@@ -112,7 +112,7 @@ async fn who_is_told_to_end_while_it_waits_leaves_nothing_behind() {
 async fn who_is_told_to_end_while_etcd_is_away_has_said_so_and_ends_in_time() {
     let stage = Stage::set().await;
     let nobody = fencepost_testsupport::FreePort::reserve();
-    let way = Relay::start(stage.etcd.endpoint().trim_start_matches("http://").parse().unwrap()).await;
+    let way = Relay::before(&stage.etcd).await;
     way.freeze().await;
     // Where nobody could be asked, nothing is to be found out.
     for (address, within) in [(nobody.address(), Duration::from_secs(2)), (way.address(), Duration::from_secs(5))] {
@@ -132,7 +132,7 @@ async fn who_is_told_to_end_while_etcd_is_away_has_said_so_and_ends_in_time() {
 #[tokio::test]
 async fn a_lock_that_cannot_be_given_back_is_left_after_its_time_and_said_so_once() {
     let stage = Stage::set().await;
-    let way = Relay::start(stage.etcd.endpoint().trim_start_matches("http://").parse().unwrap()).await;
+    let way = Relay::before(&stage.etcd).await;
     let script = "trap 'exit 9' TERM; echo ready >> $stage/log; while :; do sleep 0.02; done";
     let mut holder =
         Holder::start_at(&format!("http://{}", way.address()), &stage.file(""), "a", &["--ttl", "60s"], script);
@@ -150,7 +150,7 @@ async fn a_lock_that_cannot_be_given_back_is_left_after_its_time_and_said_so_onc
 #[tokio::test]
 async fn who_does_not_want_to_wait_does_not_wait_for_a_silent_etcd_twice() {
     let stage = Stage::set().await;
-    let way = Relay::start(stage.etcd.endpoint().trim_start_matches("http://").parse().unwrap()).await;
+    let way = Relay::before(&stage.etcd).await;
     way.freeze().await;
     let began = Instant::now();
     let mut holder = Holder::at(&format!("http://{}", way.address()), "a", &["--try"], &["true"]);

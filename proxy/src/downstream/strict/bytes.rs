@@ -76,8 +76,8 @@ fn run_in_words(text: &[u8], odd: impl Fn(u64) -> u64, is: impl Fn(u8) -> bool) 
         }
         index += 1;
         if index == SHORT {
-            // What is long, as cookies and tokens are, is looked at by fours, for which the compiler has instructions: 3 % of a refusal
-            // whose cookie has 4 KB.
+            // What is long, as cookies and tokens are, is looked at by fours, for which the compiler has instructions: a quarter of the
+            // instructions of a refusal whose cookie has 4 KB.
             let (fours, _) = words.get(index..).unwrap_or_default().as_chunks::<4>();
             let has_odd = |four: &&[[u8; 8]; 4]| four.iter().fold(0, |found, word| found | odd(word)) != 0;
             index += 4 * fours.iter().take_while(|four| !has_odd(four)).count();

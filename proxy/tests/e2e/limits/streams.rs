@@ -206,6 +206,20 @@ async fn a_client_that_does_not_leave_has_no_more_requests_than_it_may_have_sent
     scene.finish().await;
 }
 
+/// A connection that is closed while its client still writes is reset, and what the client had not read is gone.
+#[tokio::test]
+async fn a_client_that_does_not_leave_hears_the_end_before_its_own_side_is_closed() {
+    let (scene, tenure) = limited("requests_per_connection_max = 1").await;
+    let mut client = Client::open(&scene.fence.listener, &[]).await;
+    client.ignores_pings();
+    client.send(ask(1, "GET", "/", &tenure)).await;
+    assert!(client.is_ended_with(NO_ERROR).await);
+    for _ in 0..2 {
+        client.send(frame(PING, 0, 0, &[0; 8])).await; // It would be reset by the first.
+    }
+    scene.finish().await;
+}
+
 #[tokio::test]
 async fn a_stream_whose_answer_is_not_read_is_reset_and_others_go_on() {
     let (scene, tenure) = limited("body_timeout = \"500ms\"").await;

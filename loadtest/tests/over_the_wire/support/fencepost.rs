@@ -69,16 +69,27 @@ impl Fencepost {
 }
 
 /// The proxy's binary, of the same profile as this test. Cargo tells a test only of its own package's binaries, and does
-/// not build others for it: what lies there may be old. After a build of the whole workspace there is nothing to do.
+/// not build others for it: what lies there may be old.
 pub(crate) fn fencepost_binary() -> &'static Path {
     static BINARY: LazyLock<PathBuf> = LazyLock::new(|| {
         let test = std::env::current_exe().expect("a running program has a path");
         let profile = test.ancestors().nth(2).expect("tests lie in target/PROFILE/deps");
         let target = profile.parent().expect("target/PROFILE has a parent");
         let mut build = Command::new(std::env::var_os("CARGO").unwrap_or_else(|| "cargo".into()));
-        build.args(["build", "--quiet", "--locked", "--workspace", "--bin", "fencepost", "--target-dir"]).arg(target);
-        if profile.ends_with("release") {
-            build.arg("--release");
+        // As `bin/test` does, after which nothing is left to do: features and debug information of libraries depend on all that is built.
+        // In a release that would take an hour.
+        let what: &[_] = if profile.ends_with("release") {
+            &["build", "--release", "--bin", "fencepost"]
+        } else {
+            &["test", "--no-run"]
+        };
+        build.args(what).args(["--quiet", "--locked", "--workspace", "--target-dir"]).arg(target);
+        // What cargo tells a test of its package. The build script of ring asks for some of these: where they are others it is run again,
+        // and all that needs ring is compiled again.
+        for (name, _) in std::env::vars_os() {
+            if ["CARGO_PKG_", "CARGO_MANIFEST_"].iter().any(|start| name.to_string_lossy().starts_with(start)) {
+                build.env_remove(name);
+            }
         }
         let built = build.status().unwrap_or_else(|error| panic!("{build:?} cannot be started: {error}"));
         assert!(built.success(), "{build:?} ended with {built}");

@@ -15,14 +15,14 @@ const LAST_ANSWERS_MAX: Duration = Duration::from_secs(1);
 /// Stops a server in named steps: `leaving` (not ready, clients are asked to leave, requests are served for `drain_delay`),
 /// `closing` (nothing more is accepted, what is under way finishes, for `drain_timeout` at most), `cutting` (what waits before the worker is told so,
 /// the rest is cut).
-/// `again` skips to the last: whoever says once more that it ends (SIGTERM, SIGINT) need not wait. Returns whether nothing was cut.
+/// `again` skips to the last: whoever says once more that it ends (SIGTERM, SIGINT) need not wait.
 pub async fn drain(
     mut server: Server,
     process: &Process,
     leaving: &AtomicBool,
     limits: &Limits,
     again: impl Future<Output = ()>,
-) -> bool {
+) {
     let connections = server.connections();
     let mut again = std::pin::pin!(again);
     let under_way = || (connections.count(), process.metrics.in_flight());
@@ -66,7 +66,7 @@ pub async fn drain(
     }
     if ended {
         tracing::info!(step = "ended", "drained: everything has ended");
-        return true;
+        return;
     }
 
     let (open, requests) = under_way();
@@ -82,5 +82,4 @@ pub async fn drain(
     } else {
         tracing::info!(step = "ended", "drained: everything has ended");
     }
-    cut == 0
 }

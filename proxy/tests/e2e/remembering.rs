@@ -285,6 +285,28 @@ async fn a_client_of_http_2_that_has_no_request_and_does_not_leave_makes_no_stop
     scene.finish().await;
 }
 
+/// As a page that listens for events is until it is closed: then every stop was an unclean one.
+#[tokio::test]
+async fn a_stop_that_cuts_what_no_lock_guards_is_a_clean_one() {
+    let state_dir = Scratch::new();
+    let events = Route::new("events", "/events", r#"key = "/events""#).with(r#"mode = "off""#);
+    let mut scene = remembering(EtcdVersion::V3_5, &state_dir, &[events, guarded(&AN_HOUR)]).await;
+    let latch = Latch::new();
+    scene.worker.on("/events", Behaviour::Hold(latch.clone(), Answer::ok("events")));
+    let old = scene.store.hold(LOCK, "shard-1").await;
+    scene.admits("/", &old).await;
+    let mut line = scene.line().await;
+    line.begin(Ask::post("/events").method("GET")).await.unwrap();
+    scene.worker.wait_for(2).await;
+    assert!(scene.fence.terminate().await.success(), "{}", scene.fence.log());
+    assert!(scene.fence.log().contains("step=\"cutting\""), "{}", scene.fence.log());
+    let new = scene.store.hold(LOCK, "shard-2").await;
+    scene.start_again().await;
+    scene.admits("/", &new).await;
+    latch.open();
+    scene.finish().await;
+}
+
 #[tokio::test]
 async fn a_stop_that_leaves_a_request_at_the_worker_is_no_clean_one() {
     for leaves in ["running", "orphan"] {

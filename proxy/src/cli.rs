@@ -114,6 +114,9 @@ pub enum Command {
     HoldStart {
         /// What it waits for.
         gate: PathBuf,
+        /// How many descriptors the command may have.
+        #[arg(long)]
+        descriptors: Option<u64>,
         /// The command, and its arguments.
         #[arg(required = true, trailing_var_arg = true)]
         command: Vec<OsString>,
@@ -124,27 +127,27 @@ pub enum Command {
 const HOLD_HELP: &str = "\
   fencepost hold --etcd http://127.0.0.1:2379 --lock /shards/2/lock --owner shard-1 -- ./master.sh
 
-The command finds FENCE_LOCK, FENCE_OWNER and FENCE_REVISION in its environment and sends the last two with every request, as
+The command finds FENCE_LOCK, FENCE_OWNER and FENCE_REVISION in its environment and sends the last two with every request, as \
 Fence-Owner and Fence-Revision; or it sends its requests to a --stamp address, where that is done for it.
 
-The lock is renewed every third of the ttl. Without a confirmed renewal for three quarters of it, or when the lock is seen to be
-gone, the command gets SIGTERM, and SIGKILL after --grace, a fifth of the ttl later at the latest: before the lock can have run
+The lock is renewed every third of the ttl. Without a confirmed renewal for three quarters of it, or when the lock is seen to be \
+gone, the command gets SIGTERM, and SIGKILL after --grace, a fifth of the ttl later at the latest: before the lock can have run \
 out. Then the lock is taken again and the command run again, unless --once.
 
-Before the command runs for the first time, an etcd that does not answer within 10 s (3 s with --try) is the end; afterwards, unless
+Before the command runs for the first time, an etcd that does not answer within 10 s (3 s with --try) is the end; afterwards, unless \
 --once, it is asked for as long as it takes.
 
 An etcd with users has to let --etcd-user read and write the key of the lock and, with --queue, what begins with KEY.queue/:
   etcdctl role grant-permission ROLE readwrite /shards/2/lock
   etcdctl role grant-permission ROLE readwrite --prefix /shards/2/lock.queue/
 
-When the command ends, whatever it left running is ended, the lock is given back, and its exit code is passed on. An etcd that
-does not answer for 3 s then is left to free the lock by itself. SIGTERM is passed on, and SIGKILL follows after --grace; SIGINT,
-SIGHUP, SIGQUIT, SIGUSR1, SIGUSR2, SIGWINCH and SIGCONT are passed on. If SIGHUP, SIGINT or SIGQUIT was ignored from the beginning
+When the command ends, whatever it left running is ended, the lock is given back, and its exit code is passed on. An etcd that \
+does not answer for 3 s then is left to free the lock by itself. SIGTERM is passed on, and SIGKILL follows after --grace; SIGINT, \
+SIGHUP, SIGQUIT, SIGUSR1, SIGUSR2, SIGWINCH and SIGCONT are passed on. If SIGHUP, SIGINT or SIGQUIT was ignored from the beginning \
 (nohup, a shell's background job), it stays so, for the command too.
 The command and what it starts are a process group of their own; should this process be killed or stopped, a second one ends it.
 
-Exit codes: the command's own, 128 + N if it was ended by signal N; 75 the lock is held by somebody else (--try), 76 the lock was
+Exit codes: the command's own, 128 + N if it was ended by signal N; 75 the lock is held by somebody else (--try), 76 the lock was \
 lost (--once), 126 the command cannot be run, 127 there is no such command, 1 failed to run, 64 wrong usage.";
 
 /// A configuration: a file, or flags for one worker.

@@ -37,8 +37,8 @@ fn fitting(descriptors: usize, to_workers: usize) -> usize {
     left.saturating_sub(to_workers).max(left / 2).max(1)
 }
 
-/// `None` if there is no limit.
-fn raise() -> Option<usize> {
+/// Raises the limit of the process as far as it may be, and returns it; `None` if there is none.
+pub(crate) fn raise() -> Option<usize> {
     let Rlimit { current, maximum } = getrlimit(Resource::Nofile);
     let raised = setrlimit(Resource::Nofile, Rlimit { current: maximum, maximum });
     let limit = if raised.is_ok() { maximum } else { current };

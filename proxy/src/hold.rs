@@ -29,7 +29,7 @@ use std::pin::pin;
 use std::time::Duration;
 
 use fencepost_holder::{AcquireError, Etcd, Lock, StoreError, Tenure};
-use rustix::process::{Pid, Signal, getpid};
+use rustix::process::{Pid, Resource, Signal, getpid, getrlimit};
 use tokio::time::sleep;
 
 pub use self::header_names::HeaderNames;
@@ -51,6 +51,7 @@ use self::starter::Starter;
 use self::under_lock::End;
 use self::voice::{Speech, Voice};
 use self::watchdog::Watchdog;
+use crate::descriptors::raise as raise_descriptors;
 
 /// How long to wait before etcd is asked again, when it did not answer.
 const ETCD_PAUSE: Duration = Duration::from_secs(1);
@@ -94,6 +95,10 @@ struct Hold {
     starter: Option<Starter>,
     /// Children of this process that have nothing to do with the lock: the watchdog, and those that were there before.
     others: Vec<Pid>,
+    /// How many descriptors this process was to have, and the command is; `None` if there is no limit.
+    own_descriptors: Option<u64>,
+    /// How many connections to --stamp the command may have.
+    connections_max: usize,
     voice: Voice,
 }
 
@@ -112,10 +117,28 @@ impl Hold {
         let failed = |what: &str, error: std::io::Error| Exit::Failed(format!("{what}: {error}"));
         family::adopt_orphans().map_err(|error| failed("orphans cannot be adopted", error))?;
         let signals = Signals::listen().map_err(|error| failed("signals cannot be listened to", error))?;
-        let mut others = descent::children(getpid());
+        let own_descriptors = getrlimit(Resource::Nofile).current;
+        let descriptors = raise_descriptors();
+        let mut others =
+            descent::children(getpid()).map_err(|error| failed("this process's children cannot be seen", error))?;
         let watchdog = Watchdog::start(&others).map_err(|error| failed("the watchdog cannot be started", error))?;
         others.push(watchdog.id());
-        Ok(Hold { settings, etcd, etcd_contents, lock, door, outlets, signals, watchdog, starter: None, others, voice })
+        let connections_max = stamp::connections_max(descriptors);
+        Ok(Hold {
+            settings,
+            etcd,
+            etcd_contents,
+            lock,
+            door,
+            outlets,
+            signals,
+            watchdog,
+            starter: None,
+            others,
+            own_descriptors,
+            connections_max,
+            voice,
+        })
     }
 
     /// One tenure after the other, until there is something to exit with.
@@ -123,7 +146,7 @@ impl Hold {
         let mut is_first = true;
         loop {
             // Ready before the lock is there, so that nobody waits for it then.
-            match self.settings.starter() {
+            match self.settings.starter(self.own_descriptors) {
                 Ok(starter) => self.starter = Some(starter),
                 Err(exit) => return exit,
             }

@@ -9,6 +9,7 @@ use fencepost::explain::Asked;
 use fencepost::logging::Log;
 use fencepost::{ConfigFile, Origin, Surroundings, check, demo, hold, panics};
 use fencepost_config::{Config, Problems};
+use nix::sys::signal::SigSet;
 
 /// Each request takes some two dozen pieces of memory, several of them larger than what the C library keeps at hand for a thread, and
 /// decisions are freed by another thread than made them. This allocator keeps more at hand.
@@ -22,6 +23,9 @@ const EXIT_FAILED: u8 = 1;
 const EXIT_USAGE: u8 = 64;
 
 fn main() -> ExitCode {
+    // Whoever has started this may have blocked some, which is inherited: SIGTERM would never be heard, nor that a child has ended. It has
+    // to come before any thread, and cannot fail.
+    let _ = SigSet::empty().thread_set_mask();
     let cli = match Cli::try_parse() {
         Ok(cli) => cli,
         Err(error) => {
@@ -44,7 +48,9 @@ fn main() -> ExitCode {
         Command::Explain { config, question } => with_file(&config, |config, _| explain_token(&config, question)),
         Command::Demo(settings) => exit_code(block_on(demo::play(settings))),
         Command::Hold(settings) => by_its_code(hold::hold(*settings)),
-        Command::HoldStart { gate, command } => ExitCode::from(hold::become_command(&gate, &command)),
+        Command::HoldStart { gate, descriptors, command } => {
+            ExitCode::from(hold::become_command(&gate, descriptors, &command))
+        }
         Command::HoldWatchdog { holder, others } => by_its_code(hold::run_watchdog(holder, &others)),
     }
 }

@@ -5,6 +5,7 @@ use std::io::{self, ErrorKind};
 use std::thread::sleep;
 use std::time::{Duration, Instant};
 
+use rustix::io::Errno;
 use rustix::process::{Pid, Signal, kill_process};
 
 /// How long processes may take to stop before they are killed as they are. Whoever waits inside of the system may take any time.
@@ -21,9 +22,12 @@ const STOP_PAUSE: Duration = Duration::from_millis(1);
 ///
 /// One that has ended counts until leave was taken of it. What it leaves behind is its heir's before it shows as ended: so who finds no
 /// child of a heir has missed nobody.
-pub(super) fn children(of: Pid) -> Vec<Pid> {
+///
+/// # Errors
+/// If it cannot be looked: where nothing more can be opened, say. There may be any then.
+pub(super) fn children(of: Pid) -> io::Result<Vec<Pid>> {
     // A kernel may be built without these lists.
-    listed_children(of).unwrap_or_else(|_| searched_children(of))
+    listed_children(of).or_else(|_| searched_children(of))
 }
 
 /// By the kernel's own lists, one for each thread.
@@ -43,10 +47,16 @@ fn listed_children(of: Pid) -> io::Result<Vec<Pid>> {
 }
 
 /// By looking at every process of the machine, which takes as long as there are many.
-fn searched_children(of: Pid) -> Vec<Pid> {
-    let Ok(entries) = std::fs::read_dir("/proc") else { return Vec::new() };
-    let pids = entries.flatten().filter_map(|entry| pid(entry.file_name().to_str()?));
-    pids.filter(|&child| parent(child) == Some(of)).collect()
+fn searched_children(of: Pid) -> io::Result<Vec<Pid>> {
+    let mut children = Vec::new();
+    for entry in std::fs::read_dir("/proc")? {
+        if let Some(child) = entry?.file_name().to_str().and_then(pid)
+            && parent(child)? == Some(of)
+        {
+            children.push(child);
+        }
+    }
+    Ok(children)
 }
 
 /// Kills these processes and all that came of them: but for those whose parent has ended, unless they are named.
@@ -83,7 +93,8 @@ pub(super) fn with_descendants(roots: Vec<Pid>) -> impl Iterator<Item = Pid> {
             let next = waiting.pop()?;
             // A number that was given to another process meanwhile must not lead round in a circle.
             if seen.insert(next.as_raw_nonzero()) {
-                waiting.extend(children(next));
+                // Of whom it can't be seen, none are found.
+                waiting.extend(children(next).unwrap_or_default());
                 return Some(next);
             }
         }
@@ -93,7 +104,7 @@ pub(super) fn with_descendants(roots: Vec<Pid>) -> impl Iterator<Item = Pid> {
 /// Whether one of its threads has still to stop, and is waited for though all were told to that long ago.
 fn is_to_stop(pid: Pid, since: Duration) -> bool {
     let Ok(threads) = std::fs::read_dir(format!("/proc/{pid}/task")) else { return false };
-    let states = threads.flatten().filter_map(|thread| stat(&thread.path().join("stat")));
+    let states = threads.flatten().filter_map(|thread| stat(&thread.path().join("stat")).ok().flatten());
     states.into_iter().any(|stat| match stat.state {
         // Stopped, or traced and stopped; dead, and nobody has taken leave of it.
         'T' | 't' | 'X' | 'Z' => false,
@@ -108,15 +119,23 @@ struct Stat {
     parent: Option<Pid>,
 }
 
-fn stat(file: &std::path::Path) -> Option<Stat> {
-    let stat = std::fs::read_to_string(file).ok()?;
+/// `None` if it is gone.
+fn stat(file: &std::path::Path) -> io::Result<Option<Stat>> {
+    let stat = match std::fs::read_to_string(file) {
+        Err(error) if error.kind() == ErrorKind::NotFound || Errno::from_io_error(&error) == Some(Errno::SRCH) => {
+            return Ok(None);
+        }
+        stat => stat?,
+    };
     // The program's name stands in brackets and may hold anything; state and parent are the words after it.
-    let mut words = stat.rsplit_once(") ")?.1.split(' ');
-    Some(Stat { state: words.next()?.chars().next()?, parent: pid(words.next()?) })
+    let words = stat.rsplit_once(") ").map(|(_, words)| words.split(' '));
+    let stat =
+        words.and_then(|mut words| Some(Stat { state: words.next()?.chars().next()?, parent: pid(words.next()?) }));
+    Ok(stat)
 }
 
-fn parent(child: Pid) -> Option<Pid> {
-    stat(format!("/proc/{child}/stat").as_ref())?.parent
+fn parent(child: Pid) -> io::Result<Option<Pid>> {
+    Ok(stat(format!("/proc/{child}/stat").as_ref())?.and_then(|stat| stat.parent))
 }
 
 fn pid(word: &str) -> Option<Pid> {
@@ -149,12 +168,12 @@ mod tests {
         )
         .unwrap();
         let me = getpid();
-        for children in [listed(me), searched_children(me), children(me)] {
+        for children in [listed(me), searched_children(me).unwrap(), children(me).unwrap()] {
             assert!(children.contains(&first) && children.contains(&second), "{children:?}");
         }
         lives.kill().unwrap();
         let _ = (lives.wait(), ended.wait());
-        for children in [listed(me), searched_children(me), children(me)] {
+        for children in [listed(me), searched_children(me).unwrap(), children(me).unwrap()] {
             assert!(!children.contains(&first) && !children.contains(&second), "{children:?}");
         }
         assert_eq!(listed(first), [], "of one that is gone");

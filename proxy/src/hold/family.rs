@@ -64,7 +64,7 @@ impl Family {
         if self.asked.insert(self.command.as_raw_nonzero().get()) {
             self.signal(Signal::TERM);
         }
-        for orphan in self.members() {
+        for orphan in self.members().unwrap_or_default() {
             // Who is in the group was asked with it.
             if !self.has_in_group(orphan) && self.asked.insert(orphan.as_raw_nonzero().get()) {
                 let _ = kill_process(orphan, Signal::TERM);
@@ -76,7 +76,7 @@ impl Family {
     /// whenever a child has ended.
     pub(super) fn kill(&self) {
         self.signal(Signal::KILL);
-        for child in self.members() {
+        for child in self.members().unwrap_or_default() {
             let _ = kill_process(child, Signal::KILL);
         }
     }
@@ -91,29 +91,41 @@ impl Family {
     }
 
     /// Whether nothing is left: of those that this process may signal at all.
-    pub(super) fn is_gone(&self) -> bool {
-        self.status.is_some() && self.members().is_empty()
+    ///
+    /// # Errors
+    /// If it cannot be looked: something may be left.
+    pub(super) fn is_gone(&self) -> io::Result<bool> {
+        Ok(self.status.is_some() && self.members()?.is_empty())
     }
 
     /// What is left that this process may end: what runs under another user is not waited for either.
-    fn members(&self) -> Vec<Pid> {
-        children(getpid()).into_iter().filter(|pid| !self.others.contains(pid) && may_signal(*pid)).collect()
+    fn members(&self) -> io::Result<Vec<Pid>> {
+        let members = children(getpid())?.into_iter();
+        Ok(members.filter(|pid| !self.others.contains(pid) && may_signal(*pid)).collect())
     }
 }
 
-/// Which of two children have ended.
+/// What was learnt of the children.
 #[derive(Debug, Default)]
 pub(super) struct Reaped {
-    /// How the command has, if it has.
+    /// How the command has ended, if it has.
     pub(super) command: Option<WaitStatus>,
-    /// Whether the watchdog has.
+    /// Whether the command was stopped just now because it wanted something of a terminal in whose background it is.
+    pub(super) wants_terminal: bool,
+    /// Whether the watchdog has ended.
     pub(super) watchdog: bool,
 }
 
 /// Takes leave of all children that have ended, orphans included.
 pub(super) fn reap(command: Option<Pid>, watchdog: Pid) -> Reaped {
     let mut reaped = Reaped::default();
-    while let Ok(Some((child, status))) = wait(WaitOptions::NOHANG) {
+    while let Ok(Some((child, status))) = wait(WaitOptions::NOHANG | WaitOptions::UNTRACED) {
+        if status.stopped() {
+            let for_terminal = [Signal::TTIN, Signal::TTOU].map(Signal::as_raw);
+            reaped.wants_terminal |=
+                Some(child) == command && status.stopping_signal().is_some_and(|signal| for_terminal.contains(&signal));
+            continue;
+        }
         if Some(child) == command {
             reaped.command = Some(status);
         }

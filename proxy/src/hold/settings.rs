@@ -63,7 +63,8 @@ pub struct HoldSettings {
     pub fence: Option<ProxyAddress>,
     /// Take the command's requests at this loopback address and send them to that proxy with the tenure's headers, for as long as
     /// the tenure lasts; may be given several times. The addresses, with the ports that the system chose for port 0, are in
-    /// FENCE_STAMP.
+    /// FENCE_STAMP. Whatever reaches the address speaks in the owner's name: with port 0 it is another in each tenure, and nothing that
+    /// an earlier command left behind knows it.
     #[arg(long, value_name = "ADDRESS=URL", value_parser = StampRule::parse)]
     pub stamp: Vec<StampRule>,
     /// The exit code of --try when the lock is held.
@@ -174,9 +175,9 @@ impl HoldSettings {
         })
     }
 
-    /// What is to become the command.
-    pub(super) fn starter(&self) -> Result<Starter, Exit> {
-        let starter = Starter::wait(&self.command, self.foreground);
+    /// What is to become the command, which may have so many descriptors.
+    pub(super) fn starter(&self, descriptors: Option<u64>) -> Result<Starter, Exit> {
+        let starter = Starter::wait(&self.command, self.foreground, descriptors);
         starter.map_err(|error| Exit::Failed(format!("no process can be started for the command: {error}")))
     }
 

@@ -1,24 +1,25 @@
 //! `--stamp`: a local listener for as long as a tenure lasts. What a command sends there goes out with the tenure's headers.
 //!
-//! For masters that can't be changed. The listener and all its connections are closed when the tenure may be over: what a
-//! command sends later reaches nobody, and the next tenure's listener is another. HTTP/1.1, bodies as they come; no upgrades.
+//! For masters that can't be changed. When the tenure may be over all connections are closed, and so is each that still comes: what a
+//! command sends later reaches nobody, and nobody else gets its address before it has ended. HTTP/1.1, bodies as they come; no upgrades.
 
 mod line;
 
+use std::convert::Infallible;
 use std::fmt;
 use std::io;
 use std::net::SocketAddr;
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
 
-use fencepost_holder::{StampLayer, Standing, Tenure};
+use fencepost_holder::{Over, StampLayer, Standing, Tenure};
 use hyper::server::conn::http1;
 use hyper::service::service_fn;
-use hyper_util::rt::{TokioIo, TokioTimer};
+use hyper_util::rt::TokioIo;
 use tokio::net::{TcpListener, TcpStream};
-use tokio::sync::watch;
-use tokio::task::{JoinHandle, JoinSet};
-use tokio::time::{sleep, timeout};
+use tokio::sync::{OwnedSemaphorePermit, Semaphore, watch};
+use tokio::task::JoinSet;
+use tokio::time::{Instant, sleep, timeout};
 
 use self::line::Line;
 use super::header_names::HeaderNames;
@@ -26,8 +27,21 @@ use super::proxy_address::{InvalidProxyAddress, ProxyAddress};
 use super::proxy_link::{LinkError, ProxyLink};
 use super::voice::Voice;
 
-/// How long to leave the system alone when it has no connection to give.
-const ACCEPT_PAUSE: Duration = Duration::from_millis(20);
+/// How long to leave the system alone when it has no connection to give, or an address not yet.
+const PAUSE: Duration = Duration::from_millis(20);
+
+/// What this process has open beside the command's connections and those to the proxy: lists of processes, etcd, files of TLS.
+const DESCRIPTORS_ASIDE: usize = 64;
+
+/// How many header fields a message may have: the most that the proxy can be told to take (`headers_max`).
+const HEADERS_MAX: usize = 1_000;
+
+/// How many connections a command may have, if this process may have so many descriptors open: each takes one, and one to the proxy. More of
+/// them wait. Without a descriptor it could not be seen what of a command is left.
+pub(super) fn connections_max(descriptors: Option<usize>) -> usize {
+    let fitting = descriptors.map_or(Semaphore::MAX_PERMITS, |limit| limit.saturating_sub(DESCRIPTORS_ASIDE) / 2);
+    fitting.clamp(1, Semaphore::MAX_PERMITS)
+}
 
 /// Where a command's requests are taken, and where they go.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -104,38 +118,41 @@ impl fmt::Display for Outlet {
     }
 }
 
-/// The listeners of a tenure. They close with it, or with this value.
+/// The listeners of a tenure. They serve as long as it lasts, and keep their addresses as long as this value does.
 #[derive(Debug)]
 pub(super) struct Stamping {
     addresses: Vec<SocketAddr>,
-    task: JoinHandle<()>,
+    listeners: JoinSet<()>,
 }
 
 impl Stamping {
-    pub(super) async fn open(outlets: &[Outlet], tenure: &Tenure) -> io::Result<Stamping> {
-        let mut listeners = JoinSet::new();
-        let mut addresses = Vec::new();
+    /// An address that is in use is waited for, for so long: it may be that of a command on this machine whose tenure is over, as long as that
+    /// command has not ended.
+    pub(super) async fn open(
+        outlets: &[Outlet],
+        tenure: &Tenure,
+        patience: Duration,
+        connections_max: usize,
+    ) -> io::Result<Stamping> {
+        let places = Arc::new(Semaphore::new(connections_max));
+        let until = Instant::now() + patience;
+        let mut stamping = Stamping { addresses: Vec::new(), listeners: JoinSet::new() };
         for outlet in outlets {
             let listen = outlet.0.listen;
             let failed = |error: io::Error| io::Error::new(error.kind(), format!("--stamp {listen}: {error}"));
-            let listener = TcpListener::bind(listen).await.map_err(failed)?;
-            addresses.push(listener.local_addr().map_err(failed)?);
-            let stamp = outlet.0.names.stamp(tenure);
-            listeners.spawn(accept(listener, outlet.clone(), stamp, tenure.standing()));
+            let listener = bind(listen, until).await.map_err(failed)?;
+            stamping.addresses.push(listener.local_addr().map_err(failed)?);
+            let (stamp, lost) = (outlet.0.names.stamp(tenure), tenure.lost());
+            let (outlet, standing, places) = (outlet.clone(), tenure.standing(), Arc::clone(&places));
+            let accepting = Accepting { listener, outlet, stamp, standing, places };
+            stamping.listeners.spawn(async move { accepting.until(lost).await });
         }
-        let lost = tenure.lost();
-        let task = tokio::spawn(async move {
-            lost.await;
-            listeners.shutdown().await;
-        });
-        Ok(Stamping { addresses, task })
+        Ok(stamping)
     }
 
     /// Closes listeners and connections; returns when that is done.
-    pub(super) async fn close(self) {
-        self.task.abort();
-        // However it has ended: it is gone, and with it all that it held.
-        let _ = self.task.await;
+    pub(super) async fn close(mut self) {
+        self.listeners.shutdown().await;
     }
 }
 
@@ -147,18 +164,67 @@ impl fmt::Display for Stamping {
     }
 }
 
-/// Serves until it is given up; its connections go with it.
-async fn accept(listener: TcpListener, outlet: Outlet, stamp: StampLayer, standing: watch::Receiver<Standing>) {
-    let mut connections = JoinSet::new();
+async fn bind(listen: SocketAddr, until: Instant) -> io::Result<TcpListener> {
     loop {
+        match TcpListener::bind(listen).await {
+            Err(error) if error.kind() == io::ErrorKind::AddrInUse && Instant::now() < until => sleep(PAUSE).await,
+            bound => return bound,
+        }
+    }
+}
+
+/// A listener of a tenure.
+struct Accepting {
+    listener: TcpListener,
+    outlet: Outlet,
+    stamp: StampLayer,
+    standing: watch::Receiver<Standing>,
+    /// One for each connection, of this and the tenure's other listeners.
+    places: Arc<Semaphore>,
+}
+
+impl Accepting {
+    /// Serves until the tenure is lost. Returns never: from then on, whatever comes is closed at once. Were the address let go with the tenure,
+    /// the next holder on this machine could have it before this command has ended, and send on what this one writes as its own.
+    async fn until(self, lost: impl Future<Output = Over>) {
         tokio::select! {
-            accepted = listener.accept() => match accepted {
-                Ok((stream, _)) => {
-                    connections.spawn(serve(stream, Line::to(outlet.clone(), stamp.clone(), standing.clone())));
+            biased;
+            _ = lost => {}
+            never = self.serve() => match never {},
+        }
+        loop {
+            self.accept().await;
+        }
+    }
+
+    /// Its connections go with it.
+    async fn serve(&self) -> Infallible {
+        let mut connections = JoinSet::new();
+        loop {
+            tokio::select! {
+                (stream, place) = self.accept_to_a_place() => {
+                    let line = Line::to(self.outlet.clone(), self.stamp.clone(), self.standing.clone());
+                    connections.spawn(async move {
+                        serve(stream, line).await;
+                        drop(place);
+                    });
                 }
-                Err(_) => sleep(ACCEPT_PAUSE).await,
-            },
-            Some(_) = connections.join_next() => {}
+                Some(_) = connections.join_next() => {}
+            }
+        }
+    }
+
+    async fn accept_to_a_place(&self) -> (TcpStream, OwnedSemaphorePermit) {
+        let place = Arc::clone(&self.places).acquire_owned().await.expect("nobody closes it");
+        (self.accept().await, place)
+    }
+
+    async fn accept(&self) -> TcpStream {
+        loop {
+            match self.listener.accept().await {
+                Ok((stream, _)) => return stream,
+                Err(_) => sleep(PAUSE).await,
+            }
         }
     }
 }
@@ -169,10 +235,13 @@ async fn serve(stream: TcpStream, line: Line) {
     let line = Arc::new(line);
     let service = service_fn(move |request| {
         let line = Arc::clone(&line);
-        async move { Ok::<_, std::convert::Infallible>(line.forward(request).await) }
+        async move { Ok::<_, Infallible>(line.forward(request).await) }
     });
+    let mut server = http1::Builder::new();
+    // It is the command's own: it may leave a connection idle, or begin a request, for as long as it likes.
+    server.header_read_timeout(None).max_headers(HEADERS_MAX);
     // What goes wrong on a connection concerns its client, which sees it end.
-    let _ = http1::Builder::new().timer(TokioTimer::new()).serve_connection(TokioIo::new(stream), service).await;
+    let _ = server.serve_connection(TokioIo::new(stream), service).await;
 }
 
 #[cfg(test)]

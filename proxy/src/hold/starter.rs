@@ -15,7 +15,7 @@ use std::process::{Child, Command};
 use std::time::Duration;
 
 use fencepost_holder::BootInstant;
-use rustix::process::Pid;
+use rustix::process::{Pid, Resource, Rlimit, getrlimit, setrlimit};
 
 use super::exit::Exit;
 use super::voice::Speech;
@@ -40,13 +40,15 @@ pub(super) struct Starter {
 struct Spare(Option<Child>);
 
 impl Starter {
-    /// Starts one, in a process group of its own unless it is to stay in this one's.
-    pub(super) fn wait(command: &[OsString], foreground: bool) -> io::Result<Starter> {
+    /// Starts one, in a process group of its own unless it is to stay in this one's. The command may have so many descriptors.
+    pub(super) fn wait(command: &[OsString], foreground: bool, descriptors: Option<u64>) -> io::Result<Starter> {
         let (gate, word) = io::pipe()?;
         // By this name it is found also if its file was replaced meanwhile.
         let mut starter = Command::new("/proc/self/exe");
         let name = format!("/proc/{}/fd/{}", std::process::id(), gate.as_raw_fd());
-        starter.args([SUBCOMMAND, &name, "--"]).args(command);
+        starter.args([SUBCOMMAND, &name]);
+        starter.args(descriptors.map(|limit| format!("--descriptors={limit}")));
+        starter.arg("--").args(command);
         if !foreground {
             starter.process_group(0);
         }
@@ -91,7 +93,7 @@ struct Word {
 }
 
 /// What the started process does until it becomes the command; returns with an exit code if it can't.
-pub fn become_command(gate: &Path, command: &[OsString]) -> u8 {
+pub fn become_command(gate: &Path, descriptors: Option<u64>, command: &[OsString]) -> u8 {
     let failed =
         |why: &str| Exit::Failed(format!("the command is not started: {why}")).say(&Speech::begin().voice(false));
     let environment = match wait_for_word(gate) {
@@ -103,7 +105,11 @@ pub fn become_command(gate: &Path, command: &[OsString]) -> u8 {
         Err(error) => return failed(&error.to_string()),
     };
     let (program, arguments) = command.split_first().expect("the command line has a command");
-    let error = Command::new(program).args(arguments).envs(environment).exec();
+    // As it was before this program raised it for itself: a program may take a high limit for a task to go through so many. If it is not to
+    // be lowered, it stays raised.
+    let _ = setrlimit(Resource::Nofile, Rlimit { current: descriptors, ..getrlimit(Resource::Nofile) });
+    // Of a `hold` around this one, whose tenure is another, there may be one that this one does not set.
+    let error = Command::new(program).args(arguments).env_remove("FENCE_STAMP").envs(environment).exec();
     let why = format!("{} cannot be run: {error}", program.display());
     Exit::NoCommand { is_missing: error.kind() == ErrorKind::NotFound, why }.say(&Speech::begin().voice(false))
 }

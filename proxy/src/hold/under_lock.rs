@@ -5,13 +5,21 @@ use std::time::Duration;
 use fencepost_holder::{Alarm, BootInstant, Over, Standing, Tenure};
 use rustix::process::Signal;
 use tokio::sync::watch;
+use tokio::time::sleep;
 
 use super::door::{Door, DoorError};
 use super::exit::Exit;
 use super::family::{Family, reap};
+use super::signals::asks_to_end;
 use super::stamp::{Outlet, Stamping};
 use super::voice::Voice;
 use super::{Hold, HoldSettings, interrupted};
+
+/// How long processes may take to be gone that were killed.
+const KILLED_WITHIN: Duration = Duration::from_secs(1);
+
+/// How long to wait before it is looked again what is left of a command, when that could not be seen.
+const LOOK_PAUSE: Duration = Duration::from_millis(100);
 
 /// How a tenure's work has ended.
 #[derive(Debug)]
@@ -32,13 +40,27 @@ impl Hold {
             Ok(alarm) => alarm,
             Err(error) => return End::Exit(Exit::Failed(format!("the clock cannot be set up: {error}"))),
         };
-        let stamping = match Stamping::open(&self.outlets, tenure).await {
+        let stamping = match self.take_addresses(tenure).await {
             Ok(stamping) => stamping,
-            Err(error) => return End::Exit(Exit::Failed(error.to_string())),
+            Err(end) => return end,
         };
         let end = self.run_command(tenure, alarm, &stamping).await;
         stamping.close().await;
         end
+    }
+
+    /// Those at which the command's requests are taken.
+    async fn take_addresses(&mut self, tenure: &Tenure) -> Result<Stamping, End> {
+        // A command of an earlier holder on this machine is asked to end for so long, and then killed.
+        let patience = self.settings.grace_when_lost(tenure.ttl()) + KILLED_WITHIN;
+        tokio::select! {
+            biased;
+            over = tenure.lost() => Err(End::Lost(over)),
+            exit = interrupted(&mut self.signals, self.watchdog.id(), &mut self.starter) => Err(End::Exit(exit)),
+            opened = Stamping::open(&self.outlets, tenure, patience, self.connections_max) => {
+                opened.map_err(|error| End::Exit(Exit::Failed(error.to_string())))
+            }
+        }
     }
 
     async fn run_command(&mut self, tenure: &Tenure, alarm: Alarm, stamping: &Stamping) -> End {
@@ -47,7 +69,7 @@ impl Hold {
             return End::Lost(Over::NotRenewed);
         }
         // It may have ended meanwhile: somebody else has signalled it.
-        let starter = match self.starter.take().map_or_else(|| self.settings.starter(), Ok) {
+        let starter = match self.starter.take().map_or_else(|| self.settings.starter(self.own_descriptors), Ok) {
             Ok(starter) => starter,
             Err(exit) => return End::Exit(exit),
         };
@@ -88,7 +110,11 @@ impl Hold {
 
     /// Follows the command until nothing of it is left.
     async fn live(&mut self, life: &mut Life) -> End {
-        while !life.family.is_gone() {
+        loop {
+            let gone = life.family.is_gone();
+            if matches!(gone, Ok(true)) {
+                break;
+            }
             life.look_at_standing();
             self.watchdog.guard(&life.family, life.watchdog_kills_at());
             tokio::select! {
@@ -103,6 +129,8 @@ impl Hold {
                     Signal::CHILD => self.bury(life),
                     signal => self.pass_on(life, signal),
                 },
+                // What could not be seen may be, once something was closed.
+                () = sleep(LOOK_PAUSE), if gone.is_err() => self.see_to_those_left(life),
             }
         }
         self.watchdog.stand_down();
@@ -154,6 +182,9 @@ impl Hold {
         if let Some(status) = reaped.command {
             life.family.command_ended(status);
         }
+        if reaped.wants_terminal {
+            self.voice.say(format_args!("the command stands still, since it is not in the foreground of its terminal: --foreground leaves it there"));
+        }
         if reaped.watchdog {
             life.watchdog_ended = true;
             life.terminate(BootInstant::now() + self.settings.grace);
@@ -166,29 +197,27 @@ impl Hold {
         self.voice.step(format_args!("passing signal {} on", signal.as_raw()));
         life.is_last |= matches!(signal, Signal::TERM | Signal::INT);
         match signal {
-            Signal::TERM => {
-                life.terminate(BootInstant::now() + self.settings.grace);
-                // A command that stands still would never learn of it. It may go on: the lock is held.
-                if life.lost.is_none() {
-                    life.family.signal(Signal::CONT);
-                }
-            }
+            Signal::TERM => life.terminate(BootInstant::now() + self.settings.grace),
             // In the foreground of a terminal, the command has it from there already.
             Signal::INT | Signal::QUIT if self.settings.foreground => {}
             // Under a lock that is lost, nothing is to go on.
             Signal::CONT if life.lost.is_some() => {}
             other => life.family.signal(other),
         }
+        // A command that stands still would never learn that it is to end. It may go on: the lock is held.
+        if asks_to_end(signal) && life.lost.is_none() {
+            life.family.signal(Signal::CONT);
+        }
     }
 
     /// Of a command that has ended nothing may stay: the lock is about to be another's.
     fn see_to_those_left(&mut self, life: &mut Life) {
-        if life.family.status().is_none() || life.family.is_gone() {
+        if life.family.status().is_none() || matches!(life.family.is_gone(), Ok(true)) {
             return;
         }
         match life.stage {
             Stage::Runs => {
-                self.voice.step(format_args!("the command has ended and left processes behind: ending them"));
+                self.voice.say(format_args!("the command has ended and left processes behind: ending them"));
                 life.terminate(BootInstant::now() + self.settings.grace);
             }
             Stage::Asked { .. } => life.family.terminate(),

@@ -202,7 +202,7 @@ impl Holder {
 
     /// What has lost its parent and become the holder's, as long as that one is there.
     fn adopted(&self) -> Vec<Pid> {
-        let children = children(self.id);
+        let children = children(self.id).unwrap_or_default();
         // Looked at afterwards: whoever is our parent has been it all the time, and has not left its number to another.
         match self.is_there() {
             true => children.into_iter().filter(|pid| *pid != getpid() && !self.others.contains(pid)).collect(),

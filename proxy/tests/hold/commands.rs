@@ -24,6 +24,17 @@ async fn a_command_finds_its_tenure_in_its_environment_and_its_exit_code_is_pass
     stage.is_left_clean().await;
 }
 
+/// As where one `hold` is run by another.
+#[tokio::test]
+async fn an_address_of_another_tenure_is_not_in_a_commands_environment() {
+    let stage = Stage::set().await;
+    let around = "export FENCE_STAMP=127.0.0.1:1";
+    let mut holder = Holder::start_after(around, &stage, "a", &[], "echo \"<$FENCE_STAMP>\" > $stage/env");
+    assert_eq!(holder.code().await, 0);
+    assert_eq!(stage.read("env"), "<>\n");
+    stage.is_left_clean().await;
+}
+
 #[tokio::test]
 async fn exit_codes_are_those_that_a_shell_user_expects() {
     let stage = Stage::set().await;

@@ -62,6 +62,22 @@ impl Holder {
         Holder::by(env, &stage.etcd.endpoint(), owner, &[], &["sh", "-c", &script])
     }
 
+    /// As [`Holder::start`], by a shell that has done this before.
+    pub(crate) fn start_after(setup: &str, stage: &Stage, owner: &str, arguments: &[&str], script: &str) -> Holder {
+        let mut shell = Command::new("sh");
+        shell.args(["-c", &format!("{setup}; exec \"$0\" \"$@\""), BINARY]);
+        let script = format!("stage={}; {script}", stage.file("").display());
+        Holder::by(shell, &stage.etcd.endpoint(), owner, arguments, &["sh", "-c", &script])
+    }
+
+    /// As [`Holder::start`], with these signals blocked.
+    pub(crate) fn start_blocking(signals: &str, stage: &Stage, owner: &str, script: &str) -> Holder {
+        let script = format!("stage={}; {script}", stage.file("").display());
+        let mut env = Command::new("env");
+        env.arg(format!("--block-signal={signals}")).arg(BINARY);
+        Holder::by(env, &stage.etcd.endpoint(), owner, &[], &["sh", "-c", &script])
+    }
+
     /// Starts one with that command, on another etcd.
     pub(crate) fn at(etcd: &str, owner: &str, arguments: &[&str], command: &[&str]) -> Holder {
         // However the tests themselves were started.

@@ -1,12 +1,13 @@
 //! Signals: to the command, or to who waits for the lock.
 
+use std::process::{Command, Stdio};
 use std::time::{Duration, Instant};
 
-use fencepost_testsupport::{Relay, eventually};
-use rustix::process::Signal;
+use fencepost_testsupport::{Process, Relay, eventually};
+use rustix::process::{Pid, Signal, kill_process};
 
-use crate::holder::Holder;
-use crate::stage::Stage;
+use crate::holder::{BINARY, Holder};
+use crate::stage::{LOCK, Stage};
 
 #[tokio::test]
 async fn signals_are_passed_on_and_the_command_says_how_it_ends() {
@@ -167,4 +168,39 @@ async fn who_does_not_want_to_wait_does_not_wait_for_an_etcd_that_is_away() {
     assert_eq!(holder.code().await, 1);
     assert!(began.elapsed() < Duration::from_secs(6), "{:?}", began.elapsed());
     assert!(holder.log().contains("the lock cannot be taken: etcd does not answer: "), "{}", holder.log());
+}
+
+/// One that is blocked is inherited so: the end of the command was never heard of, and the lock held for ever.
+#[tokio::test]
+async fn signals_that_were_blocked_from_the_beginning_are_heard() {
+    let stage = Stage::set().await;
+    let mut holder = Holder::start_blocking("CHLD,TERM", &stage, "a", "exit 3");
+    assert_eq!(holder.code().await, 3);
+    let script = "trap 'exit 4' TERM; echo ready >> $stage/log; while :; do sleep 0.02; done";
+    let mut holder = Holder::start_blocking("CHLD,TERM", &stage, "a", script);
+    stage.until_lines("log", 1).await;
+    holder.signal(Signal::TERM);
+    assert_eq!(holder.code().await, 4);
+    stage.is_left_clean().await;
+}
+
+/// In a group of its own it is in its terminal's background, and stopped as soon as it reads from there.
+#[tokio::test]
+async fn a_command_that_wants_to_read_from_its_terminal_is_named_and_can_be_interrupted() {
+    let stage = Stage::set().await;
+    let words = format!(
+        "echo $$ > {stage}/pid; exec {BINARY} hold --etcd {etcd} --lock {LOCK} --owner a -- sh -c 'exec cat # {stage}'",
+        stage = stage.file("").display(),
+        etcd = stage.etcd.endpoint(),
+    );
+    let mut terminal = Process::start(
+        Command::new("script").args(["-q", "-e", "-c", &words, "/dev/null"]).stdin(Stdio::null()),
+        &stage.file("terminal"),
+    );
+    let said = "--foreground leaves it there";
+    eventually("it is said", async || stage.read("terminal").contains(said).then_some(())).await;
+    let pid = stage.until_lines("pid", 1).await[0].parse().unwrap();
+    kill_process(Pid::from_raw(pid).unwrap(), Signal::INT).unwrap();
+    assert_eq!(terminal.end_of_itself().await.code(), Some(130), "{}", stage.read("terminal"));
+    stage.is_left_clean().await;
 }

@@ -220,3 +220,116 @@ async fn who_sends_while_the_proxy_is_away_is_told_so() {
     assert!(!stage.file("started").exists());
     stage.is_left_clean().await;
 }
+
+/// The address that both are told is the successor's only once the predecessor has ended, however much longer than its tenure that takes.
+#[tokio::test]
+async fn nothing_that_a_command_sends_after_its_tenure_goes_out_in_its_successors_name() {
+    let (stage, worker) = (Stage::set().await, Worker::start().await);
+    let proxy = Proxy::serve(&stage, &worker).await;
+    let address = fencepost_testsupport::FreePort::reserve().address();
+    let rule = format!("{address}={}", proxy.url());
+    let arguments = ["--stamp", &rule, "--ttl", "10s", "--once"];
+    let sends = |path: &str| format!("curl -s -o /dev/null -X POST http://{address}{path}");
+    let stubborn = format!("trap '' TERM; while :; do {}; echo >> $stage/tried; sleep 0.02; done", sends("/by-a"));
+    let mut first = Holder::start(&stage, "a", &arguments, &stubborn);
+    stage.until_lines("tried", 1).await;
+    let waits = format!("{}; until [ -e $stage/go ]; do sleep 0.02; done", sends("/by-b"));
+    let mut second = Holder::start(&stage, "b", &arguments, &waits);
+    eventually("b waits", async || (stage.leases().await == 2).then_some(())).await;
+
+    stage.client().delete(LOCK, None).await.unwrap();
+    stage.until_held_by("b").await;
+    assert_eq!(first.code().await, 76, "{}", first.log());
+    std::fs::write(stage.file("go"), "").unwrap();
+    assert_eq!(second.code().await, 0, "{}", second.log());
+    let sent: Vec<_> = worker.seen();
+    for seen in &sent {
+        let owner = seen.path.strip_prefix("/by-").unwrap();
+        assert_eq!(seen.header("fence-owner"), Some(owner), "{}", seen.path);
+    }
+    assert!(sent.iter().any(|seen| seen.path == "/by-b"));
+    stage.is_left_clean().await;
+}
+
+/// Without a descriptor left it could not be seen that anything was, and the lock was given back beside it.
+#[tokio::test]
+async fn a_command_with_more_connections_than_descriptors_leaves_nothing_behind() {
+    let (stage, worker) = (Stage::set().await, Worker::start().await);
+    let proxy = Proxy::serve(&stage, &worker).await;
+    let script = r#"echo $FENCE_STAMP >> $stage/stamp; until [ -e $stage/go ]; do sleep 0.02; done
+        (setsid sh -c 'trap "" TERM; while :; do sleep 0.02; : $1; done' left $stage &)"#;
+    let mut holder = Holder::start_after("ulimit -n 100", &stage, "a", &["--stamp", &rule(&proxy)], script);
+    let address = listener(&stage, 1).await;
+    let mut lines = Vec::new();
+    // Fewer than the system keeps for a listener that takes none.
+    for _ in 0..100 {
+        lines.push(Connection::open(Endpoint::from(address)).await.unwrap());
+    }
+    // Those that have a place are served.
+    lines[0].send(b"POST /write HTTP/1.1\r\nHost: here\r\nContent-Length: 0\r\n\r\n".to_vec()).await.unwrap();
+    assert_eq!(lines[0].final_response().await.unwrap().status, 200);
+    std::fs::write(stage.file("go"), "").unwrap();
+    assert_eq!(holder.code().await, 0, "{}", holder.log());
+    assert!(holder.log().contains("left processes behind: ending them"), "{}", holder.log());
+    stage.is_left_clean().await;
+}
+
+#[tokio::test]
+async fn a_command_has_the_limit_of_descriptors_that_was_set_for_it() {
+    let stage = Stage::set().await;
+    let mut holder = Holder::start_after("ulimit -Sn 200", &stage, "a", &[], "ulimit -Sn > $stage/limit");
+    assert_eq!(holder.code().await, 0, "{}", holder.log());
+    assert_eq!(stage.read("limit"), "200\n");
+    stage.is_left_clean().await;
+}
+
+/// Who writes all of it before reading saw a reset.
+#[tokio::test]
+async fn who_sends_much_is_told_that_the_proxy_is_away() {
+    let stage = Stage::set().await;
+    let nobody = fencepost_testsupport::FreePort::reserve();
+    let rule = format!("127.0.0.1:0=http://{}", nobody.address());
+    let mut holder = Holder::start(&stage, "a", &["--stamp", &rule], LISTENED);
+    let mut line = Connection::open(Endpoint::from(listener(&stage, 1).await)).await.unwrap();
+    let body = vec![b'x'; 10 << 20];
+    line.send(format!("POST / HTTP/1.1\r\nHost: here\r\nContent-Length: {}\r\n\r\n", body.len()).into_bytes())
+        .await
+        .unwrap();
+    line.send(body).await.unwrap();
+    let answer = line.final_response().await.unwrap();
+    assert_eq!(answer.status, 502);
+    // Another one follows on the same connection.
+    line.send(b"POST / HTTP/1.1\r\nHost: here\r\nTransfer-Encoding: gzip, chunked\r\n\r\n0\r\n\r\n".to_vec())
+        .await
+        .unwrap();
+    let answer = line.final_response().await.unwrap();
+    assert_eq!(answer.status, 501, "its coding would be lost");
+    holder.signal(Signal::KILL);
+    holder.status().await;
+    eventually("its command has ended", async || stage.processes().is_empty().then_some(())).await;
+}
+
+#[tokio::test]
+async fn as_many_header_fields_as_a_proxy_may_take_get_through() {
+    let (stage, worker, (recorder, record)) = (Stage::set().await, Worker::start().await, recorder(None).await);
+    let many = (0..150).fold(Answer::ok("many"), |answer, _| answer.header("x-many", "x"));
+    worker.on("/many", Behaviour::Answer(many));
+    let answered = format!("127.0.0.1:0={}", worker.endpoint());
+    let recorded = format!("127.0.0.1:0=http://{recorder}");
+    let mut holder = Holder::start(&stage, "a", &["--stamp", &answered, "--stamp", &recorded], LISTENED);
+    let addresses = stage.until_lines("stamp", 1).await;
+    let (answers, records) = addresses[0].split_once(' ').unwrap();
+
+    let mut line = Connection::open(Endpoint::from(answers.parse::<SocketAddr>().unwrap())).await.unwrap();
+    line.send(b"GET /many HTTP/1.1\r\nHost: here\r\n\r\n".to_vec()).await.unwrap();
+    let answer = line.final_response().await.unwrap();
+    assert_eq!((answer.status, answer.headers.get_all("x-many").iter().count()), (200, 150));
+    let mut line = Connection::open(Endpoint::from(records.parse::<SocketAddr>().unwrap())).await.unwrap();
+    let fields: String = (0..150).map(|number| format!("x-{number}: x\r\n")).collect();
+    line.send(format!("GET / HTTP/1.1\r\nHost: here\r\n{fields}\r\n").into_bytes()).await.unwrap();
+    let arrived = || String::from_utf8_lossy(&record.lock().unwrap()).contains("x-149: x");
+    eventually("all fields have arrived", async || arrived().then_some(())).await;
+    holder.signal(Signal::KILL);
+    holder.status().await;
+    eventually("its command has ended", async || stage.processes().is_empty().then_some(())).await;
+}

@@ -4,22 +4,27 @@ use std::sync::{Mutex, PoisonError};
 use std::time::Duration;
 
 use bytes::Bytes;
+use fencepost_fence::refusal::{DISCARD_BYTES_MAX, DISCARD_TIMEOUT};
 use fencepost_holder::{StampLayer, Standing};
 use http::header::{self, HeaderMap, HeaderName, HeaderValue};
 use http::{Request, Response, StatusCode, Uri};
-use http_body_util::{Either, Full};
+use http_body_util::{BodyExt, Either, Full};
 use hyper::body::{Body, Incoming};
 use hyper::client::conn::http1::{self, SendRequest};
 use hyper_util::rt::TokioIo;
 use tokio::sync::watch;
 use tokio::task::AbortHandle;
-use tokio::time::timeout;
+use tokio::time::{Instant, timeout};
 
-use super::Outlet;
+use super::{HEADERS_MAX, Outlet};
 use crate::hold::proxy_link::{LinkError, TlsRefusal};
 
 /// How long the proxy may take to accept a connection.
 const CONNECT_TIMEOUT: Duration = Duration::from_secs(5);
+
+/// For how long a connection to the proxy is kept without a request: half as long as the proxy keeps it by default (`idle_timeout`). What is sent
+/// on one that the proxy closes just then may have been read or not, and nobody can send it again.
+const IDLE_MAX: Duration = Duration::from_secs(30);
 
 /// The proxy's answer, or a word of our own.
 type Answer = Response<Either<Incoming, Full<Bytes>>>;
@@ -35,6 +40,8 @@ pub(super) struct Line {
 struct Connection {
     sender: SendRequest<Incoming>,
     driver: AbortHandle,
+    /// When it was answered on last.
+    used: Instant,
 }
 
 impl Drop for Connection {
@@ -50,47 +57,79 @@ impl Line {
 
     /// Sends a request on with the tenure's headers.
     pub(super) async fn forward(&self, mut request: Request<Incoming>) -> Answer {
-        self.prepare(&mut request);
+        let is_held_back = request.headers().contains_key(header::EXPECT);
+        let (status, why) = if has_coding(request.headers()) {
+            (StatusCode::NOT_IMPLEMENTED, "no other Transfer-Encoding than chunked can be sent on".to_owned())
+        } else {
+            self.prepare(&mut request);
+            match self.send_on(request).await {
+                Ok(answer) => return answer,
+                Err(Unsent { request: unsent, status, why }) => {
+                    request = *unsent;
+                    (status, why)
+                }
+            }
+        };
+        // What the command holds back until it sees `100 Continue` is not asked for.
+        if !is_held_back {
+            tokio::spawn(timeout(DISCARD_TIMEOUT, read_out(request.into_body())));
+        }
+        refuse(status, &why)
+    }
+
+    async fn send_on(&self, mut request: Request<Incoming>) -> Result<Answer, Unsent> {
         let kept = self.kept.lock().unwrap_or_else(PoisonError::into_inner).take();
-        if let Some(mut connection) = kept
+        if let Some(mut connection) = kept.filter(|connection| connection.used.elapsed() < IDLE_MAX)
             && connection.sender.ready().await.is_ok()
         {
             match self.send(connection, request).await {
                 // Nothing of it went out: the proxy closed the connection just then.
-                Err(Unsent::Request(unsent)) => request = *unsent,
-                Err(Unsent::Answer(answer)) | Ok(answer) => return answer,
+                Err(unsent) => request = *unsent,
+                Ok(answer) => return Ok(answer),
             }
         }
         let proxy = self.outlet.proxy();
+        let unsent = |request, status, why| Unsent { request, status, why };
         let connection = match timeout(CONNECT_TIMEOUT, self.connect()).await {
             Ok(Ok(connection)) => connection,
             Ok(Err(LinkError::Lost(error))) => {
-                return refuse(StatusCode::BAD_GATEWAY, &format!("{proxy} cannot be reached: {error}"));
+                let why = format!("{proxy} cannot be reached: {error}");
+                return Err(unsent(Box::new(request), StatusCode::BAD_GATEWAY, why));
             }
-            Ok(Err(LinkError::Tls(refusal))) => return self.no_tls(&refusal),
-            Err(_) => return refuse(StatusCode::GATEWAY_TIMEOUT, &format!("{proxy} cannot be reached in time")),
+            Ok(Err(LinkError::Tls(refusal))) => {
+                return Err(unsent(Box::new(request), StatusCode::BAD_GATEWAY, self.no_tls(&refusal)));
+            }
+            Err(_) => {
+                let why = format!("{proxy} cannot be reached in time");
+                return Err(unsent(Box::new(request), StatusCode::GATEWAY_TIMEOUT, why));
+            }
         };
-        match self.send(connection, request).await {
-            Err(Unsent::Request(_)) => {
-                refuse(StatusCode::BAD_GATEWAY, &format!("{proxy} has closed the connection; nothing was sent"))
-            }
-            Err(Unsent::Answer(answer)) | Ok(answer) => answer,
-        }
+        let sent = self.send(connection, request).await;
+        sent.map_err(|request| {
+            let why = format!("{proxy} has closed the connection; nothing was sent");
+            unsent(request, StatusCode::BAD_GATEWAY, why)
+        })
     }
 
-    async fn send(&self, mut connection: Connection, mut request: Request<Incoming>) -> Result<Answer, Unsent> {
+    /// `Err` with the request if nothing of it went out.
+    async fn send(
+        &self,
+        mut connection: Connection,
+        mut request: Request<Incoming>,
+    ) -> Result<Answer, Box<Request<Incoming>>> {
         if let Err(over) = self.stamp.stamp(&mut request) {
             let why = format!("nothing was sent, since the tenure is over: {over}");
-            return Err(Unsent::Answer(refuse(StatusCode::SERVICE_UNAVAILABLE, &why)));
+            return Ok(refuse(StatusCode::SERVICE_UNAVAILABLE, &why));
         }
         match connection.sender.try_send_request(request).await {
             Ok(mut answer) => {
+                connection.used = Instant::now();
                 *self.kept.lock().unwrap_or_else(PoisonError::into_inner) = Some(connection);
                 remove_hop_by_hop(answer.headers_mut());
                 Ok(answer.map(Either::Left))
             }
             Err(mut error) => match error.take_message() {
-                Some(unsent) => Err(Unsent::Request(Box::new(unsent))),
+                Some(unsent) => Err(Box::new(unsent)),
                 None => Ok(self.lost(&error.into_error())),
             },
         }
@@ -99,7 +138,7 @@ impl Line {
     /// What is answered when nobody knows what the proxy has done.
     fn lost(&self, error: &hyper::Error) -> Answer {
         match TlsRefusal::behind(error) {
-            Some(refusal) => self.no_tls(&refusal),
+            Some(refusal) => refuse(StatusCode::BAD_GATEWAY, &self.no_tls(&refusal)),
             None => {
                 let why = format!("no answer, and it is not known what became of the request: {error}");
                 refuse(StatusCode::BAD_GATEWAY, &why)
@@ -107,19 +146,21 @@ impl Line {
         }
     }
 
-    fn no_tls(&self, refusal: &TlsRefusal) -> Answer {
+    /// Says on standard error, too, that there is none, and returns what the command is told.
+    fn no_tls(&self, refusal: &TlsRefusal) -> String {
         self.outlet.complain(&format!("no TLS: {refusal}"));
-        refuse(StatusCode::BAD_GATEWAY, &format!("{} cannot be reached: no TLS: {refusal}", self.outlet.proxy()))
+        format!("{} cannot be reached: no TLS: {refusal}", self.outlet.proxy())
     }
 
     async fn connect(&self) -> Result<Connection, LinkError> {
         let stream = self.outlet.proxy().connect(self.standing.clone()).await?;
-        let (sender, connection) = http1::handshake(TokioIo::new(stream)).await.map_err(std::io::Error::other)?;
+        let handshake = http1::Builder::new().max_headers(HEADERS_MAX).handshake(TokioIo::new(stream));
+        let (sender, connection) = handshake.await.map_err(std::io::Error::other)?;
         let driver = tokio::spawn(async move {
             // What goes wrong shows in the request that is under way.
             let _ = connection.await;
         });
-        Ok(Connection { sender, driver: driver.abort_handle() })
+        Ok(Connection { sender, driver: driver.abort_handle(), used: Instant::now() })
     }
 
     /// Makes the request one to the proxy, without what the command may say of tenures itself.
@@ -149,12 +190,27 @@ impl Line {
     }
 }
 
-/// What was not sent.
-enum Unsent {
-    /// The request, to be sent on another connection.
-    Request(Box<Request<Incoming>>),
-    /// What its sender is told instead.
-    Answer(Answer),
+/// Whether the body has a coding beside the framing that every connection has anew: what it stands for would be lost.
+fn has_coding(headers: &HeaderMap) -> bool {
+    headers.get_all(header::TRANSFER_ENCODING).iter().any(|value| !value.as_bytes().eq_ignore_ascii_case(b"chunked"))
+}
+
+/// A request that was not sent, and what its sender is told.
+struct Unsent {
+    request: Box<Request<Incoming>>,
+    status: StatusCode,
+    why: String,
+}
+
+/// Reads what is left of a body that nobody wants, within bounds. A client that writes everything before it reads would see a reset in place
+/// of the answer.
+async fn read_out(mut body: Incoming) {
+    let mut left = DISCARD_BYTES_MAX;
+    while let Some(Ok(frame)) = body.frame().await {
+        let bytes = frame.data_ref().map_or(0, Bytes::len) as u64;
+        let Some(rest) = left.checked_sub(bytes) else { return };
+        left = rest;
+    }
 }
 
 /// Removes what concerns one connection only (RFC 9110, section 7.6.1). How a body is framed, hyper says anew.

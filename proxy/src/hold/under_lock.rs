@@ -15,8 +15,8 @@ use super::stamp::{Outlet, Stamping};
 use super::voice::Voice;
 use super::{Hold, HoldSettings, interrupted};
 
-/// How long processes may take to be gone that were killed.
-const KILLED_WITHIN: Duration = Duration::from_secs(1);
+/// How long processes may take to be gone that were killed, on a machine that is busy.
+const KILLED_WITHIN: Duration = Duration::from_secs(5);
 
 /// How long to wait before it is looked again what is left of a command, when that could not be seen.
 const LOOK_PAUSE: Duration = Duration::from_millis(100);

@@ -280,7 +280,8 @@ fn serve_admin(listeners: Vec<Listener>, in_force: InForce, share: AdminShare) -
     }
     let limits = Limits {
         connections_max: descriptors::ADMIN_CONNECTIONS,
-        connections_per_client_max: descriptors::ADMIN_CONNECTIONS,
+        // Whoever looks in does so from one address or a few: before `makes-room` closed the one that has waited longest, all would be refused.
+        connections_per_client_max: usize::MAX,
         ..Limits::default()
     };
     let server = serve(listeners, NonZeroUsize::MIN, limits, move |_| {

@@ -125,6 +125,7 @@ fn limits_that_no_key_sets_are_as_the_reference_has_them() {
             "forward/tunnel.rs",
             "with_time(Duration::from_secs(60)).with_interval(Duration::from_secs(10)).with_retries(3)",
         ),
+        ("| 256 | The one", "descriptors.rs", "ADMIN_CONNECTIONS: usize = 256"),
         ("| 32 | 503", "admin/streams.rs", "STREAMS_MAX: usize = 32"),
         ("in 100 ms | 8,192", "observe.rs", "COLLECT_PERIOD: Duration = Duration::from_millis(100)"),
         ("in 100 ms | 8,192", "observe/notes.rs", "NOTES_MAX: usize = 8_192"),

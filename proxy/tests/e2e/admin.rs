@@ -102,6 +102,24 @@ async fn probes_metrics_and_locks_tell_the_state() {
     }
 }
 
+/// Whoever came next was closed at once, probes too, until one of those had idled for 75 s.
+#[tokio::test]
+async fn however_many_connections_idle_at_the_admin_listener_the_next_is_answered() {
+    const CONNECTIONS_MAX: usize = 256;
+    let scene = Scene::open(EtcdVersion::V3_5, &routes()).await;
+    let mut idle = Vec::new();
+    for _ in 0..CONNECTIONS_MAX {
+        let mut connection = Connection::open(scene.fence.admin).await.unwrap();
+        connection.send("GET /livez HTTP/1.1\r\nhost: localhost\r\n\r\n").await.unwrap();
+        assert_eq!(connection.response().await.unwrap().status, 200);
+        idle.push(connection);
+    }
+    assert_eq!(scene.fence.admin("GET", "/readyz").await.status, 200);
+    assert_eq!(idle[0].rest().await.unwrap(), b"", "who has waited longest makes room");
+    drop(idle);
+    scene.finish().await;
+}
+
 /// The whole of it was made before any of it was sent: with many locks nobody else was answered for a second, and it took several
 /// hundred MiB.
 #[tokio::test]

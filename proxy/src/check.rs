@@ -48,7 +48,7 @@ pub enum User {
 }
 
 /// Reads the TLS and password files that the configuration names, and looks whether its `state_dir` and its access log can be written.
-/// Returns what has ended or soon will, and what is not there yet. Leaves nothing behind.
+/// Returns what has ended or soon will, what has not begun, and what is not there yet. Leaves nothing behind.
 ///
 /// # Errors
 /// Every one that is of no use.
@@ -100,7 +100,7 @@ struct TlsTable {
     key: String,
     /// What the authorities are called in it.
     authorities: &'static str,
-    /// When its files end.
+    /// When its files begin and end.
     ends: Result<Arc<[Expiry]>, TlsError>,
 }
 

@@ -146,7 +146,7 @@ impl Entry {
         Some(())
     }
 
-    /// Says what has ended or soon will.
+    /// Says what has ended or soon will, and what has not begun.
     fn caution(&self, expiries: &[Expiry]) {
         let now = SystemTime::now();
         for caution in expiries.iter().filter_map(|expiry| expiry.caution(now)) {

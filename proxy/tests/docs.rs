@@ -62,7 +62,8 @@ fn existing_metrics() -> BTreeSet<String> {
         regressed: false,
     };
     metrics.set_source("any", reading);
-    let expiry = Expiry { file: "/t".into(), what: Dated::Certificate, subject: String::new(), not_after: 0 };
+    let (what, subject) = (Dated::Certificate, String::new());
+    let expiry = Expiry { file: "/t".into(), what, subject, not_before: 0, not_after: 0 };
     metrics.tls().set_expiries(TlsUse::Listener, "any", &[expiry]);
     metrics.tls().handshakes(TlsUse::Listener, "any");
     let text = String::from_utf8(metrics.text(&samples_of_the_readme().remove(0)).unwrap()).unwrap();

@@ -17,13 +17,15 @@ pub struct Authority {
     next_serial: AtomicU64,
 }
 
-/// Whom a certificate is for, and until when.
+/// Whom a certificate is for, and from when until when.
 #[derive(Clone, Debug, Default)]
 pub struct Subject<'s> {
     /// The common name; `None`: no name but the alternative ones.
     pub common_name: Option<&'s str>,
     /// Subject alternative names: an IP address, a DNS name, or a URI if it has `://` in it.
     pub names: &'s [&'s str],
+    /// The begin of its time; `None`: long before the test.
+    pub not_before: Option<SystemTime>,
     /// The end of its time; `None`: long after the test.
     pub not_after: Option<SystemTime>,
 }
@@ -51,6 +53,13 @@ impl Authority {
         Authority::made(name, params)
     }
 
+    /// The same, with the begin of its time.
+    pub fn from(name: &str, not_before: SystemTime) -> Authority {
+        let mut params = CertificateParams::default();
+        params.not_before = date_time_ymd(1970, 1, 1) + since_1970(not_before);
+        Authority::made(name, params)
+    }
+
     fn made(name: &str, mut params: CertificateParams) -> Authority {
         params.is_ca = IsCa::Ca(BasicConstraints::Unconstrained);
         params.key_usages = vec![KeyUsagePurpose::KeyCertSign, KeyUsagePurpose::CrlSign];
@@ -70,7 +79,10 @@ impl Authority {
         params.distinguished_name = subject.common_name.map(named).unwrap_or_default();
         params.subject_alt_names = subject.names.iter().map(|name| alternative(name)).collect();
         params.extended_key_usages = vec![ExtendedKeyUsagePurpose::ServerAuth, ExtendedKeyUsagePurpose::ClientAuth];
-        params.not_before = date_time_ymd(2000, 1, 1);
+        params.not_before = match subject.not_before {
+            Some(begin) => date_time_ymd(1970, 1, 1) + since_1970(begin),
+            None => date_time_ymd(2000, 1, 1),
+        };
         if let Some(end) = subject.not_after {
             params.not_after = date_time_ymd(1970, 1, 1) + since_1970(end);
         }

@@ -37,7 +37,7 @@ impl ClientTls {
     /// Reads and checks the files. `alpn`: the protocols that are spoken inside, the preferred first.
     ///
     /// # Errors
-    /// What is wrong with the first file that is of no use. What has expired can be used: see [`Followed::expiries`].
+    /// What is wrong with the first file that is of no use. What has expired or not begun can be used: see [`Followed::expiries`].
     pub fn load(files: ClientFiles, alpn: &[&[u8]]) -> Result<ClientTls, TlsError> {
         let alpn = alpn.iter().map(|protocol| protocol.to_vec()).collect();
         Ok(ClientTls(Arc::new(Kept::load(Client { files, alpn })?)))

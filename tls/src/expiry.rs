@@ -1,15 +1,16 @@
-//! When certificates and revocation lists end.
+//! When certificates and revocation lists begin and end.
 
 use std::path::PathBuf;
 use std::time::{Duration, SystemTime};
 
+use humantime::format_rfc3339_seconds;
 use rustls::pki_types::{CertificateDer, CertificateRevocationListDer};
-use x509_parser::prelude::{CertificateRevocationList, FromDer, X509Certificate};
+use x509_parser::prelude::{ASN1Time, CertificateRevocationList, FromDer, X509Certificate};
 
 use crate::contents::Text;
 use crate::error::{Flaw, TlsError};
 
-/// The time after which something in a file is no longer believed.
+/// The time after which something in a file is no longer believed, and the one before which it is not yet.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Expiry {
     /// The file.
@@ -18,7 +19,9 @@ pub struct Expiry {
     pub what: Dated,
     /// Whose it is: the subject of the certificate, or the issuer of the revocation list.
     pub subject: String,
-    /// When, in seconds of Unix time. What came before 1970 ends at 0.
+    /// When it begins, in seconds of Unix time; for an authority, when the first of its file does. What came before 1970 begins at 0.
+    pub not_before: u64,
+    /// When it ends, in the same. What came before 1970 ends at 0.
     pub not_after: u64,
 }
 
@@ -52,17 +55,22 @@ const RENEWED_BEFORE: Duration = Duration::from_secs(30 * DAY);
 
 const DAY: u64 = 24 * 60 * 60;
 
+/// The last second of 9999: a later one cannot be written down.
+const LAST_SECOND: u64 = 253_402_300_799;
+
 impl Expiry {
-    /// What is to be said at that time, if it has ended or ends within 30 days.
+    /// What is to be said at that time, if it has not begun, has ended, or ends within 30 days.
     pub fn caution(&self, now: SystemTime) -> Option<String> {
-        let Expiry { file, what, subject, not_after } = self;
+        let Expiry { file, what, subject, not_before, not_after } = self;
         let what = match what {
             Dated::Certificate => "the certificate",
             Dated::Authority => "the authority",
             Dated::Crl => "the revocation list",
         };
-        let end = SystemTime::UNIX_EPOCH + Duration::from_secs(*not_after);
+        let [begin, end] = [not_before, not_after].map(|at| SystemTime::UNIX_EPOCH + Duration::from_secs(*at));
         let when = match end.duration_since(now) {
+            // Before its end is near: whoever sees it now does not believe it.
+            Ok(_) if now < begin => format!("is not valid before {}", format_rfc3339_seconds(begin)),
             Ok(left) if left > RENEWED_BEFORE => return None,
             Ok(left) => format!("ends in {} days", left.as_secs() / DAY),
             Err(_) => "has ended".to_owned(),
@@ -81,8 +89,14 @@ impl Expiry {
             let unreadable =
                 |_| file.error(Flaw::Certificate { number: index + 1, reason: "it cannot be read".to_owned() });
             let (_, parsed) = X509Certificate::from_der(certificate).map_err(unreadable)?;
-            let not_after = seconds(parsed.validity().not_after.timestamp());
-            Ok(Expiry { file: file.path.to_owned(), what, subject: parsed.subject().to_string(), not_after })
+            let [not_before, not_after] = [parsed.validity().not_before, parsed.validity().not_after].map(seconds);
+            Ok(Expiry {
+                file: file.path.to_owned(),
+                what,
+                subject: parsed.subject().to_string(),
+                not_before,
+                not_after,
+            })
         };
         certificates.iter().enumerate().map(expiry).collect()
     }
@@ -99,15 +113,16 @@ impl Expiry {
                 file: file.path.to_owned(),
                 what: Dated::Crl,
                 subject: parsed.issuer().to_string(),
-                not_after: seconds(next_update.timestamp()),
+                not_before: seconds(parsed.last_update()),
+                not_after: seconds(next_update),
             }))
         };
         crls.iter().filter_map(|crl| expiry(crl).transpose()).collect()
     }
 }
 
-fn seconds(timestamp: i64) -> u64 {
-    u64::try_from(timestamp).unwrap_or(0)
+fn seconds(time: ASN1Time) -> u64 {
+    u64::try_from(time.timestamp()).unwrap_or(0).min(LAST_SECOND)
 }
 
 #[cfg(test)]
@@ -116,13 +131,29 @@ mod tests {
 
     #[test]
     fn what_ends_within_thirty_days_is_told() {
-        let expiry =
-            Expiry { file: "/t/a.pem".into(), what: Dated::Crl, subject: "CN=a".to_owned(), not_after: 31 * DAY };
-        let at = |seconds| expiry.caution(SystemTime::UNIX_EPOCH + Duration::from_secs(seconds));
-        assert_eq!(at(DAY - 1), None);
-        let expected = |when: &str| Some(format!("/t/a.pem: the revocation list of \"CN=a\" {when}"));
-        assert_eq!(at(DAY), expected("ends in 30 days"));
-        assert_eq!(at(31 * DAY), expected("ends in 0 days"));
-        assert_eq!(at(31 * DAY + 1), expected("has ended"));
+        check(0, 31 * DAY, DAY - 1, None);
+        check(0, 31 * DAY, DAY, Some("ends in 30 days"));
+        check(0, 31 * DAY, 31 * DAY, Some("ends in 0 days"));
+        check(0, 31 * DAY, 31 * DAY + 1, Some("has ended"));
+    }
+
+    /// It was put in force without a word, and every client failed.
+    #[test]
+    fn what_has_not_begun_is_told() {
+        let not_yet = Some("is not valid before 1970-01-02T00:00:00Z");
+        check(DAY, 90 * DAY, DAY - 1, not_yet);
+        check(DAY, 90 * DAY, DAY, None);
+        check(DAY, 2 * DAY, DAY - 1, not_yet);
+        check(DAY, 2 * DAY, DAY, Some("ends in 1 days"));
+        check(2 * DAY, DAY, DAY + 1, Some("has ended"));
+        check(LAST_SECOND, LAST_SECOND, 0, Some("is not valid before 9999-12-31T23:59:59Z"));
+    }
+
+    #[track_caller]
+    fn check(not_before: u64, not_after: u64, now: u64, expected: Option<&str>) {
+        let subject = "CN=a".to_owned();
+        let expiry = Expiry { file: "/t/a.pem".into(), what: Dated::Crl, subject, not_before, not_after };
+        let caution = expiry.caution(SystemTime::UNIX_EPOCH + Duration::from_secs(now));
+        assert_eq!(caution, expected.map(|when| format!("/t/a.pem: the revocation list of \"CN=a\" {when}")));
     }
 }

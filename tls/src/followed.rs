@@ -29,7 +29,7 @@ pub trait Followed: Send + Sync {
     /// A certificate whose key is not there yet is [`Look::Failed`]; it comes into force by the look that finds the key.
     fn look(&self) -> Look;
 
-    /// When each certificate and revocation list in force ends.
+    /// When each certificate and revocation list in force begins and ends.
     fn expiries(&self) -> Arc<[Expiry]>;
 }
 

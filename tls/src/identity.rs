@@ -27,7 +27,7 @@ impl IdentityFiles {
         [self.certificate.as_path(), self.key.as_path()].into_iter()
     }
 
-    /// What the files come to, and when each certificate of the chain ends.
+    /// What the files come to, and when each certificate of the chain begins and ends.
     pub(crate) fn make(&self, contents: &Contents) -> Result<(Arc<SingleCertAndKey>, Vec<Expiry>), TlsError> {
         let certificate = contents.of(&self.certificate, FileRole::Certificate)?;
         let chain: Vec<CertificateDer<'static>> = certificate.objects(Flaw::NoCertificate)?;

@@ -59,7 +59,7 @@ impl ServerTls {
     /// Reads and checks the files. `alpn`: the protocols that are spoken inside, the preferred first.
     ///
     /// # Errors
-    /// What is wrong with the first file that is of no use. What has expired can be used: see [`Followed::expiries`].
+    /// What is wrong with the first file that is of no use. What has expired or not begun can be used: see [`Followed::expiries`].
     pub fn load(files: ServerFiles, alpn: &[&[u8]]) -> Result<ServerTls, TlsError> {
         let alpn = alpn.iter().map(|protocol| protocol.to_vec()).collect();
         Ok(ServerTls(Arc::new(Kept::load(Server { files, alpn })?)))

@@ -23,7 +23,11 @@ impl Trust {
         let authorities: Vec<CertificateDer<'static>> = ca.objects(Flaw::NoCertificate)?;
         let ends = Expiry::of_certificates(&ca, Dated::Authority, &authorities)?;
         // Trust is gone when none of them is left. A system's file of them has some that ended years ago, which nobody can renew.
-        let mut expiries: Vec<Expiry> = ends.into_iter().max_by_key(|end| end.not_after).into_iter().collect();
+        // One that has begun is enough, too.
+        let first = ends.iter().map(|end| end.not_before).min();
+        let last = ends.into_iter().max_by_key(|end| end.not_after);
+        let mut expiries: Vec<Expiry> =
+            last.zip(first).map(|(last, not_before)| Expiry { not_before, ..last }).into_iter().collect();
         let mut roots = RootCertStore::empty();
         for (index, authority) in authorities.into_iter().enumerate() {
             let unusable = |error: rustls::Error| Flaw::Certificate { number: index + 1, reason: error.to_string() };

@@ -235,7 +235,8 @@ fn the_end_of_every_certificate_and_revocation_list_is_known() {
     let mut server = Server::with_clients();
     let at = |seconds| SystemTime::UNIX_EPOCH + Duration::from_secs(seconds);
     // It has expired, and is of use all the same: who refuses it then is the other side.
-    let subject = Subject { common_name: Some("old"), names: &["localhost"], not_after: Some(at(1_000_000_000)) };
+    let [not_before, not_after] = [900_000_000, 1_000_000_000].map(|second| Some(at(second)));
+    let subject = Subject { common_name: Some("old"), names: &["localhost"], not_before, not_after };
     server.authority.issue(&subject).write(server.directory.path(), "server");
     let crl = server.path("crl.pem");
     fs::write(&crl, server.authority.crl_until(&[], at(1_500_000_000))).unwrap();
@@ -247,7 +248,8 @@ fn the_end_of_every_certificate_and_revocation_list_is_known() {
     let seen: Vec<_> = expiries.iter().map(|expiry| (expiry.what, expiry.subject.as_str())).collect();
     let authority = "CN=test authority";
     assert_eq!(seen, [(Dated::Certificate, "CN=old"), (Dated::Authority, authority), (Dated::Crl, authority)]);
-    assert_eq!((expiries[0].not_after, expiries[2].not_after), (1_000_000_000, 1_500_000_000));
+    assert_eq!((expiries[0].not_before, expiries[0].not_after), (900_000_000, 1_000_000_000));
+    assert_eq!(expiries[2].not_after, 1_500_000_000);
     assert_eq!(expiries[0].file, server.path("server.pem"));
 }
 
@@ -268,6 +270,27 @@ fn a_file_of_authorities_has_ended_when_the_last_of_them_has() {
     assert_eq!(of_authorities(&[&last, &good, &first]), ("CN=test authority".to_owned(), false));
     assert_eq!(of_authorities(&[&first, &last]), ("CN=last".to_owned(), true));
     assert_eq!(of_authorities(&[&first]), ("CN=first".to_owned(), true));
+}
+
+/// The next authority stands beside the present one before its time.
+#[test]
+fn a_file_of_authorities_has_begun_when_the_first_of_them_has() {
+    let server = Server::with_clients();
+    let next = Authority::from("next", SystemTime::UNIX_EPOCH + Duration::from_secs(60_000_000_000)).certificate();
+    let present = server.authority.certificate();
+    let cautions = |certificates: &[&str]| {
+        fs::write(server.path("ca.pem"), certificates.concat()).unwrap();
+        let cautions =
+            server.load().unwrap().expiries().iter().filter_map(|end| end.caution(SystemTime::now())).collect();
+        let cautions: Vec<String> = cautions;
+        cautions
+    };
+    assert_eq!(cautions(&[&present, &next]), [""; 0]);
+    let alone = format!(
+        "{}: the authority of \"CN=next\" is not valid before 3871-04-29T10:40:00Z",
+        server.path("ca.pem").display()
+    );
+    assert_eq!(cautions(&[&next]), [alone]);
 }
 
 #[test]

@@ -138,6 +138,25 @@ async fn the_end_of_each_kind_of_file_is_a_metric_that_follows_the_files() {
     scene.fence.until_log(r#"the authority of "CN=ended" has ended"#).await;
 }
 
+const NOT_YET_VALID: &str = r#"the certificate of "CN=later" is not valid before 2096-10-02T07:06:40Z"#;
+
+fn not_yet_valid() -> Subject<'static> {
+    let begin = SystemTime::UNIX_EPOCH + Duration::from_secs(4_000_000_000);
+    Subject { common_name: Some("later"), names: &["127.0.0.1"], not_before: Some(begin), not_after: None }
+}
+
+/// It was in force without a word, and every client that came after it failed.
+#[tokio::test]
+async fn a_certificate_that_is_not_valid_yet_is_warned_of_when_it_comes_into_force() {
+    let scene = Scene::open(|files| tls(files, "")).await;
+    scene.authority.issue(&not_yet_valid()).write(scene.files.path(), "server");
+    scene.fence.admin("POST", "/reload").await;
+    scene.fence.until_log(NOT_YET_VALID).await;
+    let log = scene.fence.log();
+    let line = log.lines().find(|line| line.contains(NOT_YET_VALID)).unwrap();
+    assert!(line.contains("WARN") && line.contains("use=\"listener\""), "{line}");
+}
+
 #[tokio::test]
 async fn paths_are_shown_and_take_a_restart_to_change() {
     let scene = Scene::open(clients_required).await;
@@ -157,7 +176,7 @@ async fn paths_are_shown_and_take_a_restart_to_change() {
 }
 
 #[tokio::test]
-async fn check_reads_the_files_and_warns_of_what_ends_soon() {
+async fn check_reads_the_files_and_warns_of_what_ends_soon_or_has_not_begun() {
     let (authority, files) = pki();
     let file = paths(&files)("fencepost.toml");
     let upstream = Endpoint::Tcp("127.0.0.1:9".parse().unwrap());
@@ -176,6 +195,11 @@ async fn check_reads_the_files_and_warns_of_what_ends_soon() {
     let warned = fencepost("check").await;
     assert!(warned.status.success(), "{}", text(&warned));
     assert!(text(&warned).contains("the certificate of \"CN=soon\" ends in 10 days"), "{}", text(&warned));
+
+    authority.issue(&not_yet_valid()).write(files.path(), "server");
+    let warned = fencepost("check").await;
+    assert!(warned.status.success(), "{}", text(&warned));
+    assert!(text(&warned).contains(NOT_YET_VALID), "{}", text(&warned));
 
     fs::write(paths(&files)("server.key"), "").unwrap();
     fs::remove_file(paths(&files)("crl.pem")).unwrap();

@@ -93,6 +93,7 @@ impl Finding {
             Standing::Holder if is_put_off => Finding::PutOff,
             Standing::Holder if is_refused => Finding::FalseRefusal,
             Standing::Leaving if is_refused => Finding::Refused,
+            Standing::Leaving if is_put_off => Finding::PutOff,
             Standing::Superseded if has_status => Finding::Refused,
             // Only with a reason: without one it may be the worker that answers, to whom this must never come.
             Standing::Superseded if is_put_off && answer.reason.is_some() => Finding::PutOff,
@@ -162,6 +163,8 @@ mod tests {
         check(Standing::Leaving, 200, "", Finding::Served);
         check(Standing::Leaving, 412, "stale-tenure", Finding::Refused);
         check(Standing::Leaving, 503, "handoff-timeout", Finding::Refused);
+        // As of a holder: a worker that answers 503 to everybody made a run with handoffs end with 1 instead of 2.
+        check(Standing::Leaving, 503, "", Finding::PutOff);
         check(Standing::Leaving, 502, "", Finding::Unexpected);
     }
 }

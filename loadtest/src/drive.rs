@@ -165,7 +165,9 @@ async fn drive(
         sent.push(sender.join()?);
     }
     let moves_seen = mover.map(Mover::seen);
-    let ended_early = stop.is_stopped().then(|| begun.elapsed());
+    // Not what passed until somebody looked, or locks had come to rest: in that time nothing was sent.
+    let ended = sent.iter().map(|sent| sent.ended).max().filter(|_| stop.is_stopped());
+    let ended_early = ended.map(|ended| ended - begun);
     let broke_off = moves.err().map(|error| format!("no more handoffs: {error:#}"));
     Ok(Outcome::of(plan, window, sent, moves_seen, ended_early, broke_off))
 }

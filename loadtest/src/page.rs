@@ -177,10 +177,10 @@ fn latency_over_time(outcome: &Outcome) -> String {
 }
 
 fn throughput(outcome: &Outcome) -> String {
-    let per_second = 1.0 / outcome.slot_length().as_secs_f64();
     let series = |count: fn(&crate::drive::Slot) -> u64| {
-        let slots = outcome.slots().iter().enumerate();
-        slots.map(|(number, slot)| (seconds(outcome, number), count(slot) as f64 * per_second)).collect()
+        let slots = outcome.slots_with_rates().iter().enumerate();
+        let rate = |number, slot| count(slot) as f64 / outcome.slot_length(number).as_secs_f64();
+        slots.map(|(number, slot)| (seconds(outcome, number), rate(number, slot))).collect()
     };
     let lines = vec![
         Line::new("served", "first", series(|slot| slot.served)),
@@ -203,13 +203,12 @@ fn handoffs(outcome: &Outcome) -> String {
 }
 
 fn time(outcome: &Outcome) -> Axis {
-    let length = outcome.slot_length().as_secs_f64() * outcome.slots().len() as f64;
-    Axis::linear(0.0, length, "s")
+    Axis::linear(0.0, outcome.measured().as_secs_f64(), "s")
 }
 
 /// The middle of a slot of time.
 fn seconds(outcome: &Outcome, slot: usize) -> f64 {
-    (slot as f64 + 0.5) * outcome.slot_length().as_secs_f64()
+    (outcome.slot_begin(slot) + outcome.slot_length(slot) / 2).as_secs_f64()
 }
 
 fn in_milliseconds(duration: Duration) -> f64 {

@@ -60,7 +60,7 @@ impl Outcome {
             at_worker: None,
         };
         let mut threads = Vec::new();
-        for Sent { recorder, unsent, cpu } in sent {
+        for Sent { recorder, unsent, cpu, ended: _ } in sent {
             outcome.recorder.merge(recorder);
             outcome.unsent += unsent;
             threads.push(cpu);
@@ -104,14 +104,28 @@ impl Outcome {
         right as f64 / self.measured().as_secs_f64().max(f64::EPSILON)
     }
 
-    /// The slots of time, and how long each is.
+    /// The slots of time that there were: of a run that was ended early, not those that were still to come.
     pub(crate) fn slots(&self) -> &[Slot] {
-        &self.recorder.slots
+        let slots = &self.recorder.slots;
+        &slots[..self.window.slots_within(self.measured()).min(slots.len())]
     }
 
-    /// How long a slot of time is.
-    pub(crate) fn slot_length(&self) -> Duration {
-        self.window.slot()
+    /// Those of which a rate can be told: the last one may be so short that it has one request too many or none, and what is left
+    /// out with it is less than a slot. Unless it is the only one.
+    pub(crate) fn slots_with_rates(&self) -> &[Slot] {
+        let slots = self.slots();
+        let is_cut = slots.len() > 1 && self.slot_length(slots.len() - 1) < self.window.slot();
+        &slots[..slots.len() - usize::from(is_cut)]
+    }
+
+    /// When the slot of that number began, from the beginning of the window.
+    pub(crate) fn slot_begin(&self, number: usize) -> Duration {
+        self.window.slot().saturating_mul(u32::try_from(number).unwrap_or(u32::MAX))
+    }
+
+    /// How long it was.
+    pub(crate) fn slot_length(&self, number: usize) -> Duration {
+        self.measured().saturating_sub(self.slot_begin(number)).min(self.window.slot())
     }
 
     /// Latencies of what was served.
@@ -261,7 +275,7 @@ impl Outcome {
     }
 
     /// How much of the window there was.
-    fn measured(&self) -> Duration {
+    pub(crate) fn measured(&self) -> Duration {
         let length = self.window.length;
         self.ended_early.map_or(length, |after| after.saturating_sub(self.plan.warm_up).min(length))
     }
@@ -292,7 +306,7 @@ mod tests {
         let answer = Answer { status: StatusCode::OK, reason: None };
         recorder.answered(window.begin, Standing::Holder, answer, Finding::Served);
         let cpu = CpuShare { had: busy, waited: 0.0, of: window.length };
-        let mut sent = Sent { recorder, unsent: 0, cpu };
+        let mut sent = Sent { recorder, unsent: 0, cpu, ended: window.begin + window.length };
         more(&mut sent);
         Outcome::of(&plan(), window, vec![sent], None, None, None)
     }
@@ -365,6 +379,23 @@ mod tests {
             let mut outcome = outcome(0.5, change);
             outcome.worker_saw(Some(AtWorker { begun: 2, ..AtWorker::default() }));
             assert_eq!(outcome.uninvited(), 0, "{outcome}");
+        }
+    }
+
+    /// A run that was ended early had slots of nothing up to its planned end, and what was left of a second was drawn as a whole slot.
+    #[test]
+    fn slots_end_with_what_was_measured_and_rates_are_of_whole_ones() {
+        let milliseconds = Duration::from_millis;
+        for (measured, slots, with_rates) in
+            [(None, 21, 20), (Some(330), 7, 6), (Some(350), 7, 7), (Some(20), 1, 1), (Some(0), 0, 0)]
+        {
+            let mut outcome = outcome(0.5, |_| {});
+            outcome.window.length = milliseconds(1020);
+            outcome.recorder = Recorder::new(outcome.window);
+            outcome.ended_early = measured.map(|measured| outcome.plan.warm_up + milliseconds(measured));
+            assert_eq!((outcome.slots().len(), outcome.slots_with_rates().len()), (slots, with_rates), "{measured:?}");
+            let all: Duration = (0..slots).map(|number| outcome.slot_length(number)).sum();
+            assert_eq!(all, milliseconds(measured.unwrap_or(1020)));
         }
     }
 

@@ -79,6 +79,11 @@ impl Window {
         (self.length / SLOTS_MAX).max(SLOT_MIN)
     }
 
+    /// How many slots so much of it has: the last one may not be whole.
+    pub(crate) fn slots_within(&self, length: Duration) -> usize {
+        usize::try_from(length.as_nanos().div_ceil(self.slot().as_nanos())).unwrap_or(usize::MAX)
+    }
+
     /// The slot of a moment, if it lies within.
     fn slot_of(&self, moment: Instant) -> Option<usize> {
         let since = moment.checked_duration_since(self.begin)?;
@@ -139,7 +144,6 @@ pub(crate) struct Recorder {
 impl Recorder {
     /// Of nothing yet.
     pub(crate) fn new(window: Window) -> Recorder {
-        let slots = window.length.as_nanos().div_ceil(window.slot().as_nanos().max(1));
         Recorder {
             window,
             answers: BTreeMap::new(),
@@ -153,7 +157,7 @@ impl Recorder {
             refused: Durations::default(),
             lag: Durations::default(),
             queued: Durations::default(),
-            slots: vec![Slot::default(); usize::try_from(slots).unwrap_or(0)],
+            slots: vec![Slot::default(); window.slots_within(window.length)],
         }
     }
 

@@ -48,6 +48,8 @@ pub(crate) struct Sent {
     pub(crate) unsent: u64,
     /// How much of a CPU it had, and waited for, while requests were due.
     pub(crate) cpu: CpuShare,
+    /// When it had its last answer, or did not wait for one any more.
+    pub(crate) ended: Instant,
 }
 
 impl Sender {
@@ -134,6 +136,7 @@ async fn run(
         lanes.spawn_local(Rc::clone(&shared).drive(lane, wire, pace.clone()));
     }
     last_answer(&mut lanes, &shared, begin).await?;
+    let ended = Instant::now();
     // Waiting for the last answers is no work, and would make a busy thread look idle.
     let after = if at_end.is_finished() { at_end.await?? } else { CpuTime::of_this_thread()? };
     let unsent = match &pace {
@@ -141,7 +144,7 @@ async fn run(
         Pace::Open(schedule) => schedule.unsent(),
     };
     let recorder = shared.recorder.borrow().clone();
-    Ok(Sent { recorder, unsent, cpu: after.share_since(&before) })
+    Ok(Sent { recorder, unsent, cpu: after.share_since(&before), ended })
 }
 
 async fn open(plan: &Rc<Plan>, connections: usize) -> anyhow::Result<Vec<Wire>> {

@@ -272,6 +272,52 @@ async fn a_run_that_is_ended_early_prints_what_it_has_measured() {
     }
 }
 
+/// After the end there were slots without a request, as if the server had been away, and the last 20 ms were drawn as a whole slot.
+#[tokio::test]
+async fn what_is_drawn_over_time_ends_with_what_was_measured() {
+    let scratch = Scratch::new();
+    let page = scratch.path().join("report.html");
+    let html = page.to_str().expect("a scratch directory's path is text");
+    let server = Worker::start().await;
+    let more = ["--rate", "400", "--connections", "4", "--duration", "1020ms", "--warm-up", "0s", "--html", html];
+    let (url, report) = (server.endpoint().to_string(), ReportFile::new());
+    let common = ["open", "--proxy", &url, "--owner", "a", "--revision", "7", "--json", report.path()];
+    loadtest(&[&common[..], &more].concat()).await.is_as_expected();
+    let (report, page_of_all) = (report.read(), std::fs::read_to_string(&page).expect("the page was written"));
+    let slots = report["over_time"]["slots"].as_array().expect("there are slots of time");
+    assert!(slots.len() == 21 && (seconds_of(slots) - 1.02).abs() < 1e-6, "{report:#}");
+    assert_eq!(points_of_served(&page_of_all), 20);
+
+    let (url, report) = (server.endpoint().to_string(), ReportFile::new());
+    let common = ["open", "--proxy", &url, "--owner", "a", "--revision", "7", "--json", report.path()];
+    let more = ["--rate", "100", "--duration", "60s", "--warm-up", "0s", "--html", html];
+    let (running, before) = (Running::start(&[&common[..], &more].concat()), server.seen().len());
+    server.wait_for(before + 150).await;
+    running.terminate();
+    running.end().await.is_as_expected().says("ended early");
+    let (report, page) = (report.read(), std::fs::read_to_string(&page).expect("the page was written"));
+    let slots = report["over_time"]["slots"].as_array().expect("there are slots of time");
+    let count = |slot: &Value| slot["served"].as_u64().expect("it is counted");
+    assert_eq!(slots.iter().map(count).sum::<u64>(), report["answered"], "{report:#}");
+    let (last, whole) = slots.split_last().expect("there are slots of time");
+    let measured = report["seconds"].as_f64().expect("it is measured");
+    assert!(measured < 59.0 && (seconds_of(slots) - measured).abs() < 1e-6, "{report:#}");
+    assert!(whole.iter().all(|slot| slot["seconds"] == 0.6) && last["seconds"].as_f64() <= Some(0.6), "{report:#}");
+    assert_eq!(points_of_served(&page), whole.len());
+}
+
+/// How long they were, all together.
+fn seconds_of(slots: &[Value]) -> f64 {
+    slots.iter().filter_map(|slot| slot["seconds"].as_f64()).sum()
+}
+
+/// Of how many points the line of served requests over time is.
+fn points_of_served(page: &str) -> usize {
+    let plot = page.split("aria-label=\"Requests a second").nth(1).expect("there is this plot");
+    let line = plot.split("data first\" d=\"M").nth(1).and_then(|line| line.split('"').next());
+    line.expect("there is this line").split('L').count()
+}
+
 /// The server takes connections and says nothing: TLS is never spoken.
 #[tokio::test]
 async fn a_run_is_ended_while_its_connections_are_opened() {

@@ -25,12 +25,12 @@ impl Outcome {
         for (name, durations) in self.spans() {
             handoffs[name] = percentiles(&durations);
         }
-        let slot = self.slot_length().as_secs_f64();
         let over_time = self.slots().iter().enumerate().map(|(number, slot_of)| {
             let Slot { served, refused, put_off, wrong, unanswered, latencies } = slot_of;
             json!({
-                "at_seconds": number as f64 * slot, "served": served, "refused": refused, "put_off": put_off, "wrong": wrong,
-                "unanswered": unanswered, "latency": percentiles(latencies),
+                "at_seconds": self.slot_begin(number).as_secs_f64(), "seconds": self.slot_length(number).as_secs_f64(),
+                "served": served, "refused": refused, "put_off": put_off, "wrong": wrong, "unanswered": unanswered,
+                "latency": percentiles(latencies),
             })
         });
         json!({
@@ -54,7 +54,7 @@ impl Outcome {
             "handoffs": handoffs,
             "worker": self.at_worker.map(|worker| self.worker_as_json(worker)),
             "generator": self.generator.as_json(),
-            "over_time": { "slot_seconds": slot, "slots": over_time.collect::<Vec<_>>() },
+            "over_time": { "slot_seconds": self.window.slot().as_secs_f64(), "slots": over_time.collect::<Vec<_>>() },
             "warnings": self.warnings(),
         })
     }

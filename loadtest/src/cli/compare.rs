@@ -6,7 +6,7 @@ use std::time::Duration;
 
 use clap::{Args, ValueEnum};
 
-use super::numbers::{COMPARED_CONNECTIONS_MAX, TIMES_MAX, count, number};
+use super::numbers::{BODY_MAX, COMPARED_CONNECTIONS_MAX, LOCKS_MAX, THREADS_MAX, TIMES_MAX, count, number};
 use super::values::{duration_or_zero, seconds};
 
 /// What to compare, and how.
@@ -78,15 +78,12 @@ pub(crate) struct CompareSettings {
 impl CompareSettings {
     /// What no single option shows to be wrong.
     pub(crate) fn check(&self) -> Result<(), String> {
-        // A body may be none.
-        if self.series.is_some_and(|series| series != Series::Body) && self.values.contains(&0) {
-            return Err("each of --values is 1 at least".to_owned());
+        let Some(series) = self.series else { return Ok(()) };
+        let (least, most, what) = series.bounds();
+        if self.values.iter().all(|value| (least..=most).contains(&(*value as u64))) {
+            return Ok(());
         }
-        let is_too_many = |value: &usize| *value as u64 > COMPARED_CONNECTIONS_MAX;
-        if self.series == Some(Series::Connections) && self.values.iter().any(is_too_many) {
-            return Err(format!("each of --values is {COMPARED_CONNECTIONS_MAX} connections at most"));
-        }
-        Ok(())
+        Err(format!("each of --values is from {least} to {most} {what}"))
     }
 }
 
@@ -146,4 +143,16 @@ pub(crate) enum Series {
     Threads,
     /// Bytes of each request's body: 0, 1 KiB, 64 KiB, 1 MiB. 0 counts as none.
     Body,
+}
+
+impl Series {
+    /// The least and the most that each of its values may be, and of what.
+    fn bounds(self) -> (u64, u64, &'static str) {
+        match self {
+            Series::Locks => (1, LOCKS_MAX, "locks"),
+            Series::Connections => (1, COMPARED_CONNECTIONS_MAX, "connections"),
+            Series::Threads => (1, THREADS_MAX, "threads"),
+            Series::Body => (0, BODY_MAX, "bytes"),
+        }
+    }
 }

@@ -21,7 +21,7 @@ pub(crate) const TIMES_MAX: u64 = 1_000_000_000;
 /// Seconds of a day.
 pub(crate) const SECONDS_MAX: u64 = 86_400;
 /// Bytes of a body, of which there is one in memory.
-const BODY_MAX: u64 = 1 << 30;
+pub(crate) const BODY_MAX: u64 = 1 << 30;
 /// etcd's revisions are signed.
 const REVISION_MAX: u64 = i64::MAX as u64;
 

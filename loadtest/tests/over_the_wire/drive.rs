@@ -387,11 +387,19 @@ async fn bad_arguments_are_named() {
     let nobody = ["load", "--proxy", "http://127.0.0.1:1", "--owner", "", "--revision", "7"];
     loadtest(&nobody).await.ended_with(64).says("'--owner <OWNER>': an owner is visible ASCII here");
     let nothing = ["--fencepost", "/bin/true", "--series", "locks", "--values", "0,1"];
-    loadtest(&[&["compare"], &nothing[..]].concat()).await.ended_with(64).says("each of --values is 1 at least");
+    loadtest(&[&["compare"], &nothing[..]].concat())
+        .await
+        .ended_with(64)
+        .says("each of --values is from 1 to 1000000 locks");
     for (arguments, said) in [
         (["--idle-connections", "9901"], "'--idle-connections <NUMBER>': it is a whole number from 1 to 9900"),
         (["--connections", "9901"], "'--connections <NUMBER>': it is a whole number from 1 to 9900"),
-        (["--series=connections", "--values=64,9901"], "each of --values is 9900 connections at most"),
+        (["--series=connections", "--values=64,9901"], "each of --values is from 1 to 9900 connections"),
+        // These panicked when memory was asked for, and left what had been started in /tmp.
+        (["--series=locks", "--values=99999999999999"], "each of --values is from 1 to 1000000 locks"),
+        (["--series=body", "--values=0,999999999999999"], "each of --values is from 0 to 1073741824 bytes"),
+        (["--series=body", "--values=18446744073709551615"], "each of --values is from 0 to 1073741824 bytes"),
+        (["--series=threads", "--values=1025"], "each of --values is from 1 to 1024 threads"),
     ] {
         loadtest(&[&["compare", "--fencepost", "/bin/true"], &arguments[..]].concat()).await.ended_with(64).says(said);
     }

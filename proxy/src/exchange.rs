@@ -85,7 +85,7 @@ impl Fence {
             sources: sources.into(),
             upstreams,
             identities,
-            unrouted: metrics.route("none", "enforce"),
+            unrouted: metrics.unrouted(),
             access_log: config.access_log.as_ref().map(access_log).transpose()?,
             process,
             config,

@@ -8,12 +8,13 @@ use tokio::time::Instant;
 
 use crate::metrics::by_thread::{Part, Totals};
 
-/// Lines are counted by the reason of a refusal, and beside those that no route takes the request.
-const KINDS: usize = NO_ROUTE + 1;
+/// Lines are counted by the reason of a refusal, and beside those that no route takes the request, and that it could not be read.
+const KINDS: usize = UNREAD_HEAD + 1;
 const NO_ROUTE: usize = Rejection::ALL.len();
+const UNREAD_HEAD: usize = NO_ROUTE + 1;
 
 /// Lets up to a hundred lines a second through for each reason; the first line of a later second has the number of those that were
-/// left out. Metrics count them all. Requests that no route takes are a kind of their own.
+/// left out. Metrics count them all. Requests that no route takes are a kind of their own, and so are those whose heads could not be read.
 #[derive(Debug)]
 pub struct LogThrottle {
     start: Instant,
@@ -59,6 +60,11 @@ impl LogThrottle {
     /// The same for a request that no route takes.
     pub fn admits_no_route(&self, now: Instant, left_out: &LeftOut) -> Option<u64> {
         self.admits_kind(NO_ROUTE, now, left_out)
+    }
+
+    /// The same for a request whose head could not be read.
+    pub fn admits_unread_head(&self, now: Instant, left_out: &LeftOut) -> Option<u64> {
+        self.admits_kind(UNREAD_HEAD, now, left_out)
     }
 
     fn admits_kind(&self, kind: usize, now: Instant, left_out: &LeftOut) -> Option<u64> {
@@ -113,6 +119,7 @@ mod tests {
         assert_eq!(admits(stale, at(999)), None);
         assert_eq!(admits(missing, at(999)), Some(0));
         assert_eq!(throttle.admits_no_route(at(999), &left_out), Some(0));
+        assert_eq!(throttle.admits_unread_head(at(999), &left_out), Some(0));
         assert_eq!(admits(stale, at(1000)), Some(2));
         assert_eq!(admits(stale, at(1001)), Some(0));
         assert_eq!(admits(stale, at(999)), Some(0), "a clock that is read late");

@@ -10,6 +10,7 @@ use smol_str::SmolStr;
 use tokio::time::Instant;
 
 use crate::decision::DecisionId;
+use crate::downstream::{ClientAddress, UnreadHead};
 use crate::exchange::{Answer, Place, Worker};
 use crate::fencing::{Claim, Standing};
 use crate::forward::ResponseBody;
@@ -240,6 +241,21 @@ impl Place {
             Standing::Pass(PassReason::Exempt | PassReason::Off | PassReason::DangerousAdmit, _) => "pass",
         };
         headers.insert(FENCE_VERDICT, HeaderValue::from_static(verdict));
+    }
+}
+
+impl Worker {
+    /// Counts a request over HTTP/1 whose head could not be read, and writes it to the log, at a bounded rate: it has neither a route nor a
+    /// line in the access log.
+    pub fn note_unread_head(&self, client: ClientAddress, why: UnreadHead) {
+        let failure = match why {
+            UnreadHead::TooLarge => Failure::LargeHead,
+            UnreadHead::Unclear(_) | UnreadHead::Unknown => Failure::Unreadable,
+        };
+        self.fence.unrouted.failed(failure);
+        if let Some(left_out) = self.fence.process.log.admits_unread_head(Instant::now(), &self.left_out) {
+            tracing::info!(failure = failure.code(), %client, %why, left_out, "a request could not be read");
+        }
     }
 }
 

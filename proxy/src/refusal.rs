@@ -23,8 +23,10 @@ pub enum Failure {
     SlowBody,
     /// Its body is larger than a body may be.
     LargeBody,
-    /// It has more header fields than a request may have.
+    /// It has more header fields than a request may have, or longer ones.
     LargeHead,
+    /// What it is cannot be told: over HTTP/1 its head has no reading, or more than one. The connection itself answers it.
+    Unreadable,
     /// Its target is neither a path nor a URL with a valid host.
     BadTarget,
     /// No connection to the worker could be had.
@@ -61,6 +63,10 @@ impl Failure {
         Failure::Internal,
     ];
 
+    /// Those that are counted where no route is known.
+    pub const BEFORE_A_ROUTE: [Failure; 5] =
+        [Failure::NoRoute, Failure::NotSupported, Failure::LargeHead, Failure::Unreadable, Failure::BadTarget];
+
     /// The one name of the failure, in metrics, logs and bodies alike.
     pub fn code(self) -> &'static str {
         match self {
@@ -71,6 +77,7 @@ impl Failure {
             Failure::SlowBody => "slow-body",
             Failure::LargeBody => "large-body",
             Failure::LargeHead => "large-head",
+            Failure::Unreadable => "unreadable",
             Failure::BadTarget => "bad-target",
             Failure::Unreachable => "worker-unreachable",
             Failure::ConnectTimeout => "worker-connect-timeout",
@@ -110,6 +117,9 @@ impl Failure {
                 "The request has too many header fields",
                 "false",
             ),
+            Failure::Unreadable => {
+                (StatusCode::BAD_REQUEST, grpc::INVALID_ARGUMENT, "The request cannot be read", "false")
+            }
             Failure::BadTarget => {
                 (StatusCode::BAD_REQUEST, grpc::INVALID_ARGUMENT, "The request's target is not a resource", "false")
             }

@@ -2,6 +2,7 @@
 
 use std::io;
 use std::num::NonZeroUsize;
+use std::rc::Rc;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicUsize};
 use std::time::Duration;
@@ -16,7 +17,7 @@ use crate::admin::Admin;
 use crate::decision::DecisionIds;
 use crate::descriptors;
 use crate::downstream::{
-    self, BindError, Limits, ListenAddress, Listener, OpenConnections, PassedSockets, Server, serve,
+    self, BindError, Limits, ListenAddress, Listener, OpenConnections, PassedSockets, Server, ThreadService, serve,
 };
 use crate::drain::drain;
 use crate::exchange::{Fence, FenceError};
@@ -147,7 +148,11 @@ pub async fn run<S: Future<Output = ()>>(
     let (reloader, reloads) = Reloader::new(origin, fence);
     let make_service = {
         let (in_force, process) = (reloader.in_force(), DecisionIds::process());
-        move |thread| stack(ThreadInForce::follow(in_force.clone(), process, thread))
+        move |thread| {
+            let in_force = ThreadInForce::follow(in_force.clone(), process, thread);
+            let service = ThreadService::new(stack(Rc::clone(&in_force)));
+            service.on_unread_head(move |client, why| in_force.worker().note_unread_head(client, why))
+        }
     };
     let Bound { listeners, admin: admin_listeners } = bound;
     let listeners = server_tls::follow(listeners, TlsUse::Listener, &process);
@@ -286,7 +291,7 @@ fn serve_admin(listeners: Vec<Listener>, in_force: InForce, share: AdminShare) -
     };
     let server = serve(listeners, NonZeroUsize::MIN, limits, move |_| {
         let (in_force, share) = (in_force.clone(), share.clone());
-        service_fn(move |request| share.admin(in_force.clone()).answer_contained(request))
+        ThreadService::new(service_fn(move |request| share.admin(in_force.clone()).answer_contained(request)))
     })?;
     for address in server.addresses() {
         tracing::info!(%address, "admin listening");

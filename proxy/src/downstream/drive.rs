@@ -23,12 +23,13 @@ use super::frames;
 use super::limits::Limits;
 use super::part;
 use super::seat::Waiting;
-use super::serve::Stage;
+use super::serve::{OnUnreadHead, Stage};
 use super::service::ConnectionService;
 use super::serving::{ClientIo, InTurns, Serving};
 use super::strict::Strict;
 use super::tally::Closing;
 use super::unread::Streams;
+use super::unread_head::UnreadHead;
 use super::watch::Watch;
 use crate::wire::{Background, HTTP1_BUFFER_BYTES};
 
@@ -49,10 +50,16 @@ pub(super) struct Thread {
     /// One for each connection, to tell it of a new stage. No connection asks for it but by its own waker.
     wakers: RefCell<HashMap<u64, Waker>>,
     next_id: Cell<u64>,
+    on_unread_head: OnUnreadHead,
 }
 
 impl Thread {
-    pub(super) fn new(limits: Limits, background: Background, waiting: Rc<Waiting>) -> Rc<Thread> {
+    pub(super) fn new(
+        limits: Limits,
+        background: Background,
+        waiting: Rc<Waiting>,
+        on_unread_head: OnUnreadHead,
+    ) -> Rc<Thread> {
         Rc::new(Thread {
             limits: Rc::new(limits),
             background,
@@ -60,6 +67,7 @@ impl Thread {
             stage: Cell::new(Stage::Serving),
             wakers: RefCell::default(),
             next_id: Cell::new(0),
+            on_unread_head,
         })
     }
 
@@ -137,8 +145,10 @@ where
             // Until the server closes, each answer asks the client to leave. A connection that is closed while it is
             // idle may cost the client the request that it is just sending.
             let end = drive(&mut serving, &connection, &stage, Stage::Closing, started).await;
-            if let Some(why) = connection.course.refused() {
-                tracing::debug!(client = %address, %why, "a request could not be read");
+            match (unread_head(&end, &connection), connection.course.refused()) {
+                (Some(why), _) => (stage.thread.on_unread_head)(address, why),
+                (None, Some(why)) => tracing::debug!(client = %address, %why, "a request could not be read"),
+                (None, None) => {}
             }
             match end {
                 End::Served => {
@@ -146,7 +156,7 @@ where
                         rest.await;
                     }
                 }
-                End::Unreadable { answered } => {
+                End::Unreadable { answered, .. } => {
                     drop(serving);
                     let is_in_place = !answered && connection.has_spoken_out();
                     let last_word = if is_in_place { part::BAD_REQUEST } else { &[] };
@@ -216,7 +226,7 @@ enum End {
     /// By HTTP's rules: closed, or about to speak another protocol.
     Served,
     /// By a request that could not be read.
-    Unreadable { answered: bool },
+    Unreadable { answered: bool, is_too_large: bool },
     /// By us, since the client that was to leave did not.
     Parted,
     /// By an error, by us or for the client's silence.
@@ -246,7 +256,10 @@ async fn drive<C: Serving>(
         if let Poll::Ready(ended) = Pin::new(&mut *serving).poll(cx) {
             return Poll::Ready(match ended {
                 Ok(()) => End::Served,
-                Err(error) if error.is_parse() => End::Unreadable { answered: connection.writes.has_spoken() },
+                Err(error) if error.is_parse() => {
+                    let (answered, is_too_large) = (connection.writes.has_spoken(), error.is_parse_too_large());
+                    End::Unreadable { answered, is_too_large }
+                }
                 Err(_) => End::Dropped,
             });
         }
@@ -288,6 +301,18 @@ async fn drive<C: Serving>(
     // There is no other turn at whose end it would be written.
     connection.writes.write_out(&mut Context::from_waker(Waker::noop()));
     end
+}
+
+/// Why the last request of a connection never came to be one, if that is how it ended. Who closes amid a head has asked for nothing, and
+/// a body that could not be read is its request's affair: for hyper that is no error of parsing.
+fn unread_head(end: &End, connection: &Connection) -> Option<UnreadHead> {
+    match end {
+        End::Unreadable { is_too_large: true, .. } => Some(UnreadHead::TooLarge),
+        End::Unreadable { is_too_large: false, .. } => {
+            Some(connection.course.refused().map_or(UnreadHead::Unknown, UnreadHead::Unclear))
+        }
+        End::Served | End::Parted | End::Dropped => None,
+    }
 }
 
 /// Whether to say GOAWAY: the connection has had all its requests. On HTTP/1.1 the last answer says so.

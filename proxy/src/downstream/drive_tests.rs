@@ -66,7 +66,7 @@ async fn whoever_does_not_take_what_it_is_told_just_now_does_not_make_room() {
     let local = LocalSet::new();
     let (connection, mut serving, full, mut client) = local.run_until(behind_much(false)).await;
     let waiting = Waiting::new(Oldest::none(), Places::new(&Limits::default()), Instant::now());
-    let thread = Thread::new(Limits::default(), Background::default(), waiting);
+    let thread = Thread::new(Limits::default(), Background::default(), waiting, Box::new(|_, _| {}));
     let stage = StageWatch::new(thread).await;
     connection.seat.call();
     let driven = drive(&mut serving, &connection, &stage, Stage::Closing, Instant::now());

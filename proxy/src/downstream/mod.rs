@@ -28,6 +28,7 @@ mod sniff;
 mod strict;
 mod tally;
 mod unread;
+mod unread_head;
 mod watch;
 mod whole_length;
 
@@ -39,6 +40,7 @@ pub use limits::Limits;
 pub use listener::{BindError, ListenAddress, Listener};
 pub use passed::PassedSockets;
 pub use seat::UnderWay;
-pub use serve::{Drained, OpenConnections, Server, ThreadContext, serve};
+pub use serve::{Drained, OpenConnections, Server, ThreadContext, ThreadService, serve};
 pub use strict::{Requests, Unclear, Violation};
 pub use tally::Closing;
+pub use unread_head::UnreadHead;

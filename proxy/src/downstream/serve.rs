@@ -21,12 +21,14 @@ use tower::Service;
 use super::accept::{Order, Worker, accept_loop};
 use super::answer::AnswerBody;
 use super::client_body::ClientBody;
+use super::connection::ClientAddress;
 use super::drive::{Thread, serve_connection};
 use super::limits::Limits;
 use super::listener::{ListenAddress, Listener};
 use super::places::{Oldest, Places};
 use super::seat::Waiting;
 use super::tally::Closing;
+use super::unread_head::UnreadHead;
 use crate::wire::Background;
 
 /// What a worker thread's service is made from.
@@ -36,6 +38,28 @@ pub struct ThreadContext {
     pub index: usize,
     /// Runs what outlives its request; the thread ends after it.
     pub background: Background,
+}
+
+/// What one worker thread does with what it is asked for.
+pub struct ThreadService<S> {
+    pub(super) service: S,
+    pub(super) on_unread_head: OnUnreadHead,
+}
+
+/// Is told of each request over HTTP/1 whose head was not read, and of its client.
+pub(super) type OnUnreadHead = Box<dyn Fn(ClientAddress, UnreadHead)>;
+
+impl<S> ThreadService<S> {
+    /// Answers requests by `service`.
+    pub fn new(service: S) -> ThreadService<S> {
+        ThreadService { service, on_unread_head: Box::new(|_, _| {}) }
+    }
+
+    /// Has `tell` told of those that the service never sees, because their heads could not be read.
+    pub fn on_unread_head(mut self, tell: impl Fn(ClientAddress, UnreadHead) + 'static) -> ThreadService<S> {
+        self.on_unread_head = Box::new(tell);
+        self
+    }
 }
 
 /// How far the server is on its way to the end.
@@ -105,7 +129,7 @@ pub fn serve<F, S, B>(
     make_service: F,
 ) -> io::Result<Server>
 where
-    F: Fn(ThreadContext) -> S + Send + Clone + 'static,
+    F: Fn(ThreadContext) -> ThreadService<S> + Send + Clone + 'static,
     S: Service<Box<Request<ClientBody>>, Response = Response<B>, Error = Infallible> + Clone + 'static,
     B: AnswerBody + Unpin,
 {
@@ -281,7 +305,7 @@ impl WorkerThread {
         make_service: F,
         accepting: Option<impl Future<Output = ()> + 'static>,
     ) where
-        F: Fn(ThreadContext) -> S,
+        F: Fn(ThreadContext) -> ThreadService<S>,
         S: Service<Box<Request<ClientBody>>, Response = Response<B>, Error = Infallible> + Clone + 'static,
         B: AnswerBody + Unpin,
     {
@@ -297,9 +321,10 @@ impl WorkerThread {
         });
         let mut accept_panics = pin!(accept_panics);
         let background = Background::default();
-        let service = make_service(ThreadContext { index, background: background.clone() });
+        let context = ThreadContext { index, background: background.clone() };
+        let ThreadService { service, on_unread_head } = make_service(context);
         let waiting = Waiting::new(self.oldest, self.places, self.started);
-        let thread = Thread::new(limits, background.clone(), Rc::clone(&waiting));
+        let thread = Thread::new(limits, background.clone(), Rc::clone(&waiting), on_unread_head);
         let mut accepting = true;
         loop {
             tokio::select! {

@@ -30,6 +30,9 @@ impl ConfirmOutcome {
     }
 }
 
+/// What stands for the route of what has none.
+const NONE: &str = "none";
+
 /// The counters of one route, looked up once.
 #[derive(Debug)]
 pub struct RouteMetrics {
@@ -78,6 +81,14 @@ impl RouteMetrics {
 }
 
 impl Metrics {
+    /// The counters of what has no route.
+    pub fn unrouted(&self) -> RouteMetrics {
+        for failure in Failure::BEFORE_A_ROUTE {
+            self.failures.with_label_values(&[NONE, failure.code()]);
+        }
+        self.route(NONE, "enforce")
+    }
+
     /// The counters of a route; `mode` is its mode's name in the configuration.
     pub fn route(&self, route: &str, mode: &str) -> RouteMetrics {
         // A series that began with its first failure would not show that one as a rise.

@@ -36,6 +36,7 @@ mod identity;
 mod limits;
 mod secrets;
 mod transport;
+mod unread_heads;
 mod upstream_tls;
 
 mod access_log;

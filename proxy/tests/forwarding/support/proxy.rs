@@ -10,7 +10,7 @@ use std::time::Duration;
 
 use bytes::Bytes;
 use fencepost::downstream::{
-    ClientBody, Drained, Limits, ListenAddress, Listener, Protocol, Server, ThreadContext, serve,
+    ClientBody, Drained, Limits, ListenAddress, Listener, Protocol, Server, ThreadContext, ThreadService, serve,
 };
 use fencepost::forward::{
     Admitted, Ending, KeptFields, Permit, Pool, PreparedBody, ResponseBody, SendError, Speaks, Timeouts, Upstream,
@@ -120,7 +120,7 @@ impl Proxy {
                 settings: settings.clone(),
                 kept: Rc::new(KeptFields::new(["fence-owner", "fence-revision"].map(HeaderName::from_static))),
             });
-            tower::service_fn(move |request| forwarder.clone().answer(request))
+            ThreadService::new(tower::service_fn(move |request| forwarder.clone().answer(request)))
         };
         Proxy { server: Some(serve(vec![listener], threads, limits, make_service).unwrap()), record, go_on }
     }

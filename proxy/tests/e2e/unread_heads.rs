@@ -1,0 +1,89 @@
+//! What never becomes a request: its head cannot be read, or is too large.
+
+use fencepost_testsupport::{Connection, EtcdVersion, eventually};
+
+use crate::fencepost::Route;
+use crate::scene::Scene;
+
+async fn scene() -> Scene {
+    Scene::open(EtcdVersion::V3_5, &[Route::new("k", "/", r#"key = "/k""#)]).await
+}
+
+async fn connect(scene: &Scene) -> Connection {
+    Connection::open(scene.fence.listener.clone()).await.unwrap()
+}
+
+async fn failures(scene: &Scene, failure: &str) -> f64 {
+    scene.fence.metric(&format!("fencepost_failures_total{{failure=\"{failure}\",route=\"none\"}}")).await
+}
+
+/// It was in no metric and no log, and operators saw nothing of clients that got nothing else.
+#[tokio::test]
+async fn each_head_that_is_not_read_is_counted_and_logged() {
+    let scene = scene().await;
+    let long = "x".repeat(70_000);
+    let many = (0..101).map(|number| format!("X-{number}: 1\r\n")).collect::<String>();
+    let unclear = "a request line that is not a method, a target and HTTP/1.0 or 1.1, with one space between them";
+    let too_large = "a head that is too long, or has too many fields";
+    let cases = [
+        (
+            "POST / HTTP/1.1\r\nHost: h\r\nContent-Length: 0\r\nContent-Length: 0\r\n\r\n".to_owned(),
+            "two Content-Length",
+        ),
+        ("GET / HTTP/1.1\nHost: h\n\n".to_owned(), "a line that does not end with CRLF"),
+        (
+            "POST / HTTP/1.1\r\nHost: h\r\nContent-Length: 3\r\nTransfer-Encoding: chunked\r\n\r\n0\r\n\r\n".to_owned(),
+            "Content-Length and Transfer-Encoding",
+        ),
+        ("GET / HTTP/1.1\r\nHost : h\r\n\r\n".to_owned(), "a line that does not begin with a field name and a colon"),
+        // As a client that speaks TLS begins.
+        ("\x16\x03\x01\x02\0\x01\0\x01".to_owned(), unclear),
+        // The grammar has it, hyper does not.
+        ("GET http:// HTTP/1.1\r\nHost: h\r\n\r\n".to_owned(), "a target or a field that cannot be read"),
+        (format!("GET / HTTP/1.1\r\nHost: h\r\nX: {long}\r\n\r\n"), too_large),
+        (format!("GET / HTTP/1.1\r\nHost: h\r\n{many}\r\n"), too_large),
+        (format!("GET /{long} HTTP/1.1\r\nHost: h\r\n\r\n"), too_large),
+    ];
+    let mut expected = [0.0, 0.0];
+    for (head, why) in &cases {
+        let is_too_large = *why == too_large;
+        let mut connection = connect(&scene).await;
+        connection.send(head).await.unwrap();
+        let answer = connection.final_response().await.unwrap();
+        assert_eq!((answer.status, answer.text().as_str()), (if is_too_large { 431 } else { 400 }, ""), "{why}");
+        expected[usize::from(is_too_large)] += 1.0;
+        let are_counted =
+            async || [failures(&scene, "unreadable").await, failures(&scene, "large-head").await] == expected;
+        eventually(&format!("{why:?} is counted"), async || are_counted().await.then_some(())).await;
+        let failure = if is_too_large { "large-head" } else { "unreadable" };
+        let line = |line: &str| line.contains("INFO") && line.contains(failure) && line.contains(why);
+        eventually(&format!("{why:?} in the log"), async || scene.fence.log().lines().any(line).then_some(())).await;
+    }
+    scene.finish().await;
+}
+
+/// Of a client that closes amid a head nobody knows what it was about to ask for, and what is wrong with a body its request is told.
+#[tokio::test]
+async fn who_closes_amid_a_head_has_asked_for_nothing_and_a_body_is_its_requests_affair() {
+    let scene = scene().await;
+    for head in ["", "\r\n", "GET / HTTP/1.1\r\nHost: h\r\n"] {
+        let mut connection = connect(&scene).await;
+        connection.send(head).await.unwrap();
+        connection.finish_sending().await.unwrap();
+        assert_eq!(connection.rest().await.unwrap(), b"", "{head:?}");
+    }
+    let held = scene.store.hold("/k", "shard-1").await;
+    for (token, status) in
+        [(String::new(), 428), (format!("Fence-Owner: {}\r\nFence-Revision: {}\r\n", held.owner, held.revision), 400)]
+    {
+        let mut connection = connect(&scene).await;
+        let head = format!("POST / HTTP/1.1\r\nHost: h\r\nTransfer-Encoding: chunked\r\n{token}\r\n");
+        connection.send(format!("{head}no size")).await.unwrap();
+        assert_eq!(connection.final_response().await.unwrap().status, status);
+        connection.rest().await.unwrap();
+    }
+    let open = async || scene.fence.metric("fencepost_connections").await;
+    eventually("all connections have ended", async || (open().await == 0.0).then_some(())).await;
+    assert_eq!([failures(&scene, "unreadable").await, failures(&scene, "large-head").await], [0.0, 0.0]);
+    scene.finish().await;
+}

@@ -111,7 +111,6 @@ async fn send(
         }
         match in_turn(turn, ready.send(Admitted::new(request, ticket), timeouts, at)).await {
             Ok(mut answer) => {
-                place.counts().upstream_took(at.elapsed());
                 place.tell_verdict(&standing, answer.headers_mut());
                 return Ok(boxed(|| answer));
             }

@@ -185,6 +185,10 @@ impl Permit for Ticket {
         self.place.route().streaming && self.dependence().is_some()
     }
 
+    fn answered(&self, took: Duration) {
+        self.place.counts().upstream_took(took);
+    }
+
     fn body_cut(&mut self) {
         self.is_partial();
     }

@@ -31,7 +31,7 @@ impl<R, P: Permit> Admitted<R, P> {
 ///
 /// # Contract
 ///
-/// `finished` is called exactly once, `overdue` and `body_cut` at most once each and only before it, `heard` any number of times
+/// `finished` is called exactly once, `overdue`, `answered` and `body_cut` at most once each and only before it, `heard` any number of times
 /// between. None depends on the client: it may have left long ago. A permit that comes back in [`SendError::Unsent`](super::SendError::Unsent) gets no
 /// call.
 pub trait Permit: 'static {
@@ -49,6 +49,9 @@ pub trait Permit: 'static {
     /// The worker has been silent for longer than it may. Its connection is still read, for
     /// [`Timeouts::late`](super::Timeouts::late): the end may yet be seen.
     fn overdue(&mut self) {}
+
+    /// The worker has sent the head of its response, that long after the first byte, whoever still waits for it.
+    fn answered(&self, _took: Duration) {}
 
     /// The worker will never have the whole request. Its answer is still waited for.
     fn body_cut(&mut self) {}
@@ -131,6 +134,12 @@ impl<P: Permit> Held<P> {
     pub(super) fn overdue(&mut self) {
         if let Some(permit) = &mut self.0 {
             permit.overdue();
+        }
+    }
+
+    pub(super) fn answered(&self, took: Duration) {
+        if let Some(permit) = &self.0 {
+            permit.answered(took);
         }
     }
 

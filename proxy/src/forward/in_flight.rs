@@ -210,6 +210,7 @@ impl<P: Permit> InFlight<P> {
     /// The worker has sent the head of its response. False if that may be read in two ways.
     pub(super) fn answered(&mut self, head: &Parts) -> bool {
         self.heard();
+        self.permit.answered(self.started.elapsed());
         let Link::Http1(connection) = &mut self.link else { return true };
         let is_ambiguous = response_head::is_ambiguous(&head.headers, head.status, self.is_head);
         // To a worker that has spoken HTTP/1.0 hyper speaks HTTP/1.0 from then on, which has no chunks: an upload of unknown length would

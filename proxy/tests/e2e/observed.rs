@@ -421,6 +421,33 @@ async fn the_report_counts_admissions_too_since_the_route_is_in_shadow_mode() {
     scene.finish().await;
 }
 
+/// A worker that had become slower than its clients waited had the best of times: only those were counted whose clients were still there.
+#[tokio::test]
+async fn what_a_worker_takes_is_counted_though_nobody_waits_for_it_any_more() {
+    let scene = Scene::open(VERSION, &[enforced().with(r#"upstream_timeout = "1s""#)]).await;
+    let held = scene.store.hold("/shards/2/lock", "shard-1").await;
+    let count = r#"fencepost_upstream_seconds_count{route="shards"}"#;
+    let latches = [Latch::new(), Latch::new()];
+    let paths = ["/shards/2/left", "/shards/2/late"];
+    for (path, latch) in paths.iter().zip(&latches) {
+        scene.worker.on(path, Behaviour::Hold(latch.clone(), Answer::ok("late")));
+    }
+    let mut line = scene.line().await;
+    line.begin(Ask::post(paths[0]).under(&held)).await.unwrap();
+    scene.worker.wait_for(1).await;
+    drop(line);
+    scene.until_metric("fencepost_connections", 0.0).await;
+    assert_eq!(scene.fence.metric(count).await, 0.0);
+    latches[0].open();
+    scene.until_metric(count, 1.0).await;
+
+    assert_eq!(scene.send(Ask::post(paths[1]).under(&held)).await.status, 504);
+    assert_eq!(scene.fence.metric(count).await, 1.0);
+    latches[1].open();
+    scene.until_metric(count, 2.0).await;
+    scene.finish().await;
+}
+
 #[tokio::test]
 async fn routes_and_settings_in_force_are_told() {
     let scene = Scene::open(VERSION, &[enforced(), watched()]).await;

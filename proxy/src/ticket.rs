@@ -185,6 +185,15 @@ impl Permit for Ticket {
         self.place.route().streaming && self.dependence().is_some()
     }
 
+    fn may_be_left(&self) -> bool {
+        match &self.proof {
+            Some(Proof::Admission(..)) | None => false,
+            // Where its route comes to judge, what it watched is waited for.
+            Some(Proof::Pass(_, pass)) => pass.watched_under().is_none(),
+            Some(Proof::Uncounted) => true,
+        }
+    }
+
     fn answered(&self, took: Duration) {
         self.place.counts().upstream_took(took);
     }

@@ -46,6 +46,11 @@ pub trait Permit: 'static {
         false
     }
 
+    /// Whether nobody but its client waits for its end. So its answer is not read for ever once the client has left. Asked when it is sent.
+    fn may_be_left(&self) -> bool {
+        false
+    }
+
     /// The worker has been silent for longer than it may. Its connection is still read, for
     /// [`Timeouts::late`](super::Timeouts::late): the end may yet be seen.
     fn overdue(&mut self) {}

@@ -37,6 +37,8 @@ pub(super) struct InFlight<P: Permit> {
     unwritten: Option<Unwritten>,
     is_head: bool,
     has_body: bool,
+    /// Whether nobody waits for its end but its client.
+    may_be_left: bool,
     timeouts: Timeouts,
     started: Instant,
     /// Bytes that had been read of an HTTP/1.1 connection when it began.
@@ -59,7 +61,8 @@ enum Patience {
     Attached,
     /// For the permit alone: the client has left.
     Detached {
-        /// When it is closed, if it has no end of its own. Only then begins the time for which it counts as an orphan.
+        /// When it is closed, if it has no end of its own, or none that anybody waits for. Only then begins the time for which it counts
+        /// as an orphan.
         closes_at: Option<Instant>,
     },
     /// For the permit alone, which has been told that it takes too long.
@@ -88,6 +91,7 @@ impl<P: Permit> InFlight<P> {
         InFlight {
             link,
             pool,
+            may_be_left: permit.may_be_left(),
             permit: Held::new(permit),
             body,
             unwritten,
@@ -142,6 +146,11 @@ impl<P: Permit> InFlight<P> {
     /// Whether the request is one that is cut when its tenure ends.
     pub(super) fn is_endless(&self) -> bool {
         self.permit.is_endless()
+    }
+
+    /// Whether nobody waits for its end but its client.
+    pub(super) fn may_be_left(&self) -> bool {
+        self.may_be_left
     }
 
     /// Ready once the tenure has ended. What the client has not sent by then is cut.
@@ -258,16 +267,16 @@ impl<P: Permit> InFlight<P> {
         }
     }
 
-    /// The client has left. What has no end of its own is not read for ever.
-    pub(super) fn detach(&mut self, is_endless: bool) {
+    /// The client has left. What has no end that is waited for is not read for ever.
+    pub(super) fn detach(&mut self, is_left_in_time: bool) {
         if self.patience == Patience::Attached {
-            let closes_at = is_endless.then(|| Instant::now() + self.timeouts.late);
+            let closes_at = is_left_in_time.then(|| Instant::now() + self.timeouts.late);
             self.patience = Patience::Detached { closes_at };
         }
     }
 
-    /// Without a client, what has no end of its own is not read for ever.
-    pub(super) fn has_no_end(&mut self) {
+    /// Without a client, its answer, whose head has come, is not read for ever.
+    pub(super) fn leave_in_time(&mut self) {
         let at = Instant::now() + self.timeouts.late;
         match &mut self.patience {
             Patience::Attached => {}
@@ -278,13 +287,14 @@ impl<P: Permit> InFlight<P> {
     }
 
     /// The worker has taken too long; its end is waited for without the client, as long as it is heard of.
-    pub(super) fn overdue(&mut self, is_endless: bool) {
+    pub(super) fn overdue(&mut self, is_left_in_time: bool) {
         self.stop_writing(); // From now on its time is bounded.
         self.take_back();
         self.is_lost = true;
         self.permit.overdue();
         let now = Instant::now();
-        let ends = if is_endless { Some(now) } else { self.timeouts.total.map(|total| now.max(self.started + total)) };
+        let ends =
+            if is_left_in_time { Some(now) } else { self.timeouts.total.map(|total| now.max(self.started + total)) };
         let closes_at = ends.map(|at| at + self.timeouts.late);
         self.patience = Patience::Overdue { since: now, closes_at };
         self.waiting_since = None;
@@ -347,9 +357,9 @@ impl<P: Permit> InFlight<P> {
     }
 
     /// The client is too slow for a response that is not to wait for it, and is left behind.
-    pub(super) fn leave_client(&mut self, may_go_on_for_ever: bool) {
+    pub(super) fn leave_client(&mut self, is_left_in_time: bool) {
         self.count_cut();
-        self.detach(may_go_on_for_ever);
+        self.detach(is_left_in_time);
     }
 
     fn count_cut(&self) {

@@ -25,8 +25,9 @@ pub(super) struct Rest<P: Permit> {
     pub(super) next: Option<Result<Frame<Bytes>, hyper::Error>>,
     /// Whether it has no end of its own, and a tenure to end with.
     pub(super) is_endless: bool,
-    /// Whether it has no end of its own, with a tenure or without.
-    pub(super) may_go_on_for_ever: bool,
+    /// Whether it is not read for ever once its client has left: it has no end of its own, with a tenure or without, or none that
+    /// anybody waits for.
+    pub(super) is_left_in_time: bool,
 }
 
 impl<P: Permit> Rest<P> {
@@ -34,10 +35,11 @@ impl<P: Permit> Rest<P> {
     pub(super) fn new(incoming: Incoming, mut in_flight: Box<InFlight<P>>, headers: &HeaderMap) -> Rest<P> {
         let is_watched = in_flight.watch_tenure();
         let may_go_on_for_ever = may_go_on_for_ever(&in_flight, headers);
-        if may_go_on_for_ever {
-            in_flight.has_no_end();
+        let is_left_in_time = may_go_on_for_ever || in_flight.may_be_left();
+        if is_left_in_time {
+            in_flight.leave_in_time();
         }
-        Rest { incoming, in_flight, next: None, is_endless: is_watched && may_go_on_for_ever, may_go_on_for_ever }
+        Rest { incoming, in_flight, next: None, is_endless: is_watched && may_go_on_for_ever, is_left_in_time }
     }
 
     /// The next piece from the worker, as soon as it is there. With the last, the request is over.
@@ -113,7 +115,7 @@ impl<P: Permit> Rest<P> {
         if self.in_flight.is_overdue() {
             return self.in_flight.gave_up();
         }
-        self.in_flight.overdue(self.may_go_on_for_ever);
+        self.in_flight.overdue(self.is_left_in_time);
         self.read_on();
     }
 

@@ -4,6 +4,7 @@ mod connections;
 mod frames;
 mod pace;
 mod streams;
+mod worker_connections;
 
 use std::net::SocketAddr;
 

@@ -302,6 +302,33 @@ fn an_event_stream_is_not_read_for_ever_once_its_client_has_left() {
     assert_eq!(proxy.wait_for_events(1), [Event::Finished(Ending::TimedOut)]);
 }
 
+/// It held a connection to the worker for ever: whoever needs no token had all of them soon.
+#[test]
+fn an_answer_that_nobody_waits_for_is_not_read_for_ever_once_its_client_has_left() {
+    for silence in [PATIENCE, MOMENT] {
+        let worker = Worker::by_hand();
+        let settings = Settings { may_be_left: true, ..impatient(silence, 5 * MOMENT) };
+        let proxy = Proxy::with(worker.address(), settings);
+        let (mut client, mut peer) = proxy.at_worker(&worker, GET);
+        let mut events = vec![Event::Finished(Ending::TimedOut)];
+        if silence == MOMENT {
+            assert!(client.answer().0.starts_with("HTTP/1.1 504 "), "its head comes late");
+            events.insert(0, Event::Overdue);
+        }
+        peer.send("HTTP/1.1 200 OK\r\nTransfer-Encoding: chunked\r\n\r\n");
+        if silence == PATIENCE {
+            client.head();
+        }
+        drop(client);
+        let begun = Instant::now();
+        while peer.try_send_bytes(b"1\r\nx\r\n").is_ok() {
+            assert!(begun.elapsed() < PATIENCE / 2, "it is still read");
+            std::thread::sleep(MOMENT / 10); // A trickle.
+        }
+        assert_eq!(proxy.wait_for_events(events.len()), events);
+    }
+}
+
 #[test]
 fn an_answer_without_end_is_read_for_the_time_of_its_request_once_its_client_has_left() {
     let total = Some(Duration::from_secs(2));

@@ -51,6 +51,8 @@ pub(crate) struct Settings {
     /// What the requests of each path depend on; those of others depend on nothing.
     pub(crate) tenures: Vec<(&'static str, Tenures)>,
     pub(crate) endless: bool,
+    /// Nobody waits for the end of a request but its client.
+    pub(crate) may_be_left: bool,
     /// Up to which length bodies are read whole.
     pub(crate) whole_bytes_max: usize,
 }
@@ -71,6 +73,7 @@ impl Default for Settings {
             listen_tls: None,
             tenures: Vec::new(),
             endless: false,
+            may_be_left: false,
             whole_bytes_max: 64 * 1024,
         }
     }
@@ -192,6 +195,7 @@ struct Recorder {
     record: Arc<Record>,
     watch: Option<Rc<dyn Watch>>,
     endless: bool,
+    may_be_left: bool,
 }
 
 impl Permit for Recorder {
@@ -201,6 +205,10 @@ impl Permit for Recorder {
 
     fn is_endless(&self) -> bool {
         self.endless
+    }
+
+    fn may_be_left(&self) -> bool {
+        self.may_be_left
     }
 
     fn overdue(&mut self) {
@@ -253,7 +261,8 @@ impl Forwarder {
         let mut request = outgoing.map_err(|_| StatusCode::BAD_REQUEST)?;
         let tenures = self.settings.tenures.iter().find(|(path, _)| *path == request.uri().path());
         let watch = tenures.map(|(_, tenures)| tenures.present());
-        let mut permit = Recorder { record: self.record.clone(), watch, endless: self.settings.endless };
+        let Settings { endless, may_be_left, .. } = self.settings;
+        let mut permit = Recorder { record: self.record.clone(), watch, endless, may_be_left };
         loop {
             let deadline = Instant::now() + self.settings.ready_timeout;
             let ready =

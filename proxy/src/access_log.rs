@@ -204,6 +204,8 @@ struct Pending {
     status: StatusCode,
     sent: Cell<u64>,
     ended: Cell<bool>,
+    /// Whether its client does not get the end.
+    cut: Cell<bool>,
 }
 
 /// A request that has no answer yet. If it gets none, because its client leaves before, that is a line too.
@@ -228,8 +230,8 @@ impl Drop for Unanswered {
 pub fn logged<B: Body>(answer: http::Response<B>, request: Option<Unanswered>) -> http::Response<Logged<B>> {
     let place = request.and_then(|mut request| request.0.take());
     let pending = place.filter(is_wanted).map(|place| {
-        let (sent, ended) = (Cell::new(0), Cell::new(false));
-        Box::new(Pending { place, status: answer.status(), sent, ended })
+        let (sent, ended, cut) = (Cell::new(0), Cell::new(false), Cell::new(false));
+        Box::new(Pending { place, status: answer.status(), sent, ended, cut })
     });
     answer.map(|body| Logged { body, pending })
 }
@@ -242,6 +244,14 @@ fn is_wanted(place: &Rc<Place>) -> bool {
 impl<B: AnswerBody + Unpin> AnswerBody for Logged<B> {
     fn take_tunnel(&mut self) -> Option<Tunnel> {
         self.body.take_tunnel()
+    }
+
+    fn cut_off(&mut self, sent: u64) {
+        self.body.cut_off(sent);
+        if let Some(pending) = &self.pending {
+            pending.sent.set(sent);
+            pending.cut.set(true);
+        }
     }
 }
 
@@ -283,7 +293,8 @@ impl Pending {
     }
 
     fn write(&self, ended: bool) {
-        write(&self.place, Some(self.status), self.sent.get(), ended || self.ended.get());
+        let is_whole = (ended || self.ended.get()) && !self.cut.get();
+        write(&self.place, Some(self.status), self.sent.get(), is_whole);
     }
 }
 

@@ -14,7 +14,7 @@ use super::limits::Limits;
 use super::seat::{Answering, Seat, UnderWay};
 use super::strict::Course;
 use super::tally::Closing;
-use super::unread::Unread;
+use super::unread::{Rests, Unread};
 use crate::wire::{Background, Socket, Turns};
 
 #[cfg(test)]
@@ -85,6 +85,8 @@ pub struct Connection {
     pub(super) unasked: Cell<u64>,
     /// Requests whose answer has not been written yet, to the kernel or to what goes there with the end of the turn.
     pub(super) in_flight: Cell<usize>,
+    /// On HTTP/2: what h2 has left of answers that have ended for everybody else.
+    pub(super) rests: Rests,
     /// Request bodies that somebody waits for.
     pub(super) bodies_awaited: Cell<usize>,
     /// How far its requests have come over HTTP/1.
@@ -122,6 +124,7 @@ impl Connection {
             requests: Cell::new(0),
             unasked: Cell::new(0),
             in_flight: Cell::new(0),
+            rests: Rests::default(),
             bodies_awaited: Cell::new(0),
             course: Course::default(),
             tunnel: Cell::new(None),
@@ -195,33 +198,17 @@ fn forwarded_for(address: ClientAddress) -> Option<HeaderValue> {
 pub(super) struct InFlight {
     connection: Rc<Connection>,
     _answering: Answering,
-    /// How far its answer is read: noted on HTTP/2 only, where the connection can't tell.
-    unread: Option<Rc<Unread>>,
 }
 
 impl InFlight {
     pub(super) fn new(connection: Rc<Connection>) -> InFlight {
         connection.in_flight.set(connection.in_flight.get() + 1);
         let answering = connection.seat.answers();
-        InFlight { connection, _answering: answering, unread: None }
-    }
-
-    /// One that begins: with HTTP/2 its stream begins right after this.
-    pub(super) fn begin(connection: Rc<Connection>) -> InFlight {
-        connection.requests.set(connection.requests.get() + 1);
-        let unread = (connection.protocol == Protocol::Http2).then(Rc::<Unread>::default);
-        connection.newest.set(unread.clone());
-        let mut in_flight = InFlight::new(connection);
-        in_flight.unread = unread;
-        in_flight
+        InFlight { connection, _answering: answering }
     }
 
     pub(super) fn connection(&self) -> &Rc<Connection> {
         &self.connection
-    }
-
-    pub(super) fn unread(&self) -> Option<&Unread> {
-        self.unread.as_deref()
     }
 }
 
@@ -229,6 +216,44 @@ impl Drop for InFlight {
     fn drop(&mut self) {
         let connection = &self.connection;
         connection.in_flight.set(connection.in_flight.get() - 1);
+    }
+}
+
+/// A request that hyper wants an answer to. It is in flight until it has that, and on HTTP/2 until that is put down to be written.
+pub(super) enum Asked {
+    Http1(InFlight),
+    Http2(Rc<Unread>),
+}
+
+impl Asked {
+    /// One that begins: with HTTP/2 its stream begins right after this.
+    pub(super) fn begin(connection: Rc<Connection>) -> Asked {
+        connection.requests.set(connection.requests.get() + 1);
+        let protocol = connection.protocol;
+        let in_flight = InFlight::new(connection);
+        match protocol {
+            Protocol::Http1 => Asked::Http1(in_flight),
+            Protocol::Http2 => {
+                let unread = Rc::new(Unread::new(in_flight));
+                unread.connection().newest.set(Some(Rc::clone(&unread)));
+                Asked::Http2(unread)
+            }
+        }
+    }
+
+    pub(super) fn connection(&self) -> &Rc<Connection> {
+        match self {
+            Asked::Http1(in_flight) => in_flight.connection(),
+            Asked::Http2(unread) => unread.connection(),
+        }
+    }
+
+    /// How far its answer is read: noted on HTTP/2 only, where the connection can't tell.
+    pub(super) fn unread(&self) -> Option<&Rc<Unread>> {
+        match self {
+            Asked::Http1(_) => None,
+            Asked::Http2(unread) => Some(unread),
+        }
     }
 }
 

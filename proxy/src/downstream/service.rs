@@ -12,7 +12,7 @@ use tower::Service;
 
 use super::answer::{AnswerBody, Counted, counted};
 use super::client_body::{self, ClientBody};
-use super::connection::{Connection, InFlight, Protocol};
+use super::connection::{Asked, Connection, Protocol};
 use super::drive::Thread;
 use super::limits::Limits;
 use super::serve::Stage;
@@ -54,7 +54,7 @@ where
     /// # Errors
     /// On HTTP/2, if as many requests of the connection are under way as may be, though their clients may have left.
     fn call(&self, request: Request<Incoming>) -> Answering<B> {
-        let in_flight = InFlight::begin(Rc::clone(&self.connection));
+        let asked = Asked::begin(Rc::clone(&self.connection));
         let is_one_too_many = self.connection.protocol() == Protocol::Http2 && has_too_many(&self.connection);
         let request = if is_one_too_many {
             None
@@ -66,7 +66,7 @@ where
             Some(Box::write(room, request.map(|incoming| ClientBody::new(incoming, connection, number, held_back))))
         };
         let (service, thread) = (self.service.clone(), Rc::clone(&self.thread));
-        pinned(|| answer(request, service, thread, in_flight))
+        pinned(|| answer(request, service, thread, asked))
     }
 }
 
@@ -78,7 +78,7 @@ pub(super) async fn answer<S, B>(
     request: Option<Box<Request<ClientBody>>>,
     mut service: S,
     thread: Rc<Thread>,
-    in_flight: InFlight,
+    asked: Asked,
 ) -> Result<Response<Counted<B>>, h2::Error>
 where
     S: Service<Box<Request<ClientBody>>, Response = Response<B>, Error = Infallible>,
@@ -87,12 +87,12 @@ where
     let request = request.ok_or(h2::Reason::REFUSED_STREAM)?;
     // Who asks for a tunnel may write into it at once, so that what comes next may be no request.
     let is_last = request.method() == Method::CONNECT;
-    let is_spent = in_flight.connection().is_spent();
+    let is_spent = asked.connection().is_spent();
     let version = request.version();
-    let number = in_flight.connection().requests.get();
+    let number = asked.connection().requests.get();
     let Ok(()) = poll_fn(|cx| service.poll_ready(cx)).await;
     let Ok(mut response) = service.call(request).await;
-    let connection = in_flight.connection();
+    let connection = asked.connection();
     let switches = response.status() == StatusCode::SWITCHING_PROTOCOLS;
     // Whether what a client sends before it knows was meant for HTTP or for what comes after it, nobody can say.
     let spoke_early = switches && !(connection.course.is_last(number) && connection.socket.is_quiet());
@@ -114,7 +114,7 @@ where
             connection.seat.close(Closing::Requests);
         }
     }
-    Ok(counted(response, version, in_flight))
+    Ok(counted(response, version, asked))
 }
 
 /// Whether the requests that are under way leave no stream for another: one that its client has reset goes on. Or whether it had more than it

@@ -6,7 +6,6 @@ use std::pin::Pin;
 use std::rc::Rc;
 use std::task::{Context, Poll, ready};
 
-use bytes::Bytes;
 use http_body::Body;
 use hyper::body::Incoming;
 use hyper::rt::bounds::Http2ServerConnExec;
@@ -17,7 +16,7 @@ use hyper_util::rt::TokioIo;
 use super::connection::Connection;
 use super::frames;
 use super::strict::Strict;
-use super::unread::Streams;
+use super::unread::{Piece, Streams};
 use crate::wire::{Gathered, Socket};
 
 /// What hyper's HTTP/1 reads and writes.
@@ -33,7 +32,7 @@ impl<S, B> Serving for http1::Connection<TokioIo<ClientIo>, S>
 where
     S: HttpService<Incoming, ResBody = B>,
     S::Error: Into<Box<dyn Error + Send + Sync>>,
-    B: Body<Data = Bytes> + 'static,
+    B: Body<Data = Piece> + 'static,
     B::Error: Into<Box<dyn Error + Send + Sync>>,
     Self: Future<Output = hyper::Result<()>> + Unpin,
 {
@@ -46,7 +45,7 @@ impl<S, B> Serving for http2::Connection<TokioIo<Gathered<frames::Counted, Socke
 where
     S: HttpService<Incoming, ResBody = B>,
     S::Error: Into<Box<dyn Error + Send + Sync>>,
-    B: Body<Data = Bytes> + 'static,
+    B: Body<Data = Piece> + 'static,
     B::Error: Into<Box<dyn Error + Send + Sync>>,
     Streams: Http2ServerConnExec<S::Future, B>,
     Self: Future<Output = hyper::Result<()>> + Unpin,

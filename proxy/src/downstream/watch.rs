@@ -6,6 +6,7 @@ use std::time::Duration;
 use tokio::time::Instant;
 
 use super::connection::{Connection, Protocol};
+use super::limits::Limits;
 use super::strict::Begun;
 use super::tally::Closing;
 use crate::wire::Alarm;
@@ -21,6 +22,8 @@ enum Turn {
     Body,
     /// The client does not read.
     Stalled,
+    /// On HTTP/2: the client leaves lying what h2 has left of answers that have ended, whose streams can't be reset any more.
+    Rest,
     /// We have something to answer; other limits hold.
     Ours,
 }
@@ -55,19 +58,24 @@ impl Watch {
     /// Ready when the client has kept us waiting for too long.
     pub(super) fn poll(&mut self, cx: &mut Context<'_>, connection: &Connection) -> Poll<Closing> {
         let turn = whose_turn(connection);
-        let (moved, requests) = (connection.socket.bytes_moved(), connection.requests.get());
+        let moved = match turn {
+            // A client may talk of other things, and still not read.
+            Turn::Rest => connection.rests.bytes_put_down(),
+            Turn::Idle | Turn::Head | Turn::Body | Turn::Stalled | Turn::Ours => connection.socket.bytes_moved(),
+        };
+        let requests = connection.requests.get();
         // A head has to be there in time as a whole, and a connection is idle without a request, whatever else is sent.
         let whatever_moves = matches!(turn, Turn::Head | Turn::Idle) && requests == self.requests;
         let goes_on = turn == self.turn && (whatever_moves || moved == self.moved);
         if !goes_on {
             let now = match turn {
                 // While it is our turn, nobody asks since when.
-                Turn::Ours if self.turn != Turn::Stalled => self.since,
+                Turn::Ours if !self.turn.is_to_read() => self.since,
                 // Its last request has just read the clock.
                 Turn::Idle => self.end_of_last_request(connection).unwrap_or_else(Instant::now),
-                Turn::Ours | Turn::Head | Turn::Body | Turn::Stalled => Instant::now(),
+                Turn::Ours | Turn::Head | Turn::Body | Turn::Stalled | Turn::Rest => Instant::now(),
             };
-            if self.turn == Turn::Stalled {
+            if self.turn.is_to_read() {
                 self.stalled += now - self.since;
             }
             self.turn = turn;
@@ -76,6 +84,7 @@ impl Watch {
         (self.moved, self.requests) = (moved, requests);
         if matches!(turn, Turn::Head | Turn::Idle) {
             (self.stalled, self.written_before) = (Duration::ZERO, connection.socket.bytes_written());
+            connection.rests.count_anew();
         }
         let Some((limit, closing)) = self.limit(connection) else { return Poll::Pending };
         ready!(self.alarm.poll(cx, self.since + limit));
@@ -106,15 +115,27 @@ impl Watch {
             Turn::Head => Some((limits.header_timeout, Closing::Header)),
             Turn::Body => Some((limits.body_timeout, Closing::Body)),
             Turn::Stalled => {
-                let read = connection.socket.bytes_written().wrapping_sub(self.written_before);
-                let left = limits.patience(read).map(|patience| patience.saturating_sub(self.stalled));
-                match left.filter(|left| *left < limits.body_timeout) {
-                    Some(left) => Some((left, Closing::Pace)),
-                    None => Some((limits.body_timeout, Closing::Body)),
-                }
+                Some(self.until_read(limits, connection.socket.bytes_written().wrapping_sub(self.written_before)))
             }
+            Turn::Rest => Some(self.until_read(limits, connection.rests.bytes_put_down())),
             Turn::Ours => None,
         }
+    }
+
+    /// For how long a client that has read so many bytes may read nothing.
+    fn until_read(&self, limits: &Limits, read: u64) -> (Duration, Closing) {
+        let left = limits.patience(read).map(|patience| patience.saturating_sub(self.stalled));
+        match left.filter(|left| *left < limits.body_timeout) {
+            Some(left) => (left, Closing::Pace),
+            None => (limits.body_timeout, Closing::Body),
+        }
+    }
+}
+
+impl Turn {
+    /// Whether the client is to read.
+    fn is_to_read(self) -> bool {
+        matches!(self, Turn::Stalled | Turn::Rest)
     }
 }
 
@@ -130,6 +151,7 @@ fn whose_turn(connection: &Connection) -> Turn {
             // It was answered before it had come, and goes on to the worker.
             Begun::Body => turn_in_body(connection),
         },
+        (Protocol::Http2, true) if connection.rests.are_left() => Turn::Rest,
         (Protocol::Http2, true) => Turn::Ours,
         (Protocol::Http2, false) => Turn::Idle,
     }
@@ -149,13 +171,14 @@ mod tests {
     use std::future::poll_fn;
     use std::rc::Rc;
 
+    use bytes::{Buf, Bytes};
     use tokio::net::UnixStream;
     use tokio::task::LocalSet;
     use tokio::time::{advance, timeout};
 
     use super::*;
-    use crate::downstream::Limits;
-    use crate::downstream::connection::InFlight;
+    use crate::downstream::connection::{Asked, InFlight};
+    use crate::downstream::unread::{Piece, Unread};
     use crate::wire::Socket;
 
     const SECOND: Duration = Duration::from_secs(1);
@@ -164,6 +187,13 @@ mod tests {
     async fn accepted() -> Rc<Connection> {
         let limits = Limits { idle_timeout: 10 * SECOND, ..Limits::default() };
         Connection::for_tests(limits, Socket::downstream(UnixStream::pair().unwrap().0.into())).await
+    }
+
+    /// A request, as hyper has it once it has begun its stream.
+    fn begun(connection: &Rc<Connection>) -> Asked {
+        let asked = Asked::begin(Rc::clone(connection));
+        connection.newest.take();
+        asked
     }
 
     async fn is_over(watch: &mut Watch, connection: &Connection) -> bool {
@@ -179,7 +209,7 @@ mod tests {
         assert!(!is_over(&mut watch, &connection).await);
         advance(9 * SECOND).await;
         assert!(!is_over(&mut watch, &connection).await, "the handshake was no idleness");
-        let request = InFlight::begin(Rc::clone(&connection));
+        let request = begun(&connection);
         assert!(!is_over(&mut watch, &connection).await, "it is our turn");
         advance(SECOND).await;
         drop(request);
@@ -196,7 +226,7 @@ mod tests {
         assert!(!is_over(&mut watch, &connection).await);
         advance(9 * SECOND).await;
         watch.leave(&connection);
-        let request = InFlight::begin(Rc::clone(&connection));
+        let request = begun(&connection);
         assert!(!is_over(&mut watch, &connection).await, "it is our turn");
         advance(2 * PARTING_MAX).await;
         assert!(!is_over(&mut watch, &connection).await, "and still is");
@@ -219,5 +249,26 @@ mod tests {
             assert!(!is_over(&mut watch, &connection).await, "it answers: {answers}");
             drop(under_way);
         }
+    }
+
+    /// hyper had handed the answer's last piece to h2, which held it for a slow client: its connection was closed as an idle one.
+    #[tokio::test(start_paused = true)]
+    async fn a_client_that_has_something_left_to_read_is_not_idle_and_may_not_leave_that_lying_for_ever() {
+        let connection = accepted().await;
+        let mut watch = Watch::new(Instant::now());
+        let unread = Rc::new(Unread::new(InFlight::new(Rc::clone(&connection))));
+        let mut piece = Piece::new(Bytes::from(vec![b'x'; 4_000]), Some(&unread));
+        unread.leave_behind();
+        drop(unread);
+        for _ in 0..4 {
+            assert!(!is_over(&mut watch, &connection).await);
+            advance(7 * SECOND).await;
+            piece.advance(900);
+        }
+        assert!(!is_over(&mut watch, &connection).await, "it may be idle for ten seconds");
+        advance(29 * SECOND).await;
+        assert!(!is_over(&mut watch, &connection).await, "and silent for 30");
+        advance(2 * SECOND).await;
+        assert!(is_over(&mut watch, &connection).await);
     }
 }

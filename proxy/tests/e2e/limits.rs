@@ -3,6 +3,7 @@
 mod connections;
 mod frames;
 mod pace;
+mod readers;
 mod streams;
 mod worker_connections;
 

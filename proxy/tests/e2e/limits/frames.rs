@@ -86,7 +86,7 @@ pub(super) struct Frame {
     pub(super) kind: u8,
     pub(super) stream: u32,
     pub(super) payload: Vec<u8>,
-    is_last: bool,
+    pub(super) is_last: bool,
 }
 
 impl Client {

@@ -117,7 +117,9 @@ fn limits_that_no_key_sets_are_as_the_reference_has_them() {
         ("80 KiB over HTTP/2", "forward/http2/connection.rs", "HEAD_BYTES_MAX: u32 = HTTP1_BUFFER_BYTES as u32"),
         ("| 12.5 MiB |", "forward/http2/connection.rs", "WINDOW_BYTES: u32 = 256 * 1024"), // h2 has half of 100 of these.
         ("| 12.5 MiB |", "forward/upstream.rs", "streams_max: 100"),
-        ("| 2 MiB | The connection", "downstream/drive.rs", "WINDOW_BYTES: u32 = 1024 * 1024"), // And half of 4 of these.
+        ("256 KiB of each;", "downstream/drive.rs", "const WINDOW_BYTES: u32 = 256 * 1024"),
+        ("| 128 KiB for each of", "downstream/drive.rs", "const WINDOW_BYTES: u32 = 256 * 1024"), // And half of each of these.
+        ("2 MiB at least |", "downstream/drive.rs", "CONNECTION_WINDOW_BYTES_MIN: u32 = 4 * 1024 * 1024"),
         ("| 5 s | Its connection", "downstream/watch.rs", "PARTING_MAX: Duration = Duration::from_secs(5)"),
         ("| 1 MiB | 502", "forward/in_flight.rs", "BEFORE_HEAD_BYTES_MAX: u64 = 1024 * 1024"),
         ("| 1 s | The connection", "forward/connect.rs", "REFUSAL_MAX: Duration = Duration::from_secs(1)"),

@@ -38,8 +38,13 @@ use crate::wire::{Background, HTTP1_BUFFER_BYTES};
 const HEADERS_MAX: usize = 100;
 /// How much of a body hyper writes ahead on one HTTP/2 stream.
 const BUFFER_BYTES: usize = 64 * 1024;
-/// What an HTTP/2 client may send ahead on one stream; four times that on one connection.
-const WINDOW_BYTES: u32 = 1024 * 1024;
+/// What an HTTP/2 client may send ahead on one stream, and on its connection for each stream that it may have: where that is less, a few
+/// uploads that wait for their turn keep all others of their connection from being sent.
+const WINDOW_BYTES: u32 = 256 * 1024;
+/// What it may on a connection, however few streams that may have: h2 goes by it for how many small frames it keeps.
+const CONNECTION_WINDOW_BYTES_MIN: u32 = 4 * 1024 * 1024;
+/// The most that HTTP/2 has numbers for (RFC 9113, section 6.9.1).
+const WINDOW_BYTES_MAX: u32 = (1 << 31) - 1;
 
 /// What the connections of one worker thread share.
 pub(super) struct Thread {
@@ -208,13 +213,14 @@ fn http1_builder(limits: &Limits) -> http1::Builder {
 
 fn http2_builder(limits: &Limits, streams: Streams) -> http2::Builder<Streams> {
     let mut builder = http2::Builder::new(streams);
+    let window = WINDOW_BYTES.min(WINDOW_BYTES_MAX / limits.streams_max.max(1));
     builder
         .timer(TokioTimer::new())
         .max_concurrent_streams(limits.streams_max)
         .max_pending_accept_reset_streams(limits.pending_resets_max)
         .max_header_list_size(u32::try_from(limits.header_bytes_max).unwrap_or(u32::MAX))
-        .initial_stream_window_size(WINDOW_BYTES)
-        .initial_connection_window_size(4 * WINDOW_BYTES)
+        .initial_stream_window_size(window)
+        .initial_connection_window_size(window.saturating_mul(limits.streams_max).max(CONNECTION_WINDOW_BYTES_MIN))
         .max_send_buf_size(BUFFER_BYTES)
         .keep_alive_interval(limits.body_timeout)
         .keep_alive_timeout(limits.header_timeout);

@@ -2,13 +2,15 @@
 
 use std::time::Duration;
 
-use fencepost_testsupport::{Answer, Behaviour, Latch, PATIENCE, eventually};
+use fencepost_testsupport::{Answer, Behaviour, EtcdVersion, Latch, PATIENCE, Seen, eventually};
 
 use super::frames::{
     CONTINUATION, Client, DATA, ENHANCE_YOUR_CALM, GOAWAY, HEADERS, NO_ERROR, PING, PRIORITY, REFUSED_STREAM,
     RST_STREAM, SETTINGS, WINDOW_UPDATE, ask, begin, code, flood, frame, literal, reset, says_goodbye,
 };
 use super::{MIB, closed, limited};
+use crate::fencepost::{Config, Route};
+use crate::scene::{Ask, Scene};
 
 #[tokio::test]
 async fn a_request_that_was_reset_has_its_stream_until_it_has_ended_at_the_worker() {
@@ -238,4 +240,50 @@ async fn a_stream_whose_answer_is_not_read_is_reset_and_others_go_on() {
     assert!(client.is_answered(11).await);
     scene.until_at_worker("/k", 0, 0).await;
     scene.finish().await;
+}
+
+/// Four of them used up what a connection may send ahead, and another upload of it was told after `body_timeout` that it had not come.
+#[tokio::test]
+async fn uploads_that_wait_for_their_turn_keep_no_other_of_their_connection_from_being_sent() {
+    let routes = [
+        Route::new("k", "/k/", r#"key = "/k""#).with(r#"handoff_timeout = "60s""#),
+        Route::new("open", "/open/", r#"key = "/k""#).with(r#"mode = "off""#),
+    ];
+    let limits = |config: Config| config.limit("h2_streams_max = 40");
+    let scene = Scene::with(EtcdVersion::V3_5, &routes, limits).await;
+    let latch = Latch::new();
+    scene.worker.on("/k/held", Behaviour::Hold(latch.clone(), Answer::ok("ok")));
+    let before = scene.store.hold("/k", "shard-1").await;
+    let held = scene.start_at_worker(Ask::post("/k/held").under(&before)).await;
+    let tenure = scene.store.hold("/k", "shard-2").await;
+    let mut client = Client::open(&scene.fence.listener, &[]).await;
+    let settings = client.next(SETTINGS).await.payload;
+    let of_stream = settings.chunks(6).find_map(|one| one.strip_prefix(&[0, 4])).expect("a window of its own");
+    let of_stream = number(of_stream);
+    let mut left = 65_535 + number(&client.next(WINDOW_UPDATE).await.payload);
+    let waiting = (0..39).map(|number| 1 + 2 * number);
+    for stream in waiting.clone() {
+        client.send(begin(stream, "/k/waits", &tenure)).await;
+        let room = of_stream.min(left);
+        for piece in vec![b'x'; room].chunks(16 * 1024) {
+            client.send(frame(DATA, 0, stream, piece)).await;
+        }
+        left -= room;
+    }
+    assert!(left >= 5, "there is no room for any other");
+    client.send([begin(79, "/open/", &tenure), frame(DATA, 1, 79, b"other")].concat()).await;
+    assert!(client.is_answered(79).await);
+    latch.open();
+    assert_eq!(held.await.unwrap().status, 200);
+    for stream in waiting {
+        client.send(frame(DATA, 1, stream, b"")).await;
+    }
+    let are_there = |seen: &[Seen]| seen.iter().filter(|one| one.path == "/k/waits").count() == 39;
+    scene.worker.wait_until("all are there", are_there).await;
+    scene.until_at_worker("/k", 0, 0).await;
+    scene.finish().await;
+}
+
+fn number(bytes: &[u8]) -> usize {
+    usize::try_from(u32::from_be_bytes(bytes.try_into().unwrap())).unwrap()
 }

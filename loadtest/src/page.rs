@@ -182,13 +182,15 @@ fn throughput(outcome: &Outcome) -> String {
         let rate = |number, slot| count(slot) as f64 / outcome.slot_length(number).as_secs_f64();
         slots.map(|(number, slot)| (seconds(outcome, number), rate(number, slot))).collect()
     };
-    let lines = vec![
-        Line::new("served", "first", series(|slot| slot.served)),
+    let mut lines = vec![
         Line::new("refused", "second", series(|slot| slot.refused)),
         Line::new("put off", "put-off", series(|slot| slot.put_off)),
         Line::new("no answer", "missing", series(|slot| slot.unanswered)),
         Line::new("wrong", "bad", series(|slot| slot.wrong)),
     ];
+    // A red line on the axis would look like something wrong all the time. That nothing was served is to be seen.
+    lines.retain(|line| !line.is_zero());
+    lines.insert(0, Line::new("served", "first", series(|slot| slot.served)));
     let title = "Requests a second, over time, by what became of them";
     let axes = Axes { across: SINCE, up: "requests a second", is_logarithmic: false };
     Plot { title, axes, unit: "/s", x: time(outcome), lines, is_dotted: false }.section()

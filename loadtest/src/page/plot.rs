@@ -109,6 +109,11 @@ impl Line {
     pub(super) fn new(name: &'static str, class: &'static str, points: Vec<(f64, f64)>) -> Line {
         Line { name, class, points }
     }
+
+    /// Whether there is none but 0 to be seen, which would lie on the axis and on other lines there.
+    pub(super) fn is_zero(&self) -> bool {
+        self.points.iter().all(|(_, value)| *value == 0.0)
+    }
 }
 
 impl Plot {

@@ -53,7 +53,9 @@ async fn the_page_has_the_figures_and_its_plots_fit_on_every_screen() {
         "{dots} handoffs are drawn"
     );
     let lines = browser.run("return document.querySelectorAll('path.data').length", &[]).await;
-    assert!(lines.as_u64() >= Some(9), "a curve, three percentiles, and five counts over time");
+    assert!(lines.as_u64() >= Some(6), "a curve, three percentiles, and what was served and wrong over time");
+    // What never was has no line, which would lie on the axis, and no place in the key.
+    assert!(key_of_requests(&text).eq(["served", "wrong"]), "{text}");
     for of_the_run in [
         report["run"]["began"].as_str().expect("the run began"),
         concat!("fencepost-loadtest ", env!("CARGO_PKG_VERSION")),
@@ -72,4 +74,11 @@ async fn the_page_has_the_figures_and_its_plots_fit_on_every_screen() {
         assert!(letters.as_f64() >= Some(9.0), "letters of {letters} pixels at {width}");
     }
     assert_eq!(browser.log().await, Vec::<String>::new());
+}
+
+/// What the key of the plot of requests over time names.
+fn key_of_requests(page: &str) -> impl Iterator<Item = &str> {
+    let plot = page.split("<h2>Requests a second").nth(1).and_then(|plot| plot.split("</ul>").next());
+    let names = plot.expect("there is this plot").split("</i>").skip(1);
+    names.map(|name| name.split('<').next().unwrap_or_default())
 }

@@ -174,8 +174,10 @@ impl Plot {
             let low = values().filter(|value| *value > 0.0).fold(f64::INFINITY, f64::min);
             return Axis::logarithmic(low.min(high).max(1e-6), high.max(1e-6), self.unit);
         }
+        // Where all is 0 any figure will do that can be read.
+        let high = if high > 0.0 { high } else { 1.0 };
         // Up to the first round figure above all.
-        let step = round_step(high.max(f64::MIN_POSITIVE) / STEPS);
+        let step = round_step(high / STEPS);
         Axis::linear(0.0, (high / step).ceil().max(1.0) * step, self.unit)
     }
 }
@@ -251,6 +253,16 @@ mod tests {
         let x = Axis::linear(0.0, 10.0, "s");
         let svg = Plot { title: "t", axes, unit: "ms", x, lines, is_dotted: false }.section();
         assert!(svg.contains("<circle class=\"dot second\""), "{svg}");
+    }
+
+    /// Each of its figures was 0.
+    #[test]
+    fn an_axis_of_zeros_has_different_figures() {
+        let lines = vec![Line::new("a", "first", vec![(0.0, 0.0), (1.0, 0.0)])];
+        let axes = Axes { across: "a", up: "b", is_logarithmic: false };
+        let plot = Plot { title: "t", axes, unit: "/s", x: Axis::linear(0.0, 1.0, "s"), lines, is_dotted: false };
+        let up = plot.vertical(&plot.lines.iter().collect::<Vec<_>>());
+        assert_eq!(labels(&up), ["0 /s", "0.2 /s", "0.4 /s", "0.6 /s", "0.8 /s", "1 /s"]);
     }
 
     #[test]

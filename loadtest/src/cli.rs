@@ -113,7 +113,7 @@ impl Command {
     /// What no single option shows to be wrong, in words.
     pub(crate) fn check(&self) -> Result<(), String> {
         match self {
-            Command::Open(settings) => settings.drive.check(),
+            Command::Open(settings) => settings.check(),
             Command::Closed(settings) => settings.check(),
             Command::Story(settings) => settings.proxy.at.check(),
             Command::Takeovers(settings) => settings.proxy.at.check(),

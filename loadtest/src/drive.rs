@@ -27,6 +27,7 @@ use tokio::time::timeout;
 pub(crate) use self::outcome::{Outcome, PARTS, milliseconds};
 pub(crate) use self::plan::Plan;
 pub(crate) use self::recorder::{Durations, Slot};
+pub(crate) use self::schedule::due_within;
 pub(crate) use self::stop::Stop;
 pub(crate) use self::tenures::Tenures;
 pub(crate) use self::verdict::{Expected, Fault};

@@ -26,6 +26,18 @@ pub(crate) struct OpenSettings {
     pub(crate) drive: DriveSettings,
 }
 
+impl OpenSettings {
+    /// What no single option shows to be wrong.
+    pub(crate) fn check(&self) -> Result<(), String> {
+        let length = self.drive.warm_up + self.drive.duration;
+        if crate::drive::due_within(length, self.rate) == 0 {
+            let length = humantime::format_duration(length);
+            return Err(format!("at --rate {} no request is due within --warm-up and --duration, {length}", self.rate));
+        }
+        self.drive.check()
+    }
+}
+
 /// What to send, and what to make of the answers.
 #[derive(Debug, Args)]
 #[command(group(ArgGroup::new("tokens").required(true).args(["etcd", "owner"])))]

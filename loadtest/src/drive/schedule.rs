@@ -38,10 +38,15 @@ pub(crate) struct Due {
     pub(crate) was_awaited: bool,
 }
 
+/// How many requests are due in a run of that length, at that rate.
+pub(crate) fn due_within(length: Duration, rate: NonZeroU64) -> u64 {
+    u64::try_from(length.as_nanos() * u128::from(rate.get()) / 1_000_000_000).unwrap_or(u64::MAX)
+}
+
 impl Schedule {
     /// Of one of so many threads, which send at that rate together, for so long.
     pub(crate) fn new(begin: Instant, length: Duration, rate: NonZeroU64, (thread, threads): (u64, u64)) -> Schedule {
-        let all = u64::try_from(length.as_nanos() * u128::from(rate.get()) / 1_000_000_000).unwrap_or(u64::MAX);
+        let all = due_within(length, rate);
         let total = all / threads + u64::from(all % threads > thread);
         let [total, given, taken] = [total, 0, 0].map(AtomicU64::new);
         Schedule { begin, rate, threads, thread, total, due: Semaphore::new(0), given, taken }

@@ -367,6 +367,11 @@ async fn bad_arguments_are_named() {
     for (arguments, said) in [
         (&["open", "--rate", "0"][..], "'--rate <NUMBER>': it is a whole number from 1 to 10000000"),
         (&["open", "--rate", "10000001"], "'--rate <NUMBER>': it is a whole number from 1 to 10000000"),
+        // It ended with 1 and said nothing of why.
+        (
+            &["open", "--rate", "1", "--duration", "100ms", "--warm-up", "0s"],
+            "at --rate 1 no request is due within --warm-up and --duration, 100ms",
+        ),
         (&["load", "--rate", "-1"], "'--rate <NUMBER>': it is a whole number from 1 to 10000000"),
         (&["load", "--seconds", "18446744073709551615"], "'--seconds <NUMBER>': it is a whole number from 1 to 86400"),
         (&["load", "--threads", "100000"], "'--threads <NUMBER>': it is a whole number from 1 to 1024"),

@@ -34,6 +34,9 @@ use crate::signals::terminated;
 use crate::stack::stack;
 use crate::state::StateError;
 
+/// Who looks in and takes nothing for so long is lost, with its place among those that hear events.
+const ADMIN_SILENCE_MAX: Duration = Duration::from_secs(90);
+
 /// What a process listens on, bound before anything runs.
 pub struct Bound {
     /// Where requests come in.
@@ -114,8 +117,8 @@ pub fn bind(config: &Config) -> Result<Bound, RunError> {
     let listeners = config.listeners.iter().map(|listener| bind(&listener.address, listener.tls.as_ref()));
     let listeners: Vec<Vec<Listener>> = listeners.collect::<Result<_, _>>()?;
     let admin = config.admin.as_ref().map(|admin| bind(&admin.address, admin.tls.as_ref())).transpose()?;
-    let admin = admin.unwrap_or_default();
-    Ok(Bound { listeners: listeners.into_iter().flatten().collect(), admin })
+    let admin = admin.into_iter().flatten().map(|listener| listener.with_silence_max(ADMIN_SILENCE_MAX));
+    Ok(Bound { listeners: listeners.into_iter().flatten().collect(), admin: admin.collect() })
 }
 
 /// Runs until `shutdown` completes, then drains ([`drain`]). `shutdown` is called once all is there that requests need: until then, a

@@ -14,6 +14,7 @@ use futures_util::stream::{Stream, unfold};
 use http::StatusCode;
 use serde_json::{Value, json};
 use tokio::sync::watch;
+use tokio::time::{Instant, sleep_until};
 
 use super::Admin;
 use super::answers::{AdminAnswer, streamed, text};
@@ -66,6 +67,18 @@ impl Drop for StreamPlace {
     }
 }
 
+/// What somebody follows, and how much of it was told.
+trait Follower {
+    /// What there is to tell now; empty if nothing is.
+    fn news(&mut self, observations: &Observations) -> String;
+
+    /// What is said when there has been nothing for [`SILENCE_MAX`].
+    fn nothing(&self, observations: &Observations) -> String;
+}
+
+/// A comment, which no client takes for news.
+const NOTHING: &str = ": nothing has happened\n\n";
+
 /// Each decision that passes the filter: those from now on, those since a time, or those after the last that was got before.
 pub(super) fn follow_decisions(
     observations: Arc<Observations>,
@@ -78,32 +91,59 @@ pub(super) fn follow_decisions(
         None if filter.asks_for_the_past() => 0,
         None => observations.look(|book| book.decisions.last()),
     };
-    let is_first_look = last_event.is_none();
     // Who gets none before the connection breaks has missed what passed meanwhile, and what comes then.
     let welcome = welcome(Some(observations.event_id(after)));
-    follow(observations, welcome, (after, is_first_look), move |observations, (after, is_first_look)| {
-        let found = observations.look(|book| book.decisions.after(*after, &filter, BATCH_MAX));
-        *after = found.after;
+    follow(observations, welcome, Decisions { filter, after, is_first_look: last_event.is_none() })
+}
+
+struct Decisions {
+    filter: Filter,
+    /// The number of the last that was looked at.
+    after: u64,
+    is_first_look: bool,
+}
+
+impl Follower for Decisions {
+    fn news(&mut self, observations: &Observations) -> String {
+        let found = observations.look(|book| book.decisions.after(self.after, &self.filter, BATCH_MAX));
+        self.after = found.after;
         let mut text = String::new();
         // Who has asked for the past gets what there is of it, and has missed nothing.
-        if found.missed > 0 && !std::mem::take(is_first_look) {
+        if found.missed > 0 && !self.is_first_look {
             event(&mut text, "lost", None, &json!({ "lost": found.missed }));
         }
-        *is_first_look = false;
+        self.is_first_look = false;
         for (number, decision) in found.decisions {
             event(&mut text, "decision", Some(observations.event_id(number)), &decision.to_json());
         }
         text
-    })
+    }
+
+    /// With how far it has been looked, which a client keeps though nothing else is said (WHATWG HTML, 9.2.6): who comes back has missed nothing that
+    /// passed before and was not asked for.
+    fn nothing(&self, observations: &Observations) -> String {
+        format!("id: {}\n{NOTHING}", observations.event_id(self.after))
+    }
 }
 
-/// The whole timeline, then each row that changes. Holds on to no configuration, so that none outlives its time for that.
+/// The whole timeline, then each row that changes.
 pub(super) fn follow_timeline(observations: Arc<Observations>, in_force: InForce) -> impl Stream<Item = Bytes> {
-    follow(observations, welcome(None), None, move |observations, seen: &mut Option<u64>| {
-        let fence = in_force.now();
+    follow(observations, welcome(None), Timeline { in_force, seen: None })
+}
+
+struct Timeline {
+    /// No configuration is held on to, so that none outlives its time for that.
+    in_force: InForce,
+    /// The version of what was told.
+    seen: Option<u64>,
+}
+
+impl Follower for Timeline {
+    fn news(&mut self, observations: &Observations) -> String {
+        let fence = self.in_force.now();
         let mut text = String::new();
         let present = observations.look(|book| book.timeline.version());
-        let Some(seen) = seen.replace(present) else {
+        let Some(seen) = self.seen.replace(present) else {
             event(&mut text, "timeline", None, &whole_timeline(observations, &fence));
             return text;
         };
@@ -116,46 +156,46 @@ pub(super) fn follow_timeline(observations: Arc<Observations>, in_force: InForce
         rows.iter().for_each(|row| event(&mut text, "lock", None, row));
         outages.iter().for_each(|outages| event(&mut text, "outages", None, outages));
         text
-    })
+    }
+
+    fn nothing(&self, _: &Observations) -> String {
+        NOTHING.to_owned()
+    }
 }
 
-/// That welcome, what `news` has to say now, and again whenever something has been collected.
-fn follow<S: 'static>(
-    observations: Arc<Observations>,
-    welcome: String,
-    state: S,
-    news: impl Fn(&Observations, &mut S) -> String + 'static,
-) -> impl Stream<Item = Bytes> {
+/// That welcome, what there is to tell now, and what there is whenever something has been collected.
+fn follow(observations: Arc<Observations>, welcome: String, follower: impl Follower) -> impl Stream<Item = Bytes> {
     let changed = observations.follow();
-    let first = Following { observations, changed, state, news, welcome: Some(welcome) };
+    let first = Following { observations, changed, follower, welcome: Some(welcome) };
     unfold(first, |mut following| async move {
         let text = following.next().await?;
         Some((Bytes::from(text), following))
     })
 }
 
-struct Following<S, N> {
+struct Following<F> {
     observations: Arc<Observations>,
     changed: watch::Receiver<()>,
-    state: S,
-    news: N,
+    follower: F,
     /// Until it has been sent.
     welcome: Option<String>,
 }
 
-impl<S, N: Fn(&Observations, &mut S) -> String> Following<S, N> {
+impl<F: Follower> Following<F> {
     async fn next(&mut self) -> Option<String> {
         if let Some(welcome) = self.welcome.take() {
             return Some(welcome);
         }
+        // Whatever else happens: of much there is nothing to tell, and a client that is gone is found out by what is written to it.
+        let silent_until = Instant::now() + SILENCE_MAX;
         loop {
-            let text = (self.news)(&self.observations, &mut self.state);
+            let text = self.follower.news(&self.observations);
             if !text.is_empty() {
                 return Some(text);
             }
             tokio::select! {
                 changed = self.changed.changed() => changed.ok()?,
-                () = tokio::time::sleep(SILENCE_MAX) => return Some(": nothing has happened\n\n".to_owned()),
+                () = sleep_until(silent_until) => return Some(self.follower.nothing(&self.observations)),
             }
         }
     }
@@ -167,4 +207,62 @@ fn event(text: &mut String, name: &str, id: Option<String>, data: &Value) {
         let _ = writeln!(text, "id: {id}");
     }
     let _ = write!(text, "event: {name}\ndata: {data}\n\n");
+}
+
+#[cfg(test)]
+mod tests {
+    use std::num::NonZeroUsize;
+    use std::pin::Pin;
+    use std::time::SystemTime;
+
+    use futures_util::StreamExt;
+    use tokio::time::{sleep, timeout};
+
+    use super::*;
+    use crate::observe::Decision;
+    use crate::observe::filter::Query;
+
+    /// What the next piece says, while each second something happens that it has nothing to do with.
+    async fn next(observations: &Observations, stream: &mut (impl Stream<Item = Bytes> + Unpin)) -> Option<String> {
+        let others = async {
+            loop {
+                observations.note_decision(0, None, || Box::new(Decision::for_tests("another's")));
+                observations.collect(Vec::new());
+                sleep(Duration::from_secs(1)).await;
+            }
+        };
+        let piece = tokio::select! {
+            piece = timeout(SILENCE_MAX + Duration::from_millis(1), stream.next()) => piece.ok()?,
+            () = others => unreachable!("they never end"),
+        };
+        String::from_utf8(piece?.to_vec()).ok()
+    }
+
+    fn decisions_of_nobody(
+        observations: &Arc<Observations>,
+        last_event: Option<&str>,
+    ) -> Pin<Box<impl Stream<Item = Bytes> + use<>>> {
+        let filter = Query::parse("owner=nobody", SystemTime::now()).unwrap().filter;
+        Box::pin(follow_decisions(Arc::clone(observations), filter, last_event))
+    }
+
+    /// It said nothing for as long as there was anything at all, so that nobody learnt that its client was gone; and who came back with the last
+    /// id was told that what others had sent was lost.
+    #[tokio::test(start_paused = true)]
+    async fn who_follows_what_never_comes_hears_so_whatever_else_happens_and_misses_none_of_it() {
+        let observations = Arc::new(Observations::new(NonZeroUsize::MIN, 2));
+        let mut stream = decisions_of_nobody(&observations, None);
+        assert_eq!(stream.next().await.unwrap(), welcome(Some(observations.event_id(0))));
+        let said = next(&observations, &mut stream).await.expect("it is not silent");
+        let (id, rest) = said.split_once('\n').unwrap();
+        assert_eq!(rest, NOTHING);
+        let id = id.strip_prefix("id: ").unwrap();
+        assert!(observations.number_of(id) > Some(10), "{id}");
+        drop(stream);
+
+        let mut again = decisions_of_nobody(&observations, Some(id));
+        assert_eq!(again.next().await.unwrap(), welcome(Some(id.to_owned())));
+        let said = next(&observations, &mut again).await.expect("it is not silent");
+        assert!(said.ends_with(NOTHING), "{said}");
+    }
 }

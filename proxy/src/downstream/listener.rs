@@ -6,6 +6,7 @@ use std::net::SocketAddr;
 use std::os::unix::fs::{FileTypeExt, MetadataExt};
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
+use std::time::Duration;
 
 use fencepost_tls::ServerTls;
 use socket2::{Domain, SockAddr, Socket, Type};
@@ -146,6 +147,13 @@ impl Listener {
         Listener { tls, ..self }
     }
 
+    /// Has the system end a connection whose client has not acknowledged, or not taken, what it was sent for so long: it may be gone, with its machine.
+    /// Connections have that of their listener (tcp(7), `TCP_USER_TIMEOUT`).
+    pub fn with_silence_max(self, silence_max: Duration) -> Listener {
+        let _ = self.socket.set_tcp_user_timeout(Some(silence_max)); // The system sees the end of whoever has a unix socket.
+        self
+    }
+
     /// Its side of the handshake; `None`: it takes connections in the clear.
     pub fn tls(&self) -> Option<&ServerTls> {
         self.tls.as_ref().map(|tls| &tls.server)
@@ -224,6 +232,18 @@ mod tests {
 
     fn bind(path: &Path) -> Result<Listener, BindError> {
         Listener::bind(&ListenAddress::Unix(path.to_owned()))
+    }
+
+    /// Retransmissions went on for a quarter of an hour.
+    #[test]
+    fn connections_have_the_patience_of_their_listener() {
+        let silence_max = Duration::from_secs(7);
+        let address = ListenAddress::Tcp("127.0.0.1:0".parse().unwrap());
+        let listener = Listener::bind(&address).unwrap().with_silence_max(silence_max);
+        listener.socket.set_nonblocking(false).unwrap();
+        let _client = std::net::TcpStream::connect(listener.socket.local_addr().unwrap().as_socket().unwrap()).unwrap();
+        let (accepted, _) = listener.socket.accept().unwrap();
+        assert_eq!(accepted.tcp_user_timeout().unwrap(), Some(silence_max));
     }
 
     #[test]

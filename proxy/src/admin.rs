@@ -7,8 +7,10 @@ mod locks;
 mod observed;
 mod origin;
 mod paths;
+mod pieces;
 mod routes;
 mod streams;
+mod timeline;
 
 use std::convert::Infallible;
 use std::sync::Arc;

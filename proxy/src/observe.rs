@@ -270,8 +270,11 @@ mod tests {
     /// How many requests the only wait says still wait, and how it has ended.
     fn the_wait(observations: &Observations) -> (Value, Value) {
         observations.collect(Vec::new());
-        let mut rows = observations.look(|book| book.timeline.rows_after(0, |_, _| RowContext::default()));
-        let wait = &mut rows[0]["waits"][0];
+        let row = observations.look(|book| {
+            let locks = book.timeline.changed_after(0);
+            book.timeline.row_json(&locks[0], &RowContext::default())
+        });
+        let wait = &mut row.unwrap()["waits"][0];
         (wait["waiting"].take(), wait["outcome"].take())
     }
 

@@ -1,20 +1,17 @@
 //! What is known of each lock, and how each source is.
 
-use std::iter;
 use std::sync::{Arc, Weak};
 
-use bytes::Bytes;
 use fencepost_policy::Revision;
 use fencepost_sources::{LockDescription, LockSource, Member, StoreError, TrackedLock};
-use futures_util::stream::{Stream, unfold};
 use http::StatusCode;
 use percent_encoding::percent_decode_str;
 use serde_json::{Value, json};
-use tokio::task::yield_now;
 use tokio::time::Instant;
 
 use super::Admin;
 use super::answers::{AdminAnswer, JSON, json_answer, streamed, text};
+use super::pieces::{NO_LOCKS, in_pieces, list};
 
 impl Admin {
     /// Costs the same however many locks there are.
@@ -67,12 +64,6 @@ impl Admin {
     }
 }
 
-/// The least that is written of `/locks` at once.
-const PIECE_BYTES: usize = 64 * 1024;
-
-/// What stands in the place of a source's locks until they are written. Nothing else has it: within a text, quotes are escaped.
-const NO_LOCKS: &str = r#""locks": []"#;
-
 /// The sources with all their locks, as it would be written in one: in parts that are made as they are asked for, one for each lock.
 ///
 /// A lock is as it is by then; one that is not tracked any more is left out. Neither locks nor sources are kept for whoever reads slowly.
@@ -88,33 +79,14 @@ fn document(sources: &[LockSource]) -> impl Iterator<Item = String> + use<> {
     let begin = around_locks.next();
     let lists: Vec<_> =
         sources.iter().map(|source| source.locks().iter().map(Arc::downgrade).collect()).zip(around_locks).collect();
-    begin.into_iter().chain(lists.into_iter().flat_map(|(locks, behind)| list(locks).chain([behind])))
+    begin.into_iter().chain(lists.into_iter().flat_map(|(locks, behind)| list_of(locks).chain([behind])))
 }
 
 /// The locks of one source.
-fn list(locks: Vec<Weak<TrackedLock>>) -> impl Iterator<Item = String> {
-    let end = if locks.is_empty() { "]" } else { "\n      ]" };
-    let mut comma = "";
-    let locks = locks.into_iter().filter_map(move |lock| {
-        let lock = lock_json(&lock.upgrade()?.describe(Instant::now()));
-        let indented = format!("\n{lock:#}").replace('\n', "\n        ");
-        Some(std::mem::replace(&mut comma, ",").to_owned() + &indented)
-    });
-    iter::once(r#""locks": ["#.to_owned()).chain(locks).chain([end.to_owned()])
-}
-
-/// These parts in few pieces. Between any two of them others have their turn, however fast they are taken.
-fn in_pieces(parts: impl Iterator<Item = String>) -> impl Stream<Item = Bytes> {
-    unfold(parts, |mut parts| async {
-        yield_now().await;
-        let mut piece = String::new();
-        while piece.len() < PIECE_BYTES
-            && let Some(part) = parts.next()
-        {
-            piece.push_str(&part);
-        }
-        (!piece.is_empty()).then(|| (Bytes::from(piece), parts))
-    })
+fn list_of(locks: Vec<Weak<TrackedLock>>) -> impl Iterator<Item = String> {
+    let none = locks.is_empty();
+    let locks = locks.into_iter().filter_map(|lock| Some(lock_json(&lock.upgrade()?.describe(Instant::now()))));
+    list(locks, none, "      ")
 }
 
 /// How a source is, and not which locks it has.
@@ -179,6 +151,7 @@ mod tests {
     use fencepost_sources::{LockSpec, MemoryStore, RecordFormat, SourceOptions};
     use futures_util::{FutureExt, StreamExt};
 
+    use super::super::pieces::PIECE_BYTES;
     use super::*;
 
     fn source(name: &str) -> LockSource {

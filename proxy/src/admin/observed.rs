@@ -1,23 +1,19 @@
-//! What has happened: decisions, the timeline, what routes in shadow mode would have refused.
+//! What has happened: decisions, and what routes in shadow mode would have refused.
 
 use std::sync::Arc;
 use std::time::SystemTime;
 
-use fencepost_config::Lock;
-use fencepost_policy::LockKey;
 use http::header::ACCEPT;
 use http::{HeaderMap, StatusCode};
-use serde_json::{Value, json};
+use serde_json::json;
 
 use super::Admin;
 use super::answers::{AdminAnswer, json_answer, text};
 use super::paths;
-use super::streams::{follow_decisions, follow_timeline};
-use crate::exchange::Fence;
+use super::streams::follow_decisions;
 use crate::metrics::Counted;
 use crate::observe::filter::Query;
 use crate::observe::shadow::Watched;
-use crate::observe::timeline::RowContext;
 use crate::observe::{Observations, collector, millis};
 
 /// The number of the last event that a client got before its connection broke.
@@ -25,7 +21,7 @@ const LAST_EVENT_ID: &str = "last-event-id";
 
 impl Admin {
     /// All that has happened up to now.
-    fn observed(&self) -> &Arc<Observations> {
+    pub(super) fn observed(&self) -> &Arc<Observations> {
         let observations = &self.observations;
         collector::collect(observations, &self.sources);
         observations
@@ -56,14 +52,6 @@ impl Admin {
         json_answer(&answer)
     }
 
-    pub(super) fn timeline(&self, headers: &HeaderMap) -> AdminAnswer {
-        let observations = self.observed();
-        if wants_events(headers) {
-            return self.stream(follow_timeline(Arc::clone(observations), self.in_force.clone()));
-        }
-        json_answer(&whole_timeline(observations, &self.fence))
-    }
-
     pub(super) fn shadow(&self, query: &str, headers: &HeaderMap) -> AdminAnswer {
         let as_text = match paths::parameter(query, "format").as_deref() {
             Some("text") => true,
@@ -88,25 +76,7 @@ impl Admin {
     }
 }
 
-/// The timeline from its beginning.
-pub(super) fn whole_timeline(observations: &Observations, fence: &Fence) -> Value {
-    let context = |source: &str, lock: &LockKey| row_context(fence, source, lock);
-    observations.look(|book| book.timeline.to_json(SystemTime::now(), context))
-}
-
-/// What a row of the timeline does not know by itself.
-pub(super) fn row_context(fence: &Fence, source: &str, lock: &LockKey) -> RowContext {
-    let config = &fence.config;
-    let guarded = config.routes.iter().filter(|route| {
-        let guards = |guard: &Lock| config.sources[guard.source].name == source && guard.key.matches_key(lock.as_str());
-        route.mode.lock().is_some_and(guards)
-    });
-    let source = fence.sources.iter().find(|known| known.name() == source);
-    let present = source.and_then(|source| source.find(lock.as_str())?.outlook().snapshot()?.tenure().cloned());
-    RowContext { routes: guarded.map(|route| route.name.clone()).collect(), present }
-}
-
-fn wants_events(headers: &HeaderMap) -> bool {
+pub(super) fn wants_events(headers: &HeaderMap) -> bool {
     accepts(headers, "text/event-stream")
 }
 

@@ -3,14 +3,14 @@
 //! A stream keeps no queue of its own. It looks at what was collected whenever there is news and its client has taken what
 //! there was; a client that is too slow misses what was dropped meanwhile, and is told how much.
 
-use std::fmt::Write as _;
+use std::future::ready;
+use std::iter::once;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::time::Duration;
 
 use bytes::Bytes;
-use fencepost_policy::LockKey;
-use futures_util::stream::{Stream, unfold};
+use futures_util::stream::{self, Stream, StreamExt, unfold};
 use http::StatusCode;
 use serde_json::{Value, json};
 use tokio::sync::watch;
@@ -18,8 +18,7 @@ use tokio::time::{Instant, sleep_until};
 
 use super::Admin;
 use super::answers::{AdminAnswer, streamed, text};
-use super::observed::{row_context, whole_timeline};
-use crate::in_force::InForce;
+use super::pieces::in_pieces;
 use crate::observe::{Filter, Observations};
 
 /// How many clients may listen at a time.
@@ -32,7 +31,7 @@ const SILENCE_MAX: Duration = Duration::from_secs(15);
 const BATCH_MAX: usize = 500;
 
 /// Sent first: there is a connection, and when it breaks, come back after a second, to go on from that event.
-fn welcome(from: Option<String>) -> String {
+pub(super) fn welcome(from: Option<String>) -> String {
     let id = from.map(|id| format!("id: {id}\n")).unwrap_or_default();
     format!("{id}retry: 1000\n\n")
 }
@@ -44,7 +43,7 @@ impl Admin {
             return text(StatusCode::SERVICE_UNAVAILABLE, format!("{STREAMS_MAX} clients listen already\n"));
         };
         let events = unfold((Box::pin(events), place), |(mut events, place)| async move {
-            let piece = futures_util::StreamExt::next(&mut events).await?;
+            let piece = events.next().await?;
             Some((piece, (events, place)))
         });
         streamed("text/event-stream", events)
@@ -68,13 +67,21 @@ impl Drop for StreamPlace {
 }
 
 /// What somebody follows, and how much of it was told.
-trait Follower {
-    /// What there is to tell now; empty if nothing is.
-    fn news(&mut self, observations: &Observations) -> String;
+pub(super) trait Follower {
+    /// How long after one look the next may come.
+    const PACE: Duration;
+
+    /// What there is to tell now, if anything is.
+    fn news(&mut self, observations: &Arc<Observations>) -> Option<Parts>;
 
     /// What is said when there has been nothing for [`SILENCE_MAX`].
-    fn nothing(&self, observations: &Observations) -> String;
+    fn nothing(&self, _: &Observations) -> String {
+        NOTHING.to_owned()
+    }
 }
+
+/// What is told, in parts that are made as they are asked for.
+pub(super) type Parts = Box<dyn Iterator<Item = String>>;
 
 /// A comment, which no client takes for news.
 const NOTHING: &str = ": nothing has happened\n\n";
@@ -104,19 +111,21 @@ struct Decisions {
 }
 
 impl Follower for Decisions {
-    fn news(&mut self, observations: &Observations) -> String {
+    const PACE: Duration = Duration::ZERO;
+
+    fn news(&mut self, observations: &Arc<Observations>) -> Option<Parts> {
         let found = observations.look(|book| book.decisions.after(self.after, &self.filter, BATCH_MAX));
         self.after = found.after;
         let mut text = String::new();
         // Who has asked for the past gets what there is of it, and has missed nothing.
         if found.missed > 0 && !self.is_first_look {
-            event(&mut text, "lost", None, &json!({ "lost": found.missed }));
+            text += &event("lost", None, &json!({ "lost": found.missed }));
         }
         self.is_first_look = false;
         for (number, decision) in found.decisions {
-            event(&mut text, "decision", Some(observations.event_id(number)), &decision.to_json());
+            text += &event("decision", Some(observations.event_id(number)), &decision.to_json());
         }
-        text
+        (!text.is_empty()).then(|| Box::new(once(text)) as Parts)
     }
 
     /// With how far it has been looked, which a client keeps though nothing else is said (WHATWG HTML, 9.2.6): who comes back has missed nothing that
@@ -126,87 +135,53 @@ impl Follower for Decisions {
     }
 }
 
-/// The whole timeline, then each row that changes.
-pub(super) fn follow_timeline(observations: Arc<Observations>, in_force: InForce) -> impl Stream<Item = Bytes> {
-    follow(observations, welcome(None), Timeline { in_force, seen: None })
-}
-
-struct Timeline {
-    /// No configuration is held on to, so that none outlives its time for that.
-    in_force: InForce,
-    /// The version of what was told.
-    seen: Option<u64>,
-}
-
-impl Follower for Timeline {
-    fn news(&mut self, observations: &Observations) -> String {
-        let fence = self.in_force.now();
-        let mut text = String::new();
-        let present = observations.look(|book| book.timeline.version());
-        let Some(seen) = self.seen.replace(present) else {
-            event(&mut text, "timeline", None, &whole_timeline(observations, &fence));
-            return text;
-        };
-        if seen == present {
-            return text;
-        }
-        let context = |source: &str, lock: &LockKey| row_context(&fence, source, lock);
-        let (rows, outages) =
-            observations.look(|book| (book.timeline.rows_after(seen, context), book.timeline.outages_after(seen)));
-        rows.iter().for_each(|row| event(&mut text, "lock", None, row));
-        outages.iter().for_each(|outages| event(&mut text, "outages", None, outages));
-        text
-    }
-
-    fn nothing(&self, _: &Observations) -> String {
-        NOTHING.to_owned()
-    }
-}
-
 /// That welcome, what there is to tell now, and what there is whenever something has been collected.
-fn follow(observations: Arc<Observations>, welcome: String, follower: impl Follower) -> impl Stream<Item = Bytes> {
+pub(super) fn follow(
+    observations: Arc<Observations>,
+    welcome: String,
+    follower: impl Follower,
+) -> impl Stream<Item = Bytes> {
     let changed = observations.follow();
-    let first = Following { observations, changed, follower, welcome: Some(welcome) };
-    unfold(first, |mut following| async move {
-        let text = following.next().await?;
-        Some((Bytes::from(text), following))
-    })
+    let following = Following { observations, changed, follower, look_due: Instant::now() };
+    let news = unfold(following, |mut following| async move {
+        let news = following.next().await?;
+        Some((news, following))
+    });
+    let welcome: Parts = Box::new(once(welcome));
+    stream::once(ready(welcome)).chain(news).flat_map(in_pieces)
 }
 
 struct Following<F> {
     observations: Arc<Observations>,
     changed: watch::Receiver<()>,
     follower: F,
-    /// Until it has been sent.
-    welcome: Option<String>,
+    look_due: Instant,
 }
 
 impl<F: Follower> Following<F> {
-    async fn next(&mut self) -> Option<String> {
-        if let Some(welcome) = self.welcome.take() {
-            return Some(welcome);
-        }
+    async fn next(&mut self) -> Option<Parts> {
         // Whatever else happens: of much there is nothing to tell, and a client that is gone is found out by what is written to it.
         let silent_until = Instant::now() + SILENCE_MAX;
         loop {
-            let text = self.follower.news(&self.observations);
-            if !text.is_empty() {
-                return Some(text);
+            if Instant::now() < self.look_due {
+                sleep_until(self.look_due).await;
+            }
+            self.look_due = Instant::now() + F::PACE;
+            if let Some(news) = self.follower.news(&self.observations) {
+                return Some(news);
             }
             tokio::select! {
                 changed = self.changed.changed() => changed.ok()?,
-                () = sleep_until(silent_until) => return Some(self.follower.nothing(&self.observations)),
+                () = sleep_until(silent_until) => return Some(Box::new(once(self.follower.nothing(&self.observations)))),
             }
         }
     }
 }
 
-/// Writes one event. JSON on one line has no line break that would end it early.
-fn event(text: &mut String, name: &str, id: Option<String>, data: &Value) {
-    if let Some(id) = id {
-        let _ = writeln!(text, "id: {id}");
-    }
-    let _ = write!(text, "event: {name}\ndata: {data}\n\n");
+/// One event. JSON on one line has no line break that would end it early.
+pub(super) fn event(name: &str, id: Option<String>, data: &Value) -> String {
+    let id = id.map(|id| format!("id: {id}\n")).unwrap_or_default();
+    format!("{id}event: {name}\ndata: {data}\n\n")
 }
 
 #[cfg(test)]
@@ -215,7 +190,6 @@ mod tests {
     use std::pin::Pin;
     use std::time::SystemTime;
 
-    use futures_util::StreamExt;
     use tokio::time::{sleep, timeout};
 
     use super::*;

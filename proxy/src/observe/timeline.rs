@@ -20,7 +20,7 @@ const ROWS_MAX: usize = 1_000;
 const BARS_MAX: usize = 200;
 
 /// A lock, among all sources.
-type LockId = (Arc<str>, LockKey);
+pub type LockId = (Arc<str>, LockKey);
 
 /// One row a lock.
 #[derive(Debug)]

@@ -2,41 +2,44 @@
 
 use std::time::SystemTime;
 
-use fencepost_policy::{LockKey, Tenure};
+use fencepost_policy::Tenure;
 use serde_json::{Value, json};
 
-use super::{Bar, LockId, Outage, Row, RowContext, Timeline, WaitBar};
+use super::{Bar, LockId, Outage, RowContext, Timeline, WaitBar};
 use crate::observe::millis;
 use crate::observe::record::shown_owner;
 
 impl Timeline {
-    /// All of it as JSON.
-    pub fn to_json(&self, now: SystemTime, context: impl Fn(&str, &LockKey) -> RowContext) -> Value {
+    /// All but the rows, for which it has an empty list.
+    pub fn without_rows(&self, now: SystemTime) -> Value {
         json!({
             "now_ms": millis(now),
             "since_ms": millis(self.since),
             "truncated": self.truncated,
-            "locks": self.rows_after(0, context),
+            "locks": [],
             "outages": self.outages_json(),
         })
     }
 
-    /// The rows that have changed after that number, ordered by source and lock.
-    pub fn rows_after(&self, version: u64, context: impl Fn(&str, &LockKey) -> RowContext) -> Vec<Value> {
-        let mut rows: Vec<_> = self.rows.iter().filter(|(_, row)| row.version > version).collect();
-        rows.sort_by_key(|(id, _)| *id);
-        let row = |((source, lock), row): (&LockId, &Row)| {
-            let RowContext { routes, present } = context(source, lock);
-            json!({
-                "source": &**source,
-                "lock": lock.as_str(),
-                "layout": row.layout.name(),
-                "routes": routes,
-                "tenures": row.tenures.iter().map(|bar| bar.to_json(present.as_ref())).collect::<Vec<_>>(),
-                "waits": row.waits.iter().map(WaitBar::to_json).collect::<Vec<_>>(),
-            })
-        };
-        rows.into_iter().map(row).collect()
+    /// The locks whose rows have changed after that number, ordered by source and lock.
+    pub fn changed_after(&self, version: u64) -> Vec<LockId> {
+        let changed = self.rows.iter().filter(|(_, row)| row.version > version);
+        let mut locks: Vec<_> = changed.map(|(id, _)| id.clone()).collect();
+        locks.sort_unstable();
+        locks
+    }
+
+    /// The row of a lock, as long as it has one.
+    pub fn row_json(&self, id: &LockId, RowContext { routes, present }: &RowContext) -> Option<Value> {
+        let (row, (source, lock)) = (self.rows.get(id)?, id);
+        Some(json!({
+            "source": &**source,
+            "lock": lock.as_str(),
+            "layout": row.layout.name(),
+            "routes": routes,
+            "tenures": row.tenures.iter().map(|bar| bar.to_json(present.as_ref())).collect::<Vec<_>>(),
+            "waits": row.waits.iter().map(WaitBar::to_json).collect::<Vec<_>>(),
+        }))
     }
 
     /// The outages, if they have changed after that number.

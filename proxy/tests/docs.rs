@@ -134,6 +134,7 @@ fn limits_that_no_key_sets_are_as_the_reference_has_them() {
         ("| once a second |", "admin/timeline.rs", "PACE: Duration = Duration::from_secs(1)"),
         ("has | 1,000 |", "observe/timeline.rs", "ROWS_MAX: usize = 1_000"),
         ("| 200 of each kind", "observe/timeline.rs", "BARS_MAX: usize = 200"),
+        ("; 20,000 tenures and waits in all", "observe/timeline.rs", "BARS_IN_ALL_MAX: usize = 20_000"),
         ("| 15 s | It is told so", "admin/streams.rs", "SILENCE_MAX: Duration = Duration::from_secs(15)"),
         ("sent | 90 s |", "run.rs", "ADMIN_SILENCE_MAX: Duration = Duration::from_secs(90)"),
         ("in 100 ms | 8,192", "observe.rs", "COLLECT_PERIOD: Duration = Duration::from_millis(100)"),

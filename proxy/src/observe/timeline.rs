@@ -11,13 +11,19 @@ use fencepost_policy::{Layout, LockKey, Revision, Tenure};
 use fencepost_sources::TenureChange;
 use smol_str::SmolStr;
 
-use super::record::{Decision, Outcome};
+use super::record::{Decision, Outcome, shown_owner};
 
 /// How many locks have a row. One more, and the row goes that has been quiet for longest. The dashboard keeps as many.
 const ROWS_MAX: usize = 1_000;
 
 /// How many tenures and waits of one lock are kept, and how many outages in all.
 const BARS_MAX: usize = 200;
+
+/// How many tenures and waits are kept in all: what is kept, and shown of it, stays small however many locks change hands. One takes some hundred bytes.
+const BARS_IN_ALL_MAX: usize = 20_000;
+
+/// How many more of them may come until all are counted again, and make room for as many.
+const BARS_UNCOUNTED_MAX: usize = 2_000;
 
 /// A lock, among all sources.
 pub type LockId = (Arc<str>, LockKey);
@@ -29,6 +35,8 @@ pub struct Timeline {
     rows: HashMap<LockId, Row>,
     /// Rows that were quiet for longest when all were last looked at, those for longest last, with their versions then.
     quiet: Vec<(u64, LockId)>,
+    /// How many bars may have come since all were counted.
+    uncounted: usize,
     outages: VecDeque<Outage>,
     /// Grows with every change; each row and the outages have the number of their last.
     version: u64,
@@ -47,7 +55,10 @@ struct Row {
 
 #[derive(Debug)]
 struct Bar {
-    tenure: Tenure,
+    /// As it is shown, which is bounded.
+    owner: SmolStr,
+    first: Revision,
+    last: Revision,
     began: SystemTime,
     /// Whether we saw it begin; if not, it began some time before.
     began_seen: bool,
@@ -189,6 +200,7 @@ impl Timeline {
             since: SystemTime::now(),
             rows: HashMap::new(),
             quiet: Vec::new(),
+            uncounted: 0,
             outages: VecDeque::new(),
             version: 0,
             outages_version: 0,
@@ -205,17 +217,18 @@ impl Timeline {
     pub fn tenure(&mut self, news: TenureNews) {
         let TenureNews { at, source, change } = news;
         let TenureChange { at: _, lock, layout, ended, began, is_first_news } = change;
+        self.make_room_for_bar();
         let row = self.row((source, lock), layout);
         if let Some(bar) = row.tenures.back_mut().filter(|bar| !bar.has_ended()) {
             // A lock that was forgotten and is known again: the same tenure, shown farther back or not.
-            let same = |began: &Tenure| began.owner == bar.tenure.owner && began.first <= bar.tenure.last;
+            let same = |began: &Tenure| began.first <= bar.last && shown_owner(began.owner.as_bytes()) == bar.owner;
             if let Some(again) = began.as_ref().filter(|began| same(began)) {
-                bar.tenure.last = bar.tenure.last.max(again.last);
+                bar.last = bar.last.max(again.last);
                 bar.ended = None;
                 return;
             }
-            if let Some(ended) = ended.filter(|ended| ended.first == bar.tenure.first) {
-                bar.tenure.last = ended.last;
+            if let Some(ended) = ended.filter(|ended| ended.first == bar.first) {
+                bar.last = ended.last;
             }
             // If it was not tracked meanwhile, nobody knows when.
             bar.ended.get_or_insert(End { at, how: Ending::Seen });
@@ -238,8 +251,8 @@ impl Timeline {
         };
         let Some(row) = self.rows.get_mut(&(Arc::clone(source), lock.clone())) else { return };
         // Of a tenure that goes on, the revisions that name it may have grown since it began.
-        let named = |bar: &&mut Bar| !bar.has_ended() || revision <= bar.tenure.last;
-        let claimed = row.tenures.iter_mut().rev().find(|bar| bar.tenure.first <= revision).filter(named);
+        let named = |bar: &&mut Bar| !bar.has_ended() || revision <= bar.last;
+        let claimed = row.tenures.iter_mut().rev().find(|bar| bar.first <= revision).filter(named);
         if let Some(bar) = claimed {
             *count(bar) += times;
             bar.last_refused = Some(decision.at);
@@ -251,6 +264,7 @@ impl Timeline {
     /// Notes that a request waits, or has ceased to. Those of one tenure that wait together are one.
     pub fn wait(&mut self, wait: Wait) {
         let Wait { at, source, lock, layout, owner, revision, step } = wait;
+        self.make_room_for_bar();
         let row = self.row((source, lock), layout);
         let open = row.waits.iter_mut().rev().find(|bar| bar.revision == revision && bar.ended.is_none());
         match (step, open) {
@@ -313,6 +327,23 @@ impl Timeline {
         }
     }
 
+    /// The locks that have the most lose their oldest. That is told to nobody who follows: what was there was so.
+    fn make_room_for_bar(&mut self) {
+        self.uncounted += 1;
+        if self.uncounted <= BARS_UNCOUNTED_MAX {
+            return;
+        }
+        self.uncounted = 1;
+        let counts: Vec<_> = self.rows.values().flat_map(|row| [row.tenures.len(), row.waits.len()]).collect();
+        let kept = |most: usize| counts.iter().map(|count| most.min(*count)).sum::<usize>();
+        let fits = |most: &usize| kept(*most) <= BARS_IN_ALL_MAX - BARS_UNCOUNTED_MAX;
+        let most = (1..=BARS_MAX).rev().find(fits).expect("there is room for one of each kind in every row");
+        for row in self.rows.values_mut() {
+            row.tenures.drain(..row.tenures.len().saturating_sub(most));
+            row.waits.drain(..row.waits.len().saturating_sub(most));
+        }
+    }
+
     fn row(&mut self, id: LockId, layout: Layout) -> &mut Row {
         if !self.rows.contains_key(&id) && self.rows.len() >= ROWS_MAX {
             self.remove_quietest();
@@ -352,7 +383,9 @@ impl Default for Timeline {
 
 impl Bar {
     fn new(tenure: Tenure, began: SystemTime, began_seen: bool) -> Bar {
-        Bar { tenure, began, began_seen, ended: None, refused: 0, would_be_refused: 0, last_refused: None }
+        let Tenure { owner, first, last } = tenure;
+        let owner = shown_owner(owner.as_bytes());
+        Bar { owner, first, last, began, began_seen, ended: None, refused: 0, would_be_refused: 0, last_refused: None }
     }
 
     /// Whether it is known to have ended.

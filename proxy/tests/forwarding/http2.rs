@@ -9,7 +9,7 @@ use h2::Reason;
 use http::{HeaderMap, HeaderName, HeaderValue, Request, Response};
 
 use crate::support::{
-    Client, Event, Frame, Frames, Http2Client, Http2Worker, MOMENT, Proxy, Settings, Worker, field, read,
+    Client, Event, Frame, Frames, Http2Client, Http2Worker, MOMENT, PATIENCE, Proxy, Settings, Worker, field, read,
 };
 
 fn to_http2() -> Settings {
@@ -407,6 +407,26 @@ async fn a_client_that_leaves_its_stream_ends_nothing_at_the_worker() {
     let mut telling = answer.send_response(Response::new(()), false).unwrap();
     telling.send_data(Bytes::from_static(b"done"), true).unwrap();
     assert_eq!(events(&proxy, 1).await, [Event::Finished(Ending::Complete)]);
+}
+
+/// As over HTTP/1.1, where it held a connection; here it held a stream.
+#[tokio::test(flavor = "multi_thread")]
+async fn a_stream_that_nobody_waits_for_is_not_read_for_ever_once_its_client_has_left() {
+    let mut worker = Http2Worker::start().await;
+    let timeouts = Timeouts { late: 2 * MOMENT, ..Timeouts::default() };
+    let proxy = Proxy::with(worker.address, Settings { may_be_left: true, timeouts, ..to_http2() });
+    let mut client = Http2Client::connect(proxy.address()).await;
+    let response = client.send(get("/")).await;
+    let (_request, mut answer) = worker.next().await;
+    let mut telling = answer.send_response(Response::new(()), false).unwrap();
+    drop(response.await.unwrap());
+    let is_left = async {
+        while telling.send_data(Bytes::from_static(b"x"), false).is_ok() {
+            tokio::time::sleep(MOMENT / 10).await; // A trickle.
+        }
+    };
+    tokio::time::timeout(PATIENCE, is_left).await.expect("it is still read");
+    assert_eq!(events(&proxy, 1).await, [Event::Finished(Ending::TimedOut)]);
 }
 
 #[tokio::test(flavor = "multi_thread")]

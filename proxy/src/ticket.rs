@@ -198,6 +198,10 @@ impl Permit for Ticket {
         self.place.counts().upstream_took(took);
     }
 
+    fn gives_way(&self) -> bool {
+        !matches!(self.proof, Some(Proof::Admission(..)))
+    }
+
     fn body_cut(&mut self) {
         self.is_partial();
     }

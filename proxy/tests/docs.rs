@@ -113,6 +113,7 @@ fn limits_that_no_key_sets_are_as_the_reference_has_them() {
         ("256 KiB, 100 ms", "forward/relay.rs", "CATCH_UP_MAX: Duration = Duration::from_millis(100)"),
         ("| 1 s | The same", "forward/stalled.rs", "STALL_MAX: Duration = Duration::from_secs(1)"),
         ("| 4 KiB, `body_timeout` |", "downstream/unread.rs", "REST_BYTES_MAX: u64 = 4 * 1024"),
+        ("its bytes make up for at 16 KiB a second", "forward/body_state.rs", "BYTES_A_SECOND: u32 = 16 * 1024"),
         ("and 80 KiB over HTTP/1.1", "wire/mod.rs", "HTTP1_BUFFER_BYTES: usize = 80 * 1024"),
         ("80 KiB over HTTP/2", "forward/http2/connection.rs", "HEAD_BYTES_MAX: u32 = HTTP1_BUFFER_BYTES as u32"),
         ("| 12.5 MiB |", "forward/http2/connection.rs", "WINDOW_BYTES: u32 = 256 * 1024"), // h2 has half of 100 of these.

@@ -51,6 +51,12 @@ pub trait Permit: 'static {
         false
     }
 
+    /// Whether it gives way to those who wait for its connection while its client is the one to send more. Asked when it is sent, if its
+    /// body is streamed.
+    fn gives_way(&self) -> bool {
+        false
+    }
+
     /// The worker has been silent for longer than it may. Its connection is still read, for
     /// [`Timeouts::late`](super::Timeouts::late): the end may yet be seen.
     fn overdue(&mut self) {}
@@ -134,6 +140,10 @@ impl<P: Permit> Held<P> {
 
     pub(super) fn is_endless(&self) -> bool {
         self.0.as_ref().is_some_and(Permit::is_endless)
+    }
+
+    pub(super) fn gives_way(&self) -> bool {
+        self.0.as_ref().is_some_and(Permit::gives_way)
     }
 
     pub(super) fn overdue(&mut self) {

@@ -3,10 +3,12 @@
 use std::cell::{Cell, RefCell};
 use std::rc::Rc;
 use std::task::{Context, Poll, Waker};
+use std::time::Duration;
 
 use tokio::time::Instant;
 
 use super::admitted::{Standing, Watch};
+use super::stalled::Stalls;
 use crate::wire::Socket;
 
 /// How far what a client sends bit by bit has come. Shared by the body, which hyper owns, and the request that it belongs to.
@@ -14,8 +16,10 @@ pub(super) struct BodyState {
     stage: Cell<Stage>,
     /// Whether it was cut because the client did not send all of it.
     client_failed: Cell<bool>,
-    /// Whether the client is the one to go on.
-    awaits_client: Cell<bool>,
+    /// Since when the client is the one to go on. `None` while it is not.
+    awaited_since: Cell<Option<Instant>>,
+    /// How far the client was behind then.
+    behind: Cell<Duration>,
     /// When the last piece went out.
     last_piece: Cell<Instant>,
     /// Where it goes on HTTP/1.1: cutting the body ends our side of that connection.
@@ -63,7 +67,8 @@ impl BodyState {
         BodyState {
             stage: Cell::new(Stage::Running),
             client_failed: Cell::new(false),
-            awaits_client: Cell::new(false),
+            awaited_since: Cell::new(None),
+            behind: Cell::new(Duration::ZERO),
             last_piece: Cell::new(Instant::now()),
             socket: RefCell::default(),
             watch: RefCell::default(),
@@ -187,18 +192,23 @@ impl BodyState {
         self.has_all_bytes.set(true);
     }
 
-    pub(super) fn piece_went_out(&self) {
-        self.awaits_client.set(false);
-        self.last_piece.set(Instant::now());
+    /// A piece of so many bytes has been handed to hyper.
+    pub(super) fn piece_went_out(&self, bytes: usize) {
+        let now = Instant::now();
+        let awaited = self.awaited_since.take().map_or(Duration::ZERO, |since| now - since);
+        self.behind.set((self.behind.get() + awaited).saturating_sub(time_of(bytes)));
+        self.last_piece.set(now);
     }
 
     pub(super) fn awaits_client(&self) {
-        self.awaits_client.set(true);
+        if self.awaited_since.get().is_none() {
+            self.awaited_since.set(Some(Instant::now()));
+        }
     }
 
     /// Since when at the earliest the worker may be held to be silent: not before it has what the client sent.
     pub(super) fn worker_has_its_turn_since(&self) -> Instant {
-        if self.is_running() && self.awaits_client.get() { Instant::now() } else { self.last_piece.get() }
+        if self.is_running() && self.awaited_since.get().is_some() { Instant::now() } else { self.last_piece.get() }
     }
 
     /// Ready when nothing more of it will be handed to hyper. One task at a time waits for this, for [`Self::poll_client_failed`] or for
@@ -227,11 +237,58 @@ impl BodyState {
     }
 }
 
+/// How long so many bytes make up for. A byte now and then makes up for next to nothing: a few thousand clients that send no more than that would
+/// hold as many connections, whoever waits for one.
+fn time_of(bytes: usize) -> Duration {
+    const BYTES_A_SECOND: u32 = 16 * 1024;
+    Duration::from_secs(1) * u32::try_from(bytes).unwrap_or(u32::MAX) / BYTES_A_SECOND
+}
+
+impl Stalls for BodyState {
+    fn since(&self) -> Option<Instant> {
+        let since = self.awaited_since.get().filter(|_| self.is_running() && self.goes_over_http1())?;
+        Some(since.checked_sub(self.behind.get()).unwrap_or(since))
+    }
+
+    fn leave_client(&self) {
+        self.client_failed();
+    }
+}
+
 #[cfg(test)]
 mod tests {
     use tokio::net::UnixStream;
+    use tokio::time::advance;
 
     use super::*;
+
+    /// Whoever sent a byte each second was never late.
+    #[tokio::test(start_paused = true)]
+    async fn a_client_has_stalled_for_as_long_as_it_was_waited_for_but_for_what_its_bytes_make_up() {
+        let (ours, _theirs) = UnixStream::pair().unwrap();
+        let body = BodyState::new();
+        body.goes_to(Socket::upstream(ours.into()));
+        let stalled_for = || body.since().map(|since| since.elapsed().as_secs());
+        for seconds in 1..=5 {
+            assert_eq!(stalled_for(), None, "its worker is the one to go on");
+            body.awaits_client();
+            advance(Duration::from_millis(1_001)).await;
+            body.awaits_client(); // Looked at once more.
+            assert_eq!(stalled_for(), Some(seconds));
+            body.piece_went_out(1);
+            advance(Duration::from_secs(10)).await;
+        }
+        body.piece_went_out(3 * 16 * 1024);
+        body.awaits_client();
+        assert_eq!(stalled_for(), Some(2));
+        body.piece_went_out(1_000_000);
+        advance(Duration::from_secs(1)).await;
+        body.awaits_client();
+        advance(Duration::from_secs(1)).await;
+        assert_eq!(stalled_for(), Some(1), "what came earlier makes up for nothing that comes later");
+        body.went_out();
+        assert_eq!(stalled_for(), None);
+    }
 
     /// Else its stream would stay open for ever, or until its time is over, with nobody to reset it.
     #[tokio::test]

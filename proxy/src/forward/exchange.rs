@@ -84,6 +84,7 @@ impl<P: Permit> Exchange<P> {
         if is_streamed || in_flight.is_endless() {
             in_flight.watch_tenure();
         }
+        in_flight.give_way();
         Exchange { sent: Some(Sent { head, in_flight, asked_to_upgrade, copy }) }
     }
 }

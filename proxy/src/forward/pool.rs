@@ -45,7 +45,7 @@ pub(super) struct Shared {
     /// How many have ever waited.
     arrivals: Cell<u64>,
     sweeping: Cell<bool>,
-    /// Responses on HTTP/1.1 connections that others may wait for.
+    /// What waits for clients on HTTP/1.1 connections that others may wait for.
     stalled: Stalled,
     /// What a worker behind TLS picked last: how its connections are opened, and no more.
     pub(super) picked: Cell<Protocol>,

@@ -309,7 +309,7 @@ impl Streaming {
                         handed_over.ends();
                     }
                 }
-                self.state.piece_went_out();
+                self.state.piece_went_out(frame.data_ref().map_or(0, Bytes::len));
                 let has_all_bytes = self.body.size_hint().exact() == Some(0);
                 if has_all_bytes {
                     self.state.all_bytes_went_out();

@@ -1,4 +1,4 @@
-//! Responses that their clients do not read, on connections that others wait for.
+//! Responses that their clients do not read, and uploads that theirs do not go on with, on connections that others wait for.
 
 use std::cell::{Cell, RefCell};
 use std::rc::{Rc, Weak};
@@ -6,46 +6,48 @@ use std::time::Duration;
 
 use tokio::time::{Instant, sleep_until};
 
-/// How long a request waits for a connection before it looks for a response that has stalled, half of its time at most: most get theirs
+/// How long a request waits for a connection before it looks for what has stalled, half of its time at most: most get theirs
 /// sooner, and a look costs more than that.
 const FIRST_LOOK: Duration = Duration::from_millis(100);
 
-/// How long a client may leave a piece of its response lying while others wait for a connection.
+/// How long a client may leave a piece of its response lying, or the next piece of its upload be waited for, while others wait for a
+/// connection.
 const STALL_MAX: Duration = Duration::from_secs(1);
 
-/// The responses of a pool that are being read for clients.
+/// What of a pool's requests waits for clients: responses that are being read for them, and uploads that came unjudged.
 #[derive(Default)]
 pub(super) struct Stalled {
-    responses: RefCell<Vec<Weak<dyn Stalls>>>,
+    all: RefCell<Vec<Weak<dyn Stalls>>>,
     /// Before when none will have stalled for long enough, as the last look has shown: one look does for all who wait.
     none_before: Cell<Option<Instant>>,
 }
 
-/// A response that comes no faster than its client reads it.
+/// A response that comes no faster than its client reads it, or an upload that goes out no faster than its client sends it.
 pub(super) trait Stalls {
-    /// Since when its client has left a piece of it lying. `None` while the worker is the one to go on.
+    /// Since when its client has let it wait. `None` while the worker is the one to go on.
     fn since(&self) -> Option<Instant>;
 
-    /// Has the rest read without the client, which loses it.
+    /// Waits for the client no longer: the rest of a response is read without it, the rest of an upload is cut.
     fn leave_client(&self);
 }
 
 impl Stalled {
-    /// Looks after a response for as long as it is there.
-    pub(super) fn add(&self, response: Weak<dyn Stalls>) {
-        let mut responses = self.responses.borrow_mut();
-        if responses.len() == responses.capacity() {
-            responses.retain(|response| response.strong_count() > 0);
+    /// Looks after one for as long as it is there.
+    pub(super) fn add(&self, one: Weak<dyn Stalls>) {
+        let mut all = self.all.borrow_mut();
+        if all.len() == all.capacity() {
+            all.retain(|one| one.strong_count() > 0);
             // As many may come before the next look at all of them as this one has found.
-            let found = responses.len();
-            responses.reserve(found);
+            let found = all.len();
+            all.reserve(found);
         }
-        responses.push(response);
+        all.push(one);
     }
 
     /// Makes room for one request after the other, for as long as this is polled: the client that has stalled longest loses its
-    /// response, if that is long enough. A client that reads, however slowly, takes a piece now and then; one that reads nothing, or
-    /// next to nothing, would keep its connection until `body_timeout`, and a few thousand of them all connections. Whoever can wait no
+    /// response or its upload, if that is long enough. A client that reads, however slowly, takes a piece now and then; one that reads nothing, or
+    /// next to nothing, would keep its connection until `body_timeout`, and a few thousand of them all connections. For uploads a byte now and
+    /// then would be enough, so that their bytes are counted ([`BodyState`](super::body_state::BodyState)). Whoever can wait no
     /// longer than until `deadline` looks in time for itself or, if the worker takes longer than that for the rest, for the next.
     pub(super) async fn make_room(&self, deadline: Instant) -> ! {
         let now = Instant::now();
@@ -54,8 +56,8 @@ impl Stalled {
             sleep_until(looks_at).await;
             let now = Instant::now();
             match self.stalled_by(now) {
-                Ok(response) => {
-                    response.leave_client();
+                Ok(stalled) => {
+                    stalled.leave_client();
                     looks_at = now + STALL_MAX;
                 }
                 Err(none_before) => looks_at = none_before,
@@ -63,13 +65,13 @@ impl Stalled {
         }
     }
 
-    /// The response that has stalled longest, if that is long enough; else before when none will have.
+    /// What has stalled longest, if that is long enough; else before when none will have.
     fn stalled_by(&self, now: Instant) -> Result<Rc<dyn Stalls>, Instant> {
         if let Some(none_before) = self.none_before.get().filter(|none_before| now < *none_before) {
             return Err(none_before);
         }
         let none_before = match self.longest() {
-            Some((since, response)) if since + STALL_MAX <= now => return Ok(response),
+            Some((since, stalled)) if since + STALL_MAX <= now => return Ok(stalled),
             Some((since, _)) => since + STALL_MAX,
             None => now + STALL_MAX,
         };
@@ -78,9 +80,9 @@ impl Stalled {
     }
 
     fn longest(&self) -> Option<(Instant, Rc<dyn Stalls>)> {
-        let responses = self.responses.borrow();
-        let responses = responses.iter().filter_map(Weak::upgrade);
-        responses.filter_map(|response| Some((response.since()?, response))).min_by_key(|(since, _)| *since)
+        let all = self.all.borrow();
+        let all = all.iter().filter_map(Weak::upgrade);
+        all.filter_map(|one| Some((one.since()?, one))).min_by_key(|(since, _)| *since)
     }
 }
 
@@ -178,7 +180,7 @@ mod tests {
         let responses: Vec<_> = (0..100).map(|_| Rc::<Response>::default()).collect();
         let add = |response: &Rc<Response>| stalled.add(Rc::downgrade(response) as Weak<dyn Stalls>);
         responses.iter().for_each(add);
-        let is_full = || stalled.responses.borrow().len() == stalled.responses.borrow().capacity();
+        let is_full = || stalled.all.borrow().len() == stalled.all.borrow().capacity();
         let looks = (0..1_000).filter(|_| {
             let looks = is_full();
             add(&Rc::default());

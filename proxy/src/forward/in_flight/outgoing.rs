@@ -1,7 +1,7 @@
 //! What of a request is still on its way out, and how that is cut.
 
 use std::future::poll_fn;
-use std::rc::Rc;
+use std::rc::{Rc, Weak};
 use std::task::{Context, Poll};
 
 use tokio::time::timeout;
@@ -10,6 +10,7 @@ use super::InFlight;
 use crate::forward::admitted::Permit;
 use crate::forward::body_state::BodyState;
 use crate::forward::pool::Link;
+use crate::forward::stalled::Stalls;
 use crate::forward::unwritten::Unwritten;
 
 /// What is still on its way out of a request.
@@ -25,6 +26,16 @@ pub(in crate::forward) struct Outgoing {
 }
 
 impl<P: Permit> InFlight<P> {
+    /// Sees to it that an upload gives way to those who wait for its connection, if it is one that does and has that for itself.
+    pub(in crate::forward) fn give_way(&self) {
+        if let Some(body) = &self.body
+            && matches!(self.link, Link::Http1(_))
+            && self.permit.gives_way()
+        {
+            self.pool.stalled().add(Rc::downgrade(body) as Weak<dyn Stalls>);
+        }
+    }
+
     /// Sees to it that the worker does not get the whole of the request later on. Of a body that can be cut a part may still go
     /// out, and a reset behind it. What HTTP/2 has been given, see [`Self::take_back`].
     pub(super) fn stop_writing(&self) {

@@ -11,10 +11,10 @@ use crate::fencepost::{Config, Route};
 use crate::scene::Scene;
 use crate::store::Tenure;
 
-const DRIP: Duration = Duration::from_millis(20);
+pub(super) const DRIP: Duration = Duration::from_millis(20);
 
 /// Sends `piece` now and then until there is an answer; returns its status, or `None` if the connection ends instead.
-async fn drip(mut connection: Connection, piece: &str) -> Option<u16> {
+pub(super) async fn drip(mut connection: Connection, piece: &str) -> Option<u16> {
     loop {
         tokio::select! {
             answer = connection.response() => return answer.ok().map(|answer| answer.status),

@@ -53,6 +53,8 @@ pub(crate) struct Settings {
     pub(crate) endless: bool,
     /// Nobody waits for the end of a request but its client.
     pub(crate) may_be_left: bool,
+    /// An upload gives way to who waits for its connection while its client is waited for.
+    pub(crate) gives_way: bool,
     /// Up to which length bodies are read whole.
     pub(crate) whole_bytes_max: usize,
 }
@@ -74,6 +76,7 @@ impl Default for Settings {
             tenures: Vec::new(),
             endless: false,
             may_be_left: false,
+            gives_way: false,
             whole_bytes_max: 64 * 1024,
         }
     }
@@ -196,6 +199,7 @@ struct Recorder {
     watch: Option<Rc<dyn Watch>>,
     endless: bool,
     may_be_left: bool,
+    gives_way: bool,
 }
 
 impl Permit for Recorder {
@@ -209,6 +213,10 @@ impl Permit for Recorder {
 
     fn may_be_left(&self) -> bool {
         self.may_be_left
+    }
+
+    fn gives_way(&self) -> bool {
+        self.gives_way
     }
 
     fn overdue(&mut self) {
@@ -261,8 +269,8 @@ impl Forwarder {
         let mut request = outgoing.map_err(|_| StatusCode::BAD_REQUEST)?;
         let tenures = self.settings.tenures.iter().find(|(path, _)| *path == request.uri().path());
         let watch = tenures.map(|(_, tenures)| tenures.present());
-        let Settings { endless, may_be_left, .. } = self.settings;
-        let mut permit = Recorder { record: self.record.clone(), watch, endless, may_be_left };
+        let Settings { endless, may_be_left, gives_way, .. } = self.settings;
+        let mut permit = Recorder { record: self.record.clone(), watch, endless, may_be_left, gives_way };
         loop {
             let deadline = Instant::now() + self.settings.ready_timeout;
             let ready =

@@ -2,7 +2,7 @@
 
 import { decisionAddress, show } from "./address.js";
 import { mark } from "./chart.js";
-import { byId, el, name, svg } from "./dom.js";
+import { byId, el, name, svg, tightName } from "./dom.js";
 import { ask } from "./feed.js";
 import { anyFilter, bindFilters, filters, passes, question } from "./filters.js";
 import { refusedText } from "./model.js";
@@ -183,12 +183,12 @@ export function reconcile(body, decisions, rowOf) {
 function decisionRow(decision) {
   const owner = decision.owner === null
     ? el("span", { class: "muted" }, "none")
-    : el("span", { class: ownerClass(decision.owner) }, el("i", { class: "swatch", "aria-hidden": "true" }), name(decision.owner, 40));
+    : el("span", { class: `${ownerClass(decision.owner)} who` }, el("i", { class: "swatch", "aria-hidden": "true" }), tightName(decision.owner, 40));
   return el("tr", { "data-id": decision.id },
     el("td", { class: "c-time" }, el("a", { href: decisionAddress(decision.id), "aria-label": `Decision ${decision.id}, ${clock(decision.time_ms)}` }, time(decision.time_ms))),
     el("td", { class: "c-reason" }, verdict(decision)),
-    el("td", { class: "c-lock" }, name(decision.lock, 60)),
-    el("td", { class: "c-owner" }, owner, el("span", { class: "revision" }, ` @${decision.revision ?? "–"}`)),
+    el("td", { class: "c-lock" }, tightName(decision.lock, 60)),
+    el("td", { class: "c-owner" }, el("span", { class: "holder" }, owner, el("span", { class: "revision" }, ` @${decision.revision ?? "–"}`))),
     el("td", { class: "c-request wide" }, `${decision.method} `, name(decision.path, 60), el("span", { class: "muted" }, ` ${decision.status ?? ""}`)),
     el("td", { class: "c-client wide" }, name(decision.client, 40)),
     el("td", { class: "c-route wide" }, name(decision.route, 30)),

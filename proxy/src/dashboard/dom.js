@@ -32,9 +32,11 @@ export function visible(text) {
   return String(text).replace(INVISIBLE, (character) => `\\u{${character.codePointAt(0).toString(16)}}`);
 }
 
-/** The first `most` characters, with `…` if there are more. */
+/** Up to `most` characters: if there are more, the first and the last, with `…` between them. Names that share a path differ at its end. */
 export function shorten(text, most) {
-  return text.length <= most ? text : `${text.slice(0, Math.max(1, most - 1))}…`;
+  if (text.length <= most) return text;
+  const last = Math.floor((most - 1) / 2);
+  return `${text.slice(0, Math.max(1, most - 1 - last))}…${text.slice(text.length - last)}`;
 }
 
 /** A name from outside, isolated from the direction of what surrounds it. The whole of it is in the title. */
@@ -42,6 +44,19 @@ export function name(text, most = 96, className = "") {
   if (text === null || text === undefined) return el("span", { class: "muted" }, "–");
   const whole = visible(text);
   return el("bdi", { class: `name ${className}`.trim(), title: shorten(whole, 1200) }, shorten(whole, most));
+}
+
+/** How much of the end of a name stays where there is no room for all of it. */
+const END = 8;
+
+/** As `name`, for where there may be less room than it takes: then the middle gives way. */
+export function tightName(text, most) {
+  const whole = name(text, most);
+  const shown = whole.textContent;
+  if (shown.length <= 2 * END) return whole;
+  whole.classList.add("tight");
+  whole.replaceChildren(el("span", {}, shown.slice(0, -END)), el("span", {}, shown.slice(-END)));
+  return whole;
 }
 
 /**

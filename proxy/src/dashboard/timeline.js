@@ -1,6 +1,6 @@
 // The ownership timeline: one row per lock. Only rows in sight are drawn, at most once per frame.
 
-import { byId, el, name, shorten, svg, visible } from "./dom.js";
+import { byId, el, name, shorten, svg, tightName, visible } from "./dom.js";
 import { hasEnded, holderOf, latestOf, refusedText, tailOf } from "./model.js";
 import { ownerClass } from "./owners.js";
 import { clock, duration, now, time, zone } from "./time.js";
@@ -223,11 +223,11 @@ function withoutHolder({ tenures }) {
 function rowLabel(lock) {
   const holder = holderOf(lock);
   const state = holder
-    ? el("span", { class: `${ownerClass(holder.owner)} who` }, el("i", { class: "swatch", "aria-hidden": "true" }), name(holder.owner, 60))
+    ? el("span", { class: `${ownerClass(holder.owner)} who` }, el("i", { class: "swatch", "aria-hidden": "true" }), tightName(holder.owner, 60))
     : el("span", { class: "free" }, withoutHolder(lock));
   const since = holder ? holder.began_ms : lock.tenures.at(-1)?.ended_ms;
   return el("div", { class: "label" },
-    el("span", { class: "lock-name", title: `${visible(lock.lock)} in ${lock.source}` }, name(lock.lock, 120)),
+    el("span", { class: "lock-name", title: `${visible(lock.lock)} in ${lock.source}` }, tightName(lock.lock, 120)),
     el("span", { class: "holder" }, state, el("span", { class: "held-for" }, holder ? ` @${holder.first}` : "", since ? [" · ", time(since, "for")] : null)));
 }
 

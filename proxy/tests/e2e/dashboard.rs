@@ -332,6 +332,47 @@ async fn a_route_that_refuses_nothing_stands_out() {
     scene.finish().await;
 }
 
+/// All were called `/shards/2/lock/3d9ca219…`, and the revision lay behind that, out of sight.
+#[tokio::test]
+async fn owners_whose_names_differ_at_their_end_are_told_apart_and_revisions_are_in_sight() {
+    let browser = Browser::start().await;
+    let route = Route::new("jobs", "/", &format!("key = \"{LOCK}\", layout = \"mutex\""));
+    let every = "[decisions]\nadmissions_one_in = 1";
+    let scene = Scene::with(VERSION, &[route], |config| config.section(every)).await;
+    let mut expected = Vec::new();
+    for owner in ["shard-1", "shard-2"] {
+        let session = scene.store.session(owner).await;
+        let held = scene.store.acquire(Layout::Mutex, LOCK, &session).await;
+        let Tenure { owner, revision } = &held.tenure;
+        scene.admits("/", &held.tenure).await;
+        expected.insert(0, json!([owner[owner.len() - 8..], true, format!("@{revision}"), true]));
+        if expected.len() < 2 {
+            scene.store.release(held).await;
+        }
+    }
+    let holder = expected[0][0].clone();
+
+    let page = Page::open(browser, scene.fence.admin, "").await;
+    let seen = "const inSight = (cell, part) => {
+            const [around, box] = [cell, part].map((one) => one.getBoundingClientRect());
+            return around.left <= box.left && box.right <= around.right && box.width > 0;
+        };
+        const cells = [...document.querySelectorAll('#decision-rows .c-owner')].map((cell) => {
+            const [end, revision] = [cell.querySelector('.name span:last-child'), cell.querySelector('.revision')];
+            return [end?.textContent, end && inSight(cell, end), revision.textContent.trim(), inSight(cell, revision)];
+        });
+        const label = document.querySelector('#rows .label');
+        const end = label?.querySelector('.who .name span:last-child');
+        return JSON.stringify([cells, end && [end.textContent, inSight(label, end)]]) === arguments[0]";
+    for (width, height) in [(1440, 900), (390, 844)] {
+        page.browser.screen(width, height, "light").await;
+        page.go("").await;
+        let expected = json!(json!([expected, [holder, true]]).to_string());
+        page.browser.until(&format!("all is in sight at {width}"), seen, &[expected]).await;
+    }
+    scene.finish().await;
+}
+
 #[tokio::test]
 async fn the_page_is_light_has_two_colour_schemes_fits_a_phone_and_names_its_controls() {
     let browser = Browser::start().await;

@@ -1,5 +1,7 @@
 //! What is in force: each route with what it counts, and every setting.
 
+use std::time::SystemTime;
+
 use fencepost_config::{Freshness, Route};
 use fencepost_policy::Rejection;
 use serde_json::{Map, Value, json};
@@ -20,6 +22,7 @@ impl Admin {
         let now = Instant::now();
         let lately = self.observations.look(|book| book.lately.refused(now, fence.process.metrics.refused()));
         json_answer(&json!({
+            "now_ms": millis(SystemTime::now()),
             "generation": fence.generation,
             "refused_lately": {
                 "seconds": SPAN.as_secs(),

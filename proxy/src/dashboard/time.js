@@ -2,15 +2,20 @@
 
 import { el } from "./dom.js";
 
-let ahead = 0;
+/** What differs by less is an answer that was under way for a while; by more, one of the clocks was set. */
+const STEP_MS = 2000;
 
-/** Learns how far the proxy's clock is ahead of this browser's. */
+let ahead = null;
+
+/** Learns how far the proxy's clock is ahead of this browser's. Either may be set while the page is open. */
 export function proxySays(nowMs) {
-  if (Number.isFinite(nowMs)) ahead = nowMs - Date.now();
+  if (!Number.isFinite(nowMs)) return;
+  const said = nowMs - Date.now();
+  if (ahead === null || Math.abs(said - ahead) >= STEP_MS) ahead = said;
 }
 
 /** The proxy's present time, in milliseconds since the epoch. */
-export const now = () => Date.now() + ahead;
+export const now = () => Date.now() + (ahead ?? 0);
 
 /** `240 ms`, `4.2 s`, `3 min 20 s`, `2 h 5 min`. */
 export function duration(ms) {

@@ -130,3 +130,21 @@ async fn what_is_refused_within_the_millisecond_of_its_tenures_end_comes_after_i
     assert_eq!(page.browser.run_async(tails, &[tenures]).await, json!([null, 0, 2, null, null]));
     scene.finish().await;
 }
+
+/// It said "behind", and "20 s ago" of what came that moment, for as long as it was open.
+#[tokio::test]
+async fn a_page_that_is_open_while_a_clock_is_set_goes_by_the_new_time() {
+    let browser = Browser::start().await;
+    let [shards, _] = routes(); // With a route in shadow mode a page asks for that report, too, which has a time.
+    let scene = Scene::open(VERSION, &[shards]).await;
+    let page = Page::open(browser, scene.fence.admin, "").await;
+    let set = "const { now } = await import('/dashboard/time.js');
+        const real = Date.now.bind(Date);
+        window.off = () => Math.abs(now() - real());
+        Date.now = () => real() + 20000;
+        return window.off() > 10000";
+    assert_eq!(page.browser.run_async(set, &[]).await, true);
+    page.browser.until("it has the proxy's time again", "return window.off() < 5000", &[]).await;
+    assert_eq!(page.complaints().await, Vec::<String>::new());
+    scene.finish().await;
+}

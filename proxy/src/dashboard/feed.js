@@ -16,6 +16,15 @@ const RETRY_MS = [500, 1000, 2000, 4000, 8000, 15000];
 const ANSWER_WITHIN_MS = 10000;
 const HIDDEN_MS = 5000;
 
+/** Reads JSON. What JavaScript could not tell from the numbers beside it becomes a `BigInt`: anybody may present such a revision. */
+function read(text) {
+  return /[:[,]\s*\d{16}/.test(text) ? JSON.parse(text, exactly) : JSON.parse(text);
+}
+
+function exactly(key, value, context) {
+  return Number.isInteger(value) && !Number.isSafeInteger(value) && context?.source ? BigInt(context.source) : value;
+}
+
 /** Asks the proxy for a JSON document. */
 export async function ask(path) {
   return (await askSized(path)).document;
@@ -28,7 +37,7 @@ async function askSized(path) {
     // What an answer that is given up fails with depends on the browser, and on how much of it there was.
     throw signal.aborted ? new Late(path) : error;
   });
-  const document = JSON.parse(text);
+  const document = read(text);
   proxySays(document.now_ms);
   return { document, bytes: text.length };
 }
@@ -131,7 +140,7 @@ export class Feed {
       stream.addEventListener(event, (message) => {
         if (run !== this.#run) return;
         this.#heard = performance.now();
-        handle(JSON.parse(message.data));
+        handle(read(message.data));
       });
     }
     return stream;
@@ -148,7 +157,7 @@ export class Feed {
 
   #takeTurn() {
     const excess = Math.max(0, this.#waiting.length - WAITING_MAX);
-    const decisions = this.#waiting.slice(excess).map((data) => JSON.parse(data));
+    const decisions = this.#waiting.slice(excess).map(read);
     if (this.#leftOut + excess > 0) this.#page.lost(this.#leftOut + excess);
     this.#waiting = [];
     this.#leftOut = 0;

@@ -153,7 +153,7 @@ function stillSending({ lock, model, view }) {
     if (at >= view.from) tail.dot = Math.min(tail.dot, at);
     tails.set(tenure, tail);
   }
-  return [...tails].sort(([a], [b]) => a.first - b.first);
+  return [...tails].sort(([a], [b]) => (a.first < b.first ? -1 : 1));
 }
 
 /** Continues tenures that ended to their last refusal. Returns the lane of each. */

@@ -11,7 +11,7 @@ const HANDOFFS_MAX = 50;
 const TENURES_MAX = 300;
 
 const cell = (...content) => el("td", {}, ...content);
-const number = (value, className = "") => el("td", { class: `number ${className}` }, value === null || value === undefined ? "–" : typeof value === "number" ? value.toLocaleString("en") : value);
+const number = (value, className = "") => el("td", { class: `number ${className}` }, value === null || value === undefined ? "–" : ["number", "bigint"].includes(typeof value) ? value.toLocaleString("en") : value);
 const owner = ({ owner: who, first }) => el("span", { class: `${ownerClass(who)} one-line` }, el("i", { class: "swatch", "aria-hidden": "true" }), name(who, 24), el("span", { class: "revision" }, ` @${first}`));
 
 export function showHandoffs(model) {

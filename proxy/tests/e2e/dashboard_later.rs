@@ -148,3 +148,24 @@ async fn a_page_that_is_open_while_a_clock_is_set_goes_by_the_new_time() {
     assert_eq!(page.complaints().await, Vec::<String>::new());
     scene.finish().await;
 }
+
+/// It was called @9223372036854776000.
+#[tokio::test]
+async fn a_revision_that_is_no_number_in_javascript_is_shown_as_it_was_presented() {
+    let browser = Browser::start().await;
+    let scene = Scene::open(VERSION, &routes()).await;
+    scene.store.hold(LOCK, "shard-1").await;
+    let page = Page::open(browser, scene.fence.admin, "").await;
+    for opened in [false, true] {
+        let id = scene.send(Ask::post("/shards/2/x").token("shard-1", "9223372036854775807")).await;
+        let id = id.header("fence-decision").expect("it is refused").to_owned();
+        if opened {
+            page.go("").await; // What was decided before comes in another way.
+        }
+        page.until_there(&format!("#decision-rows tr[data-id='{id}']")).await;
+        let row = page.text(&format!("#decision-rows tr[data-id='{id}']")).await;
+        assert!(row.contains("@9223372036854775807"), "{row}");
+    }
+    assert_eq!(page.complaints().await, Vec::<String>::new());
+    scene.finish().await;
+}

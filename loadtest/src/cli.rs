@@ -145,8 +145,8 @@ pub(crate) struct ProxySettings {
 /// Which lock.
 #[derive(Debug, Args)]
 pub(crate) struct LockSettings {
-    /// A member of the etcd cluster, e.g. "http://127.0.0.1:2379"; may be given several times.
-    #[arg(long, required = true, value_name = "URL")]
+    /// A member of the etcd cluster, e.g. "http://127.0.0.1:2379"; may be given several times, or separated by commas.
+    #[arg(long, required = true, value_name = "URL", value_delimiter = ',')]
     pub(crate) etcd: Vec<String>,
     /// The key of the lock, as fencepost knows it. It must be free.
     #[arg(long, value_name = "KEY")]

@@ -35,7 +35,7 @@ pub(crate) async fn run(settings: CompareSettings) -> anyhow::Result<Conclusion>
         }
     };
     if let Some(file) = &settings.json {
-        let broke_off = done.as_ref().err().map(|error| format!("{error:#}"));
+        let broke_off = done.as_ref().err().map(crate::failure::in_words);
         let json = json!({
             "ended_early": ended_early, "broke_off": broke_off, "samples": report.samples, "run": occasion.as_json(),
         });

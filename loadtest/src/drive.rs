@@ -169,7 +169,7 @@ async fn drive(
     // Not what passed until somebody looked, or locks had come to rest: in that time nothing was sent.
     let ended = sent.iter().map(|sent| sent.ended).max().filter(|_| stop.is_stopped());
     let ended_early = ended.map(|ended| ended - begun);
-    let broke_off = moves.err().map(|error| format!("no more handoffs: {error:#}"));
+    let broke_off = moves.err().map(|error| format!("no more handoffs: {}", crate::failure::in_words(&error)));
     Ok(Outcome::of(plan, window, sent, moves_seen, ended_early, broke_off))
 }
 

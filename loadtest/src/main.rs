@@ -10,6 +10,7 @@ mod cli;
 mod client;
 mod compare;
 mod drive;
+mod failure;
 mod framing;
 mod latency;
 mod load;
@@ -68,7 +69,7 @@ fn main() -> ExitCode {
         Ok(Conclusion::PutOff) => ExitCode::from(PUT_OFF),
         Ok(Conclusion::NotAsExpected) => ExitCode::FAILURE,
         Err(error) => {
-            output::tell(format_args!("fencepost-loadtest: {error:#}\n"));
+            output::tell(format_args!("fencepost-loadtest: {}\n", failure::in_words(&error)));
             ExitCode::FAILURE
         }
     }

@@ -34,7 +34,7 @@ pub(crate) async fn run(settings: TakeoverSettings) -> anyhow::Result<Conclusion
     let mut report = Report::new(settings.layout, settings.count.get());
     let stop = crate::signals::stop_when_asked()?;
     if let Err(error) = masters.take_turns(&mut report, &stop).await {
-        report.broke_off(format!("{error:#}"));
+        report.broke_off(crate::failure::in_words(&error));
     }
     if let Some(worker) = worker {
         report.worker_saw(&worker.log());

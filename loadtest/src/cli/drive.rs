@@ -47,8 +47,8 @@ pub(crate) struct DriveSettings {
     /// The path of each request; where it has an n in braces, that stands for the number of the request's lock, from 0.
     #[arg(long, default_value = "/", value_name = "PATH", value_parser = path)]
     pub(crate) path: Template,
-    /// Take the locks in this etcd, e.g. "http://127.0.0.1:2379"; may be given once for each of its members.
-    #[arg(long, value_name = "URL", requires = "lock")]
+    /// Take the locks in this etcd, e.g. "http://127.0.0.1:2379"; may be given once for each of its members, or with all separated by commas.
+    #[arg(long, value_name = "URL", value_delimiter = ',', requires = "lock")]
     pub(crate) etcd: Vec<String>,
     /// The key of the lock, as the proxy knows it; an n in braces stands for its number. It must be free.
     #[arg(long, value_name = "KEY", requires = "etcd")]

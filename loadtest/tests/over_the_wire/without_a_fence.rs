@@ -159,13 +159,15 @@ async fn a_proxy_that_is_not_there_is_named() {
 
 #[tokio::test]
 async fn an_etcd_that_is_not_there_is_named() {
-    let (worker, etcd) = (FreePort::reserve(), FreePort::reserve());
-    let (worker, etcd) = (worker.address().to_string(), format!("http://{}", etcd.address()));
-    let proxy = format!("http://{worker}");
-    let arguments = ["--proxy", &proxy, "--worker-listen", &worker, "--etcd", &etcd, "--lock", LOCK];
-    for command in ["story", "takeovers"] {
+    let [worker, one, two] = [(); 3].map(|()| FreePort::reserve());
+    let (worker, one, two) = (worker.address().to_string(), one.address(), two.address());
+    let (proxy, both) = (format!("http://{worker}"), format!("http://{one},http://{two}"));
+    let arguments = ["--proxy", &proxy, "--worker-listen", &worker, "--etcd", &both, "--lock", LOCK];
+    for command in ["story", "takeovers", "closed"] {
         let run = loadtest(&[&[command], &arguments[..]].concat()).await;
-        run.ended_with(1).says(&format!("etcd at {etcd} does not answer"));
+        run.ended_with(1).says(&format!("etcd at http://{one}, http://{two} does not answer"));
+        // Not as Rust's debug form of whatever went wrong.
+        run.says("error: Connection refused (os error 111)\n");
     }
 }
 

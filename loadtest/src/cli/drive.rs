@@ -101,7 +101,8 @@ pub(crate) struct DriveSettings {
     /// The status of such a refusal.
     #[arg(long, default_value = "412", value_name = "STATUS", value_parser = status)]
     pub(crate) stale_status: StatusCode,
-    /// Hand one lock after the other to another owner, so often. Bodies that the proxy passes on as they come (fencepost: those over
+    /// Hand one lock after the other to another owner, so often, each with two requests more that count like all others: the
+    /// successor's first, and a late one of its predecessor. Bodies that the proxy passes on as they come (fencepost: those over
     /// its 64 KiB) are cut when their tenure ends, which shows as an unexpected answer and makes the successor wait for the worker.
     #[arg(long, value_name = "TIME", value_parser = duration, requires = "etcd")]
     pub(crate) handoff_every: Option<Duration>,

@@ -118,9 +118,10 @@ impl Plan {
         let chunked = if self.is_chunked { " in a chunk" } else { "" };
         let body = if self.body.is_empty() { String::new() } else { format!(" of {} bytes{chunked}", self.body.len()) };
         let locks = if self.locks == 1 { String::new() } else { format!(", for {} locks", self.locks) };
-        let moves = self
-            .handoff_every
-            .map_or(String::new(), |every| format!(", a lock handed over every {}", humantime::format_duration(every)));
+        // Said, as throughput is above the rate by these, and percentiles have what a successor waited for.
+        let moves = self.handoff_every.map_or(String::new(), |every| {
+            format!(", a lock handed over every {} with two requests more each", humantime::format_duration(every))
+        });
         let expected = match self.expected {
             Expected::Fenced(_) if self.stale.is_none() => String::new(),
             Expected::Fenced(refusal) => {

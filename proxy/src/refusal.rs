@@ -15,6 +15,8 @@ pub enum Failure {
     NoRoute,
     /// It asks for what a proxy like this does not do, CONNECT above all.
     NotSupported,
+    /// Its client may wait for leave to send the body, and does not ask for that as it can be given.
+    Expectation,
     /// Its body ended before its time, or was not of the length it claimed.
     BrokenBody,
     /// The same, when a part of it had gone out: the request was cut.
@@ -72,6 +74,7 @@ impl Failure {
         match self {
             Failure::NoRoute => "no-route",
             Failure::NotSupported => "not-supported",
+            Failure::Expectation => "expectation-failed",
             Failure::BrokenBody => "broken-body",
             Failure::CutBody => "cut-body",
             Failure::SlowBody => "slow-body",
@@ -95,6 +98,9 @@ impl Failure {
             Failure::NoRoute => (StatusCode::NOT_FOUND, grpc::UNIMPLEMENTED, "No route is for this path", "false"),
             Failure::NotSupported => {
                 (StatusCode::NOT_IMPLEMENTED, grpc::UNIMPLEMENTED, "This method is not forwarded", "false")
+            }
+            Failure::Expectation => {
+                (StatusCode::EXPECTATION_FAILED, grpc::INVALID_ARGUMENT, "What it expects cannot be met", "false")
             }
             Failure::BrokenBody => {
                 (StatusCode::BAD_REQUEST, grpc::INVALID_ARGUMENT, "The request's body did not arrive whole", "false")

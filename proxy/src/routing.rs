@@ -74,6 +74,9 @@ where
 /// # Errors
 /// The answer to a request that gets no further.
 async fn begin(place: &Rc<Place>, request: &mut Request<ClientBody>) -> Result<Guarded, Answer> {
+    if request.body().waits_in_vain() {
+        return Err(place.fail(Failure::Expectation));
+    }
     let asks_for_fence = request.uri().path() == fence_call::PATH && request.method() == Method::POST;
     if asks_for_fence && !place.worker.fence.process.is_draining() {
         named_host(place, request)?;

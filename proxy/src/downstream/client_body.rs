@@ -31,6 +31,7 @@ pub struct ClientBody {
     /// Which of its connection's requests it belongs to.
     request: u64,
     held_back: bool,
+    waits_in_vain: bool,
     /// When the present wait for the client began, and how long the earlier ones were.
     awaited_since: Option<Instant>,
     awaited: Duration,
@@ -64,13 +65,14 @@ pub enum BodyError {
 }
 
 impl ClientBody {
-    pub(super) fn new(incoming: Incoming, connection: Rc<Connection>, request: u64, held_back: bool) -> ClientBody {
+    pub(super) fn new(incoming: Incoming, connection: Rc<Connection>, request: u64, leave: Leave) -> ClientBody {
         ClientBody {
             has_known_length: incoming.size_hint().exact().is_some(),
             incoming: (!incoming.is_end_stream()).then(|| Box::new(WholeLength::new(incoming))),
             connection,
             request,
-            held_back,
+            held_back: leave != Leave::NotAwaited,
+            waits_in_vain: leave == Leave::AwaitedInVain,
             awaited_since: None,
             awaited: Duration::ZERO,
             received: 0,
@@ -85,6 +87,7 @@ impl ClientBody {
             connection: Rc::clone(&self.connection),
             request: self.request,
             held_back: false,
+            waits_in_vain: false,
             awaited_since: None,
             awaited: Duration::ZERO,
             has_known_length: true,
@@ -111,6 +114,11 @@ impl ClientBody {
     /// Whether its client waits for leave to send it, which it gets as soon as it is polled.
     pub fn is_held_back(&self) -> bool {
         self.held_back
+    }
+
+    /// Whether its client may wait for leave that it does not get.
+    pub fn waits_in_vain(&self) -> bool {
+        self.waits_in_vain
     }
 
     /// Notes that nobody waits for more of it before it is polled again: until then, its client is neither silent nor slow.
@@ -174,12 +182,31 @@ impl ClientBody {
     }
 }
 
-/// Whether the client waits for leave to send the body, as hyper sees it: where it does not, the body is read like any other.
-pub(super) fn is_held_back(request: &Request<Incoming>) -> bool {
-    let expectation = || request.headers().get_all(EXPECT).iter().next_back();
-    request.version() == Version::HTTP_11
-        && !request.body().is_end_stream()
-        && expectation().is_some_and(|expectation| expectation.as_bytes().eq_ignore_ascii_case(b"100-continue"))
+/// Whether a client waits for leave to send a body.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) enum Leave {
+    /// No: the body is read like any other.
+    NotAwaited,
+    /// hyper gives it when the body is read.
+    Awaited,
+    /// hyper never does: it knows the word where it stands alone, in the last of such fields.
+    AwaitedInVain,
+}
+
+impl Leave {
+    pub(super) fn of(request: &Request<Incoming>) -> Leave {
+        if request.version() != Version::HTTP_11 || request.body().is_end_stream() {
+            return Leave::NotAwaited;
+        }
+        let is_leave = |word: &[u8]| word.trim_ascii().eq_ignore_ascii_case(b"100-continue");
+        let expectations = request.headers().get_all(EXPECT);
+        let Some(last) = expectations.iter().next_back() else { return Leave::NotAwaited };
+        if is_leave(last.as_bytes()) {
+            return Leave::Awaited;
+        }
+        let mut words = expectations.iter().flat_map(|value| value.as_bytes().split(|byte| *byte == b','));
+        if words.any(is_leave) { Leave::AwaitedInVain } else { Leave::NotAwaited }
+    }
 }
 
 /// Whether a body that hyper says has ended is whole: after an HTTP/2 reset with NO_ERROR hyper says so too, and a
@@ -307,7 +334,7 @@ mod tests {
         let refuses = service_fn(move |request: Request<Incoming>| {
             let (connection, noted) = (Rc::clone(&connection), Rc::clone(&noted));
             async move {
-                drop(ClientBody::new(request.into_body(), Rc::clone(&connection), 1, false));
+                drop(ClientBody::new(request.into_body(), Rc::clone(&connection), 1, Leave::NotAwaited));
                 noted.set(Some(connection.background.running()));
                 Ok::<_, Infallible>(Response::new(Empty::<Bytes>::new()))
             }

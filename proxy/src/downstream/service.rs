@@ -11,7 +11,7 @@ use hyper::body::Incoming;
 use tower::Service;
 
 use super::answer::{AnswerBody, Counted, counted};
-use super::client_body::{self, ClientBody};
+use super::client_body::{ClientBody, Leave};
 use super::connection::{Asked, Connection, Protocol};
 use super::drive::Thread;
 use super::limits::Limits;
@@ -60,10 +60,10 @@ where
             None
         } else {
             let (connection, number) = (Rc::clone(&self.connection), self.connection.requests.get());
-            let held_back = client_body::is_held_back(&request);
+            let leave = Leave::of(&request);
             // Not by `boxed`, whose closure the request would be copied into.
             let room = Box::new_uninit();
-            Some(Box::write(room, request.map(|incoming| ClientBody::new(incoming, connection, number, held_back))))
+            Some(Box::write(room, request.map(|incoming| ClientBody::new(incoming, connection, number, leave))))
         };
         let (service, thread) = (self.service.clone(), Rc::clone(&self.thread));
         pinned(|| answer(request, service, thread, asked))

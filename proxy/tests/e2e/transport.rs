@@ -127,6 +127,30 @@ async fn a_refusal_in_the_middle_of_an_upload_is_a_status() {
     scene.finish().await;
 }
 
+/// It got neither leave nor an answer for `body_timeout`.
+#[tokio::test]
+async fn a_client_that_asks_for_leave_as_it_cannot_be_given_is_told_at_once() {
+    let (scene, tenure) = held().await;
+    for expectations in ["Expect: 100-continue, x", "Expect: x,100-Continue", "Expect: 100-continue\r\nExpect: x"] {
+        for body in ["", "hello"] {
+            let mut connection = Connection::open(scene.fence.listener.clone()).await.unwrap();
+            let framing = format!("{expectations}\r\nContent-Length: 5\r\n");
+            connection.send(head("POST", "/upload", &tenure, &framing) + body).await.unwrap();
+            let answer = connection.response().await.unwrap();
+            // What the client sends next may be a request, or the body all the same.
+            assert_eq!((answer.status, answer.header("connection")), (417, Some("close")), "{expectations}");
+            assert_eq!(connection.rest().await.unwrap(), b"", "{expectations}");
+        }
+    }
+    // Nobody waits for leave to send nothing.
+    let mut connection = Connection::open(scene.fence.listener.clone()).await.unwrap();
+    connection.send(head("POST", "/empty", &tenure, "Expect: 100-continue, x\r\nContent-Length: 0\r\n")).await.unwrap();
+    assert_eq!(connection.response().await.unwrap().status, 200);
+    let paths: Vec<String> = scene.worker.seen().into_iter().map(|seen| seen.path).collect();
+    assert_eq!(paths, ["/", "/empty"]);
+    scene.finish().await;
+}
+
 /// A worker that answers every request and closes its connections at once, or exactly when it is told to.
 #[derive(Clone)]
 struct ClosingWorker {

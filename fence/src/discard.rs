@@ -18,7 +18,7 @@ use crate::refusal::{DISCARD_BYTES_MAX, DISCARD_TIMEOUT};
 /// What the client holds back until it sees `100 Continue` is not asked for.
 pub(crate) fn discard<B: Body + Send + 'static>(head: &Parts, body: B) {
     if !body.is_end_stream() && !is_held_back(head) {
-        tokio::spawn(timeout(DISCARD_TIMEOUT, read_out(body)));
+        tokio::spawn(read_out(body));
     }
 }
 
@@ -28,14 +28,19 @@ fn is_held_back(head: &Parts) -> bool {
     head.version == Version::HTTP_11 && waits
 }
 
-async fn read_out<B: Body>(body: B) {
+/// Reads a body and throws it away, to its end or as far as that may go: [`DISCARD_BYTES_MAX`] and [`DISCARD_TIMEOUT`].
+pub async fn read_out<B: Body>(body: B) {
     let mut body = pin!(body);
-    let mut left = DISCARD_BYTES_MAX;
-    while let Some(Ok(frame)) = body.frame().await {
-        let bytes = frame.data_ref().map_or(0, Buf::remaining) as u64;
-        let Some(rest) = left.checked_sub(bytes) else { return };
-        left = rest;
-    }
+    let reading = async {
+        let mut left = DISCARD_BYTES_MAX;
+        while let Some(Ok(frame)) = body.frame().await {
+            let bytes = frame.data_ref().map_or(0, Buf::remaining) as u64;
+            let Some(rest) = left.checked_sub(bytes) else { return };
+            left = rest;
+        }
+    };
+    // Too late is as good as read: either way the body is dropped now.
+    let _ = timeout(DISCARD_TIMEOUT, reading).await;
 }
 
 #[cfg(test)]

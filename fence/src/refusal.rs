@@ -15,6 +15,7 @@ use http::header::{CACHE_CONTROL, CONTENT_TYPE, RETRY_AFTER};
 use http::{HeaderMap, HeaderName, HeaderValue, Method, Response, StatusCode};
 
 pub use self::meaning::{explanation, grpc, statuses};
+pub use crate::discard::read_out;
 
 /// Why the request was refused, in one word: `Fence-Reason`.
 pub const FENCE_REASON: HeaderName = HeaderName::from_static("fence-reason");

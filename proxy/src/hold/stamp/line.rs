@@ -4,11 +4,11 @@ use std::sync::{Mutex, PoisonError};
 use std::time::Duration;
 
 use bytes::Bytes;
-use fencepost_fence::refusal::{DISCARD_BYTES_MAX, DISCARD_TIMEOUT};
+use fencepost_fence::refusal::read_out;
 use fencepost_holder::{StampLayer, Standing};
 use http::header::{self, HeaderMap, HeaderName, HeaderValue};
 use http::{Request, Response, StatusCode, Uri};
-use http_body_util::{BodyExt, Either, Full};
+use http_body_util::{Either, Full};
 use hyper::body::{Body, Incoming};
 use hyper::client::conn::http1::{self, SendRequest};
 use hyper_util::rt::TokioIo;
@@ -70,9 +70,10 @@ impl Line {
                 }
             }
         };
-        // What the command holds back until it sees `100 Continue` is not asked for.
+        // A command that writes everything before it reads would see a reset in place of the answer. What it holds back until it sees
+        // `100 Continue` is not asked for.
         if !is_held_back {
-            tokio::spawn(timeout(DISCARD_TIMEOUT, read_out(request.into_body())));
+            tokio::spawn(read_out(request.into_body()));
         }
         refuse(status, &why)
     }
@@ -200,17 +201,6 @@ struct Unsent {
     request: Box<Request<Incoming>>,
     status: StatusCode,
     why: String,
-}
-
-/// Reads what is left of a body that nobody wants, within bounds. A client that writes everything before it reads would see a reset in place
-/// of the answer.
-async fn read_out(mut body: Incoming) {
-    let mut left = DISCARD_BYTES_MAX;
-    while let Some(Ok(frame)) = body.frame().await {
-        let bytes = frame.data_ref().map_or(0, Bytes::len) as u64;
-        let Some(rest) = left.checked_sub(bytes) else { return };
-        left = rest;
-    }
 }
 
 /// Removes what concerns one connection only (RFC 9110, section 7.6.1). How a body is framed, hyper says anew.

@@ -67,7 +67,14 @@ async fn a_connection_with_an_answer_that_is_not_read_to_its_end_is_not_idle_and
         assert_eq!(idle.response().await.unwrap().status, 200);
         scene.admits("/new", &tenure).await;
         assert_eq!(idle.rest().await.unwrap(), b"", "it made room");
-        tokio::time::sleep(Duration::from_secs(2)).await; // An idle one would have been closed.
+        let mut later = connect(&scene).await;
+        later.send(head("GET", "/later", &tenure, "")).await.unwrap();
+        assert_eq!(later.response().await.unwrap().status, 200);
+        assert_eq!(
+            later.rest().await.unwrap(),
+            b"",
+            "it was idle for too long, and not for as long as the slow one has been there"
+        );
         assert_eq!(read(&mut slow, Duration::ZERO).await, Some(bytes));
     }
     scene.finish().await;

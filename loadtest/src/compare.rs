@@ -154,14 +154,14 @@ async fn compare_idle(
 /// fencepost alone, as one quantity grows.
 async fn growing(settings: &CompareSettings, series: Series, report: &mut Report) -> anyhow::Result<()> {
     let values = if settings.values.is_empty() { usual_values(series).to_vec() } else { settings.values.clone() };
-    let locks = if series == Series::Locks { values.iter().copied().max().unwrap_or(1) } else { 1 };
-    let mut stage = Stage::set(settings, locks.max(1)).await?;
+    let locks = values.iter().map(|value| load_before(settings, series, *value).locks).max().unwrap_or(1);
+    let mut stage = Stage::set(settings, locks).await?;
     tell_of_cpus(&stage);
     let mut targets = Vec::new();
     for value in &values {
         let load = load_with(settings, series, *value);
         let target = stage.fencepost(if series == Series::Threads { *value } else { 1 }).await?;
-        warm(&stage, &target, &load).await?;
+        warm(&stage, &target, &load_before(settings, series, *value)).await?;
         targets.push((*value, load, target));
     }
     let (rounds, count) = (settings.rounds.get(), targets.len());
@@ -213,16 +213,23 @@ fn load_of(settings: &CompareSettings, workload: Workload) -> Option<Load> {
 fn load_with(settings: &CompareSettings, series: Series, value: usize) -> Load {
     let get = Load { warm_up: settings.warm_up, ..Load::get(settings.connections.get(), settings.seconds) };
     match series {
-        Series::Locks => Load { locks: value.max(1), ..get },
-        Series::Connections => Load { connections: value.max(1), ..get },
-        Series::Threads => Load { threads: value.max(1), ..get },
+        Series::Locks => Load { locks: value, ..get },
+        Series::Tracked => Load { locks: value.min(get.connections), ..get },
+        Series::Connections => Load { connections: value, ..get },
+        Series::Threads => Load { threads: value, ..get },
         Series::Body => Load { body_bytes: value, ..get },
     }
 }
 
+/// What each target is asked for once before it is measured.
+fn load_before(settings: &CompareSettings, series: Series, value: usize) -> Load {
+    let load = load_with(settings, series, value);
+    if series == Series::Tracked { Load { locks: value, ..load } } else { load }
+}
+
 fn usual_values(series: Series) -> &'static [usize] {
     match series {
-        Series::Locks => &[1, 1_000, 100_000],
+        Series::Locks | Series::Tracked => &[1, 1_000, 100_000],
         Series::Connections => &[1, 64, 1_000, 2_000],
         Series::Threads => &[1, 2],
         Series::Body => &[0, 1_024, 65_536, 1_048_576],
@@ -232,4 +239,30 @@ fn usual_values(series: Series) -> &'static [usize] {
 /// What a choice is called on the command line, and in tables.
 fn name_of(choice: impl ValueEnum) -> String {
     choice.to_possible_value().map_or_else(String::new, |value| value.get_name().to_owned())
+}
+
+#[cfg(test)]
+mod tests {
+    use clap::Parser;
+
+    use super::*;
+
+    #[derive(Parser)]
+    struct Arguments {
+        #[command(flatten)]
+        settings: CompareSettings,
+    }
+
+    #[test]
+    fn of_the_locks_that_are_tracked_as_many_are_asked_for_as_there_are_connections() {
+        let settings = Arguments::parse_from(["compare", "--fencepost", "/", "--connections", "4"]).settings;
+        let check = |series, value, asked_for, before| {
+            assert_eq!(load_with(&settings, series, value).locks, asked_for);
+            assert_eq!(load_before(&settings, series, value).locks, before);
+        };
+        check(Series::Tracked, 150, 4, 150);
+        check(Series::Tracked, 1, 1, 1);
+        check(Series::Locks, 150, 150, 150);
+        check(Series::Body, 150, 1, 1);
+    }
 }

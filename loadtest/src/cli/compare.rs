@@ -135,8 +135,10 @@ pub(crate) enum Workload {
 /// What grows.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
 pub(crate) enum Series {
-    /// Locks that requests are for, one templated lock each: 1, 1,000, 100,000.
+    /// Locks that requests are for, one templated lock each, taken at random: 1, 1,000, 100,000.
     Locks,
+    /// Locks that are tracked, of which as many are asked for as there are connections: 1, 1,000, 100,000.
+    Tracked,
     /// Keep-alive connections: 1, 64, 1,000, 2,000.
     Connections,
     /// fencepost's threads: 1, 2.
@@ -149,7 +151,7 @@ impl Series {
     /// The least and the most that each of its values may be, and of what.
     fn bounds(self) -> (u64, u64, &'static str) {
         match self {
-            Series::Locks => (1, LOCKS_MAX, "locks"),
+            Series::Locks | Series::Tracked => (1, LOCKS_MAX, "locks"),
             Series::Connections => (1, COMPARED_CONNECTIONS_MAX, "connections"),
             Series::Threads => (1, THREADS_MAX, "threads"),
             Series::Body => (0, BODY_MAX, "bytes"),

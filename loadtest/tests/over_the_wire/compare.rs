@@ -62,7 +62,9 @@ async fn with_nothing_beside_it_fencepost_is_measured_alone() {
 
 #[tokio::test]
 async fn a_series_measures_fencepost_as_a_quantity_grows() {
-    for (series, values) in [("locks", "1,150"), ("connections", "1,8"), ("body", "0,4096"), ("threads", "1,2")] {
+    for (series, values) in
+        [("locks", "1,150"), ("tracked", "1,150"), ("connections", "1,8"), ("body", "0,4096"), ("threads", "1,2")]
+    {
         let report = ReportFile::new();
         let arguments = ["--series", series, "--values", values, "--connections", "4", "--json", report.path()];
         let run = loadtest(&compare(&arguments).iter().map(String::as_str).collect::<Vec<_>>()).await;

@@ -188,11 +188,19 @@ function decisionRow(decision) {
     el("td", { class: "c-time" }, el("a", { href: decisionAddress(decision.id), "aria-label": `Decision ${decision.id}, ${clock(decision.time_ms)}` }, time(decision.time_ms))),
     el("td", { class: "c-reason" }, verdict(decision)),
     el("td", { class: "c-lock" }, tightName(decision.lock, 60)),
-    el("td", { class: "c-owner" }, el("span", { class: "holder" }, owner, el("span", { class: "revision" }, ` @${decision.revision ?? "–"}`))),
+    el("td", { class: "c-owner" }, el("span", { class: "holder" }, owner, presentedRevision(decision.revision))),
     el("td", { class: "c-request wide" }, `${decision.method} `, name(decision.path, 60), el("span", { class: "muted" }, ` ${decision.status ?? ""}`)),
     el("td", { class: "c-client wide" }, name(decision.client, 40)),
     el("td", { class: "c-route wide" }, name(decision.route, 30)),
     el("td", { class: "c-id wide" }, el("code", {}, decision.id), copyButton(decision.id)));
+}
+
+/** Room that one with more digits than a store gets to is first to give up: whoever makes one up does not hide the owner with it. */
+const DIGITS = 13;
+
+function presentedRevision(revision) {
+  const text = String(revision ?? "–");
+  return text.length <= DIGITS ? el("span", { class: "revision" }, ` @${text}`) : el("span", { class: "revision long", title: text }, ` @${text}`);
 }
 
 /** Why, or that it was admitted; what was forwarded all the same is marked. */

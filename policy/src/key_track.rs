@@ -104,6 +104,22 @@ impl KeyTrack {
         })
     }
 
+    /// When the key came to exist, if it does.
+    pub fn created(&self) -> Option<Revision> {
+        self.newest.as_ref().map(|newest| newest.created)
+    }
+
+    /// Whether a read shows the key at that revision otherwise than this has it, if this is what the key was as of its own revision, and is
+    /// again as of any later one that matters: at others it may have come and gone.
+    pub fn is_contradicted_by(&self, at: Revision, shown: Option<&Write>) -> bool {
+        match &self.newest {
+            Some(newest) if newest.revision <= at => !shown.is_some_and(|shown| shown.is_same_as(newest)),
+            Some(newest) if newest.created <= at => shown.is_none_or(|shown| shown.created != newest.created),
+            Some(_) => false,
+            None => at == self.as_of && shown.is_some(),
+        }
+    }
+
     /// Applies a watch event. The watch must deliver every event of the key after `as_of`, in order.
     pub fn event(&self, event: KeyEvent) -> Step {
         match event {

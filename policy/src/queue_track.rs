@@ -77,6 +77,19 @@ impl QueueTrack {
         QueueTrack { as_of: self.as_of.max(revision), ..self }
     }
 
+    /// Whether a read shows the queue at that revision otherwise than this has it, if this is what the queue was as of its own revision, and
+    /// is again as of any later one that matters: at others keys may have come and gone.
+    pub fn is_contradicted_by(&self, at: Revision, shown: impl IntoIterator<Item = Contender>) -> bool {
+        let shown = QueueTrack::read(self.layout, at, shown).contenders;
+        let is_shown = |known: &Contender| {
+            shown.get(&known.key).is_some_and(|shown| {
+                shown.created == known.created && (shown.revision == known.revision || known.revision > at)
+            })
+        };
+        let lacks = |shown: &Contender| at == self.as_of && !self.contenders.contains_key(&shown.key);
+        self.contenders.values().any(|known| known.created <= at && !is_shown(known)) || shown.values().any(lacks)
+    }
+
     /// Applies events of a watch; `None` if all of them are older than what is known.
     ///
     /// The watch must deliver every event after `as_of`, in order, and the events of one transaction together: between

@@ -30,7 +30,8 @@ pub trait LockStore: 'static {
     /// [`StoreError::Compacted`] if history does not reach back that far.
     fn read_at(&self, key: &[u8], at: Revision) -> impl Future<Output = Result<Option<KeyValue>, StoreError>>;
 
-    /// Watches ranges, each from a revision on, over one stream.
+    /// Watches ranges, each from a revision on, over one stream. History that is compacted up to that revision, or beyond, is told as
+    /// [`WatchNews::Compacted`].
     fn watch(&self, ranges: &[RangeWatch]) -> impl Future<Output = Result<Self::Watch, StoreError>>;
 
     /// Asks each member that is configured how it is.

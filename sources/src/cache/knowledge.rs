@@ -14,18 +14,21 @@ use crate::store::{Event, KeyValue};
 /// - `missed` is the highest revision at which something is known to have happened that could not be applied. While it is
 ///   above the track, the track is not *settled*: it is still exact for its own revision, and dated by its own reads, but
 ///   nothing that happens later may be built upon it (`no-bridge`), and no scope's clock speaks for it.
+/// - A read is truth, what a watch brings is not: a read that contradicts the track ends it, however new the track seems (`read-is-truth`).
 /// - The store had not gone beyond the track when the read was sent that it is dated by. A refusal by what a confirming read
 ///   did not show leans on that (`final-refusal`), whether or not a clock covers the lock by then.
 #[derive(Debug, Default)]
 pub(crate) struct Knowledge {
-    era: u64,
+    era: u32,
     track: Option<Track>,
     exists: bool,
     problem: Option<Problem>,
     dated: Option<Instant>,
     missed: Option<Revision>,
-    /// When the key of a `key` lock came to exist.
-    created: Option<Revision>,
+    /// The revision of the newest read that the track is built on.
+    read_at: Option<Revision>,
+    /// Whether a read has contradicted the track, and nobody was told yet.
+    has_lost: bool,
 }
 
 #[derive(Debug)]
@@ -72,7 +75,7 @@ pub(crate) enum Applied {
 
 impl Knowledge {
     /// Drops what was learnt in an earlier era.
-    pub(crate) fn enter_era(&mut self, era: u64) {
+    pub(crate) fn enter_era(&mut self, era: u32) {
         if self.era != era {
             *self = Knowledge { era, ..Knowledge::default() };
         }
@@ -84,6 +87,16 @@ impl Knowledge {
 
     pub(crate) fn is_settled(&self) -> bool {
         self.track.is_some() && self.missed <= self.as_of()
+    }
+
+    /// See [`Published::settled_since`].
+    fn settled_since(&self) -> Option<Revision> {
+        self.read_at.filter(|_| self.is_settled())
+    }
+
+    /// Whether a read has contradicted what the watch had brought, since the last call.
+    pub(crate) fn take_loss(&mut self) -> bool {
+        std::mem::take(&mut self.has_lost)
     }
 
     pub(crate) fn snapshot(&self) -> Option<Snapshot> {
@@ -98,7 +111,7 @@ impl Knowledge {
         Published {
             snapshot,
             dated: self.dated,
-            settled: self.is_settled(),
+            settled_since: self.settled_since(),
             exists: self.exists,
             problem,
             era: self.era,
@@ -108,7 +121,7 @@ impl Knowledge {
     /// The revision up to which the lock is known, by what is known of its scope too.
     fn reach(&self, clock: Option<&ScopeClock>) -> Option<Revision> {
         let as_of = self.as_of()?;
-        let covering = clock.filter(|clock| clock.covers(self.era, self.is_settled(), as_of));
+        let covering = clock.filter(|clock| clock.covers(self.era, self.settled_since()));
         Some(covering.map_or(as_of, |clock| as_of.max(clock.reach)))
     }
 
@@ -126,7 +139,7 @@ impl Knowledge {
     pub(crate) fn is_ended_by<'s>(
         &self,
         lock: &LockSpec,
-        era: u64,
+        era: u32,
         shown: impl IntoIterator<Item = &'s KeyValue>,
     ) -> bool {
         let Some(Track::Key(track)) = self.track.as_ref().filter(|_| self.era == era) else {
@@ -146,7 +159,9 @@ impl Knowledge {
         clock: Option<&ScopeClock>,
     ) -> Option<Walk> {
         self.enter_era(sent.era);
+        self.forget_if_contradicted(lock, revision, keys, clock);
         if self.knows_through(revision, clock) {
+            self.read_at = self.read_at.max(Some(revision));
             self.date(sent.at);
             return None;
         }
@@ -169,25 +184,54 @@ impl Knowledge {
             }
         };
         self.track = Some(track);
+        self.read_at = Some(revision);
         self.exists = !keys.is_empty();
-        (self.problem, self.created) = match (&self.track, keys.first()) {
-            (Some(Track::Key(_)), Some(stored)) => (lock.problem(stored), Some(stored.created)),
-            (Some(Track::Queue(track)), _) => (lock.queue_problem(track), None),
-            (Some(Track::Key(_)) | None, _) => (None, None),
+        self.problem = match (&self.track, keys.first()) {
+            (Some(Track::Key(_)), Some(stored)) => lock.problem(stored),
+            (Some(Track::Queue(track)), _) => lock.queue_problem(track),
+            (Some(Track::Key(_)) | None, _) => None,
         };
         self.date(sent.at);
         self.miss_what_a_clock_jumped(clock);
         None
     }
 
-    /// Applies what a walk has shown that began with a read of a key that was created then.
-    pub(crate) fn walked(&mut self, sent: &Sent, track: KeyTrack, created: Revision, clock: Option<&ScopeClock>) {
+    /// Forgets what is known if a read contradicts it that is no newer: an event is missing in it, and what came after the read was built on
+    /// that, so it has to be read as well.
+    fn forget_if_contradicted(
+        &mut self,
+        lock: &LockSpec,
+        revision: Revision,
+        keys: &[KeyValue],
+        clock: Option<&ScopeClock>,
+    ) {
+        let Some(reach) = self.reach(clock).filter(|reach| revision <= *reach) else {
+            return;
+        };
+        if revision == reach {
+            self.track = self.track.take().map(|track| track.reaching(reach));
+        }
+        let is_contradicted = match &self.track {
+            Some(Track::Key(track)) => {
+                track.is_contradicted_by(revision, keys.first().map(|stored| lock.write(stored)).as_ref())
+            }
+            Some(Track::Queue(track)) => track.is_contradicted_by(revision, keys.iter().map(contender)),
+            None => false,
+        };
+        if is_contradicted {
+            (self.track, self.read_at, self.has_lost) = (None, None, true);
+            self.miss(self.era, reach);
+        }
+    }
+
+    /// Applies what a walk has shown.
+    pub(crate) fn walked(&mut self, sent: &Sent, track: KeyTrack, clock: Option<&ScopeClock>) {
         self.enter_era(sent.era);
         if !self.knows_through(track.as_of(), clock) {
+            self.read_at = Some(track.as_of());
             self.track = Some(Track::Key(track));
             self.exists = true;
             self.problem = None; // Only a write that names an owner is walked back from.
-            self.created = Some(created);
             self.miss_what_a_clock_jumped(clock);
         }
         self.date(sent.at);
@@ -200,31 +244,34 @@ impl Knowledge {
         }
     }
 
-    /// Whether every key of the lock that was created after `since` is among those that a read of the scope at `through` has
-    /// shown. If not, it is gone by then, and this is noted.
+    /// Whether every key of the lock that was created after `since` and up to `through` is among those that a read of the scope at `through`
+    /// has shown. If not, it is gone by then, and this is noted: no clock speaks for the lock before it is read again.
     ///
-    /// What is known as of a revision up to `since` or from `through` on has no such keys, or is not concerned.
+    /// What is known as of a revision up to `since` has no such keys.
     pub(crate) fn survives<'a>(
         &mut self,
         since: Revision,
         through: Revision,
         shown: impl Iterator<Item = &'a KeyValue>,
     ) -> bool {
-        let Some(as_of) = self.as_of().filter(|as_of| *as_of < through) else {
+        let Some(as_of) = self.as_of() else {
             return true;
         };
+        let is_of_then = |created: Revision| since < created && created <= through;
         let known = match &self.track {
-            Some(Track::Key(_)) => usize::from(self.created > Some(since)),
+            Some(Track::Key(track)) => usize::from(track.created().is_some_and(is_of_then)),
             Some(Track::Queue(track)) => {
                 let Snapshot { holding, waiters, .. } = track.snapshot();
-                let holder = matches!(holding, Holding::Held(tenure) if tenure.first > since);
-                usize::from(holder) + waiters.iter().filter(|waiter| waiter.created > since).count()
+                let holder = matches!(holding, Holding::Held(tenure) if is_of_then(tenure.first));
+                usize::from(holder) + waiters.iter().filter(|waiter| is_of_then(waiter.created)).count()
             }
             None => 0,
         };
-        // What was created up to `as_of` and exists at `through` existed at `as_of`: there can't be more of it than is known.
+        // What was created up to `as_of` and exists at `through` existed at `as_of`: there can't be more of it than is known. If `as_of` is the
+        // later one, what exists then existed at `through`.
         let shown = shown.filter(|stored| stored.created > since && stored.created <= as_of).count();
         if known > shown {
+            self.read_at = None;
             self.miss(self.era, through);
         }
         known <= shown
@@ -265,7 +312,7 @@ impl Knowledge {
     pub(crate) fn events(
         &mut self,
         lock: &LockSpec,
-        era: u64,
+        era: u32,
         events: &[Event],
         coverage: Coverage,
         clock: Option<&ScopeClock>,
@@ -274,10 +321,10 @@ impl Knowledge {
         let Some(revision) = events.iter().map(Event::revision).max() else {
             return Applied::Nothing;
         };
-        let Some(as_of) = self.as_of() else {
+        if self.track.is_none() {
             self.miss(era, revision); // A read that is under way may be older than this.
             return Applied::Nothing;
-        };
+        }
         // A covered lock was looked at as of the clock's reach. What happened up to there is part of what is known, or
         // has left no trace: a key that came and went. Applied on its own, its first half would be taken for the present.
         if self.reach(clock).is_some_and(|reach| revision <= reach) {
@@ -285,7 +332,7 @@ impl Knowledge {
         }
         let follows = match coverage {
             Coverage::Lock => self.is_settled(),
-            Coverage::Scope => clock.is_some_and(|clock| clock.covers(self.era, self.is_settled(), as_of)),
+            Coverage::Scope => clock.is_some_and(|clock| clock.covers(self.era, self.settled_since())),
         };
         if !follows {
             self.miss(era, revision);
@@ -309,7 +356,6 @@ impl Knowledge {
                     Some(Event::Delete { .. }) | None => None,
                 };
                 self.exists = newest.is_some();
-                self.created = newest.map(|stored| stored.created);
                 self.problem = newest.and_then(|stored| lock.problem(stored));
                 self.track = Some(Track::Key(next));
             }
@@ -331,7 +377,7 @@ impl Knowledge {
     }
 
     /// Something happened at that revision that is not part of what is known.
-    pub(crate) fn miss(&mut self, era: u64, revision: Revision) {
+    pub(crate) fn miss(&mut self, era: u32, revision: Revision) {
         self.enter_era(era);
         self.missed = self.missed.max(Some(revision));
     }

@@ -17,20 +17,21 @@ pub(crate) struct Published {
     pub(crate) snapshot: Option<Snapshot>,
     /// When the newest quorum read was sent that is part of this.
     pub(crate) dated: Option<Instant>,
-    /// Whether nothing is known to have happened after it that is not part of it.
-    pub(crate) settled: bool,
+    /// The revision of the newest read of the whole lock that it is built on; `None` if something is known to have happened after it that is
+    /// not part of it.
+    pub(crate) settled_since: Option<Revision>,
     /// Whether the store has a record of the lock, be it that of a free one.
     pub(crate) exists: bool,
     pub(crate) problem: Option<Problem>,
-    pub(crate) era: u64,
+    pub(crate) era: u32,
 }
 
 /// What the reads of a whole scope have shown of each of its locks: nothing changed that is not published.
 ///
-/// It holds for a lock that is settled and known as of `base` or later.
+/// It holds for a lock that is settled and was read by itself at `base` or later: what a watch has brought before, it may have brought in part.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) struct ScopeClock {
-    pub(crate) era: u64,
+    pub(crate) era: u32,
     pub(crate) base: Revision,
     pub(crate) reach: Revision,
     pub(crate) dated: Instant,
@@ -38,8 +39,8 @@ pub(crate) struct ScopeClock {
 
 impl ScopeClock {
     /// Whether it says something of a lock of which that much is known.
-    pub(crate) fn covers(&self, era: u64, settled: bool, as_of: Revision) -> bool {
-        settled && era == self.era && as_of >= self.base
+    pub(crate) fn covers(&self, era: u32, settled_since: Option<Revision>) -> bool {
+        era == self.era && settled_since.is_some_and(|read_at| read_at >= self.base)
     }
 }
 
@@ -137,11 +138,9 @@ impl Outlook {
     }
 
     fn covering_clock(&self) -> Option<&ScopeClock> {
-        let Published { snapshot: Some(snapshot), settled, era, .. } = &**self.published else {
-            return None;
-        };
+        let Published { settled_since, era, .. } = **self.published;
         let clock = self.clock.as_ref()?.as_deref()?;
-        clock.covers(*era, *settled, snapshot.as_of).then_some(clock)
+        clock.covers(era, settled_since).then_some(clock)
     }
 
     /// A pure function of the date of what is known.

@@ -21,7 +21,7 @@ fn published(dated: u32, start: Instant) -> Published {
     Published {
         snapshot: Some(snapshot),
         dated: Some(start + dated * SECOND),
-        settled: true,
+        settled_since: Some(revision(10)),
         exists: true,
         problem: None,
         era: 1,
@@ -68,7 +68,7 @@ fn a_confirmed_refusal_is_final_at_any_age_and_a_confirmed_admission_is_not() {
 }
 
 #[test]
-fn a_clock_dates_only_locks_that_are_settled_known_since_its_base_and_of_its_era() {
+fn a_clock_dates_only_locks_that_are_settled_read_since_its_base_and_of_its_era() {
     let start = Instant::now();
     let clock = |base, era| ScopeClock { era, base: revision(base), reach: revision(20), dated: start + 20 * SECOND };
     let now = start + 20 * SECOND;
@@ -78,7 +78,9 @@ fn a_clock_dates_only_locks_that_are_settled_known_since_its_base_and_of_its_era
     check(published(1, start), clock(10, 1), "admit");
     check(published(1, start), clock(11, 1), "confirm");
     check(published(1, start), clock(10, 2), "confirm");
-    check(Published { settled: false, ..published(1, start) }, clock(10, 1), "confirm");
+    check(Published { settled_since: None, ..published(1, start) }, clock(10, 1), "confirm");
+    // What a watch has brought since may be only a part.
+    check(Published { settled_since: Some(revision(9)), ..published(1, start) }, clock(10, 1), "confirm");
 }
 
 #[test]

@@ -65,13 +65,12 @@ async fn read<S: LockStore>(work: &Work<S>, lock: &TrackedLock) -> Result<(), Un
             Err(ReadFailure::Store(error)) => return Err(Unconfirmed::Store(error)),
         };
         let keys = believed.ranges.first().map_or(&[][..], |answer| &answer.keys);
-        let created = keys.first().map(|stored| stored.created);
-        if let (Some(begun), Some(created)) = (lock.read(&believed.sent, believed.revision, keys), created) {
+        if let Some(begun) = lock.read(&believed.sent, believed.revision, keys) {
             let track = walk(work, lock, begun).await.map_err(|error| Unconfirmed::Store(work.failed(error)))?;
             if work.common().trust.era() != believed.sent.era {
                 continue; // It may have walked through two histories.
             }
-            lock.walked(&believed.sent, track, created);
+            lock.walked(&believed.sent, track);
         }
         outcome = Ok(());
         if lock.is_settled() {

@@ -216,7 +216,7 @@ impl Scope {
     }
 
     /// Applies what the watch has delivered, in order; all events of one revision are in here together.
-    pub(crate) fn events(self: &Arc<Self>, locks: &Registry, era: u64, events: &[Event]) {
+    pub(crate) fn events(self: &Arc<Self>, locks: &Registry, era: u32, events: &[Event]) {
         let mut window = self.window();
         events.iter().for_each(|event| window.log(event));
         drop(window);
@@ -231,7 +231,7 @@ impl Scope {
     }
 
     /// Applies the events of one revision to the locks they touch.
-    fn apply(self: &Arc<Self>, locks: &Registry, era: u64, events: &[Event]) {
+    fn apply(self: &Arc<Self>, locks: &Registry, era: u32, events: &[Event]) {
         let mut touched: Vec<Arc<TrackedLock>> = Vec::new();
         for lock in events.iter().flat_map(|event| self.locks_of(locks, event.key())) {
             if !touched.iter().any(|other| Arc::ptr_eq(other, &lock)) {

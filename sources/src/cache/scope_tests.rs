@@ -43,6 +43,91 @@ proptest! {
     }
 }
 
+/// As [`check`], where deletions are lost by the watch: what is dated by a read that was sent since is true.
+fn check_with_losses(layout: Layout, acts: &[Act]) {
+    let loads = [0, 1].map(|lock| [Act::SendRead(lock), Act::AnswerRead(lock), Act::MergeRead(lock)]);
+    let mut world = play(layout, &[&WINDOW, &loads.concat(), acts]);
+    while world.scope.watch_from().is_some() && world.delivered < world.now() {
+        world.act(Act::Deliver);
+        world.check();
+    }
+    for lock in [0, 1] {
+        for _ in 0..2 {
+            let read = [Act::EndWalk(lock), Act::SendRead(lock), Act::AnswerRead(lock), Act::MergeRead(lock)];
+            for act in read.into_iter().chain([Act::EndWalk(lock)]) {
+                world.act(act);
+                world.check();
+            }
+        }
+        let lock = world.lock(lock);
+        let reach = lock.outlook().reach().unwrap();
+        assert_eq!(reach, revision(world.now()), "{lock:?} is known as of the read");
+        assert_eq!(lock.outlook().snapshot().unwrap().holding, world.truth(&lock, reach).holding, "{lock:?}");
+    }
+}
+
+fn any_act_or_loss() -> impl Strategy<Value = Act> {
+    prop_oneof![6 => any_act(), 1 => (0..4usize).prop_map(Act::Lose)]
+}
+
+proptest! {
+    #![proptest_config(ProptestConfig {
+        cases: ProptestConfig::default().cases.max(1000),
+        failure_persistence: None,
+        ..ProptestConfig::default()
+    })]
+
+    #[test]
+    fn a_read_of_a_key_lock_is_truth_whatever_the_watch_has_lost(acts in prop::collection::vec(any_act_or_loss(), 1..80)) {
+        check_with_losses(Layout::Key, &acts);
+    }
+
+    #[test]
+    fn a_read_of_an_election_is_truth_whatever_the_watch_has_lost(acts in prop::collection::vec(any_act_or_loss(), 1..80)) {
+        check_with_losses(Layout::Election, &acts);
+    }
+
+    #[test]
+    fn a_read_of_a_mutex_is_truth_whatever_the_watch_has_lost(acts in prop::collection::vec(any_act_or_loss(), 1..80)) {
+        check_with_losses(Layout::Mutex, &acts);
+    }
+}
+
+/// What follows the loss is brought, and so the lock seems to be known beyond it.
+const LOSS: [Act; 4] = [Act::Lose(0), Act::Put(1, b'b'), Act::Deliver, Act::Deliver];
+
+#[test]
+fn a_read_that_is_no_newer_than_what_the_watch_has_brought_shows_what_it_has_lost() {
+    for layout in [Layout::Election, Layout::Mutex] {
+        let load = [Act::SendRead(0), Act::AnswerRead(0), Act::MergeRead(0)];
+        let early = [Act::Lose(0), Act::SendRead(0), Act::AnswerRead(0), Act::Put(1, b'b'), Act::Deliver, Act::Deliver];
+        for loss in [[&LOSS[..], &load].concat(), [&early[..], &[Act::MergeRead(0)]].concat()] {
+            let mut world = play(layout, &[&[CAME, Act::Put(1, b'b')], &WINDOW, &load, &loss]);
+            let lock = world.lock(0);
+            let snapshot = lock.outlook().snapshot().cloned().unwrap();
+            assert_eq!(
+                snapshot.tenure().map(|tenure| tenure.first),
+                Some(revision(3)),
+                "{layout:?}: the first one is gone"
+            );
+            assert!(world.scope.watch_from().is_none(), "{layout:?}: other locks may have lost something, too");
+        }
+    }
+}
+
+#[test]
+fn a_new_window_says_nothing_of_a_lock_that_only_the_watch_has_told_of_since() {
+    for layout in [Layout::Election, Layout::Mutex] {
+        let load = [Act::SendRead(0), Act::AnswerRead(0), Act::MergeRead(0)];
+        let mut world = play(layout, &[&[CAME, Act::Put(1, b'b')], &WINDOW, &load, &LOSS, &WINDOW, &[Act::Begin]]);
+        assert_eq!(world.lock(0).outlook().reach(), Some(revision(5)), "{layout:?}: known by itself");
+        for act in load {
+            world.act(act);
+            world.check();
+        }
+    }
+}
+
 #[test]
 fn a_deletion_that_the_watch_has_not_brought_leaves_the_read_unverified() {
     let mut world = World::new(Layout::Key);

@@ -30,6 +30,8 @@ pub(super) fn revision(number: u64) -> Revision {
 pub(super) enum Act {
     Put(usize, u8),
     Delete(usize),
+    /// The same, but no watch ever tells of it: etcd before 3.4.36 and 3.5.18 can lose it when it is compacted (etcd-io/etcd#19179).
+    Lose(usize),
     /// One key goes and another comes, at one revision.
     Swap(usize, usize),
     /// Something is written that is not of this scope.
@@ -99,6 +101,8 @@ pub(super) struct World {
     pub(super) _commands: mpsc::UnboundedReceiver<Command>,
     pub(super) scope: Arc<Scope>,
     pub(super) delivered: u64,
+    /// The revisions at which something happened that no watch tells of.
+    pub(super) lost: Vec<u64>,
     /// The store's revision whenever a read was sent.
     pub(super) sent: Vec<(Instant, u64)>,
     pub(super) window: Option<OnItsWay<RangeAnswer>>,
@@ -108,7 +112,7 @@ pub(super) struct World {
     pub(super) probed: u64,
     pub(super) locks: [Option<Arc<TrackedLock>>; 2],
     pub(super) reads: [Option<OnItsWay<Vec<KeyValue>>>; 2],
-    pub(super) walks: [Option<(Sent, Revision, Walk)>; 2],
+    pub(super) walks: [Option<(Sent, Walk)>; 2],
 }
 
 impl World {
@@ -128,6 +132,7 @@ impl World {
             _commands: commands,
             scope: Arc::new(Scope::new("s/", RecordFormat::plain(layout).into())),
             delivered: 1,
+            lost: vec![],
             sent: vec![],
             window: None,
             unverified: None,
@@ -170,6 +175,15 @@ impl World {
         }
     }
 
+    fn lose(&mut self, key: usize) {
+        let before = self.now();
+        self.write(Some(key), None);
+        if self.now() > before {
+            self.happened.last_mut().unwrap().clear();
+            self.lost.push(self.now());
+        }
+    }
+
     pub(super) fn sending(&mut self) -> Sent {
         let sent = self.common.trust.sending();
         self.sent.push((sent.at, self.now()));
@@ -207,6 +221,7 @@ impl World {
         match act {
             Act::Put(key, owner) => self.write(None, Some((key, owner))),
             Act::Delete(key) => self.write(Some(key), None),
+            Act::Lose(key) => self.lose(key),
             Act::Swap(gone, new) if gone == new => {}
             Act::Swap(gone, new) => self.write(Some(gone), Some((new, b'a'))),
             Act::Elsewhere => {
@@ -234,6 +249,8 @@ impl World {
                     self.unverified = Some(read);
                 }
             }
+            // As the driver does: it was to verify a window that is forgotten by now.
+            Act::Verify | Act::Begin if self.scope.watch_from().is_none() => self.unverified = None,
             Act::Verify => {
                 if let Some(read) = self.unverified.take()
                     && !self.scope.verify(&self.common.registry, &read)
@@ -271,12 +288,12 @@ impl World {
                 if let Some(OnItsWay { sent, answer: Some((at, keys)) }) = read {
                     self.trusted(&sent, at);
                     let walk = self.lock(index).read(&sent, at, &keys);
-                    self.walks[index] = walk.map(|walk| (sent, keys[0].created, walk));
+                    self.walks[index] = walk.map(|walk| (sent, walk));
                 }
             }
             Act::EndWalk(index) => {
-                if let Some((sent, created, walk)) = self.walks[index].take() {
-                    self.end_walk(index, &sent, created, walk);
+                if let Some((sent, walk)) = self.walks[index].take() {
+                    self.end_walk(index, &sent, walk);
                 }
             }
             Act::SendWindow | Act::SendProbe | Act::SendRead(_) => {}
@@ -314,12 +331,12 @@ impl World {
         }
     }
 
-    pub(super) fn end_walk(&mut self, index: usize, sent: &Sent, created: Revision, mut walk: Walk) {
+    pub(super) fn end_walk(&mut self, index: usize, sent: &Sent, mut walk: Walk) {
         let lock = self.lock(index);
         loop {
             let stored = self.at(walk.reads_at()).get(lock.key().as_str().as_bytes());
             match walk.shown(stored.map(|stored| lock.spec().write(stored))) {
-                Reading::Known(track) => return lock.walked(sent, track, created),
+                Reading::Known(track) => return lock.walked(sent, track),
                 Reading::Walk(next) => walk = next,
             }
         }

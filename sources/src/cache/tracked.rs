@@ -86,7 +86,7 @@ impl Inner {
 
     /// Once it is known that a tenure has ended, nothing of it goes out, though it may take a look at many writes to know who
     /// holds the lock now, and since when.
-    fn end_tenure_if_shown<'s>(&mut self, spec: &LockSpec, era: u64, shown: impl IntoIterator<Item = &'s KeyValue>) {
+    fn end_tenure_if_shown<'s>(&mut self, spec: &LockSpec, era: u32, shown: impl IntoIterator<Item = &'s KeyValue>) {
         if self.knowledge.is_ended_by(spec, era, shown) {
             self.gate.end_present();
         }
@@ -247,7 +247,7 @@ impl TrackedLock {
     }
 
     pub(crate) fn is_settled(&self) -> bool {
-        self.published().settled
+        self.published().settled_since.is_some()
     }
 
     /// Has it read, soon, without waiting for that, if what is known of it is as old as `max_age`. However many want that, one read of a lock
@@ -282,9 +282,9 @@ impl TrackedLock {
         })
     }
 
-    /// Applies what a walk has shown, from a read of a key that was created then.
-    pub(crate) fn walked(&self, sent: &Sent, track: KeyTrack, created: Revision) {
-        self.learn(|inner, clock| inner.knowledge.walked(sent, track, created, clock));
+    /// Applies what a walk has shown.
+    pub(crate) fn walked(&self, sent: &Sent, track: KeyTrack) {
+        self.learn(|inner, clock| inner.knowledge.walked(sent, track, clock));
     }
 
     pub(crate) fn read_in_scope(&self, sent: &Sent, revision: Revision, stored: &KeyValue) -> Applied {
@@ -310,7 +310,7 @@ impl TrackedLock {
     }
 
     /// Applies events of a watch, in order; all of one revision are in here together.
-    pub(crate) fn events(&self, era: u64, events: &[Event], coverage: Coverage) -> Applied {
+    pub(crate) fn events(&self, era: u32, events: &[Event], coverage: Coverage) -> Applied {
         self.learn(|inner, clock| {
             let mut applied = Applied::Nothing;
             for events in events.chunk_by(|event, next| event.revision() == next.revision()) {
@@ -338,7 +338,7 @@ impl TrackedLock {
     }
 
     /// Forgets what was learnt in earlier eras; the floor only if the operator said so.
-    pub(crate) fn begin_era(&self, era: u64, forget_floor: bool) {
+    pub(crate) fn begin_era(&self, era: u32, forget_floor: bool) {
         self.learn(|inner, _| {
             inner.knowledge.enter_era(era);
             if forget_floor {
@@ -359,9 +359,13 @@ impl TrackedLock {
         let published = inner.knowledge.published(snapshot);
         let before = self.published.swap(Arc::new(published));
         let problem = self.published().problem.clone();
+        let has_lost = inner.knowledge.take_loss();
         drop(inner);
         if let Some(problem) = problem.filter(|problem| before.problem.as_ref() != Some(problem)) {
             tracing::warn!(source = %self.common.name, lock = %self.spec.key, "{problem}");
+        }
+        if has_lost {
+            self.tell_of_loss();
         }
         if let Some(scope) = &self.scope {
             scope.note(&self.spec.key);
@@ -369,6 +373,17 @@ impl TrackedLock {
         self.gate_changes.notify_waiters();
         self.slots.news();
         result
+    }
+
+    /// The watch has lost something of this lock, and so maybe of others that it was told of then.
+    fn tell_of_loss(&self) {
+        tracing::warn!(
+            source = %self.common.name,
+            lock = %self.spec.key,
+            "a read contradicts what the watch has brought: the lock store has lost an event (etcd before 3.4.36 and 3.5.18 is known to); the \
+             read counts"
+        );
+        self.scope.iter().for_each(|scope| scope.forget());
     }
 
     /// What is known of it by itself, whatever is known of its scope.

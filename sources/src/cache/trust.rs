@@ -28,7 +28,7 @@ const BEHIND_MAX: u32 = 3;
 #[derive(Debug, Clone, Copy)]
 pub(crate) struct Sent {
     pub(crate) at: Instant,
-    pub(crate) era: u64,
+    pub(crate) era: u32,
     max_seen: u64,
     behind: u32,
 }
@@ -57,7 +57,7 @@ pub(crate) struct Trust {
 
 #[derive(Debug)]
 struct State {
-    era: u64,
+    era: u32,
     max_seen: u64,
     behind: u32,
     anomalies: u64,
@@ -179,7 +179,7 @@ impl Trust {
         Revision::new(self.distrusted_through.load(Ordering::SeqCst))
     }
 
-    pub(crate) fn era(&self) -> u64 {
+    pub(crate) fn era(&self) -> u32 {
         self.state().era
     }
 

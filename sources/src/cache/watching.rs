@@ -99,7 +99,7 @@ async fn follow<S: LockStore>(
     work: &Work<S>,
     stream: &mut S::Watch,
     watched: &[Watched],
-    era: u64,
+    era: u32,
     mut delivers: impl FnMut(),
 ) -> Ended {
     loop {
@@ -139,7 +139,7 @@ fn report<S: LockStore>(work: &Work<S>, error: StoreError) {
     tracing::info!(source = %work.common().name, %error, "the watch ended and is begun again");
 }
 
-fn apply<S: LockStore>(work: &Work<S>, watched: &Watched, era: u64, events: &[Event]) {
+fn apply<S: LockStore>(work: &Work<S>, watched: &Watched, era: u32, events: &[Event]) {
     let common = work.common();
     events.iter().for_each(|event| common.trust.saw(event.revision()));
     match watched {

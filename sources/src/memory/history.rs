@@ -133,9 +133,9 @@ impl History {
         Some(event)
     }
 
-    /// What happened in a range from a revision on.
+    /// What happened in a range from a revision on. That may be compacted as far as the revision before it, as in the store for etcd.
     pub(super) fn events(&self, range: &KeyRange, from: Revision) -> Result<Vec<Event>, Compacted> {
-        if from < self.first {
+        if from.before().unwrap_or(Revision::MIN) < self.first {
             return Err(Compacted);
         }
         let events = self.events.range(from..).flat_map(|(_, events)| events);

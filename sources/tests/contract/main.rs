@@ -119,6 +119,7 @@ every_store! {
         each_range_is_told_its_own_events,
         a_transaction_is_told_at_once,
         a_deletion_is_told_with_its_revision,
+        a_deletion_is_told_or_its_history_is_compacted,
         compaction_ends_the_watch_of_that_range_only,
         a_watch_resumed_after_the_last_event_loses_nothing,
         a_dropped_wait_loses_no_news,

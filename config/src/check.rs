@@ -94,7 +94,7 @@ fn check_limits(raw: RawLimits, notes: &Notes) -> Limits {
     let size = |setting, range, default| number(setting, range, show_size, notes).unwrap_or(default);
     let time = |setting: Setting<Duration>, range, default| setting.within(notes, range, show_duration).or(default);
     let connections_max: usize = count(connections_max, 1..=1_000_000, default.connections_max);
-    let all_but_a_few = (connections_max - connections_max.div_ceil(100)).max(1);
+    let all_but_a_few = Limits::all_but_a_few(connections_max);
     Limits {
         connections_max,
         connections_per_client_max: count(connections_per_client_max, 1..=1_000_000, all_but_a_few),

@@ -175,6 +175,13 @@ pub struct Limits {
     pub drain_timeout: Duration,
 }
 
+impl Limits {
+    /// What one client address may have of so many connections, where nothing else is said: all but a hundredth, and at least one.
+    pub fn all_but_a_few(connections_max: usize) -> usize {
+        (connections_max - connections_max.div_ceil(100)).max(1)
+    }
+}
+
 impl Default for Limits {
     fn default() -> Limits {
         Limits {

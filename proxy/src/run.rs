@@ -307,10 +307,16 @@ fn threads(config: &Config) -> NonZeroUsize {
     config.threads.unwrap_or_else(|| std::thread::available_parallelism().unwrap_or(NonZeroUsize::MIN))
 }
 
+/// With so many connections in all: as many as configured, or as the descriptors allow.
 fn client_limits(limits: &fencepost_config::Limits, connections_max: usize) -> Limits {
+    // What a client may have was set for more connections than there are: it is not to get them all.
+    let per_client_max = match connections_max < limits.connections_max {
+        true => limits.connections_per_client_max.min(fencepost_config::Limits::all_but_a_few(connections_max)),
+        false => limits.connections_per_client_max,
+    };
     Limits {
         connections_max,
-        connections_per_client_max: limits.connections_per_client_max,
+        connections_per_client_max: per_client_max,
         requests_per_connection_max: limits.requests_per_connection_max,
         handshake_timeout: limits.handshake_timeout,
         header_timeout: limits.header_timeout,

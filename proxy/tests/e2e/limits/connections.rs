@@ -172,6 +172,33 @@ async fn the_last_request_of_a_connection_says_so() {
     assert_eq!(closed(&scene, "requests_per_connection_max").await, 1.0);
 }
 
+/// It had all that the descriptors allowed, and was never refused: its share was that of `connections_max` as configured.
+#[tokio::test]
+async fn one_client_does_not_get_all_connections_where_descriptors_allow_fewer() {
+    let silent = std::net::TcpListener::bind("127.0.0.1:0").unwrap();
+    let worker = format!("http://{}", silent.local_addr().unwrap());
+    let config = Config::new(&[], &worker, &[Route::new("k", "/", "")]).without_source();
+    let few = Fencepost::launch_with_descriptors(&config, "700:700").await;
+    few.until_log("in_force=94").await;
+    let fencepost_testsupport::Endpoint::Tcp(address) = few.listener else { panic!("it listens on TCP") };
+    let mut clients = Vec::new();
+    for _ in 0..100 {
+        let mut client = connect_from(2, address).await;
+        let _ = client.write_all(b"GET / HTTP/1.1\r\nHost: h\r\n\r\n").await; // Some are closed at once.
+        clients.push(client);
+    }
+    eventually("one client has all places but one", async || {
+        let refused = few.metric("fencepost_connections_refused_total").await;
+        (refused == 7.0 && few.metric("fencepost_connections").await == 93.0).then_some(())
+    })
+    .await;
+    let mut other = connect_from(3, address).await;
+    other.write_all(b"GET / HTTP/1.1\r\n\r\n").await.unwrap();
+    let mut answer = [0; 12];
+    tokio::time::timeout(PATIENCE, other.read_exact(&mut answer)).await.expect("it is answered").unwrap();
+    assert_eq!(answer, *b"HTTP/1.1 400");
+}
+
 #[tokio::test]
 async fn as_many_descriptors_as_may_be_are_taken_and_too_few_are_said_and_kept_to() {
     let routes = [Route::new("k", "/", r#"key = "/k""#)];

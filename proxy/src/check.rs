@@ -19,6 +19,7 @@ use crate::downstream::Protocol;
 use crate::etcd_access::made_user;
 use crate::exchange::Fence;
 use crate::forward::{Speaks, Upstream, UpstreamError, connects};
+use crate::output::{Unprinted, print};
 use crate::process::Process;
 use crate::routes::{Guard, record_range};
 use crate::server_tls;
@@ -188,7 +189,7 @@ fn ends(tls: impl Followed) -> Arc<[Expiry]> {
 /// Reads each lock that is named in the configuration and connects to each worker; prints what it finds.
 ///
 /// # Errors
-/// If something does not answer.
+/// If something does not answer, or nobody takes what is printed.
 pub async fn live(config: &Config) -> anyhow::Result<()> {
     let process = Arc::new(Process::new(None, MemoryStore::default(), None)?);
     // A check leaves nothing behind, no file of an access log either.
@@ -198,25 +199,25 @@ pub async fn live(config: &Config) -> anyhow::Result<()> {
     let mut failures = 0;
     for (source, configured) in sources.iter().zip(&config.sources) {
         let answered = match &configured.kind {
-            SourceKind::Etcd { .. } => show_etcd(source, deadline).await,
-            SourceKind::Memory => show_memory(source, deadline).await,
+            SourceKind::Etcd { .. } => show_etcd(source, deadline).await?,
+            SourceKind::Memory => show_memory(source, deadline).await?,
         };
         failures += usize::from(!answered);
     }
     for route in &config.routes {
-        failures += usize::from(!may_read(&process, config, route).await);
+        failures += usize::from(!may_read(&process, config, route).await?);
     }
     for (route, in_force) in config.routes.iter().zip(&routes) {
         let Some(Guard::Static(lock)) = &in_force.guard else { continue };
         let described = lock.describe(Instant::now());
         failures += usize::from(described.as_of.is_none() || described.problem.is_some());
-        println!("route {}: {}", route.name, lock_line(&described));
+        print(format_args!("route {}: {}", route.name, lock_line(&described)))?;
     }
     for (index, (route, upstream)) in config.routes.iter().zip(&upstreams).enumerate() {
         if config.routes[..index].iter().any(|earlier| earlier.upstream == route.upstream) {
             continue;
         }
-        failures += usize::from(!show_worker(config, route, upstream).await);
+        failures += usize::from(!show_worker(config, route, upstream).await?);
     }
     sources.iter().for_each(LockSource::stop);
     if failures > 0 {
@@ -239,43 +240,43 @@ async fn until_answered(source: &LockSource, deadline: Instant) -> SourceStatus 
 }
 
 /// Says what a source in memory is.
-async fn show_memory(source: &LockSource, deadline: Instant) -> bool {
+async fn show_memory(source: &LockSource, deadline: Instant) -> Result<bool, Unprinted> {
     let status = until_answered(source, deadline).await;
-    println!(
+    print(format_args!(
         "source {}: a store inside of this process, for demonstrations: nobody outside can take a lock in it",
         source.name()
-    );
-    status.up != Some(false)
+    ))?;
+    Ok(status.up != Some(false))
 }
 
 /// Says how the members of an etcd are.
-async fn show_etcd(source: &LockSource, deadline: Instant) -> bool {
+async fn show_etcd(source: &LockSource, deadline: Instant) -> Result<bool, Unprinted> {
     let status = until_answered(source, deadline).await;
     for member in &status.members {
         match &member.version {
-            Ok(version) => println!("source {}: {} runs etcd {version}", source.name(), member.endpoint),
-            Err(error) => println!("source {}: {}", source.name(), at_endpoint(&member.endpoint, error)),
+            Ok(version) => print(format_args!("source {}: {} runs etcd {version}", source.name(), member.endpoint))?,
+            Err(error) => print(format_args!("source {}: {}", source.name(), at_endpoint(&member.endpoint, error)))?,
         }
         if let Some(warning) = caution(member) {
-            println!("warning: source {}: {warning}", source.name());
+            print(format_args!("warning: source {}: {warning}", source.name()))?;
         }
     }
-    match status.up {
+    Ok(match status.up {
         Some(true) => {
             let revision = status.revision.map_or_else(|| "unknown".to_owned(), |revision| revision.to_string());
-            println!("source {}: answers quorum reads, store revision {revision}", source.name());
+            print(format_args!("source {}: answers quorum reads, store revision {revision}", source.name()))?;
             true
         }
         Some(false) => {
-            println!("source {}: cannot be read{}", source.name(), unsaid_cause(&status));
+            print(format_args!("source {}: cannot be read{}", source.name(), unsaid_cause(&status)))?;
             false
         }
         // Whoever is about to use it wants to know whether it could be.
         None => {
-            println!("source {}: not in use: no route judges by a lock of it", source.name());
+            print(format_args!("source {}: not in use: no route judges by a lock of it", source.name()))?;
             status.members.iter().any(|member| member.version.is_ok())
         }
-    }
+    })
 }
 
 /// Why a source cannot be read, unless that has been said of a member.
@@ -293,16 +294,16 @@ fn at_endpoint(endpoint: &str, error: &StoreError) -> String {
 }
 
 /// Says so if the lock store does not let us read what a route's locks are read from.
-async fn may_read(process: &Process, config: &Config, route: &Route) -> bool {
-    let Some(lock) = route.mode.lock() else { return true };
-    let Some(store) = process.sources.etcd(&config.sources[lock.source].name) else { return true };
+async fn may_read(process: &Process, config: &Config, route: &Route) -> Result<bool, Unprinted> {
+    let Some(lock) = route.mode.lock() else { return Ok(true) };
+    let Some(store) = process.sources.etcd(&config.sources[lock.source].name) else { return Ok(true) };
     match store.read(&[RangeRead { range: record_range(lock), wanted: Wanted::Count }]).await {
         Err(error @ StoreError::Denied { .. }) => {
-            println!("route {}: {error}", route.name);
-            false
+            print(format_args!("route {}: {error}", route.name))?;
+            Ok(false)
         }
         // Whatever else is wrong is said of the source.
-        Ok(_) | Err(_) => true,
+        Ok(_) | Err(_) => Ok(true),
     }
 }
 
@@ -324,7 +325,7 @@ pub(crate) fn lock_line(lock: &LockDescription) -> String {
     format!("lock {key} ({layout}) is {holder}; {} waiting; as of revision {as_of}, age {age}", waiters.len())
 }
 
-async fn show_worker(config: &Config, route: &fencepost_config::Route, upstream: &Upstream) -> bool {
+async fn show_worker(config: &Config, route: &fencepost_config::Route, upstream: &Upstream) -> Result<bool, Unprinted> {
     let connected = connects(upstream, config.limits.connect_timeout).await;
     let reached = connected.is_ok();
     let outcome = match (connected, &upstream.speaks) {
@@ -337,6 +338,6 @@ async fn show_worker(config: &Config, route: &fencepost_config::Route, upstream:
         (Err(UpstreamError::Unreachable(error)), _) => format!("cannot be reached: {error}"),
         (Err(error), _) => format!("{:#}", anyhow::Error::new(error)),
     };
-    println!("worker {}: {outcome}", route.upstream);
-    reached
+    print(format_args!("worker {}: {outcome}", route.upstream))?;
+    Ok(reached)
 }

@@ -4,6 +4,9 @@
 //! `routing` → `fencing` → `gate`, then [`forward`]; `refusal` writes what a refused request is told. [`run`] puts it all
 //! up and takes it down again.
 
+// Nobody may read what is said: see `output`.
+#![warn(clippy::print_stdout, clippy::print_stderr)]
+
 pub mod about;
 pub mod access_log;
 pub mod admin;
@@ -34,6 +37,7 @@ pub mod logging;
 pub mod memory;
 pub mod metrics;
 pub mod observe;
+pub mod output;
 pub mod panics;
 pub mod process;
 pub mod pulse;

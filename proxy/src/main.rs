@@ -1,5 +1,8 @@
 //! The binary: arguments, configuration, exit code.
 
+// Nobody may read what is said: see `fencepost::output`.
+#![warn(clippy::print_stdout, clippy::print_stderr)]
+
 use std::path::Path;
 use std::process::ExitCode;
 
@@ -7,6 +10,7 @@ use clap::Parser;
 use fencepost::cli::{Cli, Command, LogSettings, Question, Settings};
 use fencepost::explain::Asked;
 use fencepost::logging::Log;
+use fencepost::output::{Unprinted, print, tell};
 use fencepost::{ConfigFile, Origin, Surroundings, check, demo, hold, panics};
 use fencepost_config::{Config, Problems};
 use nix::sys::signal::SigSet;
@@ -29,8 +33,12 @@ fn main() -> ExitCode {
     let cli = match Cli::try_parse() {
         Ok(cli) => cli,
         Err(error) => {
-            let _ = error.print(); // Nowhere to say that nothing can be said.
-            return if error.use_stderr() { ExitCode::from(EXIT_USAGE) } else { ExitCode::SUCCESS };
+            // What is wrong goes to standard error, what was asked for to standard output.
+            return match (error.use_stderr(), error.print()) {
+                (true, _) => ExitCode::from(EXIT_USAGE),
+                (false, Ok(())) => ExitCode::SUCCESS,
+                (false, Err(error)) => exit_code(Err(Unprinted::from(error).into())),
+            };
         }
     };
     match cli.command {
@@ -40,7 +48,7 @@ fn main() -> ExitCode {
                 with_config(settings, |config, origin| serve(config, origin, &log))
             }
             Err(error) => {
-                eprintln!("--log: {error}");
+                tell(format_args!("--log: {error}"));
                 ExitCode::from(EXIT_USAGE)
             }
         },
@@ -60,7 +68,7 @@ fn with_config(settings: Settings, run: impl FnOnce(Config, Origin) -> ExitCode)
     match &settings.config {
         Some(path) => with_file(path, run),
         None if settings.name_nothing() => {
-            eprintln!("give -c FILE; or, for one worker without a file, --listen, --upstream, --etcd and --lock");
+            tell("give -c FILE; or, for one worker without a file, --listen, --upstream, --etcd and --lock");
             ExitCode::from(EXIT_USAGE)
         }
         None => with_checked(Config::from_flags(settings.flags()), Origin::Flags, run),
@@ -71,7 +79,7 @@ fn with_file(path: &Path, run: impl FnOnce(Config, Origin) -> ExitCode) -> ExitC
     match ConfigFile::read(path) {
         Ok(file) => with_checked(file.first(), Origin::File(file), run),
         Err(error) => {
-            eprintln!("{error}");
+            tell(error);
             ExitCode::from(EXIT_USAGE)
         }
     }
@@ -85,7 +93,7 @@ fn with_checked(
     match config {
         Ok(config) => run(config, origin),
         Err(problems) => {
-            eprintln!("{problems}");
+            tell(problems);
             ExitCode::from(EXIT_USAGE)
         }
     }
@@ -97,7 +105,7 @@ fn serve(config: Config, origin: Origin, log: &Log) -> ExitCode {
     }
     // Of what is only worth a warning, whoever uses it warns.
     if let Err(problems) = check::files(&config, check::User::Ourselves) {
-        eprintln!("{problems}");
+        tell(problems);
         return ExitCode::from(EXIT_USAGE);
     }
     let served = fencepost::bind(&config).map_err(anyhow::Error::from).and_then(|bound| {
@@ -110,18 +118,18 @@ fn serve(config: Config, origin: Origin, log: &Log) -> ExitCode {
 }
 
 fn check_config(config: &Config, live: bool) -> ExitCode {
-    for warning in &config.warnings {
-        println!("warning: {warning}");
+    let files = check::files(config, check::User::Service);
+    let mut warnings = config.warnings.iter().chain(files.iter().flatten());
+    let warned = warnings.try_for_each(|warning| print(format_args!("warning: {warning}")));
+    if let Err(problems) = files {
+        tell(problems);
+        return ExitCode::from(EXIT_USAGE);
     }
-    match check::files(config, check::User::Service) {
-        Ok(warnings) => warnings.iter().for_each(|warning| println!("warning: {warning}")),
-        Err(problems) => {
-            eprintln!("{problems}");
-            return ExitCode::from(EXIT_USAGE);
-        }
-    }
-    println!("The configuration is right: {}.", check::summary(config));
-    if live { exit_code(block_on(check::live(config))) } else { ExitCode::SUCCESS }
+    let told = warned.and_then(|()| print(format_args!("The configuration is right: {}.", check::summary(config))));
+    exit_code(match told {
+        Ok(()) if live => block_on(check::live(config)),
+        told => told.map_err(anyhow::Error::from),
+    })
 }
 
 fn explain_token(config: &Config, question: Question) -> ExitCode {
@@ -130,13 +138,13 @@ fn explain_token(config: &Config, question: Question) -> ExitCode {
         Ok(asked) => exit_code(block_on(async move {
             let explanation = asked.answer().await?;
             match as_json {
-                true => println!("{:#}", explanation.to_json()),
-                false => println!("{explanation}"),
+                true => print(format_args!("{:#}", explanation.to_json()))?,
+                false => print(explanation)?,
             }
             Ok(())
         })),
         Err(problem) => {
-            eprintln!("{problem}");
+            tell(problem);
             ExitCode::from(EXIT_USAGE)
         }
     }
@@ -168,7 +176,7 @@ fn exit_code(ended: anyhow::Result<()>) -> ExitCode {
     match ended {
         Ok(()) => ExitCode::SUCCESS,
         Err(error) => {
-            eprintln!("fencepost: {error:#}");
+            tell(format_args!("fencepost: {error:#}"));
             ExitCode::from(EXIT_FAILED)
         }
     }

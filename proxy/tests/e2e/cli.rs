@@ -4,7 +4,7 @@ use std::path::Path;
 use std::process::Output;
 use std::time::{Duration, Instant};
 
-use fencepost_testsupport::{Authority, Etcd, EtcdVersion, FreePort, Scratch, Worker, eventually, request};
+use fencepost_testsupport::{Authority, Etcd, EtcdVersion, FreePort, PATIENCE, Scratch, Worker, eventually, request};
 
 use crate::fencepost::{BINARY, Config, Fencepost, Route};
 use crate::programs::{printed, run};
@@ -136,6 +136,52 @@ async fn members_of_etcd_may_stand_in_one_word_and_a_url_may_end_in_a_slash() {
     let output = fencepost(&[&flags[..], &["http://127.0.0.1:1/,http://127.0.0.1:1"]].concat()).await;
     assert_eq!(output.status.code(), Some(64), "{output:?}");
     assert!(stderr(&output).contains("--etcd: 127.0.0.1:1 is in the list already"), "{}", stderr(&output));
+}
+
+/// It panicked, and ended with 101: no code that a unit of systemd has in `RestartPreventExitStatus`.
+#[tokio::test]
+async fn what_nobody_takes_of_the_output_is_a_failure_and_what_nobody_takes_of_the_errors_changes_no_code() {
+    let scratch = Scratch::new();
+    let file = |name: &str, text: &str| {
+        let path = scratch.path().join(name);
+        std::fs::write(&path, text).unwrap();
+        path.to_str().unwrap().to_owned()
+    };
+    let routes = [Route::new("k", "/", r#"key = "/k""#)];
+    let text = Config::new(&["http://127.0.0.1:1".to_owned()], "http://127.0.0.1:1", &routes).toml();
+    let memory = text.replace("kind = \"etcd\"\nendpoints = [\"http://127.0.0.1:1\"]", "kind = \"memory\"");
+    let (good, bad) = (file("good.toml", &memory), file("bad.toml", "colour = 1\n"));
+    let (full, errors_full) = (r#"exec "$0" "$@" > /dev/full"#, r#"exec "$0" "$@" 2> /dev/full"#);
+    let explain = ["explain", "-c", &good, "--owner", "a", "--revision", "1"];
+    for (way, arguments, code) in [
+        (full, &["check", "-c", &good][..], 1),
+        (full, &["check", "--live", "-c", &good], 1),
+        (full, &explain, 1),
+        (full, &[&explain[..], &["--json"]].concat(), 1),
+        (full, &["--help"], 1),
+        (full, &["check", "-c", &bad], 64),
+        (errors_full, &["check", "-c", &bad], 64),
+        (errors_full, &["serve", "-c", "/nonexistent"], 64),
+        (errors_full, &["serve"], 64),
+        (errors_full, &["serve", "--log", "loud", "-c", &good], 64),
+        (errors_full, &["explain", "-c", &good, "--owner", "a"], 64),
+        (errors_full, &["demo", "--etcd", "http://127.0.0.1:1"], 1),
+        (errors_full, &["check", "-c", &good], 0),
+    ] {
+        let output = run("sh", &[&["-c", way, BINARY], arguments].concat()).await;
+        assert_eq!(output.status.code(), Some(code), "{way} {arguments:?}: {output:?}");
+        let says = if way == full && code == 1 { "standard output cannot be written: No space left" } else { "" };
+        assert!(stderr(&output).contains(says), "{arguments:?}: {output:?}");
+    }
+    // Whoever reads has left before anything is printed.
+    for arguments in [&["check", "-c", &good][..], &["check", "--live", "-c", &good], &explain] {
+        let (theirs, ours) = std::io::pipe().unwrap();
+        drop(theirs);
+        let mut command = tokio::process::Command::new(BINARY);
+        let ended = command.args(arguments).stdout(ours).stderr(std::process::Stdio::null()).status();
+        let ended = tokio::time::timeout(PATIENCE, ended).await.expect("it ends").unwrap();
+        assert_eq!(ended.code(), Some(1), "{arguments:?}");
+    }
 }
 
 #[tokio::test]

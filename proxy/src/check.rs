@@ -1,18 +1,21 @@
 //! `fencepost check`: is the configuration right, and does what it names answer?
 
+use std::collections::{HashMap, HashSet};
 use std::io::{self, ErrorKind};
 use std::path::Path;
+use std::pin::pin;
 use std::sync::Arc;
 use std::time::{Duration, SystemTime};
 
 use anyhow::bail;
 use fencepost_config::{AccessLogTarget, Config, Problem, Problems, Route, Source, SourceKind, UpstreamProtocol};
 use fencepost_sources::{
-    LockDescription, LockSource, LockStore, MemoryStore, RangeRead, SourceStatus, StoreError, Wanted, caution,
+    KeyRange, LockDescription, LockSource, LockStore, MemoryStore, RangeRead, SourceStatus, StoreError, Wanted, caution,
 };
 use fencepost_tls::{Expiry, FileRole, Followed, TlsError};
+use futures_util::stream::{self, StreamExt};
 use rustix::fs::{Access, PROC_SUPER_MAGIC, access, statfs};
-use tokio::time::Instant;
+use tokio::time::{Instant, sleep};
 
 use crate::client_tls;
 use crate::downstream::Protocol;
@@ -26,6 +29,9 @@ use crate::server_tls;
 
 /// How long the lock stores may take to show every lock.
 const PATIENCE: Duration = Duration::from_secs(5);
+
+/// How many reads, or connections to workers, are tried at a time.
+const AT_A_TIME: usize = 64;
 
 /// What the configuration amounts to, in a line.
 pub fn summary(config: &Config) -> String {
@@ -204,8 +210,13 @@ pub async fn live(config: &Config) -> anyhow::Result<()> {
         };
         failures += usize::from(!answered);
     }
+    let denied = denied(&process, config, &sources).await;
     for route in &config.routes {
-        failures += usize::from(!may_read(&process, config, route).await?);
+        let Some(error) = route.mode.lock().and_then(|lock| denied.get(&(lock.source, record_range(lock)))) else {
+            continue;
+        };
+        print(format_args!("route {}: {error}", route.name))?;
+        failures += 1;
     }
     for (route, in_force) in config.routes.iter().zip(&routes) {
         let Some(Guard::Static(lock)) = &in_force.guard else { continue };
@@ -213,11 +224,15 @@ pub async fn live(config: &Config) -> anyhow::Result<()> {
         failures += usize::from(described.as_of.is_none() || described.problem.is_some());
         print(format_args!("route {}: {}", route.name, lock_line(&described)))?;
     }
-    for (index, (route, upstream)) in config.routes.iter().zip(&upstreams).enumerate() {
-        if config.routes[..index].iter().any(|earlier| earlier.upstream == route.upstream) {
-            continue;
-        }
-        failures += usize::from(!show_worker(config, route, upstream).await?);
+    let routes = config.routes.iter().zip(&upstreams).enumerate();
+    let workers = routes.filter_map(|(index, (route, upstream))| {
+        let is_first = config.routes[..index].iter().all(|earlier| earlier.upstream != route.upstream);
+        is_first.then_some(async move { (route, upstream, connects(upstream, config.limits.connect_timeout).await) })
+    });
+    // In the order of the file.
+    let mut workers = pin!(stream::iter(workers).buffered(AT_A_TIME));
+    while let Some((route, upstream, connected)) = workers.next().await {
+        failures += usize::from(!show_worker(config, route, upstream, connected)?);
     }
     sources.iter().for_each(LockSource::stop);
     if failures > 0 {
@@ -293,18 +308,31 @@ fn at_endpoint(endpoint: &str, error: &StoreError) -> String {
     if text.contains(endpoint) { text } else { format!("{endpoint}: {text}") }
 }
 
-/// Says so if the lock store does not let us read what a route's locks are read from.
-async fn may_read(process: &Process, config: &Config, route: &Route) -> Result<bool, Unprinted> {
-    let Some(lock) = route.mode.lock() else { return Ok(true) };
-    let Some(store) = process.sources.etcd(&config.sources[lock.source].name) else { return Ok(true) };
-    match store.read(&[RangeRead { range: record_range(lock), wanted: Wanted::Count }]).await {
-        Err(error @ StoreError::Denied { .. }) => {
-            print(format_args!("route {}: {error}", route.name))?;
-            Ok(false)
-        }
-        // Whatever else is wrong is said of the source.
-        Ok(_) | Err(_) => Ok(true),
+/// Where locks are read from that the lock store does not let us read, and what it says to that. Each is read once, however many routes have
+/// it; not at all where no member of the store has answered.
+async fn denied(process: &Process, config: &Config, sources: &[LockSource]) -> HashMap<(usize, KeyRange), StoreError> {
+    let is_silent = |source: &LockSource| {
+        let status = source.status(Instant::now());
+        status.up == Some(false) && status.members.iter().all(|member| member.version.is_err())
+    };
+    let is_silent: Vec<bool> = sources.iter().map(is_silent).collect();
+    let locks = config.routes.iter().filter_map(|route| route.mode.lock()).filter(|lock| !is_silent[lock.source]);
+    let ranges: HashSet<(usize, KeyRange)> = locks.map(|lock| (lock.source, record_range(lock))).collect();
+    let reads = ranges.into_iter().filter_map(|(source, range)| {
+        let store = process.sources.etcd(&config.sources[source].name)?;
+        Some(async move {
+            let outcome = store.read(&[RangeRead { range: range.clone(), wanted: Wanted::Count }]).await;
+            // Whatever else is wrong is said of the source.
+            let error = outcome.err().filter(|error| matches!(error, StoreError::Denied { .. }))?;
+            Some(((source, range), error))
+        })
+    });
+    let mut reads = pin!(stream::iter(reads).buffer_unordered(AT_A_TIME).take_until(sleep(PATIENCE)));
+    let mut denied = HashMap::new();
+    while let Some(read) = reads.next().await {
+        denied.extend(read);
     }
+    denied
 }
 
 pub(crate) fn lock_line(lock: &LockDescription) -> String {
@@ -325,8 +353,13 @@ pub(crate) fn lock_line(lock: &LockDescription) -> String {
     format!("lock {key} ({layout}) is {holder}; {} waiting; as of revision {as_of}, age {age}", waiters.len())
 }
 
-async fn show_worker(config: &Config, route: &fencepost_config::Route, upstream: &Upstream) -> Result<bool, Unprinted> {
-    let connected = connects(upstream, config.limits.connect_timeout).await;
+/// Says what came of connecting to a worker.
+fn show_worker(
+    config: &Config,
+    route: &Route,
+    upstream: &Upstream,
+    connected: Result<Protocol, UpstreamError>,
+) -> Result<bool, Unprinted> {
     let reached = connected.is_ok();
     let outcome = match (connected, &upstream.speaks) {
         (Ok(_), Speaks::Cleartext(_)) => "accepts connections".to_owned(),

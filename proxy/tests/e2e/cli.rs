@@ -363,6 +363,37 @@ async fn check_says_what_it_finds_alive() {
     }
 }
 
+/// It read once for each route, one after the other, and so it tried workers: 20 routes took 35 s for etcd alone.
+#[tokio::test]
+async fn a_check_of_many_routes_does_not_wait_for_each_of_them_where_nobody_answers() {
+    let silent = || std::net::TcpListener::bind("127.0.0.1:0").unwrap();
+    let at = |listener: &std::net::TcpListener| listener.local_addr().unwrap();
+    let (etcd, workers): (_, Vec<_>) = (silent(), (0..20).map(|_| silent()).collect());
+    let scratch = Scratch::new();
+    let authority = scratch.path().join("ca.pem");
+    std::fs::write(&authority, Authority::new("mine").certificate()).unwrap();
+    let routes: Vec<Route> = workers
+        .iter()
+        .enumerate()
+        .map(|(number, worker)| {
+            let route = Route::new(&format!("k{number}"), &format!("/{number}/"), &format!("key = \"/k/{number}\""));
+            // They take connections, and say nothing by TLS.
+            route.with(&format!("upstream = \"https://{}\"\nupstream_tls = {{ ca = {authority:?} }}", at(worker)))
+        })
+        .collect();
+    let file = scratch.path().join("fencepost.toml");
+    std::fs::write(&file, Config::new(&[format!("http://{}", at(&etcd))], "", &routes).toml()).unwrap();
+    let began = Instant::now();
+    let output = fencepost(&["check", "--live", "-c", file.to_str().unwrap()]).await;
+    let took = began.elapsed();
+    assert_eq!(output.status.code(), Some(1), "{output:?}");
+    let said = stdout(&output);
+    let told: Vec<&str> = said.lines().filter(|line| line.starts_with("worker ")).collect();
+    let expected = workers.iter().map(|worker| format!("worker https://{}: did not accept", at(worker)));
+    assert!(told.len() == 20 && told.iter().zip(expected).all(|(line, begins)| line.starts_with(&begins)), "{said}");
+    assert!(took < Duration::from_secs(15), "{took:?}");
+}
+
 /// It waited for reads that nobody makes, and called a healthy store one that cannot be read.
 #[tokio::test]
 async fn a_store_that_no_route_reads_from_is_not_taken_for_one_that_does_not_answer() {

@@ -92,9 +92,11 @@ impl Place {
         Place { origin: self.origin.clone(), key: self.child_key(key) }
     }
 
-    /// The full name of a key in the table that stands here.
+    /// The full name of a key in the table that stands here. What it has of control characters is escaped: it is shown in a line, and on
+    /// terminals.
     pub(crate) fn child_key(&self, key: &str) -> String {
-        if self.key.is_empty() { key.to_owned() } else { format!("{}.{key}", self.key) }
+        let key = key.escape_debug();
+        if self.key.is_empty() { key.to_string() } else { format!("{}.{key}", self.key) }
     }
 
     /// The full name of the key, e.g. `source.main.kind`.

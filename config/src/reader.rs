@@ -116,7 +116,7 @@ impl<'t> Table<'t> {
         tables.map(|tables| {
             let named = tables.iter().filter_map(|(name, value)| {
                 // The line of the table's own header: the key stands on the same line.
-                let place = notes.place(name.span().start, format!("{key}.{}", name.get_ref()));
+                let place = notes.place(name.span().start, format!("{key}.{}", name.get_ref().escape_debug()));
                 Some((name.get_ref().to_string(), table_item(notes, place, value.get_ref())?))
             });
             named.collect()

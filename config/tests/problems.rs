@@ -1185,6 +1185,20 @@ fn edited(edits: &[(usize, &str)]) -> String {
     lines.join("\n")
 }
 
+/// One problem was two lines, and a terminal obeyed what stood in it.
+#[test]
+fn a_key_is_named_in_one_line_and_without_control_characters() {
+    let said = problems("\"a\\nb\\u001b[31m\" = 1\n[source.\"x\\ny\"]\nkind = \"memory\"\n\"z\\r\" = 1\n");
+    for begins in [
+        r"f.toml:1: a\nb\u{1b}[31m: unknown key",
+        r"f.toml:2: source.x\ny: a name has 1 to 64",
+        r"f.toml:4: source.x\ny.z\r: unknown key",
+    ] {
+        assert!(said.iter().any(|problem| problem.starts_with(begins)), "{begins} in {said:?}");
+    }
+    assert!(said.iter().all(|problem| !problem.contains(char::is_control)), "{said:?}");
+}
+
 fn problems(text: &str) -> Vec<String> {
     match Config::from_toml("f.toml", text) {
         Ok(_) => Vec::new(),

@@ -32,15 +32,33 @@ pub struct Cli {
     pub command: Command,
 }
 
+/// Says what to log where the command line doesn't.
+const LOG_VARIABLE: &str = "FENCEPOST_LOG";
+
 /// The log of a process.
 #[derive(Debug, Clone, Args)]
 pub struct LogSettings {
-    /// What to log: error, warn, info, debug, trace, or a filter such as "info,fencepost=debug".
-    #[arg(long, env = "FENCEPOST_LOG", default_value = "info", value_name = "FILTER")]
-    pub log: String,
+    /// What to log: error, warn, info, debug, trace, or a filter such as "info,fencepost=debug". Not given: what the environment has in
+    /// FENCEPOST_LOG, or "info".
+    #[arg(long, value_name = "FILTER")]
+    pub log: Option<String>,
     /// How to log.
     #[arg(long, value_enum, default_value_t = LogFormat::Text)]
     pub log_format: LogFormat,
+}
+
+impl LogSettings {
+    /// What to log, and the name of what says so. A variable that is empty says nothing, as in files that pass on what may not be set.
+    pub fn filter(&self) -> (String, &'static str) {
+        let variable = || std::env::var_os(LOG_VARIABLE).filter(|value| !value.is_empty());
+        match &self.log {
+            Some(log) => (log.clone(), "--log"),
+            None => match variable() {
+                Some(value) => (value.to_string_lossy().into_owned(), LOG_VARIABLE),
+                None => ("info".to_owned(), "--log"),
+            },
+        }
+    }
 }
 
 /// How log lines look.

@@ -7,7 +7,7 @@ use std::path::Path;
 use std::process::ExitCode;
 
 use clap::Parser;
-use fencepost::cli::{Cli, Command, LogSettings, Question, Settings};
+use fencepost::cli::{Cli, Command, Question, Settings};
 use fencepost::explain::Asked;
 use fencepost::logging::Log;
 use fencepost::output::{Unprinted, print, tell};
@@ -42,16 +42,19 @@ fn main() -> ExitCode {
         }
     };
     match cli.command {
-        Command::Serve { settings, log: LogSettings { log, log_format } } => match Log::begin(&log, log_format) {
-            Ok(log) => {
-                panics::note();
-                with_config(settings, |config, origin| serve(config, origin, &log))
+        Command::Serve { settings, log } => {
+            let (filter, said_by) = log.filter();
+            match Log::begin(&filter, log.log_format) {
+                Ok(log) => {
+                    panics::note();
+                    with_config(settings, |config, origin| serve(config, origin, &log))
+                }
+                Err(error) => {
+                    tell(format_args!("{said_by}: {error}"));
+                    ExitCode::from(EXIT_USAGE)
+                }
             }
-            Err(error) => {
-                tell(format_args!("--log: {error}"));
-                ExitCode::from(EXIT_USAGE)
-            }
-        },
+        }
         Command::Check { settings, live } => with_config(settings, |config, _| check_config(&config, live)),
         Command::Explain { config, question } => with_file(&config, |config, _| explain_token(&config, question)),
         Command::Demo(settings) => exit_code(block_on(demo::play(settings))),

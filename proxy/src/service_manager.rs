@@ -36,7 +36,7 @@ impl ServiceManager {
     pub fn of(origin: &Origin) -> ServiceManager {
         match origin {
             Origin::Program => ServiceManager { listens: false },
-            Origin::Flags | Origin::File(_) => ServiceManager { listens: true },
+            Origin::Flags | Origin::File(_) => ServiceManager { listens: is_named() },
         }
     }
 
@@ -104,6 +104,11 @@ impl ServiceManager {
             tracing::warn!(%error, "the service manager cannot be told");
         }
     }
+}
+
+/// Whether there is one. A variable that is empty names nobody.
+fn is_named() -> bool {
+    std::env::var_os("NOTIFY_SOCKET").is_some_and(|socket| !socket.is_empty())
 }
 
 impl Attended<'_> {

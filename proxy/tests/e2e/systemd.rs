@@ -100,6 +100,39 @@ async fn a_process_whose_store_does_not_answer_is_ready_for_systemd_and_says_so(
     assert!(!told.iter().any(|message| message.starts_with("WATCHDOG")), "nobody asked for it: {told:?}");
 }
 
+/// Files that pass on what may not be set, as those of compose do, pass on an empty variable: it ended a start with 64, or the log said again
+/// and again that nobody can be told.
+#[tokio::test]
+async fn a_variable_that_is_empty_is_not_set() {
+    let dead = FreePort::reserve();
+    let dead = format!("http://{}", dead.address());
+    let config = Config::new(std::slice::from_ref(&dead), &dead, &[route("off")]).limit("drain_delay = \"0s\"");
+    let scratch = Scratch::new();
+    let file = scratch.path().join("fencepost.toml");
+    std::fs::write(&file, config.toml()).unwrap();
+    let serve = |value: &str| {
+        let mut command = Command::new(BINARY);
+        command.args(["serve", "-c"]).arg(&file).env("NO_COLOR", "1").env("FENCEPOST_LOG", value);
+        for name in ["NOTIFY_SOCKET", "WATCHDOG_USEC", "LISTEN_FDS", "LISTEN_PID", "LISTEN_FDNAMES"] {
+            command.env(name, "");
+        }
+        Process::start(&command, &scratch.path().join("log"))
+    };
+    let mut process = serve("");
+    eventually("it listens", async || {
+        assert!(process.ended().is_none(), "{}", process.log());
+        addresses(&process.log())
+    })
+    .await;
+    process.terminate();
+    assert!(process.end_of_itself().await.success(), "{}", process.log());
+    assert!(!process.log().contains("cannot be told"), "{}", process.log());
+
+    let mut process = serve("loud");
+    assert_eq!(process.end_of_itself().await.code(), Some(64));
+    assert!(process.log().contains("FENCEPOST_LOG: \"loud\" is no level"), "{}", process.log());
+}
+
 #[tokio::test]
 async fn a_thread_that_hangs_is_noticed_by_the_watchdog() {
     let (manager, scratch, dead) = (Manager::listen(), Scratch::new(), FreePort::reserve());

@@ -3,9 +3,12 @@
 // Nobody may read what is said: see `fencepost::output`.
 #![warn(clippy::print_stdout, clippy::print_stderr)]
 
+use std::io;
+use std::os::unix::net::UnixStream;
 use std::path::Path;
 use std::process::ExitCode;
 
+use anyhow::Context;
 use clap::Parser;
 use fencepost::cli::{Cli, Command, Question, Settings};
 use fencepost::explain::Asked;
@@ -168,11 +171,18 @@ fn by_its_code(work: impl Future<Output = u8>) -> ExitCode {
 
 /// Runs the main thread's share: admin listener and signals. Requests and the lock store have threads of their own.
 fn block_on(work: impl Future<Output = anyhow::Result<()>>) -> anyhow::Result<()> {
-    let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build()?;
+    let runtime =
+        look_for_descriptors().and_then(|()| tokio::runtime::Builder::new_current_thread().enable_all().build());
+    let runtime = runtime.context("cannot start")?;
     let done = runtime.block_on(tokio::task::LocalSet::new().run_until(work));
     // What still blocks reads a file, maybe of a file system that does not answer: that is no reason to stay.
     runtime.shutdown_background();
     done
+}
+
+/// Whether there are some for this thread's event queue and signals: for want of those of the latter tokio panics.
+fn look_for_descriptors() -> io::Result<()> {
+    (0..4).map(|_| UnixStream::pair()).collect::<io::Result<Vec<_>>>().map(drop)
 }
 
 fn exit_code(ended: anyhow::Result<()>) -> ExitCode {

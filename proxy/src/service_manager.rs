@@ -81,7 +81,8 @@ impl ServiceManager {
     }
 
     async fn feed_watchdog(self, attended: &Attended<'_>) {
-        let Some(patience) = sd_notify::watchdog_enabled() else {
+        // 0 is no watchdog, as for sd_watchdog_enabled(3).
+        let Some(patience) = sd_notify::watchdog_enabled().filter(|patience| !patience.is_zero()) else {
             return;
         };
         let period = patience / 3;

@@ -217,6 +217,24 @@ async fn an_address_in_use_is_named_and_ends_it_with_1() {
     }
 }
 
+/// tokio panicked, which ended it with 101.
+#[tokio::test]
+async fn too_few_descriptors_end_a_start_with_1() {
+    let scratch = Scratch::new();
+    let file = scratch.path().join("fencepost.toml");
+    let routes = [Route::new("k", "/", r#"key = "/k""#)];
+    std::fs::write(&file, Config::new(&["http://127.0.0.1:1".to_owned()], "http://127.0.0.1:1", &routes).toml())
+        .unwrap();
+    for (descriptors, command) in (5..=16).map(|count| (count, "serve")).chain((5..=8).map(|count| (count, "check"))) {
+        let limit = format!("--nofile={descriptors}");
+        let live = if command == "check" { &["--live"][..] } else { &[] };
+        let arguments = [&limit, "--", BINARY, command, "-c", file.to_str().unwrap()];
+        let output = run("prlimit", &[&arguments[..], live].concat()).await;
+        assert_eq!(output.status.code(), Some(1), "{limit} {command}: {output:?}");
+        assert!(stderr(&output).contains("Too many open files"), "{limit} {command}: {output:?}");
+    }
+}
+
 /// What a start would fail at, or not get over until somebody sees to it.
 #[tokio::test]
 async fn check_finds_a_state_dir_and_a_password_that_are_of_no_use() {

@@ -86,6 +86,19 @@ async fn systemd_is_told_of_each_step_and_that_every_thread_makes_progress() {
     manager.until_told("WATCHDOG=1", stopping).await;
 }
 
+/// It panicked, as soon as it listened.
+#[tokio::test]
+async fn a_watchdog_of_no_time_is_none() {
+    let (manager, dead) = (Manager::listen(), FreePort::reserve());
+    let dead = format!("http://{}", dead.address());
+    let config = Config::new(std::slice::from_ref(&dead), &dead, &[route("off")]).limit("drain_delay = \"0s\"");
+    let environment = [("NOTIFY_SOCKET", manager.path.as_str()), ("WATCHDOG_USEC", "0")];
+    let mut fence = Fencepost::launch_among(&config, &environment).await;
+    manager.until_told("STATUS=serving", 0).await;
+    assert!(fence.terminate().await.success(), "{}", fence.log());
+    assert!(!manager.told().iter().any(|message| message.starts_with("WATCHDOG")), "nobody asked for it");
+}
+
 #[tokio::test]
 async fn a_process_whose_store_does_not_answer_is_ready_for_systemd_and_says_so() {
     let (worker, manager) = (Worker::start().await, Manager::listen());

@@ -2,6 +2,7 @@
 
 use std::collections::{HashMap, HashSet};
 use std::io::{self, ErrorKind};
+use std::os::unix::fs::FileTypeExt;
 use std::path::Path;
 use std::pin::pin;
 use std::sync::Arc;
@@ -157,6 +158,9 @@ fn look_at_state_dir(path: &Path) -> Result<(), Unusable> {
 fn look_at_access_log(path: &Path) -> Result<(), Unusable> {
     match path.metadata() {
         Ok(metadata) if metadata.is_dir() => Err(Unusable::ForAnybody(format!("{} is a directory", path.display()))),
+        Ok(metadata) if metadata.file_type().is_socket() => {
+            Err(Unusable::ForAnybody(format!("{} is a socket", path.display())))
+        }
         Ok(_) => may(path, path, Access::WRITE_OK),
         Err(error) if error.kind() == ErrorKind::NotFound => look_at_directory(path, path.parent().unwrap_or(path)),
         Err(error) => Err(seen(path, path, &error)),

@@ -278,6 +278,7 @@ async fn what_cannot_be_used_is_wrong_for_check_and_for_a_start_and_has_its_line
     let (mine, other) = (Authority::new("mine").issue_for_localhost(), Authority::new("other").issue_for_localhost());
     mine.write(scratch.path(), "mine");
     other.write(scratch.path(), "other");
+    let _socket = std::os::unix::net::UnixListener::bind(place("socket")).unwrap();
     let of_two = |certificate: &str, key: &str| format!("tls = {{ certificate = {certificate:?}, key = {key:?} }}");
     let tls = |key: &str| of_two(&place("mine.pem"), key);
     for (key, written, says) in [
@@ -287,6 +288,7 @@ async fn what_cannot_be_used_is_wrong_for_check_and_for_a_start_and_has_its_line
             "/nope/access.log: /nope: No such file",
         ),
         ("access_log.path", format!("[access_log]\npath = {:?}", place("")), "is a directory"),
+        ("access_log.path", format!("[access_log]\npath = {:?}", place("socket")), "socket is a socket"),
         ("state_dir", "state_dir = \"/proc/x\"".to_owned(), "/proc/x: nothing can be made in /proc"),
         (
             "listener[0].tls.key",

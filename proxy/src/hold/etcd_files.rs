@@ -9,6 +9,10 @@ use fencepost_tls::{ClientFiles, ClientTls, FileRole, IdentityFiles};
 use tokio::time::{MissedTickBehavior, interval};
 
 use super::voice::Voice;
+use crate::file_reader::read_up_to;
+
+/// How large each may be, as any file of TLS.
+const MEBIBYTES_MAX: u64 = 64;
 
 /// How often they are looked at.
 const LOOK_PERIOD: Duration = Duration::from_secs(1);
@@ -132,5 +136,5 @@ fn password(file: &Path) -> Result<String, String> {
 }
 
 fn read(argument: &str, file: &Path) -> Result<Vec<u8>, String> {
-    std::fs::read(file).map_err(|error| format!("{argument}: {}: {error}", file.display()))
+    read_up_to(MEBIBYTES_MAX, file).map_err(|error| format!("{argument}: {}: {error}", file.display()))
 }

@@ -128,6 +128,26 @@ async fn a_file_in_another_encoding_is_named_with_the_line_of_the_first_byte_tha
     assert_eq!(stderr(&output), format!("{}:2: is not UTF-8: byte 0xe9\n", file.display()));
 }
 
+/// All of it was read, and looked at by the thread that has the signals: a log that had got in its place took a GiB, and seconds.
+#[tokio::test]
+async fn a_file_that_is_far_too_large_is_refused_without_being_read_whole() {
+    let scratch = Scratch::new();
+    let file = scratch.path().join("large.toml");
+    std::fs::File::create(&file).unwrap().set_len(300 << 20).unwrap();
+    for command in ["check", "serve"] {
+        for name in [file.to_str().unwrap(), "/dev/zero"] {
+            let output = run(BINARY, &[command, "-c", name]).await;
+            assert_eq!(output.status.code(), Some(64), "{output:?}");
+            assert_eq!(stderr(&output), format!("{name}: is larger than 16 MiB\n"));
+        }
+    }
+    let config = Config::new(&[], "http://127.0.0.1:9", &[Route::new("k", "/", "")]).without_source();
+    let fence = Fencepost::launch(&config).await;
+    std::fs::File::create(fence.file()).unwrap().set_len(300 << 20).unwrap();
+    let answer = fence.admin("POST", "/reload").await;
+    assert!(answer.status != 200 && answer.text().contains("is larger than 16 MiB"), "{}", answer.text());
+}
+
 #[tokio::test]
 async fn members_of_etcd_may_stand_in_one_word_and_a_url_may_end_in_a_slash() {
     let flags = ["check", "--listen", "127.0.0.1:0", "--upstream", "http://127.0.0.1:1/", "--lock", "/k", "--etcd"];

@@ -6,6 +6,8 @@ import { now } from "./time.js";
 const LOCKS_MAX = 1000;
 const DECISIONS_MAX = 5000;
 const REFUSALS_PER_LOCK_MAX = 1000;
+/** Of all locks together: whoever makes up locks makes up as many as they like. */
+const REFUSALS_MAX = 20000;
 const SECONDS_MAX = 2 * 3600;
 const GAPS_MAX = 100;
 
@@ -33,7 +35,9 @@ export class Model {
   /** The settings in force that weaken the fence. */
   dangers = null;
   #ids = new Map();
+  /** By `lockId`, and how many they are in all. */
   #refusals = new Map();
+  #refusalsKept = 0;
   #seconds = new Map();
   /** The times of which this page did not hear all decisions, oldest first, and since when it hears none; `null` while it hears them. */
   #gaps = [];
@@ -145,10 +149,24 @@ export class Model {
     const id = lockId(decision.source, decision.lock);
     const refusals = this.#refusals.get(id) ?? [];
     refusals.push(decision);
-    if (refusals.length > REFUSALS_PER_LOCK_MAX * 1.2) refusals.splice(0, refusals.length - REFUSALS_PER_LOCK_MAX);
     this.#refusals.set(id, refusals);
-    // More locks than the timeline knows are of no use: those that are longest without a refusal go.
-    if (this.#refusals.size > 2000) this.#refusals.delete(this.#refusals.keys().next().value);
+    this.#refusalsKept += 1;
+    if (refusals.length > REFUSALS_PER_LOCK_MAX * 1.2) {
+      this.#refusalsKept -= refusals.splice(0, refusals.length - REFUSALS_PER_LOCK_MAX).length;
+    }
+    if (this.#refusalsKept > REFUSALS_MAX * 1.2) this.#forgetOldestRefusals();
+  }
+
+  /** Looks at all of them, and so many at a time go that this is seldom. */
+  #forgetOldestRefusals() {
+    const oldestFirst = [...this.#refusals.values()].flat().sort((a, b) => a.time_ms - b.time_ms);
+    const old = new Set(oldestFirst.slice(0, -REFUSALS_MAX));
+    for (const [id, refusals] of this.#refusals) {
+      const kept = refusals.filter((decision) => !old.has(decision));
+      if (kept.length) this.#refusals.set(id, kept);
+      else this.#refusals.delete(id);
+    }
+    this.#refusalsKept -= old.size;
   }
 
   /** When the first thing happened that is still known; what was there when the proxy began to look does not count. */

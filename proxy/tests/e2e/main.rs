@@ -43,6 +43,7 @@ mod access_log;
 mod admin;
 mod cli;
 mod dashboard;
+mod dashboard_bounds;
 mod dashboard_later;
 mod dashboard_news;
 mod drain;

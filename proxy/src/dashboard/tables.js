@@ -9,6 +9,7 @@ import { duration, now, time } from "./time.js";
 
 const HANDOFFS_MAX = 50;
 const TENURES_MAX = 300;
+const SHADOW_KINDS_MAX = 50;
 
 const cell = (...content) => el("td", {}, ...content);
 const number = (value, className = "") => el("td", { class: `number ${className}` }, value === null || value === undefined ? "–" : ["number", "bigint"].includes(typeof value) ? value.toLocaleString("en") : value);
@@ -58,15 +59,27 @@ export function showRoutes(document) {
 }
 
 export function showShadow(report) {
-  const rows = report.routes.filter((route) => route.mode === "shadow")
-    .flatMap((route) => route.refusals.map((refusal) => ({ ...refusal, route: route.route })))
-    .sort((a, b) => b.count - a.count).slice(0, 50);
+  const routes = report.routes.filter((route) => route.mode === "shadow");
+  const kinds = routes.flatMap((route) => route.refusals.map((refusal) => ({ ...refusal, route: route.route })))
+    .sort((a, b) => b.count - a.count);
+  const rows = kinds.slice(0, SHADOW_KINDS_MAX);
   byId("shadow").hidden = rows.length === 0;
+  showMoreKinds(kinds.slice(SHADOW_KINDS_MAX), routes.reduce((sum, route) => sum + route.other, 0));
   sync(byId("shadow-rows"), rows, (row) => JSON.stringify([row.route, row.reason, row.owner, row.lock]), (row) => el("tr", {},
     cell(name(row.route, 40)), cell(el("span", { class: "verdict" }, mark(row.reason, true), ` ${row.reason}`)),
     cell(name(row.owner, 40)), cell(name(row.lock, 60)), number(row.count), cell(time(row.last_ms)),
     cell(row.decision ? el("a", { href: decisionAddress(row.decision) }, el("code", {}, row.decision)) : "–")));
 }
+
+/** Says what has no row; `other` requests are of kinds that the proxy does not tell apart. */
+function showMoreKinds(kinds, other) {
+  byId("shadow-more").hidden = kinds.length === 0 && other === 0;
+  const requests = kinds.reduce((sum, kind) => sum + kind.count, other);
+  byId("shadow-more-count").textContent =
+    `${other ? "at least " : ""}${several(kinds.length, "more kind")}, ${several(requests, "request")}`;
+}
+
+const several = (count, what) => `${count.toLocaleString("en")} ${what}${count === 1 ? "" : "s"}`;
 
 /** How a store is, in few words and a grade. */
 export function sourceState(source, outages) {

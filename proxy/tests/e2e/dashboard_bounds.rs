@@ -1,10 +1,11 @@
 //! The dashboard where there is more than it has room for, or a browser takes.
 
 use fencepost_testsupport::{Browser, EtcdVersion};
+use serde_json::json;
 
 use crate::fencepost::Route;
 use crate::page::Page;
-use crate::scene::Scene;
+use crate::scene::{Ask, Scene};
 
 const VERSION: EtcdVersion = EtcdVersion::V3_5;
 
@@ -40,6 +41,37 @@ async fn a_page_keeps_the_newest_refusals_of_all_locks_together() {
     assert!(all <= 24_000, "it keeps {all}");
     assert_eq!(newest, 20_000, "of {all}");
     assert_eq!(quiet, 1, "a flood of one lock's takes no room from others");
+    assert_eq!(page.complaints().await, Vec::<String>::new());
+    scene.finish().await;
+}
+
+/// Of 70 owners 50 were shown, as though they were all. A master that seldom writes is among the others.
+#[tokio::test]
+async fn kinds_of_would_be_refusals_that_have_no_row_are_counted_below() {
+    let browser = Browser::start().await;
+    let scene = Scene::open(VERSION, &[Route::new("watched", "/", r#"key = "/k""#).with("mode = \"shadow\"")]).await;
+    scene.store.hold("/k", "shard-1").await;
+    scene.until_known("/k", Some("shard-1")).await;
+    let page = Page::open(browser, scene.fence.admin, "").await;
+    let mut line = scene.line().await;
+    let mut owners = 0..;
+    for (all, said) in [
+        (50, ""),
+        (51, "1 more kind, 1 request: /shadow?format=text"),
+        (70, "20 more kinds, 20 requests: /shadow?format=text"),
+        // Of so many the proxy itself does not tell all apart.
+        (1_003, "at least 950 more kinds, 953 requests: /shadow?format=text"),
+    ] {
+        while owners.start < all {
+            let owner = format!("owner-{}", owners.next().unwrap());
+            assert_eq!(line.send(Ask::post("/").token(&owner, "1")).await.unwrap().status, 200);
+        }
+        page.until_count("#shadow-rows tr", 50).await;
+        let says = "const more = document.querySelector('#shadow-more'); return (more.hidden ? '' : more.innerText) === arguments[0]";
+        page.browser.until(&format!("it says {said:?}"), says, &[json!(said)]).await;
+    }
+    let links = "return document.querySelector('#shadow-more a').getAttribute('href')";
+    assert_eq!(page.browser.run(links, &[]).await, "/shadow?format=text");
     assert_eq!(page.complaints().await, Vec::<String>::new());
     scene.finish().await;
 }

@@ -1,7 +1,7 @@
 // fencepost's dashboard. This file puts the parts together: the feed tells the model, and whoever shows something of it
 // is asked to draw, at most once per frame.
 
-import { onShown, show, shown } from "./address.js";
+import { onShown, show, shown, showSoon } from "./address.js";
 import { Chart } from "./chart.js";
 import { Decisions } from "./decisions.js";
 import { Detail } from "./detail.js";
@@ -126,7 +126,7 @@ listen(timeline, view, model, ({ lock, hit }) => {
 });
 view.onChange(() => {
   markButtons(view);
-  show({ span: view.chosen ? String(Math.round(view.span)) : "" });
+  showSoon({ span: view.chosen ? String(Math.round(view.span)) : "" });
 });
 if (Number(shown("span")) > 0) view.setSpan(Number(shown("span")));
 markButtons(view);

@@ -477,11 +477,14 @@ async fn the_timeline_is_used_with_the_keyboard_alone() {
             &[json!(LOCK)],
         )
         .await;
-    let span = "return Number(new URLSearchParams(location.hash.slice(1)).get('span'))";
+    let span = async |before: f64| {
+        let script = "const span = Number(new URLSearchParams(location.hash.slice(1)).get('span')); return span !== arguments[0] && span";
+        page.browser.until("another span is in the address", script, &[json!(before)]).await.as_f64().unwrap()
+    };
     page.browser.press("-").await;
-    let wide = page.browser.run(span, &[]).await.as_f64().unwrap();
+    let wide = span(0.0).await;
     page.browser.press("++").await;
-    assert!(page.browser.run(span, &[]).await.as_f64().unwrap() < wide);
+    assert!(span(wide).await < wide);
     page.browser.press(Browser::LEFT).await;
     assert_eq!(
         page.browser.run("return document.querySelector('#to-now').getAttribute('aria-pressed')", &[]).await,

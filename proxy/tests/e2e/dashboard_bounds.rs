@@ -75,3 +75,33 @@ async fn kinds_of_would_be_refusals_that_have_no_row_are_counted_below() {
     assert_eq!(page.complaints().await, Vec::<String>::new());
     scene.finish().await;
 }
+
+/// Turns the wheel by 300 steps; counts in `written` how often the address is changed.
+const WHEEL: &str = "
+    window.written = 0;
+    const replace = history.replaceState.bind(history);
+    history.replaceState = (...given) => { window.written += 1; replace(...given); };
+    const step = () => new WheelEvent('wheel', { deltaY: 3, ctrlKey: true, bubbles: true, cancelable: true });
+    for (let at = 0; at < 300; at += 1) document.querySelector('#timeline').dispatchEvent(step());
+    return window.written;";
+
+/// What was typed after it was taken away again: a browser drops changes of the address beyond some 200 in 10 s.
+#[tokio::test]
+async fn a_wheel_that_zooms_fast_leaves_filters_their_place_in_the_address() {
+    let browser = Browser::start().await;
+    let scene = Scene::open(VERSION, &[shards()]).await;
+    let page = Page::open(browser, scene.fence.admin, "").await;
+    let at_once = page.browser.run(WHEEL, &[]).await;
+    page.click("#filters [name=owner]").await;
+    page.browser.press("shard-1").await;
+    let typed = "return document.querySelector('#filters [name=owner]').value";
+    assert_eq!(page.browser.run(typed, &[]).await, "shard-1");
+    let address =
+        "const shown = new URLSearchParams(location.hash.slice(1)); return shown.has('span') && shown.get('owner')";
+    assert_eq!(page.browser.until("the span is in the address", address, &[]).await, "shard-1");
+    assert_eq!(at_once, 0, "each step is written");
+    let written = page.browser.run("return window.written", &[]).await.as_u64().unwrap();
+    assert!(written <= 8, "{written} times: for each letter, and once for the span");
+    assert_eq!(page.complaints().await, Vec::<String>::new());
+    scene.finish().await;
+}

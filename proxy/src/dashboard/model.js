@@ -177,8 +177,9 @@ export class Model {
     return Number.isFinite(first) ? first : this.since ?? now();
   }
 
+  /** A decision that this page knows: it knows refusals for longer than others. */
   decision(id) {
-    return this.#ids.get(id);
+    return this.#ids.get(id) ?? [...this.#refusals.values()].flat().find((refusal) => refusal.id === id);
   }
 
   /** The refusals of a lock that this page knows, oldest first. */

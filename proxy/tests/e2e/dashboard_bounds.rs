@@ -8,6 +8,7 @@ use crate::page::Page;
 use crate::scene::{Ask, Scene};
 
 const VERSION: EtcdVersion = EtcdVersion::V3_5;
+const LOCK: &str = "/shards/2/lock";
 
 fn shards() -> Route {
     Route::new("shards", "/shards/{shard}/", r#"key = "/shards/{shard}/lock""#)
@@ -102,6 +103,55 @@ async fn a_wheel_that_zooms_fast_leaves_filters_their_place_in_the_address() {
     assert_eq!(at_once, 0, "each step is written");
     let written = page.browser.run("return window.written", &[]).await.as_u64().unwrap();
     assert!(written <= 8, "{written} times: for each letter, and once for the span");
+    assert_eq!(page.complaints().await, Vec::<String>::new());
+    scene.finish().await;
+}
+
+/// `tell(decision)` has the stream of decisions tell of one more.
+const TOLD: &str = "
+    window.EventSource = class extends EventSource {
+        constructor(path) {
+            super(path);
+            if (path !== '/decisions') return;
+            window.tell = (decision) => this.dispatchEvent(new MessageEvent('decision', { data: JSON.stringify(decision) }));
+        }
+    };";
+
+/// Enter opened the tenure of the present holder.
+#[tokio::test]
+async fn an_old_refusal_of_a_quiet_lock_is_opened_with_the_keyboard() {
+    const TURN: usize = 1_000;
+    let browser = Browser::start().await;
+    let scene = Scene::open(VERSION, &[shards()]).await;
+    let stale = scene.store.hold(LOCK, "shard-2").await;
+    scene.store.hold(LOCK, "shard-1").await;
+    let refused = scene.send(Ask::post("/shards/2/x").under(&stale)).await;
+    let id = refused.header("fence-decision").expect("it is refused").to_owned();
+    let like = scene.fence.admin_json("/decisions").await["decisions"][0].take();
+    browser.run_first(TOLD).await;
+    let page = Page::open(browser, scene.fence.admin, "").await;
+    page.until_there(&format!("#decision-rows tr[data-id='{id}']")).await;
+    page.until_there("#rows .row").await;
+    // More than the table keeps, as many at a time as the page takes in one turn.
+    let later = "const [like, from, to] = arguments;
+        for (let at = from; at < to; at += 1) window.tell({ ...like, id: 'later-' + at, lock: '/shards/9/lock', time_ms: like.time_ms + 1 });";
+    for from in (0..7 * TURN).step_by(TURN) {
+        page.browser.run(later, &[like.clone(), json!(from), json!(from + TURN)]).await;
+        page.until_there(&format!("#decision-rows tr[data-id='later-{}']", from + TURN - 1)).await;
+    }
+    let listen = "const news = document.querySelector('#news');
+        window.said = [];
+        new MutationObserver(() => window.said.push(news.textContent)).observe(news, { childList: true });
+        document.querySelector('#timeline').focus()";
+    page.browser.run(listen, &[]).await;
+    page.browser.press(Browser::DOWN).await;
+    page.browser.press(",").await;
+    page.browser.press(Browser::ENTER).await;
+    let open = "return document.querySelector('#detail').open && document.querySelector('#detail-title').innerText";
+    assert_eq!(page.browser.until("something is open", open, &[]).await, "Refused");
+    assert!(page.text("#detail").await.contains(&id));
+    let said = format!("return window.said.some((text) => text.endsWith('decision {id}'))");
+    page.browser.until("a screen reader is told of it", &said, &[]).await;
     assert_eq!(page.complaints().await, Vec::<String>::new());
     scene.finish().await;
 }

@@ -3,7 +3,7 @@
 import { decisionAddress, show } from "./address.js";
 import { mark } from "./chart.js";
 import { byId, el, name, svg, tightName } from "./dom.js";
-import { ask } from "./feed.js";
+import { ask, Refused } from "./feed.js";
 import { anyFilter, bindFilters, filters, passes, question } from "./filters.js";
 import { refusedText } from "./model.js";
 import { ownerClass } from "./owners.js";
@@ -26,6 +26,8 @@ export class Decisions {
   #most = ROWS_AT_FIRST;
   /** Older ones that were asked for, because of the filters in force; `null` before they are there. */
   #found = null;
+  /** Why the proxy does not take the filters in force; `null` if it has not said so. */
+  #notTaken = null;
   #run = 0;
   #arrived = 0;
   #missed = 0;
@@ -109,6 +111,7 @@ export class Decisions {
   #filtersChanged() {
     this.#run += 1;
     this.#found = null;
+    this.#notTaken = null;
     this.#most = ROWS_AT_FIRST;
     this.render();
     const run = this.#run;
@@ -122,7 +125,14 @@ export class Decisions {
       if (run !== this.#run) return;
       this.#found = answer.decisions;
       this.render();
-    } catch {
+    } catch (error) {
+      if (run !== this.#run) return;
+      if (error instanceof Refused && error.status === 400) {
+        // A link may have any words. It will not take these later, either.
+        this.#notTaken = error.message;
+        this.render();
+        return;
+      }
       // What the page has is shown; that the proxy is away is said elsewhere.
       setTimeout(() => this.#askOlder(run), ASK_AGAIN_MS);
     }
@@ -158,9 +168,14 @@ export class Decisions {
 
   #sayIfEmpty(count) {
     const empty = byId("decisions-empty");
-    const known = anyFilter() ? this.#found !== null : this.#model.toldOfPast;
+    const answered = this.#found !== null || this.#notTaken !== null;
+    const known = anyFilter() ? answered : this.#model.toldOfPast;
     empty.hidden = count > 0 || !known;
     if (empty.hidden) return;
+    if (this.#notTaken !== null) {
+      empty.replaceChildren("Fencepost does not take these filters: ", name(this.#notTaken, 400, "wrap"), ".");
+      return;
+    }
     empty.textContent = anyFilter()
       ? "No decision passes the filters."
       : "Nothing was refused yet. Refusals appear here as they happen, with a sample of what was admitted.";

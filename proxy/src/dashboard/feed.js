@@ -44,7 +44,7 @@ async function askSized(path) {
 
 async function answerOf(path, signal) {
   const answer = await fetch(path, { headers: { accept: "application/json" }, signal, cache: "no-store" });
-  if (!answer.ok) throw new Refused(`${path.split("?")[0]}: ${answer.status}`);
+  if (!answer.ok) throw new Refused(answer.status, await answer.text());
   return answer.text();
 }
 
@@ -58,7 +58,14 @@ async function askIfThere(path) {
   }
 }
 
-class Refused extends Error {}
+/** The proxy has answered, and says why it does not tell. */
+export class Refused extends Error {
+  constructor(status, text) {
+    super(text.trim());
+    this.status = status;
+  }
+}
+
 class Late extends Error {}
 
 /** Keeps a page fed. `page` has a method for each kind of news. */

@@ -67,7 +67,7 @@ function verdictPasses(decision, verdict) {
     case "shadow": return decision.verdict === "reject" && decision.forwarded;
     case "pass":
     case "admit": return decision.verdict === verdict;
-    default: return true;
+    default: return verdict === "";
   }
 }
 

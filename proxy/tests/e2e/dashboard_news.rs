@@ -226,6 +226,51 @@ async fn what_the_proxy_has_not_kept_for_the_page_is_not_left_out_in_silence() {
     scene.finish().await;
 }
 
+/// `asked` has what the page has asked for.
+const ASKED: &str = "
+    const ask = window.fetch;
+    window.asked = [];
+    window.fetch = (path, ...how) => {
+        window.asked.push(path);
+        return ask(path, ...how);
+    };";
+
+/// The table was empty without a word, and the proxy asked every two seconds for what it had refused to tell.
+#[tokio::test]
+async fn a_link_with_a_filter_that_there_is_not_is_said_to_have_one_and_not_asked_about_again() {
+    let browser = Browser::start().await;
+    let scene = Scene::open(VERSION, &routes()).await;
+    let stale = scene.store.hold(LOCK, "shard-2").await;
+    scene.store.hold(LOCK, "shard-1").await;
+    scene.send(Ask::post("/shards/2/a").under(&stale)).await;
+    browser.run_first(ASKED).await;
+    let page = Page::open(browser, scene.fence.admin, "").await;
+    page.until_count("#decision-rows tr", 1).await;
+    for (filter, said) in [
+        ("reason=stale", "Fencepost does not take these filters: unknown reason \"stale\"; there are "),
+        (
+            "verdict=refused",
+            "Fencepost does not take these filters: unknown verdict \"refused\"; there are admit, reject, pass.",
+        ),
+    ] {
+        page.go(filter).await;
+        page.until_there("#decisions-empty:not([hidden])").await;
+        let empty = page.text("#decisions-empty").await;
+        assert!(empty.starts_with(said), "{empty}");
+        assert_eq!(page.count("#decision-rows tr").await, 0);
+        // It would ask again as often as for the routes.
+        page.browser.run("window.asked = window.asked.filter((path) => path !== '/routes')", &[]).await;
+        let later = "return window.asked.filter((path) => path === '/routes').length > 2";
+        page.browser.until("it has asked for more", later, &[]).await;
+        let asked = "return window.asked.filter((path) => path.includes(arguments[0])).length";
+        assert_eq!(page.browser.run(asked, &[json!(filter)]).await, 1);
+    }
+    page.click("#clear-filters").await;
+    page.until_count("#decision-rows tr", 1).await;
+    assert_eq!(page.complaints().await, Vec::<String>::new());
+    scene.finish().await;
+}
+
 /// What is to be done in some seconds is done soon; `told()` counts the refusals that a screen reader was told of.
 const READ_ALOUD: &str = "
     const wait = window.setTimeout;

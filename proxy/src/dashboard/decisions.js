@@ -7,7 +7,7 @@ import { ask, Refused } from "./feed.js";
 import { anyFilter, bindFilters, filters, passes, question } from "./filters.js";
 import { refusedText } from "./model.js";
 import { ownerClass } from "./owners.js";
-import { clock, time } from "./time.js";
+import { time } from "./time.js";
 
 const ROWS_AT_FIRST = 100;
 const ROWS_MAX = 500;
@@ -200,7 +200,7 @@ function decisionRow(decision) {
     ? el("span", { class: "muted" }, "none")
     : el("span", { class: `${ownerClass(decision.owner)} who` }, el("i", { class: "swatch", "aria-hidden": "true" }), tightName(decision.owner, 40));
   return el("tr", { "data-id": decision.id },
-    el("td", { class: "c-time" }, el("a", { href: decisionAddress(decision.id), "aria-label": `Decision ${decision.id}, ${clock(decision.time_ms)}` }, time(decision.time_ms))),
+    el("td", { class: "c-time" }, el("a", { href: decisionAddress(decision.id) }, time(decision.time_ms), el("span", { class: "visually-hidden" }, `, decision ${decision.id}`))),
     el("td", { class: "c-reason" }, verdict(decision)),
     el("td", { class: "c-lock" }, tightName(decision.lock, 60)),
     el("td", { class: "c-owner" }, el("span", { class: "holder" }, owner, presentedRevision(decision.revision))),

@@ -426,6 +426,16 @@ async fn the_page_is_light_has_two_colour_schemes_fits_a_phone_and_names_its_con
             || document.getElementById(one.getAttribute('aria-labelledby'))?.textContent.trim()))
         .map((one) => one.outerHTML.slice(0, 200))";
     assert_eq!(page.browser.run(unnamed, &[]).await, json!([]), "every control has a name");
+    page.until_there("#decision-rows a").await;
+    // Whoever speaks to a computer says what they read (WCAG 2.5.3).
+    let called_otherwise = "return [...document.querySelectorAll('a[aria-label], button[aria-label]')]
+        .map((one) => [one.innerText?.trim() ?? '', one.getAttribute('aria-label')])
+        .filter(([text, label]) => /[\\p{L}\\p{N}]/u.test(text) && !label.includes(text))";
+    assert_eq!(page.browser.run(called_otherwise, &[]).await, json!([]), "a name has the text that is seen");
+    let namesakes = "const names = [...document.querySelectorAll('section, [role=region]')]
+        .map((one) => one.getAttribute('aria-label') ?? document.getElementById(one.getAttribute('aria-labelledby')).textContent);
+        return names.filter((name, at) => names.indexOf(name) !== at)";
+    assert_eq!(page.browser.run(namesakes, &[]).await, json!([]), "no two regions have one name");
     assert_eq!(page.count("html[lang]").await, 1);
     assert_eq!(page.count("h1").await, 1);
     assert_eq!(page.count("th:not([scope])").await, 0);

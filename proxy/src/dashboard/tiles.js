@@ -93,15 +93,19 @@ function workerTile({ routes }) {
   return { title, grade: orphans ? "warn" : "calm", value: `${sum("in_flight") - sum("waiting")} in flight`, note: orphans ? `${orphans} ${orphans === 1 ? "orphan" : "orphans"} may still run` : "no orphans", link };
 }
 
-/** A setting that weakens the fence says so in its value, and one of them in another word. */
-const weakens = (key, value) => value.startsWith("dangerous_") || (key === "partial_requests" && value === "harmless");
+/** A setting that weakens the fence says so in its value or its name, and one of them in another word. */
+const weakens = (key, value) => value.startsWith("dangerous_") || (key === "partial_requests" && value === "harmless")
+  || (/(^|\.)dangerous_/.test(key) && value === "true");
 
-/** The settings in force that weaken the fence, as `on_unavailable = dangerous_admit`. */
-export function dangersOf(value, found = []) {
-  if (value === null || typeof value !== "object") return found;
-  for (const [key, inner] of Object.entries(value)) {
-    if (typeof inner === "string" && weakens(key, inner)) found.push(`${key} = ${inner}`);
-    else dangersOf(inner, found);
+/** The settings in force that weaken the fence, each with the routes that have it: `on_unavailable = dangerous_admit (shards)`. */
+export function dangersOf({ settings }) {
+  const routes = new Map();
+  for (const [table, values] of Object.entries(settings)) {
+    for (const [key, value] of Object.entries(values)) {
+      if (!weakens(key, value)) continue;
+      const danger = `${key} = ${value}`;
+      routes.set(danger, [...(routes.get(danger) ?? []), ...(table ? [visible(table.replace(/^route\./, ""))] : [])]);
+    }
   }
-  return [...new Set(found)];
+  return [...routes].map(([danger, names]) => (names.length ? `${danger} (${names.join(", ")})` : danger));
 }

@@ -301,7 +301,7 @@ async fn a_route_that_refuses_nothing_stands_out() {
     let page = Page::open(page.browser, other.fence.admin, "").await;
     page.until_there("#tiles .tile.bad[data-key=Fencing]").await;
     let tile = page.text("#tiles .tile[data-key=Fencing]").await;
-    for shown in ["weakened", "on_unavailable = dangerous_admit", "partial_requests = harmless"] {
+    for shown in ["weakened", "on_unavailable = dangerous_admit (k)", "partial_requests = harmless (k)"] {
         assert!(tile.contains(shown), "{shown} is not in {tile}");
     }
 

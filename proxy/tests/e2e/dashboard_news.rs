@@ -347,6 +347,7 @@ async fn a_process_that_weakens_the_fence_does_not_pass_for_the_one_before() {
     };
     let (enforced, weakened) =
         (starting_with(shards.clone()), starting_with(shards.with(r#"on_unavailable = "dangerous_admit""#)));
+    let weakened = weakened.replace("[admin]", "[admin]\ndangerous_unprotected = true");
     scene.start_again_as(&enforced).await;
     let page = Page::open(browser, port.address(), "").await;
     page.until_there("#tiles .tile.good[data-key=Fencing]").await;
@@ -355,7 +356,8 @@ async fn a_process_that_weakens_the_fence_does_not_pass_for_the_one_before() {
     scene.start_again_as(&weakened).await;
     page.until_state("live").await;
     page.until_there("#tiles .tile.bad[data-key=Fencing]").await;
-    assert_eq!(page.text("#tiles [data-key=Fencing] .tile-note").await, "on_unavailable = dangerous_admit");
+    let note = page.text("#tiles [data-key=Fencing] .tile-note").await;
+    assert_eq!(note, "admin.dangerous_unprotected = true, on_unavailable = dangerous_admit (shards)");
     scene.finish().await;
 }
 

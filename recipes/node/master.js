@@ -2,8 +2,9 @@
 //
 // Not `client.lock()`: it leaves an empty value, which is nobody's name.
 
-import { createReadStream } from 'node:fs';
+import { constants, createReadStream, openSync, statSync } from 'node:fs';
 import { request } from 'node:http';
+import { Socket } from 'node:net';
 import { createInterface } from 'node:readline';
 
 import { Etcd3 } from 'etcd3';
@@ -23,16 +24,25 @@ function doJob(job, token) {
   });
 }
 
+/**
+ * What the jobs are read from. A FIFO is waited for as a socket is: `createReadStream` would have a thread block in it, and Node does
+ * not exit before that thread has got a line.
+ */
+function openJobs() {
+  if (!statSync(JOBS).isFIFO()) return createReadStream(JOBS);
+  return new Socket({ fd: openSync(JOBS, constants.O_RDONLY | constants.O_NONBLOCK), readable: true, writable: false });
+}
+
 /** Does the jobs, and begins none when the lease is lost; says whether it got to their end. */
 async function work(revision, lost) {
   const token = { 'Fence-Owner': OWNER, 'Fence-Revision': revision };
-  for await (const job of createInterface({ input: createReadStream(JOBS) })) {
+  for await (const job of createInterface({ input: openJobs(), signal: lost })) {
     if (lost.aborted) return false;
     const [status, reason] = await doJob(job, token);
     console.log(`${OWNER}, revision ${revision}, ${job}: ${status} ${reason}`);
     if (status >= 300) return false;
   }
-  return true;
+  return !lost.aborted;
 }
 
 const campaign = client.election(LOCK, 10).campaign(OWNER); // A lease of ten seconds.

@@ -193,6 +193,35 @@ async fn a_late_write_under_an_election_of_etcd3_for_node_is_refused() {
     Recipe::new("Node etcd3", "shard-2").of_one_process().play(|_| node_master()).await;
 }
 
+/// Node's was told so, and went on to wait for a job. What it reads from is left open: there may always be one more.
+#[tokio::test]
+async fn a_master_whose_lease_ends_while_it_waits_for_a_job_ends() {
+    let (etcd, worker) = (Etcd::start(EtcdVersion::V3_5).await, Worker::start().await);
+    let address = worker.endpoint().to_string().replace("http://", "");
+    let mut go = Command::new(go_masters().await);
+    go.arg("mutex");
+    let commands = [
+        (node_master(), "shard-1"),
+        (python_master(), "shard-2"),
+        (go, "/shards/3/lock"),
+        (script("shell/gateway.sh"), "/shards/4/lock"),
+    ];
+    let mut masters = commands.map(|(command, lock)| Master::start(command, &etcd, lock, "shard", &address));
+    for master in &mut masters {
+        master.give("one");
+        master.until_done("one").await;
+    }
+    let leases = etcd.etcdctl(&["lease", "list"]).await;
+    let leases: Vec<&str> = leases.lines().skip(1).collect(); // Their number is the first line.
+    assert_eq!(leases.len(), masters.len(), "{leases:?}");
+    for lease in leases {
+        etcd.etcdctl(&["lease", "revoke", lease]).await;
+    }
+    for mut master in masters {
+        assert!(!master.status().await.success(), "{}", master.log());
+    }
+}
+
 /// It stood in no queue any more, and did not end either.
 #[tokio::test]
 async fn a_master_of_node_whose_lease_ends_while_it_waits_ends() {

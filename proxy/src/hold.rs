@@ -24,11 +24,10 @@ mod watchdog;
 mod while_held;
 
 use std::convert::Infallible;
-use std::future::pending;
 use std::pin::pin;
 use std::time::Duration;
 
-use fencepost_holder::{AcquireError, Etcd, Lock, StoreError, Tenure};
+use fencepost_holder::{AcquireError, Etcd, Lock, LockKey, StoreError, Tenure};
 use rustix::process::{Pid, Resource, Signal, getpid, getrlimit};
 use tokio::time::sleep;
 
@@ -174,7 +173,7 @@ impl Hold {
     /// Waits for the lock, unless that is not wanted, and takes it.
     async fn acquire(&mut self, is_first: bool) -> Result<Tenure, Exit> {
         self.voice.step(format_args!("waiting for {}", self.lock.key()));
-        let mut silence = pin!(say_if_silent(self.etcd.clone(), self.voice.clone()));
+        let mut silence = pin!(say_when_silent(self.etcd.clone(), self.lock.key().clone(), self.voice.clone()));
         loop {
             let acquiring = async {
                 match self.settings.r#try {
@@ -223,10 +222,13 @@ impl Hold {
     }
 }
 
-/// Says once that etcd does not answer: whoever waits may wait for the lock, or for nothing.
-async fn say_if_silent(etcd: Etcd, voice: Voice) -> Infallible {
-    voice.say(format_args!("{}", etcd.silent_for(SILENCE_MAX).await));
-    pending().await
+/// Says when etcd does not answer, and when it does again: whoever waits may wait for the lock, or for nothing.
+async fn say_when_silent(etcd: Etcd, key: LockKey, voice: Voice) -> Infallible {
+    loop {
+        voice.say(format_args!("{}", etcd.silent_for(SILENCE_MAX).await));
+        etcd.answers().await;
+        voice.say(format_args!("etcd answers again; waiting for {key}"));
+    }
 }
 
 /// Returns when there is no use in going on before the command has been started.

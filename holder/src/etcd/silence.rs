@@ -44,6 +44,15 @@ impl Etcd {
         }
     }
 
+    /// Returns once a call has been answered since those that were not; at once if there are none.
+    ///
+    /// # Cancel safety
+    /// May be given up and called again.
+    pub async fn answers(&self) {
+        // The channel's other end is our own.
+        let _ = self.0.silence.subscribe().wait_for(Option::is_none).await;
+    }
+
     /// It has answered, whatever it said.
     pub(super) fn note_answer(&self) {
         self.0.silence.send_if_modified(|silence| silence.take().is_some());
@@ -73,7 +82,10 @@ mod tests {
         etcd.note_silence(Instant::now(), &why("last"));
         assert_eq!(etcd.silent_for(hour).await, why("last"));
         assert!(silent(2 * hour).await.is_err());
+        let answers = async || tokio::time::timeout(Duration::from_millis(20), etcd.answers()).await;
+        assert!(answers().await.is_err());
         etcd.note_answer();
         assert!(silent(Duration::ZERO).await.is_err());
+        assert!(answers().await.is_ok());
     }
 }

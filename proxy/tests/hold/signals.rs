@@ -129,6 +129,32 @@ async fn who_is_told_to_end_while_etcd_is_away_has_said_so_and_ends_in_time() {
     stage.is_left_clean().await;
 }
 
+/// That etcd was back was never said, nor that it was away once more.
+#[tokio::test]
+async fn who_waits_says_each_time_that_etcd_does_not_answer_and_that_it_answers_again() {
+    let stage = Stage::set().await;
+    let script = "mkfifo $stage/never; exec 3<>$stage/never; echo ready >> $stage/log; read nothing <&3";
+    let _held = Holder::start(&stage, "a", &["--ttl", "600s"], script);
+    stage.until_lines("log", 1).await;
+    let way = Relay::before(&stage.etcd).await;
+    let mut waiting =
+        Holder::start_at(&format!("http://{}", way.address()), &stage.file(""), "b", &["--queue"], "true");
+    eventually("b queues", async || (stage.keys().await.len() == 2).then_some(())).await;
+    let said = async |what: &str, times: usize| {
+        let said = format!("{what}, {times} times");
+        eventually(&said, async || (waiting.log().matches(what).count() == times).then_some(())).await;
+    };
+    let again = format!("etcd answers again; waiting for {LOCK}\n");
+    for times in 1..=2 {
+        way.freeze().await;
+        said("etcd does not answer: ", times).await;
+        way.restore().await;
+        said(&again, times).await;
+    }
+    waiting.signal(Signal::TERM);
+    assert_eq!(waiting.code().await, 143);
+}
+
 /// It was tried twice, one after the other, for 3 s each.
 #[tokio::test]
 async fn a_lock_that_cannot_be_given_back_is_left_after_its_time_and_said_so_once() {

@@ -54,6 +54,7 @@ pub struct Metrics {
 #[derive(Debug, Clone)]
 struct ConfigMetrics {
     generation: IntGauge,
+    rejected: IntGauge,
     reloads: [IntCounter; ReloadOutcome::ALL.len()],
     last_success_seconds: prometheus::Gauge,
 }
@@ -216,6 +217,10 @@ impl Metrics {
                     "fencepost_config_generation",
                     "How many configurations this process has had in force.",
                 )?,
+                rejected: IntGauge::new(
+                    "fencepost_config_rejected",
+                    "Whether the configuration file, as it was last read, was rejected.",
+                )?,
                 reloads: ReloadOutcome::ALL.map(|outcome| reloads.with_label_values(&[outcome.name()])),
                 last_success_seconds: prometheus::Gauge::new(
                     "fencepost_config_last_success_timestamp_seconds",
@@ -248,6 +253,7 @@ impl Metrics {
             Box::new(metrics.sources.watch_restarts.clone()),
             Box::new(metrics.sources.tracked_locks.clone()),
             Box::new(metrics.config.generation.clone()),
+            Box::new(metrics.config.rejected.clone()),
             Box::new(reloads),
             Box::new(metrics.config.last_success_seconds.clone()),
             Box::new(metrics.sources.tenures.clone()),
@@ -317,6 +323,16 @@ impl Metrics {
     /// Counts a reload.
     pub fn reloaded(&self, outcome: ReloadOutcome) {
         self.config.reloads[outcome as usize].inc();
+    }
+
+    /// Notes whether the configuration file, as it was just read, was rejected.
+    pub fn set_config_rejected(&self, rejected: bool) {
+        self.config.rejected.set(rejected.into());
+    }
+
+    /// Whether the configuration file, as it was last read, was rejected: it is not what is in force.
+    pub fn config_rejected(&self) -> bool {
+        self.config.rejected.get() != 0
     }
 
     /// Requests in flight on all routes.

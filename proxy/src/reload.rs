@@ -179,6 +179,12 @@ impl Reloader {
     async fn reload(&mut self, cause: &str, content: &Content) -> Outcome {
         self.manager.reloading();
         let outcome = self.put_in_force(content).await.unwrap_or_else(Outcome::Rejected);
+        if let Origin::File(file) = &self.origin
+            && file.is_news(content)
+        {
+            let rejected = matches!(outcome, Outcome::Rejected(_));
+            self.in_force.now().process.metrics.set_config_rejected(rejected);
+        }
         self.conclude(cause, outcome)
     }
 

@@ -24,6 +24,7 @@ impl Admin {
         json_answer(&json!({
             "now_ms": millis(SystemTime::now()),
             "generation": fence.generation,
+            "file_rejected": fence.process.metrics.config_rejected(),
             "refused_lately": {
                 "seconds": SPAN.as_secs(),
                 "reject": by_reason(|reason| lately.refused[reason as usize]),
@@ -66,7 +67,11 @@ impl Admin {
         for (table, key, value) in self.fence.config.settings() {
             tables.entry(table).or_insert_with(|| json!({}))[key] = json!(value);
         }
-        json_answer(&json!({ "generation": self.fence.generation, "settings": tables }))
+        json_answer(&json!({
+            "generation": self.fence.generation,
+            "file_rejected": self.fence.process.metrics.config_rejected(),
+            "settings": tables,
+        }))
     }
 }
 

@@ -39,7 +39,8 @@ const MODES = {
 };
 
 export function showRoutes(document) {
-  byId("generation").textContent = `configuration ${document.generation}`;
+  const rejected = document.file_rejected ? el("span", { class: "badge warn" }, "its file was rejected: the log says why") : "";
+  byId("generation").replaceChildren(`configuration ${document.generation} `, rejected);
   sync(byId("routes"), document.routes, (route) => route.name, (route) => {
     const [grade, meaning] = MODES[route.mode] ?? ["warn", "not fenced"];
     const rejected = Object.values(route.requests.reject).reduce((sum, count) => sum + count, 0);

@@ -25,7 +25,9 @@ pub struct ConfigFile {
     reader: FileReader,
     /// What was read at the start.
     first: String,
-    /// What was acted upon last; of what can't be read again, why.
+    /// Why it is read at the start only, if it is.
+    read_once: Option<String>,
+    /// What was acted upon last; of what is read at the start only, why.
     settled: Content,
     /// What was seen last, if that is something else.
     unsettled: Option<Content>,
@@ -39,7 +41,8 @@ impl ConfigFile {
     pub fn read(path: &Path) -> Result<ConfigFile, String> {
         let first = read(path)?;
         let settled = can_be_read_again(path).map(|()| first.clone());
-        Ok(ConfigFile { path: path.to_owned(), reader: FileReader::default(), first, settled, unsettled: None })
+        let (path, reader, read_once) = (path.to_owned(), FileReader::default(), settled.clone().err());
+        Ok(ConfigFile { path, reader, first, read_once, settled, unsettled: None })
     }
 
     /// The configuration that was read at the start.
@@ -65,9 +68,14 @@ impl ConfigFile {
         config.map_err(|problems| problems.iter().map(ToString::to_string).collect())
     }
 
-    /// Why it is not followed, if it can't be read again as it is.
+    /// Why it is not followed, if it is read at the start only.
     pub(super) fn unfollowed(&self) -> Option<&str> {
-        self.settled.as_ref().err().map(String::as_str)
+        self.read_once.as_deref()
+    }
+
+    /// Whether that is what the file holds now, or why that can't be said: not of a pipe that was read at the start.
+    pub(super) fn is_news(&self, content: &Content) -> bool {
+        self.read_once.is_none() || content.as_ref().err() != self.read_once.as_ref()
     }
 
     /// What is in it now, whether or not somebody is writing it.
@@ -137,7 +145,14 @@ mod tests {
 
     fn file() -> ConfigFile {
         let (path, reader) = (PathBuf::from("f.toml"), FileReader::default());
-        ConfigFile { path, reader, first: "old".to_owned(), settled: Ok("old".to_owned()), unsettled: None }
+        ConfigFile {
+            path,
+            reader,
+            first: "old".to_owned(),
+            read_once: None,
+            settled: Ok("old".to_owned()),
+            unsettled: None,
+        }
     }
 
     fn looks(file: &mut ConfigFile, contents: &[&str]) -> Vec<Option<String>> {

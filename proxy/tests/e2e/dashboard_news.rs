@@ -361,6 +361,21 @@ async fn a_process_that_weakens_the_fence_does_not_pass_for_the_one_before() {
     scene.finish().await;
 }
 
+/// It said "configuration 1" and no more, as if the file were that.
+#[tokio::test]
+async fn a_configuration_file_that_was_rejected_is_told_of_until_it_is_mended() {
+    let browser = Browser::start().await;
+    let scene = Scene::open(VERSION, &routes()).await;
+    let page = Page::open(browser, scene.fence.admin, "").await;
+    assert_eq!(scene.fence.reload(&scene.config.clone().limit("confirm_timeout = \"1 h\"")).await.status, 422);
+    page.until_there("#generation .badge.warn").await;
+    assert_eq!(page.text("#generation").await, "configuration 1 its file was rejected: the log says why");
+    scene.fence.reloads(&scene.config).await;
+    page.until_count("#generation .badge", 0).await;
+    assert_eq!(page.text("#generation").await, "configuration 1");
+    scene.finish().await;
+}
+
 /// A lock that nobody has read was one without a holder, and a store that nobody asks one that is down.
 #[tokio::test]
 async fn what_was_never_read_is_neither_free_nor_down() {

@@ -135,6 +135,27 @@ async fn what_is_wrong_with_a_file_is_said_and_what_was_in_force_stays() {
     scene.finish().await;
 }
 
+/// All but the log forgot it, the alert after a quarter of an hour, and the next restart ended with 64.
+#[tokio::test]
+async fn a_rejected_file_is_told_of_until_it_is_in_force_or_says_what_is() {
+    let scene = Scene::open(EtcdVersion::V3_5, &[route("one", "enforce")]).await;
+    let rejected = async || {
+        let pages = [scene.fence.admin_json("/routes").await, scene.fence.admin_json("/config").await];
+        let metric = scene.fence.metric("fencepost_config_rejected").await == 1.0;
+        assert!(pages.iter().all(|page| page["file_rejected"] == metric), "{metric}: {pages:?}");
+        metric
+    };
+    assert!(!rejected().await);
+    for right in [scene.config.clone(), scene.config.clone().limit("confirm_timeout = \"1s\"")] {
+        let wrong = scene.config.clone().limit("confirm_timeout = \"1 h\"");
+        assert_eq!(scene.fence.reload(&wrong).await.status, 422);
+        assert!(rejected().await);
+        scene.fence.reloads(&right).await;
+        assert!(!rejected().await);
+    }
+    scene.finish().await;
+}
+
 #[tokio::test]
 async fn what_takes_a_restart_is_refused_as_a_whole_and_named() {
     let scene = Scene::open(EtcdVersion::V3_5, &[route("one", "shadow")]).await;
@@ -224,6 +245,7 @@ async fn without_a_file_there_is_nothing_to_reload() {
     let answer = fence.admin("POST", "/reload").await;
     assert_eq!(answer.status, 422);
     assert!(answer.text().contains("there is nothing to reload"), "{}", answer.text());
+    assert_eq!(fence.metric("fencepost_config_rejected").await, 0.0);
     assert_eq!(fence.admin("GET", "/reload").await.status, 405);
     scene.finish().await;
 }
@@ -330,6 +352,7 @@ async fn a_file_that_comes_by_a_pipe_is_read_once_and_holds_up_nobody() {
     fence.until_log(&why).await;
     let answer = fence.admin("POST", "/reload").await;
     assert_eq!((answer.status, answer.text()), (422, format!("nothing is changed:\n{why}\n")));
+    assert_eq!(fence.metric("fencepost_config_rejected").await, 0.0, "nothing is wrong with it");
     assert!(fence.terminate().await.success());
     scene.finish().await;
 }

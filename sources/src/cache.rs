@@ -50,7 +50,7 @@ mod slots_tests;
 #[path = "cache/trust_tests.rs"]
 mod trust_tests;
 
-pub use common::{GateMemory, Remembered};
+pub use common::{GateMemory, Remembered, Turning};
 pub use driver::Driver;
 pub use nameless::Nameless;
 pub use outlook::{Outlook, Timing};

@@ -9,7 +9,7 @@ mod sync;
 pub use cache::{
     Aside, Driver, FormatConflict, GateMemory, LoadError, LockDescription, LockSource, LockSpec, Nameless, Outlook,
     Queue, Queued, ReadCounts, RecordFormat, Remembered, SourceOptions, SourceStatus, SpawnError, Stopped, StorePast,
-    TemplateSpec, TemplatedLocks, TenureChange, Timing, TrackedLock, Unconfirmed, WeakLockSource,
+    TemplateSpec, TemplatedLocks, TenureChange, Timing, TrackedLock, Turning, Unconfirmed, WeakLockSource,
 };
 pub use etcd::{EtcdAccess, EtcdOptions, EtcdStore, EtcdTls, EtcdUser, EtcdWatch, caution, known_stale_reads};
 pub use memory::{MemoryCalls, MemoryStore, MemoryWatch, Write};

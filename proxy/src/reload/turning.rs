@@ -3,7 +3,7 @@
 use std::sync::{Arc, Weak};
 
 use fencepost_config::{Config, Lock, LockTemplate, Mode, Route};
-use tokio::time::Instant;
+use fencepost_sources::Turning;
 
 use crate::exchange::Fence;
 
@@ -32,6 +32,7 @@ impl Earlier {
     /// those: they may be anybody's.
     pub(super) fn bar_what_was_let_past(&mut self, old: &Arc<Fence>, new: &Fence) {
         self.0.push(Generation { fence: Arc::downgrade(old), turned: Vec::new() });
+        let mut turning = vec![Vec::new(); new.sources.len()];
         self.0.retain_mut(|generation| {
             let Some(fence) = generation.fence.upgrade() else { return false };
             for (index, route) in new.config.routes.iter().enumerate() {
@@ -48,15 +49,20 @@ impl Earlier {
                 turned.retain(|(watching, ..)| !generation.turned.contains(&turn(*watching)));
                 let timeout = turned.iter().map(|(watching, _)| fence.config.routes[*watching].orphan_timeout).max();
                 let Some(timeout) = timeout else { continue };
-                let until = Instant::now() + timeout.max(route.orphan_timeout);
                 let template = lock.key.clone();
-                let names = move |key: &str| template.matches_key(key);
-                let watched: Vec<String> = turned.iter().map(|(_, key)| key.to_string()).collect();
-                new.sources[lock.source].enforce_since(&keys, names, &watched, fence.generation + 1, until);
+                turning[lock.source].push(Turning {
+                    keys: keys.clone(),
+                    names: Arc::new(move |key| template.matches_key(key)),
+                    watched: turned.iter().map(|(_, key)| key.to_string()).collect(),
+                    generation: fence.generation + 1,
+                    counts_for: timeout.max(route.orphan_timeout),
+                });
                 generation.turned.extend(turned.iter().map(|(watching, _)| turn(*watching)));
             }
             true
         });
+        // All of a source at once: there may be many routes, and many locks.
+        new.sources.iter().zip(&turning).for_each(|(source, turning)| source.enforce_since(turning));
     }
 
     /// Those of them.

@@ -47,15 +47,46 @@ pub(crate) struct Common {
     nameless: Mutex<Vec<Arc<Counted>>>,
 }
 
+/// A route enforces from a configuration on, and it, or another, only watched its locks before.
+#[derive(Clone)]
+pub struct Turning {
+    /// The keys of its locks, as the route has them.
+    pub keys: String,
+    /// Whether a key is one of those.
+    pub names: Arc<dyn Fn(&str) -> bool + Send + Sync>,
+    /// The keys of the locks that were watched, as those routes have them.
+    pub watched: Vec<String>,
+    /// The number of that configuration.
+    pub generation: u64,
+    /// For how long what was let past before counts, at most, once nothing more of it can go out.
+    pub counts_for: Duration,
+}
+
 /// Locks of a route that only watched, and enforces from a configuration on.
 pub(crate) struct Turned {
     /// Their keys, as the route has them.
     keys: String,
-    names: Box<dyn Fn(&str) -> bool + Send + Sync>,
+    names: Arc<dyn Fn(&str) -> bool + Send + Sync>,
     generation: u64,
     until: Moment,
     /// What may be any of theirs of the requests that were let past before.
     nameless: Vec<Arc<Counted>>,
+}
+
+impl Turned {
+    /// Whether there is any of what may be any of theirs.
+    fn has_nameless(&self) -> bool {
+        self.nameless.iter().any(|counted| counted.bar())
+    }
+}
+
+impl fmt::Debug for Turning {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let Turning { keys, names: _, watched, generation, counts_for } = self;
+        let mut turning = f.debug_struct("Turning");
+        turning.field("keys", keys).field("watched", watched).field("generation", generation);
+        turning.field("counts_for", counts_for).finish_non_exhaustive()
+    }
 }
 
 impl fmt::Debug for Turned {
@@ -260,39 +291,35 @@ impl Common {
         let turned = self.turned();
         let its_own = turned.iter().filter(|turned| (turned.names)(lock.as_str()));
         its_own.for_each(|turned| gate.enforce_since(turned.generation, turned.until));
-        gate.set_nameless(may_be_nameless(&turned, lock));
+        gate.set_nameless(turned.iter().any(|turned| turned.has_nameless() && (turned.names)(lock.as_str())));
         gate
     }
 
     /// See [`LockSource::enforce_since`](super::source::LockSource::enforce_since).
-    pub(crate) fn enforce_since(
-        &self,
-        keys: &str,
-        names: impl Fn(&str) -> bool + Clone + Send + Sync + 'static,
-        watched: &[String],
-        generation: u64,
-        until: Instant,
-    ) {
-        let nameless = self.nameless_of(watched);
-        nameless.iter().for_each(|counted| counted.enforce_since(generation, self.moment(until)));
-        let turned = Turned {
-            keys: keys.to_owned(),
-            names: Box::new(names.clone()),
-            generation,
-            until: self.moment(until),
-            nameless,
-        };
+    pub(crate) fn enforce_since(&self, turning: &[Turning]) {
+        if turning.is_empty() {
+            return;
+        }
         // Before the locks, so that one which is made meanwhile is told in one way or the other.
-        self.turn(turned);
-        let locks = self.registry.all();
-        let own = locks.iter().filter(|lock| names(lock.key().as_str()));
-        own.for_each(|lock| lock.enforce_since(generation, until));
+        turning.iter().for_each(|turning| self.turn(turning));
+        for lock in self.registry.all() {
+            let its_own = turning.iter().filter(|turning| (turning.names)(lock.key().as_str()));
+            // The time begins with the step by which nothing more of it goes out. Among many locks that is not the same for all.
+            its_own.for_each(|turning| lock.enforce_since(turning.generation, Instant::now() + turning.counts_for));
+        }
+        // Once for all of them: it asks all locks again.
         self.settle_nameless();
     }
 
     /// Has the gates that are made from now on know of it. What was said of the same keys before is part of it, so that this grows with
     /// the routes that there ever were, and not with time.
-    fn turn(&self, mut now: Turned) {
+    fn turn(&self, turning: &Turning) {
+        let Turning { keys, names, watched, generation, counts_for } = turning;
+        let until = || self.moment(Instant::now() + *counts_for);
+        let nameless = self.nameless_of(watched);
+        nameless.iter().for_each(|counted| counted.enforce_since(*generation, until()));
+        let (keys, names) = (keys.clone(), Arc::clone(names));
+        let mut now = Turned { keys, names, generation: *generation, until: until(), nameless };
         let mut turned = self.turned();
         if let Some(before) = turned.iter().position(|earlier| earlier.keys == now.keys) {
             let before = turned.swap_remove(before);
@@ -332,7 +359,11 @@ impl Common {
         // To be dropped last: a lock's end looks for it in the registry, and whoever makes one there wants to know what has turned.
         let locks = self.registry.all();
         let turned = self.turned();
-        locks.iter().for_each(|lock| lock.set_nameless(may_be_nameless(&turned, lock.key())));
+        // Few, and none but for a moment after a reload: else each lock would be held against all that have ever turned.
+        let with_nameless: Vec<&Turned> = turned.iter().filter(|turned| turned.has_nameless()).collect();
+        for lock in &locks {
+            lock.set_nameless(with_nameless.iter().any(|turned| (turned.names)(lock.key().as_str())));
+        }
     }
 
     fn all_nameless(&self) -> MutexGuard<'_, Vec<Arc<Counted>>> {
@@ -382,10 +413,4 @@ impl Common {
     pub(crate) fn health(&self) -> MutexGuard<'_, Health> {
         self.health.lock().expect("nothing panics while it notes how the store is")
     }
-}
-
-/// Whether requests that were let past and named no lock may be this one's.
-fn may_be_nameless(turned: &[Turned], lock: &LockKey) -> bool {
-    let its_own = turned.iter().filter(|turned| (turned.names)(lock.as_str()));
-    its_own.flat_map(|turned| &turned.nameless).any(|counted| counted.bar())
 }

@@ -11,10 +11,9 @@ use std::{fmt, io};
 use fencepost_policy::Revision;
 use tokio::sync::{mpsc, oneshot};
 use tokio::task::LocalSet;
-use tokio::time::Instant;
 
 pub use self::status::{ReadCounts, SourceStatus};
-use super::common::{Command, Common, GateMemory};
+use super::common::{Command, Common, GateMemory, Turning};
 use super::driver::Driver;
 use super::kept::KeptLocks;
 use super::nameless::Nameless;
@@ -221,18 +220,11 @@ impl LockSource {
         TemplatedLocks::new(Arc::clone(shared), scope, spec.clone())
     }
 
-    /// A route whose locks have these keys enforces from that configuration on, and only watched before: what it let past before counts
-    /// as an earlier tenure's until it has left, or until then. That goes for the locks that are tracked, and for those that will be; and
-    /// for what named none of the locks that have the keys in `watched`.
-    pub fn enforce_since(
-        &self,
-        keys: &str,
-        names: impl Fn(&str) -> bool + Clone + Send + Sync + 'static,
-        watched: &[String],
-        generation: u64,
-        until: Instant,
-    ) {
-        self.common().enforce_since(keys, names, watched, generation, until);
+    /// Routes enforce from a configuration on, and only watched before: what was let past before counts as an earlier tenure's until it has
+    /// left, or until its time is over. That goes for the locks that are tracked, and for those that will be; and for what named none of
+    /// the locks that were watched. All routes that turn at once come in one call, since each looks at all locks.
+    pub fn enforce_since(&self, turning: &[Turning]) {
+        self.common().enforce_since(turning);
     }
 
     /// Where those requests of a route are counted that are let past and name none of its locks, which have these keys.

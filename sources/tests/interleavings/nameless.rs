@@ -4,17 +4,22 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use fencepost_policy::PassReason;
-use tokio::time::Instant;
 
-use crate::cache::common::Common;
+use crate::cache::common::{Common, Turning};
 use crate::cache::trust::Trust;
 use crate::world::{common, interleavings_with_interruptions, track};
 
 const KEYS: &str = "s/{}";
 
 fn turn(common: &Common) {
-    let until = Instant::now() + Duration::from_secs(3600);
-    common.enforce_since(KEYS, |_| true, &[KEYS.to_owned()], 2, until);
+    let turning = Turning {
+        keys: KEYS.to_owned(),
+        names: Arc::new(|_| true),
+        watched: vec![KEYS.to_owned()],
+        generation: 2,
+        counts_for: Duration::from_secs(3600),
+    };
+    common.enforce_since(&[turning]);
 }
 
 #[test]

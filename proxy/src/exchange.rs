@@ -68,32 +68,70 @@ pub struct Fence {
     pub process: Arc<Process>,
 }
 
-impl Fence {
+/// A configuration that is ready and not in force yet, and may never be: nothing is shown of it.
+pub struct Prepared {
+    /// Which one it would be.
+    pub generation: u64,
+    /// What was configured.
+    pub config: Config,
+    /// The sources of `config`, in the same order.
+    pub sources: Arc<[LockSource]>,
+    /// What guards each route of `config`, in the same order.
+    pub guards: Vec<Option<Guard>>,
+    upstreams: Vec<Upstream>,
+    identities: Vec<Identity>,
+    access_log: Option<AccessLog>,
+    /// What is there once, whatever the configuration.
+    pub process: Arc<Process>,
+}
+
+impl Prepared {
     /// Makes a configuration ready to be put in force: from now on its sources work and its static locks are kept current.
     ///
     /// # Errors
     /// If a source can't be started, if a lock is tracked already and read in another way, or if TLS to a worker can't be had.
-    pub fn new(config: Config, generation: u64, process: Arc<Process>) -> Result<Fence, FenceError> {
+    pub fn new(config: Config, generation: u64, process: Arc<Process>) -> Result<Prepared, FenceError> {
         let (upstreams, identities) = process.identities.upstreams(&config)?;
         let sources = process.sources.of(&config, process.memory.as_ref())?;
-        let metrics = &process.metrics;
-        let routes = config.routes.iter().map(|route| RouteInForce::new(route, &config, &sources, &process));
+        let guards = config.routes.iter().map(|route| Guard::of(route, &sources));
         let access_log = |log| AccessLog::open(log, process.access_lines_lost.clone(), &process.closing);
-        Ok(Fence {
+        Ok(Prepared {
             generation,
-            routes: routes.collect::<Result<_, _>>()?,
+            guards: guards.collect::<Result<_, _>>()?,
             sources: sources.into(),
             upstreams,
             identities,
-            unrouted: metrics.unrouted(),
             access_log: config.access_log.as_ref().map(access_log).transpose()?,
             process,
             config,
         })
     }
+
+    /// The locks of its routes that are always the same.
+    pub fn static_locks(&self) -> impl Iterator<Item = &Arc<TrackedLock>> {
+        self.guards.iter().filter_map(|guard| guard.as_ref()?.static_lock())
+    }
+
+    /// What is to be put in force. From now on its routes are among the metrics, before their first request.
+    pub fn fence(self) -> Fence {
+        let Prepared { generation, config, sources, guards, upstreams, identities, access_log, process } = self;
+        let routes = config.routes.iter().zip(guards);
+        let routes =
+            routes.map(|(route, guard)| RouteInForce::new(route, guard, &config, &sources, &process)).collect();
+        let unrouted = process.metrics.unrouted();
+        Fence { generation, routes, sources, upstreams, identities, unrouted, access_log, process, config }
+    }
 }
 
 impl Fence {
+    /// A configuration that is put in force without further ado.
+    ///
+    /// # Errors
+    /// Those of [`Prepared::new`].
+    pub fn new(config: Config, generation: u64, process: Arc<Process>) -> Result<Fence, FenceError> {
+        Prepared::new(config, generation, process).map(Prepared::fence)
+    }
+
     /// Whether each of its own locks has been read that are always the same, and the store has answered where there are others. A source
     /// may have more of them: those of a configuration that is tried.
     pub fn is_ready(&self, source: &LockSource) -> bool {
@@ -103,10 +141,7 @@ impl Fence {
 
     /// The locks of its routes that are always the same.
     pub fn static_locks(&self) -> impl Iterator<Item = &Arc<TrackedLock>> {
-        self.routes.iter().filter_map(|route| match &route.guard {
-            Some(Guard::Static(lock)) => Some(lock),
-            Some(Guard::Templated(_)) | None => None,
-        })
+        self.routes.iter().filter_map(|route| route.guard.as_ref()?.static_lock())
     }
 
     /// Its routes are those in force, as far as decisions are concerned.

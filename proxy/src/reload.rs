@@ -30,7 +30,7 @@ use sources::first_answers;
 use turning::Earlier;
 
 use crate::access_log::AccessLog;
-use crate::exchange::{Fence, FenceError};
+use crate::exchange::{Fence, FenceError, Prepared};
 use crate::in_force::{InForce, Switch};
 use crate::lock_sources::SourcesError;
 use crate::memory::RECORD_TIMEOUT;
@@ -243,7 +243,7 @@ impl Reloader {
         for warning in &new.config.warnings {
             tracing::warn!("{warning}");
         }
-        self.put(&old, new);
+        self.put(&old, new.fence());
         Ok(Outcome::Applied { generation: generation + 1, difference })
     }
 
@@ -251,10 +251,10 @@ impl Reloader {
     ///
     /// # Errors
     /// What it names and can't be had, such as a lock that can't be read or a store that doesn't answer. Then everything goes on as before.
-    async fn prepare(&self, old: &Fence, config: Config, generation: u64) -> Result<Fence, Vec<String>> {
+    async fn prepare(&self, old: &Fence, config: Config, generation: u64) -> Result<Prepared, Vec<String>> {
         first_looks(&old.config, &config).await?;
         let (process, places) = (Arc::clone(&old.process), config.places.clone());
-        let prepared = match Fence::new(config, generation, process) {
+        let prepared = match Prepared::new(config, generation, process) {
             Ok(new) => match make_readable(old, &new).await {
                 Ok(()) => make_remembered(&new).await.map(|()| new),
                 Err(problems) => Err(problems),
@@ -297,7 +297,7 @@ impl Reloader {
 }
 
 /// Has sources reached as `new` says, if its locks can be read in that way and those that are new answer.
-async fn make_readable(old: &Fence, new: &Fence) -> Result<(), Vec<String>> {
+async fn make_readable(old: &Fence, new: &Prepared) -> Result<(), Vec<String>> {
     try_detours(old, new).await?;
     new.process.sources.follow(&new.config);
     first_reads(old, new).await?;
@@ -305,7 +305,7 @@ async fn make_readable(old: &Fence, new: &Fence) -> Result<(), Vec<String>> {
 }
 
 /// Has what `new` lets past unjudged remembered, before any of it comes.
-async fn make_remembered(new: &Fence) -> Result<(), Vec<String>> {
+async fn make_remembered(new: &Prepared) -> Result<(), Vec<String>> {
     let Some(memory) = &new.process.memory else { return Ok(()) };
     let outcome = timeout(RECORD_TIMEOUT, memory.will_watch(&new.config)).await;
     match outcome {

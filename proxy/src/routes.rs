@@ -43,34 +43,47 @@ pub enum Guard {
 }
 
 impl RouteInForce {
-    /// Puts a route in force: from now on its lock, if it is always the same, is kept current.
-    ///
-    /// # Errors
-    /// If its lock is tracked already, but read in another way.
+    /// Puts a route in force, guarded by that.
     pub fn new(
         route: &Route,
+        guard: Option<Guard>,
         config: &Config,
         sources: &[LockSource],
         process: &Process,
-    ) -> Result<RouteInForce, FormatConflict> {
+    ) -> RouteInForce {
         let source = |route: &Route| route.mode.lock().map(|lock| lock.source);
         let of_one_source = config.routes.iter().filter(|other| source(other) == source(route));
-        let guard = route.mode.lock().map(|lock| Guard::new(lock, &sources[lock.source])).transpose()?;
         let templated = route.mode.lock().filter(|_| matches!(guard, Some(Guard::Templated(_))));
         let source_name = route.mode.lock().map(|lock| sources[lock.source].name());
         let metrics = process.metrics.route(&route.name, route.mode.name());
-        Ok(RouteInForce {
+        RouteInForce {
             headers: token_headers(route),
             label: process.label(&route.name, route.mode.name(), source_name, metrics.requests.of(Counted::Admitted)),
             metrics,
             orphan_timeout_max: of_one_source.map(|route| route.orphan_timeout).max().unwrap_or(route.orphan_timeout),
             guard,
             nameless: templated.map(|lock| sources[lock.source].nameless(&lock.key.to_string())),
-        })
+        }
     }
 }
 
 impl Guard {
+    /// What guards a route: its lock, if it is always the same, is kept current from now on.
+    ///
+    /// # Errors
+    /// If its lock is tracked already, but read in another way.
+    pub fn of(route: &Route, sources: &[LockSource]) -> Result<Option<Guard>, FormatConflict> {
+        route.mode.lock().map(|lock| Guard::new(lock, &sources[lock.source])).transpose()
+    }
+
+    /// The lock, if it is always the same.
+    pub fn static_lock(&self) -> Option<&Arc<TrackedLock>> {
+        match self {
+            Guard::Static(lock) => Some(lock),
+            Guard::Templated(_) => None,
+        }
+    }
+
     fn new(lock: &Lock, source: &LockSource) -> Result<Guard, FormatConflict> {
         let format = Arc::new(record_format(&lock.record));
         if let Some(key) = lock.key.static_key().filter(|_| !lock.from_header) {

@@ -10,7 +10,7 @@ use tokio::time::Instant;
 
 use super::sources::went_back;
 use super::turning::Earlier;
-use crate::exchange::Fence;
+use crate::exchange::{Fence, Prepared};
 use crate::routes::{Guard, record_format};
 
 /// Locks whose gate goes on and whose record would be read in another way. What is known of them was read in the old one.
@@ -75,7 +75,7 @@ fn of_lock(config: &Config, route: &str, text: String) -> String {
 /// Has every lock that is new read once from now on, also one that is known: it may have been read in the way in which the source
 /// was reached before. A lock that is in force already may be unread: its store has not answered yet, and a reload is what may
 /// help against that.
-pub(super) async fn first_reads(old: &Fence, new: &Fence) -> Result<(), Vec<String>> {
+pub(super) async fn first_reads(old: &Fence, new: &Prepared) -> Result<(), Vec<String>> {
     let timeout = new.config.limits.confirm_timeout;
     let (now, deadline) = (Instant::now(), Instant::now() + timeout);
     let mut new_locks: Vec<&Arc<TrackedLock>> = Vec::new();

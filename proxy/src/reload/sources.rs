@@ -8,14 +8,14 @@ use futures_util::future::join_all;
 use tokio::time::{Instant, sleep, timeout_at};
 
 use super::detours::{reads, try_out};
-use crate::exchange::Fence;
+use crate::exchange::{Fence, Prepared};
 
 /// How long to wait before it is looked at again. A source says to nobody when it is ready.
 const PAUSE: Duration = Duration::from_millis(10);
 
 /// Waits until each source is ready that no route used before, and its store answers: it counts for readiness from now on. One that is in use
 /// already may not be: its store has not answered yet, and a reload is what may help against that.
-pub(super) async fn first_answers(old: &Fence, new: &Fence) -> Result<(), Vec<String>> {
+pub(super) async fn first_answers(old: &Fence, new: &Prepared) -> Result<(), Vec<String>> {
     let within = new.config.limits.confirm_timeout;
     let deadline = Instant::now() + within;
     let brought = new.sources.iter().filter(|source| !uses(&old.config, source.name()));

@@ -537,6 +537,12 @@ async fn a_lock_is_read_as_often_as_its_route_now_needs_it() {
     }
 }
 
+/// What `/metrics` has of a route.
+async fn series_of(scene: &Scene, route: &str) -> Vec<String> {
+    let text = scene.fence.admin("GET", "/metrics").await.text();
+    text.lines().filter(|line| line.contains(&format!("route=\"{route}\""))).map(str::to_owned).collect()
+}
+
 /// It was put in force, and the process that served all others was unready from then on.
 #[tokio::test]
 async fn a_source_that_does_not_answer_is_not_added() {
@@ -558,10 +564,14 @@ async fn a_source_that_does_not_answer_is_not_added() {
     assert!(rejected.text().contains(&format!("{place}: source.more: ")), "{}", rejected.text());
     assert_eq!(scene.fence.admin("GET", "/readyz").await.status, 200);
     scene.admits("/k/x", &tenure).await;
+    assert_eq!(series_of(&scene, "more").await, Vec::<String>::new(), "of what was rejected nothing is shown");
 
     relay.restore().await;
     scene.fence.reloads(&with_more.limit("confirm_timeout = \"10s\"")).await;
     assert_eq!(scene.fence.admin("GET", "/readyz").await.status, 200);
+    let series = series_of(&scene, "more").await;
+    let admits = r#"fencepost_requests_total{mode="enforce",reason="none",route="more",verdict="admit"} 0"#;
+    assert!(series.iter().any(|line| line == admits), "{admits} is not among {series:#?}");
     let held = scene.store.hold("/more/7", "shard-7").await;
     scene.admits("/more/7/x", &held).await;
     scene.finish().await;

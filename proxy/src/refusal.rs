@@ -45,17 +45,23 @@ pub enum Failure {
     TimedOut,
     /// We failed before anything of the request went out.
     Internal,
-    /// We failed when something of the request may have gone out.
+    /// We failed when something of the request may have gone out. The last of all.
     InternalAfterSending,
 }
 
 impl Failure {
-    /// Those that a route may count.
-    pub const ON_A_ROUTE: [Failure; 11] = [
+    /// All of them.
+    pub const ALL: [Failure; Failure::InternalAfterSending as usize + 1] = [
+        Failure::NoRoute,
+        Failure::NotSupported,
+        Failure::Expectation,
         Failure::BrokenBody,
         Failure::CutBody,
         Failure::SlowBody,
         Failure::LargeBody,
+        Failure::LargeHead,
+        Failure::Unreadable,
+        Failure::BadTarget,
         Failure::Unreachable,
         Failure::ConnectTimeout,
         Failure::Declined,
@@ -63,11 +69,32 @@ impl Failure {
         Failure::NoAnswer,
         Failure::TimedOut,
         Failure::Internal,
+        Failure::InternalAfterSending,
     ];
 
-    /// Those that are counted where no route is known.
-    pub const BEFORE_A_ROUTE: [Failure; 5] =
-        [Failure::NoRoute, Failure::NotSupported, Failure::LargeHead, Failure::Unreadable, Failure::BadTarget];
+    /// Whether a route may count it. The others come before a route is known.
+    pub fn may_be_on_a_route(self) -> bool {
+        match self {
+            Failure::NoRoute
+            | Failure::NotSupported
+            | Failure::Expectation
+            | Failure::LargeHead
+            | Failure::Unreadable => false,
+            Failure::BrokenBody
+            | Failure::CutBody
+            | Failure::SlowBody
+            | Failure::LargeBody
+            | Failure::BadTarget
+            | Failure::Unreachable
+            | Failure::ConnectTimeout
+            | Failure::Declined
+            | Failure::Overloaded
+            | Failure::NoAnswer
+            | Failure::TimedOut
+            | Failure::Internal
+            | Failure::InternalAfterSending => true,
+        }
+    }
 
     /// The one name of the failure, in metrics, logs and bodies alike.
     pub fn code(self) -> &'static str {
@@ -176,6 +203,13 @@ impl Failure {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn all_failures_are_all_there_are() {
+        for (number, failure) in Failure::ALL.into_iter().enumerate() {
+            assert_eq!(failure as usize, number, "{failure:?}");
+        }
+    }
 
     #[test]
     fn failures_of_the_worker_are_no_verdicts() {

@@ -83,18 +83,13 @@ impl RouteMetrics {
 impl Metrics {
     /// The counters of what has no route.
     pub fn unrouted(&self) -> RouteMetrics {
-        for failure in Failure::BEFORE_A_ROUTE {
-            self.failures.with_label_values(&[NONE, failure.code()]);
-        }
+        self.begin_failures(NONE, |_| true);
         self.route(NONE, "enforce")
     }
 
     /// The counters of a route; `mode` is its mode's name in the configuration.
     pub fn route(&self, route: &str, mode: &str) -> RouteMetrics {
-        // A series that began with its first failure would not show that one as a rise.
-        for failure in Failure::ON_A_ROUTE {
-            self.failures.with_label_values(&[route, failure.code()]);
-        }
+        self.begin_failures(route, Failure::may_be_on_a_route);
         RouteMetrics {
             requests: self.requests.route(route, mode),
             waiting: self.waiting.with_label_values(&[route]),
@@ -108,6 +103,13 @@ impl Metrics {
             handoff_wait_seconds: self.handoff_wait_seconds.clone(),
             failures: self.failures.clone(),
             route: route.to_owned(),
+        }
+    }
+
+    /// A series that began with its first failure would not show that one as a rise.
+    fn begin_failures(&self, route: &str, may_be: impl Fn(Failure) -> bool) {
+        for failure in Failure::ALL.into_iter().filter(|failure| may_be(*failure)) {
+            self.failures.with_label_values(&[route, failure.code()]);
         }
     }
 }

@@ -68,6 +68,25 @@ fn every_metric_of_a_route_is_there_before_the_first_request() {
     }
 }
 
+/// A series that begins at 1 shows no rise: the first 417 of a process was in no alert.
+#[test]
+fn every_failure_is_there_before_the_first_one_comes() {
+    let metrics = Metrics::new().unwrap();
+    let _registered = [metrics.unrouted(), metrics.route("shards", "enforce")];
+    let text = text(&metrics);
+    let series = |route: &str, failure: Failure| {
+        format!("fencepost_failures_total{{failure=\"{}\",route=\"{route}\"}} 0", failure.code())
+    };
+    let check = |series: String| assert!(text.lines().any(|line| line == series), "{series} is not in\n{text}");
+    for failure in Failure::ALL {
+        check(series("none", failure));
+        if failure.may_be_on_a_route() {
+            check(series("shards", failure));
+        }
+    }
+    check(series("shards", Failure::BadTarget)); // A route may take a request before its `Host` is looked at.
+}
+
 #[test]
 fn each_route_tells_its_mode_and_each_fenced_one_its_max_age() {
     let text = text(&Metrics::new().unwrap());

@@ -3,8 +3,8 @@
 mod line;
 
 use std::cell::Cell;
-use std::fs::{File, OpenOptions};
-use std::io::{self, Write};
+use std::fs::{File, Metadata, OpenOptions};
+use std::io::{self, Read, Seek, SeekFrom, Write};
 use std::os::fd::AsFd;
 use std::os::unix::fs::OpenOptionsExt;
 use std::path::{Path, PathBuf};
@@ -137,6 +137,8 @@ struct Target {
     /// Where its file is to be opened anew, and whether it is to be now.
     path: Option<PathBuf>,
     reopen: Arc<AtomicBool>,
+    /// Whether what was written last ends within a line, as where a disk was full: what is written next begins on a new one.
+    is_torn: bool,
     /// Lines that could not be written.
     failures: Complaints,
 }
@@ -154,7 +156,8 @@ impl Target {
             AccessLogTarget::Stderr => ("stderr".to_owned(), Box::new(io::stderr()), None),
             AccessLogTarget::File(path) => (path.display().to_string(), Box::new(open(path)?), Some(path.clone())),
         };
-        Ok(Target { name, output, path, reopen, failures: Complaints::default() })
+        let is_torn = path.as_deref().is_some_and(ends_within_a_line);
+        Ok(Target { name, output, path, reopen, is_torn, failures: Complaints::default() })
     }
 
     fn write(&mut self, lines: &[u8]) -> io::Result<()> {
@@ -162,18 +165,50 @@ impl Target {
             && self.reopen.swap(false, Ordering::Relaxed)
         {
             match open(path) {
-                Ok(file) => self.output = Box::new(file),
+                Ok(file) => {
+                    self.output = Box::new(file);
+                    self.is_torn = ends_within_a_line(path);
+                }
                 // Lines go on into the old one.
                 Err(error) => tracing::warn!(error = %error.source, "{error} anew"),
             }
         }
-        self.output.write_all(lines).inspect_err(|error| {
+        self.write_whole(lines).inspect_err(|error| {
             let ends = lines.iter().filter(|byte| **byte == b'\n'); // No text in a line has any of its own.
             if let Some(lines) = self.failures.more(ends.count() as u64, Instant::now()) {
                 tracing::warn!(path = self.name, lines, %error, "lines could not be written to the access log");
             }
         })
     }
+
+    /// Writes all of the lines, by one call if its output takes them, and notes where it ends if it can't.
+    fn write_whole(&mut self, lines: &[u8]) -> io::Result<()> {
+        let on_a_new_line = self.is_torn.then(|| [b"\n", lines].concat());
+        let mut left = on_a_new_line.as_deref().unwrap_or(lines);
+        while !left.is_empty() {
+            match self.output.write(left) {
+                Ok(0) => return Err(io::ErrorKind::WriteZero.into()),
+                Ok(written) => {
+                    self.is_torn = left[written - 1] != b'\n';
+                    left = &left[written..];
+                }
+                Err(error) if error.kind() == io::ErrorKind::Interrupted => {}
+                Err(error) => return Err(error),
+            }
+        }
+        Ok(())
+    }
+}
+
+/// Whether a file that was not begun by us has the beginning of a line at its end. Of what is no file, or can't be read, nobody knows.
+fn ends_within_a_line(path: &Path) -> bool {
+    let last = || {
+        let mut file = path.metadata().ok().filter(Metadata::is_file).and_then(|_| File::open(path).ok())?;
+        file.seek(SeekFrom::End(-1)).ok()?;
+        let mut last = [0];
+        file.read_exact(&mut last).ok().map(|()| last)
+    };
+    last().is_some_and(|last| last != *b"\n")
 }
 
 fn open(path: &Path) -> Result<File, OpenError> {
@@ -314,4 +349,63 @@ fn write(place: &Place, status: Option<StatusCode>, sent: u64, complete: bool) {
         duration: place.arrived.elapsed(),
     };
     log.write(&line);
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// A disk with room for so many bytes more.
+    #[derive(Clone, Default)]
+    struct Disk {
+        written: Arc<Mutex<Vec<u8>>>,
+        room: Arc<AtomicU64>,
+    }
+
+    impl Write for Disk {
+        fn write(&mut self, text: &[u8]) -> io::Result<usize> {
+            let room = self.room.load(Ordering::Relaxed);
+            let taken = text.len().min(usize::try_from(room).unwrap());
+            if taken == 0 {
+                return Err(io::ErrorKind::StorageFull.into());
+            }
+            self.room.store(room - taken as u64, Ordering::Relaxed);
+            self.written.lock().unwrap().extend_from_slice(&text[..taken]);
+            Ok(taken)
+        }
+
+        fn flush(&mut self) -> io::Result<()> {
+            Ok(())
+        }
+    }
+
+    /// What stands on a disk that had room for so many bytes at each of these writes.
+    fn check(writes: &[(u64, &str, bool)], stands: &str) {
+        let disk = Disk::default();
+        let mut target = Target {
+            name: "disk".to_owned(),
+            output: Box::new(disk.clone()),
+            path: None,
+            reopen: Arc::default(),
+            is_torn: false,
+            failures: Complaints::default(),
+        };
+        for (room, lines, is_whole) in writes {
+            disk.room.store(*room, Ordering::Relaxed);
+            assert_eq!(target.write(lines.as_bytes()).is_ok(), *is_whole, "{lines:?} of {writes:?}");
+        }
+        assert_eq!(String::from_utf8(disk.written.lock().unwrap().clone()).unwrap(), stands, "{writes:?}");
+    }
+
+    /// It was glued to what there had been room for, and was in no count of lost lines.
+    #[test]
+    fn the_line_after_one_that_was_not_written_whole_stands_alone() {
+        check(&[(99, "aa\n", true), (99, "bb\n", true)], "aa\nbb\n");
+        check(&[(1, "aa\n", false), (99, "bb\n", true), (99, "cc\n", true)], "a\nbb\ncc\n");
+        check(&[(1, "aa\n", false), (0, "bb\n", false), (99, "cc\n", true)], "a\ncc\n");
+        check(&[(1, "aa\n", false), (1, "bb\n", false), (99, "cc\n", true)], "a\ncc\n");
+        check(&[(1, "aa\n", false), (2, "bb\n", false), (99, "cc\n", true)], "a\nb\ncc\n");
+        check(&[(0, "aa\n", false), (99, "bb\n", true)], "bb\n");
+        check(&[(3, "aa\nbb\n", false), (99, "cc\n", true)], "aa\ncc\n");
+    }
 }

@@ -203,6 +203,61 @@ async fn lines_that_cannot_be_written_are_lost_and_counted_on_through_reloads() 
     until_lost(5.0).await;
 }
 
+/// It was glued to what there had been room for of the line before, and in no count.
+#[tokio::test]
+async fn the_first_line_after_a_full_disk_is_whole() {
+    let (etcd, worker, scratch) = (Etcd::start(EtcdVersion::V3_5).await, Worker::start().await, Scratch::new());
+    let (file, rotated) = (scratch.path().join("access.log"), scratch.path().join("access.log.1"));
+    let config = Config::new(&[etcd.endpoint()], &worker.endpoint().to_string(), &[guarded()]);
+    let config = config.section(&logging_to(file.to_str().unwrap()));
+    let mut fence = Fencepost::launch_with_file_bytes(&config, 20_000).await;
+    let is_whole = |line: &&str| serde_json::from_str::<Value>(line).is_ok();
+    let whole_lines = |file: &Path| std::fs::read_to_string(file).unwrap().lines().filter(is_whole).count();
+    // One by one, so that nothing waits to be written when there is room again.
+    let mut lost = 0;
+    for sent in 1.. {
+        refused(fence.listener.clone(), 1).await;
+        lost = eventually("its line is written or lost", async || {
+            let lost = fence.metric(LOST).await as usize;
+            (whole_lines(&file) + lost == sent).then_some(lost)
+        })
+        .await;
+        if lost > 0 {
+            break;
+        }
+    }
+    let id = fence.process().id().to_string();
+    let room = std::process::Command::new("prlimit").args(["--pid", &id, "--fsize=unlimited"]).status().unwrap();
+    assert!(room.success());
+    let before = whole_lines(&file);
+    refused(fence.listener.clone(), 1).await;
+    eventually("its line stands alone", async || (whole_lines(&file) == before + 1).then_some(())).await;
+    assert_eq!(fence.metric(LOST).await as usize, lost);
+
+    // Nor is there anything before the first line of a new file.
+    std::fs::rename(&file, &rotated).unwrap();
+    assert_eq!(fence.admin("POST", "/reload").await.status, 200);
+    refused(fence.listener.clone(), 1).await;
+    eventually("a line in the new file", async || (file.exists() && !lines_of(&file).is_empty()).then_some(())).await;
+    assert_eq!(lines_of(&file).len(), 1);
+
+    // A process that begins, or is told to open its file anew, finds what another has left of a line.
+    for told in [false, true] {
+        let text = std::fs::read_to_string(&file).unwrap();
+        std::fs::write(&file, format!("{text}{{\"client\":\"")).unwrap();
+        if told {
+            assert_eq!(fence.admin("POST", "/reload").await.status, 200);
+        } else {
+            assert!(fence.terminate().await.success());
+            fence = Fencepost::launch(&config).await;
+        }
+        let before = whole_lines(&file);
+        refused(fence.listener.clone(), 2).await;
+        eventually("both stand alone", async || (whole_lines(&file) == before + 2).then_some(())).await;
+        assert!(!std::fs::read_to_string(&file).unwrap().contains("\n\n"), "no line is empty");
+    }
+}
+
 /// It waited for a reader, and nothing else was done until one came.
 #[tokio::test]
 async fn a_fifo_that_nobody_reads_is_no_access_log() {

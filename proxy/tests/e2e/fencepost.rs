@@ -237,6 +237,18 @@ impl Fencepost {
         Fencepost::launch_command(scratch, command).await
     }
 
+    /// As [`Fencepost::launch`], with a disk for which each file is full at that many bytes, its log too.
+    pub(crate) async fn launch_with_file_bytes(config: &Config, limit: u64) -> Fencepost {
+        let scratch = Scratch::new();
+        let file = scratch.path().join("fencepost.toml");
+        std::fs::write(&file, config.toml()).unwrap();
+        let mut command = Command::new("sh");
+        // Whoever does not ignore the signal is killed where a full disk would only be told of.
+        let limited = r#"trap '' XFSZ; exec prlimit --fsize="$1:unlimited" -- "$0" serve -c "$2""#;
+        command.arg("-c").arg(limited).arg(BINARY).arg(limit.to_string()).arg(&file);
+        Fencepost::launch_command(scratch, command).await
+    }
+
     /// As [`Fencepost::serve`], with its standard output going to that file.
     pub(crate) async fn serve_writing_to(config: &Config, output: &Path) -> Fencepost {
         let scratch = Scratch::new();

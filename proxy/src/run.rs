@@ -104,13 +104,14 @@ pub enum RunError {
 /// # Errors
 /// If an address is in use or can't be bound, or a file of TLS is of no use.
 pub fn bind(config: &Config) -> Result<Bound, RunError> {
-    let mut passed = None;
+    // Before anything is opened, which could have the number of one that was not passed.
+    let mut passed = PassedSockets::of_environment();
     let mut bind = |address: &Address, tls: Option<&fencepost_config::ServerTls>| {
         let tls = tls.map(server_tls::load).transpose()?;
         let bound = match address {
             Address::Tcp(address) => vec![Listener::bind(&ListenAddress::Tcp(*address))?],
             Address::Unix(path) => vec![Listener::bind(&ListenAddress::Unix(path.clone()))?],
-            Address::Systemd(name) => passed.get_or_insert_with(PassedSockets::of_environment).take(name)?,
+            Address::Systemd(name) => passed.take(name)?,
         };
         Ok::<_, RunError>(bound.into_iter().map(|listener| listener.with_tls(tls.clone())).collect::<Vec<_>>())
     };
@@ -118,7 +119,9 @@ pub fn bind(config: &Config) -> Result<Bound, RunError> {
     let listeners: Vec<Vec<Listener>> = listeners.collect::<Result<_, _>>()?;
     let admin = config.admin.as_ref().map(|admin| bind(&admin.address, admin.tls.as_ref())).transpose()?;
     let admin = admin.into_iter().flatten().map(|listener| listener.with_silence_max(ADMIN_SILENCE_MAX));
-    Ok(Bound { listeners: listeners.into_iter().flatten().collect(), admin: admin.collect() })
+    let bound = Bound { listeners: listeners.into_iter().flatten().collect(), admin: admin.collect() };
+    passed.close_rest();
+    Ok(bound)
 }
 
 /// Runs until `shutdown` completes, then drains ([`drain`]). `shutdown` is called once all is there that requests need: until then, a

@@ -12,13 +12,17 @@ pub struct PassedSockets {
     sockets: ListenFd,
     /// Their names, in the same order.
     names: Vec<String>,
+    /// Whether the environment says that they are for this process: it may have been handed on by a parent.
+    are_ours: bool,
 }
 
 impl PassedSockets {
     /// Those that the environment tells of. To be called once: whoever asks again finds none.
     pub fn of_environment() -> PassedSockets {
         let names = std::env::var("LISTEN_FDNAMES").unwrap_or_default();
-        PassedSockets { sockets: ListenFd::from_env(), names: names.split(':').map(str::to_owned).collect() }
+        let are_ours = std::env::var("LISTEN_PID").is_ok_and(|id| id == std::process::id().to_string());
+        let names = names.split(':').map(str::to_owned).collect();
+        PassedSockets { sockets: ListenFd::from_env(), names, are_ours }
     }
 
     /// Takes all sockets of that name: one unit may listen on several addresses.
@@ -38,6 +42,23 @@ impl PassedSockets {
             return Err(BindError::NotPassed { name: name.to_owned(), source });
         }
         Ok(taken)
+    }
+
+    /// Closes the listening sockets that nobody has taken, so that their clients are refused and wait for nobody. To be called when all
+    /// listeners are bound: no later configuration has others.
+    pub fn close_rest(mut self) {
+        let ours = if self.are_ours { self.sockets.len() } else { 0 };
+        for index in 0..ours {
+            if let Ok(Some(listener)) = self.listener(index) {
+                let (name, address) = (self.names.get(index).map_or("unknown", String::as_str), listener.address());
+                tracing::warn!(
+                    name,
+                    %address,
+                    "systemd passed a socket that no listener names: it is closed. Have a listener on \"systemd:{name}\", or stop and \
+                     disable the socket unit: while it is active, clients still connect to it and are never answered"
+                );
+            }
+        }
     }
 
     /// The socket at an index; `None` if it was taken.

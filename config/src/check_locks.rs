@@ -7,12 +7,14 @@ use crate::check_route::CheckedRoute;
 use crate::problem::Notes;
 use crate::route::{Lock, Record};
 
-/// A lock has one store and one reading, and no lock lies below another's contenders.
+/// A lock has one store and one reading, no two are named alike, and none lies below another's contenders.
 pub(crate) fn check_locks(routes: &[CheckedRoute], sources: &[DeclaredSource], notes: &Notes) {
     let locks = || routes.iter().filter_map(|checked| Some((checked, checked.lock.as_ref()?)));
     for (index, (later, lock)) in locks().enumerate() {
         let conflict = locks().take(index).find_map(|(earlier, other)| {
-            let conflict = disagreement(lock, other, sources).or_else(|| nesting(lock, other))?;
+            let conflict = disagreement(lock, other, sources)
+                .or_else(|| ambiguity(lock, other))
+                .or_else(|| nesting(lock, other))?;
             Some((earlier, conflict))
         });
         // The first conflict is enough: once it is settled, the others often are too.
@@ -50,6 +52,16 @@ fn disagreement(lock: &Lock, other: &Lock, sources: &[DeclaredSource]) -> Option
         }
         (Record::Key { .. } | Record::Election | Record::Mutex, _) => None,
     }
+}
+
+/// How a request that names one of two locks may mean the other, up to the name of the other's route.
+fn ambiguity(lock: &Lock, other: &Lock) -> Option<String> {
+    let (key, other_key) = (lock.key.as_str(), other.key.as_str());
+    lock.key.has_twin_in(&other.key).then(|| {
+        format!(
+            "{key:?} and {other_key:?} are the same where a request names its lock percent-encoded; the other is the lock of"
+        )
+    })
 }
 
 /// How one of two locks lies among the contenders of the other, up to the name of the other's route.

@@ -1,8 +1,9 @@
 //! Which lock guards a request: a lock key with placeholders.
 
+use std::borrow::Cow;
 use std::fmt;
 
-use fencepost_policy::LockKey;
+use fencepost_policy::{LockKey, percent_encoded};
 
 use crate::captures::{Captures, is_capture, is_placeholder_name};
 use crate::path_template::PathTemplate;
@@ -15,10 +16,15 @@ use crate::path_template::PathTemplate;
 pub struct LockTemplate {
     written: String,
     segments: Vec<Segment>,
+    /// The segments of its keys where they are presented percent-encoded; `None` if that is how they are.
+    encoded: Option<Vec<Segment>>,
     /// The names of the placeholders, each once, and which capture of the path gives its value.
     placeholders: Vec<Placeholder>,
     static_key: Option<LockKey>,
 }
+
+/// Those of the placeholders, in their order; of those that there are not, empty.
+type Values<'k> = [&'k str; LockTemplate::PLACEHOLDERS_MAX];
 
 #[derive(Debug, Clone, PartialEq, Eq)]
 struct Segment {
@@ -65,7 +71,8 @@ impl LockTemplate {
             ));
         }
         let static_key = placeholders.is_empty().then_some(key);
-        Ok(LockTemplate { written: written.to_owned(), segments, placeholders, static_key })
+        let encoded = segments.iter().any(Segment::is_encoded).then(|| segments.iter().map(Segment::encoded).collect());
+        Ok(LockTemplate { written: written.to_owned(), segments, encoded, placeholders, static_key })
     }
 
     /// The template as it is written.
@@ -105,28 +112,45 @@ impl LockTemplate {
 
     /// Whether this is one of the template's keys, for some values of its placeholders.
     pub fn matches_key(&self, key: &str) -> bool {
-        self.values(key).is_some()
+        key.len() <= LockKey::BYTES_MAX && self.values(&self.segments, key).is_some()
     }
 
-    /// Whether this is one of the template's keys on a path with these captures: a placeholder that is a capture has
-    /// its value, so that a request for shard 2 cannot name the lock of shard 3.
-    pub fn matches_key_on_path(&self, key: &str, captures: &Captures<'_>) -> bool {
-        self.values(key).is_some_and(|values| {
+    /// The template's key that a request means which presents this: the key as it is, or with what is not visible ASCII
+    /// percent-encoded ([`LockKey::is_presented_as`]). No two keys of one template are presented alike, nor are those of two
+    /// in one configuration ([`LockTemplate::has_twin_in`]).
+    pub fn named<'k>(&self, presented: &'k str) -> Option<Cow<'k, str>> {
+        self.named_if(presented, |_| true)
+    }
+
+    /// The same on a path with these captures: a placeholder that is a capture has its value, so that a request for
+    /// shard 2 cannot name the lock of shard 3.
+    pub fn named_on_path<'k>(&self, presented: &'k str, captures: &Captures<'_>) -> Option<Cow<'k, str>> {
+        self.named_if(presented, |values| {
             self.placeholders.iter().zip(values).all(|(placeholder, value)| match placeholder.capture {
-                Some(index) => captures.get(index).is_some_and(|capture| capture == *value),
+                Some(index) => captures.get(index).is_some_and(|capture| capture == **value),
                 None => true,
             })
         })
     }
 
-    /// The values of the placeholders that give this key.
-    fn values<'k>(&self, key: &'k str) -> Option<[&'k str; LockTemplate::PLACEHOLDERS_MAX]> {
-        if key.len() > LockKey::BYTES_MAX {
-            return None;
-        }
+    fn named_if<'k>(&self, presented: &'k str, fits: impl Fn(&Values<'k>) -> bool) -> Option<Cow<'k, str>> {
+        let key = match (self.values(&self.segments, presented), &self.encoded) {
+            (Some(values), _) => fits(&values).then_some(Cow::Borrowed(presented)),
+            (None, Some(encoded)) => {
+                let values = self.values(encoded, presented).filter(fits)?;
+                let key: Vec<String> = self.segments.iter().map(|segment| segment.with(&values)).collect();
+                Some(Cow::Owned(key.join("/")))
+            }
+            (None, None) => None,
+        };
+        key.filter(|key| key.len() <= LockKey::BYTES_MAX)
+    }
+
+    /// The values of the placeholders that give a key which reads so by these segments.
+    fn values<'k>(&self, segments: &[Segment], key: &'k str) -> Option<Values<'k>> {
         let mut values = [""; LockTemplate::PLACEHOLDERS_MAX];
         let mut written = key.split('/');
-        for segment in &self.segments {
+        for segment in segments {
             let value = segment.value(written.next()?)?;
             if let Some(placeholder) = segment.placeholder {
                 // The same placeholder has the same value everywhere; no value is empty.
@@ -142,6 +166,15 @@ impl LockTemplate {
     /// Whether one key may be named by both templates. When in doubt, it may.
     pub fn overlaps(&self, other: &LockTemplate) -> bool {
         self.segments.len() == other.segments.len() && self.begins_like(other)
+    }
+
+    /// Whether a key of this template and another one of the other may be presented alike, as `/a b` and `/a%20b` are. When in
+    /// doubt, they may.
+    pub(crate) fn has_twin_in(&self, other: &LockTemplate) -> bool {
+        let encoded = |template: &LockTemplate| template.encoded.clone().unwrap_or_else(|| template.segments.clone());
+        let differs = self.segments.iter().zip(&other.segments).any(|(mine, others)| mine.may_be_twin_of(others));
+        let mut pairs = encoded(self).into_iter().zip(encoded(other));
+        differs && self.segments.len() == other.segments.len() && pairs.all(|(mine, others)| mine.overlaps(&others))
     }
 
     /// Whether a key of the other template may lie below a key of this one, as `a/b` lies below `a`. When in doubt,
@@ -185,6 +218,37 @@ impl Segment {
             placeholders.len() - 1
         });
         Ok(Segment { before: literal(before)?, placeholder: Some(placeholder), after: literal(after)? })
+    }
+
+    /// How its text is presented percent-encoded. What a placeholder stands for is visible ASCII, and has no `%`.
+    fn encoded(&self) -> Segment {
+        let encoded = |text: &str| percent_encoded(text.as_bytes()).map(char::from).collect();
+        Segment { before: encoded(&self.before), placeholder: self.placeholder, after: encoded(&self.after) }
+    }
+
+    /// Whether that is another text.
+    fn is_encoded(&self) -> bool {
+        self.text().any(|byte| !byte.is_ascii_graphic())
+    }
+
+    /// What is written of it, without its placeholder.
+    fn text(&self) -> impl Iterator<Item = u8> {
+        self.before.bytes().chain(self.after.bytes())
+    }
+
+    /// Whether two different texts of these segments may be the same where they are percent-encoded: then one has a `%` where the
+    /// other has what is encoded.
+    fn may_be_twin_of(&self, other: &Segment) -> bool {
+        let parts = |segment: &Segment| (segment.before.clone(), segment.placeholder.is_some(), segment.after.clone());
+        let has_escape = |segment: &Segment| segment.text().any(|byte| byte == b'%');
+        let may_meet = self.is_encoded() && has_escape(other) || has_escape(self) && other.is_encoded();
+        may_meet && parts(self) != parts(other)
+    }
+
+    /// The text for these values of the placeholders.
+    fn with(&self, values: &Values<'_>) -> String {
+        let value = self.placeholder.map_or("", |placeholder| values[placeholder]);
+        [&self.before, value, &self.after].concat()
     }
 
     /// The value of the placeholder that makes this segment read so; empty if there is no placeholder.
@@ -286,10 +350,65 @@ mod tests {
     #[test]
     fn a_caller_cannot_name_the_lock_of_another_path() {
         let matches =
-            |key| with_captures("/2/y/", |captures| template("/shards/{a}/{z}").matches_key_on_path(key, captures));
+            |key| with_captures("/2/y/", |captures| template("/shards/{a}/{z}").named_on_path(key, captures).is_some());
         assert!(matches("/shards/2/anything"));
         assert!(!matches("/shards/3/anything"));
         assert!(!matches("/shards/2/"));
+    }
+
+    /// Keys with other characters could not be named at all.
+    #[test]
+    fn a_key_is_named_as_it_is_or_percent_encoded() {
+        let named = |written: &str, presented: &str| template(written).named(presented).map(Cow::into_owned);
+        for (written, presented, key) in [
+            ("/k", "/k", Some("/k")),
+            ("/ü x/lock", "/ü x/lock", Some("/ü x/lock")),
+            ("/ü x/lock", "/%C3%BC%20x/lock", Some("/ü x/lock")),
+            ("/ü x/lock", "/%c3%bc%20x/lock", None),
+            ("/ü x/lock", "/ü%20x/lock", None),
+            ("/ü/{z}/lock-{y} x", "/%C3%BC/2/lock-a x", None),
+            ("/ü/{z}/lock-{y} x", "/%C3%BC/2/lock-a%20x", Some("/ü/2/lock-a x")),
+            ("/ü/{z}/lock-{y} x", "/ü/2/lock-a x", Some("/ü/2/lock-a x")),
+            ("/ü/{z}/{z}", "/%C3%BC/2/3", None),
+            ("/a%20b", "/a%20b", Some("/a%20b")),
+            ("/a%20b", "/a b", None),
+            ("/{z}", "/%C3%BC", None),
+            ("/k", "/%6B", None),
+        ] {
+            assert_eq!(named(written, presented).as_deref(), key, "{written} {presented}");
+        }
+        let long = format!("/{}", "ü".repeat(511));
+        assert_eq!(named(&long, &format!("/{}", "%C3%BC".repeat(511))), Some(long));
+        let too_long = format!("/{}/{}", "%C3%BC".repeat(500), "k".repeat(23));
+        assert_eq!(named(&format!("/{}/{{z}}", "ü".repeat(500)), &too_long), None);
+        let on_path = |presented| {
+            with_captures("/2/y/", |captures| template("/ü/{a}").named_on_path(presented, captures).is_some())
+        };
+        assert!(on_path("/%C3%BC/2"));
+        assert!(!on_path("/%C3%BC/3"), "of another path");
+    }
+
+    #[test]
+    fn templates_have_twins_if_two_keys_may_be_presented_alike() {
+        for (one, other, have_twins) in [
+            ("/a b", "/a%20b", true),
+            ("/a b", "/a b", false),
+            ("/a b", "/a c", false),
+            ("/a b", "/a%20c", false),
+            ("/a b", "/a%20b/c", false),
+            ("/a b/{x}", "/a%20b/c", true),
+            ("/a b/{x}", "/a b/{y}", false),
+            ("/a b/c%", "/a b/c%", false),
+            ("/%2{x}", "/ ", true),
+            ("/ {x}", "/%20{y}", true),
+            ("/{x}%20z", "/q {y}", true),
+            ("/{x}", "/a b", false),
+            ("/ü", "/%C3%BC", true),
+            ("/ü", "/%c3%bc", false),
+        ] {
+            assert_eq!(template(one).has_twin_in(&template(other)), have_twins, "{one} {other}");
+            assert_eq!(template(other).has_twin_in(&template(one)), have_twins, "{other} {one}");
+        }
     }
 
     #[test]
@@ -359,7 +478,7 @@ mod tests {
             let mut key = String::new();
             let matches = with_captures(&format!("/{a}/{b}/"), |captures| {
                 template.render_into(captures, &mut key).unwrap();
-                template.matches_key_on_path(&key, captures)
+                template.named_on_path(&key, captures).is_some_and(|named| named == key)
             });
             prop_assert!(matches, "{key}");
         }

@@ -97,7 +97,7 @@ pub struct Lock {
     /// Its key.
     pub key: LockTemplate,
     /// Whether the caller names the key, in [`Route::lock_header`]: it is then matched against `key`
-    /// ([`LockTemplate::matches_key_on_path`]) and not rendered from the path.
+    /// ([`LockTemplate::named_on_path`]) and not rendered from the path.
     pub from_header: bool,
     /// How a record becomes a tenure.
     pub record: Record,

@@ -925,6 +925,22 @@ lock = { source = "main", key = "/a/b", layout = "mutex" }"#,
     },
     Case {
         edits: &[
+            (10, r#"lock = { source = "main", key = "/a b/{shard}" }"#),
+            (
+                11,
+                r#"[[route]]
+name = "other"
+path = "/other/{id}/"
+upstream = "http://127.0.0.1:9001"
+lock = { source = "main", key = "/a%20b/{id}" }"#,
+            ),
+        ],
+        says: &[
+            r#"f.toml:15: route.other.lock: "/a%20b/{id}" and "/a b/{shard}" are the same where a request names its lock percent-encoded; the other is the lock of route "shards" (line 10)"#,
+        ],
+    },
+    Case {
+        edits: &[
             (10, r#"lock = { source = "main", key = "/a/b/c", layout = "election" }"#),
             (
                 11,

@@ -61,7 +61,8 @@ impl Claim {
         let named = if is_named { Some(rules.headers.lock(headers).map_err(deny)?) } else { None };
         let key = match (guard, named) {
             (Guard::One(_), None) => None,
-            (Guard::One(lock), Some(named)) if named == lock.key().as_str() => None,
+            (Guard::One(lock), Some(named)) if lock.key().is_presented_as(named) => None,
+            // As it is: what is encoded may be a key of its own here, since nobody knows beforehand which keys there are.
             (Guard::Below { .. }, Some(named)) => {
                 Some(LockKey::new(named).map_err(|_| deny(Rejection::LockNotAllowed))?)
             }

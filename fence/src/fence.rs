@@ -84,7 +84,8 @@ impl Fence {
     /// All that is below `prefix` in etcd is watched, so keep other things out of it: locks below it that other layers of the fence name or
     /// find have to be read in the same way. Where records are queues ([`Layout::Election`], [`Layout::Mutex`]), no key that is found may be
     /// below another, which would take it for a contender: nobody finds that out beforehand. Where the lock is found in the path, take care
-    /// that your router reads the path in the same way.
+    /// that your router reads the path in the same way. A call of the fence names its lock as it is: a name that is percent-encoded is that
+    /// of another lock here, unlike with [`Fence::lock`].
     ///
     /// [`Layout::Election`]: crate::Layout::Election
     /// [`Layout::Mutex`]: crate::Layout::Mutex

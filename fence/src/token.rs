@@ -75,13 +75,13 @@ impl TokenHeaders {
         only(headers, &headers.get_all(CONNECTION), &self.revision).ok().flatten().and_then(parse_revision)
     }
 
-    /// The lock that a request names.
+    /// What a request names its lock by: the key as it is, or percent-encoded ([`LockKey::is_presented_as`](fencepost_policy::LockKey::is_presented_as)).
     ///
     /// # Errors
-    /// As for [`TokenHeaders::token`]; `lock-not-allowed` if it is not text.
+    /// As for [`TokenHeaders::token`]; `lock-not-allowed` if it is not UTF-8.
     pub fn lock<'h>(&self, headers: &'h HeaderMap) -> Result<&'h str, Rejection> {
         let lock = only(headers, &headers.get_all(CONNECTION), &self.lock)?.ok_or(Rejection::TokenMissing)?;
-        lock.to_str().map_err(|_| Rejection::LockNotAllowed)
+        std::str::from_utf8(lock.as_bytes()).map_err(|_| Rejection::LockNotAllowed)
     }
 }
 

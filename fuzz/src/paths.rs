@@ -63,7 +63,10 @@ impl Way {
                     let mut key = String::new();
                     template.render_into(&captures, &mut key).expect("a string takes what is written");
                     let is_short = key.len() <= fencepost_policy::LockKey::BYTES_MAX;
-                    assert!(!is_short || template.matches_key_on_path(&key, &captures), "{key:?} is not of {template}");
+                    assert!(
+                        !is_short || template.named_on_path(&key, &captures).is_some_and(|named| named == key),
+                        "{key:?} is not of {template}"
+                    );
                     Way::Guarded { index, key }
                 }
             },

@@ -3,7 +3,7 @@
 use std::pin::Pin;
 use std::task::{Context, Poll, ready};
 
-use fencepost_policy::{LockKey, Owner, Revision};
+use fencepost_policy::{LockKey, Owner, Revision, percent_encoded};
 use http::{HeaderName, HeaderValue, Request, Response};
 use pin_project_lite::pin_project;
 use tokio::sync::watch;
@@ -99,7 +99,7 @@ impl StampLayer {
     }
 
     /// With `Fence-Lock` as well, for routes that let the caller choose the lock, and for `POST /.well-known/fence`. A key
-    /// that is no header's value (control characters) is left out.
+    /// that is no header's value (control characters, a space at an end) is percent-encoded.
     #[must_use]
     pub fn with_lock(self) -> StampLayer {
         self.with_lock_in(FENCE_LOCK)
@@ -108,7 +108,7 @@ impl StampLayer {
     /// The same, in a header of another name, as the route's `lock_header` has it.
     #[must_use]
     pub fn with_lock_in(mut self, lock: HeaderName) -> StampLayer {
-        self.lock = HeaderValue::try_from(self.key.as_str()).ok().map(|key| (lock, key));
+        self.lock = Some((lock, presented(self.key.as_str())));
         self
     }
 
@@ -128,6 +128,15 @@ impl StampLayer {
         }
         Ok(())
     }
+}
+
+/// A lock's name as it goes into a header: as it is if it gets there unchanged, which names it wherever it is looked at.
+fn presented(key: &str) -> HeaderValue {
+    let has_blank_end = key.starts_with([' ', '\t']) || key.ends_with([' ', '\t']);
+    HeaderValue::try_from(key).ok().filter(|_| !has_blank_end).unwrap_or_else(|| {
+        let encoded: String = percent_encoded(key.as_bytes()).map(char::from).collect();
+        HeaderValue::try_from(encoded).expect("visible ASCII is a header's value")
+    })
 }
 
 impl<S> Layer<S> for StampLayer {
@@ -254,6 +263,21 @@ mod tests {
         let sent = send(named, Request::new(()), &[]).await.unwrap();
         assert_eq!(sent.headers()["x-lock"], "/shards/2/lock");
         assert_eq!(sent.headers().len(), 3);
+    }
+
+    #[test]
+    fn a_lock_is_named_as_it_is_where_a_header_has_it_unchanged() {
+        for (key, value) in [
+            ("/shards/2/lock", "/shards/2/lock"),
+            ("/ü x/lock", "/ü x/lock"),
+            ("/a%20b", "/a%20b"),
+            (" a", "%20a"),
+            ("ü ", "%C3%BC%20"),
+            ("\tü", "%09%C3%BC"),
+            ("a\nb", "a%0Ab"),
+        ] {
+            assert_eq!(presented(key).as_bytes(), value.as_bytes(), "{key:?}");
+        }
     }
 
     #[tokio::test]

@@ -25,4 +25,4 @@ pub use key_track::{Content, KeyEvent, KeyTrack, Reading, Step, Walk, Write};
 pub use lock::{InvalidLockKey, Layout, LockKey};
 pub use queue_track::{Contender, MissedEvent, QueueEvent, QueueTrack};
 pub use snapshot::{Holding, Snapshot, Tenure, Waiter};
-pub use token::{FenceToken, InvalidRevision, Owner, Revision};
+pub use token::{FenceToken, InvalidRevision, Owner, Revision, percent_encoded};

@@ -6,6 +6,8 @@ use std::sync::Arc;
 
 use smol_str::SmolStr;
 
+use crate::token::percent_encoded;
+
 /// Names the lock that guards a request, e.g. `/shards/2/lock`.
 ///
 /// Up to 23 bytes are kept in place: whoever looks for one among 100,000 others need not fetch its text from elsewhere in memory.
@@ -31,6 +33,14 @@ impl LockKey {
     /// The name.
     pub fn as_str(&self) -> &str {
         &self.0
+    }
+
+    /// Whether a request that presents this means this lock: the name as it is, or with what is not visible ASCII
+    /// percent-encoded ([`percent_encoded`]).
+    ///
+    /// Other than owners, the lock `a%20b` is not presented as `a b`: that is another lock's own name.
+    pub fn is_presented_as(&self, presented: &str) -> bool {
+        self.as_str() == presented || percent_encoded(self.as_str().as_bytes()).eq(presented.bytes())
     }
 
     /// Whether locks of these two names would block each other in etcd, under the queue layouts: one's contenders
@@ -112,6 +122,20 @@ mod tests {
         assert!(!nests("a", "ab"));
         assert!(!nests("a", "a"));
         assert!(!nests("a/b", "a/c"));
+    }
+
+    #[test]
+    fn a_lock_is_presented_as_it_is_or_percent_encoded() {
+        let presented = |key: &str, as_: &str| LockKey::new(key).unwrap().is_presented_as(as_);
+        assert!(presented("/k", "/k"));
+        assert!(!presented("/k", "/k/"));
+        assert!(presented("/ü x/lock", "/ü x/lock"));
+        assert!(presented("/ü x/lock", "/%C3%BC%20x/lock"));
+        assert!(!presented("/ü x/lock", "/%c3%bc%20x/lock"));
+        assert!(!presented("/ü x/lock", "/ü%20x/lock"), "half of it is no spelling");
+        assert!(presented("/a%20b", "/a%20b"));
+        assert!(!presented("/a%20b", "/a b"), "that is another lock");
+        assert!(!presented("/k", "/%6B"));
     }
 
     #[test]

@@ -116,8 +116,8 @@ impl Owner {
     }
 }
 
-/// The bytes, with whatever is not visible ASCII as `%XX`.
-fn percent_encoded(bytes: &[u8]) -> impl Iterator<Item = u8> + '_ {
+/// The bytes, with whatever is not visible ASCII (0x21 to 0x7e) as `%XX`, in upper-case hex.
+pub fn percent_encoded(bytes: &[u8]) -> impl Iterator<Item = u8> + '_ {
     const HEX: &[u8; 16] = b"0123456789ABCDEF";
     bytes.iter().flat_map(|&byte| {
         let (text, length) = if byte.is_ascii_graphic() {

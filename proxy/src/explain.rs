@@ -138,10 +138,10 @@ fn key(lock: &Lock, named: Option<&str>) -> Result<Result<LockKey, Rejection>, S
         (None, _) if lock.from_header => Ok(Err(Rejection::TokenMissing)),
         (None, Some(key)) => Ok(Ok(key.clone())),
         (None, None) => Err(format!("--lock: say which of the locks {template:?}")),
-        (Some(named), _) if lock.key.matches_key(named) => {
-            LockKey::new(named).map(Ok).map_err(|error| format!("--lock: {error}"))
-        }
-        (Some(named), _) => Err(format!("--lock: {named:?} is none of the locks {template:?} of the route")),
+        (Some(named), _) => match lock.key.named(named) {
+            Some(key) => LockKey::new(&key).map(Ok).map_err(|error| format!("--lock: {error}")),
+            None => Err(format!("--lock: {named:?} is none of the locks {template:?} of the route")),
+        },
     }
 }
 

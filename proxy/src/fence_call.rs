@@ -3,6 +3,7 @@
 //! It is answered with 204 only when no request of an earlier tenure is at the worker or will ever be forwarded. A new
 //! master calls it before it reads the worker's state.
 
+use std::borrow::Cow;
 use std::rc::Rc;
 use std::sync::Arc;
 
@@ -101,12 +102,9 @@ fn find(place: &Place, headers: &HeaderMap) -> Result<Named, Rejection> {
         Mode::Enforce(lock) => Some((index, route, lock)),
         Mode::Shadow(_) | Mode::Off => None,
     });
-    let mut meant: Option<(usize, &str)> = None;
+    let mut meant: Option<(usize, Cow<'_, str>)> = None;
     for (index, route, lock) in enforced.clone().filter(|(_, route, _)| headers.contains_key(&route.lock_header)) {
-        let key = fence.routes[index].headers.lock(headers)?;
-        if !lock.key.matches_key(key) {
-            continue;
-        }
+        let Some(key) = lock.key.named(fence.routes[index].headers.lock(headers)?) else { continue };
         if presents_token(route, headers) {
             meant = Some((index, key));
             break;
@@ -115,7 +113,7 @@ fn find(place: &Place, headers: &HeaderMap) -> Result<Named, Rejection> {
     }
     if let Some((index, key)) = meant {
         place.route.set(Some(index));
-        return named(&fence.routes[index].guard, key);
+        return named(&fence.routes[index].guard, &key);
     }
     if enforced.clone().any(|(_, route, _)| headers.contains_key(&route.lock_header)) {
         return Err(Rejection::LockNotAllowed);
@@ -141,7 +139,7 @@ fn is_only_watched(place: &Place, headers: &HeaderMap) -> bool {
     routes.iter().zip(&fence.routes).any(|(route, in_force)| match &route.mode {
         Mode::Shadow(_) if !is_named => nobody_enforces,
         Mode::Shadow(lock) => {
-            names_one(route) && in_force.headers.lock(headers).is_ok_and(|key| lock.key.matches_key(key))
+            names_one(route) && in_force.headers.lock(headers).is_ok_and(|key| lock.key.named(key).is_some())
         }
         Mode::Enforce(_) | Mode::Off => false,
     })

@@ -144,11 +144,8 @@ impl KeyBuffer {
     ) -> Result<KeyBuffer, Rejection> {
         let mut buffer = KeyBuffer { text: [0; LockKey::BYTES_MAX], length: 0 };
         let written = if lock.from_header {
-            let named = names.lock(headers)?;
-            if !lock.key.matches_key_on_path(named, captures) {
-                return Err(Rejection::LockNotAllowed);
-            }
-            fmt::Write::write_str(&mut buffer, named)
+            let key = lock.key.named_on_path(names.lock(headers)?, captures).ok_or(Rejection::LockNotAllowed)?;
+            fmt::Write::write_str(&mut buffer, &key)
         } else {
             lock.key.render_into(captures, &mut buffer)
         };

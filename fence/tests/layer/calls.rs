@@ -2,7 +2,7 @@
 
 use bytes::Bytes;
 use fencepost_fence::{FENCE_PATH, FenceLayer, LockKey};
-use http::{Method, Request, Response};
+use http::{HeaderValue, Method, Request, Response};
 use http_body_util::Full;
 use tower::{ServiceExt, service_fn};
 
@@ -16,6 +16,11 @@ fn call(owner: &str, revision: u64) -> Request<Full<Bytes>> {
 
 fn naming(lock: &str, mut call: Request<Full<Bytes>>) -> Request<Full<Bytes>> {
     call.headers_mut().insert("fence-lock", lock.parse().unwrap());
+    call
+}
+
+fn naming_in_bytes(lock: &str, mut call: Request<Full<Bytes>>) -> Request<Full<Bytes>> {
+    call.headers_mut().insert("fence-lock", HeaderValue::from_bytes(lock.as_bytes()).unwrap());
     call
 }
 
@@ -62,6 +67,21 @@ async fn a_call_may_name_the_lock_and_no_other() {
     let mut token = call("a", revision);
     token.headers_mut().remove("fence-revision");
     assert_eq!(answered(&layer, token).await, "428 token-missing");
+}
+
+#[tokio::test]
+async fn a_call_names_a_lock_of_other_characters_as_it_is_or_percent_encoded() {
+    let (scene, key) = (Scene::new(), "/ü x/lock");
+    let one = scene.fence.lock(key).layer().unwrap();
+    let revision = scene.takes_key(key, "a");
+    assert_eq!(answered(&one, naming_in_bytes(key, call("a", revision))).await, "204");
+    assert_eq!(answered(&one, naming("/%C3%BC%20x/lock", call("a", revision))).await, "204");
+    assert_eq!(answered(&one, naming("/%c3%bc%20x/lock", call("a", revision))).await, "400 lock-not-allowed");
+
+    // Where keys are found, one that looks percent-encoded is a key of its own.
+    let found = scene.fence.locks_below("/", |_| None).layer().unwrap();
+    assert_eq!(answered(&found, naming_in_bytes(key, call("a", revision))).await, "204");
+    assert_eq!(answered(&found, naming("/%C3%BC%20x/lock", call("a", revision))).await, "412 no-owner");
 }
 
 #[tokio::test]

@@ -40,6 +40,11 @@ impl Scene {
         self.store.put(LOCK, owner).get()
     }
 
+    /// The same of another lock.
+    pub(crate) fn takes_key(&self, key: &'static str, owner: &'static str) -> u64 {
+        self.store.put(key, owner).get()
+    }
+
     pub(crate) fn layer(&self, rules: impl FnOnce(LayerBuilder) -> LayerBuilder) -> FenceLayer {
         rules(self.fence.lock(LOCK)).layer().unwrap()
     }

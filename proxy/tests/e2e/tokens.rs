@@ -2,6 +2,7 @@
 
 use fencepost_testsupport::{Answer, Behaviour, EtcdVersion};
 
+use crate::fence_call::call;
 use crate::fencepost::Route;
 use crate::refusal::assert_refused;
 use crate::scene::{Ask, Scene};
@@ -109,6 +110,30 @@ async fn a_path_that_names_no_lock_goes_nowhere() {
     scene.admits("/shards/2/a%2Fb//c;d", &held).await;
     assert_refused(&scene.send(Ask::post("/shards/3/").under(&held)).await, "no-owner", "/shards/3/lock", &held);
     scene.admits("/anything", &rest).await;
+    scene.finish().await;
+}
+
+/// Such a lock could not be named: each spelling of it was refused.
+#[tokio::test]
+async fn a_lock_of_other_characters_is_named_as_it_is_or_percent_encoded() {
+    let routes = [
+        Route::new("named", "/named/{shard}/", r#"key = "/ü x/{shard}/{name}", from_header = true"#),
+        Route::new("other", "/other/", r#"key = "/ä/lock""#),
+    ];
+    let scene = Scene::open(EtcdVersion::V3_5, &routes).await;
+    let held = scene.store.hold("/ü x/2/a", "shard-1").await;
+    let other = scene.store.hold("/ä/lock", "shard-1").await;
+    let named = |lock: &str| Ask::post("/named/2/x").under(&held).header("Fence-Lock", lock);
+    for lock in ["/ü x/2/a", "/%C3%BC%20x/2/a"] {
+        assert_eq!(scene.send(named(lock)).await.status, 200, "{lock}");
+        assert_eq!(call(&scene, &held, Some(lock)).await.status, 204, "{lock}");
+    }
+    for lock in ["/ä/lock", "/%C3%A4/lock"] {
+        assert_eq!(call(&scene, &other, Some(lock)).await.status, 204, "{lock}");
+    }
+    for lock in ["/%c3%bc%20x/2/a", "/ü%20x/2/a", "/%C3%BC%20x/3/a", "/%C3%BC%20x/2/%61", "/%C3%BC+x/2/a"] {
+        assert_refused(&scene.send(named(lock)).await, "lock-not-allowed", None, &held);
+    }
     scene.finish().await;
 }
 

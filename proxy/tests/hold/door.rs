@@ -109,6 +109,20 @@ async fn a_refusal_that_a_loss_would_explain_is_believed_when_no_loss_has_shown_
     stage.is_left_clean().await;
 }
 
+/// Its proxy did not take the name that it gave the lock.
+#[tokio::test]
+async fn a_lock_may_have_any_characters() {
+    let stage = Stage::set().await;
+    let worker = Worker::start().await;
+    // A space at an end would be lost on the way, and the lock another one.
+    for lock in ["/ü x/lock", "/ü x/lock "] {
+        let proxy = Proxy::serve_lock(&stage, &worker, lock).await;
+        let mut holder = Holder::of_lock(lock, &stage, "a", &["--fence", &proxy.url()], &["true"]);
+        assert_eq!(holder.code().await, 0, "{lock:?}: {}", holder.log());
+    }
+    stage.is_left_clean().await;
+}
+
 #[tokio::test]
 async fn a_proxy_that_guards_another_lock_is_no_door_and_one_that_is_away_is_waited_for() {
     let stage = Stage::set().await;

@@ -86,10 +86,26 @@ impl Holder {
         Holder::by(env, etcd, owner, arguments, command)
     }
 
+    /// Starts one of another lock, with that command.
+    pub(crate) fn of_lock(lock: &str, stage: &Stage, owner: &str, arguments: &[&str], command: &[&str]) -> Holder {
+        Holder::by_of_lock(Command::new(BINARY), lock, &stage.etcd.endpoint(), owner, arguments, command)
+    }
+
     /// Has that program start one.
-    fn by(mut hold: Command, etcd: &str, owner: &str, arguments: &[&str], command: &[&str]) -> Holder {
+    fn by(hold: Command, etcd: &str, owner: &str, arguments: &[&str], command: &[&str]) -> Holder {
+        Holder::by_of_lock(hold, LOCK, etcd, owner, arguments, command)
+    }
+
+    fn by_of_lock(
+        mut hold: Command,
+        lock: &str,
+        etcd: &str,
+        owner: &str,
+        arguments: &[&str],
+        command: &[&str],
+    ) -> Holder {
         let scratch = Scratch::new();
-        hold.args(["hold", "--etcd", etcd, "--lock", LOCK, "--owner", owner]);
+        hold.args(["hold", "--etcd", etcd, "--lock", lock, "--owner", owner]);
         hold.args(arguments).arg("--").args(command).env_remove("FENCEPOST_LOG");
         let process = Process::start(&hold, &scratch.path().join("log"));
         Holder { process: Some(process), _scratch: scratch }

@@ -10,6 +10,7 @@ mod bucket;
 mod common;
 mod driver;
 mod freshness;
+mod grouped;
 mod kept;
 mod knowledge;
 mod members;

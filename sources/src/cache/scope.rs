@@ -39,6 +39,7 @@ use fencepost_policy::{Layout, LockKey, Revision};
 use tokio::sync::Notify;
 use tokio::time::Instant;
 
+use super::grouped::grouped;
 use super::knowledge::{Applied, Coverage};
 use super::outlook::ScopeClock;
 use super::record::RecordFormat;
@@ -232,14 +233,12 @@ impl Scope {
 
     /// Applies the events of one revision to the locks they touch.
     fn apply(self: &Arc<Self>, locks: &Registry, era: u32, events: &[Event]) {
-        let mut touched: Vec<Arc<TrackedLock>> = Vec::new();
-        for lock in events.iter().flat_map(|event| self.locks_of(locks, event.key())) {
-            if !touched.iter().any(|other| Arc::ptr_eq(other, &lock)) {
-                touched.push(lock);
-            }
-        }
-        for lock in touched {
-            let own: Vec<Event> = events.iter().filter(|event| lock.range().contains(event.key())).cloned().collect();
+        // A lock that comes to be tracked meanwhile may miss some of its own: its first read is not sent yet, and shows them.
+        let touched = events.iter().flat_map(|event| {
+            let touched = self.locks_of(locks, event.key()).into_iter();
+            touched.map(move |lock| (lock, event.clone()))
+        });
+        for (lock, own) in grouped(touched, Arc::as_ptr) {
             if lock.events(era, &own, Coverage::Scope) == Applied::Gap {
                 lock.want_read();
             }

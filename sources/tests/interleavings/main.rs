@@ -10,6 +10,7 @@
 mod cache {
     mod bucket;
     pub(crate) mod common;
+    mod grouped;
     pub(crate) mod kept;
     mod knowledge;
     pub(crate) mod nameless;

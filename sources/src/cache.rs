@@ -13,6 +13,7 @@ mod freshness;
 mod grouped;
 mod kept;
 mod knowledge;
+mod learnt;
 mod members;
 mod nameless;
 mod outlook;

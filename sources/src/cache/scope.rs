@@ -32,7 +32,6 @@
 //! there by itself. Otherwise it would be dated later than it is known: a mutex's holder that was told a revision in
 //! between would be refused for good as `ahead-of-store`, by a read that should have confirmed it.
 
-use std::collections::HashSet;
 use std::sync::{Arc, Mutex, MutexGuard};
 
 use fencepost_policy::{Layout, LockKey, Revision};
@@ -41,6 +40,7 @@ use tokio::time::Instant;
 
 use super::grouped::grouped;
 use super::knowledge::{Applied, Coverage};
+use super::learnt::Learnt;
 use super::outlook::ScopeClock;
 use super::record::RecordFormat;
 use super::registry::Registry;
@@ -57,8 +57,7 @@ pub(crate) struct Scope {
     clock: ArcSwapOption<ScopeClock>,
     /// Only the driver takes it.
     window: Mutex<Window>,
-    /// The locks of which something was learnt since the clock moved.
-    learnt: Mutex<HashSet<LockKey>>,
+    learnt: Mutex<Learnt>,
     progressed: Notify,
     forgotten: Notify,
 }
@@ -172,7 +171,7 @@ impl Scope {
 
     /// Unsettles the locks that are known by a key that was created after `since` and is gone at the read.
     fn find_what_came_and_went(&self, locks: &Registry, since: Revision, read: &Unverified) {
-        let learnt = std::mem::take(&mut *self.learnt());
+        let learnt = self.learnt().take();
         for key in learnt {
             let Some(lock) = locks.find(key.as_str()) else {
                 continue;
@@ -192,8 +191,8 @@ impl Scope {
     }
 
     /// Notes that something was learnt of a lock by itself.
-    pub(crate) fn note(&self, key: &LockKey) {
-        self.learnt().insert(key.clone());
+    pub(crate) fn note(&self, locks: &Registry, key: &LockKey) {
+        self.learnt().note(key, |key| locks.find(key.as_str()).is_some());
     }
 
     /// Begins a window at that read: the clock starts anew.
@@ -260,7 +259,7 @@ impl Scope {
         }
     }
 
-    fn learnt(&self) -> MutexGuard<'_, HashSet<LockKey>> {
+    fn learnt(&self) -> MutexGuard<'_, Learnt> {
         self.learnt.lock().expect("nothing panics while it notes a key")
     }
 

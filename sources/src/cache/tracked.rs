@@ -368,7 +368,7 @@ impl TrackedLock {
             self.tell_of_loss();
         }
         if let Some(scope) = &self.scope {
-            scope.note(&self.spec.key);
+            scope.note(&self.common.registry, &self.spec.key);
         }
         self.gate_changes.notify_waiters();
         self.slots.news();

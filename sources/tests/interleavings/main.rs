@@ -13,6 +13,7 @@ mod cache {
     mod grouped;
     pub(crate) mod kept;
     mod knowledge;
+    mod learnt;
     pub(crate) mod nameless;
     pub(crate) mod outlook;
     mod queue;

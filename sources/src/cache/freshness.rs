@@ -11,9 +11,9 @@ use super::driver::{Believed, ReadFailure, Work};
 use super::scope::{Scope, Unverified};
 use super::source::ToRead;
 use super::window::Probed;
-use crate::store::{LockStore, RangeRead, Wanted};
+use crate::store::{LockStore, RangeRead, StoreError, Wanted};
 
-/// For how many reads in a row a window may stay unverified before another one is begun.
+/// For how many reads in a row a window may stay unverified, or be too much to read, before another one is begun.
 const UNVERIFIED_MAX: u32 = 2;
 
 /// Reads all static locks, for ever.
@@ -102,9 +102,39 @@ async fn read_scope<S: LockStore>(
             return Ok(());
         }
     }
-    let believed = work.read(windows, &[scope.next_read()]).await?;
+    let read = work.read(windows, &[scope.next_read()]).await;
+    let believed = read.inspect_err(|failure| give_up_what_is_too_much(work, scope, failure, unverified))?;
     merge(work, scope, believed, begun, unverified).await;
     Ok(())
+}
+
+/// Forgets a window whose read fails again though the store has just answered a probe. As long as it is not read it only has more to bring;
+/// the next one begins by counting keys, as at the start.
+///
+/// Nothing is read for that but what somebody asks for, as many locks at a time as ever.
+fn give_up_what_is_too_much<S: LockStore>(work: &Work<S>, scope: &Scope, failure: &ReadFailure, unverified: &mut u32) {
+    // Without a window there was no probe, and the store may be away.
+    if scope.probe().is_none() || !may_be_too_much(failure) {
+        return;
+    }
+    *unverified += 1;
+    if *unverified >= UNVERIFIED_MAX {
+        *unverified = 0;
+        let (source, range) = (&work.common().name, scope.range());
+        tracing::info!(%source, %range, "what has changed is too much to be read; its locks are read anew as they are asked for");
+        scope.forget();
+    }
+}
+
+/// Whether less might have been answered: it took too long, or was too large.
+fn may_be_too_much(failure: &ReadFailure) -> bool {
+    match failure {
+        ReadFailure::Store(error) => match **error {
+            StoreError::Unavailable(_) | StoreError::Refused(_) | StoreError::Compacted => true,
+            StoreError::Denied { .. } | StoreError::AnotherCluster { .. } => false,
+        },
+        ReadFailure::Again | ReadFailure::Regressed => false,
+    }
 }
 
 /// Whether the watch delivers soon all that happened up to what a probe has shown.

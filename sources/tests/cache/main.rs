@@ -9,4 +9,5 @@ mod reloads;
 mod static_locks;
 mod store_faults;
 mod templated;
+mod too_much;
 mod world;

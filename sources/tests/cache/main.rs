@@ -10,4 +10,5 @@ mod static_locks;
 mod store_faults;
 mod templated;
 mod too_much;
+mod walk;
 mod world;

@@ -75,6 +75,21 @@ pub(crate) fn glance(lock: &TrackedLock, owner: &str, at: Revision) -> &'static 
     }
 }
 
+/// What the gate says to a request now.
+pub(crate) fn enter_now(lock: &TrackedLock, owner: &str, at: Revision) -> &'static str {
+    let (token, timing) = request(owner, at, false);
+    match lock.enter(&token, &timing) {
+        Entry::Admitted(admission) => {
+            lock.leave(admission);
+            "admitted"
+        }
+        Entry::Wait => "wait",
+        Entry::Record(_) => "record",
+        Entry::Confirm => "confirm",
+        Entry::Refused(rejection) => rejection.code(),
+    }
+}
+
 /// What becomes of a request in the end, as a proxy settles it.
 pub(crate) async fn ask(lock: &TrackedLock, owner: &str, at: Revision) -> &'static str {
     settle(lock, owner, at, false).await

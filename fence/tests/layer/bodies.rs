@@ -6,8 +6,9 @@ use std::task::{Context, Poll};
 use std::time::Duration;
 
 use bytes::Bytes;
-use fencepost_fence::{BodyError, FenceLayer, RequestBody};
+use fencepost_fence::{BodyError, FenceLayer, LockKey, RequestBody};
 use fencepost_testsupport::{Latch, PATIENCE, eventually};
+use http::request::Parts;
 use http::{Request, Response};
 use http_body::{Body, Frame};
 use http_body_util::{BodyExt, Full};
@@ -200,6 +201,29 @@ async fn a_body_pauses_while_nobody_knows_whether_its_tenure_goes_on() {
     tokio::time::sleep(max_age).await;
     assert_eq!(upload.log.lines(), ["one"]);
     scene.store.resume();
+    upload.until(&["one", "two"]).await;
+    drop(upload.pieces);
+    assert_eq!(upload.answered.await.unwrap(), "read");
+}
+
+/// What dates all locks below a prefix together, and began anew, does not speak for one that was read before.
+#[tokio::test]
+async fn a_body_that_pauses_has_its_lock_read_by_itself() {
+    let scene = Scene::new();
+    let max_age = Duration::from_millis(200);
+    scene.store.put("/shards/3/lock", "a");
+    let lock_of = |_: &Parts| LockKey::new(LOCK).ok();
+    let below = scene.fence.locks_below("/shards/", lock_of).max_age(max_age).handoff_timeout(LONG);
+    let layer = below.layer().unwrap();
+    let revision = scene.takes("a");
+    let upload = Upload::begin(&layer, "a", revision).await;
+    upload.pieces.send("one").unwrap();
+    upload.until(&["one"]).await;
+    scene.store.hold_watches();
+    scene.store.delete("/shards/3/lock"); // Nobody is told what is missing.
+    let before = scene.store.calls().ranges_whole;
+    eventually("the lock is read", async || (scene.store.calls().ranges_whole > before).then_some(())).await;
+    upload.pieces.send("two").unwrap();
     upload.until(&["one", "two"]).await;
     drop(upload.pieces);
     assert_eq!(upload.answered.await.unwrap(), "read");

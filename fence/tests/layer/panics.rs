@@ -93,6 +93,31 @@ async fn a_panic_of_what_a_handler_has_begun_counts_like_its_own() {
     assert!(held_up(&scene, &layer, since).await >= ORPHAN_TIMEOUT);
 }
 
+/// Whatever panicked had the guard of the inner layer alone.
+#[tokio::test]
+async fn a_panic_of_what_a_handler_has_begun_counts_at_each_lock_that_its_request_needed() {
+    let scene = Scene::new();
+    let outer = scene.impatient_layer();
+    let [owner, revision, lock] = ["x-owner", "x-revision", "x-lock"].map(http::HeaderName::from_static);
+    let inner = scene.fence.lock("/other").headers(owner, revision, lock).layer().unwrap();
+    let (old, other) = (scene.takes("a"), scene.store.put("/other", "a").get());
+    let begins = service_fn(async |request: Request<RequestBody<RequestBody<Full<Bytes>>>>| {
+        let running = running(&request);
+        let work = tokio::task::spawn_blocking(move || {
+            let _running = running;
+            panic!("on purpose")
+        });
+        let _: Result<(), _> = work.await;
+        Ok::<_, Infallible>(Response::new(Full::<Bytes>::default()))
+    });
+    let mut both = request("a", old);
+    both.headers_mut().insert("x-owner", "a".parse().unwrap());
+    both.headers_mut().insert("x-revision", other.into());
+    drop(send(&outer, tower::Layer::layer(&inner, begins), both).await);
+    let new = scene.takes("b");
+    assert_eq!(verdict(&outer, "b", new).await, "503 handoff-timeout", "it may have left anything behind");
+}
+
 #[tokio::test]
 async fn a_panic_of_a_detached_handler_is_its_callers() {
     let scene = Scene::new();

@@ -5,14 +5,14 @@ use std::sync::Arc;
 
 use bytes::Bytes;
 use fencepost_fence::{FenceLayer, RequestBody, ResponseBody};
-use fencepost_testsupport::PATIENCE;
+use fencepost_testsupport::{PATIENCE, eventually};
 use http::{Request, Response};
 use http_body_util::Full;
 use tokio::task::JoinHandle;
 use tokio::time::timeout;
 use tower::service_fn;
 
-use crate::scene::{Door, LONG, Log, Scene, answer, outcome, request, running, send, text, verdict};
+use crate::scene::{Door, LONG, Log, SHORT, Scene, answer, outcome, request, running, send, text, verdict};
 
 /// A handler that waits before a door, then answers.
 async fn behind(door: Door, log: Log, request: Request<RequestBody<Full<Bytes>>>) -> Response<Full<Bytes>> {
@@ -122,6 +122,75 @@ async fn those_that_wait_are_let_in_in_the_order_in_which_they_came() {
         assert_eq!(timeout(PATIENCE, waits).await.unwrap().unwrap(), "200");
     }
     assert_eq!(log.lines(), (0..=20).map(|number| number.to_string()).collect::<Vec<_>>());
+}
+
+/// The barrier was open for whoever came before the next had begun, on a thread that was faster.
+#[tokio::test]
+async fn nobody_is_let_in_between_one_that_waited_and_the_beginning_of_its_handler() {
+    let scene = Scene::new();
+    let layer = scene.layer(|lock| lock.handoff_timeout(LONG));
+    let (door, log) = (Door::default(), Log::default());
+    let old = scene.takes("a");
+    let running = waits_there(&layer, &door, &Log::default(), "a", old).await;
+    let new = scene.takes("b");
+    assert_eq!(verdict(&scene.impatient_layer(), "b", new).await, "503 handoff-timeout", "the new tenure is known");
+    let (of_late, noted) = (layer.clone(), log.clone());
+    let handler = service_fn(move |request| {
+        let (layer, log) = (of_late.clone(), noted.clone());
+        async move {
+            let mut late = Box::pin(verdict(&layer, "b", new));
+            tokio::select! {
+                biased;
+                answered = &mut late => log.add(format!("overtaken: {answered}")),
+                () = std::future::ready(()) => log.add("began"),
+            }
+            answer(request).await
+        }
+    });
+    let mut waits = Box::pin(send(&layer, handler, request("b", new)));
+    tokio::select! {
+        biased;
+        answered = &mut waits => panic!("{answered:?}"),
+        () = std::future::ready(()) => {}
+    }
+    door.open.open();
+    drop(running.await.unwrap());
+    assert_eq!(outcome(&waits.await), "200");
+    assert_eq!(log.lines(), ["began"]);
+}
+
+/// Those behind it need not ask: their layer takes older news.
+#[tokio::test]
+async fn who_has_to_ask_the_store_in_its_turn_steps_aside_and_is_let_in_by_what_that_answers() {
+    let scene = Scene::new();
+    let max_age = SHORT * 10;
+    let asks = scene.layer(|lock| lock.handoff_timeout(LONG).max_age(max_age).confirm_timeout(SHORT * 50));
+    let layer = scene.layer(|lock| lock.handoff_timeout(LONG).max_age(LONG));
+    let (door, log) = (Door::default(), Log::default());
+    let old = scene.takes("a");
+    let running = waits_there(&layer, &door, &log, "a", old).await;
+    let new = scene.takes("b");
+    assert_eq!(verdict(&scene.impatient_layer(), "b", new).await, "503 handoff-timeout", "the new tenure is known");
+    let [mut first, mut second] = [&asks, &layer].map(|layer| Box::pin(verdict(layer, "b", new)));
+    tokio::select! {
+        biased;
+        answered = &mut first => panic!("{answered}"),
+        answered = &mut second => panic!("{answered}"),
+        () = std::future::ready(()) => {}
+    }
+    let before = scene.store.calls().reads;
+    eventually("there are news since it came", async || (scene.store.calls().reads >= before + 2).then_some(())).await;
+    scene.store.pause();
+    tokio::time::sleep(max_age + SHORT).await; // For the news to age.
+    door.open.open();
+    drop(running.await.unwrap());
+    tokio::select! {
+        biased;
+        answered = &mut second => assert_eq!(answered, "200"),
+        answered = &mut first => panic!("{answered}"),
+    }
+    scene.store.resume();
+    assert_eq!(first.await, "200");
 }
 
 #[tokio::test]

@@ -4,7 +4,7 @@ use std::convert::Infallible;
 
 use bytes::Bytes;
 use fencepost_fence::{FENCE_PATH, FenceLayer, LockKey, RequestBody};
-use fencepost_testsupport::PATIENCE;
+use fencepost_testsupport::{PATIENCE, eventually};
 use http::request::Parts;
 use http::{Request, Response};
 use http_body_util::Full;
@@ -58,6 +58,23 @@ async fn a_lock_outside_of_the_prefix_is_not_allowed_though_another_layer_of_the
         call.headers_mut().insert("fence-lock", lock.parse().unwrap());
         assert_eq!(outcome(&send(&layer, service_fn(answer), call).await), "400 lock-not-allowed", "{lock}");
     }
+}
+
+/// What the client is told of a lock that nobody has asked for yet is no other than of one that is known.
+#[tokio::test]
+async fn where_the_store_went_back_that_is_said_of_a_lock_that_was_never_read_too() {
+    let scene = Scene::new();
+    let layer = scene.fence.locks_below("/shards/", lock_of).layer().unwrap();
+    let kept = scene.store.put("/shards/2/lock", "a");
+    scene.store.put("/shards/3/lock", "a");
+    let lost = scene.store.put("/shards/2/lock", "b").get();
+    assert_eq!(at(&layer, "/shards/2/jobs", "b", lost).await, "200");
+    scene.store.rewind_to(kept);
+    eventually("that is found", async || {
+        (at(&layer, "/shards/2/jobs", "a", kept.get()).await == "503 store-regressed").then_some(())
+    })
+    .await;
+    assert_eq!(at(&layer, "/shards/3/jobs", "a", kept.get()).await, "503 store-regressed");
 }
 
 #[tokio::test]

@@ -228,6 +228,24 @@ fn only_who_says_dangerous_passes_the_barrier_and_is_counted_all_the_same() {
     assert_eq!(gate.state().at_worker, []);
 }
 
+/// What an earlier process left behind was forgotten with the first that went past it.
+#[test]
+fn who_passes_what_a_crash_left_behind_leaves_it_standing_for_all_others() {
+    let left = Predecessor { tenure: Some(revision(10)), until: Some(Moment(30)), others: false };
+    let mut gate = Gate::recording(Some(left));
+    let next = held(Layout::Key, "b", 20, 20);
+    gate.learn(&next);
+    gate.recorded(revision(20));
+    let token = FenceToken { owner: "b", revision: revision(20) };
+    let known = Known::new(Some(&next), News::Fresh);
+    let Entry::Admitted(first) = gate.enter_dangerously(&token, known, Moment(0)) else { panic!("it is the holder") };
+    assert!(matches!(gate.enter(&token, known, Moment(29)), Entry::Wait));
+    assert_eq!((gate.unseen_until(), gate.is_clear(Moment(29))), (Some(Moment(30)), false));
+    gate.leave(first);
+    assert!(matches!(gate.enter(&token, known, Moment(29)), Entry::Wait));
+    assert!(matches!(gate.enter(&token, known, Moment(30)), Entry::Admitted(_)));
+}
+
 #[test]
 fn a_tenure_is_recorded_before_its_first_request_enters() {
     let mut gate = Gate::recording(None);

@@ -373,6 +373,22 @@ fn what_a_route_let_past_before_it_enforced_bars_until_it_has_left_or_its_time_h
     assert_eq!(gate.state().passed, 0);
 }
 
+/// Whoever drives the gate wakes those that wait by that.
+#[test]
+fn the_last_of_those_that_named_no_lock_opens_the_barrier_if_nothing_else_bars() {
+    let mut gate = Gate::default();
+    let named = gate.pass(PassReason::Shadow, 1).expect("its route does not enforce");
+    assert!(!gate.set_nameless(true) && !gate.set_nameless(false), "no route has turned to enforce");
+    gate.set_nameless(true);
+    gate.enforce_since(2, Moment(5));
+    assert!(!gate.set_nameless(false), "one that named the lock still bars");
+    gate.set_nameless(true);
+    assert!(!gate.leave_pass(named), "those that named none still bar");
+    assert!(!gate.set_nameless(true));
+    assert!(gate.set_nameless(false), "nothing bars any more");
+    assert!(!gate.set_nameless(false), "nothing did before");
+}
+
 #[test]
 fn what_has_not_gone_out_when_its_route_turns_to_enforce_is_judged_after_all() {
     let mut gate = Gate::default();

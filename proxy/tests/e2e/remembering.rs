@@ -5,6 +5,7 @@ use std::time::{Duration, Instant};
 use fencepost_testsupport::{Answer, Behaviour, Connection, EtcdVersion, Latch, Scratch, eventually};
 use futures_util::future::join_all;
 
+use crate::fence_call::call;
 use crate::fencepost::{Fencepost, Route};
 use crate::refusal::{assert_refused, reason};
 use crate::scene::{Ask, Scene};
@@ -74,6 +75,23 @@ async fn after_a_kill_the_same_tenure_goes_on_at_once_and_the_next_one_waits() {
         latch.open();
         scene.finish().await;
     }
+}
+
+/// It was told that it has the worker to itself: from then on it is the last that was let in.
+#[tokio::test]
+async fn after_a_kill_a_tenure_that_has_only_closed_the_door_goes_on_at_once() {
+    let state_dir = Scratch::new();
+    let mut scene = remembering(EtcdVersion::V3_5, &state_dir, &[guarded(&AN_HOUR)]).await;
+    let old = scene.store.hold(LOCK, "shard-1").await;
+    scene.admits("/", &old).await;
+    let new = scene.store.hold(LOCK, "shard-2").await;
+    let closed = call(&scene, &new, None).await;
+    assert_eq!(closed.status, 204, "{closed:?}");
+    scene.fence.kill();
+    scene.start_again().await;
+    scene.admits("/after", &new).await;
+    assert_refused(&scene.send(Ask::post("/").under(&old)).await, "stale-tenure", LOCK, &new);
+    scene.finish().await;
 }
 
 /// A source's name is the operator's to choose, and what is at the worker has nothing to do with it.

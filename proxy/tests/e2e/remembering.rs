@@ -158,6 +158,27 @@ async fn after_a_kill_everybody_waits_for_what_a_route_let_past_while_it_only_wa
     }
 }
 
+/// The time that counts is the longest that was in force.
+#[tokio::test]
+async fn after_a_kill_everybody_waits_for_as_long_as_a_watching_route_was_given_by_a_reload() {
+    let with = |mode: &str, orphan_timeout: &str| {
+        let lines = [format!("mode = {mode:?}"), format!("orphan_timeout = {orphan_timeout:?}")];
+        guarded(&[AN_HOUR[1], &lines[0], &lines[1]])
+    };
+    let state_dir = Scratch::new();
+    let mut scene = remembering(EtcdVersion::V3_5, &state_dir, &[with("shadow", "100ms")]).await;
+    let holder = scene.store.hold(LOCK, "shard-1").await;
+    for orphan_timeout in ["1h", "200ms"] {
+        scene.fence.reloads(&scene.config.clone().routes(&[with("shadow", orphan_timeout)])).await;
+        scene.admits("/", &holder).await;
+    }
+    scene.fence.kill();
+    let enforcing = scene.config.clone().routes(&[with("enforce", "100ms")]).toml();
+    scene.start_again_as(&enforcing).await;
+    waits(&scene, &holder).await;
+    scene.finish().await;
+}
+
 #[tokio::test]
 async fn after_a_watching_process_has_left_cleanly_nobody_waits() {
     let watching = |mode: &str| guarded(&[AN_HOUR[0], AN_HOUR[1], &format!("mode = {mode:?}")]);

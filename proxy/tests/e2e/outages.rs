@@ -174,6 +174,32 @@ async fn a_restored_store_admits_nobody_until_the_operator_accepts_it() {
     }
 }
 
+/// That nobody answers is no reason to believe a store that went back.
+#[tokio::test]
+async fn a_restored_store_admits_nobody_though_its_route_says_dangerous_admit() {
+    let route = quick_to_age().with(r#"on_unavailable = "dangerous_admit""#);
+    let mut scene = Scene::open(EtcdVersion::V3_5, &[route]).await;
+    let old = scene.store.hold(LOCK, "shard-1").await;
+    let snapshot = scene.etcd.save_snapshot().await;
+    let lost = scene.store.hold(LOCK, "shard-2").await;
+    scene.admits("/", &lost).await;
+    scene.etcd.restore_snapshot(&snapshot).await;
+    eventually("the store is seen to have gone back", async || {
+        (scene.fence.metric(r#"fencepost_source_regressed{source="main"}"#).await == 1.0).then_some(())
+    })
+    .await;
+    let forwarded = scene.worker.seen().len();
+    for tenure in [&lost, &old] {
+        let answer = scene.send(Ask::post("/").under(tenure)).await;
+        if tenure == &old && reason(&answer) == Some("stale-tenure") {
+            continue; // That is certain, whatever the store says by now.
+        }
+        assert_refused(&answer, "store-regressed", LOCK, &old);
+    }
+    assert_eq!(scene.worker.seen().len(), forwarded);
+    scene.finish().await;
+}
+
 /// A restart in between let the doubtful tenure in: of the store it knew only that it was beyond all that had been seen.
 #[tokio::test]
 async fn a_restored_store_is_believed_once_a_tenure_begins_above_all_that_was_seen() {

@@ -3,7 +3,7 @@
 use std::collections::BTreeMap;
 use std::time::{Duration, Instant};
 
-use fencepost_testsupport::{Answer, Behaviour, EtcdVersion, Latch, Response, Seen, Worker, eventually};
+use fencepost_testsupport::{Answer, Behaviour, EtcdVersion, Latch, PATIENCE, Response, Seen, Worker, eventually};
 use rustix::process::{Resource, Rlimit, getrlimit, setrlimit};
 use serde_json::Value;
 use tokio::net::TcpListener;
@@ -425,6 +425,22 @@ async fn a_late_answer_ends_the_orphan_that_its_timeout_made() {
         }
         scene.finish().await;
     }
+}
+
+/// Without a time for the whole it would have gone on for an hour.
+#[tokio::test]
+async fn a_request_that_takes_too_long_altogether_is_an_orphan_however_busy_its_worker_is() {
+    let lines = [r#"request_timeout = "500ms""#, r#"upstream_timeout = "1h""#, r#"orphan_timeout = "1h""#];
+    let scene = Scene::open(EtcdVersion::V3_5, &[guarded(&lines)]).await;
+    let trickle = Answer::ok("x".repeat(72_000)).trickling(1, Duration::from_millis(50));
+    scene.worker.on("/trickle", Behaviour::Answer(trickle));
+    let held = scene.store.hold(LOCK, "shard-1").await;
+    let mut line = scene.line().await;
+    line.begin(Ask::post("/trickle").under(&held)).await.unwrap();
+    let answer = tokio::time::timeout(PATIENCE, line.connection().final_response()).await.expect("it comes to an end");
+    assert!(answer.is_err(), "it is cut: {answer:?}");
+    scene.until_at_worker(LOCK, 0, 1).await;
+    scene.finish().await;
 }
 
 #[tokio::test]

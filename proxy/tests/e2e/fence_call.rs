@@ -14,7 +14,7 @@ fn guarded(lines: &[&str]) -> Route {
 }
 
 /// What the call is answered, of a proxy that listens there. It is no request to the worker, so no ledger has it.
-fn call_with(scene: &Scene, headers: &[(&str, &str)]) -> impl Future<Output = Response> + use<> {
+pub(crate) fn call_with(scene: &Scene, headers: &[(&str, &str)]) -> impl Future<Output = Response> + use<> {
     let listener = scene.fence.listener.clone();
     let headers: Vec<(String, String)> =
         headers.iter().map(|(name, value)| ((*name).to_owned(), (*value).to_owned())).collect();

@@ -11,6 +11,7 @@ mod refusal;
 mod scene;
 mod store;
 
+mod lock_header;
 mod story;
 mod tokens;
 

@@ -2,6 +2,7 @@
 
 mod connections;
 mod frames;
+mod heads;
 mod pace;
 mod readers;
 mod streams;

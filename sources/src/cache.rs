@@ -51,6 +51,9 @@ mod slots_tests;
 #[cfg(test)]
 #[path = "cache/trust_tests.rs"]
 mod trust_tests;
+#[cfg(test)]
+#[path = "cache/walk_tests.rs"]
+mod walk_tests;
 
 pub use common::{GateMemory, Remembered, Turning};
 pub use driver::Driver;

@@ -1,6 +1,7 @@
 //! What clients may take, and what they may not keep others from.
 
 mod connections;
+mod draining;
 mod frames;
 mod heads;
 mod pace;

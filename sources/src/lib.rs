@@ -2,6 +2,7 @@
 
 mod cache;
 mod etcd;
+mod first_to_connect;
 mod memory;
 mod store;
 mod sync;
@@ -12,6 +13,7 @@ pub use cache::{
     TemplateSpec, TemplatedLocks, TenureChange, Timing, TrackedLock, Turning, Unconfirmed, WeakLockSource,
 };
 pub use etcd::{EtcdAccess, EtcdOptions, EtcdStore, EtcdTls, EtcdUser, EtcdWatch, caution, known_stale_reads};
+pub use first_to_connect::first_to_connect;
 pub use memory::{MemoryCalls, MemoryStore, MemoryWatch, Write};
 pub use store::{
     Event, KeyRange, KeyValue, LockStore, Member, RangeAnswer, RangeRead, RangeWatch, ReadAnswer, StoreError, Wanted,

@@ -5,12 +5,11 @@ use std::net::SocketAddr;
 use std::sync::Arc;
 use std::time::Duration;
 
-use futures_util::StreamExt;
-use futures_util::stream::FuturesUnordered;
+use fencepost_sources::first_to_connect;
 use rustls::ClientConfig;
 use tokio::io::AsyncReadExt;
 use tokio::net::{TcpStream, UnixStream, lookup_host};
-use tokio::time::{sleep, timeout};
+use tokio::time::timeout;
 use tokio_rustls::TlsConnector;
 
 use super::addresses::Addresses;
@@ -86,30 +85,11 @@ async fn connect_by_name<F>(addresses: &Addresses, look_up: impl FnOnce() -> F) 
 where
     F: Future<Output = io::Result<Vec<SocketAddr>>> + 'static,
 {
-    addresses.connect(look_up, async |found| first_to_connect(found.iter().copied()).await).await
+    addresses.connect(look_up, async |found| first_to_connect(found.iter().copied(), SILENCE_MAX).await).await
 }
 
 /// How long an address may say nothing until the next is tried as well: what RFC 8305 (section 5) recommends.
 const SILENCE_MAX: Duration = Duration::from_millis(250);
-
-/// Connects to the first that takes us. They are tried in order, each as soon as one has failed or the last has been silent for
-/// too long; those that are silent are waited for meanwhile.
-async fn first_to_connect(addresses: impl Iterator<Item = SocketAddr>) -> io::Result<TcpStream> {
-    let mut failure = io::Error::new(io::ErrorKind::NotFound, "the name has no address");
-    let mut addresses = addresses.peekable();
-    let mut tried = FuturesUnordered::new();
-    loop {
-        tried.extend(addresses.next().map(TcpStream::connect));
-        tokio::select! {
-            connected = tried.next() => match connected {
-                Some(Ok(stream)) => return Ok(stream),
-                Some(Err(error)) => failure = error,
-                None => return Err(failure),
-            },
-            () = sleep(SILENCE_MAX), if addresses.peek().is_some() => {}
-        }
-    }
-}
 
 impl UpstreamTls {
     /// There is no TLS because of that.
@@ -140,70 +120,15 @@ pub const UPSTREAM_PROTOCOLS: &[&[u8]] = &[HTTP2, HTTP1];
 #[cfg(test)]
 mod tests {
     use std::cell::Cell;
-    use std::future::poll_fn;
-    use std::pin::pin;
-    use std::task::Poll;
 
-    use socket2::{Domain, Socket as Listening, Type};
     use tokio::net::TcpListener;
     use tokio::time::advance;
 
     use super::*;
 
-    /// Listens, and has no room for another connection: whoever connects is told nothing.
-    fn silent() -> (Listening, SocketAddr, std::net::TcpStream) {
-        let listening = Listening::new(Domain::IPV4, Type::STREAM, None).unwrap();
-        listening.bind(&SocketAddr::from(([127, 0, 0, 1], 0)).into()).unwrap();
-        listening.listen(0).unwrap();
-        let address = listening.local_addr().unwrap().as_socket().unwrap();
-        let only = std::net::TcpStream::connect(address).unwrap();
-        (listening, address, only)
-    }
-
     /// Nobody listens there.
     async fn refusing() -> SocketAddr {
         TcpListener::bind("127.0.0.1:0").await.unwrap().local_addr().unwrap()
-    }
-
-    async fn check(addresses: &[SocketAddr], expected: Result<SocketAddr, io::ErrorKind>) {
-        let connected = timeout(Duration::from_secs(60), first_to_connect(addresses.iter().copied()));
-        let connected = connected.await.expect("one of them is heard of");
-        let peer = connected.and_then(|stream| stream.peer_addr()).map_err(|error| error.kind());
-        assert_eq!(peer, expected, "{addresses:?}");
-    }
-
-    /// A worker with two addresses was out of reach while the first dropped what was sent to it.
-    #[tokio::test]
-    async fn an_address_that_says_nothing_keeps_nobody_from_the_next() {
-        let (_silent, nothing, _only) = silent();
-        let refusing = refusing().await;
-        let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
-        let works = listener.local_addr().unwrap();
-        for addresses in [&[nothing, works][..], &[nothing, refusing, works], &[refusing, nothing, works]] {
-            check(addresses, Ok(works)).await;
-        }
-    }
-
-    /// The one that is silent for a while goes on, and is as good as those after it.
-    #[tokio::test]
-    async fn an_address_that_takes_its_time_is_waited_for() {
-        let (listening, slow, _only) = silent();
-        let refusing = refusing().await;
-        let addresses = [slow, refusing];
-        let mut connecting = pin!(check(&addresses, Ok(slow)));
-        let asked = poll_fn(|cx| Poll::Ready(connecting.as_mut().poll(cx).is_pending())).await;
-        assert!(asked, "it has asked in vain");
-        // Room for one more. After a second the system asks again.
-        drop(listening.accept().unwrap());
-        connecting.await;
-    }
-
-    #[tokio::test]
-    async fn a_name_none_of_whose_addresses_takes_us_fails_as_the_last_of_them() {
-        let refused = Err(io::ErrorKind::ConnectionRefused);
-        check(&[refusing().await], refused).await;
-        check(&[refusing().await, refusing().await], refused).await;
-        check(&[], Err(io::ErrorKind::NotFound)).await;
     }
 
     /// Each took a thread and asked a server.

@@ -1,19 +1,26 @@
 //! Making a client of one address.
 
+use std::io;
+use std::net::SocketAddr;
 use std::time::Duration;
 
 use etcd_client::{Channel, Client, ConnectOptions, Error};
 use hyper_util::rt::TokioIo;
 use rustls::pki_types::ServerName;
-use tokio::net::TcpStream;
+use tokio::net::lookup_host;
 use tokio_rustls::TlsConnector;
 use tonic::transport::{Endpoint, Uri};
 use tower::service_fn;
 
 use super::access::EtcdTls;
+use crate::first_to_connect::first_to_connect;
 
 /// How long a connection may take to come up.
 const CONNECT_TIMEOUT: Duration = Duration::from_millis(500);
+
+/// How long one address of a name may say nothing until the next is tried as well: the least that RFC 8305 (section 8) recommends, since the
+/// others, TLS and an answer have to come in time too.
+const SILENCE_MAX: Duration = Duration::from_millis(100);
 
 /// How often a connection that carries a watch is probed. etcd closes the connections of clients that probe it more often
 /// than every 5 s.
@@ -44,12 +51,24 @@ pub(super) async fn client(address: &str, tls: Option<&EtcdTls>, purpose: Purpos
         return Client::connect([address], Some(options)).await;
     }
     let tls = tls.ok_or_else(|| Error::InvalidArgs(format!("{address} takes TLS")))?;
-    Client::from_channel(Channel::Tonic(secure_channel(address, tls, purpose)?), Some(options)).await
+    Client::from_channel(Channel::Tonic(secure_channel(address, tls, purpose, look_up)?), Some(options)).await
+}
+
+async fn look_up(host: String, port: u16) -> io::Result<Vec<SocketAddr>> {
+    Ok(lookup_host((host, port)).await?.collect())
 }
 
 /// A channel over TLS of our own making: the library's knows neither files that change nor revocation. Each connection is
-/// made with what the files say then.
-fn secure_channel(address: &str, tls: &EtcdTls, purpose: Purpose) -> Result<tonic::transport::Channel, Error> {
+/// made with what the files say then, to an address that the name has then.
+fn secure_channel<F>(
+    address: &str,
+    tls: &EtcdTls,
+    purpose: Purpose,
+    look_up: impl Fn(String, u16) -> F + Send + 'static,
+) -> Result<tonic::transport::Channel, Error>
+where
+    F: Future<Output = io::Result<Vec<SocketAddr>>> + Send + 'static,
+{
     let origin: Uri = address.parse()?;
     let host = origin.host().unwrap_or_default().trim_matches(['[', ']']).to_owned();
     let port = origin.port_u16().unwrap_or(443);
@@ -57,9 +76,9 @@ fn secure_channel(address: &str, tls: &EtcdTls, purpose: Purpose) -> Result<toni
     let name = ServerName::try_from(name).map_err(|error| Error::InvalidArgs(format!("{address}: {error}")))?;
     let client = tls.client.clone();
     let connector = service_fn(move |_: Uri| {
-        let (config, name, host) = (client.config(), name.clone(), host.clone());
+        let (config, name, found) = (client.config(), name.clone(), look_up(host.clone(), port));
         async move {
-            let stream = TcpStream::connect((host.as_str(), port)).await?;
+            let stream = first_to_connect(found.await?, SILENCE_MAX).await?;
             stream.set_nodelay(true)?;
             TlsConnector::from(config).connect(name, stream).await.map(TokioIo::new)
         }
@@ -74,4 +93,35 @@ fn secure_channel(address: &str, tls: &EtcdTls, purpose: Purpose) -> Result<toni
             .keep_alive_while_idle(false);
     }
     Ok(endpoint.connect_with_connector_lazy(connector))
+}
+
+#[cfg(test)]
+mod tests {
+    use fencepost_testsupport::{Etcd, EtcdOptions, EtcdSecurity, EtcdVersion, Tokens};
+    use fencepost_tls::{ClientFiles, ClientTls, IdentityFiles};
+
+    use super::*;
+    use crate::first_to_connect::tests::silent;
+
+    /// One that dropped what was sent to it, as where IPv6 is broken or a member is down, kept etcd from being reached at all.
+    #[tokio::test]
+    async fn an_etcd_by_tls_is_reached_though_other_addresses_of_its_name_are_silent() {
+        let security = EtcdSecurity::new(Tokens::Simple(Duration::from_secs(300)));
+        let options = EtcdOptions { security: Some(security.clone()), ..EtcdOptions::default() };
+        let etcd = Etcd::start_with(EtcdVersion::V3_5, &options).await;
+        let (certificate, key) = security.client();
+        let files = ClientFiles { ca: security.ca(), crl: None, identity: Some(IdentityFiles { certificate, key }) };
+        let tls = EtcdTls { client: ClientTls::load(files, &[b"h2"]).unwrap(), server_name: None };
+        let works: SocketAddr = etcd.endpoint().trim_start_matches("https://").parse().unwrap();
+        let (_one, first) = silent().await;
+        let (_other, second) = silent().await;
+        let look_up = move |host: String, port| async move {
+            assert_eq!((host.as_str(), port), ("localhost", works.port()));
+            Ok(vec![first, second, works])
+        };
+        let address = format!("https://localhost:{}", works.port());
+        let channel = secure_channel(&address, &tls, Purpose::Calls, look_up).unwrap();
+        let client = Client::from_channel(Channel::Tonic(channel), None).await.unwrap();
+        client.kv_client().get("none", None).await.unwrap();
+    }
 }

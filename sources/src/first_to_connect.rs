@@ -1,0 +1,105 @@
+//! Connecting to a name that has several addresses.
+
+use std::io;
+use std::net::SocketAddr;
+use std::time::Duration;
+
+use futures_util::StreamExt;
+use futures_util::stream::FuturesUnordered;
+use tokio::net::TcpStream;
+use tokio::time::sleep;
+
+/// Connects to the first address that takes us. They are tried in order, each as soon as one has failed or the last has been silent for
+/// `silence_max`; those that are silent are waited for meanwhile.
+///
+/// # Errors
+/// That of the last that has failed, once all have.
+pub async fn first_to_connect(
+    addresses: impl IntoIterator<Item = SocketAddr>,
+    silence_max: Duration,
+) -> io::Result<TcpStream> {
+    let mut failure = io::Error::new(io::ErrorKind::NotFound, "the name has no address");
+    let mut addresses = addresses.into_iter().peekable();
+    let mut tried = FuturesUnordered::new();
+    loop {
+        tried.extend(addresses.next().map(TcpStream::connect));
+        tokio::select! {
+            connected = tried.next() => match connected {
+                Some(Ok(stream)) => return Ok(stream),
+                Some(Err(error)) => failure = error,
+                None => return Err(failure),
+            },
+            () = sleep(silence_max), if addresses.peek().is_some() => {}
+        }
+    }
+}
+
+#[cfg(test)]
+pub(crate) mod tests {
+    use std::future::poll_fn;
+    use std::pin::pin;
+    use std::task::Poll;
+
+    use tokio::net::{TcpListener, TcpSocket};
+    use tokio::time::timeout;
+
+    use super::*;
+
+    const SILENCE_MAX: Duration = Duration::from_millis(100);
+
+    /// Listens, and has no room for another connection: whoever connects is told nothing.
+    pub(crate) async fn silent() -> ((TcpListener, TcpStream), SocketAddr) {
+        let socket = TcpSocket::new_v4().unwrap();
+        socket.bind(SocketAddr::from(([127, 0, 0, 1], 0))).unwrap();
+        let listening = socket.listen(0).unwrap();
+        let address = listening.local_addr().unwrap();
+        let only = TcpStream::connect(address).await.unwrap();
+        ((listening, only), address)
+    }
+
+    /// Nobody listens there.
+    async fn refusing() -> SocketAddr {
+        TcpListener::bind("127.0.0.1:0").await.unwrap().local_addr().unwrap()
+    }
+
+    async fn check(addresses: &[SocketAddr], expected: Result<SocketAddr, io::ErrorKind>) {
+        let connected = timeout(Duration::from_secs(60), first_to_connect(addresses.iter().copied(), SILENCE_MAX));
+        let connected = connected.await.expect("one of them is heard of");
+        let peer = connected.and_then(|stream| stream.peer_addr()).map_err(|error| error.kind());
+        assert_eq!(peer, expected, "{addresses:?}");
+    }
+
+    /// Whoever has two addresses was out of reach while the first dropped what was sent to it.
+    #[tokio::test]
+    async fn an_address_that_says_nothing_keeps_nobody_from_the_next() {
+        let (_silent, nothing) = silent().await;
+        let refusing = refusing().await;
+        let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
+        let works = listener.local_addr().unwrap();
+        for addresses in [&[nothing, works][..], &[nothing, refusing, works], &[refusing, nothing, works]] {
+            check(addresses, Ok(works)).await;
+        }
+    }
+
+    /// The one that is silent for a while goes on, and is as good as those after it.
+    #[tokio::test]
+    async fn an_address_that_takes_its_time_is_waited_for() {
+        let ((listening, _only), slow) = silent().await;
+        let refusing = refusing().await;
+        let addresses = [slow, refusing];
+        let mut connecting = pin!(check(&addresses, Ok(slow)));
+        let asked = poll_fn(|cx| Poll::Ready(connecting.as_mut().poll(cx).is_pending())).await;
+        assert!(asked, "it has asked in vain");
+        // Room for one more. After a second the system asks again.
+        drop(listening.accept().await.unwrap());
+        connecting.await;
+    }
+
+    #[tokio::test]
+    async fn a_name_none_of_whose_addresses_takes_us_fails_as_the_last_of_them() {
+        let refused = Err(io::ErrorKind::ConnectionRefused);
+        check(&[refusing().await], refused).await;
+        check(&[refusing().await, refusing().await], refused).await;
+        check(&[], Err(io::ErrorKind::NotFound)).await;
+    }
+}

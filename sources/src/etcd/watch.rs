@@ -21,6 +21,12 @@ const OPEN_TIMEOUT: Duration = Duration::from_millis(500);
 /// How much longer it may take for each range.
 const CREATE_TIMEOUT_PER_RANGE: Duration = Duration::from_millis(2);
 
+/// etcd's gRPC proxy counts a stream's watches from 0, whatever ids they are to have. It is no member in other ways too: its answers may come
+/// in another order than they were asked for and name no cluster, and it does not end the watches of a member without a leader.
+const OTHER_IDS: &str = "it gives watches other ids than they are to have, as etcd's gRPC proxy does, which is not supported: name the members";
+
+const UNKNOWN_WATCH: &str = "news of a watch that nobody asked for";
+
 /// A running watch of [`super::EtcdStore`], on one endpoint: it ends when that is suspect, to be begun anew on another.
 #[derive(Debug)]
 pub struct EtcdWatch {
@@ -124,7 +130,8 @@ impl EtcdWatch {
             return Err(failure);
         }
         let index = usize::try_from(response.watch_id() - 1).ok().filter(|&index| index < self.next.len());
-        let range = index.ok_or_else(|| Failure::endpoint("news of a watch that nobody asked for"))?;
+        let range =
+            index.ok_or_else(|| Failure::endpoint(if response.created() { OTHER_IDS } else { UNKNOWN_WATCH }))?;
         if response.created() {
             let header = response.header().ok_or_else(|| Failure::endpoint("a watch without a header"))?;
             self.endpoints.check_cluster(header.cluster_id())?;

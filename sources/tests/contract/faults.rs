@@ -1,17 +1,18 @@
 //! What a cluster and the network can do to the etcd store.
 
 use std::net::SocketAddr;
+use std::process::Command;
 use std::time::Duration;
 
 use fencepost_policy::Revision;
 use fencepost_sources::{
     EtcdOptions, EtcdStore, EtcdWatch, LockStore, RangeRead, RangeWatch, StoreError, Wanted, Watch, WatchNews,
 };
-use fencepost_testsupport::{Cluster, Etcd, EtcdVersion, FreePort, PATIENCE, Relay, eventually};
+use fencepost_testsupport::{Cluster, Etcd, EtcdVersion, FreePort, PATIENCE, Process, Relay, Scratch, eventually};
 use tokio::time::{Instant, timeout};
 
 use crate::deadlines::timed;
-use crate::world::{CALL_MAX, after, key, put, spelled, transact, writer};
+use crate::world::{CALL_MAX, after, key, next, put, spelled, transact, writer};
 
 /// Makes a test of each rule for each version.
 macro_rules! every_version {
@@ -52,6 +53,7 @@ every_version! {
     a_store_that_wants_a_login_refuses,
     members_are_asked_side_by_side,
     a_dropped_watch_ends_in_etcd,
+    a_grpc_proxy_in_place_of_a_member_is_named_and_a_member_is_watched,
 }
 
 /// How long a cluster may take to find a leader again, and we to find the cluster, on a busy machine.
@@ -453,6 +455,29 @@ async fn a_dropped_watch_ends_in_etcd(version: EtcdVersion) {
     assert_eq!(streams().await, 1);
     drop(running);
     eventually("etcd has ended the stream", async || (streams().await == 0).then_some(())).await;
+}
+
+/// "news of a watch that nobody asked for" was all that was said of it.
+async fn a_grpc_proxy_in_place_of_a_member_is_named_and_a_member_is_watched(version: EtcdVersion) {
+    let (etcd, port, scratch) = (Etcd::start(version).await, FreePort::reserve(), Scratch::new());
+    let mut command = Command::new(version.binary());
+    command.args(["grpc-proxy", "start", "--endpoints", &etcd.endpoint()]);
+    command.args(["--listen-addr", &port.address().to_string()]).current_dir(scratch.path());
+    let _running = Process::start(&command, &scratch.path().join("log"));
+    let proxy = format!("http://{}", port.address());
+    let known = transact(&writer(&[etcd.endpoint()]).await, vec![put("lock", "shard-1")]).await;
+    let alone = store(std::slice::from_ref(&proxy));
+    eventually("etcd is read by way of it", async || read(&alone).await.0.ok()).await;
+    eventually("what is wrong with it is told", async || {
+        let ranges = [RangeWatch { range: key("lock"), from: after(known) }];
+        let error = alone.watch(&ranges).await.expect_err("no watch begins by way of it").to_string();
+        error.contains("etcd's gRPC proxy").then_some(())
+    })
+    .await;
+    let mut watch = watch(&store(&[proxy, etcd.endpoint()]), after(known)).await;
+    let written = transact(&writer(&[etcd.endpoint()]).await, vec![put("lock", "shard-2")]).await;
+    let WatchNews::Events { events, .. } = next(&mut watch).await else { panic!("a write is told as an event") };
+    assert_eq!(events[0].revision(), written);
 }
 
 /// An operator reads it in the log: the endpoint, what was tried and why it failed, each once.

@@ -151,7 +151,7 @@ impl Inner {
         let Claim { token, lock, .. } = claim;
         let outer = head.extensions.get::<Running>().cloned();
         let fence = Arc::clone(&self.fence);
-        Ok((Running::new(fence, lock, &token, admission, self.rules.orphan_timeout, outer), turn))
+        Ok((Running::new(fence, lock, &token, admission, &self.rules, outer), turn))
     }
 
     /// Waits until the caller's tenure has the worker to itself, and says so.

@@ -11,10 +11,10 @@ use std::time::Duration;
 use fencepost_policy::{Admission, FenceToken, LockKey, Owner, Revision, Term};
 use fencepost_sources::TrackedLock;
 use http::HeaderValue;
-use tokio::time::Instant;
+use tokio::time::{Instant, timeout_at};
 
 use crate::fence::Shared;
-use crate::lock::TIME_MAX;
+use crate::lock::{Rules, TIME_MAX};
 
 /// Keeps a request at the worker: for as long as anybody has a clone of this, no request of a later tenure is let in.
 ///
@@ -50,6 +50,7 @@ struct AtWorker {
     term: Term,
     owner: Owner,
     revision: Revision,
+    max_age: Duration,
     orphan_timeout: Duration,
     /// Something of it has panicked.
     panicked: AtomicBool,
@@ -63,7 +64,7 @@ impl Running {
         lock: Arc<TrackedLock>,
         token: &FenceToken<HeaderValue>,
         admission: Admission,
-        orphan_timeout: Duration,
+        rules: &Rules,
         outer: Option<Running>,
     ) -> Running {
         Running(Arc::new(AtWorker {
@@ -74,7 +75,8 @@ impl Running {
             admission: Some(admission),
             owner: Owner::new(token.owner.as_bytes()),
             revision: token.revision,
-            orphan_timeout,
+            max_age: rules.max_age,
+            orphan_timeout: rules.orphan_timeout,
             panicked: AtomicBool::new(false),
         }))
     }
@@ -82,7 +84,8 @@ impl Running {
     /// Waits until the tenure of this request has ended, as far as is known: somebody else may hold the lock, and waits for what
     /// still runs. Whoever can, stops early. Where a request needs several locks, one of them is enough.
     ///
-    /// While etcd cannot be reached nobody knows of an end, and this does not complete.
+    /// While etcd cannot be reached nobody knows of an end, and this does not complete. It has etcd asked once news of the lock are older
+    /// than `max_age`: await it in a tokio runtime with its timer enabled.
     ///
     /// # Cancel safety
     /// Dropping the future changes nothing.
@@ -120,7 +123,8 @@ impl Running {
     /// The tenures that it needs, to follow them without keeping it.
     pub(crate) fn tenures(&self) -> Tenures {
         let outer = self.0.outer.as_ref().map_or_else(Vec::new, |outer| outer.tenures().0);
-        Tenures([(Arc::clone(&self.0.lock), self.0.term)].into_iter().chain(outer).collect())
+        let own = Needed { lock: Arc::clone(&self.0.lock), term: self.0.term, max_age: self.0.max_age };
+        Tenures([own].into_iter().chain(outer).collect())
     }
 
     pub(crate) fn tracked(&self) -> &Arc<TrackedLock> {
@@ -129,23 +133,42 @@ impl Running {
 }
 
 /// The tenures that a request needs: one, unless there are several layers.
-pub(crate) struct Tenures(Vec<(Arc<TrackedLock>, Term)>);
+pub(crate) struct Tenures(Vec<Needed>);
+
+struct Needed {
+    lock: Arc<TrackedLock>,
+    term: Term,
+    max_age: Duration,
+}
 
 impl Tenures {
     /// Waits until one of them has ended.
     pub(crate) async fn ended(&self) {
         loop {
-            let mut changes: Vec<_> = self.0.iter().map(|(lock, _)| Box::pin(lock.gate_changed())).collect();
+            let mut changes: Vec<_> = self.0.iter().map(|needed| Box::pin(needed.lock.gate_changed())).collect();
             // Looked at now that no change can be missed.
-            if self.0.iter().any(|(lock, term)| lock.has_ended(*term)) {
+            if self.0.iter().any(|needed| needed.lock.has_ended(needed.term)) {
                 return;
             }
-            poll_fn(|cx| {
+            let now = Instant::now();
+            let next_look = self.0.iter().map(|needed| needed.next_look(now)).min().expect("a request needs a lock");
+            let changed = poll_fn(|cx| {
                 let has_changed = changes.iter_mut().any(|change| change.as_mut().poll(cx).is_ready());
                 if has_changed { Poll::Ready(()) } else { Poll::Pending }
-            })
-            .await;
+            });
+            let _ = timeout_at(next_look, changed).await; // Whichever it was: look again.
         }
+    }
+}
+
+impl Needed {
+    /// Has news looked for that are too old: nobody else may ask for this lock. Says when to look again.
+    fn next_look(&self, now: Instant) -> Instant {
+        let left = self.lock.outlook().good_for(self.max_age, now);
+        now + left.unwrap_or_else(|| {
+            self.lock.want_news(self.max_age);
+            self.max_age / 10
+        })
     }
 }
 

@@ -3,8 +3,9 @@
 use std::convert::Infallible;
 
 use bytes::Bytes;
-use fencepost_fence::{BodyError, FenceLayer, RequestBody, ResponseBody};
+use fencepost_fence::{BodyError, FenceLayer, LockKey, RequestBody, ResponseBody};
 use fencepost_testsupport::PATIENCE;
+use http::request::Parts;
 use http::{Request, Response};
 use http_body_util::{BodyExt, Full};
 use tokio::sync::mpsc;
@@ -12,7 +13,7 @@ use tokio::time::timeout;
 use tower::service_fn;
 
 use crate::bodies::{Pieces, pieces};
-use crate::scene::{LONG, Scene, request, send, verdict};
+use crate::scene::{LOCK, LONG, SHORT, Scene, request, send, verdict};
 
 type Streamed = (mpsc::UnboundedSender<&'static str>, ResponseBody<Pieces>);
 
@@ -54,6 +55,22 @@ async fn an_event_stream_that_nobody_reads_holds_up_no_tenure() {
     assert_eq!(timeout(PATIENCE / 2, verdict(&layer, "b", new)).await.unwrap(), "200");
     assert!(sender.is_closed(), "what the handler made of it is gone");
     assert!(matches!(body.frame().await, Some(Err(BodyError::Cut))));
+}
+
+/// Nobody else asks for the lock, and the watch has nothing more to tell of it.
+#[tokio::test]
+async fn an_event_stream_is_cut_whose_tenure_ended_in_an_outage_of_which_no_history_is_kept() {
+    let scene = Scene::new();
+    let lock_of = |_: &Parts| Some(LockKey::new(LOCK).unwrap());
+    let layer = scene.fence.locks_below("/shards/", lock_of).max_age(SHORT).layer().unwrap();
+    let old = scene.takes("a");
+    let (_sender, mut body) = streamed(&layer, old, "text/event-stream").await;
+    scene.store.pause();
+    scene.store.end_watches();
+    scene.store.delete(LOCK);
+    scene.store.compact(scene.store.put("/shards/3/lock", "b"));
+    scene.store.resume();
+    assert!(matches!(timeout(PATIENCE, body.frame()).await.unwrap(), Some(Err(BodyError::Cut))));
 }
 
 #[tokio::test]

@@ -53,8 +53,8 @@ impl Vigil {
     }
 }
 
-/// Waits for the end of the tenure. Meanwhile `inflow` pauses by itself while the news are too old ([`BodyState::way`]); here
-/// it is woken after that, or cut if it takes too long.
+/// Waits for the end of the tenure. While the news are too old they are looked for: nobody else may ask for this lock. Meanwhile `inflow`
+/// pauses by itself ([`BodyState::way`]); here it is woken after that, or cut if it takes too long.
 async fn until_sealed(watch: Rc<dyn Watch>, inflow: Option<Rc<BodyState>>) {
     let mut paused_since = None;
     loop {
@@ -63,10 +63,8 @@ async fn until_sealed(watch: Rc<dyn Watch>, inflow: Option<Rc<BodyState>>) {
         let inflow = inflow.as_ref().filter(|inflow| inflow.is_running());
         let due = match (standing, inflow) {
             (Standing::Ended, _) => break,
-            (Standing::Good { .. } | Standing::Stale, None) => {
-                changed.await;
-                continue;
-            }
+            (Standing::Good { until }, None) => until,
+            (Standing::Stale, None) => watch.fetch_news(),
             (Standing::Good { until }, Some(inflow)) => {
                 paused_since = None;
                 inflow.go_on();

@@ -2,7 +2,10 @@
 
 use std::time::{Duration, Instant};
 
-use fencepost_testsupport::{Cluster, EtcdOptions, EtcdVersion, FreePort, Scratch, Worker, eventually, request};
+use fencepost_testsupport::{
+    Answer, Behaviour, Cluster, Etcd, EtcdOptions, EtcdVersion, FreePort, Latch, Relay, Scratch, Worker, eventually,
+    request,
+};
 use tokio::sync::watch;
 
 use crate::fencepost::{Config, Fencepost, Route};
@@ -64,6 +67,31 @@ async fn a_stopped_store_admits_nobody_after_max_age_and_calls_nobody_stale() {
         assert!(back < Duration::from_secs(5), "{back:?}");
         scene.finish().await;
     }
+}
+
+/// Nobody else asks for the lock, and the watch has nothing more to tell of it: the stream went on until somebody did.
+#[tokio::test]
+async fn an_event_stream_is_cut_whose_tenure_ended_in_an_outage_of_which_etcd_keeps_no_history() {
+    let etcd = Etcd::start(EtcdVersion::V3_5).await;
+    let relay = Relay::before(&etcd).await;
+    let route = Route::new("shards", "/{shard}/", r#"key = "/shards/{shard}""#).with(r#"max_age = "1s""#);
+    let scene = Scene::seeing(etcd, &[format!("http://{}", relay.address())], &[route]).await;
+    let ended = scene.store.hold("/shards/1", "shard-1").await;
+    let events = Answer::ok("data: 1\n\ndata: 2\n\n").header("content-type", "text/event-stream");
+    let events = events.halting_after(9, Latch::default());
+    scene.worker.when(move |seen| seen.path.ends_with("/events").then(|| Behaviour::Answer(events.clone())));
+    let mut client = scene.line().await;
+    client.begin(Ask::post("/1/events").under(&ended)).await.unwrap();
+    assert_eq!(client.connection().head().await.unwrap().status, 200);
+
+    relay.cut().await;
+    scene.store.delete("/shards/1").await;
+    scene.store.compact(scene.store.hold("/shards/2", "shard-2").await.revision).await;
+    relay.restore().await;
+    let seen = client.connection().rest().await.unwrap();
+    assert_eq!(String::from_utf8_lossy(&seen), "9\r\ndata: 1\n\n\r\n", "it is cut, and not ended");
+    scene.until_metric(r#"fencepost_cut_requests_total{route="shards"}"#, 1.0).await;
+    scene.finish().await;
 }
 
 /// Whoever looks after the proxy reads why, and is not flooded.

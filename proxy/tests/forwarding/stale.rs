@@ -176,6 +176,21 @@ fn what_the_worker_sends_goes_on_however_old_the_news() {
     assert!(proxy.events().is_empty());
 }
 
+/// Where nobody else asked for the lock, the stream of a tenure that had ended in an outage went on for ever.
+#[test]
+fn what_has_no_end_looks_for_news_that_are_too_old_until_they_come_and_is_cut_if_its_tenure_has_ended() {
+    for (endless, sent) in [(false, EVENTS), (true, ""), (true, "HTTP/1.1 200 OK\r\nContent-Length: 10\r\n\r\nhalf ")] {
+        let (worker, tenures) = (Worker::by_hand(), Tenures::new());
+        let proxy = Proxy::with(worker.address(), Settings { endless, ..fenced(&tenures) });
+        let (_client, mut peer) = proxy.at_worker(&worker, "GET / HTTP/1.1\r\nHost: test\r\n\r\n");
+        peer.send(sent);
+        tenures.end_if_fetched(2);
+        tenures.age(MOMENT); // By the mere passing of time.
+        assert_eq!(peer.until_end(), b"");
+        assert_eq!(proxy.wait_for_events(1), [Event::Finished(Ending::Cut)]);
+    }
+}
+
 #[test]
 fn a_worker_is_not_taken_for_silent_while_what_it_waits_for_is_held_up() {
     let (worker, tenures) = (Worker::by_hand(), Tenures::new());

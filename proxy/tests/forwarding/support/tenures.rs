@@ -26,6 +26,8 @@ struct State {
     good_until: Option<Instant>,
     /// Whether newer news come as soon as they are looked for, and then without a word.
     comes_if_fetched: bool,
+    /// How often newer news have still to be looked for until they come, without a word: the tenure has ended.
+    fetches_to_end: Option<usize>,
     cuts: usize,
     fails: bool,
 }
@@ -62,6 +64,11 @@ impl Tenures {
     /// Lets newer news come, without a word, once they are looked for.
     pub(crate) fn renew_if_fetched(&self) {
         self.0.state.lock().unwrap().comes_if_fetched = true;
+    }
+
+    /// Ends the present tenure as soon as newer news were looked for so often. Nobody is told.
+    pub(crate) fn end_if_fetched(&self, times: usize) {
+        self.0.state.lock().unwrap().fetches_to_end = Some(times);
     }
 
     /// Lets whoever asks how they are from within a body panic.
@@ -118,6 +125,10 @@ impl Watch for Tenure {
         let mut state = self.of.0.state.lock().unwrap();
         if std::mem::take(&mut state.comes_if_fetched) {
             state.good_until = None;
+        }
+        state.fetches_to_end = state.fetches_to_end.map(|left| left.saturating_sub(1));
+        if state.fetches_to_end.take_if(|left| *left == 0).is_some() {
+            state.ended += 1;
         }
         Instant::now() + super::MOMENT
     }

@@ -153,7 +153,8 @@ impl Connection {
     }
 
     fn endpoint(&self) -> Result<Endpoint, Error> {
-        let mut endpoint = Endpoint::from_shared(self.endpoint.clone())?;
+        // The addresses that a name has share that time: one that is silent leaves the others some of it.
+        let mut endpoint = Endpoint::from_shared(self.endpoint.clone())?.connect_timeout(CONNECT_TIMEOUT);
         if let (true, Some(tls)) = (self.endpoint.starts_with("https://"), self.options.now().tls) {
             endpoint = endpoint.tls_config(tls)?;
         }
@@ -195,5 +196,20 @@ impl Drop for UnderWay {
             }
             was_given_up
         });
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// Without it, the first address of a name had all of the time in which a connection has to come up: where it dropped what was sent to
+    /// it, the others were never tried.
+    #[test]
+    fn the_addresses_of_a_name_share_the_time_in_which_a_connection_comes_up() {
+        for endpoint in ["http://etcd.test:2379", "https://etcd.test:2379"] {
+            let connection = Connection::new(endpoint, &Options(Arc::default()), Purpose::Calls);
+            assert_eq!(connection.endpoint().unwrap().get_connect_timeout(), Some(CONNECT_TIMEOUT));
+        }
     }
 }

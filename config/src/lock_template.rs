@@ -117,7 +117,7 @@ impl LockTemplate {
 
     /// The template's key that a request means which presents this: the key as it is, or with what is not visible ASCII
     /// percent-encoded ([`LockKey::is_presented_as`]). No two keys of one template are presented alike, nor are those of two
-    /// in one configuration ([`LockTemplate::has_twin_in`]).
+    /// in one configuration (`has_twin_in`).
     pub fn named<'k>(&self, presented: &'k str) -> Option<Cow<'k, str>> {
         self.named_if(presented, |_| true)
     }

@@ -28,6 +28,7 @@ mod templated;
 mod tenures;
 mod tracked;
 mod trust;
+mod turned;
 mod watching;
 mod window;
 
@@ -55,7 +56,7 @@ mod trust_tests;
 #[path = "cache/walk_tests.rs"]
 mod walk_tests;
 
-pub use common::{GateMemory, Remembered, Turning};
+pub use common::{GateMemory, Remembered};
 pub use driver::Driver;
 pub use nameless::Nameless;
 pub use outlook::{Outlook, Timing};
@@ -68,3 +69,4 @@ pub use templated::{LoadError, TemplateSpec, TemplatedLocks};
 pub use tenures::TenureChange;
 pub use tracked::{LockDescription, TrackedLock};
 pub use trust::StorePast;
+pub use turned::Turning;

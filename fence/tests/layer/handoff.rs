@@ -181,7 +181,9 @@ async fn who_has_to_ask_the_store_in_its_turn_steps_aside_and_is_let_in_by_what_
     let before = scene.store.calls().reads;
     eventually("there are news since it came", async || (scene.store.calls().reads >= before + 2).then_some(())).await;
     scene.store.pause();
-    tokio::time::sleep(max_age + SHORT).await; // For the news to age.
+    let impatient = scene.layer(|lock| lock.handoff_timeout(SHORT).max_age(max_age).confirm_timeout(SHORT));
+    let is_unsure = async || (verdict(&impatient, "b", new).await == "503 unverifiable").then_some(());
+    eventually("its news are too old", is_unsure).await;
     door.open.open();
     drop(running.await.unwrap());
     tokio::select! {

@@ -1,6 +1,5 @@
 //! What the locks of a source have in common.
 
-use std::fmt;
 use std::pin::pin;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -17,6 +16,7 @@ use super::scope::Scope;
 use super::tenures::Tenures;
 use super::tracked::TrackedLock;
 use super::trust::Trust;
+use super::turned::{Turned, Turning};
 use crate::store::{KeyRange, RangeRead, StoreError};
 use crate::sync::{Mutex, MutexGuard};
 
@@ -45,57 +45,6 @@ pub(crate) struct Common {
     memory: Option<Arc<dyn GateMemory>>,
     turned: Mutex<Vec<Turned>>,
     nameless: Mutex<Vec<Arc<Counted>>>,
-}
-
-/// A route enforces from a configuration on, and it, or another, only watched its locks before.
-#[derive(Clone)]
-pub struct Turning {
-    /// The keys of its locks, as the route has them.
-    pub keys: String,
-    /// Whether a key is one of those.
-    pub names: Arc<dyn Fn(&str) -> bool + Send + Sync>,
-    /// The keys of the locks that were watched, as those routes have them.
-    pub watched: Vec<String>,
-    /// The number of that configuration.
-    pub generation: u64,
-    /// For how long what was let past before counts, at most, once nothing more of it can go out.
-    pub counts_for: Duration,
-}
-
-/// Locks of a route that only watched, and enforces from a configuration on.
-pub(crate) struct Turned {
-    /// Their keys, as the route has them.
-    keys: String,
-    names: Arc<dyn Fn(&str) -> bool + Send + Sync>,
-    generation: u64,
-    until: Moment,
-    /// What may be any of theirs of the requests that were let past before.
-    nameless: Vec<Arc<Counted>>,
-}
-
-impl Turned {
-    /// Whether there is any of what may be any of theirs.
-    fn has_nameless(&self) -> bool {
-        self.nameless.iter().any(|counted| counted.bar())
-    }
-}
-
-impl fmt::Debug for Turning {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let Turning { keys, names: _, watched, generation, counts_for } = self;
-        let mut turning = f.debug_struct("Turning");
-        turning.field("keys", keys).field("watched", watched).field("generation", generation);
-        turning.field("counts_for", counts_for).finish_non_exhaustive()
-    }
-}
-
-impl fmt::Debug for Turned {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let Turned { keys, names: _, generation, until, nameless } = self;
-        let mut turned = f.debug_struct("Turned");
-        turned.field("keys", keys).field("generation", generation).field("until", until).field("nameless", nameless);
-        turned.finish()
-    }
 }
 
 /// What is remembered of the gates of an earlier process.

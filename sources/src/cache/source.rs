@@ -13,7 +13,7 @@ use tokio::sync::{mpsc, oneshot};
 use tokio::task::LocalSet;
 
 pub use self::status::{ReadCounts, SourceStatus};
-use super::common::{Command, Common, GateMemory, Turning};
+use super::common::{Command, Common, GateMemory};
 use super::driver::Driver;
 use super::kept::KeptLocks;
 use super::nameless::Nameless;
@@ -24,6 +24,7 @@ use super::templated::{TemplateSpec, TemplatedLocks};
 use super::tenures::TenureChange;
 use super::tracked::TrackedLock;
 use super::trust::{StorePast, Trust};
+use super::turned::Turning;
 use crate::store::{LockStore, Member};
 
 /// How a source works.

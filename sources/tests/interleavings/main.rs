@@ -24,6 +24,7 @@ mod cache {
     mod tenures;
     pub(crate) mod tracked;
     pub(crate) mod trust;
+    pub(crate) mod turned;
     mod window;
 }
 #[expect(dead_code, unreachable_pub, reason = "what this file has for the rest of the crate")]

@@ -5,8 +5,9 @@ use std::time::Duration;
 
 use fencepost_policy::PassReason;
 
-use crate::cache::common::{Common, Turning};
+use crate::cache::common::Common;
 use crate::cache::trust::Trust;
+use crate::cache::turned::Turning;
 use crate::world::{common, interleavings_with_interruptions, track};
 
 const KEYS: &str = "s/{}";

@@ -125,6 +125,7 @@ fn a_new_window_says_nothing_of_a_lock_that_only_the_watch_has_told_of_since() {
             world.act(act);
             world.check();
         }
+        assert!(world.scope.watch_from().is_some(), "{layout:?}: the new window has lost nothing");
     }
 }
 

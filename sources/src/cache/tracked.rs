@@ -365,7 +365,8 @@ impl TrackedLock {
             tracing::warn!(source = %self.common.name, lock = %self.spec.key, "{problem}");
         }
         if has_lost {
-            self.tell_of_loss();
+            let clock = clock.as_ref().and_then(|clock| clock.as_deref());
+            self.tell_of_loss(clock.is_some_and(|clock| clock.covers(before.era, before.settled_since)));
         }
         if let Some(scope) = &self.scope {
             scope.note(&self.common.registry, &self.spec.key);
@@ -375,15 +376,16 @@ impl TrackedLock {
         result
     }
 
-    /// The watch has lost something of this lock, and so maybe of others that it was told of then.
-    fn tell_of_loss(&self) {
+    /// The watch has lost something of this lock. If that was covered by the scope's clock, others may be that lost something, too; a window
+    /// that was begun since says nothing of those, and is not forgotten once for each.
+    fn tell_of_loss(&self, was_covered: bool) {
         tracing::warn!(
             source = %self.common.name,
             lock = %self.spec.key,
             "a read contradicts what the watch has brought: the lock store has lost an event (etcd before 3.4.36 and 3.5.18 is known to); the \
              read counts"
         );
-        self.scope.iter().for_each(|scope| scope.forget());
+        self.scope.iter().filter(|_| was_covered).for_each(|scope| scope.forget());
     }
 
     /// What is known of it by itself, whatever is known of its scope.

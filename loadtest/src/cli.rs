@@ -257,8 +257,9 @@ mod tests {
 
     #[test]
     fn the_commands_of_the_page_on_performance_are_commands() {
+        const PROGRAM: &str = "target/release/fencepost-loadtest ";
         let page = include_str!("../../docs/performance.md").replace("\\\n", "");
-        let commands = page.lines().filter_map(|line| line.strip_prefix("target/release/fencepost-loadtest "));
+        let commands = page.lines().filter_map(|line| line.strip_prefix(PROGRAM));
         let mut count = 0;
         for command in commands {
             // A quoted argument is one word.
@@ -270,7 +271,8 @@ mod tests {
             cli.unwrap_or_else(|error| panic!("{command}: {error}")).command.check().unwrap();
             count += 1;
         }
-        assert_eq!(count, 8);
+        assert!(count > 0);
+        assert_eq!(count, page.matches(PROGRAM).count(), "each command begins a line of its own");
     }
 
     #[test]

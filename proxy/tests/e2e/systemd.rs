@@ -79,6 +79,10 @@ async fn systemd_is_told_of_each_step_and_that_every_thread_makes_progress() {
     fence.until_generation(2).await;
 
     let before = manager.told().len();
+    std::fs::write(fence.file(), "nothing = true").unwrap();
+    manager.until_told("STATUS=serving, 1 lock; main up; the file is rejected, an earlier one in force", before).await;
+
+    let before = manager.told().len();
     assert!(fence.terminate().await.success());
     let stopping = manager.until_told("STOPPING=1", before).await;
     manager.until_told("STATUS=draining: 0 connections, 0 requests", stopping).await;

@@ -12,6 +12,7 @@ mod tls;
 use std::time::SystemTime;
 
 use fencepost_config::Config;
+use prometheus::core::Collector;
 use prometheus::{
     Encoder, Histogram, HistogramOpts, IntCounter, IntCounterVec, IntGauge, IntGaugeVec, Opts, Registry, TextEncoder,
 };
@@ -22,7 +23,6 @@ pub use tls::{HandshakeCounters, TlsMetrics, TlsReload, TlsUse};
 
 use crate::downstream::Closing;
 use crate::observe::lately::Refusals;
-use crate::refusal::Failure;
 
 /// Every metric of the process.
 #[derive(Debug, Clone)]
@@ -59,6 +59,29 @@ struct ConfigMetrics {
     last_success_seconds: prometheus::Gauge,
 }
 
+impl ConfigMetrics {
+    fn new(made: &Registering<'_>) -> Result<ConfigMetrics, prometheus::Error> {
+        let reloads = made.counters(
+            "fencepost_config_reloads_total",
+            "Reloads of the configuration by what came of them.",
+            &["outcome"],
+        )?;
+        Ok(ConfigMetrics {
+            generation: made
+                .gauge("fencepost_config_generation", "How many configurations this process has had in force.")?,
+            rejected: made.gauge(
+                "fencepost_config_rejected",
+                "Whether the configuration file, as it was last read, was rejected.",
+            )?,
+            reloads: ReloadOutcome::ALL.map(|outcome| reloads.with_label_values(&[outcome.name()])),
+            last_success_seconds: made.add(prometheus::Gauge::new(
+                "fencepost_config_last_success_timestamp_seconds",
+                "When the configuration file was last read and found right, in seconds since the epoch.",
+            ))?,
+        })
+    }
+}
+
 /// What came of a reload.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum ReloadOutcome {
@@ -93,6 +116,30 @@ pub struct SourceMetrics {
     regressed: IntGaugeVec,
 }
 
+impl SourceMetrics {
+    fn new(made: &Registering<'_>) -> Result<SourceMetrics, prometheus::Error> {
+        Ok(SourceMetrics {
+            up: made.gauges("fencepost_source_up", "Whether the lock source answers.", &["source"])?,
+            age_seconds: made.add(prometheus::GaugeVec::new(
+                Opts::new("fencepost_source_age_seconds", "Age of the newest quorum read."),
+                &["source"],
+            ))?,
+            watch_restarts: made.counters(
+                "fencepost_watch_restarts_total",
+                "How often the watch was started again.",
+                &["source"],
+            )?,
+            tracked_locks: made.gauges("fencepost_tracked_locks", "Locks that are kept current.", &["source"])?,
+            tenures: made.counters("fencepost_tenures_total", "Tenures that were seen to begin.", &["source"])?,
+            regressed: made.gauges(
+                "fencepost_source_regressed",
+                "Whether the lock source went back and nobody has accepted that.",
+                &["source"],
+            )?,
+        })
+    }
+}
+
 /// The state of a source, for its metrics.
 #[derive(Debug, Clone, Copy)]
 pub struct SourceReading {
@@ -117,162 +164,88 @@ impl Metrics {
     /// Never in practice: names and labels are constants.
     pub fn new() -> Result<Metrics, prometheus::Error> {
         let registry = Registry::new();
+        let made = Registering(&registry);
         // As close as those of verdicts; a handoff takes what the worker takes for one request.
         let handoff_buckets =
             vec![5e-4, 1e-3, 2.5e-3, 5e-3, 1e-2, 2.5e-2, 5e-2, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 10.0, 25.0, 60.0];
-        let reloads = counters(
-            "fencepost_config_reloads_total",
-            "Reloads of the configuration by what came of them.",
-            &["outcome"],
-        )?;
-        let metrics = Metrics {
-            requests: requests::Requests::new()?,
+        let build_info = made.gauges("fencepost_build_info", "The running version.", &["version"])?;
+        build_info.with_label_values(&[env!("CARGO_PKG_VERSION")]).set(1);
+        Ok(Metrics {
+            requests: made.add(requests::Requests::new())?,
             waiting: gauges("waiting", "Those of them that wait at a barrier.", &["route"])?,
-            confirms: counters(
+            confirms: made.counters(
                 "fencepost_confirms_total",
                 "Requests that needed a confirming read.",
                 &["route", "outcome"],
             )?,
-            dangerous: counters(
+            dangerous: made.counters(
                 "fencepost_dangerous_total",
                 "Requests let past by a setting that weakens the fence.",
                 &["route", "setting"],
             )?,
-            cut_requests: counters(
+            cut_requests: made.counters(
                 "fencepost_cut_requests_total",
                 "Requests of which something was cut because their tenure had ended, or might have.",
                 &["route"],
             )?,
-            orphans: gauges(
+            orphans: made.gauges(
                 "fencepost_orphans",
                 "Requests that may be running at the worker, their end not having been seen.",
                 &["route"],
             )?,
-            orphans_expired: counters(
+            orphans_expired: made.counters(
                 "fencepost_orphans_expired_total",
                 "Orphans that counted for the whole of orphan_timeout.",
                 &["route"],
             )?,
-            handoffs: counters(
+            handoffs: made.counters(
                 "fencepost_handoffs_total",
                 "Requests that had to wait for those of an earlier tenure.",
                 &["route"],
             )?,
-            handoff_wait_seconds: Histogram::with_opts(
+            handoff_wait_seconds: made.add(Histogram::with_opts(
                 HistogramOpts::new(
                     "fencepost_handoff_wait_seconds",
                     "How long requests waited for those of an earlier tenure.",
                 )
                 .buckets(handoff_buckets),
-            )?,
-            failures: counters(
+            ))?,
+            failures: made.counters(
                 "fencepost_failures_total",
-                "Requests the worker did not answer.",
+                "Requests that the worker did not answer, or that went nowhere.",
                 &["route", "failure"],
             )?,
-            connections: IntGauge::new("fencepost_connections", "Open client connections.")?,
-            panics: IntCounter::new(
-                "fencepost_panics_total",
-                "Defects of the program that ended a request or a task of it.",
-            )?,
-            connections_refused: IntCounter::new(
+            connections: made.gauge("fencepost_connections", "Open client connections.")?,
+            panics: made
+                .counter("fencepost_panics_total", "Defects of the program that ended a request or a task of it.")?,
+            connections_refused: made.counter(
                 "fencepost_connections_refused_total",
                 "Client connections closed at once, their client having connections_per_client_max.",
             )?,
-            connections_closed: counters(
+            connections_closed: made.counters(
                 "fencepost_connections_closed_total",
                 "Client connections ended by a limit, by its key.",
                 &["limit"],
             )?,
-            decisions_lost: IntCounter::new(
+            decisions_lost: made.counter(
                 "fencepost_decisions_lost_total",
                 "Decisions and changes of tenures that came faster than they are kept for operators to look at.",
             )?,
-            log_lines_lost: counters(
+            log_lines_lost: made.counters(
                 "fencepost_log_lines_lost_total",
                 "Lines that are missing in a log because they could not be written, or not as fast as they came.",
                 &["log"],
             )?,
-            sources: SourceMetrics {
-                up: gauges("fencepost_source_up", "Whether the lock source answers.", &["source"])?,
-                age_seconds: prometheus::GaugeVec::new(
-                    Opts::new("fencepost_source_age_seconds", "Age of the newest quorum read."),
-                    &["source"],
-                )?,
-                watch_restarts: counters(
-                    "fencepost_watch_restarts_total",
-                    "How often the watch was started again.",
-                    &["source"],
-                )?,
-                tracked_locks: gauges("fencepost_tracked_locks", "Locks that are kept current.", &["source"])?,
-                tenures: counters("fencepost_tenures_total", "Tenures that were seen to begin.", &["source"])?,
-                regressed: gauges(
-                    "fencepost_source_regressed",
-                    "Whether the lock source went back and nobody has accepted that.",
-                    &["source"],
-                )?,
-            },
-            config: ConfigMetrics {
-                generation: IntGauge::new(
-                    "fencepost_config_generation",
-                    "How many configurations this process has had in force.",
-                )?,
-                rejected: IntGauge::new(
-                    "fencepost_config_rejected",
-                    "Whether the configuration file, as it was last read, was rejected.",
-                )?,
-                reloads: ReloadOutcome::ALL.map(|outcome| reloads.with_label_values(&[outcome.name()])),
-                last_success_seconds: prometheus::Gauge::new(
-                    "fencepost_config_last_success_timestamp_seconds",
-                    "When the configuration file was last read and found right, in seconds since the epoch.",
-                )?,
-            },
-            tls: TlsMetrics::new(&registry)?,
+            sources: SourceMetrics::new(&made)?,
+            config: ConfigMetrics::new(&made)?,
+            tls: TlsMetrics::new(&made)?,
             registry,
-        };
-        let build_info = gauges("fencepost_build_info", "The running version.", &["version"])?;
-        build_info.with_label_values(&[env!("CARGO_PKG_VERSION")]).set(1);
-        for collector in [
-            Box::new(metrics.requests.clone()) as Box<dyn prometheus::core::Collector>,
-            Box::new(metrics.confirms.clone()),
-            Box::new(metrics.dangerous.clone()),
-            Box::new(metrics.cut_requests.clone()),
-            Box::new(metrics.orphans.clone()),
-            Box::new(metrics.orphans_expired.clone()),
-            Box::new(metrics.handoffs.clone()),
-            Box::new(metrics.handoff_wait_seconds.clone()),
-            Box::new(metrics.failures.clone()),
-            Box::new(metrics.connections.clone()),
-            Box::new(metrics.panics.clone()),
-            Box::new(metrics.connections_refused.clone()),
-            Box::new(metrics.connections_closed.clone()),
-            Box::new(metrics.decisions_lost.clone()),
-            Box::new(metrics.log_lines_lost.clone()),
-            Box::new(metrics.sources.up.clone()),
-            Box::new(metrics.sources.age_seconds.clone()),
-            Box::new(metrics.sources.watch_restarts.clone()),
-            Box::new(metrics.sources.tracked_locks.clone()),
-            Box::new(metrics.config.generation.clone()),
-            Box::new(metrics.config.rejected.clone()),
-            Box::new(reloads),
-            Box::new(metrics.config.last_success_seconds.clone()),
-            Box::new(metrics.sources.tenures.clone()),
-            Box::new(metrics.sources.regressed.clone()),
-            Box::new(build_info),
-        ] {
-            metrics.registry.register(collector)?;
-        }
-        Ok(metrics)
+        })
     }
 
     /// How many requests were refused, or would have been, since the start, on all routes there were.
     pub fn refused(&self) -> Refusals {
         self.requests.refused()
-    }
-
-    /// Counts a request that no route is for.
-    pub fn no_route(&self) {
-        self.failures.with_label_values(&["none", Failure::NoRoute.code()]).inc();
     }
 
     /// Notes the state of a source.
@@ -387,8 +360,31 @@ fn raise(counter: &IntCounter, to: u64) {
     counter.inc_by(to.saturating_sub(counter.get()));
 }
 
-fn counters(name: &str, help: &str, labels: &[&str]) -> Result<IntCounterVec, prometheus::Error> {
-    IntCounterVec::new(Opts::new(name, help), labels)
+/// Makes metrics that stand in the registry from then on, so that none can be forgotten there.
+struct Registering<'r>(&'r Registry);
+
+impl Registering<'_> {
+    fn counter(&self, name: &str, help: &str) -> Result<IntCounter, prometheus::Error> {
+        self.add(IntCounter::new(name, help))
+    }
+
+    fn counters(&self, name: &str, help: &str, labels: &[&str]) -> Result<IntCounterVec, prometheus::Error> {
+        self.add(IntCounterVec::new(Opts::new(name, help), labels))
+    }
+
+    fn gauge(&self, name: &str, help: &str) -> Result<IntGauge, prometheus::Error> {
+        self.add(IntGauge::new(name, help))
+    }
+
+    fn gauges(&self, name: &str, help: &str, labels: &[&str]) -> Result<IntGaugeVec, prometheus::Error> {
+        self.add(gauges(name, help, labels))
+    }
+
+    fn add<C: Collector + Clone + 'static>(&self, made: Result<C, prometheus::Error>) -> Result<C, prometheus::Error> {
+        let collector = made?;
+        self.0.register(Box::new(collector.clone()))?;
+        Ok(collector)
+    }
 }
 
 fn gauges(name: &str, help: &str, labels: &[&str]) -> Result<IntGaugeVec, prometheus::Error> {

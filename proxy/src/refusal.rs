@@ -8,7 +8,7 @@ pub use fencepost_fence::refusal::{AnswerForm, FENCE_DECISION, FENCE_REASON, Ref
 pub(crate) use fencepost_fence::refusal::{explanation, statuses};
 use fencepost_fence::refusal::{grpc, grpc_answer, problem_answer};
 
-/// What became of a request that the worker did not answer.
+/// What became of a request that the worker did not answer, or that went nowhere.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Failure {
     /// No route is for it.

@@ -7,7 +7,7 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 /// A row of numbers, each of which is the sum of what threads have counted.
 ///
-/// Every request counts several times. If all threads did so in one place, its line of memory would go from processor to processor with
+/// Every request counts several times. If all threads did so in one place, its cache line would go from processor to processor with
 /// each request.
 #[derive(Debug)]
 pub(crate) struct Totals(Mutex<Parts>);

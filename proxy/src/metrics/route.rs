@@ -74,7 +74,7 @@ impl RouteMetrics {
         self.handoff_wait_seconds.observe(waited.as_secs_f64());
     }
 
-    /// Counts a request that the worker did not answer.
+    /// Counts a request that the worker did not answer, or that went nowhere.
     pub fn failed(&self, failure: Failure) {
         self.failures.with_label_values(&[self.route.as_str(), failure.code()]).inc();
     }

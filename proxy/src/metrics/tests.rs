@@ -1,6 +1,7 @@
 use fencepost_policy::Rejection;
 
 use super::*;
+use crate::refusal::Failure;
 
 const ROUTES: &str = r#"
     [[listener]]

@@ -1,9 +1,9 @@
 //! What operators count of TLS.
 
 use fencepost_tls::{Dated, Expiry};
-use prometheus::{IntCounter, IntCounterVec, IntGaugeVec, Registry};
+use prometheus::{IntCounter, IntCounterVec, IntGaugeVec};
 
-use super::{counters, gauges};
+use super::Registering;
 use crate::downstream::HandshakeFailure;
 
 /// What TLS files are for.
@@ -71,28 +71,24 @@ impl HandshakeCounters {
 }
 
 impl TlsMetrics {
-    pub(super) fn new(registry: &Registry) -> Result<TlsMetrics, prometheus::Error> {
-        let metrics = TlsMetrics {
-            expiry: gauges(
+    pub(super) fn new(made: &Registering<'_>) -> Result<TlsMetrics, prometheus::Error> {
+        Ok(TlsMetrics {
+            expiry: made.gauges(
                 "fencepost_certificate_expiry_timestamp_seconds",
                 "When the first certificate or revocation list, or the last authority, in force ends, in seconds since the epoch.",
                 &["use", "name", "what"],
             )?,
-            reloads: counters(
+            reloads: made.counters(
                 "fencepost_tls_reloads_total",
                 "Changes of TLS files by what came of them.",
                 &["use", "name", "outcome"],
             )?,
-            handshake_failures: counters(
+            handshake_failures: made.counters(
                 "fencepost_tls_handshake_failures_total",
                 "Handshakes with clients that came to nothing.",
                 &["use", "name", "reason"],
             )?,
-        };
-        registry.register(Box::new(metrics.handshake_failures.clone()))?;
-        registry.register(Box::new(metrics.expiry.clone()))?;
-        registry.register(Box::new(metrics.reloads.clone()))?;
-        Ok(metrics)
+        })
     }
 
     /// Notes when what is in force ends, the soonest of each kind.

@@ -1,5 +1,6 @@
 //! Who held which lock when, who waited at a barrier, and when a store was not to be relied on.
 
+mod bars;
 mod shown;
 
 use std::cmp::Reverse;
@@ -11,6 +12,8 @@ use fencepost_policy::{Layout, LockKey, Revision, Tenure};
 use fencepost_sources::TenureChange;
 use smol_str::SmolStr;
 
+pub use self::bars::Trouble;
+use self::bars::{Bar, End, Ending, Outage, WaitBar};
 use super::record::{Decision, Outcome, shown_owner};
 
 /// How many locks have a row. One more, and the row goes that has been quiet for longest. The dashboard keeps as many.
@@ -51,91 +54,6 @@ struct Row {
     tenures: VecDeque<Bar>,
     waits: VecDeque<WaitBar>,
     version: u64,
-}
-
-#[derive(Debug)]
-struct Bar {
-    /// As it is shown, which is bounded.
-    owner: SmolStr,
-    first: Revision,
-    last: Revision,
-    began: SystemTime,
-    /// Whether we saw it begin; if not, it began some time before.
-    began_seen: bool,
-    ended: Option<End>,
-    refused: u64,
-    /// How many would have been, had their route done more than watch.
-    would_be_refused: u64,
-    /// When a request came last that was one of either.
-    last_refused: Option<SystemTime>,
-}
-
-/// The end of a bar.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-struct End {
-    at: SystemTime,
-    how: Ending,
-}
-
-/// How a bar has ended.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-enum Ending {
-    /// As what it stands for has.
-    Seen,
-    /// Its lock, or its source, ceased to be tracked: what it stands for may go on.
-    Untracked,
-}
-
-impl Ending {
-    fn name(self) -> &'static str {
-        match self {
-            Ending::Seen => "seen",
-            Ending::Untracked => "untracked",
-        }
-    }
-}
-
-#[derive(Debug)]
-struct WaitBar {
-    owner: SmolStr,
-    revision: Revision,
-    began: SystemTime,
-    ended: Option<SystemTime>,
-    /// How many requests have waited, and how many still do.
-    requests: u64,
-    waiting: u64,
-    drained: usize,
-    outcome: Option<&'static str>,
-}
-
-/// A time in which a store was not to be relied on.
-#[derive(Debug, PartialEq, Eq)]
-struct Outage {
-    source: Arc<str>,
-    trouble: Trouble,
-    began: SystemTime,
-    ended: Option<End>,
-}
-
-/// What is wrong with a store.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum Trouble {
-    /// It does not answer.
-    Unreachable,
-    /// It answers, but what is known is older than any route admits on.
-    Stale,
-    /// It shows less than it did before.
-    Regressed,
-}
-
-impl Trouble {
-    fn name(self) -> &'static str {
-        match self {
-            Trouble::Unreachable => "unreachable",
-            Trouble::Stale => "stale",
-            Trouble::Regressed => "regressed",
-        }
-    }
 }
 
 /// The tenure that is known of a lock has changed.
@@ -378,29 +296,6 @@ impl Timeline {
 impl Default for Timeline {
     fn default() -> Timeline {
         Timeline::new()
-    }
-}
-
-impl Bar {
-    fn new(tenure: Tenure, began: SystemTime, began_seen: bool) -> Bar {
-        let Tenure { owner, first, last } = tenure;
-        let owner = shown_owner(owner.as_bytes());
-        Bar { owner, first, last, began, began_seen, ended: None, refused: 0, would_be_refused: 0, last_refused: None }
-    }
-
-    /// Whether it is known to have ended.
-    fn has_ended(&self) -> bool {
-        self.ended.is_some_and(|end| end.how == Ending::Seen)
-    }
-}
-
-impl WaitBar {
-    fn leave(&mut self, at: SystemTime, outcome: Option<&'static str>) {
-        self.waiting -= 1;
-        self.outcome = self.outcome.or(outcome);
-        if self.waiting == 0 {
-            self.ended = Some(at);
-        }
     }
 }
 

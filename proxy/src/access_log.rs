@@ -147,7 +147,7 @@ pub struct Unanswered(Option<Rc<Place>>);
 impl Unanswered {
     /// Of a request that has arrived; `None` if there is no access log.
     pub fn of(place: &Rc<Place>) -> Option<Unanswered> {
-        place.worker.fence.access_log.is_some().then(|| Unanswered(Some(Rc::clone(place))))
+        place.share.fence.access_log.is_some().then(|| Unanswered(Some(Rc::clone(place))))
     }
 }
 
@@ -170,7 +170,7 @@ pub fn logged<B: Body>(answer: http::Response<B>, request: Option<Unanswered>) -
 }
 
 fn is_wanted(place: &Rc<Place>) -> bool {
-    let log = place.worker.fence.access_log.as_ref();
+    let log = place.share.fence.access_log.as_ref();
     log.is_some_and(|log| place.about.is_refused() || log.takes())
 }
 
@@ -232,7 +232,7 @@ impl Pending {
 }
 
 fn write(place: &Place, status: Option<StatusCode>, sent: u64, complete: bool) {
-    let Some(log) = &place.worker.fence.access_log else { return };
+    let Some(log) = &place.share.fence.access_log else { return };
     let line = Line {
         at: SystemTime::now(),
         client: place.client,

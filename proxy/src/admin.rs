@@ -22,7 +22,7 @@ use tokio::time::{Instant, timeout};
 
 use crate::dashboard;
 use crate::downstream::{ClientAddress, ClientBody, OpenConnections};
-use crate::exchange::Fence;
+use crate::fence::Fence;
 use crate::in_force::InForce;
 use crate::logging::LogControl;
 use crate::memory::RECORD_TIMEOUT;

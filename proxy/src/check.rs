@@ -21,7 +21,7 @@ use tokio::time::{Instant, sleep};
 use crate::client_tls;
 use crate::downstream::Protocol;
 use crate::etcd_access::made_user;
-use crate::exchange::Fence;
+use crate::fence::Fence;
 use crate::forward::{Speaks, Upstream, UpstreamError, connects};
 use crate::output::{Unprinted, print};
 use crate::process::Process;

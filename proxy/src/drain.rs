@@ -54,23 +54,18 @@ pub async fn drain(
     );
     process.drain();
     server.close();
+    let patience = if hurried { Duration::ZERO } else { drain_timeout };
     let mut ended = tokio::select! {
         biased;
         () = server.ended() => true,
-        () = sleep(drain_timeout), if !hurried => false,
+        () = sleep(patience) => false,
         () = again, if !hurried => false,
-        () = std::future::ready(()), if hurried => false,
     };
     if !ended && process.end_waits() {
         ended = timeout(LAST_ANSWERS_MAX, server.ended()).await.is_ok();
     }
-    if ended {
-        tracing::info!(step = "ended", "drained: everything has ended");
-        return;
-    }
-
     let (open, requests) = under_way();
-    let cut = server.cut().await.cut;
+    let cut = if ended { 0 } else { server.cut().await.cut };
     if cut > 0 {
         tracing::warn!(
             step = "cutting",

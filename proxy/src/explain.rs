@@ -19,7 +19,7 @@ use tokio::time::Instant;
 
 use crate::check::lock_line;
 use crate::cli::Question;
-use crate::exchange::Fence;
+use crate::fence::Fence;
 use crate::process::Process;
 use crate::refusal::{explanation, statuses};
 use crate::routes::Guard;

@@ -97,7 +97,7 @@ impl Named {
 /// Finds the lock, and the enforced route whose rules it is judged by. The caller names it, unless there is only one. Of several routes
 /// of the lock it is the first that the headers of the token are those of.
 fn find(place: &Place, headers: &HeaderMap) -> Result<Named, Rejection> {
-    let fence = Arc::clone(&place.worker.fence);
+    let fence = Arc::clone(&place.share.fence);
     let mut enforced = fence.config.routes.iter().enumerate().filter_map(|(index, route)| match &route.mode {
         Mode::Enforce(lock) => Some((index, route, lock)),
         Mode::Shadow(_) | Mode::Off => None,
@@ -131,7 +131,7 @@ fn find(place: &Place, headers: &HeaderMap) -> Result<Named, Rejection> {
 
 /// Whether the lock that is named is one of routes that only watch; or, where none is named, whether there are only such routes.
 fn is_only_watched(place: &Place, headers: &HeaderMap) -> bool {
-    let fence = &place.worker.fence;
+    let fence = &place.share.fence;
     let routes = &fence.config.routes;
     let names_one = |route: &Route| headers.contains_key(&route.lock_header);
     let is_named = routes.iter().any(names_one);

@@ -20,7 +20,8 @@ use crate::recording::{Judgement, Subject};
 use crate::routes::Guard;
 use crate::routing::Guarded;
 
-/// The parameter of a query that does so. WordPress takes it for any method, as ServiceStack does one that is called like a field.
+/// The parameter of a query by which some workers take another method than the request's. WordPress takes it for any method, as ServiceStack
+/// does one that is called like a field.
 const METHOD_PARAMETER: &str = "_method";
 
 /// A token, and the lock that it claims to hold.
@@ -33,7 +34,7 @@ pub struct Claim {
 }
 
 /// What a request stands on, before the gate.
-pub enum Standing {
+pub enum Grounds {
     /// A token that its lock has to bear out.
     Claim(Claim),
     /// A pass of its route; counted at the lock's gate where the lock is at hand.
@@ -41,7 +42,7 @@ pub enum Standing {
 }
 
 /// What a request stands on, a claim having been judged once.
-pub struct Judged(pub Standing);
+pub struct Judged(pub Grounds);
 
 /// Finds out whether the request comes from whom it says, takes the token off it and finds the lock that it claims.
 ///
@@ -49,7 +50,7 @@ pub struct Judged(pub Standing);
 /// and the store is not asked.
 pub async fn extract<S>(exchange: Exchange<Guarded>, mut next: S) -> Result<Answer, Infallible>
 where
-    S: Service<Exchange<Standing>, Response = Answer, Error = Infallible>,
+    S: Service<Exchange<Grounds>, Response = Answer, Error = Infallible>,
 {
     let Exchange { mut request, place, in_flight, state: guarded } = exchange;
     let exempt = place.route().exempt_methods.contains(request.method()) && !may_mean_another(&request);
@@ -59,13 +60,13 @@ where
         place.in_force().headers.drop_from(request.headers_mut());
     }
     let headers = request.headers();
-    let standing = match (guarded, identified) {
-        (Guarded::Not, _) => Ok(Standing::Pass(PassReason::Off, None)),
-        (guarded, _) if exempt => Ok(Standing::Pass(PassReason::Exempt, at_hand(&place, &guarded))),
+    let grounds = match (guarded, identified) {
+        (Guarded::Not, _) => Ok(Grounds::Pass(PassReason::Off, None)),
+        (guarded, _) if exempt => Ok(Grounds::Pass(PassReason::Exempt, at_hand(&place, &guarded))),
         (guarded, Err(reason)) => unclaimed(&place, &guarded, headers, reason),
         (Guarded::Unclear(reason), Ok(())) => unclaimed(&place, &Guarded::Unclear(reason), headers, reason),
         (Guarded::By(lock), Ok(())) => match token(&place, headers) {
-            Ok(token) => Ok(Standing::Claim(Claim { token, lock })),
+            Ok(token) => Ok(Grounds::Claim(Claim { token, lock })),
             Err(reason) => unclaimed(&place, &Guarded::By(lock), headers, reason),
         },
         // The token is looked at first: a request without one costs no read of the store.
@@ -75,8 +76,8 @@ where
             Err(reason) => unclaimed(&place, &Guarded::ByUncached(key), headers, reason),
         },
     };
-    match standing {
-        Ok(standing) => next.call(Exchange { request, place, in_flight, state: standing }).await,
+    match grounds {
+        Ok(grounds) => next.call(Exchange { request, place, in_flight, state: grounds }).await,
         Err(answer) => {
             time_verdict(&place, Instant::now());
             Ok(answer)
@@ -112,7 +113,7 @@ fn may_mean_another<B>(request: &Request<B>) -> bool {
 }
 
 /// What becomes of a request that has no token to be judged.
-fn unclaimed(place: &Place, guarded: &Guarded, headers: &HeaderMap, reason: Rejection) -> Result<Standing, Answer> {
+fn unclaimed(place: &Place, guarded: &Guarded, headers: &HeaderMap, reason: Rejection) -> Result<Grounds, Answer> {
     let subject = match guarded {
         Guarded::Not | Guarded::Unclear(_) => Subject::default(),
         Guarded::By(lock) => Subject::of_tracked(lock),
@@ -132,14 +133,14 @@ fn at_hand(place: &Place, guarded: &Guarded) -> Option<Arc<TrackedLock>> {
 }
 
 /// The claim to a lock that may have to be read first.
-async fn look_up(place: &Rc<Place>, key: &LockKey, token: FenceToken<HeaderValue>) -> Result<Standing, Answer> {
+async fn look_up(place: &Rc<Place>, key: &LockKey, token: FenceToken<HeaderValue>) -> Result<Grounds, Answer> {
     if place.is_shadow() {
         place.about.note_token(&token);
         place.about.note_pending();
         let held = hold(place, key);
         // Who only watches does not make requests wait for the store.
         let (place, key) = (Rc::clone(place), key.clone());
-        place.worker.background.clone().spawn(async move {
+        place.share.background.clone().spawn(async move {
             match load(&place, &key).await {
                 Ok(lock) => record_shadow_verdict(place, Claim { token, lock }).await,
                 Err(reason) => {
@@ -147,10 +148,10 @@ async fn look_up(place: &Rc<Place>, key: &LockKey, token: FenceToken<HeaderValue
                 }
             }
         });
-        return Ok(Standing::Pass(PassReason::Shadow, held));
+        return Ok(Grounds::Pass(PassReason::Shadow, held));
     }
     match load(place, key).await {
-        Ok(lock) => Ok(Standing::Claim(Claim { token, lock })),
+        Ok(lock) => Ok(Grounds::Claim(Claim { token, lock })),
         Err(reason) => rejected(place, reason, Subject { token: Some(&token), ..Subject::of_lock(key) }, None),
     }
 }
@@ -171,7 +172,7 @@ pub async fn load(place: &Place, key: &LockKey) -> Result<Arc<TrackedLock>, Reje
     let Some(Guard::Templated(locks)) = &place.in_force().guard else {
         return Err(Rejection::Unverifiable);
     };
-    let loaded = place.worker.fence.process.unless_over(locks.load(key.as_str(), deadline(place))).await?;
+    let loaded = place.share.fence.process.unless_over(locks.load(key.as_str(), deadline(place))).await?;
     loaded.map_err(|error| {
         tracing::debug!(%key, %error, "the lock could not be looked up");
         unloaded(&error)
@@ -180,7 +181,7 @@ pub async fn load(place: &Place, key: &LockKey) -> Result<Arc<TrackedLock>, Reje
 
 /// Until when a request waits for the lock store.
 fn deadline(place: &Place) -> Instant {
-    Instant::now() + place.worker.fence.config.limits.confirm_timeout
+    Instant::now() + place.share.fence.config.limits.confirm_timeout
 }
 
 /// What a rejection means on this route: an answer, unless the route only watches or says `dangerous_admit`.
@@ -189,40 +190,33 @@ pub fn rejected(
     reason: Rejection,
     subject: Subject<'_>,
     lock: Option<&Arc<TrackedLock>>,
-) -> Result<Standing, Answer> {
+) -> Result<Grounds, Answer> {
     if place.is_shadow() {
         place.would_refuse(reason, subject);
-        return Ok(Standing::Pass(PassReason::Shadow, lock.cloned()));
+        return Ok(Grounds::Pass(PassReason::Shadow, lock.cloned()));
     }
     if reason == Rejection::Unverifiable && place.route().on_unavailable == OnUnavailable::DangerousAdmit {
         place.metrics().dangerous_admit.inc();
         place.about.count(|| place.counts().count(Counted::Unverified));
         place.let_past(reason, subject);
-        return Ok(Standing::Pass(PassReason::DangerousAdmit, lock.cloned()));
+        return Ok(Grounds::Pass(PassReason::DangerousAdmit, lock.cloned()));
     }
     Err(place.refuse(reason, subject))
 }
 
 /// Judges the claim by what is known, and asks the store where that can't say.
-pub async fn judge<S>(exchange: Exchange<Standing>, mut next: S) -> Result<Answer, Infallible>
+pub async fn judge<S>(exchange: Exchange<Grounds>, mut next: S) -> Result<Answer, Infallible>
 where
     S: Service<Exchange<Judged>, Response = Answer, Error = Infallible>,
 {
     let Exchange { request, place, in_flight, state } = exchange;
     let mut judged_at = None;
-    let standing = match state {
-        Standing::Pass(reason, lock) => {
-            if matches!(reason, PassReason::Exempt | PassReason::Off) {
-                place.about.note_pass();
-            }
-            match reason {
-                PassReason::Exempt => place.about.count(|| place.counts().count(Counted::Exempt)),
-                PassReason::Off => place.about.count(|| place.counts().count(Counted::Off)),
-                PassReason::Shadow | PassReason::DangerousAdmit => {} // Counted by what they would have met.
-            }
-            Ok(Standing::Pass(reason, lock))
+    let grounds = match state {
+        Grounds::Pass(reason, lock) => {
+            count_pass(&place, reason);
+            Ok(Grounds::Pass(reason, lock))
         }
-        Standing::Claim(claim) => {
+        Grounds::Claim(claim) => {
             if place.is_shadow() {
                 place.about.note_token(&claim.token);
             }
@@ -238,8 +232,8 @@ where
                 Verdict::Confirm if place.is_shadow() => {
                     place.about.note_pending();
                     let lock = Arc::clone(&claim.lock);
-                    place.worker.background.spawn(record_shadow_verdict(Rc::clone(&place), claim));
-                    Ok(Standing::Pass(PassReason::Shadow, Some(lock)))
+                    place.share.background.spawn(record_shadow_verdict(Rc::clone(&place), claim));
+                    Ok(Grounds::Pass(PassReason::Shadow, Some(lock)))
                 }
                 Verdict::Admit => Ok(admitted(&place, claim)),
                 Verdict::Reject(reason) => {
@@ -260,19 +254,29 @@ where
         }
     };
     time_verdict(&place, judged_at.unwrap_or_else(Instant::now));
-    match standing {
-        Ok(standing) => next.call(Exchange { request, place, in_flight, state: Judged(standing) }).await,
+    match grounds {
+        Ok(grounds) => next.call(Exchange { request, place, in_flight, state: Judged(grounds) }).await,
         Err(answer) => Ok(answer),
     }
 }
 
+fn count_pass(place: &Place, reason: PassReason) {
+    let counted = match reason {
+        PassReason::Exempt => Counted::Exempt,
+        PassReason::Off => Counted::Off,
+        PassReason::Shadow | PassReason::DangerousAdmit => return, // Counted by what they would have met.
+    };
+    place.about.note_pass();
+    place.about.count(|| place.counts().count(counted));
+}
+
 /// What a claim that was admitted stands on: itself, to be judged and counted at the gate, unless the route only watches.
-fn admitted(place: &Place, claim: Claim) -> Standing {
+fn admitted(place: &Place, claim: Claim) -> Grounds {
     if place.is_shadow() {
         place.admitted(&claim);
-        return Standing::Pass(PassReason::Shadow, Some(claim.lock));
+        return Grounds::Pass(PassReason::Shadow, Some(claim.lock));
     }
-    Standing::Claim(claim)
+    Grounds::Claim(claim)
 }
 
 async fn record_shadow_verdict(place: Rc<Place>, claim: Claim) {
@@ -288,7 +292,7 @@ async fn record_shadow_verdict(place: Rc<Place>, claim: Claim) {
 /// The reason why it does not; `unverifiable` if the store does not answer in time, `draining` if the process does not go on for so long.
 pub async fn confirm(place: &Place, claim: &Claim) -> Result<(), Rejection> {
     let asked = fencepost_fence::confirm::confirm(&claim.lock, &claim.token, deadline(place), || place.timing());
-    let confirmed = place.worker.fence.process.unless_over(asked).await?;
+    let confirmed = place.share.fence.process.unless_over(asked).await?;
     let outcome = match confirmed {
         Confirmed::Admitted => ConfirmOutcome::Admitted,
         Confirmed::Refused(_) => ConfirmOutcome::Refused,

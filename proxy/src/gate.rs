@@ -17,7 +17,7 @@ use handoff::Turn;
 
 use crate::downstream::{BodyError, ClientBody};
 use crate::exchange::{Answer, Exchange, InFlight, Place};
-use crate::fencing::{Judged, Standing, confirm, rejected};
+use crate::fencing::{Grounds, Judged, confirm, rejected};
 use crate::forward::{
     Admitted, Forwarded, InvalidHead, PreparedBody, ReadyConnection, RequestBody, SendError, Timeouts, UpstreamError,
     Wants, outgoing_request, prepare_body,
@@ -33,16 +33,17 @@ const SENDS_MAX: usize = 4;
 
 /// Reads a small body whole, gets a connection ready, enters the gate and sends the request.
 pub async fn forward(exchange: Exchange<Judged>) -> Result<Answer, Infallible> {
-    let Exchange { request, place, in_flight, state: Judged(standing) } = exchange;
+    let Exchange { request, place, in_flight, state: Judged(grounds) } = exchange;
     let prepared = prepare(&place, request).await;
     let request = match prepared {
         Ok(request) => request,
         Err(answer) => return Ok(answer),
     };
+    // HTTP/2 writes at once what is ready: others that are about to send are let come as far.
     if !place.pool().writes_with_others() {
         give_way().await;
     }
-    Ok(send(place, in_flight, standing, request).await.unwrap_or_else(|answer| answer))
+    Ok(send(place, in_flight, grounds, request).await.unwrap_or_else(|answer| answer))
 }
 
 /// Makes the request that the worker gets. A small body is read whole first, so that a slow sender holds nothing up.
@@ -55,11 +56,11 @@ async fn prepare(place: &Place, mut request: Box<Request<ClientBody>>) -> Result
         return Err(place.fail(Failure::LargeBody));
     }
     let body = request.body_mut().take();
-    let whole_bytes_max = place.worker.fence.config.limits.buffer_body_max;
+    let whole_bytes_max = place.share.fence.config.limits.buffer_body_max;
     let body = match prepare_body(body, whole_bytes_max, kept) {
         Ok(PreparedBody::Ready(body)) => Ok(body),
         Ok(PreparedBody::Awaited(body)) => {
-            let body = Box::pin(place.worker.fence.process.unless_over(body)).await;
+            let body = Box::pin(place.share.fence.process.unless_over(body)).await;
             body.map_err(|over| place.refuse(over, Subject::default()))?
         }
         Err(error) => Err(error),
@@ -87,21 +88,20 @@ async fn prepare(place: &Place, mut request: Box<Request<ClientBody>>) -> Result
 /// again, on another connection.
 async fn send(
     place: Rc<Place>,
-    in_flight: InFlight,
-    mut standing: Standing,
+    mut in_flight: InFlight,
+    mut grounds: Grounds,
     mut request: Box<Request<RequestBody>>,
 ) -> Result<Answer, Answer> {
     let route = place.route();
     let timeouts =
         Timeouts { silence: route.upstream_timeout, total: route.request_timeout, late: route.orphan_timeout };
-    let mut in_flight = in_flight;
     let wants = Wants::of(&request);
     for attempt in 0..SENDS_MAX {
-        let Entered { mut ready, ticket, turn, standing: admitted, at } =
-            enter(&place, wants, in_flight, standing).await?;
-        standing = admitted;
+        let Entered { mut ready, ticket, turn, grounds: admitted, at } =
+            enter(&place, wants, in_flight, grounds).await?;
+        grounds = admitted;
         if attempt == 0
-            && let Standing::Claim(claim) = &standing
+            && let Grounds::Claim(claim) = &grounds
         {
             place.admitted(claim);
         }
@@ -111,7 +111,7 @@ async fn send(
         }
         match in_turn(turn, ready.send(Admitted::new(request, ticket), timeouts, at)).await {
             Ok(mut answer) => {
-                place.tell_verdict(&standing, answer.headers_mut());
+                place.tell_verdict(&grounds, answer.headers_mut());
                 return Ok(boxed(|| answer));
             }
             Err(SendError::Unsent(unsent)) => {
@@ -145,7 +145,7 @@ struct Entered {
     ticket: Ticket,
     /// `None` if it did not have to wait for others. Boxed, as all that is rare: each request would move the room for it.
     turn: Option<Box<Turn>>,
-    standing: Standing,
+    grounds: Grounds,
     /// When that was.
     at: Instant,
 }
@@ -158,7 +158,7 @@ async fn enter(
     place: &Rc<Place>,
     wants: Wants,
     mut in_flight: InFlight,
-    mut standing: Standing,
+    mut grounds: Grounds,
 ) -> Result<Entered, Answer> {
     let mut handoff = Handoff::default();
     let mut kept = None;
@@ -170,14 +170,14 @@ async fn enter(
             None if handoff.is_queued() => Box::pin(handoff.get_ready(ready(place, wants))).await?,
             None => ready(place, wants).await?,
         };
-        let claim = match &standing {
-            Standing::Claim(claim) => claim,
-            Standing::Pass(reason, lock) => match Ticket::passing(Rc::clone(place), lock.clone(), *reason, in_flight) {
-                Ok(ticket) => return Ok(Entered { ready, ticket, turn: None, standing, at: Instant::now() }),
+        let claim = match &grounds {
+            Grounds::Claim(claim) => claim,
+            Grounds::Pass(reason, lock) => match Ticket::passing(Rc::clone(place), lock.clone(), *reason, in_flight) {
+                Ok(ticket) => return Ok(Entered { ready, ticket, turn: None, grounds, at: Instant::now() }),
                 Err(back) => {
                     in_flight = back;
                     kept = Some(ready);
-                    standing = Standing::Claim(place.judged_after_all(lock.as_ref())?);
+                    grounds = Grounds::Claim(place.judged_after_all(lock.as_ref())?);
                     enforces = true;
                     continue;
                 }
@@ -189,7 +189,7 @@ async fn enter(
                 // From here on it is given back, whatever happens.
                 let ticket = Ticket::admitted(Rc::clone(place), Arc::clone(&claim.lock), admission, in_flight);
                 let turn = handoff.passed(place, &claim.lock);
-                return Ok(Entered { ready, ticket, turn, standing, at: timing.now });
+                return Ok(Entered { ready, ticket, turn, grounds, at: timing.now });
             }
             Entry::Refused(reason) => Err(reason),
             Entry::Record(tenure) => {
@@ -210,7 +210,7 @@ async fn enter(
             }
             Err(Rejection::HandoffTimeout) => return Err(handoff.timed_out(place, claim)),
             Err(reason) if enforces => return Err(place.refuse(reason, Subject::of(claim))),
-            Err(reason) => standing = rejected(place, reason, Subject::of(claim), Some(&claim.lock))?,
+            Err(reason) => grounds = rejected(place, reason, Subject::of(claim), Some(&claim.lock))?,
         }
     }
 }
@@ -224,8 +224,8 @@ async fn ready(place: &Place, wants: Wants) -> Result<ReadyConnection, Answer> {
 }
 
 async fn wait_for_connection(place: &Place, wants: Wants) -> Result<ReadyConnection, Answer> {
-    let deadline = Instant::now() + place.worker.fence.config.limits.connect_timeout;
-    let ready = place.worker.fence.process.unless_over(place.pool().ready(wants, deadline)).await;
+    let deadline = Instant::now() + place.share.fence.config.limits.connect_timeout;
+    let ready = place.share.fence.process.unless_over(place.pool().ready(wants, deadline)).await;
     ready.map_err(|over| place.refuse(over, Subject::default()))?.map_err(|error| {
         let failure = match &error {
             UpstreamError::Unreachable(_) | UpstreamError::Tls { .. } | UpstreamError::Handshake(_) => {

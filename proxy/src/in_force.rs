@@ -10,8 +10,11 @@ use tokio::sync::watch;
 
 use crate::decision::{DecisionIds, Sample, WallClock};
 use crate::downstream::ThreadContext;
-use crate::exchange::{Fence, Worker};
+use crate::fence::Fence;
 use crate::forward::{KeptFields, Pool};
+use crate::log_throttle::LeftOut;
+use crate::metrics::RequestCounts;
+use crate::wire::Background;
 
 /// Shows the configuration in force. Clones show the same.
 #[derive(Clone)]
@@ -51,7 +54,7 @@ impl InForce {
 /// What one worker thread works with: the configuration in force, and its own share of it.
 pub struct ThreadInForce {
     seen: RefCell<InForce>,
-    worker: RefCell<Rc<Worker>>,
+    share: RefCell<Rc<ThreadShare>>,
 }
 
 impl ThreadInForce {
@@ -61,43 +64,74 @@ impl ThreadInForce {
         changes.0.mark_unchanged();
         let decisions = Rc::new(DecisionIds::new(process, thread.index));
         changes.now().process.pulses.answer_here(&format!("worker-{}", thread.index));
-        let first = Worker::new(changes.now(), None, decisions, thread);
+        let first = ThreadShare::new(changes.now(), None, decisions, thread);
         let following =
-            Rc::new(ThreadInForce { seen: RefCell::new(changes.clone()), worker: RefCell::new(Rc::new(first)) });
+            Rc::new(ThreadInForce { seen: RefCell::new(changes.clone()), share: RefCell::new(Rc::new(first)) });
         let to_follow = Rc::clone(&following);
         // A thread without requests must not hold on to what is no longer in force.
         tokio::task::spawn_local(async move {
             while changes.0.changed().await.is_ok() {
-                to_follow.worker();
+                to_follow.share();
             }
         });
         following
     }
 
     /// What a request that arrives now works with.
-    pub fn worker(&self) -> Rc<Worker> {
+    pub fn share(&self) -> Rc<ThreadShare> {
         // One atomic load. An error means that the process is about to end.
         if self.seen.borrow().0.has_changed().unwrap_or(false) {
             self.catch_up();
         }
-        Rc::clone(&self.worker.borrow())
+        Rc::clone(&self.share.borrow())
     }
 
     #[cold]
     fn catch_up(&self) {
         let fence = Arc::clone(&self.seen.borrow_mut().0.borrow_and_update());
-        let before = Rc::clone(&self.worker.borrow());
+        let before = Rc::clone(&self.share.borrow());
         let thread = ThreadContext { index: before.thread, background: before.background.clone() };
-        let worker = Worker::new(fence, Some(&before), Rc::clone(&before.decisions), thread);
-        *self.worker.borrow_mut() = Rc::new(worker);
+        let share = ThreadShare::new(fence, Some(&before), Rc::clone(&before.decisions), thread);
+        *self.share.borrow_mut() = Rc::new(share);
     }
 }
 
-impl Worker {
+/// What one worker thread has for itself.
+pub struct ThreadShare {
+    /// The configuration in force.
+    pub fence: Arc<Fence>,
+    /// The connections to the worker of each route, in the order of the routes.
+    pub pools: Vec<Pool>,
+    /// Each route's token headers, in the order of the routes.
+    pub kept_headers: Vec<Rc<KeptFields>>,
+    /// What the requests of each route count on the thread, in the order of the routes.
+    pub counts: Vec<Rc<RequestCounts>>,
+    /// What those count whose route is not known.
+    pub unrouted_counts: Rc<RequestCounts>,
+    /// Names decisions.
+    pub decisions: Rc<DecisionIds>,
+    /// Which admissions are recorded.
+    pub sample: Sample,
+    /// What it has left out of the log.
+    pub left_out: LeftOut,
+    /// Tells when decisions were made.
+    pub wall_clock: WallClock,
+    /// The number of the thread.
+    pub thread: usize,
+    /// Runs what outlives its request.
+    pub background: Background,
+}
+
+impl ThreadShare {
     /// A thread's share of `fence`. Connections to workers that stay what they were are those of `before`.
-    fn new(fence: Arc<Fence>, before: Option<&Worker>, decisions: Rc<DecisionIds>, thread: ThreadContext) -> Worker {
+    fn new(
+        fence: Arc<Fence>,
+        before: Option<&ThreadShare>,
+        decisions: Rc<DecisionIds>,
+        thread: ThreadContext,
+    ) -> ThreadShare {
         // Routes to one worker share its connections.
-        let mut pools: Vec<(Reach<'_>, Pool)> = before.into_iter().flat_map(Worker::reached).collect();
+        let mut pools: Vec<(Reach<'_>, Pool)> = before.into_iter().flat_map(ThreadShare::reached).collect();
         let routes = fence.config.routes.iter().zip(&fence.upstreams).map(|(route, upstream)| {
             let reach = Reach::new(&route.upstream, &fence.config.limits);
             if let Some((_, pool)) = pools.iter().find(|(other, _)| *other == reach) {
@@ -123,7 +157,7 @@ impl Worker {
         let counts = fence.routes.iter().map(|route| Rc::new(route.metrics.requests.part())).collect();
         let unrouted_counts = Rc::new(fence.unrouted.requests.part());
         let sample = Sample::one_in(fence.config.decisions.admissions_one_in);
-        Worker {
+        ThreadShare {
             pools: routes,
             kept_headers,
             counts,

@@ -22,6 +22,7 @@ pub mod drain;
 mod etcd_access;
 pub mod exchange;
 pub mod explain;
+pub mod fence;
 pub mod fence_call;
 pub mod fencing;
 mod file_reader;

@@ -15,7 +15,7 @@ use fencepost_policy::{Layout, Rejection, Revision, Tenure};
 use fencepost_sources::{GateMemory, LockSource, TrackedLock};
 use tokio::time::{Instant, timeout};
 
-use crate::exchange::Fence;
+use crate::fence::Fence;
 use crate::lock_sources::LockSources;
 use crate::logging::Complaints;
 use crate::state::{Remembered, StateDir, StateError};
@@ -95,7 +95,7 @@ impl Memory {
 
     /// The highest revision that an earlier process saw of that source.
     ///
-    /// It is noted every few seconds, and each tenure when it is let in: whichever is higher.
+    /// It is durable within about three seconds, and each tenure when it is let in: whichever is higher.
     pub fn highest_seen(&self, name: &str) -> Option<Revision> {
         let tenures = self.remembered.locks.get(name).into_iter().flat_map(BTreeMap::values);
         let let_in = tenures.filter_map(|lock| lock.tenure).max();
@@ -169,7 +169,7 @@ impl Memory {
         let now = order.of(lock.source());
         // A reload has raised it meanwhile: to be recorded once more.
         let says_too_little = now.orphan_timeout > orphan_timeout;
-        // So is what was forgotten with all that had been let in: its number may be another tenure's by now.
+        // Forgotten with the history that the store has lost: its number may be another tenure's by now. It is recorded anew.
         let is_forgotten = now.acceptances != acceptances;
         if !says_too_little && !is_forgotten {
             lock.recorded(tenure);

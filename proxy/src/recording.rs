@@ -11,9 +11,10 @@ use tokio::time::Instant;
 
 use crate::decision::DecisionId;
 use crate::downstream::{ClientAddress, UnreadHead};
-use crate::exchange::{Answer, Place, Worker};
-use crate::fencing::{Claim, Standing};
+use crate::exchange::{Answer, Place};
+use crate::fencing::{Claim, Grounds};
 use crate::forward::ResponseBody;
+use crate::in_force::ThreadShare;
 use crate::in_place::boxed;
 use crate::metrics::Counted;
 use crate::observe::record::{shown_host, shown_method, shown_owner, shown_path, shown_peer, whole_millis};
@@ -82,7 +83,7 @@ impl Place {
 
     /// The same, for a cause that lasts that many seconds.
     pub fn refuse_for(&self, reason: Rejection, subject: Subject<'_>, retry_after: u64) -> Answer {
-        let decision = self.worker.decisions.next();
+        let decision = self.share.decisions.next();
         let stale_status = match self.route.get() {
             Some(_) => self.route().stale_status.status(),
             None => StatusCode::PRECONDITION_FAILED,
@@ -96,7 +97,7 @@ impl Place {
 
     /// Records that the request would have been refused if its route did more than watch.
     pub fn would_refuse(&self, reason: Rejection, subject: Subject<'_>) {
-        let decision = self.worker.decisions.next();
+        let decision = self.share.decisions.next();
         self.record(decision, Outcome::WouldBeRefused(reason), subject, None);
     }
 
@@ -117,15 +118,15 @@ impl Place {
 
     /// Records that the request goes on though something speaks against it, by a setting that weakens the fence.
     pub fn let_past(&self, reason: Rejection, subject: Subject<'_>) {
-        self.record(self.worker.decisions.next(), Outcome::LetPast(reason), subject, None);
+        self.record(self.share.decisions.next(), Outcome::LetPast(reason), subject, None);
     }
 
     /// Counts that the request was admitted, or would have been; some admissions are recorded.
     pub fn admitted(&self, claim: &Claim) {
         self.about.count(|| self.counts().count(Counted::Admitted));
         self.about.note_admitted();
-        if self.worker.fence.process.observations.is_some() && self.worker.sample.takes() {
-            self.record(self.worker.decisions.next(), Outcome::Admitted, Subject::of(claim), None);
+        if self.share.fence.process.observations.is_some() && self.share.sample.takes() {
+            self.record(self.share.decisions.next(), Outcome::Admitted, Subject::of(claim), None);
         }
     }
 
@@ -138,10 +139,10 @@ impl Place {
             }
             Outcome::LetPast(_) | Outcome::Admitted => {}
         }
-        let process = &self.worker.fence.process;
+        let process = &self.share.fence.process;
         self.about.note(outcome, &id);
         let now = subject.judged.map_or_else(Instant::now, |judged| judged.at);
-        let left_out = outcome.rejection().and_then(|reason| process.log.admits(reason, now, &self.worker.left_out));
+        let left_out = outcome.rejection().and_then(|reason| process.log.admits(reason, now, &self.share.left_out));
         if left_out.is_none() && process.observations.is_none() {
             return;
         }
@@ -161,13 +162,13 @@ impl Place {
         if let Some(observations) = &process.observations {
             // What stands in the log is to be found by its id.
             let like = logged.is_none().then_some(&like);
-            observations.note_decision(self.worker.thread, like, || logged.unwrap_or_else(decision));
+            observations.note_decision(self.share.thread, like, || logged.unwrap_or_else(decision));
         }
     }
 
     /// Writes to the log, at a bounded rate, that no route takes the request: it has no decision that would say whose it was.
     pub fn log_no_route(&self, host: Option<&str>) {
-        let Worker { fence, left_out, .. } = &*self.worker;
+        let ThreadShare { fence, left_out, .. } = &*self.share;
         let Some(left_out) = fence.process.log.admits_no_route(self.arrived, left_out) else { return };
         tracing::info!(
             failure = Failure::NoRoute.code(),
@@ -192,7 +193,7 @@ impl Place {
     ) -> Decision {
         Decision {
             id,
-            at: self.worker.wall_clock.at(now),
+            at: self.share.wall_clock.at(now),
             route: Arc::clone(like.route),
             lock: like.lock.cloned(),
             owner: like.owner.map(shown_owner),
@@ -215,21 +216,21 @@ impl Place {
     /// What decisions say of its route.
     pub fn label(&self) -> &Arc<RouteLabel> {
         match self.route.get() {
-            Some(route) => &self.worker.fence.routes[route].label,
-            None => &self.worker.fence.process.unrouted_label,
+            Some(route) => &self.share.fence.routes[route].label,
+            None => &self.share.fence.process.unrouted_label,
         }
     }
 
     /// Says in the worker's response what the verdict was, if the route wants that.
-    pub fn tell_verdict(&self, standing: &Standing, headers: &mut HeaderMap) {
+    pub fn tell_verdict(&self, grounds: &Grounds, headers: &mut HeaderMap) {
         if !self.route().verdict_header {
             return;
         }
-        let verdict = match standing {
+        let verdict = match grounds {
             // Past the barrier, because its operator says so.
-            Standing::Claim(_) if self.about.decision().is_some() => self.about.verdict(),
-            Standing::Claim(_) => "admit",
-            Standing::Pass(PassReason::Shadow, _) => match self.about.decision() {
+            Grounds::Claim(_) if self.about.decision().is_some() => self.about.verdict(),
+            Grounds::Claim(_) => "admit",
+            Grounds::Pass(PassReason::Shadow, _) => match self.about.decision() {
                 Some(decision) => {
                     headers.insert(FENCE_REASON, HeaderValue::from_static(self.about.reason()));
                     headers.insert(FENCE_DECISION, decision.header());
@@ -238,13 +239,13 @@ impl Place {
                 None if self.about.is_admitted() => "admit",
                 None => "pending",
             },
-            Standing::Pass(PassReason::Exempt | PassReason::Off | PassReason::DangerousAdmit, _) => "pass",
+            Grounds::Pass(PassReason::Exempt | PassReason::Off | PassReason::DangerousAdmit, _) => "pass",
         };
         headers.insert(FENCE_VERDICT, HeaderValue::from_static(verdict));
     }
 }
 
-impl Worker {
+impl ThreadShare {
     /// Counts a request over HTTP/1 whose head could not be read, and writes it to the log, at a bounded rate: it has neither a route nor a
     /// line in the access log.
     pub fn note_unread_head(&self, client: ClientAddress, why: UnreadHead) {

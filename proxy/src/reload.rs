@@ -30,7 +30,7 @@ use sources::first_answers;
 use turning::Earlier;
 
 use crate::access_log::AccessLog;
-use crate::exchange::{Fence, FenceError, Prepared};
+use crate::fence::{Fence, FenceError, Prepared};
 use crate::in_force::{InForce, Switch};
 use crate::lock_sources::SourcesError;
 use crate::memory::RECORD_TIMEOUT;

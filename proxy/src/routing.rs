@@ -16,9 +16,10 @@ use tower::Service;
 use crate::about::About;
 use crate::access_log::{Logged, Unanswered, logged};
 use crate::downstream::ClientBody;
-use crate::exchange::{Answer, Exchange, InFlight, Place, Worker};
+use crate::exchange::{Answer, Exchange, InFlight, Place};
 use crate::fence_call;
 use crate::forward::{ResponseBody, check_host};
+use crate::in_force::ThreadShare;
 use crate::panics::{Panicked, contained};
 use crate::recording::Subject;
 use crate::refusal::{AnswerForm, Failure};
@@ -39,14 +40,14 @@ pub enum Guarded {
 
 /// Finds the route; ends requests that have none, that ask for what we do not do, or that come too late.
 pub async fn route<S>(
-    worker: Rc<Worker>,
+    share: Rc<ThreadShare>,
     mut request: Box<Request<ClientBody>>,
     mut next: S,
 ) -> Result<Response<Logged<ResponseBody<Ticket>>>, Infallible>
 where
     S: Service<Exchange<Guarded>, Response = Answer, Error = Infallible>,
 {
-    let has_access_log = worker.fence.access_log.is_some();
+    let has_access_log = share.fence.access_log.is_some();
     let place = Rc::new(Place {
         route: Cell::new(None),
         form: AnswerForm::of(request.method(), request.headers()),
@@ -54,7 +55,7 @@ where
         peer: request.body().connection().peer().cloned(),
         arrived: Instant::now(),
         about: About::of(&request, has_access_log),
-        worker,
+        share,
     });
     let unanswered = Unanswered::of(&place);
     let found = contained(begin(&place, &mut request)).await;
@@ -78,7 +79,7 @@ async fn begin(place: &Rc<Place>, request: &mut Request<ClientBody>) -> Result<G
         return Err(place.fail(Failure::Expectation));
     }
     let asks_for_fence = request.uri().path() == fence_call::PATH && request.method() == Method::POST;
-    if asks_for_fence && !place.worker.fence.process.is_draining() {
+    if asks_for_fence && !place.share.fence.process.is_draining() {
         named_host(place, request)?;
         check_host(request.headers(), request.uri(), request.version()).map_err(|_| place.fail(Failure::BadTarget))?;
         return Err(Box::pin(fence_call::answer(place, request.headers_mut())).await);
@@ -91,19 +92,18 @@ async fn begin(place: &Rc<Place>, request: &mut Request<ClientBody>) -> Result<G
 /// # Errors
 /// The answer to a request that gets no further.
 fn find(place: &Place, request: &Request<ClientBody>) -> Result<Guarded, Answer> {
-    if place.worker.fence.process.is_draining() {
+    if place.share.fence.process.is_draining() {
         return Err(place.refuse(Rejection::Draining, Subject::default()));
     }
     // On HTTP/1 nothing with more fields is read to its end.
-    if request.headers().len() > place.worker.fence.config.limits.headers_max {
+    if request.headers().len() > place.share.fence.config.limits.headers_max {
         return Err(place.fail(Failure::LargeHead));
     }
     if request.method() == Method::CONNECT {
         return Err(place.fail(Failure::NotSupported));
     }
-    let worker = Rc::clone(&place.worker);
     let host = named_host(place, request)?;
-    match worker.fence.config.route(host, request.uri().path()) {
+    match place.share.fence.config.route(host, request.uri().path()) {
         Routing::NoRoute => {
             place.log_no_route(host);
             Err(place.fail(Failure::NoRoute))
@@ -132,7 +132,7 @@ fn named_host<'r>(place: &Place, request: &'r Request<ClientBody>) -> Result<Opt
     let host = request.uri().authority().map(|authority| authority.as_str()).or_else(field);
     let is_named = host.is_some_and(|host| !host.is_empty() && !host.starts_with(':'));
     let may_be_missing = || host.is_some() || request.version() == Version::HTTP_10;
-    let is_fine = is_named || may_be_missing() && !place.worker.fence.config.fences_by_host();
+    let is_fine = is_named || may_be_missing() && !place.share.fence.config.fences_by_host();
     if is_fine { Ok(host) } else { Err(place.fail(Failure::BadTarget)) }
 }
 

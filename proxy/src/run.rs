@@ -20,7 +20,7 @@ use crate::downstream::{
     self, BindError, Limits, ListenAddress, Listener, OpenConnections, PassedSockets, Server, ThreadService, serve,
 };
 use crate::drain::drain;
-use crate::exchange::{Fence, FenceError};
+use crate::fence::{Fence, FenceError};
 use crate::in_force::{InForce, ThreadInForce};
 use crate::logging::LogControl;
 use crate::memory::Memory;
@@ -157,7 +157,7 @@ pub async fn run<S: Future<Output = ()>>(
         move |thread| {
             let in_force = ThreadInForce::follow(in_force.clone(), process, thread);
             let service = ThreadService::new(stack(Rc::clone(&in_force)));
-            service.on_unread_head(move |client, why| in_force.worker().note_unread_head(client, why))
+            service.on_unread_head(move |client, why| in_force.share().note_unread_head(client, why))
         }
     };
     let Bound { listeners, admin: admin_listeners } = bound;
@@ -313,9 +313,10 @@ fn threads(config: &Config) -> NonZeroUsize {
 /// With so many connections in all: as many as configured, or as the descriptors allow.
 fn client_limits(limits: &fencepost_config::Limits, connections_max: usize) -> Limits {
     // What a client may have was set for more connections than there are: it is not to get them all.
-    let per_client_max = match connections_max < limits.connections_max {
-        true => limits.connections_per_client_max.min(fencepost_config::Limits::all_but_a_few(connections_max)),
-        false => limits.connections_per_client_max,
+    let per_client_max = if connections_max < limits.connections_max {
+        limits.connections_per_client_max.min(fencepost_config::Limits::all_but_a_few(connections_max))
+    } else {
+        limits.connections_per_client_max
     };
     Limits {
         connections_max,

@@ -138,7 +138,8 @@ impl Attended<'_> {
         });
         let states: String = states.collect();
         let plural = if locks == 1 { "" } else { "s" };
-        let rejected = if process.metrics.config_rejected() { "; the file is rejected, an earlier one in force" } else { "" };
+        let rejected =
+            if process.metrics.config_rejected() { "; the file is rejected, an earlier one in force" } else { "" };
         format!("serving, {locks} lock{plural}{states}{rejected}")
     }
 

@@ -33,7 +33,7 @@ pub fn stack(
         // Which route takes it, and which lock guards it there? Its answer leaves a line in the access log.
         .layer_fn(|next| {
             let in_force = Rc::clone(&in_force);
-            layer(next, move |request, next| routing::route(in_force.worker(), request, next))
+            layer(next, move |request, next| routing::route(in_force.share(), request, next))
         })
         // Which token does it present?
         .layer_fn(|next| layer(next, fencing::extract))

@@ -88,7 +88,7 @@ impl Ticket {
         let Some(counter) = lock.map(Counter::Lock).or_else(nameless) else {
             return Ok(Ticket::new(place, Proof::Uncounted, in_flight));
         };
-        match counter.pass(reason, place.worker.fence.generation) {
+        match counter.pass(reason, place.share.fence.generation) {
             Some(pass) => Ok(Ticket::new(place, Proof::Pass(counter, pass), in_flight)),
             None => Err(in_flight),
         }
@@ -167,7 +167,7 @@ impl Ticket {
     }
 
     /// The worker never has the whole of the request.
-    fn is_partial(&mut self) {
+    fn settle_partial(&mut self) {
         match self.place.route().partial_requests {
             PartialRequests::Orphans => self.lose_sight(),
             PartialRequests::Harmless => self.give_back(),
@@ -203,7 +203,7 @@ impl Permit for Ticket {
     }
 
     fn body_cut(&mut self) {
-        self.is_partial();
+        self.settle_partial();
     }
 
     fn overdue(&mut self) {
@@ -222,7 +222,7 @@ impl Permit for Ticket {
     fn finished(mut self, how: Ending) {
         match how {
             Ending::Complete => self.give_back(),
-            Ending::BodyCut => self.is_partial(),
+            Ending::BodyCut => self.settle_partial(),
             // The worker has been silent since: nothing that was to be read put that off.
             Ending::TimedOut if self.time_has_come() => {}
             Ending::Reset | Ending::TimedOut | Ending::Cut => self.lose_sight(),

@@ -18,7 +18,7 @@ use super::answers::{AdminAnswer, JSON, streamed};
 use super::observed::wants_events;
 use super::pieces::{NO_LOCKS, NO_LOCKS_ON_ONE_LINE, in_pieces, list, list_on_one_line};
 use super::streams::{Follower, Parts, event, follow, welcome};
-use crate::exchange::Fence;
+use crate::fence::Fence;
 use crate::in_force::InForce;
 use crate::observe::Observations;
 use crate::observe::timeline::{LockId, RowContext};

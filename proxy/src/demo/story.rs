@@ -36,7 +36,7 @@ pub(super) async fn play(stage: &mut Stage) -> anyhow::Result<Ending> {
     stage.lock.expire().await?;
     stage.narrator.tell("store", Plain, "shard-1 has not renewed its lease: it runs out, and the lock is free.")?;
     let second = take_the_lock(stage, "shard-2").await?;
-    is_later(&second, &r1.token)?;
+    expect_later(&second, &r1.token)?;
     let r2 = Write { name: "R2", token: second.clone(), balance: 70 };
     send(stage, &r2).await?;
     stage.narrator.pause().await;
@@ -47,7 +47,7 @@ pub(super) async fn play(stage: &mut Stage) -> anyhow::Result<Ending> {
     stage.lock.expire().await?;
     stage.narrator.tell("shard-2", Plain, "crashes. Its lease runs out, and the lock is free.")?;
     let third = take_the_lock(stage, "shard-1").await?;
-    is_later(&third, &late.token)?;
+    expect_later(&third, &late.token)?;
     let r3 = Write { name: "R3", token: third.clone(), balance: 85 };
     send(stage, &r3).await?;
     stage.narrator.pause().await;
@@ -101,7 +101,7 @@ async fn take_the_lock(stage: &mut Stage, owner: &'static str) -> anyhow::Result
     Ok(token)
 }
 
-fn is_later(token: &Token, than: &Token) -> anyhow::Result<()> {
+fn expect_later(token: &Token, than: &Token) -> anyhow::Result<()> {
     expect_that(token.revision > than.revision, || {
         format!("{} got revision {}, which is not after {}", token.owner, token.revision, than.revision)
     })

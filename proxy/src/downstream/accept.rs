@@ -57,7 +57,7 @@ impl Drop for CountedIn {
 
 /// A worker thread as the acceptor sees it.
 #[derive(Clone)]
-pub(super) struct Worker {
+pub(super) struct ThreadHandle {
     pub(super) load: Arc<AtomicUsize>,
     pub(super) oldest: Oldest,
     pub(super) orders: mpsc::UnboundedSender<Order>,
@@ -69,7 +69,7 @@ pub(super) struct Worker {
 /// queue, the first of them in our hand.
 pub(super) async fn accept_loop(
     listener: Listener,
-    workers: Vec<Worker>,
+    workers: Vec<ThreadHandle>,
     places: Arc<Places>,
     mut stage: watch::Receiver<Stage>,
 ) -> io::Result<()> {
@@ -122,14 +122,14 @@ impl Listening {
 }
 
 /// Has a connection closed that waits for its client: the one that has waited longest, whatever its thread.
-fn ask_for_room(workers: &[Worker]) {
+fn ask_for_room(workers: &[ThreadHandle]) {
     let waiting = workers.iter().filter_map(|worker| Some((worker.oldest.since()?, worker)));
     if let Some((_, worker)) = waiting.min_by_key(|(since, _)| *since) {
         let _ = worker.orders.send(Order::MakeRoom); // The places of a thread that has ended are free.
     }
 }
 
-fn hand_over(stream: AcceptedStream, tls: Option<ListenerTls>, place: Place, workers: &[Worker]) {
+fn hand_over(stream: AcceptedStream, tls: Option<ListenerTls>, place: Place, workers: &[ThreadHandle]) {
     let least = workers.iter().min_by_key(|worker| worker.load.load(Ordering::Relaxed));
     let worker = least.expect("there is a worker thread");
     worker.load.fetch_add(1, Ordering::Relaxed);

@@ -182,8 +182,8 @@ where
             }
             if let Some(Exceeded { closing, amid_frame }) = connection.exceeded.get() {
                 connection.seat.close(closing);
-                // Behind a frame that was not written to its end it would be taken for a part of that.
-                // What was not written then may be by now, or may have been held back behind it.
+                // GOAWAY within a frame of ours that is half written would be taken for a part of it. And this may have been noted before
+                // what was not written then went out: so it is looked at again.
                 let is_in_place = !amid_frame && connection.has_spoken_out();
                 let last_word = if is_in_place { part::CALM_DOWN } else { &[] };
                 Box::pin(part::with_client(&connection, last_word)).await;
@@ -276,12 +276,12 @@ async fn drive<C: Serving>(
             cx.waker().wake_by_ref();
         }
         let seat = &connection.seat;
-        seat.is_held_up(connection.socket.is_write_blocked());
+        seat.set_held_up(connection.socket.is_write_blocked());
         let mut called = seat.poll_called(cx);
         if called.is_ready() && !connection.writes.is_all_written() {
             connection.writes.write_out(cx);
             // If its client does not take what it was just told, it has not been waiting for it.
-            seat.is_held_up(connection.socket.is_write_blocked());
+            seat.set_held_up(connection.socket.is_write_blocked());
             called = seat.poll_called(cx);
         }
         let closing = match called {

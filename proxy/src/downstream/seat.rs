@@ -98,7 +98,7 @@ impl Waiting {
     }
 
     /// A connection that was to close has a request after all.
-    fn is_kept(&self) {
+    fn decline_room(&self) {
         self.places.decline();
     }
 }
@@ -119,11 +119,11 @@ impl Seat {
         }
         drop(ring);
         if was_called {
-            self.thread.is_kept();
+            self.thread.decline_room();
         }
     }
 
-    /// The same, no longer.
+    /// It no longer does.
     fn end(&self) {
         self.busy.set(self.busy.get() - 1);
         if self.busy.get() == 0 {
@@ -168,7 +168,7 @@ impl Seat {
     }
 
     /// Notes whether the client keeps what is written from getting out: that is still an answer under way.
-    pub(super) fn is_held_up(&self, is_held_up: bool) {
+    pub(super) fn set_held_up(&self, is_held_up: bool) {
         match (self.is_held_up.replace(is_held_up), is_held_up) {
             (false, true) => self.begin(),
             (true, false) => self.end(),
@@ -347,7 +347,7 @@ mod tests {
         let (waiting, places, mut seats) = full().await;
         let seat = |index: usize| seats[index].as_ref().unwrap();
         let answering = seat(0).answers();
-        seat(1).is_held_up(true);
+        seat(1).set_held_up(true);
         let under_way = seat(2).under_way();
         let client = places.of_client(ClientAddress::Unix).unwrap();
         let mut take = pin!(places.take(client, || ask(&waiting)));
@@ -355,7 +355,7 @@ mod tests {
             assert!(poll(take.as_mut()).is_pending());
             assert!(called(&seats).is_empty());
         }
-        seat(1).is_held_up(false);
+        seat(1).set_held_up(false);
         assert_eq!(called(&seats), [1]);
         // A request has come before it could close: another takes its turn, as soon as there is one.
         let late = seat(1).answers();

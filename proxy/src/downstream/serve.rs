@@ -18,7 +18,7 @@ use tokio::sync::{mpsc, watch};
 use tokio::time::Instant;
 use tower::Service;
 
-use super::accept::{Order, Worker, accept_loop};
+use super::accept::{Order, ThreadHandle, accept_loop};
 use super::answer::AnswerBody;
 use super::client_body::ClientBody;
 use super::connection::ClientAddress;
@@ -153,7 +153,7 @@ where
         let (orders, ordered) = mpsc::unbounded_channel();
         let oldest = Oldest::none();
         server.loads.push(load.clone());
-        workers.push(Worker { load, oldest: oldest.clone(), orders });
+        workers.push(ThreadHandle { load, oldest: oldest.clone(), orders });
         let (places, cut) = (Arc::clone(&places), Arc::clone(&server.cut));
         let worker = WorkerThread { ordered, oldest, places, stage: stage_seen.clone(), cut, started };
         starts.push((index, worker, limits.clone(), make_service.clone()));

@@ -94,7 +94,7 @@ impl Unread {
 
     fn puts_down(&self, bytes: u64) {
         self.put_down.set(self.put_down.get() + bytes);
-        self.has_less(bytes);
+        self.subtract(bytes);
         if self.is_rest.get() {
             self.connection().rests.put_down(bytes);
         }
@@ -102,10 +102,10 @@ impl Unread {
 
     fn drops(&self, bytes: u64) {
         self.is_cut.set(true);
-        self.has_less(bytes);
+        self.subtract(bytes);
     }
 
-    fn has_less(&self, bytes: u64) {
+    fn subtract(&self, bytes: u64) {
         let left = self.left.get() - bytes;
         self.left.set(left);
         // Nobody asks for how long a rest has been one: not to read the clock is a part of what a short answer costs.

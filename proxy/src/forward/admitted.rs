@@ -80,8 +80,8 @@ pub trait Watch {
     /// How it is now.
     fn standing(&self) -> Standing;
 
-    /// Completes when that may have changed by anything but time and news that come without a word ([`Watch::fetch_news`]). To miss nothing, await it after a look at the standing that
-    /// was taken after this was called.
+    /// Completes when that may have changed by anything but time and news that come without a word ([`Watch::fetch_news`]). To miss nothing,
+    /// await it after a look at the standing that was taken after this was called.
     fn changed(&self) -> Pin<Box<dyn Future<Output = ()> + '_>>;
 
     /// Has newer news looked for while they are too old. Says when to look at the standing again at the latest: they may come without a

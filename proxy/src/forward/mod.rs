@@ -10,12 +10,12 @@
 
 mod addresses;
 mod admitted;
+mod awaited_head;
 mod body_state;
 mod both_ways;
 mod by_alpn;
 mod connect;
 mod error;
-mod exchange;
 mod fields;
 mod http1;
 mod http2;
@@ -36,9 +36,9 @@ mod upstream;
 mod vigil;
 
 pub use admitted::{Admitted, Ending, Permit, Standing, Watch};
+pub use awaited_head::AwaitedHead;
 pub use connect::{UPSTREAM_PROTOCOLS, connects};
 pub use error::{Forwarded, SendError, UpstreamError};
-pub use exchange::Exchange;
 pub use fields::KeptFields;
 pub(crate) use fields::{METHOD_OVERRIDES, folds_alike};
 pub use pool::{Pool, ReadyConnection, Wants};

@@ -11,10 +11,10 @@ use tokio::time::{Instant, timeout_at};
 
 use super::addresses::Addresses;
 use super::admitted::{Admitted, Permit};
+use super::awaited_head::AwaitedHead;
 use super::by_alpn::{self, COMPLAINT_INTERVAL};
 use super::connect::connect;
 use super::error::UpstreamError;
-use super::exchange::Exchange;
 use super::http1::Http1;
 use super::http2::{Http2Connections, Stream};
 use super::request_body::RequestBody;
@@ -245,9 +245,9 @@ impl ReadyConnection {
         admitted: Admitted<Box<Request<RequestBody>>, P>,
         timeouts: Timeouts,
         at: Instant,
-    ) -> Exchange<P> {
+    ) -> AwaitedHead<P> {
         let link = self.link.take().expect("a connection is used once");
-        Exchange::new(link, self.pool.clone(), self.wants, admitted, timeouts, at)
+        AwaitedHead::new(link, self.pool.clone(), self.wants, admitted, timeouts, at)
     }
 
     /// Whether a request can still be sent, asked when something else was waited for meanwhile.

@@ -119,7 +119,7 @@ impl Handoff {
                     () = sleep_until(deadline.min(seen_off)) => {}
                 }
             };
-            place.worker.fence.process.unless_over(may_be_otherwise).await?;
+            place.share.fence.process.unless_over(may_be_otherwise).await?;
         }
     }
 
@@ -154,7 +154,7 @@ impl Handoff {
     /// not go on for so long.
     pub async fn record(&mut self, place: &Place, lock: &TrackedLock, tenure: Revision) -> Result<(), Rejection> {
         self.records += 1;
-        let process = &place.worker.fence.process;
+        let process = &place.share.fence.process;
         match &process.memory {
             Some(memory) if self.records <= RECORDS_MAX => {
                 let record = memory.record(lock, tenure, place.in_force().orphan_timeout_max);
@@ -215,7 +215,7 @@ impl Turn {
         if self.waiting.is_some() {
             return true;
         }
-        let waiting = Waiting::join(&place.worker.fence.process, self.counted.clone());
+        let waiting = Waiting::join(&place.share.fence.process, self.counted.clone());
         self.waiting = waiting.filter(|_| self.place.hold_up(WAITING_PER_LOCK_MAX));
         if self.waiting.is_some() {
             tracing::debug!(lock = %claim.lock.key(), client = %place.client, "waits for requests of an earlier tenure");
@@ -262,20 +262,20 @@ struct NotedWait {
 impl NotedWait {
     /// `None` if nobody looks, or there is no room for another note: then its end is not to be noted either.
     fn begin(place: &Rc<Place>, claim: &Claim) -> Option<NotedWait> {
-        let observations = place.worker.fence.process.observations.as_ref()?;
+        let observations = place.share.fence.process.observations.as_ref()?;
         let gate = claim.lock.describe(Instant::now()).gate;
         let earlier = gate.at_worker.iter().filter(|there| there.tenure < claim.token.revision);
         let began = WaitStep::Began { drained: earlier.map(|there| there.running + there.orphans).sum() };
-        let is_noted = observations.note(place.worker.thread, || wait(claim, began));
+        let is_noted = observations.note(place.share.thread, || wait(claim, began));
         is_noted.then(|| NotedWait { place: Rc::clone(place), claim: claim.clone(), end: WaitStep::GivenUp })
     }
 }
 
 impl Drop for NotedWait {
     fn drop(&mut self) {
-        let worker = &self.place.worker;
-        let observations = worker.fence.process.observations.iter();
-        observations.for_each(|observations| observations.note_end(worker.thread, wait(&self.claim, self.end)));
+        let share = &self.place.share;
+        let observations = share.fence.process.observations.iter();
+        observations.for_each(|observations| observations.note_end(share.thread, wait(&self.claim, self.end)));
     }
 }
 

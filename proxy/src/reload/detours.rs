@@ -7,7 +7,7 @@ use fencepost_sources::{LockStore, RangeRead, StoreError, Wanted};
 use futures_util::future::join_all;
 use tokio::time::{Instant, sleep};
 
-use crate::exchange::{Fence, Prepared};
+use crate::fence::{Fence, Prepared};
 use crate::lock_sources::Detour;
 use crate::routes::record_range;
 

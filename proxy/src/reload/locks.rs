@@ -10,7 +10,7 @@ use tokio::time::Instant;
 
 use super::sources::went_back;
 use super::turning::Earlier;
-use crate::exchange::{Fence, Prepared};
+use crate::fence::{Fence, Prepared};
 use crate::routes::{Guard, record_format};
 
 /// Locks whose gate goes on and whose record would be read in another way. What is known of them was read in the old one.

@@ -8,7 +8,7 @@ use futures_util::future::join_all;
 use tokio::time::{Instant, sleep, timeout_at};
 
 use super::detours::{reads, try_out};
-use crate::exchange::{Fence, Prepared};
+use crate::fence::{Fence, Prepared};
 
 /// How long to wait before it is looked at again. A source says to nobody when it is ready.
 const PAUSE: Duration = Duration::from_millis(10);

@@ -5,7 +5,7 @@ use std::sync::{Arc, Weak};
 use fencepost_config::{Config, Lock, LockTemplate, Mode, Route};
 use fencepost_sources::Turning;
 
-use crate::exchange::Fence;
+use crate::fence::Fence;
 
 /// Configurations that were in force and have requests under way.
 #[derive(Default)]

@@ -16,7 +16,7 @@ use super::journal::Journal;
 use super::remembered::Remembered;
 
 /// How long a revision may wait for a commit to go with, before it has one of its own.
-const NOTE_PERIOD: Duration = Duration::from_secs(2);
+const NOTE_WAIT_MAX: Duration = Duration::from_secs(2);
 
 /// How long a disk that failed is left alone, while requests that need it are answered together.
 const RETRY_PERIOD: Duration = Duration::from_millis(100);
@@ -245,7 +245,7 @@ impl Work {
             } else if !queue.entries.is_empty() {
                 Some(self.resume)
             } else if !queue.notes.is_empty() {
-                Some(self.last_commit + NOTE_PERIOD)
+                Some(self.last_commit + NOTE_WAIT_MAX)
             } else {
                 None
             };

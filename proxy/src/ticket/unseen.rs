@@ -154,7 +154,7 @@ struct Untimely<F: Fn() -> bool> {
 impl<F: Fn() -> bool> Drop for Untimely<F> {
     fn drop(&mut self) {
         if (self.counts)() {
-            self.place.worker.fence.process.leave_unseen();
+            self.place.share.fence.process.leave_unseen();
         }
     }
 }

@@ -103,7 +103,7 @@ impl Http2Connection {
         tokio::select! {
             biased;
             () = connection.turns.until(|| connection.allowed().is_some_and(|allowed| allowed != NOT_SAID)) => {
-                connection.has_ever_allowed_any();
+                connection.note_allowed();
                 Ok(connection)
             }
             failure = failure => Err(match failure {
@@ -138,8 +138,12 @@ impl Http2Connection {
 
     /// Whether the worker has ever allowed a stream, as far as that was asked.
     pub(super) fn has_ever_allowed_any(&self) -> bool {
-        self.has_allowed.set(self.has_allowed.get() || self.allowed().is_some_and(|allowed| allowed > 0));
+        self.note_allowed();
         self.has_allowed.get()
+    }
+
+    fn note_allowed(&self) {
+        self.has_allowed.set(self.has_allowed.get() || self.allowed().is_some_and(|allowed| allowed > 0));
     }
 
     /// Whether it has room for a stream, `streams_max` being ours.

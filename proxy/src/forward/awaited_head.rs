@@ -29,7 +29,7 @@ use super::upstream::Timeouts;
 /// If it is dropped, because the client has left, the response is read to its end in the background: closing the
 /// connection would cancel nothing at the worker.
 #[must_use = "the request is sent when this is polled"]
-pub struct Exchange<P: Permit> {
+pub struct AwaitedHead<P: Permit> {
     sent: Option<Sent<P>>,
 }
 
@@ -50,7 +50,7 @@ enum Awaited {
     Nothing,
 }
 
-impl<P: Permit> Exchange<P> {
+impl<P: Permit> AwaitedHead<P> {
     pub(super) fn new(
         mut link: Link,
         pool: Pool,
@@ -58,7 +58,7 @@ impl<P: Permit> Exchange<P> {
         admitted: Admitted<Box<Request<RequestBody>>, P>,
         timeouts: Timeouts,
         at: Instant,
-    ) -> Exchange<P> {
+    ) -> AwaitedHead<P> {
         let (mut request, permit) = admitted.into_parts();
         let body = request.body().state().cloned();
         let asked_to_upgrade = wants == Wants::Http1;
@@ -85,7 +85,7 @@ impl<P: Permit> Exchange<P> {
             in_flight.watch_tenure();
         }
         in_flight.give_way();
-        Exchange { sent: Some(Sent { head, in_flight, asked_to_upgrade, copy }) }
+        AwaitedHead { sent: Some(Sent { head, in_flight, asked_to_upgrade, copy }) }
     }
 }
 
@@ -99,9 +99,9 @@ fn copy_of(request: &Request<RequestBody>) -> Option<Box<Request<RequestBody>>> 
 }
 
 // Whatever is pinned is boxed.
-impl<P: Permit> Unpin for Exchange<P> {}
+impl<P: Permit> Unpin for AwaitedHead<P> {}
 
-impl<P: Permit> Future for Exchange<P> {
+impl<P: Permit> Future for AwaitedHead<P> {
     type Output = Result<Response<ResponseBody<P>>, SendError<P>>;
 
     fn poll(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<Self::Output> {
@@ -152,7 +152,7 @@ impl<P: Permit> Future for Exchange<P> {
     }
 }
 
-impl<P: Permit> Drop for Exchange<P> {
+impl<P: Permit> Drop for AwaitedHead<P> {
     fn drop(&mut self) {
         if let Some(mut sent) = self.sent.take() {
             let is_endless = sent.in_flight.is_endless();

@@ -28,8 +28,8 @@ pin_project! {
     /// The body of a request that has been let in.
     ///
     /// Nothing more of it comes once its tenure has ended: then it fails with [`BodyError::Cut`], and what came so far is not the
-    /// whole. While news of the lock is older than `max_age`, or not believed because etcd went back, it pauses, since nobody knows whether the tenure goes on; after
-    /// `handoff_timeout` of that it is cut as well. The request counts as running for as long as this is kept.
+    /// whole. While news of the lock is older than `max_age`, or not believed because etcd went back, it pauses, since nobody knows whether the
+    /// tenure goes on; after `handoff_timeout` of that it is cut as well. The request counts as running for as long as this is kept.
     pub struct RequestBody<B> {
         #[pin]
         body: B,

@@ -75,7 +75,8 @@ impl TokenHeaders {
         only(headers, &headers.get_all(CONNECTION), &self.revision).ok().flatten().and_then(parse_revision)
     }
 
-    /// What a request names its lock by: the key as it is, or percent-encoded ([`LockKey::is_presented_as`](fencepost_policy::LockKey::is_presented_as)).
+    /// What a request names its lock by: the key as it is, or percent-encoded
+    /// ([`LockKey::is_presented_as`](fencepost_policy::LockKey::is_presented_as)).
     ///
     /// # Errors
     /// As for [`TokenHeaders::token`]; `lock-not-allowed` if it is not UTF-8.

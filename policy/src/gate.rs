@@ -128,7 +128,8 @@ impl Gate {
     /// A gate whose tenures are recorded before they enter, after what is remembered of its predecessor.
     ///
     /// A process that was killed may have left requests of its last tenure at the worker, or of earlier ones that this tenure
-    /// did not have to wait for because they are its own. So until their time has come only that tenure enters; nobody, where it may have left others' too.
+    /// did not have to wait for because they are its own. So until their time has come only that tenure enters; nobody, where it may have left
+    /// others' too.
     pub fn recording(predecessor: Option<Predecessor>) -> Gate {
         let Some(Predecessor { tenure, until, others }) = predecessor else {
             return Gate { records: Records::Yes(None), ..Gate::default() };

@@ -2,9 +2,9 @@
 //!
 //! In the order of what happens: `settings` is what was asked for; `etcd_files` are those by which etcd lets us in, read anew while the
 //! lock is held; the lock is taken ([`fencepost_holder`]); `door` closes the worker's door behind the predecessor; `stamp` takes the
-//! command's requests; both go to proxies by a `proxy_link`, in `header_names`; `starter` is what becomes the command; `family` is the command with all that
-//! came of it, and how it is ended; `descent` is who came of whom; `under_lock` is its life from beginning to end; `watchdog` is a second process that ends it where this
-//! one can't any more. `exit` has the exit codes, `signals` what is passed on, `voice` what is said.
+//! command's requests; both go to proxies by a `proxy_link`, in `header_names`; `starter` is what becomes the command; `family` is the command
+//! with all that came of it, and how it is ended; `descent` is who came of whom; `under_lock` is its life from beginning to end; `watchdog` is a
+//! second process that ends it where this one can't any more. `exit` has the exit codes, `signals` what is passed on, `voice` what is said.
 
 mod descent;
 mod door;

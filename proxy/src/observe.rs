@@ -1,7 +1,7 @@
 //! What operators can look at: refusals, a sample of the admissions, who held which lock when, who waited for whom.
 //!
-//! A worker thread only notes what happened, in a short list of its own ([`Observations::note_decision`], [`Observations::note`]); nobody waits for anybody. Ten
-//! times a second, or when somebody looks, the lists are collected into the [`Book`]: the last decisions ([`ring`]), the
+//! A worker thread only notes what happened, in a short list of its own ([`Observations::note_decision`], [`Observations::note`]); nobody waits
+//! for anybody. Ten times a second, or when somebody looks, the lists are collected into the [`Book`]: the last decisions ([`ring`]), the
 //! [`shadow`] report and the [`timeline`]. Everything is bounded, and what found no room is counted.
 
 pub mod collector;

@@ -84,7 +84,8 @@ impl Passes {
         self.forget([generation])
     }
 
-    /// The end of one will not be seen. It counts until [`Passes::end_lost`], or until its gate is told that nothing runs ([`Gate::clear_orphans`](super::Gate::clear_orphans)).
+    /// The end of one will not be seen. It counts until [`Passes::end_lost`], or until its gate is told that nothing runs
+    /// ([`Gate::clear_orphans`](super::Gate::clear_orphans)).
     pub fn lose(&mut self, pass: Pass) -> LostPassId {
         let lost = self.lost.get_or_insert_default();
         let id = LostPassId(lost.made);

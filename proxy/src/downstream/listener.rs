@@ -147,8 +147,8 @@ impl Listener {
         Listener { tls, ..self }
     }
 
-    /// Has the system end a connection whose client has not acknowledged, or not taken, what it was sent for so long: it may be gone, with its machine.
-    /// Connections have that of their listener (tcp(7), `TCP_USER_TIMEOUT`).
+    /// Has the system end a connection whose client has not acknowledged, or not taken, what it was sent for so long: it may be gone, with its
+    /// machine. Connections have that of their listener (tcp(7), `TCP_USER_TIMEOUT`).
     pub fn with_silence_max(self, silence_max: Duration) -> Listener {
         let _ = self.socket.set_tcp_user_timeout(Some(silence_max)); // The system sees the end of whoever has a unix socket.
         self

@@ -32,8 +32,8 @@ impl<R, P: Permit> Admitted<R, P> {
 /// # Contract
 ///
 /// `finished` is called exactly once, `overdue`, `answered` and `body_cut` at most once each and only before it, `heard` any number of times
-/// between. None depends on the client: it may have left long ago. A permit that comes back in [`SendError::Unsent`](super::SendError::Unsent) gets no
-/// call.
+/// between. None depends on the client: it may have left long ago. A permit that comes back in [`SendError::Unsent`](super::SendError::Unsent)
+/// gets no call.
 pub trait Permit: 'static {
     /// The tenure that the request was admitted under, or whatever else has to last, for a request that takes so long that it may end
     /// meanwhile. `None` if the request depends on nothing.

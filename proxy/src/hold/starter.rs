@@ -64,8 +64,8 @@ impl Starter {
         self.process.0 = None;
     }
 
-    /// Has it become the command, with these in its environment, unless that moment has come: until then the lock is sure. From now on it is its parent's to wait for. What is returned has to
-    /// last as long as that: it may be slow to read.
+    /// Has it become the command, with these in its environment, unless that moment has come: until then the lock is sure. From now on it is its
+    /// parent's to wait for. What is returned has to last as long as that: it may be slow to read.
     #[must_use]
     pub(super) fn let_go(mut self, until: BootInstant, environment: &[(&str, String)]) -> PipeReader {
         let until = until.since_boot().as_nanos();

@@ -22,7 +22,8 @@ const ROWS_MAX: usize = 1_000;
 /// How many tenures and waits of one lock are kept, and how many outages in all.
 const BARS_MAX: usize = 200;
 
-/// How many tenures and waits are kept in all: what is kept, and shown of it, stays small however many locks change hands. One takes some hundred bytes.
+/// How many tenures and waits are kept in all: what is kept, and shown of it, stays small however many locks change hands. One takes some
+/// hundred bytes.
 const BARS_IN_ALL_MAX: usize = 20_000;
 
 /// How many more of them may come until all are counted again, and make room for as many.

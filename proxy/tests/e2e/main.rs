@@ -2,7 +2,8 @@
 //! writes down what reaches it.
 //!
 //! The vocabulary: `fencepost` (the program), `store` (the lock store as masters use it), `scene` (both and a worker, with
-//! a ledger of what may have reached it), `refusal` (what a refusal looks like), `page` (the dashboard in a real browser), `programs` (other people's clients).
+//! a ledger of what may have reached it), `refusal` (what a refusal looks like), `page` (the dashboard in a real browser), `programs` (other
+//! people's clients).
 
 mod fencepost;
 mod page;

@@ -30,9 +30,9 @@ type Polled<R> = Poll<Option<Result<Frame<<R as Body>::Data>, BodyError<<R as Bo
 
 /// Whether a response is a stream of server-sent events.
 pub(crate) fn is_event_stream(headers: &HeaderMap) -> bool {
-    let essence = b"text/event-stream";
-    let value = headers.get(CONTENT_TYPE).map(|value| value.as_bytes().trim_ascii_start());
-    value.and_then(|value| value.get(..essence.len())).is_some_and(|start| start.eq_ignore_ascii_case(essence))
+    let content_type = headers.get(CONTENT_TYPE).map_or(&b""[..], |value| value.as_bytes());
+    let media_type = content_type.split(|byte| *byte == b';').next().unwrap_or_default();
+    media_type.trim_ascii().eq_ignore_ascii_case(b"text/event-stream")
 }
 
 impl<R: Body + Send + 'static> Endless<R> {
@@ -88,5 +88,26 @@ async fn cut_when_ended<R>(endless: Weak<Endless<R>>, tenures: Tenures) {
     tenures.ended().await;
     if let Some(endless) = endless.upgrade() {
         endless.cut();
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// What only begins like one was cut with its tenure, instead of being waited for.
+    #[test]
+    fn an_event_stream_is_known_by_its_whole_media_type() {
+        for (content_type, is_stream) in [
+            ("text/event-stream", true),
+            (" Text/Event-Stream ; charset=utf-8", true),
+            ("text/event-streams", false),
+            ("text/event-stream+json", false),
+            ("application/json", false),
+        ] {
+            let headers = HeaderMap::from_iter([(CONTENT_TYPE, content_type.parse().unwrap())]);
+            assert_eq!(is_event_stream(&headers), is_stream, "{content_type:?}");
+        }
+        assert!(!is_event_stream(&HeaderMap::new()));
     }
 }

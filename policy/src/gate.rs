@@ -97,7 +97,7 @@ impl AtWorker {
     }
 }
 
-/// The ratchet and the barrier of one lock. What whoever enters looks at comes first, in one piece: of the passes that is their beginning.
+/// The ratchet and the barrier of one lock. The fields that every entry reads come first, in one run of cache lines; of `passes`, its first fields.
 #[derive(Debug, Default, Clone, PartialEq, Eq, Hash)]
 #[repr(C)]
 pub struct Gate {
@@ -219,23 +219,7 @@ impl Gate {
         }
     }
 
-    /// Enters past the barrier, because the operator says that overlap is better than waiting. All else holds.
-    pub fn enter_dangerously<O: AsRef<[u8]>>(&mut self, token: &FenceToken<O>, known: Known<'_>, now: Moment) -> Entry {
-        let barred = std::mem::take(&mut self.at_worker);
-        let left_behind = self.left_behind.take();
-        let passes = std::mem::take(&mut self.passes);
-        let entry = self.enter(token, known, now);
-        for (term, there) in barred {
-            let entered = self.at_worker.or_default(term);
-            entered.running += there.running;
-            entered.orphans = there.orphans; // Whoever has just entered is none.
-        }
-        self.left_behind = left_behind;
-        self.passes = passes;
-        entry
-    }
-
-    /// The same without counting anything in: whether the token's tenure has the worker to itself.
+    /// [`Gate::enter`] without counting anything in: whether the token's tenure has the worker to itself.
     ///
     /// # Errors
     /// What [`Gate::enter`] would have answered instead of an admission.
@@ -267,6 +251,22 @@ impl Gate {
             Records::Yes(recorded) if recorded != Some(first) => Err(Entry::Record(first)),
             Records::Yes(_) | Records::No => Ok(first),
         }
+    }
+
+    /// Enters past the barrier, because the operator says that overlap is better than waiting. All else holds.
+    pub fn enter_dangerously<O: AsRef<[u8]>>(&mut self, token: &FenceToken<O>, known: Known<'_>, now: Moment) -> Entry {
+        let barred = std::mem::take(&mut self.at_worker);
+        let left_behind = self.left_behind.take();
+        let passes = std::mem::take(&mut self.passes);
+        let entry = self.enter(token, known, now);
+        for (term, there) in barred {
+            let entered = self.at_worker.or_default(term);
+            entered.running += there.running;
+            entered.orphans = there.orphans; // Whoever has just entered is none.
+        }
+        self.left_behind = left_behind;
+        self.passes = passes;
+        entry
     }
 
     /// Lets a request past without judging it, counted. Configurations are numbered in the order in which they come in force;

@@ -42,13 +42,6 @@ impl LockKey {
     pub fn is_presented_as(&self, presented: &str) -> bool {
         self.as_str() == presented || percent_encoded(self.as_str().as_bytes()).eq(presented.bytes())
     }
-
-    /// Whether locks of these two names would block each other in etcd, under the queue layouts: one's contenders
-    /// are stored below `name + "/"`, so a lock below that is taken for a contender.
-    pub fn nests(&self, other: &LockKey) -> bool {
-        let below = |above: &str, below: &str| below.strip_prefix(above).is_some_and(|rest| rest.starts_with('/'));
-        below(&self.0, &other.0) || below(&other.0, &self.0)
-    }
 }
 
 /// The name's bytes; those of a long one in the same place.
@@ -112,17 +105,6 @@ impl Layout {
 #[cfg(test)]
 mod tests {
     use super::*;
-
-    #[test]
-    fn locks_below_one_another_nest() {
-        let nests = |a: &str, b: &str| LockKey::new(a).unwrap().nests(&LockKey::new(b).unwrap());
-        assert!(nests("a", "a/b"));
-        assert!(nests("a/b", "a"));
-        assert!(nests("/x/a", "/x/a/b/c"));
-        assert!(!nests("a", "ab"));
-        assert!(!nests("a", "a"));
-        assert!(!nests("a/b", "a/c"));
-    }
 
     #[test]
     fn a_lock_is_presented_as_it_is_or_percent_encoded() {

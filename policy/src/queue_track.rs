@@ -66,6 +66,11 @@ impl QueueTrack {
         if self.as_of < other.as_of { other } else { self }
     }
 
+    /// Whether nobody is in it.
+    pub fn is_empty(&self) -> bool {
+        self.contenders.is_empty()
+    }
+
     /// The store revision up to which this is known.
     pub fn as_of(&self) -> Revision {
         self.as_of

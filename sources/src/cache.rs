@@ -67,6 +67,7 @@ pub use slots::Unconfirmed;
 pub use source::{LockSource, ReadCounts, SourceOptions, SourceStatus, SpawnError, Stopped, WeakLockSource};
 pub use templated::{LoadError, TemplateSpec, TemplatedLocks};
 pub use tenures::TenureChange;
-pub use tracked::{LockDescription, TrackedLock};
+pub use tracked::TrackedLock;
+pub use tracked::description::LockDescription;
 pub use trust::StorePast;
 pub use turned::Turning;

@@ -65,7 +65,7 @@ impl KeptLocks {
         match place.ring.load(Ordering::Relaxed) {
             WITHOUT_RECORD if lock.exists() => {}
             WITH_RECORD | WITHOUT_RECORD => {
-                // Most find it so, and need not take the line of memory from other threads.
+                // Most find it so, and need not take the cache line from other threads.
                 if !place.was_asked_for.load(Ordering::Relaxed) {
                     place.was_asked_for.store(true, Ordering::Relaxed);
                 }

@@ -1,6 +1,6 @@
 //! What reads and events of one lock add up to.
 
-use fencepost_policy::{Holding, KeyTrack, Layout, QueueTrack, Reading, Revision, Snapshot, Step, Walk};
+use fencepost_policy::{Holding, KeyTrack, Layout, MissedEvent, QueueTrack, Reading, Revision, Snapshot, Step, Walk};
 use tokio::time::Instant;
 
 use super::outlook::{Problem, Published, ScopeClock};
@@ -338,19 +338,8 @@ impl Knowledge {
             self.miss(era, revision);
             return self.gap();
         }
-        match &self.track {
-            Some(Track::Key(track)) => {
-                let mut next = track.clone();
-                for event in events {
-                    next = match next.event(lock.key_event(event)) {
-                        Step::Ignored => next,
-                        Step::Next(next) => next,
-                        Step::Gap => {
-                            self.miss(era, revision);
-                            return self.gap();
-                        }
-                    };
-                }
+        let applied = match &self.track {
+            Some(Track::Key(track)) => key_events(track, lock, events).map(|next| {
                 let newest = match events.last() {
                     Some(Event::Put(stored)) => Some(stored),
                     Some(Event::Delete { .. }) | None => None,
@@ -358,22 +347,21 @@ impl Knowledge {
                 self.exists = newest.is_some();
                 self.problem = newest.and_then(|stored| lock.problem(stored));
                 self.track = Some(Track::Key(next));
-            }
-            Some(Track::Queue(track)) => match track.events(events.iter().map(queue_event)) {
-                Ok(Some(next)) => {
-                    self.exists = next.snapshot().holding != Holding::Free;
-                    self.problem = lock.queue_problem(&next);
-                    self.track = Some(Track::Queue(next));
-                }
-                Ok(None) => return Applied::Nothing,
-                Err(_) => {
-                    self.miss(era, revision);
-                    return self.gap();
-                }
-            },
+                Applied::Changed
+            }),
+            Some(Track::Queue(track)) => track.events(events.iter().map(queue_event)).map(|next| {
+                let Some(next) = next else { return Applied::Nothing };
+                self.exists = !next.is_empty();
+                self.problem = lock.queue_problem(&next);
+                self.track = Some(Track::Queue(next));
+                Applied::Changed
+            }),
             None => return Applied::Nothing,
-        }
-        Applied::Changed
+        };
+        applied.unwrap_or_else(|MissedEvent| {
+            self.miss(era, revision);
+            self.gap()
+        })
     }
 
     /// Something happened at that revision that is not part of what is known.
@@ -391,4 +379,16 @@ impl Knowledge {
     fn date(&mut self, sent: Instant) {
         self.dated = self.dated.max(Some(sent));
     }
+}
+
+/// What is known of a key after these.
+///
+/// # Errors
+/// If they do not follow what is known.
+fn key_events(known: &KeyTrack, lock: &LockSpec, events: &[Event]) -> Result<KeyTrack, MissedEvent> {
+    events.iter().try_fold(known.clone(), |known, event| match known.event(lock.key_event(event)) {
+        Step::Ignored => Ok(known),
+        Step::Next(next) => Ok(next),
+        Step::Gap => Err(MissedEvent),
+    })
 }

@@ -10,13 +10,25 @@ use tokio::time::Instant;
 use super::outlook::Timing;
 use super::scope_world::{Act, World, any_act, revision};
 
-fn check(layout: Layout, acts: &[Act]) {
+const LOAD: [Act; 3] = [Act::SendRead(0), Act::AnswerRead(0), Act::MergeRead(0)];
+
+/// The first window begins at 1; a key is created at 2 and gone at 3; at 4 another one comes. With a window at 4 the number of keys is as the
+/// events have it, which says nothing of a key that came and went.
+const WINDOW: [Act; 3] = [Act::SendWindow, Act::AnswerWindow, Act::MergeWindow];
+const CAME: Act = Act::Put(0, b'a');
+const WENT: [Act; 2] = [Act::Delete(0), Act::Put(3, b'a')];
+
+fn play(layout: Layout, acts: &[&[Act]]) -> World {
     let mut world = World::new(layout);
-    for act in acts {
-        world.act(*act);
+    for act in acts.concat() {
+        world.act(act);
         world.check();
     }
-    world.settle();
+    world
+}
+
+fn check(layout: Layout, acts: &[Act]) {
+    play(layout, &[acts]).settle();
 }
 
 proptest! {
@@ -53,11 +65,7 @@ fn check_with_losses(layout: Layout, acts: &[Act]) {
     }
     for lock in [0, 1] {
         for _ in 0..2 {
-            let read = [Act::EndWalk(lock), Act::SendRead(lock), Act::AnswerRead(lock), Act::MergeRead(lock)];
-            for act in read.into_iter().chain([Act::EndWalk(lock)]) {
-                world.act(act);
-                world.check();
-            }
+            world.read_lock(lock);
         }
         let lock = world.lock(lock);
         let reach = lock.outlook().reach().unwrap();
@@ -99,10 +107,9 @@ const LOSS: [Act; 4] = [Act::Lose(0), Act::Put(1, b'b'), Act::Deliver, Act::Deli
 #[test]
 fn a_read_that_is_no_newer_than_what_the_watch_has_brought_shows_what_it_has_lost() {
     for layout in [Layout::Election, Layout::Mutex] {
-        let load = [Act::SendRead(0), Act::AnswerRead(0), Act::MergeRead(0)];
         let early = [Act::Lose(0), Act::SendRead(0), Act::AnswerRead(0), Act::Put(1, b'b'), Act::Deliver, Act::Deliver];
-        for loss in [[&LOSS[..], &load].concat(), [&early[..], &[Act::MergeRead(0)]].concat()] {
-            let mut world = play(layout, &[&[CAME, Act::Put(1, b'b')], &WINDOW, &load, &loss]);
+        for loss in [[&LOSS[..], &LOAD].concat(), [&early[..], &[Act::MergeRead(0)]].concat()] {
+            let mut world = play(layout, &[&[CAME, Act::Put(1, b'b')], &WINDOW, &LOAD, &loss]);
             let lock = world.lock(0);
             let snapshot = lock.outlook().snapshot().cloned().unwrap();
             assert_eq!(
@@ -118,10 +125,9 @@ fn a_read_that_is_no_newer_than_what_the_watch_has_brought_shows_what_it_has_los
 #[test]
 fn a_new_window_says_nothing_of_a_lock_that_only_the_watch_has_told_of_since() {
     for layout in [Layout::Election, Layout::Mutex] {
-        let load = [Act::SendRead(0), Act::AnswerRead(0), Act::MergeRead(0)];
-        let mut world = play(layout, &[&[CAME, Act::Put(1, b'b')], &WINDOW, &load, &LOSS, &WINDOW, &[Act::Begin]]);
+        let mut world = play(layout, &[&[CAME, Act::Put(1, b'b')], &WINDOW, &LOAD, &LOSS, &WINDOW, &[Act::Begin]]);
         assert_eq!(world.lock(0).outlook().reach(), Some(revision(5)), "{layout:?}: known by itself");
-        for act in load {
+        for act in LOAD {
             world.act(act);
             world.check();
         }
@@ -152,26 +158,10 @@ fn a_deletion_that_the_watch_has_not_brought_leaves_the_read_unverified() {
     assert_eq!(world.lock(0).outlook().reach(), Some(revision(3)));
 }
 
-/// A window begins at 1; a key is created at 2 and gone at 3; at 4 another one comes. The equation holds at 4: it says nothing of a
-/// key that came and went.
-const WINDOW: [Act; 3] = [Act::SendWindow, Act::AnswerWindow, Act::MergeWindow];
-const CAME: Act = Act::Put(0, b'a');
-const WENT: [Act; 2] = [Act::Delete(0), Act::Put(3, b'a')];
-
-fn play(layout: Layout, acts: &[&[Act]]) -> World {
-    let mut world = World::new(layout);
-    for act in acts.concat() {
-        world.act(act);
-        world.check();
-    }
-    world
-}
-
 #[test]
 fn late_events_of_a_key_that_came_and_went_are_not_taken_for_the_present() {
     for layout in [Layout::Key, Layout::Election] {
-        let load = [Act::SendRead(0), Act::AnswerRead(0), Act::MergeRead(0)];
-        let mut world = play(layout, &[&WINDOW, &load, &[CAME], &WENT, &WINDOW, &[Act::Deliver]]);
+        let mut world = play(layout, &[&WINDOW, &LOAD, &[CAME], &WENT, &WINDOW, &[Act::Deliver]]);
         assert_eq!(world.lock(0).outlook().reach(), Some(revision(4)), "{layout:?}");
         world.settle();
     }
@@ -180,9 +170,8 @@ fn late_events_of_a_key_that_came_and_went_are_not_taken_for_the_present() {
 #[test]
 fn a_late_read_of_a_key_that_came_and_went_is_not_taken_for_the_present() {
     for layout in [Layout::Key, Layout::Election] {
-        let load = [Act::SendRead(0), Act::AnswerRead(0), Act::MergeRead(0)];
         let (asked, answered) = ([Act::SendRead(0), CAME, Act::AnswerRead(0)], [Act::MergeRead(0)]);
-        let mut world = play(layout, &[&WINDOW, &load, &asked, &WENT, &WINDOW, &answered]);
+        let mut world = play(layout, &[&WINDOW, &LOAD, &asked, &WENT, &WINDOW, &answered]);
         assert_eq!(world.lock(0).outlook().reach(), Some(revision(4)), "{layout:?}");
         world.settle();
     }
@@ -201,8 +190,7 @@ fn a_lock_first_learnt_for_a_revision_that_the_clock_has_passed_is_read_again() 
 #[test]
 fn an_event_of_a_key_that_is_gone_by_the_next_window_unsettles_the_lock() {
     for layout in [Layout::Key, Layout::Election] {
-        let load = [Act::SendRead(0), Act::AnswerRead(0), Act::MergeRead(0)];
-        let mut world = play(layout, &[&WINDOW, &load, &[CAME, Act::Deliver], &WENT, &WINDOW]);
+        let mut world = play(layout, &[&WINDOW, &LOAD, &[CAME, Act::Deliver], &WENT, &WINDOW]);
         assert!(!world.lock(0).is_settled(), "{layout:?}");
         world.settle();
     }
@@ -237,7 +225,6 @@ fn what_is_dated_by_a_read_that_a_clock_has_passed_stays_known_as_of_that_read()
 /// there already; before the request goes out, the lock is no longer covered. It was told `ahead-of-store`.
 #[test]
 fn a_mutex_holder_stays_admitted_when_the_clock_that_its_confirmation_leant_on_covers_the_lock_no_longer() {
-    let load = [Act::SendRead(0), Act::AnswerRead(0), Act::MergeRead(0)];
     let ends: [&[Act]; 2] = [
         &[Act::Put(1, b'a'), Act::SendWindow, Act::AnswerWindow, Act::MergeWindow],
         // A key elsewhere is deleted, the watch does not name it, and nobody waits for that any longer: a new window begins.
@@ -245,10 +232,10 @@ fn a_mutex_holder_stays_admitted_when_the_clock_that_its_confirmation_leant_on_c
     ];
     for end in ends {
         let told = [Act::Put(3, b'a'), Act::Deliver];
-        let mut world = play(Layout::Mutex, &[&[CAME], &WINDOW, &load, &told, &WINDOW]);
+        let mut world = play(Layout::Mutex, &[&[CAME], &WINDOW, &LOAD, &told, &WINDOW]);
         let token = FenceToken { owner: "s/0/a", revision: revision(3) };
         let arrived = Instant::now();
-        load.iter().chain(end).for_each(|act| world.act(*act));
+        LOAD.iter().chain(end).for_each(|act| world.act(*act));
         let timing = Timing { arrived, now: Instant::now(), max_age: Duration::from_secs(60), linearizable: true };
         assert_eq!(world.lock(0).outlook().judge(&token, &timing), Verdict::Admit, "after {end:?}");
     }
@@ -286,8 +273,7 @@ const PROBE: [Act; 3] = [Act::SendProbe, Act::AnswerProbe, Act::VerifyProbe];
 #[test]
 fn a_probe_moves_the_clock_once_the_watch_has_brought_all_that_happened() {
     for layout in [Layout::Key, Layout::Election, Layout::Mutex] {
-        let load = [Act::SendRead(0), Act::AnswerRead(0), Act::MergeRead(0)];
-        let mut world = play(layout, &[&[CAME], &WINDOW, &load, &PROBE]);
+        let mut world = play(layout, &[&[CAME], &WINDOW, &LOAD, &PROBE]);
         assert_eq!(world.probed, 1, "nothing was written at all");
         for act in [Act::Put(3, b'a'), Act::Delete(0), Act::Deliver].into_iter().chain(PROBE) {
             world.act(act);
@@ -309,8 +295,7 @@ fn a_probe_moves_the_clock_once_the_watch_has_brought_all_that_happened() {
 #[test]
 fn a_probe_proves_nothing_if_something_happened_elsewhere_or_was_lost() {
     for missing in [Act::Elsewhere, Act::Delete(0)] {
-        let load = [Act::SendRead(0), Act::AnswerRead(0), Act::MergeRead(0)];
-        let mut world = play(Layout::Key, &[&[CAME], &WINDOW, &load, &[missing, Act::Put(3, b'a')]]);
+        let mut world = play(Layout::Key, &[&[CAME], &WINDOW, &LOAD, &[missing, Act::Put(3, b'a')]]);
         world.delivered += 1; // Whatever it was, the watch says nothing of it.
         for act in [Act::SendProbe, Act::AnswerProbe, Act::VerifyProbe] {
             world.act(act);

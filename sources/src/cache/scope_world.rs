@@ -342,25 +342,24 @@ impl World {
         }
     }
 
-    /// The lock as the store had it, found by looking at the whole history.
+    /// Reads a lock, and ends the walk through its history that may come of it, or of the read before.
+    pub(super) fn read_lock(&mut self, index: usize) {
+        for act in [
+            Act::EndWalk(index),
+            Act::SendRead(index),
+            Act::AnswerRead(index),
+            Act::MergeRead(index),
+            Act::EndWalk(index),
+        ] {
+            self.act(act);
+            self.check();
+        }
+    }
+
     /// Once everything has been delivered and read, everything is covered.
     pub(super) fn settle(&mut self) {
-        for _ in 0..2 {
-            for act in [
-                Act::EndWalk(0),
-                Act::EndWalk(1),
-                Act::SendRead(0),
-                Act::AnswerRead(0),
-                Act::MergeRead(0),
-                Act::EndWalk(0),
-            ] {
-                self.act(act);
-                self.check();
-            }
-            for act in [Act::SendRead(1), Act::AnswerRead(1), Act::MergeRead(1), Act::EndWalk(1)] {
-                self.act(act);
-                self.check();
-            }
+        for index in [0, 1, 0, 1] {
+            self.read_lock(index);
         }
         self.unverified = None;
         self.window = None;
@@ -375,11 +374,8 @@ impl World {
             self.check();
         }
         // Whatever was loaded before the window began is read once more.
-        for act in [Act::SendRead(0), Act::AnswerRead(0), Act::MergeRead(0), Act::EndWalk(0)] {
-            self.act(act);
-        }
-        for act in [Act::SendRead(1), Act::AnswerRead(1), Act::MergeRead(1), Act::EndWalk(1)] {
-            self.act(act);
+        for index in [0, 1] {
+            self.read_lock(index);
         }
         self.write(None, Some((3, b'z'))); // Of no lock that is tracked.
         for act in [Act::SendWindow, Act::AnswerWindow, Act::MergeWindow] {

@@ -1,12 +1,13 @@
 //! One lock, as all routes, connections and threads share it.
 
 mod at_gate;
+pub(crate) mod description;
 
 use std::pin::pin;
 use std::sync::{Arc, PoisonError};
 use std::time::Duration;
 
-use fencepost_policy::{Gate, GateState, KeyTrack, Layout, LockKey, Owner, Revision, Snapshot, Waiter, Walk};
+use fencepost_policy::{Gate, KeyTrack, Layout, LockKey, Revision, Snapshot, Walk};
 use tokio::time::{Instant, sleep_until};
 
 use super::common::{Command, Common};
@@ -26,7 +27,7 @@ use crate::sync::{ArcSwap, Guard, Mutex, MutexGuard, Notify};
 ///
 /// Whoever has a request at the worker holds this: a lock that somebody holds is never forgotten, nor doubled.
 ///
-/// What every request looks at comes first, in one piece of four lines, the gate's in the last two: among 100,000 locks each line of it has
+/// What every request looks at comes first, in a run of four cache lines, the gate's in the last two: among 100,000 locks each of them has
 /// to be fetched from memory. That saves 0.14 µs of the 0.9 that it takes then.
 #[derive(Debug)]
 #[repr(C)]
@@ -50,31 +51,6 @@ struct Inner {
     gate: Gate,
     knowledge: Knowledge,
     told: Told,
-}
-
-/// A lock, for the eyes of an operator.
-#[derive(Debug, Clone)]
-pub struct LockDescription {
-    /// Its key.
-    pub key: LockKey,
-    /// How its record is laid out.
-    pub layout: Layout,
-    /// Who holds it, if anybody does, and the lowest and highest revision that name the tenure.
-    pub holder: Option<(Owner, Revision, Revision)>,
-    /// The revision at which it was last seen to change or read whole; `None` before it is first read.
-    pub as_of: Option<Revision>,
-    /// The revision up to which it is known.
-    pub reach: Option<Revision>,
-    /// How old that is.
-    pub age: Option<Duration>,
-    /// Who queues, the oldest first.
-    pub waiters: Arc<[Waiter]>,
-    /// What is wrong with its record, if it can't be read.
-    pub problem: Option<Arc<str>>,
-    /// Its gate.
-    pub gate: GateState,
-    /// For how long requests may still run that an earlier process left at the worker, if any may.
-    pub left_behind_for: Option<Duration>,
 }
 
 impl Inner {
@@ -186,28 +162,6 @@ impl TrackedLock {
                 () = self.common.stopped() => return Err(Unconfirmed::Stopped),
                 () = sleep_until(deadline) => return Err(Unconfirmed::Deadline),
             }
-        }
-    }
-
-    /// What an operator sees of it.
-    pub fn describe(&self, now: Instant) -> LockDescription {
-        let gate = self.inner().gate.state();
-        let left_behind_until = gate.left_behind_until.map(|until| self.common.instant(until));
-        let outlook = self.outlook();
-        let snapshot = outlook.snapshot();
-        LockDescription {
-            key: self.key().clone(),
-            layout: self.layout(),
-            holder: snapshot.and_then(Snapshot::tenure).map(|held| (held.owner.clone(), held.first, held.last)),
-            as_of: snapshot.map(|snapshot| snapshot.as_of),
-            reach: outlook.reach(),
-            age: outlook.age(now),
-            waiters: snapshot.map(|snapshot| Arc::clone(&snapshot.waiters)).unwrap_or_default(),
-            problem: outlook.problem().map(Arc::from),
-            gate,
-            left_behind_for: left_behind_until
-                .map(|until| until.saturating_duration_since(now))
-                .filter(|left| !left.is_zero()),
         }
     }
 

@@ -6,17 +6,17 @@ use std::time::Duration;
 
 use fencepost_policy::{Layout, Revision};
 use fencepost_sources::{
-    KeyRange, KeyValue, LockSource, LockStore, Member, MemoryStore, RangeRead, RangeWatch, ReadAnswer, StoreError,
-    Wanted,
+    KeyRange, KeyValue, LockStore, Member, MemoryStore, RangeRead, RangeWatch, ReadAnswer, StoreError, Wanted,
 };
 use futures_util::future::join_all;
 
-use crate::world::{ask_linearizable, load, options, pass, template};
+use crate::world::{ask_linearizable, load, options, pass, play_with, template};
 
 /// How long a read takes.
 const ANSWER: Duration = Duration::from_millis(2);
 
 /// Takes a while to answer, and counts the reads that are under way.
+#[derive(Clone)]
 struct Slow {
     store: MemoryStore,
     reads: Arc<Mutex<HashMap<KeyRange, Reads>>>,
@@ -68,9 +68,8 @@ async fn however_many_linearizable_requests_come_at_once_one_read_of_a_lock_is_u
     const PAUSE: Duration = Duration::from_micros(37);
     let (store, reads) = (MemoryStore::new(), Arc::<Mutex<HashMap<KeyRange, Reads>>>::default());
     let slow = Slow { store: store.clone(), reads: Arc::clone(&reads) };
-    let (source, driver) = LockSource::build("test", options(), slow);
-    let test = async {
-        let locks = template(&source, "t/", Layout::Key);
+    play_with(slow, options(), async |_, source| {
+        let locks = template(source, "t/", Layout::Key);
         let mut clients = Vec::new();
         for key in ["t/1", "t/2"] {
             let (at, lock) = (store.put(key, "a"), load(&locks, key).await);
@@ -90,10 +89,6 @@ async fn however_many_linearizable_requests_come_at_once_one_read_of_a_lock_is_u
             assert_eq!(reads.most_at_a_time, 1, "{lock}");
             assert!(reads.all * 10 <= CONNECTIONS * REQUESTS, "{lock}: {} reads", reads.all);
         }
-    };
-    tokio::select! {
-        biased;
-        () = driver => panic!("the driver ended"),
-        () = test => {}
-    }
+    })
+    .await;
 }

@@ -9,7 +9,7 @@ use fencepost_sources::{
 };
 use tokio::time::Instant;
 
-use crate::world::{MAX_AGE, SECOND, ask, glance, load, options, pass, template, track};
+use crate::world::{MAX_AGE, SECOND, ask, glance, load, options, pass, play_with, template, track};
 
 /// Shows nothing below `a/` while that is denied.
 #[derive(Clone, Default)]
@@ -55,13 +55,7 @@ impl LockStore for Denying {
 }
 
 async fn play(test: impl AsyncFnOnce(&Denying, &LockSource)) {
-    let denying = Denying::default();
-    let (source, driver) = LockSource::build("test", options(), denying.clone());
-    tokio::select! {
-        biased;
-        () = driver => panic!("the driver ended"),
-        () = test(&denying, &source) => {}
-    }
+    play_with(Denying::default(), options(), test).await;
 }
 
 #[tokio::test(start_paused = true)]

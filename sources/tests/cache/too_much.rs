@@ -11,7 +11,7 @@ use fencepost_sources::{
 };
 use tokio::time::Instant;
 
-use crate::world::{MAX_AGE, SECOND, ask, glance, load, options, pass, template};
+use crate::world::{MAX_AGE, SECOND, ask, glance, load, options, pass, play_with, template};
 
 /// How long a read may take.
 const READ_TIMEOUT: Duration = Duration::from_millis(1500);
@@ -66,12 +66,7 @@ impl LockStore for Slow {
 }
 
 async fn play(slow: Slow, test: impl AsyncFnOnce(&Slow, &LockSource)) {
-    let (source, driver) = LockSource::build("test", options(), slow.clone());
-    tokio::select! {
-        biased;
-        () = driver => panic!("the driver ended"),
-        () = test(&slow, &source) => {}
-    }
+    play_with(slow, options(), test).await;
 }
 
 const LOCKS: usize = 20;

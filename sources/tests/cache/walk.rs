@@ -10,7 +10,7 @@ use fencepost_sources::{
 };
 use tokio::sync::Semaphore;
 
-use crate::world::{MAX_AGE, SECOND, enter_now, glance, load, options, pass, template, tracked};
+use crate::world::{MAX_AGE, SECOND, enter_now, glance, load, options, pass, play_with, template, tracked};
 
 /// A store that never shows its past, and the present of a lock only as long as a test lets it.
 #[derive(Clone)]
@@ -76,13 +76,7 @@ impl LockStore for WithoutPast {
 }
 
 async fn play(test: impl AsyncFnOnce(&WithoutPast, &LockSource)) {
-    let store = WithoutPast::new();
-    let (source, driver) = LockSource::build("test", options(), store.clone());
-    tokio::select! {
-        biased;
-        () = driver => panic!("the driver ended"),
-        () = test(&store, &source) => {}
-    }
+    play_with(WithoutPast::new(), options(), test).await;
 }
 
 #[tokio::test(start_paused = true)]

@@ -5,7 +5,8 @@ use std::time::Duration;
 
 use fencepost_policy::{Entry, FenceToken, Layout, LockKey, Revision, Verdict};
 use fencepost_sources::{
-    LockSource, LockSpec, MemoryStore, RecordFormat, SourceOptions, TemplateSpec, TemplatedLocks, Timing, TrackedLock,
+    LockSource, LockSpec, LockStore, MemoryStore, RecordFormat, SourceOptions, TemplateSpec, TemplatedLocks, Timing,
+    TrackedLock,
 };
 use tokio::time::Instant;
 
@@ -21,10 +22,11 @@ pub(crate) async fn play(options: SourceOptions, test: impl AsyncFnOnce(&MemoryS
     play_with(MemoryStore::new(), options, test).await;
 }
 
-pub(crate) async fn play_with(
-    store: MemoryStore,
+/// The same, over a store that the test has made.
+pub(crate) async fn play_with<S: LockStore + Clone>(
+    store: S,
     options: SourceOptions,
-    test: impl AsyncFnOnce(&MemoryStore, &LockSource),
+    test: impl AsyncFnOnce(&S, &LockSource),
 ) {
     let (source, driver) = LockSource::build("test", options, store.clone());
     tokio::select! {

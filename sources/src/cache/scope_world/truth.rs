@@ -8,6 +8,7 @@ use crate::cache::record::contender;
 use crate::cache::tracked::TrackedLock;
 
 impl World {
+    /// The lock as the store had it, found by looking at the whole history.
     pub(in crate::cache) fn truth(&self, lock: &TrackedLock, at: Revision) -> Snapshot {
         let keys = self.at(at).values().filter(|stored| lock.range().contains(&stored.key));
         if self.layout != Layout::Key {

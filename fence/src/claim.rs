@@ -112,7 +112,7 @@ impl Claim {
         confirm(&self.lock, &self.token, deadline, || rules.timing(self.arrived)).await.verdict()
     }
 
-    /// The same, refused.
+    /// What becomes of this claim when it is refused for that reason.
     pub(crate) fn denied(&self, reason: Rejection) -> Denial {
         let retry_after = if reason == Rejection::HandoffTimeout { self.seconds_until_clear() } else { 1 };
         let (lock, token) = (Some(self.lock.key().clone()), Some(self.token.clone()));

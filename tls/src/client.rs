@@ -47,9 +47,7 @@ impl ClientTls {
     pub fn config(&self) -> Arc<ClientConfig> {
         Arc::clone(&self.0.now().config)
     }
-}
 
-impl ClientTls {
     /// The same one, as whoever looks at files sees it.
     pub fn followed(&self) -> Arc<dyn Followed> {
         Arc::clone(&self.0) as Arc<dyn Followed>

@@ -69,9 +69,7 @@ impl ServerTls {
     pub fn config(&self) -> Arc<ServerConfig> {
         Arc::clone(&self.0.now().config)
     }
-}
 
-impl ServerTls {
     /// The same one, as whoever looks at files sees it.
     pub fn followed(&self) -> Arc<dyn Followed> {
         Arc::clone(&self.0) as Arc<dyn Followed>

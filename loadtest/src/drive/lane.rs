@@ -84,7 +84,7 @@ impl Shared {
                 let standing = presented.standing();
                 let finding = Finding::of(standing, &answer, self.plan.expected);
                 if finding == Finding::Served {
-                    presented.was_served();
+                    presented.note_served();
                 }
                 self.recorder.borrow_mut().answered(due, standing, answer, finding);
                 self.answered.fetch_add(1, Ordering::Relaxed);

@@ -93,7 +93,7 @@ impl Mover<'_> {
     ) -> anyhow::Result<()> {
         // Whoever holds the lock goes on holding it if this fails.
         let successor = held.successor(lock, owner).await?;
-        self.tenures.present(lock).is_to_end();
+        self.tenures.present(lock).note_ending();
         let (token, times) = held.hand_over(lock, successor).await?;
         let tenure = self.tenures.begins(lock, token);
         self.handed_over += 1;
@@ -135,7 +135,7 @@ impl Mover<'_> {
         let standing = presented.standing();
         let finding = Finding::of(standing, &answer, self.plan.expected);
         if finding == Finding::Served {
-            presented.was_served();
+            presented.note_served();
         }
         self.recorder.answered(sent, standing, answer, finding);
         Ok(true)

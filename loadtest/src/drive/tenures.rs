@@ -22,12 +22,12 @@ impl Tenure {
     }
 
     /// It is about to be given up: say so before etcd is told.
-    pub(crate) fn is_to_end(&self) {
+    pub(crate) fn note_ending(&self) {
         self.is_ending.store(true, Ordering::SeqCst);
     }
 
     /// A request of it was served.
-    pub(crate) fn was_served(&self) {
+    pub(crate) fn note_served(&self) {
         self.first_served.get_or_init(Instant::now);
     }
 
@@ -117,9 +117,9 @@ impl Presented {
     }
 
     /// The request was served.
-    pub(crate) fn was_served(&self) {
+    pub(crate) fn note_served(&self) {
         if !self.is_superseded {
-            self.tenure.was_served();
+            self.tenure.note_served();
         }
     }
 }
@@ -137,7 +137,7 @@ mod tests {
         let tenures = Tenures::new([(token(7), Some(token(3)))]);
         let first = tenures.presented(0, true);
         assert_eq!((first.token.revision(), first.standing()), (7, Standing::Holder));
-        first.was_served();
+        first.note_served();
         let second = tenures.presented(0, true);
         assert_eq!((second.token.revision(), second.standing()), (3, Standing::Superseded));
         assert_eq!(tenures.presented(0, false).token.revision(), 7);
@@ -148,11 +148,11 @@ mod tests {
         let tenures = Tenures::new([(token(3), None)]);
         let under_way = tenures.presented(0, false);
         assert_eq!(under_way.standing(), Standing::Holder);
-        tenures.present(0).is_to_end();
+        tenures.present(0).note_ending();
         assert_eq!(under_way.standing(), Standing::Leaving);
         let successor = tenures.begins(0, token(7));
         assert_eq!(tenures.presented(0, true).token.revision(), 7, "the successor was not served yet");
-        successor.was_served();
+        successor.note_served();
         assert_eq!(tenures.presented(0, true).token.revision(), 3);
         assert_eq!(tenures.presented(0, false).standing(), Standing::Holder);
     }
@@ -160,10 +160,10 @@ mod tests {
     #[test]
     fn a_superseded_request_that_is_served_does_not_count_for_the_present_tenure() {
         let tenures = Tenures::new([(token(7), Some(token(3)))]);
-        tenures.present(0).was_served();
+        tenures.present(0).note_served();
         let late = tenures.presented(0, true);
         tenures.begins(0, token(9));
-        late.was_served();
+        late.note_served();
         assert_eq!(tenures.present(0).first_served(), None);
     }
 }

@@ -39,10 +39,6 @@ impl Write {
     fn follows(&self, earlier: &Write) -> bool {
         self.created == earlier.created && self.version == earlier.version + 1 && self.revision > earlier.revision
     }
-
-    fn is_same_as(&self, other: &Write) -> bool {
-        (self.created, self.version, self.revision) == (other.created, other.version, other.revision)
-    }
 }
 
 /// News of a watch on the key.
@@ -113,7 +109,7 @@ impl KeyTrack {
     /// again as of any later one that matters: at others it may have come and gone.
     pub fn is_contradicted_by(&self, at: Revision, shown: Option<&Write>) -> bool {
         match &self.newest {
-            Some(newest) if newest.revision <= at => !shown.is_some_and(|shown| shown.is_same_as(newest)),
+            Some(newest) if newest.revision <= at => shown != Some(newest),
             Some(newest) if newest.created <= at => shown.is_none_or(|shown| shown.created != newest.created),
             Some(_) => false,
             None => at == self.as_of && shown.is_some(),
@@ -147,7 +143,7 @@ impl KeyTrack {
             return Reading::Known(KeyTrack { as_of, newest: None, first: None });
         };
         if let Some(known) = known
-            && known.newest.as_ref().is_some_and(|newest| newest.is_same_as(&write))
+            && known.newest.as_ref().is_some_and(|newest| *newest == write)
         {
             return Reading::Known(KeyTrack { as_of, ..known.clone() });
         }
@@ -219,7 +215,7 @@ impl Walk {
         }
         if let Some(known) = &self.known
             && let (Some(newest), Some(first)) = (&known.newest, known.first)
-            && newest.is_same_as(&write)
+            && *newest == write
         {
             return Reading::Known(KeyTrack::settled(self.as_of, self.newest, first));
         }

@@ -254,3 +254,20 @@ proptest! {
         }
     }
 }
+
+/// One history does not have two writes of one revision: another does, that of a restored store.
+#[test]
+fn a_write_that_says_something_else_is_another_though_all_its_numbers_are_the_same() {
+    let written = |owner: u8| Write {
+        revision: revision(5),
+        created: revision(2),
+        version: 2,
+        content: Content::Owner(Owner::new([owner])),
+    };
+    let track = KeyTrack::settled(revision(5), written(b'b'), revision(5));
+    assert!(track.is_contradicted_by(revision(5), Some(&written(b'c'))));
+    assert!(!track.is_contradicted_by(revision(5), Some(&written(b'b'))));
+    let read = |owner: u8| KeyTrack::read(Some(&track), revision(9), Some(written(owner)));
+    assert!(matches!(read(b'c'), Reading::Walk(_)), "who wrote before it is another's history, too");
+    assert_eq!(read(b'b'), Reading::Known(track.clone().reaching(revision(9))));
+}

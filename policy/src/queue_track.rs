@@ -87,9 +87,9 @@ impl QueueTrack {
     pub fn is_contradicted_by(&self, at: Revision, shown: impl IntoIterator<Item = Contender>) -> bool {
         let shown = QueueTrack::read(self.layout, at, shown).contenders;
         let is_shown = |known: &Contender| {
-            shown.get(&known.key).is_some_and(|shown| {
-                shown.created == known.created && (shown.revision == known.revision || known.revision > at)
-            })
+            shown
+                .get(&known.key)
+                .is_some_and(|shown| shown == known || (shown.created == known.created && known.revision > at))
         };
         let lacks = |shown: &Contender| at == self.as_of && !self.contenders.contains_key(&shown.key);
         self.contenders.values().any(|known| known.created <= at && !is_shown(known)) || shown.values().any(lacks)

@@ -156,3 +156,10 @@ fn a_refusal_of_a_queue_lock_stays_a_refusal_under_every_later_snapshot() {
         }
     }
 }
+
+#[test]
+fn a_key_that_says_something_else_is_another_though_all_its_numbers_are_the_same() {
+    let track = QueueTrack::read(Layout::Election, revision(9), [put("l/1", 7, 7, "a")]);
+    assert!(track.is_contradicted_by(revision(9), [put("l/1", 7, 7, "b")]));
+    assert!(!track.is_contradicted_by(revision(9), [put("l/1", 7, 7, "a")]));
+}

@@ -1,5 +1,6 @@
 //! What does the work of a source: one future, on whichever thread runs it.
 
+use std::cell::Cell;
 use std::fmt;
 use std::future::Future;
 use std::pin::Pin;
@@ -17,6 +18,7 @@ use tokio::time::Instant;
 
 use super::backoff::Backoff;
 use super::common::{Command, Common, count};
+use super::scope::Scope;
 use super::source::Shared;
 use super::trust::{Sent, Standing};
 use super::{freshness, members, reading, watching};
@@ -42,6 +44,7 @@ impl Driver {
             shared,
             watched_changed: Notify::new(),
             members_due: Notify::new(),
+            watch_is_down: Cell::new(false),
             reads: Semaphore::new(READS_AT_A_TIME.0),
             reads_without_record: Semaphore::new(READS_AT_A_TIME.1),
             seed,
@@ -72,6 +75,8 @@ pub(crate) struct Work<S> {
     pub(crate) watched_changed: Notify,
     /// The members may be other than they were when they were last asked.
     pub(crate) members_due: Notify,
+    /// Whether the watch has failed, and has not begun anew.
+    watch_is_down: Cell<bool>,
     pub(crate) reads: Semaphore,
     pub(crate) reads_without_record: Semaphore,
     seed: u64,
@@ -175,6 +180,23 @@ impl<S: LockStore> Work<S> {
             }
             Standing::Outdated => Err(ReadFailure::Again),
         }
+    }
+
+    /// Takes note that the watch is no more: until it begins anew, another history may come to be in the place of what is known of scopes.
+    pub(crate) fn watch_failed(&self) {
+        self.watch_is_down.set(true);
+        self.shared.scopes().iter().for_each(|scope| scope.watch_failed());
+    }
+
+    /// Takes note that the watch goes on, of these scopes.
+    pub(crate) fn watch_began(&self, scopes: impl Iterator<Item = Arc<Scope>>) {
+        self.watch_is_down.set(false);
+        scopes.for_each(|scope| scope.watch_resumed());
+    }
+
+    /// Whether nothing is watched because that has failed.
+    pub(crate) fn watch_is_down(&self) -> bool {
+        self.watch_is_down.get()
     }
 
     /// Takes note of a failure; logs the first of its kind in a row.

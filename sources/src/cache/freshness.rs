@@ -4,13 +4,14 @@ use std::rc::Rc;
 use std::sync::{Arc, Weak};
 use std::time::Duration;
 
+use fencepost_policy::Revision;
 use tokio::time::{Instant, sleep_until};
 
 use super::common::Common;
 use super::driver::{Believed, ReadFailure, Work};
 use super::scope::{Scope, Unverified};
 use super::source::ToRead;
-use super::window::Probed;
+use super::window::{Change, Doubt, History, Probed};
 use crate::store::{LockStore, RangeRead, StoreError, Wanted};
 
 /// For how many reads in a row a window may stay unverified, or be too much to read, before another one is begun.
@@ -79,7 +80,7 @@ pub(crate) async fn of_scope<S: LockStore>(work: Rc<Work<S>>, scope: Weak<Scope>
         };
         tokio::select! {
             biased;
-            () = scope.forgotten() => {} // A window is begun anew at once.
+            () = scope.look_again() => {} // A window is begun anew at once, or believed again.
             () = next.comes(common) => {}
         }
     }
@@ -94,8 +95,15 @@ async fn read_scope<S: LockStore>(
     unverified: &mut u32,
 ) -> Result<(), ReadFailure> {
     let windows = &work.common().counts.windows;
+    let doubt = scope.doubt();
+    if doubt == Some(Doubt::Watched) {
+        return look_at_history(work, scope, begun, unverified).await;
+    }
     if let Some(probe) = scope.probe() {
         let probed = work.read(windows, &[probe]).await?;
+        if doubt.is_some() {
+            return Ok(()); // It was read for its failure. What it shows proves nothing as long as nothing is watched.
+        }
         if is_known_through(work, scope, &probed).await {
             *unverified = 0;
             work.fresh(probed.sent.at);
@@ -106,6 +114,56 @@ async fn read_scope<S: LockStore>(
     let believed = read.inspect_err(|failure| give_up_what_is_too_much(work, scope, failure, unverified))?;
     merge(work, scope, believed, begun, unverified).await;
     Ok(())
+}
+
+/// Finds out whether the store has the history still that the window is of. If that can't be told, another window is begun, which says nothing
+/// of the locks before each is read by itself.
+async fn look_at_history<S: LockStore>(
+    work: &Work<S>,
+    scope: &Arc<Scope>,
+    begun: Instant,
+    unverified: &mut u32,
+) -> Result<(), ReadFailure> {
+    let Some((newest, read)) = scope.history_read() else {
+        scope.forget();
+        return Ok(());
+    };
+    let read = work.read(&work.common().counts.windows, &[read]).await;
+    let mut believed = read.inspect_err(|failure| give_up_what_is_too_much(work, scope, failure, unverified))?;
+    let Some(answer) = believed.ranges.first_mut() else { return Ok(()) };
+    let is_same = match scope.history(&newest, answer) {
+        History::Same => true,
+        History::SameIfThen => was_then(work, &newest).await?,
+        History::Another => false,
+    };
+    if scope.doubt() != Some(Doubt::Watched) {
+        return Ok(()); // The watch has failed meanwhile.
+    }
+    if !is_same {
+        let (source, range) = (&work.common().name, scope.range());
+        tracing::info!(%source, %range, "while nothing was watched, the lock store may have been restored; the locks are read anew as they are asked for");
+        scope.forget();
+        return Ok(());
+    }
+    scope.end_doubt(answer);
+    merge(work, scope, believed, begun, unverified).await;
+    Ok(())
+}
+
+/// Whether the key was at that revision what is known of it.
+async fn was_then<S: LockStore>(work: &Work<S>, change: &Change) -> Result<bool, ReadFailure> {
+    let at = async |revision| match work.store.read_at(&change.key, revision).await {
+        Ok(stored) => Ok(Some(stored)),
+        Err(StoreError::Compacted) => Ok(None),
+        Err(error) => Err(ReadFailure::Store(work.failed(error))),
+    };
+    let Some(then) = at(change.revision).await? else { return Ok(false) };
+    if change.written.is_some() {
+        return Ok(then == change.written);
+    }
+    // It was deleted then, if it was there before.
+    let before = change.revision.before().unwrap_or(Revision::MIN);
+    Ok(then.is_none() && at(before).await?.is_some_and(|before| before.is_some()))
 }
 
 /// Forgets a window whose read fails again though the store has just answered a probe. As long as it is not read it only has more to bring;
@@ -200,6 +258,9 @@ async fn merge<S: LockStore>(
 
 fn begin<S: LockStore>(work: &Work<S>, scope: &Scope, read: &Unverified) {
     scope.begin(read);
+    if work.watch_is_down() {
+        scope.watch_failed();
+    }
     work.fresh(read.sent_at());
     work.watched_changed.notify_one();
 }

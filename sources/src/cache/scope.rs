@@ -46,7 +46,7 @@ use super::record::RecordFormat;
 use super::registry::Registry;
 use super::tracked::TrackedLock;
 use super::trust::Sent;
-use super::window::{Probed, Shown, Window};
+use super::window::{Change, Doubt, History, Probed, Shown, Window};
 use crate::store::{Event, KeyRange, KeyValue, RangeAnswer, RangeRead};
 use crate::sync::{ArcSwapOption, Guard};
 
@@ -59,7 +59,7 @@ pub(crate) struct Scope {
     window: Mutex<Window>,
     learnt: Mutex<Learnt>,
     progressed: Notify,
-    forgotten: Notify,
+    look_again: Notify,
 }
 
 /// A windowed read that is not verified yet.
@@ -80,7 +80,7 @@ impl Scope {
             window: Mutex::default(),
             learnt: Mutex::default(),
             progressed: Notify::new(),
-            forgotten: Notify::new(),
+            look_again: Notify::new(),
         }
     }
 
@@ -101,9 +101,9 @@ impl Scope {
         self.progressed.notified().await;
     }
 
-    /// Ends when the window has been forgotten since the last call.
-    pub(crate) async fn forgotten(&self) {
-        self.forgotten.notified().await;
+    /// Ends when there is something to read at once, since the last call: a window that is begun anew, or one in doubt.
+    pub(crate) async fn look_again(&self) {
+        self.look_again.notified().await;
     }
 
     pub(crate) fn next_read(&self) -> RangeRead {
@@ -126,6 +126,41 @@ impl Scope {
             self.move_clock(revision, sent.at);
         }
         probed
+    }
+
+    /// The watch has failed: another history may go on in the place of the one that is known.
+    pub(crate) fn watch_failed(&self) {
+        self.window().watch_failed();
+    }
+
+    /// The watch goes on. What is read from now on tells whether the history is the same: another one would end the watch first.
+    pub(crate) fn watch_resumed(&self) {
+        let mut window = self.window();
+        window.watch_resumed();
+        if window.doubt().is_some() {
+            self.look_again.notify_one();
+        }
+    }
+
+    /// Whether it is unknown that the store has the history still that the window is of.
+    pub(crate) fn doubt(&self) -> Option<Doubt> {
+        self.window().doubt()
+    }
+
+    /// The newest change that is known, and the read that shows whether the store has it; `None` if none is known.
+    pub(crate) fn history_read(&self) -> Option<(Change, RangeRead)> {
+        self.window().history_read(&self.range)
+    }
+
+    /// What the answer of [`Scope::history_read`] says.
+    pub(crate) fn history(&self, newest: &Change, answer: &RangeAnswer) -> History {
+        self.window().history(newest, answer)
+    }
+
+    /// The store has the history that the window is of, as long as it is watched. What was read to know that is one of
+    /// [`Scope::next_read`] now.
+    pub(crate) fn end_doubt(&self, answer: &mut RangeAnswer) {
+        self.window().end_doubt(answer);
     }
 
     /// From where the scope has to be watched; `None` as long as there is no window.
@@ -158,6 +193,7 @@ impl Scope {
         let Some(since) = self.window().verify(&read.shown) else {
             return false;
         };
+        self.window().returned(&read.keys);
         self.find_what_came_and_went(locks, since, read);
         self.move_clock(read.shown.revision, read.sent.at);
         true
@@ -206,7 +242,7 @@ impl Scope {
     pub(crate) fn forget(&self) {
         self.window().forget();
         self.progressed.notify_one();
-        self.forgotten.notify_one();
+        self.look_again.notify_one();
     }
 
     /// Stops the clock: what it was made of is of an earlier era.

@@ -101,6 +101,8 @@ pub(super) struct World {
     pub(super) _commands: mpsc::UnboundedReceiver<Command>,
     pub(super) scope: Arc<Scope>,
     pub(super) delivered: u64,
+    /// Whether a window was given up because the watch had ended before anything was seen in it.
+    pub(super) has_given_up: bool,
     /// The revisions at which something happened that no watch tells of.
     pub(super) lost: Vec<u64>,
     /// The store's revision whenever a read was sent.
@@ -132,6 +134,7 @@ impl World {
             _commands: commands,
             scope: Arc::new(Scope::new("s/", RecordFormat::plain(layout).into())),
             delivered: 1,
+            has_given_up: false,
             lost: vec![],
             sent: vec![],
             window: None,
@@ -229,7 +232,7 @@ impl World {
                 self.happened.push(vec![]);
             }
             Act::Deliver => self.deliver(),
-            Act::Resume => self.delivered = self.scope.watch_from().map_or(self.delivered, |from| from.get() - 1),
+            Act::Resume => self.resume(),
             Act::SendWindow if self.window.is_none() && self.probe.is_none() => {
                 self.window = Some(OnItsWay { sent: self.sending(), answer: None });
             }

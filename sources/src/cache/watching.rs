@@ -20,6 +20,15 @@ enum Watched {
     Scope(Weak<Scope>),
 }
 
+impl Watched {
+    fn scope(&self) -> Option<Arc<Scope>> {
+        match self {
+            Watched::Lock(_) => None,
+            Watched::Scope(scope) => scope.upgrade(),
+        }
+    }
+}
+
 /// Why a watch has ended.
 enum Ended {
     /// Something else has to be watched.
@@ -47,7 +56,10 @@ pub(crate) async fn watch<S: LockStore>(work: Rc<Work<S>>) {
         }
         let era = common.trust.era();
         let ended = match work.store.watch(&ranges).await {
-            Ok(mut stream) => follow(&work, &mut stream, &watched, era, || backoff.reset()).await,
+            Ok(mut stream) => {
+                work.watch_began(watched.iter().filter_map(Watched::scope));
+                follow(&work, &mut stream, &watched, era, || backoff.reset()).await
+            }
             Err(error) => {
                 work.failed(error);
                 Ended::Failed
@@ -55,6 +67,7 @@ pub(crate) async fn watch<S: LockStore>(work: Rc<Work<S>>) {
         };
         resuming = matches!(ended, Ended::Failed);
         if resuming {
+            work.watch_failed();
             count(&common.counts.watch_restarts);
             sleep(backoff.delay()).await;
         }

@@ -28,6 +28,12 @@
 //! together. Then nothing has to be asked, and the number of keys is known as well. If a revision is missing, something happened
 //! elsewhere, or the watch lags, or lost something: then the windowed read tells. Nothing at all was written if `R` is `V`.
 //!
+//! All of this is of one history of the store. Where the watch has failed, another may go on in its place that has grown beyond `V`, restored
+//! from a backup: it returns nothing for what it has below `V`. So the window is in *doubt* from then on, and nothing verifies, until a read
+//! that was sent when the watch had begun anew has shown the newest change that is known of the scope, and none between it and `V`. The change
+//! is told from others by its key, its revision, and when and how often the key was written; whatever was restored so has all of the history
+//! up to it, and of what happened later in another history, up to `V`, there would be keys that should not be, or fewer keys.
+//!
 //! Whether a key existed at `V` is told by its first event after `V`: a deletion, or a write of a key created up to
 //! `V`, says that it did.
 
@@ -36,7 +42,7 @@ use std::collections::{HashMap, VecDeque};
 use bytes::Bytes;
 use fencepost_policy::Revision;
 
-use crate::store::{Event, KeyRange, RangeAnswer, RangeRead, Wanted};
+use crate::store::{Event, KeyRange, KeyValue, RangeAnswer, RangeRead, Wanted};
 
 /// How many events are kept of the time since the last verified read. Beyond that a new window is begun.
 const LOG_MAX: usize = 100_000;
@@ -49,6 +55,38 @@ pub(crate) struct Window {
     delivered: Option<Revision>,
     /// Events up to there were dropped from the log: it tells nothing of a window that began before.
     lost_through: Option<Revision>,
+    /// The newest change since the first of the windows that follow each other.
+    newest: Option<Change>,
+    doubt: Option<Doubt>,
+}
+
+/// A change of a key.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(crate) struct Change {
+    pub(crate) key: Bytes,
+    pub(crate) revision: Revision,
+    /// What was written; `None` if the key was deleted.
+    pub(crate) written: Option<KeyValue>,
+}
+
+/// Nobody knows whether the store has the history still that the window is of.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Doubt {
+    /// Nothing is watched, so that whatever is found out may be over at once.
+    Unwatched,
+    /// The watch goes on: what is read now tells.
+    Watched,
+}
+
+/// What a read says of the history.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum History {
+    /// It is the same.
+    Same,
+    /// It is, if the key of the newest change was then what is known of it.
+    SameIfThen,
+    /// It is another.
+    Another,
 }
 
 #[derive(Debug, Clone, Copy)]
@@ -98,6 +136,49 @@ impl Window {
         RangeRead { range: range.clone(), wanted }
     }
 
+    /// The watch has failed.
+    pub(crate) fn watch_failed(&mut self) {
+        self.doubt = self.verified.map(|_| Doubt::Unwatched);
+    }
+
+    /// The watch has begun anew.
+    pub(crate) fn watch_resumed(&mut self) {
+        self.doubt = self.doubt.map(|_| Doubt::Watched);
+    }
+
+    pub(crate) fn doubt(&self) -> Option<Doubt> {
+        self.doubt
+    }
+
+    /// What is to be looked for, and the read that shows it; `None` if there is nothing.
+    pub(crate) fn history_read(&self, range: &KeyRange) -> Option<(Change, RangeRead)> {
+        let (newest, verified) = (self.newest.clone()?, self.verified?);
+        let since = newest.revision.before().unwrap_or(Revision::MIN).min(verified.at);
+        Some((newest, RangeRead { range: range.clone(), wanted: Wanted::ChangedAfter(since) }))
+    }
+
+    /// What the answer to [`Window::history_read`] says.
+    pub(crate) fn history(&self, newest: &Change, answer: &RangeAnswer) -> History {
+        let verified = self.verified.map(|verified| verified.at);
+        let is_unknown = |stored: &&KeyValue| stored.modified > newest.revision && Some(stored.modified) <= verified;
+        if answer.keys.iter().any(|stored| is_unknown(&stored)) {
+            return History::Another;
+        }
+        match answer.keys.iter().find(|stored| stored.key == newest.key) {
+            Some(stored) if stored.modified > newest.revision => History::SameIfThen,
+            Some(stored) if newest.written.as_ref() == Some(stored) => History::Same,
+            Some(_) => History::Another,
+            None => History::SameIfThen,
+        }
+    }
+
+    /// The history is the same. Of the answer to [`Window::history_read`] that leaves what a windowed read would have returned.
+    pub(crate) fn end_doubt(&mut self, answer: &mut RangeAnswer) {
+        self.doubt = None;
+        let verified = self.verified.map(|verified| verified.at);
+        answer.keys.retain(|stored| Some(stored.modified) > verified);
+    }
+
     /// What tells the store's revision at the least cost, once there is a window: a key of the range, whether or not it exists. To read
     /// any other may not be permitted.
     pub(crate) fn probe(&self, range: &KeyRange) -> Option<RangeRead> {
@@ -124,24 +205,42 @@ impl Window {
             Event::Delete { .. } => None,
         };
         self.log.push_back(Logged { revision: event.revision(), key: event.key().clone(), created });
+        let written = match event {
+            Event::Put(stored) => Some(stored.clone()),
+            Event::Delete { .. } => None,
+        };
+        self.note(Change { key: event.key().clone(), revision: event.revision(), written });
+    }
+
+    /// Takes note of what a verified read has returned.
+    pub(crate) fn returned(&mut self, keys: &[KeyValue]) {
+        if let Some(newest) = keys.iter().max_by_key(|stored| stored.modified) {
+            self.note(Change { key: newest.key.clone(), revision: newest.modified, written: Some(newest.clone()) });
+        }
+    }
+
+    fn note(&mut self, change: Change) {
+        if self.newest.as_ref().is_none_or(|newest| newest.revision < change.revision) {
+            self.newest = Some(change);
+        }
     }
 
     /// Whether the equation holds; if so, the next window begins there. Returns where the one that has ended began.
     pub(crate) fn verify(&mut self, shown: &Shown) -> Option<Revision> {
-        let verified = self.verified?;
+        let verified = self.verified.filter(|_| self.doubt.is_none())?;
         let holds = self.lost_through.is_none_or(|lost| lost <= verified.at)
             && shown.revision >= verified.at
             && shown.count + self.gone(verified.at, shown.revision) == verified.count + shown.new;
         if !holds {
             return None;
         }
-        self.begin(shown);
+        self.go_on(shown);
         Some(verified.at)
     }
 
     /// Whether everything up to `revision`, which a probe has shown, was delivered; if so, the next window begins there.
     pub(crate) fn verify_probe(&mut self, revision: Revision) -> Probed {
-        let Some(verified) = self.verified.filter(|verified| verified.at <= revision) else {
+        let Some(verified) = self.verified.filter(|verified| self.doubt.is_none() && verified.at <= revision) else {
             return Probed::Missing;
         };
         let through = self.whole_through(verified.at);
@@ -150,7 +249,7 @@ impl Window {
             return if is_passed { Probed::Missing } else { Probed::NotYet };
         }
         let count = self.count_at(verified, revision);
-        self.begin(&Shown { revision, count, new: 0 });
+        self.go_on(&Shown { revision, count, new: 0 });
         Probed::Whole
     }
 
@@ -178,6 +277,12 @@ impl Window {
 
     /// Begins a window at that read, whatever was before.
     pub(crate) fn begin(&mut self, shown: &Shown) {
+        (self.newest, self.doubt) = (None, None);
+        self.go_on(shown);
+    }
+
+    /// Begins a window where the one before ends.
+    fn go_on(&mut self, shown: &Shown) {
         self.verified = Some(Verified { at: shown.revision, count: shown.count });
         self.drop_log_through(shown.revision);
     }

@@ -252,6 +252,106 @@ async fn a_templated_lock_is_read_again_once_the_store_has_grown_beyond_what_was
     .await;
 }
 
+/// What was seen of the store before it is restored, and what it is restored to.
+struct Restored {
+    /// Changes while the lock is watched; the last one is that of the lock's last holder.
+    seen: fn(&MemoryStore),
+    /// How far it was seen to come after those, by writes elsewhere.
+    elsewhere: u64,
+    /// How many of its last revisions the backup lacks.
+    lacks: u64,
+    /// What happens then, and is not seen.
+    unseen: fn(&MemoryStore),
+}
+
+/// Whoever had held the lock was admitted for good: a windowed read returns nothing of what the restored store has below the revision that it
+/// had been seen at, and the number of keys was the same.
+#[tokio::test(start_paused = true)]
+async fn a_templated_lock_is_read_again_though_a_restored_store_grew_beyond_unseen() {
+    let takes_over: fn(&MemoryStore) = |store| _ = store.put("t/1", "b");
+    let cases = [
+        Restored { seen: takes_over, elsewhere: 3, lacks: 4, unseen: |_| {} },
+        Restored { seen: takes_over, elsewhere: 3, lacks: 4, unseen: |store| _ = store.put("t/1", "c") },
+        // The newest change of the template is in the backup; what came after it elsewhere is not.
+        Restored { seen: takes_over, elsewhere: 3, lacks: 2, unseen: |store| _ = store.put("t/1", "c") },
+        Restored {
+            seen: |store| {
+                store.put("t/1", "b");
+                store.delete("t/2");
+            },
+            elsewhere: 3,
+            lacks: 2,
+            unseen: |store| _ = store.put("t/1", "c"),
+        },
+        // A deletion that the backup does not have makes the number of keys what it was.
+        Restored {
+            seen: |store| {
+                store.put("t/1", "b");
+                store.delete("t/2");
+            },
+            elsewhere: 0,
+            lacks: 1,
+            unseen: |store| _ = store.delete("t/1"),
+        },
+        // Nothing has changed since the window began, so that nothing tells one history from another.
+        Restored { seen: |_| {}, elsewhere: 3, lacks: 2, unseen: |store| _ = store.put("t/1", "c") },
+    ];
+    for (case, Restored { seen, elsewhere, lacks, unseen }) in cases.into_iter().enumerate() {
+        play(options(), async |store, source| {
+            store.put("t/2", "x");
+            store.put("t/1", "a");
+            let locks = template(source, "t/", Layout::Key);
+            let lock = load(&locks, "t/1").await;
+            pass(SECOND * 2).await;
+            seen(store);
+            (0..elsewhere).for_each(|_| _ = store.put("elsewhere", "x"));
+            pass(SECOND * 2).await;
+            let before = store.get("t/1").unwrap();
+            let owner = String::from_utf8(before.value.to_vec()).unwrap();
+            assert_eq!(glance(&lock, &owner, before.modified), "admit", "case {case}");
+
+            store.pause();
+            store.rewind_to(revision(store.revision().get() - lacks));
+            unseen(store);
+            (0..20).for_each(|_| _ = store.put("elsewhere", "y"));
+            store.resume();
+            pass(MAX_AGE * 2).await;
+            assert_ne!(ask(&lock, &owner, before.modified).await, "admit", "case {case}");
+            let holder = lock.describe(Instant::now()).holder.map(|(owner, ..)| owner.as_bytes().to_vec());
+            assert_eq!(holder, store.get("t/1").map(|stored| stored.value.to_vec()), "case {case}");
+            assert_eq!(
+                source.status(Instant::now()).distrusted_through,
+                None,
+                "case {case}: it was not seen to go back"
+            );
+        })
+        .await;
+    }
+}
+
+/// A watch that ends is no reason to read each lock by itself: the newest change is there still.
+#[tokio::test(start_paused = true)]
+async fn a_watch_that_ends_leaves_no_lock_to_be_read_anew() {
+    for ends in [MemoryStore::end_watches as fn(&MemoryStore), |store| {
+        store.end_watches();
+        store.put("t/1", "a"); // So its state then is asked for.
+    }] {
+        play(options(), async |store, source| {
+            let locks = template(source, "t/", Layout::Key);
+            pass(SECOND).await;
+            let at = store.put("t/1", "a");
+            let lock = load(&locks, "t/1").await;
+            pass(SECOND * 2).await;
+            let before = store.calls().ranges_whole;
+            ends(store);
+            pass(MAX_AGE * 2).await;
+            assert_eq!(glance(&lock, "a", at), "admit");
+            assert_eq!(store.calls().ranges_whole, before);
+        })
+        .await;
+    }
+}
+
 /// A source over a store that goes on where another has ended, with all that it has learnt for the one after it.
 async fn next(store: &MemoryStore, past: Option<StorePast>, test: impl AsyncFnOnce(&LockSource)) -> Option<StorePast> {
     let mut learnt = None;

@@ -6,6 +6,8 @@ use super::{World, revision};
 use crate::cache::outlook::Outlook;
 use crate::cache::record::contender;
 use crate::cache::tracked::TrackedLock;
+use crate::cache::window::History;
+use crate::store::{RangeAnswer, RangeRead, Wanted};
 
 impl World {
     /// The lock as the store had it, found by looking at the whole history.
@@ -33,7 +35,8 @@ impl World {
 
     pub(in crate::cache) fn check(&self) {
         let is_forgotten = self.scope.clock().is_some() && self.scope.watch_from().is_none();
-        assert!(!is_forgotten || !self.lost.is_empty(), "nothing contradicts a watch that has lost nothing");
+        let may_be = self.has_given_up || !self.lost.is_empty();
+        assert!(!is_forgotten || may_be, "nothing contradicts a watch that has lost nothing");
         for lock in self.locks.iter().flatten() {
             self.check_outlook(lock, &lock.outlook());
             // A clock may cease to cover a lock at any moment.
@@ -52,5 +55,28 @@ impl World {
         let truth = self.truth(lock, reach);
         assert_eq!((&snapshot.holding, &snapshot.waiters), (&truth.holding, &truth.waiters), "{lock:?} at {reach}");
         assert!(reach.get() >= shown, "{lock:?} is dated by a read that was sent at {shown}, but known as of {reach}");
+    }
+
+    /// The watch ends and goes on. The history is the same, and is found to be.
+    pub(super) fn resume(&mut self) {
+        self.scope.watch_failed();
+        self.delivered = self.scope.watch_from().map_or(self.delivered, |from| from.get() - 1);
+        self.scope.watch_resumed();
+        if self.scope.doubt().is_none() {
+            return;
+        }
+        let Some((newest, RangeRead { wanted: Wanted::ChangedAfter(since), .. })) = self.scope.history_read() else {
+            self.has_given_up = true;
+            return self.scope.forget();
+        };
+        let state = self.states.last().unwrap();
+        let keys = state.values().filter(|stored| stored.modified > since).cloned().collect();
+        let mut answer = RangeAnswer { keys, count: state.len() as u64 };
+        match self.scope.history(&newest, &answer) {
+            History::Same => {}
+            History::SameIfThen => assert_eq!(self.at(newest.revision).get(&newest.key), newest.written.as_ref()),
+            History::Another => panic!("{newest:?} is there"),
+        }
+        self.scope.end_doubt(&mut answer);
     }
 }

@@ -189,21 +189,29 @@ async fn a_body_of_which_nothing_is_to_come_stays_whole_after_its_tenure() {
 #[tokio::test]
 async fn a_body_pauses_while_nobody_knows_whether_its_tenure_goes_on() {
     let scene = Scene::new();
-    let max_age = Duration::from_millis(200);
-    let layer = scene.layer(|lock| lock.max_age(max_age).handoff_timeout(LONG));
+    let layer = scene.layer(|lock| lock.max_age(SHORT * 2).confirm_timeout(SHORT).handoff_timeout(LONG));
     let revision = scene.takes("a");
-    let upload = Upload::begin(&layer, "a", revision).await;
-    upload.pieces.send("one").unwrap();
-    upload.until(&["one"]).await;
+    let (sender, body) = pieces();
+    let (hand, mut taken) = mpsc::unbounded_channel();
+    let handler = service_fn(move |request: Request<RequestBody<Pieces>>| {
+        hand.send(request.into_body()).unwrap();
+        async { Ok::<_, Infallible>(Response::new(Full::<Bytes>::default())) }
+    });
+    drop(send(&layer, handler, with_body("a", revision, body)).await);
+    let mut body = taken.recv().await.unwrap();
     scene.store.pause();
-    tokio::time::sleep(max_age * 2).await; // For the news to age.
-    upload.pieces.send("two").unwrap();
-    tokio::time::sleep(max_age).await;
-    assert_eq!(upload.log.lines(), ["one"]);
+    eventually("its news are old", async || (verdict(&layer, "a", revision).await == "503 unverifiable").then_some(()))
+        .await;
+    sender.send("one").unwrap();
+    let mut piece = body.frame();
+    tokio::select! {
+        biased;
+        _ = &mut piece => panic!("nobody knows whether it may come"),
+        () = std::future::ready(()) => {}
+    }
     scene.store.resume();
-    upload.until(&["one", "two"]).await;
-    drop(upload.pieces);
-    assert_eq!(upload.answered.await.unwrap(), "read");
+    let piece = timeout(PATIENCE, piece).await.expect("it goes on");
+    assert_eq!(piece.unwrap().unwrap().into_data().unwrap(), "one");
 }
 
 /// What dates all locks below a prefix together, and began anew, does not speak for one that was read before.

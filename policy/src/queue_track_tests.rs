@@ -37,6 +37,18 @@ fn the_oldest_key_holds_the_lock_and_the_others_wait() {
 }
 
 #[test]
+fn a_lock_is_free_when_nobody_has_queued() {
+    let queues = [vec![], vec![put("l/1", 7, 7, "")], vec![put("l/1", 7, 7, "a"), put("l/2", 7, 7, "b")]];
+    for queue in queues {
+        for layout in [Layout::Election, Layout::Mutex] {
+            let track = QueueTrack::read(layout, revision(9), queue.clone());
+            assert_eq!(track.is_empty(), queue.is_empty());
+            assert_eq!(track.is_empty(), track.snapshot().holding == Holding::Free, "{track:?}");
+        }
+    }
+}
+
+#[test]
 fn of_keys_that_one_transaction_created_none_holds_the_lock_while_others_are_there() {
     for layout in [Layout::Election, Layout::Mutex] {
         let queue = [put("l/1", 7, 7, "a"), put("l/2", 7, 7, "b"), put("l/3", 8, 8, "c")];

@@ -105,6 +105,18 @@ fn limits_that_no_key_sets_are_as_the_reference_has_them() {
         ("| 16 MiB; 64 MiB; 4 KiB |", "reload/file.rs", "MEBIBYTES_MAX: u64 = 16"),
         ("| 16 MiB; 64 MiB; 4 KiB |", "../../tls/src/error.rs", "BYTES_MAX: u64 = 64 << 20"),
         ("| 16 MiB; 64 MiB; 4 KiB |", "../../sources/src/etcd/access.rs", "PASSWORD_BYTES_MAX: u64 = 4096"),
+        (
+            "| 500 ms; 1.5 s |",
+            "../../sources/src/etcd/endpoints.rs",
+            "ATTEMPT_TIMEOUT: Duration = Duration::from_millis(500)",
+        ),
+        ("| 500 ms; 1.5 s |", "../../sources/src/etcd.rs", "READ_TIMEOUT: Duration = Duration::from_millis(1500)"),
+        (
+            "as after 120 ms",
+            "../../sources/src/etcd/endpoints.rs",
+            "HEDGE_AFTER: Duration = Duration::from_millis(120)",
+        ),
+        ("without space) | 60 s |", "../../sources/src/etcd.rs", "APART_PERIOD: Duration = Duration::from_secs(60)"),
         ("1,000 for a lock, 10,000 in all", "gate/handoff.rs", "WAITING_PER_LOCK_MAX: usize = 1_000"),
         ("1,000 for a lock, 10,000 in all", "gate/handoff.rs", "WAITING_MAX: usize = 10_000"),
         ("| 100 ms | Others pass", "gate/handoff.rs", "TURN_MAX: Duration = Duration::from_millis(100)"),

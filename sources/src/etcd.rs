@@ -15,14 +15,17 @@ mod query;
 mod version;
 mod watch;
 
-use std::sync::Arc;
+use std::pin::pin;
+use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
 
 use arc_swap::ArcSwap;
 use etcd_client::Client;
 use fencepost_policy::Revision;
 use futures_util::future::join_all;
+use futures_util::{StreamExt, TryStreamExt, stream};
 use tokio::time::Instant;
+use tracing::warn;
 
 pub use self::access::{EtcdAccess, EtcdTls, EtcdUser};
 use self::endpoints::{Endpoints, Failures, until};
@@ -40,6 +43,12 @@ const STATUS_TIMEOUT: Duration = Duration::from_secs(1);
 
 /// How long all endpoints together may take to begin a watch, beside what each may take for its ranges.
 const WATCH_TIMEOUT: Duration = Duration::from_secs(3);
+
+/// For how long ranges are read one by one after etcd has refused to read several in one request.
+const APART_PERIOD: Duration = Duration::from_secs(60);
+
+/// How many requests of one read are under way at a time.
+const REQUESTS_AT_A_TIME: usize = 16;
 
 /// Where an etcd cluster is, and how it lets us in.
 #[derive(Debug, Clone, Default)]
@@ -64,12 +73,14 @@ pub struct EtcdOptions {
 #[derive(Debug, Clone)]
 pub struct EtcdStore {
     endpoints: Arc<ArcSwap<Endpoints>>,
+    /// Until when each range is read by a request of its own.
+    apart_until: Arc<Mutex<Option<Instant>>>,
 }
 
 impl EtcdStore {
     /// The store in that cluster. Connects when it is first asked something.
     pub fn new(options: &EtcdOptions) -> EtcdStore {
-        EtcdStore { endpoints: Arc::new(ArcSwap::from_pointee(Endpoints::new(options))) }
+        EtcdStore { endpoints: Arc::new(ArcSwap::from_pointee(Endpoints::new(options))), apart_until: Arc::default() }
     }
 
     /// Reaches the cluster at other addresses, or with another access, from now on. It stays the same cluster: where another one
@@ -110,20 +121,58 @@ impl EtcdStore {
         // as it is now would mix two moments: a lock that moved from one range to another in between would be seen
         // in both or in neither. That revision is the present as much as the first answer is: both are from after the
         // call began.
-        let mut revision = None;
-        let mut answers = Vec::with_capacity(ranges.len());
-        for chunk in ranges.chunks(QUERY_RANGES_MAX) {
-            let answer = match self.endpoints().ask(&Query::ranges(chunk, revision), deadline).await {
-                Err(StoreError::Denied { .. }) if chunk.len() > 1 => return Err(self.denied(chunk, deadline).await),
-                answer => answer?,
-            };
-            let at = *revision.get_or_insert(answer.revision);
-            for (read, part) in chunk.iter().zip(answer.ranges) {
-                answers.push(self.read_rest(read, part, at, deadline).await?);
-            }
+        let mut chunks = ranges.chunks(self.ranges_at_a_time());
+        let first = chunks.next().unwrap_or_default();
+        let ReadAnswer { revision, ranges: mut answers } = self.read_chunk(first, None, deadline).await?;
+        let rest = stream::iter(chunks).map(|chunk| self.read_chunk(chunk, Some(revision), deadline));
+        let mut rest = pin!(rest.buffered(REQUESTS_AT_A_TIME));
+        while let Some(answer) = rest.try_next().await? {
+            answers.extend(answer.ranges);
         }
-        let revision = revision.expect("there is at least one range");
         Ok(ReadAnswer { revision, ranges: answers })
+    }
+
+    /// Reads ranges that fit into one request: as they are now, or were at a revision.
+    async fn read_chunk(
+        &self,
+        chunk: &[RangeRead],
+        at: Option<Revision>,
+        deadline: Instant,
+    ) -> Result<ReadAnswer, StoreError> {
+        let answer = match self.endpoints().ask(&Query::ranges(chunk, at), deadline).await {
+            Err(StoreError::Denied { .. }) if chunk.len() > 1 => return Err(self.denied(chunk, deadline).await),
+            Err(StoreError::Refused(why)) if chunk.len() > 1 => {
+                self.read_apart(&why);
+                return Err(StoreError::Refused(why));
+            }
+            answer => answer?,
+        };
+        let revision = at.unwrap_or(answer.revision);
+        let mut ranges = Vec::with_capacity(chunk.len());
+        for (read, part) in chunk.iter().zip(answer.ranges) {
+            ranges.push(self.read_rest(read, part, revision, deadline).await?);
+        }
+        Ok(ReadAnswer { revision, ranges })
+    }
+
+    fn ranges_at_a_time(&self) -> usize {
+        if self.reads_apart() { 1 } else { QUERY_RANGES_MAX }
+    }
+
+    /// Whether etcd has lately refused to read several ranges in one request.
+    fn reads_apart(&self) -> bool {
+        let until = *self.apart_until.lock().unwrap_or_else(PoisonError::into_inner);
+        until.is_some_and(|until| Instant::now() < until)
+    }
+
+    /// Takes note that it has. It may be that it takes fewer operations than [`QUERY_RANGES_MAX`] in a transaction (`--max-txn-ops`), or
+    /// that its space is exceeded: 3.5.1, for one, takes no transaction then that does not compare, be it of reads only.
+    fn read_apart(&self, why: &str) {
+        let mut until = self.apart_until.lock().unwrap_or_else(PoisonError::into_inner);
+        let again = Instant::now() + APART_PERIOD;
+        if until.replace(again).is_none_or(|until| until <= Instant::now()) {
+            warn!(why, "etcd does not read several locks in one request; each is read by one of its own for a while");
+        }
     }
 
     /// Which of these ranges, of which one may not be read, that is: etcd does not say.
@@ -177,9 +226,11 @@ impl LockStore for EtcdStore {
     async fn read(&self, ranges: &[RangeRead]) -> Result<ReadAnswer, StoreError> {
         let deadline = Instant::now() + READ_TIMEOUT;
         loop {
+            let apart = self.reads_apart();
             match self.read_once(ranges, deadline).await {
                 // History was compacted while we turned the pages: begin again. Not for ever, because of the deadline.
                 Err(StoreError::Compacted) => {}
+                Err(StoreError::Refused(_)) if !apart && self.reads_apart() => {}
                 outcome => return outcome,
             }
         }

@@ -108,6 +108,10 @@ impl From<Error> for Failure {
             }
             // Our own limit on the size of an answer.
             OUT_OF_RANGE => Failure::Store(StoreError::Refused(message.into())),
+            // Of a transaction that only reads, by 3.5.1 (etcd-io/etcd#13429). The member does well.
+            RESOURCE_EXHAUSTED if message.contains("database space exceeded") => {
+                Failure::Store(StoreError::Refused(message.into()))
+            }
             _ => Failure::endpoint(of_status(status)),
         }
     }
@@ -116,6 +120,7 @@ impl From<Error> for Failure {
 // Codes of gRPC. The client library has no name for them.
 const INVALID_ARGUMENT: i32 = 3;
 const PERMISSION_DENIED: i32 = 7;
+const RESOURCE_EXHAUSTED: i32 = 8;
 const FAILED_PRECONDITION: i32 = 9;
 const OUT_OF_RANGE: i32 = 11;
 const UNAUTHENTICATED: i32 = 16;

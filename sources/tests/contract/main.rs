@@ -1,6 +1,7 @@
 //! What every store of locks must do: one suite, run against the store in memory and against real etcd of both versions;
 //! and what only a cluster can be put through.
 
+mod apart;
 mod changes;
 mod deadlines;
 mod faults;

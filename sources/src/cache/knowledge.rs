@@ -1,6 +1,6 @@
 //! What reads and events of one lock add up to.
 
-use fencepost_policy::{Holding, KeyTrack, Layout, MissedEvent, QueueTrack, Reading, Revision, Snapshot, Step, Walk};
+use fencepost_policy::{Holding, KeyTrack, Layout, QueueTrack, Reading, Revision, Snapshot, Step, Walk};
 use tokio::time::Instant;
 
 use super::outlook::{Problem, Published, ScopeClock};
@@ -183,14 +183,8 @@ impl Knowledge {
                 Track::Queue(QueueTrack::read(layout, revision, keys.iter().map(contender)))
             }
         };
-        self.track = Some(track);
+        self.know(lock, track, keys.first());
         self.read_at = Some(revision);
-        self.exists = !keys.is_empty();
-        self.problem = match (&self.track, keys.first()) {
-            (Some(Track::Key(_)), Some(stored)) => lock.problem(stored),
-            (Some(Track::Queue(track)), _) => lock.queue_problem(track),
-            (Some(Track::Key(_)) | None, _) => None,
-        };
         self.date(sent.at);
         self.miss_what_a_clock_jumped(clock);
         None
@@ -321,10 +315,10 @@ impl Knowledge {
         let Some(revision) = events.iter().map(Event::revision).max() else {
             return Applied::Nothing;
         };
-        if self.track.is_none() {
+        let Some(track) = &self.track else {
             self.miss(era, revision); // A read that is under way may be older than this.
             return Applied::Nothing;
-        }
+        };
         // A covered lock was looked at as of the clock's reach. What happened up to there is part of what is known, or
         // has left no trace: a key that came and went. Applied on its own, its first half would be taken for the present.
         if self.reach(clock).is_some_and(|reach| revision <= reach) {
@@ -334,34 +328,30 @@ impl Knowledge {
             Coverage::Lock => self.is_settled(),
             Coverage::Scope => clock.is_some_and(|clock| clock.covers(self.era, self.settled_since())),
         };
-        if !follows {
-            self.miss(era, revision);
-            return self.gap();
-        }
-        let applied = match &self.track {
-            Some(Track::Key(track)) => key_events(track, lock, events).map(|next| {
-                let newest = match events.last() {
-                    Some(Event::Put(stored)) => Some(stored),
-                    Some(Event::Delete { .. }) | None => None,
-                };
-                self.exists = newest.is_some();
-                self.problem = newest.and_then(|stored| lock.problem(stored));
-                self.track = Some(Track::Key(next));
-                Applied::Changed
-            }),
-            Some(Track::Queue(track)) => track.events(events.iter().map(queue_event)).map(|next| {
-                let Some(next) = next else { return Applied::Nothing };
-                self.exists = !next.is_empty();
-                self.problem = lock.queue_problem(&next);
-                self.track = Some(Track::Queue(next));
-                Applied::Changed
-            }),
-            None => return Applied::Nothing,
+        let next = match track {
+            _ if !follows => None,
+            Track::Key(track) => key_events(lock, track, events).map(Track::Key),
+            Track::Queue(track) => queue_events(track, events).map(Track::Queue),
         };
-        applied.unwrap_or_else(|MissedEvent| {
+        let Some(next) = next else {
             self.miss(era, revision);
-            self.gap()
-        })
+            return Applied::Gap;
+        };
+        let newest = match events.last() {
+            Some(Event::Put(stored)) => Some(stored),
+            Some(Event::Delete { .. }) | None => None,
+        };
+        self.know(lock, next, newest);
+        Applied::Changed
+    }
+
+    /// This is known from now on. `newest` is the record of a `key` lock, if there is one.
+    fn know(&mut self, lock: &LockSpec, track: Track, newest: Option<&KeyValue>) {
+        (self.exists, self.problem) = match &track {
+            Track::Key(_) => (newest.is_some(), newest.and_then(|stored| lock.problem(stored))),
+            Track::Queue(queue) => (!queue.is_empty(), lock.queue_problem(queue)),
+        };
+        self.track = Some(track);
     }
 
     /// Something happened at that revision that is not part of what is known.
@@ -381,14 +371,21 @@ impl Knowledge {
     }
 }
 
-/// What is known of a key after these.
-///
-/// # Errors
-/// If they do not follow what is known.
-fn key_events(known: &KeyTrack, lock: &LockSpec, events: &[Event]) -> Result<KeyTrack, MissedEvent> {
-    events.iter().try_fold(known.clone(), |known, event| match known.event(lock.key_event(event)) {
-        Step::Ignored => Ok(known),
-        Step::Next(next) => Ok(next),
-        Step::Gap => Err(MissedEvent),
-    })
+/// What is known after events of a `key` lock that follow what was known; `None` if something before them is missing all the same.
+fn key_events(lock: &LockSpec, known: &KeyTrack, events: &[Event]) -> Option<KeyTrack> {
+    let mut known = known.clone();
+    for event in events {
+        known = match known.event(lock.key_event(event)) {
+            Step::Ignored => known,
+            Step::Next(next) => next,
+            Step::Gap => return None,
+        };
+    }
+    Some(known)
+}
+
+/// The same of a queue.
+fn queue_events(known: &QueueTrack, events: &[Event]) -> Option<QueueTrack> {
+    let next = known.events(events.iter().map(queue_event)).ok()?;
+    Some(next.unwrap_or_else(|| known.clone()))
 }

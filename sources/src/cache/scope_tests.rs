@@ -8,22 +8,18 @@ use proptest::prelude::*;
 use tokio::time::Instant;
 
 use super::outlook::Timing;
-use super::scope_world::{Act, World, any_act, revision};
+use super::scope_world::{Act, WINDOW, World, any_act, revision};
 
 const LOAD: [Act; 3] = [Act::SendRead(0), Act::AnswerRead(0), Act::MergeRead(0)];
 
 /// The first window begins at 1; a key is created at 2 and gone at 3; at 4 another one comes. With a window at 4 the number of keys is as the
 /// events have it, which says nothing of a key that came and went.
-const WINDOW: [Act; 3] = [Act::SendWindow, Act::AnswerWindow, Act::MergeWindow];
 const CAME: Act = Act::Put(0, b'a');
 const WENT: [Act; 2] = [Act::Delete(0), Act::Put(3, b'a')];
 
 fn play(layout: Layout, acts: &[&[Act]]) -> World {
     let mut world = World::new(layout);
-    for act in acts.concat() {
-        world.act(act);
-        world.check();
-    }
+    world.play(acts.concat());
     world
 }
 
@@ -60,8 +56,7 @@ fn check_with_losses(layout: Layout, acts: &[Act]) {
     let loads = [0, 1].map(|lock| [Act::SendRead(lock), Act::AnswerRead(lock), Act::MergeRead(lock)]);
     let mut world = play(layout, &[&WINDOW, &loads.concat(), acts]);
     while world.scope.watch_from().is_some() && world.delivered < world.now() {
-        world.act(Act::Deliver);
-        world.check();
+        world.play([Act::Deliver]);
     }
     for lock in [0, 1] {
         for _ in 0..2 {
@@ -127,33 +122,17 @@ fn a_new_window_says_nothing_of_a_lock_that_only_the_watch_has_told_of_since() {
     for layout in [Layout::Election, Layout::Mutex] {
         let mut world = play(layout, &[&[CAME, Act::Put(1, b'b')], &WINDOW, &LOAD, &LOSS, &WINDOW, &[Act::Begin]]);
         assert_eq!(world.lock(0).outlook().reach(), Some(revision(5)), "{layout:?}: known by itself");
-        for act in LOAD {
-            world.act(act);
-            world.check();
-        }
+        world.play(LOAD);
         assert!(world.scope.watch_from().is_some(), "{layout:?}: the new window has lost nothing");
     }
 }
 
 #[test]
 fn a_deletion_that_the_watch_has_not_brought_leaves_the_read_unverified() {
-    let mut world = World::new(Layout::Key);
-    world.act(Act::Put(0, b'a'));
-    for act in
-        [Act::SendWindow, Act::AnswerWindow, Act::MergeWindow, Act::SendRead(0), Act::AnswerRead(0), Act::MergeRead(0)]
-    {
-        world.act(act);
-    }
     // One key goes, another comes: the number of keys stays what it was.
-    world.act(Act::Swap(0, 3));
-    for act in [Act::SendWindow, Act::AnswerWindow, Act::MergeWindow] {
-        world.act(act);
-        world.check();
-    }
+    let mut world = play(Layout::Key, &[&[CAME], &WINDOW, &LOAD, &[Act::Swap(0, 3)], &WINDOW]);
     assert!(world.unverified.is_some());
-    world.act(Act::Deliver);
-    world.act(Act::Verify);
-    world.check();
+    world.play([Act::Deliver, Act::Verify]);
     assert!(world.unverified.is_none());
     assert_eq!(world.lock(0).outlook().reach(), Some(revision(3)));
 }
@@ -225,17 +204,17 @@ fn what_is_dated_by_a_read_that_a_clock_has_passed_stays_known_as_of_that_read()
 /// there already; before the request goes out, the lock is no longer covered. It was told `ahead-of-store`.
 #[test]
 fn a_mutex_holder_stays_admitted_when_the_clock_that_its_confirmation_leant_on_covers_the_lock_no_longer() {
-    let ends: [&[Act]; 2] = [
-        &[Act::Put(1, b'a'), Act::SendWindow, Act::AnswerWindow, Act::MergeWindow],
+    let ends = [
+        [&[Act::Put(1, b'a')], &WINDOW[..]].concat(),
         // A key elsewhere is deleted, the watch does not name it, and nobody waits for that any longer: a new window begins.
-        &[Act::Delete(3), Act::SendWindow, Act::AnswerWindow, Act::MergeWindow, Act::Begin],
+        [&[Act::Delete(3)], &WINDOW[..], &[Act::Begin]].concat(),
     ];
     for end in ends {
         let told = [Act::Put(3, b'a'), Act::Deliver];
         let mut world = play(Layout::Mutex, &[&[CAME], &WINDOW, &LOAD, &told, &WINDOW]);
         let token = FenceToken { owner: "s/0/a", revision: revision(3) };
         let arrived = Instant::now();
-        LOAD.iter().chain(end).for_each(|act| world.act(*act));
+        LOAD.iter().chain(&end).for_each(|act| world.act(*act));
         let timing = Timing { arrived, now: Instant::now(), max_age: Duration::from_secs(60), linearizable: true };
         assert_eq!(world.lock(0).outlook().judge(&token, &timing), Verdict::Admit, "after {end:?}");
     }
@@ -275,18 +254,13 @@ fn a_probe_moves_the_clock_once_the_watch_has_brought_all_that_happened() {
     for layout in [Layout::Key, Layout::Election, Layout::Mutex] {
         let mut world = play(layout, &[&[CAME], &WINDOW, &LOAD, &PROBE]);
         assert_eq!(world.probed, 1, "nothing was written at all");
-        for act in [Act::Put(3, b'a'), Act::Delete(0), Act::Deliver].into_iter().chain(PROBE) {
-            world.act(act);
-            world.check();
-        }
+        world.play([Act::Put(3, b'a'), Act::Delete(0), Act::Deliver].into_iter().chain(PROBE));
         assert_eq!(
             (world.probed, world.lock(0).outlook().reach()),
             (1, Some(revision(2))),
             "one event is not here yet"
         );
-        world.act(Act::Deliver);
-        world.act(Act::VerifyProbe);
-        world.check();
+        world.play([Act::Deliver, Act::VerifyProbe]);
         assert_eq!((world.probed, world.lock(0).outlook().reach()), (2, Some(revision(4))), "{layout:?}");
         world.settle(); // The number of keys is known too, or the windowed read there would not be verified.
     }
@@ -297,7 +271,7 @@ fn a_probe_proves_nothing_if_something_happened_elsewhere_or_was_lost() {
     for missing in [Act::Elsewhere, Act::Delete(0)] {
         let mut world = play(Layout::Key, &[&[CAME], &WINDOW, &LOAD, &[missing, Act::Put(3, b'a')]]);
         world.delivered += 1; // Whatever it was, the watch says nothing of it.
-        for act in [Act::SendProbe, Act::AnswerProbe, Act::VerifyProbe] {
+        for act in PROBE {
             world.act(act);
             assert_eq!(world.probed, 0);
         }

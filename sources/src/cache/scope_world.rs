@@ -60,6 +60,9 @@ pub(super) enum Act {
     EndWalk(usize),
 }
 
+/// A windowed read, answered at once.
+pub(super) const WINDOW: [Act; 3] = [Act::SendWindow, Act::AnswerWindow, Act::MergeWindow];
+
 pub(super) fn any_act() -> impl Strategy<Value = Act> {
     prop_oneof![
         4 => (0..4usize, b'a'..b'c').prop_map(|(key, owner)| Act::Put(key, owner)),
@@ -345,18 +348,18 @@ impl World {
         }
     }
 
-    /// Reads a lock, and ends the walk through its history that may come of it, or of the read before.
-    pub(super) fn read_lock(&mut self, index: usize) {
-        for act in [
-            Act::EndWalk(index),
-            Act::SendRead(index),
-            Act::AnswerRead(index),
-            Act::MergeRead(index),
-            Act::EndWalk(index),
-        ] {
+    /// Has these happen. Whatever is said of the locks is true after each.
+    pub(super) fn play(&mut self, acts: impl IntoIterator<Item = Act>) {
+        for act in acts {
             self.act(act);
             self.check();
         }
+    }
+
+    /// Reads a lock, and ends the walk through its history that may come of it, or of the read before.
+    pub(super) fn read_lock(&mut self, index: usize) {
+        let walked = Act::EndWalk(index);
+        self.play([walked, Act::SendRead(index), Act::AnswerRead(index), Act::MergeRead(index), walked]);
     }
 
     /// Once everything has been delivered and read, everything is covered.
@@ -368,9 +371,7 @@ impl World {
         self.window = None;
         self.probe = None;
         if self.scope.watch_from().is_none() {
-            for act in [Act::SendWindow, Act::AnswerWindow, Act::MergeWindow] {
-                self.act(act);
-            }
+            self.play(WINDOW);
         }
         while self.delivered < self.now() {
             self.deliver();
@@ -381,17 +382,11 @@ impl World {
             self.read_lock(index);
         }
         self.write(None, Some((3, b'z'))); // Of no lock that is tracked.
-        for act in [Act::SendWindow, Act::AnswerWindow, Act::MergeWindow] {
-            self.act(act);
-            self.check();
-        }
+        self.play(WINDOW);
         assert!(self.unverified.is_none(), "with all events here, the read is verified");
         self.write(None, Some((3, b'y')));
         let probed = self.probed;
-        for act in [Act::Deliver, Act::Deliver, Act::SendProbe, Act::AnswerProbe, Act::VerifyProbe] {
-            self.act(act);
-            self.check();
-        }
+        self.play([Act::Deliver, Act::Deliver, Act::SendProbe, Act::AnswerProbe, Act::VerifyProbe]);
         assert_eq!(self.probed, probed + 1, "and so is the probe after it");
         for lock in self.locks.iter().flatten() {
             assert_eq!(lock.outlook().reach(), Some(revision(self.now())), "{lock:?} is covered");

@@ -1,6 +1,8 @@
 //! What reads and events of one lock add up to.
 
-use fencepost_policy::{Holding, KeyTrack, Layout, QueueTrack, Reading, Revision, Snapshot, Step, Walk};
+use std::collections::HashMap;
+
+use fencepost_policy::{KeyTrack, Layout, QueueTrack, Reading, Revision, Snapshot, Step, Walk};
 use tokio::time::Instant;
 
 use super::outlook::{Problem, Published, ScopeClock};
@@ -248,27 +250,24 @@ impl Knowledge {
         through: Revision,
         shown: impl Iterator<Item = &'a KeyValue>,
     ) -> bool {
-        let Some(as_of) = self.as_of() else {
-            return true;
-        };
         let is_of_then = |created: Revision| since < created && created <= through;
-        let known = match &self.track {
-            Some(Track::Key(track)) => usize::from(track.created().is_some_and(is_of_then)),
+        let shown: HashMap<&[u8], Revision> = shown.map(|stored| (&*stored.key, stored.created)).collect();
+        let survives = match &self.track {
+            Some(Track::Key(track)) => track
+                .created()
+                .filter(|created| is_of_then(*created))
+                .is_none_or(|created| shown.values().any(|at| *at == created)),
             Some(Track::Queue(track)) => {
-                let Snapshot { holding, waiters, .. } = track.snapshot();
-                let holder = matches!(holding, Holding::Held(tenure) if is_of_then(tenure.first));
-                usize::from(holder) + waiters.iter().filter(|waiter| is_of_then(waiter.created)).count()
+                let mut of_then = track.contenders().filter(|contender| is_of_then(contender.created));
+                of_then.all(|contender| shown.get(&*contender.key) == Some(&contender.created))
             }
-            None => 0,
+            None => true,
         };
-        // What was created up to `as_of` and exists at `through` existed at `as_of`: there can't be more of it than is known. If `as_of` is the
-        // later one, what exists then existed at `through`.
-        let shown = shown.filter(|stored| stored.created > since && stored.created <= as_of).count();
-        if known > shown {
+        if !survives {
             self.read_at = None;
             self.miss(self.era, through);
         }
-        known <= shown
+        survives
     }
 
     /// Applies what a read of the scope has shown of one key of the lock, which exists and was written lately.

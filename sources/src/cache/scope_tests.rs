@@ -96,6 +96,26 @@ proptest! {
     }
 }
 
+/// As many keys of the lock were shown as were known, though not the same: the watch had lost the end of one, and brought that of another early.
+#[test]
+fn a_key_whose_end_was_lost_is_not_taken_for_another_that_a_windowed_read_shows() {
+    let lost = [Act::Put(0, b'a'), Act::Lose(0), Act::Put(1, b'a'), Act::Deliver, Act::SendWindow, Act::Deliver];
+    let shown = [Act::AnswerWindow, Act::Deliver, Act::Delete(1), Act::Deliver, Act::MergeWindow];
+    for layout in [Layout::Election, Layout::Mutex] {
+        check_with_losses(layout, &[&lost[..], &shown].concat());
+    }
+}
+
+/// The watch brings late what happened before the window began. That is not the newest change that is known of it, and other changes may have
+/// come after it: what is there of those was taken for another history.
+#[test]
+fn what_happened_before_a_window_began_tells_nothing_of_its_history() {
+    let put = Act::Put(0, b'a');
+    let first = [put, Act::Put(3, b'a'), Act::SendWindow, Act::AnswerWindow, put, Act::MergeWindow];
+    let next = [Act::SendWindow, put, Act::Delete(3), put, Act::AnswerWindow, Act::MergeWindow];
+    check(Layout::Key, &[&first[..], &next, &[Act::Begin, Act::Deliver, Act::Resume]].concat());
+}
+
 /// What follows the loss is brought, and so the lock seems to be known beyond it.
 const LOSS: [Act; 4] = [Act::Lose(0), Act::Put(1, b'b'), Act::Deliver, Act::Deliver];
 

@@ -55,7 +55,9 @@ pub(crate) struct Window {
     delivered: Option<Revision>,
     /// Events up to there were dropped from the log: it tells nothing of a window that began before.
     lost_through: Option<Revision>,
-    /// The newest change since the first of the windows that follow each other.
+    /// Where the first of the windows began that follow each other, and the newest change since. What happened before is not known but
+    /// in part, though the watch may tell of it late.
+    began: Option<Revision>,
     newest: Option<Change>,
     doubt: Option<Doubt>,
 }
@@ -220,7 +222,8 @@ impl Window {
     }
 
     fn note(&mut self, change: Change) {
-        if self.newest.as_ref().is_none_or(|newest| newest.revision < change.revision) {
+        let before = self.newest.as_ref().map(|newest| newest.revision).or(self.began);
+        if before.is_some_and(|before| before < change.revision) {
             self.newest = Some(change);
         }
     }
@@ -277,7 +280,7 @@ impl Window {
 
     /// Begins a window at that read, whatever was before.
     pub(crate) fn begin(&mut self, shown: &Shown) {
-        (self.newest, self.doubt) = (None, None);
+        (self.began, self.newest, self.doubt) = (Some(shown.revision), None, None);
         self.go_on(shown);
     }
 

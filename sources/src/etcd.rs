@@ -1,7 +1,7 @@
 //! etcd v3 as a store of locks.
 //!
 //! Read in this order: a `query` is what is asked of etcd in one request; `endpoints` asks it of one member after
-//! another, guided by their `health`, over the connections of each `endpoint`, which are made as the `access` says
+//! another, once a `roll_call` has shown which cluster they are, guided by their `health`, over the connections of each `endpoint`, which are made as the `access` says
 //! (`connect`, `login`); a `watch` hangs on one of them.
 
 mod access;
@@ -12,6 +12,7 @@ mod failure;
 mod health;
 mod login;
 mod query;
+mod roll_call;
 mod version;
 mod watch;
 
@@ -31,6 +32,7 @@ pub use self::access::{EtcdAccess, EtcdTls, EtcdUser};
 use self::endpoints::{Endpoints, Failures, until};
 use self::failure::Failure;
 use self::query::{Part, QUERY_RANGES_MAX, Query};
+use self::roll_call::disagreement;
 pub use self::version::{caution, known_stale_reads};
 pub use self::watch::EtcdWatch;
 use crate::store::{KeyValue, LockStore, Member, RangeAnswer, RangeRead, RangeWatch, ReadAnswer, StoreError, Wanted};
@@ -55,7 +57,8 @@ const REQUESTS_AT_A_TIME: usize = 16;
 pub struct EtcdOptions {
     /// The client addresses of its members, such as `http://127.0.0.1:2379`. The first is asked first.
     pub endpoints: Vec<String>,
-    /// Its id, if it is known: members of another cluster are not believed. Without it, the first answer tells the id.
+    /// Its id, if it is known: members of another cluster are not believed. Without it, all that
+    /// answer must be of one cluster, and at least half of them must answer, before any is believed.
     pub cluster_id: Option<u64>,
     /// How it lets us in.
     pub access: Arc<EtcdAccess>,
@@ -98,13 +101,13 @@ impl EtcdStore {
     }
 
     /// The same cluster at these addresses and with this access, over connections of its own: another way to it can be tried so
-    /// while this one is used. If this has had no answer yet, whatever cluster answers there is taken for it.
+    /// while this one is used. If it is not known yet which cluster this is, that is asked there.
     pub fn beside(&self, addresses: &[String], access: &Arc<EtcdAccess>) -> EtcdStore {
         let cluster_id = self.cluster_id();
         EtcdStore::new(&EtcdOptions { endpoints: addresses.to_vec(), cluster_id, access: Arc::clone(access) })
     }
 
-    /// The id of its cluster, once it is known: because it was configured, or since the first answer.
+    /// The id of its cluster, once it is known: because it was configured, or since the endpoints agreed.
     pub fn cluster_id(&self) -> Option<u64> {
         self.endpoints().cluster_id()
     }
@@ -206,18 +209,28 @@ impl EtcdStore {
     }
 
     /// Asks one member how it is.
-    async fn status(endpoints: &Endpoints, index: usize) -> Result<Arc<str>, Failure> {
+    async fn status(endpoints: &Endpoints, index: usize) -> Result<Status, Failure> {
         let endpoint = endpoints.get(index);
         let connection = endpoint.calls.present();
         let ask = |client: Client| async move {
             let status = client.maintenance_client().status().await?;
             let header = status.header().ok_or_else(|| Failure::endpoint("a status without a header"))?;
-            Ok((header.cluster_id(), status.version().into()))
+            Ok(Status { cluster: header.cluster_id(), version: status.version().into() })
         };
         let status = endpoint.calls.call(&connection, 0, STATUS_TIMEOUT, ask).await;
-        let outcome = status.and_then(|(cluster, version)| endpoints.check_cluster(cluster).map(|()| version));
+        // How a member is may be told before it is known which cluster is meant, and decides nothing of that.
+        let outcome = match endpoints.cluster_id() {
+            Some(_) => status.and_then(|status| endpoints.check_cluster(status.cluster).map(|()| status)),
+            None => status,
+        };
         outcome.inspect_err(|failure| endpoints.failed(index, &endpoint.calls, &connection, failure))
     }
+}
+
+/// How a member says it is.
+struct Status {
+    cluster: u64,
+    version: Arc<str>,
 }
 
 impl LockStore for EtcdStore {
@@ -247,6 +260,7 @@ impl LockStore for EtcdStore {
         }
         let deadline = Instant::now() + WATCH_TIMEOUT;
         let endpoints = self.endpoints();
+        endpoints.know_cluster(deadline).await?;
         let mut failures = Failures::default();
         let mut tried = Vec::new();
         while let Some(candidate) = endpoints.candidate(&tried)
@@ -269,11 +283,20 @@ impl LockStore for EtcdStore {
 
     async fn members(&self) -> Vec<Member> {
         let endpoints = &*self.endpoints();
-        let members = (0..endpoints.len()).map(|index| async move {
+        let statuses = (0..endpoints.len()).map(|index| async move {
             let address = &endpoints.get(index).address;
-            let version = EtcdStore::status(endpoints, index).await.map_err(|failure| failure.at(address));
-            Member { endpoint: Arc::clone(address), version }
+            let status = EtcdStore::status(endpoints, index).await.map_err(|failure| failure.at(address));
+            (Arc::clone(address), status)
         });
-        join_all(members).await
+        let statuses = join_all(statuses).await;
+        let told =
+            statuses.iter().filter_map(|(address, status)| Some((Arc::clone(address), status.as_ref().ok()?.cluster)));
+        // Once one cluster is meant, those of others have failed.
+        let unbelieved = disagreement(&told.collect::<Vec<_>>());
+        let member = |(endpoint, status): (Arc<str>, Result<Status, StoreError>)| {
+            let version = status.and_then(|status| unbelieved.clone().map_or(Ok(status.version), Err));
+            Member { endpoint, version }
+        };
+        statuses.into_iter().map(member).collect()
     }
 }

@@ -247,4 +247,19 @@ pub enum StoreError {
         /// The cluster id that was configured or seen first.
         pinned: u64,
     },
+    /// Its endpoints are not one store, and nobody has said which one is meant.
+    #[error(
+        "the endpoints belong to different clusters ({}): \
+         set cluster_id to the one that is meant, or take the endpoints of the others out",
+        belongings(endpoints)
+    )]
+    ManyClusters {
+        /// Each that has answered, and its cluster id.
+        endpoints: Arc<[(Arc<str>, u64)]>,
+    },
+}
+
+fn belongings(endpoints: &[(Arc<str>, u64)]) -> String {
+    let told = endpoints.iter().map(|(endpoint, cluster)| format!("{endpoint} to {cluster:x}"));
+    told.collect::<Vec<_>>().join(", ")
 }

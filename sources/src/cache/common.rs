@@ -154,7 +154,7 @@ impl Health {
                 self.denied.extend(first.then(|| range.clone()));
                 first
             }
-            StoreError::Refused(_) | StoreError::AnotherCluster { .. } => {
+            StoreError::Refused(_) | StoreError::AnotherCluster { .. } | StoreError::ManyClusters { .. } => {
                 self.failing = true;
                 !std::mem::replace(&mut self.refused, true)
             }

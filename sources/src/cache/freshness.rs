@@ -189,7 +189,7 @@ fn may_be_too_much(failure: &ReadFailure) -> bool {
     match failure {
         ReadFailure::Store(error) => match **error {
             StoreError::Unavailable(_) | StoreError::Refused(_) | StoreError::Compacted => true,
-            StoreError::Denied { .. } | StoreError::AnotherCluster { .. } => false,
+            StoreError::Denied { .. } | StoreError::AnotherCluster { .. } | StoreError::ManyClusters { .. } => false,
         },
         ReadFailure::Again | ReadFailure::Regressed => false,
     }

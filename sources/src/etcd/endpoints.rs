@@ -17,10 +17,11 @@ use super::endpoint::{Connection, Connections, Endpoint};
 use super::failure::Failure;
 use super::health::{Candidate, Health};
 use super::query::{Answer, Query};
+use super::roll_call::RollCall;
 use crate::store::{KeyRange, StoreError};
 
 /// How long one endpoint may take to answer a query.
-const ATTEMPT_TIMEOUT: Duration = Duration::from_millis(500);
+pub(super) const ATTEMPT_TIMEOUT: Duration = Duration::from_millis(500);
 
 /// When the endpoint asked has not answered for so long, another is asked beside it. Ten times what a healthy one takes
 /// under load, and short enough that a stopped member costs a request little.
@@ -32,11 +33,13 @@ pub(super) struct Endpoints {
     list: Vec<Arc<Endpoint>>,
     access: Arc<EtcdAccess>,
     health: Mutex<Health>,
+    /// Which cluster is meant, once that is known.
     cluster: Arc<OnceLock<u64>>,
+    roll_call: Mutex<Option<RollCall>>,
 }
 
 impl Endpoints {
-    /// Those of a cluster. With its id, only its members are believed; without, the first answer tells it.
+    /// Those of a cluster. With its id, only its members are believed; without, they are asked before any is.
     pub(super) fn new(options: &EtcdOptions) -> Endpoints {
         let EtcdOptions { endpoints: addresses, cluster_id, access } = options;
         Endpoints {
@@ -44,6 +47,7 @@ impl Endpoints {
             access: Arc::clone(access),
             health: Mutex::new(Health::new(addresses.len())),
             cluster: Arc::new(cluster_id.map_or_else(OnceLock::new, OnceLock::from)),
+            roll_call: Mutex::default(),
         }
     }
 
@@ -57,12 +61,25 @@ impl Endpoints {
             access: Arc::clone(access),
             health: Mutex::new(Health::new(addresses.len())),
             cluster: Arc::clone(&self.cluster),
+            roll_call: Mutex::default(),
         }
     }
 
     /// The id of the cluster, once it is known.
     pub(super) fn cluster_id(&self) -> Option<u64> {
         self.cluster.get().copied()
+    }
+
+    /// Holds to that cluster from now on, unless it is held to one already. Returns which.
+    pub(super) fn pin(&self, cluster: u64) -> u64 {
+        *self.cluster.get_or_init(|| cluster)
+    }
+
+    /// The roll call that is under way, or the one that is made now.
+    pub(super) fn latest_roll_call(&self, make: impl FnOnce() -> RollCall) -> RollCall {
+        let mut latest = self.roll_call.lock().unwrap_or_else(PoisonError::into_inner);
+        let running = latest.take().filter(|roll_call| roll_call.peek().is_none());
+        latest.insert(running.unwrap_or_else(make)).clone()
     }
 
     /// Whether these are the addresses, in this order, and this is how they let us in.
@@ -104,6 +121,7 @@ impl Endpoints {
     /// Whoever was asked goes on until its own deadline, unheard: how it does then is what tells a stopped member from
     /// a slow one.
     pub(super) async fn ask(self: &Arc<Self>, query: &Query, deadline: Instant) -> Result<Answer, StoreError> {
+        self.know_cluster(deadline).await?;
         let mut failures = Failures::default();
         let mut asked: Vec<usize> = Vec::new();
         let mut running = FuturesUnordered::new();
@@ -191,10 +209,13 @@ impl Endpoints {
         self.health().watched(index);
     }
 
-    /// Whether an answer is from the cluster that answered before.
+    /// Whether an answer is from the cluster that is meant. Nobody is believed before that is known.
     pub(super) fn check_cluster(&self, found: u64) -> Result<(), Failure> {
-        let pinned = *self.cluster.get_or_init(|| found);
-        if found == pinned { Ok(()) } else { Err(Failure::AnotherCluster { found, pinned }) }
+        match self.cluster_id() {
+            Some(pinned) if found == pinned => Ok(()),
+            Some(pinned) => Err(Failure::AnotherCluster { found, pinned }),
+            None => Err(Failure::endpoint("it is not known yet which cluster is meant")),
+        }
     }
 
     fn health(&self) -> std::sync::MutexGuard<'_, Health> {
@@ -240,13 +261,25 @@ impl Failures {
         }
         StoreError::Unavailable(texts.join("; ").into())
     }
+
+    /// What the caller is told if so few have answered, of those asked, that they are not believed.
+    pub(super) fn too_few(mut self, answered: usize, asked: usize) -> StoreError {
+        let (say, they) = if answered == 1 { ("says", "it belongs") } else { ("say", "they belong") };
+        let what =
+            format!("only {answered} of {asked} endpoints {say} which cluster {they} to, and no cluster_id is set");
+        self.note(StoreError::Unavailable(what.into()));
+        self.into_error()
+    }
 }
 
 /// The error's own words, without the preface that the joined error will have again.
 fn reason(error: &StoreError) -> String {
     match error {
         StoreError::Unavailable(what) | StoreError::Refused(what) => what.to_string(),
-        StoreError::Compacted | StoreError::Denied { .. } | StoreError::AnotherCluster { .. } => error.to_string(),
+        StoreError::Compacted
+        | StoreError::Denied { .. }
+        | StoreError::AnotherCluster { .. }
+        | StoreError::ManyClusters { .. } => error.to_string(),
     }
 }
 
@@ -266,7 +299,11 @@ mod tests {
     async fn an_endpoint_that_is_well_is_asked_without_waiting_for_a_timer() {
         let listener = TcpListener::bind(("127.0.0.1", 0)).await.unwrap();
         let address = format!("http://{}", listener.local_addr().unwrap());
-        let endpoints = Arc::new(Endpoints::new(&EtcdOptions { endpoints: vec![address], ..EtcdOptions::default() }));
+        let endpoints = Arc::new(Endpoints::new(&EtcdOptions {
+            endpoints: vec![address],
+            cluster_id: Some(1),
+            ..EtcdOptions::default()
+        }));
         // Between two ticks of the timer.
         tokio::time::advance(Duration::from_micros(500)).await;
         let began = Instant::now();

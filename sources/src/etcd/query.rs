@@ -64,6 +64,11 @@ impl Query {
         Query([Get::new(read, next, Some(at), ANSWER_KEYS_MAX)].into())
     }
 
+    /// No range. Needs neither a quorum nor a permission, which etcd from 3.7 on wants for a status.
+    pub(super) fn of_nothing() -> Query {
+        Query([].into())
+    }
+
     /// What a key was at a revision.
     pub(super) fn key_at(key: &[u8], at: Revision) -> Query {
         let options = GetOptions::new().with_revision(signed(at));

@@ -62,16 +62,16 @@ const RECOVERY_MAX: Duration = Duration::from_secs(10);
 /// By when the watch on an endpoint that is gone has ended: before the keepalive of its connection (8 s) would notice.
 const WATCH_END_MAX: Duration = Duration::from_secs(5);
 
-fn store(endpoints: &[String]) -> EtcdStore {
+pub(crate) fn store(endpoints: &[String]) -> EtcdStore {
     EtcdStore::new(&EtcdOptions { endpoints: endpoints.to_vec(), ..EtcdOptions::default() })
 }
 
-async fn cluster(version: EtcdVersion) -> Cluster {
+pub(crate) async fn cluster(version: EtcdVersion) -> Cluster {
     Cluster::start(version, 3).await
 }
 
 /// What the lock's value is, by a read that must end in time.
-async fn read(store: &EtcdStore) -> (Result<(Revision, Option<String>), StoreError>, Duration) {
+pub(crate) async fn read(store: &EtcdStore) -> (Result<(Revision, Option<String>), StoreError>, Duration) {
     let (outcome, took) = timed(store.read(&[RangeRead { range: key("lock"), wanted: Wanted::All }])).await;
     assert!(took < CALL_MAX, "{took:?}: {outcome:?}");
     let outcome = outcome.map(|mut answer| {

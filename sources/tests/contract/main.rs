@@ -4,10 +4,12 @@
 mod apart;
 mod changes;
 mod deadlines;
+#[macro_use]
 mod faults;
 mod logins;
 mod reads;
 mod watches;
+mod which_cluster;
 mod world;
 
 use fencepost_testsupport::EtcdVersion;

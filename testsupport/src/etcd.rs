@@ -200,13 +200,25 @@ impl Etcd {
         self.restart().await;
     }
 
+    /// Replaces the data by a snapshot and starts again, as one that its operator has given another cluster token: the id of the cluster is
+    /// made of that.
+    pub async fn restore_snapshot_as_another_cluster(&mut self, snapshot: &Path) {
+        self.kill();
+        self.restore_data(snapshot, &["--initial-cluster-token", "another"]).await;
+        self.restart().await;
+    }
+
     /// Puts a snapshot in place of the data of a member that does not run.
     pub(crate) async fn replace_data(&self, snapshot: &Path) {
+        self.restore_data(snapshot, &[]).await;
+    }
+
+    async fn restore_data(&self, snapshot: &Path, more: &[&str]) {
         std::fs::remove_dir_all(self.data()).expect("the data of a stopped member can be removed");
         let mut command = self.bare_etcdctl();
         command.args(["snapshot", "restore"]).arg(snapshot).arg("--data-dir").arg(self.data());
         command.args(["--name", &self.seat.name, "--initial-cluster", &self.initial_cluster]);
-        command.args(["--initial-advertise-peer-urls", &self.seat.peer_url()]);
+        command.args(["--initial-advertise-peer-urls", &self.seat.peer_url()]).args(more);
         run(command).await;
     }
 

@@ -360,6 +360,30 @@ async fn with_endpoints_of_two_clusters_nobody_is_let_in_until_one_is_left() {
     assert!(reason(&answer).is_some(), "{answer:?}");
 }
 
+/// It was logged about 8 times a second, and what helps was not.
+#[tokio::test]
+async fn an_etcd_that_was_restored_as_another_cluster_is_told_of_once_and_believed_after_a_restart() {
+    // Each request asks it again and again, until it is too late.
+    let asking = Route::new("k", "/", r#"key = "/k""#).with(r#"freshness = "linearizable""#);
+    let mut scene = Scene::open(EtcdVersion::V3_5, &[asking]).await;
+    let tenure = scene.store.hold(LOCK, "shard-1").await;
+    scene.admits("/", &tenure).await;
+    let snapshot = scene.etcd.save_snapshot().await;
+    scene.etcd.restore_snapshot_as_another_cluster(&snapshot).await;
+    scene.fence.until_log("endpoint is not used").await;
+    for _ in 0..3 {
+        let answer = scene.send(Ask::post("/").under(&tenure)).await;
+        assert_eq!(reason(&answer), Some("unverifiable"), "{answer:?}");
+    }
+    let log = scene.fence.log();
+    let told: Vec<_> = log.lines().filter(|line| line.contains("endpoint is not used")).collect();
+    assert!(told.len() == 1 && told[0].contains("restart"), "{told:#?}");
+    assert!(scene.fence.terminate().await.success());
+    scene.start_again().await;
+    scene.admits("/", &tenure).await;
+    scene.finish().await;
+}
+
 #[tokio::test]
 async fn each_member_of_a_cluster_may_stop_or_die_in_etcd_3_4() {
     members_fail(EtcdVersion::V3_4).await;

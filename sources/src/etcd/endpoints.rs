@@ -195,10 +195,20 @@ impl Endpoints {
         health.failed(index, Instant::now(), jitter());
         endpoint.suspect();
         let error = failure.clone().at(&endpoint.address);
-        match failure {
+        match *failure {
             // The others do well without it, so nobody else would ever say so.
-            Failure::AnotherCluster { .. } => warn!(%error, "endpoint is not used"),
-            Failure::Endpoint(_) | Failure::Checking | Failure::LoggedOut | Failure::Denied | Failure::Store(_) => {
+            Failure::AnotherCluster { found, .. } if health.is_news(index, found) => {
+                warn!(
+                    %error,
+                    "endpoint is not used; if its cluster is the one that is meant (etcd was restored): restart, and write that id where a cluster_id is set"
+                );
+            }
+            Failure::AnotherCluster { .. }
+            | Failure::Endpoint(_)
+            | Failure::Checking
+            | Failure::LoggedOut
+            | Failure::Denied
+            | Failure::Store(_) => {
                 debug!(%error, "endpoint is suspect")
             }
         }

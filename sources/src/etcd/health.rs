@@ -24,6 +24,8 @@ struct Condition {
     failures: u32,
     /// Not to be asked before; none for one that is not suspect.
     retry_at: Option<Instant>,
+    /// The cluster that it was of when it last answered as one of another than ours.
+    strange: Option<u64>,
 }
 
 /// An endpoint that may be asked.
@@ -58,6 +60,11 @@ impl Health {
         condition.failures = condition.failures.saturating_add(1);
         condition.retry_at = Some(now + backoff.mul_f64(0.5 + 0.5 * jitter.clamp(0.0, 1.0)));
         self.present = self.candidates(now)[0].index;
+    }
+
+    /// An endpoint is of that cluster, which is not ours. Whether it was not so before.
+    pub(super) fn is_news(&mut self, index: usize, cluster: u64) -> bool {
+        self.conditions[index].strange.replace(cluster) != Some(cluster)
     }
 
     /// An endpoint answered a read. It becomes the present one only if that is suspect: news of the watch, which hangs
@@ -116,6 +123,20 @@ mod tests {
         let mut health = Health::new(3);
         health.watched(1);
         assert_eq!(order(&health, now), [1, 2, 0]);
+    }
+
+    /// It was logged about 8 times a second.
+    #[test]
+    fn an_endpoint_of_another_cluster_is_news_once_until_that_changes() {
+        let mut health = Health::new(2);
+        assert!(health.is_news(0, 7));
+        health.failed(0, Instant::now(), 0.5);
+        assert!(!health.is_news(0, 7));
+        assert!(health.is_news(1, 7), "so is another");
+        assert!(health.is_news(0, 8), "it is of yet another cluster");
+        health.answered(0);
+        assert!(health.is_news(0, 8), "it was one of ours meanwhile");
+        assert!(!health.is_news(1, 7));
     }
 
     #[test]

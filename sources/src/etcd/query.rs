@@ -64,7 +64,7 @@ impl Query {
         Query([Get::new(read, next, Some(at), ANSWER_KEYS_MAX)].into())
     }
 
-    /// No range. Needs neither a quorum nor a permission, which etcd from 3.7 on wants for a status.
+    /// No range. Needs neither a quorum nor a permission; a status needs root's from etcd 3.7 on.
     pub(super) fn of_nothing() -> Query {
         Query([].into())
     }

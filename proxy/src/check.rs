@@ -271,16 +271,22 @@ async fn show_memory(source: &LockSource, deadline: Instant) -> Result<bool, Unp
 /// Says how the members of an etcd are.
 async fn show_etcd(source: &LockSource, deadline: Instant) -> Result<bool, Unprinted> {
     let status = until_answered(source, deadline).await;
+    // What concerns all of them is said once.
+    let mut said = HashSet::new();
     for member in &status.members {
-        match &member.version {
-            Ok(version) => print(format_args!("source {}: {} runs etcd {version}", source.name(), member.endpoint))?,
-            Err(error) => print(format_args!("source {}: {}", source.name(), at_endpoint(&member.endpoint, error)))?,
+        let line = match &member.version {
+            Ok(version) => format!("{} runs etcd {version}", member.endpoint),
+            Err(error) => at_endpoint(&member.endpoint, error),
+        };
+        if said.insert(line.clone()) {
+            print(format_args!("source {}: {line}", source.name()))?;
         }
         if let Some(warning) = caution(member) {
             print(format_args!("warning: source {}: {warning}", source.name()))?;
         }
     }
-    Ok(match status.up {
+    let is_one_cluster = !status.members.iter().any(|member| member.version.as_ref().is_err_and(is_of_another));
+    let answered = match status.up {
         Some(true) => {
             let revision = status.revision.map_or_else(|| "unknown".to_owned(), |revision| revision.to_string());
             print(format_args!("source {}: answers quorum reads, store revision {revision}", source.name()))?;
@@ -295,7 +301,18 @@ async fn show_etcd(source: &LockSource, deadline: Instant) -> Result<bool, Unpri
             print(format_args!("source {}: not in use: no route judges by a lock of it", source.name()))?;
             status.members.iter().any(|member| member.version.is_ok())
         }
-    })
+    };
+    Ok(answered && is_one_cluster)
+}
+
+/// A member that is away may come back; one of another cluster is a mistake in the configuration.
+fn is_of_another(error: &StoreError) -> bool {
+    match error {
+        StoreError::AnotherCluster { .. } | StoreError::ManyClusters { .. } => true,
+        StoreError::Unavailable(_) | StoreError::Refused(_) | StoreError::Denied { .. } | StoreError::Compacted => {
+            false
+        }
+    }
 }
 
 /// Why a source cannot be read, unless that has been said of a member.

@@ -403,6 +403,44 @@ async fn check_says_what_it_finds_alive() {
     }
 }
 
+/// It named the wrong one beside the others, or took it for the right one, and ended with 0.
+#[tokio::test]
+async fn a_check_of_endpoints_of_two_clusters_fails_and_says_which_is_of_which() {
+    let (ours, theirs) = tokio::join!(Etcd::start(EtcdVersion::V3_5), Etcd::start(EtcdVersion::V3_5));
+    let worker = Worker::start().await;
+    let scratch = Scratch::new();
+    let file = scratch.path().join("fencepost.toml");
+    let check = async |config: Config| {
+        std::fs::write(&file, config.toml()).unwrap();
+        let output = fencepost(&["check", "--live", "-c", file.to_str().unwrap()]).await;
+        (output.status.code(), stdout(&output))
+    };
+    let endpoints = [ours.endpoint(), theirs.endpoint()];
+    for mode in ["enforce", "off"] {
+        let routes = [Route::new("k", "/", r#"key = "/k""#).with(&format!("mode = {mode:?}"))];
+        let config = Config::new(&endpoints, &worker.endpoint().to_string(), &routes);
+        let (code, said) = check(config.clone()).await;
+        assert_eq!(code, Some(1), "{said}");
+        let told = said.split_once("source main: the endpoints belong to different clusters (").expect(&said).1;
+        let (told, help) = told.split_once(')').expect(&said);
+        assert!(help.starts_with(": set cluster_id to the one that is meant"), "{said}");
+        assert_eq!(said.matches("different clusters").count(), 1, "it is said once: {said}");
+        let of = |etcd: &Etcd| {
+            let begins = format!("{} to ", etcd.endpoint());
+            told.split(", ").find_map(|one| one.strip_prefix(&begins)).expect(&said).to_owned()
+        };
+        assert_ne!(of(&ours), of(&theirs));
+
+        let configured = config.source(&format!("cluster_id = {:?}", of(&ours)));
+        let (code, said) = check(configured.clone()).await;
+        assert_eq!(code, Some(1), "{said}");
+        let wrong = format!("{} belongs to cluster {}, not to", theirs.endpoint(), of(&theirs));
+        assert!(said.contains(&wrong) && said.contains(&format!("{} runs etcd", ours.endpoint())), "{said}");
+        let (code, said) = check(configured.endpoints(&[ours.endpoint()])).await;
+        assert_eq!(code, Some(0), "{said}");
+    }
+}
+
 /// It read once for each route, one after the other, and so it tried workers: 20 routes took 35 s for etcd alone.
 #[tokio::test]
 async fn a_check_of_many_routes_does_not_wait_for_each_of_them_where_nobody_answers() {

@@ -6,6 +6,7 @@
 use std::sync::Arc;
 use std::time::Duration;
 
+use etcd_client::{Client, ResponseHeader, StatusResponse};
 use futures_util::future::{BoxFuture, FutureExt, Shared, join_all};
 use tokio::time::{Instant, sleep_until, timeout, timeout_at};
 
@@ -66,11 +67,25 @@ impl Endpoints {
     async fn belonging(&self, index: usize) -> (Arc<str>, Result<u64, Failure>) {
         let endpoint = self.get(index);
         let connection = endpoint.calls.present();
-        let ask = |client| async move { Query::of_nothing().send(client).await };
-        let answer = timeout(TIMEOUT, endpoint.calls.call(&connection, 0, ATTEMPT_TIMEOUT, ask)).await;
-        let answer = answer.unwrap_or_else(|_| Err(Failure::endpoint(format!("no answer within {TIMEOUT:?}"))));
-        let answer = answer.inspect_err(|failure| self.failed(index, &endpoint.calls, &connection, failure));
-        (Arc::clone(&endpoint.address), answer.map(|answer| answer.cluster))
+        let asking = endpoint.calls.call(&connection, 0, ATTEMPT_TIMEOUT, cluster_of);
+        let told = timeout(TIMEOUT, asking).await;
+        let told = told.unwrap_or_else(|_| Err(Failure::endpoint(format!("no answer within {TIMEOUT:?}"))));
+        let told = told.inspect_err(|failure| self.failed(index, &endpoint.calls, &connection, failure));
+        (Arc::clone(&endpoint.address), told)
+    }
+}
+
+/// The cluster that an endpoint tells. Where it takes no transaction, be it of nothing (3.5.1 does not while its space is exceeded), its status
+/// says so as well.
+async fn cluster_of(client: Client) -> Result<u64, Failure> {
+    match Query::of_nothing().send(client.clone()).await {
+        Ok(answer) => Ok(answer.cluster),
+        Err(refused @ Failure::Store(StoreError::Refused(_))) => {
+            let status = client.maintenance_client().status().await;
+            let header = status.as_ref().ok().and_then(StatusResponse::header);
+            header.map(ResponseHeader::cluster_id).ok_or(refused)
+        }
+        Err(failure) => Err(failure),
     }
 }
 

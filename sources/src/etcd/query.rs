@@ -64,7 +64,7 @@ impl Query {
         Query([Get::new(read, next, Some(at), ANSWER_KEYS_MAX)].into())
     }
 
-    /// No range. Needs neither a quorum nor a permission; a status needs root's from etcd 3.7 on.
+    /// No range. Needs neither a quorum nor a permission; a status needs root's role in 3.5.28 and 3.6, until etcd-io/etcd#21666.
     pub(super) fn of_nothing() -> Query {
         Query([].into())
     }

@@ -145,7 +145,7 @@ impl EtcdStore {
         let answer = match self.endpoints().ask(&Query::ranges(chunk, at), deadline).await {
             Err(StoreError::Denied { .. }) if chunk.len() > 1 => return Err(self.denied(chunk, deadline).await),
             Err(StoreError::Refused(why)) if chunk.len() > 1 => {
-                self.read_apart(&why);
+                self.note_refusal(&why);
                 return Err(StoreError::Refused(why));
             }
             answer => answer?,
@@ -168,9 +168,9 @@ impl EtcdStore {
         until.is_some_and(|until| Instant::now() < until)
     }
 
-    /// Takes note that it has. It may be that it takes fewer operations than [`QUERY_RANGES_MAX`] in a transaction (`--max-txn-ops`), or
+    /// Takes note that it has: [`EtcdStore::reads_apart`]. It may be that it takes fewer operations than [`QUERY_RANGES_MAX`] in a transaction (`--max-txn-ops`), or
     /// that its space is exceeded: 3.5.1, for one, takes no transaction then that does not compare, be it of reads only.
-    fn read_apart(&self, why: &str) {
+    fn note_refusal(&self, why: &str) {
         let mut until = self.apart_until.lock().unwrap_or_else(PoisonError::into_inner);
         let again = Instant::now() + APART_PERIOD;
         if until.replace(again).is_none_or(|until| until <= Instant::now()) {
@@ -212,12 +212,7 @@ impl EtcdStore {
     async fn status(endpoints: &Endpoints, index: usize) -> Result<Status, Failure> {
         let endpoint = endpoints.get(index);
         let connection = endpoint.calls.present();
-        let ask = |client: Client| async move {
-            let status = client.maintenance_client().status().await?;
-            let header = status.header().ok_or_else(|| Failure::endpoint("a status without a header"))?;
-            Ok(Status { cluster: header.cluster_id(), version: status.version().into() })
-        };
-        let status = endpoint.calls.call(&connection, 0, STATUS_TIMEOUT, ask).await;
+        let status = endpoint.calls.call(&connection, 0, STATUS_TIMEOUT, Status::of).await;
         // How a member is may be told before it is known which cluster is meant, and decides nothing of that.
         let outcome = match endpoints.cluster_id() {
             Some(_) => status.and_then(|status| endpoints.check_cluster(status.cluster).map(|()| status)),
@@ -231,6 +226,14 @@ impl EtcdStore {
 struct Status {
     cluster: u64,
     version: Arc<str>,
+}
+
+impl Status {
+    async fn of(client: Client) -> Result<Status, Failure> {
+        let status = client.maintenance_client().status().await?;
+        let header = status.header().ok_or_else(|| Failure::endpoint("a status without a header"))?;
+        Ok(Status { cluster: header.cluster_id(), version: status.version().into() })
+    }
 }
 
 impl LockStore for EtcdStore {

@@ -27,6 +27,18 @@ pub(crate) fn pieces() -> (mpsc::UnboundedSender<&'static str>, Pieces) {
     (sender, Pieces(receiver))
 }
 
+/// A request of "a" that is let in: what its client sends, and what its handler reads, which the test does in its place.
+async fn taken(layer: &FenceLayer, revision: u64) -> (mpsc::UnboundedSender<&'static str>, RequestBody<Pieces>) {
+    let (sender, body) = pieces();
+    let (hand, mut taken) = mpsc::unbounded_channel();
+    let handler = service_fn(move |request: Request<RequestBody<Pieces>>| {
+        hand.send(request.into_body()).unwrap();
+        async { Ok::<_, Infallible>(Response::new(Full::<Bytes>::default())) }
+    });
+    drop(send(layer, handler, with_body("a", revision, body)).await);
+    (sender, taken.recv().await.unwrap())
+}
+
 impl Body for Pieces {
     type Data = Bytes;
     type Error = Infallible;
@@ -120,14 +132,7 @@ async fn nothing_that_was_sent_before_but_not_read_comes_once_the_tenure_has_end
     let scene = Scene::new();
     let layer = scene.layer(|lock| lock.handoff_timeout(SHORT));
     let old = scene.takes("a");
-    let (sender, body) = pieces();
-    let (hand, mut taken) = mpsc::unbounded_channel();
-    let handler = service_fn(move |request: Request<RequestBody<Pieces>>| {
-        hand.send(request.into_body()).unwrap();
-        async { Ok::<_, Infallible>(Response::new(Full::<Bytes>::default())) }
-    });
-    drop(send(&layer, handler, with_body("a", old, body)).await);
-    let mut body = taken.recv().await.unwrap();
+    let (sender, mut body) = taken(&layer, old).await;
     sender.send("one").unwrap();
     sender.send("two").unwrap();
     drop(sender);
@@ -144,14 +149,7 @@ async fn the_end_of_a_body_that_comes_after_its_tenure_is_not_told() {
     let scene = Scene::new();
     let layer = scene.layer(|lock| lock.handoff_timeout(SHORT));
     let old = scene.takes("a");
-    let (sender, body) = pieces();
-    let (hand, mut taken) = mpsc::unbounded_channel();
-    let handler = service_fn(move |request: Request<RequestBody<Pieces>>| {
-        hand.send(request.into_body()).unwrap();
-        async { Ok::<_, Infallible>(Response::new(Full::<Bytes>::default())) }
-    });
-    drop(send(&layer, handler, with_body("a", old, body)).await);
-    let mut body = taken.recv().await.unwrap();
+    let (sender, mut body) = taken(&layer, old).await;
     sender.send("all").unwrap();
     assert!(body.frame().await.unwrap().is_ok());
     let new = scene.takes("b");
@@ -191,14 +189,7 @@ async fn a_body_pauses_while_nobody_knows_whether_its_tenure_goes_on() {
     let scene = Scene::new();
     let layer = scene.layer(|lock| lock.max_age(SHORT * 2).confirm_timeout(SHORT).handoff_timeout(LONG));
     let revision = scene.takes("a");
-    let (sender, body) = pieces();
-    let (hand, mut taken) = mpsc::unbounded_channel();
-    let handler = service_fn(move |request: Request<RequestBody<Pieces>>| {
-        hand.send(request.into_body()).unwrap();
-        async { Ok::<_, Infallible>(Response::new(Full::<Bytes>::default())) }
-    });
-    drop(send(&layer, handler, with_body("a", revision, body)).await);
-    let mut body = taken.recv().await.unwrap();
+    let (sender, mut body) = taken(&layer, revision).await;
     scene.store.pause();
     eventually("its news are old", async || (verdict(&layer, "a", revision).await == "503 unverifiable").then_some(()))
         .await;

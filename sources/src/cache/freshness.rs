@@ -96,7 +96,7 @@ async fn read_scope<S: LockStore>(
 ) -> Result<(), ReadFailure> {
     let windows = &work.common().counts.windows;
     let doubt = scope.doubt();
-    if doubt == Some(Doubt::Watched) {
+    if let Some(Doubt::Watched(_)) = doubt {
         return look_at_history(work, scope, begun, unverified).await;
     }
     if let Some(probe) = scope.probe() {
@@ -130,14 +130,15 @@ async fn look_at_history<S: LockStore>(
     };
     let read = work.read(&work.common().counts.windows, &[read]).await;
     let mut believed = read.inspect_err(|failure| give_up_what_is_too_much(work, scope, failure, unverified))?;
-    let Some(answer) = believed.ranges.first_mut() else { return Ok(()) };
+    let Believed { sent, ranges, .. } = &mut believed;
+    let Some(answer) = ranges.first_mut() else { return Ok(()) };
     let is_same = match scope.history(&newest, answer) {
         History::Same => true,
         History::SameIfThen => was_then(work, &newest).await?,
         History::Another => false,
     };
-    if scope.doubt() != Some(Doubt::Watched) {
-        return Ok(()); // The watch has failed meanwhile.
+    if !scope.tells_of_history(sent) {
+        return Ok(()); // The watch has failed meanwhile, and it may go on in another history.
     }
     if !is_same {
         let (source, range) = (&work.common().name, scope.range());

@@ -157,6 +157,11 @@ impl Scope {
         self.window().history(newest, answer)
     }
 
+    /// Whether what was sent then tells of the history.
+    pub(crate) fn tells_of_history(&self, sent: &Sent) -> bool {
+        self.window().tells_of_history(sent.at)
+    }
+
     /// The store has the history that the window is of, as long as it is watched. What was read to know that is one of
     /// [`Scope::next_read`] now.
     pub(crate) fn end_doubt(&self, answer: &mut RangeAnswer) {

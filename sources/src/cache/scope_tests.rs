@@ -9,6 +9,7 @@ use tokio::time::Instant;
 
 use super::outlook::Timing;
 use super::scope_world::{Act, WINDOW, World, any_act, revision};
+use super::trust::Sent;
 
 const LOAD: [Act; 3] = [Act::SendRead(0), Act::AnswerRead(0), Act::MergeRead(0)];
 
@@ -300,4 +301,25 @@ fn a_probe_proves_nothing_if_something_happened_elsewhere_or_was_lost() {
         assert_eq!((world.probed, world.probe.is_none()), (0, true), "what comes later says that it is missing");
         assert_eq!(world.lock(0).outlook().reach(), Some(revision(2)));
     }
+}
+
+/// A read that was sent before the watch failed once more tells of the history before that.
+#[tokio::test(start_paused = true)]
+async fn what_was_sent_before_the_watch_went_on_tells_nothing_of_the_history() {
+    let world = play(Layout::Key, &[&WINDOW, &[CAME, Act::Deliver]]);
+    let sending = async || {
+        tokio::time::advance(Duration::from_millis(1)).await;
+        world.common.trust.sending()
+    };
+    let tells = |sent: &Sent| world.scope.tells_of_history(sent);
+    let early = sending().await;
+    world.scope.watch_failed();
+    assert!(!tells(&sending().await), "nothing is watched");
+    world.scope.watch_resumed();
+    let first = sending().await;
+    assert!(!tells(&early) && tells(&first));
+    world.scope.watch_failed();
+    assert!(!tells(&sending().await), "nothing is watched again");
+    world.scope.watch_resumed();
+    assert!(!tells(&first) && tells(&sending().await));
 }

@@ -41,6 +41,7 @@ use std::collections::{HashMap, VecDeque};
 
 use bytes::Bytes;
 use fencepost_policy::Revision;
+use tokio::time::Instant;
 
 use crate::store::{Event, KeyRange, KeyValue, RangeAnswer, RangeRead, Wanted};
 
@@ -76,8 +77,8 @@ pub(crate) struct Change {
 pub(crate) enum Doubt {
     /// Nothing is watched, so that whatever is found out may be over at once.
     Unwatched,
-    /// The watch goes on: what is read now tells.
-    Watched,
+    /// The watch goes on, since then: what is read from then on tells.
+    Watched(Instant),
 }
 
 /// What a read says of the history.
@@ -145,7 +146,8 @@ impl Window {
 
     /// The watch has begun anew.
     pub(crate) fn watch_resumed(&mut self) {
-        self.doubt = self.doubt.map(|_| Doubt::Watched);
+        let now = Instant::now();
+        self.doubt = self.doubt.map(|_| Doubt::Watched(now));
     }
 
     pub(crate) fn doubt(&self) -> Option<Doubt> {
@@ -172,6 +174,11 @@ impl Window {
             Some(_) => History::Another,
             None => History::SameIfThen,
         }
+    }
+
+    /// Whether what was sent then tells of the history: the watch has gone on ever since.
+    pub(crate) fn tells_of_history(&self, sent: Instant) -> bool {
+        matches!(self.doubt, Some(Doubt::Watched(since)) if since <= sent)
     }
 
     /// The history is the same. Of the answer to [`Window::history_read`] that leaves what a windowed read would have returned.

@@ -6,10 +6,11 @@
 use std::sync::Arc;
 use std::time::Duration;
 
-use etcd_client::{Client, ResponseHeader, StatusResponse};
+use etcd_client::Client;
 use futures_util::future::{BoxFuture, FutureExt, Shared, join_all};
 use tokio::time::{Instant, sleep_until, timeout, timeout_at};
 
+use super::Status;
 use super::endpoints::{ATTEMPT_TIMEOUT, Endpoints, Failures};
 use super::failure::Failure;
 use super::query::Query;
@@ -81,9 +82,7 @@ async fn cluster_of(client: Client) -> Result<u64, Failure> {
     match Query::of_nothing().send(client.clone()).await {
         Ok(answer) => Ok(answer.cluster),
         Err(refused @ Failure::Store(StoreError::Refused(_))) => {
-            let status = client.maintenance_client().status().await;
-            let header = status.as_ref().ok().and_then(StatusResponse::header);
-            header.map(ResponseHeader::cluster_id).ok_or(refused)
+            Status::of(client).await.map(|status| status.cluster).map_err(|_| refused)
         }
         Err(failure) => Err(failure),
     }

@@ -1,14 +1,15 @@
 //! The connections of one worker thread to one upstream.
 
+mod queue;
+
 use std::cell::{Cell, RefCell};
-use std::collections::BTreeMap;
 use std::rc::{Rc, Weak};
 
 use http::Request;
 use http::header::UPGRADE;
-use tokio::sync::oneshot;
 use tokio::time::{Instant, timeout_at};
 
+use self::queue::Queue;
 use super::addresses::Addresses;
 use super::admitted::{Admitted, Permit};
 use super::awaited_head::AwaitedHead;
@@ -39,11 +40,8 @@ pub(super) struct Shared {
     idle: RefCell<Vec<Box<Http1>>>,
     /// HTTP/1.1 connections that are open or being opened.
     places_taken: Cell<usize>,
-    /// Requests that wait for one, by the order in which they came. Each takes itself out: however many wait, one more or less takes few
-    /// steps.
-    waiting: RefCell<BTreeMap<u64, oneshot::Sender<Turn>>>,
-    /// How many have ever waited.
-    arrivals: Cell<u64>,
+    /// Requests that wait for one.
+    queue: Queue<Turn>,
     sweeping: Cell<bool>,
     /// What waits for clients on HTTP/1.1 connections that others may wait for.
     stalled: Stalled,
@@ -68,18 +66,6 @@ impl Wants {
     /// What a request needs that was made by [`outgoing_request`](super::outgoing_request).
     pub fn of(request: &Request<RequestBody>) -> Wants {
         if request.headers().contains_key(UPGRADE) { Wants::Http1 } else { Wants::Either }
-    }
-}
-
-/// A request among those that wait, until this is dropped.
-struct Waiting<'a> {
-    shared: &'a Shared,
-    arrival: u64,
-}
-
-impl Drop for Waiting<'_> {
-    fn drop(&mut self) {
-        self.shared.waiting.borrow_mut().remove(&self.arrival);
     }
 }
 
@@ -127,8 +113,7 @@ impl Pool {
                 http2: Rc::default(),
                 idle: RefCell::default(),
                 places_taken: Cell::new(0),
-                waiting: RefCell::default(),
-                arrivals: Cell::new(0),
+                queue: Queue::default(),
                 sweeping: Cell::new(false),
                 stalled: Stalled::default(),
                 picked: Cell::new(Protocol::Http2),
@@ -317,7 +302,7 @@ impl Shared {
     }
 
     async fn wait_for_turn(&self, deadline: Instant) -> Result<Turn, UpstreamError> {
-        let (_waiting, turn) = self.join_waiting()?;
+        let (_waiting, turn) = self.queue.join(self.upstream.waiting_max).ok_or(UpstreamError::Crowded)?;
         let turn = timeout_at(deadline, async {
             tokio::select! {
                 turn = turn => turn,
@@ -328,28 +313,8 @@ impl Shared {
         turn.map_err(|_| UpstreamError::Timeout) // The pool is gone, and the thread with it.
     }
 
-    /// The place behind all who wait, and what is got there.
-    fn join_waiting(&self) -> Result<(Waiting<'_>, oneshot::Receiver<Turn>), UpstreamError> {
-        let mut waiting = self.waiting.borrow_mut();
-        if waiting.len() >= self.upstream.waiting_max {
-            return Err(UpstreamError::Crowded);
-        }
-        let arrival = self.arrivals.get();
-        self.arrivals.set(arrival + 1);
-        let (waiter, turn) = oneshot::channel();
-        waiting.insert(arrival, waiter);
-        Ok((Waiting { shared: self, arrival }, turn))
-    }
-
-    /// The request that has waited longest.
-    fn next_waiter(&self) -> Option<oneshot::Sender<Turn>> {
-        let (_, waiter) = self.waiting.borrow_mut().pop_first()?;
-        Some(waiter)
-    }
-
     fn put_back(self: &Rc<Self>, connection: Box<Http1>) {
-        if let Some(waiter) = self.next_waiter() {
-            // It has not closed, and on one thread it can't have meanwhile.
+        if let Some(waiter) = self.queue.next() {
             let _ = waiter.send(Turn::Connection(connection));
             return;
         }
@@ -378,7 +343,7 @@ impl Shared {
 impl Drop for Place {
     fn drop(&mut self) {
         let Some(shared) = self.0.upgrade() else { return };
-        match shared.next_waiter() {
+        match shared.queue.next() {
             Some(waiter) => {
                 let _ = waiter.send(Turn::Place(Place(self.0.clone())));
             }

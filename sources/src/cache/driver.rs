@@ -140,17 +140,23 @@ impl<S: LockStore> Work<S> {
         Backoff::new(self.seed)
     }
 
-    /// The only way to the store's present: every answer is held against what was seen when it was sent.
+    /// Reads, and takes note of how that went.
     pub(crate) async fn read(&self, kind: &AtomicU64, ranges: &[RangeRead]) -> Result<Believed, ReadFailure> {
+        self.try_read(kind, ranges).await.inspect_err(|failure| self.tell(failure))
+    }
+
+    /// The only way to the store's present: every answer is held against what was seen when it was sent. That the store has failed is for
+    /// the caller to [tell](Work::tell).
+    pub(crate) async fn try_read(&self, kind: &AtomicU64, ranges: &[RangeRead]) -> Result<Believed, ReadFailure> {
         count(kind);
         let sent = self.common().trust.sending();
         let answer = match self.store.read(ranges).await {
             Ok(answer) if answer.ranges.len() == ranges.len() => answer,
             Ok(_) => {
                 let wrong = StoreError::Unavailable("it answered for another number of ranges".into());
-                return Err(ReadFailure::Store(self.failed(wrong)));
+                return Err(ReadFailure::Store(wrong.into()));
             }
-            Err(error) => return Err(ReadFailure::Store(self.failed(error))),
+            Err(error) => return Err(ReadFailure::Store(error.into())),
         };
         match self.common().trust.received(&sent, answer.revision) {
             Standing::Trusted => {
@@ -199,9 +205,17 @@ impl<S: LockStore> Work<S> {
         self.watch_is_down.get()
     }
 
+    /// Takes note of the store's failure, if it is one.
+    pub(crate) fn tell(&self, failure: &ReadFailure) {
+        match failure {
+            ReadFailure::Store(error) => _ = self.failed(Arc::clone(error)),
+            ReadFailure::Again | ReadFailure::Regressed => {} // They have been told.
+        }
+    }
+
     /// Takes note of a failure; logs the first of its kind in a row.
-    pub(crate) fn failed(&self, error: StoreError) -> Arc<StoreError> {
-        let error = Arc::new(error);
+    pub(crate) fn failed(&self, error: impl Into<Arc<StoreError>>) -> Arc<StoreError> {
+        let error = error.into();
         let first = self.common().health().failed(&error);
         if first {
             tracing::warn!(source = %self.common().name, %error, "the lock store fails");

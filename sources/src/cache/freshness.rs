@@ -17,6 +17,10 @@ use crate::store::{LockStore, RangeRead, StoreError, Wanted};
 /// For how many reads in a row a window may stay unverified, or be too much to read, before another one is begun.
 const UNVERIFIED_MAX: u32 = 2;
 
+/// For how long nobody looks for changes in a scope that has too many keys for that: twice as long each time that they are too many, up to
+/// the latter.
+const REST: (Duration, Duration) = (Duration::from_secs(5), Duration::from_secs(300));
+
 /// Reads all static locks, for ever.
 pub(crate) async fn of_static_locks<S: LockStore>(work: Rc<Work<S>>) {
     let common = work.common();
@@ -68,10 +72,10 @@ const PATIENCE: u32 = 10;
 pub(crate) async fn of_scope<S: LockStore>(work: Rc<Work<S>>, scope: Weak<Scope>) {
     let common = work.common();
     let mut backoff = work.backoff();
-    let mut unverified = 0;
+    let mut course = Course::default();
     while let Some(scope) = scope.upgrade() {
         let begun = Instant::now();
-        let next = match read_scope(&work, &scope, begun, &mut unverified).await {
+        let next = match read_scope(&work, &scope, begun, &mut course).await {
             Ok(()) => {
                 backoff.reset();
                 Next::APeriodAfter(begun)
@@ -87,33 +91,93 @@ pub(crate) async fn of_scope<S: LockStore>(work: Rc<Work<S>>, scope: Weak<Scope>
     work.watched_changed.notify_one();
 }
 
+/// How the reads of a scope have gone.
+#[derive(Debug, Default)]
+struct Course {
+    /// For how many reads in a row the window has stayed unverified, or was too much to read.
+    unverified: u32,
+    /// How often it was given up as too much since the last time that its changes were read.
+    given_up: u32,
+    /// Until when its changes are not asked for.
+    rests_until: Option<Instant>,
+}
+
+impl Course {
+    /// A window was given up. For how long nothing is to be asked for now: a young one has little change to bring, and so it is the keys that
+    /// are too many.
+    fn gives_up(&mut self) -> Option<Duration> {
+        self.unverified = 0;
+        self.given_up += 1;
+        let doublings = self.given_up.checked_sub(2)?.min(16);
+        let rest = (REST.0 * (1 << doublings)).min(REST.1);
+        self.rests_until = Some(Instant::now() + rest);
+        Some(rest)
+    }
+
+    fn rests(&self) -> bool {
+        self.rests_until.is_some_and(|until| Instant::now() < until)
+    }
+}
+
 /// Reads as much of a scope as it takes to date it.
 async fn read_scope<S: LockStore>(
     work: &Work<S>,
     scope: &Arc<Scope>,
     begun: Instant,
-    unverified: &mut u32,
+    course: &mut Course,
 ) -> Result<(), ReadFailure> {
     let windows = &work.common().counts.windows;
+    let Some(probe) = scope.probe() else {
+        let believed = work.read(windows, &[scope.next_read()]).await?;
+        merge(work, scope, believed, begun, course).await;
+        return Ok(());
+    };
     let doubt = scope.doubt();
-    if let Some(Doubt::Watched(_)) = doubt {
-        return look_at_history(work, scope, begun, unverified).await;
+    let probed = work.read(windows, &[probe]).await?;
+    match doubt {
+        None => {}
+        Some(Doubt::Watched(_)) => return look_at_history(work, scope, begun, course).await,
+        // It was read for its failure. What it shows proves nothing as long as nothing is watched.
+        Some(Doubt::Unwatched) => return Ok(()),
     }
-    if let Some(probe) = scope.probe() {
-        let probed = work.read(windows, &[probe]).await?;
-        if doubt.is_some() {
-            return Ok(()); // It was read for its failure. What it shows proves nothing as long as nothing is watched.
-        }
-        if is_known_through(work, scope, &probed).await {
-            *unverified = 0;
-            work.fresh(probed.sent.at);
-            return Ok(());
-        }
+    if is_known_through(work, scope, &probed).await {
+        course.unverified = 0;
+        work.fresh(probed.sent.at);
+        return Ok(());
     }
-    let read = work.read(windows, &[scope.next_read()]).await;
-    let believed = read.inspect_err(|failure| give_up_what_is_too_much(work, scope, failure, unverified))?;
-    merge(work, scope, believed, begun, unverified).await;
+    if course.rests() {
+        // The clock stands still, and each lock is dated by its own reads, as the log has said. The source is not behind.
+        work.fresh(probed.sent.at);
+        return Ok(());
+    }
+    let believed = read_changes(work, scope, scope.next_read(), course).await?;
+    merge(work, scope, believed, begun, course).await;
     Ok(())
+}
+
+/// Reads what has changed, once a probe has been answered.
+async fn read_changes<S: LockStore>(
+    work: &Work<S>,
+    scope: &Scope,
+    read: RangeRead,
+    course: &mut Course,
+) -> Result<Believed, ReadFailure> {
+    match work.try_read(&work.common().counts.windows, &[read]).await {
+        Ok(believed) => {
+            course.given_up = 0;
+            Ok(believed)
+        }
+        Err(failure) => {
+            match &failure {
+                // The store has just answered. If it does not any more, the next probe will tell.
+                ReadFailure::Store(error) if may_be_too_much(error) => {
+                    give_up_what_is_too_much(work, scope, error, course)
+                }
+                ReadFailure::Store(_) | ReadFailure::Again | ReadFailure::Regressed => work.tell(&failure),
+            }
+            Err(failure)
+        }
+    }
 }
 
 /// Finds out whether the store has the history still that the window is of. If that can't be told, another window is begun, which says nothing
@@ -122,14 +186,13 @@ async fn look_at_history<S: LockStore>(
     work: &Work<S>,
     scope: &Arc<Scope>,
     begun: Instant,
-    unverified: &mut u32,
+    course: &mut Course,
 ) -> Result<(), ReadFailure> {
-    let Some((newest, read)) = scope.history_read() else {
+    let Some((newest, read)) = scope.history_read().filter(|_| !course.rests()) else {
         scope.forget();
         return Ok(());
     };
-    let read = work.read(&work.common().counts.windows, &[read]).await;
-    let mut believed = read.inspect_err(|failure| give_up_what_is_too_much(work, scope, failure, unverified))?;
+    let mut believed = read_changes(work, scope, read, course).await?;
     let Believed { sent, ranges, .. } = &mut believed;
     let Some(answer) = ranges.first_mut() else { return Ok(()) };
     let is_same = match scope.history(&newest, answer) {
@@ -147,7 +210,7 @@ async fn look_at_history<S: LockStore>(
         return Ok(());
     }
     scope.end_doubt(answer);
-    merge(work, scope, believed, begun, unverified).await;
+    merge(work, scope, believed, begun, course).await;
     Ok(())
 }
 
@@ -168,31 +231,33 @@ async fn was_then<S: LockStore>(work: &Work<S>, change: &Change) -> Result<bool,
 }
 
 /// Forgets a window whose read fails again though the store has just answered a probe. As long as it is not read it only has more to bring;
-/// the next one begins by counting keys, as at the start.
+/// the next one begins by counting keys, as at the start. If its read fails too, nobody reads one for a while.
 ///
 /// Nothing is read for that but what somebody asks for, as many locks at a time as ever.
-fn give_up_what_is_too_much<S: LockStore>(work: &Work<S>, scope: &Scope, failure: &ReadFailure, unverified: &mut u32) {
-    // Without a window there was no probe, and the store may be away.
-    if scope.probe().is_none() || !may_be_too_much(failure) {
+fn give_up_what_is_too_much<S: LockStore>(work: &Work<S>, scope: &Scope, error: &StoreError, course: &mut Course) {
+    course.unverified += 1;
+    if course.unverified < UNVERIFIED_MAX {
         return;
     }
-    *unverified += 1;
-    if *unverified >= UNVERIFIED_MAX {
-        *unverified = 0;
-        let (source, range) = (&work.common().name, scope.range());
-        tracing::info!(%source, %range, "what has changed is too much to be read; its locks are read anew as they are asked for");
-        scope.forget();
+    let (source, range, keys) = (&work.common().name, scope.range(), scope.keys());
+    match course.gives_up() {
+        None => tracing::info!(
+            %source, %range, %error,
+            "what has changed is too much to be read; its locks are read anew as they are asked for"
+        ),
+        Some(rest) => tracing::info!(
+            %source, %range, %error, keys, ?rest,
+            "there are too many keys to look through for what has changed; until that is tried again, its locks are read as they are asked for"
+        ),
     }
+    scope.forget();
 }
 
 /// Whether less might have been answered: it took too long, or was too large.
-fn may_be_too_much(failure: &ReadFailure) -> bool {
-    match failure {
-        ReadFailure::Store(error) => match **error {
-            StoreError::Unavailable(_) | StoreError::Refused(_) | StoreError::Compacted => true,
-            StoreError::Denied { .. } | StoreError::AnotherCluster { .. } | StoreError::ManyClusters { .. } => false,
-        },
-        ReadFailure::Again | ReadFailure::Regressed => false,
+fn may_be_too_much(error: &StoreError) -> bool {
+    match error {
+        StoreError::Unavailable(_) | StoreError::Refused(_) | StoreError::Compacted => true,
+        StoreError::Denied { .. } | StoreError::AnotherCluster { .. } | StoreError::ManyClusters { .. } => false,
     }
 }
 
@@ -221,7 +286,7 @@ async fn merge<S: LockStore>(
     scope: &Arc<Scope>,
     believed: Believed,
     begun: Instant,
-    unverified: &mut u32,
+    course: &mut Course,
 ) {
     let Believed { sent, revision, ranges } = believed;
     let registry = &work.common().registry;
@@ -231,7 +296,7 @@ async fn merge<S: LockStore>(
     let read = scope.merge(registry, &sent, revision, answer);
     if scope.watch_from().is_none() {
         begin(work, scope, &read);
-        *unverified = 0;
+        course.unverified = 0;
         return;
     }
     while !scope.verify(registry, &read) {
@@ -241,10 +306,10 @@ async fn merge<S: LockStore>(
             biased;
             () = scope.progressed() => {}
             () = work.common().part_of_period_after(begun, 1) => {
-                *unverified += 1;
-                if *unverified >= UNVERIFIED_MAX && work.common().trust.era() == sent.era {
+                course.unverified += 1;
+                if course.unverified >= UNVERIFIED_MAX && work.common().trust.era() == sent.era {
                     begin(work, scope, &read);
-                    *unverified = 0;
+                    course.unverified = 0;
                 }
                 return;
             }
@@ -253,7 +318,7 @@ async fn merge<S: LockStore>(
             return; // Forgotten meanwhile.
         }
     }
-    *unverified = 0;
+    course.unverified = 0;
     work.fresh(sent.at);
 }
 

@@ -168,6 +168,11 @@ impl Scope {
         self.window().end_doubt(answer);
     }
 
+    /// How many keys it has, as of when it was last known whole; `None` as long as there is no window.
+    pub(crate) fn keys(&self) -> Option<u64> {
+        self.window().keys()
+    }
+
     /// From where the scope has to be watched; `None` as long as there is no window.
     pub(crate) fn watch_from(&self) -> Option<Revision> {
         self.window().watch_from()

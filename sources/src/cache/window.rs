@@ -302,6 +302,11 @@ impl Window {
         *self = Window::default();
     }
 
+    /// How many keys there were when the window was last verified; `None` before the first window.
+    pub(crate) fn keys(&self) -> Option<u64> {
+        self.verified.map(|verified| verified.count)
+    }
+
     /// From where the watch has to go on; `None` before the first window.
     pub(crate) fn watch_from(&self) -> Option<Revision> {
         let through = self.delivered.max(self.verified.map(|verified| verified.at));

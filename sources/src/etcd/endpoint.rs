@@ -101,7 +101,7 @@ impl Connections {
             }
             let login = logins.count();
             let outcome = timeout(limit, call(client.clone())).await;
-            match outcome.unwrap_or_else(|_| Err(Failure::endpoint(format!("no answer within {limit:?}")))) {
+            match outcome.unwrap_or(Err(Failure::TooLate(limit))) {
                 Err(Failure::LoggedOut) if self.access.user.is_some() => after = login,
                 Err(Failure::Denied) if logins.were_needless() => after = login,
                 Err(Failure::LoggedOut) => return Err(nobody_logs_in()),

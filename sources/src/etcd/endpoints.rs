@@ -20,7 +20,7 @@ use super::query::{Answer, Query};
 use super::roll_call::RollCall;
 use crate::store::{KeyRange, StoreError};
 
-/// How long one endpoint may take to answer a query.
+/// How long one endpoint may take to answer a query; if that may take it to look through many keys, as long as there is time.
 pub(super) const ATTEMPT_TIMEOUT: Duration = Duration::from_millis(500);
 
 /// When the endpoint asked has not answered for so long, another is asked beside it. Ten times what a healthy one takes
@@ -127,6 +127,8 @@ impl Endpoints {
         let mut running = FuturesUnordered::new();
         let mut too_late = pin!(sleep_until(deadline));
         let mut next_launch = Instant::now();
+        // It would be as much work for another endpoint.
+        let hedge_after = if query.looks_through_many() { ATTEMPT_TIMEOUT } else { HEDGE_AFTER };
         loop {
             let candidate = self.candidate(&asked);
             let launch_at = candidate.map_or(deadline, |candidate| candidate.at.max(next_launch));
@@ -145,18 +147,21 @@ impl Endpoints {
                 () = &mut too_late => return Err(failures.into_error()),
                 () = until(launch_at), if candidate.is_some() => {
                     let Some(Candidate { index, .. }) = candidate else { continue };
-                    let attempt = self.attempt(index, query.clone());
+                    let attempt = self.attempt(index, query.clone(), deadline);
                     running.push(async move { (index, attempt.await.unwrap_or_else(interrupted)) });
                     asked.push(index);
-                    next_launch = Instant::now() + HEDGE_AFTER;
+                    next_launch = Instant::now() + hedge_after;
                 }
             }
         }
     }
 
     /// Asks one endpoint, in a task that no caller can interrupt.
-    fn attempt(self: &Arc<Self>, index: usize, query: Query) -> JoinHandle<Result<Answer, Failure>> {
+    fn attempt(self: &Arc<Self>, index: usize, query: Query, deadline: Instant) -> JoinHandle<Result<Answer, Failure>> {
         let endpoints = Arc::clone(self);
+        let looks_for_changes = query.looks_for_changes();
+        let left = deadline.saturating_duration_since(Instant::now());
+        let limit = if query.looks_through_many() { left.max(ATTEMPT_TIMEOUT) } else { ATTEMPT_TIMEOUT };
         tokio::spawn(async move {
             let calls = &endpoints.list[index].calls;
             let connection = calls.present();
@@ -164,10 +169,12 @@ impl Endpoints {
                 let query = query.clone();
                 async move { query.send(client).await }
             };
-            let answer = calls.call(&connection, 0, ATTEMPT_TIMEOUT, exchange).await;
+            let answer = calls.call(&connection, 0, limit, exchange).await;
             let outcome = answer.and_then(|answer| endpoints.check_cluster(answer.cluster).map(|()| answer));
             match &outcome {
                 Ok(_) | Err(Failure::Store(_) | Failure::Denied) => endpoints.health().answered(index),
+                // That says nothing of the endpoint, which may do well otherwise. A read of few keys will tell: one goes before each of these.
+                Err(Failure::TooLate(_)) if looks_for_changes => {}
                 Err(failure) => endpoints.failed(index, calls, &connection, failure),
             }
             outcome
@@ -205,6 +212,7 @@ impl Endpoints {
             }
             Failure::AnotherCluster { .. }
             | Failure::Endpoint(_)
+            | Failure::TooLate(_)
             | Failure::Checking
             | Failure::LoggedOut
             | Failure::Denied

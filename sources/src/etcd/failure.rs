@@ -2,6 +2,7 @@
 
 use std::error::Error as _;
 use std::sync::Arc;
+use std::time::Duration;
 
 use etcd_client::Error;
 use tonic::Status;
@@ -13,6 +14,8 @@ use crate::store::StoreError;
 pub(super) enum Failure {
     /// It could not, or not in time: another endpoint may.
     Endpoint(Arc<str>),
+    /// It did not, in that time. Whether that is the endpoint's failure depends on how much was asked for.
+    TooLate(Duration),
     /// It belongs to another cluster: another endpoint may not.
     AnotherCluster {
         /// The cluster id that it answered with.
@@ -38,7 +41,7 @@ impl Failure {
     /// Whether it makes the endpoint suspect.
     pub(super) fn is_of_endpoint(&self) -> bool {
         match self {
-            Failure::Endpoint(_) | Failure::AnotherCluster { .. } => true,
+            Failure::Endpoint(_) | Failure::TooLate(_) | Failure::AnotherCluster { .. } => true,
             Failure::Checking | Failure::LoggedOut | Failure::Denied | Failure::Store(_) => false,
         }
     }
@@ -47,6 +50,9 @@ impl Failure {
     pub(super) fn at(self, endpoint: &Arc<str>) -> StoreError {
         match self {
             Failure::Endpoint(what) => StoreError::Unavailable(format!("{endpoint}: {what}").into()),
+            Failure::TooLate(limit) => {
+                StoreError::Unavailable(format!("{endpoint}: no answer within {limit:?}").into())
+            }
             Failure::AnotherCluster { found, pinned } => {
                 StoreError::AnotherCluster { endpoint: Arc::clone(endpoint), found, pinned }
             }

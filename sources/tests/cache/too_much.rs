@@ -6,7 +6,7 @@ use std::time::Duration;
 
 use fencepost_policy::{Layout, Revision};
 use fencepost_sources::{
-    KeyValue, LockSource, LockStore, Member, MemoryStore, RangeRead, RangeWatch, ReadAnswer, StoreError,
+    KeyValue, LockSource, LockStore, Member, MemoryStore, RangeAnswer, RangeRead, RangeWatch, ReadAnswer, StoreError,
     TemplatedLocks, TrackedLock, Wanted,
 };
 use tokio::time::Instant;
@@ -16,18 +16,25 @@ use crate::world::{MAX_AGE, SECOND, ask, glance, load, options, pass, play_with,
 /// How long a read may take.
 const READ_TIMEOUT: Duration = Duration::from_millis(1500);
 
-/// Takes longer than a read may for what returns many changed keys.
+/// Takes longer than a read may for what returns many changed keys, or looks for changes among many.
 #[derive(Clone)]
 struct Slow {
     store: MemoryStore,
     changed_max: Arc<AtomicUsize>,
+    /// How many keys there may be to look through.
+    keys_max: Arc<AtomicU64>,
     given_up: Arc<AtomicU64>,
 }
 
 impl Slow {
     fn new(changed_max: usize) -> Slow {
         let store = MemoryStore::new();
-        Slow { store, changed_max: Arc::new(changed_max.into()), given_up: Arc::default() }
+        Slow {
+            store,
+            changed_max: Arc::new(changed_max.into()),
+            keys_max: Arc::new(u64::MAX.into()),
+            given_up: Arc::default(),
+        }
     }
 
     /// How many reads took too long.
@@ -43,8 +50,11 @@ impl LockStore for Slow {
         let answer = self.store.read(ranges).await?;
         let answers = ranges.iter().zip(&answer.ranges);
         let windows = answers.filter(|(read, _)| matches!(read.wanted, Wanted::ChangedAfter(_)));
-        let changed: usize = windows.map(|(_, answer)| answer.keys.len()).sum();
-        if changed > self.changed_max.load(Ordering::Relaxed) {
+        let is_too_much = |(_, answer): (&RangeRead, &RangeAnswer)| {
+            answer.keys.len() > self.changed_max.load(Ordering::Relaxed)
+                || answer.count > self.keys_max.load(Ordering::Relaxed)
+        };
+        if windows.into_iter().any(is_too_much) {
             pass(READ_TIMEOUT).await;
             self.given_up.fetch_add(1, Ordering::Relaxed);
             return Err(StoreError::Unavailable("it takes too long".into()));
@@ -158,6 +168,49 @@ async fn a_store_that_was_away_leaves_no_lock_to_be_read_anew() {
             assert_eq!(glance(lock, "a", *at), "admit");
         }
         assert_eq!(store.calls().ranges_whole, before.ranges_whole);
+    })
+    .await;
+}
+
+/// etcd looks through all keys for those that have changed. Below 300,000 that was too late each second for as long as anything was written
+/// anywhere: the store failed, and answered again, and its window was given up as too much though nothing had changed.
+#[tokio::test(start_paused = true)]
+async fn keys_that_are_too_many_to_look_through_are_left_alone_for_longer_and_longer() {
+    play(Slow::new(usize::MAX), async |slow, source| {
+        let store = &slow.store;
+        let locks = template(source, "t/", Layout::Key);
+        let loaded = load_all(store, &locks).await;
+        pass(SECOND * 2).await;
+        slow.keys_max.store(LOCKS as u64 - 1, Ordering::Relaxed);
+        let (lock, at) = &loaded[0];
+        let mut oldest = Duration::ZERO;
+        for _ in 0..600 {
+            store.put("elsewhere", "y");
+            pass(SECOND).await;
+            oldest = oldest.max(source.status(Instant::now()).age.unwrap());
+            assert_eq!(ask(lock, "a", *at).await, "admit");
+        }
+        // Twice at once, and again after 5, 10, 20, 40, 80, 160 and 300 seconds.
+        assert!((12..=18).contains(&slow.given_up()), "{} reads took too long", slow.given_up());
+        assert!(oldest <= MAX_AGE, "it was {oldest:?} old");
+        let status = source.status(Instant::now());
+        assert!(status.last_error.is_none(), "the store does not fail: {:?}", status.last_error);
+        assert_eq!(status.watch_restarts, 0);
+        let next = store.put("t/0", "b");
+        pass(SECOND / 100).await;
+        assert_eq!(glance(lock, "a", *at), "stale-tenure", "it is watched meanwhile");
+        assert_eq!(glance(lock, "b", next), "admit");
+        // Nobody looks before the rest is over, and then it is as ever.
+        slow.keys_max.store(u64::MAX, Ordering::Relaxed);
+        pass(SECOND * 301).await;
+        let whole = store.calls().ranges_whole;
+        assert_eq!(ask(lock, "b", next).await, "admit");
+        for _ in 0..20 {
+            store.put("elsewhere", "y");
+            pass(SECOND).await;
+            assert_eq!(glance(lock, "b", next), "admit", "the clock covers it again");
+        }
+        assert!(store.calls().ranges_whole <= whole + 1);
     })
     .await;
 }

@@ -1,9 +1,9 @@
 //! What a read for changes shows: whether anything changed can be told from the answer alone.
 
 use fencepost_policy::Revision;
-use fencepost_sources::{LockStore, RangeRead, Wanted};
+use fencepost_sources::{LockStore, RangeRead, StoreError, Wanted, Watch};
 
-use crate::world::{World, delete, numbered, prefix, put};
+use crate::world::{World, after, collect, delete, numbered, prefix, put};
 
 /// The keys of `lock/` changed since, and how many there are.
 async fn changes(world: &impl World, since: Revision) -> (Vec<String>, u64) {
@@ -72,4 +72,24 @@ pub(crate) async fn many_changes_are_all_returned(world: &impl World) {
     let sizes: Vec<_> = answer.ranges.iter().map(|range| (range.keys.len(), range.count)).collect();
     assert_eq!(sizes, [(2500, 2501), (1000, 1000)]);
     assert!(answer.ranges[0].keys.is_sorted_by(|one, other| one.key < other.key));
+}
+
+/// What etcd could not find in time ended the watch with it, though nothing else was wrong with its member: below 300,000 keys, each second.
+pub(crate) async fn changes_that_are_not_found_in_time_end_no_watch(world: &impl World) {
+    let known = three_locks(world).await;
+    let mut watch = world.watch([(prefix("lock/"), after(known))]).await;
+    world.pause().await;
+    let read = [RangeRead { range: prefix("lock/"), wanted: Wanted::ChangedAfter(known) }];
+    // The first has been given up by its endpoint, too, once the second is.
+    for _ in 0..2 {
+        let outcome = tokio::select! {
+            news = watch.next() => panic!("nothing happens to the watch: {news:?}"),
+            outcome = world.store().read(&read) => outcome,
+        };
+        assert!(matches!(outcome, Err(StoreError::Unavailable(_))), "{outcome:?}");
+    }
+    world.resume();
+    let revision = world.put("lock/2", "shard-2").await;
+    let told = collect(&mut watch, 1).await;
+    assert_eq!(told[0].1.revision(), revision);
 }

@@ -114,6 +114,7 @@ every_store! {
         a_key_deleted_and_made_again_is_changed,
         changes_among_thousands_of_keys_are_found,
         many_changes_are_all_returned,
+        changes_that_are_not_found_in_time_end_no_watch,
     }
     watches: {
         a_watch_from_the_past_begins_with_what_happened_since,

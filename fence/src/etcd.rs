@@ -20,6 +20,7 @@ const LOOK_PERIOD: Duration = Duration::from_secs(1);
 #[derive(Debug, Clone)]
 pub struct FenceBuilder {
     endpoints: Vec<String>,
+    cluster_id: Option<u64>,
     ca: Option<PathBuf>,
     identity: Option<IdentityFiles>,
     user: Option<EtcdUser>,
@@ -59,7 +60,15 @@ impl FenceBuilder {
     pub(crate) fn at<E: Into<String>>(endpoints: impl IntoIterator<Item = E>) -> FenceBuilder {
         let tracked_locks_max = SourceOptions::default().tracked_locks_max;
         let endpoints = endpoints.into_iter().map(Into::into).collect();
-        FenceBuilder { endpoints, ca: None, identity: None, user: None, tracked_locks_max }
+        FenceBuilder { endpoints, cluster_id: None, ca: None, identity: None, user: None, tracked_locks_max }
+    }
+
+    /// Believes only members of the cluster with this id, as `etcdctl endpoint status -w json` shows it (in decimal). Without it the endpoints are
+    /// asked first: those that answer have to be of one cluster, and at least half of them.
+    #[must_use]
+    pub fn cluster_id(mut self, id: u64) -> FenceBuilder {
+        self.cluster_id = Some(id);
+        self
     }
 
     /// Trusts servers whose certificates the authorities in this file (PEM) have signed: what `https://` endpoints need.
@@ -99,7 +108,7 @@ impl FenceBuilder {
     /// # Errors
     /// What is wrong with what was said, or with a file. etcd is not waited for: see [`Fence::ready`].
     pub fn build(self) -> Result<Fence, InvalidFence> {
-        let FenceBuilder { endpoints, ca, identity, user, tracked_locks_max } = self;
+        let FenceBuilder { endpoints, cluster_id, ca, identity, user, tracked_locks_max } = self;
         if endpoints.is_empty() {
             return Err(InvalidFence::NoEndpoint);
         }
@@ -117,7 +126,7 @@ impl FenceBuilder {
         let source = LockSource::spawn("etcd", options, move || {
             // On the runtime of the cache, and ended with it.
             followed.map(|followed| tokio::spawn(follow(followed)));
-            EtcdStore::new(&EtcdOptions { endpoints, cluster_id: None, access })
+            EtcdStore::new(&EtcdOptions { endpoints, cluster_id, access })
         })?;
         Ok(Fence::over(source))
     }

@@ -199,6 +199,21 @@ async fn a_fence_that_never_reached_etcd_refuses_and_is_not_ready() {
     assert!(!fence.is_ready());
 }
 
+#[tokio::test]
+async fn only_the_cluster_that_is_meant_is_believed() {
+    let etcd = Etcd::start(EtcdVersion::V3_5).await;
+    let put: serde_json::Value = serde_json::from_str(&etcd.etcdctl(&["put", LOCK, "a", "-w", "json"]).await).unwrap();
+    let (revision, id) = (put["header"]["revision"].as_u64().unwrap(), put["header"]["cluster_id"].as_u64().unwrap());
+    let fence = |id| Fence::etcd([etcd.endpoint()]).cluster_id(id).build().unwrap();
+    let layer_of = |fence: &Fence| fence.lock(LOCK).confirm_timeout(Duration::from_secs(1)).layer().unwrap();
+    let (meant, other) = (fence(id), fence(id ^ 1));
+    let layers = (layer_of(&meant), layer_of(&other));
+    timeout(PATIENCE, meant.ready()).await.expect("the lock is read");
+    assert_eq!(verdict(&layers.0, "a", revision).await, "200");
+    assert_eq!(verdict(&layers.1, "a", revision).await, "503 unverifiable");
+    assert!(!other.is_ready());
+}
+
 /// An etcd that wants a certificate and a login, and in it the lock, held by `a` under that revision.
 async fn secure() -> (Etcd, Arc<EtcdSecurity>, u64) {
     let security = EtcdSecurity::new(Tokens::Simple(Duration::from_secs(300)));

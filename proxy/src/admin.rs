@@ -143,13 +143,22 @@ impl Admin {
                 return text(StatusCode::OK, format!("the state of source {name:?} is accepted; floors start anew\n"));
             }
             Ok(Ok(_)) => {
-                return text(StatusCode::OK, format!("source {name:?} has not gone back; nothing is changed\n"));
+                let nothing = format!("source {name:?} has not gone back; nothing is changed\n");
+                return text(StatusCode::OK, nothing + &self.why_down(name));
             }
             Ok(Err(error)) => error.to_string(),
             Err(_) => format!("it was not written within {RECORD_TIMEOUT:?}"),
         };
         let lost = "accepted, but a restart may have to be told again until this is answered with 200";
         text(StatusCode::SERVICE_UNAVAILABLE, format!("{lost}: {why}\n"))
+    }
+
+    /// What keeps that source from being read, if it is down: it may be that which an operator is after.
+    fn why_down(&self, name: &str) -> String {
+        let sources = self.fence.process.sources.all();
+        let status = sources.iter().find(|source| source.name() == name).map(|source| source.status(Instant::now()));
+        let why = status.filter(|status| status.up == Some(false)).and_then(|status| status.last_error);
+        why.map(|error| format!("but it is down: {error}\n")).unwrap_or_default()
     }
 
     /// Puts what the configuration file says in force, now.

@@ -378,6 +378,10 @@ async fn an_etcd_that_was_restored_as_another_cluster_is_told_of_once_and_believ
     let log = scene.fence.log();
     let told: Vec<_> = log.lines().filter(|line| line.contains("endpoint is not used")).collect();
     assert!(told.len() == 1 && told[0].contains("restart"), "{told:#?}");
+    // Its revision has not gone back, and so there is nothing to accept.
+    let accepted = scene.fence.admin("POST", "/sources/main/accept-regression").await;
+    let said = accepted.text();
+    assert!(said.contains("has not gone back") && said.contains("belongs to cluster"), "{said}");
     assert!(scene.fence.terminate().await.success());
     scene.start_again().await;
     scene.admits("/", &tenure).await;

@@ -35,6 +35,8 @@ async fn a_store_that_went_back_admits_nobody_until_an_operator_accepts_it() {
             "it ended, but holds the lock of the restored store"
         );
         assert_eq!(ask(&shard, "a", templated).await, "store-regressed");
+        pass(MAX_AGE).await;
+        assert_eq!(source.status(Instant::now()).up, Some(false), "no answer counts");
 
         assert!(source.accept_regression().await.unwrap());
         assert_eq!(ask(&lock, "a", first).await, "admit");

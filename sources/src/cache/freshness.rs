@@ -7,7 +7,7 @@ use std::time::Duration;
 use fencepost_policy::Revision;
 use tokio::time::{Instant, sleep_until};
 
-use super::common::Common;
+use super::common::{Common, count};
 use super::driver::{Believed, ReadFailure, Work};
 use super::scope::{Scope, Unverified};
 use super::source::ToRead;
@@ -137,6 +137,11 @@ async fn read_scope<S: LockStore>(
     match doubt {
         None => {}
         Some(Doubt::Watched(_)) => return look_at_history(work, scope, begun, course).await,
+        // Nobody watches what may not be read, and a probe does not tell when it may be again: what begins a window does.
+        Some(Doubt::Unwatched) if work.common().health().denied.contains(scope.range()) => {
+            scope.forget();
+            return Ok(());
+        }
         // It was read for its failure. What it shows proves nothing as long as nothing is watched.
         Some(Doubt::Unwatched) => return Ok(()),
     }
@@ -148,6 +153,10 @@ async fn read_scope<S: LockStore>(
     if course.rests() {
         // The clock stands still, and each lock is dated by its own reads, as the log has said. The source is not behind.
         work.fresh(probed.sent.at);
+        return Ok(());
+    }
+    if course.rests_until.take().is_some() {
+        scope.forget(); // It has as much to bring as has changed during the rest. A young window tells whether the keys still are too many.
         return Ok(());
     }
     let believed = read_changes(work, scope, scope.next_read(), course).await?;
@@ -188,19 +197,27 @@ async fn look_at_history<S: LockStore>(
     begun: Instant,
     course: &mut Course,
 ) -> Result<(), ReadFailure> {
-    let Some((newest, read)) = scope.history_read().filter(|_| !course.rests()) else {
+    let Some((newest, read, at)) = scope.history_read().filter(|_| course.rests_until.is_none()) else {
         scope.forget();
         return Ok(());
     };
-    let mut believed = read_changes(work, scope, read, course).await?;
-    let Believed { sent, ranges, .. } = &mut believed;
-    let Some(answer) = ranges.first_mut() else { return Ok(()) };
-    let is_same = match scope.history(&newest, answer) {
+    count(&work.common().counts.windows);
+    let sent = work.common().trust.sending();
+    let said = match work.store.range_at(&read, at).await {
+        Ok(answer) => scope.history(&newest, &answer),
+        Err(StoreError::Compacted) => History::Another,
+        Err(error) if may_be_too_much(&error) => {
+            give_up_what_is_too_much(work, scope, &error, course);
+            return Err(ReadFailure::Store(error.into()));
+        }
+        Err(error) => return Err(ReadFailure::Store(work.failed(error))),
+    };
+    let is_same = match said {
         History::Same => true,
         History::SameIfThen => was_then(work, &newest).await?,
         History::Another => false,
     };
-    if !scope.tells_of_history(sent) {
+    if !scope.tells_of_history(&sent) {
         return Ok(()); // The watch has failed meanwhile, and it may go on in another history.
     }
     if !is_same {
@@ -209,7 +226,8 @@ async fn look_at_history<S: LockStore>(
         scope.forget();
         return Ok(());
     }
-    scope.end_doubt(answer);
+    scope.end_doubt();
+    let believed = read_changes(work, scope, scope.next_read(), course).await?;
     merge(work, scope, believed, begun, course).await;
     Ok(())
 }
@@ -307,7 +325,9 @@ async fn merge<S: LockStore>(
             () = scope.progressed() => {}
             () = work.common().part_of_period_after(begun, 1) => {
                 course.unverified += 1;
-                if course.unverified >= UNVERIFIED_MAX && work.common().trust.era() == sent.era {
+                // While in doubt, what was sent before may be of another history than what is watched.
+                let may_begin = work.common().trust.era() == sent.era && scope.doubt().is_none();
+                if course.unverified >= UNVERIFIED_MAX && may_begin {
                     begin(work, scope, &read);
                     course.unverified = 0;
                 }

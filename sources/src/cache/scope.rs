@@ -147,8 +147,8 @@ impl Scope {
         self.window().doubt()
     }
 
-    /// The newest change that is known, and the read that shows whether the store has it; `None` if none is known.
-    pub(crate) fn history_read(&self) -> Option<(Change, RangeRead)> {
+    /// The newest change that is known, the read that shows whether the store had it, and for when; `None` if no change is known.
+    pub(crate) fn history_read(&self) -> Option<(Change, RangeRead, Revision)> {
         self.window().history_read(&self.range)
     }
 
@@ -162,10 +162,9 @@ impl Scope {
         self.window().tells_of_history(sent.at)
     }
 
-    /// The store has the history that the window is of, as long as it is watched. What was read to know that is one of
-    /// [`Scope::next_read`] now.
-    pub(crate) fn end_doubt(&self, answer: &mut RangeAnswer) {
-        self.window().end_doubt(answer);
+    /// The store has the history that the window is of, as long as it is watched.
+    pub(crate) fn end_doubt(&self) {
+        self.window().end_doubt();
     }
 
     /// How many keys it has, as of when it was last known whole; `None` as long as there is no window.

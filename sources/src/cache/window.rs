@@ -30,9 +30,12 @@
 //!
 //! All of this is of one history of the store. Where the watch has failed, another may go on in its place that has grown beyond `V`, restored
 //! from a backup: it returns nothing for what it has below `V`. So the window is in *doubt* from then on, and nothing verifies, until a read
-//! that was sent when the watch had begun anew has shown the newest change that is known of the scope, and none between it and `V`. The change
-//! is told from others by its key, its revision, and when and how often the key was written; whatever was restored so has all of the history
-//! up to it, and of what happened later in another history, up to `V`, there would be keys that should not be, or fewer keys.
+//! that was sent when the watch had begun anew has shown that the scope was at `V` what is known of it. It is one *as of* `V`: there were as
+//! many keys, the newest change that was known before the doubt is among them (or was, if it deleted a key), and none had changed after it. The change
+//! is told from others by its key, its revision, its content, and when and how often the key was written: so whatever was restored has
+//! all of the history up to it. Of what happened later in another history, up to `V`, there would be keys that changed, or fewer keys. What the store
+//! is by now would not tell: a key that came before `V` and was written again, or deleted, after it stands in for one that was deleted. Nor
+//! is what the watch brings during a doubt a witness: it may be of the other history.
 //!
 //! Whether a key existed at `V` is told by its first event after `V`: a deletion, or a write of a key created up to
 //! `V`, says that it did.
@@ -60,6 +63,8 @@ pub(crate) struct Window {
     /// in part, though the watch may tell of it late.
     began: Option<Revision>,
     newest: Option<Change>,
+    /// The newest change since the doubt began: it may be of another history, and is no witness of the one before.
+    newest_in_doubt: Option<Change>,
     doubt: Option<Doubt>,
 }
 
@@ -141,6 +146,7 @@ impl Window {
 
     /// The watch has failed.
     pub(crate) fn watch_failed(&mut self) {
+        self.newest_in_doubt = None;
         self.doubt = self.verified.map(|_| Doubt::Unwatched);
     }
 
@@ -154,22 +160,24 @@ impl Window {
         self.doubt
     }
 
-    /// What is to be looked for, and the read that shows it; `None` if there is nothing.
-    pub(crate) fn history_read(&self, range: &KeyRange) -> Option<(Change, RangeRead)> {
+    /// The newest change that is known, the read that shows whether the history is the same, and for when: up to where the window is verified,
+    /// nothing has come after that change. `None` if no change is known.
+    pub(crate) fn history_read(&self, range: &KeyRange) -> Option<(Change, RangeRead, Revision)> {
         let (newest, verified) = (self.newest.clone()?, self.verified?);
-        let since = newest.revision.before().unwrap_or(Revision::MIN).min(verified.at);
-        Some((newest, RangeRead { range: range.clone(), wanted: Wanted::ChangedAfter(since) }))
+        let since = newest.revision.before().unwrap_or(Revision::MIN);
+        Some((newest, RangeRead { range: range.clone(), wanted: Wanted::ChangedAfter(since) }, verified.at))
     }
 
-    /// What the answer to [`Window::history_read`] says.
+    /// What the answer to [`Window::history_read`] says: what the range was where the window was verified. There were as many keys then, and
+    /// none of them had changed after the newest change. A history that parts from ours later has all that is known of ours.
     pub(crate) fn history(&self, newest: &Change, answer: &RangeAnswer) -> History {
-        let verified = self.verified.map(|verified| verified.at);
-        let is_unknown = |stored: &&KeyValue| stored.modified > newest.revision && Some(stored.modified) <= verified;
-        if answer.keys.iter().any(|stored| is_unknown(&stored)) {
+        let is_as_known = self.verified.is_some_and(|verified| {
+            answer.count == verified.count && answer.keys.iter().all(|stored| stored.modified <= newest.revision)
+        });
+        if !is_as_known {
             return History::Another;
         }
         match answer.keys.iter().find(|stored| stored.key == newest.key) {
-            Some(stored) if stored.modified > newest.revision => History::SameIfThen,
             Some(stored) if newest.written.as_ref() == Some(stored) => History::Same,
             Some(_) => History::Another,
             None => History::SameIfThen,
@@ -181,11 +189,10 @@ impl Window {
         matches!(self.doubt, Some(Doubt::Watched(since)) if since <= sent)
     }
 
-    /// The history is the same. Of the answer to [`Window::history_read`] that leaves what a windowed read would have returned.
-    pub(crate) fn end_doubt(&mut self, answer: &mut RangeAnswer) {
+    /// The history is the same.
+    pub(crate) fn end_doubt(&mut self) {
         self.doubt = None;
-        let verified = self.verified.map(|verified| verified.at);
-        answer.keys.retain(|stored| Some(stored.modified) > verified);
+        self.newest = self.newest_in_doubt.take().or(self.newest.take());
     }
 
     /// What tells the store's revision at the least cost, once there is a window: a key of the range, whether or not it exists. To read
@@ -229,9 +236,11 @@ impl Window {
     }
 
     fn note(&mut self, change: Change) {
-        let before = self.newest.as_ref().map(|newest| newest.revision).or(self.began);
+        let known = self.newest_in_doubt.as_ref().or(self.newest.as_ref());
+        let before = known.map(|newest| newest.revision).or(self.began);
         if before.is_some_and(|before| before < change.revision) {
-            self.newest = Some(change);
+            let newest = if self.doubt.is_some() { &mut self.newest_in_doubt } else { &mut self.newest };
+            *newest = Some(change);
         }
     }
 
@@ -253,6 +262,9 @@ impl Window {
         let Some(verified) = self.verified.filter(|verified| self.doubt.is_none() && verified.at <= revision) else {
             return Probed::Missing;
         };
+        if self.lost_through.is_some_and(|lost| lost > verified.at) {
+            return Probed::Missing;
+        }
         let through = self.whole_through(verified.at);
         if through < revision {
             let is_passed = self.delivered > Some(through);
@@ -287,7 +299,7 @@ impl Window {
 
     /// Begins a window at that read, whatever was before.
     pub(crate) fn begin(&mut self, shown: &Shown) {
-        (self.began, self.newest, self.doubt) = (Some(shown.revision), None, None);
+        (self.began, self.newest, self.newest_in_doubt, self.doubt) = (Some(shown.revision), None, None, None);
         self.go_on(shown);
     }
 

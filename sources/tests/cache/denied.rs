@@ -5,7 +5,8 @@ use std::sync::atomic::{AtomicBool, Ordering};
 
 use fencepost_policy::{Layout, Revision};
 use fencepost_sources::{
-    KeyRange, KeyValue, LockSource, LockStore, Member, MemoryStore, RangeRead, RangeWatch, ReadAnswer, StoreError,
+    KeyRange, KeyValue, LockSource, LockStore, Member, MemoryStore, RangeAnswer, RangeRead, RangeWatch, ReadAnswer,
+    StoreError,
 };
 use tokio::time::Instant;
 
@@ -42,6 +43,11 @@ impl LockStore for Denying {
 
     async fn read_at(&self, key: &[u8], at: Revision) -> Result<Option<KeyValue>, StoreError> {
         self.store.read_at(key, at).await
+    }
+
+    async fn range_at(&self, read: &RangeRead, at: Revision) -> Result<RangeAnswer, StoreError> {
+        self.check([&read.range].into_iter())?;
+        self.store.range_at(read, at).await
     }
 
     async fn watch(&self, ranges: &[RangeWatch]) -> Result<Self::Watch, StoreError> {

@@ -3,6 +3,7 @@
 
 mod confirming;
 mod denied;
+mod doubt;
 mod panics;
 mod regression;
 mod reloads;

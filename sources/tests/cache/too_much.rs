@@ -66,6 +66,10 @@ impl LockStore for Slow {
         self.store.read_at(key, at).await
     }
 
+    async fn range_at(&self, read: &RangeRead, at: Revision) -> Result<RangeAnswer, StoreError> {
+        self.store.range_at(read, at).await
+    }
+
     async fn watch(&self, ranges: &[RangeWatch]) -> Result<Self::Watch, StoreError> {
         self.store.watch(ranges).await
     }
@@ -211,6 +215,41 @@ async fn keys_that_are_too_many_to_look_through_are_left_alone_for_longer_and_lo
             assert_eq!(glance(lock, "b", next), "admit", "the clock covers it again");
         }
         assert!(store.calls().ranges_whole <= whole + 1);
+    })
+    .await;
+}
+
+/// What a second changes can be read, and what a rest changes can't: the window that came after a rest was as old as that.
+#[tokio::test(start_paused = true)]
+async fn a_scope_that_changes_a_lot_is_fresh_again_after_a_rest() {
+    play(Slow::new(12), async |slow, source| {
+        let store = &slow.store;
+        (0..200).for_each(|number| _ = store.put(format!("t/{number}"), "a"));
+        let held = store.put("t/x", "a");
+        let locks = template(source, "t/", Layout::Key);
+        let lock = load(&locks, "t/x").await;
+        pass(SECOND * 2).await;
+        let mut next = 0;
+        // Four keys a second are renewed, and something is written elsewhere.
+        let mut go_on = async |seconds: u32| {
+            for _ in 0..seconds {
+                for _ in 0..4 {
+                    next = (next + 1) % 200;
+                    store.put(format!("t/{next}"), "a");
+                }
+                store.put("elsewhere", "y");
+                pass(SECOND).await;
+            }
+        };
+        go_on(20).await;
+        assert_eq!(glance(&lock, "a", held), "admit", "four changes a second are kept up with");
+        slow.changed_max.store(0, Ordering::Relaxed); // for 8 s
+        go_on(8).await;
+        slow.changed_max.store(12, Ordering::Relaxed);
+        go_on(1800).await; // half an hour
+        assert_eq!(ask(&lock, "a", held).await, "admit");
+        go_on(20).await;
+        assert_eq!(glance(&lock, "a", held), "admit", "half an hour later the clock covers it again");
     })
     .await;
 }

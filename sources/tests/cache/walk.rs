@@ -5,8 +5,8 @@ use std::sync::atomic::{AtomicBool, Ordering};
 
 use fencepost_policy::{Layout, Revision};
 use fencepost_sources::{
-    KeyValue, LockSource, LockStore, Member, MemoryStore, MemoryWatch, RangeRead, RangeWatch, ReadAnswer, StoreError,
-    Wanted, Watch, WatchNews,
+    KeyValue, LockSource, LockStore, Member, MemoryStore, MemoryWatch, RangeAnswer, RangeRead, RangeWatch, ReadAnswer,
+    StoreError, Wanted, Watch, WatchNews,
 };
 use tokio::sync::Semaphore;
 
@@ -64,6 +64,10 @@ impl LockStore for WithoutPast {
 
     async fn read_at(&self, _: &[u8], _: Revision) -> Result<Option<KeyValue>, StoreError> {
         std::future::pending().await
+    }
+
+    async fn range_at(&self, read: &RangeRead, at: Revision) -> Result<RangeAnswer, StoreError> {
+        self.store.range_at(read, at).await
     }
 
     async fn watch(&self, ranges: &[RangeWatch]) -> Result<Lossy, StoreError> {

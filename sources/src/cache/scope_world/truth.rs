@@ -65,18 +65,19 @@ impl World {
         if self.scope.doubt().is_none() {
             return;
         }
-        let Some((newest, RangeRead { wanted: Wanted::ChangedAfter(since), .. })) = self.scope.history_read() else {
+        let Some((newest, RangeRead { wanted: Wanted::ChangedAfter(since), .. }, at)) = self.scope.history_read()
+        else {
             self.has_given_up = true;
             return self.scope.forget();
         };
-        let state = self.states.last().unwrap();
+        let state = self.at(at);
         let keys = state.values().filter(|stored| stored.modified > since).cloned().collect();
-        let mut answer = RangeAnswer { keys, count: state.len() as u64 };
+        let answer = RangeAnswer { keys, count: state.len() as u64 };
         match self.scope.history(&newest, &answer) {
             History::Same => {}
             History::SameIfThen => assert_eq!(self.at(newest.revision).get(&newest.key), newest.written.as_ref()),
             History::Another => panic!("{newest:?} is there"),
         }
-        self.scope.end_doubt(&mut answer);
+        self.scope.end_doubt();
     }
 }

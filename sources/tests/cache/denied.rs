@@ -1,7 +1,6 @@
 //! What the store does not show any more to whoever asks in our name, and what it still shows.
 
-use std::sync::Arc;
-use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::{Arc, Mutex};
 
 use fencepost_policy::{Layout, Revision};
 use fencepost_sources::{
@@ -12,21 +11,36 @@ use tokio::time::Instant;
 
 use crate::world::{MAX_AGE, SECOND, ask, glance, load, options, pass, play_with, template, track};
 
-/// Shows nothing below `a/` while that is denied.
+/// What of the prefix `a/` is denied.
+#[derive(Clone, Copy, Default)]
+enum Denied {
+    #[default]
+    Nothing,
+    /// To read it as a whole, and none of its keys.
+    Whole,
+    All,
+}
+
+/// Does not show what is denied.
 #[derive(Clone, Default)]
 struct Denying {
     store: MemoryStore,
-    denies: Arc<AtomicBool>,
+    denied: Arc<Mutex<Denied>>,
 }
 
 impl Denying {
-    fn deny(&self, denies: bool) {
-        self.denies.store(denies, Ordering::Relaxed);
+    fn deny(&self, denied: Denied) {
+        *self.denied.lock().unwrap() = denied;
     }
 
     fn check<'r>(&self, mut ranges: impl Iterator<Item = &'r KeyRange>) -> Result<(), StoreError> {
-        let is_denied = |range: &&KeyRange| self.denies.load(Ordering::Relaxed) && range.first_key().starts_with(b"a/");
-        match ranges.find(is_denied) {
+        let denied = *self.denied.lock().unwrap();
+        let is_denied = |range: &KeyRange| match denied {
+            Denied::Nothing => false,
+            Denied::Whole => *range == KeyRange::Prefix((*b"a/").into()),
+            Denied::All => range.first_key().starts_with(b"a/"),
+        };
+        match ranges.find(|range| is_denied(range)) {
             Some(range) => Err(StoreError::Denied { user: None, range: range.clone() }),
             None => Ok(()),
         }
@@ -72,7 +86,7 @@ async fn a_named_lock_that_may_not_be_read_any_more_keeps_no_other_from_being_ke
         let one = track(source, "a/1", Layout::Key);
         let other = track(source, "b/1", Layout::Key);
         pass(SECOND * 3).await;
-        denying.deny(true);
+        denying.deny(Denied::All);
         for _ in 0..10 {
             pass(MAX_AGE).await;
             assert!(other.outlook().good_for(MAX_AGE, Instant::now()).is_some());
@@ -82,7 +96,7 @@ async fn a_named_lock_that_may_not_be_read_any_more_keeps_no_other_from_being_ke
         denying.store.delete("b/1");
         pass(SECOND / 100).await;
         assert_eq!(glance(&other, "x", of_other), "no-owner", "it is watched");
-        denying.deny(false);
+        denying.deny(Denied::Nothing);
         pass(SECOND * 3).await;
         assert_eq!(glance(&one, "x", of_one), "admit", "it is asked for again");
         denying.store.delete("a/1");
@@ -101,11 +115,11 @@ async fn a_named_queue_that_may_be_read_again_is_watched_again_though_it_was_den
         let other = track(source, "b/1", Layout::Key);
         let of_other = denying.store.put("b/1", "x");
         pass(SECOND * 3).await;
-        denying.deny(true);
+        denying.deny(Denied::All);
         denying.store.end_watches();
         pass(SECOND * 5).await;
         assert_eq!(glance(&other, "x", of_other), "admit");
-        denying.deny(false);
+        denying.deny(Denied::Nothing);
         pass(SECOND * 11 / 2).await; // Between two reads.
         assert_eq!(glance(&lock, "x", held), "admit");
         denying.store.delete("a/1/x");
@@ -125,19 +139,42 @@ async fn a_template_whose_locks_may_not_be_read_any_more_keeps_no_other_from_bei
         let one = load(&a, "a/1").await;
         let other = load(&b, "b/1").await;
         pass(SECOND * 3).await;
-        denying.deny(true);
+        denying.deny(Denied::All);
         pass(SECOND * 3).await;
         denying.store.end_watches(); // As when a member is restarted.
         pass(SECOND * 3).await;
         denying.store.delete("b/1");
         pass(SECOND / 100).await;
         assert_eq!(glance(&other, "x", of_other), "no-owner");
-        denying.deny(false);
+        denying.deny(Denied::Nothing);
         pass(SECOND * 3).await;
         assert_eq!(ask(&one, "x", of_one).await, "admit");
         denying.store.delete("a/1");
         pass(SECOND / 100).await;
         assert_eq!(glance(&one, "x", of_one), "no-owner", "it is watched again");
+    })
+    .await;
+}
+
+/// Its keys could still be read, and so nothing asked for the prefix again.
+#[tokio::test(start_paused = true)]
+async fn a_prefix_that_may_be_read_again_is_watched_again() {
+    play(async |denying, source| {
+        let locks = template(source, "a/", Layout::Key);
+        let held = denying.store.put("a/1", "x");
+        let lock = load(&locks, "a/1").await;
+        pass(SECOND * 3).await;
+        denying.deny(Denied::Whole);
+        denying.store.end_watches(); // As when a member is restarted.
+        pass(SECOND * 5).await;
+        denying.deny(Denied::Nothing);
+        pass(SECOND * 60).await;
+        let status = source.status(Instant::now());
+        assert_eq!(ask(&lock, "x", held).await, "admit");
+        assert!(!status.is_stale, "it is kept fresh again");
+        denying.store.delete("a/1");
+        pass(SECOND / 100).await;
+        assert_eq!(glance(&lock, "x", held), "no-owner", "it is watched again");
     })
     .await;
 }

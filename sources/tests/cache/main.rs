@@ -3,7 +3,6 @@
 
 mod confirming;
 mod denied;
-mod doubt;
 mod panics;
 mod regression;
 mod reloads;

@@ -295,6 +295,40 @@ async fn a_templated_lock_is_read_again_though_a_restored_store_grew_beyond_unse
             lacks: 1,
             unseen: |store| _ = store.delete("t/1"),
         },
+        // A key that came below what was verified, and was deleted or written again above, stands in for the one that is gone.
+        Restored {
+            seen: takes_over,
+            elsewhere: 3,
+            lacks: 2,
+            unseen: |store| {
+                store.delete("t/1");
+                store.put("t/3", "z");
+                store.put("elsewhere", "y");
+                store.delete("t/3");
+            },
+        },
+        Restored {
+            seen: takes_over,
+            elsewhere: 3,
+            lacks: 2,
+            unseen: |store| {
+                store.delete("t/1");
+                store.put("t/3", "z");
+                store.put("elsewhere", "y");
+                store.put("t/3", "z");
+            },
+        },
+        // What the watch brings before anybody has looked is of the restored store, and says nothing of the one before.
+        Restored {
+            seen: takes_over,
+            elsewhere: 3,
+            lacks: 4,
+            unseen: |store| {
+                store.put("t/1", "c");
+                (0..20).for_each(|_| _ = store.put("elsewhere", "y"));
+                store.put("t/2", "x");
+            },
+        },
         // Nothing has changed since the window began, so that nothing tells one history from another.
         Restored { seen: |_| {}, elsewhere: 3, lacks: 2, unseen: |store| _ = store.put("t/1", "c") },
     ];
@@ -329,6 +363,42 @@ async fn a_templated_lock_is_read_again_though_a_restored_store_grew_beyond_unse
         })
         .await;
     }
+}
+
+/// A window is not begun by a read of the history before.
+#[tokio::test(start_paused = true)]
+async fn a_read_that_was_sent_before_the_watch_went_on_begins_no_window() {
+    play(options(), async |store, source| {
+        store.put("t/2", "x");
+        store.put("t/3", "x");
+        store.put("t/1", "a");
+        let locks = template(source, "t/", Layout::Key);
+        let lock = load(&locks, "t/1").await;
+        pass(SECOND * 2).await;
+        store.hold_watches();
+        let held = store.put("t/1", "b");
+        store.delete("t/2"); // what is never brought: two reads stay unverified
+        // One window read unverified ...
+        let before = store.calls().ranges_changed;
+        while store.calls().ranges_changed < before + 2 {
+            pass(SECOND / 100).await;
+        }
+        pass(SECOND / 100).await;
+        // ... and the second is on its way to be given up. The lock is read by itself.
+        assert_eq!(ask(&lock, "b", held).await, "admit");
+        store.rewind_to(revision(held.get() - 1));
+        store.delete("t/1");
+        store.put("elsewhere", "y");
+        store.delete("t/3");
+        store.put("t/9", "q");
+        store.release_watches();
+        (0..20).for_each(|_| _ = store.put("elsewhere", "y"));
+        pass(MAX_AGE * 4).await;
+        assert_eq!(store.get("t/1"), None);
+        assert_eq!(source.status(Instant::now()).distrusted_through, None, "it was not seen to go back");
+        assert_ne!(glance(&lock, "b", held), "admit");
+    })
+    .await;
 }
 
 /// A watch that ends is no reason to read each lock by itself: the newest change is there still.

@@ -45,6 +45,7 @@ impl Driver {
             watched_changed: Notify::new(),
             members_due: Notify::new(),
             watch_is_down: Cell::new(false),
+            watch_resumed_at: Cell::new(None),
             reads: Semaphore::new(READS_AT_A_TIME.0),
             reads_without_record: Semaphore::new(READS_AT_A_TIME.1),
             seed,
@@ -77,6 +78,7 @@ pub(crate) struct Work<S> {
     pub(crate) members_due: Notify,
     /// Whether the watch has failed, and has not begun anew.
     watch_is_down: Cell<bool>,
+    watch_resumed_at: Cell<Option<Instant>>,
     pub(crate) reads: Semaphore,
     pub(crate) reads_without_record: Semaphore,
     seed: u64,
@@ -196,8 +198,15 @@ impl<S: LockStore> Work<S> {
 
     /// Takes note that the watch goes on, of these scopes.
     pub(crate) fn watch_began(&self, scopes: impl Iterator<Item = Arc<Scope>>) {
-        self.watch_is_down.set(false);
+        if self.watch_is_down.replace(false) {
+            self.watch_resumed_at.set(Some(Instant::now()));
+        }
         scopes.for_each(|scope| scope.watch_resumed());
+    }
+
+    /// When the watch last began anew after it had failed.
+    pub(crate) fn watch_resumed_at(&self) -> Option<Instant> {
+        self.watch_resumed_at.get()
     }
 
     /// Whether nothing is watched because that has failed.

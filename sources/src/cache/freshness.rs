@@ -325,9 +325,7 @@ async fn merge<S: LockStore>(
             () = scope.progressed() => {}
             () = work.common().part_of_period_after(begun, 1) => {
                 course.unverified += 1;
-                // While in doubt, what was sent before may be of another history than what is watched.
-                let may_begin = work.common().trust.era() == sent.era && scope.doubt().is_none();
-                if course.unverified >= UNVERIFIED_MAX && may_begin {
+                if course.unverified >= UNVERIFIED_MAX && work.common().trust.era() == sent.era {
                     begin(work, scope, &read);
                     course.unverified = 0;
                 }
@@ -342,7 +340,12 @@ async fn merge<S: LockStore>(
     work.fresh(sent.at);
 }
 
+/// Begins a window at that read, unless it was sent before the watch went on: it may show another history than what is watched. The next one
+/// does then.
 fn begin<S: LockStore>(work: &Work<S>, scope: &Scope, read: &Unverified) {
+    if work.watch_resumed_at() > Some(read.sent_at()) {
+        return;
+    }
     scope.begin(read);
     if work.watch_is_down() {
         scope.watch_failed();

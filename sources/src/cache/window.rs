@@ -341,3 +341,22 @@ impl Window {
         }
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// All events of one revision come together, and there may be more of them than are kept.
+    #[test]
+    fn a_probe_proves_nothing_where_the_log_has_overflowed() {
+        let [began, cleared] = [1, 2].map(|number| Revision::new(number).unwrap());
+        for (deleted, probed) in [(LOG_MAX, Probed::Whole), (LOG_MAX + 1, Probed::Missing)] {
+            let mut window = Window::default();
+            window.begin(&Shown { revision: began, count: deleted as u64, new: 0 });
+            for number in 0..deleted {
+                window.log(&Event::Delete { key: format!("t/{number}").into(), revision: cleared });
+            }
+            assert_eq!(window.verify_probe(cleared), probed, "{deleted} deleted");
+        }
+    }
+}

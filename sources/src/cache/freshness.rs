@@ -171,22 +171,25 @@ async fn read_changes<S: LockStore>(
     read: RangeRead,
     course: &mut Course,
 ) -> Result<Believed, ReadFailure> {
-    match work.try_read(&work.common().counts.windows, &[read]).await {
-        Ok(believed) => {
-            course.given_up = 0;
-            Ok(believed)
-        }
-        Err(failure) => {
-            match &failure {
-                // The store has just answered. If it does not any more, the next probe will tell.
-                ReadFailure::Store(error) if may_be_too_much(error) => {
-                    give_up_what_is_too_much(work, scope, error, course)
-                }
-                ReadFailure::Store(_) | ReadFailure::Again | ReadFailure::Regressed => work.tell(&failure),
-            }
-            Err(failure)
-        }
+    let believed = work.try_read(&work.common().counts.windows, &[read]).await;
+    let believed = believed.map_err(|failure| after_a_probe(failure, work, scope, course))?;
+    course.given_up = 0;
+    Ok(believed)
+}
+
+/// Takes note that a read of what has changed failed, though the store has just answered a probe. If it does not any more, the next one will
+/// tell.
+fn after_a_probe<S: LockStore>(
+    failure: ReadFailure,
+    work: &Work<S>,
+    scope: &Scope,
+    course: &mut Course,
+) -> ReadFailure {
+    match &failure {
+        ReadFailure::Store(error) if may_be_too_much(error) => give_up_what_is_too_much(work, scope, error, course),
+        ReadFailure::Store(_) | ReadFailure::Again | ReadFailure::Regressed => work.tell(&failure),
     }
+    failure
 }
 
 /// Finds out whether the store has the history still that the window is of. If that can't be told, another window is begun, which says nothing
@@ -206,11 +209,7 @@ async fn look_at_history<S: LockStore>(
     let said = match work.store.range_at(&read, at).await {
         Ok(answer) => scope.history(&newest, &answer),
         Err(StoreError::Compacted) => History::Another,
-        Err(error) if may_be_too_much(&error) => {
-            give_up_what_is_too_much(work, scope, &error, course);
-            return Err(ReadFailure::Store(error.into()));
-        }
-        Err(error) => return Err(ReadFailure::Store(work.failed(error))),
+        Err(error) => return Err(after_a_probe(ReadFailure::Store(error.into()), work, scope, course)),
     };
     let is_same = match said {
         History::Same => true,

@@ -1,6 +1,5 @@
 //! What does the work of a source: one future, on whichever thread runs it.
 
-use std::cell::Cell;
 use std::fmt;
 use std::future::Future;
 use std::pin::Pin;
@@ -44,8 +43,6 @@ impl Driver {
             shared,
             watched_changed: Notify::new(),
             members_due: Notify::new(),
-            watch_is_down: Cell::new(false),
-            watch_resumed_at: Cell::new(None),
             reads: Semaphore::new(READS_AT_A_TIME.0),
             reads_without_record: Semaphore::new(READS_AT_A_TIME.1),
             seed,
@@ -76,9 +73,6 @@ pub(crate) struct Work<S> {
     pub(crate) watched_changed: Notify,
     /// The members may be other than they were when they were last asked.
     pub(crate) members_due: Notify,
-    /// Whether the watch has failed, and has not begun anew.
-    watch_is_down: Cell<bool>,
-    watch_resumed_at: Cell<Option<Instant>>,
     pub(crate) reads: Semaphore,
     pub(crate) reads_without_record: Semaphore,
     seed: u64,
@@ -163,6 +157,7 @@ impl<S: LockStore> Work<S> {
         match self.common().trust.received(&sent, answer.revision) {
             Standing::Trusted => {
                 self.answered(sent.at, ranges);
+                let sent = self.common().trust.as_of_now(&sent);
                 Ok(Believed { sent, revision: answer.revision, ranges: answer.ranges })
             }
             Standing::Behind => {
@@ -192,26 +187,14 @@ impl<S: LockStore> Work<S> {
 
     /// Takes note that the watch is no more: until it begins anew, another history may come to be in the place of what is known of scopes.
     pub(crate) fn watch_failed(&self) {
-        self.watch_is_down.set(true);
+        self.common().trust.watch_failed();
         self.shared.scopes().iter().for_each(|scope| scope.watch_failed());
     }
 
     /// Takes note that the watch goes on, of these scopes.
     pub(crate) fn watch_began(&self, scopes: impl Iterator<Item = Arc<Scope>>) {
-        if self.watch_is_down.replace(false) {
-            self.watch_resumed_at.set(Some(Instant::now()));
-        }
+        self.common().trust.watch_began();
         scopes.for_each(|scope| scope.watch_resumed());
-    }
-
-    /// When the watch last began anew after it had failed.
-    pub(crate) fn watch_resumed_at(&self) -> Option<Instant> {
-        self.watch_resumed_at.get()
-    }
-
-    /// Whether nothing is watched because that has failed.
-    pub(crate) fn watch_is_down(&self) -> bool {
-        self.watch_is_down.get()
     }
 
     /// Takes note of the store's failure, if it is one.

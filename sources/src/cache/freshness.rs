@@ -136,7 +136,7 @@ async fn read_scope<S: LockStore>(
     let probed = work.read(windows, &[probe]).await?;
     match doubt {
         None => {}
-        Some(Doubt::Watched(_)) => return look_at_history(work, scope, begun, course).await,
+        Some(Doubt::Watched) => return look_at_history(work, scope, begun, course).await,
         // Nobody watches what may not be read, and a probe does not tell when it may be again: what begins a window does.
         Some(Doubt::Unwatched) if work.common().health().denied.contains(scope.range()) => {
             scope.forget();
@@ -216,16 +216,16 @@ async fn look_at_history<S: LockStore>(
         History::SameIfThen => was_then(work, &newest).await?,
         History::Another => false,
     };
-    if !scope.tells_of_history(&sent) {
+    let Some(stretch) = work.common().trust.stretch_since(&sent).filter(|_| scope.doubt().is_some()) else {
         return Ok(()); // The watch has failed meanwhile, and it may go on in another history.
-    }
+    };
     if !is_same {
         let (source, range) = (&work.common().name, scope.range());
         tracing::info!(%source, %range, "while nothing was watched, the lock store may have been restored; the locks are read anew as they are asked for");
         scope.forget();
         return Ok(());
     }
-    scope.end_doubt();
+    scope.end_doubt(&work.common().registry, stretch);
     let believed = read_changes(work, scope, scope.next_read(), course).await?;
     merge(work, scope, believed, begun, course).await;
     Ok(())
@@ -342,14 +342,16 @@ async fn merge<S: LockStore>(
 /// Begins a window at that read, unless it was sent before the watch went on: it may show another history than what is watched. The next one
 /// does then.
 fn begin<S: LockStore>(work: &Work<S>, scope: &Scope, read: &Unverified) {
-    if work.watch_resumed_at() > Some(read.sent_at()) {
+    let trust = &work.common().trust;
+    let is_watched = trust.stretch().is_some();
+    if is_watched && trust.stretch_since(read.sent()).is_none() {
         return;
     }
     scope.begin(read);
-    if work.watch_is_down() {
+    if !is_watched {
         scope.watch_failed();
     }
-    work.fresh(read.sent_at());
+    work.fresh(read.sent().at);
     work.watched_changed.notify_one();
 }
 

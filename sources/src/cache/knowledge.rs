@@ -1,12 +1,15 @@
 //! What reads and events of one lock add up to.
 
+mod track;
+
 use std::collections::HashMap;
 
-use fencepost_policy::{KeyTrack, Layout, QueueTrack, Reading, Revision, Snapshot, Step, Walk};
+use fencepost_policy::{KeyTrack, Layout, QueueTrack, Reading, Revision, Snapshot, Walk};
 use tokio::time::Instant;
 
+use self::track::Track;
 use super::outlook::{Problem, Published, ScopeClock};
-use super::record::{LockSpec, contender, queue_event};
+use super::record::{LockSpec, contender};
 use super::trust::Sent;
 use crate::store::{Event, KeyValue};
 
@@ -16,12 +19,16 @@ use crate::store::{Event, KeyValue};
 /// - `missed` is the highest revision at which something is known to have happened that could not be applied. While it is
 ///   above the track, the track is not *settled*: it is still exact for its own revision, and dated by its own reads, but
 ///   nothing that happens later may be built upon it (`no-bridge`), and no scope's clock speaks for it.
+/// - Nor is anything built upon it in another stretch of the watch: etcd may have been restored in between. A read that shows it takes it over,
+///   and so does a clock of which that is known.
 /// - A read is truth, what a watch brings is not: a read that contradicts the track ends it, however new the track seems (`read-is-truth`).
 /// - The store had not gone beyond the track when the read was sent that it is dated by. A refusal by what a confirming read
 ///   did not show leans on that (`final-refusal`), whether or not a clock covers the lock by then.
 #[derive(Debug, Default)]
 pub(crate) struct Knowledge {
     era: u32,
+    /// The stretch of the watch in which the newest read or event came that the track is made of; `None` if nothing was watched then.
+    stretch: Option<u32>,
     track: Option<Track>,
     exists: bool,
     problem: Option<Problem>,
@@ -31,28 +38,6 @@ pub(crate) struct Knowledge {
     read_at: Option<Revision>,
     /// Whether a read has contradicted the track, and nobody was told yet.
     has_lost: bool,
-}
-
-#[derive(Debug)]
-enum Track {
-    Key(KeyTrack),
-    Queue(QueueTrack),
-}
-
-impl Track {
-    fn as_of(&self) -> Revision {
-        match self {
-            Track::Key(track) => track.as_of(),
-            Track::Queue(track) => track.as_of(),
-        }
-    }
-
-    fn reaching(self, revision: Revision) -> Track {
-        match self {
-            Track::Key(track) => Track::Key(track.reaching(revision)),
-            Track::Queue(track) => Track::Queue(track.reaching(revision)),
-        }
-    }
 }
 
 /// Which events are sure to have been delivered before those at hand.
@@ -102,10 +87,7 @@ impl Knowledge {
     }
 
     pub(crate) fn snapshot(&self) -> Option<Snapshot> {
-        self.track.as_ref().map(|track| match track {
-            Track::Key(track) => track.snapshot(),
-            Track::Queue(track) => track.snapshot(),
-        })
+        self.track.as_ref().map(Track::snapshot)
     }
 
     pub(crate) fn published(&self, snapshot: Option<Snapshot>) -> Published {
@@ -137,6 +119,17 @@ impl Knowledge {
         true
     }
 
+    /// Whether the store is sure, in that stretch, to have the history still that this is known in.
+    fn goes_on_in(&self, stretch: Option<u32>, clock: Option<&ScopeClock>) -> bool {
+        stretch.is_some() && self.stretch == stretch || self.is_covered_in(stretch, clock)
+    }
+
+    /// The same, by the word of a clock.
+    fn is_covered_in(&self, stretch: Option<u32>, clock: Option<&ScopeClock>) -> bool {
+        let covers = |clock: &ScopeClock| clock.stretch == stretch && clock.covers(self.era, self.settled_since());
+        stretch.is_some() && clock.is_some_and(covers)
+    }
+
     /// Whether the tenure that is known has ended, by what a later read or event shows of its key.
     pub(crate) fn is_ended_by<'s>(
         &self,
@@ -163,17 +156,21 @@ impl Knowledge {
         self.enter_era(sent.era);
         self.forget_if_contradicted(lock, revision, keys, clock);
         if self.knows_through(revision, clock) {
+            if self.as_of() == Some(revision) {
+                self.stretch = sent.stretch; // It shows all that is known.
+            }
             self.read_at = self.read_at.max(Some(revision));
             self.date(sent.at);
             return None;
         }
+        let follows = self.goes_on_in(sent.stretch, clock);
         let track = match lock.format.layout {
             Layout::Key => {
                 let known = match &self.track {
                     Some(Track::Key(track)) => Some(track),
                     Some(Track::Queue(_)) | None => None,
                 };
-                match KeyTrack::read(known, revision, keys.first().map(|stored| lock.write(stored))) {
+                match KeyTrack::read(known, follows, revision, keys.first().map(|stored| lock.write(stored))) {
                     Reading::Known(track) => Track::Key(track),
                     Reading::Walk(walk) => {
                         self.miss(sent.era, revision);
@@ -186,6 +183,7 @@ impl Knowledge {
             }
         };
         self.know(lock, track, keys.first());
+        self.stretch = sent.stretch;
         self.read_at = Some(revision);
         self.date(sent.at);
         self.miss_what_a_clock_jumped(clock);
@@ -224,6 +222,7 @@ impl Knowledge {
     pub(crate) fn walked(&mut self, sent: &Sent, track: KeyTrack, clock: Option<&ScopeClock>) {
         self.enter_era(sent.era);
         if !self.knows_through(track.as_of(), clock) {
+            self.stretch = sent.stretch;
             self.read_at = Some(track.as_of());
             self.track = Some(Track::Key(track));
             self.exists = true;
@@ -238,6 +237,18 @@ impl Knowledge {
         if let Some(clock) = clock.filter(|clock| clock.era == self.era) {
             self.missed = self.missed.max(Some(clock.reach));
         }
+    }
+
+    /// The store is known to have the history still that it had when the watch failed, up to that revision. What was read of the lock since,
+    /// before the watch began anew in that stretch, may be of one that is over: no clock speaks for it before it is read again.
+    ///
+    /// Whether there is no such thing.
+    pub(crate) fn is_of_history(&mut self, through: Revision, stretch: Option<u32>) -> bool {
+        let is_of_it = self.stretch == stretch || self.as_of() <= Some(through);
+        if !is_of_it {
+            self.read_at = None;
+        }
+        is_of_it
     }
 
     /// Whether every key of the lock that was created after `since` and up to `through` is among those that a read of the scope at `through`
@@ -305,7 +316,7 @@ impl Knowledge {
     pub(crate) fn events(
         &mut self,
         lock: &LockSpec,
-        era: u32,
+        (era, stretch): (u32, Option<u32>),
         events: &[Event],
         coverage: Coverage,
         clock: Option<&ScopeClock>,
@@ -324,14 +335,10 @@ impl Knowledge {
             return Applied::Nothing;
         }
         let follows = match coverage {
-            Coverage::Lock => self.is_settled(),
-            Coverage::Scope => clock.is_some_and(|clock| clock.covers(self.era, self.settled_since())),
+            Coverage::Lock => self.is_settled() && self.goes_on_in(stretch, clock),
+            Coverage::Scope => self.is_covered_in(stretch, clock),
         };
-        let next = match track {
-            _ if !follows => None,
-            Track::Key(track) => key_events(lock, track, events).map(Track::Key),
-            Track::Queue(track) => queue_events(track, events).map(Track::Queue),
-        };
+        let next = if follows { track.after(lock, events) } else { None };
         let Some(next) = next else {
             self.miss(era, revision);
             return Applied::Gap;
@@ -341,6 +348,7 @@ impl Knowledge {
             Some(Event::Delete { .. }) | None => None,
         };
         self.know(lock, next, newest);
+        self.stretch = stretch;
         Applied::Changed
     }
 
@@ -368,23 +376,4 @@ impl Knowledge {
     fn date(&mut self, sent: Instant) {
         self.dated = self.dated.max(Some(sent));
     }
-}
-
-/// What is known after events of a `key` lock that follow what was known; `None` if something before them is missing all the same.
-fn key_events(lock: &LockSpec, known: &KeyTrack, events: &[Event]) -> Option<KeyTrack> {
-    let mut known = known.clone();
-    for event in events {
-        known = match known.event(lock.key_event(event)) {
-            Step::Ignored => known,
-            Step::Next(next) => next,
-            Step::Gap => return None,
-        };
-    }
-    Some(known)
-}
-
-/// The same of a queue.
-fn queue_events(known: &QueueTrack, events: &[Event]) -> Option<QueueTrack> {
-    let next = known.events(events.iter().map(queue_event)).ok()?;
-    Some(next.unwrap_or_else(|| known.clone()))
 }

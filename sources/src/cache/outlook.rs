@@ -32,6 +32,8 @@ pub(crate) struct Published {
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) struct ScopeClock {
     pub(crate) era: u32,
+    /// The stretch of the watch in which it is known that the store has the history still that the clock was made of.
+    pub(crate) stretch: Option<u32>,
     pub(crate) base: Revision,
     pub(crate) reach: Revision,
     pub(crate) dated: Instant,

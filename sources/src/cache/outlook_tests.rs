@@ -70,7 +70,13 @@ fn a_confirmed_refusal_is_final_at_any_age_and_a_confirmed_admission_is_not() {
 #[test]
 fn a_clock_dates_only_locks_that_are_settled_read_since_its_base_and_of_its_era() {
     let start = Instant::now();
-    let clock = |base, era| ScopeClock { era, base: revision(base), reach: revision(20), dated: start + 20 * SECOND };
+    let clock = |base, era| ScopeClock {
+        era,
+        stretch: Some(0),
+        base: revision(base),
+        reach: revision(20),
+        dated: start + 20 * SECOND,
+    };
     let now = start + 20 * SECOND;
     let check = |published, clock, expected| {
         assert_eq!(verdict(&outlook(published, Some(clock), None), "a", 10, now, now, false), expected);

@@ -11,7 +11,7 @@ use super::common::count;
 use super::driver::{ReadFailure, Work};
 use super::slots::Unconfirmed;
 use super::tracked::TrackedLock;
-use crate::store::{LockStore, RangeRead, StoreError, Wanted};
+use crate::store::{KeyValue, LockStore, RangeRead, StoreError, Wanted};
 
 /// How often a lock is read in a row when each read is overtaken by events, or is not believed.
 const READS_MAX: usize = 4;
@@ -70,7 +70,11 @@ async fn read<S: LockStore>(work: &Work<S>, lock: &TrackedLock) -> Result<(), Un
             if work.common().trust.era() != believed.sent.era {
                 continue; // It may have walked through two histories.
             }
-            lock.walked(&believed.sent, track);
+            let sent = work.common().trust.as_of_now(&believed.sent);
+            if sent.stretch.is_none() && !is_shown_again(work, &range, keys).await {
+                continue; // The same, where nobody watches.
+            }
+            lock.walked(&sent, track);
         }
         outcome = Ok(());
         if lock.is_settled() {
@@ -82,6 +86,12 @@ async fn read<S: LockStore>(work: &Work<S>, lock: &TrackedLock) -> Result<(), Un
         work.watched_changed.notify_one(); // From now on it can be watched.
     }
     outcome
+}
+
+/// Whether another read shows the same.
+async fn is_shown_again<S: LockStore>(work: &Work<S>, range: &RangeRead, keys: &[KeyValue]) -> bool {
+    let again = work.read(&work.common().counts.walks, std::slice::from_ref(range)).await;
+    again.is_ok_and(|again| again.ranges.first().is_some_and(|answer| answer.keys == keys))
 }
 
 /// Looks at the writes between what was read and what was known, the newest first.

@@ -27,6 +27,8 @@
 //! dated by its own reads only, and no event is applied to it before it has been read by itself. The same goes
 //! for a store that went back, where a new era begins.
 //!
+//! The same goes for what was learnt of a lock after the last that is proven, where the watch has failed: see [`Scope::end_doubt`].
+//!
 //! So a lock may cease to be covered at any time, and keeps the date of its own reads then. A read that the clock has passed shows
 //! nothing new, but gives the lock a date; in the same step the lock takes over what the clock says of it, and is known up to
 //! there by itself. Otherwise it would be dated later than it is known: a mutex's holder that was told a revision in
@@ -46,7 +48,7 @@ use super::record::RecordFormat;
 use super::registry::Registry;
 use super::tracked::TrackedLock;
 use super::trust::Sent;
-use super::window::{Change, Doubt, History, Probed, Shown, Window};
+use super::window::{Change, Delivered, Doubt, History, Probed, Shown, Window};
 use crate::store::{Event, KeyRange, KeyValue, RangeAnswer, RangeRead};
 use crate::sync::{ArcSwapOption, Guard};
 
@@ -157,14 +159,19 @@ impl Scope {
         self.window().history(newest, answer)
     }
 
-    /// Whether what was sent then tells of the history.
-    pub(crate) fn tells_of_history(&self, sent: &Sent) -> bool {
-        self.window().tells_of_history(sent.at)
-    }
-
-    /// The store has the history that the window is of, as long as it is watched.
-    pub(crate) fn end_doubt(&self) {
-        self.window().end_doubt();
+    /// The store has the history still that the window is of, in this stretch of the watch. What was held back meanwhile is applied.
+    pub(crate) fn end_doubt(self: &Arc<Self>, locks: &Registry, stretch: u32) {
+        let (Some((through, held)), Some(clock)) = (self.window().end_doubt(), self.clock.load().as_deref().copied())
+        else {
+            return;
+        };
+        let stretch = Some(stretch);
+        self.clock.store(Some(Arc::new(ScopeClock { stretch, ..clock })));
+        // Before the clock moves: it would speak for those, too.
+        let is_later = |lock: &Arc<TrackedLock>| lock.as_of() > Some(through);
+        let later: Vec<_> = self.learnt().keys().filter_map(|key| locks.find(key.as_str())).filter(is_later).collect();
+        later.iter().filter(|lock| !lock.is_of_history(through, stretch)).for_each(|lock| lock.want_read());
+        self.events(locks, clock.era, &held);
     }
 
     /// How many keys it has, as of when it was last known whole; `None` as long as there is no window.
@@ -243,8 +250,8 @@ impl Scope {
     /// Begins a window at that read: the clock starts anew.
     pub(crate) fn begin(&self, read: &Unverified) {
         self.window().begin(&read.shown);
-        let (revision, Sent { era, at, .. }) = (read.shown.revision, read.sent);
-        self.clock.store(Some(Arc::new(ScopeClock { era, base: revision, reach: revision, dated: at })));
+        let (revision, Sent { era, stretch, at, .. }) = (read.shown.revision, read.sent);
+        self.clock.store(Some(Arc::new(ScopeClock { era, stretch, base: revision, reach: revision, dated: at })));
     }
 
     /// Forgets the window, so that the next read begins another one.
@@ -262,9 +269,12 @@ impl Scope {
 
     /// Applies what the watch has delivered, in order; all events of one revision are in here together.
     pub(crate) fn events(self: &Arc<Self>, locks: &Registry, era: u32, events: &[Event]) {
-        let mut window = self.window();
-        events.iter().for_each(|event| window.log(event));
-        drop(window);
+        let delivered = self.window().deliver(events);
+        match delivered {
+            Delivered::Counts => {}
+            Delivered::Held => return,
+            Delivered::TooMuch => return self.forget(),
+        }
         match self.format.layout {
             Layout::Key => events.chunks(1).for_each(|event| self.apply(locks, era, event)),
             // A queue must not be seen between two events of one transaction.
@@ -314,7 +324,7 @@ impl Scope {
 }
 
 impl Unverified {
-    pub(crate) fn sent_at(&self) -> Instant {
-        self.sent.at
+    pub(crate) fn sent(&self) -> &Sent {
+        &self.sent
     }
 }

@@ -1,5 +1,7 @@
 //! A store, a watch of it that lags, and locks that are read meanwhile.
 
+#[path = "scope_world/act.rs"]
+mod act;
 #[path = "scope_world/truth.rs"]
 mod truth;
 
@@ -9,10 +11,10 @@ use std::time::Duration;
 
 use bytes::Bytes;
 use fencepost_policy::{Layout, LockKey, Reading, Revision, Walk};
-use proptest::prelude::*;
 use tokio::sync::mpsc;
 use tokio::time::Instant;
 
+pub(super) use self::act::{Act, WINDOW, any_act};
 use super::common::{Command, Common};
 use super::record::{LockSpec, RecordFormat};
 use super::scope::{Scope, Unverified};
@@ -23,67 +25,6 @@ use crate::store::{Event, KeyValue, RangeAnswer, Wanted};
 
 pub(super) fn revision(number: u64) -> Revision {
     Revision::new(number).unwrap()
-}
-
-/// One thing that happens. Numbers choose among what there is.
-#[derive(Debug, Clone, Copy)]
-pub(super) enum Act {
-    Put(usize, u8),
-    Delete(usize),
-    /// The same, but no watch ever tells of it: etcd before 3.4.36 and 3.5.18 can lose it when it is compacted (etcd-io/etcd#19179).
-    Lose(usize),
-    /// One key goes and another comes, at one revision.
-    Swap(usize, usize),
-    /// Something is written that is not of this scope.
-    Elsewhere,
-    /// The watch delivers what happened at the next revision.
-    Deliver,
-    /// The watch ends, and goes on from where the scope says.
-    Resume,
-    SendWindow,
-    /// The store answers the windowed read.
-    AnswerWindow,
-    /// The answer arrives.
-    MergeWindow,
-    /// One key is read, for the store's revision, if no windowed read is on its way.
-    SendProbe,
-    AnswerProbe,
-    /// Looks whether the watch has brought all up to the answer. If it never will, the probe is given up.
-    VerifyProbe,
-    /// Another look whether the read is verified.
-    Verify,
-    /// Nobody waits any longer: a new window begins.
-    Begin,
-    SendRead(usize),
-    AnswerRead(usize),
-    MergeRead(usize),
-    EndWalk(usize),
-}
-
-/// A windowed read, answered at once.
-pub(super) const WINDOW: [Act; 3] = [Act::SendWindow, Act::AnswerWindow, Act::MergeWindow];
-
-pub(super) fn any_act() -> impl Strategy<Value = Act> {
-    prop_oneof![
-        4 => (0..4usize, b'a'..b'c').prop_map(|(key, owner)| Act::Put(key, owner)),
-        4 => (0..4usize).prop_map(Act::Delete),
-        1 => (0..4usize, 0..4usize).prop_map(|(gone, new)| Act::Swap(gone, new)),
-        1 => Just(Act::Elsewhere),
-        6 => Just(Act::Deliver),
-        1 => Just(Act::Resume),
-        3 => Just(Act::SendWindow),
-        3 => Just(Act::AnswerWindow),
-        3 => Just(Act::MergeWindow),
-        3 => Just(Act::SendProbe),
-        3 => Just(Act::AnswerProbe),
-        3 => Just(Act::VerifyProbe),
-        4 => Just(Act::Verify),
-        1 => Just(Act::Begin),
-        2 => (0..2usize).prop_map(Act::SendRead),
-        2 => (0..2usize).prop_map(Act::AnswerRead),
-        2 => (0..2usize).prop_map(Act::MergeRead),
-        2 => (0..2usize).prop_map(Act::EndWalk),
-    ]
 }
 
 type Keys = BTreeMap<Bytes, KeyValue>;
@@ -108,8 +49,10 @@ pub(super) struct World {
     pub(super) has_given_up: bool,
     /// The revisions at which something happened that no watch tells of.
     pub(super) lost: Vec<u64>,
-    /// The store's revision whenever a read was sent.
-    pub(super) sent: Vec<(Instant, u64)>,
+    /// The store's revision whenever a read was sent, and how often it had been restored then.
+    pub(super) sent: Vec<(Instant, u64, usize)>,
+    /// What the store held before each time that it was restored.
+    pub(super) lost_histories: Vec<Vec<Keys>>,
     pub(super) window: Option<OnItsWay<RangeAnswer>>,
     pub(super) unverified: Option<Unverified>,
     pub(super) probe: Option<OnItsWay<()>>,
@@ -117,7 +60,7 @@ pub(super) struct World {
     pub(super) probed: u64,
     pub(super) locks: [Option<Arc<TrackedLock>>; 2],
     pub(super) reads: [Option<OnItsWay<Vec<KeyValue>>>; 2],
-    pub(super) walks: [Option<(Sent, Walk)>; 2],
+    pub(super) walks: [Option<(Sent, Walk, KeyValue)>; 2],
 }
 
 impl World {
@@ -140,6 +83,7 @@ impl World {
             has_given_up: false,
             lost: vec![],
             sent: vec![],
+            lost_histories: vec![],
             window: None,
             unverified: None,
             probe: None,
@@ -158,7 +102,30 @@ impl World {
         &self.states[at.get() as usize - 1]
     }
 
+    /// What happens after that is not part of the history before. More is written than was lost, so that it is not seen to have gone back.
+    fn restore(&mut self, lacks: usize, key: usize) {
+        self.act(Act::Fail);
+        let before = self.states.clone();
+        let kept = before.len().saturating_sub(lacks).max(1);
+        self.states.truncate(kept);
+        self.happened.truncate(kept);
+        self.write(None, Some((key, b'b')));
+        self.write(None, Some((key, b'a')));
+        while self.states.len() <= before.len() {
+            self.act(Act::Elsewhere);
+        }
+        self.lost_histories.push(before);
+    }
+
+    /// Whether the store is asked for what has changed in the scope.
+    fn is_being_read(&self) -> bool {
+        self.window.is_some() || self.probe.is_some() || self.unverified.is_some()
+    }
+
     pub(super) fn write(&mut self, gone: Option<usize>, new: Option<(usize, u8)>) {
+        while self.happens_as_before(gone, new) {
+            self.act(Act::Elsewhere);
+        }
         let at = revision(self.now() + 1);
         let mut state = self.states.last().unwrap().clone();
         let mut events = vec![];
@@ -181,6 +148,17 @@ impl World {
         }
     }
 
+    /// Whether the same key would be written or deleted at the same revision as in a history that is lost: what tells those apart would be
+    /// taken for one.
+    fn happens_as_before(&self, gone: Option<usize>, new: Option<(usize, u8)>) -> bool {
+        let at = self.states.len();
+        let of_interest = gone.into_iter().chain(new.map(|(new, _)| new)).map(|key| &self.keys[key]);
+        of_interest.into_iter().any(|key| {
+            let mut lost = self.lost_histories.iter().filter_map(|lost| Some((lost.get(at)?, lost.get(at - 1)?)));
+            lost.any(|(then, before)| then.get(key) != before.get(key))
+        })
+    }
+
     fn lose(&mut self, key: usize) {
         let before = self.now();
         self.write(Some(key), None);
@@ -192,12 +170,13 @@ impl World {
 
     pub(super) fn sending(&mut self) -> Sent {
         let sent = self.common.trust.sending();
-        self.sent.push((sent.at, self.now()));
+        self.sent.push((sent.at, self.now(), self.lost_histories.len()));
         sent
     }
 
-    pub(super) fn trusted(&self, sent: &Sent, at: Revision) {
+    pub(super) fn trusted(&self, sent: &Sent, at: Revision) -> Sent {
         assert_eq!(self.common.trust.received(sent, at), Standing::Trusted);
+        self.common.trust.as_of_now(sent)
     }
 
     pub(super) fn lock(&mut self, index: usize) -> Arc<TrackedLock> {
@@ -211,7 +190,8 @@ impl World {
 
     pub(super) fn deliver(&mut self) {
         // The watch begins with the first window.
-        if self.scope.watch_from().is_none() || self.delivered >= self.now() {
+        let is_watched = self.common.trust.stretch().is_some() && self.scope.watch_from().is_some();
+        if !is_watched || self.delivered >= self.now() {
             return;
         }
         self.delivered += 1;
@@ -235,8 +215,18 @@ impl World {
                 self.happened.push(vec![]);
             }
             Act::Deliver => self.deliver(),
-            Act::Resume => self.resume(),
-            Act::SendWindow if self.window.is_none() && self.probe.is_none() => {
+            Act::Fail => {
+                self.common.trust.watch_failed();
+                self.scope.watch_failed();
+            }
+            Act::Resume if self.common.trust.stretch().is_none() => {
+                self.delivered = self.scope.watch_from().map_or(self.delivered, |from| from.get() - 1);
+                self.common.trust.watch_began();
+                self.scope.watch_resumed();
+            }
+            Act::LookAtHistory if !self.is_being_read() => self.look_at_history(),
+            Act::Restore(lacks, key) => self.restore(lacks, key),
+            Act::SendWindow if !self.is_being_read() && self.scope.doubt().is_none() => {
                 self.window = Some(OnItsWay { sent: self.sending(), answer: None });
             }
             Act::AnswerWindow => self.answer_window(),
@@ -246,11 +236,12 @@ impl World {
                 else {
                     return;
                 };
-                self.trusted(&sent, at);
+                let sent = self.trusted(&sent, at);
                 let read = self.scope.merge(&self.common.registry, &sent, at, answer);
                 if self.scope.watch_from().is_none() {
-                    self.scope.begin(&read);
-                    self.delivered = at.get();
+                    if self.begin(&read) {
+                        self.delivered = at.get();
+                    }
                 } else if !self.scope.verify(&self.common.registry, &read) {
                     self.unverified = Some(read);
                 }
@@ -264,7 +255,7 @@ impl World {
                     self.unverified = Some(read);
                 }
             }
-            Act::SendProbe if self.window.is_none() && self.unverified.is_none() && self.scope.probe().is_some() => {
+            Act::SendProbe if !self.is_being_read() && self.scope.probe().is_some() => {
                 self.probe = Some(OnItsWay { sent: self.sending(), answer: None });
             }
             Act::AnswerProbe => {
@@ -274,7 +265,7 @@ impl World {
             Act::VerifyProbe => self.verify_probe(),
             Act::Begin => {
                 if let Some(read) = self.unverified.take() {
-                    self.scope.begin(&read);
+                    self.begin(&read);
                 }
             }
             Act::SendRead(index) if self.reads[index].is_none() && self.walks[index].is_none() => {
@@ -292,18 +283,34 @@ impl World {
             Act::MergeRead(index) => {
                 let read = self.reads[index].take_if(|read| read.answer.is_some());
                 if let Some(OnItsWay { sent, answer: Some((at, keys)) }) = read {
-                    self.trusted(&sent, at);
+                    let sent = self.trusted(&sent, at);
                     let walk = self.lock(index).read(&sent, at, &keys);
-                    self.walks[index] = walk.map(|walk| (sent, walk));
+                    self.walks[index] = walk.map(|walk| (sent, walk, keys[0].clone()));
                 }
             }
             Act::EndWalk(index) => {
-                if let Some((sent, walk)) = self.walks[index].take() {
-                    self.end_walk(index, &sent, walk);
+                if let Some((sent, walk, newest)) = self.walks[index].take()
+                    && self.at(revision(self.now())).get(&newest.key) == Some(&newest)
+                {
+                    self.end_walk(index, &self.common.trust.as_of_now(&sent), walk);
                 }
             }
-            Act::SendWindow | Act::SendProbe | Act::SendRead(_) => {}
+            Act::Resume | Act::LookAtHistory | Act::SendWindow | Act::SendProbe | Act::SendRead(_) => {}
         }
+    }
+
+    /// As the driver does.
+    fn begin(&mut self, read: &Unverified) -> bool {
+        let trust = &self.common.trust;
+        let is_watched = trust.stretch().is_some();
+        if is_watched && trust.stretch_since(read.sent()).is_none() {
+            return false;
+        }
+        self.scope.begin(read);
+        if !is_watched {
+            self.scope.watch_failed();
+        }
+        true
     }
 
     pub(super) fn verify_probe(&mut self) {
@@ -370,10 +377,12 @@ impl World {
         self.unverified = None;
         self.window = None;
         self.probe = None;
+        self.play([Act::Resume, Act::LookAtHistory]);
         if self.scope.watch_from().is_none() {
             self.play(WINDOW);
         }
         while self.delivered < self.now() {
+            assert!(self.scope.watch_from().is_some(), "it is watched");
             self.deliver();
             self.check();
         }

@@ -258,6 +258,11 @@ impl TrackedLock {
         self.learn(|inner, _| inner.knowledge.survives(since, through, shown))
     }
 
+    /// See [`Knowledge::is_of_history`].
+    pub(crate) fn is_of_history(&self, through: Revision, stretch: Option<u32>) -> bool {
+        self.learn(|inner, _| inner.knowledge.is_of_history(through, stretch))
+    }
+
     /// The revision it was last learnt for by itself.
     pub(crate) fn as_of(&self) -> Option<Revision> {
         self.published().snapshot.as_ref().map(|snapshot| snapshot.as_of)
@@ -265,6 +270,7 @@ impl TrackedLock {
 
     /// Applies events of a watch, in order; all of one revision are in here together.
     pub(crate) fn events(&self, era: u32, events: &[Event], coverage: Coverage) -> Applied {
+        let stretch = self.common.trust.stretch();
         self.learn(|inner, clock| {
             let mut applied = Applied::Nothing;
             for events in events.chunk_by(|event, next| event.revision() == next.revision()) {
@@ -273,7 +279,7 @@ impl TrackedLock {
                     Event::Delete { .. } => None,
                 });
                 inner.end_tenure_if_shown(&self.spec, era, written);
-                match inner.knowledge.events(&self.spec, era, events, coverage, clock) {
+                match inner.knowledge.events(&self.spec, (era, stretch), events, coverage, clock) {
                     Applied::Nothing => {}
                     Applied::Changed => {
                         applied = Applied::Changed;

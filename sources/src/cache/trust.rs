@@ -12,6 +12,11 @@
 //! Growing beyond all that had been seen makes what lies below no better: up to there a revision may have been given out
 //! twice. That stays *distrusted* until the operator accepts it, in later processes too: nothing else tells them.
 //!
+//! An era is seen to begin. Where the store was restored unseen, and has grown beyond all that had been seen, only the watch tells: it has failed,
+//! since that does not go on through a restore. A *stretch* is a time through which the watch has gone on. What was learnt in one stretch is
+//! not built upon in another, nor by a read that was sent while nothing was watched, before a read has shown that the store has its history
+//! still.
+//!
 //! Trust outlives its source as a [`StorePast`]: gates are forgotten with their source, and what that leans on must not be.
 
 use std::sync::Arc;
@@ -29,6 +34,8 @@ const BEHIND_MAX: u32 = 3;
 pub(crate) struct Sent {
     pub(crate) at: Instant,
     pub(crate) era: u32,
+    /// The stretch of the watch; `None` if nothing was watched because that had failed.
+    pub(crate) stretch: Option<u32>,
     max_seen: u64,
     behind: u32,
 }
@@ -58,6 +65,9 @@ pub(crate) struct Trust {
 #[derive(Debug)]
 struct State {
     era: u32,
+    /// How often the watch has begun anew after it had failed.
+    stretch: u32,
+    is_watched: bool,
     max_seen: u64,
     behind: u32,
     anomalies: u64,
@@ -98,8 +108,7 @@ impl Trust {
     /// `highest_seen`: what an earlier process had seen.
     pub(crate) fn new(highest_seen: Option<Revision>) -> Trust {
         let max_seen = highest_seen.map_or(0, Revision::get);
-        let state = State { era: 1, max_seen, behind: 0, anomalies: 0, suspended: false };
-        Trust { state: Mutex::new(state), distrusted_through: AtomicU64::new(0) }
+        Trust { state: Mutex::new(State::new(max_seen)), distrusted_through: AtomicU64::new(0) }
     }
 
     /// The same where an earlier process has found that the store went back, having seen it up to there, and nobody has
@@ -117,7 +126,8 @@ impl Trust {
     pub(crate) fn after(past: &StorePast) -> Trust {
         let state = past.0.state();
         let distrusted_through = AtomicU64::new(past.0.distrusted_through.load(Ordering::SeqCst));
-        Trust { state: Mutex::new(State { anomalies: 0, ..*state }), distrusted_through }
+        let state = State { anomalies: 0, is_watched: true, ..*state };
+        Trust { state: Mutex::new(state), distrusted_through }
     }
 
     fn state(&self) -> MutexGuard<'_, State> {
@@ -127,7 +137,36 @@ impl Trust {
     /// To be called right before a read is sent.
     pub(crate) fn sending(&self) -> Sent {
         let state = self.state();
-        Sent { at: Instant::now(), era: state.era, max_seen: state.max_seen, behind: state.behind }
+        let State { era, max_seen, behind, .. } = *state;
+        Sent { at: Instant::now(), era, stretch: state.stretch(), max_seen, behind }
+    }
+
+    /// The watch has failed.
+    pub(crate) fn watch_failed(&self) {
+        self.state().is_watched = false;
+    }
+
+    /// The watch goes on.
+    pub(crate) fn watch_began(&self) {
+        let mut state = self.state();
+        if !std::mem::replace(&mut state.is_watched, true) {
+            state.stretch += 1;
+        }
+    }
+
+    /// The stretch of the watch, unless that has failed.
+    pub(crate) fn stretch(&self) -> Option<u32> {
+        self.state().stretch()
+    }
+
+    /// The same as of now: what was sent in a stretch that is over counts as sent while nothing was watched.
+    pub(crate) fn as_of_now(&self, sent: &Sent) -> Sent {
+        Sent { stretch: self.stretch_since(sent), ..*sent }
+    }
+
+    /// The stretch in which that was sent, if it lasts still.
+    pub(crate) fn stretch_since(&self, sent: &Sent) -> Option<u32> {
+        sent.stretch.filter(|stretch| self.stretch() == Some(*stretch))
     }
 
     /// Takes note of the revision of an answer.
@@ -199,7 +238,15 @@ impl Trust {
 }
 
 impl State {
+    fn new(max_seen: u64) -> State {
+        State { era: 1, stretch: 0, is_watched: true, max_seen, behind: 0, anomalies: 0, suspended: false }
+    }
+
     fn begin_era(&mut self, max_seen: u64) {
-        *self = State { era: self.era + 1, max_seen, behind: 0, anomalies: self.anomalies, suspended: false };
+        *self = State { era: self.era + 1, max_seen, behind: 0, suspended: false, ..*self };
+    }
+
+    fn stretch(&self) -> Option<u32> {
+        self.is_watched.then_some(self.stretch)
     }
 }

@@ -110,3 +110,27 @@ fn what_an_operator_has_accepted_is_accepted_for_the_next_source_too() {
     assert_eq!((second.distrusted_through(), second.max_seen()), (None, None));
     assert_eq!(read(&second, 2), Standing::Trusted);
 }
+
+/// A read that was sent before the watch failed, though it be answered when the watch goes on, may be of the history before.
+#[test]
+fn a_stretch_lasts_for_as_long_as_the_watch_does() {
+    let trust = Trust::new(None);
+    let first = trust.sending();
+    trust.watch_began();
+    assert_eq!(
+        trust.stretch_since(&first),
+        trust.stretch(),
+        "what is read before the first watch is what it goes on from"
+    );
+    trust.watch_failed();
+    let unwatched = trust.sending();
+    trust.watch_began();
+    let second = trust.sending();
+    assert_eq!([first, unwatched].map(|sent| trust.stretch_since(&sent)), [None, None]);
+    assert!(trust.stretch_since(&second).is_some());
+    trust.watch_failed();
+    assert_eq!((trust.as_of_now(&second).stretch, trust.stretch()), (None, None));
+    trust.watch_began();
+    assert_eq!(trust.stretch_since(&second), None);
+    assert!(trust.stretch().is_some());
+}

@@ -1,5 +1,6 @@
 //! The watch: for speed, never for truth. What it brings is applied, and dates nothing.
 
+use std::future::pending;
 use std::rc::Rc;
 use std::sync::{Arc, Weak};
 
@@ -42,9 +43,15 @@ pub(crate) async fn watch<S: LockStore>(work: Rc<Work<S>>) {
     let common = work.common();
     let mut backoff = work.backoff();
     let mut resuming = false;
+    // The stream that is followed. It goes on until another one has begun in its place, so that it is known whether the store was watched all
+    // the time.
+    let mut present: Option<S::Watch> = None;
     loop {
         let (watched, ranges): (Vec<Watched>, Vec<RangeWatch>) = plan(&work).into_iter().unzip();
         if watched.is_empty() || common.trust.is_suspended() {
+            if present.take().is_some() {
+                work.watch_failed(); // Nothing is watched from here on.
+            }
             work.watched_changed.notified().await;
             continue;
         }
@@ -55,22 +62,46 @@ pub(crate) async fn watch<S: LockStore>(work: Rc<Work<S>>) {
             continue;
         }
         let era = common.trust.era();
-        let ended = match work.store.watch(&ranges).await {
-            Ok(mut stream) => {
+        let ended = match begin(&work, &ranges, present.take()).await {
+            Ok(stream) => {
                 work.watch_began(watched.iter().filter_map(Watched::scope));
-                follow(&work, &mut stream, &watched, era, || backoff.reset()).await
+                follow(&work, present.insert(stream), &watched, era, || backoff.reset()).await
             }
-            Err(error) => {
-                work.failed(error);
-                Ended::Failed
-            }
+            Err(()) => Ended::Failed,
         };
         resuming = matches!(ended, Ended::Failed);
         if resuming {
+            present = None;
             work.watch_failed();
             count(&common.counts.watch_restarts);
             sleep(backoff.delay()).await;
         }
+    }
+}
+
+/// Begins a watch in the place of the present one, unless that fails meanwhile. What that brings is brought by the new one, too.
+async fn begin<S: LockStore>(
+    work: &Work<S>,
+    ranges: &[RangeWatch],
+    mut present: Option<S::Watch>,
+) -> Result<S::Watch, ()> {
+    let ends = async {
+        match &mut present {
+            Some(stream) => loop {
+                if let Err(error) = stream.next().await {
+                    return error;
+                }
+            },
+            None => pending().await,
+        }
+    };
+    tokio::select! {
+        biased;
+        error = ends => {
+            report(work, error);
+            Err(())
+        }
+        begun = work.store.watch(ranges) => begun.map_err(|error| _ = work.failed(error)),
     }
 }
 

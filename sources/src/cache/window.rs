@@ -35,7 +35,7 @@
 //! is told from others by its key, its revision, its content, and when and how often the key was written: so whatever was restored has
 //! all of the history up to it. Of what happened later in another history, up to `V`, there would be keys that changed, or fewer keys. What the store
 //! is by now would not tell: a key that came before `V` and was written again, or deleted, after it stands in for one that was deleted. Nor
-//! is what the watch brings during a doubt a witness: it may be of the other history.
+//! is what the watch brings during a doubt a witness: it may be of the other history. It is held back until the doubt ends.
 //!
 //! Whether a key existed at `V` is told by its first event after `V`: a deletion, or a write of a key created up to
 //! `V`, says that it did.
@@ -44,7 +44,6 @@ use std::collections::{HashMap, VecDeque};
 
 use bytes::Bytes;
 use fencepost_policy::Revision;
-use tokio::time::Instant;
 
 use crate::store::{Event, KeyRange, KeyValue, RangeAnswer, RangeRead, Wanted};
 
@@ -63,9 +62,9 @@ pub(crate) struct Window {
     /// in part, though the watch may tell of it late.
     began: Option<Revision>,
     newest: Option<Change>,
-    /// The newest change since the doubt began: it may be of another history, and is no witness of the one before.
-    newest_in_doubt: Option<Change>,
     doubt: Option<Doubt>,
+    /// What the watch has brought in doubt: it may be of another history.
+    held: Vec<Event>,
 }
 
 /// A change of a key.
@@ -82,8 +81,8 @@ pub(crate) struct Change {
 pub(crate) enum Doubt {
     /// Nothing is watched, so that whatever is found out may be over at once.
     Unwatched,
-    /// The watch goes on, since then: what is read from then on tells.
-    Watched(Instant),
+    /// The watch goes on: what is read tells.
+    Watched,
 }
 
 /// What a read says of the history.
@@ -118,6 +117,17 @@ impl Logged {
     }
 }
 
+/// What became of events.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Delivered {
+    /// They tell what happened.
+    Counts,
+    /// They will, if the history turns out to be the same.
+    Held,
+    /// So many are held back that another window has to be begun.
+    TooMuch,
+}
+
 /// What a probe has come to.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Probed {
@@ -146,14 +156,13 @@ impl Window {
 
     /// The watch has failed.
     pub(crate) fn watch_failed(&mut self) {
-        self.newest_in_doubt = None;
         self.doubt = self.verified.map(|_| Doubt::Unwatched);
+        self.held.clear(); // It is brought again, if it still is what happened.
     }
 
     /// The watch has begun anew.
     pub(crate) fn watch_resumed(&mut self) {
-        let now = Instant::now();
-        self.doubt = self.doubt.map(|_| Doubt::Watched(now));
+        self.doubt = self.doubt.map(|_| Doubt::Watched);
     }
 
     pub(crate) fn doubt(&self) -> Option<Doubt> {
@@ -184,15 +193,12 @@ impl Window {
         }
     }
 
-    /// Whether what was sent then tells of the history: the watch has gone on ever since.
-    pub(crate) fn tells_of_history(&self, sent: Instant) -> bool {
-        matches!(self.doubt, Some(Doubt::Watched(since)) if since <= sent)
-    }
-
-    /// The history is the same.
-    pub(crate) fn end_doubt(&mut self) {
-        self.doubt = None;
-        self.newest = self.newest_in_doubt.take().or(self.newest.take());
+    /// The history is the same. Returns up to where, and what was held back; `None` if there was no doubt.
+    pub(crate) fn end_doubt(&mut self) -> Option<(Revision, Vec<Event>)> {
+        self.doubt.take()?;
+        let verified = self.verified?.at;
+        let through = self.newest.as_ref().map_or(verified, |newest| newest.revision.max(verified));
+        Some((through, std::mem::take(&mut self.held)))
     }
 
     /// What tells the store's revision at the least cost, once there is a window: a key of the range, whether or not it exists. To read
@@ -209,8 +215,20 @@ impl Window {
         Shown { revision, count: answer.count, new: new as u64 }
     }
 
-    /// Takes note of an event that the watch has delivered.
-    pub(crate) fn log(&mut self, event: &Event) {
+    /// Takes note of what the watch has delivered, or holds it back as long as there is a doubt.
+    pub(crate) fn deliver(&mut self, events: &[Event]) -> Delivered {
+        if self.doubt.is_none() {
+            events.iter().for_each(|event| self.log(event));
+            return Delivered::Counts;
+        }
+        if self.held.len() + events.len() > LOG_MAX {
+            return Delivered::TooMuch;
+        }
+        self.held.extend_from_slice(events);
+        Delivered::Held
+    }
+
+    fn log(&mut self, event: &Event) {
         self.delivered = self.delivered.max(Some(event.revision()));
         if self.log.len() == LOG_MAX {
             self.log.clear();
@@ -236,11 +254,9 @@ impl Window {
     }
 
     fn note(&mut self, change: Change) {
-        let known = self.newest_in_doubt.as_ref().or(self.newest.as_ref());
-        let before = known.map(|newest| newest.revision).or(self.began);
+        let before = self.newest.as_ref().map(|newest| newest.revision).or(self.began);
         if before.is_some_and(|before| before < change.revision) {
-            let newest = if self.doubt.is_some() { &mut self.newest_in_doubt } else { &mut self.newest };
-            *newest = Some(change);
+            self.newest = Some(change);
         }
     }
 
@@ -299,7 +315,7 @@ impl Window {
 
     /// Begins a window at that read, whatever was before.
     pub(crate) fn begin(&mut self, shown: &Shown) {
-        (self.began, self.newest, self.newest_in_doubt, self.doubt) = (Some(shown.revision), None, None, None);
+        (self.began, self.newest, self.doubt) = (Some(shown.revision), None, None);
         self.go_on(shown);
     }
 

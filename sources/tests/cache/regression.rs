@@ -329,6 +329,19 @@ async fn a_templated_lock_is_read_again_though_a_restored_store_grew_beyond_unse
                 store.put("t/2", "x");
             },
         },
+        // By its numbers, a write follows one that is lost. It is no renewal: another has held the lock in between.
+        Restored {
+            seen: |store| {
+                store.put("t/1", "b");
+                store.put("t/1", "b");
+            },
+            elsewhere: 3,
+            lacks: 4,
+            unseen: |store| {
+                store.put("t/1", "c");
+                store.put("t/1", "b");
+            },
+        },
         // Nothing has changed since the window began, so that nothing tells one history from another.
         Restored { seen: |_| {}, elsewhere: 3, lacks: 2, unseen: |store| _ = store.put("t/1", "c") },
     ];
@@ -360,6 +373,36 @@ async fn a_templated_lock_is_read_again_though_a_restored_store_grew_beyond_unse
                 None,
                 "case {case}: it was not seen to go back"
             );
+        })
+        .await;
+    }
+}
+
+/// The write that the restore has lost was the second of its tenure; by its numbers, that of a later tenure follows it.
+#[tokio::test(start_paused = true)]
+async fn a_write_of_a_restored_store_renews_no_tenure_that_it_does_not_know_of() {
+    // The watch tells of the new tenure, or the first read does.
+    for is_told in [true, false] {
+        play(options(), async |store, source| {
+            let lock = tracked(source, "lock").await;
+            let kept = store.put("lock", "a");
+            let lost = store.put("lock", "a");
+            pass(SECOND * 2).await;
+            assert_eq!(glance(&lock, "a", lost), "admit");
+            store.pause();
+            store.rewind_to(kept);
+            if is_told {
+                store.resume();
+                pass(SECOND / 100).await;
+            }
+            store.put("lock", "b");
+            let present = store.put("lock", "a");
+            (0..3).for_each(|_| _ = store.put("elsewhere", "x"));
+            store.resume();
+            pass(MAX_AGE * 2).await;
+            assert_ne!(ask(&lock, "a", lost).await, "admit", "told: {is_told}");
+            assert_eq!(ask(&lock, "a", present).await, "admit", "told: {is_told}");
+            assert_eq!(source.status(Instant::now()).distrusted_through, None, "it was not seen to go back");
         })
         .await;
     }

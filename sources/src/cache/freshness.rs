@@ -147,6 +147,7 @@ async fn read_scope<S: LockStore>(
     }
     if is_known_through(work, scope, &probed).await {
         course.unverified = 0;
+        scope.set_rests(false);
         work.fresh(probed.sent.at);
         return Ok(());
     }
@@ -174,6 +175,7 @@ async fn read_changes<S: LockStore>(
     let believed = work.try_read(&work.common().counts.windows, &[read]).await;
     let believed = believed.map_err(|failure| after_a_probe(failure, work, scope, course))?;
     course.given_up = 0;
+    scope.set_rests(false);
     Ok(believed)
 }
 
@@ -267,6 +269,7 @@ fn give_up_what_is_too_much<S: LockStore>(work: &Work<S>, scope: &Scope, error: 
             "there are too many keys to look through for what has changed; until that is tried again, its locks are read as they are asked for"
         ),
     }
+    scope.set_rests(course.rests());
     scope.forget();
 }
 

@@ -34,6 +34,7 @@
 //! there by itself. Otherwise it would be dated later than it is known: a mutex's holder that was told a revision in
 //! between would be refused for good as `ahead-of-store`, by a read that should have confirmed it.
 
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard};
 
 use fencepost_policy::{Layout, LockKey, Revision};
@@ -62,6 +63,7 @@ pub(crate) struct Scope {
     learnt: Mutex<Learnt>,
     progressed: Notify,
     look_again: Notify,
+    rests: AtomicBool,
 }
 
 /// A windowed read that is not verified yet.
@@ -83,6 +85,7 @@ impl Scope {
             learnt: Mutex::default(),
             progressed: Notify::new(),
             look_again: Notify::new(),
+            rests: AtomicBool::new(false),
         }
     }
 
@@ -172,6 +175,15 @@ impl Scope {
         let later: Vec<_> = self.learnt().keys().filter_map(|key| locks.find(key.as_str())).filter(is_later).collect();
         later.iter().filter(|lock| !lock.is_of_history(through, stretch)).for_each(|lock| lock.want_read());
         self.events(locks, clock.era, &held);
+    }
+
+    /// Whether it has too many keys to be looked through for what has changed, so that nothing dates its locks but their own reads.
+    pub(crate) fn rests(&self) -> bool {
+        self.rests.load(Ordering::Relaxed)
+    }
+
+    pub(crate) fn set_rests(&self, rests: bool) {
+        self.rests.store(rests, Ordering::Relaxed);
     }
 
     /// How many keys it has, as of when it was last known whole; `None` as long as there is no window.

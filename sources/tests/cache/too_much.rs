@@ -199,7 +199,7 @@ async fn keys_that_are_too_many_to_look_through_are_left_alone_for_longer_and_lo
         assert!(oldest <= MAX_AGE, "it was {oldest:?} old");
         let status = source.status(Instant::now());
         assert!(status.last_error.is_none(), "the store does not fail: {:?}", status.last_error);
-        assert_eq!(status.watch_restarts, 0);
+        assert_eq!((status.watch_restarts, status.resting_prefixes), (0, 1));
         let next = store.put("t/0", "b");
         pass(SECOND / 100).await;
         assert_eq!(glance(lock, "a", *at), "stale-tenure", "it is watched meanwhile");
@@ -214,6 +214,7 @@ async fn keys_that_are_too_many_to_look_through_are_left_alone_for_longer_and_lo
             pass(SECOND).await;
             assert_eq!(glance(lock, "b", next), "admit", "the clock covers it again");
         }
+        assert_eq!(source.status(Instant::now()).resting_prefixes, 0);
         assert!(store.calls().ranges_whole <= whole + 1);
     })
     .await;

@@ -30,6 +30,9 @@ pub struct SourceStatus {
     pub static_locks: usize,
     /// How many templated locks are known.
     pub templated_locks: usize,
+    /// How many prefixes of templates have too many keys to be looked through for what has changed: their locks are read by themselves, as
+    /// they are asked for.
+    pub resting_prefixes: usize,
     /// The revision up to which nothing is believed, if the store went back, in this process or before, and nobody has accepted that.
     pub distrusted_through: Option<Revision>,
     /// How many answers showed less than was seen before they were asked for.
@@ -79,6 +82,7 @@ impl LockSource {
             tenures: common.tenures.begun(),
             static_locks,
             templated_locks: common.registry.len().saturating_sub(static_locks),
+            resting_prefixes: shared.scopes().iter().filter(|scope| scope.rests()).count(),
             distrusted_through: common.trust.distrusted_through(),
             answers_behind: common.trust.anomalies(),
             reads: ReadCounts {

@@ -185,7 +185,7 @@ impl<S: LockStore> Work<S> {
         }
     }
 
-    /// Takes note that the watch is no more: until it begins anew, another history may come to be in the place of what is known of scopes.
+    /// Takes note that the watch is no more: until it begins anew, another history may come to be in the place of the one that is known.
     pub(crate) fn watch_failed(&self) {
         self.common().trust.watch_failed();
         self.shared.scopes().iter().for_each(|scope| scope.watch_failed());

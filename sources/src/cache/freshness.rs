@@ -211,6 +211,10 @@ async fn look_at_history<S: LockStore>(
     let said = match work.store.range_at(&read, at).await {
         Ok(answer) => scope.history(&newest, &answer),
         Err(StoreError::Compacted) => History::Another,
+        Err(error @ StoreError::Denied { .. }) => {
+            scope.forget(); // That may last, and what begins a window tells when it may be read again.
+            return Err(ReadFailure::Store(work.failed(error)));
+        }
         Err(error) => return Err(after_a_probe(ReadFailure::Store(error.into()), work, scope, course)),
     };
     let is_same = match said {
@@ -219,7 +223,7 @@ async fn look_at_history<S: LockStore>(
         History::Another => false,
     };
     let Some(stretch) = work.common().trust.stretch_since(&sent).filter(|_| scope.doubt().is_some()) else {
-        return Ok(()); // The watch has failed meanwhile, and it may go on in another history.
+        return Ok(()); // The watch has failed meanwhile, and it may go on in another history; or another window is to be begun.
     };
     if !is_same {
         let (source, range) = (&work.common().name, scope.range());
@@ -327,8 +331,7 @@ async fn merge<S: LockStore>(
             () = scope.progressed() => {}
             () = work.common().part_of_period_after(begun, 1) => {
                 course.unverified += 1;
-                if course.unverified >= UNVERIFIED_MAX && work.common().trust.era() == sent.era {
-                    begin(work, scope, &read);
+                if course.unverified >= UNVERIFIED_MAX && work.common().trust.era() == sent.era && begin(work, scope, &read) {
                     course.unverified = 0;
                 }
                 return;
@@ -343,12 +346,12 @@ async fn merge<S: LockStore>(
 }
 
 /// Begins a window at that read, unless it was sent before the watch went on: it may show another history than what is watched. The next one
-/// does then.
-fn begin<S: LockStore>(work: &Work<S>, scope: &Scope, read: &Unverified) {
+/// does then. Says whether it does.
+fn begin<S: LockStore>(work: &Work<S>, scope: &Scope, read: &Unverified) -> bool {
     let trust = &work.common().trust;
     let is_watched = trust.stretch().is_some();
     if is_watched && trust.stretch_since(read.sent()).is_none() {
-        return;
+        return false;
     }
     scope.begin(read);
     if !is_watched {
@@ -356,6 +359,7 @@ fn begin<S: LockStore>(work: &Work<S>, scope: &Scope, read: &Unverified) {
     }
     work.fresh(read.sent().at);
     work.watched_changed.notify_one();
+    true
 }
 
 /// When to read again.

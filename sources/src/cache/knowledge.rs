@@ -34,7 +34,7 @@ pub(crate) struct Knowledge {
     problem: Option<Problem>,
     dated: Option<Instant>,
     missed: Option<Revision>,
-    /// The revision of the newest read that the track is built on.
+    /// The revision of the newest read that the track is built on; `None` if nothing was watched then: a clock does not speak for it.
     read_at: Option<Revision>,
     /// Whether a read has contradicted the track, and nobody was told yet.
     has_lost: bool,
@@ -126,8 +126,8 @@ impl Knowledge {
 
     /// The same, by the word of a clock.
     fn is_covered_in(&self, stretch: Option<u32>, clock: Option<&ScopeClock>) -> bool {
-        let covers = |clock: &ScopeClock| clock.stretch == stretch && clock.covers(self.era, self.settled_since());
-        stretch.is_some() && clock.is_some_and(covers)
+        let is_its = |clock: &&ScopeClock| clock.stretch.is_some() && clock.stretch == stretch;
+        clock.filter(is_its).is_some_and(|clock| clock.covers(self.era, self.settled_since()))
     }
 
     /// Whether the tenure that is known has ended, by what a later read or event shows of its key.
@@ -156,10 +156,12 @@ impl Knowledge {
         self.enter_era(sent.era);
         self.forget_if_contradicted(lock, revision, keys, clock);
         if self.knows_through(revision, clock) {
-            if self.as_of() == Some(revision) {
-                self.stretch = sent.stretch; // It shows all that is known.
+            if sent.stretch.is_some() {
+                self.read_at = self.read_at.max(Some(revision));
             }
-            self.read_at = self.read_at.max(Some(revision));
+            if self.as_of() == Some(revision) {
+                self.stretch = sent.stretch.or(self.stretch); // It shows all that is known.
+            }
             self.date(sent.at);
             return None;
         }
@@ -184,7 +186,7 @@ impl Knowledge {
         };
         self.know(lock, track, keys.first());
         self.stretch = sent.stretch;
-        self.read_at = Some(revision);
+        self.read_at = sent.stretch.and(Some(revision));
         self.date(sent.at);
         self.miss_what_a_clock_jumped(clock);
         None
@@ -223,7 +225,7 @@ impl Knowledge {
         self.enter_era(sent.era);
         if !self.knows_through(track.as_of(), clock) {
             self.stretch = sent.stretch;
-            self.read_at = Some(track.as_of());
+            self.read_at = sent.stretch.and(Some(track.as_of()));
             self.track = Some(Track::Key(track));
             self.exists = true;
             self.problem = None; // Only a write that names an owner is walked back from.
@@ -239,16 +241,16 @@ impl Knowledge {
         }
     }
 
-    /// The store is known to have the history still that it had when the watch failed, up to that revision. What was read of the lock since,
-    /// before the watch began anew in that stretch, may be of one that is over: no clock speaks for it before it is read again.
+    /// In that stretch, the store is known to have the history still that it had before, up to that revision. What was read of the lock later,
+    /// in another stretch, may be of one that is over: no clock speaks for it before it is read again.
     ///
-    /// Whether there is no such thing.
-    pub(crate) fn is_of_history(&mut self, through: Revision, stretch: Option<u32>) -> bool {
-        let is_of_it = self.stretch == stretch || self.as_of() <= Some(through);
-        if !is_of_it {
+    /// Whether there was such.
+    pub(crate) fn leave_behind(&mut self, through: Revision, stretch: Option<u32>) -> bool {
+        let is_later = self.stretch != stretch && self.as_of() > Some(through);
+        if is_later {
             self.read_at = None;
         }
-        is_of_it
+        is_later
     }
 
     /// Whether every key of the lock that was created after `since` and up to `through` is among those that a read of the scope at `through`

@@ -18,7 +18,7 @@ pub(crate) struct Published {
     /// When the newest quorum read was sent that is part of this.
     pub(crate) dated: Option<Instant>,
     /// The revision of the newest read of the whole lock that it is built on; `None` if something is known to have happened after it that is
-    /// not part of it.
+    /// not part of it, or nothing was watched then.
     pub(crate) settled_since: Option<Revision>,
     /// Whether the store has a record of the lock, be it that of a free one.
     pub(crate) exists: bool,

@@ -4,7 +4,7 @@ use std::rc::Rc;
 use std::sync::Arc;
 use std::time::Duration;
 
-use fencepost_policy::{KeyTrack, Reading, Walk};
+use fencepost_policy::{KeyTrack, Reading, Revision, Walk};
 use tokio::time::Instant;
 
 use super::common::count;
@@ -71,7 +71,7 @@ async fn read<S: LockStore>(work: &Work<S>, lock: &TrackedLock) -> Result<(), Un
                 continue; // It may have walked through two histories.
             }
             let sent = work.common().trust.as_of_now(&believed.sent);
-            if sent.stretch.is_none() && !is_shown_again(work, &range, keys).await {
+            if sent.stretch.is_none() && !has_still(work, lock, believed.revision, keys).await? {
                 continue; // The same, where nobody watches.
             }
             lock.walked(&sent, track);
@@ -88,10 +88,19 @@ async fn read<S: LockStore>(work: &Work<S>, lock: &TrackedLock) -> Result<(), Un
     outcome
 }
 
-/// Whether another read shows the same.
-async fn is_shown_again<S: LockStore>(work: &Work<S>, range: &RangeRead, keys: &[KeyValue]) -> bool {
-    let again = work.read(&work.common().counts.walks, std::slice::from_ref(range)).await;
-    again.is_ok_and(|again| again.ranges.first().is_some_and(|answer| answer.keys == keys))
+/// Whether the store has what was read still, as of then: its holder may have renewed the lock meanwhile.
+async fn has_still<S: LockStore>(
+    work: &Work<S>,
+    lock: &TrackedLock,
+    at: Revision,
+    keys: &[KeyValue],
+) -> Result<bool, Unconfirmed> {
+    count(&work.common().counts.walks);
+    match work.store.read_at(lock.key().as_str().as_bytes(), at).await {
+        Ok(then) => Ok(then.as_ref() == keys.first()),
+        Err(StoreError::Compacted) => Ok(false),
+        Err(error) => Err(Unconfirmed::Store(work.failed(error))),
+    }
 }
 
 /// Looks at the writes between what was read and what was known, the newest first.

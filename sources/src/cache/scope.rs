@@ -173,7 +173,7 @@ impl Scope {
         // Before the clock moves: it would speak for those, too.
         let is_later = |lock: &Arc<TrackedLock>| lock.as_of() > Some(through);
         let later: Vec<_> = self.learnt().keys().filter_map(|key| locks.find(key.as_str())).filter(is_later).collect();
-        later.iter().filter(|lock| !lock.is_of_history(through, stretch)).for_each(|lock| lock.want_read());
+        later.iter().filter(|lock| lock.leave_behind(through, stretch)).for_each(|lock| lock.want_read());
         self.events(locks, clock.era, &held);
     }
 

@@ -67,6 +67,7 @@ impl World {
     pub(super) fn new(layout: Layout) -> World {
         let (sender, commands) = mpsc::unbounded_channel();
         let common = Arc::new(Common::new("test", Trust::new(None), Duration::from_secs(1), None, sender));
+        common.trust.watch_began();
         let keys = match layout {
             Layout::Key => ["s/0", "s/1", "s/2", "s/3"],
             Layout::Election | Layout::Mutex => ["s/0/a", "s/0/b", "s/1/a", "s/2/a"],
@@ -105,16 +106,15 @@ impl World {
     /// What happens after that is not part of the history before. More is written than was lost, so that it is not seen to have gone back.
     fn restore(&mut self, lacks: usize, key: usize) {
         self.act(Act::Fail);
-        let before = self.states.clone();
-        let kept = before.len().saturating_sub(lacks).max(1);
+        let (before, kept) = (self.states.len(), self.states.len().saturating_sub(lacks).max(1));
+        self.lost_histories.push(self.states.clone());
         self.states.truncate(kept);
         self.happened.truncate(kept);
         self.write(None, Some((key, b'b')));
         self.write(None, Some((key, b'a')));
-        while self.states.len() <= before.len() {
+        while self.states.len() <= before {
             self.act(Act::Elsewhere);
         }
-        self.lost_histories.push(before);
     }
 
     /// Whether the store is asked for what has changed in the scope.
@@ -224,6 +224,9 @@ impl World {
                 self.common.trust.watch_began();
                 self.scope.watch_resumed();
             }
+            Act::Rewatch if self.common.trust.stretch().is_some() => {
+                self.delivered = self.scope.watch_from().map_or(self.delivered, |from| from.get() - 1);
+            }
             Act::LookAtHistory if !self.is_being_read() => self.look_at_history(),
             Act::Restore(lacks, key) => self.restore(lacks, key),
             Act::SendWindow if !self.is_being_read() && self.scope.doubt().is_none() => {
@@ -295,7 +298,7 @@ impl World {
                     self.end_walk(index, &self.common.trust.as_of_now(&sent), walk);
                 }
             }
-            Act::Resume | Act::LookAtHistory | Act::SendWindow | Act::SendProbe | Act::SendRead(_) => {}
+            Act::Resume | Act::Rewatch | Act::LookAtHistory | Act::SendWindow | Act::SendProbe | Act::SendRead(_) => {}
         }
     }
 

@@ -201,7 +201,7 @@ impl TrackedLock {
     }
 
     pub(crate) fn is_settled(&self) -> bool {
-        self.published().settled_since.is_some()
+        self.inner().knowledge.is_settled()
     }
 
     /// Has it read, soon, without waiting for that, if what is known of it is as old as `max_age`. However many want that, one read of a lock
@@ -258,9 +258,9 @@ impl TrackedLock {
         self.learn(|inner, _| inner.knowledge.survives(since, through, shown))
     }
 
-    /// See [`Knowledge::is_of_history`].
-    pub(crate) fn is_of_history(&self, through: Revision, stretch: Option<u32>) -> bool {
-        self.learn(|inner, _| inner.knowledge.is_of_history(through, stretch))
+    /// See [`Knowledge::leave_behind`].
+    pub(crate) fn leave_behind(&self, through: Revision, stretch: Option<u32>) -> bool {
+        self.learn(|inner, _| inner.knowledge.leave_behind(through, stretch))
     }
 
     /// The revision it was last learnt for by itself.

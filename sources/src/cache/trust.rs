@@ -13,7 +13,7 @@
 //! twice. That stays *distrusted* until the operator accepts it, in later processes too: nothing else tells them.
 //!
 //! An era is seen to begin. Where the store was restored unseen, and has grown beyond all that had been seen, only the watch tells: it has failed,
-//! since that does not go on through a restore. A *stretch* is a time through which the watch has gone on. What was learnt in one stretch is
+//! since that does not go on through a restore. (One that is cut off and silent is found out as its member becomes suspect.) A *stretch* is a time through which the watch has gone on. What was learnt in one stretch is
 //! not built upon in another, nor by a read that was sent while nothing was watched, before a read has shown that the store has its history
 //! still.
 //!
@@ -34,7 +34,7 @@ const BEHIND_MAX: u32 = 3;
 pub(crate) struct Sent {
     pub(crate) at: Instant,
     pub(crate) era: u32,
-    /// The stretch of the watch; `None` if nothing was watched because that had failed.
+    /// The stretch of the watch; `None` if nothing was watched.
     pub(crate) stretch: Option<u32>,
     max_seen: u64,
     behind: u32,
@@ -65,7 +65,7 @@ pub(crate) struct Trust {
 #[derive(Debug)]
 struct State {
     era: u32,
-    /// How often the watch has begun anew after it had failed.
+    /// How often a watch has begun when there was none.
     stretch: u32,
     is_watched: bool,
     max_seen: u64,
@@ -126,7 +126,7 @@ impl Trust {
     pub(crate) fn after(past: &StorePast) -> Trust {
         let state = past.0.state();
         let distrusted_through = AtomicU64::new(past.0.distrusted_through.load(Ordering::SeqCst));
-        let state = State { anomalies: 0, is_watched: true, ..*state };
+        let state = State { anomalies: 0, is_watched: false, ..*state };
         Trust { state: Mutex::new(state), distrusted_through }
     }
 
@@ -141,7 +141,7 @@ impl Trust {
         Sent { at: Instant::now(), era, stretch: state.stretch(), max_seen, behind }
     }
 
-    /// The watch has failed.
+    /// Nothing is watched any more.
     pub(crate) fn watch_failed(&self) {
         self.state().is_watched = false;
     }
@@ -154,7 +154,7 @@ impl Trust {
         }
     }
 
-    /// The stretch of the watch, unless that has failed.
+    /// The stretch of the watch, if there is one.
     pub(crate) fn stretch(&self) -> Option<u32> {
         self.state().stretch()
     }
@@ -239,7 +239,7 @@ impl Trust {
 
 impl State {
     fn new(max_seen: u64) -> State {
-        State { era: 1, stretch: 0, is_watched: true, max_seen, behind: 0, anomalies: 0, suspended: false }
+        State { era: 1, stretch: 0, is_watched: false, max_seen, behind: 0, anomalies: 0, suspended: false }
     }
 
     fn begin_era(&mut self, max_seen: u64) {

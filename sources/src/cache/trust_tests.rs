@@ -115,13 +115,13 @@ fn what_an_operator_has_accepted_is_accepted_for_the_next_source_too() {
 #[test]
 fn a_stretch_lasts_for_as_long_as_the_watch_does() {
     let trust = Trust::new(None);
-    let first = trust.sending();
+    let early = trust.sending();
     trust.watch_began();
-    assert_eq!(
-        trust.stretch_since(&first),
-        trust.stretch(),
-        "what is read before the first watch is what it goes on from"
-    );
+    assert_eq!((early.stretch, trust.stretch_since(&early)), (None, None), "nothing is watched before the first watch");
+    let first = trust.sending();
+    trust.watch_began(); // Another, in its place.
+    assert!(first.stretch.is_some());
+    assert_eq!((trust.stretch_since(&first), trust.stretch()), (first.stretch, first.stretch));
     trust.watch_failed();
     let unwatched = trust.sending();
     trust.watch_began();

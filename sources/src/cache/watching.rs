@@ -43,8 +43,8 @@ pub(crate) async fn watch<S: LockStore>(work: Rc<Work<S>>) {
     let common = work.common();
     let mut backoff = work.backoff();
     let mut resuming = false;
-    // The stream that is followed. It goes on until another one has begun in its place, so that it is known whether the store was watched all
-    // the time.
+    // The stream that is followed. When another one begins in its place it goes on until then, so that it is known whether the store was watched
+    // all the time.
     let mut present: Option<S::Watch> = None;
     loop {
         let (watched, ranges): (Vec<Watched>, Vec<RangeWatch>) = plan(&work).into_iter().unzip();

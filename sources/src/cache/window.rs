@@ -40,11 +40,14 @@
 //! Whether a key existed at `V` is told by its first event after `V`: a deletion, or a write of a key created up to
 //! `V`, says that it did.
 
+mod held;
+
 use std::collections::{HashMap, VecDeque};
 
 use bytes::Bytes;
 use fencepost_policy::Revision;
 
+use self::held::Held;
 use crate::store::{Event, KeyRange, KeyValue, RangeAnswer, RangeRead, Wanted};
 
 /// How many events are kept of the time since the last verified read. Beyond that a new window is begun.
@@ -64,7 +67,7 @@ pub(crate) struct Window {
     newest: Option<Change>,
     doubt: Option<Doubt>,
     /// What the watch has brought in doubt: it may be of another history.
-    held: Vec<Event>,
+    held: Held,
 }
 
 /// A change of a key.
@@ -157,7 +160,7 @@ impl Window {
     /// The watch has failed.
     pub(crate) fn watch_failed(&mut self) {
         self.doubt = self.verified.map(|_| Doubt::Unwatched);
-        self.held.clear(); // It is brought again, if it still is what happened.
+        self.held = Held::default(); // It is brought again, if it still is what happened.
     }
 
     /// The watch has begun anew.
@@ -198,7 +201,7 @@ impl Window {
         self.doubt.take()?;
         let verified = self.verified?.at;
         let through = self.newest.as_ref().map_or(verified, |newest| newest.revision.max(verified));
-        Some((through, std::mem::take(&mut self.held)))
+        Some((through, std::mem::take(&mut self.held).events()))
     }
 
     /// What tells the store's revision at the least cost, once there is a window: a key of the range, whether or not it exists. To read
@@ -221,11 +224,7 @@ impl Window {
             events.iter().for_each(|event| self.log(event));
             return Delivered::Counts;
         }
-        if self.held.len() + events.len() > LOG_MAX {
-            return Delivered::TooMuch;
-        }
-        self.held.extend_from_slice(events);
-        Delivered::Held
+        if self.held.hold(events) { Delivered::Held } else { Delivered::TooMuch }
     }
 
     fn log(&mut self, event: &Event) {
@@ -337,7 +336,7 @@ impl Window {
 
     /// From where the watch has to go on; `None` before the first window.
     pub(crate) fn watch_from(&self) -> Option<Revision> {
-        let through = self.delivered.max(self.verified.map(|verified| verified.at));
+        let through = self.delivered.max(self.held.through()).max(self.verified.map(|verified| verified.at));
         self.verified.and(through).map(|through| Revision::new(through.get() + 1).unwrap_or(Revision::MAX))
     }
 

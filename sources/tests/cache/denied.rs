@@ -18,6 +18,8 @@ enum Denied {
     Nothing,
     /// To read it as a whole, and none of its keys.
     Whole,
+    /// To read it as a whole as it was.
+    Past,
     All,
 }
 
@@ -37,6 +39,7 @@ impl Denying {
         let denied = *self.denied.lock().unwrap();
         let is_denied = |range: &KeyRange| match denied {
             Denied::Nothing => false,
+            Denied::Past => false,
             Denied::Whole => *range == KeyRange::Prefix((*b"a/").into()),
             Denied::All => range.first_key().starts_with(b"a/"),
         };
@@ -61,6 +64,9 @@ impl LockStore for Denying {
 
     async fn range_at(&self, read: &RangeRead, at: Revision) -> Result<RangeAnswer, StoreError> {
         self.check([&read.range].into_iter())?;
+        if matches!(*self.denied.lock().unwrap(), Denied::Past) {
+            return Err(StoreError::Denied { user: None, range: read.range.clone() });
+        }
         self.store.range_at(read, at).await
     }
 
@@ -175,6 +181,30 @@ async fn a_prefix_that_may_be_read_again_is_watched_again() {
         denying.store.delete("a/1");
         pass(SECOND / 100).await;
         assert_eq!(glance(&lock, "x", held), "no-owner", "it is watched again");
+    })
+    .await;
+}
+
+/// It was asked for again and again, and nothing that the watch brought counted meanwhile.
+#[tokio::test(start_paused = true)]
+async fn a_prefix_whose_past_may_not_be_read_once_the_watch_goes_on_is_watched_anew() {
+    play(async |denying, source| {
+        let locks = template(source, "a/", Layout::Key);
+        let lock = load(&locks, "a/1").await;
+        pass(SECOND * 3).await;
+        let held = denying.store.put("a/1", "x");
+        pass(SECOND * 3).await;
+        denying.deny(Denied::Past);
+        denying.store.end_watches(); // As when a member is restarted.
+        pass(MAX_AGE * 2).await;
+        assert_eq!(ask(&lock, "x", held).await, "admit");
+        for _ in 0..10 {
+            pass(MAX_AGE / 2).await;
+            assert_eq!(glance(&lock, "x", held), "admit", "a clock covers it");
+        }
+        denying.store.delete("a/1");
+        pass(SECOND / 100).await;
+        assert_eq!(glance(&lock, "x", held), "no-owner", "and what the watch brings counts");
     })
     .await;
 }

@@ -11,5 +11,6 @@ mod static_locks;
 mod store_faults;
 mod templated;
 mod too_much;
+mod unwatched;
 mod walk;
 mod world;

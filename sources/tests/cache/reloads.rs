@@ -102,6 +102,7 @@ async fn a_lock_of_a_template_that_is_then_named_is_the_same_and_stays_fresh() {
     play(options(), async |store, source| {
         let old = store.put("t/1", "a");
         let templated = template(source, "t/", Layout::Key);
+        pass(SECOND).await; // It is watched.
         let lock = load(&templated, "t/1").await;
         let named = track(source, "t/1", Layout::Key);
         assert!(Arc::ptr_eq(&lock, &named));

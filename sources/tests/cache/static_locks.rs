@@ -47,7 +47,7 @@ async fn the_watch_tells_of_a_takeover_without_a_read() {
     play(options(), async |store, source| {
         let old = store.put("lock", "a");
         let lock = tracked(source, "lock").await;
-        pass(SECOND / 10).await;
+        pass(SECOND * 2).await; // It has been read since the watch began.
         let (before, _) = (source.status(Instant::now()).reads, store.put("lock", "b"));
         pass(SECOND / 10).await;
         assert_eq!(glance(&lock, "a", old), "stale-tenure");

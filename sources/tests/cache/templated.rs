@@ -40,6 +40,7 @@ async fn the_cost_of_freshness_does_not_grow_with_the_number_of_locks() {
     for layout in [Layout::Key, Layout::Mutex] {
         play(options(), async |store, source| {
             let locks = template(source, "t/", layout);
+            pass(SECOND).await; // It is watched.
             let keys: Vec<String> = (0..200).map(|nth| format!("t/{nth}")).collect();
             let mut held = Vec::new();
             for key in &keys {
@@ -69,6 +70,7 @@ async fn the_cost_of_freshness_does_not_grow_with_the_number_of_locks() {
 async fn what_is_written_elsewhere_or_is_not_here_yet_costs_a_windowed_read() {
     play(options(), async |store, source| {
         let locks = template(source, "t/", Layout::Key);
+        pass(SECOND).await; // It is watched.
         let at = store.put("t/1", "a");
         let lock = load(&locks, "t/1").await;
         pass(SECOND * 2).await;

@@ -136,6 +136,7 @@ async fn a_windowed_read_that_fails_once_leaves_no_lock_to_be_read_anew() {
     play(Slow::new(LOCKS / 2), async |slow, source| {
         let store = &slow.store;
         let locks = template(source, "t/", Layout::Key);
+        pass(SECOND).await; // It is watched.
         let loaded = load_all(store, &locks).await;
         pass(SECOND * 2).await;
         let before = store.calls();
@@ -160,6 +161,7 @@ async fn a_store_that_was_away_leaves_no_lock_to_be_read_anew() {
     play(Slow::new(usize::MAX), async |slow, source| {
         let store = &slow.store;
         let locks = template(source, "t/", Layout::Key);
+        pass(SECOND).await; // It is watched.
         let loaded = load_all(store, &locks).await;
         pass(SECOND * 2).await;
         let before = store.calls();
@@ -228,6 +230,7 @@ async fn a_scope_that_changes_a_lot_is_fresh_again_after_a_rest() {
         (0..200).for_each(|number| _ = store.put(format!("t/{number}"), "a"));
         let held = store.put("t/x", "a");
         let locks = template(source, "t/", Layout::Key);
+        pass(SECOND).await; // It is watched.
         let lock = load(&locks, "t/x").await;
         pass(SECOND * 2).await;
         let mut next = 0;

@@ -1,0 +1,117 @@
+//! Locks that are read while nothing is watched.
+
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::time::Duration;
+
+use fencepost_policy::{Layout, Revision};
+use fencepost_sources::{
+    KeyRange, KeyValue, LockStore, Member, MemoryStore, RangeAnswer, RangeRead, RangeWatch, ReadAnswer, StoreError,
+};
+use tokio::time::Instant;
+
+use crate::world::{MAX_AGE, SECOND, ask, load, options, pass, play_with, template, track};
+
+/// Each answer of this store takes a while.
+const LATENCY: Duration = Duration::from_millis(10);
+
+/// Begins no watch, or lets no prefix be read, which cannot be watched then.
+#[derive(Clone, Default)]
+struct Unwatched {
+    store: MemoryStore,
+    denies_prefixes: bool,
+    fails: Arc<AtomicBool>,
+}
+
+impl LockStore for Unwatched {
+    type Watch = <MemoryStore as LockStore>::Watch;
+
+    async fn read(&self, ranges: &[RangeRead]) -> Result<ReadAnswer, StoreError> {
+        let denied = ranges.iter().find(|read| matches!(read.range, KeyRange::Prefix(_)) && self.denies_prefixes);
+        if let Some(RangeRead { range, .. }) = denied {
+            return Err(StoreError::Denied { user: None, range: range.clone() });
+        }
+        pass(LATENCY).await;
+        self.store.read(ranges).await
+    }
+
+    async fn read_at(&self, key: &[u8], at: Revision) -> Result<Option<KeyValue>, StoreError> {
+        pass(LATENCY).await;
+        self.store.read_at(key, at).await
+    }
+
+    async fn range_at(&self, read: &RangeRead, at: Revision) -> Result<RangeAnswer, StoreError> {
+        self.store.range_at(read, at).await
+    }
+
+    async fn watch(&self, ranges: &[RangeWatch]) -> Result<Self::Watch, StoreError> {
+        if self.fails.load(Ordering::Relaxed) {
+            return Err(StoreError::Unavailable("no watch".into()));
+        }
+        self.store.watch(ranges).await
+    }
+
+    async fn members(&self) -> Vec<Member> {
+        self.store.members().await
+    }
+}
+
+/// Nothing was ever watched, and that counted as if all had been watched all the time.
+#[tokio::test(start_paused = true)]
+async fn a_write_of_a_restored_store_renews_no_tenure_of_a_lock_that_was_never_watched() {
+    let store = Unwatched { denies_prefixes: true, ..Unwatched::default() };
+    play_with(store, options(), async |Unwatched { store, .. }, source| {
+        let locks = template(source, "t/", Layout::Key);
+        let kept = store.put("t/1", "a");
+        let lost = store.put("t/1", "a");
+        let lock = load(&locks, "t/1").await;
+        pass(SECOND * 2).await;
+        assert_eq!(ask(&lock, "a", lost).await, "admit");
+        store.pause();
+        store.rewind_to(kept);
+        store.put("t/1", "b");
+        let present = store.put("t/1", "a");
+        (0..3).for_each(|_| _ = store.put("elsewhere", "x"));
+        store.resume();
+        pass(MAX_AGE * 2).await;
+        assert_eq!(source.status(Instant::now()).distrusted_through, None, "it was not seen to go back");
+        assert_eq!(ask(&lock, "a", present).await, "admit");
+        assert_ne!(ask(&lock, "a", lost).await, "admit");
+    })
+    .await;
+}
+
+/// Its history was looked at for each of its writes, and what that had shown was dropped if the lock was renewed meanwhile: a holder that renewed
+/// it often was refused for as long as nothing was watched.
+#[tokio::test(start_paused = true)]
+async fn a_lock_that_is_renewed_more_often_than_it_can_be_looked_into_is_known_though_nothing_is_watched() {
+    for templated in [false, true] {
+        play_with(Unwatched::default(), options(), async |Unwatched { store, fails, .. }, source| {
+            let locks = template(source, "t/", Layout::Key);
+            let held = store.put("t/1", "a");
+            let lock = if templated { load(&locks, "t/1").await } else { track(source, "t/1", Layout::Key) };
+            pass(SECOND * 2).await;
+            fails.store(true, Ordering::Relaxed);
+            store.end_watches();
+            let renews = async {
+                loop {
+                    pass(LATENCY * 10).await;
+                    store.put("t/1", "a");
+                }
+            };
+            let asks = async {
+                for nth in 0..20 {
+                    pass(SECOND).await;
+                    assert_eq!(ask(&lock, "a", held).await, "admit", "templated: {templated}, the {nth}th");
+                }
+            };
+            tokio::select! {
+                () = renews => {}
+                () = asks => {}
+            }
+            let walks = source.status(Instant::now()).reads.walks;
+            assert!(walks <= 400, "each write is looked at once, and what was read is once more: {walks} reads");
+        })
+        .await;
+    }
+}

@@ -15,6 +15,7 @@ use crate::world::{any_news, common, every_interleaving, revision, taken, token,
 fn a_clock_never_dates_a_snapshot_that_it_does_not_cover() {
     every_interleaving(|| {
         let (common, _commands) = common(Trust::new(None));
+        common.trust.watch_began();
         let scope = Arc::new(Scope::new("s/", RecordFormat::plain(Layout::Key).into()));
         let lock = track(&common, Some(Arc::clone(&scope)));
         let window = RangeAnswer { keys: vec![taken("a", 10)], count: 1 };

@@ -5,6 +5,7 @@ pub(crate) mod by_thread;
 mod in_force;
 mod requests;
 mod route;
+mod sources;
 #[cfg(test)]
 mod tests;
 mod tls;
@@ -19,6 +20,7 @@ use prometheus::{
 
 pub use requests::{Counted, RequestCounts, RequestTotals};
 pub use route::{ConfirmOutcome, RouteMetrics};
+pub use sources::SourceReading;
 pub use tls::{HandshakeCounters, TlsMetrics, TlsReload, TlsUse};
 
 use crate::downstream::Closing;
@@ -45,7 +47,7 @@ pub struct Metrics {
     connections_closed: IntCounterVec,
     decisions_lost: IntCounter,
     log_lines_lost: IntCounterVec,
-    sources: SourceMetrics,
+    sources: sources::SourceMetrics,
     config: ConfigMetrics,
     tls: TlsMetrics,
 }
@@ -103,66 +105,6 @@ impl ReloadOutcome {
             ReloadOutcome::Rejected => "rejected",
         }
     }
-}
-
-/// What is known of each lock source; set when the metrics are read.
-#[derive(Debug, Clone)]
-pub struct SourceMetrics {
-    up: IntGaugeVec,
-    age_seconds: prometheus::GaugeVec,
-    watch_restarts: IntCounterVec,
-    tracked_locks: IntGaugeVec,
-    resting_prefixes: IntGaugeVec,
-    tenures: IntCounterVec,
-    regressed: IntGaugeVec,
-}
-
-impl SourceMetrics {
-    fn new(made: &Registering<'_>) -> Result<SourceMetrics, prometheus::Error> {
-        Ok(SourceMetrics {
-            up: made.gauges("fencepost_source_up", "Whether the lock source answers.", &["source"])?,
-            age_seconds: made.add(prometheus::GaugeVec::new(
-                Opts::new("fencepost_source_age_seconds", "Age of the newest quorum read."),
-                &["source"],
-            ))?,
-            watch_restarts: made.counters(
-                "fencepost_watch_restarts_total",
-                "How often the watch was started again.",
-                &["source"],
-            )?,
-            tracked_locks: made.gauges("fencepost_tracked_locks", "Locks that are kept current.", &["source"])?,
-            resting_prefixes: made.gauges(
-                "fencepost_resting_prefixes",
-                "Prefixes of templates with too many keys to look through for what has changed.",
-                &["source"],
-            )?,
-            tenures: made.counters("fencepost_tenures_total", "Tenures that were seen to begin.", &["source"])?,
-            regressed: made.gauges(
-                "fencepost_source_regressed",
-                "Whether the lock source went back and nobody has accepted that.",
-                &["source"],
-            )?,
-        })
-    }
-}
-
-/// The state of a source, for its metrics.
-#[derive(Debug, Clone, Copy)]
-pub struct SourceReading {
-    /// Whether it answers; `None` as long as nothing is read from it.
-    pub up: Option<bool>,
-    /// The age of the newest news, in seconds; infinite before the first.
-    pub age_seconds: f64,
-    /// How often its watch was started again.
-    pub watch_restarts: u64,
-    /// How many locks are tracked.
-    pub tracked_locks: u64,
-    /// How many prefixes of templates have too many keys to be looked through for what has changed.
-    pub resting_prefixes: u64,
-    /// How many tenures were seen to begin.
-    pub tenures: u64,
-    /// Whether the store went back and nobody has accepted that.
-    pub regressed: bool,
 }
 
 impl Metrics {
@@ -244,7 +186,7 @@ impl Metrics {
                 "Lines that are missing in a log because they could not be written, or not as fast as they came.",
                 &["log"],
             )?,
-            sources: SourceMetrics::new(&made)?,
+            sources: sources::SourceMetrics::new(&made)?,
             config: ConfigMetrics::new(&made)?,
             tls: TlsMetrics::new(&made)?,
             registry,
@@ -258,37 +200,12 @@ impl Metrics {
 
     /// Notes the state of a source.
     pub fn set_source(&self, source: &str, reading: SourceReading) {
-        let integer = |number: u64| i64::try_from(number).unwrap_or(i64::MAX);
-        match reading.up {
-            Some(up) => {
-                self.sources.up.with_label_values(&[source]).set(up.into());
-                self.sources.age_seconds.with_label_values(&[source]).set(reading.age_seconds);
-            }
-            None => self.forget_news(source),
-        }
-        raise(&self.sources.watch_restarts.with_label_values(&[source]), reading.watch_restarts);
-        raise(&self.sources.tenures.with_label_values(&[source]), reading.tenures);
-        self.sources.regressed.with_label_values(&[source]).set(reading.regressed.into());
-        self.sources.tracked_locks.with_label_values(&[source]).set(integer(reading.tracked_locks));
-        self.sources.resting_prefixes.with_label_values(&[source]).set(integer(reading.resting_prefixes));
+        self.sources.set(source, reading);
     }
 
     /// Shows nothing any more of a source that no route uses.
     pub fn forget_source(&self, source: &str) {
-        self.forget_news(source);
-        // An error means that nobody has read the metrics since it began.
-        let _ = self.sources.watch_restarts.remove_label_values(&[source]);
-        let _ = self.sources.tracked_locks.remove_label_values(&[source]);
-        let _ = self.sources.resting_prefixes.remove_label_values(&[source]);
-        let _ = self.sources.tenures.remove_label_values(&[source]);
-        let _ = self.sources.regressed.remove_label_values(&[source]);
-    }
-
-    /// Shows neither whether it answers nor how old its news are: nothing is read from it.
-    fn forget_news(&self, source: &str) {
-        // An error means that there was nothing to show.
-        let _ = self.sources.up.remove_label_values(&[source]);
-        let _ = self.sources.age_seconds.remove_label_values(&[source]);
+        self.sources.forget(source);
     }
 
     /// Notes which configuration is in force, and that its file was right at that time.

@@ -72,7 +72,7 @@ async fn read<S: LockStore>(work: &Work<S>, lock: &TrackedLock) -> Result<(), Un
             }
             let sent = work.common().trust.as_of_now(&believed.sent);
             if sent.stretch.is_none() && !has_still(work, lock, believed.revision, keys).await? {
-                continue; // The same, where nobody watches.
+                continue; // So it may here: no watch has ended for that.
             }
             lock.walked(&sent, track);
         }

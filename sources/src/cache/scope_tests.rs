@@ -10,7 +10,12 @@ use tokio::time::Instant;
 use super::outlook::Timing;
 use super::scope_world::{Act, WINDOW, World, any_act, revision};
 
-const LOAD: [Act; 3] = [Act::SendRead(0), Act::AnswerRead(0), Act::MergeRead(0)];
+const LOAD: [Act; 3] = load(0);
+const LOAD_BOTH: [[Act; 3]; 2] = [load(0), load(1)];
+
+const fn load(lock: usize) -> [Act; 3] {
+    [Act::SendRead(lock), Act::AnswerRead(lock), Act::MergeRead(lock)]
+}
 
 /// The first window begins at 1; a key is created at 2 and gone at 3; at 4 another one comes. With a window at 4 the number of keys is as the
 /// events have it, which says nothing of a key that came and went.
@@ -25,6 +30,37 @@ fn play(layout: Layout, acts: &[&[Act]]) -> World {
 
 fn check(layout: Layout, acts: &[Act]) {
     play(layout, &[acts]).settle();
+}
+
+fn any_act_or_restore() -> impl Strategy<Value = Act> {
+    prop_oneof![10 => any_act(), 1 => (0..5usize, 0..2usize).prop_map(|(lacks, key)| Act::Restore(lacks, key))]
+}
+
+/// As [`check`], where the locks are known when it begins: what is dated by a read that was sent since the store was restored is true of it.
+fn check_with_restores(layout: Layout, acts: &[Act]) {
+    play(layout, &[&[CAME, Act::Put(1, b'a')], &WINDOW, &LOAD_BOTH.concat(), acts]).settle();
+}
+
+/// As [`check`], where deletions are lost by the watch: what is dated by a read that was sent since is true.
+fn check_with_losses(layout: Layout, acts: &[Act]) {
+    let mut world = play(layout, &[&WINDOW, &LOAD_BOTH.concat(), acts]);
+    world.play([Act::Resume]);
+    while world.scope.watch_from().is_some() && world.delivered < world.now() {
+        world.play([Act::Deliver]);
+    }
+    for lock in [0, 1] {
+        for _ in 0..2 {
+            world.read_lock(lock);
+        }
+        let lock = world.lock(lock);
+        let reach = lock.outlook().reach().unwrap();
+        assert_eq!(reach, revision(world.now()), "{lock:?} is known as of the read");
+        assert_eq!(lock.outlook().snapshot().unwrap().holding, world.truth(&lock, reach).holding, "{lock:?}");
+    }
+}
+
+fn any_act_or_loss() -> impl Strategy<Value = Act> {
+    prop_oneof![6 => any_act(), 1 => (0..4usize).prop_map(Act::Lose)]
 }
 
 proptest! {
@@ -49,12 +85,36 @@ proptest! {
     fn what_a_clock_says_of_mutexes_is_true(acts in prop::collection::vec(any_act(), 1..80)) {
         check(Layout::Mutex, &acts);
     }
-}
 
-/// As [`check`], where the locks are known when it begins: what is dated by a read that was sent since the store was restored is true of it.
-fn check_with_restores(layout: Layout, acts: &[Act]) {
-    let loads = [0, 1].map(|lock| [Act::SendRead(lock), Act::AnswerRead(lock), Act::MergeRead(lock)]);
-    play(layout, &[&[CAME, Act::Put(1, b'a')], &WINDOW, &loads.concat(), acts]).settle();
+    #[test]
+    fn what_is_said_of_key_locks_is_true_of_a_store_that_is_restored_unseen(acts in prop::collection::vec(any_act_or_restore(), 1..60)) {
+        check_with_restores(Layout::Key, &acts);
+    }
+
+    #[test]
+    fn what_is_said_of_elections_is_true_of_a_store_that_is_restored_unseen(acts in prop::collection::vec(any_act_or_restore(), 1..60)) {
+        check_with_restores(Layout::Election, &acts);
+    }
+
+    #[test]
+    fn what_is_said_of_mutexes_is_true_of_a_store_that_is_restored_unseen(acts in prop::collection::vec(any_act_or_restore(), 1..60)) {
+        check_with_restores(Layout::Mutex, &acts);
+    }
+
+    #[test]
+    fn a_read_of_a_key_lock_is_truth_whatever_the_watch_has_lost(acts in prop::collection::vec(any_act_or_loss(), 1..80)) {
+        check_with_losses(Layout::Key, &acts);
+    }
+
+    #[test]
+    fn a_read_of_an_election_is_truth_whatever_the_watch_has_lost(acts in prop::collection::vec(any_act_or_loss(), 1..80)) {
+        check_with_losses(Layout::Election, &acts);
+    }
+
+    #[test]
+    fn a_read_of_a_mutex_is_truth_whatever_the_watch_has_lost(acts in prop::collection::vec(any_act_or_loss(), 1..80)) {
+        check_with_losses(Layout::Mutex, &acts);
+    }
 }
 
 /// A read of the lock by itself was ahead of the watch, which failed before it brought that write. What the watch had brought is in the restored
@@ -95,79 +155,6 @@ fn what_is_held_back_is_not_brought_again() {
     world.play([Act::Delete(0)]); // The watch has not brought that yet.
     world.play(WINDOW);
     world.settle();
-}
-
-fn any_act_or_restore() -> impl Strategy<Value = Act> {
-    prop_oneof![10 => any_act(), 1 => (0..5usize, 0..2usize).prop_map(|(lacks, key)| Act::Restore(lacks, key))]
-}
-
-proptest! {
-    #![proptest_config(ProptestConfig {
-        cases: ProptestConfig::default().cases.max(1000),
-        failure_persistence: None,
-        ..ProptestConfig::default()
-    })]
-
-    #[test]
-    fn what_is_said_of_key_locks_is_true_of_a_store_that_is_restored_unseen(acts in prop::collection::vec(any_act_or_restore(), 1..60)) {
-        check_with_restores(Layout::Key, &acts);
-    }
-
-    #[test]
-    fn what_is_said_of_elections_is_true_of_a_store_that_is_restored_unseen(acts in prop::collection::vec(any_act_or_restore(), 1..60)) {
-        check_with_restores(Layout::Election, &acts);
-    }
-
-    #[test]
-    fn what_is_said_of_mutexes_is_true_of_a_store_that_is_restored_unseen(acts in prop::collection::vec(any_act_or_restore(), 1..60)) {
-        check_with_restores(Layout::Mutex, &acts);
-    }
-}
-
-/// As [`check`], where deletions are lost by the watch: what is dated by a read that was sent since is true.
-fn check_with_losses(layout: Layout, acts: &[Act]) {
-    let loads = [0, 1].map(|lock| [Act::SendRead(lock), Act::AnswerRead(lock), Act::MergeRead(lock)]);
-    let mut world = play(layout, &[&WINDOW, &loads.concat(), acts]);
-    world.play([Act::Resume]);
-    while world.scope.watch_from().is_some() && world.delivered < world.now() {
-        world.play([Act::Deliver]);
-    }
-    for lock in [0, 1] {
-        for _ in 0..2 {
-            world.read_lock(lock);
-        }
-        let lock = world.lock(lock);
-        let reach = lock.outlook().reach().unwrap();
-        assert_eq!(reach, revision(world.now()), "{lock:?} is known as of the read");
-        assert_eq!(lock.outlook().snapshot().unwrap().holding, world.truth(&lock, reach).holding, "{lock:?}");
-    }
-}
-
-fn any_act_or_loss() -> impl Strategy<Value = Act> {
-    prop_oneof![6 => any_act(), 1 => (0..4usize).prop_map(Act::Lose)]
-}
-
-proptest! {
-    #![proptest_config(ProptestConfig {
-        cases: ProptestConfig::default().cases.max(1000),
-        failure_persistence: None,
-        ..ProptestConfig::default()
-    })]
-
-    #[test]
-    fn a_read_of_a_key_lock_is_truth_whatever_the_watch_has_lost(acts in prop::collection::vec(any_act_or_loss(), 1..80)) {
-        check_with_losses(Layout::Key, &acts);
-    }
-
-    #[test]
-    fn a_read_of_an_election_is_truth_whatever_the_watch_has_lost(acts in prop::collection::vec(any_act_or_loss(), 1..80)) {
-        check_with_losses(Layout::Election, &acts);
-    }
-
-    #[test]
-    fn a_read_of_a_mutex_is_truth_whatever_the_watch_has_lost(acts in prop::collection::vec(any_act_or_loss(), 1..80)) {
-        check_with_losses(Layout::Mutex, &acts);
-    }
 }
 
 /// As many keys of the lock were shown as were known, though not the same: the watch had lost the end of one, and brought that of another early.

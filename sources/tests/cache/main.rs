@@ -6,7 +6,6 @@ mod denied;
 mod panics;
 mod regression;
 mod reloads;
-mod rewatched;
 mod static_locks;
 mod store_faults;
 mod templated;

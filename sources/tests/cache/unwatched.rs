@@ -1,26 +1,39 @@
-//! Locks that are read while nothing is watched.
+//! What is read while nothing is watched, and a watch that takes the place of another.
 
 use std::sync::Arc;
-use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 
 use fencepost_policy::{Layout, Revision};
 use fencepost_sources::{
     KeyRange, KeyValue, LockStore, Member, MemoryStore, RangeAnswer, RangeRead, RangeWatch, ReadAnswer, StoreError,
 };
+use tokio::sync::Semaphore;
 use tokio::time::Instant;
 
-use crate::world::{MAX_AGE, SECOND, ask, load, options, pass, play_with, template, track};
+use crate::world::{MAX_AGE, SECOND, ask, glance, load, options, pass, play_with, template, track};
 
 /// Each answer of this store takes a while.
 const LATENCY: Duration = Duration::from_millis(10);
 
-/// Begins no watch, or lets no prefix be read, which cannot be watched then.
-#[derive(Clone, Default)]
+/// How many watches it may begin at the start.
+const WATCHES: usize = 100;
+
+/// Begins as many watches as it may, and lets no prefix be read, which cannot be watched then, if it denies that.
+#[derive(Clone)]
 struct Unwatched {
     store: MemoryStore,
     denies_prefixes: bool,
-    fails: Arc<AtomicBool>,
+    may_begin: Arc<Semaphore>,
+}
+
+impl Unwatched {
+    fn new(denies_prefixes: bool) -> Unwatched {
+        Unwatched { store: MemoryStore::new(), denies_prefixes, may_begin: Arc::new(Semaphore::new(WATCHES)) }
+    }
+
+    fn begin_no_more(&self) {
+        self.may_begin.forget_permits(WATCHES);
+    }
 }
 
 impl LockStore for Unwatched {
@@ -45,9 +58,7 @@ impl LockStore for Unwatched {
     }
 
     async fn watch(&self, ranges: &[RangeWatch]) -> Result<Self::Watch, StoreError> {
-        if self.fails.load(Ordering::Relaxed) {
-            return Err(StoreError::Unavailable("no watch".into()));
-        }
+        self.may_begin.acquire().await.unwrap().forget();
         self.store.watch(ranges).await
     }
 
@@ -59,8 +70,7 @@ impl LockStore for Unwatched {
 /// Nothing was ever watched, and that counted as if all had been watched all the time.
 #[tokio::test(start_paused = true)]
 async fn a_write_of_a_restored_store_renews_no_tenure_of_a_lock_that_was_never_watched() {
-    let store = Unwatched { denies_prefixes: true, ..Unwatched::default() };
-    play_with(store, options(), async |Unwatched { store, .. }, source| {
+    play_with(Unwatched::new(true), options(), async |Unwatched { store, .. }, source| {
         let locks = template(source, "t/", Layout::Key);
         let kept = store.put("t/1", "a");
         let lost = store.put("t/1", "a");
@@ -86,12 +96,13 @@ async fn a_write_of_a_restored_store_renews_no_tenure_of_a_lock_that_was_never_w
 #[tokio::test(start_paused = true)]
 async fn a_lock_that_is_renewed_more_often_than_it_can_be_looked_into_is_known_though_nothing_is_watched() {
     for templated in [false, true] {
-        play_with(Unwatched::default(), options(), async |Unwatched { store, fails, .. }, source| {
+        play_with(Unwatched::new(false), options(), async |unwatched, source| {
+            let store = &unwatched.store;
             let locks = template(source, "t/", Layout::Key);
             let held = store.put("t/1", "a");
             let lock = if templated { load(&locks, "t/1").await } else { track(source, "t/1", Layout::Key) };
             pass(SECOND * 2).await;
-            fails.store(true, Ordering::Relaxed);
+            unwatched.begin_no_more();
             store.end_watches();
             let renews = async {
                 loop {
@@ -114,4 +125,53 @@ async fn a_lock_that_is_renewed_more_often_than_it_can_be_looked_into_is_known_t
         })
         .await;
     }
+}
+
+/// It was taken for one that had gone on: nobody looked whether the store was still the same, and the holder of before was admitted for good.
+#[tokio::test(start_paused = true)]
+async fn a_store_that_is_restored_while_another_watch_is_begun_is_looked_at_anew() {
+    play_with(Unwatched::new(false), options(), async |unwatched, source| {
+        let store = &unwatched.store;
+        let locks = template(source, "t/", Layout::Key);
+        let kept = store.put("t/1", "a");
+        let lock = load(&locks, "t/1").await;
+        pass(SECOND * 2).await;
+        let lost = store.put("t/1", "b");
+        pass(SECOND * 2).await;
+        assert_eq!(glance(&lock, "b", lost), "admit");
+
+        unwatched.begin_no_more();
+        let another = track(source, "another", Layout::Key);
+        pass(LATENCY * 3).await;
+        assert!(another.is_known(), "it is to be watched");
+        store.rewind_to(kept);
+        (0..20).for_each(|_| _ = store.put("elsewhere", "y"));
+        unwatched.may_begin.add_permits(WATCHES);
+        pass(MAX_AGE * 2).await;
+        assert_ne!(ask(&lock, "b", lost).await, "admit");
+        assert_eq!(source.status(Instant::now()).distrusted_through, None, "it was not seen to go back");
+    })
+    .await;
+}
+
+/// The store is restored after the lock was read, and before its history is looked at. Of the writes of both, one tenure could be made that neither
+/// has: the numbers of those fit together.
+#[tokio::test(start_paused = true)]
+async fn no_walk_leads_from_one_history_into_another_while_nothing_is_watched() {
+    play_with(Unwatched::new(true), options(), async |Unwatched { store, .. }, source| {
+        let locks = template(source, "t/", Layout::Key);
+        let ended = store.put("t/1", "a");
+        store.put("t/1", "c");
+        store.put("t/1", "a");
+        let restores = async {
+            pass(LATENCY * 3 / 2).await;
+            store.rewind_to(ended);
+            store.put("t/1", "a");
+            store.put("t/1", "c");
+            (0..3).for_each(|_| _ = store.put("elsewhere", "x"));
+        };
+        let (lock, ()) = tokio::join!(load(&locks, "t/1"), restores);
+        assert_ne!(glance(&lock, "a", ended), "admit");
+    })
+    .await;
 }

@@ -40,7 +40,8 @@ impl World {
 
     pub(in crate::cache) fn check(&self) {
         let is_forgotten = self.scope.clock().is_some() && self.scope.watch_from().is_none();
-        let may_be = self.has_given_up || !self.lost.is_empty();
+        // What is read late of a history that a restore has lost contradicts the watch of the present one.
+        let may_be = self.has_given_up || !self.lost.is_empty() || !self.lost_histories.is_empty();
         assert!(!is_forgotten || may_be, "nothing contradicts a watch that has lost nothing");
         for lock in self.locks.iter().flatten() {
             self.check_outlook(lock, &lock.outlook());

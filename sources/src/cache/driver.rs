@@ -191,9 +191,12 @@ impl<S: LockStore> Work<S> {
         self.shared.scopes().iter().for_each(|scope| scope.watch_failed());
     }
 
-    /// Takes note that the watch goes on, of these scopes.
+    /// Takes note that the watch goes on, of these scopes. In a new stretch all is read at once: of a lock that was not, the next event
+    /// would need a look at its history, which etcd may have compacted by then.
     pub(crate) fn watch_began(&self, scopes: impl Iterator<Item = Arc<Scope>>) {
-        self.common().trust.watch_began();
+        if self.common().trust.watch_began() {
+            self.common().statics_changed.notify_one();
+        }
         scopes.for_each(|scope| scope.watch_resumed());
     }
 

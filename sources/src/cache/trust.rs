@@ -12,10 +12,11 @@
 //! Growing beyond all that had been seen makes what lies below no better: up to there a revision may have been given out
 //! twice. That stays *distrusted* until the operator accepts it, in later processes too: nothing else tells them.
 //!
-//! An era is seen to begin. Where the store was restored unseen, and has grown beyond all that had been seen, only the watch tells: it has failed,
-//! since that does not go on through a restore. (One that is cut off and silent is found out as its member becomes suspect.) A *stretch* is a time through which the watch has gone on. What was learnt in one stretch is
-//! not built upon in another, nor by a read that was sent while nothing was watched, before a read has shown that the store has its history
-//! still.
+//! An era is seen to begin. Where the store was restored unseen, and has grown beyond all that had been seen, only the watch
+//! tells: it has failed, since that does not go on through a restore. (One that is cut off and silent is found out as its
+//! member becomes suspect.) A *stretch* is a time through which the watch has gone on. What was learnt in one stretch is not
+//! built upon in another, nor by a read that was sent while nothing was watched, before a read has shown that the store has
+//! its history still.
 //!
 //! Trust outlives its source as a [`StorePast`]: gates are forgotten with their source, and what that leans on must not be.
 
@@ -146,12 +147,12 @@ impl Trust {
         self.state().is_watched = false;
     }
 
-    /// The watch goes on.
-    pub(crate) fn watch_began(&self) {
+    /// The watch goes on. Whether nothing was watched before, so that a stretch begins.
+    pub(crate) fn watch_began(&self) -> bool {
         let mut state = self.state();
-        if !std::mem::replace(&mut state.is_watched, true) {
-            state.stretch += 1;
-        }
+        let begins = !std::mem::replace(&mut state.is_watched, true);
+        state.stretch += u32::from(begins);
+        begins
     }
 
     /// The stretch of the watch, if there is one.

@@ -116,10 +116,10 @@ fn what_an_operator_has_accepted_is_accepted_for_the_next_source_too() {
 fn a_stretch_lasts_for_as_long_as_the_watch_does() {
     let trust = Trust::new(None);
     let early = trust.sending();
-    trust.watch_began();
+    assert!(trust.watch_began());
     assert_eq!((early.stretch, trust.stretch_since(&early)), (None, None), "nothing is watched before the first watch");
     let first = trust.sending();
-    trust.watch_began(); // Another, in its place.
+    assert!(!trust.watch_began(), "another, in its place");
     assert!(first.stretch.is_some());
     assert_eq!((trust.stretch_since(&first), trust.stretch()), (first.stretch, first.stretch));
     trust.watch_failed();

@@ -47,7 +47,7 @@ async fn the_watch_tells_of_a_takeover_without_a_read() {
     play(options(), async |store, source| {
         let old = store.put("lock", "a");
         let lock = tracked(source, "lock").await;
-        pass(SECOND * 2).await; // It has been read since the watch began.
+        pass(SECOND / 100).await; // It is read again as soon as the watch has begun.
         let (before, _) = (source.status(Instant::now()).reads, store.put("lock", "b"));
         pass(SECOND / 10).await;
         assert_eq!(glance(&lock, "a", old), "stale-tenure");
@@ -94,6 +94,23 @@ async fn a_cold_start_looks_back_to_where_the_tenure_began_or_history_does() {
         })
         .await;
     }
+}
+
+/// It was read again a period later only, and a renewal meanwhile had to be looked at from its end: the holder was refused who had sent an
+/// earlier one.
+#[tokio::test(start_paused = true)]
+async fn what_is_renewed_and_compacted_right_after_the_start_stays_one_tenure() {
+    play(options(), async |store, source| {
+        let first = store.put("lock", "a");
+        let lock = tracked(source, "lock").await;
+        pass(SECOND / 100).await;
+        let renewal = store.put("lock", "a");
+        store.compact(renewal);
+        pass(SECOND / 100).await;
+        assert_eq!(ask(&lock, "a", renewal).await, "admit");
+        assert_eq!(ask(&lock, "a", first).await, "admit");
+    })
+    .await;
 }
 
 #[tokio::test(start_paused = true)]

@@ -342,8 +342,8 @@ impl TrackedLock {
         tracing::warn!(
             source = %self.common.name,
             lock = %self.spec.key,
-            "a read contradicts what the watch has brought: the lock store has lost an event (etcd before 3.4.36 and 3.5.18 is known to); the \
-             read counts"
+            "a read contradicts what was known: the lock store has lost an event (etcd before 3.4.36 and 3.5.18 is known to), or was restored \
+             from a backup; the read counts"
         );
         self.scope.iter().filter(|_| was_covered).for_each(|scope| scope.forget());
     }

@@ -194,8 +194,12 @@ impl<S: LockStore> Work<S> {
     /// Takes note that the watch goes on, of these scopes. In a new stretch all is read at once: of a lock that was not, the next event
     /// would need a look at its history, which etcd may have compacted by then.
     pub(crate) fn watch_began(&self, scopes: impl Iterator<Item = Arc<Scope>>) {
-        if self.common().trust.watch_began() {
-            self.common().statics_changed.notify_one();
+        let Common { trust, registry, statics_changed, .. } = &**self.common();
+        if trust.watch_began() {
+            statics_changed.notify_one();
+            // Of others a read tells first whether their history goes on.
+            let without_window = self.shared.scopes().into_iter().filter(|scope| scope.watch_from().is_none());
+            without_window.for_each(|scope| scope.doubt_what_is_not_known_in(trust.stretch_or_next(), registry));
         }
         scopes.for_each(|scope| scope.watch_resumed());
     }

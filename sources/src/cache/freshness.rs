@@ -345,21 +345,15 @@ async fn merge<S: LockStore>(
     work.fresh(sent.at);
 }
 
-/// Begins a window at that read, unless it was sent before the watch went on: it may show another history than what is watched. The next one
-/// does then. Says whether it does.
-fn begin<S: LockStore>(work: &Work<S>, scope: &Scope, read: &Unverified) -> bool {
-    let trust = &work.common().trust;
-    let is_watched = trust.stretch().is_some();
-    if is_watched && trust.stretch_since(read.sent()).is_none() {
-        return false;
+/// Begins a window at that read. Says whether it does: see [`Scope::begin`].
+fn begin<S: LockStore>(work: &Work<S>, scope: &Arc<Scope>, read: &Unverified) -> bool {
+    let Common { registry, trust, .. } = &**work.common();
+    let begins = scope.begin(registry, trust, read);
+    if begins {
+        work.fresh(read.sent().at);
+        work.watched_changed.notify_one();
     }
-    scope.begin(read);
-    if !is_watched {
-        scope.watch_failed();
-    }
-    work.fresh(read.sent().at);
-    work.watched_changed.notify_one();
-    true
+    begins
 }
 
 /// When to read again.

@@ -8,9 +8,9 @@ use fencepost_policy::{KeyTrack, Layout, QueueTrack, Reading, Revision, Snapshot
 use tokio::time::Instant;
 
 use self::track::Track;
-use super::outlook::{Problem, Published, ScopeClock};
+use super::outlook::{Problem, Published, ReadAt, ScopeClock};
 use super::record::{LockSpec, contender};
-use super::trust::Sent;
+use super::trust::{Era, Sent};
 use crate::store::{Event, KeyValue};
 
 /// What is known of a lock.
@@ -26,7 +26,7 @@ use crate::store::{Event, KeyValue};
 ///   did not show leans on that (`final-refusal`), whether or not a clock covers the lock by then.
 #[derive(Debug, Default)]
 pub(crate) struct Knowledge {
-    era: u32,
+    era: Era,
     /// The stretch of the watch in which the newest read or event came that the track is made of; `None` if nothing was watched then.
     stretch: Option<u32>,
     track: Option<Track>,
@@ -34,10 +34,12 @@ pub(crate) struct Knowledge {
     problem: Option<Problem>,
     dated: Option<Instant>,
     missed: Option<Revision>,
-    /// The revision of the newest read that the track is built on; `None` if nothing was watched then: a clock does not speak for it.
-    read_at: Option<Revision>,
+    /// The newest read that the track is built on; `None` if nothing was watched then: a clock does not speak for it.
+    read_at: Option<ReadAt>,
     /// Whether a read has contradicted the track, and nobody was told yet.
     has_lost: bool,
+    /// Whether the track may be of another history than the one that is watched: it refuses nobody before a read has shown what it is worth.
+    is_doubtful: bool,
 }
 
 /// Which events are sure to have been delivered before those at hand.
@@ -62,7 +64,7 @@ pub(crate) enum Applied {
 
 impl Knowledge {
     /// Drops what was learnt in an earlier era.
-    pub(crate) fn enter_era(&mut self, era: u32) {
+    pub(crate) fn enter_era(&mut self, era: Era) {
         if self.era != era {
             *self = Knowledge { era, ..Knowledge::default() };
         }
@@ -76,8 +78,8 @@ impl Knowledge {
         self.track.is_some() && self.missed <= self.as_of()
     }
 
-    /// See [`Published::settled_since`].
-    fn settled_since(&self) -> Option<Revision> {
+    /// See [`Published::read_at`].
+    fn settled_since(&self) -> Option<ReadAt> {
         self.read_at.filter(|_| self.is_settled())
     }
 
@@ -91,14 +93,16 @@ impl Knowledge {
     }
 
     pub(crate) fn published(&self, snapshot: Option<Snapshot>) -> Published {
-        let problem = self.problem.clone();
+        let (problem, settled) = (self.problem.clone(), self.settled_since());
         Published {
             snapshot,
             dated: self.dated,
-            settled_since: self.settled_since(),
+            settled_since: settled.map(|read| read.revision),
             exists: self.exists,
             problem,
+            is_doubtful: self.is_doubtful,
             era: self.era,
+            settled_in: settled.map_or(0, |read| read.stretch),
         }
     }
 
@@ -134,7 +138,7 @@ impl Knowledge {
     pub(crate) fn is_ended_by<'s>(
         &self,
         lock: &LockSpec,
-        era: u32,
+        era: Era,
         shown: impl IntoIterator<Item = &'s KeyValue>,
     ) -> bool {
         let Some(Track::Key(track)) = self.track.as_ref().filter(|_| self.era == era) else {
@@ -154,13 +158,15 @@ impl Knowledge {
         clock: Option<&ScopeClock>,
     ) -> Option<Walk> {
         self.enter_era(sent.era);
+        if self.is_of_a_later_stretch(sent) {
+            return None;
+        }
         self.forget_if_contradicted(lock, revision, keys, clock);
         if self.knows_through(revision, clock) {
-            if sent.stretch.is_some() {
-                self.read_at = self.read_at.max(Some(revision));
-            }
+            self.read_at = self.read_at.max(read_at(sent, revision));
             if self.as_of() == Some(revision) {
                 self.stretch = sent.stretch.or(self.stretch); // It shows all that is known.
+                self.is_doubtful = false;
             }
             self.date(sent.at);
             return None;
@@ -185,11 +191,27 @@ impl Knowledge {
             }
         };
         self.know(lock, track, keys.first());
+        self.is_doubtful = false;
         self.stretch = sent.stretch;
-        self.read_at = sent.stretch.and(Some(revision));
+        self.read_at = read_at(sent, revision);
         self.date(sent.at);
         self.miss_what_a_clock_jumped(clock);
         None
+    }
+
+    /// Whether what is known was read after that was sent, in another stretch. The answer may be of a history that is over by now.
+    fn is_of_a_later_stretch(&self, sent: &Sent) -> bool {
+        self.stretch.is_some() && self.stretch != sent.stretch && self.dated > Some(sent.at)
+    }
+
+    /// Whether the store is sure to have the history still that this is known in, if anything is.
+    pub(crate) fn is_known_in(&self, stretch: u32, clock: Option<&ScopeClock>) -> bool {
+        self.track.is_none() || self.goes_on_in(Some(stretch), clock)
+    }
+
+    /// What is not may be of another history, which says nothing of this one, not even who does not hold the lock.
+    pub(crate) fn doubt_unless_known_in(&mut self, stretch: u32, clock: Option<&ScopeClock>) {
+        self.is_doubtful |= !self.is_known_in(stretch, clock);
     }
 
     /// Forgets what is known if a read contradicts it that is no newer: an event is missing in it, and what came after the read was built on
@@ -215,7 +237,7 @@ impl Knowledge {
             None => false,
         };
         if is_contradicted {
-            (self.track, self.read_at, self.has_lost) = (None, None, true);
+            (self.track, self.read_at, self.has_lost, self.is_doubtful) = (None, None, true, false);
             self.miss(self.era, reach);
         }
     }
@@ -225,9 +247,10 @@ impl Knowledge {
         self.enter_era(sent.era);
         if !self.knows_through(track.as_of(), clock) {
             self.stretch = sent.stretch;
-            self.read_at = sent.stretch.and(Some(track.as_of()));
+            self.read_at = read_at(sent, track.as_of());
             self.track = Some(Track::Key(track));
             self.exists = true;
+            self.is_doubtful = false;
             self.problem = None; // Only a write that names an owner is walked back from.
             self.miss_what_a_clock_jumped(clock);
         }
@@ -318,7 +341,7 @@ impl Knowledge {
     pub(crate) fn events(
         &mut self,
         lock: &LockSpec,
-        (era, stretch): (u32, Option<u32>),
+        (era, stretch): (Era, Option<u32>),
         events: &[Event],
         coverage: Coverage,
         clock: Option<&ScopeClock>,
@@ -364,7 +387,7 @@ impl Knowledge {
     }
 
     /// Something happened at that revision that is not part of what is known.
-    pub(crate) fn miss(&mut self, era: u32, revision: Revision) {
+    pub(crate) fn miss(&mut self, era: Era, revision: Revision) {
         self.enter_era(era);
         self.missed = self.missed.max(Some(revision));
     }
@@ -378,4 +401,9 @@ impl Knowledge {
     fn date(&mut self, sent: Instant) {
         self.dated = self.dated.max(Some(sent));
     }
+}
+
+/// When that was read, if the store was watched then.
+fn read_at(sent: &Sent, revision: Revision) -> Option<ReadAt> {
+    Some(ReadAt { stretch: sent.stretch?, revision })
 }

@@ -22,8 +22,10 @@ fn published(dated: u32, start: Instant) -> Published {
         snapshot: Some(snapshot),
         dated: Some(start + dated * SECOND),
         settled_since: Some(revision(10)),
+        settled_in: 1,
         exists: true,
         problem: None,
+        is_doubtful: false,
         era: 1,
     }
 }
@@ -68,11 +70,12 @@ fn a_confirmed_refusal_is_final_at_any_age_and_a_confirmed_admission_is_not() {
 }
 
 #[test]
-fn a_clock_dates_only_locks_that_are_settled_read_since_its_base_and_of_its_era() {
+fn a_clock_dates_only_locks_that_are_settled_read_since_its_base_and_of_its_era_and_history() {
     let start = Instant::now();
     let clock = |base, era| ScopeClock {
         era,
-        stretch: Some(0),
+        stretch: Some(1),
+        began: 1,
         base: revision(base),
         reach: revision(20),
         dated: start + 20 * SECOND,
@@ -87,6 +90,9 @@ fn a_clock_dates_only_locks_that_are_settled_read_since_its_base_and_of_its_era(
     check(Published { settled_since: None, ..published(1, start) }, clock(10, 1), "confirm");
     // What a watch has brought since may be only a part.
     check(Published { settled_since: Some(revision(9)), ..published(1, start) }, clock(10, 1), "confirm");
+    check(Published { settled_in: 2, ..published(1, start) }, clock(10, 1), "admit");
+    // Another history may have been the store's then.
+    check(Published { settled_in: 0, ..published(1, start) }, clock(10, 1), "confirm");
 }
 
 #[test]

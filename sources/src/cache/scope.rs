@@ -2,7 +2,8 @@
 //!
 //! The cost of freshness must not grow with the number of locks. So a scope has one watch and one windowed read
 //! ([`super::window`]), and a clock that dates all its locks at once. The clock says: *every lock that is settled and was
-//! known as of `base` or later is, up to `reach`, what is published of it*. It holds by induction. When the clock moves to a
+//! known as of `base` or later, in the clock's history of the store, is, up to `reach`, what is published of it*. It holds by
+//! induction. When the clock moves to a
 //! verified read at `R`, each such lock was right up to the last verified revision `V`, and then one of these:
 //!
 //! - Keys of it were returned: they were merged as a read at `R`, or the lock is unsettled until it is read by itself.
@@ -48,7 +49,7 @@ use super::outlook::ScopeClock;
 use super::record::RecordFormat;
 use super::registry::Registry;
 use super::tracked::TrackedLock;
-use super::trust::Sent;
+use super::trust::{Era, Sent, Trust};
 use super::window::{Change, Delivered, Doubt, History, Probed, Shown, Window};
 use crate::store::{Event, KeyRange, KeyValue, RangeAnswer, RangeRead};
 use crate::sync::{ArcSwapOption, Guard};
@@ -152,7 +153,7 @@ impl Scope {
         self.window().doubt()
     }
 
-    /// The newest change that is known, the read that shows whether the store had it, and for when; `None` if no change is known.
+    /// The newest change that is known, the read that shows whether the store had those that are, and for when; `None` if none is known.
     pub(crate) fn history_read(&self) -> Option<(Change, RangeRead, Revision)> {
         self.window().history_read(&self.range)
     }
@@ -168,13 +169,20 @@ impl Scope {
         else {
             return;
         };
-        let stretch = Some(stretch);
-        self.clock.store(Some(Arc::new(ScopeClock { stretch, ..clock })));
+        self.clock.store(Some(Arc::new(ScopeClock { stretch: Some(stretch), ..clock })));
         // Before the clock moves: it would speak for those, too.
         let is_later = |lock: &Arc<TrackedLock>| lock.as_of() > Some(through);
         let later: Vec<_> = self.learnt().keys().filter_map(|key| locks.find(key.as_str())).filter(is_later).collect();
-        later.iter().filter(|lock| lock.leave_behind(through, stretch)).for_each(|lock| lock.want_read());
+        later.iter().filter(|lock| lock.leave_behind(through, Some(stretch))).for_each(|lock| lock.want_read());
         self.events(locks, clock.era, &held);
+        self.doubt_what_is_not_known_in(stretch, locks);
+    }
+
+    /// Has what is known of each of its locks refuse nobody before the lock is read, unless it is known in this stretch of the watch, be it by
+    /// the word of the clock. What is known of another history would refuse whoever holds the lock in this one, without asking, for good.
+    pub(crate) fn doubt_what_is_not_known_in(self: &Arc<Self>, stretch: u32, locks: &Registry) {
+        let its_own = locks.all().into_iter().filter(|lock| lock.is_in(self));
+        its_own.for_each(|lock| lock.doubt_unless_known_in(stretch));
     }
 
     /// Whether it has too many keys to be looked through for what has changed, so that nothing dates its locks but their own reads.
@@ -221,7 +229,7 @@ impl Scope {
         let Some(since) = self.window().verify(&read.shown) else {
             return false;
         };
-        self.window().returned(&read.keys);
+        self.window().returned(since, read.shown.revision, &read.keys);
         self.find_what_came_and_went(locks, since, read);
         self.move_clock(read.shown.revision, read.sent.at);
         true
@@ -259,11 +267,22 @@ impl Scope {
         self.learnt().note(key, |key| locks.find(key.as_str()).is_some());
     }
 
-    /// Begins a window at that read: the clock starts anew.
-    pub(crate) fn begin(&self, read: &Unverified) {
+    /// Begins a window at that read, and the clock anew, unless it was sent before the watch went on: it may show another history than what is
+    /// watched. The next one does then. Says whether it does.
+    pub(crate) fn begin(self: &Arc<Self>, locks: &Registry, trust: &Trust, read: &Unverified) -> bool {
+        let (stretch, began) = (trust.stretch(), trust.stretch_or_next());
+        if stretch.is_some() && trust.stretch_since(&read.sent).is_none() {
+            return false;
+        }
         self.window().begin(&read.shown);
-        let (revision, Sent { era, stretch, at, .. }) = (read.shown.revision, read.sent);
-        self.clock.store(Some(Arc::new(ScopeClock { era, stretch, base: revision, reach: revision, dated: at })));
+        let (revision, Sent { era, at, .. }) = (read.shown.revision, read.sent);
+        let clock = ScopeClock { era, stretch, began, base: revision, reach: revision, dated: at };
+        self.clock.store(Some(Arc::new(clock)));
+        match stretch {
+            Some(stretch) => self.doubt_what_is_not_known_in(stretch, locks),
+            None => self.watch_failed(),
+        }
+        true
     }
 
     /// Forgets the window, so that the next read begins another one.
@@ -280,7 +299,7 @@ impl Scope {
     }
 
     /// Applies what the watch has delivered, in order; all events of one revision are in here together.
-    pub(crate) fn events(self: &Arc<Self>, locks: &Registry, era: u32, events: &[Event]) {
+    pub(crate) fn events(self: &Arc<Self>, locks: &Registry, era: Era, events: &[Event]) {
         let delivered = self.window().deliver(events);
         match delivered {
             Delivered::Counts => {}
@@ -298,7 +317,7 @@ impl Scope {
     }
 
     /// Applies the events of one revision to the locks they touch.
-    fn apply(self: &Arc<Self>, locks: &Registry, era: u32, events: &[Event]) {
+    fn apply(self: &Arc<Self>, locks: &Registry, era: Era, events: &[Event]) {
         // A lock that comes to be tracked meanwhile may miss some of its own: its first read is not sent yet, and shows them.
         let touched = events.iter().flat_map(|event| {
             let touched = self.locks_of(locks, event.key()).into_iter();

@@ -236,18 +236,8 @@ impl World {
         }
     }
 
-    /// As the driver does.
     fn begin(&mut self, read: &Unverified) -> bool {
-        let trust = &self.common.trust;
-        let is_watched = trust.stretch().is_some();
-        if is_watched && trust.stretch_since(read.sent()).is_none() {
-            return false;
-        }
-        self.scope.begin(read);
-        if !is_watched {
-            self.scope.watch_failed();
-        }
-        true
+        self.scope.begin(&self.common.registry, &self.common.trust, read)
     }
 
     pub(super) fn verify_probe(&mut self) {

@@ -19,7 +19,7 @@ use super::record::{LockSpec, RecordFormat};
 use super::scope::Scope;
 use super::slots::{Slots, Ticket, Unconfirmed};
 use super::tenures::Told;
-use super::trust::Sent;
+use super::trust::{Era, Sent};
 use crate::store::{Event, KeyRange, KeyValue};
 use crate::sync::{ArcSwap, Guard, Mutex, MutexGuard, Notify};
 
@@ -62,7 +62,7 @@ impl Inner {
 
     /// Once it is known that a tenure has ended, nothing of it goes out, though it may take a look at many writes to know who
     /// holds the lock now, and since when.
-    fn end_tenure_if_shown<'s>(&mut self, spec: &LockSpec, era: u32, shown: impl IntoIterator<Item = &'s KeyValue>) {
+    fn end_tenure_if_shown<'s>(&mut self, spec: &LockSpec, era: Era, shown: impl IntoIterator<Item = &'s KeyValue>) {
         if self.knowledge.is_ended_by(spec, era, shown) {
             self.gate.end_present();
         }
@@ -263,13 +263,22 @@ impl TrackedLock {
         self.learn(|inner, _| inner.knowledge.leave_behind(through, stretch))
     }
 
+    /// See [`Knowledge::doubt_unless_known_in`].
+    pub(crate) fn doubt_unless_known_in(&self, stretch: u32) {
+        let clock = self.scope.as_ref().map(|scope| scope.clock());
+        let clock = clock.as_ref().and_then(|clock| clock.as_deref());
+        if !self.inner().knowledge.is_known_in(stretch, clock) {
+            self.learn(|inner, clock| inner.knowledge.doubt_unless_known_in(stretch, clock));
+        }
+    }
+
     /// The revision it was last learnt for by itself.
     pub(crate) fn as_of(&self) -> Option<Revision> {
         self.published().snapshot.as_ref().map(|snapshot| snapshot.as_of)
     }
 
     /// Applies events of a watch, in order; all of one revision are in here together.
-    pub(crate) fn events(&self, era: u32, events: &[Event], coverage: Coverage) -> Applied {
+    pub(crate) fn events(&self, era: Era, events: &[Event], coverage: Coverage) -> Applied {
         let stretch = self.common.trust.stretch();
         self.learn(|inner, clock| {
             let mut applied = Applied::Nothing;
@@ -298,7 +307,7 @@ impl TrackedLock {
     }
 
     /// Forgets what was learnt in earlier eras; the floor only if the operator said so.
-    pub(crate) fn begin_era(&self, era: u32, forget_floor: bool) {
+    pub(crate) fn begin_era(&self, era: Era, forget_floor: bool) {
         self.learn(|inner, _| {
             inner.knowledge.enter_era(era);
             if forget_floor {
@@ -326,7 +335,7 @@ impl TrackedLock {
         }
         if has_lost {
             let clock = clock.as_ref().and_then(|clock| clock.as_deref());
-            self.tell_of_loss(clock.is_some_and(|clock| clock.covers(before.era, before.settled_since)));
+            self.tell_of_loss(clock.is_some_and(|clock| clock.covers(before.era, before.read_at())));
         }
         if let Some(scope) = &self.scope {
             scope.note(&self.common.registry, &self.spec.key);

@@ -30,11 +30,14 @@ use crate::sync::{AtomicU64, Mutex, MutexGuard, Ordering};
 /// How many reads in a row may be behind before the store counts as regressed.
 const BEHIND_MAX: u32 = 3;
 
+/// The number of an era. Short, as each lock has it twice; a store that is restored 65,536 times while a process runs begins them anew.
+pub(crate) type Era = u16;
+
 /// What was known of the store when a read was sent.
 #[derive(Debug, Clone, Copy)]
 pub(crate) struct Sent {
     pub(crate) at: Instant,
-    pub(crate) era: u32,
+    pub(crate) era: Era,
     /// The stretch of the watch; `None` if nothing was watched.
     pub(crate) stretch: Option<u32>,
     max_seen: u64,
@@ -65,7 +68,7 @@ pub(crate) struct Trust {
 
 #[derive(Debug)]
 struct State {
-    era: u32,
+    era: Era,
     /// How often a watch has begun when there was none.
     stretch: u32,
     is_watched: bool,
@@ -155,6 +158,12 @@ impl Trust {
         begins
     }
 
+    /// The stretch of the watch, or the next one if nothing is watched.
+    pub(crate) fn stretch_or_next(&self) -> u32 {
+        let state = self.state();
+        state.stretch + u32::from(!state.is_watched)
+    }
+
     /// The stretch of the watch, if there is one.
     pub(crate) fn stretch(&self) -> Option<u32> {
         self.state().stretch()
@@ -219,7 +228,7 @@ impl Trust {
         Revision::new(self.distrusted_through.load(Ordering::SeqCst))
     }
 
-    pub(crate) fn era(&self) -> u32 {
+    pub(crate) fn era(&self) -> Era {
         self.state().era
     }
 
@@ -244,7 +253,7 @@ impl State {
     }
 
     fn begin_era(&mut self, max_seen: u64) {
-        *self = State { era: self.era + 1, max_seen, behind: 0, suspended: false, ..*self };
+        *self = State { era: self.era.wrapping_add(1), max_seen, behind: 0, suspended: false, ..*self };
     }
 
     fn stretch(&self) -> Option<u32> {

@@ -12,6 +12,7 @@ use super::driver::{ReadFailure, Work};
 use super::knowledge::{Applied, Coverage};
 use super::scope::Scope;
 use super::tracked::TrackedLock;
+use super::trust::Era;
 use crate::store::{Event, KeyRange, LockStore, RangeRead, RangeWatch, StoreError, Wanted, Watch, WatchNews};
 
 /// Who is watched. That keeps nobody from being forgotten.
@@ -143,7 +144,7 @@ async fn follow<S: LockStore>(
     work: &Work<S>,
     stream: &mut S::Watch,
     watched: &[Watched],
-    era: u32,
+    era: Era,
     mut delivers: impl FnMut(),
 ) -> Ended {
     loop {
@@ -183,7 +184,7 @@ fn report<S: LockStore>(work: &Work<S>, error: StoreError) {
     tracing::info!(source = %work.common().name, %error, "the watch ended and is begun again");
 }
 
-fn apply<S: LockStore>(work: &Work<S>, watched: &Watched, era: u32, events: &[Event]) {
+fn apply<S: LockStore>(work: &Work<S>, watched: &Watched, era: Era, events: &[Event]) {
     let common = work.common();
     events.iter().for_each(|event| common.trust.saw(event.revision()));
     match watched {

@@ -31,7 +31,8 @@
 //! All of this is of one history of the store. Where the watch has failed, another may go on in its place that has grown beyond `V`, restored
 //! from a backup: it returns nothing for what it has below `V`. So the window is in *doubt* from then on, and nothing verifies, until a read
 //! that was sent when the watch had begun anew has shown that the scope was at `V` what is known of it. It is one *as of* `V`: there were as
-//! many keys, the newest change that was known before the doubt is among them (or was, if it deleted a key), and none had changed after it. The change
+//! many keys, the newest changes that were known before the doubt are among them, and no other had changed since (`window/recent.rs`); and if the
+//! newest deleted a key, it did. A change
 //! is told from others by its key, its revision, its content, and when and how often the key was written: so whatever was restored has
 //! all of the history up to it. Of what happened later in another history, up to `V`, there would be keys that changed, or fewer keys. What the store
 //! is by now would not tell: a key that came before `V` and was written again, or deleted, after it stands in for one that was deleted. Nor
@@ -41,6 +42,7 @@
 //! `V`, says that it did.
 
 mod held;
+mod recent;
 
 use std::collections::{HashMap, VecDeque};
 
@@ -48,6 +50,7 @@ use bytes::Bytes;
 use fencepost_policy::Revision;
 
 use self::held::Held;
+use self::recent::Recent;
 use crate::store::{Event, KeyRange, KeyValue, RangeAnswer, RangeRead, Wanted};
 
 /// How many events are kept of the time since the last verified read. Beyond that a new window is begun.
@@ -61,10 +64,10 @@ pub(crate) struct Window {
     delivered: Option<Revision>,
     /// Events up to there were dropped from the log: it tells nothing of a window that began before.
     lost_through: Option<Revision>,
-    /// Where the first of the windows began that follow each other, and the newest change since. What happened before is not known but
+    /// Where the first of the windows began that follow each other, and the newest changes since. What happened before is not known but
     /// in part, though the watch may tell of it late.
     began: Option<Revision>,
-    newest: Option<Change>,
+    recent: Recent,
     doubt: Option<Doubt>,
     /// What the watch has brought in doubt: it may be of another history.
     held: Held,
@@ -175,32 +178,29 @@ impl Window {
     /// The newest change that is known, the read that shows whether the history is the same, and for when: up to where the window is verified,
     /// nothing has come after that change. `None` if no change is known.
     pub(crate) fn history_read(&self, range: &KeyRange) -> Option<(Change, RangeRead, Revision)> {
-        let (newest, verified) = (self.newest.clone()?, self.verified?);
-        let since = newest.revision.before().unwrap_or(Revision::MIN);
+        let (newest, verified) = (self.recent.newest()?.clone(), self.verified?);
+        let since = self.recent.since()?.before().unwrap_or(Revision::MIN);
         Some((newest, RangeRead { range: range.clone(), wanted: Wanted::ChangedAfter(since) }, verified.at))
     }
 
     /// What the answer to [`Window::history_read`] says: what the range was where the window was verified. There were as many keys then, and
-    /// none of them had changed after the newest change. A history that parts from ours later has all that is known of ours.
+    /// those that had changed lately are as they are known. A history that parts from ours later has all that is known of ours.
     pub(crate) fn history(&self, newest: &Change, answer: &RangeAnswer) -> History {
-        let is_as_known = self.verified.is_some_and(|verified| {
-            answer.count == verified.count && answer.keys.iter().all(|stored| stored.modified <= newest.revision)
-        });
-        if !is_as_known {
+        let Some(verified) = self.verified else {
+            return History::Another;
+        };
+        if answer.count != verified.count || !self.recent.are_as_known(&answer.keys, verified.at) {
             return History::Another;
         }
-        match answer.keys.iter().find(|stored| stored.key == newest.key) {
-            Some(stored) if newest.written.as_ref() == Some(stored) => History::Same,
-            Some(_) => History::Another,
-            None => History::SameIfThen,
-        }
+        let is_shown = newest.revision <= verified.at && newest.written.is_some();
+        if is_shown { History::Same } else { History::SameIfThen }
     }
 
     /// The history is the same. Returns up to where, and what was held back; `None` if there was no doubt.
     pub(crate) fn end_doubt(&mut self) -> Option<(Revision, Vec<Event>)> {
         self.doubt.take()?;
         let verified = self.verified?.at;
-        let through = self.newest.as_ref().map_or(verified, |newest| newest.revision.max(verified));
+        let through = self.recent.newest().map_or(verified, |newest| newest.revision.max(verified));
         Some((through, std::mem::take(&mut self.held).events()))
     }
 
@@ -238,24 +238,29 @@ impl Window {
             Event::Delete { .. } => None,
         };
         self.log.push_back(Logged { revision: event.revision(), key: event.key().clone(), created });
-        let written = match event {
-            Event::Put(stored) => Some(stored.clone()),
-            Event::Delete { .. } => None,
-        };
-        self.note(Change { key: event.key().clone(), revision: event.revision(), written });
+        // What is told late may have come and gone: a read has shown what there was since.
+        if self.verified.is_some_and(|verified| verified.at < event.revision()) {
+            let written = match event {
+                Event::Put(stored) => Some(stored.clone()),
+                Event::Delete { .. } => None,
+            };
+            self.note(Change { key: event.key().clone(), revision: event.revision(), written });
+        }
     }
 
-    /// Takes note of what a verified read has returned.
-    pub(crate) fn returned(&mut self, keys: &[KeyValue]) {
-        if let Some(newest) = keys.iter().max_by_key(|stored| stored.modified) {
-            self.note(Change { key: newest.key.clone(), revision: newest.modified, written: Some(newest.clone()) });
+    /// Takes note of what a verified read has returned: what had changed after `since` and up to `through`, and is there.
+    pub(crate) fn returned(&mut self, since: Revision, through: Revision, keys: &[KeyValue]) {
+        self.recent.shown(since, through, keys);
+        let mut newest: Vec<&KeyValue> = keys.iter().collect();
+        newest.sort_unstable_by_key(|stored| stored.modified);
+        for stored in newest {
+            self.note(Change { key: stored.key.clone(), revision: stored.modified, written: Some(stored.clone()) });
         }
     }
 
     fn note(&mut self, change: Change) {
-        let before = self.newest.as_ref().map(|newest| newest.revision).or(self.began);
-        if before.is_some_and(|before| before < change.revision) {
-            self.newest = Some(change);
+        if self.began.is_some_and(|began| began < change.revision) {
+            self.recent.note(change);
         }
     }
 
@@ -314,7 +319,7 @@ impl Window {
 
     /// Begins a window at that read, whatever was before.
     pub(crate) fn begin(&mut self, shown: &Shown) {
-        (self.began, self.newest, self.doubt) = (Some(shown.revision), None, None);
+        (self.began, self.recent, self.doubt) = (Some(shown.revision), Recent::default(), None);
         self.go_on(shown);
     }
 

@@ -6,6 +6,7 @@ mod denied;
 mod panics;
 mod regression;
 mod reloads;
+mod restored;
 mod static_locks;
 mod store_faults;
 mod templated;

@@ -127,6 +127,29 @@ async fn a_lock_that_is_renewed_more_often_than_it_can_be_looked_into_is_known_t
     }
 }
 
+/// No window of its own tells that the history is another. What was known refused the holder for good, without asking.
+#[tokio::test(start_paused = true)]
+async fn a_lock_below_a_prefix_that_may_not_be_read_is_asked_for_once_the_store_may_have_been_restored() {
+    play_with(Unwatched::new(true), options(), async |Unwatched { store, .. }, source| {
+        let _watched = track(source, "named", Layout::Key);
+        let locks = template(source, "t/", Layout::Key);
+        let kept = store.put("elsewhere", "x");
+        store.put("t/1", "b");
+        let lock = load(&locks, "t/1").await;
+        (0..3).for_each(|_| _ = store.put("elsewhere", "y"));
+        pass(SECOND * 2).await;
+        store.pause();
+        store.rewind_to(kept);
+        let present = store.put("t/1", "c");
+        (0..20).for_each(|_| _ = store.put("elsewhere", "z"));
+        store.resume();
+        pass(MAX_AGE * 2).await;
+        assert_eq!(source.status(Instant::now()).distrusted_through, None, "it was not seen to go back");
+        assert_eq!(ask(&lock, "c", present).await, "admit");
+    })
+    .await;
+}
+
 /// It was taken for one that had gone on: nobody looked whether the store was still the same, and the holder of before was admitted for good.
 #[tokio::test(start_paused = true)]
 async fn a_store_that_is_restored_while_another_watch_is_begun_is_looked_at_anew() {

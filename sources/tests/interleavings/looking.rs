@@ -19,7 +19,8 @@ fn a_clock_never_dates_a_snapshot_that_it_does_not_cover() {
         let scope = Arc::new(Scope::new("s/", RecordFormat::plain(Layout::Key).into()));
         let lock = track(&common, Some(Arc::clone(&scope)));
         let window = RangeAnswer { keys: vec![taken("a", 10)], count: 1 };
-        scope.begin(&scope.merge(&common.registry, &common.trust.sending(), revision(10), window));
+        let read = scope.merge(&common.registry, &common.trust.sending(), revision(10), window);
+        assert!(scope.begin(&common.registry, &common.trust, &read));
         lock.read(&common.trust.sending(), revision(10), &[taken("a", 10)]);
 
         let looking = {

@@ -127,8 +127,8 @@ pub(crate) struct Health {
     pub(crate) regression_told: bool,
 }
 
-/// How many ranges that may not be read are logged, and remembered as logged.
-const DENIED_MAX: usize = 16;
+/// How many ranges that may not be read are logged, and how many are remembered: what is not would keep others from being read and watched.
+const DENIED_MAX: (usize, usize) = (16, 1024);
 
 /// How old the last answer is, at least, where failing reads make a source one that is down.
 const DOWN_AFTER_MIN: Duration = Duration::from_secs(1);
@@ -150,9 +150,10 @@ impl Health {
         match &**error {
             // Others that we may read are answered meanwhile: that ends no row.
             StoreError::Denied { range, .. } => {
-                let first = self.denied.len() < DENIED_MAX && !self.denied.contains(range);
-                self.denied.extend(first.then(|| range.clone()));
-                first
+                let known = self.denied.len();
+                let is_new = known < DENIED_MAX.1 && !self.denied.contains(range);
+                self.denied.extend(is_new.then(|| range.clone()));
+                is_new && known < DENIED_MAX.0
             }
             StoreError::Refused(_) | StoreError::AnotherCluster { .. } | StoreError::ManyClusters { .. } => {
                 self.failing = true;

@@ -3,6 +3,7 @@
 
 mod confirming;
 mod denied;
+mod many_denied;
 mod panics;
 mod regression;
 mod reloads;

@@ -3,10 +3,11 @@
 use std::collections::hash_map::RandomState;
 use std::fs::{self, File};
 use std::hash::BuildHasher;
-use std::net::{Ipv4Addr, SocketAddr, TcpListener};
+use std::net::{Ipv4Addr, Shutdown, SocketAddr, TcpListener};
 use std::ops::Range;
 
 use rustix::process::getuid;
+use socket2::SockRef;
 
 /// A port of the loopback address that no other test uses as long as this value lives.
 ///
@@ -33,7 +34,9 @@ impl FreePort {
             .chain(PORTS.take(first))
             .find_map(|number| {
                 let reservation = lock(number)?;
-                TcpListener::bind((Ipv4Addr::LOCALHOST, number)).ok()?;
+                let listener = TcpListener::bind((Ipv4Addr::LOCALHOST, number)).ok()?;
+                // A process that is being started has it, too: it ends here and now, so that the port is free.
+                SockRef::from(&listener).shutdown(Shutdown::Read).ok()?;
                 Some(FreePort { number, _reservation: reservation })
             })
             .expect("one of some thousand ports is free")

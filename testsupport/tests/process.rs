@@ -1,6 +1,8 @@
 //! Child processes, ports and directories.
 
+use std::net::TcpListener;
 use std::process::Command;
+use std::sync::atomic::{AtomicBool, Ordering};
 
 use fencepost_testsupport::{FreePort, Process, Scratch, eventually};
 
@@ -48,6 +50,23 @@ fn no_port_is_given_twice() {
     numbers.dedup();
     assert_eq!(numbers.len(), ports.len());
     assert!(numbers.iter().all(|number| *number < 32_768));
+}
+
+/// A process that is being started has what its parent had open, for a moment.
+#[test]
+fn a_reserved_port_is_free_whatever_is_started_meanwhile() {
+    let is_over = AtomicBool::new(false);
+    let start = || {
+        while !is_over.load(Ordering::Relaxed) {
+            assert!(Command::new("true").status().expect("it is there").success());
+        }
+    };
+    std::thread::scope(|scope| {
+        (0..4).for_each(|_| _ = scope.spawn(start));
+        let bound = (0..2000).try_for_each(|_| TcpListener::bind(FreePort::reserve().address()).map(drop));
+        is_over.store(true, Ordering::Relaxed);
+        bound.expect("it is free");
+    });
 }
 
 #[test]

@@ -10,7 +10,7 @@ use tokio::time::Instant;
 use self::track::Track;
 use super::outlook::{Problem, Published, ReadAt, ScopeClock};
 use super::record::{LockSpec, contender};
-use super::trust::{Era, Sent};
+use super::trust::{Era, FIRST_STRETCH, Sent};
 use crate::store::{Event, KeyValue};
 
 /// What is known of a lock.
@@ -209,9 +209,16 @@ impl Knowledge {
         self.track.is_none() || self.goes_on_in(Some(stretch), clock)
     }
 
-    /// What is not may be of another history, which says nothing of this one, not even who does not hold the lock.
+    /// What is not may be of another history, which says nothing of this one, not even who does not hold the lock. What was read before the
+    /// first stretch refuses all the same until it is read again, at once.
     pub(crate) fn doubt_unless_known_in(&mut self, stretch: u32, clock: Option<&ScopeClock>) {
-        self.is_doubtful |= !self.is_known_in(stretch, clock);
+        let is_of_the_start = self.stretch.is_none() && stretch == FIRST_STRETCH;
+        self.is_doubtful |= !self.is_known_in(stretch, clock) && !is_of_the_start;
+    }
+
+    /// Whether it was read while nothing was watched, if it was.
+    pub(crate) fn is_of_no_stretch(&self) -> bool {
+        self.stretch.is_none()
     }
 
     /// Forgets what is known if a read contradicts it that is no newer: an event is missing in it, and what came after the read was built on

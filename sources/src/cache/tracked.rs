@@ -263,12 +263,20 @@ impl TrackedLock {
         self.learn(|inner, _| inner.knowledge.leave_behind(through, stretch))
     }
 
-    /// See [`Knowledge::doubt_unless_known_in`].
+    /// See [`Knowledge::doubt_unless_known_in`]. What was read while nothing was watched is read again; there is little of that.
     pub(crate) fn doubt_unless_known_in(&self, stretch: u32) {
         let clock = self.scope.as_ref().map(|scope| scope.clock());
         let clock = clock.as_ref().and_then(|clock| clock.as_deref());
-        if !self.inner().knowledge.is_known_in(stretch, clock) {
-            self.learn(|inner, clock| inner.knowledge.doubt_unless_known_in(stretch, clock));
+        let is_known = |inner: &Inner| inner.knowledge.is_known_in(stretch, clock);
+        if is_known(&self.inner()) {
+            return;
+        }
+        let is_of_no_stretch = self.learn(|inner, clock| {
+            inner.knowledge.doubt_unless_known_in(stretch, clock);
+            inner.knowledge.is_of_no_stretch()
+        });
+        if is_of_no_stretch {
+            self.want_read();
         }
     }
 

@@ -33,6 +33,9 @@ const BEHIND_MAX: u32 = 3;
 /// The number of an era. Short, as each lock has it twice; a store that is restored 65,536 times while a process runs begins them anew.
 pub(crate) type Era = u16;
 
+/// The number of the first stretch.
+pub(crate) const FIRST_STRETCH: u32 = 1;
+
 /// What was known of the store when a read was sent.
 #[derive(Debug, Clone, Copy)]
 pub(crate) struct Sent {

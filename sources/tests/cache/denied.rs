@@ -5,7 +5,7 @@ use std::sync::{Arc, Mutex};
 use fencepost_policy::{Layout, Revision};
 use fencepost_sources::{
     KeyRange, KeyValue, LockSource, LockStore, Member, MemoryStore, RangeAnswer, RangeRead, RangeWatch, ReadAnswer,
-    StoreError,
+    StoreError, TrackedLock,
 };
 use tokio::time::Instant;
 
@@ -205,6 +205,49 @@ async fn a_prefix_whose_past_may_not_be_read_once_the_watch_goes_on_is_watched_a
         denying.store.delete("a/1");
         pass(SECOND / 100).await;
         assert_eq!(glance(&lock, "x", held), "no-owner", "and what the watch brings counts");
+    })
+    .await;
+}
+
+/// Once the watch has begun anew, as when a member is restarted.
+async fn is_kept_fresh(denying: &Denying, other: &TrackedLock, held: Revision) {
+    denying.store.end_watches();
+    pass(MAX_AGE * 20).await;
+    assert_eq!(glance(other, "x", held), "admit");
+    denying.store.delete("b/1");
+    pass(SECOND / 100).await;
+    assert_eq!(glance(other, "x", held), "no-owner", "it is watched");
+}
+
+/// As many were noted as are logged. One more than that kept all others from being watched.
+#[tokio::test(start_paused = true)]
+async fn many_named_locks_that_may_not_be_read_any_more_keep_no_other_from_being_kept_fresh() {
+    play(async |denying, source| {
+        let held = denying.store.put("b/1", "x");
+        let _many: Vec<_> = (0..17).map(|n| track(source, &format!("a/{n}"), Layout::Key)).collect();
+        let other = track(source, "b/1", Layout::Key);
+        pass(SECOND * 3).await;
+        denying.deny(Denied::All);
+        is_kept_fresh(denying, &other, held).await;
+    })
+    .await;
+}
+
+/// They were noted until there was no room for a named lock.
+#[tokio::test(start_paused = true)]
+async fn keys_that_requests_make_up_and_that_may_not_be_read_do_not_keep_named_locks_from_being_kept_fresh() {
+    play(async |denying, source| {
+        let held = denying.store.put("b/1", "x");
+        let of_a = template(source, "a/", Layout::Key);
+        let _denied = track(source, "a/1", Layout::Key);
+        let other = track(source, "b/1", Layout::Key);
+        pass(SECOND * 3).await;
+        denying.deny(Denied::All);
+        for made_up in 0..20 {
+            let loaded = of_a.load(&format!("a/made-up/{made_up}"), Instant::now() + SECOND / 100).await;
+            assert!(loaded.is_err(), "it may not be read");
+        }
+        is_kept_fresh(denying, &other, held).await;
     })
     .await;
 }

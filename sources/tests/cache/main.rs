@@ -3,7 +3,6 @@
 
 mod confirming;
 mod denied;
-mod many_denied;
 mod panics;
 mod regression;
 mod reloads;

@@ -139,35 +139,48 @@ impl LockStore for Late {
     }
 }
 
-/// A read that was answered before the store was restored arrives after one that was sent later. What it shows is dated by that one.
-#[tokio::test(start_paused = true)]
-async fn a_late_windowed_read_is_not_dated_by_a_later_read_of_another_history() {
-    let late = Late::new(|ranges| matches!(ranges[0].wanted, Wanted::ChangedAfter(_)));
-    play_with(late, options(), async |Late { store, armed, arrives, .. }, source| {
-        store.put("t/1", "a"); // 2
-        let locks = template(source, "t/", Layout::Key);
-        let lock = load(&locks, "t/1").await;
-        pass(SECOND * 5 / 2).await;
+impl Late {
+    /// That lock is another's, which the next such read shows; while its answer is on its way the store is restored, and the lock is somebody
+    /// else's there. Returns the revisions of both.
+    async fn is_restored_meanwhile(&self, key: &'static str) -> (Revision, Revision) {
+        let Late { store, armed, .. } = self;
         store.hold_watches();
         store.put("elsewhere", "x"); // 3
-        store.delete("t/1"); // 4
-        let lost = store.put("t/1", "b"); // 5
+        store.delete(key); // 4
+        let lost = store.put(key, "b"); // 5
         armed.store(true, Ordering::Relaxed);
         while armed.load(Ordering::Relaxed) {
             pass(SECOND / 1000).await;
         }
-        // It is answered, and on its way.
         store.rewind_to(revision(2));
-        store.delete("t/1"); // 3
-        let present = store.put("t/1", "c"); // 4
+        store.delete(key); // 3
+        let present = store.put(key, "c"); // 4
         (0..20).for_each(|_| _ = store.put("elsewhere", "y"));
         store.release_watches();
         pass(SECOND / 5).await;
+        (lost, present)
+    }
+
+    async fn arrive(&self) {
+        self.arrives.add_permits(1);
+        pass(SECOND / 100).await;
+    }
+}
+
+/// A read that was answered before the store was restored arrives after one that was sent later. What it shows is dated by that one.
+#[tokio::test(start_paused = true)]
+async fn a_late_windowed_read_is_not_dated_by_a_later_read_of_another_history() {
+    let late = Late::new(|ranges| matches!(ranges[0].wanted, Wanted::ChangedAfter(_)));
+    play_with(late, options(), async |late, source| {
+        late.store.put("t/1", "a"); // 2
+        let locks = template(source, "t/", Layout::Key);
+        let lock = load(&locks, "t/1").await;
+        pass(SECOND * 5 / 2).await;
+        let (lost, present) = late.is_restored_meanwhile("t/1").await;
         assert_eq!(ask(&lock, "c", present).await, "admit");
         assert_ne!(enter_now(&lock, "b", lost), "admitted");
         pass(SECOND / 100).await;
-        arrives.add_permits(1);
-        pass(SECOND / 100).await;
+        late.arrive().await;
         assert_eq!(source.status(Instant::now()).distrusted_through, None);
         for tenths in 0..60 {
             assert_ne!(enter_now(&lock, "b", lost), "admitted", "after {tenths} tenths of a second");
@@ -182,30 +195,16 @@ async fn a_late_windowed_read_is_not_dated_by_a_later_read_of_another_history() 
 #[tokio::test(start_paused = true)]
 async fn a_late_read_of_static_locks_is_not_dated_by_a_later_read_of_another_history() {
     let late = Late::new(|ranges| ranges.len() == 2); // Two are read together; a confirming read reads one.
-    play_with(late, options(), async |Late { store, armed, arrives, .. }, source| {
-        store.put("lock", "a"); // 2
+    play_with(late, options(), async |late, source| {
+        late.store.put("lock", "a"); // 2
         let lock = tracked(source, "lock").await;
         let _other = tracked(source, "other").await;
         pass(SECOND * 5 / 2).await;
-        store.hold_watches();
-        store.put("elsewhere", "x"); // 3
-        store.delete("lock"); // 4
-        let lost = store.put("lock", "b"); // 5
-        armed.store(true, Ordering::Relaxed);
-        while armed.load(Ordering::Relaxed) {
-            pass(SECOND / 1000).await;
-        }
-        store.rewind_to(revision(2));
-        store.delete("lock"); // 3
-        let present = store.put("lock", "c"); // 4
-        (0..20).for_each(|_| _ = store.put("elsewhere", "y"));
-        store.release_watches();
-        pass(SECOND / 5).await;
+        let (lost, present) = late.is_restored_meanwhile("lock").await;
         lock.want_news(SECOND / 100);
         pass(SECOND / 100).await;
         assert_eq!(ask(&lock, "c", present).await, "admit");
-        arrives.add_permits(1);
-        pass(SECOND / 100).await;
+        late.arrive().await;
         assert_ne!(enter_now(&lock, "b", lost), "admitted");
         pass(MAX_AGE * 2).await;
         assert_eq!(source.status(Instant::now()).distrusted_through, None);

@@ -22,8 +22,8 @@ pub(super) struct Recent {
 impl Recent {
     /// Takes note of a change that is not older than those before, unless it has been noted.
     pub(super) fn note(&mut self, change: Change) {
-        let is_noted = |noted: &Change| noted.revision == change.revision && noted.key == change.key;
-        if self.newest().is_some_and(|newest| newest.revision > change.revision) || self.changes.iter().any(is_noted) {
+        let mut not_older = self.changes.iter().rev().take_while(|noted| noted.revision >= change.revision);
+        if not_older.any(|noted| noted.revision > change.revision || noted.key == change.key) {
             return;
         }
         self.bytes += bytes(&change);

@@ -1,5 +1,6 @@
 //! What reads and events of one lock add up to.
 
+mod history;
 mod track;
 
 use std::collections::HashMap;
@@ -10,7 +11,7 @@ use tokio::time::Instant;
 use self::track::Track;
 use super::outlook::{Problem, Published, ReadAt, ScopeClock};
 use super::record::{LockSpec, contender};
-use super::trust::{Era, FIRST_STRETCH, Sent};
+use super::trust::{Era, Sent};
 use crate::store::{Event, KeyValue};
 
 /// What is known of a lock.
@@ -123,17 +124,6 @@ impl Knowledge {
         true
     }
 
-    /// Whether the store is sure, in that stretch, to have the history still that this is known in.
-    fn goes_on_in(&self, stretch: Option<u32>, clock: Option<&ScopeClock>) -> bool {
-        stretch.is_some() && self.stretch == stretch || self.is_covered_in(stretch, clock)
-    }
-
-    /// The same, by the word of a clock.
-    fn is_covered_in(&self, stretch: Option<u32>, clock: Option<&ScopeClock>) -> bool {
-        let is_its = |clock: &&ScopeClock| clock.stretch.is_some() && clock.stretch == stretch;
-        clock.filter(is_its).is_some_and(|clock| clock.covers(self.era, self.settled_since()))
-    }
-
     /// Whether the tenure that is known has ended, by what a later read or event shows of its key.
     pub(crate) fn is_ended_by<'s>(
         &self,
@@ -199,28 +189,6 @@ impl Knowledge {
         None
     }
 
-    /// Whether what is known was read after that was sent, in another stretch. The answer may be of a history that is over by now.
-    fn is_of_a_later_stretch(&self, sent: &Sent) -> bool {
-        self.stretch.is_some() && self.stretch != sent.stretch && self.dated > Some(sent.at)
-    }
-
-    /// Whether the store is sure to have the history still that this is known in, if anything is.
-    pub(crate) fn is_known_in(&self, stretch: u32, clock: Option<&ScopeClock>) -> bool {
-        self.track.is_none() || self.goes_on_in(Some(stretch), clock)
-    }
-
-    /// What is not may be of another history, which says nothing of this one, not even who does not hold the lock. What was read before the
-    /// first stretch refuses all the same until it is read again, at once.
-    pub(crate) fn doubt_unless_known_in(&mut self, stretch: u32, clock: Option<&ScopeClock>) {
-        let is_of_the_start = self.stretch.is_none() && stretch == FIRST_STRETCH;
-        self.is_doubtful |= !self.is_known_in(stretch, clock) && !is_of_the_start;
-    }
-
-    /// Whether it was read while nothing was watched, if it was.
-    pub(crate) fn is_of_no_stretch(&self) -> bool {
-        self.stretch.is_none()
-    }
-
     /// Forgets what is known if a read contradicts it that is no newer: an event is missing in it, and what came after the read was built on
     /// that, so it has to be read as well.
     fn forget_if_contradicted(
@@ -269,18 +237,6 @@ impl Knowledge {
         if let Some(clock) = clock.filter(|clock| clock.era == self.era) {
             self.missed = self.missed.max(Some(clock.reach));
         }
-    }
-
-    /// In that stretch, the store is known to have the history still that it had before, up to that revision. What was read of the lock later,
-    /// in another stretch, may be of one that is over: no clock speaks for it before it is read again.
-    ///
-    /// Whether there was such.
-    pub(crate) fn leave_behind(&mut self, through: Revision, stretch: Option<u32>) -> bool {
-        let is_later = self.stretch != stretch && self.as_of() > Some(through);
-        if is_later {
-            self.read_at = None;
-        }
-        is_later
     }
 
     /// Whether every key of the lock that was created after `since` and up to `through` is among those that a read of the scope at `through`

@@ -133,6 +133,22 @@ fn what_a_read_has_shown_that_the_watch_did_not_bring_before_it_failed_is_read_a
     }
 }
 
+/// What was read when no watch told of a restore may be of a history that is neither the one before nor the one after.
+#[test]
+fn what_was_read_while_nothing_was_watched_refuses_nobody_once_the_watch_goes_on() {
+    for layout in [Layout::Key, Layout::Election, Layout::Mutex] {
+        let known = [Act::Put(3, b'a'), Act::Deliver, Act::Fail];
+        let read = [Act::SendRead(0), Act::AnswerRead(0), Act::MergeRead(0)];
+        let mut world = play(layout, &[&[CAME], &WINDOW, &known, &read]);
+        assert!(!world.lock(0).published().is_doubtful, "{layout:?}: nothing better is known");
+        world.play([Act::Resume, Act::LookAtHistory]);
+        assert_eq!(world.scope.doubt(), None, "{layout:?}: the history is found to be the same");
+        assert!(world.lock(0).published().is_doubtful, "{layout:?}");
+        world.settle();
+        assert!(!world.lock(0).published().is_doubtful, "{layout:?}: it has been read again");
+    }
+}
+
 /// It was answered before the store was restored, and arrived once it was known that the store had the history still, up to what had been seen.
 #[test]
 fn a_late_read_of_what_the_restore_has_lost_is_spoken_for_by_no_clock() {

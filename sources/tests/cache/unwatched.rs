@@ -127,6 +127,22 @@ async fn a_lock_that_is_renewed_more_often_than_it_can_be_looked_into_is_known_t
     }
 }
 
+/// A store that stopped right after a start had a stale master told that nothing could be known.
+#[tokio::test(start_paused = true)]
+async fn what_was_read_before_the_first_watch_refuses_until_it_is_read_again() {
+    play_with(Unwatched::new(false), options(), async |Unwatched { store, .. }, source| {
+        let ended = store.put("t/1", "b");
+        store.put("t/1", "a");
+        let lock = load(&template(source, "t/", Layout::Key), "t/1").await;
+        for ms in 0..100 {
+            assert_eq!(glance(&lock, "b", ended), "stale-tenure", "after {ms} ms");
+            pass(SECOND / 1000).await;
+        }
+        assert!(source.status(Instant::now()).reads.confirms > 1, "it has been read again");
+    })
+    .await;
+}
+
 /// No window of its own tells that the history is another. What was known refused the holder for good, without asking.
 #[tokio::test(start_paused = true)]
 async fn a_lock_below_a_prefix_that_may_not_be_read_is_asked_for_once_the_store_may_have_been_restored() {

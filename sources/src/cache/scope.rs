@@ -3,8 +3,7 @@
 //! The cost of freshness must not grow with the number of locks. So a scope has one watch and one windowed read
 //! ([`super::window`]), and a clock that dates all its locks at once. The clock says: *every lock that is settled and was
 //! known as of `base` or later, in the clock's history of the store, is, up to `reach`, what is published of it*. It holds by
-//! induction. When the clock moves to a
-//! verified read at `R`, each such lock was right up to the last verified revision `V`, and then one of these:
+//! induction. When the clock moves to a verified read at `R`, each such lock was right up to the last verified revision `V`, and then one of these:
 //!
 //! - Keys of it were returned: they were merged as a read at `R`, or the lock is unsettled until it is read by itself.
 //! - A key of it that existed at `V` was deleted: the watch has named it, or the read had not been verified; and what the watch

@@ -31,10 +31,9 @@
 //! All of this is of one history of the store. Where the watch has failed, another may go on in its place that has grown beyond `V`, restored
 //! from a backup: it returns nothing for what it has below `V`. So the window is in *doubt* from then on, and nothing verifies, until a read
 //! that was sent when the watch had begun anew has shown that the scope was at `V` what is known of it. It is one *as of* `V`: there were as
-//! many keys, the newest changes that were known before the doubt are among them, and no other had changed since (`window/recent.rs`); and if the
-//! newest deleted a key, it did. A change
-//! is told from others by its key, its revision, its content, and when and how often the key was written: so whatever was restored has
-//! all of the history up to it. Of what happened later in another history, up to `V`, there would be keys that changed, or fewer keys. What the store
+//! many keys, the newest changes that were known before the doubt are among them, and no other had changed since ([`recent`]); and if the
+//! newest deleted a key, that was deleted then. A change is told from others by its key, its revision, its content, and when and how often the
+//! key was written: so whatever was restored has all of the history up to it. Of what happened later in another history, up to `V`, there would be keys that changed, or fewer keys. What the store
 //! is by now would not tell: a key that came before `V` and was written again, or deleted, after it stands in for one that was deleted. Nor
 //! is what the watch brings during a doubt a witness: it may be of the other history. It is held back until the doubt ends.
 //!

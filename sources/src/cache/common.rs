@@ -34,6 +34,8 @@ pub(crate) struct Common {
     pub(crate) tenures: Tenures,
     /// The static locks have changed.
     pub(crate) statics_changed: Notify,
+    /// What has to be watched has changed, or a new era has begun.
+    pub(crate) watched_changed: Notify,
     /// An operator has ended the orphans of a lock. Not one for each lock: it is rare, and there may be a million of them.
     pub(crate) orphans_cleared: Notify,
     commands: mpsc::UnboundedSender<Command>,
@@ -190,6 +192,7 @@ impl Common {
             counts: Counts::default(),
             tenures: Tenures::default(),
             statics_changed: Notify::new(),
+            watched_changed: Notify::new(),
             orphans_cleared: Notify::new(),
             commands,
             period_nanos: AtomicU64::new(0),

@@ -41,7 +41,6 @@ impl Driver {
         let work = Rc::new(Work {
             store,
             shared,
-            watched_changed: Notify::new(),
             members_due: Notify::new(),
             reads: Semaphore::new(READS_AT_A_TIME.0),
             reads_without_record: Semaphore::new(READS_AT_A_TIME.1),
@@ -69,8 +68,6 @@ impl fmt::Debug for Driver {
 pub(crate) struct Work<S> {
     pub(crate) store: S,
     pub(crate) shared: Arc<Shared>,
-    /// What has to be watched has changed, or a new era has begun.
-    pub(crate) watched_changed: Notify,
     /// The members may be other than they were when they were last asked.
     pub(crate) members_due: Notify,
     pub(crate) reads: Semaphore,
@@ -236,7 +233,7 @@ impl<S: LockStore> Work<S> {
             (health.answered(sent, ranges), health.denied.len() < denied)
         };
         if may_read_more {
-            self.watched_changed.notify_one();
+            self.common().watched_changed.notify_one();
         }
         if again {
             tracing::info!(source = %self.common().name, "the lock store answers again");
@@ -271,7 +268,7 @@ impl<S: LockStore> Work<S> {
             "store-regressed: the lock store has gone back, as if restored from a backup; nothing is admitted until a tenure \
              begins above the highest revision seen, or an operator accepts the regression"
         );
-        self.watched_changed.notify_one(); // What is watched now may be another history.
+        self.common().watched_changed.notify_one(); // What is watched now may be another history.
     }
 
     /// Forgets all that was learnt in earlier eras. Scopes first: a clock must not speak for what comes after it.
@@ -281,7 +278,7 @@ impl<S: LockStore> Work<S> {
         common.health().regression_told = false;
         self.shared.scopes().iter().for_each(|scope| scope.begin_era());
         common.registry.all().iter().for_each(|lock| lock.begin_era(era, forget_floors));
-        self.watched_changed.notify_one();
+        common.watched_changed.notify_one();
         common.statics_changed.notify_one();
     }
 

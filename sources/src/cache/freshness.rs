@@ -53,12 +53,9 @@ async fn read_static_locks<S: LockStore>(work: &Work<S>) -> Result<(), ReadFailu
         locks.iter().map(|lock| RangeRead { range: lock.range().clone(), wanted: Wanted::All }).collect();
     let Believed { sent, revision, ranges } = work.read(&work.common().counts.freshness, &ranges).await?;
     for (lock, answer) in locks.iter().zip(&ranges) {
-        let known = lock.is_known();
         if lock.read(&sent, revision, &answer.keys).is_some() {
             // Writes have to be looked at that nobody has seen: that may take long, and the other locks don't wait for it.
             lock.want_read();
-        } else if !known {
-            work.watched_changed.notify_one();
         }
     }
     work.fresh(sent.at);
@@ -88,7 +85,7 @@ pub(crate) async fn of_scope<S: LockStore>(work: Rc<Work<S>>, scope: Weak<Scope>
             () = next.comes(common) => {}
         }
     }
-    work.watched_changed.notify_one();
+    common.watched_changed.notify_one();
 }
 
 /// How the reads of a scope have gone.
@@ -351,7 +348,7 @@ fn begin<S: LockStore>(work: &Work<S>, scope: &Arc<Scope>, read: &Unverified) ->
     let begins = scope.begin(registry, trust, read);
     if begins {
         work.fresh(read.sent().at);
-        work.watched_changed.notify_one();
+        work.common().watched_changed.notify_one();
     }
     begins
 }

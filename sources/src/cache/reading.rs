@@ -55,7 +55,6 @@ async fn read_paid<S: LockStore>(work: &Work<S>, lock: &TrackedLock) -> Result<(
 /// Reads the lock until it is settled: until nothing is known to have happened after what the read has shown.
 async fn read<S: LockStore>(work: &Work<S>, lock: &TrackedLock) -> Result<(), Unconfirmed> {
     let range = RangeRead { range: lock.range().clone(), wanted: Wanted::All };
-    let known = lock.is_known();
     let mut outcome = Err(Unconfirmed::Regressed);
     for _ in 0..READS_MAX {
         let believed = match work.read(&work.common().counts.confirms, std::slice::from_ref(&range)).await {
@@ -82,9 +81,6 @@ async fn read<S: LockStore>(work: &Work<S>, lock: &TrackedLock) -> Result<(), Un
         }
     }
     // Unsettled still is exact for its own revision and dated by its own read: overtaken by events is not wrong.
-    if !known && lock.is_known() && !lock.is_templated() {
-        work.watched_changed.notify_one(); // From now on it can be watched.
-    }
     outcome
 }
 

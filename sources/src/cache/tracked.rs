@@ -348,6 +348,9 @@ impl TrackedLock {
         if let Some(scope) = &self.scope {
             scope.note(&self.common.registry, &self.spec.key);
         }
+        if before.snapshot.is_none() && self.is_known() && !self.is_templated() {
+            self.common.watched_changed.notify_one(); // From now on it can be watched.
+        }
         self.gate_changes.notify_waiters();
         self.slots.news();
         result

@@ -53,7 +53,7 @@ pub(crate) async fn watch<S: LockStore>(work: Rc<Work<S>>) {
             if present.take().is_some() {
                 work.watch_failed(); // Nothing is watched from here on.
             }
-            work.watched_changed.notified().await;
+            common.watched_changed.notified().await;
             continue;
         }
         // A watch from a revision that the store has not reached is accepted and stays silent; so is, for a while, a watch on a
@@ -151,7 +151,7 @@ async fn follow<S: LockStore>(
         // A flood of events must not hide that something else has to be watched, which happens once for a lock and rarely for a scope.
         let news = tokio::select! {
             biased;
-            () = work.watched_changed.notified() => return Ended::Changed,
+            () = work.common().watched_changed.notified() => return Ended::Changed,
             news = stream.next() => news,
         };
         if work.common().trust.era() != era || work.common().trust.is_suspended() {

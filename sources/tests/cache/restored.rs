@@ -2,6 +2,7 @@
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
+use std::time::Duration;
 
 use fencepost_policy::{Layout, Revision};
 use fencepost_sources::{
@@ -209,6 +210,35 @@ async fn a_late_read_of_static_locks_is_not_dated_by_a_later_read_of_another_his
         pass(MAX_AGE * 2).await;
         assert_eq!(source.status(Instant::now()).distrusted_through, None);
         assert_eq!(ask(&lock, "c", present).await, "admit");
+    })
+    .await;
+}
+
+/// An operator accepts what the store lost while a confirming read is on its way. What is planned to be watched in between is only what is
+/// known of the restored store, which is nothing.
+#[tokio::test(start_paused = true)]
+async fn a_lock_that_was_being_read_as_an_operator_accepted_a_restore_is_watched() {
+    play_with(Late::new(|_| true), options(), async |late, source| {
+        let Late { store, armed, .. } = late;
+        let kept = store.put("lock", "a"); // 2
+        let lock = tracked(source, "lock").await;
+        store.put("lock", "b"); // 3
+        pass(SECOND * 2).await;
+        store.rewind_to(kept);
+        pass(SECOND * 5 / 2).await;
+        armed.store(true, Ordering::Relaxed);
+        lock.want_news(Duration::ZERO);
+        pass(SECOND / 100).await;
+        assert!(!armed.swap(true, Ordering::Relaxed)); // And so is the read that the new era begins with.
+        assert!(source.accept_regression().await.unwrap());
+        pass(SECOND / 100).await;
+        assert!(!armed.load(Ordering::Relaxed));
+        late.arrive().await;
+        assert_eq!(ask(&lock, "a", kept).await, "admit");
+        pass(SECOND / 100).await;
+        store.put("lock", "c");
+        pass(SECOND / 100).await;
+        assert_eq!(glance(&lock, "a", kept), "stale-tenure");
     })
     .await;
 }

@@ -215,7 +215,7 @@ async fn signals_that_were_blocked_from_the_beginning_are_heard() {
 async fn a_command_that_wants_to_read_from_its_terminal_is_named_and_can_be_interrupted() {
     let stage = Stage::set().await;
     let words = format!(
-        "echo $$ > {stage}/pid; exec {BINARY} hold --etcd {etcd} --lock {LOCK} --owner a -- sh -c 'exec cat # {stage}'",
+        "echo $$ > {stage}/pid; exec env --default-signal=INT {BINARY} hold --etcd {etcd} --lock {LOCK} --owner a -- sh -c 'exec cat # {stage}'",
         stage = stage.file("").display(),
         etcd = stage.etcd.endpoint(),
     );

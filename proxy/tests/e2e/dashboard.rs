@@ -533,7 +533,7 @@ async fn a_thousand_decisions_a_second_do_not_freeze_the_page() {
     page.browser.run(measure, &[]).await;
     // How long on this machine, as busy as it is, without a decision.
     let usual = async || {
-        page.browser.until("frames are drawn", "return window.gaps.length >= 60", &[]).await;
+        page.browser.until("frames are drawn", "return window.gaps.length >= 20", &[]).await;
         page.browser.run("return Math.max(...window.gaps.splice(0))", &[]).await.as_f64().unwrap()
     };
     let before = usual().await;

@@ -94,7 +94,7 @@ const FLOODED: &str = "
         const asks = [path, performance.now(), 0];
         window.asked.push(asks);
         const answer = await ask(path, ...how);
-        if (window.asked.length <= 3) await new Promise((resolve) => setTimeout(resolve, 1500));
+        if (window.asked.length <= 3) await new Promise((resolve) => setTimeout(resolve, 2500));
         asks[2] = performance.now();
         return answer;
     };
@@ -130,7 +130,7 @@ async fn a_flood_of_decisions_leaves_the_page_time_for_all_else() {
     let gaps = "const of = asked.filter(([path]) => path === '/routes'); return of.length > 2 && of.slice(1).map(([, at], i) => at - of[i][2])";
     let gaps = page.browser.until("it has asked three times for the routes", gaps, &[]).await;
     let longest = gaps.as_array().unwrap().iter().filter_map(Value::as_f64).fold(0.0, f64::max);
-    assert!(longest < 10_000.0, "{gaps}");
+    assert!(longest < 20_000.0, "{gaps}");
 
     // With 100,000 locks, a list of them is 44 MB.
     let asked = page.browser.run("return [...new Set(asked.map(([path]) => path))].sort()", &[]).await;

@@ -2,6 +2,7 @@
 
 use std::path::PathBuf;
 use std::process::{Command, Output, Stdio};
+use std::time::Duration;
 
 use fencepost_testsupport::{Etcd, PATIENCE, Process, Scratch, eventually};
 use tokio::io::{AsyncBufReadExt, BufReader, Lines};
@@ -65,13 +66,16 @@ pub(crate) fn lease_of(key: &str) -> &str {
     key.rsplit('/').next().unwrap()
 }
 
+/// For how long a program may run that has work to do: `promtool` takes 3 s of a CPU for the rules of alerts, which others use, too.
+const RUN_PATIENCE: Duration = PATIENCE.saturating_mul(4);
+
 /// Runs a program to its end, which must come in time.
 pub(crate) async fn run(program: &str, arguments: &[&str]) -> Output {
     let mut command = tokio::process::Command::new(program);
     command.args(arguments).env_remove("FENCEPOST_LOG").stdin(Stdio::null()).kill_on_drop(true);
-    let output = tokio::time::timeout(PATIENCE, command.output()).await;
+    let output = tokio::time::timeout(RUN_PATIENCE, command.output()).await;
     output
-        .unwrap_or_else(|_| panic!("{program} {arguments:?} did not end within {PATIENCE:?}"))
+        .unwrap_or_else(|_| panic!("{program} {arguments:?} did not end within {RUN_PATIENCE:?}"))
         .unwrap_or_else(|error| panic!("{program} cannot be started ({error}): run bin/install-tools test"))
 }
 

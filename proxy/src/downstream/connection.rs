@@ -97,6 +97,8 @@ pub struct Connection {
     pub(super) newest: Cell<Option<Rc<Unread>>>,
     /// On HTTP/2: whether its client has answered a PING since it was asked to leave.
     pub(super) answers_pings: Cell<bool>,
+    /// On HTTP/2: how many pieces of answers have been put down to be written, since that was last looked at.
+    pub(super) pieces: Cell<u64>,
     /// On HTTP/2: which frames its client has sent too many of.
     pub(super) exceeded: Cell<Option<Exceeded>>,
 }
@@ -130,6 +132,7 @@ impl Connection {
             tunnel: Cell::new(None),
             newest: Cell::new(None),
             answers_pings: Cell::new(false),
+            pieces: Cell::new(0),
             exceeded: Cell::new(None),
         })
     }

@@ -20,6 +20,9 @@ use crate::wire::Socket;
 const WINDOW: Duration = Duration::from_secs(10);
 /// Control frames that one request calls for: windows, acknowledgements, a ping.
 const PER_REQUEST: u64 = 8;
+/// Those that a piece of an answer calls for, however small it is: grpc-go opens the connection's window for each, and measures by a PING what
+/// windows are good for.
+const PER_PIECE: u64 = 2;
 /// Bytes, either way, that call for one.
 const BYTES_PER_FRAME: u64 = 1024;
 /// With these bytes every connection of a client begins.
@@ -89,6 +92,11 @@ impl Counter {
         }
     }
 
+    /// Takes note that so many pieces of answers have been put down to be written.
+    fn puts_down(&mut self, pieces: u64) {
+        self.control_frames.earn(pieces.saturating_mul(PER_PIECE));
+    }
+
     /// Counts what has come; `moved` is all that has moved on the connection, either way.
     fn count(&mut self, mut bytes: &[u8], moved: u64, now: Instant) -> Result<(), Closing> {
         self.resets.fill(now);
@@ -153,7 +161,8 @@ impl AsyncRead for Counted {
     fn poll_read(mut self: Pin<&mut Self>, cx: &mut Context<'_>, buffer: &mut ReadBuf<'_>) -> Poll<io::Result<()>> {
         let before = buffer.filled().len();
         ready!(Pin::new(&mut self.socket).poll_read(cx, buffer))?;
-        let moved = self.socket.bytes_moved();
+        let (moved, pieces) = (self.socket.bytes_moved(), self.connection.pieces.take());
+        self.counter.puts_down(pieces);
         if let Err(closing) = self.counter.count(&buffer.filled()[before..], moved, Instant::now()) {
             let amid_frame = self.socket.is_write_blocked();
             self.connection.exceeded.set(Some(Exceeded { closing, amid_frame }));
@@ -216,7 +225,7 @@ mod tests {
     }
 
     #[test]
-    fn requests_and_data_call_for_control_frames_and_time_allows_more() {
+    fn requests_and_pieces_and_data_call_for_control_frames_and_time_allows_more() {
         let (mut counter, now) = counter(1, 100);
         let pings = |counter: &mut Counter, moved, now| {
             (0..).take_while(|_| counter.count(&frame(PING, 0, 0), moved, now).is_ok()).count()
@@ -225,6 +234,8 @@ mod tests {
         counter.count(&frame(HEADERS, 5, 30), 0, now).unwrap();
         assert_eq!(pings(&mut counter, 0, now), 8);
         assert_eq!(pings(&mut counter, 5 * 1024, now), 5);
+        counter.puts_down(3);
+        assert_eq!(pings(&mut counter, 5 * 1024, now), 6);
         assert_eq!(pings(&mut counter, 5 * 1024, now + Duration::from_millis(1_050)), 10);
         assert_eq!(pings(&mut counter, 5 * 1024, now + 10 * WINDOW), 100);
     }

@@ -95,6 +95,8 @@ impl Unread {
     fn puts_down(&self, bytes: u64) {
         self.put_down.set(self.put_down.get() + bytes);
         self.subtract(bytes);
+        let pieces = &self.connection().pieces;
+        pieces.set(pieces.get() + 1);
         if self.is_rest.get() {
             self.connection().rests.put_down(bytes);
         }

@@ -130,6 +130,32 @@ async fn a_flood_of_frames_ends_its_connection_takes_no_memory_and_is_in_nobodys
     scene.finish().await;
 }
 
+/// grpc-go sends both for each piece that it reads.
+#[tokio::test]
+async fn a_client_may_open_a_window_and_ping_for_each_piece_of_its_answer() {
+    const PIECES: usize = 500;
+    let (scene, tenure) = limited("h2_control_frames_max = 100").await;
+    let pieces = Answer::ok("x".repeat(PIECES)).trickling(1, Duration::from_millis(1));
+    scene.worker.on("/pieces", Behaviour::Answer(pieces));
+    let mut client = Client::open(&scene.fence.listener, &[]).await;
+    client.send(ask(1, "GET", "/pieces", &tenure)).await;
+    let (mut read, mut count) = (0, 0);
+    loop {
+        let piece = client.next_of(&[DATA, RST_STREAM, GOAWAY]).await;
+        assert_eq!(piece.kind, DATA, "after {count} pieces");
+        (read, count) = (read + piece.payload.len(), count + 1);
+        if piece.is_last {
+            break;
+        }
+        let room = u32::try_from(piece.payload.len()).unwrap().max(1).to_be_bytes();
+        client.send([frame(WINDOW_UPDATE, 0, 0, &room), frame(PING, 0, 0, &[0; 8])].concat()).await;
+    }
+    assert_eq!(read, PIECES);
+    assert!(count > 100, "so few would be too many for nobody: {count}");
+    assert_eq!(closed(&scene, "h2_control_frames_max").await, 0.0);
+    scene.finish().await;
+}
+
 #[tokio::test]
 async fn fields_that_unfold_to_a_great_many_are_refused_and_take_no_memory() {
     let (scene, tenure) = limited("headers_max = 50").await;

@@ -8,13 +8,12 @@ use fencepost_config::{Mode, OnUnavailable};
 use fencepost_fence::confirm::{Confirmed, unloaded};
 use fencepost_policy::{FenceToken, LockKey, PassReason, Rejection, Verdict};
 use fencepost_sources::TrackedLock;
-use http::header::UPGRADE;
 use http::{HeaderMap, HeaderName, HeaderValue, Request};
 use tokio::time::Instant;
 use tower::Service;
 
 use crate::exchange::{Answer, Exchange, Place};
-use crate::forward::{METHOD_OVERRIDES, folds_alike};
+use crate::forward::{METHOD_OVERRIDES, folds_alike, names_websocket};
 use crate::metrics::{ConfirmOutcome, Counted};
 use crate::recording::{Judgement, Subject};
 use crate::routes::Guard;
@@ -98,17 +97,18 @@ fn time_verdict(place: &Place, since: Instant) {
     place.counts().verdict_took(since.saturating_duration_since(place.arrived));
 }
 
-/// Whether a worker may take a request for something else than its method says. What asks for another protocol is no GET any more: a
-/// tunnel carries writes.
+/// Whether a worker may take a request for something else than its method says. What asks for a websocket is no GET any more: a tunnel carries
+/// writes. No other protocol is passed on; `h2c` is asked for by clients that don't insist (`java.net.http`, `curl --http2`).
 fn may_mean_another<B>(request: &Request<B>) -> bool {
     let overrides = |name: &[u8]| METHOD_OVERRIDES.into_iter().any(|field| folds_alike(field.as_bytes(), name));
-    let in_head = |name: &HeaderName| *name == UPGRADE || overrides(name.as_str().as_bytes());
+    let in_head = |name: &HeaderName| overrides(name.as_str().as_bytes());
     // Some take `;` for `&` (Rack before 3), and PHP ends a name before what would be an index, or at a NUL.
     let parameters = request.uri().query().unwrap_or_default().split(['&', ';']);
     let mut names = parameters
         .flat_map(|one| form_urlencoded::parse(one.as_bytes()))
         .map(|(name, _)| name.trim_start().split(['[', '\0']).next().unwrap_or_default().to_ascii_lowercase());
-    request.headers().keys().any(in_head)
+    names_websocket(request.headers())
+        || request.headers().keys().any(in_head)
         || names.any(|name| overrides(name.as_bytes()) || folds_alike(METHOD_PARAMETER.as_bytes(), name.as_bytes()))
 }
 

@@ -43,6 +43,7 @@ pub use fields::KeptFields;
 pub(crate) use fields::{METHOD_OVERRIDES, folds_alike};
 pub use pool::{Pool, ReadyConnection, Wants};
 pub use request_body::{PreparedBody, RequestBody, prepare_body};
+pub(crate) use request_head::names_websocket;
 pub use request_head::{InvalidHead, check_host, outgoing_request};
 pub use response_body::{ResponseBody, ResponseBodyError};
 pub use tls_failure::TlsFailure;

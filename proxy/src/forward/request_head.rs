@@ -93,7 +93,12 @@ fn opens_websocket(method: &Method, headers: &HeaderMap, body: &RequestBody) -> 
     *method == Method::GET
         && matches!(body, RequestBody::Empty)
         && fields::has_token(headers, &header::CONNECTION, b"upgrade")
-        && fields::has_token(headers, &header::UPGRADE, b"websocket")
+        && names_websocket(headers)
+}
+
+/// Whether `Upgrade` has the one protocol that is passed on.
+pub(crate) fn names_websocket(headers: &HeaderMap) -> bool {
+    fields::has_token(headers, &header::UPGRADE, b"websocket")
 }
 
 /// Leaves the framing to the body. hyper keeps a `Content-Length` that precedes `Transfer-Encoding` in its map, so

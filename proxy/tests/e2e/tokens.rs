@@ -282,6 +282,13 @@ async fn a_request_that_may_mean_another_method_than_it_has_is_not_exempt() {
         }
     }
     assert_eq!(scene.send(Ask::post("/").method("GET").header("X-HTTP-Methods", "DELETE")).await.status, 200);
+    for (protocol, expected) in [("websocket", 428), ("h2c, WebSocket", 428), ("h2c", 200), ("websocket2", 200)] {
+        let read = Ask::post("/").method("GET").header("Connection", "Upgrade").header("Upgrade", protocol);
+        assert_eq!(scene.send(read).await.status, expected, "{protocol}");
+        if expected == 200 {
+            assert_eq!(scene.worker.seen().pop().unwrap().header("upgrade"), None, "{protocol}");
+        }
+    }
     for (query, expected) in [
         ("_method=DELETE", 428),
         ("a=1&%5Fmethod=DELETE", 428),

@@ -64,6 +64,25 @@ fn a_websocket_whose_client_is_lost_is_closed_at_the_worker() {
     assert_eq!(proxy.wait_for_events(1), [Event::Finished(Ending::Reset)]);
 }
 
+/// It has been answered as soon as it is open.
+#[test]
+fn a_websocket_may_go_on_for_longer_than_a_request() {
+    let total = Duration::from_secs(2); // To open it takes less.
+    let timeouts = Timeouts { total: Some(total), ..Timeouts::default() };
+    let worker = Worker::by_hand();
+    let proxy = Proxy::with(worker.address(), Settings { timeouts, ..Settings::default() });
+    let began = Instant::now();
+    let (mut client, mut peer) = tunnel(&proxy, &worker);
+    while began.elapsed() < total + MOMENT {
+        client.send("ping");
+        assert_eq!(peer.exactly(4), b"ping");
+        peer.send("pong");
+        assert_eq!(client.exactly(4), b"pong");
+        std::thread::sleep(Duration::from_millis(10)); // More would be work for nothing.
+    }
+    assert!(proxy.events().is_empty());
+}
+
 /// Else it would keep its place for ever, as would a client that has lost power, once its worker has given up on it.
 #[test]
 fn a_tunnel_of_which_one_side_has_ended_and_nothing_moves_any_more_is_over_in_time() {

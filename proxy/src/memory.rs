@@ -18,7 +18,7 @@ use tokio::time::{Instant, timeout};
 use crate::fence::Fence;
 use crate::lock_sources::LockSources;
 use crate::logging::Complaints;
-use crate::state::{Remembered, StateDir, StateError};
+use crate::state::{Remembered, Seen, StateDir, StateError};
 
 use order::Order;
 use source_memory::SourceMemory;
@@ -99,7 +99,12 @@ impl Memory {
     pub fn highest_seen(&self, name: &str) -> Option<Revision> {
         let tenures = self.remembered.locks.get(name).into_iter().flat_map(BTreeMap::values);
         let let_in = tenures.filter_map(|lock| lock.tenure).max();
-        self.remembered.highest_seen.get(name).copied().max(let_in)
+        self.remembered.highest_seen.get(name).map(|seen| seen.revision).max(let_in)
+    }
+
+    /// Which store that was, if it told.
+    pub fn store_seen(&self, name: &str) -> Option<u64> {
+        self.remembered.highest_seen.get(name)?.store
     }
 
     /// The revision up to which nothing is believed of that source: an earlier process found that its store went back.
@@ -248,8 +253,9 @@ impl Memory {
         for source in sources {
             // What was seen before an acceptance is not noted after it.
             let _order = self.order.keep();
-            if let Some(revision) = source.status(now).revision {
-                self.state.note_revision(source.name(), revision);
+            let status = source.status(now);
+            if let Some(revision) = status.revision {
+                self.state.note_seen(source.name(), Seen { revision, store: status.store });
             }
         }
     }

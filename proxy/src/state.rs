@@ -29,7 +29,7 @@ use entry::Entry;
 use journal::Journal;
 use writer::Writer;
 
-pub use remembered::{Remembered, RememberedLock};
+pub use remembered::{Remembered, RememberedLock, Seen};
 pub use writer::Inbox;
 
 /// The `state_dir` of this process.
@@ -105,10 +105,10 @@ impl StateDir {
         self.writer.commit(Entry::Watched { key: key.to_owned(), orphan_timeout })
     }
 
-    /// Remembers that the source has been seen at this revision, with the next commit or within two seconds. Cheap: it
+    /// Remembers how far the store of the source has been seen, with the next commit or within two seconds. Cheap: it
     /// neither waits nor writes.
-    pub fn note_revision(&self, source: &str, revision: Revision) {
-        self.writer.note(source, revision);
+    pub fn note_seen(&self, source: &str, seen: Seen) {
+        self.writer.note(source, seen);
     }
 
     /// Where that is told which nobody waits for.

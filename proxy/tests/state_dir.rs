@@ -8,7 +8,7 @@ use std::path::{Path, PathBuf};
 use std::process::Command;
 use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
 
-use fencepost::state::{Remembered, RememberedLock, StateDir, StateError};
+use fencepost::state::{Remembered, RememberedLock, Seen, StateDir, StateError};
 use fencepost_policy::{LockKey, Revision};
 use fencepost_testsupport::{Process, Scratch, eventually};
 
@@ -20,6 +20,10 @@ fn lock(key: &str) -> LockKey {
 
 fn revision(number: u64) -> Revision {
     Revision::new(number).unwrap()
+}
+
+fn seen(revision: Revision) -> Seen {
+    Seen { revision, store: Some(0xcdf8_1819_4e3a_8c32) }
 }
 
 fn wait<T>(future: impl Future<Output = T>) -> T {
@@ -76,8 +80,8 @@ fn what_is_recorded_is_remembered() {
     record(&state, "/a", 7).unwrap();
     record(&state, "/b", 9).unwrap();
     wait(state.record("other", &lock("/a"), revision(3), Duration::from_millis(1500))).unwrap();
-    state.note_revision("main", revision(12));
-    state.note_revision("main", revision(11));
+    state.note_seen("main", seen(revision(12)));
+    state.note_seen("main", seen(revision(11)));
     state.close(false).unwrap();
 
     let of = |tenure, orphan_timeout| RememberedLock { tenure: Some(revision(tenure)), orphan_timeout };
@@ -85,7 +89,7 @@ fn what_is_recorded_is_remembered() {
     let other = BTreeMap::from([(lock("/a"), of(3, Duration::from_millis(1500)))]);
     let expected = Remembered {
         clean: false,
-        highest_seen: BTreeMap::from([("main".to_owned(), revision(12))]),
+        highest_seen: BTreeMap::from([("main".to_owned(), seen(revision(12)))]),
         distrusted: BTreeMap::new(),
         locks: BTreeMap::from([("main".to_owned(), main), ("other".to_owned(), other)]),
         watched: BTreeMap::new(),
@@ -224,7 +228,7 @@ fn revisions_are_written_with_the_next_commit() {
     let begun = commits(scratch.path());
     let began = Instant::now();
     for number in 1..=100_000 {
-        state.note_revision("main", revision(number));
+        state.note_seen("main", seen(revision(number)));
     }
     record(&state, "/a", 7).unwrap();
     let written = commits(scratch.path()) - begun;
@@ -233,7 +237,7 @@ fn revisions_are_written_with_the_next_commit() {
 
     let crashed = Scratch::new();
     fs::copy(journal(scratch.path()), journal(crashed.path())).unwrap();
-    assert_eq!(remembered(crashed.path()).highest_seen["main"], revision(100_000));
+    assert_eq!(remembered(crashed.path()).highest_seen["main"], seen(revision(100_000)));
 }
 
 #[tokio::test]
@@ -241,11 +245,11 @@ async fn a_revision_is_written_by_itself_before_long() {
     let scratch = Scratch::new();
     let (state, _) = open(scratch.path());
     let begun = commits(scratch.path());
-    state.note_revision("main", revision(7));
+    state.note_seen("main", seen(revision(7)));
     eventually("the revision is written", async || (commits(scratch.path()) > begun).then_some(())).await;
     let crashed = Scratch::new();
     fs::copy(journal(scratch.path()), journal(crashed.path())).unwrap();
-    assert_eq!(remembered(crashed.path()).highest_seen["main"], revision(7));
+    assert_eq!(remembered(crashed.path()).highest_seen["main"], seen(revision(7)));
 }
 
 #[test]
@@ -255,17 +259,17 @@ fn an_accepted_regression_forgets_revisions_but_no_requests() {
     record(&state, "/a", 700).unwrap();
     record(&state, "/b", 800).unwrap();
     wait(state.record("other", &lock("/a"), revision(900), ORPHAN_TIMEOUT)).unwrap();
-    state.note_revision("main", revision(1000));
+    state.note_seen("main", seen(revision(1000)));
     state.inbox().distrust("main", revision(1000));
     state.inbox().distrust("other", revision(1100));
     state.inbox().forget("main");
     wait(state.written()).unwrap();
-    state.note_revision("main", revision(20));
+    state.note_seen("main", seen(revision(20)));
     record(&state, "/b", 10).unwrap();
     drop(state);
 
     let after = remembered(scratch.path());
-    assert_eq!(after.highest_seen["main"], revision(20));
+    assert_eq!(after.highest_seen["main"], seen(revision(20)));
     assert_eq!(after.distrusted, BTreeMap::from([("other".to_owned(), revision(1100))]));
     let forgotten = RememberedLock { tenure: None, orphan_timeout: ORPHAN_TIMEOUT };
     assert_eq!(after.lock("main", &lock("/a")), Some(&forgotten), "its requests may still be at the worker");
@@ -473,7 +477,7 @@ fn write_until_killed(path: &Path) {
             let begin = tenure(&remembered, &key).unwrap_or(0) + 1;
             scope.spawn(move || {
                 for tenure in begin.. {
-                    state.note_revision("main", revision(tenure));
+                    state.note_seen("main", seen(revision(tenure)));
                     record(state, &key, tenure).unwrap();
                     println!("durable {writer} {tenure}");
                 }

@@ -308,4 +308,8 @@ impl LockStore for EtcdStore {
         };
         statuses.into_iter().map(member).collect()
     }
+
+    fn id(&self) -> Option<u64> {
+        self.cluster_id()
+    }
 }

@@ -42,6 +42,11 @@ pub trait LockStore: 'static {
 
     /// Asks each member that is configured how it is.
     fn members(&self) -> impl Future<Output = Vec<Member>>;
+
+    /// Which store it is, as it tells itself: known once it has answered. `None` where it does not tell.
+    fn id(&self) -> Option<u64> {
+        None
+    }
 }
 
 /// A member of the store's cluster.

@@ -231,5 +231,5 @@ async fn how_far_a_store_was_seen_before_an_acceptance_is_not_noted_after_it() {
         notes.join().unwrap();
     }
     let seen = world.on_the_disk().await.highest_seen;
-    assert!(seen.values().all(|seen| *seen <= revision(2)), "{seen:?}");
+    assert!(seen.values().all(|seen| seen.revision <= revision(2)), "{seen:?}");
 }

@@ -51,7 +51,7 @@ fn silent(source: &LockSource, within: Duration) -> String {
 /// What is said of a source whose store went back. It can be accepted though no route uses the source.
 pub(super) fn went_back(source: &str) -> String {
     format!(
-        "store-regressed: the lock store shows less than it has shown before; POST /sources/{source}/accept-regression on the \
+        "store-regressed: the lock store shows less than it has shown before, or is another; POST /sources/{source}/accept-regression on the \
          admin listener accepts that, for a file that is loaded after it"
     )
 }

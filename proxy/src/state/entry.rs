@@ -5,6 +5,8 @@ use std::time::Duration;
 use fencepost_policy::{LockKey, Revision};
 use serde::{Deserialize, Deserializer, Serialize};
 
+use super::remembered::Seen;
+
 /// One thing that is written: a line of JSON in the journal.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case", deny_unknown_fields)]
@@ -24,6 +26,9 @@ pub(super) enum Entry {
         source: String,
         #[serde(with = "revision")]
         revision: Revision,
+        /// Which store that was, if it told.
+        #[serde(default, skip_serializing_if = "Option::is_none")]
+        store: Option<u64>,
     },
     /// The store went back, having been seen up to this revision, and nobody has accepted that.
     Distrusted {
@@ -41,6 +46,12 @@ pub(super) enum Entry {
     },
     /// Nothing is at the worker any more.
     CleanLeave,
+}
+
+impl Entry {
+    pub(super) fn highest_seen(source: String, Seen { revision, store }: Seen) -> Entry {
+        Entry::HighestSeen { source, revision, store }
+    }
 }
 
 /// Longer than any that can be configured.

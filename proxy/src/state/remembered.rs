@@ -13,8 +13,8 @@ use super::entry::Entry;
 pub struct Remembered {
     /// Whether the last process left with nothing at the worker, or there was none.
     pub clean: bool,
-    /// The highest revision seen, by the name of the source.
-    pub highest_seen: BTreeMap<String, Revision>,
+    /// How far the store was seen, by the name of the source.
+    pub highest_seen: BTreeMap<String, Seen>,
     /// Up to which revision nothing is believed of a store that went back, by the name of the source, until its operator accepts that.
     pub distrusted: BTreeMap<String, Revision>,
     /// The locks of which a tenure was let in, by the name of the source and the key of the lock.
@@ -22,6 +22,15 @@ pub struct Remembered {
     /// How long the worker may go on with requests that routes let past while they only watched, by the template of their lock's key: they
     /// may be anybody's.
     pub watched: BTreeMap<String, Duration>,
+}
+
+/// How far a store was seen.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Seen {
+    /// The highest revision.
+    pub revision: Revision,
+    /// Which store that was, if it told: the cluster id of etcd.
+    pub store: Option<u64>,
 }
 
 /// What is remembered of a lock.
@@ -53,9 +62,9 @@ impl Remembered {
         }
         for (source, locks) in locks {
             let moved = locks.extract_if(.., |lock, _| sources_of[lock] > 1);
-            if let Some(seen) = moved.filter_map(|(_, lock)| lock.tenure).max() {
-                let highest = highest_seen.entry(source.clone()).or_insert(seen);
-                *highest = seen.max(*highest);
+            if let Some(revision) = moved.filter_map(|(_, lock)| lock.tenure).max() {
+                let seen = Seen { revision, store: None };
+                highest_seen.entry(source.clone()).or_insert(seen).rise(seen);
             }
         }
         self
@@ -100,7 +109,13 @@ impl Remembered {
                 let news = RememberedLock { tenure: *tenure, orphan_timeout: *orphan_timeout };
                 self.let_in(source, lock, news)
             }
-            Entry::HighestSeen { source, revision } => rises(&mut self.highest_seen, source, *revision),
+            Entry::HighestSeen { source, revision, store } => {
+                let seen = Seen { revision: *revision, store: *store };
+                match self.highest_seen.get_mut(source) {
+                    Some(known) => known.rise(seen),
+                    None => self.highest_seen.insert(source.clone(), seen).is_none(),
+                }
+            }
             Entry::Distrusted { source, through } => rises(&mut self.distrusted, source, *through),
             Entry::Forget { source } => {
                 let seen = self.highest_seen.remove(source).is_some();
@@ -151,14 +166,24 @@ impl Remembered {
             orphan_timeout: *orphan_timeout,
         });
         let highest_seen = self.highest_seen.iter();
-        let highest_seen =
-            highest_seen.map(|(source, revision)| Entry::HighestSeen { source: source.clone(), revision: *revision });
+        let highest_seen = highest_seen.map(|(source, seen)| Entry::highest_seen(source.clone(), *seen));
         let distrusted = self.distrusted.iter();
         let distrusted =
             distrusted.map(|(source, through)| Entry::Distrusted { source: source.clone(), through: *through });
         let watched = self.watched.iter();
         let watched = watched.map(|(key, timeout)| Entry::Watched { key: key.clone(), orphan_timeout: *timeout });
         locks.chain(highest_seen).chain(distrusted).chain(watched).chain(self.clean.then_some(Entry::CleanLeave))
+    }
+}
+
+impl Seen {
+    /// Takes over what goes as far, or farther; whether it says anything new.
+    pub(super) fn rise(&mut self, seen: Seen) -> bool {
+        let before = *self;
+        if self.revision <= seen.revision {
+            *self = Seen { revision: seen.revision, store: seen.store.or(self.store) };
+        }
+        *self != before
     }
 }
 
@@ -193,7 +218,11 @@ mod tests {
     }
 
     fn seen(revision: u64) -> Entry {
-        Entry::HighestSeen { source: "main".to_owned(), revision: Revision::new(revision).unwrap() }
+        seen_of(revision, None)
+    }
+
+    fn seen_of(revision: u64, store: Option<u64>) -> Entry {
+        Entry::HighestSeen { source: "main".to_owned(), revision: Revision::new(revision).unwrap(), store }
     }
 
     fn distrusted(through: u64) -> Entry {
@@ -225,6 +254,14 @@ mod tests {
             &[(distrusted(7), true), (distrusted(7), false), (distrusted(5), false), (distrusted(9), true)],
             &[distrusted(9)],
         );
+    }
+
+    #[test]
+    fn which_store_was_seen_is_remembered_with_how_far() {
+        let (one, two) = (Some(1), Some(u64::MAX));
+        check(&[(seen(7), true), (seen_of(7, one), true), (seen_of(7, one), false)], &[seen_of(7, one)]);
+        check(&[(seen_of(7, one), true), (seen_of(6, two), false), (seen_of(7, two), true)], &[seen_of(7, two)]);
+        check(&[(seen_of(7, one), true), (seen(9), true), (seen_of(8, two), false)], &[seen_of(9, one)]);
     }
 
     #[test]
@@ -276,6 +313,7 @@ mod tests {
         let seen = |source: &str, revision| Entry::HighestSeen {
             source: source.to_owned(),
             revision: Revision::new(revision).unwrap(),
+            store: None,
         };
         let mut state = Remembered::default();
         for entry in [of("one", "/a", 7), of("two", "/a", 10), of("two", "/b", 12), seen("one", 5), seen("two", 20)] {
@@ -302,7 +340,8 @@ mod tests {
             orphan_timeout: Duration::new(3600, 999_999_999),
         };
         let watched = Entry::Watched { key: "/{a}".to_owned(), orphan_timeout: Duration::from_millis(1500) };
-        for entry in [odd, lock(None, 1), seen(1), distrusted(1), forget(), watched, Entry::CleanLeave] {
+        let seen_of = seen_of(1, Some(u64::MAX));
+        for entry in [odd, lock(None, 1), seen(1), seen_of, distrusted(1), forget(), watched, Entry::CleanLeave] {
             let line = serde_json::to_string(&entry).unwrap();
             assert!(!line.contains('\n'), "{line}");
             assert_eq!(serde_json::from_str::<Entry>(&line).unwrap(), entry);

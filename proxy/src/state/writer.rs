@@ -13,7 +13,7 @@ use tokio::sync::oneshot;
 use super::StateError;
 use super::entry::Entry;
 use super::journal::Journal;
-use super::remembered::Remembered;
+use super::remembered::{Remembered, Seen};
 
 /// How long a revision may wait for a commit to go with, before it has one of its own.
 const NOTE_WAIT_MAX: Duration = Duration::from_secs(2);
@@ -52,12 +52,12 @@ impl Writer {
         Inbox(Arc::clone(&self.shared))
     }
 
-    pub(super) fn note(&self, source: &str, revision: Revision) {
+    pub(super) fn note(&self, source: &str, seen: Seen) {
         let mut queue = self.shared.queue();
         let first = queue.notes.is_empty();
         match queue.notes.get_mut(source) {
-            Some(noted) => *noted = revision.max(*noted),
-            None => drop(queue.notes.insert(source.to_owned(), revision)),
+            Some(noted) => _ = noted.rise(seen),
+            None => drop(queue.notes.insert(source.to_owned(), seen)),
         }
         if first {
             self.shared.changed.notify_one();
@@ -142,8 +142,8 @@ struct Queue {
     entries: Vec<Pending>,
     /// Which of them is the last record of a lock, by source, as far as the source is not forgotten behind it.
     records: BTreeMap<String, BTreeMap<LockKey, usize>>,
-    /// The highest revision by source.
-    notes: BTreeMap<String, Revision>,
+    /// How far each source was seen.
+    notes: BTreeMap<String, Seen>,
     leaving: Option<Leaving>,
     /// Nobody looks any more.
     ended: bool,
@@ -221,7 +221,7 @@ impl Work {
             for Pending { entry, reports } in entries {
                 asked.push((reports, entry.map_or(Ok(()), |entry| self.take_over(entry, &mut changes))));
             }
-            let notes = notes.into_iter().map(|(source, revision)| Entry::HighestSeen { source, revision });
+            let notes = notes.into_iter().map(|(source, seen)| Entry::highest_seen(source, seen));
             let mark = leaving.filter(|leaving| leaving.clean).map(|_| Entry::CleanLeave);
             changes.extend(notes.chain(mark).filter(|entry| self.state.apply(entry)));
             let outcome = self.commit(&changes);

@@ -151,6 +151,11 @@ impl<S: LockStore> Work<S> {
             }
             Err(error) => return Err(ReadFailure::Store(error.into())),
         };
+        if let Some(found) = self.store.id()
+            && let Some(seen) = self.common().trust.answered_by(found)
+        {
+            self.is_another(found, seen);
+        }
         match self.common().trust.received(&sent, answer.revision) {
             Standing::Trusted => {
                 self.answered(sent.at, ranges);
@@ -249,6 +254,19 @@ impl<S: LockStore> Work<S> {
             %through,
             "store-regressed: the lock store went back before this source was started, and nobody has accepted that; nothing is \
              admitted but tenures that begin above the highest revision seen then, until an operator accepts the regression"
+        );
+    }
+
+    /// Another store answers than an earlier process saw: it may have been restored as another cluster.
+    fn is_another(&self, found: u64, seen: u64) {
+        self.common().remember_distrust();
+        tracing::error!(
+            source = %self.common().name,
+            found = %format_args!("{found:x}"),
+            seen = %format_args!("{seen:x}"),
+            through = self.common().trust.distrusted_through().map(Revision::get),
+            "store-regressed: another cluster answers than the one that was seen before this process was started, as if restored from a \
+             backup; nothing is admitted but tenures that begin above the highest revision seen then, until an operator accepts it"
         );
     }
 

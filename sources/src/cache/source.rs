@@ -36,6 +36,8 @@ pub struct SourceOptions {
     pub tracked_locks_max: u64,
     /// The highest revision an earlier process has seen of the store, if that is known.
     pub highest_seen: Option<Revision>,
+    /// Which store that was, if it told ([`LockStore::id`]). If another answers, nothing up to that revision is believed.
+    pub store_seen: Option<u64>,
     /// The revision up to which nothing is believed, if an earlier process found that the store went back and nobody has accepted that.
     pub distrusted_through: Option<Revision>,
     /// What an earlier source of this process has learnt of the store. It holds in place of what an earlier process has seen.
@@ -54,6 +56,7 @@ impl Default for SourceOptions {
             period: Duration::from_secs(1),
             tracked_locks_max: 100_000,
             highest_seen: None,
+            store_seen: None,
             distrusted_through: None,
             past: None,
             memory: None,
@@ -324,7 +327,9 @@ impl Shared {
         let (sender, commands) = mpsc::unbounded_channel();
         let trust = match &options.past {
             Some(past) => Trust::after(past),
-            None => Trust::new(options.highest_seen).distrusting(options.distrusted_through),
+            None => {
+                Trust::new(options.highest_seen).of_store(options.store_seen).distrusting(options.distrusted_through)
+            }
         };
         let common = Common::new(name, trust, options.period, options.memory.clone(), sender);
         let shared = Shared {

@@ -10,7 +10,8 @@
 //! when the operator accepts that it went back.
 //!
 //! Growing beyond all that had been seen makes what lies below no better: up to there a revision may have been given out
-//! twice. That stays *distrusted* until the operator accepts it, in later processes too: nothing else tells them.
+//! twice. That stays *distrusted* until the operator accepts it, in later processes too: nothing else tells them. So does what an
+//! earlier process had seen of another store: a restore can give etcd another cluster id.
 //!
 //! An era is seen to begin. Where the store was restored unseen, and has grown beyond all that had been seen, only the watch
 //! tells: it has failed, since that does not go on through a restore. (One that is cut off and silent is found out as its
@@ -72,6 +73,8 @@ pub(crate) struct Trust {
 #[derive(Debug)]
 struct State {
     era: Era,
+    /// Which store it is that was seen, if it tells.
+    store: Option<u64>,
     /// How often a watch has begun when there was none.
     stretch: u32,
     is_watched: bool,
@@ -116,6 +119,12 @@ impl Trust {
     pub(crate) fn new(highest_seen: Option<Revision>) -> Trust {
         let max_seen = highest_seen.map_or(0, Revision::get);
         Trust { state: Mutex::new(State::new(max_seen)), distrusted_through: AtomicU64::new(0) }
+    }
+
+    /// The same where an earlier process knew which store it saw.
+    pub(crate) fn of_store(self, id: Option<u64>) -> Trust {
+        self.state().store = id;
+        self
     }
 
     /// The same where an earlier process has found that the store went back, having seen it up to there, and nobody has
@@ -182,6 +191,17 @@ impl Trust {
         sent.stretch.filter(|stretch| self.stretch() == Some(*stretch))
     }
 
+    /// Takes note of which store answers. If it is not the one that was seen before, that one is told: nothing is believed up to where it was
+    /// seen.
+    pub(crate) fn answered_by(&self, id: u64) -> Option<u64> {
+        let mut state = self.state();
+        let before = state.store.replace(id).filter(|before| *before != id && state.max_seen > 0);
+        if before.is_some() {
+            self.distrusted_through.store(state.max_seen, Ordering::SeqCst);
+        }
+        before
+    }
+
     /// Takes note of the revision of an answer.
     pub(crate) fn received(&self, sent: &Sent, revision: Revision) -> Standing {
         let mut state = self.state();
@@ -244,6 +264,11 @@ impl Trust {
         Revision::new(self.state().max_seen)
     }
 
+    /// Which store it is that was seen, if it tells.
+    pub(crate) fn store(&self) -> Option<u64> {
+        self.state().store
+    }
+
     /// How many answers were behind.
     pub(crate) fn anomalies(&self) -> u64 {
         self.state().anomalies
@@ -252,7 +277,16 @@ impl Trust {
 
 impl State {
     fn new(max_seen: u64) -> State {
-        State { era: 1, stretch: 0, is_watched: false, max_seen, behind: 0, anomalies: 0, suspended: false }
+        State {
+            era: 1,
+            store: None,
+            stretch: 0,
+            is_watched: false,
+            max_seen,
+            behind: 0,
+            anomalies: 0,
+            suspended: false,
+        }
     }
 
     fn begin_era(&mut self, max_seen: u64) {

@@ -47,6 +47,33 @@ fn old_answers_to_reads_that_were_in_flight_together_count_once() {
 }
 
 #[test]
+fn another_store_than_was_seen_is_distrusted_up_to_where_that_was_until_it_is_accepted() {
+    let trust = Trust::new(Some(revision(50))).of_store(Some(1));
+    assert_eq!((trust.answered_by(1), trust.distrusted_through()), (None, None));
+    assert_eq!(trust.answered_by(2), Some(1));
+    assert_eq!((trust.answered_by(2), trust.store()), (None, Some(2)), "it is told once");
+    assert_eq!(read(&trust, 60), Standing::Trusted);
+    assert_eq!(trust.distrusted_through(), Some(revision(50)));
+    trust.accept(|| {});
+    assert_eq!((trust.answered_by(2), trust.distrusted_through()), (None, None));
+}
+
+#[test]
+fn which_store_it_is_says_nothing_where_none_was_seen() {
+    for trust in [Trust::new(None), Trust::new(None).of_store(Some(1)), Trust::new(Some(revision(50)))] {
+        assert_eq!((trust.answered_by(2), trust.distrusted_through()), (None, None));
+        assert_eq!(trust.store(), Some(2));
+    }
+}
+
+#[test]
+fn which_store_an_earlier_process_saw_counts_though_the_first_source_had_no_answer() {
+    let first = Arc::new(Trust::new(Some(revision(50))).of_store(Some(1)));
+    let second = Trust::after(&StorePast::of(&first));
+    assert_eq!((second.answered_by(2), second.distrusted_through()), (Some(1), Some(revision(50))));
+}
+
+#[test]
 fn what_an_earlier_process_distrusted_was_seen_by_it_and_stays_distrusted_until_it_is_accepted() {
     // How far it has seen the store may have been written down last before it saw what it distrusts.
     let trust = Trust::new(Some(revision(48))).distrusting(Some(revision(50)));

@@ -207,7 +207,8 @@ impl Endpoints {
             Failure::AnotherCluster { found, .. } if health.is_news(index, found) => {
                 warn!(
                     %error,
-                    "endpoint is not used; if its cluster is the one that is meant (etcd was restored): restart, and write that id where a cluster_id is set"
+                    "endpoint is not used; if its cluster is the one that is meant (etcd was restored): restart, write that id where a \
+                     cluster_id is set, and accept the regression where there is a state_dir"
                 );
             }
             Failure::AnotherCluster { .. }

@@ -22,6 +22,8 @@ pub struct SourceStatus {
     pub age: Option<Duration>,
     /// The highest revision seen of the store, in this process or before.
     pub revision: Option<Revision>,
+    /// Which store that was, if it has told: the cluster id of etcd.
+    pub store: Option<u64>,
     /// How often the watch had to be begun again.
     pub watch_restarts: u64,
     /// How many tenures were seen to begin, of locks that were known before.
@@ -78,6 +80,7 @@ impl LockSource {
             is_stale: up == Some(true) && age(health.fresh).is_some_and(is_old),
             age: age(health.fresh),
             revision: common.trust.max_seen(),
+            store: common.trust.store(),
             watch_restarts: load(&counts.watch_restarts),
             tenures: common.tenures.begun(),
             static_locks,

@@ -96,7 +96,9 @@ fn unreadable(config: &Config, source: &str, key: &LockKey, error: &Unconfirmed)
     let why = match error {
         Unconfirmed::Regressed => went_back(source),
         Unconfirmed::Store(cause) => format!("{error}: {cause}"),
-        Unconfirmed::Deadline | Unconfirmed::Overloaded | Unconfirmed::Stopped => error.to_string(),
+        Unconfirmed::Deadline | Unconfirmed::Overloaded | Unconfirmed::Overtaken | Unconfirmed::Stopped => {
+            error.to_string()
+        }
     };
     config.places.problem(&format!("source.{source}"), format!("its lock {key} could not be read: {why}")).to_string()
 }

@@ -55,7 +55,7 @@ async fn read_paid<S: LockStore>(work: &Work<S>, lock: &TrackedLock) -> Result<(
 /// Reads the lock until it is settled: until nothing is known to have happened after what the read has shown.
 async fn read<S: LockStore>(work: &Work<S>, lock: &TrackedLock) -> Result<(), Unconfirmed> {
     let range = RangeRead { range: lock.range().clone(), wanted: Wanted::All };
-    let mut outcome = Err(Unconfirmed::Regressed);
+    let mut outcome = Err(Unconfirmed::Overtaken);
     for _ in 0..READS_MAX {
         let believed = match work.read(&work.common().counts.confirms, std::slice::from_ref(&range)).await {
             Ok(believed) => believed,

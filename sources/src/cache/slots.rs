@@ -23,6 +23,9 @@ pub enum Unconfirmed {
     /// The store answered with less than it had shown before.
     #[error("the lock store shows less than it has shown before")]
     Regressed,
+    /// Each time that it was read, the answer was of no use any more as it came.
+    #[error("the lock store changes faster than the lock can be looked into")]
+    Overtaken,
     /// The source was stopped.
     #[error("the lock source was stopped")]
     Stopped,

@@ -103,10 +103,7 @@ impl TemplatedLocks {
         match lock.loaded(deadline).await {
             Ok(()) => {}
             Err(Unconfirmed::Overloaded) => return Err(LoadError::Overloaded),
-            Err(
-                unread
-                @ (Unconfirmed::Deadline | Unconfirmed::Store(_) | Unconfirmed::Regressed | Unconfirmed::Stopped),
-            ) => return Err(LoadError::Unread(unread)),
+            Err(unread) => return Err(LoadError::Unread(unread)),
         }
         self.shared.kept.keep(&lock);
         Ok(lock)

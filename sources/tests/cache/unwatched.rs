@@ -5,7 +5,8 @@ use std::time::Duration;
 
 use fencepost_policy::{Layout, Revision};
 use fencepost_sources::{
-    KeyRange, KeyValue, LockStore, Member, MemoryStore, RangeAnswer, RangeRead, RangeWatch, ReadAnswer, StoreError,
+    KeyRange, KeyValue, LoadError, LockStore, Member, MemoryStore, RangeAnswer, RangeRead, RangeWatch, ReadAnswer,
+    StoreError, Unconfirmed,
 };
 use tokio::sync::Semaphore;
 use tokio::time::Instant;
@@ -211,6 +212,26 @@ async fn no_walk_leads_from_one_history_into_another_while_nothing_is_watched() 
         };
         let (lock, ()) = tokio::join!(load(&locks, "t/1"), restores);
         assert_ne!(glance(&lock, "a", ended), "admit");
+    })
+    .await;
+}
+
+/// It was told to have gone back, which nobody could accept.
+#[tokio::test(start_paused = true)]
+async fn a_store_that_changes_faster_than_a_lock_can_be_looked_into_is_not_said_to_have_gone_back() {
+    play_with(Unwatched::new(true), options(), async |Unwatched { store, .. }, source| {
+        let locks = template(source, "t/", Layout::Key);
+        store.put("t/1", "a");
+        store.put("t/1", "a");
+        let compacts = async {
+            loop {
+                pass(LATENCY / 10).await;
+                store.compact(store.put("elsewhere", "x"));
+            }
+        };
+        let deadline = Instant::now() + SECOND * 5;
+        let loaded = tokio::select! { loaded = locks.load("t/1", deadline) => loaded, () = compacts => unreachable!() };
+        assert!(matches!(loaded, Err(LoadError::Unread(Unconfirmed::Overtaken))), "{loaded:?}");
     })
     .await;
 }

@@ -311,7 +311,7 @@ fn options(config: &Config, index: usize, memory: Option<&Memory>, past: Option<
             SourceKind::Memory => None,
         },
         highest_seen: memory.and_then(|memory| memory.highest_seen(name)),
-        store_seen: memory.and_then(|memory| memory.store_seen(name)),
+        store_seen: memory.map(|memory| memory.store_seen(name)).unwrap_or_default(),
         distrusted_through: memory.and_then(|memory| memory.distrusted_through(name)),
         past: past.map(|past| past.learnt.clone()),
         memory: memory.map(|memory| memory.of_source(name)),

@@ -12,7 +12,7 @@ use std::time::Duration;
 
 use fencepost_config::{Config, Mode};
 use fencepost_policy::{Layout, Rejection, Revision, Tenure};
-use fencepost_sources::{GateMemory, LockSource, TrackedLock};
+use fencepost_sources::{GateMemory, LockSource, StoreIdentity, TrackedLock};
 use tokio::time::{Instant, timeout};
 
 use crate::fence::Fence;
@@ -102,9 +102,9 @@ impl Memory {
         self.remembered.highest_seen.get(name).map(|seen| seen.revision).max(let_in)
     }
 
-    /// Which store that was, if it told.
-    pub fn store_seen(&self, name: &str) -> Option<u64> {
-        self.remembered.highest_seen.get(name)?.store
+    /// What that store had told of itself.
+    pub fn store_seen(&self, name: &str) -> StoreIdentity {
+        self.remembered.highest_seen.get(name).map(|seen| seen.store.clone()).unwrap_or_default()
     }
 
     /// The revision up to which nothing is believed of that source: an earlier process found that its store went back.

@@ -10,6 +10,7 @@ use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
 
 use fencepost::state::{Remembered, RememberedLock, Seen, StateDir, StateError};
 use fencepost_policy::{LockKey, Revision};
+use fencepost_sources::StoreIdentity;
 use fencepost_testsupport::{Process, Scratch, eventually};
 
 const ORPHAN_TIMEOUT: Duration = Duration::from_secs(30);
@@ -23,7 +24,8 @@ fn revision(number: u64) -> Revision {
 }
 
 fn seen(revision: Revision) -> Seen {
-    Seen { revision, store: Some(0xcdf8_1819_4e3a_8c32) }
+    let store = StoreIdentity { cluster: Some(0xcdf8_1819_4e3a_8c32), terms: [(u64::MAX, 9)].into() };
+    Seen { revision, store }
 }
 
 fn wait<T>(future: impl Future<Output = T>) -> T {

@@ -11,6 +11,7 @@ mod common;
 mod driver;
 mod freshness;
 mod grouped;
+mod identity;
 mod kept;
 mod knowledge;
 mod learnt;
@@ -58,6 +59,7 @@ mod walk_tests;
 
 pub use common::{GateMemory, Remembered};
 pub use driver::Driver;
+pub use identity::StoreIdentity;
 pub use nameless::Nameless;
 pub use outlook::{Outlook, Timing};
 pub use queue::{Aside, Queue, Queued};

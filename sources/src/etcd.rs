@@ -126,13 +126,13 @@ impl EtcdStore {
         // call began.
         let mut chunks = ranges.chunks(self.ranges_at_a_time());
         let first = chunks.next().unwrap_or_default();
-        let ReadAnswer { revision, ranges: mut answers } = self.read_chunk(first, None, deadline).await?;
+        let ReadAnswer { revision, ranges: mut answers, by } = self.read_chunk(first, None, deadline).await?;
         let rest = stream::iter(chunks).map(|chunk| self.read_chunk(chunk, Some(revision), deadline));
         let mut rest = pin!(rest.buffered(REQUESTS_AT_A_TIME));
         while let Some(answer) = rest.try_next().await? {
             answers.extend(answer.ranges);
         }
-        Ok(ReadAnswer { revision, ranges: answers })
+        Ok(ReadAnswer { revision, ranges: answers, by })
     }
 
     /// Reads ranges that fit into one request: as they are now, or were at a revision.
@@ -150,12 +150,12 @@ impl EtcdStore {
             }
             answer => answer?,
         };
-        let revision = at.unwrap_or(answer.revision);
+        let (revision, by) = (at.unwrap_or(answer.revision), Some(answer.by));
         let mut ranges = Vec::with_capacity(chunk.len());
         for (read, part) in chunk.iter().zip(answer.ranges) {
             ranges.push(self.read_rest(read, part, revision, deadline).await?);
         }
-        Ok(ReadAnswer { revision, ranges })
+        Ok(ReadAnswer { revision, ranges, by })
     }
 
     fn ranges_at_a_time(&self) -> usize {
@@ -307,9 +307,5 @@ impl LockStore for EtcdStore {
             Member { endpoint, version }
         };
         statuses.into_iter().map(member).collect()
-    }
-
-    fn id(&self) -> Option<u64> {
-        self.cluster_id()
     }
 }

@@ -9,13 +9,14 @@ mod sync;
 
 pub use cache::{
     Aside, Driver, FormatConflict, GateMemory, LoadError, LockDescription, LockSource, LockSpec, Nameless, Outlook,
-    Queue, Queued, ReadCounts, RecordFormat, Remembered, SourceOptions, SourceStatus, SpawnError, Stopped, StorePast,
-    TemplateSpec, TemplatedLocks, TenureChange, Timing, TrackedLock, Turning, Unconfirmed, WeakLockSource,
+    Queue, Queued, ReadCounts, RecordFormat, Remembered, SourceOptions, SourceStatus, SpawnError, Stopped,
+    StoreIdentity, StorePast, TemplateSpec, TemplatedLocks, TenureChange, Timing, TrackedLock, Turning, Unconfirmed,
+    WeakLockSource,
 };
 pub use etcd::{EtcdAccess, EtcdOptions, EtcdStore, EtcdTls, EtcdUser, EtcdWatch, caution, known_stale_reads};
 pub use first_to_connect::first_to_connect;
 pub use memory::{MemoryCalls, MemoryStore, MemoryWatch, Write};
 pub use store::{
-    Event, KeyRange, KeyValue, LockStore, Member, RangeAnswer, RangeRead, RangeWatch, ReadAnswer, StoreError, Wanted,
-    Watch, WatchNews,
+    Answerer, Event, KeyRange, KeyValue, LockStore, Member, RangeAnswer, RangeRead, RangeWatch, ReadAnswer, StoreError,
+    Wanted, Watch, WatchNews,
 };

@@ -266,7 +266,7 @@ impl LockStore for MemoryStore {
         self.answering().await?;
         let state = self.state();
         let answers = ranges.iter().map(|read| state.history.read(&read.range, read.wanted)).collect();
-        Ok(ReadAnswer { revision: state.history.revision(), ranges: answers })
+        Ok(ReadAnswer { revision: state.history.revision(), ranges: answers, by: None })
     }
 
     async fn read_at(&self, key: &[u8], at: Revision) -> Result<Option<KeyValue>, StoreError> {

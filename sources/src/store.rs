@@ -42,11 +42,6 @@ pub trait LockStore: 'static {
 
     /// Asks each member that is configured how it is.
     fn members(&self) -> impl Future<Output = Vec<Member>>;
-
-    /// Which store it is, as it tells itself: known once it has answered. `None` where it does not tell.
-    fn id(&self) -> Option<u64> {
-        None
-    }
 }
 
 /// A member of the store's cluster.
@@ -150,6 +145,19 @@ pub struct ReadAnswer {
     pub revision: Revision,
     /// One answer for each range asked for, in that order.
     pub ranges: Vec<RangeAnswer>,
+    /// Who answered, where the store tells.
+    pub by: Option<Answerer>,
+}
+
+/// Who gave an answer: what etcd has in its header.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Answerer {
+    /// The id of its cluster.
+    pub cluster: u64,
+    /// Its own id.
+    pub member: u64,
+    /// The raft term of the newest entry that it has applied; 0 if it does not know.
+    pub term: u64,
 }
 
 /// What a quorum read shows of a range.

@@ -1,5 +1,6 @@
 //! The single things that are written down, and their form.
 
+use std::collections::BTreeMap;
 use std::time::Duration;
 
 use fencepost_policy::{LockKey, Revision};
@@ -26,9 +27,12 @@ pub(super) enum Entry {
         source: String,
         #[serde(with = "revision")]
         revision: Revision,
-        /// Which store that was, if it told.
+        /// Which cluster that was, if it told.
         #[serde(default, skip_serializing_if = "Option::is_none")]
-        store: Option<u64>,
+        cluster: Option<u64>,
+        /// The highest raft term that each of its members had told.
+        #[serde(default, skip_serializing_if = "BTreeMap::is_empty")]
+        terms: BTreeMap<u64, u64>,
     },
     /// The store went back, having been seen up to this revision, and nobody has accepted that.
     Distrusted {
@@ -50,7 +54,7 @@ pub(super) enum Entry {
 
 impl Entry {
     pub(super) fn highest_seen(source: String, Seen { revision, store }: Seen) -> Entry {
-        Entry::HighestSeen { source, revision, store }
+        Entry::HighestSeen { source, revision, cluster: store.cluster, terms: store.terms }
     }
 }
 

@@ -5,6 +5,7 @@ use std::collections::btree_map;
 use std::time::Duration;
 
 use fencepost_policy::{LockKey, Revision};
+use fencepost_sources::StoreIdentity;
 
 use super::entry::Entry;
 
@@ -25,12 +26,12 @@ pub struct Remembered {
 }
 
 /// How far a store was seen.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+#[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Seen {
     /// The highest revision.
     pub revision: Revision,
-    /// Which store that was, if it told: the cluster id of etcd.
-    pub store: Option<u64>,
+    /// What that store had told of itself.
+    pub store: StoreIdentity,
 }
 
 /// What is remembered of a lock.
@@ -63,8 +64,8 @@ impl Remembered {
         for (source, locks) in locks {
             let moved = locks.extract_if(.., |lock, _| sources_of[lock] > 1);
             if let Some(revision) = moved.filter_map(|(_, lock)| lock.tenure).max() {
-                let seen = Seen { revision, store: None };
-                highest_seen.entry(source.clone()).or_insert(seen).rise(seen);
+                let seen = Seen { revision, store: StoreIdentity::default() };
+                highest_seen.entry(source.clone()).or_insert_with(|| seen.clone()).rise(seen);
             }
         }
         self
@@ -109,8 +110,9 @@ impl Remembered {
                 let news = RememberedLock { tenure: *tenure, orphan_timeout: *orphan_timeout };
                 self.let_in(source, lock, news)
             }
-            Entry::HighestSeen { source, revision, store } => {
-                let seen = Seen { revision: *revision, store: *store };
+            Entry::HighestSeen { source, revision, cluster, terms } => {
+                let store = StoreIdentity { cluster: *cluster, terms: terms.clone() };
+                let seen = Seen { revision: *revision, store };
                 match self.highest_seen.get_mut(source) {
                     Some(known) => known.rise(seen),
                     None => self.highest_seen.insert(source.clone(), seen).is_none(),
@@ -166,7 +168,7 @@ impl Remembered {
             orphan_timeout: *orphan_timeout,
         });
         let highest_seen = self.highest_seen.iter();
-        let highest_seen = highest_seen.map(|(source, seen)| Entry::highest_seen(source.clone(), *seen));
+        let highest_seen = highest_seen.map(|(source, seen)| Entry::highest_seen(source.clone(), seen.clone()));
         let distrusted = self.distrusted.iter();
         let distrusted =
             distrusted.map(|(source, through)| Entry::Distrusted { source: source.clone(), through: *through });
@@ -179,11 +181,15 @@ impl Remembered {
 impl Seen {
     /// Takes over what goes as far, or farther; whether it says anything new.
     pub(super) fn rise(&mut self, seen: Seen) -> bool {
-        let before = *self;
-        if self.revision <= seen.revision {
-            *self = Seen { revision: seen.revision, store: seen.store.or(self.store) };
+        let rises = self.revision < seen.revision;
+        let is_told = self.revision <= seen.revision && seen.store.cluster.is_some() && self.store != seen.store;
+        if rises {
+            self.revision = seen.revision;
         }
-        *self != before
+        if is_told {
+            self.store = seen.store;
+        }
+        rises || is_told
     }
 }
 
@@ -218,11 +224,12 @@ mod tests {
     }
 
     fn seen(revision: u64) -> Entry {
-        seen_of(revision, None)
+        seen_of(revision, None, &[])
     }
 
-    fn seen_of(revision: u64, store: Option<u64>) -> Entry {
-        Entry::HighestSeen { source: "main".to_owned(), revision: Revision::new(revision).unwrap(), store }
+    fn seen_of(revision: u64, cluster: Option<u64>, terms: &[(u64, u64)]) -> Entry {
+        let (revision, terms) = (Revision::new(revision).unwrap(), terms.iter().copied().collect());
+        Entry::HighestSeen { source: "main".to_owned(), revision, cluster, terms }
     }
 
     fn distrusted(through: u64) -> Entry {
@@ -258,10 +265,13 @@ mod tests {
 
     #[test]
     fn which_store_was_seen_is_remembered_with_how_far() {
-        let (one, two) = (Some(1), Some(u64::MAX));
-        check(&[(seen(7), true), (seen_of(7, one), true), (seen_of(7, one), false)], &[seen_of(7, one)]);
-        check(&[(seen_of(7, one), true), (seen_of(6, two), false), (seen_of(7, two), true)], &[seen_of(7, two)]);
-        check(&[(seen_of(7, one), true), (seen(9), true), (seen_of(8, two), false)], &[seen_of(9, one)]);
+        let one = |revision, terms: &[_]| seen_of(revision, Some(1), terms);
+        let two = |revision| seen_of(revision, Some(u64::MAX), &[]);
+        check(&[(seen(7), true), (one(7, &[]), true), (one(7, &[]), false)], &[one(7, &[])]);
+        check(&[(one(7, &[(8, 2)]), true), (two(6), false), (two(7), true)], &[two(7)]);
+        check(&[(one(7, &[(8, 2)]), true), (seen(9), true), (two(8), false)], &[one(9, &[(8, 2)])]);
+        // Another log of the same store.
+        check(&[(one(7, &[(8, 5), (9, 4)]), true), (one(7, &[(8, 2)]), true)], &[one(7, &[(8, 2)])]);
     }
 
     #[test]
@@ -313,7 +323,8 @@ mod tests {
         let seen = |source: &str, revision| Entry::HighestSeen {
             source: source.to_owned(),
             revision: Revision::new(revision).unwrap(),
-            store: None,
+            cluster: None,
+            terms: BTreeMap::new(),
         };
         let mut state = Remembered::default();
         for entry in [of("one", "/a", 7), of("two", "/a", 10), of("two", "/b", 12), seen("one", 5), seen("two", 20)] {
@@ -340,7 +351,7 @@ mod tests {
             orphan_timeout: Duration::new(3600, 999_999_999),
         };
         let watched = Entry::Watched { key: "/{a}".to_owned(), orphan_timeout: Duration::from_millis(1500) };
-        let seen_of = seen_of(1, Some(u64::MAX));
+        let seen_of = seen_of(1, Some(u64::MAX), &[(u64::MAX, u64::MAX), (1, 2)]);
         for entry in [odd, lock(None, 1), seen(1), seen_of, distrusted(1), forget(), watched, Entry::CleanLeave] {
             let line = serde_json::to_string(&entry).unwrap();
             assert!(!line.contains('\n'), "{line}");

@@ -202,6 +202,41 @@ async fn a_restored_store_admits_nobody_until_the_operator_accepts_it() {
     }
 }
 
+/// The process stood still until it was beyond all that had been seen of it. Its locks were judged by it, and nobody was told.
+#[tokio::test]
+async fn a_restored_store_is_told_by_its_log_though_it_has_grown_beyond_what_was_seen() {
+    for version in EtcdVersion::ALL {
+        let mut scene = Scene::open(version, &[quick_to_age()]).await;
+        scene.etcd.kill();
+        scene.etcd.restart().await; // It has had one election more than it will have when it is restored.
+        scene.store = Store::of(&scene.etcd).await;
+        let old = scene.store.hold(LOCK, "shard-1").await;
+        let snapshot = scene.etcd.save_snapshot().await;
+        let lost = scene.store.hold(LOCK, "shard-2").await;
+        scene.admits("/", &lost).await;
+        scene.fence.process().pause().await;
+        scene.etcd.restore_snapshot(&snapshot).await;
+        scene.store = Store::of(&scene.etcd).await;
+        while scene.store.put("/elsewhere", "").await <= lost.revision {}
+        scene.fence.process().resume();
+        eventually("the store is seen to have gone back", async || {
+            let answer = scene.send(Ask::post("/dead").under(&old)).await;
+            (reason(&answer) == Some("store-regressed")).then_some(())
+        })
+        .await;
+        let answer = scene.send(Ask::post("/dead").under(&lost)).await;
+        assert_refused(&answer, "store-regressed", LOCK, &old);
+        assert_eq!(scene.fence.metric(r#"fencepost_source_regressed{source="main"}"#).await, 1.0);
+        let next = scene.store.hold(LOCK, "shard-3").await;
+        eventually("a tenure that begins above all that was seen is let in", async || {
+            (scene.send(Ask::post("/next").under(&next)).await.status == 200).then_some(())
+        })
+        .await;
+        assert!(!scene.worker.seen().iter().any(|one| one.path == "/dead"));
+        scene.finish().await;
+    }
+}
+
 /// That nobody answers is no reason to believe a store that went back.
 #[tokio::test]
 async fn a_restored_store_admits_nobody_though_its_route_says_dangerous_admit() {

@@ -445,7 +445,7 @@ impl Restored {
             End::Clean => assert!(scene.fence.terminate().await.success()),
             End::KilledAtOnce => scene.fence.kill(),
             End::KilledLater => {
-                let noted = format!(r#""highest_seen":{{"source":"main","revision":{},"store":"#, lost.revision);
+                let noted = format!(r#""highest_seen":{{"source":"main","revision":{},"cluster":"#, lost.revision);
                 let journal = state_dir.path().join("state/journal");
                 eventually("how far the store was seen is written down", async || {
                     String::from_utf8_lossy(&std::fs::read(&journal).unwrap()).contains(&noted).then_some(())
@@ -529,23 +529,38 @@ async fn a_store_that_was_restored_after_a_clean_stop_admits_nobody_until_that_i
     }
 }
 
-/// Its revisions do not tell: it has grown beyond all that was seen by the time that anybody looks. Each lock was judged by it at once, and
-/// whoever held one below the last tenure let in was refused as `replayed-tenure`, with nothing for an operator to accept.
-#[tokio::test]
-async fn a_store_that_was_restored_as_another_cluster_is_not_believed_though_it_has_grown_before_that_is_accepted() {
+/// What tells that etcd was restored, where it has grown beyond all that was seen by the time that anybody looks.
+#[derive(Clone, Copy, Debug)]
+enum Sign {
+    /// It has another id.
+    AnotherCluster,
+    /// Its log is not the one of before.
+    AnotherLog,
+}
+
+/// Each lock was judged by it at once, and whoever held one below the last tenure let in was refused as `replayed-tenure`, with nothing for
+/// an operator to accept.
+async fn what_has_grown_since_it_was_restored_is_not_believed_by(sign: Sign) {
     for version in EtcdVersion::ALL {
         let state_dir = Scratch::new();
         let mut scene = remembering(version, &state_dir, &[guarded(&[])]).await;
+        if let Sign::AnotherLog = sign {
+            scene.etcd.kill();
+            scene.etcd.restart().await; // It has had one election more than it will have when it is restored.
+        }
         let old = scene.store.hold(LOCK, "shard-1").await;
         let snapshot = scene.etcd.save_snapshot().await;
         let lost = scene.store.hold(LOCK, "shard-2").await;
         scene.admits("/", &lost).await;
         assert!(scene.fence.terminate().await.success());
-        scene.etcd.restore_snapshot_as_another_cluster(&snapshot).await;
+        match sign {
+            Sign::AnotherCluster => scene.etcd.restore_snapshot_as_another_cluster(&snapshot).await,
+            Sign::AnotherLog => scene.etcd.restore_snapshot(&snapshot).await,
+        }
         scene.store = Store::of(&scene.etcd).await;
         while scene.store.put("/elsewhere", "x").await <= lost.revision {}
         let mut restored = Restored { scene, old, lost, state_dir };
-        // The second process has it from the first, which was told this cluster's id.
+        // The second process has it from the first, which was told all that there is to tell.
         for _ in 0..2 {
             restored.scene.fence = Fencepost::launch(&restored.scene.config).await;
             restored.until_refused(&restored.old, "store-regressed").await;
@@ -555,13 +570,23 @@ async fn a_store_that_was_restored_as_another_cluster_is_not_believed_though_it_
         restored.scene.fence = Fencepost::launch(&restored.scene.config).await;
         restored.accept().await;
         restored.is_believed().await;
-        // For good: it is the cluster that is known now.
+        // For good: it is what is known now.
         let scene = &mut restored.scene;
         assert!(scene.fence.terminate().await.success());
         scene.start_again().await;
         scene.admits("/next", &restored.old).await;
         restored.finish().await;
     }
+}
+
+#[tokio::test]
+async fn a_store_that_was_restored_as_another_cluster_is_not_believed_though_it_has_grown_before_that_is_accepted() {
+    what_has_grown_since_it_was_restored_is_not_believed_by(Sign::AnotherCluster).await;
+}
+
+#[tokio::test]
+async fn a_store_that_was_restored_with_its_ids_is_not_believed_though_it_has_grown_before_that_is_accepted() {
+    what_has_grown_since_it_was_restored_is_not_believed_by(Sign::AnotherLog).await;
 }
 
 async fn only_an_operator_helps_after(end: End) {

@@ -151,12 +151,7 @@ impl<S: LockStore> Work<S> {
             }
             Err(error) => return Err(ReadFailure::Store(error.into())),
         };
-        if let Some(found) = self.store.id()
-            && let Some(seen) = self.common().trust.answered_by(found)
-        {
-            self.is_another(found, seen);
-        }
-        match self.common().trust.received(&sent, answer.revision) {
+        match self.common().trust.received(&sent, answer.revision, answer.by) {
             Standing::Trusted => {
                 self.answered(sent.at, ranges);
                 let sent = self.common().trust.as_of_now(&sent);
@@ -166,7 +161,8 @@ impl<S: LockStore> Work<S> {
                 tracing::warn!(
                     source = %self.common().name,
                     revision = %answer.revision,
-                    "a quorum read shows less than was seen before it was sent; it is not used"
+                    raft_term = answer.by.map(|by| by.term),
+                    "a quorum read shows less than was seen before it was sent, or another log; it is not used"
                 );
                 Err(ReadFailure::Again)
             }
@@ -181,6 +177,10 @@ impl<S: LockStore> Work<S> {
                     "the lock store has grown beyond what it had shown before it went back; tenures that begin from here on are admitted"
                 );
                 self.begin_era(false);
+                Err(ReadFailure::Again)
+            }
+            Standing::AnotherCluster { seen } => {
+                self.is_another(answer.by.map(|by| by.cluster), seen);
                 Err(ReadFailure::Again)
             }
             Standing::Outdated => Err(ReadFailure::Again),
@@ -258,11 +258,11 @@ impl<S: LockStore> Work<S> {
     }
 
     /// Another store answers than an earlier process saw: it may have been restored as another cluster.
-    fn is_another(&self, found: u64, seen: u64) {
+    fn is_another(&self, found: Option<u64>, seen: u64) {
         self.common().remember_distrust();
         tracing::error!(
             source = %self.common().name,
-            found = %format_args!("{found:x}"),
+            found = found.map(|found| tracing::field::display(format!("{found:x}"))),
             seen = %format_args!("{seen:x}"),
             through = self.common().trust.distrusted_through().map(Revision::get),
             "store-regressed: another cluster answers than the one that was seen before this process was started, as if restored from a \

@@ -109,7 +109,7 @@ impl World {
     }
 
     pub(super) fn trusted(&self, sent: &Sent, at: Revision) -> Sent {
-        assert_eq!(self.common.trust.received(sent, at), Standing::Trusted);
+        assert_eq!(self.common.trust.received(sent, at, None), Standing::Trusted);
         self.common.trust.as_of_now(sent)
     }
 

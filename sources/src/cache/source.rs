@@ -15,6 +15,7 @@ use tokio::task::LocalSet;
 pub use self::status::{ReadCounts, SourceStatus};
 use super::common::{Command, Common, GateMemory};
 use super::driver::Driver;
+use super::identity::StoreIdentity;
 use super::kept::KeptLocks;
 use super::nameless::Nameless;
 use super::record::LockSpec;
@@ -36,8 +37,8 @@ pub struct SourceOptions {
     pub tracked_locks_max: u64,
     /// The highest revision an earlier process has seen of the store, if that is known.
     pub highest_seen: Option<Revision>,
-    /// Which store that was, if it told ([`LockStore::id`]). If another answers, nothing up to that revision is believed.
-    pub store_seen: Option<u64>,
+    /// What that store had told of itself. If another answers, nothing up to that revision is believed.
+    pub store_seen: StoreIdentity,
     /// The revision up to which nothing is believed, if an earlier process found that the store went back and nobody has accepted that.
     pub distrusted_through: Option<Revision>,
     /// What an earlier source of this process has learnt of the store. It holds in place of what an earlier process has seen.
@@ -56,7 +57,7 @@ impl Default for SourceOptions {
             period: Duration::from_secs(1),
             tracked_locks_max: 100_000,
             highest_seen: None,
-            store_seen: None,
+            store_seen: StoreIdentity::default(),
             distrusted_through: None,
             past: None,
             memory: None,
@@ -327,9 +328,9 @@ impl Shared {
         let (sender, commands) = mpsc::unbounded_channel();
         let trust = match &options.past {
             Some(past) => Trust::after(past),
-            None => {
-                Trust::new(options.highest_seen).of_store(options.store_seen).distrusting(options.distrusted_through)
-            }
+            None => Trust::new(options.highest_seen)
+                .in_store(options.store_seen.clone())
+                .distrusting(options.distrusted_through),
         };
         let common = Common::new(name, trust, options.period, options.memory.clone(), sender);
         let shared = Shared {

@@ -1,20 +1,20 @@
 //! Whether the store is still the one we know: revisions never go down, unless it was restored from a backup.
 //!
-//! After a restore cluster and member ids are the same; all that shows is that revisions are lower. So each
-//! quorum read is held against the highest revision that had been seen when it was *sent*. One that is below makes nothing
-//! fresh: a member may have answered with old data. [`BEHIND_MAX`] such in a row, each sent after the one before was
-//! known, are a store that went back: `store-regressed`.
+//! After a restore cluster and member ids are the same, as a rule; all that shows is that revisions are lower, and terms ([`Identity`]).
+//! So each quorum read is held against the highest revision that had been seen when it was *sent*, and against what its
+//! member had told by then. One that is below makes nothing fresh: a member may have answered with old data.
+//! [`BEHIND_MAX`] such in a row, each sent after the one before was known, are a store that went back: `store-regressed`.
 //!
 //! An *era* is a time through which the store has one history. What was learnt in one era is not built upon in another,
 //! since a revision means another write there. A new era begins when the store has grown beyond all that had been seen, or
 //! when the operator accepts that it went back.
 //!
 //! Growing beyond all that had been seen makes what lies below no better: up to there a revision may have been given out
-//! twice. That stays *distrusted* until the operator accepts it, in later processes too: nothing else tells them. So does what an
-//! earlier process had seen of another store: a restore can give etcd another cluster id.
+//! twice. That stays *distrusted* until the operator accepts it, in later processes too: nothing else tells them. So is what lies
+//! below all that an earlier process had seen of another cluster: a restore can give etcd another id.
 //!
-//! An era is seen to begin. Where the store was restored unseen, and has grown beyond all that had been seen, only the watch
-//! tells: it has failed, since that does not go on through a restore. (One that is cut off and silent is found out as its
+//! An era is seen to begin. Where the store was restored unseen, and has grown beyond all that had been seen, terms included, only the
+//! watch tells: it has failed, since that does not go on through a restore. (One that is cut off and silent is found out as its
 //! member becomes suspect.) A *stretch* is a time through which the watch has gone on. What was learnt in one stretch is not
 //! built upon in another, nor by a read that was sent while nothing was watched, before a read has shown that the store has
 //! its history still.
@@ -26,6 +26,8 @@ use std::sync::Arc;
 use fencepost_policy::Revision;
 use tokio::time::Instant;
 
+use super::identity::{Identity, StoreIdentity};
+use crate::store::Answerer;
 use crate::sync::{AtomicU64, Mutex, MutexGuard, Ordering};
 
 /// How many reads in a row may be behind before the store counts as regressed.
@@ -59,6 +61,8 @@ pub(crate) enum Standing {
     Regressed,
     /// The store has grown beyond all it had shown before it went back: a new era has begun, read again.
     Recovered,
+    /// It is of another cluster than an earlier process saw. Nothing is believed up to where that was seen; read again.
+    AnotherCluster { seen: u64 },
     /// It was sent in an earlier era.
     Outdated,
 }
@@ -70,11 +74,10 @@ pub(crate) struct Trust {
     distrusted_through: AtomicU64,
 }
 
-#[derive(Debug)]
+#[derive(Debug, Clone)]
 struct State {
     era: Era,
-    /// Which store it is that was seen, if it tells.
-    store: Option<u64>,
+    identity: Identity,
     /// How often a watch has begun when there was none.
     stretch: u32,
     is_watched: bool,
@@ -122,8 +125,8 @@ impl Trust {
     }
 
     /// The same where an earlier process knew which store it saw.
-    pub(crate) fn of_store(self, id: Option<u64>) -> Trust {
-        self.state().store = id;
+    pub(crate) fn in_store(self, seen: StoreIdentity) -> Trust {
+        self.state().identity = Identity::new(seen);
         self
     }
 
@@ -142,7 +145,7 @@ impl Trust {
     pub(crate) fn after(past: &StorePast) -> Trust {
         let state = past.0.state();
         let distrusted_through = AtomicU64::new(past.0.distrusted_through.load(Ordering::SeqCst));
-        let state = State { anomalies: 0, is_watched: false, ..*state };
+        let state = State { anomalies: 0, is_watched: false, ..state.clone() };
         Trust { state: Mutex::new(state), distrusted_through }
     }
 
@@ -191,19 +194,8 @@ impl Trust {
         sent.stretch.filter(|stretch| self.stretch() == Some(*stretch))
     }
 
-    /// Takes note of which store answers. If it is not the one that was seen before, that one is told: nothing is believed up to where it was
-    /// seen.
-    pub(crate) fn answered_by(&self, id: u64) -> Option<u64> {
-        let mut state = self.state();
-        let before = state.store.replace(id).filter(|before| *before != id && state.max_seen > 0);
-        if before.is_some() {
-            self.distrusted_through.store(state.max_seen, Ordering::SeqCst);
-        }
-        before
-    }
-
-    /// Takes note of the revision of an answer.
-    pub(crate) fn received(&self, sent: &Sent, revision: Revision) -> Standing {
+    /// Takes note of an answer: its revision, and who gave it.
+    pub(crate) fn received(&self, sent: &Sent, revision: Revision, by: Option<Answerer>) -> Standing {
         let mut state = self.state();
         if sent.era != state.era {
             return Standing::Outdated;
@@ -213,11 +205,20 @@ impl Trust {
                 return Standing::Regressed;
             }
             state.begin_era(revision.get());
+            by.iter().for_each(|by| state.identity.note(by));
             return Standing::Recovered;
         }
-        if revision.get() >= sent.max_seen {
+        if let Some(seen) = by.and_then(|by| state.identity.other_than(&by)) {
+            state.identity = Identity::default();
+            by.iter().for_each(|by| state.identity.note(by));
+            self.distrusted_through.store(state.max_seen, Ordering::SeqCst);
+            return Standing::AnotherCluster { seen };
+        }
+        let is_behind = revision.get() < sent.max_seen;
+        if !is_behind && !by.is_some_and(|by| state.identity.has_another_log(&by, sent.at)) {
             state.behind = 0;
             state.max_seen = state.max_seen.max(revision.get());
+            by.iter().for_each(|by| state.identity.note(by));
             return Standing::Trusted;
         }
         state.anomalies += 1;
@@ -264,9 +265,9 @@ impl Trust {
         Revision::new(self.state().max_seen)
     }
 
-    /// Which store it is that was seen, if it tells.
-    pub(crate) fn store(&self) -> Option<u64> {
-        self.state().store
+    /// What the store has told beside its revisions.
+    pub(crate) fn identity(&self) -> StoreIdentity {
+        self.state().identity.seen()
     }
 
     /// How many answers were behind.
@@ -279,7 +280,7 @@ impl State {
     fn new(max_seen: u64) -> State {
         State {
             era: 1,
-            store: None,
+            identity: Identity::default(),
             stretch: 0,
             is_watched: false,
             max_seen,
@@ -290,7 +291,9 @@ impl State {
     }
 
     fn begin_era(&mut self, max_seen: u64) {
-        *self = State { era: self.era.wrapping_add(1), max_seen, behind: 0, suspended: false, ..*self };
+        self.identity.forget_terms();
+        (self.era, self.max_seen) = (self.era.wrapping_add(1), max_seen);
+        (self.behind, self.suspended) = (0, false);
     }
 
     fn stretch(&self) -> Option<u32> {

@@ -1,15 +1,18 @@
 use std::sync::Arc;
 
 use fencepost_policy::Revision;
+use tokio::time::Instant;
 
+use super::identity::StoreIdentity;
 use super::trust::{Standing, StorePast, Trust};
+use crate::store::Answerer;
 
 fn revision(number: u64) -> Revision {
     Revision::new(number).unwrap()
 }
 
 fn read(trust: &Trust, at: u64) -> Standing {
-    trust.received(&trust.sending(), revision(at))
+    trust.received(&trust.sending(), revision(at), None)
 }
 
 #[test]
@@ -31,7 +34,7 @@ fn an_answer_is_held_against_what_was_seen_when_it_was_sent() {
     let trust = Trust::new(None);
     let sent = trust.sending();
     trust.saw(revision(20));
-    assert_eq!(trust.received(&sent, revision(10)), Standing::Trusted);
+    assert_eq!(trust.received(&sent, revision(10), None), Standing::Trusted);
     assert_eq!(read(&trust, 19), Standing::Behind);
 }
 
@@ -40,37 +43,105 @@ fn old_answers_to_reads_that_were_in_flight_together_count_once() {
     let trust = Trust::new(Some(revision(9)));
     let together = [trust.sending(), trust.sending(), trust.sending(), trust.sending()];
     for sent in together {
-        assert_eq!(trust.received(&sent, revision(8)), Standing::Behind);
+        assert_eq!(trust.received(&sent, revision(8), None), Standing::Behind);
     }
     assert_eq!(trust.anomalies(), 4);
     assert_eq!(read(&trust, 9), Standing::Trusted);
 }
 
-#[test]
-fn another_store_than_was_seen_is_distrusted_up_to_where_that_was_until_it_is_accepted() {
-    let trust = Trust::new(Some(revision(50))).of_store(Some(1));
-    assert_eq!((trust.answered_by(1), trust.distrusted_through()), (None, None));
-    assert_eq!(trust.answered_by(2), Some(1));
-    assert_eq!((trust.answered_by(2), trust.store()), (None, Some(2)), "it is told once");
-    assert_eq!(read(&trust, 60), Standing::Trusted);
-    assert_eq!(trust.distrusted_through(), Some(revision(50)));
-    trust.accept(|| {});
-    assert_eq!((trust.answered_by(2), trust.distrusted_through()), (None, None));
+/// A member of cluster 1.
+fn member(member: u64, term: u64) -> Answerer {
+    Answerer { cluster: 1, member, term }
+}
+
+fn read_by(trust: &Trust, at: u64, by: Answerer) -> Standing {
+    trust.received(&trust.sending(), revision(at), Some(by))
+}
+
+fn seen(cluster: u64, terms: &[(u64, u64)]) -> StoreIdentity {
+    StoreIdentity { cluster: Some(cluster), terms: terms.iter().copied().collect() }
 }
 
 #[test]
-fn which_store_it_is_says_nothing_where_none_was_seen() {
-    for trust in [Trust::new(None), Trust::new(None).of_store(Some(1)), Trust::new(Some(revision(50)))] {
-        assert_eq!((trust.answered_by(2), trust.distrusted_through()), (None, None));
-        assert_eq!(trust.store(), Some(2));
+fn another_cluster_than_was_seen_is_distrusted_up_to_where_that_was_until_it_is_accepted() {
+    let trust = Trust::new(Some(revision(50))).in_store(seen(2, &[(7, 9)]));
+    assert_eq!(read_by(&trust, 60, member(7, 2)), Standing::AnotherCluster { seen: 2 });
+    assert_eq!(trust.identity(), seen(1, &[(7, 2)]));
+    assert_eq!(trust.distrusted_through(), Some(revision(50)));
+    assert_eq!(read_by(&trust, 60, member(7, 2)), Standing::Trusted);
+    assert_eq!(trust.distrusted_through(), Some(revision(50)));
+    trust.accept(|| {});
+    assert_eq!((read_by(&trust, 60, member(7, 2)), trust.distrusted_through()), (Standing::Trusted, None));
+}
+
+#[test]
+fn which_cluster_it_is_says_nothing_where_none_was_seen() {
+    for trust in [Trust::new(None), Trust::new(Some(revision(50)))] {
+        assert_eq!((read_by(&trust, 60, member(7, 2)), trust.distrusted_through()), (Standing::Trusted, None));
+        assert_eq!(trust.identity(), seen(1, &[(7, 2)]));
     }
 }
 
 #[test]
-fn which_store_an_earlier_process_saw_counts_though_the_first_source_had_no_answer() {
-    let first = Arc::new(Trust::new(Some(revision(50))).of_store(Some(1)));
-    let second = Trust::after(&StorePast::of(&first));
-    assert_eq!((second.answered_by(2), second.distrusted_through()), (Some(1), Some(revision(50))));
+fn which_cluster_an_earlier_process_saw_counts_though_the_first_source_had_no_answer() {
+    let first = Arc::new(Trust::new(Some(revision(50))).in_store(seen(2, &[])));
+    assert_eq!(read_by(&after(&first), 60, member(7, 2)), Standing::AnotherCluster { seen: 2 });
+}
+
+#[test]
+fn three_reads_in_a_row_of_a_member_with_another_log_are_a_store_that_went_back_however_far_it_has_come() {
+    // What an earlier process was told, and what this one was.
+    for trust in [Trust::new(Some(revision(40))).in_store(seen(1, &[(7, 5)])), Trust::new(None)] {
+        assert_eq!(read_by(&trust, 50, member(7, 5)), Standing::Trusted);
+        tick();
+        let reads = [60, 61, 62].map(|at| read_by(&trust, at, member(7, 2)));
+        assert_eq!(reads, [Standing::Behind, Standing::Behind, Standing::Regressed]);
+        assert_eq!(trust.distrusted_through(), Some(revision(50)));
+        assert_eq!(read_by(&trust, 63, member(7, 2)), Standing::Recovered);
+        assert_eq!(trust.identity(), seen(1, &[(7, 2)]), "this log is the store's now");
+        assert_eq!(read_by(&trust, 63, member(7, 2)), Standing::Trusted);
+        assert_eq!(trust.distrusted_through(), Some(revision(50)));
+        trust.accept(|| {});
+        assert_eq!(trust.identity(), seen(1, &[]));
+    }
+}
+
+/// Of two that may be true: a member knows its term only from its next entry on if it was brought up by a snapshot.
+#[test]
+fn a_member_that_knows_an_older_term_than_others_or_none_has_no_other_log() {
+    let trust = Trust::new(None);
+    for (id, term) in [(7, 5), (8, 3), (9, 0), (7, 0), (8, 4), (9, 2), (7, 6)] {
+        assert_eq!(read_by(&trust, 50, member(id, term)), Standing::Trusted, "member {id}, term {term}");
+        tick();
+    }
+    assert_eq!(trust.identity(), seen(1, &[(7, 6), (8, 4), (9, 2)]));
+}
+
+#[test]
+fn an_answer_is_held_against_what_its_member_had_told_when_it_was_asked() {
+    let trust = Trust::new(None);
+    let sent = trust.sending();
+    tick();
+    assert_eq!(read_by(&trust, 50, member(7, 5)), Standing::Trusted);
+    assert_eq!(trust.received(&sent, revision(50), Some(member(7, 4))), Standing::Trusted);
+    assert_eq!(trust.identity(), seen(1, &[(7, 5)]));
+    tick();
+    assert_eq!(read_by(&trust, 50, member(7, 4)), Standing::Behind);
+}
+
+#[test]
+fn of_how_many_members_is_known_what_they_told_is_bounded() {
+    let trust = Trust::new(None);
+    for id in 0..1000 {
+        assert_eq!(read_by(&trust, 50, member(id, 5)), Standing::Trusted);
+    }
+    assert_eq!(trust.identity().terms.len(), 64);
+}
+
+/// Later than all that was told before.
+fn tick() {
+    let now = Instant::now();
+    while Instant::now() <= now {}
 }
 
 #[test]
@@ -92,7 +163,7 @@ fn what_was_sent_before_the_operator_accepted_is_of_no_use() {
     assert_eq!([1, 1, 1].map(|at| read(&trust, at))[2], Standing::Regressed);
     let sent = trust.sending();
     trust.accept(|| {
-        assert_eq!(trust.received(&sent, revision(60)), Standing::Outdated);
+        assert_eq!(trust.received(&sent, revision(60), None), Standing::Outdated);
         assert_eq!(trust.distrusted_through(), Some(revision(50)));
     });
     assert_eq!(trust.distrusted_through(), None);
@@ -133,7 +204,7 @@ fn what_an_operator_has_accepted_is_accepted_for_the_next_source_too() {
     assert!(!past.went_back() && !past.accept_regression(|| forgotten += 1));
     assert_eq!(forgotten, 1);
     let second = after(&first);
-    assert_eq!(second.received(&sent, revision(60)), Standing::Outdated, "its era is the next one");
+    assert_eq!(second.received(&sent, revision(60), None), Standing::Outdated, "its era is the next one");
     assert_eq!((second.distrusted_through(), second.max_seen()), (None, None));
     assert_eq!(read(&second, 2), Standing::Trusted);
 }

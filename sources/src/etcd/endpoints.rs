@@ -170,7 +170,7 @@ impl Endpoints {
                 async move { query.send(client).await }
             };
             let answer = calls.call(&connection, 0, limit, exchange).await;
-            let outcome = answer.and_then(|answer| endpoints.check_cluster(answer.cluster).map(|()| answer));
+            let outcome = answer.and_then(|answer| endpoints.check_cluster(answer.by.cluster).map(|()| answer));
             match &outcome {
                 Ok(_) | Err(Failure::Store(_) | Failure::Denied) => endpoints.health().answered(index),
                 // That says nothing of the endpoint, which may do well otherwise. A read of few keys will tell: one goes before each of these.

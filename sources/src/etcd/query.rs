@@ -7,7 +7,7 @@ use etcd_client::{Client, GetOptions, GetResponse, ResponseHeader, Txn, TxnOp, T
 use fencepost_policy::Revision;
 
 use super::failure::Failure;
-use crate::store::{KeyRange, KeyValue, RangeRead, Wanted};
+use crate::store::{Answerer, KeyRange, KeyValue, RangeRead, Wanted};
 
 /// The most operations that etcd takes in one transaction (`--max-txn-ops`).
 pub(super) const QUERY_RANGES_MAX: usize = 128;
@@ -34,7 +34,7 @@ struct Get {
 /// What etcd answers.
 #[derive(Debug)]
 pub(super) struct Answer {
-    pub(super) cluster: u64,
+    pub(super) by: Answerer,
     /// The store's revision when it answered.
     pub(super) revision: Revision,
     /// One for each range asked for.
@@ -116,7 +116,8 @@ impl Query {
 impl Answer {
     fn new(header: Option<&ResponseHeader>, ranges: Vec<Part>) -> Result<Answer, Failure> {
         let header = header.ok_or_else(malformed)?;
-        Ok(Answer { cluster: header.cluster_id(), revision: revision(header.revision())?, ranges })
+        let by = Answerer { cluster: header.cluster_id(), member: header.member_id(), term: header.raft_term() };
+        Ok(Answer { by, revision: revision(header.revision())?, ranges })
     }
 }
 

@@ -80,7 +80,7 @@ impl Endpoints {
 /// says so as well.
 async fn cluster_of(client: Client) -> Result<u64, Failure> {
     match Query::of_nothing().send(client.clone()).await {
-        Ok(answer) => Ok(answer.cluster),
+        Ok(answer) => Ok(answer.by.cluster),
         Err(refused @ Failure::Store(StoreError::Refused(_))) => {
             Status::of(client).await.map(|status| status.cluster).map_err(|_| refused)
         }

@@ -50,6 +50,7 @@ every_version! {
     a_learner_is_passed_over,
     without_a_quorum_nothing_is_read,
     a_restored_backup_shows_as_lower_revisions,
+    what_a_member_tells_of_its_log_falls_by_a_restore_alone,
     a_store_that_wants_a_login_refuses,
     members_are_asked_side_by_side,
     a_dropped_watch_ends_in_etcd,
@@ -407,6 +408,30 @@ async fn a_restored_backup_shows_as_lower_revisions(version: EtcdVersion) {
     etcd.restore_snapshot(&snapshot).await;
     let (revision, value) = eventually("the store answers", async || read(&store).await.0.ok()).await;
     assert_eq!((revision, value.as_deref()), (backed_up, Some("shard-1")));
+}
+
+async fn what_a_member_tells_of_its_log_falls_by_a_restore_alone(version: EtcdVersion) {
+    let mut etcd = Etcd::start(version).await;
+    let store = store(&[etcd.endpoint()]);
+    let snapshot = etcd.save_snapshot().await;
+    let lock = RangeRead { range: key("lock"), wanted: Wanted::All };
+    let by = async || {
+        let read = async || store.read(std::slice::from_ref(&lock)).await.ok();
+        eventually("the store answers", read).await.by.expect("etcd tells who answers")
+    };
+    let mut last = by().await;
+    for _ in 0..2 {
+        etcd.kill();
+        etcd.restart().await;
+        let next = by().await;
+        assert_eq!((next.cluster, next.member), (last.cluster, last.member));
+        assert!(next.term > last.term, "each start is an election: {next:?} after {last:?}");
+        last = next;
+    }
+    etcd.restore_snapshot(&snapshot).await;
+    let restored = by().await;
+    assert_eq!((restored.cluster, restored.member), (last.cluster, last.member));
+    assert!((1..last.term).contains(&restored.term), "{restored:?} after {last:?}");
 }
 
 async fn a_store_that_wants_a_login_refuses(version: EtcdVersion) {

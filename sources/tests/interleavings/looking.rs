@@ -50,10 +50,10 @@ fn distrust_ends_only_when_the_news_of_the_history_that_is_lost_is_gone() {
         let scope = Arc::new(Scope::new("s/", RecordFormat::plain(Layout::Key).into()));
         let lock = track(&common, Some(Arc::clone(&scope)));
         let sent = common.trust.sending();
-        assert_eq!(common.trust.received(&sent, revision(10)), Standing::Trusted);
+        assert_eq!(common.trust.received(&sent, revision(10), None), Standing::Trusted);
         lock.read(&sent, revision(10), &[taken("a", 10)]);
         for standing in [Standing::Behind, Standing::Behind, Standing::Regressed] {
-            assert_eq!(common.trust.received(&common.trust.sending(), revision(5)), standing);
+            assert_eq!(common.trust.received(&common.trust.sending(), revision(5), None), standing);
         }
 
         let looking = {

@@ -11,6 +11,7 @@ mod cache {
     mod bucket;
     pub(crate) mod common;
     mod grouped;
+    pub(crate) mod identity;
     pub(crate) mod kept;
     mod knowledge;
     mod learnt;

@@ -8,6 +8,7 @@ use fencepost_policy::Revision;
 use tokio::time::Instant;
 
 use super::LockSource;
+use crate::cache::identity::StoreIdentity;
 use crate::store::{Member, StoreError};
 
 /// How a source is.
@@ -22,8 +23,8 @@ pub struct SourceStatus {
     pub age: Option<Duration>,
     /// The highest revision seen of the store, in this process or before.
     pub revision: Option<Revision>,
-    /// Which store that was, if it has told: the cluster id of etcd.
-    pub store: Option<u64>,
+    /// What that store has told of itself.
+    pub store: StoreIdentity,
     /// How often the watch had to be begun again.
     pub watch_restarts: u64,
     /// How many tenures were seen to begin, of locks that were known before.
@@ -80,7 +81,7 @@ impl LockSource {
             is_stale: up == Some(true) && age(health.fresh).is_some_and(is_old),
             age: age(health.fresh),
             revision: common.trust.max_seen(),
-            store: common.trust.store(),
+            store: common.trust.identity(),
             watch_restarts: load(&counts.watch_restarts),
             tenures: common.tenures.begun(),
             static_locks,

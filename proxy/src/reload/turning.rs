@@ -83,7 +83,9 @@ fn turned<'o>(old: &'o Config, new: &Config, index: usize, lock: &Lock) -> Vec<(
         // Others may have come first: to the one that watched, and to the one that judges. There may be many: they are asked last.
         let had_it = || !old.routes[..*at].iter().any(|first| first.takes_all_of(judging));
         let has_it = || !new.routes[..index].iter().any(|first| first.takes_all_of(route));
-        key.overlaps(&lock.key) && judging.overlaps(route) && had_it() && has_it()
+        // The same route judges what it has let past, whatever it takes by now.
+        let is_its_own = route.name == judging.name;
+        key.overlaps(&lock.key) && (is_its_own || judging.overlaps(route) && had_it() && has_it())
     };
     watching.filter(is_turned).map(|(at, _, key)| (at, key)).collect()
 }

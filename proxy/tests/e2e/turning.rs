@@ -47,12 +47,16 @@ impl Held {
 
     /// It ends, and the holder's request, begun before, goes out after it.
     async fn lets_in(self, scene: &Scene, next: JoinHandle<Response>) {
+        self.lets_in_to("/held/next", scene, next).await;
+    }
+
+    async fn lets_in_to(self, path: &str, scene: &Scene, next: JoinHandle<Response>) {
         self.latch.open();
         assert_eq!(self.answer.await.unwrap().text(), "held");
         assert_eq!(next.await.unwrap().status, 200);
         let seen = scene.worker.seen();
         let of = |path: &str| seen.iter().find(|seen| seen.path == path).unwrap();
-        assert!(of("/held").ended.is_some_and(|ended| ended <= of("/held/next").began), "{seen:#?}");
+        assert!(of("/held").ended.is_some_and(|ended| ended <= of(path).began), "{seen:#?}");
     }
 }
 
@@ -156,6 +160,31 @@ async fn what_was_let_past_is_waited_for_whichever_route_judges_its_like_now() {
         let next = scene.start(Ask::post("/held/next").under(&holder));
         scene.until_metric("fencepost_in_flight{route=\"judge\"}", 1.0).await;
         held.lets_in(&scene, next).await;
+        scene.finish().await;
+    }
+}
+
+/// A superseded write went out behind the holder's.
+#[tokio::test]
+async fn what_a_route_let_past_is_waited_for_and_judged_though_it_takes_other_paths_by_now() {
+    let route = |path: &str| patient(Route::new("k", path, r#"key = "/k""#));
+    for other in [route("/new/"), route("/new/").with("host = \"localhost\"")] {
+        let scene = Scene::open(EtcdVersion::V3_5, &[watching(route("/held"))]).await;
+        let stale = scene.store.hold(LOCK, "shard-1").await;
+        let holder = scene.store.hold(LOCK, "shard-2").await;
+        scene.until_known(LOCK, Some("shard-2")).await;
+        let held = Held::at_worker(&scene).await;
+        let token = format!("Fence-Owner: {}\r\nFence-Revision: {}", stale.owner, stale.revision);
+        let head = format!("/held/unsent HTTP/1.1\r\nHost: a\r\n{token}\r\nContent-Length: 5");
+        let mut unsent = begin(&scene, &head, "wr").await;
+        scene.until_metric("fencepost_in_flight{route=\"k\"}", 2.0).await;
+        scene.fence.reloads(&scene.config.clone().routes(&[other])).await;
+        let next = scene.start(Ask::post("/new/next").under(&holder));
+        scene.until_metric("fencepost_in_flight{route=\"k\"}", 3.0).await;
+        unsent.send("ite").await.unwrap();
+        assert_eq!(unsent.final_response().await.unwrap().status, 412);
+        held.lets_in_to("/new/next", &scene, next).await;
+        assert!(!scene.worker.seen().iter().any(|seen| seen.path == "/held/unsent"));
         scene.finish().await;
     }
 }

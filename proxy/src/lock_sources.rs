@@ -113,8 +113,15 @@ impl LockSources {
                 }
                 Some(_) => return Err(SourcesError::InUse { name: wanted.name.clone() }),
                 None => {
-                    let past = pasts.of(wanted);
-                    let (started, source) = self.start(wanted, past, options(config, index, memory, past))?;
+                    // What is remembered under its name is of the last store. It says nothing of another, whose tenures could not be
+                    // recorded beside it: an operator has to accept that one first.
+                    let another = pasts.of_another(wanted).filter(|_| memory.is_some());
+                    let past = pasts.of(wanted).filter(|_| another.is_none());
+                    let mut options = options(config, index, memory, past);
+                    if let Some(Past { learnt, .. }) = another {
+                        (options.highest_seen, options.store_seen) = (learnt.highest_seen(), learnt.store());
+                    }
+                    let (started, source) = self.start(wanted, past, options)?;
                     known.push(started);
                     source
                 }

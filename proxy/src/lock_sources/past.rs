@@ -39,6 +39,11 @@ impl Pasts {
         self.0.iter().rfind(|past| past.name == wanted.name && past.store.may_be(&wanted.kind))
     }
 
+    /// What the last source of that name had learnt, if it was over another store.
+    pub(super) fn of_another(&self, wanted: &Source) -> Option<&Past> {
+        self.last(&wanted.name).filter(|past| !past.store.may_be(&wanted.kind))
+    }
+
     /// What the last source of that name had learnt.
     pub(super) fn last(&self, name: &str) -> Option<&Past> {
         self.0.iter().rfind(|past| past.name == name)
@@ -112,6 +117,18 @@ mod tests {
         check(&[ONE, StoreId::Memory], etcd(None), Some(ONE));
         check(&[ONE, StoreId::Memory], SourceKind::Memory, Some(StoreId::Memory));
         check(&[ONE], SourceKind::Memory, None);
+    }
+
+    #[test]
+    fn a_source_comes_after_another_store_if_the_last_one_of_its_name_was_over_that() {
+        let mut pasts = Pasts::default();
+        let wanted = |cluster_id| Source { name: "main".to_owned(), kind: etcd(cluster_id) };
+        assert!(pasts.of_another(&wanted(Some(1))).is_none());
+        for store in [ONE, TWO] {
+            pasts.keep(past("main", store));
+        }
+        assert_eq!(pasts.of_another(&wanted(Some(1))).map(|past| past.store), Some(TWO));
+        assert!(pasts.of_another(&wanted(Some(2))).is_none() && pasts.of_another(&wanted(None)).is_none());
     }
 
     #[test]

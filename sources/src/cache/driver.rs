@@ -257,7 +257,7 @@ impl<S: LockStore> Work<S> {
         );
     }
 
-    /// Another store answers than an earlier process saw: it may have been restored as another cluster.
+    /// Another cluster answers than was seen before: it may have been restored as that.
     fn is_another(&self, found: Option<u64>, seen: u64) {
         self.common().remember_distrust();
         tracing::error!(
@@ -265,8 +265,8 @@ impl<S: LockStore> Work<S> {
             found = found.map(|found| tracing::field::display(format!("{found:x}"))),
             seen = %format_args!("{seen:x}"),
             through = self.common().trust.distrusted_through().map(Revision::get),
-            "store-regressed: another cluster answers than the one that was seen before this process was started, as if restored from a \
-             backup; nothing is admitted but tenures that begin above the highest revision seen then, until an operator accepts it"
+            "store-regressed: another cluster answers than the one that was seen under this name, as if restored from a backup; nothing \
+             is admitted but tenures that begin above the highest revision seen of that, until an operator accepts it"
         );
     }
 

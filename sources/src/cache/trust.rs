@@ -101,6 +101,16 @@ impl StorePast {
         StorePast(Arc::clone(trust))
     }
 
+    /// The highest revision that was seen of it.
+    pub fn highest_seen(&self) -> Option<Revision> {
+        self.0.max_seen()
+    }
+
+    /// What it has told of itself.
+    pub fn store(&self) -> StoreIdentity {
+        self.0.identity()
+    }
+
     /// Whether the store went back, and nobody has accepted that.
     pub fn went_back(&self) -> bool {
         self.0.distrusted_through().is_some()

@@ -112,7 +112,10 @@ impl LockTemplate {
 
     /// Whether this is one of the template's keys, for some values of its placeholders.
     pub fn matches_key(&self, key: &str) -> bool {
-        key.len() <= LockKey::BYTES_MAX && self.values(&self.segments, key).is_some()
+        // Most begin otherwise, where many are held against many.
+        key.len() <= LockKey::BYTES_MAX
+            && key.starts_with(self.literal_prefix())
+            && self.values(&self.segments, key).is_some()
     }
 
     /// The template's key that a request means which presents this: the key as it is, or with what is not visible ASCII

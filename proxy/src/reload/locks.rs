@@ -15,8 +15,7 @@ use crate::routes::{Guard, record_format};
 
 /// Locks whose gate goes on and whose record would be read in another way. What is known of them was read in the old one.
 pub(super) fn read_otherwise(old: &Fence, config: &Config) -> impl Iterator<Item = String> {
-    let tracked: Vec<(LockSource, Vec<Arc<TrackedLock>>)> =
-        old.process.sources.all().into_iter().map(|source| (source.clone(), source.locks())).collect();
+    let tracked = tracked(old);
     config.routes.iter().filter_map(move |route| {
         let lock = route.mode.lock()?;
         let format = record_format(&lock.record);
@@ -34,7 +33,7 @@ pub(super) fn read_otherwise(old: &Fence, config: &Config) -> impl Iterator<Item
 /// Locks that would have a second gate. They have one with another source, or had until now, and what it has let out may be at the worker:
 /// gates belong to the source that their lock is read from.
 pub(super) fn gated_elsewhere(old: &Fence, earlier: &Earlier, config: &Config) -> impl Iterator<Item = String> {
-    let sources = old.process.sources.all();
+    let all = tracked(old);
     let earlier: Vec<Arc<Fence>> = earlier.fences().collect();
     config.routes.iter().filter_map(move |route| {
         let lock = route.mode.lock()?;
@@ -46,8 +45,9 @@ pub(super) fn gated_elsewhere(old: &Fence, earlier: &Earlier, config: &Config) -
         });
         // Of routes that are there no more, requests may still be under way.
         let tracked = || {
-            let has_it = |other: &&LockSource| other.locks().iter().any(|one| lock.key.matches_key(one.key().as_str()));
-            sources.iter().filter(|other| other.name() != source).find(has_it).map(LockSource::name)
+            let mut others = all.iter().filter(|(other, _)| other.name() != source);
+            let has_it = |locks: &[Arc<TrackedLock>]| locks.iter().any(|one| lock.key.matches_key(one.key().as_str()));
+            others.find(|(_, locks)| has_it(locks)).map(|(other, _)| other.name())
         };
         // What names no lock is counted at none, and nothing is before its body has been read: so any request of theirs may be such a one.
         let under_way = || {
@@ -66,6 +66,11 @@ pub(super) fn gated_elsewhere(old: &Fence, earlier: &Earlier, config: &Config) -
         );
         Some(of_lock(config, &route.name, text))
     })
+}
+
+/// All locks by their source. Once for all routes: each call looks at all of them, and there may be many.
+fn tracked(old: &Fence) -> Vec<(LockSource, Vec<Arc<TrackedLock>>)> {
+    old.process.sources.all().into_iter().map(|source| (source.clone(), source.locks())).collect()
 }
 
 fn of_lock(config: &Config, route: &str, text: String) -> String {

@@ -255,10 +255,7 @@ impl Reloader {
         first_looks(&old.config, &config).await?;
         let (process, places) = (Arc::clone(&old.process), config.places.clone());
         let prepared = match Prepared::new(config, generation, process) {
-            Ok(new) => match make_readable(old, &new).await {
-                Ok(()) => make_remembered(&new).await.map(|()| new),
-                Err(problems) => Err(problems),
-            },
+            Ok(new) => make_ready(old, new).await,
             Err(error) => {
                 let key = match &error {
                     FenceError::AccessLog(_) => Some("access_log.path".to_owned()),
@@ -302,6 +299,15 @@ async fn make_readable(old: &Fence, new: &Prepared) -> Result<(), Vec<String>> {
     new.process.sources.follow(&new.config);
     first_reads(old, new).await?;
     first_answers(old, new).await
+}
+
+/// What has to be so before requests come under it.
+async fn make_ready(old: &Fence, new: Prepared) -> Result<Prepared, Vec<String>> {
+    make_readable(old, &new).await?;
+    make_remembered(&new).await?;
+    // Once more: meanwhile requests have asked for locks that nobody had asked for before.
+    let problems: Vec<String> = read_otherwise(old, &new.config).collect();
+    if problems.is_empty() { Ok(new) } else { Err(problems) }
 }
 
 /// Has what `new` lets past unjudged remembered, before any of it comes.

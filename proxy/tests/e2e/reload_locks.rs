@@ -3,7 +3,7 @@
 use fencepost_testsupport::{
     Answer, Behaviour, BodyEnd, EtcdVersion, FreePort, Latch, Relay, Scratch, eventually, request,
 };
-use std::cell::Cell;
+use std::cell::{Cell, RefCell};
 
 use crate::fencepost::{Config, Fencepost, Route};
 use crate::refusal::assert_refused;
@@ -599,5 +599,37 @@ async fn a_process_stays_ready_while_a_lock_is_tried_that_cannot_be_read() {
     let (answer, ()) = tokio::join!(trial, meanwhile);
     assert!(answer.status == 422 && answer.text().contains("its lock /more could not be read"), "{}", answer.text());
     scene.etcd.resume();
+    scene.finish().await;
+}
+
+/// They were refused for as long as the lock was in use: its record was known by what it had been, and there was no second lock of its key.
+#[tokio::test]
+async fn a_lock_that_is_asked_for_while_a_file_is_made_ready_is_looked_at_as_well() {
+    let templated = |more: &str| Route::new("k", "/{name}/", &format!(r#"key = "/{{name}}"{more}"#));
+    let scene =
+        Scene::with(EtcdVersion::V3_5, &[templated("")], |config| config.limit("confirm_timeout = \"30s\"")).await;
+    let tenure = scene.store.hold("/7", "shard-1").await;
+    let latch = Latch::new();
+    scene.worker.on("/7/held", Behaviour::Hold(latch.clone(), Answer::ok("held")));
+    let relay = Relay::before(&scene.etcd).await;
+    relay.freeze().await;
+    let more = format!(
+        "[source.more]\nkind = \"etcd\"\nendpoints = [\"http://{}\"]\n[[route]]\nname = \"more\"\npath = \"/more/{{n}}/\"\n\
+         upstream = {:?}\nlock = {{ source = \"more\", key = \"/more/{{n}}\" }}\n",
+        relay.address(),
+        scene.worker.endpoint().to_string(),
+    );
+    let other = scene.config.clone().routes(&[templated(", free_values = [\"nobody\"]")]).more(&more);
+    let held = RefCell::new(None);
+    let meanwhile = async {
+        eventually("the new source asks", async || (relay.accepted() > 0).then_some(())).await;
+        held.replace(Some(scene.start_at_worker(Ask::post("/7/held").under(&tenure)).await));
+        relay.restore().await;
+    };
+    let (reloaded, ()) = tokio::join!(scene.fence.reload(&other), meanwhile);
+    let said = reloaded.text();
+    assert!(reloaded.status == 422 && said.contains("the record of /7 is read in another way"), "{said}");
+    latch.open();
+    assert_eq!(held.take().unwrap().await.unwrap().text(), "held");
     scene.finish().await;
 }

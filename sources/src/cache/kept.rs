@@ -7,6 +7,7 @@ use std::collections::VecDeque;
 use std::sync::atomic::{AtomicBool, AtomicU8, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard};
 
+use super::record::TemplateSpec;
 use super::tracked::TrackedLock;
 
 /// How many locks are kept that have no record.
@@ -23,6 +24,8 @@ pub(crate) struct KeptLocks(Mutex<Rings>);
 struct Rings {
     with_record: Ring,
     without_record: Ring,
+    /// Whose locks are kept; `None` as long as nobody has said so. Requests that came before go on to ask for others.
+    templates: Option<Vec<TemplateSpec>>,
 }
 
 /// Up to so many locks, in the order in which they came.
@@ -56,6 +59,7 @@ impl KeptLocks {
         KeptLocks(Mutex::new(Rings {
             with_record: ring(WITH_RECORD, with_record_max),
             without_record: ring(WITHOUT_RECORD, WITHOUT_RECORD_MAX),
+            templates: None,
         }))
     }
 
@@ -77,11 +81,13 @@ impl KeptLocks {
         drop(gone); // Here: a lock's end looks for it in the registry.
     }
 
-    /// Lets go of all others.
-    pub(crate) fn keep_only(&self, is_kept: impl Fn(&TrackedLock) -> bool) {
+    /// Keeps locks of these templates only, from now on, and lets go of all others.
+    pub(crate) fn keep_only(&self, templates: Vec<TemplateSpec>) {
         let mut rings = self.rings();
-        let Rings { with_record, without_record } = &mut *rings;
-        let gone = [with_record, without_record].map(|ring| ring.let_go_unless(&is_kept));
+        let Rings { with_record, without_record, templates: kept } = &mut *rings;
+        let is_kept = |lock: &TrackedLock| templates.iter().any(|template| template.names(lock.spec()));
+        let gone = [with_record, without_record].map(|ring| ring.let_go_unless(is_kept));
+        *kept = Some(templates);
         drop(rings);
         drop(gone);
     }
@@ -103,6 +109,9 @@ impl Rings {
         let (exists, was_in) = (lock.exists(), lock.place().ring.load(Ordering::Relaxed));
         if was_in == WITH_RECORD || was_in == WITHOUT_RECORD && !exists {
             return Vec::new(); // Another thread was faster.
+        }
+        if self.templates.as_ref().is_some_and(|kept| !kept.iter().any(|template| template.names(lock.spec()))) {
+            return Vec::new(); // Of a configuration that is in force no more.
         }
         if was_in == WITHOUT_RECORD {
             self.without_record.locks.retain(|other| !Arc::ptr_eq(other, lock));

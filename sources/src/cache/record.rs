@@ -142,6 +142,21 @@ pub struct LockSpec {
     pub format: Arc<RecordFormat>,
 }
 
+/// Which locks a template names.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct TemplateSpec {
+    /// What all its keys begin with. The shorter, the more of the store is watched; empty is all of it.
+    pub prefix: String,
+    /// How their records are read.
+    pub format: Arc<RecordFormat>,
+}
+
+impl TemplateSpec {
+    pub(crate) fn names(&self, lock: &LockSpec) -> bool {
+        lock.format == self.format && lock.key.as_str().starts_with(&self.prefix)
+    }
+}
+
 impl LockSpec {
     /// The keys of the store that the record is made of.
     pub fn range(&self) -> KeyRange {

@@ -18,10 +18,10 @@ use super::driver::Driver;
 use super::identity::StoreIdentity;
 use super::kept::KeptLocks;
 use super::nameless::Nameless;
-use super::record::LockSpec;
+use super::record::{LockSpec, TemplateSpec};
 use super::registry::FormatConflict;
 use super::scope::Scope;
-use super::templated::{TemplateSpec, TemplatedLocks};
+use super::templated::TemplatedLocks;
 use super::tenures::TenureChange;
 use super::tracked::TrackedLock;
 use super::trust::{StorePast, Trust};
@@ -206,7 +206,7 @@ impl LockSource {
         let before = std::mem::replace(&mut tracked.named, named.to_vec());
         drop(tracked);
         drop(before); // A lock's end looks for it in the registry.
-        shared.kept.keep_only(|lock| templates.iter().any(|templated| templated.names(lock)));
+        shared.kept.keep_only(templates.iter().map(|templated| templated.spec().clone()).collect());
     }
 
     /// The locks of a template, whose keys come with the requests. The same template always has the same locks.

@@ -6,21 +6,12 @@ use std::sync::Arc;
 use fencepost_policy::{InvalidLockKey, LockKey};
 use tokio::time::Instant;
 
-use super::record::{LockSpec, RecordFormat};
+use super::record::{LockSpec, TemplateSpec};
 use super::registry::FormatConflict;
 use super::scope::Scope;
 use super::slots::Unconfirmed;
 use super::source::Shared;
 use super::tracked::TrackedLock;
-
-/// Which locks a template names.
-#[derive(Debug, Clone, PartialEq, Eq)]
-pub struct TemplateSpec {
-    /// What all its keys begin with. The shorter, the more of the store is watched; empty is all of it.
-    pub prefix: String,
-    /// How their records are read.
-    pub format: Arc<RecordFormat>,
-}
 
 /// Why a lock could not be loaded.
 #[derive(Debug, Clone, thiserror::Error)]
@@ -119,7 +110,11 @@ impl TemplatedLocks {
     /// Whether the lock is one of this template's, and kept fresh for it. Whatever else is tracked is not, whoever asks for it here; nor
     /// is a lock of another template that has the same key, since its record is read in one way only.
     pub(crate) fn names(&self, lock: &TrackedLock) -> bool {
-        lock.spec().format == self.spec.format && lock.key().as_str().starts_with(&self.spec.prefix)
+        self.spec.names(lock.spec())
+    }
+
+    pub(crate) fn spec(&self) -> &TemplateSpec {
+        &self.spec
     }
 }
 

@@ -1,7 +1,10 @@
 //! What a source keeps when it is told what is tracked from now on.
 
+use std::future::{Future, poll_fn};
+use std::pin::pin;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
+use std::task::Poll;
 use std::time::Duration;
 
 use fencepost_policy::{Entry, FenceToken, Layout, PassReason};
@@ -37,6 +40,29 @@ async fn what_is_tracked_no_longer_is_read_for_as_long_as_somebody_holds_it() {
         drop((one, of_template));
         assert_eq!(read_in_a_period(store, source).await, (0, 0));
         assert!(source.locks().is_empty() && source.ready());
+    })
+    .await;
+}
+
+/// It stayed in the cache for good, and kept its key from being read in another way, or from another source.
+#[tokio::test(start_paused = true)]
+async fn a_lock_that_a_request_of_before_asks_for_is_not_kept_once_its_template_is_not() {
+    play(options(), async |store, source| {
+        store.put("t/1", "a");
+        let templated = template(source, "t/", Layout::Key);
+        pass(SECOND).await;
+        store.pause();
+        let mut loading = pin!(load(&templated, "t/1"));
+        assert!(poll_fn(|context| Poll::Ready(loading.as_mut().poll(context))).await.is_pending());
+        source.keep(&[], &[]);
+        store.resume();
+        let lock = loading.await;
+        assert!(source.find("t/1").is_some(), "it is held");
+        drop(lock);
+        assert!(source.find("t/1").is_none());
+        source.keep(&[], std::slice::from_ref(&templated));
+        drop(load(&templated, "t/1").await);
+        assert!(source.find("t/1").is_some(), "it is kept");
     })
     .await;
 }

@@ -142,7 +142,7 @@ impl ClientBody {
             Poll::Ready(Some(Ok(frame))) => {
                 self.received += frame.data_ref().map_or(0, Bytes::len) as u64;
                 if self.exceeds(self.received) {
-                    self.incoming = None;
+                    self.throw_rest_away();
                     return Poll::Ready(Some(Err(BodyError::TooLarge)));
                 }
                 Poll::Ready(Some(Ok(frame)))
@@ -158,6 +158,17 @@ impl ClientBody {
                 Poll::Ready(if whole { None } else { Some(Err(BodyError::Truncated)) })
             }
             Poll::Pending => Poll::Pending,
+        }
+    }
+
+    /// Reads what is still to come for nobody, so that its client gets to see the answer.
+    fn throw_rest_away(&mut self) {
+        if let Some(incoming) = self.incoming.take() {
+            let mut unwanted = Unwanted { incoming, left: self.connection.limits.discard_bytes_max };
+            // A small body has come with its head. To set a task and a timer on it would be 3 % of the time of a refused POST of 1 KiB.
+            if unwanted.poll_end(&mut Context::from_waker(Waker::noop())).is_pending() {
+                self.connection.background.spawn(discard(unwanted, self.connection.clone()));
+            }
         }
     }
 
@@ -263,13 +274,7 @@ impl Drop for ClientBody {
             self.connection.unasked.set(self.request);
             return;
         }
-        if let Some(incoming) = self.incoming.take() {
-            let mut unwanted = Unwanted { incoming, left: self.connection.limits.discard_bytes_max };
-            // A small body has come with its head. To set a task and a timer on it would be 3 % of the time of a refused POST of 1 KiB.
-            if unwanted.poll_end(&mut Context::from_waker(Waker::noop())).is_pending() {
-                self.connection.background.spawn(discard(unwanted, self.connection.clone()));
-            }
-        }
+        self.throw_rest_away();
     }
 }
 

@@ -8,6 +8,7 @@ use tokio::net::UnixStream;
 
 use super::{MIB, closed, connect, head, limited};
 use crate::fencepost::{Config, Route};
+use crate::programs::printed;
 use crate::scene::Scene;
 use crate::store::Tenure;
 
@@ -82,6 +83,31 @@ async fn a_body_that_is_too_large_is_refused_by_its_length_or_cut() {
         let seen = scene.worker.wait_until("its body has ended", ended).await;
         assert_eq!(seen.iter().find(|one| one.path == path).unwrap().body_end, Some(expected), "{path}");
     }
+}
+
+/// Its connection, or its stream, was closed with the answer, or before it: it saw a reset.
+#[tokio::test]
+async fn a_client_that_is_still_writing_is_told_that_its_body_was_too_large() {
+    let (scene, tenure) = limited("body_bytes_max = \"1MiB\"").await;
+    let mut client = begin(&scene, "/", &tenure, "Transfer-Encoding: chunked\r\n").await;
+    let chunk = format!("100000\r\n{}\r\n", "x".repeat(0x10_0000));
+    client.send([chunk.repeat(8), "0\r\n\r\n".to_owned()].concat()).await.unwrap();
+    let answer = client.response().await.unwrap();
+    assert_eq!(answer.status, 400);
+    assert!(answer.text().contains(r#""failure":"cut-body""#), "{}", answer.text());
+    client.send(head("POST", "/", &tenure, "Content-Length: 0\r\n")).await.unwrap();
+    assert_eq!(client.response().await.unwrap().status, 200);
+
+    let scratch = Scratch::new();
+    let upload = scratch.path().join("upload");
+    std::fs::write(&upload, vec![b'x'; 0x80_0000]).unwrap();
+    let Tenure { owner, revision } = &tenure;
+    let fields = [format!("Fence-Owner: {owner}"), format!("Fence-Revision: {revision}")];
+    let (upload, url) = (upload.display().to_string(), scene.fence.listener.to_string());
+    let fenced = ["-sS", "--http2-prior-knowledge", "-H", &fields[0], "-H", &fields[1], "-w", "\n%{http_code}", &url];
+    let said = printed("curl", &[&fenced[..], &["-T", &upload, "-H", "Transfer-Encoding: chunked"]].concat()).await;
+    assert!(said.contains(r#""failure":"cut-body""#) && said.ends_with("\n400"), "{said}");
+    scene.finish().await;
 }
 
 #[tokio::test]

@@ -36,7 +36,8 @@ const TURN_MAX: Duration = Duration::from_millis(100);
 /// A wait at the barrier: for the requests of earlier tenures, and then for those that came before.
 #[derive(Default)]
 pub struct Handoff {
-    since: Option<Instant>,
+    /// `None` unless it has to wait.
+    waits: Option<Box<Waits>>,
     /// How often a tenure was recorded on its way.
     records: u32,
     /// There was no room for it to wait.
@@ -89,7 +90,7 @@ impl Handoff {
     /// # Errors
     /// `handoff-timeout` if that takes longer than the route allows, `draining` if the process does not go on for so long.
     pub async fn wait<R>(&mut self, place: &Rc<Place>, claim: &Claim, ready: R) -> Result<Option<R>, Rejection> {
-        let deadline = *self.since.get_or_insert_with(Instant::now) + place.route().handoff_timeout;
+        let deadline = self.waits.get_or_insert_with(|| Waits::begin(place)).since + place.route().handoff_timeout;
         let counted = (!self.only_asks).then(|| place.metrics().waiting.clone());
         let turn = self.turn.get_or_insert_with(|| Box::new(Turn::new(claim.lock.queue().join(), counted)));
         let mut ready = Some(ready);
@@ -173,9 +174,9 @@ impl Handoff {
 
     /// The request is let in. Whoever comes next waits until what this returns is dropped.
     pub fn passed(self, place: &Place, lock: &TrackedLock) -> Option<Box<Turn>> {
-        if let Some(since) = self.since {
-            place.metrics().handoff_waited(since.elapsed());
-            tracing::debug!(lock = %lock.key(), client = %place.client, waited = ?since.elapsed(), "let in after a wait");
+        if let Some(waits) = &self.waits {
+            let waited = waits.since.elapsed();
+            tracing::debug!(lock = %lock.key(), client = %place.client, ?waited, "let in after a wait");
         }
         let mut turn = self.turn;
         turn.iter_mut().for_each(|turn| turn.note(WaitStep::Entered));
@@ -184,13 +185,28 @@ impl Handoff {
 
     /// What a request is told that has waited for too long.
     pub fn timed_out(&self, place: &Place, claim: &Claim) -> Answer {
-        if let Some(since) = self.since {
-            place.metrics().handoff_waited(since.elapsed());
-        }
         let now = Instant::now();
         let left = claim.lock.unseen_until().map_or(Duration::ZERO, |until| until.saturating_duration_since(now));
         let seconds = left.as_secs() + u64::from(left.subsec_nanos() > 0);
         place.refuse_for(Rejection::HandoffTimeout, Subject::of(claim), seconds.max(1))
+    }
+}
+
+/// A request that has to wait. It counts when this goes, whatever comes of it: its client may leave, or its tenure end.
+struct Waits {
+    since: Instant,
+    place: Rc<Place>,
+}
+
+impl Waits {
+    fn begin(place: &Rc<Place>) -> Box<Waits> {
+        Box::new(Waits { since: Instant::now(), place: Rc::clone(place) })
+    }
+}
+
+impl Drop for Waits {
+    fn drop(&mut self) {
+        self.place.metrics().handoff_waited(self.since.elapsed());
     }
 }
 

@@ -142,7 +142,7 @@ impl RequestCounts {
         self.0.add(as_what.number(), 1);
     }
 
-    /// Notes how long it took from a request's arrival to its verdict.
+    /// Notes how long it took from a request's arrival to the first verdict on it, which need not count: it may go no further.
     pub fn verdict_took(&self, took: Duration) {
         VERDICT_SECONDS.observe(&self.0, took);
     }
@@ -185,7 +185,11 @@ impl Requests {
         Ok(Requests {
             routes: Arc::default(),
             total: desc("fencepost_requests_total", "Requests by verdict.", &["route", "verdict", "reason", "mode"])?,
-            verdict_seconds: desc("fencepost_verdict_seconds", "From a request's arrival to its verdict.", &[])?,
+            verdict_seconds: desc(
+                "fencepost_verdict_seconds",
+                "From a request's arrival to the first verdict on it.",
+                &[],
+            )?,
             upstream_seconds: desc(
                 "fencepost_upstream_seconds",
                 "From a request's first byte upstream to the response head.",

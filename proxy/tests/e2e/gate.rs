@@ -192,6 +192,52 @@ async fn a_request_whose_client_leaves_at_the_barrier_is_never_forwarded() {
     scene.finish().await;
 }
 
+/// Only those counted that went in, or had waited for too long: clients that give up sooner were nowhere.
+#[tokio::test]
+async fn a_request_that_had_to_wait_is_counted_however_its_wait_ends() {
+    let scene = Scene::open(EtcdVersion::V3_5, &[guarded(&[r#"handoff_timeout = "1h""#])]).await;
+    let latch = Latch::new();
+    scene.worker.on("/held", Behaviour::Hold(latch.clone(), Answer::ok("held")));
+    let first = scene.store.hold(LOCK, "shard-1").await;
+    let held = scene.start_at_worker(Ask::post("/held").under(&first)).await;
+    let second = scene.store.hold(LOCK, "shard-2").await;
+    scene.until_known(LOCK, Some("shard-2")).await;
+    let until_waiting = async |count: u64| {
+        eventually("so many wait at the barrier", async || {
+            let timeline = scene.fence.admin_json("/timeline").await;
+            let waits = timeline["locks"][0]["waits"].as_array()?;
+            (waits.iter().filter_map(|bar| bar["waiting"].as_u64()).sum::<u64>() == count).then_some(())
+        })
+        .await;
+    };
+    let counted = async |requests: f64| {
+        scene.until_metric(r#"fencepost_handoffs_total{route="k"}"#, requests).await;
+        scene.until_metric("fencepost_handoff_wait_seconds_count", requests).await;
+    };
+    for path in ["/second", "/.well-known/fence"] {
+        let mut line = scene.line().await;
+        line.begin(Ask::post(path).under(&second)).await.unwrap();
+        until_waiting(1).await;
+        drop(line);
+        until_waiting(0).await;
+    }
+    counted(2.0).await;
+    assert_eq!(scene.counted().await, 1, "only the one at the worker has a verdict");
+    assert_eq!(scene.fence.metric("fencepost_verdict_seconds_count").await, 2.0, "and one has left that was judged");
+    let refused = scene.start(Ask::post("/second").under(&second));
+    until_waiting(1).await;
+    let third = scene.store.hold(LOCK, "shard-3").await;
+    assert_refused(&refused.await.unwrap(), "stale-tenure", LOCK, &third);
+    counted(3.0).await;
+    let last = scene.start(Ask::post("/third").under(&third));
+    until_waiting(1).await;
+    latch.open();
+    assert_eq!(held.await.unwrap().text(), "held");
+    assert_eq!(last.await.unwrap().status, 200);
+    counted(4.0).await;
+    scene.finish().await;
+}
+
 #[tokio::test]
 async fn after_handoff_timeout_a_request_is_refused_and_the_barrier_still_stands() {
     for version in EtcdVersion::ALL {

@@ -139,7 +139,7 @@ async fn a_line_says_why_a_request_failed_and_whose_it_was_and_not_that_it_was_l
     let asked = [
         ("/k/x", Some(held.revision), 502, ["none", "none", "worker-unreachable"], &known),
         ("/named/k/x", Some(held.revision), 502, ["none", "none", "worker-unreachable"], &known),
-        ("/watched/x", Some(held.revision), 502, ["none", "none", "worker-unreachable"], &known),
+        ("/watched/x", Some(held.revision), 502, ["admit", "none", "worker-unreachable"], &known),
         ("/watched/x", Some(held.revision - 1), 502, ["reject", "replayed-tenure", "worker-unreachable"], &earlier),
         ("/k/x", None, 428, ["reject", "token-missing", "null"], &missing),
         ("/nowhere", Some(held.revision), 404, ["none", "none", "no-route"], &unknown),
@@ -155,6 +155,41 @@ async fn a_line_says_why_a_request_failed_and_whose_it_was_and_not_that_it_was_l
         assert_eq!(said, expected, "{line}");
         assert_eq!(json!([line["lock"], line["owner"], line["revision"]]), *who, "{line}");
     }
+}
+
+/// They said `none`: who looked into the log found fewer admissions than had been counted.
+#[tokio::test]
+async fn a_line_of_a_request_that_was_only_watched_has_the_verdict_that_was_counted_and_recorded() {
+    let (scratch, mode) = (Scratch::new(), r#"mode = "shadow""#);
+    let file = scratch.path().join("access.log");
+    let scene = Scene::with(EtcdVersion::V3_5, &[guarded().with(mode)], |config| {
+        let logging = logging_to(file.to_str().unwrap());
+        config.limit(r#"body_bytes_max = "1KiB""#).section("[decisions]\nadmissions_one_in = 1").section(&logging)
+    })
+    .await;
+    let held = scene.store.hold("/k", "shard-1").await;
+    scene.until_known("/k", Some("shard-1")).await;
+    let token = format!("Host: h\r\nFence-Owner: shard-1\r\nFence-Revision: {}\r\n", held.revision);
+    let asked = [
+        ("Content-Length: 2000\r\n\r\n", 413, "large-body"),
+        ("Transfer-Encoding: chunked\r\n\r\nno length\r\n", 400, "broken-body"),
+    ];
+    for (number, (framing, status, failure)) in asked.into_iter().enumerate() {
+        let mut connection = Connection::open(scene.fence.listener.clone()).await.unwrap();
+        connection.send(format!("POST / HTTP/1.1\r\n{token}{framing}")).await.unwrap();
+        assert_eq!(connection.response().await.unwrap().status, status);
+        let line = eventually("the line is written", async || lines_of(&file).get(number).cloned()).await;
+        assert_eq!(["verdict", "failure"].map(|field| line[field].as_str()), [Some("admit"), Some(failure)], "{line}");
+    }
+    let admitted = r#"fencepost_requests_total{mode="shadow",reason="none",route="k",verdict="admit"}"#;
+    assert_eq!(scene.fence.metric(admitted).await, 2.0);
+    let admitted = eventually("both are recorded", async || {
+        let decisions = scene.fence.admin_json("/decisions?verdict=admit").await["decisions"].take();
+        (decisions.as_array()?.len() == 2).then_some(decisions)
+    })
+    .await;
+    assert_eq!(scene.fence.admin_json("/decisions").await["decisions"], admitted, "there is nothing else");
+    scene.finish().await;
 }
 
 /// They went on into the file that had been renamed.

@@ -1,7 +1,8 @@
 //! What is remembered of the gates of one source.
 
-use std::sync::Arc;
+use std::collections::BTreeSet;
 use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::{Arc, Mutex, MutexGuard};
 
 use fencepost_policy::{LockKey, Revision};
 use fencepost_sources::GateMemory;
@@ -20,6 +21,8 @@ pub(super) struct SourceMemory {
     unclean_since: Option<Instant>,
     /// The operator accepted that the store went back: its old revisions mean nothing any more.
     accepted: AtomicBool,
+    /// Of which locks nothing is left at the worker, by an operator's word.
+    cleared: Mutex<BTreeSet<LockKey>>,
 }
 
 impl SourceMemory {
@@ -30,28 +33,37 @@ impl SourceMemory {
         order: Order,
         unclean_since: Option<Instant>,
     ) -> SourceMemory {
-        let accepted = AtomicBool::new(false);
-        SourceMemory { name: name.to_owned(), remembered, inbox, order, unclean_since, accepted }
+        let (accepted, cleared) = (AtomicBool::new(false), Mutex::default());
+        SourceMemory { name: name.to_owned(), remembered, inbox, order, unclean_since, accepted, cleared }
+    }
+
+    fn cleared(&self) -> MutexGuard<'_, BTreeSet<LockKey>> {
+        self.cleared.lock().expect("nothing panics while it looks at them")
     }
 }
 
 impl GateMemory for SourceMemory {
     /// Does not wait for the order: whoever keeps it may wait for the registry, which is locked while a gate is made.
     fn of(&self, lock: &LockKey) -> Option<fencepost_sources::Remembered> {
+        let unclean_since = self.unclean_since.filter(|_| !self.cleared().contains(lock));
         let known = self.remembered.lock(&self.name, lock);
         // Somebody may have been let in of whom this source knows nothing, and later than whom it knows: sources are renamed, routes
         // are given others, and their former ones again.
         let of_others = self.remembered.of_sources(lock, |source| source != self.name);
-        let of_others = of_others.max(self.remembered.watched(lock)).filter(|_| self.unclean_since.is_some());
+        let of_others = of_others.max(self.remembered.watched(lock)).filter(|_| unclean_since.is_some());
         if known.is_none() && of_others.is_none() {
             return None;
         }
         let for_long = known.map(|known| known.orphan_timeout).max(of_others);
         Some(fencepost_sources::Remembered {
             tenure: known.and_then(|known| known.tenure).filter(|_| !self.accepted.load(Ordering::Acquire)),
-            until: self.unclean_since.zip(for_long).map(|(since, for_long)| since + for_long),
+            until: unclean_since.zip(for_long).map(|(since, for_long)| since + for_long),
             others: of_others.is_some(),
         })
+    }
+
+    fn clear(&self, lock: &LockKey) {
+        self.cleared().insert(lock.clone());
     }
 
     fn distrust(&self, through: Revision) {

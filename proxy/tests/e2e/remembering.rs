@@ -72,6 +72,10 @@ async fn after_a_kill_the_same_tenure_goes_on_at_once_and_the_next_one_waits() {
         assert_eq!((cleared.status, cleared.text().as_str()), (200, said));
         assert!(left().await.is_null(), "{}", left().await);
         scene.admits("/after", &new).await;
+        // Nor do they count again where the gate is made anew.
+        scene.take_source_out().await;
+        scene.fence.reloads(&scene.config).await;
+        scene.admits("/again", &new).await;
         latch.open();
         scene.finish().await;
     }

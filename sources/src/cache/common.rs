@@ -54,6 +54,10 @@ pub trait GateMemory: Send + Sync + std::fmt::Debug {
     /// What is remembered of that lock's gate.
     fn of(&self, lock: &LockKey) -> Option<Remembered>;
 
+    /// Leaves out what an earlier process left at the worker of that lock, should its gate be made anew: an operator has said that none of it
+    /// is running.
+    fn clear(&self, _lock: &LockKey) {}
+
     /// Takes note, without waiting for a disk, that the store went back, having been seen up to that revision. Called as soon as that is
     /// found, so that a later process knows of it whenever it knows that the store has grown beyond.
     fn distrust(&self, through: Revision);
@@ -325,6 +329,11 @@ impl Common {
 
     fn turned(&self) -> MutexGuard<'_, Vec<Turned>> {
         self.turned.lock().expect("nothing panics while it looks which locks these are")
+    }
+
+    /// See [`GateMemory::clear`].
+    pub(crate) fn clear_left_behind(&self, lock: &LockKey) {
+        self.memory.iter().for_each(|memory| memory.clear(lock));
     }
 
     /// Has a later process know that the store went back.

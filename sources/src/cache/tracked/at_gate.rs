@@ -131,6 +131,7 @@ impl TrackedLock {
 
     /// Forgets all orphans, those that were let past too, because the operator knows that none is running; returns how many those were.
     pub fn clear_orphans(&self) -> usize {
+        self.common.clear_left_behind(self.key());
         let cleared = self.at_gate(Gate::clear_orphans);
         self.common.orphans_cleared.notify_waiters();
         cleared

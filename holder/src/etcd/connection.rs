@@ -7,6 +7,7 @@ use etcd_client::{Channel, Client, ConnectOptions, Error};
 use tokio::sync::watch;
 use tokio::time::timeout;
 use tonic::transport::Endpoint;
+use tracing::debug;
 
 use super::Options;
 use super::turn::{Failed, with_causes};
@@ -58,6 +59,8 @@ pub(super) struct Session {
     pub(super) client: Client,
     /// Tells one login of the connection from the next.
     login: u64,
+    /// Whether etcd asked nobody to log in. Once it does, it may take us for the user that our certificate names.
+    pub(super) login_was_needless: bool,
 }
 
 impl Connection {
@@ -81,7 +84,9 @@ impl Connection {
     pub(super) fn begin(self: &Arc<Self>) {
         let connection = Arc::clone(self);
         self.go_on(|state| matches!(state, State::Unbegun | State::Down(_)), async move {
-            Ok(Session { client: connection.connect().await?, login: 0 })
+            let client = connection.connect().await?;
+            let login_was_needless = !connection.log_in(&client).await?;
+            Ok(Session { client, login: 0, login_was_needless })
         });
     }
 
@@ -103,13 +108,16 @@ impl Connection {
     /// etcd takes that login no longer: has the next session be under another. `false` if nobody is to log in. However many
     /// find that out, there is one login.
     pub(super) fn log_in_again(self: &Arc<Self>, ended: &Session) -> bool {
+        if self.options.now().user.is_none() {
+            return false;
+        }
         let (client, login) = (ended.client.clone(), ended.login);
         let connection = Arc::clone(self);
         self.go_on(|state| matches!(state, State::Up(session) if session.login == login), async move {
-            connection.log_in(&client).await?;
-            Ok(Session { client, login: login + 1 })
+            let login_was_needless = !connection.log_in(&client).await?;
+            Ok(Session { client, login: login + 1, login_was_needless })
         });
-        self.options.now().user.is_some()
+        true
     }
 
     /// Does something that brings it up, in the background, where it is in a state for that.
@@ -145,11 +153,7 @@ impl Connection {
             let options = ConnectOptions::new().with_require_leader(self.purpose == Purpose::Watches);
             Ok(Client::from_channel(Channel::Tonic(channel), Some(options)).await?)
         };
-        let connected: Result<Client, Failed> =
-            timeout(CONNECT_TIMEOUT, connecting).await.map_err(|_| late("connection", CONNECT_TIMEOUT))?;
-        let client = connected?;
-        self.log_in(&client).await?;
-        Ok(client)
+        timeout(CONNECT_TIMEOUT, connecting).await.map_err(|_| late("connection", CONNECT_TIMEOUT))?
     }
 
     fn endpoint(&self) -> Result<Endpoint, Error> {
@@ -167,12 +171,20 @@ impl Connection {
         Ok(endpoint)
     }
 
-    /// Has all clones of the client send a new token from now on.
-    async fn log_in(&self, client: &Client) -> Result<(), Failed> {
-        let Some(user) = self.options.now().user else { return Ok(()) };
+    /// Has all clones of the client send a new token from now on; none if etcd asks nobody to log in, which is `false`.
+    async fn log_in(&self, client: &Client) -> Result<bool, Failed> {
+        let Some(user) = self.options.now().user else { return Ok(false) };
         let mut client = client.clone();
         let login = timeout(LOGIN_TIMEOUT, client.update_user(Some(user))).await;
-        Ok(login.map_err(|_| late("login", LOGIN_TIMEOUT))??)
+        match login.map_err(|_| late("login", LOGIN_TIMEOUT))? {
+            Ok(()) => Ok(true),
+            Err(Error::GRpcStatus(status)) if status.message().contains("authentication is not enabled") => {
+                debug!(endpoint = self.endpoint, "etcd asks nobody to log in");
+                client.update_user(None).await?;
+                Ok(false)
+            }
+            Err(error) => Err(error.into()),
+        }
     }
 }
 

@@ -21,6 +21,9 @@ pub(super) const ATTEMPT_TIMEOUT: Duration = Duration::from_secs(1);
 /// How often a call is made whose login etcd does not take: whoever changes roles makes it forget logins.
 const LOGINS_MAX: u32 = 3;
 
+/// In what words etcd denies a user something.
+const DENIED: &str = "permission denied";
+
 /// An endpoint for as long as it is in use. When one fails, the next turn begins: with the next endpoint, or, where there is
 /// only one, with new connections to it. Whether the member, the connection or something between is stuck, a fresh
 /// connection finds out soonest.
@@ -166,7 +169,7 @@ impl Etcd {
             Keys::Below(prefix) => format!("--prefix {prefix}"),
         };
         match &failed {
-            Failed::Store(StoreError::Refused(why)) if why.contains("permission denied") => {
+            Failed::Store(StoreError::Refused(why)) if why.contains(DENIED) => {
                 let user = self.0.options.now().user.map(|(name, _)| name);
                 Failed::Store(StoreError::Denied { user, keys })
             }
@@ -205,8 +208,12 @@ where
             timeout(time, call(session.client.clone())).await.map_err(|_| (Left::Failing, Failed::late(time)))?;
         match answer {
             Ok(answer) => return Ok(answer),
-            Err(error) if logins < LOGINS_MAX && wants_login(&error) && connection.log_in_again(&session) => {
-                logins += 1
+            Err(error)
+                if logins < LOGINS_MAX
+                    && (wants_login(&error) || session.login_was_needless && denies(&error))
+                    && connection.log_in_again(&session) =>
+            {
+                logins += 1;
             }
             Err(error) => return Err((Left::Failing, error.into())),
         }
@@ -220,6 +227,11 @@ fn wants_login(error: &Error) -> bool {
     let reasons =
         ["invalid auth token", "user name is empty", "revision of auth store is old", "revision in header is old"];
     reasons.iter().any(|reason| status.message().contains(reason))
+}
+
+/// Whether etcd says that the user may not do that.
+fn denies(error: &Error) -> bool {
+    matches!(error, Error::GRpcStatus(status) if status.message().contains(DENIED))
 }
 
 /// How long a call may take.

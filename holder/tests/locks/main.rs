@@ -5,3 +5,4 @@ mod outages;
 mod slow;
 mod store;
 mod taking;
+mod users;

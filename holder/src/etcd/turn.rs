@@ -293,6 +293,14 @@ pub(crate) enum Failed {
 }
 
 impl Failed {
+    /// Whether etcd has answered, and does not want to: it is of no use to ask again.
+    pub(super) fn is_refusal(&self) -> bool {
+        match self {
+            Failed::Store(StoreError::Refused(_) | StoreError::Denied { .. }) => true,
+            Failed::Store(StoreError::Unavailable(_)) | Failed::NoLease => false,
+        }
+    }
+
     pub(super) fn late(limit: Duration) -> Failed {
         Failed::Store(StoreError::Unavailable(format!("no answer within {limit:.1?}")))
     }

@@ -11,6 +11,10 @@ use super::Etcd;
 use super::connection::Session;
 use super::turn::{ATTEMPT_TIMEOUT, Backoff, Failed, Left, Turn, Within};
 
+/// How many looks at what is waited for etcd refuses before whoever waits asks anew, and is told why. Not one: a password may stand in its
+/// file already, and etcd not know it yet.
+const REFUSALS_MAX: u32 = 3;
+
 /// What became of a key.
 #[derive(Debug, Clone)]
 pub(crate) enum Change {
@@ -70,13 +74,20 @@ impl Etcd {
     /// A store that was taken back to a backup takes a watch from a revision that it has not reached again, and what becomes of the
     /// key until then, the watch does not tell.
     async fn seen_gone(&self, key: &str, from: i64, look_every: Duration) -> Gone {
+        let mut refusals = 0;
         loop {
             sleep(look_every).await;
             match self.look(key, Within::one_attempt(ATTEMPT_TIMEOUT)).await {
                 Ok(look) if look.as_of + 1 < from => return Gone::Perhaps,
                 Ok(look) if !look.exists => return Gone::Surely,
-                Ok(_) => {}
-                Err(failed) => debug!(key, ?failed, "what is waited for cannot be looked at"),
+                Ok(_) => refusals = 0,
+                Err(failed) => {
+                    debug!(key, ?failed, "what is waited for cannot be looked at");
+                    refusals += u32::from(failed.is_refusal());
+                    if refusals == REFUSALS_MAX {
+                        return Gone::Perhaps;
+                    }
+                }
             }
         }
     }

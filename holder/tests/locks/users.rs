@@ -3,9 +3,10 @@
 use std::sync::Arc;
 use std::time::Duration;
 
-use fencepost_holder::{Etcd, EtcdBuilder, Lock};
+use fencepost_holder::{AcquireError, Etcd, EtcdBuilder, Lock, StoreError, Tenure};
 use fencepost_testsupport as support;
-use fencepost_testsupport::{EtcdOptions, EtcdSecurity, EtcdVersion, Tokens};
+use fencepost_testsupport::{EtcdOptions, EtcdSecurity, EtcdVersion, PATIENCE, Tokens, eventually};
+use tokio::task::JoinHandle;
 
 use crate::store::KEY;
 
@@ -30,6 +31,62 @@ fn login(member: &support::Etcd, security: &EtcdSecurity, user: &str, password: 
 /// Runs etcdctl with these words.
 async fn etcdctl(member: &support::Etcd, words: &str) -> String {
     member.etcdctl(&words.split(' ').collect::<Vec<_>>()).await
+}
+
+/// The user `master`, with the password `secret`, who may use the lock; somebody else holds it.
+async fn add_master(member: &support::Etcd) {
+    for words in [
+        "role add masters",
+        "role grant-permission masters readwrite /lock",
+        "user add master:secret",
+        "user grant-role master masters",
+        "put /lock somebody",
+    ] {
+        etcdctl(member, words).await;
+    }
+}
+
+/// Has somebody wait for the lock.
+async fn wait(member: &support::Etcd, etcd: &Etcd, ttl: Duration) -> JoinHandle<Result<Tenure, AcquireError>> {
+    let lock = Lock::builder(KEY, "a").ttl(ttl).build(etcd).unwrap();
+    let waiting = tokio::spawn(async move { lock.acquire().await });
+    eventually("it waits", async || (member.requests_total().await.of("Watch") >= 1).then_some(())).await;
+    waiting
+}
+
+/// It waited for ever, also when the lock had long been free, and said nothing.
+#[tokio::test]
+async fn who_waits_and_is_let_in_no_more_is_told_so() {
+    let denied = StoreError::Denied { user: Some("master".to_owned()), keys: KEY.to_owned() };
+    let unknown = StoreError::Refused("etcdserver: authentication failed, invalid user ID or password".to_owned());
+    for (words, why) in [("role revoke-permission masters /lock", denied), ("user delete master", unknown)] {
+        let (member, security) = member_with_users(EtcdVersion::V3_5).await;
+        add_master(&member).await;
+        let etcd = login(&member, &security, "master", "secret").build().unwrap();
+        let waiting = wait(&member, &etcd, SECOND * 3).await;
+        etcdctl(&member, words).await;
+        let told = tokio::time::timeout(PATIENCE, waiting).await.expect("it is told").unwrap();
+        assert_eq!(told.err(), Some(AcquireError::Store(why)), "{words}");
+    }
+}
+
+#[tokio::test]
+async fn who_waits_outlasts_a_password_that_etcd_does_not_know_yet() {
+    let (member, security) = member_with_users(EtcdVersion::V3_5).await;
+    add_master(&member).await;
+    let login = |password| login(&member, &security, "master", password);
+    let etcd = login("secret").build().unwrap();
+    let waiting = wait(&member, &etcd, SECOND * 18).await;
+    etcd.renew(login("another")).unwrap();
+    // The logins of before are of no use from now on.
+    etcdctl(&member, "role add others").await;
+    let logins = async || member.requests_total().await.of("Authenticate");
+    let before = logins().await;
+    eventually("logins are refused", async || (logins().await >= before + 4).then_some(())).await;
+    etcd.renew(login("secret")).unwrap();
+    etcdctl(&member, "del /lock").await;
+    let tenure = tokio::time::timeout(PATIENCE, waiting).await.expect("it has the lock").unwrap().unwrap();
+    tenure.release().await.unwrap();
 }
 
 /// Its login was refused from then on, and the lock was lost though etcd would have had it renewed by anybody.

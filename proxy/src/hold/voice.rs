@@ -7,6 +7,8 @@ use std::fmt::Arguments;
 use std::io::{Write, stderr};
 use std::time::{Duration, Instant};
 
+use nix::sys::signal::{SigSet, SigmaskHow, Signal};
+
 use crate::logging::{Lines, Lost, Writing};
 
 /// How long the end of the process waits for whoever reads what was said.
@@ -34,7 +36,13 @@ impl Speech {
         let lost = Lost::default();
         let mut known = Known { lost: lost.clone(), count: 0 };
         let write = move |line: &[u8]| stderr().write_all(&known.before(line));
+        // A terminal may stop whoever writes to it from its background (`stty tostop`), and who stands still ends no command. The thread that
+        // writes has what is blocked as it begins; what this process starts has not.
+        let mut stopping = SigSet::empty();
+        stopping.add(Signal::SIGTTOU);
+        let before = stopping.thread_swap_mask(SigmaskHow::SIG_BLOCK);
         let (lines, writing) = Lines::begin("voice", lost, write).expect("the system gives the voice a thread");
+        let _ = before.and_then(|before| before.thread_set_mask());
         Speech { lines, writing }
     }
 

@@ -230,3 +230,38 @@ async fn a_command_that_wants_to_read_from_its_terminal_is_named_and_can_be_inte
     assert_eq!(terminal.end_of_itself().await.code(), Some(130), "{}", stage.read("terminal"));
     stage.is_left_clean().await;
 }
+
+/// The watchdog was stopped by its own message after it had ended the first command, and nobody ended the next one. What was to become a command
+/// that there is not stood still as it said so, and the lock was held for nothing.
+#[tokio::test]
+async fn whoever_speaks_to_a_terminal_that_stops_its_background_goes_on() {
+    let stage = Stage::set().await;
+    let hold = |command: &str| {
+        format!(
+            "stty tostop; sh -c 'echo $$ >> {stage}/pid; exec {BINARY} hold --etcd {etcd} --lock {LOCK} --owner a --ttl 2s --once \
+                -- {command}'; echo ended $?",
+            stage = stage.file("").display(),
+            etcd = stage.etcd.endpoint(),
+        )
+    };
+    let start = |command: &str, log: &str| {
+        let mut script = Command::new("script");
+        script.args(["-q", "-c", &hold(command), "/dev/null"]).stdin(Stdio::null());
+        Process::start(&script, &stage.file(log))
+    };
+    let mut terminal = start("sleep 1000", "terminal");
+    stage.until_held_by("a").await;
+    let pid = Pid::from_raw(stage.until_lines("pid", 1).await[0].parse().unwrap()).unwrap();
+    kill_process(pid, Signal::STOP).unwrap();
+    let said = "its holder stands still: ending the command";
+    eventually("its watchdog says so", async || stage.read("terminal").contains(said).then_some(())).await;
+    kill_process(pid, Signal::CONT).unwrap();
+    terminal.end_of_itself().await;
+    assert!(stage.read("terminal").contains("ended 76"), "{}", stage.read("terminal"));
+
+    let mut terminal = start("no-such-command", "second");
+    terminal.end_of_itself().await;
+    assert!(stage.read("second").contains("no-such-command cannot be run: "), "{}", stage.read("second"));
+    assert!(stage.read("second").contains("ended 127"), "{}", stage.read("second"));
+    stage.is_left_clean().await;
+}

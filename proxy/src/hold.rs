@@ -108,6 +108,7 @@ impl Hold {
         let lock = settings.lock(&etcd)?;
         let names = &settings.header_names;
         names.check().map_err(Exit::Usage)?;
+        settings.check_addresses()?;
         let tls = settings.proxy_tls(&voice)?;
         let link = |to| ProxyLink::new(to, tls.as_ref());
         let door = settings.fence.as_ref().map(|proxy| Door::at(link(proxy), names));

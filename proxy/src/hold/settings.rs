@@ -144,6 +144,16 @@ impl HoldSettings {
         lock.build(etcd).map_err(|error| Exit::Usage(super::with_cause(&error)))
     }
 
+    /// No address of --stamp is there twice: the second listener would wait for the first. With port 0 each has its own.
+    pub(super) fn check_addresses(&self) -> Result<(), Exit> {
+        for (place, StampRule { listen, .. }) in self.stamp.iter().enumerate() {
+            if listen.port() != 0 && self.stamp[..place].iter().any(|earlier| earlier.listen == *listen) {
+                return Err(Exit::Usage(format!("--stamp: {listen} is there twice")));
+            }
+        }
+        Ok(())
+    }
+
     /// TLS with the proxies, if any of them speaks it.
     pub(super) fn proxy_tls(&self, voice: &Voice) -> Result<Option<ProxyTls>, Exit> {
         let fence = self.fence.iter().map(|proxy| ("--fence", proxy));

@@ -2,7 +2,7 @@
 
 use std::path::PathBuf;
 
-use fencepost_testsupport::{Scratch, eventually};
+use fencepost_testsupport::{FreePort, Scratch, eventually};
 use rustix::process::Signal;
 
 use crate::holder::{BINARY, Holder};
@@ -114,6 +114,22 @@ fn ways_to_etcd_that_make_no_sense_are_wrong_usage() {
         assert_eq!(output.status.code(), Some(64), "{etcd} {options:?}: {said}");
         assert!(said.contains(&format!("fencepost hold: {says}")), "{etcd} {options:?}: {said}");
     }
+}
+
+/// The lock was taken, and given up after five seconds.
+#[tokio::test]
+async fn an_address_of_stamp_is_there_once_unless_the_system_chooses_it() {
+    let stage = Stage::set().await;
+    let port = FreePort::reserve();
+    for (address, code) in [(port.address(), 64), ("127.0.0.1:0".parse().unwrap(), 0)] {
+        let rules = ["http://h:1", "http://h:2"].map(|proxy| format!("--stamp={address}={proxy}"));
+        let mut holder = Holder::start(&stage, "a", &rules.each_ref().map(String::as_str), "true");
+        assert_eq!(holder.code().await, code, "{}", holder.log());
+        if code == 64 {
+            assert_eq!(holder.log(), format!("fencepost hold: --stamp: {address} is there twice\n"));
+        }
+    }
+    stage.is_left_clean().await;
 }
 
 #[tokio::test]

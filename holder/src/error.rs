@@ -4,6 +4,8 @@ use std::time::Duration;
 
 use fencepost_policy::{InvalidLockKey, Owner};
 
+use crate::lock::OWNER_BYTES_MAX;
+
 /// Why the lock could not be taken. Nothing is left behind in etcd, or runs out by itself there.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 pub enum AcquireError {
@@ -90,6 +92,9 @@ pub enum InvalidLock {
     /// Its key is none.
     #[error("not a lock key")]
     Key(#[from] InvalidLockKey),
+    /// Its owner's name is of so many bytes, which are too many.
+    #[error("an owner's name is of {OWNER_BYTES_MAX} bytes at most, not of {0}")]
+    Owner(usize),
     /// Its time to live is not from 1 s to a day, in whole seconds, as etcd counts.
     #[error("a lock's time to live is from 1 s to 24 h, in whole seconds, not {0:?}")]
     Ttl(Duration),

@@ -11,6 +11,10 @@ use crate::etcd::{Etcd, Failed, Gone, Mine, Place, Taking};
 use crate::lease::Lease;
 use crate::tenure::Tenure;
 
+/// How many bytes an owner's name may have. Percent-encoded it is of three times as many at most: enough room is left in the head of a request
+/// as proxies take it, and in the pipe by which a command is told.
+pub(crate) const OWNER_BYTES_MAX: usize = 4096;
+
 /// A lock, and who would hold it. Cheap to clone.
 #[derive(Debug, Clone)]
 pub struct Lock {
@@ -60,12 +64,16 @@ impl LockBuilder {
     /// The lock. Nothing is sent yet.
     ///
     /// # Errors
-    /// If the key is empty or over 1024 bytes, or the time to live out of its bounds.
+    /// If the key is empty or over 1024 bytes, the owner's name over 4096, or the time to live out of its bounds.
     pub fn build(self, etcd: &Etcd) -> Result<Lock, InvalidLock> {
         let LockBuilder { key, owner, ttl, queue, answer_within } = self;
         let bounds = Duration::from_secs(1)..=Duration::from_secs(24 * 3600);
         if !bounds.contains(&ttl) || ttl.subsec_nanos() != 0 {
             return Err(InvalidLock::Ttl(ttl));
+        }
+        let owner_bytes = owner.as_bytes().len();
+        if owner_bytes > OWNER_BYTES_MAX {
+            return Err(InvalidLock::Owner(owner_bytes));
         }
         Ok(Lock { etcd: etcd.clone(), key: LockKey::new(&key)?, owner, ttl, queue, answer_within })
     }
@@ -239,6 +247,13 @@ mod tests {
         for ttl in [Duration::ZERO, Duration::from_millis(1500), Duration::from_secs(86_401)] {
             assert_eq!(built(ttl), Err(InvalidLock::Ttl(ttl)));
         }
+    }
+
+    #[test]
+    fn an_owner_has_a_name_of_4_kib_at_most() {
+        let etcd = Etcd::at(["http://127.0.0.1:1"]).unwrap();
+        let built = |bytes| Lock::builder("/lock", "a".repeat(bytes)).build(&etcd).map(drop);
+        assert_eq!([built(4096), built(4097)], [Ok(()), Err(InvalidLock::Owner(4097))]);
     }
 
     #[test]

@@ -5,7 +5,7 @@ use std::path::PathBuf;
 use std::time::Duration;
 
 use clap::{ArgGroup, Args};
-use fencepost_holder::{Etcd, InvalidEtcd, Lock};
+use fencepost_holder::{Etcd, InvalidEtcd, InvalidLock, Lock};
 use fencepost_tls::{ClientFiles, FileRole, IdentityFiles};
 
 use super::etcd_files::{Contents, EtcdFiles};
@@ -34,7 +34,7 @@ pub struct HoldSettings {
     /// The key of the lock: created when it is taken (fencepost's layout "key"), removed when it is given back.
     #[arg(long, value_name = "KEY")]
     pub lock: String,
-    /// In whose name: what the command's requests say in Fence-Owner.
+    /// In whose name: what the command's requests say in Fence-Owner; 4 KiB at most.
     #[arg(long, value_name = "NAME")]
     pub owner: String,
     /// For how long the lock stays taken after its holder was last heard of, in whole seconds.
@@ -141,7 +141,14 @@ impl HoldSettings {
     pub(super) fn lock(&self, etcd: &Etcd) -> Result<Lock, Exit> {
         let answer_within = if self.r#try { TRY_WITHIN } else { ANSWER_WITHIN };
         let lock = Lock::builder(&self.lock, &self.owner).ttl(self.ttl).queue(self.queue).answer_within(answer_within);
-        lock.build(etcd).map_err(|error| Exit::Usage(super::with_cause(&error)))
+        lock.build(etcd).map_err(|error| {
+            let option = match &error {
+                InvalidLock::Key(_) => "--lock",
+                InvalidLock::Owner(_) => "--owner",
+                InvalidLock::Ttl(_) => "--ttl",
+            };
+            Exit::Usage(format!("{option}: {}", super::with_cause(&error)))
+        })
     }
 
     /// No address of --stamp is there twice: the second listener would wait for the first. With port 0 each has its own.

@@ -116,6 +116,21 @@ fn ways_to_etcd_that_make_no_sense_are_wrong_usage() {
     }
 }
 
+/// One that was longer than a pipe is could hold up `hold` for ever as its command was started.
+#[tokio::test]
+async fn an_owner_of_4_kib_reaches_the_command_and_a_longer_one_is_wrong_usage() {
+    let stage = Stage::set().await;
+    // Each byte takes three as the command finds it.
+    let longest = "ü".repeat(2048);
+    let mut holder = Holder::start(&stage, &longest, &[], "echo ${#FENCE_OWNER} > $stage/length");
+    assert_eq!(holder.code().await, 0, "{}", holder.log());
+    assert_eq!(stage.read("length"), "12288\n");
+    let mut holder = Holder::start(&stage, &format!("{longest}a"), &[], "touch $stage/ran");
+    assert_eq!(holder.code().await, 64);
+    assert_eq!(holder.log(), "fencepost hold: --owner: an owner's name is of 4096 bytes at most, not of 4097\n");
+    stage.is_left_clean().await;
+}
+
 /// The lock was taken, and given up after five seconds.
 #[tokio::test]
 async fn an_address_of_stamp_is_there_once_unless_the_system_chooses_it() {

@@ -6,7 +6,7 @@ use std::thread::sleep;
 use std::time::{Duration, Instant};
 
 use rustix::io::Errno;
-use rustix::process::{Pid, Signal, kill_process};
+use rustix::process::{Pid, Signal, kill_process, test_kill_process};
 
 /// How long processes may take to stop before they are killed as they are. Whoever waits inside of the system may take any time.
 const STOPPED_WITHIN: Duration = Duration::from_millis(50);
@@ -62,10 +62,11 @@ fn searched_children(of: Pid) -> io::Result<Vec<Pid>> {
 /// Kills these processes and all that came of them: but for those whose parent has ended, unless they are named.
 ///
 /// All are stopped first. Who is killed leaves its children to a heir, where nobody finds them; and who runs may have one more meanwhile.
-pub(super) fn kill_with_descendants(roots: impl Fn() -> Vec<Pid>) {
+/// Returns whom this process may not signal: they run on.
+pub(super) fn kill_with_descendants(roots: impl Fn() -> Vec<Pid>) -> Vec<Pid> {
     let begun = Instant::now();
     let mut found = BTreeSet::new();
-    let mut stopping = Vec::new();
+    let (mut stopping, mut beyond) = (Vec::new(), Vec::new());
     loop {
         // Before it is looked who there is: once nobody can fork, nobody is missed.
         let may_fork = stopping.iter().any(|&pid| is_to_stop(pid, begun.elapsed()));
@@ -73,8 +74,16 @@ pub(super) fn kill_with_descendants(roots: impl Fn() -> Vec<Pid>) {
         match (new.is_empty(), may_fork) {
             (true, false) => break,
             (true, true) => sleep(STOP_PAUSE),
-            // Who may not be told to stop is not waited for.
-            (false, _) => stopping.extend(new.into_iter().filter(|&pid| kill_process(pid, Signal::STOP).is_ok())),
+            (false, _) => {
+                for pid in new {
+                    match kill_process(pid, Signal::STOP) {
+                        Ok(()) => stopping.push(pid),
+                        // Who may not be told to stop is not waited for.
+                        Err(_) if is_beyond(pid) => beyond.push(pid),
+                        Err(_) => {}
+                    }
+                }
+            }
         }
     }
     // Children first: a group that loses its last parent outside of it would be told to go on.
@@ -82,6 +91,19 @@ pub(super) fn kill_with_descendants(roots: impl Fn() -> Vec<Pid>) {
         // Who has ended already is not to be ended.
         let _ = kill_process(pid, Signal::KILL);
     }
+    beyond
+}
+
+/// Whether this process may signal it: it may, if it is gone.
+pub(super) fn may_signal(pid: Pid) -> bool {
+    test_kill_process(pid) != Err(Errno::PERM)
+}
+
+/// Whether it runs, as another user, so that this process may not signal it.
+pub(super) fn is_beyond(pid: Pid) -> bool {
+    // Nor may it signal one that has ended, as long as nobody has taken leave of it.
+    let has_ended = || matches!(stat(format!("/proc/{pid}/stat").as_ref()), Ok(Some(Stat { state: 'X' | 'Z', .. })));
+    !may_signal(pid) && !has_ended()
 }
 
 /// These and those below them, as they are now.

@@ -1,13 +1,13 @@
 //! The command and all that came of it: processes that it started, and those that lost their parent meanwhile.
 
 use std::collections::BTreeSet;
-use std::io;
+use std::{fmt, io};
 
 use rustix::process::{
     Pid, Signal, WaitOptions, WaitStatus, getpgid, getpid, kill_process, kill_process_group, set_child_subreaper, wait,
 };
 
-use super::descent::children;
+use super::descent::{children, is_beyond, may_signal};
 
 /// Has this process become the parent of all that lose theirs below it: nobody gets out of its sight. As process 1 it is that
 /// anyway.
@@ -98,10 +98,45 @@ impl Family {
         Ok(self.status.is_some() && self.members()?.is_empty())
     }
 
+    /// Whether the command runs as another user: no signal reaches it.
+    pub(super) fn command_is_beyond(&self) -> bool {
+        self.status.is_none() && is_beyond(self.command)
+    }
+
+    /// Whether something is left that runs as another user.
+    pub(super) fn leaves_beyond(&self) -> bool {
+        let children = children(getpid()).unwrap_or_default();
+        children.into_iter().any(|pid| !self.others.contains(&pid) && is_beyond(pid))
+    }
+
     /// What is left that this process may end: what runs under another user is not waited for either.
     fn members(&self) -> io::Result<Vec<Pid>> {
         let members = children(getpid())?.into_iter();
         Ok(members.filter(|pid| !self.others.contains(pid) && may_signal(*pid)).collect())
+    }
+}
+
+/// Whom the end of a command reaches. The system lets nobody but root end what runs as another user.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) enum Reach {
+    All,
+    /// The command, but not all that came of it.
+    Some,
+    /// The command itself is beyond it.
+    Beyond,
+}
+
+impl fmt::Display for Reach {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(match self {
+            Reach::All => "ending the command",
+            Reach::Some => {
+                "ending the command, but for what runs as another user: that may run on beside the next holder's"
+            }
+            Reach::Beyond => {
+                "the command runs as another user, cannot be ended, and may run on beside the next holder's"
+            }
+        })
     }
 }
 
@@ -132,8 +167,4 @@ pub(super) fn reap(command: Option<Pid>, watchdog: Pid) -> Reaped {
         reaped.watchdog |= child == watchdog;
     }
     reaped
-}
-
-fn may_signal(pid: Pid) -> bool {
-    rustix::process::test_kill_process(pid) != Err(rustix::io::Errno::PERM)
 }

@@ -102,7 +102,8 @@ pub struct HoldSettings {
     /// In which headers these proxies find the tenure.
     #[command(flatten)]
     pub header_names: HeaderNames,
-    /// The command, and its arguments.
+    /// The command, and its arguments. Run hold as the user that the command becomes, or as root: one that runs as another user (by sudo,
+    /// say) cannot be ended, and may run on beside the next holder's.
     #[arg(required = true, trailing_var_arg = true, value_name = "COMMAND")]
     pub command: Vec<OsString>,
 }

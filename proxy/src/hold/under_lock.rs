@@ -9,7 +9,7 @@ use tokio::time::sleep;
 
 use super::door::{Door, DoorError};
 use super::exit::Exit;
-use super::family::{Family, reap};
+use super::family::{Family, Reach, reap};
 use super::signals::asks_to_end;
 use super::stamp::{Outlet, Stamping};
 use super::voice::Voice;
@@ -21,6 +21,9 @@ const KILLED_WITHIN: Duration = Duration::from_secs(5);
 /// How long to wait before it is looked again what is left of a command, when that could not be seen.
 const LOOK_PAUSE: Duration = Duration::from_millis(100);
 
+/// What helps where a command runs as another user.
+const RUN_AS: &str = "run hold as that user, or as root";
+
 /// How a tenure's work has ended.
 #[derive(Debug)]
 pub(super) enum End {
@@ -31,7 +34,7 @@ pub(super) enum End {
 }
 
 impl Hold {
-    /// Does under the tenure what it is for. When this returns, nothing of it runs any more.
+    /// Does under the tenure what it is for. When this returns, nothing of it runs any more that this process may end.
     pub(super) async fn under_lock(&mut self, tenure: &Tenure) -> End {
         if let Some(end) = self.see_to_proxies(tenure).await {
             return end;
@@ -117,6 +120,7 @@ impl Hold {
             }
             life.look_at_standing();
             self.watchdog.guard(&life.family, life.watchdog_kills_at());
+            self.look_at_user(life);
             tokio::select! {
                 // The clock first: whoever wakes up too late has nothing else to do before.
                 biased;
@@ -132,6 +136,12 @@ impl Hold {
                 // What could not be seen may be, once something was closed.
                 () = sleep(LOOK_PAUSE), if gone.is_err() => self.see_to_those_left(life),
             }
+        }
+        if life.family.leaves_beyond() {
+            self.voice.say(format_args!(
+                "the command has left processes behind that run as another user: they cannot be ended, and may run on beside the next \
+                holder's: {RUN_AS}"
+            ));
         }
         self.watchdog.stand_down();
         match (life.lost, life.family.status()) {
@@ -153,7 +163,9 @@ impl Hold {
         {
             life.family.kill();
             life.stage = Stage::Killed;
-            self.voice.say(format_args!("the command has not ended in time: killing it"));
+            self.look_at_user(life);
+            let killing = if life.family.command_is_beyond() { ", and cannot be killed" } else { ": killing it" };
+            self.voice.say(format_args!("the command has not ended in time{killing}"));
         }
     }
 
@@ -173,7 +185,16 @@ impl Hold {
         life.lost = Some(over);
         let kill_at = BootInstant::now().min(life.sure_until) + life.grace_when_lost;
         life.terminate(kill_at);
-        self.voice.say(format_args!("lost the lock: {over}; ending the command"));
+        self.look_at_user(life);
+        self.voice.say(format_args!("lost the lock: {over}; {}", life.ending()));
+    }
+
+    /// Says once that the command runs as another user, as soon as that shows: it is our user's until it changes that.
+    fn look_at_user(&self, life: &mut Life) {
+        if !life.said_beyond && life.family.command_is_beyond() {
+            life.said_beyond = true;
+            self.voice.say(format_args!("{}: {RUN_AS}", Reach::Beyond));
+        }
     }
 
     /// Takes note of the children that have ended.
@@ -188,7 +209,8 @@ impl Hold {
         if reaped.watchdog {
             life.watchdog_ended = true;
             life.terminate(BootInstant::now() + self.settings.grace);
-            self.voice.say(format_args!("the watchdog has ended: ending the command"));
+            self.look_at_user(life);
+            self.voice.say(format_args!("the watchdog has ended: {}", life.ending()));
         }
         self.see_to_those_left(life);
     }
@@ -260,6 +282,8 @@ struct Life {
     /// Whether the command is not run again, also if the lock is lost: this process was asked to end, or the command had ended before.
     is_last: bool,
     watchdog_ended: bool,
+    /// Whether it was said that the command runs as another user.
+    said_beyond: bool,
     stage: Stage,
 }
 
@@ -286,6 +310,7 @@ impl Life {
             lost: None,
             is_last: false,
             watchdog_ended: false,
+            said_beyond: false,
             stage: Stage::Runs,
         }
     }
@@ -309,6 +334,11 @@ impl Life {
         };
         self.stage = Stage::Asked { kill_at };
         self.family.terminate();
+    }
+
+    /// What becomes of the command that was asked to end.
+    fn ending(&self) -> &'static str {
+        if self.family.command_is_beyond() { "the command cannot be ended" } else { "ending the command" }
     }
 
     /// When there is something to do if nothing happens.

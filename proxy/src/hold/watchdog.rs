@@ -16,7 +16,7 @@ use tokio::time::sleep;
 
 use super::descent::{children, kill_with_descendants, with_descendants};
 use super::exit::Exit;
-use super::family::Family;
+use super::family::{Family, Reach};
 use super::signals::Signals;
 use super::voice::{Speech, Voice};
 
@@ -151,8 +151,8 @@ struct Holder {
 }
 
 impl Holder {
-    /// Ends the command and all that came of it, and of those that are `known` to have.
-    fn end(&self, target: Target, known: Vec<Pid>) {
+    /// Ends the command and all that came of it, and of those that are `known` to have; returns whom that has reached.
+    fn end(&self, target: Target, known: Vec<Pid>) -> Reach {
         // Whoever has ended already is not to be ended.
         let signal_group = |signal| match target {
             Target::Group(leader) => drop(kill_process_group(leader, signal)),
@@ -161,8 +161,14 @@ impl Holder {
         // Looked for before anybody is stopped: should that end some, their children are not found by them any more.
         let seen: Vec<Pid> = with_descendants([known, self.roots(target)].concat()).collect();
         signal_group(Signal::STOP);
-        kill_with_descendants(|| [seen.clone(), self.roots(target)].concat());
+        let beyond = kill_with_descendants(|| [seen.clone(), self.roots(target)].concat());
         signal_group(Signal::KILL);
+        let (Target::Group(command) | Target::Process(command)) = target;
+        match beyond.contains(&command) {
+            true => Reach::Beyond,
+            false if beyond.is_empty() => Reach::All,
+            false => Reach::Some,
+        }
     }
 
     /// Waits until the holder, which is about to end, is gone, or until that moment. Returns whom it leaves, as they were when it was last
@@ -242,16 +248,21 @@ async fn follow_orders(holder: &Holder, voice: &Voice) -> io::Result<()> {
                 None => break,
             },
             target = due(order, &mut alarm) => {
-                holder.end(target, Vec::new());
+                let reach = holder.end(target, Vec::new());
                 order = Order::Nobody;
-                voice.say(format_args!("the lock was not renewed in time, and its holder stands still: ending the command"));
+                let still = match reach {
+                    Reach::All | Reach::Some => ", and its holder stands still",
+                    // It may have tried.
+                    Reach::Beyond => "",
+                };
+                voice.say(format_args!("the lock was not renewed in time{still}: {reach}"));
             }
         }
     }
     if let Order::End { target, at } = order {
         let left = holder.until_gone(target, at).await;
-        holder.end(target, left);
-        voice.say(format_args!("the lock's holder has ended: ending the command"));
+        let reach = holder.end(target, left);
+        voice.say(format_args!("the lock's holder has ended: {reach}"));
     }
     Ok(())
 }
@@ -318,7 +329,7 @@ mod tests {
         // Not taken note of, so that nobody else has its number.
         waitid(WaitId::Pid(ended), WaitIdOptions::EXITED | WaitIdOptions::NOWAIT).unwrap();
         let gone = Holder { id: ended, others: Vec::new() };
-        gone.end(Target::Process(ended), vec![Pid::from_child(&known)]);
+        assert_eq!(gone.end(Target::Process(ended), vec![Pid::from_child(&known)]), Reach::All);
         assert_eq!(known.wait().unwrap().signal(), Some(Signal::KILL.as_raw()));
         command.wait().unwrap();
     }

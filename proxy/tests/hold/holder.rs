@@ -78,6 +78,14 @@ impl Holder {
         Holder::by(env, &stage.etcd.endpoint(), owner, &[], &["sh", "-c", &script])
     }
 
+    /// As [`Holder::start`], by a root that may signal other users' processes no more than anybody else may. It takes root to start it.
+    pub(crate) fn start_without_power(stage: &Stage, owner: &str, arguments: &[&str], script: &str) -> Holder {
+        let script = format!("stage={}; {script}", stage.file("").display());
+        let mut setpriv = Command::new("setpriv");
+        setpriv.args(["--bounding-set=-kill", "--inh-caps=-kill", BINARY]);
+        Holder::by(setpriv, &stage.etcd.endpoint(), owner, arguments, &["sh", "-c", &script])
+    }
+
     /// Starts one with that command, on another etcd.
     pub(crate) fn at(etcd: &str, owner: &str, arguments: &[&str], command: &[&str]) -> Holder {
         // However the tests themselves were started.

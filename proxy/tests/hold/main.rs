@@ -10,6 +10,7 @@ mod commands;
 mod contending;
 mod door;
 mod losing;
+mod other_user;
 mod secure;
 mod secure_proxies;
 mod signals;

@@ -2,6 +2,7 @@
 
 mod calls;
 mod connection;
+mod failed;
 mod silence;
 mod turn;
 mod watch;
@@ -15,9 +16,10 @@ use tokio::time::timeout;
 use tonic::transport::Endpoint;
 
 pub(crate) use self::calls::{Mine, Place, Taking};
+pub(crate) use self::failed::Failed;
 use self::silence::Silence;
 use self::turn::Turn;
-pub(crate) use self::turn::{Failed, Within, random};
+pub(crate) use self::turn::{Within, random};
 pub(crate) use self::watch::{Change, Gone};
 use crate::error::InvalidEtcd;
 
@@ -81,7 +83,8 @@ impl Etcd {
     pub fn renew(&self, said: EtcdBuilder) -> Result<(), InvalidEtcd> {
         let access = said.access()?;
         if let Some(tls) = &access.tls {
-            let unusable = |error: tonic::transport::Error| InvalidEtcd::Tls(turn::with_causes("no TLS", Some(&error)));
+            let unusable =
+                |error: tonic::transport::Error| InvalidEtcd::Tls(failed::with_causes("no TLS", Some(&error)));
             Endpoint::from_static("https://localhost").tls_config(tls.clone()).map_err(unusable)?;
         }
         *self.0.options.0.lock().unwrap_or_else(PoisonError::into_inner) = access;

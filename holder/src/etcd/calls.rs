@@ -10,7 +10,8 @@ use etcd_client::{
 use fencepost_policy::{LockKey, Owner};
 
 use super::Etcd;
-use super::turn::{Failed, Keys, Within};
+use super::failed::Failed;
+use super::turn::{Keys, Within};
 use crate::error::StoreError;
 
 /// What becomes of an attempt to take the lock.

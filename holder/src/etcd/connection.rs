@@ -10,7 +10,7 @@ use tonic::transport::Endpoint;
 use tracing::debug;
 
 use super::Options;
-use super::turn::{Failed, with_causes};
+use super::failed::{Failed, with_causes};
 use crate::error::StoreError;
 
 /// How long a connection may take to come up, TLS included.

@@ -9,7 +9,8 @@ use tracing::debug;
 
 use super::Etcd;
 use super::connection::Session;
-use super::turn::{ATTEMPT_TIMEOUT, Backoff, Failed, Left, Turn, Within};
+use super::failed::Failed;
+use super::turn::{ATTEMPT_TIMEOUT, Backoff, Left, Turn, Within};
 
 /// How many looks at what is waited for etcd refuses before whoever waits asks anew, and is told why. Not one: a password may stand in its
 /// file already, and etcd not know it yet.

@@ -128,6 +128,10 @@ impl GateMemory for Intruder {
         self.gates.of(lock)
     }
 
+    fn clear(&self, lock: &LockKey) {
+        self.gates.clear(lock);
+    }
+
     fn distrust(&self, through: Revision) {
         self.gates.distrust(through);
     }

@@ -56,7 +56,7 @@ pub trait GateMemory: Send + Sync + std::fmt::Debug {
 
     /// Leaves out what an earlier process left at the worker of that lock, should its gate be made anew: an operator has said that none of it
     /// is running.
-    fn clear(&self, _lock: &LockKey) {}
+    fn clear(&self, lock: &LockKey);
 
     /// Takes note, without waiting for a disk, that the store went back, having been seen up to that revision. Called as soon as that is
     /// found, so that a later process knows of it whenever it knows that the store has grown beyond.

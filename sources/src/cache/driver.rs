@@ -179,8 +179,8 @@ impl<S: LockStore> Work<S> {
                 self.begin_era(false);
                 Err(ReadFailure::Again)
             }
-            Standing::AnotherCluster { seen } => {
-                self.is_another(answer.by.map(|by| by.cluster), seen);
+            Standing::AnotherCluster { found, seen } => {
+                self.is_another(found, seen);
                 Err(ReadFailure::Again)
             }
             Standing::Outdated => Err(ReadFailure::Again),
@@ -258,11 +258,11 @@ impl<S: LockStore> Work<S> {
     }
 
     /// Another cluster answers than was seen before: it may have been restored as that.
-    fn is_another(&self, found: Option<u64>, seen: u64) {
+    fn is_another(&self, found: u64, seen: u64) {
         self.common().remember_distrust();
         tracing::error!(
             source = %self.common().name,
-            found = found.map(|found| tracing::field::display(format!("{found:x}"))),
+            found = %format_args!("{found:x}"),
             seen = %format_args!("{seen:x}"),
             through = self.common().trust.distrusted_through().map(Revision::get),
             "store-regressed: another cluster answers than the one that was seen under this name, as if restored from a backup; nothing \

@@ -58,11 +58,11 @@ impl Identity {
     /// Takes note of an answer that is believed.
     pub(crate) fn note(&mut self, by: &Answerer) {
         self.cluster = Some(by.cluster);
-        let is_known = self.terms.contains_key(&by.member);
-        if by.term == 0 || self.terms.get(&by.member).is_some_and(|known| by.term <= known.term) {
+        let known = self.terms.get(&by.member).map_or(0, |known| known.term);
+        if by.term <= known {
             return;
         }
-        if !is_known && self.terms.len() >= MEMBERS_MAX {
+        if known == 0 && self.terms.len() >= MEMBERS_MAX {
             self.terms.pop_first();
         }
         self.terms.insert(by.member, Term { term: by.term, since: Some(Instant::now()) });

@@ -62,7 +62,7 @@ pub(crate) enum Standing {
     /// The store has grown beyond all it had shown before it went back: a new era has begun, read again.
     Recovered,
     /// It is of another cluster than an earlier process saw. Nothing is believed up to where that was seen; read again.
-    AnotherCluster { seen: u64 },
+    AnotherCluster { found: u64, seen: u64 },
     /// It was sent in an earlier era.
     Outdated,
 }
@@ -218,11 +218,13 @@ impl Trust {
             by.iter().for_each(|by| state.identity.note(by));
             return Standing::Recovered;
         }
-        if let Some(seen) = by.and_then(|by| state.identity.other_than(&by)) {
+        if let Some(by) = by
+            && let Some(seen) = state.identity.other_than(&by)
+        {
             state.identity = Identity::default();
-            by.iter().for_each(|by| state.identity.note(by));
+            state.identity.note(&by);
             self.distrusted_through.store(state.max_seen, Ordering::SeqCst);
-            return Standing::AnotherCluster { seen };
+            return Standing::AnotherCluster { found: by.cluster, seen };
         }
         let is_behind = revision.get() < sent.max_seen;
         if !is_behind && !by.is_some_and(|by| state.identity.has_another_log(&by, sent.at)) {

@@ -65,7 +65,7 @@ fn seen(cluster: u64, terms: &[(u64, u64)]) -> StoreIdentity {
 #[test]
 fn another_cluster_than_was_seen_is_distrusted_up_to_where_that_was_until_it_is_accepted() {
     let trust = Trust::new(Some(revision(50))).in_store(seen(2, &[(7, 9)]));
-    assert_eq!(read_by(&trust, 60, member(7, 2)), Standing::AnotherCluster { seen: 2 });
+    assert_eq!(read_by(&trust, 60, member(7, 2)), Standing::AnotherCluster { found: 1, seen: 2 });
     assert_eq!(trust.identity(), seen(1, &[(7, 2)]));
     assert_eq!(trust.distrusted_through(), Some(revision(50)));
     assert_eq!(read_by(&trust, 60, member(7, 2)), Standing::Trusted);
@@ -85,7 +85,7 @@ fn which_cluster_it_is_says_nothing_where_none_was_seen() {
 #[test]
 fn which_cluster_an_earlier_process_saw_counts_though_the_first_source_had_no_answer() {
     let first = Arc::new(Trust::new(Some(revision(50))).in_store(seen(2, &[])));
-    assert_eq!(read_by(&after(&first), 60, member(7, 2)), Standing::AnotherCluster { seen: 2 });
+    assert_eq!(read_by(&after(&first), 60, member(7, 2)), Standing::AnotherCluster { found: 1, seen: 2 });
 }
 
 #[test]

@@ -181,6 +181,8 @@ impl GateMemory for Told {
         None
     }
 
+    fn clear(&self, _lock: &LockKey) {}
+
     fn distrust(&self, through: Revision) {
         assert_eq!(through, revision(4));
         self.note("distrust");

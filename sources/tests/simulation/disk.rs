@@ -74,6 +74,8 @@ impl GateMemory for Memory {
         Some(Remembered { tenure: tenure.filter(|_| !self.accepted.load(Ordering::Relaxed)), until, others })
     }
 
+    fn clear(&self, _lock: &LockKey) {} // No operator of this world clears orphans.
+
     fn distrust(&self, through: Revision) {
         let mut written = self.disk.written();
         written.distrusted = written.distrusted.max(Some(through));

@@ -8,6 +8,7 @@ use rustix::process::{Resource, Rlimit, getrlimit, setrlimit};
 use serde_json::Value;
 use tokio::net::TcpListener;
 use tokio::sync::watch;
+use tokio::task::JoinHandle;
 
 use crate::fencepost::Route;
 use crate::refusal::{assert_refused, reason};
@@ -192,15 +193,27 @@ async fn a_request_whose_client_leaves_at_the_barrier_is_never_forwarded() {
     scene.finish().await;
 }
 
-/// Only those counted that went in, or had waited for too long: clients that give up sooner were nowhere.
-#[tokio::test]
-async fn a_request_that_had_to_wait_is_counted_however_its_wait_ends() {
+/// A request of shard-1, at the worker until the latch opens, and the tenure of shard-2, which has taken the lock.
+struct Held {
+    latch: Latch,
+    held: JoinHandle<Response>,
+    second: Tenure,
+}
+
+async fn handing_over() -> (Scene, Held) {
     let scene = Scene::open(EtcdVersion::V3_5, &[guarded(&[r#"handoff_timeout = "1h""#])]).await;
     let latch = Latch::new();
     scene.worker.on("/held", Behaviour::Hold(latch.clone(), Answer::ok("held")));
     let first = scene.store.hold(LOCK, "shard-1").await;
     let held = scene.start_at_worker(Ask::post("/held").under(&first)).await;
     let second = scene.store.hold(LOCK, "shard-2").await;
+    (scene, Held { latch, held, second })
+}
+
+/// Only those counted that went in, or had waited for too long: clients that give up sooner were nowhere.
+#[tokio::test]
+async fn a_request_that_had_to_wait_is_counted_however_its_wait_ends() {
+    let (scene, Held { latch, held, second }) = handing_over().await;
     scene.until_known(LOCK, Some("shard-2")).await;
     let until_waiting = async |count: u64| {
         eventually("so many wait at the barrier", async || {
@@ -558,12 +571,7 @@ async fn what_waited_for_a_connection_while_the_news_of_its_lock_aged_is_refused
 /// A request that waits at the barrier when its own tenure ends is told so at once, though the barrier still stands.
 #[tokio::test]
 async fn what_waits_at_the_barrier_when_its_tenure_ends_is_refused_at_once() {
-    let scene = Scene::open(EtcdVersion::V3_5, &[guarded(&[r#"handoff_timeout = "1h""#])]).await;
-    let latch = Latch::new();
-    scene.worker.on("/held", Behaviour::Hold(latch.clone(), Answer::ok("held")));
-    let first = scene.store.hold(LOCK, "shard-1").await;
-    let held = scene.start_at_worker(Ask::post("/held").under(&first)).await;
-    let second = scene.store.hold(LOCK, "shard-2").await;
+    let (scene, Held { latch, held, second }) = handing_over().await;
     let waiting: Vec<_> = (0..5).map(|_| scene.start(Ask::post("/second").under(&second))).collect();
     scene.until_metric(r#"fencepost_in_flight{route="k"}"#, 6.0).await;
     scene.until_known(LOCK, Some("shard-2")).await;

@@ -2,8 +2,9 @@
 //!
 //! Read in this order: a [`record::RecordFormat`] says how a record is read; [`knowledge`] is what reads and
 //! events of one lock add up to; a [`TrackedLock`] shares that, and the lock's gate, with all who ask; an [`Outlook`]
-//! is one look at it. [`trust`] notices a store that went back. [`window`] and [`scope`] keep any number of locks
-//! below one prefix fresh by one small read. [`LockSource`] is the handle of it all, [`driver`] does the work.
+//! is one look at it. [`trust`] notices a store that went back, also by what it tells of itself ([`identity`]).
+//! [`window`] and [`scope`] keep any number of locks below one prefix fresh by one small read. [`LockSource`] is the
+//! handle of it all, [`driver`] does the work.
 
 mod backoff;
 mod bucket;

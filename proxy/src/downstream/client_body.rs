@@ -245,7 +245,7 @@ impl Body for ClientBody {
             (false, Some(_)) => {
                 this.rest();
                 if this.incoming.is_some() && this.is_too_slow() {
-                    this.incoming = None;
+                    this.throw_rest_away();
                     return Poll::Ready(Some(Err(BodyError::TooSlow)));
                 }
             }

@@ -51,6 +51,30 @@ async fn a_body_that_drips_in_is_answered_with_408_before_the_gate_and_cut_behin
     scene.admits("/", &tenure).await;
 }
 
+/// Its connection was closed with the answer: who writes all before it reads saw a reset.
+#[tokio::test]
+async fn a_client_that_is_still_writing_is_told_that_its_body_was_too_slow() {
+    let (scene, tenure) = limited("body_timeout = \"2s\"\nbody_rate_min = \"1KiB\"").await;
+    let mut client = begin(&scene, "/", &tenure, "Content-Length: 60000\r\n").await;
+    let mut left = 60_000;
+    let dripping = async {
+        loop {
+            client.send("x").await.unwrap();
+            left -= 1;
+            tokio::time::sleep(DRIP).await; // The pace is what is tested.
+        }
+    };
+    tokio::select! {
+        () = scene.until_metric(r#"fencepost_failures_total{failure="slow-body",route="k"}"#, 1.0) => {}
+        () = dripping => {}
+    }
+    client.send("x".repeat(left)).await.unwrap();
+    assert_eq!(client.response().await.unwrap().status, 408);
+    client.send(head("POST", "/", &tenure, "Content-Length: 0\r\n")).await.unwrap();
+    assert_eq!(client.response().await.unwrap().status, 200);
+    scene.finish().await;
+}
+
 #[tokio::test]
 async fn a_body_without_a_length_may_take_its_time() {
     let (scene, tenure) = limited("body_timeout = \"2s\"\nbody_rate_min = \"1KiB\"").await;

@@ -174,6 +174,9 @@ impl LockTemplate {
     /// Whether a key of this template and another one of the other may be presented alike, as `/a b` and `/a%20b` are. When in
     /// doubt, they may.
     pub(crate) fn has_twin_in(&self, other: &LockTemplate) -> bool {
+        if self.encoded.is_none() && other.encoded.is_none() {
+            return false;
+        }
         let encoded = |template: &LockTemplate| template.encoded.clone().unwrap_or_else(|| template.segments.clone());
         let differs = self.segments.iter().zip(&other.segments).any(|(mine, others)| mine.may_be_twin_of(others));
         let mut pairs = encoded(self).into_iter().zip(encoded(other));
@@ -187,7 +190,14 @@ impl LockTemplate {
     }
 
     fn begins_like(&self, other: &LockTemplate) -> bool {
-        self.segments.iter().zip(&other.segments).all(|(mine, others)| mine.overlaps(others))
+        // Most differ before their first placeholders, where many are held against many.
+        let mut literal = self
+            .written
+            .bytes()
+            .zip(other.written.bytes())
+            .take_while(|(mine, others)| *mine != b'{' && *others != b'{');
+        literal.all(|(mine, others)| mine == others)
+            && self.segments.iter().zip(&other.segments).all(|(mine, others)| mine.overlaps(others))
     }
 }
 

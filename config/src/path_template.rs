@@ -223,6 +223,9 @@ impl Segment {
     fn covers(&self, other: &Segment) -> bool {
         match (self, other) {
             (Segment::Capture(_), _) => true,
+            (Segment::Literal { text: mine, is_ascii: true }, Segment::Literal { text: others, is_ascii: true }) => {
+                mine.eq_ignore_ascii_case(others)
+            }
             (Segment::Literal { text: mine, .. }, Segment::Literal { text: others, .. }) => {
                 reads_alike(others.clone().into_bytes(), mine)
             }

@@ -49,6 +49,13 @@ pub(super) struct CountedIn {
     load: Arc<AtomicUsize>,
 }
 
+impl CountedIn {
+    pub(super) fn new(load: &Arc<AtomicUsize>) -> CountedIn {
+        load.fetch_add(1, Ordering::Relaxed);
+        CountedIn { load: Arc::clone(load) }
+    }
+}
+
 impl Drop for CountedIn {
     fn drop(&mut self) {
         self.load.fetch_sub(1, Ordering::Relaxed);
@@ -132,8 +139,7 @@ fn ask_for_room(workers: &[ThreadHandle]) {
 fn hand_over(stream: AcceptedStream, tls: Option<ListenerTls>, place: Place, workers: &[ThreadHandle]) {
     let least = workers.iter().min_by_key(|worker| worker.load.load(Ordering::Relaxed));
     let worker = least.expect("there is a worker thread");
-    worker.load.fetch_add(1, Ordering::Relaxed);
-    let counted = CountedIn { load: worker.load.clone() };
+    let counted = CountedIn::new(&worker.load);
     // A thread that has ended closes the connection by dropping it.
     let _ = worker.orders.send(Order::Serve(Accepted { stream, tls, counted, place }));
 }

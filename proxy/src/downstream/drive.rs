@@ -14,7 +14,7 @@ use hyper_util::rt::{TokioIo, TokioTimer};
 use tokio::time::Instant;
 use tower::Service;
 
-use super::accept::Accepted;
+use super::accept::{Accepted, CountedIn};
 use super::answer::AnswerBody;
 use super::arrive::{Arrived, arrive};
 use super::client_body::ClientBody;
@@ -119,45 +119,70 @@ impl Drop for StageWatch {
     }
 }
 
-/// Serves one connection with `service` until it ends, whoever ends it.
-pub(super) async fn serve_connection<S, B>(accepted: Accepted, service: S, thread: Rc<Thread>)
-where
-    S: Service<Box<Request<ClientBody>>, Response = Response<B>, Error = Infallible> + Clone + 'static,
-    B: AnswerBody + Unpin,
-{
+/// A connection whose first bytes are there.
+struct Begun {
+    connection: Rc<Connection>,
+    stage: StageWatch,
+    started: Instant,
+    _counted: CountedIn,
+}
+
+/// Waits for a connection's first bytes; `None` if it has ended before.
+async fn begin(accepted: Accepted, thread: Rc<Thread>) -> Option<Begun> {
     let Accepted { stream, tls, counted: _counted, place } = accepted;
     let seat = thread.waiting.seat(place);
     let stage = StageWatch::new(thread.clone()).await;
     let arrived = tokio::select! {
         biased;
-        // Boxed, as what is rare below: an idle HTTP/1.1 connection is to cost no more than it needs.
-        arrived = Box::pin(arrive(stream, tls, &thread.limits)) => arrived,
-        () = seat.called() => return seat.close(Closing::Room),
-        () = stage.closing() => return,
+        arrived = arrive(stream, tls, &thread.limits) => arrived,
+        () = seat.called() => {
+            seat.close(Closing::Room);
+            return None;
+        }
+        () = stage.closing() => return None,
     };
     let Arrived { socket, address, protocol, tls, started } = match arrived {
         Ok(arrived) => arrived,
-        Err(closing) => return closing.into_iter().for_each(|closing| seat.close(closing)),
+        Err(closing) => {
+            closing.into_iter().for_each(|closing| seat.close(closing));
+            return None;
+        }
     };
-    let limits = &thread.limits.clone();
-    let background = thread.background.clone();
-    let connection = Connection::new(address, protocol, tls, socket.clone(), limits.clone(), background, seat);
+    let (limits, background) = (thread.limits.clone(), thread.background.clone());
+    let connection = Connection::new(address, protocol, tls, socket, limits, background, seat);
+    Some(Begun { connection, stage, started, _counted })
+}
+
+/// Serves one connection with `service` until it ends, whoever ends it.
+///
+/// What is rare is boxed, and so is how it begins: an idle HTTP/1.1 connection is to cost no more than it needs.
+pub(super) async fn serve_connection<S, B>(accepted: Box<Accepted>, service: S, thread: Rc<Thread>)
+where
+    S: Service<Box<Request<ClientBody>>, Response = Response<B>, Error = Infallible> + Clone + 'static,
+    B: AnswerBody + Unpin,
+{
+    let Some(begun) = Box::pin(begin(*accepted, thread.clone())).await else { return };
+    let Begun { connection, stage, .. } = &begun;
     let service = ConnectionService::new(service, thread, connection.clone());
-    match protocol {
+    let limits = &connection.limits;
+    match connection.protocol() {
         Protocol::Http1 => {
-            let io = TokioIo::new(connection.writes.gather(Strict::new(socket, connection.course.clone())));
-            let mut serving = InTurns::new(http1_builder(limits).serve_connection(io, service), &connection);
+            let strict = Strict::new(connection.socket.clone(), connection.course.clone());
+            let io = TokioIo::new(connection.writes.gather(strict));
+            let mut serving = InTurns::new(http1_builder(limits).serve_connection(io, service), connection);
             // Until the server closes, each answer asks the client to leave. A connection that is closed while it is
             // idle may cost the client the request that it is just sending.
-            let end = drive(&mut serving, &connection, &stage, Stage::Closing, started).await;
-            match (unread_head(&end, &connection), connection.course.refused()) {
-                (Some(why), _) => (stage.thread.on_unread_head)(address, why),
-                (None, Some(why)) => tracing::debug!(client = %address, %why, "a request could not be read"),
+            let end = drive(&mut serving, &begun, Stage::Closing).await;
+            match (unread_head(&end, connection), connection.course.refused()) {
+                (Some(why), _) => (stage.thread.on_unread_head)(connection.address(), why),
+                (None, Some(why)) => {
+                    tracing::debug!(client = %connection.address(), %why, "a request could not be read");
+                }
                 (None, None) => {}
             }
             match end {
                 End::Served => {
-                    if let Some(rest) = beyond_http(serving.serving.into_parts(), &connection) {
+                    if let Some(rest) = beyond_http(serving.serving.into_parts(), connection) {
                         rest.await;
                     }
                 }
@@ -165,20 +190,21 @@ where
                     drop(serving);
                     let is_in_place = !answered && connection.has_spoken_out();
                     let last_word = if is_in_place { part::BAD_REQUEST } else { &[] };
-                    Box::pin(part::with_client(&connection, last_word)).await;
+                    Box::pin(part::with_client(connection, last_word)).await;
                 }
                 End::Parted | End::Dropped => {}
             }
         }
         Protocol::Http2 => {
-            let io = TokioIo::new(connection.writes.gather(frames::Counted::new(socket, connection.clone())));
-            let serving = http2_builder(limits, Streams::of(&connection)).serve_connection(io, service);
-            let mut serving = Box::new(InTurns::new(serving, &connection));
-            let end = drive(&mut *serving, &connection, &stage, Stage::Leaving, started).await;
+            let counted = frames::Counted::new(connection.socket.clone(), connection.clone());
+            let io = TokioIo::new(connection.writes.gather(counted));
+            let serving = http2_builder(limits, Streams::of(connection)).serve_connection(io, service);
+            let mut serving = Box::new(InTurns::new(serving, connection));
+            let end = drive(&mut *serving, &begun, Stage::Leaving).await;
             drop(serving);
             if matches!(end, End::Parted) {
                 // It may be about to read what was said last.
-                Box::pin(part::with_client(&connection, &[])).await;
+                Box::pin(part::with_client(connection, &[])).await;
             }
             if let Some(Exceeded { closing, amid_frame }) = connection.exceeded.get() {
                 connection.seat.close(closing);
@@ -186,7 +212,7 @@ where
                 // what was not written then went out: so it is looked at again.
                 let is_in_place = !amid_frame && connection.has_spoken_out();
                 let last_word = if is_in_place { part::CALM_DOWN } else { &[] };
-                Box::pin(part::with_client(&connection, last_word)).await;
+                Box::pin(part::with_client(connection, last_word)).await;
             }
         }
     }
@@ -241,25 +267,40 @@ enum End {
 
 /// Drives a connection until it ends, leaves it when the server has come to `leaves_at`, and drops it when the client
 /// does nothing.
-async fn drive<C: Serving>(
-    serving: &mut C,
-    connection: &Connection,
-    stage: &StageWatch,
+fn drive<'c, C: Serving>(serving: &'c mut C, begun: &'c Begun, leaves_at: Stage) -> Driven<'c, C> {
+    Driven { serving, begun, leaves_at, watch: Watch::new(begun.started), left: false }
+}
+
+/// What [`drive`] does. No `async fn`, which would keep room for each argument twice.
+struct Driven<'c, C> {
+    serving: &'c mut C,
+    begun: &'c Begun,
     leaves_at: Stage,
-    started: Instant,
-) -> End {
-    let mut watch = Watch::new(started);
-    let mut left = false;
-    let end = poll_fn(|cx| {
-        if !left && (stage.stage() >= leaves_at || leaves_spent(connection)) {
-            left = true;
-            serving.leave();
-            watch.leave(connection);
+    watch: Watch,
+    left: bool,
+}
+
+impl<C: Serving> Future for Driven<'_, C> {
+    type Output = End;
+
+    fn poll(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<End> {
+        let end = ready!(self.poll_end(cx));
+        // There is no other turn at whose end it would be written.
+        self.begun.connection.writes.write_out(&mut Context::from_waker(Waker::noop()));
+        Poll::Ready(end)
+    }
+}
+
+impl<C: Serving> Driven<'_, C> {
+    fn poll_end(&mut self, cx: &mut Context<'_>) -> Poll<End> {
+        let Begun { connection, stage, .. } = self.begun;
+        if !self.left && (stage.stage() >= self.leaves_at || leaves_spent(connection)) {
+            self.leave();
             if leaves_spent(connection) {
                 connection.seat.close(Closing::Requests);
             }
         }
-        if let Poll::Ready(ended) = Pin::new(&mut *serving).poll(cx) {
+        if let Poll::Ready(ended) = Pin::new(&mut *self.serving).poll(cx) {
             return Poll::Ready(match ended {
                 Ok(()) => End::Served,
                 Err(error) if error.is_parse() => {
@@ -272,7 +313,7 @@ async fn drive<C: Serving>(
         if connection.poll_client_left(cx).is_ready() {
             return Poll::Ready(End::Dropped);
         }
-        if !left && leaves_spent(connection) {
+        if !self.left && leaves_spent(connection) {
             cx.waker().wake_by_ref();
         }
         let seat = &connection.seat;
@@ -286,27 +327,27 @@ async fn drive<C: Serving>(
         }
         let closing = match called {
             Poll::Ready(()) => Closing::Room,
-            Poll::Pending => ready!(watch.poll(cx, connection)),
+            Poll::Pending => ready!(self.watch.poll(cx, connection)),
         };
-        if !left && closing == Closing::Idle && connection.protocol() == Protocol::Http2 {
+        if !self.left && closing == Closing::Idle && connection.protocol() == Protocol::Http2 {
             // A client that is just sending a request hears that it was not looked at.
-            left = true;
-            serving.leave();
-            watch.leave(connection);
+            self.leave();
             cx.waker().wake_by_ref();
             seat.close(closing);
             return Poll::Pending;
         }
-        if left && closing == Closing::Idle {
+        if self.left && closing == Closing::Idle {
             return Poll::Ready(End::Parted);
         }
         seat.close(closing);
         Poll::Ready(End::Dropped)
-    })
-    .await;
-    // There is no other turn at whose end it would be written.
-    connection.writes.write_out(&mut Context::from_waker(Waker::noop()));
-    end
+    }
+
+    fn leave(&mut self) {
+        self.left = true;
+        self.serving.leave();
+        self.watch.leave(&self.begun.connection);
+    }
 }
 
 /// Why the last request of a connection never came to be one, if that is how it ended. Who closes amid a head has asked for nothing, and

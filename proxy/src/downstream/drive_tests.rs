@@ -1,6 +1,7 @@
 use std::io::Write as _;
 use std::os::unix::net::UnixStream;
 use std::pin::pin;
+use std::sync::Arc;
 
 use tokio::io::{AsyncReadExt, AsyncWrite};
 use tokio::task::LocalSet;
@@ -69,7 +70,8 @@ async fn whoever_does_not_take_what_it_is_told_just_now_does_not_make_room() {
     let thread = Thread::new(Limits::default(), Background::default(), waiting, Box::new(|_, _| {}));
     let stage = StageWatch::new(thread).await;
     connection.seat.call();
-    let driven = drive(&mut serving, &connection, &stage, Stage::Closing, Instant::now());
+    let begun = Begun { connection, stage, started: Instant::now(), _counted: CountedIn::new(&Arc::default()) };
+    let driven = drive(&mut serving, &begun, Stage::Closing);
     let reading = async {
         let mut driven = pin!(driven);
         let is_pending = poll_fn(|cx| Poll::Ready(driven.as_mut().poll(cx).is_pending())).await;

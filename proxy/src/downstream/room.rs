@@ -49,10 +49,14 @@ fn of_future<A, B, C, S: hyper::service::Service<Request<Incoming>>>(_: impl Fn(
     size_of::<S::Future>()
 }
 
+/// What the runtime keeps with each task.
+const RUNTIMES_OWN: usize = 112;
+
+/// The allocator's next size is 1,280.
 #[test]
 fn a_connection_that_waits_keeps_room_for_hyper_and_little_else() {
     let connection = Room::with(stack).connection;
-    assert!(connection <= 1_200, "{connection} bytes, of which 640 are hyper's");
+    assert!(connection + RUNTIMES_OWN <= 1_024, "{connection} bytes, of which 640 are hyper's");
 }
 
 #[test]

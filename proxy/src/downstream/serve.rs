@@ -330,7 +330,7 @@ impl WorkerThread {
             tokio::select! {
                 order = self.ordered.recv(), if accepting => match order {
                     Some(Order::Serve(accepted)) => {
-                        background.spawn(serve_connection(accepted, service.clone(), thread.clone()));
+                        background.spawn(serve_connection(Box::new(accepted), service.clone(), thread.clone()));
                     }
                     Some(Order::MakeRoom) => waiting.make_room(),
                     None => accepting = false,

@@ -13,7 +13,7 @@ use anyhow::bail;
 use fencepost_config::{Config, Freshness, Lock, OnUnavailable, Route};
 use fencepost_policy::{FenceToken, Layout, LockKey, Rejection, Revision, Verdict};
 use fencepost_sources::{LockDescription, LockSource, MemoryStore, Timing, TrackedLock};
-use http::HeaderValue;
+use http::{HeaderValue, Method};
 use serde_json::{Value, json};
 use tokio::time::Instant;
 
@@ -53,6 +53,8 @@ pub struct Explanation {
     status: Option<u16>,
     /// Where nothing can be said of the lock, the request goes on, because the route's operator says so.
     admits_unverified: bool,
+    /// With these it would go on whatever it presents.
+    exempt_methods: Vec<Method>,
 }
 
 impl<'c> Asked<'c> {
@@ -84,6 +86,7 @@ impl<'c> Asked<'c> {
             cause: None,
             status: None,
             admits_unverified: route.on_unavailable == OnUnavailable::DangerousAdmit,
+            exempt_methods: route.exempt_methods.clone(),
         };
         match named {
             None => explanation.verdict = Ok(()),
@@ -176,7 +179,8 @@ fn judge(
 impl Explanation {
     /// As JSON, for programs.
     pub fn to_json(&self) -> Value {
-        let Explanation { route, mode, presented, lock, cause, verdict, status, admits_unverified } = self;
+        let Explanation { route, mode, presented, lock, cause, verdict, status, admits_unverified, exempt_methods } =
+            self;
         let Presented { owner, revision, proof, token: _ } = presented;
         json!({
             "route": route,
@@ -191,6 +195,7 @@ impl Explanation {
             "action": verdict.err().map(|reason| reason.action().name()),
             "status": status,
             "cause": cause,
+            "exempt_methods": exempt_methods.iter().map(Method::as_str).collect::<Vec<_>>(),
             "let_past": *admits_unverified && *verdict == Err(Rejection::Unverifiable),
         })
     }
@@ -279,6 +284,10 @@ impl fmt::Display for Explanation {
         write!(f, "  {}", self.why())?;
         if let Err(reason) = self.verdict {
             write!(f, "\n  The sender is told: {} (action: {})", explanation(reason).1, reason.action().name())?;
+        }
+        if self.mode != "off" && !self.exempt_methods.is_empty() {
+            let methods: Vec<&str> = self.exempt_methods.iter().map(Method::as_str).collect();
+            write!(f, "\n  No token is looked at with {} (exempt_methods).", methods.join(", "))?;
         }
         Ok(())
     }

@@ -98,6 +98,8 @@ fn written(
 ) -> Result<(), Rejection> {
     for (name, value) in [(&names.owner, owner), (&names.revision, Some(revision))] {
         let Some(value) = value else { continue };
+        // Blanks around it are no part of a value (RFC 9110, section 5.5).
+        let value = value.trim_matches([' ', '\t']);
         let value = HeaderValue::from_bytes(value.as_bytes()).map_err(|_| Rejection::TokenMalformed)?;
         headers.insert(name.clone(), value);
     }
@@ -167,6 +169,7 @@ mod tests {
             ("open", Some("a"), "7", &["b"], "a@7"),
             ("open", Some("a"), "07", &[], "token-malformed"),
             ("open", Some("a\n"), "7", &[], "token-malformed"),
+            ("open", Some(" a b\t"), "\t7 ", &[], "a b@7"),
             ("open", None, "7", &["a"], "--owner: say whom the request claims to come from"),
             ("checked", Some("a"), "7", &["a"], "a@7"),
             ("checked", Some("a"), "7", &["b", "a"], "a@7"),

@@ -643,7 +643,9 @@ async fn what_would_become_of_a_token_is_explained() {
     let third = store.hold("/shards/2/lock", "shard-1").await;
     let routes = [
         Route::new("shards", "/shards/{shard}/", r#"key = "/shards/{shard}/lock""#),
-        Route::new("watched", "/", r#"key = "/k""#).with("mode = \"shadow\""),
+        Route::new("watched", "/", r#"key = "/k""#)
+            .with("mode = \"shadow\"")
+            .with(r#"exempt_methods = ["GET", "HEAD"]"#),
         Route::new("named", "/named/", r#"key = "/k", from_header = true"#),
     ];
     let scratch = Scratch::new();
@@ -682,6 +684,7 @@ async fn what_would_become_of_a_token_is_explained() {
         said.contains("forwarded, since the route is in shadow mode; enforced, it would be refused: 412 no-owner"),
         "{said}"
     );
+    assert!(said.ends_with("\n  No token is looked at with GET, HEAD (exempt_methods).\n"), "{said}");
     // A request that is to name its lock and does not gets no further, whatever else it presents.
     let file_name = file.to_str().unwrap();
     let unnamed = ["explain", "-c", file_name, "--route", "named", "--owner", "shard-1", "--revision", "07"];

@@ -35,10 +35,12 @@ fn hex_digit(byte: u8) -> Option<u8> {
 ///
 /// - a `%` that begins no escape: some decoders skip it, some stop there;
 /// - an encoded NUL: some end the path there;
+/// - a byte `0xc0` or `0xc1`, which UTF-8 never has: some take `c0 ae` for a dot and `c0 af` for a slash;
 /// - a component `.` or `..`, which some remove together with the component before it. Looked for after decoding
 ///   once, as HTTP has it, and twice, as a worker behind another decoding hop sees it; between `/`, and between
-///   `\`, which some take for `/`; before `;`, from where some drop the rest of a component (`..;x=1`); and before
-///   `?` and `#`, where the path ends for whoever gets it decoded.
+///   `\`, which some take for `/`; before `;`, from where some drop the rest of a component (`..;x=1`); before
+///   `?` and `#`, where the path ends for whoever gets it decoded; with tabs and ends of lines in it, which
+///   URL parsers of browsers and of Node.js leave out; and with blanks behind it, which Windows leaves out.
 ///
 /// An encoded slash is none of these: it can name something else only where dots stand beside it.
 pub(crate) fn is_ambiguous(path: &str) -> bool {
@@ -47,7 +49,16 @@ pub(crate) fn is_ambiguous(path: &str) -> bool {
     }
     let once = decoded(path);
     // The second decoding leaves the dots and slashes that the first one shows.
-    has_broken_escape(path) || once.clone().any(|byte| byte == 0) || has_dots(Decoded(once))
+    has_broken_escape(path) || once.clone().any(|byte| matches!(byte, 0 | 0xc0..=0xc1)) || has_dots(Decoded(once))
+}
+
+/// Whether some take a path for a reference to another host (RFC 3986, section 4.2: `//host/path`), as `new URL(path, base)` does in Node.js,
+/// with `\` for `/`. Looked for after decoding once and twice.
+pub(crate) fn names_a_host(path: &str) -> bool {
+    let is_read = |byte: &u8| !matches!(byte, b'\t' | b'\r' | b'\n');
+    let mut start = Decoded(decoded(path)).filter(is_read);
+    let mut is_slash = || matches!(start.next(), Some(b'/' | b'\\'));
+    is_slash() && is_slash()
 }
 
 fn has_broken_escape(path: &str) -> bool {
@@ -57,13 +68,17 @@ fn has_broken_escape(path: &str) -> bool {
 fn has_dots(path: impl Iterator<Item = u8>) -> bool {
     // How many dots the component consists of so far; `None` once it is anything else.
     let mut dots = None;
+    let mut behind_blank = false;
     for byte in path.chain([b'/']) {
         dots = match byte {
             b'/' | b'\\' | b';' | b'?' | b'#' if matches!(dots, Some(1 | 2)) => return true,
             b'/' | b'\\' => Some(0),
-            b'.' => dots.map(|count: u8| count.saturating_add(1)),
+            b'.' if !behind_blank => dots.map(|count: u8| count.saturating_add(1)),
+            b' ' if matches!(dots, Some(1..)) => dots,
+            b'\t' | b'\r' | b'\n' => dots,
             _ => None,
         };
+        behind_blank = byte == b' ';
     }
     false
 }
@@ -100,6 +115,7 @@ mod tests {
             "/a;v=1",
             "/.well-known/fence",
             "/a/b%20c",
+            "/a/.x ./..y",
             "*",
             "",
         ];
@@ -113,9 +129,23 @@ mod tests {
             "/100%25",
             "/100%2525",
             "/a%255cb",
+            "/a/..b%20/c",
+            "/a/...%20/c",
+            "/a/%20/c%09",
+            "/a/%C2%AE%C3%AF",
         ];
         for path in plain.into_iter().chain(encoded) {
             assert!(!is_ambiguous(path), "{path}");
+        }
+    }
+
+    #[test]
+    fn a_path_that_begins_with_two_slashes_names_a_host_to_some() {
+        for path in ["//h/x", "/\\h", "/%2fh", "/%5Ch", "/%252Fh", "/\t/h", "/%09%2f", "//"] {
+            assert!(names_a_host(path), "{path:?}");
+        }
+        for path in ["", "*", "/", "/h//x", "/h%2f", "/%20/h", "/;/h"] {
+            assert!(!names_a_host(path), "{path:?}");
         }
     }
 
@@ -128,7 +158,10 @@ mod tests {
         let ends = ["/a/..%3fx", "/a/..%23", "/a/.%23", "/a/..%253f", "/a/%2e%2e%3Fb/c", "/a/..?x", "/a/..#"];
         let twice = ["/a/%252e%252e/b", "/a/%25%32e./b", "/a/..%252fb", "/a%255c..%255cb", "/a/..%253b/b"];
         let broken = ["/%", "/a%2", "/a%2/b", "/%zz", "/%%2e", "/a%2g", "/a%", "/%+1", "/a%00b", "/%00", "/a\0b"];
-        for path in [&dots[..], &slashes, &parameters, &ends, &twice, &broken].concat() {
+        let left_out =
+            ["/a/.%09./b", "/a/%0d%2e%2e/b", "/a/..%0A/b", "/a/.%250a./b", "/a/..%20/b", "/a/.%20%20", "/a/.. /b"];
+        let overlong = ["/a/%c0%ae%c0%ae/b", "/a%C0%AFb", "/a%c1%9cb"];
+        for path in [&dots[..], &slashes, &parameters, &ends, &twice, &broken, &left_out, &overlong].concat() {
             assert!(is_ambiguous(path), "{path}");
         }
     }

@@ -11,6 +11,7 @@ use crate::route::Route;
 pub struct Routes {
     in_order: Vec<Route>,
     has_locks: bool,
+    fences_by_host: bool,
     /// The numbers of all.
     all: Vec<usize>,
     /// The numbers of those that may take a path whatever its first segment is: it is a capture, say.
@@ -37,6 +38,7 @@ impl Routes {
         }
         Routes {
             has_locks: in_order.iter().any(|route| route.mode.lock().is_some()),
+            fences_by_host: in_order.iter().any(|route| route.host.is_some() && route.mode.lock().is_some()),
             all: (0..in_order.len()).collect(),
             of_any_segment,
             by_first_segment: by_first_segment.into_iter().collect(),
@@ -47,6 +49,11 @@ impl Routes {
     /// Whether any has a lock.
     pub(crate) fn has_locks(&self) -> bool {
         self.has_locks
+    }
+
+    /// Whether the host of a request decides if it is fenced.
+    pub(crate) fn fences_by_host(&self) -> bool {
+        self.fences_by_host
     }
 
     /// The numbers of the routes that have to be asked for a path, in order: for each other one it is [`PathMatch::No`].

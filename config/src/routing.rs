@@ -6,7 +6,7 @@ use std::net::Ipv6Addr;
 use crate::captures::Captures;
 use crate::config::Config;
 use crate::path_template::PathMatch;
-use crate::percent::is_ambiguous;
+use crate::percent::{is_ambiguous, names_a_host};
 use crate::route::Route;
 use crate::routes::Routes;
 
@@ -38,8 +38,9 @@ impl Config {
     /// # Contract
     /// As long as any route has a lock, a path that workers may read differently is refused on every route, the ones
     /// in `off` mode included: it might be an unguarded path here and a guarded one at the worker. See
-    /// [`PathTemplate::matches`](crate::PathTemplate::matches). Without any lock there is nothing to slip past, and
-    /// every path goes to the first route that may take it.
+    /// [`PathTemplate::matches`](crate::PathTemplate::matches). Where the host decides too, so is a path that begins with two slashes, in any
+    /// spelling: it is another host's to some. Without any lock there is nothing to slip past, and every path goes to the
+    /// first route that may take it.
     pub fn route<'p>(&self, host: Option<&str>, path: &'p str) -> Routing<'_, 'p> {
         self.routes.first_that_takes(host, path, self.routes.that_may_take(path))
     }
@@ -49,7 +50,7 @@ impl Config {
     /// # Contract
     /// Then a request that names no host must be refused: whatever host the worker takes it for, it may be that of a fence.
     pub fn fences_by_host(&self) -> bool {
-        self.routes.iter().any(|route| route.host.is_some() && route.mode.lock().is_some())
+        self.routes.fences_by_host()
     }
 }
 
@@ -57,7 +58,7 @@ impl Routes {
     /// The first of those of these numbers that takes a host and path.
     fn first_that_takes<'p>(&self, host: Option<&str>, path: &'p str, numbers: &[usize]) -> Routing<'_, 'p> {
         let fenced = self.has_locks();
-        if fenced && is_ambiguous(path) {
+        if fenced && is_ambiguous(path) || self.fences_by_host() && names_a_host(path) {
             return Routing::LockNotAllowed;
         }
         let host = LazyCell::new(|| host.map(without_port));
@@ -202,6 +203,17 @@ mod tests {
             assert!(config(&format!("host = \"h\"\n{fence}")).fences_by_host());
         }
         assert!(!config("host = \"h\"\nmode = \"off\"\nlock = { source = \"main\", key = \"/k\" }").fences_by_host());
+    }
+
+    #[test]
+    fn where_the_host_decides_no_path_names_another() {
+        let off = format!("host = \"h\"\n{OFF}");
+        let text = |fence: &str| format!("host = \"h\"\n{fence}");
+        for path in ["//h/shards/2/", "/\\h/x", "/%2fh/x"] {
+            check(&config(&text(GUARDED)), Some("admin.example"), path, "lock-not-allowed");
+            check(&config(&off), Some("admin.example"), path, "admin");
+        }
+        check(&config(&text(GUARDED)), Some("admin.example"), "/x//h", "admin");
     }
 
     #[test]

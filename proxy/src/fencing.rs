@@ -9,9 +9,11 @@ use fencepost_fence::confirm::{Confirmed, unloaded};
 use fencepost_policy::{FenceToken, LockKey, PassReason, Rejection, Verdict};
 use fencepost_sources::TrackedLock;
 use http::{HeaderMap, HeaderName, HeaderValue, Request};
+use http_body::Body as _;
 use tokio::time::Instant;
 use tower::Service;
 
+use crate::downstream::ClientBody;
 use crate::exchange::{Answer, Exchange, Place};
 use crate::forward::{METHOD_OVERRIDES, folds_alike, names_websocket};
 use crate::metrics::{ConfirmOutcome, Counted};
@@ -98,8 +100,9 @@ fn time_verdict(place: &Place, since: Instant) {
 }
 
 /// Whether a worker may take a request for something else than its method says. What asks for a websocket is no GET any more: a tunnel carries
-/// writes. No other protocol is passed on; `h2c` is asked for by clients that don't insist (`java.net.http`, `curl --http2`).
-fn may_mean_another<B>(request: &Request<B>) -> bool {
+/// writes. No other protocol is passed on; `h2c` is asked for by clients that don't insist (`java.net.http`, `curl --http2`). A body that has no
+/// meaning (RFC 9110, section 9.3.1) some workers leave unread, and take it for the next request.
+fn may_mean_another(request: &Request<ClientBody>) -> bool {
     let overrides = |name: &[u8]| METHOD_OVERRIDES.into_iter().any(|field| folds_alike(field.as_bytes(), name));
     let in_head = |name: &HeaderName| overrides(name.as_str().as_bytes());
     // Some take `;` for `&` (Rack before 3), and PHP ends a name before what would be an index, or at a NUL.
@@ -108,6 +111,7 @@ fn may_mean_another<B>(request: &Request<B>) -> bool {
         .flat_map(|one| form_urlencoded::parse(one.as_bytes()))
         .map(|(name, _)| name.trim_start().split(['[', '\0']).next().unwrap_or_default().to_ascii_lowercase());
     names_websocket(request.headers())
+        || request.method().is_safe() && !request.body().is_end_stream()
         || request.headers().keys().any(in_head)
         || names.any(|name| overrides(name.as_bytes()) || folds_alike(METHOD_PARAMETER.as_bytes(), name.as_bytes()))
 }

@@ -124,7 +124,8 @@ impl PeerLine {
             Sender::Two(_) => request.uri(format!("https://localhost{path}")),
         };
         let request = headers.iter().fold(request, |request, (name, value)| request.header(*name, *value));
-        let request = request.body(Full::new(Bytes::from_static(b"write"))).unwrap();
+        let body: &[u8] = if method == "GET" { b"" } else { b"write" };
+        let request = request.body(Full::new(Bytes::from_static(body))).unwrap();
         let answer = match &mut self.sender {
             Sender::One(sender) => {
                 sender.ready().await.unwrap();

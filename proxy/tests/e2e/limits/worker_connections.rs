@@ -10,7 +10,7 @@ use crate::fencepost::Route;
 use crate::scene::Scene;
 
 const ORPHAN: Duration = Duration::from_millis(300);
-const EXEMPT: &str = r#"exempt_methods = ["GET"]"#;
+const EXEMPT: &str = r#"exempt_methods = ["GET", "POST"]"#;
 
 /// One connection to the worker, for which others wait for that long.
 async fn with_one_connection(connect_timeout: &str, routes: &[Route]) -> Scene {
@@ -64,7 +64,7 @@ async fn an_upload_that_drips_in_without_a_token_gives_way_to_who_waits_for_a_co
     scene.worker.when(early);
     for path in ["/off/up", "/watching/up", "/up", "/early"] {
         let mut client = connect(&scene).await;
-        let head = format!("GET {path} HTTP/1.1\r\nHost: h\r\nTransfer-Encoding: chunked\r\n\r\n");
+        let head = format!("POST {path} HTTP/1.1\r\nHost: h\r\nTransfer-Encoding: chunked\r\n\r\n");
         client.send(head).await.unwrap();
         let has_come = |seen: &[Seen]| seen.iter().any(|one| one.path == path);
         scene.worker.wait_until(&format!("{path} has begun"), has_come).await;

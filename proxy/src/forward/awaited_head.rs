@@ -168,7 +168,11 @@ impl<P: Permit> Sent<P> {
         cx: &mut Context<'_>,
     ) -> Poll<Result<Response<Incoming>, TrySendError<Request<RequestBody>>>> {
         let Sent { head, in_flight, .. } = self;
-        in_flight.poll_driven(cx, First::Drive, |cx| head.as_mut().poll(cx))
+        let head = in_flight.poll_driven(cx, First::Drive, |cx| head.as_mut().poll(cx));
+        if head.is_pending() {
+            in_flight.look_for_words();
+        }
+        head
     }
 
     /// Ready when the request is to be cut now, the tenure having ended. What else is cut then goes on.

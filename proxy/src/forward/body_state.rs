@@ -16,6 +16,8 @@ pub(super) struct BodyState {
     stage: Cell<Stage>,
     /// Whether it was cut because the client did not send all of it.
     client_failed: Cell<bool>,
+    /// Whether it was cut because the worker reads no more of it.
+    unwanted: Cell<bool>,
     /// Since when the client is the one to go on. `None` while it is not.
     awaited_since: Cell<Option<Instant>>,
     /// How far the client was behind then.
@@ -67,6 +69,7 @@ impl BodyState {
         BodyState {
             stage: Cell::new(Stage::Running),
             client_failed: Cell::new(false),
+            unwanted: Cell::new(false),
             awaited_since: Cell::new(None),
             behind: Cell::new(Duration::ZERO),
             last_piece: Cell::new(Instant::now()),
@@ -170,6 +173,12 @@ impl BodyState {
         self.cut_off();
     }
 
+    /// Cuts it, because hyper asks for no more of it: the worker has closed, or reset its stream.
+    pub(super) fn dropped(&self) {
+        let was_running = self.cut_off();
+        self.unwanted.set(self.unwanted.get() || was_running);
+    }
+
     /// The last piece has been handed to hyper.
     pub(super) fn went_out(&self) {
         if self.is_running() {
@@ -229,6 +238,11 @@ impl BodyState {
     /// Ready when it has been cut.
     pub(super) fn poll_cut(&self, cx: &mut Context<'_>) -> Poll<()> {
         if self.poll_end(cx).is_ready() && self.is_partial() { Poll::Ready(()) } else { Poll::Pending }
+    }
+
+    /// Whether the worker has let us know that it reads no more of it.
+    pub(super) fn is_unwanted(&self) -> bool {
+        self.unwanted.get()
     }
 
     /// Whether the worker has only a part and can know that.

@@ -15,6 +15,7 @@ use hyper::client::conn::TrySendError;
 use hyper::client::conn::http1::{Builder, Connection, SendRequest};
 use hyper_util::rt::TokioIo;
 use rustls::ClientConfig;
+use tokio::io::AsyncReadExt as _;
 use tokio::task::JoinHandle;
 use tokio::time::Instant;
 
@@ -174,6 +175,11 @@ impl Http1 {
         })
     }
 
+    /// Has it driven by whoever waits for the response from now on, nothing more being sent: what the worker says, they alone look for.
+    pub(super) fn drive_where_awaited(&mut self) {
+        self.driver.recall();
+    }
+
     /// Reads and writes what can be while nobody waits for anything: whoever used it last is not to be woken when it is used next.
     pub(super) fn drive_idle(&mut self) {
         let _ = poll_seat(&self.driver.seat, &mut Context::from_waker(Waker::noop()));
@@ -226,6 +232,14 @@ impl Http1 {
         self.driver.socket.end_by_reset();
     }
 
+    /// Completes when the worker has closed its side, or has been lost. Nothing more is written, and what the worker says is no answer to
+    /// anything.
+    pub(super) async fn closed(&mut self) {
+        self.driver.leave_http();
+        let mut said = [0; 1024];
+        while let Ok(1..) = self.driver.socket.clone().read(&mut said).await {}
+    }
+
     /// Its place in the pool, for another connection.
     pub(super) fn into_place(self) -> Place {
         self.place
@@ -267,14 +281,20 @@ impl Driver {
             task.abort();
         }
     }
+
+    /// Drops hyper's connection, and with it the body that it may have of a client.
+    fn leave_http(&mut self) {
+        self.recall();
+        // A task that was recalled still has the seat for a moment.
+        *self.seat.borrow_mut() = Seat::Ended { read_beyond: Bytes::new() };
+    }
 }
 
 impl Drop for Driver {
     fn drop(&mut self) {
-        self.recall();
-        // A task that was recalled still has the seat for a moment, and others may look at the socket.
+        // Others may look at the socket.
         self.socket.shut_both();
-        *self.seat.borrow_mut() = Seat::Ended { read_beyond: Bytes::new() };
+        self.leave_http();
     }
 }
 

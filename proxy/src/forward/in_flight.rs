@@ -43,6 +43,8 @@ pub(super) struct InFlight<P: Permit> {
     started: Instant,
     /// Bytes that had been read of an HTTP/1.1 connection when it began.
     read_before: u64,
+    /// Those that had been when that was last looked at, before there was a head.
+    read_by_now: u64,
     /// Since when the worker owes us something.
     waiting_since: Option<Instant>,
     patience: Patience,
@@ -100,6 +102,7 @@ impl<P: Permit> InFlight<P> {
             timeouts,
             started: at,
             read_before,
+            read_by_now: read_before,
             waiting_since: Some(at),
             patience: Patience::Attached,
             is_lost: false,
@@ -160,9 +163,9 @@ impl<P: Permit> InFlight<P> {
         if let Some(body) = &self.body
             && vigil.has_news_of_cut(body, cx)
         {
-            self.is_lost = true;
             self.permit.body_cut();
-            self.take_back(); // Its head may not have gone out, nor be let out later.
+            self.be_lost();
+            cx.waker().wake_by_ref(); // To be driven.
         }
         sealed
     }
@@ -230,6 +233,18 @@ impl<P: Permit> InFlight<P> {
         !is_ambiguous
     }
 
+    /// Looks whether the worker has said something that is no head yet: an interim answer (1xx), or a part of a head. It has been at the request
+    /// until then, but what it owes it still owes. Over HTTP/2 that is not seen.
+    pub(super) fn look_for_words(&mut self) {
+        let Link::Http1(connection) = &self.link else { return };
+        let read = connection.socket().bytes_read();
+        if std::mem::replace(&mut self.read_by_now, read) != read && self.is_lost {
+            let waiting_since = self.waiting_since;
+            self.heard();
+            self.waiting_since = waiting_since;
+        }
+    }
+
     /// Whether the worker says more and more without having answered: interim answers (1xx) without end, which would keep this
     /// thread busy. Asked as long as there is no head.
     pub(super) fn is_babble(&self) -> bool {
@@ -267,6 +282,15 @@ impl<P: Permit> InFlight<P> {
         }
     }
 
+    /// The permit counts down from now on, and what the worker says is looked for.
+    fn be_lost(&mut self) {
+        self.is_lost = true;
+        self.take_back(); // Its head may not have gone out, nor be let out later.
+        if let Link::Http1(connection) = &mut self.link {
+            connection.drive_where_awaited();
+        }
+    }
+
     /// The client has left. What has no end that is waited for is not read for ever.
     pub(super) fn detach(&mut self, is_left_in_time: bool) {
         if self.patience == Patience::Attached {
@@ -289,8 +313,7 @@ impl<P: Permit> InFlight<P> {
     /// The worker has taken too long; its end is waited for without the client, as long as it is heard of.
     pub(super) fn overdue(&mut self, is_left_in_time: bool) {
         self.stop_writing(); // From now on its time is bounded.
-        self.take_back();
-        self.is_lost = true;
+        self.be_lost();
         self.permit.overdue();
         let now = Instant::now();
         let ends =

@@ -344,6 +344,6 @@ impl Streaming {
 impl Drop for Streaming {
     fn drop(&mut self) {
         // hyper drops a body early when the worker reads no more of it.
-        self.state.cut_off();
+        self.state.dropped();
     }
 }

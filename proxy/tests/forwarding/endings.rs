@@ -184,6 +184,38 @@ fn a_late_answer_is_read_to_its_end_however_long_it_takes_as_long_as_it_goes_on(
     assert_eq!(proxy.wait_for_events(2), [Event::Overdue, Event::Finished(Ending::Complete)]);
 }
 
+/// hyper tells nobody of either: it counted as silent.
+#[test]
+fn a_worker_that_says_that_it_is_at_a_request_which_has_taken_too_long_is_waited_for() {
+    let late = Duration::from_secs(2);
+    for is_streamed in [false, true] {
+        let worker = Worker::by_hand();
+        let proxy = Proxy::with(worker.address(), impatient(MOMENT, late));
+        let mut client = proxy.client();
+        client.send(if is_streamed {
+            "POST / HTTP/1.1\r\nHost: test\r\nTransfer-Encoding: chunked\r\n\r\n"
+        } else {
+            GET
+        });
+        let mut peer = worker.next();
+        peer.head();
+        if is_streamed {
+            client.send("0\r\n\r\n");
+        }
+        assert!(client.head().starts_with("HTTP/1.1 504 "));
+        let begun = Instant::now();
+        let head = "HTTP/1.1 200 OK\r\nContent-Length: 0\r\n\r\n";
+        let words = std::iter::repeat_n("HTTP/1.1 102 Processing\r\n\r\n", 12).chain((0..12).map(|at| &head[at..=at]));
+        for word in words {
+            std::thread::sleep(2 * MOMENT); // The pace is what is tested.
+            peer.send(word);
+        }
+        assert!(begun.elapsed() > 2 * late);
+        peer.send(&head[12..]);
+        assert_eq!(proxy.wait_for_events(2), [Event::Overdue, Event::Finished(Ending::Complete)]);
+    }
+}
+
 #[test]
 fn an_event_stream_that_has_been_silent_for_too_long_is_not_read_for_ever_after() {
     for head_comes_late in [false, true] {

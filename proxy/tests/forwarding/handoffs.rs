@@ -310,6 +310,39 @@ fn a_late_answer_that_is_still_arriving_holds_the_successor_up_until_its_end() {
     assert_eq!(scene.metric("fencepost_orphans_expired_total"), "0");
 }
 
+/// hyper tells nobody of interim answers: the successor went in while its predecessor's request was at the worker, and said so.
+#[test]
+fn a_worker_that_says_that_it_is_at_a_request_holds_the_successor_up() {
+    let scene = Scene::with("upstream_timeout = \"1s\"\norphan_timeout = \"2s\"");
+    for is_cut in [false, true] {
+        let (mut client, mut peer) = if is_cut {
+            scene.upload(&scene.hold("a"))
+        } else {
+            let client = scene.get(&scene.hold("a"));
+            let mut peer = scene.worker.next();
+            peer.next_request();
+            (client, peer)
+        };
+        if !is_cut {
+            assert!(client.head().starts_with("HTTP/1.1 504 "));
+        }
+        let mut successor = scene.get(&scene.hold("b"));
+        if is_cut {
+            assert_eq!(peer.until_end(), b"");
+        }
+        let begun = Instant::now();
+        while begun.elapsed() < Duration::from_secs(4) {
+            std::thread::sleep(MOMENT); // The pace is what is tested.
+            peer.send("HTTP/1.1 102 Processing\r\n\r\n");
+            assert_eq!(scene.metric("fencepost_orphans"), "1", "after {:?}", begun.elapsed());
+        }
+        peer.send("HTTP/1.1 200 OK\r\nConnection: close\r\nContent-Length: 0\r\n\r\n");
+        drop(peer);
+        scene.somebody_comes(&mut successor);
+        assert_eq!(scene.metric("fencepost_orphans_expired_total"), "0");
+    }
+}
+
 /// A route that turns to enforce has to know of it.
 #[test]
 fn what_was_let_past_counts_for_as_long_as_its_late_answer_arrives() {

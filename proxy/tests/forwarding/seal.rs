@@ -116,20 +116,34 @@ fn a_request_that_was_read_whole_never_reaches_the_worker_whole_once_its_tenure_
     }
 }
 
+/// It counted as over with the cut, while the worker went on reading what lay in the kernel.
 #[test]
-fn an_upload_that_was_answered_early_is_cut_and_the_request_is_over() {
-    let (worker, tenures) = (Worker::by_hand(), Tenures::new());
-    let proxy = before(&worker, &tenures);
-    let mut client = proxy.client();
-    client.send(CHUNKED);
-    let mut peer = worker.next();
-    peer.head();
-    peer.respond("early");
-    assert_eq!(client.answer().1, b"early");
-    assert!(proxy.events().is_empty(), "the worker may still be reading");
-    tenures.end();
-    peer.until_end();
-    assert_eq!(proxy.wait_for_events(1), [COMPLETE]);
+fn an_upload_that_was_answered_early_and_is_cut_is_over_when_its_worker_has_closed() {
+    for (by_its_client, closes) in [(false, true), (true, true), (false, false)] {
+        let (worker, tenures) = (Worker::by_hand(), Tenures::new());
+        let late = if closes { PATIENCE } else { MOMENT };
+        let timeouts = Timeouts { late, ..Timeouts::default() };
+        let proxy = Proxy::with(worker.address(), Settings { timeouts, ..fenced(&tenures) });
+        let mut client = proxy.client();
+        client.send(CHUNKED);
+        let mut peer = worker.next();
+        peer.head();
+        peer.respond("early");
+        assert_eq!(client.answer().1, b"early");
+        assert!(proxy.events().is_empty(), "the worker may still be reading");
+        if by_its_client {
+            drop(client);
+        } else {
+            tenures.end();
+        }
+        assert_eq!(proxy.wait_for_events(1), [Event::BodyCut]);
+        peer.until_end();
+        if closes {
+            drop(peer);
+        }
+        let ending = if closes { Ending::Complete } else { Ending::TimedOut };
+        assert_eq!(proxy.wait_for_events(2)[1..], [Event::Finished(ending)]);
+    }
 }
 
 #[test]

@@ -7,7 +7,7 @@ use std::task::{Context, Poll};
 use tokio::time::timeout;
 
 use super::InFlight;
-use crate::forward::admitted::Permit;
+use crate::forward::admitted::{Ending, Permit};
 use crate::forward::body_state::BodyState;
 use crate::forward::pool::Link;
 use crate::forward::stalled::Stalls;
@@ -155,6 +155,25 @@ impl<P: Permit> InFlight<P> {
                 }
             }
         }
+        if self.body.as_ref().is_some_and(|body| body.is_partial()) && !self.may_be_left {
+            return self.outlast().await;
+        }
         self.settle();
+    }
+
+    /// The worker has answered before its request was cut, and may still be at what it has of it, which may lie in the kernel. Over HTTP/1.1
+    /// it is seen to have come to the end: then it closes.
+    async fn outlast(mut self: Box<Self>) {
+        let late = self.timeouts.late;
+        let ending = match &mut self.link {
+            Link::Http1(connection) => {
+                self.permit.body_cut();
+                let closed = timeout(late, connection.closed()).await;
+                if closed.is_ok() { Ending::Complete } else { Ending::TimedOut }
+            }
+            Link::Http2(_) if self.body.as_ref().is_some_and(|body| body.is_unwanted()) => Ending::Complete,
+            Link::Http2(_) => Ending::BodyCut,
+        };
+        self.close(ending);
     }
 }

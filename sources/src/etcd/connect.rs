@@ -2,6 +2,7 @@
 
 use std::io;
 use std::net::SocketAddr;
+use std::sync::Arc;
 use std::time::Duration;
 
 use etcd_client::{Channel, Client, ConnectOptions, Error};
@@ -15,8 +16,9 @@ use tower::service_fn;
 use super::access::EtcdTls;
 use crate::first_to_connect::first_to_connect;
 
-/// How long a connection may take to come up.
-const CONNECT_TIMEOUT: Duration = Duration::from_millis(500);
+/// How long a connection may take to come up. Whoever needs it waits no longer than for an answer, and it goes on: by TLS 1.2 it takes three round
+/// trips.
+const CONNECT_TIMEOUT: Duration = Duration::from_secs(2);
 
 /// How long one address of a name may say nothing until the next is tried as well: the least that RFC 8305 (section 8) recommends, since the
 /// others, TLS and an answer have to come in time too.
@@ -38,53 +40,43 @@ pub(super) enum Purpose {
     Watches,
 }
 
-/// A client of one address. Nothing is sent before it is used.
-pub(super) async fn client(address: &str, tls: Option<&EtcdTls>, purpose: Purpose) -> Result<Client, Error> {
-    let mut options = ConnectOptions::new().with_connect_timeout(CONNECT_TIMEOUT);
-    if purpose == Purpose::Watches {
-        options = options
-            .with_require_leader(true)
-            .with_keep_alive(KEEPALIVE_INTERVAL, KEEPALIVE_TIMEOUT)
-            .with_keep_alive_while_idle(false);
-    }
-    if !address.starts_with("https://") {
-        return Client::connect([address], Some(options)).await;
-    }
-    let tls = tls.ok_or_else(|| Error::InvalidArgs(format!("{address} takes TLS")))?;
-    Client::from_channel(Channel::Tonic(secure_channel(address, tls, purpose, look_up)?), Some(options)).await
+/// Connects to one address.
+pub(super) async fn connect(address: &str, tls: Option<&EtcdTls>, purpose: Purpose) -> Result<Client, Error> {
+    let options = ConnectOptions::new().with_require_leader(purpose == Purpose::Watches);
+    let channel = channel(address, tls, purpose, look_up).await?;
+    Client::from_channel(Channel::Tonic(channel), Some(options)).await
 }
 
 async fn look_up(host: String, port: u16) -> io::Result<Vec<SocketAddr>> {
     Ok(lookup_host((host, port)).await?.collect())
 }
 
-/// A channel over TLS of our own making: the library's knows neither files that change nor revocation. Each connection is
-/// made with what the files say then, to an address that the name has then.
-fn secure_channel<F>(
+/// A channel of our own making: the library's knows neither files that change nor revocation, and connects with the first call, for as
+/// long as somebody waits for that. Each connection is made with what the files say then, to an address that the name has then.
+async fn channel<F>(
     address: &str,
-    tls: &EtcdTls,
+    tls: Option<&EtcdTls>,
     purpose: Purpose,
-    look_up: impl Fn(String, u16) -> F + Send + 'static,
+    look_up: impl Fn(String, u16) -> F + Send + Sync + 'static,
 ) -> Result<tonic::transport::Channel, Error>
 where
     F: Future<Output = io::Result<Vec<SocketAddr>>> + Send + 'static,
 {
     let origin: Uri = address.parse()?;
+    let is_secure = origin.scheme_str() == Some("https");
     let host = origin.host().unwrap_or_default().trim_matches(['[', ']']).to_owned();
-    let port = origin.port_u16().unwrap_or(443);
-    let name = tls.server_name.clone().unwrap_or_else(|| host.clone());
-    let name = ServerName::try_from(name).map_err(|error| Error::InvalidArgs(format!("{address}: {error}")))?;
-    let client = tls.client.clone();
-    let connector = service_fn(move |_: Uri| {
-        let (config, name, found) = (client.config(), name.clone(), look_up(host.clone(), port));
+    let port = origin.port_u16().unwrap_or(if is_secure { 443 } else { 80 });
+    let (name, look_up) = (host.clone(), Arc::new(look_up));
+    let reach = move || {
+        let found = look_up(host.clone(), port);
         async move {
             let stream = first_to_connect(found.await?, SILENCE_MAX).await?;
             stream.set_nodelay(true)?;
-            TlsConnector::from(config).connect(name, stream).await.map(TokioIo::new)
+            io::Result::Ok(stream)
         }
-    });
-    // To the channel it is cleartext. It says in each request that it is not.
-    let cleartext: Uri = address.replacen("https", "http", 1).parse()?;
+    };
+    // To the channel it is cleartext either way. It says in each request what it is.
+    let cleartext: Uri = if is_secure { address.replacen("https", "http", 1).parse()? } else { origin.clone() };
     let mut endpoint = Endpoint::from(cleartext).origin(origin).connect_timeout(CONNECT_TIMEOUT);
     if purpose == Purpose::Watches {
         endpoint = endpoint
@@ -92,7 +84,22 @@ where
             .keep_alive_timeout(KEEPALIVE_TIMEOUT)
             .keep_alive_while_idle(false);
     }
-    Ok(endpoint.connect_with_connector_lazy(connector))
+    if !is_secure {
+        let connector = service_fn(move |_: Uri| {
+            let reached = reach();
+            async move { reached.await.map(TokioIo::new) }
+        });
+        return Ok(endpoint.connect_with_connector(connector).await?);
+    }
+    let tls = tls.ok_or_else(|| Error::InvalidArgs(format!("{address} takes TLS")))?;
+    let name = tls.server_name.clone().unwrap_or(name);
+    let name = ServerName::try_from(name).map_err(|error| Error::InvalidArgs(format!("{address}: {error}")))?;
+    let client = tls.client.clone();
+    let connector = service_fn(move |_: Uri| {
+        let (config, name, reached) = (client.config(), name.clone(), reach());
+        async move { TlsConnector::from(config).connect(name, reached.await?).await.map(TokioIo::new) }
+    });
+    Ok(endpoint.connect_with_connector(connector).await?)
 }
 
 #[cfg(test)]
@@ -120,7 +127,7 @@ mod tests {
             Ok(vec![first, second, works])
         };
         let address = format!("https://localhost:{}", works.port());
-        let channel = secure_channel(&address, &tls, Purpose::Calls, look_up).unwrap();
+        let channel = channel(&address, Some(&tls), Purpose::Calls, look_up).await.unwrap();
         let client = Client::from_channel(Channel::Tonic(channel), None).await.unwrap();
         client.kv_client().get("none", None).await.unwrap();
     }

@@ -1,15 +1,17 @@
 //! One endpoint and our connections to it.
 
 use std::future::Future;
-use std::sync::{Arc, Mutex, PoisonError};
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::{Arc, Mutex, OnceLock, PoisonError};
 use std::time::Duration;
 
 use etcd_client::Client;
-use tokio::sync::{OnceCell, watch};
+use futures_util::future::{BoxFuture, FutureExt, Shared};
+use tokio::sync::watch;
 use tokio::time::timeout;
 
 use super::access::EtcdAccess;
-use super::connect::{Purpose, client};
+use super::connect::{Purpose, connect};
 use super::failure::Failure;
 use super::login::Logins;
 use crate::store::StoreError;
@@ -81,7 +83,7 @@ impl Connections {
         Arc::clone(&self.present.lock().unwrap_or_else(PoisonError::into_inner))
     }
 
-    /// Makes a call that may take so long, logged in if there is somebody to log in, with a login after so many others; anew
+    /// Makes a call that may take so long, once the connection is up, which is waited for as long, logged in if there is somebody to log in, with a login after so many others; anew
     /// if etcd does not take that login any more.
     pub(super) async fn call<T, C: Future<Output = Result<T, Failure>>>(
         &self,
@@ -90,8 +92,8 @@ impl Connections {
         limit: Duration,
         call: impl Fn(Client) -> C,
     ) -> Result<T, Failure> {
-        let connect = || client(&self.address, self.access.tls.as_ref(), self.purpose);
-        let client = connection.client.get_or_try_init(connect).await?;
+        let connected = timeout(limit, connection.client(|| self.connect())).await;
+        let client = &connected.unwrap_or(Err(Failure::Connecting(limit)))?;
         let mut after = after;
         for _ in 0..TRIES_MAX {
             let logins = &connection.logins;
@@ -111,6 +113,14 @@ impl Connections {
         Err(Failure::endpoint("it takes none of the logins that it grants"))
     }
 
+    /// Connects, in a task that no caller can interrupt: on a slow line that takes longer than any of them can wait.
+    fn connect(&self) -> Connecting {
+        let (address, access, purpose) = (self.address.clone(), Arc::clone(&self.access), self.purpose);
+        let connecting = tokio::spawn(async move { connect(&address, access.tls.as_ref(), purpose).await });
+        let broke_off = |error| Err(Failure::endpoint(format!("connecting broke off: {error}")));
+        connecting.map(move |outcome| outcome.map_or_else(broke_off, |connected| Ok(connected?))).boxed().shared()
+    }
+
     /// Makes sure that the one in use is not used again, except by those who are using it.
     fn renew(&self) {
         *self.present.lock().unwrap_or_else(PoisonError::into_inner) = Arc::default();
@@ -122,14 +132,29 @@ fn nobody_logs_in() -> Failure {
     Failure::Store(StoreError::Refused(what.into()))
 }
 
+/// A connection that comes up, or has.
+type Connecting = Shared<BoxFuture<'static, Result<Client, Failure>>>;
+
 /// A connection, up or not.
 #[derive(Default)]
 pub(super) struct Connection {
-    client: OnceCell<Client>,
+    connecting: OnceLock<Connecting>,
+    /// Whether somebody has noted that it takes long to come up.
+    is_slow: AtomicBool,
     logins: Arc<Logins>,
 }
 
 impl Connection {
+    /// Its client, once it is up.
+    async fn client(&self, connect: impl FnOnce() -> Connecting) -> Result<Client, Failure> {
+        self.connecting.get_or_init(connect).clone().await
+    }
+
+    /// Notes that it takes long to come up. False if that is no news.
+    pub(super) fn is_slow_as_noted_now(&self) -> bool {
+        !self.is_slow.swap(true, Ordering::Relaxed)
+    }
+
     /// How often there was a login on it.
     pub(super) fn logins(&self) -> u64 {
         self.logins.count()
@@ -138,6 +163,6 @@ impl Connection {
 
 impl std::fmt::Debug for Connection {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        f.debug_struct("Connection").field("used", &self.client.initialized()).finish()
+        f.debug_struct("Connection").field("used", &self.connecting.get().is_some()).finish()
     }
 }

@@ -181,8 +181,8 @@ impl Endpoints {
         })
     }
 
-    /// Takes note that something failed on a connection to an endpoint, which makes the endpoint suspect. Of many things
-    /// that fail on one connection, only the first counts. The store's own answers are no failures of an endpoint, nor is
+    /// Takes note that something failed on a connection to an endpoint, which makes the endpoint suspect, or that the connection has not come up in
+    /// time, for which others are asked before it. Of many things that fail on one connection, only the first counts. The store's own answers are no failures of an endpoint, nor is
     /// that it takes its time for a password.
     pub(super) fn failed(
         &self,
@@ -199,8 +199,14 @@ impl Endpoints {
         if !Arc::ptr_eq(&connections.present(), connection) {
             return;
         }
+        let comes_up = matches!(failure, Failure::Connecting(_));
+        if comes_up && !connection.is_slow_as_noted_now() {
+            return;
+        }
         health.failed(index, Instant::now(), jitter());
-        endpoint.suspect();
+        if !comes_up {
+            endpoint.suspect();
+        }
         let error = failure.clone().at(&endpoint.address);
         match *failure {
             // The others do well without it, so nobody else would ever say so.
@@ -213,6 +219,7 @@ impl Endpoints {
             }
             Failure::AnotherCluster { .. }
             | Failure::Endpoint(_)
+            | Failure::Connecting(_)
             | Failure::TooLate(_)
             | Failure::Checking
             | Failure::LoggedOut

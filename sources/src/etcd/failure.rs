@@ -14,6 +14,8 @@ use crate::store::StoreError;
 pub(super) enum Failure {
     /// It could not, or not in time: another endpoint may.
     Endpoint(Arc<str>),
+    /// The connection to it has not come up in that time, and goes on coming up.
+    Connecting(Duration),
     /// It did not, in that time. Whether that is the endpoint's failure depends on how much was asked for.
     TooLate(Duration),
     /// It belongs to another cluster: another endpoint may not.
@@ -41,7 +43,9 @@ impl Failure {
     /// Whether it makes the endpoint suspect.
     pub(super) fn is_of_endpoint(&self) -> bool {
         match self {
-            Failure::Endpoint(_) | Failure::TooLate(_) | Failure::AnotherCluster { .. } => true,
+            Failure::Endpoint(_) | Failure::Connecting(_) | Failure::TooLate(_) | Failure::AnotherCluster { .. } => {
+                true
+            }
             Failure::Checking | Failure::LoggedOut | Failure::Denied | Failure::Store(_) => false,
         }
     }
@@ -50,6 +54,9 @@ impl Failure {
     pub(super) fn at(self, endpoint: &Arc<str>) -> StoreError {
         match self {
             Failure::Endpoint(what) => StoreError::Unavailable(format!("{endpoint}: {what}").into()),
+            Failure::Connecting(limit) => {
+                StoreError::Unavailable(format!("{endpoint}: no connection within {limit:?}").into())
+            }
             Failure::TooLate(limit) => {
                 StoreError::Unavailable(format!("{endpoint}: no answer within {limit:?}").into())
             }
@@ -87,6 +94,9 @@ impl From<Error> for Failure {
     fn from(error: Error) -> Failure {
         if let Error::InvalidUri(_) | Error::InvalidArgs(_) = error {
             return Failure::Store(StoreError::Refused(error.to_string().into()));
+        }
+        if let Error::TransportError(error) = &error {
+            return Failure::endpoint(with_causes("no connection", error.source()));
         }
         let Error::GRpcStatus(status) = &error else {
             return Failure::endpoint(with_causes(&error.to_string(), error.source()));

@@ -126,6 +126,7 @@ async fn show(client: &Client, user: &EtcdUser, Password(password): &Password) -
             Failure::Store(StoreError::Refused(why)) => refused(user, &why),
             Failure::LoggedOut | Failure::Denied => Failure::endpoint("it takes no login"),
             failure @ (Failure::Endpoint(_)
+            | Failure::Connecting(_)
             | Failure::TooLate(_)
             | Failure::AnotherCluster { .. }
             | Failure::Checking

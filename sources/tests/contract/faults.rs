@@ -2,17 +2,21 @@
 
 use std::net::SocketAddr;
 use std::process::Command;
+use std::sync::Arc;
 use std::time::Duration;
 
 use fencepost_policy::Revision;
 use fencepost_sources::{
-    EtcdOptions, EtcdStore, EtcdWatch, LockStore, RangeRead, RangeWatch, StoreError, Wanted, Watch, WatchNews,
+    EtcdAccess, EtcdOptions, EtcdStore, EtcdTls, EtcdWatch, LockStore, RangeRead, RangeWatch, StoreError, Wanted,
+    Watch, WatchNews,
 };
-use fencepost_testsupport::{Cluster, Etcd, EtcdVersion, FreePort, PATIENCE, Process, Relay, Scratch, eventually};
+use fencepost_testsupport::{
+    Cluster, Etcd, EtcdSecurity, EtcdVersion, FreePort, PATIENCE, Process, Relay, Scratch, Tokens, eventually,
+};
 use tokio::time::{Instant, timeout};
 
 use crate::deadlines::timed;
-use crate::world::{CALL_MAX, after, key, next, put, spelled, transact, writer};
+use crate::world::{CALL_MAX, after, key, next, put, spelled, tls, transact, writer};
 
 /// Makes a test of each rule for each version.
 macro_rules! every_version {
@@ -46,6 +50,7 @@ every_version! {
     a_cluster_other_than_the_configured_one_is_not_believed,
     a_frozen_connection_is_left_for_another,
     a_frozen_connection_is_replaced_once_the_network_is_back,
+    a_connection_that_takes_longer_to_come_up_than_an_answer_may_comes_up,
     a_slow_endpoint_is_helped_out_and_keeps_its_watch,
     a_learner_is_passed_over,
     without_a_quorum_nothing_is_read,
@@ -325,6 +330,25 @@ async fn a_frozen_connection_is_left_for_another(version: EtcdVersion) {
     assert_eq!(next_event(&mut moved).await, format!("lock=shard-2@{revision}"));
 }
 
+/// Each read waited for a connection of its own, for no longer than for an answer, and gave it up then.
+async fn a_connection_that_takes_longer_to_come_up_than_an_answer_may_comes_up(version: EtcdVersion) {
+    let security = EtcdSecurity::new(Tokens::Simple(PATIENCE));
+    let options = fencepost_testsupport::EtcdOptions { security: Some(security.clone()), ..Default::default() };
+    let etcd = Etcd::start_with(version, &options).await;
+    let target = etcd.endpoint().trim_start_matches("https://").parse().expect("an endpoint is an address");
+    let relay = Relay::start(target).await;
+    let tls = EtcdTls { client: tls(&security), server_name: None };
+    let store = EtcdStore::new(&EtcdOptions {
+        endpoints: vec![format!("https://{}", relay.address())],
+        cluster_id: None,
+        access: Arc::new(EtcdAccess::new(Some(tls), None)),
+    });
+    // By TLS 1.2, which etcd 3.5.1 has, it takes 800 ms, and by TLS 1.3 an answer more than 500 with it.
+    relay.delay(Duration::from_millis(200)).await;
+    let known = eventually("it is read", async || read(&store).await.0.ok()).await.0;
+    watch(&store, after(known)).await;
+}
+
 async fn a_frozen_connection_is_replaced_once_the_network_is_back(version: EtcdVersion) {
     let etcd = Etcd::start(version).await;
     let (relay, relayed) = relay_to(&etcd).await;
@@ -513,6 +537,6 @@ async fn an_endpoint_where_nobody_listens_is_told_of_in_one_plain_line() {
     let (outcome, _) = read(&store(std::slice::from_ref(&endpoint))).await;
     let told = outcome.unwrap_err().to_string();
     let expected =
-        format!("the lock store does not answer: {endpoint}: tcp connect error: Connection refused (os error 111)");
+        format!("the lock store does not answer: {endpoint}: no connection: Connection refused (os error 111)");
     assert_eq!(told, expected);
 }

@@ -255,7 +255,7 @@ impl Secure {
 }
 
 /// What connections to that etcd are made with.
-fn tls(security: &EtcdSecurity) -> ClientTls {
+pub(crate) fn tls(security: &EtcdSecurity) -> ClientTls {
     let (certificate, key) = security.client();
     let files = ClientFiles { ca: security.ca(), crl: None, identity: Some(IdentityFiles { certificate, key }) };
     ClientTls::load(files, &[b"h2"]).expect("the files can be used")

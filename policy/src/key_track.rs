@@ -206,6 +206,22 @@ impl Walk {
         self.oldest_shown.revision.before().unwrap_or(Revision::MIN)
     }
 
+    /// Which write is shown by that, if no other incarnation of the key is.
+    pub fn expects(&self) -> (Revision, u64) {
+        (self.oldest_shown.created, self.oldest_shown.version.saturating_sub(1))
+    }
+
+    /// The oldest write that may still have to be shown, by its revision, and how many there are up to there: to what was known of this
+    /// incarnation of the key, or to its first.
+    pub fn ends(&self) -> (Revision, u64) {
+        let Write { created, version, .. } = self.oldest_shown;
+        let known = self.known.as_ref().and_then(|known| known.newest.as_ref());
+        match known.filter(|known| known.created == created && known.version < version) {
+            Some(known) => (known.revision, version - known.version),
+            None => (created, version.saturating_sub(1)),
+        }
+    }
+
     /// Goes on with what the key was then.
     pub fn shown(mut self, write: Option<Write>) -> Reading {
         let Some(write) = write.filter(|write| self.oldest_shown.follows(write)) else {

@@ -1,10 +1,12 @@
 //! Reading one lock: the confirming reads, first reads, and the walk back through a key's history.
 
+use std::collections::HashMap;
 use std::rc::Rc;
 use std::sync::Arc;
 use std::time::Duration;
 
-use fencepost_policy::{KeyTrack, Reading, Revision, Walk};
+use fencepost_policy::{KeyTrack, Reading, Revision, Walk, Write};
+use futures_util::future::join_all;
 use tokio::time::Instant;
 
 use super::common::count;
@@ -18,8 +20,14 @@ const READS_MAX: usize = 4;
 
 /// How far back a walk goes. A holder that has rewritten its key more often since it became the owner has to present
 /// a newer revision.
-const WALK_STEPS_MAX: usize = 4096;
+const WALK_STEPS_MAX: u64 = 65_536;
 const WALK_TIME_MAX: Duration = Duration::from_secs(5);
+
+/// How many of its steps are looked at one after the other.
+const WALK_STEPS_ALONE: u64 = 8;
+
+/// How many reads beside the next one are made at once from then on.
+const READS_AHEAD: u64 = 32;
 
 /// Serves the slots of a lock until nobody wants a read.
 pub(crate) async fn serve<S: LockStore>(work: Rc<Work<S>>, lock: Arc<TrackedLock>) {
@@ -99,29 +107,62 @@ async fn has_still<S: LockStore>(
     }
 }
 
-/// Looks at the writes between what was read and what was known, the newest first.
+/// Looks at the writes between what was read and what was known, the newest first: a few one after the other, as most walks are short, then many
+/// at a time.
 async fn walk<S: LockStore>(work: &Work<S>, lock: &TrackedLock, mut walk: Walk) -> Result<KeyTrack, StoreError> {
-    let key = lock.key();
+    let began_at = walk.reads_at().get();
     let end = Instant::now() + WALK_TIME_MAX;
-    for _ in 0..WALK_STEPS_MAX {
+    // Writes that were shown before their turn, by the incarnation of the key that they are of and their number in it.
+    let mut ahead: HashMap<(Revision, u64), Write> = HashMap::new();
+    for step in 0..WALK_STEPS_MAX {
         if Instant::now() > end {
             break;
         }
-        count(&work.common().counts.walks);
-        let stored = match work.store.read_at(key.as_str().as_bytes(), walk.reads_at()).await {
-            Ok(stored) => stored,
-            Err(StoreError::Compacted) => return Ok(walk.ends_here()),
-            Err(error) => return Err(error),
+        let shown = match ahead.remove(&walk.expects()) {
+            Some(write) => Some(write),
+            None => {
+                let (next, (oldest, left)) = (walk.reads_at(), walk.ends());
+                let apart = (began_at - next.get()) / step.max(1);
+                let ahead_of_next = if step < WALK_STEPS_ALONE { 0 } else { READS_AHEAD.min(2 * left) };
+                let guesses = guesses(next, apart).take_while(|at| *at >= oldest).zip(0..ahead_of_next).map(|(at, _)| at);
+                let revisions = std::iter::once(next).chain(guesses);
+                let mut found = join_all(revisions.map(|at| look(work, lock, at))).await.into_iter();
+                let shown = match found.next().expect("the next one was looked at") {
+                    Ok(shown) => shown,
+                    Err(StoreError::Compacted) => return Ok(walk.ends_here()),
+                    Err(error) => return Err(error),
+                };
+                // What a guess does not show is looked at in its turn.
+                let writes = found.filter_map(|found| found.ok().flatten());
+                ahead.extend(writes.map(|write| ((write.created, write.version), write)));
+                shown
+            }
         };
-        walk = match walk.shown(stored.map(|stored| lock.spec().write(&stored))) {
+        walk = match walk.shown(shown) {
             Reading::Known(track) => return Ok(track),
             Reading::Walk(walk) => walk,
         };
     }
+    let from = walk.reads_at().get() + 1;
     tracing::warn!(
         source = %work.common().name,
-        lock = %key,
-        "its holder has rewritten the lock so often that only its newer revisions are accepted"
+        lock = %lock.key(),
+        from,
+        "its holder has rewritten the lock so often that only its revisions from that one on are accepted: it has to present newer ones"
     );
     Ok(walk.ends_here())
+}
+
+/// The write to the key that was its newest at that revision.
+async fn look<S: LockStore>(work: &Work<S>, lock: &TrackedLock, at: Revision) -> Result<Option<Write>, StoreError> {
+    count(&work.common().counts.walks);
+    let stored = work.store.read_at(lock.key().as_str().as_bytes(), at).await?;
+    Ok(stored.map(|stored| lock.spec().write(&stored)))
+}
+
+/// Revisions to look at before the next: they may show each another write where these are so far apart. Twice as close as that, since no two are
+/// equally far apart.
+fn guesses(next: Revision, apart: u64) -> impl Iterator<Item = Revision> {
+    let closer = (apart / 2).max(1);
+    (1..).map_while(move |number: u64| Revision::new(next.get().checked_sub(number.checked_mul(closer)?)?))
 }

@@ -9,6 +9,9 @@ use crate::problem::{Notes, Place};
 use crate::setting::Setting;
 use crate::units;
 
+/// The keys of the whole file that are no tables.
+const TOP_LEVEL: [&str; 2] = ["state_dir", "threads"];
+
 /// A table of the file. Each key that it may have is asked for once; [`Table::finish`] reports the others.
 pub(crate) struct Table<'t> {
     notes: &'t Notes,
@@ -131,7 +134,14 @@ impl<'t> Table<'t> {
                 continue;
             }
             let hint = nearest(key, self.known.iter().copied());
-            let hint = hint.map(|near| format!("; did you mean {near:?}?")).unwrap_or_default();
+            let hint = match hint {
+                Some(near) => format!("; did you mean {near:?}?"),
+                // What stands below a table's header is the table's.
+                None if TOP_LEVEL.contains(&key) && !self.place.key().is_empty() => {
+                    format!("; {key} stands above the first [table] of the file")
+                }
+                None => String::new(),
+            };
             self.notes.problem(&self.place_of(name), format_args!("unknown key{hint}"));
         }
     }

@@ -41,7 +41,7 @@ pub enum UpstreamAddress {
 
 impl UpstreamAddress {
     /// Whether connections to it come in at that address on this machine, as far as can be told without asking anybody.
-    pub(crate) fn leads_to(&self, listener: &Address) -> bool {
+    pub fn leads_to(&self, listener: &Address) -> bool {
         match (self, listener) {
             (UpstreamAddress::Unix(path), Address::Unix(own)) => path == own,
             (UpstreamAddress::Tcp(HostPort { host, port }), Address::Tcp(own)) => {

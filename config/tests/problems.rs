@@ -30,6 +30,10 @@ const TYPES_AND_UNKNOWN_KEYS: &[Case] = &[
     },
     Case { edits: &[(11, r#"colour = "red""#)], says: &["f.toml:11: route.shards.colour: unknown key"] },
     Case {
+        edits: &[(11, r#"state_dir = "/var/lib/fencepost""#)],
+        says: &["f.toml:11: route.shards.state_dir: unknown key; state_dir stands above the first [table] of the file"],
+    },
+    Case {
         edits: &[(11, "max_age = 5")],
         says: &[
             r#"f.toml:11: route.shards.max_age: must be a duration, like "250ms", "5s", "2m" or "1h", not an integer"#,

@@ -92,8 +92,8 @@ pub enum InvalidLock {
     /// Its key is none.
     #[error("not a lock key")]
     Key(#[from] InvalidLockKey),
-    /// Its owner's name is of so many bytes, which are too many.
-    #[error("an owner's name is of {OWNER_BYTES_MAX} bytes at most, not of {0}")]
+    /// Its owner's name is of so many bytes: none, or too many.
+    #[error("an owner's name is of 1 to {OWNER_BYTES_MAX} bytes, not of {0}")]
     Owner(usize),
     /// Its time to live is not from 1 s to a day, in whole seconds, as etcd counts.
     #[error("a lock's time to live is from 1 s to 24 h, in whole seconds, not {0:?}")]

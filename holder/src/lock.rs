@@ -64,7 +64,7 @@ impl LockBuilder {
     /// The lock. Nothing is sent yet.
     ///
     /// # Errors
-    /// If the key is empty or over 1024 bytes, the owner's name over 4096, or the time to live out of its bounds.
+    /// If the key is empty or over 1024 bytes, the owner's name is, or over 4096, or the time to live out of its bounds.
     pub fn build(self, etcd: &Etcd) -> Result<Lock, InvalidLock> {
         let LockBuilder { key, owner, ttl, queue, answer_within } = self;
         let bounds = Duration::from_secs(1)..=Duration::from_secs(24 * 3600);
@@ -72,7 +72,7 @@ impl LockBuilder {
             return Err(InvalidLock::Ttl(ttl));
         }
         let owner_bytes = owner.as_bytes().len();
-        if owner_bytes > OWNER_BYTES_MAX {
+        if !(1..=OWNER_BYTES_MAX).contains(&owner_bytes) {
             return Err(InvalidLock::Owner(owner_bytes));
         }
         Ok(Lock { etcd: etcd.clone(), key: LockKey::new(&key)?, owner, ttl, queue, answer_within })

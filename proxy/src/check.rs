@@ -236,6 +236,13 @@ pub async fn live(config: &Config) -> anyhow::Result<()> {
     // In the order of the file.
     let mut workers = pin!(stream::iter(workers).buffered(AT_A_TIME));
     while let Some((route, upstream, connected)) = workers.next().await {
+        if config.admin.as_ref().is_some_and(|admin| route.upstream.address.leads_to(&admin.address)) {
+            print(format_args!(
+                "worker {}: is the admin listener of this configuration, which is there once it is served",
+                route.upstream
+            ))?;
+            continue;
+        }
         failures += usize::from(!show_worker(config, route, upstream, connected)?);
     }
     sources.iter().for_each(LockSource::stop);

@@ -218,20 +218,20 @@ impl Explanation {
         }
     }
 
-    /// Why, with the numbers: for operators, who may know who holds the lock.
-    fn why(&self) -> String {
+    /// Why, with the numbers: for operators, who may know who holds the lock. `None`: what the sender is told has it all.
+    fn why(&self) -> Option<String> {
         let claimed = self.presented.owner.as_deref();
         if let Some(cause) = &self.cause {
-            return format!("The lock store was asked, and {cause}.");
+            return Some(format!("The lock store was asked, and {cause}."));
         }
         let Some(lock) = &self.lock else {
-            return match self.verdict {
+            return Some(match self.verdict {
                 Ok(()) => "Nothing guards the route.".to_owned(),
                 Err(Rejection::IdentityMismatch) => unproved(claimed),
                 Err(_) => {
                     "The request names no lock (--lock), as it has to where the route says from_header.".to_owned()
                 }
-            };
+            });
         };
         let presented = format!("revision {} of {}", self.presented.revision, claimed.unwrap_or("nobody"));
         let holder = lock.holder.as_ref();
@@ -243,7 +243,7 @@ impl Explanation {
             Some((owner, first, last)) => (owner.to_string(), first.get(), last.get()),
             None => ("nobody".to_owned(), 0, 0),
         };
-        match self.verdict {
+        Some(match self.verdict {
             Ok(()) => format!("{presented} is within the present tenure, {first} to {last}."),
             Err(Rejection::IdentityMismatch) => unproved(claimed),
             Err(Rejection::ReplayedTenure) => {
@@ -260,8 +260,8 @@ impl Explanation {
                 "{presented} is above {}, the newest revision of the store.",
                 lock.reach.map_or(0, Revision::get)
             ),
-            Err(reason) => explanation(reason).1.to_owned(),
-        }
+            Err(_) => return None,
+        })
     }
 }
 
@@ -281,15 +281,15 @@ impl fmt::Display for Explanation {
         if let Some(proof) = &self.presented.proof {
             writeln!(f, "  {proof}")?;
         }
-        write!(f, "  {}", self.why())?;
+        let mut lines: Vec<String> = self.why().into_iter().collect();
         if let Err(reason) = self.verdict {
-            write!(f, "\n  The sender is told: {} (action: {})", explanation(reason).1, reason.action().name())?;
+            lines.push(format!("The sender is told: {} (action: {})", explanation(reason).1, reason.action().name()));
         }
         if self.mode != "off" && !self.exempt_methods.is_empty() {
             let methods: Vec<&str> = self.exempt_methods.iter().map(Method::as_str).collect();
-            write!(f, "\n  No token is looked at with {} (exempt_methods).", methods.join(", "))?;
+            lines.push(format!("No token is looked at with {} (exempt_methods).", methods.join(", ")));
         }
-        Ok(())
+        write!(f, "  {}", lines.join("\n  "))
     }
 }
 

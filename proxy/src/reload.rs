@@ -36,7 +36,7 @@ use crate::lock_sources::SourcesError;
 use crate::memory::RECORD_TIMEOUT;
 use crate::metrics::ReloadOutcome;
 use crate::service_manager::ServiceManager;
-use crate::signals::Signals;
+use crate::signals::{Signals, Strangers};
 
 /// How often the file is looked at.
 const POLL_PERIOD: Duration = Duration::from_secs(1);
@@ -96,6 +96,7 @@ pub struct Reloader {
     in_force: InForce,
     earlier: Earlier,
     hangups: Signals,
+    strangers: Strangers,
     asked: mpsc::Receiver<oneshot::Sender<Outcome>>,
 }
 
@@ -111,11 +112,14 @@ impl Reloader {
         let switch = Switch::new(Arc::new(first));
         let manager = ServiceManager::of(&origin);
         let earlier = Earlier::default();
-        let hangups = match origin {
-            Origin::Program => Signals::none(),
-            Origin::Flags | Origin::File(_) => Signals::hangups(),
+        let (hangups, strangers) = match origin {
+            Origin::Program => (Signals::none(), Strangers::none()),
+            Origin::Flags | Origin::File(_) => (Signals::hangups(), Strangers::listen()),
         };
-        (Reloader { origin, manager, in_force: switch.in_force(), switch, earlier, hangups, asked }, Reloads(reloads))
+        (
+            Reloader { origin, manager, in_force: switch.in_force(), switch, earlier, hangups, strangers, asked },
+            Reloads(reloads),
+        )
     }
 
     /// Where the configuration comes from.
@@ -140,6 +144,9 @@ impl Reloader {
         loop {
             tokio::select! {
                 () = self.hangups.next() => drop(self.reload_now("SIGHUP").await),
+                signal = self.strangers.next() => {
+                    tracing::warn!("{signal} means nothing here: SIGHUP reloads and opens the access log anew, SIGTERM drains and ends");
+                }
                 Some(answer) = self.asked.recv() => {
                     let outcome = self.reload_now("the operator").await;
                     let _ = answer.send(outcome); // Who asked may be gone.

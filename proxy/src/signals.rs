@@ -1,4 +1,4 @@
-//! The signals that a service gets: SIGTERM, SIGINT and SIGHUP. Each is listened to from the call on, not from the first poll on: what it
+//! The signals that a service gets: SIGTERM, SIGINT and SIGHUP, and those that are meant for other services. Each is listened to from the call on, not from the first poll on: what it
 //! does by default, ending the process, it does no more, and whoever acts on what he sees of the process is heard.
 
 use tokio::signal::unix::{Signal, SignalKind, signal};
@@ -11,6 +11,31 @@ pub fn terminated() -> impl Future<Output = ()> {
         tokio::select! {
             () = terminations.next() => {}
             () = interruptions.next() => {}
+        }
+    }
+}
+
+/// Signals that other proxies take for something: to drain, to reload, to open logs anew. What they do by default would end the process at once.
+pub(crate) struct Strangers([(&'static str, Signals); 2]);
+
+impl Strangers {
+    /// Listens for SIGUSR1 and SIGUSR2.
+    pub(crate) fn listen() -> Strangers {
+        let listen = |name, kind| (name, Signals::listen(kind));
+        Strangers([listen("SIGUSR1", SignalKind::user_defined1()), listen("SIGUSR2", SignalKind::user_defined2())])
+    }
+
+    /// None ever comes.
+    pub(crate) fn none() -> Strangers {
+        Strangers([("SIGUSR1", Signals::none()), ("SIGUSR2", Signals::none())])
+    }
+
+    /// Completes on the next one, with its name.
+    pub(crate) async fn next(&mut self) -> &'static str {
+        let [(one, first), (other, second)] = &mut self.0;
+        tokio::select! {
+            () = first.next() => one,
+            () = second.next() => other,
         }
     }
 }

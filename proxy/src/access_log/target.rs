@@ -24,6 +24,8 @@ pub(super) struct Target {
     /// Where its file is to be opened anew, and whether it is to be now.
     path: Option<PathBuf>,
     reopen: Arc<AtomicBool>,
+    /// Whether it could not be when that was last tried.
+    fails_to_open: bool,
     /// Whether what was written last ends within a line, as where a disk was full: what is written next begins on a new one.
     is_torn: bool,
     /// Lines that could not be written.
@@ -44,7 +46,7 @@ impl Target {
             AccessLogTarget::File(path) => (path.display().to_string(), Box::new(open(path)?), Some(path.clone())),
         };
         let is_torn = path.as_deref().is_some_and(ends_within_a_line);
-        Ok(Target { name, output, path, reopen, is_torn, failures: Complaints::default() })
+        Ok(Target { name, output, path, reopen, fails_to_open: false, is_torn, failures: Complaints::default() })
     }
 
     pub(super) fn write(&mut self, lines: &[u8]) -> io::Result<()> {
@@ -55,9 +57,15 @@ impl Target {
                 Ok(file) => {
                     self.output = Box::new(file);
                     self.is_torn = ends_within_a_line(path);
+                    self.fails_to_open = false;
                 }
-                // Lines go on into the old one.
-                Err(error) => tracing::warn!(error = %error.source, "{error} anew"),
+                // Lines go on into the old one, until it can be.
+                Err(error) => {
+                    self.reopen.store(true, Ordering::Relaxed);
+                    if !std::mem::replace(&mut self.fails_to_open, true) {
+                        tracing::warn!(error = %error.source, "{error} anew: what is logged goes on into the old one until it can be");
+                    }
+                }
             }
         }
         self.write_whole(lines).inspect_err(|error| {
@@ -153,6 +161,7 @@ mod tests {
             output: Box::new(disk.clone()),
             path: None,
             reopen: Arc::default(),
+            fails_to_open: false,
             is_torn: false,
             failures: Complaints::default(),
         };
@@ -161,6 +170,28 @@ mod tests {
             assert_eq!(target.write(lines.as_bytes()).is_ok(), *is_whole, "{lines:?} of {writes:?}");
         }
         assert_eq!(String::from_utf8(disk.written.lock().unwrap().clone()).unwrap(), stands, "{writes:?}");
+    }
+
+    /// It was not tried again before the next reload, and lines went on into the file that had been renamed.
+    #[test]
+    fn a_file_that_could_not_be_opened_anew_is_as_soon_as_it_can_be() {
+        let directory = tempfile::tempdir().unwrap();
+        let (logs, moved) = (directory.path().join("logs"), directory.path().join("moved"));
+        std::fs::create_dir(&logs).unwrap();
+        let path = logs.join("access.log");
+        let reopen = Arc::new(AtomicBool::new(false));
+        let mut target = Target::open(&AccessLogTarget::File(path.clone()), Arc::clone(&reopen)).unwrap();
+        target.write(b"a\n").unwrap();
+        std::fs::rename(&logs, &moved).unwrap();
+        reopen.store(true, Ordering::Relaxed);
+        target.write(b"b\n").unwrap();
+        target.write(b"c\n").unwrap();
+        std::fs::create_dir(&logs).unwrap();
+        target.write(b"d\n").unwrap();
+        target.write(b"e\n").unwrap();
+        let written = |path: &Path| std::fs::read_to_string(path).unwrap();
+        assert_eq!((written(&moved.join("access.log")).as_str(), written(&path).as_str()), ("a\nb\nc\n", "d\ne\n"));
+        assert!(!reopen.load(Ordering::Relaxed));
     }
 
     /// It was glued to what there had been room for, and was in no count of lost lines.

@@ -34,7 +34,7 @@ pub struct HoldSettings {
     /// The key of the lock: created when it is taken (fencepost's layout "key"), removed when it is given back.
     #[arg(long, value_name = "KEY")]
     pub lock: String,
-    /// In whose name: what the command's requests say in Fence-Owner; 4 KiB at most.
+    /// In whose name: what the command's requests say in Fence-Owner; not empty, 4 KiB at most.
     #[arg(long, value_name = "NAME")]
     pub owner: String,
     /// For how long the lock stays taken after its holder was last heard of, in whole seconds.

@@ -358,7 +358,16 @@ async fn check_says_what_it_finds_alive() {
         ];
         let scratch = Scratch::new();
         let file = scratch.path().join("good.toml");
-        std::fs::write(&file, Config::new(&[etcd.endpoint()], &worker.endpoint().to_string(), &routes).toml()).unwrap();
+        // Where the process answers for itself, nobody does before it is there.
+        let admin = FreePort::reserve();
+        let own = format!(
+            "[[route]]\nname = \"ready\"\npath = \"/readyz\"\nmode = \"off\"\nupstream = \"http://{}\"",
+            admin.address()
+        );
+        let config = Config::new(&[etcd.endpoint()], &worker.endpoint().to_string(), &routes).section(&own);
+        let listens = |address: &str| format!("[admin]\nlisten = {address:?}\n");
+        let text = config.toml().replace(&listens("127.0.0.1:0"), &listens(&admin.address().to_string()));
+        std::fs::write(&file, text).unwrap();
         let name = file.to_str().unwrap();
 
         let output = fencepost(&["check", "-c", name]).await;
@@ -375,6 +384,7 @@ async fn check_says_what_it_finds_alive() {
             "age ",
             "#20418",
             &format!("worker {}: accepts connections", worker.endpoint()),
+            &format!("worker http://{}: is the admin listener of this configuration", admin.address()),
         ] {
             assert!(said.contains(finding), "{finding} in {said}");
         }

@@ -97,6 +97,19 @@ async fn a_file_that_is_edited_under_load_turns_a_route_to_enforce_and_changes_n
     scene.finish().await;
 }
 
+/// They ended it at once, with all that was at the worker: other proxies drain, reload or open their logs anew by them.
+#[tokio::test]
+async fn signals_that_are_meant_for_other_services_do_nothing_but_are_told_of() {
+    let mut scene = Scene::open(EtcdVersion::V3_5, &[route("one", "enforce")]).await;
+    let tenure = scene.store.hold("/one", "shard-1").await;
+    scene.fence.process().send_strange_signals();
+    for signal in ["SIGUSR1", "SIGUSR2"] {
+        scene.fence.until_log(&format!("{signal} means nothing here: SIGHUP reloads")).await;
+    }
+    scene.admits("/one/", &tenure).await;
+    scene.finish().await;
+}
+
 #[tokio::test]
 async fn what_is_wrong_with_a_file_is_said_and_what_was_in_force_stays() {
     let mut scene = Scene::open(EtcdVersion::V3_5, &[route("one", "enforce")]).await;

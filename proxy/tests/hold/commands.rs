@@ -118,7 +118,7 @@ fn ways_to_etcd_that_make_no_sense_are_wrong_usage() {
 
 /// One that was longer than a pipe is could hold up `hold` for ever as its command was started.
 #[tokio::test]
-async fn an_owner_of_4_kib_reaches_the_command_and_a_longer_one_is_wrong_usage() {
+async fn an_owner_of_4_kib_reaches_the_command_and_a_longer_one_or_none_is_wrong_usage() {
     let stage = Stage::set().await;
     // Each byte takes three as the command finds it.
     let longest = "ü".repeat(2048);
@@ -127,7 +127,10 @@ async fn an_owner_of_4_kib_reaches_the_command_and_a_longer_one_is_wrong_usage()
     assert_eq!(stage.read("length"), "12288\n");
     let mut holder = Holder::start(&stage, &format!("{longest}a"), &[], "touch $stage/ran");
     assert_eq!(holder.code().await, 64);
-    assert_eq!(holder.log(), "fencepost hold: --owner: an owner's name is of 4096 bytes at most, not of 4097\n");
+    assert_eq!(holder.log(), "fencepost hold: --owner: an owner's name is of 1 to 4096 bytes, not of 4097\n");
+    let mut holder = Holder::start(&stage, "", &[], "touch $stage/ran");
+    assert_eq!(holder.code().await, 64);
+    assert_eq!(holder.log(), "fencepost hold: --owner: an owner's name is of 1 to 4096 bytes, not of 0\n");
     stage.is_left_clean().await;
 }
 

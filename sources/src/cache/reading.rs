@@ -124,7 +124,8 @@ async fn walk<S: LockStore>(work: &Work<S>, lock: &TrackedLock, mut walk: Walk) 
                 let (next, (oldest, left)) = (walk.reads_at(), walk.ends());
                 let apart = (began_at - next.get()) / step.max(1);
                 let ahead_of_next = if step < WALK_STEPS_ALONE { 0 } else { READS_AHEAD.min(2 * left) };
-                let guesses = guesses(next, apart).take_while(|at| *at >= oldest).zip(0..ahead_of_next).map(|(at, _)| at);
+                let guesses =
+                    guesses(next, apart).take_while(|at| *at >= oldest).zip(0..ahead_of_next).map(|(at, _)| at);
                 let revisions = std::iter::once(next).chain(guesses);
                 let mut found = join_all(revisions.map(|at| look(work, lock, at))).await.into_iter();
                 let shown = match found.next().expect("the next one was looked at") {

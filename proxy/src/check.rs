@@ -13,9 +13,10 @@ use fencepost_config::{AccessLogTarget, Config, Problem, Problems, Route, Source
 use fencepost_sources::{
     KeyRange, LockDescription, LockSource, LockStore, MemoryStore, RangeRead, SourceStatus, StoreError, Wanted, caution,
 };
-use fencepost_tls::{Expiry, FileRole, Followed, TlsError};
+use fencepost_tls::{Expiry, FileRole, Flaw, Followed, TlsError};
 use futures_util::stream::{self, StreamExt};
 use rustix::fs::{Access, PROC_SUPER_MAGIC, access, statfs};
+use rustix::io::Errno;
 use tokio::time::{Instant, sleep};
 
 use crate::client_tls;
@@ -76,7 +77,9 @@ pub fn files(config: &Config, user: User) -> Result<Vec<Problem>, Problems> {
                     FileRole::Authorities => authorities,
                     FileRole::Crl => "crl",
                 };
-                problems.push(places.problem(&format!("{key}.{of}"), error));
+                let is_for_us = user == User::Service && is_the_services_own(&error);
+                let list = if is_for_us { &mut warnings } else { &mut problems };
+                list.push(places.problem(&format!("{key}.{of}"), error));
             }
         }
     }
@@ -100,6 +103,13 @@ pub fn files(config: &Config, user: User) -> Result<Vec<Problem>, Problems> {
         }
     }
     Problems::none(problems).map(|()| warnings)
+}
+
+/// Whether the service may read a file that this process can't: it may be another user, and what systemd hands it (`LoadCredential=`) is there
+/// while it runs.
+fn is_the_services_own(error: &TlsError) -> bool {
+    let is_denied = || access(&error.file, Access::READ_OK) == Err(Errno::ACCESS);
+    matches!(error.flaw, Flaw::Unreadable(_)) && (error.file.starts_with("/run/credentials") || is_denied())
 }
 
 /// A table of TLS.

@@ -10,7 +10,7 @@ const LATELY_MS = 5 * 60000;
 export function showTiles(model) {
   const tiles = [storeTile(model), fencingTile(model), lockTile(model), refusalTile(model), barrierTile(model), workerTile(model)];
   sync(byId("tiles"), tiles, (tile) => tile.title, ({ title, grade, value, note, link }) => el("a", { class: `tile ${grade}`, href: link },
-    el("span", { class: "tile-title" }, title), el("strong", {}, el("span", { class: "sign", "aria-hidden": "true" }, SIGNS[grade]), value), el("span", { class: "tile-note", title: note }, note)));
+    el("span", { class: "tile-title" }, title), el("strong", { title: value }, el("span", { class: "sign", "aria-hidden": "true" }, SIGNS[grade]), value), el("span", { class: "tile-note", title: note }, note)));
 }
 
 /** What stands in a tile until what it tells is known: "0" would be an all-clear that nobody has given. */

@@ -344,6 +344,27 @@ async fn what_cannot_be_used_is_wrong_for_check_and_for_a_start_and_has_its_line
     }
 }
 
+/// No check was possible of what the unit and the README recommend.
+#[tokio::test]
+async fn what_systemd_hands_to_the_service_alone_is_worth_a_warning_to_check() {
+    let scratch = Scratch::new();
+    Authority::new("mine").issue_for_localhost().write(scratch.path(), "mine");
+    let (certificate, file) = (scratch.path().join("mine.pem"), scratch.path().join("fencepost.toml"));
+    let key = "/run/credentials/fencepost.service/tls.key";
+    let text = format!(
+        "[[listener]]\naddress = \"127.0.0.1:0\"\ntls = {{ certificate = {certificate:?}, key = {key:?} }}\n[admin]\nlisten = \"off\"\n\
+         [[route]]\nname = \"a\"\npath = \"/\"\nupstream = \"http://127.0.0.1:9\"\nmode = \"off\"\n"
+    );
+    std::fs::write(&file, text).unwrap();
+    let file = file.to_str().unwrap();
+    let checked = fencepost(&["check", "-c", file]).await;
+    assert_eq!(checked.status.code(), Some(0), "{checked:?}");
+    let warning = format!("warning: {file}:3: listener[0].tls.key: {key}: cannot be read: ");
+    assert!(stdout(&checked).contains(&warning), "{checked:?}");
+    let served = fencepost(&["serve", "-c", file]).await;
+    assert_eq!(served.status.code(), Some(64), "{served:?}");
+}
+
 #[tokio::test]
 async fn check_says_what_it_finds_alive() {
     for version in EtcdVersion::ALL {

@@ -1,6 +1,7 @@
 //! What of a request is still on its way out, and how that is cut.
 
 use std::future::poll_fn;
+use std::pin::pin;
 use std::rc::{Rc, Weak};
 use std::task::{Context, Poll};
 
@@ -133,6 +134,7 @@ impl<P: Permit> InFlight<P> {
     pub(super) async fn finish_body(mut self: Box<Self>) {
         self.watch_tenure();
         let (late, body, unwritten) = (self.timeouts.late, self.body.clone(), self.unwritten.clone());
+        let was_running = body.as_ref().is_some_and(|body| body.is_running());
         let ended = async {
             poll_fn(|cx| body.as_ref().map_or(Poll::Ready(()), |body| body.poll_end(cx))).await;
             if let Some(unwritten) = unwritten {
@@ -155,7 +157,7 @@ impl<P: Permit> InFlight<P> {
                 }
             }
         }
-        if self.body.as_ref().is_some_and(|body| body.is_partial()) && !self.may_be_left {
+        if was_running && self.body.as_ref().is_some_and(|body| body.is_partial()) && !self.may_be_left {
             return self.outlast().await;
         }
         self.settle();
@@ -165,13 +167,20 @@ impl<P: Permit> InFlight<P> {
     /// it is seen to have come to the end: then it closes.
     async fn outlast(mut self: Box<Self>) {
         let late = self.timeouts.late;
-        let ending = match &mut self.link {
+        let InFlight { link, permit, body, .. } = &mut *self;
+        let ending = match link {
             Link::Http1(connection) => {
-                self.permit.body_cut();
-                let closed = timeout(late, connection.closed()).await;
-                if closed.is_ok() { Ending::Complete } else { Ending::TimedOut }
+                let mut closed = pin!(connection.closed());
+                // It may have been the worker that cut it, by closing.
+                if poll_fn(|cx| Poll::Ready(closed.as_mut().poll(cx).is_pending())).await {
+                    permit.body_cut();
+                    let in_time = timeout(late, closed).await;
+                    if in_time.is_ok() { Ending::Complete } else { Ending::TimedOut }
+                } else {
+                    Ending::Complete
+                }
             }
-            Link::Http2(_) if self.body.as_ref().is_some_and(|body| body.is_unwanted()) => Ending::Complete,
+            Link::Http2(_) if body.as_ref().is_some_and(|body| body.is_unwanted()) => Ending::Complete,
             Link::Http2(_) => Ending::BodyCut,
         };
         self.close(ending);

@@ -1,33 +1,28 @@
 //! `fencepost check`: is the configuration right, and does what it names answer?
 
+mod files;
+
 use std::collections::{HashMap, HashSet};
-use std::io::{self, ErrorKind};
-use std::os::unix::fs::FileTypeExt;
-use std::path::Path;
 use std::pin::pin;
 use std::sync::Arc;
-use std::time::{Duration, SystemTime};
+use std::time::Duration;
 
 use anyhow::bail;
-use fencepost_config::{AccessLogTarget, Config, Problem, Problems, Route, Source, SourceKind, UpstreamProtocol};
+use fencepost_config::{Config, Route, SourceKind};
 use fencepost_sources::{
     KeyRange, LockDescription, LockSource, LockStore, MemoryStore, RangeRead, SourceStatus, StoreError, Wanted, caution,
 };
-use fencepost_tls::{Expiry, FileRole, Flaw, Followed, TlsError};
 use futures_util::stream::{self, StreamExt};
-use rustix::fs::{Access, PROC_SUPER_MAGIC, access, statfs};
-use rustix::io::Errno;
 use tokio::time::{Instant, sleep};
 
-use crate::client_tls;
+pub use files::{User, files};
+
 use crate::downstream::Protocol;
-use crate::etcd_access::made_user;
 use crate::fence::Fence;
 use crate::forward::{Speaks, Upstream, UpstreamError, connects};
 use crate::output::{Unprinted, print};
 use crate::process::Process;
 use crate::routes::{Guard, record_range};
-use crate::server_tls;
 
 /// How long the lock stores may take to show every lock.
 const PATIENCE: Duration = Duration::from_secs(5);
@@ -45,165 +40,6 @@ pub fn summary(config: &Config) -> String {
         count(config.routes.len(), "route"),
         count(config.sources.len(), "lock source"),
     )
-}
-
-/// Who is to use what a configuration names.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum User {
-    /// This process.
-    Ourselves,
-    /// The service, which may be another user: what this process can't read or write is worth a warning.
-    Service,
-}
-
-/// Reads the TLS and password files that the configuration names, and looks whether its `state_dir` and its access log can be written.
-/// Returns what has ended or soon will, what has not begun, and what is not there yet. Leaves nothing behind.
-///
-/// # Errors
-/// Every one that is of no use.
-pub fn files(config: &Config, user: User) -> Result<Vec<Problem>, Problems> {
-    let places = &config.places;
-    let (now, mut problems, mut warnings) = (SystemTime::now(), Vec::new(), Vec::new());
-    for TlsTable { key, authorities, ends } in tls(config) {
-        match ends {
-            Ok(ends) => {
-                let cautions = ends.iter().filter_map(|end| end.caution(now));
-                warnings.extend(cautions.map(|caution| places.problem(&key, caution)));
-            }
-            Err(error) => {
-                let of = match error.role {
-                    FileRole::Certificate => "certificate",
-                    FileRole::Key => "key",
-                    FileRole::Authorities => authorities,
-                    FileRole::Crl => "crl",
-                };
-                let is_for_us = user == User::Service && is_the_services_own(&error);
-                let list = if is_for_us { &mut warnings } else { &mut problems };
-                list.push(places.problem(&format!("{key}.{of}"), error));
-            }
-        }
-    }
-    warnings.extend(config.sources.iter().filter_map(|source| {
-        let key = format!("source.{}.password_file", source.name);
-        Some(places.problem(&key, password_caution(source)?))
-    }));
-    let log = config.access_log.as_ref().and_then(|log| match &log.target {
-        AccessLogTarget::File(path) => Some(path.as_path()),
-        AccessLogTarget::Stdout | AccessLogTarget::Stderr => None,
-    });
-    let looks = [
-        ("state_dir", config.state_dir.as_deref().map(look_at_state_dir)),
-        ("access_log.path", log.map(look_at_access_log)),
-    ];
-    for (key, look) in looks {
-        match look {
-            None | Some(Ok(())) => {}
-            Some(Err(Unusable::ForUs(why))) if user == User::Service => warnings.push(places.problem(key, why)),
-            Some(Err(Unusable::ForUs(why) | Unusable::ForAnybody(why))) => problems.push(places.problem(key, why)),
-        }
-    }
-    Problems::none(problems).map(|()| warnings)
-}
-
-/// Whether the service may read a file that this process can't: it may be another user, and what systemd hands it (`LoadCredential=`) is there
-/// while it runs.
-fn is_the_services_own(error: &TlsError) -> bool {
-    let is_denied = || access(&error.file, Access::READ_OK) == Err(Errno::ACCESS);
-    matches!(error.flaw, Flaw::Unreadable(_)) && (error.file.starts_with("/run/credentials") || is_denied())
-}
-
-/// A table of TLS.
-struct TlsTable {
-    /// Its key.
-    key: String,
-    /// What the authorities are called in it.
-    authorities: &'static str,
-    /// When its files begin and end.
-    ends: Result<Arc<[Expiry]>, TlsError>,
-}
-
-fn tls(config: &Config) -> impl Iterator<Item = TlsTable> {
-    let listeners = config.listeners.iter().enumerate();
-    let listeners = listeners.map(|(index, one)| (format!("listener[{index}].tls"), one.tls.as_ref()));
-    let admin = config.admin.iter().map(|admin| ("admin.tls".to_owned(), admin.tls.as_ref()));
-    let accepting = listeners.chain(admin).filter_map(|(key, tls)| {
-        Some(TlsTable { key, authorities: "client_ca", ends: server_tls::load(tls?).map(ends) })
-    });
-    let sources = config.sources.iter().filter_map(|source| match &source.kind {
-        SourceKind::Etcd { tls, .. } => Some((format!("source.{}.tls", source.name), tls.as_deref()?)),
-        SourceKind::Memory => None,
-    });
-    let workers = config.routes.iter().filter_map(|route| match &route.upstream.protocol {
-        UpstreamProtocol::Tls(tls) => Some((format!("route.{}.upstream_tls", route.name), &tls.files)),
-        UpstreamProtocol::Http1 | UpstreamProtocol::H2c => None,
-    });
-    let connecting = sources.chain(workers).map(|(key, tls)| {
-        let ends = client_tls::load(tls, &[]).map(ends);
-        TlsTable { key, authorities: "ca", ends }
-    });
-    accepting.chain(connecting)
-}
-
-/// It is read when the source logs in: until it is there, etcd refuses that.
-fn password_caution(source: &Source) -> Option<String> {
-    let SourceKind::Etcd { user: Some(user), .. } = &source.kind else { return None };
-    let error = made_user(user).check().err()?;
-    Some(format!("{}: {error}", user.password_file.display()))
-}
-
-/// Why something can't be written.
-enum Unusable {
-    /// By whoever runs this.
-    ForUs(String),
-    ForAnybody(String),
-}
-
-/// The directory is made when it is first used, with those above it that are missing.
-fn look_at_state_dir(path: &Path) -> Result<(), Unusable> {
-    let Some(there) = path.ancestors().find(|ancestor| ancestor.symlink_metadata().is_ok()) else { return Ok(()) };
-    look_at_directory(path, there)
-}
-
-/// The file is made when it is first opened, and nothing above it.
-fn look_at_access_log(path: &Path) -> Result<(), Unusable> {
-    match path.metadata() {
-        Ok(metadata) if metadata.is_dir() => Err(Unusable::ForAnybody(format!("{} is a directory", path.display()))),
-        Ok(metadata) if metadata.file_type().is_socket() => {
-            Err(Unusable::ForAnybody(format!("{} is a socket", path.display())))
-        }
-        Ok(_) => may(path, path, Access::WRITE_OK),
-        Err(error) if error.kind() == ErrorKind::NotFound => look_at_directory(path, path.parent().unwrap_or(path)),
-        Err(error) => Err(seen(path, path, &error)),
-    }
-}
-
-/// Whether something can be made in a directory, on the way to `path`.
-fn look_at_directory(path: &Path, there: &Path) -> Result<(), Unusable> {
-    let metadata = there.metadata().map_err(|error| seen(path, there, &error))?;
-    if !metadata.is_dir() {
-        return Err(Unusable::ForAnybody(format!("{}: {} is no directory", path.display(), there.display())));
-    }
-    // Nobody is refused there by its mode who is root, and nobody can make anything.
-    if statfs(there).is_ok_and(|system| system.f_type == PROC_SUPER_MAGIC) {
-        return Err(Unusable::ForAnybody(format!("{}: nothing can be made in {}", path.display(), there.display())));
-    }
-    may(path, there, Access::READ_OK | Access::WRITE_OK | Access::EXEC_OK)
-}
-
-fn may(path: &Path, there: &Path, what: Access) -> Result<(), Unusable> {
-    let cannot = |error| format!("{}: {} cannot be written by this user: {error}", path.display(), there.display());
-    access(there, what).map_err(|error| Unusable::ForUs(cannot(error)))
-}
-
-/// What is not there is so for every user; what else can't be looked at may be there for others.
-fn seen(path: &Path, there: &Path, error: &io::Error) -> Unusable {
-    let why = format!("{}: {}: {error}", path.display(), there.display());
-    let is_missing = matches!(error.kind(), ErrorKind::NotFound | ErrorKind::NotADirectory);
-    if is_missing { Unusable::ForAnybody(why) } else { Unusable::ForUs(why) }
-}
-
-fn ends(tls: impl Followed) -> Arc<[Expiry]> {
-    tls.expiries()
 }
 
 /// Reads each lock that is named in the configuration and connects to each worker; prints what it finds.

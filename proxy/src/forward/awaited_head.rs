@@ -170,7 +170,7 @@ impl<P: Permit> Sent<P> {
         let Sent { head, in_flight, .. } = self;
         let head = in_flight.poll_driven(cx, First::Drive, |cx| head.as_mut().poll(cx));
         if head.is_pending() {
-            in_flight.look_for_words();
+            in_flight.hear_before_head();
         }
         head
     }

@@ -235,7 +235,7 @@ impl<P: Permit> InFlight<P> {
 
     /// Looks whether the worker has said something that is no head yet: an interim answer (1xx), or a part of a head. It has been at the request
     /// until then, but what it owes it still owes. Over HTTP/2 that is not seen.
-    pub(super) fn look_for_words(&mut self) {
+    pub(super) fn hear_before_head(&mut self) {
         let Link::Http1(connection) = &self.link else { return };
         let read = connection.socket().bytes_read();
         if std::mem::replace(&mut self.read_by_now, read) != read && self.is_lost {

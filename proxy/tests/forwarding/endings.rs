@@ -201,13 +201,14 @@ fn a_worker_that_says_that_it_is_at_a_request_which_has_taken_too_long_is_waited
         peer.head();
         if is_streamed {
             client.send("0\r\n\r\n");
+            assert_eq!(peer.exactly(5), b"0\r\n\r\n");
         }
         assert!(client.head().starts_with("HTTP/1.1 504 "));
         let begun = Instant::now();
         let head = "HTTP/1.1 200 OK\r\nContent-Length: 0\r\n\r\n";
         let words = std::iter::repeat_n("HTTP/1.1 102 Processing\r\n\r\n", 12).chain((0..12).map(|at| &head[at..=at]));
         for word in words {
-            std::thread::sleep(2 * MOMENT); // The pace is what is tested.
+            assert_eq!(peer.within(2 * MOMENT), b"", "its connection is still open");
             peer.send(word);
         }
         assert!(begun.elapsed() > 2 * late);

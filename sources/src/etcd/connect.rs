@@ -2,7 +2,6 @@
 
 use std::io;
 use std::net::SocketAddr;
-use std::sync::Arc;
 use std::time::Duration;
 
 use etcd_client::{Channel, Client, ConnectOptions, Error};
@@ -57,7 +56,7 @@ async fn channel<F>(
     address: &str,
     tls: Option<&EtcdTls>,
     purpose: Purpose,
-    look_up: impl Fn(String, u16) -> F + Send + Sync + 'static,
+    look_up: impl Fn(String, u16) -> F + Send + 'static,
 ) -> Result<tonic::transport::Channel, Error>
 where
     F: Future<Output = io::Result<Vec<SocketAddr>>> + Send + 'static,
@@ -66,7 +65,7 @@ where
     let is_secure = origin.scheme_str() == Some("https");
     let host = origin.host().unwrap_or_default().trim_matches(['[', ']']).to_owned();
     let port = origin.port_u16().unwrap_or(if is_secure { 443 } else { 80 });
-    let (name, look_up) = (host.clone(), Arc::new(look_up));
+    let name = host.clone();
     let reach = move || {
         let found = look_up(host.clone(), port);
         async move {

@@ -83,8 +83,8 @@ impl Connections {
         Arc::clone(&self.present.lock().unwrap_or_else(PoisonError::into_inner))
     }
 
-    /// Makes a call that may take so long, once the connection is up, which is waited for as long, logged in if there is somebody to log in, with a login after so many others; anew
-    /// if etcd does not take that login any more.
+    /// Makes a call that may take so long, once the connection is up, which is waited for as long, logged in if there is somebody to log in, with a
+    /// login after so many others; anew if etcd does not take that login any more.
     pub(super) async fn call<T, C: Future<Output = Result<T, Failure>>>(
         &self,
         connection: &Connection,
@@ -150,8 +150,8 @@ impl Connection {
         self.connecting.get_or_init(connect).clone().await
     }
 
-    /// Notes that it takes long to come up. False if that is no news.
-    pub(super) fn is_slow_as_noted_now(&self) -> bool {
+    /// Notes that it takes long to come up. Whether that is news.
+    pub(super) fn note_slow(&self) -> bool {
         !self.is_slow.swap(true, Ordering::Relaxed)
     }
 

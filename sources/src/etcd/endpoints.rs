@@ -182,8 +182,8 @@ impl Endpoints {
     }
 
     /// Takes note that something failed on a connection to an endpoint, which makes the endpoint suspect, or that the connection has not come up in
-    /// time, for which others are asked before it. Of many things that fail on one connection, only the first counts. The store's own answers are no failures of an endpoint, nor is
-    /// that it takes its time for a password.
+    /// time, for which others are asked before it. Of many things that fail on one connection, only the first counts. The store's own answers
+    /// are no failures of an endpoint, nor is that it takes its time for a password.
     pub(super) fn failed(
         &self,
         index: usize,
@@ -200,7 +200,7 @@ impl Endpoints {
             return;
         }
         let comes_up = matches!(failure, Failure::Connecting(_));
-        if comes_up && !connection.is_slow_as_noted_now() {
+        if comes_up && !connection.note_slow() {
             return;
         }
         health.failed(index, Instant::now(), jitter());

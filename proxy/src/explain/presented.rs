@@ -34,6 +34,9 @@ impl Presented {
     /// What the question has to say.
     pub(super) fn of(question: Question, route: &Route) -> Result<Presented, String> {
         let Question { owner, revision, peer_uri, peer_dns, peer_cn, route: _, lock: _, json: _ } = question;
+        // Blanks around it are no part of a value (RFC 9110, section 5.5).
+        let trimmed = |value: String| value.trim_matches([' ', '\t']).to_owned();
+        let (owner, revision) = (owner.map(trimmed), trimmed(revision));
         let identity = route.identity.as_ref().filter(|_| route.mode.lock().is_some());
         if owner.is_none() && !identity.is_some_and(|identity| identity.take_owner) {
             return Err("--owner: say whom the request claims to come from".to_owned());
@@ -98,8 +101,6 @@ fn written(
 ) -> Result<(), Rejection> {
     for (name, value) in [(&names.owner, owner), (&names.revision, Some(revision))] {
         let Some(value) = value else { continue };
-        // Blanks around it are no part of a value (RFC 9110, section 5.5).
-        let value = value.trim_matches([' ', '\t']);
         let value = HeaderValue::from_bytes(value.as_bytes()).map_err(|_| Rejection::TokenMalformed)?;
         headers.insert(name.clone(), value);
     }

@@ -162,9 +162,11 @@ async fn show_etcd(source: &LockSource, deadline: Instant) -> Result<bool, Unpri
 fn is_of_another(error: &StoreError) -> bool {
     match error {
         StoreError::AnotherCluster { .. } | StoreError::ManyClusters { .. } => true,
-        StoreError::Unavailable(_) | StoreError::Refused(_) | StoreError::Denied { .. } | StoreError::Compacted => {
-            false
-        }
+        StoreError::Unavailable(_)
+        | StoreError::Refused(_)
+        | StoreError::NoLogin(_)
+        | StoreError::Denied { .. }
+        | StoreError::Compacted => false,
     }
 }
 

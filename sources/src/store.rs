@@ -242,6 +242,9 @@ pub enum StoreError {
     /// It refused: what was asked is not allowed or makes no sense to it. Asking again will not help.
     #[error("the lock store refuses: {0}")]
     Refused(Arc<str>),
+    /// It wants to know who we are, and nobody it lets in could be shown to it.
+    #[error("no login to the lock store: {0}")]
+    NoLogin(Arc<str>),
     /// It lets us in, but not to these keys.
     #[error(
         "{} may not read {range} in the lock store: etcdctl role grant-permission ROLE read {range}",

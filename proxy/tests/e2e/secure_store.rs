@@ -161,6 +161,8 @@ async fn a_role_that_reads_the_keys_of_the_locks_is_enough_and_what_is_missing_i
         assert!(printed.contains(&said), "{said} in {printed}");
     }
     assert!(!printed.contains("route key: user"), "{printed}");
+    fence.until_log("may not read --prefix /shards/t/ in").await;
+    assert!(!fence.log().contains("may not read /shards/t/ in"), "a command that would not help: {}", fence.log());
     ledger.check(&worker);
 }
 

@@ -161,7 +161,10 @@ impl Health {
                 self.denied.extend(is_new.then(|| range.clone()));
                 is_new && known < DENIED_MAX.0
             }
-            StoreError::Refused(_) | StoreError::AnotherCluster { .. } | StoreError::ManyClusters { .. } => {
+            StoreError::Refused(_)
+            | StoreError::NoLogin(_)
+            | StoreError::AnotherCluster { .. }
+            | StoreError::ManyClusters { .. } => {
                 self.failing = true;
                 !std::mem::replace(&mut self.refused, true)
             }

@@ -130,7 +130,14 @@ async fn read_scope<S: LockStore>(
         return Ok(());
     };
     let doubt = scope.doubt();
-    let probed = work.read(windows, &[probe]).await?;
+    let probed = match work.try_read(windows, &[probe]).await {
+        // Not the probe's key alone may not be read. What begins a window says of the whole range that it may not.
+        Err(ReadFailure::Store(error)) if matches!(*error, StoreError::Denied { .. }) => {
+            scope.forget();
+            return Ok(());
+        }
+        probed => probed.inspect_err(|failure| work.tell(failure))?,
+    };
     match doubt {
         None => {}
         Some(Doubt::Watched) => return look_at_history(work, scope, begun, course).await,
@@ -278,7 +285,10 @@ fn give_up_what_is_too_much<S: LockStore>(work: &Work<S>, scope: &Scope, error: 
 fn may_be_too_much(error: &StoreError) -> bool {
     match error {
         StoreError::Unavailable(_) | StoreError::Refused(_) | StoreError::Compacted => true,
-        StoreError::Denied { .. } | StoreError::AnotherCluster { .. } | StoreError::ManyClusters { .. } => false,
+        StoreError::NoLogin(_)
+        | StoreError::Denied { .. }
+        | StoreError::AnotherCluster { .. }
+        | StoreError::ManyClusters { .. } => false,
     }
 }
 

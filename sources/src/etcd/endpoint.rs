@@ -129,7 +129,7 @@ impl Connections {
 
 fn nobody_logs_in() -> Failure {
     let what = "it wants a user to log in: give the source a username and a password_file";
-    Failure::Store(StoreError::Refused(what.into()))
+    Failure::Store(StoreError::NoLogin(what.into()))
 }
 
 /// A connection that comes up, or has.

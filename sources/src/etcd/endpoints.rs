@@ -302,7 +302,8 @@ impl Failures {
 fn reason(error: &StoreError) -> String {
     match error {
         StoreError::Unavailable(what) | StoreError::Refused(what) => what.to_string(),
-        StoreError::Compacted
+        StoreError::NoLogin(_)
+        | StoreError::Compacted
         | StoreError::Denied { .. }
         | StoreError::AnotherCluster { .. }
         | StoreError::ManyClusters { .. } => error.to_string(),

@@ -64,7 +64,7 @@ impl Failure {
                 StoreError::AnotherCluster { endpoint: Arc::clone(endpoint), found, pinned }
             }
             Failure::Checking => StoreError::Unavailable(format!("{endpoint}: it is still logging us in").into()),
-            Failure::LoggedOut => StoreError::Refused("it wants a login".into()),
+            Failure::LoggedOut => StoreError::NoLogin("it wants one".into()),
             Failure::Denied => StoreError::Refused("permission denied".into()),
             Failure::Store(error) => error,
         }

@@ -1,5 +1,6 @@
 //! Logging in on a connection: a token for a name and a password.
 
+use std::io;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::time::Duration;
@@ -83,7 +84,7 @@ fn is_refusal(failure: &Failure) -> bool {
 /// Has the client send a new token from now on; none if etcd asks nobody to log in, which is `false`.
 async fn log_in(client: &Client, access: &EtcdAccess) -> Result<bool, Failure> {
     let Some(user) = &access.user else { return Ok(false) };
-    let written = user.password().await.map_err(|error| refused(user, &error.to_string()));
+    let written = user.password().await.map_err(|error| unreadable(user, &error));
     let failure = match &written {
         Ok(password) => match show(client, user, password).await {
             Ok(needed) => {
@@ -137,5 +138,10 @@ async fn show(client: &Client, user: &EtcdUser, Password(password): &Password) -
 
 fn refused(EtcdUser { name, password_file }: &EtcdUser, why: &str) -> Failure {
     let file = password_file.display();
-    Failure::Store(StoreError::Refused(format!("user {name:?} with the password in {file}: {why}").into()))
+    Failure::Store(StoreError::NoLogin(format!("user {name:?} with the password in {file}: {why}").into()))
+}
+
+fn unreadable(EtcdUser { name, password_file }: &EtcdUser, error: &io::Error) -> Failure {
+    let file = password_file.display();
+    Failure::Store(StoreError::NoLogin(format!("user {name:?}: {file} can't be read: {error}").into()))
 }

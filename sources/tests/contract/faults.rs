@@ -467,10 +467,10 @@ async fn a_store_that_wants_a_login_refuses(version: EtcdVersion) {
     let store = store(&[etcd.endpoint()]);
     let (outcome, _) = read(&store).await;
     println!("etcd {version} wants a login: {outcome:?}");
-    assert!(matches!(outcome, Err(StoreError::Refused(_))), "{outcome:?}");
+    assert!(matches!(outcome, Err(StoreError::NoLogin(_))), "{outcome:?}");
     let refused = store.watch(&[RangeWatch { range: key("lock"), from: known }]).await.err();
     println!("etcd {version} wants a login: {refused:?}");
-    assert!(matches!(refused, Some(StoreError::Refused(_))), "{refused:?}");
+    assert!(matches!(refused, Some(StoreError::NoLogin(_))), "{refused:?}");
 }
 
 async fn members_are_asked_side_by_side(version: EtcdVersion) {

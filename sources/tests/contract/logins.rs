@@ -161,7 +161,7 @@ async fn a_password_may_change_at_any_moment_of_a_login(version: EtcdVersion) {
             let began = Instant::now();
             while began.elapsed() < Duration::from_millis(600) {
                 let read = read(&store).await;
-                assert!(!matches!(read, Err(StoreError::Refused(_))), "in round {round}: {read:?}");
+                assert!(!matches!(read, Err(StoreError::NoLogin(_))), "in round {round}: {read:?}");
             }
         };
         tokio::join!(changing, reading);
@@ -182,7 +182,7 @@ async fn a_wrong_password_is_told_once_a_second_and_a_right_one_heals(version: E
     let (began, mut told) = (Instant::now(), 0);
     while began.elapsed() < Duration::from_millis(2500) {
         let why = match read(&store).await {
-            Err(StoreError::Refused(why)) => why,
+            Err(StoreError::NoLogin(why)) => why,
             Err(StoreError::Unavailable(_)) => continue, // It did not answer in time.
             other => panic!("that password is wrong: {other:?}"),
         };
@@ -198,7 +198,8 @@ async fn a_wrong_password_is_told_once_a_second_and_a_right_one_heals(version: E
     let missing = eventually("the file is read again", async || {
         read(&store).await.err().map(|error| error.to_string()).filter(|error| !error.contains("authentication"))
     });
-    assert!(missing.await.contains("No such file"));
+    let missing = missing.await;
+    assert!(missing.starts_with("no login to the lock store") && missing.contains("No such file"), "{missing}");
     secure.write_password("secret-1");
     eventually("the right password is read", async || read(&store).await.ok()).await;
 }

@@ -24,12 +24,15 @@ type tenure struct {
 }
 
 func main() {
+	kinds := map[string]func(*concurrency.Session) tenure{"mutex": lock, "election": campaign}
+	if len(os.Args) != 2 || kinds[os.Args[1]] == nil {
+		log.Fatal("usage: masters mutex|election")
+	}
 	client, err := clientv3.New(clientv3.Config{Endpoints: strings.Split(os.Getenv("ETCD"), ",")})
 	check(err)
 	session, err := concurrency.NewSession(client, concurrency.WithTTL(10)) // Seconds.
 	check(err)
-	take := map[string]func(*concurrency.Session) tenure{"mutex": lock, "election": campaign}[os.Args[1]]
-	held := take(session)
+	held := kinds[os.Args[1]](session)
 	fmt.Printf("%s holds the lock, revision %d\n", held.owner, held.revision)
 	jobs := make(chan string)
 	go read(jobs)

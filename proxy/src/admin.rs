@@ -245,6 +245,7 @@ impl Admin {
         let metrics = &self.fence.process.metrics;
         metrics.set_connections(self.connections.count());
         metrics.set_panics(panics::count());
+        metrics.set_state_dir_failing(self.fence.process.state_dir_fails());
         metrics.set_connections_ended(self.connections.refused(), |closing| self.connections.closed(closing));
         let lines = self.log.as_ref().map_or(0, LogControl::lines_lost);
         let access_lines = self.fence.process.access_lines_lost.count();

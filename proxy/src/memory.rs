@@ -162,6 +162,11 @@ impl Memory {
         }
     }
 
+    /// Whether a tenure that begins now could not be let in, by what the disk has done of late.
+    pub fn is_failing(&self) -> bool {
+        self.state.is_failing(RECORD_TIMEOUT)
+    }
+
     /// One more tenure could not be recorded; says how many there were if it is time for a line in the log.
     fn complaint(&self) -> Option<u64> {
         let mut unrecorded = self.unrecorded.lock().expect("nothing panics while it counts");

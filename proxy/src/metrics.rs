@@ -47,6 +47,7 @@ pub struct Metrics {
     connections_closed: IntCounterVec,
     decisions_lost: IntCounter,
     log_lines_lost: IntCounterVec,
+    state_dir_failing: IntGauge,
     sources: sources::SourceMetrics,
     config: ConfigMetrics,
     tls: TlsMetrics,
@@ -186,6 +187,10 @@ impl Metrics {
                 "Lines that are missing in a log because they could not be written, or not as fast as they came.",
                 &["log"],
             )?,
+            state_dir_failing: made.gauge(
+                "fencepost_state_dir_failing",
+                "Whether the state_dir did not take what was last written to it, or not in time.",
+            )?,
             sources: sources::SourceMetrics::new(&made)?,
             config: ConfigMetrics::new(&made)?,
             tls: TlsMetrics::new(&made)?,
@@ -268,6 +273,11 @@ impl Metrics {
         raise(&self.decisions_lost, decisions);
         raise(&self.log_lines_lost.with_label_values(&["log"]), lines);
         raise(&self.log_lines_lost.with_label_values(&["access_log"]), access_lines);
+    }
+
+    /// Notes whether the `state_dir` takes what is written to it.
+    pub fn set_state_dir_failing(&self, failing: bool) {
+        self.state_dir_failing.set(failing.into());
     }
 
     /// The Prometheus text format, version 0.0.4; with what this configuration says of its routes.

@@ -85,6 +85,11 @@ impl Process {
         })
     }
 
+    /// Whether the `state_dir`, if there is one, does not take what is written to it.
+    pub fn state_dir_fails(&self) -> bool {
+        self.memory.as_ref().is_some_and(Memory::is_failing)
+    }
+
     /// What decisions say of a route, once it is in force; until now so many of its requests were admitted in that mode. While its mode
     /// stays what it is, so does the time since when it is in it.
     pub fn label(&self, name: &str, mode: &'static str, source: Option<&str>, admitted: u64) -> Arc<RouteLabel> {

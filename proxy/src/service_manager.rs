@@ -131,6 +131,7 @@ impl Attended<'_> {
             let state = match (status.up, source.ready()) {
                 (Some(true), true) => "up",
                 (Some(true), false) => "up, locks not read yet",
+                (Some(false), _) if status.age.is_none() && status.last_error.is_none() => "is asked",
                 (Some(false), _) => "does not answer",
                 (None, _) => "not in use",
             };
@@ -140,7 +141,8 @@ impl Attended<'_> {
         let plural = if locks == 1 { "" } else { "s" };
         let rejected =
             if process.metrics.config_rejected() { "; the file is rejected, an earlier one in force" } else { "" };
-        format!("serving, {locks} lock{plural}{states}{rejected}")
+        let failing = if process.state_dir_fails() { "; the state_dir cannot be written" } else { "" };
+        format!("serving, {locks} lock{plural}{states}{rejected}{failing}")
     }
 
     /// Whether the threads of the sources go on; completes once those of the workers do too.

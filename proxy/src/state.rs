@@ -111,6 +111,12 @@ impl StateDir {
         self.writer.note(source, seen);
     }
 
+    /// Whether the disk did not take what it was last given, or has been at it for longer than `patience`. Revisions are written every two
+    /// seconds, so that a disk that is well again is found to be.
+    pub fn is_failing(&self, patience: Duration) -> bool {
+        self.writer.is_failing(patience)
+    }
+
     /// Where that is told which nobody waits for.
     pub fn inbox(&self) -> Inbox {
         self.writer.inbox()

@@ -404,9 +404,11 @@ fn a_disk_that_fails_is_named_and_one_that_is_well_again_is_used() {
         let text = chain(&record(&state, "/a", tenure).unwrap_err());
         let start = format!("cannot write to the state_dir {}: Is a directory", scratch.path().display());
         assert!(text.starts_with(&start), "{text}");
+        assert!(state.is_failing(Duration::MAX));
     }
     fs::remove_dir(&in_the_way).unwrap();
     record(&state, "/b", 3).unwrap();
+    assert!(!state.is_failing(Duration::ZERO));
     state.close(true).unwrap();
     let after = remembered(scratch.path());
     assert!(after.clean);

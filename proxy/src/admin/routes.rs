@@ -25,6 +25,7 @@ impl Admin {
             "now_ms": millis(SystemTime::now()),
             "generation": fence.generation,
             "file_rejected": fence.process.metrics.config_rejected(),
+            "state_dir_failing": fence.process.state_dir_fails(),
             "refused_lately": {
                 "seconds": SPAN.as_secs(),
                 "reject": by_reason(|reason| lately.refused[reason as usize]),

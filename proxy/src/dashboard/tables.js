@@ -40,7 +40,8 @@ const MODES = {
 
 export function showRoutes(document) {
   const rejected = document.file_rejected ? el("span", { class: "badge warn" }, "its file was rejected: the log says why") : "";
-  byId("generation").replaceChildren(`configuration ${document.generation} `, rejected);
+  const failing = document.state_dir_failing ? el("span", { class: "badge bad" }, "the state_dir cannot be written: no new tenure is let in") : "";
+  byId("generation").replaceChildren(`configuration ${document.generation} `, rejected, failing);
   sync(byId("routes"), document.routes, (route) => route.name, (route) => {
     const [grade, meaning] = MODES[route.mode] ?? ["warn", "not fenced"];
     const rejected = Object.values(route.requests.reject).reduce((sum, count) => sum + count, 0);

@@ -33,7 +33,7 @@ impl Writer {
     pub(super) fn start(journal: Journal, state: Remembered) -> io::Result<Writer> {
         let shared = Arc::<Shared>::default();
         let now = Instant::now();
-        let work = Work { shared: Arc::clone(&shared), journal, state, last_commit: now, resume: now, failing: false };
+        let work = Work { shared: Arc::clone(&shared), journal, state, last_commit: now, resume: now };
         let thread = thread::Builder::new().name("state".to_owned()).spawn(|| work.run())?;
         Ok(Writer { shared, thread: Some(thread) })
     }
@@ -46,6 +46,12 @@ impl Writer {
     /// Completes when all that was handed over before is durable.
     pub(super) fn written(&self) -> impl Future<Output = Outcome> + Send + use<> {
         hand_over(&self.shared, self.shared.queue(), None)
+    }
+
+    /// Whether the disk did not take what it was last given, or has been at it for longer than that.
+    pub(super) fn is_failing(&self, patience: Duration) -> bool {
+        let Disk { failed, busy_since } = *self.shared.disk();
+        failed || busy_since.is_some_and(|since| since.elapsed() > patience) || self.shared.queue().ended
     }
 
     pub(super) fn inbox(&self) -> Inbox {
@@ -126,6 +132,7 @@ fn hand_over(
 struct Shared {
     queue: Mutex<Queue>,
     changed: Condvar,
+    disk: Mutex<Disk>,
 }
 
 impl Shared {
@@ -133,6 +140,20 @@ impl Shared {
     fn queue(&self) -> MutexGuard<'_, Queue> {
         self.queue.lock().unwrap_or_else(PoisonError::into_inner) // The end of the thread is told in panics too.
     }
+
+    /// Held for a moment only, as well.
+    fn disk(&self) -> MutexGuard<'_, Disk> {
+        self.disk.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+/// How the disk does.
+#[derive(Debug, Default, Clone, Copy)]
+struct Disk {
+    /// It did not take what it was last given.
+    failed: bool,
+    /// Since when it has been at what it was given, if it is.
+    busy_since: Option<Instant>,
 }
 
 /// What came in since the thread last looked: the next commit.
@@ -208,7 +229,6 @@ struct Work {
     last_commit: Instant,
     /// Not before this is the disk tried again.
     resume: Instant,
-    failing: bool,
 }
 
 impl Work {
@@ -272,18 +292,21 @@ impl Work {
         if changes.is_empty() && self.journal.is_sound() {
             return Ok(());
         }
+        self.shared.disk().busy_since = Some(Instant::now());
         let outcome = self.journal.commit(changes, &self.state);
         self.last_commit = Instant::now();
+        let now = Disk { failed: outcome.is_err(), busy_since: None };
+        let had_failed = mem::replace(&mut *self.shared.disk(), now).failed;
         let directory = self.journal.directory().path();
         match outcome {
             Ok(()) => {
-                if mem::take(&mut self.failing) {
+                if had_failed {
                     tracing::info!(state_dir = %directory.display(), "the state can be written again");
                 }
                 Ok(())
             }
             Err(error) => {
-                if !mem::replace(&mut self.failing, true) {
+                if !had_failed {
                     let text = "the state cannot be written: tenures that are not on the disk are not let in";
                     tracing::error!(state_dir = %directory.display(), %error, "{text}");
                 }
@@ -308,6 +331,16 @@ impl Drop for EndOfWork {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn a_disk_that_hangs_fails_once_nobody_would_wait_for_it() {
+        let writer = Writer { shared: Arc::default(), thread: None };
+        assert!(!writer.is_failing(Duration::ZERO), "nothing was asked of it");
+        let begun = Instant::now();
+        writer.shared.disk().busy_since = Some(begun);
+        while begun.elapsed() == Duration::ZERO {} // The clock may be coarse.
+        assert!(writer.is_failing(Duration::ZERO) && !writer.is_failing(Duration::from_secs(3600)));
+    }
 
     /// Requests that had given up left their entries behind: while a disk hung, memory grew by one for each request.
     #[test]

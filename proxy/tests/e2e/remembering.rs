@@ -2,11 +2,12 @@
 
 use std::time::{Duration, Instant};
 
-use fencepost_testsupport::{Answer, Behaviour, Connection, EtcdVersion, Latch, Scratch, eventually};
+use fencepost_testsupport::{Answer, Behaviour, Browser, Connection, EtcdVersion, Latch, Scratch, eventually};
 use futures_util::future::join_all;
 
 use crate::fence_call::call;
 use crate::fencepost::{Fencepost, Route};
+use crate::page::Page;
 use crate::refusal::{assert_refused, reason};
 use crate::scene::{Ask, Scene};
 use crate::store::{Store, Tenure};
@@ -666,5 +667,36 @@ async fn a_disk_that_takes_nothing_is_not_complained_of_for_each_request() {
     scene.fence.terminate().await; // All is in the log.
     let lines = scene.fence.log().matches("a tenure cannot be recorded").count() as u64;
     assert!((1..=lines_max).contains(&lines), "{}", scene.fence.log());
+    scene.finish().await;
+}
+
+/// It was in the log alone, and nobody was refused before another holder came.
+#[tokio::test]
+async fn a_disk_that_takes_nothing_is_told_of_until_it_does() {
+    let browser = Browser::start().await;
+    let state_dir = Scratch::new();
+    let scene = remembering(EtcdVersion::V3_5, &state_dir, &[guarded(&[])]).await;
+    let old = scene.store.hold(LOCK, "shard-1").await;
+    scene.admits("/", &old).await;
+    assert_eq!(scene.fence.metric("fencepost_state_dir_failing").await, 0.0);
+    let path = |name: &str| state_dir.path().join("state").join(name);
+    std::fs::remove_file(path("journal")).unwrap();
+    std::fs::create_dir(path("journal.next")).unwrap();
+    let becomes = async |value: f64| {
+        let metric = async || (scene.fence.metric("fencepost_state_dir_failing").await == value).then_some(());
+        eventually("the disk is looked at", metric).await;
+    };
+    // What others write raises the revision that is kept.
+    scene.store.hold("/other", "shard-1").await;
+    becomes(1.0).await;
+    let page = Page::open(browser, scene.fence.admin, "").await;
+    page.until_there("#generation .badge.bad").await;
+    let told = page.text("#generation").await;
+    assert_eq!(told, "configuration 1 the state_dir cannot be written: no new tenure is let in");
+    std::fs::remove_dir(path("journal.next")).unwrap();
+    becomes(0.0).await;
+    page.until_count("#generation .badge", 0).await;
+    let new = scene.store.hold(LOCK, "shard-2").await;
+    scene.admits("/", &new).await;
     scene.finish().await;
 }

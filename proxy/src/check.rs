@@ -20,6 +20,7 @@ pub use files::{User, files};
 use crate::downstream::Protocol;
 use crate::fence::Fence;
 use crate::forward::{Speaks, Upstream, UpstreamError, connects};
+use crate::other_layout;
 use crate::output::{Unprinted, print};
 use crate::process::Process;
 use crate::routes::{Guard, record_range};
@@ -73,6 +74,11 @@ pub async fn live(config: &Config) -> anyhow::Result<()> {
         let described = lock.describe(Instant::now());
         failures += usize::from(described.as_of.is_none() || described.problem.is_some());
         print(format_args!("route {}: {}", route.name, lock_line(&described)))?;
+        if let Some(store) = process.sources.etcd(lock.source())
+            && let Some(hint) = other_layout::hint(&store, &described).await
+        {
+            print(format_args!("warning: route {}: lock {}: {hint}", route.name, described.key))?;
+        }
     }
     let routes = config.routes.iter().zip(&upstreams).enumerate();
     let workers = routes.filter_map(|(index, (route, upstream))| {

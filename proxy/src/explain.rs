@@ -20,6 +20,7 @@ use tokio::time::Instant;
 use crate::check::lock_line;
 use crate::cli::Question;
 use crate::fence::Fence;
+use crate::other_layout;
 use crate::process::Process;
 use crate::refusal::{explanation, statuses};
 use crate::routes::Guard;
@@ -48,6 +49,8 @@ pub struct Explanation {
     lock: Option<LockDescription>,
     /// Why it could not be read.
     cause: Option<String>,
+    /// What its masters may do otherwise than the route says.
+    hint: Option<String>,
     /// What enforcing the route would come to.
     verdict: Result<(), Rejection>,
     status: Option<u16>,
@@ -84,6 +87,7 @@ impl<'c> Asked<'c> {
             presented,
             lock: None,
             cause: None,
+            hint: None,
             status: None,
             admits_unverified: route.on_unavailable == OnUnavailable::DangerousAdmit,
             exempt_methods: route.exempt_methods.clone(),
@@ -97,7 +101,7 @@ impl<'c> Asked<'c> {
                 // Nothing is logged for a question, and the running proxy's file is none of its business.
                 let config = Config { access_log: None, ..config.clone() };
                 let process = Arc::new(Process::new(None, MemoryStore::default(), None)?);
-                let Fence { sources, routes, .. } = Fence::new(config, 1, process)?;
+                let Fence { sources, routes, .. } = Fence::new(config, 1, Arc::clone(&process))?;
                 let read = read(routes[index].guard.as_ref(), &key).await;
                 sources.iter().for_each(LockSource::stop);
                 match read {
@@ -105,7 +109,11 @@ impl<'c> Asked<'c> {
                         if let Ok(token) = &explanation.presented.token {
                             explanation.verdict = judge(&lock, token, route, asked_at);
                         }
-                        explanation.lock = Some(lock.describe(Instant::now()));
+                        let described = lock.describe(Instant::now());
+                        if let Some(store) = process.sources.etcd(lock.source()) {
+                            explanation.hint = other_layout::hint(&store, &described).await;
+                        }
+                        explanation.lock = Some(described);
                     }
                     Err(error) => {
                         explanation.verdict = explanation.verdict.and(Err(Rejection::Unverifiable));
@@ -179,8 +187,18 @@ fn judge(
 impl Explanation {
     /// As JSON, for programs.
     pub fn to_json(&self) -> Value {
-        let Explanation { route, mode, presented, lock, cause, verdict, status, admits_unverified, exempt_methods } =
-            self;
+        let Explanation {
+            route,
+            mode,
+            presented,
+            lock,
+            cause,
+            hint,
+            verdict,
+            status,
+            admits_unverified,
+            exempt_methods,
+        } = self;
         let Presented { owner, revision, proof, token: _ } = presented;
         json!({
             "route": route,
@@ -195,6 +213,7 @@ impl Explanation {
             "action": verdict.err().map(|reason| reason.action().name()),
             "status": status,
             "cause": cause,
+            "hint": hint,
             "exempt_methods": exempt_methods.iter().map(Method::as_str).collect::<Vec<_>>(),
             "let_past": *admits_unverified && *verdict == Err(Rejection::Unverifiable),
         })
@@ -277,6 +296,9 @@ impl fmt::Display for Explanation {
         writeln!(f, "route {} ({}): {}", self.route, self.mode, self.consequence())?;
         if let Some(lock) = &self.lock {
             writeln!(f, "  {}", lock_line(lock))?;
+        }
+        if let Some(hint) = &self.hint {
+            writeln!(f, "  Look at its layout: {hint}.")?;
         }
         if let Some(proof) = &self.presented.proof {
             writeln!(f, "  {proof}")?;

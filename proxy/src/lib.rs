@@ -38,6 +38,7 @@ pub mod logging;
 pub mod memory;
 pub mod metrics;
 pub mod observe;
+mod other_layout;
 pub mod output;
 pub mod panics;
 pub mod process;

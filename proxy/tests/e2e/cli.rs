@@ -732,6 +732,43 @@ async fn what_would_become_of_a_token_is_explained() {
     assert!(!log.exists(), "a question leaves nothing behind");
 }
 
+/// Such a lock was free, and nothing said that its masters hold it all the same.
+#[tokio::test]
+async fn a_lock_that_is_kept_as_another_layout_has_it_is_pointed_out() {
+    let etcd = Etcd::start(EtcdVersion::V3_5).await;
+    let (store, worker) = (Store::of(&etcd).await, Worker::start().await);
+    store.put("/queued/694d", "").await;
+    store.put("/plain", "shard-1").await;
+    let routes = [
+        Route::new("queued", "/queued/", r#"key = "/queued""#),
+        Route::new("plain", "/plain/", r#"key = "/plain", layout = "mutex""#),
+        Route::new("free", "/", r#"key = "/free""#),
+    ];
+    let scratch = Scratch::new();
+    let file = scratch.path().join("fencepost.toml");
+    std::fs::write(&file, Config::new(&[etcd.endpoint()], &worker.endpoint().to_string(), &routes).toml()).unwrap();
+    let name = file.to_str().unwrap();
+    let output = fencepost(&["check", "--live", "-c", name]).await;
+    assert_eq!(output.status.code(), Some(0), "{output:?}");
+    let said = stdout(&output);
+    let warnings: Vec<&str> = said.lines().filter(|line| line.starts_with("warning: route")).collect();
+    let queued = "nobody holds it, but there is 1 key below /queued/: etcdctl lock keeps its locks so (layout = \"mutex\"), \
+                  and etcdctl elect (layout = \"election\")";
+    let plain = "nobody holds it and nothing is below /plain/, where layout = \"mutex\" has its keys, but /plain itself is \
+                 there (layout = \"key\")";
+    let expected = [
+        format!("warning: route queued: lock /queued: {queued}"),
+        format!("warning: route plain: lock /plain: {plain}"),
+    ];
+    assert_eq!(warnings, expected, "{said}");
+    let explain = async |route| {
+        let asked = ["explain", "-c", name, "--route", route, "--owner", "shard-1", "--revision", "7"];
+        stdout(&fencepost(&asked).await)
+    };
+    assert!(explain("queued").await.contains(&format!("\n  Look at its layout: {queued}.\n")));
+    assert!(!explain("free").await.contains("layout:"));
+}
+
 #[tokio::test]
 async fn without_a_store_it_is_explained_what_becomes_of_requests_meanwhile() {
     let port = FreePort::reserve();

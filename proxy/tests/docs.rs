@@ -4,6 +4,7 @@ use std::collections::BTreeSet;
 use std::path::Path;
 
 use fencepost::metrics::{Metrics, SourceReading, TlsUse};
+use fencepost::refusal::{AnswerForm, Failure};
 use fencepost_config::Config;
 use fencepost_policy::Rejection;
 use fencepost_tls::{Dated, Expiry};
@@ -50,7 +51,7 @@ fn metrics_in(text: &str) -> BTreeSet<String> {
 fn existing_metrics() -> BTreeSet<String> {
     let metrics = Metrics::new().unwrap();
     let route = metrics.route("any", "enforce");
-    route.failed(fencepost::refusal::Failure::NoAnswer);
+    route.failed(Failure::NoAnswer);
     metrics.set_lost(0, 0, 0);
     metrics.set_connections_ended(0, |_| 0);
     let reading = SourceReading {
@@ -79,6 +80,20 @@ fn the_readme_names_every_reason_with_its_action() {
         let row = readme.lines().find(|line| line.starts_with(&format!("| `{code}` |")));
         let row = row.unwrap_or_else(|| panic!("{code} has no row"));
         assert!(row.contains(&format!("| `{action}` |")), "{row}");
+    }
+}
+
+#[test]
+fn the_readme_names_every_failure_with_its_answer() {
+    let readme = document("README.md");
+    let answered = Failure::ALL.into_iter().filter(|failure| *failure != Failure::Unreadable);
+    for failure in answered {
+        let response = failure.answer(AnswerForm::Problem);
+        let body: serde_json::Value = serde_json::from_slice(response.body()).unwrap();
+        let start = format!("| `{}` | {} |", failure.code(), response.status().as_u16());
+        let row = readme.lines().find(|line| line.starts_with(&start)).unwrap_or_else(|| panic!("no row {start}"));
+        let forwarded = row.split('|').nth(3).unwrap();
+        assert!(forwarded.contains(&format!("`{}`", body["forwarded"])), "{row}");
     }
 }
 

@@ -43,13 +43,36 @@ struct Shared {
     settling: channel::Sender<usize>,
 }
 
-/// How to connect, as it was said last. Clones are the same.
-#[derive(Clone)]
-struct Options(Arc<Mutex<Access>>);
+/// How to connect. Clones are the same.
+#[derive(Clone, Default)]
+struct Options(Arc<Said>);
+
+#[derive(Default)]
+struct Said {
+    /// What was said last.
+    access: Mutex<Access>,
+    /// The user, with the password, that etcd has let in last.
+    let_in: Mutex<Option<User>>,
+}
+
+/// A name and a password.
+type User = (String, String);
 
 impl Options {
     fn now(&self) -> Access {
-        self.0.lock().unwrap_or_else(PoisonError::into_inner).clone()
+        self.0.access.lock().unwrap_or_else(PoisonError::into_inner).clone()
+    }
+
+    fn say(&self, access: Access) {
+        *self.0.access.lock().unwrap_or_else(PoisonError::into_inner) = access;
+    }
+
+    fn let_in(&self) -> Option<User> {
+        self.0.let_in.lock().unwrap_or_else(PoisonError::into_inner).clone()
+    }
+
+    fn note_let_in(&self, user: User) {
+        *self.0.let_in.lock().unwrap_or_else(PoisonError::into_inner) = Some(user);
     }
 }
 
@@ -57,7 +80,7 @@ impl Options {
 #[derive(Clone, Default)]
 struct Access {
     tls: Option<TlsOptions>,
-    user: Option<(String, String)>,
+    user: Option<User>,
 }
 
 impl Etcd {
@@ -76,7 +99,8 @@ impl Etcd {
     }
 
     /// Has connections and logins that begin from now on be as this says: what is read from files may be replaced while
-    /// locks are held. Those that there are go on, and the endpoints stay.
+    /// locks are held. Those that there are go on, and the endpoints stay. As long as etcd does not accept a user's new password, the last that it
+    /// has accepted goes on: it may be said here before etcd is told.
     ///
     /// # Errors
     /// If there can't be TLS with it: then all stays as it was.
@@ -87,7 +111,7 @@ impl Etcd {
                 |error: tonic::transport::Error| InvalidEtcd::Tls(failed::with_causes("no TLS", Some(&error)));
             Endpoint::from_static("https://localhost").tls_config(tls.clone()).map_err(unusable)?;
         }
-        *self.0.options.0.lock().unwrap_or_else(PoisonError::into_inner) = access;
+        self.0.options.say(access);
         Ok(())
     }
 
@@ -159,7 +183,8 @@ impl EtcdBuilder {
     /// lacks an authority, or is there though no endpoint has TLS.
     pub fn build(self) -> Result<Etcd, InvalidEtcd> {
         let endpoints = checked(&self.endpoints)?;
-        let options = Options(Arc::new(Mutex::new(self.access()?)));
+        let options = Options::default();
+        options.say(self.access()?);
         let turn = channel::Sender::new(Arc::new(Turn::first(&endpoints, &options)));
         Ok(Etcd(Arc::new(Shared {
             turn,

@@ -9,8 +9,8 @@ use tokio::time::timeout;
 use tonic::transport::Endpoint;
 use tracing::debug;
 
-use super::Options;
 use super::failed::{Failed, with_causes};
+use super::{Options, User};
 use crate::error::StoreError;
 
 /// How long a connection may take to come up, TLS included.
@@ -174,8 +174,26 @@ impl Connection {
     /// Has all clones of the client send a new token from now on; none if etcd asks nobody to log in, which is `false`.
     async fn log_in(&self, client: &Client) -> Result<bool, Failed> {
         let Some(user) = self.options.now().user else { return Ok(false) };
+        let refused = match self.show(client, &user).await {
+            Err(failed) if failed.is_refusal() => failed,
+            Ok(true) => {
+                self.options.note_let_in(user);
+                return Ok(true);
+            }
+            outcome => return outcome,
+        };
+        // A new password may be said here before etcd is told.
+        let before = self.options.let_in().filter(|before| before.0 == user.0 && before.1 != user.1);
+        let Some(before) = before else { return Err(refused) };
+        let needed = self.show(client, &before).await.map_err(|_| refused)?;
+        debug!(endpoint = self.endpoint, "etcd does not accept this password yet; the one before goes on");
+        Ok(needed)
+    }
+
+    /// Shows etcd a password; `false` if it asks for none.
+    async fn show(&self, client: &Client, user: &User) -> Result<bool, Failed> {
         let mut client = client.clone();
-        let login = timeout(LOGIN_TIMEOUT, client.update_user(Some(user))).await;
+        let login = timeout(LOGIN_TIMEOUT, client.update_user(Some(user.clone()))).await;
         match login.map_err(|_| late("login", LOGIN_TIMEOUT))? {
             Ok(()) => Ok(true),
             Err(Error::GRpcStatus(status)) if status.message().contains("authentication is not enabled") => {
@@ -220,7 +238,7 @@ mod tests {
     #[test]
     fn the_addresses_of_a_name_share_the_time_in_which_a_connection_comes_up() {
         for endpoint in ["http://etcd.test:2379", "https://etcd.test:2379"] {
-            let connection = Connection::new(endpoint, &Options(Arc::default()), Purpose::Calls);
+            let connection = Connection::new(endpoint, &Options::default(), Purpose::Calls);
             assert_eq!(connection.endpoint().unwrap().get_connect_timeout(), Some(CONNECT_TIMEOUT));
         }
     }

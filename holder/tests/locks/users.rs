@@ -46,6 +46,13 @@ async fn add_master(member: &support::Etcd) {
     }
 }
 
+/// Gives `master` another password.
+async fn change_password(member: &support::Etcd, password: &str) {
+    etcdctl(member, "user delete master").await;
+    etcdctl(member, &format!("user add master:{password}")).await;
+    etcdctl(member, "user grant-role master masters").await;
+}
+
 /// Has somebody wait for the lock.
 async fn wait(member: &support::Etcd, etcd: &Etcd, ttl: Duration) -> JoinHandle<Result<Tenure, AcquireError>> {
     let lock = Lock::builder(KEY, "a").ttl(ttl).build(etcd).unwrap();
@@ -71,22 +78,48 @@ async fn who_waits_and_is_let_in_no_more_is_told_so() {
 }
 
 #[tokio::test]
-async fn who_waits_outlasts_a_password_that_etcd_does_not_know_yet() {
+async fn who_waits_outlasts_that_etcd_knows_another_password_already() {
     let (member, security) = member_with_users(EtcdVersion::V3_5).await;
     add_master(&member).await;
     let login = |password| login(&member, &security, "master", password);
     let etcd = login("secret").build().unwrap();
     let waiting = wait(&member, &etcd, SECOND * 18).await;
-    etcd.renew(login("another")).unwrap();
-    // The logins of before are of no use from now on.
-    etcdctl(&member, "role add others").await;
+    // Logins of before are of no use from now on.
+    change_password(&member, "another").await;
     let logins = async || member.requests_total().await.of("Authenticate");
     let before = logins().await;
     eventually("logins are refused", async || (logins().await >= before + 4).then_some(())).await;
-    etcd.renew(login("secret")).unwrap();
+    etcd.renew(login("another")).unwrap();
     etcdctl(&member, "del /lock").await;
     let tenure = tokio::time::timeout(PATIENCE, waiting).await.expect("it has the lock").unwrap().unwrap();
     tenure.release().await.unwrap();
+}
+
+/// Whoever had to connect anew in between could not log in, and the lock was lost.
+#[tokio::test]
+async fn a_tenure_outlives_a_password_that_etcd_does_not_know_yet() {
+    for version in EtcdVersion::ALL {
+        let (mut member, security) = member_with_users(version).await;
+        add_master(&member).await;
+        etcdctl(&member, "del /lock").await;
+        let login = |password| login(&member, &security, "master", password);
+        let etcd = login("secret").build().unwrap();
+        let tenure = Lock::builder(KEY, "a").ttl(SECOND * 10).build(&etcd).unwrap().acquire().await.unwrap();
+        etcd.renew(login("another")).unwrap();
+        for known in ["secret", "another"] {
+            if known == "another" {
+                change_password(&member, known).await;
+            }
+            // Whoever connects shows its password.
+            member.kill();
+            member.restart().await;
+            tenure.standing().changed().await.unwrap();
+            assert!(tenure.is_held(), "etcd {version}, {known}: {:?}", *tenure.standing().borrow());
+        }
+        tenure.release().await.unwrap();
+        etcd.settled().await;
+        assert_eq!(etcdctl(&member, "get /lock").await, "", "etcd {version}");
+    }
 }
 
 /// Its login was refused from then on, and the lock was lost though etcd would have had it renewed by anybody.

@@ -21,12 +21,12 @@ use std::time::{Duration, Instant};
 
 use anyhow::{Context, bail, ensure};
 use futures_util::{StreamExt, TryStreamExt, stream};
-use tokio::sync::watch;
+use tokio::sync::{oneshot, watch};
 use tokio::time::timeout;
 
-pub(crate) use self::outcome::{Outcome, PARTS, milliseconds};
+pub(crate) use self::outcome::{Figure, Outcome, PARTS, milliseconds};
 pub(crate) use self::plan::Plan;
-pub(crate) use self::recorder::{Durations, Slot};
+pub(crate) use self::recorder::{Durations, Slot, Window};
 pub(crate) use self::schedule::due_within;
 pub(crate) use self::stop::Stop;
 pub(crate) use self::tenures::Tenures;
@@ -34,7 +34,6 @@ pub(crate) use self::verdict::{Expected, Fault};
 
 use self::held::HeldLocks;
 use self::mover::Mover;
-use self::recorder::{Recorder, Window};
 use self::threads::{Common, Sender};
 use self::wire::Wire;
 use crate::Conclusion;
@@ -42,6 +41,7 @@ use crate::cli::DriveSettings;
 use crate::occasion::Occasion;
 use crate::progress::Progress;
 use crate::token::Token;
+use crate::worker::alarms::Alarms;
 use crate::worker::quick::{self, Duty, Orders};
 
 /// How often to look how far a run is.
@@ -82,14 +82,19 @@ pub(crate) async fn run(settings: DriveSettings, rate: Option<NonZeroU64>) -> an
     Ok(outcome.conclusion())
 }
 
-/// Sends what is planned under tenures that stay, and says nothing of how far it is.
-pub(crate) async fn drive_quietly(plan: &Plan, tenures: Tenures, stop: &Arc<Stop>) -> anyhow::Result<Outcome> {
-    drive(plan, tenures, stop, None, false).await
+/// Sends what is planned under tenures that stay, and says nothing of how far it is, but, as soon as it begins, which time is measured.
+pub(crate) async fn drive_quietly(
+    plan: &Plan,
+    tenures: Tenures,
+    stop: &Arc<Stop>,
+    begins: oneshot::Sender<Window>,
+) -> anyhow::Result<Outcome> {
+    drive(plan, tenures, stop, None, Told::Beginning(begins)).await
 }
 
 /// The same, and shows how far it is.
 pub(crate) async fn drive_unmoved(plan: &Plan, tenures: Tenures, stop: &Arc<Stop>) -> anyhow::Result<Outcome> {
-    drive(plan, tenures, stop, None, true).await
+    drive(plan, tenures, stop, None, Told::Progress).await
 }
 
 /// Sends at least one request on each connection, and at least one for each lock, and leaves the connections open: as long as the
@@ -120,7 +125,15 @@ async fn drive_holding(plan: &Plan, held: &mut HeldLocks, stop: &Arc<Stop>) -> a
         tenures = held.take(!plan.stale.is_none()) => tenures?,
         () = stop.stopped() => bail!("ended before all locks were taken"),
     };
-    drive(plan, tenures, stop, Some(held), true).await
+    drive(plan, tenures, stop, Some(held), Told::Progress).await
+}
+
+/// What is told of a run while it goes on.
+enum Told {
+    /// To whoever looks at the terminal: how far it is.
+    Progress,
+    /// To whoever measures it: which time counts.
+    Beginning(oneshot::Sender<Window>),
 }
 
 /// Sends what is planned, while locks move if they are to.
@@ -129,7 +142,7 @@ async fn drive(
     tenures: Tenures,
     stop: &Arc<Stop>,
     held: Option<&mut HeldLocks>,
-    is_shown: bool,
+    told: Told,
 ) -> anyhow::Result<Outcome> {
     let tenures = Arc::new(tenures);
     let answered = Arc::new(AtomicU64::new(0));
@@ -152,15 +165,20 @@ async fn drive(
     tell.send_replace(Some(begun));
 
     let window = Window { begin: begun + plan.warm_up, length: plan.duration };
+    let shown = match told {
+        Told::Progress => Some(&*answered),
+        Told::Beginning(begins) => {
+            let _ = begins.send(window); // Whoever asked may be gone.
+            None
+        }
+    };
     let mut mover = None;
     let moves = async {
-        let Some((held, every)) = held.zip(plan.handoff_every) else { return Ok(()) };
-        let recorder = Recorder::new(window);
-        let mover = mover.insert(Mover { plan, tenures: &tenures, every, recorder, handed_over: 0, moved: Vec::new() });
-        mover.run(held, begun, stop).await
+        let Some((held, every)) = held.zip(plan.handoff_every) else { return };
+        mover.insert(Mover::new(plan, &tenures, every, window)).run(held, begun, stop).await;
     };
-    let watched = watch_over(&senders, plan, begun, is_shown.then_some(&answered));
-    let (moves, ()) = tokio::join!(moves, watched);
+    let watched = watch_over(&senders, plan, begun, shown);
+    tokio::join!(moves, watched);
     let mut sent = Vec::new();
     for sender in senders {
         sent.push(sender.join()?);
@@ -169,8 +187,7 @@ async fn drive(
     // Not what passed until somebody looked, or locks had come to rest: in that time nothing was sent.
     let ended = sent.iter().map(|sent| sent.ended).max().filter(|_| stop.is_stopped());
     let ended_early = ended.map(|ended| ended - begun);
-    let broke_off = moves.err().map(|error| format!("no more handoffs: {}", crate::failure::in_words(&error)));
-    Ok(Outcome::of(plan, window, sent, moves_seen, ended_early, broke_off))
+    Ok(Outcome::of(plan, window, sent, moves_seen, ended_early))
 }
 
 async fn watch_over(senders: &[Sender], plan: &Plan, begun: Instant, shown: Option<&AtomicU64>) {
@@ -201,7 +218,7 @@ fn given_token(settings: &DriveSettings) -> anyhow::Result<Tenures> {
 async fn serve(address: std::net::SocketAddr, takes: Duration) -> anyhow::Result<Orders> {
     let listener = quick::bind(address).await?.into_std()?;
     let orders = Orders::default();
-    let duty = Duty { orders: orders.clone(), takes };
+    let duty = Duty { orders: orders.clone(), takes, alarms: Alarms::start()? };
     let thread = std::thread::Builder::new().name("worker".to_owned());
     let serving = thread.spawn(move || quick::run(listener, Some(duty)));
     serving.context("cannot start a thread")?;

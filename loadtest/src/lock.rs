@@ -118,6 +118,11 @@ impl Lock {
         Ok(())
     }
 
+    /// Ends whatever hangs on a lease.
+    pub(crate) async fn end(&self, lease: i64) -> anyhow::Result<()> {
+        self.leases.revoke(lease).await.context("the lease of a successor cannot be revoked")
+    }
+
     /// Ends whatever tenures there are of this lock, and of all that were [named](Lock::named) after it, and leaves no lease behind.
     ///
     /// # Errors

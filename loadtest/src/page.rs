@@ -7,7 +7,7 @@ use std::time::Duration;
 
 use self::plot::{Axes, Axis, Line, Plot};
 use crate::Conclusion;
-use crate::drive::{Durations, Fault, Outcome, PARTS, milliseconds};
+use crate::drive::{Durations, Fault, Figure, Outcome, PARTS, milliseconds};
 use crate::occasion::Occasion;
 
 /// What plots over time have across.
@@ -16,9 +16,12 @@ const STYLE: &str = include_str!("page/style.css");
 
 /// The page of a run.
 pub(crate) fn page(outcome: &Outcome, occasion: &Occasion) -> String {
-    let was_wrong = outcome.to_be_none().into_iter().any(|(_, count, fault)| fault == Fault::Wrong && count > 0);
+    let figures_of_faults = outcome.to_be_none();
+    let was_wrong = figures_of_faults.iter().any(|figure| figure.fault == Fault::Wrong && figure.count > 0);
+    let was_tried = figures_of_faults.iter().all(|figure| figure.was_tried);
     let (class, verdict) = match outcome.conclusion() {
-        Conclusion::AsExpected => ("good", "As it should be"),
+        Conclusion::AsExpected if was_tried => ("good", "As it should be"),
+        Conclusion::AsExpected => ("", "As it should be, as far as it was tried: nothing superseded was sent"),
         Conclusion::PutOff => ("put-off", "Nothing was wrong, but not everybody was served"),
         Conclusion::NotAsExpected if was_wrong => ("bad", "Not as it should be"),
         Conclusion::NotAsExpected => ("missing", "Not as it should be, though nobody was judged wrongly"),
@@ -66,28 +69,36 @@ fn figures(outcome: &Outcome) -> String {
         writeln!(tiles, "<div class=\"tile {class}\"><b>{figure}</b><span>{name}</span></div>")
             .expect("text can be written");
     };
-    for (name, count, fault) in outcome.to_be_none() {
-        tile(if count == 0 { "good" } else { class_of(fault) }, &count.to_string(), name);
+    for Figure { name, count, fault, was_tried } in outcome.to_be_none() {
+        match (was_tried, count) {
+            (false, _) => tile("", "–", &format!("{name}: not tried")),
+            (true, 0) => tile("good", "0", name),
+            (true, _) => tile(class_of(fault), &count.to_string(), name),
+        }
     }
     tile("", &format!("{:.0}", outcome.per_second()), "requests a second");
     tile("", &outcome.answered().to_string(), "answered");
-    tile("", &outcome.moved().len().to_string(), "handoffs");
+    tile("", &outcome.moved().count().to_string(), "handoffs");
     format!("<section class=\"tiles\">\n{tiles}</section>\n")
 }
 
 fn latencies(outcome: &Outcome) -> String {
     let mut moved = Durations::default();
-    outcome.moved().iter().for_each(|each| moved.add(each.answered));
-    let columns = [outcome.served(), outcome.refused(), &moved];
+    outcome.moved().for_each(|each| moved.add(each.answered));
+    let mut columns = vec![("served", outcome.served()), ("refused", outcome.refused()), ("handoff", &moved)];
+    // Few runs have these, and a phone is narrow.
+    let failed = [("put off", outcome.until_put_off()), ("no answer", outcome.until_failed())];
+    columns.extend(failed.into_iter().filter(|(_, durations)| durations.count() > 0));
     let row = |name: &str, cell: &dyn Fn(&Durations) -> String| {
-        let cells = columns.map(|durations| format!("<td>{}</td>", cell(durations)));
-        format!("<tr><th>{name}</th>{}</tr>\n", cells.concat())
+        let cells: String = columns.iter().map(|(_, durations)| format!("<td>{}</td>", cell(durations))).collect();
+        format!("<tr><th>{name}</th>{cells}</tr>\n")
     };
+    let names: String = columns.iter().map(|(name, _)| format!("<th>{name}</th>")).collect();
     // A column for each percentile would not fit on a phone.
     let rows: String =
         PARTS.iter().map(|(name, _, part)| row(name, &|durations| milliseconds(durations.at(*part)))).collect();
     format!(
-        "<section><h2>Latencies</h2><table><tr><th></th><th>served</th><th>refused</th><th>handoff</th></tr>\n{}{rows}</table></section>\n",
+        "<section><h2>Latencies</h2><table><tr><th></th>{names}</tr>\n{}{rows}</table></section>\n",
         row("count", &|durations| durations.count().to_string()),
     )
 }
@@ -139,7 +150,8 @@ fn percentile_curve(outcome: &Outcome) -> String {
         let steps = (nines_of(durations) * 40.0) as u32;
         let at = |step: u32| f64::from(step) / 40.0;
         let point = |nines: f64| Some((nines, in_milliseconds(durations.at(1.0 - 10f64.powf(-nines))?)));
-        (0..=steps).filter_map(|step| point(at(step))).collect()
+        let slowest = durations.at(1.0).map(|most| (nines_of(durations), in_milliseconds(most)));
+        (0..=steps).filter_map(|step| point(at(step))).chain(slowest).collect()
     };
     let x = percentiles(nines);
     let lines = vec![
@@ -186,6 +198,7 @@ fn throughput(outcome: &Outcome) -> String {
         Line::new("refused", "second", series(|slot| slot.refused)),
         Line::new("put off", "put-off", series(|slot| slot.put_off)),
         Line::new("no answer", "missing", series(|slot| slot.unanswered)),
+        Line::new("not sent", "unsent", series(|slot| slot.unsent)),
         Line::new("wrong", "bad", series(|slot| slot.wrong)),
     ];
     // A red line on the axis would look like something wrong all the time. That nothing was served is to be seen.
@@ -197,9 +210,14 @@ fn throughput(outcome: &Outcome) -> String {
 }
 
 fn handoffs(outcome: &Outcome) -> String {
-    let points =
-        outcome.moved().iter().filter_map(|moved| Some((moved.at?.as_secs_f64(), in_milliseconds(moved.answered))));
-    let lines = vec![Line::new("release to the successor's first answer", "first", points.collect())];
+    let points = |was_served: bool| {
+        let moved = outcome.moved().filter(|moved| moved.was_served == was_served);
+        moved.filter_map(|moved| Some((moved.at?.as_secs_f64(), in_milliseconds(moved.answered)))).collect()
+    };
+    let lines = vec![
+        Line::new("release to the successor's first answer", "first", points(true)),
+        Line::new("to its end, never served", "missing", points(false)),
+    ];
     let axes = Axes { across: SINCE, up: "time from the release", is_logarithmic: false };
     Plot { title: "Handoffs over time", axes, unit: "ms", x: time(outcome), lines, is_dotted: true }.section()
 }

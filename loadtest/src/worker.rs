@@ -1,5 +1,6 @@
 //! The worker, played here: a small HTTP/1.1 server that writes down what reaches it.
 
+pub(crate) mod alarms;
 mod order;
 pub(crate) mod quick;
 

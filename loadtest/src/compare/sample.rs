@@ -4,14 +4,15 @@ use std::num::NonZeroU64;
 use std::sync::Arc;
 use std::time::Duration;
 
-use anyhow::ensure;
+use anyhow::{Context, ensure};
 use bytes::Bytes;
 use hyper::Method;
 use serde_json::{Value, json};
+use tokio::sync::oneshot;
 
 use super::stage::{PATH, Stage, Target};
 use crate::client::Protocol;
-use crate::drive::{Expected, Plan, Stop, Tenures, drive_quietly, touch};
+use crate::drive::{Expected, Plan, Stop, Tenures, Window, drive_quietly, touch};
 use crate::machine::{CpuTime, memory_of_tree};
 use crate::token::Token;
 use crate::worker::quick::ASKS_FOR_BYTES;
@@ -58,6 +59,8 @@ pub(super) struct Sample {
     pub(super) p99: Duration,
     /// Answers that were not as they should be, or did not come.
     pub(super) wrong: u64,
+    /// Whether the generator, or its machine, had too little time.
+    pub(super) was_disturbed: bool,
     /// Memory of the target afterwards, in bytes.
     pub(super) memory: u64,
 }
@@ -137,24 +140,37 @@ pub(super) async fn warm(stage: &Stage<'_>, target: &Target, load: &Load) -> any
     Ok(())
 }
 
-/// Measures a target under a load.
+/// Measures a target under a load. What it does before the warm-up is over, as taking connections, is not counted.
 pub(super) async fn measure(stage: &Stage<'_>, target: &mut Target, load: &Load) -> anyhow::Result<Sample> {
     let (plan, tenures) = (load.plan(target, stage)?, load.tenures(stage)?);
-    let before = CpuTime::of_tree(target.process.id())?;
-    let outcome = drive_quietly(&plan, tenures, &Arc::<Stop>::default()).await?;
-    let after = CpuTime::of_tree(target.process.id())?;
+    let (tell, window) = oneshot::channel();
+    let stop = Arc::<Stop>::default();
+    let driving = drive_quietly(&plan, tenures, &stop, tell);
+    let (outcome, cpu) = tokio::join!(driving, cpu_within(window, target.process.id()));
+    let (outcome, (before, after)) = (outcome?, cpu?);
     target.process.runs()?;
-    ensure!(outcome.answered() > 0, "{} answered nothing", target.name);
+    let answered = outcome.answered_within();
+    ensure!(answered > 0, "{} answered nothing", target.name);
     let latencies = if load.is_stale { outcome.refused() } else { outcome.served() };
     Ok(Sample {
-        cpu_micros: after.since(&before).as_secs_f64() * 1e6 / outcome.answered() as f64,
+        cpu_micros: after.since(&before).as_secs_f64() * 1e6 / answered as f64,
         busy: after.share_since(&before).had,
         per_second: outcome.per_second(),
         p50: latencies.at(0.5).unwrap_or_default(),
         p99: latencies.at(0.99).unwrap_or_default(),
         wrong: outcome.wrong(),
+        was_disturbed: outcome.was_disturbed(),
         memory: memory_of_tree(target.process.id())?,
     })
+}
+
+/// The CPU time of a process and its children when the time that is measured begins, and when it ends.
+async fn cpu_within(window: oneshot::Receiver<Window>, process: u32) -> anyhow::Result<(CpuTime, CpuTime)> {
+    let Window { begin, length } = window.await.context("the run did not begin")?;
+    tokio::time::sleep_until(begin.into()).await;
+    let before = CpuTime::of_tree(process)?;
+    tokio::time::sleep_until((begin + length).into()).await;
+    Ok((before, CpuTime::of_tree(process)?))
 }
 
 /// Measures what connections take that wait, after a request each. The target must be fresh.
@@ -179,6 +195,7 @@ impl Sample {
             "p50_seconds": self.p50.as_secs_f64(),
             "p99_seconds": self.p99.as_secs_f64(),
             "wrong": self.wrong,
+            "generator_was_disturbed": self.was_disturbed,
             "memory_bytes": self.memory,
         })
     }

@@ -4,21 +4,27 @@ use std::time::Duration;
 
 use super::sample::Sample;
 
-/// What was measured of several, the first of which ratios are to.
+/// What share of a CPU a target has at least, for its figures to be judged: below, the machine was shared or the load too small.
+const BUSY_MIN: f64 = 0.9;
+
+/// What was measured of several, the first of which ratios are to. A ratio that is not to be judged by has a question mark.
 pub(super) fn of_samples<'a>(what: &str, rows: impl Iterator<Item = (String, &'a Vec<Sample>)>) -> String {
     let rows: Vec<(String, &Vec<Sample>)> = rows.collect();
     let Some((_, reference)) = rows.first() else { return String::new() };
     let head = [what, "CPU µs/request", "spread", "ratio", "busy", "requests/s", "p50 ms", "p99 ms", "MiB", "wrong"];
     let mut lines = vec![head.map(str::to_owned).to_vec()];
+    let was_busy = |samples: &[Sample]| median(samples.iter().map(|sample| sample.busy)) >= BUSY_MIN;
+    let was_disturbed = |samples: &[Sample]| samples.iter().any(|sample| sample.was_disturbed);
     for (name, samples) in &rows {
         let middle = |of: fn(&Sample) -> f64| median(samples.iter().map(of));
+        let doubt = if was_busy(samples) && was_busy(reference) { "" } else { "?" };
         let ratios = samples.iter().zip(*reference).map(|(sample, reference)| sample.cpu_micros / reference.cpu_micros);
         let cpu = || samples.iter().map(|sample| sample.cpu_micros);
         lines.push(vec![
             name.clone(),
             format!("{:.1}", median(cpu())),
             format!("{:.1}-{:.1}", cpu().fold(f64::INFINITY, f64::min), cpu().fold(0.0, f64::max)),
-            format!("{:.2}", median(ratios)),
+            format!("{:.2}{doubt}", median(ratios)),
             format!("{:.2}", middle(|sample| sample.busy)),
             format!("{:.0}", middle(|sample| sample.per_second)),
             format!("{:.2}", middle(|sample| in_milliseconds(sample.p50))),
@@ -27,7 +33,14 @@ pub(super) fn of_samples<'a>(what: &str, rows: impl Iterator<Item = (String, &'a
             samples.iter().map(|sample| sample.wrong).sum::<u64>().to_string(),
         ]);
     }
-    table(&lines)
+    let mut text = table(&lines);
+    if rows.iter().any(|(_, samples)| !was_busy(samples)) {
+        text += "? busy is below 0.9: the machine was shared, or the load too small, and each request pays for a wake-up of its own. Do not judge by it.\n";
+    }
+    if rows.iter().any(|(_, samples)| was_disturbed(samples)) {
+        text += "The generator had too little time in some of these: it, or its machine, may have been the limit.\n";
+    }
+    text
 }
 
 /// What waiting connections take: a name, memory at the start, memory for each.
@@ -89,7 +102,8 @@ mod tests {
 
     fn sample(cpu_micros: f64) -> Sample {
         let (p50, p99) = (Duration::from_millis(1), Duration::from_millis(2));
-        Sample { cpu_micros, busy: 1.0, per_second: 1e6 / cpu_micros, p50, p99, wrong: 1, memory: 1 << 20 }
+        let (busy, was_disturbed, memory) = (1.0, false, 1 << 20);
+        Sample { cpu_micros, busy, per_second: 1e6 / cpu_micros, p50, p99, wrong: 1, was_disturbed, memory }
     }
 
     #[test]
@@ -107,6 +121,20 @@ mod tests {
         let table = of_samples("get", rows.into_iter());
         assert!(table.lines().nth(3).is_some_and(|row| row.contains(" 1.10 |")), "{table}");
         assert!(table.lines().nth(2).is_some_and(|row| row.contains(" 1.00 |") && row.contains(" 3 |")), "{table}");
+    }
+
+    /// They stood there like all others.
+    #[test]
+    fn ratios_of_what_was_not_busy_are_marked() {
+        let (busy, idle) = (vec![sample(10.0)], vec![Sample { busy: 0.5, was_disturbed: true, ..sample(12.0) }]);
+        let table = |one: &Vec<Sample>, other: &Vec<Sample>| {
+            of_samples("get", [("a".to_owned(), one), ("b".to_owned(), other)].into_iter())
+        };
+        assert!(!table(&busy, &busy).contains('?'));
+        let of_busy = table(&busy, &idle);
+        assert!(of_busy.contains(" 1.00 |") && of_busy.contains(" 1.20? |"), "{of_busy}");
+        assert!(of_busy.contains("Do not judge by it") && of_busy.contains("too little time"), "{of_busy}");
+        assert!(table(&idle, &busy).contains(" 0.83? |"), "one is enough");
     }
 
     #[test]

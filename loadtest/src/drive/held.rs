@@ -1,5 +1,6 @@
 //! The locks that a run holds in etcd.
 
+use std::collections::HashMap;
 use std::time::Duration;
 
 use anyhow::Context;
@@ -14,6 +15,8 @@ use crate::token::Token;
 pub(crate) struct HeldLocks {
     locks: Vec<Lock>,
     held: Vec<Held>,
+    /// Locks whose handoff has begun and not come to its end, with the lease of whoever was to have them.
+    between: HashMap<usize, i64>,
 }
 
 impl HeldLocks {
@@ -23,7 +26,7 @@ impl HeldLocks {
         let first = LockSettings { etcd: settings.etcd.clone(), lock: template.of(0) };
         let first = Lock::open(&first, settings.layout).await?.for_a_run_of(length);
         let locks = (0..settings.locks.get()).map(|number| first.named(template.of(number))).collect();
-        Ok(HeldLocks { locks, held: Vec::new() })
+        Ok(HeldLocks { locks, held: Vec::new(), between: HashMap::new() })
     }
 
     /// Takes them. If there are to be superseded requests from the start, each lock has had a tenure before.
@@ -46,13 +49,33 @@ impl HeldLocks {
         self.locks[lock].successor(owner).await
     }
 
+    /// Whether it is known who holds a lock: not where a handoff broke off.
+    pub(crate) fn is_settled(&self, lock: usize) -> bool {
+        !self.between.contains_key(&lock)
+    }
+
+    /// Takes a lock for that owner whose last handoff broke off, whoever of the two holds it.
+    pub(crate) async fn take_anew(&mut self, lock: usize, owner: &str) -> anyhow::Result<Token> {
+        if let Some(successor) = self.between.get(&lock) {
+            self.locks[lock].end(*successor).await?;
+        }
+        self.locks[lock].release(&self.held[lock]).await?;
+        let held = self.locks[lock].acquire(owner).await?;
+        self.between.remove(&lock);
+        let token = held.token.clone();
+        self.held[lock] = held;
+        Ok(token)
+    }
+
     /// Hands a lock to the owner that waits for it.
     pub(crate) async fn hand_over(
         &mut self,
         lock: usize,
         successor: Successor<'_>,
     ) -> anyhow::Result<(Token, Handoff)> {
+        self.between.insert(lock, successor.lease());
         let (held, handoff) = self.locks[lock].hand_over(&self.held[lock], successor).await?;
+        self.between.remove(&lock);
         let token = held.token.clone();
         self.held[lock] = held;
         Ok((token, handoff))

@@ -91,7 +91,7 @@ impl Shared {
                 true
             }
             Err(error) => {
-                self.recorder.borrow_mut().failed(format!("{error:#}"));
+                self.recorder.borrow_mut().failed(due, format!("{error:#}"));
                 false
             }
         }

@@ -18,19 +18,26 @@ use crate::Conclusion;
 use crate::answer::Answer;
 use crate::worker::{AtWorker, Breaches};
 
+/// A figure that is to be nothing.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Figure {
+    pub(crate) name: &'static str,
+    pub(crate) count: u64,
+    /// What it is if it is not nothing.
+    pub(crate) fault: Fault,
+    /// Whether it could have been anything else.
+    pub(crate) was_tried: bool,
+}
+
 /// All that a run found.
 pub(crate) struct Outcome {
     plan: Plan,
     window: Window,
     recorder: Recorder,
-    unsent: u64,
     generator: Generator,
-    moved: Vec<Moved>,
-    /// Handoffs whose successor's first request was not served.
-    unserved: usize,
+    moves: Moves,
     /// How long it took if it was ended before its time.
     ended_early: Option<Duration>,
-    broke_off: Option<String>,
     /// What the worker saw, if it was played here.
     at_worker: Option<AtWorker>,
 }
@@ -43,31 +50,16 @@ impl Outcome {
         sent: Vec<Sent>,
         moves: Option<Moves>,
         ended_early: Option<Duration>,
-        broke_off: Option<String>,
     ) -> Outcome {
-        let none = || Moves { moved: Vec::new(), unserved: 0, recorder: Recorder::new(window) };
-        let Moves { moved, unserved, recorder } = moves.unwrap_or_else(none);
-        let mut outcome = Outcome {
-            plan: plan.clone(),
-            window,
-            recorder,
-            unsent: 0,
-            generator: Generator::default(),
-            moved,
-            unserved,
-            ended_early,
-            broke_off,
-            at_worker: None,
-        };
+        let moves = moves.unwrap_or_else(|| Moves::none(window));
+        let mut recorder = moves.recorder.clone();
         let mut threads = Vec::new();
-        for Sent { recorder, unsent, cpu, ended: _ } in sent {
-            outcome.recorder.merge(recorder);
-            outcome.unsent += unsent;
+        for Sent { recorder: of_thread, cpu, ended: _ } in sent {
+            recorder.merge(of_thread);
             threads.push(cpu);
         }
-        let Recorder { lag, queued, .. } = &outcome.recorder;
-        outcome.generator = Generator::new(&threads, lag.clone(), queued.clone());
-        outcome
+        let generator = Generator::new(&threads, recorder.lag.clone(), recorder.queued.clone());
+        Outcome { plan: plan.clone(), window, recorder, generator, moves, ended_early, at_worker: None }
     }
 
     /// All is over, and this is what the worker saw, if it was played here.
@@ -75,12 +67,17 @@ impl Outcome {
         self.at_worker = at_worker;
     }
 
+    /// Whether whoever sent had too little time: then figures are of that.
+    pub(crate) fn was_disturbed(&self) -> bool {
+        self.generator.was_disturbed()
+    }
+
     /// Whether everybody was answered as they should be.
     pub(crate) fn conclusion(&self) -> Conclusion {
-        let is_faulty = self.to_be_none().iter().any(|(_, count, fault)| *count > 0 && *fault != Fault::PutOff);
-        if is_faulty || self.broke_off.is_some() || self.answered() == 0 || self.moved_none() {
+        let is_faulty = self.to_be_none().iter().any(|figure| figure.count > 0 && figure.fault != Fault::PutOff);
+        if is_faulty || self.answered() == 0 || self.moved_none() {
             Conclusion::NotAsExpected
-        } else if self.put_off() > 0 {
+        } else if self.put_off() > 0 || self.moves.not_made > 0 {
             Conclusion::PutOff
         } else {
             Conclusion::AsExpected
@@ -90,6 +87,11 @@ impl Outcome {
     /// All answers since the start, the warm-up's included.
     pub(crate) fn answered(&self) -> u64 {
         self.recorder.answers.values().sum()
+    }
+
+    /// All that were answered within the window.
+    pub(crate) fn answered_within(&self) -> u64 {
+        self.slots().iter().map(|slot| slot.served + slot.refused + slot.put_off + slot.wrong).sum()
     }
 
     /// All that was neither served nor refused as it should be.
@@ -138,9 +140,19 @@ impl Outcome {
         &self.recorder.refused
     }
 
-    /// The locks that moved.
-    pub(crate) fn moved(&self) -> &[Moved] {
-        &self.moved
+    /// How long it took until requests were put off.
+    pub(crate) fn until_put_off(&self) -> &Durations {
+        &self.recorder.until_put_off
+    }
+
+    /// How long it took until requests failed.
+    pub(crate) fn until_failed(&self) -> &Durations {
+        &self.recorder.until_failed
+    }
+
+    /// The locks that moved within the window.
+    pub(crate) fn moved(&self) -> impl Iterator<Item = &Moved> + Clone {
+        self.moves.moved.iter().filter(|moved| moved.at.is_some())
     }
 
     /// Each kind of answer, how often it came, and whether it was right.
@@ -163,75 +175,97 @@ impl Outcome {
         self.plan.describe()
     }
 
-    /// Figures that are to be nothing, with what they are; those that say whether the fence holds come first.
-    pub(crate) fn to_be_none(&self) -> Vec<(&'static str, u64, Fault)> {
+    /// Figures that are to be nothing; those that say whether the fence holds come first.
+    pub(crate) fn to_be_none(&self) -> Vec<Figure> {
+        let figure = |name, count, fault| Figure { name, count, fault, was_tried: true };
         let mut figures = match self.plan.expected {
             Expected::Fenced(_) => vec![
-                ("false refusals", self.false_refusals(), Fault::Wrong),
-                ("false admissions", self.false_admissions(), Fault::Wrong),
-                ("put off", self.put_off(), Fault::PutOff),
+                figure("false refusals", self.false_refusals(), Fault::Wrong),
+                Figure {
+                    was_tried: self.superseded() > 0,
+                    ..figure("false admissions", self.false_admissions(), Fault::Wrong)
+                },
+                figure("put off", self.put_off(), Fault::PutOff),
             ],
             Expected::Status(_) => Vec::new(),
         };
         figures.extend([
-            ("unexpected answers", self.recorder.unexpected, Fault::Wrong),
-            ("no answer", self.failed() + self.recorder.unanswered, Fault::Missing),
-            ("not sent", self.unsent, Fault::Missing),
+            figure("unexpected answers", self.recorder.unexpected, Fault::Wrong),
+            figure("no answer", self.failed() + self.recorder.unanswered, Fault::Missing),
+            figure("not sent", self.recorder.unsent, Fault::Missing),
         ]);
         if let Some(AtWorker { begun: _, breaches }) = self.at_worker {
             let Breaches { went_down, after_successor, overlapped, shared_revision } = breaches;
             let count = went_down.max(after_successor) + overlapped + shared_revision;
-            figures.push(("out of order at the worker", count, Fault::Wrong));
-            figures.push(("refused, and at the worker", self.uninvited(), Fault::Wrong));
-            figures.push(("served elsewhere", self.elsewhere(), Fault::Missing));
+            figures.push(figure("out of order at the worker", count, Fault::Wrong));
+            figures.push(figure("refused, and at the worker", self.uninvited(), Fault::Wrong));
+            figures.push(figure("served elsewhere", self.elsewhere(), Fault::Missing));
         }
         figures
     }
 
     /// What lessens the worth of the figures, in words.
     pub(crate) fn warnings(&self) -> Vec<String> {
-        let mut warnings = self.generator.warnings();
+        let lanes_paused = self.failed() > 0;
+        let mut warnings = self.generator.warnings(lanes_paused);
         if self.put_off() > 0 {
             let reasons = self.recorder.put_off.iter().map(|(why, count)| format!("{count} {why}"));
             warnings.push(format!(
-                "{} requests were put off with 503 ({}): no verdict on them was wrong, and they are in no percentile",
+                "{} requests were put off with 503 ({}): no verdict on them was wrong, and what they took is told apart",
                 self.put_off(),
                 reasons.collect::<Vec<_>>().join(", ")
             ));
         }
-        if self.unsent > 0 {
+        if self.recorder.unsent > 0 {
+            let paused = if lanes_paused { ", or in a pause after requests that had failed" } else { "" };
             warnings.push(format!(
-                "{} requests were due and not sent, all connections being busy: what these would have taken is in no percentile",
-                self.unsent
+                "{} requests were due and not sent, all connections being busy{paused}: the latencies have for how long they had been due",
+                self.recorder.unsent
             ));
         }
         if self.recorder.unanswered > 0 {
             warnings.push(format!(
-                "{} requests had no answer when it was not waited for any more: the percentiles have what had passed by then",
+                "{} requests had no answer when it was not waited for any more: the latencies have what had passed by then",
                 self.recorder.unanswered
             ));
         }
         if self.failed() > 0 {
-            warnings.push(format!("{} requests failed: these are in no percentile", self.failed()));
+            warnings.push(format!("{} requests failed: what they took is told apart", self.failed()));
         }
-        if self.unserved > 0 {
-            warnings.push(format!(
-                "{} more locks changed hands, and the first request of their successor was not served: these are in no percentile",
-                self.unserved
-            ));
-        }
+        warnings.extend(self.moves.warnings());
         if self.elsewhere() > 0 {
             warnings.push(format!(
                 "{} requests were served, and not by the worker here: is --worker-listen the proxy's upstream?",
                 self.elsewhere()
             ));
         }
+        if self.is_of_no_lock() {
+            warnings.push(
+                "no holder was served, and all were told that nobody holds the lock: does the proxy have this --lock, --layout and --etcd?"
+                    .to_owned(),
+            );
+        }
         if self.moved_none() {
             warnings.push("no lock changed hands".to_owned());
         }
-        warnings.extend(self.broke_off.clone());
         warnings.extend(self.ended_early.map(|after| format!("ended early, after {:.1} s", after.as_secs_f64())));
         warnings
+    }
+
+    /// Whether whoever holds the lock is taken for nobody: most likely another lock is looked at.
+    fn is_of_no_lock(&self) -> bool {
+        let mut refused = self.answers().filter(|(.., finding)| *finding == Finding::FalseRefusal).peekable();
+        let is_served =
+            self.answers().any(|(standing, .., finding)| standing == Standing::Holder && finding == Finding::Served);
+        !is_served
+            && refused.peek().is_some()
+            && refused.all(|(_, answer, ..)| answer.reason.as_deref() == Some("no-owner"))
+    }
+
+    /// How many superseded requests were answered: without any, nobody knows whether they are refused.
+    fn superseded(&self) -> u64 {
+        let answers = self.recorder.answers.iter();
+        answers.filter(|((standing, _), _)| *standing == Standing::Superseded).map(|(_, count)| count).sum()
     }
 
     fn false_refusals(&self) -> u64 {
@@ -258,10 +292,10 @@ impl Outcome {
 
     /// Requests at the worker that the proxy says it did not let through.
     fn uninvited(&self) -> u64 {
-        // A fence that gives no reasons refuses by its status. What has no answer may have been there, the mover's last request included.
+        // A fence that gives no reasons refuses by its status. What has no answer may have been there.
         let is_refusal = |answer: &Answer| self.plan.expected == Expected::Fenced(answer.status);
         let passed = self.count(|answer| answer.may_have_passed() && !is_refusal(answer));
-        let unanswered = self.failed() + self.recorder.unanswered + u64::from(self.broke_off.is_some());
+        let unanswered = self.failed() + self.recorder.unanswered;
         self.at_worker.map_or(0, |worker| worker.begun.saturating_sub(passed + unanswered))
     }
 
@@ -271,7 +305,7 @@ impl Outcome {
 
     /// Whether locks were to move and none did, though there was time for it.
     fn moved_none(&self) -> bool {
-        self.plan.handoff_every.is_some() && self.moved.len() + self.unserved == 0 && self.ended_early.is_none()
+        self.plan.handoff_every.is_some() && self.moves.moved.is_empty() && self.ended_early.is_none()
     }
 
     /// How much of the window there was.

@@ -20,9 +20,9 @@ fn outcome(busy: f64, more: impl FnOnce(&mut Sent)) -> Outcome {
     let answer = Answer { status: StatusCode::OK, reason: None };
     recorder.answered(window.begin, Standing::Holder, answer, Finding::Served);
     let cpu = CpuShare { had: busy, waited: 0.0, of: window.length };
-    let mut sent = Sent { recorder, unsent: 0, cpu, ended: window.begin + window.length };
+    let mut sent = Sent { recorder, cpu, ended: window.begin + window.length };
     more(&mut sent);
-    Outcome::of(&plan(), window, vec![sent], None, None, None)
+    Outcome::of(&plan(), window, vec![sent], None, None)
 }
 
 #[test]
@@ -38,9 +38,9 @@ fn a_generator_that_was_the_limit_says_so() {
 #[test]
 fn whatever_is_missing_or_out_of_order_is_not_as_expected() {
     let changes: [fn(&mut Sent); 5] = [
-        |sent| sent.unsent = 1,
+        |sent| sent.recorder.unsent = 1,
         |sent| sent.recorder.unanswered = 1,
-        |sent| sent.recorder.failed("gone".to_owned()),
+        |sent| sent.recorder.failed(Instant::now(), "gone".to_owned()),
         |sent| sent.recorder.answers.clear(),
         |sent| sent.recorder.false_refusals = 1,
     ];
@@ -88,7 +88,7 @@ fn what_was_served_must_have_been_at_the_worker_and_what_was_refused_not() {
 #[test]
 fn what_has_no_answer_may_have_been_at_the_worker() {
     let changes: [fn(&mut Sent); 2] =
-        [|sent| sent.recorder.unanswered = 1, |sent| sent.recorder.failed("gone".to_owned())];
+        [|sent| sent.recorder.unanswered = 1, |sent| sent.recorder.failed(Instant::now(), "gone".to_owned())];
     for change in changes {
         let mut outcome = outcome(0.5, change);
         outcome.worker_saw(Some(AtWorker { begun: 2, ..AtWorker::default() }));

@@ -7,6 +7,7 @@ use anyhow::ensure;
 use bytes::Bytes;
 use hyper::Method;
 use hyper::header::{HeaderName, HeaderValue};
+use serde_json::{Value, json};
 
 use super::verdict::Expected;
 use crate::cli::DriveSettings;
@@ -104,6 +105,19 @@ impl Plan {
         }
         ensure!(headers.iter().all(|(_, value)| value.to_str().is_ok()), "the lock's name cannot be sent");
         Ok(headers)
+    }
+
+    /// For a program.
+    pub(crate) fn as_json(&self) -> Value {
+        json!({
+            "rate": self.rate, "method": self.method.as_str(), "path": self.path.as_written(), "body_bytes": self.body.len(),
+            "proxy": self.target.to_string(), "http": if self.protocol == Protocol::Http1 { "1.1" } else { "2" },
+            "connections": self.connections, "streams": self.streams, "threads": self.threads,
+            "requests_per_connection": self.requests_per_connection, "locks": self.locks, "stale": self.stale.to_string(),
+            "handoff_every_seconds": self.handoff_every.map(|every| every.as_secs_f64()),
+            "worker_takes_seconds": self.worker_takes.as_secs_f64(),
+            "warm_up_seconds": self.warm_up.as_secs_f64(), "duration_seconds": self.duration.as_secs_f64(),
+        })
     }
 
     /// In words.

@@ -104,13 +104,16 @@ pub(crate) struct Slot {
     pub(crate) wrong: u64,
     /// Failed within it, or due within it and not answered in time.
     pub(crate) unanswered: u64,
-    /// Of requests that were due within it, and served or without an answer.
+    /// Due within it and never sent.
+    pub(crate) unsent: u64,
+    /// Of requests that were due within it, and served, not sent or without an answer.
     pub(crate) latencies: Durations,
 }
 
 impl Default for Slot {
     fn default() -> Slot {
-        Slot { served: 0, refused: 0, put_off: 0, wrong: 0, unanswered: 0, latencies: Durations::new(DIGITS_DRAWN) }
+        let latencies = Durations::new(DIGITS_DRAWN);
+        Slot { served: 0, refused: 0, put_off: 0, wrong: 0, unanswered: 0, unsent: 0, latencies }
     }
 }
 
@@ -124,16 +127,22 @@ pub(crate) struct Recorder {
     pub(crate) errors: BTreeMap<String, u64>,
     /// Requests whose answer did not come in time.
     pub(crate) unanswered: u64,
+    /// Requests that were due and never sent.
+    pub(crate) unsent: u64,
     pub(crate) false_refusals: u64,
     pub(crate) false_admissions: u64,
     /// Requests that were told to come again, by why.
     pub(crate) put_off: BTreeMap<String, u64>,
     pub(crate) unexpected: u64,
-    /// Of requests that were due within the window and served; of those without an answer, what had passed when it was not waited for any
-    /// more.
+    /// Of requests that were due within the window and served; of those that were not sent or had no answer, what had passed when that was not
+    /// waited for any more.
     pub(crate) served: Durations,
     /// Of those refused, and in the same way of those without an answer that were to be.
     pub(crate) refused: Durations,
+    /// Of those that were told to come again.
+    pub(crate) until_put_off: Durations,
+    /// Of those that failed.
+    pub(crate) until_failed: Durations,
     /// How late requests were sent for which a connection was free.
     pub(crate) lag: Durations,
     /// How long other requests waited for a connection, all being taken.
@@ -149,12 +158,15 @@ impl Recorder {
             answers: BTreeMap::new(),
             errors: BTreeMap::new(),
             unanswered: 0,
+            unsent: 0,
             false_refusals: 0,
             false_admissions: 0,
             put_off: BTreeMap::new(),
             unexpected: 0,
             served: Durations::default(),
             refused: Durations::default(),
+            until_put_off: Durations::default(),
+            until_failed: Durations::default(),
             lag: Durations::default(),
             queued: Durations::default(),
             slots: vec![Slot::default(); window.slots_within(window.length)],
@@ -174,7 +186,10 @@ impl Recorder {
         match finding {
             Finding::FalseRefusal => self.false_refusals += 1,
             Finding::FalseAdmission => self.false_admissions += 1,
-            Finding::PutOff => *self.put_off.entry(why_put_off(&answer)).or_default() += 1,
+            Finding::PutOff => {
+                *self.put_off.entry(why_put_off(&answer)).or_default() += 1;
+                due_in.iter().for_each(|_| self.until_put_off.add(latency));
+            }
             Finding::Unexpected => self.unexpected += 1,
             Finding::Refused if due_in.is_some() => self.refused.add(latency),
             Finding::Served if due_in.is_some() => {
@@ -196,29 +211,48 @@ impl Recorder {
         *self.answers.entry((standing, answer)).or_default() += 1;
     }
 
-    /// A request was not answered.
-    pub(crate) fn failed(&mut self, why: String) {
-        if let Some(slot) = self.slot_at(Instant::now()) {
+    /// A request that was due then was not answered.
+    pub(crate) fn failed(&mut self, due: Instant, why: String) {
+        let now = Instant::now();
+        if self.window.slot_of(due).is_some() {
+            self.until_failed.add(now - due);
+        }
+        if let Some(slot) = self.slot_at(now) {
             slot.unanswered += 1;
         }
         *self.errors.entry(why).or_default() += 1;
     }
 
-    /// The answer to a request that was due then is not waited for any longer. It would have taken longer than that: left out, it would make
-    /// a server that hangs look fast.
+    /// The answer to a request that was due then is not waited for any longer.
     pub(crate) fn abandoned(&mut self, due: Instant, standing: Standing) {
         self.unanswered += 1;
-        let Some(slot) = self.window.slot_of(due) else { return };
-        let waited = due.elapsed();
-        if let Some(slot) = self.slots.get_mut(slot) {
-            slot.unanswered += 1;
+        let now = Instant::now();
+        match self.slot_at(due) {
+            None => {}
+            Some(slot) => {
+                slot.unanswered += 1;
+                match standing {
+                    Standing::Superseded => self.refused.add(now - due),
+                    Standing::Holder | Standing::Leaving => self.in_vain(due, now),
+                }
+            }
         }
-        if standing == Standing::Superseded {
-            self.refused.add(waited);
-            return;
+    }
+
+    /// A request that was due then had not been sent when the run was over.
+    pub(crate) fn unsent(&mut self, due: Instant, over: Instant) {
+        self.unsent += 1;
+        if let Some(slot) = self.slot_at(due) {
+            slot.unsent += 1;
+            self.in_vain(due, over);
         }
+    }
+
+    /// It would have taken longer than that to be served: left out, it would make a server that hangs look fast.
+    fn in_vain(&mut self, due: Instant, until: Instant) {
+        let waited = until.saturating_duration_since(due);
         self.served.add(waited);
-        if let Some(slot) = self.slots.get_mut(slot) {
+        if let Some(slot) = self.slot_at(due) {
             slot.latencies.add(waited);
         }
     }
@@ -230,17 +264,21 @@ impl Recorder {
             answers,
             errors,
             unanswered,
+            unsent,
             false_refusals,
             false_admissions,
             put_off,
             unexpected,
             served,
             refused,
+            until_put_off,
+            until_failed,
             lag,
             queued,
             slots,
         } = other;
         self.unanswered += unanswered;
+        self.unsent += unsent;
         answers.into_iter().for_each(|(answer, count)| *self.answers.entry(answer).or_default() += count);
         errors.into_iter().for_each(|(error, count)| *self.errors.entry(error).or_default() += count);
         put_off.into_iter().for_each(|(why, count)| *self.put_off.entry(why).or_default() += count);
@@ -249,6 +287,8 @@ impl Recorder {
         self.unexpected += unexpected;
         self.served.merge(&served);
         self.refused.merge(&refused);
+        self.until_put_off.merge(&until_put_off);
+        self.until_failed.merge(&until_failed);
         self.lag.merge(&lag);
         self.queued.merge(&queued);
         for (mine, theirs) in self.slots.iter_mut().zip(slots) {
@@ -257,6 +297,7 @@ impl Recorder {
             mine.put_off += theirs.put_off;
             mine.wrong += theirs.wrong;
             mine.unanswered += theirs.unanswered;
+            mine.unsent += theirs.unsent;
             mine.latencies.merge(&theirs.latencies);
         }
     }
@@ -305,6 +346,26 @@ mod tests {
         assert!(recorder.slots.iter().all(|slot| slot.served == 0));
     }
 
+    /// A server that hung until the end of the run looked as fast as it had been before.
+    #[test]
+    fn what_was_due_and_never_sent_counts_as_long_as_it_was_due() {
+        let mut recorder = of_a_second();
+        let begin = recorder.window.begin;
+        let at = |milliseconds| begin + Duration::from_millis(milliseconds);
+        recorder.answered(at(0), Standing::Holder, ok(), Finding::Served);
+        (500..1000).step_by(5).for_each(|due| recorder.unsent(at(due), at(2000)));
+        recorder.unsent(begin - Duration::from_millis(1), at(2000));
+        assert_eq!(
+            (recorder.unsent, recorder.served.count()),
+            (101, 101),
+            "what was due in the warm-up is only counted"
+        );
+        let p90 = recorder.served.at(0.9).unwrap();
+        assert!(p90 > Duration::from_millis(1400), "{p90:?}");
+        let slots: Vec<u64> = recorder.slots.iter().map(|slot| slot.unsent).collect();
+        assert_eq!(slots, [[0; 10], [10; 10]].concat());
+    }
+
     #[test]
     fn threads_are_added_up() {
         let mut all = of_a_second();
@@ -312,7 +373,7 @@ mod tests {
         let due = all.window.begin;
         all.answered(due, Standing::Holder, ok(), Finding::Served);
         other.answered(due, Standing::Holder, ok(), Finding::FalseRefusal);
-        other.failed("gone".to_owned());
+        other.failed(due, "gone".to_owned());
         let draining = Answer { status: StatusCode::SERVICE_UNAVAILABLE, reason: Some("draining".to_owned()) };
         other.answered(due, Standing::Holder, draining, Finding::PutOff);
         all.merge(other);

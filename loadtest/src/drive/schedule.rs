@@ -80,9 +80,10 @@ impl Schedule {
         Some(Due { at: self.due_at(number), was_awaited })
     }
 
-    /// How many requests were due and never sent: all lanes were busy.
-    pub(crate) fn unsent(&self) -> u64 {
-        self.given.load(Ordering::SeqCst).saturating_sub(self.taken.load(Ordering::SeqCst))
+    /// Since when each request has been due that was never sent, all lanes being taken.
+    pub(crate) fn unsent(&self) -> impl Iterator<Item = Instant> + '_ {
+        let unsent = self.taken.load(Ordering::SeqCst)..self.given.load(Ordering::SeqCst);
+        unsent.map(|number| self.due_at(number))
     }
 
     /// When the request of this number, from 0, is due.
@@ -164,7 +165,7 @@ mod tests {
             assert!(due.at <= Instant::now(), "a request came before its time");
             count += 1;
         }
-        assert_eq!((count, schedule.unsent()), (50, 0));
+        assert_eq!((count, schedule.unsent().count()), (50, 0));
     }
 
     #[tokio::test]
@@ -175,7 +176,7 @@ mod tests {
         assert!(schedule.next().await.is_some());
         stop.stop();
         assert_eq!(schedule.next().await, None);
-        assert_eq!(schedule.unsent(), 0, "what was not due yet is not missed");
+        assert_eq!(schedule.unsent().count(), 0, "what was not due yet is not missed");
     }
 
     /// The lane is on this thread, and hears of its request only after the clock has seen the end of the run.
@@ -198,6 +199,6 @@ mod tests {
         }
         assert!(next.await.is_some());
         assert_eq!(schedule.next().await, None);
-        assert_eq!(schedule.unsent(), 0);
+        assert_eq!(schedule.unsent().count(), 0);
     }
 }

@@ -1,6 +1,5 @@
 //! Who holds each lock, for all threads that send.
 
-use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex, OnceLock, PoisonError};
 use std::time::Instant;
 
@@ -11,19 +10,24 @@ use crate::token::Token;
 #[derive(Debug)]
 pub(crate) struct Tenure {
     token: Token,
-    is_ending: AtomicBool,
+    ending: OnceLock<Instant>,
     first_served: OnceLock<Instant>,
 }
 
 impl Tenure {
     /// One that begins now.
     pub(crate) fn new(token: Token) -> Arc<Tenure> {
-        Arc::new(Tenure { token, is_ending: AtomicBool::new(false), first_served: OnceLock::new() })
+        Arc::new(Tenure { token, ending: OnceLock::new(), first_served: OnceLock::new() })
     }
 
     /// It is about to be given up: say so before etcd is told.
     pub(crate) fn note_ending(&self) {
-        self.is_ending.store(true, Ordering::SeqCst);
+        self.ending.get_or_init(Instant::now);
+    }
+
+    /// Since when it has been.
+    pub(crate) fn ending(&self) -> Option<Instant> {
+        self.ending.get().copied()
     }
 
     /// A request of it was served.
@@ -109,7 +113,7 @@ impl Presented {
     pub(crate) fn standing(&self) -> Standing {
         if self.is_superseded {
             Standing::Superseded
-        } else if self.tenure.is_ending.load(Ordering::SeqCst) {
+        } else if self.tenure.ending().is_some() {
             Standing::Leaving
         } else {
             Standing::Holder

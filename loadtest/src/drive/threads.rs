@@ -44,8 +44,6 @@ pub(crate) struct Sender {
 #[derive(Debug)]
 pub(crate) struct Sent {
     pub(crate) recorder: Recorder,
-    /// Requests that were due and never sent.
-    pub(crate) unsent: u64,
     /// How much of a CPU it had, and waited for, while requests were due.
     pub(crate) cpu: CpuShare,
     /// When it had its last answer, or did not wait for one any more.
@@ -139,12 +137,11 @@ async fn run(
     let ended = Instant::now();
     // Waiting for the last answers is no work, and would make a busy thread look idle.
     let after = if at_end.is_finished() { at_end.await?? } else { CpuTime::of_this_thread()? };
-    let unsent = match &pace {
-        Pace::Closed { .. } => 0,
-        Pace::Open(schedule) => schedule.unsent(),
-    };
-    let recorder = shared.recorder.borrow().clone();
-    Ok(Sent { recorder, unsent, cpu: after.share_since(&before), ended })
+    let mut recorder = shared.recorder.borrow().clone();
+    if let Pace::Open(schedule) = &pace {
+        schedule.unsent().for_each(|due| recorder.unsent(due, ended));
+    }
+    Ok(Sent { recorder, cpu: after.share_since(&before), ended })
 }
 
 async fn open(plan: &Rc<Plan>, connections: usize) -> anyhow::Result<Vec<Wire>> {

@@ -41,6 +41,13 @@ struct Waiter<'a> {
     place: Option<(String, i64)>,
 }
 
+impl Successor<'_> {
+    /// The lease that its place, and then the lock, hangs on.
+    pub(crate) fn lease(&self) -> i64 {
+        self.waiter.lease
+    }
+}
+
 impl Lock {
     /// Has a successor wait for the lock's holder, which loses nothing yet.
     pub(crate) async fn successor<'a>(&self, owner: &'a str) -> anyhow::Result<Successor<'a>> {

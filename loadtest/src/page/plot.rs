@@ -67,15 +67,14 @@ impl Axis {
         let step = round_step((high - low) / STEPS);
         let first = (low / step).ceil() as i64;
         let ticks = (first..).map(|number| number as f64 * step).take_while(|tick| *tick <= high * (1.0 + 1e-9));
-        Axis::with_ticks(low, high, ticks.map(|tick| (tick, format!("{} {unit}", figure(tick)))).collect())
+        Axis::with_ticks(low, high, ticks.map(|tick| (tick, with_unit(tick, unit))).collect())
     }
 
     /// With ticks at powers of ten, and values to be given by their logarithms.
     fn logarithmic(low: f64, high: f64, unit: &str) -> Axis {
         let (low, high) = (low.log10().floor(), high.log10().ceil());
         let high = if high > low { high } else { low + 1.0 };
-        let ticks =
-            (low as i32..=high as i32).map(|power| (f64::from(power), format!("{} {unit}", figure(10f64.powi(power)))));
+        let ticks = (low as i32..=high as i32).map(|power| (f64::from(power), with_unit(10f64.powi(power), unit)));
         Axis { low, high, ticks: ticks.collect() }
     }
 
@@ -198,6 +197,14 @@ fn round_step(least: f64) -> f64 {
     steps.into_iter().find(|step| *step >= least * (1.0 - 1e-9)).unwrap_or(power * 10.0)
 }
 
+/// A round figure with its unit; many milliseconds as seconds.
+fn with_unit(value: f64, unit: &str) -> String {
+    match unit {
+        "ms" if value >= 1000.0 => format!("{} s", figure(value / 1000.0)),
+        _ => format!("{} {unit}", figure(value)),
+    }
+}
+
 /// A round figure, as short as it can be read.
 fn figure(value: f64) -> String {
     if value >= 1e6 {
@@ -224,6 +231,7 @@ mod tests {
         assert_eq!(labels(&Axis::linear(0.0, 0.4, "s")), ["0 s", "0.1 s", "0.2 s", "0.3 s", "0.4 s"]);
         assert_eq!(labels(&Axis::linear(0.0, 70_000.0, "/s")), ["0 /s", "20 k /s", "40 k /s", "60 k /s"]);
         assert_eq!(labels(&Axis::logarithmic(0.05, 3.0, "ms")), ["0.01 ms", "0.1 ms", "1 ms", "10 ms"]);
+        assert_eq!(labels(&Axis::logarithmic(100.0, 9000.0, "ms")), ["100 ms", "1 s", "10 s"]);
     }
 
     #[test]

@@ -12,6 +12,7 @@ use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tokio::net::{TcpListener, TcpStream};
 use tokio::task::spawn_local;
 
+use super::alarms::Alarms;
 use super::order::{AtWorker, Order};
 use crate::framing::{Body, HEADERS_MAX};
 use crate::token::{OWNER, REVISION};
@@ -55,6 +56,7 @@ pub(crate) struct Duty {
     pub(crate) orders: Orders,
     /// How long it works on each request. If that is no time at all, no two are ever there at once.
     pub(crate) takes: Duration,
+    pub(crate) alarms: Alarms,
 }
 
 /// Binds the address.
@@ -91,8 +93,7 @@ async fn connection(mut stream: TcpStream, duty: Option<&Duty>) -> anyhow::Resul
         if request.answer_bytes != answer.body_bytes {
             answer = Answer::of(request.answer_bytes);
         }
-        let takes = duty.map_or(Duration::ZERO, |duty| duty.takes);
-        let done = work(&mut stream, &mut bytes, &request, takes, &answer);
+        let done = work(&mut stream, &mut bytes, &request, duty, &answer);
         let Some((duty, token)) = duty.zip(request.token.as_ref()) else {
             done.await?;
             continue;
@@ -110,12 +111,12 @@ async fn work(
     stream: &mut TcpStream,
     bytes: &mut BytesMut,
     request: &Incoming,
-    takes: Duration,
+    duty: Option<&Duty>,
     answer: &Answer,
 ) -> anyhow::Result<()> {
     skip(stream, bytes, request.body).await?;
-    if !takes.is_zero() {
-        tokio::time::sleep(takes).await;
+    if let Some(Duty { takes, alarms, .. }) = duty.filter(|duty| !duty.takes.is_zero()) {
+        alarms.wait(*takes).await;
     }
     let length = if request.is_head { answer.text.len() - answer.body_bytes } else { answer.text.len() };
     Ok(stream.write_all(&answer.text[..length]).await?)

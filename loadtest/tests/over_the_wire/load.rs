@@ -84,7 +84,7 @@ async fn a_load_that_is_ended_early_prints_what_it_has_measured() {
         let running = Running::start(&[&what[..], &["--json", report.path()], pace].concat());
         server.wait_for(24).await;
         running.terminate();
-        running.end().await.says("ended early, after").says("latency     p50");
+        running.end().await.says("ended early, after").says("latency     of");
         let report = report.read();
         assert_eq!((&report["ended_early"], &report["answers"]["200"]), (&true.into(), &20.into()), "{report:#}");
         assert!(report["seconds"].as_f64() < Some(60.0), "{report:#}");

@@ -75,7 +75,8 @@ async fn whoever_loses_a_lock_sends_once_more_when_its_successor_was_served() {
     let (address, url, etcd) = (worker.address().to_string(), format!("http://{}", worker.address()), etcd.endpoint());
     let wire =
         ["open", "--rate", "50", "--proxy", &url, "--worker-listen", &address, "--etcd", &etcd, "--lock", "/lock"];
-    let moves = ["--handoff-every", "100ms", "--duration", "3s", "--connections", "4", "--json", report.path()];
+    let moves = ["--handoff-every", "100ms", "--duration", "3s", "--warm-up", "0s", "--connections", "4"];
+    let moves = [&moves[..], &["--json", report.path()]].concat();
     let run = loadtest(&[&wire[..], &moves].concat()).await;
     // Nothing said why there were more requests a second than the rate.
     run.ended_with(1).says("a lock handed over every 100ms with two requests more each");
@@ -102,7 +103,7 @@ async fn the_first_and_the_late_requests_of_a_tenure_are_like_all_others() {
 
 /// Whoever holds a lock goes on holding it when nobody could be made to wait for it, and what was measured is told.
 #[tokio::test]
-async fn an_etcd_that_is_gone_ends_the_handoffs_and_not_the_run() {
+async fn an_etcd_that_is_gone_keeps_locks_from_moving_and_ends_no_run() {
     let (etcd, server, report) = (Etcd::start(EtcdVersion::V3_5).await, Worker::start().await, ReportFile::new());
     let relay = Relay::before(&etcd).await;
     let (url, etcd_url) = (server.endpoint().to_string(), format!("http://{}", relay.address()));
@@ -111,11 +112,77 @@ async fn an_etcd_that_is_gone_ends_the_handoffs_and_not_the_run() {
     let running = Running::start(&[&wire[..], &moves].concat());
     server.wait_for(5).await; // The lock is taken.
     relay.cut().await;
-    running.end().await.ended_with(1).says("no more handoffs").says("cannot be revoked").says("throughput");
+    running
+        .end()
+        .await
+        .ended_with(1)
+        .says("1 handoffs did not come about")
+        .says("cannot be revoked")
+        .says("throughput");
     let report = report.read();
     assert!(report["answered"].as_u64() > Some(100), "the run goes on: {report:#}");
     assert_eq!(report["handoffs"]["count"], 0, "{report:#}");
     assert_eq!(from(&report, "leaving"), 0, "{report:#}");
+}
+
+/// The first handoff that failed was the last one, so that a run over a restart of etcd had no more of them.
+#[tokio::test]
+async fn locks_move_again_when_etcd_is_back() {
+    let (etcd, worker, report) = (Etcd::start(EtcdVersion::V3_5).await, FreePort::reserve(), ReportFile::new());
+    let fencepost = Fencepost::start(&worker, &etcd, "/lock", "key").await;
+    let relay = Relay::before(&etcd).await;
+    let (address, etcd_url) = (worker.address().to_string(), format!("http://{}", relay.address()));
+    let wire =
+        ["closed", "--proxy", &fencepost.url(), "--worker-listen", &address, "--etcd", &etcd_url, "--lock", "/lock"];
+    let moves = ["--handoff-every", "100ms", "--duration", "1h", "--warm-up", "0s", "--connections", "4"];
+    let running = Running::start(&[&wire[..], &moves, &["--json", report.path()]].concat());
+    let moved = async |from: i64| {
+        eventually("the lock moves", async || (revision_of(&etcd, "/lock").await > from + 4).then_some(())).await;
+        revision_of(&etcd, "/lock").await
+    };
+    moved(0).await;
+    relay.cut().await;
+    tokio::time::sleep(Duration::from_millis(500)).await; // Some handoffs are due in that time.
+    let before = revision_of(&etcd, "/lock").await;
+    relay.restore().await;
+    moved(before).await;
+    running.terminate();
+    running.end().await.ended_with(2).says("handoffs did not come about");
+    let report = report.read();
+    assert!(report["handoffs"]["not_made"].as_u64() > Some(0), "{report:#}");
+    assert_eq!((&report["false_admissions"], &report["false_refusals"]), (&0.into(), &0.into()), "{report:#}");
+    nothing_is_left_in(&etcd).await;
+}
+
+/// At which revision the lock's key was written; 0 if it is not there.
+async fn revision_of(etcd: &Etcd, key: &str) -> i64 {
+    let told: Value =
+        serde_json::from_str(&etcd.etcdctl(&["get", key, "-w", "json"]).await).expect("etcdctl tells JSON");
+    told["kvs"][0]["mod_revision"].as_i64().unwrap_or(0)
+}
+
+/// The proxy refuses a new tenure's requests for a while: the mover's own, which is the first, too. Such handoffs, and so just the slow ones, were
+/// in no figure.
+#[tokio::test]
+async fn a_successor_that_is_served_late_is_timed_until_then() {
+    let (etcd, server, report) = (Etcd::start(EtcdVersion::V3_5).await, Worker::start().await, ReportFile::new());
+    let began: std::sync::Mutex<std::collections::HashMap<String, std::time::Instant>> = std::sync::Mutex::default();
+    server.when(move |seen| {
+        let revision = seen.header("fence-revision").unwrap_or_default().to_owned();
+        let began = *began.lock().unwrap().entry(revision).or_insert_with(std::time::Instant::now);
+        let put_off = Answer::status(503, "").header("fence-reason", "unverifiable").header("retry-after", "1");
+        (began.elapsed() < Duration::from_millis(150)).then_some(Behaviour::Answer(put_off))
+    });
+    let (url, etcd_url) = (server.endpoint().to_string(), etcd.endpoint());
+    let wire = ["open", "--rate", "100", "--proxy", &url, "--etcd", &etcd_url, "--lock", "/lock", "--connections", "4"];
+    let moves = ["--handoff-every", "500ms", "--duration", "3s", "--warm-up", "0s", "--json", report.path()];
+    loadtest(&[&wire[..], &moves].concat()).await;
+    let report = report.read();
+    let handoffs = &report["handoffs"];
+    assert!(handoffs["count"].as_u64() >= Some(3) && handoffs["unserved"].as_u64() <= Some(1), "{report:#}");
+    assert!(handoffs["release_to_answer"]["p50_seconds"].as_f64() > Some(0.14), "{report:#}");
+    let each = handoffs["each"].as_array().expect("each is listed");
+    assert!(each.iter().all(|one| one["release_to_answer_seconds"].as_f64() > Some(0.1)), "{report:#}");
 }
 
 /// The mover, too, waits for answers no longer than the others.
@@ -129,7 +196,7 @@ async fn a_run_whose_locks_move_ends_though_nobody_is_answered() {
     let running = Running::start(&[&wire[..], &moves].concat());
     server.wait_for(3).await; // One of them is the successor's.
     running.terminate();
-    running.end().await.ended_with(1).says("ended early").says("1 more locks changed hands");
+    running.end().await.ended_with(1).says("ended early").says("1 successors were not served");
     assert_eq!(report.read()["unanswered"], 3);
     nothing_is_left_in(&etcd).await;
 }

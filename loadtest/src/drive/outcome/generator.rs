@@ -47,6 +47,11 @@ impl Generator {
         !self.was_the_limit() && self.neediest.wanted() > BUSY_MAX
     }
 
+    /// Whether it had too little time, for whatever reason.
+    pub(super) fn was_disturbed(&self) -> bool {
+        self.was_the_limit() || self.was_kept_waiting()
+    }
+
     /// Whether it sent late what was due, for a reason that is not its own.
     fn was_late(&self) -> bool {
         !self.was_the_limit() && !self.was_kept_waiting() && self.lag.at(1.0 - LATE_SHARE_MAX) > Some(LATE_MAX)
@@ -59,8 +64,8 @@ impl Generator {
         (!self.was_the_limit() && long as f64 > all as f64 * LATE_SHARE_MAX).then_some(long)
     }
 
-    /// What lessens the worth of the figures, in words.
-    pub(super) fn warnings(&self) -> Vec<String> {
+    /// What lessens the worth of the figures, in words; whether connections have paused after requests that had failed, too.
+    pub(super) fn warnings(&self, connections_paused: bool) -> Vec<String> {
         let mut warnings = Vec::new();
         let lag = milliseconds(self.lag.at(0.99));
         if self.was_the_limit() {
@@ -85,9 +90,12 @@ impl Generator {
             ));
         }
         if let Some(count) = self.long_queued() {
+            let why = match connections_paused {
+                true => "connections paused after requests that had failed, or answers were slow",
+                false => "answers were slow, or there are too few --connections for them",
+            };
             warnings.push(format!(
-                "{count} requests waited more than {LATE_MAX:?} for a connection, all being taken (p99 {}). That is part of their latencies: \
-                 answers were slow, or there are too few --connections for them",
+                "{count} requests waited more than {LATE_MAX:?} for a connection, all being taken (p99 {}). That is part of their latencies: {why}",
                 milliseconds(self.queued.at(0.99))
             ));
         }
@@ -135,7 +143,7 @@ mod tests {
 
     #[track_caller]
     fn check(generator: &Generator, expected: &[&str]) {
-        let warnings = generator.warnings();
+        let warnings = generator.warnings(false);
         assert_eq!(warnings.len(), expected.len(), "{warnings:#?}");
         for (warning, expected) in warnings.iter().zip(expected) {
             assert!(warning.contains(expected), "{expected:?} is not in {warning:?}");

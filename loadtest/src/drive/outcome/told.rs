@@ -5,7 +5,7 @@ use std::time::Duration;
 
 use serde_json::{Value, json};
 
-use super::Outcome;
+use super::{Figure, Outcome};
 use crate::Conclusion;
 use crate::drive::mover::Moved;
 use crate::drive::recorder::{Durations, Slot};
@@ -21,36 +21,49 @@ impl Outcome {
         let answers = self.answers().map(|(standing, answer, count, finding)| {
             json!({ "from": standing.name(), "answer": answer.to_string(), "count": count, "finding": format!("{finding:?}") })
         });
-        let mut handoffs = json!({ "count": self.moved.len() });
+        let each = self.moved().map(|moved| {
+            json!({
+                "at_seconds": moved.at.map(|at| at.as_secs_f64()), "served": moved.was_served,
+                "release_to_answer_seconds": moved.answered.as_secs_f64(),
+            })
+        });
+        let mut handoffs = json!({
+            "count": self.moved().count(), "unserved": self.moved().filter(|moved| !moved.was_served).count(),
+            "not_made": self.moves.not_made, "each": each.collect::<Vec<_>>(),
+        });
         for (name, durations) in self.spans() {
             handoffs[name] = percentiles(&durations);
         }
         let over_time = self.slots().iter().enumerate().map(|(number, slot_of)| {
-            let Slot { served, refused, put_off, wrong, unanswered, latencies } = slot_of;
+            let Slot { served, refused, put_off, wrong, unanswered, unsent, latencies } = slot_of;
             json!({
                 "at_seconds": self.slot_begin(number).as_secs_f64(), "seconds": self.slot_length(number).as_secs_f64(),
                 "served": served, "refused": refused, "put_off": put_off, "wrong": wrong, "unanswered": unanswered,
-                "latency": percentiles(latencies),
+                "unsent": unsent, "latency": percentiles(latencies),
             })
         });
         json!({
             "as_expected": self.conclusion() == Conclusion::AsExpected,
             "ended_early": self.ended_early.is_some(),
             "what": self.description(),
+            "asked_for": self.plan.as_json(),
             "seconds": self.measured().as_secs_f64(),
             "requests_per_second": self.per_second(),
             "answered": self.answered(),
             "answers": answers.collect::<Vec<_>>(),
             "errors": self.recorder.errors,
             "unanswered": self.recorder.unanswered,
-            "unsent": self.unsent,
+            "unsent": self.recorder.unsent,
             "false_refusals": self.false_refusals(),
             "false_admissions": self.false_admissions(),
+            "superseded_and_answered": self.superseded(),
             "put_off": self.put_off(),
             "put_off_by_reason": self.recorder.put_off,
             "unexpected": self.recorder.unexpected,
             "latency": percentiles(&self.recorder.served),
             "latency_of_refusals": percentiles(&self.recorder.refused),
+            "latency_until_put_off": percentiles(&self.recorder.until_put_off),
+            "latency_until_failed": percentiles(&self.recorder.until_failed),
             "handoffs": handoffs,
             "worker": self.at_worker.map(|worker| self.worker_as_json(worker)),
             "generator": self.generator.as_json(),
@@ -70,7 +83,7 @@ impl Outcome {
     fn spans(&self) -> Spans {
         let of = |part: fn(&Moved) -> Duration| {
             let mut durations = Durations::default();
-            self.moved.iter().for_each(|moved| durations.add(part(moved)));
+            self.moved().for_each(|moved| durations.add(part(moved)));
             durations
         };
         [
@@ -108,8 +121,15 @@ pub(crate) fn milliseconds(duration: Option<Duration>) -> String {
     duration.map_or("-".to_owned(), |duration| format!("{:.3} ms", duration.as_secs_f64() * 1000.0))
 }
 
-/// The percentiles for people, in one line.
+/// Of so many, one of a hundred can be told from the slowest.
+const ENOUGH: u64 = 100;
+
+/// The percentiles for people, in one line; of a few, those that differ.
 pub(crate) fn in_a_line(durations: &Durations) -> String {
+    if (1..ENOUGH).contains(&durations.count()) {
+        let [least, middle, most] = [0.0, 0.5, 1.0].map(|part| milliseconds(durations.at(part)));
+        return format!("of {}: min {least}  p50 {middle}  max {most}", durations.count());
+    }
     let parts = PARTS.map(|(name, _, part)| format!("{name} {}", milliseconds(durations.at(part))));
     parts.join("  ")
 }
@@ -139,8 +159,13 @@ impl fmt::Display for Outcome {
         if self.recorder.refused.count() > 0 {
             writeln!(f, "refusals    {}", in_a_line(&self.recorder.refused))?;
         }
-        if !self.moved.is_empty() {
-            writeln!(f, "handoffs    {}", self.moved.len())?;
+        for (name, durations) in [("put off", self.until_put_off()), ("no answer", self.until_failed())] {
+            if durations.count() > 0 {
+                writeln!(f, "{name:<10}  {}", in_a_line(durations))?;
+            }
+        }
+        if self.moved().next().is_some() {
+            writeln!(f, "handoffs    {}", self.moved().count())?;
             for (name, durations) in self.spans() {
                 writeln!(f, "  {:<18}  {}", name.replace('_', " "), in_a_line(&durations))?;
             }
@@ -155,7 +180,10 @@ impl fmt::Display for Outcome {
             )?;
         }
         writeln!(f, "generator   {}", self.generator.in_a_line())?;
-        let figures = self.to_be_none().into_iter().map(|(name, count, _)| format!("{count} {name}"));
+        let figures = self.to_be_none().into_iter().map(|Figure { name, count, was_tried, .. }| match was_tried {
+            true => format!("{count} {name}"),
+            false => format!("{name} not tried (--stale, --handoff-every)"),
+        });
         writeln!(f, "verdict     {}", figures.collect::<Vec<_>>().join(", "))?;
         self.warnings().iter().try_for_each(|warning| writeln!(f, "WARNING     {warning}"))
     }

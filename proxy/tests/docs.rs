@@ -150,6 +150,11 @@ fn limits_that_no_key_sets_are_as_the_reference_has_them() {
         ("1,000 for a lock, 10,000 in all", "gate/handoff.rs", "WAITING_MAX: usize = 10_000"),
         ("| 100 ms | Others pass", "gate/handoff.rs", "TURN_MAX: Duration = Duration::from_millis(100)"),
         ("upstream | 10,000 | 503", "forward/upstream.rs", "waiting_max: 10_000"),
+        (
+            "| `orphan_timeout` less 1 s |",
+            "forward/in_flight/outgoing.rs",
+            "BEFORE_THE_END: Duration = Duration::from_secs(1)",
+        ),
         ("4 times in all", "gate.rs", "SENDS_MAX: usize = 4"),
         ("16 MiB, 5 s", "../../fence/src/refusal.rs", "DISCARD_BYTES_MAX: u64 = 16 << 20"),
         ("16 MiB, 5 s", "../../fence/src/refusal.rs", "DISCARD_TIMEOUT: Duration = Duration::from_secs(5)"),

@@ -196,6 +196,12 @@ impl Http1 {
         (self.driver.turns.is_held_up() || socket.is_write_blocked()) && !socket.is_broken()
     }
 
+    /// Writes what is left of a request whose response has ended. Ready when nothing is, or the worker has closed.
+    pub(super) fn poll_written(&mut self, cx: &mut Context<'_>) -> Poll<()> {
+        let _: Poll<()> = self.poll_driven(cx, First::Drive, |_| Poll::Pending);
+        if self.is_held_up() && self.driver.is_driven() { Poll::Pending } else { Poll::Ready(()) }
+    }
+
     /// Writes nothing more, if the worker has not taken all of the request.
     pub(super) fn stop_writing(&self) {
         let socket = &self.driver.socket;

@@ -206,6 +206,11 @@ impl Stream {
         self.connection.socket()
     }
 
+    /// Whether its connection has ended, whoever ended it.
+    pub(super) fn has_lost_connection(&self) -> bool {
+        self.connection.socket().is_broken() || self.connection.turns().have_ended()
+    }
+
     /// Whether the worker has not closed its connection.
     pub(super) fn is_usable(&self) -> bool {
         self.connection.is_usable()

@@ -48,6 +48,8 @@ pub(super) struct InFlight<P: Permit> {
     /// Since when the worker owes us something.
     waiting_since: Option<Instant>,
     patience: Patience,
+    /// Whether the worker has sent the head of its response.
+    is_answered: bool,
     /// Whether the permit counts down: it is told then when the worker is heard of.
     is_lost: bool,
     /// Whether what HTTP/1.1 had been given and not written was cut.
@@ -105,6 +107,7 @@ impl<P: Permit> InFlight<P> {
             read_by_now: read_before,
             waiting_since: Some(at),
             patience: Patience::Attached,
+            is_answered: false,
             is_lost: false,
             is_cut_short: false,
             vigil: None,
@@ -222,6 +225,7 @@ impl<P: Permit> InFlight<P> {
     /// The worker has sent the head of its response. False if that may be read in two ways.
     pub(super) fn answered(&mut self, head: &Parts) -> bool {
         self.heard();
+        self.is_answered = true;
         self.permit.answered(self.started.elapsed());
         let Link::Http1(connection) = &mut self.link else { return true };
         let is_ambiguous = response_head::is_ambiguous(&head.headers, head.status, self.is_head);
@@ -276,7 +280,7 @@ impl<P: Permit> InFlight<P> {
                     self.patience = Patience::Overdue { since: closes_at, closes_at: Some(closes_at) };
                     return Poll::Ready(());
                 }
-                Patience::Detached { .. } if self.is_held_back() => return Poll::Ready(()),
+                Patience::Detached { .. } if self.is_held_back() && !self.is_part() => return Poll::Ready(()),
                 Patience::Detached { closes_at } => self.overdue(closes_at.is_some()),
             }
         }
@@ -325,7 +329,8 @@ impl<P: Permit> InFlight<P> {
 
     /// The response has ended whole. Waits for the rest of the request in the background, if there is any.
     pub(super) fn complete(self: Box<Self>) {
-        if self.body.as_ref().is_some_and(|body| body.is_running()) || self.is_held_back() {
+        let is_running = self.body.as_ref().is_some_and(|body| body.is_running());
+        if is_running || self.is_held_back() || self.has_body && !self.is_cut_short && self.is_held_up() {
             let background = self.pool.background().clone();
             background.spawn(self.finish_body());
             return;
@@ -398,16 +403,22 @@ impl<P: Permit> InFlight<P> {
 
     fn close(self, how: Ending) {
         self.stop_writing();
+        // Of these it counts as at the worker from now on for as long as that.
+        let patience = if matches!(how, Ending::Cut | Ending::BodyCut) { self.patience_for_others() } else { None };
         let held_back = self.held_back().cloned();
         let InFlight { link, pool, permit, .. } = self;
         drop(link); // An HTTP/2 connection goes on without this request.
-        match held_back {
+        match (held_back, patience) {
             // Until then it may go out.
-            Some(unwritten) => pool.background().spawn(async move {
+            (Some(unwritten), None) => pool.background().spawn(async move {
                 unwritten.leave().await;
                 permit.finished(how);
             }),
-            None => permit.finished(how),
+            (Some(unwritten), Some(patience)) => {
+                pool.background().spawn(async move { _ = unwritten.leave_within(patience).await });
+                permit.finished(how);
+            }
+            (None, _) => permit.finished(how),
         }
     }
 

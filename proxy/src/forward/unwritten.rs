@@ -12,7 +12,7 @@ use bytes::Bytes;
 use http::header::VIA;
 use http::{HeaderMap, HeaderValue, Request};
 use tokio::sync::Notify;
-use tokio::time::timeout;
+use tokio::time::{sleep, timeout};
 
 use super::http2::Http2Connection;
 use super::request_body::RequestBody;
@@ -97,12 +97,28 @@ impl Unwritten {
         }
     }
 
-    /// Sees to it that nothing more is written, soon. The request has been given up; if something of it stays behind, its connection ends.
-    pub(super) async fn leave(&self) {
+    /// Sees to it that nothing more is written, soon. The request has been given up; if something of it stays behind, its connection ends, and
+    /// this is false.
+    pub(super) async fn leave(&self) -> bool {
+        self.leave_within(Duration::ZERO).await
+    }
+
+    /// The same, but the connection may go on for so long for the sake of others that it has. Only for what may still be written in that time: a
+    /// part of a body that will never be whole, of a request that counts as at the worker all the while. hyper has no way to reset the stream of
+    /// a request whose answer has begun before there is room for more of its body.
+    pub(super) async fn leave_within(&self, patience: Duration) -> bool {
         let _leaving = self.connection.take_no_more();
-        if timeout(LEAVE_MAX, self.nothing()).await.is_err() {
+        let is_left = timeout(LEAVE_MAX, self.nothing()).await.is_err();
+        let is_left = is_left
+            && !tokio::select! {
+                () = self.nothing() => true,
+                () = self.connection.without_streams() => false,
+                () = sleep(patience.saturating_sub(LEAVE_MAX)) => false,
+            };
+        if is_left {
             self.connection.socket().shut_both();
         }
+        !is_left
     }
 }
 

@@ -201,6 +201,69 @@ fn an_upload_that_is_cut_takes_no_other_with_it() {
     assert!(other.answer().0.starts_with("HTTP/1.1 200 "));
 }
 
+/// hyper cannot reset the stream of a request whose answer has begun, so that its connection ended, with all that others had on it: their holders'
+/// successors were kept out.
+#[test]
+fn an_upload_that_is_cut_when_its_answer_has_begun_takes_no_other_with_it() {
+    let (worker, tenures) = (Worker::by_hand(), Tenures::new());
+    let timeouts = Timeouts { late: Duration::from_secs(4), ..Timeouts::default() };
+    let tenured = vec![("/upload", tenures.clone())];
+    let proxy = Proxy::with(worker.address(), Settings { tenures: tenured, timeouts, ..to_http2() });
+    let (mut upload, mut other, mut third) = (proxy.client(), proxy.client(), proxy.client());
+    upload.send("POST /upload HTTP/1.1\r\nHost: test\r\nTransfer-Encoding: chunked\r\n\r\n5\r\nbegin\r\n");
+    let mut frames = Frames::with_shut_windows(worker.next());
+    assert_eq!(frames.next(), Frame::Headers { stream: 1 });
+    frames.begin_response(1);
+    assert!(upload.head().starts_with("HTTP/1.1 200 "));
+    other.send(GET);
+    assert_eq!(frames.next(), Frame::Headers { stream: 3 });
+    tenures.end();
+    assert_eq!(proxy.wait_for_events(1), [Event::BodyCut]);
+    frames.peer().within(2 * MOMENT);
+    third.send(GET);
+    let mut fresh = Frames::with_streams(worker.next(), 100);
+    assert_eq!(fresh.next(), Frame::Headers { stream: 1 });
+    fresh.respond(1);
+    assert!(third.answer().0.starts_with("HTTP/1.1 200 "), "what is new goes elsewhere");
+    frames.respond(3);
+    assert!(other.answer().0.starts_with("HTTP/1.1 200 "), "it shares the connection");
+    assert!(!frames.ends_before_end(1), "and the connection ends before the upload counts no more");
+}
+
+/// Only fencepost knows why its connection has ended: the worker goes on reading what it has, and was not waited for.
+#[test]
+fn an_upload_that_was_answered_early_is_not_over_because_its_connection_is_lost() {
+    for whole_bytes_max in [64 * 1024, 0] {
+        let (worker, tenures) = (Worker::by_hand(), Tenures::new());
+        let tenured = vec![("/stuck", tenures.clone())];
+        let proxy = Proxy::with(worker.address(), Settings { tenures: tenured, whole_bytes_max, ..to_http2() });
+        let (mut upload, mut stuck) = (proxy.client(), proxy.client());
+        let framing = if whole_bytes_max == 0 {
+            "Transfer-Encoding: chunked\r\n\r\n5\r\nbegin\r\n"
+        } else {
+            "Content-Length: 5\r\n\r\nbegin"
+        };
+        upload.send(&format!("POST /upload HTTP/1.1\r\nHost: test\r\n{framing}"));
+        let mut frames = Frames::with_shut_windows(worker.next());
+        assert_eq!(frames.next(), Frame::Headers { stream: 1 });
+        frames.open(1, 1);
+        assert_eq!(frames.next(), Frame::Data { stream: 1, ends: false, bytes: b"b".to_vec() });
+        frames.respond(1);
+        assert!(upload.head().starts_with("HTTP/1.1 200 "));
+        // It ends its connection with itself: it could become whole.
+        stuck.send("POST /stuck HTTP/1.1\r\nHost: test\r\nContent-Length: 1\r\n\r\nx");
+        assert_eq!(frames.next(), Frame::Headers { stream: 3 });
+        frames.begin_response(3);
+        assert!(stuck.head().starts_with("HTTP/1.1 200 "));
+        assert!(proxy.events().is_empty(), "the worker may still be reading");
+        tenures.end();
+        frames.peer().until_end();
+        let events = proxy.wait_for_events(2);
+        assert!(events.contains(&Event::Finished(Ending::BodyCut)), "{events:?}");
+        assert!(!events.contains(&Event::Finished(Ending::Complete)), "{events:?}");
+    }
+}
+
 /// All of its bytes are with the worker, which does not read; its end was handed over and has to wait.
 #[test]
 fn an_upload_never_becomes_whole_once_it_is_over() {
@@ -313,8 +376,7 @@ fn what_the_worker_has_not_let_in_of_a_whole_body_never_goes_out_once_its_tenure
 /// A worker may answer before it has let in the whole body, and let it in later.
 #[test]
 fn what_was_not_let_in_when_it_was_answered_never_goes_out_once_its_tenure_has_ended() {
-    const ANSWERED_WHOLE: Event = Event::Finished(Ending::Complete);
-    for (ends, expected) in [(true, ANSWERED_WHOLE), (false, Event::Finished(Ending::Cut))] {
+    for (ends, expected) in [(true, Ending::BodyCut), (false, Ending::Cut)] {
         let (worker, tenures) = (Worker::by_hand(), Tenures::new());
         let proxy = Proxy::with(worker.address(), Settings { tenures: vec![("/", tenures.clone())], ..to_http2() });
         let mut client = proxy.client();
@@ -329,7 +391,7 @@ fn what_was_not_let_in_when_it_was_answered_never_goes_out_once_its_tenure_has_e
         assert!(client.head().starts_with("HTTP/1.1 200 "));
         assert!(proxy.events().is_empty(), "it may still be let in");
         tenures.end();
-        assert_eq!(proxy.wait_for_events(1), [expected]);
+        assert_eq!(proxy.wait_for_events(1), [Event::Finished(expected)]);
         frames.open(1, 5);
         assert!(!frames.ends_before_end(1));
         assert_eq!(tenures.cuts(), 1);

@@ -146,6 +146,35 @@ fn an_upload_that_was_answered_early_and_is_cut_is_over_when_its_worker_has_clos
     }
 }
 
+/// What was read whole was cut with its answer, however good its tenure, and was over then, while the worker went on reading what lay in the kernel.
+#[test]
+fn a_request_that_was_read_whole_and_is_answered_early_is_over_when_it_is_with_its_worker() {
+    const LENGTH: usize = 32 * MIB;
+    for ends in [false, true] {
+        let (worker, tenures) = (Worker::by_hand(), Tenures::new());
+        let proxy = Proxy::with(worker.address(), Settings { whole_bytes_max: LENGTH, ..fenced(&tenures) });
+        let mut client = proxy.client();
+        client.send(&format!("POST / HTTP/1.1\r\nHost: test\r\nContent-Length: {LENGTH}\r\n\r\n"));
+        client.send_bytes(&vec![b'x'; LENGTH]);
+        let mut peer = worker.next();
+        peer.head();
+        peer.respond("early");
+        assert_eq!(client.answer().1, b"early");
+        assert!(proxy.events().is_empty(), "the worker may still be reading");
+        if ends {
+            tenures.end();
+            assert_eq!(proxy.wait_for_events(1), [Event::BodyCut]);
+            assert!(peer.until_end().len() < LENGTH);
+            drop(peer);
+            assert_eq!(proxy.wait_for_events(2)[1..], [COMPLETE]);
+            assert_eq!(tenures.cuts(), 1);
+        } else {
+            assert_eq!(peer.exactly(LENGTH).len(), LENGTH);
+            assert_eq!(proxy.wait_for_events(1), [COMPLETE]);
+        }
+    }
+}
+
 #[test]
 fn an_upload_whose_client_has_left_its_answer_is_cut() {
     let (worker, tenures) = (Worker::by_hand(), Tenures::new());

@@ -14,7 +14,7 @@ use http::Request;
 use hyper::client::conn::http2::{Builder, Connection, SendRequest};
 use hyper_util::rt::TokioIo;
 use rustls::ClientConfig;
-use tokio::sync::oneshot;
+use tokio::sync::{Notify, oneshot};
 use tokio::time::Instant;
 
 use super::left::Left;
@@ -64,6 +64,8 @@ pub(in crate::forward) struct Http2Connection {
     has_allowed: Cell<bool>,
     /// When the last stream ended.
     idle_since: Cell<Instant>,
+    /// Told when the last one ends.
+    without_streams: Notify,
 }
 
 impl Http2Connection {
@@ -95,6 +97,7 @@ impl Http2Connection {
             leaving: Cell::new(0),
             has_allowed: Cell::new(false),
             idle_since: Cell::new(Instant::now()),
+            without_streams: Notify::new(),
         };
         connection.turns.after_each(connection.look(changed.clone()));
         let (tell, failure) = oneshot::channel();
@@ -217,6 +220,15 @@ impl Http2Connection {
         self.streams.set(self.streams.get() - 1);
         if self.streams.get() == 0 {
             self.idle_since.set(Instant::now());
+            self.without_streams.notify_waiters();
+        }
+    }
+
+    /// Completes when it has no streams.
+    pub(in crate::forward) async fn without_streams(&self) {
+        let none_left = self.without_streams.notified();
+        if self.streams.get() > 0 {
+            none_left.await;
         }
     }
 

@@ -4,6 +4,7 @@ use std::future::poll_fn;
 use std::pin::pin;
 use std::rc::{Rc, Weak};
 use std::task::{Context, Poll};
+use std::time::Duration;
 
 use tokio::time::timeout;
 
@@ -13,6 +14,9 @@ use crate::forward::body_state::BodyState;
 use crate::forward::pool::Link;
 use crate::forward::stalled::Stalls;
 use crate::forward::unwritten::Unwritten;
+
+/// How long before a request ceases to count as at the worker nothing more of it goes out.
+const BEFORE_THE_END: Duration = Duration::from_secs(1);
 
 /// What is still on its way out of a request.
 pub(in crate::forward) struct Outgoing {
@@ -53,8 +57,22 @@ impl<P: Permit> InFlight<P> {
     /// Sees to it that what HTTP/2 has been given does not go out later on: it goes now, or its connection ends.
     pub(super) fn take_back(&self) {
         if let Some(unwritten) = self.held_back().cloned() {
-            self.pool.background().spawn(async move { unwritten.leave().await });
+            let patience = self.patience_for_others().unwrap_or_default();
+            self.pool.background().spawn(async move { _ = unwritten.leave_within(patience).await });
         }
+    }
+
+    /// For how long others may go on with its HTTP/2 connection though some of the request is left there: not at all unless that is a part
+    /// of a body that was cut. It ends before the request ceases to count.
+    pub(super) fn patience_for_others(&self) -> Option<Duration> {
+        let is_cut = self.body.as_ref().is_some_and(|body| body.is_cut());
+        let patience = self.timeouts.late.checked_sub(BEFORE_THE_END)?;
+        (is_cut && self.is_part()).then_some(patience)
+    }
+
+    /// Whether what HTTP/2 has of it is a part of a body, whose head the worker has, since it has answered.
+    pub(super) fn is_part(&self) -> bool {
+        self.is_answered && self.body.as_ref().is_some_and(|body| !body.is_whole())
     }
 
     /// What HTTP/2 was given and has not written, if there is any.
@@ -126,45 +144,77 @@ impl<P: Permit> InFlight<P> {
         }
     }
 
-    fn is_held_up(&self) -> bool {
+    pub(super) fn is_held_up(&self) -> bool {
         matches!(&self.link, Link::Http1(connection) if connection.is_held_up())
     }
 
     /// A worker may answer before it has read the whole request, and read on. What it has not got when the tenure ends, it never does.
     pub(super) async fn finish_body(mut self: Box<Self>) {
         self.watch_tenure();
-        let (late, body, unwritten) = (self.timeouts.late, self.body.clone(), self.unwritten.clone());
-        let was_running = body.as_ref().is_some_and(|body| body.is_running());
+        let late = self.timeouts.late;
+        let was_running = self.body.as_ref().is_some_and(|body| body.is_running());
+        let was_held_back = self.is_held_back();
+        let InFlight { link, body, unwritten, vigil, .. } = &mut *self;
         let ended = async {
             poll_fn(|cx| body.as_ref().map_or(Poll::Ready(()), |body| body.poll_end(cx))).await;
-            if let Some(unwritten) = unwritten {
-                unwritten.nothing().await;
+            match (link, unwritten) {
+                (Link::Http1(connection), _) if body.as_ref().is_none_or(|body| body.is_whole()) => {
+                    connection.drive_where_awaited();
+                    poll_fn(|cx| connection.poll_written(cx)).await;
+                }
+                (Link::Http2(_), Some(unwritten)) => unwritten.nothing().await,
+                (Link::Http1(_) | Link::Http2(_), _) => {}
             }
         };
-        let sealed = poll_fn(|cx| self.vigil.as_mut().map_or(Poll::Pending, |vigil| vigil.poll_sealed(cx)));
-        tokio::select! {
+        let sealed = poll_fn(|cx| vigil.as_mut().map_or(Poll::Pending, |vigil| vigil.poll_sealed(cx)));
+        let is_sealed = tokio::select! {
             biased;
-            () = ended => {}
-            sealed = timeout(late, sealed) => {
-                if let Some(body) = &self.body {
-                    body.cut_off(); // It is already if its tenure has ended.
-                }
-                if let Some(unwritten) = self.held_back() {
-                    if sealed.is_ok() && self.body.as_ref().is_none_or(|body| !body.is_cut()) {
-                        self.count_cut();
-                    }
-                    unwritten.leave().await;
-                }
+            () = ended => None,
+            sealed = timeout(late, sealed) => Some(sealed.is_ok()),
+        };
+        let is_whole = match (is_sealed, &self.body) {
+            (None, _) => !(was_held_back && self.has_lost_connection()),
+            (Some(_), Some(body)) if !body.is_whole() => {
+                body.cut_off(); // It is already if its tenure has ended.
+                true
             }
-        }
-        if was_running && self.body.as_ref().is_some_and(|body| body.is_partial()) && !self.may_be_left {
+            (Some(is_sealed), _) => self.take_rest(is_sealed).await,
+        };
+        let is_cut = was_running && self.body.as_ref().is_some_and(|body| body.is_partial());
+        if (is_cut || !is_whole) && !self.may_be_left {
             return self.outlast().await;
+        }
+        if let Some(unwritten) = self.held_back() {
+            unwritten.leave().await;
         }
         self.settle();
     }
 
+    /// Whether its HTTP/2 connection has ended, whoever ended it: what it was given and had not written is lost.
+    fn has_lost_connection(&self) -> bool {
+        matches!(&self.link, Link::Http2(stream) if stream.has_lost_connection())
+    }
+
+    /// The rest of a body that was handed over whole, which is not to go out any more, its tenure having ended or its time. False if the worker has
+    /// a part of it now.
+    async fn take_rest(&self, is_sealed: bool) -> bool {
+        let is_left = self.is_held_back() || self.is_held_up();
+        if is_left && is_sealed {
+            self.count_cut();
+        }
+        match (&self.link, self.held_back()) {
+            (Link::Http2(_), Some(unwritten)) => unwritten.leave().await,
+            (Link::Http2(_), None) => true,
+            (Link::Http1(connection), _) => {
+                connection.stop_writing();
+                !is_left
+            }
+        }
+    }
+
     /// The worker has answered before its request was cut, and may still be at what it has of it, which may lie in the kernel. Over HTTP/1.1
-    /// it is seen to have come to the end: then it closes.
+    /// it is seen to have come to the end: then it closes. Over HTTP/2 it resets the stream, which is not to be told from a connection that fails
+    /// but by looking at that.
     async fn outlast(mut self: Box<Self>) {
         let late = self.timeouts.late;
         let InFlight { link, permit, body, .. } = &mut *self;
@@ -180,7 +230,13 @@ impl<P: Permit> InFlight<P> {
                     Ending::Complete
                 }
             }
-            Link::Http2(_) if body.as_ref().is_some_and(|body| body.is_unwanted()) => Ending::Complete,
+            Link::Http2(stream)
+                if !stream.has_lost_connection()
+                    && !stream.socket().is_write_blocked() // Else it may be about to end.
+                    && body.as_ref().is_some_and(|body| body.is_unwanted()) =>
+            {
+                Ending::Complete
+            }
             Link::Http2(_) => Ending::BodyCut,
         };
         self.close(ending);

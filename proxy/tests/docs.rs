@@ -155,6 +155,16 @@ fn limits_that_no_key_sets_are_as_the_reference_has_them() {
             "forward/in_flight/outgoing.rs",
             "BEFORE_THE_END: Duration = Duration::from_secs(1)",
         ),
+        (
+            "256 KiB of each; 2 GiB by all of a connection",
+            "forward/http2/connection.rs",
+            "WINDOW_BYTES: u32 = 256 * 1024",
+        ),
+        (
+            "256 KiB of each; 2 GiB by all of a connection",
+            "forward/http2/connection.rs",
+            "CONNECTION_WINDOW_BYTES_MAX: u32 = (1 << 31) - 1",
+        ),
         ("4 times in all", "gate.rs", "SENDS_MAX: usize = 4"),
         ("16 MiB, 5 s", "../../fence/src/refusal.rs", "DISCARD_BYTES_MAX: u64 = 16 << 20"),
         ("16 MiB, 5 s", "../../fence/src/refusal.rs", "DISCARD_TIMEOUT: Duration = Duration::from_secs(5)"),

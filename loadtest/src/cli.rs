@@ -2,6 +2,7 @@
 
 mod compare;
 mod drive;
+mod etcd;
 mod numbers;
 mod proxy;
 pub(crate) mod values;
@@ -16,6 +17,7 @@ use hyper::http::uri::PathAndQuery;
 
 pub(crate) use self::compare::{CompareSettings, Series, TargetName, Workload};
 pub(crate) use self::drive::{DriveSettings, OpenSettings};
+pub(crate) use self::etcd::EtcdAccess;
 pub(crate) use self::numbers::COMPARED_CONNECTIONS_MAX;
 use self::numbers::{
     CONNECTIONS_MAX, RATE_MAX, SECONDS_MAX, THREADS_MAX, TIMES_MAX, body, check_streams, check_threads, count, number,
@@ -148,6 +150,8 @@ pub(crate) struct LockSettings {
     /// A member of the etcd cluster, e.g. "http://127.0.0.1:2379"; may be given several times, or separated by commas.
     #[arg(long, required = true, value_name = "URL", value_delimiter = ',')]
     pub(crate) etcd: Vec<String>,
+    #[command(flatten)]
+    pub(crate) access: EtcdAccess,
     /// The key of the lock, as fencepost knows it. It must be free.
     #[arg(long, value_name = "KEY")]
     pub(crate) lock: String,

@@ -34,6 +34,7 @@ pub(crate) async fn run(settings: CompareSettings) -> anyhow::Result<Conclusion>
             (Err(anyhow!("ended before it was done; so were the processes that it had started")), true)
         }
     };
+    report.end_table();
     if let Some(file) = &settings.json {
         let broke_off = done.as_ref().err().map(crate::failure::in_words);
         let json = json!({
@@ -54,16 +55,42 @@ pub(crate) async fn run(settings: CompareSettings) -> anyhow::Result<Conclusion>
 struct Report {
     samples: Vec<Value>,
     wrong: u64,
+    /// What is being measured, and of what: printed when it is done, or as far as it is when there is no more.
+    table: Option<Measured>,
+}
+
+/// What was measured of several.
+struct Measured {
+    what: String,
+    of: Vec<(String, Vec<Sample>)>,
 }
 
 impl Report {
-    fn add(&mut self, what: &str, of: &str, round: u64, sample: &Sample) {
+    /// Begins to measure something of these.
+    fn begin_table(&mut self, what: &str, of: impl Iterator<Item = String>) {
+        self.table = Some(Measured { what: what.to_owned(), of: of.map(|of| (of, Vec::new())).collect() });
+    }
+
+    /// Adds a sample of the one of that number.
+    fn add(&mut self, number: usize, round: u64, sample: Sample) {
         self.wrong += sample.wrong;
+        let Some(Measured { what, of }) = &mut self.table else { return };
+        let (of, samples) = &mut of[number];
         let mut json = sample.as_json();
         json["what"] = json!(what);
         json["of"] = json!(of);
         json["round"] = json!(round);
         self.samples.push(json);
+        samples.push(sample);
+    }
+
+    fn end_table(&mut self) {
+        let Some(Measured { what, of }) = self.table.take() else { return };
+        let measured = of.iter().filter(|(_, samples)| !samples.is_empty());
+        let table = table::of_samples(&what, measured.map(|(of, samples)| (of.clone(), samples)));
+        if !table.is_empty() {
+            print(format_args!("{table}\n"));
+        }
     }
 }
 
@@ -107,21 +134,18 @@ async fn compare_by(
     let what = name_of(workload);
     let (rounds, count) = (settings.rounds.get(), targets.len());
     let mut progress = Progress::new(rounds * count as u64, "measurements");
-    let mut samples = vec![Vec::new(); count];
+    report.begin_table(&what, targets.iter().map(|(_, target)| target.name.clone()));
     for round in 0..rounds {
         for turn in 0..count {
             // Another one begins each round.
             let number = (turn + round as usize) % count;
             let (_, target) = &mut targets[number];
-            let sample = measure(stage, target, load).await?;
-            report.add(&what, &target.name, round, &sample);
-            samples[number].push(sample);
+            report.add(number, round, measure(stage, target, load).await?);
             progress.done(round * count as u64 + turn as u64 + 1);
         }
     }
     progress.end(rounds * count as u64);
-    let names = targets.iter().map(|(_, target)| target.name.clone());
-    print(format_args!("{}\n", table::of_samples(&what, names.zip(&samples))));
+    report.end_table();
     Ok(())
 }
 
@@ -162,22 +186,19 @@ async fn growing(settings: &CompareSettings, series: Series, report: &mut Report
         let load = load_with(settings, series, *value);
         let target = stage.fencepost(if series == Series::Threads { *value } else { 1 }).await?;
         warm(&stage, &target, &load_before(settings, series, *value)).await?;
-        targets.push((*value, load, target));
+        targets.push((load, target));
     }
     let (rounds, count) = (settings.rounds.get(), targets.len());
     let mut progress = Progress::new(rounds * count as u64, "measurements");
-    let mut samples = vec![Vec::new(); count];
+    report.begin_table(&name_of(series), values.iter().map(usize::to_string));
     for round in 0..rounds {
-        for (number, (value, load, target)) in targets.iter_mut().enumerate() {
-            let sample = measure(&stage, target, load).await?;
-            report.add(&name_of(series), &value.to_string(), round, &sample);
-            samples[number].push(sample);
+        for (number, (load, target)) in targets.iter_mut().enumerate() {
+            report.add(number, round, measure(&stage, target, load).await?);
             progress.done(round * count as u64 + number as u64 + 1);
         }
     }
     progress.end(rounds * count as u64);
-    let names = values.iter().map(usize::to_string);
-    print(format_args!("{}\n", table::of_samples(&name_of(series), names.zip(&samples))));
+    report.end_table();
     Ok(())
 }
 

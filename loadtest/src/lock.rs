@@ -6,10 +6,10 @@ mod many;
 
 use std::time::Duration;
 
-use anyhow::{Context, bail, ensure};
+use anyhow::{Context, bail};
 use clap::ValueEnum;
 use etcd_client::{
-    Client, Compare, CompareOp, ConnectOptions, GetOptions, LockOptions, PutOptions, ResponseHeader, Txn, TxnOp,
+    Client, Compare, CompareOp, GetOptions, LockOptions, PutOptions, ResponseHeader, SortOrder, SortTarget, Txn, TxnOp,
     TxnOpResponse,
 };
 
@@ -53,6 +53,8 @@ pub(crate) struct Held {
 
 /// How long each call may take, and a handoff.
 const CALL_TIMEOUT: Duration = Duration::from_secs(10);
+/// How often a user logs in.
+const LOGIN_EVERY: Duration = Duration::from_secs(60);
 /// How many calls are under way at a time.
 const CALLS_MAX: usize = 16;
 /// How long a lock stays taken after a crash. As long as the run goes on its leases are kept alive.
@@ -62,18 +64,24 @@ impl Lock {
     /// Connects to etcd and makes sure that nobody has the lock.
     pub(crate) async fn open(settings: &LockSettings, layout: Layout) -> anyhow::Result<Lock> {
         let endpoints = &settings.etcd;
-        let options = ConnectOptions::new().with_timeout(CALL_TIMEOUT).with_connect_timeout(CALL_TIMEOUT);
+        let options = settings.access.options()?.with_timeout(CALL_TIMEOUT).with_connect_timeout(CALL_TIMEOUT);
         let unreachable = || format!("etcd at {} does not answer", endpoints.join(", "));
         let etcd = Client::connect(endpoints, Some(options)).await.with_context(unreachable)?;
+        if let Some(user) = settings.access.user()? {
+            tokio::spawn(stay_logged_in(etcd.clone(), user));
+        }
         let leases = Leases::new(etcd.clone());
         let lock = Lock { etcd, key: settings.lock.clone(), layout, lease_seconds: LEASE_SECONDS, leases };
-        let records = lock.records().await.with_context(unreachable)?;
-        ensure!(
-            records == 0,
-            "the lock {} is not free: end its holder, or wait until its lease runs out (after a run that was broken \
-             off: {LEASE_SECONDS} s)",
-            lock.key
-        );
+        if let Some(lease) = lock.oldest_lease().await.with_context(unreachable)? {
+            let wait = match lease {
+                0 => String::new(),
+                lease => {
+                    let left = lock.etcd.clone().lease_time_to_live(lease, None).await.with_context(unreachable)?;
+                    format!(", or wait until its lease is over, in {} s if nobody renews it", left.ttl().max(0))
+                }
+            };
+            bail!("the lock {} is not free: end its holder{wait}", lock.key);
+        }
         Ok(lock)
     }
 
@@ -131,14 +139,15 @@ impl Lock {
         self.leases.revoke_all().await
     }
 
-    /// How many records the lock has: none if it is free.
-    async fn records(&self) -> anyhow::Result<i64> {
+    /// The lease that the lock's oldest record hangs on, 0 if it hangs on none. `None` if it has no record: it is free.
+    async fn oldest_lease(&self) -> anyhow::Result<Option<i64>> {
         let (key, options) = match self.layout {
             Layout::Key => (self.key.clone(), GetOptions::new()),
             Layout::Election | Layout::Mutex => (format!("{}/", self.key), GetOptions::new().with_prefix()),
         };
-        let response = self.etcd.clone().get(key, Some(options.with_count_only())).await?;
-        Ok(response.count())
+        let oldest = options.with_sort(SortTarget::Create, SortOrder::Ascend).with_limit(1);
+        let response = self.etcd.clone().get(key, Some(oldest)).await?;
+        Ok(response.kvs().first().map(|record| record.lease()))
     }
 
     async fn lease(&self) -> anyhow::Result<i64> {
@@ -178,6 +187,15 @@ impl Lock {
         let response = self.etcd.clone().lock(self.key.as_str(), Some(options)).await?;
         let key = std::str::from_utf8(response.key()).context("the name of the lock's key is not text")?;
         Token::new(key, revision(response.header())?)
+    }
+}
+
+/// Logs in anew from time to time: etcd takes a login for some minutes only, and a run may take hours.
+async fn stay_logged_in(mut etcd: Client, user: (String, String)) {
+    loop {
+        tokio::time::sleep(LOGIN_EVERY).await;
+        // What fails is tried again next time, and shows at whatever needs it.
+        let _ = etcd.update_user(Some(user.clone())).await;
     }
 }
 

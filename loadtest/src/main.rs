@@ -83,10 +83,12 @@ fn parse() -> Result<Cli, clap::Error> {
             argument.allow_negative_numbers(takes_values)
         })
     };
-    let command = Cli::command().mut_subcommands(numbers_may_be_negative);
-    let cli = Cli::from_arg_matches(&command.try_get_matches()?)?;
-    let wrong = |message| Cli::command().error(ErrorKind::ValueValidation, message);
-    cli.command.check().map_err(wrong)?;
+    let mut command = Cli::command().mut_subcommands(numbers_may_be_negative);
+    let matches = command.try_get_matches_from_mut(std::env::args_os())?;
+    let cli = Cli::from_arg_matches(&matches)?;
+    let asked = matches.subcommand_name().and_then(|name| command.find_subcommand_mut(name));
+    let Some(asked) = asked else { return Ok(cli) };
+    cli.command.check().map_err(|message| asked.error(ErrorKind::ValueValidation, message))?;
     Ok(cli)
 }
 

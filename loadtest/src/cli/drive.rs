@@ -8,6 +8,7 @@ use std::time::Duration;
 use clap::{ArgGroup, Args};
 use hyper::{Method, StatusCode};
 
+use super::etcd::EtcdAccess;
 use super::numbers::{
     CONNECTIONS_MAX, LOCKS_MAX, RATE_MAX, THREADS_MAX, TIMES_MAX, body, check_streams, check_threads, count, number,
     owner, revision, status,
@@ -50,6 +51,8 @@ pub(crate) struct DriveSettings {
     /// Take the locks in this etcd, e.g. "http://127.0.0.1:2379"; may be given once for each of its members, or with all separated by commas.
     #[arg(long, value_name = "URL", value_delimiter = ',', requires = "lock")]
     pub(crate) etcd: Vec<String>,
+    #[command(flatten)]
+    pub(crate) access: EtcdAccess,
     /// The key of the lock, as the proxy knows it; an n in braces stands for its number. It must be free.
     #[arg(long, value_name = "KEY", requires = "etcd")]
     pub(crate) lock: Option<Template>,

@@ -12,7 +12,7 @@ use super::peers::{self, Site};
 use super::process::{Addresses, Process, installed};
 use super::tls_files::TlsFiles;
 use crate::cli::values::Template;
-use crate::cli::{CompareSettings, LockSettings, TargetName};
+use crate::cli::{CompareSettings, EtcdAccess, LockSettings, TargetName};
 use crate::lock::{Held, Layout, Lock, acquire_all};
 use crate::tls::Files;
 use crate::token::Token;
@@ -223,7 +223,8 @@ fn etcd_command(binary: &Path, directory: &Path, client: SocketAddr, peer: Socke
 /// Takes so many locks.
 async fn take(etcd: SocketAddr, count: usize) -> anyhow::Result<Vec<Held>> {
     let template: Template = LOCK.parse()?;
-    let settings = LockSettings { etcd: vec![format!("http://{etcd}")], lock: template.of(0) };
+    let settings =
+        LockSettings { etcd: vec![format!("http://{etcd}")], access: EtcdAccess::default(), lock: template.of(0) };
     let first = Lock::open(&settings, Layout::Key).await?.for_a_run_of(std::time::Duration::from_secs(86_400));
     let locks: Vec<Lock> = (0..count).map(|number| first.named(template.of(number))).collect();
     acquire_all(&locks, OWNER).await

@@ -23,7 +23,7 @@ impl HeldLocks {
     /// None yet of the locks that the settings name, for a run of that length.
     pub(crate) async fn open(settings: &DriveSettings, length: Duration) -> anyhow::Result<HeldLocks> {
         let template = settings.lock.as_ref().context("--etcd needs --lock")?;
-        let first = LockSettings { etcd: settings.etcd.clone(), lock: template.of(0) };
+        let first = LockSettings { etcd: settings.etcd.clone(), access: settings.access.clone(), lock: template.of(0) };
         let first = Lock::open(&first, settings.layout).await?.for_a_run_of(length);
         let locks = (0..settings.locks.get()).map(|number| first.named(template.of(number))).collect();
         Ok(HeldLocks { locks, held: Vec::new(), between: HashMap::new() })

@@ -98,6 +98,17 @@ async fn a_comparison_that_is_ended_early_leaves_no_process_behind() {
     eventually("all has ended", async || (marked(mark.1) == 0).then_some(())).await;
 }
 
+/// Its help says so, and it was in the JSON alone.
+#[tokio::test]
+async fn a_comparison_that_is_ended_early_prints_what_it_has_measured() {
+    let arguments = compare(&["--targets", "haproxy", "--workloads", "get", "--connections", "4"]);
+    let arguments: Vec<&str> = arguments.iter().map(|word| if word == "2" { "20" } else { word.as_str() }).collect();
+    let running = Running::start(&arguments);
+    eventually("some is measured", async || running.log().contains("(10 %)").then_some(())).await;
+    running.terminate();
+    running.end().await.ended_with(1).says("ended before it was done").says("| fencepost ").says("| haproxy ");
+}
+
 #[tokio::test]
 async fn a_fencepost_that_does_not_start_ends_the_comparison_with_what_it_said() {
     let etcd = EtcdVersion::V3_5.binary();

@@ -1,8 +1,11 @@
 //! Locks that move under load: fencepost must be found right, and what does not fence be found out.
 
+use std::sync::Arc;
 use std::time::Duration;
 
-use fencepost_testsupport::{Answer, Behaviour, Etcd, EtcdVersion, FreePort, Latch, Relay, Worker, eventually};
+use fencepost_testsupport::{
+    Answer, Behaviour, Etcd, EtcdOptions, EtcdSecurity, EtcdVersion, FreePort, Latch, Relay, Tokens, Worker, eventually,
+};
 use serde_json::Value;
 
 use crate::support::{Fencepost, Ratchet, ReportFile, Run, Running, loadtest, nothing_is_left_in};
@@ -240,6 +243,29 @@ fn fenced(run: &Run, report: &Value, fencepost: &Fencepost) {
     assert!(handoffs["release_to_answer"]["p50_seconds"].as_f64() > Some(0.0), "{report:#}");
     assert_eq!(report["worker"]["after_successor"], 0, "{report:#}");
     run.says("revisions never went down").says("0 false refusals, 0 false admissions");
+}
+
+/// It could not be reached: there was no way to say who is let in.
+#[tokio::test]
+async fn locks_are_taken_in_an_etcd_with_tls_and_users() {
+    let security = EtcdSecurity::new(Tokens::Jwt(Duration::from_secs(300)));
+    let options = EtcdOptions { security: Some(Arc::clone(&security)), ..EtcdOptions::default() };
+    let (etcd, server) = (Etcd::start_with(EtcdVersion::V3_5, &options).await, Worker::start().await);
+    etcd.enable_users().await;
+    let password = security.directory().join("root-password");
+    std::fs::write(&password, "root\n").expect("the directory can be written");
+    let (certificate, key) = security.client();
+    let files = [security.ca(), certificate, key, password];
+    let [ca, certificate, key, password] =
+        files.each_ref().map(|file| file.to_str().expect("a path of the tests is text"));
+    let (url, etcd_url) = (server.endpoint().to_string(), etcd.endpoint());
+    let wire = ["closed", "--proxy", &url, "--etcd", &etcd_url, "--lock", "/lock", "--connections", "2"];
+    let access = ["--etcd-ca", ca, "--etcd-cert", certificate, "--etcd-key", key, "--etcd-user", "root"];
+    let more = ["--etcd-password-file", password, "--duration", "500ms", "--warm-up", "0s"];
+    loadtest(&[&wire[..], &access, &more].concat()).await.is_as_expected();
+    etcd.etcdctl(&["put", "/lock", "somebody"]).await;
+    let run = loadtest(&[&wire[..], &access, &more].concat()).await;
+    run.ended_with(1).says("the lock /lock is not free: end its holder\n");
 }
 
 /// How many answers senders of that standing got.

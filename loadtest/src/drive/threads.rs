@@ -25,6 +25,9 @@ const LAST_ANSWERS: Duration = Duration::from_secs(5);
 /// The same if somebody wants it to end now.
 const LAST_ANSWERS_STOPPED: Duration = Duration::from_millis(500);
 
+/// How long a proxy may take that was started just now.
+const STARTS_WITHIN: Duration = Duration::from_secs(3);
+
 /// What all threads have in common.
 #[derive(Clone)]
 pub(crate) struct Common {
@@ -144,10 +147,17 @@ async fn run(
     Ok(Sent { recorder, cpu: after.share_since(&before), ended })
 }
 
+/// Opens connections. The proxy may have been started just now, and not take any yet.
 async fn open(plan: &Rc<Plan>, connections: usize) -> anyhow::Result<Vec<Wire>> {
+    let begun = Instant::now();
     let mut wires = Vec::with_capacity(connections * plan.streams);
     for _ in 0..connections {
-        wires.append(&mut Wire::open(plan).await?);
+        let mut opened = Wire::open(plan).await;
+        while opened.is_err() && wires.is_empty() && begun.elapsed() < STARTS_WITHIN {
+            tokio::time::sleep(STARTS_WITHIN / 50).await;
+            opened = Wire::open(plan).await;
+        }
+        wires.append(&mut opened?);
     }
     Ok(wires)
 }

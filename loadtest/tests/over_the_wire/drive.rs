@@ -198,6 +198,17 @@ async fn a_server_that_fails_for_a_while_is_measured_when_it_is_back() {
     }
 }
 
+/// The commands of the page on performance start one beside it.
+#[tokio::test]
+async fn a_proxy_that_was_started_just_now_is_waited_for() {
+    let worker = FreePort::reserve();
+    let (address, url) = (worker.address().to_string(), format!("http://{}", worker.address()));
+    let running = Running::start(&[&["closed", "--proxy", &url, "--connections", "1"], &BRIEFLY[..]].concat());
+    let beside = ["closed", "--proxy", &url, "--worker-listen", &address, "--connections", "1", "--duration", "5s"];
+    let _worker = Running::start(&[&beside[..], &BRIEFLY[..4]].concat());
+    running.end().await.is_as_expected();
+}
+
 #[tokio::test]
 async fn a_head_is_answered_without_a_body_by_the_worker_that_is_played() {
     let worker = FreePort::reserve();

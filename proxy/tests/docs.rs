@@ -165,6 +165,7 @@ fn limits_that_no_key_sets_are_as_the_reference_has_them() {
             "forward/http2/connection.rs",
             "CONNECTION_WINDOW_BYTES_MAX: u32 = (1 << 31) - 1",
         ),
+        ("by resets mostly | 64 |", "forward/http2/connection.rs", "GIVEN_UP_MAX: u32 = 64"),
         ("4 times in all", "gate.rs", "SENDS_MAX: usize = 4"),
         ("16 MiB, 5 s", "../../fence/src/refusal.rs", "DISCARD_BYTES_MAX: u64 = 16 << 20"),
         ("16 MiB, 5 s", "../../fence/src/refusal.rs", "DISCARD_TIMEOUT: Duration = Duration::from_secs(5)"),

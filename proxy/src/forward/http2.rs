@@ -44,6 +44,8 @@ pub(super) struct Stream {
     connection: Rc<Http2Connection>,
     connections: Rc<Http2Connections>,
     pub(super) alarm: Alarm,
+    /// Whether a request went out on it and has not come to its end.
+    is_under_way: bool,
 }
 
 impl Http2Connections {
@@ -83,9 +85,13 @@ impl Http2Connections {
         let mut open = self.open.borrow_mut();
         let idle_timeout = upstream.idle_timeout;
         open.retain(|connection| connection.is_alive(idle_timeout) && upstream.is_current(connection.made_with()));
-        let free = open.iter().find(|connection| connection.has_room(upstream.streams_max))?;
+        let may_open = open.len() < upstream.connections_max;
+        let is_free = |connection: &&Rc<Http2Connection>| {
+            connection.has_room(upstream.streams_max) && !(may_open && connection.is_worn())
+        };
+        let free = open.iter().find(is_free)?;
         free.begin_stream();
-        Some(Stream { connection: free.clone(), connections: self.clone(), alarm: Alarm::new() })
+        Some(Stream { connection: free.clone(), connections: self.clone(), alarm: Alarm::new(), is_under_way: false })
     }
 
     /// Whether the caller is to open a connection, which one does at a time. A worker that has allowed no stream on one connection allows
@@ -193,7 +199,13 @@ impl Stream {
     /// not been written.
     pub(super) fn send(&mut self, mut request: Request<RequestBody>) -> (HeadFuture, Unwritten) {
         let unwritten = Unwritten::count(&mut request, &self.connection);
+        self.is_under_way = true;
         (self.connection.send(request), unwritten)
+    }
+
+    /// Request and response have come to their ends.
+    pub(super) fn ends(mut self) {
+        self.is_under_way = false;
     }
 
     /// What its URLs begin with.
@@ -219,7 +231,7 @@ impl Stream {
 
 impl Drop for Stream {
     fn drop(&mut self) {
-        self.connection.end_stream();
+        self.connection.end_stream(self.is_under_way);
         self.connections.wake_next();
     }
 }

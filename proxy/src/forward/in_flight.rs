@@ -349,7 +349,7 @@ impl<P: Permit> InFlight<P> {
                 Remains::Spoilt if !has_body => connection.close_without_trace(),
                 Remains::Spoilt | Remains::Broken => drop(connection),
             },
-            Link::Http2(stream) => drop(stream),
+            Link::Http2(stream) => stream.ends(),
         }
         permit.finished(Ending::Complete);
     }

@@ -181,6 +181,33 @@ fn a_connection_that_was_lost_under_a_request_gets_no_more() {
     assert!(second.answer().0.starts_with("HTTP/1.1 200 "));
 }
 
+/// Many clients that reset a few requests each are a flood of resets to the worker, which ended the connection with all that was under way there.
+#[test]
+fn a_connection_on_which_many_requests_were_given_up_gets_no_more() {
+    let worker = Worker::by_hand();
+    let proxy = Proxy::with(worker.address(), to_http2());
+    let mut other = proxy.client();
+    other.send(GET);
+    let mut frames = Frames::with_streams(worker.next(), 100);
+    assert_eq!(frames.next(), Frame::Headers { stream: 1 });
+    for given_up in 1..=64 {
+        let (mut client, stream) = (proxy.client(), 2 * given_up + 1);
+        client.send("POST / HTTP/1.1\r\nHost: test\r\nTransfer-Encoding: chunked\r\n\r\n");
+        assert_eq!(frames.next(), Frame::Headers { stream });
+        drop(client);
+        assert_eq!(frames.next(), Frame::Reset { stream });
+        proxy.wait_for_events(given_up as usize);
+    }
+    let mut next = proxy.client();
+    next.send(GET);
+    let mut fresh = Frames::with_streams(worker.next(), 100);
+    assert_eq!(fresh.next(), Frame::Headers { stream: 1 });
+    fresh.respond(1);
+    assert!(next.answer().0.starts_with("HTTP/1.1 200 "));
+    frames.respond(1);
+    assert!(other.answer().0.starts_with("HTTP/1.1 200 "), "what was under way goes on");
+}
+
 /// One that the worker has not let in.
 #[test]
 fn an_upload_that_is_cut_takes_no_other_with_it() {

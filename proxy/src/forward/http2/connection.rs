@@ -37,6 +37,9 @@ const HEAD_BYTES_MAX: u32 = HTTP1_BUFFER_BYTES as u32;
 const PING_INTERVAL: Duration = Duration::from_secs(10);
 /// How many streams a worker allows that has not said anything yet: no worker says that.
 const NOT_SAID: usize = usize::MAX - 1;
+/// A connection on which so many requests were given up gets no more, if there may be another. Servers end connections with many resets, against floods of these, and with
+/// them what is under way there: clients who reset their requests are many to us, and one to the worker.
+const GIVEN_UP_MAX: u32 = 64;
 /// A connection that has been blocked for so long gets no more requests.
 const BLOCKED_MAX: Duration = Duration::from_millis(100);
 
@@ -58,6 +61,8 @@ pub(in crate::forward) struct Http2Connection {
     /// `None`: without TLS.
     made_with: Option<Arc<ClientConfig>>,
     streams: Cell<usize>,
+    /// How many requests on it were given up before their end, and mostly reset.
+    given_up: Cell<u32>,
     /// How many requests are to leave it, or it ends.
     leaving: Cell<usize>,
     /// Whether the worker has ever allowed a stream.
@@ -94,6 +99,7 @@ impl Http2Connection {
             changed: Box::new(changed.clone()),
             made_with,
             streams: Cell::new(0),
+            given_up: Cell::new(0),
             leaving: Cell::new(0),
             has_allowed: Cell::new(false),
             idle_since: Cell::new(Instant::now()),
@@ -153,6 +159,11 @@ impl Http2Connection {
     pub(super) fn has_room(&self, streams_max: usize) -> bool {
         let room = self.allowed().unwrap_or(0).min(streams_max);
         self.streams.get() < room && self.leaving.get() == 0 && !self.is_stuck()
+    }
+
+    /// Whether so many requests on it were given up that another is better.
+    pub(super) fn is_worn(&self) -> bool {
+        self.given_up.get() >= GIVEN_UP_MAX
     }
 
     /// Whether the worker has not been reading for a while: what is begun now would wait.
@@ -216,8 +227,10 @@ impl Http2Connection {
         self.streams.set(self.streams.get() + 1);
     }
 
-    pub(super) fn end_stream(&self) {
+    /// One has come to its end, or was given up before.
+    pub(super) fn end_stream(&self, is_given_up: bool) {
         self.streams.set(self.streams.get() - 1);
+        self.given_up.set(self.given_up.get() + u32::from(is_given_up));
         if self.streams.get() == 0 {
             self.idle_since.set(Instant::now());
             self.without_streams.notify_waiters();

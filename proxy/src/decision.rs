@@ -58,7 +58,7 @@ impl IdText {
     }
 
     /// Puts the number at the end, in hex. A request is refused at the price of what this costs and little else, so that the machinery of
-    /// `format!` would show: ten times as much. In place, since handing the text on from digit to digit was 1 % of a refusal.
+    /// `format!` would show: ten times as much.
     fn push_hex(&mut self, number: u64, digits_min: u32) {
         let digits = (u64::BITS - number.leading_zeros()).div_ceil(4).max(digits_min);
         for digit in (0..digits).rev() {

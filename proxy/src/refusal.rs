@@ -119,9 +119,9 @@ impl Failure {
         }
     }
 
-    /// The answer: a problem document like a refusal's, but without `Fence-Reason`, since it is no verdict.
-    pub fn answer(self, form: AnswerForm) -> Response<Bytes> {
-        let (status, grpc_status, title, forwarded) = match self {
+    /// What its answer says: the status, that of gRPC, a title, and whether something of the request was forwarded, in JSON.
+    fn parts(self) -> (StatusCode, u8, &'static str, &'static str) {
+        match self {
             Failure::NoRoute => (StatusCode::NOT_FOUND, grpc::UNIMPLEMENTED, "No route is for this path", "false"),
             Failure::NotSupported => {
                 (StatusCode::NOT_IMPLEMENTED, grpc::UNIMPLEMENTED, "This method is not forwarded", "false")
@@ -181,7 +181,12 @@ impl Failure {
             Failure::InternalAfterSending => {
                 (StatusCode::BAD_GATEWAY, grpc::INTERNAL, "The proxy failed", "\"unknown\"")
             }
-        };
+        }
+    }
+
+    /// The answer: a problem document like a refusal's, but without `Fence-Reason`, since it is no verdict.
+    pub fn answer(self, form: AnswerForm) -> Response<Bytes> {
+        let (status, grpc_status, title, forwarded) = self.parts();
         let (code, number) = (self.code(), status.as_u16());
         let mut response = match form {
             AnswerForm::Grpc => grpc_answer(grpc_status, code),

@@ -242,7 +242,8 @@ impl Reloader {
                 config.places.problem(&change.what, text).to_string()
             })
             .collect();
-        problems.extend(read_otherwise(&old, &config).chain(gated_elsewhere(&old, &self.earlier, &config)));
+        problems.extend(read_otherwise(&old, &config).await);
+        problems.extend(gated_elsewhere(&old, &self.earlier, &config).await);
         if !problems.is_empty() {
             return Err(problems);
         }
@@ -313,7 +314,7 @@ async fn make_ready(old: &Fence, new: Prepared) -> Result<Prepared, Vec<String>>
     make_readable(old, &new).await?;
     make_remembered(&new).await?;
     // Once more: meanwhile requests have asked for locks that nobody had asked for before.
-    let problems: Vec<String> = read_otherwise(old, &new.config).collect();
+    let problems = read_otherwise(old, &new.config).await;
     if problems.is_empty() { Ok(new) } else { Err(problems) }
 }
 

@@ -1,11 +1,13 @@
 //! What becomes of locks and their gates when another configuration is put in force.
 
+use std::collections::HashMap;
 use std::sync::Arc;
 
-use fencepost_config::{Config, Lock};
+use fencepost_config::{Config, Lock, Record, Route};
 use fencepost_policy::LockKey;
 use fencepost_sources::{LockSource, TemplatedLocks, TrackedLock, Unconfirmed};
 use futures_util::future::join_all;
+use tokio::task::yield_now;
 use tokio::time::Instant;
 
 use super::sources::went_back;
@@ -14,63 +16,160 @@ use crate::fence::{Fence, Prepared};
 use crate::routes::{Guard, record_format};
 
 /// Locks whose gate goes on and whose record would be read in another way. What is known of them was read in the old one.
-pub(super) fn read_otherwise(old: &Fence, config: &Config) -> impl Iterator<Item = String> {
-    let tracked = tracked(old);
-    config.routes.iter().filter_map(move |route| {
-        let lock = route.mode.lock()?;
-        let format = record_format(&lock.record);
-        let source = &config.sources[lock.source].name;
-        let (_, locks) = tracked.iter().find(|(tracked, _)| tracked.name() == source)?;
-        let other = locks.iter().find(|one| *one.format() != format && lock.key.matches_key(one.key().as_str()))?;
+///
+/// Of a lock that is read by now as it is to be read, nothing can be said that was not known when that was put in force: there is no need to
+/// look at it. The same goes for its gate, below.
+pub(super) async fn read_otherwise(old: &Fence, config: &Config) -> Vec<String> {
+    let present = Present::of(&old.config);
+    let other: Vec<(&Route, &Lock)> =
+        with_locks(config).filter(|(_, lock)| !present.reads_alike(lock, config)).collect();
+    if other.is_empty() {
+        return Vec::new();
+    }
+    let (tracked, mut turns) = (Tracked::of(old), Turns::default());
+    let mut problems = Vec::new();
+    for (route, lock) in other {
+        let (source, format) = (source_of(lock, config), record_format(&lock.record));
+        let read_otherwise = |one: &TrackedLock| *one.format() != format;
+        let Some(known) = tracked.find(lock, |name| name == source, read_otherwise, &mut turns).await else { continue };
         let text = format!(
             "the record of {} is read in another way by requests under way, and one gate can't do both: needs a restart",
-            other.key()
+            known.key()
         );
-        Some(of_lock(config, &route.name, text))
-    })
+        problems.push(of_lock(config, &route.name, text));
+    }
+    problems
 }
 
 /// Locks that would have a second gate. They have one with another source, or had until now, and what it has let out may be at the worker:
 /// gates belong to the source that their lock is read from.
-pub(super) fn gated_elsewhere(old: &Fence, earlier: &Earlier, config: &Config) -> impl Iterator<Item = String> {
-    let all = tracked(old);
+pub(super) async fn gated_elsewhere(old: &Fence, earlier: &Earlier, config: &Config) -> Vec<String> {
+    let present = Present::of(&old.config);
+    let other: Vec<(&Route, &Lock)> =
+        with_locks(config).filter(|(_, lock)| !present.gates_alike(lock, config)).collect();
+    if other.is_empty() {
+        return Vec::new();
+    }
+    let (tracked, mut turns) = (Tracked::of(old), Turns::default());
     let earlier: Vec<Arc<Fence>> = earlier.fences().collect();
-    config.routes.iter().filter_map(move |route| {
-        let lock = route.mode.lock()?;
-        let source = config.sources[lock.source].name.as_str();
+    let mut problems = Vec::new();
+    for (route, lock) in other {
+        let source = source_of(lock, config);
         // Those that come to be tracked before this is in force are among these.
-        let in_force = old.config.routes.iter().find_map(|route| {
-            let other = route.mode.lock().filter(|other| other.key.overlaps(&lock.key))?;
-            Some(old.config.sources[other.source].name.as_str()).filter(|other| *other != source)
-        });
-        // Of routes that are there no more, requests may still be under way.
-        let tracked = || {
-            let mut others = all.iter().filter(|(other, _)| other.name() != source);
-            let has_it = |locks: &[Arc<TrackedLock>]| locks.iter().any(|one| lock.key.matches_key(one.key().as_str()));
-            others.find(|(_, locks)| has_it(locks)).map(|(other, _)| other.name())
+        let in_force = || {
+            let mut overlapping = with_locks(&old.config).filter(|(_, other)| other.key.overlaps(&lock.key));
+            overlapping.find_map(|(_, other)| Some(source_of(other, &old.config)).filter(|other| *other != source))
         };
         // What names no lock is counted at none, and nothing is before its body has been read: so any request of theirs may be such a one.
         let under_way = || {
             let has_it = |other: &&Lock| other.key.overlaps(&lock.key);
             let mut sources = earlier.iter().flat_map(|fence| {
-                let templated = fence.config.routes.iter().zip(&fence.routes).filter(|(_, route)| route.nameless.is_some());
+                let templated =
+                    fence.config.routes.iter().zip(&fence.routes).filter(|(_, route)| route.nameless.is_some());
                 let locks = templated.filter_map(|(route, _)| route.mode.lock()).filter(has_it);
                 locks.map(|other| fence.sources[other.source].name())
             });
             sources.find(|other| *other != source)
         };
-        let (key, other) = (&lock.key, in_force.or_else(tracked).or_else(under_way)?);
+        let routes = old.routes.len() + earlier.iter().map(|fence| fence.routes.len()).sum::<usize>();
+        turns.looked_at(routes).await;
+        let elsewhere = match in_force() {
+            Some(other) => Some(other),
+            // Of routes that are there no more, requests may still be under way.
+            None => match tracked.find(lock, |name| name != source, |_| true, &mut turns).await {
+                Some(one) => Some(one.source()),
+                None => under_way(),
+            },
+        };
+        let Some(other) = elsewhere else { continue };
         let text = format!(
-            "the gate of {key} belongs to source {other:?}, and with source {source:?} it would have another, which does not know \
-             who is at the worker: needs a restart"
+            "the gate of {} belongs to source {other:?}, and with source {source:?} it would have another, which does not know \
+             who is at the worker: needs a restart",
+            lock.key
         );
-        Some(of_lock(config, &route.name, text))
-    })
+        problems.push(of_lock(config, &route.name, text));
+    }
+    problems
 }
 
-/// All locks by their source. Once for all routes: each call looks at all of them, and there may be many.
-fn tracked(old: &Fence) -> Vec<(LockSource, Vec<Arc<TrackedLock>>)> {
-    old.process.sources.all().into_iter().map(|source| (source.clone(), source.locks())).collect()
+fn with_locks(config: &Config) -> impl Iterator<Item = (&Route, &Lock)> {
+    config.routes.iter().filter_map(|route| Some((route, route.mode.lock()?)))
+}
+
+fn source_of<'c>(lock: &Lock, config: &'c Config) -> &'c str {
+    &config.sources[lock.source].name
+}
+
+/// From which source each template's locks are read by now, and how. Routes of one template agree on that.
+///
+/// All of them were held against what was tracked and under way when they were put in force, and no request has come since of a configuration
+/// that would have others.
+struct Present<'o>(HashMap<&'o str, (&'o str, &'o Record)>);
+
+impl<'o> Present<'o> {
+    fn of(old: &'o Config) -> Present<'o> {
+        Present(with_locks(old).map(|(_, lock)| (lock.key.as_str(), (source_of(lock, old), &lock.record))).collect())
+    }
+
+    fn gates_alike(&self, lock: &Lock, config: &Config) -> bool {
+        self.0.get(lock.key.as_str()).is_some_and(|(source, _)| *source == source_of(lock, config))
+    }
+
+    fn reads_alike(&self, lock: &Lock, config: &Config) -> bool {
+        self.0.get(lock.key.as_str()) == Some(&(source_of(lock, config), &lock.record))
+    }
+}
+
+/// All locks by their source, those of each in the order of their keys. Once for all routes: there may be many.
+struct Tracked(Vec<(LockSource, Vec<Arc<TrackedLock>>)>);
+
+impl Tracked {
+    fn of(old: &Fence) -> Tracked {
+        Tracked(old.process.sources.all().into_iter().map(|source| (source.clone(), source.locks())).collect())
+    }
+
+    /// A lock of sources by such names that is one of a route's, and such a one.
+    async fn find(
+        &self,
+        wanted: &Lock,
+        of_source: impl Fn(&str) -> bool,
+        is_such: impl Fn(&TrackedLock) -> bool,
+        turns: &mut Turns,
+    ) -> Option<&TrackedLock> {
+        // Most begin otherwise.
+        let prefix = wanted.key.literal_prefix();
+        for (_, locks) in self.0.iter().filter(|(source, _)| of_source(source.name())) {
+            let locks = &locks[locks.partition_point(|one| one.key().as_str() < prefix)..];
+            let locks = &locks[..locks.partition_point(|one| one.key().as_str().starts_with(prefix))];
+            for locks in locks.chunks(LOOKED_AT_ONCE) {
+                turns.looked_at(locks.len()).await;
+                let found = locks.iter().find(|one| is_such(one) && wanted.key.matches_key(one.key().as_str()));
+                if let Some(found) = found {
+                    return Some(found);
+                }
+            }
+        }
+        None
+    }
+}
+
+/// How much of all that is looked at in one go.
+const LOOKED_AT_ONCE: usize = 4096;
+
+/// Sees to it that whoever else is on this thread has its turn, however much there is to be looked at: it hears signals, and is what the
+/// watchdog of systemd waits for.
+#[derive(Default)]
+struct Turns(usize);
+
+impl Turns {
+    /// So much more is about to be looked at.
+    async fn looked_at(&mut self, more: usize) {
+        self.0 += more;
+        if self.0 >= LOOKED_AT_ONCE {
+            self.0 = 0;
+            yield_now().await;
+        }
+    }
 }
 
 fn of_lock(config: &Config, route: &str, text: String) -> String {
@@ -126,3 +225,7 @@ pub(super) fn keep_only(fence: &Fence) {
         source.keep(&named, &templates);
     }
 }
+
+#[cfg(test)]
+#[path = "locks_tests.rs"]
+mod tests;

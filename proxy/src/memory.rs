@@ -50,9 +50,11 @@ impl Memory {
     /// # Errors
     /// If another process has it, if it is damaged, or if it can't be used.
     pub fn open(path: &Path) -> Result<Memory, StateError> {
+        let state_dir = path.display();
+        // Its disk may hang: then clients connect, since what they connect to is bound, and nobody serves them.
+        tracing::info!(%state_dir, "looking at what an earlier process has left");
         let (state, remembered) = StateDir::open(path)?;
         let locks: usize = remembered.locks.values().map(BTreeMap::len).sum();
-        let state_dir = path.display();
         if remembered.clean {
             tracing::info!(%state_dir, locks, "remembering: no earlier process has left anything at the worker");
         } else {
@@ -265,14 +267,18 @@ impl Memory {
         }
     }
 
-    /// Writes what is left to write; with the mark of a clean end if nothing is left at the worker.
-    pub fn close(self, sources: &[LockSource], clean: bool) {
+    /// Writes what is left to write; with the mark of a clean end if nothing is left at the worker. It may take some seconds.
+    ///
+    /// # Errors
+    /// If the disk hangs: nobody knows what it will have written.
+    pub fn close(self, sources: &[LockSource], clean: bool) -> Result<(), StateError> {
         self.note(sources);
         match self.state.close(clean) {
             Ok(true) => tracing::info!("remembered: nothing is left at the worker"),
             Ok(false) => {
                 tracing::warn!("remembered: requests may be left at the worker; the next process will wait for them")
             }
+            Err(error @ StateError::Hangs { .. }) => return Err(error),
             Err(error) => {
                 tracing::error!(
                     error = &error as &dyn std::error::Error,
@@ -280,6 +286,7 @@ impl Memory {
                 );
             }
         }
+        Ok(())
     }
 }
 

@@ -10,6 +10,7 @@ use std::time::Duration;
 use fencepost_config::{Address, Config};
 use fencepost_sources::{LockSource, MemoryStore};
 use fencepost_tls::TlsError;
+use tokio::task::spawn_blocking;
 use tokio::time::Instant;
 use tower::service_fn;
 
@@ -254,14 +255,22 @@ impl Running<'_> {
             () = collecting() => unreachable!("collecting never ends"),
         };
         // Every thread has ended, so that nobody else has it any more.
+        let mut remembered = Ok(());
         if let Some(process) = Arc::into_inner(process) {
-            process.memory.into_iter().for_each(|memory| memory.close(&sources, clean));
+            if let Some(memory) = process.memory {
+                remembered = close(memory, sources.clone(), clean).await;
+            }
             // Last, since somebody else has to read them.
             process.closing.finish();
         }
         sources.iter().for_each(LockSource::stop);
-        Ok(())
+        remembered.map_err(RunError::from)
     }
+}
+
+/// Not on this thread, which feeds the watchdog to the end: a disk may take its time.
+async fn close(memory: Memory, sources: Vec<LockSource>, clean: bool) -> Result<(), StateError> {
+    spawn_blocking(move || memory.close(&sources, clean)).await.unwrap_or(Err(StateError::Stopped))
 }
 
 /// What the admin listener has beside the configuration in force.

@@ -34,7 +34,7 @@ pub use writer::Inbox;
 
 /// The `state_dir` of this process.
 ///
-/// Dropped without [`close`](StateDir::close), it writes what it was told and leaves no clean mark. Both wait for the disk.
+/// Dropped without [`close`](StateDir::close), it writes what it was told and leaves no clean mark. Both wait for the disk, for 5 s.
 ///
 /// Nothing is ever dropped from it, so its size is that of the locks that were ever held: about 120 bytes for a lock with a
 /// key of 30, 12 MB for 100,000, and up to three times as much between two compactions. The same again in memory.
@@ -140,7 +140,8 @@ impl StateDir {
     /// what an earlier process left may still be at the worker, whatever this one did. Says whether there is a mark.
     ///
     /// # Errors
-    /// If something could not be written. Then there is no clean mark that anybody may rely on.
+    /// If something could not be written. Then there is no clean mark that anybody may rely on. [`StateError::Hangs`] if the disk is still at
+    /// it after 5 s: it has the directory until it is done, or this process has ended.
     pub fn close(self, clean: bool) -> Result<bool, StateError> {
         let clean = clean && self.inherited_until.is_none_or(|until| until <= Instant::now());
         self.writer.leave(clean).map(|()| clean)
@@ -185,6 +186,17 @@ pub enum StateError {
         directory: PathBuf,
         /// What the system said.
         source: Arc<io::Error>,
+    },
+    /// The disk does not say whether it takes it.
+    #[error(
+        "the disk does not answer: a write to the state_dir {} has not ended for {busy_for:.1?}, and is not waited for any longer",
+        directory.display()
+    )]
+    Hangs {
+        /// The `state_dir`.
+        directory: PathBuf,
+        /// For how long it has been at it.
+        busy_for: Duration,
     },
     /// It cannot be remembered that this tenure is let in.
     #[error("a later tenure of the lock is remembered, which began at revision {known}")]

@@ -203,6 +203,7 @@ fn limits_that_no_key_sets_are_as_the_reference_has_them() {
         ("the last 16 things noted", "observe/notes.rs", "LIKE_WITHIN: usize = 16"),
         ("| 10,000 at once,", "observe/notes.rs", "EACH_AT_ONCE: u32 = 10_000"),
         ("and 1,000 more each second |", "observe/notes.rs", "EACH_A_SECOND: u32 = 1_000"),
+        ("`state_dir` | 5 s | The process ends", "state/writer.rs", "LEAVE_TIMEOUT: Duration = Duration::from_secs(5)"),
         ("| 1 s, 2 s |", "logging.rs", "END_MAX: Duration = Duration::from_secs(1)"),
         ("| 1 s, 2 s |", "access_log.rs", "END_MAX: Duration = Duration::from_secs(2)"),
         ("| 1 s | It is cut", "drain.rs", "LAST_ANSWERS_MAX: Duration = Duration::from_secs(1)"),

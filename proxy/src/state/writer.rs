@@ -3,6 +3,7 @@
 use std::collections::BTreeMap;
 use std::io;
 use std::mem;
+use std::path::PathBuf;
 use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
 use std::thread::{self, JoinHandle};
 use std::time::{Duration, Instant};
@@ -21,11 +22,15 @@ const NOTE_WAIT_MAX: Duration = Duration::from_secs(2);
 /// How long a disk that failed is left alone, while requests that need it are answered together.
 const RETRY_PERIOD: Duration = Duration::from_millis(100);
 
+/// How long the last commit may take. A disk that takes longer is not waited for: the process ends without it.
+const LEAVE_TIMEOUT: Duration = Duration::from_secs(5);
+
 type Outcome = Result<(), StateError>;
 
 /// The thread, as others see it.
 pub(super) struct Writer {
     shared: Arc<Shared>,
+    directory: PathBuf,
     thread: Option<JoinHandle<Outcome>>,
 }
 
@@ -33,9 +38,15 @@ impl Writer {
     pub(super) fn start(journal: Journal, state: Remembered) -> io::Result<Writer> {
         let shared = Arc::<Shared>::default();
         let now = Instant::now();
+        let directory = journal.directory().path().to_owned();
         let work = Work { shared: Arc::clone(&shared), journal, state, last_commit: now, resume: now };
-        let thread = thread::Builder::new().name("state".to_owned()).spawn(|| work.run())?;
-        Ok(Writer { shared, thread: Some(thread) })
+        let end = EndOfWork(Arc::clone(&shared));
+        let run = move || {
+            let _end = end; // After the work, which has the directory until it is gone.
+            work.run()
+        };
+        let thread = thread::Builder::new().name("state".to_owned()).spawn(run)?;
+        Ok(Writer { shared, directory, thread: Some(thread) })
     }
 
     /// Hands an entry over; the future completes when it is durable.
@@ -70,17 +81,26 @@ impl Writer {
         }
     }
 
-    /// Ends the thread after a last commit, with the clean mark in it or without.
+    /// Ends the thread after a last commit, with the clean mark in it or without. One that hangs in the disk is left to itself.
     pub(super) fn leave(mut self, clean: bool) -> Outcome {
-        self.join(clean)
+        self.end(clean)
     }
 
-    fn join(&mut self, clean: bool) -> Outcome {
+    fn end(&mut self, clean: bool) -> Outcome {
         let Some(thread) = self.thread.take() else {
             return Ok(());
         };
-        self.shared.queue().leaving = Some(Leaving { clean });
+        let mut queue = self.shared.queue();
+        queue.leaving = Some(Leaving { clean });
         self.shared.changed.notify_one();
+        let still_there = |queue: &mut Queue| !queue.ended;
+        let waited = self.shared.has_ended.wait_timeout_while(queue, LEAVE_TIMEOUT, still_there);
+        let (queue, waited) = waited.unwrap_or_else(PoisonError::into_inner);
+        drop(queue);
+        if waited.timed_out() {
+            let busy_for = self.shared.disk().busy_since.map_or(LEAVE_TIMEOUT, |since| since.elapsed());
+            return Err(StateError::Hangs { directory: self.directory.clone(), busy_for });
+        }
         thread.join().unwrap_or(Err(StateError::Stopped))
     }
 }
@@ -88,7 +108,7 @@ impl Writer {
 impl Drop for Writer {
     fn drop(&mut self) {
         // What could not be written has been reported to whoever waited for it, and logged.
-        let _ = self.join(false);
+        let _ = self.end(false);
     }
 }
 
@@ -132,6 +152,7 @@ fn hand_over(
 struct Shared {
     queue: Mutex<Queue>,
     changed: Condvar,
+    has_ended: Condvar,
     disk: Mutex<Disk>,
 }
 
@@ -233,7 +254,6 @@ struct Work {
 
 impl Work {
     fn run(mut self) -> Outcome {
-        let _end = EndOfWork(Arc::clone(&self.shared));
         loop {
             let Queue { entries, records: _, notes, leaving, ended: _ } = self.next();
             let mut changes = Vec::new();
@@ -325,6 +345,7 @@ impl Drop for EndOfWork {
         let mut queue = self.0.queue();
         queue.ended = true;
         queue.entries.clear();
+        self.0.has_ended.notify_all();
     }
 }
 
@@ -334,7 +355,7 @@ mod tests {
 
     #[test]
     fn a_disk_that_hangs_fails_once_nobody_would_wait_for_it() {
-        let writer = Writer { shared: Arc::default(), thread: None };
+        let writer = Writer { shared: Arc::default(), directory: PathBuf::new(), thread: None };
         assert!(!writer.is_failing(Duration::ZERO), "nothing was asked of it");
         let begun = Instant::now();
         writer.shared.disk().busy_since = Some(begun);
@@ -346,7 +367,7 @@ mod tests {
     #[test]
     fn what_waits_while_the_disk_hangs_is_bounded_by_who_waits() {
         // Nobody takes what comes in.
-        let writer = Writer { shared: Arc::default(), thread: None };
+        let writer = Writer { shared: Arc::default(), directory: PathBuf::new(), thread: None };
         let record = |lock: &str, tenure| {
             let (lock, tenure) = (LockKey::new(lock).unwrap(), Revision::new(tenure));
             writer.commit(Entry::Lock {

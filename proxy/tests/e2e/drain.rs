@@ -213,3 +213,22 @@ async fn what_waits_for_the_disk_is_told_so_before_the_rest_is_cut() {
     assert!(scene.fence.process().end_of_itself().await.success());
     scene.finish().await;
 }
+
+/// It waited for as long as the disk did, whatever signals came.
+#[tokio::test]
+async fn a_process_ends_though_its_disk_hangs() {
+    let scratch = Scratch::new();
+    let state_dir = scratch.path().join("state");
+    let (mut scene, tenure) = scene(|config| config.limit("drain_delay = \"0s\"").remembering_in(&state_dir)).await;
+    assert_eq!(scene.send(Ask::post("/").under(&tenure)).await.status, 200);
+    make_fifo(&state_dir.join("journal.next"));
+    std::fs::remove_file(state_dir.join("journal")).unwrap();
+    scene.fence.process().terminate();
+    let ended = scene.fence.process().end_of_itself().await;
+    let log = scene.fence.log();
+    assert_eq!(ended.code(), Some(1), "{log}");
+    let said =
+        format!("cannot remember: the disk does not answer: a write to the state_dir {} has not", state_dir.display());
+    assert!(log.contains("drained: everything has ended") && log.contains(&said), "{log}");
+    scene.finish().await;
+}

@@ -12,6 +12,8 @@ use futures_util::FutureExt;
 use futures_util::future::Shared;
 use tokio::time::Instant;
 
+use crate::panics::contained;
+
 /// How long it is kept what a name means: a lookup takes a thread and asks a server, and connections are opened by hundreds.
 const KEPT_FOR: Duration = Duration::from_secs(1);
 
@@ -57,14 +59,18 @@ impl Addresses {
         if began.elapsed() < KEPT_FOR {
             return Some(last.clone());
         }
-        // Those whose waiters have all given up go on as well, and nobody polls them.
+        // Those whose waiters have all given up go on as well, and nobody else polls them.
         lookups.retain(|(_, lookup)| lookup.clone().now_or_never().is_none());
         let (_, last) = lookups.last()?;
         (lookups.len() >= PENDING_MAX).then(|| last.clone())
     }
 
     fn begin(&self, lookup: impl Future<Output = io::Result<Vec<SocketAddr>>> + 'static) -> Lookup {
-        let found = async { lookup.await.map(Rc::from).map_err(Arc::new) };
+        // tokio panics where there is no thread for it. What is shared would panic from then on, whoever polls it.
+        let found = async {
+            let found = contained(lookup).await.unwrap_or_else(|panicked| Err(io::Error::other(panicked)));
+            found.map(Rc::from).map_err(Arc::new)
+        };
         let lookup = (Box::pin(found) as Pin<Box<dyn Future<Output = Found>>>).shared();
         self.lookups.borrow_mut().push((Instant::now(), lookup.clone()));
         lookup
@@ -89,6 +95,7 @@ mod tests {
         addresses: Addresses,
         asked: Cell<u16>,
         fails: Cell<bool>,
+        panics: Cell<bool>,
         /// It says nothing to those who ask now.
         is_silent: Cell<bool>,
     }
@@ -103,12 +110,13 @@ mod tests {
             let look_up = || {
                 self.asked.set(self.asked.get() + 1);
                 let found = SocketAddr::from(([127, 0, 0, 1], self.asked.get()));
-                let (fails, is_silent) = (self.fails.get(), self.is_silent.get());
+                let (fails, is_silent, panics) = (self.fails.get(), self.is_silent.get(), self.panics.get());
                 async move {
                     if is_silent {
                         pending::<()>().await;
                     }
                     sleep(LONG).await;
+                    assert!(!panics, "OS can't spawn worker thread");
                     if fails { Err(io::ErrorKind::HostUnreachable.into()) } else { Ok(vec![found]) }
                 }
             };
@@ -174,6 +182,18 @@ mod tests {
         assert_eq!(join_all((0..100).map(|_| resolver.get())).await, [Err(io::ErrorKind::HostUnreachable); 100]);
         resolver.fails.set(false);
         assert_eq!(resolver.get().await, Ok(2));
+    }
+
+    /// One thread that could not be spawned for a lookup broke the route on that thread: each later request was answered by 502.
+    #[tokio::test(start_paused = true)]
+    async fn a_lookup_that_panics_has_failed_and_the_next_one_is_another() {
+        let resolver = Resolver::default();
+        resolver.panics.set(true);
+        assert_eq!(join_all((0..9).map(|_| resolver.get())).await, [Err(io::ErrorKind::Other); 9]);
+        assert!(timeout(KEPT_FOR, resolver.get()).await.is_err(), "nobody waits for it");
+        advance(LONG).await;
+        resolver.panics.set(false);
+        assert_eq!((resolver.get().await, resolver.get().await), (Ok(3), Ok(4)));
     }
 
     /// Each that failed late had the next look again, however fresh what others had found since.

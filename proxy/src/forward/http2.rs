@@ -80,6 +80,11 @@ impl Http2Connections {
         self.add(upstream, opened.map_err(|_| UpstreamError::Timeout)??, deadline).await
     }
 
+    /// Whether there may be another connection beside those that there are.
+    pub(super) fn has_place(&self, upstream: &Upstream) -> bool {
+        self.open.borrow().len() < upstream.connections_max
+    }
+
     /// A stream that can be had at once. Connections that would be made otherwise by now get no more of them.
     pub(super) fn free_stream(self: &Rc<Self>, upstream: &Upstream) -> Option<Stream> {
         let mut open = self.open.borrow_mut();

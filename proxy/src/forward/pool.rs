@@ -203,6 +203,11 @@ impl Pool {
         self.shared.complain_of_loss(connection);
     }
 
+    /// Whether requests that go over HTTP/2 have another connection to go to if one gets no more of them.
+    pub(super) fn has_place_for_http2(&self) -> bool {
+        self.shared.http2.has_place(&self.shared.upstream)
+    }
+
     pub(super) fn stalled(&self) -> &Stalled {
         &self.shared.stalled
     }

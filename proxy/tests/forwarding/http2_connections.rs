@@ -257,6 +257,27 @@ fn an_upload_that_is_cut_when_its_answer_has_begun_takes_no_other_with_it() {
     assert!(!frames.ends_before_end(1), "and the connection ends before the upload counts no more");
 }
 
+/// What comes would have no other connection to go to, for as long as the upload counts.
+#[test]
+fn the_last_connection_that_there_may_be_ends_with_an_upload_that_is_cut_when_its_answer_has_begun() {
+    let (worker, tenures) = (Worker::by_hand(), Tenures::new());
+    let tenured = vec![("/upload", tenures.clone())];
+    let proxy = Proxy::with(worker.address(), Settings { tenures: tenured, connections_max: 1, ..to_http2() });
+    let (mut upload, mut next) = (proxy.client(), proxy.client());
+    upload.send("POST /upload HTTP/1.1\r\nHost: test\r\nTransfer-Encoding: chunked\r\n\r\n5\r\nbegin\r\n");
+    let mut frames = Frames::with_shut_windows(worker.next());
+    assert_eq!(frames.next(), Frame::Headers { stream: 1 });
+    frames.begin_response(1);
+    assert!(upload.head().starts_with("HTTP/1.1 200 "));
+    tenures.end();
+    assert!(!frames.ends_before_end(1));
+    next.send(GET);
+    let mut fresh = Frames::with_streams(worker.next(), 100);
+    assert_eq!(fresh.next(), Frame::Headers { stream: 1 });
+    fresh.respond(1);
+    assert!(next.answer().0.starts_with("HTTP/1.1 200 "));
+}
+
 /// Only fencepost knows why its connection has ended: the worker goes on reading what it has, and was not waited for.
 #[test]
 fn an_upload_that_was_answered_early_is_not_over_because_its_connection_is_lost() {

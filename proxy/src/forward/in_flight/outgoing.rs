@@ -63,11 +63,11 @@ impl<P: Permit> InFlight<P> {
     }
 
     /// For how long others may go on with its HTTP/2 connection though some of the request is left there: not at all unless that is a part
-    /// of a body that was cut. It ends before the request ceases to count.
+    /// of a body that was cut, and what comes meanwhile has another connection. It ends before the request ceases to count.
     pub(super) fn patience_for_others(&self) -> Option<Duration> {
         let is_cut = self.body.as_ref().is_some_and(|body| body.is_cut());
         let patience = self.timeouts.late.checked_sub(BEFORE_THE_END)?;
-        (is_cut && self.is_part()).then_some(patience)
+        (is_cut && self.is_part() && self.pool.has_place_for_http2()).then_some(patience)
     }
 
     /// Whether what HTTP/2 has of it is a part of a body, whose head the worker has, since it has answered.

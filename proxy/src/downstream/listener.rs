@@ -192,7 +192,13 @@ fn clear_stale(path: &Path) -> Result<(), BindError> {
     if !kind.is_socket() {
         return Err(BindError::NotASocket { path: path.to_owned() });
     }
-    match std::os::unix::net::UnixStream::connect(path) {
+    let connect = || {
+        let socket = Socket::new(Domain::UNIX, Type::STREAM, None)?;
+        // Somebody may be there and take nobody: that shows at once, where the system would wait for room.
+        socket.set_nonblocking(true)?;
+        socket.connect(&SockAddr::unix(path)?)
+    };
+    match connect() {
         Err(error) if error.kind() == io::ErrorKind::ConnectionRefused => {
             std::fs::remove_file(path).map_err(|error| refused(&address, error))
         }
@@ -266,6 +272,36 @@ mod tests {
         assert!(matches!(bind(&path), Err(BindError::InUse { .. })));
         assert!(std::os::unix::net::UnixStream::connect(&path).is_ok());
         drop(first);
+    }
+
+    /// The start waited for room, and the log had not a word.
+    #[test]
+    fn a_socket_whose_owner_takes_nobody_is_in_use_and_waited_for_by_nobody() {
+        let folder = tempfile::tempdir().unwrap();
+        let path = folder.path().join("http.sock");
+        let socket = || Socket::new(Domain::UNIX, Type::STREAM, None).unwrap();
+        let (owner, address) = (socket(), SockAddr::unix(&path).unwrap());
+        owner.bind(&address).unwrap();
+        owner.listen(0).unwrap();
+        let connect = || {
+            let client = socket();
+            client.set_nonblocking(true).unwrap();
+            client.connect(&address).map(|()| client)
+        };
+        let mut clients = Vec::new();
+        let full = loop {
+            match connect() {
+                Ok(client) => clients.push(client),
+                Err(error) => break error,
+            }
+        };
+        assert_eq!(full.kind(), io::ErrorKind::WouldBlock);
+        let (tell, told) = std::sync::mpsc::channel();
+        let bound_at = path.clone();
+        std::thread::spawn(move || tell.send(bind(&bound_at)));
+        let bound = told.recv_timeout(Duration::from_secs(10)).expect("nobody is waited for");
+        assert!(matches!(bound, Err(BindError::InUse { .. })), "{bound:?}");
+        assert!(path.exists());
     }
 
     #[test]

@@ -32,8 +32,8 @@ pub(super) struct Unread {
     waited: Cell<Duration>,
     /// Whether something was dropped that is not put down.
     is_cut: Cell<bool>,
-    /// Whether it has ended for everybody but h2.
-    is_rest: Cell<bool>,
+    /// In which round of its connection's rests it has become one: it has ended for everybody but h2.
+    rest_since: Cell<Option<Round>>,
     /// Whoever waits until nothing is left.
     waker: Cell<Option<Waker>>,
 }
@@ -47,7 +47,7 @@ impl Unread {
             since: Cell::new(None),
             waited: Cell::new(Duration::ZERO),
             is_cut: Cell::new(false),
-            is_rest: Cell::new(false),
+            rest_since: Cell::new(None),
             waker: Cell::new(None),
         }
     }
@@ -80,8 +80,7 @@ impl Unread {
     /// What is left is h2's alone: no stream can be reset any more for its client's silence.
     pub(super) fn leave_behind(&self) {
         if self.left.get() > 0 {
-            self.is_rest.set(true);
-            self.connection().rests.add();
+            self.rest_since.set(Some(self.connection().rests.add()));
         }
     }
 
@@ -95,11 +94,9 @@ impl Unread {
     fn puts_down(&self, bytes: u64) {
         self.put_down.set(self.put_down.get() + bytes);
         self.subtract(bytes);
-        let pieces = &self.connection().pieces;
-        pieces.set(pieces.get() + 1);
-        if self.is_rest.get() {
-            self.connection().rests.put_down(bytes);
-        }
+        let connection = self.connection();
+        connection.pieces.set(connection.pieces.get() + 1);
+        connection.rests.read_on(bytes);
     }
 
     fn drops(&self, bytes: u64) {
@@ -111,7 +108,7 @@ impl Unread {
         let left = self.left.get() - bytes;
         self.left.set(left);
         // Nobody asks for how long a rest has been one: not to read the clock is a part of what a short answer costs.
-        if let Some(since) = self.since.take().filter(|_| !self.is_rest.get()) {
+        if let Some(since) = self.since.take().filter(|_| self.rest_since.get().is_none()) {
             let now = Instant::now();
             self.waited.set(self.waited.get() + (now - since));
             self.since.set((left > 0).then_some(now));
@@ -133,44 +130,78 @@ impl Unread {
 
 impl Drop for Unread {
     fn drop(&mut self) {
-        if self.is_rest.get() {
-            self.connection().rests.take();
+        if let Some(since) = self.rest_since.get() {
+            self.connection().rests.take(since);
         }
     }
 }
 
 /// What h2 has left of answers that have ended for everybody else.
+///
+/// Each is held against its own time, without a clock or a list: short answers are such rests for a moment. Those that are left when a round
+/// begins are looked at in it, until the last of them is gone; those that come meanwhile are in the next.
 #[derive(Default)]
 pub(super) struct Rests {
     count: Cell<usize>,
-    /// Bytes of such that it has put down since its connection was last idle.
+    round: Cell<Round>,
+    /// Those that are left of those with which the round has begun.
+    of_round: Cell<usize>,
+    /// Bytes of answers, whichever, that have been put down since the round began.
     put_down: Cell<u64>,
+    /// When it began; `None` before the first.
+    began: Cell<Option<Instant>>,
 }
+
+/// The number of a round.
+type Round = u64;
 
 impl Rests {
     pub(super) fn are_left(&self) -> bool {
         self.count.get() > 0
     }
 
-    /// Bytes of them that have been put down since the connection was last idle.
+    /// Begins a round, if none goes on. When it has.
+    pub(super) fn begin_round(&self) -> Option<Instant> {
+        if self.of_round.get() > 0 {
+            return None;
+        }
+        self.round.set(self.round.get() + 1);
+        self.of_round.set(self.count.get());
+        self.put_down.set(0);
+        self.began.set(Some(Instant::now()));
+        self.began.get()
+    }
+
+    /// For how long the round had gone on by then.
+    pub(super) fn waited(&self, by: Instant) -> Duration {
+        self.began.get().map_or(Duration::ZERO, |began| by.saturating_duration_since(began))
+    }
+
+    /// Bytes of the connection's answers that have been put down since the round began.
     pub(super) fn bytes_put_down(&self) -> u64 {
         self.put_down.get()
     }
 
-    /// The connection is idle.
-    pub(super) fn count_anew(&self) {
-        self.put_down.set(0);
+    /// What of these each rest that the round waits for may have to its credit. That its client reads others pays for it, but for no more of
+    /// them than if each were read.
+    pub(super) fn bytes_for_each(&self) -> u64 {
+        let waited_for = u64::try_from(self.of_round.get()).expect("no more than there are streams");
+        self.put_down.get() / waited_for.max(1)
     }
 
-    fn add(&self) {
+    fn add(&self) -> Round {
         self.count.set(self.count.get() + 1);
+        self.round.get()
     }
 
-    fn take(&self) {
+    fn take(&self, since: Round) {
         self.count.set(self.count.get() - 1);
+        if since < self.round.get() {
+            self.of_round.set(self.of_round.get() - 1);
+        }
     }
 
-    fn put_down(&self, bytes: u64) {
+    fn read_on(&self, bytes: u64) {
         self.put_down.set(self.put_down.get().wrapping_add(bytes));
     }
 }
@@ -338,8 +369,9 @@ mod tests {
         piece.advance(99);
         assert!(connection.rests.are_left());
         assert_eq!((connection.in_flight.get(), connection.rests.bytes_put_down()), (1, 99));
+        assert!(connection.rests.begin_round().is_some() && connection.rests.begin_round().is_none());
         drop(piece);
-        assert!(!connection.rests.are_left());
+        assert!(!connection.rests.are_left() && connection.rests.begin_round().is_some());
         assert_eq!(connection.in_flight.get(), 0);
     }
 }

@@ -42,7 +42,7 @@ pub(super) struct Watch {
     requests: u64,
     /// Whether the client was asked to leave.
     left: bool,
-    /// For how long the client has read nothing of its answers, up to the present turn, and how much it has read of them.
+    /// For how long the client has not read, up to the present turn, and how much had been written when that was last nothing.
     stalled: Duration,
     written_before: u64,
     alarm: Alarm,
@@ -58,24 +58,26 @@ impl Watch {
     /// Ready when the client has kept us waiting for too long.
     pub(super) fn poll(&mut self, cx: &mut Context<'_>, connection: &Connection) -> Poll<Closing> {
         let turn = whose_turn(connection);
+        let round = if turn == Turn::Rest { connection.rests.begin_round() } else { None };
         let moved = match turn {
-            // A client may talk of other things, and still not read.
+            // A client may talk of other things, and still not read. What it reads of other answers may be all that it has room for.
             Turn::Rest => connection.rests.bytes_put_down(),
             Turn::Idle | Turn::Head | Turn::Body | Turn::Stalled | Turn::Ours => connection.socket.bytes_moved(),
         };
         let requests = connection.requests.get();
         // A head has to be there in time as a whole, and a connection is idle without a request, whatever else is sent.
         let whatever_moves = matches!(turn, Turn::Head | Turn::Idle) && requests == self.requests;
-        let goes_on = turn == self.turn && (whatever_moves || moved == self.moved);
+        let goes_on = turn == self.turn && round.is_none() && (whatever_moves || moved == self.moved);
         if !goes_on {
             let now = match turn {
                 // While it is our turn, nobody asks since when.
-                Turn::Ours if !self.turn.is_to_read() => self.since,
+                Turn::Ours if self.turn != Turn::Stalled => self.since,
                 // Its last request has just read the clock.
                 Turn::Idle => self.end_of_last_request(connection).unwrap_or_else(Instant::now),
-                Turn::Ours | Turn::Head | Turn::Body | Turn::Stalled | Turn::Rest => Instant::now(),
+                Turn::Rest => round.unwrap_or_else(Instant::now),
+                Turn::Ours | Turn::Head | Turn::Body | Turn::Stalled => Instant::now(),
             };
-            if self.turn.is_to_read() {
+            if self.turn == Turn::Stalled {
                 self.stalled += now - self.since;
             }
             self.turn = turn;
@@ -84,7 +86,6 @@ impl Watch {
         (self.moved, self.requests) = (moved, requests);
         if matches!(turn, Turn::Head | Turn::Idle) {
             (self.stalled, self.written_before) = (Duration::ZERO, connection.socket.bytes_written());
-            connection.rests.count_anew();
         }
         let Some((limit, closing)) = self.limit(connection) else { return Poll::Pending };
         ready!(self.alarm.poll(cx, self.since + limit));
@@ -115,27 +116,23 @@ impl Watch {
             Turn::Head => Some((limits.header_timeout, Closing::Header)),
             Turn::Body => Some((limits.body_timeout, Closing::Body)),
             Turn::Stalled => {
-                Some(self.until_read(limits, connection.socket.bytes_written().wrapping_sub(self.written_before)))
+                let read = connection.socket.bytes_written().wrapping_sub(self.written_before);
+                Some(until_read(limits, read, self.stalled))
             }
-            Turn::Rest => Some(self.until_read(limits, connection.rests.bytes_put_down())),
+            Turn::Rest => {
+                Some(until_read(limits, connection.rests.bytes_for_each(), connection.rests.waited(self.since)))
+            }
             Turn::Ours => None,
-        }
-    }
-
-    /// For how long a client that has read so many bytes may read nothing.
-    fn until_read(&self, limits: &Limits, read: u64) -> (Duration, Closing) {
-        let left = limits.patience(read).map(|patience| patience.saturating_sub(self.stalled));
-        match left.filter(|left| *left < limits.body_timeout) {
-            Some(left) => (left, Closing::Pace),
-            None => (limits.body_timeout, Closing::Body),
         }
     }
 }
 
-impl Turn {
-    /// Whether the client is to read.
-    fn is_to_read(self) -> bool {
-        matches!(self, Turn::Stalled | Turn::Rest)
+/// For how long a client that has read so many bytes, and was waited for so long, may read nothing.
+fn until_read(limits: &Limits, read: u64, waited: Duration) -> (Duration, Closing) {
+    let left = limits.patience(read).map(|patience| patience.saturating_sub(waited));
+    match left.filter(|left| *left < limits.body_timeout) {
+        Some(left) => (left, Closing::Pace),
+        None => (limits.body_timeout, Closing::Body),
     }
 }
 
@@ -172,6 +169,8 @@ mod tests {
     use std::rc::Rc;
 
     use bytes::{Buf, Bytes};
+    use futures_util::FutureExt;
+    use tokio::io::{AsyncReadExt, AsyncWriteExt};
     use tokio::net::UnixStream;
     use tokio::task::LocalSet;
     use tokio::time::{advance, timeout};
@@ -270,5 +269,71 @@ mod tests {
         assert!(!is_over(&mut watch, &connection).await, "and silent for 30");
         advance(2 * SECOND).await;
         assert!(is_over(&mut watch, &connection).await);
+    }
+
+    /// An answer of so many bytes, all of which h2 has.
+    fn left_behind(connection: &Rc<Connection>, bytes: usize) -> Piece {
+        let unread = Rc::new(Unread::new(InFlight::new(Rc::clone(connection))));
+        let piece = Piece::new(Bytes::from(vec![b'x'; bytes]), Some(&unread));
+        unread.leave_behind();
+        piece
+    }
+
+    /// A download at 20 KB/s was cut after half a minute, since there was always a small answer that waited for its turn.
+    #[tokio::test(start_paused = true)]
+    async fn answers_that_are_left_for_a_moment_each_are_not_one_that_is_left_for_ever() {
+        let connection = accepted().await;
+        let mut watch = Watch::new(Instant::now());
+        let _large = begun(&connection);
+        let mut small = left_behind(&connection, 2);
+        for _ in 0..100 {
+            assert!(!is_over(&mut watch, &connection).await);
+            advance(SECOND).await;
+            let next = left_behind(&connection, 2);
+            small.advance(2);
+            small = next;
+        }
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn what_is_read_of_other_answers_pays_for_each_that_is_left_lying() {
+        // Two that are left: they take 256 bytes a second.
+        for (bytes, ends) in [(200, true), (300, false)] {
+            let connection = accepted().await;
+            let mut watch = Watch::new(Instant::now());
+            let unread = Rc::new(Unread::new(InFlight::new(Rc::clone(&connection))));
+            let _left = [left_behind(&connection, 100), left_behind(&connection, 4_000)];
+            let mut seconds = 0;
+            while !is_over(&mut watch, &connection).await && seconds < 1_000 {
+                advance(SECOND).await;
+                Piece::new(Bytes::from(vec![b'x'; bytes]), Some(&unread)).advance(bytes);
+                seconds += 1;
+            }
+            assert_eq!(seconds < 1_000, ends, "{bytes} bytes a second of another: {seconds} s");
+        }
+    }
+
+    /// Its time was added to that of a client that did not read at all, and all of it held against what it had read of small answers.
+    #[tokio::test(start_paused = true)]
+    async fn that_a_client_takes_its_time_to_read_is_not_held_against_a_small_answer_that_is_left() {
+        let limits = Limits { idle_timeout: 10 * SECOND, ..Limits::default() };
+        let (ours, mut theirs) = UnixStream::pair().unwrap();
+        let connection = Connection::for_tests(limits, Socket::downstream(ours.into())).await;
+        let mut watch = Watch::new(Instant::now());
+        let _large = begun(&connection);
+        let mut socket = connection.socket.clone();
+        let large = vec![b'x'; 64 * 1024];
+        for _ in 0..10 {
+            while socket.write(&large).now_or_never().is_some() {}
+            assert!(connection.socket.is_write_blocked());
+            assert!(!is_over(&mut watch, &connection).await);
+            advance(7 * SECOND).await;
+            assert!(theirs.read(&mut vec![0; 1024 * 1024]).await.unwrap() > 0);
+            socket.write_all(b"x").await.unwrap();
+            assert!(!connection.socket.is_write_blocked());
+            let mut small = left_behind(&connection, 2);
+            assert!(!is_over(&mut watch, &connection).await);
+            small.advance(2);
+        }
     }
 }

@@ -14,6 +14,8 @@ use crate::store::Tenure;
 
 /// Room for 500 bytes of each answer.
 const NARROW: &[u8] = &[0, 4, 0, 0, 0x01, 0xf4];
+/// Room for all of each answer, and for no more than 65,535 bytes of all of them.
+const WIDE: &[u8] = &[0, 4, 0x10, 0, 0, 0];
 /// What goes to h2 with its end, and what does not.
 const SIZES: [usize; 2] = [3_000, 20_000];
 
@@ -109,5 +111,33 @@ async fn a_connection_ends_whose_client_leaves_the_rest_of_a_short_answer_lying(
     let ended = tokio::time::timeout(PATIENCE, client.is_ended_with(NO_ERROR)).await;
     assert!(ended.is_ok(), "it hangs");
     assert_eq!(closed(&scene, "body_timeout").await, 1.0);
+    scene.finish().await;
+}
+
+/// What waits for room that all answers share was held against the client without what it read of others: its connection was cut.
+#[tokio::test]
+async fn who_reads_an_answer_steadily_may_ask_for_small_ones_meanwhile() {
+    let (scene, tenure) = limited("body_timeout = \"500ms\"").await;
+    scene.worker.on("/large", Behaviour::Answer(Answer::ok(vec![b'x'; 200_000])));
+    scene.worker.on("/small", Behaviour::Answer(Answer::ok(b"ok".to_vec())));
+    let mut client = Client::open(&scene.fence.listener, WIDE).await;
+    client.send(ask(1, "GET", "/large", &tenure)).await;
+    let (mut ended, mut unread) = (0, 65_535);
+    let pieces = 100; // Four times as long as it may be silent.
+    for stream in (3..).step_by(2).take(pieces) {
+        while unread > 0 {
+            let piece = client.next(DATA).await;
+            unread -= piece.payload.len();
+            ended += usize::from(piece.is_last);
+        }
+        client.send(ask(stream, "GET", "/small", &tenure)).await;
+        tokio::time::sleep(Duration::from_millis(20)).await; // The pace is what is tested.
+        client.send(frame(WINDOW_UPDATE, 0, 0, &400_u32.to_be_bytes())).await;
+        unread = 400;
+    }
+    client.send(frame(WINDOW_UPDATE, 0, 0, &1_000_000_u32.to_be_bytes())).await;
+    while ended < pieces + 1 {
+        ended += usize::from(client.next(DATA).await.is_last);
+    }
     scene.finish().await;
 }

@@ -35,6 +35,8 @@ fn restart(journal: &[u8]) -> Result<Remembered, StateError> {
     let folder = folder();
     std::fs::write(folder.path().join("journal"), journal).expect("a file can be written");
     let (state, remembered) = StateDir::open(folder.path())?;
+    let runtime = tokio::runtime::Builder::new_current_thread().build().expect("a runtime without anything can be had");
+    runtime.block_on(state.begin())?;
     drop(state);
     let (_, again) = StateDir::open(folder.path()).expect("what a process leaves can be read");
     assert_eq!(again, Remembered { clean: false, ..remembered.clone() }, "nothing is forgotten but the clean mark");

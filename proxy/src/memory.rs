@@ -45,7 +45,7 @@ pub struct Memory {
 }
 
 impl Memory {
-    /// Opens the `state_dir`, and says what was found there.
+    /// Opens the `state_dir`, and says what was found there, which stays as it is until this [`begins`](Memory::begin).
     ///
     /// # Errors
     /// If another process has it, if it is damaged, or if it can't be used.
@@ -80,6 +80,17 @@ impl Memory {
         let names = memory.remembered.locks.keys();
         memory.sources = names.map(|name| (name.clone(), Arc::new(memory.new_source(name)))).collect();
         Ok(memory)
+    }
+
+    /// Begins to remember: before any request is served, and what a configuration lets past unjudged is part of it.
+    ///
+    /// It takes as long as the disk, which may be forever.
+    ///
+    /// # Errors
+    /// If the disk does not take it.
+    pub async fn begin(&self, config: &Config) -> Result<(), StateError> {
+        self.state.begin().await?;
+        self.will_watch(config).await
     }
 
     fn new_source(&self, name: &str) -> SourceMemory {
@@ -270,7 +281,7 @@ impl Memory {
     /// Writes what is left to write; with the mark of a clean end if nothing is left at the worker. It may take some seconds.
     ///
     /// # Errors
-    /// If the disk hangs: nobody knows what it will have written.
+    /// If the disk hangs, so that nobody knows what it will have written; or if it could not even be begun, which whoever began was told.
     pub fn close(self, sources: &[LockSource], clean: bool) -> Result<(), StateError> {
         self.note(sources);
         match self.state.close(clean) {
@@ -278,7 +289,7 @@ impl Memory {
             Ok(false) => {
                 tracing::warn!("remembered: requests may be left at the worker; the next process will wait for them")
             }
-            Err(error @ StateError::Hangs { .. }) => return Err(error),
+            Err(error @ (StateError::Hangs { .. } | StateError::Unusable { .. })) => return Err(error),
             Err(error) => {
                 tracing::error!(
                     error = &error as &dyn std::error::Error,

@@ -2,6 +2,7 @@
 
 use std::io;
 use std::num::NonZeroUsize;
+use std::pin::pin;
 use std::rc::Rc;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicUsize};
@@ -125,8 +126,8 @@ pub fn bind(config: &Config) -> Result<Bound, RunError> {
     Ok(bound)
 }
 
-/// Runs until `shutdown` completes, then drains ([`drain`]). `shutdown` is called once all is there that requests need: until then, a
-/// process that is asked to end has nothing to finish.
+/// Runs until `shutdown` completes, then drains ([`drain`]). `shutdown` is called before anything is written that the end has to take back:
+/// until then, a process that is asked to end has nothing to finish.
 ///
 /// # Errors
 /// If something can't be started, or a thread ends unexpectedly.
@@ -147,9 +148,19 @@ pub async fn run<S: Future<Output = ()>>(
     let observations = observed.then(|| Arc::new(Observations::new(threads, config.decisions.kept)));
     let process = Arc::new(Process::new(memory, store, observations)?);
     let fence = Fence::new(config, 1, Arc::clone(&process))?;
+    let mut shutdown = pin!(shutdown());
     if let Some(memory) = &process.memory {
         memory.raise_orphan_timeouts(&fence);
-        memory.will_watch(&fence.config).await?;
+        let begun = tokio::select! {
+            biased;
+            begun = memory.begin(&fence.config) => Some(begun),
+            () = &mut shutdown => None,
+        };
+        if !matches!(begun, Some(Ok(()))) {
+            drop(fence);
+            let ended = end_before_serving(process).await;
+            return begun.unwrap_or(ended).map_err(RunError::from);
+        }
     }
     let manager = ServiceManager::of(&origin);
     let (reloader, reloads) = Reloader::new(origin, fence);
@@ -165,7 +176,6 @@ pub async fn run<S: Future<Output = ()>>(
     let listeners = server_tls::follow(listeners, TlsUse::Listener, &process);
     let admin_listeners = server_tls::follow(admin_listeners, TlsUse::Admin, &process);
     let limits = client_limits(&limits, descriptors::connections_max(&reloader.in_force().now().config, threads));
-    let shutdown = shutdown();
     let server = serve(listeners, threads, limits, make_service)?;
     for address in server.addresses() {
         tracing::info!(%address, threads, "listening");
@@ -265,6 +275,14 @@ impl Running<'_> {
         }
         sources.iter().for_each(LockSource::stop);
         remembered.map_err(RunError::from)
+    }
+}
+
+/// Nothing was served: whatever this process has begun to write, it leaves nothing at the worker.
+async fn end_before_serving(process: Arc<Process>) -> Result<(), StateError> {
+    match Arc::into_inner(process).and_then(|process| process.memory) {
+        Some(memory) => close(memory, Vec::new(), true).await,
+        None => Ok(()),
     }
 }
 

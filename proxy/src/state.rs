@@ -26,7 +26,6 @@ use fencepost_policy::{LockKey, Revision};
 
 use directory::Directory;
 use entry::Entry;
-use journal::Journal;
 use writer::Writer;
 
 pub use remembered::{Remembered, RememberedLock, Seen};
@@ -34,7 +33,9 @@ pub use writer::Inbox;
 
 /// The `state_dir` of this process.
 ///
-/// Dropped without [`close`](StateDir::close), it writes what it was told and leaves no clean mark. Both wait for the disk, for 5 s.
+/// Nothing is written, and what the last process left stays as it is, until it [`begins`](StateDir::begin). Dropped before that, it leaves no
+/// trace; dropped after it without [`close`](StateDir::close), it writes what it was told and leaves no clean mark. To drop or close it may
+/// take the disk up to 5 s.
 ///
 /// Nothing is ever dropped from it, so its size is that of the locks that were ever held: about 120 bytes for a lock with a
 /// key of 30, 12 MB for 100,000, and up to three times as much between two compactions. The same again in memory.
@@ -45,22 +46,33 @@ pub struct StateDir {
 }
 
 impl StateDir {
-    /// Takes the directory, which is made if it is missing, and reads what the last process left there. The clean mark is
-    /// gone, durably, when this returns.
+    /// Takes the directory, which is made if it is missing, and reads what the last process left there.
     ///
     /// An empty directory means that there was no process before: nothing is remembered, and that is clean.
     ///
     /// # Errors
-    /// If another process has the directory, if what it left is damaged, or if the directory cannot be written.
+    /// If another process has the directory, if what it left is damaged, or if the directory cannot be made or read.
     pub fn open(path: &Path) -> Result<(StateDir, Remembered), StateError> {
         let directory = Directory::claim(path)?;
         let remembered = journal::read(&directory)?.without_moved();
         let state = remembered.at_start();
-        let unusable = StateError::unusable(path);
-        let journal = Journal::begin(directory, &state).map_err(&unusable)?;
-        let writer = Writer::start(journal, state).map_err(unusable)?;
+        let writer = Writer::start(directory, state).map_err(StateError::unusable(path))?;
         let inherited_until = remembered.longest_orphan_timeout().map(|longest| Instant::now() + longest);
         Ok((StateDir { writer, inherited_until: inherited_until.filter(|_| !remembered.clean) }, remembered))
+    }
+
+    /// Begins to write, once. The clean mark of the last process is gone, durably, when the future completes: until then nothing may go to the
+    /// worker.
+    ///
+    /// It takes as long as the disk, which may be forever: whoever gives up waiting closes it.
+    ///
+    /// # Cancel safety
+    /// As with [`record`](StateDir::record).
+    ///
+    /// # Errors
+    /// If the directory cannot be written.
+    pub fn begin(&self) -> impl Future<Output = Result<(), StateError>> + Send + use<> {
+        self.writer.begin()
     }
 
     /// Remembers that this tenure, named by its first revision, is about to be let in. Once the future completes with `Ok`,

@@ -37,7 +37,11 @@ fn record(state: &StateDir, key: &str, tenure: u64) -> Result<(), StateError> {
 }
 
 fn open(path: &Path) -> (StateDir, Remembered) {
-    StateDir::open(path).unwrap_or_else(|error| panic!("{}", chain(&error)))
+    let (state, remembered) = StateDir::open(path).unwrap_or_else(|error| panic!("{}", chain(&error)));
+    // On a thread of its own, since the test may have a runtime.
+    let begun = std::thread::scope(|scope| scope.spawn(|| wait(state.begin())).join().unwrap());
+    begun.unwrap_or_else(|error| panic!("{}", chain(&error)));
+    (state, remembered)
 }
 
 /// What the next process gets to know; it leaves as it found things.
@@ -132,7 +136,7 @@ fn a_short_clean_life_does_not_hide_what_an_earlier_process_left() {
 }
 
 #[test]
-fn the_clean_mark_is_gone_before_open_returns() {
+fn the_clean_mark_is_gone_once_it_has_begun() {
     let scratch = Scratch::new();
     open(scratch.path()).0.close(true).unwrap();
     let (_state, first) = open(scratch.path());
@@ -142,6 +146,37 @@ fn the_clean_mark_is_gone_before_open_returns() {
     let crashed = Scratch::new();
     fs::copy(journal(scratch.path()), journal(crashed.path())).unwrap();
     assert!(!remembered(crashed.path()).clean);
+}
+
+/// The next process waited for requests that there had never been, because a start had failed or was told to end.
+#[test]
+fn whoever_has_not_begun_leaves_no_trace() {
+    let scratch = Scratch::new();
+    let (state, _) = open(scratch.path());
+    record(&state, "/a", 7).unwrap();
+    state.close(true).unwrap();
+    let not_begun = || {
+        let before = fs::read(journal(scratch.path())).unwrap();
+        let (state, remembered) = StateDir::open(scratch.path()).unwrap();
+        state.inbox().distrust("main", revision(9));
+        drop(state);
+        assert_eq!(fs::read(journal(scratch.path())).unwrap(), before);
+        remembered.clean
+    };
+    assert!(not_begun() && not_begun());
+    drop(open(scratch.path()));
+    assert!(!not_begun() && !not_begun());
+}
+
+#[test]
+fn what_came_before_it_has_begun_is_written_then() {
+    let scratch = Scratch::new();
+    let (state, _) = StateDir::open(scratch.path()).unwrap();
+    let record = state.record("main", &lock("/a"), revision(7), ORPHAN_TIMEOUT);
+    wait(state.begin()).unwrap();
+    wait(record).unwrap();
+    drop(state);
+    assert_eq!(tenure(&remembered(scratch.path()), "/a"), Some(7));
 }
 
 #[test]

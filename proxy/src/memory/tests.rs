@@ -38,6 +38,7 @@ impl World {
     async fn with(owners: &[&str], gates: impl FnOnce(&Arc<Memory>) -> Arc<dyn GateMemory>) -> World {
         let scratch = Scratch::new();
         let memory = Arc::new(Memory::open(scratch.path()).unwrap());
+        memory.state.begin().await.unwrap();
         let store = MemoryStore::new();
         for owner in owners {
             store.put("/a", owner.to_string());

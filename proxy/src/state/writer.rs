@@ -12,6 +12,7 @@ use fencepost_policy::{LockKey, Revision};
 use tokio::sync::oneshot;
 
 use super::StateError;
+use super::directory::Directory;
 use super::entry::Entry;
 use super::journal::Journal;
 use super::remembered::{Remembered, Seen};
@@ -35,18 +36,26 @@ pub(super) struct Writer {
 }
 
 impl Writer {
-    pub(super) fn start(journal: Journal, state: Remembered) -> io::Result<Writer> {
+    /// Until it is told to [`begin`](Writer::begin), the thread writes nothing.
+    pub(super) fn start(directory: Directory, state: Remembered) -> io::Result<Writer> {
         let shared = Arc::<Shared>::default();
-        let now = Instant::now();
-        let directory = journal.directory().path().to_owned();
-        let work = Work { shared: Arc::clone(&shared), journal, state, last_commit: now, resume: now };
+        let path = directory.path().to_owned();
+        let waiting = Waiting { shared: Arc::clone(&shared), directory, state };
         let end = EndOfWork(Arc::clone(&shared));
         let run = move || {
             let _end = end; // After the work, which has the directory until it is gone.
-            work.run()
+            waiting.run()
         };
         let thread = thread::Builder::new().name("state".to_owned()).spawn(run)?;
-        Ok(Writer { shared, directory, thread: Some(thread) })
+        Ok(Writer { shared, directory: path, thread: Some(thread) })
+    }
+
+    /// Has the journal begun; the future completes when that is durable. What was handed over before is written after it.
+    pub(super) fn begin(&self) -> impl Future<Output = Outcome> + Send + use<> {
+        let (report, reported) = oneshot::channel();
+        self.shared.queue().begin = Some(report);
+        self.shared.changed.notify_one();
+        async { reported.await.unwrap_or(Err(StateError::Stopped)) }
     }
 
     /// Hands an entry over; the future completes when it is durable.
@@ -186,6 +195,8 @@ struct Queue {
     records: BTreeMap<String, BTreeMap<LockKey, usize>>,
     /// How far each source was seen.
     notes: BTreeMap<String, Seen>,
+    /// The journal is to be begun, and who waits for that.
+    begin: Option<oneshot::Sender<Outcome>>,
     leaving: Option<Leaving>,
     /// Nobody looks any more.
     ended: bool,
@@ -241,7 +252,35 @@ struct Leaving {
     clean: bool,
 }
 
-/// The thread, as it sees itself.
+/// The thread before it is told to begin.
+struct Waiting {
+    shared: Arc<Shared>,
+    directory: Directory,
+    state: Remembered,
+}
+
+impl Waiting {
+    fn run(self) -> Outcome {
+        let Some(report) = self.until_told() else { return Ok(()) };
+        let Waiting { shared, directory, state } = self;
+        let unusable = StateError::unusable(directory.path());
+        shared.disk().busy_since = Some(Instant::now());
+        let begun = Journal::begin(directory, &state).map_err(unusable);
+        *shared.disk() = Disk { failed: begun.is_err(), busy_since: None };
+        let _ = report.send(begun.as_ref().map(drop).map_err(StateError::clone)); // Whoever asked may have gone.
+        let now = Instant::now();
+        Work { shared, journal: begun?, state, last_commit: now, resume: now }.run()
+    }
+
+    /// `None` if it is to leave before that: then what is on the disk stays as it is.
+    fn until_told(&self) -> Option<oneshot::Sender<Outcome>> {
+        let nothing_to_do = |queue: &mut Queue| queue.begin.is_none() && queue.leaving.is_none();
+        let queue = self.shared.changed.wait_while(self.shared.queue(), nothing_to_do);
+        queue.unwrap_or_else(PoisonError::into_inner).begin.take()
+    }
+}
+
+/// The thread once it writes.
 struct Work {
     shared: Arc<Shared>,
     journal: Journal,
@@ -255,7 +294,7 @@ struct Work {
 impl Work {
     fn run(mut self) -> Outcome {
         loop {
-            let Queue { entries, records: _, notes, leaving, ended: _ } = self.next();
+            let Queue { entries, records: _, notes, begin: _, leaving, ended: _ } = self.next();
             let mut changes = Vec::new();
             let mut asked = Vec::new();
             for Pending { entry, reports } in entries {

@@ -1,12 +1,14 @@
 //! What a process with a `state_dir` knows of the one before it.
 
+use std::process::Command;
 use std::time::{Duration, Instant};
 
-use fencepost_testsupport::{Answer, Behaviour, Browser, Connection, EtcdVersion, Latch, Scratch, eventually};
+use fencepost_testsupport::{Answer, Behaviour, Browser, Connection, EtcdVersion, Latch, Process, Scratch, eventually};
 use futures_util::future::join_all;
 
+use crate::access_log::make_fifo;
 use crate::fence_call::call;
-use crate::fencepost::{Fencepost, Route};
+use crate::fencepost::{BINARY, Config, Fencepost, Route};
 use crate::page::Page;
 use crate::refusal::{assert_refused, reason};
 use crate::scene::{Ask, Scene};
@@ -392,6 +394,74 @@ async fn a_second_process_on_one_state_dir_does_not_start() {
     scene.start_again().await;
     scene.admits("/", &held).await;
     scene.finish().await;
+}
+
+const CLEAN: &str = "remembering: no earlier process has left anything at the worker";
+
+/// A process that has let in a tenure and ended cleanly.
+async fn ended_cleanly(state_dir: &Scratch) -> Scene {
+    let mut scene = remembering(EtcdVersion::V3_5, state_dir, &[guarded(&AN_HOUR)]).await;
+    scene.admits("/", &scene.store.hold(LOCK, "shard-1").await).await;
+    assert!(scene.fence.terminate().await.success());
+    scene
+}
+
+/// Its own files lie beside the state.
+fn started(state_dir: &Scratch, config: &Config, by: &[&str]) -> Process {
+    let file = state_dir.path().join("fencepost.toml");
+    std::fs::write(&file, config.toml()).unwrap();
+    let mut command = Command::new(by[0]);
+    command.args(&by[1..]).arg(BINARY).arg("serve").arg("-c").arg(&file);
+    command.env("NO_COLOR", "1").env_remove("FENCEPOST_LOG");
+    Process::start(&command, &state_dir.path().join("log"))
+}
+
+async fn nobody_waits(mut scene: Scene) {
+    let next = scene.store.hold(LOCK, "shard-2").await;
+    scene.start_again().await;
+    assert!(scene.fence.log().contains(CLEAN), "{}", scene.fence.log());
+    scene.admits("/", &next).await;
+    scene.finish().await;
+}
+
+/// It has served nobody, and the next one waited for an hour.
+#[tokio::test]
+async fn after_a_start_that_fails_nobody_waits() {
+    let state_dir = Scratch::new();
+    let scene = ended_cleanly(&state_dir).await;
+    // Each source has some descriptors of its own.
+    let sources: String = (0..40).map(|at| format!("[source.more{at}]\nkind = \"memory\"\n")).collect();
+    let mut process = started(&state_dir, &scene.config.clone().more(&sources), &["prlimit", "--nofile=64"]);
+    let (code, said) = (process.end_of_itself().await.code(), process.log());
+    assert!(
+        code == Some(1) && said.contains(CLEAN) && said.contains("cannot put the configuration in force"),
+        "{said}"
+    );
+    nobody_waits(scene).await;
+}
+
+/// Somebody would have to read what is written. It could not be told to end either, once the signal was listened for.
+#[tokio::test]
+async fn a_start_whose_disk_hangs_ends_when_it_is_told_to_and_nobody_waits_after_it() {
+    let state_dir = Scratch::new();
+    let scene = ended_cleanly(&state_dir).await;
+    let next = state_dir.path().join("state/journal.next");
+    make_fifo(&next);
+    let mut process = started(&state_dir, &scene.config, &["env"]);
+    let status = format!("/proc/{}/status", process.id());
+    let hears = || {
+        let status = std::fs::read_to_string(&status).ok()?;
+        let caught = status.lines().find_map(|line| line.strip_prefix("SigCgt:"))?;
+        let caught = u64::from_str_radix(caught.trim(), 16).unwrap();
+        (caught & 1 << (15 - 1) != 0).then_some(())
+    };
+    eventually("it hears SIGTERM", async || hears()).await;
+    process.terminate();
+    let (code, log) = (process.end_of_itself().await.code(), process.log());
+    assert!(code == Some(1) && log.contains("the disk does not answer: a write to the state_dir"), "{code:?} {log}");
+    assert!(log.contains("looking at what an earlier process has left") && !log.contains("listening"), "{log}");
+    std::fs::remove_file(&next).unwrap();
+    nobody_waits(scene).await;
 }
 
 #[tokio::test]

@@ -31,6 +31,7 @@ mod tenures;
 mod tracked;
 mod trust;
 mod turned;
+mod unknown;
 mod watching;
 mod window;
 

@@ -252,6 +252,10 @@ impl LockStore for EtcdStore {
         }
     }
 
+    fn ranges_max(&self) -> usize {
+        self.ranges_at_a_time()
+    }
+
     async fn read_at(&self, key: &[u8], at: Revision) -> Result<Option<KeyValue>, StoreError> {
         let mut answer = self.endpoints().ask(&Query::key_at(key, at), Instant::now() + READ_TIMEOUT).await?;
         Ok(answer.ranges.swap_remove(0).keys.pop())

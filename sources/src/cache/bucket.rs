@@ -5,7 +5,7 @@ use std::time::Duration;
 
 use tokio::time::Instant;
 
-/// Pays for reads that find no record.
+/// Pays for requests that find no record.
 #[derive(Debug)]
 pub(crate) struct Bucket {
     burst: f64,
@@ -24,11 +24,6 @@ impl Bucket {
     pub(crate) fn new(burst: u32, per_second: u32) -> Bucket {
         let burst = f64::from(burst);
         Bucket { burst, per_second: f64::from(per_second), state: Mutex::new(State { tokens: burst, at: None }) }
-    }
-
-    /// Whether there is a token.
-    pub(crate) fn has(&self, now: Instant) -> bool {
-        self.filled(now).tokens >= 1.0
     }
 
     /// Takes a token, if there is one.
@@ -66,7 +61,6 @@ mod tests {
         let taken =
             |at: Duration| std::iter::repeat_with(|| bucket.take(start + at)).take(9).filter(|taken| *taken).count();
         assert_eq!(taken(Duration::ZERO), 3);
-        assert!(!bucket.has(start));
         assert_eq!(taken(Duration::from_secs(1)), 2);
         assert_eq!(taken(Duration::from_secs(60)), 3);
         bucket.give_back();

@@ -9,7 +9,6 @@ use fencepost_policy::{Gate, LockKey, Moment, Predecessor, Revision};
 use tokio::sync::{Notify, mpsc, oneshot};
 use tokio::time::{Instant, sleep_until};
 
-use super::bucket::Bucket;
 use super::nameless::{Counted, Nameless};
 use super::registry::Registry;
 use super::scope::Scope;
@@ -17,18 +16,16 @@ use super::tenures::Tenures;
 use super::tracked::TrackedLock;
 use super::trust::Trust;
 use super::turned::{Turned, Turning};
+use super::unknown::Unknown;
 use crate::store::{KeyRange, RangeRead, StoreError};
 use crate::sync::{Mutex, MutexGuard};
-
-/// How many reads may find no record: at once, and a second.
-const WITHOUT_RECORD: (u32, u32) = (500, 100);
 
 #[derive(Debug)]
 pub(crate) struct Common {
     pub(crate) name: Arc<str>,
     pub(crate) trust: Arc<Trust>,
     pub(crate) registry: Registry,
-    pub(crate) without_record: Bucket,
+    pub(crate) unknown: Unknown,
     pub(crate) counts: Counts,
     /// Who began or ceased to hold a lock.
     pub(crate) tenures: Tenures,
@@ -86,6 +83,8 @@ pub struct Remembered {
 pub(crate) enum Command {
     /// Serve that lock's slots.
     Read(Arc<TrackedLock>),
+    /// Read that lock by itself, and serve its slots then: the read has begun with others', and theirs does not settle it.
+    ReadOn(Arc<TrackedLock>),
     /// Keep that scope fresh.
     Begin(Arc<Scope>),
     /// Say that work goes on.
@@ -195,7 +194,7 @@ impl Common {
             name: name.into(),
             trust: Arc::new(trust),
             registry: Registry::default(),
-            without_record: Bucket::new(WITHOUT_RECORD.0, WITHOUT_RECORD.1),
+            unknown: Unknown::new(),
             counts: Counts::default(),
             tenures: Tenures::default(),
             statics_changed: Notify::new(),
@@ -332,6 +331,15 @@ impl Common {
 
     fn turned(&self) -> MutexGuard<'_, Vec<Turned>> {
         self.turned.lock().expect("nothing panics while it looks which locks these are")
+    }
+
+    /// Takes note that a lock is refused which is not known, since too many are asked for: said while the store answers, for it may be its fault
+    /// otherwise.
+    pub(crate) fn refuse_unknown(&self) {
+        let is_up = self.health().is_up(Instant::now(), self.period());
+        if is_up {
+            self.unknown.refuse(&self.name);
+        }
     }
 
     /// See [`GateMemory::clear`].

@@ -20,11 +20,12 @@ use super::common::{Command, Common, count};
 use super::scope::Scope;
 use super::source::Shared;
 use super::trust::{Sent, Standing};
+use super::unknown::Waiting;
 use super::{freshness, members, reading, watching};
 use crate::store::{LockStore, RangeAnswer, RangeRead, StoreError};
 
-/// How many locks are read at a time that have a record, and that have none as far as we know. Apart, so that a flood of
-/// made-up keys holds up no lock in use.
+/// How many locks are read at a time that have a record, and how many requests look at a time for those that have none as far as we know.
+/// Apart, so that a flood of made-up keys holds up no lock in use.
 const READS_AT_A_TIME: (usize, usize) = (64, 16);
 
 /// Does the work of a source for as long as it is polled; ends when the source is stopped. Dropping it ends all of it.
@@ -43,7 +44,7 @@ impl Driver {
             shared,
             members_due: Notify::new(),
             reads: Semaphore::new(READS_AT_A_TIME.0),
-            reads_without_record: Semaphore::new(READS_AT_A_TIME.1),
+            waiting: Waiting::default(),
             seed,
         });
         Driver(Box::pin(run(work, commands)))
@@ -71,7 +72,8 @@ pub(crate) struct Work<S> {
     /// The members may be other than they were when they were last asked.
     pub(crate) members_due: Notify,
     pub(crate) reads: Semaphore,
-    pub(crate) reads_without_record: Semaphore,
+    /// Those that have no record, as far as we know.
+    pub(crate) waiting: Waiting,
     seed: u64,
 }
 
@@ -81,6 +83,9 @@ async fn run<S: LockStore>(work: Rc<Work<S>>, mut commands: mpsc::UnboundedRecei
     tasks.push(Box::pin(members::keep_asking(Rc::clone(&work))));
     tasks.push(Box::pin(freshness::of_static_locks(Rc::clone(&work))));
     tasks.push(Box::pin(watching::watch(Rc::clone(&work))));
+    tasks.extend(
+        (0..READS_AT_A_TIME.1).map(|_| Box::pin(reading::look_for_unknown(Rc::clone(&work))) as LocalBoxFuture<_>),
+    );
     loop {
         // Commands can't hold up the tasks for long: a lock asks again only once its task has run. The tasks could hold up commands: as
         // many as are ready may use up what tokio grants to one turn.
@@ -90,7 +95,9 @@ async fn run<S: LockStore>(work: Rc<Work<S>>, mut commands: mpsc::UnboundedRecei
             Some(()) = tasks.next() => continue,
         };
         match command {
+            Some(Command::Read(lock)) if lock.is_unknown() => reading::look_for(&work, lock),
             Some(Command::Read(lock)) => tasks.push(Box::pin(reading::serve(Rc::clone(&work), lock))),
+            Some(Command::ReadOn(lock)) => tasks.push(Box::pin(reading::serve_on(Rc::clone(&work), lock))),
             Some(Command::Begin(scope)) => {
                 tasks.push(Box::pin(freshness::of_scope(Rc::clone(&work), Arc::downgrade(&scope))))
             }

@@ -9,10 +9,11 @@ use fencepost_policy::{KeyTrack, Reading, Revision, Walk, Write};
 use futures_util::future::join_all;
 use tokio::time::Instant;
 
-use super::common::count;
-use super::driver::{ReadFailure, Work};
+use super::common::{Command, count};
+use super::driver::{Believed, ReadFailure, Work};
 use super::slots::Unconfirmed;
 use super::tracked::TrackedLock;
+use super::unknown::TOGETHER_MAX;
 use crate::store::{KeyValue, LockStore, RangeRead, StoreError, Wanted};
 
 /// How often a lock is read in a row when each read is overtaken by events, or is not believed.
@@ -32,32 +33,98 @@ const READS_AHEAD: u64 = 32;
 /// Serves the slots of a lock until nobody wants a read.
 pub(crate) async fn serve<S: LockStore>(work: Rc<Work<S>>, lock: Arc<TrackedLock>) {
     loop {
-        let turns = if lock.is_templated() && !lock.exists() { &work.reads_without_record } else { &work.reads };
-        let turn = turns.acquire().await;
+        if lock.is_unknown() {
+            if lock.slots().goes_on() {
+                look_for(&work, lock);
+            }
+            return;
+        }
+        let turn = work.reads.acquire().await;
         // Whoever asks before here is served by this read: it has not been sent yet.
         if !lock.slots().begin() {
             return;
         }
-        let outcome = read_paid(&work, &lock).await;
+        let outcome = read(&work, &lock).await;
         drop(turn);
         lock.slots().finish(outcome);
     }
 }
 
-/// Reads of templated locks that find no record are paid for: keys are easily made up.
-async fn read_paid<S: LockStore>(work: &Work<S>, lock: &TrackedLock) -> Result<(), Unconfirmed> {
-    let bucket = &work.common().without_record;
-    if !lock.is_templated() || lock.exists() {
-        return read(work, lock).await;
+/// Ends a read that has begun, by one of the lock alone, and serves its slots then.
+pub(crate) async fn serve_on<S: LockStore>(work: Rc<Work<S>>, lock: Arc<TrackedLock>) {
+    let turn = work.reads.acquire().await;
+    let outcome = read(&work, &lock).await;
+    drop(turn);
+    lock.slots().finish(outcome);
+    serve(work, lock).await;
+}
+
+/// Looks for locks that have no record, as far as we know, for ever: for as many in one request as wait by then.
+///
+/// Keys are easily made up, so that these requests are paid for. A true holder whose lock is not known yet waits among made-up ones no longer
+/// than that takes for all of them.
+pub(crate) async fn look_for_unknown<S: LockStore>(work: Rc<Work<S>>) {
+    let unknown = &work.common().unknown;
+    loop {
+        work.waiting.any().await;
+        unknown.pay().await;
+        let locks = work.waiting.begin(work.store.ranges_max().min(TOGETHER_MAX), unknown);
+        let is_read = !locks.is_empty() && read_together(&work, &locks).await;
+        if !is_read || locks.iter().all(|lock| lock.exists()) {
+            unknown.give_back();
+        }
     }
-    if !bucket.take(Instant::now()) {
-        return Err(Unconfirmed::Overloaded);
+}
+
+/// Reads locks at once, and settles what that is enough for; the others are read one by one then. Whether the store has answered.
+async fn read_together<S: LockStore>(work: &Work<S>, locks: &[Arc<TrackedLock>]) -> bool {
+    let ranges: Vec<RangeRead> =
+        locks.iter().map(|lock| RangeRead { range: lock.range().clone(), wanted: Wanted::All }).collect();
+    let read_on = |lock: &Arc<TrackedLock>| work.common().send(Command::ReadOn(Arc::clone(lock)));
+    let mut why = Unconfirmed::Overtaken;
+    for _ in 0..READS_MAX {
+        why = match work.try_read(&work.common().counts.confirms, &ranges).await {
+            Ok(Believed { sent, revision, ranges }) => {
+                for (lock, answer) in locks.iter().zip(&ranges) {
+                    let walk = lock.read(&sent, revision, &answer.keys);
+                    if walk.is_none() && lock.is_settled() { end(work, lock, Ok(())) } else { read_on(lock) }
+                }
+                return true;
+            }
+            Err(ReadFailure::Again) => continue,
+            Err(ReadFailure::Regressed) => Unconfirmed::Regressed,
+            // That one of them may not be read says nothing of the others.
+            Err(ReadFailure::Store(error)) if locks.len() > 1 && matches!(*error, StoreError::Denied { .. }) => {
+                work.waiting.keep_apart();
+                locks.iter().for_each(read_on);
+                return false;
+            }
+            Err(ReadFailure::Store(error)) => Unconfirmed::Store(work.failed(error)),
+        };
+        break;
     }
-    let outcome = read(work, lock).await;
-    if lock.exists() || outcome.is_err() {
-        bucket.give_back();
+    locks.iter().for_each(|lock| end(work, lock, Err(why.clone())));
+    false
+}
+
+/// Ends a read of the lock. If another one is wanted, it has its turn behind those that wait.
+fn end<S: LockStore>(work: &Work<S>, lock: &Arc<TrackedLock>, outcome: Result<(), Unconfirmed>) {
+    lock.slots().finish(outcome);
+    if lock.slots().goes_on() {
+        work.common().send(Command::Read(Arc::clone(lock)));
     }
-    outcome
+}
+
+/// Has the lock wait until it is looked for.
+pub(crate) fn look_for<S: LockStore>(work: &Work<S>, lock: Arc<TrackedLock>) {
+    let common = work.common();
+    if !common.unknown.is_full() {
+        return work.waiting.push(lock, &common.unknown);
+    }
+    common.refuse_unknown();
+    if lock.slots().begin() {
+        end(work, &lock, Err(Unconfirmed::Overloaded));
+    }
 }
 
 /// Reads the lock until it is settled: until nothing is known to have happened after what the read has shown.

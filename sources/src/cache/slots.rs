@@ -17,7 +17,7 @@ pub enum Unconfirmed {
     /// The store failed.
     #[error("the lock could not be read")]
     Store(#[source] Arc<StoreError>),
-    /// There were too many reads of locks that have no record.
+    /// Too many locks wait to be looked for that have no record, as far as we know.
     #[error("too many locks without a record were asked for")]
     Overloaded,
     /// The store answered with less than it had shown before.
@@ -87,6 +87,13 @@ impl Slots {
         state.failure = outcome.err();
         drop(state);
         self.news();
+    }
+
+    /// Ends the task, unless a read is wanted. Whether it goes on.
+    pub(crate) fn goes_on(&self) -> bool {
+        let mut state = self.state();
+        state.active = state.wanted;
+        state.active
     }
 
     /// What became of that read or, if it has ended long since, of a later one; `None` while there is no telling.

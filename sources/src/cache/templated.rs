@@ -25,7 +25,7 @@ pub enum LoadError {
     /// The lock is tracked already, and read in another way.
     #[error(transparent)]
     Conflict(#[from] FormatConflict),
-    /// There were too many reads of locks that have no record: try again later.
+    /// Too many locks wait to be looked for that have no record, as far as we know: try again later.
     #[error("too many locks without a record were asked for")]
     Overloaded,
     /// It could not be read.
@@ -85,8 +85,9 @@ impl TemplatedLocks {
         }
         let spec = LockSpec { key: LockKey::new(key)?, format: self.spec.format.clone() };
         let common = &self.shared.common;
-        let full = !common.without_record.has(Instant::now()) || self.unread() > UNREAD_MAX;
+        let full = common.unknown.is_full() || self.unread() > UNREAD_MAX;
         if full && common.registry.find(key).is_none() {
+            common.refuse_unknown();
             return Err(LoadError::Overloaded);
         }
         let make = |spec| TrackedLock::new(spec, Some(Arc::clone(&self.scope)), Arc::clone(common));

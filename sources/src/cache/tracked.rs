@@ -200,6 +200,11 @@ impl TrackedLock {
         self.published().exists
     }
 
+    /// Whether it is one of a template's that has no record, as far as we know.
+    pub(crate) fn is_unknown(&self) -> bool {
+        self.is_templated() && !self.exists()
+    }
+
     pub(crate) fn is_settled(&self) -> bool {
         self.inner().knowledge.is_settled()
     }

@@ -251,3 +251,20 @@ async fn keys_that_requests_make_up_and_that_may_not_be_read_do_not_keep_named_l
     })
     .await;
 }
+
+/// Nobody could tell which of several it was, and none of them was known.
+#[tokio::test(start_paused = true)]
+async fn a_key_that_may_not_be_read_keeps_no_other_from_being_read_that_was_asked_for_with_it() {
+    play(async |denying, source| {
+        let held: Vec<_> = (0..9).map(|nth| denying.store.put(format!("b/{nth}"), "x")).collect();
+        let (of_a, of_b) = (template(source, "a/", Layout::Key), template(source, "b/", Layout::Key));
+        denying.deny(Denied::All);
+        for (nth, held) in held.into_iter().enumerate() {
+            let (made_up, name) = (format!("a/made-up/{nth}"), format!("b/{nth}"));
+            let (refused, loaded) = tokio::join!(of_a.load(&made_up, Instant::now() + SECOND), load(&of_b, &name));
+            assert!(refused.is_err(), "it may not be read");
+            assert_eq!(glance(&loaded, "x", held), "admit");
+        }
+    })
+    .await;
+}

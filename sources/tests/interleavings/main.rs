@@ -26,6 +26,7 @@ mod cache {
     pub(crate) mod tracked;
     pub(crate) mod trust;
     pub(crate) mod turned;
+    mod unknown;
     mod window;
 }
 #[expect(dead_code, unreachable_pub, reason = "what this file has for the rest of the crate")]

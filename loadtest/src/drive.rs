@@ -1,5 +1,6 @@
 //! Load that is measured and judged: at a constant rate or as fast as answers come, with locks that may move meanwhile.
 
+mod durations;
 mod held;
 mod lane;
 mod mover;
@@ -24,9 +25,10 @@ use futures_util::{StreamExt, TryStreamExt, stream};
 use tokio::sync::{oneshot, watch};
 use tokio::time::timeout;
 
+pub(crate) use self::durations::Durations;
 pub(crate) use self::outcome::{Figure, Outcome, PARTS, milliseconds};
 pub(crate) use self::plan::Plan;
-pub(crate) use self::recorder::{Durations, Slot, Window};
+pub(crate) use self::recorder::{Slot, Window};
 pub(crate) use self::schedule::due_within;
 pub(crate) use self::stop::Stop;
 pub(crate) use self::tenures::Tenures;

@@ -14,6 +14,7 @@ mod directory;
 mod entry;
 mod frame;
 mod journal;
+mod queue;
 mod remembered;
 mod writer;
 

@@ -17,6 +17,7 @@ use crate::answer::Answer;
 use crate::client::Client;
 use crate::failure::in_words;
 use crate::lock::Handoff;
+use crate::output::tell;
 use crate::token::Token;
 
 /// A lock that changed hands, and how long that took.
@@ -118,7 +119,7 @@ impl<'a> Mover<'a> {
     /// Moves locks for as long as a run lasts that begins then, or until it is stopped. A handoff that does not come about, etcd being away, keeps
     /// the next ones from nothing.
     pub(crate) async fn run(&mut self, held: &mut HeldLocks, begun: Instant, stop: &Arc<Stop>) {
-        let (until, mut turn) = (begun + self.plan.length(), 0);
+        let (until, mut turn, mut fails) = (begun + self.plan.length(), 0, false);
         let mut next = Instant::now() + self.every;
         while next < until {
             tokio::select! {
@@ -127,14 +128,23 @@ impl<'a> Mover<'a> {
             }
             let lock = turn % self.tenures.count();
             let owner = OWNERS[(turn / self.tenures.count()) % OWNERS.len()];
-            if let Err(error) = self.hand_over(held, lock, owner, (begun, stop)).await {
-                self.not_made += 1;
-                self.why_not = Some(in_words(&error));
+            match self.hand_over(held, lock, owner, (begun, stop)).await {
+                Ok(()) => fails = false,
+                Err(error) => self.was_not_made(in_words(&error), std::mem::replace(&mut fails, true)),
             }
             turn += 1;
             // A handoff that took longer does not make the next ones come faster.
             next = (next + self.every).max(Instant::now());
         }
+    }
+
+    /// Takes note of a handoff that did not come about, and says so if it is the first in a row: a run may take hours.
+    fn was_not_made(&mut self, why: String, goes_on: bool) {
+        if !goes_on {
+            tell(format_args!("\na handoff did not come about, and is tried again: {why}\n"));
+        }
+        self.not_made += 1;
+        self.why_not = Some(why);
     }
 
     async fn hand_over(

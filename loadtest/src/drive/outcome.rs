@@ -9,9 +9,10 @@ pub(crate) use self::told::{PARTS, milliseconds};
 
 use self::generator::Generator;
 
+use super::durations::Durations;
 use super::mover::{Moved, Moves};
 use super::plan::Plan;
-use super::recorder::{Durations, Recorder, Slot, Window};
+use super::recorder::{Recorder, Slot, Window};
 use super::threads::Sent;
 use super::verdict::{Expected, Fault, Finding, Standing};
 use crate::Conclusion;

@@ -1,11 +1,12 @@
 //! The leases that a run has been granted, so that it leaves none behind, however it ends.
 
 use std::collections::BTreeSet;
+use std::hash::{BuildHasher, RandomState};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
 use anyhow::Context;
-use etcd_client::{Client, Error};
+use etcd_client::{Client, Error, LeaseGrantOptions};
 use futures_util::{StreamExt, stream};
 use tokio::sync::RwLock;
 use tokio::time::{sleep, timeout};
@@ -39,14 +40,15 @@ impl Leases {
         Leases { etcd, granted: Arc::default() }
     }
 
-    /// Asks for one of so many seconds, which lasts until it is revoked.
+    /// Asks for one of so many seconds, which lasts until it is revoked. We name it, so that it is known where etcd's answer is lost.
     pub(super) async fn grant(&self, seconds: i64) -> anyhow::Result<i64> {
         let (mut etcd, granted) = (self.etcd.clone(), Arc::clone(&self.granted).read_owned().await);
         // On a task of its own: whoever asked may be told to end before etcd answers, and the lease would be nobody's.
         let granting = tokio::spawn(async move {
-            let lease = etcd.lease_grant(seconds, None).await?.id();
+            let lease = (RandomState::new().hash_one(()) >> 1) as i64; // Not negative: that is no name.
             granted.all().insert(lease);
-            Ok::<i64, Error>(lease)
+            let granted = etcd.lease_grant(seconds, Some(LeaseGrantOptions::new().with_id(lease))).await;
+            granted.map(|granted| granted.id())
         });
         let lease = granting.await?.context("etcd grants no lease")?;
         tokio::spawn(self.clone().keep_alive(lease, Duration::from_secs(seconds.unsigned_abs())));

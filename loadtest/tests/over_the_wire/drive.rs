@@ -128,6 +128,24 @@ async fn refusals_of_the_holder_are_false_and_those_of_stale_requests_are_right(
     assert!(report["latency_of_refusals"]["count"].as_u64() >= Some(15), "{report:#}");
 }
 
+/// Each of a hundred thousand was a false refusal, and nothing said what is the matter mostly.
+#[tokio::test]
+async fn a_lock_that_the_proxy_does_not_know_is_pointed_out() {
+    for (reason, is_pointed_out) in [("no-owner", true), ("not-owner", false)] {
+        let server = Worker::start().await;
+        let refusal = Answer::status(412, "").header("fence-reason", reason);
+        server.when(move |_| Some(Behaviour::Answer(refusal.clone())));
+        let (run, report) = drive("closed", &server, &["--connections", "1"]).await;
+        run.ended_with(1).says("FALSE REFUSAL");
+        let warnings = report["warnings"].to_string();
+        assert_eq!(
+            warnings.contains("does the proxy have this --lock, --layout and --etcd?"),
+            is_pointed_out,
+            "{warnings}"
+        );
+    }
+}
+
 /// The server loses its store for a while. What it says then is no verdict.
 #[tokio::test]
 async fn a_holder_who_is_put_off_is_counted_by_reason_and_not_as_a_false_refusal() {
@@ -406,6 +424,9 @@ async fn bad_arguments_are_named() {
         let token = ["--proxy", "http://127.0.0.1:1", "--owner", "a", "--revision", "7"];
         loadtest(&[arguments, &token].concat()).await.ended_with(64).says(said);
     }
+    let of_open = ["open", "--rate", "1", "--duration", "100ms", "--warm-up", "0s", "--proxy", "http://127.0.0.1:1"];
+    let run = loadtest(&[&of_open[..], &["--owner", "a", "--revision", "7"]].concat()).await;
+    run.ended_with(64).says("Usage: fencepost-loadtest open ");
     let nobody = ["load", "--proxy", "http://127.0.0.1:1", "--owner", "", "--revision", "7"];
     loadtest(&nobody).await.ended_with(64).says("'--owner <OWNER>': an owner is visible ASCII here");
     let nothing = ["--fencepost", "/bin/true", "--series", "locks", "--values", "0,1"];

@@ -145,7 +145,7 @@ async fn locks_move_again_when_etcd_is_back() {
     };
     moved(0).await;
     relay.cut().await;
-    tokio::time::sleep(Duration::from_millis(500)).await; // Some handoffs are due in that time.
+    eventually("that is told", async || running.log().contains("a handoff did not come about").then_some(())).await;
     let before = revision_of(&etcd, "/lock").await;
     relay.restore().await;
     moved(before).await;

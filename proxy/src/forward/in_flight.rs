@@ -1,5 +1,6 @@
 //! A request at the worker, from its first byte to the end of its response.
 
+mod ending;
 mod outgoing;
 
 use std::rc::Rc;
@@ -12,9 +13,9 @@ use tokio::time::Instant;
 
 pub(super) use outgoing::Outgoing;
 
-use super::admitted::{Ending, Held, Permit, Watch};
+use super::admitted::{Held, Permit, Watch};
 use super::body_state::BodyState;
-use super::http1::{First, Remains};
+use super::http1::First;
 use super::pool::{Link, Pool};
 use super::response_head;
 use super::unwritten::Unwritten;
@@ -327,38 +328,6 @@ impl<P: Permit> InFlight<P> {
         self.waiting_since = None;
     }
 
-    /// The response has ended whole. Waits for the rest of the request in the background, if there is any.
-    pub(super) fn complete(self: Box<Self>) {
-        let is_running = self.body.as_ref().is_some_and(|body| body.is_running());
-        if is_running || self.is_held_back() || self.has_body && !self.is_cut_short && self.is_held_up() {
-            let background = self.pool.background().clone();
-            background.spawn(self.finish_body());
-            return;
-        }
-        self.settle();
-    }
-
-    #[expect(clippy::boxed_local, reason = "taken apart where it is, instead of being moved as a whole")]
-    fn settle(self: Box<Self>) {
-        let InFlight { link, pool, permit, has_body, .. } = *self;
-        match link {
-            // What is not put back is closed here: before the permit goes, nothing more can be written.
-            Link::Http1(mut connection) => match connection.remains() {
-                Remains::Usable => pool.put_back(connection),
-                // Having answered, the worker has read the head. A body it may be reading yet.
-                Remains::Spoilt if !has_body => connection.close_without_trace(),
-                Remains::Spoilt | Remains::Broken => drop(connection),
-            },
-            Link::Http2(stream) => stream.ends(),
-        }
-        permit.finished(Ending::Complete);
-    }
-
-    /// Both sides have ended what was spoken after HTTP.
-    pub(super) fn ended(self) {
-        self.close(Ending::Complete);
-    }
-
     /// Whether the permit has been told that it takes too long.
     pub(super) fn is_overdue(&self) -> bool {
         matches!(self.patience, Patience::Overdue { .. })
@@ -372,18 +341,6 @@ impl<P: Permit> InFlight<P> {
         });
     }
 
-    /// The connection was lost.
-    pub(super) fn lost(self) {
-        let partial = self.is_cut_short || self.body.as_ref().is_some_and(|body| body.is_partial());
-        self.close(if partial { Ending::BodyCut } else { Ending::Reset });
-    }
-
-    /// Cuts it: its tenure has ended, and it would not, or would go on being written.
-    pub(super) fn cut(self) {
-        self.count_cut();
-        self.close(Ending::Cut);
-    }
-
     /// The client is too slow for a response that is not to wait for it, and is left behind.
     pub(super) fn leave_client(&mut self, is_left_in_time: bool) {
         self.count_cut();
@@ -393,32 +350,6 @@ impl<P: Permit> InFlight<P> {
     fn count_cut(&self) {
         if let Some(vigil) = &self.vigil {
             vigil.watch().cut();
-        }
-    }
-
-    /// The end was not waited for any longer.
-    pub(super) fn gave_up(self) {
-        self.close(Ending::TimedOut);
-    }
-
-    fn close(self, how: Ending) {
-        self.stop_writing();
-        // Of these it counts as at the worker from now on for as long as that.
-        let patience = if matches!(how, Ending::Cut | Ending::BodyCut) { self.patience_for_others() } else { None };
-        let held_back = self.held_back().cloned();
-        let InFlight { link, pool, permit, .. } = self;
-        drop(link); // An HTTP/2 connection goes on without this request.
-        match (held_back, patience) {
-            // Until then it may go out.
-            (Some(unwritten), None) => pool.background().spawn(async move {
-                unwritten.leave().await;
-                permit.finished(how);
-            }),
-            (Some(unwritten), Some(patience)) => {
-                pool.background().spawn(async move { _ = unwritten.leave_within(patience).await });
-                permit.finished(how);
-            }
-            (None, _) => permit.finished(how),
         }
     }
 

@@ -1,6 +1,5 @@
 //! The thread that does the file work, so that nobody else waits for a disk who need not.
 
-use std::collections::BTreeMap;
 use std::io;
 use std::mem;
 use std::path::PathBuf;
@@ -8,13 +7,14 @@ use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
 use std::thread::{self, JoinHandle};
 use std::time::{Duration, Instant};
 
-use fencepost_policy::{LockKey, Revision};
+use fencepost_policy::Revision;
 use tokio::sync::oneshot;
 
 use super::StateError;
 use super::directory::Directory;
 use super::entry::Entry;
 use super::journal::Journal;
+use super::queue::{Leaving, Outcome, Pending, Queue};
 use super::remembered::{Remembered, Seen};
 
 /// How long a revision may wait for a commit to go with, before it has one of its own.
@@ -25,8 +25,6 @@ const RETRY_PERIOD: Duration = Duration::from_millis(100);
 
 /// How long the last commit may take. A disk that takes longer is not waited for: the process ends without it.
 const LEAVE_TIMEOUT: Duration = Duration::from_secs(5);
-
-type Outcome = Result<(), StateError>;
 
 /// The thread, as others see it.
 pub(super) struct Writer {
@@ -186,72 +184,6 @@ struct Disk {
     busy_since: Option<Instant>,
 }
 
-/// What came in since the thread last looked: the next commit.
-#[derive(Debug, Default)]
-struct Queue {
-    /// In the order in which they came.
-    entries: Vec<Pending>,
-    /// Which of them is the last record of a lock, by source, as far as the source is not forgotten behind it.
-    records: BTreeMap<String, BTreeMap<LockKey, usize>>,
-    /// How far each source was seen.
-    notes: BTreeMap<String, Seen>,
-    /// The journal is to be begun, and who waits for that.
-    begin: Option<oneshot::Sender<Outcome>>,
-    leaving: Option<Leaving>,
-    /// Nobody looks any more.
-    ended: bool,
-}
-
-impl Queue {
-    /// Puts an entry behind all others. Each request of a tenure asks for the same record until one of them is reported, which may take as
-    /// long as a disk hangs: they wait for one entry.
-    fn add(&mut self, entry: Option<Entry>, report: oneshot::Sender<Outcome>) {
-        let mut at = self.entries.len();
-        match &entry {
-            Some(Entry::Lock { source, lock, .. }) => {
-                let records = self.records.entry(source.clone()).or_default();
-                match records.get(lock).filter(|last| self.entries[**last].entry == entry) {
-                    Some(last) => at = *last,
-                    None => {
-                        records.insert(lock.clone(), at);
-                    }
-                }
-            }
-            Some(Entry::Forget { source }) => drop(self.records.remove(source)),
-            Some(Entry::HighestSeen { .. } | Entry::Distrusted { .. } | Entry::Watched { .. } | Entry::CleanLeave)
-            | None => {}
-        }
-        if at == self.entries.len() {
-            self.entries.push(Pending { entry, reports: Vec::new() });
-        }
-        self.entries[at].wait(report);
-    }
-}
-
-/// Something to be written, and who waits for that.
-#[derive(Debug)]
-struct Pending {
-    /// `None` where somebody only waits for what came before.
-    entry: Option<Entry>,
-    reports: Vec<oneshot::Sender<Outcome>>,
-}
-
-impl Pending {
-    fn wait(&mut self, report: oneshot::Sender<Outcome>) {
-        // Many have given up by then, if the disk hangs: there is room for twice as many as there were when this was last looked at.
-        if self.reports.len() == self.reports.capacity() {
-            self.reports.retain(|report| !report.is_closed());
-            self.reports.reserve_exact((self.reports.len() + 1).next_power_of_two());
-        }
-        self.reports.push(report);
-    }
-}
-
-#[derive(Debug, Clone, Copy)]
-struct Leaving {
-    clean: bool,
-}
-
 /// The thread before it is told to begin.
 struct Waiting {
     shared: Arc<Shared>,
@@ -390,6 +322,8 @@ impl Drop for EndOfWork {
 
 #[cfg(test)]
 mod tests {
+    use fencepost_policy::LockKey;
+
     use super::*;
 
     #[test]

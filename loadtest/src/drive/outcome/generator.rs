@@ -5,7 +5,7 @@ use std::time::Duration;
 use serde_json::{Value, json};
 
 use super::told::{milliseconds, percentiles};
-use crate::drive::recorder::Durations;
+use crate::drive::durations::Durations;
 use crate::machine::CpuShare;
 
 /// A thread that has, or wants, a CPU for more of the time than this sends later than it should.

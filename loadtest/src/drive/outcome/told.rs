@@ -7,8 +7,9 @@ use serde_json::{Value, json};
 
 use super::{Figure, Outcome};
 use crate::Conclusion;
+use crate::drive::durations::Durations;
 use crate::drive::mover::Moved;
-use crate::drive::recorder::{Durations, Slot};
+use crate::drive::recorder::Slot;
 use crate::drive::verdict::Finding;
 use crate::worker::{AtWorker, Breaches};
 

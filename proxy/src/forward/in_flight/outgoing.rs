@@ -172,16 +172,17 @@ impl<P: Permit> InFlight<P> {
             () = ended => None,
             sealed = timeout(late, sealed) => Some(sealed.is_ok()),
         };
-        let is_whole = match (is_sealed, &self.body) {
-            (None, _) => !(was_held_back && self.has_lost_connection()),
+        // It was answered before: what the worker has of it it may be at still.
+        let is_left_in_part = match (is_sealed, &self.body) {
+            (None, _) => was_held_back && self.has_lost_connection(),
             (Some(_), Some(body)) if !body.is_whole() => {
                 body.cut_off(); // It is already if its tenure has ended.
-                true
+                false // Unless it is cut only now: below.
             }
             (Some(is_sealed), _) => self.take_rest(is_sealed).await,
         };
         let is_cut = was_running && self.body.as_ref().is_some_and(|body| body.is_partial());
-        if (is_cut || !is_whole) && !self.may_be_left {
+        if (is_cut || is_left_in_part) && !self.may_be_left {
             return self.outlast().await;
         }
         if let Some(unwritten) = self.held_back() {
@@ -195,19 +196,19 @@ impl<P: Permit> InFlight<P> {
         matches!(&self.link, Link::Http2(stream) if stream.has_lost_connection())
     }
 
-    /// The rest of a body that was handed over whole, which is not to go out any more, its tenure having ended or its time. False if the worker has
-    /// a part of it now.
+    /// Keeps the rest of a body that was handed over whole from going out, its tenure having ended or its time. Whether the worker has only a part
+    /// of it now.
     async fn take_rest(&self, is_sealed: bool) -> bool {
         let is_left = self.is_held_back() || self.is_held_up();
         if is_left && is_sealed {
             self.count_cut();
         }
         match (&self.link, self.held_back()) {
-            (Link::Http2(_), Some(unwritten)) => unwritten.leave().await,
-            (Link::Http2(_), None) => true,
+            (Link::Http2(_), Some(unwritten)) => !unwritten.leave().await,
+            (Link::Http2(_), None) => false,
             (Link::Http1(connection), _) => {
                 connection.stop_writing();
-                !is_left
+                is_left
             }
         }
     }

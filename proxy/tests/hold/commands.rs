@@ -153,8 +153,9 @@ async fn an_address_of_stamp_is_there_once_unless_the_system_chooses_it() {
 #[tokio::test]
 async fn who_only_tries_does_not_wait_and_says_who_holds_the_lock() {
     let stage = Stage::set().await;
-    let mut first = Holder::start(&stage, "first", &[], "trap 'exit 0' TERM; while :; do sleep 0.02; done");
-    stage.until_held_by("first").await;
+    let script = "trap 'exit 0' TERM; echo >> $stage/log; while :; do sleep 0.02; done";
+    let mut first = Holder::start(&stage, "first", &[], script);
+    stage.until_lines("log", 1).await;
     for (arguments, code) in [(&["--try"][..], 75), (&["--try", "-E", "9"], 9)] {
         let mut second = Holder::start(&stage, "second", arguments, "touch $stage/ran");
         assert_eq!(second.code().await, code);

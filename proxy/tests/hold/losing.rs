@@ -390,7 +390,7 @@ fn a_command_runs_only_once_it_was_let_go() {
 async fn what_waits_to_become_the_command_goes_with_its_holder_and_is_replaced_if_it_has_ended() {
     let stage = Stage::set().await;
     let mut first = Holder::start(&stage, "a", &["--ttl", "600s"], DOCILE);
-    stage.until_held_by("a").await;
+    stage.until_lines("log", 1).await;
     let starter =
         |holder: &Holder| holder.children().into_iter().find(|(_, arguments)| arguments.contains("hold-start"));
     let mut killed = Holder::start(&stage, "b", &[], "true");

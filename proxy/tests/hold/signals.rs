@@ -249,8 +249,10 @@ async fn whoever_speaks_to_a_terminal_that_stops_its_background_goes_on() {
         script.args(["-q", "-c", &hold(command), "/dev/null"]).stdin(Stdio::null());
         Process::start(&script, &stage.file(log))
     };
-    let mut terminal = start("sleep 1000", "terminal");
-    stage.until_held_by("a").await;
+    // While the lock is taken and no command runs yet, there is nobody that a watchdog would end.
+    let command = format!("sh -c \"echo >> {}; exec sleep 1000\"", stage.file("log").display());
+    let mut terminal = start(&command, "terminal");
+    stage.until_lines("log", 1).await;
     let pid = Pid::from_raw(stage.until_lines("pid", 1).await[0].parse().unwrap()).unwrap();
     kill_process(pid, Signal::STOP).unwrap();
     let said = "its holder stands still: ending the command";

@@ -9,6 +9,7 @@ use fencepost_sources::MemoryStore;
 use tokio::sync::watch;
 
 use crate::access_log::Closing;
+use crate::forward::ConnectionQuota;
 use crate::lock_sources::LockSources;
 use crate::log_throttle::LogThrottle;
 use crate::logging::Lost;
@@ -54,7 +55,7 @@ pub struct Process {
 }
 
 impl Process {
-    /// A process at its start; `store` is behind sources of kind `memory`.
+    /// A process at its start; `store` is behind sources of kind `memory`, and it has as many connections to workers as `to_workers` has.
     ///
     /// # Errors
     /// Never in practice: the names of metrics are constants.
@@ -62,11 +63,12 @@ impl Process {
         memory: Option<Memory>,
         store: MemoryStore,
         observations: Option<Arc<Observations>>,
+        to_workers: ConnectionQuota,
     ) -> Result<Process, prometheus::Error> {
         let metrics = Metrics::new()?;
         let tls_files = TlsFiles::new(metrics.tls().clone());
         Ok(Process {
-            identities: Identities::new(tls_files.clone()),
+            identities: Identities::new(tls_files.clone(), to_workers),
             sources: LockSources::new(store, tls_files.clone()),
             tls_files,
             metrics,

@@ -17,7 +17,7 @@ use tower::service_fn;
 
 use crate::admin::Admin;
 use crate::decision::DecisionIds;
-use crate::descriptors;
+use crate::descriptors::{ADMIN_CONNECTIONS, Connections};
 use crate::downstream::{
     self, BindError, Limits, ListenAddress, Listener, OpenConnections, PassedSockets, Server, ThreadService, serve,
 };
@@ -139,6 +139,7 @@ pub async fn run<S: Future<Output = ()>>(
 ) -> Result<(), RunError> {
     let Surroundings { memory: store, log, started, origin } = surroundings;
     let (limits, threads) = (config.limits, threads(&config));
+    let connections = Connections::of(&config, threads);
     let memory = match config.state_dir.as_deref() {
         Some(path) => Some(Memory::open(path)?),
         None => None,
@@ -146,7 +147,7 @@ pub async fn run<S: Future<Output = ()>>(
     // Without an admin listener nobody could look.
     let observed = config.admin.is_some();
     let observations = observed.then(|| Arc::new(Observations::new(threads, config.decisions.kept)));
-    let process = Arc::new(Process::new(memory, store, observations)?);
+    let process = Arc::new(Process::new(memory, store, observations, connections.to_workers)?);
     let fence = Fence::new(config, 1, Arc::clone(&process))?;
     let mut shutdown = pin!(shutdown());
     if let Some(memory) = &process.memory {
@@ -175,7 +176,7 @@ pub async fn run<S: Future<Output = ()>>(
     let Bound { listeners, admin: admin_listeners } = bound;
     let listeners = server_tls::follow(listeners, TlsUse::Listener, &process);
     let admin_listeners = server_tls::follow(admin_listeners, TlsUse::Admin, &process);
-    let limits = client_limits(&limits, descriptors::connections_max(&reloader.in_force().now().config, threads));
+    let limits = client_limits(&limits, connections.with_clients);
     let server = serve(listeners, threads, limits, make_service)?;
     for address in server.addresses() {
         tracing::info!(%address, threads, "listening");
@@ -317,7 +318,7 @@ fn serve_admin(listeners: Vec<Listener>, in_force: InForce, share: AdminShare) -
         return Ok(None);
     }
     let limits = Limits {
-        connections_max: descriptors::ADMIN_CONNECTIONS,
+        connections_max: ADMIN_CONNECTIONS,
         // Whoever looks in does so from one address or a few: before `makes-room` closed the one that has waited longest, all would be refused.
         connections_per_client_max: usize::MAX,
         ..Limits::default()

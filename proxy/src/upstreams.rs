@@ -8,7 +8,7 @@ use rustls::pki_types::ServerName;
 
 use crate::client_tls;
 use crate::downstream::Protocol;
-use crate::forward::{self, Speaks, UPSTREAM_PROTOCOLS, Upstream};
+use crate::forward::{self, ConnectionQuota, Speaks, UPSTREAM_PROTOCOLS, Upstream};
 use crate::metrics::TlsUse;
 use crate::tls_files::TlsFiles;
 
@@ -36,6 +36,7 @@ pub enum UpstreamsError {
 /// What the connections to workers are made of, for the configuration that is in force. The next one goes on with what stays.
 pub struct Identities {
     files: TlsFiles,
+    quota: ConnectionQuota,
     in_force: Mutex<Vec<Identity>>,
 }
 
@@ -48,9 +49,9 @@ pub struct Identity {
 }
 
 impl Identities {
-    /// None yet. Their files are followed by `files`, once they are in force.
-    pub fn new(files: TlsFiles) -> Identities {
-        Identities { files, in_force: Mutex::default() }
+    /// None yet. Their files are followed by `files`, once they are in force; all connections together are as many as `quota` has.
+    pub fn new(files: TlsFiles, quota: ConnectionQuota) -> Identities {
+        Identities { files, quota, in_force: Mutex::default() }
     }
 
     /// The worker of each route, in the order of the routes, and what the connections to them are made of.
@@ -61,7 +62,7 @@ impl Identities {
         let in_force = self.in_force();
         let mut used: Vec<Identity> = Vec::new();
         let upstreams = config.routes.iter().map(|route| {
-            upstream(&route.upstream, &config.limits, |files| {
+            upstream(&route.upstream, &config.limits, &self.quota, |files| {
                 if let Some(shared) = used.iter().find(|identity| identity.files == files) {
                     return Ok(shared.made.clone());
                 }
@@ -101,6 +102,7 @@ impl Identities {
 fn upstream(
     configured: &fencepost_config::Upstream,
     limits: &Limits,
+    quota: &ConnectionQuota,
     identity: impl FnOnce(ClientFiles) -> Result<ClientTls, TlsError>,
 ) -> Result<Upstream, UpstreamsError> {
     let address = match &configured.address {
@@ -116,6 +118,7 @@ fn upstream(
     };
     Ok(Upstream {
         connections_max: limits.upstream_connections_max,
+        quota: quota.clone(),
         idle_timeout: limits.upstream_idle_timeout,
         ..Upstream::new(address, speaks)
     })

@@ -10,12 +10,14 @@ use std::io;
 use std::rc::Rc;
 use std::time::Duration;
 
+use futures_util::future::Either;
 use tokio::time::{Instant, timeout_at};
 
 use super::connect::{Opened, open};
 use super::error::UpstreamError;
 use super::http1::Http1;
 use super::pool::{Link, Place, Shared, Turn, Wants};
+use super::quota::QuotaPermit;
 use super::upstream::Speaks;
 use crate::downstream::Protocol;
 use crate::wire::Socket;
@@ -86,11 +88,15 @@ async fn one_for_all(pool: &Rc<Shared>, came_after: u64, deadline: Instant) -> R
 }
 
 async fn open_for_all(pool: &Rc<Shared>, deadline: Instant) -> Result<Option<Link>, UpstreamError> {
+    let permit = match pool.http2.permit_or_stream(&pool.upstream, deadline).await? {
+        Either::Left(permit) => permit,
+        Either::Right(stream) => return Ok(Some(Link::Http2(stream))),
+    };
     let opened = open_by(pool, Wants::Either, deadline).await?;
     match opened.protocol {
-        Protocol::Http2 => add(pool, opened, deadline).await.map(|()| None),
+        Protocol::Http2 => add(pool, opened, permit, deadline).await.map(|()| None),
         // If all places are taken by what was opened before, it is closed again.
-        Protocol::Http1 => match pool.free_place() {
+        Protocol::Http1 => match pool.place(permit) {
             Some(place) => Ok(Some(Link::Http1(http1(pool, opened, place).await?))),
             None => Ok(None),
         },
@@ -113,14 +119,14 @@ async fn one_more(pool: &Rc<Shared>, wants: Wants, deadline: Instant) -> Result<
         Protocol::Http1 => Ok(Some(Link::Http1(http1(pool, opened, place).await?))),
         Protocol::Http2 => match pool.http2.free_stream(&pool.upstream) {
             Some(stream) => Ok(Some(Link::Http2(stream))), // Others were faster: it is closed again.
-            None => add(pool, opened, deadline).await.map(|()| None),
+            None => add(pool, opened, place.into_permit(), deadline).await.map(|()| None),
         },
     }
 }
 
-async fn add(pool: &Shared, opened: Opened, deadline: Instant) -> Result<(), UpstreamError> {
+async fn add(pool: &Shared, opened: Opened, permit: QuotaPermit, deadline: Instant) -> Result<(), UpstreamError> {
     let socket = opened.socket.clone();
-    let added = pool.http2.add(&pool.upstream, opened, deadline).await;
+    let added = pool.http2.add(&pool.upstream, opened, permit, deadline).await;
     added.inspect_err(|_| pool.complain_of_loss(&socket))
 }
 

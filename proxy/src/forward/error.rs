@@ -29,11 +29,11 @@ pub enum UpstreamError {
     /// It does not speak the protocol.
     #[error("the upstream does not speak HTTP/2")]
     Handshake(#[source] Arc<hyper::Error>),
-    /// No connection was ready in time.
-    #[error("no upstream connection was ready in time")]
+    /// No connection was open in time.
+    #[error("no upstream connection was open in time")]
     Timeout,
-    /// Too many requests are waiting for a connection already.
-    #[error("too many requests wait for an upstream connection")]
+    /// All connections that there may be are in use: none got free in time, or too many requests wait for one already.
+    #[error("all upstream connections are in use")]
     Crowded,
 }
 

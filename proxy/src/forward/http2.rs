@@ -8,6 +8,7 @@ use std::cell::{Cell, RefCell};
 use std::rc::{Rc, Weak};
 use std::time::Duration;
 
+use futures_util::future::Either;
 use http::Request;
 use http::uri::Scheme;
 use tokio::sync::Notify;
@@ -20,6 +21,7 @@ use super::connect::{Opened, open};
 use super::error::UpstreamError;
 use super::http1::HeadFuture;
 use super::pool::Wants;
+use super::quota::{ConnectionQuota, QUOTA_LOOK, QuotaPermit};
 use super::request_body::RequestBody;
 use super::unwritten::Unwritten;
 use super::upstream::Upstream;
@@ -63,21 +65,58 @@ impl Http2Connections {
             }
             match self.begin_opening(upstream) {
                 // Boxed, as all that is rare and large: each request would move the room for it, whatever its worker speaks.
-                Some(opening) => opening.tell(Box::pin(self.open_one(upstream, addresses, deadline)).await)?,
+                Some(opening) => {
+                    let opened = opening.tell(Box::pin(self.open_one(upstream, addresses, deadline)).await)?;
+                    if let Some(stream) = opened {
+                        return Ok(stream);
+                    }
+                }
                 None => self.freed(upstream, came_after, deadline).await?,
             }
         }
     }
 
-    /// Opens a connection and takes it in.
+    /// Opens a connection and takes it in, unless a stream gets free before there may be one.
     async fn open_one(
         self: &Rc<Self>,
         upstream: &Upstream,
         addresses: &Addresses,
         deadline: Instant,
-    ) -> Result<(), UpstreamError> {
+    ) -> Result<Option<Stream>, UpstreamError> {
+        let permit = match self.permit_or_stream(upstream, deadline).await? {
+            Either::Left(permit) => permit,
+            Either::Right(stream) => return Ok(Some(stream)),
+        };
         let opened = timeout_at(deadline, open(upstream, addresses, Wants::Either)).await;
-        self.add(upstream, opened.map_err(|_| UpstreamError::Timeout)??, deadline).await
+        self.add(upstream, opened.map_err(|_| UpstreamError::Timeout)??, permit, deadline).await?;
+        Ok(None)
+    }
+
+    /// The right to one more connection, or a stream, if one gets free before the quota has room.
+    pub(super) async fn permit_or_stream(
+        self: &Rc<Self>,
+        upstream: &Upstream,
+        deadline: Instant,
+    ) -> Result<Either<QuotaPermit, Stream>, UpstreamError> {
+        let has = self.open.borrow().len();
+        if let Some(permit) = upstream.quota.take(has) {
+            return Ok(Either::Left(permit));
+        }
+        let stream = async {
+            loop {
+                self.freed.notified().await;
+                if let Some(stream) = self.free_stream(upstream) {
+                    return stream;
+                }
+            }
+        };
+        let either = async {
+            tokio::select! {
+                permit = upstream.quota.wait(has) => Either::Left(permit),
+                stream = stream => Either::Right(stream),
+            }
+        };
+        timeout_at(deadline, either).await.map_err(|_| UpstreamError::Crowded)
     }
 
     /// Whether there may be another connection beside those that there are.
@@ -130,7 +169,8 @@ impl Http2Connections {
             return Err(UpstreamError::Crowded);
         }
         let _waiting = Raised::new(&self.waiting);
-        timeout_at(deadline, self.freed.notified()).await.map_err(|_| UpstreamError::Timeout)?;
+        let in_vain = || if self.opening.get() { UpstreamError::Timeout } else { UpstreamError::Crowded };
+        timeout_at(deadline, self.freed.notified()).await.map_err(|_| in_vain())?;
         match &*self.failure.borrow() {
             Some((opening, error)) if came_after < *opening => Err(error.clone()),
             Some(_) | None => Ok(()),
@@ -158,6 +198,7 @@ impl Http2Connections {
         self: &Rc<Self>,
         upstream: &Upstream,
         opened: Opened,
+        permit: QuotaPermit,
         deadline: Instant,
     ) -> Result<(), UpstreamError> {
         // Before it is open nobody has anything of it: a worker that says nothing would have all look at each attempt.
@@ -168,12 +209,13 @@ impl Http2Connections {
                 connections.upgrade().filter(|_| is_open.get()).inspect(|connections| connections.wake_all());
             }
         };
-        let begun = timeout_at(deadline, Http2Connection::begin(opened, upstream.streams_max, tell_all)).await;
+        let begun = timeout_at(deadline, Http2Connection::begin(opened, permit, upstream.streams_max, tell_all)).await;
         let connection = Rc::new(begun.map_err(|_| UpstreamError::Timeout)??);
         tokio::task::spawn_local(close_when_idle(
             Rc::downgrade(&connection),
             Rc::downgrade(self),
             upstream.idle_timeout,
+            upstream.quota.clone(),
         ));
         self.open.borrow_mut().push(connection);
         is_open.set(true);
@@ -183,19 +225,21 @@ impl Http2Connections {
     }
 }
 
-/// Closes a connection that has had no stream for so long.
+/// Closes a connection that has had no stream for so long, or has none while others may wait for a connection.
 async fn close_when_idle(
     connection: Weak<Http2Connection>,
     connections: Weak<Http2Connections>,
     idle_timeout: Duration,
+    quota: ConnectionQuota,
 ) {
-    while let Some(left) = connection.upgrade().map(|connection| idle_timeout.saturating_sub(connection.idle_for())) {
-        if left.is_zero() {
+    while let Some(idle_for) = connection.upgrade().map(|connection| connection.idle_for()) {
+        let left = idle_timeout.saturating_sub(idle_for);
+        if left.is_zero() || !idle_for.is_zero() && quota.is_used_up() {
             let Some(connections) = connections.upgrade() else { return };
             connections.open.borrow_mut().retain(|other| Rc::as_ptr(other) != connection.as_ptr());
             return;
         }
-        tokio::time::sleep(left).await;
+        tokio::time::sleep(left.min(QUOTA_LOOK)).await;
     }
 }
 
@@ -256,7 +300,7 @@ impl<'a> Opening<'a> {
     pub(super) fn tell<T>(self, opened: Result<T, UpstreamError>) -> Result<T, UpstreamError> {
         let Http2Connections { open, openings, failure, .. } = self.0;
         if let Err(error) = &opened
-            && !matches!(error, UpstreamError::Timeout)
+            && !matches!(error, UpstreamError::Timeout | UpstreamError::Crowded)
             && open.borrow().is_empty()
         {
             *failure.borrow_mut() = Some((openings.get(), error.clone()));

@@ -3,7 +3,9 @@
 mod queue;
 
 use std::cell::{Cell, RefCell};
+use std::future::pending;
 use std::rc::{Rc, Weak};
+use std::time::Duration;
 
 use http::Request;
 use http::header::UPGRADE;
@@ -18,6 +20,7 @@ use super::connect::connect;
 use super::error::UpstreamError;
 use super::http1::Http1;
 use super::http2::{Http2Connections, Stream};
+use super::quota::{QUOTA_LOOK, QuotaPermit};
 use super::request_body::RequestBody;
 use super::stalled::Stalled;
 use super::upstream::{Speaks, Timeouts, Upstream};
@@ -76,7 +79,11 @@ pub(super) enum Turn {
 }
 
 /// The right to one HTTP/1.1 connection. Whoever has waited longest gets it when it is dropped.
-pub(super) struct Place(Weak<Shared>);
+pub(super) struct Place {
+    pool: Weak<Shared>,
+    /// `None` once a connection has it that is none of HTTP/1.1.
+    permit: Option<QuotaPermit>,
+}
 
 /// A connection on which a request can be sent at once. Dropped unused, it goes back to its pool.
 pub struct ReadyConnection {
@@ -259,11 +266,16 @@ impl Drop for ReadyConnection {
     }
 }
 
-#[cfg(test)]
 impl Place {
+    /// The right to a connection that turned out to be none of HTTP/1.1.
+    pub(super) fn into_permit(mut self) -> QuotaPermit {
+        self.permit.take().expect("a place has its permit until it is given up")
+    }
+
     /// A place in a pool that is gone.
+    #[cfg(test)]
     pub(super) fn for_tests() -> Place {
-        Place(Weak::new())
+        Place { pool: Weak::new(), permit: None }
     }
 }
 
@@ -291,31 +303,55 @@ impl Shared {
         if let Some(place) = self.free_place() {
             return Ok(Turn::Place(place));
         }
-        match self.wait_for_turn(deadline).await? {
+        // Boxed, as all that is rare and large: each request would move the room for it.
+        match Box::pin(self.wait_for_turn(deadline)).await? {
             Turn::Connection(connection) if !self.is_usable(&connection) => Ok(Turn::Place((*connection).into_place())),
             turn @ (Turn::Connection(_) | Turn::Place(_)) => Ok(turn),
         }
     }
 
-    pub(super) fn free_place(self: &Rc<Self>) -> Option<Place> {
+    fn free_place(self: &Rc<Self>) -> Option<Place> {
+        let taken = self.places_taken.get();
+        if taken >= self.upstream.connections_max {
+            return None;
+        }
+        self.place(self.upstream.quota.take(taken)?)
+    }
+
+    /// A place for a connection that the quota has room for, unless this pool has as many as it may have.
+    pub(super) fn place(self: &Rc<Self>, permit: QuotaPermit) -> Option<Place> {
         let taken = self.places_taken.get();
         if taken >= self.upstream.connections_max {
             return None;
         }
         self.places_taken.set(taken + 1);
-        Some(Place(Rc::downgrade(self)))
+        Some(Place { pool: Rc::downgrade(self), permit: Some(permit) })
     }
 
-    async fn wait_for_turn(&self, deadline: Instant) -> Result<Turn, UpstreamError> {
+    async fn wait_for_turn(self: &Rc<Self>, deadline: Instant) -> Result<Turn, UpstreamError> {
         let (_waiting, turn) = self.queue.join(self.upstream.waiting_max).ok_or(UpstreamError::Crowded)?;
         let turn = timeout_at(deadline, async {
             tokio::select! {
+                biased;
                 turn = turn => turn,
+                place = self.place_of_others() => Ok(Turn::Place(place)),
                 never = self.stalled.make_room(deadline) => never,
             }
         });
-        let turn = turn.await.map_err(|_| UpstreamError::Timeout)?;
+        let turn = turn.await.map_err(|_| UpstreamError::Crowded)?;
         turn.map_err(|_| UpstreamError::Timeout) // The pool is gone, and the thread with it.
+    }
+
+    /// Waits for a place until another pool leaves this one a connection. Never, if it has as many as it may have.
+    async fn place_of_others(self: &Rc<Self>) -> Place {
+        let taken = self.places_taken.get();
+        if taken < self.upstream.connections_max {
+            let permit = self.upstream.quota.wait(taken).await;
+            if let Some(place) = self.place(permit) {
+                return place;
+            }
+        }
+        pending().await
     }
 
     fn put_back(self: &Rc<Self>, connection: Box<Http1>) {
@@ -332,10 +368,11 @@ impl Shared {
         }
     }
 
-    /// Closes what has been idle for too long. False if nothing is idle any more.
+    /// Closes what has been idle for too long, or all that is if others may wait for a connection. False if nothing is idle any more.
     fn close_old(&self) -> bool {
         let mut idle = self.idle.borrow_mut();
-        let old = idle.partition_point(|connection| connection.idle_since.elapsed() >= self.upstream.idle_timeout);
+        let idle_max = if self.upstream.quota.is_used_up() { Duration::ZERO } else { self.upstream.idle_timeout };
+        let old = idle.partition_point(|connection| connection.idle_since.elapsed() >= idle_max);
         // Dropped after the borrow: each gives its place to a waiting request.
         let closed: Vec<_> = idle.drain(..old).collect();
         let some_left = !idle.is_empty();
@@ -347,12 +384,17 @@ impl Shared {
 
 impl Drop for Place {
     fn drop(&mut self) {
-        let Some(shared) = self.0.upgrade() else { return };
-        match shared.queue.next() {
-            Some(waiter) => {
-                let _ = waiter.send(Turn::Place(Place(self.0.clone())));
-            }
-            None => shared.places_taken.set(shared.places_taken.get() - 1),
+        let Some(shared) = self.pool.upgrade() else { return };
+        shared.places_taken.set(shared.places_taken.get() - 1);
+        if shared.queue.is_empty() {
+            return;
+        }
+        let place = match self.permit.take() {
+            Some(permit) => shared.place(permit),
+            None => shared.free_place(),
+        };
+        if let (Some(place), Some(waiter)) = (place, shared.queue.next()) {
+            let _ = waiter.send(Turn::Place(place));
         }
     }
 }
@@ -361,7 +403,7 @@ impl Drop for Place {
 async fn sweep(shared: Weak<Shared>) {
     loop {
         let Some(idle_timeout) = shared.upgrade().map(|shared| shared.upstream.idle_timeout) else { return };
-        tokio::time::sleep(idle_timeout).await;
+        tokio::time::sleep(idle_timeout.min(QUOTA_LOOK)).await;
         let Some(shared) = shared.upgrade() else { return };
         if !shared.close_old() {
             shared.sweeping.set(false);

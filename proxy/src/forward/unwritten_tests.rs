@@ -13,6 +13,7 @@ use super::*;
 use crate::downstream::Protocol;
 use crate::forward::connect::Opened;
 use crate::forward::http1::HeadFuture;
+use crate::forward::quota::ConnectionQuota;
 use crate::wire::Socket;
 
 type Peer = Connection<UnixStream, Bytes>;
@@ -26,8 +27,9 @@ async fn connected(worker: &Builder) -> (Rc<Http2Connection>, Peer) {
 }
 
 async fn begin(ours: UnixStream, changed: impl Fn() + Clone + 'static) -> Http2Connection {
+    let permit = ConnectionQuota::unlimited().take(0).unwrap();
     let opened = Opened { socket: Socket::upstream(ours.into()), protocol: Protocol::Http2, made_with: None };
-    timeout(PATIENCE, Http2Connection::begin(opened, 100, changed)).await.unwrap().unwrap()
+    timeout(PATIENCE, Http2Connection::begin(opened, permit, 100, changed)).await.unwrap().unwrap()
 }
 
 fn send(connection: &Rc<Http2Connection>, method: Method, body: RequestBody) -> (HeadFuture, Unwritten) {

@@ -10,6 +10,7 @@ use http::HeaderValue;
 use rustls::ClientConfig;
 use rustls::pki_types::ServerName;
 
+use super::quota::ConnectionQuota;
 use crate::downstream::Protocol;
 
 /// A worker, or several behind one address.
@@ -21,6 +22,8 @@ pub struct Upstream {
     pub speaks: Speaks,
     /// Open connections of one worker thread.
     pub connections_max: usize,
+    /// Open connections of all threads, to this and other upstreams.
+    pub quota: ConnectionQuota,
     /// Requests of one worker thread that may wait for a connection. One more fails at once. A wait costs little.
     pub waiting_max: usize,
     /// HTTP/2 requests at a time on one connection, where the worker does not allow fewer.
@@ -85,6 +88,7 @@ impl Upstream {
             address,
             speaks,
             connections_max: 1024,
+            quota: ConnectionQuota::unlimited(),
             waiting_max: 10_000, // As many as there are clients, by default.
             streams_max: 100,
             idle_timeout: Duration::from_secs(1),

@@ -4,6 +4,7 @@ use std::task::{Context, Poll, Waker};
 use fencepost_sources::MemoryStore;
 
 use super::*;
+use crate::forward::ConnectionQuota;
 use crate::process::Process;
 
 /// So many that to look at them is more than is done in one go.
@@ -23,7 +24,8 @@ fn config(sources: &[&str], routes: &[(&str, &str, &str)]) -> Config {
 }
 
 fn in_force(config: Config) -> Fence {
-    Fence::new(config, 1, Arc::new(Process::new(None, MemoryStore::new(), None).unwrap())).unwrap()
+    Fence::new(config, 1, Arc::new(Process::new(None, MemoryStore::new(), None, ConnectionQuota::unlimited()).unwrap()))
+        .unwrap()
 }
 
 /// Locks of its first route, as requests hold them.

@@ -10,6 +10,7 @@ use fencepost_tls::{Expiry, Followed, Look};
 use tokio::time::{Instant, advance, sleep};
 
 use super::*;
+use crate::forward::ConnectionQuota;
 use crate::metrics::TlsUse;
 use crate::process::Process;
 
@@ -23,7 +24,7 @@ fn write(path: &Path, route: &str) {
 
 fn reloader(path: &Path) -> (Reloader, Reloads) {
     let file = ConfigFile::read(path).unwrap();
-    let process = Arc::new(Process::new(None, MemoryStore::new(), None).unwrap());
+    let process = Arc::new(Process::new(None, MemoryStore::new(), None, ConnectionQuota::unlimited()).unwrap());
     let first = Fence::new(file.first().unwrap(), 1, process).unwrap();
     Reloader::new(Origin::File(file), first)
 }

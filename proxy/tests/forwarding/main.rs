@@ -11,6 +11,7 @@ mod http2_connections;
 mod messages;
 mod panics;
 mod pools;
+mod quota;
 mod seal;
 mod slow_readers;
 mod stale;

@@ -22,6 +22,7 @@ use super::turns::{Executor, Turns};
 use crate::forward::connect::Opened;
 use crate::forward::error::UpstreamError;
 use crate::forward::http1::HeadFuture;
+use crate::forward::quota::QuotaPermit;
 use crate::forward::request_body::RequestBody;
 use crate::forward::unwritten::HandedOver;
 use crate::wire::{HTTP1_BUFFER_BYTES, PatientTimer, Socket};
@@ -71,6 +72,7 @@ pub(in crate::forward) struct Http2Connection {
     idle_since: Cell<Instant>,
     /// Told when the last one ends.
     without_streams: Notify,
+    _permit: QuotaPermit,
 }
 
 impl Http2Connection {
@@ -80,6 +82,7 @@ impl Http2Connection {
     /// `changed` is called when it may have room for more, and when it has ended.
     pub(in crate::forward) async fn begin(
         opened: Opened,
+        permit: QuotaPermit,
         streams_max: usize,
         changed: impl Fn() + Clone + 'static,
     ) -> Result<Http2Connection, UpstreamError> {
@@ -104,6 +107,7 @@ impl Http2Connection {
             has_allowed: Cell::new(false),
             idle_since: Cell::new(Instant::now()),
             without_streams: Notify::new(),
+            _permit: permit,
         };
         connection.turns.after_each(connection.look(changed.clone()));
         let (tell, failure) = oneshot::channel();

@@ -32,6 +32,10 @@ impl<T> Queue<T> {
         Some((Waiting { queue: self, arrival }, turn))
     }
 
+    pub(super) fn is_empty(&self) -> bool {
+        self.waiting.borrow().is_empty()
+    }
+
     /// Who has waited longest, and waits no more. It has not given up: on one thread it can't have before the next await.
     pub(super) fn next(&self) -> Option<oneshot::Sender<T>> {
         let (_, waiter) = self.waiting.borrow_mut().pop_first()?;

@@ -2,12 +2,17 @@
 
 use std::time::{Duration, Instant};
 
-use fencepost_testsupport::{Answer, Behaviour, BodyEnd, EtcdVersion, Seen, eventually};
+use fencepost_testsupport::{
+    Answer, Behaviour, BodyEnd, Endpoint, Etcd, EtcdVersion, Latch, Seen, Worker, eventually, request,
+};
+use tokio::net::TcpStream;
+use tokio::task::JoinSet;
 
 use super::pace::{DRIP, drip};
 use super::{connect, head};
-use crate::fencepost::Route;
+use crate::fencepost::{Config, Fencepost, Route};
 use crate::scene::Scene;
+use crate::store::Store;
 
 const ORPHAN: Duration = Duration::from_millis(300);
 const EXEMPT: &str = r#"exempt_methods = ["GET", "POST"]"#;
@@ -16,6 +21,56 @@ const EXEMPT: &str = r#"exempt_methods = ["GET", "POST"]"#;
 async fn with_one_connection(connect_timeout: &str, routes: &[Route]) -> Scene {
     let lines = format!("upstream_connections_max = 1\nconnect_timeout = \"{connect_timeout}\"");
     Scene::with(EtcdVersion::V3_5, routes, |config| config.threads(1).limit(&lines)).await
+}
+
+/// Each took a connection: until there were no descriptors left, for locks, the journal, operators and other workers neither.
+#[tokio::test]
+async fn however_many_requests_one_worker_leaves_unanswered_another_is_reached_and_the_rest_goes_on() {
+    let (etcd, busy, other) = (Etcd::start(EtcdVersion::V3_5).await, Worker::start().await, Worker::start().await);
+    let latch = Latch::new();
+    busy.on("/busy", Behaviour::Hold(latch.clone(), Answer::ok("ok")));
+    let upstream = format!("upstream = \"{}\"", other.endpoint());
+    let routes = [
+        Route::new("other", "/other/{shard}", r#"key = "/{shard}""#).with(&upstream),
+        Route::new("busy", "/", r#"key = "/k""#),
+    ];
+    let config = Config::new(&[etcd.endpoint()], &busy.endpoint().to_string(), &routes).threads(1);
+    let fencepost = Fencepost::launch_with_descriptors(&config, "1024:1024").await;
+    fencepost.wait_until_ready().await;
+    assert!(fencepost.log().contains("in_force=256 to_workers=256"), "{}", fencepost.log());
+    let (store, Endpoint::Tcp(address)) = (Store::of(&etcd).await, fencepost.listener.clone()) else { panic!("TCP") };
+    let tenure = store.hold("/k", "shard-1").await;
+    let mut answers = JoinSet::new();
+    for _ in 0..10 {
+        let stream = TcpStream::connect(address).await.unwrap();
+        let (mut sender, connection) = h2::client::handshake(stream).await.unwrap();
+        tokio::spawn(connection);
+        for _ in 0..100 {
+            let request = http::Request::post(format!("http://{address}/busy"))
+                .header("fence-owner", &tenure.owner)
+                .header("fence-revision", tenure.revision);
+            sender = sender.ready().await.unwrap();
+            let answer = sender.send_request(request.body(()).unwrap(), true).unwrap().0;
+            answers.spawn(async { answer.await.unwrap().status() });
+        }
+    }
+    // A quarter is left to those that have few.
+    busy.wait_until("all that are for everybody are in use", |seen| seen.len() == 192).await;
+    let next = store.hold("/next", "shard-2").await;
+    let token = [("fence-owner", next.owner.clone()), ("fence-revision", next.revision.to_string())];
+    let token = token.each_ref().map(|(name, value)| (*name, value.as_str()));
+    let answer = request(fencepost.listener.clone(), "POST", "/other/next", &token, b"").await.unwrap();
+    assert_eq!(answer.status, 200, "{answer:?}");
+    assert_eq!(fencepost.metric("fencepost_connections").await, 10.0);
+    for _ in 192..1000 {
+        // No connection gets free for it.
+        assert_eq!(answers.join_next().await.unwrap().unwrap(), 503);
+    }
+    assert_eq!(busy.seen().len(), 192);
+    latch.open();
+    while let Some(answer) = answers.join_next().await {
+        assert_eq!(answer.unwrap(), 200);
+    }
 }
 
 /// Each held its connection for as long as the worker went on: a few thousand requests by anybody, and a restart was all that helped.
@@ -97,7 +152,7 @@ async fn an_upload_of_a_holder_gives_way_to_nobody() {
     scene.worker.wait_until("it has begun", |seen| seen.iter().any(|one| one.path == "/up")).await;
     let mut waits = connect(&scene).await;
     waits.send(head("GET", "/", &tenure, "")).await.unwrap();
-    assert_eq!(waits.response().await.unwrap().status, 504);
+    assert_eq!(waits.response().await.unwrap().status, 503);
     slow.send("1\r\nx\r\n0\r\n\r\n").await.unwrap();
     assert_eq!(slow.response().await.unwrap().status, 200);
     scene.finish().await;

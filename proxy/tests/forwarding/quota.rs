@@ -1,0 +1,79 @@
+//! Connections of which there may be so many in all, whatever the upstream.
+
+use std::net::SocketAddr;
+use std::pin::pin;
+
+use fencepost::downstream::Protocol;
+use fencepost::forward::{ConnectionQuota, Pool, Speaks, Upstream, UpstreamAddress, Wants};
+use fencepost::wire::Background;
+use futures_util::FutureExt;
+use tokio::net::TcpListener;
+use tokio::task::{LocalSet, spawn_local};
+use tokio::time::{Instant, timeout};
+
+use crate::support::PATIENCE;
+
+/// A worker that takes connections and answers nothing.
+async fn worker(protocol: Protocol) -> SocketAddr {
+    let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
+    let address = listener.local_addr().unwrap();
+    spawn_local(async move {
+        let mut taken = Vec::new();
+        loop {
+            let stream = listener.accept().await.unwrap().0;
+            match protocol {
+                Protocol::Http1 => taken.push(stream),
+                Protocol::Http2 => drop(spawn_local(async {
+                    let mut connection = h2::server::handshake(stream).await.unwrap();
+                    while connection.accept().await.is_some() {}
+                })),
+            }
+        }
+    });
+    address
+}
+
+/// A pool that has of these connections as many as it wants, keeps each for as long as it may, and has one request at a time on it.
+async fn pool(protocol: Protocol, quota: &ConnectionQuota) -> Pool {
+    let worker = worker(protocol).await;
+    let address = UpstreamAddress::Tcp { host: worker.ip().to_string(), port: worker.port() };
+    let upstream = Upstream::new(address, Speaks::Cleartext(protocol));
+    let upstream = Upstream { quota: quota.clone(), idle_timeout: 10 * PATIENCE, streams_max: 1, ..upstream };
+    Pool::new(upstream, Background::default())
+}
+
+/// An idle connection kept it from others for as long as it might be idle.
+#[tokio::test]
+async fn who_waits_for_a_connection_gets_the_one_that_another_pool_does_not_use() {
+    use Protocol::{Http1, Http2};
+    for (first, second) in [(Http1, Http1), (Http1, Http2), (Http2, Http1), (Http2, Http2)] {
+        LocalSet::new()
+            .run_until(async {
+                let quota = ConnectionQuota::of(1);
+                let (first, second) = (pool(first, &quota).await, pool(second, &quota).await);
+                let used = first.ready(Wants::Either, Instant::now() + PATIENCE).await.unwrap();
+                let mut waits = pin!(second.ready(Wants::Either, Instant::now() + PATIENCE));
+                assert!(waits.as_mut().now_or_never().is_none());
+                drop(used);
+                timeout(PATIENCE, waits).await.expect("it waits no longer than it wants to").unwrap();
+            })
+            .await;
+    }
+}
+
+#[tokio::test]
+async fn who_waits_for_a_connection_gets_what_its_own_pool_is_done_with() {
+    for protocol in [Protocol::Http1, Protocol::Http2] {
+        LocalSet::new()
+            .run_until(async {
+                let quota = ConnectionQuota::of(1);
+                let pool = pool(protocol, &quota).await;
+                let used = pool.ready(Wants::Either, Instant::now() + PATIENCE).await.unwrap();
+                let mut waits = pin!(pool.ready(Wants::Either, Instant::now() + PATIENCE));
+                assert!(waits.as_mut().now_or_never().is_none());
+                drop(used);
+                timeout(PATIENCE, waits).await.expect("it waits no longer than it wants to").unwrap();
+            })
+            .await;
+    }
+}

@@ -2,7 +2,7 @@
 //!
 //! `bin/instructions` counts instructions with callgrind and compares with `instructions.toml`; `cargo bench --package
 //! fencepost-benches` measures time. This depends on no crate that does I/O, so that a machine without anything built has the counts
-//! within a minute.
+//! within a minute. Whole requests are counted by a benchmark of the proxy (`proxy/benches/request_cost.rs`).
 
 mod callgrind;
 mod cases;
@@ -13,4 +13,4 @@ pub mod token;
 
 pub use callgrind::instructions_of;
 pub use cases::Case;
-pub use counts::{Change, Counts};
+pub use counts::{Change, Counts, compiler, held_against, of_this_machine};

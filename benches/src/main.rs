@@ -4,7 +4,7 @@ use std::path::{Path, PathBuf};
 use std::process::{Command, ExitCode};
 
 use anyhow::{Context, ensure};
-use fencepost_benches::{Case, Change, Counts, instructions_of};
+use fencepost_benches::{Case, Counts, compiler, held_against, instructions_of, of_this_machine};
 
 /// How often a step is taken in the shorter of two runs; the difference is free of what comes before the first.
 const TIMES: u64 = 1_000;
@@ -31,44 +31,18 @@ fn file() -> PathBuf {
 }
 
 fn compare() -> anyhow::Result<ExitCode> {
-    if !cfg!(target_arch = "x86_64") {
-        println!("The counts that were agreed on are of x86-64: nothing to compare with on this machine.");
+    if !of_this_machine() {
         return Ok(ExitCode::SUCCESS);
     }
     let agreed = Counts::parse(&std::fs::read_to_string(file())?).context("instructions.toml cannot be read")?;
-    println!("{:<24} {:>10} {:>10} {:>8}", "instructions a call", "agreed on", "now", "ratio");
-    let (mut worse, mut better) = (0, 0);
-    for (name, now) in count()?.0 {
-        let before = agreed.0.get(&name).copied().unwrap_or(f64::NAN);
-        let word = match agreed.change(&name, now) {
-            Change::None => "",
-            Change::Better => "  better",
-            Change::Worse => "  WORSE",
-        };
-        worse += u32::from(word.contains("WORSE"));
-        better += u32::from(word.contains("better"));
-        println!("{name:<24} {before:>10.1} {now:>10.1} {:>8.4}{word}", now / before);
-    }
-    if worse + better > 0 {
-        println!(
-            "\nIf that is meant: bin/instructions --update. Another compiler than {} changes counts too.",
-            compiler()?
-        );
-    }
-    Ok(if worse > 0 { ExitCode::FAILURE } else { ExitCode::SUCCESS })
+    held_against(&agreed, &count()?, "bin/instructions")
 }
 
 fn update() -> anyhow::Result<ExitCode> {
     let counts = count()?;
-    std::fs::write(file(), counts.file(&compiler()?))?;
+    std::fs::write(file(), counts.file("step", "bin/instructions", &compiler()?))?;
     println!("{} cases in {}", counts.0.len(), file().display());
     Ok(ExitCode::SUCCESS)
-}
-
-/// The compiler of this machine, which is the one that has built this.
-fn compiler() -> anyhow::Result<String> {
-    let printed = Command::new("rustc").arg("--version").output().context("rustc cannot be started")?;
-    Ok(String::from_utf8_lossy(&printed.stdout).trim().to_owned())
 }
 
 fn count() -> anyhow::Result<Counts> {

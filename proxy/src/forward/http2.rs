@@ -121,7 +121,7 @@ impl Http2Connections {
 
     /// Whether there may be another connection beside those that there are.
     pub(super) fn has_place(&self, upstream: &Upstream) -> bool {
-        self.open.borrow().len() < upstream.connections_max
+        upstream.has_room_for_http2(self.open.borrow().len())
     }
 
     /// A stream that can be had at once. Connections that would be made otherwise by now get no more of them.
@@ -129,9 +129,9 @@ impl Http2Connections {
         let mut open = self.open.borrow_mut();
         let idle_timeout = upstream.idle_timeout;
         open.retain(|connection| connection.is_alive(idle_timeout) && upstream.is_current(connection.made_with()));
-        let may_open = open.len() < upstream.connections_max;
         let is_free = |connection: &&Rc<Http2Connection>| {
-            connection.has_room(upstream.streams_max) && !(may_open && connection.is_worn())
+            connection.has_room(upstream.streams_max)
+                && !(connection.is_worn() && upstream.has_room_for_http2(open.len()))
         };
         let free = open.iter().find(is_free)?;
         free.begin_stream();

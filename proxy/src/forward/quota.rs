@@ -48,6 +48,11 @@ impl ConnectionQuota {
         Some(QuotaPermit { _permit: permit })
     }
 
+    /// Whether there is one more for a pool that has so many.
+    pub(super) fn has_room(&self, has: usize) -> bool {
+        !self.is_used_up() || has < FEW && self.for_few.available_permits() > 0
+    }
+
     /// Whether there is none left for everybody: connections without a request are not to be kept.
     pub(super) fn is_used_up(&self) -> bool {
         self.for_all.available_permits() == 0
@@ -82,10 +87,11 @@ mod tests {
         let quota = ConnectionQuota::of(40);
         let many: Vec<_> = from_fn(|| quota.take(FEW)).collect();
         assert_eq!(many.len(), 30);
-        assert!(quota.is_used_up());
+        assert!(quota.is_used_up() && !quota.has_room(FEW) && quota.has_room(FEW - 1));
         assert!(quota.wait(FEW).now_or_never().is_none());
         let few: Vec<_> = from_fn(|| quota.take(FEW - 1)).collect();
         assert_eq!(few.len(), 10);
+        assert!(!quota.has_room(0));
         assert!(quota.wait(0).now_or_never().is_none());
         drop(few);
         assert!(quota.take(FEW).is_none() && quota.wait(FEW).now_or_never().is_none(), "these are for those with few");

@@ -96,6 +96,11 @@ impl Upstream {
         }
     }
 
+    /// Whether there may be one more HTTP/2 connection beside so many.
+    pub(super) fn has_room_for_http2(&self, has: usize) -> bool {
+        has < self.connections_max && self.quota.has_room(has)
+    }
+
     /// Whether a connection to it may speak that.
     pub(super) fn may_speak(&self, protocol: Protocol) -> bool {
         match &self.speaks {

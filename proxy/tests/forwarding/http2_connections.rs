@@ -10,8 +10,8 @@ use std::time::Duration;
 
 use fencepost::downstream::Protocol;
 use fencepost::forward::{
-    Admitted, Ending, Permit, Pool, ReadyConnection, RequestBody, Speaks, Timeouts, Upstream, UpstreamAddress,
-    UpstreamError, Wants,
+    Admitted, ConnectionQuota, Ending, Permit, Pool, ReadyConnection, RequestBody, Speaks, Timeouts, Upstream,
+    UpstreamAddress, UpstreamError, Wants,
 };
 use fencepost::wire::Background;
 use futures_util::future::join_all;
@@ -206,6 +206,32 @@ fn a_connection_on_which_many_requests_were_given_up_gets_no_more() {
     assert!(next.answer().0.starts_with("HTTP/1.1 200 "));
     frames.respond(1);
     assert!(other.answer().0.starts_with("HTTP/1.1 200 "), "what was under way goes on");
+}
+
+/// Of the upstream's own limit, and of all connections.
+#[test]
+fn a_connection_on_which_many_requests_were_given_up_is_used_where_there_may_be_no_other() {
+    let of_one = Settings { connections_max: 1, ..to_http2() };
+    for settings in [of_one, Settings { quota: ConnectionQuota::of(1), ..to_http2() }] {
+        let worker = Worker::by_hand();
+        let proxy = Proxy::with(worker.address(), settings);
+        let mut frames = None;
+        for given_up in 0..64 {
+            let (mut client, stream) = (proxy.client(), 2 * given_up + 1);
+            client.send("POST / HTTP/1.1\r\nHost: test\r\nTransfer-Encoding: chunked\r\n\r\n");
+            let frames = frames.get_or_insert_with(|| Frames::with_streams(worker.next(), 100));
+            assert_eq!(frames.next(), Frame::Headers { stream });
+            drop(client);
+            assert_eq!(frames.next(), Frame::Reset { stream });
+            proxy.wait_for_events(given_up as usize + 1);
+        }
+        let mut next = proxy.client();
+        next.send(GET);
+        let mut frames = frames.unwrap();
+        assert_eq!(frames.next(), Frame::Headers { stream: 129 });
+        frames.respond(129);
+        assert!(next.answer().0.starts_with("HTTP/1.1 200 "));
+    }
 }
 
 /// One that the worker has not let in.

@@ -13,8 +13,8 @@ use fencepost::downstream::{
     ClientBody, Drained, Limits, ListenAddress, Listener, Protocol, Server, ThreadContext, ThreadService, serve,
 };
 use fencepost::forward::{
-    Admitted, Ending, KeptFields, Permit, Pool, PreparedBody, ResponseBody, SendError, Speaks, Timeouts, Upstream,
-    UpstreamAddress, UpstreamTls, Wants, Watch, outgoing_request, prepare_body,
+    Admitted, ConnectionQuota, Ending, KeptFields, Permit, Pool, PreparedBody, ResponseBody, SendError, Speaks,
+    Timeouts, Upstream, UpstreamAddress, UpstreamTls, Wants, Watch, outgoing_request, prepare_body,
 };
 use fencepost_tls::ServerTls;
 use http::{HeaderName, Request, Response, StatusCode};
@@ -39,6 +39,8 @@ pub(crate) struct Settings {
     pub(crate) timeouts: Timeouts,
     pub(crate) threads: usize,
     pub(crate) connections_max: usize,
+    /// Of all threads.
+    pub(crate) quota: ConnectionQuota,
     pub(crate) waiting_max: usize,
     pub(crate) ready_timeout: Duration,
     pub(crate) idle_timeout: Duration,
@@ -66,6 +68,7 @@ impl Default for Settings {
             timeouts: Timeouts::default(),
             threads: 1,
             connections_max: 64,
+            quota: ConnectionQuota::unlimited(),
             waiting_max: 64,
             ready_timeout: Duration::from_secs(10),
             idle_timeout: 10 * PATIENCE,
@@ -117,6 +120,7 @@ impl Proxy {
             let speaks = settings.upstream_tls.clone().map_or(cleartext, Speaks::Tls);
             let mut upstream = Upstream::new(address.clone(), speaks);
             upstream.connections_max = settings.connections_max;
+            upstream.quota = settings.quota.clone();
             upstream.waiting_max = settings.waiting_max;
             upstream.idle_timeout = settings.idle_timeout;
             let forwarder = Rc::new(Forwarder {

@@ -41,7 +41,7 @@ impl Connections {
                 "the process may not have as many descriptors (ulimit -n, LimitNOFILE=) as connections_max and upstream_connections_max need"
             );
         }
-        Connections { with_clients, to_workers: ConnectionQuota::of(to_workers) }
+        Connections { with_clients, to_workers: ConnectionQuota::of(to_workers, threads) }
     }
 }
 

@@ -10,19 +10,26 @@ use tokio::net::TcpStream;
 use tokio::time::sleep;
 
 /// Connects to the first address that takes us. They are tried in order, each as soon as one has failed or the last has been silent for
-/// `silence_max`; those that are silent are waited for meanwhile.
+/// `silence_max`; those that are silent are waited for meanwhile, and each that is tried beside them needs `leave`, for as long as it is.
 ///
 /// # Errors
 /// That of the last that has failed, once all have.
-pub async fn first_to_connect(
+pub async fn first_to_connect<L>(
     addresses: impl IntoIterator<Item = SocketAddr>,
     silence_max: Duration,
+    leave: impl Fn() -> Option<L>,
 ) -> io::Result<TcpStream> {
     let mut failure = io::Error::new(io::ErrorKind::NotFound, "the name has no address");
     let mut addresses = addresses.into_iter().peekable();
     let mut tried = FuturesUnordered::new();
     loop {
-        tried.extend(addresses.next().map(TcpStream::connect));
+        let leave = if tried.is_empty() { Some(None) } else { leave().map(Some) };
+        if let Some((address, leave)) = leave.and_then(|leave| Some((addresses.next()?, leave))) {
+            tried.push(async move {
+                let _leave = leave;
+                TcpStream::connect(address).await
+            });
+        }
         tokio::select! {
             connected = tried.next() => match connected {
                 Some(Ok(stream)) => return Ok(stream),
@@ -63,7 +70,8 @@ pub(crate) mod tests {
     }
 
     async fn check(addresses: &[SocketAddr], expected: Result<SocketAddr, io::ErrorKind>) {
-        let connected = timeout(Duration::from_secs(60), first_to_connect(addresses.iter().copied(), SILENCE_MAX));
+        let connected =
+            timeout(Duration::from_secs(60), first_to_connect(addresses.iter().copied(), SILENCE_MAX, || Some(())));
         let connected = connected.await.expect("one of them is heard of");
         let peer = connected.and_then(|stream| stream.peer_addr()).map_err(|error| error.kind());
         assert_eq!(peer, expected, "{addresses:?}");
@@ -79,6 +87,23 @@ pub(crate) mod tests {
         for addresses in [&[nothing, works][..], &[nothing, refusing, works], &[refusing, nothing, works]] {
             check(addresses, Ok(works)).await;
         }
+    }
+
+    /// However many addresses a name had, a connection to it took as many sockets.
+    #[tokio::test]
+    async fn without_leave_an_address_is_tried_once_those_before_have_failed() {
+        let (_silent, nothing) = silent().await;
+        let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
+        let works = listener.local_addr().unwrap();
+        let asked = std::cell::Cell::new(0);
+        let leave = || {
+            asked.set(asked.get() + 1);
+            (asked.get() == 3).then_some(())
+        };
+        first_to_connect([nothing, works], SILENCE_MAX, leave).await.unwrap();
+        assert_eq!(asked.get(), 3);
+        let refusing = refusing().await;
+        first_to_connect([refusing, works], SILENCE_MAX, || None::<()>).await.unwrap();
     }
 
     /// The one that is silent for a while goes on, and is as good as those after it.

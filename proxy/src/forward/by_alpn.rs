@@ -88,9 +88,13 @@ async fn one_for_all(pool: &Rc<Shared>, came_after: u64, deadline: Instant) -> R
 }
 
 async fn open_for_all(pool: &Rc<Shared>, deadline: Instant) -> Result<Option<Link>, UpstreamError> {
-    let permit = match pool.http2.permit_or_stream(&pool.upstream, deadline).await? {
+    let permit_or_link = || {
+        let permit = pool.upstream.quota.take(pool.connections()).map(Either::Left);
+        permit.or_else(|| free(pool, Wants::Either).map(Either::Right))
+    };
+    let permit = match pool.http2.until_permitted(&pool.upstream, deadline, permit_or_link).await? {
         Either::Left(permit) => permit,
-        Either::Right(stream) => return Ok(Some(Link::Http2(stream))),
+        Either::Right(link) => return Ok(Some(link)),
     };
     let opened = open_by(pool, Wants::Either, deadline).await?;
     match opened.protocol {
@@ -109,6 +113,7 @@ async fn one_more(pool: &Rc<Shared>, wants: Wants, deadline: Instant) -> Result<
     let place = match pool.turn(deadline).await? {
         Turn::Connection(connection) => return Ok(Some(Link::Http1(connection))),
         Turn::Place(place) => place,
+        Turn::LookAgain => return Ok(None),
     };
     // It may have waited. If it gives its place back, the next in the queue has it.
     if let Some(link) = free(pool, wants) {

@@ -2,6 +2,7 @@
 
 use std::io;
 use std::net::SocketAddr;
+use std::rc::Rc;
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -15,6 +16,7 @@ use tokio_rustls::TlsConnector;
 use super::addresses::Addresses;
 use super::error::UpstreamError;
 use super::pool::Wants;
+use super::quota::ConnectionQuota;
 use super::tls_failure::TlsFailure;
 use super::upstream::{Speaks, Upstream, UpstreamAddress, UpstreamTls};
 use crate::downstream::Protocol;
@@ -56,7 +58,7 @@ const REFUSAL_MAX: Duration = Duration::from_secs(1);
 
 /// Opens a connection. By TLS, the worker picks what is spoken on it, of what would do.
 pub(super) async fn open(upstream: &Upstream, addresses: &Addresses, wants: Wants) -> Result<Opened, UpstreamError> {
-    let transport = connect(&upstream.address, addresses).await.map_err(UpstreamError::unreachable)?;
+    let transport = connect(upstream, addresses).await.map_err(UpstreamError::unreachable)?;
     match &upstream.speaks {
         Speaks::Cleartext(protocol) => {
             Ok(Opened { socket: Socket::upstream(transport), protocol: *protocol, made_with: None })
@@ -66,11 +68,11 @@ pub(super) async fn open(upstream: &Upstream, addresses: &Addresses, wants: Want
 }
 
 /// Opens a connection to one of the addresses that the name has.
-pub(super) async fn connect(upstream: &UpstreamAddress, addresses: &Addresses) -> io::Result<Transport> {
-    match upstream {
+pub(super) async fn connect(upstream: &Upstream, addresses: &Addresses) -> io::Result<Transport> {
+    match &upstream.address {
         UpstreamAddress::Unix(path) => Ok(UnixStream::connect(path).await?.into()),
         UpstreamAddress::Tcp { host, port } => {
-            let stream = connect_by_name(addresses, || look_up(host.clone(), *port)).await?;
+            let stream = connect_by_name(addresses, &upstream.quota, || look_up(host.clone(), *port)).await?;
             stream.set_nodelay(true)?;
             Ok(stream.into())
         }
@@ -81,11 +83,18 @@ async fn look_up(host: String, port: u16) -> io::Result<Vec<SocketAddr>> {
     Ok(lookup_host((host, port)).await?.collect())
 }
 
-async fn connect_by_name<F>(addresses: &Addresses, look_up: impl FnOnce() -> F) -> io::Result<TcpStream>
+async fn connect_by_name<F>(
+    addresses: &Addresses,
+    quota: &ConnectionQuota,
+    look_up: impl FnOnce() -> F,
+) -> io::Result<TcpStream>
 where
     F: Future<Output = io::Result<Vec<SocketAddr>>> + 'static,
 {
-    addresses.connect(look_up, async |found| first_to_connect(found.iter().copied(), SILENCE_MAX).await).await
+    let connect = async |found: Rc<[SocketAddr]>| {
+        first_to_connect(found.iter().copied(), SILENCE_MAX, || quota.take_spare()).await
+    };
+    addresses.connect(look_up, connect).await
 }
 
 /// How long an address may say nothing until the next is tried as well: what RFC 8305 (section 5) recommends.
@@ -136,13 +145,14 @@ mod tests {
     async fn a_hundred_connections_within_a_second_take_one_lookup_and_one_that_fails_has_the_next_look() {
         let (listener, refusing) = (TcpListener::bind("127.0.0.1:0").await.unwrap(), refusing().await);
         let (works, lookups, addresses) = (listener.local_addr().unwrap(), Cell::new(0), Addresses::default());
+        let quota = ConnectionQuota::unlimited();
         let connect_to = |address| {
-            let lookups = &lookups;
+            let (lookups, quota) = (&lookups, &quota);
             let look_up = move || {
                 lookups.set(lookups.get() + 1);
                 async move { Ok(vec![address]) }
             };
-            connect_by_name(&addresses, look_up)
+            connect_by_name(&addresses, quota, look_up)
         };
         for _ in 0..100 {
             connect_to(works).await.unwrap();

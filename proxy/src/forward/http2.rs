@@ -12,7 +12,7 @@ use futures_util::future::Either;
 use http::Request;
 use http::uri::Scheme;
 use tokio::sync::Notify;
-use tokio::time::{Instant, timeout_at};
+use tokio::time::{Instant, sleep, timeout_at};
 
 pub(super) use connection::Http2Connection;
 
@@ -21,7 +21,7 @@ use super::connect::{Opened, open};
 use super::error::UpstreamError;
 use super::http1::HeadFuture;
 use super::pool::Wants;
-use super::quota::{ConnectionQuota, QUOTA_LOOK, QuotaPermit};
+use super::quota::{ConnectionQuota, IDLE_LOOK, QUOTA_LOOK, QuotaPermit};
 use super::request_body::RequestBody;
 use super::unwritten::Unwritten;
 use super::upstream::Upstream;
@@ -83,7 +83,11 @@ impl Http2Connections {
         addresses: &Addresses,
         deadline: Instant,
     ) -> Result<Option<Stream>, UpstreamError> {
-        let permit = match self.permit_or_stream(upstream, deadline).await? {
+        let permit_or_stream = || {
+            let permit = upstream.quota.take(self.connections()).map(Either::Left);
+            permit.or_else(|| self.free_stream(upstream).map(Either::Right))
+        };
+        let permit = match self.until_permitted(upstream, deadline, permit_or_stream).await? {
             Either::Left(permit) => permit,
             Either::Right(stream) => return Ok(Some(stream)),
         };
@@ -92,31 +96,39 @@ impl Http2Connections {
         Ok(None)
     }
 
-    /// The right to one more connection, or a stream, if one gets free before the quota has room.
-    pub(super) async fn permit_or_stream(
-        self: &Rc<Self>,
+    /// Waits until whoever opens a connection is permitted to, or finds something better.
+    pub(super) async fn until_permitted<T>(
+        &self,
         upstream: &Upstream,
         deadline: Instant,
-    ) -> Result<Either<QuotaPermit, Stream>, UpstreamError> {
-        let has = self.open.borrow().len();
-        if let Some(permit) = upstream.quota.take(has) {
-            return Ok(Either::Left(permit));
+        look: impl Fn() -> Option<T>,
+    ) -> Result<T, UpstreamError> {
+        if let Some(found) = look() {
+            return Ok(found);
         }
-        let stream = async {
+        let _wanted = upstream.quota.want();
+        let found = async {
             loop {
-                self.freed.notified().await;
-                if let Some(stream) = self.free_stream(upstream) {
-                    return stream;
+                tokio::select! {
+                    () = self.freed.notified() => {}
+                    () = sleep(QUOTA_LOOK) => {}
+                }
+                if let Some(found) = look() {
+                    return found;
                 }
             }
         };
-        let either = async {
-            tokio::select! {
-                permit = upstream.quota.wait(has) => Either::Left(permit),
-                stream = stream => Either::Right(stream),
-            }
-        };
-        timeout_at(deadline, either).await.map_err(|_| UpstreamError::Crowded)
+        timeout_at(deadline, found).await.map_err(|_| UpstreamError::Crowded)
+    }
+
+    /// How many connections there are.
+    pub(super) fn connections(&self) -> usize {
+        self.open.borrow().len()
+    }
+
+    /// Whether there is a stream to be had at once.
+    pub(super) fn has_free_stream(self: &Rc<Self>, upstream: &Upstream) -> bool {
+        self.free_stream(upstream).is_some()
     }
 
     /// Whether there may be another connection beside those that there are.
@@ -169,7 +181,7 @@ impl Http2Connections {
             return Err(UpstreamError::Crowded);
         }
         let _waiting = Raised::new(&self.waiting);
-        let in_vain = || if self.opening.get() { UpstreamError::Timeout } else { UpstreamError::Crowded };
+        let in_vain = || if self.has_place(upstream) { UpstreamError::Timeout } else { UpstreamError::Crowded };
         timeout_at(deadline, self.freed.notified()).await.map_err(|_| in_vain())?;
         match &*self.failure.borrow() {
             Some((opening, error)) if came_after < *opening => Err(error.clone()),
@@ -234,12 +246,12 @@ async fn close_when_idle(
 ) {
     while let Some(idle_for) = connection.upgrade().map(|connection| connection.idle_for()) {
         let left = idle_timeout.saturating_sub(idle_for);
-        if left.is_zero() || !idle_for.is_zero() && quota.is_used_up() {
+        if left.is_zero() || !idle_for.is_zero() && quota.is_wanted() {
             let Some(connections) = connections.upgrade() else { return };
             connections.open.borrow_mut().retain(|other| Rc::as_ptr(other) != connection.as_ptr());
             return;
         }
-        tokio::time::sleep(left.min(QUOTA_LOOK)).await;
+        tokio::time::sleep(left.min(IDLE_LOOK)).await;
     }
 }
 

@@ -3,7 +3,6 @@
 mod queue;
 
 use std::cell::{Cell, RefCell};
-use std::future::pending;
 use std::rc::{Rc, Weak};
 use std::time::Duration;
 
@@ -20,7 +19,7 @@ use super::connect::connect;
 use super::error::UpstreamError;
 use super::http1::Http1;
 use super::http2::{Http2Connections, Stream};
-use super::quota::{QUOTA_LOOK, QuotaPermit};
+use super::quota::{IDLE_LOOK, QUOTA_LOOK, QuotaPermit};
 use super::request_body::RequestBody;
 use super::stalled::Stalled;
 use super::upstream::{Speaks, Timeouts, Upstream};
@@ -46,6 +45,8 @@ pub(super) struct Shared {
     /// Requests that wait for one.
     queue: Queue<Turn>,
     sweeping: Cell<bool>,
+    /// Whether somebody looks what there is for those requests.
+    serving: Cell<bool>,
     /// What waits for clients on HTTP/1.1 connections that others may wait for.
     stalled: Stalled,
     /// What a worker behind TLS picked last: how its connections are opened, and no more.
@@ -76,6 +77,8 @@ impl Wants {
 pub(super) enum Turn {
     Connection(Box<Http1>),
     Place(Place),
+    /// There is something else that may do.
+    LookAgain,
 }
 
 /// The right to one HTTP/1.1 connection. Whoever has waited longest gets it when it is dropped.
@@ -122,6 +125,7 @@ impl Pool {
                 places_taken: Cell::new(0),
                 queue: Queue::default(),
                 sweeping: Cell::new(false),
+                serving: Cell::new(false),
                 stalled: Stalled::default(),
                 picked: Cell::new(Protocol::Http2),
                 complained: RefCell::default(),
@@ -189,11 +193,14 @@ impl Pool {
     }
 
     async fn ready_http1(&self, deadline: Instant) -> Result<Box<Http1>, UpstreamError> {
-        let place = match self.shared.turn(deadline).await? {
-            Turn::Connection(connection) => return Ok(connection),
-            Turn::Place(place) => place,
+        let place = loop {
+            match self.shared.turn(deadline).await? {
+                Turn::Connection(connection) => return Ok(connection),
+                Turn::Place(place) => break place,
+                Turn::LookAgain => {}
+            }
         };
-        let opened = timeout_at(deadline, connect(&self.shared.upstream.address, &self.shared.addresses)).await;
+        let opened = timeout_at(deadline, connect(&self.shared.upstream, &self.shared.addresses)).await;
         let transport = opened.map_err(|_| UpstreamError::Timeout)?.map_err(UpstreamError::unreachable)?;
         let made = Http1::new(Socket::upstream(transport), None, place, self.shared.background.outbox().clone()).await;
         made.map(Box::new).map_err(UpstreamError::handshake)
@@ -306,7 +313,7 @@ impl Shared {
         // Boxed, as all that is rare and large: each request would move the room for it.
         match Box::pin(self.wait_for_turn(deadline)).await? {
             Turn::Connection(connection) if !self.is_usable(&connection) => Ok(Turn::Place((*connection).into_place())),
-            turn @ (Turn::Connection(_) | Turn::Place(_)) => Ok(turn),
+            turn @ (Turn::Connection(_) | Turn::Place(_) | Turn::LookAgain) => Ok(turn),
         }
     }
 
@@ -315,7 +322,12 @@ impl Shared {
         if taken >= self.upstream.connections_max {
             return None;
         }
-        self.place(self.upstream.quota.take(taken)?)
+        self.place(self.upstream.quota.take(self.connections())?)
+    }
+
+    /// How many connections are open or being opened.
+    pub(super) fn connections(&self) -> usize {
+        self.places_taken.get() + self.http2.connections()
     }
 
     /// A place for a connection that the quota has room for, unless this pool has as many as it may have.
@@ -330,11 +342,12 @@ impl Shared {
 
     async fn wait_for_turn(self: &Rc<Self>, deadline: Instant) -> Result<Turn, UpstreamError> {
         let (_waiting, turn) = self.queue.join(self.upstream.waiting_max).ok_or(UpstreamError::Crowded)?;
+        if !self.serving.replace(true) {
+            tokio::task::spawn_local(serve_queue(Rc::downgrade(self)));
+        }
         let turn = timeout_at(deadline, async {
             tokio::select! {
-                biased;
                 turn = turn => turn,
-                place = self.place_of_others() => Ok(Turn::Place(place)),
                 never = self.stalled.make_room(deadline) => never,
             }
         });
@@ -342,22 +355,27 @@ impl Shared {
         turn.map_err(|_| UpstreamError::Timeout) // The pool is gone, and the thread with it.
     }
 
-    /// Waits for a place until another pool leaves this one a connection. Never, if it has as many as it may have.
-    async fn place_of_others(self: &Rc<Self>) -> Place {
-        let taken = self.places_taken.get();
-        if taken < self.upstream.connections_max {
-            let permit = self.upstream.quota.wait(taken).await;
-            if let Some(place) = self.place(permit) {
-                return place;
+    /// Gives those who wait what there is that nobody hands on to them: what other pools have left of the quota, and streams of an HTTP/2
+    /// connection. Whether it is the quota that they wait for.
+    fn serve_queue(self: &Rc<Self>) -> bool {
+        let has_streams = self.http2.has_free_stream(&self.upstream);
+        while !self.queue.is_empty() {
+            let turn = if has_streams { Some(Turn::LookAgain) } else { self.free_place().map(Turn::Place) };
+            let Some(turn) = turn else { return self.places_taken.get() < self.upstream.connections_max };
+            if let Some(waiter) = self.queue.next() {
+                let _ = waiter.send(turn);
             }
         }
-        pending().await
+        false
     }
 
     fn put_back(self: &Rc<Self>, connection: Box<Http1>) {
         if let Some(waiter) = self.queue.next() {
             let _ = waiter.send(Turn::Connection(connection));
             return;
+        }
+        if self.upstream.quota.is_wanted() {
+            return; // Others wait for what it would keep.
         }
         let mut idle = self.idle.borrow_mut();
         let place = idle.partition_point(|other| other.idle_since <= connection.idle_since);
@@ -371,7 +389,7 @@ impl Shared {
     /// Closes what has been idle for too long, or all that is if others may wait for a connection. False if nothing is idle any more.
     fn close_old(&self) -> bool {
         let mut idle = self.idle.borrow_mut();
-        let idle_max = if self.upstream.quota.is_used_up() { Duration::ZERO } else { self.upstream.idle_timeout };
+        let idle_max = if self.upstream.quota.is_wanted() { Duration::ZERO } else { self.upstream.idle_timeout };
         let old = idle.partition_point(|connection| connection.idle_since.elapsed() >= idle_max);
         // Dropped after the borrow: each gives its place to a waiting request.
         let closed: Vec<_> = idle.drain(..old).collect();
@@ -386,16 +404,27 @@ impl Drop for Place {
     fn drop(&mut self) {
         let Some(shared) = self.pool.upgrade() else { return };
         shared.places_taken.set(shared.places_taken.get() - 1);
-        if shared.queue.is_empty() {
-            return;
-        }
-        let place = match self.permit.take() {
-            Some(permit) => shared.place(permit),
-            None => shared.free_place(),
-        };
-        if let (Some(place), Some(waiter)) = (place, shared.queue.next()) {
+        if !shared.queue.is_empty()
+            && let Some(place) = self.permit.take().and_then(|permit| shared.place(permit))
+            && let Some(waiter) = shared.queue.next()
+        {
             let _ = waiter.send(Turn::Place(place));
         }
+    }
+}
+
+/// Looks after those who wait, as long as there are any.
+async fn serve_queue(shared: Weak<Shared>) {
+    let mut wanted = None;
+    loop {
+        let Some(shared) = shared.upgrade() else { return };
+        if shared.queue.is_empty() {
+            shared.serving.set(false);
+            return;
+        }
+        wanted = shared.serve_queue().then(|| wanted.take().unwrap_or_else(|| shared.upstream.quota.want()));
+        drop(shared);
+        tokio::time::sleep(QUOTA_LOOK).await;
     }
 }
 
@@ -403,7 +432,7 @@ impl Drop for Place {
 async fn sweep(shared: Weak<Shared>) {
     loop {
         let Some(idle_timeout) = shared.upgrade().map(|shared| shared.upstream.idle_timeout) else { return };
-        tokio::time::sleep(idle_timeout.min(QUOTA_LOOK)).await;
+        tokio::time::sleep(idle_timeout.min(IDLE_LOOK)).await;
         let Some(shared) = shared.upgrade() else { return };
         if !shared.close_old() {
             shared.sweeping.set(false);

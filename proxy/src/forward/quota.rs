@@ -1,76 +1,103 @@
 //! How many connections to workers the process may have, whoever opens them.
 
-use std::future::pending;
+use std::num::NonZeroUsize;
 use std::sync::Arc;
+use std::sync::atomic::{AtomicUsize, Ordering};
 use std::time::Duration;
 
-use tokio::sync::{OwnedSemaphorePermit, Semaphore};
+/// How often who waits for the quota looks at it.
+pub(super) const QUOTA_LOOK: Duration = Duration::from_millis(50);
 
-/// A pool that has fewer connections than that gets one where the others have all that are for everybody.
-const FEW: usize = 8;
+/// How long a connection without a request is kept before it is asked whether others wait for one.
+pub(super) const IDLE_LOOK: Duration = Duration::from_secs(1);
 
-/// How long a connection without a request is kept before it is asked whether others may wait for one.
-pub(super) const QUOTA_LOOK: Duration = Duration::from_secs(1);
+/// A pool that has fewer connections than that gets one also where the others have all but a quarter.
+const FEW_MAX: usize = 8;
 
 /// How many connections to workers all threads may have at once, whatever the upstreams. Clones share it.
 ///
-/// A quarter of them is for pools that have few: whoever has requests wait at one worker, on as many connections as there may be, keeps
-/// nobody from another worker.
+/// A quarter is for pools that have few: whoever has requests wait at one worker, on as many connections as there may be, keeps nobody from
+/// another worker, nor from the same one by another thread.
 #[derive(Debug, Clone)]
-pub struct ConnectionQuota {
-    for_all: Arc<Semaphore>,
-    for_few: Arc<Semaphore>,
+pub struct ConnectionQuota(Arc<Shared>);
+
+#[derive(Debug)]
+struct Shared {
+    connections: usize,
+    /// How many of them are only for pools that have fewer than `few`.
+    reserve: usize,
+    few: usize,
+    taken: AtomicUsize,
+    /// Who waits for one.
+    waiting: AtomicUsize,
 }
 
 /// The right to one of them, until it is dropped.
 #[derive(Debug)]
-pub(super) struct QuotaPermit {
-    _permit: OwnedSemaphorePermit,
-}
+pub(super) struct QuotaPermit(Arc<Shared>);
+
+/// Says that somebody waits for one, until it is dropped.
+#[derive(Debug)]
+pub(super) struct Wanted(Arc<Shared>);
 
 impl ConnectionQuota {
-    /// So many connections.
-    pub fn of(connections: usize) -> ConnectionQuota {
-        let for_few = connections / 4;
-        let semaphore = |permits: usize| Arc::new(Semaphore::new(permits.min(Semaphore::MAX_PERMITS)));
-        ConnectionQuota { for_all: semaphore(connections - for_few), for_few: semaphore(for_few) }
+    /// So many connections, for pools on so many threads.
+    pub fn of(connections: usize, threads: NonZeroUsize) -> ConnectionQuota {
+        let reserve = connections / 4;
+        // The pools of one upstream are not to have more than half of it.
+        let few = (reserve / (2 * threads.get())).clamp(1, FEW_MAX);
+        let (taken, waiting) = (AtomicUsize::new(0), AtomicUsize::new(0));
+        ConnectionQuota(Arc::new(Shared { connections, reserve, few, taken, waiting }))
     }
 
     /// As many as anybody wants.
     pub fn unlimited() -> ConnectionQuota {
-        ConnectionQuota::of(usize::MAX)
+        ConnectionQuota::of(usize::MAX, NonZeroUsize::MIN)
     }
 
     /// One more for a pool that has so many, if there is one.
     pub(super) fn take(&self, has: usize) -> Option<QuotaPermit> {
-        let few = || if has < FEW { Arc::clone(&self.for_few).try_acquire_owned().ok() } else { None };
-        let permit = Arc::clone(&self.for_all).try_acquire_owned().ok().or_else(few)?;
-        Some(QuotaPermit { _permit: permit })
+        let most = self.most(has);
+        let one_more = |taken: usize| (taken < most).then(|| taken + 1);
+        self.0.taken.fetch_update(Ordering::Relaxed, Ordering::Relaxed, one_more).ok()?;
+        Some(QuotaPermit(Arc::clone(&self.0)))
+    }
+
+    /// One more for whoever can do without.
+    pub(super) fn take_spare(&self) -> Option<QuotaPermit> {
+        self.take(usize::MAX)
     }
 
     /// Whether there is one more for a pool that has so many.
     pub(super) fn has_room(&self, has: usize) -> bool {
-        !self.is_used_up() || has < FEW && self.for_few.available_permits() > 0
+        self.0.taken.load(Ordering::Relaxed) < self.most(has)
     }
 
-    /// Whether there is none left for everybody: connections without a request are not to be kept.
-    pub(super) fn is_used_up(&self) -> bool {
-        self.for_all.available_permits() == 0
+    fn most(&self, has: usize) -> usize {
+        if has < self.0.few { self.0.connections } else { self.0.connections - self.0.reserve }
     }
 
-    /// Waits for one more, for a pool that has so many. Who has waited longest is first.
-    pub(super) async fn wait(&self, has: usize) -> QuotaPermit {
-        let few = async {
-            match has {
-                ..FEW => Arc::clone(&self.for_few).acquire_owned().await,
-                FEW.. => pending().await,
-            }
-        };
-        let permit = tokio::select! {
-            permit = Arc::clone(&self.for_all).acquire_owned() => permit,
-            permit = few => permit,
-        };
-        QuotaPermit { _permit: permit.expect("the quota is never closed") }
+    /// Says that somebody waits for one: connections without a request are not to be kept meanwhile.
+    pub(super) fn want(&self) -> Wanted {
+        self.0.waiting.fetch_add(1, Ordering::Relaxed);
+        Wanted(Arc::clone(&self.0))
+    }
+
+    /// Whether somebody waits for one.
+    pub(super) fn is_wanted(&self) -> bool {
+        self.0.waiting.load(Ordering::Relaxed) > 0
+    }
+}
+
+impl Drop for QuotaPermit {
+    fn drop(&mut self) {
+        self.0.taken.fetch_sub(1, Ordering::Relaxed);
+    }
+}
+
+impl Drop for Wanted {
+    fn drop(&mut self) {
+        self.0.waiting.fetch_sub(1, Ordering::Relaxed);
     }
 }
 
@@ -78,29 +105,48 @@ impl ConnectionQuota {
 mod tests {
     use std::iter::from_fn;
 
-    use futures_util::FutureExt;
-
     use super::*;
 
-    #[tokio::test]
-    async fn whoever_has_many_leaves_some_to_those_who_have_few() {
-        let quota = ConnectionQuota::of(40);
-        let many: Vec<_> = from_fn(|| quota.take(FEW)).collect();
-        assert_eq!(many.len(), 30);
-        assert!(quota.is_used_up() && !quota.has_room(FEW) && quota.has_room(FEW - 1));
-        assert!(quota.wait(FEW).now_or_never().is_none());
-        let few: Vec<_> = from_fn(|| quota.take(FEW - 1)).collect();
-        assert_eq!(few.len(), 10);
-        assert!(!quota.has_room(0));
-        assert!(quota.wait(0).now_or_never().is_none());
+    fn threads(threads: usize) -> NonZeroUsize {
+        NonZeroUsize::new(threads).unwrap()
+    }
+
+    #[test]
+    fn whoever_has_many_leaves_some_to_those_who_have_few() {
+        let quota = ConnectionQuota::of(64, threads(1));
+        let many: Vec<_> = from_fn(|| quota.take(8)).collect();
+        assert_eq!(many.len(), 48);
+        assert!(quota.take_spare().is_none() && !quota.has_room(8) && quota.has_room(7));
+        let few: Vec<_> = from_fn(|| quota.take(7)).collect();
+        assert_eq!(few.len(), 16);
+        assert!(!quota.has_room(0) && quota.take(0).is_none());
         drop(few);
-        assert!(quota.take(FEW).is_none() && quota.wait(FEW).now_or_never().is_none(), "these are for those with few");
-        assert!(quota.wait(0).now_or_never().is_some());
-        let waits = quota.wait(FEW);
-        tokio::pin!(waits);
-        assert!(waits.as_mut().now_or_never().is_none());
+        assert!(quota.take(8).is_none(), "these are for those with few");
+        assert!(quota.take(0).is_some());
         drop(many);
-        assert!(waits.now_or_never().is_some());
+        assert!(quota.take_spare().is_some());
         assert!(ConnectionQuota::unlimited().take(1_000_000).is_some());
+        assert!(ConnectionQuota::of(1, threads(4)).take(0).is_some());
+    }
+
+    /// One upstream's had all, where threads were many.
+    #[test]
+    fn the_pools_of_one_upstream_have_half_of_what_is_for_those_with_few() {
+        for (connections, threads_, of_each) in [(256, 1, 8), (256, 4, 8), (256, 12, 2), (256, 100, 1), (94, 16, 1)] {
+            let quota = ConnectionQuota::of(connections, threads(threads_));
+            let _many: Vec<_> = from_fn(|| quota.take_spare()).collect();
+            let of_one = (0..).take_while(|has| quota.take(*has).is_some()).count();
+            assert_eq!(of_one, of_each, "{connections} on {threads_} threads");
+        }
+    }
+
+    #[test]
+    fn it_is_wanted_as_long_as_anybody_waits() {
+        let quota = ConnectionQuota::of(1, threads(1));
+        let (first, second) = (quota.want(), quota.want());
+        drop(first);
+        assert!(quota.is_wanted());
+        drop(second);
+        assert!(!quota.is_wanted());
     }
 }

@@ -3,6 +3,7 @@
 use std::cell::Cell;
 use std::future::{Future, poll_fn};
 use std::net::{SocketAddr, TcpListener};
+use std::num::NonZeroUsize;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::thread;
@@ -212,7 +213,7 @@ fn a_connection_on_which_many_requests_were_given_up_gets_no_more() {
 #[test]
 fn a_connection_on_which_many_requests_were_given_up_is_used_where_there_may_be_no_other() {
     let of_one = Settings { connections_max: 1, ..to_http2() };
-    for settings in [of_one, Settings { quota: ConnectionQuota::of(1), ..to_http2() }] {
+    for settings in [of_one, Settings { quota: ConnectionQuota::of(1, NonZeroUsize::MIN), ..to_http2() }] {
         let worker = Worker::by_hand();
         let proxy = Proxy::with(worker.address(), settings);
         let mut frames = None;

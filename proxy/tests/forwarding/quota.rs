@@ -1,17 +1,19 @@
 //! Connections of which there may be so many in all, whatever the upstream.
 
 use std::net::SocketAddr;
+use std::num::NonZeroUsize;
 use std::pin::pin;
 
 use fencepost::downstream::Protocol;
-use fencepost::forward::{ConnectionQuota, Pool, Speaks, Upstream, UpstreamAddress, Wants};
+use fencepost::forward::{ConnectionQuota, Pool, Speaks, Upstream, UpstreamAddress, UpstreamError, Wants};
 use fencepost::wire::Background;
 use futures_util::FutureExt;
+use futures_util::future::join_all;
 use tokio::net::TcpListener;
 use tokio::task::{LocalSet, spawn_local};
 use tokio::time::{Instant, timeout};
 
-use crate::support::PATIENCE;
+use crate::support::{MOMENT, PATIENCE};
 
 /// A worker that takes connections and answers nothing.
 async fn worker(protocol: Protocol) -> SocketAddr {
@@ -49,7 +51,7 @@ async fn who_waits_for_a_connection_gets_the_one_that_another_pool_does_not_use(
     for (first, second) in [(Http1, Http1), (Http1, Http2), (Http2, Http1), (Http2, Http2)] {
         LocalSet::new()
             .run_until(async {
-                let quota = ConnectionQuota::of(1);
+                let quota = ConnectionQuota::of(1, NonZeroUsize::MIN);
                 let (first, second) = (pool(first, &quota).await, pool(second, &quota).await);
                 let used = first.ready(Wants::Either, Instant::now() + PATIENCE).await.unwrap();
                 let mut waits = pin!(second.ready(Wants::Either, Instant::now() + PATIENCE));
@@ -66,13 +68,32 @@ async fn who_waits_for_a_connection_gets_what_its_own_pool_is_done_with() {
     for protocol in [Protocol::Http1, Protocol::Http2] {
         LocalSet::new()
             .run_until(async {
-                let quota = ConnectionQuota::of(1);
+                let quota = ConnectionQuota::of(1, NonZeroUsize::MIN);
                 let pool = pool(protocol, &quota).await;
                 let used = pool.ready(Wants::Either, Instant::now() + PATIENCE).await.unwrap();
                 let mut waits = pin!(pool.ready(Wants::Either, Instant::now() + PATIENCE));
                 assert!(waits.as_mut().now_or_never().is_none());
                 drop(used);
                 timeout(PATIENCE, waits).await.expect("it waits no longer than it wants to").unwrap();
+            })
+            .await;
+    }
+}
+
+/// That was said of a worker that had taken too long to take connections.
+#[tokio::test]
+async fn who_waits_in_vain_for_a_connection_is_told_that_all_are_in_use() {
+    for protocol in [Protocol::Http1, Protocol::Http2] {
+        LocalSet::new()
+            .run_until(async {
+                let quota = ConnectionQuota::of(1, NonZeroUsize::MIN);
+                let (first, second) = (pool(Protocol::Http1, &quota).await, pool(protocol, &quota).await);
+                let _used = first.ready(Wants::Either, Instant::now() + PATIENCE).await.unwrap();
+                let now = Instant::now();
+                let waits = (1..10).map(|number| second.ready(Wants::Either, now + number * MOMENT));
+                for told in join_all(waits).await {
+                    assert!(matches!(told.err(), Some(UpstreamError::Crowded)));
+                }
             })
             .await;
     }

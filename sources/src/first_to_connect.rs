@@ -23,8 +23,10 @@ pub async fn first_to_connect<L>(
     let mut addresses = addresses.into_iter().peekable();
     let mut tried = FuturesUnordered::new();
     loop {
-        let leave = if tried.is_empty() { Some(None) } else { leave().map(Some) };
-        if let Some((address, leave)) = leave.and_then(|leave| Some((addresses.next()?, leave))) {
+        if addresses.peek().is_some()
+            && let Some(leave) = if tried.is_empty() { Some(None) } else { leave().map(Some) }
+            && let Some(address) = addresses.next()
+        {
             tried.push(async move {
                 let _leave = leave;
                 TcpStream::connect(address).await

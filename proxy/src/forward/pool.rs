@@ -1,5 +1,6 @@
 //! The connections of one worker thread to one upstream.
 
+mod places;
 mod queue;
 
 use std::cell::{Cell, RefCell};
@@ -10,6 +11,7 @@ use http::Request;
 use http::header::UPGRADE;
 use tokio::time::{Instant, timeout_at};
 
+pub(super) use self::places::{Place, Turn};
 use self::queue::Queue;
 use super::addresses::Addresses;
 use super::admitted::{Admitted, Permit};
@@ -19,7 +21,7 @@ use super::connect::connect;
 use super::error::UpstreamError;
 use super::http1::Http1;
 use super::http2::{Http2Connections, Stream};
-use super::quota::{IDLE_LOOK, QUOTA_LOOK, QuotaPermit};
+use super::quota::IDLE_LOOK;
 use super::request_body::RequestBody;
 use super::stalled::Stalled;
 use super::upstream::{Speaks, Timeouts, Upstream};
@@ -71,21 +73,6 @@ impl Wants {
     pub fn of(request: &Request<RequestBody>) -> Wants {
         if request.headers().contains_key(UPGRADE) { Wants::Http1 } else { Wants::Either }
     }
-}
-
-/// What a waiting request gets.
-pub(super) enum Turn {
-    Connection(Box<Http1>),
-    Place(Place),
-    /// There is something else that may do.
-    LookAgain,
-}
-
-/// The right to one HTTP/1.1 connection. Whoever has waited longest gets it when it is dropped.
-pub(super) struct Place {
-    pool: Weak<Shared>,
-    /// `None` once a connection has it that is none of HTTP/1.1.
-    permit: Option<QuotaPermit>,
 }
 
 /// A connection on which a request can be sent at once. Dropped unused, it goes back to its pool.
@@ -273,19 +260,6 @@ impl Drop for ReadyConnection {
     }
 }
 
-impl Place {
-    /// The right to a connection that turned out to be none of HTTP/1.1.
-    pub(super) fn into_permit(mut self) -> QuotaPermit {
-        self.permit.take().expect("a place has its permit until it is given up")
-    }
-
-    /// A place in a pool that is gone.
-    #[cfg(test)]
-    pub(super) fn for_tests() -> Place {
-        Place { pool: Weak::new(), permit: None }
-    }
-}
-
 impl Shared {
     /// An HTTP/1.1 connection that can be had at once.
     pub(super) fn pop_idle(&self) -> Option<Box<Http1>> {
@@ -303,70 +277,6 @@ impl Shared {
             && connection.is_usable()
             && connection.is_quiet(idle_for)
             && self.upstream.is_current(connection.made_with())
-    }
-
-    /// A place for a new HTTP/1.1 connection, or one that another request is done with, as soon as there is either.
-    pub(super) async fn turn(self: &Rc<Self>, deadline: Instant) -> Result<Turn, UpstreamError> {
-        if let Some(place) = self.free_place() {
-            return Ok(Turn::Place(place));
-        }
-        // Boxed, as all that is rare and large: each request would move the room for it.
-        match Box::pin(self.wait_for_turn(deadline)).await? {
-            Turn::Connection(connection) if !self.is_usable(&connection) => Ok(Turn::Place((*connection).into_place())),
-            turn @ (Turn::Connection(_) | Turn::Place(_) | Turn::LookAgain) => Ok(turn),
-        }
-    }
-
-    fn free_place(self: &Rc<Self>) -> Option<Place> {
-        let taken = self.places_taken.get();
-        if taken >= self.upstream.connections_max {
-            return None;
-        }
-        self.place(self.upstream.quota.take(self.connections())?)
-    }
-
-    /// How many connections are open or being opened.
-    pub(super) fn connections(&self) -> usize {
-        self.places_taken.get() + self.http2.connections()
-    }
-
-    /// A place for a connection that the quota has room for, unless this pool has as many as it may have.
-    pub(super) fn place(self: &Rc<Self>, permit: QuotaPermit) -> Option<Place> {
-        let taken = self.places_taken.get();
-        if taken >= self.upstream.connections_max {
-            return None;
-        }
-        self.places_taken.set(taken + 1);
-        Some(Place { pool: Rc::downgrade(self), permit: Some(permit) })
-    }
-
-    async fn wait_for_turn(self: &Rc<Self>, deadline: Instant) -> Result<Turn, UpstreamError> {
-        let (_waiting, turn) = self.queue.join(self.upstream.waiting_max).ok_or(UpstreamError::Crowded)?;
-        if !self.serving.replace(true) {
-            tokio::task::spawn_local(serve_queue(Rc::downgrade(self)));
-        }
-        let turn = timeout_at(deadline, async {
-            tokio::select! {
-                turn = turn => turn,
-                never = self.stalled.make_room(deadline) => never,
-            }
-        });
-        let turn = turn.await.map_err(|_| UpstreamError::Crowded)?;
-        turn.map_err(|_| UpstreamError::Timeout) // The pool is gone, and the thread with it.
-    }
-
-    /// Gives those who wait what there is that nobody hands on to them: what other pools have left of the quota, and streams of an HTTP/2
-    /// connection. Whether it is the quota that they wait for.
-    fn serve_queue(self: &Rc<Self>) -> bool {
-        let has_streams = self.http2.has_free_stream(&self.upstream);
-        while !self.queue.is_empty() {
-            let turn = if has_streams { Some(Turn::LookAgain) } else { self.free_place().map(Turn::Place) };
-            let Some(turn) = turn else { return self.places_taken.get() < self.upstream.connections_max };
-            if let Some(waiter) = self.queue.next() {
-                let _ = waiter.send(turn);
-            }
-        }
-        false
     }
 
     fn put_back(self: &Rc<Self>, connection: Box<Http1>) {
@@ -397,34 +307,6 @@ impl Shared {
         drop(idle);
         drop(closed);
         some_left
-    }
-}
-
-impl Drop for Place {
-    fn drop(&mut self) {
-        let Some(shared) = self.pool.upgrade() else { return };
-        shared.places_taken.set(shared.places_taken.get() - 1);
-        if !shared.queue.is_empty()
-            && let Some(place) = self.permit.take().and_then(|permit| shared.place(permit))
-            && let Some(waiter) = shared.queue.next()
-        {
-            let _ = waiter.send(Turn::Place(place));
-        }
-    }
-}
-
-/// Looks after those who wait, as long as there are any.
-async fn serve_queue(shared: Weak<Shared>) {
-    let mut wanted = None;
-    loop {
-        let Some(shared) = shared.upgrade() else { return };
-        if shared.queue.is_empty() {
-            shared.serving.set(false);
-            return;
-        }
-        wanted = shared.serve_queue().then(|| wanted.take().unwrap_or_else(|| shared.upstream.quota.want()));
-        drop(shared);
-        tokio::time::sleep(QUOTA_LOOK).await;
     }
 }
 

@@ -36,12 +36,13 @@ impl<R, P: Permit> Admitted<R, P> {
 /// gets no call.
 pub trait Permit: 'static {
     /// The tenure that the request was admitted under, or whatever else has to last, for a request that takes so long that it may end
-    /// meanwhile. `None` if the request depends on nothing.
+    /// meanwhile. `None` if the request depends on nothing. Once it was told `overdue` or `body_cut` it
+    /// need not know any more.
     fn watch(&self) -> Option<Rc<dyn Watch>> {
         None
     }
 
-    /// Whether requests of this kind have no end of their own: they are cut when their tenure ends, and not waited for.
+    /// Whether requests of this kind have no end of their own: they are cut when their tenure ends, and not waited for. Asked when it is sent.
     fn is_endless(&self) -> bool {
         false
     }
@@ -136,10 +137,6 @@ impl<P: Permit> Held<P> {
 
     pub(super) fn watch(&self) -> Option<Rc<dyn Watch>> {
         self.0.as_ref().and_then(Permit::watch)
-    }
-
-    pub(super) fn is_endless(&self) -> bool {
-        self.0.as_ref().is_some_and(Permit::is_endless)
     }
 
     pub(super) fn gives_way(&self) -> bool {

@@ -116,8 +116,7 @@ impl<P: Permit> Future for AwaitedHead<P> {
         let mut sent = self.sent.take().expect("it was there just now");
         Poll::Ready(match head {
             Poll::Pending if client_failed => {
-                let is_endless = sent.in_flight.is_endless();
-                sent.in_flight.detach(is_endless);
+                sent.in_flight.detach();
                 sent.read_on();
                 Err(SendError::BrokenBody)
             }
@@ -143,8 +142,7 @@ impl<P: Permit> Future for AwaitedHead<P> {
                 Err(SendError::Timeout)
             }
             Poll::Pending => {
-                let is_endless = sent.in_flight.is_endless();
-                sent.in_flight.overdue(is_endless);
+                sent.in_flight.overdue();
                 sent.read_on();
                 Err(SendError::Timeout)
             }
@@ -155,8 +153,7 @@ impl<P: Permit> Future for AwaitedHead<P> {
 impl<P: Permit> Drop for AwaitedHead<P> {
     fn drop(&mut self) {
         if let Some(mut sent) = self.sent.take() {
-            let is_endless = sent.in_flight.is_endless();
-            sent.in_flight.detach(is_endless);
+            sent.in_flight.detach();
             sent.read_on();
         }
     }
@@ -201,7 +198,7 @@ impl<P: Permit> Sent<P> {
         let (mut head, incoming) = response.into_parts();
         let is_clear = self.in_flight.answered(&head);
         if !is_clear && !incoming.is_end_stream() && response_head::is_coded(&head.headers) {
-            self.in_flight.detach(false);
+            self.in_flight.detach();
             let background = self.in_flight.pool().background().clone();
             background.spawn(Rest::new(incoming, self.in_flight, &head.headers).read_to_end());
             return Err(SendError::Coded);

@@ -38,8 +38,13 @@ pub(super) struct InFlight<P: Permit> {
     unwritten: Option<Unwritten>,
     is_head: bool,
     has_body: bool,
+    /// Whether it is cut when its tenure ends.
+    is_endless: bool,
     /// Whether nobody waits for its end but its client.
     may_be_left: bool,
+    /// Whether it is not read for ever once its client has left: it has no end of its own, with a tenure or without, or none that anybody
+    /// waits for.
+    is_left_in_time: bool,
     timeouts: Timeouts,
     started: Instant,
     /// Bytes that had been read of an HTTP/1.1 connection when it began.
@@ -93,10 +98,13 @@ impl<P: Permit> InFlight<P> {
             Link::Http1(connection) => connection.socket().bytes_read(),
             Link::Http2(_) => 0,
         };
+        let is_endless = permit.is_endless();
         InFlight {
             link,
             pool,
+            is_endless,
             may_be_left: permit.may_be_left(),
+            is_left_in_time: is_endless,
             permit: Held::new(permit),
             body,
             unwritten,
@@ -152,7 +160,7 @@ impl<P: Permit> InFlight<P> {
 
     /// Whether the request is one that is cut when its tenure ends.
     pub(super) fn is_endless(&self) -> bool {
-        self.permit.is_endless()
+        self.is_endless
     }
 
     /// Whether nobody waits for its end but its client.
@@ -282,7 +290,7 @@ impl<P: Permit> InFlight<P> {
                     return Poll::Ready(());
                 }
                 Patience::Detached { .. } if self.is_held_back() && !self.is_part() => return Poll::Ready(()),
-                Patience::Detached { closes_at } => self.overdue(closes_at.is_some()),
+                Patience::Detached { .. } => self.overdue(),
             }
         }
     }
@@ -297,15 +305,16 @@ impl<P: Permit> InFlight<P> {
     }
 
     /// The client has left. What has no end that is waited for is not read for ever.
-    pub(super) fn detach(&mut self, is_left_in_time: bool) {
+    pub(super) fn detach(&mut self) {
         if self.patience == Patience::Attached {
-            let closes_at = is_left_in_time.then(|| Instant::now() + self.timeouts.late);
+            let closes_at = self.is_left_in_time.then(|| Instant::now() + self.timeouts.late);
             self.patience = Patience::Detached { closes_at };
         }
     }
 
     /// Without a client, its answer, whose head has come, is not read for ever.
     pub(super) fn leave_in_time(&mut self) {
+        self.is_left_in_time = true;
         let at = Instant::now() + self.timeouts.late;
         match &mut self.patience {
             Patience::Attached => {}
@@ -316,13 +325,14 @@ impl<P: Permit> InFlight<P> {
     }
 
     /// The worker has taken too long; its end is waited for without the client, as long as it is heard of.
-    pub(super) fn overdue(&mut self, is_left_in_time: bool) {
+    pub(super) fn overdue(&mut self) {
+        self.watch_tenure(); // With which its answer may have to be cut.
         self.stop_writing(); // From now on its time is bounded.
         self.be_lost();
         self.permit.overdue();
         let now = Instant::now();
-        let ends =
-            if is_left_in_time { Some(now) } else { self.timeouts.total.map(|total| now.max(self.started + total)) };
+        let total = self.timeouts.total.map(|total| now.max(self.started + total));
+        let ends = if self.is_left_in_time { Some(now) } else { total };
         let closes_at = ends.map(|at| at + self.timeouts.late);
         self.patience = Patience::Overdue { since: now, closes_at };
         self.waiting_since = None;
@@ -342,9 +352,9 @@ impl<P: Permit> InFlight<P> {
     }
 
     /// The client is too slow for a response that is not to wait for it, and is left behind.
-    pub(super) fn leave_client(&mut self, is_left_in_time: bool) {
+    pub(super) fn leave_client(&mut self) {
         self.count_cut();
-        self.detach(is_left_in_time);
+        self.detach();
     }
 
     fn count_cut(&self) {

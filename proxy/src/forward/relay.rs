@@ -145,7 +145,7 @@ pub(super) async fn read_ahead<P: Permit>(rest: Rest<P>, relay: Rc<Relay>) {
             if relay.is_left(cx.waker())
                 && let Some(rest) = &mut rest
             {
-                rest.in_flight.detach(rest.is_left_in_time);
+                rest.in_flight.detach();
             }
             Rest::poll_alone(&mut rest, cx)
         });
@@ -158,7 +158,7 @@ pub(super) async fn read_ahead<P: Permit>(rest: Rest<P>, relay: Rc<Relay>) {
             let before = Instant::now();
             if timeout(catch_up, relay.has_room()).await.is_err() {
                 relay.leave_client();
-                rest.in_flight.leave_client(rest.is_left_in_time);
+                rest.in_flight.leave_client();
             }
             catch_up = catch_up.saturating_sub(before.elapsed());
         }

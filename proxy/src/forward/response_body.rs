@@ -306,7 +306,7 @@ impl<P: Permit> Course<P> {
         match &mut self.source {
             Source::Worker(rest) => {
                 if let Some(mut rest) = rest.take() {
-                    rest.in_flight.detach(rest.is_left_in_time);
+                    rest.in_flight.detach();
                     rest.read_on();
                 }
             }

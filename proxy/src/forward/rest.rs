@@ -24,10 +24,7 @@ pub(super) struct Rest<P: Permit> {
     /// What was read of it already.
     pub(super) next: Option<Result<Frame<Bytes>, hyper::Error>>,
     /// Whether it has no end of its own, and a tenure to end with.
-    pub(super) is_endless: bool,
-    /// Whether it is not read for ever once its client has left: it has no end of its own, with a tenure or without, or none that
-    /// anybody waits for.
-    pub(super) is_left_in_time: bool,
+    is_endless: bool,
 }
 
 impl<P: Permit> Rest<P> {
@@ -35,11 +32,10 @@ impl<P: Permit> Rest<P> {
     pub(super) fn new(incoming: Incoming, mut in_flight: Box<InFlight<P>>, headers: &HeaderMap) -> Rest<P> {
         let is_watched = in_flight.watch_tenure();
         let may_go_on_for_ever = may_go_on_for_ever(&in_flight, headers);
-        let is_left_in_time = may_go_on_for_ever || in_flight.may_be_left();
-        if is_left_in_time {
+        if may_go_on_for_ever || in_flight.may_be_left() {
             in_flight.leave_in_time();
         }
-        Rest { incoming, in_flight, next: None, is_endless: is_watched && may_go_on_for_ever, is_left_in_time }
+        Rest { incoming, in_flight, next: None, is_endless: is_watched && may_go_on_for_ever }
     }
 
     /// The next piece from the worker, as soon as it is there. With the last, the request is over.
@@ -115,7 +111,7 @@ impl<P: Permit> Rest<P> {
         if self.in_flight.is_overdue() {
             return self.in_flight.gave_up();
         }
-        self.in_flight.overdue(self.is_left_in_time);
+        self.in_flight.overdue();
         self.read_on();
     }
 

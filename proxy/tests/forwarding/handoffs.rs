@@ -409,6 +409,41 @@ fn a_streaming_route_is_cut_before_its_first_word() {
     scene.somebody_comes(&mut successor);
 }
 
+/// What had been lost was taken for a request with an end, which is waited for: a stream held its successor up for as long as it went on.
+#[test]
+fn a_stream_without_end_is_cut_with_its_tenure_though_it_was_lost_before() {
+    const ENDLESS: &str = "upstream_timeout = \"100ms\"\norphan_timeout = \"1h\"";
+    let broken = |scene: &Scene| {
+        let (mut client, mut peer) = scene.upload(&scene.hold("a"));
+        client.send("no chunk\r\n");
+        assert!(client.head().starts_with("HTTP/1.1 400 "));
+        assert_eq!(peer.until_end(), b"", "no last chunk");
+        peer
+    };
+    let overdue = |scene: &Scene| {
+        let mut client = scene.get(&scene.hold("a"));
+        let mut peer = scene.worker.next();
+        peer.next_request();
+        assert!(client.head().starts_with("HTTP/1.1 504 "));
+        peer
+    };
+    let events = "HTTP/1.1 200 OK\r\nContent-Type: text/event-stream\r\n\r\n";
+    let cases: [(&dyn Fn(&Scene) -> Peer, &str, &str); 3] =
+        [(&broken, "\nstreaming = true", "HTTP/1.1 200 OK\r\n\r\n"), (&broken, "", events), (&overdue, "", events)];
+    for (lost, streaming, head) in cases {
+        let scene = Scene::with(&format!("{ENDLESS}{streaming}"));
+        let mut peer = lost(&scene);
+        scene.metric_becomes("fencepost_orphans", "1");
+        peer.send(head);
+        peer.send("data: first\n\n");
+        scene.hold("b");
+        let deadline = Instant::now() + PATIENCE;
+        while peer.stream().write_all(b"data: next\n\n").is_ok() {
+            assert!(Instant::now() < deadline, "it is still read{streaming}");
+        }
+    }
+}
+
 #[test]
 fn a_successor_does_not_wait_for_a_client_that_does_not_read() {
     let scene = Scene::with("");

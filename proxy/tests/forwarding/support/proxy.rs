@@ -204,19 +204,21 @@ struct Recorder {
     endless: bool,
     may_be_left: bool,
     gives_way: bool,
+    /// Told that its request is overdue, or its body cut: what it knew it does not know any more.
+    is_lost: bool,
 }
 
 impl Permit for Recorder {
     fn watch(&self) -> Option<Rc<dyn Watch>> {
-        self.watch.clone()
+        self.watch.clone().filter(|_| !self.is_lost)
     }
 
     fn is_endless(&self) -> bool {
-        self.endless
+        self.endless && !self.is_lost
     }
 
     fn may_be_left(&self) -> bool {
-        self.may_be_left
+        self.may_be_left && !self.is_lost
     }
 
     fn gives_way(&self) -> bool {
@@ -224,10 +226,12 @@ impl Permit for Recorder {
     }
 
     fn overdue(&mut self) {
+        self.is_lost = true;
         self.record.add(Event::Overdue);
     }
 
     fn body_cut(&mut self) {
+        self.is_lost = true;
         self.record.add(Event::BodyCut);
     }
 
@@ -274,7 +278,8 @@ impl Forwarder {
         let tenures = self.settings.tenures.iter().find(|(path, _)| *path == request.uri().path());
         let watch = tenures.map(|(_, tenures)| tenures.present());
         let Settings { endless, may_be_left, gives_way, .. } = self.settings;
-        let mut permit = Recorder { record: self.record.clone(), watch, endless, may_be_left, gives_way };
+        let mut permit =
+            Recorder { record: self.record.clone(), watch, endless, may_be_left, gives_way, is_lost: false };
         loop {
             let deadline = Instant::now() + self.settings.ready_timeout;
             let ready =

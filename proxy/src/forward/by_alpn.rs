@@ -110,7 +110,7 @@ async fn open_for_all(pool: &Rc<Shared>, deadline: Instant) -> Result<Option<Lin
 /// Opens a connection for one request, or waits for one that another request is done with. `None`: there may be something to be
 /// had now.
 async fn one_more(pool: &Rc<Shared>, wants: Wants, deadline: Instant) -> Result<Option<Link>, UpstreamError> {
-    let place = match pool.turn(deadline).await? {
+    let place = match pool.turn(wants, deadline).await? {
         Turn::Connection(connection) => return Ok(Some(Link::Http1(connection))),
         Turn::Place(place) => place,
         Turn::LookAgain => return Ok(None),

@@ -127,8 +127,8 @@ impl Http2Connections {
     }
 
     /// Whether there is a stream to be had at once.
-    pub(super) fn has_free_stream(self: &Rc<Self>, upstream: &Upstream) -> bool {
-        self.free_stream(upstream).is_some()
+    pub(super) fn has_free_stream(&self, upstream: &Upstream) -> bool {
+        self.find_free(upstream).is_some()
     }
 
     /// Whether there may be another connection beside those that there are.
@@ -136,8 +136,15 @@ impl Http2Connections {
         upstream.has_room_for_http2(self.open.borrow().len())
     }
 
-    /// A stream that can be had at once. Connections that would be made otherwise by now get no more of them.
+    /// A stream that can be had at once.
     pub(super) fn free_stream(self: &Rc<Self>, upstream: &Upstream) -> Option<Stream> {
+        let connection = self.find_free(upstream)?;
+        connection.begin_stream();
+        Some(Stream { connection, connections: self.clone(), alarm: Alarm::new(), is_under_way: false })
+    }
+
+    /// A connection with room for a stream. Those that would be made otherwise by now get no more of them.
+    fn find_free(&self, upstream: &Upstream) -> Option<Rc<Http2Connection>> {
         let mut open = self.open.borrow_mut();
         let idle_timeout = upstream.idle_timeout;
         open.retain(|connection| connection.is_alive(idle_timeout) && upstream.is_current(connection.made_with()));
@@ -145,9 +152,7 @@ impl Http2Connections {
             connection.has_room(upstream.streams_max)
                 && !(connection.is_worn() && upstream.has_room_for_http2(open.len()))
         };
-        let free = open.iter().find(is_free)?;
-        free.begin_stream();
-        Some(Stream { connection: free.clone(), connections: self.clone(), alarm: Alarm::new(), is_under_way: false })
+        open.iter().find(is_free).cloned()
     }
 
     /// Whether the caller is to open a connection, which one does at a time. A worker that has allowed no stream on one connection allows

@@ -181,7 +181,7 @@ impl Pool {
 
     async fn ready_http1(&self, deadline: Instant) -> Result<Box<Http1>, UpstreamError> {
         let place = loop {
-            match self.shared.turn(deadline).await? {
+            match self.shared.turn(Wants::Http1, deadline).await? {
                 Turn::Connection(connection) => return Ok(connection),
                 Turn::Place(place) => break place,
                 Turn::LookAgain => {}

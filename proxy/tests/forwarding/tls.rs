@@ -2,12 +2,13 @@
 
 use std::io::ErrorKind;
 use std::net::SocketAddr;
+use std::num::NonZeroUsize;
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::mpsc;
 use std::thread;
 use std::time::Duration;
 
-use fencepost::forward::{Ending, Pool, Speaks, Upstream, UpstreamAddress, UpstreamTls, Wants};
+use fencepost::forward::{ConnectionQuota, Ending, Pool, Speaks, Upstream, UpstreamAddress, UpstreamTls, Wants};
 use fencepost::wire::Background;
 use fencepost_testsupport::{Behaviour, Endpoint, Worker, WorkerTls, replace_file};
 use fencepost_tls::{Followed, Look};
@@ -103,6 +104,28 @@ async fn a_websocket_gets_a_connection_of_its_own_to_a_worker_that_likes_http_2_
     let versions: Vec<_> = worker.seen().iter().map(|seen| (seen.version, seen.connection)).collect();
     assert_eq!(versions, [(Version::HTTP_2, 0), (Version::HTTP_11, 1), (Version::HTTP_2, 0)]);
     assert_eq!(proxy.wait_for_events(3), [COMPLETE; 3]);
+}
+
+/// It was told again and again of streams, which are not for it, and nobody gave up a connection.
+#[tokio::test]
+async fn a_websocket_gets_what_another_pool_does_not_use_though_the_worker_has_streams_for_others() {
+    let certificates = Certificates::new();
+    let worker =
+        Worker::start_tls(&WorkerTls { identity: &certificates.worker, client_ca: None, protocols: BOTH }).await;
+    let quota = ConnectionQuota::of(2, NonZeroUsize::MIN);
+    let pool = || {
+        let (host, port) = (address_of(&worker).ip().to_string(), address_of(&worker).port());
+        let upstream = Upstream::new(UpstreamAddress::Tcp { host, port }, Speaks::Tls(certificates.client()));
+        let upstream = Upstream { quota: quota.clone(), idle_timeout: 10 * PATIENCE, ..upstream };
+        Pool::new(upstream, Background::default())
+    };
+    let work = async {
+        let (pool, other) = (pool(), pool());
+        drop(other.ready(Wants::Http1, Instant::now() + PATIENCE).await.unwrap());
+        let _stream = pool.ready(Wants::Either, Instant::now() + PATIENCE).await.unwrap();
+        assert!(pool.ready(Wants::Http1, Instant::now() + PATIENCE).await.is_ok());
+    };
+    LocalSet::new().run_until(work).await;
 }
 
 /// What it was woken for is to be done by the next, of whom nobody would hear otherwise.

@@ -4,7 +4,7 @@ use std::rc::{Rc, Weak};
 
 use tokio::time::{Instant, timeout_at};
 
-use super::Shared;
+use super::{Shared, Wants};
 use crate::forward::error::UpstreamError;
 use crate::forward::http1::Http1;
 use crate::forward::quota::{QUOTA_LOOK, QuotaPermit};
@@ -39,12 +39,16 @@ impl Place {
 
 impl Shared {
     /// A place for a new HTTP/1.1 connection, or one that another request is done with, as soon as there is either.
-    pub(in crate::forward) async fn turn(self: &Rc<Self>, deadline: Instant) -> Result<Turn, UpstreamError> {
+    pub(in crate::forward) async fn turn(
+        self: &Rc<Self>,
+        wants: Wants,
+        deadline: Instant,
+    ) -> Result<Turn, UpstreamError> {
         if let Some(place) = self.free_place() {
             return Ok(Turn::Place(place));
         }
         // Boxed, as all that is rare and large: each request would move the room for it.
-        match Box::pin(self.wait_for_turn(deadline)).await? {
+        match Box::pin(self.wait_for_turn(wants, deadline)).await? {
             Turn::Connection(connection) if !self.is_usable(&connection) => Ok(Turn::Place((*connection).into_place())),
             turn @ (Turn::Connection(_) | Turn::Place(_) | Turn::LookAgain) => Ok(turn),
         }
@@ -72,8 +76,8 @@ impl Shared {
         Some(Place { pool: Rc::downgrade(self), permit: Some(permit) })
     }
 
-    async fn wait_for_turn(self: &Rc<Self>, deadline: Instant) -> Result<Turn, UpstreamError> {
-        let (_waiting, turn) = self.queue.join(self.upstream.waiting_max).ok_or(UpstreamError::Crowded)?;
+    async fn wait_for_turn(self: &Rc<Self>, wants: Wants, deadline: Instant) -> Result<Turn, UpstreamError> {
+        let (_waiting, turn) = self.queue.join(wants, self.upstream.waiting_max).ok_or(UpstreamError::Crowded)?;
         if !self.serving.replace(true) {
             tokio::task::spawn_local(serve_queue(Rc::downgrade(self)));
         }
@@ -90,12 +94,15 @@ impl Shared {
     /// Gives those who wait what there is that nobody hands on to them: what other pools have left of the quota, and streams of an HTTP/2
     /// connection. Whether it is the quota that they wait for.
     fn serve_queue(self: &Rc<Self>) -> bool {
-        let has_streams = self.http2.has_free_stream(&self.upstream);
+        if self.http2.has_free_stream(&self.upstream) {
+            for waiter in self.queue.take_those_who_take_either() {
+                let _ = waiter.send(Turn::LookAgain);
+            }
+        }
         while !self.queue.is_empty() {
-            let turn = if has_streams { Some(Turn::LookAgain) } else { self.free_place().map(Turn::Place) };
-            let Some(turn) = turn else { return self.places_taken.get() < self.upstream.connections_max };
+            let Some(place) = self.free_place() else { return self.places_taken.get() < self.upstream.connections_max };
             if let Some(waiter) = self.queue.next() {
-                let _ = waiter.send(turn);
+                let _ = waiter.send(Turn::Place(place));
             }
         }
         false

@@ -5,9 +5,11 @@ use std::collections::BTreeMap;
 
 use tokio::sync::oneshot;
 
+use super::Wants;
+
 /// Those who wait for a `T`, by the order in which they came. Each takes itself out: however many wait, one more or less takes few steps.
 pub(super) struct Queue<T> {
-    waiting: RefCell<BTreeMap<u64, oneshot::Sender<T>>>,
+    waiting: RefCell<BTreeMap<u64, (Wants, oneshot::Sender<T>)>>,
     /// How many have ever waited.
     arrivals: Cell<u64>,
 }
@@ -20,7 +22,7 @@ pub(super) struct Waiting<'a, T> {
 
 impl<T> Queue<T> {
     /// The place behind all who wait, and what is got there. `None` if `most` of them wait.
-    pub(super) fn join(&self, most: usize) -> Option<(Waiting<'_, T>, oneshot::Receiver<T>)> {
+    pub(super) fn join(&self, wants: Wants, most: usize) -> Option<(Waiting<'_, T>, oneshot::Receiver<T>)> {
         let mut waiting = self.waiting.borrow_mut();
         if waiting.len() >= most {
             return None;
@@ -28,7 +30,7 @@ impl<T> Queue<T> {
         let arrival = self.arrivals.get();
         self.arrivals.set(arrival + 1);
         let (waiter, turn) = oneshot::channel();
-        waiting.insert(arrival, waiter);
+        waiting.insert(arrival, (wants, waiter));
         Some((Waiting { queue: self, arrival }, turn))
     }
 
@@ -38,8 +40,14 @@ impl<T> Queue<T> {
 
     /// Who has waited longest, and waits no more. It has not given up: on one thread it can't have before the next await.
     pub(super) fn next(&self) -> Option<oneshot::Sender<T>> {
-        let (_, waiter) = self.waiting.borrow_mut().pop_first()?;
+        let (_, (_, waiter)) = self.waiting.borrow_mut().pop_first()?;
         Some(waiter)
+    }
+
+    /// All who take whatever the worker speaks. They wait no more.
+    pub(super) fn take_those_who_take_either(&self) -> Vec<oneshot::Sender<T>> {
+        let take = |_: &u64, (wants, _): &mut (Wants, _)| *wants == Wants::Either;
+        self.waiting.borrow_mut().extract_if(.., take).map(|(_, (_, waiter))| waiter).collect()
     }
 }
 

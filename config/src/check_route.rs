@@ -247,9 +247,10 @@ pub fn parse_token_header(text: &str) -> Result<HeaderName, String> {
 }
 
 /// Whether a server that makes one mark of all that is neither letter nor digit, as CGI does of `-` and `_`, takes both for one name.
-fn folds_alike(one: &str, other: &str) -> bool {
-    let folded = |name: &str| name.replace(|letter: char| !letter.is_ascii_alphanumeric(), "_");
-    folded(one) == folded(other)
+pub fn folds_alike(one: impl AsRef<[u8]>, other: impl AsRef<[u8]>) -> bool {
+    let (one, other) = (one.as_ref(), other.as_ref());
+    let fold = |byte: u8| if byte.is_ascii_alphanumeric() { byte } else { b'_' };
+    one.len() == other.len() && one.iter().zip(other).all(|(one, other)| fold(*one) == fold(*other))
 }
 
 /// What a proxy removes, rewrites or goes by, and so cannot pass on as it came.

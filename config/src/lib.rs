@@ -49,7 +49,7 @@ mod reference;
 
 pub use address::{Address, HostPort};
 pub use captures::{Capture, Captures};
-pub use check_route::parse_token_header;
+pub use check_route::{folds_alike, parse_token_header};
 pub use config::{Config, EtcdUser, Limits, Source, SourceKind};
 pub use difference::{Change, Difference};
 pub use flags::Flags;

@@ -28,8 +28,8 @@ struct Shared<R> {
 
 type Polled<R> = Poll<Option<Result<Frame<<R as Body>::Data>, BodyError<<R as Body>::Error>>>>;
 
-/// Whether a response is a stream of server-sent events.
-pub(crate) fn is_event_stream(headers: &HeaderMap) -> bool {
+/// Whether a response is a stream of server-sent events: such a one has no end of its own.
+pub fn is_event_stream(headers: &HeaderMap) -> bool {
     let content_type = headers.get(CONTENT_TYPE).map_or(&b""[..], |value| value.as_bytes());
     let media_type = content_type.split(|byte| *byte == b';').next().unwrap_or_default();
     media_type.trim_ascii().eq_ignore_ascii_case(b"text/event-stream")

@@ -146,6 +146,7 @@ pub use fencepost_policy::{InvalidLockKey, Layout, LockKey, Owner, Rejection, Re
 pub use fencepost_sources::{KeyValue, MemoryStore, SpawnError, Write};
 pub use fencepost_tls::TlsError;
 
+pub use self::endless::is_event_stream;
 pub use self::etcd::{FenceBuilder, InvalidFence};
 pub use self::fence::Fence;
 pub use self::fence_call::{FENCE_PATH, FenceCall};

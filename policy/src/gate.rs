@@ -158,7 +158,7 @@ impl Gate {
     }
 
     /// Raises the floor to what `snapshot` shows: a tenure to its `first`, an end to one above what has ended. What was
-    /// admitted below the floor is sealed by this very step ([`Gate::seals`]).
+    /// admitted below the floor is sealed by this very step ([`Gate::has_ended`]).
     ///
     /// Called before anyone judges by that snapshot. Old news does nothing: the floor never falls.
     pub fn learn(&mut self, snapshot: &Snapshot) {
@@ -192,11 +192,6 @@ impl Gate {
             (Layout::Key, Some(floor)) if (tenure.first..=tenure.last).contains(&floor) => floor,
             (Layout::Key | Layout::Election | Layout::Mutex, _) => tenure.first,
         }
-    }
-
-    /// Whether the tenure that an admission was made under has ended since.
-    pub fn seals(&self, admission: &Admission) -> bool {
-        self.has_ended(admission.term)
     }
 
     /// Whether a tenure that was once let in has ended since.

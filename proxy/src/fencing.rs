@@ -4,7 +4,7 @@ use std::convert::Infallible;
 use std::rc::Rc;
 use std::sync::Arc;
 
-use fencepost_config::{Mode, OnUnavailable};
+use fencepost_config::{Mode, OnUnavailable, folds_alike};
 use fencepost_fence::confirm::{Confirmed, unloaded};
 use fencepost_policy::{FenceToken, LockKey, PassReason, Rejection, Verdict};
 use fencepost_sources::TrackedLock;
@@ -15,7 +15,7 @@ use tower::Service;
 
 use crate::downstream::ClientBody;
 use crate::exchange::{Answer, Exchange, Place};
-use crate::forward::{METHOD_OVERRIDES, folds_alike, names_websocket};
+use crate::forward::{METHOD_OVERRIDES, names_websocket};
 use crate::metrics::{ConfirmOutcome, Counted};
 use crate::recording::{Judgement, Subject};
 use crate::routes::Guard;
@@ -103,7 +103,7 @@ fn time_verdict(place: &Place, since: Instant) {
 /// writes. No other protocol is passed on; `h2c` is asked for by clients that don't insist (`java.net.http`, `curl --http2`). A body that has no
 /// meaning (RFC 9110, section 9.3.1) some workers leave unread, and take it for the next request.
 fn may_mean_another(request: &Request<ClientBody>) -> bool {
-    let overrides = |name: &[u8]| METHOD_OVERRIDES.into_iter().any(|field| folds_alike(field.as_bytes(), name));
+    let overrides = |name: &[u8]| METHOD_OVERRIDES.into_iter().any(|field| folds_alike(field, name));
     let in_head = |name: &HeaderName| overrides(name.as_str().as_bytes());
     // Some take `;` for `&` (Rack before 3), and PHP ends a name before what would be an index, or at a NUL.
     let parameters = request.uri().query().unwrap_or_default().split(['&', ';']);
@@ -113,7 +113,7 @@ fn may_mean_another(request: &Request<ClientBody>) -> bool {
     names_websocket(request.headers())
         || request.method().is_safe() && !request.body().is_end_stream()
         || request.headers().keys().any(in_head)
-        || names.any(|name| overrides(name.as_bytes()) || folds_alike(METHOD_PARAMETER.as_bytes(), name.as_bytes()))
+        || names.any(|name| overrides(name.as_bytes()) || folds_alike(METHOD_PARAMETER, name))
 }
 
 /// What becomes of a request that has no token to be judged.

@@ -236,6 +236,14 @@ impl Event {
             Event::Delete { revision, .. } => *revision,
         }
     }
+
+    /// What was written; `None` if it was deleted.
+    pub fn written(&self) -> Option<&KeyValue> {
+        match self {
+            Event::Put(written) => Some(written),
+            Event::Delete { .. } => None,
+        }
+    }
 }
 
 /// Why a store did not do what it was asked to.

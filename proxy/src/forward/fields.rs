@@ -1,5 +1,6 @@
 //! Which header fields are not passed on.
 
+use fencepost_config::folds_alike;
 use http::header::{self, HeaderMap, HeaderName, HeaderValue};
 
 const KEEP_ALIVE: HeaderName = HeaderName::from_static("keep-alive");
@@ -135,7 +136,7 @@ fn imitates_ours(name: &HeaderName, kept: &KeptFields) -> bool {
     let like_fence =
         name_bytes.starts_with(b"fence") && name_bytes.get(5).is_some_and(|byte| !byte.is_ascii_alphanumeric());
     let is_plain = is_plain(name);
-    let folds_into = |ours: &str| folds_alike(ours.as_bytes(), name_bytes);
+    let folds_into = |ours: &str| folds_alike(ours, name_bytes);
     let names_another = !kept.other_paths && OTHER_PATHS.into_iter().any(folds_into)
         || !kept.other_hosts && OTHER_HOSTS.into_iter().any(folds_into);
     if !like_fence && !names_another && is_plain && kept.are_plain || kept.contains(name) {
@@ -145,12 +146,6 @@ fn imitates_ours(name: &HeaderName, kept: &KeptFields) -> bool {
         || names_another
         || kept.names.iter().any(|ours| folds_into(ours.as_str()))
         || !is_plain && SAID_ONCE.into_iter().any(folds_into)
-}
-
-/// Whether a server that folds names may take the one for the other.
-pub(crate) fn folds_alike(one: &[u8], other: &[u8]) -> bool {
-    let fold = |byte: u8| if byte.is_ascii_alphanumeric() { byte } else { b'_' };
-    one.len() == other.len() && one.iter().zip(other).all(|(one, other)| fold(*one) == fold(*other))
 }
 
 /// Removes what concerns one connection only (RFC 9110, section 7.6.1) and what imitates fencing. `kept` fields and
@@ -233,7 +228,7 @@ fn is_harmful_trailer(name: &HeaderName, kept: &KeptFields) -> bool {
     HEAD_ONLY.contains(name)
         || kept.contains(name)
         || imitates_ours(name, kept)
-        || METHOD_OVERRIDES.into_iter().any(|field| folds_alike(field.as_bytes(), text.as_bytes()))
+        || METHOD_OVERRIDES.into_iter().any(|field| folds_alike(field, text))
         || text.starts_with("x-forwarded")
         || text.starts_with("x_forwarded")
 }

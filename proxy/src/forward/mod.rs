@@ -41,7 +41,7 @@ pub use awaited_head::AwaitedHead;
 pub use connect::{UPSTREAM_PROTOCOLS, connects};
 pub use error::{Forwarded, SendError, UpstreamError};
 pub use fields::KeptFields;
-pub(crate) use fields::{METHOD_OVERRIDES, folds_alike};
+pub(crate) use fields::METHOD_OVERRIDES;
 pub use pool::{Pool, ReadyConnection, Wants};
 pub use quota::ConnectionQuota;
 pub use request_body::{PreparedBody, RequestBody, prepare_body};

@@ -5,8 +5,8 @@ use std::pin::Pin;
 use std::task::{Context, Poll, ready};
 
 use bytes::Bytes;
+use fencepost_fence::is_event_stream;
 use http::HeaderMap;
-use http::header::CONTENT_TYPE;
 use http_body::{Body, Frame};
 use hyper::body::Incoming;
 
@@ -139,11 +139,4 @@ enum Step {
 /// Whether a response has no end of its own.
 pub(super) fn may_go_on_for_ever<P: Permit>(in_flight: &InFlight<P>, headers: &HeaderMap) -> bool {
     in_flight.is_endless() || is_event_stream(headers)
-}
-
-/// Whether a response goes on for as long as there are events.
-fn is_event_stream(headers: &HeaderMap) -> bool {
-    let content_type = headers.get(CONTENT_TYPE).map_or(&b""[..], |value| value.as_bytes());
-    let media_type = content_type.split(|byte| *byte == b';').next().unwrap_or_default();
-    media_type.trim_ascii().eq_ignore_ascii_case(b"text/event-stream")
 }

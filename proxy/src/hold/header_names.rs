@@ -1,11 +1,9 @@
 //! In which headers a tenure stands on the requests that `hold` sends.
 
 use clap::Args;
-use fencepost_config::parse_token_header;
+use fencepost_config::{folds_alike, parse_token_header};
 use fencepost_holder::{StampLayer, Tenure};
 use http::HeaderName;
-
-use crate::forward::folds_alike;
 
 /// The names of the headers that carry the tenure, for `--fence` and `--stamp`.
 #[derive(Debug, Clone, PartialEq, Eq, Args)]
@@ -33,7 +31,7 @@ impl HeaderNames {
             ("--lock-header", lock_header, "--owner-header", owner_header),
             ("--lock-header", lock_header, "--revision-header", revision_header),
         ] {
-            if folds_alike(name.as_str().as_bytes(), other.as_str().as_bytes()) {
+            if folds_alike(name.as_str(), other.as_str()) {
                 return Err(format!("{later}: {name:?} is {earlier}, {other:?}, or is to a worker that folds names"));
             }
         }

@@ -81,41 +81,24 @@ impl Query {
             if value.is_empty() {
                 continue;
             }
-            let filter = &mut parsed.filter;
-            let text = match &*name {
-                "route" => &mut filter.route,
-                "lock" => &mut filter.lock,
-                "reason" => {
-                    filter.reason = Some(one_of("reason", value.into_owned(), reasons())?);
-                    continue;
-                }
-                "mode" => {
-                    filter.mode = Some(one_of("mode", value.into_owned(), MODES.to_vec())?);
-                    continue;
-                }
-                "verdict" => {
-                    filter.verdict = Some(one_of("verdict", value.into_owned(), VERDICTS.to_vec())?);
-                    continue;
-                }
-                "forwarded" => {
-                    filter.forwarded = Some(one_of("forwarded", value.into_owned(), FORWARDED.to_vec())? == "true");
-                    continue;
-                }
-                "owner" => &mut filter.owner,
-                "client" => &mut filter.client,
-                "id" => &mut filter.id,
-                "since" => {
-                    filter.since = Some(time(&value, now).ok_or_else(|| QueryError::Since(value.into_owned()))?);
-                    continue;
-                }
+            let (filter, value) = (&mut parsed.filter, value.into_owned());
+            match &*name {
+                "route" => filter.route = Some(value),
+                "lock" => filter.lock = Some(value),
+                "owner" => filter.owner = Some(value),
+                "client" => filter.client = Some(value),
+                "id" => filter.id = Some(value),
+                "reason" => filter.reason = Some(one_of("reason", value, reasons())?),
+                "mode" => filter.mode = Some(one_of("mode", value, MODES.to_vec())?),
+                "verdict" => filter.verdict = Some(one_of("verdict", value, VERDICTS.to_vec())?),
+                "forwarded" => filter.forwarded = Some(one_of("forwarded", value, FORWARDED.to_vec())? == "true"),
+                "since" => filter.since = Some(time(&value, now).ok_or(QueryError::Since(value))?),
                 "limit" => {
                     let limit = value.parse().ok().filter(|limit| (1..=Query::LIMIT_MAX).contains(limit));
-                    parsed.limit = limit.ok_or_else(|| QueryError::Limit(value.into_owned()))?;
-                    continue;
+                    parsed.limit = limit.ok_or(QueryError::Limit(value))?;
                 }
                 _ => return Err(QueryError::Unknown(name.into_owned())),
-            };
-            *text = Some(value.into_owned());
+            }
         }
         Ok(parsed)
     }

@@ -428,9 +428,9 @@ fn a_stream_without_end_is_cut_with_its_tenure_though_it_was_lost_before() {
         peer
     };
     let events = "HTTP/1.1 200 OK\r\nContent-Type: text/event-stream\r\n\r\n";
-    let cases: [(&dyn Fn(&Scene) -> Peer, &str, &str); 3] =
-        [(&broken, "\nstreaming = true", "HTTP/1.1 200 OK\r\n\r\n"), (&broken, "", events), (&overdue, "", events)];
-    for (lost, streaming, head) in cases {
+    let endless = "HTTP/1.1 200 OK\r\n\r\n";
+    let lost: [fn(&Scene) -> Peer; 3] = [broken, broken, overdue];
+    for (lost, (streaming, head)) in lost.iter().zip([("\nstreaming = true", endless), ("", events), ("", events)]) {
         let scene = Scene::with(&format!("{ENDLESS}{streaming}"));
         let mut peer = lost(&scene);
         scene.metric_becomes("fencepost_orphans", "1");

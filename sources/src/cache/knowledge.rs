@@ -331,11 +331,7 @@ impl Knowledge {
             self.miss(era, revision);
             return Applied::Gap;
         };
-        let newest = match events.last() {
-            Some(Event::Put(stored)) => Some(stored),
-            Some(Event::Delete { .. }) | None => None,
-        };
-        self.know(lock, next, newest);
+        self.know(lock, next, events.last().and_then(Event::written));
         self.stretch = stretch;
         Applied::Changed
     }

@@ -63,13 +63,10 @@ impl TemplatedLocks {
     /// The lock of that key, read or not, for as long as this is held: what goes to the worker unjudged is counted at its gate.
     /// `None` if the key is none of the template's, or too many locks wait to be read.
     pub fn hold(&self, key: &str) -> Option<Arc<TrackedLock>> {
-        let common = &self.shared.common;
         if !key.starts_with(&self.spec.prefix) || self.unread() > UNREAD_MAX {
             return None;
         }
-        let spec = LockSpec { key: LockKey::new(key).ok()?, format: self.spec.format.clone() };
-        let make = |spec| TrackedLock::new(spec, Some(Arc::clone(&self.scope)), Arc::clone(common));
-        common.registry.find_or_make(spec, make).ok()
+        self.find_or_make(LockKey::new(key).ok()?).ok()
     }
 
     /// The lock of that key, read first if need be: once, however many wait for it.
@@ -83,15 +80,14 @@ impl TemplatedLocks {
         if !key.starts_with(&self.spec.prefix) {
             return Err(LoadError::Outside);
         }
-        let spec = LockSpec { key: LockKey::new(key)?, format: self.spec.format.clone() };
+        let name = LockKey::new(key)?;
         let common = &self.shared.common;
         let full = common.unknown.is_full() || self.unread() > UNREAD_MAX;
         if full && common.registry.find(key).is_none() {
             common.refuse_unknown();
             return Err(LoadError::Overloaded);
         }
-        let make = |spec| TrackedLock::new(spec, Some(Arc::clone(&self.scope)), Arc::clone(common));
-        let lock = common.registry.find_or_make(spec, make)?;
+        let lock = self.find_or_make(name)?;
         match lock.loaded(deadline).await {
             Ok(()) => {}
             Err(Unconfirmed::Overloaded) => return Err(LoadError::Overloaded),
@@ -99,6 +95,12 @@ impl TemplatedLocks {
         }
         self.shared.kept.keep(&lock);
         Ok(lock)
+    }
+
+    fn find_or_make(&self, key: LockKey) -> Result<Arc<TrackedLock>, FormatConflict> {
+        let common = &self.shared.common;
+        let make = |spec| TrackedLock::new(spec, Some(Arc::clone(&self.scope)), Arc::clone(common));
+        common.registry.find_or_make(LockSpec { key, format: self.spec.format.clone() }, make)
     }
 
     /// About how many locks wait to be read for the first time. While the store does not answer nothing takes them away, whoever

@@ -296,11 +296,7 @@ impl TrackedLock {
         self.learn(|inner, clock| {
             let mut applied = Applied::Nothing;
             for events in events.chunk_by(|event, next| event.revision() == next.revision()) {
-                let written = events.iter().filter_map(|event| match event {
-                    Event::Put(stored) => Some(stored),
-                    Event::Delete { .. } => None,
-                });
-                inner.end_tenure_if_shown(&self.spec, era, written);
+                inner.end_tenure_if_shown(&self.spec, era, events.iter().filter_map(Event::written));
                 match inner.knowledge.events(&self.spec, (era, stretch), events, coverage, clock) {
                     Applied::Nothing => {}
                     Applied::Changed => {

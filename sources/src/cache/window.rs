@@ -232,18 +232,12 @@ impl Window {
             self.log.clear();
             self.lost_through = self.delivered;
         }
-        let created = match event {
-            Event::Put(stored) => Some(stored.created),
-            Event::Delete { .. } => None,
-        };
+        let created = event.written().map(|written| written.created);
         self.log.push_back(Logged { revision: event.revision(), key: event.key().clone(), created });
         // What is told late may have come and gone: a read has shown what there was since.
         if self.verified.is_some_and(|verified| verified.at < event.revision()) {
-            let written = match event {
-                Event::Put(stored) => Some(stored.clone()),
-                Event::Delete { .. } => None,
-            };
-            self.note(Change { key: event.key().clone(), revision: event.revision(), written });
+            let (key, written) = (event.key().clone(), event.written().cloned());
+            self.note(Change { key, revision: event.revision(), written });
         }
     }
 

@@ -119,11 +119,6 @@ impl TrackedLock {
         self.inner().gate.is_clear(self.common.moment(now))
     }
 
-    /// Whether the tenure of that admission has ended since.
-    pub fn seals(&self, admission: &Admission) -> bool {
-        self.inner().gate.seals(admission)
-    }
-
     /// Whether that tenure has ended since it was let in.
     pub fn has_ended(&self, term: Term) -> bool {
         self.inner().gate.has_ended(term)

@@ -4,7 +4,7 @@ use std::pin::pin;
 use std::sync::Arc;
 use std::time::Duration;
 
-use fencepost_policy::{Admission, Entry, Rejection, Verdict};
+use fencepost_policy::{Admission, KeptOut, Rejection, Verdict};
 use fencepost_sources::{Queued, TrackedLock};
 use tokio::time::{Instant, sleep_until, timeout};
 
@@ -50,34 +50,34 @@ impl<'c> Handoff<'c> {
             return Err(reason);
         }
         loop {
-            let entry = self.try_enter();
-            if let Entry::Admitted(admission) = entry {
-                return Ok((admission, self.turn));
+            match self.try_enter() {
+                Ok(admission) => return Ok((admission, self.turn)),
+                Err(kept_out) => self.wait_out(kept_out).await?,
             }
-            self.wait_out(entry).await?;
         }
     }
 
     /// The same, but nothing is counted in.
     pub(crate) async fn close_door(mut self) -> Result<(), Rejection> {
-        while let Err(otherwise) = self.may_enter() {
-            self.wait_out(otherwise).await?;
+        while let Err(kept_out) = self.may_enter() {
+            self.wait_out(kept_out).await?;
         }
         Ok(())
     }
 
-    fn try_enter(&self) -> Entry {
+    fn try_enter(&self) -> Result<Admission, KeptOut> {
         let Claim { token, lock, arrived } = self.claim;
         if self.is_behind() {
-            return self.may_enter().err().unwrap_or(Entry::Wait);
+            self.may_enter()?;
+            return Err(KeptOut::Wait);
         }
         lock.enter(token, &self.rules.timing(*arrived))
     }
 
-    fn may_enter(&self) -> Result<(), Entry> {
+    fn may_enter(&self) -> Result<(), KeptOut> {
         let Claim { token, lock, arrived } = self.claim;
         lock.may_enter(token, &self.rules.timing(*arrived))?;
-        if self.is_behind() { Err(Entry::Wait) } else { Ok(()) }
+        if self.is_behind() { Err(KeptOut::Wait) } else { Ok(()) }
     }
 
     /// Whether others came before it.
@@ -93,13 +93,12 @@ impl<'c> Handoff<'c> {
     }
 
     /// Does what the gate asks for before it may be tried again.
-    async fn wait_out(&mut self, entry: Entry) -> Result<(), Rejection> {
-        match entry {
-            Entry::Refused(reason) => Err(reason),
-            Entry::Wait => self.wait().await,
-            Entry::Confirm => self.get_ready(self.claim.confirm(self.rules)).await,
-            // Without a memory no gate asks for this, and who is in has not been brought here.
-            Entry::Record(_) | Entry::Admitted(_) => Err(Rejection::Unverifiable),
+    async fn wait_out(&mut self, by: KeptOut) -> Result<(), Rejection> {
+        match by {
+            KeptOut::Refused(reason) => Err(reason),
+            KeptOut::Wait => self.wait().await,
+            KeptOut::Confirm => self.get_ready(self.claim.confirm(self.rules)).await,
+            KeptOut::Record(_) => Err(Rejection::Unverifiable), // Without a memory no gate asks for this.
         }
     }
 
@@ -115,8 +114,8 @@ impl<'c> Handoff<'c> {
             let is_open = match lock.may_enter(token, &timing) {
                 Ok(_) if turn.place.is_first() => return Ok(()),
                 Ok(_) => true,
-                Err(Entry::Wait) if turn.hold_up(self.fence) => false,
-                Err(Entry::Wait) => return self.time_out(), // There is no room for it to wait.
+                Err(KeptOut::Wait) if turn.hold_up(self.fence) => false,
+                Err(KeptOut::Wait) => return self.time_out(), // There is no room for it to wait.
                 Err(_) => return Ok(()),
             };
             if timing.now >= deadline {

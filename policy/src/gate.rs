@@ -63,11 +63,9 @@ pub struct Predecessor {
     pub others: bool,
 }
 
-/// What became of an attempt to enter.
+/// What keeps a request from the worker, for now or for good.
 #[derive(Debug)]
-pub enum Entry {
-    /// The request may go upstream, now.
-    Admitted(Admission),
+pub enum KeptOut {
     /// Requests of an earlier tenure may still be at the worker: try again when the barrier may have opened.
     Wait,
     /// The tenure with this `first` revision has the worker to itself, but a later process must know that before its first
@@ -203,53 +201,64 @@ impl Gate {
     /// before its first byte goes upstream and after everything that may be waited for.
     ///
     /// What is `known` must not be older than what this gate learnt.
-    pub fn enter<O: AsRef<[u8]>>(&mut self, token: &FenceToken<O>, known: Known<'_>, now: Moment) -> Entry {
-        match self.may_enter(token, known, now) {
-            Err(otherwise) => otherwise,
-            Ok(first) => {
-                let term = Term { era: self.era, first };
-                self.at_worker.or_default(term).running += 1;
-                Entry::Admitted(Admission { term })
-            }
-        }
+    ///
+    /// # Errors
+    /// What keeps it out.
+    pub fn enter<O: AsRef<[u8]>>(
+        &mut self,
+        token: &FenceToken<O>,
+        known: Known<'_>,
+        now: Moment,
+    ) -> Result<Admission, KeptOut> {
+        let term = Term { era: self.era, first: self.may_enter(token, known, now)? };
+        self.at_worker.or_default(term).running += 1;
+        Ok(Admission { term })
     }
 
     /// [`Gate::enter`] without counting anything in: whether the token's tenure has the worker to itself.
     ///
     /// # Errors
-    /// What [`Gate::enter`] would have answered instead of an admission.
+    /// What keeps it out.
     pub fn may_enter<O: AsRef<[u8]>>(
         &self,
         token: &FenceToken<O>,
         known: Known<'_>,
         now: Moment,
-    ) -> Result<Revision, Entry> {
+    ) -> Result<Revision, KeptOut> {
         let tenure = match judge(token, known) {
-            Verdict::Reject(rejection) => return Err(Entry::Refused(rejection)),
-            Verdict::Confirm => return Err(Entry::Confirm),
+            Verdict::Reject(rejection) => return Err(KeptOut::Refused(rejection)),
+            Verdict::Confirm => return Err(KeptOut::Confirm),
             Verdict::Admit => known.snapshot().and_then(Snapshot::tenure),
         };
         let (Some(tenure), Some(snapshot)) = (tenure, known.snapshot()) else {
-            return Err(Entry::Refused(Rejection::Unverifiable)); // `judge` admits only what a tenure holds.
+            return Err(KeptOut::Refused(Rejection::Unverifiable)); // `judge` admits only what a tenure holds.
         };
         let first = self.first_of(snapshot.layout, tenure);
         if first.get() < self.floor || token.revision < first {
-            return Err(Entry::Refused(Rejection::ReplayedTenure));
+            return Err(KeptOut::Refused(Rejection::ReplayedTenure));
         }
         let term = Term { era: self.era, first };
         let left_behind = self.left_behind.is_some_and(|(left, until)| left != Some(first) && until > now);
         let passed_before = self.passes.bar_until().is_some_and(|until| until > now);
         if left_behind || passed_before || self.at_worker.below(&term).any(|there| there.bars(now)) {
-            return Err(Entry::Wait);
+            return Err(KeptOut::Wait);
         }
         match self.records {
-            Records::Yes(recorded) if recorded != Some(first) => Err(Entry::Record(first)),
+            Records::Yes(recorded) if recorded != Some(first) => Err(KeptOut::Record(first)),
             Records::Yes(_) | Records::No => Ok(first),
         }
     }
 
     /// Enters past the barrier, because the operator says that overlap is better than waiting. All else holds.
-    pub fn enter_dangerously<O: AsRef<[u8]>>(&mut self, token: &FenceToken<O>, known: Known<'_>, now: Moment) -> Entry {
+    ///
+    /// # Errors
+    /// What keeps it out.
+    pub fn enter_dangerously<O: AsRef<[u8]>>(
+        &mut self,
+        token: &FenceToken<O>,
+        known: Known<'_>,
+        now: Moment,
+    ) -> Result<Admission, KeptOut> {
         let barred = std::mem::take(&mut self.at_worker);
         let left_behind = self.left_behind.take();
         let passes = std::mem::take(&mut self.passes);

@@ -17,11 +17,11 @@ fn free(layout: Layout, as_of: u64) -> Snapshot {
 fn enter(gate: &mut Gate, snapshot: &Snapshot, owner: &str, at: u64) -> Result<Admission, &'static str> {
     let token = FenceToken { owner, revision: revision(at) };
     match gate.enter(&token, Known::new(Some(snapshot), News::Fresh), Moment(0)) {
-        Entry::Admitted(admission) => Ok(admission),
-        Entry::Wait => Err("wait"),
-        Entry::Record(_) => Err("record"),
-        Entry::Refused(rejection) => Err(rejection.code()),
-        Entry::Confirm => Err("confirm"),
+        Ok(admission) => Ok(admission),
+        Err(KeptOut::Wait) => Err("wait"),
+        Err(KeptOut::Record(_)) => Err("record"),
+        Err(KeptOut::Refused(rejection)) => Err(rejection.code()),
+        Err(KeptOut::Confirm) => Err("confirm"),
     }
 }
 
@@ -110,14 +110,14 @@ fn a_request_whose_end_was_not_seen_counts_until_its_time_has_come_or_its_end_is
     };
     let (mut gate, _) = orphaned();
     assert_eq!(gate.state().at_worker, [TenureAtWorker { tenure: revision(10), running: 0, orphans: 1 }]);
-    assert!(matches!(gate.enter(&token, known, Moment(29)), Entry::Wait));
+    assert!(matches!(gate.enter(&token, known, Moment(29)), Err(KeptOut::Wait)));
     assert_eq!(gate.unseen_until(), Some(Moment(30)));
-    assert!(matches!(gate.enter(&token, known, Moment(30)), Entry::Admitted(_)));
+    assert!(gate.enter(&token, known, Moment(30)).is_ok());
 
     let (mut gate, orphan) = orphaned();
     assert!(gate.end_orphan(orphan));
     assert!(!gate.end_orphan(orphan));
-    assert!(matches!(gate.enter(&token, known, Moment(0)), Entry::Admitted(_)));
+    assert!(gate.enter(&token, known, Moment(0)).is_ok());
 
     let (mut gate, _) = orphaned();
     assert_eq!(gate.clear_orphans(), 1);
@@ -136,7 +136,7 @@ fn what_was_let_past_and_lost_bars_until_its_end_is_seen_or_an_operator_says_so(
         let lost = gate.lose_pass(lost);
         gate.enforce_since(2, Moment(30));
         assert!(!gate.leave_pass(other));
-        assert!(matches!(gate.enter(&token, known, Moment(0)), Entry::Wait));
+        assert!(matches!(gate.enter(&token, known, Moment(0)), Err(KeptOut::Wait)));
         assert!(gate.counts_lost_pass(lost) && !gate.is_clear(Moment(0)));
         if by_hand {
             assert_eq!((gate.clear_orphans(), gate.clear_orphans()), (1, 0));
@@ -145,7 +145,7 @@ fn what_was_let_past_and_lost_bars_until_its_end_is_seen_or_an_operator_says_so(
         }
         assert!(!gate.end_lost_pass(lost) && !gate.counts_lost_pass(lost), "it is ended once");
         assert_eq!(gate.state().passed, 0);
-        assert!(gate.is_clear(Moment(0)) && matches!(gate.enter(&token, known, Moment(0)), Entry::Admitted(_)));
+        assert!(gate.is_clear(Moment(0)) && gate.enter(&token, known, Moment(0)).is_ok());
     }
 }
 
@@ -177,7 +177,7 @@ fn an_orphan_that_is_heard_of_counts_for_longer_and_never_for_less_long() {
         assert_eq!(gate.unseen_until(), Some(Moment(50)));
     }
     assert!(gate.end_orphan(silent));
-    assert!(matches!(gate.enter(&token, known, Moment(49)), Entry::Wait));
+    assert!(matches!(gate.enter(&token, known, Moment(49)), Err(KeptOut::Wait)));
     assert!(gate.may_enter(&token, known, Moment(50)).is_ok());
     gate.end_orphan(heard);
     gate.postpone(heard, Moment(90));
@@ -196,11 +196,11 @@ fn an_orphan_that_somebody_listens_for_is_not_ended_by_the_clock() {
     let orphan = gate.lose(admission, Moment(30));
     gate.set_heard(orphan, true);
     gate.learn(&after);
-    assert!(matches!(gate.may_enter(&token, known, Moment(99)), Err(Entry::Wait)));
+    assert!(matches!(gate.may_enter(&token, known, Moment(99)), Err(KeptOut::Wait)));
     assert!(!gate.is_clear(Moment(99)));
     gate.postpone(orphan, Moment(110));
     gate.set_heard(orphan, false);
-    assert!(matches!(gate.may_enter(&token, known, Moment(109)), Err(Entry::Wait)));
+    assert!(matches!(gate.may_enter(&token, known, Moment(109)), Err(KeptOut::Wait)));
     assert!(gate.may_enter(&token, known, Moment(110)).is_ok());
     gate.set_heard(orphan, true);
     assert!(gate.end_orphan(orphan));
@@ -220,8 +220,8 @@ fn only_who_says_dangerous_passes_the_barrier_and_is_counted_all_the_same() {
         let token = FenceToken { owner, revision: revision(at) };
         gate.enter_dangerously(&token, Known::new(Some(&after), News::Fresh), Moment(0))
     };
-    assert!(matches!(enter_dangerously("a", 10), Entry::Refused(Rejection::StaleTenure)));
-    let Entry::Admitted(second) = enter_dangerously("b", 20) else { panic!("it is the holder") };
+    assert!(matches!(enter_dangerously("a", 10), Err(KeptOut::Refused(Rejection::StaleTenure))));
+    let Ok(second) = enter_dangerously("b", 20) else { panic!("it is the holder") };
     assert_eq!(gate.state().at_worker.len(), 2);
     gate.leave(first);
     gate.leave(second);
@@ -238,12 +238,12 @@ fn who_passes_what_a_crash_left_behind_leaves_it_standing_for_all_others() {
     gate.recorded(revision(20));
     let token = FenceToken { owner: "b", revision: revision(20) };
     let known = Known::new(Some(&next), News::Fresh);
-    let Entry::Admitted(first) = gate.enter_dangerously(&token, known, Moment(0)) else { panic!("it is the holder") };
-    assert!(matches!(gate.enter(&token, known, Moment(29)), Entry::Wait));
+    let Ok(first) = gate.enter_dangerously(&token, known, Moment(0)) else { panic!("it is the holder") };
+    assert!(matches!(gate.enter(&token, known, Moment(29)), Err(KeptOut::Wait)));
     assert_eq!((gate.unseen_until(), gate.is_clear(Moment(29))), (Some(Moment(30)), false));
     gate.leave(first);
-    assert!(matches!(gate.enter(&token, known, Moment(29)), Entry::Wait));
-    assert!(matches!(gate.enter(&token, known, Moment(30)), Entry::Admitted(_)));
+    assert!(matches!(gate.enter(&token, known, Moment(29)), Err(KeptOut::Wait)));
+    assert!(gate.enter(&token, known, Moment(30)).is_ok());
 }
 
 #[test]
@@ -275,7 +275,7 @@ fn after_a_crash_only_the_last_tenure_let_in_goes_on_at_once() {
     assert_eq!((gate.unseen_until(), gate.is_clear(Moment(29))), (Some(Moment(30)), false));
     let token = FenceToken { owner: "b", revision: revision(20) };
     let entry = gate.enter(&token, Known::new(Some(&next), News::Fresh), Moment(30));
-    assert!(matches!(entry, Entry::Record(tenure) if tenure == revision(20)));
+    assert!(matches!(entry, Err(KeptOut::Record(tenure)) if tenure == revision(20)));
 
     let mut gate = restarted(None);
     gate.learn(&next);
@@ -357,14 +357,8 @@ fn what_a_route_let_past_before_it_enforced_bars_until_it_has_left_or_its_time_h
     assert_eq!((gate.unseen_until(), gate.next_unseen(Moment(4))), (Some(Moment(5)), Some(Moment(5))));
     assert!(!gate.leave_pass(before));
     assert!(!may_enter(&gate, 0), "what was exempt may be anybody's too");
-    assert!(matches!(
-        gate.enter_dangerously(
-            &FenceToken { owner: "a", revision: revision(10) },
-            Known::new(Some(&now), News::Fresh),
-            Moment(0)
-        ),
-        Entry::Admitted(_)
-    ));
+    let token = FenceToken { owner: "a", revision: revision(10) };
+    assert!(gate.enter_dangerously(&token, Known::new(Some(&now), News::Fresh), Moment(0)).is_ok());
     assert!(!may_enter(&gate, 0));
     assert!(gate.leave_pass(exempt), "the last opens the barrier");
     assert!(may_enter(&gate, 0));
@@ -408,7 +402,7 @@ fn the_next_that_stops_to_count_is_not_the_last() {
     gate.learn(&now);
     for until in [60, 5] {
         let token = FenceToken { owner: "a", revision: revision(10) };
-        let Entry::Admitted(admission) = gate.enter(&token, Known::new(Some(&now), News::Fresh), Moment(0)) else {
+        let Ok(admission) = gate.enter(&token, Known::new(Some(&now), News::Fresh), Moment(0)) else {
             panic!("it is the holder's");
         };
         gate.lose(admission, Moment(until));

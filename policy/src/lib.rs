@@ -17,7 +17,7 @@ mod snapshot;
 mod token;
 
 pub use gate::{
-    Admission, Entry, Gate, GateState, LostPassId, Moment, OrphanId, Pass, PassReason, Passes, Predecessor,
+    Admission, Gate, GateState, KeptOut, LostPassId, Moment, OrphanId, Pass, PassReason, Passes, Predecessor,
     TenureAtWorker, Term,
 };
 pub use judge::{Action, Known, News, Rejection, Verdict, judge};

@@ -8,7 +8,7 @@ use std::rc::Rc;
 use std::sync::Arc;
 
 use fencepost_config::{Mode, Route};
-use fencepost_policy::{Entry, LockKey, Rejection};
+use fencepost_policy::{KeptOut, LockKey, Rejection};
 use fencepost_sources::TrackedLock;
 use http::{HeaderMap, Response, StatusCode};
 
@@ -61,15 +61,15 @@ async fn close(place: &Rc<Place>, headers: &mut HeaderMap) -> Result<(), Answer>
     let mut handoff = Handoff::asking();
     loop {
         let outcome = match handoff.may_enter(place, &claim) {
-            Ok(()) | Err(Entry::Admitted(_)) => {
+            Ok(()) => {
                 drop(handoff.passed(place, &claim.lock));
                 return Ok(());
             }
-            Err(Entry::Refused(reason)) => Err(reason),
+            Err(KeptOut::Refused(reason)) => Err(reason),
             // A crash must not let a later process admit the predecessor's requests again.
-            Err(Entry::Record(tenure)) => handoff.record(place, &claim.lock, tenure).await,
-            Err(Entry::Wait) => handoff.wait(place, &claim, ()).await.map(drop),
-            Err(Entry::Confirm) => handoff.get_ready(confirm(place, &claim)).await,
+            Err(KeptOut::Record(tenure)) => handoff.record(place, &claim.lock, tenure).await,
+            Err(KeptOut::Wait) => handoff.wait(place, &claim, ()).await.map(drop),
+            Err(KeptOut::Confirm) => handoff.get_ready(confirm(place, &claim)).await,
         };
         match outcome {
             Ok(()) => {}

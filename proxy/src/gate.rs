@@ -8,7 +8,7 @@ use std::pin::Pin;
 use std::rc::Rc;
 use std::sync::Arc;
 
-use fencepost_policy::{Entry, Rejection};
+use fencepost_policy::{KeptOut, Rejection};
 use http::Request;
 use tokio::time::Instant;
 
@@ -185,19 +185,19 @@ async fn enter(
         };
         let timing = place.timing();
         let outcome = match handoff.enter(place, claim, &timing) {
-            Entry::Admitted(admission) => {
+            Ok(admission) => {
                 // From here on it is given back, whatever happens.
                 let ticket = Ticket::admitted(Rc::clone(place), Arc::clone(&claim.lock), admission, in_flight);
                 let turn = handoff.passed(place, &claim.lock);
                 return Ok(Entered { ready, ticket, turn, grounds, at: timing.now });
             }
-            Entry::Refused(reason) => Err(reason),
-            Entry::Record(tenure) => {
+            Err(KeptOut::Refused(reason)) => Err(reason),
+            Err(KeptOut::Record(tenure)) => {
                 drop(ready); // Others may have it meanwhile; it would not stay fresh.
                 Box::pin(handoff.record(place, &claim.lock, tenure)).await
             }
-            Entry::Wait => Box::pin(handoff.wait(place, claim, ready)).await.map(|ready| kept = ready),
-            Entry::Confirm => {
+            Err(KeptOut::Wait) => Box::pin(handoff.wait(place, claim, ready)).await.map(|ready| kept = ready),
+            Err(KeptOut::Confirm) => {
                 drop(ready);
                 Box::pin(handoff.get_ready(confirm(place, claim))).await
             }

@@ -3,8 +3,8 @@
 use std::collections::BTreeSet;
 
 use fencepost_policy::{
-    Admission, Entry, FenceToken, Gate, Known, Moment, News as Age, OrphanId, Predecessor, Revision, Snapshot, Verdict,
-    judge,
+    Admission, FenceToken, Gate, KeptOut, Known, Moment, News as Age, OrphanId, Predecessor, Revision, Snapshot,
+    Verdict, judge,
 };
 
 use crate::store::{News, Token, held_from};
@@ -165,24 +165,24 @@ impl Proxy {
         };
         let mut entry = self.gate.enter(&token, known, now);
         if driving.is(Mutant::RecordedTooLate)
-            && let Entry::Record(tenure) = entry
+            && let Err(KeptOut::Record(tenure)) = entry
         {
             self.recording.insert(tenure);
             self.gate.recorded(tenure);
             entry = self.gate.enter(&token, known, now);
         }
         match entry {
-            Entry::Admitted(admission) => {
+            Ok(admission) => {
                 let tenure = admission.tenure();
                 assert_eq!(format!("{admission:?}"), format!("{:?}", admission_under(tenure)), "see `admission_under`");
                 Entered::Counted(tenure)
             }
-            Entry::Record(tenure) => {
+            Err(KeptOut::Record(tenure)) => {
                 self.recording.insert(tenure);
                 Entered::AwaitsRecord
             }
-            Entry::Wait => Entered::Waits,
-            Entry::Refused(_) | Entry::Confirm => Entered::Refused,
+            Err(KeptOut::Wait) => Entered::Waits,
+            Err(KeptOut::Refused(_) | KeptOut::Confirm) => Entered::Refused,
         }
     }
 
@@ -197,11 +197,11 @@ impl Proxy {
         let known = Known::new(self.news.as_ref().map(|news| &news.snapshot), Age::Fresh);
         match self.gate.may_enter(&token.presented(), known, now) {
             Ok(_) => true,
-            Err(Entry::Record(tenure)) => {
+            Err(KeptOut::Record(tenure)) => {
                 self.recording.insert(tenure);
                 false
             }
-            Err(Entry::Admitted(_) | Entry::Wait | Entry::Refused(_) | Entry::Confirm) => false,
+            Err(KeptOut::Wait | KeptOut::Refused(_) | KeptOut::Confirm) => false,
         }
     }
 
@@ -253,10 +253,6 @@ impl Proxy {
 /// of its own. `Proxy::enter` checks that this is the one it was given.
 fn admission_under(tenure: Revision) -> Admission {
     let (snapshot, token) = held_from(tenure);
-    match Gate::default().enter(&token.presented(), Known::new(Some(&snapshot), Age::Fresh), Moment(0)) {
-        Entry::Admitted(admission) => admission,
-        refused @ (Entry::Wait | Entry::Record(_) | Entry::Refused(_) | Entry::Confirm) => {
-            panic!("an empty gate: {refused:?}")
-        }
-    }
+    let known = Known::new(Some(&snapshot), Age::Fresh);
+    Gate::default().enter(&token.presented(), known, Moment(0)).expect("an empty gate")
 }

@@ -7,7 +7,7 @@ use std::sync::atomic::Ordering;
 use std::time::{Duration, SystemTime};
 
 use fencepost_config::OnHandoffTimeout;
-use fencepost_policy::{Entry, Rejection, Revision};
+use fencepost_policy::{Admission, KeptOut, Rejection, Revision};
 use fencepost_sources::{Queued, Timing, TrackedLock};
 use prometheus::IntGauge;
 use tokio::time::{Instant, sleep_until, timeout};
@@ -55,14 +55,18 @@ impl Handoff {
         Handoff { only_asks: true, ..Handoff::default() }
     }
 
-    /// Judges the claim once more and lets its request in, unless it has to wait for that.
-    pub fn enter(&self, place: &Place, claim: &Claim, timing: &Timing) -> Entry {
+    /// Judges the claim once more and lets its request in.
+    ///
+    /// # Errors
+    /// What keeps it out.
+    pub fn enter(&self, place: &Place, claim: &Claim, timing: &Timing) -> Result<Admission, KeptOut> {
         let Claim { token, lock } = claim;
         if self.proceeds {
             return lock.enter_dangerously(token, timing);
         }
         if self.is_behind(lock) {
-            return self.may_enter(place, claim).err().unwrap_or(Entry::Wait);
+            self.may_enter(place, claim)?;
+            return Err(KeptOut::Wait);
         }
         lock.enter(token, timing)
     }
@@ -70,10 +74,10 @@ impl Handoff {
     /// The same, but nothing is counted in.
     ///
     /// # Errors
-    /// What [`Handoff::enter`] would have answered instead of an admission.
-    pub fn may_enter(&self, place: &Place, claim: &Claim) -> Result<(), Entry> {
+    /// What keeps it out.
+    pub fn may_enter(&self, place: &Place, claim: &Claim) -> Result<(), KeptOut> {
         claim.lock.may_enter(&claim.token, &place.timing())?;
-        if self.is_behind(&claim.lock) { Err(Entry::Wait) } else { Ok(()) }
+        if self.is_behind(&claim.lock) { Err(KeptOut::Wait) } else { Ok(()) }
     }
 
     /// Whether others came before it.
@@ -99,7 +103,7 @@ impl Handoff {
             // Looked at now that no change can be missed. What ends by the clock alone is looked for as of the same moment.
             let timing = place.timing();
             let look = claim.lock.may_enter(&claim.token, &timing);
-            if matches!(look, Err(Entry::Wait)) {
+            if matches!(look, Err(KeptOut::Wait)) {
                 if !turn.hold_up(place, claim) {
                     self.crowded = true;
                     return self.time_out();

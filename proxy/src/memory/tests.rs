@@ -7,7 +7,7 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{OnceLock, Weak};
 use std::task::{Context, Poll, Waker};
 
-use fencepost_policy::{Entry, FenceToken, LockKey};
+use fencepost_policy::{FenceToken, KeptOut, LockKey};
 use fencepost_sources::{LockSpec, MemoryStore, RecordFormat, Remembered as OfGate, SourceOptions, Timing};
 use fencepost_testsupport::{Scratch, eventually};
 
@@ -76,7 +76,7 @@ impl World {
         self.memory.record(&self.lock, revision(tenure), ORPHAN_TIMEOUT).await
     }
 
-    fn may_enter(&self, owner: &str, at: u64) -> Result<Revision, Entry> {
+    fn may_enter(&self, owner: &str, at: u64) -> Result<Revision, KeptOut> {
         let token = FenceToken { owner: owner.to_owned(), revision: revision(at) };
         let now = Instant::now();
         self.lock
@@ -178,7 +178,7 @@ async fn a_record_that_an_acceptance_overtakes_is_none() {
         record.await.unwrap();
     }
     let entry = world.may_enter("a", 2);
-    assert!(matches!(&entry, Err(Entry::Record(tenure)) if *tenure == revision(2)), "{entry:?}");
+    assert!(matches!(&entry, Err(KeptOut::Record(tenure)) if *tenure == revision(2)), "{entry:?}");
     world.record(2).await.unwrap();
     assert!(world.may_enter("a", 2).is_ok());
     assert_eq!(world.tenure_on_the_disk().await.and_then(|lock| lock.tenure), Some(revision(2)));
@@ -199,7 +199,7 @@ async fn a_tenure_that_a_later_one_stands_in_the_way_of_is_not_let_in() {
     let world = World::held_by(&["a", "b"]).await;
     world.memory.state.record("main", world.lock.key(), revision(4), ORPHAN_TIMEOUT).await.unwrap();
     assert_eq!(world.record(3).await, Err(Rejection::Unverifiable));
-    assert!(matches!(world.may_enter("b", 3), Err(Entry::Record(_))));
+    assert!(matches!(world.may_enter("b", 3), Err(KeptOut::Record(_))));
 }
 
 /// How far a store had been seen was looked at before an acceptance and noted after it: the next start was told that the store had gone back

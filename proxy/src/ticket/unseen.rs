@@ -183,7 +183,7 @@ mod tests {
     use std::task::{Context, Poll, Wake, Waker};
     use std::time::Duration;
 
-    use fencepost_policy::{Admission, Entry, FenceToken, Layout, LockKey, PassReason};
+    use fencepost_policy::{Admission, FenceToken, Layout, LockKey, PassReason};
     use fencepost_sources::{LockSource, LockSpec, MemoryStore, RecordFormat, SourceOptions, Timing};
 
     use super::*;
@@ -214,7 +214,7 @@ mod tests {
         let token = FenceToken { owner: "a", revision };
         let timing = Timing { arrived: now, now, max_age: MINUTE, linearizable: false };
         let enter = || {
-            let Entry::Admitted(admission) = lock.enter(&token, &timing) else { panic!("it is the holder") };
+            let Ok(admission) = lock.enter(&token, &timing) else { panic!("it is the holder") };
             admission
         };
         let admissions = (0..requests).map(|_| enter()).collect();

@@ -2,7 +2,7 @@
 
 use std::panic::{AssertUnwindSafe, catch_unwind};
 
-use fencepost_policy::{Entry, FenceToken, Rejection};
+use fencepost_policy::{FenceToken, KeptOut, Rejection};
 use fencepost_sources::Timing;
 use tokio::time::Instant;
 
@@ -24,14 +24,14 @@ async fn a_gate_at_which_somebody_panicked_lets_in_nobody_and_can_still_be_left(
         let (lock, other) = (tracked(source, "lock").await, tracked(source, "other").await);
         let now = Instant::now();
         let timing = Timing { arrived: now, now, max_age: MAX_AGE, linearizable: false };
-        let Entry::Admitted(admission) = lock.enter(&FenceToken { owner: "a", revision: held }, &timing) else {
+        let Ok(admission) = lock.enter(&FenceToken { owner: "a", revision: held }, &timing) else {
             panic!("the holder is let in")
         };
         let unspeakable = FenceToken { owner: Unspeakable, revision: held };
         assert!(catch_unwind(AssertUnwindSafe(|| lock.enter(&unspeakable, &timing))).is_err());
 
         let again = lock.enter(&FenceToken { owner: "a", revision: held }, &timing);
-        assert!(matches!(again, Entry::Refused(Rejection::Unverifiable)), "{again:?}");
+        assert!(matches!(again, Err(KeptOut::Refused(Rejection::Unverifiable))), "{again:?}");
         assert!(!lock.is_clear(now), "what was let in before counts on");
         lock.leave(admission);
         assert!(lock.is_clear(now));

@@ -7,7 +7,7 @@ use std::sync::atomic::{AtomicUsize, Ordering};
 use std::task::Poll;
 use std::time::Duration;
 
-use fencepost_policy::{Entry, FenceToken, Layout, PassReason};
+use fencepost_policy::{FenceToken, Layout, PassReason};
 use fencepost_sources::{LockSource, MemoryStore, SourceOptions, Timing, Turning};
 use tokio::time::Instant;
 
@@ -107,7 +107,7 @@ async fn what_is_still_tracked_stays_with_its_gate_though_nobody_else_holds_it()
         load(&left, "u/1").await;
         let now = Instant::now();
         let timing = Timing { arrived: now, now, max_age: MAX_AGE, linearizable: false };
-        let Entry::Admitted(admission) = one.enter(&FenceToken { owner: "a", revision: at }, &timing) else {
+        let Ok(admission) = one.enter(&FenceToken { owner: "a", revision: at }, &timing) else {
             panic!("the holder gets in");
         };
         source.keep(&[Arc::clone(&one)], std::slice::from_ref(&kept));

@@ -262,7 +262,7 @@ async fn queues_are_read_and_watched_as_their_clients_lay_them_out() {
 
 #[tokio::test(start_paused = true)]
 async fn a_request_that_waited_for_longer_than_max_age_is_confirmed_again() {
-    use fencepost_policy::{Entry, FenceToken};
+    use fencepost_policy::{FenceToken, KeptOut};
     use fencepost_sources::Timing;
 
     play(options(), async |store, source| {
@@ -274,10 +274,10 @@ async fn a_request_that_waited_for_longer_than_max_age_is_confirmed_again() {
         pass(MAX_AGE + SECOND).await;
         let token = FenceToken { owner: "a", revision: at };
         let timing = Timing { arrived, now: Instant::now(), max_age: MAX_AGE, linearizable: true };
-        assert!(matches!(lock.enter(&token, &timing), Entry::Confirm));
+        assert!(matches!(lock.enter(&token, &timing), Err(KeptOut::Confirm)));
         store.resume();
         lock.confirm(timing.now, timing.now + SECOND).await.unwrap();
-        let Entry::Admitted(admission) = lock.enter(&token, &timing) else { panic!("it is admitted") };
+        let Ok(admission) = lock.enter(&token, &timing) else { panic!("it is admitted") };
         lock.leave(admission);
     })
     .await;

@@ -3,7 +3,7 @@
 use std::sync::Arc;
 use std::time::Duration;
 
-use fencepost_policy::{Entry, FenceToken, Layout, LockKey, Revision, Verdict};
+use fencepost_policy::{FenceToken, KeptOut, Layout, LockKey, Revision, Verdict};
 use fencepost_sources::{
     LockSource, LockSpec, LockStore, MemoryStore, RecordFormat, SourceOptions, TemplateSpec, TemplatedLocks, Timing,
     TrackedLock,
@@ -81,14 +81,14 @@ pub(crate) fn glance(lock: &TrackedLock, owner: &str, at: Revision) -> &'static 
 pub(crate) fn enter_now(lock: &TrackedLock, owner: &str, at: Revision) -> &'static str {
     let (token, timing) = request(owner, at, false);
     match lock.enter(&token, &timing) {
-        Entry::Admitted(admission) => {
+        Ok(admission) => {
             lock.leave(admission);
             "admitted"
         }
-        Entry::Wait => "wait",
-        Entry::Record(_) => "record",
-        Entry::Confirm => "confirm",
-        Entry::Refused(rejection) => rejection.code(),
+        Err(KeptOut::Wait) => "wait",
+        Err(KeptOut::Record(_)) => "record",
+        Err(KeptOut::Confirm) => "confirm",
+        Err(KeptOut::Refused(rejection)) => rejection.code(),
     }
 }
 
@@ -108,13 +108,13 @@ async fn settle(lock: &TrackedLock, owner: &str, at: Revision, linearizable: boo
     let deadline = timing.now + SECOND;
     loop {
         match lock.enter(&token, &timing) {
-            Entry::Admitted(admission) => {
+            Ok(admission) => {
                 lock.leave(admission);
                 return "admit";
             }
-            Entry::Refused(rejection) => return rejection.code(),
-            Entry::Confirm => {}
-            other @ (Entry::Wait | Entry::Record(_)) => {
+            Err(KeptOut::Refused(rejection)) => return rejection.code(),
+            Err(KeptOut::Confirm) => {}
+            other @ Err(KeptOut::Wait | KeptOut::Record(_)) => {
                 panic!("nothing is at the worker, and nothing is recorded: {other:?}")
             }
         }

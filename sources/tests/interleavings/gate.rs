@@ -2,7 +2,7 @@
 
 use std::sync::Arc;
 
-use fencepost_policy::{Admission, Entry};
+use fencepost_policy::{Admission, KeptOut};
 use loom::sync::atomic::{AtomicBool, Ordering};
 use loom::thread;
 use tokio::time::Instant;
@@ -27,10 +27,7 @@ fn learn(lock: &TrackedLock, common: &Common, at: u64, record: KeyValue) {
 }
 
 fn admit(lock: &TrackedLock, owner: &'static str, at: u64) -> Admission {
-    match lock.enter(&token(owner, at), &any_news()) {
-        Entry::Admitted(admission) => admission,
-        otherwise @ (Entry::Wait | Entry::Record(_) | Entry::Refused(_) | Entry::Confirm) => panic!("{otherwise:?}"),
-    }
+    lock.enter(&token(owner, at), &any_news()).unwrap()
 }
 
 #[test]
@@ -40,7 +37,7 @@ fn nobody_is_admitted_by_news_that_the_gate_has_not_learnt() {
         let other = {
             let lock = Arc::clone(&lock);
             thread::spawn(move || {
-                if let Entry::Admitted(admission) = lock.enter(&token("b", 20), &any_news()) {
+                if let Ok(admission) = lock.enter(&token("b", 20), &any_news()) {
                     assert_eq!(lock.describe(Instant::now()).gate.floor, 20, "the gate knew of what it let in");
                     lock.leave(admission);
                 }
@@ -61,12 +58,12 @@ fn once_a_newer_tenure_is_learnt_no_token_of_the_older_one_enters() {
             thread::spawn(move || {
                 let after = learnt.load(Ordering::Acquire);
                 match lock.enter(&token("a", 10), &any_news()) {
-                    Entry::Admitted(admission) => {
+                    Ok(admission) => {
                         assert!(!after);
                         lock.leave(admission);
                     }
-                    Entry::Refused(_) => {}
-                    otherwise @ (Entry::Wait | Entry::Record(_) | Entry::Confirm) => panic!("{otherwise:?}"),
+                    Err(KeptOut::Refused(_)) => {}
+                    Err(kept_out) => panic!("{kept_out:?}"),
                 }
             })
         };
@@ -84,7 +81,7 @@ fn two_tenures_are_never_at_the_worker_together() {
             let lock = Arc::clone(&lock);
             thread::spawn(move || {
                 let at = if owner == "a" { 10 } else { 20 };
-                if let Entry::Admitted(admission) = lock.enter(&token(owner, at), &any_news()) {
+                if let Ok(admission) = lock.enter(&token(owner, at), &any_news()) {
                     assert_eq!(lock.describe(Instant::now()).gate.at_worker.len(), 1);
                     lock.leave(admission);
                 }
@@ -103,12 +100,7 @@ fn is_woken_by(open: impl Fn(&TrackedLock, Admission) + Clone + Send + Sync + 's
         learn(&lock, &common, 20, taken("b", 20));
         let waiting = {
             let lock = Arc::clone(&lock);
-            thread::spawn(move || match block_on(enter_when_open(&lock, &token("b", 20))) {
-                Entry::Admitted(admission) => lock.leave(admission),
-                otherwise @ (Entry::Wait | Entry::Record(_) | Entry::Refused(_) | Entry::Confirm) => {
-                    panic!("{otherwise:?}")
-                }
-            })
+            thread::spawn(move || lock.leave(block_on(enter_when_open(&lock, &token("b", 20))).unwrap()))
         };
         open(&lock, admission);
         waiting.join().unwrap();
@@ -146,7 +138,7 @@ fn who_waits_is_woken_by_the_news_that_its_own_tenure_has_ended() {
             let lock = Arc::clone(&lock);
             thread::spawn(move || {
                 let entry = block_on(enter_when_open(&lock, &token("b", 20)));
-                assert!(matches!(entry, Entry::Refused(_)), "{entry:?}");
+                assert!(matches!(entry, Err(KeptOut::Refused(_))), "{entry:?}");
             })
         };
         learn(&lock, &common, 30, taken("c", 30));

@@ -7,7 +7,7 @@ use std::task::{Context, Poll, Wake, Waker};
 use std::time::Duration;
 
 use bytes::Bytes;
-use fencepost_policy::{Entry, FenceToken, Layout, LockKey, Revision};
+use fencepost_policy::{Admission, FenceToken, KeptOut, Layout, LockKey, Revision};
 use loom::sync::{Condvar, Mutex};
 use tokio::sync::mpsc;
 use tokio::time::Instant;
@@ -78,12 +78,15 @@ pub(crate) fn any_news() -> Timing {
 }
 
 /// Waits at the barrier as the last layer of the proxy does: the change is taken before the look, and awaited after.
-pub(crate) async fn enter_when_open(lock: &TrackedLock, token: &FenceToken<&'static str>) -> Entry {
+pub(crate) async fn enter_when_open(
+    lock: &TrackedLock,
+    token: &FenceToken<&'static str>,
+) -> Result<Admission, KeptOut> {
     loop {
         let changed = lock.gate_changed();
         match lock.enter(token, &any_news()) {
-            Entry::Wait => changed.await,
-            entry @ (Entry::Admitted(_) | Entry::Record(_) | Entry::Refused(_) | Entry::Confirm) => return entry,
+            Err(KeptOut::Wait) => changed.await,
+            entered => return entered,
         }
     }
 }

@@ -2,7 +2,7 @@
 
 use std::sync::{Arc, Weak};
 
-use fencepost_policy::{Admission, Entry, Layout, Rejection, Revision};
+use fencepost_policy::{Admission, KeptOut, Layout, Rejection, Revision};
 use fencepost_sources::TrackedLock;
 use tokio::time::Instant;
 
@@ -146,10 +146,10 @@ pub(crate) fn refusal(world: &World, request: &Request, arrived: Point, reason: 
 }
 
 /// Whoever waits at the gate is told when it opens: when its time is up, the gate is shut still, or opens at this instant.
-pub(crate) fn waited(world: &World, lock: usize, entry: &Result<Revision, Entry>) {
+pub(crate) fn waited(world: &World, lock: usize, entry: &Result<Revision, KeptOut>) {
     let is_open = match entry {
-        Ok(_) | Err(Entry::Record(_) | Entry::Admitted(_)) => true,
-        Err(Entry::Wait | Entry::Refused(_) | Entry::Confirm) => false,
+        Ok(_) | Err(KeptOut::Record(_)) => true,
+        Err(KeptOut::Wait | KeptOut::Refused(_) | KeptOut::Confirm) => false,
     };
     let now = Instant::now();
     let opens_now = world.ledger.opens_at(lock, now) || world.started.get() + ORPHAN_TIMEOUT == now;

@@ -3,7 +3,7 @@
 use std::sync::Arc;
 use std::time::Duration;
 
-use fencepost_policy::{Entry, FenceToken, Layout, Rejection, Revision, Tenure, Verdict};
+use fencepost_policy::{Admission, FenceToken, KeptOut, Layout, Rejection, Revision, Tenure, Verdict};
 use fencepost_sources::{Queued, Timing, TrackedLock};
 use tokio::time::{Instant, sleep, sleep_until};
 
@@ -38,21 +38,22 @@ pub(crate) struct Handoff {
 
 impl Handoff {
     /// Lets the request in, unless it has to wait for that.
-    pub(crate) fn enter(&self, claim: &Claim) -> Entry {
+    pub(crate) fn enter(&self, claim: &Claim) -> Result<Admission, KeptOut> {
         let Claim { lock, token, .. } = claim;
         if self.proceeds {
             return lock.enter_dangerously(token, &claim.timing());
         }
         if self.is_behind(lock) {
-            return lock.may_enter(token, &claim.timing()).err().unwrap_or(Entry::Wait);
+            lock.may_enter(token, &claim.timing())?;
+            return Err(KeptOut::Wait);
         }
         lock.enter(token, &claim.timing())
     }
 
     /// The same, but nothing is counted in.
-    pub(crate) fn may_enter(&self, claim: &Claim) -> Result<Revision, Entry> {
+    pub(crate) fn may_enter(&self, claim: &Claim) -> Result<Revision, KeptOut> {
         let tenure = claim.lock.may_enter(&claim.token, &claim.timing())?;
-        if self.is_behind(&claim.lock) { Err(Entry::Wait) } else { Ok(tenure) }
+        if self.is_behind(&claim.lock) { Err(KeptOut::Wait) } else { Ok(tenure) }
     }
 
     /// Whether others came before it.
@@ -109,7 +110,7 @@ impl Claim {
         loop {
             let changed = self.lock.gate_changed();
             match self.lock.may_enter(&self.token, &self.timing()) {
-                Err(Entry::Wait) => {
+                Err(KeptOut::Wait) => {
                     place.hold_up(usize::MAX);
                     *is_connected = false;
                 }

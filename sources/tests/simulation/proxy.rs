@@ -4,7 +4,7 @@ use std::rc::Rc;
 use std::sync::Arc;
 use std::time::Duration;
 
-use fencepost_policy::{Entry, PassReason, Rejection, Verdict};
+use fencepost_policy::{KeptOut, PassReason, Rejection, Verdict};
 use fencepost_sources::TrackedLock;
 use tokio::time::{sleep, sleep_until};
 
@@ -156,15 +156,15 @@ async fn serve(
             }
         };
         let outcome = match handoff.enter(claim) {
-            Entry::Admitted(admission) => {
+            Ok(admission) => {
                 checks::admission(world, claim, &admission);
                 exchange.admitted(proxy.life, Arc::clone(&claim.lock), admission, handoff.proceeds);
                 return Ok(Outcome::Admitted);
             }
-            Entry::Refused(reason) => Err(reason),
-            Entry::Record(tenure) => claim.record(world, tenure, chance).await,
-            Entry::Wait => claim.wait(world, &mut handoff).await,
-            Entry::Confirm => claim.confirm().await,
+            Err(KeptOut::Refused(reason)) => Err(reason),
+            Err(KeptOut::Record(tenure)) => claim.record(world, tenure, chance).await,
+            Err(KeptOut::Wait) => claim.wait(world, &mut handoff).await,
+            Err(KeptOut::Confirm) => claim.confirm().await,
         };
         match outcome {
             Ok(()) => {}
@@ -223,11 +223,10 @@ async fn close(
                 world.worker.fence(request.token.lock, (world.era(request.token.lock), tenure.get()));
                 return Ok(Outcome::Fenced);
             }
-            Err(Entry::Admitted(_)) => unreachable!("nothing is counted in"),
-            Err(Entry::Refused(reason)) => return Err(reason),
-            Err(Entry::Record(tenure)) => claim.record(world, tenure, chance).await?,
-            Err(Entry::Wait) => claim.wait(world, &mut handoff).await?,
-            Err(Entry::Confirm) => claim.confirm().await?,
+            Err(KeptOut::Refused(reason)) => return Err(reason),
+            Err(KeptOut::Record(tenure)) => claim.record(world, tenure, chance).await?,
+            Err(KeptOut::Wait) => claim.wait(world, &mut handoff).await?,
+            Err(KeptOut::Confirm) => claim.confirm().await?,
         }
     }
 }

@@ -1,7 +1,7 @@
 //! What requests do at the gate of a lock.
 
 use fencepost_policy::{
-    Admission, Entry, FenceToken, Gate, Known, LostPassId, Moment, OrphanId, Pass, PassReason, Rejection, Revision,
+    Admission, FenceToken, Gate, KeptOut, Known, LostPassId, Moment, OrphanId, Pass, PassReason, Rejection, Revision,
     Term, Verdict,
 };
 use tokio::time::Instant;
@@ -12,21 +12,31 @@ use crate::cache::queue::Queue;
 
 impl TrackedLock {
     /// Judges once more and, if the token is admitted, counts the request in: one step, after everything that may be waited for.
-    pub fn enter<O: AsRef<[u8]>>(&self, token: &FenceToken<O>, timing: &Timing) -> Entry {
-        self.judge_at_gate(token, timing, Gate::enter).unwrap_or_else(|otherwise| otherwise)
+    ///
+    /// # Errors
+    /// What keeps it out.
+    pub fn enter<O: AsRef<[u8]>>(&self, token: &FenceToken<O>, timing: &Timing) -> Result<Admission, KeptOut> {
+        self.judge_at_gate(token, timing, Gate::enter)
     }
 
     /// [`TrackedLock::enter`], but past the barrier, because the operator says that overlap is better than waiting.
-    pub fn enter_dangerously<O: AsRef<[u8]>>(&self, token: &FenceToken<O>, timing: &Timing) -> Entry {
-        self.judge_at_gate(token, timing, Gate::enter_dangerously).unwrap_or_else(|otherwise| otherwise)
+    ///
+    /// # Errors
+    /// What keeps it out.
+    pub fn enter_dangerously<O: AsRef<[u8]>>(
+        &self,
+        token: &FenceToken<O>,
+        timing: &Timing,
+    ) -> Result<Admission, KeptOut> {
+        self.judge_at_gate(token, timing, Gate::enter_dangerously)
     }
 
     /// Whether the token's tenure has the worker to itself: [`TrackedLock::enter`], but nothing is counted in.
     ///
     /// # Errors
-    /// What [`TrackedLock::enter`] would have answered instead of an admission.
-    pub fn may_enter<O: AsRef<[u8]>>(&self, token: &FenceToken<O>, timing: &Timing) -> Result<Revision, Entry> {
-        self.judge_at_gate(token, timing, |gate, token, known, now| gate.may_enter(token, known, now))?
+    /// What keeps it out.
+    pub fn may_enter<O: AsRef<[u8]>>(&self, token: &FenceToken<O>, timing: &Timing) -> Result<Revision, KeptOut> {
+        self.judge_at_gate(token, timing, |gate, token, known, now| gate.may_enter(token, known, now))
     }
 
     /// Judges by the newest that is known and goes on at the gate with what is admitted: one step, under its mutex.
@@ -34,18 +44,16 @@ impl TrackedLock {
         &self,
         token: &FenceToken<O>,
         timing: &Timing,
-        admitted: impl FnOnce(&mut Gate, &FenceToken<O>, Known<'_>, Moment) -> T,
-    ) -> Result<T, Entry> {
+        admitted: impl FnOnce(&mut Gate, &FenceToken<O>, Known<'_>, Moment) -> Result<T, KeptOut>,
+    ) -> Result<T, KeptOut> {
         let Ok(mut inner) = self.inner.lock() else {
-            return Err(Entry::Refused(Rejection::Unverifiable)); // Somebody panicked here: nobody knows what the gate counts.
+            return Err(KeptOut::Refused(Rejection::Unverifiable)); // Somebody panicked here: nobody knows what the gate counts.
         };
         let outlook = self.outlook();
         match outlook.judge(token, timing) {
-            Verdict::Reject(rejection) => Err(Entry::Refused(rejection)),
-            Verdict::Confirm => Err(Entry::Confirm),
-            Verdict::Admit => {
-                Ok(admitted(&mut inner.gate, token, outlook.known(timing), self.common.moment(timing.now)))
-            }
+            Verdict::Reject(rejection) => Err(KeptOut::Refused(rejection)),
+            Verdict::Confirm => Err(KeptOut::Confirm),
+            Verdict::Admit => admitted(&mut inner.gate, token, outlook.known(timing), self.common.moment(timing.now)),
         }
     }
 
@@ -104,7 +112,7 @@ impl TrackedLock {
         self.at_gate(|gate| gate.end_orphan(orphan))
     }
 
-    /// Notes that a tenure is durably recorded ([`Entry::Record`]).
+    /// Notes that a tenure is durably recorded ([`KeptOut::Record`]).
     pub fn recorded(&self, tenure: Revision) {
         self.at_gate(|gate| gate.recorded(tenure));
     }

@@ -201,9 +201,10 @@ fn limits_that_no_key_sets_are_as_the_reference_has_them() {
         ("one every 10 s | 10 s", "forward/http2/connection.rs", "PING_INTERVAL: Duration = Duration::from_secs(10)"),
         (
             "not answer | 90 s |",
-            "forward/tunnel.rs",
+            "wire/transport.rs",
             "with_time(Duration::from_secs(60)).with_interval(Duration::from_secs(10)).with_retries(3)",
         ),
+        ("| 128 KiB | It says", "wire/transport.rs", "UNSENT_BYTES_MAX: u32 = 128 * 1024"),
         ("| 256 | The one", "descriptors.rs", "ADMIN_CONNECTIONS: usize = 256"),
         ("| 32 | 503", "admin/streams.rs", "STREAMS_MAX: usize = 32"),
         ("| once a second |", "admin/timeline.rs", "PACE: Duration = Duration::from_secs(1)"),

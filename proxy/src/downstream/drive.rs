@@ -247,9 +247,8 @@ fn http2_builder(limits: &Limits, streams: Streams) -> http2::Builder<Streams> {
         .max_header_list_size(u32::try_from(limits.header_bytes_max).unwrap_or(u32::MAX))
         .initial_stream_window_size(window)
         .initial_connection_window_size(window.saturating_mul(limits.streams_max).max(CONNECTION_WINDOW_BYTES_MIN))
-        .max_send_buf_size(BUFFER_BYTES)
-        .keep_alive_interval(limits.body_timeout)
-        .keep_alive_timeout(limits.header_timeout);
+        // No PINGs: they lie behind what a client has not read, who then seems to be gone. The kernel asks whether it is.
+        .max_send_buf_size(BUFFER_BYTES);
     builder
 }
 

@@ -9,9 +9,10 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use fencepost_tls::ServerTls;
-use socket2::{Domain, SockAddr, Socket, Type};
+use socket2::{Domain, SockAddr, SockRef, Socket, Type};
 
 use super::handshake::HandshakeFailure;
+use crate::wire::{keep_alive, write_little_ahead};
 
 /// Connections that the kernel keeps for us before they are accepted.
 const BACKLOG: i32 = 4096;
@@ -181,8 +182,15 @@ fn refused(address: &ListenAddress, error: io::Error) -> BindError {
 }
 
 fn listen(socket: &Socket) -> io::Result<()> {
-    socket.set_nonblocking(true)?;
+    prepare(socket)?;
     socket.listen(BACKLOG)
+}
+
+/// Sets what a listening socket's connections are to have, which they take over as their clients connect.
+pub(super) fn prepare(socket: &Socket) -> io::Result<()> {
+    write_little_ahead(&SockRef::from(socket));
+    keep_alive(&SockRef::from(socket));
+    socket.set_nonblocking(true)
 }
 
 /// Removes the socket file of a process that is gone: nobody answers there.

@@ -5,7 +5,7 @@ use std::io;
 use listenfd::ListenFd;
 use socket2::Socket;
 
-use super::listener::{BindError, ListenAddress, Listener};
+use super::listener::{BindError, ListenAddress, Listener, prepare};
 
 /// The sockets that were passed to this process.
 pub struct PassedSockets {
@@ -75,7 +75,7 @@ fn listening(socket: Socket) -> io::Result<Listener> {
     if !socket.is_listener()? {
         return Err(io::Error::new(io::ErrorKind::InvalidInput, "it does not listen"));
     }
-    socket.set_nonblocking(true)?;
+    prepare(&socket)?;
     let address = socket.local_addr()?;
     let address = match address.as_socket() {
         Some(address) => ListenAddress::Tcp(address),

@@ -8,6 +8,7 @@ use std::time::Duration;
 
 use fencepost_sources::first_to_connect;
 use rustls::ClientConfig;
+use socket2::SockRef;
 use tokio::io::AsyncReadExt;
 use tokio::net::{TcpStream, UnixStream, lookup_host};
 use tokio::time::timeout;
@@ -20,7 +21,7 @@ use super::quota::ConnectionQuota;
 use super::tls_failure::TlsFailure;
 use super::upstream::{Speaks, Upstream, UpstreamAddress, UpstreamTls};
 use crate::downstream::Protocol;
-use crate::wire::{Socket, Transport};
+use crate::wire::{Socket, Transport, write_little_ahead};
 
 /// A connection on which nothing has been sent yet.
 pub(super) struct Opened {
@@ -74,6 +75,7 @@ pub(super) async fn connect(upstream: &Upstream, addresses: &Addresses) -> io::R
         UpstreamAddress::Tcp { host, port } => {
             let stream = connect_by_name(addresses, &upstream.quota, || look_up(host.clone(), *port)).await?;
             stream.set_nodelay(true)?;
+            write_little_ahead(&SockRef::from(&stream));
             Ok(stream.into())
         }
     }

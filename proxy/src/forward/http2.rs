@@ -36,6 +36,8 @@ pub(super) struct Http2Connections {
     openings: Cell<u64>,
     /// Which of them has failed last, and how, as long as there is no connection.
     failure: RefCell<Option<(u64, UpstreamError)>>,
+    /// Whether the last one that was to be opened could not be.
+    has_failed: Cell<bool>,
     waiting: Cell<usize>,
     /// A stream or a connection has become free.
     freed: Notify,
@@ -148,9 +150,9 @@ impl Http2Connections {
         let mut open = self.open.borrow_mut();
         let idle_timeout = upstream.idle_timeout;
         open.retain(|connection| connection.is_alive(idle_timeout) && upstream.is_current(connection.made_with()));
+        let may_be_another = upstream.has_room_for_http2(open.len()) && !self.has_failed.get();
         let is_free = |connection: &&Rc<Http2Connection>| {
-            connection.has_room(upstream.streams_max)
-                && !(connection.is_worn() && upstream.has_room_for_http2(open.len()))
+            connection.has_room(upstream.streams_max) && !(connection.is_worn() && may_be_another)
         };
         open.iter().find(is_free).cloned()
     }
@@ -237,6 +239,7 @@ impl Http2Connections {
         self.open.borrow_mut().push(connection);
         is_open.set(true);
         self.failure.take();
+        self.has_failed.set(false);
         self.wake_all();
         Ok(())
     }
@@ -312,15 +315,18 @@ impl<'a> Opening<'a> {
         Opening(connections)
     }
 
-    /// Tells those who wait for a connection if none could be opened. Where there is one, they may still get a stream of it; and where
-    /// this request's time was over, others have more.
+    /// Tells those who wait for a connection if none could be opened. Where there is one, they may still get a stream of it, also if it was to
+    /// get no more; and where this request's time was over, others have more.
     pub(super) fn tell<T>(self, opened: Result<T, UpstreamError>) -> Result<T, UpstreamError> {
-        let Http2Connections { open, openings, failure, .. } = self.0;
-        if let Err(error) = &opened
-            && !matches!(error, UpstreamError::Timeout | UpstreamError::Crowded)
-            && open.borrow().is_empty()
-        {
+        let Http2Connections { open, openings, failure, has_failed, .. } = self.0;
+        let Err(error) = &opened else { return opened };
+        has_failed.set(true);
+        let is_alone = open.borrow().is_empty();
+        let is_for_all = is_alone && !matches!(error, UpstreamError::Timeout | UpstreamError::Crowded);
+        if is_for_all {
             *failure.borrow_mut() = Some((openings.get(), error.clone()));
+        }
+        if is_for_all || !is_alone {
             self.0.wake_all();
         }
         opened

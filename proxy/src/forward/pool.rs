@@ -23,7 +23,7 @@ use super::http1::Http1;
 use super::http2::{Http2Connections, Stream};
 use super::quota::IDLE_LOOK;
 use super::request_body::RequestBody;
-use super::stalled::Stalled;
+use super::stalled::{Stalled, Stalls};
 use super::upstream::{Speaks, Timeouts, Upstream};
 use crate::downstream::Protocol;
 use crate::wire::{Alarm, Background, Socket};
@@ -51,6 +51,8 @@ pub(super) struct Shared {
     serving: Cell<bool>,
     /// What waits for clients on HTTP/1.1 connections that others may wait for.
     stalled: Stalled,
+    /// Whether somebody looks whether other pools wait for these.
+    looking: Cell<bool>,
     /// What a worker behind TLS picked last: how its connections are opened, and no more.
     pub(super) picked: Cell<Protocol>,
     /// When the log last said why there is no TLS with the worker, and what.
@@ -114,6 +116,7 @@ impl Pool {
                 sweeping: Cell::new(false),
                 serving: Cell::new(false),
                 stalled: Stalled::default(),
+                looking: Cell::new(false),
                 picked: Cell::new(Protocol::Http2),
                 complained: RefCell::default(),
                 failures_told: RefCell::default(),
@@ -209,8 +212,12 @@ impl Pool {
         self.shared.http2.has_place(&self.shared.upstream)
     }
 
-    pub(super) fn stalled(&self) -> &Stalled {
-        &self.shared.stalled
+    /// Looks after what waits for its client on one of its HTTP/1.1 connections, for which others may wait.
+    pub(super) fn may_stall(&self, one: Weak<dyn Stalls>) {
+        self.shared.stalled.add(one);
+        if !self.shared.looking.replace(true) {
+            tokio::task::spawn_local(make_room_for_other_pools(Rc::downgrade(&self.shared)));
+        }
     }
 
     pub(super) fn background(&self) -> &Background {
@@ -319,6 +326,22 @@ async fn sweep(shared: Weak<Shared>) {
         if !shared.close_old() {
             shared.sweeping.set(false);
             return;
+        }
+    }
+}
+
+/// Makes room for those who wait for the quota in other pools, if this one has many connections: those that wait in it do so themselves.
+async fn make_room_for_other_pools(shared: Weak<Shared>) {
+    loop {
+        tokio::time::sleep(IDLE_LOOK).await;
+        let Some(shared) = shared.upgrade() else { return };
+        if shared.stalled.is_empty() {
+            shared.looking.set(false);
+            return;
+        }
+        let quota = &shared.upstream.quota;
+        if quota.is_wanted() && quota.are_many(shared.connections()) {
+            shared.stalled.leave_longest();
         }
     }
 }

@@ -68,6 +68,11 @@ impl ConnectionQuota {
         self.take(usize::MAX)
     }
 
+    /// Whether a pool that has so many has none that are for those with few.
+    pub(super) fn are_many(&self, has: usize) -> bool {
+        has >= self.0.few
+    }
+
     /// Whether there is one more for a pool that has so many.
     pub(super) fn has_room(&self, has: usize) -> bool {
         self.0.taken.load(Ordering::Relaxed) < self.most(has)

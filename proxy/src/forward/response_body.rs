@@ -200,7 +200,7 @@ impl<P: Permit> Reading<P> {
         let course = Course { source, first, given, failed: None, client: None, watcher: None };
         let course = Rc::new(RefCell::new(course));
         if let Some(pool) = course.borrow().pool_of_its_own() {
-            pool.stalled().add(Rc::downgrade(&course) as Weak<dyn Stalls>);
+            pool.may_stall(Rc::downgrade(&course) as Weak<dyn Stalls>);
         }
         if is_watched {
             let watcher = tokio::task::spawn_local(hurry_in_time(course.clone()));

@@ -44,6 +44,18 @@ impl Stalled {
         all.push(one);
     }
 
+    /// Whether there is none.
+    pub(super) fn is_empty(&self) -> bool {
+        self.all.borrow().iter().all(|one| one.strong_count() == 0)
+    }
+
+    /// Waits no longer for the client that has stalled longest, if that is long enough.
+    pub(super) fn leave_longest(&self) {
+        if let Ok(stalled) = self.stalled_by(Instant::now()) {
+            stalled.leave_client();
+        }
+    }
+
     /// Makes room for one request after the other, for as long as this is polled: the client that has stalled longest loses its
     /// response or its upload, if that is long enough. A client that reads, however slowly, takes a piece now and then; one that reads nothing, or
     /// next to nothing, would keep its connection until `body_timeout`, and a few thousand of them all connections. For uploads a byte now and

@@ -9,7 +9,6 @@ use std::task::{Context, Poll, ready};
 use std::time::Duration;
 
 use bytes::Bytes;
-use socket2::TcpKeepalive;
 use tokio::io::{AsyncRead, AsyncWrite, ReadBuf};
 use tokio::sync::Notify;
 use tokio::task::AbortHandle;
@@ -21,12 +20,6 @@ use super::both_ways::pass_both_ways;
 use super::in_flight::InFlight;
 use super::pool::Link;
 use crate::wire::Socket;
-
-/// When a side of a tunnel is asked whether it is still there: neither has to say anything, so that one that is gone without a word
-/// would keep its place, and the gate, for ever. Silent for a minute and a half, it is lost.
-fn keepalive() -> TcpKeepalive {
-    TcpKeepalive::new().with_time(Duration::from_secs(60)).with_interval(Duration::from_secs(10)).with_retries(3)
-}
 
 /// The worker's end of a connection that has left HTTP. Its permit is held until both directions have ended, or one has and nothing moves
 /// for as long as a worker may go on unseen, or until it is cut because the tenure has ended, be the client's end there by then or not: a
@@ -91,7 +84,7 @@ async fn join<P: Permit>(mut in_flight: Box<InFlight<P>>, client: &mut Socket, r
     let (worker, read_beyond) = connection.leave_http().await;
     client.unread(read_already);
     worker.unread(read_beyond);
-    [&*client, &worker].into_iter().for_each(|side| side.keep_alive(&keepalive()));
+    worker.keep_alive(); // It has to say nothing, nor has the client, which is asked from the beginning.
     let inflow = Rc::new(BodyState::new());
     inflow.goes_to(worker.clone());
     in_flight.watch_tunnel(&inflow);

@@ -22,6 +22,7 @@ pub(crate) use nested::Nested;
 pub(crate) use outbox::Outbox;
 pub use socket::Socket;
 pub use transport::Transport;
+pub(crate) use transport::{keep_alive, write_little_ahead};
 
 /// The most that hyper reads ahead or writes ahead of a message on one HTTP/1.1 connection.
 ///

@@ -10,7 +10,6 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use std::task::{Context, Poll, ready};
 
 use bytes::{Buf, Bytes};
-use socket2::TcpKeepalive;
 use tokio::io::{AsyncRead, AsyncWrite, ReadBuf};
 use tokio::time::Instant;
 use tokio_rustls::{TlsStream, client, server};
@@ -166,8 +165,8 @@ impl Socket {
 
     /// Has the kernel ask the other side, when nothing has moved for some time, whether it is still there. Without an answer the
     /// connection is lost. On a unix socket it does nothing.
-    pub fn keep_alive(&self, keepalive: &TcpKeepalive) {
-        self.shared.stream.borrow().transport().keep_alive(keepalive);
+    pub fn keep_alive(&self) {
+        self.shared.stream.borrow().transport().keep_alive();
     }
 
     /// Whether the last write could not be finished because the other side does not read.

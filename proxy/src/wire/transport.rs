@@ -18,6 +18,25 @@ use tokio::net::{TcpStream, UnixStream};
 /// What is no longer than this, a head with a small body, is written in one piece.
 const TOGETHER_BYTES_MAX: usize = 2 * 1024;
 
+/// How much the kernel takes of a TCP connection before it has sent it. It says that there is room when half of that is sent.
+///
+/// Without a limit it takes what the send buffer holds (4 MiB, `tcp_wmem`), and says that there is room when a third of that is read: for
+/// minutes it is not to be seen that the other side reads on, if slowly.
+const UNSENT_BYTES_MAX: u32 = 128 * 1024;
+
+/// Has the kernel ask a side that says nothing, after a minute, whether it is still there: it is lost half a minute later (tcp(7),
+/// `SO_KEEPALIVE`).
+pub(crate) fn keep_alive(socket: &SockRef<'_>) {
+    let keepalive =
+        TcpKeepalive::new().with_time(Duration::from_secs(60)).with_interval(Duration::from_secs(10)).with_retries(3);
+    let _ = socket.set_tcp_keepalive(&keepalive); // The kernel sees the end of whoever has a unix socket.
+}
+
+/// Has the kernel take little ahead ([`UNSENT_BYTES_MAX`]; tcp(7), `TCP_NOTSENT_LOWAT`).
+pub(crate) fn write_little_ahead(socket: &SockRef<'_>) {
+    let _ = socket.set_tcp_notsent_lowat(UNSENT_BYTES_MAX); // It goes without.
+}
+
 /// A TCP or unix connection that counts the bytes that move over it, and can be asked for what the kernel knows of it.
 pub struct Transport {
     connection: Connection,
@@ -98,8 +117,8 @@ impl Transport {
         let _ = self.socket().set_linger(Some(Duration::ZERO)); // An error means that the connection is gone already.
     }
 
-    pub(super) fn keep_alive(&self, keepalive: &TcpKeepalive) {
-        let _ = self.socket().set_tcp_keepalive(keepalive); // The kernel sees the end of whoever has a unix socket.
+    pub(super) fn keep_alive(&self) {
+        keep_alive(&self.socket());
     }
 
     fn socket(&self) -> SockRef<'_> {

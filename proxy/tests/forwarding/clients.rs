@@ -7,7 +7,7 @@ use fencepost::downstream::{Drained, Limits};
 use fencepost::forward::Ending;
 use http::Request;
 
-use crate::support::{Event, Http2Client, MOMENT, PATIENCE, Peer, Proxy, Settings, Worker, field};
+use crate::support::{Event, Http2Client, MOMENT, PATIENCE, Peer, Proxy, Settings, Worker, assert_is_asked, field};
 
 const GET: &str = "GET / HTTP/1.1\r\nHost: test\r\n\r\n";
 /// A limit that is waited for. That of a head begins when its connection is accepted: it is long enough for a client about to send.
@@ -67,6 +67,15 @@ fn a_head_that_began_behind_another_request_is_closed_in_time_too() {
         assert!(client.answer().0.starts_with("HTTP/1.1 "));
         assert_eq!(client.until_end(), b"");
     }
+}
+
+/// One that is gone without a word would keep its place for as long as its request has no end.
+#[test]
+fn clients_are_asked_whether_they_are_there() {
+    let proxy = limited(|_| {});
+    let mut client = proxy.client();
+    assert!(client.get("/").0.starts_with("HTTP/1.1 200 "));
+    assert_is_asked(&client);
 }
 
 #[test]

@@ -182,6 +182,18 @@ fn a_connection_that_was_lost_under_a_request_gets_no_more() {
     assert!(second.answer().0.starts_with("HTTP/1.1 200 "));
 }
 
+/// Sends uploads beside the one request that there is, and gives them up.
+fn give_up_many(proxy: &Proxy, frames: &mut Frames) {
+    for given_up in 1..=64 {
+        let (mut client, stream) = (proxy.client(), 2 * given_up + 1);
+        client.send("POST / HTTP/1.1\r\nHost: test\r\nTransfer-Encoding: chunked\r\n\r\n");
+        assert_eq!(frames.next(), Frame::Headers { stream });
+        drop(client);
+        assert_eq!(frames.next(), Frame::Reset { stream });
+        proxy.wait_for_events(given_up as usize);
+    }
+}
+
 /// Many clients that reset a few requests each are a flood of resets to the worker, which ended the connection with all that was under way there.
 #[test]
 fn a_connection_on_which_many_requests_were_given_up_gets_no_more() {
@@ -191,14 +203,7 @@ fn a_connection_on_which_many_requests_were_given_up_gets_no_more() {
     other.send(GET);
     let mut frames = Frames::with_streams(worker.next(), 100);
     assert_eq!(frames.next(), Frame::Headers { stream: 1 });
-    for given_up in 1..=64 {
-        let (mut client, stream) = (proxy.client(), 2 * given_up + 1);
-        client.send("POST / HTTP/1.1\r\nHost: test\r\nTransfer-Encoding: chunked\r\n\r\n");
-        assert_eq!(frames.next(), Frame::Headers { stream });
-        drop(client);
-        assert_eq!(frames.next(), Frame::Reset { stream });
-        proxy.wait_for_events(given_up as usize);
-    }
+    give_up_many(&proxy, &mut frames);
     let mut next = proxy.client();
     next.send(GET);
     let mut fresh = Frames::with_streams(worker.next(), 100);
@@ -233,6 +238,27 @@ fn a_connection_on_which_many_requests_were_given_up_is_used_where_there_may_be_
         frames.respond(129);
         assert!(next.answer().0.starts_with("HTTP/1.1 200 "));
     }
+}
+
+/// There might have been another by our own limits, and none could be opened: all got 504, beside a connection with room for a hundred.
+#[test]
+fn a_connection_on_which_many_requests_were_given_up_is_used_where_no_other_can_be_opened() {
+    let worker = Worker::by_hand();
+    let proxy = Proxy::with(worker.address(), Settings { ready_timeout: Duration::from_secs(1), ..to_http2() });
+    let mut other = proxy.client();
+    other.send(GET);
+    let mut frames = Frames::with_streams(worker.next(), 100);
+    assert_eq!(frames.next(), Frame::Headers { stream: 1 });
+    give_up_many(&proxy, &mut frames);
+    let mut first = proxy.client();
+    first.send(GET);
+    let _silent = worker.next();
+    assert!(first.answer().0.starts_with("HTTP/1.1 503 "));
+    let mut next = proxy.client();
+    next.send(GET);
+    assert_eq!(frames.next(), Frame::Headers { stream: 131 });
+    frames.respond(131);
+    assert!(next.answer().0.starts_with("HTTP/1.1 200 "));
 }
 
 /// One that the worker has not let in.

@@ -1,13 +1,14 @@
 //! Clients that ask for much and read nothing, or send next to nothing, beside others.
 
+use std::num::NonZeroUsize;
 use std::time::{Duration, Instant};
 
 use bytes::Bytes;
-use fencepost::downstream::Protocol;
-use fencepost::forward::Ending;
+use fencepost::downstream::{Limits, Protocol};
+use fencepost::forward::{ConnectionQuota, Ending, Timeouts};
 use http::{Request, Response};
 
-use crate::support::{Client, Event, Http2Client, Http2Worker, PATIENCE, Proxy, Settings, Worker, read};
+use crate::support::{Client, Event, Http2Client, Http2Worker, PATIENCE, Peer, Proxy, Settings, Worker, read};
 
 const MIB: usize = 1024 * 1024;
 /// More than all buffers on the way hold.
@@ -52,6 +53,21 @@ fn clients_that_do_not_read_give_way_to_those_who_wait_for_a_connection_and_thei
     drop(slow);
     let events = proxy.wait_for_events(24);
     assert!(events.iter().all(|event| *event == Event::Finished(Ending::Complete)), "{events:?}");
+}
+
+/// They made room for those alone who waited for the same worker.
+#[test]
+fn clients_that_do_not_read_give_way_to_those_who_wait_for_another_worker_where_connections_are_short() {
+    let quota = ConnectionQuota::of(4, NonZeroUsize::MIN);
+    let sharing = || Settings { quota: quota.clone(), ..Settings::default() };
+    let proxy = Proxy::with(worker(), sharing());
+    let _slow: Vec<Client> = (0..3).map(|_| stalled(&proxy)).collect();
+    let busy = Worker::by_hand();
+    let other = Proxy::with(busy.address(), sharing());
+    let _last = other.at_worker(&busy, "GET / HTTP/1.1\r\nHost: test\r\n\r\n");
+    let third = Proxy::with(worker(), sharing());
+    let (head, _) = third.client().get("/small");
+    assert!(head.starts_with("HTTP/1.1 200 "), "{head}");
 }
 
 /// Each gave up before it had looked.
@@ -137,4 +153,54 @@ async fn streams_that_are_not_read_hold_up_no_other_on_their_connection_to_the_w
         let whole = tokio::time::timeout(PATIENCE, read(answer.into_body())).await.expect("it is not held up");
         assert_eq!(whole.unwrap().0.len(), 2 * MIB);
     }
+}
+
+/// Takes so much of it, at some 600 KiB a second.
+fn read_slowly(reader: &mut Client, length: usize) {
+    const PIECE: usize = 64 * 1024;
+    for _ in 0..length / PIECE {
+        std::thread::sleep(Duration::from_millis(100)); // The pace is what is tested.
+        reader.exactly(PIECE);
+    }
+}
+
+/// That anything was read showed only when a third of all that the kernel takes, 4 MiB, was gone: at 30 KiB a second after most of a minute.
+#[test]
+fn whoever_reads_slowly_and_steadily_is_not_taken_for_one_that_reads_nothing() {
+    const LENGTH: usize = 6 * MIB;
+    let second = Duration::from_secs(1);
+    let limits = Limits { body_timeout: second, ..Limits::default() };
+    // What has come as far as the worker's own kernel, it has yet to read.
+    let timeouts = Timeouts { silence: 2 * second, ..Timeouts::default() };
+    let settings = Settings { limits, timeouts, ..Settings::default() };
+    let client_reads = || {
+        let answer = |mut peer: Peer| {
+            peer.next_request();
+            peer.send(&format!("HTTP/1.1 200 OK\r\nContent-Length: {LENGTH}\r\n\r\n"));
+            let _ = peer.try_send_bytes(&vec![0; LENGTH]); // Else its client says what is wrong.
+        };
+        let proxy = Proxy::with(Worker::scripted(answer), settings.clone());
+        let mut client = proxy.client();
+        client.send("GET / HTTP/1.1\r\nHost: test\r\n\r\n");
+        client.head();
+        read_slowly(&mut client, LENGTH);
+    };
+    let worker_reads = || {
+        let worker = Worker::by_hand();
+        let proxy = Proxy::with(worker.address(), settings.clone());
+        let mut client = proxy.client();
+        client.send(&format!("POST / HTTP/1.1\r\nHost: test\r\nContent-Length: {LENGTH}\r\n\r\n"));
+        let mut peer = worker.next();
+        std::thread::scope(|scope| {
+            scope.spawn(|| client.try_send_bytes(&vec![0; LENGTH]));
+            peer.head();
+            read_slowly(&mut peer, LENGTH);
+        });
+        peer.respond("read");
+        assert_eq!(client.answer().1, b"read");
+    };
+    std::thread::scope(|scope| {
+        scope.spawn(client_reads);
+        scope.spawn(worker_reads);
+    });
 }

@@ -1,13 +1,13 @@
 //! What is spoken after `101 Switching Protocols`.
 
 use std::io::{Read, Write};
-use std::net::SocketAddr;
 use std::time::{Duration, Instant};
 
 use fencepost::forward::{Ending, Timeouts};
 
 use crate::support::{
-    Certificates, Client, Event, MOMENT, PATIENCE, Peer, Proxy, Settings, Tenures, Worker, field, write_until_blocked,
+    Certificates, Client, Event, MOMENT, PATIENCE, Peer, Proxy, Settings, Tenures, Worker, assert_is_asked, field,
+    write_until_blocked,
 };
 
 const UPGRADE: &str = "GET /chat HTTP/1.1\r\nHost: test\r\nConnection: keep-alive, Upgrade\r\nUpgrade: WebSocket\r\n\
@@ -113,33 +113,8 @@ fn both_ends_of_a_tunnel_are_asked_whether_they_are_there() {
     let (mut client, mut peer) = tunnel(&proxy, &worker);
     client.send("ping");
     assert_eq!(peer.exactly(4), b"ping", "joined by now");
-    for end in [&mut client, &mut peer] {
-        let (theirs, ours) = (end.stream().local_addr().unwrap(), end.stream().peer_addr().unwrap());
-        let deadline = Instant::now() + PATIENCE;
-        let asks_in = loop {
-            if let Some(left) = until_keepalive(ours, theirs) {
-                break left;
-            }
-            assert!(Instant::now() < deadline, "{ours} does not ask {theirs}");
-        };
-        assert!(asks_in <= Duration::from_secs(60), "{ours} asks {theirs} in {asks_in:?}");
-    }
-}
-
-/// What is left of the keepalive timer that the kernel has set for a connection of this machine, if it has: the timer in
-/// `/proc/net/tcp` (proc_net_tcp.txt), in hundredths of a second.
-fn until_keepalive(ours: SocketAddr, theirs: SocketAddr) -> Option<Duration> {
-    let shown = |address: SocketAddr| match address {
-        SocketAddr::V4(address) => {
-            format!("{:08X}:{:04X}", u32::from_le_bytes(address.ip().octets()), address.port())
-        }
-        SocketAddr::V6(_) => panic!("the tests are on 127.0.0.1"),
-    };
-    let table = std::fs::read_to_string("/proc/net/tcp").unwrap();
-    let mut rows = table.lines().map(|line| line.split_whitespace().collect::<Vec<_>>());
-    let row = rows.find(|row| row[1] == shown(ours) && row[2] == shown(theirs))?;
-    let left = row[5].strip_prefix("02:")?;
-    Some(Duration::from_millis(10 * u64::from_str_radix(left, 16).unwrap()))
+    assert_is_asked(&client);
+    assert_is_asked(&peer);
 }
 
 #[test]

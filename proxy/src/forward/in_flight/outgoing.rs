@@ -37,7 +37,7 @@ impl<P: Permit> InFlight<P> {
             && matches!(self.link, Link::Http1(_))
             && self.permit.gives_way()
         {
-            self.pool.stalled().add(Rc::downgrade(body) as Weak<dyn Stalls>);
+            self.pool.may_stall(Rc::downgrade(body) as Weak<dyn Stalls>);
         }
     }
 

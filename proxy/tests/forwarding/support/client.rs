@@ -2,7 +2,7 @@
 
 use std::io::{Read, Write};
 use std::net::{Shutdown, SocketAddr, TcpStream};
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use super::PATIENCE;
 
@@ -251,4 +251,33 @@ pub(crate) fn field<'a>(head: &'a str, name: &str) -> Option<&'a str> {
 #[track_caller]
 pub(crate) fn assert_field(head: &str, name: &str, value: Option<&str>) {
     assert_eq!(field(head, name), value, "{name} in {head}");
+}
+
+/// The kernel of the other side asks this one, when it has said nothing for a minute at most, whether it is still there.
+pub(crate) fn assert_is_asked(end: &Client) {
+    let (theirs, ours) = (end.stream.local_addr().unwrap(), end.stream.peer_addr().unwrap());
+    let deadline = Instant::now() + PATIENCE;
+    let asks_in = loop {
+        if let Some(left) = until_keepalive(ours, theirs) {
+            break left;
+        }
+        assert!(Instant::now() < deadline, "{ours} does not ask {theirs}");
+    };
+    assert!(asks_in <= Duration::from_secs(60), "{ours} asks {theirs} in {asks_in:?}");
+}
+
+/// What is left of the keepalive timer that the kernel has set for a connection of this machine, if it has: the timer in
+/// `/proc/net/tcp` (proc_net_tcp.txt), in hundredths of a second.
+fn until_keepalive(ours: SocketAddr, theirs: SocketAddr) -> Option<Duration> {
+    let shown = |address: SocketAddr| match address {
+        SocketAddr::V4(address) => {
+            format!("{:08X}:{:04X}", u32::from_le_bytes(address.ip().octets()), address.port())
+        }
+        SocketAddr::V6(_) => panic!("the tests are on 127.0.0.1"),
+    };
+    let table = std::fs::read_to_string("/proc/net/tcp").unwrap();
+    let mut rows = table.lines().map(|line| line.split_whitespace().collect::<Vec<_>>());
+    let row = rows.find(|row| row[1] == shown(ours) && row[2] == shown(theirs))?;
+    let left = row[5].strip_prefix("02:")?;
+    Some(Duration::from_millis(10 * u64::from_str_radix(left, 16).unwrap()))
 }

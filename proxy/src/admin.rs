@@ -16,7 +16,6 @@ use std::convert::Infallible;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 
-use fencepost_sources::LockSource;
 use http::{HeaderMap, Method, Request, StatusCode};
 use tokio::time::{Instant, timeout};
 
@@ -45,8 +44,6 @@ pub struct Admin {
     pub fence: Arc<Fence>,
     /// Shows the one that is in force later.
     pub in_force: InForce,
-    /// The lock sources.
-    pub sources: Arc<[LockSource]>,
     /// Set as soon as the process is about to stop.
     pub leaving: Arc<AtomicBool>,
     /// How many client connections are open.
@@ -193,8 +190,13 @@ impl Admin {
         if self.leaving.load(Ordering::Relaxed) {
             return text(StatusCode::SERVICE_UNAVAILABLE, "not ready: draining\n".to_owned());
         }
-        let waiting: Vec<&str> =
-            self.sources.iter().filter(|source| !self.fence.is_ready(source)).map(|source| source.name()).collect();
+        let waiting: Vec<&str> = self
+            .fence
+            .sources
+            .iter()
+            .filter(|source| !self.fence.is_ready(source))
+            .map(|source| source.name())
+            .collect();
         if waiting.is_empty() {
             text(StatusCode::OK, "ready\n".to_owned())
         } else {
@@ -229,7 +231,7 @@ impl Admin {
 
     fn metrics(&self) -> AdminAnswer {
         let now = Instant::now();
-        for source in &*self.sources {
+        for source in &*self.fence.sources {
             let status = source.status(now);
             let reading = SourceReading {
                 up: status.up,

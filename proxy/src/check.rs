@@ -10,7 +10,7 @@ use std::time::Duration;
 use anyhow::bail;
 use fencepost_config::{Config, Route, SourceKind};
 use fencepost_sources::{
-    KeyRange, LockDescription, LockSource, LockStore, MemoryStore, RangeRead, SourceStatus, StoreError, Wanted, caution,
+    KeyRange, LockDescription, LockSource, LockStore, RangeRead, SourceStatus, StoreError, Wanted, caution,
 };
 use futures_util::stream::{self, StreamExt};
 use tokio::time::{Instant, sleep};
@@ -19,7 +19,7 @@ pub use files::{User, files};
 
 use crate::downstream::Protocol;
 use crate::fence::Fence;
-use crate::forward::{ConnectionQuota, Speaks, Upstream, UpstreamError, connects};
+use crate::forward::{Speaks, Upstream, UpstreamError, connects};
 use crate::other_layout;
 use crate::output::{Unprinted, print};
 use crate::process::Process;
@@ -48,7 +48,7 @@ pub fn summary(config: &Config) -> String {
 /// # Errors
 /// If something does not answer, or nobody takes what is printed.
 pub async fn live(config: &Config) -> anyhow::Result<()> {
-    let process = Arc::new(Process::new(None, MemoryStore::default(), None, ConnectionQuota::unlimited())?);
+    let process = Arc::new(Process::alone()?);
     // A check leaves nothing behind, no file of an access log either.
     let without_log = Config { access_log: None, ..config.clone() };
     let Fence { sources, routes, upstreams, .. } = Fence::new(without_log, 1, Arc::clone(&process))?;

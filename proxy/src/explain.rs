@@ -12,7 +12,7 @@ use std::time::Duration;
 use anyhow::bail;
 use fencepost_config::{Config, Freshness, Lock, OnUnavailable, Route};
 use fencepost_policy::{FenceToken, Layout, LockKey, Rejection, Revision, Verdict};
-use fencepost_sources::{LockDescription, LockSource, MemoryStore, Timing, TrackedLock};
+use fencepost_sources::{LockDescription, LockSource, Timing, TrackedLock};
 use http::{HeaderValue, Method};
 use serde_json::{Value, json};
 use tokio::time::Instant;
@@ -20,7 +20,6 @@ use tokio::time::Instant;
 use crate::check::lock_line;
 use crate::cli::Question;
 use crate::fence::Fence;
-use crate::forward::ConnectionQuota;
 use crate::other_layout;
 use crate::process::Process;
 use crate::refusal::{explanation, statuses};
@@ -101,7 +100,7 @@ impl<'c> Asked<'c> {
             Some(Ok(key)) => {
                 // Nothing is logged for a question, and the running proxy's file is none of its business.
                 let config = Config { access_log: None, ..config.clone() };
-                let process = Arc::new(Process::new(None, MemoryStore::default(), None, ConnectionQuota::unlimited())?);
+                let process = Arc::new(Process::alone()?);
                 let Fence { sources, routes, .. } = Fence::new(config, 1, Arc::clone(&process))?;
                 let read = read(routes[index].guard.as_ref(), &key).await;
                 sources.iter().for_each(LockSource::stop);

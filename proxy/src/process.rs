@@ -55,6 +55,14 @@ pub struct Process {
 }
 
 impl Process {
+    /// A process that serves nobody, to look at a configuration with.
+    ///
+    /// # Errors
+    /// As for [`Process::new`].
+    pub fn alone() -> Result<Process, prometheus::Error> {
+        Process::new(None, MemoryStore::new(), None, ConnectionQuota::unlimited())
+    }
+
     /// A process at its start; `store` is behind sources of kind `memory`, and it has as many connections to workers as `to_workers` has.
     ///
     /// # Errors

@@ -122,11 +122,6 @@ impl Reloader {
         )
     }
 
-    /// Where the configuration comes from.
-    pub fn origin(&self) -> &Origin {
-        &self.origin
-    }
-
     /// Shows what is in force.
     pub fn in_force(&self) -> InForce {
         self.in_force.clone()

@@ -200,7 +200,7 @@ pub async fn run<S: Future<Output = ()>>(
     }
     manager.ready();
     let attended = Attended { process: Arc::downgrade(&process), leaving: &leaving, connections: server.connections() };
-    let running = Running { server, admin: admin_server, process, reloader, leaving: &leaving };
+    let running = Running { server, admin: admin_server, process, reloader, manager, leaving: &leaving };
     tokio::select! {
         ended = running.until(shutdown) => ended,
         () = manager.attend(attended) => unreachable!("attending never ends"),
@@ -213,12 +213,13 @@ struct Running<'r> {
     admin: Option<Server>,
     process: Arc<Process>,
     reloader: Reloader,
+    manager: ServiceManager,
     leaving: &'r AtomicBool,
 }
 
 impl Running<'_> {
     async fn until(self, shutdown: impl Future<Output = ()>) -> Result<(), RunError> {
-        let Running { mut server, admin, process, mut reloader, leaving } = self;
+        let Running { mut server, admin, process, mut reloader, manager, leaving } = self;
         let remembering = async {
             match &process.memory {
                 Some(memory) => memory.note_revisions(&process.sources).await,
@@ -246,7 +247,7 @@ impl Running<'_> {
         let sources = process.sources.all();
         let mut locks: Vec<_> = sources.iter().flat_map(LockSource::locks).collect();
         let limits = reloader.in_force().now().config.limits;
-        ServiceManager::of(reloader.origin()).stopping();
+        manager.stopping();
         drop(reloader); // Nothing is put in force any more.
         let ending = async {
             drain(server, &process, leaving, &limits, again).await;
@@ -307,8 +308,7 @@ impl AdminShare {
     fn admin(&self, in_force: InForce) -> Admin {
         let AdminShare { connections, leaving, observations, streams, log, reloads } = self.clone();
         let fence = in_force.now();
-        let sources = Arc::clone(&fence.sources);
-        Admin { sources, fence, in_force, connections, leaving, observations, streams, log, reloads }
+        Admin { fence, in_force, connections, leaving, observations, streams, log, reloads }
     }
 }
 

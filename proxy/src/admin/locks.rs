@@ -17,12 +17,12 @@ impl Admin {
     /// Costs the same however many locks there are.
     pub(super) fn sources(&self) -> AdminAnswer {
         let now = Instant::now();
-        let sources = self.sources.iter().map(|source| source_json(source, now));
+        let sources = self.fence.sources.iter().map(|source| source_json(source, now));
         json_answer(&json!({ "sources": sources.collect::<Vec<_>>() }))
     }
 
     pub(super) fn locks(&self) -> AdminAnswer {
-        streamed(JSON, in_pieces(document(&self.sources)))
+        streamed(JSON, in_pieces(document(&self.fence.sources)))
     }
 
     /// The locks of that key, one in each source that tracks it, be it only for requests under way. The key is given percent-encoded or as it is; of

@@ -23,7 +23,7 @@ impl Admin {
     /// All that has happened up to now.
     pub(super) fn observed(&self) -> &Arc<Observations> {
         let observations = &self.observations;
-        collector::collect(observations, &self.sources);
+        collector::collect(observations, &self.fence.sources);
         observations
     }
 

@@ -319,7 +319,6 @@ mod tests {
     use fencepost_sources::{LockSource, LockSpec, MemoryStore, RecordFormat, SourceOptions};
 
     use super::*;
-    use crate::forward::ConnectionQuota;
 
     #[test]
     fn a_newcomer_does_not_overtake_those_that_the_barrier_has_held_up() {
@@ -339,7 +338,7 @@ mod tests {
 
     #[test]
     fn ten_thousand_wait_at_barriers_and_one_more_only_when_another_has_left() {
-        let process = Arc::new(Process::new(None, MemoryStore::new(), None, ConnectionQuota::unlimited()).unwrap());
+        let process = Arc::new(Process::alone().unwrap());
         let on_its_route = IntGauge::new("waiting", "Those that wait.").unwrap();
         let join = || Waiting::join(&process, Some(on_its_route.clone()));
         let mut waiting: Vec<Waiting> = repeat_with(join).map_while(|joined| joined).take(10_001).collect();

@@ -1,10 +1,7 @@
 use std::pin::pin;
 use std::task::{Context, Poll, Waker};
 
-use fencepost_sources::MemoryStore;
-
 use super::*;
-use crate::forward::ConnectionQuota;
 use crate::process::Process;
 
 /// So many that to look at them is more than is done in one go.
@@ -24,8 +21,7 @@ fn config(sources: &[&str], routes: &[(&str, &str, &str)]) -> Config {
 }
 
 fn in_force(config: Config) -> Fence {
-    Fence::new(config, 1, Arc::new(Process::new(None, MemoryStore::new(), None, ConnectionQuota::unlimited()).unwrap()))
-        .unwrap()
+    Fence::new(config, 1, Arc::new(Process::alone().unwrap())).unwrap()
 }
 
 /// Locks of its first route, as requests hold them.

@@ -5,12 +5,10 @@ use std::path::Path;
 use std::sync::Mutex;
 use std::sync::mpsc::{Receiver, channel};
 
-use fencepost_sources::MemoryStore;
 use fencepost_tls::{Expiry, Followed, Look};
 use tokio::time::{Instant, advance, sleep};
 
 use super::*;
-use crate::forward::ConnectionQuota;
 use crate::metrics::TlsUse;
 use crate::process::Process;
 
@@ -24,7 +22,7 @@ fn write(path: &Path, route: &str) {
 
 fn reloader(path: &Path) -> (Reloader, Reloads) {
     let file = ConfigFile::read(path).unwrap();
-    let process = Arc::new(Process::new(None, MemoryStore::new(), None, ConnectionQuota::unlimited()).unwrap());
+    let process = Arc::new(Process::alone().unwrap());
     let first = Fence::new(file.first().unwrap(), 1, process).unwrap();
     Reloader::new(Origin::File(file), first)
 }

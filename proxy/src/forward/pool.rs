@@ -287,6 +287,9 @@ impl Shared {
     }
 
     fn put_back(self: &Rc<Self>, connection: Box<Http1>) {
+        if self.upstream.quota.is_for_others(self.connections()) {
+            return;
+        }
         if let Some(waiter) = self.queue.next() {
             let _ = waiter.send(Turn::Connection(connection));
             return;

@@ -73,6 +73,11 @@ impl ConnectionQuota {
         has >= self.0.few
     }
 
+    /// Whether a pool that has so many is to leave what it is done with to those with few, who wait for one.
+    pub(super) fn is_for_others(&self, has: usize) -> bool {
+        self.are_many(has) && self.is_wanted() && self.0.taken.load(Ordering::Relaxed) > self.most(has)
+    }
+
     /// Whether there is one more for a pool that has so many.
     pub(super) fn has_room(&self, has: usize) -> bool {
         self.0.taken.load(Ordering::Relaxed) < self.most(has)

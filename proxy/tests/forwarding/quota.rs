@@ -10,7 +10,7 @@ use fencepost::wire::Background;
 use futures_util::FutureExt;
 use futures_util::future::join_all;
 use tokio::net::TcpListener;
-use tokio::task::{LocalSet, spawn_local};
+use tokio::task::{LocalSet, spawn_local, yield_now};
 use tokio::time::{Instant, timeout};
 
 use crate::support::{MOMENT, PATIENCE};
@@ -78,6 +78,31 @@ async fn who_waits_for_a_connection_gets_what_its_own_pool_is_done_with() {
             })
             .await;
     }
+}
+
+/// A pool that always had somebody waiting kept all that it had.
+#[tokio::test]
+async fn what_a_pool_with_many_is_done_with_is_for_those_with_few_though_others_wait_in_it() {
+    LocalSet::new()
+        .run_until(async {
+            let quota = ConnectionQuota::of(4, NonZeroUsize::MIN);
+            let deadline = Instant::now() + 2 * PATIENCE;
+            let [many, one, none] = [(); 3].map(|()| pool(Protocol::Http1, &quota));
+            let (many, one, none) = (many.await, one.await, none.await);
+            let mut used = Vec::new();
+            for _ in 0..3 {
+                used.push(many.ready(Wants::Either, deadline).await.unwrap());
+            }
+            let _last = one.ready(Wants::Either, deadline).await.unwrap();
+            let mut waits = pin!(many.ready(Wants::Either, deadline));
+            let mut comes_later = pin!(none.ready(Wants::Either, deadline));
+            assert!(waits.as_mut().now_or_never().is_none() && comes_later.as_mut().now_or_never().is_none());
+            yield_now().await; // Whoever looks after those who wait says so.
+            used.pop();
+            timeout(PATIENCE, comes_later).await.expect("it waits no longer than it wants to").unwrap();
+            assert!(waits.as_mut().now_or_never().is_none());
+        })
+        .await;
 }
 
 /// That was said of a worker that had taken too long to take connections.

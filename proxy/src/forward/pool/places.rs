@@ -17,7 +17,7 @@ pub(in crate::forward) enum Turn {
     LookAgain,
 }
 
-/// The right to one HTTP/1.1 connection. Whoever has waited longest gets it when it is dropped.
+/// The right to one HTTP/1.1 connection. Whoever has waited longest gets it when it is dropped, if the quota has room for it.
 pub(in crate::forward) struct Place {
     pool: Weak<Shared>,
     /// `None` once a connection has it that is none of HTTP/1.1.
@@ -113,8 +113,9 @@ impl Drop for Place {
     fn drop(&mut self) {
         let Some(shared) = self.pool.upgrade() else { return };
         shared.places_taken.set(shared.places_taken.get() - 1);
+        self.permit = None; // Where others have fewer connections, it may be for them.
         if !shared.queue.is_empty()
-            && let Some(place) = self.permit.take().and_then(|permit| shared.place(permit))
+            && let Some(place) = shared.free_place()
             && let Some(waiter) = shared.queue.next()
         {
             let _ = waiter.send(Turn::Place(place));

@@ -16,7 +16,9 @@ use std::convert::Infallible;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 
+use fencepost_policy::LockKey;
 use http::{HeaderMap, Method, Request, StatusCode};
+use percent_encoding::percent_decode_str;
 use tokio::time::{Instant, timeout};
 
 use crate::dashboard;
@@ -35,6 +37,7 @@ pub use answers::{AdminAnswer, AdminBody};
 pub(crate) use locks::lock_json;
 
 use answers::{answer, text};
+use locks::spellings;
 use paths::{INDEX, accepted_source, cleared_lock};
 
 /// What the admin listener can see and do.
@@ -174,15 +177,22 @@ impl Admin {
     fn clear_orphans(&self, key: &str) -> AdminAnswer {
         let found = match self.find(key) {
             Ok(found) => found,
-            Err(answer) => return answer,
+            Err(answer) => return self.clear_left_behind(key).unwrap_or(answer),
         };
         let now = Instant::now();
         let has_left_behind = found.iter().any(|lock| lock.describe(now).left_behind_for.is_some());
         let cleared: usize = found.iter().map(|lock| lock.clear_orphans()).sum();
         let key = found.first().map_or(key, |lock| lock.key().as_str());
-        tracing::warn!(lock = key, cleared, has_left_behind, "orphans ended by hand");
-        let left_behind = if has_left_behind { ", nor does what an earlier process left at the worker" } else { "" };
-        text(StatusCode::OK, format!("{cleared} orphans of lock {key:?} no longer count{left_behind}\n"))
+        orphans_cleared(key, cleared, has_left_behind)
+    }
+
+    /// The same of a lock that nobody has asked for since the start. `None` if nothing is remembered that would have to be waited for.
+    fn clear_left_behind(&self, key: &str) -> Option<AdminAnswer> {
+        let key = percent_decode_str(key).decode_utf8().ok()?;
+        let sources = self.fence.process.sources.all();
+        let clear = |key: &LockKey| sources.iter().filter(|source| source.clear_left_behind(key)).count() > 0;
+        let key = spellings(&key).iter().filter_map(|key| LockKey::new(key).ok()).find(clear)?;
+        Some(orphans_cleared(key.as_str(), 0, true))
     }
 
     /// Ready once every lock that is named in the configuration in force has been read, until the process is about to stop.
@@ -257,4 +267,10 @@ impl Admin {
             Err(error) => text(StatusCode::INTERNAL_SERVER_ERROR, format!("{error}\n")),
         }
     }
+}
+
+fn orphans_cleared(lock: &str, cleared: usize, has_left_behind: bool) -> AdminAnswer {
+    tracing::warn!(lock, cleared, has_left_behind, "orphans ended by hand");
+    let left_behind = if has_left_behind { ", nor does what an earlier process left at the worker" } else { "" };
+    text(StatusCode::OK, format!("{cleared} orphans of lock {lock:?} no longer count{left_behind}\n"))
 }

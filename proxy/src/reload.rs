@@ -56,6 +56,24 @@ pub enum Origin {
     File(ConfigFile),
 }
 
+/// The signals that ask for a reload, and those that other proxies take for one.
+pub struct ReloadSignals {
+    hangups: Signals,
+    strangers: Strangers,
+}
+
+impl ReloadSignals {
+    /// Listens for them: from now on none ends the process. One that comes before there is a [`Reloader`] is heard by it.
+    pub fn listen(origin: &Origin) -> ReloadSignals {
+        match origin {
+            Origin::Program => ReloadSignals { hangups: Signals::none(), strangers: Strangers::none() },
+            Origin::Flags | Origin::File(_) => {
+                ReloadSignals { hangups: Signals::hangups(), strangers: Strangers::listen() }
+            }
+        }
+    }
+}
+
 /// What came of a reload.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Outcome {
@@ -95,14 +113,13 @@ pub struct Reloader {
     switch: Switch,
     in_force: InForce,
     earlier: Earlier,
-    hangups: Signals,
-    strangers: Strangers,
+    signals: ReloadSignals,
     asked: mpsc::Receiver<oneshot::Sender<Outcome>>,
 }
 
 impl Reloader {
     /// Begins with a configuration that is put in force by this.
-    pub fn new(origin: Origin, first: Fence) -> (Reloader, Reloads) {
+    pub fn new(origin: Origin, signals: ReloadSignals, first: Fence) -> (Reloader, Reloads) {
         let (reloads, asked) = mpsc::channel(ASKED_MAX);
         let metrics = &first.process.metrics;
         metrics.set_config(first.generation, SystemTime::now());
@@ -112,14 +129,7 @@ impl Reloader {
         let switch = Switch::new(Arc::new(first));
         let manager = ServiceManager::of(&origin);
         let earlier = Earlier::default();
-        let (hangups, strangers) = match origin {
-            Origin::Program => (Signals::none(), Strangers::none()),
-            Origin::Flags | Origin::File(_) => (Signals::hangups(), Strangers::listen()),
-        };
-        (
-            Reloader { origin, manager, in_force: switch.in_force(), switch, earlier, hangups, strangers, asked },
-            Reloads(reloads),
-        )
+        (Reloader { origin, manager, in_force: switch.in_force(), switch, earlier, signals, asked }, Reloads(reloads))
     }
 
     /// Shows what is in force.
@@ -138,8 +148,8 @@ impl Reloader {
         poll.set_missed_tick_behavior(MissedTickBehavior::Delay);
         loop {
             tokio::select! {
-                () = self.hangups.next() => drop(self.reload_now("SIGHUP").await),
-                signal = self.strangers.next() => {
+                () = self.signals.hangups.next() => drop(self.reload_now("SIGHUP").await),
+                signal = self.signals.strangers.next() => {
                     tracing::warn!("{signal} means nothing here: SIGHUP reloads and opens the access log anew, SIGTERM drains and ends");
                 }
                 Some(answer) = self.asked.recv() => {

@@ -29,7 +29,7 @@ use crate::memory::Memory;
 use crate::metrics::TlsUse;
 use crate::observe::{Observations, collector};
 use crate::process::Process;
-use crate::reload::{Origin, Reloader, Reloads};
+use crate::reload::{Origin, ReloadSignals, Reloader, Reloads};
 use crate::server_tls;
 use crate::service_manager::{Attended, ServiceManager};
 use crate::signals::terminated;
@@ -149,6 +149,7 @@ pub async fn run<S: Future<Output = ()>>(
     let observations = observed.then(|| Arc::new(Observations::new(threads, config.decisions.kept)));
     let process = Arc::new(Process::new(memory, store, observations, connections.to_workers)?);
     let fence = Fence::new(config, 1, Arc::clone(&process))?;
+    let signals = ReloadSignals::listen(&origin);
     let mut shutdown = pin!(shutdown());
     if let Some(memory) = &process.memory {
         memory.raise_orphan_timeouts(&fence);
@@ -164,7 +165,7 @@ pub async fn run<S: Future<Output = ()>>(
         }
     }
     let manager = ServiceManager::of(&origin);
-    let (reloader, reloads) = Reloader::new(origin, fence);
+    let (reloader, reloads) = Reloader::new(origin, signals, fence);
     let make_service = {
         let (in_force, process) = (reloader.in_force(), DecisionIds::process());
         move |thread| {

@@ -25,8 +25,8 @@ impl Admin {
         streamed(JSON, in_pieces(document(&self.fence.sources)))
     }
 
-    /// The locks of that key, one in each source that tracks it, be it only for requests under way. The key is given percent-encoded or as it is; of
-    /// `/locks//a/b` some clients make `/locks/a/b`, so without a lock `a/b` this means `/a/b`.
+    /// The locks of that key, one in each source that tracks it, be it only for requests under way. The key is given percent-encoded or as it is
+    /// ([`spellings`]).
     ///
     /// # Errors
     /// What to answer if there is none.
@@ -35,15 +35,9 @@ impl Admin {
             return Err(text(StatusCode::BAD_REQUEST, "the lock key is not UTF-8\n".to_owned()));
         };
         let sources = self.fence.process.sources.all();
-        let find = |key: &str| -> Vec<_> { sources.iter().filter_map(|source| source.find(key)).collect() };
-        let mut found = find(&key);
-        if found.is_empty() {
-            found = find(&format!("/{key}"));
-        }
-        if found.is_empty() {
-            return Err(text(StatusCode::NOT_FOUND, format!("no lock {key:?} is tracked\n")));
-        }
-        Ok(found)
+        let find = |key: &String| -> Vec<_> { sources.iter().filter_map(|source| source.find(key)).collect() };
+        let found = spellings(&key).iter().map(find).find(|found| !found.is_empty());
+        found.ok_or_else(|| text(StatusCode::NOT_FOUND, format!("no lock {key:?} is tracked\n")))
     }
 
     pub(super) fn lock(&self, key: &str) -> AdminAnswer {
@@ -62,6 +56,11 @@ impl Admin {
             several => json_answer(&json!(several)),
         }
     }
+}
+
+/// What a key may mean, the likelier first: of `/locks//a/b` some clients make `/locks/a/b`, so without a lock `a/b` this means `/a/b`.
+pub(super) fn spellings(key: &str) -> [String; 2] {
+    [key.to_owned(), format!("/{key}")]
 }
 
 /// The sources with all their locks, as it would be written in one: in parts that are made as they are asked for, one for each lock.

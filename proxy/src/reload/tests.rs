@@ -24,7 +24,9 @@ fn reloader(path: &Path) -> (Reloader, Reloads) {
     let file = ConfigFile::read(path).unwrap();
     let process = Arc::new(Process::alone().unwrap());
     let first = Fence::new(file.first().unwrap(), 1, process).unwrap();
-    Reloader::new(Origin::File(file), first)
+    let origin = Origin::File(file);
+    let signals = ReloadSignals::listen(&origin);
+    Reloader::new(origin, signals, first)
 }
 
 #[tokio::test(start_paused = true)]

@@ -84,6 +84,29 @@ async fn after_a_kill_the_same_tenure_goes_on_at_once_and_the_next_one_waits() {
     }
 }
 
+/// The log says that this ends the wait, and an operator may have a list of locks.
+#[tokio::test]
+async fn what_a_killed_process_has_left_can_be_ended_by_hand_before_anybody_asks_for_the_lock() {
+    let state_dir = Scratch::new();
+    let templated = Route::new("each", "/{each}/", r#"key = "/{each}""#).with(AN_HOUR[0]).with(AN_HOUR[1]);
+    let mut scene = remembering(EtcdVersion::V3_5, &state_dir, &[templated]).await;
+    let old = scene.store.hold(LOCK, "shard-1").await;
+    scene.admits("/k/", &old).await;
+    let new = scene.store.hold(LOCK, "shard-2").await;
+    scene.fence.kill();
+    scene.start_again().await;
+    let clear = async |path: &str| {
+        let answer = scene.fence.admin("POST", path).await;
+        (answer.status, answer.text())
+    };
+    let said = "0 orphans of lock \"/k\" no longer count, nor does what an earlier process left at the worker\n";
+    assert_eq!(clear("/locks//other/clear-orphans").await.0, 404);
+    assert_eq!(clear("/locks//k/clear-orphans").await, (200, said.to_owned()));
+    assert_eq!(clear("/locks//k/clear-orphans").await.0, 404, "there is nothing left to end");
+    scene.admits("/k/", &new).await;
+    scene.finish().await;
+}
+
 /// It was told that it has the worker to itself: from then on it is the last that was let in.
 #[tokio::test]
 async fn after_a_kill_a_tenure_that_has_only_closed_the_door_goes_on_at_once() {
@@ -456,6 +479,7 @@ async fn a_start_whose_disk_hangs_ends_when_it_is_told_to_and_nobody_waits_after
         (caught & 1 << (15 - 1) != 0).then_some(())
     };
     eventually("it hears SIGTERM", async || hears()).await;
+    process.hang_up(); // Who rotates logs or reloads knows of no start.
     process.terminate();
     let (code, log) = (process.end_of_itself().await.code(), process.log());
     assert!(code == Some(1) && log.contains("the disk does not answer: a write to the state_dir"), "{code:?} {log}");

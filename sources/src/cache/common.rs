@@ -6,7 +6,7 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Duration;
 
 use fencepost_policy::{Gate, LockKey, Moment, Predecessor, Revision};
-use tokio::sync::{Notify, mpsc, oneshot};
+use tokio::sync::{Notify, Semaphore, mpsc, oneshot};
 use tokio::time::{Instant, sleep_until};
 
 use super::nameless::{Counted, Nameless};
@@ -27,6 +27,8 @@ pub(crate) struct Common {
     pub(crate) registry: Registry,
     pub(crate) unknown: Unknown,
     pub(crate) counts: Counts,
+    /// For the reads that date scopes.
+    pub(crate) window_turns: Semaphore,
     /// Who began or ceased to hold a lock.
     pub(crate) tenures: Tenures,
     /// The static locks have changed.
@@ -132,6 +134,9 @@ pub(crate) struct Health {
     pub(crate) regression_told: bool,
 }
 
+/// How many scopes are read at once: thousands were more than a store could answer in the time of a read, and none was.
+const WINDOWS_AT_ONCE: usize = 512;
+
 /// How many ranges that may not be read are logged, and how many are remembered: what is not would keep others from being read and watched.
 const DENIED_MAX: (usize, usize) = (16, 1024);
 
@@ -196,6 +201,7 @@ impl Common {
             registry: Registry::default(),
             unknown: Unknown::new(),
             counts: Counts::default(),
+            window_turns: Semaphore::new(WINDOWS_AT_ONCE),
             tenures: Tenures::default(),
             statics_changed: Notify::new(),
             watched_changed: Notify::new(),
@@ -345,6 +351,11 @@ impl Common {
     /// See [`GateMemory::clear`].
     pub(crate) fn clear_left_behind(&self, lock: &LockKey) {
         self.memory.iter().for_each(|memory| memory.clear(lock));
+    }
+
+    /// Until when requests of that lock may run that an earlier process left at the worker, as a gate would be told that is made now.
+    pub(crate) fn left_behind_until(&self, lock: &LockKey) -> Option<Instant> {
+        self.memory.as_ref()?.of(lock)?.until
     }
 
     /// Has a later process know that the store went back.

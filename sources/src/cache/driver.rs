@@ -145,6 +145,13 @@ impl<S: LockStore> Work<S> {
         self.try_read(kind, ranges).await.inspect_err(|failure| self.tell(failure))
     }
 
+    /// Reads what dates a scope, when it has its turn.
+    pub(crate) async fn try_read_window(&self, read: RangeRead) -> Result<Believed, ReadFailure> {
+        let common = self.common();
+        let _turn = common.window_turns.acquire().await; // It is never closed.
+        self.try_read(&common.counts.windows, &[read]).await
+    }
+
     /// The only way to the store's present: every answer is held against what was seen when it was sent. That the store has failed is for
     /// the caller to [tell](Work::tell).
     pub(crate) async fn try_read(&self, kind: &AtomicU64, ranges: &[RangeRead]) -> Result<Believed, ReadFailure> {

@@ -123,14 +123,13 @@ async fn read_scope<S: LockStore>(
     begun: Instant,
     course: &mut Course,
 ) -> Result<(), ReadFailure> {
-    let windows = &work.common().counts.windows;
     let Some(probe) = scope.probe() else {
-        let believed = work.read(windows, &[scope.next_read()]).await?;
+        let believed = work.try_read_window(scope.next_read()).await.inspect_err(|failure| work.tell(failure))?;
         merge(work, scope, believed, begun, course).await;
         return Ok(());
     };
     let doubt = scope.doubt();
-    let probed = match work.try_read(windows, &[probe]).await {
+    let probed = match work.try_read_window(probe).await {
         // Not the probe's key alone may not be read. What begins a window says of the whole range that it may not.
         Err(ReadFailure::Store(error)) if matches!(*error, StoreError::Denied { .. }) => {
             scope.forget();
@@ -176,7 +175,7 @@ async fn read_changes<S: LockStore>(
     read: RangeRead,
     course: &mut Course,
 ) -> Result<Believed, ReadFailure> {
-    let believed = work.try_read(&work.common().counts.windows, &[read]).await;
+    let believed = work.try_read_window(read).await;
     let believed = believed.map_err(|failure| after_a_probe(failure, work, scope, course))?;
     course.given_up = 0;
     scope.set_rests(false);

@@ -8,9 +8,10 @@ use std::sync::{Arc, Mutex, MutexGuard, Weak};
 use std::time::Duration;
 use std::{fmt, io};
 
-use fencepost_policy::Revision;
+use fencepost_policy::{LockKey, Revision};
 use tokio::sync::{mpsc, oneshot};
 use tokio::task::LocalSet;
+use tokio::time::Instant;
 
 pub use self::status::{ReadCounts, SourceStatus};
 use super::common::{Command, Common, GateMemory};
@@ -252,6 +253,16 @@ impl LockSource {
     /// The lock of that key, if it is tracked.
     pub fn find(&self, key: &str) -> Option<Arc<TrackedLock>> {
         self.common().registry.find(key)
+    }
+
+    /// Ends the wait for what an earlier process left at the worker of a lock whose gate has not been made: an operator has said that none of it
+    /// is running. False if nothing of the kind is remembered.
+    pub fn clear_left_behind(&self, key: &LockKey) -> bool {
+        let is_left = self.common().left_behind_until(key).is_some_and(|until| until > Instant::now());
+        if is_left {
+            self.common().clear_left_behind(key);
+        }
+        is_left
     }
 
     /// Whether every static lock has been read and, where there are locks of a template, the store has answered once.

@@ -396,3 +396,18 @@ async fn a_load_ends_by_its_deadline_though_the_store_is_silent() {
     })
     .await;
 }
+
+/// Five thousand at once were more than etcd answers in the time of a read: none was answered, and all began anew.
+#[tokio::test(start_paused = true)]
+async fn however_many_prefixes_there_are_five_hundred_are_read_at_once() {
+    play(options(), async |store, source| {
+        store.pause();
+        let _templates: Vec<_> = (0..600).map(|number| template(source, &format!("/{number}/"), Layout::Key)).collect();
+        pass(SECOND / 100).await;
+        assert_eq!(store.calls().reads, 512);
+        store.resume();
+        pass(SECOND / 100).await;
+        assert!(store.calls().reads >= 600, "the others have their turn");
+    })
+    .await;
+}

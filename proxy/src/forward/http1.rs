@@ -196,10 +196,19 @@ impl Http1 {
         (self.driver.turns.is_held_up() || socket.is_write_blocked()) && !socket.is_broken()
     }
 
+    /// Whether there is something yet to be written, be it at the end of this turn.
+    pub(super) fn has_more_to_write(&self) -> bool {
+        let socket = &self.driver.socket;
+        (!self.driver.turns.is_all_written() || socket.is_write_blocked()) && !socket.is_broken()
+    }
+
     /// Writes what is left of a request whose response has ended. Ready when nothing is, or the worker has closed.
     pub(super) fn poll_written(&mut self, cx: &mut Context<'_>) -> Poll<()> {
         let _: Poll<()> = self.poll_driven(cx, First::Drive, |_| Poll::Pending);
-        if self.is_held_up() && self.driver.is_driven() { Poll::Pending } else { Poll::Ready(()) }
+        if !self.is_held_up() {
+            self.driver.turns.write_out(cx); // The last piece does not wait for the end of the turn: the connection may be closed by then.
+        }
+        if self.has_more_to_write() && self.driver.is_driven() { Poll::Pending } else { Poll::Ready(()) }
     }
 
     /// Writes nothing more, if the worker has not taken all of the request.

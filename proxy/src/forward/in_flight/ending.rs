@@ -9,7 +9,7 @@ impl<P: Permit> InFlight<P> {
     /// The response has ended whole. Waits for the rest of the request in the background, if there is any.
     pub(in crate::forward) fn complete(self: Box<Self>) {
         let is_running = self.body.as_ref().is_some_and(|body| body.is_running());
-        if is_running || self.is_held_back() || self.has_body && !self.is_cut_short && self.is_held_up() {
+        if is_running || self.is_held_back() || self.has_body && !self.is_cut_short && self.has_more_to_write() {
             let background = self.pool.background().clone();
             background.spawn(self.finish_body());
             return;

@@ -144,6 +144,11 @@ impl<P: Permit> InFlight<P> {
         }
     }
 
+    /// Whether HTTP/1.1 has something yet to be written.
+    pub(super) fn has_more_to_write(&self) -> bool {
+        matches!(&self.link, Link::Http1(connection) if connection.has_more_to_write())
+    }
+
     pub(super) fn is_held_up(&self) -> bool {
         matches!(&self.link, Link::Http1(connection) if connection.is_held_up())
     }

@@ -407,6 +407,23 @@ mod tests {
             .await;
     }
 
+    /// It counted as written in the turn in which it was said, and the connection was closed in the same.
+    #[tokio::test]
+    async fn what_is_left_of_a_request_that_was_answered_is_written_before_its_connection_is_given_up() {
+        LocalSet::new()
+            .run_until(async {
+                let outbox = Outbox::default();
+                let (mut connection, mut worker) = amid_its_turn(&outbox).await;
+                assert!(connection.has_more_to_write());
+                poll_fn(|cx| connection.poll_written(cx)).await;
+                drop(connection);
+                let mut read = Vec::new();
+                worker.read_to_end(&mut read).await.unwrap();
+                assert_eq!(read, b"a request");
+            })
+            .await;
+    }
+
     #[tokio::test]
     async fn a_connection_is_not_used_again_before_all_of_its_last_request_is_written() {
         LocalSet::new()

@@ -9,8 +9,9 @@ use std::time::Duration;
 use tokio::time::timeout;
 
 use super::InFlight;
-use crate::forward::admitted::{Ending, Permit};
+use crate::forward::admitted::{Ending, Permit, Standing};
 use crate::forward::body_state::BodyState;
+use crate::forward::http1::Http1;
 use crate::forward::pool::Link;
 use crate::forward::stalled::Stalls;
 use crate::forward::unwritten::Unwritten;
@@ -160,12 +161,16 @@ impl<P: Permit> InFlight<P> {
         let was_running = self.body.as_ref().is_some_and(|body| body.is_running());
         let was_held_back = self.is_held_back();
         let InFlight { link, body, unwritten, vigil, .. } = &mut *self;
+        let watch = vigil.as_ref().map(|vigil| Rc::clone(vigil.watch()));
+        let is_over = || watch.as_ref().is_some_and(|watch| watch.standing() == Standing::Ended);
         let ended = async {
             poll_fn(|cx| body.as_ref().map_or(Poll::Ready(()), |body| body.poll_end(cx))).await;
             match (link, unwritten) {
                 (Link::Http1(connection), _) if body.as_ref().is_none_or(|body| body.is_whole()) => {
                     connection.drive_where_awaited();
-                    poll_fn(|cx| connection.poll_written(cx)).await;
+                    // Looked at before more is written, though nobody may have been told yet: then `sealed` says so, right behind this.
+                    let is_kept = |connection: &Http1| connection.has_more_to_write() && is_over();
+                    poll_fn(|cx| if is_kept(connection) { Poll::Pending } else { connection.poll_written(cx) }).await;
                 }
                 (Link::Http2(_), Some(unwritten)) => unwritten.nothing().await,
                 (Link::Http1(_) | Link::Http2(_), _) => {}
@@ -204,7 +209,7 @@ impl<P: Permit> InFlight<P> {
     /// Keeps the rest of a body that was handed over whole from going out, its tenure having ended or its time. Whether the worker has only a part
     /// of it now.
     async fn take_rest(&self, is_sealed: bool) -> bool {
-        let is_left = self.is_held_back() || self.is_held_up();
+        let is_left = self.is_held_back() || self.has_more_to_write();
         if is_left && is_sealed {
             self.count_cut();
         }

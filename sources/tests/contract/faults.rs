@@ -18,29 +18,6 @@ use tokio::time::{Instant, timeout};
 use crate::deadlines::timed;
 use crate::world::{CALL_MAX, after, key, next, put, spelled, tls, transact, writer};
 
-/// Makes a test of each rule for each version.
-macro_rules! every_version {
-    ($($rule:ident,)*) => {
-        mod etcd_3_4 {
-            $(
-                #[tokio::test]
-                async fn $rule() {
-                    super::$rule(super::EtcdVersion::V3_4).await;
-                }
-            )*
-        }
-
-        mod etcd_3_5 {
-            $(
-                #[tokio::test]
-                async fn $rule() {
-                    super::$rule(super::EtcdVersion::V3_5).await;
-                }
-            )*
-        }
-    };
-}
-
 every_version! {
     each_member_may_be_paused,
     each_member_may_be_killed,

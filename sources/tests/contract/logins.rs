@@ -11,29 +11,6 @@ use tokio::time::{Instant, sleep, timeout};
 
 use crate::world::{Secure, after, collect, key, prefix, put, transact};
 
-/// Makes a test of each rule for each version.
-macro_rules! every_version {
-    ($($rule:ident,)*) => {
-        mod etcd_3_4 {
-            $(
-                #[tokio::test]
-                async fn $rule() {
-                    super::$rule(super::EtcdVersion::V3_4).await;
-                }
-            )*
-        }
-
-        mod etcd_3_5 {
-            $(
-                #[tokio::test]
-                async fn $rule() {
-                    super::$rule(super::EtcdVersion::V3_5).await;
-                }
-            )*
-        }
-    };
-}
-
 every_version! {
     nothing_is_refused_or_lost_while_logins_end,
     a_login_that_was_not_used_for_its_time_is_renewed,

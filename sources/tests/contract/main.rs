@@ -1,10 +1,32 @@
 //! What every store of locks must do: one suite, run against the store in memory and against real etcd of both versions;
 //! and what only a cluster can be put through.
 
+/// Makes a test of each rule for each version.
+macro_rules! every_version {
+    ($($rule:ident,)*) => {
+        mod etcd_3_4 {
+            $(
+                #[tokio::test]
+                async fn $rule() {
+                    super::$rule(super::EtcdVersion::V3_4).await;
+                }
+            )*
+        }
+
+        mod etcd_3_5 {
+            $(
+                #[tokio::test]
+                async fn $rule() {
+                    super::$rule(super::EtcdVersion::V3_5).await;
+                }
+            )*
+        }
+    };
+}
+
 mod apart;
 mod changes;
 mod deadlines;
-#[macro_use]
 mod faults;
 mod logins;
 mod reads;

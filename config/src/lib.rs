@@ -22,6 +22,9 @@ mod routes;
 mod routing;
 mod upstream;
 
+mod index;
+mod trie;
+
 mod difference;
 mod shown;
 
@@ -54,6 +57,7 @@ pub use config::{Config, EtcdUser, Limits, Source, SourceKind};
 pub use difference::{Change, Difference};
 pub use flags::Flags;
 pub use identity::{OwnerPattern, PeerIdentity, PeerNameKind};
+pub use index::{CoverIndex, LockIndex, OverlapIndex};
 pub use listening::{Admin, Listener};
 pub use lock_template::LockTemplate;
 pub use path_template::{PathMatch, PathTemplate};

@@ -7,6 +7,7 @@ use fencepost_policy::{LockKey, percent_encoded};
 
 use crate::captures::{Captures, is_capture, is_placeholder_name};
 use crate::path_template::PathTemplate;
+use crate::trie::Step;
 
 /// The lock key of a route, e.g. `/shards/{shard}/lock`.
 ///
@@ -183,6 +184,19 @@ impl LockTemplate {
         differs && self.segments.len() == other.segments.len() && pairs.all(|(mine, others)| mine.overlaps(&others))
     }
 
+    /// What its keys take where they are presented percent-encoded. Where it [overlaps](LockTemplate::overlaps) another or
+    /// [has a twin](LockTemplate::has_twin_in) in it, these begin alike. Keys with other numbers of segments begin otherwise.
+    pub(crate) fn whole_steps(&self) -> Vec<Step> {
+        let count = Step::Text(self.segments.len().to_string());
+        std::iter::once(count).chain(self.steps()).collect()
+    }
+
+    /// The same, segment by segment: where it [is above](LockTemplate::is_above) another, these begin alike.
+    pub(crate) fn steps(&self) -> Vec<Step> {
+        let segments = self.encoded.as_ref().unwrap_or(&self.segments);
+        segments.iter().map(Segment::step).collect()
+    }
+
     /// Whether a key of the other template may lie below a key of this one, as `a/b` lies below `a`. When in doubt,
     /// it may.
     pub(crate) fn is_above(&self, other: &LockTemplate) -> bool {
@@ -237,6 +251,11 @@ impl Segment {
     fn encoded(&self) -> Segment {
         let encoded = |text: &str| percent_encoded(text.as_bytes()).map(char::from).collect();
         Segment { before: encoded(&self.before), placeholder: self.placeholder, after: encoded(&self.after) }
+    }
+
+    fn step(&self) -> Step {
+        let before = self.before.clone();
+        if self.placeholder.is_some() { Step::BeginsWith(before) } else { Step::Text(before) }
     }
 
     /// Whether that is another text.

@@ -4,6 +4,7 @@ use std::fmt;
 
 use crate::captures::{Captures, is_capture, is_placeholder_name};
 use crate::percent::{decoded, is_ambiguous};
+use crate::trie::Step;
 
 /// The paths that a route takes: a prefix of whole segments, e.g. `/shards/{shard}/`.
 ///
@@ -150,6 +151,14 @@ impl PathTemplate {
         self.segments.iter().zip(&other.segments).all(may_be_same)
     }
 
+    /// What its segments take. Where it [covers](PathTemplate::covers) or [overlaps](PathTemplate::overlaps) another, so do these.
+    pub(crate) fn steps(&self) -> impl Iterator<Item = Step> {
+        self.segments.iter().map(|segment| match segment {
+            Segment::Literal { text, .. } => Step::Text(folded(text)),
+            Segment::Capture(_) => Step::BeginsWith(String::new()),
+        })
+    }
+
     /// This template without the slash at its end, if it has one that matters.
     pub(crate) fn without_last_slash(&self) -> Option<PathTemplate> {
         let written = self.written.strip_suffix('/').filter(|rest| !rest.is_empty())?;
@@ -236,9 +245,13 @@ impl Segment {
 
 /// Whether these bytes are a text that differs from another in upper and lower case only, by Unicode's mappings.
 fn reads_alike(bytes: Vec<u8>, text: &str) -> bool {
-    // Up and down: some letters have one capital letter with others, and some capital letters one small one.
-    let folded = |text: &str| text.to_uppercase().to_lowercase();
     String::from_utf8(bytes).is_ok_and(|written| folded(&written) == folded(text))
+}
+
+/// The same for all texts that differ in upper and lower case only.
+fn folded(text: &str) -> String {
+    // Up and down: some letters have one capital letter with others, and some capital letters one small one.
+    text.to_uppercase().to_lowercase()
 }
 
 /// The first segment of a path, if everybody reads it as it is written and it is ASCII. Every literal of ASCII is [`Comparison::Different`]

@@ -104,7 +104,7 @@ pub struct Lock {
 }
 
 /// How the record of a lock is read.
-#[derive(Debug, Clone, PartialEq, Eq)]
+#[derive(Debug, Clone, PartialEq, Eq, Hash)]
 pub enum Record {
     /// One key whose value names the owner.
     Key {

@@ -5,7 +5,7 @@ use std::net::Ipv6Addr;
 
 use crate::captures::Captures;
 use crate::config::Config;
-use crate::path_template::PathMatch;
+use crate::path_template::{PathMatch, PathTemplate};
 use crate::percent::{is_ambiguous, names_a_host};
 use crate::route::Route;
 use crate::routes::Routes;
@@ -81,8 +81,13 @@ impl Routes {
 impl Route {
     /// Whether no request that another route takes gets past this one, if this one is asked first.
     pub fn takes_all_of(&self, other: &Route) -> bool {
-        let same_hosts = self.host.is_none() || self.host == other.host;
-        same_hosts && self.path.covers(&other.path)
+        self.takes_all(other.host.as_deref(), &other.path)
+    }
+
+    /// Whether no request for these paths, on that host or on any, gets past this route.
+    pub(crate) fn takes_all(&self, host: Option<&str>, paths: &PathTemplate) -> bool {
+        let same_hosts = self.host.is_none() || self.host.as_deref() == host;
+        same_hosts && self.path.covers(paths)
     }
 
     /// Whether there may be a request that both take. When in doubt, there may.

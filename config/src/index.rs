@@ -1,0 +1,99 @@
+//! Finds, among many routes, those that have requests or locks in common with another: each is held against few of them.
+
+use std::collections::HashSet;
+
+use crate::lock_template::LockTemplate;
+use crate::path_template::PathTemplate;
+use crate::route::{Lock, Route};
+use crate::trie::{Step, Trie};
+
+/// The routes of a configuration, to find those that take all of what others take.
+pub struct CoverIndex<'r> {
+    routes: Vec<&'r Route>,
+    /// Those that any requests reach. Whatever the others take is taken by one of these, which is asked first.
+    reached: Trie,
+}
+
+impl<'r> CoverIndex<'r> {
+    /// Of these, in the order in which they are asked.
+    pub fn new(routes: impl IntoIterator<Item = &'r Route>) -> CoverIndex<'r> {
+        let mut index = CoverIndex { routes: Vec::new(), reached: Trie::default() };
+        for (number, route) in routes.into_iter().enumerate() {
+            if index.first_that_takes_all_of(route).is_none() {
+                index.reached.insert(number, &steps(route.host.as_deref(), &route.path));
+            }
+            index.routes.push(route);
+        }
+        index
+    }
+
+    /// The first of them past which no request gets that the route takes, if it is asked before that: see [`Route::takes_all_of`].
+    pub fn first_that_takes_all_of(&self, route: &Route) -> Option<usize> {
+        self.first_that_takes_all(route.host.as_deref(), &route.path)
+    }
+
+    /// The same for a host and paths.
+    pub(crate) fn first_that_takes_all(&self, host: Option<&str>, paths: &PathTemplate) -> Option<usize> {
+        let candidates = self.reached.covering(&steps(host, paths));
+        candidates.into_iter().find(|number| self.routes[*number].takes_all(host, paths))
+    }
+}
+
+/// Routes, to find those that take some of what others take.
+pub struct OverlapIndex<'r> {
+    routes: Vec<&'r Route>,
+    trie: Trie,
+}
+
+impl<'r> OverlapIndex<'r> {
+    /// Of these, in that order.
+    pub fn new(routes: impl IntoIterator<Item = &'r Route>) -> OverlapIndex<'r> {
+        let (routes, mut trie): (Vec<&Route>, Trie) = (routes.into_iter().collect(), Trie::default());
+        for (number, route) in routes.iter().enumerate() {
+            trie.insert(number, &steps(route.host.as_deref(), &route.path));
+        }
+        OverlapIndex { routes, trie }
+    }
+
+    /// The numbers of those that may have a request in common with the route, in order: see [`Route::overlaps`].
+    pub fn overlapping(&self, route: &Route) -> impl Iterator<Item = usize> {
+        let candidates = self.trie.alike(&steps(route.host.as_deref(), &route.path));
+        candidates.into_iter().filter(|number| self.routes[*number].overlaps(route))
+    }
+}
+
+/// A host is the first step, and no host takes any.
+fn steps(host: Option<&str>, paths: &PathTemplate) -> Vec<Step> {
+    let host = host.map_or_else(|| Step::BeginsWith(String::new()), |host| Step::Text(host.to_owned()));
+    std::iter::once(host).chain(paths.steps()).collect()
+}
+
+/// Locks by their keys. Of those of one source that have the same keys, it finds the first.
+pub struct LockIndex<'l> {
+    locks: Vec<&'l Lock>,
+    firsts: Trie,
+}
+
+impl<'l> LockIndex<'l> {
+    /// Of these, in that order.
+    pub fn new(locks: impl IntoIterator<Item = &'l Lock>) -> LockIndex<'l> {
+        let (mut firsts, mut known) = (Trie::default(), HashSet::new());
+        let locks: Vec<&Lock> = locks.into_iter().collect();
+        for (number, lock) in locks.iter().enumerate() {
+            if known.insert((lock.source, lock.key.as_str())) {
+                firsts.insert(number, &lock.key.whole_steps());
+            }
+        }
+        LockIndex { locks, firsts }
+    }
+
+    /// The numbers of those that may have a key in common with that, in order: see [`LockTemplate::overlaps`].
+    pub fn overlapping(&self, key: &LockTemplate) -> impl Iterator<Item = usize> {
+        let candidates = self.firsts.alike(&key.whole_steps());
+        candidates.into_iter().filter(|number| self.locks[*number].key.overlaps(key))
+    }
+}
+
+#[cfg(test)]
+#[path = "index_tests.rs"]
+mod tests;

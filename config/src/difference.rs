@@ -1,5 +1,6 @@
 //! What sets two configurations apart, in the words of the file.
 
+use std::collections::HashMap;
 use std::fmt;
 
 use crate::config::Config;
@@ -42,22 +43,20 @@ impl Difference {
             return Difference(Vec::new());
         }
         let (before, after) = (tables(old), tables(new));
-        let find = |tables: &[Table], name: &str| tables.iter().position(|table| table.name == name);
+        let (in_old, in_new) = (by_name(&before), by_name(&after));
         let whole = |name: &str, how| Change { what: name.to_owned(), follows: true, how };
         let mut changes = Vec::new();
         for table in &after {
-            match find(&before, &table.name) {
-                Some(index) => before[index].compare(table, &mut changes),
+            match in_old.get(table.name.as_str()) {
+                Some(earlier) => earlier.compare(table, &mut changes),
                 None => changes.push(whole(&table.name, How::Added)),
             }
         }
-        let removed = before.iter().filter(|table| find(&after, &table.name).is_none());
+        let removed = before.iter().filter(|table| !in_new.contains_key(table.name.as_str()));
         changes.extend(removed.map(|table| whole(&table.name, How::Removed)));
-        let order = |tables: &[Table], others: &[Table]| -> Vec<String> {
-            let common = tables.iter().filter(|table| find(others, &table.name).is_some());
-            common.map(|table| table.name.clone()).collect()
-        };
-        if order(&before, &after) != order(&after, &before) {
+        let stays_before = before.iter().map(|table| &table.name).filter(|name| in_new.contains_key(name.as_str()));
+        let stays_after = after.iter().map(|table| &table.name).filter(|name| in_old.contains_key(name.as_str()));
+        if !stays_before.eq(stays_after) {
             changes.push(whole("route", How::Reordered)); // Sources are ordered by name.
         }
         if changes.is_empty() {
@@ -111,6 +110,11 @@ impl fmt::Display for How {
             How::From { old, new } => write!(f, "{old} → {new}"),
         }
     }
+}
+
+/// No two have one name.
+fn by_name(tables: &[Table]) -> HashMap<&str, &Table> {
+    tables.iter().map(|table| (table.name.as_str(), table)).collect()
 }
 
 impl Table {

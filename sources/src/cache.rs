@@ -8,6 +8,7 @@
 
 mod backoff;
 mod bucket;
+mod by_prefix;
 mod common;
 mod driver;
 mod freshness;

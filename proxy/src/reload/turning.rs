@@ -52,6 +52,7 @@ impl Earlier {
                 let template = lock.key.clone();
                 turning[lock.source].push(Turning {
                     keys: keys.clone(),
+                    prefix: lock.key.literal_prefix().to_owned(),
                     names: Arc::new(move |key| template.matches_key(key)),
                     watched: turned.iter().map(|(_, key)| key.to_string()).collect(),
                     generation: fence.generation + 1,

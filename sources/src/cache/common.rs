@@ -1,5 +1,6 @@
 //! What the locks of a source have in common.
 
+use std::collections::{BTreeMap, BTreeSet};
 use std::pin::pin;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -9,6 +10,7 @@ use fencepost_policy::{Gate, LockKey, Moment, Predecessor, Revision};
 use tokio::sync::{Notify, Semaphore, mpsc, oneshot};
 use tokio::time::{Instant, sleep_until};
 
+use super::by_prefix::ByPrefix;
 use super::nameless::{Counted, Nameless};
 use super::registry::Registry;
 use super::scope::Scope;
@@ -44,8 +46,10 @@ pub(crate) struct Common {
     /// Where the gates' clock begins.
     origin: Instant,
     memory: Option<Arc<dyn GateMemory>>,
-    turned: Mutex<Vec<Turned>>,
-    nameless: Mutex<Vec<Arc<Counted>>>,
+    /// By the prefixes of their keys, and by their keys as the route has them.
+    turned: Mutex<ByPrefix<BTreeMap<String, Turned>>>,
+    /// By the keys of their routes' locks.
+    nameless: Mutex<BTreeMap<String, Arc<Counted>>>,
 }
 
 /// What is remembered of the gates of an earlier process.
@@ -212,8 +216,8 @@ impl Common {
             health: Mutex::new(Health::default()),
             origin: Instant::now(),
             memory,
-            turned: Mutex::new(Vec::new()),
-            nameless: Mutex::new(Vec::new()),
+            turned: Mutex::new(ByPrefix::default()),
+            nameless: Mutex::new(BTreeMap::new()),
         };
         common.set_period(period);
         common
@@ -254,9 +258,10 @@ impl Common {
             })),
         };
         let turned = self.turned();
-        let its_own = turned.iter().filter(|turned| (turned.names)(lock.as_str()));
-        its_own.for_each(|turned| gate.enforce_since(turned.generation, turned.until));
-        gate.set_nameless(turned.iter().any(|turned| turned.has_nameless() && (turned.names)(lock.as_str())));
+        let alike = turned.of(lock.as_str()).flat_map(BTreeMap::values);
+        let its_own: Vec<&Turned> = alike.filter(|turned| (turned.names)(lock.as_str())).collect();
+        its_own.iter().for_each(|turned| gate.enforce_since(turned.generation, turned.until));
+        gate.set_nameless(its_own.iter().any(|turned| turned.has_nameless()));
         gate
     }
 
@@ -267,8 +272,11 @@ impl Common {
         }
         // Before the locks, so that one which is made meanwhile is told in one way or the other.
         turning.iter().for_each(|turning| self.turn(turning));
+        let mut by_prefix: ByPrefix<Vec<&Turning>> = ByPrefix::default();
+        turning.iter().for_each(|turning| by_prefix.at(&turning.prefix).push(turning));
         for lock in self.registry.all() {
-            let its_own = turning.iter().filter(|turning| (turning.names)(lock.key().as_str()));
+            let alike = by_prefix.of(lock.key().as_str()).flatten();
+            let its_own = alike.filter(|turning| (turning.names)(lock.key().as_str()));
             // The time begins with the step by which nothing more of it goes out. Among many locks that is not the same for all.
             its_own.for_each(|turning| lock.enforce_since(turning.generation, Instant::now() + turning.counts_for));
         }
@@ -279,43 +287,38 @@ impl Common {
     /// Has the gates that are made from now on know of it. What was said of the same keys before is part of it, so that this grows with
     /// the routes that there ever were, and not with time.
     fn turn(&self, turning: &Turning) {
-        let Turning { keys, names, watched, generation, counts_for } = turning;
+        let Turning { keys, prefix, names, watched, generation, counts_for } = turning;
         let until = || self.moment(Instant::now() + *counts_for);
         let nameless = self.nameless_of(watched);
         nameless.iter().for_each(|counted| counted.enforce_since(*generation, until()));
-        let (keys, names) = (keys.clone(), Arc::clone(names));
-        let mut now = Turned { keys, names, generation: *generation, until: until(), nameless };
+        let (prefix, names) = (prefix.clone(), Arc::clone(names));
+        let mut now = Turned { prefix, names, generation: *generation, until: until(), nameless };
         let mut turned = self.turned();
-        if let Some(before) = turned.iter().position(|earlier| earlier.keys == now.keys) {
-            let before = turned.swap_remove(before);
+        let alike = turned.at(&now.prefix);
+        if let Some(before) = alike.remove(keys) {
             (now.generation, now.until) = (now.generation.max(before.generation), now.until.max(before.until));
             now.nameless.extend(before.nameless);
         }
         now.nameless.retain(|counted| counted.bar());
-        turned.push(now);
+        alike.insert(keys.clone(), now);
     }
 
     /// The requests that were let past and named no lock of that template.
     pub(crate) fn nameless(self: &Arc<Common>, keys: &str) -> Nameless {
         let mut all = self.all_nameless();
-        let found = all.iter().find(|counted| counted.keys() == keys).map(Arc::clone);
-        let counted = found.unwrap_or_else(|| {
-            let counted = Arc::new(Counted::new(keys));
-            all.push(Arc::clone(&counted));
-            counted
-        });
-        Nameless::new(Arc::clone(self), counted)
+        let counted = all.entry(keys.to_owned()).or_insert_with(|| Arc::new(Counted::new()));
+        Nameless::new(Arc::clone(self), Arc::clone(counted))
     }
 
     /// Those of several templates.
-    fn nameless_of(&self, keys: &[String]) -> Vec<Arc<Counted>> {
-        let of_those = |counted: &&Arc<Counted>| keys.iter().any(|keys| keys == counted.keys());
-        self.all_nameless().iter().filter(of_those).map(Arc::clone).collect()
+    fn nameless_of(&self, keys: &BTreeSet<String>) -> Vec<Arc<Counted>> {
+        let all = self.all_nameless();
+        keys.iter().filter_map(|keys| all.get(keys).map(Arc::clone)).collect()
     }
 
     /// Whether there are any, of whatever template.
     pub(crate) fn has_nameless(&self) -> bool {
-        self.all_nameless().iter().any(|counted| !counted.are_none())
+        self.all_nameless().values().any(|counted| !counted.are_none())
     }
 
     /// Tells each gate whether any of those may be its lock's that were let past before a route enforced. One at a time: what was found
@@ -325,17 +328,22 @@ impl Common {
         let locks = self.registry.all();
         let turned = self.turned();
         // Few, and none but for a moment after a reload: else each lock would be held against all that have ever turned.
-        let with_nameless: Vec<&Turned> = turned.iter().filter(|turned| turned.has_nameless()).collect();
+        let mut with_nameless: ByPrefix<Vec<&Turned>> = ByPrefix::default();
+        let all_turned = turned.values().flat_map(BTreeMap::values);
+        all_turned
+            .filter(|turned| turned.has_nameless())
+            .for_each(|turned| with_nameless.at(&turned.prefix).push(turned));
         for lock in &locks {
-            lock.set_nameless(with_nameless.iter().any(|turned| (turned.names)(lock.key().as_str())));
+            let key = lock.key().as_str();
+            lock.set_nameless(with_nameless.of(key).flatten().any(|turned| (turned.names)(key)));
         }
     }
 
-    fn all_nameless(&self) -> MutexGuard<'_, Vec<Arc<Counted>>> {
+    fn all_nameless(&self) -> MutexGuard<'_, BTreeMap<String, Arc<Counted>>> {
         self.nameless.lock().expect("nothing panics while it looks at a list")
     }
 
-    fn turned(&self) -> MutexGuard<'_, Vec<Turned>> {
+    fn turned(&self) -> MutexGuard<'_, ByPrefix<BTreeMap<String, Turned>>> {
         self.turned.lock().expect("nothing panics while it looks which locks these are")
     }
 

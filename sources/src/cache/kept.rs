@@ -7,7 +7,8 @@ use std::collections::VecDeque;
 use std::sync::atomic::{AtomicBool, AtomicU8, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard};
 
-use super::record::TemplateSpec;
+use super::by_prefix::ByPrefix;
+use super::record::{LockSpec, RecordFormat, TemplateSpec};
 use super::tracked::TrackedLock;
 
 /// How many locks are kept that have no record.
@@ -25,7 +26,7 @@ struct Rings {
     with_record: Ring,
     without_record: Ring,
     /// Whose locks are kept; `None` as long as nobody has said so. Requests that came before go on to ask for others.
-    templates: Option<Vec<TemplateSpec>>,
+    templates: Option<Templates>,
 }
 
 /// Up to so many locks, in the order in which they came.
@@ -82,11 +83,11 @@ impl KeptLocks {
     }
 
     /// Keeps locks of these templates only, from now on, and lets go of all others.
-    pub(crate) fn keep_only(&self, templates: Vec<TemplateSpec>) {
+    pub(crate) fn keep_only<'t>(&self, templates: impl Iterator<Item = &'t TemplateSpec>) {
+        let templates: Templates = templates.collect();
         let mut rings = self.rings();
         let Rings { with_record, without_record, templates: kept } = &mut *rings;
-        let is_kept = |lock: &TrackedLock| templates.iter().any(|template| template.names(lock.spec()));
-        let gone = [with_record, without_record].map(|ring| ring.let_go_unless(is_kept));
+        let gone = [with_record, without_record].map(|ring| ring.let_go_unless(|lock| templates.name(lock.spec())));
         *kept = Some(templates);
         drop(rings);
         drop(gone);
@@ -103,6 +104,30 @@ impl KeptLocks {
     }
 }
 
+/// The formats of templates, by their prefixes.
+#[derive(Debug)]
+struct Templates(ByPrefix<Vec<Arc<RecordFormat>>>);
+
+impl Templates {
+    /// Whether any of them names that lock: see [`TemplateSpec::names`].
+    fn name(&self, lock: &LockSpec) -> bool {
+        self.0.of(lock.key.as_str()).flatten().any(|format| *format == lock.format)
+    }
+}
+
+impl<'t> FromIterator<&'t TemplateSpec> for Templates {
+    fn from_iter<I: IntoIterator<Item = &'t TemplateSpec>>(templates: I) -> Templates {
+        let mut by_prefix: ByPrefix<Vec<Arc<RecordFormat>>> = ByPrefix::default();
+        for TemplateSpec { prefix, format } in templates {
+            let formats = by_prefix.at(prefix);
+            if !formats.contains(format) {
+                formats.push(Arc::clone(format));
+            }
+        }
+        Templates(by_prefix)
+    }
+}
+
 impl Rings {
     /// Returns those that are kept no more.
     fn put(&mut self, lock: &Arc<TrackedLock>) -> Vec<Arc<TrackedLock>> {
@@ -110,7 +135,7 @@ impl Rings {
         if was_in == WITH_RECORD || was_in == WITHOUT_RECORD && !exists {
             return Vec::new(); // Another thread was faster.
         }
-        if self.templates.as_ref().is_some_and(|kept| !kept.iter().any(|template| template.names(lock.spec()))) {
+        if self.templates.as_ref().is_some_and(|kept| !kept.name(lock.spec())) {
             return Vec::new(); // Of a configuration that is in force no more.
         }
         if was_in == WITHOUT_RECORD {

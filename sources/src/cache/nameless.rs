@@ -16,10 +16,9 @@ pub struct Nameless {
     counted: Arc<Counted>,
 }
 
-/// Those of the routes whose locks have these keys.
+/// Those of the routes whose locks have the same keys.
 #[derive(Debug)]
 pub(crate) struct Counted {
-    keys: String,
     passes: Mutex<Passes>,
     turned: Notify,
 }
@@ -81,12 +80,8 @@ impl fmt::Debug for Nameless {
 }
 
 impl Counted {
-    pub(crate) fn new(keys: &str) -> Counted {
-        Counted { keys: keys.to_owned(), passes: Mutex::new(Passes::default()), turned: Notify::new() }
-    }
-
-    pub(crate) fn keys(&self) -> &str {
-        &self.keys
+    pub(crate) fn new() -> Counted {
+        Counted { passes: Mutex::new(Passes::default()), turned: Notify::new() }
     }
 
     /// A route enforces from that configuration on.

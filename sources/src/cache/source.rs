@@ -2,6 +2,7 @@
 
 mod status;
 
+use std::collections::BTreeMap;
 use std::collections::hash_map::RandomState;
 use std::hash::BuildHasher;
 use std::sync::{Arc, Mutex, MutexGuard, Weak};
@@ -111,8 +112,8 @@ pub(crate) struct Shared {
     pub(crate) options: SourceOptions,
     pub(crate) kept: KeptLocks,
     static_locks: Mutex<StaticLocks>,
-    /// Whoever reads or guards by one holds it.
-    scopes: Mutex<Vec<Weak<Scope>>>,
+    /// By their prefixes. Whoever reads or guards by one holds it.
+    scopes: Mutex<BTreeMap<String, Vec<Weak<Scope>>>>,
     members: Mutex<Vec<Member>>,
 }
 
@@ -120,9 +121,9 @@ pub(crate) struct Shared {
 #[derive(Debug, Default)]
 struct StaticLocks {
     /// Held here, whoever else holds them.
-    named: Vec<Arc<TrackedLock>>,
+    named: BTreeMap<LockKey, Arc<TrackedLock>>,
     /// Those that are read whole each period: the named ones, and what was named and is still held by a request.
-    read: Vec<Weak<TrackedLock>>,
+    read: BTreeMap<LockKey, Weak<TrackedLock>>,
 }
 
 /// A source's thread could not be started.
@@ -187,13 +188,12 @@ impl LockSource {
         let common = self.common();
         let lock = common.registry.find_or_make(spec, |spec| TrackedLock::new(spec, None, Arc::clone(common)))?;
         let mut tracked = lock_list(&self.0.shared.static_locks);
-        if !tracked.named.iter().any(|other| Arc::ptr_eq(other, &lock)) {
-            tracked.named.push(Arc::clone(&lock));
-        }
+        tracked.named.insert(lock.key().clone(), Arc::clone(&lock));
         // One that a request has brought before it was named is kept fresh by its scope.
-        let is_read = lock.is_templated() || tracked.read.iter().any(|other| other.as_ptr() == Arc::as_ptr(&lock));
+        let is_this = |other: &Weak<TrackedLock>| other.as_ptr() == Arc::as_ptr(&lock);
+        let is_read = lock.is_templated() || tracked.read.get(lock.key()).is_some_and(is_this);
         if !is_read {
-            tracked.read.push(Arc::downgrade(&lock));
+            tracked.read.insert(lock.key().clone(), Arc::downgrade(&lock));
             common.statics_changed.notify_one();
         }
         Ok(lock)
@@ -203,22 +203,24 @@ impl LockSource {
     /// forgotten after them, with its gate's floor: nothing of it is at the worker then.
     pub fn keep(&self, named: &[Arc<TrackedLock>], templates: &[TemplatedLocks]) {
         let shared = &self.0.shared;
+        let named = named.iter().map(|lock| (lock.key().clone(), Arc::clone(lock))).collect();
         let mut tracked = lock_list(&shared.static_locks);
-        let before = std::mem::replace(&mut tracked.named, named.to_vec());
+        let before = std::mem::replace(&mut tracked.named, named);
         drop(tracked);
         drop(before); // A lock's end looks for it in the registry.
-        shared.kept.keep_only(templates.iter().map(|templated| templated.spec().clone()).collect());
+        shared.kept.keep_only(templates.iter().map(TemplatedLocks::spec));
     }
 
     /// The locks of a template, whose keys come with the requests. The same template always has the same locks.
     pub fn template(&self, spec: &TemplateSpec) -> TemplatedLocks {
         let shared = &self.0.shared;
         let mut scopes = lock_list(&shared.scopes);
-        scopes.retain(|scope| scope.strong_count() > 0);
-        let found = scopes.iter().filter_map(Weak::upgrade).find(|scope| scope.is_of(&spec.prefix, &spec.format));
+        let of_prefix = scopes.entry(spec.prefix.clone()).or_default();
+        of_prefix.retain(|scope| scope.strong_count() > 0);
+        let found = of_prefix.iter().filter_map(Weak::upgrade).find(|scope| scope.is_of(&spec.prefix, &spec.format));
         let scope = found.unwrap_or_else(|| {
             let scope = Arc::new(Scope::new(&spec.prefix, spec.format.clone()));
-            scopes.push(Arc::downgrade(&scope));
+            of_prefix.push(Arc::downgrade(&scope));
             self.common().send(Command::Begin(Arc::clone(&scope)));
             scope
         });
@@ -356,24 +358,24 @@ impl Shared {
     }
 
     fn named(&self) -> Vec<Arc<TrackedLock>> {
-        lock_list(&self.static_locks).named.clone()
+        lock_list(&self.static_locks).named.values().cloned().collect()
     }
 
     /// The locks that are read whole, and how.
     pub(crate) fn static_locks(&self) -> ToRead {
         let locks: Vec<_> = {
             let mut tracked = lock_list(&self.static_locks);
-            tracked.read.retain(|lock| lock.strong_count() > 0);
-            tracked.read.iter().filter_map(Weak::upgrade).collect()
+            tracked.read.retain(|_, lock| lock.strong_count() > 0);
+            tracked.read.values().filter_map(Weak::upgrade).collect()
         };
         let denied = self.common.health().denied.clone();
         if denied.is_empty() {
             return ToRead { together: locks, alone: Vec::new() };
         }
-        let named = self.named();
-        let is_named = |lock: &Arc<TrackedLock>| named.iter().any(|named| Arc::ptr_eq(named, lock));
-        let (alone, together) = locks.into_iter().partition(|lock| denied.contains(lock.range()));
-        ToRead { together, alone: Vec::into_iter(alone).filter(is_named).collect() }
+        let (alone, together): (Vec<_>, Vec<_>) = locks.into_iter().partition(|lock| denied.contains(lock.range()));
+        let tracked = lock_list(&self.static_locks);
+        let is_named = |lock: &Arc<TrackedLock>| tracked.named.contains_key(lock.key());
+        ToRead { together, alone: alone.into_iter().filter(is_named).collect() }
     }
 
     /// Whether any lock has to be read from the store.
@@ -383,7 +385,9 @@ impl Shared {
     }
 
     pub(crate) fn scopes(&self) -> Vec<Arc<Scope>> {
-        lock_list(&self.scopes).iter().filter_map(Weak::upgrade).collect()
+        let mut scopes = lock_list(&self.scopes);
+        scopes.retain(|_, of_prefix| of_prefix.iter().any(|scope| scope.strong_count() > 0));
+        scopes.values().flatten().filter_map(Weak::upgrade).collect()
     }
 
     pub(crate) fn members(&self) -> MutexGuard<'_, Vec<Member>> {

@@ -1,5 +1,6 @@
 //! Routes that only watched, and enforce by now.
 
+use std::collections::BTreeSet;
 use std::fmt;
 use std::sync::Arc;
 use std::time::Duration;
@@ -13,10 +14,12 @@ use super::nameless::Counted;
 pub struct Turning {
     /// The keys of its locks, as the route has them.
     pub keys: String,
+    /// What all of those begin with.
+    pub prefix: String,
     /// Whether a key is one of those.
     pub names: Arc<dyn Fn(&str) -> bool + Send + Sync>,
     /// The keys of the locks that were watched, as those routes have them.
-    pub watched: Vec<String>,
+    pub watched: BTreeSet<String>,
     /// The number of that configuration.
     pub generation: u64,
     /// For how long what was let past before counts, at most, once nothing more of it can go out.
@@ -25,8 +28,8 @@ pub struct Turning {
 
 /// Locks of a route that only watched, and enforces from a configuration on.
 pub(crate) struct Turned {
-    /// Their keys, as the route has them.
-    pub(crate) keys: String,
+    /// What all of their keys begin with.
+    pub(crate) prefix: String,
     pub(crate) names: Arc<dyn Fn(&str) -> bool + Send + Sync>,
     pub(crate) generation: u64,
     pub(crate) until: Moment,
@@ -43,18 +46,22 @@ impl Turned {
 
 impl fmt::Debug for Turning {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let Turning { keys, names: _, watched, generation, counts_for } = self;
+        let Turning { keys, prefix, names: _, watched, generation, counts_for } = self;
         let mut turning = f.debug_struct("Turning");
-        turning.field("keys", keys).field("watched", watched).field("generation", generation);
+        turning.field("keys", keys).field("prefix", prefix).field("watched", watched).field("generation", generation);
         turning.field("counts_for", counts_for).finish_non_exhaustive()
     }
 }
 
 impl fmt::Debug for Turned {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let Turned { keys, names: _, generation, until, nameless } = self;
+        let Turned { prefix, names: _, generation, until, nameless } = self;
         let mut turned = f.debug_struct("Turned");
-        turned.field("keys", keys).field("generation", generation).field("until", until).field("nameless", nameless);
+        turned
+            .field("prefix", prefix)
+            .field("generation", generation)
+            .field("until", until)
+            .field("nameless", nameless);
         turned.finish()
     }
 }

@@ -204,7 +204,8 @@ async fn a_source_is_found_again_for_as_long_as_anybody_has_a_handle() {
 fn turning(prefix: &'static str, generation: u64, counts_for: Duration) -> Turning {
     let keys = format!("{prefix}{{}}");
     let names = Arc::new(move |key: &str| key.starts_with(prefix));
-    Turning { watched: vec![keys.clone()], keys, names, generation, counts_for }
+    let (watched, prefix) = ([keys.clone()].into(), prefix.to_owned());
+    Turning { watched, keys, prefix, names, generation, counts_for }
 }
 
 #[tokio::test(start_paused = true)]
@@ -243,46 +244,50 @@ async fn what_was_said_of_the_same_keys_before_is_not_taken_back() {
 }
 
 /// Each route that turned had each lock held against all that had turned before: with some hundred routes a reload took so long that the
-/// service's watchdog ended it.
+/// service's watchdog ended it. With some thousand it was enough to hold each lock against each route once.
 #[tokio::test(start_paused = true)]
-async fn each_lock_is_held_once_against_each_route_that_turns_and_then_only_against_those_with_somebody_unnamed() {
+async fn a_lock_is_held_once_against_those_routes_that_turn_and_begin_alike_then_only_where_somebody_is_unnamed() {
     const LOCKS: usize = 30;
-    play(options(), async |_, source| {
-        let locks = template(source, "t/", Layout::Key);
-        let locks: Vec<_> = (0..LOCKS).map(|at| locks.hold(&format!("t/{at}")).unwrap()).collect();
-        let asked = Arc::new(AtomicUsize::new(0));
-        let turn = |at: usize, generation| {
-            let (key, asked) = (format!("t/{at}"), Arc::clone(&asked));
-            let names = Arc::new(move |other: &str| {
-                asked.fetch_add(1, Ordering::Relaxed);
-                other == key
-            });
-            let keys = format!("t/{at}");
-            Turning { watched: vec![keys.clone()], keys, names, generation, counts_for: SECOND * 60 }
-        };
-        let turn_all = |generation| {
-            let turning: Vec<_> = (0..LOCKS).map(|at| turn(at, generation)).collect();
-            source.enforce_since(&turning);
-            asked.swap(0, Ordering::Relaxed)
-        };
-        let barred = || locks.iter().filter(|lock| lock.unseen_until().is_some()).count();
+    for begin_alike in [true, false] {
+        play(options(), async |_, source| {
+            let locks = template(source, "t/", Layout::Key);
+            let key = |at: usize| format!("t/{at:02}");
+            let locks: Vec<_> = (0..LOCKS).map(|at| locks.hold(&key(at)).unwrap()).collect();
+            let asked = Arc::new(AtomicUsize::new(0));
+            let turn = |at: usize, generation| {
+                let (keys, own, asked) = (key(at), key(at), Arc::clone(&asked));
+                let names = Arc::new(move |other: &str| {
+                    asked.fetch_add(1, Ordering::Relaxed);
+                    other == own
+                });
+                let prefix = if begin_alike { "t/".to_owned() } else { keys.clone() };
+                Turning { watched: [keys.clone()].into(), keys, prefix, names, generation, counts_for: SECOND * 60 }
+            };
+            let turn_all = |generation| {
+                let turning: Vec<_> = (0..LOCKS).map(|at| turn(at, generation)).collect();
+                source.enforce_since(&turning);
+                asked.swap(0, Ordering::Relaxed)
+            };
+            let barred = || locks.iter().filter(|lock| lock.unseen_until().is_some()).count();
+            let alike = if begin_alike { LOCKS } else { 1 };
 
-        assert_eq!(turn_all(2), LOCKS * LOCKS, "nobody is there whose lock is not known");
-        assert!(locks.iter().all(|lock| lock.pass(PassReason::Shadow, 1).is_none()));
-        assert_eq!(barred(), 0);
+            assert_eq!(turn_all(2), LOCKS * alike, "nobody is there whose lock is not known");
+            assert!(locks.iter().all(|lock| lock.pass(PassReason::Shadow, 1).is_none()));
+            assert_eq!(barred(), 0);
 
-        let nameless = source.nameless("t/7");
-        let passes = [2, 2].map(|generation| nameless.pass(PassReason::Shadow, generation).unwrap());
-        assert_eq!(turn_all(3), LOCKS * LOCKS + LOCKS, "of all that have turned, one has somebody");
-        assert_eq!(barred(), 1);
+            let nameless = source.nameless(&key(7));
+            let passes = [2, 2].map(|generation| nameless.pass(PassReason::Shadow, generation).unwrap());
+            assert_eq!(turn_all(3), LOCKS * alike + alike, "of all that have turned, one has somebody");
+            assert_eq!(barred(), 1);
 
-        for (pass, still_barred) in passes.into_iter().zip([1, 0]) {
-            nameless.leave_pass(pass);
-            assert_eq!((asked.load(Ordering::Relaxed), barred()), (0, still_barred));
-        }
-        nameless.leave_pass(nameless.pass(PassReason::Shadow, 3).unwrap());
-        source.enforce_since(&[]);
-        assert_eq!(asked.load(Ordering::Relaxed), 0, "where nothing turns, nothing is asked");
-    })
-    .await;
+            for (pass, still_barred) in passes.into_iter().zip([1, 0]) {
+                nameless.leave_pass(pass);
+                assert_eq!((asked.load(Ordering::Relaxed), barred()), (0, still_barred));
+            }
+            nameless.leave_pass(nameless.pass(PassReason::Shadow, 3).unwrap());
+            source.enforce_since(&[]);
+            assert_eq!(asked.load(Ordering::Relaxed), 0, "where nothing turns, nothing is asked");
+        })
+        .await;
+    }
 }

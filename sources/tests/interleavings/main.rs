@@ -9,6 +9,7 @@
 #[path = "../../src/cache"]
 mod cache {
     mod bucket;
+    mod by_prefix;
     pub(crate) mod common;
     mod grouped;
     pub(crate) mod identity;

@@ -15,8 +15,9 @@ const KEYS: &str = "s/{}";
 fn turn(common: &Common) {
     let turning = Turning {
         keys: KEYS.to_owned(),
+        prefix: String::new(),
         names: Arc::new(|_| true),
-        watched: vec![KEYS.to_owned()],
+        watched: [KEYS.to_owned()].into(),
         generation: 2,
         counts_for: Duration::from_secs(3600),
     };

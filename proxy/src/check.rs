@@ -80,10 +80,10 @@ pub async fn live(config: &Config) -> anyhow::Result<()> {
             print(format_args!("warning: route {}: lock {}: {hint}", route.name, described.key))?;
         }
     }
-    let routes = config.routes.iter().zip(&upstreams).enumerate();
-    let workers = routes.filter_map(|(index, (route, upstream))| {
-        let is_first = config.routes[..index].iter().all(|earlier| earlier.upstream != route.upstream);
-        is_first.then_some(async move { (route, upstream, connects(upstream, config.limits.connect_timeout).await) })
+    let mut known = HashSet::new();
+    let once = config.routes.iter().zip(&upstreams).filter(|(route, _)| known.insert(&route.upstream));
+    let workers = once.map(|(route, upstream)| async move {
+        (route, upstream, connects(upstream, config.limits.connect_timeout).await)
     });
     // In the order of the file.
     let mut workers = pin!(stream::iter(workers).buffered(AT_A_TIME));

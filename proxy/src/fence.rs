@@ -10,7 +10,7 @@ use crate::forward::Upstream;
 use crate::lock_sources::SourcesError;
 use crate::metrics::RouteMetrics;
 use crate::process::Process;
-use crate::routes::{Guard, RouteInForce};
+use crate::routes::{Guard, RouteInForce, longest_orphan_timeouts, source_of};
 use crate::upstreams::{Identity, UpstreamsError};
 
 /// What all threads share of a configuration in force. A reload puts another one in its place; requests that came in under
@@ -83,9 +83,12 @@ impl Prepared {
     /// What is to be put in force. From now on its routes are among the metrics, before their first request.
     pub fn fence(self) -> Fence {
         let Prepared { generation, config, sources, guards, upstreams, identities, access_log, process } = self;
-        let routes = config.routes.iter().zip(guards);
-        let routes =
-            routes.map(|(route, guard)| RouteInForce::new(route, guard, &config, &sources, &process)).collect();
+        let orphan_timeouts = longest_orphan_timeouts(&config.routes);
+        let routes = config.routes.iter().zip(guards).map(|(route, guard)| {
+            let orphan_timeout_max = orphan_timeouts[&source_of(route)];
+            RouteInForce::new(route, guard, orphan_timeout_max, &sources, &process)
+        });
+        let routes = routes.collect();
         let unrouted = process.metrics.unrouted();
         Fence { generation, routes, sources, upstreams, identities, unrouted, access_log, process, config }
     }

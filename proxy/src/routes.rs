@@ -1,11 +1,12 @@
 //! The routes in force: which lock guards a request, and where its token stands.
 
+use std::collections::HashMap;
 use std::fmt;
 use std::sync::Arc;
 use std::time::Duration;
 
 use bytes::Bytes;
-use fencepost_config::{Captures, Config, Lock, Record, Route};
+use fencepost_config::{Captures, Lock, Record, Route};
 use fencepost_policy::{Layout, LockKey, Rejection};
 use fencepost_sources::{
     FormatConflict, KeyRange, LockSource, LockSpec, Nameless, RecordFormat, TemplateSpec, TemplatedLocks, TrackedLock,
@@ -47,12 +48,10 @@ impl RouteInForce {
     pub fn new(
         route: &Route,
         guard: Option<Guard>,
-        config: &Config,
+        orphan_timeout_max: Duration,
         sources: &[LockSource],
         process: &Process,
     ) -> RouteInForce {
-        let source = |route: &Route| route.mode.lock().map(|lock| lock.source);
-        let of_one_source = config.routes.iter().filter(|other| source(other) == source(route));
         let templated = route.mode.lock().filter(|_| matches!(guard, Some(Guard::Templated(_))));
         let source_name = route.mode.lock().map(|lock| sources[lock.source].name());
         let metrics = process.metrics.route(&route.name, route.mode.name());
@@ -60,11 +59,26 @@ impl RouteInForce {
             headers: token_headers(route),
             label: process.label(&route.name, route.mode.name(), source_name, metrics.requests.of(Counted::Admitted)),
             metrics,
-            orphan_timeout_max: of_one_source.map(|route| route.orphan_timeout).max().unwrap_or(route.orphan_timeout),
+            orphan_timeout_max,
             guard,
             nameless: templated.map(|lock| sources[lock.source].nameless(&lock.key.to_string())),
         }
     }
+}
+
+/// The longest `orphan_timeout` of the routes whose locks are of each source, and of those without a lock.
+pub(crate) fn longest_orphan_timeouts(routes: &[Route]) -> HashMap<Option<usize>, Duration> {
+    let mut longest = HashMap::new();
+    for route in routes {
+        let of_source: &mut Duration = longest.entry(source_of(route)).or_default();
+        *of_source = route.orphan_timeout.max(*of_source);
+    }
+    longest
+}
+
+/// Which of the sources has a route's lock.
+pub(crate) fn source_of(route: &Route) -> Option<usize> {
+    route.mode.lock().map(|lock| lock.source)
 }
 
 impl Guard {

@@ -1,5 +1,6 @@
 //! Whether etcd answers in another way in which a configuration wants to reach it.
 
+use std::collections::HashSet;
 use std::time::Duration;
 
 use fencepost_config::Config;
@@ -54,12 +55,8 @@ pub(super) async fn try_out(store: &impl LockStore, reads: &[RangeRead], deadlin
 /// What the locks of that source are read from, without its contents.
 pub(super) fn reads(config: &Config, source: &str) -> Vec<RangeRead> {
     let locks = config.routes.iter().filter_map(|route| route.mode.lock());
-    let mut reads: Vec<RangeRead> = Vec::new();
-    for lock in locks.filter(|lock| config.sources[lock.source].name == source) {
-        let read = RangeRead { range: record_range(lock), wanted: Wanted::Count };
-        if !reads.contains(&read) {
-            reads.push(read);
-        }
-    }
-    reads
+    let ranges = locks.filter(|lock| config.sources[lock.source].name == source).map(record_range);
+    let mut known = HashSet::new();
+    let once = ranges.filter(|range| known.insert(range.clone()));
+    once.map(|range| RangeRead { range, wanted: Wanted::Count }).collect()
 }

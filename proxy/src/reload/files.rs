@@ -1,5 +1,6 @@
 //! Whether the files are of use that a configuration brings into use.
 
+use std::collections::HashSet;
 use std::time::Duration;
 
 use fencepost_config::{ClientTls, Config, EtcdUser, Route, Routes, Source, SourceKind, UpstreamProtocol};
@@ -36,13 +37,13 @@ pub(super) async fn first_looks(old: &Config, new: &Config) -> Result<(), Vec<St
 fn made_anew(old: &Config, new: &Config) -> Config {
     let goes_on =
         |source: &Source| old.sources.iter().any(|other| other.name == source.name && access(other) == access(source));
-    let is_made = |route: &Route| old.routes.iter().any(|other| worker_files(other) == worker_files(route));
+    let made: HashSet<Option<ClientFiles>> = old.routes.iter().map(worker_files).collect();
     Config {
         listeners: Vec::new(),
         admin: None,
         state_dir: None,
         sources: new.sources.iter().filter(|source| !goes_on(source)).cloned().collect(),
-        routes: Routes::new(new.routes.iter().filter(|route| !is_made(route)).cloned().collect()),
+        routes: Routes::new(new.routes.iter().filter(|route| !made.contains(&worker_files(route))).cloned().collect()),
         ..new.clone()
     }
 }

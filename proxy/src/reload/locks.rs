@@ -1,9 +1,9 @@
 //! What becomes of locks and their gates when another configuration is put in force.
 
-use std::collections::HashMap;
+use std::collections::{HashMap, HashSet};
 use std::sync::Arc;
 
-use fencepost_config::{Config, Lock, Record, Route};
+use fencepost_config::{Config, Lock, LockIndex, Record, Route};
 use fencepost_policy::LockKey;
 use fencepost_sources::{LockSource, TemplatedLocks, TrackedLock, Unconfirmed};
 use futures_util::future::join_all;
@@ -52,33 +52,19 @@ pub(super) async fn gated_elsewhere(old: &Fence, earlier: &Earlier, config: &Con
     }
     let (tracked, mut turns) = (Tracked::of(old), Turns::default());
     let earlier: Vec<Arc<Fence>> = earlier.fences().collect();
+    // Those that come to be tracked before this is in force are among these.
+    let in_force = GatesOf::new(&old.config, with_locks(&old.config).map(|(_, lock)| lock));
+    let under_way: Vec<GatesOf<'_>> = earlier.iter().map(|fence| GatesOf::nameless(fence)).collect();
     let mut problems = Vec::new();
     for (route, lock) in other {
         let source = source_of(lock, config);
-        // Those that come to be tracked before this is in force are among these.
-        let in_force = || {
-            let mut overlapping = with_locks(&old.config).filter(|(_, other)| other.key.overlaps(&lock.key));
-            overlapping.find_map(|(_, other)| Some(source_of(other, &old.config)).filter(|other| *other != source))
-        };
-        // What names no lock is counted at none, and nothing is before its body has been read: so any request of theirs may be such a one.
-        let under_way = || {
-            let has_it = |other: &&Lock| other.key.overlaps(&lock.key);
-            let mut sources = earlier.iter().flat_map(|fence| {
-                let templated =
-                    fence.config.routes.iter().zip(&fence.routes).filter(|(_, route)| route.nameless.is_some());
-                let locks = templated.filter_map(|(route, _)| route.mode.lock()).filter(has_it);
-                locks.map(|other| fence.sources[other.source].name())
-            });
-            sources.find(|other| *other != source)
-        };
-        let routes = old.routes.len() + earlier.iter().map(|fence| fence.routes.len()).sum::<usize>();
-        turns.looked_at(routes).await;
-        let elsewhere = match in_force() {
+        turns.looked_at(1).await;
+        let elsewhere = match in_force.another_source(lock, source) {
             Some(other) => Some(other),
             // Of routes that are there no more, requests may still be under way.
             None => match tracked.find(lock, |name| name != source, |_| true, &mut turns).await {
                 Some(one) => Some(one.source()),
-                None => under_way(),
+                None => under_way.iter().find_map(|gates| gates.another_source(lock, source)),
             },
         };
         let Some(other) = elsewhere else { continue };
@@ -117,6 +103,33 @@ impl<'o> Present<'o> {
 
     fn reads_alike(&self, lock: &Lock, config: &Config) -> bool {
         self.0.get(lock.key.as_str()) == Some(&(source_of(lock, config), &lock.record))
+    }
+}
+
+/// The locks of a configuration whose gates its sources have.
+struct GatesOf<'c> {
+    config: &'c Config,
+    locks: Vec<&'c Lock>,
+    index: LockIndex<'c>,
+}
+
+impl<'c> GatesOf<'c> {
+    fn new(config: &'c Config, locks: impl Iterator<Item = &'c Lock>) -> GatesOf<'c> {
+        let locks: Vec<&Lock> = locks.collect();
+        GatesOf { config, index: LockIndex::new(locks.iter().copied()), locks }
+    }
+
+    /// Those that a request may be meant for which names none. It is counted at none, and nothing is before its body has been read: so any
+    /// request of their routes may be such a one.
+    fn nameless(fence: &'c Fence) -> GatesOf<'c> {
+        let routes = fence.config.routes.iter().zip(&fence.routes).filter(|(_, route)| route.nameless.is_some());
+        GatesOf::new(&fence.config, routes.filter_map(|(route, _)| route.mode.lock()))
+    }
+
+    /// The source that has the gate of a lock which may be this one, if it is another one than that.
+    fn another_source(&self, lock: &Lock, source: &str) -> Option<&'c str> {
+        let mut sources = self.index.overlapping(&lock.key).map(|number| source_of(self.locks[number], self.config));
+        sources.find(|other| *other != source)
     }
 }
 
@@ -182,18 +195,18 @@ fn of_lock(config: &Config, route: &str, text: String) -> String {
 pub(super) async fn first_reads(old: &Fence, new: &Prepared) -> Result<(), Vec<String>> {
     let timeout = new.config.limits.confirm_timeout;
     let (now, deadline) = (Instant::now(), Instant::now() + timeout);
-    let mut new_locks: Vec<&Arc<TrackedLock>> = Vec::new();
-    for lock in new.static_locks() {
-        if old.static_locks().chain(new_locks.iter().copied()).all(|other| !Arc::ptr_eq(other, lock)) {
-            new_locks.push(lock);
-        }
-    }
-    let reads = new_locks.iter().map(|lock| async move {
+    let reads = new_locks(old, new).into_iter().map(|lock| async move {
         let outcome = lock.confirm(now, deadline).await;
         outcome.map_err(|error| unreadable(&new.config, lock.source(), lock.key(), &error))
     });
     let problems: Vec<String> = join_all(reads).await.into_iter().filter_map(Result::err).collect();
     if problems.is_empty() { Ok(()) } else { Err(problems) }
+}
+
+/// The static locks that `old` has not, each once.
+fn new_locks<'n>(old: &Fence, new: &'n Prepared) -> Vec<&'n Arc<TrackedLock>> {
+    let mut known: HashSet<*const TrackedLock> = old.static_locks().map(Arc::as_ptr).collect();
+    new.static_locks().filter(|lock| known.insert(Arc::as_ptr(lock))).collect()
 }
 
 fn unreadable(config: &Config, source: &str, key: &LockKey, error: &Unconfirmed) -> String {

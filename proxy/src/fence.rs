@@ -19,7 +19,7 @@ pub struct Fence {
     /// How many configurations this process has had, with this one.
     pub generation: u64,
     /// What was configured.
-    pub config: Config,
+    pub config: Arc<Config>,
     /// The sources of `config`, in the same order.
     pub sources: Arc<[LockSource]>,
     /// What stands behind each route of `config`, in the same order.
@@ -41,7 +41,7 @@ pub struct Prepared {
     /// Which one it would be.
     pub generation: u64,
     /// What was configured.
-    pub config: Config,
+    pub config: Arc<Config>,
     /// The sources of `config`, in the same order.
     pub sources: Arc<[LockSource]>,
     /// What guards each route of `config`, in the same order.
@@ -71,7 +71,7 @@ impl Prepared {
             identities,
             access_log: config.access_log.as_ref().map(access_log).transpose()?,
             process,
-            config,
+            config: Arc::new(config),
         })
     }
 

@@ -232,10 +232,9 @@ impl Reloader {
     /// Everything that speaks against it. Then nothing has changed.
     async fn put_in_force(&mut self, content: &Content) -> Result<Outcome, Vec<String>> {
         let Origin::File(file) = &self.origin else { return Err(Vec::new()) };
-        let config = file.config(content)?;
         let old = self.in_force.now();
         let generation = old.generation;
-        let difference = Difference::between(&old.config, &config);
+        let (config, difference) = file.compared(content, &old.config).await?;
         if difference.is_empty() {
             return Ok(Outcome::Unchanged { generation });
         }

@@ -1,8 +1,10 @@
 //! The configuration file, and when it has changed.
 
 use std::path::{Path, PathBuf};
+use std::sync::Arc;
 
-use fencepost_config::{Config, Problems};
+use fencepost_config::{Config, Difference, Problems};
+use tokio::task::spawn_blocking;
 use tokio::time::timeout;
 
 use super::files::READ_TIMEOUT;
@@ -58,14 +60,27 @@ impl ConfigFile {
         self.path.display().to_string()
     }
 
-    /// The configuration in that content.
+    /// The configuration in that content, and what is different in it from another. It may have thousands of routes: others have their
+    /// turn meanwhile.
     ///
     /// # Errors
     /// Everything that is wrong with it.
-    pub(super) fn config(&self, content: &Content) -> Result<Config, Vec<String>> {
-        let text = content.as_ref().map_err(|error| vec![error.clone()])?;
-        let config = Config::from_toml(&self.name(), text);
-        config.map_err(|problems| problems.iter().map(ToString::to_string).collect())
+    pub(super) async fn compared(
+        &self,
+        content: &Content,
+        old: &Arc<Config>,
+    ) -> Result<(Config, Difference), Vec<String>> {
+        let text = content.clone().map_err(|error| vec![error])?;
+        let (name, old) = (self.name(), Arc::clone(old));
+        let compared = spawn_blocking(move || {
+            let config = Config::from_toml(&name, &text)?;
+            let difference = Difference::between(&old, &config);
+            Ok((config, difference))
+        });
+        match compared.await {
+            Ok(compared) => compared.map_err(|problems: Problems| problems.iter().map(ToString::to_string).collect()),
+            Err(panic) => Err(vec![format!("{}: {panic}", self.name())]),
+        }
     }
 
     /// Why it is not followed, if it is read at the start only.

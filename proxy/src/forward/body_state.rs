@@ -136,6 +136,21 @@ impl BodyState {
         Way::Open
     }
 
+    /// Looks at the tenure before more is written of what was handed to hyper and held up. Where it has ended, nothing more is, though it may have
+    /// been the last of it.
+    pub(super) fn look_before_writing(&self) {
+        let Some(watch) = &*self.watch.borrow() else { return };
+        if self.is_cut() || watch.standing() != Standing::Ended {
+            return;
+        }
+        if let Some(socket) = &*self.socket.borrow() {
+            socket.cut_write();
+        }
+        self.has_all_bytes.set(false);
+        self.end(Stage::Cut);
+        watch.cut();
+    }
+
     /// Ends a pause.
     pub(super) fn go_on(&self) {
         if self.paused.take()

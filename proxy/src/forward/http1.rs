@@ -19,6 +19,7 @@ use tokio::io::AsyncReadExt as _;
 use tokio::task::JoinHandle;
 use tokio::time::Instant;
 
+use super::body_state::BodyState;
 use super::pool::Place;
 use super::request_body::RequestBody;
 use crate::in_place::pinned;
@@ -150,7 +151,7 @@ impl Http1 {
         self.driver.writes_with_others = !std::mem::take(&mut self.is_urgent);
         if let Some(state) = state {
             state.goes_to(self.driver.socket.clone());
-            self.driver.move_to_task();
+            self.driver.move_to_task(state);
         }
         head
     }
@@ -286,9 +287,16 @@ impl Driver {
         matches!(&*self.seat.borrow(), Seat::Driven(_))
     }
 
-    fn move_to_task(&mut self) {
-        let seat = self.seat.clone();
-        self.task = Some(tokio::task::spawn_local(poll_fn(move |cx| poll_seat(&seat, cx))));
+    fn move_to_task(&mut self, body: Rc<BodyState>) {
+        let (seat, socket) = (self.seat.clone(), self.socket.clone());
+        self.task = Some(tokio::task::spawn_local(poll_fn(move |cx| {
+            // hyper writes what it has of the body before it asks for more.
+            poll_seat_after(&seat, cx, || {
+                if socket.is_write_blocked() && !socket.is_broken() {
+                    body.look_before_writing();
+                }
+            })
+        })));
     }
 
     fn recall(&mut self) {
@@ -314,6 +322,11 @@ impl Drop for Driver {
 }
 
 fn poll_seat(seat: &RefCell<Seat>, cx: &mut Context<'_>) -> Poll<()> {
+    poll_seat_after(seat, cx, || ())
+}
+
+/// The same, after a look that may end our side of the connection.
+fn poll_seat_after(seat: &RefCell<Seat>, cx: &mut Context<'_>, look: impl FnOnce()) -> Poll<()> {
     let mut seat = seat.borrow_mut();
     // It has no seat while it is driven: one that panics does not get it back, and whoever waits for its response hears the end.
     let mut connection = match std::mem::replace(&mut *seat, Seat::Ended { read_beyond: Bytes::new() }) {
@@ -323,6 +336,7 @@ fn poll_seat(seat: &RefCell<Seat>, cx: &mut Context<'_>) -> Poll<()> {
             return Poll::Ready(());
         }
     };
+    look();
     if connection.poll_without_shutdown(cx).is_pending() {
         *seat = Seat::Driven(connection);
         return Poll::Pending;

@@ -162,12 +162,18 @@ fn a_request_that_was_read_whole_and_is_answered_early_is_over_when_it_is_with_i
         assert_eq!(client.answer().1, b"early");
         assert!(proxy.events().is_empty(), "the worker may still be reading");
         if ends {
-            if is_told {
-                tenures.end();
-                assert_eq!(proxy.wait_for_events(1), [Event::BodyCut]);
-            } else {
-                tenures.end_silently(); // Whoever finds room for more looks first.
+            if !is_told {
+                let read_with_head = 64 * 1024;
+                let with_kernel = peer.with_kernel();
+                tenures.end_silently();
+                let pieces = std::iter::repeat_with(|| peer.within(MOMENT).len()).take_while(|length| *length > 0);
+                assert!(
+                    pieces.sum::<usize>() <= read_with_head + with_kernel,
+                    "whoever finds room for more looks first"
+                );
             }
+            tenures.end();
+            assert_eq!(proxy.wait_for_events(1), [Event::BodyCut]);
             assert!(peer.until_end().len() < LENGTH);
             drop(peer);
             assert_eq!(proxy.wait_for_events(2)[1..], [COMPLETE]);
@@ -176,6 +182,83 @@ fn a_request_that_was_read_whole_and_is_answered_early_is_over_when_it_is_with_i
             assert_eq!(peer.exactly(LENGTH).len(), LENGTH);
             assert_eq!(proxy.wait_for_events(1), [COMPLETE]);
         }
+    }
+}
+
+/// hyper ends its connection with an answer that says that the worker will, whatever is left of the request.
+#[test]
+fn a_request_that_is_answered_early_by_a_worker_that_is_to_close_is_over_when_it_has_closed() {
+    const LENGTH: usize = 32 * MIB;
+    for head in ["HTTP/1.1 200 OK\r\nConnection: close", "HTTP/1.0 200 OK"] {
+        let (worker, tenures) = (Worker::by_hand(), Tenures::new());
+        let proxy = Proxy::with(worker.address(), Settings { whole_bytes_max: LENGTH, ..fenced(&tenures) });
+        let mut client = proxy.client();
+        client.send(&format!("POST / HTTP/1.1\r\nHost: test\r\nContent-Length: {LENGTH}\r\n\r\n"));
+        client.send_bytes(&vec![b'x'; LENGTH]);
+        let mut peer = worker.next();
+        peer.head();
+        peer.send(&format!("{head}\r\nContent-Length: 5\r\n\r\nearly"));
+        assert_eq!(client.answer().1, b"early");
+        assert_eq!(proxy.wait_for_events(1), [Event::BodyCut], "the worker may still be reading");
+        assert!(peer.until_end().len() < LENGTH);
+        assert_eq!(proxy.events(), [Event::BodyCut]);
+        drop(peer);
+        assert_eq!(proxy.wait_for_events(2)[1..], [COMPLETE]);
+        assert_eq!(tenures.cuts(), 0, "its tenure goes on");
+    }
+}
+
+/// What is cut with its tenure, begun or not, was the one thing that was written without a look.
+#[test]
+fn what_is_left_of_a_request_on_a_streaming_route_does_not_go_out_though_nobody_was_told_yet() {
+    const LENGTH: usize = 32 * MIB;
+    for is_answered in [false, true] {
+        let (worker, tenures) = (Worker::by_hand(), Tenures::new());
+        let settings = Settings { whole_bytes_max: LENGTH, endless: true, ..fenced(&tenures) };
+        let proxy = Proxy::with(worker.address(), settings);
+        let mut client = proxy.client();
+        client.send(&format!("POST / HTTP/1.1\r\nHost: test\r\nContent-Length: {LENGTH}\r\n\r\n"));
+        client.send_bytes(&vec![b'x'; LENGTH]);
+        let mut peer = worker.next();
+        peer.head();
+        if is_answered {
+            peer.send("HTTP/1.1 200 OK\r\nContent-Length: 10\r\n\r\nhalf ");
+            client.head();
+        }
+        let read_with_head = 64 * 1024;
+        let with_kernel = peer.with_kernel();
+        tenures.end_silently();
+        assert!(peer.until_end().len() <= read_with_head + with_kernel);
+        tenures.end();
+        assert_eq!(proxy.wait_for_events(1), [CUT]);
+        assert_eq!(tenures.cuts(), 1);
+    }
+}
+
+/// hyper wrote what it had taken of a body before it asked for more, be that the last of it: 120 KiB.
+#[test]
+fn what_was_taken_of_an_upload_and_not_written_does_not_go_out_though_nobody_was_told_yet() {
+    let mut length = 64 * MIB;
+    for is_whole in [false, true] {
+        let (worker, tenures) = (Worker::by_hand(), Tenures::new());
+        let proxy = Proxy::with(worker.address(), Settings { whole_bytes_max: 0, ..fenced(&tenures) });
+        let mut client = proxy.client();
+        client.send(&format!("POST / HTTP/1.1\r\nHost: test\r\nContent-Length: {length}\r\n\r\n"));
+        let upload = std::thread::spawn(move || {
+            drop(client.try_send_bytes(&vec![b'x'; length]));
+            client
+        });
+        let mut peer = worker.next();
+        let with_kernel = peer.with_kernel();
+        assert!(with_kernel < length, "the test is of no use: all of it is with the kernel");
+        tenures.end_silently();
+        assert!(!peer.has(with_kernel + 1), "more came than was with the kernel; whole: {is_whole}");
+        tenures.end();
+        assert_eq!(proxy.wait_for_events(1), [Event::BodyCut]);
+        assert_eq!(tenures.cuts(), 1);
+        drop((peer, proxy));
+        drop(upload.join().unwrap());
+        length = with_kernel + 40 * 1024; // What is left of that, hyper takes at once.
     }
 }
 

@@ -9,9 +9,10 @@ impl<P: Permit> InFlight<P> {
     /// The response has ended whole. Waits for the rest of the request in the background, if there is any.
     pub(in crate::forward) fn complete(self: Box<Self>) {
         let is_running = self.body.as_ref().is_some_and(|body| body.is_running());
-        if is_running || self.is_held_back() || self.has_body && !self.is_cut_short && self.has_more_to_write() {
+        let is_held_back = self.is_held_back();
+        if is_running || is_held_back || self.has_body && !self.is_cut_short && self.has_more_to_write() {
             let background = self.pool.background().clone();
-            background.spawn(self.finish_body());
+            background.spawn(self.finish_body(is_running, is_held_back));
             return;
         }
         self.settle();

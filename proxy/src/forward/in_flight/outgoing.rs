@@ -128,8 +128,16 @@ impl<P: Permit> InFlight<P> {
 
     /// Looks at the tenure before more is written of what was left, as a body does before each piece.
     pub(super) fn look_before_writing(&mut self) {
-        if self.vigil.as_ref().is_some_and(|vigil| self.is_held_up() && vigil.has_ended()) && !self.is_endless() {
-            self.cut_short();
+        if self.is_held_up() {
+            self.watch_tenure();
+        }
+        if self.vigil.as_ref().is_none_or(|vigil| !self.has_more_to_write() || !vigil.has_ended()) {
+            return;
+        }
+        match &self.link {
+            // All of it is cut by whoever hears of the end, right behind this.
+            Link::Http1(connection) if self.is_endless() => connection.stop_writing(),
+            Link::Http1(_) | Link::Http2(_) => self.cut_short(),
         }
     }
 
@@ -137,7 +145,7 @@ impl<P: Permit> InFlight<P> {
     /// still answer. What the client has not sent yet is cut before that, and this with it.
     fn cut_short(&mut self) {
         let has_all = self.body.as_ref().is_none_or(|body| body.is_whole());
-        if has_all && self.is_held_up() {
+        if has_all && self.has_more_to_write() {
             self.stop_writing();
             self.count_cut();
             (self.is_cut_short, self.is_lost) = (true, true);
@@ -155,11 +163,10 @@ impl<P: Permit> InFlight<P> {
     }
 
     /// A worker may answer before it has read the whole request, and read on. What it has not got when the tenure ends, it never does.
-    pub(super) async fn finish_body(mut self: Box<Self>) {
+    /// How it was before this is polled: by then it may have been cut, or its connection lost.
+    pub(super) async fn finish_body(mut self: Box<Self>, was_running: bool, was_held_back: bool) {
         self.watch_tenure();
         let late = self.timeouts.late;
-        let was_running = self.body.as_ref().is_some_and(|body| body.is_running());
-        let was_held_back = self.is_held_back();
         let InFlight { link, body, unwritten, vigil, .. } = &mut *self;
         let watch = vigil.as_ref().map(|vigil| Rc::clone(vigil.watch()));
         let is_over = || watch.as_ref().is_some_and(|watch| watch.standing() == Standing::Ended);
@@ -168,7 +175,7 @@ impl<P: Permit> InFlight<P> {
             match (link, unwritten) {
                 (Link::Http1(connection), _) if body.as_ref().is_none_or(|body| body.is_whole()) => {
                     connection.drive_where_awaited();
-                    // Looked at before more is written, though nobody may have been told yet: then `sealed` says so, right behind this.
+                    // Looked at before more is written: nobody may have been told yet. As soon as somebody is, `sealed` says so.
                     let is_kept = |connection: &Http1| connection.has_more_to_write() && is_over();
                     poll_fn(|cx| if is_kept(connection) { Poll::Pending } else { connection.poll_written(cx) }).await;
                 }
@@ -184,6 +191,8 @@ impl<P: Permit> InFlight<P> {
         };
         // It was answered before: what the worker has of it it may be at still.
         let is_left_in_part = match (is_sealed, &self.body) {
+            // hyper does not write to its end what a worker has answered that then closes.
+            (None, _) if self.has_more_to_write() => self.take_rest(false).await,
             (None, _) => was_held_back && self.has_lost_connection(),
             (Some(_), Some(body)) if !body.is_whole() => {
                 body.cut_off(); // It is already if its tenure has ended.
@@ -251,5 +260,163 @@ impl<P: Permit> InFlight<P> {
             Link::Http2(_) => Ending::BodyCut,
         };
         self.close(ending);
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::cell::Cell;
+    use std::pin::Pin;
+
+    use http::Request;
+    use tokio::io::AsyncReadExt;
+    use tokio::net::UnixStream;
+    use tokio::task::{LocalSet, yield_now};
+    use tokio::time::Instant;
+
+    use super::*;
+    use crate::downstream::Protocol;
+    use crate::forward::Watch;
+    use crate::forward::http1::{First, HeadFuture};
+    use crate::forward::pool::{Place, Pool};
+    use crate::forward::request_body::RequestBody;
+    use crate::forward::upstream::{Speaks, Timeouts, Upstream, UpstreamAddress};
+    use crate::wire::{Background, Socket, caught_up};
+
+    #[derive(Clone, Default)]
+    struct Tenure {
+        has_ended: Rc<Cell<bool>>,
+        finished: Rc<Cell<Option<Ending>>>,
+    }
+
+    impl Permit for Tenure {
+        fn watch(&self) -> Option<Rc<dyn Watch>> {
+            Some(Rc::new(self.clone()))
+        }
+
+        fn finished(self, how: Ending) {
+            self.finished.set(Some(how));
+        }
+    }
+
+    impl Watch for Tenure {
+        fn standing(&self) -> Standing {
+            let until = Instant::now() + Duration::from_secs(60);
+            if self.has_ended.get() { Standing::Ended } else { Standing::Good { until } }
+        }
+
+        fn changed(&self) -> Pin<Box<dyn Future<Output = ()> + '_>> {
+            Box::pin(poll_fn(|_| if self.has_ended.get() { Poll::Ready(()) } else { Poll::Pending }))
+        }
+
+        fn fetch_news(&self) -> Instant {
+            Instant::now()
+        }
+
+        fn pause_max(&self) -> Duration {
+            Duration::ZERO
+        }
+
+        fn cut(&self) {}
+    }
+
+    /// A request that was given to a connection.
+    async fn sent(ours: UnixStream, tenure: &Tenure) -> (InFlight<Tenure>, HeadFuture) {
+        let background = Background::default();
+        let (place, outbox) = (Place::for_tests(), background.outbox().clone());
+        let mut connection = Http1::new(Socket::upstream(ours.into()), None, place, outbox).await.unwrap();
+        let request = Request::get("/").header("host", "test").body(RequestBody::Empty).unwrap();
+        let head = connection.send(Box::new(request));
+        let address = UpstreamAddress::Unix("/nowhere".into());
+        let pool = Pool::new(Upstream::new(address, Speaks::Cleartext(Protocol::Http1)), background);
+        let outgoing = Outgoing { body: None, unwritten: None, is_head: false, has_body: false };
+        let link = Link::Http1(Box::new(connection));
+        (InFlight::new(link, pool, tenure.clone(), outgoing, Timeouts::default(), Instant::now()), head)
+    }
+
+    /// In the turn in which its answer had ended.
+    #[tokio::test]
+    async fn an_upload_that_is_cut_right_behind_its_answer_is_over_when_its_worker_has_closed() {
+        let work = async {
+            let (tenure, (ours, worker)) = (Tenure::default(), UnixStream::pair().unwrap());
+            let (mut in_flight, _head) = sent(ours, &tenure).await;
+            let body = Rc::new(BodyState::new());
+            let Link::Http1(connection) = &in_flight.link else { unreachable!() };
+            body.goes_to(connection.socket().clone());
+            in_flight.body = Some(Rc::clone(&body));
+            Box::new(in_flight).complete();
+            body.seal();
+            for _ in 0..100 {
+                yield_now().await;
+            }
+            assert_eq!(tenure.finished.get(), None, "the worker may still be reading");
+            drop(worker);
+            while tenure.finished.get().is_none() {
+                yield_now().await;
+            }
+            assert_eq!(tenure.finished.get(), Some(Ending::Complete));
+        };
+        LocalSet::new().run_until(work).await;
+    }
+
+    async fn until_end(worker: &mut UnixStream) -> Vec<u8> {
+        let mut read = Vec::new();
+        let end = timeout(Duration::from_secs(5), worker.read_to_end(&mut read)).await;
+        assert!(end.is_ok(), "no end, but {:?}", String::from_utf8_lossy(&read));
+        read
+    }
+
+    /// As the last of a long one is, if it is short. That it was not left yet was taken for its being written.
+    #[tokio::test]
+    async fn what_waits_for_the_end_of_a_turn_is_cut_by_who_hears_of_the_end_before() {
+        let work = async {
+            let (tenure, (ours, mut worker)) = (Tenure::default(), UnixStream::pair().unwrap());
+            let (mut in_flight, mut head) = sent(ours, &tenure).await;
+            assert!(in_flight.watch_tenure());
+            poll_fn(|cx| {
+                assert!(in_flight.poll_driven(cx, First::Drive, |cx| head.as_mut().poll(cx)).is_pending());
+                assert!(in_flight.poll_seal(cx).is_pending());
+                tenure.has_ended.set(true);
+                assert!(in_flight.poll_seal(cx).is_ready());
+                assert!(in_flight.poll_cut_left(cx).is_pending());
+                Poll::Ready(())
+            })
+            .await;
+            yield_now().await;
+            assert_eq!(until_end(&mut worker).await, b"");
+        };
+        LocalSet::new().run_until(work).await;
+    }
+
+    /// Its tenure was not watched yet: that began when the next try had failed as well.
+    #[tokio::test]
+    async fn what_could_not_be_written_at_the_end_of_its_turn_is_not_tried_again_without_a_look() {
+        let work = async {
+            let (tenure, (ours, mut worker)) = (Tenure::default(), UnixStream::pair().unwrap());
+            let mut before = 0;
+            while let Ok(written) = ours.try_write(&[0; 1024]) {
+                before += written;
+            }
+            let (mut in_flight, mut head) = sent(ours, &tenure).await;
+            poll_fn(|cx| {
+                assert!(in_flight.poll_driven(cx, First::Drive, |cx| head.as_mut().poll(cx)).is_pending());
+                in_flight.watch_if_left(cx);
+                Poll::Ready(())
+            })
+            .await;
+            while !in_flight.is_held_up() {
+                yield_now().await;
+            }
+            worker.read_exact(&mut vec![0; before]).await.unwrap();
+            caught_up().await; // The runtime has heard that there is room.
+            tenure.has_ended.set(true);
+            poll_fn(|cx| {
+                assert!(in_flight.poll_driven(cx, First::Drive, |cx| head.as_mut().poll(cx)).is_pending());
+                Poll::Ready(())
+            })
+            .await;
+            assert_eq!(until_end(&mut worker).await, b"");
+        };
+        LocalSet::new().run_until(work).await;
     }
 }

@@ -200,6 +200,24 @@ impl Client {
         self.stream.shutdown(Shutdown::Write).unwrap();
     }
 
+    /// How many bytes the kernel has of what the other side has written and this one has not read, once nothing moves any more:
+    /// `tx_queue` there and `rx_queue` here in `/proc/net/tcp` (proc_net_tcp.txt).
+    pub(crate) fn with_kernel(&self) -> usize {
+        let (ours, theirs) = (self.stream.local_addr().unwrap(), self.stream.peer_addr().unwrap());
+        let queue = |row: Vec<String>, which| usize::from_str_radix(row[4].split(':').nth(which).unwrap(), 16).unwrap();
+        let look = || queue(row_of(theirs, ours).unwrap(), 0) + queue(row_of(ours, theirs).unwrap(), 1);
+        let (deadline, mut before) = (Instant::now() + PATIENCE, look());
+        loop {
+            std::thread::sleep(super::MOMENT);
+            let now = look();
+            if now == before {
+                return now;
+            }
+            before = now;
+            assert!(Instant::now() < deadline, "it still moves");
+        }
+    }
+
     /// Closes with a reset instead of an end.
     pub(crate) fn reset(self) {
         socket2::SockRef::from(&self.stream).set_linger(Some(Duration::ZERO)).unwrap();
@@ -269,6 +287,13 @@ pub(crate) fn assert_is_asked(end: &Client) {
 /// What is left of the keepalive timer that the kernel has set for a connection of this machine, if it has: the timer in
 /// `/proc/net/tcp` (proc_net_tcp.txt), in hundredths of a second.
 fn until_keepalive(ours: SocketAddr, theirs: SocketAddr) -> Option<Duration> {
+    let row = row_of(ours, theirs)?;
+    let left = row[5].strip_prefix("02:")?;
+    Some(Duration::from_millis(10 * u64::from_str_radix(left, 16).unwrap()))
+}
+
+/// The fields of a connection's row in `/proc/net/tcp`.
+fn row_of(ours: SocketAddr, theirs: SocketAddr) -> Option<Vec<String>> {
     let shown = |address: SocketAddr| match address {
         SocketAddr::V4(address) => {
             format!("{:08X}:{:04X}", u32::from_le_bytes(address.ip().octets()), address.port())
@@ -276,8 +301,6 @@ fn until_keepalive(ours: SocketAddr, theirs: SocketAddr) -> Option<Duration> {
         SocketAddr::V6(_) => panic!("the tests are on 127.0.0.1"),
     };
     let table = std::fs::read_to_string("/proc/net/tcp").unwrap();
-    let mut rows = table.lines().map(|line| line.split_whitespace().collect::<Vec<_>>());
-    let row = rows.find(|row| row[1] == shown(ours) && row[2] == shown(theirs))?;
-    let left = row[5].strip_prefix("02:")?;
-    Some(Duration::from_millis(10 * u64::from_str_radix(left, 16).unwrap()))
+    let mut rows = table.lines().map(|line| line.split_whitespace().map(str::to_owned).collect::<Vec<_>>());
+    rows.find(|row| row[1] == shown(ours) && row[2] == shown(theirs))
 }

@@ -143,11 +143,8 @@ impl BodyState {
         if self.is_cut() || watch.standing() != Standing::Ended {
             return;
         }
-        if let Some(socket) = &*self.socket.borrow() {
-            socket.cut_write();
-        }
         self.has_all_bytes.set(false);
-        self.end(Stage::Cut);
+        self.cut();
         watch.cut();
     }
 
@@ -175,11 +172,15 @@ impl BodyState {
         if !self.is_running() {
             return false;
         }
+        self.cut();
+        true
+    }
+
+    fn cut(&self) {
         if let Some(socket) = &*self.socket.borrow() {
             socket.cut_write();
         }
         self.end(Stage::Cut);
-        true
     }
 
     /// Cuts it, because the client did not send all of it.

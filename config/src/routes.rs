@@ -14,9 +14,9 @@ pub struct Routes {
     fences_by_host: bool,
     /// The numbers of all.
     all: Vec<usize>,
-    /// The numbers of those that may take a path whatever its first segment is: it is a capture, say.
+    /// The numbers of those that may take a path whatever its first segment is: theirs is a capture, say.
     of_any_segment: Vec<usize>,
-    /// First segments in lower case, in order, each with the numbers of the routes that may take a path which begins with it.
+    /// First segments in lower case, in order, each with the numbers of the routes that begin with it.
     by_first_segment: Vec<(String, Vec<usize>)>,
 }
 
@@ -27,13 +27,8 @@ impl Routes {
         let mut by_first_segment: BTreeMap<String, Vec<usize>> = BTreeMap::new();
         for (number, route) in in_order.iter().enumerate() {
             match route.path.first_segment() {
-                Some(first) => {
-                    by_first_segment.entry(first).or_insert_with(|| of_any_segment.clone()).push(number);
-                }
-                None => {
-                    of_any_segment.push(number);
-                    by_first_segment.values_mut().for_each(|numbers| numbers.push(number));
-                }
+                Some(first) => by_first_segment.entry(first).or_default().push(number),
+                None => of_any_segment.push(number),
             }
         }
         Routes {
@@ -59,16 +54,24 @@ impl Routes {
     /// The numbers of the routes that have to be asked for a path, in order: for each other one it is [`PathMatch::No`].
     ///
     /// [`PathMatch::No`]: crate::PathMatch::No
-    pub(crate) fn that_may_take(&self, path: &str) -> &[usize] {
+    pub(crate) fn that_may_take(&self, path: &str) -> impl Iterator<Item = usize> {
+        let (mut by_segment, mut of_any) = self.lists_for(path);
+        std::iter::from_fn(move || {
+            let of_any_is_next = of_any.first().is_some_and(|other| by_segment.first().is_none_or(|one| other < one));
+            let next = if of_any_is_next { &mut of_any } else { &mut by_segment };
+            next.split_off_first().copied()
+        })
+    }
+
+    /// The same in two lists, each in order.
+    fn lists_for(&self, path: &str) -> (&[usize], &[usize]) {
         if self.in_order.len() == 1 {
-            return &self.all; // Asking it costs less than finding that out.
+            return (&self.all, &[]); // Asking it costs less than finding that out.
         }
-        let Some(first) = plain_first_segment(path) else { return &self.all };
+        let Some(first) = plain_first_segment(path) else { return (&self.all, &[]) };
         let lower = || first.bytes().map(|byte| byte.to_ascii_lowercase());
-        match self.by_first_segment.binary_search_by(|(known, _)| known.bytes().cmp(lower())) {
-            Ok(found) => &self.by_first_segment[found].1,
-            Err(_) => &self.of_any_segment,
-        }
+        let found = self.by_first_segment.binary_search_by(|(known, _)| known.bytes().cmp(lower()));
+        (found.map_or(&[], |found| &self.by_first_segment[found].1), &self.of_any_segment)
     }
 }
 
@@ -86,5 +89,27 @@ impl<'r> IntoIterator for &'r Routes {
 
     fn into_iter(self) -> Self::IntoIter {
         self.iter()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use crate::Config;
+
+    /// Else lists grow with the square of the number of routes: 16,000 of which half began with a capture took 0.8 GB.
+    #[test]
+    fn a_route_is_in_one_list_whatever_its_path_begins_with() {
+        let path = |number| if number % 2 == 0 { format!("/{{x}}/{number}") } else { format!("/{number}/{{x}}") };
+        let route = |number| {
+            let (path, upstream) = (path(number), "http://127.0.0.1:9000");
+            format!("[[route]]\nname = \"r{number}\"\npath = \"{path}\"\nupstream = \"{upstream}\"\nmode = \"off\"\n")
+        };
+        let listener = "[[listener]]\naddress = \"127.0.0.1:0\"\n";
+        let text: String = std::iter::once(listener.to_owned()).chain((0..100).map(route)).collect();
+        let routes = Config::from_toml("f.toml", &text).unwrap().routes;
+        let listed = routes.by_first_segment.iter().map(|(_, numbers)| numbers.len()).sum::<usize>();
+        assert_eq!((listed, routes.of_any_segment.len()), (50, 50));
+        assert_eq!(routes.that_may_take("/51/any").next(), Some(0), "whoever is first in the file is asked first");
+        assert_eq!(routes.that_may_take("/51/any").collect::<Vec<_>>().len(), 51);
     }
 }

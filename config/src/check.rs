@@ -28,7 +28,7 @@ pub(crate) fn check(raw: RawConfig, notes: &Notes) -> Option<Config> {
     let decisions = decisions.check(notes);
     let access_log = access_log.check(notes);
     let sources = check_sources(sources, notes);
-    let routes = check_routes(routes, &sources, &listeners, notes);
+    let routes = check_routes(routes, &sources, (&listeners, admin.as_ref()), notes);
     let state_dir = check_state_dir(state_dir, routes.as_deref().unwrap_or_default(), notes);
     Some(Config {
         state_dir,

@@ -7,7 +7,7 @@ use crate::check::DeclaredSource;
 use crate::check_locks::check_locks;
 use crate::check_route::{CheckedRoute, check_route};
 use crate::index::{CoverIndex, LockIndex};
-use crate::listening::Listener;
+use crate::listening::{Admin, Listener};
 use crate::problem::{Notes, Place};
 use crate::raw::RawRoute;
 use crate::route::{Mode, Route};
@@ -18,7 +18,7 @@ use crate::upstream::UpstreamAddress;
 pub(crate) fn check_routes(
     raw: Setting<Vec<RawRoute>>,
     sources: &[DeclaredSource],
-    listeners: &[Listener],
+    (listeners, admin): (&[Listener], Option<&Admin>),
     notes: &Notes,
 ) -> Option<Vec<Route>> {
     let raw = raw.required(notes, "at least one route, which says which requests go where")?;
@@ -28,6 +28,7 @@ pub(crate) fn check_routes(
     check_locks(&routes, sources, notes);
     check_listeners_ask(&routes, listeners, notes);
     check_upstreams_are_others(&routes, listeners, notes);
+    warn_of_ways_to_admin(&routes, admin, notes);
     let right = routes.into_iter().map(|checked| Some((checked.route?, checked.path_place)));
     let routes: Vec<(Route, Place)> = right.collect::<Option<_>>()?;
     warn_of_wildcards(&routes, notes);
@@ -85,6 +86,24 @@ fn check_upstreams_are_others(routes: &[CheckedRoute], listeners: &[Listener], n
             notes.problem(
                 upstream_place,
                 format_args!("{upstream} leads to fencepost itself: listener {}", own.address),
+            );
+        }
+    }
+}
+
+/// Paths of the admin listener that only tell, and that probes and Prometheus ask for, who may have no other way to it.
+const TELLING_PATHS: [&str; 3] = ["/livez", "/readyz", "/metrics"];
+
+/// Warns of routes by which strangers get to the admin listener, though it may be on loopback so that they don't.
+fn warn_of_ways_to_admin(routes: &[CheckedRoute], admin: Option<&Admin>, notes: &Notes) {
+    let Some(admin) = admin else { return };
+    for CheckedRoute { upstream_place, route, .. } in routes {
+        let Some(Route { upstream, path, .. }) = route else { continue };
+        if upstream.address.leads_to(&admin.address) && !TELLING_PATHS.contains(&path.as_str()) {
+            let told = TELLING_PATHS.join(", ");
+            notes.warning(
+                upstream_place,
+                format_args!("{upstream} leads to the admin listener: whoever the route takes can change what that offers (routes for {told} alone only tell)"),
             );
         }
     }

@@ -1042,6 +1042,23 @@ name = "b""#,
 /// Warnings.
 const WARNINGS: &[Case] = &[
     Case {
+        edits: &[(9, r#"upstream = "http://127.0.0.1:9901""#)],
+        says: &[
+            "f.toml:9: route.shards.upstream: http://127.0.0.1:9901 leads to the admin listener: whoever the route takes can change what that offers (routes for /livez, /readyz, /metrics alone only tell)",
+        ],
+    },
+    Case {
+        edits: &[(
+            11,
+            r#"[[route]]
+name = "livez"
+path = "/livez"
+upstream = "http://127.0.0.1:9901"
+mode = "off""#,
+        )],
+        says: &[],
+    },
+    Case {
         edits: &[(8, r#"path = "/shards/:shard/**""#), (10, r#"lock = { source = "main", key = "/k" }"#)],
         says: &[
             r#"f.toml:8: route.shards.path: ":shard" stands for itself alone: {name} takes any one segment, and whatever is below its path a route takes anyway"#,

@@ -20,6 +20,7 @@ use tokio::time::Instant;
 use crate::check::lock_line;
 use crate::cli::Question;
 use crate::fence::Fence;
+use crate::fencing::NAME_THE_LOCK;
 use crate::other_layout;
 use crate::process::Process;
 use crate::refusal::{explanation, statuses};
@@ -305,7 +306,9 @@ impl fmt::Display for Explanation {
         }
         let mut lines: Vec<String> = self.why().into_iter().collect();
         if let Err(reason) = self.verdict {
-            lines.push(format!("The sender is told: {} (action: {})", explanation(reason).1, reason.action().name()));
+            let names_none = reason == Rejection::TokenMissing && self.lock.is_none() && self.cause.is_none();
+            let told = if names_none { NAME_THE_LOCK } else { explanation(reason).1 };
+            lines.push(format!("The sender is told: {told} (action: {})", reason.action().name()));
         }
         if self.mode != "off" && !self.exempt_methods.is_empty() {
             let methods: Vec<&str> = self.exempt_methods.iter().map(Method::as_str).collect();

@@ -13,7 +13,7 @@ use fencepost_sources::TrackedLock;
 use http::{HeaderMap, Response, StatusCode};
 
 use crate::exchange::{Answer, Place};
-use crate::fencing::{Claim, confirm, load, token};
+use crate::fencing::{Claim, NAME_THE_LOCK, confirm, load, token};
 use crate::forward::ResponseBody;
 use crate::gate::Handoff;
 use crate::recording::Subject;
@@ -41,7 +41,7 @@ pub async fn answer(place: &Rc<Place>, headers: &mut HeaderMap) -> Answer {
 /// Waits until the caller's tenure has the worker to itself.
 async fn close(place: &Rc<Place>, headers: &mut HeaderMap) -> Result<(), Answer> {
     let named = find(place, headers).map_err(|reason| {
-        let detail = (reason == Rejection::LockNotAllowed && is_only_watched(place, headers)).then_some(ONLY_WATCHED);
+        let detail = if reason == Rejection::LockNotAllowed { why_not_allowed(place, headers) } else { None };
         place.refuse(reason, Subject { detail, ..Subject::default() })
     })?;
     place.about.note_lock(named.key());
@@ -127,6 +127,17 @@ fn find(place: &Place, headers: &HeaderMap) -> Result<Named, Rejection> {
     let index = enforced.find(|(_, route, _)| presents_token(route, headers)).map_or(first, |(index, _, _)| index);
     place.route.set(Some(index));
     named(&fence.routes[index].guard, key.as_str())
+}
+
+/// What helps the caller, whose lock was not found, more than the reason's own words.
+fn why_not_allowed(place: &Place, headers: &HeaderMap) -> Option<&'static str> {
+    if is_only_watched(place, headers) {
+        return Some(ONLY_WATCHED);
+    }
+    let routes = &place.share.fence.config.routes;
+    let is_named = routes.iter().any(|route| headers.contains_key(&route.lock_header));
+    let can_be_named = routes.iter().any(|route| matches!(route.mode, Mode::Enforce(_)));
+    (can_be_named && !is_named).then_some(NAME_THE_LOCK)
 }
 
 /// Whether the lock that is named is one of routes that only watch; or, where none is named, whether there are only such routes.

@@ -25,6 +25,9 @@ use crate::routing::Guarded;
 /// does one that is called like a field.
 const METHOD_PARAMETER: &str = "_method";
 
+/// What is said where the lock is to be named in a header, and is not: the reasons' own words are about the token, or a slip in the name.
+pub const NAME_THE_LOCK: &str = "Name the lock that you hold in Fence-Lock, or in the header that the route has instead, beside its owner and revision.";
+
 /// A token, and the lock that it claims to hold.
 #[derive(Clone)]
 pub struct Claim {
@@ -123,6 +126,8 @@ fn unclaimed(place: &Place, guarded: &Guarded, headers: &HeaderMap, reason: Reje
         Guarded::By(lock) => Subject::of_tracked(lock),
         Guarded::ByUncached(key) => Subject::of_lock(key),
     };
+    let names_none = matches!((guarded, reason), (Guarded::Unclear(Rejection::TokenMissing), Rejection::TokenMissing));
+    let subject = Subject { detail: names_none.then_some(NAME_THE_LOCK), ..subject };
     let held = if place.is_shadow() { at_hand(place, guarded) } else { None };
     rejected(place, reason, subject.presenting(&place.in_force().headers, headers), held.as_ref())
 }

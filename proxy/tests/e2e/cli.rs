@@ -724,6 +724,7 @@ async fn what_would_become_of_a_token_is_explained() {
         said.starts_with("route named (enforce): refused: 428 token-missing\n  The request names no lock"),
         "{said}"
     );
+    assert!(said.contains("The sender is told: Name the lock that you hold in Fence-Lock"), "{said}");
     let output = explain("named", "/k", "shard-1", "1", &[]).await;
     assert!(stdout(&output).starts_with("route named (enforce): refused: 412 no-owner\n"), "{output:?}");
     let output = explain("shards", "/other", "shard-1", "1", &[]).await;

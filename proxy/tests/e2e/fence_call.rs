@@ -210,7 +210,9 @@ async fn it_names_its_lock_wherever_there_is_more_than_one() {
     let scene = Scene::open(EtcdVersion::V3_5, &[watching.clone(), two, guarded(&[])]).await;
     let (k, second) = (scene.store.hold(LOCK, "shard-1").await, scene.store.hold("/two", "shard-1").await);
     let watched = scene.store.hold("/watched", "shard-1").await;
-    not_allowed(call(&scene, &k, None).await);
+    let unnamed = call(&scene, &k, None).await;
+    assert!(unnamed.text().contains("Name the lock that you hold in Fence-Lock"), "{}", unnamed.text());
+    not_allowed(unnamed);
     assert_closed(&call(&scene, &k, Some(LOCK)).await);
     assert_closed(&call(&scene, &second, Some("/two")).await);
     // What helps then is said, and only then.

@@ -148,7 +148,12 @@ async fn a_caller_may_name_only_locks_of_the_route() {
     let foreign = scene.store.hold("/foreign/lock", "shard-1").await;
     let named = |lock: &str| Ask::post("/named/x").under(&held).header("Fence-Lock", lock);
     assert_eq!(scene.send(named("/named/a/lock")).await.status, 200);
-    assert_refused(&scene.send(Ask::post("/named/x").under(&held)).await, "token-missing", None, &held);
+    let unnamed = scene.send(Ask::post("/named/x").under(&held)).await;
+    assert_refused(&unnamed, "token-missing", None, &held);
+    assert!(unnamed.text().contains("Name the lock that you hold in Fence-Lock"), "{}", unnamed.text());
+    let tokenless = scene.send(Ask::post("/named/x").header("Fence-Lock", "/named/a/lock")).await;
+    assert_refused(&tokenless, "token-missing", "/named/a/lock", None);
+    assert!(tokenless.text().contains("Send the owner and the revision"), "{}", tokenless.text());
     for lock in [
         "",
         "/foreign/lock",

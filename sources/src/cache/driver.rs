@@ -267,7 +267,9 @@ impl<S: LockStore> Work<S> {
             source = %self.common().name,
             %through,
             "store-regressed: the lock store went back before this source was started, and nobody has accepted that; nothing is \
-             admitted but tenures that begin above the highest revision seen then, until an operator accepts the regression"
+             admitted but tenures that begin above the highest revision seen then, until an operator accepts that \
+             (the proxy's admin listener: POST /sources/{}/accept-regression)",
+            self.common().name,
         );
     }
 
@@ -280,7 +282,9 @@ impl<S: LockStore> Work<S> {
             seen = %format_args!("{seen:x}"),
             through = self.common().trust.distrusted_through().map(Revision::get),
             "store-regressed: another cluster answers than the one that was seen under this name, as if restored from a backup; nothing \
-             is admitted but tenures that begin above the highest revision seen of that, until an operator accepts it"
+             is admitted but tenures that begin above the highest revision seen of that, until an operator accepts it \
+             (the proxy's admin listener: POST /sources/{}/accept-regression)",
+            self.common().name,
         );
     }
 
@@ -298,7 +302,9 @@ impl<S: LockStore> Work<S> {
             %revision,
             seen = self.common().trust.max_seen().map(Revision::get),
             "store-regressed: the lock store has gone back, as if restored from a backup; nothing is admitted until a tenure \
-             begins above the highest revision seen, or an operator accepts the regression"
+             begins above the highest revision seen, or an operator accepts that (the proxy's admin listener: \
+             POST /sources/{}/accept-regression)",
+            self.common().name,
         );
         self.common().watched_changed.notify_one(); // What is watched now may be another history.
     }

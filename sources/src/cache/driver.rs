@@ -12,7 +12,7 @@ use fencepost_policy::Revision;
 use futures_util::StreamExt;
 use futures_util::future::LocalBoxFuture;
 use futures_util::stream::FuturesUnordered;
-use tokio::sync::{Notify, Semaphore, mpsc};
+use tokio::sync::{Notify, Semaphore, SemaphorePermit, mpsc};
 use tokio::time::Instant;
 
 use super::backoff::Backoff;
@@ -44,6 +44,7 @@ impl Driver {
             shared,
             members_due: Notify::new(),
             reads: Semaphore::new(READS_AT_A_TIME.0),
+            walks: Semaphore::new(reading::WALKS_AT_A_TIME),
             waiting: Waiting::default(),
             seed,
         });
@@ -72,6 +73,8 @@ pub(crate) struct Work<S> {
     /// The members may be other than they were when they were last asked.
     pub(crate) members_due: Notify,
     pub(crate) reads: Semaphore,
+    /// For those that look far back through the history of a lock.
+    pub(crate) walks: Semaphore,
     /// Those that have no record, as far as we know.
     pub(crate) waiting: Waiting,
     seed: u64,
@@ -138,6 +141,11 @@ impl<S: LockStore> Work<S> {
 
     pub(crate) fn backoff(&self) -> Backoff {
         Backoff::new(self.seed)
+    }
+
+    /// Waits until it may read a lock by itself.
+    pub(crate) async fn turn_to_read(&self) -> SemaphorePermit<'_> {
+        self.reads.acquire().await.expect("nobody closes it")
     }
 
     /// Reads, and takes note of how that went.

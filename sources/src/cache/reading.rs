@@ -7,7 +7,8 @@ use std::time::Duration;
 
 use fencepost_policy::{KeyTrack, Reading, Revision, Walk, Write};
 use futures_util::future::join_all;
-use tokio::time::Instant;
+use tokio::sync::SemaphorePermit;
+use tokio::time::{Instant, timeout};
 
 use super::common::{Command, count};
 use super::driver::{Believed, ReadFailure, Work};
@@ -27,6 +28,17 @@ const WALK_TIME_MAX: Duration = Duration::from_secs(5);
 /// How many of its steps are looked at one after the other.
 const WALK_STEPS_ALONE: u64 = 8;
 
+/// A walk with more steps before it has to wait for its turn: it needs what the store can answer, and of many at once none would come to its end in
+/// time. (Many steps in one request would be faster. etcd takes them in a transaction only, and what that does at revisions that are being
+/// compacted is not to be relied on: etcd-io/etcd#18667.)
+const WALK_STEPS_BESIDE: u64 = 256;
+
+/// How many of those there are at a time.
+pub(crate) const WALKS_AT_A_TIME: usize = 2;
+
+/// How long one waits for its turn at most, and then does without: meanwhile its lock is nobody's.
+const WALK_TURN_MAX: Duration = Duration::from_secs(60);
+
 /// How many reads beside the next one are made at once from then on.
 const READS_AHEAD: u64 = 32;
 
@@ -39,22 +51,20 @@ pub(crate) async fn serve<S: LockStore>(work: Rc<Work<S>>, lock: Arc<TrackedLock
             }
             return;
         }
-        let turn = work.reads.acquire().await;
+        let turn = work.turn_to_read().await;
         // Whoever asks before here is served by this read: it has not been sent yet.
         if !lock.slots().begin() {
             return;
         }
-        let outcome = read(&work, &lock).await;
-        drop(turn);
+        let outcome = read(&work, &lock, turn).await;
         lock.slots().finish(outcome);
     }
 }
 
 /// Ends a read that has begun, by one of the lock alone, and serves its slots then.
 pub(crate) async fn serve_on<S: LockStore>(work: Rc<Work<S>>, lock: Arc<TrackedLock>) {
-    let turn = work.reads.acquire().await;
-    let outcome = read(&work, &lock).await;
-    drop(turn);
+    let turn = work.turn_to_read().await;
+    let outcome = read(&work, &lock, turn).await;
     lock.slots().finish(outcome);
     serve(work, lock).await;
 }
@@ -127,11 +137,21 @@ pub(crate) fn look_for<S: LockStore>(work: &Work<S>, lock: Arc<TrackedLock>) {
     }
 }
 
-/// Reads the lock until it is settled: until nothing is known to have happened after what the read has shown.
-async fn read<S: LockStore>(work: &Work<S>, lock: &TrackedLock) -> Result<(), Unconfirmed> {
+/// Reads the lock until it is settled: until nothing is known to have happened after what the read has shown. While it looks back, its turn is
+/// others'.
+async fn read<'w, S: LockStore>(
+    work: &'w Work<S>,
+    lock: &TrackedLock,
+    turn: SemaphorePermit<'w>,
+) -> Result<(), Unconfirmed> {
     let range = RangeRead { range: lock.range().clone(), wanted: Wanted::All };
     let mut outcome = Err(Unconfirmed::Overtaken);
+    let mut turn = Some(turn);
     for _ in 0..READS_MAX {
+        let its_turn = match turn.take() {
+            Some(turn) => turn,
+            None => work.turn_to_read().await,
+        };
         let believed = match work.read(&work.common().counts.confirms, std::slice::from_ref(&range)).await {
             Ok(believed) => believed,
             Err(ReadFailure::Again) => continue,
@@ -139,6 +159,7 @@ async fn read<S: LockStore>(work: &Work<S>, lock: &TrackedLock) -> Result<(), Un
             Err(ReadFailure::Store(error)) => return Err(Unconfirmed::Store(error)),
         };
         let keys = believed.ranges.first().map_or(&[][..], |answer| &answer.keys);
+        drop(its_turn);
         if let Some(begun) = lock.read(&believed.sent, believed.revision, keys) {
             let track = walk(work, lock, begun).await.map_err(|error| Unconfirmed::Store(work.failed(error)))?;
             if work.common().trust.era() != believed.sent.era {
@@ -178,10 +199,14 @@ async fn has_still<S: LockStore>(
 /// at a time.
 async fn walk<S: LockStore>(work: &Work<S>, lock: &TrackedLock, mut walk: Walk) -> Result<KeyTrack, StoreError> {
     let began_at = walk.reads_at().get();
+    let (_, left) = walk.ends();
+    let turn = async { if left > WALK_STEPS_BESIDE { Some(work.walks.acquire().await) } else { None } };
+    let turn = timeout(WALK_TURN_MAX, turn).await; // Kept to the end.
+    let steps_max = if turn.is_ok() { WALK_STEPS_MAX } else { WALK_STEPS_BESIDE };
     let end = Instant::now() + WALK_TIME_MAX;
     // Writes that were shown before their turn, by the incarnation of the key that they are of and their number in it.
     let mut ahead: HashMap<(Revision, u64), Write> = HashMap::new();
-    for step in 0..WALK_STEPS_MAX {
+    for step in 0..steps_max {
         if Instant::now() > end {
             break;
         }

@@ -3,6 +3,7 @@
 
 mod confirming;
 mod denied;
+mod long_histories;
 mod panics;
 mod regression;
 mod reloads;

@@ -100,6 +100,11 @@ impl KeyTrack {
         })
     }
 
+    /// The same of a later deletion.
+    pub fn is_ended_by_deletion(&self, at: Revision) -> bool {
+        self.first.is_some() && at > self.as_of
+    }
+
     /// When the key came to exist, if it does.
     pub fn created(&self) -> Option<Revision> {
         self.newest.as_ref().map(|newest| newest.created)

@@ -100,6 +100,17 @@ impl QueueTrack {
         self.contenders.values().any(|known| known.created <= at && !is_shown(known)) || shown.values().any(lacks)
     }
 
+    /// Whether a later event shows that the key of whoever holds the lock here is gone, though not yet who holds it since: others may have come
+    /// or gone in between.
+    pub fn is_ended_by(&self, event: &QueueEvent) -> bool {
+        let first = self.contenders.values().min_by_key(|contender| contender.created);
+        let holder = first.filter(|_| event.revision() > self.as_of && self.tie().is_none());
+        holder.is_some_and(|holder| match event {
+            QueueEvent::Put(contender) => contender.key == holder.key && contender.created != holder.created,
+            QueueEvent::Delete { key, .. } => *key == holder.key,
+        })
+    }
+
     /// Applies events of a watch; `None` if all of them are older than what is known.
     ///
     /// The watch must deliver every event after `as_of`, in order, and the events of one transaction together: between

@@ -137,6 +137,12 @@ impl Knowledge {
         shown.into_iter().any(|stored| track.is_ended_by(&lock.write(stored)))
     }
 
+    /// The same, by later events.
+    pub(crate) fn is_ended_by_events(&self, lock: &LockSpec, era: Era, events: &[Event]) -> bool {
+        let track = self.track.as_ref().filter(|_| self.era == era);
+        track.is_some_and(|track| events.iter().any(|event| track.is_ended_by(lock, event)))
+    }
+
     /// Applies a quorum read of the whole lock. If writes have to be looked at first that nobody has seen, what is known
     /// stays until [`Knowledge::walked`].
     pub(crate) fn read(

@@ -302,8 +302,14 @@ impl Scope {
         let delivered = self.window().deliver(events);
         match delivered {
             Delivered::Counts => {}
-            Delivered::Held => return,
-            Delivered::TooMuch => return self.forget(),
+            // Whatever the history, a tenure that has ended in it has ended.
+            Delivered::Held | Delivered::TooMuch => {
+                self.touched(locks, events).iter().for_each(|(lock, own)| lock.ends(era, own));
+                if delivered == Delivered::TooMuch {
+                    self.forget();
+                }
+                return;
+            }
         }
         match self.format.layout {
             Layout::Key => events.chunks(1).for_each(|event| self.apply(locks, era, event)),
@@ -317,16 +323,21 @@ impl Scope {
 
     /// Applies the events of one revision to the locks they touch.
     fn apply(self: &Arc<Self>, locks: &Registry, era: Era, events: &[Event]) {
+        for (lock, own) in self.touched(locks, events) {
+            if lock.events(era, &own, Coverage::Scope) == Applied::Gap {
+                lock.want_read();
+            }
+        }
+    }
+
+    /// The locks that events touch, each with its own.
+    fn touched(self: &Arc<Self>, locks: &Registry, events: &[Event]) -> Vec<(Arc<TrackedLock>, Vec<Event>)> {
         // A lock that comes to be tracked meanwhile may miss some of its own: its first read is not sent yet, and shows them.
         let touched = events.iter().flat_map(|event| {
             let touched = self.locks_of(locks, event.key()).into_iter();
             touched.map(move |lock| (lock, event.clone()))
         });
-        for (lock, own) in grouped(touched, Arc::as_ptr) {
-            if lock.events(era, &own, Coverage::Scope) == Applied::Gap {
-                lock.want_read();
-            }
-        }
+        grouped(touched, Arc::as_ptr)
     }
 
     /// The locks of this scope that a key is part of: itself, or those whose queue it may stand in.

@@ -67,6 +67,13 @@ impl Inner {
             self.gate.end_present();
         }
     }
+
+    /// The same, by what a watch tells.
+    fn end_tenure_if_told(&mut self, spec: &LockSpec, era: Era, events: &[Event]) {
+        if self.knowledge.is_ended_by_events(spec, era, events) {
+            self.gate.end_present();
+        }
+    }
 }
 
 impl TrackedLock {
@@ -296,7 +303,7 @@ impl TrackedLock {
         self.learn(|inner, clock| {
             let mut applied = Applied::Nothing;
             for events in events.chunk_by(|event, next| event.revision() == next.revision()) {
-                inner.end_tenure_if_shown(&self.spec, era, events.iter().filter_map(Event::written));
+                inner.end_tenure_if_told(&self.spec, era, events);
                 match inner.knowledge.events(&self.spec, (era, stretch), events, coverage, clock) {
                     Applied::Nothing => {}
                     Applied::Changed => {
@@ -314,6 +321,11 @@ impl TrackedLock {
             }
             applied
         })
+    }
+
+    /// Takes note of no more of a watch's events than that a tenure has ended by them.
+    pub(crate) fn ends(&self, era: Era, events: &[Event]) {
+        self.learn(|inner, _| inner.end_tenure_if_told(&self.spec, era, events));
     }
 
     /// Forgets what was learnt in earlier eras; the floor only if the operator said so.

@@ -102,6 +102,7 @@ async fn what_comes_behind_an_event_that_cannot_be_built_upon_is_not_forgotten()
         store.put("lock/z", "z"); // 7
         pass(SECOND / 100).await;
         assert_ne!(glance(&lock, "lock/x", held), "not-owner", "it is the holder");
+        assert_ne!(enter_now(&lock, "lock/a", ended), "admitted", "its tenure has ended, and the watch has told");
     })
     .await;
 }

@@ -34,6 +34,15 @@ impl Track {
         }
     }
 
+    /// Whether a later event shows that the tenure that is known has ended, whatever has happened in between.
+    pub(super) fn is_ended_by(&self, lock: &LockSpec, event: &Event) -> bool {
+        match (self, event) {
+            (Track::Key(track), Event::Put(stored)) => track.is_ended_by(&lock.write(stored)),
+            (Track::Key(track), Event::Delete { revision, .. }) => track.is_ended_by_deletion(*revision),
+            (Track::Queue(track), event) => track.is_ended_by(&queue_event(event)),
+        }
+    }
+
     /// The same after events that follow it; `None` if something before them is missing all the same.
     pub(super) fn after(&self, lock: &LockSpec, events: &[Event]) -> Option<Track> {
         match self {

@@ -361,6 +361,11 @@ impl Shared {
         lock_list(&self.static_locks).named.values().cloned().collect()
     }
 
+    /// About how many locks are read whole each period.
+    pub(crate) fn read_whole(&self) -> usize {
+        lock_list(&self.static_locks).read.len()
+    }
+
     /// The locks that are read whole, and how.
     pub(crate) fn static_locks(&self) -> ToRead {
         let locks: Vec<_> = {

@@ -107,7 +107,7 @@ impl TemplatedLocks {
     /// asked for them has left long ago.
     fn unread(&self) -> usize {
         let shared = &self.shared;
-        shared.common.registry.len().saturating_sub(shared.kept.len())
+        shared.common.registry.len().saturating_sub(shared.kept.len()).saturating_sub(shared.read_whole())
     }
 
     /// Whether the lock is one of this template's, and kept fresh for it. Whatever else is tracked is not, whoever asks for it here; nor

@@ -411,3 +411,21 @@ async fn however_many_prefixes_there_are_five_hundred_are_read_at_once() {
     })
     .await;
 }
+
+/// Named locks were counted among those that wait to be read for the first time: beside 20,000 of them no other was ever looked for.
+#[tokio::test(start_paused = true)]
+async fn however_many_locks_are_named_others_are_found() {
+    play(options(), async |store, source| {
+        let named: Vec<_> = (0..20_001).map(|number| track(source, &format!("named/{number}"), Layout::Key)).collect();
+        let held = store.put("t/1", "a");
+        while !source.ready() {
+            pass(SECOND / 10).await;
+        }
+        let locks = template(source, "t/", Layout::Key);
+        pass(SECOND * 2).await;
+        let lock = locks.load("t/1", Instant::now() + SECOND).await.expect("nobody else asks for a lock");
+        assert_eq!(ask(&lock, "a", held).await, "admit");
+        drop(named);
+    })
+    .await;
+}

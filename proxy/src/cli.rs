@@ -160,9 +160,9 @@ An etcd with users has to let --etcd-user read and write the key of the lock and
   etcdctl role grant-permission ROLE readwrite --prefix /shards/2/lock.queue/
 
 When the command ends, whatever it left running is ended, the lock is given back, and its exit code is passed on. An etcd that \
-does not answer for 3 s then is left to free the lock by itself. SIGTERM is passed on, and SIGKILL follows after --grace; SIGINT, \
-SIGHUP, SIGQUIT, SIGUSR1, SIGUSR2, SIGWINCH and SIGCONT are passed on. If SIGHUP, SIGINT or SIGQUIT was ignored from the beginning \
-(nohup, a shell's background job), it stays so, for the command too.
+does not answer for 3 s then is left to free the lock by itself. Each SIGTERM is passed on, and SIGKILL follows --grace after the \
+first; SIGINT, SIGHUP, SIGQUIT, SIGUSR1, SIGUSR2, SIGWINCH and SIGCONT are passed on. If SIGHUP, SIGINT or SIGQUIT was ignored from \
+the beginning (nohup, a shell's background job), it stays so, for the command too.
 The command and what it starts are a process group of their own; should this process be killed or stopped, a second one ends it.
 
 Exit codes: the command's own, 128 + N if it was ended by signal N; 75 the lock is held by somebody else (--try), 76 the lock was \

@@ -59,7 +59,8 @@ impl Family {
         };
     }
 
-    /// Asks all that are left to end, each once: many a program takes the second time for an order to end at once.
+    /// Asks all that are left to end, each once: many a program takes the second time for an order to end at once. Who wants that asks
+    /// [anew](Family::ask_anew).
     pub(super) fn terminate(&mut self) {
         if self.asked.insert(self.command.as_raw_nonzero().get()) {
             self.signal(Signal::TERM);
@@ -70,6 +71,11 @@ impl Family {
                 let _ = kill_process(orphan, Signal::TERM);
             }
         }
+    }
+
+    /// Whoever is asked to end from now on is asked once more.
+    pub(super) fn ask_anew(&mut self) {
+        self.asked.clear();
     }
 
     /// Ends all that are left. What has a parent that ends first is there to be ended afterwards: to be called again

@@ -219,7 +219,11 @@ impl Hold {
         self.voice.step(format_args!("passing signal {} on", signal.as_raw()));
         life.is_last |= matches!(signal, Signal::TERM | Signal::INT);
         match signal {
-            Signal::TERM => life.terminate(BootInstant::now() + self.settings.grace),
+            Signal::TERM => {
+                // Each time: what a second one means is the command's business.
+                life.family.ask_anew();
+                life.terminate(BootInstant::now() + self.settings.grace);
+            }
             // In the foreground of a terminal, the command has it from there already.
             Signal::INT | Signal::QUIT if self.settings.foreground => {}
             // Under a lock that is lost, nothing is to go on.

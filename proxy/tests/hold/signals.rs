@@ -57,17 +57,39 @@ async fn what_was_ignored_from_the_beginning_stays_so_for_the_command_and_for_wh
     stage.is_left_clean().await;
 }
 
+/// The second was kept back, and a command that takes it for an order to end at once was waited for until its grace was over.
 #[tokio::test]
-async fn a_command_that_does_not_end_when_asked_to_is_killed_after_its_grace_under_its_lock() {
+async fn each_sigterm_is_passed_on() {
+    let stage = Stage::set().await;
+    let script = r#"trap 'echo asked >> $stage/log; trap "exit 9" TERM' TERM; echo ready >> $stage/log; while :; do sleep 0.02; done"#;
+    let mut holder = Holder::start(&stage, "a", &["--grace", "20s"], script);
+    stage.until_lines("log", 1).await;
+    holder.signal(Signal::TERM);
+    assert_eq!(stage.until_lines("log", 2).await, ["ready", "asked"]);
+    holder.signal(Signal::TERM);
+    assert_eq!(holder.code().await, 9, "{}", holder.log());
+    stage.is_left_clean().await;
+}
+
+#[tokio::test]
+async fn a_command_that_does_not_end_however_often_it_is_asked_to_is_killed_after_its_grace_under_its_lock() {
     let stage = Stage::set().await;
     let script = "trap 'echo asked >> $stage/log' TERM; echo ready >> $stage/log; while :; do sleep 0.02; done";
     // Longer than a lease lives: it is renewed until the command has ended.
     let mut holder = Holder::start(&stage, "a", &["--ttl", "4s", "--grace", "5s"], script);
     stage.until_lines("log", 1).await;
-    let asked = Instant::now();
-    holder.signal(Signal::TERM);
-    assert_eq!(stage.until_lines("log", 2).await, ["ready", "asked"]);
-    assert_eq!(holder.code().await, 137);
+    let (asked, pid) = (Instant::now(), holder.pid());
+    let again_and_again = async {
+        for lines in 2.. {
+            let _ = kill_process(pid, Signal::TERM);
+            stage.until_lines("log", lines).await;
+        }
+    };
+    let code = tokio::select! {
+        code = holder.code() => code,
+        () = again_and_again => panic!("it has no end"),
+    };
+    assert_eq!(code, 137);
     assert!(asked.elapsed().as_millis() >= 5_000);
     assert!(!holder.log().contains("lost the lock"), "{}", holder.log());
     stage.is_left_clean().await;

@@ -216,8 +216,11 @@ impl Hold {
     }
 
     async fn give_back(&self, tenure: Tenure) {
+        let (is_held, revision) = (tenure.is_held(), tenure.revision());
         match tenure.release().await {
-            Ok(()) => self.voice.step(format_args!("gave {} back", self.lock.key())),
+            Ok(()) if is_held => self.voice.step(format_args!("gave {} back", self.lock.key())),
+            // The key may be there, and another's.
+            Ok(()) => self.voice.step(format_args!("revision {revision} has left nothing in etcd")),
             Err(error) => self.voice.say(format_args!("{}", with_cause(&error))),
         }
     }

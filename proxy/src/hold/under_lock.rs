@@ -161,11 +161,17 @@ impl Hold {
         if let Stage::Asked { kill_at } = life.stage
             && BootInstant::now() >= kill_at
         {
+            // This process may have stood still since the command ended.
+            self.bury(life);
+            if matches!(life.family.is_gone(), Ok(true)) {
+                return;
+            }
             life.family.kill();
             life.stage = Stage::Killed;
             self.look_at_user(life);
+            let who = if life.family.status().is_some() { "what the command has left" } else { "the command" };
             let killing = if life.family.command_is_beyond() { ", and cannot be killed" } else { ": killing it" };
-            self.voice.say(format_args!("the command has not ended in time{killing}"));
+            self.voice.say(format_args!("{who} has not ended in time{killing}"));
         }
     }
 
@@ -342,7 +348,12 @@ impl Life {
 
     /// What becomes of the command that was asked to end.
     fn ending(&self) -> &'static str {
-        if self.family.command_is_beyond() { "the command cannot be ended" } else { "ending the command" }
+        match self.family.status() {
+            None if self.family.command_is_beyond() => "the command cannot be ended",
+            None => "ending the command",
+            Some(_) if matches!(self.family.is_gone(), Ok(true)) => "the command has ended",
+            Some(_) => "ending what the command has left",
+        }
     }
 
     /// When there is something to do if nothing happens.

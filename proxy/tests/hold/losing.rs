@@ -40,7 +40,7 @@ async fn until_no_command_runs(stage: &Stage) {
 #[tokio::test]
 async fn a_command_is_ended_when_its_lock_is_gone_and_runs_again_under_the_next_tenure() {
     let stage = Stage::set().await;
-    let mut holder = Holder::start(&stage, "a", &[], DOCILE);
+    let mut holder = Holder::start(&stage, "a", &["--verbose"], DOCILE);
     let mut expected = Vec::new();
     for how in ["deleted", "lease revoked", "overwritten"] {
         let log = stage.until_lines("log", expected.len() + 1).await;
@@ -62,8 +62,13 @@ async fn a_command_is_ended_when_its_lock_is_gone_and_runs_again_under_the_next_
         }
     }
     stage.until_lines("log", expected.len() + 1).await;
+    // It was said to have been given back each time, also when it stood there with the other's value.
+    let given_back = format!("gave {LOCK} back");
+    assert!(!holder.log().contains(&given_back), "{}", holder.log());
+    assert_eq!(holder.log().matches(" has left nothing in etcd\n").count(), 3, "{}", holder.log());
     holder.signal(Signal::TERM);
     assert_eq!(holder.code().await, 0);
+    assert_eq!(holder.log().matches(&given_back).count(), 1, "{}", holder.log());
     stage.is_left_clean().await;
 }
 
@@ -134,6 +139,10 @@ async fn a_command_that_has_ended_well_while_its_holder_stood_still_is_not_run_a
         holder.resume();
         assert_eq!(holder.code().await, 0, "{once:?}: {}", holder.log());
         assert_eq!(stage.read("log"), "ran\n", "{once:?}");
+        // It was said to be ended, not to have ended in time, and to be killed.
+        let said = "fencepost hold: lost the lock: no renewal was confirmed in time; the command has ended\n";
+        assert!(holder.log().ends_with(said), "{once:?}: {}", holder.log());
+        assert!(!holder.log().contains("in time: killing it"), "{once:?}: {}", holder.log());
         stage.is_left_clean().await;
     }
 }
@@ -189,6 +198,9 @@ async fn a_holder_that_stands_still_does_not_keep_its_command_running() {
     let mut holder = holder;
     holder.resume();
     assert_eq!(holder.code().await, 76);
+    // The watchdog has, and there was nobody left to be killed.
+    assert!(holder.log().contains("no renewal was confirmed in time; the command has ended\n"), "{}", holder.log());
+    assert!(!holder.log().contains("killing it"), "{}", holder.log());
     stage.is_left_clean().await;
 }
 

@@ -163,6 +163,9 @@ When the command ends, whatever it left running is ended, the lock is given back
 does not answer for 3 s then is left to free the lock by itself. Each SIGTERM is passed on, and SIGKILL follows --grace after the \
 first; SIGINT, SIGHUP, SIGQUIT, SIGUSR1, SIGUSR2, SIGWINCH and SIGCONT are passed on. If SIGHUP, SIGINT or SIGQUIT was ignored from \
 the beginning (nohup, a shell's background job), it stays so, for the command too.
+Ctrl-Z (SIGTSTP) stops this process, with --foreground also the command, and the lock is renewed no more. Unless fg comes first, the \
+command is killed before the lock can have run out; fg then takes the lock and runs the command anew, under another revision, or \
+exits with 76 (--once).
 The command and what it starts are a process group of their own; should this process be killed or stopped, a second one ends it.
 
 Exit codes: the command's own, 128 + N if it was ended by signal N; 75 the lock is held by somebody else (--try), 76 the lock was \

@@ -253,6 +253,48 @@ async fn a_command_that_wants_to_read_from_its_terminal_is_named_and_can_be_inte
     stage.is_left_clean().await;
 }
 
+/// What the README says of Ctrl-Z. The shell was told of a stopped job, and nobody of what became of its command.
+#[tokio::test]
+async fn who_is_stopped_from_the_keyboard_does_not_outlive_its_lock_and_runs_its_command_anew_in_the_foreground() {
+    let stage = Stage::set().await;
+    let command = r#"trap 'echo "end $FENCE_REVISION" >> $stage/log; exit 0' TERM; echo "begin $FENCE_REVISION" >> $stage/log
+        while :; do sleep 0.02; done"#;
+    std::fs::write(stage.file("command"), command).unwrap();
+    // Jobs that can be stopped are those of a shell that controls them, at a terminal.
+    let session = format!(
+        r#"set -m; export stage={stage}
+        sh -c 'echo $$ > $stage/pid; exec {BINARY} hold --etcd {etcd} --lock {LOCK} --owner a --ttl 2s -- sh $stage/command'
+        echo $? >> $stage/jobs
+        until [ -e $stage/go ]; do sleep 0.02; done
+        fg
+        echo $? >> $stage/jobs"#,
+        stage = stage.file("").display(),
+        etcd = stage.etcd.endpoint(),
+    );
+    std::fs::write(stage.file("session"), session).unwrap();
+    let words = format!("exec bash {}", stage.file("session").display());
+    let mut script = Command::new("script");
+    script.args(["-q", "-c", &words, "/dev/null"]).stdin(Stdio::null());
+    let mut terminal = Process::start(&script, &stage.file("terminal"));
+    let first = stage.until_lines("log", 1).await.remove(0);
+    let pid = Pid::from_raw(stage.until_lines("pid", 1).await[0].parse().unwrap()).unwrap();
+    kill_process(pid, Signal::TSTP).unwrap();
+    assert_eq!(stage.until_lines("jobs", 1).await, ["148"], "stopped: {}", stage.read("terminal"));
+    // It is another's meanwhile, and then the command has ended.
+    let mut next = Holder::start(&stage, "b", &[], "cat /proc/[0-9]*/cmdline > $stage/beside");
+    assert_eq!(next.code().await, 0);
+    let beside = stage.read("beside").contains(&format!("sh\0{}", stage.file("command").display()));
+    assert!(!beside, "it outlived its lock");
+    std::fs::write(stage.file("go"), "").unwrap();
+    let log = stage.until_lines("log", 2).await;
+    let revision = |line: &str| line.strip_prefix("begin ").unwrap().parse::<u64>().unwrap();
+    assert!(revision(&log[0]) < revision(&log[1]) && log[0] == first, "{log:?}");
+    kill_process(pid, Signal::TERM).unwrap();
+    terminal.end_of_itself().await;
+    assert_eq!(stage.read("jobs"), "148\n0\n", "{}", stage.read("terminal"));
+    stage.is_left_clean().await;
+}
+
 /// The watchdog was stopped by its own message after it had ended the first command, and nobody ended the next one. What was to become a command
 /// that there is not stood still as it said so, and the lock was held for nothing.
 #[tokio::test]

@@ -42,6 +42,9 @@ pub enum StoreError {
     /// etcd refuses: it does not let us in, or the request makes no sense to it.
     #[error("etcd refuses: {0}")]
     Refused(String),
+    /// etcd wants a user to log in, and none was named: [`EtcdBuilder::user`](crate::EtcdBuilder::user).
+    #[error("etcd wants a user to log in")]
+    NoLogin,
     /// etcd lets us in, but not to these keys.
     #[error(
         "{} may not read and write {keys} in etcd: etcdctl role grant-permission ROLE readwrite {keys}",

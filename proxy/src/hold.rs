@@ -199,6 +199,10 @@ impl Hold {
                     self.voice.say(format_args!("etcd does not answer, trying again: {why}"));
                     sleep(ETCD_PAUSE).await;
                 }
+                error @ AcquireError::Store(StoreError::NoLogin) => {
+                    let why = with_cause(&error);
+                    return Err(Exit::Failed(format!("{why}: give --etcd-user and --etcd-password-file")));
+                }
                 error @ (AcquireError::Store(_) | AcquireError::Clock(_)) => {
                     return Err(Exit::Failed(with_cause(&error)));
                 }

@@ -11,6 +11,9 @@ use crate::error::StoreError;
 /// In what words etcd denies a user something.
 pub(super) const DENIED: &str = "permission denied";
 
+/// In what words etcd says that nobody has logged in.
+pub(super) const NOBODY: &str = "user name is empty";
+
 /// Why a call did not do what it should.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(crate) enum Failed {
@@ -24,7 +27,7 @@ impl Failed {
     /// Whether etcd has answered, and does not want to: it is of no use to ask again.
     pub(super) fn is_refusal(&self) -> bool {
         match self {
-            Failed::Store(StoreError::Refused(_) | StoreError::Denied { .. }) => true,
+            Failed::Store(StoreError::Refused(_) | StoreError::NoLogin | StoreError::Denied { .. }) => true,
             Failed::Store(StoreError::Unavailable(_)) | Failed::NoLease => false,
         }
     }
@@ -89,8 +92,7 @@ pub(super) fn with_causes(said: &str, mut cause: Option<&(dyn std::error::Error 
 /// users or roles were changed since. By its words: the codes differ from version to version.
 pub(super) fn wants_login(error: &Error) -> bool {
     let Error::GRpcStatus(status) = error else { return false };
-    let reasons =
-        ["invalid auth token", "user name is empty", "revision of auth store is old", "revision in header is old"];
+    let reasons = ["invalid auth token", NOBODY, "revision of auth store is old", "revision in header is old"];
     reasons.iter().any(|reason| status.message().contains(reason))
 }
 

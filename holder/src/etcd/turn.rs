@@ -10,7 +10,7 @@ use tokio::time::{Instant, sleep, timeout};
 use tracing::debug;
 
 use super::connection::{Connection, Purpose};
-use super::failed::{DENIED, Failed, denies, wants_login};
+use super::failed::{DENIED, Failed, NOBODY, denies, wants_login};
 use super::{Etcd, Options};
 use crate::error::StoreError;
 
@@ -157,20 +157,20 @@ impl Etcd {
         }
     }
 
-    /// Says of a refusal which keys it is about, where etcd denies them: it has no word of them itself.
+    /// Says of a refusal who is missing, where etcd wants a user, or which keys it is about, where it denies them: it has no word of
+    /// them itself.
     fn naming(&self, keys: Keys<'_>, failed: Failed) -> Failed {
+        let Failed::Store(StoreError::Refused(why)) = &failed else { return failed };
+        let user = self.0.options.now().user.map(|(name, _)| name);
+        if user.is_none() && why.contains(NOBODY) {
+            return Failed::Store(StoreError::NoLogin);
+        }
         let keys = match keys {
             Keys::None => return failed,
             Keys::One(key) => key.to_owned(),
             Keys::Below(prefix) => format!("--prefix {prefix}"),
         };
-        match &failed {
-            Failed::Store(StoreError::Refused(why)) if why.contains(DENIED) => {
-                let user = self.0.options.now().user.map(|(name, _)| name);
-                Failed::Store(StoreError::Denied { user, keys })
-            }
-            Failed::NoLease | Failed::Store(_) => failed,
-        }
+        if why.contains(DENIED) { Failed::Store(StoreError::Denied { user, keys }) } else { failed }
     }
 }
 

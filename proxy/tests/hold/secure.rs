@@ -84,6 +84,23 @@ async fn a_lock_in_an_etcd_with_tls_and_users_is_taken_kept_waited_for_and_given
     }
 }
 
+/// It was told that a user name is empty, and not how to give one.
+#[tokio::test]
+async fn who_does_not_log_in_where_etcd_wants_that_is_told_how_to() {
+    for version in EtcdVersion::ALL {
+        let etcd = Etcd::start_with(version, &EtcdOptions::default()).await;
+        for command in ["user add root:root", "role add root", "user grant-role root root", "auth enable"] {
+            etcd.etcdctl(&command.split(' ').collect::<Vec<_>>()).await;
+        }
+        for arguments in [&[][..], &["--queue"], &["--try"]] {
+            let mut holder = Holder::at(&etcd.endpoint(), "a", arguments, &["true"]);
+            assert_eq!(holder.code().await, 1, "etcd {version}: {}", holder.log());
+            let said = "fencepost hold: the lock cannot be taken: etcd wants a user to log in: give --etcd-user and --etcd-password-file\n";
+            assert_eq!(holder.log(), said, "etcd {version}, {arguments:?}");
+        }
+    }
+}
+
 /// They were read when it began, and the lock could not be kept nor given back when etcd took them no longer.
 #[tokio::test]
 async fn the_files_that_let_a_holder_in_may_be_replaced_while_it_holds() {

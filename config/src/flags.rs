@@ -14,11 +14,11 @@ pub struct Flags {
     /// `--listen`, once or more: where requests are accepted.
     pub listen: Vec<String>,
     /// `--upstream`: the worker.
-    pub upstream: String,
+    pub upstream: Option<String>,
     /// `--etcd`, once or more: the members of the lock store.
     pub etcd: Vec<String>,
     /// `--lock`: the key of the lock.
-    pub lock: String,
+    pub lock: Option<String>,
     /// `--layout`: `key`, `election` or `mutex`.
     pub layout: Option<String>,
     /// `--admin`: where the admin listener is.
@@ -54,6 +54,15 @@ fn raw_config(flags: Flags, notes: &Notes) -> RawConfig {
     };
     let many =
         |flag: &str, values: Vec<String>| -> Vec<_> { values.into_iter().map(|value| one(flag, value)).collect() };
+    // With an example for a command line, not for a file.
+    let missing = |flag: &str, what: &str| notes.problem(&Place::flag(flag), format_args!("missing: {what}"));
+    let needed = |flag: &str, value: Option<String>, what: &str| match value {
+        Some(value) => one(flag, value),
+        None => {
+            missing(flag, what);
+            Setting::broken(Place::flag(flag))
+        }
+    };
 
     let mut config = RawConfig::read(&mut unwritten());
     config.threads = maybe("--threads", threads)
@@ -68,21 +77,29 @@ fn raw_config(flags: Flags, notes: &Notes) -> RawConfig {
         }
     };
 
+    let upstream = needed("--upstream", upstream, r#"the worker, like "http://127.0.0.1:9000""#);
+
     let mut source = RawSource::read("main".to_owned(), &mut unwritten());
     source.kind = one("--etcd", "etcd".to_owned());
-    source.endpoints = Setting::given(Place::flag("--etcd"), many("--etcd", etcd));
+    source.endpoints = match many("--etcd", etcd) {
+        none if none.is_empty() => {
+            missing("--etcd", r#"a member of the etcd cluster, like "http://127.0.0.1:2379""#);
+            Setting::broken(Place::flag("--etcd"))
+        }
+        some => Setting::given(Place::flag("--etcd"), some),
+    };
     source.tls = Setting::absent(Place::flag("--etcd"));
     config.sources = Setting::given(Place::flag("--etcd"), vec![source]);
 
     let mut guard = RawLock::read(&mut unwritten());
     guard.source = one("--lock", "main".to_owned());
-    guard.key = one("--lock", lock);
+    guard.key = needed("--lock", lock, r#"the key of the lock, like "/shards/2/lock""#);
     guard.layout = maybe("--layout", layout);
 
     let mut route = RawRoute::read(&mut unwritten());
     route.name = one("--upstream", "default".to_owned());
     route.path = one("--upstream", "/".to_owned());
-    route.upstream = one("--upstream", upstream);
+    route.upstream = upstream;
     route.lock = Setting::given(Place::flag("--lock"), guard);
     route.freshness = maybe("--freshness", freshness);
     route.max_age = maybe("--max-age", max_age).parse(notes, |text| units::duration(&text));
@@ -98,9 +115,9 @@ mod tests {
     fn flags() -> Flags {
         Flags {
             listen: vec!["127.0.0.1:8080".to_owned()],
-            upstream: "http://127.0.0.1:9000".to_owned(),
+            upstream: Some("http://127.0.0.1:9000".to_owned()),
             etcd: vec!["http://127.0.0.1:2379".to_owned()],
-            lock: "/shards/2/lock".to_owned(),
+            lock: Some("/shards/2/lock".to_owned()),
             ..Flags::default()
         }
     }
@@ -146,11 +163,14 @@ mod tests {
         let listen = vec!["8080".to_owned()];
         let text = r#"--listen: must be "ip:port", "[ipv6]:port", "unix:/path" or "systemd:NAME", not "8080""#;
         check(Flags { listen, ..flags() }, text);
-        let text = r#"--etcd: must have at least one member of the etcd cluster, like "http://127.0.0.1:2379""#;
+        let text = r#"--etcd: missing: a member of the etcd cluster, like "http://127.0.0.1:2379""#;
         check(Flags { etcd: Vec::new(), ..flags() }, text);
-        check(Flags { lock: String::new(), ..flags() }, "--lock: a lock key cannot be empty");
+        let text = r#"--upstream: missing: the worker, like "http://127.0.0.1:9000""#;
+        check(Flags { upstream: None, ..flags() }, text);
+        check(Flags { lock: None, ..flags() }, r#"--lock: missing: the key of the lock, like "/shards/2/lock""#);
+        check(Flags { lock: Some(String::new()), ..flags() }, "--lock: a lock key cannot be empty");
         let text = r#"--lock: {n} is not a capture of the path: "/" captures nothing"#;
-        check(Flags { lock: "/{n}".to_owned(), ..flags() }, text);
+        check(Flags { lock: Some("/{n}".to_owned()), ..flags() }, text);
         check(
             Flags { layout: Some("x".to_owned()), ..flags() },
             r#"--layout: must be "key", "election" or "mutex", not "x""#,
@@ -168,7 +188,8 @@ mod tests {
 
     #[test]
     fn all_flags_are_looked_at() {
-        let flags = Flags { listen: vec!["x".to_owned()], upstream: "x".to_owned(), lock: String::new(), ..flags() };
+        let (upstream, lock) = (Some("x".to_owned()), Some(String::new()));
+        let flags = Flags { listen: vec!["x".to_owned()], upstream, lock, ..flags() };
         assert_eq!(Config::from_flags(flags).unwrap_err().iter().count(), 3);
     }
 }

@@ -65,9 +65,9 @@ mod tests {
         let one = |text: &str| text.to_owned();
         let flags = Flags {
             listen: vec![one("127.0.0.1:8080")],
-            upstream: one("http://127.0.0.1:9000"),
+            upstream: Some(one("http://127.0.0.1:9000")),
             etcd: vec![one("http://127.0.0.1:2379")],
-            lock: one("/k"),
+            lock: Some(one("/k")),
             ..Flags::default()
         };
         let places = Config::from_flags(flags).unwrap().places;

@@ -220,9 +220,9 @@ impl Settings {
     pub fn flags(self) -> Flags {
         Flags {
             listen: self.listen,
-            upstream: self.upstream.unwrap_or_default(),
+            upstream: self.upstream,
             etcd: self.etcd,
-            lock: self.lock.unwrap_or_default(),
+            lock: self.lock,
             layout: self.layout,
             admin: self.admin,
             state_dir: self.state_dir,

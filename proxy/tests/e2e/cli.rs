@@ -96,6 +96,14 @@ async fn wrong_usage_is_64_and_says_what_is_wrong() {
         assert!(stderr(&output).contains(names), "{arguments:?}: {}", stderr(&output));
         assert!(!stderr(&output).contains("panicked"), "{}", stderr(&output));
     }
+    // Those that were not given were said to be empty, or wrong.
+    let said = stderr(&fencepost(&["serve", "--listen", "127.0.0.1:0"]).await);
+    let missing = [
+        r#"--upstream: missing: the worker, like "http://127.0.0.1:9000""#,
+        r#"--etcd: missing: a member of the etcd cluster, like "http://127.0.0.1:2379""#,
+        r#"--lock: missing: the key of the lock, like "/shards/2/lock""#,
+    ];
+    assert_eq!(said.lines().collect::<Vec<_>>(), missing);
     let flags_with_all_wrong = [
         "serve",
         "--listen",

@@ -85,7 +85,7 @@ pub enum RunError {
     #[error("cannot speak TLS")]
     Tls(#[from] TlsError),
     /// The `state_dir` can't be used.
-    #[error("cannot remember")]
+    #[error("the state_dir cannot be used")]
     State(#[from] StateError),
     /// A metric can't be registered.
     #[error("cannot register the metrics")]

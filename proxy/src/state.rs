@@ -166,7 +166,7 @@ impl StateDir {
 pub enum StateError {
     /// Another process has it.
     #[error(
-        "another fencepost process uses {}: two on one state_dir would each think that it alone feeds the worker; stop the other, or give this one another state_dir",
+        "another fencepost process uses {}: two on one state_dir would each think that it alone feeds the worker; stop the other; a directory of its own is for a process before another worker",
         directory.display()
     )]
     InUse {

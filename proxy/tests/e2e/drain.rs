@@ -227,8 +227,10 @@ async fn a_process_ends_though_its_disk_hangs() {
     let ended = scene.fence.process().end_of_itself().await;
     let log = scene.fence.log();
     assert_eq!(ended.code(), Some(1), "{log}");
-    let said =
-        format!("cannot remember: the disk does not answer: a write to the state_dir {} has not", state_dir.display());
+    let said = format!(
+        "the state_dir cannot be used: the disk does not answer: a write to the state_dir {} has not",
+        state_dir.display()
+    );
     assert!(log.contains("drained: everything has ended") && log.contains(&said), "{log}");
     scene.finish().await;
 }

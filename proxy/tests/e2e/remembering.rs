@@ -408,9 +408,10 @@ async fn a_second_process_on_one_state_dir_does_not_start() {
     let (code, said) = Fencepost::end_of(&scene.config).await;
     assert_eq!(code, Some(1), "{said}");
     let path = state_dir.path().join("state");
-    let message = format!("another fencepost process uses {}: ", path.display());
+    let message = format!("the state_dir cannot be used: another fencepost process uses {}: ", path.display());
     assert!(said.contains(&message), "{said}");
-    assert!(said.contains("stop the other, or give this one another state_dir"), "{said}");
+    // It was advised to do what the README forbids for one worker.
+    assert!(said.contains("stop the other; a directory of its own is for a process before another worker"), "{said}");
     scene.admits("/", &held).await;
     // It is free as soon as the first has gone, however it went.
     scene.fence.kill();

@@ -205,7 +205,8 @@ impl Explanation {
             "route": route,
             "mode": mode,
             "owner": owner,
-            "revision": revision,
+            // As in the decisions of a proxy.
+            "revision": revision.parse::<Revision>().ok().map(Revision::get),
             "peer": proof.as_ref().and_then(|proof| proof.names.as_deref()),
             "proved": proof.as_ref().map(|proof| &proof.owners),
             "lock": lock.as_ref().map(crate::admin::lock_json),

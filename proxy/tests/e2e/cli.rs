@@ -717,6 +717,11 @@ async fn what_would_become_of_a_token_is_explained() {
     let answer: serde_json::Value = serde_json::from_str(&stdout(&output)).unwrap();
     assert_eq!((&answer["reason"], &answer["action"]), (&"no-owner".into(), &"acquire".into()), "{answer}");
     assert_eq!(answer["lock"]["owner"], serde_json::Value::Null);
+    // As in `/decisions`: it was a text.
+    assert_eq!(answer["revision"], 1, "{answer}");
+    let output = explain("shards", "/shards/3/lock", "shard-1", "07", &["--json"]).await;
+    let answer: serde_json::Value = serde_json::from_str(&stdout(&output)).unwrap();
+    assert_eq!((&answer["reason"], &answer["revision"]), (&"token-malformed".into(), &serde_json::Value::Null));
     let output = explain("watched", "/k", "shard-1", "1", &[]).await;
     let said = stdout(&output);
     assert!(

@@ -20,6 +20,7 @@ pub use files::{User, files};
 use crate::downstream::Protocol;
 use crate::fence::Fence;
 use crate::forward::{Speaks, Upstream, UpstreamError, connects};
+use crate::observe::record::owner_in_words;
 use crate::other_layout;
 use crate::output::{Unprinted, print};
 use crate::process::Process;
@@ -227,8 +228,12 @@ pub(crate) fn lock_line(lock: &LockDescription) -> String {
         return format!("lock {key} ({layout}): {problem}");
     }
     let holder = match holder {
-        Some((owner, first, last)) if first == last => format!("held by {owner}, revision {first}"),
-        Some((owner, first, last)) => format!("held by {owner}, revisions {first} to {last}"),
+        Some((owner, first, last)) if first == last => {
+            format!("held by {}, revision {first}", owner_in_words(owner))
+        }
+        Some((owner, first, last)) => {
+            format!("held by {}, revisions {first} to {last}", owner_in_words(owner))
+        }
         None => "free".to_owned(),
     };
     let age = age.map_or_else(|| "unknown".to_owned(), |age| format!("{} ms", age.as_millis()));

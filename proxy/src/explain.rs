@@ -21,6 +21,7 @@ use crate::check::lock_line;
 use crate::cli::Question;
 use crate::fence::Fence;
 use crate::fencing::NAME_THE_LOCK;
+use crate::observe::record::owner_in_words;
 use crate::other_layout;
 use crate::process::Process;
 use crate::refusal::{explanation, statuses};
@@ -241,7 +242,8 @@ impl Explanation {
 
     /// Why, with the numbers: for operators, who may know who holds the lock. `None`: what the sender is told has it all.
     fn why(&self) -> Option<String> {
-        let claimed = self.presented.owner.as_deref();
+        let claimed = self.presented.owner.as_ref().map(owner_in_words);
+        let claimed = claimed.as_deref();
         if let Some(cause) = &self.cause {
             return Some(format!("The lock store was asked, and {cause}."));
         }
@@ -259,9 +261,9 @@ impl Explanation {
         let (owner, first, last) = match holder {
             // Any revision since the holder's first names it.
             Some((owner, first, last)) if lock.layout == Layout::Mutex => {
-                (owner.to_string(), first.get(), lock.reach.unwrap_or(*last).get())
+                (owner_in_words(owner), first.get(), lock.reach.unwrap_or(*last).get())
             }
-            Some((owner, first, last)) => (owner.to_string(), first.get(), last.get()),
+            Some((owner, first, last)) => (owner_in_words(owner), first.get(), last.get()),
             None => ("nobody".to_owned(), 0, 0),
         };
         Some(match self.verdict {

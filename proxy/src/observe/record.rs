@@ -1,5 +1,6 @@
 //! A decision, as operators get to see it.
 
+use std::fmt::Display;
 use std::sync::Arc;
 use std::time::{Duration, Instant, SystemTime};
 
@@ -234,6 +235,12 @@ pub fn whole_millis(duration: Duration) -> u64 {
 /// An owner, as it is shown: visible ASCII as it is, everything else percent-encoded, cut with `…` at 256 bytes.
 pub fn shown_owner(owner: &[u8]) -> SmolStr {
     str::from_utf8(owner).map_or_else(|_| encoded(owner, OWNER_MAX), |owner| shown_text(owner, OWNER_MAX))
+}
+
+/// An owner among words, where an empty one would not be seen.
+pub fn owner_in_words(owner: impl Display) -> String {
+    let owner = owner.to_string();
+    if owner.is_empty() { r#""""#.to_owned() } else { owner }
 }
 
 /// Whether that owner is shown so.

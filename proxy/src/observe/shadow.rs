@@ -11,7 +11,7 @@ use serde_json::{Value, json};
 use smol_str::SmolStr;
 
 use super::millis;
-use super::record::{Decision, Outcome, RouteLabel};
+use super::record::{Decision, Outcome, RouteLabel, owner_in_words};
 use crate::decision::DecisionId;
 
 /// How many kinds of refusals are told apart on one route. Those of further kinds are only counted.
@@ -128,7 +128,7 @@ impl ShadowReport {
             );
             for (kind, refusals) in &kinds {
                 let [first, last] = [refusals.first, refusals.last].map(humantime::format_rfc3339_seconds);
-                let owner = kind.owner.as_deref().unwrap_or("-");
+                let owner = kind.owner.as_ref().map_or_else(|| "-".to_owned(), owner_in_words);
                 let lock = kind.lock.as_ref().map_or("-", LockKey::as_str);
                 let (count, reason, id) = (refusals.count, kind.reason, &refusals.decision);
                 let _ = writeln!(
@@ -196,20 +196,21 @@ mod tests {
     #[test]
     fn alike_refusals_are_one_line_with_first_and_last_time() {
         let (mut shadow, label) = (ShadowReport::default(), label("shadow", 0));
-        for (owner, second) in [("a", 1), ("b", 2), ("b", 3), ("b", 5)] {
+        for (owner, second) in [("a", 1), ("b", 2), ("b", 3), ("b", 5), ("", 6)] {
             shadow.note(&would_be_refused(owner, second, &label), 1);
         }
         shadow.note(&Decision::for_tests("a refusal that was one"), 1);
         let found = report(&shadow, &label);
-        assert_eq!((&found["admitted"], &found["refused"]), (&json!(7), &json!(4)));
+        assert_eq!((&found["admitted"], &found["refused"]), (&json!(7), &json!(5)));
         assert_eq!(
             found["refusals"][0],
             json!({ "reason": "stale-tenure", "owner": "b", "lock": "/shards/2/lock", "count": 3, "first_ms": 2000,
                     "last_ms": 5000, "decision": "d-5" })
         );
-        assert_eq!(found["refusals"][1]["owner"], "a");
+        assert_eq!([&found["refusals"][1]["owner"], &found["refusals"][2]["owner"]], ["", "a"]);
         let text = shadow.to_text(&[Watched { label, admitted: 7 }]);
-        assert!(text.contains("7 requests would have been admitted, 4 refused"), "{text}");
+        assert!(text.contains("7 requests would have been admitted, 5 refused"), "{text}");
+        assert!(text.contains(r#" owner ""  lock /shards/2/lock  "#), "an empty name could not be seen: {text}");
         assert!(text.contains("first 1970-01-01T00:00:02Z  last 1970-01-01T00:00:05Z  latest decision d-5"), "{text}");
     }
 

@@ -722,6 +722,18 @@ async fn what_would_become_of_a_token_is_explained() {
     let output = explain("shards", "/shards/3/lock", "shard-1", "07", &["--json"]).await;
     let answer: serde_json::Value = serde_json::from_str(&stdout(&output)).unwrap();
     assert_eq!((&answer["reason"], &answer["revision"]), (&"token-malformed".into(), &serde_json::Value::Null));
+    // An owner without a name could not be seen.
+    let nameless = store.hold("/shards/4/lock", "").await;
+    store.hold("/shards/4/lock", "shard-2").await;
+    let again = store.hold("/shards/4/lock", "").await;
+    for (owner, expected) in [
+        ("", r#" of "" is older than the present tenure of the same owner, "#),
+        ("shard-2", r#" of shard-2 is older than the tenure of "", "#),
+    ] {
+        let said = stdout(&explain("shards", "/shards/4/lock", owner, &revision(&nameless), &[]).await);
+        assert!(said.contains(expected), "{said}");
+        assert!(said.contains(&format!(r#" is held by "", revision {};"#, again.revision)), "{said}");
+    }
     let output = explain("watched", "/k", "shard-1", "1", &[]).await;
     let said = stdout(&output);
     assert!(

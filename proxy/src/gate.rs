@@ -23,6 +23,7 @@ use crate::forward::{
     Wants, outgoing_request, prepare_body,
 };
 use crate::in_place::boxed;
+use crate::logging::WithCauses;
 use crate::recording::Subject;
 use crate::refusal::Failure;
 use crate::ticket::Ticket;
@@ -66,7 +67,7 @@ async fn prepare(place: &Place, mut request: Box<Request<ClientBody>>) -> Result
         Err(error) => Err(error),
     };
     let body = body.map_err(|error| {
-        tracing::debug!(%error, client = %place.client, "a request's body did not arrive whole");
+        tracing::debug!(error = %WithCauses(&error), client = %place.client, "a request's body did not arrive whole");
         place.fail(match error {
             BodyError::TooSlow => Failure::SlowBody,
             BodyError::TooLarge => Failure::LargeBody,
@@ -259,11 +260,11 @@ impl Place {
     fn log_failure(&self, failure: Failure, error: &(dyn std::error::Error + 'static), is_the_workers: bool) {
         let route = self.route().name.as_str();
         let upstream = &self.pool().upstream().address;
-        let code = failure.code();
+        let (code, error) = (failure.code(), WithCauses(error));
         if is_the_workers && self.pool().is_news(code) {
-            tracing::warn!(route, %upstream, failure = code, error, "the worker did not answer");
+            tracing::warn!(route, %upstream, failure = code, %error, "the worker did not answer");
         } else {
-            tracing::debug!(route, %upstream, failure = code, error, "the worker did not answer");
+            tracing::debug!(route, %upstream, failure = code, %error, "the worker did not answer");
         }
     }
 }

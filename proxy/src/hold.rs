@@ -51,6 +51,7 @@ use self::under_lock::End;
 use self::voice::{Speech, Voice};
 use self::watchdog::Watchdog;
 use crate::descriptors::raise as raise_descriptors;
+use crate::logging::WithCauses;
 
 /// How long to wait before etcd is asked again, when it did not answer.
 const ETCD_PAUSE: Duration = Duration::from_secs(1);
@@ -200,11 +201,11 @@ impl Hold {
                     sleep(ETCD_PAUSE).await;
                 }
                 error @ AcquireError::Store(StoreError::NoLogin) => {
-                    let why = with_cause(&error);
+                    let why = WithCauses(&error);
                     return Err(Exit::Failed(format!("{why}: give --etcd-user and --etcd-password-file")));
                 }
                 error @ (AcquireError::Store(_) | AcquireError::Clock(_)) => {
-                    return Err(Exit::Failed(with_cause(&error)));
+                    return Err(Exit::Failed(WithCauses(&error).to_string()));
                 }
             }
         }
@@ -225,7 +226,7 @@ impl Hold {
             Ok(()) if is_held => self.voice.step(format_args!("gave {} back", self.lock.key())),
             // The key may be there, and another's.
             Ok(()) => self.voice.step(format_args!("revision {revision} has left nothing in etcd")),
-            Err(error) => self.voice.say(format_args!("{}", with_cause(&error))),
+            Err(error) => self.voice.say(format_args!("{}", WithCauses(&error))),
         }
     }
 }
@@ -257,13 +258,5 @@ async fn interrupted(signals: &mut Signals, watchdog: Pid, starter: &mut Option<
             signal if asks_to_end(signal) => return Exit::Signal(signal),
             _ => {}
         }
-    }
-}
-
-/// An error with its causes, in one line.
-fn with_cause(error: &dyn std::error::Error) -> String {
-    match error.source() {
-        Some(cause) => format!("{error}: {}", with_cause(cause)),
-        None => error.to_string(),
     }
 }

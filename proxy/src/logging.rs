@@ -1,5 +1,6 @@
 //! The log: lines on standard error, written by a thread of their own, so that nobody waits for whoever reads them.
 
+mod causes;
 mod complaints;
 mod lines;
 
@@ -14,6 +15,7 @@ use tracing_subscriber::registry::Registry;
 use tracing_subscriber::reload;
 use tracing_subscriber::util::SubscriberInitExt;
 
+pub(crate) use causes::WithCauses;
 pub(crate) use complaints::Complaints;
 pub use lines::Lost;
 pub(crate) use lines::{Lines, Writing};

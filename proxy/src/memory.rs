@@ -17,7 +17,7 @@ use tokio::time::{Instant, timeout};
 
 use crate::fence::Fence;
 use crate::lock_sources::LockSources;
-use crate::logging::Complaints;
+use crate::logging::{Complaints, WithCauses};
 use crate::state::{Remembered, Seen, StateDir, StateError};
 
 use order::Order;
@@ -160,8 +160,8 @@ impl Memory {
                 }
                 Ok(Err(error)) => {
                     if let Some(times) = self.complaint() {
-                        let error = &error as &dyn std::error::Error;
-                        tracing::error!(lock = %lock.key(), error, times, "a tenure cannot be recorded");
+                        let error = WithCauses(&error);
+                        tracing::error!(lock = %lock.key(), %error, times, "a tenure cannot be recorded");
                     }
                     return Err(Rejection::Unverifiable);
                 }
@@ -291,10 +291,7 @@ impl Memory {
             }
             Err(error @ (StateError::Hangs { .. } | StateError::Unusable { .. })) => return Err(error),
             Err(error) => {
-                tracing::error!(
-                    error = &error as &dyn std::error::Error,
-                    "the end could not be remembered as a clean one"
-                );
+                tracing::error!(error = %WithCauses(&error), "the end could not be remembered as a clean one");
             }
         }
         Ok(())

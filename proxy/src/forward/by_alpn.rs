@@ -20,6 +20,7 @@ use super::pool::{Link, Place, Shared, Turn, Wants};
 use super::quota::QuotaPermit;
 use super::upstream::Speaks;
 use crate::downstream::Protocol;
+use crate::logging::WithCauses;
 use crate::wire::Socket;
 
 /// What can be had at once.
@@ -66,7 +67,7 @@ impl Shared {
             complained.as_ref().is_some_and(|(last, said)| now < *last + COMPLAINT_INTERVAL && *said == what);
         if !said_lately {
             *complained = Some((now, what));
-            tracing::warn!(upstream = %self.upstream.address, error, "there is no TLS with the worker");
+            tracing::warn!(upstream = %self.upstream.address, error = %WithCauses(error), "there is no TLS with the worker");
         }
     }
 

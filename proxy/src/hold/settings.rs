@@ -16,6 +16,7 @@ use super::proxy_link::ProxyTls;
 use super::stamp::StampRule;
 use super::starter::Starter;
 use super::voice::Voice;
+use crate::logging::WithCauses;
 
 /// How long etcd may take to answer a call before the lock is given up.
 const ANSWER_WITHIN: Duration = Duration::from_secs(10);
@@ -148,7 +149,7 @@ impl HoldSettings {
                 InvalidLock::Owner(_) => "--owner",
                 InvalidLock::Ttl(_) => "--ttl",
             };
-            Exit::Usage(format!("{option}: {}", super::with_cause(&error)))
+            Exit::Usage(format!("{option}: {}", WithCauses(&error)))
         })
     }
 

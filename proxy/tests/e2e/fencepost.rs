@@ -36,6 +36,7 @@ pub(crate) struct Config {
     sections: String,
     routes: Vec<Route>,
     log: String,
+    log_format: String,
     more: String,
 }
 
@@ -93,6 +94,7 @@ impl Config {
             sections: String::new(),
             routes: routes.to_vec(),
             log: "info".to_owned(),
+            log_format: "text".to_owned(),
             more: String::new(),
         }
     }
@@ -100,6 +102,12 @@ impl Config {
     /// With this filter of what is logged.
     pub(crate) fn logging(mut self, filter: &str) -> Config {
         self.log = filter.to_owned();
+        self
+    }
+
+    /// With its log in this form.
+    pub(crate) fn log_format(mut self, format: &str) -> Config {
+        self.log_format = format.to_owned();
         self
     }
 
@@ -188,6 +196,7 @@ impl Config {
             routes,
             more,
             log: _,
+            log_format: _,
         } = self;
         let state_dir = state_dir.as_ref().map(|path| format!("state_dir = {path:?}\n")).unwrap_or_default();
         let (source, routes): (_, String) = if *without_source {
@@ -222,7 +231,8 @@ impl Fencepost {
         let file = scratch.path().join("fencepost.toml");
         std::fs::write(&file, config.toml()).unwrap();
         let mut command = Command::new(BINARY);
-        command.arg("serve").arg("-c").arg(&file).arg("--log").arg(&config.log).envs(variables.iter().copied());
+        command.arg("serve").arg("-c").arg(&file).arg("--log").arg(&config.log);
+        command.arg("--log-format").arg(&config.log_format).envs(variables.iter().copied());
         Fencepost::launch_command(scratch, command).await
     }
 
@@ -299,7 +309,14 @@ impl Fencepost {
         let file = scratch.path().join("fencepost.toml");
         std::fs::write(&file, config.toml()).unwrap();
         let mut command = Command::new(BINARY);
-        command.arg("serve").arg("-c").arg(&file).env("NO_COLOR", "1").env_remove("FENCEPOST_LOG");
+        command
+            .arg("serve")
+            .arg("-c")
+            .arg(&file)
+            .arg("--log-format")
+            .arg(&config.log_format)
+            .env("NO_COLOR", "1")
+            .env_remove("FENCEPOST_LOG");
         let mut process = Process::start(&command, &scratch.path().join("log"));
         let status = process.end_of_itself().await;
         (status.code(), process.log())

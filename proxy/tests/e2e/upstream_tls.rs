@@ -190,6 +190,25 @@ async fn a_worker_that_is_not_who_it_should_be_gets_nothing_and_the_log_and_chec
     assert!(tls.worker.seen().is_empty());
 }
 
+/// In JSON it was "no TLS with the upstream" and no more: a wrong authority, a wrong name and no connection all looked the same.
+#[tokio::test]
+async fn the_log_says_why_whatever_its_form() {
+    let etcd = Etcd::start(EtcdVersion::V3_5).await;
+    let (store, tls, ledger) = (Store::of(&etcd).await, Tls::start(BOTH).await, Ledger::default());
+    let holder = store.hold("/k", "shard-1").await;
+    tls.change(&Authority::new("others"), BOTH);
+    for format in ["text", "json"] {
+        let fence = Fencepost::serve(&tls.config(&etcd).log_format(format)).await;
+        assert_eq!(ask(&fence, &ledger, &holder).await, 502);
+        fence.until_log("the worker did not answer").await;
+        let log = fence.log();
+        let why = "upstream as worker.internal: its certificate is not signed by an authority of upstream_tls.ca: invalid peer certificate";
+        for line in log.lines().filter(|line| line.contains("no TLS with")) {
+            assert!(line.contains(why) && (format == "text" || line.contains(r#""error":"no TLS with"#)), "{line}");
+        }
+    }
+}
+
 /// The metrics told when those ended, and the log what was wrong with them, until the next reload.
 #[tokio::test]
 async fn the_files_of_a_reload_that_is_rejected_are_not_followed() {

@@ -38,7 +38,8 @@ const LOG_VARIABLE: &str = "FENCEPOST_LOG";
 /// The log of a process.
 #[derive(Debug, Clone, Args)]
 pub struct LogSettings {
-    /// What to log: error, warn, info, debug, trace, or a filter such as "info,fencepost=debug". Not given: what the environment has in
+    /// What to log: error, warn, info, debug, trace, or a filter such as "info,fencepost=debug"; one by which nothing of
+    /// fencepost's own is logged has to say "off". Not given: what the environment has in
     /// FENCEPOST_LOG, or "info".
     #[arg(long, value_name = "FILTER")]
     pub log: Option<String>,

@@ -2,6 +2,7 @@
 
 mod causes;
 mod complaints;
+mod filter;
 mod lines;
 
 use std::fmt;
@@ -9,7 +10,7 @@ use std::io::{IsTerminal, Write, stderr};
 use std::time::{Duration, Instant};
 
 use tracing::{Level, Metadata};
-use tracing_subscriber::filter::{EnvFilter, LevelFilter, ParseError, filter_fn};
+use tracing_subscriber::filter::{EnvFilter, filter_fn};
 use tracing_subscriber::layer::SubscriberExt;
 use tracing_subscriber::registry::Registry;
 use tracing_subscriber::reload;
@@ -17,10 +18,13 @@ use tracing_subscriber::util::SubscriberInitExt;
 
 pub(crate) use causes::WithCauses;
 pub(crate) use complaints::Complaints;
+pub use filter::NoFilter;
 pub use lines::Lost;
 pub(crate) use lines::{Lines, Writing};
 
 use crate::cli::LogFormat;
+
+use filter::Filter;
 
 /// How long the end of a process waits for whoever reads the log.
 const END_MAX: Duration = Duration::from_secs(1);
@@ -48,7 +52,8 @@ impl Log {
     /// # Panics
     /// If there is a log already, or if the system gives no thread.
     pub fn begin(filter: &str, format: LogFormat) -> Result<Log, NoFilter> {
-        let (filter, handle) = reload::Layer::new(parse(filter)?);
+        let Filter { filter, unknown } = Filter::parse(filter)?;
+        let (filter, handle) = reload::Layer::new(filter);
         let lost = Lost::default();
         let write = |line: &[u8]| stderr().write_all(line);
         let (lines, writing) = Lines::begin("log", lost.clone(), write).expect("the system gives the log a thread");
@@ -61,6 +66,7 @@ impl Log {
             }
             LogFormat::Json => registry.with(layer.json().flatten_event(true)).init(),
         }
+        warn_of(&unknown);
         Ok(Log { control, lines, writing })
     }
 
@@ -83,6 +89,13 @@ fn tells_no_secret(line: &Metadata<'_>) -> bool {
     *line.level() <= Level::INFO || line.target().starts_with("fencepost")
 }
 
+/// Says under which names of a filter nothing is logged: there may be a slip in one.
+fn warn_of(unknown: &[String]) {
+    for name in unknown {
+        tracing::warn!(name, "nothing is logged under this name of the log's filter");
+    }
+}
+
 impl LogControl {
     /// What is logged, as a filter.
     pub fn filter(&self) -> String {
@@ -94,37 +107,16 @@ impl LogControl {
     /// # Errors
     /// If the filter is none. Nothing is changed then.
     pub fn set_filter(&self, filter: &str) -> Result<(), NoFilter> {
-        let filter = parse(filter)?;
+        let Filter { filter, unknown } = Filter::parse(filter)?;
         // It fails only if the log has ended, and then nothing is logged anyway.
         let _ = self.filter.reload(filter);
+        warn_of(&unknown);
         Ok(())
     }
 
     /// How many lines are lost, because they could not be written, or not as fast as they came.
     pub fn lines_lost(&self) -> u64 {
         self.lost.count()
-    }
-}
-
-/// A text that is no filter of the log.
-#[derive(Debug, thiserror::Error)]
-pub enum NoFilter {
-    /// It cannot be read.
-    #[error(transparent)]
-    Unreadable(#[from] ParseError),
-    /// It may have been meant for a level. The library takes it for the name of a module, of which there is none, and logs nothing.
-    #[error("{0:?} is no level: off, error, warn, info, debug or trace, or of a part only, like fencepost=debug")]
-    NoLevel(String),
-}
-
-fn parse(filter: &str) -> Result<EnvFilter, NoFilter> {
-    // Untrimmed, the library takes " info" for the name of a module, too.
-    let directives: Vec<&str> = filter.split(',').map(str::trim).filter(|directive| !directive.is_empty()).collect();
-    let mut alone = directives.iter().filter(|directive| !directive.contains(['=', '[', ']', '{', '}']));
-    match alone.find(|directive| directive.parse::<LevelFilter>().is_err()) {
-        Some(directive) => Err(NoFilter::NoLevel((*directive).to_owned())),
-        None if directives.is_empty() => Err(NoFilter::NoLevel(filter.to_owned())),
-        None => Ok(EnvFilter::try_new(directives.join(","))?),
     }
 }
 

@@ -85,6 +85,8 @@ async fn wrong_usage_is_64_and_says_what_is_wrong() {
         (&["check", "-c", "/dev/null"], "/dev/null"),
         (&["serve", "-c", "x.toml", "--listen", "127.0.0.1:0"], "--listen"),
         (&["serve", "--log", "fencepost=loud"], "--log: "),
+        (&["serve", "--log", "info fencepost=debug"], "--log: \"info fencepost=debug\" names no part"),
+        (&["serve", "--log", "fencpost=debug"], "--log: \"fencpost=debug\" has nothing of fencepost's own logged"),
         // Those that keep no log take no word of one: it went unread, wrong or right.
         (&["check", "--log", "warm", "-c", "x.toml"], "'--log'"),
         (&["explain", "--log-format", "json", "-c", "x.toml", "--revision", "1"], "'--log-format'"),

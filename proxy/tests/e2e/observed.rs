@@ -587,7 +587,14 @@ async fn what_is_logged_can_be_changed_while_it_runs() {
     let refused = async || scene.send(Ask::post("/shards/2/x")).await.header("fence-decision").unwrap().to_owned();
     assert_eq!(scene.fence.admin("POST", "/log?filter=error").await.text(), "error\n");
     let silent = refused().await;
-    for wrong in ["/log?filter=no%3Dsuch%3Dfilter", "/log?filter=warm", "/log?filter=", "/log"] {
+    for wrong in [
+        "/log?filter=no%3Dsuch%3Dfilter",
+        "/log?filter=warm",
+        "/log?filter=info%20fencepost=debug",
+        "/log?filter=nosuch=debug",
+        "/log?filter=",
+        "/log",
+    ] {
         assert_eq!(scene.fence.admin("POST", wrong).await.status, 400, "{wrong}");
     }
     assert_eq!(

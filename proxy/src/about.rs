@@ -2,7 +2,7 @@
 
 use std::cell::{Cell, OnceCell, RefCell};
 
-use fencepost_policy::{FenceToken, LockKey};
+use fencepost_policy::{FenceToken, LockKey, Revision};
 use http::header::{REFERER, USER_AGENT};
 use http::uri::PathAndQuery;
 use http::{HeaderName, HeaderValue, Method, Request, Version};
@@ -31,6 +31,8 @@ pub struct About {
     lock: OnceCell<LockKey>,
     /// What was presented: for the access log, and for who may have to judge it later.
     token: OnceCell<FenceToken<HeaderValue>>,
+    /// What of it could be read where that is no token, or none to be judged: for the access log only. It is rare.
+    part: OnceCell<Box<(Option<HeaderValue>, Option<Revision>)>>,
     /// What speaks against it, if anything does, and under which id that was recorded. The last verdict stands.
     outcome: RefCell<Option<(Outcome, DecisionId)>>,
     /// Nothing speaks against it.
@@ -62,6 +64,7 @@ impl About {
             for_access_log,
             lock: OnceCell::new(),
             token: OnceCell::new(),
+            part: OnceCell::new(),
             outcome: RefCell::new(None),
             admitted: Cell::new(false),
             passed: Cell::new(false),
@@ -123,6 +126,13 @@ impl About {
     pub fn note_presented(&self, token: &FenceToken<HeaderValue>) {
         if self.for_access_log {
             self.note_token(token);
+        }
+    }
+
+    /// Notes what was presented that is no token, or none to be judged, if anybody wants to know that later.
+    pub fn note_part(&self, owner: Option<&HeaderValue>, revision: Option<Revision>) {
+        if self.for_access_log {
+            let _ = self.part.set(Box::new((owner.cloned(), revision))); // A request presents one token.
         }
     }
 
@@ -189,12 +199,14 @@ impl About {
 
     /// The owner that was presented, as it is shown.
     pub fn owner(&self) -> Option<SmolStr> {
-        self.token.get().map(|token| shown_owner(token.owner.as_bytes()))
+        let part = || self.part.get()?.0.as_ref();
+        self.token.get().map(|token| &token.owner).or_else(part).map(|owner| shown_owner(owner.as_bytes()))
     }
 
     /// The revision that was presented.
     pub fn revision(&self) -> Option<u64> {
-        self.token.get().map(|token| token.revision.get())
+        let part = || self.part.get()?.1;
+        self.token.get().map(|token| token.revision).or_else(part).map(Revision::get)
     }
 
     /// Path and query.

@@ -45,9 +45,8 @@ async fn close(place: &Rc<Place>, headers: &mut HeaderMap) -> Result<(), Answer>
         place.refuse(reason, Subject { detail, ..Subject::default() })
     })?;
     place.about.note_lock(named.key());
-    let names = &place.in_force().headers;
     let identified = place.identify(headers);
-    let refuse = |reason| place.refuse(reason, Subject::of_lock(named.key()).presenting(names, headers));
+    let refuse = |reason| place.refuse(reason, place.presenting(headers, Subject::of_lock(named.key())));
     identified.map_err(refuse)?;
     let token = token(place, headers).map_err(refuse)?;
     let lock = match named {

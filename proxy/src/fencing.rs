@@ -129,7 +129,7 @@ fn unclaimed(place: &Place, guarded: &Guarded, headers: &HeaderMap, reason: Reje
     let names_none = matches!((guarded, reason), (Guarded::Unclear(Rejection::TokenMissing), Rejection::TokenMissing));
     let subject = Subject { detail: names_none.then_some(NAME_THE_LOCK), ..subject };
     let held = if place.is_shadow() { at_hand(place, guarded) } else { None };
-    rejected(place, reason, subject.presenting(&place.in_force().headers, headers), held.as_ref())
+    rejected(place, reason, place.presenting(headers, subject), held.as_ref())
 }
 
 /// The lock at which a request is counted that passes, if there is one.

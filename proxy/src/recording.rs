@@ -20,7 +20,6 @@ use crate::metrics::Counted;
 use crate::observe::record::{shown_host, shown_method, shown_owner, shown_path, shown_peer, whole_millis};
 use crate::observe::{Decision, Likeness, Outcome, RouteLabel};
 use crate::refusal::{FENCE_DECISION, FENCE_REASON, Failure, Refusal};
-use crate::token::TokenHeaders;
 
 /// What the verdict on a request was, where its route says so: `Fence-Verdict`.
 pub const FENCE_VERDICT: HeaderName = HeaderName::from_static("fence-verdict");
@@ -64,11 +63,6 @@ impl<'a> Subject<'a> {
         Subject { lock: Some(lock.key()), tracked: Some(lock), ..Subject::default() }
     }
 
-    /// The same, with what these headers present, as far as that can be read: no token, or none to be judged.
-    pub fn presenting(self, names: &TokenHeaders, headers: &'a HeaderMap) -> Subject<'a> {
-        Subject { owner: names.owner(headers).ok().flatten(), revision: names.revision_alone(headers), ..self }
-    }
-
     /// A claim.
     pub fn of(claim: &'a Claim) -> Subject<'a> {
         Subject { token: Some(&claim.token), ..Subject::of_tracked(&claim.lock) }
@@ -76,6 +70,14 @@ impl<'a> Subject<'a> {
 }
 
 impl Place {
+    /// The subject with what these headers present, as far as that can be read: no token, or none to be judged.
+    pub fn presenting<'a>(&self, headers: &'a HeaderMap, subject: Subject<'a>) -> Subject<'a> {
+        let names = &self.in_force().headers;
+        let (owner, revision) = (names.owner(headers).ok().flatten(), names.revision_alone(headers));
+        self.about.note_part(owner, revision);
+        Subject { owner, revision, ..subject }
+    }
+
     /// Records the refusal and writes its answer.
     pub fn refuse(&self, reason: Rejection, subject: Subject<'_>) -> Answer {
         self.refuse_for(reason, subject, 1)

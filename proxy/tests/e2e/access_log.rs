@@ -18,6 +18,9 @@ use crate::store::Store;
 
 const LOST: &str = r#"fencepost_log_lines_lost_total{log="access_log"}"#;
 
+const OWNER: (&str, &str) = ("Fence-Owner", "shard-1");
+const REVISION: (&str, &str) = ("Fence-Revision", "7");
+
 fn guarded() -> Route {
     Route::new("k", "/", r#"key = "/k""#)
 }
@@ -135,7 +138,7 @@ async fn a_line_says_why_a_request_failed_and_whose_it_was_and_not_that_it_was_l
     let unknown = json!([null, null, null]);
     let earlier = json!(["/k", "shard-1", held.revision - 1]);
     let mut missing = known.clone();
-    (missing[1], missing[2]) = (Value::Null, Value::Null);
+    missing[2] = Value::Null;
     let asked = [
         ("/k/x", Some(held.revision), 502, ["none", "none", "worker-unreachable"], &known),
         ("/named/k/x", Some(held.revision), 502, ["none", "none", "worker-unreachable"], &known),
@@ -155,6 +158,37 @@ async fn a_line_says_why_a_request_failed_and_whose_it_was_and_not_that_it_was_l
         assert_eq!(said, expected, "{line}");
         assert_eq!(json!([line["lock"], line["owner"], line["revision"]]), *who, "{line}");
     }
+}
+
+/// Who looked for a holder by the words of the log and of its decisions found nothing of it here.
+#[tokio::test]
+async fn a_line_has_what_was_presented_also_where_that_is_no_token_to_be_judged() {
+    let scratch = Scratch::new();
+    let file = scratch.path().join("access.log");
+    let chosen = Route::new("chosen", "/chosen/", r#"key = "/own/{name}", from_header = true"#);
+    let scene = Scene::with(EtcdVersion::V3_5, &[chosen, guarded()], |config| {
+        config.section(&logging_to(file.to_str().unwrap()))
+    })
+    .await;
+    let asked = [
+        ("/chosen/x", &[OWNER, REVISION][..], "token-missing", json!(["shard-1", 7])),
+        ("/chosen/x", &[OWNER, REVISION, ("Fence-Lock", "/k")], "lock-not-allowed", json!(["shard-1", 7])),
+        ("/x", &[OWNER, ("Fence-Revision", "07")], "token-malformed", json!(["shard-1", null])),
+        ("/x", &[OWNER, ("Fence-Owner", "shard-2"), REVISION], "token-malformed", json!([null, 7])),
+        ("/x", &[REVISION], "token-missing", json!([null, 7])),
+        ("/.well-known/fence", &[OWNER, ("Fence-Lock", "/k")], "token-missing", json!(["shard-1", null])),
+    ];
+    for (number, (path, headers, reason, presented)) in asked.into_iter().enumerate() {
+        let answer = request(scene.fence.listener.clone(), "POST", path, headers, b"").await.unwrap();
+        let decision = answer.header("fence-decision").unwrap();
+        let decided = scene.fence.admin_json(&format!("/decisions?id={decision}")).await["decisions"][0].take();
+        let line = eventually("the line is written", async || lines_of(&file).get(number).cloned()).await;
+        for shown in [&line, &decided] {
+            assert_eq!(shown["reason"], reason, "{shown}");
+            assert_eq!(json!([shown["owner"], shown["revision"]]), presented, "{path} {headers:?}: {shown}");
+        }
+    }
+    scene.finish().await;
 }
 
 /// They said `none`: who looked into the log found fewer admissions than had been counted.

@@ -10,6 +10,7 @@ use tokio::io::{AsyncReadExt, AsyncWriteExt};
 
 use crate::cli::fencepost;
 use crate::fencepost::{Config, Fencepost, Route};
+use crate::observed::lines_of;
 use crate::refusal::{assert_refused, assert_refused_grpc, reason};
 use crate::scene::Scene;
 use crate::store::Tenure;
@@ -481,5 +482,22 @@ async fn what_an_identity_comes_to_is_explained() {
         (&said["reason"], &said["owner"], &said["proved"]),
         (&json!("not-owner"), &json!("shard-2"), &json!(["shard-2"]))
     );
+    scene.finish().await;
+}
+
+/// It had neither: only the log and the decision said who somebody had claimed to be.
+#[tokio::test]
+async fn the_access_log_says_who_somebody_claimed_to_be() {
+    let pki = Pki::new();
+    let file = pki.files.path().join("access.log");
+    let scene = Scene::with(EtcdVersion::V3_5, &[guarded(BY_URI)], |config| {
+        config.listener(&pki.listener()).section(&format!("[access_log]\npath = {file:?}"))
+    })
+    .await;
+    let held = scene.store.hold(LOCK, "shard-1").await;
+    let other = pki.peer(Some(&pki.master("shard-2")), Http::One);
+    assert_refused(&post(&scene, &other, "/x", &token(&held)).await, "identity-mismatch", LOCK, &held);
+    let line = eventually("the line is written", async || lines_of(&file).pop()).await;
+    assert_eq!(json!([line["owner"], line["revision"]]), json!(["shard-1", held.revision]), "{line}");
     scene.finish().await;
 }

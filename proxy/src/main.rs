@@ -10,7 +10,7 @@ use std::process::ExitCode;
 
 use anyhow::Context;
 use clap::Parser;
-use fencepost::cli::{Cli, Command, Question, Settings};
+use fencepost::cli::{Cli, Command, LogFormat, Question, Settings};
 use fencepost::explain::Asked;
 use fencepost::logging::Log;
 use fencepost::output::{Unprinted, print, tell};
@@ -48,18 +48,16 @@ fn main() -> ExitCode {
         Command::Serve { settings, log } => {
             let (filter, said_by) = log.filter();
             match Log::begin(&filter, log.log_format) {
-                Ok(log) => {
+                Ok(running) => {
                     panics::note();
-                    with_config(settings, |config, origin| serve(config, origin, &log))
+                    let ended = with_config(settings, |config, origin| serve(config, origin, &running));
+                    end_serving(ended, running, log.log_format)
                 }
-                Err(error) => {
-                    tell(format_args!("{said_by}: {error}"));
-                    ExitCode::from(EXIT_USAGE)
-                }
+                Err(error) => told(Err(Failed::Usage(format!("{said_by}: {error}")))),
             }
         }
-        Command::Check { settings, live } => with_config(settings, |config, _| check_config(&config, live)),
-        Command::Explain { config, question } => with_file(&config, |config, _| explain_token(&config, question)),
+        Command::Check { settings, live } => told(with_config(settings, |config, _| check_config(&config, live))),
+        Command::Explain { config, question } => told(with_file(&config, |config, _| explain_token(&config, question))),
         Command::Demo(settings) => exit_code(block_on(demo::play(settings))),
         Command::Hold(settings) => by_its_code(hold::hold(*settings)),
         Command::HoldStart { gate, descriptors, command } => {
@@ -69,91 +67,108 @@ fn main() -> ExitCode {
     }
 }
 
-/// Reads the configuration and goes on with it, or says everything that is wrong with it.
-fn with_config(settings: Settings, run: impl FnOnce(Config, Origin) -> ExitCode) -> ExitCode {
+/// Why a command came to nothing.
+enum Failed {
+    /// Wrong usage or configuration: what is wrong, a line each.
+    Usage(String),
+    /// It failed to run.
+    Run(anyhow::Error),
+}
+
+impl Failed {
+    fn exit_code(&self) -> u8 {
+        match self {
+            Failed::Usage(_) => EXIT_USAGE,
+            Failed::Run(_) => EXIT_FAILED,
+        }
+    }
+}
+
+impl From<anyhow::Error> for Failed {
+    fn from(error: anyhow::Error) -> Failed {
+        Failed::Run(error)
+    }
+}
+
+impl From<Problems> for Failed {
+    fn from(problems: Problems) -> Failed {
+        Failed::Usage(problems.to_string())
+    }
+}
+
+/// Says at last, if serving failed, why: in the log's form where that is for programs. Whatever was logged before is written first.
+fn end_serving(ended: Result<(), Failed>, log: Log, format: LogFormat) -> ExitCode {
+    let is_for_programs = format == LogFormat::Json && tracing::enabled!(tracing::Level::ERROR);
+    if is_for_programs {
+        match &ended {
+            Ok(()) => {}
+            Err(Failed::Usage(wrong)) => wrong.lines().for_each(|line| tracing::error!("{line}")),
+            Err(Failed::Run(error)) => tracing::error!("{error:#}"),
+        }
+    }
+    drop(log);
+    match ended {
+        Err(failed) if is_for_programs => ExitCode::from(failed.exit_code()),
+        ended => told(ended),
+    }
+}
+
+/// Reads the configuration and goes on with it, or has everything that is wrong with it.
+fn with_config<T>(settings: Settings, run: impl FnOnce(Config, Origin) -> Result<T, Failed>) -> Result<T, Failed> {
     match &settings.config {
         Some(path) => with_file(path, run),
         None if settings.name_nothing() => {
-            tell("give -c FILE; or, for one worker without a file, --listen, --upstream, --etcd and --lock");
-            ExitCode::from(EXIT_USAGE)
+            let says = "give -c FILE; or, for one worker without a file, --listen, --upstream, --etcd and --lock";
+            Err(Failed::Usage(says.to_owned()))
         }
-        None => with_checked(Config::from_flags(settings.flags()), Origin::Flags, run),
+        None => run(Config::from_flags(settings.flags())?, Origin::Flags),
     }
 }
 
-fn with_file(path: &Path, run: impl FnOnce(Config, Origin) -> ExitCode) -> ExitCode {
-    match ConfigFile::read(path) {
-        Ok(file) => with_checked(file.first(), Origin::File(file), run),
-        Err(error) => {
-            tell(error);
-            ExitCode::from(EXIT_USAGE)
-        }
-    }
+fn with_file<T>(path: &Path, run: impl FnOnce(Config, Origin) -> Result<T, Failed>) -> Result<T, Failed> {
+    let file = ConfigFile::read(path).map_err(Failed::Usage)?;
+    run(file.first()?, Origin::File(file))
 }
 
-fn with_checked(
-    config: Result<Config, Problems>,
-    origin: Origin,
-    run: impl FnOnce(Config, Origin) -> ExitCode,
-) -> ExitCode {
-    match config {
-        Ok(config) => run(config, origin),
-        Err(problems) => {
-            tell(problems);
-            ExitCode::from(EXIT_USAGE)
-        }
-    }
-}
-
-fn serve(config: Config, origin: Origin, log: &Log) -> ExitCode {
+fn serve(config: Config, origin: Origin, log: &Log) -> Result<(), Failed> {
     for warning in &config.warnings {
         tracing::warn!("{warning}");
     }
     // Of what is only worth a warning, whoever uses it warns.
-    if let Err(problems) = check::files(&config, check::User::Ourselves) {
-        tell(problems);
-        return ExitCode::from(EXIT_USAGE);
-    }
-    let served = fencepost::bind(&config).map_err(anyhow::Error::from).and_then(|bound| {
-        block_on(async move {
-            let surroundings = Surroundings { origin, log: Some(log.control()), ..Surroundings::default() };
-            fencepost::run(config, bound, surroundings, fencepost::terminated).await.map_err(anyhow::Error::from)
-        })
-    });
-    exit_code(served)
+    check::files(&config, check::User::Ourselves)?;
+    let bound = fencepost::bind(&config).map_err(anyhow::Error::from)?;
+    block_on(async move {
+        let surroundings = Surroundings { origin, log: Some(log.control()), ..Surroundings::default() };
+        fencepost::run(config, bound, surroundings, fencepost::terminated).await.map_err(anyhow::Error::from)
+    })?;
+    Ok(())
 }
 
-fn check_config(config: &Config, live: bool) -> ExitCode {
+fn check_config(config: &Config, live: bool) -> Result<(), Failed> {
     let files = check::files(config, check::User::Service);
     let mut warnings = config.warnings.iter().chain(files.iter().flatten());
     let warned = warnings.try_for_each(|warning| print(format_args!("warning: {warning}")));
-    if let Err(problems) = files {
-        tell(problems);
-        return ExitCode::from(EXIT_USAGE);
+    files?;
+    warned.map_err(anyhow::Error::from)?;
+    print(format_args!("The configuration is right: {}.", check::summary(config))).map_err(anyhow::Error::from)?;
+    if live {
+        block_on(check::live(config))?;
     }
-    let told = warned.and_then(|()| print(format_args!("The configuration is right: {}.", check::summary(config))));
-    exit_code(match told {
-        Ok(()) if live => block_on(check::live(config)),
-        told => told.map_err(anyhow::Error::from),
-    })
+    Ok(())
 }
 
-fn explain_token(config: &Config, question: Question) -> ExitCode {
+fn explain_token(config: &Config, question: Question) -> Result<(), Failed> {
     let as_json = question.json;
-    match Asked::of(config, question) {
-        Ok(asked) => exit_code(block_on(async move {
-            let explanation = asked.answer().await?;
-            match as_json {
-                true => print(format_args!("{:#}", explanation.to_json()))?,
-                false => print(explanation)?,
-            }
-            Ok(())
-        })),
-        Err(problem) => {
-            tell(problem);
-            ExitCode::from(EXIT_USAGE)
+    let asked = Asked::of(config, question).map_err(|problem| Failed::Usage(problem.to_string()))?;
+    block_on(async move {
+        let explanation = asked.answer().await?;
+        match as_json {
+            true => print(format_args!("{:#}", explanation.to_json()))?,
+            false => print(explanation)?,
         }
-    }
+        Ok(())
+    })?;
+    Ok(())
 }
 
 /// Runs what returns an exit code.
@@ -186,11 +201,15 @@ fn look_for_descriptors() -> io::Result<()> {
 }
 
 fn exit_code(ended: anyhow::Result<()>) -> ExitCode {
-    match ended {
-        Ok(()) => ExitCode::SUCCESS,
-        Err(error) => {
-            tell(format_args!("fencepost: {error:#}"));
-            ExitCode::from(EXIT_FAILED)
-        }
+    told(ended.map_err(Failed::Run))
+}
+
+/// Says why a command came to nothing, if it did.
+fn told(ended: Result<(), Failed>) -> ExitCode {
+    let Err(failed) = ended else { return ExitCode::SUCCESS };
+    match &failed {
+        Failed::Usage(wrong) => tell(wrong),
+        Failed::Run(error) => tell(format_args!("fencepost: {error:#}")),
     }
+    ExitCode::from(failed.exit_code())
 }

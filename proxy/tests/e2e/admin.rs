@@ -259,6 +259,37 @@ async fn a_terminated_process_finishes_what_it_has_begun() {
     ledger.check(&worker);
 }
 
+/// It was a line without time and level, in no form that a collector reads, and older warnings stood behind it.
+#[tokio::test]
+async fn why_a_process_could_not_start_is_the_last_line_of_its_log() {
+    let taken = std::net::TcpListener::bind("127.0.0.1:0").unwrap();
+    let address = taken.local_addr().unwrap().to_string();
+    let routes = [Route::new("all", "/", "")];
+    let config = Config::new(&[], "http://127.0.0.1:1", &routes).without_source();
+    let fails = config.clone().listening_on(&address);
+    let wrong = config.more("nonsense = 1\nrubbish = 2\n");
+    for (config, code, says) in
+        [(fails, 1, &["cannot listen: 127.0.0.1:"][..]), (wrong, 64, &["fencepost.toml:", "fencepost.toml:"])]
+    {
+        let (ended, log) = Fencepost::end_of(&config).await;
+        assert_eq!(ended, Some(code), "{log}");
+        let said: Vec<_> = log.lines().rev().take(says.len()).collect();
+        assert!(said.iter().zip(says).all(|(line, says)| line.contains(says)), "{log}");
+
+        let (ended, log) = Fencepost::end_of(&config.log_format("json")).await;
+        assert_eq!(ended, Some(code), "{log}");
+        let lines =
+            log.lines().map(|line| serde_json::from_str(line).unwrap_or_else(|error| panic!("{error}: {line}")));
+        let lines: Vec<serde_json::Value> = lines.collect();
+        for (line, says) in lines.iter().rev().zip(says) {
+            assert!(line["level"] == "ERROR" && line["timestamp"].is_string(), "{line}");
+            assert!(line["message"].as_str().unwrap().contains(says), "{line}");
+        }
+        let errors = lines.iter().filter(|line| line["level"] == "ERROR").count();
+        assert_eq!(errors, says.len(), "{log}");
+    }
+}
+
 #[tokio::test]
 async fn logs_in_json_are_one_object_a_line() {
     let etcd = fencepost_testsupport::Etcd::start(EtcdVersion::V3_4).await;

@@ -6,15 +6,19 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use fencepost_policy::Rejection;
 use tokio::time::Instant;
 
+use crate::downstream::HandshakeFailure;
 use crate::metrics::by_thread::{Part, Totals};
 
-/// Lines are counted by the reason of a refusal, and beside those that no route takes the request, and that it could not be read.
-const KINDS: usize = UNREAD_HEAD + 1;
+/// Lines are counted by the reason of a refusal, and beside those that no route takes the request, that it could not be read, and by
+/// the reason why a handshake came to nothing.
+const KINDS: usize = HANDSHAKE + HandshakeFailure::ALL.len();
 const NO_ROUTE: usize = Rejection::ALL.len();
 const UNREAD_HEAD: usize = NO_ROUTE + 1;
+const HANDSHAKE: usize = UNREAD_HEAD + 1;
 
 /// Lets up to a hundred lines a second through for each reason; the first line of a later second has the number of those that were
-/// left out. Metrics count them all. Requests that no route takes are a kind of their own, and so are those whose heads could not be read.
+/// left out. Metrics count them all. Requests that no route takes are a kind of their own, and so are those whose heads could not be read,
+/// and handshakes that come to nothing, by their reason.
 #[derive(Debug)]
 pub struct LogThrottle {
     start: Instant,
@@ -65,6 +69,11 @@ impl LogThrottle {
     /// The same for a request whose head could not be read.
     pub fn admits_unread_head(&self, now: Instant, left_out: &LeftOut) -> Option<u64> {
         self.admits_kind(UNREAD_HEAD, now, left_out)
+    }
+
+    /// The same for a handshake that came to nothing.
+    pub fn admits_handshake(&self, why: HandshakeFailure, now: Instant, left_out: &LeftOut) -> Option<u64> {
+        self.admits_kind(HANDSHAKE + why as usize, now, left_out)
     }
 
     fn admits_kind(&self, kind: usize, now: Instant, left_out: &LeftOut) -> Option<u64> {
@@ -120,6 +129,13 @@ mod tests {
         assert_eq!(admits(missing, at(999)), Some(0));
         assert_eq!(throttle.admits_no_route(at(999), &left_out), Some(0));
         assert_eq!(throttle.admits_unread_head(at(999), &left_out), Some(0));
+        for why in HandshakeFailure::ALL {
+            for line in 0..=LogThrottle::LINES_MAX {
+                let admitted = throttle.admits_handshake(why, at(999), &left_out);
+                assert_eq!(admitted, (line < LogThrottle::LINES_MAX).then_some(0), "{why:?}");
+            }
+            assert_eq!(throttle.admits_handshake(why, at(1000), &left_out), Some(1), "{why:?}");
+        }
         assert_eq!(admits(stale, at(1000)), Some(2));
         assert_eq!(admits(stale, at(1001)), Some(0));
         assert_eq!(admits(stale, at(999)), Some(0), "a clock that is read late");

@@ -1,9 +1,12 @@
 //! TLS of what listens: from the configuration to the files, and on to whoever follows and counts.
 
+use std::sync::Arc;
+
 use fencepost_config as config;
 use fencepost_tls::{ClientCertificates, IdentityFiles, MinVersion, ServerFiles, ServerTls, TlsError};
+use tokio::time::Instant;
 
-use crate::downstream::{ALPN, Listener};
+use crate::downstream::{ALPN, Listener, LostHandshake};
 use crate::metrics::TlsUse;
 use crate::process::Process;
 
@@ -29,15 +32,32 @@ fn files(tls: &config::ServerTls) -> ServerFiles {
     }
 }
 
-/// Follows the files of listeners, and counts the handshakes that come to nothing.
-pub fn follow(listeners: impl IntoIterator<Item = Listener>, of: TlsUse, process: &Process) -> Vec<Listener> {
+/// Follows the files of listeners, and counts the handshakes that come to nothing; writes them to the log, at a bounded rate.
+pub fn follow(listeners: impl IntoIterator<Item = Listener>, of: TlsUse, process: &Arc<Process>) -> Vec<Listener> {
     let follow_one = |mut listener: Listener| {
         let Some(tls) = listener.tls() else { return listener };
         let name = listener.address().to_string();
         process.tls_files.follow(of, &name, &tls.followed());
         let counters = process.metrics.tls().handshakes(of, &name);
-        listener.on_handshake_failure(move |why| counters.failed(why));
+        let process = Arc::clone(process);
+        listener.on_handshake_failure(move |lost| {
+            counters.failed(lost.why);
+            log(&process, of, &name, lost);
+        });
         listener
     };
     listeners.into_iter().map(follow_one).collect()
+}
+
+fn log(process: &Process, of: TlsUse, listener: &str, lost: &LostHandshake) {
+    let (of, reason, client, error) = (of.name(), lost.why.code(), lost.client, lost.words());
+    if lost.is_wordless() {
+        tracing::debug!(r#use = of, listener, %client, reason, error, "a TLS handshake came to nothing");
+        return;
+    }
+    // Made for each: nothing beside what a handshake costs.
+    let left_out = process.log.left_out();
+    if let Some(left_out) = process.log.admits_handshake(lost.why, Instant::now(), &left_out) {
+        tracing::info!(r#use = of, listener, %client, reason, error, left_out, "a TLS handshake came to nothing");
+    }
 }

@@ -65,6 +65,18 @@ impl HandshakeFailure {
         }
     }
 
+    /// In words, where no error has any.
+    fn words(self) -> &'static str {
+        match self {
+            HandshakeFailure::Timeout => "it took longer than handshake_timeout",
+            HandshakeFailure::Closed => "the client left",
+            HandshakeFailure::PlainHttp => "the client spoke HTTP in the clear",
+            HandshakeFailure::Certificate => "the client has shown no certificate that is believed",
+            HandshakeFailure::Refused => "the client broke off",
+            HandshakeFailure::Protocol => "the two sides have nothing in common",
+        }
+    }
+
     fn of(error: &io::Error) -> HandshakeFailure {
         let cause = error.get_ref().and_then(|cause| cause.downcast_ref());
         cause.map_or(HandshakeFailure::Closed, HandshakeFailure::of_tls)
@@ -79,6 +91,28 @@ impl HandshakeFailure {
         } else {
             HandshakeFailure::Protocol
         }
+    }
+}
+
+/// A handshake that came to nothing, as those are told who count it.
+pub struct LostHandshake {
+    /// Who began it.
+    pub client: ClientAddress,
+    /// Why.
+    pub why: HandshakeFailure,
+    /// What went wrong, if that was an error.
+    error: Option<io::Error>,
+}
+
+impl LostHandshake {
+    /// What went wrong, in words.
+    pub fn words(&self) -> String {
+        self.error.as_ref().map_or_else(|| self.why.words().to_owned(), ToString::to_string)
+    }
+
+    /// Whether its client has left without a word, as those do who only look whether anybody listens.
+    pub fn is_wordless(&self) -> bool {
+        self.why == HandshakeFailure::Closed && self.error.is_none()
     }
 }
 
@@ -112,8 +146,7 @@ pub(super) async fn handshake(
         Ok(Err(failed)) => failed,
         Err(_) => Failed { why: HandshakeFailure::Timeout, error: None, parting: None },
     };
-    (tls.on_failure)(why);
-    tracing::debug!(client = %address, why = why.code(), ?error, "TLS handshake failed");
+    (tls.on_failure)(&LostHandshake { client: address, why, error });
     if let Some((transport, last_word)) = parting {
         part::by(Socket::downstream(transport), last_word, limits).await;
     }

@@ -11,7 +11,7 @@ use std::time::Duration;
 use fencepost_tls::ServerTls;
 use socket2::{Domain, SockAddr, SockRef, Socket, Type};
 
-use super::handshake::HandshakeFailure;
+use super::handshake::LostHandshake;
 use crate::wire::{keep_alive, write_little_ahead};
 
 /// Connections that the kernel keeps for us before they are accepted.
@@ -52,7 +52,7 @@ pub(super) struct ListenerTls {
     /// Its side of the handshake.
     pub(super) server: ServerTls,
     /// Told of each handshake that came to nothing.
-    pub(super) on_failure: Arc<dyn Fn(HandshakeFailure) + Send + Sync>,
+    pub(super) on_failure: Arc<dyn Fn(&LostHandshake) + Send + Sync>,
 }
 
 impl fmt::Debug for ListenerTls {
@@ -161,7 +161,7 @@ impl Listener {
     }
 
     /// Tells of each handshake that comes to nothing.
-    pub fn on_handshake_failure(&mut self, tell: impl Fn(HandshakeFailure) + Send + Sync + 'static) {
+    pub fn on_handshake_failure(&mut self, tell: impl Fn(&LostHandshake) + Send + Sync + 'static) {
         if let Some(tls) = &mut self.tls {
             tls.on_failure = Arc::new(tell);
         }

@@ -35,7 +35,7 @@ mod whole_length;
 pub use answer::{AnswerBody, Tunnel};
 pub use client_body::{BodyError, ClientBody};
 pub use connection::{ClientAddress, Connection, Protocol};
-pub use handshake::{ALPN, HandshakeFailure};
+pub use handshake::{ALPN, HandshakeFailure, LostHandshake};
 pub use limits::Limits;
 pub use listener::{BindError, ListenAddress, Listener};
 pub use passed::PassedSockets;

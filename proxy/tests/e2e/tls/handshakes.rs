@@ -1,10 +1,12 @@
 //! Clients that misbehave before they are served.
 
-use fencepost_testsupport::{Connection, eventually};
+use fencepost_testsupport::{Authority, Connection, Subject, eventually};
+use rustls::pki_types::ServerName;
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tokio::net::TcpStream;
+use tokio_rustls::TlsConnector;
 
-use super::{Scene, text, tls};
+use super::{Scene, clients_required, text, tls};
 
 #[tokio::test]
 async fn a_handshake_that_goes_on_for_too_long_is_ended_while_others_are_served() {
@@ -57,10 +59,39 @@ async fn what_is_neither_is_closed_by_an_alert() {
         (scene.failures("protocol").await + scene.failures("closed").await == 2.0).then_some(())
     })
     .await;
-    // What anybody can cause is not in the log that everybody keeps.
-    scene.fence.until_log("TLS handshake failed").await;
-    let log = scene.fence.log();
-    assert!(log.lines().filter(|line| line.contains("handshake")).all(|line| line.contains("DEBUG")), "{log}");
+    // Who only looks whether anybody listens is not in the log that everybody keeps.
+    for (level, reason) in [(" INFO ", "protocol"), ("DEBUG ", "closed")] {
+        scene.fence.until_log(&format!("reason=\"{reason}\"")).await;
+        let log = scene.fence.log();
+        let line = log.lines().find(|line| line.contains(&format!("reason=\"{reason}\""))).unwrap();
+        assert!(line.contains(level) && line.contains("a TLS handshake came to nothing"), "{line}");
+    }
+}
+
+/// All that told of a master without a certificate was a number of its listener.
+#[tokio::test]
+async fn who_comes_without_a_certificate_that_is_believed_is_in_the_log() {
+    let scene = Scene::open(clients_required).await;
+    let listener = format!("listener=\"{}\"", scene.address());
+    let stranger = Authority::new("strangers").issue(&Subject { common_name: Some("stranger"), ..Subject::default() });
+    stranger.write(scene.files.path(), "stranger");
+    for (name, error) in
+        [(None, "peer sent no certificates"), (Some("stranger"), "invalid peer certificate: UnknownIssuer")]
+    {
+        let mut stream = TcpStream::connect(scene.address()).await.unwrap();
+        let client = format!("client={}", stream.local_addr().unwrap());
+        let shaken =
+            TlsConnector::from(scene.client(name, &[])).connect(ServerName::from(scene.address().ip()), &mut stream);
+        if let Ok(mut shaken) = shaken.await {
+            shaken.read_to_end(&mut Vec::new()).await.unwrap_err(); // By TLS 1.3 a client hears of it late.
+        }
+        scene.fence.until_log(error).await;
+        let log = scene.fence.log();
+        let line = log.lines().find(|line| line.contains(error)).unwrap();
+        for part in [" INFO ", &listener, &client, "reason=\"certificate\""] {
+            assert!(line.contains(part), "{part}: {line}");
+        }
+    }
 }
 
 #[tokio::test]

@@ -17,9 +17,10 @@ use fencepost_config::AccessLogFormat;
 use http::StatusCode;
 use http_body::{Body, Frame, SizeHint};
 
-use crate::downstream::{AnswerBody, Tunnel};
+use crate::downstream::{AnswerBody, Tunnel, TunnelEnd};
 use crate::exchange::Place;
 use crate::logging::{Lines, Lost, Writing};
+use crate::wire::Socket;
 
 use line::Line;
 use target::Target;
@@ -176,7 +177,18 @@ fn is_wanted(place: &Rc<Place>) -> bool {
 
 impl<B: AnswerBody + Unpin> AnswerBody for Logged<B> {
     fn take_tunnel(&mut self) -> Option<Tunnel> {
-        self.body.take_tunnel()
+        let tunnel = self.body.take_tunnel()?;
+        let Some(pending) = self.pending.take() else { return Some(tunnel) };
+        let mut tunnelled = Tunnelled { pending, to_client: None };
+        Some(Box::new(move |client, read_already| {
+            tunnelled.to_client = Some((client.clone(), client.bytes_written()));
+            let tunnel = tunnel(client, read_already);
+            Box::pin(async move {
+                let end = tunnel.await;
+                tunnelled.pending.ended.set(end == TunnelEnd::Whole);
+                end
+            })
+        }))
     }
 
     fn cut_off(&mut self, sent: u64) {
@@ -213,6 +225,22 @@ impl<B: Body> Drop for Logged<B> {
     fn drop(&mut self) {
         let Some(pending) = self.pending.take() else { return };
         pending.write(self.body.is_end_stream());
+    }
+}
+
+/// The line of a request whose connection leaves HTTP: it is written once that has ended, or never comes about.
+struct Tunnelled {
+    pending: Box<Pending>,
+    /// The connection, and how much had been written to it before.
+    to_client: Option<(Socket, u64)>,
+}
+
+impl Drop for Tunnelled {
+    fn drop(&mut self) {
+        if let Some((client, before)) = &self.to_client {
+            self.pending.sent.set(client.bytes_written().wrapping_sub(*before));
+        }
+        self.pending.write(false);
     }
 }
 

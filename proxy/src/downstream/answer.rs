@@ -17,7 +17,16 @@ use crate::wire::Socket;
 /// Takes a client's connection over after a `101 Switching Protocols`: the socket, and what was read of it already.
 ///
 /// A box of its own, since protocols are switched once per connection.
-pub type Tunnel = Box<dyn FnOnce(Socket, Bytes) -> Pin<Box<dyn Future<Output = ()>>>>;
+pub type Tunnel = Box<dyn FnOnce(Socket, Bytes) -> Pin<Box<dyn Future<Output = TunnelEnd>>>>;
+
+/// How a tunnel has ended.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum TunnelEnd {
+    /// Both sides have ended theirs.
+    Whole,
+    /// It was cut, or one side was lost.
+    Cut,
+}
 
 /// The body of an answer.
 pub trait AnswerBody: Body<Data = Bytes, Error: Into<Box<dyn Error + Send + Sync>>> + 'static {

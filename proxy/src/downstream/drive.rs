@@ -373,7 +373,8 @@ fn beyond_http<S>(
     connection: &Connection,
 ) -> Option<Pin<Box<dyn Future<Output = ()> + '_>>> {
     if let Some(tunnel) = connection.tunnel.take() {
-        return Some(tunnel(parts.io.into_inner().into_reader().into_inner(), parts.read_buf));
+        let tunnelled = tunnel(parts.io.into_inner().into_reader().into_inner(), parts.read_buf);
+        return Some(Box::pin(async move { _ = tunnelled.await }));
     }
     if part::is_written_to(connection, &parts.read_buf) {
         return Some(Box::pin(part::with_client(connection, &[])));

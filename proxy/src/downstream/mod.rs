@@ -32,7 +32,7 @@ mod unread_head;
 mod watch;
 mod whole_length;
 
-pub use answer::{AnswerBody, Tunnel};
+pub use answer::{AnswerBody, Tunnel, TunnelEnd};
 pub use client_body::{BodyError, ClientBody};
 pub use connection::{ClientAddress, Connection, Protocol};
 pub use handshake::{ALPN, HandshakeFailure, LostHandshake};

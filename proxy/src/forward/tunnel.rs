@@ -19,6 +19,7 @@ use super::body_state::{BodyState, Way};
 use super::both_ways::pass_both_ways;
 use super::in_flight::InFlight;
 use super::pool::Link;
+use crate::downstream::TunnelEnd;
 use crate::wire::Socket;
 
 /// The worker's end of a connection that has left HTTP. Its permit is held until both directions have ended, or one has and nothing moves
@@ -51,12 +52,14 @@ impl<P: Permit> WorkerEnd<P> {
 
     /// Passes bytes both ways until both sides have ended theirs, one is lost, or has ended and does not hear that the other has not,
     /// or the tenure has ended.
-    pub(super) async fn join(mut self: Box<Self>, mut client: Socket, read_already: Bytes) {
-        if let Some(in_flight) = self.take() {
-            join(in_flight, &mut client, read_already).await;
-        }
+    pub(super) async fn join(mut self: Box<Self>, mut client: Socket, read_already: Bytes) -> TunnelEnd {
+        let end = match self.take() {
+            Some(in_flight) => join(in_flight, &mut client, read_already).await,
+            None => TunnelEnd::Cut,
+        };
         // Nothing is waited for: a client that does not read would keep its connection for ever.
         client.shut_write();
+        end
     }
 }
 
@@ -79,8 +82,8 @@ async fn cut_in_time<P: Permit>(in_flight: Rc<Kept<P>>) {
     }
 }
 
-async fn join<P: Permit>(mut in_flight: Box<InFlight<P>>, client: &mut Socket, read_already: Bytes) {
-    let Link::Http1(connection) = in_flight.link_mut() else { return };
+async fn join<P: Permit>(mut in_flight: Box<InFlight<P>>, client: &mut Socket, read_already: Bytes) -> TunnelEnd {
+    let Link::Http1(connection) = in_flight.link_mut() else { return TunnelEnd::Cut };
     let (worker, read_beyond) = connection.leave_http().await;
     client.unread(read_already);
     worker.unread(read_beyond);
@@ -104,10 +107,14 @@ async fn join<P: Permit>(mut in_flight: Box<InFlight<P>>, client: &mut Socket, r
         copied = pass_both_ways(client, &mut from_worker) => Some(copied),
     };
     match copied {
-        Some(Ok(_)) => in_flight.ended(),
+        Some(Ok(())) => {
+            in_flight.ended();
+            return TunnelEnd::Whole;
+        }
         Some(Err(_)) if !inflow.is_cut() => in_flight.lost(),
         Some(Err(_)) | None => in_flight.cut(),
     }
+    TunnelEnd::Cut
 }
 
 /// Waits until one side has ended and nothing has moved to the worker or from it for that long since.

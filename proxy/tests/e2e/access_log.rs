@@ -160,6 +160,47 @@ async fn a_line_says_why_a_request_failed_and_whose_it_was_and_not_that_it_was_l
     }
 }
 
+/// It had a whole one with nothing sent as soon as it was opened, and none when a takeover cut it.
+#[tokio::test]
+async fn a_tunnel_has_its_line_when_it_ends() {
+    let scratch = Scratch::new();
+    let file = scratch.path().join("access.log");
+    let section = logging_to(file.to_str().unwrap());
+    let mut scene = Scene::with(EtcdVersion::V3_5, &[guarded()], |config| config.section(&section)).await;
+    scene.worker.on("/tunnel", Behaviour::UpgradeAndEcho);
+    let holder = scene.store.hold("/k", "shard-1").await;
+    let head = format!(
+        "GET /tunnel HTTP/1.1\r\nHost: a\r\nFence-Owner: shard-1\r\nFence-Revision: {}\r\n\
+         Connection: upgrade\r\nUpgrade: websocket\r\n\r\n",
+        holder.revision
+    );
+    let open = async |said: &str| {
+        let mut tunnel = Connection::open(scene.fence.listener.clone()).await.unwrap();
+        tunnel.send(&head).await.unwrap();
+        assert_eq!(tunnel.head().await.unwrap().status, 101);
+        tunnel.send(said).await.unwrap();
+        assert_eq!(tunnel.receive(said.len()).await.unwrap(), said.as_bytes());
+        tunnel
+    };
+    let line = async |number| eventually("the line is written", async || lines_of(&file).get(number).cloned()).await;
+    let said =
+        |line: &Value| json!([line["target"], line["status"], line["sent_bytes"], line["complete"], line["verdict"]]);
+    let (mut ends, mut is_cut, left) = (open("hello").await, open("good day").await, open("bye").await);
+    assert_eq!(lines_of(&file), [] as [Value; 0], "all are open");
+    ends.finish_sending().await.unwrap();
+    assert_eq!(ends.rest().await.unwrap(), b"");
+    assert_eq!(said(&line(0).await), json!(["/tunnel", 101, 5, true, "admit"]));
+    scene.store.hold("/k", "shard-2").await;
+    let _ = is_cut.rest().await;
+    let cut = [said(&line(1).await), said(&line(2).await)];
+    for sent in [3, 8] {
+        assert!(cut.contains(&json!(["/tunnel", 101, sent, false, "admit"])), "{cut:?}");
+    }
+    drop(left);
+    scene.fence.terminate().await;
+    assert_eq!(lines_of(&file).len(), 3, "each has one line");
+}
+
 /// Who looked for a holder by the words of the log and of its decisions found nothing of it here.
 #[tokio::test]
 async fn a_line_has_what_was_presented_also_where_that_is_no_token_to_be_judged() {

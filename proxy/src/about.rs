@@ -10,7 +10,7 @@ use smol_str::SmolStr;
 
 use crate::decision::DecisionId;
 use crate::observe::Outcome;
-use crate::observe::record::shown_owner;
+use crate::observe::text::shown_owner;
 use crate::refusal::Failure;
 
 const TRACEPARENT: HeaderName = HeaderName::from_static("traceparent");

@@ -20,7 +20,7 @@ pub use files::{User, files};
 use crate::downstream::Protocol;
 use crate::fence::Fence;
 use crate::forward::{Speaks, Upstream, UpstreamError, connects};
-use crate::observe::record::owner_in_words;
+use crate::observe::text::owner_in_words;
 use crate::other_layout;
 use crate::output::{Unprinted, print};
 use crate::process::Process;

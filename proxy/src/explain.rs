@@ -21,7 +21,7 @@ use crate::check::lock_line;
 use crate::cli::Question;
 use crate::fence::Fence;
 use crate::fencing::NAME_THE_LOCK;
-use crate::observe::record::owner_in_words;
+use crate::observe::text::owner_in_words;
 use crate::other_layout;
 use crate::process::Process;
 use crate::refusal::{explanation, statuses};

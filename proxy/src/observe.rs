@@ -11,6 +11,7 @@ mod notes;
 pub mod record;
 pub mod ring;
 pub mod shadow;
+pub mod text;
 pub mod timeline;
 
 use std::mem;

@@ -17,7 +17,8 @@ use crate::forward::ResponseBody;
 use crate::in_force::ThreadShare;
 use crate::in_place::boxed;
 use crate::metrics::Counted;
-use crate::observe::record::{shown_host, shown_method, shown_owner, shown_path, shown_peer, whole_millis};
+use crate::observe::record::whole_millis;
+use crate::observe::text::{shown_host, shown_method, shown_owner, shown_path, shown_peer};
 use crate::observe::{Decision, Likeness, Outcome, RouteLabel};
 use crate::refusal::{FENCE_DECISION, FENCE_REASON, Failure, Refusal};
 

@@ -13,7 +13,7 @@ use smol_str::SmolStr;
 use crate::about::About;
 use crate::decision::DecisionId;
 use crate::downstream::ClientAddress;
-use crate::observe::record::shown_peer;
+use crate::observe::text::shown_peer;
 use crate::refusal::Failure;
 
 /// What a line says.
@@ -208,7 +208,7 @@ mod tests {
 
     use super::*;
     use crate::observe::Outcome;
-    use crate::observe::record::shown_owner;
+    use crate::observe::text::shown_owner;
 
     fn written(form: impl FnOnce(&Line<'_>) -> String, refused: bool) -> String {
         let request = Request::post("/shards/2/jobs?q=%22")

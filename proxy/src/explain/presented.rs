@@ -12,7 +12,7 @@ use smol_str::SmolStr;
 
 use crate::cli::Question;
 use crate::identity::{establish, owners};
-use crate::observe::record::shown_peer;
+use crate::observe::text::shown_peer;
 use crate::routes::token_headers;
 use crate::token::TokenHeaders;
 

@@ -14,7 +14,7 @@ use tokio::time::{Instant, sleep_until, timeout};
 
 use crate::exchange::{Answer, Place};
 use crate::fencing::Claim;
-use crate::observe::record::shown_owner;
+use crate::observe::text::shown_owner;
 use crate::observe::timeline::WaitStep;
 use crate::observe::{Event, Wait};
 use crate::process::Process;

@@ -11,7 +11,8 @@ use serde_json::{Value, json};
 use smol_str::SmolStr;
 
 use super::millis;
-use super::record::{Decision, Outcome, RouteLabel, owner_in_words};
+use super::record::{Decision, Outcome, RouteLabel};
+use super::text::owner_in_words;
 use crate::decision::DecisionId;
 
 /// How many kinds of refusals are told apart on one route. Those of further kinds are only counted.

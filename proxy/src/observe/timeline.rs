@@ -14,7 +14,8 @@ use smol_str::SmolStr;
 
 pub use self::bars::Trouble;
 use self::bars::{Bar, End, Ending, Outage, WaitBar};
-use super::record::{Decision, Outcome, shown_owner};
+use super::record::{Decision, Outcome};
+use super::text::shown_owner;
 
 /// How many locks have a row. One more, and the row goes that has been quiet for longest. The dashboard keeps as many.
 const ROWS_MAX: usize = 1_000;

@@ -6,7 +6,7 @@ use std::time::SystemTime;
 use fencepost_policy::{Revision, Tenure};
 use smol_str::SmolStr;
 
-use crate::observe::record::shown_owner;
+use crate::observe::text::shown_owner;
 
 #[derive(Debug)]
 pub(super) struct Bar {

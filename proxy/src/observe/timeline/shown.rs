@@ -7,7 +7,7 @@ use serde_json::{Value, json};
 
 use super::{Bar, LockId, Outage, RowContext, Timeline, WaitBar};
 use crate::observe::millis;
-use crate::observe::record::shown_owner;
+use crate::observe::text::shown_owner;
 
 impl Timeline {
     /// All but the rows, for which it has an empty list.

@@ -1,0 +1,138 @@
+//! Text from outside, as operators get to see it: bounded, and nothing but text wherever it is shown next.
+
+use std::fmt::Display;
+
+use fencepost_tls::PeerNames;
+use http::Method;
+use smol_str::SmolStr;
+
+/// The longest owner that is shown, in bytes.
+pub(super) const OWNER_MAX: usize = 256;
+
+/// The longest method that is shown, in bytes: those that are registered have up to 17.
+const METHOD_MAX: usize = 32;
+
+/// The longest host that is shown, in bytes: names in DNS have up to 253, and a port may follow.
+const HOST_MAX: usize = 260;
+
+/// The longest path that is shown, in bytes.
+const PATH_MAX: usize = 512;
+
+/// The most of a certificate's names that is shown, in bytes.
+const PEER_MAX: usize = 512;
+
+/// An owner, as it is shown: visible ASCII as it is, everything else percent-encoded, cut with `…` at 256 bytes.
+pub fn shown_owner(owner: &[u8]) -> SmolStr {
+    str::from_utf8(owner).map_or_else(|_| encoded(owner, OWNER_MAX), |owner| shown_text(owner, OWNER_MAX))
+}
+
+/// An owner among words, where an empty one would not be seen.
+pub fn owner_in_words(owner: impl Display) -> String {
+    let owner = owner.to_string();
+    if owner.is_empty() { r#""""#.to_owned() } else { owner }
+}
+
+/// Whether that owner is shown so.
+pub(super) fn is_shown_as(owner: &[u8], shown: &str) -> bool {
+    // Most are shown as they are.
+    owner == shown.as_bytes()
+        || (owner.len() > OWNER_MAX || !owner.iter().all(u8::is_ascii_graphic)) && shown_owner(owner) == shown
+}
+
+/// A method, as it is shown: as an owner, but cut at 32 bytes.
+pub fn shown_method(method: &Method) -> SmolStr {
+    shown_text(method.as_str(), METHOD_MAX)
+}
+
+/// A host, as it is shown: as an owner, but cut at 260 bytes.
+pub fn shown_host(host: &str) -> SmolStr {
+    shown_text(host, HOST_MAX)
+}
+
+/// A path, as it is shown: as an owner, but cut at 512 bytes.
+pub fn shown_path(path: &str) -> SmolStr {
+    shown_text(path, PATH_MAX)
+}
+
+/// The names of a certificate, as they are shown: each with its kind before it, like `uri:spiffe://example.org/shard-1 cn:shard-1`, as
+/// an owner, but all of them cut at 512 bytes. No name has a space then, so that none can pass for two.
+pub fn shown_peer(peer: &PeerNames) -> SmolStr {
+    let PeerNames { uris, dns, common_names } = peer;
+    let mut text = String::new();
+    for (kind, names) in [("uri:", uris), ("dns:", dns), ("cn:", common_names)] {
+        for name in names {
+            if text.len() >= PEER_MAX {
+                break;
+            }
+            if !text.is_empty() {
+                text.push(' ');
+            }
+            text.push_str(kind);
+            text.push_str(&shown_text(name, PEER_MAX.saturating_sub(text.len())));
+        }
+    }
+    text.into()
+}
+
+/// Text from outside, so that it can't be anything but text wherever it is shown next.
+fn shown_text(text: &str, max: usize) -> SmolStr {
+    if text.len() <= max && text.bytes().all(|byte| byte.is_ascii_graphic()) {
+        return text.into();
+    }
+    encoded(text.as_bytes(), max)
+}
+
+fn encoded(bytes: &[u8], max: usize) -> SmolStr {
+    let mut text = String::with_capacity(bytes.len().min(max) + 4);
+    for &byte in bytes {
+        let before = text.len();
+        if byte.is_ascii_graphic() {
+            text.push(char::from(byte));
+        } else {
+            text.push('%');
+            for digit in [byte >> 4, byte & 15] {
+                text.push(char::from(b"0123456789ABCDEF"[usize::from(digit)]));
+            }
+        }
+        if text.len() > max {
+            text.truncate(before);
+            text.push('…');
+            break;
+        }
+    }
+    text.into()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn hostile_text_is_shown_encoded_and_cut() {
+        assert_eq!(&*shown_owner(b"<script>"), "<script>");
+        assert_eq!(&*shown_owner(b"a b\r\n\x00"), "a%20b%0D%0A%00");
+        assert_eq!(&*shown_owner("\u{202e}".as_bytes()), "%E2%80%AE");
+        let long = shown_owner(&[b'x'; 8 << 10]);
+        assert_eq!(long.chars().count(), OWNER_MAX + 1);
+        assert!(long.ends_with("x…"));
+        // Cut between characters, never within an escape.
+        let escaped = shown_owner(&[b' '; 200]);
+        assert_eq!(escaped.trim_end_matches('…').len() % 3, 0);
+        assert_eq!(shown_path(&"y".repeat(PATH_MAX)).len(), PATH_MAX);
+    }
+
+    #[test]
+    fn the_names_of_a_certificate_are_shown_apart_and_bounded() {
+        let names = |names: &[&str]| names.iter().map(|name| (*name).to_owned()).collect();
+        let uris = names(&["spiffe://a/1", "spiffe://a/2 dns:b"]);
+        let peer = PeerNames { uris, dns: names(&["b.example"]), common_names: names(&["c d\n"]) };
+        assert_eq!(&*shown_peer(&peer), "uri:spiffe://a/1 uri:spiffe://a/2%20dns:b dns:b.example cn:c%20d%0A");
+        assert_eq!(&*shown_peer(&PeerNames::default()), "");
+        for length in [1, 2, 3, 100, 505, 507, 508, 509, 512, 60_000] {
+            let dns = vec!["x ".repeat(length); 40];
+            let shown = shown_peer(&PeerNames { dns, ..PeerNames::default() });
+            assert!(shown.len() <= PEER_MAX + 16, "{length}: {}", shown.len());
+            assert!(shown.ends_with('…') || length < 3, "{shown}");
+        }
+    }
+}

@@ -52,6 +52,7 @@ use self::voice::{Speech, Voice};
 use self::watchdog::Watchdog;
 use crate::descriptors::raise as raise_descriptors;
 use crate::logging::WithCauses;
+use crate::observe::text::owner_in_words;
 
 /// How long to wait before etcd is asked again, when it did not answer.
 const ETCD_PAUSE: Duration = Duration::from_secs(1);
@@ -193,7 +194,10 @@ impl Hold {
             };
             match failed {
                 AcquireError::Held { owner } => {
-                    return Err(Exit::Conflict { code: self.settings.conflict_exit_code, owner: owner.to_string() });
+                    return Err(Exit::Conflict {
+                        code: self.settings.conflict_exit_code,
+                        owner: owner_in_words(owner),
+                    });
                 }
                 // Whoever has held the lock goes on trying: there is nothing else to do for a master that waits for its etcd.
                 AcquireError::Store(StoreError::Unavailable(why)) if !is_first && !self.settings.once => {

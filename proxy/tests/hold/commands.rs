@@ -168,6 +168,10 @@ async fn who_only_tries_does_not_wait_and_says_who_holds_the_lock() {
     assert_eq!(third.code().await, 0);
     assert!(stage.file("ran").exists());
     stage.is_left_clean().await;
+    stage.client().put(LOCK, "", None).await.unwrap();
+    let mut fourth = Holder::start(&stage, "fourth", &["--try"], "true");
+    assert_eq!(fourth.code().await, 75);
+    assert_eq!(fourth.log(), "fencepost hold: the lock is held by \"\"\n");
 }
 
 #[tokio::test]

@@ -15,7 +15,7 @@ use tokio::time::Instant;
 pub use handoff::Handoff;
 use handoff::Turn;
 
-use crate::downstream::{BodyError, ClientBody};
+use crate::downstream::{BodyFault, ClientBody};
 use crate::exchange::{Answer, Exchange, InFlight, Place};
 use crate::fencing::{Grounds, Judged, confirm, rejected};
 use crate::forward::{
@@ -68,12 +68,10 @@ async fn prepare(place: &Place, mut request: Box<Request<ClientBody>>) -> Result
     };
     let body = body.map_err(|error| {
         tracing::debug!(error = %WithCauses(&error), client = %place.client, "a request's body did not arrive whole");
-        place.fail(match error {
-            BodyError::TooSlow => Failure::SlowBody,
-            BodyError::TooLarge => Failure::LargeBody,
-            BodyError::Aborted(_) | BodyError::Malformed | BodyError::Truncated | BodyError::Silent => {
-                Failure::BrokenBody
-            }
+        place.fail(match error.fault() {
+            BodyFault::Broken => Failure::BrokenBody,
+            BodyFault::Slow => Failure::SlowBody,
+            BodyFault::Large => Failure::LargeBody,
         })
     })?;
     let (head, rest) = (*request).into_parts();
@@ -120,9 +118,7 @@ async fn send(
                 (request, ticket) = unsent.into_parts();
                 in_flight = ticket.leave();
             }
-            Err(
-                error @ (SendError::NoAnswer { .. } | SendError::Coded | SendError::Timeout | SendError::BrokenBody),
-            ) => {
+            Err(error @ (SendError::NoAnswer { .. } | SendError::Coded | SendError::Timeout | SendError::Body(_))) => {
                 return Err(place.no_answer(&error));
             }
         }
@@ -245,14 +241,16 @@ impl Place {
     fn no_answer(&self, error: &SendError<Ticket>) -> Answer {
         let failure = match error {
             SendError::Timeout => Failure::TimedOut,
-            SendError::BrokenBody => Failure::CutBody,
+            SendError::Body(BodyFault::Broken) => Failure::CutBody,
+            SendError::Body(BodyFault::Slow) => Failure::SlowBodyCut,
+            SendError::Body(BodyFault::Large) => Failure::LargeBodyCut,
             SendError::NoAnswer { forwarded: Forwarded::No, .. } => Failure::Declined,
             SendError::NoAnswer { forwarded: Forwarded::Unknown, .. } | SendError::Coded | SendError::Unsent(_) => {
                 Failure::NoAnswer
             }
         };
         // A body that did not arrive is its client's affair, and what was cut because its tenure had ended is ours.
-        let is_the_workers = !matches!(error, SendError::BrokenBody | SendError::NoAnswer { source: None, .. });
+        let is_the_workers = !matches!(error, SendError::Body(_) | SendError::NoAnswer { source: None, .. });
         self.log_failure(failure, error, is_the_workers);
         self.fail(failure)
     }

@@ -23,8 +23,12 @@ pub enum Failure {
     CutBody,
     /// Its body came too slowly.
     SlowBody,
+    /// The same, when a part of it had gone out: the request was cut.
+    SlowBodyCut,
     /// Its body is larger than a body may be.
     LargeBody,
+    /// The same, when a part of it had gone out: the request was cut.
+    LargeBodyCut,
     /// It has more header fields than a request may have, or longer ones.
     LargeHead,
     /// What it is cannot be told: over HTTP/1 its head has no reading, or more than one. The connection itself answers it.
@@ -58,7 +62,9 @@ impl Failure {
         Failure::BrokenBody,
         Failure::CutBody,
         Failure::SlowBody,
+        Failure::SlowBodyCut,
         Failure::LargeBody,
+        Failure::LargeBodyCut,
         Failure::LargeHead,
         Failure::Unreadable,
         Failure::BadTarget,
@@ -83,7 +89,9 @@ impl Failure {
             Failure::BrokenBody
             | Failure::CutBody
             | Failure::SlowBody
+            | Failure::SlowBodyCut
             | Failure::LargeBody
+            | Failure::LargeBodyCut
             | Failure::BadTarget
             | Failure::Unreachable
             | Failure::ConnectTimeout
@@ -104,8 +112,8 @@ impl Failure {
             Failure::Expectation => "expectation-failed",
             Failure::BrokenBody => "broken-body",
             Failure::CutBody => "cut-body",
-            Failure::SlowBody => "slow-body",
-            Failure::LargeBody => "large-body",
+            Failure::SlowBody | Failure::SlowBodyCut => "slow-body",
+            Failure::LargeBody | Failure::LargeBodyCut => "large-body",
             Failure::LargeHead => "large-head",
             Failure::Unreadable => "unreadable",
             Failure::BadTarget => "bad-target",
@@ -141,9 +149,21 @@ impl Failure {
             Failure::SlowBody => {
                 (StatusCode::REQUEST_TIMEOUT, grpc::DEADLINE_EXCEEDED, "The request's body came too slowly", "false")
             }
+            Failure::SlowBodyCut => (
+                StatusCode::REQUEST_TIMEOUT,
+                grpc::DEADLINE_EXCEEDED,
+                "The request's body came too slowly, and the request was cut at the worker",
+                "\"unknown\"",
+            ),
             Failure::LargeBody => {
                 (StatusCode::PAYLOAD_TOO_LARGE, grpc::RESOURCE_EXHAUSTED, "The request's body is too large", "false")
             }
+            Failure::LargeBodyCut => (
+                StatusCode::PAYLOAD_TOO_LARGE,
+                grpc::RESOURCE_EXHAUSTED,
+                "The request's body is too large, and the request was cut at the worker",
+                "\"unknown\"",
+            ),
             Failure::LargeHead => (
                 StatusCode::REQUEST_HEADER_FIELDS_TOO_LARGE,
                 grpc::RESOURCE_EXHAUSTED,
@@ -221,6 +241,10 @@ mod tests {
         for (failure, status, forwarded) in [
             (Failure::BrokenBody, 400, serde_json::json!(false)),
             (Failure::CutBody, 400, serde_json::json!("unknown")),
+            (Failure::SlowBody, 408, serde_json::json!(false)),
+            (Failure::SlowBodyCut, 408, serde_json::json!("unknown")),
+            (Failure::LargeBody, 413, serde_json::json!(false)),
+            (Failure::LargeBodyCut, 413, serde_json::json!("unknown")),
             (Failure::Unreachable, 502, serde_json::json!(false)),
             (Failure::NoAnswer, 502, serde_json::json!("unknown")),
             (Failure::TimedOut, 504, serde_json::json!("unknown")),

@@ -64,6 +64,28 @@ pub enum BodyError {
     TooLarge,
 }
 
+/// What is wrong with a request's body.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum BodyFault {
+    /// It ended before its end.
+    Broken,
+    /// It came too slowly.
+    Slow,
+    /// It is too large.
+    Large,
+}
+
+impl BodyError {
+    /// What is wrong with the body.
+    pub fn fault(&self) -> BodyFault {
+        match self {
+            BodyError::Aborted(_) | BodyError::Malformed | BodyError::Truncated => BodyFault::Broken,
+            BodyError::Silent | BodyError::TooSlow => BodyFault::Slow,
+            BodyError::TooLarge => BodyFault::Large,
+        }
+    }
+}
+
 impl ClientBody {
     pub(super) fn new(incoming: Incoming, connection: Rc<Connection>, request: u64, leave: Leave) -> ClientBody {
         ClientBody {

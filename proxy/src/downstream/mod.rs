@@ -33,7 +33,7 @@ mod watch;
 mod whole_length;
 
 pub use answer::{AnswerBody, Tunnel, TunnelEnd};
-pub use client_body::{BodyError, ClientBody};
+pub use client_body::{BodyError, BodyFault, ClientBody};
 pub use connection::{ClientAddress, Connection, Protocol};
 pub use handshake::{ALPN, HandshakeFailure, LostHandshake};
 pub use limits::Limits;

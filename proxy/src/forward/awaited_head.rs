@@ -108,40 +108,40 @@ impl<P: Permit> Future for AwaitedHead<P> {
         let sent = self.sent.as_mut().expect("an exchange is not polled after it has ended");
         let head = sent.poll_head(cx);
         let cut = head.is_pending() && sent.poll_cut(cx).is_ready();
-        let client_failed = sent.in_flight.poll_client_failed(cx).is_ready();
+        let fault = sent.in_flight.poll_client_failed(cx);
         let babble = head.is_pending() && sent.in_flight.is_babble();
-        if head.is_pending() && !cut && !client_failed && !babble && sent.in_flight.poll_impatience(cx).is_pending() {
+        let goes_on = head.is_pending() && !cut && fault.is_pending() && !babble;
+        if goes_on && sent.in_flight.poll_impatience(cx).is_pending() {
             return Poll::Pending;
         }
         let mut sent = self.sent.take().expect("it was there just now");
-        Poll::Ready(match head {
-            Poll::Pending if client_failed => {
+        Poll::Ready(match (head, fault) {
+            (Poll::Pending, Poll::Ready(fault)) => {
                 sent.in_flight.detach();
                 sent.read_on();
-                Err(SendError::BrokenBody)
+                Err(SendError::Body(fault))
             }
-            Poll::Pending if cut => {
+            (Poll::Pending, _) if cut => {
                 sent.cut();
                 Err(SendError::NoAnswer { forwarded: Forwarded::Unknown, source: None })
             }
-            Poll::Pending if babble => {
+            (Poll::Pending, _) if babble => {
                 sent.in_flight.lost();
                 Err(SendError::NoAnswer { forwarded: Forwarded::Unknown, source: None })
             }
-            Poll::Ready(Ok(response)) => sent.answered(response, cx),
-            Poll::Ready(Err(error)) => {
-                let failed = sent.failed(error);
-                let unanswered = matches!(failed, SendError::NoAnswer { .. });
-                Err(if unanswered && client_failed { SendError::BrokenBody } else { failed })
-            }
-            Poll::Pending if sent.in_flight.is_held_back() => {
+            (Poll::Ready(Ok(response)), _) => sent.answered(response, cx),
+            (Poll::Ready(Err(error)), fault) => Err(match (sent.failed(error), fault) {
+                (SendError::NoAnswer { .. }, Poll::Ready(fault)) => SendError::Body(fault),
+                (failed, _) => failed,
+            }),
+            (Poll::Pending, _) if sent.in_flight.is_held_back() => {
                 // The worker does not have the whole of it, and is not to get that later: it is not waited for.
                 let Sent { head, in_flight, .. } = sent;
                 drop(head);
                 in_flight.gave_up();
                 Err(SendError::Timeout)
             }
-            Poll::Pending => {
+            (Poll::Pending, _) => {
                 sent.in_flight.overdue();
                 sent.read_on();
                 Err(SendError::Timeout)

@@ -2,20 +2,21 @@
 
 use std::cell::{Cell, RefCell};
 use std::rc::Rc;
-use std::task::{Context, Poll, Waker};
+use std::task::{Context, Poll, Waker, ready};
 use std::time::Duration;
 
 use tokio::time::Instant;
 
 use super::admitted::{Standing, Watch};
 use super::stalled::Stalls;
+use crate::downstream::BodyFault;
 use crate::wire::Socket;
 
 /// How far what a client sends bit by bit has come. Shared by the body, which hyper owns, and the request that it belongs to.
 pub(super) struct BodyState {
     stage: Cell<Stage>,
-    /// Whether it was cut because the client did not send all of it.
-    client_failed: Cell<bool>,
+    /// Why its client does not send all of it, if it was cut for that.
+    client_failed: Cell<Option<BodyFault>>,
     /// Whether it was cut because the worker reads no more of it.
     unwanted: Cell<bool>,
     /// Since when the client is the one to go on. `None` while it is not.
@@ -68,7 +69,7 @@ impl BodyState {
     pub(super) fn new() -> BodyState {
         BodyState {
             stage: Cell::new(Stage::Running),
-            client_failed: Cell::new(false),
+            client_failed: Cell::new(None),
             unwanted: Cell::new(false),
             awaited_since: Cell::new(None),
             behind: Cell::new(Duration::ZERO),
@@ -184,8 +185,8 @@ impl BodyState {
     }
 
     /// Cuts it, because the client did not send all of it.
-    pub(super) fn client_failed(&self) {
-        self.client_failed.set(true);
+    pub(super) fn client_failed(&self, fault: BodyFault) {
+        self.client_failed.set(Some(fault));
         self.cut_off();
     }
 
@@ -246,9 +247,10 @@ impl BodyState {
         Poll::Pending
     }
 
-    /// Ready when the client did not send all of it.
-    pub(super) fn poll_client_failed(&self, cx: &mut Context<'_>) -> Poll<()> {
-        if self.poll_end(cx).is_ready() && self.client_failed.get() { Poll::Ready(()) } else { Poll::Pending }
+    /// Ready when the client did not send all of it, with why.
+    pub(super) fn poll_client_failed(&self, cx: &mut Context<'_>) -> Poll<BodyFault> {
+        ready!(self.poll_end(cx));
+        self.client_failed.get().map_or(Poll::Pending, Poll::Ready)
     }
 
     /// Ready when it has been cut.
@@ -281,7 +283,7 @@ impl Stalls for BodyState {
     }
 
     fn leave_client(&self) {
-        self.client_failed();
+        self.client_failed(BodyFault::Slow);
     }
 }
 

@@ -10,6 +10,7 @@ use rustls::pki_types::ServerName;
 use super::admitted::Admitted;
 use super::request_body::RequestBody;
 use super::tls_failure::TlsFailure;
+use crate::downstream::BodyFault;
 
 /// Why there is no connection to a worker. One that could not be opened may be what many have waited for.
 #[derive(Debug, Clone, thiserror::Error)]
@@ -70,7 +71,7 @@ pub enum SendError<P> {
     },
     /// The client did not send all of its body. What had been sent was cut, so that the worker never has the whole; an answer is still
     /// waited for, and the permit learns of it.
-    BrokenBody,
+    Body(BodyFault),
     /// It was sent, and the body of the answer is in a transfer coding that only the worker's next hop could undo. It is read to its end
     /// for the permit's sake.
     Coded,
@@ -85,7 +86,7 @@ impl<P> fmt::Debug for SendError<P> {
             SendError::NoAnswer { forwarded, source } => {
                 f.debug_struct("NoAnswer").field("forwarded", forwarded).field("source", source).finish()
             }
-            SendError::BrokenBody => f.write_str("BrokenBody"),
+            SendError::Body(fault) => f.debug_tuple("Body").field(fault).finish(),
             SendError::Coded => f.write_str("Coded"),
             SendError::Timeout => f.write_str("Timeout"),
         }
@@ -98,7 +99,9 @@ impl<P> fmt::Display for SendError<P> {
             SendError::Unsent(_) => "the upstream connection was lost before the request was sent",
             SendError::NoAnswer { forwarded: Forwarded::No, .. } => "the upstream refused the request",
             SendError::NoAnswer { forwarded: Forwarded::Unknown, .. } => "the upstream connection was lost",
-            SendError::BrokenBody => "the client did not send all of the request's body",
+            SendError::Body(BodyFault::Broken) => "the client did not send all of the request's body",
+            SendError::Body(BodyFault::Slow) => "the client sends the request's body too slowly",
+            SendError::Body(BodyFault::Large) => "the request's body is larger than it may be",
             SendError::Coded => {
                 "the upstream's answer has a Transfer-Encoding besides chunked, which was not asked for"
             }
@@ -111,7 +114,7 @@ impl<P> std::error::Error for SendError<P> {
     fn source(&self) -> Option<&(dyn std::error::Error + 'static)> {
         match self {
             SendError::NoAnswer { source, .. } => source.as_ref().map(|error| error as _),
-            SendError::Unsent(_) | SendError::BrokenBody | SendError::Coded | SendError::Timeout => None,
+            SendError::Unsent(_) | SendError::Body(_) | SendError::Coded | SendError::Timeout => None,
         }
     }
 }

@@ -21,7 +21,7 @@ use super::response_head;
 use super::unwritten::Unwritten;
 use super::upstream::Timeouts;
 use super::vigil::Vigil;
-use crate::downstream::Protocol;
+use crate::downstream::{BodyFault, Protocol};
 
 /// What a worker may send up to the end of its response's head, interim answers included.
 const BEFORE_HEAD_BYTES_MAX: u64 = 1024 * 1024;
@@ -190,7 +190,7 @@ impl<P: Permit> InFlight<P> {
     }
 
     /// Ready when its body was cut because the client did not send all of it.
-    pub(super) fn poll_client_failed(&self, cx: &mut Context<'_>) -> Poll<()> {
+    pub(super) fn poll_client_failed(&self, cx: &mut Context<'_>) -> Poll<BodyFault> {
         self.body.as_ref().map_or(Poll::Pending, |body| body.poll_client_failed(cx))
     }
 

@@ -331,7 +331,7 @@ impl Streaming {
             }
             // The worker must never take the part for the whole.
             Some(Err(error)) => {
-                self.state.client_failed();
+                self.state.client_failed(error.fault());
                 if self.state.goes_over_http1() {
                     return Poll::Pending;
                 }

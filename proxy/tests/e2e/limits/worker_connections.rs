@@ -137,7 +137,7 @@ async fn an_upload_that_drips_in_without_a_token_gives_way_to_who_waits_for_a_co
             tokio::select! { () = drips => {} () = scene.admits("/", &tenure) => {} }
         } else {
             let (dripped, ()) = tokio::join!(drip(client, "1\r\nx\r\n"), scene.admits("/", &tenure));
-            assert_eq!(dripped, Some(400), "{path}");
+            assert_eq!(dripped, Some(408), "{path}");
         }
         let is_cut = |seen: &[Seen]| seen.iter().any(|one| one.path == path && one.body_end == Some(BodyEnd::Cut));
         scene.worker.wait_until(&format!("{path} is cut"), is_cut).await;

@@ -300,7 +300,7 @@ impl Forwarder {
                     return Ok(answer);
                 }
                 Err(SendError::Unsent(admitted)) => admitted.into_parts(),
-                Err(SendError::BrokenBody) => return Err(StatusCode::BAD_REQUEST),
+                Err(SendError::Body(_)) => return Err(StatusCode::BAD_REQUEST),
                 Err(SendError::NoAnswer { .. } | SendError::Coded) => return Err(StatusCode::BAD_GATEWAY),
                 Err(SendError::Timeout) => return Err(StatusCode::GATEWAY_TIMEOUT),
             };

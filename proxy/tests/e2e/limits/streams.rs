@@ -2,7 +2,7 @@
 
 use std::time::Duration;
 
-use fencepost_testsupport::{Answer, Behaviour, EtcdVersion, Latch, PATIENCE, Seen, eventually};
+use fencepost_testsupport::{Answer, Behaviour, BodyEnd, EtcdVersion, Latch, PATIENCE, Seen, eventually};
 
 use super::frames::{
     CONTINUATION, Client, DATA, ENHANCE_YOUR_CALM, GOAWAY, HEADERS, NO_ERROR, PING, PRIORITY, REFUSED_STREAM,
@@ -282,6 +282,20 @@ async fn a_stream_whose_answer_is_not_read_is_reset_and_others_go_on() {
     client.send(ask(11, "HEAD", "/", &tenure)).await;
     assert!(client.is_answered(11).await);
     scene.until_at_worker("/k", 0, 0).await;
+    scene.finish().await;
+}
+
+#[tokio::test]
+async fn an_upload_whose_client_falls_silent_is_answered_with_408_and_others_go_on() {
+    let (scene, tenure) = limited("body_timeout = \"500ms\"").await;
+    let mut client = Client::open(&scene.fence.listener, &[]).await;
+    client.send([begin(1, "/silent", &tenure), frame(DATA, 0, 1, b"half")].concat()).await;
+    let problem = String::from_utf8(client.next(DATA).await.payload).unwrap();
+    assert!(problem.contains(r#""status":408,"failure":"slow-body","forwarded":"unknown""#), "{problem}");
+    client.send(ask(3, "HEAD", "/", &tenure)).await;
+    assert!(client.is_answered(3).await);
+    let is_cut = |seen: &[Seen]| seen.iter().any(|one| one.path == "/silent" && one.body_end == Some(BodyEnd::Cut));
+    scene.worker.wait_until("it is cut", is_cut).await;
     scene.finish().await;
 }
 

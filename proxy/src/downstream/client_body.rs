@@ -37,7 +37,7 @@ pub struct ClientBody {
     awaited: Duration,
     has_known_length: bool,
     received: u64,
-    /// On HTTP/1.1 the connection's own timer sees a silent client. On HTTP/2 others may be busy on the connection.
+    /// On HTTP/1.1 who watches the connection sees a silent client. On HTTP/2 others may be busy on the connection.
     alarm: Option<Box<Alarm>>,
 }
 
@@ -146,8 +146,7 @@ impl ClientBody {
     /// Notes that nobody waits for more of it before it is polled again: until then, its client is neither silent nor slow.
     pub fn rest(&mut self) {
         if let Some(since) = self.awaited_since.take() {
-            let awaits = &self.connection.bodies_awaited;
-            awaits.set(awaits.get() - 1);
+            self.connection.awaited_body.rest();
             self.awaited += since.elapsed();
         }
     }
@@ -202,15 +201,19 @@ impl ClientBody {
     }
 
     fn poll_silence(&mut self, cx: &mut Context<'_>) -> Poll<Option<Result<Frame<Bytes>, BodyError>>> {
-        if self.connection.protocol() == Protocol::Http1 {
-            return Poll::Pending;
-        }
         let since = *self.awaited_since.get_or_insert_with(Instant::now);
-        let due = since + self.connection.limits.body_timeout;
-        if self.alarm.get_or_insert_default().poll(cx, due).is_pending() {
-            return Poll::Pending;
+        match self.connection.protocol() {
+            Protocol::Http1 => {
+                ready!(self.connection.awaited_body.poll_given_up(cx));
+                self.throw_rest_away();
+            }
+            Protocol::Http2 => {
+                let due = since + self.connection.limits.body_timeout;
+                ready!(self.alarm.get_or_insert_default().poll(cx, due));
+                self.incoming = None;
+            }
         }
-        self.incoming = None;
+        self.rest();
         Poll::Ready(Some(Err(BodyError::Silent)))
     }
 }
@@ -258,22 +261,16 @@ impl Body for ClientBody {
     fn poll_frame(self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<Option<Result<Frame<Bytes>, BodyError>>> {
         let this = self.get_mut();
         let polled = this.poll_incoming(cx);
-        let awaits = &this.connection.bodies_awaited;
-        match (polled.is_pending(), this.awaited_since) {
-            (true, None) => {
-                awaits.set(awaits.get() + 1);
-                this.awaited_since = Some(Instant::now());
-            }
-            (false, Some(_)) => {
-                this.rest();
-                if this.incoming.is_some() && this.is_too_slow() {
-                    this.throw_rest_away();
-                    return Poll::Ready(Some(Err(BodyError::TooSlow)));
-                }
-            }
-            (true, Some(_)) | (false, None) => {}
+        if polled.is_pending() {
+            return this.poll_silence(cx);
         }
-        if polled.is_pending() { this.poll_silence(cx) } else { polled }
+        let was_awaited = this.awaited_since.is_some();
+        this.rest();
+        if was_awaited && this.incoming.is_some() && this.is_too_slow() {
+            this.throw_rest_away();
+            return Poll::Ready(Some(Err(BodyError::TooSlow)));
+        }
+        polled
     }
 
     fn is_end_stream(&self) -> bool {

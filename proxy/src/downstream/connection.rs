@@ -10,6 +10,7 @@ use fencepost_tls::PeerNames;
 use http::HeaderValue;
 
 use super::answer::Tunnel;
+use super::awaited_body::AwaitedBody;
 use super::limits::Limits;
 use super::seat::{Answering, Seat, UnderWay};
 use super::strict::Course;
@@ -81,14 +82,16 @@ pub struct Connection {
     pub(super) seat: Rc<Seat>,
     /// Requests so far.
     pub(super) requests: Cell<u64>,
+    /// Over HTTP/1: the last of them whose answer has begun. 0: none.
+    pub(super) answered: Cell<u64>,
     /// The last of them whose body was held back and not asked for: the connection ends with its answer. 0: none.
     pub(super) unasked: Cell<u64>,
     /// Requests whose answer has not been written yet, to the kernel or to what goes there with the end of the turn.
     pub(super) in_flight: Cell<usize>,
     /// On HTTP/2: what h2 has left of answers that have ended for everybody else.
     pub(super) rests: Rests,
-    /// Request bodies that somebody waits for.
-    pub(super) bodies_awaited: Cell<usize>,
+    /// Over HTTP/1: the body of its request, if somebody waits for that.
+    pub(super) awaited_body: AwaitedBody,
     /// How far its requests have come over HTTP/1.
     pub(super) course: Course,
     /// What takes the connection over once the answer that switches protocols is out.
@@ -124,10 +127,11 @@ impl Connection {
             background,
             seat,
             requests: Cell::new(0),
+            answered: Cell::new(0),
             unasked: Cell::new(0),
             in_flight: Cell::new(0),
             rests: Rests::default(),
-            bodies_awaited: Cell::new(0),
+            awaited_body: AwaitedBody::default(),
             course: Course::default(),
             tunnel: Cell::new(None),
             newest: Cell::new(None),

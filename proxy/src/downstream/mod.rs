@@ -8,6 +8,7 @@
 mod accept;
 mod answer;
 mod arrive;
+mod awaited_body;
 mod client_body;
 mod connection;
 mod drive;

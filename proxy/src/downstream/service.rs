@@ -93,6 +93,7 @@ where
     let Ok(()) = poll_fn(|cx| service.poll_ready(cx)).await;
     let Ok(mut response) = service.call(request).await;
     let connection = asked.connection();
+    connection.answered.set(number);
     let switches = response.status() == StatusCode::SWITCHING_PROTOCOLS;
     // Whether what a client sends before it knows was meant for HTTP or for what comes after it, nobody can say.
     let spoke_early = switches && !(connection.course.is_last(number) && connection.socket.is_quiet());

@@ -88,8 +88,15 @@ impl Watch {
             (self.stalled, self.written_before) = (Duration::ZERO, connection.socket.bytes_written());
         }
         let Some((limit, closing)) = self.limit(connection) else { return Poll::Pending };
-        ready!(self.alarm.poll(cx, self.since + limit));
-        Poll::Ready(closing)
+        loop {
+            ready!(self.alarm.poll(cx, self.since + limit));
+            // Its request can still be told so, and what comes of the body then has its own time.
+            let is_answerable = self.turn == Turn::Body && connection.answered.get() < connection.requests.get();
+            if !is_answerable || !connection.awaited_body.give_up() {
+                return Poll::Ready(closing);
+            }
+            self.since = Instant::now();
+        }
     }
 
     /// When the last request ended; `None` if there was none since the turn began, or if it goes on at the worker.
@@ -160,7 +167,7 @@ fn is_heard_of(connection: &Connection) -> bool {
 }
 
 fn turn_in_body(connection: &Connection) -> Turn {
-    if connection.bodies_awaited.get() > 0 { Turn::Body } else { Turn::Ours }
+    if connection.awaited_body.is_awaited() { Turn::Body } else { Turn::Ours }
 }
 
 #[cfg(test)]

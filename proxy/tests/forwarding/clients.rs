@@ -110,11 +110,12 @@ fn a_connection_whose_requests_are_answered_by_us_is_idle_between_them() {
 }
 
 #[test]
-fn a_client_that_falls_silent_in_its_body_is_closed() {
+fn a_client_that_falls_silent_in_its_body_is_told_so_and_closed() {
     for length in [100, 1_000_000] {
-        let proxy = limited(|limits| limits.body_timeout = MOMENT);
+        let proxy = limited(|limits| (limits.body_timeout, limits.discard_timeout) = (MOMENT, MOMENT));
         let mut client = proxy.client();
         client.send(&format!("POST / HTTP/1.1\r\nHost: test\r\nContent-Length: {length}\r\n\r\nbegin"));
+        assert!(client.answer().0.starts_with("HTTP/1.1 400 "), "as the support of these tests has it");
         assert_eq!(client.until_end(), b"");
     }
 }

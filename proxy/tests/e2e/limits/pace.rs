@@ -51,6 +51,29 @@ async fn a_body_that_drips_in_is_answered_with_408_before_the_gate_and_cut_behin
     scene.admits("/", &tenure).await;
 }
 
+/// Its connection was closed without a word.
+#[tokio::test]
+async fn a_client_that_falls_silent_in_its_body_is_answered_with_408_and_may_go_on() {
+    let (scene, tenure) = limited("body_timeout = \"500ms\"").await;
+    for (path, length, forwarded) in [("/small", 60_000, "false"), ("/large", 100_000, r#""unknown""#)] {
+        let mut client = begin(&scene, path, &tenure, &format!("Content-Length: {length}\r\n")).await;
+        client.send("begin").await.unwrap();
+        let answer = client.response().await.unwrap();
+        assert_eq!(answer.status, 408);
+        let told = format!(r#""failure":"slow-body","forwarded":{forwarded}"#);
+        assert!(answer.text().contains(&told), "{}", answer.text());
+        client.send("x".repeat(length - "begin".len())).await.unwrap();
+        client.send(head("POST", "/next", &tenure, "Content-Length: 4\r\n")).await.unwrap();
+        client.send("next").await.unwrap();
+        assert_eq!(client.response().await.unwrap().status, 200, "behind {path}");
+    }
+    let ended = |seen: &[Seen]| seen.iter().any(|one| one.path == "/large" && one.body_end.is_some());
+    let seen = scene.worker.wait_until("the upload is cut", ended).await;
+    assert!(seen.iter().all(|one| one.path != "/small"), "nothing of it went out");
+    assert!(seen.iter().all(|one| one.path != "/large" || one.body_end == Some(BodyEnd::Cut)));
+    scene.finish().await;
+}
+
 /// Its connection was closed with the answer: who writes all before it reads saw a reset.
 #[tokio::test]
 async fn a_client_that_is_still_writing_is_told_that_its_body_was_too_slow() {

@@ -83,7 +83,7 @@ pub fn outgoing_request(
     let received = received_by(head.version, client.protocol());
     fields::add_via(headers, &found, received);
     let host = settle_host(headers, &head.uri, head.version, upstream)?;
-    add_forwarded(headers, client, &host);
+    add_forwarded(headers, client, host);
     head.uri = without_authority(head.uri, head.version)?;
     head.version = Version::HTTP_11;
     Ok(Box::write(Box::new_uninit(), Request::from_parts(head, body)))
@@ -177,25 +177,24 @@ fn named_hosts<'r>(
     if is_valid { Ok((named, host)) } else { Err(InvalidHead::Target) }
 }
 
-/// Sees to it that there is one `Host`, and returns it.
+/// Sees to it that there is one `Host`, and returns what the client said. Who says nothing, over HTTP/1.0, means the worker's.
 fn settle_host(
     headers: &mut HeaderMap,
     uri: &Uri,
     version: Version,
     upstream: &Upstream,
-) -> Result<HeaderValue, InvalidHead> {
-    let (host, stands_there) = match named_hosts(headers, uri, version)? {
-        (Some(named), _) => (HeaderValue::from_bytes(named).map_err(|_| InvalidHead::Target)?, false),
-        (None, Some(host)) => (host.clone(), true),
-        (None, None) => (upstream.authority.clone(), false),
+) -> Result<Option<HeaderValue>, InvalidHead> {
+    let (said, stands_there) = match named_hosts(headers, uri, version)? {
+        (Some(named), _) => (Some(HeaderValue::from_bytes(named).map_err(|_| InvalidHead::Target)?), false),
+        (None, host) => (host.cloned(), host.is_some()),
     };
-    if host.is_empty() && upstream.may_speak(Protocol::Http2) {
+    if said.as_ref().is_some_and(HeaderValue::is_empty) && upstream.may_speak(Protocol::Http2) {
         return Err(InvalidHead::Target);
     }
     if !stands_there {
-        headers.insert(header::HOST, host.clone());
+        headers.insert(header::HOST, said.as_ref().unwrap_or(&upstream.authority).clone());
     }
-    Ok(host)
+    Ok(said)
 }
 
 /// Whether these bytes are a host and perhaps a port, or nothing: a name as a route's `host` may be, an IPv4 address, or an IPv6 address
@@ -227,7 +226,7 @@ fn is_name(name: &str) -> bool {
     })
 }
 
-fn add_forwarded(headers: &mut HeaderMap, client: &Connection, host: &HeaderValue) {
+fn add_forwarded(headers: &mut HeaderMap, client: &Connection, host: Option<HeaderValue>) {
     if let Some(address) = client.forwarded_for() {
         match headers.entry(X_FORWARDED_FOR) {
             Entry::Vacant(none) => {
@@ -240,7 +239,10 @@ fn add_forwarded(headers: &mut HeaderMap, client: &Connection, host: &HeaderValu
         }
     }
     headers.insert(X_FORWARDED_PROTO, if client.is_tls() { HTTPS } else { HTTP });
-    headers.insert(X_FORWARDED_HOST, host.clone());
+    match host {
+        Some(host) => headers.insert(X_FORWARDED_HOST, host),
+        None => headers.remove(X_FORWARDED_HOST),
+    };
 }
 
 /// The addresses so far, in one field, and `address`.

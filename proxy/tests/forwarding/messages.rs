@@ -109,11 +109,12 @@ fn an_absolute_target_becomes_a_path_and_its_host() {
 fn a_client_of_http_1_0_is_served_and_its_connection_closed() {
     let proxy = Proxy::before(Worker::echo());
     let mut client = proxy.client();
-    client.send("GET / HTTP/1.0\r\n\r\n");
+    client.send("GET / HTTP/1.0\r\nX-Forwarded-Host: liar\r\n\r\n");
     let answer = String::from_utf8(client.until_end()).unwrap();
     assert!(answer.starts_with("HTTP/1.0 200 OK\r\n"), "{answer}");
     assert!(answer.contains("GET / HTTP/1.1\r\n") && answer.contains("via: 1.0 fencepost"), "{answer}");
     assert!(answer.contains(&format!("host: {}", "127.0.0.1:")), "a worker gets a Host in any case: {answer}");
+    assert!(!answer.contains("x-forwarded-host"), "its client has named none: {answer}");
 }
 
 #[test]

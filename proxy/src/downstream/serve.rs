@@ -172,35 +172,31 @@ where
     let accepts_itself = threads.get() == 1;
     for (index, worker, limits, make_service) in starts {
         let accepting = if accepts_itself { accepting.take() } else { None };
-        server.spawn(&format!("worker-{index}"), &ends, move |runtime| {
-            runtime.block_on(worker.run(index, limits, make_service, accepting));
-        })?;
+        server.spawn(&format!("worker-{index}"), &ends, move || worker.run(index, limits, make_service, accepting))?;
     }
     if let Some(accepting) = accepting {
-        server.spawn("accept", &ends, move |runtime| runtime.block_on(accepting))?;
+        server.spawn("accept", &ends, move || accepting)?;
     }
     Ok(server)
 }
 
 impl Server {
-    fn spawn(
+    fn spawn<W: Future<Output = ()>>(
         &mut self,
         name: &str,
         ends: &mpsc::UnboundedSender<()>,
-        work: impl FnOnce(LocalRuntime) + Send + 'static,
+        work: impl FnOnce() -> W + Send + 'static,
     ) -> io::Result<()> {
         let ends = ends.clone();
         let (tell, made) = std::sync::mpsc::channel();
         std::thread::Builder::new().name(name.to_owned()).spawn(move || {
-            // A runtime of this thread alone: what runs here need not be `Send`, and is woken without a lock.
-            let mut builder = tokio::runtime::Builder::new_current_thread();
-            let runtime = match builder.enable_all().build_local(LocalOptions::default()) {
+            let runtime = match ThreadRuntime::new() {
                 Ok(runtime) => runtime,
                 Err(error) => return drop(tell.send(Err(error))),
             };
             drop(tell.send(Ok(()))); // Whoever asks waits for it.
             let _ends = TellEnd(ends);
-            work(runtime); // Gone with all its tasks before the end is told.
+            runtime.run(work()); // Gone with all its tasks before the end is told.
         })?;
         made.recv().unwrap_or_else(|_| Err(io::Error::other("the thread has ended before it began")))?;
         self.threads_alive += 1;
@@ -278,6 +274,28 @@ impl Drop for Server {
     }
 }
 
+/// A runtime of one thread alone: what runs there need not be `Send`, and is woken without a lock.
+///
+/// It ends with its tasks, and what blocks on its account is left to itself: the lookup of a worker's name may take its server half a minute.
+struct ThreadRuntime(Option<LocalRuntime>);
+
+impl ThreadRuntime {
+    fn new() -> io::Result<ThreadRuntime> {
+        let mut builder = tokio::runtime::Builder::new_current_thread();
+        builder.enable_all().build_local(LocalOptions::default()).map(|runtime| ThreadRuntime(Some(runtime)))
+    }
+
+    fn run(self, work: impl Future<Output = ()>) {
+        self.0.as_ref().expect("it is there until it ends").block_on(work);
+    }
+}
+
+impl Drop for ThreadRuntime {
+    fn drop(&mut self) {
+        self.0.take().into_iter().for_each(LocalRuntime::shutdown_background);
+    }
+}
+
 /// Says that a thread has ended, however it did.
 struct TellEnd(mpsc::UnboundedSender<()>);
 
@@ -347,5 +365,39 @@ impl WorkerThread {
                 never = &mut accept_panics => match never {},
             }
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::future::pending;
+    use std::sync::{Mutex, mpsc};
+
+    use fencepost_testsupport::PATIENCE;
+    use tokio::task::spawn_blocking;
+    use tokio::time::timeout;
+    use tower::service_fn;
+
+    use super::*;
+    use crate::admin::AdminBody;
+
+    /// As the lookup of a worker's name whose server says nothing: a process that was told to end went on for as long, whatever signals came.
+    #[tokio::test]
+    async fn a_server_ends_though_something_blocks_on_account_of_its_thread() {
+        let listener = Listener::bind(&ListenAddress::Tcp("127.0.0.1:0".parse().unwrap())).unwrap();
+        let (begins, begun) = mpsc::channel();
+        let (_ends, blocks) = mpsc::channel::<()>();
+        let blocks = Arc::new(Mutex::new(blocks));
+        let make_service = move |_| {
+            let (begins, blocks) = (begins.clone(), Arc::clone(&blocks));
+            let work = spawn_blocking(move || (begins.send(()), blocks.lock().unwrap().recv()));
+            drop(work); // It goes on.
+            ThreadService::new(service_fn(|_: Box<Request<ClientBody>>| {
+                pending::<Result<Response<AdminBody>, Infallible>>()
+            }))
+        };
+        let server = serve(vec![listener], NonZeroUsize::MIN, Limits::default(), make_service).unwrap();
+        begun.recv().unwrap();
+        assert!(timeout(PATIENCE, server.cut()).await.is_ok(), "it is waited for");
     }
 }

@@ -151,19 +151,7 @@ pub async fn run<S: Future<Output = ()>>(
     let fence = Fence::new(config, 1, Arc::clone(&process))?;
     let signals = ReloadSignals::listen(&origin);
     let mut shutdown = pin!(shutdown());
-    if let Some(memory) = &process.memory {
-        memory.raise_orphan_timeouts(&fence);
-        let begun = tokio::select! {
-            biased;
-            begun = memory.begin(&fence.config) => Some(begun),
-            () = &mut shutdown => None,
-        };
-        if !matches!(begun, Some(Ok(()))) {
-            drop(fence);
-            let ended = end_before_serving(process).await;
-            return begun.unwrap_or(ended).map_err(RunError::from);
-        }
-    }
+    process.memory.iter().for_each(|memory| memory.raise_orphan_timeouts(&fence));
     let manager = ServiceManager::of(&origin);
     let (reloader, reloads) = Reloader::new(origin, signals, fence);
     let make_service = {
@@ -179,9 +167,6 @@ pub async fn run<S: Future<Output = ()>>(
     let admin_listeners = server_tls::follow(admin_listeners, TlsUse::Admin, &process);
     let limits = client_limits(&limits, connections.with_clients);
     let server = serve(listeners, threads, limits, make_service)?;
-    for address in server.addresses() {
-        tracing::info!(%address, threads, "listening");
-    }
     let leaving = Arc::new(AtomicBool::new(false));
     let admin = AdminShare {
         connections: server.connections(),
@@ -192,6 +177,30 @@ pub async fn run<S: Future<Output = ()>>(
         reloads,
     };
     let admin_server = serve_admin(admin_listeners, reloader.in_force(), admin)?;
+    // Last of all that may fail: what fails before leaves everything as the last process left it.
+    if let Some(memory) = &process.memory {
+        let config = Arc::clone(&reloader.in_force().now().config);
+        let begun = tokio::select! {
+            biased;
+            begun = memory.begin(&config) => Some(begun),
+            () = &mut shutdown => None,
+        };
+        if !matches!(begun, Some(Ok(()))) {
+            drop(reloader);
+            for server in [server].into_iter().chain(admin_server) {
+                server.cut().await;
+            }
+            let ended = end_before_serving(process).await;
+            return begun.unwrap_or(ended).map_err(RunError::from);
+        }
+    }
+    for address in server.addresses() {
+        tracing::info!(%address, threads, "listening");
+    }
+    for address in admin_server.iter().flat_map(Server::addresses) {
+        tracing::info!(%address, "admin listening");
+    }
+    [&server].into_iter().chain(&admin_server).for_each(Server::begin);
     let addresses = Started {
         listeners: server.addresses().to_vec(),
         admin: admin_server.as_ref().and_then(|server| server.addresses().first().cloned()),
@@ -328,9 +337,6 @@ fn serve_admin(listeners: Vec<Listener>, in_force: InForce, share: AdminShare) -
         let (in_force, share) = (in_force.clone(), share.clone());
         ThreadService::new(service_fn(move |request| share.admin(in_force.clone()).answer_contained(request)))
     })?;
-    for address in server.addresses() {
-        tracing::info!(%address, "admin listening");
-    }
     Ok(Some(server))
 }
 

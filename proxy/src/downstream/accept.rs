@@ -70,7 +70,7 @@ pub(super) struct ThreadHandle {
     pub(super) orders: mpsc::UnboundedSender<Order>,
 }
 
-/// Accepts connections of `listener` until the server closes.
+/// Accepts connections of `listener` from when the server begins until it closes.
 ///
 /// When the process is full of connections with requests, or the system out of descriptors, clients wait in the kernel's
 /// queue, the first of them in our hand.
@@ -85,7 +85,11 @@ pub(super) async fn accept_loop(
         ListenAddress::Tcp(_) => Listening::Tcp(tokio::net::TcpListener::from_std(socket.into())?),
         ListenAddress::Unix(_) => Listening::Unix(tokio::net::UnixListener::from_std(socket.into())?),
     };
+    let mut begun = stage.clone();
     let accepting = async {
+        if begun.wait_for(|stage| *stage >= Stage::Serving).await.is_err() {
+            return; // The server is gone.
+        }
         let mut backoff = Backoff::default();
         loop {
             let stream = match listening.accept().await {

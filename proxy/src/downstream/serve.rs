@@ -65,6 +65,8 @@ impl<S> ThreadService<S> {
 /// How far the server is on its way to the end.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
 pub(super) enum Stage {
+    /// Accepting nothing yet.
+    Ready,
     /// Serving.
     Serving,
     /// Serving, but every answer asks the client to go elsewhere with its next request.
@@ -117,7 +119,8 @@ pub struct Drained {
     pub cut: usize,
 }
 
-/// Serves `listeners` on `threads` worker threads, each with a service of its own.
+/// Makes ready to serve `listeners` on `threads` worker threads, each with a service of its own. Nobody is accepted before it
+/// [`begins`](Server::begin).
 ///
 /// # Errors
 ///
@@ -133,7 +136,7 @@ where
     S: Service<Box<Request<ClientBody>>, Response = Response<B>, Error = Infallible> + Clone + 'static,
     B: AnswerBody + Unpin,
 {
-    let (stage, stage_seen) = watch::channel(Stage::Serving);
+    let (stage, stage_seen) = watch::channel(Stage::Ready);
     let (ends, ended) = mpsc::unbounded_channel();
     let places = Places::new(&limits);
     let mut server = Server {
@@ -201,6 +204,11 @@ impl Server {
         made.recv().unwrap_or_else(|_| Err(io::Error::other("the thread has ended before it began")))?;
         self.threads_alive += 1;
         Ok(())
+    }
+
+    /// Serves from now on.
+    pub fn begin(&self) {
+        self.move_to(Stage::Serving);
     }
 
     /// The addresses served, with the ports that the system chose.

@@ -453,14 +453,17 @@ async fn nobody_waits(mut scene: Scene) {
 async fn after_a_start_that_fails_nobody_waits() {
     let state_dir = Scratch::new();
     let scene = ended_cleanly(&state_dir).await;
-    // Each source has some descriptors of its own.
+    // Each source has some descriptors of its own, and so has each thread.
     let sources: String = (0..40).map(|at| format!("[source.more{at}]\nkind = \"memory\"\n")).collect();
-    let mut process = started(&state_dir, &scene.config.clone().more(&sources), &["prlimit", "--nofile=64"]);
-    let (code, said) = (process.end_of_itself().await.code(), process.log());
-    assert!(
-        code == Some(1) && said.contains(CLEAN) && said.contains("cannot put the configuration in force"),
-        "{said}"
-    );
+    let more = [
+        (scene.config.clone().more(&sources), "cannot put the configuration in force"),
+        (scene.config.clone().threads(40), "cannot start"),
+    ];
+    for (config, why) in more {
+        let mut process = started(&state_dir, &config, &["prlimit", "--nofile=64"]);
+        let (code, said) = (process.end_of_itself().await.code(), process.log());
+        assert!(code == Some(1) && said.contains(CLEAN) && said.contains(why), "{said}");
+    }
     nobody_waits(scene).await;
 }
 

@@ -132,7 +132,9 @@ impl Proxy {
             });
             ThreadService::new(tower::service_fn(move |request| forwarder.clone().answer(request)))
         };
-        Proxy { server: Some(serve(vec![listener], threads, limits, make_service).unwrap()), record, go_on }
+        let server = serve(vec![listener], threads, limits, make_service).unwrap();
+        server.begin();
+        Proxy { server: Some(server), record, go_on }
     }
 
     pub(crate) fn address(&self) -> SocketAddr {

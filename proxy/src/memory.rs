@@ -219,15 +219,22 @@ impl Memory {
     /// # Errors
     /// If the disk does not take it.
     pub async fn will_watch(&self, config: &Config) -> Result<(), StateError> {
+        let mut anew: BTreeMap<&str, Duration> = BTreeMap::new();
         for route in &config.routes {
             let Mode::Shadow(lock) = &route.mode else { continue };
-            let key = lock.key.as_str();
-            let known = self.watched().get(key).copied();
-            if known.is_none_or(|known| known < route.orphan_timeout) {
-                self.state.watch(key, route.orphan_timeout).await?;
-                self.watched().insert(key.to_owned(), route.orphan_timeout);
-            }
+            let longest = anew.entry(lock.key.as_str()).or_default();
+            *longest = route.orphan_timeout.max(*longest);
         }
+        {
+            let known = self.watched();
+            anew.retain(|key, longest| known.get(*key).is_none_or(|known| known < longest));
+        }
+        // All of them are handed over before any is waited for: there may be thousands, and the disk takes its time for each commit.
+        let written: Vec<_> = anew.iter().map(|(key, longest)| self.state.watch(key, *longest)).collect();
+        for written in written {
+            written.await?;
+        }
+        self.watched().extend(anew.into_iter().map(|(key, longest)| (key.to_owned(), longest)));
         Ok(())
     }
 

@@ -238,3 +238,31 @@ async fn how_far_a_store_was_seen_before_an_acceptance_is_not_noted_after_it() {
     let seen = world.on_the_disk().await.highest_seen;
     assert!(seen.values().all(|seen| seen.revision <= revision(2)), "{seen:?}");
 }
+
+/// Each was waited for before the next was handed over: a file in which a thousand routes begin to watch was refused, since the disk had not
+/// taken all of them within the time of a reload, and a start took as long as so many commits.
+#[tokio::test]
+async fn however_many_routes_watch_the_disk_is_told_of_all_of_them_at_once() {
+    let (scratch, routes) = (Scratch::new(), 1_000);
+    let memory = Memory::open(scratch.path()).unwrap();
+    memory.state.begin().await.unwrap();
+    let watching = |number| {
+        format!(
+            "[[route]]\nname = \"r{number}\"\npath = \"/{number}/\"\nupstream = \"http://127.0.0.1:9000\"\nmode = \"shadow\"\n\
+             lock = {{ source = \"main\", key = \"/{number}\" }}\n"
+        )
+    };
+    let text: String = (0..routes).map(watching).collect();
+    let config = Config::from_toml(
+        "f.toml",
+        &format!("[[listener]]\naddress = \"127.0.0.1:0\"\n[source.main]\nkind = \"memory\"\n{text}"),
+    );
+    let config = config.unwrap();
+    {
+        let mut told = pin!(memory.will_watch(&config));
+        let _ = poll_fn(|context| Poll::Ready(told.as_mut().poll(context))).await;
+    }
+    memory.state.written().await.unwrap();
+    drop(memory);
+    assert_eq!(StateDir::open(scratch.path()).unwrap().1.watched.len(), routes);
+}

@@ -35,8 +35,8 @@ pub struct Memory {
     remembered: Arc<Remembered>,
     /// For which locks it is on the disk that a route only watches, and for how long that may go on.
     watched: Mutex<BTreeMap<String, Duration>>,
-    /// What each source that is remembered was given, by its name.
-    sources: BTreeMap<String, Arc<SourceMemory>>,
+    /// What each source was given, by its name: one that is put back has what it had.
+    sources: Mutex<BTreeMap<String, Arc<SourceMemory>>>,
     /// When this process began, if the one before it may have left requests at the worker.
     unclean_since: Option<Instant>,
     order: Order,
@@ -67,19 +67,15 @@ impl Memory {
             );
         }
         let unclean_since = (!remembered.clean).then(Instant::now);
-        let remembered = Arc::new(remembered);
-        let mut memory = Memory {
+        Ok(Memory {
             state,
-            remembered,
+            remembered: Arc::new(remembered),
             watched: Mutex::default(),
-            sources: BTreeMap::new(),
+            sources: Mutex::default(),
             unclean_since,
             order: Order::default(),
             unrecorded: Mutex::default(),
-        };
-        let names = memory.remembered.locks.keys();
-        memory.sources = names.map(|name| (name.clone(), Arc::new(memory.new_source(name)))).collect();
-        Ok(memory)
+        })
     }
 
     /// Begins to remember: before any request is served, and what a configuration lets past unjudged is part of it.
@@ -100,10 +96,9 @@ impl Memory {
 
     /// What the gates of that source begin with.
     pub fn of_source(&self, name: &str) -> Arc<dyn GateMemory> {
-        match self.sources.get(name) {
-            Some(memory) => Arc::clone(memory) as Arc<dyn GateMemory>,
-            None => Arc::new(self.new_source(name)),
-        }
+        let mut sources = self.sources.lock().expect("nothing panics while it looks at them");
+        let memory = sources.entry(name.to_owned()).or_insert_with(|| Arc::new(self.new_source(name)));
+        Arc::clone(memory) as Arc<dyn GateMemory>
     }
 
     /// The highest revision that an earlier process saw of that source.

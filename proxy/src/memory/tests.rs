@@ -266,3 +266,17 @@ async fn however_many_routes_watch_the_disk_is_told_of_all_of_them_at_once() {
     drop(memory);
     assert_eq!(StateDir::open(scratch.path()).unwrap().1.watched.len(), routes);
 }
+
+/// It was remembered for as long as its source was there, where that is called otherwise than in the process before.
+#[tokio::test]
+async fn what_an_operator_has_ended_is_ended_though_its_source_has_another_name_and_is_made_anew() {
+    let world = World::held_by(&["a"]).await;
+    world.record(2).await.unwrap();
+    let crashed = Scratch::new();
+    fs::copy(world.scratch.path().join("journal"), crashed.path().join("journal")).unwrap();
+    let next = Memory::open(crashed.path()).unwrap();
+    let left_behind = || next.of_source("renamed").of(world.lock.key()).and_then(|left| left.until);
+    assert!(left_behind().is_some());
+    next.of_source("renamed").clear(world.lock.key());
+    assert_eq!(left_behind(), None);
+}

@@ -49,8 +49,10 @@ impl GateMemory for SourceMemory {
         let known = self.remembered.lock(&self.name, lock);
         // Somebody may have been let in of whom this source knows nothing, and later than whom it knows: sources are renamed, routes
         // are given others, and their former ones again.
-        let of_others = self.remembered.of_sources(lock, |source| source != self.name);
-        let of_others = of_others.max(self.remembered.watched(lock)).filter(|_| unclean_since.is_some());
+        let of_others = unclean_since.and_then(|_| {
+            let of_sources = self.remembered.of_sources(lock, |source| source != self.name);
+            of_sources.max(self.remembered.watched(lock))
+        });
         if known.is_none() && of_others.is_none() {
             return None;
         }

@@ -11,6 +11,10 @@ use tokio_rustls::TlsStream;
 use super::stream::{News, nothing_or_end};
 use super::transport::Transport;
 
+/// What one look takes in. No record is half as long (RFC 8446, section 5.2): who has sent so much, and nothing of HTTP, may go on like that for
+/// as long as somebody looks.
+const LOOK_BYTES_MAX: usize = 40 * 1024;
+
 /// A stream by TLS, whichever side of it we are.
 pub(super) struct Tls {
     stream: TlsStream<Transport>,
@@ -92,6 +96,7 @@ impl Tls {
 }
 
 fn news<S: SideData>(transport: &Transport, session: &mut ConnectionCommon<S>) -> News {
+    let mut taken_in = 0;
     loop {
         let Ok(state) = session.process_new_packets() else { return News::End };
         if state.plaintext_bytes_to_read() > 0 {
@@ -100,9 +105,12 @@ fn news<S: SideData>(transport: &Transport, session: &mut ConnectionCommon<S>) -
         if state.peer_has_closed() {
             return News::End;
         }
+        if taken_in > LOOK_BYTES_MAX {
+            return News::Bytes; // What is left is for whoever reads, a turn at a time.
+        }
         match session.read_tls(&mut transport.at_once()) {
             Ok(0) => return News::End,
-            Ok(_) => {}
+            Ok(bytes) => taken_in += bytes,
             Err(error) => return nothing_or_end(&error),
         }
     }
@@ -169,6 +177,11 @@ mod tests {
 
     use fencepost_testsupport::{Authority, WorkerTls};
     use fencepost_tls::{ClientFiles, ClientTls};
+    use rustls::crypto::cipher::{MessageEncrypter, OutboundPlainMessage};
+    use rustls::crypto::ring::cipher_suite::TLS13_AES_256_GCM_SHA384;
+    use rustls::{
+        ConnectionTrafficSecrets, ContentType, ProtocolVersion, ServerConfig, ServerConnection, SupportedCipherSuite,
+    };
     use tokio::io::{AsyncReadExt, AsyncWriteExt};
     use tokio::net::UnixStream;
     use tokio_rustls::{TlsAcceptor, TlsConnector, server};
@@ -185,12 +198,14 @@ mod tests {
         let client = ClientTls::load(ClientFiles { ca, crl: None, identity: None }, &[]).unwrap();
         let identity = authority.issue_for_localhost();
         let server = WorkerTls { identity: &identity, client_ca: None, protocols: &[] }.config();
+        let mut server = ServerConfig::clone(&server);
+        server.enable_secret_extraction = true;
         let (ours, theirs) = UnixStream::pair().unwrap();
         socket2::SockRef::from(&ours).set_send_buffer_size(32 * 1024).unwrap();
         let name = "localhost".try_into().unwrap();
         let connector = TlsConnector::from(client.config());
         let connected = connector.connect(name, Transport::from(ours));
-        let (ours, theirs) = tokio::join!(connected, TlsAcceptor::from(server).accept(theirs));
+        let (ours, theirs) = tokio::join!(connected, TlsAcceptor::from(Arc::new(server)).accept(theirs));
         (Socket::upstream_tls(ours.unwrap()), theirs.unwrap())
     }
 
@@ -253,6 +268,54 @@ mod tests {
         wait_for_end(ours, other).await;
         let (ours, other) = UnixStream::pair().unwrap();
         wait_for_end(Socket::downstream(ours.into()), other).await;
+    }
+
+    /// Records of TLS 1.3, encrypted by hand: none of padding alone is written by a library.
+    struct Records {
+        encrypter: Box<dyn MessageEncrypter>,
+        number: u64,
+    }
+
+    impl Records {
+        /// For whoever goes on writing on a connection.
+        fn after(connection: ServerConnection) -> Records {
+            let (number, secrets) = connection.dangerous_extract_secrets().unwrap().tx;
+            let (ConnectionTrafficSecrets::Aes256Gcm { key, iv }, SupportedCipherSuite::Tls13(suite)) =
+                (secrets, TLS13_AES_256_GCM_SHA384)
+            else {
+                panic!("both sides like this cipher best");
+            };
+            Records { encrypter: suite.aead_alg.encrypter(key, iv), number }
+        }
+
+        /// One with these bytes, and so many of padding (RFC 8446, section 5.4).
+        fn next(&mut self, bytes: &[u8], padding: usize) -> Vec<u8> {
+            const APPLICATION_DATA: u8 = 23;
+            let inner = [bytes, &[APPLICATION_DATA], &vec![0; padding]].concat();
+            let (version, payload) = (ProtocolVersion::TLSv1_2, inner.as_slice().into());
+            let message = OutboundPlainMessage { typ: ContentType::from(0), version, payload };
+            let record = self.encrypter.encrypt(message, self.number).unwrap();
+            self.number += 1;
+            record.encode()
+        }
+    }
+
+    /// A thread looked for as long as more came, and nobody else on it had a turn.
+    #[tokio::test]
+    async fn a_look_takes_in_only_so_much_of_what_carries_nothing() {
+        let (mut socket, worker) = pair().await;
+        let (mut worker, connection) = worker.into_inner();
+        let mut records = Records::after(connection);
+        let nothing = [(); 6].map(|()| records.next(b"", 16_000)).concat();
+        worker.write_all(&nothing).await.unwrap();
+        worker.write_all(&records.next(b"news", 0)).await.unwrap();
+        let before = socket.bytes_moved();
+        assert!(!socket.is_quiet(), "there is more to be read");
+        let taken_in = socket.bytes_moved() - before;
+        assert!(taken_in < 50_000, "{taken_in} bytes of {}", nothing.len());
+        let mut news = [0; 4];
+        socket.read_exact(&mut news).await.unwrap();
+        assert_eq!(&news, b"news");
     }
 
     #[derive(Default)]

@@ -16,7 +16,7 @@ use rustls::pki_types::{CertificateDer, PrivateKeyDer, ServerName};
 use rustls::sign::CertifiedKey;
 use rustls::version::{TLS12, TLS13};
 use rustls::{
-    ClientConfig, ClientConnection, HandshakeKind, RootCertStore, ServerConnection, SignatureScheme,
+    CertificateError, ClientConfig, ClientConnection, HandshakeKind, RootCertStore, ServerConnection, SignatureScheme,
     SupportedProtocolVersion,
 };
 
@@ -168,6 +168,24 @@ fn a_certificate_is_refused_where_its_authority_has_no_list_or_an_overdue_one() 
         replace_file(&crl, &list);
         assert_eq!(pair.server.look(), Look::Reloaded);
         assert!(pair.shake(&client).is_err());
+    }
+}
+
+/// The first in the file was believed: what the next had revoked got in until that one was overdue.
+#[test]
+fn of_two_lists_of_one_authority_the_newer_is_believed() {
+    let pair = Pair::new();
+    let issued = pair.issue("shard-1");
+    let client = pair.client(&issued, &TLS13);
+    let (older, newer) = (pair.authority.crl(&[]), pair.authority.crl(&[&issued]));
+    let [other, by_its_name] = ["another", "test authority"].map(|name| Authority::new(name).crl(&[]));
+    for lists in
+        [older.clone() + &newer, newer.clone() + &older, other + &older + &newer, older.clone() + &by_its_name + &newer]
+    {
+        replace_file(&pair.directory.path().join("crl.pem"), &lists);
+        assert_eq!(pair.server.look(), Look::Reloaded);
+        let refused = pair.shake(&client).unwrap_err();
+        assert_eq!(refused, rustls::Error::InvalidCertificate(CertificateError::Revoked));
     }
 }
 

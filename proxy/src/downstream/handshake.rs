@@ -154,7 +154,6 @@ pub(super) async fn handshake(
 }
 
 async fn shake(transport: Transport, tls: &ServerTls) -> Result<Shaken, Failed> {
-    let lost = |error| Failed { why: HandshakeFailure::Closed, error, parting: None };
     match transport.first_byte().await {
         // As methods do, and HTTP/2's preface. A record of TLS begins with a small number.
         Ok(Some(byte)) if byte.is_ascii_uppercase() => {
@@ -162,8 +161,8 @@ async fn shake(transport: Transport, tls: &ServerTls) -> Result<Shaken, Failed> 
             return Err(Failed { why: HandshakeFailure::PlainHttp, error: None, parting });
         }
         Ok(Some(_)) => {}
-        Ok(None) => return Err(lost(None)),
-        Err(error) => return Err(lost(Some(error))),
+        // With a reset, some.
+        Ok(None) | Err(_) => return Err(Failed { why: HandshakeFailure::Closed, error: None, parting: None }),
     }
     let accepting = TlsAcceptor::from(tls.config()).accept(transport).into_fallible();
     let stream = accepting.await.map_err(|(error, transport)| {

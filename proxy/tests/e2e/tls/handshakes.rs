@@ -1,7 +1,10 @@
 //! Clients that misbehave before they are served.
 
+use std::time::Duration;
+
 use fencepost_testsupport::{Authority, Connection, Subject, eventually};
 use rustls::pki_types::ServerName;
+use socket2::SockRef;
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tokio::net::TcpStream;
 use tokio_rustls::TlsConnector;
@@ -54,17 +57,24 @@ async fn what_is_neither_is_closed_by_an_alert() {
     client.send(b"\x05\x01\x00").await.unwrap(); // SOCKS.
     client.send([0; 64]).await.unwrap();
     assert_eq!(client.rest().await.unwrap().first(), Some(&21), "an alert");
+    drop(client);
     drop(TcpStream::connect(scene.address()).await.unwrap());
-    eventually("both are counted", async || {
-        (scene.failures("protocol").await + scene.failures("closed").await == 2.0).then_some(())
-    })
-    .await;
+    let open = async || scene.fence.metric("fencepost_connections").await;
+    eventually("both have gone", async || (open().await == 0.0).then_some(())).await;
+    // As HAProxy's health checks leave.
+    let reset = TcpStream::connect(scene.address()).await.unwrap();
+    eventually("it is there", async || (open().await == 1.0).then_some(())).await;
+    SockRef::from(&reset).set_linger(Some(Duration::ZERO)).unwrap();
+    drop(reset);
+    let counted = async || (scene.failures("protocol").await, scene.failures("closed").await);
+    eventually("all are counted", async || (counted().await == (1.0, 2.0)).then_some(())).await;
     // Who only looks whether anybody listens is not in the log that everybody keeps.
     for (level, reason) in [(" INFO ", "protocol"), ("DEBUG ", "closed")] {
         scene.fence.until_log(&format!("reason=\"{reason}\"")).await;
         let log = scene.fence.log();
-        let line = log.lines().find(|line| line.contains(&format!("reason=\"{reason}\""))).unwrap();
-        assert!(line.contains(level) && line.contains("a TLS handshake came to nothing"), "{line}");
+        for line in log.lines().filter(|line| line.contains(&format!("reason=\"{reason}\""))) {
+            assert!(line.contains(level) && line.contains("a TLS handshake came to nothing"), "{line}");
+        }
     }
 }
 

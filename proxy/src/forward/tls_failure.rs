@@ -70,9 +70,9 @@ fn explained_alert(alert: AlertDescription) -> &'static str {
     match alert {
         _ if refuses_certificate(alert) => "it refuses our certificate, or wants one",
         A::NoApplicationProtocol => "it speaks no version of HTTP that was offered",
-        A::HandshakeFailure | A::ProtocolVersion | A::InsufficientSecurity => {
-            "it speaks no version or cipher of TLS that is spoken here"
-        }
+        A::ProtocolVersion | A::InsufficientSecurity => "it speaks no version or cipher of TLS that is spoken here",
+        // By TLS 1.2, OpenSSL says so of both.
+        A::HandshakeFailure => "it wants a certificate, or speaks no version or cipher of TLS that is spoken here",
         A::UnrecognisedName => "it has no certificate for the name",
         _ => "it ended the handshake",
     }

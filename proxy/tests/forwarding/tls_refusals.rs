@@ -84,6 +84,9 @@ async fn who_does_not_speak_tls_gets_nothing_and_it_is_said_so() {
     };
     check(listener(b"HTTP/1.1 400 Bad Request\r\n\r\n"), certificates.client(), "it does not speak TLS").await;
     check(listener(b""), certificates.client(), "it closed the connection in the handshake").await;
+    // As a worker with OpenSSL by TLS 1.2 to whom nobody has shown a certificate.
+    let alert = listener(&[21, 3, 3, 0, 2, 2, 40]);
+    check(alert, certificates.client(), "it wants a certificate, or speaks no version or cipher of TLS").await;
 }
 
 #[test]

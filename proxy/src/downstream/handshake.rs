@@ -84,7 +84,12 @@ impl HandshakeFailure {
 
     fn of_tls(error: &rustls::Error) -> HandshakeFailure {
         use rustls::Error;
-        if matches!(error, Error::NoCertificatesPresented | Error::InvalidCertificate(_)) {
+        // The last: what a certificate's authority has revoked is not signed by it, say.
+        let of_certificate = matches!(
+            error,
+            Error::NoCertificatesPresented | Error::InvalidCertificate(_) | Error::InvalidCertRevocationList(_)
+        );
+        if of_certificate {
             HandshakeFailure::Certificate
         } else if matches!(error, Error::AlertReceived(_)) {
             HandshakeFailure::Refused

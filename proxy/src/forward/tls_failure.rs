@@ -43,9 +43,12 @@ impl Error for TlsFailure {
 
 /// What the operator should look at. rustls's own words, the cause of this, have the details.
 pub(super) fn explained(error: &rustls::Error) -> &'static str {
-    use rustls::Error::{AlertReceived, InvalidCertificate, InvalidMessage, PeerIncompatible};
+    use rustls::Error::{
+        AlertReceived, InvalidCertRevocationList, InvalidCertificate, InvalidMessage, PeerIncompatible,
+    };
     match error {
         InvalidCertificate(error) => explained_certificate(error),
+        InvalidCertRevocationList(_) => "the list in upstream_tls.crl of what its authority has revoked is of no use",
         AlertReceived(alert) => explained_alert(*alert),
         InvalidMessage(_) => "it does not speak TLS",
         PeerIncompatible(_) => "it speaks no version or cipher of TLS that is spoken here",

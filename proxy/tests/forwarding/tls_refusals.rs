@@ -6,8 +6,9 @@ use std::sync::Arc;
 use std::thread;
 use std::time::{Duration, SystemTime};
 
-use fencepost::forward::{Ending, Speaks, Upstream, UpstreamAddress, UpstreamTls, connects};
+use fencepost::forward::{Ending, Speaks, UPSTREAM_PROTOCOLS, Upstream, UpstreamAddress, UpstreamTls, connects};
 use fencepost_testsupport::{Authority, Subject, WorkerTls};
+use fencepost_tls::{ClientFiles, ClientTls};
 use rustls::ServerConfig;
 
 use crate::support::{Certificates, Event, MOMENT, PATIENCE, Proxy, Settings, TlsWorker, trusting};
@@ -58,6 +59,13 @@ async fn a_worker_that_is_not_who_it_should_be_gets_nothing_and_it_is_said_why()
     let identity = certificates.authority.issue(&Subject { names: &["127.0.0.1"], not_after, ..Subject::default() });
     let expired = WorkerTls { identity: &identity, client_ca: None, protocols: BOTH }.config();
     check(TlsWorker::start(expired).address(), believes("127.0.0.1"), "its certificate has expired").await;
+    let crl = certificates.path("crl.pem");
+    std::fs::write(&crl, Authority::new("the test's").crl(&[])).unwrap(); // Of another by its name.
+    let files = ClientFiles { ca: certificates.path("ca.pem"), crl: Some(crl), identity: None };
+    let unsigned =
+        UpstreamTls { identity: ClientTls::load(files, UPSTREAM_PROTOCOLS).unwrap(), ..believes("127.0.0.1") };
+    check(worker.address(), unsigned, "the list in upstream_tls.crl of what its authority has revoked is of no use")
+        .await;
     let foreign = TlsWorker::start(certificates.server(&["acme-tls/1"]));
     check(foreign.address(), believes("127.0.0.1"), "it speaks no version of HTTP that was offered").await;
     for name in ["127.0.0.1", "localhost"] {

@@ -2,7 +2,7 @@
 
 use std::time::Duration;
 
-use fencepost_testsupport::{Authority, Connection, Subject, eventually};
+use fencepost_testsupport::{Authority, Connection, Subject, eventually, replace_file};
 use rustls::pki_types::ServerName;
 use socket2::SockRef;
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
@@ -102,6 +102,21 @@ async fn who_comes_without_a_certificate_that_is_believed_is_in_the_log() {
             assert!(line.contains(part), "{part}: {line}");
         }
     }
+}
+
+/// It was counted as one that had broken a rule of TLS.
+#[tokio::test]
+async fn whose_authority_has_not_signed_its_list_is_counted_among_those_without_a_certificate() {
+    let scene = Scene::open(clients_required).await;
+    scene.issue_client("master");
+    let by_its_name = Authority::new("test authority");
+    replace_file(scene.path("crl.pem").as_ref(), &by_its_name.crl(&[]));
+    scene.fence.admin("POST", "/reload").await;
+    if let Ok(mut shaken) = scene.connect(&scene.client(Some("master"), &[])).await {
+        shaken.read_to_end(&mut Vec::new()).await.unwrap_err(); // By TLS 1.3 a client hears of it late.
+    }
+    scene.fence.until_log("reason=\"certificate\" error=\"invalid certificate revocation list: BadSignature\"").await;
+    assert_eq!(scene.failures("certificate").await, 1.0);
 }
 
 #[tokio::test]

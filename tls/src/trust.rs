@@ -26,8 +26,8 @@ impl Trust {
         let ca = contents.of(ca, FileRole::Authorities)?;
         let authorities: Vec<CertificateDer<'static>> = ca.objects(Flaw::NoCertificate)?;
         let ends = Expiry::of_certificates(&ca, Dated::Authority, &authorities)?;
-        // Trust is gone when none of them is left. A system's file of them has some that ended years ago, which nobody can renew.
-        // One that has begun is enough, too.
+        // Somebody is to do something when none of them is left. A system's file of them has some that ended years ago, which nobody can renew.
+        // One that has begun is enough, too. All of them are believed: nobody asks for the time of an authority (RFC 5280, section 6.1.1).
         let first = ends.iter().map(|end| end.not_before).min();
         let last = ends.into_iter().max_by_key(|end| end.not_after);
         let mut expiries: Vec<Expiry> =

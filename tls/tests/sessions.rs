@@ -34,7 +34,12 @@ impl Pair {
 
     /// A server that requires certificates, takes them, or asks for none.
     fn asking(required: Option<bool>) -> Pair {
-        let (directory, authority) = (Scratch::new(), Authority::new("test authority"));
+        Pair::believing(Authority::new("test authority"), required)
+    }
+
+    /// The same, of another authority's.
+    fn believing(authority: Authority, required: Option<bool>) -> Pair {
+        let directory = Scratch::new();
         let path = |name: &str| directory.path().join(name);
         fs::write(path("ca.pem"), authority.certificate()).unwrap();
         fs::write(path("crl.pem"), authority.crl(&[])).unwrap();
@@ -187,6 +192,18 @@ fn of_two_lists_of_one_authority_the_newer_is_believed() {
         let refused = pair.shake(&client).unwrap_err();
         assert_eq!(refused, rustls::Error::InvalidCertificate(CertificateError::Revoked));
     }
+}
+
+/// As the reference says: to believe it no more, it has to be taken out.
+#[test]
+fn an_authority_is_believed_for_as_long_as_it_stands_in_its_file() {
+    let yesterday = SystemTime::now() - Duration::from_secs(86_400);
+    let pair = Pair::believing(Authority::until("ended", yesterday), Some(true));
+    let client = pair.client(&pair.issue("shard-1"), &TLS13);
+    assert!(pair.shake(&client).is_ok());
+    replace_file(&pair.directory.path().join("ca.pem"), &Authority::new("next").certificate());
+    assert_eq!(pair.server.look(), Look::Reloaded);
+    assert!(pair.shake(&client).is_err());
 }
 
 /// A session that was begun with the old one was resumed, and refused, for ever.

@@ -43,6 +43,11 @@ impl Vigil {
         self.until_sealed.is_none() || self.watch.standing() == Standing::Ended
     }
 
+    /// Whether somebody has been told that the body has been cut.
+    pub(super) fn cut_was_told(&self) -> bool {
+        self.cut_was_told
+    }
+
     /// Whether the body has been cut and nobody has been told, until now.
     pub(super) fn has_news_of_cut(&mut self, body: &BodyState, cx: &mut Context<'_>) -> bool {
         if self.cut_was_told || body.poll_cut(cx).is_pending() {

@@ -161,7 +161,7 @@ impl Drop for Scene {
 }
 
 #[test]
-fn a_successor_waits_for_the_answer_to_a_cut_upload() {
+fn a_successor_waits_until_a_cut_upload_is_answered_and_its_connection_closed() {
     let scene = Scene::with("");
     let (mut client, mut peer) = scene.upload(&scene.hold("a"));
     let mut successor = scene.get(&scene.hold("b"));
@@ -169,8 +169,10 @@ fn a_successor_waits_for_the_answer_to_a_cut_upload() {
     assert_eq!(scene.worker.next().within(MOMENT), b"", "it has got a connection, and waits");
     scene.metric_becomes("fencepost_orphans", "1");
     peer.respond("a part");
-    scene.somebody_comes(&mut successor);
     assert_eq!(client.answer().1, b"a part");
+    assert_eq!(successor.within(MOMENT), b"", "it may have been said before the cut was seen");
+    drop(peer);
+    scene.somebody_comes(&mut successor);
     scene.metric_becomes("fencepost_cut_requests_total", "1");
     scene.metric_becomes("fencepost_orphans", "0");
     assert_eq!(scene.metric("fencepost_orphans_expired_total"), "0");

@@ -64,9 +64,32 @@ fn an_upload_that_its_tenure_outruns_never_reaches_the_worker_whole_and_may_be_a
         assert_eq!(proxy.wait_for_events(1), [Event::BodyCut], "at once, though the client says nothing");
         peer.respond("a part is better than nothing");
         assert_eq!(client.answer().1, b"a part is better than nothing");
+        assert_eq!(proxy.events(), [Event::BodyCut], "it may have been said before the cut was seen");
+        drop(peer);
         assert_eq!(proxy.wait_for_events(2), [Event::BodyCut, COMPLETE]);
         assert_eq!(tenures.cuts(), 1);
     }
+}
+
+/// The answer was taken for the end: who waited was let in while the worker was at the part.
+#[test]
+fn an_upload_that_is_answered_as_it_is_cut_is_over_when_its_worker_has_closed() {
+    let (worker, tenures) = (Worker::by_hand(), Tenures::new());
+    let proxy = before(&worker, &tenures);
+    let mut client = proxy.client();
+    client.send(SIZED);
+    let mut peer = worker.next();
+    peer.head();
+    assert_eq!(peer.exactly(5), b"begin");
+    tenures.end();
+    proxy.wait_for_events(1);
+    peer.respond("early"); // Before it looks for more of the body.
+    assert_eq!(client.answer().1, b"early");
+    assert_eq!(client.until_end(), b"");
+    assert_eq!(peer.until_end(), b"");
+    assert_eq!(proxy.events(), [Event::BodyCut], "it uses the part now");
+    drop(peer);
+    assert_eq!(proxy.wait_for_events(2), [Event::BodyCut, COMPLETE]);
 }
 
 #[test]
@@ -108,8 +131,9 @@ fn a_request_that_was_read_whole_never_reaches_the_worker_whole_once_its_tenure_
         match (is_answered, sent) {
             (true, "") => peer.respond("half there"),
             (true, _) => peer.send("there"),
-            (false, _) => drop(peer),
+            (false, _) => {}
         }
+        drop(peer);
         let ending = if is_answered { COMPLETE } else { Event::Finished(Ending::BodyCut) };
         assert_eq!(proxy.wait_for_events(2), [Event::BodyCut, ending]);
         match &mut client {
@@ -267,6 +291,7 @@ fn an_upload_whose_client_has_left_its_answer_is_cut() {
     assert_eq!(proxy.wait_for_events(1), [Event::BodyCut]);
     drop(client);
     peer.send("there");
+    drop(peer);
     assert_eq!(proxy.wait_for_events(2)[1..], [COMPLETE]);
 }
 
@@ -372,6 +397,7 @@ fn an_upload_is_either_whole_or_cut_however_its_last_piece_races_the_end_of_its_
         races.run(|| drop(client.try_send_bytes(&rest)), || tenures.end());
         let whole = got_all(&mut peer, length);
         let _ = peer.try_send_bytes(b"HTTP/1.1 200 OK\r\nConnection: close\r\nContent-Length: 0\r\n\r\n");
+        drop(peer);
         let told: &[Event] = if whole { &[COMPLETE] } else { &[Event::BodyCut, COMPLETE] };
         seen += told.len();
         assert_eq!(proxy.wait_for_events(seen)[seen - told.len()..], *told, "in round {round}");
@@ -526,6 +552,7 @@ async fn all_that_was_announced_is_a_part_until_the_stream_has_ended() {
     let got = tokio::task::block_in_place(|| peer.until_end());
     assert!(got.len() < 100_000, "{}", got.len());
     peer.send("HTTP/1.1 200 OK\r\nConnection: close\r\nContent-Length: 0\r\n\r\n");
+    drop(peer);
     assert_eq!(events(&proxy, 2).await, [Event::BodyCut, COMPLETE]);
 }
 

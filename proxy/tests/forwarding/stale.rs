@@ -95,6 +95,7 @@ fn an_upload_is_cut_that_was_paused_for_too_long() {
     let _ = client.try_send_bytes(b"0\r\n\r\n"); // Too late.
     peer.respond("a part");
     assert_eq!(client.answer().1, b"a part");
+    drop(peer);
     assert_eq!(proxy.wait_for_events(2)[1..], [Event::Finished(Ending::Complete)]);
     assert_eq!(tenures.cuts(), 1);
 }

@@ -324,6 +324,7 @@ fn an_upload_that_its_tenure_outruns_ends_as_a_loss_and_may_be_answered() {
     assert_eq!(peer.end().unwrap_err().kind(), ErrorKind::UnexpectedEof, "no end, but a loss");
     peer.respond("a part is better than nothing");
     assert_eq!(client.answer().1, b"a part is better than nothing");
+    drop(peer);
     assert_eq!(proxy.wait_for_events(2), [Event::BodyCut, COMPLETE]);
 }
 

@@ -6,8 +6,14 @@ use crate::forward::http1::Remains;
 use crate::forward::pool::Link;
 
 impl<P: Permit> InFlight<P> {
-    /// The response has ended whole. Waits for the rest of the request in the background, if there is any.
+    /// The response has ended whole. Waits for the rest of the request in the background, if there is any, or for the worker that has only a
+    /// part of it: it may have answered before it knew that.
     pub(in crate::forward) fn complete(self: Box<Self>) {
+        if self.is_partial() && !self.may_be_left {
+            let background = self.pool.background().clone();
+            background.spawn(self.outlast());
+            return;
+        }
         let is_running = self.body.as_ref().is_some_and(|body| body.is_running());
         let is_held_back = self.is_held_back();
         if is_running || is_held_back || self.has_body && !self.is_cut_short && self.has_more_to_write() {
@@ -41,8 +47,8 @@ impl<P: Permit> InFlight<P> {
 
     /// The connection was lost.
     pub(in crate::forward) fn lost(self) {
-        let partial = self.is_cut_short || self.body.as_ref().is_some_and(|body| body.is_partial());
-        self.close(if partial { Ending::BodyCut } else { Ending::Reset });
+        let how = if self.is_partial() { Ending::BodyCut } else { Ending::Reset };
+        self.close(how);
     }
 
     /// Cuts it: its tenure has ended, and it would not, or would go on being written.

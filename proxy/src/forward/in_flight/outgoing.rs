@@ -153,6 +153,16 @@ impl<P: Permit> InFlight<P> {
         }
     }
 
+    /// Whether it has been cut, and the worker has only a part of it.
+    pub(super) fn is_partial(&self) -> bool {
+        self.is_cut_short || self.body.as_ref().is_some_and(|body| body.is_partial())
+    }
+
+    /// Whether its permit has been told of that.
+    fn cut_was_told(&self) -> bool {
+        self.is_cut_short || self.vigil.as_ref().is_some_and(|vigil| vigil.cut_was_told())
+    }
+
     /// Whether HTTP/1.1 has something yet to be written.
     pub(super) fn has_more_to_write(&self) -> bool {
         matches!(&self.link, Link::Http1(connection) if connection.has_more_to_write())
@@ -232,18 +242,20 @@ impl<P: Permit> InFlight<P> {
         }
     }
 
-    /// The worker has answered before its request was cut, and may still be at what it has of it, which may lie in the kernel. Over HTTP/1.1
-    /// it is seen to have come to the end: then it closes. Over HTTP/2 it resets the stream, which is not to be told from a connection that fails
-    /// but by looking at that.
-    async fn outlast(mut self: Box<Self>) {
-        let late = self.timeouts.late;
+    /// The worker has answered before it knew that its request was cut, or may have, and may still be at what it has of it, which may lie in the
+    /// kernel. Over HTTP/1.1 it is seen to have come to the end: then it closes. Over HTTP/2 it resets the stream, which is not to be told from a
+    /// connection that fails but by looking at that.
+    pub(super) async fn outlast(mut self: Box<Self>) {
+        let (late, cut_was_told) = (self.timeouts.late, self.cut_was_told());
         let InFlight { link, permit, body, .. } = &mut *self;
         let ending = match link {
             Link::Http1(connection) => {
                 let mut closed = pin!(connection.closed());
                 // It may have been the worker that cut it, by closing.
                 if poll_fn(|cx| Poll::Ready(closed.as_mut().poll(cx).is_pending())).await {
-                    permit.body_cut();
+                    if !cut_was_told {
+                        permit.body_cut();
+                    }
                     let in_time = timeout(late, closed).await;
                     if in_time.is_ok() { Ending::Complete } else { Ending::TimedOut }
                 } else {

@@ -11,8 +11,8 @@ use tokio_rustls::TlsStream;
 use super::stream::{News, nothing_or_end};
 use super::transport::Transport;
 
-/// What one look takes in. No record is half as long (RFC 8446, section 5.2): who has sent so much, and nothing of HTTP, may go on like that for
-/// as long as somebody looks.
+/// What one look, or one turn of whoever reads, takes in. No record is half as long (RFC 8446, section 5.2): who has sent so much, and nothing of
+/// HTTP, may go on like that for as long as somebody looks.
 const LOOK_BYTES_MAX: usize = 40 * 1024;
 
 /// A stream by TLS, whichever side of it we are.
@@ -125,6 +125,7 @@ fn say_end<S: SideData>(transport: &Transport, session: &mut ConnectionCommon<S>
 
 impl AsyncRead for Tls {
     fn poll_read(mut self: Pin<&mut Self>, cx: &mut Context<'_>, buffer: &mut ReadBuf<'_>) -> Poll<io::Result<()>> {
+        self.transport().allow(LOOK_BYTES_MAX);
         let read = Pin::new(&mut self.stream).poll_read(cx, buffer);
         if read.is_pending() && !self.reader.as_ref().is_some_and(|reader| reader.will_wake(cx.waker())) {
             self.reader = Some(cx.waker().clone());
@@ -313,6 +314,31 @@ mod tests {
         assert!(!socket.is_quiet(), "there is more to be read");
         let taken_in = socket.bytes_moved() - before;
         assert!(taken_in < 50_000, "{taken_in} bytes of {}", nothing.len());
+        let mut news = [0; 4];
+        socket.read_exact(&mut news).await.unwrap();
+        assert_eq!(&news, b"news");
+    }
+
+    /// It was all that the runtime lets a task read: half a megabyte, which takes long where each record changes keys.
+    #[tokio::test]
+    async fn a_turn_takes_in_only_so_much_of_what_carries_nothing() {
+        let (mut socket, worker) = pair().await;
+        let (mut worker, connection) = worker.into_inner();
+        let mut records = Records::after(connection);
+        let nothing = [(); 6].map(|()| records.next(b"", 16_000)).concat();
+        worker.write_all(&nothing).await.unwrap();
+        let (mut before, begin) = (socket.bytes_moved(), socket.bytes_moved());
+        // Whoever is to have another turn is told.
+        poll_fn(|cx| {
+            let mut buffer = [0; 16];
+            assert!(Pin::new(&mut socket).poll_read(cx, &mut ReadBuf::new(&mut buffer)).is_pending());
+            let now = socket.bytes_moved();
+            assert!(now - before < 50_000, "{} bytes", now - before);
+            before = now;
+            if now - begin < nothing.len() as u64 { Poll::Pending } else { Poll::Ready(()) }
+        })
+        .await;
+        worker.write_all(&records.next(b"news", 0)).await.unwrap();
         let mut news = [0; 4];
         socket.read_exact(&mut news).await.unwrap();
         assert_eq!(&news, b"news");

@@ -41,6 +41,8 @@ pub(crate) fn write_little_ahead(socket: &SockRef<'_>) {
 pub struct Transport {
     connection: Connection,
     moved: Cell<u64>,
+    /// What may be read before whoever reads is to wait for its next turn.
+    allowance: Cell<usize>,
 }
 
 enum Connection {
@@ -50,12 +52,17 @@ enum Connection {
 
 impl Transport {
     fn new(connection: Connection) -> Transport {
-        Transport { connection, moved: Cell::new(0) }
+        Transport { connection, moved: Cell::new(0), allowance: Cell::new(usize::MAX) }
     }
 
     /// Bytes moved either way so far; it wraps around.
     pub(super) fn bytes_moved(&self) -> u64 {
         self.moved.get()
+    }
+
+    /// Has whoever reads wait for its next turn when so much has been read from now on.
+    pub(super) fn allow(&self, bytes: usize) {
+        self.allowance.set(bytes);
     }
 
     /// How much could be read at once, one byte at most; `Ok(0)`: the other side has ended.
@@ -173,12 +180,18 @@ impl Write for AtOnce<'_> {
 
 impl AsyncRead for Transport {
     fn poll_read(mut self: Pin<&mut Self>, cx: &mut Context<'_>, buffer: &mut ReadBuf<'_>) -> Poll<io::Result<()>> {
+        if self.allowance.get() == 0 {
+            cx.waker().wake_by_ref();
+            return Poll::Pending;
+        }
         let before = buffer.filled().len();
         ready!(match &mut self.connection {
             Connection::Tcp(stream) => Pin::new(stream).poll_read(cx, buffer),
             Connection::Unix(stream) => Pin::new(stream).poll_read(cx, buffer),
         })?;
-        self.count(buffer.filled().len() - before);
+        let bytes = buffer.filled().len() - before;
+        self.count(bytes);
+        self.allowance.set(self.allowance.get().saturating_sub(bytes));
         Poll::Ready(Ok(()))
     }
 }

@@ -7,6 +7,7 @@
 //! What is spoken is Mozilla's "intermediate" profile without its finite-field suites, or its "modern" one: TLS 1.2 and
 //! 1.3, or 1.3 alone; forward secrecy and authenticated encryption always.
 
+mod chain;
 mod client;
 mod contents;
 mod crypto;

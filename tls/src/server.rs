@@ -9,6 +9,7 @@ use rustls::crypto::ring::Ticketer;
 use rustls::server::danger::ClientCertVerifier;
 use rustls::server::{NoServerSessionStorage, VerifierBuilderError, WebPkiClientVerifier};
 
+use crate::chain::OfFew;
 use crate::contents::Contents;
 use crate::crypto::{TLS12_AND_13, TLS13_ONLY, provider};
 use crate::error::{FileRole, Flaw, TlsError};
@@ -160,11 +161,12 @@ impl ClientCertificates {
         if !self.required {
             builder = builder.allow_unauthenticated();
         }
-        builder.build().map_err(|error| match (error, &self.crl) {
+        let verifier = builder.build().map_err(|error| match (error, &self.crl) {
             (VerifierBuilderError::InvalidCrl(error), Some(crl)) => {
                 TlsError::new(crl, FileRole::Crl, Flaw::Crl(rustls::Error::from(error).to_string()))
             }
             _ => TlsError::new(&self.ca, FileRole::Authorities, Flaw::NoCertificate),
-        })
+        })?;
+        Ok(Arc::new(OfFew(verifier)))
     }
 }

@@ -141,7 +141,7 @@ impl Memory {
                 let Some(present) = outlook.believed_tenure().filter(|present| is_named(present, tenure)) else {
                     return Ok(()); // To be judged again.
                 };
-                let record = self.state.record(lock.source(), lock.key(), recorded_as, orphan_timeout);
+                let record = self.state.record(lock.source(), lock.key(), lock.layout(), recorded_as, orphan_timeout);
                 (record, present.clone(), order.of(lock.source()).acceptances)
             };
             match timeout(RECORD_TIMEOUT, record).await {

@@ -23,7 +23,7 @@ use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
-use fencepost_policy::{LockKey, Revision};
+use fencepost_policy::{Layout, LockKey, Revision};
 
 use directory::Directory;
 use entry::Entry;
@@ -79,7 +79,7 @@ impl StateDir {
     /// Remembers that this tenure, named by its first revision, is about to be let in. Once the future completes with `Ok`,
     /// no crash makes that forgotten; until then none of its requests may go out.
     ///
-    /// What is remembered of a lock never goes back: an earlier tenure than the remembered one changes nothing and is an
+    /// What is remembered of a lock never goes back: an earlier tenure than the remembered one of that layout changes nothing and is an
     /// error, a shorter `orphan_timeout` within one tenure changes nothing. Nothing is written if nothing changes. Tenures must come here after the
     /// barrier opened for them: one whose record failed may be remembered all the same.
     ///
@@ -95,11 +95,12 @@ impl StateDir {
         &self,
         source: &str,
         lock: &LockKey,
+        layout: Layout,
         tenure: Revision,
         orphan_timeout: Duration,
     ) -> impl Future<Output = Result<(), StateError>> + Send + use<> {
         let (source, lock) = (source.to_owned(), lock.clone());
-        self.writer.commit(Entry::Lock { source, lock, tenure: Some(tenure), orphan_timeout })
+        self.writer.commit(Entry::Lock { source, lock, layout, tenure: Some(tenure), orphan_timeout })
     }
 
     /// Remembers that a route with that template for its lock's key only watches, and lets past whoever comes: what it lets past may go

@@ -9,7 +9,7 @@ use std::process::Command;
 use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
 
 use fencepost::state::{Remembered, RememberedLock, Seen, StateDir, StateError};
-use fencepost_policy::{LockKey, Revision};
+use fencepost_policy::{Layout, LockKey, Revision};
 use fencepost_sources::StoreIdentity;
 use fencepost_testsupport::{Process, Scratch, eventually};
 
@@ -33,7 +33,7 @@ fn wait<T>(future: impl Future<Output = T>) -> T {
 }
 
 fn record(state: &StateDir, key: &str, tenure: u64) -> Result<(), StateError> {
-    wait(state.record("main", &lock(key), revision(tenure), ORPHAN_TIMEOUT))
+    wait(state.record("main", &lock(key), Layout::Key, revision(tenure), ORPHAN_TIMEOUT))
 }
 
 fn open(path: &Path) -> (StateDir, Remembered) {
@@ -85,12 +85,13 @@ fn what_is_recorded_is_remembered() {
     let (state, _) = open(scratch.path());
     record(&state, "/a", 7).unwrap();
     record(&state, "/b", 9).unwrap();
-    wait(state.record("other", &lock("/a"), revision(3), Duration::from_millis(1500))).unwrap();
+    wait(state.record("other", &lock("/a"), Layout::Key, revision(3), Duration::from_millis(1500))).unwrap();
     state.note_seen("main", seen(revision(12)));
     state.note_seen("main", seen(revision(11)));
     state.close(false).unwrap();
 
-    let of = |tenure, orphan_timeout| RememberedLock { tenure: Some(revision(tenure)), orphan_timeout };
+    let of =
+        |tenure, orphan_timeout| RememberedLock { layout: Layout::Key, tenure: Some(revision(tenure)), orphan_timeout };
     let main = BTreeMap::from([(lock("/a"), of(7, ORPHAN_TIMEOUT)), (lock("/b"), of(9, ORPHAN_TIMEOUT))]);
     let other = BTreeMap::from([(lock("/a"), of(3, Duration::from_millis(1500)))]);
     let expected = Remembered {
@@ -126,7 +127,7 @@ fn a_short_clean_life_does_not_hide_what_an_earlier_process_left() {
     let leave_clean_after_a_crash = |orphan_timeout| {
         let scratch = Scratch::new();
         let (crashed, _) = open(scratch.path());
-        wait(crashed.record("main", &lock("/a"), revision(7), orphan_timeout)).unwrap();
+        wait(crashed.record("main", &lock("/a"), Layout::Key, revision(7), orphan_timeout)).unwrap();
         drop(crashed);
         open(scratch.path()).0.close(true).unwrap();
         remembered(scratch.path()).clean
@@ -172,7 +173,7 @@ fn whoever_has_not_begun_leaves_no_trace() {
 fn what_came_before_it_has_begun_is_written_then() {
     let scratch = Scratch::new();
     let (state, _) = StateDir::open(scratch.path()).unwrap();
-    let record = state.record("main", &lock("/a"), revision(7), ORPHAN_TIMEOUT);
+    let record = state.record("main", &lock("/a"), Layout::Key, revision(7), ORPHAN_TIMEOUT);
     wait(state.begin()).unwrap();
     wait(record).unwrap();
     drop(state);
@@ -183,7 +184,7 @@ fn what_came_before_it_has_begun_is_written_then() {
 fn a_record_that_nobody_waits_for_is_written_all_the_same() {
     let scratch = Scratch::new();
     let (state, _) = open(scratch.path());
-    drop(state.record("main", &lock("/a"), revision(7), ORPHAN_TIMEOUT));
+    drop(state.record("main", &lock("/a"), Layout::Key, revision(7), ORPHAN_TIMEOUT));
     drop(state);
     assert_eq!(tenure(&remembered(scratch.path()), "/a"), Some(7));
 }
@@ -230,7 +231,8 @@ fn what_comes_together_is_one_commit() {
             let state = &state;
             scope.spawn(move || {
                 let keys = (0..each).map(|number| format!("/{thread}/{number}"));
-                let records = keys.map(|key| state.record("main", &lock(&key), revision(7), ORPHAN_TIMEOUT));
+                let records =
+                    keys.map(|key| state.record("main", &lock(&key), Layout::Key, revision(7), ORPHAN_TIMEOUT));
                 // All are on their way before the first is waited for.
                 records.collect::<Vec<_>>().into_iter().for_each(|record| wait(record).unwrap());
             });
@@ -295,7 +297,7 @@ fn an_accepted_regression_forgets_revisions_but_no_requests() {
     let (state, _) = open(scratch.path());
     record(&state, "/a", 700).unwrap();
     record(&state, "/b", 800).unwrap();
-    wait(state.record("other", &lock("/a"), revision(900), ORPHAN_TIMEOUT)).unwrap();
+    wait(state.record("other", &lock("/a"), Layout::Key, revision(900), ORPHAN_TIMEOUT)).unwrap();
     state.note_seen("main", seen(revision(1000)));
     state.inbox().distrust("main", revision(1000));
     state.inbox().distrust("other", revision(1100));
@@ -308,7 +310,7 @@ fn an_accepted_regression_forgets_revisions_but_no_requests() {
     let after = remembered(scratch.path());
     assert_eq!(after.highest_seen["main"], seen(revision(20)));
     assert_eq!(after.distrusted, BTreeMap::from([("other".to_owned(), revision(1100))]));
-    let forgotten = RememberedLock { tenure: None, orphan_timeout: ORPHAN_TIMEOUT };
+    let forgotten = RememberedLock { layout: Layout::Key, tenure: None, orphan_timeout: ORPHAN_TIMEOUT };
     assert_eq!(after.lock("main", &lock("/a")), Some(&forgotten), "its requests may still be at the worker");
     assert_eq!(tenure(&after, "/b"), Some(10));
     assert_eq!(after.lock("other", &lock("/a")).unwrap().tenure, Some(revision(900)));
@@ -327,7 +329,8 @@ fn a_tenure_is_not_recorded_where_a_later_one_is_remembered() {
     }
     assert_eq!(commits(scratch.path()), before);
     // Also where all three come together, and whatever stands behind them.
-    let asked = [7, 100, 7].map(|tenure| state.record("main", &lock("/a"), revision(tenure), ORPHAN_TIMEOUT));
+    let asked =
+        [7, 100, 7].map(|tenure| state.record("main", &lock("/a"), Layout::Key, revision(tenure), ORPHAN_TIMEOUT));
     let [earlier, same, forgotten] = asked;
     state.inbox().forget("main");
     record(&state, "/a", 7).unwrap();
@@ -375,7 +378,7 @@ fn written() -> Vec<u8> {
     let (state, _) = open(scratch.path());
     for tenure in 1..=6 {
         let others = (0..tenure * 3).map(|other| format!("/{tenure}/{other}"));
-        let others = others.map(|key| state.record("main", &lock(&key), revision(1), ORPHAN_TIMEOUT));
+        let others = others.map(|key| state.record("main", &lock(&key), Layout::Key, revision(1), ORPHAN_TIMEOUT));
         others.collect::<Vec<_>>().into_iter().for_each(|record| wait(record).unwrap());
         record(&state, "/a", tenure).unwrap();
     }

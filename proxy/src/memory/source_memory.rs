@@ -4,7 +4,7 @@ use std::collections::BTreeSet;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard};
 
-use fencepost_policy::{LockKey, Revision};
+use fencepost_policy::{Layout, LockKey, Revision};
 use fencepost_sources::GateMemory;
 use tokio::time::Instant;
 
@@ -44,7 +44,7 @@ impl SourceMemory {
 
 impl GateMemory for SourceMemory {
     /// Does not wait for the order: whoever keeps it may wait for the registry, which is locked while a gate is made.
-    fn of(&self, lock: &LockKey) -> Option<fencepost_sources::Remembered> {
+    fn of(&self, lock: &LockKey, layout: Layout) -> Option<fencepost_sources::Remembered> {
         let unclean_since = self.unclean_since.filter(|_| !self.cleared().contains(lock));
         let known = self.remembered.lock(&self.name, lock);
         // Somebody may have been let in of whom this source knows nothing, and later than whom it knows: sources are renamed, routes
@@ -58,7 +58,10 @@ impl GateMemory for SourceMemory {
         }
         let for_long = known.map(|known| known.orphan_timeout).max(of_others);
         Some(fencepost_sources::Remembered {
-            tenure: known.and_then(|known| known.tenure).filter(|_| !self.accepted.load(Ordering::Acquire)),
+            tenure: known
+                .filter(|known| known.layout == layout)
+                .and_then(|known| known.tenure)
+                .filter(|_| !self.accepted.load(Ordering::Acquire)),
             until: unclean_since.zip(for_long).map(|(since, for_long)| since + for_long),
             others: of_others.is_some(),
         })

@@ -108,7 +108,7 @@ async fn an_acceptance_comes_to_the_disk_whether_or_not_its_operator_waits_for_t
     world.is_accepted_by_one_who_leaves().await;
     let after = world.on_the_disk().await;
     assert_eq!((after.highest_seen.get("main"), after.distrusted.get("main")), (None, None));
-    let forgotten = RememberedLock { tenure: None, orphan_timeout: ORPHAN_TIMEOUT };
+    let forgotten = RememberedLock { layout: Layout::Key, tenure: None, orphan_timeout: ORPHAN_TIMEOUT };
     assert_eq!(after.lock("main", world.lock.key()), Some(&forgotten));
 
     assert!(!world.source.accept_regression().await.unwrap());
@@ -125,8 +125,8 @@ struct Intruder {
 }
 
 impl GateMemory for Intruder {
-    fn of(&self, lock: &LockKey) -> Option<OfGate> {
-        self.gates.of(lock)
+    fn of(&self, lock: &LockKey, layout: Layout) -> Option<OfGate> {
+        self.gates.of(lock, layout)
     }
 
     fn clear(&self, lock: &LockKey) {
@@ -187,17 +187,17 @@ async fn a_record_that_an_acceptance_overtakes_is_none() {
 #[tokio::test]
 async fn a_tenure_that_was_recorded_by_a_later_revision_of_its_own_is_recorded() {
     let world = World::held_by(&["a", "a"]).await;
-    world.memory.state.record("main", world.lock.key(), revision(3), ORPHAN_TIMEOUT).await.unwrap();
+    world.memory.state.record("main", world.lock.key(), Layout::Key, revision(3), ORPHAN_TIMEOUT).await.unwrap();
     world.memory.record(&world.lock, revision(2), ORPHAN_TIMEOUT * 2).await.unwrap();
     assert!(world.may_enter("a", 2).is_ok());
-    let now = RememberedLock { tenure: Some(revision(3)), orphan_timeout: ORPHAN_TIMEOUT * 2 };
+    let now = RememberedLock { layout: Layout::Key, tenure: Some(revision(3)), orphan_timeout: ORPHAN_TIMEOUT * 2 };
     assert_eq!(world.tenure_on_the_disk().await, Some(now));
 }
 
 #[tokio::test]
 async fn a_tenure_that_a_later_one_stands_in_the_way_of_is_not_let_in() {
     let world = World::held_by(&["a", "b"]).await;
-    world.memory.state.record("main", world.lock.key(), revision(4), ORPHAN_TIMEOUT).await.unwrap();
+    world.memory.state.record("main", world.lock.key(), Layout::Key, revision(4), ORPHAN_TIMEOUT).await.unwrap();
     assert_eq!(world.record(3).await, Err(Rejection::Unverifiable));
     assert!(matches!(world.may_enter("b", 3), Err(KeptOut::Record(_))));
 }
@@ -275,8 +275,22 @@ async fn what_an_operator_has_ended_is_ended_though_its_source_has_another_name_
     let crashed = Scratch::new();
     fs::copy(world.scratch.path().join("journal"), crashed.path().join("journal")).unwrap();
     let next = Memory::open(crashed.path()).unwrap();
-    let left_behind = || next.of_source("renamed").of(world.lock.key()).and_then(|left| left.until);
+    let left_behind = || next.of_source("renamed").of(world.lock.key(), Layout::Key).and_then(|left| left.until);
     assert!(left_behind().is_some());
     next.of_source("renamed").clear(world.lock.key());
     assert_eq!(left_behind(), None);
+}
+
+/// Its gate began with the floor of the other one: whoever held the mutex since before was told `replayed-tenure`, though nobody had come after.
+#[tokio::test]
+async fn a_gate_begins_with_no_tenure_of_another_layout_and_waits_for_its_requests() {
+    let world = World::held_by(&["a"]).await;
+    world.record(2).await.unwrap();
+    let crashed = Scratch::new();
+    fs::copy(world.scratch.path().join("journal"), crashed.path().join("journal")).unwrap();
+    let next = Memory::open(crashed.path()).unwrap();
+    let of = |layout| next.of_source("main").of(world.lock.key(), layout).unwrap();
+    let (alike, other) = (of(Layout::Key), of(Layout::Mutex));
+    assert_eq!((alike.tenure, other.tenure), (Some(revision(2)), None));
+    assert!(alike.until.is_some() && alike.until == other.until && !other.others);
 }

@@ -3,7 +3,7 @@
 use std::collections::BTreeMap;
 use std::time::Duration;
 
-use fencepost_policy::{LockKey, Revision};
+use fencepost_policy::{Layout, LockKey, Revision};
 use serde::{Deserialize, Deserializer, Serialize};
 
 use super::remembered::Seen;
@@ -17,6 +17,9 @@ pub(super) enum Entry {
         source: String,
         #[serde(with = "lock_key")]
         lock: LockKey,
+        /// How its record was laid out.
+        #[serde(with = "layout", default = "layout::usual", skip_serializing_if = "layout::is_usual")]
+        layout: Layout,
         #[serde(with = "maybe_revision")]
         tenure: Option<Revision>,
         #[serde(deserialize_with = "orphan_timeout")]
@@ -78,6 +81,30 @@ mod lock_key {
 
     pub(super) fn deserialize<'d, D: Deserializer<'d>>(deserializer: D) -> Result<LockKey, D::Error> {
         LockKey::new(&String::deserialize(deserializer)?).map_err(D::Error::custom)
+    }
+}
+
+mod layout {
+    use super::Layout;
+    use serde::{Deserialize, Deserializer, Serialize, Serializer, de::Error};
+
+    /// Not written.
+    pub(super) fn usual() -> Layout {
+        Layout::Key
+    }
+
+    pub(super) fn is_usual(layout: &Layout) -> bool {
+        *layout == usual()
+    }
+
+    pub(super) fn serialize<S: Serializer>(layout: &Layout, serializer: S) -> Result<S::Ok, S::Error> {
+        layout.name().serialize(serializer)
+    }
+
+    pub(super) fn deserialize<'d, D: Deserializer<'d>>(deserializer: D) -> Result<Layout, D::Error> {
+        let name = String::deserialize(deserializer)?;
+        let known = [Layout::Key, Layout::Election, Layout::Mutex].into_iter().find(|layout| layout.name() == name);
+        known.ok_or_else(|| D::Error::custom(format!("a layout {name:?}")))
     }
 }
 

@@ -4,7 +4,7 @@ use std::collections::BTreeMap;
 use std::collections::btree_map;
 use std::time::Duration;
 
-use fencepost_policy::{LockKey, Revision};
+use fencepost_policy::{Layout, LockKey, Revision};
 use fencepost_sources::StoreIdentity;
 
 use super::entry::Entry;
@@ -37,6 +37,8 @@ pub struct Seen {
 /// What is remembered of a lock.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct RememberedLock {
+    /// How its record was laid out: tenures of different layouts have no order.
+    pub layout: Layout,
     /// The first revision of the last tenure that was let in; nothing once the revisions of the source were forgotten: then
     /// no tenure is the one that may be at the worker.
     pub tenure: Option<Revision>,
@@ -73,8 +75,9 @@ impl Remembered {
 
     /// The tenure that is remembered of the entry's lock, if it is later than the entry's.
     pub(super) fn later_than(&self, entry: &Entry) -> Option<Revision> {
-        let Entry::Lock { source, lock, tenure, orphan_timeout: _ } = entry else { return None };
-        self.lock(source, lock)?.tenure.filter(|known| Some(*known) > *tenure)
+        let Entry::Lock { source, lock, layout, tenure, orphan_timeout: _ } = entry else { return None };
+        let known = self.lock(source, lock).filter(|known| known.layout == *layout)?;
+        known.tenure.filter(|known| Some(*known) > *tenure)
     }
 
     /// What the next process is to remember of it from the start. Whatever a clean process watched has left the worker.
@@ -118,8 +121,8 @@ impl Remembered {
         // Only the very last thing that a process writes is a clean mark.
         self.clean = false;
         match entry {
-            Entry::Lock { source, lock, tenure, orphan_timeout } => {
-                let news = RememberedLock { tenure: *tenure, orphan_timeout: *orphan_timeout };
+            Entry::Lock { source, lock, layout, tenure, orphan_timeout } => {
+                let news = RememberedLock { layout: *layout, tenure: *tenure, orphan_timeout: *orphan_timeout };
                 self.let_in(source, lock, news)
             }
             Entry::HighestSeen { source, revision, cluster, terms } => {
@@ -160,7 +163,9 @@ impl Remembered {
                 let known = known.get_mut();
                 // The barrier opened for a later tenure, so nothing of the earlier one needs its `orphan_timeout` any more.
                 // Within one tenure requests may be under way that were promised the longer one.
-                let later = known.tenure < news.tenure;
+                // One of another layout is later too: the lock has been given that since.
+                let is_alike = known.layout == news.layout;
+                let later = !is_alike || known.tenure < news.tenure;
                 let longer = known.tenure == news.tenure && known.orphan_timeout < news.orphan_timeout;
                 if later || longer {
                     *known = news;
@@ -173,9 +178,10 @@ impl Remembered {
     /// The entries that make this state out of an empty one.
     pub(super) fn entries(&self) -> impl Iterator<Item = Entry> {
         let locks = self.locks.iter().flat_map(|(source, locks)| locks.iter().map(move |lock| (source, lock)));
-        let locks = locks.map(|(source, (lock, RememberedLock { tenure, orphan_timeout }))| Entry::Lock {
+        let locks = locks.map(|(source, (lock, RememberedLock { layout, tenure, orphan_timeout }))| Entry::Lock {
             source: source.clone(),
             lock: lock.clone(),
+            layout: *layout,
             tenure: *tenure,
             orphan_timeout: *orphan_timeout,
         });
@@ -229,9 +235,14 @@ mod tests {
     use super::*;
 
     fn lock(tenure: Option<u64>, seconds: u64) -> Entry {
+        lock_of(Layout::Key, tenure, seconds)
+    }
+
+    fn lock_of(layout: Layout, tenure: Option<u64>, seconds: u64) -> Entry {
         Entry::Lock {
             source: "main".to_owned(),
             lock: LockKey::new("/a").unwrap(),
+            layout,
             tenure: tenure.map(|tenure| Revision::new(tenure).unwrap()),
             orphan_timeout: Duration::from_secs(seconds),
         }
@@ -294,6 +305,17 @@ mod tests {
         check(&[(lock(Some(7), 30), true), (lock(Some(7), 60), true)], &[lock(Some(7), 60)]);
     }
 
+    /// It was a later one that stood in the way: whoever held a mutex since before its lock was last taken by layout `key` was refused for good.
+    #[test]
+    fn a_tenure_of_another_layout_is_neither_earlier_nor_later_and_takes_the_place() {
+        let mutex = |tenure| lock_of(Layout::Mutex, Some(tenure), 10);
+        check(&[(lock(Some(7), 30), true), (mutex(5), true), (mutex(5), false), (mutex(4), false)], &[mutex(5)]);
+        check(&[(mutex(5), true), (lock(Some(5), 30), true)], &[lock(Some(5), 30)]);
+        let mut state = Remembered::default();
+        state.apply(&lock(Some(7), 30));
+        assert_eq!((state.later_than(&lock(Some(5), 30)), state.later_than(&mutex(5))), (Revision::new(7), None));
+    }
+
     #[test]
     fn forgetting_revisions_forgets_no_request() {
         check(&[(lock(Some(7), 30), true), (seen(9), true), (forget(), true), (forget(), false)], &[lock(None, 30)]);
@@ -345,6 +367,7 @@ mod tests {
         let of = |source: &str, key: &str, tenure| Entry::Lock {
             source: source.to_owned(),
             lock: LockKey::new(key).unwrap(),
+            layout: Layout::Key,
             tenure: Some(Revision::new(tenure).unwrap()),
             orphan_timeout: Duration::from_secs(30),
         };
@@ -375,6 +398,7 @@ mod tests {
         let odd = Entry::Lock {
             source: "a-b_C".to_owned(),
             lock: LockKey::new("/\u{1}\n\"\\é/").unwrap(),
+            layout: Layout::Mutex,
             tenure: Some(Revision::MAX),
             orphan_timeout: Duration::new(3600, 999_999_999),
         };
@@ -388,6 +412,7 @@ mod tests {
         for line in [
             r#"{"highest_seen":{"source":"main","revision":0}}"#,
             r#"{"lock":{"source":"main","lock":"","tenure":1,"orphan_timeout":{"secs":1,"nanos":0}}}"#,
+            r#"{"lock":{"source":"main","lock":"/a","layout":"keys","tenure":1,"orphan_timeout":{"secs":1,"nanos":0}}}"#,
             // Added to the present it made the process panic when it began.
             r#"{"lock":{"source":"main","lock":"/a","tenure":1,"orphan_timeout":{"secs":18446744073709551615,"nanos":0}}}"#,
             r#""open""#,

@@ -322,7 +322,7 @@ impl Drop for EndOfWork {
 
 #[cfg(test)]
 mod tests {
-    use fencepost_policy::LockKey;
+    use fencepost_policy::{Layout, LockKey};
 
     use super::*;
 
@@ -346,6 +346,7 @@ mod tests {
             writer.commit(Entry::Lock {
                 source: "main".to_owned(),
                 lock,
+                layout: Layout::Key,
                 tenure,
                 orphan_timeout: Duration::from_secs(1),
             })

@@ -6,7 +6,7 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Duration;
 
-use fencepost_policy::{Gate, LockKey, Moment, Predecessor, Revision};
+use fencepost_policy::{Gate, Layout, LockKey, Moment, Predecessor, Revision};
 use tokio::sync::{Notify, Semaphore, mpsc, oneshot};
 use tokio::time::{Instant, sleep_until};
 
@@ -54,8 +54,8 @@ pub(crate) struct Common {
 
 /// What is remembered of the gates of an earlier process.
 pub trait GateMemory: Send + Sync + std::fmt::Debug {
-    /// What is remembered of that lock's gate.
-    fn of(&self, lock: &LockKey) -> Option<Remembered>;
+    /// What is remembered of that lock's gate, whose tenures are those of that layout: revisions of another one's are no measure for them.
+    fn of(&self, lock: &LockKey, layout: Layout) -> Option<Remembered>;
 
     /// Leaves out what an earlier process left at the worker of that lock, should its gate be made anew: an operator has said that none of it
     /// is running.
@@ -75,7 +75,8 @@ pub trait GateMemory: Send + Sync + std::fmt::Debug {
 /// What is remembered of a gate.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Remembered {
-    /// The `first` revision of the last tenure that was let in; `None` if the store went back since, and that was accepted.
+    /// The `first` revision of the last tenure that was let in; `None` if the store went back since, and that was accepted, or if the lock
+    /// had another layout then.
     pub tenure: Option<Revision>,
     /// Until when requests may run that the earlier process left at the worker; `None` if it left none.
     pub until: Option<Instant>,
@@ -248,10 +249,10 @@ impl Common {
     }
 
     /// The gate of a lock that is tracked from now on. With a memory its tenures are recorded before they enter.
-    pub(crate) fn new_gate(&self, lock: &LockKey) -> Gate {
+    pub(crate) fn new_gate(&self, lock: &LockKey, layout: Layout) -> Gate {
         let mut gate = match &self.memory {
             None => Gate::default(),
-            Some(memory) => Gate::recording(memory.of(lock).map(|remembered| Predecessor {
+            Some(memory) => Gate::recording(memory.of(lock, layout).map(|remembered| Predecessor {
                 tenure: remembered.tenure,
                 until: remembered.until.map(|until| self.moment(until)),
                 others: remembered.others,
@@ -281,7 +282,7 @@ impl Common {
 
     /// Until when requests of that lock may run that an earlier process left at the worker, as a gate would be told that is made now.
     pub(crate) fn left_behind_until(&self, lock: &LockKey) -> Option<Instant> {
-        self.memory.as_ref()?.of(lock)?.until
+        self.memory.as_ref()?.of(lock, Layout::Key)?.until // Requests run, whatever the layout of the lock.
     }
 
     /// Has a later process know that the store went back.

@@ -82,7 +82,7 @@ impl TrackedLock {
     pub(crate) const BEFORE_GATE: usize = std::mem::offset_of!(TrackedLock, inner);
 
     pub(crate) fn new(spec: LockSpec, scope: Option<Arc<Scope>>, common: Arc<Common>) -> TrackedLock {
-        let gate = common.new_gate(&spec.key);
+        let gate = common.new_gate(&spec.key, spec.format.layout);
         TrackedLock {
             range: spec.range(),
             spec,

@@ -177,7 +177,7 @@ impl Told {
 }
 
 impl GateMemory for Told {
-    fn of(&self, _lock: &LockKey) -> Option<Remembered> {
+    fn of(&self, _lock: &LockKey, _layout: Layout) -> Option<Remembered> {
         None
     }
 

@@ -4,7 +4,7 @@ use std::collections::BTreeMap;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard};
 
-use fencepost_policy::{LockKey, Revision};
+use fencepost_policy::{Layout, LockKey, Revision};
 use fencepost_sources::{GateMemory, Remembered};
 use tokio::time::Instant;
 
@@ -69,7 +69,7 @@ pub(crate) struct Memory {
 }
 
 impl GateMemory for Memory {
-    fn of(&self, lock: &LockKey) -> Option<Remembered> {
+    fn of(&self, lock: &LockKey, _layout: Layout) -> Option<Remembered> {
         let Remembered { tenure, until, others } = *self.locks.get(lock.as_str())?;
         Some(Remembered { tenure: tenure.filter(|_| !self.accepted.load(Ordering::Relaxed)), until, others })
     }

@@ -189,6 +189,27 @@ async fn what_a_route_let_past_is_waited_for_and_judged_though_it_takes_other_pa
     }
 }
 
+#[tokio::test]
+async fn what_needs_no_token_goes_on_when_its_route_enforces_and_is_waited_for() {
+    let route = || {
+        let times = "orphan_timeout = \"1h\"\nhandoff_timeout = \"200ms\"";
+        Route::new("k", "/", r#"key = "/k""#).with(times).with("exempt_methods = [\"GET\"]")
+    };
+    let scene = Scene::open(EtcdVersion::V3_5, &[watching(route())]).await;
+    let holder = scene.store.hold(LOCK, "shard-1").await;
+    scene.until_known(LOCK, Some("shard-1")).await;
+    let latch = Latch::new();
+    scene.worker.on("/held", Behaviour::Hold(latch.clone(), Answer::ok("held")));
+    let held = scene.start_at_worker(Ask::post("/held").method("GET")).await;
+    scene.fence.reloads(&scene.config.clone().routes(&[route()])).await;
+    assert_refused(&scene.send(Ask::post("/next").under(&holder)).await, "handoff-timeout", LOCK, &holder);
+    latch.open();
+    assert_eq!(held.await.unwrap().text(), "held");
+    scene.until_metric("fencepost_in_flight{route=\"k\"}", 0.0).await;
+    scene.admits("/next", &holder).await;
+    scene.finish().await;
+}
+
 /// Each turn has its time: that of another route, which has long been over, is none of its business.
 #[tokio::test]
 async fn what_was_let_past_is_waited_for_though_another_route_of_its_lock_turned_before() {

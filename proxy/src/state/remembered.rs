@@ -70,6 +70,7 @@ impl Remembered {
                 highest_seen.entry(source.clone()).or_insert_with(|| seen.clone()).rise(seen);
             }
         }
+        self.locks.retain(|_, locks| !locks.is_empty());
         self
     }
 

@@ -28,6 +28,7 @@ mod serving;
 mod sniff;
 mod strict;
 mod tally;
+mod thread_runtime;
 mod unread;
 mod unread_head;
 mod watch;

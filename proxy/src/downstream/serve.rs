@@ -13,7 +13,6 @@ use std::task::Poll;
 use std::time::Duration;
 
 use http::{Request, Response};
-use tokio::runtime::{LocalOptions, LocalRuntime};
 use tokio::sync::{mpsc, watch};
 use tokio::time::Instant;
 use tower::Service;
@@ -28,6 +27,7 @@ use super::listener::{ListenAddress, Listener};
 use super::places::{Oldest, Places};
 use super::seat::Waiting;
 use super::tally::Closing;
+use super::thread_runtime::ThreadRuntime;
 use super::unread_head::UnreadHead;
 use crate::wire::Background;
 
@@ -279,28 +279,6 @@ impl Server {
 impl Drop for Server {
     fn drop(&mut self) {
         self.move_to(Stage::Cut);
-    }
-}
-
-/// A runtime of one thread alone: what runs there need not be `Send`, and is woken without a lock.
-///
-/// It ends with its tasks, and what blocks on its account is left to itself: the lookup of a worker's name may take its server half a minute.
-struct ThreadRuntime(Option<LocalRuntime>);
-
-impl ThreadRuntime {
-    fn new() -> io::Result<ThreadRuntime> {
-        let mut builder = tokio::runtime::Builder::new_current_thread();
-        builder.enable_all().build_local(LocalOptions::default()).map(|runtime| ThreadRuntime(Some(runtime)))
-    }
-
-    fn run(self, work: impl Future<Output = ()>) {
-        self.0.as_ref().expect("it is there until it ends").block_on(work);
-    }
-}
-
-impl Drop for ThreadRuntime {
-    fn drop(&mut self) {
-        self.0.take().into_iter().for_each(LocalRuntime::shutdown_background);
     }
 }
 

@@ -69,7 +69,7 @@ pub enum SendError<P> {
         /// its tenure had ended.
         source: Option<hyper::Error>,
     },
-    /// The client did not send all of its body. What had been sent was cut, so that the worker never has the whole; an answer is still
+    /// The rest of its body will not come, for what its client did. What had been sent was cut, so that the worker never has the whole; an answer is still
     /// waited for, and the permit learns of it.
     Body(BodyFault),
     /// It was sent, and the body of the answer is in a transfer coding that only the worker's next hop could undo. It is read to its end

@@ -50,16 +50,21 @@ struct Shared {
 impl Worker {
     /// Starts one on a loopback port that the system chooses.
     pub async fn start() -> Worker {
-        Worker::start_tcp(None)
+        Worker::start_on(loopback(), None)
     }
 
-    /// The same over TLS. Printed, its endpoint is not the upstream that it is: that is [`Worker::https`].
+    /// Starts one over TLS. Printed, its endpoint is not the upstream that it is: that is [`Worker::https`].
     pub async fn start_tls(tls: &WorkerTls<'_>) -> Worker {
-        Worker::start_tcp(Some(Arc::new(Present::new(tls))))
+        Worker::start_on(loopback(), Some(tls))
     }
 
-    fn start_tcp(tls: Option<Arc<Present>>) -> Worker {
-        let listener = std::net::TcpListener::bind(("127.0.0.1", 0)).expect("the loopback address can be bound");
+    /// Starts one that takes the connections of this listener, in cleartext or over TLS.
+    ///
+    /// # Panics
+    ///
+    /// If the listener is broken.
+    pub fn start_on(listener: std::net::TcpListener, tls: Option<&WorkerTls<'_>>) -> Worker {
+        let tls = tls.map(|tls| Arc::new(Present::new(tls)));
         listener.set_nonblocking(true).expect("a socket can be made non-blocking");
         let address = listener.local_addr().expect("a bound listener has an address");
         let spoken = tls.clone();
@@ -203,4 +208,8 @@ impl Worker {
     pub fn close_idle_connections(&self) {
         self.close_idle.send_modify(|times| *times += 1);
     }
+}
+
+fn loopback() -> std::net::TcpListener {
+    std::net::TcpListener::bind(("127.0.0.1", 0)).expect("the loopback address can be bound")
 }

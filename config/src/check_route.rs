@@ -70,7 +70,11 @@ pub(crate) fn check_route(raw: RawRoute, sources: &[DeclaredSource], notes: &Not
         freshness.choice(notes, &[("cached", Freshness::Cached), ("linearizable", Freshness::Linearizable)]);
     let max_age = time(max_age, millis(500)..=minutes(60), millis(5_000));
     let handoff_timeout = time(handoff_timeout, millis(100)..=minutes(60), millis(10_000));
+    let orphan_place = orphan_timeout.place.clone();
     let orphan_timeout = time(orphan_timeout, millis(100)..=minutes(60), millis(30_000));
+    if orphan_timeout < millis(1_000) {
+        notes.warning(&orphan_place, SHORT_ORPHAN_TIMEOUT);
+    }
     let upstream_timeout = time(upstream_timeout, millis(10)..=minutes(60), millis(30_000));
     let request_timeout = request_timeout.within(notes, millis(10)..=minutes(24 * 60), show_duration).into_value();
     let stale_status = stale_status.parse(notes, |status| match status {
@@ -164,6 +168,9 @@ const WEAKENINGS: [(&str, &str); 4] = [
         "takes the worker's word that it does nothing with a request that it gets only a part of: the next holder does not wait for one that was cut",
     ),
 ];
+
+const SHORT_ORPHAN_TIMEOUT: &str = "below 1s, connections to the worker end when it acknowledges nothing for 500ms, and a new \
+                                    holder may wait for that long: write \"1s\" or more";
 
 fn warn_of_weakened_fencing(settings: [&Setting<String>; 4], notes: &Notes) {
     for setting in settings {

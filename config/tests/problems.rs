@@ -1338,3 +1338,11 @@ fn a_syntax_error_is_named_with_line_and_column() {
 fn what_works_but_should_be_known_is_a_warning() {
     check(WARNINGS, warnings);
 }
+
+#[test]
+fn short_orphan_timeouts_are_warned_of() {
+    let warned = |timeout: &str| warnings(&edited(&[(11, &format!("orphan_timeout = {timeout:?}"))]));
+    assert_eq!(warned("1s"), [""; 0]);
+    let [warning] = &warned("999ms")[..] else { panic!("one warning") };
+    assert!(warning.starts_with("f.toml:11: route.shards.orphan_timeout: below 1s, "), "{warning}");
+}

@@ -370,3 +370,12 @@ fn the_service_is_given_the_time_that_its_drain_takes_by_default() {
     let limits = fencepost_config::Limits::default();
     assert!(timeout.parse::<u64>().unwrap() > (limits.drain_delay + limits.drain_timeout).as_secs());
 }
+
+/// SIGABRT reaches a stopped process only when it goes on, and its bytes in the kernel with it.
+#[test]
+fn the_service_is_killed_within_orphan_timeout_if_stopped() {
+    let unit = std::fs::read_to_string(units().path().join("fencepost.service")).unwrap();
+    assert!(unit.lines().any(|line| line == "WatchdogSignal=SIGKILL"), "{unit}");
+    let watchdog = unit.lines().find_map(|line| line.strip_prefix("WatchdogSec=")?.strip_suffix('s')).unwrap();
+    assert!(watchdog.parse::<u64>().unwrap() < 30, "the default of orphan_timeout");
+}

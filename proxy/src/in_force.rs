@@ -11,7 +11,7 @@ use tokio::sync::watch;
 use crate::decision::{DecisionIds, Sample, WallClock};
 use crate::downstream::ThreadContext;
 use crate::fence::Fence;
-use crate::forward::{KeptFields, Pool};
+use crate::forward::{self, KeptFields, Pool};
 use crate::log_throttle::LeftOut;
 use crate::metrics::RequestCounts;
 use crate::wire::Background;
@@ -133,7 +133,7 @@ impl ThreadShare {
         // Routes to one worker share its connections.
         let mut pools: Vec<(Reach<'_>, Pool)> = before.into_iter().flat_map(ThreadShare::reached).collect();
         let routes = fence.config.routes.iter().zip(&fence.upstreams).map(|(route, upstream)| {
-            let reach = Reach::new(&route.upstream, &fence.config.limits);
+            let reach = Reach::new(&route.upstream, upstream, &fence.config.limits);
             if let Some((_, pool)) = pools.iter().find(|(other, _)| *other == reach) {
                 return pool.clone();
             }
@@ -173,8 +173,9 @@ impl ThreadShare {
     }
 
     fn reached(&self) -> impl Iterator<Item = (Reach<'_>, Pool)> {
-        let config = &self.fence.config;
-        let reached = config.routes.iter().map(|route| Reach::new(&route.upstream, &config.limits));
+        let Fence { config, upstreams, .. } = &*self.fence;
+        let routes = config.routes.iter().zip(upstreams);
+        let reached = routes.map(|(route, upstream)| Reach::new(&route.upstream, upstream, &config.limits));
         reached.zip(self.pools.iter().cloned())
     }
 }
@@ -183,11 +184,12 @@ impl ThreadShare {
 #[derive(PartialEq, Eq)]
 struct Reach<'c> {
     upstream: &'c Upstream,
-    limits: (usize, Duration),
+    limits: (usize, Duration, Duration),
 }
 
 impl<'c> Reach<'c> {
-    fn new(upstream: &'c Upstream, limits: &Limits) -> Reach<'c> {
-        Reach { upstream, limits: (limits.upstream_connections_max, limits.upstream_idle_timeout) }
+    fn new(upstream: &'c Upstream, made: &forward::Upstream, limits: &Limits) -> Reach<'c> {
+        let Limits { upstream_connections_max, upstream_idle_timeout, .. } = *limits;
+        Reach { upstream, limits: (upstream_connections_max, upstream_idle_timeout, made.unacknowledged_max) }
     }
 }

@@ -15,7 +15,8 @@ use fencepost_sources::{Nameless, TrackedLock};
 use tokio::time::Instant;
 
 use crate::exchange::{InFlight, Place};
-use crate::forward::{Ending, Permit, Standing, Watch};
+use crate::forward::{Ending, LastBytes, Permit, Standing, Watch};
+use crate::wire::WeakSocket;
 use unseen::{LostPass, Orphan};
 
 /// What the gate gave.
@@ -116,39 +117,49 @@ impl Ticket {
         }
     }
 
-    /// The request may run on at the worker, unseen: from now on its time is bounded.
-    fn lose(&mut self) {
+    /// The request may run on at the worker, unseen: from now on its time is bounded. Its connection, if it has one yet, is reset when that
+    /// is over.
+    fn lose(&mut self, last_bytes: Instant, connection: Option<WeakSocket>) {
+        let until = self.lost_until(last_bytes);
         match self.proof.take() {
             Some(Proof::Admission(lock, admission)) => {
-                let until = self.lost_until();
                 let id = lock.lose(admission, until);
-                self.orphan = Some(Box::new(Orphan::new(lock, id, until, Rc::clone(&self.place))));
+                self.orphan = Some(Box::new(Orphan::new(lock, id, until, Rc::clone(&self.place), connection)));
             }
             // Nobody waits for it, unless its route turns to enforce meanwhile.
             Some(Proof::Pass(counter, pass)) => {
-                let lost = LostPass::new(counter, pass, self.lost_until(), Rc::clone(&self.place));
+                let lost = LostPass::new(counter, pass, until, Rc::clone(&self.place), connection);
                 self.lost_pass = Some(Box::new(lost));
             }
             Some(Proof::Uncounted) | None => {}
         }
     }
 
-    /// Until when a request may run on that was at the worker just now.
-    fn lost_until(&self) -> Instant {
-        Instant::now() + self.place.route().orphan_timeout
+    /// Until when a request may run on whose last bytes may reach the worker at `last_bytes`.
+    fn lost_until(&self, last_bytes: Instant) -> Instant {
+        last_bytes + self.place.route().orphan_timeout
     }
 
     /// The request, lost before or not, was at the worker until now, and from now on less is seen of it, or nothing.
-    fn lose_sight(&mut self) {
-        self.heard();
-        self.lose();
+    fn lose_sight(&mut self, last_bytes: Instant) {
+        self.postpone(last_bytes);
+        self.lose(last_bytes, None);
+    }
+
+    /// Its time, if it is lost, begins anew at `last_bytes`, unless that would end sooner.
+    fn postpone(&self, last_bytes: Instant) {
+        let until = self.lost_until(last_bytes);
+        if let Some(orphan) = &self.orphan {
+            orphan.postpone(until);
+        }
+        if let Some(lost) = &self.lost_pass {
+            lost.postpone(until);
+        }
     }
 
     /// Whether the request was lost before, and its time has come.
     fn time_has_come(&self) -> bool {
-        let lost = self.orphan.as_ref().map(|orphan| &orphan.until);
-        let until = lost.or(self.lost_pass.as_ref().map(|lost| &lost.until));
-        until.is_some_and(|until| until.get() <= Instant::now())
+        self.counts_until().is_some_and(|until| until <= Instant::now())
     }
 
     /// The request is not at the worker.
@@ -167,9 +178,12 @@ impl Ticket {
     }
 
     /// The worker never has the whole of the request.
-    fn settle_partial(&mut self) {
+    fn settle_partial(&mut self, last_bytes: LastBytes) {
         match self.place.route().partial_requests {
-            PartialRequests::Orphans => self.lose_sight(),
+            PartialRequests::Orphans => {
+                self.postpone(last_bytes.until);
+                self.lose(last_bytes.until, last_bytes.connection);
+            }
             PartialRequests::Harmless => self.give_back(),
         }
     }
@@ -202,30 +216,30 @@ impl Permit for Ticket {
         !matches!(self.proof, Some(Proof::Admission(..)))
     }
 
-    fn body_cut(&mut self) {
-        self.settle_partial();
+    fn body_cut(&mut self, last_bytes: LastBytes) {
+        self.settle_partial(last_bytes);
     }
 
-    fn overdue(&mut self) {
-        self.lose();
+    fn overdue(&mut self, last_bytes: LastBytes) {
+        self.lose(last_bytes.until, last_bytes.connection);
     }
 
     fn heard(&mut self) {
-        if let Some(orphan) = &self.orphan {
-            orphan.postpone(self.lost_until());
-        }
-        if let Some(lost) = &self.lost_pass {
-            lost.postpone(self.lost_until());
-        }
+        self.postpone(Instant::now());
     }
 
-    fn finished(mut self, how: Ending) {
+    fn counts_until(&self) -> Option<Instant> {
+        let orphan = self.orphan.as_ref().map(|orphan| &orphan.until);
+        orphan.or(self.lost_pass.as_ref().map(|lost| &lost.until)).map(|until| until.get())
+    }
+
+    fn finished(mut self, how: Ending, last_bytes: Instant) {
         match how {
             Ending::Complete => self.give_back(),
-            Ending::BodyCut => self.settle_partial(),
-            // The worker has been silent since: nothing that was to be read put that off.
-            Ending::TimedOut if self.time_has_come() => {}
-            Ending::Reset | Ending::TimedOut | Ending::Cut => self.lose_sight(),
+            // The worker has been silent since: nothing that was to be read put that off. Or its connection was reset because of that.
+            Ending::TimedOut | Ending::Reset | Ending::BodyCut if self.time_has_come() => {}
+            Ending::BodyCut => self.settle_partial(LastBytes { until: last_bytes, connection: None }),
+            Ending::Reset | Ending::TimedOut | Ending::Cut => self.lose_sight(last_bytes),
         }
         (self.orphan, self.lost_pass) = (None, None); // Its end will not be seen any more: only time ends it.
     }
@@ -277,7 +291,7 @@ impl Drop for Ticket {
     /// A ticket that was never used leaves the gate as if it had never entered. In a panic nobody knows what it was used for.
     fn drop(&mut self) {
         if std::thread::panicking() {
-            self.lose_sight();
+            self.lose_sight(Instant::now());
             (self.orphan, self.lost_pass) = (None, None); // Its end will not be seen: only time ends it.
         } else {
             self.give_back();

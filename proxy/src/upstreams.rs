@@ -1,6 +1,8 @@
 //! The workers of a configuration, as the upstream side knows them.
 
+use std::collections::HashMap;
 use std::sync::{Mutex, MutexGuard, PoisonError};
+use std::time::Duration;
 
 use fencepost_config::{Config, HostPort, Limits, UpstreamAddress, UpstreamProtocol, UpstreamTls};
 use fencepost_tls::{ClientFiles, ClientTls, TlsError};
@@ -61,8 +63,10 @@ impl Identities {
     pub fn upstreams(&self, config: &Config) -> Result<(Vec<Upstream>, Vec<Identity>), UpstreamsError> {
         let in_force = self.in_force();
         let mut used: Vec<Identity> = Vec::new();
+        let unacknowledged_max = unacknowledged_max(config);
         let upstreams = config.routes.iter().map(|route| {
-            upstream(&route.upstream, &config.limits, &self.quota, |files| {
+            let limits = (&config.limits, unacknowledged_max[&route.upstream]);
+            upstream(&route.upstream, limits, &self.quota, |files| {
                 if let Some(shared) = used.iter().find(|identity| identity.files == files) {
                     return Ok(shared.made.clone());
                 }
@@ -99,9 +103,21 @@ impl Identities {
     }
 }
 
+/// How long what was written to each worker may go unacknowledged: half of the shortest `orphan_timeout` of its routes, which share its
+/// connections. So the kernel delivers nothing in the second half of the time for which a request counts as an orphan.
+fn unacknowledged_max(config: &Config) -> HashMap<&fencepost_config::Upstream, Duration> {
+    const MIN: Duration = Duration::from_millis(500); // Below that, a segment that is lost once loses its connection.
+    let mut found = HashMap::new();
+    for route in &config.routes {
+        let half = (route.orphan_timeout / 2).max(MIN);
+        found.entry(&route.upstream).and_modify(|least: &mut Duration| *least = half.min(*least)).or_insert(half);
+    }
+    found
+}
+
 fn upstream(
     configured: &fencepost_config::Upstream,
-    limits: &Limits,
+    (limits, unacknowledged_max): (&Limits, Duration),
     quota: &ConnectionQuota,
     identity: impl FnOnce(ClientFiles) -> Result<ClientTls, TlsError>,
 ) -> Result<Upstream, UpstreamsError> {
@@ -120,6 +136,7 @@ fn upstream(
         connections_max: limits.upstream_connections_max,
         quota: quota.clone(),
         idle_timeout: limits.upstream_idle_timeout,
+        unacknowledged_max,
         ..Upstream::new(address, speaks)
     })
 }

@@ -6,18 +6,20 @@ use std::time::Duration;
 
 use futures_util::StreamExt;
 use futures_util::stream::FuturesUnordered;
-use tokio::net::TcpStream;
+use tokio::net::{TcpSocket, TcpStream};
 use tokio::time::sleep;
 
-/// Connects to the first address that takes us. They are tried in order, each as soon as one has failed or the last has been silent for
-/// `silence_max`; those that are silent are waited for meanwhile, and each that is tried beside them needs `leave`, for as long as it is.
+/// Connects to the first address that accepts. It tries the addresses in order: the next one as soon as one has failed, or when the last
+/// has been silent for `silence_max`. Attempts that are silent go on meanwhile; each further one beside them needs a `leave`.
+/// `prepare` sets the options of each socket before it connects.
 ///
 /// # Errors
-/// That of the last that has failed, once all have.
+/// The error of the last attempt that failed, once all have.
 pub async fn first_to_connect<L>(
     addresses: impl IntoIterator<Item = SocketAddr>,
     silence_max: Duration,
     leave: impl Fn() -> Option<L>,
+    prepare: impl Fn(&TcpSocket) -> io::Result<()>,
 ) -> io::Result<TcpStream> {
     let mut failure = io::Error::new(io::ErrorKind::NotFound, "the name has no address");
     let mut addresses = addresses.into_iter().peekable();
@@ -27,9 +29,11 @@ pub async fn first_to_connect<L>(
             && let Some(leave) = if tried.is_empty() { Some(None) } else { leave().map(Some) }
             && let Some(address) = addresses.next()
         {
+            let socket = if address.is_ipv4() { TcpSocket::new_v4() } else { TcpSocket::new_v6() };
+            let socket = socket.and_then(|socket| prepare(&socket).map(|()| socket));
             tried.push(async move {
                 let _leave = leave;
-                TcpStream::connect(address).await
+                socket?.connect(address).await
             });
         }
         tokio::select! {
@@ -72,8 +76,10 @@ pub(crate) mod tests {
     }
 
     async fn check(addresses: &[SocketAddr], expected: Result<SocketAddr, io::ErrorKind>) {
-        let connected =
-            timeout(Duration::from_secs(60), first_to_connect(addresses.iter().copied(), SILENCE_MAX, || Some(())));
+        let connected = timeout(
+            Duration::from_secs(60),
+            first_to_connect(addresses.iter().copied(), SILENCE_MAX, || Some(()), |_| Ok(())),
+        );
         let connected = connected.await.expect("one of them is heard of");
         let peer = connected.and_then(|stream| stream.peer_addr()).map_err(|error| error.kind());
         assert_eq!(peer, expected, "{addresses:?}");
@@ -102,10 +108,10 @@ pub(crate) mod tests {
             asked.set(asked.get() + 1);
             (asked.get() == 3).then_some(())
         };
-        first_to_connect([nothing, works], SILENCE_MAX, leave).await.unwrap();
+        first_to_connect([nothing, works], SILENCE_MAX, leave, |_| Ok(())).await.unwrap();
         assert_eq!(asked.get(), 3);
         let refusing = refusing().await;
-        first_to_connect([refusing, works], SILENCE_MAX, || None::<()>).await.unwrap();
+        first_to_connect([refusing, works], SILENCE_MAX, || None::<()>, |_| Ok(())).await.unwrap();
     }
 
     /// The one that is silent for a while goes on, and is as good as those after it.

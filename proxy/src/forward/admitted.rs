@@ -6,6 +6,8 @@ use std::time::Duration;
 
 use tokio::time::Instant;
 
+use crate::wire::WeakSocket;
+
 /// A request with what lets it out to the worker.
 ///
 /// [`ReadyConnection::send`](super::ReadyConnection::send) takes nothing else. The proof is the permit: whoever makes
@@ -25,6 +27,15 @@ impl<R, P: Permit> Admitted<R, P> {
     pub fn into_parts(self) -> (R, P) {
         (self.request, self.permit)
     }
+}
+
+/// How the worker may still get something of a request that is given up, or will never be whole.
+#[derive(Clone)]
+pub struct LastBytes {
+    /// Until when the kernel may deliver what it holds of the request.
+    pub until: Instant,
+    /// The connection that has to be reset before the request ceases to count. `None` if it is gone, or goes on with other requests.
+    pub connection: Option<WeakSocket>,
 }
 
 /// A request's place at the worker: held from just before its first byte is written until it is told how that ended.
@@ -58,22 +69,27 @@ pub trait Permit: 'static {
         false
     }
 
-    /// The worker has been silent for longer than it may. Its connection is still read, for
-    /// [`Timeouts::late`](super::Timeouts::late): the end may yet be seen.
-    fn overdue(&mut self) {}
+    /// The worker has been silent for longer than it may. Its connection is still read: the end may yet be seen.
+    fn overdue(&mut self, _: LastBytes) {}
 
     /// The worker has sent the head of its response, that long after the first byte, whoever still waits for it.
     fn answered(&self, _took: Duration) {}
 
     /// The worker will never have the whole request. Its answer is still waited for.
-    fn body_cut(&mut self) {}
+    fn body_cut(&mut self, _: LastBytes) {}
 
     /// The worker has said something of a request that it had taken too long for, or will never have whole: it was at it until
     /// now.
     fn heard(&mut self) {}
 
-    /// The request is no longer seen at the worker.
-    fn finished(self, how: Ending);
+    /// Until when the request counts, once it was told `overdue` or `body_cut`: its connection is read until then. `None`: for
+    /// [`Timeouts::late`](super::Timeouts::late).
+    fn counts_until(&self) -> Option<Instant> {
+        None
+    }
+
+    /// The request is no longer seen at the worker. The kernel may deliver something of it until `last_bytes`.
+    fn finished(self, how: Ending, last_bytes: Instant);
 }
 
 /// The tenure that a request was admitted under.
@@ -143,10 +159,14 @@ impl<P: Permit> Held<P> {
         self.0.as_ref().is_some_and(Permit::gives_way)
     }
 
-    pub(super) fn overdue(&mut self) {
+    pub(super) fn overdue(&mut self, last_bytes: LastBytes) {
         if let Some(permit) = &mut self.0 {
-            permit.overdue();
+            permit.overdue(last_bytes);
         }
+    }
+
+    pub(super) fn counts_until(&self) -> Option<Instant> {
+        self.0.as_ref().and_then(Permit::counts_until)
     }
 
     pub(super) fn answered(&self, took: Duration) {
@@ -155,9 +175,9 @@ impl<P: Permit> Held<P> {
         }
     }
 
-    pub(super) fn body_cut(&mut self) {
+    pub(super) fn body_cut(&mut self, last_bytes: LastBytes) {
         if let Some(permit) = &mut self.0 {
-            permit.body_cut();
+            permit.body_cut(last_bytes);
         }
     }
 
@@ -167,9 +187,9 @@ impl<P: Permit> Held<P> {
         }
     }
 
-    pub(super) fn finished(mut self, how: Ending) {
+    pub(super) fn finished(mut self, how: Ending, last_bytes: Instant) {
         if let Some(permit) = self.0.take() {
-            permit.finished(how);
+            permit.finished(how, last_bytes);
         }
     }
 
@@ -182,7 +202,7 @@ impl<P: Permit> Held<P> {
 impl<P: Permit> Drop for Held<P> {
     fn drop(&mut self) {
         if let Some(permit) = self.0.take() {
-            permit.finished(Ending::Reset);
+            permit.finished(Ending::Reset, Instant::now());
         }
     }
 }

@@ -134,7 +134,7 @@ impl<P: Permit> Future for AwaitedHead<P> {
                 (SendError::NoAnswer { .. }, Poll::Ready(fault)) => SendError::Body(fault),
                 (failed, _) => failed,
             }),
-            (Poll::Pending, _) if sent.in_flight.is_held_back() => {
+            (Poll::Pending, _) if sent.in_flight.is_held_back() || sent.in_flight.is_upload() => {
                 // The worker does not have the whole of it, and is not to get that later: it is not waited for.
                 let Sent { head, in_flight, .. } = sent;
                 drop(head);

@@ -10,7 +10,7 @@ use fencepost_sources::first_to_connect;
 use rustls::ClientConfig;
 use socket2::SockRef;
 use tokio::io::AsyncReadExt;
-use tokio::net::{TcpStream, UnixStream, lookup_host};
+use tokio::net::{TcpSocket, TcpStream, UnixStream, lookup_host};
 use tokio::time::timeout;
 use tokio_rustls::TlsConnector;
 
@@ -43,6 +43,7 @@ pub async fn connects(upstream: &Upstream, within: Duration) -> Result<Protocol,
     let opened =
         timeout(within, open(upstream, &addresses, Wants::Either)).await.map_err(|_| UpstreamError::Timeout)??;
     let Opened { mut socket, protocol, .. } = opened;
+    socket.end_in_order();
     if let Speaks::Tls(tls) = &upstream.speaks {
         let refused = match timeout(REFUSAL_MAX, socket.read_u8()).await {
             Ok(Err(refused)) => refused,
@@ -73,12 +74,23 @@ pub(super) async fn connect(upstream: &Upstream, addresses: &Addresses) -> io::R
     match &upstream.address {
         UpstreamAddress::Unix(path) => Ok(UnixStream::connect(path).await?.into()),
         UpstreamAddress::Tcp { host, port } => {
-            let stream = connect_by_name(addresses, &upstream.quota, || look_up(host.clone(), *port)).await?;
+            let prepare = |socket: &TcpSocket| prepare(socket, upstream.unacknowledged_max);
+            let stream = connect_by_name(addresses, &upstream.quota, || look_up(host.clone(), *port), prepare).await?;
             stream.set_nodelay(true)?;
             write_little_ahead(&SockRef::from(&stream));
             Ok(stream.into())
         }
     }
+}
+
+/// Has the kernel reset the connection when the socket is closed or the process is killed, instead of delivering what it holds
+/// ([`Socket::end_in_order`] takes that back), and give up on what the worker does not acknowledge in time.
+///
+/// Both are set before the connection exists, so that no byte is ever written without.
+fn prepare(socket: &TcpSocket, unacknowledged_max: Duration) -> io::Result<()> {
+    let socket = SockRef::from(socket);
+    socket.set_linger(Some(Duration::ZERO))?;
+    socket.set_tcp_user_timeout(Some(unacknowledged_max))
 }
 
 async fn look_up(host: String, port: u16) -> io::Result<Vec<SocketAddr>> {
@@ -89,12 +101,13 @@ async fn connect_by_name<F>(
     addresses: &Addresses,
     quota: &ConnectionQuota,
     look_up: impl FnOnce() -> F,
+    prepare: impl Fn(&TcpSocket) -> io::Result<()>,
 ) -> io::Result<TcpStream>
 where
     F: Future<Output = io::Result<Vec<SocketAddr>>> + 'static,
 {
     let connect = async |found: Rc<[SocketAddr]>| {
-        first_to_connect(found.iter().copied(), SILENCE_MAX, || quota.take_spare()).await
+        first_to_connect(found.iter().copied(), SILENCE_MAX, || quota.take_spare(), &prepare).await
     };
     addresses.connect(look_up, connect).await
 }
@@ -154,7 +167,7 @@ mod tests {
                 lookups.set(lookups.get() + 1);
                 async move { Ok(vec![address]) }
             };
-            connect_by_name(&addresses, quota, look_up)
+            connect_by_name(&addresses, quota, look_up, |_| Ok(()))
         };
         for _ in 0..100 {
             connect_to(works).await.unwrap();

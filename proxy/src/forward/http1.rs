@@ -76,6 +76,8 @@ struct Driver {
     outbox: Outbox,
     /// Whether what is written waits for the end of the thread's turn.
     writes_with_others: bool,
+    /// Whether all that was begun on it has ended, and nothing is left to be written: closed, it ends in order, and else by a reset.
+    is_clean: bool,
     task: Option<JoinHandle<()>>,
 }
 
@@ -109,7 +111,7 @@ impl Http1 {
         let io = TokioIo::new(turns.gather(socket.clone()));
         let (sender, connection) = Builder::new().max_buf_size(HTTP1_BUFFER_BYTES).handshake(io).await?;
         let seat = Rc::new(RefCell::new(Seat::Driven(Box::new(connection))));
-        let driver = Driver { seat, socket, turns, outbox, writes_with_others: true, task: None };
+        let driver = Driver { seat, socket, turns, outbox, writes_with_others: true, is_clean: true, task: None };
         let (alarm, nested, idle_since) = (Alarm::new(), Nested::default(), Instant::now());
         let mut connection =
             Http1 { sender, driver, alarm, nested, idle_since, made_with, is_spoilt: false, is_urgent: false, place };
@@ -146,6 +148,7 @@ impl Http1 {
 
     /// Hands a request to hyper. The next [`Http1::poll_driven`] writes it, or has the outbox do so, unless its body is streamed.
     pub(super) fn send(&mut self, request: Box<Request<RequestBody>>) -> HeadFuture {
+        self.driver.is_clean = false;
         let state = request.body().state().cloned();
         let head = pinned(|| self.sender.try_send_request(*request));
         self.driver.writes_with_others = !std::mem::take(&mut self.is_urgent);
@@ -230,6 +233,7 @@ impl Http1 {
         }
         let socket = &self.driver.socket;
         let everything_is_written = is_all_written && !socket.is_write_blocked() && !socket.is_broken();
+        self.driver.is_clean = everything_is_written;
         if !everything_is_written {
             Remains::Broken
         } else if self.is_spoilt {
@@ -241,10 +245,16 @@ impl Http1 {
         }
     }
 
-    /// Closes it so that nothing is left of it in the kernel: whoever closes first would keep the port for a minute (TIME_WAIT), of which
-    /// there are 28,000 to a worker. Our end goes out as ever, and a reset behind it, so the worker must have read all that was written.
-    pub(super) fn close_without_trace(self) {
-        self.driver.socket.end_by_reset();
+    /// Closes it by its end and a reset behind that, so that the kernel keeps nothing of it: the side that closes first would keep its port for
+    /// a minute (TIME_WAIT), of which there are 28,000 to a worker. The worker must have read all that was written.
+    pub(super) fn close_without_trace(mut self) {
+        self.driver.is_clean = false;
+        self.driver.socket.shut_write();
+    }
+
+    /// Has it end in order when it is closed: both sides have ended what was spoken after HTTP.
+    pub(super) fn ends_in_order(&mut self) {
+        self.driver.is_clean = true;
     }
 
     /// Completes when the worker has closed its side, or has been lost. Nothing more is written, and what the worker says is no answer to
@@ -314,8 +324,12 @@ impl Driver {
 
 impl Drop for Driver {
     fn drop(&mut self) {
-        // Others may look at the socket.
-        self.socket.shut_both();
+        // Not left to the file's end: others may have a handle of the socket.
+        if self.is_clean {
+            self.socket.end_in_order();
+        } else {
+            self.socket.reset();
+        }
         self.leave_http();
     }
 }

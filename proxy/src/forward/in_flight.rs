@@ -175,7 +175,7 @@ impl<P: Permit> InFlight<P> {
         if let Some(body) = &self.body
             && vigil.has_news_of_cut(body, cx)
         {
-            self.permit.body_cut();
+            self.permit.body_cut(self.last_bytes());
             self.be_lost();
             cx.waker().wake_by_ref(); // To be driven.
         }
@@ -280,7 +280,10 @@ impl<P: Permit> InFlight<P> {
                     self.timeouts.total.map_or(silent, |total| silent.min(self.started + total))
                 }
                 Patience::Detached { closes_at: Some(closes_at) } => silent.min(closes_at),
-                Patience::Overdue { since, closes_at } => closes_at.map_or(since + late, |at| at.min(since + late)),
+                Patience::Overdue { since, closes_at } => {
+                    let counts_until = self.permit.counts_until().unwrap_or(since + late);
+                    closes_at.map_or(counts_until, |at| at.min(counts_until))
+                }
             };
             ready!(self.link.alarm().poll(cx, due));
             match self.patience {
@@ -289,7 +292,9 @@ impl<P: Permit> InFlight<P> {
                     self.patience = Patience::Overdue { since: closes_at, closes_at: Some(closes_at) };
                     return Poll::Ready(());
                 }
-                Patience::Detached { .. } if self.is_held_back() && !self.is_part() => return Poll::Ready(()),
+                Patience::Detached { .. } if self.is_held_back() && !self.is_part() || self.is_upload() => {
+                    return Poll::Ready(());
+                }
                 Patience::Detached { .. } => self.overdue(),
             }
         }
@@ -329,7 +334,7 @@ impl<P: Permit> InFlight<P> {
         self.watch_tenure(); // With which its answer may have to be cut.
         self.stop_writing(); // From now on its time is bounded.
         self.be_lost();
-        self.permit.overdue();
+        self.permit.overdue(self.last_bytes());
         let now = Instant::now();
         let total = self.timeouts.total.map(|total| now.max(self.started + total));
         let ends = if self.is_left_in_time { Some(now) } else { total };

@@ -36,7 +36,7 @@ mod unwritten;
 mod upstream;
 mod vigil;
 
-pub use admitted::{Admitted, Ending, Permit, Standing, Watch};
+pub use admitted::{Admitted, Ending, LastBytes, Permit, Standing, Watch};
 pub use awaited_head::AwaitedHead;
 pub use connect::{UPSTREAM_PROTOCOLS, connects};
 pub use error::{Forwarded, SendError, UpstreamError};

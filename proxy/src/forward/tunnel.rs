@@ -108,6 +108,9 @@ async fn join<P: Permit>(mut in_flight: Box<InFlight<P>>, client: &mut Socket, r
     };
     match copied {
         Some(Ok(())) => {
+            if let Link::Http1(connection) = in_flight.link_mut() {
+                connection.ends_in_order();
+            }
             in_flight.ended();
             return TunnelEnd::Whole;
         }

@@ -3,8 +3,8 @@
 use std::cell::Cell;
 use std::pin::pin;
 use std::rc::Rc;
-use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
+use std::sync::{Arc, Mutex, PoisonError};
 use std::task::Context;
 use std::time::Duration;
 
@@ -12,7 +12,7 @@ use bytes::Bytes;
 use http::header::VIA;
 use http::{HeaderMap, HeaderValue, Request};
 use tokio::sync::Notify;
-use tokio::time::{sleep, timeout};
+use tokio::time::{Instant, sleep, timeout};
 
 use super::http2::Http2Connection;
 use super::request_body::RequestBody;
@@ -41,6 +41,8 @@ pub(super) struct HandedOver {
     flushes: Arc<AtomicU64>,
     /// How many there had been when the last piece was put down. It is written with the next.
     put_down: AtomicU64,
+    /// When that was.
+    put_down_at: Mutex<Instant>,
     /// Turns of the connection so far after which nothing was left to be written.
     clean_turns: Arc<AtomicU64>,
     /// How many it takes for the end to be written that is no part of a piece; 0 if there is none.
@@ -76,6 +78,11 @@ impl Unwritten {
         // Outside of its turn, a connection that is not blocked has written all that was put down.
         let is_written = handed_over.is_end_written() && (handed_over.are_flushed() || !socket.is_write_blocked());
         handed_over.left.load(Ordering::Relaxed) == 0 && (is_written || has_ended)
+    }
+
+    /// When the kernel at the latest took what is written of it, if it may deliver that late.
+    pub(super) fn last_write(&self) -> Option<Instant> {
+        self.connection.socket().written_by(self.handed_over.put_down_at())
     }
 
     /// Whether something is left to write although its connection has had its turn: it may be written much later. Who asks for the first
@@ -116,7 +123,7 @@ impl Unwritten {
                 () = sleep(patience.saturating_sub(LEAVE_MAX)) => false,
             };
         if is_left {
-            self.connection.socket().shut_both();
+            self.connection.socket().reset();
         }
         !is_left
     }
@@ -128,7 +135,12 @@ impl HandedOver {
         let put_down = AtomicU64::new(flushes.load(Ordering::Relaxed));
         let clean_turns = Arc::clone(connection.clean_turns());
         let (left, end_needs) = (AtomicUsize::new(0), AtomicU64::new(0));
-        HandedOver { left, flushes, put_down, clean_turns, end_needs, changed: Notify::new() }
+        let put_down_at = Mutex::new(Instant::now());
+        HandedOver { left, flushes, put_down, put_down_at, clean_turns, end_needs, changed: Notify::new() }
+    }
+
+    fn put_down_at(&self) -> Instant {
+        *self.put_down_at.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
     /// Counts some bytes for as long as they or any part of them are there.
@@ -185,6 +197,7 @@ impl Drop for Piece {
         let handed_over = &*self.handed_over;
         if handed_over.left.fetch_sub(1, Ordering::Relaxed) == 1 {
             handed_over.put_down.store(handed_over.flushes.load(Ordering::Relaxed), Ordering::Relaxed);
+            *handed_over.put_down_at.lock().unwrap_or_else(PoisonError::into_inner) = Instant::now();
             if handed_over.end_needs.load(Ordering::Relaxed) > 0 {
                 handed_over.ends(); // Not written before what was before it.
             }

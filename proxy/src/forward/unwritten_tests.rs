@@ -170,7 +170,7 @@ async fn an_end_is_written_once_nothing_is_left_to_be_after_a_turn() {
         timeout(PATIENCE, bare.nothing()).await.unwrap();
         bare.handed_over.ends();
         assert!(!connection.socket().is_write_blocked() && !bare.is_nothing(), "its turn is yet to come");
-        connection.socket().shut_both();
+        connection.socket().reset();
         assert!(bare.is_nothing(), "nor will it");
         read.abort();
     };

@@ -31,6 +31,9 @@ pub struct Upstream {
     /// How long a connection without a request is kept. Short, because a request that is sent while the
     /// worker closes has an unknown fate.
     pub idle_timeout: Duration,
+    /// How long the kernel may try to deliver what was written to a worker that does not acknowledge it. The connection is lost then
+    /// (tcp(7), `TCP_USER_TIMEOUT`). Unix sockets have no such time.
+    pub unacknowledged_max: Duration,
     /// `Host` for requests that came without.
     pub authority: HeaderValue,
 }
@@ -92,6 +95,7 @@ impl Upstream {
             waiting_max: 10_000, // As many as there are clients, by default.
             streams_max: 100,
             idle_timeout: Duration::from_secs(1),
+            unacknowledged_max: Timeouts::default().late / 2,
             authority: authority.unwrap_or(HeaderValue::from_static("localhost")),
         }
     }

@@ -13,7 +13,7 @@ use tokio::time::{Instant, sleep_until};
 
 use super::Counter;
 use crate::exchange::Place;
-use crate::wire::caught_up;
+use crate::wire::{WeakSocket, caught_up};
 
 /// A request that may run on at the worker, unseen, until its time has come or its end is seen after all. Its worker is listened to:
 /// without this, time alone ends it.
@@ -27,18 +27,26 @@ pub(super) struct Orphan {
 }
 
 impl Orphan {
-    pub(super) fn new(lock: Arc<TrackedLock>, id: OrphanId, until: Instant, place: Rc<Place>) -> Orphan {
+    /// Its `connection` is reset before it ceases to count.
+    pub(super) fn new(
+        lock: Arc<TrackedLock>,
+        id: OrphanId,
+        until: Instant,
+        place: Rc<Place>,
+        connection: Option<WeakSocket>,
+    ) -> Orphan {
         // Not in the thread's background work, since a process that drains need not wait for it.
         let counted = Counted::new(place.metrics().orphans.clone());
         let until = Rc::new(Cell::new(until));
         lock.set_heard(id, true);
-        let outlive = outlive(Arc::clone(&lock), id, Rc::clone(&until), place, counted);
+        let outlive = outlive(Arc::clone(&lock), id, Rc::clone(&until), place, counted, connection);
         let timer = tokio::task::spawn_local(outlive).abort_handle();
         Orphan { lock, id, until, timer }
     }
 
-    /// Its time starts anew, unless it is over: then others may have been let in.
+    /// Puts its time off, unless it is over: then others may have been let in.
     pub(super) fn postpone(&self, until: Instant) {
+        let until = until.max(self.until.get());
         self.until.set(until);
         self.lock.postpone(self.id, until);
     }
@@ -67,16 +75,22 @@ pub(super) struct LostPass {
 }
 
 impl LostPass {
-    pub(super) fn new(counter: Counter, pass: Pass, until: Instant, place: Rc<Place>) -> LostPass {
+    pub(super) fn new(
+        counter: Counter,
+        pass: Pass,
+        until: Instant,
+        place: Rc<Place>,
+        connection: Option<WeakSocket>,
+    ) -> LostPass {
         let (id, until) = (counter.lose_pass(pass), Rc::new(Cell::new(until)));
-        let outlive = outlive_pass(counter.clone(), id, Rc::clone(&until), place);
+        let outlive = outlive_pass(counter.clone(), id, Rc::clone(&until), place, connection);
         let timer = tokio::task::spawn_local(outlive).abort_handle();
         LostPass { counter, id, until, timer }
     }
 
-    /// Its time starts anew.
+    /// Puts its time off.
     pub(super) fn postpone(&self, until: Instant) {
-        self.until.set(until);
+        self.until.set(until.max(self.until.get()));
     }
 
     pub(super) fn end(self) {
@@ -118,10 +132,21 @@ async fn is_due<C: Future<Output = ()>>(
 }
 
 /// Holds the lock for as long as an orphan of it counts, so that no cache forgets the gate that counts it, and ends the orphan
-/// when its time has come.
-async fn outlive(lock: Arc<TrackedLock>, id: OrphanId, until: Rc<Cell<Instant>>, place: Rc<Place>, _counted: Counted) {
+/// when its time has come: first its connection, which the kernel may hold bytes for, then its place at the gate.
+async fn outlive(
+    lock: Arc<TrackedLock>,
+    id: OrphanId,
+    until: Rc<Cell<Instant>>,
+    place: Rc<Place>,
+    _counted: Counted,
+    connection: Option<WeakSocket>,
+) {
     let _untimely = Untimely { counts: || lock.counts_orphan(id), place: Rc::clone(&place) };
-    if orphan_is_due(&lock, id, &until).await && lock.end_orphan(id) {
+    let is_due = orphan_is_due(&lock, id, &until).await;
+    if let Some(connection) = connection {
+        connection.reset();
+    }
+    if is_due && lock.end_orphan(id) {
         place.metrics().orphans_expired.inc();
     }
 }
@@ -132,9 +157,19 @@ async fn orphan_is_due(lock: &TrackedLock, id: OrphanId, until: &Rc<Cell<Instant
 
 /// The same of a request that was let past. It holds its place too, so that neither its source is forgotten nor the configuration that it
 /// came under.
-async fn outlive_pass(counter: Counter, id: LostPassId, until: Rc<Cell<Instant>>, place: Rc<Place>) {
+async fn outlive_pass(
+    counter: Counter,
+    id: LostPassId,
+    until: Rc<Cell<Instant>>,
+    place: Rc<Place>,
+    connection: Option<WeakSocket>,
+) {
     let _untimely = Untimely { counts: || counter.counts_lost_pass(id), place };
-    if lost_pass_is_due(&counter, id, &until).await {
+    let is_due = lost_pass_is_due(&counter, id, &until).await;
+    if let Some(connection) = connection {
+        connection.reset();
+    }
+    if is_due {
         counter.end_lost_pass(id);
     }
 }

@@ -20,7 +20,7 @@ pub(crate) use gathered::{Gathered, Turns};
 pub(crate) use give_way::give_way;
 pub(crate) use nested::Nested;
 pub(crate) use outbox::Outbox;
-pub use socket::Socket;
+pub use socket::{Socket, WeakSocket};
 pub use transport::Transport;
 pub(crate) use transport::{keep_alive, write_little_ahead};
 

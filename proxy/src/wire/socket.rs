@@ -4,7 +4,7 @@ use std::cell::{Cell, OnceCell, RefCell};
 use std::io::{self, IoSlice};
 use std::net::Shutdown;
 use std::pin::Pin;
-use std::rc::Rc;
+use std::rc::{Rc, Weak};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::task::{Context, Poll, ready};
@@ -27,16 +27,26 @@ pub struct Socket {
     shared: Rc<Shared>,
 }
 
+/// A handle that does not keep a [`Socket`] open.
+#[derive(Clone)]
+pub struct WeakSocket {
+    shared: Weak<Shared>,
+}
+
 struct Shared {
     stream: RefCell<Stream>,
     /// Bytes that were read before hyper got the socket, and are to be read first.
     unread: RefCell<Bytes>,
     /// Since when the other side's reading holds up our writing, if it does.
     write_blocked_since: Cell<Option<Instant>>,
+    /// When that last ceased to be so.
+    write_unblocked: Cell<Option<Instant>>,
     /// Counts flushes that were finished, for whoever asks.
     flushes: OnceCell<Arc<AtomicU64>>,
     /// Bytes written.
     written: Cell<u64>,
+    /// When the kernel last took any of them.
+    last_write: Cell<Option<Instant>>,
     /// Bytes read.
     read: Cell<u64>,
     on_write_error: OnWriteError,
@@ -81,8 +91,10 @@ impl Socket {
                 stream: RefCell::new(stream),
                 unread: RefCell::new(Bytes::new()),
                 write_blocked_since: Cell::new(None),
+                write_unblocked: Cell::new(None),
                 flushes: OnceCell::new(),
                 written: Cell::new(0),
+                last_write: Cell::new(None),
                 read: Cell::new(0),
                 on_write_error,
                 broken: Cell::new(false),
@@ -152,10 +164,37 @@ impl Socket {
         self.shared.stream.borrow().transport().shut(Shutdown::Write);
     }
 
-    /// Ends both sides at once, whoever else has a handle. By TLS, the other side sees that something is missing.
-    pub fn shut_both(&self) {
+    /// Resets the connection, whoever else has a handle: the kernel delivers nothing more of what was written. A unix socket is shut down
+    /// both ways.
+    pub fn reset(&self) {
         self.shared.broken.set(true);
-        self.shared.stream.borrow().transport().shut(Shutdown::Both);
+        self.shared.stream.borrow().transport().reset();
+    }
+
+    /// Ends a worker's connection in order: the kernel delivers all that was written, and the end behind it, after the socket is closed.
+    /// Any other connection to a worker is reset when it is closed.
+    ///
+    /// # Contract
+    ///
+    /// Only for a connection on which all that was begun has ended: no request, no orphan, nothing cut, and nothing unwritten.
+    pub fn end_in_order(&self) {
+        self.deliver_when_closed();
+        self.shut_write();
+    }
+
+    /// Like [`end_in_order`](Self::end_in_order), where somebody else writes the end.
+    pub fn deliver_when_closed(&self) {
+        self.shared.stream.borrow().transport().deliver_when_closed();
+    }
+
+    /// A handle that does not keep it open.
+    pub fn downgrade(&self) -> WeakSocket {
+        WeakSocket { shared: Rc::downgrade(&self.shared) }
+    }
+
+    /// When the kernel last took bytes that it may deliver late. `None` if it took none, or delivers at once, as on a unix socket.
+    pub fn last_write(&self) -> Option<Instant> {
+        self.shared.last_write.get().filter(|_| self.shared.stream.borrow().transport().may_deliver_late())
     }
 
     /// Has the other side see a reset when this is closed, not an end. Unix sockets know no difference.
@@ -177,6 +216,15 @@ impl Socket {
     /// Since when no write could be finished because the other side does not read.
     pub fn write_blocked_since(&self) -> Option<Instant> {
         self.shared.write_blocked_since.get()
+    }
+
+    /// When the kernel at the latest took what was handed over at `at`, if it may deliver that late, as in [`last_write`](Self::last_write).
+    pub fn written_by(&self, at: Instant) -> Option<Instant> {
+        self.last_write()?; // It is of no use on a unix socket.
+        if self.is_write_blocked() {
+            return Some(Instant::now());
+        }
+        Some(self.shared.write_unblocked.get().map_or(at, |unblocked| unblocked.max(at)))
     }
 
     /// How often all that was written was with the kernel when whoever writes asked for that, from now on.
@@ -212,6 +260,9 @@ impl Socket {
             Poll::Ready(Ok(written)) => {
                 shared.write_blocked(shared.stream.borrow().is_behind());
                 shared.written.set(shared.written.get().wrapping_add(written as u64));
+                if shared.on_write_error == OnWriteError::ReadOn {
+                    shared.last_write.set(Some(Instant::now()));
+                }
                 Poll::Ready(Ok(written))
             }
             Poll::Ready(Err(error)) if shared.on_write_error == OnWriteError::Report => Poll::Ready(Err(error)),
@@ -232,10 +283,21 @@ impl Socket {
     }
 }
 
+impl WeakSocket {
+    /// Resets the connection if it is still open.
+    pub fn reset(&self) {
+        if let Some(shared) = self.shared.upgrade() {
+            Socket { shared }.reset();
+        }
+    }
+}
+
 impl Shared {
     fn write_blocked(&self, is_blocked: bool) {
         if is_blocked != self.write_blocked_since.get().is_some() {
-            self.write_blocked_since.set(is_blocked.then(Instant::now));
+            let now = Instant::now();
+            self.write_blocked_since.set(is_blocked.then_some(now));
+            self.write_unblocked.set((!is_blocked).then_some(now));
         }
     }
 

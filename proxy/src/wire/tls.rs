@@ -223,7 +223,7 @@ mod tests {
             Poll::Ready(io::Result::Ok(socket.is_write_blocked()))
         });
         assert!(full.await.unwrap() && written > 0);
-        socket.shut_both();
+        socket.cut_write();
         let mut arrived = Vec::new();
         let end = worker.read_to_end(&mut arrived).await.unwrap_err();
         assert_eq!(end.kind(), io::ErrorKind::UnexpectedEof);

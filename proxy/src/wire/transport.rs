@@ -9,7 +9,7 @@ use std::pin::Pin;
 use std::task::{Context, Poll, ready};
 use std::time::Duration;
 
-use rustix::net::{RecvFlags, recv};
+use rustix::net::{RecvFlags, connect_unspec, recv};
 use smallvec::SmallVec;
 use socket2::{SockRef, TcpKeepalive};
 use tokio::io::{AsyncRead, AsyncWrite, Interest, ReadBuf};
@@ -24,11 +24,12 @@ const TOGETHER_BYTES_MAX: usize = 2 * 1024;
 /// minutes it is not to be seen that the other side reads on, if slowly.
 const UNSENT_BYTES_MAX: u32 = 128 * 1024;
 
-/// Has the kernel ask a side that says nothing, after a minute, whether it is still there: it is lost half a minute later (tcp(7),
-/// `SO_KEEPALIVE`).
+/// Has the kernel probe a silent peer after a minute. A peer that answers no probe is lost half a minute later (tcp(7), `SO_KEEPALIVE`).
+/// Where the socket has a `TCP_USER_TIMEOUT`, that decides when the peer is lost, and the first probe is not sent before.
 pub(crate) fn keep_alive(socket: &SockRef<'_>) {
-    let keepalive =
-        TcpKeepalive::new().with_time(Duration::from_secs(60)).with_interval(Duration::from_secs(10)).with_retries(3);
+    const IDLE_MIN: Duration = Duration::from_secs(60);
+    let idle = socket.tcp_user_timeout().ok().flatten().map_or(IDLE_MIN, |timeout| timeout.max(IDLE_MIN));
+    let keepalive = TcpKeepalive::new().with_time(idle).with_interval(Duration::from_secs(10)).with_retries(3);
     let _ = socket.set_tcp_keepalive(&keepalive); // The kernel sees the end of whoever has a unix socket.
 }
 
@@ -122,6 +123,24 @@ impl Transport {
 
     pub(super) fn reset_when_closed(&self) {
         let _ = self.socket().set_linger(Some(Duration::ZERO)); // An error means that the connection is gone already.
+    }
+
+    pub(super) fn deliver_when_closed(&self) {
+        let _ = self.socket().set_linger(None); // An error means that the connection is gone already.
+    }
+
+    /// Resets a TCP connection now, whoever else has a handle: the kernel delivers nothing more of what was written. Ends both sides of a
+    /// unix socket, where all that was written is delivered already.
+    pub(super) fn reset(&self) {
+        let _ = match &self.connection {
+            Connection::Tcp(stream) => connect_unspec(stream).map_err(io::Error::from),
+            Connection::Unix(_) => self.socket().shutdown(Shutdown::Both),
+        }; // An error means that the connection is gone already.
+    }
+
+    /// Whether the kernel may hold what was written for longer than a moment.
+    pub(super) fn may_deliver_late(&self) -> bool {
+        matches!(self.connection, Connection::Tcp(_))
     }
 
     pub(super) fn keep_alive(&self) {
@@ -240,5 +259,28 @@ impl AsyncWrite for Transport {
             Connection::Tcp(stream) => Pin::new(stream).poll_shutdown(cx),
             Connection::Unix(stream) => Pin::new(stream).poll_shutdown(cx),
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use tokio::net::TcpListener;
+
+    use super::*;
+
+    /// A probe before that time would not be waited for, and one behind it never sent.
+    #[tokio::test]
+    async fn keepalive_starts_no_sooner_than_the_user_timeout() {
+        let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
+        let idle = async |user_timeout| {
+            let stream = TcpStream::connect(listener.local_addr().unwrap()).await.unwrap();
+            let socket = SockRef::from(&stream);
+            socket.set_tcp_user_timeout(user_timeout).unwrap();
+            keep_alive(&socket);
+            socket.tcp_keepalive_time().unwrap()
+        };
+        assert_eq!(idle(None).await, Duration::from_secs(60));
+        assert_eq!(idle(Some(Duration::from_secs(15))).await, Duration::from_secs(60));
+        assert_eq!(idle(Some(Duration::from_secs(300))).await, Duration::from_secs(300));
     }
 }

@@ -20,6 +20,7 @@ mod lock_clients;
 mod no_bridge;
 mod takeovers;
 
+mod cut_network;
 mod fence_call;
 mod gate;
 mod remembering;

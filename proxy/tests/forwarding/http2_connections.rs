@@ -607,7 +607,7 @@ async fn whoever_leaves_while_it_opens_a_connection_or_is_to_open_one_is_succeed
 struct Told(oneshot::Sender<Ending>);
 
 impl Permit for Told {
-    fn finished(self, how: Ending) {
+    fn finished(self, how: Ending, _: Instant) {
         self.0.send(how).unwrap();
     }
 }

@@ -105,6 +105,20 @@ fn a_tunnel_of_which_one_side_has_ended_and_nothing_moves_any_more_is_over_in_ti
     }
 }
 
+/// `TCP_USER_TIMEOUT` counts what is not acknowledged, not silence.
+#[test]
+fn a_silent_tunnel_outlives_the_user_timeout() {
+    let worker = Worker::by_hand();
+    let unacknowledged_max = Duration::from_millis(500);
+    let proxy = Proxy::with(worker.address(), Settings { unacknowledged_max, ..Settings::default() });
+    let (mut client, mut peer) = tunnel(&proxy, &worker);
+    assert_eq!(peer.within(3 * unacknowledged_max), b""); // The time is what is tested.
+    client.send("ping");
+    assert_eq!(peer.exactly(4), b"ping");
+    peer.send("pong");
+    assert_eq!(client.exactly(4), b"pong");
+}
+
 /// Neither has to say anything in a tunnel: one that has lost power would keep its place, and the gate, for ever.
 #[test]
 fn both_ends_of_a_tunnel_are_asked_whether_they_are_there() {

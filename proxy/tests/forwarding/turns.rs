@@ -24,7 +24,7 @@ const GET: &str = "GET / HTTP/1.1\r\nHost: test\r\n\r\n";
 struct Untold;
 
 impl Permit for Untold {
-    fn finished(self, _: Ending) {}
+    fn finished(self, _: Ending, _: Instant) {}
 }
 
 /// A request is sent and the thread goes no further: whether the worker has got it by then.

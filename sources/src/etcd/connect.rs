@@ -69,7 +69,7 @@ where
     let reach = move || {
         let found = look_up(host.clone(), port);
         async move {
-            let stream = first_to_connect(found.await?, SILENCE_MAX, || Some(())).await?;
+            let stream = first_to_connect(found.await?, SILENCE_MAX, || Some(()), |_| Ok(())).await?;
             stream.set_nodelay(true)?;
             io::Result::Ok(stream)
         }

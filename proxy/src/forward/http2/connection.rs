@@ -255,6 +255,15 @@ impl Http2Connection {
     }
 }
 
+impl Drop for Http2Connection {
+    /// hyper ends it by a GOAWAY now, as nobody has a stream of it. Where all requests have come to their ends, that arrives.
+    fn drop(&mut self) {
+        if self.given_up.get() == 0 && !self.socket.is_broken() {
+            self.socket.deliver_when_closed();
+        }
+    }
+}
+
 /// A request that is to leave its connection.
 struct Leaving<'a>(&'a Http2Connection);
 

@@ -1,5 +1,7 @@
 //! How a request's stay at the worker ends: what becomes of its connection, and when its permit hears of it.
 
+use tokio::time::Instant;
+
 use super::InFlight;
 use crate::forward::admitted::{Ending, Permit};
 use crate::forward::http1::Remains;
@@ -37,7 +39,7 @@ impl<P: Permit> InFlight<P> {
             },
             Link::Http2(stream) => stream.ends(),
         }
-        permit.finished(Ending::Complete);
+        permit.finished(Ending::Complete, Instant::now());
     }
 
     /// Both sides have ended what was spoken after HTTP.
@@ -59,27 +61,34 @@ impl<P: Permit> InFlight<P> {
 
     /// The end was not waited for any longer.
     pub(in crate::forward) fn gave_up(self) {
-        self.close(Ending::TimedOut);
+        let how = if self.is_upload() { Ending::BodyCut } else { Ending::TimedOut };
+        self.close(how);
     }
 
     pub(super) fn close(self, how: Ending) {
         self.stop_writing();
         // Of these it counts as at the worker from now on for as long as that.
         let patience = if matches!(how, Ending::Cut | Ending::BodyCut) { self.patience_for_others() } else { None };
-        let held_back = self.held_back().cloned();
+        let (held_back, last_bytes) = (self.held_back().cloned(), self.last_bytes().until);
+        let undelivered_max = self.undelivered_max();
         let InFlight { link, pool, permit, .. } = self;
+        let last_bytes = match &link {
+            Link::Http1(_) => Instant::now(), // It is reset right here, unless nothing is left of the request.
+            Link::Http2(_) => last_bytes,
+        };
         drop(link); // An HTTP/2 connection goes on without this request.
         match (held_back, patience) {
             // Until then it may go out.
             (Some(unwritten), None) => pool.background().spawn(async move {
                 unwritten.leave().await;
-                permit.finished(how);
+                let written = unwritten.last_write().map(|written| written + undelivered_max);
+                permit.finished(how, written.map_or(last_bytes, |written| written.max(last_bytes)));
             }),
             (Some(unwritten), Some(patience)) => {
                 pool.background().spawn(async move { _ = unwritten.leave_within(patience).await });
-                permit.finished(how);
+                permit.finished(how, last_bytes);
             }
-            (None, _) => permit.finished(how),
+            (None, _) => permit.finished(how, last_bytes),
         }
     }
 }

@@ -6,10 +6,10 @@ use std::rc::{Rc, Weak};
 use std::task::{Context, Poll};
 use std::time::Duration;
 
-use tokio::time::timeout;
+use tokio::time::{Instant, timeout, timeout_at};
 
 use super::InFlight;
-use crate::forward::admitted::{Ending, Permit, Standing};
+use crate::forward::admitted::{Ending, LastBytes, Permit, Standing};
 use crate::forward::body_state::BodyState;
 use crate::forward::http1::Http1;
 use crate::forward::pool::Link;
@@ -32,6 +32,27 @@ pub(in crate::forward) struct Outgoing {
 }
 
 impl<P: Permit> InFlight<P> {
+    /// How the worker may still get something of it from here on, if nothing more is written.
+    pub(super) fn last_bytes(&self) -> LastBytes {
+        let (written, connection) = match &self.link {
+            Link::Http1(connection) => (connection.socket().last_write(), Some(connection.socket().downgrade())),
+            Link::Http2(_) => (self.unwritten.as_ref().and_then(Unwritten::last_write), None),
+        };
+        let now = Instant::now();
+        let until = written.map_or(now, |written| now.max(written + self.undelivered_max()));
+        LastBytes { until, connection }
+    }
+
+    /// For how long the kernel at most goes on delivering what it was given.
+    pub(super) fn undelivered_max(&self) -> Duration {
+        self.pool.upstream().unacknowledged_max
+    }
+
+    /// Whether a part of its body is still to be sent over HTTP/1.1. Given up, it ends with its connection at once.
+    pub(in crate::forward) fn is_upload(&self) -> bool {
+        matches!(self.link, Link::Http1(_)) && self.body.as_ref().is_some_and(|body| body.is_running())
+    }
+
     /// Sees to it that an upload gives way to those who wait for its connection, if it is one that does and has that for itself.
     pub(in crate::forward) fn give_way(&self) {
         if let Some(body) = &self.body
@@ -149,7 +170,7 @@ impl<P: Permit> InFlight<P> {
             self.stop_writing();
             self.count_cut();
             (self.is_cut_short, self.is_lost) = (true, true);
-            self.permit.body_cut();
+            self.permit.body_cut(self.last_bytes());
         }
     }
 
@@ -246,7 +267,7 @@ impl<P: Permit> InFlight<P> {
     /// kernel. Over HTTP/1.1 it is seen to have come to the end: then it closes. Over HTTP/2 it resets the stream, which is not to be told from a
     /// connection that fails but by looking at that.
     pub(super) async fn outlast(mut self: Box<Self>) {
-        let (late, cut_was_told) = (self.timeouts.late, self.cut_was_told());
+        let (late, cut_was_told, last_bytes) = (self.timeouts.late, self.cut_was_told(), self.last_bytes());
         let InFlight { link, permit, body, .. } = &mut *self;
         let ending = match link {
             Link::Http1(connection) => {
@@ -254,9 +275,10 @@ impl<P: Permit> InFlight<P> {
                 // It may have been the worker that cut it, by closing.
                 if poll_fn(|cx| Poll::Ready(closed.as_mut().poll(cx).is_pending())).await {
                     if !cut_was_told {
-                        permit.body_cut();
+                        permit.body_cut(last_bytes);
                     }
-                    let in_time = timeout(late, closed).await;
+                    let until = permit.counts_until().unwrap_or_else(|| Instant::now() + late);
+                    let in_time = timeout_at(until, closed).await;
                     if in_time.is_ok() { Ending::Complete } else { Ending::TimedOut }
                 } else {
                     Ending::Complete

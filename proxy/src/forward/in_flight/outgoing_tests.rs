@@ -27,7 +27,7 @@ impl Permit for Tenure {
         Some(Rc::new(self.clone()))
     }
 
-    fn finished(self, how: Ending) {
+    fn finished(self, how: Ending, _: Instant) {
         self.finished.set(Some(how));
     }
 }

@@ -13,8 +13,8 @@ use fencepost::downstream::{
     ClientBody, Drained, Limits, ListenAddress, Listener, Protocol, Server, ThreadContext, ThreadService, serve,
 };
 use fencepost::forward::{
-    Admitted, ConnectionQuota, Ending, KeptFields, Permit, Pool, PreparedBody, ResponseBody, SendError, Speaks,
-    Timeouts, Upstream, UpstreamAddress, UpstreamTls, Wants, Watch, outgoing_request, prepare_body,
+    Admitted, ConnectionQuota, Ending, KeptFields, LastBytes, Permit, Pool, PreparedBody, ResponseBody, SendError,
+    Speaks, Timeouts, Upstream, UpstreamAddress, UpstreamTls, Wants, Watch, outgoing_request, prepare_body,
 };
 use fencepost_tls::ServerTls;
 use http::{HeaderName, Request, Response, StatusCode};
@@ -44,6 +44,7 @@ pub(crate) struct Settings {
     pub(crate) waiting_max: usize,
     pub(crate) ready_timeout: Duration,
     pub(crate) idle_timeout: Duration,
+    pub(crate) unacknowledged_max: Duration,
     pub(crate) upstream_protocol: Protocol,
     /// The worker is behind TLS, and `upstream_protocol` nothing to it.
     pub(crate) upstream_tls: Option<UpstreamTls>,
@@ -72,6 +73,7 @@ impl Default for Settings {
             waiting_max: 64,
             ready_timeout: Duration::from_secs(10),
             idle_timeout: 10 * PATIENCE,
+            unacknowledged_max: Duration::from_secs(15),
             upstream_protocol: Protocol::Http1,
             upstream_tls: None,
             listen_unix: None,
@@ -123,6 +125,7 @@ impl Proxy {
             upstream.quota = settings.quota.clone();
             upstream.waiting_max = settings.waiting_max;
             upstream.idle_timeout = settings.idle_timeout;
+            upstream.unacknowledged_max = settings.unacknowledged_max;
             let forwarder = Rc::new(Forwarder {
                 pool: Pool::new(upstream, thread.background),
                 record: seen.clone(),
@@ -227,17 +230,17 @@ impl Permit for Recorder {
         self.gives_way
     }
 
-    fn overdue(&mut self) {
+    fn overdue(&mut self, _: LastBytes) {
         self.is_lost = true;
         self.record.add(Event::Overdue);
     }
 
-    fn body_cut(&mut self) {
+    fn body_cut(&mut self, _: LastBytes) {
         self.is_lost = true;
         self.record.add(Event::BodyCut);
     }
 
-    fn finished(self, how: Ending) {
+    fn finished(self, how: Ending, _: Instant) {
         self.record.add(Event::Finished(how));
     }
 }

@@ -1,0 +1,239 @@
+//! A worker behind a network that breaks: what the kernel holds for it is never delivered once another tenure may be there.
+
+use fencepost_testsupport::{
+    Answer, Authority, Behaviour, BodyEnd, Etcd, EtcdVersion, Latch, Network, Scratch, Subject, Worker, WorkerTls,
+    eventually, replace_file,
+};
+
+use crate::fencepost::{Config, Fencepost, Route};
+use crate::scene::{Ask, Ledger, Line, send};
+use crate::store::{Store, Tenure};
+
+/// What is spoken with the worker.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Spoken {
+    Http1,
+    H2c,
+    Http1OverTls,
+    Http2OverTls,
+}
+
+use Spoken::{H2c, Http1, Http1OverTls, Http2OverTls};
+
+/// fencepost before a worker on a host of its own.
+struct CutScene {
+    fence: Fencepost,
+    config: Config,
+    worker: Worker,
+    store: Store,
+    ledger: Ledger,
+    network: Network,
+    _etcd: Etcd,
+    _scratch: Scratch,
+}
+
+impl CutScene {
+    /// `None` where no network can be made.
+    async fn open(spoken: Spoken, route: &str) -> Option<CutScene> {
+        let network = Network::make()?;
+        let (scratch, authority) = (Scratch::new(), Authority::new("the worker's"));
+        let identity = authority.issue(&Subject { names: &["worker.internal"], ..Subject::default() });
+        let ca = scratch.path().join("ca.pem");
+        replace_file(&ca, &authority.certificate());
+        let tls = |protocols| WorkerTls { identity: &identity, client_ca: None, protocols };
+        let listener = network.listen();
+        let address = listener.local_addr().unwrap();
+        let (worker, upstream) = match spoken {
+            Http1 => (Worker::start_on(listener, None), format!("http://{address}")),
+            H2c => (Worker::start_on(listener, None), format!("h2c://{address}")),
+            Http1OverTls => (Worker::start_on(listener, Some(&tls(&["http/1.1"]))), format!("https://{address}")),
+            Http2OverTls => (Worker::start_on(listener, Some(&tls(&["h2"]))), format!("https://{address}")),
+        };
+        let mut routed = Route::new("k", "/", r#"key = "/k""#)
+            .with("upstream_timeout = \"1s\"\norphan_timeout = \"2s\"\nhandoff_timeout = \"30s\"")
+            .with(route);
+        if upstream.starts_with("https:") {
+            routed = routed.with(&format!("upstream_tls = {{ ca = {ca:?}, server_name = \"worker.internal\" }}"));
+        }
+        let etcd = Etcd::start(EtcdVersion::V3_5).await;
+        let config = Config::new(&[etcd.endpoint()], &upstream, &[routed])
+            .limit("upstream_idle_timeout = \"1m\"")
+            .threads(1)
+            .remembering_in(&scratch.path().join("state"));
+        let store = Store::of(&etcd).await;
+        let fence = Fencepost::serve(&config).await;
+        let ledger = Ledger::default();
+        Some(CutScene { fence, config, worker, store, ledger, network, _etcd: etcd, _scratch: scratch })
+    }
+
+    async fn send(&self, path: &str, tenure: &Tenure) -> u16 {
+        send(&self.fence.listener, &self.ledger, Ask::post(path).under(tenure)).await.status
+    }
+
+    async fn until_delivered(&self) {
+        let delivered = async || (self.network.undelivered() == 0).then_some(());
+        eventually("the kernel has nothing left to deliver", delivered).await;
+    }
+
+    /// Waits until nothing of an earlier tenure counts as at the worker.
+    async fn until_left(&self) {
+        let left = async || {
+            let described = self.fence.admin_json("/locks//k").await;
+            described["gate"]["at_worker"].as_array().expect("a list").is_empty().then_some(())
+        };
+        eventually("the worker is free", left).await;
+    }
+
+    /// Takes the lock for `b`, and returns once its first request has been answered by a worker that is in reach again.
+    async fn is_taken_over(&self) {
+        let successor = self.store.hold("/k", "b").await;
+        self.until_left().await;
+        assert_eq!(self.network.undelivered(), 0, "of what came before");
+        self.network.heal();
+        assert_eq!(self.send("/r2", &successor).await, 200);
+    }
+
+    /// The paths of all that has reached the worker.
+    fn arrived(&self) -> Vec<String> {
+        self.worker.seen().into_iter().map(|seen| seen.path).collect()
+    }
+}
+
+/// R1 arrived 0.1 s after R2: the kernel went on delivering what fencepost had given up.
+#[tokio::test]
+async fn a_request_given_up_is_never_delivered() {
+    for spoken in [Http1, H2c, Http1OverTls, Http2OverTls] {
+        let Some(scene) = CutScene::open(spoken, "").await else { return };
+        let holder = scene.store.hold("/k", "a").await;
+        assert_eq!(scene.send("/before", &holder).await, 200);
+        scene.network.cut();
+        assert_eq!(scene.send("/r1", &holder).await, 504, "{spoken:?}");
+        scene.is_taken_over().await;
+        assert_eq!(scene.arrived(), ["/before", "/r2"], "{spoken:?}");
+    }
+}
+
+/// The same R1 arrived when the process had been killed: the kernel closes its sockets, and goes on delivering.
+#[tokio::test]
+async fn a_killed_process_leaves_nothing_to_deliver() {
+    for spoken in [Http1, H2c, Http2OverTls] {
+        let Some(mut scene) = CutScene::open(spoken, "").await else { return };
+        let holder = scene.store.hold("/k", "a").await;
+        assert_eq!(scene.send("/before", &holder).await, 200);
+        scene.network.cut();
+        let mut line = Line::open(&scene.fence.listener, &scene.ledger).await;
+        line.begin(Ask::post("/r1").under(&holder)).await.unwrap();
+        let written = async || (scene.network.undelivered() > 0).then_some(());
+        eventually("R1 is with the kernel", written).await;
+        scene.fence.kill();
+        assert_eq!(scene.network.undelivered(), 0, "{spoken:?}");
+        scene.network.heal();
+        scene.fence = Fencepost::serve(&scene.config).await;
+        let successor = scene.store.hold("/k", "b").await;
+        assert_eq!(scene.send("/r2", &successor).await, 200);
+        assert_eq!(scene.arrived(), ["/before", "/r2"], "{spoken:?}");
+    }
+}
+
+/// A process that stands still gives nothing up: the kernel went on for a quarter of an hour.
+#[tokio::test]
+async fn a_stopped_process_delivers_nothing_after_its_time() {
+    for spoken in [Http1, H2c] {
+        let Some(mut scene) = CutScene::open(spoken, "").await else { return };
+        let holder = scene.store.hold("/k", "a").await;
+        assert_eq!(scene.send("/before", &holder).await, 200);
+        scene.network.cut();
+        let mut line = Line::open(&scene.fence.listener, &scene.ledger).await;
+        line.begin(Ask::post("/r1").under(&holder)).await.unwrap();
+        let written = async || (scene.network.undelivered() > 0).then_some(());
+        eventually("R1 is with the kernel", written).await;
+        scene.fence.process().pause().await;
+        scene.until_delivered().await;
+        scene.fence.process().resume();
+        scene.is_taken_over().await;
+        assert_eq!(scene.arrived(), ["/before", "/r2"], "{spoken:?}");
+    }
+}
+
+#[tokio::test]
+async fn an_upload_given_up_ends_with_its_connection() {
+    for spoken in [Http1, H2c, Http1OverTls] {
+        let Some(scene) = CutScene::open(spoken, "").await else { return };
+        scene.worker.on("/r1", Behaviour::ReadLate(Latch::new(), Answer::ok("never")));
+        let holder = scene.store.hold("/k", "a").await;
+        let mut line = Line::open(&scene.fence.listener, &scene.ledger).await;
+        let head = format!(
+            "POST /r1 HTTP/1.1\r\nHost: test\r\nFence-Owner: a\r\nFence-Revision: {}\r\nContent-Length: 10000000\r\n\r\n",
+            holder.revision
+        );
+        line.connection().send(head).await.unwrap();
+        line.connection().send(vec![b'x'; 100_000]).await.unwrap();
+        scene.worker.wait_for(1).await;
+        scene.network.cut();
+        line.connection().send(vec![b'x'; 100_000]).await.unwrap();
+        // fencepost may have given up before the client has sent all that it takes.
+        let more = async { while line.connection().send(vec![b'x'; 100_000]).await.is_ok() {} };
+        let given_up = async || (scene.fence.metric("fencepost_orphans{route=\"k\"}").await > 0.0).then_some(());
+        tokio::select! {
+            () = more => {}
+            () = eventually("the upload is given up", given_up) => {}
+        }
+        if spoken != H2c {
+            assert_eq!(scene.network.undelivered(), 0, "{spoken:?}");
+        }
+        scene.is_taken_over().await;
+        // The worker itself may never learn that its connection is gone.
+        assert_ne!(scene.worker.seen()[0].body_end, Some(BodyEnd::Whole), "{spoken:?}");
+        assert_eq!(scene.arrived(), ["/r1", "/r2"], "{spoken:?}");
+    }
+}
+
+#[tokio::test]
+async fn a_tunnel_that_is_cut_delivers_nothing_later() {
+    for spoken in [Http1, Http1OverTls] {
+        let Some(scene) = CutScene::open(spoken, "").await else { return };
+        scene.worker.on("/tunnel", Behaviour::UpgradeAndEcho);
+        let holder = scene.store.hold("/k", "a").await;
+        let mut line = Line::open(&scene.fence.listener, &scene.ledger).await;
+        let head = format!(
+            "GET /tunnel HTTP/1.1\r\nHost: test\r\nFence-Owner: a\r\nFence-Revision: {}\r\n\
+             Connection: upgrade\r\nUpgrade: websocket\r\n\r\n",
+            holder.revision
+        );
+        line.connection().send(head).await.unwrap();
+        assert_eq!(line.connection().head().await.unwrap().status, 101);
+        scene.network.cut();
+        line.connection().send("a frame that comes too late").await.unwrap();
+        let written = async || (scene.network.undelivered() > 0).then_some(());
+        eventually("the frame is with the kernel", written).await;
+        scene.is_taken_over().await;
+        assert_eq!(scene.arrived(), ["/tunnel", "/r2"], "{spoken:?}");
+    }
+}
+
+/// With SO_LINGER 0 to the end a worker would see a reset, and lose what it has not read.
+#[tokio::test]
+async fn an_idle_connection_ends_in_order_when_the_process_drains() {
+    use tokio::io::AsyncReadExt;
+    let listener = tokio::net::TcpListener::bind("127.0.0.1:0").await.unwrap();
+    let upstream = format!("http://{}", listener.local_addr().unwrap());
+    let etcd = Etcd::start(EtcdVersion::V3_5).await;
+    let config = Config::new(&[etcd.endpoint()], &upstream, &[Route::new("k", "/", r#"key = "/k""#)])
+        .limit("upstream_idle_timeout = \"1m\"\ndrain_delay = \"0s\"");
+    let (store, mut fence) = (Store::of(&etcd).await, Fencepost::serve(&config).await);
+    let holder = store.hold("/k", "a").await;
+    let (ledger, ask) = (Ledger::default(), Ask::post("/").under(&holder));
+    let (answer, mut connection) = tokio::join!(send(&fence.listener, &ledger, ask), async {
+        let (mut connection, _) = listener.accept().await.unwrap();
+        let mut request = Vec::new();
+        while !request.ends_with(b"write") {
+            assert!(connection.read_buf(&mut request).await.unwrap() > 0);
+        }
+        let answer = b"HTTP/1.1 200 OK\r\nContent-Length: 0\r\n\r\n";
+        tokio::io::AsyncWriteExt::write_all(&mut connection, answer).await.unwrap();
+        connection
+    });
+    assert_eq!(answer.status, 200);
+    assert!(fence.terminate().await.success());
+    assert_eq!(connection.read(&mut [0]).await.unwrap(), 0, "an end, not a reset");
+}

@@ -71,8 +71,8 @@ impl FenceBuilder {
         self
     }
 
-    /// Trusts servers whose certificates the authorities in this file (PEM) have signed: what `https://` endpoints need.
-    /// The file is read again when it changes.
+    /// Trusts servers by the certificates in this file (PEM): an authority for what it has issued, any other for itself. `https://`
+    /// endpoints need one. The file is read again when it changes.
     #[must_use]
     pub fn ca_file(mut self, ca: impl Into<PathBuf>) -> FenceBuilder {
         self.ca = Some(ca.into());

@@ -121,7 +121,7 @@ fn limits_that_no_key_sets_are_as_the_reference_has_them() {
         ("| 16 MiB; 64 MiB; 4 KiB |", "reload/file.rs", "MEBIBYTES_MAX: u64 = 16"),
         ("| 16 MiB; 64 MiB; 4 KiB |", "../../tls/src/error.rs", "BYTES_MAX: u64 = 64 << 20"),
         ("| 16 MiB; 64 MiB; 4 KiB |", "../../sources/src/etcd/access.rs", "PASSWORD_BYTES_MAX: u64 = 4096"),
-        ("sends with its own | 6 |", "../../tls/src/chain.rs", "INTERMEDIATES_MAX: usize = 6"),
+        ("sends with its own | 6 |", "../../tls/src/verifier.rs", "INTERMEDIATES_MAX: usize = 6"),
         (
             "| 500 ms; 1.5 s |",
             "../../sources/src/etcd/endpoints.rs",

@@ -29,7 +29,7 @@ pub use http::{Connection, Endpoint, Response, request};
 pub use latch::Latch;
 pub use network::Network;
 pub use patience::{PATIENCE, eventually};
-pub use pki::{Authority, Issued, Subject, replace_file};
+pub use pki::{Authority, Claim, Issued, Subject, replace_file};
 pub use port::FreePort;
 pub use process::Process;
 pub use relay::Relay;

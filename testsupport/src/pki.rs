@@ -14,6 +14,8 @@ use rcgen::{
 /// An authority that issues certificates and revokes them.
 pub struct Authority {
     issuer: CertifiedIssuer<'static, KeyPair>,
+    /// Of its own certificate.
+    serial: SerialNumber,
     next_serial: AtomicU64,
 }
 
@@ -28,6 +30,19 @@ pub struct Subject<'s> {
     pub not_before: Option<SystemTime>,
     /// The end of its time; `None`: long after the test.
     pub not_after: Option<SystemTime>,
+}
+
+/// What a certificate says of its key.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Claim {
+    /// `CA:TRUE`, without a key usage, as `openssl req -x509` writes it.
+    Authority,
+    /// `CA:TRUE`, with a key usage that lacks `keyCertSign`.
+    AuthorityThatMayNotSign,
+    /// `CA:FALSE`.
+    EndEntity,
+    /// No basic constraints.
+    Nothing,
 }
 
 /// A certificate with its key.
@@ -60,12 +75,39 @@ impl Authority {
         Authority::made(name, params)
     }
 
+    /// A self-signed certificate whose key issues others, whether or not the certificate says that it may.
+    pub fn claiming(claim: Claim, subject: &Subject<'_>) -> Authority {
+        Authority::self_signed(claimed(claim, subject))
+    }
+
+    /// Like [`claiming`](Self::claiming), signed by this authority.
+    pub fn issue_issuer(&self, claim: Claim, subject: &Subject<'_>) -> Authority {
+        let serial = self.fresh_serial();
+        let mut params = claimed(claim, subject);
+        params.serial_number = Some(serial.clone());
+        let issuer = CertifiedIssuer::signed_by(params, new_key(), &self.issuer);
+        let issuer = issuer.expect("an authority can sign a certificate");
+        Authority { issuer, serial, next_serial: AtomicU64::new(1) }
+    }
+
     fn made(name: &str, mut params: CertificateParams) -> Authority {
         params.is_ca = IsCa::Ca(BasicConstraints::Unconstrained);
         params.key_usages = vec![KeyUsagePurpose::KeyCertSign, KeyUsagePurpose::CrlSign];
         params.distinguished_name = named(name);
-        let issuer = CertifiedIssuer::self_signed(params, new_key()).expect("an authority can sign its certificate");
-        Authority { issuer, next_serial: AtomicU64::new(1) }
+        Authority::self_signed(params)
+    }
+
+    fn self_signed(mut params: CertificateParams) -> Authority {
+        // None that it issues.
+        let serial = SerialNumber::from(0x5e1f_u64);
+        params.serial_number = Some(serial.clone());
+        let issuer = CertifiedIssuer::self_signed(params, new_key()).expect("a key can sign its certificate");
+        Authority { issuer, serial, next_serial: AtomicU64::new(1) }
+    }
+
+    /// Its own certificate and key, for a peer that presents them.
+    pub fn own(&self) -> Issued {
+        Issued { certificate: self.issuer.pem(), key: self.issuer.key().serialize_pem(), serial: self.serial.clone() }
     }
 
     /// Its own certificate, in PEM.
@@ -75,22 +117,16 @@ impl Authority {
 
     /// A certificate for servers and clients alike.
     pub fn issue(&self, subject: &Subject<'_>) -> Issued {
-        let mut params = CertificateParams::default();
-        params.distinguished_name = subject.common_name.map(named).unwrap_or_default();
-        params.subject_alt_names = subject.names.iter().map(|name| alternative(name)).collect();
-        params.extended_key_usages = vec![ExtendedKeyUsagePurpose::ServerAuth, ExtendedKeyUsagePurpose::ClientAuth];
-        params.not_before = match subject.not_before {
-            Some(begin) => date_time_ymd(1970, 1, 1) + since_1970(begin),
-            None => date_time_ymd(2000, 1, 1),
-        };
-        if let Some(end) = subject.not_after {
-            params.not_after = date_time_ymd(1970, 1, 1) + since_1970(end);
-        }
-        let serial = SerialNumber::from(self.next_serial.fetch_add(1, Ordering::Relaxed));
+        let mut params = params_of(subject);
+        let serial = self.fresh_serial();
         params.serial_number = Some(serial.clone());
         let key = new_key();
         let certificate = params.signed_by(&key, &self.issuer).expect("an authority can sign a certificate");
         Issued { certificate: certificate.pem(), key: key.serialize_pem(), serial }
+    }
+
+    fn fresh_serial(&self) -> SerialNumber {
+        SerialNumber::from(self.next_serial.fetch_add(1, Ordering::Relaxed))
     }
 
     /// A certificate for a server at `127.0.0.1`, `::1` and `localhost`.
@@ -118,7 +154,7 @@ impl Authority {
         let params = CertificateRevocationListParams {
             this_update: date_time_ymd(2001, 1, 1),
             next_update: date_time_ymd(1970, 1, 1) + since_1970(next_update),
-            crl_number: SerialNumber::from(self.next_serial.fetch_add(1, Ordering::Relaxed)),
+            crl_number: self.fresh_serial(),
             issuing_distribution_point: None,
             revoked_certs: revoked.collect(),
             key_identifier_method: KeyIdMethod::Sha256,
@@ -144,6 +180,34 @@ pub fn replace_file(path: &Path, contents: &str) {
     beside.push(".new");
     fs::write(&beside, contents).expect("a file can be written");
     fs::rename(&beside, path).expect("a file can be renamed");
+}
+
+fn claimed(claim: Claim, subject: &Subject<'_>) -> CertificateParams {
+    let mut params = params_of(subject);
+    params.is_ca = match claim {
+        Claim::Authority | Claim::AuthorityThatMayNotSign => IsCa::Ca(BasicConstraints::Unconstrained),
+        Claim::EndEntity => IsCa::ExplicitNoCa,
+        Claim::Nothing => IsCa::NoCa,
+    };
+    if claim == Claim::AuthorityThatMayNotSign {
+        params.key_usages = vec![KeyUsagePurpose::DigitalSignature];
+    }
+    params
+}
+
+fn params_of(subject: &Subject<'_>) -> CertificateParams {
+    let mut params = CertificateParams::default();
+    params.distinguished_name = subject.common_name.map(named).unwrap_or_default();
+    params.subject_alt_names = subject.names.iter().map(|name| alternative(name)).collect();
+    params.extended_key_usages = vec![ExtendedKeyUsagePurpose::ServerAuth, ExtendedKeyUsagePurpose::ClientAuth];
+    params.not_before = match subject.not_before {
+        Some(begin) => date_time_ymd(1970, 1, 1) + since_1970(begin),
+        None => date_time_ymd(2000, 1, 1),
+    };
+    if let Some(end) = subject.not_after {
+        params.not_after = date_time_ymd(1970, 1, 1) + since_1970(end);
+    }
+    params
 }
 
 fn new_key() -> KeyPair {

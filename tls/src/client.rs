@@ -5,21 +5,24 @@ use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
 use rustls::ClientConfig;
+use rustls::client::danger::ServerCertVerifier;
 use rustls::client::{Resumption, VerifierBuilderError, WebPkiServerVerifier};
 
-use crate::chain::OfFew;
 use crate::contents::Contents;
 use crate::crypto::{TLS12_AND_13, provider};
 use crate::error::{FileRole, Flaw, TlsError};
 use crate::expiry::Expiry;
 use crate::followed::{Followed, Kept, Look, Recipe};
 use crate::identity::IdentityFiles;
+use crate::pinned::Peer;
 use crate::trust::Trust;
+use crate::trust_entry::TrustEntry;
+use crate::verifier::PeerVerifier;
 
 /// What a client is made of.
 #[derive(Debug, Clone, PartialEq, Eq, Hash)]
 pub struct ClientFiles {
-    /// The authorities whose certificates are believed, in PEM.
+    /// The certificates that are trusted, in PEM: an authority for what it issues, any other for itself.
     pub ca: PathBuf,
     /// What these have revoked, in PEM: one list for each of them. Without a list of its authority, or with one whose
     /// next is overdue, a certificate is not believed. `None`: nothing is revoked.
@@ -47,6 +50,11 @@ impl ClientTls {
     /// For connections that begin now.
     pub fn config(&self) -> Arc<ClientConfig> {
         Arc::clone(&self.0.now().config)
+    }
+
+    /// What each certificate of `ca` is good for.
+    pub fn trust_entries(&self) -> Arc<[TrustEntry]> {
+        Arc::clone(&self.0.now().entries)
     }
 
     /// The same one, as whoever looks at files sees it.
@@ -78,6 +86,7 @@ struct Client {
 
 struct MadeClient {
     config: Arc<ClientConfig>,
+    entries: Arc<[TrustEntry]>,
     expiries: Arc<[Expiry]>,
 }
 
@@ -92,23 +101,14 @@ impl Recipe for Client {
 
     fn make(&self, contents: &Contents, _old: Option<&MadeClient>) -> Result<MadeClient, TlsError> {
         let ClientFiles { ca, crl, identity } = &self.files;
-        let trust = Trust::read(contents, ca, crl.as_deref())?;
-        let mut expiries = trust.expiries;
-        let verifier = WebPkiServerVerifier::builder_with_provider(trust.roots, provider())
-            .with_crls(trust.crls)
-            .enforce_revocation_expiration()
-            .build()
-            .map_err(|error| match (error, crl) {
-                (VerifierBuilderError::InvalidCrl(error), Some(crl)) => {
-                    TlsError::new(crl, FileRole::Crl, Flaw::Crl(rustls::Error::from(error).to_string()))
-                }
-                _ => TlsError::new(ca, FileRole::Authorities, Flaw::NoCertificate),
-            })?;
+        let trust = Trust::read(contents, ca, crl.as_deref(), Peer::Server)?;
+        let verifier = server_verifier(&trust, ca, crl.as_deref())?;
         let builder = ClientConfig::builder_with_provider(provider())
             .with_protocol_versions(TLS12_AND_13)
             .expect("ring has ciphers for both versions")
             .dangerous() // As any that is not rustls's own.
-            .with_custom_certificate_verifier(Arc::new(OfFew(verifier)));
+            .with_custom_certificate_verifier(verifier);
+        let Trust { entries, mut expiries, .. } = trust;
         let mut config = match identity {
             None => builder.with_no_client_auth(),
             Some(identity) => {
@@ -120,10 +120,38 @@ impl Recipe for Client {
         config.alpn_protocols.clone_from(&self.alpn);
         // The other side's certificate is verified when a session begins, and never again: not when it has ended since.
         config.resumption = Resumption::disabled();
-        Ok(MadeClient { config: Arc::new(config), expiries: expiries.into() })
+        Ok(MadeClient { config: Arc::new(config), entries, expiries: expiries.into() })
     }
 
     fn expiries(made: &MadeClient) -> Arc<[Expiry]> {
         Arc::clone(&made.expiries)
     }
+}
+
+/// Verifies servers as [`ClientTls`] does, by trusted certificates that are at hand as PEM and not followed in a file.
+///
+/// # Errors
+/// If there is no certificate, or one cannot be used.
+pub fn server_verifier_of(pem: &[u8]) -> Result<Arc<dyn ServerCertVerifier>, Flaw> {
+    let ca = Path::new("");
+    let contents = Contents::given(ca, pem);
+    let trust = Trust::read(&contents, ca, None, Peer::Server);
+    trust.and_then(|trust| server_verifier(&trust, ca, None)).map_err(|error| error.flaw)
+}
+
+fn server_verifier(trust: &Trust, ca: &Path, crl: Option<&Path>) -> Result<Arc<dyn ServerCertVerifier>, TlsError> {
+    let webpki = || {
+        WebPkiServerVerifier::builder_with_provider(Arc::clone(&trust.authorities), provider())
+            .with_crls(trust.crls.iter().cloned())
+            .enforce_revocation_expiration()
+            .build()
+            .map_err(|error| match (error, crl) {
+                (VerifierBuilderError::InvalidCrl(error), Some(crl)) => {
+                    TlsError::new(crl, FileRole::Crl, Flaw::Crl(rustls::Error::from(error).to_string()))
+                }
+                _ => TlsError::new(ca, FileRole::Authorities, Flaw::NoCertificate),
+            })
+    };
+    let webpki = trust.has_authority().then(webpki).transpose()?;
+    Ok(Arc::new(PeerVerifier::new(webpki, Arc::clone(&trust.entries))))
 }

@@ -23,6 +23,11 @@ impl Contents {
         Contents(paths.into_iter().map(|path| (path.to_owned(), read(path))).collect())
     }
 
+    /// What is at hand, as if it had been read from there.
+    pub(crate) fn given(path: &Path, bytes: &[u8]) -> Contents {
+        Contents(vec![(path.to_owned(), Ok(bytes.to_vec()))])
+    }
+
     /// What one of the files holds, in which that is looked for.
     ///
     /// # Errors

@@ -121,7 +121,8 @@ impl Expiry {
     }
 }
 
-fn seconds(time: ASN1Time) -> u64 {
+/// In seconds of Unix time. What came before 1970 is 0.
+pub(crate) fn seconds(time: ASN1Time) -> u64 {
     u64::try_from(time.timestamp()).unwrap_or(0).min(LAST_SECOND)
 }
 

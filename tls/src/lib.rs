@@ -7,7 +7,6 @@
 //! What is spoken is Mozilla's "intermediate" profile without its finite-field suites, or its "modern" one: TLS 1.2 and
 //! 1.3, or 1.3 alone; forward secrecy and authenticated encryption always.
 
-mod chain;
 mod client;
 mod contents;
 mod crypto;
@@ -16,13 +15,17 @@ mod expiry;
 mod followed;
 mod identity;
 mod names;
+mod pinned;
 mod server;
 mod trust;
+mod trust_entry;
+mod verifier;
 
-pub use client::{ClientFiles, ClientTls};
+pub use client::{ClientFiles, ClientTls, server_verifier_of};
 pub use error::{FileRole, Flaw, TlsError};
 pub use expiry::{Dated, Expiry};
 pub use followed::{Followed, Look};
 pub use identity::IdentityFiles;
 pub use names::{NamesError, PeerNames};
 pub use server::{ClientCertificates, MinVersion, ServerFiles, ServerTls};
+pub use trust_entry::TrustEntry;

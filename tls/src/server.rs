@@ -9,14 +9,16 @@ use rustls::crypto::ring::Ticketer;
 use rustls::server::danger::ClientCertVerifier;
 use rustls::server::{NoServerSessionStorage, VerifierBuilderError, WebPkiClientVerifier};
 
-use crate::chain::OfFew;
 use crate::contents::Contents;
 use crate::crypto::{TLS12_AND_13, TLS13_ONLY, provider};
 use crate::error::{FileRole, Flaw, TlsError};
 use crate::expiry::Expiry;
 use crate::followed::{Followed, Kept, Look, Recipe};
 use crate::identity::IdentityFiles;
+use crate::pinned::Peer;
 use crate::trust::Trust;
+use crate::trust_entry::TrustEntry;
+use crate::verifier::{ClientVerifier, PeerVerifier};
 
 /// What a server is made of.
 #[derive(Debug, Clone, PartialEq, Eq, Hash)]
@@ -32,7 +34,7 @@ pub struct ServerFiles {
 /// What a server asks of its clients.
 #[derive(Debug, Clone, PartialEq, Eq, Hash)]
 pub struct ClientCertificates {
-    /// The authorities whose certificates are believed, in PEM.
+    /// The certificates that are trusted, in PEM: an authority for what it issues, any other for itself.
     pub ca: PathBuf,
     /// What these have revoked, in PEM: one list for each of them. Without a list of its authority, or with one whose
     /// next is overdue, a certificate is not believed. `None`: nothing is revoked.
@@ -71,6 +73,11 @@ impl ServerTls {
         Arc::clone(&self.0.now().config)
     }
 
+    /// What each certificate of the clients' `ca` is good for; none where no certificate is asked for.
+    pub fn trust_entries(&self) -> Arc<[TrustEntry]> {
+        Arc::clone(&self.0.now().entries)
+    }
+
     /// The same one, as whoever looks at files sees it.
     pub fn followed(&self) -> Arc<dyn Followed> {
         Arc::clone(&self.0) as Arc<dyn Followed>
@@ -100,6 +107,7 @@ struct Server {
 
 struct MadeServer {
     config: Arc<ServerConfig>,
+    entries: Arc<[TrustEntry]>,
     expiries: Arc<[Expiry]>,
 }
 
@@ -115,9 +123,11 @@ impl Recipe for Server {
     fn make(&self, contents: &Contents, old: Option<&MadeServer>) -> Result<MadeServer, TlsError> {
         let (identity, mut expiries) = self.files.identity.make(contents)?;
         let mut verifier = None;
+        let mut entries: Arc<[TrustEntry]> = Arc::default();
         if let Some(clients) = &self.files.clients {
-            let trust = Trust::read(contents, &clients.ca, clients.crl.as_deref())?;
+            let trust = Trust::read(contents, &clients.ca, clients.crl.as_deref(), Peer::Client)?;
             expiries.extend(trust.expiries.iter().cloned());
+            entries = Arc::clone(&trust.entries);
             verifier = Some(clients.verifier(trust)?);
         }
         let versions = match self.files.min_version {
@@ -145,7 +155,7 @@ impl Recipe for Server {
         } else {
             config.ticketer = Ticketer::new().expect("the system has random numbers");
         }
-        Ok(MadeServer { config: Arc::new(config), expiries: expiries.into() })
+        Ok(MadeServer { config: Arc::new(config), entries, expiries: expiries.into() })
     }
 
     fn expiries(made: &MadeServer) -> Arc<[Expiry]> {
@@ -155,18 +165,20 @@ impl Recipe for Server {
 
 impl ClientCertificates {
     fn verifier(&self, trust: Trust) -> Result<Arc<dyn ClientCertVerifier>, TlsError> {
-        let mut builder = WebPkiClientVerifier::builder_with_provider(trust.roots, provider())
-            .with_crls(trust.crls)
-            .enforce_revocation_expiration();
-        if !self.required {
-            builder = builder.allow_unauthenticated();
-        }
-        let verifier = builder.build().map_err(|error| match (error, &self.crl) {
-            (VerifierBuilderError::InvalidCrl(error), Some(crl)) => {
-                TlsError::new(crl, FileRole::Crl, Flaw::Crl(rustls::Error::from(error).to_string()))
-            }
-            _ => TlsError::new(&self.ca, FileRole::Authorities, Flaw::NoCertificate),
-        })?;
-        Ok(Arc::new(OfFew(verifier)))
+        let webpki = || {
+            WebPkiClientVerifier::builder_with_provider(Arc::clone(&trust.authorities), provider())
+                .with_crls(trust.crls.iter().cloned())
+                .enforce_revocation_expiration()
+                .build()
+                .map_err(|error| match (error, &self.crl) {
+                    (VerifierBuilderError::InvalidCrl(error), Some(crl)) => {
+                        TlsError::new(crl, FileRole::Crl, Flaw::Crl(rustls::Error::from(error).to_string()))
+                    }
+                    _ => TlsError::new(&self.ca, FileRole::Authorities, Flaw::NoCertificate),
+                })
+        };
+        let webpki = trust.has_authority().then(webpki).transpose()?;
+        let peers = PeerVerifier::new(webpki, trust.entries);
+        Ok(Arc::new(ClientVerifier { peers, issuers: trust.issuers, required: self.required }))
     }
 }

@@ -74,8 +74,8 @@ pub struct HoldSettings {
     /// Say each step.
     #[arg(short, long)]
     pub verbose: bool,
-    /// The authority that signed the certificates of etcd (PEM): for "https://" endpoints. No other is believed. This file and those
-    /// below may be replaced at any time: connections and logins that begin then go by what they hold.
+    /// The authority that signed the certificates of etcd, or these certificates (PEM): for "https://" endpoints. No other is believed.
+    /// This file and those below may be replaced at any time: connections and logins that begin then go by what they hold.
     #[arg(long, value_name = "FILE", help_heading = "How to reach etcd")]
     pub etcd_ca: Option<PathBuf>,
     /// The certificate to present to etcd (PEM).
@@ -90,8 +90,8 @@ pub struct HoldSettings {
     /// The file with that user's password; an end of line at its end does not count.
     #[arg(long, value_name = "FILE", requires = "etcd_user", help_heading = "How to reach etcd")]
     pub etcd_password_file: Option<PathBuf>,
-    /// The authorities that signed the certificates of the proxies of --fence and --stamp (PEM): for "https://" ones. No other is
-    /// believed.
+    /// The authorities that signed the certificates of the proxies of --fence and --stamp, or these certificates (PEM): for "https://"
+    /// ones. No other is believed.
     #[arg(long, value_name = "FILE", help_heading = "How to reach proxies")]
     pub proxy_ca: Option<PathBuf>,
     /// The certificate to present to these proxies (PEM). Like the others of these files, it may be replaced at any time.

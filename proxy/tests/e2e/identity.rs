@@ -2,7 +2,7 @@
 
 mod peer;
 
-use fencepost_testsupport::{Authority, EtcdVersion, Issued, Response, Scratch, Subject, eventually};
+use fencepost_testsupport::{Authority, Claim, EtcdVersion, Issued, Response, Scratch, Subject, eventually};
 use http::HeaderMap;
 use rustls::HandshakeKind;
 use serde_json::json;
@@ -119,6 +119,35 @@ async fn a_certificate_of_one_shard_never_passes_for_another() {
         assert_eq!(scene.fence.metric(series).await, 8.0);
         scene.finish().await;
     }
+}
+
+/// The master of one shard, whose certificate was pinned, signed itself one for another shard and wrote as that.
+#[tokio::test]
+async fn pinned_certificate_forging_an_owner_is_refused() {
+    let pki = Pki::new();
+    let named = |name| Subject { common_name: Some("master"), names: name, ..Subject::default() };
+    let [one, two] = [&["spiffe://example.org/shard/shard-1"][..], &["spiffe://example.org/shard/shard-2"]];
+    let pinned = [Claim::EndEntity, Claim::Nothing].map(|claim| Authority::claiming(claim, &named(two)));
+    let trusted = [pki.authority.certificate(), pinned[0].certificate(), pinned[1].certificate()].concat();
+    std::fs::write(pki.files.path().join("ca.pem"), trusted).unwrap();
+    let scene = pki.scene(&[guarded(BY_URI)]).await;
+    let held = scene.store.hold(LOCK, "shard-1").await;
+    let right = pki.peer(Some(&pki.master("shard-1")), Http::One);
+    for pinned in &pinned {
+        let forger = pki.peer(Some(&pinned.issue(&named(one))), Http::One);
+        assert!(forger.gets_nothing(&scene.fence.listener).await, "{}", scene.fence.log());
+        // Itself it is, and no more.
+        let itself = pki.peer(Some(&pinned.own()), Http::One);
+        assert_refused(&post(&scene, &itself, "/", &token(&held)).await, "identity-mismatch", LOCK, &held);
+        assert_eq!(post(&scene, &right, "/right", &token(&held)).await.status, 200);
+    }
+    let held = scene.store.hold(LOCK, "shard-2").await;
+    for pinned in &pinned {
+        let itself = pki.peer(Some(&pinned.own()), Http::One);
+        assert_eq!(post(&scene, &itself, "/itself", &token(&held)).await.status, 200);
+    }
+    assert_eq!(seen(&scene).len(), 4);
+    scene.finish().await;
 }
 
 #[tokio::test]

@@ -3,7 +3,7 @@
 use std::process::Command;
 use std::time::{Duration, SystemTime};
 
-use fencepost_testsupport::{Authority, Subject, Worker};
+use fencepost_testsupport::{Authority, Claim, Subject, Worker};
 
 use crate::holder::{BINARY, Holder};
 use crate::proxy::{Proxy, ProxyFiles};
@@ -87,6 +87,25 @@ async fn a_proxy_that_is_not_the_one_that_is_meant_is_refused_before_the_command
     let in_the_clear = Proxy::serve(&stage, &worker).await;
     is_refused(&stage, &files, &in_the_clear.secure_url(), "it does not speak TLS: ").await;
     assert!(worker.seen().is_empty());
+}
+
+/// The key of one proxy's pinned certificate signed one for another address, which passed for a proxy.
+#[tokio::test]
+async fn pinned_proxy_is_trusted_for_itself_alone() {
+    let (stage, worker, files) = (Stage::set().await, Worker::start().await, ProxyFiles::new());
+    files.issue_master("shard-1");
+    let subject = Subject { common_name: Some("proxy"), names: &["127.0.0.1"], ..Subject::default() };
+    for claim in [Claim::EndEntity, Claim::Nothing] {
+        let pinned = Authority::claiming(claim, &subject);
+        // Of the masters, the first is an authority.
+        std::fs::write(files.ca(), files.authority.certificate() + &pinned.certificate()).unwrap();
+        let forger = Proxy::serve_secure(&stage, &worker, &files, &pinned.issue(&subject)).await;
+        let says = "its certificate is not signed by an authority of --proxy-ca: ";
+        is_refused(&stage, &files, &forger.secure_url(), says).await;
+        let proxy = Proxy::serve_secure(&stage, &worker, &files, &pinned.own()).await;
+        let mut holder = start(&stage, "shard-1", &["--fence", &proxy.secure_url()], &files.arguments(), "true");
+        assert_eq!(holder.code().await, 0, "{claim:?}: {}", holder.log());
+    }
 }
 
 /// Both as a door and as what a command's requests go to.

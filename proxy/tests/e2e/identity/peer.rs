@@ -13,6 +13,7 @@ use hyper_util::rt::{TokioExecutor, TokioIo};
 use rustls::pki_types::pem::PemObject;
 use rustls::pki_types::{CertificateDer, PrivateKeyDer, ServerName};
 use rustls::{ClientConfig, HandshakeKind, RootCertStore, SupportedProtocolVersion};
+use tokio::io::{AsyncReadExt as _, AsyncWriteExt as _};
 use tokio::net::TcpStream;
 use tokio_rustls::TlsConnector;
 use tokio_rustls::client::TlsStream;
@@ -80,6 +81,13 @@ impl Peer {
         let stream = TcpStream::connect(address(listener)).await?;
         let name = ServerName::try_from("localhost").unwrap();
         TlsConnector::from(Arc::clone(&self.config)).connect(name, stream).await
+    }
+
+    /// Whether the other side ends the connection for its certificate. By TLS 1.3 a client learns of that when it reads.
+    pub(super) async fn gets_nothing(&self, listener: &Endpoint) -> bool {
+        let Ok(mut stream) = self.stream(listener).await else { return true };
+        stream.write_all(b"GET / HTTP/1.1\r\nHost: localhost\r\n\r\n").await.ok();
+        stream.read_u8().await.is_err()
     }
 
     /// Connects.

@@ -10,7 +10,9 @@ mod watch;
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
 
-use etcd_client::{Certificate, Identity, TlsOptions};
+use etcd_client::{Identity, TlsOptions};
+use fencepost_tls::server_verifier_of;
+use rustls::client::danger::ServerCertVerifier;
 use tokio::sync::watch as channel;
 use tokio::time::timeout;
 use tonic::transport::Endpoint;
@@ -79,8 +81,21 @@ impl Options {
 /// How to connect.
 #[derive(Clone, Default)]
 struct Access {
-    tls: Option<TlsOptions>,
+    tls: Option<Tls>,
     user: Option<User>,
+}
+
+/// What a member is verified by, and what is shown to it.
+#[derive(Clone)]
+struct Tls {
+    verifier: Arc<dyn ServerCertVerifier>,
+    options: TlsOptions,
+}
+
+impl Tls {
+    fn applied_to(self, endpoint: Endpoint) -> Result<Endpoint, tonic::transport::Error> {
+        endpoint.tls_config_with_verifier(self.options, self.verifier)
+    }
 }
 
 impl Etcd {
@@ -95,7 +110,7 @@ impl Etcd {
     /// The cluster at these endpoints, `http://host:port` or `https://host:port` each, with more to say.
     pub fn builder<E: Into<String>>(endpoints: impl IntoIterator<Item = E>) -> EtcdBuilder {
         let endpoints = endpoints.into_iter().map(Into::into).collect();
-        EtcdBuilder { endpoints, roots: Vec::new(), identity: None, access: Access::default() }
+        EtcdBuilder { endpoints, ca: Vec::new(), identity: None, access: Access::default() }
     }
 
     /// Has connections and logins that begin from now on be as this says: what is read from files may be replaced while
@@ -109,7 +124,7 @@ impl Etcd {
         if let Some(tls) = &access.tls {
             let unusable =
                 |error: tonic::transport::Error| InvalidEtcd::Tls(failed::with_causes("no TLS", Some(&error)));
-            Endpoint::from_static("https://localhost").tls_config(tls.clone()).map_err(unusable)?;
+            tls.clone().applied_to(Endpoint::from_static("https://localhost")).map_err(unusable)?;
         }
         self.0.options.say(access);
         Ok(())
@@ -148,17 +163,19 @@ impl Drop for Settling {
 #[derive(Debug, Clone)]
 pub struct EtcdBuilder {
     endpoints: Vec<String>,
-    roots: Vec<Certificate>,
+    /// Certificates to trust, in PEM.
+    ca: Vec<u8>,
     identity: Option<Identity>,
     access: Access,
 }
 
 impl EtcdBuilder {
-    /// Trusts servers whose certificates these authorities (PEM) have signed: what `https://` endpoints need, and no others take. No
-    /// authority is trusted that is not named.
+    /// Trusts servers by these certificates (PEM): an authority for what it has issued, any other certificate for itself. `https://`
+    /// endpoints need at least one, and no others take any. No authority is trusted that is not named.
     #[must_use]
     pub fn ca_pem(mut self, pem: impl AsRef<[u8]>) -> EtcdBuilder {
-        self.roots.push(Certificate::from_pem(pem));
+        self.ca.extend_from_slice(pem.as_ref());
+        self.ca.push(b'\n');
         self
     }
 
@@ -180,7 +197,7 @@ impl EtcdBuilder {
     ///
     /// # Errors
     /// If there is no endpoint, one is not of the right form or there twice, if some have TLS and some do not, or if what TLS is made of
-    /// lacks an authority, or is there though no endpoint has TLS.
+    /// lacks an authority, cannot be used, or is there though no endpoint has TLS.
     pub fn build(self) -> Result<Etcd, InvalidEtcd> {
         let endpoints = checked(&self.endpoints)?;
         let options = Options::default();
@@ -195,18 +212,18 @@ impl EtcdBuilder {
     }
 
     fn access(self) -> Result<Access, InvalidEtcd> {
-        let EtcdBuilder { endpoints, roots, identity, mut access } = self;
+        let EtcdBuilder { endpoints, ca, identity, mut access } = self;
         let is_secure = endpoints.iter().any(|endpoint| is_secure(endpoint));
-        match (is_secure, roots.is_empty(), identity) {
+        match (is_secure, ca.is_empty(), identity) {
             (false, true, None) => {}
             (false, _, _) => return Err(InvalidEtcd::NoTls),
             (true, true, _) => return Err(InvalidEtcd::NoAuthority),
             (true, false, identity) => {
-                let tls = TlsOptions::new().ca_certificates(roots);
-                access.tls = Some(match identity {
-                    Some(identity) => tls.identity(identity),
-                    None => tls,
-                });
+                let unusable = |flaw| InvalidEtcd::Tls(format!("no TLS: the PEM of the authorities {flaw}"));
+                let verifier = server_verifier_of(&ca).map_err(unusable)?;
+                let options = TlsOptions::new();
+                let options = identity.into_iter().fold(options, TlsOptions::identity);
+                access.tls = Some(Tls { verifier, options });
             }
         }
         Ok(access)
@@ -264,7 +281,13 @@ impl std::fmt::Debug for Access {
 
 #[cfg(test)]
 mod tests {
+    use fencepost_testsupport::Authority;
+
     use super::*;
+
+    fn ca() -> String {
+        Authority::new("etcd").certificate()
+    }
 
     #[test]
     fn an_endpoint_has_a_scheme_a_host_and_a_port() {
@@ -307,17 +330,17 @@ mod tests {
     #[test]
     fn endpoints_differ_and_are_reached_in_one_way_that_all_of_them_have() {
         type Saying = fn(EtcdBuilder) -> EtcdBuilder;
-        let (nothing, ca, identity): (Saying, Saying, Saying) =
-            (|etcd| etcd, |etcd| etcd.ca_pem("ca"), |etcd| etcd.identity_pem("c3rt", "k3y"));
+        let (nothing, with_ca, identity): (Saying, Saying, Saying) =
+            (|etcd| etcd, |etcd| etcd.ca_pem(ca()), |etcd| etcd.identity_pem("c3rt", "k3y"));
         for (endpoints, say, wrong) in [
             (&["http://h:1", "http://h:2"][..], nothing, None),
-            (&["https://h:1", "https://h:2"], ca, None),
+            (&["https://h:1", "https://h:2"], with_ca, None),
             (&["https://h:1"], nothing, Some(InvalidEtcd::NoAuthority)),
             (&["https://h:1"], identity, Some(InvalidEtcd::NoAuthority)),
-            (&["http://h:1"], ca, Some(InvalidEtcd::NoTls)),
+            (&["http://h:1"], with_ca, Some(InvalidEtcd::NoTls)),
             (&["http://h:1"], identity, Some(InvalidEtcd::NoTls)),
-            (&["http://h:1", "https://h:2"], ca, Some(InvalidEtcd::Mixed("https://h:2".to_owned()))),
-            (&["https://h:1", "http://h:2"], ca, Some(InvalidEtcd::Mixed("http://h:2".to_owned()))),
+            (&["http://h:1", "https://h:2"], with_ca, Some(InvalidEtcd::Mixed("https://h:2".to_owned()))),
+            (&["https://h:1", "http://h:2"], with_ca, Some(InvalidEtcd::Mixed("http://h:2".to_owned()))),
             (&["http://h:1", "http://h:1/"], nothing, Some(InvalidEtcd::Twice("http://h:1/".to_owned()))),
         ] {
             let built = say(Etcd::builder(endpoints.iter().copied())).build();
@@ -327,7 +350,7 @@ mod tests {
 
     #[test]
     fn what_there_can_be_no_tls_with_renews_nothing() {
-        let said = || Etcd::builder(["https://h:1"]).ca_pem("ca").user("master", "s3cret");
+        let said = || Etcd::builder(["https://h:1"]).ca_pem(ca()).user("master", "s3cret");
         let etcd = said().build().unwrap();
         let wrong = etcd.renew(said().user("other", "s3cret").identity_pem("c3rt", "k3y")).unwrap_err().to_string();
         assert!(wrong.starts_with("no TLS: ") && !wrong.contains("k3y"), "{wrong}");
@@ -337,8 +360,16 @@ mod tests {
     }
 
     #[test]
+    fn authorities_that_cannot_be_read_are_refused() {
+        for (pem, says) in [("ca", "is not PEM"), ("-----BEGIN CERTIFICATE-----\n", "is cut short or garbled")] {
+            let refused = Etcd::builder(["https://h:1"]).ca_pem(pem).build().unwrap_err().to_string();
+            assert!(refused.starts_with("no TLS: the PEM of the authorities ") && refused.contains(says), "{refused}");
+        }
+    }
+
+    #[test]
     fn no_secret_is_shown() {
-        let etcd = Etcd::builder(["https://h:1"]).ca_pem("ca").user("master", "s3cret").identity_pem("c3rt", "k3y");
+        let etcd = Etcd::builder(["https://h:1"]).ca_pem(ca()).user("master", "s3cret").identity_pem("c3rt", "k3y");
         let shown = format!("{etcd:?} {:?}", etcd.clone().build().unwrap());
         assert!(shown.contains("master"));
         for secret in ["s3cret", "k3y"] {

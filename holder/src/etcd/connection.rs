@@ -160,7 +160,7 @@ impl Connection {
         // The addresses that a name has share that time: one that is silent leaves the others some of it.
         let mut endpoint = Endpoint::from_shared(self.endpoint.clone())?.connect_timeout(CONNECT_TIMEOUT);
         if let (true, Some(tls)) = (self.endpoint.starts_with("https://"), self.options.now().tls) {
-            endpoint = endpoint.tls_config(tls)?;
+            endpoint = tls.applied_to(endpoint)?;
         }
         if self.purpose == Purpose::Watches {
             endpoint = endpoint
@@ -231,7 +231,31 @@ impl Drop for UnderWay {
 
 #[cfg(test)]
 mod tests {
+    use fencepost_testsupport::{Authority, Claim, Issued, Subject, Worker, WorkerTls};
+
     use super::*;
+    use crate::etcd::Etcd;
+
+    /// Connects to a server that presents this certificate, trusting that one.
+    async fn connect(presented: &Issued, trusted: &str) -> Result<Client, Failed> {
+        let tls = WorkerTls { identity: presented, client_ca: None, protocols: &["h2"] };
+        let server = Worker::start_tls(&tls).await;
+        let etcd = Etcd::builder([server.https()]).ca_pem(trusted).build().unwrap();
+        Connection::new(&server.https(), &etcd.0.options, Purpose::Calls).connect().await
+    }
+
+    /// The key of a pinned certificate signed one for an etcd of its own, and a lock was taken there.
+    #[tokio::test]
+    async fn etcd_pinned_certificate_is_trusted_for_itself_alone() {
+        let subject = Subject { common_name: Some("etcd"), names: &["127.0.0.1"], ..Subject::default() };
+        for (claim, issues) in [(Claim::EndEntity, false), (Claim::Nothing, false), (Claim::Authority, true)] {
+            let pinned = Authority::claiming(claim, &subject);
+            let own = connect(&pinned.own(), &pinned.certificate()).await;
+            assert!(own.is_ok(), "{claim:?}: {:?}", own.err());
+            let issued = connect(&pinned.issue(&subject), &pinned.certificate()).await;
+            assert_eq!(issued.is_ok(), issues, "{claim:?}: {:?}", issued.err());
+        }
+    }
 
     /// Without it, the first address of a name had all of the time in which a connection has to come up: where it dropped what was sent to
     /// it, the others were never tried.

@@ -15,7 +15,7 @@ use fencepost_sources::{
 use futures_util::stream::{self, StreamExt};
 use tokio::time::{Instant, sleep};
 
-pub use files::{User, files};
+pub use files::{User, files, trusted};
 
 use crate::downstream::Protocol;
 use crate::fence::Fence;

@@ -150,6 +150,9 @@ fn check_config(config: &Config, live: bool) -> Result<(), Failed> {
     let warned = warnings.try_for_each(|warning| print(format_args!("warning: {warning}")));
     files?;
     warned.map_err(anyhow::Error::from)?;
+    for line in check::trusted(config) {
+        print(line).map_err(anyhow::Error::from)?;
+    }
     print(format_args!("The configuration is right: {}.", check::summary(config))).map_err(anyhow::Error::from)?;
     if live {
         block_on(check::live(config))?;

@@ -1,5 +1,6 @@
 //! The files that a configuration names: whether they can be used.
 
+use std::collections::HashSet;
 use std::io::{self, ErrorKind};
 use std::os::unix::fs::FileTypeExt;
 use std::path::Path;
@@ -7,7 +8,7 @@ use std::sync::Arc;
 use std::time::SystemTime;
 
 use fencepost_config::{AccessLogTarget, Config, Problem, Problems, Source, SourceKind, UpstreamProtocol};
-use fencepost_tls::{Expiry, FileRole, Flaw, Followed, TlsError};
+use fencepost_tls::{Expiry, FileRole, Flaw, Followed, TlsError, TrustEntry};
 use rustix::fs::{Access, PROC_SUPER_MAGIC, access, statfs};
 use rustix::io::Errno;
 
@@ -31,10 +32,10 @@ pub enum User {
 pub fn files(config: &Config, user: User) -> Result<Vec<Problem>, Problems> {
     let places = &config.places;
     let (now, mut problems, mut warnings) = (SystemTime::now(), Vec::new(), Vec::new());
-    for TlsTable { key, authorities, ends } in tls(config) {
-        match ends {
-            Ok(ends) => {
-                let cautions = ends.iter().filter_map(|end| end.caution(now));
+    for TlsTable { key, authorities, files } in tls(config) {
+        match files {
+            Ok(files) => {
+                let cautions = files.ends.iter().filter_map(|end| end.caution(now));
                 warnings.extend(cautions.map(|caution| places.problem(&key, caution)));
             }
             Err(error) => {
@@ -79,14 +80,37 @@ fn is_the_services_own(error: &TlsError) -> bool {
     matches!(error.flaw, Flaw::Unreadable(_)) && (error.file.starts_with("/run/credentials") || is_denied())
 }
 
+/// What each certificate of the trust files is good for: a line each, in the order of the configuration. A file that several settings name is
+/// told of once, unless it is good for something else under another one.
+pub fn trusted(config: &Config) -> Vec<String> {
+    let (now, mut known, mut lines) = (SystemTime::now(), HashSet::new(), Vec::new());
+    for TlsTable { key, authorities, files } in tls(config) {
+        // An error is told by `files`.
+        for entry in files.iter().flat_map(|files| files.trusted.iter()) {
+            let TrustEntry { file, number, subject, .. } = entry;
+            let line = format!("{}: certificate {number}, {subject:?}: {}", file.display(), entry.good_for(now));
+            if known.insert(line.clone()) {
+                lines.push(format!("{key}.{authorities}: {line}"));
+            }
+        }
+    }
+    lines
+}
+
 /// A table of TLS.
 struct TlsTable {
     /// Its key.
     key: String,
     /// What the authorities are called in it.
     authorities: &'static str,
-    /// When its files begin and end.
-    ends: Result<Arc<[Expiry]>, TlsError>,
+    files: Result<TlsContents, TlsError>,
+}
+
+/// What the files of a table hold.
+struct TlsContents {
+    /// When they begin and end.
+    ends: Arc<[Expiry]>,
+    trusted: Arc<[TrustEntry]>,
 }
 
 fn tls(config: &Config) -> impl Iterator<Item = TlsTable> {
@@ -94,7 +118,9 @@ fn tls(config: &Config) -> impl Iterator<Item = TlsTable> {
     let listeners = listeners.map(|(index, one)| (format!("listener[{index}].tls"), one.tls.as_ref()));
     let admin = config.admin.iter().map(|admin| ("admin.tls".to_owned(), admin.tls.as_ref()));
     let accepting = listeners.chain(admin).filter_map(|(key, tls)| {
-        Some(TlsTable { key, authorities: "client_ca", ends: server_tls::load(tls?).map(ends) })
+        let files = server_tls::load(tls?);
+        let files = files.map(|tls| TlsContents { ends: tls.expiries(), trusted: tls.trust_entries() });
+        Some(TlsTable { key, authorities: "client_ca", files })
     });
     let sources = config.sources.iter().filter_map(|source| match &source.kind {
         SourceKind::Etcd { tls, .. } => Some((format!("source.{}.tls", source.name), tls.as_deref()?)),
@@ -105,8 +131,9 @@ fn tls(config: &Config) -> impl Iterator<Item = TlsTable> {
         UpstreamProtocol::Http1 | UpstreamProtocol::H2c => None,
     });
     let connecting = sources.chain(workers).map(|(key, tls)| {
-        let ends = client_tls::load(tls, &[]).map(ends);
-        TlsTable { key, authorities: "ca", ends }
+        let files = client_tls::load(tls, &[]);
+        let files = files.map(|tls| TlsContents { ends: tls.expiries(), trusted: tls.trust_entries() });
+        TlsTable { key, authorities: "ca", files }
     });
     accepting.chain(connecting)
 }
@@ -167,8 +194,4 @@ fn seen(path: &Path, there: &Path, error: &io::Error) -> Unusable {
     let why = format!("{}: {}: {error}", path.display(), there.display());
     let is_missing = matches!(error.kind(), ErrorKind::NotFound | ErrorKind::NotADirectory);
     if is_missing { Unusable::ForAnybody(why) } else { Unusable::ForUs(why) }
-}
-
-fn ends(tls: impl Followed) -> Arc<[Expiry]> {
-    tls.expiries()
 }

@@ -5,7 +5,7 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 use std::time::{Duration, SystemTime};
 
-use fencepost_testsupport::{Authority, Connection, Endpoint, Scratch, Subject, eventually, replace_file};
+use fencepost_testsupport::{Authority, Claim, Connection, Endpoint, Scratch, Subject, eventually, replace_file};
 use rustls::pki_types::CertificateDer;
 use rustls::pki_types::pem::PemObject;
 use tokio::task::JoinSet;
@@ -173,6 +173,30 @@ async fn paths_are_shown_and_take_a_restart_to_change() {
     let answer = scene.fence.admin("POST", "/reload").await;
     assert_eq!(answer.status, 422);
     assert!(answer.text().contains("listener.tls: ") && answer.text().contains("needs a restart"), "{}", answer.text());
+}
+
+#[tokio::test]
+async fn check_says_what_each_trusted_certificate_is_good_for() {
+    let (authority, files) = pki();
+    let file = paths(&files)("fencepost.toml");
+    let upstream = Endpoint::Tcp("127.0.0.1:9".parse().unwrap());
+    let named = |name| Subject { common_name: Some(name), names: &["127.0.0.1"], ..Subject::default() };
+    let yesterday = SystemTime::now() - Duration::from_secs(86_400);
+    let ended = Subject { not_after: Some(yesterday), ..named("ended") };
+    let pinned = [named("pinned"), ended].map(|subject| Authority::claiming(Claim::EndEntity, &subject).certificate());
+    let ca = paths(&files)("ca.pem");
+    fs::write(&ca, [authority.certificate(), pinned.concat()].concat()).unwrap();
+    fs::write(&file, toml(&tls(&files, &format!(", client_ca = {ca:?}")), "", "", &upstream)).unwrap();
+    let checked = run(BINARY, &["check", "-c", file.to_str().unwrap()]).await;
+    assert!(checked.status.success(), "{}", text(&checked));
+    for (number, line) in [
+        (1, r#""CN=test authority": authority: trusted for the certificates that it issues, and for itself"#),
+        (2, r#""CN=pinned": this certificate only (it is not marked CA:TRUE): trusted until 4096-01-01T00:00:00Z"#),
+        (3, r#""CN=ended": this certificate only (it is not marked CA:TRUE): refused: it expired at "#),
+    ] {
+        let line = format!("listener[0].tls.client_ca: {}: certificate {number}, {line}", ca.display());
+        assert!(text(&checked).lines().any(|said| said.starts_with(&line)), "{line} in {}", text(&checked));
+    }
 }
 
 #[tokio::test]

@@ -27,6 +27,7 @@ use super::serve::{OnUnreadHead, Stage};
 use super::service::ConnectionService;
 use super::serving::{ClientIo, InTurns, Serving};
 use super::strict::Strict;
+use super::strict_trailers::{MARKER_LIST_BYTES, StrictTrailers};
 use super::tally::Closing;
 use super::unread::Streams;
 use super::unread_head::UnreadHead;
@@ -197,7 +198,8 @@ where
         }
         Protocol::Http2 => {
             let counted = frames::Counted::new(connection.socket.clone(), connection.clone());
-            let io = TokioIo::new(connection.writes.gather(counted));
+            let strict = StrictTrailers::new(counted, limits.header_bytes_max);
+            let io = TokioIo::new(connection.writes.gather(strict));
             let serving = http2_builder(limits, Streams::of(connection)).serve_connection(io, service);
             let mut serving = Box::new(InTurns::new(serving, connection));
             let end = drive(&mut *serving, &begun, Stage::Leaving).await;
@@ -244,7 +246,7 @@ fn http2_builder(limits: &Limits, streams: Streams) -> http2::Builder<Streams> {
         .timer(TokioTimer::new())
         .max_concurrent_streams(limits.streams_max)
         .max_pending_accept_reset_streams(limits.pending_resets_max)
-        .max_header_list_size(u32::try_from(limits.header_bytes_max).unwrap_or(u32::MAX))
+        .max_header_list_size(u32::try_from(limits.header_bytes_max + MARKER_LIST_BYTES).unwrap_or(u32::MAX))
         .initial_stream_window_size(window)
         .initial_connection_window_size(window.saturating_mul(limits.streams_max).max(CONNECTION_WINDOW_BYTES_MIN))
         // No PINGs: they lie behind what a client has not read, who then seems to be gone. The kernel asks whether it is.

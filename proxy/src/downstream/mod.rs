@@ -27,6 +27,7 @@ mod service;
 mod serving;
 mod sniff;
 mod strict;
+mod strict_trailers;
 mod tally;
 mod thread_runtime;
 mod unread;

@@ -16,11 +16,15 @@ use hyper_util::rt::TokioIo;
 use super::connection::Connection;
 use super::frames;
 use super::strict::Strict;
+use super::strict_trailers::StrictTrailers;
 use super::unread::{Piece, Streams};
 use crate::wire::{Gathered, Socket};
 
 /// What hyper's HTTP/1 reads and writes.
 pub(super) type ClientIo = Gathered<Strict<Socket>, Socket>;
+
+/// What hyper's HTTP/2 reads and writes.
+pub(super) type Http2Io = Gathered<StrictTrailers<frames::Counted>, Socket>;
 
 /// What hyper's two kinds of connection have in common.
 pub(super) trait Serving: Future<Output = hyper::Result<()>> + Unpin {
@@ -41,7 +45,7 @@ where
     }
 }
 
-impl<S, B> Serving for http2::Connection<TokioIo<Gathered<frames::Counted, Socket>>, S, Streams>
+impl<S, B> Serving for http2::Connection<TokioIo<Http2Io>, S, Streams>
 where
     S: HttpService<Incoming, ResBody = B>,
     S::Error: Into<Box<dyn Error + Send + Sync>>,

@@ -7,6 +7,7 @@ mod http2;
 mod http2_cases;
 mod http2_worker;
 mod odd_bytes;
+mod pseudo_trailers;
 mod recorder;
 
 use fencepost_testsupport::{Connection, Etcd, EtcdVersion, Response};

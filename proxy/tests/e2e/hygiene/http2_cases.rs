@@ -117,7 +117,8 @@ pub(super) const HTTP2_CASES: &[Http2Case] = &[
     with_trailers("a harmless trailer", &[("x-sum", "1")], Clean("abc")),
     with_trailers("a stale revision in trailers", &[("fence-revision", "{stale}"), ("fence_owner", "x")], Clean("abc")),
     with_trailers("framing in trailers", &[("content_length", "9"), ("host", "x")], Clean("abc")),
-    with_trailers("a pseudo-field in trailers", &[(":path", "/hidden")], Clean("abc")),
+    with_trailers("a pseudo-field in trailers", &[(":path", "/hidden")], Refused),
+    with_trailers("a pseudo-field behind a trailer", &[("x-sum", "1"), (":path", "/hidden")], Refused),
 
     // Bytes in pseudo-fields.
     head("a path with a NUL", &[M, (":path", "{path}\0"), S, A, T], Refused),

@@ -18,7 +18,7 @@ use crate::fencepost::Route;
 
 /// A worker of HTTP/2 that keeps every request it gets.
 #[derive(Clone, Default)]
-struct Http2Recorder(Arc<Mutex<Kept>>);
+pub(super) struct Http2Recorder(Arc<Mutex<Kept>>);
 
 #[derive(Default)]
 struct Kept {
@@ -39,6 +39,11 @@ impl Http2Recorder {
             }
         });
         (recorder, address)
+    }
+
+    /// The requests that came whole.
+    pub(super) fn whole(&self) -> Vec<Message> {
+        self.0.lock().unwrap().whole.clone()
     }
 
     async fn serve(self, stream: TcpStream) {
@@ -81,7 +86,7 @@ async fn read(request: Request<h2::RecvStream>) -> Result<Message, h2::Error> {
     Ok(Message { target, fields, body: String::from_utf8_lossy(&bytes).into_owned(), trailers })
 }
 
-async fn open(limit: &str) -> (Scene, Http2Recorder) {
+pub(super) async fn open(limit: &str) -> (Scene, Http2Recorder) {
     let (recorder, address) = Http2Recorder::start().await;
     let route = Route::new("k", "/", r#"key = "/k""#);
     (Scene::before(Some(format!("h2c://{address}")), route, limit).await, recorder)

@@ -39,6 +39,27 @@ async fn a_client_that_names_no_protocol_may_begin_with_http2() {
     assert_eq!(response.await.unwrap().status(), 200);
 }
 
+/// The request was answered with 200, as if its trailers had been well-formed.
+#[tokio::test]
+async fn pseudo_trailers_over_tls_reset_the_stream() {
+    let scene = Scene::open(|files| tls(files, "")).await;
+    let stream = scene.connect(&scene.client(None, &[b"h2"])).await.unwrap();
+    let mut connection = Connection::over(stream);
+    // Empty settings; POST /; and `:path` as trailers.
+    connection.send(b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n\0\0\0\x04\0\0\0\0\0").await.unwrap();
+    connection.send(b"\0\0\x06\x01\x04\0\0\0\x01\x83\x87\x84\x01\x01h").await.unwrap();
+    connection.send(b"\0\0\x01\x01\x05\0\0\0\x01\x84").await.unwrap();
+    loop {
+        let head = connection.receive(9).await.unwrap();
+        let payload = connection.receive(usize::from(head[2])).await.unwrap();
+        assert_ne!(head[3], 1, "an answer");
+        if head[3..9] == [3, 0, 0, 0, 0, 1] {
+            assert_eq!(payload, [0, 0, 0, 1], "PROTOCOL_ERROR");
+            break;
+        }
+    }
+}
+
 /// The handshake failed, though requests of HTTP/1.0 are answered.
 #[tokio::test]
 async fn a_client_that_offers_nothing_but_http_1_0_is_answered_and_what_is_better_is_preferred() {

@@ -1,249 +1,204 @@
-//! Load that is measured and judged: at a constant rate or as fast as answers come, with locks that may move meanwhile.
+//! `open` and `closed`: load that is measured and judged, with locks that may move meanwhile.
+//! `compare` uses it too.
 
-mod durations;
-mod held;
 mod lane;
 mod mover;
 mod outcome;
 mod plan;
 mod recorder;
 mod schedule;
-mod stop;
 mod tenures;
-mod threads;
-mod verdict;
-mod wire;
+pub(crate) mod verdict;
 
+use std::cell::RefCell;
 use std::num::NonZeroU64;
 use std::rc::Rc;
-use std::sync::Arc;
-use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::{Duration, Instant};
 
-use anyhow::{Context, bail, ensure};
+use anyhow::{Context, Result, bail, ensure};
+use futures_util::stream::FuturesUnordered;
 use futures_util::{StreamExt, TryStreamExt, stream};
-use tokio::sync::{oneshot, watch};
-use tokio::time::timeout;
+use tokio::time::{sleep, timeout};
 
-pub(crate) use self::durations::Durations;
-pub(crate) use self::outcome::{Figure, Outcome, PARTS, milliseconds};
+pub(crate) use self::outcome::{Generator, Outcome};
 pub(crate) use self::plan::Plan;
-pub(crate) use self::recorder::{Slot, Window};
+pub(crate) use self::recorder::Latencies;
 pub(crate) use self::schedule::due_within;
-pub(crate) use self::stop::Stop;
 pub(crate) use self::tenures::Tenures;
-pub(crate) use self::verdict::{Expected, Fault};
 
-use self::held::HeldLocks;
+use self::lane::{Lane, Pace, Run};
 use self::mover::Mover;
-use self::threads::{Common, Sender};
-use self::wire::Wire;
+use self::recorder::{Recorder, Window};
 use crate::Conclusion;
-use crate::cli::DriveSettings;
-use crate::occasion::Occasion;
-use crate::progress::Progress;
-use crate::token::Token;
-use crate::worker::alarms::Alarms;
-use crate::worker::quick::{self, Duty, Orders};
+use crate::cli::DriveOptions;
+use crate::client::{Connection, Token};
+use crate::lock::HeldLocks;
+use crate::machine::CpuTime;
+use crate::report::{Progress, ReportFile, print};
+use crate::stop::Stop;
+use crate::worker::Worker;
 
-/// How often to look how far a run is.
 const LOOK: Duration = Duration::from_millis(50);
-/// How many connections are opened at a time where all stay open.
+/// How long a proxy may take that was started just now.
+const STARTS_WITHIN: Duration = Duration::from_secs(3);
 const TOUCHED_AT_ONCE: usize = 64;
 
-/// Runs `open`, at that rate, or `closed`; prints what was found.
-pub(crate) async fn run(settings: DriveSettings, rate: Option<NonZeroU64>) -> anyhow::Result<Conclusion> {
-    let occasion = Occasion::of_this_run();
+/// Runs `open`, at that rate, or `closed`; prints what it found.
+pub(crate) async fn run(options: DriveOptions, rate: Option<NonZeroU64>) -> Result<Conclusion> {
     crate::machine::open_many_files()?;
-    [&settings.json, &settings.html].into_iter().flatten().try_for_each(|file| crate::output::check(file))?;
-    let orders = match settings.worker_listen {
-        Some(address) => Some(serve(address, settings.time_at_worker()).await?),
-        None => None,
-    };
-    let plan = Plan::of(&settings, rate)?;
-    let stop = crate::signals::stop_when_asked()?;
-    let (measured, released) = if settings.etcd.is_empty() {
-        (drive_unmoved(&plan, given_token(&settings)?, &stop).await, Ok(()))
+    let file = ReportFile::open(options.json.as_deref())?;
+    let worker = Worker::listen(options.proxy.worker_listen, options.time_at_worker()).await?;
+    let plan = Plan::of(&options, rate)?;
+    let stop = Stop::when_asked()?;
+    let (measured, released) = if let Some(token) = given_token(&options)? {
+        (drive(&plan, Tenures::new([token]), &stop, None, true).await, Ok(()))
     } else {
         let mut held = tokio::select! {
-            held = HeldLocks::open(&settings, plan.length()) => held?,
+            held = HeldLocks::open(&options.lock, options.locks, plan.length()) => held?,
             () = stop.stopped() => bail!("ended before all locks were taken"),
         };
         let measured = drive_holding(&plan, &mut held, &stop).await;
-        // Whatever came of it: the locks are free when a run is over. What was measured is told in any case.
+        // Released in any case. A store that is gone keeps no report from being printed.
         (measured, held.release().await)
     };
     let mut outcome = measured?;
-    outcome.worker_saw(orders.map(|orders| orders.seen()));
-    let mut report = outcome.as_json();
-    report["run"] = occasion.as_json();
-    let json = settings.json.as_ref().map(|file| crate::output::write(file, &format!("{report:#}\n")));
-    let html = settings.html.as_ref().map(|file| crate::output::write(file, &crate::page::page(&outcome, &occasion)));
-    crate::output::print(&outcome);
-    json.unwrap_or(Ok(())).and(html.unwrap_or(Ok(()))).and(released)?;
+    outcome.worker_saw(worker.map(|worker| worker.seen()));
+    let written = file.write(outcome.as_json());
+    print(&outcome);
+    written.and(released)?;
     Ok(outcome.conclusion())
 }
 
-/// Sends what is planned under tenures that stay, and says nothing of how far it is, but, as soon as it begins, which time is measured.
-pub(crate) async fn drive_quietly(
-    plan: &Plan,
-    tenures: Tenures,
-    stop: &Arc<Stop>,
-    begins: oneshot::Sender<Window>,
-) -> anyhow::Result<Outcome> {
-    drive(plan, tenures, stop, None, Told::Beginning(begins)).await
+fn given_token(options: &DriveOptions) -> Result<Option<(Token, Option<Token>)>> {
+    let given = options.owner.as_deref().zip(options.revision);
+    let Some((owner, revision)) = given else { return Ok(None) };
+    let before = if revision > 1 { Some(Token::new(owner, revision - 1)?) } else { None };
+    Ok(Some((Token::new(owner, revision)?, before)))
 }
 
-/// The same, and shows how far it is.
-pub(crate) async fn drive_unmoved(plan: &Plan, tenures: Tenures, stop: &Arc<Stop>) -> anyhow::Result<Outcome> {
-    drive(plan, tenures, stop, None, Told::Progress).await
-}
-
-/// Sends at least one request on each connection, and at least one for each lock, and leaves the connections open: as long as the
-/// value lives that comes back.
-///
-/// # Errors
-/// If one of them is not served within that time.
-pub(crate) async fn touch(plan: &Plan, tenures: &Tenures, limit: Duration) -> anyhow::Result<impl Sized + use<>> {
-    let (plan, connections) = (Rc::new(plan.clone()), plan.connections);
-    let run = async |number: usize| {
-        let mut wires = Wire::open(&plan).await?;
-        let wire = wires.first_mut().context("a connection without a stream")?;
-        let first = number % tenures.count();
-        for lock in (first..tenures.count()).step_by(connections) {
-            let presented = tenures.presented(lock, false);
-            let answer = timeout(limit, wire.exchange(&presented)).await;
-            let answer = answer.with_context(|| format!("{} does not answer within {limit:?}", plan.target))??;
-            ensure!(answer.is_success(), "{} answered {answer}", plan.target);
-        }
-        anyhow::Ok(wires)
-    };
-    stream::iter((0..connections).map(run)).buffer_unordered(TOUCHED_AT_ONCE).try_collect::<Vec<_>>().await
-}
-
-/// Takes the locks, and sends what is planned.
-async fn drive_holding(plan: &Plan, held: &mut HeldLocks, stop: &Arc<Stop>) -> anyhow::Result<Outcome> {
-    let tenures = tokio::select! {
-        tenures = held.take(!plan.stale.is_none()) => tenures?,
+async fn drive_holding(plan: &Plan, held: &mut HeldLocks, stop: &Stop) -> Result<Outcome> {
+    let tokens = tokio::select! {
+        tokens = held.take(!plan.stale.is_none()) => tokens?,
         () = stop.stopped() => bail!("ended before all locks were taken"),
     };
-    drive(plan, tenures, stop, Some(held), Told::Progress).await
+    drive(plan, Tenures::new(tokens), stop, Some(held), true).await
 }
 
-/// What is told of a run while it goes on.
-enum Told {
-    /// To whoever looks at the terminal: how far it is.
-    Progress,
-    /// To whoever measures it: which time counts.
-    Beginning(oneshot::Sender<Window>),
-}
-
-/// Sends what is planned, while locks move if they are to.
-async fn drive(
+pub(crate) async fn drive(
     plan: &Plan,
     tenures: Tenures,
-    stop: &Arc<Stop>,
+    stop: &Stop,
     held: Option<&mut HeldLocks>,
-    told: Told,
-) -> anyhow::Result<Outcome> {
-    let tenures = Arc::new(tenures);
-    let answered = Arc::new(AtomicU64::new(0));
-    let common = Common {
-        plan: plan.clone(),
-        tenures: Arc::clone(&tenures),
-        stop: Arc::clone(stop),
-        answered: Arc::clone(&answered),
+    shows_progress: bool,
+) -> Result<Outcome> {
+    let connections = tokio::select! {
+        connections = open(plan) => connections?,
+        () = stop.stopped() => bail!("ended before all connections were open"),
     };
-    let (tell, begin) = watch::channel(None);
-    let senders = (0..plan.threads).map(|number| Sender::start(common.clone(), number, begin.clone()));
-    let mut senders = senders.collect::<anyhow::Result<Vec<Sender>>>()?;
-    for sender in &mut senders {
+    let begin = Instant::now();
+    let window = Window { begin: begin + plan.warm_up, length: plan.duration };
+    let run = Run {
+        plan: Rc::new(plan.clone()),
+        tenures: Rc::new(tenures),
+        recorder: Rc::new(RefCell::new(Recorder::new(window, plan.refusal))),
+        begin,
+        stop: stop.clone(),
+    };
+    let (pace, lanes) = (Pace::of(&run), FuturesUnordered::new());
+    for connection in connections.into_iter().map(Rc::new) {
+        let lane = |_| lanes.push(Lane::new(&run, &connection).send_all(pace.clone()));
+        (0..plan.streams).for_each(lane);
+    }
+    let sending = async {
+        lanes.collect::<()>().await;
+        Instant::now()
+    };
+    let mut mover = Mover::new(&run);
+    let moving = async {
+        if let Some((held, every)) = held.zip(plan.handoff_every) {
+            mover.move_locks(held, every).await;
+        }
+    };
+    let before = CpuTime::of_this_thread()?;
+    let (ended, (), cpu, after) =
+        tokio::join!(sending, moving, cpu_within(window, plan.process, stop), watch_over(&run, shows_progress));
+    pace.unsent(stop).for_each(|due| run.recorder.borrow_mut().unsent(due, ended));
+    let generator = Generator(after?.share_since(&before));
+    let ended_early = stop.at().map(|_| ended - begin);
+    Ok(Outcome::of(&run, generator, mover.seen(), cpu?, ended_early))
+}
+
+async fn open(plan: &Plan) -> Result<Vec<Connection>> {
+    let (begun, mut connections) = (Instant::now(), Vec::new());
+    while connections.len() < plan.connections {
+        match Connection::open(&plan.target, plan.requests_per_connection).await {
+            Ok(connection) => connections.push(connection),
+            Err(_) if connections.is_empty() && begun.elapsed() < STARTS_WITHIN => sleep(LOOK).await,
+            Err(error) => return Err(error),
+        }
+    }
+    Ok(connections)
+}
+
+/// The CPU time of a process and its children when the window begins, and when it ends.
+async fn cpu_within(window: Window, process: Option<u32>, stop: &Stop) -> Result<Option<(CpuTime, CpuTime)>> {
+    let Some(process) = process else { return Ok(None) };
+    let until = async |moment: Instant| {
         tokio::select! {
-            ready = sender.ready() => ready?,
-            () = stop.stopped() => bail!("ended before all connections were open"),
+            () = tokio::time::sleep_until(moment.into()) => {}
+            () = stop.stopped() => {}
         }
-    }
-    let begun = Instant::now();
-    tell.send_replace(Some(begun));
-
-    let window = Window { begin: begun + plan.warm_up, length: plan.duration };
-    let shown = match told {
-        Told::Progress => Some(&*answered),
-        Told::Beginning(begins) => {
-            let _ = begins.send(window); // Whoever asked may be gone.
-            None
-        }
+        CpuTime::of_tree(process)
     };
-    let mut mover = None;
-    let moves = async {
-        let Some((held, every)) = held.zip(plan.handoff_every) else { return };
-        mover.insert(Mover::new(plan, &tenures, every, window)).run(held, begun, stop).await;
-    };
-    let watched = watch_over(&senders, plan, begun, shown);
-    tokio::join!(moves, watched);
-    let mut sent = Vec::new();
-    for sender in senders {
-        sent.push(sender.join()?);
-    }
-    let moves_seen = mover.map(Mover::seen);
-    // Not what passed until somebody looked, or locks had come to rest: in that time nothing was sent.
-    let ended = sent.iter().map(|sent| sent.ended).max().filter(|_| stop.is_stopped());
-    let ended_early = ended.map(|ended| ended - begun);
-    Ok(Outcome::of(plan, window, sent, moves_seen, ended_early))
+    Ok(Some((until(window.begin).await?, until(window.begin + window.length).await?)))
 }
 
-async fn watch_over(senders: &[Sender], plan: &Plan, begun: Instant, shown: Option<&AtomicU64>) {
-    let seconds = plan.length().as_secs_f64().ceil() as u64;
-    let mut progress = shown.map(|answered| (Progress::new(seconds, "seconds"), answered));
-    let mut look = tokio::time::interval(LOOK);
-    let so_far = || begun.elapsed().as_secs().min(seconds);
-    while !senders.iter().all(Sender::has_ended) {
-        look.tick().await;
-        if let Some((progress, answered)) = &mut progress {
-            progress.done_with(so_far(), &format!("{} answered", answered.load(Ordering::Relaxed)));
+/// Shows the progress until no more requests are due, and returns this thread's CPU time of then.
+/// Waiting for the last answers would make a busy generator look idle.
+async fn watch_over(run: &Run, shows_progress: bool) -> Result<CpuTime> {
+    let seconds = run.plan.length().as_secs_f64().ceil() as u64;
+    let mut progress = shows_progress.then(|| Progress::new(seconds, "seconds"));
+    while Instant::now() < run.end() && !run.stop.is_stopped() {
+        sleep(LOOK.min(run.end().saturating_duration_since(Instant::now()))).await;
+        if let Some(progress) = &mut progress {
+            progress.done(run.begin.elapsed().as_secs());
         }
     }
-    if let Some((progress, _)) = progress {
-        progress.end(so_far());
-    }
+    CpuTime::of_this_thread()
 }
 
-/// What all requests present if no lock is taken here.
-fn given_token(settings: &DriveSettings) -> anyhow::Result<Tenures> {
-    let (owner, revision) =
-        settings.owner.as_deref().zip(settings.revision).context("there is neither --etcd nor --owner")?;
-    let before = if revision > 1 { Some(Token::new(owner, revision - 1)?) } else { None };
-    Ok(Tenures::new([(Token::new(owner, revision)?, before)]))
-}
-
-/// Plays the worker on a thread of its own.
-async fn serve(address: std::net::SocketAddr, takes: Duration) -> anyhow::Result<Orders> {
-    let listener = quick::bind(address).await?.into_std()?;
-    let orders = Orders::default();
-    let duty = Duty { orders: orders.clone(), takes, alarms: Alarms::start()? };
-    let thread = std::thread::Builder::new().name("worker".to_owned());
-    let serving = thread.spawn(move || quick::run(listener, Some(duty)));
-    serving.context("cannot start a thread")?;
-    Ok(orders)
+/// Sends at least one request on each connection, and one for each lock. Returns the connections.
+pub(crate) async fn touch(plan: &Plan, tenures: &Tenures, limit: Duration) -> Result<Vec<Connection>> {
+    let touch_one = async |number: usize| {
+        let connection = Connection::open(&plan.target, None).await?;
+        let first = number % tenures.count();
+        for lock in (first..tenures.count()).step_by(plan.connections) {
+            let request = plan.request(&tenures.presented(lock, false))?;
+            let answer = timeout(limit, connection.send(request)).await;
+            let late = || format!("{} does not answer within {limit:?}", plan.target);
+            let answer = answer.with_context(late)??;
+            ensure!(answer.is_success(), "{} answered {answer}", plan.target);
+        }
+        anyhow::Ok(connection)
+    };
+    let touching = stream::iter((0..plan.connections).map(touch_one));
+    touching.buffer_unordered(TOUCHED_AT_ONCE).try_collect().await
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::cli::{Cli, Command};
-    use clap::Parser;
+    use crate::client::{Protocol, Target};
 
-    /// What takes connections and says nothing, as a proxy does that has too many of them, was waited for until it closed them.
+    /// A proxy with too many connections takes them and says nothing.
     #[tokio::test]
-    async fn whoever_does_not_answer_a_touch_is_named() {
+    async fn silent_proxy_is_named_after_the_limit() {
         let silent = tokio::net::TcpListener::bind("127.0.0.1:0").await.unwrap();
         let url = format!("http://{}", silent.local_addr().unwrap());
-        let words = ["fencepost-loadtest", "closed", "--proxy", &url, "--owner", "a", "--revision", "7"];
-        let Command::Closed(settings) = Cli::try_parse_from(words).unwrap().command else {
-            panic!("this is a closed loop")
-        };
-        let (plan, tenures) = (Plan::of(&settings, None).unwrap(), given_token(&settings).unwrap());
-        let error = touch(&plan, &tenures, Duration::from_millis(50)).await.map(|_| ()).unwrap_err();
+        let target = Target::new(&url.parse().unwrap(), Protocol::Http1, None).unwrap();
+        let tenures = Tenures::new([(Token::new("a", 7).unwrap(), None)]);
+        let touching = touch(&Plan::get(target), &tenures, Duration::from_millis(50)).await;
+        let error = touching.map(|_| ()).unwrap_err();
         assert_eq!(error.to_string(), format!("{url} does not answer within 50ms"));
     }
 }

@@ -1,55 +1,46 @@
-//! `fencepost-loadtest`: drives a running fencepost over the wire, with a real etcd, and says whether it fences.
+//! `fencepost-loadtest`: drives a running fencepost over the wire, with a real etcd, and checks that
+//! it fences.
 //!
-//! It uses none of fencepost's own crates: what it finds, any client could find.
+//! It uses none of fencepost's crates, so it sees what any client could see. The modules, in reading
+//! order: `cli` holds the options. `client` sends a request with a token and reads its answer; hyper
+//! carries it. `lock` takes locks in etcd and hands them over. `worker` plays the worker and checks
+//! the order of revisions. `durations`, `report`, `stop` and `machine` serve all commands:
+//! percentiles, output, Ctrl-C, CPU time. The commands are `story`, `takeovers`, `drive` (`open` and
+//! `closed`) and `compare`.
 
-// These panic where nobody reads any more: `output` does not.
+// These panic when nobody reads the output; `report` does not.
 #![warn(clippy::print_stdout, clippy::print_stderr)]
 
-mod answer;
 mod cli;
 mod client;
 mod compare;
 mod drive;
-mod failure;
-mod framing;
-mod latency;
-mod load;
+mod durations;
 mod lock;
 mod machine;
-mod occasion;
-mod output;
-mod page;
-mod progress;
-mod retry;
-mod signals;
+mod report;
+mod stop;
 mod story;
-mod stream;
 mod takeovers;
-mod target;
-mod tls;
-mod token;
 mod worker;
 
 use std::process::ExitCode;
 
-use anyhow::Context;
+use anyhow::{Context, Result};
+use clap::FromArgMatches;
 use clap::error::ErrorKind;
-use clap::{CommandFactory, FromArgMatches};
 use tokio::runtime::{Builder, Runtime};
 
 use crate::cli::{Cli, Command};
-use crate::worker::quick;
 
-/// Whether all that was seen is as it should be.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Conclusion {
     AsExpected,
-    /// Nothing was wrong, but not everybody was served: the proxy told some to come again.
+    /// Nothing was wrong, but the proxy answered some requests with 503.
     PutOff,
     NotAsExpected,
 }
 
-/// The same as an exit code.
 const PUT_OFF: u8 = 2;
 
 /// Wrong usage, as in the other programs of this project.
@@ -59,7 +50,7 @@ fn main() -> ExitCode {
     let cli = match parse() {
         Ok(cli) => cli,
         Err(error) => {
-            // Fails if nobody reads any more: then nobody needs it.
+            // Printing fails when nobody reads the output, which is no error here.
             let _ = error.print();
             return if error.use_stderr() { ExitCode::from(USAGE) } else { ExitCode::SUCCESS };
         }
@@ -69,46 +60,34 @@ fn main() -> ExitCode {
         Ok(Conclusion::PutOff) => ExitCode::from(PUT_OFF),
         Ok(Conclusion::NotAsExpected) => ExitCode::FAILURE,
         Err(error) => {
-            output::tell(format_args!("fencepost-loadtest: {}\n", failure::in_words(&error)));
+            report::tell(format_args!("fencepost-loadtest: {}\n", report::in_words(&error)));
             ExitCode::FAILURE
         }
     }
 }
 
 fn parse() -> Result<Cli, clap::Error> {
-    // A number may be negative as far as its option's own words can say that it may not.
-    let numbers_may_be_negative = |command: clap::Command| {
-        command.mut_args(|argument| {
-            let takes_values = argument.get_action().takes_values();
-            argument.allow_negative_numbers(takes_values)
-        })
-    };
-    let mut command = Cli::command().mut_subcommands(numbers_may_be_negative);
+    let mut command = cli::command();
     let matches = command.try_get_matches_from_mut(std::env::args_os())?;
     let cli = Cli::from_arg_matches(&matches)?;
-    let asked = matches.subcommand_name().and_then(|name| command.find_subcommand_mut(name));
-    let Some(asked) = asked else { return Ok(cli) };
-    cli.command.check().map_err(|message| asked.error(ErrorKind::ValueValidation, message))?;
+    let name = matches.subcommand_name().expect("clap requires a subcommand");
+    let used = command.find_subcommand_mut(name).expect("clap matched it");
+    cli.command.check().map_err(|message| used.error(ErrorKind::ValueValidation, message))?;
     Ok(cli)
 }
 
-fn run(command: Command) -> anyhow::Result<Conclusion> {
+fn run(command: Command) -> Result<Conclusion> {
+    let runtime = one_thread()?;
     match command {
-        Command::Story(settings) => one_thread()?.block_on(story::run(settings)),
-        Command::Takeovers(settings) => one_thread()?.block_on(takeovers::run(settings)),
-        Command::Load(settings) => one_thread()?.block_on(load::run(settings)),
-        Command::Open(settings) => one_thread()?.block_on(drive::run(settings.drive, Some(settings.rate))),
-        Command::Closed(settings) => one_thread()?.block_on(drive::run(*settings, None)),
-        Command::Compare(settings) => one_thread()?.block_on(compare::run(settings)),
-        Command::Worker(settings) => {
-            let listener =
-                one_thread()?.block_on(async { anyhow::Ok(quick::bind(settings.listen).await?.into_std()?) })?;
-            quick::run(listener, None)?;
-            Ok(Conclusion::AsExpected)
-        }
+        Command::Story(options) => runtime.block_on(story::run(options)),
+        Command::Takeovers(options) => runtime.block_on(takeovers::run(options)),
+        Command::Open(options) => runtime.block_on(drive::run(options.drive, Some(options.rate))),
+        Command::Closed(options) => runtime.block_on(drive::run(*options, None)),
+        Command::Compare(options) => runtime.block_on(compare::run(options)),
+        Command::Worker { listen } => runtime.block_on(worker::serve(listen)),
     }
 }
 
-fn one_thread() -> anyhow::Result<Runtime> {
+fn one_thread() -> Result<Runtime> {
     Builder::new_current_thread().enable_all().build().context("cannot start a runtime")
 }

@@ -1,34 +1,30 @@
-//! The story of the delayed write, over the wire.
+//! `story`: the delayed write, over the wire.
 
-use std::fmt;
+use std::collections::BTreeMap;
+use std::time::Duration;
 
-use anyhow::{Context, anyhow};
-use bytes::Bytes;
-use hyper::StatusCode;
+use anyhow::{Context, Result, anyhow};
 
 use crate::Conclusion;
-use crate::answer::Answer;
-use crate::cli::StorySettings;
-use crate::client::{Client, Protocol};
-use crate::lock::{Layout, Lock};
-use crate::output::print;
-use crate::token::Token;
-use crate::worker::{Event, Moment, Worker};
+use crate::cli::StoryOptions;
+use crate::client::{Answer, Connection, Protocol, Target, Token};
+use crate::lock::Lock;
+use crate::report::print;
+use crate::stop::Stop;
+use crate::worker::Worker;
 
-/// Plays it and prints how it went.
-pub(crate) async fn run(settings: StorySettings) -> anyhow::Result<Conclusion> {
-    let worker = match settings.worker_listen {
-        Some(address) => Some(Worker::listen(address).await?),
-        None => None,
+const DONE: &str = "2xx";
+const REPLAY_REFUSED: &str = "412 replayed-tenure";
+
+pub(crate) async fn run(options: StoryOptions) -> Result<Conclusion> {
+    let worker = Worker::listen(options.proxy.worker_listen, Duration::ZERO).await?;
+    let stop = Stop::when_asked()?;
+    let mut story = Story::default();
+    let played = tokio::select! {
+        played = story.play(&options) => played,
+        () = stop.stopped() => Err(anyhow!("ended early")),
     };
-    let asked_to_end = crate::signals::asked_to_end()?;
-    let mut telling = Telling::default();
-    let told = tokio::select! {
-        told = telling.tell(&settings) => told,
-        () = asked_to_end => Err(anyhow!("ended early")),
-    };
-    let Telling { at, steps, lock } = telling;
-    // Whatever came of it: the lock is free when the story is over.
+    let Story { at, steps, lock } = story;
     let given_back = match lock {
         Some(lock) => lock.give_back().await,
         None => Ok(()),
@@ -36,22 +32,93 @@ pub(crate) async fn run(settings: StorySettings) -> anyhow::Result<Conclusion> {
     if !steps.is_empty() {
         print_table(&steps);
     }
-    told.and(given_back).with_context(|| format!("the story was at: {at}"))?;
-    let reached_as_told = match &worker {
-        Some(worker) => told_of_worker(&steps, &worker.log()),
-        None => true,
-    };
-    let conclusion = if reached_as_told { conclusion_of(&steps) } else { Conclusion::NotAsExpected };
+    played.and(given_back).with_context(|| format!("the story was at: {at}"))?;
+    let reached = worker.is_none_or(|worker| reached_as_answered(&steps, &worker.order().begun()));
+    let conclusion = if reached { conclude(&steps) } else { Conclusion::NotAsExpected };
     print(match conclusion {
         Conclusion::AsExpected => "\nThe story ended as it should.\n",
-        Conclusion::PutOff => "\nThe story shows nothing: the proxy put requests off with 503. Nothing was wrong.\n",
+        Conclusion::PutOff => "\nThe story shows nothing: the proxy answered with 503.\n",
         Conclusion::NotAsExpected => "\nThe story did NOT end as it should.\n",
     });
     Ok(conclusion)
 }
 
-/// What the answers show.
-fn conclusion_of(steps: &[Step]) -> Conclusion {
+#[derive(Default)]
+struct Story {
+    at: &'static str,
+    steps: Vec<Step>,
+    lock: Option<Lock>,
+}
+
+impl Story {
+    async fn play(&mut self, options: &StoryOptions) -> Result<()> {
+        self.at = "connecting to etcd";
+        let lock = self.lock.insert(Lock::open(&options.lock, Duration::ZERO).await?).clone();
+        self.at = "connecting to the proxy";
+        let target = Target::of(&options.proxy, Protocol::Http1)?;
+        let connection = Connection::open(&target, None).await?;
+        let path = options.proxy.path.of(0);
+
+        self.at = "shard-1 takes the lock";
+        let first = lock.acquire("shard-1").await?;
+        let r1 = &first.token;
+        print(format_args!("shard-1 takes the lock and sends R1 = {r1}. The network is slow.\n"));
+
+        self.at = "shard-2 takes the lock from shard-1";
+        lock.release(&first).await?;
+        let second = lock.acquire("shard-2").await?;
+        let r2 = &second.token;
+        print(format_args!("The lease of shard-1 ends. shard-2 takes it and sends R2 = {r2}.\n"));
+        self.at = "R2 is sent, and its answer waited for";
+        let answer = connection.ask(&path, r2, "R2").await?;
+        self.add("R2", r2, DONE, answer);
+
+        self.at = "shard-1 takes the lock from shard-2";
+        lock.release(&second).await?;
+        let r3 = &lock.acquire("shard-1").await?.token;
+        print(format_args!("shard-2 crashes. shard-1 takes the lock and sends R3 = {r3}.\n"));
+        self.at = "R3 is sent, and its answer waited for";
+        let answer = connection.ask(&path, r3, "R3").await?;
+        self.add("R3", r3, DONE, answer);
+
+        print(format_args!("R1 = {r1} arrives: the present owner's, of an earlier tenure.\n"));
+        self.at = "R1 is sent, and its answer waited for";
+        let answer = connection.ask(&path, r1, "R1").await?;
+        self.add("R1", r1, REPLAY_REFUSED, answer);
+        self.at = "the lock is given back";
+        Ok(())
+    }
+
+    fn add(&mut self, what: &'static str, token: &Token, expected: &'static str, answer: Answer) {
+        self.steps.push(Step { what, token: token.clone(), expected, answer });
+    }
+}
+
+#[derive(Debug)]
+struct Step {
+    what: &'static str,
+    token: Token,
+    /// A status and a reason, or "2xx".
+    expected: &'static str,
+    answer: Answer,
+}
+
+impl Step {
+    fn is_as_expected(&self) -> bool {
+        match self.expected {
+            DONE => self.answer.is_success(),
+            exact => self.answer.to_string() == exact,
+        }
+    }
+
+    /// Whether the sender is to come again. Without a reason, no connection to the worker was free;
+    /// a request that must be refused never gets so far.
+    fn is_put_off(&self) -> bool {
+        (self.expected == DONE || self.answer.reason.is_some()) && self.answer.is_put_off()
+    }
+}
+
+fn conclude(steps: &[Step]) -> Conclusion {
     if steps.iter().all(Step::is_as_expected) {
         Conclusion::AsExpected
     } else if steps.iter().all(|step| step.is_as_expected() || step.is_put_off()) {
@@ -61,195 +128,89 @@ fn conclusion_of(steps: &[Step]) -> Conclusion {
     }
 }
 
-/// A request of the story.
-#[derive(Debug)]
-struct Step {
-    what: &'static str,
-    token: Token,
-    expected: Expected,
-    answer: Answer,
-}
-
-/// What must become of a request.
-#[derive(Clone, Copy, Debug)]
-enum Expected {
-    Done,
-    ReplayRefused,
-}
-
-impl Step {
-    fn is_as_expected(&self) -> bool {
-        match self.expected {
-            Expected::Done => self.answer.is_success(),
-            Expected::ReplayRefused => {
-                self.answer.status == StatusCode::PRECONDITION_FAILED
-                    && self.answer.reason.as_deref() == Some("replayed-tenure")
-            }
-        }
-    }
-
-    /// Whether its sender was told to come again. A holder may be told so without a reason: the way to the worker was not free. Whoever is to
-    /// be refused never gets so far.
-    fn is_put_off(&self) -> bool {
-        match self.expected {
-            Expected::Done => self.answer.is_put_off(),
-            Expected::ReplayRefused => self.answer.is_put_off() && self.answer.reason.is_some(),
-        }
-    }
-}
-
-impl fmt::Display for Expected {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.pad(match self {
-            Expected::Done => "2xx",
-            Expected::ReplayRefused => "412 replayed-tenure",
-        })
-    }
-}
-
-/// How far the story has come.
-#[derive(Default)]
-struct Telling {
-    /// What is being waited for.
-    at: &'static str,
-    steps: Vec<Step>,
-    lock: Option<Lock>,
-}
-
-impl Telling {
-    /// Tells it from the beginning.
-    async fn tell(&mut self, settings: &StorySettings) -> anyhow::Result<()> {
-        self.at = "connecting to etcd";
-        let lock = self.lock.insert(Lock::open(&settings.lock, Layout::Key).await?).clone();
-        self.at = "connecting to the proxy";
-        let (path, target) = (&settings.proxy.path, settings.proxy.at.target()?);
-        let mut shard_1 = Client::connect(&target, Protocol::Http1).await?;
-        let mut shard_2 = Client::connect(&target, Protocol::Http1).await?;
-
-        self.at = "shard-1 takes the lock";
-        let first = lock.acquire("shard-1").await?;
-        let delayed = first.token.clone();
-        print(format_args!("shard-1 takes the lock and sends R1 = {delayed}. The network holds R1 back.\n"));
-
-        self.at = "shard-2 takes the lock from shard-1";
-        lock.release(&first).await?;
-        let second = lock.acquire("shard-2").await?;
-        print(format_args!("The lease of shard-1 ends. shard-2 takes the lock and sends R2 = {}.\n", second.token));
-        self.at = "R2 is sent, and its answer waited for";
-        let answer = shard_2.send(path, &second.token, Bytes::from_static(b"R2")).await?;
-        let token = second.token.clone();
-        self.steps.push(Step { what: "R2 arrives", token, expected: Expected::Done, answer });
-
-        self.at = "shard-1 takes the lock from shard-2";
-        lock.release(&second).await?;
-        let third = lock.acquire("shard-1").await?;
-        print(format_args!("shard-2 crashes. shard-1 takes the lock again and sends R3 = {}.\n", third.token));
-        self.at = "R3 is sent, and its answer waited for";
-        let answer = shard_1.send(path, &third.token, Bytes::from_static(b"R3")).await?;
-        self.steps.push(Step { what: "R3 arrives", token: third.token, expected: Expected::Done, answer });
-
-        print(format_args!("R1 = {delayed} arrives: from the present owner, but of an earlier tenure.\n"));
-        self.at = "R1 is sent, and its answer waited for";
-        let answer = shard_1.send(path, &delayed, Bytes::from_static(b"R1")).await?;
-        self.steps.push(Step { what: "R1 arrives", token: delayed, expected: Expected::ReplayRefused, answer });
-        self.at = "the lock is given back";
-        Ok(())
-    }
-}
-
 fn print_table(steps: &[Step]) {
     print(format_args!("\n{:<12} {:<20} {:<20} {:<28}\n", "step", "token", "expected", "answer"));
     for step in steps {
-        let Step { what, token, expected, answer } = step;
         let mark = match (step.is_as_expected(), step.is_put_off()) {
             (true, _) => "ok",
             (false, true) => "PUT OFF",
             (false, false) => "WRONG",
         };
-        print(format_args!("{what:<12} {:<20} {expected:<20} {:<28} {mark}\n", token.to_string(), answer.to_string()));
+        let (token, answer) = (step.token.to_string(), step.answer.to_string());
+        let (what, expected) = (format!("{} arrives", step.what), step.expected);
+        print(format_args!("{what:<12} {token:<20} {expected:<20} {answer:<28} {mark}\n"));
     }
 }
 
-/// Tells what reached the worker; false if that is not what was answered.
-fn told_of_worker(steps: &[Step], log: &[Event]) -> bool {
-    let begun: Vec<i64> =
-        log.iter().filter(|event| event.moment == Moment::Begins).map(|event| event.revision).collect();
-    let passed: Vec<&Step> = steps.iter().filter(|step| step.answer.may_have_passed()).collect();
-    let is_told = reached(&begun, &passed);
-    if is_told {
-        print(format_args!("\nThe worker saw the revisions {begun:?}.\n"));
-    } else {
-        let answered: Vec<i64> = passed.iter().map(|step| step.token.revision()).collect();
-        print(format_args!(
-            "\nThe worker saw the revisions {begun:?}; the answers say {answered:?}. Is it fencepost's upstream?\n"
-        ));
-    }
-    is_told
-}
-
-/// Whether these are the revisions of the steps that passed the fence, in their order. One that was put off then may have got no farther.
-fn reached(begun: &[i64], passed: &[&Step]) -> bool {
-    let mut begun = begun.iter().peekable();
-    let all_there = passed.iter().all(|step| begun.next_if_eq(&&step.token.revision()).is_some() || step.is_put_off());
-    all_there && begun.next().is_none()
+/// Prints what reached the worker; false if that differs from the answers.
+fn reached_as_answered(steps: &[Step], begun: &BTreeMap<i64, u64>) -> bool {
+    let mut left = begun.clone();
+    let is_right = steps.iter().all(|step| match left.remove(&step.token.revision()) {
+        Some(count) => count == 1 && step.answer.may_have_passed(),
+        // The worker may have been out of reach.
+        None => !step.answer.may_have_passed() || step.is_put_off(),
+    });
+    let is_right = is_right && left.is_empty();
+    let revisions: Vec<&i64> = begun.keys().collect();
+    let doubt = if is_right { "." } else { ", unlike the answers. Is it fencepost's upstream?" };
+    print(format_args!("\nThe worker saw the revisions {revisions:?}{doubt}\n"));
+    is_right
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
-    use std::time::Instant;
+    use hyper::StatusCode;
 
-    fn step(expected: Expected, status: u16, reason: Option<&str>) -> Step {
-        let status = StatusCode::from_u16(status).unwrap();
-        let answer = Answer { status, reason: reason.map(str::to_owned) };
-        Step { what: "R", token: Token::new("shard-1", 7).unwrap(), expected, answer }
+    fn step(expected: &'static str, status: u16, reason: &str) -> Step {
+        let reason = (!reason.is_empty()).then(|| reason.to_owned());
+        let answer = Answer { status: StatusCode::from_u16(status).unwrap(), reason };
+        let token = Token::new("shard-1", 7).unwrap();
+        Step { what: "R", token, expected, answer }
     }
 
     #[test]
-    fn only_the_exact_refusal_will_do_for_r1() {
-        assert!(step(Expected::ReplayRefused, 412, Some("replayed-tenure")).is_as_expected());
-        for (status, reason) in [
-            (200, None),
-            (200, Some("replayed-tenure")),
-            (412, None),
-            (412, Some("stale-tenure")),
-            (503, Some("replayed-tenure")),
-            (502, None),
-        ] {
-            assert!(!step(Expected::ReplayRefused, status, reason).is_as_expected(), "{status} {reason:?}");
+    fn r1_needs_the_exact_refusal() {
+        assert!(step(REPLAY_REFUSED, 412, "replayed-tenure").is_as_expected());
+        for (status, reason) in
+            [(200, ""), (200, "replayed-tenure"), (412, ""), (412, "stale-tenure"), (503, "replayed-tenure"), (502, "")]
+        {
+            let step = step(REPLAY_REFUSED, status, reason);
+            assert!(!step.is_as_expected(), "{step:?}");
         }
     }
 
     #[test]
-    fn a_holder_s_request_must_be_done() {
-        assert!(step(Expected::Done, 200, None).is_as_expected());
-        assert!(step(Expected::Done, 204, None).is_as_expected());
-        for (status, reason) in [(412, Some("stale-tenure")), (503, Some("unverifiable")), (502, None), (404, None)] {
-            assert!(!step(Expected::Done, status, reason).is_as_expected(), "{status} {reason:?}");
+    fn story_that_is_put_off_shows_nothing() {
+        let done = || step(DONE, 200, "");
+        let put_off = || step(DONE, 503, "unverifiable");
+        let check = |steps: &[Step], expected| assert_eq!(conclude(steps), expected);
+        check(&[done(), step(DONE, 204, "")], Conclusion::AsExpected);
+        check(&[done(), put_off()], Conclusion::PutOff);
+        check(&[done(), step(DONE, 503, "")], Conclusion::PutOff);
+        check(&[step(REPLAY_REFUSED, 503, "")], Conclusion::NotAsExpected);
+        check(&[put_off(), step(REPLAY_REFUSED, 200, "")], Conclusion::NotAsExpected);
+        for (status, reason) in [(412, "stale-tenure"), (502, ""), (404, "")] {
+            check(&[step(DONE, status, reason)], Conclusion::NotAsExpected);
         }
     }
 
     #[test]
-    fn a_story_whose_requests_are_put_off_shows_nothing() {
-        let done = || step(Expected::Done, 200, None);
-        let put_off = || step(Expected::Done, 503, Some("unverifiable"));
-        assert_eq!(conclusion_of(&[done()]), Conclusion::AsExpected);
-        assert_eq!(conclusion_of(&[done(), put_off()]), Conclusion::PutOff);
-        // Nobody had a connection to the worker left.
-        assert_eq!(conclusion_of(&[done(), step(Expected::Done, 503, None)]), Conclusion::PutOff);
-        assert_eq!(conclusion_of(&[step(Expected::ReplayRefused, 503, None)]), Conclusion::NotAsExpected);
-        let wrong = step(Expected::ReplayRefused, 200, None);
-        assert_eq!(conclusion_of(&[put_off(), wrong]), Conclusion::NotAsExpected);
-    }
-
-    #[test]
-    fn what_reached_the_worker_must_be_what_was_answered() {
-        let steps = [step(Expected::Done, 200, None), step(Expected::ReplayRefused, 412, Some("replayed-tenure"))];
-        let event = |moment| Event { moment, at: Instant::now(), owner: "shard-1".to_owned(), revision: 7 };
-        assert!(told_of_worker(&steps, &[event(Moment::Begins), event(Moment::Ends)]));
-        assert!(!told_of_worker(&steps, &[]));
-        assert!(!told_of_worker(&steps, &[event(Moment::Begins), event(Moment::Begins)]));
-        let put_off = [step(Expected::Done, 503, None)];
-        assert!(told_of_worker(&put_off, &[]) && told_of_worker(&put_off, &[event(Moment::Begins)]));
+    fn worker_must_have_seen_what_was_answered() {
+        let check = |step: Step, begun: &[(i64, u64)], expected: bool| {
+            let begun = begun.iter().copied().collect();
+            assert_eq!(reached_as_answered(&[step], &begun), expected, "{begun:?}");
+        };
+        let done = || step(DONE, 200, "");
+        check(done(), &[(7, 1)], true);
+        check(done(), &[], false);
+        check(done(), &[(7, 2)], false);
+        check(done(), &[(7, 1), (5, 1)], false);
+        let refused = || step(REPLAY_REFUSED, 412, "replayed-tenure");
+        check(refused(), &[], true);
+        check(refused(), &[(7, 1)], false);
+        let put_off = || step(DONE, 503, "");
+        check(put_off(), &[], true);
+        check(put_off(), &[(7, 1)], true);
     }
 }

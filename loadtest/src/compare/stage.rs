@@ -1,231 +1,214 @@
-//! What a comparison runs on: a worker, an etcd with a lock in it, and the proxies in between.
+//! What a comparison runs on: a worker, an etcd with locks in it, and the proxies in between.
 
-use std::net::SocketAddr;
+use std::net::{Ipv4Addr, SocketAddr};
 use std::path::{Path, PathBuf};
 use std::process::Command;
+use std::time::Duration;
 
-use anyhow::{Context, ensure};
+use anyhow::{Context, Result, ensure};
 use hyper::StatusCode;
+use rcgen::{BasicConstraints, CertificateParams, CertifiedIssuer, IsCa, KeyPair, KeyUsagePurpose, SanType};
 use tempfile::TempDir;
 
-use super::peers::{self, Site};
 use super::process::{Addresses, Process, installed};
-use super::tls_files::TlsFiles;
 use crate::cli::values::Template;
-use crate::cli::{CompareSettings, EtcdAccess, LockSettings, TargetName};
-use crate::lock::{Held, Layout, Lock, acquire_all};
-use crate::tls::Files;
-use crate::token::Token;
+use crate::cli::{CompareOptions, LockOptions, PEER_CONNECTIONS_MAX, PeerName};
+use crate::client::Token;
+use crate::lock::{Held, Lock, acquire_all};
+use crate::machine::stay_on;
+use crate::report::print;
+
+const OWNER: &str = "worker-7f3a";
+const LOCK: &str = "/bench/{n}/lock";
+pub(super) const PATH: &str = "/locks/{n}/job";
+const RUN_MAX: Duration = Duration::from_secs(86_400);
 
 /// All that serves while proxies are measured. It ends with this value.
 pub(super) struct Stage<'a> {
-    settings: &'a CompareSettings,
-    /// CPUs for what is measured, and for all else.
-    pub(super) cpus: Cpus,
+    pub(super) options: &'a CompareOptions,
+    cpus: Cpus,
     addresses: Addresses,
     worker: SocketAddr,
     etcd: SocketAddr,
-    /// The locks that are held, the first one for all that compares constants.
+    /// The held locks; peers compare with the token of the first one.
     held: Vec<Held>,
     started: usize,
-    /// What all that speak TLS have.
-    tls_files: TlsFiles,
-    _worker: Process,
-    _etcd: Process,
-    /// Goes last: the processes write there.
+    _processes: [Process; 2],
+    /// Dropped last, because the processes write there.
     directory: TempDir,
 }
 
-/// Who runs where.
-#[derive(Clone, Debug)]
-pub(super) struct Cpus {
-    all: Vec<usize>,
-}
-
-/// Something that is measured.
-pub(super) struct Target {
-    /// As it is called in tables.
-    pub(super) name: String,
-    pub(super) process: Process,
-    /// Where it takes HTTP/1.1.
-    pub(super) http1: SocketAddr,
-    /// Where it takes cleartext HTTP/2.
-    pub(super) h2c: SocketAddr,
-    /// Where it takes both by TLS.
-    pub(super) tls: SocketAddr,
-    /// How it refuses.
-    pub(super) refusal: StatusCode,
-}
-
-/// Who holds the locks.
-const OWNER: &str = "worker-7f3a";
-/// How locks are called in etcd.
-const LOCK: &str = "/bench/{n}/lock";
-/// How requests name their lock.
-pub(super) const PATH: &str = "/locks/{n}/job";
+pub(super) struct Cpus(Vec<usize>);
 
 impl Cpus {
-    /// All that this process may use.
-    pub(super) fn all() -> anyhow::Result<Cpus> {
-        let all = crate::machine::cpus()?;
-        ensure!(!all.is_empty(), "there is no CPU to run on");
-        Ok(Cpus { all })
+    /// So many for the measured process; all but one at most.
+    fn measured(&self, count: usize) -> &[usize] {
+        &self.0[..count.clamp(1, self.0.len().saturating_sub(1).max(1))]
     }
 
-    /// So many for what is measured; all but one at most.
-    pub(super) fn measured(&self, count: usize) -> &[usize] {
-        &self.all[..count.clamp(1, self.all.len().saturating_sub(1).max(1))]
+    fn others(&self) -> &[usize] {
+        if self.0.len() > 1 { &self.0[1..] } else { &self.0 }
     }
+}
 
-    /// All others, if there are any.
-    pub(super) fn others(&self) -> &[usize] {
-        if self.all.len() > 1 { &self.all[1..] } else { &self.all }
-    }
-
-    /// Whether what is measured has a CPU to itself.
-    pub(super) fn are_apart(&self) -> bool {
-        self.all.len() > 1
-    }
+pub(super) struct Target {
+    pub(super) name: String,
+    pub(super) process: Process,
+    pub(super) http1: SocketAddr,
+    pub(super) h2c: SocketAddr,
+    pub(super) tls: SocketAddr,
+    pub(super) refusal: StatusCode,
 }
 
 impl<'a> Stage<'a> {
     /// Starts a worker and an etcd in which so many locks are held.
-    pub(super) async fn set(settings: &'a CompareSettings, locks: usize) -> anyhow::Result<Stage<'a>> {
+    pub(super) async fn set(options: &'a CompareOptions, locks: usize) -> Result<Stage<'a>> {
         let directory = tempfile::Builder::new().prefix("fencepost-compare-").tempdir()?;
-        let (cpus, mut addresses) = (Cpus::all()?, Addresses::new());
-        let tls_files = TlsFiles::write(directory.path(), addresses.host())?;
-        let worker = addresses.take()?;
+        let (cpus, mut addresses) = (Cpus(crate::machine::cpus()?), Addresses::new());
+        ensure!(!cpus.0.is_empty(), "there is no CPU to run on");
+        if cpus.0.len() == 1 {
+            print("There is one CPU, which load and proxy share: figures are of little worth.\n");
+        }
+        // The generator is this thread; other processes on these CPUs are drawn to the first.
+        stay_on(&cpus.others()[cpus.others().len() - 1..])?;
+        write_certificates(directory.path(), addresses.host)?;
+        let (worker, etcd, peer) = (addresses.take()?, addresses.take()?, addresses.take()?);
         let mut command = Command::new(std::env::current_exe()?);
         command.args(["worker", "--listen", &worker.to_string()]);
-        let mut worker_process = Process::start("worker", command, cpus.others(), directory.path())?;
-        worker_process.listens(worker).await?;
-
-        let (etcd, peer) = (addresses.take()?, addresses.take()?);
-        let command = etcd_command(&settings.etcd_binary, directory.path(), etcd, peer)?;
-        let mut etcd_process = Process::start("etcd", command, cpus.others(), directory.path())?;
-        etcd_process.listens(etcd).await?;
-        let held = take(etcd, locks).await?;
-        Ok(Stage {
-            settings,
-            cpus,
-            addresses,
-            worker,
-            etcd,
-            held,
-            started: 0,
-            tls_files,
-            _worker: worker_process,
-            _etcd: etcd_process,
-            directory,
-        })
+        let mut serving = Process::start("worker", command, cpus.others(), directory.path())?;
+        serving.listens(worker).await?;
+        let command = etcd_command(&options.etcd_binary, directory.path(), etcd, peer)?;
+        let mut store = Process::start("etcd", command, cpus.others(), directory.path())?;
+        store.listens(etcd).await?;
+        let (held, started, _processes) = (take(etcd, locks).await?, 0, [serving, store]);
+        Ok(Stage { options, cpus, addresses, worker, etcd, held, started, _processes, directory })
     }
 
-    /// What the first so many locks are held by.
     pub(super) fn tokens(&self, count: usize) -> impl Iterator<Item = &Token> {
         self.held.iter().take(count).map(|held| &held.token)
     }
 
-    /// What it takes to speak TLS with what is measured.
-    pub(super) fn files(&self) -> Files<'_> {
-        Files { ca: &self.tls_files.authority, identity: None }
+    /// The file of the authority that signed the certificate of all targets.
+    pub(super) fn authority(&self) -> PathBuf {
+        self.directory.path().join("authority.pem")
     }
 
-    /// Starts one of the others; `None` if it is not installed.
-    pub(super) async fn peer(&mut self, name: TargetName) -> anyhow::Result<Option<Target>> {
-        let binary = match name {
-            TargetName::Haproxy => &self.settings.haproxy_binary,
-            TargetName::Nginx => &self.settings.nginx_binary,
-            TargetName::Envoy => &self.settings.envoy_binary,
+    /// Starts a peer; `None` if it is not installed.
+    pub(super) async fn peer(&mut self, name: PeerName) -> Result<Option<Target>> {
+        let CompareOptions { haproxy_binary, nginx_binary, envoy_binary, .. } = self.options;
+        let (binary, template, arguments): (_, _, &[&str]) = match name {
+            PeerName::Haproxy => (haproxy_binary, HAPROXY, &["-db", "-f", "@file@"]),
+            PeerName::Nginx => (nginx_binary, NGINX, &["-p", "@directory@", "-c", "@file@"]),
+            PeerName::Envoy => (envoy_binary, ENVOY, &ENVOY_ARGUMENTS),
         };
         let Some(binary) = installed(binary) else { return Ok(None) };
-        let (http1, directory) = (self.addresses.take()?, self.directory_of_another()?);
-        let h2c = if name == TargetName::Envoy { http1 } else { self.addresses.take()? };
-        let tls = self.addresses.take()?;
-        let token = self.held.first().map(|held| held.token.clone()).context("there is no lock")?;
-        let files = &self.tls_files;
-        let site = Site { http1, h2c, tls, worker: self.worker, token: &token, files, directory: &directory };
-        let file = directory.join("configuration");
-        let mut command = Command::new(binary);
-        let written = match name {
-            TargetName::Haproxy => {
-                command.arg("-db").arg("-f").arg(&file);
-                peers::haproxy(&site)
-            }
-            TargetName::Nginx => {
-                command.arg("-p").arg(&directory).arg("-c").arg(&file);
-                peers::nginx(&site)
-            }
-            TargetName::Envoy => {
-                // Envoy tells the format by the name.
-                command.arg("--config-yaml").arg(peers::envoy(&site).to_string());
-                command.args(["--concurrency", "1", "--disable-hot-restart", "-l", "error"]);
-                String::new()
-            }
-        };
-        std::fs::write(&file, written)?;
-        let name = super::name_of(name);
-        let mut process = Process::start(&name, command, self.cpus.measured(1), &directory)?;
-        process.listens(http1).await?;
-        Ok(Some(Target { name, process, http1, h2c, tls, refusal: StatusCode::FORBIDDEN }))
+        let (name, command) = (super::name_of(name), (&*binary, arguments));
+        self.start(&name, command, template, 1, StatusCode::FORBIDDEN).await.map(Some)
     }
 
     /// Starts fencepost with so many threads.
-    pub(super) async fn fencepost(&mut self, threads: usize) -> anyhow::Result<Target> {
-        let (listen, tls, admin) = (self.addresses.take()?, self.addresses.take()?, self.addresses.take()?);
-        let directory = self.directory_of_another()?;
-        let file = directory.join("fencepost.toml");
-        std::fs::write(&file, self.fencepost_file(listen, tls, admin, threads))?;
-        let mut command = Command::new(&self.settings.fencepost);
-        command.arg("serve").arg("-c").arg(&file);
-        let mut process = Process::start("fencepost", command, self.cpus.measured(threads), &directory)?;
-        process.listens(listen).await?;
-        let name = "fencepost".to_owned();
-        Ok(Target { name, process, http1: listen, h2c: listen, tls, refusal: StatusCode::PRECONDITION_FAILED })
+    pub(super) async fn fencepost(&mut self, threads: usize) -> Result<Target> {
+        let command = (&*self.options.fencepost, &["serve", "-c", "@file@"][..]);
+        let refusal = StatusCode::PRECONDITION_FAILED;
+        self.start("fencepost", command, FENCEPOST, threads, refusal).await
     }
 
-    fn fencepost_file(&self, listen: SocketAddr, tls: SocketAddr, admin: SocketAddr, threads: usize) -> String {
-        let (etcd, worker, more) = (self.etcd, self.worker, &self.settings.fencepost_route);
-        let (certificate, key_file) = (self.tls_files.certificate.display(), self.tls_files.key.display());
-        let key = LOCK.replace("{n}", "{lock}");
-        format!(
-            "threads = {threads}\n\
-             [admin]\nlisten = \"{admin}\"\n\
-             [[listener]]\naddress = \"{listen}\"\n\
-             [[listener]]\naddress = \"{tls}\"\n\
-             tls = {{ certificate = \"{certificate}\", key = \"{key_file}\" }}\n\
-             [limits]\nconnections_max = 20000\nconnections_per_client_max = 20000\ntracked_locks_max = 1000000\ndrain_delay = \"0s\"\n\
-             [source.main]\nkind = \"etcd\"\nendpoints = [\"http://{etcd}\"]\n\
-             [[route]]\nname = \"bench\"\npath = \"/locks/{{lock}}/\"\nupstream = \"http://{worker}\"\n\
-             lock = {{ source = \"main\", key = \"{key}\", layout = \"key\" }}\n{more}\n"
-        )
-    }
-
-    fn directory_of_another(&mut self) -> anyhow::Result<PathBuf> {
+    /// Fills the places in the template and the arguments, and starts the program.
+    async fn start(
+        &mut self,
+        name: &str,
+        (binary, arguments): (&Path, &[&str]),
+        template: &str,
+        threads: usize,
+        refusal: StatusCode,
+    ) -> Result<Target> {
+        let mut address = || self.addresses.take();
+        let (http1, tls, admin) = (address()?, address()?, address()?);
+        // Some programs take cleartext HTTP/2 at an address of its own.
+        let h2c = if template.contains("@h2c@") { address()? } else { http1 };
         self.started += 1;
+        let pem = |file| self.directory.path().join(file).display().to_string();
         let directory = self.directory.path().join(self.started.to_string());
         std::fs::create_dir(&directory)?;
-        Ok(directory)
+        let file = directory.join("configuration.yaml");
+        let token = &self.held.first().context("there is no lock")?.token;
+        let values = [
+            ("@http1@", http1.to_string()),
+            ("@h2c@", h2c.to_string()),
+            ("@tls@", tls.to_string()),
+            ("@admin@", admin.to_string()),
+            ("@worker@", self.worker.to_string()),
+            ("@etcd@", self.etcd.to_string()),
+            ("@host@", self.addresses.host.to_string()),
+            ("@http1_port@", http1.port().to_string()),
+            ("@tls_port@", tls.port().to_string()),
+            ("@worker_port@", self.worker.port().to_string()),
+            ("@owner@", token.owner_text().to_owned()),
+            ("@revision@", token.revision().to_string()),
+            ("@pair@", pem("pair.pem")),
+            ("@certificate@", pem("certificate.pem")),
+            ("@key@", pem("key.pem")),
+            ("@directory@", directory.display().to_string()),
+            ("@file@", file.display().to_string()),
+            ("@clients@", CLIENTS_MAX.to_string()),
+            ("@connections@", (2 * CLIENTS_MAX).to_string()),
+            ("@threads@", threads.to_string()),
+            ("@route@", self.options.fencepost_route.clone()),
+        ];
+        let fill = |text: &str| values.iter().fold(text.to_owned(), |text, (place, value)| text.replace(place, value));
+        std::fs::write(&file, fill(template))?;
+        let mut command = Command::new(binary);
+        command.args(arguments.iter().map(|argument| fill(argument)));
+        let cpus = self.cpus.measured(threads);
+        let mut process = Process::start(name, command, cpus, &directory)?;
+        process.listens(http1).await?;
+        Ok(Target { name: name.to_owned(), process, http1, h2c, tls, refusal })
     }
 }
 
-fn etcd_command(binary: &Path, directory: &Path, client: SocketAddr, peer: SocketAddr) -> anyhow::Result<Command> {
+const HAPROXY: &str = include_str!("configurations/haproxy.cfg");
+const NGINX: &str = include_str!("configurations/nginx.conf");
+const ENVOY: &str = include_str!("configurations/envoy.yaml");
+const FENCEPOST: &str = include_str!("configurations/fencepost.toml");
+const ENVOY_ARGUMENTS: [&str; 7] = ["-c", "@file@", "--concurrency", "1", "--disable-hot-restart", "-l", "error"];
+/// Connections of clients: some more, to check whether the peer listens.
+const CLIENTS_MAX: u64 = PEER_CONNECTIONS_MAX + 50;
+
+fn etcd_command(binary: &Path, directory: &Path, client: SocketAddr, peer: SocketAddr) -> Result<Command> {
     let missing = || format!("there is no etcd at {}: --etcd-binary names one", binary.display());
     let mut command = Command::new(installed(binary).with_context(missing)?);
-    let (client, peer) = (format!("http://{client}"), format!("http://{peer}"));
-    command.args(["--name", "bench", "--log-level", "error", "--logger", "zap"]);
-    command.arg("--data-dir").arg(directory.join("etcd"));
-    command.args(["--listen-client-urls", &client, "--advertise-client-urls", &client]);
-    command.args(["--listen-peer-urls", &peer, "--initial-advertise-peer-urls", &peer]);
-    command.arg("--initial-cluster").arg(format!("bench={peer}"));
+    let addresses = format!(
+        "--listen-client-urls http://{client} --advertise-client-urls http://{client} \
+         --listen-peer-urls http://{peer} --initial-advertise-peer-urls http://{peer} \
+         --initial-cluster bench=http://{peer} --name bench --log-level error --logger zap"
+    );
+    command.args(addresses.split_whitespace()).arg("--data-dir").arg(directory.join("etcd"));
     Ok(command)
 }
 
-/// Takes so many locks.
-async fn take(etcd: SocketAddr, count: usize) -> anyhow::Result<Vec<Held>> {
+async fn take(etcd: SocketAddr, count: usize) -> Result<Vec<Held>> {
     let template: Template = LOCK.parse()?;
-    let settings =
-        LockSettings { etcd: vec![format!("http://{etcd}")], access: EtcdAccess::default(), lock: template.of(0) };
-    let first = Lock::open(&settings, Layout::Key).await?.for_a_run_of(std::time::Duration::from_secs(86_400));
+    let (etcd, lock) = (vec![format!("http://{etcd}")], Some(template.clone()));
+    let options = LockOptions { etcd, lock, ..LockOptions::default() };
+    let first = Lock::open(&options, RUN_MAX).await?;
     let locks: Vec<Lock> = (0..count).map(|number| first.named(template.of(number))).collect();
     acquire_all(&locks, OWNER).await
+}
+
+/// Writes the certificate of all targets, on P-256, and that of its authority. HAProxy wants the
+/// certificate and its key in one file.
+fn write_certificates(directory: &Path, host: Ipv4Addr) -> Result<()> {
+    let mut authority = CertificateParams::default();
+    authority.is_ca = IsCa::Ca(BasicConstraints::Unconstrained);
+    authority.key_usages = vec![KeyUsagePurpose::KeyCertSign];
+    let authority = CertifiedIssuer::self_signed(authority, KeyPair::generate()?)?;
+    let mut server = CertificateParams::default();
+    server.subject_alt_names = vec![SanType::IpAddress(host.into())];
+    let key = KeyPair::generate()?;
+    let certificate = server.signed_by(&key, &authority)?.pem();
+    let key = key.serialize_pem();
+    std::fs::write(directory.join("authority.pem"), authority.pem())?;
+    std::fs::write(directory.join("pair.pem"), format!("{certificate}{key}"))?;
+    std::fs::write(directory.join("certificate.pem"), certificate)?;
+    Ok(std::fs::write(directory.join("key.pem"), key)?)
 }

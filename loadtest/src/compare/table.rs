@@ -1,67 +1,65 @@
-//! Tables, as Markdown has them.
+//! Tables of samples, as Markdown has them.
 
-use std::time::Duration;
+use super::sample::{IdleSample, Row, Sample};
 
-use super::sample::Sample;
-
-/// What share of a CPU a target has at least, for its figures to be judged: below, the machine was shared or the load too small.
+/// Below this share of a CPU the machine was shared or the load too small, so no ratio is judged.
 const BUSY_MIN: f64 = 0.9;
 
-/// What was measured of several, the first of which ratios are to. A ratio that is not to be judged by has a question mark.
-pub(super) fn of_samples<'a>(what: &str, rows: impl Iterator<Item = (String, &'a Vec<Sample>)>) -> String {
-    let rows: Vec<(String, &Vec<Sample>)> = rows.collect();
+/// What was measured of several targets. Ratios are to the first one; a doubtful one has a "?".
+pub(super) fn of_samples(what: &str, rows: &[Row]) -> String {
     let Some((_, reference)) = rows.first() else { return String::new() };
-    let head = [what, "CPU µs/request", "spread", "ratio", "busy", "requests/s", "p50 ms", "p99 ms", "MiB", "wrong"];
-    let mut lines = vec![head.map(str::to_owned).to_vec()];
-    let was_busy = |samples: &[Sample]| median(samples.iter().map(|sample| sample.busy)) >= BUSY_MIN;
-    let was_disturbed = |samples: &[Sample]| samples.iter().any(|sample| sample.was_disturbed);
-    for (name, samples) in &rows {
+    let head = [what, "CPU µs/request", "spread", "ratio", "busy", "requests/s", "p50 ms"];
+    let head = [&head[..], &["p99 ms", "MiB", "wrong"]].concat();
+    let mut lines = vec![head.into_iter().map(str::to_owned).collect()];
+    for (name, samples) in rows {
         let middle = |of: fn(&Sample) -> f64| median(samples.iter().map(of));
         let doubt = if was_busy(samples) && was_busy(reference) { "" } else { "?" };
-        let ratios = samples.iter().zip(*reference).map(|(sample, reference)| sample.cpu_micros / reference.cpu_micros);
-        let cpu = || samples.iter().map(|sample| sample.cpu_micros);
+        let cpu = |sample: &Sample| sample.cpu_micros_per_request;
+        let ratios = samples.iter().zip(reference).map(|(one, other)| cpu(one) / cpu(other));
+        let least = samples.iter().map(cpu).fold(f64::INFINITY, f64::min);
+        let most = samples.iter().map(cpu).fold(0.0, f64::max);
         lines.push(vec![
             name.clone(),
-            format!("{:.1}", median(cpu())),
-            format!("{:.1}-{:.1}", cpu().fold(f64::INFINITY, f64::min), cpu().fold(0.0, f64::max)),
+            format!("{:.1}", middle(cpu)),
+            format!("{least:.1}-{most:.1}"),
             format!("{:.2}{doubt}", median(ratios)),
             format!("{:.2}", middle(|sample| sample.busy)),
-            format!("{:.0}", middle(|sample| sample.per_second)),
-            format!("{:.2}", middle(|sample| in_milliseconds(sample.p50))),
-            format!("{:.2}", middle(|sample| in_milliseconds(sample.p99))),
-            format!("{:.1}", middle(|sample| in_mebibytes(sample.memory))),
+            format!("{:.0}", middle(|sample| sample.requests_per_second)),
+            format!("{:.2}", middle(|sample| sample.p50_seconds * 1000.0)),
+            format!("{:.2}", middle(|sample| sample.p99_seconds * 1000.0)),
+            format!("{:.1}", middle(|sample| in_mebibytes(sample.memory_bytes))),
             samples.iter().map(|sample| sample.wrong).sum::<u64>().to_string(),
         ]);
     }
     let mut text = table(&lines);
     if rows.iter().any(|(_, samples)| !was_busy(samples)) {
-        text += "? busy is below 0.9: the machine was shared, or the load too small, and each request pays for a wake-up of its own. Do not judge by it.\n";
+        text += "? busy is below 0.9: the machine was shared, or the load too small. Each request \
+                 pays for a wake-up of its own. Do not judge by it.\n";
     }
-    if rows.iter().any(|(_, samples)| was_disturbed(samples)) {
-        text += "The generator had too little time in some of these: it, or its machine, may have been the limit.\n";
+    if rows.iter().flat_map(|(_, samples)| samples).any(|sample| sample.generator_was_disturbed) {
+        text += "The generator, or its machine, had too little time in some of these samples.\n";
     }
     text
 }
 
-/// What waiting connections take: a name, memory at the start, memory for each.
-pub(super) fn of_idle(connections: usize, rows: &[(String, u64, f64)]) -> String {
-    let head = [format!("idle, {connections} connections"), "MiB at start".to_owned(), "KiB/connection".to_owned()];
-    let mut lines = vec![head.to_vec()];
-    for (name, start, each) in rows {
-        lines.push(vec![name.clone(), format!("{:.1}", in_mebibytes(*start)), format!("{:.1}", each / 1024.0)]);
+pub(super) fn of_idle(connections: usize, rows: &[(String, IdleSample)]) -> String {
+    let what = format!("idle, {connections} connections");
+    let mut lines = vec![vec![what, "MiB at start".to_owned(), "KiB/connection".to_owned()]];
+    for (name, IdleSample { start, per_connection }) in rows {
+        let (start, each) = (in_mebibytes(*start), per_connection / 1024.0);
+        lines.push(vec![name.clone(), format!("{start:.1}"), format!("{each:.1}")]);
     }
     table(&lines)
 }
 
-fn in_milliseconds(duration: Duration) -> f64 {
-    duration.as_secs_f64() * 1000.0
+fn was_busy(samples: &[Sample]) -> bool {
+    median(samples.iter().map(|sample| sample.busy)) >= BUSY_MIN
 }
 
 fn in_mebibytes(bytes: u64) -> f64 {
     bytes as f64 / (1024.0 * 1024.0)
 }
 
-/// The one in the middle, or between the two that are there.
 fn median(values: impl Iterator<Item = f64>) -> f64 {
     let mut sorted: Vec<f64> = values.collect();
     sorted.sort_by(f64::total_cmp);
@@ -73,24 +71,23 @@ fn median(values: impl Iterator<Item = f64>) -> f64 {
     }
 }
 
-/// The first line is the head; the first column stands on the left, figures on the right.
+/// The first line is the head. The first column is aligned to the left, the others to the right.
 fn table(lines: &[Vec<String>]) -> String {
-    let columns = lines.first().map_or(0, Vec::len);
-    let width = |column: usize| lines.iter().map(|line| line[column].chars().count()).max().unwrap_or(0);
-    let widths: Vec<usize> = (0..columns).map(width).collect();
+    let width = |column: usize| lines.iter().map(|line| line[column].chars().count()).max();
+    let columns = 0..lines.first().map_or(0, Vec::len);
+    let widths: Vec<usize> = columns.map(|column| width(column).unwrap_or(0)).collect();
     let mut text = String::new();
     for (number, line) in lines.iter().enumerate() {
-        let cell = |column: usize| {
-            let (cell, width) = (&line[column], widths[column]);
+        let cells = line.iter().zip(&widths).enumerate().map(|(column, (cell, width))| {
             if column == 0 { format!(" {cell:<width$} |") } else { format!(" {cell:>width$} |") }
-        };
-        text += &format!("|{}\n", (0..columns).map(cell).collect::<String>());
+        });
+        text += &format!("|{}\n", cells.collect::<String>());
         if number == 0 {
-            let rule = |column: usize| {
-                let dashes = "-".repeat(widths[column] + 1);
+            let rules = widths.iter().enumerate().map(|(column, width)| {
+                let dashes = "-".repeat(width + 1);
                 if column == 0 { format!("{dashes}-|") } else { format!("{dashes}:|") }
-            };
-            text += &format!("|{}\n", (0..columns).map(rule).collect::<String>());
+            });
+            text += &format!("|{}\n", rules.collect::<String>());
         }
     }
     text
@@ -100,49 +97,56 @@ fn table(lines: &[Vec<String>]) -> String {
 mod tests {
     use super::*;
 
-    fn sample(cpu_micros: f64) -> Sample {
-        let (p50, p99) = (Duration::from_millis(1), Duration::from_millis(2));
-        let (busy, was_disturbed, memory) = (1.0, false, 1 << 20);
-        Sample { cpu_micros, busy, per_second: 1e6 / cpu_micros, p50, p99, wrong: 1, was_disturbed, memory }
+    fn sample(cpu_micros_per_request: f64) -> Sample {
+        Sample {
+            cpu_micros_per_request,
+            busy: 1.0,
+            requests_per_second: 1.0,
+            p50_seconds: 0.001,
+            p99_seconds: 0.002,
+            wrong: 1,
+            generator_was_disturbed: false,
+            memory_bytes: 1 << 20,
+        }
+    }
+
+    fn table_of(one: Vec<Sample>, other: Vec<Sample>) -> String {
+        of_samples("get", &[("a".to_owned(), one), ("b".to_owned(), other)])
     }
 
     #[test]
-    fn the_median_is_in_the_middle() {
+    fn median_of_an_even_count_is_between() {
         assert_eq!(median([3.0, 1.0, 2.0].into_iter()), 2.0);
         assert_eq!(median([4.0, 1.0, 2.0, 3.0].into_iter()), 2.5);
     }
 
-    /// A machine that was slow in one round was slow for all: the ratio within each round counts.
+    /// A machine that was slow in one round was slow for all.
     #[test]
-    fn ratios_are_taken_within_a_round() {
-        let reference = vec![sample(10.0), sample(20.0), sample(10.0)];
-        let other = vec![sample(11.0), sample(22.0), sample(12.0)];
-        let rows = [("a".to_owned(), &reference), ("b".to_owned(), &other)];
-        let table = of_samples("get", rows.into_iter());
-        assert!(table.lines().nth(3).is_some_and(|row| row.contains(" 1.10 |")), "{table}");
-        assert!(table.lines().nth(2).is_some_and(|row| row.contains(" 1.00 |") && row.contains(" 3 |")), "{table}");
+    fn ratio_is_taken_within_each_round() {
+        let table = table_of([10.0, 20.0, 10.0].map(sample).into(), [11.0, 22.0, 12.0].map(sample).into());
+        let rows: Vec<&str> = table.lines().collect();
+        assert!(rows[2].contains(" 1.00 |") && rows[2].contains(" 3 |"), "{table}");
+        assert!(rows[3].contains(" 1.10 |"), "{table}");
     }
 
-    /// They stood there like all others.
+    /// Ratios of targets that were not busy stood there like all others.
     #[test]
-    fn ratios_of_what_was_not_busy_are_marked() {
-        let (busy, idle) = (vec![sample(10.0)], vec![Sample { busy: 0.5, was_disturbed: true, ..sample(12.0) }]);
-        let table = |one: &Vec<Sample>, other: &Vec<Sample>| {
-            of_samples("get", [("a".to_owned(), one), ("b".to_owned(), other)].into_iter())
-        };
-        assert!(!table(&busy, &busy).contains('?'));
-        let of_busy = table(&busy, &idle);
-        assert!(of_busy.contains(" 1.00 |") && of_busy.contains(" 1.20? |"), "{of_busy}");
-        assert!(of_busy.contains("Do not judge by it") && of_busy.contains("too little time"), "{of_busy}");
-        assert!(table(&idle, &busy).contains(" 0.83? |"), "one is enough");
+    fn ratio_of_an_idle_target_is_marked() {
+        let busy = || vec![sample(10.0)];
+        let idle = || vec![Sample { busy: 0.5, generator_was_disturbed: true, ..sample(12.0) }];
+        assert!(!table_of(busy(), busy()).contains('?'));
+        let table = table_of(busy(), idle());
+        assert!(table.contains(" 1.00 |") && table.contains(" 1.20? |"), "{table}");
+        assert!(table.contains("Do not judge by it") && table.contains("too little time"), "{table}");
+        assert!(table_of(idle(), busy()).contains(" 0.83? |"), "one idle target is enough");
     }
 
     #[test]
-    fn all_lines_of_a_table_are_of_one_width() {
-        let table = of_idle(1000, &[("fencepost".to_owned(), 12 << 20, 14_000.0)]);
-        assert!(
-            table.lines().all(|line| line.chars().count() == table.lines().next().unwrap().chars().count()),
-            "{table}"
-        );
+    fn lines_of_a_table_have_one_width() {
+        let row = IdleSample { start: 12 << 20, per_connection: 14_000.0 };
+        let table = of_idle(1000, &[("fencepost".to_owned(), row)]);
+        let mut widths = table.lines().map(|line| line.chars().count());
+        let first = widths.next();
+        assert!(widths.all(|width| Some(width) == first), "{table}");
     }
 }

@@ -1,107 +1,151 @@
-//! One request after the other.
+//! Lanes: each sends one request after the other on a connection, or on a stream of it.
 
 use std::cell::{Cell, RefCell};
+use std::future::Future;
+use std::hash::{BuildHasher, BuildHasherDefault, DefaultHasher};
+use std::pin::Pin;
 use std::rc::Rc;
-use std::sync::Arc;
-use std::sync::atomic::{AtomicU64, Ordering};
-use std::time::Instant;
+use std::time::{Duration, Instant};
+
+use tokio::time::sleep;
 
 use super::plan::Plan;
 use super::recorder::Recorder;
-use super::schedule::{Due, Schedule};
-use super::stop::Stop;
-use super::tenures::Tenures;
-use super::verdict::{Finding, Standing};
-use super::wire::Wire;
-use crate::retry::pause_after;
+use super::schedule::{GRACE, Schedule};
+use super::tenures::{Presented, Tenures};
+use super::verdict::Finding;
+use crate::client::Connection;
+use crate::report::in_words;
+use crate::stop::Stop;
 
-/// What the lanes of a thread share.
-pub(crate) struct Shared {
+/// How long the last answers may take after the end of a run, and after a signal.
+const LAST_ANSWERS: Duration = Duration::from_secs(5);
+const LAST_ANSWERS_STOPPED: Duration = Duration::from_millis(500);
+/// A proxy that is gone must not be flooded.
+const PAUSE_AFTER_FAILURE: Duration = Duration::from_millis(50);
+
+/// What all lanes of a run, and its mover, share.
+#[derive(Clone)]
+pub(crate) struct Run {
     pub(crate) plan: Rc<Plan>,
-    pub(crate) tenures: Arc<Tenures>,
-    pub(crate) stop: Arc<Stop>,
-    pub(crate) recorder: RefCell<Recorder>,
-    /// For the bar that shows how far the run is: answers of all threads.
-    pub(crate) answered: Arc<AtomicU64>,
-    /// Since when the request of each lane has been due that has no answer yet, and what its sender was.
-    pub(crate) under_way: RefCell<Vec<Option<(Instant, Standing)>>>,
-    /// How many requests this thread has begun; it begins with some number of its own.
-    pub(crate) begun: Cell<u64>,
+    pub(crate) tenures: Rc<Tenures>,
+    pub(crate) recorder: Rc<RefCell<Recorder>>,
+    pub(crate) begin: Instant,
+    pub(crate) stop: Stop,
 }
 
-/// When a lane sends its next request.
+impl Run {
+    pub(crate) fn end(&self) -> Instant {
+        self.begin + self.plan.length()
+    }
+
+    /// Completes when the last answers should have come.
+    pub(crate) async fn no_more_answers(self) {
+        let grace = if self.plan.rate.is_some() { GRACE } else { Duration::ZERO };
+        let stopped = async {
+            self.stop.stopped().await;
+            sleep(LAST_ANSWERS_STOPPED).await;
+        };
+        tokio::select! {
+            () = tokio::time::sleep_until((self.end() + grace + LAST_ANSWERS).into()) => {}
+            () = stopped => {}
+        }
+    }
+}
+
 #[derive(Clone)]
-pub(crate) enum Pace {
-    /// As soon as the last one is answered.
-    Closed { until: Instant },
-    /// When one is due, whatever becomes of the earlier ones.
-    Open(Arc<Schedule>),
+pub(crate) struct Pace {
+    /// Of an open loop; in a closed loop a request is due when the last one is answered.
+    schedule: Option<Rc<Schedule>>,
+    sent: Rc<Cell<u64>>,
 }
 
 impl Pace {
-    async fn next(&self, stop: &Stop) -> Option<Due> {
-        match self {
-            Pace::Open(schedule) => schedule.next().await,
-            Pace::Closed { until } => {
-                let now = Instant::now();
-                (now < *until && !stop.is_stopped()).then_some(Due { at: now, was_awaited: false })
-            }
-        }
+    pub(crate) fn of(run: &Run) -> Pace {
+        let schedule = |rate| Rc::new(Schedule::new(run.begin, run.plan.length(), rate));
+        Pace { schedule: run.plan.rate.map(schedule), sent: Rc::default() }
+    }
+
+    /// When each request became due that was not sent.
+    pub(crate) fn unsent(&self, stop: &Stop) -> impl Iterator<Item = Instant> {
+        self.schedule.iter().flat_map(|schedule| schedule.unsent(stop))
+    }
+
+    /// Waits for the next request; `None` if there are no more.
+    async fn next(&self, run: &Run) -> Option<Instant> {
+        let Some(schedule) = &self.schedule else {
+            let now = Instant::now();
+            return (now < run.end() && !run.stop.is_stopped()).then_some(now);
+        };
+        let (at, was_awaited) = schedule.next(&run.stop).await?;
+        let latencies = &mut run.recorder.borrow_mut().latencies;
+        let late = if was_awaited { &mut latencies.lag } else { &mut latencies.queued };
+        late.add(at.elapsed());
+        Some(at)
     }
 }
 
-impl Shared {
-    /// Sends until there are no more requests.
-    pub(crate) async fn drive(self: Rc<Shared>, lane: usize, mut wire: Wire, pace: Pace) {
-        let mut errors_in_a_row: u32 = 0;
-        while let Some(due) = pace.next(&self.stop).await {
-            match (&pace, due.was_awaited) {
-                (Pace::Closed { .. }, _) => {}
-                (Pace::Open(_), true) => self.recorder.borrow_mut().lag.add(due.at.elapsed()),
-                (Pace::Open(_), false) => self.recorder.borrow_mut().queued.add(due.at.elapsed()),
-            }
-            let is_answered = self.send(lane, &mut wire, due.at).await;
-            self.under_way.borrow_mut()[lane] = None;
-            if is_answered {
-                errors_in_a_row = 0;
-                continue;
-            }
-            errors_in_a_row = errors_in_a_row.saturating_add(1);
-            tokio::select! {
-                () = tokio::time::sleep(pause_after(errors_in_a_row)) => {}
-                () = self.stop.stopped() => {}
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Fate {
+    Answered,
+    Failed,
+    /// The run was over before the answer.
+    Abandoned,
+}
+
+pub(crate) struct Lane {
+    run: Run,
+    connection: Rc<Connection>,
+    /// Completes when no more answers are awaited.
+    over: Pin<Box<dyn Future<Output = ()>>>,
+}
+
+impl Lane {
+    pub(crate) fn new(run: &Run, connection: &Rc<Connection>) -> Lane {
+        let over = Box::pin(run.clone().no_more_answers());
+        Lane { run: run.clone(), connection: Rc::clone(connection), over }
+    }
+
+    pub(crate) async fn send_all(mut self, pace: Pace) {
+        let Run { plan, tenures, .. } = self.run.clone();
+        while let Some(due) = pace.next(&self.run).await {
+            let number = pace.sent.replace(pace.sent.get() + 1);
+            // Hashed, so that a request's lock says nothing of its standing.
+            let spread = BuildHasherDefault::<DefaultHasher>::default().hash_one(number);
+            let lock = (spread % tenures.count() as u64) as usize;
+            let presented = tenures.presented(lock, plan.stale.takes(number));
+            match self.send(due, &presented).await {
+                Fate::Answered => {}
+                Fate::Failed => sleep(PAUSE_AFTER_FAILURE).await,
+                Fate::Abandoned => return,
             }
         }
     }
 
-    async fn send(&self, lane: usize, wire: &mut Wire, due: Instant) -> bool {
-        let number = self.begun.replace(self.begun.get() + 1);
-        let lock = (spread(number) % self.tenures.count() as u64) as usize;
-        let presented = self.tenures.presented(lock, self.plan.stale.takes(number));
-        self.under_way.borrow_mut()[lane] = Some((due, presented.standing()));
-        match wire.exchange(&presented).await {
+    /// Sends a request that was due then, and records its answer.
+    pub(crate) async fn send(&mut self, due: Instant, presented: &Presented) -> Fate {
+        let Run { plan, recorder, .. } = &self.run;
+        let sending = async { self.connection.send(plan.request(presented)?).await };
+        let answer = tokio::select! {
+            biased;
+            answer = sending => answer,
+            () = &mut self.over => {
+                recorder.borrow_mut().abandoned(due, presented.standing());
+                return Fate::Abandoned;
+            }
+        };
+        match answer {
             Ok(answer) => {
-                let standing = presented.standing();
-                let finding = Finding::of(standing, &answer, self.plan.expected);
+                let finding = recorder.borrow_mut().answered(due, presented.standing(), answer);
                 if finding == Finding::Served {
                     presented.note_served();
                 }
-                self.recorder.borrow_mut().answered(due, standing, answer, finding);
-                self.answered.fetch_add(1, Ordering::Relaxed);
-                true
+                Fate::Answered
             }
             Err(error) => {
-                self.recorder.borrow_mut().failed(due, format!("{error:#}"));
-                false
+                recorder.borrow_mut().failed(due, in_words(&error));
+                Fate::Failed
             }
         }
     }
-}
-
-/// A number that looks random (splitmix64), so that which lock a request is for has nothing to do with whether it is stale.
-fn spread(number: u64) -> u64 {
-    let mut mixed = number.wrapping_add(1).wrapping_mul(0x9e37_79b9_7f4a_7c15);
-    mixed = (mixed ^ (mixed >> 30)).wrapping_mul(0xbf58_476d_1ce4_e5b9);
-    mixed = (mixed ^ (mixed >> 27)).wrapping_mul(0x94d0_49bb_1331_11eb);
-    mixed ^ (mixed >> 31)
 }

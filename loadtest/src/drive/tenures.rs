@@ -1,129 +1,94 @@
-//! Who holds each lock, for all threads that send.
+//! Who holds each lock, for all lanes.
 
-use std::sync::{Arc, Mutex, OnceLock, PoisonError};
+use std::cell::{OnceCell, Ref, RefCell};
+use std::rc::Rc;
 use std::time::Instant;
 
 use super::verdict::Standing;
-use crate::token::Token;
+use crate::client::Token;
 
-/// One tenure of one lock.
+/// One tenure of one lock. Its end is noted before the release is sent to etcd.
 #[derive(Debug)]
 pub(crate) struct Tenure {
     token: Token,
-    ending: OnceLock<Instant>,
-    first_served: OnceLock<Instant>,
+    pub(crate) ending: OnceCell<Instant>,
+    pub(crate) first_served: OnceCell<Instant>,
 }
 
 impl Tenure {
-    /// One that begins now.
-    pub(crate) fn new(token: Token) -> Arc<Tenure> {
-        Arc::new(Tenure { token, ending: OnceLock::new(), first_served: OnceLock::new() })
-    }
-
-    /// It is about to be given up: say so before etcd is told.
-    pub(crate) fn note_ending(&self) {
-        self.ending.get_or_init(Instant::now);
-    }
-
-    /// Since when it has been.
-    pub(crate) fn ending(&self) -> Option<Instant> {
-        self.ending.get().copied()
-    }
-
-    /// A request of it was served.
-    pub(crate) fn note_served(&self) {
-        self.first_served.get_or_init(Instant::now);
-    }
-
-    /// When a request of it was served for the first time.
-    pub(crate) fn first_served(&self) -> Option<Instant> {
-        self.first_served.get().copied()
+    fn new(token: Token) -> Rc<Tenure> {
+        Rc::new(Tenure { token, ending: OnceCell::new(), first_served: OnceCell::new() })
     }
 }
 
-/// The tenures of all locks.
 #[derive(Debug)]
-pub(crate) struct Tenures {
-    locks: Box<[Mutex<Places>]>,
-}
+pub(crate) struct Tenures(Vec<RefCell<Holders>>);
 
 #[derive(Debug)]
-struct Places {
-    present: Arc<Tenure>,
-    /// What the tenure before presented.
+struct Holders {
+    present: Rc<Tenure>,
+    /// The token of the tenure before.
     superseded: Option<Token>,
 }
 
-/// What a request presents.
+/// The token that a request presents, and what is known of its sender.
 #[derive(Debug)]
 pub(crate) struct Presented {
-    /// The number of its lock.
     pub(crate) lock: usize,
     pub(crate) token: Token,
-    /// The tenure that held the lock when this was chosen.
-    tenure: Arc<Tenure>,
+    /// The tenure that held the lock when the token was chosen.
+    tenure: Rc<Tenure>,
     is_superseded: bool,
 }
 
 impl Tenures {
-    /// Of locks whose present tokens are these, each with that of the tenure before if there was one.
+    /// Of locks with these present tokens, each with that of the tenure before if there was one.
     pub(crate) fn new(tokens: impl IntoIterator<Item = (Token, Option<Token>)>) -> Tenures {
-        let places = tokens
-            .into_iter()
-            .map(|(token, superseded)| Mutex::new(Places { present: Tenure::new(token), superseded }));
-        Tenures { locks: places.collect() }
+        let holders = |(token, superseded)| RefCell::new(Holders { present: Tenure::new(token), superseded });
+        Tenures(tokens.into_iter().map(holders).collect())
     }
 
-    /// How many locks there are.
     pub(crate) fn count(&self) -> usize {
-        self.locks.len()
+        self.0.len()
     }
 
-    /// What a request for that lock presents: the present token, or if `superseded` is wanted the one before. There is no such
-    /// one before a request of the present tenure has been served: until then, nobody promises that it is refused.
+    /// The present token of a lock, or, if `superseded` is wanted, the one before. Until the present
+    /// holder was served, nobody promises that the one before is refused, so there is none.
     pub(crate) fn presented(&self, lock: usize, superseded: bool) -> Presented {
-        let places = self.places(lock);
-        let tenure = Arc::clone(&places.present);
-        let former = places.superseded.as_ref().filter(|_| superseded && tenure.first_served().is_some());
+        let holders = self.0[lock].borrow();
+        let tenure = Rc::clone(&holders.present);
+        let may_be_late = superseded && tenure.first_served.get().is_some();
+        let former = holders.superseded.as_ref().filter(|_| may_be_late);
         let token = former.unwrap_or(&tenure.token).clone();
         Presented { lock, token, is_superseded: former.is_some(), tenure }
     }
 
-    /// The present tenure of a lock.
-    pub(crate) fn present(&self, lock: usize) -> Arc<Tenure> {
-        Arc::clone(&self.places(lock).present)
+    pub(crate) fn present(&self, lock: usize) -> Ref<'_, Tenure> {
+        Ref::map(self.0[lock].borrow(), |holders| &*holders.present)
     }
 
-    /// A tenure has followed another.
-    pub(crate) fn begins(&self, lock: usize, token: Token) -> Arc<Tenure> {
-        let mut places = self.places(lock);
-        let tenure = Tenure::new(token);
-        let ended = std::mem::replace(&mut places.present, Arc::clone(&tenure));
-        places.superseded = Some(ended.token.clone());
+    pub(crate) fn begins(&self, lock: usize, token: Token) -> Rc<Tenure> {
+        let (tenure, superseded) = (Tenure::new(token), Some(self.present(lock).token.clone()));
+        self.0[lock].replace(Holders { present: Rc::clone(&tenure), superseded });
         tenure
-    }
-
-    fn places(&self, lock: usize) -> std::sync::MutexGuard<'_, Places> {
-        self.locks[lock].lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
 
 impl Presented {
-    /// What the sender was to the lock, now that the answer is here.
+    /// The sender's relation to the lock, as of now.
     pub(crate) fn standing(&self) -> Standing {
         if self.is_superseded {
             Standing::Superseded
-        } else if self.tenure.ending().is_some() {
+        } else if self.tenure.ending.get().is_some() {
             Standing::Leaving
         } else {
             Standing::Holder
         }
     }
 
-    /// The request was served.
     pub(crate) fn note_served(&self) {
         if !self.is_superseded {
-            self.tenure.note_served();
+            self.tenure.first_served.get_or_init(Instant::now);
         }
     }
 }
@@ -137,7 +102,7 @@ mod tests {
     }
 
     #[test]
-    fn a_former_token_is_presented_only_after_its_successor_was_served() {
+    fn former_token_waits_for_successor() {
         let tenures = Tenures::new([(token(7), Some(token(3)))]);
         let first = tenures.presented(0, true);
         assert_eq!((first.token.revision(), first.standing()), (7, Standing::Holder));
@@ -148,26 +113,26 @@ mod tests {
     }
 
     #[test]
-    fn a_request_under_way_when_its_tenure_is_given_up_is_neither_right_nor_wrong() {
+    fn request_in_flight_is_leaving() {
         let tenures = Tenures::new([(token(3), None)]);
         let under_way = tenures.presented(0, false);
         assert_eq!(under_way.standing(), Standing::Holder);
-        tenures.present(0).note_ending();
+        tenures.present(0).ending.set(Instant::now()).unwrap();
         assert_eq!(under_way.standing(), Standing::Leaving);
         let successor = tenures.begins(0, token(7));
-        assert_eq!(tenures.presented(0, true).token.revision(), 7, "the successor was not served yet");
-        successor.note_served();
+        assert_eq!(tenures.presented(0, true).token.revision(), 7);
+        successor.first_served.set(Instant::now()).unwrap();
         assert_eq!(tenures.presented(0, true).token.revision(), 3);
         assert_eq!(tenures.presented(0, false).standing(), Standing::Holder);
     }
 
     #[test]
-    fn a_superseded_request_that_is_served_does_not_count_for_the_present_tenure() {
+    fn late_serve_does_not_count() {
         let tenures = Tenures::new([(token(7), Some(token(3)))]);
-        tenures.present(0).note_served();
+        tenures.present(0).first_served.set(Instant::now()).unwrap();
         let late = tenures.presented(0, true);
         tenures.begins(0, token(9));
         late.note_served();
-        assert_eq!(tenures.present(0).first_served(), None);
+        assert_eq!(tenures.present(0).first_served.get(), None);
     }
 }

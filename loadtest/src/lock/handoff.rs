@@ -1,186 +1,142 @@
-//! Waiting for a lock, as lock clients do: a watch says when the predecessor's record is gone.
-//!
-//! etcd's own services wait so too, but with a watch that etcd serves only every 100 ms. By then everybody knows of it; here the
-//! successor is as fast as etcd tells it, and races with the news to fencepost.
+//! A lock passes from its holder to a successor that waits, as its users hand it over.
 
 use std::time::{Duration, Instant};
 
-use anyhow::{Context, bail, ensure};
+use anyhow::{Context, Result, bail, ensure};
 use etcd_client::{
     Compare, CompareOp, EventType, GetOptions, GetResponse, PutOptions, SortOrder, SortTarget, Txn, TxnOp,
     WatchOptions, WatchStream,
 };
+use tokio::time::timeout;
 
 use super::{CALL_TIMEOUT, Held, Layout, Lock, revision};
-use crate::token::Token;
+use crate::client::Token;
 
-/// How long to wait for etcd where nothing depends on its answer.
 const GIVING_UP_TIMEOUT: Duration = Duration::from_secs(1);
 
-/// The moments of a handoff, in their order.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug)]
 pub(crate) struct Handoff {
-    /// The predecessor sends its release to etcd.
     pub(crate) released: Instant,
-    /// The successor's watch says that the predecessor's record is gone.
+    /// A watch tells the successor that the predecessor's record is gone.
     pub(crate) told: Instant,
-    /// etcd has answered the successor that the lock is its own.
+    /// etcd has answered the successor that it holds the lock.
     pub(crate) held: Instant,
 }
 
-/// A successor that waits, with the watch that says when it is its turn.
-pub(crate) struct Successor<'a> {
-    waiter: Waiter<'a>,
+/// A successor that waits, with the watch that tells it when its turn has come.
+pub(crate) struct Successor {
+    owner: String,
+    lease: i64,
+    /// Its key in the queue, and the revision that created it. A plain key has no queue.
+    queued: Option<(String, i64)>,
     watch: WatchStream,
 }
 
-struct Waiter<'a> {
-    owner: &'a str,
-    lease: i64,
-    /// Its place in the queue: its key, and the revision that created it. With a plain key there is no queue.
-    place: Option<(String, i64)>,
-}
-
-impl Successor<'_> {
-    /// The lease that its place, and then the lock, hangs on.
-    pub(crate) fn lease(&self) -> i64 {
-        self.waiter.lease
+impl Successor {
+    pub(super) fn lease(&self) -> i64 {
+        self.lease
     }
 }
 
 impl Lock {
-    /// Has a successor wait for the lock's holder, which loses nothing yet.
-    pub(crate) async fn successor<'a>(&self, owner: &'a str) -> anyhow::Result<Successor<'a>> {
-        let lease = self.lease().await.with_context(|| self.refused(owner))?;
-        let waiting = tokio::time::timeout(CALL_TIMEOUT, async {
-            let waiter = self.waiter(owner, lease).await?;
-            let (key, from) = self.record_before(&waiter).await?;
-            let watch = self.watch(&key, from).await?;
-            Ok(Successor { waiter, watch })
+    /// Makes a successor wait for the lock's holder, which loses nothing yet.
+    pub(crate) async fn successor(&self, owner: &str) -> Result<Successor> {
+        let refused = || self.refused(owner);
+        let lease = self.lease().await.with_context(refused)?;
+        let waiting = timeout(CALL_TIMEOUT, async {
+            let queued = match self.layout {
+                Layout::Key => None,
+                Layout::Election | Layout::Mutex => Some(self.queue_up(owner, lease).await?),
+            };
+            let watch = self.watch_before(queued.as_ref()).await?;
+            Ok(Successor { owner: owner.to_owned(), lease, queued, watch })
         });
         let waiting = waiting.await.context("etcd does not answer in time").flatten();
         if waiting.is_err() {
             self.give_up(lease).await;
         }
-        waiting.with_context(|| self.refused(owner))
+        waiting.with_context(refused)
     }
 
-    /// Lets the predecessor go, for whom the successor waits, and returns as soon as the lock is the successor's.
-    pub(crate) async fn hand_over(
-        &self,
-        predecessor: &Held,
-        successor: Successor<'_>,
-    ) -> anyhow::Result<(Held, Handoff)> {
-        let Successor { waiter, mut watch } = successor;
-        let handing_over = tokio::time::timeout(CALL_TIMEOUT, async {
-            let released = Instant::now();
-            self.release_until(predecessor, deleted(&mut watch)).await?;
+    /// Ends the predecessor's tenure, and returns as soon as the successor holds the lock.
+    pub(crate) async fn hand_over(&self, predecessor: &Held, successor: Successor) -> Result<(Held, Handoff)> {
+        let Successor { owner, lease, queued, mut watch } = successor;
+        let released = Instant::now();
+        let taking = async {
+            // The event alone counts: the release's own response may come later.
+            deleted(&mut watch).await?;
             let told = Instant::now();
-            let token = self.take(&waiter).await?;
+            let token = self.take(&owner, lease, queued.as_ref()).await?;
             Ok((token, Handoff { released, told, held: Instant::now() }))
-        });
-        match handing_over.await.context("the lock does not change hands").flatten() {
-            Ok((token, handoff)) => Ok((Held { token, lease: waiter.lease, shares_lease: false }, handoff)),
+        };
+        let handing_over = async { tokio::try_join!(self.release(predecessor), taking) };
+        let changed = timeout(CALL_TIMEOUT, handing_over).await;
+        match changed.context("the lock does not change hands").flatten() {
+            Ok(((), (token, handoff))) => Ok((Held { token, lease, shares_lease: false }, handoff)),
             Err(error) => {
-                self.give_up(waiter.lease).await;
-                Err(error.context(self.refused(waiter.owner)))
+                self.give_up(lease).await;
+                Err(error.context(self.refused(&owner)))
             }
         }
     }
 
-    /// A successor waits no longer. If etcd does not hear of it, its lease ends by itself.
+    /// Ends a successor's lease. If etcd does not answer, the lease ends when its time is over.
     async fn give_up(&self, lease: i64) {
-        let _ = tokio::time::timeout(GIVING_UP_TIMEOUT, self.leases.revoke(lease)).await;
+        let _ = timeout(GIVING_UP_TIMEOUT, self.leases.revoke(lease)).await;
     }
 
-    /// With its place in the queue, if there is one.
-    async fn waiter<'a>(&self, owner: &'a str, lease: i64) -> anyhow::Result<Waiter<'a>> {
-        let place = match self.layout {
-            Layout::Key => None,
-            Layout::Election | Layout::Mutex => {
-                // The libraries name a contender's key by its lease.
-                let key = format!("{}/{lease:x}", self.key);
-                let created = self.queue_up(&key, owner, lease).await?;
-                Some((key, created))
-            }
+    async fn take(&self, owner: &str, lease: i64, queued: Option<&(String, i64)>) -> Result<Token> {
+        let Some((key, created)) = queued else {
+            return self.put_if(self.is_absent(), owner, lease).await;
         };
-        Ok(Waiter { owner, lease, place })
-    }
-
-    /// The key whose end is the waiter's turn, and the revision from which to watch it.
-    async fn record_before(&self, waiter: &Waiter<'_>) -> anyhow::Result<(Vec<u8>, i64)> {
-        let before = match &waiter.place {
-            None => self.etcd.clone().get(self.key.as_str(), None).await?,
-            Some((_, created)) => self.older_than(*created).await?,
-        };
-        let holder = before.kvs().first().context("nobody has the lock before the successor")?;
-        Ok((holder.key().to_vec(), revision(before.header())? + 1))
-    }
-
-    /// Whoever waits does not know when the predecessor is told: the event alone counts.
-    async fn release_until(
-        &self,
-        predecessor: &Held,
-        gone: impl Future<Output = anyhow::Result<()>>,
-    ) -> anyhow::Result<()> {
-        let released = self.release(predecessor);
-        tokio::pin!(released, gone);
-        tokio::select! {
-            biased;
-            gone = &mut gone => gone,
-            released = &mut released => {
-                released?;
-                gone.await
-            }
+        let before = self.queued_before(*created).await?;
+        ensure!(before.kvs().is_empty(), "somebody else is in the queue before {owner}");
+        if self.layout == Layout::Election {
+            return Token::new(owner, *created);
         }
+        // `etcdctl lock` hands its child the revision of the response that gave it the lock.
+        Token::new(key, revision(before.header())?)
     }
 
-    /// Takes the lock, now that it is the waiter's turn.
-    async fn take(&self, waiter: &Waiter<'_>) -> anyhow::Result<Token> {
-        let Some((key, created)) = &waiter.place else {
-            return self.put_if(self.is_absent(), waiter.owner, waiter.lease).await;
-        };
-        let before = self.older_than(*created).await?;
-        ensure!(before.kvs().is_empty(), "somebody else is in the queue before {}", waiter.owner);
-        match self.layout {
-            Layout::Election => Token::new(waiter.owner, *created),
-            // What `etcdctl lock` hands its child: the revision of the answer that said that the lock is ours.
-            Layout::Mutex => Token::new(key, revision(before.header())?),
-            Layout::Key => bail!("a plain key has no queue"),
-        }
-    }
-
-    /// Puts the contender's key, and returns the revision that created it: its place in the queue.
-    async fn queue_up(&self, key: &str, owner: &str, lease: i64) -> anyhow::Result<i64> {
+    /// Puts the contender's key, named by its lease, and returns it with its creating revision.
+    async fn queue_up(&self, owner: &str, lease: i64) -> Result<(String, i64)> {
+        let key = format!("{}{lease:x}", self.below());
         let value = if self.layout == Layout::Mutex { "" } else { owner };
-        let put = TxnOp::put(key, value, Some(PutOptions::new().with_lease(lease)));
-        let transaction = Txn::new().when([Compare::create_revision(key, CompareOp::Equal, 0)]).and_then([put]);
+        let put = TxnOp::put(&*key, value, Some(PutOptions::new().with_lease(lease)));
+        let is_absent = Compare::create_revision(&*key, CompareOp::Equal, 0);
+        let transaction = Txn::new().when([is_absent]).and_then([put]);
         let response = self.etcd.clone().txn(transaction).await?;
         ensure!(response.succeeded(), "the key {key} is there already");
-        revision(response.header())
+        let created = revision(response.header())?;
+        Ok((key, created))
     }
 
-    /// The youngest of those in the queue before this place.
-    async fn older_than(&self, created: i64) -> anyhow::Result<GetResponse> {
+    async fn queued_before(&self, created: i64) -> Result<GetResponse> {
         let youngest = GetOptions::new()
             .with_prefix()
             .with_max_create_revision(created - 1)
             .with_sort(SortTarget::Create, SortOrder::Descend)
             .with_limit(1);
-        Ok(self.etcd.clone().get(format!("{}/", self.key), Some(youngest)).await?)
+        Ok(self.etcd.clone().get(self.below(), Some(youngest)).await?)
     }
 
-    /// A watch that is in place: what happens from now on shows at once.
-    async fn watch(&self, key: &[u8], from: i64) -> anyhow::Result<WatchStream> {
+    /// Watches the record whose end is the successor's turn, and returns when the watch is in place.
+    async fn watch_before(&self, queued: Option<&(String, i64)>) -> Result<WatchStream> {
+        let before = match queued {
+            None => self.etcd.clone().get(self.key.as_str(), None).await?,
+            Some((_, created)) => self.queued_before(*created).await?,
+        };
+        let holder = before.kvs().first().context("nobody has the lock before the successor")?;
+        let from = revision(before.header())? + 1;
         let options = WatchOptions::new().with_start_revision(from);
-        let mut watch = self.etcd.clone().watch(key, Some(options)).await?;
+        let mut watch = self.etcd.clone().watch(holder.key(), Some(options)).await?;
         let created = watch.message().await?.context("etcd ended the watch")?;
         ensure!(created.created(), "etcd does not confirm the watch");
         Ok(watch)
     }
 }
 
-async fn deleted(watch: &mut WatchStream) -> anyhow::Result<()> {
+async fn deleted(watch: &mut WatchStream) -> Result<()> {
     while let Some(news) = watch.message().await? {
         ensure!(!news.canceled(), "etcd cancelled the watch: {}", news.cancel_reason());
         if news.events().iter().any(|event| event.event_type() == EventType::Delete) {

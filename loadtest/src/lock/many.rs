@@ -1,57 +1,105 @@
-//! Many locks of one store, taken together.
+//! Many locks of one store, taken together and handed over one by one.
 
+use std::collections::HashMap;
 use std::time::Duration;
 
-use anyhow::ensure;
+use anyhow::{Context, Result, ensure};
 use etcd_client::{PutOptions, Txn, TxnOp};
 use futures_util::{StreamExt, TryStreamExt, stream};
 
-use super::{CALLS_MAX, Held, LEASE_SECONDS, Layout, Lock, revision};
-use crate::token::Token;
+use super::handoff::{Handoff, Successor};
+use super::{CONCURRENT_CALLS_MAX, Held, Layout, Lock, revision};
+use crate::cli::LockOptions;
+use crate::client::Token;
 
-/// How many keys one transaction takes: etcd allows 128 operations unless told otherwise.
 const KEYS_PER_TRANSACTION: usize = 100;
 
-impl Lock {
-    /// The same lock, whose tenures outlive a run of that length though etcd is away, and are seldom renewed meanwhile.
-    pub(crate) fn for_a_run_of(self, length: Duration) -> Lock {
-        let seconds = i64::try_from(length.as_secs()).unwrap_or(i64::MAX / 2);
-        Lock { lease_seconds: LEASE_SECONDS.saturating_add(seconds), ..self }
+pub(crate) struct HeldLocks {
+    locks: Vec<Lock>,
+    held: Vec<Held>,
+    /// Locks whose last handoff did not end, with the lease of the successor.
+    unsettled: HashMap<usize, i64>,
+}
+
+impl HeldLocks {
+    pub(crate) async fn open(options: &LockOptions, count: usize, run: Duration) -> Result<HeldLocks> {
+        let template = options.lock.as_ref().context("--etcd needs --lock")?;
+        let first = Lock::open(options, run).await?;
+        let locks = (0..count).map(|number| first.named(template.of(number))).collect();
+        Ok(HeldLocks { locks, held: Vec::new(), unsettled: HashMap::new() })
     }
 
-    /// Another lock of the same store, laid out the same.
-    pub(crate) fn named(&self, key: String) -> Lock {
-        Lock { key, ..self.clone() }
+    /// Takes all locks; returns each token, and the token of an earlier tenure if one is wanted.
+    pub(crate) async fn take(&mut self, with_superseded: bool) -> Result<Vec<(Token, Option<Token>)>> {
+        let mut superseded = vec![None; self.locks.len()];
+        if with_superseded {
+            let before = acquire_all(&self.locks, "loadtest-before").await?;
+            superseded = before.into_iter().map(|held| Some(held.token)).collect();
+            self.release().await?;
+        }
+        self.held = acquire_all(&self.locks, "loadtest").await?;
+        Ok(self.held.iter().map(|held| held.token.clone()).zip(superseded).collect())
+    }
+
+    /// Makes another owner wait for a lock. `None` where the last handoff did not end.
+    pub(crate) async fn successor(&self, lock: usize, owner: &str) -> Result<Option<Successor>> {
+        if self.unsettled.contains_key(&lock) {
+            return Ok(None);
+        }
+        self.locks[lock].successor(owner).await.map(Some)
+    }
+
+    pub(crate) async fn hand_over(&mut self, lock: usize, successor: Successor) -> Result<(Token, Handoff)> {
+        self.unsettled.insert(lock, successor.lease());
+        let (held, handoff) = self.locks[lock].hand_over(&self.held[lock], successor).await?;
+        Ok((self.settle(lock, held), handoff))
+    }
+
+    /// Takes a lock whose last handoff did not end, whoever of the two holds it.
+    pub(crate) async fn take_anew(&mut self, lock: usize, owner: &str) -> Result<Token> {
+        if let Some(successor) = self.unsettled.get(&lock) {
+            let revoked = self.locks[lock].leases.revoke(*successor).await;
+            revoked.context("the lease of a successor cannot be revoked")?;
+        }
+        self.locks[lock].release(&self.held[lock]).await?;
+        let held = self.locks[lock].acquire(owner).await?;
+        Ok(self.settle(lock, held))
+    }
+
+    fn settle(&mut self, lock: usize, held: Held) -> Token {
+        self.unsettled.remove(&lock);
+        self.held[lock] = held;
+        self.held[lock].token.clone()
+    }
+
+    /// Gives all locks up, and leaves nothing of them in etcd.
+    pub(crate) async fn release(&self) -> Result<()> {
+        self.locks.first().context("there is no lock")?.give_back().await
     }
 }
 
-/// Takes all of these locks, which are of one store and layout. They must be free.
-pub(crate) async fn acquire_all(locks: &[Lock], owner: &str) -> anyhow::Result<Vec<Held>> {
-    let Some(first) = locks.first() else { return Ok(Vec::new()) };
-    match first.layout {
-        Layout::Key => {
-            let lease = first.lease().await?;
-            let put = async |chunk: &[Lock]| put_all(chunk, owner, lease).await;
-            let chunks: Vec<Vec<Held>> =
-                stream::iter(locks.chunks(KEYS_PER_TRANSACTION).map(put)).buffered(CALLS_MAX).try_collect().await?;
-            Ok(chunks.into_iter().flatten().collect())
-        }
-        Layout::Election | Layout::Mutex => {
-            let acquire = async |lock: &Lock| lock.acquire(owner).await;
-            stream::iter(locks.iter().map(acquire)).buffered(CALLS_MAX).try_collect().await
-        }
+pub(crate) async fn acquire_all(locks: &[Lock], owner: &str) -> Result<Vec<Held>> {
+    let first = locks.first().context("there is no lock")?;
+    if first.layout != Layout::Key {
+        let acquire = async |lock: &Lock| lock.acquire(owner).await;
+        let acquiring = stream::iter(locks.iter().map(acquire)).buffered(CONCURRENT_CALLS_MAX);
+        return acquiring.try_collect().await;
     }
+    let lease = first.lease().await?;
+    let put = async |chunk: &[Lock]| put_all(chunk, owner, lease).await;
+    let putting = stream::iter(locks.chunks(KEYS_PER_TRANSACTION).map(put));
+    let chunks: Vec<_> = putting.buffered(CONCURRENT_CALLS_MAX).try_collect().await?;
+    Ok(chunks.into_iter().flatten().collect())
 }
 
-/// One transaction, and so one revision, for some plain keys.
-async fn put_all(locks: &[Lock], owner: &str, lease: i64) -> anyhow::Result<Vec<Held>> {
-    let Some(first) = locks.first() else { return Ok(Vec::new()) };
+async fn put_all(locks: &[Lock], owner: &str, lease: i64) -> Result<Vec<Held>> {
     let absent: Vec<_> = locks.iter().map(Lock::is_absent).collect();
-    let under = || Some(PutOptions::new().with_lease(lease));
-    let puts: Vec<_> = locks.iter().map(|lock| TxnOp::put(lock.key.as_str(), owner, under())).collect();
+    let put = |lock: &Lock| TxnOp::put(lock.key.as_str(), owner, Some(PutOptions::new().with_lease(lease)));
+    let puts: Vec<_> = locks.iter().map(put).collect();
+    let first = locks.first().context("a chunk is not empty")?;
     let response = first.etcd.clone().txn(Txn::new().when(absent).and_then(puts)).await?;
-    let last = locks.last().map_or("", |lock| &lock.key);
-    ensure!(response.succeeded(), "one of the locks from {} to {last} is not free", first.key);
+    let count = locks.len();
+    ensure!(response.succeeded(), "one of {count} locks from {} on is not free", first.key);
     let token = Token::new(owner, revision(response.header())?)?;
     Ok(locks.iter().map(|_| Held { token: token.clone(), lease, shares_lease: true }).collect())
 }

@@ -1,121 +1,84 @@
-//! What must be true of the order in which requests reach a worker.
+//! The rules for requests of one lock at a worker: revisions never go down there, and no two are
+//! there at once. Knows nothing of HTTP.
 
 use std::collections::BTreeMap;
+use std::fmt;
 use std::time::Instant;
 
-use serde_json::{Value, json};
+use serde::Serialize;
 
-/// Something that happened at the worker.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub(crate) struct Event {
-    pub(crate) moment: Moment,
-    pub(crate) at: Instant,
-    pub(crate) owner: String,
-    pub(crate) revision: i64,
-}
-
-/// Which part of a request's life.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum Moment {
-    /// Its head is here.
-    Begins,
-    /// It has been worked through, and its answer goes out, or is out.
-    Ends,
-}
-
-/// What a worker saw of a run.
 #[derive(Clone, Copy, Debug, Default)]
 pub(crate) struct AtWorker {
-    /// How many requests began there.
     pub(crate) begun: u64,
     pub(crate) breaches: Breaches,
 }
 
-impl AtWorker {
-    /// By a log of one lock.
-    pub(crate) fn of(log: &[Event]) -> AtWorker {
-        let mut order = Order::default();
-        for Event { moment, owner, revision, .. } in log {
-            match moment {
-                Moment::Begins => order.begins(owner, *revision),
-                Moment::Ends => order.ends(*revision),
-            }
-        }
-        order.seen
-    }
-
-    /// Adds what was seen of another lock.
-    pub(crate) fn add(&mut self, other: AtWorker) {
-        self.begun += other.begun;
-        self.breaches.add(other.breaches);
-    }
-}
-
-/// How often a log breaks each rule. One event can break several.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+/// How often requests broke each rule. One request can break several.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize)]
 pub(crate) struct Breaches {
     /// A request began after one with a higher revision had begun.
     pub(crate) went_down: u64,
-    /// A request began after one with a higher revision had been answered: a superseded write.
+    /// A request began after one with a higher revision had ended: a superseded write.
     pub(crate) after_successor: u64,
-    /// A request began while one with a lower revision was still being worked on.
+    /// A request began while one with a lower revision was there.
     pub(crate) overlapped: u64,
     /// A request came under a revision that another owner had used.
     pub(crate) shared_revision: u64,
 }
 
-impl Breaches {
-    /// Whether there are none.
-    pub(crate) fn is_none(&self) -> bool {
-        *self == Breaches::default()
-    }
-
-    fn add(&mut self, other: Breaches) {
-        let Breaches { went_down, after_successor, overlapped, shared_revision } = other;
-        self.went_down += went_down;
-        self.after_successor += after_successor;
-        self.overlapped += overlapped;
-        self.shared_revision += shared_revision;
-    }
-
-    /// The same for a program.
-    pub(crate) fn as_json(&self) -> Value {
-        let Breaches { went_down, after_successor, overlapped, shared_revision } = self;
-        json!({
-            "went_down": went_down,
-            "after_successor": after_successor,
-            "overlapped": overlapped,
-            "shared_revision": shared_revision,
-        })
+impl AtWorker {
+    pub(crate) fn add(&mut self, other: AtWorker) {
+        let Breaches { went_down, after_successor, overlapped, shared_revision } = other.breaches;
+        self.begun += other.begun;
+        self.breaches.went_down += went_down;
+        self.breaches.after_successor += after_successor;
+        self.breaches.overlapped += overlapped;
+        self.breaches.shared_revision += shared_revision;
     }
 }
 
-/// Follows the requests of one lock as they come and go.
-#[derive(Debug, Default)]
+impl fmt::Display for AtWorker {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let Breaches { went_down, after_successor, overlapped, shared_revision } = self.breaches;
+        let is_in_order = self.breaches == Breaches::default();
+        let mark = if is_in_order { "revisions never went down" } else { "OUT OF ORDER" };
+        write!(f, "{} requests, {mark}: {went_down} went down, ", self.begun)?;
+        write!(f, "{after_successor} after a successor, {overlapped} overlapped, ")?;
+        write!(f, "{shared_revision} under another owner's revision")
+    }
+}
+
+#[derive(Clone, Debug, Default)]
 pub(crate) struct Order {
     seen: AtWorker,
     highest_begun: i64,
     highest_ended: i64,
-    /// How many requests of each revision are at the worker.
     open: BTreeMap<i64, u64>,
-    owners: BTreeMap<i64, String>,
+    tenures: BTreeMap<i64, Tenure>,
+}
+
+#[derive(Clone, Debug)]
+struct Tenure {
+    owner: String,
+    first: Instant,
+    begun: u64,
 }
 
 impl Order {
-    /// The head of a request with this token is here.
-    pub(crate) fn begins(&mut self, owner: &str, revision: i64) {
+    pub(crate) fn begins(&mut self, owner: &str, revision: i64, now: Instant) {
         let AtWorker { begun, breaches } = &mut self.seen;
         *begun += 1;
         breaches.went_down += u64::from(revision < self.highest_begun);
         breaches.after_successor += u64::from(revision < self.highest_ended);
         breaches.overlapped += u64::from(self.open.range(..revision).next().is_some());
-        let first_owner = self.owners.entry(revision).or_insert_with(|| owner.to_owned());
-        breaches.shared_revision += u64::from(first_owner != owner);
+        let new = || Tenure { owner: owner.to_owned(), first: now, begun: 0 };
+        let tenure = self.tenures.entry(revision).or_insert_with(new);
+        tenure.begun += 1;
+        breaches.shared_revision += u64::from(tenure.owner != owner);
         self.highest_begun = self.highest_begun.max(revision);
         *self.open.entry(revision).or_default() += 1;
     }
 
-    /// A request of this revision has been worked through.
     pub(crate) fn ends(&mut self, revision: i64) {
         self.highest_ended = self.highest_ended.max(revision);
         if let Some(count) = self.open.get_mut(&revision) {
@@ -126,9 +89,16 @@ impl Order {
         }
     }
 
-    /// What was seen so far.
     pub(crate) fn seen(&self) -> AtWorker {
         self.seen
+    }
+
+    pub(crate) fn first_of(&self, revision: i64) -> Option<Instant> {
+        self.tenures.get(&revision).map(|tenure| tenure.first)
+    }
+
+    pub(crate) fn begun(&self) -> BTreeMap<i64, u64> {
+        self.tenures.iter().map(|(revision, tenure)| (*revision, tenure.begun)).collect()
     }
 }
 
@@ -136,76 +106,51 @@ impl Order {
 mod tests {
     use super::*;
 
-    fn begins(owner: &str, revision: i64) -> Event {
-        Event { moment: Moment::Begins, at: Instant::now(), owner: owner.to_owned(), revision }
+    /// Revisions that begin, and, as negative numbers, that end. The owner of 10 changes to "b".
+    fn check(events: &[i64], expected: Breaches) {
+        let mut order = Order::default();
+        for event in events {
+            match *event {
+                end if end < 0 => order.ends(-end),
+                11 => order.begins("b", 10, Instant::now()),
+                begin => order.begins("a", begin, Instant::now()),
+            }
+        }
+        assert_eq!(order.seen().breaches, expected, "{events:?}");
+        let begun = events.iter().filter(|event| **event >= 0).count() as u64;
+        assert_eq!((order.seen().begun, order.begun().values().sum::<u64>()), (begun, begun));
     }
 
-    fn ends(owner: &str, revision: i64) -> Event {
-        Event { moment: Moment::Ends, at: Instant::now(), owner: owner.to_owned(), revision }
-    }
+    const NONE: Breaches = Breaches { went_down: 0, after_successor: 0, overlapped: 0, shared_revision: 0 };
 
-    fn breaches_of(log: &[Event]) -> Breaches {
-        AtWorker::of(log).breaches
+    #[test]
+    fn tenures_in_order_break_no_rule() {
+        check(&[], NONE);
+        check(&[10, 10, -10, -10, 20, -20, 30, -30], NONE);
     }
 
     #[test]
-    fn tenures_one_after_the_other_break_nothing() {
-        let log = [
-            begins("a", 10),
-            begins("a", 10),
-            ends("a", 10),
-            ends("a", 10),
-            begins("b", 20),
-            ends("b", 20),
-            begins("a", 30),
-            ends("a", 30),
-        ];
-        assert!(breaches_of(&log).is_none());
-        assert!(breaches_of(&[]).is_none());
+    fn request_after_its_successor_counts() {
+        let late = |count| Breaches { went_down: count, after_successor: count, ..NONE };
+        check(&[10, -10, 20, -20, 10, -10], late(1));
+        check(&[20, -20, 10, -10, 10, -10], late(2));
+        // A request without a token has revision 0.
+        check(&[10, -10, 0], late(1));
     }
 
     #[test]
-    fn a_request_of_an_ended_tenure_is_counted() {
-        let log = [begins("a", 10), ends("a", 10), begins("b", 20), ends("b", 20), begins("a", 10), ends("a", 10)];
-        let expected = Breaches { went_down: 1, after_successor: 1, ..Breaches::default() };
-        assert_eq!(breaches_of(&log), expected);
+    fn request_beside_successor_went_down() {
+        check(&[20, 10, -10, -20], Breaches { went_down: 1, ..NONE });
     }
 
     #[test]
-    fn each_late_request_counts_for_itself() {
-        let log = [begins("b", 20), ends("b", 20), begins("a", 10), ends("a", 10), begins("a", 10), ends("a", 10)];
-        let expected = Breaches { went_down: 2, after_successor: 2, ..Breaches::default() };
-        assert_eq!(breaches_of(&log), expected);
+    fn early_successor_overlaps() {
+        check(&[10, 20, -10, -20], Breaches { overlapped: 1, ..NONE });
+        check(&[10, 10, -10, 20], Breaches { overlapped: 1, ..NONE });
     }
 
     #[test]
-    fn a_request_that_begins_beside_its_successor_went_down_but_not_after_it() {
-        let log = [begins("b", 20), begins("a", 10), ends("a", 10), ends("b", 20)];
-        assert_eq!(breaches_of(&log), Breaches { went_down: 1, ..Breaches::default() });
-    }
-
-    #[test]
-    fn a_request_that_begins_before_its_predecessor_ends_overlaps() {
-        let log = [begins("a", 10), begins("b", 20), ends("a", 10), ends("b", 20)];
-        assert_eq!(breaches_of(&log), Breaches { overlapped: 1, ..Breaches::default() });
-    }
-
-    #[test]
-    fn one_of_two_predecessors_still_there_is_an_overlap() {
-        let log = [begins("a", 10), begins("a", 10), ends("a", 10), begins("b", 20)];
-        assert_eq!(breaches_of(&log), Breaches { overlapped: 1, ..Breaches::default() });
-    }
-
-    #[test]
-    fn two_owners_of_one_revision_are_counted() {
-        let log = [begins("a", 10), ends("a", 10), begins("b", 10), ends("b", 10)];
-        assert_eq!(breaches_of(&log), Breaches { shared_revision: 1, ..Breaches::default() });
-    }
-
-    #[test]
-    fn a_request_without_a_token_is_older_than_all() {
-        let log = [begins("a", 10), ends("a", 10), begins("", 0), ends("", 0)];
-        let expected = Breaches { went_down: 1, after_successor: 1, ..Breaches::default() };
-        assert_eq!(breaches_of(&log), expected);
+    fn second_owner_of_a_revision_is_counted() {
+        check(&[10, -10, 11, -10], Breaches { shared_revision: 1, ..NONE });
     }
 }

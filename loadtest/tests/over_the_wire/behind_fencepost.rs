@@ -7,76 +7,54 @@ use crate::support::{Fencepost, ReportFile, Run, loadtest};
 const LOCK: &str = "/shards/2/lock";
 
 #[tokio::test]
-async fn the_delayed_write_never_arrives_with_etcd_3_4() {
-    the_story_ends_as_it_should(EtcdVersion::V3_4).await;
+async fn delayed_write_never_arrives_with_any_etcd() {
+    for version in [EtcdVersion::V3_4, EtcdVersion::V3_5] {
+        let (etcd, worker) = (Etcd::start(version).await, FreePort::reserve());
+        let fencepost = Fencepost::start(&worker, &etcd, LOCK, "key").await;
+        let run = drive("story", &fencepost, &worker, &etcd, &[]).await;
+        assert_eq!(run.code, 0, "{}\nfencepost's log:\n{}", run.printed, fencepost.log());
+        run.says("412 replayed-tenure").says("The story ended as it should.");
+    }
 }
 
 #[tokio::test]
-async fn the_delayed_write_never_arrives_with_etcd_3_5() {
-    the_story_ends_as_it_should(EtcdVersion::V3_5).await;
+async fn takeovers_of_a_key_are_fenced() {
+    takeovers_are_fenced("key").await;
 }
 
 #[tokio::test]
-async fn takeovers_of_a_key_are_fenced_with_etcd_3_4() {
-    takeovers_are_fenced(EtcdVersion::V3_4, "key").await;
+async fn takeovers_of_an_election_are_fenced() {
+    takeovers_are_fenced("election").await;
 }
 
 #[tokio::test]
-async fn takeovers_of_a_key_are_fenced_with_etcd_3_5() {
-    takeovers_are_fenced(EtcdVersion::V3_5, "key").await;
+async fn takeovers_of_a_mutex_are_fenced() {
+    takeovers_are_fenced("mutex").await;
 }
 
+async fn takeovers_are_fenced(layout: &str) {
+    for version in [EtcdVersion::V3_4, EtcdVersion::V3_5] {
+        let (etcd, worker, file) = (Etcd::start(version).await, FreePort::reserve(), ReportFile::new());
+        let fencepost = Fencepost::start(&worker, &etcd, LOCK, layout).await;
+        let arguments = ["--count", "300", "--layout", layout, "--json", file.path()];
+        let run = drive("takeovers", &fencepost, &worker, &etcd, &arguments).await;
+        assert_eq!(run.code, 0, "{}\nfencepost's log:\n{}", run.printed, fencepost.log());
+        run.says("0 false refusals, 0 false admissions, 0 unexpected answers");
+        run.says("300 requests, revisions never went down").says("handoffs           150, ");
+        let report = file.read();
+        let handoffs = &report["handoffs"];
+        assert_eq!((&report["answered"], &report["superseded_and_answered"]), (&897.into(), &597.into()));
+        assert_eq!(handoffs["count"], 150, "{handoffs:#}");
+        let time = |name| handoffs["release_to_worker"][format!("{name}_seconds")].as_f64();
+        let times = ["p50", "p90", "p99", "max"].map(time);
+        assert!(times.is_sorted() && times[0] > Some(0.0), "{handoffs:#}");
+    }
+}
+
+/// A route in shadow mode serves all requests, with a reason beside the response. The reason was taken
+/// for a refusal.
 #[tokio::test]
-async fn takeovers_by_election_are_fenced_with_etcd_3_4() {
-    takeovers_are_fenced(EtcdVersion::V3_4, "election").await;
-}
-
-#[tokio::test]
-async fn takeovers_by_election_are_fenced_with_etcd_3_5() {
-    takeovers_are_fenced(EtcdVersion::V3_5, "election").await;
-}
-
-#[tokio::test]
-async fn takeovers_of_a_mutex_are_fenced_with_etcd_3_4() {
-    takeovers_are_fenced(EtcdVersion::V3_4, "mutex").await;
-}
-
-#[tokio::test]
-async fn takeovers_of_a_mutex_are_fenced_with_etcd_3_5() {
-    takeovers_are_fenced(EtcdVersion::V3_5, "mutex").await;
-}
-
-async fn the_story_ends_as_it_should(version: EtcdVersion) {
-    let etcd = Etcd::start(version).await;
-    let worker = FreePort::reserve();
-    let fencepost = Fencepost::start(&worker, &etcd, LOCK, "key").await;
-    let run = drive("story", &fencepost, &worker, &etcd, &[]).await;
-    assert_eq!(run.code, 0, "{}\nfencepost's log:\n{}", run.printed, fencepost.log());
-    run.says("412 replayed-tenure").says("The story ended as it should.");
-}
-
-async fn takeovers_are_fenced(version: EtcdVersion, layout: &str) {
-    let etcd = Etcd::start(version).await;
-    let worker = FreePort::reserve();
-    let fencepost = Fencepost::start(&worker, &etcd, LOCK, layout).await;
-    let report = ReportFile::new();
-    let arguments = ["--count", "300", "--layout", layout, "--json", report.path()];
-    let run = drive("takeovers", &fencepost, &worker, &etcd, &arguments).await;
-    assert_eq!(run.code, 0, "{}\nfencepost's log:\n{}", run.printed, fencepost.log());
-    run.says("300 done, 0 falsely refused, 0 failed").says("597 refused, 0 falsely admitted");
-    run.says("300 requests, revisions never went down");
-    run.says("handoffs           150, ").says("release to worker  p50 ");
-    let handoffs = &report.read()["handoffs"];
-    assert_eq!(handoffs["count"], 150, "{handoffs:#}");
-    let times =
-        ["p50", "p90", "p99", "max"].map(|name| handoffs["release_to_worker"][format!("{name}_seconds")].as_f64());
-    assert!(times.is_sorted() && times[0] > Some(0.0), "{handoffs:#}");
-}
-
-/// A route that only looks on serves whatever comes, and says beside the worker's answer what it would have refused. That was taken for
-/// the refusal.
-#[tokio::test]
-async fn takeovers_through_a_route_in_shadow_mode_are_not_fenced() {
+async fn takeovers_in_shadow_mode_are_not_fenced() {
     let (etcd, worker, report) = (Etcd::start(EtcdVersion::V3_5).await, FreePort::reserve(), ReportFile::new());
     let route = format!(
         "path = \"/\"\nmode = \"shadow\"\nverdict_header = true\n\

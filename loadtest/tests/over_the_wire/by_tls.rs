@@ -44,7 +44,7 @@ const TOKEN: [&str; 4] = ["--owner", "shard-1", "--revision", "7"];
 const BRIEFLY: [&str; 4] = ["--duration", "500ms", "--warm-up", "0s"];
 
 #[tokio::test]
-async fn requests_by_tls_are_sent_as_in_the_clear() {
+async fn requests_by_tls_are_sent_whole_over_both_protocols() {
     let trust = Trust::new();
     for (version, protocol) in [(Version::HTTP_11, &[][..]), (Version::HTTP_2, &["--h2", "--streams", "3"])] {
         let server = trust.server(&["h2", "http/1.1"]).await;
@@ -66,7 +66,7 @@ async fn requests_by_tls_are_sent_as_in_the_clear() {
 
 /// What a connection does not take at once is encrypted already: it is written before the answer is waited for.
 #[tokio::test]
-async fn a_body_that_is_longer_than_what_a_connection_takes_at_once_is_sent_whole() {
+async fn body_beyond_the_socket_buffer_is_sent_whole() {
     let trust = Trust::new();
     let server = trust.server(&["http/1.1"]).await;
     let common = ["closed", "--proxy", &server.https(), "--connections", "1", "--body", "9000000"].map(str::to_owned);
@@ -76,7 +76,7 @@ async fn a_body_that_is_longer_than_what_a_connection_takes_at_once_is_sent_whol
 }
 
 #[tokio::test]
-async fn a_server_that_speaks_no_alpn_speaks_http1() {
+async fn server_without_alpn_speaks_http1() {
     let trust = Trust::new();
     let server = trust.server(&[]).await;
     let url = server.https();
@@ -87,7 +87,7 @@ async fn a_server_that_speaks_no_alpn_speaks_http1() {
 }
 
 #[tokio::test]
-async fn whoever_is_not_believed_gets_no_request() {
+async fn untrusted_peer_gets_no_request() {
     let (trust, others) = (Trust::new(), Trust::new());
     let (server, clear) = (trust.server(&["http/1.1"]).await, Worker::start().await);
     let (url, clear_url) = (server.https(), format!("https://{}", clear.endpoint().to_string().replace("http://", "")));
@@ -97,44 +97,26 @@ async fn whoever_is_not_believed_gets_no_request() {
         (&url, &nobody, "CertificateRequired"),
         (&clear_url, &trust.options(), "no TLS with https://"),
     ] {
-        for command in ["closed", "load"] {
-            let length = if command == "closed" { &BRIEFLY[..] } else { &["--seconds", "1"] };
-            let common = [command, "--proxy", proxy, "--connections", "1"];
-            loadtest(&[&common[..], options, &TOKEN, length].concat()).await.ended_with(1).says(words);
-        }
+        let common = ["closed", "--proxy", proxy, "--connections", "1"];
+        loadtest(&[&common[..], options, &TOKEN, &BRIEFLY].concat()).await.ended_with(1).says(words);
     }
     assert_eq!(server.seen().len() + clear.seen().len(), 0);
 }
 
 #[tokio::test]
-async fn a_load_with_one_token_is_sent_by_tls() {
-    let trust = Trust::new();
-    let server = trust.server(&["h2", "http/1.1"]).await;
-    let common = ["load", "--proxy", &server.https(), "--connections", "2", "--seconds", "1"].map(str::to_owned);
-    let common = common.each_ref().map(String::as_str);
-    loadtest(&[&common[..], &trust.options(), &TOKEN].concat()).await.is_as_expected();
-    let seen = server.seen();
-    assert!(!seen.is_empty() && seen.iter().all(|request| request.version == Version::HTTP_11));
-}
-
-#[tokio::test]
-async fn what_is_missing_to_believe_a_proxy_or_of_no_use_is_named() {
+async fn tls_option_that_is_missing_or_useless_is_named() {
     let trust = Trust::new();
     let missing = trust.scratch.path().join("missing.pem");
     let missing = missing.to_str().expect("a scratch directory's path is text");
     let [_, ca, _, certificate, _, key] = trust.options();
     for (proxy, options, code, words) in [
-        ("https://127.0.0.1:1", &[][..], 64, "no authority is believed that --proxy-ca does not name"),
-        ("http://127.0.0.1:1", &["--proxy-ca", ca], 64, "are for an https:// proxy"),
-        ("http://127.0.0.1:1", &["--proxy-cert", certificate, "--proxy-key", key], 64, "are for an https:// proxy"),
+        ("https://127.0.0.1:1", &[][..], 64, "needs --proxy-ca"),
+        ("http://127.0.0.1:1", &["--proxy-ca", ca], 64, "need an https:// --proxy"),
+        ("http://127.0.0.1:1", &["--proxy-cert", certificate, "--proxy-key", key], 64, "need an https:// --proxy"),
         ("https://127.0.0.1:1", &["--proxy-ca", ca, "--proxy-cert", certificate], 64, "--proxy-key"),
         ("https://127.0.0.1:1", &["--proxy-ca", missing], 1, missing),
     ] {
-        for command in ["closed", "load"] {
-            let run = loadtest(&[&[command, "--proxy", proxy], options, &TOKEN].concat()).await;
-            run.ended_with(code).says(words);
-        }
+        let run = loadtest(&[&["closed", "--proxy", proxy], options, &TOKEN].concat()).await;
+        run.ended_with(code).says(words);
     }
-    let h2c = ["load", "--proxy", "https://127.0.0.1:1", "--proxy-ca", ca, "--h2c"];
-    loadtest(&[&h2c[..], &TOKEN].concat()).await.ended_with(64).says("--h2c is HTTP/2 in the clear");
 }

@@ -11,7 +11,7 @@ use serde_json::Value;
 use crate::support::{Fencepost, Ratchet, ReportFile, Run, Running, loadtest, nothing_is_left_in};
 
 #[tokio::test]
-async fn many_locks_that_move_under_load_are_fenced() {
+async fn many_moving_locks_are_fenced() {
     let (etcd, worker) = (Etcd::start(EtcdVersion::V3_5).await, FreePort::reserve());
     let route =
         "path = \"/shards/{shard}/\"\nlock = { source = \"main\", key = \"/shards/{shard}/lock\", layout = \"key\" }";
@@ -25,7 +25,7 @@ async fn many_locks_that_move_under_load_are_fenced() {
 }
 
 #[tokio::test]
-async fn a_lock_that_the_caller_names_is_named() {
+async fn lock_named_by_header_is_fenced() {
     let (etcd, worker) = (Etcd::start(EtcdVersion::V3_4).await, FreePort::reserve());
     let route = "path = \"/\"\nlock = { source = \"main\", key = \"/shards/{shard}/lock\", layout = \"key\", from_header = true }";
     let fencepost = Fencepost::with_route(&worker, &etcd, route).await;
@@ -35,7 +35,7 @@ async fn a_lock_that_the_caller_names_is_named() {
 }
 
 #[tokio::test]
-async fn a_lock_of_each_layout_that_moves_under_load_is_fenced() {
+async fn moving_lock_of_each_layout_is_fenced() {
     let etcd = Etcd::start(EtcdVersion::V3_4).await;
     for layout in ["key", "election", "mutex"] {
         let worker = FreePort::reserve();
@@ -49,31 +49,31 @@ async fn a_lock_of_each_layout_that_moves_under_load_is_fenced() {
 
 /// A proxy that only hands on bytes: what is late arrives, and both the answers and the worker's order show it.
 #[tokio::test]
-async fn a_proxy_without_a_fence_is_found_out() {
+async fn proxy_without_a_fence_is_found_out() {
     let (etcd, worker) = (Etcd::start(EtcdVersion::V3_5).await, FreePort::reserve());
     let relay = Relay::start(worker.address()).await;
     let proxy = format!("http://{}", relay.address());
     let (run, report) = move_locks("closed", &proxy, &worker, &etcd, &["--lock", "/lock", "--connections", "4"]).await;
     run.ended_with(1).says("FALSE ADMISSION").says("OUT OF ORDER");
     assert!(report["false_admissions"].as_u64() > Some(10), "{report:#}");
-    assert!(report["worker"]["after_successor"].as_u64() > Some(10), "{report:#}");
+    assert!(report["worker"]["breaches"]["after_successor"].as_u64() > Some(10), "{report:#}");
     assert_eq!(report["false_refusals"], 0, "{report:#}");
 }
 
 /// It lets nobody in who is late, and does not wait until those who were in time are done: no answer shows that.
 #[tokio::test]
-async fn a_proxy_without_a_barrier_is_found_out() {
+async fn proxy_without_a_barrier_is_found_out() {
     let (etcd, worker) = (Etcd::start(EtcdVersion::V3_5).await, FreePort::reserve());
     let proxy = Ratchet::start(worker.address()).await;
     let lock = ["--lock", "/lock", "--connections", "4"];
     let (run, report) = move_locks("closed", &proxy.url(), &worker, &etcd, &lock).await;
     run.ended_with(1).says("OUT OF ORDER").says("each of which takes the worker 5ms");
-    assert!(report["worker"]["overlapped"].as_u64() > Some(0), "{report:#}");
+    assert!(report["worker"]["breaches"]["overlapped"].as_u64() > Some(0), "{report:#}");
     assert_eq!((&report["false_admissions"], &report["false_refusals"]), (&0.into(), &0.into()), "{report:#}");
 }
 
 #[tokio::test]
-async fn whoever_loses_a_lock_sends_once_more_when_its_successor_was_served() {
+async fn former_holder_sends_one_late_request() {
     let (etcd, worker, report) = (Etcd::start(EtcdVersion::V3_5).await, FreePort::reserve(), ReportFile::new());
     let (address, url, etcd) = (worker.address().to_string(), format!("http://{}", worker.address()), etcd.endpoint());
     let wire =
@@ -90,7 +90,7 @@ async fn whoever_loses_a_lock_sends_once_more_when_its_successor_was_served() {
 
 /// They were sent by GET and without a body, whatever was asked for: a route that exempts GET served what was superseded.
 #[tokio::test]
-async fn the_first_and_the_late_requests_of_a_tenure_are_like_all_others() {
+async fn requests_of_a_handoff_are_like_all_others() {
     let (etcd, server, report) = (Etcd::start(EtcdVersion::V3_5).await, Worker::start().await, ReportFile::new());
     let (url, etcd) = (server.endpoint().to_string(), etcd.endpoint());
     let wire = ["open", "--rate", "20", "--proxy", &url, "--etcd", &etcd, "--lock", "/lock", "--connections", "4"];
@@ -106,7 +106,7 @@ async fn the_first_and_the_late_requests_of_a_tenure_are_like_all_others() {
 
 /// Whoever holds a lock goes on holding it when nobody could be made to wait for it, and what was measured is told.
 #[tokio::test]
-async fn an_etcd_that_is_gone_keeps_locks_from_moving_and_ends_no_run() {
+async fn run_goes_on_while_etcd_is_gone() {
     let (etcd, server, report) = (Etcd::start(EtcdVersion::V3_5).await, Worker::start().await, ReportFile::new());
     let relay = Relay::before(&etcd).await;
     let (url, etcd_url) = (server.endpoint().to_string(), format!("http://{}", relay.address()));
@@ -145,7 +145,7 @@ async fn locks_move_again_when_etcd_is_back() {
     };
     moved(0).await;
     relay.cut().await;
-    eventually("that is told", async || running.log().contains("a handoff did not come about").then_some(())).await;
+    eventually("that is told", async || running.log().contains("a handoff failed").then_some(())).await;
     let before = revision_of(&etcd, "/lock").await;
     relay.restore().await;
     moved(before).await;
@@ -167,7 +167,7 @@ async fn revision_of(etcd: &Etcd, key: &str) -> i64 {
 /// The proxy refuses a new tenure's requests for a while: the mover's own, which is the first, too. Such handoffs, and so just the slow ones, were
 /// in no figure.
 #[tokio::test]
-async fn a_successor_that_is_served_late_is_timed_until_then() {
+async fn late_successor_is_timed_until_it_is_served() {
     let (etcd, server, report) = (Etcd::start(EtcdVersion::V3_5).await, Worker::start().await, ReportFile::new());
     let began: std::sync::Mutex<std::collections::HashMap<String, std::time::Instant>> = std::sync::Mutex::default();
     server.when(move |seen| {
@@ -184,18 +184,16 @@ async fn a_successor_that_is_served_late_is_timed_until_then() {
     let handoffs = &report["handoffs"];
     assert!(handoffs["count"].as_u64() >= Some(3) && handoffs["unserved"].as_u64() <= Some(1), "{report:#}");
     assert!(handoffs["release_to_answer"]["p50_seconds"].as_f64() > Some(0.14), "{report:#}");
-    let each = handoffs["each"].as_array().expect("each is listed");
-    assert!(each.iter().all(|one| one["release_to_answer_seconds"].as_f64() > Some(0.1)), "{report:#}");
 }
 
 /// The mover, too, waits for answers no longer than the others.
 #[tokio::test]
-async fn a_run_whose_locks_move_ends_though_nobody_is_answered() {
+async fn moving_run_ends_though_nobody_is_answered() {
     let (etcd, server, never) = (Etcd::start(EtcdVersion::V3_5).await, Worker::start().await, Latch::new());
     let (url, etcd_url, report) = (server.endpoint().to_string(), etcd.endpoint(), ReportFile::new());
     server.when(move |_| Some(Behaviour::Hold(never.clone(), Answer::ok(""))));
     let wire = ["open", "--rate", "50", "--proxy", &url, "--etcd", &etcd_url, "--lock", "/lock", "--connections", "2"];
-    let moves = ["--handoff-every", "100ms", "--duration", "1h", "--json", report.path()];
+    let moves = ["--handoff-every", "100ms", "--duration", "1h", "--warm-up", "0s", "--json", report.path()];
     let running = Running::start(&[&wire[..], &moves].concat());
     server.wait_for(3).await; // One of them is the successor's.
     running.terminate();
@@ -206,7 +204,7 @@ async fn a_run_whose_locks_move_ends_though_nobody_is_answered() {
 
 /// It has asked for a lease, and etcd's answer is under way.
 #[tokio::test]
-async fn a_run_that_is_ended_while_it_takes_its_locks_leaves_none_behind() {
+async fn run_ended_while_taking_locks_leaves_none() {
     let (etcd, server) = (Etcd::start(EtcdVersion::V3_5).await, Worker::start().await);
     let relay = Relay::before(&etcd).await;
     relay.delay(Duration::from_millis(500)).await;
@@ -222,7 +220,7 @@ async fn a_run_that_is_ended_while_it_takes_its_locks_leaves_none_behind() {
 }
 
 #[tokio::test]
-async fn a_lock_that_somebody_holds_is_left_alone_by_each_command() {
+async fn held_lock_is_left_alone() {
     let (etcd, worker) = (Etcd::start(EtcdVersion::V3_5).await, FreePort::reserve());
     etcd.etcdctl(&["put", "/shards/3/lock", "somebody"]).await;
     let (url, etcd_url) = (format!("http://{}", worker.address()), etcd.endpoint());
@@ -241,13 +239,13 @@ fn fenced(run: &Run, report: &Value, fencepost: &Fencepost) {
     assert!(superseded > 5, "stale requests were sent: {report:#}");
     assert!(handoffs["count"].as_u64() >= Some(3), "{report:#}");
     assert!(handoffs["release_to_answer"]["p50_seconds"].as_f64() > Some(0.0), "{report:#}");
-    assert_eq!(report["worker"]["after_successor"], 0, "{report:#}");
+    assert_eq!(report["worker"]["breaches"]["after_successor"], 0, "{report:#}");
     run.says("revisions never went down").says("0 false refusals, 0 false admissions");
 }
 
 /// It could not be reached: there was no way to say who is let in.
 #[tokio::test]
-async fn locks_are_taken_in_an_etcd_with_tls_and_users() {
+async fn etcd_with_tls_and_users_gives_locks() {
     let security = EtcdSecurity::new(Tokens::Jwt(Duration::from_secs(300)));
     let options = EtcdOptions { security: Some(Arc::clone(&security)), ..EtcdOptions::default() };
     let (etcd, server) = (Etcd::start_with(EtcdVersion::V3_5, &options).await, Worker::start().await);
@@ -265,7 +263,7 @@ async fn locks_are_taken_in_an_etcd_with_tls_and_users() {
     loadtest(&[&wire[..], &access, &more].concat()).await.is_as_expected();
     etcd.etcdctl(&["put", "/lock", "somebody"]).await;
     let run = loadtest(&[&wire[..], &access, &more].concat()).await;
-    run.ended_with(1).says("the lock /lock is not free: end its holder\n");
+    run.ended_with(1).says("the lock /lock is not free: end its holder");
 }
 
 /// How many answers senders of that standing got.

@@ -39,7 +39,7 @@ impl Drop for Unread {
 
 /// It panicked when it was to say that it ends, and went on for ever, or when it was to print its report, which then was written nowhere.
 #[tokio::test]
-async fn a_run_that_nobody_listens_to_is_over_when_it_is_asked_to_end_and_loses_nothing() {
+async fn unread_run_ends_when_asked_and_writes_its_report() {
     let etcd = Etcd::start(EtcdVersion::V3_5).await;
     // The takeovers are not fenced, which is found.
     for (what, figure, code) in [
@@ -56,15 +56,4 @@ async fn a_run_that_nobody_listens_to_is_over_when_it_is_asked_to_end_and_loses_
         assert!(report.read()[figure].as_u64() >= Some(20), "{what:?}: {:#}", report.read());
         nothing_is_left_in(&etcd).await;
     }
-}
-
-/// The same where the report is all there is to say.
-#[tokio::test]
-async fn a_load_that_nobody_listens_to_writes_its_report() {
-    let (server, report) = (Worker::start().await, ReportFile::new());
-    let url = server.endpoint().to_string();
-    let what = ["load", "--owner", "a", "--revision", "7", "--seconds", "1", "--connections", "1"];
-    let mut run = Unread::start(&[&what[..], &["--proxy", &url, "--json", report.path()]].concat());
-    assert_eq!(run.end().await.code(), Some(0));
-    assert_eq!(report.read()["answers"]["200"], server.seen().len());
 }

@@ -11,7 +11,7 @@ use crate::support::{ReportFile, Run, Running, loadtest, nothing_is_left_in};
 const LOCK: &str = "/shards/2/lock";
 
 #[tokio::test]
-async fn the_story_without_a_fence_ends_as_it_should_not() {
+async fn story_without_a_fence_ends_with_1() {
     let etcd = Etcd::start(EtcdVersion::V3_5).await;
     let worker = FreePort::reserve();
     let run = against_the_worker_itself(&worker, &etcd, &["story"]).await;
@@ -20,7 +20,7 @@ async fn the_story_without_a_fence_ends_as_it_should_not() {
 
 /// Its first request never gets an answer.
 #[tokio::test]
-async fn a_story_that_is_ended_early_says_how_far_it_was_and_gives_its_lock_back() {
+async fn story_ended_early_gives_its_lock_back() {
     let (etcd, server) = (Etcd::start(EtcdVersion::V3_5).await, Worker::start().await);
     server.on("/", Behaviour::Hold(Latch::new(), Answer::ok("")));
     let (etcd_url, url) = (etcd.endpoint(), server.endpoint().to_string());
@@ -41,7 +41,7 @@ async fn a_story_that_is_ended_early_says_how_far_it_was_and_gives_its_lock_back
 }
 
 #[tokio::test]
-async fn takeovers_without_a_fence_show_every_false_admission() {
+async fn takeovers_count_each_false_admission() {
     let etcd = Etcd::start(EtcdVersion::V3_5).await;
     for layout in ["key", "election", "mutex"] {
         let (worker, report) = (FreePort::reserve(), ReportFile::new());
@@ -60,7 +60,7 @@ async fn takeovers_without_a_fence_show_every_false_admission() {
 }
 
 #[tokio::test]
-async fn takeovers_that_are_ended_early_are_reported_and_whoever_asks_twice_need_not_wait() {
+async fn takeovers_ended_early_are_reported() {
     let (etcd, server, report) = (Etcd::start(EtcdVersion::V3_5).await, Worker::start().await, ReportFile::new());
     let (etcd_url, url) = (etcd.endpoint(), server.endpoint().to_string());
     let takeovers = ["takeovers", "--proxy", &url, "--etcd", &etcd_url, "--lock", LOCK, "--count", "1000"];
@@ -97,7 +97,7 @@ async fn takeovers_that_are_ended_early_are_reported_and_whoever_asks_twice_need
 
 /// Everything on the way to etcd and to the worker is slow by a known time: whatever part of a handoff is left out shows.
 #[tokio::test]
-async fn a_handoff_is_measured_from_the_sending_of_the_release_to_the_worker() {
+async fn handoff_is_timed_from_release_to_worker() {
     let delay = Duration::from_millis(30);
     for layout in ["key", "election", "mutex"] {
         let (etcd, worker, report) = (Etcd::start(EtcdVersion::V3_5).await, FreePort::reserve(), ReportFile::new());
@@ -122,7 +122,7 @@ async fn a_handoff_is_measured_from_the_sending_of_the_release_to_the_worker() {
 }
 
 #[tokio::test]
-async fn a_lock_that_somebody_holds_is_left_alone() {
+async fn held_lock_is_left_alone() {
     let etcd = Etcd::start(EtcdVersion::V3_4).await;
     etcd.etcdctl(&["put", LOCK, "somebody"]).await;
     let worker = FreePort::reserve();
@@ -134,7 +134,7 @@ async fn a_lock_that_somebody_holds_is_left_alone() {
 }
 
 #[tokio::test]
-async fn the_lock_is_free_when_a_run_is_over() {
+async fn lock_is_free_after_a_run() {
     let etcd = Etcd::start(EtcdVersion::V3_4).await;
     for layout in ["key", "election", "mutex"] {
         let worker = FreePort::reserve();
@@ -144,7 +144,7 @@ async fn the_lock_is_free_when_a_run_is_over() {
 }
 
 #[tokio::test]
-async fn a_proxy_that_is_not_there_is_named() {
+async fn missing_proxy_is_named() {
     let etcd = Etcd::start(EtcdVersion::V3_5).await;
     let (proxy, etcd) = (FreePort::reserve(), etcd.endpoint());
     let url = format!("http://{}", proxy.address());
@@ -153,12 +153,12 @@ async fn a_proxy_that_is_not_there_is_named() {
         let run = loadtest(&[&[command], &locked[..]].concat()).await;
         run.ended_with(1).says(&url).says("cannot connect");
     }
-    let run = loadtest(&["load", "--proxy", &url, "--owner", "a", "--revision", "1"]).await;
+    let run = loadtest(&["closed", "--proxy", &url, "--owner", "a", "--revision", "1"]).await;
     run.ended_with(1).says(&url).says("cannot connect");
 }
 
 #[tokio::test]
-async fn an_etcd_that_is_not_there_is_named() {
+async fn missing_etcd_is_named() {
     let [worker, one, two] = [(); 3].map(|()| FreePort::reserve());
     let (worker, one, two) = (worker.address().to_string(), one.address(), two.address());
     let (proxy, both) = (format!("http://{worker}"), format!("http://{one},http://{two}"));
@@ -174,7 +174,7 @@ async fn an_etcd_that_is_not_there_is_named() {
 #[tokio::test]
 async fn wrong_usage_ends_with_64_and_help_with_0() {
     loadtest(&["takeovers", "--proxy", "ftp://host"]).await.ended_with(64).says("only http://HOST:PORT");
-    loadtest(&["load", "--streams", "2"]).await.ended_with(64);
+    loadtest(&["closed", "--streams", "2"]).await.ended_with(64);
     loadtest(&["--help"]).await.is_as_expected().says("Exit codes");
 }
 

@@ -826,14 +826,3 @@ async fn without_a_store_it_is_explained_what_becomes_of_requests_meanwhile() {
     assert_eq!((&answer["reason"], &answer["let_past"]), (&"unverifiable".into(), &true.into()), "{answer}");
     assert!(answer["cause"].as_str().unwrap().contains("Connection refused"), "{answer}");
 }
-
-/// They come from `.cargo/config.toml`, which a build from elsewhere would not see: 7 % of the instructions of a GET.
-#[cfg(target_arch = "x86_64")]
-#[test]
-fn the_allocator_is_built_with_its_options() {
-    let settings = include_str!("../../../.cargo/config.toml");
-    let options = settings.split('"').nth(1).expect("the file has one text, which is the options");
-    let program = std::fs::read(env!("CARGO_BIN_EXE_fencepost")).expect("the program was built");
-    let has_them = program.windows(options.len()).any(|bytes| bytes == options.as_bytes());
-    assert!(has_them && options.contains("tcache"), "{options:?}");
-}

@@ -130,7 +130,7 @@ impl ClientBody {
 
     /// Whether what has come of it by now shows that it will not come whole. Over HTTP/2 that is seen when it is read.
     pub fn is_malformed(&self) -> bool {
-        self.connection.course.refused_body_of(self.request)
+        self.connection.progress.has_rejected_body_of(self.request)
     }
 
     /// Whether its client waits for leave to send it, which it gets as soon as it is polled.

@@ -8,12 +8,12 @@ use std::task::{Context, Poll};
 
 use fencepost_tls::PeerNames;
 use http::HeaderValue;
+use http1_strict::Progress;
 
 use super::answer::Tunnel;
 use super::awaited_body::AwaitedBody;
 use super::limits::Limits;
 use super::seat::{Answering, Seat, UnderWay};
-use super::strict::Course;
 use super::tally::Closing;
 use super::unread::{Rests, Unread};
 use crate::wire::{Background, Socket, Turns};
@@ -92,8 +92,8 @@ pub struct Connection {
     pub(super) rests: Rests,
     /// Over HTTP/1: the body of its request, if somebody waits for that.
     pub(super) awaited_body: AwaitedBody,
-    /// How far its requests have come over HTTP/1.
-    pub(super) course: Course,
+    /// How far its requests were read over HTTP/1.
+    pub(super) progress: Progress,
     /// What takes the connection over once the answer that switches protocols is out.
     pub(super) tunnel: Cell<Option<Tunnel>>,
     /// On HTTP/2: what is noted of the answer to the request that has just begun, until its stream takes it.
@@ -132,7 +132,7 @@ impl Connection {
             in_flight: Cell::new(0),
             rests: Rests::default(),
             awaited_body: AwaitedBody::default(),
-            course: Course::default(),
+            progress: Progress::default(),
             tunnel: Cell::new(None),
             newest: Cell::new(None),
             answers_pings: Cell::new(false),
@@ -182,7 +182,7 @@ impl Connection {
     /// client that has sent something behind that request does.
     pub(super) fn poll_client_left(&self, cx: &mut Context<'_>) -> Poll<()> {
         let is_answered = self.in_flight.get() == 0;
-        if is_answered || !self.course.is_last(self.requests.get()) {
+        if is_answered || !self.progress.is_at_end_of(self.requests.get()) {
             return Poll::Pending;
         }
         self.socket.poll_end(cx)

@@ -9,6 +9,7 @@ use std::rc::Rc;
 use std::task::{Context, Poll, Waker, ready};
 
 use http::{Request, Response};
+use http1_strict::StrictReader;
 use hyper::server::conn::{http1, http2};
 use hyper_util::rt::{TokioIo, TokioTimer};
 use tokio::time::Instant;
@@ -26,7 +27,6 @@ use super::seat::Waiting;
 use super::serve::{OnUnreadHead, Stage};
 use super::service::ConnectionService;
 use super::serving::{ClientIo, InTurns, Serving};
-use super::strict::Strict;
 use super::strict_trailers::{MARKER_LIST_BYTES, StrictTrailers};
 use super::tally::Closing;
 use super::unread::Streams;
@@ -168,13 +168,13 @@ where
     let limits = &connection.limits;
     match connection.protocol() {
         Protocol::Http1 => {
-            let strict = Strict::new(connection.socket.clone(), connection.course.clone());
-            let io = TokioIo::new(connection.writes.gather(strict));
+            let reader = StrictReader::new(connection.socket.clone(), connection.progress.clone());
+            let io = TokioIo::new(connection.writes.gather(reader));
             let mut serving = InTurns::new(http1_builder(limits).serve_connection(io, service), connection);
             // Until the server closes, each answer asks the client to leave. A connection that is closed while it is
             // idle may cost the client the request that it is just sending.
             let end = drive(&mut serving, &begun, Stage::Closing).await;
-            match (unread_head(&end, connection), connection.course.refused()) {
+            match (unread_head(&end, connection), connection.progress.rejected()) {
                 (Some(why), _) => (stage.thread.on_unread_head)(connection.address(), why),
                 (None, Some(why)) => {
                     tracing::debug!(client = %connection.address(), %why, "a request could not be read");
@@ -357,7 +357,7 @@ fn unread_head(end: &End, connection: &Connection) -> Option<UnreadHead> {
     match end {
         End::Unreadable { is_too_large: true, .. } => Some(UnreadHead::TooLarge),
         End::Unreadable { is_too_large: false, .. } => {
-            Some(connection.course.refused().map_or(UnreadHead::Unknown, UnreadHead::Unclear))
+            Some(connection.progress.rejected().map_or(UnreadHead::Unknown, UnreadHead::Unclear))
         }
         End::Served | End::Parted | End::Dropped => None,
     }

@@ -16,11 +16,11 @@ pub(super) const CALM_DOWN: &[u8] = b"\0\0\x08\x07\0\0\0\0\0\x7f\xff\xff\xff\0\0
 /// answer with it. `read_on` is what has been read behind the last request.
 pub(super) fn is_written_to(connection: &Connection, read_on: &[u8]) -> bool {
     // Who was not asked for a body may send it all the same, after a wait.
-    if connection.course.refused().is_some() || connection.unasked.get() > 0 {
+    if connection.progress.rejected().is_some() || connection.unasked.get() > 0 {
         return true;
     }
     // What comes of a body that was not read to its end has had its time.
-    !connection.course.is_amid_body_of(connection.requests.get())
+    !connection.progress.is_in_body_of(connection.requests.get())
         && (!read_on.is_empty() || connection.socket.has_sent())
 }
 

@@ -96,15 +96,15 @@ where
     connection.answered.set(number);
     let switches = response.status() == StatusCode::SWITCHING_PROTOCOLS;
     // Whether what a client sends before it knows was meant for HTTP or for what comes after it, nobody can say.
-    let spoke_early = switches && !(connection.course.is_last(number) && connection.socket.is_quiet());
+    let spoke_early = switches && !(connection.progress.is_at_end_of(number) && connection.socket.is_quiet());
     if switches && !spoke_early {
-        connection.course.switch();
+        connection.progress.switch_protocol();
     }
     if spoke_early {
         *response.status_mut() = StatusCode::BAD_REQUEST;
         *response.headers_mut() = HeaderMap::new();
     }
-    let has_no_next = connection.course.refused_body_of(number) || connection.unasked.get() == number;
+    let has_no_next = connection.progress.has_rejected_body_of(number) || connection.unasked.get() == number;
     let is_last = is_last || is_spent || spoke_early || has_no_next;
     if (is_last || thread.stage() != Stage::Serving)
         && connection.protocol() == Protocol::Http1

@@ -7,6 +7,7 @@ use std::rc::Rc;
 use std::task::{Context, Poll, ready};
 
 use http_body::Body;
+use http1_strict::StrictReader;
 use hyper::body::Incoming;
 use hyper::rt::bounds::Http2ServerConnExec;
 use hyper::server::conn::{http1, http2};
@@ -15,13 +16,12 @@ use hyper_util::rt::TokioIo;
 
 use super::connection::Connection;
 use super::frames;
-use super::strict::Strict;
 use super::strict_trailers::StrictTrailers;
 use super::unread::{Piece, Streams};
 use crate::wire::{Gathered, Socket};
 
 /// What hyper's HTTP/1 reads and writes.
-pub(super) type ClientIo = Gathered<Strict<Socket>, Socket>;
+pub(super) type ClientIo = Gathered<StrictReader<Socket>, Socket>;
 
 /// What hyper's HTTP/2 reads and writes.
 pub(super) type Http2Io = Gathered<StrictTrailers<frames::Counted>, Socket>;

@@ -1,6 +1,6 @@
 //! Requests over HTTP/1 that never become one: their heads were not read.
 
-use super::strict::Unclear;
+use http1_strict::GrammarError;
 
 /// Why the head of a request over HTTP/1 was not read. Its client was answered by the connection, which then ended.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
@@ -10,7 +10,7 @@ pub enum UnreadHead {
     TooLarge,
     /// The grammar does not have a byte of it: 400.
     #[error(transparent)]
-    Unclear(Unclear),
+    Unclear(GrammarError),
     /// The grammar has it, and hyper does not, as with some targets: 400.
     #[error("a target or a field that cannot be read")]
     Unknown,

@@ -3,11 +3,11 @@
 use std::task::{Context, Poll, ready};
 use std::time::Duration;
 
+use http1_strict::Unfinished;
 use tokio::time::Instant;
 
 use super::connection::{Connection, Protocol};
 use super::limits::Limits;
-use super::strict::Begun;
 use super::tally::Closing;
 use crate::wire::Alarm;
 
@@ -149,11 +149,11 @@ fn whose_turn(connection: &Connection) -> Turn {
     }
     match (connection.protocol(), connection.in_flight.get() > 0) {
         (Protocol::Http1, true) => turn_in_body(connection),
-        (Protocol::Http1, false) => match connection.course.begun() {
-            Begun::Nothing => Turn::Idle,
-            Begun::Head => Turn::Head,
+        (Protocol::Http1, false) => match connection.progress.unfinished() {
+            Unfinished::Nothing => Turn::Idle,
+            Unfinished::Head => Turn::Head,
             // It was answered before it had come, and goes on to the worker.
-            Begun::Body => turn_in_body(connection),
+            Unfinished::Body => turn_in_body(connection),
         },
         (Protocol::Http2, true) if connection.rests.are_left() => Turn::Rest,
         (Protocol::Http2, true) => Turn::Ours,

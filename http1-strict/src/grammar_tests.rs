@@ -1,21 +1,19 @@
-//! Which byte may follow what.
+//! Checks, for each place in a request, exactly which bytes may stand there.
 
-use super::bytes::{is_target, is_token, is_value};
-use super::requests::Requests;
-use super::state::Unclear;
+use crate::bytes::{is_target, is_token, is_value};
+use crate::error::GrammarError;
+use crate::grammar::RequestGrammar;
 
 const LINE: &str = "GET / HTTP/1.1\r\n";
 
-/// Whether a byte may follow `before`, all of which is fine.
+/// Whether a byte may follow `before`, which is allowed as a whole.
 fn takes(before: &[u8], byte: u8) -> bool {
-    let mut requests = Requests::default();
-    requests
-        .follow(before)
-        .unwrap_or_else(|violation| panic!("{violation:?} in {:?}", String::from_utf8_lossy(before)));
-    requests.follow(&[byte]).is_ok()
+    let mut grammar = RequestGrammar::default();
+    grammar.read(before).unwrap_or_else(|violation| panic!("{violation:?} in {:?}", String::from_utf8_lossy(before)));
+    grammar.read(&[byte]).is_ok()
 }
 
-/// Exactly the bytes for which `may` holds may follow.
+/// Checks that exactly the bytes for which `may` holds may follow.
 fn check(before: &str, may: impl Fn(u8) -> bool) {
     for byte in 0..=255 {
         assert_eq!(takes(before.as_bytes(), byte), may(byte), "{:?} after {before:?}", char::from(byte));
@@ -27,7 +25,7 @@ fn one_of(bytes: &'static str) -> impl Fn(u8) -> bool {
 }
 
 #[test]
-fn in_a_request_line_every_byte_has_one_place() {
+fn request_line_allows_one_class_of_bytes_in_each_place() {
     for before in ["", "\r\n", "\r\n\r\n", "GET / HTTP/1.1\r\n\r\n"] {
         check(before, |byte| byte == b'\r' || is_token(byte));
     }
@@ -46,7 +44,7 @@ fn in_a_request_line_every_byte_has_one_place() {
 }
 
 #[test]
-fn in_a_field_every_byte_has_one_place() {
+fn field_allows_one_class_of_bytes_in_each_place() {
     for before in [LINE, "GET / HTTP/1.1\r\nA: b\r\n", "POST / HTTP/1.1\r\nTransfer-Encoding: chunked\r\n\r\n0\r\n"] {
         check(before, |byte| byte == b'\r' || is_token(byte));
         check(&format!("{before}A"), |byte| byte == b':' || is_token(byte));
@@ -58,7 +56,7 @@ fn in_a_field_every_byte_has_one_place() {
 }
 
 #[test]
-fn a_length_is_digits_between_spaces_and_a_coding_is_chunked_between_spaces() {
+fn framing_fields_allow_digits_or_chunked_between_spaces() {
     for name in ["Content-Length", "CONTENT-LENGTH", "content-length"] {
         check(&format!("{LINE}{name}:"), one_of(" \t0123456789"));
         check(&format!("{LINE}{name}: \t"), one_of(" \t0123456789"));
@@ -86,7 +84,7 @@ fn a_length_is_digits_between_spaces_and_a_coding_is_chunked_between_spaces() {
 }
 
 #[test]
-fn in_chunks_every_byte_has_one_place() {
+fn chunks_allow_one_class_of_bytes_in_each_place() {
     let is_hex = |byte: u8| byte.is_ascii_hexdigit();
     let before = |chunks: &str| format!("{LINE}Transfer-Encoding: chunked\r\n\r\n{chunks}");
     check(&before(""), is_hex);
@@ -110,58 +108,58 @@ fn in_chunks_every_byte_has_one_place() {
 }
 
 #[test]
-fn the_body_of_a_request_may_be_anything_and_ends_where_its_head_says() {
-    let mut requests = Requests::default();
-    requests.follow(b"POST / HTTP/1.0\r\nA: b\r\nContent-Length: 000256 \r\n\r\n").unwrap();
-    assert!(requests.is_in_body());
+fn body_of_any_bytes_ends_at_its_length() {
+    let mut grammar = RequestGrammar::default();
+    grammar.read(b"POST / HTTP/1.0\r\nA: b\r\nContent-Length: 000256 \r\n\r\n").unwrap();
+    assert!(grammar.is_in_body());
     for byte in 0..=255_u8 {
-        assert!(!requests.is_between());
-        requests.follow(&[byte]).unwrap();
+        assert!(!grammar.is_between());
+        grammar.read(&[byte]).unwrap();
     }
-    assert!(requests.is_between() && !requests.is_in_body());
-    assert_eq!(requests.heads(), 1);
+    assert!(grammar.is_between() && !grammar.is_in_body());
+    assert_eq!(grammar.heads(), 1);
 }
 
 #[test]
-fn what_is_refused_has_a_name() {
+fn each_violation_has_its_error() {
     let chunks = |chunks: &str| format!("{LINE}Transfer-Encoding: chunked\r\n\r\n{chunks}");
     let coding = |value: &str| format!("{LINE}Transfer-Encoding: {value}\r\n\r\n");
     let length = |value: &str| format!("{LINE}Content-Length: {value}\r\n\r\n");
     for (bytes, expected) in [
-        ("\n".to_owned(), Unclear::LineEnd),
-        ("GET / HTTP/1.1\n".to_owned(), Unclear::LineEnd),
-        (format!("{LINE}A: b\n"), Unclear::LineEnd),
-        (format!("{LINE}A: b\rC: d"), Unclear::LineEnd),
-        ("GET  /".to_owned(), Unclear::RequestLine),
-        ("GET / HTTP/1.2".to_owned(), Unclear::RequestLine),
-        ("GET /a#b".to_owned(), Unclear::RequestLine),
-        (format!("{LINE} A: b"), Unclear::Name),
-        (format!("{LINE}A : b"), Unclear::Name),
-        (format!("{LINE}A: \0"), Unclear::Value),
-        (length(""), Unclear::Length),
-        (length("+1"), Unclear::Length),
-        (length("9223372036854775808"), Unclear::Length),
-        (length("18446744073709551617"), Unclear::Length),
-        (length("1, 1"), Unclear::Length),
-        (format!("{LINE}Content-Length: 1\r\nContent-Length: 1"), Unclear::TwoLengths),
-        (format!("{LINE}Content-Length: 0\r\nTransfer-Encoding: chunked"), Unclear::LengthAndCoding),
-        (format!("{LINE}Transfer-Encoding: chunked\r\nContent-Length: 0"), Unclear::LengthAndCoding),
-        (format!("{LINE}Transfer-Encoding: chunked\r\nTransfer-Encoding: chunked"), Unclear::Coding),
-        (coding("chunked,"), Unclear::Coding),
-        (coding("gzip, chunked"), Unclear::Coding),
-        (coding(""), Unclear::Coding),
-        ("POST / HTTP/1.0\r\nTransfer-Encoding: chunked\r\n".to_owned(), Unclear::CodingInHttp10),
-        (chunks("g"), Unclear::ChunkSize),
-        (chunks("1 "), Unclear::ChunkSize),
-        (chunks("00000000000000001"), Unclear::ChunkSize),
-        (chunks("1; a"), Unclear::ChunkExtension),
-        (chunks("1;a=\"b\r"), Unclear::ChunkExtension),
-        (chunks("1\r\nxx"), Unclear::ChunkEnd),
-        (chunks("1\n"), Unclear::LineEnd),
+        ("\n".to_owned(), GrammarError::LineEnd),
+        ("GET / HTTP/1.1\n".to_owned(), GrammarError::LineEnd),
+        (format!("{LINE}A: b\n"), GrammarError::LineEnd),
+        (format!("{LINE}A: b\rC: d"), GrammarError::LineEnd),
+        ("GET  /".to_owned(), GrammarError::RequestLine),
+        ("GET / HTTP/1.2".to_owned(), GrammarError::RequestLine),
+        ("GET /a#b".to_owned(), GrammarError::RequestLine),
+        (format!("{LINE} A: b"), GrammarError::Name),
+        (format!("{LINE}A : b"), GrammarError::Name),
+        (format!("{LINE}A: \0"), GrammarError::Value),
+        (length(""), GrammarError::Length),
+        (length("+1"), GrammarError::Length),
+        (length("9223372036854775808"), GrammarError::Length),
+        (length("18446744073709551617"), GrammarError::Length),
+        (length("1, 1"), GrammarError::Length),
+        (format!("{LINE}Content-Length: 1\r\nContent-Length: 1"), GrammarError::TwoLengths),
+        (format!("{LINE}Content-Length: 0\r\nTransfer-Encoding: chunked"), GrammarError::LengthAndCoding),
+        (format!("{LINE}Transfer-Encoding: chunked\r\nContent-Length: 0"), GrammarError::LengthAndCoding),
+        (format!("{LINE}Transfer-Encoding: chunked\r\nTransfer-Encoding: chunked"), GrammarError::Coding),
+        (coding("chunked,"), GrammarError::Coding),
+        (coding("gzip, chunked"), GrammarError::Coding),
+        (coding(""), GrammarError::Coding),
+        ("POST / HTTP/1.0\r\nTransfer-Encoding: chunked\r\n".to_owned(), GrammarError::CodingInHttp10),
+        (chunks("g"), GrammarError::ChunkSize),
+        (chunks("1 "), GrammarError::ChunkSize),
+        (chunks("00000000000000001"), GrammarError::ChunkSize),
+        (chunks("1; a"), GrammarError::ChunkExtension),
+        (chunks("1;a=\"b\r"), GrammarError::ChunkExtension),
+        (chunks("1\r\nxx"), GrammarError::ChunkEnd),
+        (chunks("1\n"), GrammarError::LineEnd),
     ] {
-        let refused = Requests::default().follow(bytes.as_bytes()).unwrap_err();
-        assert_eq!(refused.unclear, expected, "{bytes:?}");
+        let rejected = RequestGrammar::default().read(bytes.as_bytes()).unwrap_err();
+        assert_eq!(rejected.error, expected, "{bytes:?}");
     }
     let largest = length("9223372036854775807");
-    assert!(Requests::default().follow(largest.as_bytes()).is_ok());
+    assert!(RequestGrammar::default().read(largest.as_bytes()).is_ok());
 }

@@ -1,5 +1,5 @@
-//! Holds the filter against hyper: whatever arrives, and in whatever pieces, hyper takes the requests that were whole before the first
-//! byte that has no place, each with the body that it has by the grammar, and no other.
+//! Compares the reader with hyper. From any bytes, in any pieces, hyper reads the requests that were whole before the first
+//! byte that the grammar does not allow, each with its body by the grammar, and no other.
 
 use std::cell::RefCell;
 use std::collections::VecDeque;
@@ -21,27 +21,27 @@ use proptest::prelude::*;
 use proptest::sample::{Index, select};
 use tokio::io::{AsyncRead, AsyncReadExt, ReadBuf, join, sink};
 
-use super::requests::Requests;
-use super::socket::{Course, Strict};
+use crate::grammar::RequestGrammar;
+use crate::reader::{Progress, StrictReader};
 
-/// A request as somebody read it: the first line of its head without the method, and its body.
+/// A request as one of the two read it: the first line of its head without the method, and its body.
 type Read = (String, Vec<u8>);
 
-/// The requests that are whole by the grammar before the first byte that has no place, and how many bytes come before that one.
+/// The requests that are whole by the grammar before the first byte that is not allowed, and the number of bytes before it.
 fn by_the_grammar(bytes: &[u8]) -> (Vec<Read>, usize) {
-    let mut requests = Requests::default();
+    let mut grammar = RequestGrammar::default();
     let (mut whole, mut head, mut body) = (Vec::new(), Vec::new(), Vec::new());
     for (at, byte) in bytes.iter().enumerate() {
-        let was_in_body = requests.is_in_body();
-        if requests.is_in_data() {
+        let was_in_body = grammar.is_in_body();
+        if grammar.is_in_data() {
             body.push(*byte);
         } else if !was_in_body {
             head.push(*byte);
         }
-        if requests.follow(&[*byte]).is_err() {
+        if grammar.read(&[*byte]).is_err() {
             return (whole, at);
         }
-        if requests.is_between() {
+        if grammar.is_between() {
             let head = String::from_utf8_lossy(&std::mem::take(&mut head)).into_owned();
             let line = head.trim_start().lines().next().unwrap().split_once(' ').unwrap().1;
             whole.push((line.to_owned(), std::mem::take(&mut body)));
@@ -50,11 +50,11 @@ fn by_the_grammar(bytes: &[u8]) -> (Vec<Read>, usize) {
     (whole, bytes.len())
 }
 
-/// A client that sends these pieces and reads nothing.
+/// A client that sends these pieces.
 struct Script(VecDeque<Vec<u8>>);
 
 impl Script {
-    /// The bytes, in pieces of these lengths over and over.
+    /// Splits the bytes into pieces of these lengths, over and over.
     fn new(mut bytes: &[u8], lengths: &[usize]) -> Script {
         let mut pieces = VecDeque::new();
         for length in lengths.iter().cycle() {
@@ -82,8 +82,8 @@ impl AsyncRead for Script {
     }
 }
 
-/// The requests that hyper takes from a socket whole.
-fn by_hyper(socket: impl AsyncRead + Unpin + 'static) -> Vec<Read> {
+/// The requests that hyper reads to their end.
+fn by_hyper(reader: impl AsyncRead + Unpin + 'static) -> Vec<Read> {
     let whole = Rc::new(RefCell::new(Vec::new()));
     let kept = Rc::clone(&whole);
     let service = service_fn(move |request: Request<Incoming>| {
@@ -96,34 +96,35 @@ fn by_hyper(socket: impl AsyncRead + Unpin + 'static) -> Vec<Read> {
             Ok::<_, Infallible>(Response::new(Empty::<Bytes>::new()))
         }
     });
-    // The end of the script is no reason to drop what came before it.
+    // Answers the requests before the end of the script.
     let serving = http1::Builder::new()
         .half_close(true)
         .header_read_timeout(None)
-        .serve_connection(TokioIo::new(join(socket, sink())), service);
+        .serve_connection(TokioIo::new(join(reader, sink())), service);
     let runtime = tokio::runtime::Builder::new_current_thread().build().unwrap();
-    let _ = runtime.block_on(serving); // Whatever is refused ends in an error.
+    let _ = runtime.block_on(serving); // A rejected request ends in an error.
     Rc::try_unwrap(whole).unwrap().into_inner()
 }
 
 fn check(bytes: &[u8], lengths: &[usize]) {
     let (whole, fine) = by_the_grammar(bytes);
-    let course = Course::default();
-    let read = by_hyper(Strict::new(Script::new(bytes, lengths), course.clone()));
+    let progress = Progress::default();
+    let read = by_hyper(StrictReader::new(Script::new(bytes, lengths), progress.clone()));
     let shown = String::from_utf8_lossy(bytes);
-    // hyper goes no further than a target that is none, or than a request of HTTP/1.0.
-    let is_no_target = |target: &str| target.contains(char::REPLACEMENT_CHARACTER) || target.parse::<Uri>().is_err();
-    let ends = |(line, _): &Read| line.ends_with("1.0") || is_no_target(line.split(' ').next().unwrap());
+    // hyper reads nothing after an invalid target, or after a request of HTTP/1.0.
+    let is_invalid_target =
+        |target: &str| target.contains(char::REPLACEMENT_CHARACTER) || target.parse::<Uri>().is_err();
+    let ends = |(line, _): &Read| line.ends_with("1.0") || is_invalid_target(line.split(' ').next().unwrap());
     let known = whole.iter().position(ends).unwrap_or(whole.len());
     assert!(
         read.len() >= known && whole.starts_with(&read),
         "{shown:?} in pieces of {lengths:?}: {read:?} of {whole:?}"
     );
-    assert!(course.refused().is_none() || fine < bytes.len(), "{shown:?} in pieces of {lengths:?}");
+    assert!(progress.rejected().is_none() || fine < bytes.len(), "{shown:?} in pieces of {lengths:?}");
 }
 
-/// Honest requests, between which everything that the grammar has is used.
-const HONEST: [&str; 12] = [
+/// Valid requests that together use every rule of the grammar.
+const VALID: [&str; 12] = [
     "GET /a HTTP/1.1\r\nHost: h\r\n\r\n",
     "\r\n\r\nGET /b?c=%00 HTTP/1.1\r\n\r\n",
     "DELETE /c HTTP/1.0\r\nConnection: keep-alive\r\nContent-Length: 0\r\n\r\n",
@@ -138,7 +139,7 @@ const HONEST: [&str; 12] = [
     "POST /l HTTP/1.1\r\nContent-Length: 40\r\n\r\nPOST / HTTP/1.1\r\nContent-Length: 100\r\n\r\n0",
 ];
 
-/// What is put into honest requests, or in place of a part of them.
+/// Bytes to insert into valid requests, or to replace a part of them.
 const ODD: [&str; 34] = [
     "\r",
     "\n",
@@ -176,7 +177,7 @@ const ODD: [&str; 34] = [
     "GET /hidden HTTP/1.1\r\n\r\n",
 ];
 
-/// Puts `odd` where `at` says, in place of as many bytes as `replaced`.
+/// Replaces `replaced` bytes at `at` by `odd`.
 fn damage(bytes: &mut Vec<u8>, at: &Index, replaced: usize, odd: &str) {
     let at = at.index(bytes.len() + 1);
     let end = bytes.len().min(at + replaced);
@@ -184,18 +185,18 @@ fn damage(bytes: &mut Vec<u8>, at: &Index, replaced: usize, odd: &str) {
 }
 
 #[test]
-fn every_honest_request_is_taken_and_all_of_them_in_a_row() {
-    for request in HONEST {
+fn valid_requests_pass_alone_and_in_a_row() {
+    for request in VALID {
         let (whole, fine) = by_the_grammar(request.as_bytes());
         assert_eq!((whole.len(), fine), (1, request.len()), "{request:?}");
     }
     for length in 1..=80 {
-        check(HONEST.concat().as_bytes(), &[length]);
+        check(VALID.concat().as_bytes(), &[length]);
     }
 }
 
 #[test]
-fn wherever_a_byte_has_no_place_the_reader_gets_all_before_it_and_none_behind() {
+fn reader_returns_all_bytes_before_the_first_violation_only() {
     let bytes = b"PUT / HTTP/1.1\r\nTransfer-Encoding: chunked\r\n\r\n3;a=\"b\"\r\nabc\r\n0\r\nX: y\r\n\r\nGET / HTTP/1.1\r\n\r\n";
     let runtime = tokio::runtime::Builder::new_current_thread().build().unwrap();
     for at in 0..bytes.len() {
@@ -203,10 +204,10 @@ fn wherever_a_byte_has_no_place_the_reader_gets_all_before_it_and_none_behind() 
         bytes.insert(at, b'\n');
         let (_, fine) = by_the_grammar(&bytes);
         for room in [1, 2, 7, 200] {
-            let mut strict = Strict::new(Script::new(&bytes, &[3]), Course::default());
+            let mut reader = StrictReader::new(Script::new(&bytes, &[3]), Progress::default());
             let mut read = Vec::new();
             let mut buffer = vec![0; room];
-            while let count @ 1.. = runtime.block_on(strict.read(&mut buffer)).unwrap() {
+            while let count @ 1.. = runtime.block_on(reader.read(&mut buffer)).unwrap() {
                 read.extend_from_slice(&buffer[..count]);
             }
             let end: &[u8] = if fine < bytes.len() { b"\0\n\r\n\r\n" } else { b"" };
@@ -219,8 +220,8 @@ proptest! {
     #![proptest_config(ProptestConfig { cases: 2048, ..ProptestConfig::default() })]
 
     #[test]
-    fn whatever_is_done_to_honest_requests_hyper_takes_those_that_are_whole_by_the_grammar_and_no_other(
-        requests in vec(select(&HONEST[..]), 1..4),
+    fn damaged_requests_are_the_same_to_hyper_and_to_the_grammar(
+        requests in vec(select(&VALID[..]), 1..4),
         damages in vec((any::<Index>(), 0..4_usize, select(&ODD[..])), 0..3),
         lengths in vec(1..60_usize, 1..5),
     ) {
@@ -232,8 +233,8 @@ proptest! {
     }
 
     #[test]
-    fn bytes_are_followed_alike_in_whatever_pieces_they_come(
-        requests in vec(select(&HONEST[..]), 1..4),
+    fn pieces_of_any_length_have_the_same_first_violation(
+        requests in vec(select(&VALID[..]), 1..4),
         at in any::<Index>(),
         odd in select(&ODD[..]),
         lengths in vec(1..60_usize, 1..5),
@@ -241,10 +242,10 @@ proptest! {
         let mut bytes = requests.concat().into_bytes();
         damage(&mut bytes, &at, 0, odd);
         let (_, fine) = by_the_grammar(&bytes);
-        let mut requests = Requests::default();
+        let mut grammar = RequestGrammar::default();
         let mut passed = 0;
         for piece in Script::new(&bytes, &lengths).0 {
-            if let Err(violation) = requests.follow(&piece) {
+            if let Err(violation) = grammar.read(&piece) {
                 passed += violation.offset;
                 break;
             }
@@ -254,7 +255,7 @@ proptest! {
     }
 
     #[test]
-    fn no_bytes_make_it_panic(bytes in vec(any::<u8>(), 0..200)) {
-        let _ = Requests::default().follow(&bytes);
+    fn arbitrary_bytes_never_panic(bytes in vec(any::<u8>(), 0..200)) {
+        let _ = RequestGrammar::default().read(&bytes);
     }
 }

@@ -1,50 +1,44 @@
-//! Follows the requests of one connection.
+//! The state machine that reads the requests of one connection.
 
-use super::bytes::{is_target, is_token, run_of, run_of_target, run_of_value};
-use super::framing::{Field, Framing, Name, chunked_goes_on, is_all_of_chunked, with_size_digit};
-use super::lines;
-use super::state::{State, Unclear};
+use crate::bytes::{is_target, is_token, run_of, run_of_target, run_of_value};
+use crate::error::{GrammarError, Violation};
+use crate::framing::{Field, Framing, Name, chunked_goes_on, is_all_of_chunked, with_size_digit};
+use crate::lines;
+use crate::state::State;
 
 const VERSION: &[u8] = b"HTTP/1.";
 
-/// Where the requests of one connection begin and end, as far as its bytes have been seen. It keeps none of them.
+/// Reads the requests of one connection, byte by byte or piece by piece, and finds where each begins and ends.
+///
+/// Keeps no bytes. HTTP/1.0 and 1.1, and empty lines before a request (RFC 9112, section 2.2), are allowed.
 #[derive(Debug, Clone)]
-pub struct Requests {
+pub struct RequestGrammar {
     state: State,
-    /// Heads that have ended.
+    /// The number of heads that have ended.
     heads: u64,
     is_http_1_0: bool,
     name: Name,
     framing: Framing,
-    /// Whether a head has ended and its body has not: lines are trailers then.
+    /// Whether a head has ended and its body has not. Lines are trailers then.
     in_body: bool,
-    /// Bytes of the body, or of the chunk, that have not come. In the line before a chunk: its size so far.
+    /// The bytes of the body or chunk that are yet to come. In the line before a chunk: its size so far.
     left: u64,
 }
 
-/// What a client has begun to send and not sent to its end.
+/// The part of a request that has begun and not ended.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(in crate::downstream) enum Begun {
+pub enum Unfinished {
     /// Nothing.
     Nothing,
-    /// A request's head, if only by an empty line before it.
+    /// A request's head, or an empty line before it.
     Head,
     /// The body of the request whose head ended last.
     Body,
 }
 
-/// The first byte that is not taken, and why.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub struct Violation {
-    /// How many bytes of those shown last come before it.
-    pub offset: usize,
-    /// What is wrong with it.
-    pub unclear: Unclear,
-}
-
-impl Default for Requests {
-    fn default() -> Requests {
-        Requests {
+impl Default for RequestGrammar {
+    fn default() -> RequestGrammar {
+        RequestGrammar {
             state: State::Between,
             heads: 0,
             is_http_1_0: false,
@@ -56,56 +50,57 @@ impl Default for Requests {
     }
 }
 
-impl Requests {
-    /// Reads on.
+impl RequestGrammar {
+    /// Reads the next bytes of the connection.
     ///
     /// # Errors
-    /// The first byte that has no place where it stands. Nothing may be read after it: where the next request begins is not known.
-    pub fn follow(&mut self, bytes: &[u8]) -> Result<(), Violation> {
+    /// The first byte that the grammar does not allow in its place. Read nothing after it: where the next request begins
+    /// is unknown.
+    pub fn read(&mut self, bytes: &[u8]) -> Result<(), Violation> {
         let mut rest = bytes;
         loop {
             rest = self.lines(rest);
             let run = self.run(rest);
-            let Some((byte, behind)) = rest.get(run..).and_then(<[u8]>::split_first) else { return Ok(()) };
+            let Some((byte, after)) = rest.get(run..).and_then(<[u8]>::split_first) else { return Ok(()) };
             match self.next(*byte) {
                 Ok(state) => self.state = state,
-                Err(unclear) => return Err(Violation { offset: bytes.len() - behind.len() - 1, unclear }),
+                Err(error) => return Err(Violation { offset: bytes.len() - after.len() - 1, error }),
             }
-            rest = behind;
+            rest = after;
         }
     }
 
-    /// Whether the last request has ended and nothing has come since, not even an empty line.
+    /// Whether the last request has ended and nothing follows it, not even an empty line.
     pub fn is_between(&self) -> bool {
         self.state == State::Between
     }
 
-    /// How many heads have ended so far.
+    /// The number of heads that have ended.
     pub fn heads(&self) -> u64 {
         self.heads
     }
 
-    /// Whether what comes next belongs to the request whose head ended last.
+    /// Whether the next byte belongs to the body, chunk lines or trailers of the request whose head ended last.
     pub fn is_in_body(&self) -> bool {
         self.in_body
     }
 
-    /// What has begun and not ended.
-    pub(in crate::downstream) fn begun(&self) -> Begun {
+    /// Returns the part of a request that has begun and not ended.
+    pub fn unfinished(&self) -> Unfinished {
         match (self.in_body, self.state) {
-            (true, _) => Begun::Body,
-            (false, State::Between) => Begun::Nothing,
-            (false, _) => Begun::Head,
+            (true, _) => Unfinished::Body,
+            (false, State::Between) => Unfinished::Nothing,
+            (false, _) => Unfinished::Head,
         }
     }
 
-    /// Whether the next byte is one of a body's own, and not of what stands around it.
+    /// Whether the next byte is a body's own, rather than part of a chunk line or of trailers.
     #[cfg(test)]
-    pub(super) fn is_in_data(&self) -> bool {
+    pub(crate) fn is_in_data(&self) -> bool {
         self.state == State::Data
     }
 
-    /// Passes lines that are here whole and have nothing odd in them, and returns what is left.
+    /// Reads the whole lines at the start of `rest` that `lines.rs` knows, and returns the bytes after them.
     fn lines<'b>(&mut self, mut rest: &'b [u8]) -> &'b [u8] {
         if matches!(self.state, State::Between | State::Blank)
             && let Some(length) = lines::request_line(rest)
@@ -122,16 +117,15 @@ impl Requests {
         rest
     }
 
-    /// Reads the line with the body's length, if one is here whole, and returns how long the line is. Without it, byte by byte, that line
-    /// is 3 % of the instructions of a POST of 1 KiB.
+    /// Reads a whole `Content-Length` line, and returns the line's length.
     fn length_line(&mut self, rest: &[u8]) -> Option<usize> {
         let (length, digits) = lines::content_length(rest)?;
-        let none = self.framing.begin_length().ok()?; // Not behind another, nor in trailers.
+        let none = self.framing.begin_length().ok()?; // Fails after another one, and in trailers.
         self.framing = digits.iter().try_fold(none, |framing, digit| framing.with_digit(*digit).ok())?;
         Some(length)
     }
 
-    /// Passes what changes nothing, and returns how many bytes that are.
+    /// Reads the bytes that do not change the state, and returns their number.
     fn run(&mut self, rest: &[u8]) -> usize {
         if self.state == State::Value {
             return run_of_value(rest);
@@ -155,8 +149,8 @@ impl Requests {
         0
     }
 
-    /// Where the byte after this one stands.
-    fn next(&mut self, byte: u8) -> Result<State, Unclear> {
+    /// The place of the byte after this one.
+    fn next(&mut self, byte: u8) -> Result<State, GrammarError> {
         let next = match self.state {
             State::Between | State::Blank if byte == b'\r' => Some(State::BlankLf),
             State::Between | State::Blank => is_token(byte).then_some(State::Method),
@@ -166,7 +160,7 @@ impl Requests {
             State::Method => is_token(byte).then_some(State::Method),
             State::TargetStart => is_target(byte).then_some(State::Target),
             State::Target => (byte == b' ').then_some(State::Version(0)),
-            State::Version(at) => (VERSION.get(usize::from(at)) == Some(&byte)).then(|| behind_version(at)),
+            State::Version(at) => (VERSION.get(usize::from(at)) == Some(&byte)).then(|| after_version(at)),
             State::VersionDigit => matches!(byte, b'0' | b'1').then(|| self.begin_head(byte == b'0')),
             State::VersionCr => (byte == b'\r').then_some(State::LineLf),
 
@@ -195,10 +189,10 @@ impl Requests {
             | State::ExtensionEscape
             | State::ExtensionEnd => self.state.next_of_extension(byte),
         };
-        next.ok_or_else(|| self.state.unclear(byte))
+        next.ok_or_else(|| self.state.error(byte))
     }
 
-    fn next_of_length(&mut self, byte: u8) -> Result<Option<State>, Unclear> {
+    fn next_of_length(&mut self, byte: u8) -> Result<Option<State>, GrammarError> {
         Ok(match (self.state, byte) {
             (State::LengthStart | State::LengthDigits, b'0'..=b'9') => {
                 self.framing = self.framing.with_digit(byte)?;
@@ -247,10 +241,10 @@ impl Requests {
         State::Name
     }
 
-    /// Behind a field's colon.
-    fn value(&mut self) -> Result<State, Unclear> {
+    /// The place after a field's colon.
+    fn value(&mut self) -> Result<State, GrammarError> {
         if self.in_body {
-            return Ok(State::Value); // Framing is not said in trailers; whatever a trailer is named, it says nothing.
+            return Ok(State::Value); // Trailers do not define framing, whatever their names.
         }
         match self.name.field() {
             Field::Other => Ok(State::Value),
@@ -265,7 +259,7 @@ impl Requests {
         }
     }
 
-    /// Behind the empty line of a head or of trailers.
+    /// The place after the empty line of a head or of trailers.
     fn lines_end(&mut self) -> State {
         if self.in_body {
             return self.ended();
@@ -290,20 +284,20 @@ impl Requests {
         State::Size(0)
     }
 
-    /// Behind the line with a chunk's size. Trailers follow the last chunk.
+    /// The place after the line with a chunk's size. Trailers follow the last chunk.
     fn chunk(&self) -> State {
         if self.left == 0 { State::LineStart } else { State::Data }
     }
 
-    /// Behind the last byte of a request with a body.
+    /// The place after the last byte of a request with a body.
     fn ended(&mut self) -> State {
         self.in_body = false;
         State::Between
     }
 }
 
-/// Behind `at + 1` bytes of the version.
-fn behind_version(at: u8) -> State {
+/// The place after `at + 1` bytes of the version.
+fn after_version(at: u8) -> State {
     let read = at.saturating_add(1);
     if usize::from(read) == VERSION.len() { State::VersionDigit } else { State::Version(read) }
 }

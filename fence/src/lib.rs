@@ -3,7 +3,7 @@
 //!
 //! Leader election and leases cannot stop a paused or cut-off master from waking up and writing. A service that puts
 //! [`FenceLayer`] before its handlers refuses such writes: each request says who sent it and under which revision of the lock
-//! (`Fence-Owner`, `Fence-Revision`; `fencepost-holder` puts them on), and that is held against the lock record in etcd. Rules,
+//! (`Fence-Owner`, `Fence-Revision`; `fencepost-hold` puts them on), and that is held against the lock record in etcd. Rules,
 //! refusals and reasons are those of the proxy, and come from the same code.
 //!
 //! ```no_run
@@ -110,7 +110,7 @@
 //!
 //! `application/problem+json` (RFC 9457) and `Fence-Reason`, as from the proxy: 428 `token-missing`, 400 `token-malformed` and
 //! `lock-not-allowed`, 412 `stale-tenure`, `replayed-tenure` and the others, 503 with `Retry-After` for `unverifiable`,
-//! `store-regressed` and `handoff-timeout`; gRPC requests get their status in headers. `fencepost-holder` turns them into typed errors.
+//! `store-regressed` and `handoff-timeout`; gRPC requests get their status in headers. `fencepost-hold` turns them into typed errors.
 //! What is left of a refused request's body is read and thrown away, up to 16 MiB or 5 s, for clients that write everything before
 //! they read. [`Rejection`] has all reasons. Middleware outside of the layer finds [`Refused`] in the extensions of the response; a `tracing`
 //! event of level `debug` has the rest. Headers of these names are taken off a handler's own responses.

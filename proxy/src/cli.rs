@@ -6,8 +6,7 @@ use std::path::PathBuf;
 
 use clap::{Args, Parser, Subcommand, ValueEnum};
 use fencepost_config::Flags;
-
-use crate::hold::HoldSettings;
+use fencepost_hold::command::HoldSettings;
 
 /// A reverse proxy that lets a request through only while its sender still holds the lock.
 #[derive(Debug, Parser)]

@@ -1,26 +1,9 @@
-//! Reading files: no more than there is room for, and where nobody else has to wait for a file system.
+//! Reads files on a thread of its own, so that a file system that does not answer holds nobody up.
 
-use std::fs::File;
-use std::io::{self, Read};
-use std::path::Path;
 use std::sync::Arc;
 
 use tokio::sync::Mutex;
 use tokio::task::{JoinError, spawn_blocking};
-
-/// What is in a file, which may be a pipe, up to so many MiB.
-///
-/// # Errors
-/// If it can't be read, or is larger: then no more of it was read than that.
-pub(crate) fn read_up_to(mebibytes_max: u64, path: &Path) -> io::Result<Vec<u8>> {
-    let bytes_max = mebibytes_max << 20;
-    let mut bytes = Vec::new();
-    File::open(path)?.take(bytes_max + 1).read_to_end(&mut bytes)?;
-    match bytes.len() as u64 > bytes_max {
-        true => Err(io::Error::other(format!("is larger than {mebibytes_max} MiB"))),
-        false => Ok(bytes),
-    }
-}
 
 /// Reads on a thread for that, one look after the other: while a file system does not answer, one thread waits for it and no more.
 /// Clones take turns.

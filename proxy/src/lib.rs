@@ -28,7 +28,6 @@ pub mod fencing;
 mod file_reader;
 pub mod forward;
 pub mod gate;
-pub mod hold;
 pub mod identity;
 pub mod in_force;
 mod in_place;

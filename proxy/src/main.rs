@@ -14,8 +14,9 @@ use fencepost::cli::{Cli, Command, LogFormat, Question, Settings};
 use fencepost::explain::Asked;
 use fencepost::logging::Log;
 use fencepost::output::{Unprinted, print, tell};
-use fencepost::{ConfigFile, Origin, Surroundings, check, demo, hold, panics};
+use fencepost::{ConfigFile, Origin, Surroundings, check, demo, panics};
 use fencepost_config::{Config, Problems};
+use fencepost_hold::command as hold;
 use nix::sys::signal::SigSet;
 
 /// Each request takes some two dozen pieces of memory, several of them larger than what the C library keeps at hand for a thread, and

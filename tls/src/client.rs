@@ -4,6 +4,7 @@ use std::fmt;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
+use rustls::AlertDescription;
 use rustls::ClientConfig;
 use rustls::client::danger::ServerCertVerifier;
 use rustls::client::{Resumption, VerifierBuilderError, WebPkiServerVerifier};
@@ -154,4 +155,21 @@ fn server_verifier(trust: &Trust, ca: &Path, crl: Option<&Path>) -> Result<Arc<d
     };
     let webpki = trust.has_authority().then(webpki).transpose()?;
     Ok(Arc::new(PeerVerifier::new(webpki, Arc::clone(&trust.entries))))
+}
+
+/// Whether a peer sends this alert because it rejects our certificate, or requires one.
+pub fn refuses_certificate(alert: AlertDescription) -> bool {
+    use AlertDescription as A;
+    matches!(
+        alert,
+        A::NoCertificate
+            | A::BadCertificate
+            | A::UnsupportedCertificate
+            | A::CertificateRevoked
+            | A::CertificateExpired
+            | A::CertificateUnknown
+            | A::UnknownCA
+            | A::AccessDenied
+            | A::CertificateRequired
+    )
 }

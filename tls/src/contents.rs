@@ -93,3 +93,17 @@ fn read(path: &Path) -> Result<Vec<u8>, Flaw> {
     File::open(path).and_then(|file| file.take(Flaw::BYTES_MAX + 1).read_to_end(&mut bytes)).map_err(unreadable)?;
     if bytes.len() as u64 > Flaw::BYTES_MAX { Err(Flaw::TooLarge) } else { Ok(bytes) }
 }
+
+/// Reads a file, which may be a pipe.
+///
+/// # Errors
+/// If it cannot be read, or is larger than `mebibytes_max`.
+pub fn read_up_to(mebibytes_max: u64, path: &Path) -> io::Result<Vec<u8>> {
+    let bytes_max = mebibytes_max << 20;
+    let mut bytes = Vec::new();
+    File::open(path)?.take(bytes_max + 1).read_to_end(&mut bytes)?;
+    match bytes.len() as u64 > bytes_max {
+        true => Err(io::Error::other(format!("is larger than {mebibytes_max} MiB"))),
+        false => Ok(bytes),
+    }
+}

@@ -4,7 +4,7 @@ use std::convert::Infallible;
 
 use bytes::Bytes;
 use fencepost_fence::RequestBody;
-use fencepost_holder::{Action, Etcd, Lock, Over, Reason, Rejection, StampError};
+use fencepost_hold::{Action, Etcd, Lock, Over, Reason, Rejection, StampError};
 use http::{Request, Response};
 use http_body_util::Full;
 use tower::{ServiceBuilder, ServiceExt, service_fn};
@@ -20,7 +20,7 @@ async fn a_holder_is_let_in_and_learns_what_to_do_when_it_is_not() {
     let etcd = Etcd::at([cluster.member.endpoint()]).unwrap();
     let acquire = async |owner: &str| Lock::builder(LOCK, owner).build(&etcd).unwrap().acquire().await.unwrap();
     let plain = || Request::new(Full::<Bytes>::default());
-    let behind = |tenure: &fencepost_holder::Tenure| {
+    let behind = |tenure: &fencepost_hold::Tenure| {
         ServiceBuilder::new().layer(tenure.stamp()).layer(layer.clone()).service(service_fn(answer))
     };
 

@@ -9,8 +9,6 @@ use std::sync::Arc;
 
 use rustls::{AlertDescription, CertificateError};
 
-use crate::client_tls::refuses_certificate;
-
 /// Why there is no TLS with a worker: what is wrong, and with whose certificate.
 #[derive(Debug, Clone)]
 pub struct TlsFailure {
@@ -71,7 +69,7 @@ fn explained_certificate(error: &CertificateError) -> &'static str {
 fn explained_alert(alert: AlertDescription) -> &'static str {
     use AlertDescription as A;
     match alert {
-        _ if refuses_certificate(alert) => "it refuses our certificate, or wants one",
+        _ if fencepost_tls::refuses_certificate(alert) => "it refuses our certificate, or wants one",
         A::NoApplicationProtocol => "it speaks no version of HTTP that was offered",
         A::ProtocolVersion | A::InsufficientSecurity => "it speaks no version or cipher of TLS that is spoken here",
         // By TLS 1.2, OpenSSL says so of both.

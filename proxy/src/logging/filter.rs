@@ -3,7 +3,7 @@
 use tracing_subscriber::filter::{EnvFilter, LevelFilter, ParseError};
 
 /// What of this project logs anything.
-const OURS: [&str; 4] = ["fencepost", "fencepost_fence", "fencepost_holder", "fencepost_sources"];
+const OURS: [&str; 4] = ["fencepost", "fencepost_fence", "fencepost_hold", "fencepost_sources"];
 
 /// What else does in this process.
 const LIBRARIES: [&str; 4] = ["h2", "hyper_util", "tonic", "tower"];

@@ -8,7 +8,7 @@ use tokio::task::spawn_blocking;
 use tokio::time::timeout;
 
 use super::files::READ_TIMEOUT;
-use crate::file_reader::{FileReader, read_up_to};
+use crate::file_reader::FileReader;
 
 /// How large the file may be. Nobody writes that much; another file may have got in its place.
 const MEBIBYTES_MAX: u64 = 16;
@@ -141,7 +141,7 @@ fn can_be_read_again(path: &Path) -> Result<(), String> {
 
 fn read(path: &Path) -> Content {
     let name = path.display();
-    let bytes = read_up_to(MEBIBYTES_MAX, path).map_err(|error| format!("{name}: {error}"))?;
+    let bytes = fencepost_tls::read_up_to(MEBIBYTES_MAX, path).map_err(|error| format!("{name}: {error}"))?;
     String::from_utf8(bytes).map_err(|error| {
         let at = error.utf8_error().valid_up_to();
         let line = 1 + error.as_bytes()[..at].iter().filter(|byte| **byte == b'\n').count();

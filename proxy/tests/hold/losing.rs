@@ -7,7 +7,7 @@ use std::path::PathBuf;
 use std::process::Command;
 use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
 
-use fencepost_holder::BootInstant;
+use fencepost_hold::BootInstant;
 use fencepost_testsupport::{EtcdVersion, Process, Relay, eventually};
 use rustix::fs::OFlags;
 use rustix::process::Signal;

@@ -4,8 +4,8 @@ use std::fmt;
 use std::pin::pin;
 use std::time::Duration;
 
+use crate::{Action, Over, Refusal, Tenure};
 use bytes::Bytes;
-use fencepost_holder::{Action, Over, Refusal, Tenure};
 use http::header::{HOST, RETRY_AFTER};
 use http::{HeaderMap, Method, Request, StatusCode, Uri};
 use http_body_util::{BodyExt, Empty, Limited};
@@ -14,11 +14,13 @@ use hyper::client::conn::http1;
 use hyper_util::rt::TokioIo;
 use tokio::time::{sleep, timeout};
 
+use super::console::Console;
 use super::header_names::HeaderNames;
 use super::proxy_address::ProxyAddress;
 use super::proxy_link::{LinkError, ProxyLink, TlsRefusal};
-use super::voice::Voice;
-use crate::fence_call::PATH;
+
+/// Where a proxy takes the call.
+const PATH: &str = "/.well-known/fence";
 
 /// How long one answer may take: longer than the proxy itself waits unless it was configured to wait for longer.
 const ANSWER_WITHIN: Duration = Duration::from_secs(30);
@@ -36,31 +38,31 @@ const DETAIL_BYTES_MAX: usize = 4096;
 
 /// The proxy before the worker.
 #[derive(Debug)]
-pub(super) struct Door {
+pub(super) struct FenceCall {
     link: ProxyLink,
     names: HeaderNames,
 }
 
 /// Why the proxy does not close it, and will not.
 #[derive(Debug, thiserror::Error)]
-pub(super) enum DoorError {
+pub(super) enum FenceCallError {
     /// It says that this tenure is none.
-    #[error("--fence {door} does not fence for this lock: {refusal}{detail}")]
-    Refused { door: String, refusal: Refusal, detail: String },
+    #[error("--fence {proxy} does not fence for this lock: {refusal}{detail}")]
+    Refused { proxy: String, refusal: Refusal, detail: String },
     /// It says something else: it may be no fencepost.
-    #[error("--fence {door} does not fence: it answered {status} to POST {PATH}")]
-    Unexpected { door: String, status: StatusCode },
+    #[error("--fence {proxy} does not fence: it answered {status} to POST {PATH}")]
+    Unexpected { proxy: String, status: StatusCode },
     /// It is not the one that is meant, or does not take us for what we are.
-    #[error("--fence {door}: no TLS: {refusal}")]
-    Tls { door: String, refusal: TlsRefusal },
+    #[error("--fence {proxy}: no TLS: {refusal}")]
+    Tls { proxy: String, refusal: TlsRefusal },
     /// The tenure is over.
     #[error("the lock was lost: {0}")]
     Over(Over),
 }
 
-impl Door {
-    pub(super) fn at(link: ProxyLink, names: &HeaderNames) -> Door {
-        Door { link, names: names.clone() }
+impl FenceCall {
+    pub(super) fn at(link: ProxyLink, names: &HeaderNames) -> FenceCall {
+        FenceCall { link, names: names.clone() }
     }
 
     /// Which proxy it is.
@@ -72,7 +74,7 @@ impl Door {
     ///
     /// # Cancel safety
     /// May be given up at any time: the call changes nothing but what the proxy knows.
-    pub(super) async fn close(&self, tenure: &Tenure, voice: &Voice) -> Result<(), DoorError> {
+    pub(super) async fn close(&self, tenure: &Tenure, console: &Console) -> Result<(), FenceCallError> {
         let mut said = String::new();
         loop {
             let (why, pause) = match timeout(ANSWER_WITHIN, self.ask(tenure)).await {
@@ -83,7 +85,7 @@ impl Door {
             };
             // Each reason once.
             if why != said {
-                voice.say(format_args!("waiting for {self}: {why}; asking again in {pause:?}"));
+                console.print(format_args!("waiting for {self}: {why}; asking again in {pause:?}"));
                 said = why;
             }
             sleep(pause).await;
@@ -96,7 +98,7 @@ impl Door {
         *request.uri_mut() = Uri::from_static(PATH);
         request.headers_mut().insert(HOST, self.link.address.host_header());
         let stamped = self.names.stamp(tenure).stamp(&mut request);
-        stamped.map_err(|over| Asked::Final(DoorError::Over(over)))?;
+        stamped.map_err(|over| Asked::Final(FenceCallError::Over(over)))?;
 
         let stream = match self.link.connect(tenure.standing()).await {
             Ok(stream) => stream,
@@ -125,19 +127,19 @@ impl Door {
             (status, None, _) if speaks_for_another(status) => {
                 Err(Asked::Again { why: format!("it answered {status}"), pause })
             }
-            (status, None, _) => Err(Asked::Final(DoorError::Unexpected { door: self.to_string(), status })),
+            (status, None, _) => Err(Asked::Final(FenceCallError::Unexpected { proxy: self.to_string(), status })),
             (_, Some(refusal), _) if refusal.action == Action::Retry => {
                 Err(Asked::Again { why: refusal.reason.to_string(), pause })
             }
             (_, Some(refusal), detail) => {
                 let detail = detail.map(|detail| format!(" (it says: {detail})")).unwrap_or_default();
-                Err(Asked::Final(DoorError::Refused { door: self.to_string(), refusal, detail }))
+                Err(Asked::Final(FenceCallError::Refused { proxy: self.to_string(), refusal, detail }))
             }
         }
     }
 
     fn refused(&self, refusal: TlsRefusal) -> Asked {
-        Asked::Final(DoorError::Tls { door: self.to_string(), refusal })
+        Asked::Final(FenceCallError::Tls { proxy: self.to_string(), refusal })
     }
 }
 
@@ -154,11 +156,11 @@ fn pause_after(headers: &HeaderMap) -> Duration {
 
 /// Why it is not closed, if the tenure is over: the proxy may have heard of that first, and has refused what was a holder's no more. If
 /// this side hears nothing of it in the time of a renewal, there is another reason.
-async fn after_a_loss(error: DoorError, tenure: &Tenure) -> DoorError {
-    let DoorError::Refused { refusal, .. } = &error else { return error };
+async fn after_a_loss(error: FenceCallError, tenure: &Tenure) -> FenceCallError {
+    let FenceCallError::Refused { refusal, .. } = &error else { return error };
     match refusal.action {
         Action::Stop | Action::Acquire | Action::RefreshToken => {
-            timeout(tenure.ttl() / 2, tenure.lost()).await.map_or(error, DoorError::Over)
+            timeout(tenure.ttl() / 2, tenure.lost()).await.map_or(error, FenceCallError::Over)
         }
         Action::Fix | Action::Retry => error,
     }
@@ -175,7 +177,7 @@ async fn detail_of(body: Incoming) -> Option<String> {
 /// What becomes of one call that did not do it.
 enum Asked {
     Again { why: String, pause: Duration },
-    Final(DoorError),
+    Final(FenceCallError),
 }
 
 impl Asked {
@@ -184,7 +186,7 @@ impl Asked {
     }
 }
 
-impl fmt::Display for Door {
+impl fmt::Display for FenceCall {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         self.link.fmt(f)
     }

@@ -14,11 +14,11 @@ use std::path::Path;
 use std::process::{Child, Command};
 use std::time::Duration;
 
-use fencepost_holder::BootInstant;
+use crate::BootInstant;
 use rustix::process::{Pid, Resource, Rlimit, getrlimit, setrlimit};
 
+use super::console::ConsoleWriter;
 use super::exit::Exit;
-use super::voice::Speech;
 
 /// The hidden subcommand that a command is started with.
 const SUBCOMMAND: &str = "hold-start";
@@ -94,8 +94,9 @@ struct Word {
 
 /// What the started process does until it becomes the command; returns with an exit code if it can't.
 pub fn become_command(gate: &Path, descriptors: Option<u64>, command: &[OsString]) -> u8 {
-    let failed =
-        |why: &str| Exit::Failed(format!("the command is not started: {why}")).say(&Speech::begin().voice(false));
+    let failed = |why: &str| {
+        Exit::Failed(format!("the command is not started: {why}")).report(&ConsoleWriter::begin().console(false))
+    };
     let environment = match wait_for_word(gate) {
         Ok(Some(Word { until, environment })) if BootInstant::now() < until => environment,
         // This process, or the one that gave the word, stood still meanwhile.
@@ -111,7 +112,8 @@ pub fn become_command(gate: &Path, descriptors: Option<u64>, command: &[OsString
     // Of a `hold` around this one, whose tenure is another, there may be one that this one does not set.
     let error = Command::new(program).args(arguments).env_remove("FENCE_STAMP").envs(environment).exec();
     let why = format!("{} cannot be run: {error}", program.display());
-    Exit::NoCommand { is_missing: error.kind() == ErrorKind::NotFound, why }.say(&Speech::begin().voice(false))
+    Exit::NoCommand { is_missing: error.kind() == ErrorKind::NotFound, why }
+        .report(&ConsoleWriter::begin().console(false))
 }
 
 /// `None` if the command is not to be any more.

@@ -1,8 +1,8 @@
 //! In which headers a tenure stands on the requests that `hold` sends.
 
+use crate::{StampLayer, Tenure};
 use clap::Args;
 use fencepost_config::{folds_alike, parse_token_header};
-use fencepost_holder::{StampLayer, Tenure};
 use http::HeaderName;
 
 /// The names of the headers that carry the tenure, for `--fence` and `--stamp`.

@@ -22,7 +22,7 @@ const FENCE_LOCK: HeaderName = HeaderName::from_static("fence-lock");
 /// ```no_run
 /// use std::time::Duration;
 ///
-/// use fencepost_holder::{Action, Etcd, Lock, StampError};
+/// use fencepost_hold::{Action, Etcd, Lock, StampError};
 /// use http::{Request, Response};
 /// use tower::{Service, ServiceBuilder, ServiceExt, service_fn};
 ///

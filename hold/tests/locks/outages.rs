@@ -3,7 +3,7 @@
 use std::time::{Duration, Instant};
 
 use etcd_client::PutOptions;
-use fencepost_holder::{BootInstant, Etcd, Lock, Over, Standing};
+use fencepost_hold::{BootInstant, Etcd, Lock, Over, Standing};
 use fencepost_testsupport::{Cluster, EtcdOptions, EtcdVersion, FreePort, PATIENCE, Relay, eventually};
 use tokio::task::JoinSet;
 

@@ -3,12 +3,11 @@
 use std::sync::{Mutex, PoisonError};
 use std::time::Duration;
 
+use crate::{StampLayer, Standing};
 use bytes::Bytes;
-use fencepost_fence::refusal::read_out;
-use fencepost_holder::{StampLayer, Standing};
 use http::header::{self, HeaderMap, HeaderName, HeaderValue};
 use http::{Request, Response, StatusCode, Uri};
-use http_body_util::{Either, Full};
+use http_body_util::{BodyExt, Either, Full};
 use hyper::body::{Body, Incoming};
 use hyper::client::conn::http1::{self, SendRequest};
 use hyper_util::rt::TokioIo;
@@ -17,7 +16,7 @@ use tokio::task::AbortHandle;
 use tokio::time::{Instant, timeout};
 
 use super::{HEADERS_MAX, Outlet};
-use crate::hold::proxy_link::{LinkError, TlsRefusal};
+use crate::command::proxy_link::{LinkError, TlsRefusal};
 
 /// How long the proxy may take to accept a connection.
 const CONNECT_TIMEOUT: Duration = Duration::from_secs(5);
@@ -73,7 +72,7 @@ impl Line {
         // A command that writes everything before it reads would see a reset in place of the answer. What it holds back until it sees
         // `100 Continue` is not asked for.
         if !is_held_back {
-            tokio::spawn(read_out(request.into_body()));
+            tokio::spawn(discard(request.into_body()));
         }
         refuse(status, &why)
     }
@@ -224,4 +223,19 @@ fn refuse(status: StatusCode, why: &str) -> Answer {
     *answer.status_mut() = status;
     answer.headers_mut().insert(header::CONTENT_TYPE, HeaderValue::from_static("text/plain; charset=utf-8"));
     answer
+}
+
+/// Reads a body to its end and drops it: 16 MiB at most, for 5 s at most.
+async fn discard(mut body: Incoming) {
+    let read = async {
+        let mut left: usize = 16 << 20;
+        while let Some(Ok(frame)) = body.frame().await {
+            match left.checked_sub(frame.data_ref().map_or(0, Bytes::len)) {
+                Some(rest) => left = rest,
+                None => return,
+            }
+        }
+    };
+    // A body that takes longer is dropped unread, and its connection closed.
+    let _ = timeout(Duration::from_secs(5), read).await;
 }

@@ -1,17 +1,25 @@
-//! `fencepost hold`: hold a lock for as long as a command runs, and end the command before the lock can be lost.
+//! `fencepost hold`: holds a lock for as long as a command runs, and ends the command before the lock can be lost.
 //!
-//! In the order of what happens: `settings` is what was asked for; `etcd_files` are those by which etcd lets us in, read anew while the
-//! lock is held; the lock is taken ([`fencepost_holder`]); `door` closes the worker's door behind the predecessor; `stamp` takes the
-//! command's requests; both go to proxies by a `proxy_link`, in `header_names`; `starter` is what becomes the command; `family` is the command
-//! with all that came of it, and how it is ended; `descent` is who came of whom; `under_lock` is its life from beginning to end; `watchdog` is a
-//! second process that ends it where this one can't any more. `exit` has the exit codes, `signals` what is passed on, `voice` what is said.
+//! The modules in the order of what happens:
+//!
+//! | module | does |
+//! |---|---|
+//! | `settings` | the options, checked |
+//! | `etcd_files` | the files that grant access to etcd, read again while the lock is held |
+//! | `fence_call` | has the proxy close the door behind the predecessor |
+//! | `stamp` | takes the command's requests and adds its token, through `proxy_link` and `header_names` |
+//! | `starter` | the process that becomes the command |
+//! | `process_tree` | the command and its descendants, and how they are ended |
+//! | `under_lock` | the command's life from beginning to end |
+//! | `watchdog` | a second process that ends the command if this one cannot |
+//! | `exit`, `signals`, `console` | exit codes, the signals that are passed on, messages |
 
-mod descent;
-mod door;
+mod console;
 mod etcd_files;
 mod exit;
-mod family;
+mod fence_call;
 mod header_names;
+mod process_tree;
 mod proxy_address;
 mod proxy_link;
 mod settings;
@@ -19,16 +27,16 @@ mod signals;
 mod stamp;
 mod starter;
 mod under_lock;
-mod voice;
 mod watchdog;
 mod while_held;
 
 use std::convert::Infallible;
+use std::error::Error;
 use std::pin::pin;
 use std::time::Duration;
 
-use fencepost_holder::{AcquireError, Etcd, Lock, LockKey, StoreError, Tenure};
-use rustix::process::{Pid, Resource, Signal, getpid, getrlimit};
+use crate::{AcquireError, Etcd, Lock, LockKey, Owner, StoreError, Tenure};
+use rustix::process::{Pid, Resource, Rlimit, Signal, getpid, getrlimit, setrlimit};
 use tokio::time::sleep;
 
 pub use self::header_names::HeaderNames;
@@ -38,21 +46,18 @@ pub use self::stamp::StampRule;
 pub use self::starter::become_command;
 pub use self::watchdog::watch_over as run_watchdog;
 
-use self::door::Door;
+use self::console::{Console, ConsoleWriter};
 use self::etcd_files::Contents;
 use self::exit::Exit;
-use self::family::reap;
+use self::fence_call::FenceCall;
+use self::process_tree::reap;
 use self::proxy_link::ProxyLink;
 use self::settings::TRY_WITHIN;
 use self::signals::{Signals, asks_to_end};
 use self::stamp::Outlet;
 use self::starter::Starter;
 use self::under_lock::End;
-use self::voice::{Speech, Voice};
 use self::watchdog::Watchdog;
-use crate::descriptors::raise as raise_descriptors;
-use crate::logging::WithCauses;
-use crate::observe::text::owner_in_words;
 
 /// How long to wait before etcd is asked again, when it did not answer.
 const ETCD_PAUSE: Duration = Duration::from_secs(1);
@@ -62,14 +67,14 @@ const SILENCE_MAX: Duration = Duration::from_millis(1_500);
 
 /// Does it, and returns the exit code. Runs on a current-thread runtime of this process's first thread.
 pub async fn hold(settings: HoldSettings) -> u8 {
-    let speech = Speech::begin();
-    let voice = speech.voice(settings.verbose);
-    let exit = match Hold::prepare(settings, voice.clone()) {
+    let writer = ConsoleWriter::begin();
+    let console = writer.console(settings.verbose);
+    let exit = match Hold::prepare(settings, console.clone()) {
         Ok(mut hold) => {
             let (files, etcd, contents) = (hold.settings.etcd_files(), hold.etcd.clone(), hold.etcd_contents.clone());
             let exit = tokio::select! {
                 exit = hold.run() => exit,
-                never = files.follow(&etcd, contents, &voice) => match never {},
+                never = files.follow(&etcd, contents, &console) => match never {},
             };
             hold.settle().await;
             hold.watchdog.end();
@@ -77,7 +82,7 @@ pub async fn hold(settings: HoldSettings) -> u8 {
         }
         Err(exit) => exit,
     };
-    exit.say(&voice)
+    exit.report(&console)
 }
 
 /// All that stays the same from one tenure to the next.
@@ -87,7 +92,7 @@ struct Hold {
     /// What the files held by which it lets us in.
     etcd_contents: Contents,
     lock: Lock,
-    door: Option<Door>,
+    fence_call: Option<FenceCall>,
     /// Where the command's requests go.
     outlets: Vec<Outlet>,
     signals: Signals,
@@ -100,29 +105,32 @@ struct Hold {
     own_descriptors: Option<u64>,
     /// How many connections to --stamp the command may have.
     connections_max: usize,
-    voice: Voice,
+    console: Console,
 }
 
 impl Hold {
-    fn prepare(settings: HoldSettings, voice: Voice) -> Result<Hold, Exit> {
+    fn prepare(settings: HoldSettings, console: Console) -> Result<Hold, Exit> {
         let etcd_contents = settings.etcd_files().read().map_err(Exit::Usage)?;
-        let etcd = settings.etcd(etcd_contents.clone(), &voice)?;
+        let etcd = settings.etcd(etcd_contents.clone(), &console)?;
         let lock = settings.lock(&etcd)?;
         let names = &settings.header_names;
         names.check().map_err(Exit::Usage)?;
         settings.check_addresses()?;
-        let tls = settings.proxy_tls(&voice)?;
+        let tls = settings.proxy_tls(&console)?;
         let link = |to| ProxyLink::new(to, tls.as_ref());
-        let door = settings.fence.as_ref().map(|proxy| Door::at(link(proxy), names));
-        let outlets =
-            settings.stamp.iter().map(|rule| Outlet::new(rule.listen, link(&rule.to), names, voice.clone())).collect();
+        let fence_call = settings.fence.as_ref().map(|proxy| FenceCall::at(link(proxy), names));
+        let outlets = settings
+            .stamp
+            .iter()
+            .map(|rule| Outlet::new(rule.listen, link(&rule.to), names, console.clone()))
+            .collect();
         let failed = |what: &str, error: std::io::Error| Exit::Failed(format!("{what}: {error}"));
-        family::adopt_orphans().map_err(|error| failed("orphans cannot be adopted", error))?;
+        process_tree::adopt_orphans().map_err(|error| failed("orphans cannot be adopted", error))?;
         let signals = Signals::listen().map_err(|error| failed("signals cannot be listened to", error))?;
         let own_descriptors = getrlimit(Resource::Nofile).current;
-        let descriptors = raise_descriptors();
-        let mut others =
-            descent::children(getpid()).map_err(|error| failed("this process's children cannot be seen", error))?;
+        let descriptors = raise_descriptor_limit();
+        let mut others = process_tree::children(getpid())
+            .map_err(|error| failed("this process's children cannot be seen", error))?;
         let watchdog = Watchdog::start(&others).map_err(|error| failed("the watchdog cannot be started", error))?;
         others.push(watchdog.id());
         let connections_max = stamp::connections_max(descriptors);
@@ -131,7 +139,7 @@ impl Hold {
             etcd,
             etcd_contents,
             lock,
-            door,
+            fence_call,
             outlets,
             signals,
             watchdog,
@@ -139,7 +147,7 @@ impl Hold {
             others,
             own_descriptors,
             connections_max,
-            voice,
+            console,
         })
     }
 
@@ -157,7 +165,7 @@ impl Hold {
                 Err(exit) => return exit,
             };
             is_first = false;
-            self.voice.step(format_args!(
+            self.console.print_verbose(format_args!(
                 "{} holds {} under revision {}",
                 tenure.owner(),
                 tenure.key(),
@@ -175,8 +183,8 @@ impl Hold {
 
     /// Waits for the lock, unless that is not wanted, and takes it.
     async fn acquire(&mut self, is_first: bool) -> Result<Tenure, Exit> {
-        self.voice.step(format_args!("waiting for {}", self.lock.key()));
-        let mut silence = pin!(say_when_silent(self.etcd.clone(), self.lock.key().clone(), self.voice.clone()));
+        self.console.print_verbose(format_args!("waiting for {}", self.lock.key()));
+        let mut silence = pin!(say_when_silent(self.etcd.clone(), self.lock.key().clone(), self.console.clone()));
         loop {
             let acquiring = async {
                 match self.settings.r#try {
@@ -196,20 +204,20 @@ impl Hold {
                 AcquireError::Held { owner } => {
                     return Err(Exit::Conflict {
                         code: self.settings.conflict_exit_code,
-                        owner: owner_in_words(owner),
+                        owner: owner_in_words(&owner),
                     });
                 }
                 // Whoever has held the lock goes on trying: there is nothing else to do for a master that waits for its etcd.
                 AcquireError::Store(StoreError::Unavailable(why)) if !is_first && !self.settings.once => {
-                    self.voice.say(format_args!("etcd does not answer, trying again: {why}"));
+                    self.console.print(format_args!("etcd does not answer, trying again: {why}"));
                     sleep(ETCD_PAUSE).await;
                 }
                 error @ AcquireError::Store(StoreError::NoLogin) => {
-                    let why = WithCauses(&error);
+                    let why = with_causes(&error);
                     return Err(Exit::Failed(format!("{why}: give --etcd-user and --etcd-password-file")));
                 }
                 error @ (AcquireError::Store(_) | AcquireError::Clock(_)) => {
-                    return Err(Exit::Failed(WithCauses(&error).to_string()));
+                    return Err(Exit::Failed(with_causes(&error)));
                 }
             }
         }
@@ -227,20 +235,20 @@ impl Hold {
     async fn give_back(&self, tenure: Tenure) {
         let (is_held, revision) = (tenure.is_held(), tenure.revision());
         match tenure.release().await {
-            Ok(()) if is_held => self.voice.step(format_args!("gave {} back", self.lock.key())),
+            Ok(()) if is_held => self.console.print_verbose(format_args!("gave {} back", self.lock.key())),
             // The key may be there, and another's.
-            Ok(()) => self.voice.step(format_args!("revision {revision} has left nothing in etcd")),
-            Err(error) => self.voice.say(format_args!("{}", WithCauses(&error))),
+            Ok(()) => self.console.print_verbose(format_args!("revision {revision} has left nothing in etcd")),
+            Err(error) => self.console.print(format_args!("{}", with_causes(&error))),
         }
     }
 }
 
 /// Says when etcd does not answer, and when it does again: whoever waits may wait for the lock, or for nothing.
-async fn say_when_silent(etcd: Etcd, key: LockKey, voice: Voice) -> Infallible {
+async fn say_when_silent(etcd: Etcd, key: LockKey, console: Console) -> Infallible {
     loop {
-        voice.say(format_args!("{}", etcd.silent_for(SILENCE_MAX).await));
+        console.print(format_args!("{}", etcd.silent_for(SILENCE_MAX).await));
         etcd.answers().await;
-        voice.say(format_args!("etcd answers again; waiting for {key}"));
+        console.print(format_args!("etcd answers again; waiting for {key}"));
     }
 }
 
@@ -263,4 +271,24 @@ async fn interrupted(signals: &mut Signals, watchdog: Pid, starter: &mut Option<
             _ => {}
         }
     }
+}
+
+/// An error and its causes, in one line.
+fn with_causes(error: &(dyn Error + 'static)) -> String {
+    let causes = std::iter::successors(Some(error), |error| (*error).source());
+    causes.map(ToString::to_string).collect::<Vec<_>>().join(": ")
+}
+
+/// An owner's name in a message: an empty one is quoted.
+fn owner_in_words(owner: &Owner) -> String {
+    let owner = owner.to_string();
+    if owner.is_empty() { r#""""#.to_owned() } else { owner }
+}
+
+/// Raises the process's limit of open files as far as it may be, and returns it. `None`: there is no limit.
+fn raise_descriptor_limit() -> Option<usize> {
+    let Rlimit { current, maximum } = getrlimit(Resource::Nofile);
+    let raised = setrlimit(Resource::Nofile, Rlimit { current: maximum, maximum });
+    let limit = if raised.is_ok() { maximum } else { current };
+    limit.and_then(|limit| usize::try_from(limit).ok())
 }

@@ -1,9 +1,9 @@
 //! What `fencepost hold` exits with.
 
-use fencepost_holder::Over;
+use crate::Over;
 use rustix::process::Signal;
 
-use super::voice::Voice;
+use super::console::Console;
 
 /// Failed to run: etcd does not answer, or refuses; the proxy refuses to fence.
 const FAILED: u8 = 1;
@@ -40,15 +40,15 @@ pub(super) enum Exit {
 }
 
 impl Exit {
-    /// Says what has to be said, and returns the code.
-    pub(super) fn say(&self, voice: &Voice) -> u8 {
+    /// Prints why, and returns the exit code.
+    pub(super) fn report(&self, console: &Console) -> u8 {
         match self {
             // The command has said what it had to say.
             Exit::Command(_) | Exit::Signal(_) => {}
-            Exit::NoCommand { why, .. } => voice.say(format_args!("{why}")),
-            Exit::Conflict { owner, .. } => voice.say(format_args!("the lock is held by {owner}")),
-            Exit::Lost(over) => voice.say(format_args!("the lock was lost: {over}")),
-            Exit::Failed(why) | Exit::Usage(why) => voice.say(format_args!("{why}")),
+            Exit::NoCommand { why, .. } => console.print(format_args!("{why}")),
+            Exit::Conflict { owner, .. } => console.print(format_args!("the lock is held by {owner}")),
+            Exit::Lost(over) => console.print(format_args!("the lock was lost: {over}")),
+            Exit::Failed(why) | Exit::Usage(why) => console.print(format_args!("{why}")),
         }
         self.code()
     }

@@ -5,7 +5,7 @@ use std::fmt;
 use std::io;
 use std::sync::Arc;
 
-use fencepost_holder::Standing;
+use crate::Standing;
 use fencepost_tls::{ClientFiles, ClientTls, Look, TlsError};
 use rustls::pki_types::ServerName;
 use rustls::{AlertDescription, CertificateError, ClientConfig};
@@ -14,10 +14,9 @@ use tokio::net::TcpStream;
 use tokio::sync::watch;
 use tokio_rustls::TlsConnector;
 
+use super::console::Console;
 use super::proxy_address::ProxyAddress;
-use super::voice::Voice;
 use super::while_held::WhileHeld;
-use crate::client_tls::refuses_certificate;
 
 /// What is spoken inside of TLS.
 const PROTOCOLS: &[&[u8]] = &[b"http/1.1"];
@@ -90,13 +89,13 @@ impl fmt::Display for ProxyLink {
 #[derive(Debug, Clone)]
 pub(super) struct ProxyTls {
     client: ClientTls,
-    voice: Voice,
+    console: Console,
 }
 
 impl ProxyTls {
     /// Reads and checks the files.
-    pub(super) fn load(files: ClientFiles, voice: Voice) -> Result<ProxyTls, TlsError> {
-        Ok(ProxyTls { client: ClientTls::load(files, PROTOCOLS)?, voice })
+    pub(super) fn load(files: ClientFiles, console: Console) -> Result<ProxyTls, TlsError> {
+        Ok(ProxyTls { client: ClientTls::load(files, PROTOCOLS)?, console })
     }
 
     /// For a connection that begins now: certificates may be renewed while a lock is held.
@@ -104,7 +103,7 @@ impl ProxyTls {
         let followed = self.client.followed();
         // Reading a file may block. An error means that looking panicked.
         if let Ok(Look::Failed(error)) = tokio::task::spawn_blocking(move || followed.look()).await {
-            self.voice.say(format_args!("{error}; what was in force stays"));
+            self.console.print(format_args!("{error}; what was in force stays"));
         }
         self.client.config()
     }
@@ -155,7 +154,7 @@ fn explained(error: &rustls::Error) -> Option<&'static str> {
             "its certificate is for another name"
         }
         InvalidMessage(_) => "it does not speak TLS",
-        AlertReceived(alert) if refuses_certificate(*alert) => {
+        AlertReceived(alert) if fencepost_tls::refuses_certificate(*alert) => {
             "it refuses the certificate of --proxy-cert, or wants one"
         }
         AlertReceived(A::NoApplicationProtocol) => "it does not speak HTTP/1.1",

@@ -8,7 +8,7 @@
 //! ```no_run
 //! use std::time::Duration;
 //!
-//! use fencepost_holder::{Etcd, Lock};
+//! use fencepost_hold::{Etcd, Lock};
 //!
 //! # async fn work() {}
 //! # async fn example() -> Result<(), Box<dyn std::error::Error>> {
@@ -53,6 +53,7 @@
 //! blocked for half a time to live loses its tenures.
 
 mod clock;
+pub mod command;
 mod error;
 mod etcd;
 mod lease;

@@ -3,7 +3,7 @@
 use std::sync::Arc;
 use std::time::Duration;
 
-use fencepost_holder::{AcquireError, Etcd, EtcdBuilder, Lock, StoreError, Tenure};
+use fencepost_hold::{AcquireError, Etcd, EtcdBuilder, Lock, StoreError, Tenure};
 use fencepost_testsupport as support;
 use fencepost_testsupport::{EtcdOptions, EtcdSecurity, EtcdVersion, PATIENCE, Tokens, eventually};
 use tokio::task::JoinHandle;

@@ -4,10 +4,11 @@ use std::ffi::OsString;
 use std::path::PathBuf;
 use std::time::Duration;
 
+use crate::{Etcd, InvalidEtcd, InvalidLock, Lock};
 use clap::{ArgGroup, Args};
-use fencepost_holder::{Etcd, InvalidEtcd, InvalidLock, Lock};
 use fencepost_tls::{ClientFiles, FileRole, IdentityFiles};
 
+use super::console::Console;
 use super::etcd_files::{Contents, EtcdFiles};
 use super::exit::{self, Exit};
 use super::header_names::HeaderNames;
@@ -15,8 +16,7 @@ use super::proxy_address::ProxyAddress;
 use super::proxy_link::ProxyTls;
 use super::stamp::StampRule;
 use super::starter::Starter;
-use super::voice::Voice;
-use crate::logging::WithCauses;
+use super::with_causes;
 
 /// How long etcd may take to answer a call before the lock is given up.
 const ANSWER_WITHIN: Duration = Duration::from_secs(10);
@@ -111,9 +111,9 @@ pub struct HoldSettings {
 
 impl HoldSettings {
     /// The cluster that is meant.
-    pub(super) fn etcd(&self, contents: Contents, voice: &Voice) -> Result<Etcd, Exit> {
+    pub(super) fn etcd(&self, contents: Contents, console: &Console) -> Result<Etcd, Exit> {
         if self.etcd_user.is_some() && self.etcd.iter().any(|endpoint| endpoint.starts_with("http://")) {
-            voice.say(format_args!("--etcd-user: the password goes over the network as it is: use https"));
+            console.print(format_args!("--etcd-user: the password goes over the network as it is: use https"));
         }
         self.etcd_files().etcd(contents).build().map_err(|error| {
             Exit::Usage(match &error {
@@ -149,7 +149,7 @@ impl HoldSettings {
                 InvalidLock::Owner(_) => "--owner",
                 InvalidLock::Ttl(_) => "--ttl",
             };
-            Exit::Usage(format!("{option}: {}", WithCauses(&error)))
+            Exit::Usage(format!("{option}: {}", with_causes(&error)))
         })
     }
 
@@ -164,7 +164,7 @@ impl HoldSettings {
     }
 
     /// TLS with the proxies, if any of them speaks it.
-    pub(super) fn proxy_tls(&self, voice: &Voice) -> Result<Option<ProxyTls>, Exit> {
+    pub(super) fn proxy_tls(&self, console: &Console) -> Result<Option<ProxyTls>, Exit> {
         let fence = self.fence.iter().map(|proxy| ("--fence", proxy));
         let mut proxies = fence.chain(self.stamp.iter().map(|rule| ("--stamp", &rule.to)));
         let secure = proxies.find(|(_, proxy)| proxy.server_name().is_some());
@@ -183,7 +183,7 @@ impl HoldSettings {
         };
         let identity = self.proxy_cert.clone().zip(self.proxy_key.clone());
         let identity = identity.map(|(certificate, key)| IdentityFiles { certificate, key });
-        let tls = ProxyTls::load(ClientFiles { ca, crl: None, identity }, voice.clone());
+        let tls = ProxyTls::load(ClientFiles { ca, crl: None, identity }, console.clone());
         tls.map(Some).map_err(|error| {
             let option = match error.role {
                 FileRole::Certificate => "--proxy-cert",

@@ -4,12 +4,11 @@ use std::convert::Infallible;
 use std::path::{Path, PathBuf};
 use std::time::Duration;
 
-use fencepost_holder::{Etcd, EtcdBuilder};
+use crate::{Etcd, EtcdBuilder};
 use fencepost_tls::{ClientFiles, ClientTls, FileRole, IdentityFiles};
 use tokio::time::{MissedTickBehavior, interval};
 
-use super::voice::Voice;
-use crate::file_reader::read_up_to;
+use super::console::Console;
 
 /// How large each may be, as any file of TLS.
 const MEBIBYTES_MAX: u64 = 64;
@@ -84,7 +83,7 @@ impl EtcdFiles {
 
     /// Has the cluster reached by what they hold from then on, whenever that has changed, for as long as it is polled.
     /// `in_force` is what it is reached by.
-    pub(super) async fn follow(&self, etcd: &Etcd, in_force: Contents, voice: &Voice) -> Infallible {
+    pub(super) async fn follow(&self, etcd: &Etcd, in_force: Contents, console: &Console) -> Infallible {
         if self.paths().next().is_none() {
             return std::future::pending().await;
         }
@@ -110,10 +109,10 @@ impl EtcdFiles {
                 Err(error) => Err(error),
             };
             match renewed {
-                Ok(()) => {
-                    voice.step(format_args!("the files for etcd have changed: connections that begin now go by them"))
-                }
-                Err(error) => voice.say(format_args!("{error}; what was in force stays")),
+                Ok(()) => console.print_verbose(format_args!(
+                    "the files for etcd have changed: connections that begin now go by them"
+                )),
+                Err(error) => console.print(format_args!("{error}; what was in force stays")),
             }
         }
     }
@@ -136,5 +135,5 @@ fn password(file: &Path) -> Result<String, String> {
 }
 
 fn read(argument: &str, file: &Path) -> Result<Vec<u8>, String> {
-    read_up_to(MEBIBYTES_MAX, file).map_err(|error| format!("{argument}: {}: {error}", file.display()))
+    fencepost_tls::read_up_to(MEBIBYTES_MAX, file).map_err(|error| format!("{argument}: {}: {error}", file.display()))
 }

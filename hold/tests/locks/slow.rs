@@ -4,7 +4,7 @@ use std::fs;
 use std::sync::Arc;
 use std::time::Duration;
 
-use fencepost_holder::{Etcd, Lock, Over};
+use fencepost_hold::{Etcd, Lock, Over};
 use fencepost_testsupport::{self as support, EtcdOptions, EtcdSecurity, EtcdVersion, Relay, Tokens};
 
 use crate::store::{KEY, over};

@@ -4,7 +4,7 @@ use std::io::{self, IoSlice};
 use std::pin::Pin;
 use std::task::{Context, Poll};
 
-use fencepost_holder::{BootInstant, Over, Standing};
+use crate::{BootInstant, Over, Standing};
 use rustix::net::connect_unspec;
 use tokio::io::{AsyncRead, AsyncWrite, ReadBuf};
 use tokio::net::TcpStream;

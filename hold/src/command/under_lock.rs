@@ -2,17 +2,17 @@
 
 use std::time::Duration;
 
-use fencepost_holder::{Alarm, BootInstant, Over, Standing, Tenure};
+use crate::{Alarm, BootInstant, Over, Standing, Tenure};
 use rustix::process::Signal;
 use tokio::sync::watch;
 use tokio::time::sleep;
 
-use super::door::{Door, DoorError};
+use super::console::Console;
 use super::exit::Exit;
-use super::family::{Family, Reach, reap};
+use super::fence_call::{FenceCall, FenceCallError};
+use super::process_tree::{ProcessTree, Reach, reap};
 use super::signals::asks_to_end;
 use super::stamp::{Outlet, Stamping};
-use super::voice::Voice;
 use super::{Hold, HoldSettings, interrupted};
 
 /// How long processes may take to be gone that were killed, on a machine that is busy.
@@ -76,12 +76,12 @@ impl Hold {
             Ok(starter) => starter,
             Err(exit) => return End::Exit(exit),
         };
-        let family = Family::of(starter.id(), !self.settings.foreground, self.others.clone());
-        let mut life = Life::begins(family, tenure, alarm, &self.settings);
+        let processes = ProcessTree::of(starter.id(), !self.settings.foreground, self.others.clone());
+        let mut life = Life::begins(processes, tenure, alarm, &self.settings);
         life.look_at_standing();
-        self.watchdog.guard(&life.family, life.watchdog_kills_at());
+        self.watchdog.guard(&life.processes, life.watchdog_kills_at());
         let word = starter.let_go(life.sure_until, &self.environment(tenure, stamping));
-        self.voice.step(format_args!("started process {}", life.family.command().as_raw_nonzero()));
+        self.console.print_verbose(format_args!("started process {}", life.processes.command().as_raw_nonzero()));
         let end = self.live(&mut life).await;
         drop(word);
         end
@@ -94,7 +94,7 @@ impl Hold {
             biased;
             over = tenure.lost() => Some(End::Lost(over)),
             exit = interrupted(&mut self.signals, self.watchdog.id(), &mut self.starter) => Some(End::Exit(exit)),
-            ready = proxies_ready(self.door.as_ref(), &self.outlets, tenure, &self.voice) => ready.err(),
+            ready = proxies_ready(self.fence_call.as_ref(), &self.outlets, tenure, &self.console) => ready.err(),
         }
     }
 
@@ -114,12 +114,12 @@ impl Hold {
     /// Follows the command until nothing of it is left.
     async fn live(&mut self, life: &mut Life) -> End {
         loop {
-            let gone = life.family.is_gone();
+            let gone = life.processes.is_gone();
             if matches!(gone, Ok(true)) {
                 break;
             }
             life.look_at_standing();
-            self.watchdog.guard(&life.family, life.watchdog_kills_at());
+            self.watchdog.guard(&life.processes, life.watchdog_kills_at());
             self.look_at_user(life);
             tokio::select! {
                 // The clock first: whoever wakes up too late has nothing else to do before.
@@ -137,14 +137,14 @@ impl Hold {
                 () = sleep(LOOK_PAUSE), if gone.is_err() => self.see_to_those_left(life),
             }
         }
-        if life.family.leaves_beyond() {
-            self.voice.say(format_args!(
+        if life.processes.leaves_beyond() {
+            self.console.print(format_args!(
                 "the command has left processes behind that run as another user: they cannot be ended, and may run on beside the next \
                 holder's: {RUN_AS}"
             ));
         }
         self.watchdog.stand_down();
-        match (life.lost, life.family.status()) {
+        match (life.lost, life.processes.status()) {
             // First: without it there is no next tenure.
             _ if life.watchdog_ended => End::Exit(Exit::Failed("the watchdog has ended".to_owned())),
             (Some(over), _) if !life.is_last => End::Lost(over),
@@ -163,15 +163,15 @@ impl Hold {
         {
             // This process may have stood still since the command ended.
             self.bury(life);
-            if matches!(life.family.is_gone(), Ok(true)) {
+            if matches!(life.processes.is_gone(), Ok(true)) {
                 return;
             }
-            life.family.kill();
+            life.processes.kill();
             life.stage = Stage::Killed;
             self.look_at_user(life);
-            let who = if life.family.status().is_some() { "what the command has left" } else { "the command" };
-            let killing = if life.family.command_is_beyond() { ", and cannot be killed" } else { ": killing it" };
-            self.voice.say(format_args!("{who} has not ended in time{killing}"));
+            let who = if life.processes.status().is_some() { "what the command has left" } else { "the command" };
+            let killing = if life.processes.command_is_beyond() { ", and cannot be killed" } else { ": killing it" };
+            self.console.print(format_args!("{who} has not ended in time{killing}"));
         }
     }
 
@@ -180,10 +180,10 @@ impl Hold {
         if life.lost.is_some() {
             return;
         }
-        let had_ended = life.family.status().is_some();
+        let had_ended = life.processes.status().is_some();
         self.bury(life);
         // What is seen only now may have ended because of it, by the watchdog for one; but not if it went well.
-        life.is_last |= had_ended || life.family.status().is_some_and(|status| status.exit_status() == Some(0));
+        life.is_last |= had_ended || life.processes.status().is_some_and(|status| status.exit_status() == Some(0));
         let over = match *life.standing.borrow() {
             Standing::Over(over) => over,
             Standing::Held { .. } => Over::NotRenewed,
@@ -192,86 +192,91 @@ impl Hold {
         let kill_at = BootInstant::now().min(life.sure_until) + life.grace_when_lost;
         life.terminate(kill_at);
         self.look_at_user(life);
-        self.voice.say(format_args!("lost the lock: {over}; {}", life.ending()));
+        self.console.print(format_args!("lost the lock: {over}; {}", life.ending()));
     }
 
     /// Says once that the command runs as another user, as soon as that shows: it is our user's until it changes that.
     fn look_at_user(&self, life: &mut Life) {
-        if !life.said_beyond && life.family.command_is_beyond() {
+        if !life.said_beyond && life.processes.command_is_beyond() {
             life.said_beyond = true;
-            self.voice.say(format_args!("{}: {RUN_AS}", Reach::Beyond));
+            self.console.print(format_args!("{}: {RUN_AS}", Reach::Beyond));
         }
     }
 
     /// Takes note of the children that have ended.
     fn bury(&mut self, life: &mut Life) {
-        let reaped = reap(Some(life.family.command()), self.watchdog.id());
+        let reaped = reap(Some(life.processes.command()), self.watchdog.id());
         if let Some(status) = reaped.command {
-            life.family.command_ended(status);
+            life.processes.command_ended(status);
         }
         if reaped.wants_terminal {
-            self.voice.say(format_args!("the command stands still, since it is not in the foreground of its terminal: --foreground leaves it there"));
+            self.console.print(format_args!("the command stands still, since it is not in the foreground of its terminal: --foreground leaves it there"));
         }
         if reaped.watchdog {
             life.watchdog_ended = true;
             life.terminate(BootInstant::now() + self.settings.grace);
             self.look_at_user(life);
-            self.voice.say(format_args!("the watchdog has ended: {}", life.ending()));
+            self.console.print(format_args!("the watchdog has ended: {}", life.ending()));
         }
         self.see_to_those_left(life);
     }
 
     fn pass_on(&mut self, life: &mut Life, signal: Signal) {
-        self.voice.step(format_args!("passing signal {} on", signal.as_raw()));
+        self.console.print_verbose(format_args!("passing signal {} on", signal.as_raw()));
         life.is_last |= matches!(signal, Signal::TERM | Signal::INT);
         match signal {
             Signal::TERM => {
                 // Each time: what a second one means is the command's business.
-                life.family.ask_anew();
+                life.processes.ask_anew();
                 life.terminate(BootInstant::now() + self.settings.grace);
             }
             // In the foreground of a terminal, the command has it from there already.
             Signal::INT | Signal::QUIT if self.settings.foreground => {}
             // Under a lock that is lost, nothing is to go on.
             Signal::CONT if life.lost.is_some() => {}
-            other => life.family.signal(other),
+            other => life.processes.signal(other),
         }
         // A command that stands still would never learn that it is to end. It may go on: the lock is held.
         if asks_to_end(signal) && life.lost.is_none() {
-            life.family.signal(Signal::CONT);
+            life.processes.signal(Signal::CONT);
         }
     }
 
     /// Of a command that has ended nothing may stay: the lock is about to be another's.
     fn see_to_those_left(&mut self, life: &mut Life) {
-        if life.family.status().is_none() || matches!(life.family.is_gone(), Ok(true)) {
+        if life.processes.status().is_none() || matches!(life.processes.is_gone(), Ok(true)) {
             return;
         }
         match life.stage {
             Stage::Runs => {
-                self.voice.say(format_args!("the command has ended and left processes behind: ending them"));
+                self.console.print(format_args!("the command has ended and left processes behind: ending them"));
                 life.terminate(BootInstant::now() + self.settings.grace);
             }
-            Stage::Asked { .. } => life.family.terminate(),
-            Stage::Killed => life.family.kill(),
+            Stage::Asked { .. } => life.processes.terminate(),
+            Stage::Killed => life.processes.kill(),
         }
     }
 }
 
 /// Returns when the door is closed and no other proxy has shown that it is not the one that is meant; else says how all ended.
-async fn proxies_ready(door: Option<&Door>, outlets: &[Outlet], tenure: &Tenure, voice: &Voice) -> Result<(), End> {
-    if let Some(door) = door {
-        voice.step(format_args!("asking {door} to close the door behind earlier holders"));
-        door.close(tenure, voice).await.map_err(|error| match error {
-            DoorError::Over(over) => End::Lost(over),
-            DoorError::Refused { .. } | DoorError::Unexpected { .. } | DoorError::Tls { .. } => {
+async fn proxies_ready(
+    fence_call: Option<&FenceCall>,
+    outlets: &[Outlet],
+    tenure: &Tenure,
+    console: &Console,
+) -> Result<(), End> {
+    if let Some(fence_call) = fence_call {
+        console.print_verbose(format_args!("asking {fence_call} to close the door behind earlier holders"));
+        fence_call.close(tenure, console).await.map_err(|error| match error {
+            FenceCallError::Over(over) => End::Lost(over),
+            FenceCallError::Refused { .. } | FenceCallError::Unexpected { .. } | FenceCallError::Tls { .. } => {
                 End::Exit(Exit::Failed(error.to_string()))
             }
         })?;
     }
     for outlet in outlets.iter().filter(|outlet| outlet.proxy().is_secure()) {
         // The one with the door has shown it already.
-        if door.is_none_or(|door| *door.address() != outlet.proxy().address) {
+        if fence_call.is_none_or(|fence_call| *fence_call.address() != outlet.proxy().address) {
             outlet.introduce(tenure.standing()).await.map_err(|why| End::Exit(Exit::Failed(why)))?;
         }
     }
@@ -280,7 +285,7 @@ async fn proxies_ready(door: Option<&Door>, outlets: &[Outlet], tenure: &Tenure,
 
 /// A command's life under a tenure.
 struct Life {
-    family: Family,
+    processes: ProcessTree,
     standing: watch::Receiver<Standing>,
     /// Until when the last renewal makes sure of the lock, or did.
     sure_until: BootInstant,
@@ -308,9 +313,9 @@ enum Stage {
 }
 
 impl Life {
-    fn begins(family: Family, tenure: &Tenure, alarm: Alarm, settings: &HoldSettings) -> Life {
+    fn begins(processes: ProcessTree, tenure: &Tenure, alarm: Alarm, settings: &HoldSettings) -> Life {
         Life {
-            family,
+            processes,
             standing: tenure.standing(),
             // Until the standing is looked at.
             sure_until: BootInstant::now(),
@@ -343,15 +348,15 @@ impl Life {
             Stage::Killed => return,
         };
         self.stage = Stage::Asked { kill_at };
-        self.family.terminate();
+        self.processes.terminate();
     }
 
     /// What becomes of the command that was asked to end.
     fn ending(&self) -> &'static str {
-        match self.family.status() {
-            None if self.family.command_is_beyond() => "the command cannot be ended",
+        match self.processes.status() {
+            None if self.processes.command_is_beyond() => "the command cannot be ended",
             None => "ending the command",
-            Some(_) if matches!(self.family.is_gone(), Ok(true)) => "the command has ended",
+            Some(_) if matches!(self.processes.is_gone(), Ok(true)) => "the command has ended",
             Some(_) => "ending what the command has left",
         }
     }

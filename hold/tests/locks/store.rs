@@ -3,7 +3,7 @@
 use std::time::Duration;
 
 use etcd_client::{Client, GetOptions, KeyValue};
-use fencepost_holder::{Etcd, Lock, LockBuilder, Over, Tenure};
+use fencepost_hold::{Etcd, Lock, LockBuilder, Over, Tenure};
 use fencepost_testsupport as support;
 use fencepost_testsupport::{EtcdOptions, EtcdVersion, PATIENCE, Requests, eventually};
 

@@ -9,16 +9,16 @@ use std::process::{Child, ChildStdin, Command, Stdio};
 use std::str::FromStr;
 use std::time::Duration;
 
-use fencepost_holder::{Alarm, BootInstant};
+use crate::{Alarm, BootInstant};
 use rustix::process::{Pid, Signal, getpid, getppid, kill_process_group};
 use tokio::io::{AsyncBufReadExt, BufReader};
 use tokio::time::sleep;
 
-use super::descent::{children, kill_with_descendants, with_descendants};
+use super::console::{Console, ConsoleWriter};
 use super::exit::Exit;
-use super::family::{Family, Reach};
+use super::process_tree::{ProcessTree, Reach};
+use super::process_tree::{children, kill_with_descendants, with_descendants};
 use super::signals::Signals;
-use super::voice::{Speech, Voice};
 
 /// How long to leave the processor to a holder that is about to end.
 const GONE_PAUSE: Duration = Duration::from_millis(1);
@@ -55,10 +55,10 @@ impl Watchdog {
         Pid::from_child(&self.process)
     }
 
-    /// From now on, the family is ended at that moment, or as soon as this process has ended.
-    pub(super) fn guard(&mut self, family: &Family, kill_at: BootInstant) {
-        let (command, at) = (family.command(), kill_at);
-        let target = if family.leads_group() { Target::Group(command) } else { Target::Process(command) };
+    /// From now on, the processes is ended at that moment, or as soon as this process has ended.
+    pub(super) fn guard(&mut self, processes: &ProcessTree, kill_at: BootInstant) {
+        let (command, at) = (processes.command(), kill_at);
+        let target = if processes.leads_group() { Target::Group(command) } else { Target::Process(command) };
         self.tell(Order::End { target, at });
     }
 
@@ -146,7 +146,7 @@ struct NoOrder;
 #[derive(Debug)]
 struct Holder {
     id: Pid,
-    /// Children of it that are none of the command's family.
+    /// Children of it that are none of the command's processes.
     others: Vec<Pid>,
 }
 
@@ -219,21 +219,21 @@ impl Holder {
 
 /// What the second process does, from its beginning to its end, for the first one with those children; returns with its exit code.
 pub async fn watch_over(holder: i32, others: &[i32]) -> u8 {
-    let speech = Speech::begin();
-    let voice = speech.voice(false);
+    let writer = ConsoleWriter::begin();
+    let console = writer.console(false);
     let Some(id) = Pid::from_raw(holder) else {
-        return Exit::Usage("no process has such a number".to_owned()).say(&voice);
+        return Exit::Usage("no process has such a number".to_owned()).report(&console);
     };
     let holder = Holder { id, others: others.iter().copied().filter_map(Pid::from_raw).collect() };
-    match follow_orders(&holder, &voice).await {
+    match follow_orders(&holder, &console).await {
         Ok(()) => 0,
-        Err(error) => Exit::Failed(format!("the watchdog is of no use: {error}")).say(&voice),
+        Err(error) => Exit::Failed(format!("the watchdog is of no use: {error}")).report(&console),
     }
 }
 
 /// # Errors
 /// If it can have no alarm, or can't listen to signals.
-async fn follow_orders(holder: &Holder, voice: &Voice) -> io::Result<()> {
+async fn follow_orders(holder: &Holder, console: &Console) -> io::Result<()> {
     // Signals to the whole service, as systemd sends them, are for the first process: this one goes when that one has gone.
     let _deaf = Signals::listen()?;
     let mut alarm = Alarm::new()?;
@@ -255,14 +255,14 @@ async fn follow_orders(holder: &Holder, voice: &Voice) -> io::Result<()> {
                     // It may have tried.
                     Reach::Beyond => "",
                 };
-                voice.say(format_args!("the lock was not renewed in time{still}: {reach}"));
+                console.print(format_args!("the lock was not renewed in time{still}: {reach}"));
             }
         }
     }
     if let Order::End { target, at } = order {
         let left = holder.until_gone(target, at).await;
         let reach = holder.end(target, left);
-        voice.say(format_args!("the lock's holder has ended: {reach}"));
+        console.print(format_args!("the lock's holder has ended: {reach}"));
     }
     Ok(())
 }

@@ -12,7 +12,7 @@ use std::net::SocketAddr;
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
 
-use fencepost_holder::{Over, StampLayer, Standing, Tenure};
+use crate::{Over, StampLayer, Standing, Tenure};
 use hyper::server::conn::http1;
 use hyper::service::service_fn;
 use hyper_util::rt::TokioIo;
@@ -22,10 +22,10 @@ use tokio::task::JoinSet;
 use tokio::time::{Instant, sleep, timeout};
 
 use self::line::Line;
+use super::console::Console;
 use super::header_names::HeaderNames;
 use super::proxy_address::{InvalidProxyAddress, ProxyAddress};
 use super::proxy_link::{LinkError, ProxyLink};
-use super::voice::Voice;
 
 /// How long to leave the system alone when it has no connection to give, or an address not yet.
 const PAUSE: Duration = Duration::from_millis(20);
@@ -75,14 +75,14 @@ struct Way {
     listen: SocketAddr,
     link: ProxyLink,
     names: HeaderNames,
-    voice: Voice,
+    console: Console,
     /// What was said last of why nothing goes that way.
     said: Mutex<String>,
 }
 
 impl Outlet {
-    pub(super) fn new(listen: SocketAddr, link: ProxyLink, names: &HeaderNames, voice: Voice) -> Outlet {
-        Outlet(Arc::new(Way { listen, link, names: names.clone(), voice, said: Mutex::default() }))
+    pub(super) fn new(listen: SocketAddr, link: ProxyLink, names: &HeaderNames, console: Console) -> Outlet {
+        Outlet(Arc::new(Way { listen, link, names: names.clone(), console, said: Mutex::default() }))
     }
 
     /// Which proxy it leads to.
@@ -106,7 +106,7 @@ impl Outlet {
         let mut said = self.0.said.lock().unwrap_or_else(PoisonError::into_inner);
         if *said != why {
             why.clone_into(&mut said);
-            self.0.voice.say(format_args!("{self}: {why}"));
+            self.0.console.print(format_args!("{self}: {why}"));
         }
     }
 }

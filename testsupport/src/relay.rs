@@ -44,6 +44,8 @@ enum Line {
     Frozen,
     /// For the connection of that number alone.
     FrozenFor(usize),
+    /// For the connection of that number and all later ones.
+    FrozenFrom(usize),
     Cut,
 }
 
@@ -52,6 +54,7 @@ impl Line {
         match self {
             Line::Open => true,
             Line::FrozenFor(frozen) => frozen != connection,
+            Line::FrozenFrom(frozen) => connection < frozen,
             Line::Frozen | Line::Cut => false,
         }
     }
@@ -104,6 +107,12 @@ impl Relay {
     /// As [`Relay::freeze`], for the connection that was accepted as the `number`th (from 0) and no other.
     pub async fn freeze_connection(&self, number: usize) {
         self.change(move |conditions| conditions.line = Line::FrozenFor(number)).await;
+        self.until_listening(true).await;
+    }
+
+    /// As [`Relay::freeze`], for the connection that is accepted as the `number`th (from 0) and all later ones.
+    pub async fn freeze_from(&self, number: usize) {
+        self.change(move |conditions| conditions.line = Line::FrozenFrom(number)).await;
         self.until_listening(true).await;
     }
 

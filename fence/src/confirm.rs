@@ -38,7 +38,8 @@ pub async fn confirm<O: AsRef<[u8]>>(
 ) -> Confirmed {
     let mut asked_at = timing().arrived;
     loop {
-        let answered = lock.confirm(asked_at, deadline).await;
+        let is_decided = || lock.outlook().judge(token, &timing()) != Verdict::Confirm;
+        let answered = lock.confirm_unless(asked_at, deadline, is_decided).await;
         match lock.outlook().judge(token, &timing()) {
             Verdict::Admit => return Confirmed::Admitted,
             Verdict::Reject(reason) => return Confirmed::Refused(reason),

@@ -110,8 +110,8 @@ impl Fence {
         LayerBuilder::new(self.clone(), Which::Below { prefix: prefix.into(), lock: Arc::new(lock) })
     }
 
-    /// Whether each lock that a layer names has been read, the store has answered where layers find locks in requests, and the
-    /// thread of the cache lives: for readiness probes. A store that is lost later does not make it false.
+    /// Whether the locks of all layers are watched, each lock that a layer names was read after that, and the thread of the cache
+    /// lives: for readiness probes. A store or watch that is lost later does not make it false.
     pub fn is_ready(&self) -> bool {
         self.0.source.ready() && !self.0.source.has_ended()
     }

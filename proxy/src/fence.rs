@@ -103,11 +103,11 @@ impl Fence {
         Prepared::new(config, generation, process).map(Prepared::fence)
     }
 
-    /// Whether each of its own locks has been read that are always the same, and the store has answered where there are others. A source
-    /// may have more of them: those of a configuration that is tried.
+    /// Whether the source has started, and each static lock of this configuration has been read. The source may track more: the locks of a
+    /// configuration that is tried.
     pub fn is_ready(&self, source: &LockSource) -> bool {
         let mut of_source = self.static_locks().filter(|lock| lock.source() == source.name());
-        source.has_answered() && of_source.all(|lock| lock.is_known())
+        source.has_started() && of_source.all(|lock| lock.is_known())
     }
 
     /// The locks of its routes that are always the same.

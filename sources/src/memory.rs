@@ -235,6 +235,7 @@ impl State {
                 Err(Compacted) => watcher.held.push(WatchNews::Compacted { range }),
             }
         }
+        watcher.held.push(WatchNews::CaughtUp);
         self.watchers.push(watcher);
         self.deliver();
         MemoryWatch { news: receiver }

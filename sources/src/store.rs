@@ -199,6 +199,8 @@ pub enum WatchNews {
         /// What happened.
         events: Vec<Event>,
     },
+    /// The past of all ranges has been told: from here on, each event is told as it happens. Told once.
+    CaughtUp,
     /// History from the revision asked for on is no longer there; this range's watch has ended, the others go on.
     Compacted {
         /// Which of the ranges given to [`LockStore::watch`].

@@ -9,7 +9,7 @@ use crate::dashboard;
 pub(super) const INDEX: &str = "fencepost admin\n\n\
     GET  /                                   the dashboard; this page with Accept: text/plain\n\
     GET  /livez                              is the process alive?\n\
-    GET  /readyz                             has every lock been read?\n\
+    GET  /readyz                             is every lock watched and read?\n\
     GET  /metrics                            for Prometheus\n\
     GET  /sources                            how every lock store is, and how many locks it has\n\
     GET  /locks                              the same, and what is known of every lock\n\

@@ -148,6 +148,33 @@ async fn a_start_without_a_store_is_not_ready_and_admits_nobody_until_it_is_ther
     ledger.check(&worker);
 }
 
+/// Right after `/readyz` had said 200 nothing was watched: a superseded holder was still let in.
+#[tokio::test]
+async fn start_without_a_watch_is_not_ready() {
+    for version in EtcdVersion::ALL {
+        for route in [quick_to_age(), Route::new("shards", "/{shard}/", r#"key = "/{shard}""#)] {
+            let etcd = Etcd::start(version).await;
+            let relay = Relay::before(&etcd).await;
+            let store = Store::of(&etcd).await;
+            let present = store.hold(LOCK, "shard-1").await;
+            let worker = Worker::start().await;
+            let seen_at = [format!("http://{}", relay.address())];
+            // Reads have the first connection, watches the second.
+            relay.freeze_from(1).await;
+            let fence = Fencepost::launch(&Config::new(&seen_at, &worker.endpoint().to_string(), &[route])).await;
+            eventually("a watch is asked for", async || (relay.accepted() > 1).then_some(())).await;
+            assert_eq!(fence.admin("GET", "/readyz").await.status, 503, "etcd {version}");
+
+            relay.restore().await;
+            fence.wait_until_ready().await;
+            let ledger = Ledger::default();
+            let answer = crate::scene::send(&fence.listener, &ledger, Ask::post("/k/").under(&present)).await;
+            assert_eq!(answer.status, 200, "{}", answer.text());
+            ledger.check(&worker);
+        }
+    }
+}
+
 #[tokio::test]
 async fn where_only_templates_are_named_a_start_without_a_store_is_not_ready_either() {
     let mut etcd = fencepost_testsupport::Etcd::start(EtcdVersion::V3_5).await;

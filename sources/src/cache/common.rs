@@ -37,6 +37,8 @@ pub(crate) struct Common {
     pub(crate) statics_changed: Notify,
     /// What has to be watched has changed, or a new era has begun.
     pub(crate) watched_changed: Notify,
+    /// Cached news admits from now on, since reads fail. Whoever waits for one looks again.
+    pub(crate) reads_fail: Notify,
     /// An operator has ended the orphans of a lock. Not one for each lock: it is rare, and there may be a million of them.
     pub(crate) orphans_cleared: Notify,
     commands: mpsc::UnboundedSender<Command>,
@@ -158,6 +160,12 @@ impl Health {
         !is_missed && age <= period * 5
     }
 
+    /// Whether a scope of that range may not be read. It may have been asked for by one key of it, which it is asked for by again once there is
+    /// a window.
+    pub(crate) fn denies_scope(&self, range: &KeyRange) -> bool {
+        self.denied.contains(range) || self.denied.contains(&KeyRange::Key(range.first_key().into()))
+    }
+
     /// Takes note of a failure. Whether it is the first of its kind in a row.
     pub(crate) fn failed(&mut self, error: &Arc<StoreError>) -> bool {
         self.last_error = Some(Arc::clone(error));
@@ -210,6 +218,7 @@ impl Common {
             tenures: Tenures::default(),
             statics_changed: Notify::new(),
             watched_changed: Notify::new(),
+            reads_fail: Notify::new(),
             orphans_cleared: Notify::new(),
             commands,
             period_nanos: AtomicU64::new(0),

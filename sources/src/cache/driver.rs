@@ -1,5 +1,6 @@
 //! What does the work of a source: one future, on whichever thread runs it.
 
+use std::collections::HashSet;
 use std::fmt;
 use std::future::Future;
 use std::pin::Pin;
@@ -19,6 +20,7 @@ use super::backoff::Backoff;
 use super::common::{Command, Common, count};
 use super::scope::Scope;
 use super::source::Shared;
+use super::tracked::TrackedLock;
 use super::trust::{Sent, Standing};
 use super::unknown::Waiting;
 use super::{freshness, members, reading, watching};
@@ -228,6 +230,39 @@ impl<S: LockStore> Work<S> {
         scopes.for_each(|scope| scope.watch_resumed());
     }
 
+    /// A watch delivers from now on what happens in these as it happens, and nothing of anything else.
+    ///
+    /// All that comes to be watched by this is read at once: only what is read from now on admits by cached news.
+    pub(crate) fn watch_caught_up(&self, locks: &[Arc<TrackedLock>], scopes: &[Arc<Scope>]) {
+        let Common { trust, registry, statics_changed, .. } = &**self.common();
+        let (number, is_first) = trust.watch_caught_up();
+        let mut begins = is_first;
+        let watched: HashSet<*const TrackedLock> = locks.iter().map(Arc::as_ptr).collect();
+        for lock in self.shared.read_locks() {
+            begins |= lock.set_watched(watched.contains(&Arc::as_ptr(&lock)).then_some(number));
+        }
+        if begins {
+            statics_changed.notify_one();
+        }
+        let watched: HashSet<*const Scope> = scopes.iter().map(Arc::as_ptr).collect();
+        for scope in self.shared.scopes() {
+            if watched.contains(&Arc::as_ptr(&scope)) {
+                scope.watch_caught_up(number, is_first);
+            } else {
+                scope.unwatch(registry);
+            }
+        }
+    }
+
+    /// Takes note that a confirming read has failed. If nothing is watched either, cached news admits from now on, until a read is answered.
+    pub(crate) fn confirm_failed(&self, sent: &Sent, error: &StoreError) {
+        // That one lock may not be read says nothing of the store.
+        let is_denied = matches!(error, StoreError::Denied { .. });
+        if !is_denied && self.common().trust.confirm_failed(sent) {
+            self.common().reads_fail.notify_waiters();
+        }
+    }
+
     /// Takes note of the store's failure, if it is one.
     pub(crate) fn tell(&self, failure: &ReadFailure) {
         match failure {
@@ -251,6 +286,8 @@ impl<S: LockStore> Work<S> {
     pub(crate) fn fresh(&self, sent: Instant) {
         let mut health = self.common().health();
         health.fresh = health.fresh.max(Some(sent));
+        drop(health);
+        self.shared.has_started(); // It is to be known, though nobody asks before something else comes to be tracked.
     }
 
     fn answered(&self, sent: Instant, ranges: &[RangeRead]) {

@@ -11,7 +11,7 @@ use tokio::time::Instant;
 use self::track::Track;
 use super::outlook::{Problem, Published, ReadAt, ScopeClock};
 use super::record::{LockSpec, contender};
-use super::trust::{Era, Sent};
+use super::trust::{Era, Sent, WatchNumber};
 use crate::store::{Event, KeyValue};
 
 /// What is known of a lock.
@@ -41,6 +41,9 @@ pub(crate) struct Knowledge {
     has_lost: bool,
     /// Whether the track may be of another history than the one that is watched: it refuses nobody before a read has shown what it is worth.
     is_doubtful: bool,
+    /// The first of the watches that have been up of this lock without a break; `None` if it is not watched.
+    watched_since: Option<WatchNumber>,
+    dated_in: Option<WatchNumber>,
 }
 
 /// Which events are sure to have been delivered before those at hand.
@@ -67,7 +70,7 @@ impl Knowledge {
     /// Drops what was learnt in an earlier era.
     pub(crate) fn enter_era(&mut self, era: Era) {
         if self.era != era {
-            *self = Knowledge { era, ..Knowledge::default() };
+            *self = Knowledge { era, watched_since: self.watched_since, ..Knowledge::default() };
         }
     }
 
@@ -105,6 +108,32 @@ impl Knowledge {
             era: self.era,
             settled_in: settled.map_or(0, |read| read.stretch),
         }
+    }
+
+    /// A watch of that number watches the lock. Whether none did before: then older reads do not count as watched.
+    pub(crate) fn begin_watch(&mut self, number: WatchNumber) -> bool {
+        let begins = self.watched_since.is_none();
+        self.watched_since.get_or_insert(number);
+        begins
+    }
+
+    /// The same where the scope of the lock says since when it is watched.
+    pub(crate) fn set_watched_since(&mut self, since: Option<WatchNumber>) {
+        self.watched_since = since;
+    }
+
+    pub(crate) fn is_watched(&self) -> bool {
+        self.watched_since.is_some()
+    }
+
+    /// The newest watch of the lock that was up when a read was sent that is part of this.
+    pub(crate) fn dated_in(&self) -> Option<WatchNumber> {
+        self.dated_in
+    }
+
+    /// Nothing watches the lock.
+    pub(crate) fn unwatch(&mut self) {
+        (self.watched_since, self.dated_in) = (None, None);
     }
 
     /// The revision up to which the lock is known, by what is known of its scope too.
@@ -164,7 +193,7 @@ impl Knowledge {
                 self.stretch = sent.stretch.or(self.stretch); // It shows all that is known.
                 self.is_doubtful = false;
             }
-            self.date(sent.at);
+            self.date(sent);
             return None;
         }
         let follows = self.goes_on_in(sent.stretch, clock);
@@ -190,7 +219,7 @@ impl Knowledge {
         self.is_doubtful = false;
         self.stretch = sent.stretch;
         self.read_at = read_at(sent, revision);
-        self.date(sent.at);
+        self.date(sent);
         self.miss_what_a_clock_jumped(clock);
         None
     }
@@ -235,7 +264,7 @@ impl Knowledge {
             self.problem = None; // Only a write that names an owner is walked back from.
             self.miss_what_a_clock_jumped(clock);
         }
-        self.date(sent.at);
+        self.date(sent);
     }
 
     /// What is learnt as of a revision that the scope's clock has passed was not part of what the clock was made of.
@@ -363,8 +392,9 @@ impl Knowledge {
     }
 
     /// Dates what is known by a read that it is at least as new as.
-    fn date(&mut self, sent: Instant) {
-        self.dated = self.dated.max(Some(sent));
+    fn date(&mut self, sent: &Sent) {
+        self.dated = self.dated.max(Some(sent.at));
+        self.dated_in = self.dated_in.max(sent.watch_since(self.watched_since));
     }
 }
 

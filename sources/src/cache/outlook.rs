@@ -6,7 +6,7 @@ use std::time::Duration;
 use fencepost_policy::{FenceToken, Holding, Known, News, Revision, Snapshot, Tenure, Verdict};
 use tokio::time::Instant;
 
-use super::trust::Era;
+use super::trust::{Era, Glance, WatchNumber, WatchState};
 use crate::sync::Guard;
 
 /// What is wrong with a record, in words that name the key. In one pointer: few locks have any.
@@ -60,6 +60,8 @@ pub(crate) struct ScopeClock {
     pub(crate) base: Revision,
     pub(crate) reach: Revision,
     pub(crate) dated: Instant,
+    /// The newest watch that was up, of this scope, when a read was sent that it is dated by.
+    pub(crate) dated_in: Option<WatchNumber>,
 }
 
 impl ScopeClock {
@@ -87,20 +89,24 @@ pub struct Timing {
 /// One look at what is known of a lock. Hold it only for as long as it takes to judge.
 #[derive(Debug)]
 pub struct Outlook {
-    distrusted_through: Option<Revision>,
+    glance: Glance,
+    /// The newest watch of this lock that was up when a read was sent that is part of what is published.
+    dated_in: Option<WatchNumber>,
     clock: Option<Guard<Option<Arc<ScopeClock>>>>,
     published: Guard<Arc<Published>>,
 }
 
 impl Outlook {
-    /// The three have to be loaded in the order of the arguments. What a clock says is true of whatever is published from
-    /// then on, and what is published when distrust ends has forgotten what was distrusted.
+    /// The four have to be loaded in the order of the arguments. What a clock says is true of whatever is published from
+    /// then on, what is published when distrust ends has forgotten what was distrusted, and a read is published before the watch that it was sent
+    /// under.
     pub(crate) fn new(
-        distrusted_through: Option<Revision>,
+        glance: Glance,
+        dated_in: Option<WatchNumber>,
         clock: Option<Guard<Option<Arc<ScopeClock>>>>,
         published: Guard<Arc<Published>>,
     ) -> Outlook {
-        Outlook { distrusted_through, clock, published }
+        Outlook { glance, dated_in, clock, published }
     }
 
     /// Judges the token: [`fencepost_policy::judge`], and what admits has to be younger than `max_age` as well.
@@ -173,21 +179,38 @@ impl Outlook {
         clock.covers(self.published.era, self.published.read_at()).then_some(clock)
     }
 
-    /// A pure function of the date of what is known.
+    /// A pure function of the date of what is known, and of the watch.
     fn news(&self, timing: &Timing) -> News {
         match self.dated() {
             Some(dated) if dated >= timing.arrived => News::Confirmed,
-            Some(dated) if !timing.linearizable && timing.now.saturating_duration_since(dated) <= timing.max_age => {
+            Some(dated)
+                if !timing.linearizable
+                    && timing.now.saturating_duration_since(dated) <= timing.max_age
+                    && self.is_watched() =>
+            {
                 News::Fresh
             }
             Some(_) | None => News::Old,
         }
     }
 
+    /// `watched-admission`: cached news admits if it is dated by a read that was sent while a watch of the lock was up, and one has been up since
+    /// then. Where reads fail too, waiting for them would not help, and age alone counts.
+    fn is_watched(&self) -> bool {
+        match self.glance.watch {
+            WatchState::Up { since } => {
+                let is_since = |dated_in: Option<WatchNumber>| dated_in >= Some(since);
+                is_since(self.dated_in) || self.covering_clock().is_some_and(|clock| is_since(clock.dated_in))
+            }
+            WatchState::Down => false,
+            WatchState::DownReadsFail => true,
+        }
+    }
+
     /// A store that went back counts revisions for a second time. Only a tenure that began above all that it had shown
     /// before has a token that was never given out in the history that is lost.
     fn is_distrusted(&self) -> bool {
-        let Some(through) = self.distrusted_through else {
+        let Some(through) = self.glance.distrusted_through else {
             return false;
         };
         match self.snapshot().map(|snapshot| &snapshot.holding) {

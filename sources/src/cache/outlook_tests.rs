@@ -5,6 +5,7 @@ use fencepost_policy::{FenceToken, Holding, Layout, Owner, Revision, Snapshot, T
 use tokio::time::Instant;
 
 use super::outlook::{Outlook, Published, ScopeClock, Timing};
+use super::trust::{Glance, WatchNumber, WatchState};
 use crate::sync::{ArcSwap, ArcSwapOption};
 
 fn revision(number: u64) -> Revision {
@@ -31,8 +32,22 @@ fn published(dated: u32, start: Instant) -> Published {
 }
 
 fn outlook(published: Published, clock: Option<ScopeClock>, distrusted: Option<u64>) -> Outlook {
+    let glance = Glance { distrusted_through: distrusted.and_then(Revision::new), watch: up_since(1) };
+    outlook_at(glance, WatchNumber::new(1), published, clock)
+}
+
+fn up_since(number: u32) -> WatchState {
+    WatchState::Up { since: WatchNumber::new(number).unwrap() }
+}
+
+fn outlook_at(
+    glance: Glance,
+    dated_in: Option<WatchNumber>,
+    published: Published,
+    clock: Option<ScopeClock>,
+) -> Outlook {
     let clock = ArcSwapOption::new(clock.map(Arc::new)).load();
-    Outlook::new(distrusted.and_then(Revision::new), Some(clock), ArcSwap::new(Arc::new(published)).load())
+    Outlook::new(glance, dated_in, Some(clock), ArcSwap::new(Arc::new(published)).load())
 }
 
 fn verdict(outlook: &Outlook, owner: &str, at: u64, arrived: Instant, now: Instant, linearizable: bool) -> String {
@@ -79,6 +94,7 @@ fn a_clock_dates_only_locks_that_are_settled_read_since_its_base_and_of_its_era_
         base: revision(base),
         reach: revision(20),
         dated: start + 20 * SECOND,
+        dated_in: None,
     };
     let now = start + 20 * SECOND;
     let check = |published, clock, expected| {
@@ -106,4 +122,35 @@ fn while_a_source_is_distrusted_only_a_tenure_that_began_above_is_admitted() {
     check(published(0, start), 10, 10, "store-regressed");
     check(published(0, start), 10, 9, "store-regressed");
     check(Published::default(), 9, 10, "store-regressed");
+}
+
+#[test]
+fn cached_news_admits_if_dated_under_a_watch_that_is_up() {
+    let start = Instant::now();
+    let clock = |number| ScopeClock {
+        era: 1,
+        stretch: Some(1),
+        began: 1,
+        base: revision(10),
+        reach: revision(20),
+        dated: start + 10 * SECOND,
+        dated_in: WatchNumber::new(number),
+    };
+    for (watch, by_itself, by_clock, cached) in [
+        (up_since(2), 2, 0, "admit"),
+        (up_since(2), 3, 0, "admit"),
+        (up_since(2), 1, 2, "admit"),
+        (up_since(2), 1, 1, "confirm"),
+        (up_since(2), 0, 0, "confirm"),
+        (WatchState::Down, 2, 2, "confirm"),
+        (WatchState::DownReadsFail, 0, 0, "admit"),
+    ] {
+        let glance = Glance { distrusted_through: None, watch };
+        let look = outlook_at(glance, WatchNumber::new(by_itself), published(10, start), Some(clock(by_clock)));
+        let at = |second: u32| start + second * SECOND;
+        let case = format!("{watch:?}, {by_itself}, {by_clock}");
+        assert_eq!(verdict(&look, "a", 10, at(11), at(12), false), cached, "{case}");
+        assert_eq!(verdict(&look, "a", 10, at(11), at(16), false), "confirm", "too old: {case}");
+        assert_eq!(verdict(&look, "a", 10, at(9), at(12), false), "admit", "confirmed: {case}");
+    }
 }

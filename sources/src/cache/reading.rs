@@ -93,6 +93,7 @@ async fn read_together<S: LockStore>(work: &Work<S>, locks: &[Arc<TrackedLock>])
     let read_on = |lock: &Arc<TrackedLock>| work.common().send(Command::ReadOn(Arc::clone(lock)));
     let mut why = Unconfirmed::Overtaken;
     for _ in 0..READS_MAX {
+        let sent = work.common().trust.sending();
         why = match work.try_read(&work.common().counts.confirms, &ranges).await {
             Ok(Believed { sent, revision, ranges }) => {
                 for (lock, answer) in locks.iter().zip(&ranges) {
@@ -109,7 +110,10 @@ async fn read_together<S: LockStore>(work: &Work<S>, locks: &[Arc<TrackedLock>])
                 locks.iter().for_each(read_on);
                 return false;
             }
-            Err(ReadFailure::Store(error)) => Unconfirmed::Store(work.failed(error)),
+            Err(ReadFailure::Store(error)) => {
+                work.confirm_failed(&sent, &error);
+                Unconfirmed::Store(work.failed(error))
+            }
         };
         break;
     }
@@ -152,11 +156,15 @@ async fn read<'w, S: LockStore>(
             Some(turn) => turn,
             None => work.turn_to_read().await,
         };
+        let sent = work.common().trust.sending();
         let believed = match work.read(&work.common().counts.confirms, std::slice::from_ref(&range)).await {
             Ok(believed) => believed,
             Err(ReadFailure::Again) => continue,
             Err(ReadFailure::Regressed) => return Err(Unconfirmed::Regressed),
-            Err(ReadFailure::Store(error)) => return Err(Unconfirmed::Store(error)),
+            Err(ReadFailure::Store(error)) => {
+                work.confirm_failed(&sent, &error);
+                return Err(Unconfirmed::Store(error));
+            }
         };
         let keys = believed.ranges.first().map_or(&[][..], |answer| &answer.keys);
         drop(its_turn);

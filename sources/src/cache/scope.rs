@@ -34,12 +34,11 @@
 //! there by itself. Otherwise it would be dated later than it is known: a mutex's holder that was told a revision in
 //! between would be refused for good as `ahead-of-store`, by a read that should have confirmed it.
 
-use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU32, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard};
 
 use fencepost_policy::{Layout, LockKey, Revision};
 use tokio::sync::Notify;
-use tokio::time::Instant;
 
 use super::grouped::grouped;
 use super::knowledge::{Applied, Coverage};
@@ -48,7 +47,7 @@ use super::outlook::ScopeClock;
 use super::record::RecordFormat;
 use super::registry::Registry;
 use super::tracked::TrackedLock;
-use super::trust::{Era, Sent, Trust};
+use super::trust::{Era, Sent, Trust, WatchNumber};
 use super::window::{Change, Delivered, Doubt, History, Probed, Shown, Window};
 use crate::store::{Event, KeyRange, KeyValue, RangeAnswer, RangeRead};
 use crate::sync::{ArcSwapOption, Guard};
@@ -64,6 +63,8 @@ pub(crate) struct Scope {
     progressed: Notify,
     look_again: Notify,
     rests: AtomicBool,
+    /// The first of the watches that have been up of this scope without a break; 0 if it is not watched. Only the driver uses it.
+    watched_since: AtomicU32,
 }
 
 /// A windowed read that is not verified yet.
@@ -86,6 +87,7 @@ impl Scope {
             progressed: Notify::new(),
             look_again: Notify::new(),
             rests: AtomicBool::new(false),
+            watched_since: AtomicU32::new(0),
         }
     }
 
@@ -128,7 +130,7 @@ impl Scope {
         if probed == Probed::Whole {
             let is_later = |lock: Arc<TrackedLock>| lock.as_of() > Some(revision);
             self.learnt().retain(|key| locks.find(key.as_str()).is_some_and(is_later));
-            self.move_clock(revision, sent.at);
+            self.move_clock(revision, sent);
         }
         probed
     }
@@ -145,6 +147,38 @@ impl Scope {
         if window.doubt().is_some() {
             self.look_again.notify_one();
         }
+    }
+
+    /// The first of the watches that have been up of this scope without a break.
+    pub(crate) fn watched_since(&self) -> Option<WatchNumber> {
+        WatchNumber::new(self.watched_since.load(Ordering::Relaxed))
+    }
+
+    /// Whether it has been read while a watch of it was up.
+    pub(crate) fn was_watched(&self) -> bool {
+        self.clock.load().as_deref().is_some_and(|clock| clock.dated_in.is_some())
+    }
+
+    /// A watch of that number is up of this scope; `is_first` if none was up of anything before. What is read from now on counts as watched.
+    pub(crate) fn watch_caught_up(&self, number: WatchNumber, is_first: bool) {
+        let begins = self.watched_since().is_none();
+        if begins {
+            self.watched_since.store(number.get(), Ordering::Relaxed);
+        }
+        if begins || is_first {
+            self.look_again.notify_one();
+        }
+    }
+
+    /// Nothing watches it: what is known of its locks admits nobody unless it is confirmed.
+    pub(crate) fn unwatch(self: &Arc<Self>, locks: &Registry) {
+        if self.watched_since.swap(0, Ordering::Relaxed) == 0 {
+            return;
+        }
+        if let Some(clock) = self.clock.load().as_deref() {
+            self.clock.store(Some(Arc::new(ScopeClock { dated_in: None, ..*clock })));
+        }
+        locks.all().iter().filter(|lock| lock.is_in(self)).for_each(|lock| lock.unwatch());
     }
 
     /// Whether it is unknown that the store has the history still that the window is of.
@@ -230,13 +264,14 @@ impl Scope {
         };
         self.window().returned(since, read.shown.revision, &read.keys);
         self.find_what_came_and_went(locks, since, read);
-        self.move_clock(read.shown.revision, read.sent.at);
+        self.move_clock(read.shown.revision, &read.sent);
         true
     }
 
-    fn move_clock(&self, reach: Revision, dated: Instant) {
+    fn move_clock(&self, reach: Revision, sent: &Sent) {
         if let Some(clock) = self.clock.load().as_deref() {
-            self.clock.store(Some(Arc::new(ScopeClock { reach, dated, ..*clock })));
+            let dated_in = clock.dated_in.max(sent.watch_since(self.watched_since()));
+            self.clock.store(Some(Arc::new(ScopeClock { reach, dated: sent.at, dated_in, ..*clock })));
         }
     }
 
@@ -275,7 +310,8 @@ impl Scope {
         }
         self.window().begin(&read.shown);
         let (revision, Sent { era, at, .. }) = (read.shown.revision, read.sent);
-        let clock = ScopeClock { era, stretch, began, base: revision, reach: revision, dated: at };
+        let dated_in = read.sent.watch_since(self.watched_since());
+        let clock = ScopeClock { era, stretch, began, base: revision, reach: revision, dated: at, dated_in };
         self.clock.store(Some(Arc::new(clock)));
         match stretch {
             Some(stretch) => self.doubt_what_is_not_known_in(stretch, locks),

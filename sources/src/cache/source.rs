@@ -5,6 +5,7 @@ mod status;
 use std::collections::BTreeMap;
 use std::collections::hash_map::RandomState;
 use std::hash::BuildHasher;
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, Weak};
 use std::time::Duration;
 use std::{fmt, io};
@@ -114,6 +115,8 @@ pub(crate) struct Shared {
     static_locks: Mutex<StaticLocks>,
     /// By their prefixes. Whoever reads or guards by one holds it.
     scopes: Mutex<BTreeMap<String, Vec<Weak<Scope>>>>,
+    /// See [`LockSource::has_started`]. Later, a lost watch does not undo it.
+    has_started: AtomicBool,
     members: Mutex<Vec<Member>>,
 }
 
@@ -267,15 +270,15 @@ impl LockSource {
         is_left
     }
 
-    /// Whether every static lock has been read and, where there are locks of a template, the store has answered once.
+    /// Whether the source has started and every static lock has been read.
     pub fn ready(&self) -> bool {
-        self.has_answered() && self.0.shared.named().iter().all(|lock| lock.is_known())
+        self.has_started() && self.0.shared.named().iter().all(|lock| lock.is_known())
     }
 
-    /// Whether the store has answered once, where there are locks of a template.
-    pub fn has_answered(&self) -> bool {
-        let shared = &self.0.shared;
-        shared.scopes().is_empty() || shared.common.health().answered.is_some()
+    /// Whether a watch has once been up of all that is tracked, and a quorum read that was sent since then has been applied to each lock and
+    /// template. Locks and templates that may not be read are left out. A watch that is lost later does not make this false.
+    pub fn has_started(&self) -> bool {
+        self.0.shared.has_started()
     }
 
     /// Has the members asked once more how they are: there may be others.
@@ -352,9 +355,27 @@ impl Shared {
             options,
             static_locks: Mutex::default(),
             scopes: Mutex::default(),
+            has_started: AtomicBool::new(false),
             members: Mutex::default(),
         };
         (Arc::new(shared), commands)
+    }
+
+    /// See [`LockSource::has_started`].
+    pub(crate) fn has_started(&self) -> bool {
+        if self.has_started.load(Ordering::Relaxed) {
+            return true;
+        }
+        let (locks, scopes) = (self.static_locks().together, self.scopes());
+        if locks.is_empty() && scopes.is_empty() {
+            return true; // Until there is something to track.
+        }
+        let health = self.common.health();
+        let scope_has = |scope: &Arc<Scope>| scope.was_watched() || health.denies_scope(scope.range());
+        let has_answered = scopes.is_empty() || health.answered.is_some();
+        let has_started = has_answered && scopes.iter().all(scope_has) && locks.iter().all(|lock| lock.was_watched());
+        self.has_started.fetch_or(has_started, Ordering::Relaxed);
+        has_started
     }
 
     fn named(&self) -> Vec<Arc<TrackedLock>> {
@@ -366,13 +387,16 @@ impl Shared {
         lock_list(&self.static_locks).read.len()
     }
 
+    /// The locks that are read whole, be it that they may not be read.
+    pub(crate) fn read_locks(&self) -> Vec<Arc<TrackedLock>> {
+        let mut tracked = lock_list(&self.static_locks);
+        tracked.read.retain(|_, lock| lock.strong_count() > 0);
+        tracked.read.values().filter_map(Weak::upgrade).collect()
+    }
+
     /// The locks that are read whole, and how.
     pub(crate) fn static_locks(&self) -> ToRead {
-        let locks: Vec<_> = {
-            let mut tracked = lock_list(&self.static_locks);
-            tracked.read.retain(|_, lock| lock.strong_count() > 0);
-            tracked.read.values().filter_map(Weak::upgrade).collect()
-        };
+        let locks = self.read_locks();
         let denied = self.common.health().denied.clone();
         if denied.is_empty() {
             return ToRead { together: locks, alone: Vec::new() };

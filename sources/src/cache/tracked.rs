@@ -19,9 +19,9 @@ use super::record::{LockSpec, RecordFormat};
 use super::scope::Scope;
 use super::slots::{Slots, Ticket, Unconfirmed};
 use super::tenures::Told;
-use super::trust::{Era, Sent};
+use super::trust::{Era, Sent, WatchNumber, WatchState};
 use crate::store::{Event, KeyRange, KeyValue};
-use crate::sync::{ArcSwap, Guard, Mutex, MutexGuard, Notify};
+use crate::sync::{ArcSwap, AtomicU32, Guard, Mutex, MutexGuard, Notify, Ordering};
 
 /// A lock: what is known of it, and its gate. One per lock key and source.
 ///
@@ -37,6 +37,8 @@ pub struct TrackedLock {
     common: Arc<Common>,
     spec: LockSpec,
     place: Place,
+    /// [`Knowledge::dated_in`], or 0. Published after what it speaks for, where there is room for it.
+    dated_in: AtomicU32,
     queue: Queue,
     gate_changes: Notify,
     inner: Mutex<Inner>,
@@ -94,6 +96,7 @@ impl TrackedLock {
             gate_changes: Notify::new(),
             queue: Queue::default(),
             place: Place::default(),
+            dated_in: AtomicU32::new(0),
         }
     }
 
@@ -119,9 +122,10 @@ impl TrackedLock {
 
     /// One look at what is known of it. Allocates nothing and waits for nobody.
     pub fn outlook(&self) -> Outlook {
-        let distrusted_through = self.common.trust.distrusted_through();
+        let glance = self.common.trust.glance();
+        let dated_in = self.dated_in();
         let clock = self.scope.as_ref().map(|scope| scope.clock());
-        Outlook::new(distrusted_through, clock, self.published())
+        Outlook::new(glance, dated_in, clock, self.published())
     }
 
     /// Waits until something is known that was read after `arrived`, by asking the store if need be.
@@ -135,8 +139,26 @@ impl TrackedLock {
     /// # Errors
     /// [`Unconfirmed`] as soon as that read has failed, or at the deadline.
     pub async fn confirm(&self, arrived: Instant, deadline: Instant) -> Result<(), Unconfirmed> {
+        self.confirm_unless(arrived, deadline, || false).await
+    }
+
+    /// Works like [`TrackedLock::confirm`], and also ends once cached news admits because reads fail, if `is_decided` says that this settles
+    /// the request.
+    ///
+    /// # Cancel safety
+    /// That of [`TrackedLock::confirm`].
+    ///
+    /// # Errors
+    /// Those of [`TrackedLock::confirm`].
+    pub async fn confirm_unless(
+        &self,
+        arrived: Instant,
+        deadline: Instant,
+        is_decided: impl Fn() -> bool,
+    ) -> Result<(), Unconfirmed> {
         let dated = || self.outlook().dated().is_some_and(|dated| dated >= arrived);
-        self.wait(dated, Slots::ask, deadline).await
+        let reads_fail = || self.common.trust.glance().watch == WatchState::DownReadsFail;
+        self.wait(|| dated() || reads_fail() && is_decided(), Slots::ask, deadline).await
     }
 
     /// Waits until it has been read for the first time.
@@ -154,6 +176,8 @@ impl TrackedLock {
         loop {
             let mut changed = pin!(self.slots.changes().notified());
             changed.as_mut().enable();
+            let mut reads_fail = pin!(self.common.reads_fail.notified());
+            reads_fail.as_mut().enable();
             if done() {
                 return Ok(());
             }
@@ -166,6 +190,7 @@ impl TrackedLock {
             tokio::select! {
                 biased;
                 () = changed => {}
+                () = reads_fail => {}
                 () = self.common.stopped() => return Err(Unconfirmed::Stopped),
                 () = sleep_until(deadline) => return Err(Unconfirmed::Deadline),
             }
@@ -200,6 +225,32 @@ impl TrackedLock {
     /// Whether it has been read.
     pub fn is_known(&self) -> bool {
         self.published().snapshot.is_some()
+    }
+
+    /// Whether it has been read while a watch of it was up.
+    pub(crate) fn was_watched(&self) -> bool {
+        self.dated_in().is_some()
+    }
+
+    /// Takes note whether a watch of that number watches this lock, which no scope does. Whether none did before.
+    pub(crate) fn set_watched(&self, number: Option<WatchNumber>) -> bool {
+        let mut inner = self.inner();
+        match number {
+            Some(number) => inner.knowledge.begin_watch(number),
+            None => {
+                let is_watched = inner.knowledge.is_watched();
+                drop(inner);
+                if is_watched {
+                    self.unwatch();
+                }
+                false
+            }
+        }
+    }
+
+    /// Nothing watches it: what is known admits nobody unless it is confirmed.
+    pub(crate) fn unwatch(&self) {
+        self.learn(|inner, _| inner.knowledge.unwatch());
     }
 
     /// Whether the store has a record of it.
@@ -342,6 +393,10 @@ impl TrackedLock {
     fn learn<T>(&self, change: impl FnOnce(&mut Inner, Option<&ScopeClock>) -> T) -> T {
         let clock = self.scope.as_ref().map(|scope| scope.clock());
         let mut inner = self.inner();
+        if let Some(scope) = &self.scope {
+            inner.knowledge.set_watched_since(scope.watched_since());
+        }
+        let dated_in = inner.knowledge.dated_in();
         let result = change(&mut inner, clock.as_ref().and_then(|clock| clock.as_deref()));
         let snapshot = inner.knowledge.snapshot();
         if let Some(snapshot) = &snapshot {
@@ -349,6 +404,9 @@ impl TrackedLock {
         }
         let published = inner.knowledge.published(snapshot);
         let before = self.published.swap(Arc::new(published));
+        if inner.knowledge.dated_in() != dated_in {
+            self.dated_in.store(inner.knowledge.dated_in().map_or(0, WatchNumber::get), Ordering::Release);
+        }
         let problem = self.published().problem.clone();
         let has_lost = inner.knowledge.take_loss();
         drop(inner);
@@ -385,6 +443,10 @@ impl TrackedLock {
     /// What is known of it by itself, whatever is known of its scope.
     pub(crate) fn published(&self) -> Guard<Arc<Published>> {
         self.published.load()
+    }
+
+    fn dated_in(&self) -> Option<WatchNumber> {
+        WatchNumber::new(self.dated_in.load(Ordering::Acquire))
     }
 
     /// What a panic left behind will do for whoever leaves; nobody enters by it.

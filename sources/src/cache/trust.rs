@@ -19,8 +19,12 @@
 //! built upon in another, nor by a read that was sent while nothing was watched, before a read has shown that the store has
 //! its history still.
 //!
+//! Cached news also needs a watch that is *up*: caught up, so that events arrive as they happen. Each watch that catches up gets a number. Locks and
+//! scopes note the number of the watch that was up when their newest read was sent. [`WatchState`] says from which number on that admits.
+//!
 //! Trust outlives its source as a [`StorePast`]: gates are forgotten with their source, and what that leans on must not be.
 
+use std::num::NonZeroU32;
 use std::sync::Arc;
 
 use fencepost_policy::Revision;
@@ -39,6 +43,31 @@ pub(crate) type Era = u16;
 /// The number of the first stretch.
 pub(crate) const FIRST_STRETCH: u32 = 1;
 
+/// The number of a watch that has caught up.
+pub(crate) type WatchNumber = NonZeroU32;
+
+/// Whether cached news admits, as far as the watch decides that.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum WatchState {
+    /// A watch has been up all the time since the watch of that number caught up. News admits if its read was sent since then.
+    Up { since: WatchNumber },
+    /// No watch is up: only confirming reads admit.
+    Down,
+    /// The watch was lost, and a confirming read that was sent since then has failed. Cached news admits up to `max_age`.
+    DownReadsFail,
+}
+
+/// What every judgement needs to know of a source.
+#[derive(Debug, Clone, Copy)]
+pub(crate) struct Glance {
+    pub(crate) distrusted_through: Option<Revision>,
+    pub(crate) watch: WatchState,
+}
+
+/// How [`Glance`] lies in one word, beside the number of [`WatchState::Up`].
+const READS_FAIL: u64 = 1 << 32;
+const IS_DISTRUSTED: u64 = 1 << 33;
+
 /// What was known of the store when a read was sent.
 #[derive(Debug, Clone, Copy)]
 pub(crate) struct Sent {
@@ -46,8 +75,20 @@ pub(crate) struct Sent {
     pub(crate) era: Era,
     /// The stretch of the watch; `None` if nothing was watched.
     pub(crate) stretch: Option<u32>,
+    /// The newest watch that had caught up, if one was up.
+    watch: Option<WatchNumber>,
+    /// How often a watch that was up had been lost.
+    losses: u32,
     max_seen: u64,
     behind: u32,
+}
+
+impl Sent {
+    /// The watch that was up when this was sent, for what is watched since the watch of that number.
+    pub(crate) fn watch_since(&self, watched_since: Option<WatchNumber>) -> Option<WatchNumber> {
+        let since = watched_since?;
+        self.watch.filter(|watch| *watch >= since)
+    }
 }
 
 /// What an answer is worth.
@@ -70,7 +111,9 @@ pub(crate) enum Standing {
 #[derive(Debug)]
 pub(crate) struct Trust {
     state: Mutex<State>,
-    /// 0: nothing is distrusted. Beside the state so that judging takes no lock.
+    /// A [`Glance`], beside the state so that judging takes no lock. The revision is in a word of its own, which is loaded only if it counts.
+    glance: AtomicU64,
+    /// 0: nothing is distrusted.
     distrusted_through: AtomicU64,
 }
 
@@ -81,6 +124,13 @@ struct State {
     /// How often a watch has begun when there was none.
     stretch: u32,
     is_watched: bool,
+    /// How many watches have caught up.
+    watches: u32,
+    up_since: Option<WatchNumber>,
+    /// How often a watch that was up was lost.
+    losses: u32,
+    /// A confirming read that was sent since the last loss has failed, and none has been answered since then.
+    reads_fail: bool,
     max_seen: u64,
     behind: u32,
     anomalies: u64,
@@ -131,7 +181,7 @@ impl Trust {
     /// `highest_seen`: what an earlier process had seen.
     pub(crate) fn new(highest_seen: Option<Revision>) -> Trust {
         let max_seen = highest_seen.map_or(0, Revision::get);
-        Trust { state: Mutex::new(State::new(max_seen)), distrusted_through: AtomicU64::new(0) }
+        Trust::from(State::new(max_seen), 0)
     }
 
     /// The same where an earlier process knew which store it saw.
@@ -145,7 +195,7 @@ impl Trust {
     pub(crate) fn distrusting(self, through: Option<Revision>) -> Trust {
         if let Some(through) = through {
             self.saw(through);
-            self.distrusted_through.store(through.get(), Ordering::SeqCst);
+            self.distrust(&self.state(), through.get());
         }
         self
     }
@@ -154,9 +204,15 @@ impl Trust {
     /// here: nobody has been admitted by it.
     pub(crate) fn after(past: &StorePast) -> Trust {
         let state = past.0.state();
-        let distrusted_through = AtomicU64::new(past.0.distrusted_through.load(Ordering::SeqCst));
-        let state = State { anomalies: 0, is_watched: false, ..state.clone() };
-        Trust { state: Mutex::new(state), distrusted_through }
+        let distrusted_through = past.0.distrusted_through.load(Ordering::SeqCst);
+        // Nothing of this source has been watched, so nothing is lost yet.
+        let unwatched = State { is_watched: false, up_since: None, losses: 0, reads_fail: false, ..state.clone() };
+        Trust::from(State { anomalies: 0, ..unwatched }, distrusted_through)
+    }
+
+    fn from(state: State, distrusted_through: u64) -> Trust {
+        let glance = AtomicU64::new(state.word(distrusted_through));
+        Trust { state: Mutex::new(state), glance, distrusted_through: AtomicU64::new(distrusted_through) }
     }
 
     fn state(&self) -> MutexGuard<'_, State> {
@@ -166,13 +222,47 @@ impl Trust {
     /// To be called right before a read is sent.
     pub(crate) fn sending(&self) -> Sent {
         let state = self.state();
-        let State { era, max_seen, behind, .. } = *state;
-        Sent { at: Instant::now(), era, stretch: state.stretch(), max_seen, behind }
+        let State { era, max_seen, behind, losses, .. } = *state;
+        Sent { at: Instant::now(), era, stretch: state.stretch(), watch: state.watch(), losses, max_seen, behind }
     }
 
     /// Nothing is watched any more.
     pub(crate) fn watch_failed(&self) {
         self.state().is_watched = false;
+        self.watch_fell_behind();
+    }
+
+    /// No watch is up any more.
+    pub(crate) fn watch_fell_behind(&self) {
+        let mut state = self.state();
+        if state.up_since.take().is_some() {
+            state.losses = state.losses.wrapping_add(1);
+            self.show(&state);
+        }
+    }
+
+    /// A watch has caught up. Returns its number, and whether none was up before.
+    pub(crate) fn watch_caught_up(&self) -> (WatchNumber, bool) {
+        let mut state = self.state();
+        state.watches += 1;
+        let number = WatchNumber::new(state.watches).expect("it was just raised");
+        let is_first = state.up_since.is_none();
+        state.up_since.get_or_insert(number);
+        state.reads_fail = false;
+        self.show(&state);
+        (number, is_first)
+    }
+
+    /// Takes note that a confirming read failed. Whether cached news admits because of that, and did not before.
+    pub(crate) fn confirm_failed(&self, sent: &Sent) -> bool {
+        let mut state = self.state();
+        // Before the first loss, nothing has been admitted by cached news.
+        let is_sent_since = state.up_since.is_none() && state.losses > 0 && sent.losses == state.losses;
+        let begins = is_sent_since && !std::mem::replace(&mut state.reads_fail, true);
+        if begins {
+            self.show(&state);
+        }
+        begins
     }
 
     /// The watch goes on. Whether nothing was watched before, so that a stretch begins.
@@ -223,7 +313,7 @@ impl Trust {
         {
             state.identity = Identity::default();
             state.identity.note(&by);
-            self.distrusted_through.store(state.max_seen, Ordering::SeqCst);
+            self.distrust(&state, state.max_seen);
             return Standing::AnotherCluster { found: by.cluster, seen };
         }
         let is_behind = revision.get() < sent.max_seen;
@@ -231,6 +321,9 @@ impl Trust {
             state.behind = 0;
             state.max_seen = state.max_seen.max(revision.get());
             by.iter().for_each(|by| state.identity.note(by));
+            if std::mem::take(&mut state.reads_fail) {
+                self.show(&state);
+            }
             return Standing::Trusted;
         }
         state.anomalies += 1;
@@ -242,7 +335,7 @@ impl Trust {
             return Standing::Behind;
         }
         state.suspended = true;
-        self.distrusted_through.store(state.max_seen, Ordering::SeqCst); // It only rises: what is distrusted was seen.
+        self.distrust(&state, state.max_seen); // It only rises: what is distrusted was seen.
         Standing::Regressed
     }
 
@@ -256,7 +349,30 @@ impl Trust {
     pub(crate) fn accept(&self, forget: impl FnOnce()) {
         self.state().begin_era(0);
         forget();
-        self.distrusted_through.store(0, Ordering::SeqCst);
+        self.distrust(&self.state(), 0);
+    }
+
+    /// The revision before the word that says whether it counts: whoever sees the latter sees the former.
+    fn distrust(&self, state: &State, through: u64) {
+        self.distrusted_through.store(through, Ordering::SeqCst);
+        self.show(state);
+    }
+
+    fn show(&self, state: &State) {
+        self.glance.store(state.word(self.distrusted_through.load(Ordering::SeqCst)), Ordering::SeqCst);
+    }
+
+    /// What a judgement needs.
+    pub(crate) fn glance(&self) -> Glance {
+        let word = self.glance.load(Ordering::SeqCst);
+        let is_distrusted = word & IS_DISTRUSTED != 0;
+        #[expect(clippy::cast_possible_truncation, reason = "the number is in the lower half")]
+        let watch = match WatchNumber::new(word as u32) {
+            Some(since) => WatchState::Up { since },
+            None if word & READS_FAIL != 0 => WatchState::DownReadsFail,
+            None => WatchState::Down,
+        };
+        Glance { distrusted_through: if is_distrusted { self.distrusted_through() } else { None }, watch }
     }
 
     /// The revision up to which nothing is believed, if the store went back.
@@ -295,6 +411,10 @@ impl State {
             identity: Identity::default(),
             stretch: 0,
             is_watched: false,
+            watches: 0,
+            up_since: None,
+            losses: 0,
+            reads_fail: false,
             max_seen,
             behind: 0,
             anomalies: 0,
@@ -310,5 +430,15 @@ impl State {
 
     fn stretch(&self) -> Option<u32> {
         self.is_watched.then_some(self.stretch)
+    }
+
+    fn watch(&self) -> Option<WatchNumber> {
+        self.up_since.and(WatchNumber::new(self.watches))
+    }
+
+    fn word(&self, distrusted_through: u64) -> u64 {
+        let flag = |is_set: bool, bit: u64| if is_set { bit } else { 0 };
+        let since = self.up_since.map_or(0, |since| u64::from(since.get()));
+        since | flag(self.reads_fail, READS_FAIL) | flag(distrusted_through > 0, IS_DISTRUSTED)
     }
 }

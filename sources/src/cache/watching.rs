@@ -7,7 +7,7 @@ use std::sync::{Arc, Weak};
 use fencepost_policy::Revision;
 use tokio::time::sleep;
 
-use super::common::count;
+use super::common::{Health, count};
 use super::driver::{ReadFailure, Work};
 use super::knowledge::{Applied, Coverage};
 use super::scope::Scope;
@@ -29,6 +29,68 @@ impl Watched {
             Watched::Scope(scope) => scope.upgrade(),
         }
     }
+
+    fn lock(&self) -> Option<Arc<TrackedLock>> {
+        match self {
+            Watched::Lock(lock) => lock.upgrade(),
+            Watched::Scope(_) => None,
+        }
+    }
+}
+
+/// A stream of the store, and what it watches.
+struct Stream<W> {
+    watch: W,
+    watched: Vec<Watched>,
+    era: Era,
+    has_caught_up: bool,
+}
+
+/// What news of a stream comes to.
+enum Taken {
+    /// Events of what it watches.
+    Events,
+    CaughtUp,
+    /// It has ended.
+    Ended,
+}
+
+impl<W: Watch> Stream<W> {
+    /// Takes the next news. Those of an earlier era are of another history, and are dropped.
+    async fn take<S: LockStore<Watch = W>>(&mut self, work: &Work<S>) -> Taken {
+        let news = self.watch.next().await;
+        let trust = &work.common().trust;
+        let counts = trust.era() == self.era && !trust.is_suspended();
+        match news {
+            Ok(WatchNews::Events { range, events }) => {
+                if let Some(watched) = self.watched.get(range).filter(|_| counts) {
+                    apply(work, watched, self.era, &events);
+                }
+                Taken::Events
+            }
+            Ok(WatchNews::CaughtUp) => {
+                self.has_caught_up = counts;
+                if counts {
+                    let locks: Vec<_> = self.watched.iter().filter_map(Watched::lock).collect();
+                    let scopes: Vec<_> = self.watched.iter().filter_map(Watched::scope).collect();
+                    work.watch_caught_up(&locks, &scopes);
+                }
+                Taken::CaughtUp
+            }
+            Ok(WatchNews::Compacted { range }) => {
+                match self.watched.get(range).filter(|_| counts) {
+                    Some(Watched::Lock(lock)) => lock.upgrade().iter().for_each(|lock| lock.want_read()),
+                    Some(Watched::Scope(scope)) => scope.upgrade().iter().for_each(|scope| scope.forget()),
+                    None => {}
+                }
+                Taken::Ended
+            }
+            Err(error) => {
+                report(work, error);
+                Taken::Ended
+            }
+        }
+    }
 }
 
 /// Why a watch has ended.
@@ -44,9 +106,9 @@ pub(crate) async fn watch<S: LockStore>(work: Rc<Work<S>>) {
     let common = work.common();
     let mut backoff = work.backoff();
     let mut resuming = false;
-    // The stream that is followed. When another one begins in its place it goes on until then, so that it is known whether the store was watched
-    // all the time.
-    let mut present: Option<S::Watch> = None;
+    // The stream that is followed. When another one takes its place, this one is followed until the other has caught up: so the store is watched
+    // all the time, and each event is applied as it happens.
+    let mut present: Option<Stream<S::Watch>> = None;
     loop {
         let (watched, ranges): (Vec<Watched>, Vec<RangeWatch>) = plan(&work).into_iter().unzip();
         if watched.is_empty() || common.trust.is_suspended() {
@@ -63,10 +125,14 @@ pub(crate) async fn watch<S: LockStore>(work: Rc<Work<S>>) {
             continue;
         }
         let era = common.trust.era();
-        let ended = match begin(&work, &ranges, present.take()).await {
-            Ok(stream) => {
+        if present.as_ref().is_none_or(|stream| stream.era != era) {
+            common.trust.watch_fell_behind(); // Nothing applies the events of the present history.
+        }
+        let ended = match begin(&work, &ranges, present.as_mut()).await {
+            Ok(watch) => {
                 work.watch_began(watched.iter().filter_map(Watched::scope));
-                follow(&work, present.insert(stream), &watched, era, || backoff.reset()).await
+                let next = Stream { watch, watched, era, has_caught_up: false };
+                follow(&work, next, &mut present, || backoff.reset()).await
             }
             Err(()) => Ended::Failed,
         };
@@ -80,28 +146,21 @@ pub(crate) async fn watch<S: LockStore>(work: Rc<Work<S>>) {
     }
 }
 
-/// Begins a watch in the place of the present one, unless that fails meanwhile. What that brings is brought by the new one, too.
+/// Begins a watch in the place of the present stream, unless that ends meanwhile. The new watch brings again what that brings.
 async fn begin<S: LockStore>(
     work: &Work<S>,
     ranges: &[RangeWatch],
-    mut present: Option<S::Watch>,
+    present: Option<&mut Stream<S::Watch>>,
 ) -> Result<S::Watch, ()> {
     let ends = async {
-        match &mut present {
-            Some(stream) => loop {
-                if let Err(error) = stream.next().await {
-                    return error;
-                }
-            },
+        match present {
+            Some(stream) => while !matches!(stream.take(work).await, Taken::Ended) {},
             None => pending().await,
         }
     };
     tokio::select! {
         biased;
-        error = ends => {
-            report(work, error);
-            Err(())
-        }
+        () = ends => Err(()),
         begun = work.store.watch(ranges) => begun.map_err(|error| _ = work.failed(error)),
     }
 }
@@ -121,7 +180,6 @@ async fn is_known_store<S: LockStore>(work: &Work<S>, watched: &Watched, range: 
 
 /// What can be watched: whatever was read, from there on. What we may not read would keep all else from being watched.
 fn plan<S: LockStore>(work: &Work<S>) -> Vec<(Watched, RangeWatch)> {
-    let denied = work.common().health().denied.clone();
     let locks = work.shared.static_locks().together.into_iter().filter_map(|lock| {
         let from = Revision::new(lock.as_of()?.get() + 1)?;
         let range = lock.range().clone();
@@ -131,53 +189,64 @@ fn plan<S: LockStore>(work: &Work<S>) -> Vec<(Watched, RangeWatch)> {
         let watch = RangeWatch { range: scope.range().clone(), from: scope.watch_from()? };
         Some((Watched::Scope(Arc::downgrade(&scope)), watch))
     });
-    locks.chain(scopes).filter(|(watched, watch)| !is_denied(&denied, watched, &watch.range)).collect()
+    let planned: Vec<_> = locks.chain(scopes).collect();
+    let health = work.common().health();
+    planned.into_iter().filter(|(watched, watch)| !is_denied(&health, watched, &watch.range)).collect()
 }
 
-/// Whether it may not be read. A scope may have been asked for by one key of it, which it is asked for by again once there is a window.
-fn is_denied(denied: &[KeyRange], watched: &Watched, range: &KeyRange) -> bool {
-    let by_one_key = || denied.contains(&KeyRange::Key(range.first_key().into()));
-    denied.contains(range) || matches!(watched, Watched::Scope(_)) && by_one_key()
+/// Whether it may not be read.
+fn is_denied(health: &Health, watched: &Watched, range: &KeyRange) -> bool {
+    match watched {
+        Watched::Lock(_) => health.denied.contains(range),
+        Watched::Scope(_) => health.denies_scope(range),
+    }
 }
 
+/// Follows the stream, and the one before until this one has caught up. Leaves as `present` the one that is to be followed from then on.
 async fn follow<S: LockStore>(
     work: &Work<S>,
-    stream: &mut S::Watch,
-    watched: &[Watched],
-    era: Era,
+    mut next: Stream<S::Watch>,
+    present: &mut Option<Stream<S::Watch>>,
     mut delivers: impl FnMut(),
 ) -> Ended {
+    let trust = &work.common().trust;
     loop {
-        // A flood of events must not hide that something else has to be watched, which happens once for a lock and rarely for a scope.
-        let news = tokio::select! {
-            biased;
-            () = work.common().watched_changed.notified() => return Ended::Changed,
-            news = stream.next() => news,
+        let before = async {
+            match present {
+                Some(stream) => stream.take(work).await,
+                None => pending().await,
+            }
         };
-        if work.common().trust.era() != era || work.common().trust.is_suspended() {
-            return Ended::Changed;
+        // A flood of events must not hide that something else has to be watched, which happens once for a lock and rarely for a scope.
+        let taken = tokio::select! {
+            biased;
+            () = work.common().watched_changed.notified() => break,
+            taken = before => {
+                if matches!(taken, Taken::Ended) {
+                    *present = None;
+                    trust.watch_fell_behind(); // Until the other has caught up.
+                }
+                continue;
+            }
+            taken = next.take(work) => taken,
+        };
+        match taken {
+            Taken::Events => delivers(),
+            Taken::CaughtUp => {}
+            Taken::Ended => return Ended::Failed,
         }
-        match news {
-            Ok(WatchNews::Events { range, events }) => {
-                delivers();
-                if let Some(watched) = watched.get(range) {
-                    apply(work, watched, era, &events);
-                }
-            }
-            Ok(WatchNews::Compacted { range }) => {
-                match watched.get(range) {
-                    Some(Watched::Lock(lock)) => lock.upgrade().iter().for_each(|lock| lock.want_read()),
-                    Some(Watched::Scope(scope)) => scope.upgrade().iter().for_each(|scope| scope.forget()),
-                    None => {}
-                }
-                return Ended::Failed;
-            }
-            Err(error) => {
-                report(work, error);
-                return Ended::Failed;
-            }
+        if next.has_caught_up {
+            *present = None;
+        }
+        if trust.era() != next.era || trust.is_suspended() {
+            break;
         }
     }
+    // One that is behind would delay events, and one of an earlier era brings none.
+    if next.has_caught_up || present.as_ref().is_none_or(|stream| stream.era != next.era) {
+        *present = Some(next);
+    }
+    Ended::Changed
 }
 
 fn report<S: LockStore>(work: &Work<S>, error: StoreError) {

@@ -1,6 +1,7 @@
 //! A watch on one endpoint.
 
 use std::collections::VecDeque;
+use std::future::pending;
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -8,6 +9,7 @@ use bytes::Bytes;
 use etcd_client::{Client, WatchOptions, WatchRequestSender, WatchResponse, WatchResponseStream};
 use fencepost_policy::Revision;
 use tokio::sync::watch;
+use tokio::time::{Instant, sleep_until};
 
 use super::endpoint::Connection;
 use super::endpoints::Endpoints;
@@ -20,6 +22,11 @@ const OPEN_TIMEOUT: Duration = Duration::from_millis(500);
 
 /// How much longer it may take for each range.
 const CREATE_TIMEOUT_PER_RANGE: Duration = Duration::from_millis(2);
+
+/// How long etcd may take to tell the past of a watch. It looks at watches that are behind every 100 ms, at so many at a time, and does not say when
+/// one has caught up: 3.4.23 and 3.5.1 answer a request for progress at once. Until then events come late.
+const CATCH_UP_TIME: Duration = Duration::from_millis(200);
+const CAUGHT_UP_AT_A_TIME: usize = 512;
 
 /// etcd's gRPC proxy counts a stream's watches from 0, whatever ids they are to have. It is no member in other ways too: its answers may come
 /// in another order than they were asked for and name no cluster, and it does not end the watches of a member without a leader.
@@ -45,6 +52,8 @@ pub struct EtcdWatch {
     next: Vec<Revision>,
     /// Read from the stream, not told yet.
     news: VecDeque<WatchNews>,
+    /// When all ranges have caught up, until that has been told.
+    catches_up_at: Option<Instant>,
     ended: Option<StoreError>,
 }
 
@@ -92,9 +101,12 @@ impl EtcdWatch {
             suspicions,
             next: ranges.iter().map(|range| range.from).collect(),
             news: VecDeque::new(),
+            catches_up_at: None,
             ended: None,
         };
         watch.create_rest(ranges).await?;
+        let rounds = u32::try_from(1 + ranges.len() / CAUGHT_UP_AT_A_TIME).unwrap_or(u32::MAX);
+        watch.catches_up_at = Some(Instant::now() + CATCH_UP_TIME.saturating_mul(rounds));
         Ok(watch)
     }
 
@@ -153,12 +165,19 @@ impl EtcdWatch {
         Ok(())
     }
 
-    /// The next message, or why there will be none.
-    async fn receive(&mut self) -> Result<WatchResponse, Failure> {
+    /// The next message, or why there will be none; `None` once all ranges have caught up, which comes behind the messages that are here.
+    async fn receive(&mut self) -> Result<Option<WatchResponse>, Failure> {
+        let catches_up = async {
+            match self.catches_up_at {
+                Some(at) => sleep_until(at).await,
+                None => pending().await,
+            }
+        };
         tokio::select! {
             biased;
-            response = self.responses.message() => response?.ok_or_else(stream_ended),
+            response = self.responses.message() => response?.map(Some).ok_or_else(stream_ended),
             _ = self.suspicions.changed() => Err(suspect()),
+            () = catches_up => Ok(None),
         }
     }
 
@@ -180,7 +199,14 @@ impl Watch for EtcdWatch {
             if let Some(error) = &self.ended {
                 return Err(error.clone());
             }
-            let taken = self.receive().await.and_then(|response| self.take(&response));
+            let taken = match self.receive().await {
+                Ok(Some(response)) => self.take(&response),
+                Ok(None) => {
+                    self.catches_up_at = None;
+                    return Ok(WatchNews::CaughtUp);
+                }
+                Err(failure) => Err(failure),
+            };
             if let Err(failure) = taken {
                 return Err(self.end(failure));
             }

@@ -24,10 +24,11 @@ async fn watch_from(store: &MemoryStore, from: u64) -> MemoryWatch {
 fn told(watch: &mut MemoryWatch) -> Vec<u64> {
     let mut revisions = Vec::new();
     while let Some(news) = watch.next().now_or_never() {
-        let WatchNews::Events { events, .. } = news.expect("the watch goes on") else {
-            panic!("nothing was compacted")
-        };
-        revisions.extend(events.iter().map(|event| event.revision().get()));
+        match news.expect("the watch goes on") {
+            WatchNews::Events { events, .. } => revisions.extend(events.iter().map(|event| event.revision().get())),
+            WatchNews::CaughtUp => {}
+            WatchNews::Compacted { .. } => panic!("nothing was compacted"),
+        }
     }
     revisions
 }
@@ -84,6 +85,7 @@ async fn a_rewound_store_shows_its_past_and_watches_from_the_future_are_silent()
     store.put("lock", "shard-2");
     store.delete("lock").expect("the key was there");
     let mut running = watch_from(&store, 5).await;
+    assert!(told(&mut running).is_empty());
     store.rewind_to(first);
     let ended = running.next().now_or_never().expect("the watch has ended");
     assert!(ended.is_err(), "a watch does not outlive the process that is restored");
@@ -100,6 +102,7 @@ async fn a_rewound_store_shows_its_past_and_watches_from_the_future_are_silent()
 async fn a_watch_that_was_ended_tells_what_it_had_and_then_that_it_is_over() {
     let store = MemoryStore::new();
     let mut watch = watch_from(&store, 2).await;
+    assert!(told(&mut watch).is_empty());
     store.put("lock", "shard-1");
     store.end_watches();
     assert!(matches!(watch.next().await, Ok(WatchNews::Events { .. })));
@@ -122,6 +125,7 @@ async fn only_what_changes_something_raises_the_revision() {
 async fn another_thread_may_write() {
     let store = MemoryStore::new();
     let mut watch = watch_from(&store, 2).await;
+    assert!(told(&mut watch).is_empty());
     let writer = store.clone();
     let thread = std::thread::spawn(move || writer.put("lock", "shard-1"));
     assert!(matches!(watch.next().await, Ok(WatchNews::Events { .. })));

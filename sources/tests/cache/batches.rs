@@ -53,7 +53,7 @@ impl LockStore for Batching {
     async fn watch(&self, ranges: &[RangeWatch]) -> Result<BatchingWatch, StoreError> {
         let watch = self.store.watch(ranges).await?;
         let _ = self.step.compare_exchange(ARMED, WATCHED, Ordering::Relaxed, Ordering::Relaxed);
-        Ok(BatchingWatch(watch))
+        Ok(BatchingWatch(watch, None))
     }
 
     async fn members(&self) -> Vec<Member> {
@@ -61,15 +61,25 @@ impl LockStore for Batching {
     }
 }
 
-struct BatchingWatch(MemoryWatch);
+/// A watch, and what came behind the events that it put together.
+struct BatchingWatch(MemoryWatch, Option<WatchNews>);
 
 impl Watch for BatchingWatch {
     async fn next(&mut self) -> Result<WatchNews, StoreError> {
+        if let Some(news) = self.1.take() {
+            return Ok(news);
+        }
         let mut news = self.0.next().await?;
         while let WatchNews::Events { events, .. } = &mut news
-            && let Some(Ok(WatchNews::Events { events: more, .. })) = self.0.next().now_or_never()
+            && let Some(Ok(next)) = self.0.next().now_or_never()
         {
-            events.extend(more);
+            match next {
+                WatchNews::Events { events: more, .. } => events.extend(more),
+                WatchNews::CaughtUp | WatchNews::Compacted { .. } => {
+                    self.1 = Some(next);
+                    break;
+                }
+            }
         }
         Ok(news)
     }

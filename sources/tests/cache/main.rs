@@ -16,4 +16,5 @@ mod templated;
 mod too_much;
 mod unwatched;
 mod walk;
+mod watch_down;
 mod world;

@@ -4,6 +4,7 @@ use std::sync::Arc;
 
 use fencepost_policy::{Layout, LockKey, PassReason, Revision};
 use fencepost_sources::{LockSource, LockSpec, MemoryStore, RecordFormat, Unconfirmed, Write};
+use fencepost_testsupport::eventually;
 use futures_util::future::join_all;
 use tokio::time::Instant;
 
@@ -303,8 +304,9 @@ async fn a_source_on_its_own_thread_serves_other_threads_until_it_is_stopped() {
     let lock = track(&source, "lock", Layout::Key);
     let now = Instant::now();
     lock.confirm(now, now + 10 * SECOND).await.unwrap();
+    eventually("it is watched, too", async || source.ready().then_some(())).await;
     assert_eq!(glance(&lock, "a", at), "admit");
-    assert!(source.ready() && source.status(Instant::now()).up == Some(true));
+    assert!(source.status(Instant::now()).up == Some(true));
     source.stop();
     // A read that was asked for before may still confirm; then nobody reads any more.
     let ended = loop {

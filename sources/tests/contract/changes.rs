@@ -1,9 +1,9 @@
 //! What a read for changes shows: whether anything changed can be told from the answer alone.
 
 use fencepost_policy::Revision;
-use fencepost_sources::{LockStore, RangeRead, StoreError, Wanted, Watch};
+use fencepost_sources::{LockStore, RangeRead, StoreError, Wanted};
 
-use crate::world::{World, after, collect, delete, numbered, prefix, put};
+use crate::world::{World, after, collect, delete, news, numbered, prefix, put};
 
 /// The keys of `lock/` changed since, and how many there are.
 async fn changes(world: &impl World, since: Revision) -> (Vec<String>, u64) {
@@ -83,7 +83,7 @@ pub(crate) async fn changes_that_are_not_found_in_time_end_no_watch(world: &impl
     // The first has been given up by its endpoint, too, once the second is.
     for _ in 0..2 {
         let outcome = tokio::select! {
-            news = watch.next() => panic!("nothing happens to the watch: {news:?}"),
+            news = news(&mut watch) => panic!("nothing happens to the watch: {news:?}"),
             outcome = world.store().read(&read) => outcome,
         };
         assert!(matches!(outcome, Err(StoreError::Unavailable(_))), "{outcome:?}");

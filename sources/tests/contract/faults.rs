@@ -8,7 +8,7 @@ use std::time::Duration;
 use fencepost_policy::Revision;
 use fencepost_sources::{
     EtcdAccess, EtcdOptions, EtcdStore, EtcdTls, EtcdWatch, LockStore, RangeRead, RangeWatch, StoreError, Wanted,
-    Watch, WatchNews,
+    WatchNews,
 };
 use fencepost_testsupport::{
     Cluster, Etcd, EtcdSecurity, EtcdVersion, FreePort, PATIENCE, Process, Relay, Scratch, Tokens, eventually,
@@ -16,7 +16,7 @@ use fencepost_testsupport::{
 use tokio::time::{Instant, timeout};
 
 use crate::deadlines::timed;
-use crate::world::{CALL_MAX, after, key, next, put, spelled, tls, transact, writer};
+use crate::world::{CALL_MAX, after, key, news, next, next_events, put, spelled, tls, transact, writer};
 
 every_version! {
     each_member_may_be_paused,
@@ -111,7 +111,7 @@ async fn watch_ends(store: &EtcdStore, watch: &mut EtcdWatch) -> Duration {
     };
     let error = tokio::select! {
         () = reading => unreachable!("the reads never end"),
-        news = timeout(PATIENCE, watch.next()) => news.expect("the watch ends").expect_err("there is no news"),
+        news = timeout(PATIENCE, news(watch)) => news.expect("the watch ends").expect_err("there is no news"),
     };
     assert!(matches!(error, StoreError::Unavailable(_)), "{error}");
     let took = began.elapsed();
@@ -120,10 +120,7 @@ async fn watch_ends(store: &EtcdStore, watch: &mut EtcdWatch) -> Duration {
 }
 
 async fn next_event(watch: &mut EtcdWatch) -> String {
-    match timeout(PATIENCE, watch.next()).await.expect("there is news").expect("the watch goes on") {
-        WatchNews::Events { events, .. } => spelled(&events[0]),
-        WatchNews::Compacted { .. } => panic!("nothing was compacted"),
-    }
+    spelled(&next_events(watch).await.1[0])
 }
 
 async fn each_member_may_be_paused(version: EtcdVersion) {
@@ -186,7 +183,7 @@ async fn a_paused_cluster_is_unavailable_in_time_and_answers_once_it_is_back(ver
         println!("etcd {version}, whole cluster paused: a read took {took:?}: {outcome:?}");
         assert!(matches!(outcome, Err(StoreError::Unavailable(_))), "{outcome:?}");
     }
-    let ended = timeout(PATIENCE, running.next()).await.expect("the watch has ended");
+    let ended = timeout(PATIENCE, news(&mut running)).await.expect("the watch has ended");
     assert!(matches!(ended, Err(StoreError::Unavailable(_))), "{ended:?}");
     let (outcome, took) = timed(store.watch(&[RangeWatch { range: key("lock"), from: after(known) }])).await;
     assert!(matches!(outcome, Err(StoreError::Unavailable(_))), "a paused cluster can't be watched");
@@ -206,7 +203,7 @@ async fn a_member_that_was_killed_answers_once_it_is_back(version: EtcdVersion) 
     let mut running = watch(&store, after(known)).await;
     read_through(&store, "the only member", "shard-1", false).await;
     etcd.kill();
-    let ended = timeout(PATIENCE, running.next()).await.expect("the watch has ended");
+    let ended = timeout(PATIENCE, news(&mut running)).await.expect("the watch has ended");
     assert!(matches!(ended, Err(StoreError::Unavailable(_))), "{ended:?}");
     // Long enough for the longest pause between two attempts.
     for _ in 0..3 {
@@ -228,8 +225,8 @@ async fn a_learner_is_passed_over(version: EtcdVersion) {
     let store = store(&[learner.endpoint(), etcd.endpoint()]);
     assert_eq!(read(&store).await.0.unwrap(), (at, Some("a".to_owned())));
     let mut watch = watch(&store, at).await;
-    let news = timeout(PATIENCE, watch.next()).await.expect("there is news");
-    assert!(matches!(news, Ok(WatchNews::Events { .. })), "{news:?}");
+    let news = next(&mut watch).await;
+    assert!(matches!(news, WatchNews::Events { .. }), "{news:?}");
 }
 
 async fn an_endpoint_of_another_cluster_is_not_believed(version: EtcdVersion) {
@@ -370,7 +367,7 @@ async fn a_slow_endpoint_is_helped_out_and_keeps_its_watch(version: EtcdVersion)
             read(&store).await.0.expect("the store can be read");
         }
         transact(&hand, vec![put("lock", "shard-2")]).await;
-        timeout(PATIENCE, running.next()).await.expect("there is news, or the watch has ended").ok()
+        timeout(PATIENCE, news(&mut running)).await.expect("there is news, or the watch has ended").ok()
     })
     .await;
     assert!(other.accepted() > 0, "nobody helped out");

@@ -4,12 +4,12 @@ use std::time::Duration;
 
 use etcd_client::Client;
 use fencepost_policy::Revision;
-use fencepost_sources::{EtcdStore, LockStore, RangeRead, RangeWatch, StoreError, Wanted, Watch};
+use fencepost_sources::{EtcdStore, LockStore, RangeRead, RangeWatch, StoreError, Wanted};
 use fencepost_testsupport::{EtcdVersion, PATIENCE, Tokens, eventually};
 use futures_util::future::join_all;
 use tokio::time::{Instant, sleep, timeout};
 
-use crate::world::{Secure, after, collect, key, prefix, put, transact};
+use crate::world::{Secure, after, collect, key, news, prefix, put, transact};
 
 every_version! {
     nothing_is_refused_or_lost_while_logins_end,
@@ -63,7 +63,7 @@ async fn nothing_is_refused_or_lost_while_logins_end(version: EtcdVersion) {
         }
     }
     collect(&mut standing, known).await;
-    let more = timeout(Duration::from_millis(50), standing.next()).await;
+    let more = timeout(Duration::from_millis(50), news(&mut standing)).await;
     assert!(more.is_err(), "it has not ended: {more:?}");
     println!("etcd {version}: {reads} reads and {known} watches while logins ended, the slowest read took {slowest:?}");
     let logins = secure.etcd.requests_total().await.of("Authenticate");

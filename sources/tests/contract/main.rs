@@ -142,6 +142,8 @@ every_store! {
     watches: {
         a_watch_from_the_past_begins_with_what_happened_since,
         a_watch_from_the_present_tells_what_happens_next,
+        caught_up_is_told_once_behind_the_past,
+        caught_up_watches_tell_events_at_once,
         a_watch_from_the_future_is_silent_until_then,
         each_range_is_told_its_own_events,
         a_transaction_is_told_at_once,

@@ -1,6 +1,7 @@
 //! What a watch tells.
 
 use std::collections::BTreeSet;
+use std::time::{Duration, Instant};
 
 use fencepost_policy::Revision;
 use fencepost_sources::{LockStore, StoreError, Watch, WatchNews};
@@ -33,6 +34,42 @@ pub(crate) async fn a_watch_from_the_present_tells_what_happens_next(world: &imp
         assert_eq!(told.len(), 1);
         assert_eq!(spelled(&told[0].1), format!("lock={number}@{revision}"));
     }
+}
+
+pub(crate) async fn caught_up_is_told_once_behind_the_past(world: &impl World) {
+    let from = world.put("lock", "shard-1").await;
+    let second = world.put("lock", "shard-2").await;
+    let mut watch = world.watch([(key("lock"), from), (key("never"), from)]).await;
+    let mut told = Vec::new();
+    loop {
+        match watch.next().await.expect("the watch goes on") {
+            WatchNews::Events { events, .. } => told.extend(events.iter().map(spelled)),
+            WatchNews::CaughtUp => break,
+            WatchNews::Compacted { .. } => panic!("nothing was compacted"),
+        }
+    }
+    assert_eq!(told, [format!("lock=shard-1@{from}"), format!("lock=shard-2@{second}")]);
+    let third = world.put("lock", "shard-3").await;
+    let news = watch.next().await.expect("the watch goes on");
+    assert!(matches!(&news, WatchNews::Events { events, .. } if events[0].revision() == third), "{news:?}");
+}
+
+/// etcd tells nothing of a watch from the past before it next looks at those that are behind: each event came 0.1 s late, and until then a
+/// superseded holder was let in.
+pub(crate) async fn caught_up_watches_tell_events_at_once(world: &impl World) {
+    const ROUNDS: usize = 15;
+    let mut latencies = Vec::new();
+    for _ in 0..ROUNDS {
+        let known = world.put("lock", "shard-1").await;
+        let mut watch = world.watch([(key("lock"), after(known))]).await;
+        while watch.next().await.expect("the watch goes on") != WatchNews::CaughtUp {}
+        world.put("lock", "shard-2").await;
+        let written = Instant::now();
+        next_events(&mut watch).await;
+        latencies.push(written.elapsed());
+    }
+    latencies.sort();
+    assert!(latencies[ROUNDS / 2] < Duration::from_millis(50), "{latencies:?}");
 }
 
 pub(crate) async fn a_watch_from_the_future_is_silent_until_then(world: &impl World) {
@@ -117,7 +154,7 @@ pub(crate) async fn a_deletion_is_told_or_its_history_is_compacted(world: &impl 
                 assert_eq!(spelled(&events[0]), format!("lock deleted@{deleted}"));
             }
             WatchNews::Compacted { range: 0 } if compacts => {}
-            WatchNews::Events { .. } | WatchNews::Compacted { .. } => panic!("{news:?}"),
+            WatchNews::Events { .. } | WatchNews::Compacted { .. } | WatchNews::CaughtUp => panic!("{news:?}"),
         }
     }
 }
@@ -134,6 +171,7 @@ pub(crate) async fn compaction_ends_the_watch_of_that_range_only(world: &impl Wo
         match next(&mut watch).await {
             WatchNews::Compacted { range } => assert!(compacted.insert(range), "told once"),
             WatchNews::Events { range, events } => told.extend(events.iter().map(|event| (range, spelled(event)))),
+            WatchNews::CaughtUp => panic!("it was left out"),
         }
     }
     assert_eq!(compacted, BTreeSet::from([1, 3]));
@@ -185,6 +223,7 @@ pub(crate) async fn a_dropped_wait_loses_no_news(world: &impl World) {
         tokio::select! {
             news = watch.next() => match news.expect("the watch goes on") {
                 WatchNews::Events { events, .. } => told.extend(events.iter().map(spelled)),
+                WatchNews::CaughtUp => {}
                 WatchNews::Compacted { .. } => panic!("nothing was compacted"),
             },
             revision = write => written.push(format!("lock={number}@{revision}")),

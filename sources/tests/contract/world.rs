@@ -8,7 +8,7 @@ use etcd_client::{Certificate, Client, ConnectOptions, Identity, TlsOptions, Txn
 use fencepost_policy::Revision;
 use fencepost_sources::{
     EtcdAccess, EtcdOptions, EtcdStore, EtcdTls, EtcdUser, Event, KeyRange, KeyValue, LockStore, MemoryStore,
-    RangeRead, RangeWatch, ReadAnswer, Wanted, Watch, WatchNews, Write,
+    RangeRead, RangeWatch, ReadAnswer, StoreError, Wanted, Watch, WatchNews, Write,
 };
 use fencepost_testsupport::{self as etcd, Etcd, EtcdSecurity, EtcdVersion, PATIENCE, Tokens, replace_file};
 use fencepost_tls::{ClientFiles, ClientTls, IdentityFiles};
@@ -93,9 +93,19 @@ pub(crate) fn after(revision: Revision) -> Revision {
     Revision::new(revision.get() + 1).expect("there is always a next revision")
 }
 
-/// The next news of a watch.
+/// The next news of a watch, or its end. That it has caught up is left out.
+pub(crate) async fn news(watch: &mut impl Watch) -> Result<WatchNews, StoreError> {
+    loop {
+        match watch.next().await {
+            Ok(WatchNews::CaughtUp) => {}
+            news => return news,
+        }
+    }
+}
+
+/// The next news of a watch that goes on.
 pub(crate) async fn next(watch: &mut impl Watch) -> WatchNews {
-    timeout(PATIENCE, watch.next()).await.expect("there is news").expect("the watch goes on")
+    timeout(PATIENCE, news(watch)).await.expect("there is news").expect("the watch goes on")
 }
 
 /// The next events of a watch: of which range, and which.
@@ -103,6 +113,7 @@ pub(crate) async fn next_events(watch: &mut impl Watch) -> (usize, Vec<Event>) {
     match next(watch).await {
         WatchNews::Events { range, events } => (range, events),
         WatchNews::Compacted { range } => panic!("range {range} was compacted"),
+        WatchNews::CaughtUp => panic!("it was left out"),
     }
 }
 

@@ -11,12 +11,14 @@ use crate::cache::common::{Command, Common};
 use crate::cache::tracked::TrackedLock;
 use crate::cache::trust::Trust;
 use crate::store::KeyValue;
-use crate::world::{any_news, block_on, common, enter_when_open, every_interleaving, revision, taken, token, track};
+use crate::world::{
+    any_news, block_on, common, enter_when_open, every_interleaving, revision, taken, token, track_watched,
+};
 
 /// A lock that `a` holds since 10, as a read has shown.
 fn held_by_a() -> (Arc<TrackedLock>, Arc<Common>, tokio::sync::mpsc::UnboundedReceiver<Command>) {
     let (common, commands) = common(Trust::new(None));
-    let lock = track(&common, None);
+    let lock = track_watched(&common, None);
     learn(&lock, &common, 10, taken("a", 10));
     (lock, common, commands)
 }

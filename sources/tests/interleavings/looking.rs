@@ -9,7 +9,7 @@ use crate::cache::record::RecordFormat;
 use crate::cache::scope::Scope;
 use crate::cache::trust::{Standing, Trust};
 use crate::store::{Event, KeyValue, RangeAnswer};
-use crate::world::{any_news, common, every_interleaving, revision, taken, token, track};
+use crate::world::{any_news, common, every_interleaving, revision, taken, token, track_watched};
 
 #[test]
 fn a_clock_never_dates_a_snapshot_that_it_does_not_cover() {
@@ -17,7 +17,7 @@ fn a_clock_never_dates_a_snapshot_that_it_does_not_cover() {
         let (common, _commands) = common(Trust::new(None));
         common.trust.watch_began();
         let scope = Arc::new(Scope::new("s/", RecordFormat::plain(Layout::Key).into()));
-        let lock = track(&common, Some(Arc::clone(&scope)));
+        let lock = track_watched(&common, Some(Arc::clone(&scope)));
         let window = RangeAnswer { keys: vec![taken("a", 10)], count: 1 };
         let read = scope.merge(&common.registry, &common.trust.sending(), revision(10), window);
         assert!(scope.begin(&common.registry, &common.trust, &read));
@@ -48,7 +48,7 @@ fn distrust_ends_only_when_the_news_of_the_history_that_is_lost_is_gone() {
     every_interleaving(|| {
         let (common, _commands) = common(Trust::new(None));
         let scope = Arc::new(Scope::new("s/", RecordFormat::plain(Layout::Key).into()));
-        let lock = track(&common, Some(Arc::clone(&scope)));
+        let lock = track_watched(&common, Some(Arc::clone(&scope)));
         let sent = common.trust.sending();
         assert_eq!(common.trust.received(&sent, revision(10), None), Standing::Trusted);
         lock.read(&sent, revision(10), &[taken("a", 10)]);
@@ -66,5 +66,25 @@ fn distrust_ends_only_when_the_news_of_the_history_that_is_lost_is_gone() {
         });
         looking.join().unwrap();
         assert_eq!(common.trust.distrusted_through(), None);
+    });
+}
+
+/// `b` has taken the lock while no watch was up. The first read under the next one shows that.
+#[test]
+fn cached_news_admits_only_with_the_read_under_its_watch() {
+    every_interleaving(|| {
+        let (common, _commands) = common(Trust::new(None));
+        let lock = track_watched(&common, None);
+        lock.read(&common.trust.sending(), revision(10), &[taken("a", 10)]);
+        common.trust.watch_fell_behind();
+
+        let looking = {
+            let lock = Arc::clone(&lock);
+            thread::spawn(move || assert_ne!(lock.outlook().judge(&token("a", 10), &any_news()), Verdict::Admit))
+        };
+        common.trust.watch_caught_up();
+        lock.read(&common.trust.sending(), revision(20), &[taken("b", 20)]);
+        looking.join().unwrap();
+        assert_eq!(lock.outlook().judge(&token("b", 20), &any_news()), Verdict::Admit);
     });
 }

@@ -61,6 +61,15 @@ pub(crate) fn track(common: &Arc<Common>, scope: Option<Arc<Scope>>) -> Arc<Trac
     common.registry.find_or_make(spec(), make).unwrap()
 }
 
+/// The same, and a watch of it is up.
+pub(crate) fn track_watched(common: &Arc<Common>, scope: Option<Arc<Scope>>) -> Arc<TrackedLock> {
+    let (number, is_first) = common.trust.watch_caught_up();
+    scope.iter().for_each(|scope| scope.watch_caught_up(number, is_first));
+    let lock = track(common, scope);
+    lock.set_watched(Some(number));
+    lock
+}
+
 /// The lock's record as the owner that took it at that revision wrote it.
 pub(crate) fn taken(owner: &'static str, at: u64) -> KeyValue {
     let at = revision(at);

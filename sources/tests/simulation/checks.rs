@@ -97,6 +97,7 @@ pub(crate) fn admission(world: &World, claim: &Claim, admission: &Admission) {
     let floor = claim.lock.describe(Instant::now()).gate.floor;
     assert!(floor <= admission.tenure().get(), "#{name} is let out below the floor {floor}");
     let_in(world, claim, admission.tenure());
+    watched(world, claim);
     let named =
         truth.named_by(token).unwrap_or_else(|| panic!("#{name} is let out, but its token never held the lock"));
     let span = &truth.spans[named];
@@ -109,6 +110,22 @@ pub(crate) fn admission(world: &World, claim: &Claim, admission: &Admission) {
         let since = if claim.request.linearizable { claim.arrived.at } else { claim.arrived.at - MAX_AGE };
         assert!(span.held_since(since), "#{name} is let out, but its tenure had ended by {since:?}: {span:?}");
     }
+}
+
+/// `watched-admission`: while no watch is up, cached news admits only if a read that was sent since the loss has failed. While one is up, what
+/// admits was read since then.
+fn watched(world: &World, claim: &Claim) {
+    let now = Instant::now();
+    let dated = now - claim.lock.outlook().age(now).expect("what admits has been read");
+    if dated >= claim.arrived.at {
+        return; // It is confirmed.
+    }
+    let (name, watches) = (claim.request.name, world.watches.borrow());
+    match watches.up_since() {
+        Some(since) => assert!(since <= dated, "#{name} is let out by news from before the watch that is up"),
+        None => assert!(watches.read_failed(), "#{name} is let out by cached news while no watch is up"),
+    }
+    world.count(if watches.up_since().is_some() { "cached" } else { "cached while reads fail" });
 }
 
 /// `final-refusal`: whoever held the lock before it sent its request, and still does, is never told that it does not.

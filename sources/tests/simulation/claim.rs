@@ -90,7 +90,8 @@ impl Claim {
         let deadline = Instant::now() + CONFIRM_TIMEOUT;
         let mut asked_at = self.arrived.at;
         loop {
-            let answered = self.lock.confirm(asked_at, deadline).await;
+            let is_decided = || self.lock.outlook().judge(&self.token, &self.timing()) != Verdict::Confirm;
+            let answered = self.lock.confirm_unless(asked_at, deadline, is_decided).await;
             match self.lock.outlook().judge(&self.token, &self.timing()) {
                 Verdict::Admit => return Ok(()),
                 Verdict::Reject(reason) => return Err(reason),

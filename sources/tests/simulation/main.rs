@@ -38,8 +38,10 @@ use crate::world::World;
 /// How many seeds are run unless the environment says otherwise.
 const SEEDS: u64 = 10_000;
 /// What has to happen in so many.
-const EXPECTED: [&str; 18] = [
+const EXPECTED: [&str; 20] = [
     "admitted",
+    "cached",
+    "cached while reads fail",
     "dangerous-admit",
     "dangerous-proceed",
     "distrusted",

@@ -1,6 +1,6 @@
 //! A store that answers late, or never, or with old data, over a network that holds back, repeats and loses.
 
-use std::collections::VecDeque;
+use std::collections::{BTreeSet, VecDeque};
 use std::rc::Rc;
 use std::time::Duration;
 
@@ -19,6 +19,47 @@ pub(crate) const CALL_TIMEOUT: Duration = Duration::from_millis(50);
 
 pub(crate) struct SimulatedStore {
     world: Rc<World>,
+}
+
+/// The watches of the present life of the proxy, as far as it knows of them.
+#[derive(Default)]
+pub(crate) struct Watches {
+    begun: u64,
+    /// Those that have caught up and not ended.
+    up: BTreeSet<u64>,
+    up_since: Option<Instant>,
+    losses: u64,
+    /// A read that was sent since the last loss has failed.
+    read_failed: bool,
+}
+
+impl Watches {
+    /// Since when one has been up all the time.
+    pub(crate) fn up_since(&self) -> Option<Instant> {
+        self.up_since
+    }
+
+    pub(crate) fn read_failed(&self) -> bool {
+        self.read_failed
+    }
+
+    fn caught_up(&mut self, watch: u64) {
+        self.up.insert(watch);
+        self.up_since.get_or_insert_with(Instant::now);
+        self.read_failed = false;
+    }
+
+    fn ended(&mut self, watch: u64) {
+        if self.up.remove(&watch) && self.up.is_empty() {
+            self.up_since = None;
+            self.losses += 1;
+        }
+    }
+
+    /// A read failed that was sent when that many losses had happened.
+    fn failed(&mut self, losses: u64) {
+        self.read_failed |= self.up.is_empty() && losses > 0 && self.losses == losses;
+    }
 }
 
 /// A member that has not caught up: etcd-io/etcd#20418 would let it answer.
@@ -47,7 +88,10 @@ impl Lagging {
 }
 
 impl SimulatedStore {
+    /// For a life of the proxy that begins.
     pub(crate) fn new(world: Rc<World>) -> SimulatedStore {
+        let begun = world.watches.borrow().begun;
+        world.watches.replace(Watches { begun, ..Watches::default() });
         SimulatedStore { world }
     }
 
@@ -62,6 +106,20 @@ impl SimulatedStore {
         }
         in_time(deadline)?;
         Ok(deadline)
+    }
+
+    async fn try_read(&self, ranges: &[RangeRead]) -> Result<ReadAnswer, StoreError> {
+        let mut chance = self.world.next_call(format!("{ranges:?}"));
+        let deadline = self.there(&mut chance).await?;
+        let answer = if self.world.plan.stale_reads && self.world.fails(&mut chance, 4) {
+            let but_for = chance.within(1..=6) as usize;
+            let old = self.world.lagging.borrow_mut().catch_up(but_for).clone();
+            old.read(ranges).await?
+        } else {
+            self.world.store.read(ranges).await?
+        };
+        self.back(&mut chance, deadline).await?;
+        Ok(answer)
     }
 
     async fn back(&self, chance: &mut Chance, deadline: Instant) -> Result<(), StoreError> {
@@ -79,17 +137,8 @@ impl LockStore for SimulatedStore {
     type Watch = SimulatedWatch;
 
     async fn read(&self, ranges: &[RangeRead]) -> Result<ReadAnswer, StoreError> {
-        let mut chance = self.world.next_call(format!("{ranges:?}"));
-        let deadline = self.there(&mut chance).await?;
-        let answer = if self.world.plan.stale_reads && self.world.fails(&mut chance, 4) {
-            let but_for = chance.within(1..=6) as usize;
-            let old = self.world.lagging.borrow_mut().catch_up(but_for).clone();
-            old.read(ranges).await?
-        } else {
-            self.world.store.read(ranges).await?
-        };
-        self.back(&mut chance, deadline).await?;
-        Ok(answer)
+        let losses = self.world.watches.borrow().losses;
+        self.try_read(ranges).await.inspect_err(|_| self.world.watches.borrow_mut().failed(losses))
     }
 
     async fn read_at(&self, key: &[u8], at: Revision) -> Result<Option<KeyValue>, StoreError> {
@@ -115,8 +164,14 @@ impl LockStore for SimulatedStore {
         self.back(&mut chance, deadline).await?;
         let watch = self.world.store.watch(ranges).await?;
         let silent_after = self.world.fails(&mut chance, 6).then(|| chance.within(0..=6));
+        let number = {
+            let mut watches = self.world.watches.borrow_mut();
+            watches.begun += 1;
+            watches.begun
+        };
         Ok(SimulatedWatch {
             world: Rc::clone(&self.world),
+            number,
             watch,
             chance,
             silent_after,
@@ -133,6 +188,7 @@ impl LockStore for SimulatedStore {
 /// Delivers each range's news in order, those of different ranges in any.
 pub(crate) struct SimulatedWatch {
     world: Rc<World>,
+    number: u64,
     watch: MemoryWatch,
     chance: Chance,
     /// From then on it neither delivers nor ends: its connection leads nowhere.
@@ -144,10 +200,16 @@ pub(crate) struct SimulatedWatch {
 
 impl SimulatedWatch {
     fn send(&mut self, news: WatchNews) {
-        let (WatchNews::Events { range, .. } | WatchNews::Compacted { range }) = news;
         let delay = self.chance.delay(8, self.world.plan.watch_lag);
-        let arrives = self.latest[range].max(Instant::now() + delay);
-        self.latest[range] = arrives;
+        let arrives = Instant::now() + delay;
+        let (range, arrives) = match news {
+            WatchNews::Events { range, .. } | WatchNews::Compacted { range } => {
+                self.latest[range] = self.latest[range].max(arrives);
+                (range, self.latest[range])
+            }
+            // Behind the past of all ranges.
+            WatchNews::CaughtUp => (usize::MAX, self.latest.iter().copied().fold(arrives, Instant::max)),
+        };
         if self.chance.one_in(8) && matches!(news, WatchNews::Events { .. }) {
             self.on_the_way.push((arrives, range, news.clone())); // Twice.
         }
@@ -165,16 +227,28 @@ impl Watch for SimulatedWatch {
             let next = self.on_the_way.first().map(|(arrives, ..)| *arrives);
             if next.is_some_and(|arrives| arrives <= Instant::now()) && !self.world.is_cut_off() {
                 self.silent_after = self.silent_after.map(|left| left - 1);
-                return Ok(self.on_the_way.remove(0).2);
+                let (_, _, news) = self.on_the_way.remove(0);
+                if news == WatchNews::CaughtUp {
+                    self.world.watches.borrow_mut().caught_up(self.number);
+                }
+                return Ok(news);
             }
             // While the store is cut off it is looked at again and again, as a network does that sends again.
             let again = next.map(|arrives| arrives.max(Instant::now() + Duration::from_millis(5)));
             let again = if self.world.is_cut_off() { again } else { next };
             tokio::select! {
                 biased;
-                news = self.watch.next() => self.send(news?),
+                news = self.watch.next() => {
+                    self.send(news.inspect_err(|_| self.world.watches.borrow_mut().ended(self.number))?);
+                }
                 () = async { sleep_until(again.expect("it is asked for only if there is one")).await }, if again.is_some() => {}
             }
         }
+    }
+}
+
+impl Drop for SimulatedWatch {
+    fn drop(&mut self) {
+        self.world.watches.borrow_mut().ended(self.number);
     }
 }

@@ -17,7 +17,7 @@ use crate::executor::{Class, Executor};
 use crate::ledger::Ledger;
 use crate::life::Proxy;
 use crate::plan::Plan;
-use crate::store::Lagging;
+use crate::store::{Lagging, Watches};
 use crate::truth::{Point, Token, Truth, Written};
 use crate::worker::Worker;
 
@@ -62,6 +62,7 @@ pub(crate) struct World {
     /// When the present life began.
     pub(crate) started: Cell<Instant>,
     pub(crate) seen: RefCell<BTreeMap<usize, Seen>>,
+    pub(crate) watches: RefCell<Watches>,
     is_calm: Cell<bool>,
     cut_off_until: Cell<Instant>,
     calls: RefCell<BTreeMap<u64, u64>>,
@@ -98,6 +99,7 @@ impl World {
             lives: Cell::new(0),
             started: Cell::new(start),
             seen: RefCell::default(),
+            watches: RefCell::default(),
             is_calm: Cell::new(false),
             cut_off_until: Cell::new(start),
             calls: RefCell::default(),

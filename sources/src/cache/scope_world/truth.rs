@@ -46,7 +46,7 @@ impl World {
         for lock in self.locks.iter().flatten() {
             self.check_outlook(lock, &lock.outlook());
             // A clock may cease to cover a lock at any moment.
-            self.check_outlook(lock, &Outlook::new(None, None, lock.published()));
+            self.check_outlook(lock, &Outlook::new(self.common.trust.glance(), None, None, lock.published()));
         }
     }
 

@@ -36,6 +36,14 @@ pub(crate) enum Mutant {
     PermitLeavesWithClient,
     /// The permit is given back when the connection to the worker is lost.
     OrphansNotCounted,
+    /// The permit is given back with the answer, though the request is not written.
+    LeavesUnwritten,
+    /// A late answer ends an orphan, though the request is not written.
+    LateAnswerEndsUnwritten,
+    /// The gate stops to count an orphan whose connection is open.
+    ConnectionOutlivesOrphan,
+    /// The permit of a request that has ended is not given back.
+    PermitKept,
     /// A start does not wait for what its predecessor may have left at the worker.
     NoWaitAfterRestart,
     /// A start waits, but does not remember which tenure was the last.
@@ -128,6 +136,12 @@ impl Proxy {
         self.gate.state().floor
     }
 
+    /// Where the tenure that holds the lock begins, as the gate has it.
+    pub(crate) fn present(&self) -> u64 {
+        let tenure = self.news.as_ref().and_then(|news| news.snapshot.tenure());
+        tenure.map_or(0, |tenure| tenure.first.get()).max(self.floor())
+    }
+
     /// How many requests the gate counts.
     pub(crate) fn permits(&self) -> usize {
         self.gate.state().at_worker.iter().map(|there| there.running).sum()
@@ -184,6 +198,12 @@ impl Proxy {
             Err(KeptOut::Wait) => Entered::Waits,
             Err(KeptOut::Refused(_) | KeptOut::Confirm) => Entered::Refused,
         }
+    }
+
+    /// Whether the barrier keeps the token's tenure out, by the present news.
+    pub(crate) fn is_barred(&self, token: Token, now: Moment) -> bool {
+        let known = Known::new(self.news.as_ref().map(|news| &news.snapshot), Age::Fresh);
+        matches!(self.gate.may_enter(&token.presented(), known, now), Err(KeptOut::Wait))
     }
 
     /// `POST /.well-known/fence`: whether the token's tenure is told that it has the worker to itself.

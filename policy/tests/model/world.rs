@@ -7,7 +7,7 @@ use stateright::{Model, Property};
 
 use crate::proxy::{Driving, Entered, Mutant, Proxy, StateDir};
 use crate::store::{History, Message, Name, News, Token};
-pub(crate) use properties::{ADMISSION_MEANS_TENURE, FLOOR_RISES, NO_OVERLAP, ORDER};
+pub(crate) use properties::{ADMISSION_MEANS_TENURE, FLOOR_RISES, GETS_IN, NO_OVERLAP, ORDER};
 
 /// How far the model looks.
 #[derive(Debug, Clone, Copy)]
@@ -68,6 +68,21 @@ impl Request {
             Stage::Unsent(counted) | Stage::AtWorker(_, counted) => Some(counted),
         }
     }
+
+    fn is_answered(&self) -> bool {
+        matches!(self.stage, Stage::AtWorker(Work::Unwritten | Work::Done, _))
+    }
+
+    /// Whether bytes of an answered request may still arrive at the worker. The proxy closes an orphan's connection before the
+    /// gate stops to count the orphan, and a start waits for as long as a kernel may deliver what a crash has left there.
+    fn may_send_more(&self, now: Moment, driving: Driving) -> bool {
+        let Stage::AtWorker(work, counted) = self.stage else { return false };
+        match work {
+            Work::Unread | Work::Running => false,
+            Work::Unwritten if driving.is(Mutant::ConnectionOutlivesOrphan) => true,
+            Work::Unwritten | Work::Done => counted.bound().is_none_or(|bound| bound > now),
+        }
+    }
 }
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
@@ -79,13 +94,16 @@ enum Stage {
     AtWorker(Work, Counted),
 }
 
-/// What the worker makes of a request.
+/// What the worker makes of a request that has entered. The request may arrive at any moment while it is `Unread`, and more of
+/// it at any later one.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
 enum Work {
-    /// It lies in a socket buffer.
+    /// The worker has seen nothing of it: the bytes are in the proxy or in a socket buffer.
     Unread,
     Running,
-    /// Ended, and answered.
+    /// The worker has answered. The proxy may hold bytes of the request that it has not written.
+    Unwritten,
+    /// The worker has answered, and the proxy will write nothing more. A kernel may hold bytes of the request.
     Done,
 }
 
@@ -139,7 +157,12 @@ pub(crate) enum Action {
     /// Its connection provably took nothing of it: it waits for another one.
     HandBack(usize),
     WorkerBegins(usize),
+    /// The worker answers; all of the request need not have arrived.
     WorkerEnds(usize),
+    /// The last of an answered request is written, or will never be.
+    WriteRest(usize),
+    /// More of an answered request arrives at the worker.
+    MoreArrives(usize),
     /// It was sent, but the worker never reads it.
     WorkerMisses(usize),
     SeeAnswer(usize),
@@ -206,7 +229,7 @@ impl World {
             }
             Action::Tick => {
                 let still_there = |request: &Request| match &request.stage {
-                    Stage::Waiting | Stage::Unsent(_) | Stage::AtWorker(Work::Done, _) => false,
+                    Stage::Waiting | Stage::Unsent(_) | Stage::AtWorker(Work::Unwritten | Work::Done, _) => false,
                     Stage::AtWorker(Work::Unread | Work::Running, counted) => {
                         counted.bound().is_some_and(|bound| bound <= state.bound())
                     }
@@ -215,6 +238,9 @@ impl World {
                     return None; // By then the worker is done with it: that is what the operator vouches for.
                 }
                 state.clock += 1;
+                // The connections of these orphans are closed first: no bytes and no answers come any more.
+                let now = state.now();
+                state.requests.retain(|request| !request.is_answered() || request.may_send_more(now, self.driving));
             }
             Action::Recorded(tenure) => state.proxy.recorded(&mut state.state_dir, tenure, self.driving),
             Action::RecordedUntold(tenure) => state.proxy.recorded_untold(&mut state.state_dir, tenure, self.driving),
@@ -232,6 +258,8 @@ impl World {
             | Action::HandBack(index)
             | Action::WorkerBegins(index)
             | Action::WorkerEnds(index)
+            | Action::WriteRest(index)
+            | Action::MoreArrives(index)
             | Action::WorkerMisses(index)
             | Action::SeeAnswer(index)
             | Action::Lose(index)
@@ -309,14 +337,32 @@ impl World {
                 state.newest = state.newest.max(tenure);
                 Some(Stage::AtWorker(Work::Running, counted))
             }
-            (Action::WorkerEnds(_), Stage::AtWorker(Work::Running, Counted::Nobody(_))) => None,
-            (Action::WorkerEnds(_), Stage::AtWorker(Work::Running, counted)) => {
+            (Action::WorkerEnds(_), Stage::AtWorker(Work::Running, Counted::Nobody(None))) => None,
+            // Only a kernel can hold more of it: the process that sent it is gone.
+            (Action::WorkerEnds(_), Stage::AtWorker(Work::Running, counted @ Counted::Nobody(Some(_)))) => {
                 Some(Stage::AtWorker(Work::Done, counted))
+            }
+            (Action::WorkerEnds(_), Stage::AtWorker(Work::Running, counted)) => {
+                Some(Stage::AtWorker(Work::Unwritten, counted))
+            }
+            (Action::WriteRest(_), Stage::AtWorker(Work::Unwritten, Counted::Nobody(_))) => None,
+            (Action::WriteRest(_), Stage::AtWorker(Work::Unwritten, counted)) => {
+                Some(Stage::AtWorker(Work::Done, counted))
+            }
+            (Action::MoreArrives(_), Stage::AtWorker(Work::Unwritten | Work::Done, _)) => {
+                state.wrong.began_out_of_order |= state.tenure_of(&state.requests[index]) < state.newest;
+                Some(stage)
             }
             (Action::WorkerMisses(_), Stage::AtWorker(Work::Unread, Counted::Orphan(..) | Counted::Nobody(_))) => None,
             (Action::SeeAnswer(_), Stage::AtWorker(Work::Done, Counted::Running(tenure))) => {
-                state.proxy.leave(tenure);
+                if !self.driving.is(Mutant::PermitKept) {
+                    state.proxy.leave(tenure);
+                }
                 None
+            }
+            (Action::SeeAnswer(_), Stage::AtWorker(Work::Unwritten, Counted::Running(tenure))) => {
+                state.proxy.leave(tenure);
+                Some(Stage::AtWorker(Work::Unwritten, Counted::Nobody(None)))
             }
             (Action::Lose(_), Stage::AtWorker(work, Counted::Running(tenure))) => {
                 state.losses_left = state.losses_left.checked_sub(1)?;
@@ -335,7 +381,14 @@ impl World {
                 state.proxy.end_orphan(orphan);
                 None
             }
-            (Action::NeverSeeAnswer(_), Stage::AtWorker(Work::Done, Counted::Orphan(..) | Counted::Nobody(_))) => None,
+            (Action::SeeLateAnswer(_), Stage::AtWorker(Work::Unwritten, Counted::Orphan(orphan, _))) => {
+                state.proxy.end_orphan(orphan);
+                Some(Stage::AtWorker(Work::Unwritten, Counted::Nobody(None)))
+            }
+            (
+                Action::NeverSeeAnswer(_),
+                Stage::AtWorker(Work::Unwritten | Work::Done, Counted::Orphan(..) | Counted::Nobody(_)),
+            ) => None,
             (_, Stage::Waiting | Stage::Unsent(_) | Stage::AtWorker(..)) => return None,
         };
         match next {
@@ -345,18 +398,36 @@ impl World {
         Some(())
     }
 
-    /// The worker goes on with what it has.
+    /// The worker goes on with what it has, and a kernel with what was written. What the process had not written is gone.
     fn restart(&self, state: &mut State) {
         let bound = state.bound();
+        let now = state.now();
         state.restarts_left -= 1;
-        state.requests.retain_mut(|request| match &mut request.stage {
-            Stage::Waiting | Stage::Unsent(_) | Stage::AtWorker(Work::Done, _) => false,
-            Stage::AtWorker(Work::Unread | Work::Running, counted) => {
-                *counted = Counted::Nobody(counted.bound().or(Some(bound)));
-                true
+        state.requests.retain_mut(|request| {
+            let goes_on = !request.is_answered() || request.may_send_more(now, self.driving);
+            match &mut request.stage {
+                Stage::Waiting | Stage::Unsent(_) => false,
+                Stage::AtWorker(work, counted) => {
+                    if *work == Work::Unwritten {
+                        *work = Work::Done;
+                    }
+                    *counted = Counted::Nobody(counted.bound().or(Some(bound)));
+                    goes_on
+                }
             }
         });
         state.proxy = Proxy::start(&mut state.state_dir, bound, self.driving);
+    }
+
+    /// The answer by which a mutant ends a request that is not written.
+    fn mistaken_end(&self, stage: Stage) -> Option<fn(usize) -> Action> {
+        let Stage::AtWorker(Work::Unwritten, counted) = stage else { return None };
+        let (mutant, end): (_, fn(usize) -> Action) = match counted {
+            Counted::Running(_) => (Mutant::LeavesUnwritten, Action::SeeAnswer),
+            Counted::Orphan(..) => (Mutant::LateAnswerEndsUnwritten, Action::SeeLateAnswer),
+            Counted::Nobody(_) => return None,
+        };
+        self.driving.is(mutant).then_some(end)
     }
 }
 
@@ -412,13 +483,21 @@ impl Model for World {
                 Stage::Unsent(_) => &[Action::Send, Action::HandBack],
                 Stage::AtWorker(Work::Unread, Counted::Running(_)) => &[Action::WorkerBegins, Action::Lose],
                 Stage::AtWorker(Work::Running, Counted::Running(_)) => &[Action::WorkerEnds, Action::Lose],
+                Stage::AtWorker(Work::Unwritten, Counted::Running(_)) => &[Action::WriteRest, Action::Lose],
                 Stage::AtWorker(Work::Done, Counted::Running(_)) => &[Action::SeeAnswer, Action::Lose],
                 Stage::AtWorker(Work::Unread, _) => &[Action::WorkerBegins, Action::WorkerMisses],
                 Stage::AtWorker(Work::Running, _) => &[Action::WorkerEnds],
+                Stage::AtWorker(Work::Unwritten, _) => &[Action::WriteRest, Action::NeverSeeAnswer],
                 Stage::AtWorker(Work::Done, Counted::Orphan(..)) => &[Action::SeeLateAnswer, Action::NeverSeeAnswer],
                 Stage::AtWorker(Work::Done, Counted::Nobody(_)) => &[Action::NeverSeeAnswer],
             };
             actions.extend(may.iter().map(|action| action(index)));
+            actions.extend(self.mistaken_end(request.stage).map(|action| action(index)));
+            // While no later tenure is at the worker, this step changes nothing.
+            let is_late = state.tenure_of(request) < state.newest;
+            if is_late && request.may_send_more(state.now(), self.driving) {
+                actions.push(Action::MoreArrives(index));
+            }
             // Once a request is sent, that its client leaves changes nothing: forwarding is detached from the client.
             let detached = !self.driving.is(Mutant::PermitLeavesWithClient);
             if !detached && matches!(request.stage, Stage::AtWorker(_, Counted::Running(_))) {

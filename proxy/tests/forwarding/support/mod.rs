@@ -4,6 +4,7 @@ mod client;
 mod frames;
 mod http2;
 mod proxy;
+mod scene;
 mod tenures;
 mod tls;
 mod worker;
@@ -12,6 +13,7 @@ pub(crate) use client::{Client, assert_field, assert_is_asked, field, write_unti
 pub(crate) use frames::{Frame, Frames};
 pub(crate) use http2::{Http2Client, Http2Worker, read};
 pub(crate) use proxy::{Event, Proxy, Settings};
+pub(crate) use scene::Scene;
 pub(crate) use tenures::Tenures;
 pub(crate) use tls::{Certificates, TlsPeer, TlsWorker, trusting};
 pub(crate) use worker::{Peer, Worker};

@@ -13,6 +13,7 @@ mod panics;
 mod pools;
 mod quota;
 mod seal;
+mod shut_windows;
 mod slow_readers;
 mod stale;
 mod support;

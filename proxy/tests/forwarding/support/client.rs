@@ -128,6 +128,16 @@ impl Client {
         std::mem::replace(&mut self.buffer, rest)
     }
 
+    /// Reads that many bytes, or none if the other side ends or resets instead.
+    pub(crate) fn exactly_or_end(&mut self, length: usize) -> Option<Vec<u8>> {
+        while self.buffer.len() < length {
+            if self.fill() == 0 {
+                return None;
+            }
+        }
+        Some(self.exactly(length))
+    }
+
     /// Reads whatever has come.
     pub(crate) fn some(&mut self) -> Vec<u8> {
         if self.buffer.is_empty() {

@@ -49,16 +49,21 @@ impl Frames {
 
     /// The next frame of a stream.
     pub(crate) fn next(&mut self) -> Frame {
+        self.next_or_end().expect("the connection goes on")
+    }
+
+    /// The next frame of a stream, or none if the connection ends instead.
+    pub(crate) fn next_or_end(&mut self) -> Option<Frame> {
         loop {
-            let head: [u8; 9] = self.0.exactly(9).try_into().unwrap();
+            let head: [u8; 9] = self.0.exactly_or_end(9)?.try_into().unwrap();
             let [_, _, _, kind, flags, ..] = head;
             let length = u32::from_be_bytes([0, head[0], head[1], head[2]]);
             let stream = u32::from_be_bytes([head[5], head[6], head[7], head[8]]);
-            let bytes = self.0.exactly(usize::try_from(length).unwrap());
+            let bytes = self.0.exactly_or_end(usize::try_from(length).unwrap())?;
             match kind {
-                0 => return Frame::Data { stream, ends: flags & END != 0, bytes },
-                1 => return Frame::Headers { stream },
-                3 => return Frame::Reset { stream },
+                0 => return Some(Frame::Data { stream, ends: flags & END != 0, bytes }),
+                1 => return Some(Frame::Headers { stream }),
+                3 => return Some(Frame::Reset { stream }),
                 4 if flags == 0 => self.send(4, 1, 0, &[]),
                 _ => {}
             }
@@ -116,6 +121,11 @@ impl Frames {
             at += 9 + usize::try_from(u32::from_be_bytes([0, head[0], head[1], head[2]])).unwrap();
             Some((head[3], head[4], u32::from_be_bytes([head[5], head[6], head[7], head[8]])))
         })
+    }
+
+    /// The same connection, to write to while another thread reads from it.
+    pub(crate) fn writer(&self) -> Frames {
+        Frames(Peer::new(self.0.stream().try_clone().unwrap()))
     }
 
     /// The connection below.

@@ -34,6 +34,11 @@ impl Scene {
 
     /// With these limits, too.
     pub(crate) fn limited(limits: &str, settings: &str) -> Scene {
+        Scene::speaking("http", limits, settings)
+    }
+
+    /// With these limits and settings, before a worker of that scheme.
+    pub(crate) fn speaking(scheme: &str, limits: &str, settings: &str) -> Scene {
         let (store, worker) = (MemoryStore::new(), Worker::by_hand());
         let text = format!(
             r#"
@@ -51,7 +56,7 @@ kind = "memory"
 [[route]]
 name = "one"
 path = "/"
-upstream = "http://{}"
+upstream = "{scheme}://{}"
 lock = {{ source = "main", key = "/lock" }}
 {settings}
 "#,
@@ -86,6 +91,22 @@ lock = {{ source = "main", key = "/lock" }}
         let mut client = Client::connect(self.listener);
         client.send(&format!("GET / HTTP/1.1\r\n{token}\r\n"));
         client
+    }
+
+    /// A request whose body of that many bytes has been sent whole.
+    pub(crate) fn post(&self, token: &str, length: usize) -> Client {
+        let mut client = Client::connect(self.listener);
+        client.send(&format!("POST / HTTP/1.1\r\n{token}Content-Length: {length}\r\n\r\n"));
+        client.send_bytes(&vec![b'x'; length]);
+        client
+    }
+
+    /// A request waits at the barrier.
+    pub(crate) fn somebody_waits(&self) {
+        let deadline = Instant::now() + PATIENCE;
+        while !self.look("/routes").contains("\"waiting\": 1") {
+            assert!(Instant::now() < deadline, "{}", self.look("/routes"));
+        }
     }
 
     /// Half an upload, at the worker.

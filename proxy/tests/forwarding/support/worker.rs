@@ -3,9 +3,10 @@
 use std::net::{SocketAddr, TcpListener};
 use std::sync::mpsc;
 use std::thread;
+use std::time::Instant;
 
-use super::PATIENCE;
 use super::client::Client;
+use super::{MOMENT, PATIENCE};
 
 /// The worker's end of a connection.
 pub(crate) type Peer = Client;
@@ -64,6 +65,18 @@ impl Worker {
     /// The next connection that is opened.
     pub(crate) fn next(&self) -> Peer {
         self.accepted.recv_timeout(PATIENCE).expect("a connection is opened")
+    }
+
+    /// The next connection that is opened, or none once that has happened.
+    pub(crate) fn next_unless(&self, has_happened: impl Fn() -> bool) -> Option<Peer> {
+        let deadline = Instant::now() + PATIENCE;
+        while !has_happened() {
+            if let Ok(peer) = self.accepted.recv_timeout(MOMENT) {
+                return Some(peer);
+            }
+            assert!(Instant::now() < deadline, "neither happens");
+        }
+        None
     }
 
     /// Whether another connection has been opened.

@@ -2,8 +2,8 @@
 
 use std::sync::Arc;
 
+use fencepost_locks::{LoadError, TrackedLock};
 use fencepost_policy::{FenceToken, LockKey, Rejection, Verdict};
-use fencepost_sources::{LoadError, TrackedLock};
 use http::request::Parts;
 use http::{HeaderMap, HeaderValue};
 use tokio::time::Instant;
@@ -100,7 +100,7 @@ impl Claim {
 
     /// Judges by what is known, without waiting for anybody.
     pub(crate) fn judge(&self, rules: &Rules) -> Verdict {
-        self.lock.outlook().judge(&self.token, &rules.timing(self.arrived))
+        self.lock.view().judge(&self.token, &rules.timing(self.arrived))
     }
 
     /// Asks the store until it is clear whether the claim stands.

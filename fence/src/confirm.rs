@@ -1,7 +1,7 @@
 //! Asking the store where what is known does not decide.
 
+use fencepost_locks::{LoadError, Timing, TrackedLock, Unconfirmed};
 use fencepost_policy::{FenceToken, Rejection, Verdict};
-use fencepost_sources::{LoadError, Timing, TrackedLock, Unconfirmed};
 use tokio::time::Instant;
 
 /// What asking the store came to.
@@ -38,9 +38,9 @@ pub async fn confirm<O: AsRef<[u8]>>(
 ) -> Confirmed {
     let mut asked_at = timing().arrived;
     loop {
-        let is_decided = || lock.outlook().judge(token, &timing()) != Verdict::Confirm;
+        let is_decided = || lock.view().judge(token, &timing()) != Verdict::Confirm;
         let answered = lock.confirm_unless(asked_at, deadline, is_decided).await;
-        match lock.outlook().judge(token, &timing()) {
+        match lock.view().judge(token, &timing()) {
             Verdict::Admit => return Confirmed::Admitted,
             Verdict::Reject(reason) => return Confirmed::Refused(reason),
             Verdict::Confirm if answered.is_err() || Instant::now() >= deadline => return Confirmed::Unanswered,

@@ -4,7 +4,7 @@ use std::path::PathBuf;
 use std::sync::Arc;
 use std::time::Duration;
 
-use fencepost_sources::{
+use fencepost_locks::{
     EtcdAccess, EtcdOptions, EtcdStore, EtcdTls, EtcdUser, LockSource, SourceOptions, SpawnError, caution,
 };
 use fencepost_tls::{ClientFiles, ClientTls, Followed, IdentityFiles, Look, TlsError};

@@ -6,8 +6,8 @@ use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
+use fencepost_locks::{LockSource, MemoryStore, SourceOptions, TrackedLock};
 use fencepost_policy::{LockKey, OrphanId};
-use fencepost_sources::{LockSource, MemoryStore, SourceOptions, TrackedLock};
 use http::request::Parts;
 use tokio::time::{Instant, sleep};
 

@@ -4,8 +4,8 @@ use std::pin::pin;
 use std::sync::Arc;
 use std::time::Duration;
 
-use fencepost_policy::{Admission, KeptOut, Rejection, Verdict};
-use fencepost_sources::{Queued, TrackedLock};
+use fencepost_locks::{Queued, TrackedLock};
+use fencepost_policy::{Admission, EnterError, Rejection, Verdict};
 use tokio::time::{Instant, sleep_until, timeout};
 
 use crate::claim::Claim;
@@ -65,19 +65,19 @@ impl<'c> Handoff<'c> {
         Ok(())
     }
 
-    fn try_enter(&self) -> Result<Admission, KeptOut> {
+    fn try_enter(&self) -> Result<Admission, EnterError> {
         let Claim { token, lock, arrived } = self.claim;
         if self.is_behind() {
             self.may_enter()?;
-            return Err(KeptOut::Wait);
+            return Err(EnterError::Wait);
         }
         lock.enter(token, &self.rules.timing(*arrived))
     }
 
-    fn may_enter(&self) -> Result<(), KeptOut> {
+    fn may_enter(&self) -> Result<(), EnterError> {
         let Claim { token, lock, arrived } = self.claim;
         lock.may_enter(token, &self.rules.timing(*arrived))?;
-        if self.is_behind() { Err(KeptOut::Wait) } else { Ok(()) }
+        if self.is_behind() { Err(EnterError::Wait) } else { Ok(()) }
     }
 
     /// Whether others came before it.
@@ -93,12 +93,12 @@ impl<'c> Handoff<'c> {
     }
 
     /// Does what the gate asks for before it may be tried again.
-    async fn wait_out(&mut self, by: KeptOut) -> Result<(), Rejection> {
+    async fn wait_out(&mut self, by: EnterError) -> Result<(), Rejection> {
         match by {
-            KeptOut::Refused(reason) => Err(reason),
-            KeptOut::Wait => self.wait().await,
-            KeptOut::Confirm => self.get_ready(self.claim.confirm(self.rules)).await,
-            KeptOut::Record(_) => Err(Rejection::Unverifiable), // Without a memory no gate asks for this.
+            EnterError::Refused(reason) => Err(reason),
+            EnterError::Wait => self.wait().await,
+            EnterError::Confirm => self.get_ready(self.claim.confirm(self.rules)).await,
+            EnterError::Record(_) => Err(Rejection::Unverifiable), // Without a memory no gate asks for this.
         }
     }
 
@@ -114,8 +114,8 @@ impl<'c> Handoff<'c> {
             let is_open = match lock.may_enter(token, &timing) {
                 Ok(_) if turn.place.is_first() => return Ok(()),
                 Ok(_) => true,
-                Err(KeptOut::Wait) if turn.hold_up(self.fence) => false,
-                Err(KeptOut::Wait) => return self.time_out(), // There is no room for it to wait.
+                Err(EnterError::Wait) if turn.hold_up(self.fence) => false,
+                Err(EnterError::Wait) => return self.time_out(), // There is no room for it to wait.
                 Err(_) => return Ok(()),
             };
             if timing.now >= deadline {

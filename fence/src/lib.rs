@@ -142,8 +142,8 @@ mod response_body;
 mod running;
 pub mod token;
 
+pub use fencepost_locks::{KeyValue, MemoryStore, SpawnError, Write};
 pub use fencepost_policy::{InvalidLockKey, Layout, LockKey, Owner, Rejection, Revision};
-pub use fencepost_sources::{KeyValue, MemoryStore, SpawnError, Write};
 pub use fencepost_tls::TlsError;
 
 pub use self::endless::is_event_stream;

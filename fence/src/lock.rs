@@ -5,8 +5,8 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use bytes::Bytes;
+use fencepost_locks::{LockSpec, RecordFormat, TemplateSpec, TemplatedLocks, Timing, TrackedLock};
 use fencepost_policy::{InvalidLockKey, Layout, LockKey};
-use fencepost_sources::{LockSpec, RecordFormat, TemplateSpec, TemplatedLocks, Timing, TrackedLock};
 use http::HeaderName;
 use http::request::Parts;
 use tokio::time::Instant;

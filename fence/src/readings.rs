@@ -3,8 +3,8 @@
 use std::fmt;
 use std::sync::{Mutex, PoisonError};
 
+use fencepost_locks::{LockSpec, RecordFormat, TemplateSpec};
 use fencepost_policy::Layout;
-use fencepost_sources::{LockSpec, RecordFormat, TemplateSpec};
 
 use crate::lock::InvalidLock;
 

@@ -5,7 +5,7 @@ use std::sync::Arc;
 use std::task::{Context, Poll, ready};
 use std::time::Duration;
 
-use fencepost_sources::TrackedLock;
+use fencepost_locks::TrackedLock;
 use http_body::{Body, Frame, SizeHint};
 use pin_project_lite::pin_project;
 use tokio::time::{Instant, sleep};
@@ -135,7 +135,7 @@ impl Vigil {
         }
         let now = Instant::now();
         let lock = self.running.tracked();
-        if lock.outlook().good_for(self.max_age, now).is_some() {
+        if lock.view().good_for(self.max_age, now).is_some() {
             self.paused_since = None;
             return Way::Open;
         }

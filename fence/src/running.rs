@@ -8,8 +8,8 @@ use std::task::Poll;
 use std::thread;
 use std::time::Duration;
 
+use fencepost_locks::TrackedLock;
 use fencepost_policy::{Admission, FenceToken, LockKey, Owner, Revision, Term};
-use fencepost_sources::TrackedLock;
 use http::HeaderValue;
 use tokio::time::{Instant, timeout_at};
 
@@ -164,7 +164,7 @@ impl Tenures {
 impl Needed {
     /// Has news looked for that are too old: nobody else may ask for this lock. Says when to look again.
     fn next_look(&self, now: Instant) -> Instant {
-        let left = self.lock.outlook().good_for(self.max_age, now);
+        let left = self.lock.view().good_for(self.max_age, now);
         now + left.unwrap_or_else(|| {
             self.lock.want_news(self.max_age);
             self.max_age / 10

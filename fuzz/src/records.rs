@@ -1,8 +1,8 @@
 //! Whom a record in the store names.
 
 use bytes::Bytes;
+use fencepost_locks::RecordFormat;
 use fencepost_policy::{Content, Layout, Owner};
-use fencepost_sources::RecordFormat;
 use serde::de::IgnoredAny;
 use serde_json::Value;
 

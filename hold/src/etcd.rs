@@ -281,7 +281,7 @@ impl std::fmt::Debug for Access {
 
 #[cfg(test)]
 mod tests {
-    use fencepost_testsupport::Authority;
+    use fencepost_tests::Authority;
 
     use super::*;
 

@@ -65,7 +65,7 @@ pub struct Predecessor {
 
 /// What keeps a request from the worker, for now or for good.
 #[derive(Debug)]
-pub enum KeptOut {
+pub enum EnterError {
     /// Requests of an earlier tenure may still be at the worker: try again when the barrier may have opened.
     Wait,
     /// The tenure with this `first` revision has the worker to itself, but a later process must know that before its first
@@ -209,7 +209,7 @@ impl Gate {
         token: &FenceToken<O>,
         known: Known<'_>,
         now: Moment,
-    ) -> Result<Admission, KeptOut> {
+    ) -> Result<Admission, EnterError> {
         let term = Term { era: self.era, first: self.may_enter(token, known, now)? };
         self.at_worker.or_default(term).running += 1;
         Ok(Admission { term })
@@ -224,27 +224,27 @@ impl Gate {
         token: &FenceToken<O>,
         known: Known<'_>,
         now: Moment,
-    ) -> Result<Revision, KeptOut> {
+    ) -> Result<Revision, EnterError> {
         let tenure = match judge(token, known) {
-            Verdict::Reject(rejection) => return Err(KeptOut::Refused(rejection)),
-            Verdict::Confirm => return Err(KeptOut::Confirm),
+            Verdict::Reject(rejection) => return Err(EnterError::Refused(rejection)),
+            Verdict::Confirm => return Err(EnterError::Confirm),
             Verdict::Admit => known.snapshot().and_then(Snapshot::tenure),
         };
         let (Some(tenure), Some(snapshot)) = (tenure, known.snapshot()) else {
-            return Err(KeptOut::Refused(Rejection::Unverifiable)); // `judge` admits only what a tenure holds.
+            return Err(EnterError::Refused(Rejection::Unverifiable)); // `judge` admits only what a tenure holds.
         };
         let first = self.first_of(snapshot.layout, tenure);
         if first.get() < self.floor || token.revision < first {
-            return Err(KeptOut::Refused(Rejection::ReplayedTenure));
+            return Err(EnterError::Refused(Rejection::ReplayedTenure));
         }
         let term = Term { era: self.era, first };
         let left_behind = self.left_behind.is_some_and(|(left, until)| left != Some(first) && until > now);
         let passed_before = self.passes.bar_until().is_some_and(|until| until > now);
         if left_behind || passed_before || self.at_worker.below(&term).any(|there| there.bars(now)) {
-            return Err(KeptOut::Wait);
+            return Err(EnterError::Wait);
         }
         match self.records {
-            Records::Yes(recorded) if recorded != Some(first) => Err(KeptOut::Record(first)),
+            Records::Yes(recorded) if recorded != Some(first) => Err(EnterError::Record(first)),
             Records::Yes(_) | Records::No => Ok(first),
         }
     }
@@ -258,7 +258,7 @@ impl Gate {
         token: &FenceToken<O>,
         known: Known<'_>,
         now: Moment,
-    ) -> Result<Admission, KeptOut> {
+    ) -> Result<Admission, EnterError> {
         let barred = std::mem::take(&mut self.at_worker);
         let left_behind = self.left_behind.take();
         let passes = std::mem::take(&mut self.passes);

@@ -18,10 +18,10 @@ fn enter(gate: &mut Gate, snapshot: &Snapshot, owner: &str, at: u64) -> Result<A
     let token = FenceToken { owner, revision: revision(at) };
     match gate.enter(&token, Known::new(Some(snapshot), News::Fresh), Moment(0)) {
         Ok(admission) => Ok(admission),
-        Err(KeptOut::Wait) => Err("wait"),
-        Err(KeptOut::Record(_)) => Err("record"),
-        Err(KeptOut::Refused(rejection)) => Err(rejection.code()),
-        Err(KeptOut::Confirm) => Err("confirm"),
+        Err(EnterError::Wait) => Err("wait"),
+        Err(EnterError::Record(_)) => Err("record"),
+        Err(EnterError::Refused(rejection)) => Err(rejection.code()),
+        Err(EnterError::Confirm) => Err("confirm"),
     }
 }
 
@@ -110,7 +110,7 @@ fn a_request_whose_end_was_not_seen_counts_until_its_time_has_come_or_its_end_is
     };
     let (mut gate, _) = orphaned();
     assert_eq!(gate.state().at_worker, [TenureAtWorker { tenure: revision(10), running: 0, orphans: 1 }]);
-    assert!(matches!(gate.enter(&token, known, Moment(29)), Err(KeptOut::Wait)));
+    assert!(matches!(gate.enter(&token, known, Moment(29)), Err(EnterError::Wait)));
     assert_eq!(gate.unseen_until(), Some(Moment(30)));
     assert!(gate.enter(&token, known, Moment(30)).is_ok());
 
@@ -136,7 +136,7 @@ fn what_was_let_past_and_lost_bars_until_its_end_is_seen_or_an_operator_says_so(
         let lost = gate.lose_pass(lost);
         gate.enforce_since(2, Moment(30));
         assert!(!gate.leave_pass(other));
-        assert!(matches!(gate.enter(&token, known, Moment(0)), Err(KeptOut::Wait)));
+        assert!(matches!(gate.enter(&token, known, Moment(0)), Err(EnterError::Wait)));
         assert!(gate.counts_lost_pass(lost) && !gate.is_clear(Moment(0)));
         if by_hand {
             assert_eq!((gate.clear_orphans(), gate.clear_orphans()), (1, 0));
@@ -177,7 +177,7 @@ fn an_orphan_that_is_heard_of_counts_for_longer_and_never_for_less_long() {
         assert_eq!(gate.unseen_until(), Some(Moment(50)));
     }
     assert!(gate.end_orphan(silent));
-    assert!(matches!(gate.enter(&token, known, Moment(49)), Err(KeptOut::Wait)));
+    assert!(matches!(gate.enter(&token, known, Moment(49)), Err(EnterError::Wait)));
     assert!(gate.may_enter(&token, known, Moment(50)).is_ok());
     gate.end_orphan(heard);
     gate.postpone(heard, Moment(90));
@@ -196,11 +196,11 @@ fn an_orphan_that_somebody_listens_for_is_not_ended_by_the_clock() {
     let orphan = gate.lose(admission, Moment(30));
     gate.set_heard(orphan, true);
     gate.learn(&after);
-    assert!(matches!(gate.may_enter(&token, known, Moment(99)), Err(KeptOut::Wait)));
+    assert!(matches!(gate.may_enter(&token, known, Moment(99)), Err(EnterError::Wait)));
     assert!(!gate.is_clear(Moment(99)));
     gate.postpone(orphan, Moment(110));
     gate.set_heard(orphan, false);
-    assert!(matches!(gate.may_enter(&token, known, Moment(109)), Err(KeptOut::Wait)));
+    assert!(matches!(gate.may_enter(&token, known, Moment(109)), Err(EnterError::Wait)));
     assert!(gate.may_enter(&token, known, Moment(110)).is_ok());
     gate.set_heard(orphan, true);
     assert!(gate.end_orphan(orphan));
@@ -220,7 +220,7 @@ fn only_who_says_dangerous_passes_the_barrier_and_is_counted_all_the_same() {
         let token = FenceToken { owner, revision: revision(at) };
         gate.enter_dangerously(&token, Known::new(Some(&after), News::Fresh), Moment(0))
     };
-    assert!(matches!(enter_dangerously("a", 10), Err(KeptOut::Refused(Rejection::StaleTenure))));
+    assert!(matches!(enter_dangerously("a", 10), Err(EnterError::Refused(Rejection::StaleTenure))));
     let Ok(second) = enter_dangerously("b", 20) else { panic!("it is the holder") };
     assert_eq!(gate.state().at_worker.len(), 2);
     gate.leave(first);
@@ -239,10 +239,10 @@ fn who_passes_what_a_crash_left_behind_leaves_it_standing_for_all_others() {
     let token = FenceToken { owner: "b", revision: revision(20) };
     let known = Known::new(Some(&next), News::Fresh);
     let Ok(first) = gate.enter_dangerously(&token, known, Moment(0)) else { panic!("it is the holder") };
-    assert!(matches!(gate.enter(&token, known, Moment(29)), Err(KeptOut::Wait)));
+    assert!(matches!(gate.enter(&token, known, Moment(29)), Err(EnterError::Wait)));
     assert_eq!((gate.unseen_until(), gate.is_clear(Moment(29))), (Some(Moment(30)), false));
     gate.leave(first);
-    assert!(matches!(gate.enter(&token, known, Moment(29)), Err(KeptOut::Wait)));
+    assert!(matches!(gate.enter(&token, known, Moment(29)), Err(EnterError::Wait)));
     assert!(gate.enter(&token, known, Moment(30)).is_ok());
 }
 
@@ -275,7 +275,7 @@ fn after_a_crash_only_the_last_tenure_let_in_goes_on_at_once() {
     assert_eq!((gate.unseen_until(), gate.is_clear(Moment(29))), (Some(Moment(30)), false));
     let token = FenceToken { owner: "b", revision: revision(20) };
     let entry = gate.enter(&token, Known::new(Some(&next), News::Fresh), Moment(30));
-    assert!(matches!(entry, Err(KeptOut::Record(tenure)) if tenure == revision(20)));
+    assert!(matches!(entry, Err(EnterError::Record(tenure)) if tenure == revision(20)));
 
     let mut gate = restarted(None);
     gate.learn(&next);

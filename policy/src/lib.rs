@@ -17,7 +17,7 @@ mod snapshot;
 mod token;
 
 pub use gate::{
-    Admission, Gate, GateState, KeptOut, LostPassId, Moment, OrphanId, Pass, PassReason, Passes, Predecessor,
+    Admission, EnterError, Gate, GateState, LostPassId, Moment, OrphanId, Pass, PassReason, Passes, Predecessor,
     TenureAtWorker, Term,
 };
 pub use judge::{Action, Known, News, Rejection, Verdict, judge};

@@ -18,8 +18,8 @@ use http::StatusCode;
 use http_body::{Body, Frame, SizeHint};
 
 use crate::downstream::{AnswerBody, Tunnel, TunnelEnd};
-use crate::exchange::Place;
 use crate::logging::{Lines, Lost, Writing};
+use crate::request_context::RequestContext;
 use crate::wire::Socket;
 
 use line::Line;
@@ -134,7 +134,7 @@ pub struct Logged<B: Body> {
 
 /// A line that is not written yet.
 struct Pending {
-    place: Rc<Place>,
+    context: Rc<RequestContext>,
     status: StatusCode,
     sent: Cell<u64>,
     ended: Cell<bool>,
@@ -143,36 +143,36 @@ struct Pending {
 }
 
 /// A request that has no answer yet. If it gets none, because its client leaves before, that is a line too.
-pub struct Unanswered(Option<Rc<Place>>);
+pub struct Unanswered(Option<Rc<RequestContext>>);
 
 impl Unanswered {
     /// Of a request that has arrived; `None` if there is no access log.
-    pub fn of(place: &Rc<Place>) -> Option<Unanswered> {
-        place.share.fence.access_log.is_some().then(|| Unanswered(Some(Rc::clone(place))))
+    pub fn of(context: &Rc<RequestContext>) -> Option<Unanswered> {
+        context.share.generation.access_log.is_some().then(|| Unanswered(Some(Rc::clone(context))))
     }
 }
 
 impl Drop for Unanswered {
     fn drop(&mut self) {
-        if let Some(place) = self.0.take().filter(is_wanted) {
-            write(&place, None, 0, false);
+        if let Some(context) = self.0.take().filter(is_wanted) {
+            write(&context, None, 0, false);
         }
     }
 }
 
 /// Has the answer to a request leave a line in the access log, if there is one and the request is to be in it.
 pub fn logged<B: Body>(answer: http::Response<B>, request: Option<Unanswered>) -> http::Response<Logged<B>> {
-    let place = request.and_then(|mut request| request.0.take());
-    let pending = place.filter(is_wanted).map(|place| {
+    let context = request.and_then(|mut request| request.0.take());
+    let pending = context.filter(is_wanted).map(|context| {
         let (sent, ended, cut) = (Cell::new(0), Cell::new(false), Cell::new(false));
-        Box::new(Pending { place, status: answer.status(), sent, ended, cut })
+        Box::new(Pending { context, status: answer.status(), sent, ended, cut })
     });
     answer.map(|body| Logged { body, pending })
 }
 
-fn is_wanted(place: &Rc<Place>) -> bool {
-    let log = place.share.fence.access_log.as_ref();
-    log.is_some_and(|log| place.about.is_refused() || log.takes())
+fn is_wanted(context: &Rc<RequestContext>) -> bool {
+    let log = context.share.generation.access_log.as_ref();
+    log.is_some_and(|log| context.about.is_refused() || log.takes())
 }
 
 impl<B: AnswerBody + Unpin> AnswerBody for Logged<B> {
@@ -255,24 +255,24 @@ impl Pending {
 
     fn write(&self, ended: bool) {
         let is_whole = (ended || self.ended.get()) && !self.cut.get();
-        write(&self.place, Some(self.status), self.sent.get(), is_whole);
+        write(&self.context, Some(self.status), self.sent.get(), is_whole);
     }
 }
 
-fn write(place: &Place, status: Option<StatusCode>, sent: u64, complete: bool) {
-    let Some(log) = &place.share.fence.access_log else { return };
+fn write(context: &RequestContext, status: Option<StatusCode>, sent: u64, complete: bool) {
+    let Some(log) = &context.share.generation.access_log else { return };
     let line = Line {
         at: SystemTime::now(),
-        client: place.client,
-        peer: place.peer.as_deref(),
-        about: &place.about,
+        client: context.client,
+        peer: context.peer.as_deref(),
+        about: &context.about,
         queries: log.queries,
-        route: &place.label().name,
-        mode: place.label().mode,
+        route: &context.label().name,
+        mode: context.label().mode,
         status,
         sent,
         complete,
-        duration: place.arrived.elapsed(),
+        duration: context.arrived.elapsed(),
     };
     log.write(&line);
 }

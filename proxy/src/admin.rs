@@ -21,17 +21,17 @@ use http::{HeaderMap, Method, Request, StatusCode};
 use percent_encoding::percent_decode_str;
 use tokio::time::{Instant, timeout};
 
+use crate::active_config::ActiveConfig;
 use crate::dashboard;
 use crate::downstream::{ClientAddress, ClientBody, OpenConnections};
-use crate::fence::Fence;
-use crate::in_force::InForce;
+use crate::generation::Generation;
 use crate::logging::LogControl;
-use crate::memory::RECORD_TIMEOUT;
 use crate::metrics::SourceReading;
 use crate::observe::Observations;
 use crate::panics::{self, Panicked, contained};
 use crate::refusal::{AnswerForm, Failure};
 use crate::reload::{Outcome, Reloads};
+use crate::tenure_log::RECORD_TIMEOUT;
 
 pub use answers::{AdminAnswer, AdminBody};
 pub(crate) use locks::lock_json;
@@ -44,9 +44,9 @@ use paths::{INDEX, accepted_source, cleared_lock};
 #[derive(Clone)]
 pub struct Admin {
     /// The configuration in force.
-    pub fence: Arc<Fence>,
+    pub generation: Arc<Generation>,
     /// Shows the one that is in force later.
-    pub in_force: InForce,
+    pub in_force: ActiveConfig,
     /// Set as soon as the process is about to stop.
     pub leaving: Arc<AtomicBool>,
     /// How many client connections are open.
@@ -128,7 +128,7 @@ impl Admin {
     /// The operator says that the store went back, and is right. That is on its way to the disk as soon as the source has taken it over,
     /// whoever waits for it. What was accepted before, and could not be written or nobody was told of, is waited for as well.
     async fn accept_regression(&self, name: &str) -> AdminAnswer {
-        let process = &self.fence.process;
+        let process = &self.generation.process;
         let had_gone_back = match process.sources.accept_regression(name, process.memory.as_ref()).await {
             Some(Ok(had_gone_back)) => had_gone_back,
             Some(Err(error)) => return text(StatusCode::SERVICE_UNAVAILABLE, format!("{error}\n")),
@@ -155,7 +155,7 @@ impl Admin {
 
     /// What keeps that source from being read, if it is down: it may be that which an operator is after.
     fn why_down(&self, name: &str) -> String {
-        let sources = self.fence.process.sources.all();
+        let sources = self.generation.process.sources.all();
         let status = sources.iter().find(|source| source.name() == name).map(|source| source.status(Instant::now()));
         let why = status.filter(|status| status.up == Some(false)).and_then(|status| status.last_error);
         why.map(|error| format!("but it is down: {error}\n")).unwrap_or_default()
@@ -189,7 +189,7 @@ impl Admin {
     /// The same of a lock that nobody has asked for since the start. `None` if nothing is remembered that would have to be waited for.
     fn clear_left_behind(&self, key: &str) -> Option<AdminAnswer> {
         let key = percent_decode_str(key).decode_utf8().ok()?;
-        let sources = self.fence.process.sources.all();
+        let sources = self.generation.process.sources.all();
         let clear = |key: &LockKey| sources.iter().filter(|source| source.clear_left_behind(key)).count() > 0;
         let key = spellings(&key).iter().filter_map(|key| LockKey::new(key).ok()).find(clear)?;
         Some(orphans_cleared(key.as_str(), 0, true))
@@ -201,10 +201,10 @@ impl Admin {
             return text(StatusCode::SERVICE_UNAVAILABLE, "not ready: draining\n".to_owned());
         }
         let waiting: Vec<&str> = self
-            .fence
+            .generation
             .sources
             .iter()
-            .filter(|source| !self.fence.is_ready(source))
+            .filter(|source| !self.generation.is_ready(source))
             .map(|source| source.name())
             .collect();
         if waiting.is_empty() {
@@ -241,7 +241,7 @@ impl Admin {
 
     fn metrics(&self) -> AdminAnswer {
         let now = Instant::now();
-        for source in &*self.fence.sources {
+        for source in &*self.generation.sources {
             let status = source.status(now);
             let reading = SourceReading {
                 up: status.up,
@@ -252,17 +252,17 @@ impl Admin {
                 tenures: status.tenures,
                 regressed: status.distrusted_through.is_some(),
             };
-            self.fence.process.metrics.set_source(source.name(), reading);
+            self.generation.process.metrics.set_source(source.name(), reading);
         }
-        let metrics = &self.fence.process.metrics;
+        let metrics = &self.generation.process.metrics;
         metrics.set_connections(self.connections.count());
         metrics.set_panics(panics::count());
-        metrics.set_state_dir_failing(self.fence.process.state_dir_fails());
+        metrics.set_state_dir_failing(self.generation.process.state_dir_fails());
         metrics.set_connections_ended(self.connections.refused(), |closing| self.connections.closed(closing));
         let lines = self.log.as_ref().map_or(0, LogControl::lines_lost);
-        let access_lines = self.fence.process.access_lines_lost.count();
+        let access_lines = self.generation.process.access_lines_lost.count();
         metrics.set_lost(self.observations.lost(), lines, access_lines);
-        match metrics.text(&self.fence.config) {
+        match metrics.text(&self.generation.config) {
             Ok(metrics) => answer(StatusCode::OK, "text/plain; version=0.0.4; charset=utf-8", metrics),
             Err(error) => text(StatusCode::INTERNAL_SERVER_ERROR, format!("{error}\n")),
         }

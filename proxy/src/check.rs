@@ -9,7 +9,7 @@ use std::time::Duration;
 
 use anyhow::bail;
 use fencepost_config::{Config, Route, SourceKind};
-use fencepost_sources::{
+use fencepost_locks::{
     KeyRange, LockDescription, LockSource, LockStore, RangeRead, SourceStatus, StoreError, Wanted, caution,
 };
 use futures_util::stream::{self, StreamExt};
@@ -18,10 +18,10 @@ use tokio::time::{Instant, sleep};
 pub use files::{User, files, trusted};
 
 use crate::downstream::Protocol;
-use crate::fence::Fence;
 use crate::forward::{Speaks, Upstream, UpstreamError, connects};
+use crate::generation::Generation;
+use crate::layout_hint;
 use crate::observe::text::owner_in_words;
-use crate::other_layout;
 use crate::output::{Unprinted, print};
 use crate::process::Process;
 use crate::routes::{Guard, record_range};
@@ -52,7 +52,7 @@ pub async fn live(config: &Config) -> anyhow::Result<()> {
     let process = Arc::new(Process::alone()?);
     // A check leaves nothing behind, no file of an access log either.
     let without_log = Config { access_log: None, ..config.clone() };
-    let Fence { sources, routes, upstreams, .. } = Fence::new(without_log, 1, Arc::clone(&process))?;
+    let Generation { sources, routes, upstreams, .. } = Generation::new(without_log, 1, Arc::clone(&process))?;
     let deadline = Instant::now() + PATIENCE;
     let mut failures = 0;
     for (source, configured) in sources.iter().zip(&config.sources) {
@@ -76,7 +76,7 @@ pub async fn live(config: &Config) -> anyhow::Result<()> {
         failures += usize::from(described.as_of.is_none() || described.problem.is_some());
         print(format_args!("route {}: {}", route.name, lock_line(&described)))?;
         if let Some(store) = process.sources.etcd(lock.source())
-            && let Some(hint) = other_layout::hint(&store, &described).await
+            && let Some(hint) = layout_hint::hint(&store, &described).await
         {
             print(format_args!("warning: route {}: lock {}: {hint}", route.name, described.key))?;
         }

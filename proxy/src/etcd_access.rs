@@ -4,7 +4,7 @@ use std::sync::Arc;
 
 use fencepost_config as config;
 use fencepost_config::{HostPort, SourceKind};
-use fencepost_sources::{EtcdAccess, EtcdTls, EtcdUser};
+use fencepost_locks::{EtcdAccess, EtcdTls, EtcdUser};
 use fencepost_tls::TlsError;
 
 use crate::client_tls;

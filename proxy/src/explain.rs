@@ -11,18 +11,18 @@ use std::time::Duration;
 
 use anyhow::bail;
 use fencepost_config::{Config, Freshness, Lock, OnUnavailable, Route};
+use fencepost_locks::{LockDescription, LockSource, Timing, TrackedLock};
 use fencepost_policy::{FenceToken, Layout, LockKey, Rejection, Revision, Verdict};
-use fencepost_sources::{LockDescription, LockSource, Timing, TrackedLock};
 use http::{HeaderValue, Method};
 use serde_json::{Value, json};
 use tokio::time::Instant;
 
 use crate::check::lock_line;
 use crate::cli::Question;
-use crate::fence::Fence;
 use crate::fencing::NAME_THE_LOCK;
+use crate::generation::Generation;
+use crate::layout_hint;
 use crate::observe::text::owner_in_words;
-use crate::other_layout;
 use crate::process::Process;
 use crate::refusal::{explanation, statuses};
 use crate::routes::Guard;
@@ -103,7 +103,7 @@ impl<'c> Asked<'c> {
                 // Nothing is logged for a question, and the running proxy's file is none of its business.
                 let config = Config { access_log: None, ..config.clone() };
                 let process = Arc::new(Process::alone()?);
-                let Fence { sources, routes, .. } = Fence::new(config, 1, Arc::clone(&process))?;
+                let Generation { sources, routes, .. } = Generation::new(config, 1, Arc::clone(&process))?;
                 let read = read(routes[index].guard.as_ref(), &key).await;
                 sources.iter().for_each(LockSource::stop);
                 match read {
@@ -113,7 +113,7 @@ impl<'c> Asked<'c> {
                         }
                         let described = lock.describe(Instant::now());
                         if let Some(store) = process.sources.etcd(lock.source()) {
-                            explanation.hint = other_layout::hint(&store, &described).await;
+                            explanation.hint = layout_hint::hint(&store, &described).await;
                         }
                         explanation.lock = Some(described);
                     }
@@ -179,7 +179,7 @@ fn judge(
 ) -> Result<(), Rejection> {
     let linearizable = route.freshness == Freshness::Linearizable;
     let timing = Timing { arrived, now: Instant::now(), max_age: route.max_age, linearizable };
-    match lock.outlook().judge(token, &timing) {
+    match lock.view().judge(token, &timing) {
         Verdict::Admit => Ok(()),
         Verdict::Reject(reason) => Err(reason),
         Verdict::Confirm => Err(Rejection::Unverifiable),

@@ -8,15 +8,15 @@ use std::rc::Rc;
 use std::sync::Arc;
 
 use fencepost_config::{Mode, Route};
-use fencepost_policy::{KeptOut, LockKey, Rejection};
-use fencepost_sources::TrackedLock;
+use fencepost_locks::TrackedLock;
+use fencepost_policy::{EnterError, LockKey, Rejection};
 use http::{HeaderMap, Response, StatusCode};
 
-use crate::exchange::{Answer, Place};
 use crate::fencing::{Claim, NAME_THE_LOCK, confirm, load, token};
 use crate::forward::ResponseBody;
 use crate::gate::Handoff;
 use crate::recording::Subject;
+use crate::request_context::{Answer, RequestContext};
 use crate::routes::Guard;
 
 /// Where it is, on every listener.
@@ -27,8 +27,8 @@ const ONLY_WATCHED: &str = "The routes of this lock are in shadow mode: they onl
     call once one of them enforces.";
 
 /// Answers the call.
-pub async fn answer(place: &Rc<Place>, headers: &mut HeaderMap) -> Answer {
-    match close(place, headers).await {
+pub async fn answer(context: &Rc<RequestContext>, headers: &mut HeaderMap) -> Answer {
+    match close(context, headers).await {
         Ok(()) => {
             let mut answer = Box::new(Response::new(ResponseBody::Empty));
             *answer.status_mut() = StatusCode::NO_CONTENT;
@@ -39,41 +39,41 @@ pub async fn answer(place: &Rc<Place>, headers: &mut HeaderMap) -> Answer {
 }
 
 /// Waits until the caller's tenure has the worker to itself.
-async fn close(place: &Rc<Place>, headers: &mut HeaderMap) -> Result<(), Answer> {
-    let named = find(place, headers).map_err(|reason| {
-        let detail = if reason == Rejection::LockNotAllowed { why_not_allowed(place, headers) } else { None };
-        place.refuse(reason, Subject { detail, ..Subject::default() })
+async fn close(context: &Rc<RequestContext>, headers: &mut HeaderMap) -> Result<(), Answer> {
+    let named = find(context, headers).map_err(|reason| {
+        let detail = if reason == Rejection::LockNotAllowed { why_not_allowed(context, headers) } else { None };
+        context.refuse(reason, Subject { detail, ..Subject::default() })
     })?;
-    place.about.note_lock(named.key());
-    let identified = place.identify(headers);
-    let refuse = |reason| place.refuse(reason, place.presenting(headers, Subject::of_lock(named.key())));
+    context.about.note_lock(named.key());
+    let identified = context.identify(headers);
+    let refuse = |reason| context.refuse(reason, context.presenting(headers, Subject::of_lock(named.key())));
     identified.map_err(refuse)?;
-    let token = token(place, headers).map_err(refuse)?;
+    let token = token(context, headers).map_err(refuse)?;
     let lock = match named {
         Named::Tracked(lock) => lock,
         Named::Unloaded(key) => {
             let subject = Subject { token: Some(&token), ..Subject::of_lock(&key) };
-            load(place, &key).await.map_err(|reason| place.refuse(reason, subject))?
+            load(context, &key).await.map_err(|reason| context.refuse(reason, subject))?
         }
     };
     let claim = Claim { token, lock };
     let mut handoff = Handoff::asking();
     loop {
-        let outcome = match handoff.may_enter(place, &claim) {
+        let outcome = match handoff.may_enter(context, &claim) {
             Ok(()) => {
-                drop(handoff.passed(place, &claim.lock));
+                drop(handoff.passed(context, &claim.lock));
                 return Ok(());
             }
-            Err(KeptOut::Refused(reason)) => Err(reason),
+            Err(EnterError::Refused(reason)) => Err(reason),
             // A crash must not let a later process admit the predecessor's requests again.
-            Err(KeptOut::Record(tenure)) => handoff.record(place, &claim.lock, tenure).await,
-            Err(KeptOut::Wait) => handoff.wait(place, &claim, ()).await.map(drop),
-            Err(KeptOut::Confirm) => handoff.get_ready(confirm(place, &claim)).await,
+            Err(EnterError::Record(tenure)) => handoff.record(context, &claim.lock, tenure).await,
+            Err(EnterError::Wait) => handoff.wait(context, &claim, ()).await.map(drop),
+            Err(EnterError::Confirm) => handoff.get_ready(confirm(context, &claim)).await,
         };
         match outcome {
             Ok(()) => {}
-            Err(Rejection::HandoffTimeout) => return Err(handoff.timed_out(place, &claim)),
-            Err(reason) => return Err(place.refuse(reason, Subject::of(&claim))),
+            Err(Rejection::HandoffTimeout) => return Err(handoff.timed_out(context, &claim)),
+            Err(reason) => return Err(context.refuse(reason, Subject::of(&claim))),
         }
     }
 }
@@ -95,15 +95,15 @@ impl Named {
 
 /// Finds the lock, and the enforced route whose rules it is judged by. The caller names it, unless there is only one. Of several routes
 /// of the lock it is the first that the headers of the token are those of.
-fn find(place: &Place, headers: &HeaderMap) -> Result<Named, Rejection> {
-    let fence = Arc::clone(&place.share.fence);
-    let mut enforced = fence.config.routes.iter().enumerate().filter_map(|(index, route)| match &route.mode {
+fn find(context: &RequestContext, headers: &HeaderMap) -> Result<Named, Rejection> {
+    let generation = Arc::clone(&context.share.generation);
+    let mut enforced = generation.config.routes.iter().enumerate().filter_map(|(index, route)| match &route.mode {
         Mode::Enforce(lock) => Some((index, route, lock)),
         Mode::Shadow(_) | Mode::Off => None,
     });
     let mut meant: Option<(usize, Cow<'_, str>)> = None;
     for (index, route, lock) in enforced.clone().filter(|(_, route, _)| headers.contains_key(&route.lock_header)) {
-        let Some(key) = lock.key.named(fence.routes[index].headers.lock(headers)?) else { continue };
+        let Some(key) = lock.key.named(generation.routes[index].headers.lock(headers)?) else { continue };
         if presents_token(route, headers) {
             meant = Some((index, key));
             break;
@@ -111,8 +111,8 @@ fn find(place: &Place, headers: &HeaderMap) -> Result<Named, Rejection> {
         meant = meant.or(Some((index, key)));
     }
     if let Some((index, key)) = meant {
-        place.route.set(Some(index));
-        return named(&fence.routes[index].guard, &key);
+        context.route.set(Some(index));
+        return named(&generation.routes[index].guard, &key);
     }
     if enforced.clone().any(|(_, route, _)| headers.contains_key(&route.lock_header)) {
         return Err(Rejection::LockNotAllowed);
@@ -124,29 +124,29 @@ fn find(place: &Place, headers: &HeaderMap) -> Result<Named, Rejection> {
         return Err(Rejection::LockNotAllowed);
     }
     let index = enforced.find(|(_, route, _)| presents_token(route, headers)).map_or(first, |(index, _, _)| index);
-    place.route.set(Some(index));
-    named(&fence.routes[index].guard, key.as_str())
+    context.route.set(Some(index));
+    named(&generation.routes[index].guard, key.as_str())
 }
 
 /// What helps the caller, whose lock was not found, more than the reason's own words.
-fn why_not_allowed(place: &Place, headers: &HeaderMap) -> Option<&'static str> {
-    if is_only_watched(place, headers) {
+fn why_not_allowed(context: &RequestContext, headers: &HeaderMap) -> Option<&'static str> {
+    if is_only_watched(context, headers) {
         return Some(ONLY_WATCHED);
     }
-    let routes = &place.share.fence.config.routes;
+    let routes = &context.share.generation.config.routes;
     let is_named = routes.iter().any(|route| headers.contains_key(&route.lock_header));
     let can_be_named = routes.iter().any(|route| matches!(route.mode, Mode::Enforce(_)));
     (can_be_named && !is_named).then_some(NAME_THE_LOCK)
 }
 
 /// Whether the lock that is named is one of routes that only watch; or, where none is named, whether there are only such routes.
-fn is_only_watched(place: &Place, headers: &HeaderMap) -> bool {
-    let fence = &place.share.fence;
-    let routes = &fence.config.routes;
+fn is_only_watched(context: &RequestContext, headers: &HeaderMap) -> bool {
+    let generation = &context.share.generation;
+    let routes = &generation.config.routes;
     let names_one = |route: &Route| headers.contains_key(&route.lock_header);
     let is_named = routes.iter().any(names_one);
     let nobody_enforces = !routes.iter().any(|route| matches!(route.mode, Mode::Enforce(_)));
-    routes.iter().zip(&fence.routes).any(|(route, in_force)| match &route.mode {
+    routes.iter().zip(&generation.routes).any(|(route, in_force)| match &route.mode {
         Mode::Shadow(_) if !is_named => nobody_enforces,
         Mode::Shadow(lock) => {
             names_one(route) && in_force.headers.lock(headers).is_ok_and(|key| lock.key.named(key).is_some())

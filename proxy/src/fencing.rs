@@ -6,18 +6,18 @@ use std::sync::Arc;
 
 use fencepost_config::{Mode, OnUnavailable, folds_alike};
 use fencepost_fence::confirm::{Confirmed, unloaded};
+use fencepost_locks::TrackedLock;
 use fencepost_policy::{FenceToken, LockKey, PassReason, Rejection, Verdict};
-use fencepost_sources::TrackedLock;
 use http::{HeaderMap, HeaderName, HeaderValue, Request};
 use http_body::Body as _;
 use tokio::time::Instant;
 use tower::Service;
 
 use crate::downstream::ClientBody;
-use crate::exchange::{Answer, Exchange, Place};
 use crate::forward::{METHOD_OVERRIDES, names_websocket};
 use crate::metrics::{ConfirmOutcome, Counted};
 use crate::recording::{Judgement, Subject};
+use crate::request_context::{Answer, Exchange, RequestContext};
 use crate::routes::Guard;
 use crate::routing::Guarded;
 
@@ -56,34 +56,34 @@ pub async fn extract<S>(exchange: Exchange<Guarded>, mut next: S) -> Result<Answ
 where
     S: Service<Exchange<Grounds>, Response = Answer, Error = Infallible>,
 {
-    let Exchange { mut request, place, in_flight, state: guarded } = exchange;
-    let exempt = place.route().exempt_methods.contains(request.method()) && !may_mean_another(&request);
-    let identified = if exempt { Ok(()) } else { place.identify(request.headers_mut()) };
-    if exempt && matches!(place.route().mode, Mode::Enforce(_)) {
+    let Exchange { mut request, context, in_flight, state: guarded } = exchange;
+    let exempt = context.route().exempt_methods.contains(request.method()) && !may_mean_another(&request);
+    let identified = if exempt { Ok(()) } else { context.identify(request.headers_mut()) };
+    if exempt && matches!(context.route().mode, Mode::Enforce(_)) {
         // Nobody judges it, and a worker behind a fence takes what it gets for judged.
-        place.in_force().headers.drop_from(request.headers_mut());
+        context.in_force().headers.drop_from(request.headers_mut());
     }
     let headers = request.headers();
     let grounds = match (guarded, identified) {
         (Guarded::Not, _) => Ok(Grounds::Pass(PassReason::Off, None)),
-        (guarded, _) if exempt => Ok(Grounds::Pass(PassReason::Exempt, at_hand(&place, &guarded))),
-        (guarded, Err(reason)) => unclaimed(&place, &guarded, headers, reason),
-        (Guarded::Unclear(reason), Ok(())) => unclaimed(&place, &Guarded::Unclear(reason), headers, reason),
-        (Guarded::By(lock), Ok(())) => match token(&place, headers) {
+        (guarded, _) if exempt => Ok(Grounds::Pass(PassReason::Exempt, at_hand(&context, &guarded))),
+        (guarded, Err(reason)) => unclaimed(&context, &guarded, headers, reason),
+        (Guarded::Unclear(reason), Ok(())) => unclaimed(&context, &Guarded::Unclear(reason), headers, reason),
+        (Guarded::By(lock), Ok(())) => match token(&context, headers) {
             Ok(token) => Ok(Grounds::Claim(Claim { token, lock })),
-            Err(reason) => unclaimed(&place, &Guarded::By(lock), headers, reason),
+            Err(reason) => unclaimed(&context, &Guarded::By(lock), headers, reason),
         },
         // The token is looked at first: a request without one costs no read of the store.
-        (Guarded::ByUncached(key), Ok(())) => match token(&place, headers) {
+        (Guarded::ByUncached(key), Ok(())) => match token(&context, headers) {
             // Boxed, as all that is rare and large: each request would move the room for it.
-            Ok(token) => Box::pin(look_up(&place, &key, token)).await,
-            Err(reason) => unclaimed(&place, &Guarded::ByUncached(key), headers, reason),
+            Ok(token) => Box::pin(look_up(&context, &key, token)).await,
+            Err(reason) => unclaimed(&context, &Guarded::ByUncached(key), headers, reason),
         },
     };
     match grounds {
-        Ok(grounds) => next.call(Exchange { request, place, in_flight, state: grounds }).await,
+        Ok(grounds) => next.call(Exchange { request, context, in_flight, state: grounds }).await,
         Err(answer) => {
-            time_verdict(&place, Instant::now());
+            time_verdict(&context, Instant::now());
             Ok(answer)
         }
     }
@@ -93,13 +93,13 @@ where
 ///
 /// # Errors
 /// Why there is none to judge.
-pub fn token(place: &Place, headers: &HeaderMap) -> Result<FenceToken<HeaderValue>, Rejection> {
-    place.in_force().headers.token(headers).inspect(|token| place.about.note_presented(token))
+pub fn token(context: &RequestContext, headers: &HeaderMap) -> Result<FenceToken<HeaderValue>, Rejection> {
+    context.in_force().headers.token(headers).inspect(|token| context.about.note_presented(token))
 }
 
 /// Takes note of how long the verdict took, which stands since then.
-fn time_verdict(place: &Place, since: Instant) {
-    place.counts().verdict_took(since.saturating_duration_since(place.arrived));
+fn time_verdict(context: &RequestContext, since: Instant) {
+    context.counts().verdict_took(since.saturating_duration_since(context.arrived));
 }
 
 /// Whether a worker may take a request for something else than its method says. What asks for a websocket is no GET any more: a tunnel carries
@@ -120,7 +120,12 @@ fn may_mean_another(request: &Request<ClientBody>) -> bool {
 }
 
 /// What becomes of a request that has no token to be judged.
-fn unclaimed(place: &Place, guarded: &Guarded, headers: &HeaderMap, reason: Rejection) -> Result<Grounds, Answer> {
+fn unclaimed(
+    context: &RequestContext,
+    guarded: &Guarded,
+    headers: &HeaderMap,
+    reason: Rejection,
+) -> Result<Grounds, Answer> {
     let subject = match guarded {
         Guarded::Not | Guarded::Unclear(_) => Subject::default(),
         Guarded::By(lock) => Subject::of_tracked(lock),
@@ -128,46 +133,50 @@ fn unclaimed(place: &Place, guarded: &Guarded, headers: &HeaderMap, reason: Reje
     };
     let names_none = matches!((guarded, reason), (Guarded::Unclear(Rejection::TokenMissing), Rejection::TokenMissing));
     let subject = Subject { detail: names_none.then_some(NAME_THE_LOCK), ..subject };
-    let held = if place.is_shadow() { at_hand(place, guarded) } else { None };
-    rejected(place, reason, place.presenting(headers, subject), held.as_ref())
+    let held = if context.is_shadow() { at_hand(context, guarded) } else { None };
+    rejected(context, reason, context.presenting(headers, subject), held.as_ref())
 }
 
 /// The lock at which a request is counted that passes, if there is one.
-fn at_hand(place: &Place, guarded: &Guarded) -> Option<Arc<TrackedLock>> {
+fn at_hand(context: &RequestContext, guarded: &Guarded) -> Option<Arc<TrackedLock>> {
     match guarded {
         Guarded::Not | Guarded::Unclear(_) => None,
         Guarded::By(lock) => Some(Arc::clone(lock)),
-        Guarded::ByUncached(key) => hold(place, key),
+        Guarded::ByUncached(key) => hold(context, key),
     }
 }
 
 /// The claim to a lock that may have to be read first.
-async fn look_up(place: &Rc<Place>, key: &LockKey, token: FenceToken<HeaderValue>) -> Result<Grounds, Answer> {
-    if place.is_shadow() {
-        place.about.note_token(&token);
-        place.about.note_pending();
-        let held = hold(place, key);
+async fn look_up(
+    context: &Rc<RequestContext>,
+    key: &LockKey,
+    token: FenceToken<HeaderValue>,
+) -> Result<Grounds, Answer> {
+    if context.is_shadow() {
+        context.about.note_token(&token);
+        context.about.note_pending();
+        let held = hold(context, key);
         // Who only watches does not make requests wait for the store.
-        let (place, key) = (Rc::clone(place), key.clone());
-        place.share.background.clone().spawn(async move {
-            match load(&place, &key).await {
-                Ok(lock) => record_shadow_verdict(place, Claim { token, lock }).await,
+        let (context, key) = (Rc::clone(context), key.clone());
+        context.share.background.clone().spawn(async move {
+            match load(&context, &key).await {
+                Ok(lock) => record_shadow_verdict(context, Claim { token, lock }).await,
                 Err(reason) => {
-                    place.would_refuse(reason, Subject { token: Some(&token), ..Subject::of_lock(&key) });
+                    context.would_refuse(reason, Subject { token: Some(&token), ..Subject::of_lock(&key) });
                 }
             }
         });
         return Ok(Grounds::Pass(PassReason::Shadow, held));
     }
-    match load(place, key).await {
+    match load(context, key).await {
         Ok(lock) => Ok(Grounds::Claim(Claim { token, lock })),
-        Err(reason) => rejected(place, reason, Subject { token: Some(&token), ..Subject::of_lock(key) }, None),
+        Err(reason) => rejected(context, reason, Subject { token: Some(&token), ..Subject::of_lock(key) }, None),
     }
 }
 
 /// The lock of that key, to be counted at, though nothing may be known of it yet.
-fn hold(place: &Place, key: &LockKey) -> Option<Arc<TrackedLock>> {
-    match &place.in_force().guard {
+fn hold(context: &RequestContext, key: &LockKey) -> Option<Arc<TrackedLock>> {
+    match &context.in_force().guard {
         Some(Guard::Templated(locks)) => locks.hold(key.as_str()),
         Some(Guard::Static(_)) | None => None,
     }
@@ -177,11 +186,11 @@ fn hold(place: &Place, key: &LockKey) -> Option<Arc<TrackedLock>> {
 ///
 /// # Errors
 /// `unverifiable` if it can't be read in time, `draining` if the process does not go on for so long.
-pub async fn load(place: &Place, key: &LockKey) -> Result<Arc<TrackedLock>, Rejection> {
-    let Some(Guard::Templated(locks)) = &place.in_force().guard else {
+pub async fn load(context: &RequestContext, key: &LockKey) -> Result<Arc<TrackedLock>, Rejection> {
+    let Some(Guard::Templated(locks)) = &context.in_force().guard else {
         return Err(Rejection::Unverifiable);
     };
-    let loaded = place.share.fence.process.unless_over(locks.load(key.as_str(), deadline(place))).await?;
+    let loaded = context.share.generation.process.unless_over(locks.load(key.as_str(), deadline(context))).await?;
     loaded.map_err(|error| {
         tracing::debug!(%key, %error, "the lock could not be looked up");
         unloaded(&error)
@@ -189,28 +198,28 @@ pub async fn load(place: &Place, key: &LockKey) -> Result<Arc<TrackedLock>, Reje
 }
 
 /// Until when a request waits for the lock store.
-fn deadline(place: &Place) -> Instant {
-    Instant::now() + place.share.fence.config.limits.confirm_timeout
+fn deadline(context: &RequestContext) -> Instant {
+    Instant::now() + context.share.generation.config.limits.confirm_timeout
 }
 
 /// What a rejection means on this route: an answer, unless the route only watches or says `dangerous_admit`.
 pub fn rejected(
-    place: &Place,
+    context: &RequestContext,
     reason: Rejection,
     subject: Subject<'_>,
     lock: Option<&Arc<TrackedLock>>,
 ) -> Result<Grounds, Answer> {
-    if place.is_shadow() {
-        place.would_refuse(reason, subject);
+    if context.is_shadow() {
+        context.would_refuse(reason, subject);
         return Ok(Grounds::Pass(PassReason::Shadow, lock.cloned()));
     }
-    if reason == Rejection::Unverifiable && place.route().on_unavailable == OnUnavailable::DangerousAdmit {
-        place.metrics().dangerous_admit.inc();
-        place.about.count(|| place.counts().count(Counted::Unverified));
-        place.let_past(reason, subject);
+    if reason == Rejection::Unverifiable && context.route().on_unavailable == OnUnavailable::DangerousAdmit {
+        context.metrics().dangerous_admit.inc();
+        context.about.count(|| context.counts().count(Counted::Unverified));
+        context.let_past(reason, subject);
         return Ok(Grounds::Pass(PassReason::DangerousAdmit, lock.cloned()));
     }
-    Err(place.refuse(reason, subject))
+    Err(context.refuse(reason, subject))
 }
 
 /// Judges the claim by what is known, and asks the store where that can't say.
@@ -218,80 +227,80 @@ pub async fn judge<S>(exchange: Exchange<Grounds>, mut next: S) -> Result<Answer
 where
     S: Service<Exchange<Judged>, Response = Answer, Error = Infallible>,
 {
-    let Exchange { request, place, in_flight, state } = exchange;
+    let Exchange { request, context, in_flight, state } = exchange;
     let mut judged_at = None;
     let grounds = match state {
         Grounds::Pass(reason, lock) => {
-            count_pass(&place, reason);
+            count_pass(&context, reason);
             Ok(Grounds::Pass(reason, lock))
         }
         Grounds::Claim(claim) => {
-            if place.is_shadow() {
-                place.about.note_token(&claim.token);
+            if context.is_shadow() {
+                context.about.note_token(&claim.token);
             }
-            let timing = place.timing();
+            let timing = context.timing();
             judged_at = Some(timing.now);
             let (verdict, age) = {
-                let outlook = claim.lock.outlook();
+                let outlook = claim.lock.view();
                 let verdict = outlook.judge(&claim.token, &timing);
                 let is_told = matches!(verdict, Verdict::Reject(_));
                 (verdict, if is_told { outlook.age(timing.now) } else { None })
             };
             match verdict {
-                Verdict::Confirm if place.is_shadow() => {
-                    place.about.note_pending();
+                Verdict::Confirm if context.is_shadow() => {
+                    context.about.note_pending();
                     let lock = Arc::clone(&claim.lock);
-                    place.share.background.spawn(record_shadow_verdict(Rc::clone(&place), claim));
+                    context.share.background.spawn(record_shadow_verdict(Rc::clone(&context), claim));
                     Ok(Grounds::Pass(PassReason::Shadow, Some(lock)))
                 }
-                Verdict::Admit => Ok(admitted(&place, claim)),
+                Verdict::Admit => Ok(admitted(&context, claim)),
                 Verdict::Reject(reason) => {
                     let judged = Some(Judgement { at: timing.now, age });
                     let subject = Subject { judged, ..Subject::of(&claim) };
-                    rejected(&place, reason, subject, Some(&claim.lock))
+                    rejected(&context, reason, subject, Some(&claim.lock))
                 }
                 // Boxed: it is rare, and large.
                 Verdict::Confirm => {
-                    let confirmed = Box::pin(confirm(&place, &claim)).await;
+                    let confirmed = Box::pin(confirm(&context, &claim)).await;
                     judged_at = None; // It has waited.
                     match confirmed {
-                        Ok(()) => Ok(admitted(&place, claim)),
-                        Err(reason) => rejected(&place, reason, Subject::of(&claim), Some(&claim.lock)),
+                        Ok(()) => Ok(admitted(&context, claim)),
+                        Err(reason) => rejected(&context, reason, Subject::of(&claim), Some(&claim.lock)),
                     }
                 }
             }
         }
     };
-    time_verdict(&place, judged_at.unwrap_or_else(Instant::now));
+    time_verdict(&context, judged_at.unwrap_or_else(Instant::now));
     match grounds {
-        Ok(grounds) => next.call(Exchange { request, place, in_flight, state: Judged(grounds) }).await,
+        Ok(grounds) => next.call(Exchange { request, context, in_flight, state: Judged(grounds) }).await,
         Err(answer) => Ok(answer),
     }
 }
 
-fn count_pass(place: &Place, reason: PassReason) {
+fn count_pass(context: &RequestContext, reason: PassReason) {
     let counted = match reason {
         PassReason::Exempt => Counted::Exempt,
         PassReason::Off => Counted::Off,
         PassReason::Shadow | PassReason::DangerousAdmit => return, // Counted by what they would have met.
     };
-    place.about.note_pass();
-    place.about.count(|| place.counts().count(counted));
+    context.about.note_pass();
+    context.about.count(|| context.counts().count(counted));
 }
 
 /// What a claim that was admitted stands on: itself, to be judged and counted at the gate, unless the route only watches.
-fn admitted(place: &Place, claim: Claim) -> Grounds {
-    if place.is_shadow() {
-        place.admitted(&claim);
+fn admitted(context: &RequestContext, claim: Claim) -> Grounds {
+    if context.is_shadow() {
+        context.admitted(&claim);
         return Grounds::Pass(PassReason::Shadow, Some(claim.lock));
     }
     Grounds::Claim(claim)
 }
 
-async fn record_shadow_verdict(place: Rc<Place>, claim: Claim) {
-    match confirm(&place, &claim).await {
-        Ok(()) => place.admitted(&claim),
-        Err(reason) => place.would_refuse(reason, Subject::of(&claim)),
+async fn record_shadow_verdict(context: Rc<RequestContext>, claim: Claim) {
+    match confirm(&context, &claim).await {
+        Ok(()) => context.admitted(&claim),
+        Err(reason) => context.would_refuse(reason, Subject::of(&claim)),
     }
 }
 
@@ -299,14 +308,14 @@ async fn record_shadow_verdict(place: Rc<Place>, claim: Claim) {
 ///
 /// # Errors
 /// The reason why it does not; `unverifiable` if the store does not answer in time, `draining` if the process does not go on for so long.
-pub async fn confirm(place: &Place, claim: &Claim) -> Result<(), Rejection> {
-    let asked = fencepost_fence::confirm::confirm(&claim.lock, &claim.token, deadline(place), || place.timing());
-    let confirmed = place.share.fence.process.unless_over(asked).await?;
+pub async fn confirm(context: &RequestContext, claim: &Claim) -> Result<(), Rejection> {
+    let asked = fencepost_fence::confirm::confirm(&claim.lock, &claim.token, deadline(context), || context.timing());
+    let confirmed = context.share.generation.process.unless_over(asked).await?;
     let outcome = match confirmed {
         Confirmed::Admitted => ConfirmOutcome::Admitted,
         Confirmed::Refused(_) => ConfirmOutcome::Refused,
         Confirmed::Unanswered => ConfirmOutcome::Failed,
     };
-    place.metrics().confirmed(outcome).inc();
+    context.metrics().confirmed(outcome).inc();
     confirmed.verdict()
 }

@@ -8,7 +8,7 @@ use std::pin::Pin;
 use std::rc::Rc;
 use std::sync::Arc;
 
-use fencepost_policy::{KeptOut, Rejection};
+use fencepost_policy::{EnterError, Rejection};
 use http::Request;
 use tokio::time::Instant;
 
@@ -16,7 +16,6 @@ pub use handoff::Handoff;
 use handoff::Turn;
 
 use crate::downstream::{BodyFault, ClientBody};
-use crate::exchange::{Answer, Exchange, InFlight, Place};
 use crate::fencing::{Grounds, Judged, confirm, rejected};
 use crate::forward::{
     Admitted, Forwarded, InvalidHead, PreparedBody, ReadyConnection, RequestBody, SendError, Timeouts, UpstreamError,
@@ -26,6 +25,7 @@ use crate::in_place::boxed;
 use crate::logging::WithCauses;
 use crate::recording::Subject;
 use crate::refusal::Failure;
+use crate::request_context::{Answer, Exchange, InFlight, RequestContext};
 use crate::ticket::Ticket;
 use crate::wire::give_way;
 
@@ -34,49 +34,52 @@ const SENDS_MAX: usize = 4;
 
 /// Reads a small body whole, gets a connection ready, enters the gate and sends the request.
 pub async fn forward(exchange: Exchange<Judged>) -> Result<Answer, Infallible> {
-    let Exchange { request, place, in_flight, state: Judged(grounds) } = exchange;
-    let prepared = prepare(&place, request).await;
+    let Exchange { request, context, in_flight, state: Judged(grounds) } = exchange;
+    let prepared = prepare(&context, request).await;
     let request = match prepared {
         Ok(request) => request,
         Err(answer) => return Ok(answer),
     };
     // HTTP/2 writes at once what is ready: others that are about to send are let come as far.
-    if !place.pool().writes_with_others() {
+    if !context.pool().writes_with_others() {
         give_way().await;
     }
-    Ok(send(place, in_flight, grounds, request).await.unwrap_or_else(|answer| answer))
+    Ok(send(context, in_flight, grounds, request).await.unwrap_or_else(|answer| answer))
 }
 
 /// Makes the request that the worker gets. A small body is read whole first, so that a slow sender holds nothing up.
 ///
 /// # Errors
 /// The answer to a request that cannot be sent.
-async fn prepare(place: &Place, mut request: Box<Request<ClientBody>>) -> Result<Box<Request<RequestBody>>, Answer> {
-    let kept = place.kept_headers();
+async fn prepare(
+    context: &RequestContext,
+    mut request: Box<Request<ClientBody>>,
+) -> Result<Box<Request<RequestBody>>, Answer> {
+    let kept = context.kept_headers();
     if request.body().is_too_large() {
-        return Err(place.fail(Failure::LargeBody));
+        return Err(context.fail(Failure::LargeBody));
     }
     let body = request.body_mut().take();
-    let whole_bytes_max = place.share.fence.config.limits.buffer_body_max;
+    let whole_bytes_max = context.share.generation.config.limits.buffer_body_max;
     let body = match prepare_body(body, whole_bytes_max, kept) {
         Ok(PreparedBody::Ready(body)) => Ok(body),
         Ok(PreparedBody::Awaited(body)) => {
-            let body = Box::pin(place.share.fence.process.unless_over(body)).await;
-            body.map_err(|over| place.refuse(over, Subject::default()))?
+            let body = Box::pin(context.share.generation.process.unless_over(body)).await;
+            body.map_err(|over| context.refuse(over, Subject::default()))?
         }
         Err(error) => Err(error),
     };
     let body = body.map_err(|error| {
-        tracing::debug!(error = %WithCauses(&error), client = %place.client, "a request's body did not arrive whole");
-        place.fail(match error.fault() {
+        tracing::debug!(error = %WithCauses(&error), client = %context.client, "a request's body did not arrive whole");
+        context.fail(match error.fault() {
             BodyFault::Broken => Failure::BrokenBody,
             BodyFault::Slow => Failure::SlowBody,
             BodyFault::Large => Failure::LargeBody,
         })
     })?;
     let (head, rest) = (*request).into_parts();
-    outgoing_request(head, body, rest.connection(), place.pool().upstream(), kept).map_err(|error| {
-        place.fail(match error {
+    outgoing_request(head, body, rest.connection(), context.pool().upstream(), kept).map_err(|error| {
+        context.fail(match error {
             InvalidHead::Target => Failure::BadTarget,
             InvalidHead::TwoLengths => Failure::BrokenBody,
         })
@@ -86,31 +89,31 @@ async fn prepare(place: &Place, mut request: Box<Request<ClientBody>>) -> Result
 /// Sends the request as soon as the gate lets it out. At most once: what provably was not sent leaves the gate and enters
 /// again, on another connection.
 async fn send(
-    place: Rc<Place>,
+    context: Rc<RequestContext>,
     mut in_flight: InFlight,
     mut grounds: Grounds,
     mut request: Box<Request<RequestBody>>,
 ) -> Result<Answer, Answer> {
-    let route = place.route();
+    let route = context.route();
     let timeouts =
         Timeouts { silence: route.upstream_timeout, total: route.request_timeout, late: route.orphan_timeout };
     let wants = Wants::of(&request);
     for attempt in 0..SENDS_MAX {
         let Entered { mut ready, ticket, turn, grounds: admitted, at } =
-            enter(&place, wants, in_flight, grounds).await?;
+            enter(&context, wants, in_flight, grounds).await?;
         grounds = admitted;
         if attempt == 0
             && let Grounds::Claim(claim) = &grounds
         {
-            place.admitted(claim);
+            context.admitted(claim);
         }
-        place.about.note_sending();
+        context.about.note_sending();
         if turn.is_some() {
             ready.write_at_once(); // Whoever is next may be on another thread, whose turn may end before.
         }
         match in_turn(turn, ready.send(Admitted::new(request, ticket), timeouts, at)).await {
             Ok(mut answer) => {
-                place.tell_verdict(&grounds, answer.headers_mut());
+                context.tell_verdict(&grounds, answer.headers_mut());
                 return Ok(boxed(|| answer));
             }
             Err(SendError::Unsent(unsent)) => {
@@ -119,11 +122,11 @@ async fn send(
                 in_flight = ticket.leave();
             }
             Err(error @ (SendError::NoAnswer { .. } | SendError::Coded | SendError::Timeout | SendError::Body(_))) => {
-                return Err(place.no_answer(&error));
+                return Err(context.no_answer(&error));
             }
         }
     }
-    Err(place.fail(Failure::Unreachable))
+    Err(context.fail(Failure::Unreachable))
 }
 
 /// Sends what has been let in. Who waits for its turn is next when the first byte is out.
@@ -152,7 +155,7 @@ struct Entered {
 /// # Errors
 /// The answer to a request that gets no further.
 async fn enter(
-    place: &Rc<Place>,
+    context: &Rc<RequestContext>,
     wants: Wants,
     mut in_flight: InFlight,
     mut grounds: Grounds,
@@ -164,66 +167,68 @@ async fn enter(
     loop {
         let ready = match kept.take().filter(ReadyConnection::is_usable) {
             Some(ready) => ready,
-            None if handoff.is_queued() => Box::pin(handoff.get_ready(ready(place, wants))).await?,
-            None => ready(place, wants).await?,
+            None if handoff.is_queued() => Box::pin(handoff.get_ready(ready(context, wants))).await?,
+            None => ready(context, wants).await?,
         };
         let claim = match &grounds {
             Grounds::Claim(claim) => claim,
-            Grounds::Pass(reason, lock) => match Ticket::passing(Rc::clone(place), lock.clone(), *reason, in_flight) {
-                Ok(ticket) => return Ok(Entered { ready, ticket, turn: None, grounds, at: Instant::now() }),
-                Err(back) => {
-                    in_flight = back;
-                    kept = Some(ready);
-                    grounds = Grounds::Claim(place.judged_after_all(lock.as_ref())?);
-                    enforces = true;
-                    continue;
+            Grounds::Pass(reason, lock) => {
+                match Ticket::passing(Rc::clone(context), lock.clone(), *reason, in_flight) {
+                    Ok(ticket) => return Ok(Entered { ready, ticket, turn: None, grounds, at: Instant::now() }),
+                    Err(back) => {
+                        in_flight = back;
+                        kept = Some(ready);
+                        grounds = Grounds::Claim(context.judged_after_all(lock.as_ref())?);
+                        enforces = true;
+                        continue;
+                    }
                 }
-            },
+            }
         };
-        let timing = place.timing();
-        let outcome = match handoff.enter(place, claim, &timing) {
+        let timing = context.timing();
+        let outcome = match handoff.enter(context, claim, &timing) {
             Ok(admission) => {
                 // From here on it is given back, whatever happens.
-                let ticket = Ticket::admitted(Rc::clone(place), Arc::clone(&claim.lock), admission, in_flight);
-                let turn = handoff.passed(place, &claim.lock);
+                let ticket = Ticket::admitted(Rc::clone(context), Arc::clone(&claim.lock), admission, in_flight);
+                let turn = handoff.passed(context, &claim.lock);
                 return Ok(Entered { ready, ticket, turn, grounds, at: timing.now });
             }
-            Err(KeptOut::Refused(reason)) => Err(reason),
-            Err(KeptOut::Record(tenure)) => {
+            Err(EnterError::Refused(reason)) => Err(reason),
+            Err(EnterError::Record(tenure)) => {
                 drop(ready); // Others may have it meanwhile; it would not stay fresh.
-                Box::pin(handoff.record(place, &claim.lock, tenure)).await
+                Box::pin(handoff.record(context, &claim.lock, tenure)).await
             }
-            Err(KeptOut::Wait) => Box::pin(handoff.wait(place, claim, ready)).await.map(|ready| kept = ready),
-            Err(KeptOut::Confirm) => {
+            Err(EnterError::Wait) => Box::pin(handoff.wait(context, claim, ready)).await.map(|ready| kept = ready),
+            Err(EnterError::Confirm) => {
                 drop(ready);
-                Box::pin(handoff.get_ready(confirm(place, claim))).await
+                Box::pin(handoff.get_ready(confirm(context, claim))).await
             }
         };
         match outcome {
             Ok(()) => {}
-            Err(reason @ Rejection::HandoffTimeout) if handoff.proceeds(place) => {
-                place.metrics().dangerous_proceed.inc();
-                place.let_past(reason, Subject::of(claim));
+            Err(reason @ Rejection::HandoffTimeout) if handoff.proceeds(context) => {
+                context.metrics().dangerous_proceed.inc();
+                context.let_past(reason, Subject::of(claim));
             }
-            Err(Rejection::HandoffTimeout) => return Err(handoff.timed_out(place, claim)),
-            Err(reason) if enforces => return Err(place.refuse(reason, Subject::of(claim))),
-            Err(reason) => grounds = rejected(place, reason, Subject::of(claim), Some(&claim.lock))?,
+            Err(Rejection::HandoffTimeout) => return Err(handoff.timed_out(context, claim)),
+            Err(reason) if enforces => return Err(context.refuse(reason, Subject::of(claim))),
+            Err(reason) => grounds = rejected(context, reason, Subject::of(claim), Some(&claim.lock))?,
         }
     }
 }
 
-async fn ready(place: &Place, wants: Wants) -> Result<ReadyConnection, Answer> {
-    match place.pool().free(wants) {
+async fn ready(context: &RequestContext, wants: Wants) -> Result<ReadyConnection, Answer> {
+    match context.pool().free(wants) {
         Some(ready) => Ok(ready),
         // Boxed: who finds one would move the room for the wait.
-        None => Box::pin(wait_for_connection(place, wants)).await,
+        None => Box::pin(wait_for_connection(context, wants)).await,
     }
 }
 
-async fn wait_for_connection(place: &Place, wants: Wants) -> Result<ReadyConnection, Answer> {
-    let deadline = Instant::now() + place.share.fence.config.limits.connect_timeout;
-    let ready = place.share.fence.process.unless_over(place.pool().ready(wants, deadline)).await;
-    ready.map_err(|over| place.refuse(over, Subject::default()))?.map_err(|error| {
+async fn wait_for_connection(context: &RequestContext, wants: Wants) -> Result<ReadyConnection, Answer> {
+    let deadline = Instant::now() + context.share.generation.config.limits.connect_timeout;
+    let ready = context.share.generation.process.unless_over(context.pool().ready(wants, deadline)).await;
+    ready.map_err(|over| context.refuse(over, Subject::default()))?.map_err(|error| {
         let failure = match &error {
             UpstreamError::Unreachable(_) | UpstreamError::Tls { .. } | UpstreamError::Handshake(_) => {
                 Failure::Unreachable
@@ -231,12 +236,12 @@ async fn wait_for_connection(place: &Place, wants: Wants) -> Result<ReadyConnect
             UpstreamError::Timeout => Failure::ConnectTimeout,
             UpstreamError::Crowded => Failure::Overloaded,
         };
-        place.log_failure(failure, &error, true);
-        place.fail(failure)
+        context.log_failure(failure, &error, true);
+        context.fail(failure)
     })
 }
 
-impl Place {
+impl RequestContext {
     /// What a client is told whose request was sent and not answered.
     fn no_answer(&self, error: &SendError<Ticket>) -> Answer {
         let failure = match error {

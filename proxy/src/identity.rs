@@ -7,10 +7,10 @@ use fencepost_policy::Rejection;
 use fencepost_tls::PeerNames;
 use http::{HeaderMap, HeaderValue};
 
-use crate::exchange::Place;
+use crate::request_context::RequestContext;
 use crate::token::TokenHeaders;
 
-impl Place {
+impl RequestContext {
     /// Holds the owner that a request claims against the names of its connection's certificate, where its route wants that. From
     /// then on the request names the owner that it is judged by.
     ///

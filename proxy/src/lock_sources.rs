@@ -7,7 +7,7 @@ use std::sync::{Arc, Mutex, MutexGuard};
 use std::time::Duration;
 
 use fencepost_config::{Config, HostPort, Source, SourceKind};
-use fencepost_sources::{
+use fencepost_locks::{
     EtcdOptions, EtcdStore, LockSource, MemoryStore, SourceOptions, SpawnError, Stopped, StorePast, WeakLockSource,
     caution,
 };
@@ -17,7 +17,7 @@ use tokio::time::interval;
 use past::{Past, Pasts, StoreId};
 
 use crate::etcd_access::Access;
-use crate::memory::Memory;
+use crate::tenure_log::Memory;
 use crate::tls_files::TlsFiles;
 
 /// How often it is looked whether a source has ended. Until then what is known ages, and admits nobody after `max_age`.

@@ -1,8 +1,8 @@
 //! What operators count. Registered once, handed down; label values come from enums and the configuration, never from
 //! requests.
 
+mod active_config;
 pub(crate) mod by_thread;
-mod in_force;
 mod requests;
 mod route;
 mod sources;
@@ -287,7 +287,7 @@ impl Metrics {
     pub fn text(&self, config: &Config) -> Result<Vec<u8>, prometheus::Error> {
         let mut text = Vec::with_capacity(16 << 10);
         TextEncoder::new().encode(&self.registry.gather(), &mut text)?;
-        TextEncoder::new().encode(&in_force::in_force(config)?, &mut text)?;
+        TextEncoder::new().encode(&active_config::info(config)?, &mut text)?;
         Ok(text)
     }
 }

@@ -4,8 +4,8 @@ use std::collections::HashMap;
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex, PoisonError};
 
+use fencepost_locks::MemoryStore;
 use fencepost_policy::Rejection;
-use fencepost_sources::MemoryStore;
 use tokio::sync::watch;
 
 use crate::access_log::Closing;
@@ -13,10 +13,10 @@ use crate::forward::ConnectionQuota;
 use crate::lock_sources::LockSources;
 use crate::log_throttle::LogThrottle;
 use crate::logging::Lost;
-use crate::memory::Memory;
 use crate::metrics::Metrics;
 use crate::observe::{Observations, RouteLabel};
-use crate::pulse::Pulses;
+use crate::tenure_log::Memory;
+use crate::thread_liveness::ThreadLiveness;
 use crate::tls_files::TlsFiles;
 use crate::upstreams::Identities;
 
@@ -39,7 +39,7 @@ pub struct Process {
     /// Every source that anybody still uses.
     pub sources: LockSources,
     /// Whether worker threads make progress.
-    pub pulses: Pulses,
+    pub pulses: ThreadLiveness,
     /// How many requests wait at barriers.
     pub waiting: AtomicUsize,
     draining: AtomicBool,
@@ -84,7 +84,7 @@ impl Process {
             observations,
             unrouted_label: Arc::new(RouteLabel::unrouted()),
             memory,
-            pulses: Pulses::default(),
+            pulses: ThreadLiveness::default(),
             waiting: AtomicUsize::new(0),
             draining: AtomicBool::new(false),
             has_unseen: AtomicBool::new(false),

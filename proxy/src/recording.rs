@@ -3,24 +3,24 @@
 use std::sync::Arc;
 use std::time::Duration;
 
+use fencepost_locks::TrackedLock;
 use fencepost_policy::{FenceToken, LockKey, PassReason, Rejection, Revision};
-use fencepost_sources::TrackedLock;
 use http::{HeaderMap, HeaderName, HeaderValue, StatusCode};
 use smol_str::SmolStr;
 use tokio::time::Instant;
 
+use crate::active_config::ThreadShare;
 use crate::decision::DecisionId;
 use crate::downstream::{ClientAddress, UnreadHead};
-use crate::exchange::{Answer, Place};
 use crate::fencing::{Claim, Grounds};
 use crate::forward::ResponseBody;
-use crate::in_force::ThreadShare;
 use crate::in_place::boxed;
 use crate::metrics::Counted;
 use crate::observe::record::whole_millis;
 use crate::observe::text::{shown_host, shown_method, shown_owner, shown_path, shown_peer};
 use crate::observe::{Decision, Likeness, Outcome, RouteLabel};
 use crate::refusal::{FENCE_DECISION, FENCE_REASON, Failure, Refusal};
+use crate::request_context::{Answer, RequestContext};
 
 /// What the verdict on a request was, where its route says so: `Fence-Verdict`.
 pub const FENCE_VERDICT: HeaderName = HeaderName::from_static("fence-verdict");
@@ -70,7 +70,7 @@ impl<'a> Subject<'a> {
     }
 }
 
-impl Place {
+impl RequestContext {
     /// The subject with what these headers present, as far as that can be read: no token, or none to be judged.
     pub fn presenting<'a>(&self, headers: &'a HeaderMap, subject: Subject<'a>) -> Subject<'a> {
         let names = &self.in_force().headers;
@@ -128,7 +128,7 @@ impl Place {
     pub fn admitted(&self, claim: &Claim) {
         self.about.count(|| self.counts().count(Counted::Admitted));
         self.about.note_admitted();
-        if self.share.fence.process.observations.is_some() && self.share.sample.takes() {
+        if self.share.generation.process.observations.is_some() && self.share.sample.takes() {
             self.record(self.share.decisions.next(), Outcome::Admitted, Subject::of(claim), None);
         }
     }
@@ -142,7 +142,7 @@ impl Place {
             }
             Outcome::LetPast(_) | Outcome::Admitted => {}
         }
-        let process = &self.share.fence.process;
+        let process = &self.share.generation.process;
         self.about.note(outcome, &id);
         let now = subject.judged.map_or_else(Instant::now, |judged| judged.at);
         let left_out = outcome.rejection().and_then(|reason| process.log.admits(reason, now, &self.share.left_out));
@@ -171,8 +171,8 @@ impl Place {
 
     /// Writes to the log, at a bounded rate, that no route takes the request: it has no decision that would say whose it was.
     pub fn log_no_route(&self, host: Option<&str>) {
-        let ThreadShare { fence, left_out, .. } = &*self.share;
-        let Some(left_out) = fence.process.log.admits_no_route(self.arrived, left_out) else { return };
+        let ThreadShare { generation, left_out, .. } = &*self.share;
+        let Some(left_out) = generation.process.log.admits_no_route(self.arrived, left_out) else { return };
         tracing::info!(
             failure = Failure::NoRoute.code(),
             host = host.map(shown_host).as_deref(),
@@ -204,7 +204,7 @@ impl Place {
             outcome: like.outcome,
             age: match subject.judged {
                 Some(judged) => judged.age,
-                None => subject.tracked.and_then(|lock| lock.outlook().age(now)),
+                None => subject.tracked.and_then(|lock| lock.view().age(now)),
             },
             waited: now.saturating_duration_since(self.arrived),
             client: self.client,
@@ -219,8 +219,8 @@ impl Place {
     /// What decisions say of its route.
     pub fn label(&self) -> &Arc<RouteLabel> {
         match self.route.get() {
-            Some(route) => &self.share.fence.routes[route].label,
-            None => &self.share.fence.process.unrouted_label,
+            Some(route) => &self.share.generation.routes[route].label,
+            None => &self.share.generation.process.unrouted_label,
         }
     }
 
@@ -256,8 +256,8 @@ impl ThreadShare {
             UnreadHead::TooLarge => Failure::LargeHead,
             UnreadHead::Unclear(_) | UnreadHead::Unknown => Failure::Unreadable,
         };
-        self.fence.unrouted.failed(failure);
-        if let Some(left_out) = self.fence.process.log.admits_unread_head(Instant::now(), &self.left_out) {
+        self.generation.unrouted.failed(failure);
+        if let Some(left_out) = self.generation.process.log.admits_unread_head(Instant::now(), &self.left_out) {
             tracing::info!(failure = failure.code(), %client, %why, left_out, "a request could not be read");
         }
     }

@@ -17,7 +17,7 @@ use std::sync::Arc;
 use std::time::{Duration, SystemTime};
 
 use fencepost_config::{Config, Difference};
-use fencepost_sources::LockSource;
+use fencepost_locks::LockSource;
 use tokio::sync::{mpsc, oneshot};
 use tokio::time::{Interval, MissedTickBehavior, interval, timeout};
 
@@ -30,13 +30,13 @@ use sources::first_answers;
 use turning::Earlier;
 
 use crate::access_log::AccessLog;
-use crate::fence::{Fence, FenceError, Prepared};
-use crate::in_force::{InForce, Switch};
+use crate::active_config::{ActiveConfig, ActiveConfigSwitch};
+use crate::generation::{Generation, GenerationError, PreparedGeneration};
 use crate::lock_sources::SourcesError;
-use crate::memory::RECORD_TIMEOUT;
 use crate::metrics::ReloadOutcome;
 use crate::service_manager::ServiceManager;
 use crate::signals::{Signals, Strangers};
+use crate::tenure_log::RECORD_TIMEOUT;
 
 /// How often the file is looked at.
 const POLL_PERIOD: Duration = Duration::from_secs(1);
@@ -110,8 +110,8 @@ impl Reloads {
 pub struct Reloader {
     origin: Origin,
     manager: ServiceManager,
-    switch: Switch,
-    in_force: InForce,
+    switch: ActiveConfigSwitch,
+    in_force: ActiveConfig,
     earlier: Earlier,
     signals: ReloadSignals,
     asked: mpsc::Receiver<oneshot::Sender<Outcome>>,
@@ -119,21 +119,21 @@ pub struct Reloader {
 
 impl Reloader {
     /// Begins with a configuration that is put in force by this.
-    pub fn new(origin: Origin, signals: ReloadSignals, first: Fence) -> (Reloader, Reloads) {
+    pub fn new(origin: Origin, signals: ReloadSignals, first: Generation) -> (Reloader, Reloads) {
         let (reloads, asked) = mpsc::channel(ASKED_MAX);
         let metrics = &first.process.metrics;
-        metrics.set_config(first.generation, SystemTime::now());
+        metrics.set_config(first.number, SystemTime::now());
         first.keep_labels();
         first.process.sources.admit(&first.config);
         first.process.identities.put_in_force(&first.identities);
-        let switch = Switch::new(Arc::new(first));
+        let switch = ActiveConfigSwitch::new(Arc::new(first));
         let manager = ServiceManager::of(&origin);
         let earlier = Earlier::default();
         (Reloader { origin, manager, in_force: switch.in_force(), switch, earlier, signals, asked }, Reloads(reloads))
     }
 
     /// Shows what is in force.
-    pub fn in_force(&self) -> InForce {
+    pub fn in_force(&self) -> ActiveConfig {
         self.in_force.clone()
     }
 
@@ -169,8 +169,8 @@ impl Reloader {
 
     async fn reload_now(&mut self, cause: &str) -> Outcome {
         // Also where nothing else changes: what has renamed the file, or written others, says so in this way.
-        let with_requests = self.earlier.fences().chain([self.in_force.now()]);
-        with_requests.for_each(|fence| fence.access_log.iter().for_each(AccessLog::reopen));
+        let with_requests = self.earlier.generations().chain([self.in_force.now()]);
+        with_requests.for_each(|generation| generation.access_log.iter().for_each(AccessLog::reopen));
         if timeout(READ_TIMEOUT, self.in_force.now().process.tls_files.look_now()).await.is_err() {
             tracing::error!("the TLS files could not be read within {READ_TIMEOUT:?}: what was in force stays");
         }
@@ -217,7 +217,7 @@ impl Reloader {
             }
             Outcome::Rejected(problems) => {
                 problems.iter().for_each(|problem| tracing::error!("{problem}"));
-                let generation = in_force.generation;
+                let generation = in_force.number;
                 tracing::error!(cause, generation, "configuration not reloaded: what was in force stays");
                 metrics.reloaded(ReloadOutcome::Rejected);
             }
@@ -233,7 +233,7 @@ impl Reloader {
     async fn put_in_force(&mut self, content: &Content) -> Result<Outcome, Vec<String>> {
         let Origin::File(file) = &self.origin else { return Err(Vec::new()) };
         let old = self.in_force.now();
-        let generation = old.generation;
+        let generation = old.number;
         let (config, difference) = file.compared(content, &old.config).await?;
         if difference.is_empty() {
             return Ok(Outcome::Unchanged { generation });
@@ -255,7 +255,7 @@ impl Reloader {
         for warning in &new.config.warnings {
             tracing::warn!("{warning}");
         }
-        self.put(&old, new.fence());
+        self.put(&old, new.activate());
         Ok(Outcome::Applied { generation: generation + 1, difference })
     }
 
@@ -263,16 +263,21 @@ impl Reloader {
     ///
     /// # Errors
     /// What it names and can't be had, such as a lock that can't be read or a store that doesn't answer. Then everything goes on as before.
-    async fn prepare(&self, old: &Fence, config: Config, generation: u64) -> Result<Prepared, Vec<String>> {
+    async fn prepare(
+        &self,
+        old: &Generation,
+        config: Config,
+        generation: u64,
+    ) -> Result<PreparedGeneration, Vec<String>> {
         first_looks(&old.config, &config).await?;
         let (process, places) = (Arc::clone(&old.process), config.places.clone());
-        let prepared = match Prepared::new(config, generation, process) {
+        let prepared = match PreparedGeneration::new(config, generation, process) {
             Ok(new) => make_ready(old, new).await,
             Err(error) => {
                 let key = match &error {
-                    FenceError::AccessLog(_) => Some("access_log.path".to_owned()),
-                    FenceError::Source(SourcesError::InUse { name }) => Some(format!("source.{name}")),
-                    FenceError::Source(_) | FenceError::Lock(_) | FenceError::Upstream(_) => None,
+                    GenerationError::AccessLog(_) => Some("access_log.path".to_owned()),
+                    GenerationError::Source(SourcesError::InUse { name }) => Some(format!("source.{name}")),
+                    GenerationError::Source(_) | GenerationError::Lock(_) | GenerationError::Upstream(_) => None,
                 };
                 // With its causes, as at the start.
                 let text = format!("{:#}", anyhow::Error::new(error));
@@ -290,7 +295,7 @@ impl Reloader {
         prepared
     }
 
-    fn put(&mut self, old: &Arc<Fence>, new: Fence) {
+    fn put(&mut self, old: &Arc<Generation>, new: Generation) {
         let new = Arc::new(new);
         if let Some(memory) = &new.process.memory {
             memory.raise_orphan_timeouts(&new);
@@ -306,7 +311,7 @@ impl Reloader {
 }
 
 /// Has sources reached as `new` says, if its locks can be read in that way and those that are new answer.
-async fn make_readable(old: &Fence, new: &Prepared) -> Result<(), Vec<String>> {
+async fn make_readable(old: &Generation, new: &PreparedGeneration) -> Result<(), Vec<String>> {
     try_detours(old, new).await?;
     new.process.sources.follow(&new.config);
     first_reads(old, new).await?;
@@ -314,7 +319,7 @@ async fn make_readable(old: &Fence, new: &Prepared) -> Result<(), Vec<String>> {
 }
 
 /// What has to be so before requests come under it.
-async fn make_ready(old: &Fence, new: Prepared) -> Result<Prepared, Vec<String>> {
+async fn make_ready(old: &Generation, new: PreparedGeneration) -> Result<PreparedGeneration, Vec<String>> {
     make_readable(old, &new).await?;
     make_remembered(&new).await?;
     // Once more: meanwhile requests have asked for locks that nobody had asked for before.
@@ -323,7 +328,7 @@ async fn make_ready(old: &Fence, new: Prepared) -> Result<Prepared, Vec<String>>
 }
 
 /// Has what `new` lets past unjudged remembered, before any of it comes.
-async fn make_remembered(new: &Prepared) -> Result<(), Vec<String>> {
+async fn make_remembered(new: &PreparedGeneration) -> Result<(), Vec<String>> {
     let Some(memory) = &new.process.memory else { return Ok(()) };
     let outcome = timeout(RECORD_TIMEOUT, memory.will_watch(&new.config)).await;
     match outcome {

@@ -7,10 +7,10 @@ use std::time::Duration;
 
 use bytes::Bytes;
 use fencepost_config::{Captures, Lock, Record, Route};
-use fencepost_policy::{Layout, LockKey, Rejection};
-use fencepost_sources::{
+use fencepost_locks::{
     FormatConflict, KeyRange, LockSource, LockSpec, Nameless, RecordFormat, TemplateSpec, TemplatedLocks, TrackedLock,
 };
+use fencepost_policy::{Layout, LockKey, Rejection};
 use http::HeaderMap;
 
 use crate::metrics::{Counted, RouteMetrics};
@@ -19,7 +19,7 @@ use crate::process::Process;
 use crate::token::TokenHeaders;
 
 /// What stands behind a configured route.
-pub struct RouteInForce {
+pub struct ActiveRoute {
     /// Where a request's token stands.
     pub headers: TokenHeaders,
     /// The route's counters.
@@ -43,7 +43,7 @@ pub enum Guard {
     Templated(TemplatedLocks),
 }
 
-impl RouteInForce {
+impl ActiveRoute {
     /// Puts a route in force, guarded by that.
     pub fn new(
         route: &Route,
@@ -51,11 +51,11 @@ impl RouteInForce {
         orphan_timeout_max: Duration,
         sources: &[LockSource],
         process: &Process,
-    ) -> RouteInForce {
+    ) -> ActiveRoute {
         let templated = route.mode.lock().filter(|_| matches!(guard, Some(Guard::Templated(_))));
         let source_name = route.mode.lock().map(|lock| sources[lock.source].name());
         let metrics = process.metrics.route(&route.name, route.mode.name());
-        RouteInForce {
+        ActiveRoute {
             headers: token_headers(route),
             label: process.label(&route.name, route.mode.name(), source_name, metrics.requests.of(Counted::Admitted)),
             metrics,

@@ -6,8 +6,8 @@ use std::rc::Rc;
 use std::sync::Arc;
 
 use fencepost_config::{Captures, Mode, Routing};
+use fencepost_locks::TrackedLock;
 use fencepost_policy::{LockKey, Rejection};
-use fencepost_sources::TrackedLock;
 use http::header::HOST;
 use http::{HeaderMap, Method, Request, Response, Version};
 use tokio::time::Instant;
@@ -15,14 +15,14 @@ use tower::Service;
 
 use crate::about::About;
 use crate::access_log::{Logged, Unanswered, logged};
+use crate::active_config::ThreadShare;
 use crate::downstream::ClientBody;
-use crate::exchange::{Answer, Exchange, InFlight, Place};
 use crate::fence_call;
 use crate::forward::{ResponseBody, check_host};
-use crate::in_force::ThreadShare;
 use crate::panics::{Panicked, contained};
 use crate::recording::Subject;
 use crate::refusal::{AnswerForm, Failure};
+use crate::request_context::{Answer, Exchange, InFlight, RequestContext};
 use crate::routes::{Guard, KeyBuffer};
 use crate::ticket::Ticket;
 
@@ -47,8 +47,8 @@ pub async fn route<S>(
 where
     S: Service<Exchange<Guarded>, Response = Answer, Error = Infallible>,
 {
-    let has_access_log = share.fence.access_log.is_some();
-    let place = Rc::new(Place {
+    let has_access_log = share.generation.access_log.is_some();
+    let context = Rc::new(RequestContext {
         route: Cell::new(None),
         form: AnswerForm::of(request.method(), request.headers()),
         client: request.body().connection().address(),
@@ -57,13 +57,13 @@ where
         about: About::of(&request, has_access_log),
         share,
     });
-    let unanswered = Unanswered::of(&place);
-    let found = contained(begin(&place, &mut request)).await;
-    let answer = match found.unwrap_or_else(|Panicked| Err(place.panicked())) {
+    let unanswered = Unanswered::of(&context);
+    let found = contained(begin(&context, &mut request)).await;
+    let answer = match found.unwrap_or_else(|Panicked| Err(context.panicked())) {
         Ok(guarded) => {
-            let in_flight = InFlight::new(Rc::clone(place.counts()), request.body().connection().under_way());
-            let exchange = Exchange { request, place: Rc::clone(&place), in_flight, state: guarded };
-            contained(next.call(exchange)).await.unwrap_or_else(|Panicked| Ok(place.panicked()))?
+            let in_flight = InFlight::new(Rc::clone(context.counts()), request.body().connection().under_way());
+            let exchange = Exchange { request, context: Rc::clone(&context), in_flight, state: guarded };
+            contained(next.call(exchange)).await.unwrap_or_else(|Panicked| Ok(context.panicked()))?
         }
         Err(answer) => answer,
     };
@@ -74,47 +74,48 @@ where
 ///
 /// # Errors
 /// The answer to a request that gets no further.
-async fn begin(place: &Rc<Place>, request: &mut Request<ClientBody>) -> Result<Guarded, Answer> {
+async fn begin(context: &Rc<RequestContext>, request: &mut Request<ClientBody>) -> Result<Guarded, Answer> {
     if request.body().waits_in_vain() {
-        return Err(place.fail(Failure::Expectation));
+        return Err(context.fail(Failure::Expectation));
     }
     let asks_for_fence = request.uri().path() == fence_call::PATH && request.method() == Method::POST;
-    if asks_for_fence && !place.share.fence.process.is_draining() {
-        named_host(place, request)?;
-        check_host(request.headers(), request.uri(), request.version()).map_err(|_| place.fail(Failure::BadTarget))?;
-        return Err(Box::pin(fence_call::answer(place, request.headers_mut())).await);
+    if asks_for_fence && !context.share.generation.process.is_draining() {
+        named_host(context, request)?;
+        check_host(request.headers(), request.uri(), request.version())
+            .map_err(|_| context.fail(Failure::BadTarget))?;
+        return Err(Box::pin(fence_call::answer(context, request.headers_mut())).await);
     }
-    find(place, request)
+    find(context, request)
 }
 
 /// Notes which route takes the request, and finds out what guards it there.
 ///
 /// # Errors
 /// The answer to a request that gets no further.
-fn find(place: &Place, request: &Request<ClientBody>) -> Result<Guarded, Answer> {
-    if place.share.fence.process.is_draining() {
-        return Err(place.refuse(Rejection::Draining, Subject::default()));
+fn find(context: &RequestContext, request: &Request<ClientBody>) -> Result<Guarded, Answer> {
+    if context.share.generation.process.is_draining() {
+        return Err(context.refuse(Rejection::Draining, Subject::default()));
     }
     // On HTTP/1 nothing with more fields is read to its end.
-    if request.headers().len() > place.share.fence.config.limits.headers_max {
-        return Err(place.fail(Failure::LargeHead));
+    if request.headers().len() > context.share.generation.config.limits.headers_max {
+        return Err(context.fail(Failure::LargeHead));
     }
     if request.method() == Method::CONNECT {
-        return Err(place.fail(Failure::NotSupported));
+        return Err(context.fail(Failure::NotSupported));
     }
-    let host = named_host(place, request)?;
-    match place.share.fence.config.route(host, request.uri().path()) {
+    let host = named_host(context, request)?;
+    match context.share.generation.config.route(host, request.uri().path()) {
         Routing::NoRoute => {
-            place.log_no_route(host);
-            Err(place.fail(Failure::NoRoute))
+            context.log_no_route(host);
+            Err(context.fail(Failure::NoRoute))
         }
-        Routing::LockNotAllowed => Err(place.refuse(Rejection::LockNotAllowed, Subject::default())),
+        Routing::LockNotAllowed => Err(context.refuse(Rejection::LockNotAllowed, Subject::default())),
         Routing::To { index, captures, .. } => {
-            place.route.set(Some(index));
-            let guarded = guarded(place, &captures, request.headers());
+            context.route.set(Some(index));
+            let guarded = guarded(context, &captures, request.headers());
             match &guarded {
-                Guarded::By(lock) => place.about.note_lock(lock.key()),
-                Guarded::ByUncached(key) => place.about.note_lock(key),
+                Guarded::By(lock) => context.about.note_lock(lock.key()),
+                Guarded::ByUncached(key) => context.about.note_lock(key),
                 Guarded::Not | Guarded::Unclear(_) => {}
             }
             Ok(guarded)
@@ -127,18 +128,18 @@ fn find(place: &Place, request: &Request<ClientBody>) -> Result<Guarded, Answer>
 ///
 /// # Errors
 /// The answer to a request that names none, or an empty one. Where no fence goes by it, HTTP/1.0 does without, and it may be empty.
-fn named_host<'r>(place: &Place, request: &'r Request<ClientBody>) -> Result<Option<&'r str>, Answer> {
+fn named_host<'r>(context: &RequestContext, request: &'r Request<ClientBody>) -> Result<Option<&'r str>, Answer> {
     let field = || request.headers().get(HOST).and_then(|host| host.to_str().ok());
     let host = request.uri().authority().map(|authority| authority.as_str()).or_else(field);
     let is_named = host.is_some_and(|host| !host.is_empty() && !host.starts_with(':'));
     let may_be_missing = || host.is_some() || request.version() == Version::HTTP_10;
-    let is_fine = is_named || may_be_missing() && !place.share.fence.config.fences_by_host();
-    if is_fine { Ok(host) } else { Err(place.fail(Failure::BadTarget)) }
+    let is_fine = is_named || may_be_missing() && !context.share.generation.config.fences_by_host();
+    if is_fine { Ok(host) } else { Err(context.fail(Failure::BadTarget)) }
 }
 
-fn guarded(place: &Place, captures: &Captures<'_>, headers: &HeaderMap) -> Guarded {
-    let in_force = place.in_force();
-    let (Mode::Enforce(lock) | Mode::Shadow(lock), Some(guard)) = (&place.route().mode, &in_force.guard) else {
+fn guarded(context: &RequestContext, captures: &Captures<'_>, headers: &HeaderMap) -> Guarded {
+    let in_force = context.in_force();
+    let (Mode::Enforce(lock) | Mode::Shadow(lock), Some(guard)) = (&context.route().mode, &in_force.guard) else {
         return Guarded::Not;
     };
     let locks = match guard {

@@ -9,12 +9,13 @@ use std::sync::atomic::{AtomicBool, AtomicUsize};
 use std::time::Duration;
 
 use fencepost_config::{Address, Config};
-use fencepost_sources::{LockSource, MemoryStore};
+use fencepost_locks::{LockSource, MemoryStore};
 use fencepost_tls::TlsError;
 use tokio::task::spawn_blocking;
 use tokio::time::Instant;
 use tower::service_fn;
 
+use crate::active_config::{ActiveConfig, ThreadInForce};
 use crate::admin::Admin;
 use crate::decision::DecisionIds;
 use crate::descriptors::{ADMIN_CONNECTIONS, Connections};
@@ -22,10 +23,8 @@ use crate::downstream::{
     self, BindError, Limits, ListenAddress, Listener, OpenConnections, PassedSockets, Server, ThreadService, serve,
 };
 use crate::drain::drain;
-use crate::fence::{Fence, FenceError};
-use crate::in_force::{InForce, ThreadInForce};
+use crate::generation::{Generation, GenerationError};
 use crate::logging::LogControl;
-use crate::memory::Memory;
 use crate::metrics::TlsUse;
 use crate::observe::{Observations, collector};
 use crate::process::Process;
@@ -35,6 +34,7 @@ use crate::service_manager::{Attended, ServiceManager};
 use crate::signals::terminated;
 use crate::stack::stack;
 use crate::state::StateError;
+use crate::tenure_log::Memory;
 
 /// Who looks in and takes nothing for so long is lost, with its place among those that hear events.
 const ADMIN_SILENCE_MAX: Duration = Duration::from_secs(90);
@@ -80,7 +80,7 @@ pub enum RunError {
     Start(#[from] io::Error),
     /// A source or a lock can't be had.
     #[error("cannot put the configuration in force")]
-    Fence(#[from] FenceError),
+    Generation(#[from] GenerationError),
     /// A file of TLS is of no use.
     #[error("cannot speak TLS")]
     Tls(#[from] TlsError),
@@ -148,12 +148,12 @@ pub async fn run<S: Future<Output = ()>>(
     let observed = config.admin.is_some();
     let observations = observed.then(|| Arc::new(Observations::new(threads, config.decisions.kept)));
     let process = Arc::new(Process::new(memory, store, observations, connections.to_workers)?);
-    let fence = Fence::new(config, 1, Arc::clone(&process))?;
+    let generation = Generation::new(config, 1, Arc::clone(&process))?;
     let signals = ReloadSignals::listen(&origin);
     let mut shutdown = pin!(shutdown());
-    process.memory.iter().for_each(|memory| memory.raise_orphan_timeouts(&fence));
+    process.memory.iter().for_each(|memory| memory.raise_orphan_timeouts(&generation));
     let manager = ServiceManager::of(&origin);
-    let (reloader, reloads) = Reloader::new(origin, signals, fence);
+    let (reloader, reloads) = Reloader::new(origin, signals, generation);
     let make_service = {
         let (in_force, process) = (reloader.in_force(), DecisionIds::process());
         move |thread| {
@@ -315,15 +315,15 @@ struct AdminShare {
 }
 
 impl AdminShare {
-    fn admin(&self, in_force: InForce) -> Admin {
+    fn admin(&self, in_force: ActiveConfig) -> Admin {
         let AdminShare { connections, leaving, observations, streams, log, reloads } = self.clone();
-        let fence = in_force.now();
-        Admin { fence, in_force, connections, leaving, observations, streams, log, reloads }
+        let generation = in_force.now();
+        Admin { generation, in_force, connections, leaving, observations, streams, log, reloads }
     }
 }
 
 /// `None` if nobody is to look in.
-fn serve_admin(listeners: Vec<Listener>, in_force: InForce, share: AdminShare) -> io::Result<Option<Server>> {
+fn serve_admin(listeners: Vec<Listener>, in_force: ActiveConfig, share: AdminShare) -> io::Result<Option<Server>> {
     if listeners.is_empty() {
         return Ok(None);
     }

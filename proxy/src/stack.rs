@@ -7,9 +7,9 @@ use http::{Request, Response};
 use tower::{Service, ServiceBuilder, service_fn};
 
 use crate::access_log::Logged;
+use crate::active_config::ThreadInForce;
 use crate::downstream::ClientBody;
 use crate::forward::ResponseBody;
-use crate::in_force::ThreadInForce;
 use crate::in_place::pinned;
 use crate::ticket::Ticket;
 use crate::{fencing, gate, routing};

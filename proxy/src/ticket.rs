@@ -10,12 +10,12 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use fencepost_config::PartialRequests;
+use fencepost_locks::{Nameless, TrackedLock};
 use fencepost_policy::{Admission, LostPassId, Pass, PassReason, Term};
-use fencepost_sources::{Nameless, TrackedLock};
 use tokio::time::Instant;
 
-use crate::exchange::{InFlight, Place};
-use crate::forward::{Ending, LastBytes, Permit, Standing, Watch};
+use crate::forward::{Ending, LastBytes, Permit, TenureState, TenureWatch};
+use crate::request_context::{InFlight, RequestContext};
 use crate::wire::WeakSocket;
 use unseen::{LostPass, Orphan};
 
@@ -47,14 +47,14 @@ pub struct Ticket {
     orphan: Option<Box<Orphan>>,
     /// The same of a request that was let past.
     lost_pass: Option<Box<LostPass>>,
-    place: Rc<Place>,
+    context: Rc<RequestContext>,
     in_flight: Option<InFlight>,
 }
 
 /// What a request that takes long depends on, and what its route says of that.
 struct RequestWatch {
     depends_on: Dependence,
-    place: Rc<Place>,
+    context: Rc<RequestContext>,
     is_counted: Cell<bool>,
 }
 
@@ -71,8 +71,13 @@ const WATCHING_PERIOD: Duration = Duration::from_secs(3600);
 
 impl Ticket {
     /// For a request whose token was admitted.
-    pub fn admitted(place: Rc<Place>, lock: Arc<TrackedLock>, admission: Admission, in_flight: InFlight) -> Ticket {
-        Ticket::new(place, Proof::Admission(lock, admission), in_flight)
+    pub fn admitted(
+        context: Rc<RequestContext>,
+        lock: Arc<TrackedLock>,
+        admission: Admission,
+        in_flight: InFlight,
+    ) -> Ticket {
+        Ticket::new(context, Proof::Admission(lock, admission), in_flight)
     }
 
     /// For a request that passes without having been admitted. It is counted at its lock, or with those that name none.
@@ -80,23 +85,23 @@ impl Ticket {
     /// # Errors
     /// Its place in the counts, if its route only watched when it came and enforces by now: it has to be judged.
     pub fn passing(
-        place: Rc<Place>,
+        context: Rc<RequestContext>,
         lock: Option<Arc<TrackedLock>>,
         reason: PassReason,
         in_flight: InFlight,
     ) -> Result<Ticket, InFlight> {
-        let nameless = || place.in_force().nameless.clone().map(Counter::Nameless);
+        let nameless = || context.in_force().nameless.clone().map(Counter::Nameless);
         let Some(counter) = lock.map(Counter::Lock).or_else(nameless) else {
-            return Ok(Ticket::new(place, Proof::Uncounted, in_flight));
+            return Ok(Ticket::new(context, Proof::Uncounted, in_flight));
         };
-        match counter.pass(reason, place.share.fence.generation) {
-            Some(pass) => Ok(Ticket::new(place, Proof::Pass(counter, pass), in_flight)),
+        match counter.pass(reason, context.share.generation.number) {
+            Some(pass) => Ok(Ticket::new(context, Proof::Pass(counter, pass), in_flight)),
             None => Err(in_flight),
         }
     }
 
-    fn new(place: Rc<Place>, proof: Proof, in_flight: InFlight) -> Ticket {
-        Ticket { proof: Some(proof), orphan: None, lost_pass: None, place, in_flight: Some(in_flight) }
+    fn new(context: Rc<RequestContext>, proof: Proof, in_flight: InFlight) -> Ticket {
+        Ticket { proof: Some(proof), orphan: None, lost_pass: None, context, in_flight: Some(in_flight) }
     }
 
     /// Leaves the gate with a request that provably was not sent.
@@ -124,11 +129,11 @@ impl Ticket {
         match self.proof.take() {
             Some(Proof::Admission(lock, admission)) => {
                 let id = lock.lose(admission, until);
-                self.orphan = Some(Box::new(Orphan::new(lock, id, until, Rc::clone(&self.place), connection)));
+                self.orphan = Some(Box::new(Orphan::new(lock, id, until, Rc::clone(&self.context), connection)));
             }
             // Nobody waits for it, unless its route turns to enforce meanwhile.
             Some(Proof::Pass(counter, pass)) => {
-                let lost = LostPass::new(counter, pass, until, Rc::clone(&self.place), connection);
+                let lost = LostPass::new(counter, pass, until, Rc::clone(&self.context), connection);
                 self.lost_pass = Some(Box::new(lost));
             }
             Some(Proof::Uncounted) | None => {}
@@ -137,7 +142,7 @@ impl Ticket {
 
     /// Until when a request may run on whose last bytes may reach the worker at `last_bytes`.
     fn lost_until(&self, last_bytes: Instant) -> Instant {
-        last_bytes + self.place.route().orphan_timeout
+        last_bytes + self.context.route().orphan_timeout
     }
 
     /// The request, lost before or not, was at the worker until now, and from now on less is seen of it, or nothing.
@@ -179,7 +184,7 @@ impl Ticket {
 
     /// The worker never has the whole of the request.
     fn settle_partial(&mut self, last_bytes: LastBytes) {
-        match self.place.route().partial_requests {
+        match self.context.route().partial_requests {
             PartialRequests::Orphans => {
                 self.postpone(last_bytes.until);
                 self.lose(last_bytes.until, last_bytes.connection);
@@ -190,13 +195,13 @@ impl Ticket {
 }
 
 impl Permit for Ticket {
-    fn watch(&self) -> Option<Rc<dyn Watch>> {
+    fn watch(&self) -> Option<Rc<dyn TenureWatch>> {
         let depends_on = self.dependence()?;
-        Some(Rc::new(RequestWatch { depends_on, place: Rc::clone(&self.place), is_counted: Cell::new(false) }))
+        Some(Rc::new(RequestWatch { depends_on, context: Rc::clone(&self.context), is_counted: Cell::new(false) }))
     }
 
     fn is_endless(&self) -> bool {
-        self.place.route().streaming && self.dependence().is_some()
+        self.context.route().streaming && self.dependence().is_some()
     }
 
     fn may_be_left(&self) -> bool {
@@ -209,7 +214,7 @@ impl Permit for Ticket {
     }
 
     fn answered(&self, took: Duration) {
-        self.place.counts().upstream_took(took);
+        self.context.counts().upstream_took(took);
     }
 
     fn gives_way(&self) -> bool {
@@ -245,20 +250,20 @@ impl Permit for Ticket {
     }
 }
 
-impl Watch for RequestWatch {
-    fn standing(&self) -> Standing {
+impl TenureWatch for RequestWatch {
+    fn standing(&self) -> TenureState {
         let now = Instant::now();
         let (lock, term) = match &self.depends_on {
-            Dependence::Watching(counter, generation) if counter.has_turned(*generation) => return Standing::Ended,
-            Dependence::Watching(..) => return Standing::Good { until: now + WATCHING_PERIOD },
+            Dependence::Watching(counter, generation) if counter.has_turned(*generation) => return TenureState::Ended,
+            Dependence::Watching(..) => return TenureState::Good { until: now + WATCHING_PERIOD },
             Dependence::Tenure(lock, term) => (lock, *term),
         };
         if lock.has_ended(term) {
-            return Standing::Ended;
+            return TenureState::Ended;
         }
-        match lock.outlook().good_for(self.place.route().max_age, now) {
-            Some(left) => Standing::Good { until: now + left },
-            None => Standing::Stale,
+        match lock.view().good_for(self.context.route().max_age, now) {
+            Some(left) => TenureState::Good { until: now + left },
+            None => TenureState::Stale,
         }
     }
 
@@ -271,18 +276,18 @@ impl Watch for RequestWatch {
 
     fn fetch_news(&self) -> Instant {
         if let Dependence::Tenure(lock, _) = &self.depends_on {
-            lock.want_news(self.place.route().max_age);
+            lock.want_news(self.context.route().max_age);
         }
-        Instant::now() + self.place.route().max_age / 10
+        Instant::now() + self.context.route().max_age / 10
     }
 
     fn pause_max(&self) -> Duration {
-        self.place.route().handoff_timeout
+        self.context.route().handoff_timeout
     }
 
     fn cut(&self) {
         if !self.is_counted.replace(true) {
-            self.place.metrics().cut_requests.inc();
+            self.context.metrics().cut_requests.inc();
         }
     }
 }

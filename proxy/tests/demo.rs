@@ -3,7 +3,7 @@
 use std::process::Stdio;
 use std::time::{Duration, Instant};
 
-use fencepost_testsupport::{Etcd, EtcdVersion, FreePort, Process, Scratch, eventually};
+use fencepost_tests::{Etcd, EtcdVersion, FreePort, Process, Scratch, eventually};
 use tokio::io::AsyncWriteExt;
 use tokio::process::Command;
 use tokio::time::timeout;

@@ -3,10 +3,10 @@
 use std::path::Path;
 use std::process::Command;
 
-use fencepost_testsupport::Scratch;
+use fencepost_tests::Scratch;
 
 /// The gate's own files: what the patch may change.
-const PATCHED: [&str; 3] = ["policy/src/gate.rs", "proxy/src/ticket.rs", "sources/src/cache/tracked/at_gate.rs"];
+const PATCHED: [&str; 3] = ["policy/src/gate.rs", "proxy/src/ticket.rs", "locks/src/cache/tracked/at_gate.rs"];
 
 fn workspace() -> &'static Path {
     Path::new(env!("CARGO_MANIFEST_DIR")).parent().expect("the package lies in the workspace")

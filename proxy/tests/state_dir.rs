@@ -9,9 +9,9 @@ use std::process::Command;
 use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
 
 use fencepost::state::{Remembered, RememberedLock, Seen, StateDir, StateError};
+use fencepost_locks::StoreIdentity;
 use fencepost_policy::{Layout, LockKey, Revision};
-use fencepost_sources::StoreIdentity;
-use fencepost_testsupport::{Process, Scratch, eventually};
+use fencepost_tests::{Process, Scratch, eventually};
 
 const ORPHAN_TIMEOUT: Duration = Duration::from_secs(30);
 

@@ -5,7 +5,7 @@ use std::os::unix::fs::symlink;
 use std::path::PathBuf;
 use std::time::{Duration, SystemTime};
 
-use fencepost_testsupport::{Authority, Issued, Scratch, Subject, replace_file};
+use fencepost_tests::{Authority, Issued, Scratch, Subject, replace_file};
 use fencepost_tls::{
     ClientCertificates, ClientFiles, ClientTls, Dated, FileRole, Flaw, Followed, IdentityFiles, Look, MinVersion,
     ServerFiles, ServerTls, TlsError,

@@ -5,7 +5,7 @@ use std::iter;
 use std::sync::{Arc, Mutex};
 use std::time::{Duration, SystemTime};
 
-use fencepost_testsupport::{Authority, Issued, Scratch, Subject, eventually, replace_file};
+use fencepost_tests::{Authority, Issued, Scratch, Subject, eventually, replace_file};
 use fencepost_tls::{
     ClientCertificates, ClientFiles, ClientTls, Followed, IdentityFiles, Look, MinVersion, PeerNames, ServerFiles,
     ServerTls,

@@ -6,7 +6,7 @@ use std::process::Command;
 use std::sync::Arc;
 use std::time::{Duration, SystemTime};
 
-use fencepost_testsupport::{Authority, Claim, Issued, Scratch, Subject};
+use fencepost_tests::{Authority, Claim, Issued, Scratch, Subject};
 use fencepost_tls::{
     ClientCertificates, ClientFiles, ClientTls, IdentityFiles, MinVersion, ServerFiles, ServerTls, TrustEntry,
 };

@@ -1,4 +1,4 @@
-use fencepost_testsupport::{Etcd, EtcdVersion, eventually, request};
+use fencepost_tests::{Etcd, EtcdVersion, eventually, request};
 
 use super::*;
 

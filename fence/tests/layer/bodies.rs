@@ -7,7 +7,7 @@ use std::time::Duration;
 
 use bytes::Bytes;
 use fencepost_fence::{BodyError, FenceLayer, LockKey, RequestBody};
-use fencepost_testsupport::{Latch, PATIENCE, eventually};
+use fencepost_tests::{Latch, PATIENCE, eventually};
 use http::request::Parts;
 use http::{Request, Response};
 use http_body::{Body, Frame};

@@ -8,7 +8,7 @@ use std::time::Duration;
 use bytes::Bytes;
 use etcd_client::{Client, LockOptions};
 use fencepost_fence::{Fence, FenceBuilder, FenceLayer, RequestBody};
-use fencepost_testsupport::{Etcd, EtcdOptions, EtcdVersion};
+use fencepost_tests::{Etcd, EtcdOptions, EtcdVersion};
 use http::{Request, Response};
 use http_body::Body;
 use http_body_util::Full;

@@ -7,7 +7,7 @@ use std::time::Duration;
 
 use bytes::Bytes;
 use fencepost_fence::{Fence, FenceLayer, Layout, RequestBody};
-use fencepost_testsupport::{
+use fencepost_tests::{
     Authority, Connection, Etcd, EtcdOptions, EtcdSecurity, EtcdVersion, FreePort, PATIENCE, Tokens, eventually,
     replace_file,
 };

@@ -7,7 +7,7 @@ use std::time::Duration;
 
 use bytes::Bytes;
 use fencepost_fence::{FenceLayer, RequestBody};
-use fencepost_testsupport::PATIENCE;
+use fencepost_tests::PATIENCE;
 use http::{Request, Response};
 use http_body::Frame;
 use http_body_util::{BodyExt, Full};

@@ -4,7 +4,7 @@ use std::convert::Infallible;
 
 use bytes::Bytes;
 use fencepost_fence::{BodyError, FenceLayer, LockKey, RequestBody, ResponseBody};
-use fencepost_testsupport::PATIENCE;
+use fencepost_tests::PATIENCE;
 use http::request::Parts;
 use http::{Request, Response};
 use http_body_util::{BodyExt, Full};

@@ -7,7 +7,7 @@ use std::time::Duration;
 
 use bytes::Bytes;
 use fencepost_fence::{Fence, FenceLayer, LayerBuilder, MemoryStore, RequestBody, ResponseBody, Running};
-use fencepost_testsupport::{Latch, PATIENCE};
+use fencepost_tests::{Latch, PATIENCE};
 use http::{Request, Response};
 use http_body::Body;
 use http_body_util::{BodyExt, Full};

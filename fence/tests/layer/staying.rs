@@ -5,7 +5,7 @@ use std::sync::{Arc, Mutex};
 
 use bytes::Bytes;
 use fencepost_fence::{FenceLayer, RequestBody, Running};
-use fencepost_testsupport::{PATIENCE, eventually};
+use fencepost_tests::{PATIENCE, eventually};
 use http::{Request, Response};
 use http_body_util::Full;
 use tokio::sync::oneshot;

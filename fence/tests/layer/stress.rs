@@ -121,7 +121,7 @@ async fn two_tenures_never_run_beside_each_other_whatever_the_threads() {
                 tokio::task::yield_now().await;
             }
         };
-        timeout(fencepost_testsupport::PATIENCE, gets_in).await.expect("the holder of the lock gets in");
+        timeout(fencepost_tests::PATIENCE, gets_in).await.expect("the holder of the lock gets in");
     }
     over.store(true, Ordering::Relaxed);
     while let Some(ended) = senders.join_next().await {

@@ -4,7 +4,7 @@ use std::convert::Infallible;
 
 use bytes::Bytes;
 use fencepost_fence::{FENCE_PATH, FenceLayer, LockKey, RequestBody};
-use fencepost_testsupport::{PATIENCE, eventually};
+use fencepost_tests::{PATIENCE, eventually};
 use http::request::Parts;
 use http::{Request, Response};
 use http_body_util::Full;

@@ -5,7 +5,7 @@ use std::time::Duration;
 
 use bytes::Bytes;
 use fencepost_fence::{Fence, InvalidLock, Layout, Refused, Rejection, RequestBody};
-use fencepost_testsupport::PATIENCE;
+use fencepost_tests::PATIENCE;
 use http::{Request, Response};
 use http_body_util::Full;
 use tokio::time::timeout;

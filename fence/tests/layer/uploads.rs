@@ -3,7 +3,7 @@
 use std::net::SocketAddr;
 
 use fencepost_fence::FENCE_PATH;
-use fencepost_testsupport::Connection;
+use fencepost_tests::Connection;
 use tower::service_fn;
 
 use crate::cluster::{listen, serve};

@@ -5,7 +5,7 @@ use std::net::SocketAddr;
 use fencepost::Surroundings;
 use fencepost::downstream::ListenAddress;
 use fencepost_config::Config;
-use fencepost_sources::MemoryStore;
+use fencepost_locks::MemoryStore;
 
 use super::worker::Worker;
 use super::{OWNER, REVISION};

@@ -88,7 +88,7 @@ mod tests {
     use std::future::poll_fn;
     use std::time::Duration;
 
-    use fencepost_testsupport::{Authority, PATIENCE, WorkerTls};
+    use fencepost_tests::{Authority, PATIENCE, WorkerTls};
     use fencepost_tls::{ClientFiles, ClientTls};
     use socket2::SockRef;
     use tokio::io::{AsyncReadExt, AsyncWriteExt};

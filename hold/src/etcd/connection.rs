@@ -231,7 +231,7 @@ impl Drop for UnderWay {
 
 #[cfg(test)]
 mod tests {
-    use fencepost_testsupport::{Authority, Claim, Issued, Subject, Worker, WorkerTls};
+    use fencepost_tests::{Authority, Claim, Issued, Subject, Worker, WorkerTls};
 
     use super::*;
     use crate::etcd::Etcd;

@@ -297,7 +297,7 @@ mod tests {
     async fn what_is_coming_up_when_an_endpoint_is_left_goes_on_and_what_has_failed_is_not_used_again() {
         // Takes connections, and never says a word of TLS.
         let silent = tokio::net::TcpListener::bind("127.0.0.1:0").await.unwrap();
-        let ca = fencepost_testsupport::Authority::new("etcd").certificate();
+        let ca = fencepost_tests::Authority::new("etcd").certificate();
         let etcd = Etcd::builder([format!("https://{}", silent.local_addr().unwrap())]).ca_pem(ca).build().unwrap();
         for why in [Left::Failing, Left::Slow] {
             let (turn, _) = etcd.turn();

@@ -4,7 +4,7 @@ use std::time::Duration;
 
 use etcd_client::PutOptions;
 use fencepost_hold::{BootInstant, Etcd, Lock, Over, Standing, Tenure};
-use fencepost_testsupport::{Relay, eventually};
+use fencepost_tests::{Relay, eventually};
 
 use crate::store::{KEY, Store, over};
 

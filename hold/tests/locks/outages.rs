@@ -4,7 +4,7 @@ use std::time::{Duration, Instant};
 
 use etcd_client::PutOptions;
 use fencepost_hold::{BootInstant, Etcd, Lock, Over, Standing};
-use fencepost_testsupport::{Cluster, EtcdOptions, EtcdVersion, FreePort, PATIENCE, Relay, eventually};
+use fencepost_tests::{Cluster, EtcdOptions, EtcdVersion, FreePort, PATIENCE, Relay, eventually};
 use tokio::task::JoinSet;
 
 use crate::store::{KEY, Store, over};

@@ -5,7 +5,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use fencepost_hold::{Etcd, Lock, Over};
-use fencepost_testsupport::{self as support, EtcdOptions, EtcdSecurity, EtcdVersion, Relay, Tokens};
+use fencepost_tests::{self as support, EtcdOptions, EtcdSecurity, EtcdVersion, Relay, Tokens};
 
 use crate::store::{KEY, over};
 

@@ -4,8 +4,8 @@ use std::time::Duration;
 
 use etcd_client::{Client, GetOptions, KeyValue};
 use fencepost_hold::{Etcd, Lock, LockBuilder, Over, Tenure};
-use fencepost_testsupport as support;
-use fencepost_testsupport::{EtcdOptions, EtcdVersion, PATIENCE, Requests, eventually};
+use fencepost_tests as support;
+use fencepost_tests::{EtcdOptions, EtcdVersion, PATIENCE, Requests, eventually};
 
 /// An etcd with elections so short that it grants leases of one second.
 pub(crate) struct Store {

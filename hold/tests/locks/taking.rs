@@ -3,7 +3,7 @@
 use std::time::Duration;
 
 use fencepost_hold::{AcquireError, Owner, StoreError};
-use fencepost_testsupport::eventually;
+use fencepost_tests::eventually;
 use tokio::task::JoinSet;
 
 use crate::store::{KEY, Store};
@@ -146,7 +146,7 @@ async fn a_wait_that_is_given_up_leaves_nothing_behind() {
 
 #[tokio::test]
 async fn without_etcd_acquiring_fails_in_time_and_says_which_endpoint_did_not_answer() {
-    let nobody = fencepost_testsupport::FreePort::reserve();
+    let nobody = fencepost_tests::FreePort::reserve();
     let etcd = fencepost_hold::Etcd::at([format!("http://{}", nobody.address())]).unwrap();
     let lock = fencepost_hold::Lock::builder(KEY, "a").answer_within(Duration::from_millis(300)).build(&etcd).unwrap();
     for failed in [lock.acquire().await.err(), lock.try_acquire().await.err()] {

@@ -4,8 +4,8 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use fencepost_hold::{AcquireError, Etcd, EtcdBuilder, Lock, StoreError, Tenure};
-use fencepost_testsupport as support;
-use fencepost_testsupport::{EtcdOptions, EtcdSecurity, EtcdVersion, PATIENCE, Tokens, eventually};
+use fencepost_tests as support;
+use fencepost_tests::{EtcdOptions, EtcdSecurity, EtcdVersion, PATIENCE, Tokens, eventually};
 use tokio::task::JoinHandle;
 
 use crate::store::KEY;

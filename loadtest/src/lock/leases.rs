@@ -94,7 +94,7 @@ impl Leases {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use fencepost_testsupport::{Etcd, EtcdVersion, eventually};
+    use fencepost_tests::{Etcd, EtcdVersion, eventually};
     use std::time::Instant;
 
     /// Connections that took longer to open than the lease was long cost the run its locks.

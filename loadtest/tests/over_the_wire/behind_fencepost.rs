@@ -1,6 +1,6 @@
 //! The loadtest against fencepost, with a real etcd of each version: all must be as it should be.
 
-use fencepost_testsupport::{Etcd, EtcdVersion, FreePort};
+use fencepost_tests::{Etcd, EtcdVersion, FreePort};
 
 use crate::support::{Fencepost, ReportFile, Run, loadtest};
 

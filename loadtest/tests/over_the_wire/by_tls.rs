@@ -2,7 +2,7 @@
 
 use std::path::PathBuf;
 
-use fencepost_testsupport::{Authority, Issued, Scratch, Worker, WorkerTls};
+use fencepost_tests::{Authority, Issued, Scratch, Worker, WorkerTls};
 use hyper::Version;
 
 use crate::support::loadtest;

@@ -4,7 +4,7 @@ use std::fs::Permissions;
 use std::os::unix::fs::PermissionsExt;
 use std::path::Path;
 
-use fencepost_testsupport::{EtcdVersion, Scratch, eventually};
+use fencepost_tests::{EtcdVersion, Scratch, eventually};
 use serde_json::Value;
 
 use crate::support::{ReportFile, Run, Running, fencepost_binary, loadtest};

@@ -3,7 +3,7 @@
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::time::Duration;
 
-use fencepost_testsupport::{Answer, Authority, Behaviour, FreePort, Latch, Scratch, Worker};
+use fencepost_tests::{Answer, Authority, Behaviour, FreePort, Latch, Scratch, Worker};
 use serde_json::Value;
 
 use crate::support::{ReportFile, Run, Running, loadtest};

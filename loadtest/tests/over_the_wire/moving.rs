@@ -3,7 +3,7 @@
 use std::sync::Arc;
 use std::time::Duration;
 
-use fencepost_testsupport::{
+use fencepost_tests::{
     Answer, Behaviour, Etcd, EtcdOptions, EtcdSecurity, EtcdVersion, FreePort, Latch, Relay, Tokens, Worker, eventually,
 };
 use serde_json::Value;

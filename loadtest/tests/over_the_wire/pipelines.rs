@@ -2,7 +2,7 @@
 
 use std::process::{Child, Command, ExitStatus, Stdio};
 
-use fencepost_testsupport::{Etcd, EtcdVersion, Worker, eventually};
+use fencepost_tests::{Etcd, EtcdVersion, Worker, eventually};
 use rustix::process::{Pid, Signal, kill_process};
 
 use crate::support::{ReportFile, nothing_is_left_in};

@@ -4,7 +4,7 @@
 
 use std::time::{Duration, Instant};
 
-use fencepost_testsupport::{Answer, Behaviour, Etcd, EtcdVersion, FreePort, Latch, Relay, Worker, eventually};
+use fencepost_tests::{Answer, Behaviour, Etcd, EtcdVersion, FreePort, Latch, Relay, Worker, eventually};
 
 use crate::support::{ReportFile, Run, Running, loadtest, nothing_is_left_in};
 

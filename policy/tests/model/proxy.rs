@@ -3,7 +3,7 @@
 use std::collections::BTreeSet;
 
 use fencepost_policy::{
-    Admission, FenceToken, Gate, KeptOut, Known, Moment, News as Age, OrphanId, Predecessor, Revision, Snapshot,
+    Admission, EnterError, FenceToken, Gate, Known, Moment, News as Age, OrphanId, Predecessor, Revision, Snapshot,
     Verdict, judge,
 };
 
@@ -179,7 +179,7 @@ impl Proxy {
         };
         let mut entry = self.gate.enter(&token, known, now);
         if driving.is(Mutant::RecordedTooLate)
-            && let Err(KeptOut::Record(tenure)) = entry
+            && let Err(EnterError::Record(tenure)) = entry
         {
             self.recording.insert(tenure);
             self.gate.recorded(tenure);
@@ -191,19 +191,19 @@ impl Proxy {
                 assert_eq!(format!("{admission:?}"), format!("{:?}", admission_under(tenure)), "see `admission_under`");
                 Entered::Counted(tenure)
             }
-            Err(KeptOut::Record(tenure)) => {
+            Err(EnterError::Record(tenure)) => {
                 self.recording.insert(tenure);
                 Entered::AwaitsRecord
             }
-            Err(KeptOut::Wait) => Entered::Waits,
-            Err(KeptOut::Refused(_) | KeptOut::Confirm) => Entered::Refused,
+            Err(EnterError::Wait) => Entered::Waits,
+            Err(EnterError::Refused(_) | EnterError::Confirm) => Entered::Refused,
         }
     }
 
     /// Whether the barrier keeps the token's tenure out, by the present news.
     pub(crate) fn is_barred(&self, token: Token, now: Moment) -> bool {
         let known = Known::new(self.news.as_ref().map(|news| &news.snapshot), Age::Fresh);
-        matches!(self.gate.may_enter(&token.presented(), known, now), Err(KeptOut::Wait))
+        matches!(self.gate.may_enter(&token.presented(), known, now), Err(EnterError::Wait))
     }
 
     /// `POST /.well-known/fence`: whether the token's tenure is told that it has the worker to itself.
@@ -217,11 +217,11 @@ impl Proxy {
         let known = Known::new(self.news.as_ref().map(|news| &news.snapshot), Age::Fresh);
         match self.gate.may_enter(&token.presented(), known, now) {
             Ok(_) => true,
-            Err(KeptOut::Record(tenure)) => {
+            Err(EnterError::Record(tenure)) => {
                 self.recording.insert(tenure);
                 false
             }
-            Err(KeptOut::Wait | KeptOut::Refused(_) | KeptOut::Confirm) => false,
+            Err(EnterError::Wait | EnterError::Refused(_) | EnterError::Confirm) => false,
         }
     }
 

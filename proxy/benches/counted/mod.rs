@@ -8,7 +8,7 @@ use std::process::Command;
 
 use etcd_client::Client;
 use fencepost_benches::instructions_of;
-use fencepost_testsupport::{
+use fencepost_tests::{
     Connection, Etcd, EtcdVersion, FreePort, PATIENCE, Process, Scratch, Worker, eventually, request,
 };
 

@@ -2,8 +2,8 @@
 
 use std::sync::{Arc, Weak};
 
+use fencepost_locks::{LockDescription, LockSource, Member, StoreError, TrackedLock};
 use fencepost_policy::Revision;
-use fencepost_sources::{LockDescription, LockSource, Member, StoreError, TrackedLock};
 use http::StatusCode;
 use percent_encoding::percent_decode_str;
 use serde_json::{Value, json};
@@ -17,12 +17,12 @@ impl Admin {
     /// Costs the same however many locks there are.
     pub(super) fn sources(&self) -> AdminAnswer {
         let now = Instant::now();
-        let sources = self.fence.sources.iter().map(|source| source_json(source, now));
+        let sources = self.generation.sources.iter().map(|source| source_json(source, now));
         json_answer(&json!({ "sources": sources.collect::<Vec<_>>() }))
     }
 
     pub(super) fn locks(&self) -> AdminAnswer {
-        streamed(JSON, in_pieces(document(&self.fence.sources)))
+        streamed(JSON, in_pieces(document(&self.generation.sources)))
     }
 
     /// The locks of that key, one in each source that tracks it, be it only for requests under way. The key is given percent-encoded or as it is
@@ -34,7 +34,7 @@ impl Admin {
         let Ok(key) = percent_decode_str(key).decode_utf8() else {
             return Err(text(StatusCode::BAD_REQUEST, "the lock key is not UTF-8\n".to_owned()));
         };
-        let sources = self.fence.process.sources.all();
+        let sources = self.generation.process.sources.all();
         let find = |key: &String| -> Vec<_> { sources.iter().filter_map(|source| source.find(key)).collect() };
         let found = spellings(&key).iter().map(find).find(|found| !found.is_empty());
         found.ok_or_else(|| text(StatusCode::NOT_FOUND, format!("no lock {key:?} is tracked\n")))
@@ -146,8 +146,8 @@ fn members_json(members: &[Member]) -> Value {
 
 #[cfg(test)]
 mod tests {
+    use fencepost_locks::{LockSpec, MemoryStore, RecordFormat, SourceOptions};
     use fencepost_policy::{Layout, LockKey};
-    use fencepost_sources::{LockSpec, MemoryStore, RecordFormat, SourceOptions};
     use futures_util::{FutureExt, StreamExt};
 
     use super::super::pieces::PIECE_BYTES;

@@ -23,7 +23,7 @@ impl Admin {
     /// All that has happened up to now.
     pub(super) fn observed(&self) -> &Arc<Observations> {
         let observations = &self.observations;
-        collector::collect(observations, &self.fence.sources);
+        collector::collect(observations, &self.generation.sources);
         observations
     }
 
@@ -61,7 +61,7 @@ impl Admin {
             }
             None => accepts(headers, "text/plain"),
         };
-        let in_force = self.fence.routes.iter().filter(|route| route.label.mode == "shadow");
+        let in_force = self.generation.routes.iter().filter(|route| route.label.mode == "shadow");
         let watched: Vec<Watched> = in_force
             .map(|route| {
                 let admitted = route.metrics.requests.of(Counted::Admitted).saturating_sub(route.label.admitted_before);

@@ -12,20 +12,24 @@ use super::answers::{AdminAnswer, json_answer};
 use crate::metrics::{Counted, RequestTotals};
 use crate::observe::lately::SPAN;
 use crate::observe::millis;
-use crate::routes::RouteInForce;
+use crate::routes::ActiveRoute;
 
 impl Admin {
     pub(super) fn routes(&self) -> AdminAnswer {
-        let fence = &self.fence;
-        let routes =
-            fence.config.routes.iter().zip(&fence.routes).map(|(route, in_force)| self.route_json(route, in_force));
+        let generation = &self.generation;
+        let routes = generation
+            .config
+            .routes
+            .iter()
+            .zip(&generation.routes)
+            .map(|(route, in_force)| self.route_json(route, in_force));
         let now = Instant::now();
-        let lately = self.observations.look(|book| book.lately.refused(now, fence.process.metrics.refused()));
+        let lately = self.observations.look(|book| book.lately.refused(now, generation.process.metrics.refused()));
         json_answer(&json!({
             "now_ms": millis(SystemTime::now()),
-            "generation": fence.generation,
-            "file_rejected": fence.process.metrics.config_rejected(),
-            "state_dir_failing": fence.process.state_dir_fails(),
+            "generation": generation.number,
+            "file_rejected": generation.process.metrics.config_rejected(),
+            "state_dir_failing": generation.process.state_dir_fails(),
             "refused_lately": {
                 "seconds": SPAN.as_secs(),
                 "reject": by_reason(|reason| lately.refused[reason as usize]),
@@ -35,7 +39,7 @@ impl Admin {
         }))
     }
 
-    fn route_json(&self, route: &Route, in_force: &RouteInForce) -> Value {
+    fn route_json(&self, route: &Route, in_force: &ActiveRoute) -> Value {
         let metrics = &in_force.metrics;
         let lock = route.mode.lock();
         json!({
@@ -54,7 +58,7 @@ impl Admin {
             "key": lock.map(|lock| lock.key.as_str()),
             "source": in_force.label.source.as_deref(),
             "requests": requests(&metrics.requests),
-            "in_flight": self.fence.process.metrics.in_flight_on(&route.name),
+            "in_flight": self.generation.process.metrics.in_flight_on(&route.name),
             "waiting": metrics.waiting.get(),
             "orphans": metrics.orphans.get(),
             "handoffs": metrics.handoffs(),
@@ -65,12 +69,12 @@ impl Admin {
     /// No setting of this version is a secret.
     pub(super) fn config(&self) -> AdminAnswer {
         let mut tables: Map<String, Value> = Map::new();
-        for (table, key, value) in self.fence.config.settings() {
+        for (table, key, value) in self.generation.config.settings() {
             tables.entry(table).or_insert_with(|| json!({}))[key] = json!(value);
         }
         json_answer(&json!({
-            "generation": self.fence.generation,
-            "file_rejected": self.fence.process.metrics.config_rejected(),
+            "generation": self.generation.number,
+            "file_rejected": self.generation.process.metrics.config_rejected(),
             "settings": tables,
         }))
     }

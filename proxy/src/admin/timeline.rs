@@ -18,8 +18,8 @@ use super::answers::{AdminAnswer, JSON, streamed};
 use super::observed::wants_events;
 use super::pieces::{NO_LOCKS, NO_LOCKS_ON_ONE_LINE, in_pieces, list, list_on_one_line};
 use super::streams::{Follower, Parts, event, follow, welcome};
-use crate::fence::Fence;
-use crate::in_force::InForce;
+use crate::active_config::ActiveConfig;
+use crate::generation::Generation;
 use crate::observe::Observations;
 use crate::observe::timeline::{LockId, RowContext};
 
@@ -116,18 +116,18 @@ impl<C: Context> Follower for Followed<C> {
 }
 
 /// What a row does not know by itself, by the configuration in force.
-fn context(in_force: InForce) -> impl Context {
+fn context(in_force: ActiveConfig) -> impl Context {
     move |source: &str, lock: &LockKey| row_context(&in_force.now(), source, lock)
 }
 
-fn row_context(fence: &Fence, source: &str, lock: &LockKey) -> RowContext {
-    let config = &fence.config;
+fn row_context(generation: &Generation, source: &str, lock: &LockKey) -> RowContext {
+    let config = &generation.config;
     let guarded = config.routes.iter().filter(|route| {
         let guards = |guard: &Lock| config.sources[guard.source].name == source && guard.key.matches_key(lock.as_str());
         route.mode.lock().is_some_and(guards)
     });
-    let source = fence.sources.iter().find(|known| known.name() == source);
-    let present = source.and_then(|source| source.find(lock.as_str())?.outlook().snapshot()?.tenure().cloned());
+    let source = generation.sources.iter().find(|known| known.name() == source);
+    let present = source.and_then(|source| source.find(lock.as_str())?.view().snapshot()?.tenure().cloned());
     RowContext { routes: guarded.map(|route| route.name.clone()).collect(), present }
 }
 
@@ -135,8 +135,8 @@ fn row_context(fence: &Fence, source: &str, lock: &LockKey) -> RowContext {
 mod tests {
     use std::num::NonZeroUsize;
 
+    use fencepost_locks::TenureChange;
     use fencepost_policy::{Layout, Owner, Revision, Tenure};
-    use fencepost_sources::TenureChange;
     use futures_util::{FutureExt, StreamExt};
     use serde_json::json;
     use tokio::time::{Instant, sleep, timeout};

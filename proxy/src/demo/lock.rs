@@ -3,8 +3,8 @@
 use std::hash::{BuildHasher, RandomState};
 
 use anyhow::Context;
+use fencepost_locks::MemoryStore;
 use fencepost_policy::Revision;
-use fencepost_sources::MemoryStore;
 
 use super::client::Token;
 use super::etcd_lock::EtcdLock;

@@ -23,7 +23,7 @@ pub(super) enum Tone {
     /// As something that went through.
     Through,
     /// As something that was kept out, or got lost.
-    KeptOut,
+    EnterError,
 }
 
 /// How text looks where there are colours.
@@ -79,7 +79,7 @@ impl Narrator {
         match tone {
             Tone::Plain => text.to_owned(),
             Tone::Through => self.look(Look::Green, text),
-            Tone::KeptOut => self.look(Look::Red, text),
+            Tone::EnterError => self.look(Look::Red, text),
         }
     }
 

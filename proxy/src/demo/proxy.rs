@@ -5,7 +5,7 @@ use std::time::Duration;
 
 use anyhow::{Context, anyhow, bail};
 use fencepost_config::Config;
-use fencepost_sources::MemoryStore;
+use fencepost_locks::MemoryStore;
 use tokio::sync::oneshot;
 use tokio::task::JoinHandle;
 use tokio::time::{Instant, sleep};

@@ -4,7 +4,7 @@
 use anyhow::Context;
 
 use super::client::{self, Answer, PATH, PATIENCE, Refusal, Token, Write};
-use super::narrator::Tone::{KeptOut, Plain, Through};
+use super::narrator::Tone::{EnterError, Plain, Through};
 use super::network::HeldRequest;
 use super::summary::{self, Arrival, Fate};
 use super::worker::Applied;
@@ -120,7 +120,7 @@ async fn send_into_the_network(stage: &Stage, write: &Write) -> anyhow::Result<H
     tell_of_sending(stage, write)?;
     let held = HeldRequest::send(write.clone(), stage.proxy.address).await?;
     let text = format!("holds {} back: all its {} bytes are on their way, and stay there.", write.name, held.bytes);
-    stage.narrator.tell("network", KeptOut, &text)?;
+    stage.narrator.tell("network", EnterError, &text)?;
     Ok(held)
 }
 
@@ -156,7 +156,7 @@ async fn deliver(
     expect_that(refusal.status == 412 && refusal.reason == reason && !refusal.forwarded, || {
         format!("{name} was refused as {answer}, forwarded: {}, not as 412 {reason}", refusal.forwarded)
     })?;
-    stage.narrator.tell("fencepost", KeptOut, &format!("refuses {name}: {} {}.", refusal.status, refusal.reason))?;
+    stage.narrator.tell("fencepost", EnterError, &format!("refuses {name}: {} {}.", refusal.status, refusal.reason))?;
     stage.narrator.tell("", Plain, &format!("Why: {why}"))?;
     if token.owner == "shard-1" {
         // The other sender has crashed.

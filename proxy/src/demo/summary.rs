@@ -32,7 +32,9 @@ pub(super) fn tell(narrator: &Narrator, arrivals: &[Arrival<'_>]) -> anyhow::Res
                 balance = write.balance;
                 (Tone::Through, "forwarded".to_owned(), "applied")
             }
-            Fate::Refused(refusal) => (Tone::KeptOut, format!("{} {}", refusal.status, refusal.reason), "never saw it"),
+            Fate::Refused(refusal) => {
+                (Tone::EnterError, format!("{} {}", refusal.status, refusal.reason), "never saw it")
+            }
         };
         let token = format!("{}, {}", write.token.owner, write.token.revision);
         let (balance, unfenced) = (balance.to_string(), unfenced_balance.to_string());

@@ -22,7 +22,7 @@ use super::client_body::ClientBody;
 use super::connection::{Connection, Exceeded, Protocol};
 use super::frames;
 use super::limits::Limits;
-use super::part;
+use super::lingering_close;
 use super::seat::Waiting;
 use super::serve::{OnUnreadHead, Stage};
 use super::service::ConnectionService;
@@ -190,8 +190,8 @@ where
                 End::Unreadable { answered, .. } => {
                     drop(serving);
                     let is_in_place = !answered && connection.has_spoken_out();
-                    let last_word = if is_in_place { part::BAD_REQUEST } else { &[] };
-                    Box::pin(part::with_client(connection, last_word)).await;
+                    let last_word = if is_in_place { lingering_close::BAD_REQUEST } else { &[] };
+                    Box::pin(lingering_close::with_client(connection, last_word)).await;
                 }
                 End::Parted | End::Dropped => {}
             }
@@ -206,15 +206,15 @@ where
             drop(serving);
             if matches!(end, End::Parted) {
                 // It may be about to read what was said last.
-                Box::pin(part::with_client(connection, &[])).await;
+                Box::pin(lingering_close::with_client(connection, &[])).await;
             }
             if let Some(Exceeded { closing, amid_frame }) = connection.exceeded.get() {
                 connection.seat.close(closing);
                 // GOAWAY within a frame of ours that is half written would be taken for a part of it. And this may have been noted before
                 // what was not written then went out: so it is looked at again.
                 let is_in_place = !amid_frame && connection.has_spoken_out();
-                let last_word = if is_in_place { part::CALM_DOWN } else { &[] };
-                Box::pin(part::with_client(connection, last_word)).await;
+                let last_word = if is_in_place { lingering_close::CALM_DOWN } else { &[] };
+                Box::pin(lingering_close::with_client(connection, last_word)).await;
             }
         }
     }
@@ -378,8 +378,8 @@ fn beyond_http<S>(
         let tunnelled = tunnel(parts.io.into_inner().into_reader().into_inner(), parts.read_buf);
         return Some(Box::pin(async move { _ = tunnelled.await }));
     }
-    if part::is_written_to(connection, &parts.read_buf) {
-        return Some(Box::pin(part::with_client(connection, &[])));
+    if lingering_close::is_written_to(connection, &parts.read_buf) {
+        return Some(Box::pin(lingering_close::with_client(connection, &[])));
     }
     None
 }

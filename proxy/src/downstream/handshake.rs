@@ -11,8 +11,8 @@ use tokio_rustls::server::TlsStream;
 
 use super::connection::{ClientAddress, Protocol, TlsClient};
 use super::limits::Limits;
+use super::lingering_close;
 use super::listener::ListenerTls;
-use super::part;
 use crate::wire::{Socket, Transport};
 
 /// Protocols inside of TLS, the preferred first. A client that offers others only is refused in the handshake.
@@ -153,7 +153,7 @@ pub(super) async fn handshake(
     };
     (tls.on_failure)(&LostHandshake { client: address, why, error });
     if let Some((transport, last_word)) = parting {
-        part::by(Socket::downstream(transport), last_word, limits).await;
+        lingering_close::by(Socket::downstream(transport), last_word, limits).await;
     }
     None
 }

@@ -15,8 +15,8 @@ mod drive;
 mod frames;
 mod handshake;
 mod limits;
+mod lingering_close;
 mod listener;
-mod part;
 mod passed;
 mod places;
 #[cfg(test)]

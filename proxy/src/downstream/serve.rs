@@ -359,7 +359,7 @@ mod tests {
     use std::future::pending;
     use std::sync::{Mutex, mpsc};
 
-    use fencepost_testsupport::PATIENCE;
+    use fencepost_tests::PATIENCE;
     use tokio::task::spawn_blocking;
     use tokio::time::timeout;
     use tower::service_fn;

@@ -49,7 +49,7 @@ pub trait Permit: 'static {
     /// The tenure that the request was admitted under, or whatever else has to last, for a request that takes so long that it may end
     /// meanwhile. `None` if the request depends on nothing. Once it was told `overdue` or `body_cut` it
     /// need not know any more.
-    fn watch(&self) -> Option<Rc<dyn Watch>> {
+    fn watch(&self) -> Option<Rc<dyn TenureWatch>> {
         None
     }
 
@@ -93,11 +93,11 @@ pub trait Permit: 'static {
 }
 
 /// The tenure that a request was admitted under.
-pub trait Watch {
+pub trait TenureWatch {
     /// How it is now.
-    fn standing(&self) -> Standing;
+    fn standing(&self) -> TenureState;
 
-    /// Completes when that may have changed by anything but time and news that come without a word ([`Watch::fetch_news`]). To miss nothing,
+    /// Completes when that may have changed by anything but time and news that come without a word ([`TenureWatch::fetch_news`]). To miss nothing,
     /// await it after a look at the standing that was taken after this was called.
     fn changed(&self) -> Pin<Box<dyn Future<Output = ()> + '_>>;
 
@@ -114,7 +114,7 @@ pub trait Watch {
 
 /// How it is with the tenure that a request was admitted under.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum Standing {
+pub enum TenureState {
     /// It goes on, by news that are good until then.
     Good {
         /// When they will be too old, unless newer ones come.
@@ -151,7 +151,7 @@ impl<P: Permit> Held<P> {
         Held(Some(permit))
     }
 
-    pub(super) fn watch(&self) -> Option<Rc<dyn Watch>> {
+    pub(super) fn watch(&self) -> Option<Rc<dyn TenureWatch>> {
         self.0.as_ref().and_then(Permit::watch)
     }
 

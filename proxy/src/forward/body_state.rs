@@ -7,7 +7,7 @@ use std::time::Duration;
 
 use tokio::time::Instant;
 
-use super::admitted::{Standing, Watch};
+use super::admitted::{TenureState, TenureWatch};
 use super::stalled::Stalls;
 use crate::downstream::BodyFault;
 use crate::wire::Socket;
@@ -28,7 +28,7 @@ pub(super) struct BodyState {
     /// Where it goes on HTTP/1.1: cutting the body ends our side of that connection.
     socket: RefCell<Option<Socket>>,
     /// The tenure that it depends on.
-    watch: RefCell<Option<Rc<dyn Watch>>>,
+    watch: RefCell<Option<Rc<dyn TenureWatch>>>,
     /// Whether the worker has all bytes of a body whose length it knows, though perhaps not the word that this is the end.
     has_all_bytes: Cell<bool>,
     /// Whether a piece was held up because nobody knows whether the tenure goes on.
@@ -98,7 +98,7 @@ impl BodyState {
     }
 
     /// From here on it goes to the worker only as long as that tenure goes on.
-    pub(super) fn depends_on(&self, watch: Rc<dyn Watch>) {
+    pub(super) fn depends_on(&self, watch: Rc<dyn TenureWatch>) {
         *self.watch.borrow_mut() = Some(watch);
     }
 
@@ -119,7 +119,7 @@ impl BodyState {
     pub(super) fn way(&self, waker: &Waker) -> Way {
         let standing =
             if self.is_running() { self.watch.borrow().as_ref().map(|watch| watch.standing()) } else { None };
-        if standing == Some(Standing::Ended) {
+        if standing == Some(TenureState::Ended) {
             self.seal();
         }
         if self.is_cut() {
@@ -129,7 +129,7 @@ impl BodyState {
         if !kept.as_ref().is_some_and(|kept| kept.will_wake(waker)) {
             *kept = Some(waker.clone());
         }
-        if standing == Some(Standing::Stale) {
+        if standing == Some(TenureState::Stale) {
             self.paused.set(true);
             self.awaits_client(); // The worker is not to be blamed for what it does not get.
             return Way::Paused;
@@ -141,7 +141,7 @@ impl BodyState {
     /// been the last of it.
     pub(super) fn look_before_writing(&self) {
         let Some(watch) = &*self.watch.borrow() else { return };
-        if self.is_cut() || watch.standing() != Standing::Ended {
+        if self.is_cut() || watch.standing() != TenureState::Ended {
             return;
         }
         self.has_all_bytes.set(false);

@@ -6,7 +6,7 @@ use std::rc::Rc;
 use std::sync::Arc;
 use std::time::Duration;
 
-use fencepost_sources::first_to_connect;
+use fencepost_locks::first_to_connect;
 use rustls::ClientConfig;
 use socket2::SockRef;
 use tokio::io::AsyncReadExt;

@@ -13,7 +13,7 @@ use tokio::time::Instant;
 
 pub(super) use outgoing::Outgoing;
 
-use super::admitted::{Held, Permit, Watch};
+use super::admitted::{Held, Permit, TenureWatch};
 use super::body_state::BodyState;
 use super::http1::First;
 use super::pool::{Link, Pool};
@@ -154,7 +154,7 @@ impl<P: Permit> InFlight<P> {
     }
 
     /// The tenure that the request depends on. The same each time: it counts what is cut.
-    fn watch(&self) -> Option<Rc<dyn Watch>> {
+    fn watch(&self) -> Option<Rc<dyn TenureWatch>> {
         self.vigil.as_ref().map(|vigil| vigil.watch().clone()).or_else(|| self.permit.watch())
     }
 

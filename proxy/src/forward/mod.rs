@@ -5,7 +5,7 @@
 //! returns. Nothing is waited for between that and the first byte but the end of the thread's turn.
 //!
 //! The permit of a request ([`Permit`]) stays with it as long as it may be running in the worker, whatever the client
-//! does: see [`Ending`]. When its tenure ends meanwhile ([`Watch`]), what is not finished of it is cut, or its response is
+//! does: see [`Ending`]. When its tenure ends meanwhile ([`TenureWatch`]), what is not finished of it is cut, or its response is
 //! read to the end at the worker's pace.
 
 mod addresses;
@@ -36,7 +36,7 @@ mod unwritten;
 mod upstream;
 mod vigil;
 
-pub use admitted::{Admitted, Ending, LastBytes, Permit, Standing, Watch};
+pub use admitted::{Admitted, Ending, LastBytes, Permit, TenureState, TenureWatch};
 pub use awaited_head::AwaitedHead;
 pub use connect::{UPSTREAM_PROTOCOLS, connects};
 pub use error::{Forwarded, SendError, UpstreamError};

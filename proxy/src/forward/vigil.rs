@@ -6,13 +6,13 @@ use std::task::{Context, Poll, ready};
 
 use tokio::time::{Instant, timeout_at};
 
-use super::admitted::{Standing, Watch};
+use super::admitted::{TenureState, TenureWatch};
 use super::body_state::BodyState;
 
 /// Watches the tenure of a request that is at the worker. It has no task of its own: whoever waits for the end of the request
 /// polls it as well.
 pub(super) struct Vigil {
-    watch: Rc<dyn Watch>,
+    watch: Rc<dyn TenureWatch>,
     /// `None` once the tenure has ended.
     until_sealed: Option<Pin<Box<dyn Future<Output = ()>>>>,
     cut_was_told: bool,
@@ -20,12 +20,12 @@ pub(super) struct Vigil {
 
 impl Vigil {
     /// `inflow` is what the client has not sent yet, if there is anything.
-    pub(super) fn new(watch: Rc<dyn Watch>, inflow: Option<Rc<BodyState>>) -> Vigil {
+    pub(super) fn new(watch: Rc<dyn TenureWatch>, inflow: Option<Rc<BodyState>>) -> Vigil {
         let until_sealed = Box::pin(until_sealed(watch.clone(), inflow));
         Vigil { watch, until_sealed: Some(until_sealed), cut_was_told: false }
     }
 
-    pub(super) fn watch(&self) -> &Rc<dyn Watch> {
+    pub(super) fn watch(&self) -> &Rc<dyn TenureWatch> {
         &self.watch
     }
 
@@ -40,7 +40,7 @@ impl Vigil {
 
     /// Whether the tenure has ended, though nobody may have been told yet.
     pub(super) fn has_ended(&self) -> bool {
-        self.until_sealed.is_none() || self.watch.standing() == Standing::Ended
+        self.until_sealed.is_none() || self.watch.standing() == TenureState::Ended
     }
 
     /// Whether somebody has been told that the body has been cut.
@@ -60,22 +60,22 @@ impl Vigil {
 
 /// Waits for the end of the tenure. While the news are too old they are looked for: nobody else may ask for this lock. Meanwhile `inflow`
 /// pauses by itself ([`BodyState::way`]); here it is woken after that, or cut if it takes too long.
-async fn until_sealed(watch: Rc<dyn Watch>, inflow: Option<Rc<BodyState>>) {
+async fn until_sealed(watch: Rc<dyn TenureWatch>, inflow: Option<Rc<BodyState>>) {
     let mut paused_since = None;
     loop {
         let changed = watch.changed();
         let standing = watch.standing();
         let inflow = inflow.as_ref().filter(|inflow| inflow.is_running());
         let due = match (standing, inflow) {
-            (Standing::Ended, _) => break,
-            (Standing::Good { until }, None) => until,
-            (Standing::Stale, None) => watch.fetch_news(),
-            (Standing::Good { until }, Some(inflow)) => {
+            (TenureState::Ended, _) => break,
+            (TenureState::Good { until }, None) => until,
+            (TenureState::Stale, None) => watch.fetch_news(),
+            (TenureState::Good { until }, Some(inflow)) => {
                 paused_since = None;
                 inflow.go_on();
                 until
             }
-            (Standing::Stale, Some(inflow)) => {
+            (TenureState::Stale, Some(inflow)) => {
                 let now = Instant::now();
                 let due = *paused_since.get_or_insert(now) + watch.pause_max();
                 if due <= now {

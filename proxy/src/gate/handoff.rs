@@ -7,18 +7,18 @@ use std::sync::atomic::Ordering;
 use std::time::{Duration, SystemTime};
 
 use fencepost_config::OnHandoffTimeout;
-use fencepost_policy::{Admission, KeptOut, Rejection, Revision};
-use fencepost_sources::{Queued, Timing, TrackedLock};
+use fencepost_locks::{Queued, Timing, TrackedLock};
+use fencepost_policy::{Admission, EnterError, Rejection, Revision};
 use prometheus::IntGauge;
 use tokio::time::{Instant, sleep_until, timeout};
 
-use crate::exchange::{Answer, Place};
 use crate::fencing::Claim;
 use crate::observe::text::shown_owner;
 use crate::observe::timeline::WaitStep;
 use crate::observe::{Event, Wait};
 use crate::process::Process;
 use crate::recording::Subject;
+use crate::request_context::{Answer, RequestContext};
 
 /// How many requests wait at the barrier of one lock. One more is refused as if it had waited.
 const WAITING_PER_LOCK_MAX: usize = 1_000;
@@ -59,14 +59,14 @@ impl Handoff {
     ///
     /// # Errors
     /// What keeps it out.
-    pub fn enter(&self, place: &Place, claim: &Claim, timing: &Timing) -> Result<Admission, KeptOut> {
+    pub fn enter(&self, context: &RequestContext, claim: &Claim, timing: &Timing) -> Result<Admission, EnterError> {
         let Claim { token, lock } = claim;
         if self.proceeds {
             return lock.enter_dangerously(token, timing);
         }
         if self.is_behind(lock) {
-            self.may_enter(place, claim)?;
-            return Err(KeptOut::Wait);
+            self.may_enter(context, claim)?;
+            return Err(EnterError::Wait);
         }
         lock.enter(token, timing)
     }
@@ -75,16 +75,16 @@ impl Handoff {
     ///
     /// # Errors
     /// What keeps it out.
-    pub fn may_enter(&self, place: &Place, claim: &Claim) -> Result<(), KeptOut> {
-        claim.lock.may_enter(&claim.token, &place.timing())?;
-        if self.is_behind(&claim.lock) { Err(KeptOut::Wait) } else { Ok(()) }
+    pub fn may_enter(&self, context: &RequestContext, claim: &Claim) -> Result<(), EnterError> {
+        claim.lock.may_enter(&claim.token, &context.timing())?;
+        if self.is_behind(&claim.lock) { Err(EnterError::Wait) } else { Ok(()) }
     }
 
     /// Whether others came before it.
     fn is_behind(&self, lock: &TrackedLock) -> bool {
         match &self.turn {
             None => !lock.queue().is_clear(),
-            Some(turn) => !turn.place.is_first(),
+            Some(turn) => !turn.context.is_first(),
         }
     }
 
@@ -93,23 +93,28 @@ impl Handoff {
     ///
     /// # Errors
     /// `handoff-timeout` if that takes longer than the route allows, `draining` if the process does not go on for so long.
-    pub async fn wait<R>(&mut self, place: &Rc<Place>, claim: &Claim, ready: R) -> Result<Option<R>, Rejection> {
-        let deadline = self.waits.get_or_insert_with(|| Waits::begin(place)).since + place.route().handoff_timeout;
-        let counted = (!self.only_asks).then(|| place.metrics().waiting.clone());
+    pub async fn wait<R>(
+        &mut self,
+        context: &Rc<RequestContext>,
+        claim: &Claim,
+        ready: R,
+    ) -> Result<Option<R>, Rejection> {
+        let deadline = self.waits.get_or_insert_with(|| Waits::begin(context)).since + context.route().handoff_timeout;
+        let counted = (!self.only_asks).then(|| context.metrics().waiting.clone());
         let turn = self.turn.get_or_insert_with(|| Box::new(Turn::new(claim.lock.queue().join(), counted)));
         let mut ready = Some(ready);
         loop {
             let changed = claim.lock.gate_changed();
             // Looked at now that no change can be missed. What ends by the clock alone is looked for as of the same moment.
-            let timing = place.timing();
+            let timing = context.timing();
             let look = claim.lock.may_enter(&claim.token, &timing);
-            if matches!(look, Err(KeptOut::Wait)) {
-                if !turn.hold_up(place, claim) {
+            if matches!(look, Err(EnterError::Wait)) {
+                if !turn.hold_up(context, claim) {
                     self.crowded = true;
                     return self.time_out();
                 }
                 ready = None;
-            } else if look.is_err() || ready.is_none() || turn.place.is_first() {
+            } else if look.is_err() || ready.is_none() || turn.context.is_first() {
                 return Ok(ready);
             }
             if timing.now >= deadline {
@@ -120,11 +125,11 @@ impl Handoff {
                 tokio::select! {
                     biased;
                     () = changed => {}
-                    () = turn.place.turn(), if ready.is_some() => {}
+                    () = turn.context.turn(), if ready.is_some() => {}
                     () = sleep_until(deadline.min(seen_off)) => {}
                 }
             };
-            place.share.fence.process.unless_over(may_be_otherwise).await?;
+            context.share.generation.process.unless_over(may_be_otherwise).await?;
         }
     }
 
@@ -146,7 +151,7 @@ impl Handoff {
         match timeout(TURN_MAX, &mut work).await {
             Ok(done) => done,
             Err(_) => {
-                let _aside = turn.place.step_aside();
+                let _aside = turn.context.step_aside();
                 work.await
             }
         }
@@ -157,12 +162,17 @@ impl Handoff {
     /// # Errors
     /// `unverifiable` if it can't be recorded, or not for long enough: tenures follow each other too fast; `draining` if the process does
     /// not go on for so long.
-    pub async fn record(&mut self, place: &Place, lock: &TrackedLock, tenure: Revision) -> Result<(), Rejection> {
+    pub async fn record(
+        &mut self,
+        context: &RequestContext,
+        lock: &TrackedLock,
+        tenure: Revision,
+    ) -> Result<(), Rejection> {
         self.records += 1;
-        let process = &place.share.fence.process;
+        let process = &context.share.generation.process;
         match &process.memory {
             Some(memory) if self.records <= RECORDS_MAX => {
-                let record = memory.record(lock, tenure, place.in_force().orphan_timeout_max);
+                let record = memory.record(lock, tenure, context.in_force().orphan_timeout_max);
                 self.get_ready(process.unless_over(record)).await?
             }
             // Without a memory no gate asks for this.
@@ -171,16 +181,16 @@ impl Handoff {
     }
 
     /// Whether it goes on past the barrier after it has waited for too long, because its operator says so.
-    pub fn proceeds(&mut self, place: &Place) -> bool {
-        self.proceeds = !self.crowded && place.route().on_handoff_timeout == OnHandoffTimeout::DangerousProceed;
+    pub fn proceeds(&mut self, context: &RequestContext) -> bool {
+        self.proceeds = !self.crowded && context.route().on_handoff_timeout == OnHandoffTimeout::DangerousProceed;
         self.proceeds
     }
 
     /// The request is let in. Whoever comes next waits until what this returns is dropped.
-    pub fn passed(self, place: &Place, lock: &TrackedLock) -> Option<Box<Turn>> {
+    pub fn passed(self, context: &RequestContext, lock: &TrackedLock) -> Option<Box<Turn>> {
         if let Some(waits) = &self.waits {
             let waited = waits.since.elapsed();
-            tracing::debug!(lock = %lock.key(), client = %place.client, ?waited, "let in after a wait");
+            tracing::debug!(lock = %lock.key(), client = %context.client, ?waited, "let in after a wait");
         }
         let mut turn = self.turn;
         turn.iter_mut().for_each(|turn| turn.note(WaitStep::Entered));
@@ -188,35 +198,35 @@ impl Handoff {
     }
 
     /// What a request is told that has waited for too long.
-    pub fn timed_out(&self, place: &Place, claim: &Claim) -> Answer {
+    pub fn timed_out(&self, context: &RequestContext, claim: &Claim) -> Answer {
         let now = Instant::now();
         let left = claim.lock.unseen_until().map_or(Duration::ZERO, |until| until.saturating_duration_since(now));
         let seconds = left.as_secs() + u64::from(left.subsec_nanos() > 0);
-        place.refuse_for(Rejection::HandoffTimeout, Subject::of(claim), seconds.max(1))
+        context.refuse_for(Rejection::HandoffTimeout, Subject::of(claim), seconds.max(1))
     }
 }
 
 /// A request that has to wait. It counts when this goes, whatever comes of it: its client may leave, or its tenure end.
 struct Waits {
     since: Instant,
-    place: Rc<Place>,
+    context: Rc<RequestContext>,
 }
 
 impl Waits {
-    fn begin(place: &Rc<Place>) -> Box<Waits> {
-        Box::new(Waits { since: Instant::now(), place: Rc::clone(place) })
+    fn begin(context: &Rc<RequestContext>) -> Box<Waits> {
+        Box::new(Waits { since: Instant::now(), context: Rc::clone(context) })
     }
 }
 
 impl Drop for Waits {
     fn drop(&mut self) {
-        self.place.metrics().handoff_waited(self.since.elapsed());
+        self.context.metrics().handoff_waited(self.since.elapsed());
     }
 }
 
 /// A place in the queue of a lock, and among all that wait at barriers.
 pub struct Turn {
-    place: Queued,
+    context: Queued,
     /// Where it is counted as waiting, if it is.
     counted: Option<IntGauge>,
     /// `None` unless the barrier holds it up.
@@ -226,20 +236,20 @@ pub struct Turn {
 }
 
 impl Turn {
-    fn new(place: Queued, counted: Option<IntGauge>) -> Turn {
-        Turn { place, counted, waiting: None, noted: None }
+    fn new(context: Queued, counted: Option<IntGauge>) -> Turn {
+        Turn { context, counted, waiting: None, noted: None }
     }
 
     /// Waits at the closed barrier from now on. False if there is no room for that.
-    fn hold_up(&mut self, place: &Rc<Place>, claim: &Claim) -> bool {
+    fn hold_up(&mut self, context: &Rc<RequestContext>, claim: &Claim) -> bool {
         if self.waiting.is_some() {
             return true;
         }
-        let waiting = Waiting::join(&place.share.fence.process, self.counted.clone());
-        self.waiting = waiting.filter(|_| self.place.hold_up(WAITING_PER_LOCK_MAX));
+        let waiting = Waiting::join(&context.share.generation.process, self.counted.clone());
+        self.waiting = waiting.filter(|_| self.context.hold_up(WAITING_PER_LOCK_MAX));
         if self.waiting.is_some() {
-            tracing::debug!(lock = %claim.lock.key(), client = %place.client, "waits for requests of an earlier tenure");
-            self.noted = NotedWait::begin(place, claim);
+            tracing::debug!(lock = %claim.lock.key(), client = %context.client, "waits for requests of an earlier tenure");
+            self.noted = NotedWait::begin(context, claim);
         }
         self.waiting.is_some()
     }
@@ -274,27 +284,27 @@ impl Drop for Waiting {
 
 /// A wait that operators can look at: they are told when it begins, and how it has ended when this goes.
 struct NotedWait {
-    place: Rc<Place>,
+    context: Rc<RequestContext>,
     claim: Claim,
     end: WaitStep,
 }
 
 impl NotedWait {
     /// `None` if nobody looks, or there is no room for another note: then its end is not to be noted either.
-    fn begin(place: &Rc<Place>, claim: &Claim) -> Option<NotedWait> {
-        let observations = place.share.fence.process.observations.as_ref()?;
+    fn begin(context: &Rc<RequestContext>, claim: &Claim) -> Option<NotedWait> {
+        let observations = context.share.generation.process.observations.as_ref()?;
         let gate = claim.lock.describe(Instant::now()).gate;
         let earlier = gate.at_worker.iter().filter(|there| there.tenure < claim.token.revision);
         let began = WaitStep::Began { drained: earlier.map(|there| there.running + there.orphans).sum() };
-        let is_noted = observations.note(place.share.thread, || wait(claim, began));
-        is_noted.then(|| NotedWait { place: Rc::clone(place), claim: claim.clone(), end: WaitStep::GivenUp })
+        let is_noted = observations.note(context.share.thread, || wait(claim, began));
+        is_noted.then(|| NotedWait { context: Rc::clone(context), claim: claim.clone(), end: WaitStep::GivenUp })
     }
 }
 
 impl Drop for NotedWait {
     fn drop(&mut self) {
-        let share = &self.place.share;
-        let observations = share.fence.process.observations.iter();
+        let share = &self.context.share;
+        let observations = share.generation.process.observations.iter();
         observations.for_each(|observations| observations.note_end(share.thread, wait(&self.claim, self.end)));
     }
 }
@@ -315,8 +325,8 @@ fn wait(Claim { token, lock }: &Claim, step: WaitStep) -> Event {
 mod tests {
     use std::iter::repeat_with;
 
+    use fencepost_locks::{LockSource, LockSpec, MemoryStore, RecordFormat, SourceOptions};
     use fencepost_policy::{Layout, LockKey};
-    use fencepost_sources::{LockSource, LockSpec, MemoryStore, RecordFormat, SourceOptions};
 
     use super::*;
 

@@ -1,7 +1,7 @@
 //! What is known of the store of a source that nobody uses any more.
 
 use fencepost_config::{Source, SourceKind};
-use fencepost_sources::StorePast;
+use fencepost_locks::StorePast;
 
 /// What the sources that have ended had learnt of their stores, the last that ended at the end. A lock's gate is forgotten with its
 /// source; a source that is put back begins where the one before it was, and believes nothing less.
@@ -77,7 +77,7 @@ impl StoreId {
 
 #[cfg(test)]
 mod tests {
-    use fencepost_sources::{LockSource, MemoryStore, SourceOptions};
+    use fencepost_locks::{LockSource, MemoryStore, SourceOptions};
 
     use super::*;
 

@@ -3,7 +3,7 @@
 use tracing_subscriber::filter::{EnvFilter, LevelFilter, ParseError};
 
 /// What of this project logs anything.
-const OURS: [&str; 4] = ["fencepost", "fencepost_fence", "fencepost_hold", "fencepost_sources"];
+const OURS: [&str; 4] = ["fencepost", "fencepost_fence", "fencepost_hold", "fencepost_locks"];
 
 /// What else does in this process.
 const LIBRARIES: [&str; 4] = ["h2", "hyper_util", "tonic", "tower"];
@@ -91,7 +91,7 @@ mod tests {
             "fencepost=debug",
             "fencepost=off",
             "fencepost::gate=trace",
-            "fencepost_sources=debug",
+            "fencepost_locks=debug",
             "warn,hyper=info,hyper_util=debug,h2::codec=debug,tonic=off,tower=info",
             "off,h2=info",
             "fencepost[{lock}]=debug",

@@ -3,8 +3,8 @@
 use std::sync::Arc;
 use std::time::Duration;
 
+use fencepost_locks::{LockSource, SourceStatus};
 use fencepost_policy::LockKey;
-use fencepost_sources::{LockSource, SourceStatus};
 use tokio::time::{Instant, MissedTickBehavior, interval};
 
 use super::lately::Refusals;
@@ -103,8 +103,8 @@ fn state(status: &SourceStatus) -> State {
 
 #[cfg(test)]
 mod tests {
+    use fencepost_locks::{LockSpec, MemoryStore, RecordFormat, SourceOptions, StoreError};
     use fencepost_policy::Layout;
-    use fencepost_sources::{LockSpec, MemoryStore, RecordFormat, SourceOptions, StoreError};
 
     use super::*;
 

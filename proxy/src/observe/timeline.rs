@@ -8,8 +8,8 @@ use std::collections::{HashMap, VecDeque};
 use std::sync::Arc;
 use std::time::SystemTime;
 
+use fencepost_locks::TenureChange;
 use fencepost_policy::{Layout, LockKey, Revision, Tenure};
-use fencepost_sources::TenureChange;
 use smol_str::SmolStr;
 
 pub use self::bars::Trouble;

@@ -4,11 +4,11 @@ use std::collections::HashSet;
 use std::time::Duration;
 
 use fencepost_config::Config;
-use fencepost_sources::{LockStore, RangeRead, StoreError, Wanted};
+use fencepost_locks::{LockStore, RangeRead, StoreError, Wanted};
 use futures_util::future::join_all;
 use tokio::time::{Instant, sleep};
 
-use crate::fence::{Fence, Prepared};
+use crate::generation::{Generation, PreparedGeneration};
 use crate::lock_sources::Detour;
 use crate::routes::record_range;
 
@@ -22,7 +22,7 @@ const PAUSE: Duration = Duration::from_millis(100);
 /// # Errors
 /// Of the file's locks, etcd shows what they are read from in the way in which it is reached until now, and not in the other. Where it
 /// does not answer in the old way either, a reload is what may help.
-pub(super) async fn try_detours(old: &Fence, new: &Prepared) -> Result<(), Vec<String>> {
+pub(super) async fn try_detours(old: &Generation, new: &PreparedGeneration) -> Result<(), Vec<String>> {
     let detours = new.process.sources.detours(&old.config, &new.config);
     let trials = detours.iter().map(|detour| objection(&new.config, detour));
     let objections: Vec<String> = join_all(trials).await.into_iter().flatten().collect();

@@ -4,22 +4,22 @@ use std::collections::{HashMap, HashSet};
 use std::sync::Arc;
 
 use fencepost_config::{Config, Lock, LockIndex, Record, Route};
+use fencepost_locks::{LockSource, TemplatedLocks, TrackedLock, Unconfirmed};
 use fencepost_policy::LockKey;
-use fencepost_sources::{LockSource, TemplatedLocks, TrackedLock, Unconfirmed};
 use futures_util::future::join_all;
 use tokio::task::yield_now;
 use tokio::time::Instant;
 
 use super::sources::went_back;
 use super::turning::Earlier;
-use crate::fence::{Fence, Prepared};
+use crate::generation::{Generation, PreparedGeneration};
 use crate::routes::{Guard, record_format};
 
 /// Locks whose gate goes on and whose record would be read in another way. What is known of them was read in the old one.
 ///
 /// Of a lock that is read by now as it is to be read, nothing can be said that was not known when that was put in force: there is no need to
 /// look at it. The same goes for its gate, below.
-pub(super) async fn read_otherwise(old: &Fence, config: &Config) -> Vec<String> {
+pub(super) async fn read_otherwise(old: &Generation, config: &Config) -> Vec<String> {
     let present = Present::of(&old.config);
     let other: Vec<(&Route, &Lock)> =
         with_locks(config).filter(|(_, lock)| !present.reads_alike(lock, config)).collect();
@@ -43,7 +43,7 @@ pub(super) async fn read_otherwise(old: &Fence, config: &Config) -> Vec<String> 
 
 /// Locks that would have a second gate. They have one with another source, or had until now, and what it has let out may be at the worker:
 /// gates belong to the source that their lock is read from.
-pub(super) async fn gated_elsewhere(old: &Fence, earlier: &Earlier, config: &Config) -> Vec<String> {
+pub(super) async fn gated_elsewhere(old: &Generation, earlier: &Earlier, config: &Config) -> Vec<String> {
     let present = Present::of(&old.config);
     let other: Vec<(&Route, &Lock)> =
         with_locks(config).filter(|(_, lock)| !present.gates_alike(lock, config)).collect();
@@ -51,10 +51,10 @@ pub(super) async fn gated_elsewhere(old: &Fence, earlier: &Earlier, config: &Con
         return Vec::new();
     }
     let (tracked, mut turns) = (Tracked::of(old), Turns::default());
-    let earlier: Vec<Arc<Fence>> = earlier.fences().collect();
+    let earlier: Vec<Arc<Generation>> = earlier.generations().collect();
     // Those that come to be tracked before this is in force are among these.
     let in_force = GatesOf::new(&old.config, with_locks(&old.config).map(|(_, lock)| lock));
-    let under_way: Vec<GatesOf<'_>> = earlier.iter().map(|fence| GatesOf::nameless(fence)).collect();
+    let under_way: Vec<GatesOf<'_>> = earlier.iter().map(|generation| GatesOf::nameless(generation)).collect();
     let mut problems = Vec::new();
     for (route, lock) in other {
         let source = source_of(lock, config);
@@ -121,9 +121,10 @@ impl<'c> GatesOf<'c> {
 
     /// Those that a request may be meant for which names none. It is counted at none, and nothing is before its body has been read: so any
     /// request of their routes may be such a one.
-    fn nameless(fence: &'c Fence) -> GatesOf<'c> {
-        let routes = fence.config.routes.iter().zip(&fence.routes).filter(|(_, route)| route.nameless.is_some());
-        GatesOf::new(&fence.config, routes.filter_map(|(route, _)| route.mode.lock()))
+    fn nameless(generation: &'c Generation) -> GatesOf<'c> {
+        let routes =
+            generation.config.routes.iter().zip(&generation.routes).filter(|(_, route)| route.nameless.is_some());
+        GatesOf::new(&generation.config, routes.filter_map(|(route, _)| route.mode.lock()))
     }
 
     /// The source that has the gate of a lock which may be this one, if it is another one than that.
@@ -137,7 +138,7 @@ impl<'c> GatesOf<'c> {
 struct Tracked(Vec<(LockSource, Vec<Arc<TrackedLock>>)>);
 
 impl Tracked {
-    fn of(old: &Fence) -> Tracked {
+    fn of(old: &Generation) -> Tracked {
         Tracked(old.process.sources.all().into_iter().map(|source| (source.clone(), source.locks())).collect())
     }
 
@@ -192,7 +193,7 @@ fn of_lock(config: &Config, route: &str, text: String) -> String {
 /// Has every lock that is new read once from now on, also one that is known: it may have been read in the way in which the source
 /// was reached before. A lock that is in force already may be unread: its store has not answered yet, and a reload is what may
 /// help against that.
-pub(super) async fn first_reads(old: &Fence, new: &Prepared) -> Result<(), Vec<String>> {
+pub(super) async fn first_reads(old: &Generation, new: &PreparedGeneration) -> Result<(), Vec<String>> {
     let timeout = new.config.limits.confirm_timeout;
     let (now, deadline) = (Instant::now(), Instant::now() + timeout);
     let reads = new_locks(old, new).into_iter().map(|lock| async move {
@@ -204,7 +205,7 @@ pub(super) async fn first_reads(old: &Fence, new: &Prepared) -> Result<(), Vec<S
 }
 
 /// The static locks that `old` has not, each once.
-fn new_locks<'n>(old: &Fence, new: &'n Prepared) -> Vec<&'n Arc<TrackedLock>> {
+fn new_locks<'n>(old: &Generation, new: &'n PreparedGeneration) -> Vec<&'n Arc<TrackedLock>> {
     let mut known: HashSet<*const TrackedLock> = old.static_locks().map(Arc::as_ptr).collect();
     new.static_locks().filter(|lock| known.insert(Arc::as_ptr(lock))).collect()
 }
@@ -221,10 +222,10 @@ fn unreadable(config: &Config, source: &str, key: &LockKey, error: &Unconfirmed)
 }
 
 /// Has every source keep what this configuration names. Whatever else is there goes when its last request has.
-pub(super) fn keep_only(fence: &Fence) {
-    for source in fence.process.sources.all() {
-        let guards = fence.config.routes.iter().zip(&fence.routes).filter(|(route, _)| {
-            route.mode.lock().is_some_and(|lock| fence.config.sources[lock.source].name == source.name())
+pub(super) fn keep_only(generation: &Generation) {
+    for source in generation.process.sources.all() {
+        let guards = generation.config.routes.iter().zip(&generation.routes).filter(|(route, _)| {
+            route.mode.lock().is_some_and(|lock| generation.config.sources[lock.source].name == source.name())
         });
         let mut named: Vec<Arc<TrackedLock>> = Vec::new();
         let mut templates: Vec<TemplatedLocks> = Vec::new();

@@ -20,13 +20,13 @@ fn config(sources: &[&str], routes: &[(&str, &str, &str)]) -> Config {
     Config::from_toml("f.toml", &text).unwrap_or_else(|problems| panic!("{problems}"))
 }
 
-fn in_force(config: Config) -> Fence {
-    Fence::new(config, 1, Arc::new(Process::alone().unwrap())).unwrap()
+fn in_force(config: Config) -> Generation {
+    Generation::new(config, 1, Arc::new(Process::alone().unwrap())).unwrap()
 }
 
 /// Locks of its first route, as requests hold them.
-fn hold_many(fence: &Fence) -> Vec<Arc<TrackedLock>> {
-    let Some(Guard::Templated(locks)) = &fence.routes[0].guard else { panic!("its key has a placeholder") };
+fn hold_many(generation: &Generation) -> Vec<Arc<TrackedLock>> {
+    let Some(Guard::Templated(locks)) = &generation.routes[0].guard else { panic!("its key has a placeholder") };
     (0..LOCKS).map(|at| locks.hold(&format!("/l/{at}")).unwrap()).collect()
 }
 
@@ -49,13 +49,13 @@ const ELECTION: &str = "source = \"main\", layout = \"election\"";
 #[test]
 fn locks_are_held_only_against_routes_that_have_others_than_before_and_begin_like_them() {
     let routes = [("/l/{k}", MAIN, ""), ("/l/{k}/below", MAIN, "")];
-    let fence = in_force(config(&["main"], &routes));
-    let _held = hold_many(&fence);
+    let generation = in_force(config(&["main"], &routes));
+    let _held = hold_many(&generation);
     let turns = |routes: &[(&str, &str, &str)]| {
         let (config, earlier) = (config(&["main", "more"], routes), Earlier::default());
-        let (problems, turns) = turns_until(read_otherwise(&fence, &config));
+        let (problems, turns) = turns_until(read_otherwise(&generation, &config));
         assert_eq!(problems, [""; 0]);
-        let (problems, more) = turns_until(gated_elsewhere(&fence, &earlier, &config));
+        let (problems, more) = turns_until(gated_elsewhere(&generation, &earlier, &config));
         assert_eq!(problems, [""; 0]);
         (turns, more)
     };
@@ -74,10 +74,10 @@ fn locks_are_held_only_against_routes_that_have_others_than_before_and_begin_lik
 
 #[test]
 fn a_lock_that_is_read_in_another_way_is_found_wherever_it_stands() {
-    let fence = in_force(config(&["main"], &[("/l/{k}", MAIN, "")]));
-    let held = hold_many(&fence);
+    let generation = in_force(config(&["main"], &[("/l/{k}", MAIN, "")]));
+    let held = hold_many(&generation);
     let problems =
-        |key, more| turns_until(read_otherwise(&fence, &config(&["main", "more"], &[(key, more, "")]))).0.len();
+        |key, more| turns_until(read_otherwise(&generation, &config(&["main", "more"], &[(key, more, "")]))).0.len();
     for lock in [&held[0], &held[17], &held[LOCKS - 1]] {
         let key = lock.key().as_str();
         assert_eq!((problems(key, ELECTION), problems(key, MAIN)), (1, 0), "{key}");
@@ -95,10 +95,10 @@ fn a_lock_that_has_its_gate_with_another_source_is_found_wherever_it_stands() {
     let first = in_force(config(&["main"], &[("/l/{k}", MAIN, "")]));
     let held = hold_many(&first);
     let without = config(&["main"], &[("/other", MAIN, "")]);
-    let fence = Fence::new(without, 2, Arc::clone(&first.process)).unwrap();
+    let generation = Generation::new(without, 2, Arc::clone(&first.process)).unwrap();
     let problems = |key: &str, source: &str| {
         let config = config(&["main", "more"], &[(key, &format!("source = {source:?}"), "")]);
-        turns_until(gated_elsewhere(&fence, &Earlier::default(), &config)).0.len()
+        turns_until(gated_elsewhere(&generation, &Earlier::default(), &config)).0.len()
     };
     for lock in [&held[0], &held[17], &held[LOCKS - 1]] {
         let key = lock.key().as_str();

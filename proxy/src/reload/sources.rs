@@ -3,19 +3,19 @@
 use std::time::Duration;
 
 use fencepost_config::Config;
-use fencepost_sources::LockSource;
+use fencepost_locks::LockSource;
 use futures_util::future::join_all;
 use tokio::time::{Instant, sleep, timeout_at};
 
 use super::detours::{reads, try_out};
-use crate::fence::{Fence, Prepared};
+use crate::generation::{Generation, PreparedGeneration};
 
 /// How long to wait before it is looked at again. A source says to nobody when it is ready.
 const PAUSE: Duration = Duration::from_millis(10);
 
 /// Waits until each source is ready that no route used before, and its store answers: it counts for readiness from now on. One that is in use
 /// already may not be: its store has not answered yet, and a reload is what may help against that.
-pub(super) async fn first_answers(old: &Fence, new: &Prepared) -> Result<(), Vec<String>> {
+pub(super) async fn first_answers(old: &Generation, new: &PreparedGeneration) -> Result<(), Vec<String>> {
     let within = new.config.limits.confirm_timeout;
     let deadline = Instant::now() + within;
     let brought = new.sources.iter().filter(|source| !uses(&old.config, source.name()));

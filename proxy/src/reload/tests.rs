@@ -28,7 +28,7 @@ fn write(path: &Path, route: &str) {
 fn reloader(path: &Path) -> (Reloader, Reloads) {
     let file = ConfigFile::read(path).unwrap();
     let process = Arc::new(Process::alone().unwrap());
-    let first = Fence::new(file.first().unwrap(), 1, process).unwrap();
+    let first = Generation::new(file.first().unwrap(), 1, process).unwrap();
     let origin = Origin::File(file);
     let signals = ReloadSignals::listen(&origin);
     Reloader::new(origin, signals, first)
@@ -45,7 +45,7 @@ async fn a_changed_file_is_in_force_within_two_seconds() {
         sleep(Duration::from_millis(1)).await; // It has just been looked at.
         write(&path, "second");
         let written = Instant::now();
-        while in_force.now().generation == 1 {
+        while in_force.now().number == 1 {
             sleep(Duration::from_millis(1)).await;
         }
         written.elapsed()

@@ -5,17 +5,17 @@ use std::collections::{BTreeSet, HashMap, HashSet};
 use std::sync::{Arc, Weak};
 
 use fencepost_config::{Config, CoverIndex, Lock, LockTemplate, Mode, OverlapIndex, Route};
-use fencepost_sources::Turning;
+use fencepost_locks::Turning;
 
-use crate::fence::Fence;
+use crate::generation::Generation;
 
 /// Configurations that were in force and have requests under way.
 #[derive(Default)]
-pub(super) struct Earlier(Vec<Generation>);
+pub(super) struct Earlier(Vec<Replaced>);
 
-struct Generation {
+struct Replaced {
     /// Gone with its last request.
-    fence: Weak<Fence>,
+    generation: Weak<Generation>,
     /// What is judged by now of what was let past under it.
     turned: HashSet<Turn>,
 }
@@ -32,16 +32,16 @@ struct Turn {
 impl Earlier {
     /// Where a route judges requests which it, or another, let past before because it only watched, has the gates of its locks wait for
     /// those: they may be anybody's.
-    pub(super) fn bar_what_was_let_past(&mut self, old: &Arc<Fence>, new: &Fence) {
-        self.0.push(Generation { fence: Arc::downgrade(old), turned: HashSet::new() });
+    pub(super) fn bar_what_was_let_past(&mut self, old: &Arc<Generation>, new: &Generation) {
+        self.0.push(Replaced { generation: Arc::downgrade(old), turned: HashSet::new() });
         let judging = LazyCell::new(|| CoverIndex::new(&new.config.routes));
         let mut turning = vec![Vec::new(); new.sources.len()];
-        self.0.retain_mut(|generation| {
-            let Some(fence) = generation.fence.upgrade() else { return false };
-            if !fence.config.routes.iter().any(only_watches) {
+        self.0.retain_mut(|replaced| {
+            let Some(generation) = replaced.generation.upgrade() else { return false };
+            if !generation.config.routes.iter().any(only_watches) {
                 return true;
             }
-            let watching = Watching::new(&fence.config, &judging);
+            let watching = Watching::new(&generation.config, &judging);
             for (index, route) in new.config.routes.iter().enumerate() {
                 let Mode::Enforce(lock) = &route.mode else { continue };
                 let keys = lock.key.to_string();
@@ -53,8 +53,9 @@ impl Earlier {
                     keys: keys.clone(),
                 };
                 // What bars already does so until its time has come.
-                turned.retain(|(watching, ..)| !generation.turned.contains(&turn(*watching)));
-                let timeout = turned.iter().map(|(watching, _)| fence.config.routes[*watching].orphan_timeout).max();
+                turned.retain(|(watching, ..)| !replaced.turned.contains(&turn(*watching)));
+                let timeout =
+                    turned.iter().map(|(watching, _)| generation.config.routes[*watching].orphan_timeout).max();
                 let Some(timeout) = timeout else { continue };
                 let template = lock.key.clone();
                 turning[lock.source].push(Turning {
@@ -62,10 +63,10 @@ impl Earlier {
                     prefix: lock.key.literal_prefix().to_owned(),
                     names: Arc::new(move |key| template.matches_key(key)),
                     watched: turned.iter().map(|(_, key)| key.to_string()).collect(),
-                    generation: fence.generation + 1,
+                    generation: generation.number + 1,
                     counts_for: timeout.max(route.orphan_timeout),
                 });
-                generation.turned.extend(turned.iter().map(|(watching, _)| turn(*watching)));
+                replaced.turned.extend(turned.iter().map(|(watching, _)| turn(*watching)));
             }
             true
         });
@@ -74,8 +75,8 @@ impl Earlier {
     }
 
     /// Those of them.
-    pub(super) fn fences(&self) -> impl Iterator<Item = Arc<Fence>> {
-        self.0.iter().filter_map(|generation| generation.fence.upgrade())
+    pub(super) fn generations(&self) -> impl Iterator<Item = Arc<Generation>> {
+        self.0.iter().filter_map(|replaced| replaced.generation.upgrade())
     }
 }
 

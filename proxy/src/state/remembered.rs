@@ -4,8 +4,8 @@ use std::collections::BTreeMap;
 use std::collections::btree_map;
 use std::time::Duration;
 
+use fencepost_locks::StoreIdentity;
 use fencepost_policy::{Layout, LockKey, Revision};
-use fencepost_sources::StoreIdentity;
 
 use super::entry::Entry;
 

@@ -5,14 +5,14 @@ use std::pin::pin;
 use std::rc::Rc;
 use std::sync::Arc;
 
+use fencepost_locks::TrackedLock;
 use fencepost_policy::{LostPassId, OrphanId, Pass};
-use fencepost_sources::TrackedLock;
 use prometheus::IntGauge;
 use tokio::task::AbortHandle;
 use tokio::time::{Instant, sleep_until};
 
 use super::Counter;
-use crate::exchange::Place;
+use crate::request_context::RequestContext;
 use crate::wire::{WeakSocket, caught_up};
 
 /// A request that may run on at the worker, unseen, until its time has come or its end is seen after all. Its worker is listened to:
@@ -32,14 +32,14 @@ impl Orphan {
         lock: Arc<TrackedLock>,
         id: OrphanId,
         until: Instant,
-        place: Rc<Place>,
+        context: Rc<RequestContext>,
         connection: Option<WeakSocket>,
     ) -> Orphan {
         // Not in the thread's background work, since a process that drains need not wait for it.
-        let counted = Counted::new(place.metrics().orphans.clone());
+        let counted = Counted::new(context.metrics().orphans.clone());
         let until = Rc::new(Cell::new(until));
         lock.set_heard(id, true);
-        let outlive = outlive(Arc::clone(&lock), id, Rc::clone(&until), place, counted, connection);
+        let outlive = outlive(Arc::clone(&lock), id, Rc::clone(&until), context, counted, connection);
         let timer = tokio::task::spawn_local(outlive).abort_handle();
         Orphan { lock, id, until, timer }
     }
@@ -79,11 +79,11 @@ impl LostPass {
         counter: Counter,
         pass: Pass,
         until: Instant,
-        place: Rc<Place>,
+        context: Rc<RequestContext>,
         connection: Option<WeakSocket>,
     ) -> LostPass {
         let (id, until) = (counter.lose_pass(pass), Rc::new(Cell::new(until)));
-        let outlive = outlive_pass(counter.clone(), id, Rc::clone(&until), place, connection);
+        let outlive = outlive_pass(counter.clone(), id, Rc::clone(&until), context, connection);
         let timer = tokio::task::spawn_local(outlive).abort_handle();
         LostPass { counter, id, until, timer }
     }
@@ -137,17 +137,17 @@ async fn outlive(
     lock: Arc<TrackedLock>,
     id: OrphanId,
     until: Rc<Cell<Instant>>,
-    place: Rc<Place>,
+    context: Rc<RequestContext>,
     _counted: Counted,
     connection: Option<WeakSocket>,
 ) {
-    let _untimely = Untimely { counts: || lock.counts_orphan(id), place: Rc::clone(&place) };
+    let _untimely = Untimely { counts: || lock.counts_orphan(id), context: Rc::clone(&context) };
     let is_due = orphan_is_due(&lock, id, &until).await;
     if let Some(connection) = connection {
         connection.reset();
     }
     if is_due && lock.end_orphan(id) {
-        place.metrics().orphans_expired.inc();
+        context.metrics().orphans_expired.inc();
     }
 }
 
@@ -161,10 +161,10 @@ async fn outlive_pass(
     counter: Counter,
     id: LostPassId,
     until: Rc<Cell<Instant>>,
-    place: Rc<Place>,
+    context: Rc<RequestContext>,
     connection: Option<WeakSocket>,
 ) {
-    let _untimely = Untimely { counts: || counter.counts_lost_pass(id), place };
+    let _untimely = Untimely { counts: || counter.counts_lost_pass(id), context };
     let is_due = lost_pass_is_due(&counter, id, &until).await;
     if let Some(connection) = connection {
         connection.reset();
@@ -183,13 +183,13 @@ async fn lost_pass_is_due(counter: &Counter, id: LostPassId, until: &Rc<Cell<Ins
 struct Untimely<F: Fn() -> bool> {
     /// Whether the request still counts.
     counts: F,
-    place: Rc<Place>,
+    context: Rc<RequestContext>,
 }
 
 impl<F: Fn() -> bool> Drop for Untimely<F> {
     fn drop(&mut self) {
         if (self.counts)() {
-            self.place.share.fence.process.leave_unseen();
+            self.context.share.generation.process.leave_unseen();
         }
     }
 }
@@ -218,8 +218,8 @@ mod tests {
     use std::task::{Context, Poll, Wake, Waker};
     use std::time::Duration;
 
+    use fencepost_locks::{LockSource, LockSpec, MemoryStore, RecordFormat, SourceOptions, Timing};
     use fencepost_policy::{Admission, FenceToken, Layout, LockKey, PassReason};
-    use fencepost_sources::{LockSource, LockSpec, MemoryStore, RecordFormat, SourceOptions, Timing};
 
     use super::*;
 

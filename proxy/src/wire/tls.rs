@@ -176,7 +176,7 @@ mod tests {
     use std::task::Wake;
     use std::time::Duration;
 
-    use fencepost_testsupport::{Authority, WorkerTls};
+    use fencepost_tests::{Authority, WorkerTls};
     use fencepost_tls::{ClientFiles, ClientTls};
     use rustls::crypto::cipher::{MessageEncrypter, OutboundPlainMessage};
     use rustls::crypto::ring::cipher_suite::TLS13_AES_256_GCM_SHA384;

@@ -27,9 +27,10 @@ const UNSENT_BYTES_MAX: u32 = 128 * 1024;
 /// Has the kernel probe a silent peer after a minute. A peer that answers no probe is lost half a minute later (tcp(7), `SO_KEEPALIVE`).
 /// Where the socket has a `TCP_USER_TIMEOUT`, that decides when the peer is lost, and the first probe is not sent before.
 pub(crate) fn keep_alive(socket: &SockRef<'_>) {
-    const IDLE_MIN: Duration = Duration::from_secs(60);
-    let idle = socket.tcp_user_timeout().ok().flatten().map_or(IDLE_MIN, |timeout| timeout.max(IDLE_MIN));
-    let keepalive = TcpKeepalive::new().with_time(idle).with_interval(Duration::from_secs(10)).with_retries(3);
+    let keepalive =
+        TcpKeepalive::new().with_time(Duration::from_secs(60)).with_interval(Duration::from_secs(10)).with_retries(3);
+    let user_timeout = socket.tcp_user_timeout().ok().flatten().filter(|timeout| *timeout > Duration::from_secs(60));
+    let keepalive = user_timeout.map_or(keepalive.clone(), |timeout| keepalive.with_time(timeout));
     let _ = socket.set_tcp_keepalive(&keepalive); // The kernel sees the end of whoever has a unix socket.
 }
 

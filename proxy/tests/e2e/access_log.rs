@@ -4,7 +4,7 @@ use std::fs::{File, OpenOptions};
 use std::io::{BufRead, BufReader};
 use std::path::{Path, PathBuf};
 
-use fencepost_testsupport::{
+use fencepost_tests::{
     Answer, Behaviour, Connection, Endpoint, Etcd, EtcdVersion, FreePort, Latch, Scratch, Worker, eventually, request,
 };
 use futures_util::future::join_all;

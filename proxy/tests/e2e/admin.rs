@@ -1,6 +1,6 @@
 //! What an operator sees of a running proxy.
 
-use fencepost_testsupport::{Answer, Behaviour, Connection, EtcdVersion, Latch, eventually, request};
+use fencepost_tests::{Answer, Behaviour, Connection, EtcdVersion, Latch, eventually, request};
 use futures_util::future::join_all;
 use tokio::io::AsyncWriteExt;
 use tokio::net::TcpSocket;
@@ -227,9 +227,9 @@ async fn a_record_that_names_its_owner_twice_admits_nobody() {
 
 #[tokio::test]
 async fn a_terminated_process_finishes_what_it_has_begun() {
-    let etcd = fencepost_testsupport::Etcd::start(EtcdVersion::V3_5).await;
+    let etcd = fencepost_tests::Etcd::start(EtcdVersion::V3_5).await;
     let tenure = crate::store::Store::of(&etcd).await.hold("/k", "shard-1").await;
-    let worker = fencepost_testsupport::Worker::start().await;
+    let worker = fencepost_tests::Worker::start().await;
     let latch = Latch::new();
     worker.on("/slow", Behaviour::Hold(latch.clone(), Answer::ok("done")));
     let config =
@@ -242,12 +242,12 @@ async fn a_terminated_process_finishes_what_it_has_begun() {
     });
     worker.wait_for(1).await;
     fence.process().terminate();
-    fencepost_testsupport::eventually("it is not ready any more", async || {
+    fencepost_tests::eventually("it is not ready any more", async || {
         (fence.admin("GET", "/readyz").await.status == 503).then_some(())
     })
     .await;
     let listener = fence.listener.clone();
-    fencepost_testsupport::eventually("it stops accepting", async || {
+    fencepost_tests::eventually("it stops accepting", async || {
         request(listener.clone(), "GET", "/", &[], b"").await.is_err().then_some(())
     })
     .await;
@@ -292,8 +292,8 @@ async fn why_a_process_could_not_start_is_the_last_line_of_its_log() {
 
 #[tokio::test]
 async fn logs_in_json_are_one_object_a_line() {
-    let etcd = fencepost_testsupport::Etcd::start(EtcdVersion::V3_4).await;
-    let worker = fencepost_testsupport::Worker::start().await;
+    let etcd = fencepost_tests::Etcd::start(EtcdVersion::V3_4).await;
+    let worker = fencepost_tests::Worker::start().await;
     let upstream = worker.endpoint().to_string();
     let arguments = ["serve", "--listen", "127.0.0.1:0", "--upstream", &upstream, "--etcd", &etcd.endpoint()];
     let more = ["--lock", "/k", "--admin", "127.0.0.1:0", "--log-format", "json"];

@@ -4,7 +4,7 @@ use std::path::Path;
 use std::process::Output;
 use std::time::{Duration, Instant};
 
-use fencepost_testsupport::{Authority, Etcd, EtcdVersion, FreePort, PATIENCE, Scratch, Worker, eventually, request};
+use fencepost_tests::{Authority, Etcd, EtcdVersion, FreePort, PATIENCE, Scratch, Worker, eventually, request};
 
 use crate::fencepost::{BINARY, Config, Fencepost, Route};
 use crate::programs::{printed, run};
@@ -616,7 +616,7 @@ async fn a_demo_that_stays_can_be_looked_at() {
     let scratch = Scratch::new();
     let mut command = std::process::Command::new(BINARY);
     command.args(["demo", "--stay"]);
-    let mut demo = fencepost_testsupport::Process::start(&command, &scratch.path().join("log"));
+    let mut demo = fencepost_tests::Process::start(&command, &scratch.path().join("log"));
     // It says how to send a request of one's own.
     let (listener, admin) = eventually("the demo tells where it is", async || {
         assert!(demo.ended().is_none(), "{}", demo.log());

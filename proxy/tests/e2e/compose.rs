@@ -5,7 +5,7 @@ use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
 use std::process::{Command, Output};
 
-use fencepost_testsupport::{Cluster, Endpoint, EtcdVersion, Process, Scratch, eventually};
+use fencepost_tests::{Cluster, Endpoint, EtcdVersion, Process, Scratch, eventually};
 use rustix::process::{Pid, Signal, kill_process};
 use serde_json::Value;
 use tokio::io::{AsyncBufReadExt, AsyncWriteExt, BufReader};

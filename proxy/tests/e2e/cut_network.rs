@@ -1,6 +1,6 @@
 //! A worker behind a network that breaks: what the kernel holds for it is never delivered once another tenure may be there.
 
-use fencepost_testsupport::{
+use fencepost_tests::{
     Answer, Authority, Behaviour, BodyEnd, Etcd, EtcdVersion, Latch, Network, Scratch, Subject, Worker, WorkerTls,
     eventually, replace_file,
 };

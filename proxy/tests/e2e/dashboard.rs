@@ -2,7 +2,7 @@
 
 use std::time::Duration;
 
-use fencepost_testsupport::{Browser, Connection, EtcdVersion, Relay};
+use fencepost_tests::{Browser, Connection, EtcdVersion, Relay};
 use serde_json::{Value, json};
 
 use crate::fencepost::Route;
@@ -27,7 +27,7 @@ async fn let_a_bar_grow() {
     tokio::time::sleep(Duration::from_millis(800)).await;
 }
 
-fn decision(answer: &fencepost_testsupport::Response) -> String {
+fn decision(answer: &fencepost_tests::Response) -> String {
     answer.header("fence-decision").expect("a refusal has an id").to_owned()
 }
 

@@ -1,6 +1,6 @@
 //! The dashboard where there is more than it has room for, or a browser takes.
 
-use fencepost_testsupport::{Browser, EtcdVersion};
+use fencepost_tests::{Browser, EtcdVersion};
 use serde_json::json;
 
 use crate::fencepost::Route;

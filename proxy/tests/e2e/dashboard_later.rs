@@ -1,6 +1,6 @@
 //! What the dashboard makes of what it hears later: after a break of its connection, and of a tenure that it shows already.
 
-use fencepost_testsupport::{Browser, EtcdVersion, Relay};
+use fencepost_tests::{Browser, EtcdVersion, Relay};
 use serde_json::json;
 
 use crate::fencepost::Route;

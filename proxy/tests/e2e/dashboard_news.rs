@@ -2,7 +2,7 @@
 
 use std::ops::Range;
 
-use fencepost_testsupport::{Answer, Behaviour, Browser, EtcdVersion, FreePort, Latch, Relay, Worker, eventually};
+use fencepost_tests::{Answer, Behaviour, Browser, EtcdVersion, FreePort, Latch, Relay, Worker, eventually};
 use serde_json::{Value, json};
 
 use crate::fencepost::{Config, Fencepost, Route};

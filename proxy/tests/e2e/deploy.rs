@@ -3,7 +3,7 @@
 use std::collections::{BTreeMap, BTreeSet};
 use std::process::Stdio;
 
-use fencepost_testsupport::{EtcdVersion, eventually};
+use fencepost_tests::{EtcdVersion, eventually};
 use serde_json::Value;
 use tokio::io::AsyncWriteExt;
 

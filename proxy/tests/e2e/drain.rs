@@ -4,7 +4,7 @@ use std::fs::File;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 
-use fencepost_testsupport::{Answer, Behaviour, Etcd, EtcdVersion, Latch, Relay, Scratch, eventually, request};
+use fencepost_tests::{Answer, Behaviour, Etcd, EtcdVersion, Latch, Relay, Scratch, eventually, request};
 
 use crate::access_log::make_fifo;
 use crate::fencepost::{Config, Route};

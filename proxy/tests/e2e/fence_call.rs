@@ -1,6 +1,6 @@
 //! `POST /.well-known/fence`: how a new master closes the door behind its predecessor.
 
-use fencepost_testsupport::{Answer, Behaviour, Connection, EtcdVersion, Latch, Response, request};
+use fencepost_tests::{Answer, Behaviour, Connection, EtcdVersion, Latch, Response, request};
 
 use crate::fencepost::Route;
 use crate::refusal::{assert_refused, reason};
@@ -139,7 +139,7 @@ async fn a_caller_that_does_not_hold_the_lock_is_refused() {
             let (store, waiter) = (scene.store.clone(), waiter.clone());
             async move { store.acquire(Layout::Election, "/e", &waiter).await }
         });
-        let queue = fencepost_testsupport::eventually("the other queues", async || {
+        let queue = fencepost_tests::eventually("the other queues", async || {
             let queue = scene.store.queue("/e/").await;
             (queue.len() == 2).then_some(queue)
         })

@@ -4,7 +4,7 @@ use std::net::SocketAddr;
 use std::path::{Path, PathBuf};
 use std::process::{Command, ExitStatus};
 
-use fencepost_testsupport::{Endpoint, Process, Response, Scratch, eventually, request};
+use fencepost_tests::{Endpoint, Process, Response, Scratch, eventually, request};
 
 /// The path of the binary.
 pub(crate) const BINARY: &str = env!("CARGO_BIN_EXE_fencepost");

@@ -2,7 +2,7 @@
 
 use std::time::Duration;
 
-use fencepost_testsupport::{Etcd, EtcdVersion, Scratch, Worker};
+use fencepost_tests::{Etcd, EtcdVersion, Scratch, Worker};
 
 use crate::fencepost::{Config, Fencepost, Route};
 use crate::programs::{PythonServer, printed, python};
@@ -163,8 +163,8 @@ async fn sixty_four_streams_of_one_connection_are_judged_one_by_one() {
     let (scene, tenure, stale) = held().await;
     scene.worker.on(
         "/slow",
-        fencepost_testsupport::Behaviour::Answer(
-            fencepost_testsupport::Answer::ok("x".repeat(64)).trickling(8, Duration::from_millis(5)),
+        fencepost_tests::Behaviour::Answer(
+            fencepost_tests::Answer::ok("x".repeat(64)).trickling(8, Duration::from_millis(5)),
         ),
     );
     let url = format!("{}/slow", scene.fence.listener);

@@ -3,7 +3,7 @@
 use std::collections::BTreeMap;
 use std::time::{Duration, Instant};
 
-use fencepost_testsupport::{Answer, Behaviour, EtcdVersion, Latch, PATIENCE, Response, Seen, Worker, eventually};
+use fencepost_tests::{Answer, Behaviour, EtcdVersion, Latch, PATIENCE, Response, Seen, Worker, eventually};
 use rustix::process::{Resource, Rlimit, getrlimit, setrlimit};
 use serde_json::Value;
 use tokio::net::TcpListener;

@@ -1,6 +1,6 @@
 //! Which host a request is for, where routes tell hosts apart.
 
-use fencepost_testsupport::{Connection, EtcdVersion};
+use fencepost_tests::{Connection, EtcdVersion};
 
 use crate::fencepost::Route;
 use crate::scene::Scene;

@@ -10,7 +10,7 @@ mod odd_bytes;
 mod pseudo_trailers;
 mod recorder;
 
-use fencepost_testsupport::{Connection, Etcd, EtcdVersion, Response};
+use fencepost_tests::{Connection, Etcd, EtcdVersion, Response};
 
 use self::cases::{CASES, Case, Fate};
 use self::recorder::{Message, Recorded, Recorder, Unread, folded, messages};

@@ -2,7 +2,7 @@
 
 mod peer;
 
-use fencepost_testsupport::{Authority, Claim, EtcdVersion, Issued, Response, Scratch, Subject, eventually};
+use fencepost_tests::{Authority, Claim, EtcdVersion, Issued, Response, Scratch, Subject, eventually};
 use http::HeaderMap;
 use rustls::HandshakeKind;
 use serde_json::json;

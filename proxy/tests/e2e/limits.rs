@@ -11,7 +11,7 @@ mod worker_connections;
 
 use std::net::SocketAddr;
 
-use fencepost_testsupport::{Connection, Endpoint, EtcdVersion};
+use fencepost_tests::{Connection, Endpoint, EtcdVersion};
 
 use crate::fencepost::Route;
 use crate::scene::Scene;

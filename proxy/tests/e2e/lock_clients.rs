@@ -1,6 +1,6 @@
 //! Locks as real clients leave them in etcd.
 
-use fencepost_testsupport::{EtcdVersion, eventually};
+use fencepost_tests::{EtcdVersion, eventually};
 
 use crate::fencepost::Route;
 use crate::programs::{Etcdctl, lease_of};

@@ -1,6 +1,6 @@
 //! Routes whose callers name their lock in a header of another name.
 
-use fencepost_testsupport::EtcdVersion;
+use fencepost_tests::EtcdVersion;
 
 use crate::fence_call::call_with;
 use crate::fencepost::Route;

@@ -3,7 +3,7 @@
 use std::cell::Cell;
 use std::fmt;
 
-use fencepost_testsupport::{Etcd, EtcdVersion, Relay, eventually};
+use fencepost_tests::{Etcd, EtcdVersion, Relay, eventually};
 
 use crate::fencepost::{Config, Fencepost, Route};
 use crate::refusal::{assert_refused, reason};

@@ -4,7 +4,7 @@ use std::net::SocketAddr;
 use std::path::Path;
 use std::process::Stdio;
 
-use fencepost_testsupport::{
+use fencepost_tests::{
     Answer, Behaviour, Connection, Etcd, EtcdVersion, FreePort, Latch, Scratch, eventually, request,
 };
 use serde_json::{Value, json};

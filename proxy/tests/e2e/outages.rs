@@ -2,7 +2,7 @@
 
 use std::time::{Duration, Instant};
 
-use fencepost_testsupport::{
+use fencepost_tests::{
     Answer, Behaviour, Cluster, Etcd, EtcdOptions, EtcdVersion, FreePort, Latch, Relay, Scratch, Worker, eventually,
     request,
 };
@@ -97,7 +97,7 @@ async fn an_event_stream_is_cut_whose_tenure_ended_in_an_outage_of_which_etcd_ke
 /// Whoever looks after the proxy reads why, and is not flooded.
 #[tokio::test]
 async fn a_worker_that_is_not_there_is_in_the_log_once_for_many_requests() {
-    let etcd = fencepost_testsupport::Etcd::start(EtcdVersion::V3_5).await;
+    let etcd = fencepost_tests::Etcd::start(EtcdVersion::V3_5).await;
     let (store, nobody) = (Store::of(&etcd).await, FreePort::reserve());
     let upstream = format!("http://{}", nobody.address());
     let config = Config::new(&[etcd.endpoint()], &upstream, &[quick_to_age()]).threads(1);
@@ -129,7 +129,7 @@ async fn a_worker_that_is_not_there_is_in_the_log_once_for_many_requests() {
 
 #[tokio::test]
 async fn a_start_without_a_store_is_not_ready_and_admits_nobody_until_it_is_there() {
-    let mut etcd = fencepost_testsupport::Etcd::start(EtcdVersion::V3_5).await;
+    let mut etcd = fencepost_tests::Etcd::start(EtcdVersion::V3_5).await;
     let store = Store::of(&etcd).await;
     let present = store.hold(LOCK, "shard-1").await;
     etcd.kill();
@@ -177,7 +177,7 @@ async fn start_without_a_watch_is_not_ready() {
 
 #[tokio::test]
 async fn where_only_templates_are_named_a_start_without_a_store_is_not_ready_either() {
-    let mut etcd = fencepost_testsupport::Etcd::start(EtcdVersion::V3_5).await;
+    let mut etcd = fencepost_tests::Etcd::start(EtcdVersion::V3_5).await;
     etcd.kill();
     let worker = Worker::start().await;
     let routes = [Route::new("shards", "/{shard}/", r#"key = "/shards/{shard}/lock""#)];

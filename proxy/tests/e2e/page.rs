@@ -2,7 +2,7 @@
 
 use std::net::SocketAddr;
 
-use fencepost_testsupport::Browser;
+use fencepost_tests::Browser;
 use serde_json::{Value, json};
 
 /// The dashboard of a running fencepost, opened in Chromium.

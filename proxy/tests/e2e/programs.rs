@@ -4,7 +4,7 @@ use std::path::PathBuf;
 use std::process::{Command, Output, Stdio};
 use std::time::Duration;
 
-use fencepost_testsupport::{Etcd, PATIENCE, Process, Scratch, eventually};
+use fencepost_tests::{Etcd, PATIENCE, Process, Scratch, eventually};
 use tokio::io::{AsyncBufReadExt, BufReader, Lines};
 use tokio::process::{Child, ChildStdout};
 

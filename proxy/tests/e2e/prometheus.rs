@@ -3,7 +3,7 @@
 use std::net::SocketAddr;
 use std::process::Command;
 
-use fencepost_testsupport::{FreePort, Process, Scratch, eventually, request};
+use fencepost_tests::{FreePort, Process, Scratch, eventually, request};
 use percent_encoding::{NON_ALPHANUMERIC, utf8_percent_encode};
 use serde_json::Value;
 

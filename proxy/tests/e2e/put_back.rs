@@ -1,6 +1,6 @@
 //! A source that was taken out, that nobody used for a time, and that is put back.
 
-use fencepost_testsupport::{Answer, Behaviour, Etcd, EtcdVersion, FreePort, Latch, Response, Scratch, eventually};
+use fencepost_tests::{Answer, Behaviour, Etcd, EtcdVersion, FreePort, Latch, Response, Scratch, eventually};
 
 use crate::fencepost::{Config, Route};
 use crate::refusal::reason;

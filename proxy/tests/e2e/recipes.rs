@@ -10,7 +10,7 @@ use std::process::Command;
 use std::sync::LazyLock;
 use std::time::Duration;
 
-use fencepost_testsupport::{Etcd, EtcdVersion, PATIENCE, Process, Relay, Scratch, Worker, eventually};
+use fencepost_tests::{Etcd, EtcdVersion, PATIENCE, Process, Relay, Scratch, Worker, eventually};
 use tokio::io::AsyncReadExt;
 use tokio::net::{TcpListener, TcpStream};
 use tokio::time::timeout;

@@ -2,7 +2,7 @@
 
 use std::collections::BTreeSet;
 
-use fencepost_testsupport::Response;
+use fencepost_tests::Response;
 use serde_json::Value;
 
 use crate::store::Tenure;

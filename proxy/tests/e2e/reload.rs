@@ -4,7 +4,7 @@ use std::path::Path;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU32, Ordering};
 
-use fencepost_testsupport::{EtcdVersion, Scratch, eventually, request};
+use fencepost_tests::{EtcdVersion, Scratch, eventually, request};
 
 use crate::access_log::make_fifo;
 use crate::fencepost::{Config, Fencepost, Route};

@@ -1,8 +1,6 @@
 //! What becomes of locks, their gates and their sources when another configuration is put in force.
 
-use fencepost_testsupport::{
-    Answer, Behaviour, BodyEnd, EtcdVersion, FreePort, Latch, Relay, Scratch, eventually, request,
-};
+use fencepost_tests::{Answer, Behaviour, BodyEnd, EtcdVersion, FreePort, Latch, Relay, Scratch, eventually, request};
 use std::cell::{Cell, RefCell};
 
 use crate::fencepost::{Config, Fencepost, Route};
@@ -19,7 +17,7 @@ fn guarded(lines: &[&str]) -> Route {
 /// A request of a holder that has lost its lock, at the worker until the latch opens.
 struct Predecessor {
     latch: Latch,
-    held: tokio::task::JoinHandle<fencepost_testsupport::Response>,
+    held: tokio::task::JoinHandle<fencepost_tests::Response>,
     successor: Tenure,
 }
 
@@ -35,7 +33,7 @@ impl Predecessor {
     }
 
     /// The predecessor's request ends, and the successor's, begun before, only after it.
-    async fn lets_in(self, scene: &Scene, waiting: Vec<tokio::task::JoinHandle<fencepost_testsupport::Response>>) {
+    async fn lets_in(self, scene: &Scene, waiting: Vec<tokio::task::JoinHandle<fencepost_tests::Response>>) {
         let begun = scene.worker.seen();
         assert!(!begun.iter().any(|seen| seen.path.starts_with("/next")), "{begun:#?}");
         self.latch.open();
@@ -145,7 +143,7 @@ async fn a_lock_keeps_its_source_and_with_it_its_gate() {
 
 #[tokio::test]
 async fn a_source_is_reached_at_other_addresses_and_keeps_its_gates() {
-    let etcd = fencepost_testsupport::Etcd::start(EtcdVersion::V3_5).await;
+    let etcd = fencepost_tests::Etcd::start(EtcdVersion::V3_5).await;
     let relay = Relay::before(&etcd).await;
     let through = format!("http://{}", relay.address());
     let scene = Scene::seeing(etcd, &[through], &[guarded(&["max_age = \"500ms\""])]).await;
@@ -221,9 +219,9 @@ async fn a_lock_that_cannot_be_read_is_not_put_in_force() {
 /// A process that was started while its store was away can be told of it, and what to do meanwhile.
 #[tokio::test]
 async fn a_store_that_has_never_answered_stands_in_no_reloads_way() {
-    let mut etcd = fencepost_testsupport::Etcd::start(EtcdVersion::V3_5).await;
+    let mut etcd = fencepost_tests::Etcd::start(EtcdVersion::V3_5).await;
     let tenure = crate::store::Store::of(&etcd).await.hold(LOCK, "shard-1").await;
-    let (port, worker) = (FreePort::reserve(), fencepost_testsupport::Worker::start().await);
+    let (port, worker) = (FreePort::reserve(), fencepost_tests::Worker::start().await);
     let nowhere = format!("http://{}", port.address());
     let config = Config::new(&[nowhere], &worker.endpoint().to_string(), &[guarded(&[])]);
     let fence = Fencepost::launch(&config).await;
@@ -331,7 +329,7 @@ async fn what_has_not_been_sent_when_its_route_turns_to_enforce_is_judged_as_the
             token.map(|token| format!("Fence-Owner: {}\r\nFence-Revision: {}\r\n", token.owner, token.revision));
         let head =
             format!("POST /k/late HTTP/1.1\r\nHost: a\r\n{}Content-Length: 5\r\n\r\nwr", token.unwrap_or_default());
-        let mut client = fencepost_testsupport::Connection::open(scene.fence.listener.clone()).await.unwrap();
+        let mut client = fencepost_tests::Connection::open(scene.fence.listener.clone()).await.unwrap();
         client.send(head).await.unwrap();
         clients.push(client);
     }
@@ -383,7 +381,7 @@ async fn a_source_that_is_sent_to_another_cluster_believes_nothing_that_is_said_
     let scene = Scene::open(EtcdVersion::V3_5, &[guarded(&["max_age = \"500ms\""])]).await;
     let tenure = scene.store.hold(LOCK, "shard-1").await;
     scene.admits("/", &tenure).await;
-    let elsewhere = fencepost_testsupport::Etcd::start(EtcdVersion::V3_5).await;
+    let elsewhere = fencepost_tests::Etcd::start(EtcdVersion::V3_5).await;
     let store = crate::store::Store::of(&elsewhere).await;
     for _ in 0..tenure.revision + 5 {
         store.put("/other", "x").await;
@@ -434,7 +432,7 @@ async fn an_upload_and_a_tunnel_that_were_let_past_are_cut_when_their_route_enfo
     scene.until_known(LOCK, Some("shard-2")).await;
     scene.worker.on("/tunnel", Behaviour::UpgradeAndEcho);
     let token = format!("Fence-Owner: {}\r\nFence-Revision: {}\r\n", zombie.owner, zombie.revision);
-    let open = async || fencepost_testsupport::Connection::open(scene.fence.listener.clone()).await.unwrap();
+    let open = async || fencepost_tests::Connection::open(scene.fence.listener.clone()).await.unwrap();
     let (mut upload, mut tunnel) = (open().await, open().await);
     let head = format!("POST /upload HTTP/1.1\r\nHost: a\r\n{token}Transfer-Encoding: chunked\r\n\r\n3\r\nhal\r\n");
     upload.send(head).await.unwrap();
@@ -465,7 +463,7 @@ async fn what_a_route_lets_past_goes_on_as_long_as_that_route_only_watches() {
     let scene = Scene::open(EtcdVersion::V3_5, &[watching.clone(), enforcing("one")]).await;
     let holder = scene.store.hold(LOCK, "shard-1").await;
     scene.until_known(LOCK, Some("shard-1")).await;
-    let mut upload = fencepost_testsupport::Connection::open(scene.fence.listener.clone()).await.unwrap();
+    let mut upload = fencepost_tests::Connection::open(scene.fence.listener.clone()).await.unwrap();
     let head = "POST /watching/upload HTTP/1.1\r\nHost: a\r\nTransfer-Encoding: chunked\r\n\r\n3\r\nhal\r\n";
     upload.send(head).await.unwrap();
     let begun = async || scene.worker.seen().into_iter().find(|seen| seen.body_bytes == 3);
@@ -486,7 +484,7 @@ async fn an_upload_that_was_let_past_and_cut_is_waited_for_until_its_worker_has_
     scene.until_known(LOCK, Some("shard-1")).await;
     let latch = Latch::new();
     scene.worker.on("/upload", Behaviour::Early(Answer::ok("early").halting_after(1, latch.clone())));
-    let mut upload = fencepost_testsupport::Connection::open(scene.fence.listener.clone()).await.unwrap();
+    let mut upload = fencepost_tests::Connection::open(scene.fence.listener.clone()).await.unwrap();
     let head = "POST /upload HTTP/1.1\r\nHost: a\r\nTransfer-Encoding: chunked\r\n\r\n3\r\nhal\r\n";
     upload.send(head).await.unwrap();
     let begun = async || scene.worker.seen().into_iter().find(|seen| seen.body_bytes == 3);

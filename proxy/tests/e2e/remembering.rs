@@ -3,7 +3,7 @@
 use std::process::Command;
 use std::time::{Duration, Instant};
 
-use fencepost_testsupport::{Answer, Behaviour, Browser, Connection, EtcdVersion, Latch, Process, Scratch, eventually};
+use fencepost_tests::{Answer, Behaviour, Browser, Connection, EtcdVersion, Latch, Process, Scratch, eventually};
 use futures_util::future::join_all;
 
 use crate::access_log::make_fifo;

@@ -4,7 +4,7 @@ use std::collections::BTreeMap;
 use std::io;
 use std::sync::{Arc, Mutex};
 
-use fencepost_testsupport::{Connection, Endpoint, Etcd, EtcdVersion, Response, Worker, eventually, request};
+use fencepost_tests::{Connection, Endpoint, Etcd, EtcdVersion, Response, Worker, eventually, request};
 use tokio::task::JoinHandle;
 
 use crate::fencepost::{Config, Fencepost, Route};

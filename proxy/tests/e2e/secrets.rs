@@ -2,7 +2,7 @@
 //!
 //! For another one, put `s3cret` into it and have it sent or configured in [`whoever_looks_at_logs_or_the_admin_listener_sees_no_secret`].
 
-use fencepost_testsupport::{Answer, Behaviour, Connection, EtcdVersion, Scratch};
+use fencepost_tests::{Answer, Behaviour, Connection, EtcdVersion, Scratch};
 
 use crate::fencepost::Route;
 use crate::programs::printed;

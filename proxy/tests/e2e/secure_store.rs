@@ -3,7 +3,7 @@
 use std::sync::Arc;
 use std::time::Duration;
 
-use fencepost_testsupport::{
+use fencepost_tests::{
     Answer, Behaviour, Cluster, Etcd, EtcdOptions, EtcdSecurity, EtcdVersion, Latch, Scratch, Tokens, Worker,
     eventually, replace_file,
 };

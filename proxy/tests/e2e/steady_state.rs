@@ -2,7 +2,7 @@
 
 use std::time::{Duration, Instant};
 
-use fencepost_testsupport::{Etcd, EtcdVersion};
+use fencepost_tests::{Etcd, EtcdVersion};
 
 use crate::fencepost::Route;
 use crate::refusal::reason;

@@ -2,7 +2,7 @@
 
 use std::time::Duration;
 
-use fencepost_testsupport::{Answer, Behaviour, EtcdVersion, Latch, Worker, eventually};
+use fencepost_tests::{Answer, Behaviour, EtcdVersion, Latch, Worker, eventually};
 
 use crate::fencepost::Route;
 use crate::scene::{Ask, Scene};

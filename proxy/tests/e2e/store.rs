@@ -4,7 +4,7 @@ use etcd_client::{
     Certificate, Client, Compare, CompareOp, ConnectOptions, GetOptions, Identity, LeaderKey, LockOptions,
     ProclaimOptions, PutOptions, ResignOptions, TlsOptions, Txn, TxnOp,
 };
-use fencepost_testsupport::{Etcd, EtcdSecurity};
+use fencepost_tests::{Etcd, EtcdSecurity};
 
 /// A client of the lock store.
 #[derive(Clone)]

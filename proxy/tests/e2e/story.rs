@@ -1,6 +1,6 @@
 //! The delayed request of an earlier tenure, under every layout, and every reason that the lock's state can give.
 
-use fencepost_testsupport::EtcdVersion;
+use fencepost_tests::EtcdVersion;
 
 use crate::fencepost::Route;
 use crate::refusal::{assert_refused, assert_refused_grpc, assert_refused_head, reason};
@@ -120,7 +120,7 @@ async fn whoever_waits_is_not_the_owner_yet() {
                 let (store, lock, two) = (scene.store.clone(), lock.clone(), two.clone());
                 async move { store.acquire(layout, &lock, &two).await }
             });
-            let (key, created) = fencepost_testsupport::eventually("the second contender queues", async || {
+            let (key, created) = fencepost_tests::eventually("the second contender queues", async || {
                 scene.store.queue(&format!("{lock}/")).await.into_iter().nth(1)
             })
             .await;

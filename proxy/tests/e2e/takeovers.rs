@@ -2,7 +2,7 @@
 
 use std::time::Duration;
 
-use fencepost_testsupport::{Etcd, EtcdVersion, Relay, Worker, eventually};
+use fencepost_tests::{Etcd, EtcdVersion, Relay, Worker, eventually};
 
 use crate::fencepost::{Config, Fencepost, Route};
 use crate::refusal::{assert_refused, reason};
@@ -43,7 +43,7 @@ async fn the_same_holds_in_a_queue() {
                 let (store, next) = (scene.store.clone(), next.clone());
                 async move { store.acquire(layout, "/queue", &next).await }
             });
-            fencepost_testsupport::eventually("the next contender queues", async || {
+            fencepost_tests::eventually("the next contender queues", async || {
                 (scene.store.queue("/queue/").await.len() == 2).then_some(())
             })
             .await;

@@ -10,9 +10,7 @@ use std::path::PathBuf;
 use std::process::Output;
 use std::sync::Arc;
 
-use fencepost_testsupport::{
-    Authority, Connection, Endpoint, Issued, Response, Scratch, Subject, Worker, replace_file,
-};
+use fencepost_tests::{Authority, Connection, Endpoint, Issued, Response, Scratch, Subject, Worker, replace_file};
 use fencepost_tls::{ClientFiles, ClientTls, IdentityFiles};
 use rustls::ClientConfig;
 use rustls::pki_types::{CertificateDer, ServerName};

@@ -1,6 +1,6 @@
 //! Requests whose token, or whose lock, can't be told.
 
-use fencepost_testsupport::{Answer, Behaviour, EtcdVersion};
+use fencepost_tests::{Answer, Behaviour, EtcdVersion};
 
 use crate::fence_call::call;
 use crate::fencepost::Route;

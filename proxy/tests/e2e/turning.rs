@@ -2,7 +2,7 @@
 
 use std::time::{Duration, Instant};
 
-use fencepost_testsupport::{Answer, Behaviour, BodyEnd, Connection, EtcdVersion, Latch, Response, eventually};
+use fencepost_tests::{Answer, Behaviour, BodyEnd, Connection, EtcdVersion, Latch, Response, eventually};
 use tokio::task::JoinHandle;
 
 use crate::fencepost::Route;

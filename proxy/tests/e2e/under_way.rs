@@ -1,6 +1,6 @@
 //! Uploads that are under way while etcd does not answer, has forgotten its history, or goes back.
 
-use fencepost_testsupport::{BodyEnd, Connection, EtcdVersion, PATIENCE, Relay, eventually};
+use fencepost_tests::{BodyEnd, Connection, EtcdVersion, PATIENCE, Relay, eventually};
 
 use crate::fencepost::Route;
 use crate::scene::Scene;
@@ -19,7 +19,7 @@ async fn begin(scene: &Scene, Tenure { owner, revision }: &Tenure) -> Connection
     let mut client = Connection::open(scene.fence.listener.clone()).await.unwrap();
     let head = format!("POST /k/up HTTP/1.1\r\nHost: h\r\nFence-Owner: {owner}\r\nFence-Revision: {revision}\r\n");
     client.send(head + "Transfer-Encoding: chunked\r\n\r\n5\r\nbegin\r\n").await.unwrap();
-    let has_begun = |one: &fencepost_testsupport::Seen| one.path == "/k/up" && one.body_bytes == 5;
+    let has_begun = |one: &fencepost_tests::Seen| one.path == "/k/up" && one.body_bytes == 5;
     scene.worker.wait_until("the upload has begun", |seen| seen.iter().any(has_begun)).await;
     client
 }
@@ -66,7 +66,7 @@ async fn an_upload_that_paused_goes_on_when_etcd_answers_again() {
 /// read them again but for a request that came: the upload was cut while etcd was well.
 #[tokio::test]
 async fn an_upload_goes_on_though_etcd_has_forgotten_what_happened_while_it_could_not_be_reached() {
-    let etcd = fencepost_testsupport::Etcd::start(EtcdVersion::V3_5).await;
+    let etcd = fencepost_tests::Etcd::start(EtcdVersion::V3_5).await;
     let relay = Relay::before(&etcd).await;
     let through = format!("http://{}", relay.address());
     let scene = Scene::seeing(etcd, &[through], &[route("/{name}", "1h")]).await;
@@ -108,7 +108,7 @@ async fn an_upload_does_not_go_on_by_the_news_of_a_store_that_went_back() {
         }
         until_age(&scene, "the news is young", |age| age < 1.0).await;
         let _ = send_rest(&mut client).await;
-        let has_ended = |one: &fencepost_testsupport::Seen| one.path == "/k/up" && one.body_end.is_some();
+        let has_ended = |one: &fencepost_tests::Seen| one.path == "/k/up" && one.body_end.is_some();
         scene.worker.wait_until("the upload has ended", |seen| seen.iter().any(has_ended)).await;
         assert_eq!(body_end(&scene), Some(BodyEnd::Cut), "{key}");
         drop(client);

@@ -1,6 +1,6 @@
 //! What never becomes a request: its head cannot be read, or is too large.
 
-use fencepost_testsupport::{Connection, EtcdVersion, eventually};
+use fencepost_tests::{Connection, EtcdVersion, eventually};
 
 use crate::fencepost::Route;
 use crate::scene::Scene;

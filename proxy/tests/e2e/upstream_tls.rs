@@ -5,9 +5,7 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU32, Ordering};
 use std::time::{Duration, SystemTime};
 
-use fencepost_testsupport::{
-    Authority, Etcd, EtcdVersion, Scratch, Subject, Worker, WorkerTls, eventually, replace_file,
-};
+use fencepost_tests::{Authority, Etcd, EtcdVersion, Scratch, Subject, Worker, WorkerTls, eventually, replace_file};
 use http::Version;
 
 use crate::access_log::make_fifo;

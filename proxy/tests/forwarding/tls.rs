@@ -10,7 +10,7 @@ use std::time::Duration;
 
 use fencepost::forward::{ConnectionQuota, Ending, Pool, Speaks, Upstream, UpstreamAddress, UpstreamTls, Wants};
 use fencepost::wire::Background;
-use fencepost_testsupport::{Behaviour, Endpoint, Worker, WorkerTls, replace_file};
+use fencepost_tests::{Behaviour, Endpoint, Worker, WorkerTls, replace_file};
 use fencepost_tls::{Followed, Look};
 use http::Version;
 use tokio::task::{LocalSet, spawn_blocking, spawn_local};

@@ -2,7 +2,7 @@
 
 use std::path::PathBuf;
 
-use fencepost_testsupport::{FreePort, Scratch, eventually};
+use fencepost_tests::{FreePort, Scratch, eventually};
 use rustix::process::Signal;
 
 use crate::holder::{BINARY, Holder};

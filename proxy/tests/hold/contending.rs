@@ -3,7 +3,7 @@
 
 use std::path::PathBuf;
 
-use fencepost_testsupport::{EtcdVersion, Relay, Seen, Worker, eventually};
+use fencepost_tests::{EtcdVersion, Relay, Seen, Worker, eventually};
 use rustix::process::Signal;
 
 use crate::holder::Holder;

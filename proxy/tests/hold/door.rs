@@ -3,7 +3,7 @@
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::time::{Duration, Instant};
 
-use fencepost_testsupport::{Answer, Behaviour, Latch, Relay, Worker, eventually, request};
+use fencepost_tests::{Answer, Behaviour, Latch, Relay, Worker, eventually, request};
 use rustix::process::Signal;
 
 use crate::holder::Holder;
@@ -145,7 +145,7 @@ async fn a_proxy_that_guards_another_lock_is_no_door_and_one_that_is_away_is_wai
     assert_eq!(holder.code().await, 1);
     assert!(holder.log().contains("does not fence: it answered 200 OK"), "{}", holder.log());
 
-    let nobody = fencepost_testsupport::FreePort::reserve();
+    let nobody = fencepost_tests::FreePort::reserve();
     let url = format!("http://{}", nobody.address());
     let mut holder = Holder::start(&stage, "a", &["--fence", &url], "touch $stage/started");
     holder.until_log("waiting for http://").await;

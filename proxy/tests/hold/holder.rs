@@ -6,7 +6,7 @@ use std::os::unix::fs::OpenOptionsExt;
 use std::path::Path;
 use std::process::{Command, ExitStatus};
 
-use fencepost_testsupport::{Process, Scratch, eventually};
+use fencepost_tests::{Process, Scratch, eventually};
 use rustix::fs::OFlags;
 use rustix::process::{Pid, Signal, kill_process};
 

@@ -8,7 +8,7 @@ use std::process::Command;
 use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
 
 use fencepost_hold::BootInstant;
-use fencepost_testsupport::{EtcdVersion, Process, Relay, eventually};
+use fencepost_tests::{EtcdVersion, Process, Relay, eventually};
 use rustix::fs::OFlags;
 use rustix::process::Signal;
 
@@ -378,7 +378,7 @@ fn a_command_runs_only_once_it_was_let_go() {
         (word(late, "FENCE_REVISION=7\0"), 1),
         (String::new(), 1),
     ] {
-        let scratch = fencepost_testsupport::Scratch::new();
+        let scratch = fencepost_tests::Scratch::new();
         let ran = scratch.path().join("ran");
         let (gate, mut pipe) = std::io::pipe().unwrap();
         let name = format!("/proc/{}/fd/{}", std::process::id(), gate.as_raw_fd());

@@ -3,7 +3,7 @@
 use std::fs::{File, Permissions, set_permissions};
 use std::os::unix::fs::PermissionsExt;
 
-use fencepost_testsupport::eventually;
+use fencepost_tests::eventually;
 use rustix::process::{Signal, geteuid};
 
 use crate::holder::Holder;

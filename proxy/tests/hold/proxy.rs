@@ -4,7 +4,7 @@ use std::net::SocketAddr;
 use std::path::{Path, PathBuf};
 use std::process::Command;
 
-use fencepost_testsupport::{Authority, Issued, Process, Scratch, Subject, Worker, eventually, request};
+use fencepost_tests::{Authority, Issued, Process, Scratch, Subject, Worker, eventually, request};
 
 use crate::holder::BINARY;
 use crate::stage::{LOCK, Stage};

@@ -5,7 +5,7 @@ use std::process::Stdio;
 use std::sync::Arc;
 use std::time::{Duration, SystemTime};
 
-use fencepost_testsupport::{Etcd, EtcdOptions, EtcdSecurity, EtcdVersion, Scratch, Subject, Tokens, eventually};
+use fencepost_tests::{Etcd, EtcdOptions, EtcdSecurity, EtcdVersion, Scratch, Subject, Tokens, eventually};
 use tokio::io::AsyncWriteExt as _;
 
 use crate::holder::Holder;

@@ -3,7 +3,7 @@
 use std::process::Command;
 use std::time::{Duration, SystemTime};
 
-use fencepost_testsupport::{Authority, Claim, Subject, Worker};
+use fencepost_tests::{Authority, Claim, Subject, Worker};
 
 use crate::holder::{BINARY, Holder};
 use crate::proxy::{Proxy, ProxyFiles};

@@ -3,7 +3,7 @@
 use std::process::{Command, Stdio};
 use std::time::{Duration, Instant};
 
-use fencepost_testsupport::{Process, Relay, eventually};
+use fencepost_tests::{Process, Relay, eventually};
 use rustix::process::{Pid, Signal, kill_process};
 
 use crate::holder::{BINARY, Holder};
@@ -134,7 +134,7 @@ async fn who_is_told_to_end_while_it_waits_leaves_nothing_behind() {
 #[tokio::test]
 async fn who_is_told_to_end_while_etcd_is_away_has_said_so_and_ends_in_time() {
     let stage = Stage::set().await;
-    let nobody = fencepost_testsupport::FreePort::reserve();
+    let nobody = fencepost_tests::FreePort::reserve();
     let way = Relay::before(&stage.etcd).await;
     way.freeze().await;
     // Where nobody could be asked, nothing is to be found out.
@@ -210,7 +210,7 @@ async fn who_does_not_want_to_wait_does_not_wait_for_a_silent_etcd_twice() {
 
 #[tokio::test]
 async fn who_does_not_want_to_wait_does_not_wait_for_an_etcd_that_is_away() {
-    let nobody = fencepost_testsupport::FreePort::reserve();
+    let nobody = fencepost_tests::FreePort::reserve();
     let began = Instant::now();
     let mut holder = Holder::at(&format!("http://{}", nobody.address()), "a", &["--try"], &["true"]);
     assert_eq!(holder.code().await, 1);

@@ -4,7 +4,7 @@ use std::path::PathBuf;
 use std::time::Duration;
 
 use etcd_client::{Client, GetOptions, KeyValue};
-use fencepost_testsupport::{Etcd, EtcdOptions, EtcdVersion, Scratch, eventually};
+use fencepost_tests::{Etcd, EtcdOptions, EtcdVersion, Scratch, eventually};
 
 /// The lock of these tests.
 pub(crate) const LOCK: &str = "/shards/2/lock";

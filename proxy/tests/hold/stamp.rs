@@ -3,7 +3,7 @@
 use std::net::SocketAddr;
 use std::sync::{Arc, Mutex};
 
-use fencepost_testsupport::{Answer, Behaviour, Connection, Endpoint, Worker, WorkerTls, eventually, request};
+use fencepost_tests::{Answer, Behaviour, Connection, Endpoint, Worker, WorkerTls, eventually, request};
 use rustix::process::Signal;
 use tokio::io::{AsyncRead, AsyncReadExt, AsyncWriteExt};
 use tokio::net::{TcpListener, TcpStream};
@@ -203,7 +203,7 @@ async fn what_a_holder_that_stood_still_finds_in_its_hands_goes_nowhere() {
 #[tokio::test]
 async fn who_sends_while_the_proxy_is_away_is_told_so() {
     let stage = Stage::set().await;
-    let nobody = fencepost_testsupport::FreePort::reserve();
+    let nobody = fencepost_tests::FreePort::reserve();
     let rule = format!("127.0.0.1:0=http://{}", nobody.address());
     let script = r#"curl -s -o $stage/body -w '%{http_code}\n' "http://$FENCE_STAMP/" > $stage/status"#;
     let mut holder = Holder::start(&stage, "a", &["--stamp", &rule], script);
@@ -225,7 +225,7 @@ async fn who_sends_while_the_proxy_is_away_is_told_so() {
 async fn nothing_that_a_command_sends_after_its_tenure_goes_out_in_its_successors_name() {
     let (stage, worker) = (Stage::set().await, Worker::start().await);
     let proxy = Proxy::serve(&stage, &worker).await;
-    let address = fencepost_testsupport::FreePort::reserve().address();
+    let address = fencepost_tests::FreePort::reserve().address();
     let rule = format!("{address}={}", proxy.url());
     let arguments = ["--stamp", &rule, "--ttl", "10s", "--once"];
     let sends = |path: &str| format!("curl -s -o /dev/null -X POST http://{address}{path}");
@@ -286,7 +286,7 @@ async fn a_command_has_the_limit_of_descriptors_that_was_set_for_it() {
 #[tokio::test]
 async fn who_sends_much_is_told_that_the_proxy_is_away() {
     let stage = Stage::set().await;
-    let nobody = fencepost_testsupport::FreePort::reserve();
+    let nobody = fencepost_tests::FreePort::reserve();
     let rule = format!("127.0.0.1:0=http://{}", nobody.address());
     let mut holder = Holder::start(&stage, "a", &["--stamp", &rule], LISTENED);
     let mut line = Connection::open(Endpoint::from(listener(&stage, 1).await)).await.unwrap();

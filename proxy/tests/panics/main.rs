@@ -8,7 +8,7 @@ mod proxy;
 
 use std::time::Duration;
 
-use fencepost_testsupport::{Answer, Behaviour, Connection, Endpoint, Latch, Response, Worker, eventually, request};
+use fencepost_tests::{Answer, Behaviour, Connection, Endpoint, Latch, Response, Worker, eventually, request};
 
 use proxy::{Proxy, token};
 

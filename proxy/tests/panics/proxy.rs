@@ -5,8 +5,8 @@ use std::net::SocketAddr;
 use fencepost::Surroundings;
 use fencepost::downstream::ListenAddress;
 use fencepost_config::Config;
-use fencepost_sources::MemoryStore;
-use fencepost_testsupport::{PATIENCE, Worker, eventually, request};
+use fencepost_locks::MemoryStore;
+use fencepost_tests::{PATIENCE, Worker, eventually, request};
 use tokio::sync::oneshot;
 
 pub(crate) const LOCK: &str = "/lock";

@@ -4,7 +4,7 @@ use std::path::{Path, PathBuf};
 use std::process::Command;
 use std::sync::LazyLock;
 
-use fencepost_testsupport::{Etcd, FreePort, Process, Scratch, eventually, request};
+use fencepost_tests::{Etcd, FreePort, Process, Scratch, eventually, request};
 
 /// A fencepost before one worker. It ends with this value.
 pub(crate) struct Fencepost {

@@ -2,7 +2,7 @@
 
 use std::process::Command;
 
-use fencepost_testsupport::{Process, Scratch};
+use fencepost_tests::{Process, Scratch};
 use serde_json::Value;
 
 /// How a run ended.

@@ -6,7 +6,7 @@ mod ratchet;
 
 pub(crate) use fencepost::{Fencepost, fencepost_binary};
 /// Asserts that there is neither a lock nor a lease in etcd.
-pub(crate) async fn nothing_is_left_in(etcd: &fencepost_testsupport::Etcd) {
+pub(crate) async fn nothing_is_left_in(etcd: &fencepost_tests::Etcd) {
     assert_eq!(etcd.etcdctl(&["get", "--prefix", "", "--keys-only"]).await, "");
     let leases = etcd.etcdctl(&["lease", "list"]).await;
     assert!(leases.starts_with("found 0 leases"), "{leases}");

@@ -9,7 +9,7 @@ use std::time::Duration;
 use tokio::time::{Instant, timeout, timeout_at};
 
 use super::InFlight;
-use crate::forward::admitted::{Ending, LastBytes, Permit, Standing};
+use crate::forward::admitted::{Ending, LastBytes, Permit, TenureState};
 use crate::forward::body_state::BodyState;
 use crate::forward::http1::Http1;
 use crate::forward::pool::Link;
@@ -200,7 +200,7 @@ impl<P: Permit> InFlight<P> {
         let late = self.timeouts.late;
         let InFlight { link, body, unwritten, vigil, .. } = &mut *self;
         let watch = vigil.as_ref().map(|vigil| Rc::clone(vigil.watch()));
-        let is_over = || watch.as_ref().is_some_and(|watch| watch.standing() == Standing::Ended);
+        let is_over = || watch.as_ref().is_some_and(|watch| watch.standing() == TenureState::Ended);
         let ended = async {
             poll_fn(|cx| body.as_ref().map_or(Poll::Ready(()), |body| body.poll_end(cx))).await;
             match (link, unwritten) {

@@ -9,7 +9,7 @@ use tokio::time::Instant;
 
 use super::*;
 use crate::downstream::Protocol;
-use crate::forward::Watch;
+use crate::forward::TenureWatch;
 use crate::forward::http1::{First, HeadFuture};
 use crate::forward::pool::{Place, Pool};
 use crate::forward::request_body::RequestBody;
@@ -23,7 +23,7 @@ struct Tenure {
 }
 
 impl Permit for Tenure {
-    fn watch(&self) -> Option<Rc<dyn Watch>> {
+    fn watch(&self) -> Option<Rc<dyn TenureWatch>> {
         Some(Rc::new(self.clone()))
     }
 
@@ -32,10 +32,10 @@ impl Permit for Tenure {
     }
 }
 
-impl Watch for Tenure {
-    fn standing(&self) -> Standing {
+impl TenureWatch for Tenure {
+    fn standing(&self) -> TenureState {
         let until = Instant::now() + Duration::from_secs(60);
-        if self.has_ended.get() { Standing::Ended } else { Standing::Good { until } }
+        if self.has_ended.get() { TenureState::Ended } else { TenureState::Good { until } }
     }
 
     fn changed(&self) -> Pin<Box<dyn Future<Output = ()> + '_>> {

@@ -1,6 +1,6 @@
 //! A client of HTTP/2 that sends whatever it is told to.
 
-use fencepost_testsupport::{Connection, Endpoint};
+use fencepost_tests::{Connection, Endpoint};
 
 pub(super) const DATA: u8 = 0;
 pub(super) const HEADERS: u8 = 1;

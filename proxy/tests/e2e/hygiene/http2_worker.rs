@@ -4,7 +4,7 @@ use std::net::SocketAddr;
 use std::sync::{Arc, Mutex};
 
 use bytes::Bytes;
-use fencepost_testsupport::Connection;
+use fencepost_tests::Connection;
 use http::{Request, Response};
 use tokio::net::{TcpListener, TcpStream};
 

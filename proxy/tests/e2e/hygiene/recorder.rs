@@ -5,7 +5,7 @@ use std::net::{SocketAddr, TcpListener, TcpStream};
 use std::sync::{Arc, Mutex};
 use std::thread;
 
-use fencepost_testsupport::eventually;
+use fencepost_tests::eventually;
 
 /// Answers each message that is whole and clean with 200, and keeps its connections open.
 pub(super) struct Recorder {

@@ -5,7 +5,7 @@ use std::net::SocketAddr;
 use std::sync::Arc;
 
 use bytes::Bytes;
-use fencepost_testsupport::{Authority, Endpoint, Issued, Response};
+use fencepost_tests::{Authority, Endpoint, Issued, Response};
 use http::{HeaderMap, Request};
 use http_body_util::{BodyExt, Full};
 use hyper::client::conn::{http1, http2};

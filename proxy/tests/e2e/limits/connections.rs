@@ -3,7 +3,7 @@
 use std::io::ErrorKind;
 use std::net::{IpAddr, Ipv4Addr, SocketAddr};
 
-use fencepost_testsupport::{Answer, Behaviour, Latch, PATIENCE, eventually};
+use fencepost_tests::{Answer, Behaviour, Latch, PATIENCE, eventually};
 use rustix::process::{Resource, Rlimit, getrlimit, setrlimit};
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tokio::net::{TcpSocket, TcpStream};
@@ -180,7 +180,7 @@ async fn one_client_does_not_get_all_connections_where_descriptors_allow_fewer()
     let config = Config::new(&[], &worker, &[Route::new("k", "/", "")]).without_source();
     let few = Fencepost::launch_with_descriptors(&config, "700:700").await;
     few.until_log("in_force=94").await;
-    let fencepost_testsupport::Endpoint::Tcp(address) = few.listener else { panic!("it listens on TCP") };
+    let fencepost_tests::Endpoint::Tcp(address) = few.listener else { panic!("it listens on TCP") };
     let mut clients = Vec::new();
     for _ in 0..100 {
         let mut client = connect_from(2, address).await;
@@ -207,7 +207,7 @@ async fn as_many_descriptors_as_may_be_are_taken_and_too_few_are_said_and_kept_t
     assert!(!enough.log().contains("descriptors"), "{}", enough.log());
     let few = Fencepost::launch_with_descriptors(&config, "256:1024").await;
     few.until_log("in_force=256").await;
-    let fencepost_testsupport::Endpoint::Tcp(address) = few.listener else { panic!("it listens on TCP") };
+    let fencepost_tests::Endpoint::Tcp(address) = few.listener else { panic!("it listens on TCP") };
     let mut clients = Vec::new();
     for number in 0..600 {
         clients.push(connect_from(2 + u8::try_from(number % 10).unwrap(), address).await);

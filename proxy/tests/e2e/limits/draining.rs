@@ -1,6 +1,6 @@
 //! A process that ends: what comes before its client has heard of that.
 
-use fencepost_testsupport::{Answer, Behaviour, Latch};
+use fencepost_tests::{Answer, Behaviour, Latch};
 
 use super::frames::{Client, DATA, HEADERS, RST_STREAM, ask};
 use super::limited;

@@ -2,7 +2,7 @@
 
 use std::collections::VecDeque;
 
-use fencepost_testsupport::{Connection, Endpoint};
+use fencepost_tests::{Connection, Endpoint};
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tokio::net::TcpStream;
 

@@ -2,7 +2,7 @@
 
 use std::time::Duration;
 
-use fencepost_testsupport::{Answer, Behaviour, BodyEnd, Connection, EtcdVersion, PATIENCE, Scratch, Seen};
+use fencepost_tests::{Answer, Behaviour, BodyEnd, Connection, EtcdVersion, PATIENCE, Scratch, Seen};
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tokio::net::UnixStream;
 

@@ -2,7 +2,7 @@
 
 use std::time::Duration;
 
-use fencepost_testsupport::{Answer, Behaviour, EtcdVersion, PATIENCE, Scratch, eventually};
+use fencepost_tests::{Answer, Behaviour, EtcdVersion, PATIENCE, Scratch, eventually};
 use serde_json::json;
 
 use super::frames::{Client, DATA, HEADERS, NO_ERROR, RST_STREAM, WINDOW_UPDATE, ask, frame};

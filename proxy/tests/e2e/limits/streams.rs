@@ -2,7 +2,7 @@
 
 use std::time::Duration;
 
-use fencepost_testsupport::{Answer, Behaviour, BodyEnd, EtcdVersion, Latch, PATIENCE, Seen, eventually};
+use fencepost_tests::{Answer, Behaviour, BodyEnd, EtcdVersion, Latch, PATIENCE, Seen, eventually};
 
 use super::frames::{
     CONTINUATION, Client, DATA, ENHANCE_YOUR_CALM, GOAWAY, HEADERS, NO_ERROR, PING, PRIORITY, REFUSED_STREAM,

@@ -2,7 +2,7 @@
 
 use std::time::{Duration, Instant};
 
-use fencepost_testsupport::{
+use fencepost_tests::{
     Answer, Behaviour, BodyEnd, Endpoint, Etcd, EtcdVersion, Latch, Seen, Worker, eventually, request,
 };
 use tokio::net::TcpStream;

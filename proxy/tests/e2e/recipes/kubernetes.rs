@@ -3,7 +3,7 @@
 use std::process::Command;
 
 use fencepost_config::Config;
-use fencepost_testsupport::{Etcd, EtcdVersion, FreePort, Scratch, Worker, request};
+use fencepost_tests::{Etcd, EtcdVersion, FreePort, Scratch, Worker, request};
 use serde_json::{Value, json};
 
 use super::play::{Place, Recipe};

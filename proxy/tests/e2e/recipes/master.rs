@@ -4,7 +4,7 @@ use std::fs::File;
 use std::io::Write;
 use std::process::{Command, ExitStatus};
 
-use fencepost_testsupport::{Etcd, Process, Scratch, eventually};
+use fencepost_tests::{Etcd, Process, Scratch, eventually};
 
 /// A master. It is killed with this value.
 pub(super) struct Master {

@@ -2,7 +2,7 @@
 
 use std::process::Command;
 
-use fencepost_testsupport::{Endpoint, Etcd, EtcdVersion, Relay, Worker, eventually};
+use fencepost_tests::{Endpoint, Etcd, EtcdVersion, Relay, Worker, eventually};
 
 use super::master::Master;
 use crate::fencepost::{Config, Fencepost, Route};

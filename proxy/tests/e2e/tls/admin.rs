@@ -1,6 +1,6 @@
 //! The admin listener by TLS, and the end of a process whose clients speak it.
 
-use fencepost_testsupport::{Answer, Behaviour, Connection, Endpoint, Latch, Process, Scratch, Subject, eventually};
+use fencepost_tests::{Answer, Behaviour, Connection, Endpoint, Latch, Process, Scratch, Subject, eventually};
 
 use super::{Scene, clients_required, paths, pki, text, tls, toml};
 use crate::fencepost::{BINARY, addresses};

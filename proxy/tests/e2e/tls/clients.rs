@@ -2,7 +2,7 @@
 
 use std::sync::Arc;
 
-use fencepost_testsupport::{Authority, Behaviour, Connection, Issued, Subject, replace_file};
+use fencepost_tests::{Authority, Behaviour, Connection, Issued, Subject, replace_file};
 use rustls::HandshakeKind;
 use rustls::pki_types::pem::PemObject;
 use rustls::pki_types::{CertificateDer, PrivateKeyDer};

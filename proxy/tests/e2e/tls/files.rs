@@ -5,7 +5,7 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 use std::time::{Duration, SystemTime};
 
-use fencepost_testsupport::{Authority, Claim, Connection, Endpoint, Scratch, Subject, eventually, replace_file};
+use fencepost_tests::{Authority, Claim, Connection, Endpoint, Scratch, Subject, eventually, replace_file};
 use rustls::pki_types::CertificateDer;
 use rustls::pki_types::pem::PemObject;
 use tokio::task::JoinSet;

@@ -2,7 +2,7 @@
 
 use std::time::Duration;
 
-use fencepost_testsupport::{Authority, Connection, Subject, eventually, replace_file};
+use fencepost_tests::{Authority, Connection, Subject, eventually, replace_file};
 use rustls::pki_types::ServerName;
 use socket2::SockRef;
 use tokio::io::{AsyncReadExt, AsyncWriteExt};

@@ -14,7 +14,7 @@ use fencepost::downstream::{
 };
 use fencepost::forward::{
     Admitted, ConnectionQuota, Ending, KeptFields, LastBytes, Permit, Pool, PreparedBody, ResponseBody, SendError,
-    Speaks, Timeouts, Upstream, UpstreamAddress, UpstreamTls, Wants, Watch, outgoing_request, prepare_body,
+    Speaks, TenureWatch, Timeouts, Upstream, UpstreamAddress, UpstreamTls, Wants, outgoing_request, prepare_body,
 };
 use fencepost_tls::ServerTls;
 use http::{HeaderName, Request, Response, StatusCode};
@@ -205,7 +205,7 @@ impl Record {
 /// A permit that tells what it is told.
 struct Recorder {
     record: Arc<Record>,
-    watch: Option<Rc<dyn Watch>>,
+    watch: Option<Rc<dyn TenureWatch>>,
     endless: bool,
     may_be_left: bool,
     gives_way: bool,
@@ -214,7 +214,7 @@ struct Recorder {
 }
 
 impl Permit for Recorder {
-    fn watch(&self) -> Option<Rc<dyn Watch>> {
+    fn watch(&self) -> Option<Rc<dyn TenureWatch>> {
         self.watch.clone().filter(|_| !self.is_lost)
     }
 

@@ -8,7 +8,7 @@ use std::time::Instant;
 use fencepost::downstream::ListenAddress;
 use fencepost::{Surroundings, bind, run};
 use fencepost_config::Config;
-use fencepost_sources::MemoryStore;
+use fencepost_locks::MemoryStore;
 use tokio::sync::oneshot;
 
 use super::{Client, PATIENCE, Peer, Worker};

@@ -5,7 +5,7 @@ use std::rc::Rc;
 use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
-use fencepost::forward::{Standing, Watch};
+use fencepost::forward::{TenureState, TenureWatch};
 use tokio::sync::Notify;
 use tokio::time::Instant;
 
@@ -81,7 +81,7 @@ impl Tenures {
         self.0.state.lock().unwrap().cuts
     }
 
-    pub(super) fn present(&self) -> Rc<dyn Watch> {
+    pub(super) fn present(&self) -> Rc<dyn TenureWatch> {
         Rc::new(Tenure { number: self.0.state.lock().unwrap().ended, task: tokio::task::id(), of: self.clone() })
     }
 
@@ -99,8 +99,8 @@ struct Tenure {
     of: Tenures,
 }
 
-impl Watch for Tenure {
-    fn standing(&self) -> Standing {
+impl TenureWatch for Tenure {
+    fn standing(&self) -> TenureState {
         let state = self.of.0.state.lock().unwrap();
         if state.fails && tokio::task::id() != self.task {
             drop(state);
@@ -108,10 +108,10 @@ impl Watch for Tenure {
         }
         let now = Instant::now();
         match state.good_until {
-            _ if state.ended > self.number => Standing::Ended,
-            None => Standing::Good { until: now + super::PATIENCE },
-            Some(until) if until > now => Standing::Good { until },
-            Some(_) => Standing::Stale,
+            _ if state.ended > self.number => TenureState::Ended,
+            None => TenureState::Good { until: now + super::PATIENCE },
+            Some(until) if until > now => TenureState::Good { until },
+            Some(_) => TenureState::Stale,
         }
     }
 

@@ -8,7 +8,7 @@ use std::thread;
 use std::time::Duration;
 
 use fencepost::forward::{UPSTREAM_PROTOCOLS, UpstreamTls};
-use fencepost_testsupport::{Authority, Issued, Subject, WorkerTls, replace_file};
+use fencepost_tests::{Authority, Issued, Subject, WorkerTls, replace_file};
 use fencepost_tls::{ClientFiles, ClientTls, Followed, IdentityFiles, Look, MinVersion, ServerFiles, ServerTls};
 use rustls::{ClientConnection, ServerConfig, ServerConnection, StreamOwned};
 use socket2::{Domain, Socket, Type};

@@ -1,0 +1,221 @@
+//! One look at what is known of a lock.
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use fencepost_policy::{FenceToken, Holding, Known, News, Revision, Snapshot, Tenure, Verdict};
+use tokio::time::Instant;
+
+use super::trust::{Era, Glance, WatchNumber, WatchState};
+use crate::sync::Guard;
+
+/// What is wrong with a record, in words that name the key. In one pointer: few locks have any.
+pub(crate) type Problem = Arc<Box<str>>;
+
+/// What is known of a lock by itself, as everyone may read it.
+#[derive(Debug, Default)]
+pub(crate) struct Published {
+    pub(crate) snapshot: Option<Snapshot>,
+    /// When the newest quorum read was sent that is part of this.
+    pub(crate) dated: Option<Instant>,
+    /// The revision of the newest read of the whole lock that it is built on; `None` if something is known to have happened after it that is
+    /// not part of it, or nothing was watched then.
+    pub(crate) settled_since: Option<Revision>,
+    /// Whether the store has a record of the lock, be it that of a free one.
+    pub(crate) exists: bool,
+    pub(crate) problem: Option<Problem>,
+    /// Whether it may be of another history of the store: then it refuses nobody before a read that was sent after the request arrived.
+    pub(crate) is_doubtful: bool,
+    pub(crate) era: Era,
+    /// The stretch of the watch of `settled_since`: apart from it, so that both take a line of memory less.
+    pub(crate) settled_in: u32,
+}
+
+impl Published {
+    /// The newest read that a clock may speak for.
+    pub(crate) fn read_at(&self) -> Option<ReadAt> {
+        Some(ReadAt { stretch: self.settled_in, revision: self.settled_since? })
+    }
+}
+
+/// When a lock was read by itself.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
+pub(crate) struct ReadAt {
+    /// The stretch of the watch.
+    pub(crate) stretch: u32,
+    pub(crate) revision: Revision,
+}
+
+/// What the reads of a whole scope have shown of each of its locks: nothing changed that is not published.
+///
+/// It holds for a lock that is settled and was read by itself at `base` or later: what a watch has brought before, it may have brought in part.
+/// And not before the stretch in which the clock began: in another history the revision may be that of another write.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) struct ScopeClock {
+    pub(crate) era: Era,
+    /// The stretch of the watch in which it is known that the store has the history still that the clock was made of.
+    pub(crate) stretch: Option<u32>,
+    /// The stretch in which its first window was begun, or the next one after that.
+    pub(crate) began: u32,
+    pub(crate) base: Revision,
+    pub(crate) reach: Revision,
+    pub(crate) dated: Instant,
+    /// The newest watch that was up, of this scope, when a read was sent that it is dated by.
+    pub(crate) dated_in: Option<WatchNumber>,
+}
+
+impl ScopeClock {
+    /// Whether it says something of a lock of which that much is known.
+    pub(crate) fn covers(&self, era: Era, read_at: Option<ReadAt>) -> bool {
+        let is_of_it = |read: ReadAt| read.stretch >= self.began && read.revision >= self.base;
+        era == self.era && read_at.is_some_and(is_of_it)
+    }
+}
+
+/// When a request is judged, and by what measure.
+#[derive(Debug, Clone, Copy)]
+pub struct Timing {
+    /// When the request arrived. A read that was sent at that very instant counts as sent after it: on a virtual clock, let time
+    /// pass between a read and a request that must not use it.
+    pub arrived: Instant,
+    /// The present.
+    pub now: Instant,
+    /// How old news may be that admit.
+    pub max_age: Duration,
+    /// Whether only a read that was sent after the request arrived admits.
+    pub linearizable: bool,
+}
+
+/// One look at what is known of a lock. Hold it only for as long as it takes to judge.
+#[derive(Debug)]
+pub struct CacheView {
+    glance: Glance,
+    /// The newest watch of this lock that was up when a read was sent that is part of what is published.
+    dated_in: Option<WatchNumber>,
+    clock: Option<Guard<Option<Arc<ScopeClock>>>>,
+    published: Guard<Arc<Published>>,
+}
+
+impl CacheView {
+    /// The four have to be loaded in the order of the arguments. What a clock says is true of whatever is published from
+    /// then on, what is published when distrust ends has forgotten what was distrusted, and a read is published before the watch that it was sent
+    /// under.
+    pub(crate) fn new(
+        glance: Glance,
+        dated_in: Option<WatchNumber>,
+        clock: Option<Guard<Option<Arc<ScopeClock>>>>,
+        published: Guard<Arc<Published>>,
+    ) -> CacheView {
+        CacheView { glance, dated_in, clock, published }
+    }
+
+    /// Judges the token: [`fencepost_policy::judge`], and what admits has to be younger than `max_age` as well.
+    ///
+    /// A read that was sent after the request arrived is final in what it refuses, however old it is by now. If
+    /// it would admit, but the request has waited for longer than `max_age` since, the verdict is [`Verdict::Confirm`]
+    /// again, and a read that is sent from now on settles it: see [`TrackedLock::confirm`](crate::TrackedLock::confirm).
+    pub fn judge<O: AsRef<[u8]>>(&self, token: &FenceToken<O>, timing: &Timing) -> Verdict {
+        match fencepost_policy::judge(token, self.known(timing)) {
+            Verdict::Admit if self.age(timing.now).is_none_or(|age| age > timing.max_age) => Verdict::Confirm,
+            Verdict::Reject(_) if self.may_be_of_another_history(timing) => Verdict::Confirm,
+            verdict @ (Verdict::Admit | Verdict::Reject(_) | Verdict::Confirm) => verdict,
+        }
+    }
+
+    fn may_be_of_another_history(&self, timing: &Timing) -> bool {
+        self.published.is_doubtful && !self.is_distrusted() && self.news(timing) != News::Confirmed
+    }
+
+    /// How long ago the read was sent that this is dated by; `None` if nothing has been read.
+    pub fn age(&self, now: Instant) -> Option<Duration> {
+        self.dated().map(|dated| now.saturating_duration_since(dated))
+    }
+
+    /// For how much longer what is under way may go on by this; `None` if this is as old as `max_age`, or nothing of it is believed because
+    /// the store went back. A tenure that the restored store does not know of ends no other: only that nobody is admitted shows it.
+    pub fn good_for(&self, max_age: Duration, now: Instant) -> Option<Duration> {
+        let age = self.age(now).filter(|_| !self.is_distrusted())?;
+        // What will not be good for any time at all is not good.
+        max_age.checked_sub(age).filter(|left| !left.is_zero())
+    }
+
+    /// What is wrong with the lock's record, if it can't be read.
+    pub fn problem(&self) -> Option<&str> {
+        self.published.problem.as_ref().map(|problem| &***problem)
+    }
+
+    /// What is known of the lock.
+    pub fn snapshot(&self) -> Option<&Snapshot> {
+        self.published.snapshot.as_ref()
+    }
+
+    /// The tenure that holds it, unless nothing is believed of that because the store went back.
+    pub fn believed_tenure(&self) -> Option<&Tenure> {
+        self.snapshot().and_then(Snapshot::tenure).filter(|_| !self.is_distrusted())
+    }
+
+    /// The revision up to which the lock is known.
+    pub fn reach(&self) -> Option<Revision> {
+        let as_of = self.snapshot()?.as_of;
+        Some(self.covering_clock().map_or(as_of, |clock| as_of.max(clock.reach)))
+    }
+
+    /// When the newest quorum read was sent that this is the answer of.
+    pub(crate) fn dated(&self) -> Option<Instant> {
+        self.published.dated.max(self.covering_clock().map(|clock| clock.dated))
+    }
+
+    pub(crate) fn known(&self, timing: &Timing) -> Known<'_> {
+        if self.is_distrusted() {
+            // Revisions are given out for a second time: held against what is lost, a holder of the present could look stale.
+            return Known::new(None, News::Regressed);
+        }
+        let known = Known::new(self.snapshot(), self.news(timing));
+        self.covering_clock().map_or(known, |clock| known.reaching(clock.reach))
+    }
+
+    fn covering_clock(&self) -> Option<&ScopeClock> {
+        let clock = self.clock.as_ref()?.as_deref()?;
+        clock.covers(self.published.era, self.published.read_at()).then_some(clock)
+    }
+
+    /// A pure function of the date of what is known, and of the watch.
+    fn news(&self, timing: &Timing) -> News {
+        match self.dated() {
+            Some(dated) if dated >= timing.arrived => News::Confirmed,
+            Some(dated)
+                if !timing.linearizable
+                    && timing.now.saturating_duration_since(dated) <= timing.max_age
+                    && self.is_watched() =>
+            {
+                News::Fresh
+            }
+            Some(_) | None => News::Old,
+        }
+    }
+
+    /// `watched-admission`: cached news admits if it is dated by a read that was sent while a watch of the lock was up, and one has been up since
+    /// then. Where reads fail too, waiting for them would not help, and age alone counts.
+    fn is_watched(&self) -> bool {
+        match self.glance.watch {
+            WatchState::Up { since } => {
+                let is_since = |dated_in: Option<WatchNumber>| dated_in >= Some(since);
+                is_since(self.dated_in) || self.covering_clock().is_some_and(|clock| is_since(clock.dated_in))
+            }
+            WatchState::Down => false,
+            WatchState::DownReadsFail => true,
+        }
+    }
+
+    /// A store that went back counts revisions for a second time. Only a tenure that began above all that it had shown
+    /// before has a token that was never given out in the history that is lost.
+    fn is_distrusted(&self) -> bool {
+        let Some(through) = self.glance.distrusted_through else {
+            return false;
+        };
+        match self.snapshot().map(|snapshot| &snapshot.holding) {
+            Some(Holding::Held(tenure)) => tenure.first <= through,
+            Some(Holding::Free | Holding::Unreadable) | None => true,
+        }
+    }
+}

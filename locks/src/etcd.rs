@@ -1,0 +1,315 @@
+//! etcd v3 as a store of locks.
+//!
+//! Read in this order: a `query` is what is asked of etcd in one request; `endpoints` asks it of one member after
+//! another, once a `cluster_check` has shown which cluster they are, guided by their `health`, over the connections of each `endpoint`, which are made as the `access` says
+//! (`connect`, `login`); a `watch` hangs on one of them.
+
+mod access;
+mod cluster_check;
+mod connect;
+mod endpoint;
+mod endpoints;
+mod failure;
+mod health;
+mod login;
+mod query;
+mod version;
+mod watch;
+
+use std::pin::pin;
+use std::sync::{Arc, Mutex, PoisonError};
+use std::time::Duration;
+
+use arc_swap::ArcSwap;
+use etcd_client::Client;
+use fencepost_policy::Revision;
+use futures_util::future::join_all;
+use futures_util::{StreamExt, TryStreamExt, stream};
+use tokio::time::Instant;
+use tracing::warn;
+
+pub use self::access::{EtcdAccess, EtcdTls, EtcdUser};
+use self::cluster_check::disagreement;
+use self::endpoints::{Endpoints, Failures, until};
+use self::failure::Failure;
+use self::query::{Part, QUERY_RANGES_MAX, Query};
+pub use self::version::{caution, known_stale_reads};
+pub use self::watch::EtcdWatch;
+use crate::store::{KeyValue, LockStore, Member, RangeAnswer, RangeRead, RangeWatch, ReadAnswer, StoreError, Wanted};
+
+/// How long a read may take, with all its pages and all endpoints that are tried.
+const READ_TIMEOUT: Duration = Duration::from_millis(1500);
+
+/// How long a member may take to tell how it is.
+const STATUS_TIMEOUT: Duration = Duration::from_secs(1);
+
+/// How long all endpoints together may take to begin a watch, beside what each may take for its ranges.
+const WATCH_TIMEOUT: Duration = Duration::from_secs(3);
+
+/// For how long ranges are read one by one after etcd has refused to read several in one request.
+const APART_PERIOD: Duration = Duration::from_secs(60);
+
+/// How many requests of one read are under way at a time.
+const REQUESTS_AT_A_TIME: usize = 16;
+
+/// Where an etcd cluster is, and how it lets us in.
+#[derive(Debug, Clone, Default)]
+pub struct EtcdOptions {
+    /// The client addresses of its members, such as `http://127.0.0.1:2379`. The first is asked first.
+    pub endpoints: Vec<String>,
+    /// Its id, if it is known: members of another cluster are not believed. Without it, all that
+    /// answer must be of one cluster, and at least half of them must answer, before any is believed.
+    pub cluster_id: Option<u64>,
+    /// How it lets us in.
+    pub access: Arc<EtcdAccess>,
+}
+
+/// A store of locks in etcd.
+///
+/// Each endpoint has connections of its own. One of them, the present one, is read and watched. When it fails or misses
+/// its deadline it is suspect: it is left alone for a while (10 ms to 1 s, doubling), the next one becomes the present
+/// one, and watches that hang on it end. A read does not wait for that: after a short while it asks another endpoint too
+/// and takes the first answer.
+///
+/// It must be used within a tokio runtime; its background tasks run there.
+/// Clones are the same store: what one is told of its endpoints, the others know.
+#[derive(Debug, Clone)]
+pub struct EtcdStore {
+    endpoints: Arc<ArcSwap<Endpoints>>,
+    /// Until when each range is read by a request of its own.
+    apart_until: Arc<Mutex<Option<Instant>>>,
+}
+
+impl EtcdStore {
+    /// The store in that cluster. Connects when it is first asked something.
+    pub fn new(options: &EtcdOptions) -> EtcdStore {
+        EtcdStore { endpoints: Arc::new(ArcSwap::from_pointee(Endpoints::new(options))), apart_until: Arc::default() }
+    }
+
+    /// Reaches the cluster at other addresses, or with another access, from now on. It stays the same cluster: where another one
+    /// answers, it is not believed. Connections to addresses that stay are kept if the access is the very same; watches on those
+    /// that go end, to be begun anew elsewhere. Says whether anything is other than before.
+    pub fn move_to(&self, addresses: &[String], access: &Arc<EtcdAccess>) -> bool {
+        let before = self.endpoints.load_full();
+        if before.are_at(addresses, access) {
+            return false;
+        }
+        let after = Arc::new(before.moved_to(addresses, access));
+        self.endpoints.store(Arc::clone(&after));
+        before.leave_all_but(&after);
+        true
+    }
+
+    /// The same cluster at these addresses and with this access, over connections of its own: another way to it can be tried so
+    /// while this one is used. If it is not known yet which cluster this is, that is asked there.
+    pub fn beside(&self, addresses: &[String], access: &Arc<EtcdAccess>) -> EtcdStore {
+        let cluster_id = self.cluster_id();
+        EtcdStore::new(&EtcdOptions { endpoints: addresses.to_vec(), cluster_id, access: Arc::clone(access) })
+    }
+
+    /// The id of its cluster, once it is known: because it was configured, or since the endpoints agreed.
+    pub fn cluster_id(&self) -> Option<u64> {
+        self.endpoints().cluster_id()
+    }
+
+    fn endpoints(&self) -> Arc<Endpoints> {
+        self.endpoints.load_full()
+    }
+
+    async fn read_once(&self, ranges: &[RangeRead], deadline: Instant) -> Result<ReadAnswer, StoreError> {
+        if ranges.is_empty() {
+            return Err(StoreError::Refused("a read of nothing".into()));
+        }
+        // What does not fit into the first request is read as it was at the revision of the first answer. Reading it
+        // as it is now would mix two moments: a lock that moved from one range to another in between would be seen
+        // in both or in neither. That revision is the present as much as the first answer is: both are from after the
+        // call began.
+        let mut chunks = ranges.chunks(self.ranges_at_a_time());
+        let first = chunks.next().unwrap_or_default();
+        let ReadAnswer { revision, ranges: mut answers, by } = self.read_chunk(first, None, deadline).await?;
+        let rest = stream::iter(chunks).map(|chunk| self.read_chunk(chunk, Some(revision), deadline));
+        let mut rest = pin!(rest.buffered(REQUESTS_AT_A_TIME));
+        while let Some(answer) = rest.try_next().await? {
+            answers.extend(answer.ranges);
+        }
+        Ok(ReadAnswer { revision, ranges: answers, by })
+    }
+
+    /// Reads ranges that fit into one request: as they are now, or were at a revision.
+    async fn read_chunk(
+        &self,
+        chunk: &[RangeRead],
+        at: Option<Revision>,
+        deadline: Instant,
+    ) -> Result<ReadAnswer, StoreError> {
+        let answer = match self.endpoints().ask(&Query::ranges(chunk, at), deadline).await {
+            Err(StoreError::Denied { .. }) if chunk.len() > 1 => return Err(self.denied(chunk, deadline).await),
+            Err(StoreError::Refused(why)) if chunk.len() > 1 => {
+                self.note_refusal(&why);
+                return Err(StoreError::Refused(why));
+            }
+            answer => answer?,
+        };
+        let (revision, by) = (at.unwrap_or(answer.revision), Some(answer.by));
+        let mut ranges = Vec::with_capacity(chunk.len());
+        for (read, part) in chunk.iter().zip(answer.ranges) {
+            ranges.push(self.read_rest(read, part, revision, deadline).await?);
+        }
+        Ok(ReadAnswer { revision, ranges, by })
+    }
+
+    fn ranges_at_a_time(&self) -> usize {
+        if self.reads_apart() { 1 } else { QUERY_RANGES_MAX }
+    }
+
+    /// Whether etcd has lately refused to read several ranges in one request.
+    fn reads_apart(&self) -> bool {
+        let until = *self.apart_until.lock().unwrap_or_else(PoisonError::into_inner);
+        until.is_some_and(|until| Instant::now() < until)
+    }
+
+    /// Takes note that it has: [`EtcdStore::reads_apart`]. It may be that it takes fewer operations than [`QUERY_RANGES_MAX`] in a transaction (`--max-txn-ops`), or
+    /// that its space is exceeded: 3.5.1, for one, takes no transaction then that does not compare, be it of reads only.
+    fn note_refusal(&self, why: &str) {
+        let mut until = self.apart_until.lock().unwrap_or_else(PoisonError::into_inner);
+        let again = Instant::now() + APART_PERIOD;
+        if until.replace(again).is_none_or(|until| until <= Instant::now()) {
+            warn!(why, "etcd does not read several locks in one request; each is read by one of its own for a while");
+        }
+    }
+
+    /// Which of these ranges, of which one may not be read, that is: etcd does not say.
+    async fn denied(&self, ranges: &[RangeRead], deadline: Instant) -> StoreError {
+        for range in ranges {
+            if let Err(error) = self.endpoints().ask(&Query::ranges(std::slice::from_ref(range), None), deadline).await
+            {
+                return error;
+            }
+        }
+        StoreError::Unavailable("what may be read has changed meanwhile".into())
+    }
+
+    /// Completes the answer for a range that has more keys than one answer holds.
+    async fn read_rest(
+        &self,
+        read: &RangeRead,
+        first: Part,
+        at: Revision,
+        deadline: Instant,
+    ) -> Result<RangeAnswer, StoreError> {
+        // The count is the first answer's: later ones count only the rest.
+        let Part { mut keys, count, mut more } = first;
+        while more && let Some(last) = keys.last() {
+            let mut answer = self.endpoints().ask(&Query::rest(read, &last.key, at), deadline).await?;
+            let part = answer.ranges.swap_remove(0);
+            keys.extend(part.keys);
+            more = part.more;
+        }
+        Ok(RangeAnswer { keys, count })
+    }
+
+    /// Asks one member how it is.
+    async fn status(endpoints: &Endpoints, index: usize) -> Result<Status, Failure> {
+        let endpoint = endpoints.get(index);
+        let connection = endpoint.calls.present();
+        let status = endpoint.calls.call(&connection, 0, STATUS_TIMEOUT, Status::of).await;
+        // How a member is may be told before it is known which cluster is meant, and decides nothing of that.
+        let outcome = match endpoints.cluster_id() {
+            Some(_) => status.and_then(|status| endpoints.check_cluster(status.cluster).map(|()| status)),
+            None => status,
+        };
+        outcome.inspect_err(|failure| endpoints.failed(index, &endpoint.calls, &connection, failure))
+    }
+}
+
+/// How a member says it is.
+struct Status {
+    cluster: u64,
+    version: Arc<str>,
+}
+
+impl Status {
+    async fn of(client: Client) -> Result<Status, Failure> {
+        let status = client.maintenance_client().status().await?;
+        let header = status.header().ok_or_else(|| Failure::endpoint("a status without a header"))?;
+        Ok(Status { cluster: header.cluster_id(), version: status.version().into() })
+    }
+}
+
+impl LockStore for EtcdStore {
+    type Watch = EtcdWatch;
+
+    async fn read(&self, ranges: &[RangeRead]) -> Result<ReadAnswer, StoreError> {
+        let deadline = Instant::now() + READ_TIMEOUT;
+        loop {
+            let apart = self.reads_apart();
+            match self.read_once(ranges, deadline).await {
+                // History was compacted while we turned the pages: begin again. Not for ever, because of the deadline.
+                Err(StoreError::Compacted) => {}
+                Err(StoreError::Refused(_)) if !apart && self.reads_apart() => {}
+                outcome => return outcome,
+            }
+        }
+    }
+
+    fn ranges_max(&self) -> usize {
+        self.ranges_at_a_time()
+    }
+
+    async fn read_at(&self, key: &[u8], at: Revision) -> Result<Option<KeyValue>, StoreError> {
+        let mut answer = self.endpoints().ask(&Query::key_at(key, at), Instant::now() + READ_TIMEOUT).await?;
+        Ok(answer.ranges.swap_remove(0).keys.pop())
+    }
+
+    async fn range_at(&self, read: &RangeRead, at: Revision) -> Result<RangeAnswer, StoreError> {
+        let deadline = Instant::now() + READ_TIMEOUT;
+        let mut answer = self.read_chunk(std::slice::from_ref(read), Some(at), deadline).await?;
+        Ok(answer.ranges.swap_remove(0))
+    }
+
+    async fn watch(&self, ranges: &[RangeWatch]) -> Result<EtcdWatch, StoreError> {
+        if ranges.is_empty() {
+            return Err(StoreError::Refused("a watch of nothing".into()));
+        }
+        let deadline = Instant::now() + WATCH_TIMEOUT;
+        let endpoints = self.endpoints();
+        endpoints.know_cluster(deadline).await?;
+        let mut failures = Failures::default();
+        let mut tried = Vec::new();
+        while let Some(candidate) = endpoints.candidate(&tried)
+            && candidate.at < deadline
+        {
+            until(candidate.at).await;
+            match EtcdWatch::start(&endpoints, candidate.index, ranges).await {
+                Ok(watch) => return Ok(watch),
+                Err(Failure::Store(error)) => return Err(error),
+                Err(Failure::Denied) => {
+                    let read = |range: &RangeWatch| RangeRead { range: range.range.clone(), wanted: Wanted::Count };
+                    return Err(self.denied(&ranges.iter().map(read).collect::<Vec<_>>(), deadline).await);
+                }
+                Err(failure) => failures.note(failure.at(&endpoints.get(candidate.index).address)),
+            }
+            tried.push(candidate.index);
+        }
+        Err(failures.into_error())
+    }
+
+    async fn members(&self) -> Vec<Member> {
+        let endpoints = &*self.endpoints();
+        let statuses = (0..endpoints.len()).map(|index| async move {
+            let address = &endpoints.get(index).address;
+            let status = EtcdStore::status(endpoints, index).await.map_err(|failure| failure.at(address));
+            (Arc::clone(address), status)
+        });
+        let statuses = join_all(statuses).await;
+        let told =
+            statuses.iter().filter_map(|(address, status)| Some((Arc::clone(address), status.as_ref().ok()?.cluster)));
+        // Once one cluster is meant, those of others have failed.
+        let unbelieved = disagreement(&told.collect::<Vec<_>>());
+        let member = |(endpoint, status): (Arc<str>, Result<Status, StoreError>)| {
+            let version = status.and_then(|status| unbelieved.clone().map_or(Ok(status.version), Err));
+            Member { endpoint, version }
+        };
+        statuses.into_iter().map(member).collect()
+    }
+}

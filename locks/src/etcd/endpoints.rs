@@ -1,0 +1,345 @@
+//! All endpoints, asked until one answers.
+
+use std::hash::{BuildHasher, RandomState};
+use std::pin::pin;
+use std::sync::{Arc, Mutex, OnceLock, PoisonError};
+use std::time::Duration;
+
+use futures_util::StreamExt;
+use futures_util::stream::FuturesUnordered;
+use tokio::task::{JoinError, JoinHandle};
+use tokio::time::{Instant, sleep_until};
+use tracing::{debug, warn};
+
+use super::EtcdOptions;
+use super::access::EtcdAccess;
+use super::cluster_check::ClusterCheck;
+use super::endpoint::{Connection, Connections, Endpoint};
+use super::failure::Failure;
+use super::health::{Candidate, Health};
+use super::query::{Answer, Query};
+use crate::store::{KeyRange, StoreError};
+
+/// How long one endpoint may take to answer a query; if that may take it to look through many keys, as long as there is time.
+pub(super) const ATTEMPT_TIMEOUT: Duration = Duration::from_millis(500);
+
+/// When the endpoint asked has not answered for so long, another is asked beside it. Ten times what a healthy one takes
+/// under load, and short enough that a stopped member costs a request little.
+const HEDGE_AFTER: Duration = Duration::from_millis(120);
+
+/// The endpoints of the store and what is known of them.
+#[derive(Debug)]
+pub(super) struct Endpoints {
+    list: Vec<Arc<Endpoint>>,
+    access: Arc<EtcdAccess>,
+    health: Mutex<Health>,
+    /// Which cluster is meant, once that is known.
+    cluster: Arc<OnceLock<u64>>,
+    cluster_check: Mutex<Option<ClusterCheck>>,
+}
+
+impl Endpoints {
+    /// Those of a cluster. With its id, only its members are believed; without, they are asked before any is.
+    pub(super) fn new(options: &EtcdOptions) -> Endpoints {
+        let EtcdOptions { endpoints: addresses, cluster_id, access } = options;
+        Endpoints {
+            list: addresses.iter().map(|address| Arc::new(Endpoint::new(address, access))).collect(),
+            access: Arc::clone(access),
+            health: Mutex::new(Health::new(addresses.len())),
+            cluster: Arc::new(cluster_id.map_or_else(OnceLock::new, OnceLock::from)),
+            cluster_check: Mutex::default(),
+        }
+    }
+
+    /// The same cluster at other addresses or with another access, with what is known of it: its id, and the endpoints that
+    /// stay.
+    pub(super) fn moved_to(&self, addresses: &[String], access: &Arc<EtcdAccess>) -> Endpoints {
+        let kept = |address: &String| self.list.iter().find(|endpoint| endpoint.is(address, access)).map(Arc::clone);
+        let made = |address: &String| Arc::new(Endpoint::new(address, access));
+        Endpoints {
+            list: addresses.iter().map(|address| kept(address).unwrap_or_else(|| made(address))).collect(),
+            access: Arc::clone(access),
+            health: Mutex::new(Health::new(addresses.len())),
+            cluster: Arc::clone(&self.cluster),
+            cluster_check: Mutex::default(),
+        }
+    }
+
+    /// The id of the cluster, once it is known.
+    pub(super) fn cluster_id(&self) -> Option<u64> {
+        self.cluster.get().copied()
+    }
+
+    /// Holds to that cluster from now on, unless it is held to one already. Returns which.
+    pub(super) fn pin(&self, cluster: u64) -> u64 {
+        *self.cluster.get_or_init(|| cluster)
+    }
+
+    /// The roll call that is under way, or the one that is made now.
+    pub(super) fn latest_roll_call(&self, make: impl FnOnce() -> ClusterCheck) -> ClusterCheck {
+        let mut latest = self.cluster_check.lock().unwrap_or_else(PoisonError::into_inner);
+        let running = latest.take().filter(|cluster_check| cluster_check.peek().is_none());
+        latest.insert(running.unwrap_or_else(make)).clone()
+    }
+
+    /// Whether these are the addresses, in this order, and this is how they let us in.
+    pub(super) fn are_at(&self, addresses: &[String], access: &Arc<EtcdAccess>) -> bool {
+        Arc::ptr_eq(&self.access, access)
+            && self.list.iter().map(|endpoint| &*endpoint.address).eq(addresses.iter().map(String::as_str))
+    }
+
+    /// Gives up the connections of those that are none of these.
+    pub(super) fn leave_all_but(&self, stay: &Endpoints) {
+        let stays = |endpoint: &Arc<Endpoint>| stay.list.iter().any(|other| Arc::ptr_eq(endpoint, other));
+        self.list.iter().filter(|endpoint| !stays(endpoint)).for_each(|endpoint| endpoint.suspect());
+    }
+
+    /// What is said of keys that may not be read.
+    pub(super) fn denied(&self, range: KeyRange) -> StoreError {
+        StoreError::Denied { user: self.access.user.as_ref().map(|user| user.name.as_str().into()), range }
+    }
+
+    /// How many there are.
+    pub(super) fn len(&self) -> usize {
+        self.list.len()
+    }
+
+    /// The best one to ask that is not in `except`.
+    pub(super) fn candidate(&self, except: &[usize]) -> Option<Candidate> {
+        let candidates = self.health().candidates(Instant::now());
+        candidates.into_iter().find(|candidate| !except.contains(&candidate.index))
+    }
+
+    /// The endpoint of a candidate.
+    pub(super) fn get(&self, index: usize) -> &Arc<Endpoint> {
+        &self.list[index]
+    }
+
+    /// Asks one endpoint after another, and more than one beside each other if need be, until one answers or it is too late.
+    ///
+    /// # Cancel safety
+    /// Whoever was asked goes on until its own deadline, unheard: how it does then is what tells a stopped member from
+    /// a slow one.
+    pub(super) async fn ask(self: &Arc<Self>, query: &Query, deadline: Instant) -> Result<Answer, StoreError> {
+        self.know_cluster(deadline).await?;
+        let mut failures = Failures::default();
+        let mut asked: Vec<usize> = Vec::new();
+        let mut running = FuturesUnordered::new();
+        let mut too_late = pin!(sleep_until(deadline));
+        let mut next_launch = Instant::now();
+        // It would be as much work for another endpoint.
+        let hedge_after = if query.looks_through_many() { ATTEMPT_TIMEOUT } else { HEDGE_AFTER };
+        loop {
+            let candidate = self.candidate(&asked);
+            let launch_at = candidate.map_or(deadline, |candidate| candidate.at.max(next_launch));
+            tokio::select! {
+                biased;
+                Some((index, outcome)) = running.next() => match outcome {
+                    Ok(answer) => return Ok(answer),
+                    Err(Failure::Store(error)) => return Err(error),
+                    Err(Failure::Denied) => return Err(self.denied(query.first_range())),
+                    Err(failure) => {
+                        failures.note(failure.at(&self.get(index).address));
+                        asked.retain(|&other| other != index);
+                        next_launch = Instant::now();
+                    }
+                },
+                () = &mut too_late => return Err(failures.into_error()),
+                () = until(launch_at), if candidate.is_some() => {
+                    let Some(Candidate { index, .. }) = candidate else { continue };
+                    let attempt = self.attempt(index, query.clone(), deadline);
+                    running.push(async move { (index, attempt.await.unwrap_or_else(interrupted)) });
+                    asked.push(index);
+                    next_launch = Instant::now() + hedge_after;
+                }
+            }
+        }
+    }
+
+    /// Asks one endpoint, in a task that no caller can interrupt.
+    fn attempt(self: &Arc<Self>, index: usize, query: Query, deadline: Instant) -> JoinHandle<Result<Answer, Failure>> {
+        let endpoints = Arc::clone(self);
+        let looks_for_changes = query.looks_for_changes();
+        let left = deadline.saturating_duration_since(Instant::now());
+        let limit = if query.looks_through_many() { left.max(ATTEMPT_TIMEOUT) } else { ATTEMPT_TIMEOUT };
+        tokio::spawn(async move {
+            let calls = &endpoints.list[index].calls;
+            let connection = calls.present();
+            let exchange = |client| {
+                let query = query.clone();
+                async move { query.send(client).await }
+            };
+            let answer = calls.call(&connection, 0, limit, exchange).await;
+            let outcome = answer.and_then(|answer| endpoints.check_cluster(answer.by.cluster).map(|()| answer));
+            match &outcome {
+                Ok(_) | Err(Failure::Store(_) | Failure::Denied) => endpoints.health().answered(index),
+                // That says nothing of the endpoint, which may do well otherwise. A read of few keys will tell: one goes before each of these.
+                Err(Failure::TooLate(_)) if looks_for_changes => {}
+                Err(failure) => endpoints.failed(index, calls, &connection, failure),
+            }
+            outcome
+        })
+    }
+
+    /// Takes note that something failed on a connection to an endpoint, which makes the endpoint suspect, or that the connection has not come up in
+    /// time, for which others are asked before it. Of many things that fail on one connection, only the first counts. The store's own answers
+    /// are no failures of an endpoint, nor is that it takes its time for a password.
+    pub(super) fn failed(
+        &self,
+        index: usize,
+        connections: &Connections,
+        connection: &Arc<Connection>,
+        failure: &Failure,
+    ) {
+        if !failure.is_of_endpoint() {
+            return;
+        }
+        let endpoint = &self.list[index];
+        let mut health = self.health();
+        if !Arc::ptr_eq(&connections.present(), connection) {
+            return;
+        }
+        let comes_up = matches!(failure, Failure::Connecting(_));
+        if comes_up && !connection.note_slow() {
+            return;
+        }
+        health.failed(index, Instant::now(), jitter());
+        if !comes_up {
+            endpoint.suspect();
+        }
+        let error = failure.clone().at(&endpoint.address);
+        match *failure {
+            // The others do well without it, so nobody else would ever say so.
+            Failure::AnotherCluster { found, .. } if health.is_news(index, found) => {
+                warn!(
+                    %error,
+                    "endpoint is not used; if its cluster is the one that is meant (etcd was restored): restart, write that id where a \
+                     cluster_id is set, and accept the regression where there is a state_dir"
+                );
+            }
+            Failure::AnotherCluster { .. }
+            | Failure::Endpoint(_)
+            | Failure::Connecting(_)
+            | Failure::TooLate(_)
+            | Failure::Checking
+            | Failure::LoggedOut
+            | Failure::Denied
+            | Failure::Store(_) => {
+                debug!(%error, "endpoint is suspect")
+            }
+        }
+    }
+
+    /// Takes note that a watch runs on an endpoint.
+    pub(super) fn watched(&self, index: usize) {
+        self.health().watched(index);
+    }
+
+    /// Whether an answer is from the cluster that is meant. Nobody is believed before that is known.
+    pub(super) fn check_cluster(&self, found: u64) -> Result<(), Failure> {
+        match self.cluster_id() {
+            Some(pinned) if found == pinned => Ok(()),
+            Some(pinned) => Err(Failure::AnotherCluster { found, pinned }),
+            None => Err(Failure::endpoint("it is not known yet which cluster is meant")),
+        }
+    }
+
+    fn health(&self) -> std::sync::MutexGuard<'_, Health> {
+        self.health.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+/// Waits for that moment, not at all if it has come: tokio's own timer would wait for its next tick, which costs each read
+/// up to 2 ms.
+pub(super) async fn until(moment: Instant) {
+    if moment > Instant::now() {
+        sleep_until(moment).await;
+    }
+}
+
+/// The runtime is shutting down, or an answer was such that the client library panicked.
+fn interrupted(error: JoinError) -> Result<Answer, Failure> {
+    Err(Failure::endpoint(format!("asking it broke off: {error}")))
+}
+
+/// Why a call did not succeed: what the endpoints said last, each once.
+#[derive(Debug, Default)]
+pub(super) struct Failures(Vec<StoreError>);
+
+impl Failures {
+    /// Notes one more.
+    pub(super) fn note(&mut self, error: StoreError) {
+        let text = error.to_string();
+        self.0.retain(|known| known.to_string() != text);
+        self.0.push(error);
+    }
+
+    /// What the caller is told.
+    pub(super) fn into_error(self) -> StoreError {
+        let another = self.0.iter().find(|error| matches!(error, StoreError::AnotherCluster { .. }));
+        if let Some(another) = another {
+            // The others may come back; this one is for the operator.
+            return another.clone();
+        }
+        let texts: Vec<String> = self.0.iter().map(reason).collect();
+        if texts.is_empty() {
+            return StoreError::Unavailable("no endpoint has answered in time".into());
+        }
+        StoreError::Unavailable(texts.join("; ").into())
+    }
+
+    /// What the caller is told if so few have answered, of those asked, that they are not believed.
+    pub(super) fn too_few(mut self, answered: usize, asked: usize) -> StoreError {
+        let (say, they) = if answered == 1 { ("says", "it belongs") } else { ("say", "they belong") };
+        let what =
+            format!("only {answered} of {asked} endpoints {say} which cluster {they} to, and no cluster_id is set");
+        self.note(StoreError::Unavailable(what.into()));
+        self.into_error()
+    }
+}
+
+/// The error's own words, without the preface that the joined error will have again.
+fn reason(error: &StoreError) -> String {
+    match error {
+        StoreError::Unavailable(what) | StoreError::Refused(what) => what.to_string(),
+        StoreError::NoLogin(_)
+        | StoreError::Compacted
+        | StoreError::Denied { .. }
+        | StoreError::AnotherCluster { .. }
+        | StoreError::ManyClusters { .. } => error.to_string(),
+    }
+}
+
+/// A number from 0 to 1 that differs from call to call and from process to process.
+fn jitter() -> f64 {
+    f64::from(RandomState::new().hash_one(()) as u32) / f64::from(u32::MAX)
+}
+
+#[cfg(test)]
+mod tests {
+    use fencepost_policy::Revision;
+    use tokio::net::TcpListener;
+
+    use super::*;
+
+    #[tokio::test(start_paused = true)]
+    async fn an_endpoint_that_is_well_is_asked_without_waiting_for_a_timer() {
+        let listener = TcpListener::bind(("127.0.0.1", 0)).await.unwrap();
+        let address = format!("http://{}", listener.local_addr().unwrap());
+        let endpoints = Arc::new(Endpoints::new(&EtcdOptions {
+            endpoints: vec![address],
+            cluster_id: Some(1),
+            ..EtcdOptions::default()
+        }));
+        // Between two ticks of the timer.
+        tokio::time::advance(Duration::from_micros(500)).await;
+        let began = Instant::now();
+        let query = Query::key_at(b"lock", Revision::MIN);
+        tokio::select! {
+            answer = endpoints.ask(&query, began + Duration::from_secs(1)) => panic!("nobody can answer: {answer:?}"),
+            accepted = listener.accept() => drop(accepted.unwrap()),
+        }
+        // The clock stands still until everything waits for it.
+        assert_eq!(Instant::now(), began);
+    }
+}

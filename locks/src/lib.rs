@@ -1,0 +1,22 @@
+//! Where lock snapshots come from.
+
+mod cache;
+mod etcd;
+mod first_to_connect;
+mod memory;
+mod store;
+mod sync;
+
+pub use cache::{
+    Aside, CacheView, Driver, FormatConflict, GateMemory, LoadError, LockDescription, LockSource, LockSpec, Nameless,
+    Queue, Queued, ReadCounts, RecordFormat, Remembered, SourceOptions, SourceStatus, SpawnError, Stopped,
+    StoreIdentity, StorePast, TemplateSpec, TemplatedLocks, TenureChange, Timing, TrackedLock, Turning, Unconfirmed,
+    WeakLockSource,
+};
+pub use etcd::{EtcdAccess, EtcdOptions, EtcdStore, EtcdTls, EtcdUser, EtcdWatch, caution, known_stale_reads};
+pub use first_to_connect::first_to_connect;
+pub use memory::{MemoryCalls, MemoryStore, MemoryWatch, Write};
+pub use store::{
+    Answerer, Event, KeyRange, KeyValue, LockStore, Member, RangeAnswer, RangeRead, RangeWatch, ReadAnswer, StoreError,
+    Wanted, Watch, WatchNews,
+};

@@ -1,0 +1,118 @@
+//! One message of the watch tells of several revisions, the first of which can't be built upon.
+
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU8, Ordering};
+
+use fencepost_locks::{
+    KeyValue, LockStore, Member, MemoryStore, MemoryWatch, RangeAnswer, RangeRead, RangeWatch, ReadAnswer, StoreError,
+    Watch, WatchNews,
+};
+use fencepost_policy::{Layout, Revision};
+use futures_util::FutureExt;
+use tokio::sync::Semaphore;
+
+use crate::world::{SECOND, enter_now, glance, options, pass, play_with, track};
+
+/// Its watch tells all at once that there is, as etcd does of what a watch has to catch up with. Once it is armed, the first read
+/// after the next watch is answered late, and no other is.
+#[derive(Clone)]
+struct Batching {
+    store: MemoryStore,
+    step: Arc<AtomicU8>,
+    arrives: Arc<Semaphore>,
+}
+
+const ARMED: u8 = 1;
+const WATCHED: u8 = 2;
+const SENT: u8 = 3;
+
+impl LockStore for Batching {
+    type Watch = BatchingWatch;
+
+    async fn read(&self, ranges: &[RangeRead]) -> Result<ReadAnswer, StoreError> {
+        let answer = self.store.read(ranges).await;
+        match self.step.load(Ordering::Relaxed) {
+            WATCHED => {
+                self.step.store(SENT, Ordering::Relaxed);
+                self.arrives.acquire().await.unwrap().forget();
+                answer
+            }
+            SENT => Err(StoreError::Unavailable("it is slow".into())),
+            _ => answer,
+        }
+    }
+
+    async fn read_at(&self, key: &[u8], at: Revision) -> Result<Option<KeyValue>, StoreError> {
+        self.store.read_at(key, at).await
+    }
+
+    async fn range_at(&self, read: &RangeRead, at: Revision) -> Result<RangeAnswer, StoreError> {
+        self.store.range_at(read, at).await
+    }
+
+    async fn watch(&self, ranges: &[RangeWatch]) -> Result<BatchingWatch, StoreError> {
+        let watch = self.store.watch(ranges).await?;
+        let _ = self.step.compare_exchange(ARMED, WATCHED, Ordering::Relaxed, Ordering::Relaxed);
+        Ok(BatchingWatch(watch, None))
+    }
+
+    async fn members(&self) -> Vec<Member> {
+        self.store.members().await
+    }
+}
+
+/// A watch, and what came behind the events that it put together.
+struct BatchingWatch(MemoryWatch, Option<WatchNews>);
+
+impl Watch for BatchingWatch {
+    async fn next(&mut self) -> Result<WatchNews, StoreError> {
+        if let Some(news) = self.1.take() {
+            return Ok(news);
+        }
+        let mut news = self.0.next().await?;
+        while let WatchNews::Events { events, .. } = &mut news
+            && let Some(Ok(next)) = self.0.next().now_or_never()
+        {
+            match next {
+                WatchNews::Events { events: more, .. } => events.extend(more),
+                WatchNews::CaughtUp | WatchNews::Compacted { .. } => {
+                    self.1 = Some(next);
+                    break;
+                }
+            }
+        }
+        Ok(news)
+    }
+}
+
+/// What comes behind it in the message was forgotten: a read that was sent before passed for all there is, and what came later was built
+/// upon that.
+#[tokio::test(start_paused = true)]
+async fn what_comes_behind_an_event_that_cannot_be_built_upon_is_not_forgotten() {
+    let batching = Batching { store: MemoryStore::new(), step: Arc::default(), arrives: Arc::new(Semaphore::new(0)) };
+    play_with(batching, options(), async |Batching { store, step, arrives }, source| {
+        let ended = store.put("lock/a", "a"); // 2
+        let lock = track(source, "lock", Layout::Mutex);
+        pass(SECOND * 2).await;
+        assert_eq!(enter_now(&lock, "lock/a", ended), "admitted");
+        store.hold_watches();
+        store.end_watches();
+        store.put("lock/q", "q"); // 3
+        step.store(ARMED, Ordering::Relaxed);
+        while step.load(Ordering::Relaxed) != SENT {
+            pass(SECOND / 1000).await;
+        }
+        let held = store.put("lock/x", "x"); // 4
+        store.delete("lock/a"); // 5
+        store.delete("lock/q"); // 6
+        store.release_watches(); // 3 to 6, at once
+        pass(SECOND / 100).await;
+        arrives.add_permits(1); // The read as of 3.
+        pass(SECOND / 100).await;
+        store.put("lock/z", "z"); // 7
+        pass(SECOND / 100).await;
+        assert_ne!(glance(&lock, "lock/x", held), "not-owner", "it is the holder");
+        assert_ne!(enter_now(&lock, "lock/a", ended), "admitted", "its tenure has ended, and the watch has told");
+    })
+    .await;
+}

@@ -1,0 +1,99 @@
+//! Linearizable requests, many at once, and what they make the store answer.
+
+use std::collections::HashMap;
+use std::sync::{Arc, Mutex};
+use std::time::Duration;
+
+use fencepost_locks::{
+    KeyRange, KeyValue, LockStore, Member, MemoryStore, RangeAnswer, RangeRead, RangeWatch, ReadAnswer, StoreError,
+    Wanted,
+};
+use fencepost_policy::{Layout, Revision};
+use futures_util::future::join_all;
+
+use crate::world::{ask_linearizable, load, options, pass, play_with, template};
+
+/// How long a read takes.
+const ANSWER: Duration = Duration::from_millis(2);
+
+/// Takes a while to answer, and counts the reads that are under way.
+#[derive(Clone)]
+struct Slow {
+    store: MemoryStore,
+    reads: Arc<Mutex<HashMap<KeyRange, Reads>>>,
+}
+
+/// Of one lock.
+#[derive(Debug, Default)]
+struct Reads {
+    under_way: u32,
+    most_at_a_time: u32,
+    all: u32,
+}
+
+impl LockStore for Slow {
+    type Watch = <MemoryStore as LockStore>::Watch;
+
+    async fn read(&self, ranges: &[RangeRead]) -> Result<ReadAnswer, StoreError> {
+        let whole = || ranges.iter().filter(|read| read.wanted == Wanted::All).map(|read| read.range.clone());
+        for range in whole() {
+            let mut reads = self.reads.lock().unwrap();
+            let of_lock = reads.entry(range).or_default();
+            of_lock.all += 1;
+            of_lock.under_way += 1;
+            of_lock.most_at_a_time = of_lock.most_at_a_time.max(of_lock.under_way);
+        }
+        let answer = self.store.read(ranges).await;
+        pass(ANSWER).await;
+        whole().for_each(|range| self.reads.lock().unwrap().get_mut(&range).unwrap().under_way -= 1);
+        answer
+    }
+
+    async fn read_at(&self, key: &[u8], at: Revision) -> Result<Option<KeyValue>, StoreError> {
+        self.store.read_at(key, at).await
+    }
+
+    async fn range_at(&self, read: &RangeRead, at: Revision) -> Result<RangeAnswer, StoreError> {
+        self.store.range_at(read, at).await
+    }
+
+    async fn watch(&self, ranges: &[RangeWatch]) -> Result<Self::Watch, StoreError> {
+        self.store.watch(ranges).await
+    }
+
+    async fn members(&self) -> Vec<Member> {
+        self.store.members().await
+    }
+}
+
+#[tokio::test(start_paused = true)]
+async fn however_many_linearizable_requests_come_at_once_one_read_of_a_lock_is_under_way_at_a_time() {
+    const CONNECTIONS: u32 = 64;
+    const REQUESTS: u32 = 50;
+    const PAUSE: Duration = Duration::from_micros(37);
+    let (store, reads) = (MemoryStore::new(), Arc::<Mutex<HashMap<KeyRange, Reads>>>::default());
+    let slow = Slow { store: store.clone(), reads: Arc::clone(&reads) };
+    play_with(slow, options(), async |_, source| {
+        let locks = template(source, "t/", Layout::Key);
+        let mut clients = Vec::new();
+        for key in ["t/1", "t/2"] {
+            let (at, lock) = (store.put(key, "a"), load(&locks, key).await);
+            clients.extend((0..CONNECTIONS).map(|nth| (at, Arc::clone(&lock), nth)));
+        }
+        reads.lock().unwrap().clear();
+        join_all(clients.iter().map(async |(at, lock, nth)| {
+            for _ in 0..REQUESTS {
+                pass(PAUSE * *nth).await; // So that they come at any point of a read.
+                assert_eq!(ask_linearizable(lock, "a", *at).await, "admit");
+            }
+        }))
+        .await;
+        let reads = reads.lock().unwrap();
+        assert_eq!(reads.len(), 2);
+        for (lock, reads) in &*reads {
+            assert_eq!(reads.most_at_a_time, 1, "{lock}");
+            assert!(reads.all * 10 <= CONNECTIONS * REQUESTS, "{lock}: {} reads", reads.all);
+        }
+    })
+    .await;
+}

@@ -1,0 +1,270 @@
+//! What the store does not show any more to whoever asks in our name, and what it still shows.
+
+use std::sync::{Arc, Mutex};
+
+use fencepost_locks::{
+    KeyRange, KeyValue, LockSource, LockStore, Member, MemoryStore, RangeAnswer, RangeRead, RangeWatch, ReadAnswer,
+    StoreError, TrackedLock,
+};
+use fencepost_policy::{Layout, Revision};
+use tokio::time::Instant;
+
+use crate::world::{MAX_AGE, SECOND, ask, glance, load, options, pass, play_with, template, track};
+
+/// What of the prefix `a/` is denied.
+#[derive(Clone, Copy, Default)]
+enum Denied {
+    #[default]
+    Nothing,
+    /// To read it as a whole, and none of its keys.
+    Whole,
+    /// To read it as a whole as it was.
+    Past,
+    All,
+}
+
+/// Does not show what is denied.
+#[derive(Clone, Default)]
+struct Denying {
+    store: MemoryStore,
+    denied: Arc<Mutex<Denied>>,
+}
+
+impl Denying {
+    fn deny(&self, denied: Denied) {
+        *self.denied.lock().unwrap() = denied;
+    }
+
+    fn check<'r>(&self, mut ranges: impl Iterator<Item = &'r KeyRange>) -> Result<(), StoreError> {
+        let denied = *self.denied.lock().unwrap();
+        let is_denied = |range: &KeyRange| match denied {
+            Denied::Nothing => false,
+            Denied::Past => false,
+            Denied::Whole => *range == KeyRange::Prefix((*b"a/").into()),
+            Denied::All => range.first_key().starts_with(b"a/"),
+        };
+        match ranges.find(|range| is_denied(range)) {
+            Some(range) => Err(StoreError::Denied { user: None, range: range.clone() }),
+            None => Ok(()),
+        }
+    }
+}
+
+impl LockStore for Denying {
+    type Watch = <MemoryStore as LockStore>::Watch;
+
+    async fn read(&self, ranges: &[RangeRead]) -> Result<ReadAnswer, StoreError> {
+        self.check(ranges.iter().map(|read| &read.range))?;
+        self.store.read(ranges).await
+    }
+
+    async fn read_at(&self, key: &[u8], at: Revision) -> Result<Option<KeyValue>, StoreError> {
+        self.store.read_at(key, at).await
+    }
+
+    async fn range_at(&self, read: &RangeRead, at: Revision) -> Result<RangeAnswer, StoreError> {
+        self.check([&read.range].into_iter())?;
+        if matches!(*self.denied.lock().unwrap(), Denied::Past) {
+            return Err(StoreError::Denied { user: None, range: read.range.clone() });
+        }
+        self.store.range_at(read, at).await
+    }
+
+    async fn watch(&self, ranges: &[RangeWatch]) -> Result<Self::Watch, StoreError> {
+        self.check(ranges.iter().map(|watch| &watch.range))?;
+        self.store.watch(ranges).await
+    }
+
+    async fn members(&self) -> Vec<Member> {
+        self.store.members().await
+    }
+}
+
+async fn play(test: impl AsyncFnOnce(&Denying, &LockSource)) {
+    play_with(Denying::default(), options(), test).await;
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_named_lock_that_may_not_be_read_any_more_keeps_no_other_from_being_kept_fresh() {
+    play(async |denying, source| {
+        let of_one = denying.store.put("a/1", "x");
+        let of_other = denying.store.put("b/1", "x");
+        let one = track(source, "a/1", Layout::Key);
+        let other = track(source, "b/1", Layout::Key);
+        pass(SECOND * 3).await;
+        denying.deny(Denied::All);
+        for _ in 0..10 {
+            pass(MAX_AGE).await;
+            assert!(other.view().good_for(MAX_AGE, Instant::now()).is_some());
+            assert_eq!(glance(&other, "x", of_other), "admit");
+            assert_eq!(ask(&one, "x", of_one).await, "unverifiable");
+        }
+        denying.store.delete("b/1");
+        pass(SECOND / 100).await;
+        assert_eq!(glance(&other, "x", of_other), "no-owner", "it is watched");
+        denying.deny(Denied::Nothing);
+        pass(SECOND * 3).await;
+        assert_eq!(glance(&one, "x", of_one), "admit", "it is asked for again");
+        denying.store.delete("a/1");
+        pass(SECOND / 100).await;
+        assert_eq!(glance(&one, "x", of_one), "no-owner", "and watched");
+    })
+    .await;
+}
+
+/// A lock of several keys is asked for by all of them, and by no key of its own that nothing else would ask for again.
+#[tokio::test(start_paused = true)]
+async fn a_named_queue_that_may_be_read_again_is_watched_again_though_it_was_denied_while_a_watch_began() {
+    play(async |denying, source| {
+        let held = denying.store.put("a/1/x", "x");
+        let lock = track(source, "a/1", Layout::Election);
+        let other = track(source, "b/1", Layout::Key);
+        let of_other = denying.store.put("b/1", "x");
+        pass(SECOND * 3).await;
+        denying.deny(Denied::All);
+        denying.store.end_watches();
+        pass(SECOND * 5).await;
+        assert_eq!(glance(&other, "x", of_other), "admit");
+        denying.deny(Denied::Nothing);
+        pass(SECOND * 11 / 2).await; // Between two reads.
+        assert_eq!(glance(&lock, "x", held), "admit");
+        denying.store.delete("a/1/x");
+        pass(SECOND / 100).await;
+        assert_eq!(glance(&lock, "x", held), "no-owner", "it is watched");
+    })
+    .await;
+}
+
+/// The read that goes before a watch asks for one key of what is watched first. It was denied for ever, and nothing was watched.
+#[tokio::test(start_paused = true)]
+async fn a_template_whose_locks_may_not_be_read_any_more_keeps_no_other_from_being_watched() {
+    play(async |denying, source| {
+        let (a, b) = (template(source, "a/", Layout::Key), template(source, "b/", Layout::Key));
+        let of_one = denying.store.put("a/1", "x");
+        let of_other = denying.store.put("b/1", "x");
+        let one = load(&a, "a/1").await;
+        let other = load(&b, "b/1").await;
+        pass(SECOND * 3).await;
+        denying.deny(Denied::All);
+        pass(SECOND * 3).await;
+        denying.store.end_watches(); // As when a member is restarted.
+        pass(SECOND * 3).await;
+        denying.store.delete("b/1");
+        pass(SECOND / 100).await;
+        assert_eq!(glance(&other, "x", of_other), "no-owner");
+        denying.deny(Denied::Nothing);
+        pass(SECOND * 3).await;
+        assert_eq!(ask(&one, "x", of_one).await, "admit");
+        denying.store.delete("a/1");
+        pass(SECOND / 100).await;
+        assert_eq!(glance(&one, "x", of_one), "no-owner", "it is watched again");
+    })
+    .await;
+}
+
+/// Its keys could still be read, and so nothing asked for the prefix again.
+#[tokio::test(start_paused = true)]
+async fn a_prefix_that_may_be_read_again_is_watched_again() {
+    play(async |denying, source| {
+        let locks = template(source, "a/", Layout::Key);
+        let held = denying.store.put("a/1", "x");
+        let lock = load(&locks, "a/1").await;
+        pass(SECOND * 3).await;
+        denying.deny(Denied::Whole);
+        denying.store.end_watches(); // As when a member is restarted.
+        pass(SECOND * 5).await;
+        denying.deny(Denied::Nothing);
+        pass(SECOND * 60).await;
+        let status = source.status(Instant::now());
+        assert_eq!(ask(&lock, "x", held).await, "admit");
+        assert!(!status.is_stale, "it is kept fresh again");
+        denying.store.delete("a/1");
+        pass(SECOND / 100).await;
+        assert_eq!(glance(&lock, "x", held), "no-owner", "it is watched again");
+    })
+    .await;
+}
+
+/// It was asked for again and again, and nothing that the watch brought counted meanwhile.
+#[tokio::test(start_paused = true)]
+async fn a_prefix_whose_past_may_not_be_read_once_the_watch_goes_on_is_watched_anew() {
+    play(async |denying, source| {
+        let locks = template(source, "a/", Layout::Key);
+        let lock = load(&locks, "a/1").await;
+        pass(SECOND * 3).await;
+        let held = denying.store.put("a/1", "x");
+        pass(SECOND * 3).await;
+        denying.deny(Denied::Past);
+        denying.store.end_watches(); // As when a member is restarted.
+        pass(MAX_AGE * 2).await;
+        assert_eq!(ask(&lock, "x", held).await, "admit");
+        for _ in 0..10 {
+            pass(MAX_AGE / 2).await;
+            assert_eq!(glance(&lock, "x", held), "admit", "a clock covers it");
+        }
+        denying.store.delete("a/1");
+        pass(SECOND / 100).await;
+        assert_eq!(glance(&lock, "x", held), "no-owner", "and what the watch brings counts");
+    })
+    .await;
+}
+
+/// Once the watch has begun anew, as when a member is restarted.
+async fn is_kept_fresh(denying: &Denying, other: &TrackedLock, held: Revision) {
+    denying.store.end_watches();
+    pass(MAX_AGE * 20).await;
+    assert_eq!(glance(other, "x", held), "admit");
+    denying.store.delete("b/1");
+    pass(SECOND / 100).await;
+    assert_eq!(glance(other, "x", held), "no-owner", "it is watched");
+}
+
+/// As many were noted as are logged. One more than that kept all others from being watched.
+#[tokio::test(start_paused = true)]
+async fn many_named_locks_that_may_not_be_read_any_more_keep_no_other_from_being_kept_fresh() {
+    play(async |denying, source| {
+        let held = denying.store.put("b/1", "x");
+        let _many: Vec<_> = (0..17).map(|n| track(source, &format!("a/{n}"), Layout::Key)).collect();
+        let other = track(source, "b/1", Layout::Key);
+        pass(SECOND * 3).await;
+        denying.deny(Denied::All);
+        is_kept_fresh(denying, &other, held).await;
+    })
+    .await;
+}
+
+/// They were noted until there was no room for a named lock.
+#[tokio::test(start_paused = true)]
+async fn keys_that_requests_make_up_and_that_may_not_be_read_do_not_keep_named_locks_from_being_kept_fresh() {
+    play(async |denying, source| {
+        let held = denying.store.put("b/1", "x");
+        let of_a = template(source, "a/", Layout::Key);
+        let _denied = track(source, "a/1", Layout::Key);
+        let other = track(source, "b/1", Layout::Key);
+        pass(SECOND * 3).await;
+        denying.deny(Denied::All);
+        for made_up in 0..20 {
+            let loaded = of_a.load(&format!("a/made-up/{made_up}"), Instant::now() + SECOND / 100).await;
+            assert!(loaded.is_err(), "it may not be read");
+        }
+        is_kept_fresh(denying, &other, held).await;
+    })
+    .await;
+}
+
+/// Nobody could tell which of several it was, and none of them was known.
+#[tokio::test(start_paused = true)]
+async fn a_key_that_may_not_be_read_keeps_no_other_from_being_read_that_was_asked_for_with_it() {
+    play(async |denying, source| {
+        let held: Vec<_> = (0..9).map(|nth| denying.store.put(format!("b/{nth}"), "x")).collect();
+        let (of_a, of_b) = (template(source, "a/", Layout::Key), template(source, "b/", Layout::Key));
+        denying.deny(Denied::All);
+        for (nth, held) in held.into_iter().enumerate() {
+            let (made_up, name) = (format!("a/made-up/{nth}"), format!("b/{nth}"));
+            let (refused, loaded) = tokio::join!(of_a.load(&made_up, Instant::now() + SECOND), load(&of_b, &name));
+            assert!(refused.is_err(), "it may not be read");
+            assert_eq!(glance(&loaded, "x", held), "admit");
+        }
+    })
+    .await;
+}

@@ -1,0 +1,137 @@
+//! The watch tells that a tenure has ended, and what is known of its lock can't be built upon; nor is any read answered that would say who
+//! holds it now.
+
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
+
+use fencepost_locks::{
+    KeyValue, LockStore, Member, MemoryStore, RangeAnswer, RangeRead, RangeWatch, ReadAnswer, StoreError, TrackedLock,
+};
+use fencepost_policy::{Layout, Revision};
+
+use crate::world::{MAX_AGE, SECOND, enter_now, load, options, pass, play_with, template, track};
+
+/// Once it is armed, it answers no read from the next watch on.
+#[derive(Clone, Default)]
+struct Dumb {
+    store: MemoryStore,
+    armed: Arc<AtomicBool>,
+    is_dumb: Arc<AtomicBool>,
+}
+
+impl Dumb {
+    fn check(&self) -> Result<(), StoreError> {
+        if self.is_dumb.load(Ordering::Relaxed) { Err(StoreError::Unavailable("it is slow".into())) } else { Ok(()) }
+    }
+
+    /// Has the watch begin anew, from when on no read is answered.
+    async fn fall_silent(&self) {
+        self.armed.store(true, Ordering::Relaxed);
+        self.store.end_watches();
+        while !self.is_dumb.load(Ordering::Relaxed) {
+            pass(SECOND / 1000).await;
+        }
+    }
+}
+
+impl LockStore for Dumb {
+    type Watch = <MemoryStore as LockStore>::Watch;
+
+    async fn read(&self, ranges: &[RangeRead]) -> Result<ReadAnswer, StoreError> {
+        self.check()?;
+        self.store.read(ranges).await
+    }
+
+    async fn read_at(&self, key: &[u8], at: Revision) -> Result<Option<KeyValue>, StoreError> {
+        self.check()?;
+        self.store.read_at(key, at).await
+    }
+
+    async fn range_at(&self, read: &RangeRead, at: Revision) -> Result<RangeAnswer, StoreError> {
+        self.check()?;
+        self.store.range_at(read, at).await
+    }
+
+    async fn watch(&self, ranges: &[RangeWatch]) -> Result<Self::Watch, StoreError> {
+        let watch = self.store.watch(ranges).await;
+        if self.armed.swap(false, Ordering::Relaxed) {
+            self.is_dumb.store(true, Ordering::Relaxed);
+        }
+        watch
+    }
+
+    async fn members(&self) -> Vec<Member> {
+        self.store.members().await
+    }
+}
+
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum End {
+    Taken,
+    Released,
+}
+
+/// What the holder of a lock of that name puts, and what it presents.
+fn holder(layout: Layout, lock: &str) -> (String, String) {
+    let key = if layout == Layout::Key { lock.to_owned() } else { format!("{lock}/a") };
+    let owner = if layout == Layout::Mutex { key.clone() } else { "a".to_owned() };
+    (key, owner)
+}
+
+/// How often the holder is let in, of many attempts for longer than what is known is good, after the watch has told of the end.
+async fn times_let_in(
+    dumb: &Dumb,
+    lock: &TrackedLock,
+    (key, owner): (String, String),
+    held: Revision,
+    end: End,
+) -> usize {
+    assert_eq!(enter_now(lock, &owner, held), "admitted");
+    dumb.fall_silent().await;
+    match end {
+        End::Taken => _ = dumb.store.put(key, "b"),
+        End::Released => _ = dumb.store.delete(key),
+    }
+    pass(SECOND / 100).await;
+    let mut let_in = 0;
+    for _ in 0..60 {
+        let_in += usize::from(enter_now(lock, &owner, held) == "admitted");
+        pass(MAX_AGE / 50).await;
+    }
+    let_in
+}
+
+/// A release did not end it, nor did what holds a `mutex` or an `election`: the holder was let in for all of `max_age`.
+#[tokio::test(start_paused = true)]
+async fn a_tenure_that_the_watch_tells_has_ended_lets_nobody_in_though_no_read_is_answered() {
+    for (layout, end) in [
+        (Layout::Key, End::Taken),
+        (Layout::Key, End::Released),
+        (Layout::Mutex, End::Released),
+        (Layout::Election, End::Released),
+    ] {
+        play_with(Dumb::default(), options(), async |dumb, source| {
+            let held = dumb.store.put(holder(layout, "lock").0, "a");
+            let lock = track(source, "lock", layout);
+            pass(SECOND * 2).await;
+            assert_eq!(times_let_in(dumb, &lock, holder(layout, "lock"), held, end).await, 0, "{layout:?} {end:?}");
+        })
+        .await;
+    }
+}
+
+/// The same of a lock whose prefix is watched, of which nobody knows for the moment whether it is the history of before.
+#[tokio::test(start_paused = true)]
+async fn a_tenure_below_a_prefix_that_the_watch_tells_has_ended_lets_nobody_in_though_no_read_is_answered() {
+    for layout in [Layout::Key, Layout::Mutex] {
+        play_with(Dumb::default(), options(), async |dumb, source| {
+            let held = dumb.store.put(holder(layout, "t/1").0, "a");
+            let locks = template(source, "t/", layout);
+            let lock = load(&locks, "t/1").await;
+            pass(SECOND * 2).await;
+            let let_in = times_let_in(dumb, &lock, holder(layout, "t/1"), held, End::Released).await;
+            assert_eq!(let_in, 0, "{layout:?}");
+        })
+        .await;
+    }
+}

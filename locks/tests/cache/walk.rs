@@ -1,0 +1,147 @@
+//! While a tenure is known to have ended, and nobody knows yet who holds the lock since when.
+
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
+
+use fencepost_locks::{
+    KeyValue, LockSource, LockStore, Member, MemoryStore, MemoryWatch, RangeAnswer, RangeRead, RangeWatch, ReadAnswer,
+    StoreError, Wanted, Watch, WatchNews,
+};
+use fencepost_policy::{Layout, Revision};
+use tokio::sync::Semaphore;
+
+use crate::world::{MAX_AGE, SECOND, enter_now, glance, load, options, pass, play_with, template, tracked};
+
+/// A store that never shows its past, and the present of a lock only as long as a test lets it.
+#[derive(Clone)]
+struct WithoutPast {
+    store: MemoryStore,
+    /// Reads of whole locks need one of these: there is one, or none.
+    present: Arc<Semaphore>,
+    loses_news: Arc<AtomicBool>,
+}
+
+/// A watch of it, which may lose something.
+struct Lossy {
+    watch: MemoryWatch,
+    loses_news: Arc<AtomicBool>,
+}
+
+impl WithoutPast {
+    fn new() -> WithoutPast {
+        WithoutPast { store: MemoryStore::new(), present: Arc::new(Semaphore::new(1)), loses_news: Arc::default() }
+    }
+
+    /// From now on no lock is read by itself.
+    fn hide_locks(&self) {
+        self.present.forget_permits(1);
+    }
+
+    fn lose_news(&self, loses: bool) {
+        self.loses_news.store(loses, Ordering::Relaxed);
+    }
+}
+
+impl Watch for Lossy {
+    async fn next(&mut self) -> Result<WatchNews, StoreError> {
+        loop {
+            let news = self.watch.next().await?;
+            if !self.loses_news.load(Ordering::Relaxed) {
+                return Ok(news);
+            }
+        }
+    }
+}
+
+impl LockStore for WithoutPast {
+    type Watch = Lossy;
+
+    async fn read(&self, ranges: &[RangeRead]) -> Result<ReadAnswer, StoreError> {
+        let is_of_locks = ranges.iter().any(|read| matches!(read.wanted, Wanted::All));
+        let _turn = if is_of_locks { Some(self.present.acquire().await.unwrap()) } else { None };
+        self.store.read(ranges).await
+    }
+
+    async fn read_at(&self, _: &[u8], _: Revision) -> Result<Option<KeyValue>, StoreError> {
+        std::future::pending().await
+    }
+
+    async fn range_at(&self, read: &RangeRead, at: Revision) -> Result<RangeAnswer, StoreError> {
+        self.store.range_at(read, at).await
+    }
+
+    async fn watch(&self, ranges: &[RangeWatch]) -> Result<Lossy, StoreError> {
+        Ok(Lossy { watch: self.store.watch(ranges).await?, loses_news: Arc::clone(&self.loses_news) })
+    }
+
+    async fn members(&self) -> Vec<Member> {
+        self.store.members().await
+    }
+}
+
+async fn play(test: impl AsyncFnOnce(&WithoutPast, &LockSource)) {
+    play_with(WithoutPast::new(), options(), test).await;
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_tenure_that_a_read_shows_to_have_ended_lets_nobody_in_while_the_writes_in_between_are_looked_at() {
+    for templated in [false, true] {
+        play(async |slow, source| {
+            let at = slow.store.put("/l/a", "a");
+            let locks = template(source, "/l/", Layout::Key);
+            let lock = if templated { load(&locks, "/l/a").await } else { tracked(source, "/l/a").await };
+            pass(SECOND * 3).await;
+            assert_eq!(enter_now(&lock, "a", at), "admitted");
+            slow.store.hold_watches();
+            slow.store.put("/l/a", "b");
+            slow.store.put("/l/a", "b");
+            pass(MAX_AGE / 5 * 2).await;
+            assert_eq!(glance(&lock, "a", at), "admit", "its successor is not known yet");
+            assert_eq!(enter_now(&lock, "a", at), "replayed-tenure", "templated: {templated}");
+        })
+        .await;
+    }
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_tenure_that_a_read_of_all_locks_of_a_template_shows_to_have_ended_lets_nobody_in_before_its_lock_is_read() {
+    play(async |slow, source| {
+        let at = slow.store.put("/l/a", "a");
+        let locks = template(source, "/l/", Layout::Key);
+        let lock = load(&locks, "/l/a").await;
+        pass(SECOND * 3).await;
+        slow.hide_locks();
+        slow.store.hold_watches();
+        slow.store.put("/l/a", "b");
+        slow.store.put("/l/a", "b");
+        let before = slow.store.calls().ranges_changed;
+        while slow.store.calls().ranges_changed == before {
+            assert_eq!(enter_now(&lock, "a", at), "admitted", "nothing has shown it yet");
+            pass(SECOND / 100).await;
+        }
+        pass(SECOND / 100).await;
+        assert_eq!(glance(&lock, "a", at), "admit", "its successor is not known yet");
+        assert_eq!(enter_now(&lock, "a", at), "replayed-tenure");
+    })
+    .await;
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_tenure_that_an_event_behind_a_gap_shows_to_have_ended_lets_nobody_in_before_its_lock_is_read() {
+    play(async |slow, source| {
+        let at = slow.store.put("/l/a", "a");
+        let lock = tracked(source, "/l/a").await;
+        pass(SECOND * 3 / 2).await; // Half a period before the next read of it.
+        slow.hide_locks();
+        slow.lose_news(true);
+        slow.store.put("/l/a", "b");
+        pass(SECOND / 100).await;
+        assert_eq!(enter_now(&lock, "a", at), "admitted", "nothing has shown it yet");
+        slow.lose_news(false);
+        slow.store.put("/l/a", "b");
+        pass(SECOND / 100).await;
+        assert_eq!(glance(&lock, "a", at), "admit", "its successor is not known yet");
+        assert_eq!(enter_now(&lock, "a", at), "replayed-tenure");
+    })
+    .await;
+}

@@ -1,0 +1,130 @@
+//! A store in memory, a source over it, and the questions that a proxy asks.
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use fencepost_locks::{
+    LockSource, LockSpec, LockStore, MemoryStore, RecordFormat, SourceOptions, TemplateSpec, TemplatedLocks, Timing,
+    TrackedLock,
+};
+use fencepost_policy::{EnterError, FenceToken, Layout, LockKey, Revision, Verdict};
+use tokio::time::Instant;
+
+pub(crate) const SECOND: Duration = Duration::from_secs(1);
+pub(crate) const MAX_AGE: Duration = Duration::from_secs(5);
+
+pub(crate) fn options() -> SourceOptions {
+    SourceOptions { period: MAX_AGE / 5, jitter_seed: 7, ..SourceOptions::default() }
+}
+
+/// Runs a test beside the driver of a source.
+pub(crate) async fn play(options: SourceOptions, test: impl AsyncFnOnce(&MemoryStore, &LockSource)) {
+    play_with(MemoryStore::new(), options, test).await;
+}
+
+/// The same, over a store that the test has made.
+pub(crate) async fn play_with<S: LockStore + Clone>(
+    store: S,
+    options: SourceOptions,
+    test: impl AsyncFnOnce(&S, &LockSource),
+) {
+    let (source, driver) = LockSource::build("test", options, store.clone());
+    tokio::select! {
+        biased;
+        () = driver => panic!("the driver ended"),
+        () = test(&store, &source) => {}
+    }
+}
+
+pub(crate) async fn pass(time: Duration) {
+    tokio::time::sleep(time).await;
+}
+
+pub(crate) fn track(source: &LockSource, key: &str, layout: Layout) -> Arc<TrackedLock> {
+    source.track(LockSpec { key: LockKey::new(key).unwrap(), format: RecordFormat::plain(layout).into() }).unwrap()
+}
+
+pub(crate) fn template(source: &LockSource, prefix: &str, layout: Layout) -> TemplatedLocks {
+    source.template(&TemplateSpec { prefix: prefix.to_owned(), format: RecordFormat::plain(layout).into() })
+}
+
+/// A static `key` lock, read for the first time.
+pub(crate) async fn tracked(source: &LockSource, key: &str) -> Arc<TrackedLock> {
+    let lock = track(source, key, Layout::Key);
+    while !source.ready() {
+        pass(SECOND / 100).await;
+    }
+    lock
+}
+
+pub(crate) async fn load(locks: &TemplatedLocks, key: &str) -> Arc<TrackedLock> {
+    locks.load(key, Instant::now() + SECOND).await.unwrap()
+}
+
+/// A token, and the timing of a request that arrives now.
+fn request(owner: &str, at: Revision, linearizable: bool) -> (FenceToken<&str>, Timing) {
+    let now = Instant::now();
+    (FenceToken { owner, revision: at }, Timing { arrived: now, now, max_age: MAX_AGE, linearizable })
+}
+
+/// What becomes of a request at first sight: "admit", "confirm" or why it is refused.
+pub(crate) fn glance(lock: &TrackedLock, owner: &str, at: Revision) -> &'static str {
+    let (token, timing) = request(owner, at, false);
+    match lock.view().judge(&token, &timing) {
+        Verdict::Admit => "admit",
+        Verdict::Confirm => "confirm",
+        Verdict::Reject(rejection) => rejection.code(),
+    }
+}
+
+/// What the gate says to a request now.
+pub(crate) fn enter_now(lock: &TrackedLock, owner: &str, at: Revision) -> &'static str {
+    let (token, timing) = request(owner, at, false);
+    match lock.enter(&token, &timing) {
+        Ok(admission) => {
+            lock.leave(admission);
+            "admitted"
+        }
+        Err(EnterError::Wait) => "wait",
+        Err(EnterError::Record(_)) => "record",
+        Err(EnterError::Confirm) => "confirm",
+        Err(EnterError::Refused(rejection)) => rejection.code(),
+    }
+}
+
+/// What becomes of a request in the end, as a proxy settles it.
+pub(crate) async fn ask(lock: &TrackedLock, owner: &str, at: Revision) -> &'static str {
+    settle(lock, owner, at, false).await
+}
+
+pub(crate) async fn ask_linearizable(lock: &TrackedLock, owner: &str, at: Revision) -> &'static str {
+    settle(lock, owner, at, true).await
+}
+
+async fn settle(lock: &TrackedLock, owner: &str, at: Revision, linearizable: bool) -> &'static str {
+    // On virtual time a whole test may pass in one instant. A request arrives later than what was read before it.
+    tokio::time::advance(Duration::from_micros(1)).await;
+    let (token, mut timing) = request(owner, at, linearizable);
+    let deadline = timing.now + SECOND;
+    loop {
+        match lock.enter(&token, &timing) {
+            Ok(admission) => {
+                lock.leave(admission);
+                return "admit";
+            }
+            Err(EnterError::Refused(rejection)) => return rejection.code(),
+            Err(EnterError::Confirm) => {}
+            other @ Err(EnterError::Wait | EnterError::Record(_)) => {
+                panic!("nothing is at the worker, and nothing is recorded: {other:?}")
+            }
+        }
+        if lock.confirm(Instant::now(), deadline).await.is_err() {
+            // The last word is that of what is known: a store that went back, or nothing.
+            return match glance(lock, owner, at) {
+                "confirm" => "unverifiable",
+                verdict => verdict,
+            };
+        }
+        timing.now = Instant::now();
+    }
+}

@@ -1,0 +1,147 @@
+//! What a request carries along on its way, and how it is answered if it gets no further.
+
+use std::cell::Cell;
+use std::rc::Rc;
+
+use fencepost_config::{Freshness, Mode, Route};
+use fencepost_locks::Timing;
+use fencepost_tls::PeerNames;
+use http::{Request, Response};
+use tokio::time::Instant;
+
+use crate::about::About;
+use crate::active_config::ThreadShare;
+use crate::downstream::{ClientAddress, ClientBody, UnderWay};
+use crate::forward::{KeptFields, Pool, ResponseBody};
+use crate::in_place::boxed;
+use crate::metrics::{RequestCounts, RouteMetrics};
+use crate::refusal::{AnswerForm, Failure};
+use crate::routes::ActiveRoute;
+use crate::ticket::Ticket;
+
+/// An answer on its way to the client.
+///
+/// Behind a pointer, as the request: it is moved from layer to layer.
+pub type Answer = Box<Response<ResponseBody<Ticket>>>;
+
+/// A request, and how far it has come: `S` is what the last layer found out.
+///
+/// It is moved from layer to layer, so what is large is behind a pointer.
+pub struct Exchange<S> {
+    /// The request, as the client sent it.
+    pub request: Box<Request<ClientBody>>,
+    /// Where it is.
+    pub context: Rc<RequestContext>,
+    /// Counted as long as it is on its way.
+    pub in_flight: InFlight,
+    /// What is known of it by now.
+    pub state: S,
+}
+
+/// Where a request is: on which thread and route, from whom, since when.
+pub struct RequestContext {
+    /// What its thread works with.
+    pub share: Rc<ThreadShare>,
+    /// The number of its route; `None` before that is known.
+    pub route: Cell<Option<usize>>,
+    /// How it wants to be answered.
+    pub form: AnswerForm,
+    /// Where it came from.
+    pub client: ClientAddress,
+    /// The names of the certificate that its connection has proved to be its own.
+    pub peer: Option<Rc<PeerNames>>,
+    /// When it arrived.
+    pub arrived: Instant,
+    /// What it said of itself.
+    pub about: About,
+}
+
+impl RequestContext {
+    /// The route as configured.
+    pub fn route(&self) -> &Route {
+        &self.share.generation.config.routes[self.known_route()]
+    }
+
+    /// What stands behind the route.
+    pub fn in_force(&self) -> &ActiveRoute {
+        &self.share.generation.routes[self.known_route()]
+    }
+
+    /// The connections to the route's worker.
+    pub fn pool(&self) -> &Pool {
+        &self.share.pools[self.known_route()]
+    }
+
+    /// The headers named like fencing that the worker gets to see.
+    pub fn kept_headers(&self) -> &Rc<KeptFields> {
+        &self.share.kept_headers[self.known_route()]
+    }
+
+    fn known_route(&self) -> usize {
+        self.route.get().expect("only the routing layer is passed without a route")
+    }
+
+    /// The counters of the route.
+    pub fn metrics(&self) -> &RouteMetrics {
+        match self.route.get() {
+            Some(route) => &self.share.generation.routes[route].metrics,
+            None => &self.share.generation.unrouted,
+        }
+    }
+
+    /// What the requests of the route count on the thread.
+    pub fn counts(&self) -> &Rc<RequestCounts> {
+        match self.route.get() {
+            Some(route) => &self.share.counts[route],
+            None => &self.share.unrouted_counts,
+        }
+    }
+
+    /// Whether refusals are only recorded.
+    pub fn is_shadow(&self) -> bool {
+        matches!(self.route().mode, Mode::Shadow(_))
+    }
+
+    /// The facts of time that a verdict on this request depends on, now.
+    pub fn timing(&self) -> Timing {
+        let route = self.route();
+        Timing {
+            arrived: self.arrived,
+            now: Instant::now(),
+            max_age: route.max_age,
+            linearizable: route.freshness == Freshness::Linearizable,
+        }
+    }
+
+    /// Records why the worker did not answer, or was not asked, and writes what the client is told.
+    pub fn fail(&self, failure: Failure) -> Answer {
+        self.metrics().failed(failure);
+        self.about.note_failure(failure);
+        boxed(|| failure.answer(self.form).map(ResponseBody::Whole))
+    }
+
+    /// What a client is told whose request made us panic.
+    pub fn panicked(&self) -> Answer {
+        self.fail(if self.about.may_be_sent() { Failure::InternalAfterSending } else { Failure::Internal })
+    }
+}
+
+/// Counts a request as in flight on its route, and as under way on its connection, for as long as this lives.
+pub struct InFlight {
+    counts: Rc<RequestCounts>,
+    _under_way: UnderWay,
+}
+
+impl InFlight {
+    /// One more.
+    pub fn new(counts: Rc<RequestCounts>, under_way: UnderWay) -> InFlight {
+        counts.begin();
+        InFlight { counts, _under_way: under_way }
+    }
+}
+
+impl Drop for InFlight {
+    fn drop(&mut self) {
+        self.counts.end();
+    }
+}

@@ -9,6 +9,7 @@ use http::{HeaderMap, HeaderValue};
 use tokio::time::Instant;
 
 use crate::confirm::{confirm, unloaded};
+use crate::handoff::retry_after;
 use crate::lock::{Guard, Rules};
 
 /// A token, and the lock that it claims to hold.
@@ -114,15 +115,8 @@ impl Claim {
 
     /// What becomes of this claim when it is refused for that reason.
     pub(crate) fn denied(&self, reason: Rejection) -> Denial {
-        let retry_after = if reason == Rejection::HandoffTimeout { self.seconds_until_clear() } else { 1 };
+        let retry_after = if reason == Rejection::HandoffTimeout { retry_after(&self.lock) } else { 1 };
         let (lock, token) = (Some(self.lock.key().clone()), Some(self.token.clone()));
         Denial { reason, lock, token, retry_after, error: None }
-    }
-
-    /// How long those count at most whose end will not be seen.
-    fn seconds_until_clear(&self) -> u64 {
-        let now = Instant::now();
-        let left = self.lock.unseen_until().map_or_else(Default::default, |until| until.saturating_duration_since(now));
-        (left.as_secs() + u64::from(left.subsec_nanos() > 0)).max(1)
     }
 }

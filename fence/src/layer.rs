@@ -18,9 +18,10 @@ use tower::{Layer, Service};
 
 use crate::claim::{Claim, Denial};
 use crate::discard::discard;
-use crate::fence::Shared;
+use crate::enter::Entry;
+use crate::fence::{Shared, Waiting};
 use crate::fence_call::{FENCE_PATH, FenceCall};
-use crate::handoff::{Handoff, Turn};
+use crate::handoff::Turn;
 use crate::lock::{Guard, Rules};
 use crate::refusal::{AnswerForm, FENCE_DECISION, FENCE_REASON, Refusal};
 use crate::request_body::RequestBody;
@@ -34,6 +35,9 @@ const FENCE_VERDICT: HeaderName = HeaderName::from_static("fence-verdict");
 /// cheap to clone. All layers of one [`Fence`](crate::Fence) that name the same lock share its gate.
 #[derive(Clone)]
 pub struct FenceLayer(pub(crate) Arc<Inner>);
+
+/// Holds up the requests behind one that has entered, until it has begun.
+type HeldTurn = Box<Turn<Waiting>>;
 
 pub(crate) struct Inner {
     fence: Arc<Shared>,
@@ -143,15 +147,19 @@ impl Inner {
     ///
     /// # Errors
     /// Why it is not let in.
-    async fn let_in(&self, head: &Parts, arrived: Instant) -> Result<(Running, Option<Turn>), Denial> {
+    async fn let_in(&self, head: &Parts, arrived: Instant) -> Result<(Running, Option<HeldTurn>), Denial> {
         let claim = Claim::of(head, &self.guard, &self.rules, arrived).await?;
-        let entered = Handoff::new(&self.fence, &claim, &self.rules).enter().await;
+        let entered = self.entry(&claim).enter().await;
         let (admission, turn) = entered.map_err(|reason| claim.denied(reason))?;
         // From here on it is given back, whatever happens.
         let Claim { token, lock, .. } = claim;
         let outer = head.extensions.get::<Running>().cloned();
         let fence = Arc::clone(&self.fence);
         Ok((Running::new(fence, lock, &token, admission, &self.rules, outer), turn))
+    }
+
+    fn entry<'c>(&'c self, claim: &'c Claim) -> Entry<'c> {
+        Entry { fence: &self.fence, claim, rules: &self.rules }
     }
 
     /// Waits until the caller's tenure has the worker to itself, and says so.
@@ -161,7 +169,7 @@ impl Inner {
     {
         let closed = async {
             let claim = Claim::of_call(&head.headers, &self.guard, &self.rules, arrived).await?;
-            let closed = Handoff::new(&self.fence, &claim, &self.rules).close_door().await;
+            let closed = self.entry(&claim).close_door().await;
             closed.map_err(|reason| claim.denied(reason))
         };
         match closed.await {
@@ -202,7 +210,7 @@ impl Inner {
 }
 
 /// Calls the handler. Who waits for its turn is next when it has been called and has begun: in the order of arrival, whatever their threads.
-async fn in_turn<F: Future>(mut turn: Option<Turn>, answer: F) -> F::Output {
+async fn in_turn<F: Future>(mut turn: Option<HeldTurn>, answer: F) -> F::Output {
     let mut answer = pin!(answer);
     poll_fn(|cx| {
         let polled = answer.as_mut().poll(cx);

@@ -186,7 +186,7 @@ async fn enter(
             }
         };
         let timing = context.timing();
-        let outcome = match handoff.enter(context, claim, &timing) {
+        let outcome = match handoff.enter(claim, &timing) {
             Ok(admission) => {
                 // From here on it is given back, whatever happens.
                 let ticket = Ticket::admitted(Rc::clone(context), Arc::clone(&claim.lock), admission, in_flight);

@@ -1,16 +1,16 @@
-//! Waiting at the barrier, while requests of an earlier tenure may still be at the worker.
+//! Waiting at the barrier, and what operators see of that. The waiting itself is [`fencepost_fence::handoff`].
 
-use std::pin::pin;
 use std::rc::Rc;
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
 use std::time::{Duration, SystemTime};
 
 use fencepost_config::OnHandoffTimeout;
-use fencepost_locks::{Queued, Timing, TrackedLock};
+use fencepost_fence::handoff::{self, AtGate, retry_after};
+use fencepost_locks::{Timing, TrackedLock};
 use fencepost_policy::{Admission, EnterError, Rejection, Revision};
 use prometheus::IntGauge;
-use tokio::time::{Instant, sleep_until, timeout};
+use tokio::time::Instant;
 
 use crate::fencing::Claim;
 use crate::observe::text::shown_owner;
@@ -20,33 +20,27 @@ use crate::process::Process;
 use crate::recording::Subject;
 use crate::request_context::{Answer, RequestContext};
 
-/// How many requests wait at the barrier of one lock. One more is refused as if it had waited.
-const WAITING_PER_LOCK_MAX: usize = 1_000;
-
 /// How many requests wait at barriers in all.
 const WAITING_MAX: usize = 10_000;
 
 /// How many tenures a request has recorded before it gives up.
 const RECORDS_MAX: u32 = 8;
 
-/// How long the barrier's queue waits for one that has something to wait for itself, its connection mostly. Many times what that
-/// takes in a network that works, so that order is kept; too short for those behind to be held up.
-const TURN_MAX: Duration = Duration::from_millis(100);
+/// A place in the queue of a lock. The requests behind it wait until it is dropped.
+pub(super) type Turn = handoff::Turn<HeldUp>;
 
 /// A wait at the barrier: for the requests of earlier tenures, and then for those that came before.
 #[derive(Default)]
 pub struct Handoff {
+    gate: handoff::Handoff<HeldUp>,
     /// `None` unless it has to wait.
     waits: Option<Box<Waits>>,
     /// How often a tenure was recorded on its way.
     records: u32,
-    /// There was no room for it to wait.
-    crowded: bool,
     /// It has waited for long enough, and its route says `dangerous_proceed`.
     proceeds: bool,
     /// It is no request in flight: it only asks for the barrier to open.
     only_asks: bool,
-    turn: Option<Box<Turn>>,
 }
 
 impl Handoff {
@@ -59,33 +53,16 @@ impl Handoff {
     ///
     /// # Errors
     /// What keeps it out.
-    pub fn enter(&self, context: &RequestContext, claim: &Claim, timing: &Timing) -> Result<Admission, EnterError> {
-        let Claim { token, lock } = claim;
-        if self.proceeds {
-            return lock.enter_dangerously(token, timing);
-        }
-        if self.is_behind(lock) {
-            self.may_enter(context, claim)?;
-            return Err(EnterError::Wait);
-        }
-        lock.enter(token, timing)
+    pub fn enter(&self, Claim { token, lock }: &Claim, timing: &Timing) -> Result<Admission, EnterError> {
+        if self.proceeds { lock.enter_dangerously(token, timing) } else { self.gate.enter(lock, token, timing) }
     }
 
-    /// The same, but nothing is counted in.
+    /// Checks like [`enter`](Self::enter), without counting the request.
     ///
     /// # Errors
     /// What keeps it out.
-    pub fn may_enter(&self, context: &RequestContext, claim: &Claim) -> Result<(), EnterError> {
-        claim.lock.may_enter(&claim.token, &context.timing())?;
-        if self.is_behind(&claim.lock) { Err(EnterError::Wait) } else { Ok(()) }
-    }
-
-    /// Whether others came before it.
-    fn is_behind(&self, lock: &TrackedLock) -> bool {
-        match &self.turn {
-            None => !lock.queue().is_clear(),
-            Some(turn) => !turn.context.is_first(),
-        }
+    pub fn may_enter(&self, context: &RequestContext, Claim { token, lock }: &Claim) -> Result<(), EnterError> {
+        self.gate.may_enter(lock, token, &context.timing())
     }
 
     /// Waits until the gate may answer otherwise, in the order in which requests came. Gives back what it needs to go, unless the
@@ -99,62 +76,24 @@ impl Handoff {
         claim: &Claim,
         ready: R,
     ) -> Result<Option<R>, Rejection> {
-        let deadline = self.waits.get_or_insert_with(|| Waits::begin(context)).since + context.route().handoff_timeout;
-        let counted = (!self.only_asks).then(|| context.metrics().waiting.clone());
-        let turn = self.turn.get_or_insert_with(|| Box::new(Turn::new(claim.lock.queue().join(), counted)));
-        let mut ready = Some(ready);
-        loop {
-            let changed = claim.lock.gate_changed();
-            // Looked at now that no change can be missed. What ends by the clock alone is looked for as of the same moment.
-            let timing = context.timing();
-            let look = claim.lock.may_enter(&claim.token, &timing);
-            if matches!(look, Err(EnterError::Wait)) {
-                if !turn.hold_up(context, claim) {
-                    self.crowded = true;
-                    return self.time_out();
-                }
-                ready = None;
-            } else if look.is_err() || ready.is_none() || turn.context.is_first() {
-                return Ok(ready);
-            }
-            if timing.now >= deadline {
-                return self.time_out();
-            }
-            let seen_off = claim.lock.next_unseen(timing.now).unwrap_or(deadline);
-            let may_be_otherwise = async {
-                tokio::select! {
-                    biased;
-                    () = changed => {}
-                    () = turn.context.turn(), if ready.is_some() => {}
-                    () = sleep_until(deadline.min(seen_off)) => {}
-                }
-            };
-            context.share.generation.process.unless_over(may_be_otherwise).await?;
+        self.waits.get_or_insert_with(|| Waits::begin(context));
+        let at = AtBarrier { context, claim, only_asks: self.only_asks };
+        let wait = self.gate.wait(&claim.lock, &claim.token, &at, ready);
+        let waited = context.share.generation.process.unless_over(wait).await?;
+        if waited.is_err() {
+            note(self.gate.take_turn(), WaitStep::TimedOut); // It is in nobody's way any longer.
         }
-    }
-
-    /// It is in nobody's way any longer.
-    fn time_out<R>(&mut self) -> Result<Option<R>, Rejection> {
-        self.turn.take().iter_mut().for_each(|turn| turn.note(WaitStep::TimedOut));
-        Err(Rejection::HandoffTimeout)
+        waited
     }
 
     /// Whether it has a place among those that wait.
     pub fn is_queued(&self) -> bool {
-        self.turn.is_some()
+        self.gate.is_queued()
     }
 
     /// Does what has to be done before its turn, which passes to those behind if that takes long.
-    pub async fn get_ready<T>(&mut self, work: impl Future<Output = T>) -> T {
-        let Some(turn) = &self.turn else { return work.await };
-        let mut work = pin!(work);
-        match timeout(TURN_MAX, &mut work).await {
-            Ok(done) => done,
-            Err(_) => {
-                let _aside = turn.context.step_aside();
-                work.await
-            }
-        }
+    pub async fn get_ready<T>(&self, work: impl Future<Output = T>) -> T {
+        self.gate.get_ready(work).await
     }
 
     /// Has a tenure recorded, so that a later process knows of it before its first request goes out.
@@ -182,31 +121,66 @@ impl Handoff {
 
     /// Whether it goes on past the barrier after it has waited for too long, because its operator says so.
     pub fn proceeds(&mut self, context: &RequestContext) -> bool {
-        self.proceeds = !self.crowded && context.route().on_handoff_timeout == OnHandoffTimeout::DangerousProceed;
+        let is_allowed = context.route().on_handoff_timeout == OnHandoffTimeout::DangerousProceed;
+        self.proceeds = is_allowed && !self.gate.is_crowded();
         self.proceeds
     }
 
-    /// The request is let in. Whoever comes next waits until what this returns is dropped.
-    pub fn passed(self, context: &RequestContext, lock: &TrackedLock) -> Option<Box<Turn>> {
-        if let Some(waits) = &self.waits {
-            let waited = waits.since.elapsed();
+    /// The request is let in. The requests behind it wait until the turn is dropped.
+    pub fn passed(mut self, context: &RequestContext, lock: &TrackedLock) -> Option<Box<Turn>> {
+        if let Some(waited) = self.gate.waited() {
             tracing::debug!(lock = %lock.key(), client = %context.client, ?waited, "let in after a wait");
         }
-        let mut turn = self.turn;
-        turn.iter_mut().for_each(|turn| turn.note(WaitStep::Entered));
-        turn
+        note(self.gate.take_turn(), WaitStep::Entered)
     }
 
-    /// What a request is told that has waited for too long.
+    /// The answer to a request that has waited for too long.
     pub fn timed_out(&self, context: &RequestContext, claim: &Claim) -> Answer {
-        let now = Instant::now();
-        let left = claim.lock.unseen_until().map_or(Duration::ZERO, |until| until.saturating_duration_since(now));
-        let seconds = left.as_secs() + u64::from(left.subsec_nanos() > 0);
-        context.refuse_for(Rejection::HandoffTimeout, Subject::of(claim), seconds.max(1))
+        context.refuse_for(Rejection::HandoffTimeout, Subject::of(claim), retry_after(&claim.lock))
     }
 }
 
-/// A request that has to wait. It counts when this goes, whatever comes of it: its client may leave, or its tenure end.
+/// Tells operators how a wait has ended.
+fn note(mut turn: Option<Box<Turn>>, step: WaitStep) -> Option<Box<Turn>> {
+    let held_up = turn.iter_mut().filter_map(|turn| turn.held_up.as_mut());
+    held_up.filter_map(|held_up| held_up.noted.as_mut()).for_each(|noted| noted.end = step);
+    turn
+}
+
+/// A request, or a fence call, at the barrier of its lock.
+struct AtBarrier<'c> {
+    context: &'c Rc<RequestContext>,
+    claim: &'c Claim,
+    only_asks: bool,
+}
+
+/// A request that the barrier holds up.
+pub struct HeldUp {
+    _waiting: Waiting,
+    noted: Option<NotedWait>,
+}
+
+impl AtGate for AtBarrier<'_> {
+    type HeldUp = HeldUp;
+
+    fn timing(&self) -> Timing {
+        self.context.timing()
+    }
+
+    fn handoff_timeout(&self) -> Duration {
+        self.context.route().handoff_timeout
+    }
+
+    fn hold_up(&self) -> Option<HeldUp> {
+        let AtBarrier { context, claim, only_asks } = self;
+        let counted = (!only_asks).then(|| context.metrics().waiting.clone());
+        let waiting = Waiting::join(&context.share.generation.process, counted)?;
+        tracing::debug!(lock = %claim.lock.key(), client = %context.client, "waits for requests of an earlier tenure");
+        Some(HeldUp { _waiting: waiting, noted: NotedWait::begin(context, claim) })
+    }
+}
+
+/// Counts how long a request had to wait, whatever comes of it: its client may leave, or its tenure end.
 struct Waits {
     since: Instant,
     context: Rc<RequestContext>,
@@ -221,42 +195,6 @@ impl Waits {
 impl Drop for Waits {
     fn drop(&mut self) {
         self.context.metrics().handoff_waited(self.since.elapsed());
-    }
-}
-
-/// A place in the queue of a lock, and among all that wait at barriers.
-pub struct Turn {
-    context: Queued,
-    /// Where it is counted as waiting, if it is.
-    counted: Option<IntGauge>,
-    /// `None` unless the barrier holds it up.
-    waiting: Option<Waiting>,
-    /// What operators are told of the wait.
-    noted: Option<NotedWait>,
-}
-
-impl Turn {
-    fn new(context: Queued, counted: Option<IntGauge>) -> Turn {
-        Turn { context, counted, waiting: None, noted: None }
-    }
-
-    /// Waits at the closed barrier from now on. False if there is no room for that.
-    fn hold_up(&mut self, context: &Rc<RequestContext>, claim: &Claim) -> bool {
-        if self.waiting.is_some() {
-            return true;
-        }
-        let waiting = Waiting::join(&context.share.generation.process, self.counted.clone());
-        self.waiting = waiting.filter(|_| self.context.hold_up(WAITING_PER_LOCK_MAX));
-        if self.waiting.is_some() {
-            tracing::debug!(lock = %claim.lock.key(), client = %context.client, "waits for requests of an earlier tenure");
-            self.noted = NotedWait::begin(context, claim);
-        }
-        self.waiting.is_some()
-    }
-
-    /// Tells operators how the wait has ended.
-    fn note(&mut self, step: WaitStep) {
-        self.noted.iter_mut().for_each(|noted| noted.end = step);
     }
 }
 
@@ -325,26 +263,7 @@ fn wait(Claim { token, lock }: &Claim, step: WaitStep) -> Event {
 mod tests {
     use std::iter::repeat_with;
 
-    use fencepost_locks::{LockSource, LockSpec, MemoryStore, RecordFormat, SourceOptions};
-    use fencepost_policy::{Layout, LockKey};
-
     use super::*;
-
-    #[test]
-    fn a_newcomer_does_not_overtake_those_that_the_barrier_has_held_up() {
-        let (source, _driver) = LockSource::build("test", SourceOptions::default(), MemoryStore::new());
-        let spec = LockSpec { key: LockKey::new("/lock").unwrap(), format: RecordFormat::plain(Layout::Key).into() };
-        let lock = source.track(spec).unwrap();
-        let newcomer = Handoff::default();
-        assert!(!newcomer.is_behind(&lock));
-        let mut held_up = lock.queue().join();
-        assert!(held_up.hold_up(WAITING_PER_LOCK_MAX));
-        assert!(newcomer.is_behind(&lock));
-        let queued = Handoff { turn: Some(Box::new(Turn::new(lock.queue().join(), None))), ..Handoff::default() };
-        assert!(queued.is_behind(&lock));
-        drop(held_up);
-        assert!(!newcomer.is_behind(&lock) && !queued.is_behind(&lock));
-    }
 
     #[test]
     fn ten_thousand_wait_at_barriers_and_one_more_only_when_another_has_left() {

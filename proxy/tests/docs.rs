@@ -114,7 +114,7 @@ fn samples_of_the_readme() -> Vec<Config> {
 #[test]
 fn limits_that_no_key_sets_are_as_the_reference_has_them() {
     let limits = [
-        ("5 s each time, 8 times", "memory.rs", "RECORD_TIMEOUT: Duration = Duration::from_secs(5)"),
+        ("5 s each time, 8 times", "tenure_log.rs", "RECORD_TIMEOUT: Duration = Duration::from_secs(5)"),
         ("5 s each time, 8 times", "gate/handoff.rs", "RECORDS_MAX: u32 = 8"),
         ("brings into use | 5 s each |", "reload/files.rs", "READ_TIMEOUT: Duration = Duration::from_secs(5)"),
         ("that are in use | 5 s |", "reload/files.rs", "READ_TIMEOUT: Duration = Duration::from_secs(5)"),

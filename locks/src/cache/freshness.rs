@@ -51,7 +51,12 @@ async fn read_static_locks<S: LockStore>(work: &Work<S>) -> Result<(), ReadFailu
     }
     let ranges: Vec<RangeRead> =
         locks.iter().map(|lock| RangeRead { range: lock.range().clone(), wanted: Wanted::All }).collect();
-    let Believed { sent, revision, ranges } = work.read(&work.common().counts.freshness, &ranges).await?;
+    let sending = work.common().trust.sending();
+    let read = work.read(&work.common().counts.freshness, &ranges).await;
+    if let Err(ReadFailure::Store(error)) = &read {
+        work.confirm_failed(&sending, error);
+    }
+    let Believed { sent, revision, ranges } = read?;
     for (lock, answer) in locks.iter().zip(&ranges) {
         if lock.read(&sent, revision, &answer.keys).is_some() {
             // Writes have to be looked at that nobody has seen: that may take long, and the other locks don't wait for it.

@@ -131,6 +131,8 @@ struct State {
     losses: u32,
     /// A confirming read that was sent since the last loss has failed, and none has been answered since then.
     reads_fail: bool,
+    /// When the newest read was sent that was answered.
+    answered: Option<Instant>,
     max_seen: u64,
     behind: u32,
     anomalies: u64,
@@ -253,11 +255,12 @@ impl Trust {
         (number, is_first)
     }
 
-    /// Takes note that a confirming read failed. Whether cached news admits because of that, and did not before.
+    /// Takes note that a read failed that would have confirmed what is known, unless a later one was answered. Whether cached news admits because of that, and did not before.
     pub(crate) fn confirm_failed(&self, sent: &Sent) -> bool {
         let mut state = self.state();
         // Before the first loss, nothing has been admitted by cached news.
-        let is_sent_since = state.up_since.is_none() && state.losses > 0 && sent.losses == state.losses;
+        let is_newest = state.answered.is_none_or(|answered| answered < sent.at);
+        let is_sent_since = state.up_since.is_none() && state.losses > 0 && sent.losses == state.losses && is_newest;
         let begins = is_sent_since && !std::mem::replace(&mut state.reads_fail, true);
         if begins {
             self.show(&state);
@@ -321,6 +324,7 @@ impl Trust {
             state.behind = 0;
             state.max_seen = state.max_seen.max(revision.get());
             by.iter().for_each(|by| state.identity.note(by));
+            state.answered = state.answered.max(Some(sent.at));
             if std::mem::take(&mut state.reads_fail) {
                 self.show(&state);
             }
@@ -415,6 +419,7 @@ impl State {
             up_since: None,
             losses: 0,
             reads_fail: false,
+            answered: None,
             max_seen,
             behind: 0,
             anomalies: 0,

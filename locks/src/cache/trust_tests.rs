@@ -1,10 +1,11 @@
 use std::sync::Arc;
+use std::time::Duration;
 
 use fencepost_policy::Revision;
-use tokio::time::Instant;
+use tokio::time::{Instant, advance};
 
 use super::identity::StoreIdentity;
-use super::trust::{Standing, StorePast, Trust};
+use super::trust::{Standing, StorePast, Trust, WatchState};
 use crate::store::Answerer;
 
 fn revision(number: u64) -> Revision {
@@ -231,4 +232,20 @@ fn a_stretch_lasts_for_as_long_as_the_watch_does() {
     trust.watch_began();
     assert_eq!(trust.stretch_since(&second), None);
     assert!(trust.stretch().is_some());
+}
+
+/// A read that hung while later ones were answered let an ended holder in by old news.
+#[tokio::test(start_paused = true)]
+async fn a_failed_read_older_than_an_answer_proves_nothing() {
+    let trust = Trust::new(None);
+    trust.watch_caught_up();
+    trust.watch_fell_behind();
+    let slow = trust.sending();
+    advance(Duration::from_millis(1)).await;
+    assert_eq!(read(&trust, 50), Standing::Trusted);
+    assert!(!trust.confirm_failed(&slow));
+    assert_eq!(trust.glance().watch, WatchState::Down);
+    advance(Duration::from_millis(1)).await;
+    assert!(trust.confirm_failed(&trust.sending()));
+    assert_eq!(trust.glance().watch, WatchState::DownReadsFail);
 }

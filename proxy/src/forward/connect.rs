@@ -43,14 +43,12 @@ pub async fn connects(upstream: &Upstream, within: Duration) -> Result<Protocol,
     let opened =
         timeout(within, open(upstream, &addresses, Wants::Either)).await.map_err(|_| UpstreamError::Timeout)??;
     let Opened { mut socket, protocol, .. } = opened;
-    socket.end_in_order();
-    if let Speaks::Tls(tls) = &upstream.speaks {
-        let refused = match timeout(REFUSAL_MAX, socket.read_u8()).await {
-            Ok(Err(refused)) => refused,
-            Ok(Ok(_)) | Err(_) => return Ok(protocol),
-        };
+    if let Speaks::Tls(tls) = &upstream.speaks
+        && let Ok(Err(refused)) = timeout(REFUSAL_MAX, socket.read_u8()).await
+    {
         return Err(tls.failed(refused));
     }
+    socket.end_in_order();
     Ok(protocol)
 }
 

@@ -338,7 +338,8 @@ impl<P: Permit> InFlight<P> {
         let now = Instant::now();
         let total = self.timeouts.total.map(|total| now.max(self.started + total));
         let ends = if self.is_left_in_time { Some(now) } else { total };
-        let closes_at = ends.map(|at| at + self.timeouts.late);
+        // Not before it ceases to count: what the worker says until then may end that sooner.
+        let closes_at = ends.map(|at| (at + self.timeouts.late).max(self.permit.counts_until().unwrap_or(at)));
         self.patience = Patience::Overdue { since: now, closes_at };
         self.waiting_since = None;
     }

@@ -1,6 +1,6 @@
 //! What is spoken after `101 Switching Protocols`.
 
-use std::cell::RefCell;
+use std::cell::{Cell, RefCell};
 use std::future::poll_fn;
 use std::io;
 use std::pin::Pin;
@@ -93,7 +93,8 @@ async fn join<P: Permit>(mut in_flight: Box<InFlight<P>>, client: &mut Socket, r
     in_flight.watch_tunnel(&inflow);
     let half_ended = Rc::new(Notify::new());
     let overdue = stands_still(worker.clone(), half_ended.clone(), in_flight.late());
-    let mut from_worker = Guarded { worker, inflow: inflow.clone(), half_ended };
+    let first_end = Rc::<Cell<Option<FirstEnd>>>::default();
+    let mut from_worker = Guarded { worker, inflow: inflow.clone(), half_ended, first_end: first_end.clone() };
     let cut = poll_fn(|cx| {
         if in_flight.poll_seal(cx).is_ready() {
             return Poll::Ready(());
@@ -108,7 +109,10 @@ async fn join<P: Permit>(mut in_flight: Box<InFlight<P>>, client: &mut Socket, r
     };
     match copied {
         Some(Ok(())) => {
-            if let Link::Http1(connection) = in_flight.link_mut() {
+            // A worker that has ended first may not have taken what came behind that: it is not delivered later.
+            if first_end.get() == Some(FirstEnd::Clients)
+                && let Link::Http1(connection) = in_flight.link_mut()
+            {
                 connection.ends_in_order();
             }
             in_flight.ended();
@@ -135,9 +139,22 @@ struct Guarded {
     inflow: Rc<BodyState>,
     /// Told when the worker has ended its side, or the client's end is passed on to it.
     half_ended: Rc<Notify>,
+    first_end: Rc<Cell<Option<FirstEnd>>>,
+}
+
+/// Which side of a tunnel has ended first.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum FirstEnd {
+    Clients,
+    Workers,
 }
 
 impl Guarded {
+    fn end(&self, of: FirstEnd) {
+        self.first_end.set(self.first_end.get().or(Some(of)));
+        self.half_ended.notify_one();
+    }
+
     fn poll_way(&self, cx: &mut Context<'_>) -> Poll<io::Result<()>> {
         match self.inflow.way(cx.waker()) {
             Way::Open => Poll::Ready(Ok(())),
@@ -152,7 +169,7 @@ impl AsyncRead for Guarded {
         let before = buffer.filled().len();
         ready!(Pin::new(&mut self.worker).poll_read(cx, buffer))?;
         if buffer.filled().len() == before {
-            self.half_ended.notify_one();
+            self.end(FirstEnd::Workers);
         }
         Poll::Ready(Ok(()))
     }
@@ -170,7 +187,7 @@ impl AsyncWrite for Guarded {
 
     fn poll_shutdown(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<io::Result<()>> {
         ready!(self.poll_way(cx))?;
-        self.half_ended.notify_one();
+        self.end(FirstEnd::Clients);
         Pin::new(&mut self.worker).poll_shutdown(cx)
     }
 }

@@ -139,6 +139,10 @@ impl HandedOver {
         HandedOver { left, flushes, put_down, put_down_at, clean_turns, end_needs, changed: Notify::new() }
     }
 
+    fn note_put_down(&self) {
+        *self.put_down_at.lock().unwrap_or_else(PoisonError::into_inner) = Instant::now();
+    }
+
     fn put_down_at(&self) -> Instant {
         *self.put_down_at.lock().unwrap_or_else(PoisonError::into_inner)
     }
@@ -170,6 +174,7 @@ impl HandedOver {
     /// turns, nothing is left to be.
     pub(super) fn ends(&self) {
         self.end_needs.store(self.clean_turns.load(Ordering::Relaxed) + 1, Ordering::Relaxed);
+        self.note_put_down();
     }
 
     /// Whether h2 has put down all of it to be written.
@@ -197,7 +202,7 @@ impl Drop for Piece {
         let handed_over = &*self.handed_over;
         if handed_over.left.fetch_sub(1, Ordering::Relaxed) == 1 {
             handed_over.put_down.store(handed_over.flushes.load(Ordering::Relaxed), Ordering::Relaxed);
-            *handed_over.put_down_at.lock().unwrap_or_else(PoisonError::into_inner) = Instant::now();
+            handed_over.note_put_down();
             if handed_over.end_needs.load(Ordering::Relaxed) > 0 {
                 handed_over.ends(); // Not written before what was before it.
             }

@@ -194,7 +194,10 @@ impl Socket {
 
     /// When the kernel last took bytes that it may deliver late. `None` if it took none, or delivers at once, as on a unix socket.
     pub fn last_write(&self) -> Option<Instant> {
-        self.shared.last_write.get().filter(|_| self.shared.stream.borrow().transport().may_deliver_late())
+        let last_write = self.shared.last_write.get();
+        // By TLS, a write that is not finished may have begun: the kernel has a part of it.
+        let last_write = if self.is_write_blocked() { Some(Instant::now()) } else { last_write };
+        last_write.filter(|_| self.shared.stream.borrow().transport().may_deliver_late())
     }
 
     /// Has the other side see a reset when this is closed, not an end. Unix sockets know no difference.

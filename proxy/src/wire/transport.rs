@@ -133,10 +133,13 @@ impl Transport {
     /// Resets a TCP connection now, whoever else has a handle: the kernel delivers nothing more of what was written. Ends both sides of a
     /// unix socket, where all that was written is delivered already.
     pub(super) fn reset(&self) {
-        let _ = match &self.connection {
-            Connection::Tcp(stream) => connect_unspec(stream).map_err(io::Error::from),
-            Connection::Unix(_) => self.socket().shutdown(Shutdown::Both),
-        }; // An error means that the connection is gone already.
+        let is_reset = match &self.connection {
+            Connection::Tcp(stream) => connect_unspec(stream).is_ok(),
+            Connection::Unix(_) => false,
+        };
+        if !is_reset {
+            self.shut(Shutdown::Both);
+        }
     }
 
     /// Whether the kernel may hold what was written for longer than a moment.

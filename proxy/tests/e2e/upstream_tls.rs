@@ -258,3 +258,15 @@ async fn a_route_that_is_renamed_has_its_files_followed_under_its_present_name_a
     assert_eq!(ask(&fence, &ledger, &holder).await, 200);
     ledger.check(&tls.worker);
 }
+
+/// `check --live` took the orderly end of its own connection for a refusal.
+#[tokio::test]
+async fn check_accepts_a_worker_that_speaks_http1_by_tls() {
+    let (etcd, tls) = (Etcd::start(EtcdVersion::V3_5).await, Tls::start(&["http/1.1"]).await);
+    let file = tls.scratch.path().join("fencepost.toml");
+    fs::write(&file, tls.config(&etcd).toml()).unwrap();
+    let output = fencepost(&["check", "--live", "-c", file.to_str().unwrap()]).await;
+    let said = stdout(&output);
+    assert_eq!(output.status.code(), Some(0), "{said}");
+    assert!(said.contains("accepts connections, picks HTTP/1.1"), "{said}");
+}

@@ -159,9 +159,9 @@ fn limits_that_no_key_sets_are_as_the_reference_has_them() {
             "APART_PERIOD: Duration = Duration::from_secs(60)",
         ),
         ("without space) | 60 s |", "../../locks/src/etcd.rs", "APART_PERIOD: Duration = Duration::from_secs(60)"),
-        ("1,000 for a lock, 10,000 in all", "gate/handoff.rs", "WAITING_PER_LOCK_MAX: usize = 1_000"),
+        ("1,000 for a lock, 10,000 in all", "../../fence/src/handoff.rs", "WAITING_PER_LOCK_MAX: usize = 1_000"),
         ("1,000 for a lock, 10,000 in all", "gate/handoff.rs", "WAITING_MAX: usize = 10_000"),
-        ("| 100 ms | Others pass", "gate/handoff.rs", "TURN_MAX: Duration = Duration::from_millis(100)"),
+        ("| 100 ms | Others pass", "../../fence/src/handoff.rs", "TURN_MAX: Duration = Duration::from_millis(100)"),
         ("upstream | 10,000 | 503", "forward/upstream.rs", "waiting_max: 10_000"),
         (
             "| `orphan_timeout` less 1 s |",

@@ -12,7 +12,6 @@ use tokio::time::{Instant, sleep_until};
 
 use super::cache_view::{CacheView, Published, ScopeClock};
 use super::common::{Command, Common};
-use super::kept::Place;
 use super::knowledge::{Applied, Coverage, Knowledge};
 use super::queue::Queue;
 use super::record::{LockSpec, RecordFormat};
@@ -36,7 +35,6 @@ pub struct TrackedLock {
     scope: Option<Arc<Scope>>,
     common: Arc<Common>,
     spec: LockSpec,
-    place: Place,
     /// [`Knowledge::dated_in`], or 0. Published after what it speaks for, where there is room for it.
     dated_in: AtomicU32,
     queue: Queue,
@@ -95,7 +93,6 @@ impl TrackedLock {
             inner: Mutex::new(Inner { gate, ..Inner::default() }),
             gate_changes: Notify::new(),
             queue: Queue::default(),
-            place: Place::default(),
             dated_in: AtomicU32::new(0),
         }
     }
@@ -207,11 +204,6 @@ impl TrackedLock {
 
     pub(crate) fn slots(&self) -> &Slots {
         &self.slots
-    }
-
-    /// Where it is kept while nobody holds it.
-    pub(crate) fn place(&self) -> &Place {
-        &self.place
     }
 
     pub(crate) fn is_in(&self, scope: &Arc<Scope>) -> bool {

@@ -66,7 +66,7 @@ impl ProcessTree {
 
     /// Passes a signal on.
     pub(super) fn signal(&self, signal: Signal) {
-        // Whoever is gone needs none.
+        // A process that is gone needs no signal.
         let _ = match (self.leads_group, self.status) {
             (true, _) => kill_process_group(self.command, signal),
             (false, None) => kill_process(self.command, signal),
@@ -81,14 +81,14 @@ impl ProcessTree {
             self.signal(Signal::TERM);
         }
         for orphan in self.members().unwrap_or_default() {
-            // Who is in the group was asked with it.
+            // A member of the group was asked together with the group.
             if !self.has_in_group(orphan) && self.asked.insert(orphan.as_raw_nonzero().get()) {
                 let _ = kill_process(orphan, Signal::TERM);
             }
         }
     }
 
-    /// Whoever is asked to end from now on is asked once more.
+    /// Processes that are asked to end from now on are asked again, though they were asked before.
     pub(super) fn ask_anew(&mut self) {
         self.asked.clear();
     }

@@ -40,7 +40,7 @@ pub(crate) struct Latencies {
     /// With the requests that were not sent, or not answered in time: each counts with the time until
     /// it was given up. Without them a proxy that hangs would look fast.
     pub(crate) served: Durations,
-    /// The same of superseded requests.
+    /// Times of superseded requests, counted like [`served`](Self::served).
     pub(crate) refused: Durations,
     pub(crate) put_off: Durations,
     pub(crate) failed: Durations,

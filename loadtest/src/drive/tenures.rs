@@ -53,7 +53,7 @@ impl Tenures {
     }
 
     /// The present token of a lock, or, if `superseded` is wanted, the one before. Until the present
-    /// holder was served, nobody promises that the one before is refused, so there is none.
+    /// holder was served, a proxy may still admit the one before, so this returns none.
     pub(crate) fn presented(&self, lock: usize, superseded: bool) -> Presented {
         let holders = self.0[lock].borrow();
         let tenure = Rc::clone(&holders.present);

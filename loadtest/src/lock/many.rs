@@ -55,7 +55,7 @@ impl HeldLocks {
         Ok((self.settle(lock, held), handoff))
     }
 
-    /// Takes a lock whose last handoff did not end, whoever of the two holds it.
+    /// Takes a lock whose last handoff did not end, and which either of the two may hold.
     pub(crate) async fn take_anew(&mut self, lock: usize, owner: &str) -> Result<Token> {
         if let Some(successor) = self.unsettled.get(&lock) {
             let revoked = self.locks[lock].leases.revoke(*successor).await;

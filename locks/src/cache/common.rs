@@ -37,7 +37,7 @@ pub(crate) struct Common {
     pub(crate) statics_changed: Notify,
     /// What has to be watched has changed, or a new era has begun.
     pub(crate) watched_changed: Notify,
-    /// Cached news admits from now on, since reads fail. Whoever waits for one looks again.
+    /// Cached news admits from now on, because reads fail. All who wait for a read judge again.
     pub(crate) reads_fail: Notify,
     /// An operator has ended the orphans of a lock. Not one for each lock: it is rare, and there may be a million of them.
     pub(crate) orphans_cleared: Notify,

@@ -117,7 +117,7 @@ impl Knowledge {
         begins
     }
 
-    /// The same where the scope of the lock says since when it is watched.
+    /// Copies from the scope of the lock since when it is watched.
     pub(crate) fn set_watched_since(&mut self, since: Option<WatchNumber>) {
         self.watched_since = since;
     }

@@ -356,7 +356,7 @@ impl Trust {
         self.distrust(&self.state(), 0);
     }
 
-    /// The revision before the word that says whether it counts: whoever sees the latter sees the former.
+    /// Stores the revision before the word that says whether it counts, so that a reader of the word sees the revision.
     fn distrust(&self, state: &State, through: u64) {
         self.distrusted_through.store(through, Ordering::SeqCst);
         self.show(state);

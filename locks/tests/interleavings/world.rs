@@ -61,7 +61,7 @@ pub(crate) fn track(common: &Arc<Common>, scope: Option<Arc<Scope>>) -> Arc<Trac
     common.registry.find_or_make(spec(), make).unwrap()
 }
 
-/// The same, and a watch of it is up.
+/// Makes such a lock, with a watch of it that is up.
 pub(crate) fn track_watched(common: &Arc<Common>, scope: Option<Arc<Scope>>) -> Arc<TrackedLock> {
     let (number, is_first) = common.trust.watch_caught_up();
     scope.iter().for_each(|scope| scope.watch_caught_up(number, is_first));

@@ -14,7 +14,7 @@ pub(crate) const NO_OVERLAP: &str = "no-overlap";
 pub(crate) const ADMISSION_MEANS_TENURE: &str = "admission means tenure";
 /// The floor never falls; after a restart it is not below the last tenure let in.
 pub(crate) const FLOOR_RISES: &str = "floor-rises";
-/// Whoever waits at the barrier waits for a request that the proxy watches, or for a time that will come: no barrier stays closed.
+/// A claim at the barrier waits for a request that the proxy watches, or for a time that will come: no barrier stays closed.
 pub(crate) const GETS_IN: &str = "gets-in";
 /// The gate counts each request once, for as long as it has its permit.
 const PERMITS_BALANCE: &str = "permits balance";

@@ -10,7 +10,7 @@ use tokio::time::Instant;
 
 use crate::confirm::{confirm, unloaded};
 use crate::handoff::retry_after;
-use crate::lock::{Guard, Rules};
+use crate::rules::{Guard, Rules};
 
 /// A token, and the lock that it claims to hold.
 pub(crate) struct Claim {

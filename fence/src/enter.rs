@@ -7,9 +7,9 @@ use fencepost_locks::Timing;
 use fencepost_policy::{Admission, EnterError, Rejection, Verdict};
 
 use crate::claim::Claim;
-use crate::fence::{Shared, Waiting};
 use crate::handoff::{AtGate, Handoff, Turn};
-use crate::lock::Rules;
+use crate::rules::Rules;
+use crate::shared::{Shared, Waiting};
 
 /// A request at the gate of its lock.
 pub(crate) struct Entry<'c> {

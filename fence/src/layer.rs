@@ -19,14 +19,14 @@ use tower::{Layer, Service};
 use crate::claim::{Claim, Denial};
 use crate::discard::discard;
 use crate::enter::Entry;
-use crate::fence::{Shared, Waiting};
 use crate::fence_call::{FENCE_PATH, FenceCall};
 use crate::handoff::Turn;
-use crate::lock::{Guard, Rules};
 use crate::refusal::{AnswerForm, FENCE_DECISION, FENCE_REASON, Refusal};
 use crate::request_body::RequestBody;
 use crate::response_body::ResponseBody;
+use crate::rules::{Guard, Rules};
 use crate::running::Running;
+use crate::shared::{Shared, Waiting};
 
 /// What only a fence says, beside the reason and the decision.
 const FENCE_VERDICT: HeaderName = HeaderName::from_static("fence-verdict");

@@ -6,7 +6,7 @@ use std::sync::{Mutex, PoisonError};
 use fencepost_locks::{LockSpec, RecordFormat, TemplateSpec};
 use fencepost_policy::Layout;
 
-use crate::lock::InvalidLock;
+use crate::rules::InvalidLock;
 
 /// The lock or locks of a layer, and how their records are read.
 #[derive(Clone, PartialEq, Eq)]

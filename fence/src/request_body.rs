@@ -10,7 +10,7 @@ use http_body::{Body, Frame, SizeHint};
 use pin_project_lite::pin_project;
 use tokio::time::{Instant, sleep};
 
-use crate::lock::Rules;
+use crate::rules::Rules;
 use crate::running::Running;
 
 /// Why a body does not go on.

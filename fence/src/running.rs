@@ -13,8 +13,8 @@ use fencepost_policy::{Admission, FenceToken, LockKey, Owner, Revision, Term};
 use http::HeaderValue;
 use tokio::time::{Instant, timeout_at};
 
-use crate::fence::Shared;
-use crate::lock::{Rules, TIME_MAX};
+use crate::rules::{Rules, TIME_MAX};
+use crate::shared::Shared;
 
 /// Keeps a request at the worker: for as long as anybody has a clone of this, no request of a later tenure is let in.
 ///

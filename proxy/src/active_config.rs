@@ -10,10 +10,10 @@ use tokio::sync::watch;
 
 use crate::decision::{DecisionIds, Sample, WallClock};
 use crate::downstream::ThreadContext;
-use crate::forward::{self, KeptFields, Pool};
 use crate::generation::Generation;
 use crate::log_throttle::LeftOut;
 use crate::metrics::RequestCounts;
+use crate::upstream::{self, KeptFields, Pool};
 use crate::wire::Background;
 
 /// Shows the configuration in force. Clones show the same.
@@ -188,7 +188,7 @@ struct Reach<'c> {
 }
 
 impl<'c> Reach<'c> {
-    fn new(upstream: &'c Upstream, made: &forward::Upstream, limits: &Limits) -> Reach<'c> {
+    fn new(upstream: &'c Upstream, made: &upstream::Upstream, limits: &Limits) -> Reach<'c> {
         let Limits { upstream_connections_max, upstream_idle_timeout, .. } = *limits;
         Reach { upstream, limits: (upstream_connections_max, upstream_idle_timeout, made.unacknowledged_max) }
     }

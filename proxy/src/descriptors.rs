@@ -5,7 +5,7 @@ use std::num::NonZeroUsize;
 use fencepost_config::Config;
 use rustix::process::{Resource, Rlimit, getrlimit, setrlimit};
 
-use crate::forward::ConnectionQuota;
+use crate::upstream::ConnectionQuota;
 
 /// Connections to the admin listener. Descriptors for them are set aside, so that it answers however many clients there are.
 pub(crate) const ADMIN_CONNECTIONS: usize = 256;

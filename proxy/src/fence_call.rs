@@ -13,11 +13,11 @@ use fencepost_policy::{EnterError, LockKey, Rejection};
 use http::{HeaderMap, Response, StatusCode};
 
 use crate::fencing::{Claim, NAME_THE_LOCK, confirm, load, token};
-use crate::forward::ResponseBody;
 use crate::gate::Handoff;
 use crate::recording::Subject;
 use crate::request_context::{Answer, RequestContext};
 use crate::routes::Guard;
+use crate::upstream::ResponseBody;
 
 /// Where it is, on every listener.
 pub use fencepost_fence::FENCE_PATH as PATH;

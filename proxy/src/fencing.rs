@@ -14,12 +14,12 @@ use tokio::time::Instant;
 use tower::Service;
 
 use crate::downstream::ClientBody;
-use crate::forward::{METHOD_OVERRIDES, names_websocket};
 use crate::metrics::{ConfirmOutcome, Counted};
 use crate::recording::{Judgement, Subject};
 use crate::request_context::{Answer, Exchange, RequestContext};
 use crate::routes::Guard;
 use crate::routing::Guarded;
+use crate::upstream::{METHOD_OVERRIDES, names_websocket};
 
 /// The parameter of a query by which some workers take another method than the request's. WordPress takes it for any method, as ServiceStack
 /// does one that is called like a field.

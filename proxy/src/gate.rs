@@ -17,17 +17,16 @@ use handoff::Turn;
 
 use crate::downstream::{BodyFault, ClientBody};
 use crate::fencing::{Grounds, Judged, confirm, rejected};
-use crate::forward::{
-    Admitted, Forwarded, InvalidHead, PreparedBody, ReadyConnection, RequestBody, SendError, Timeouts, UpstreamError,
-    Wants, outgoing_request, prepare_body,
-};
 use crate::in_place::boxed;
 use crate::logging::WithCauses;
 use crate::recording::Subject;
 use crate::refusal::Failure;
 use crate::request_context::{Answer, Exchange, InFlight, RequestContext};
 use crate::ticket::Ticket;
-use crate::wire::give_way;
+use crate::upstream::{
+    Admitted, AwaitedHead, Forwarded, InvalidHead, PreparedBody, ReadyConnection, RequestBody, SendError, Timeouts,
+    UpstreamError, Wants, outgoing_request, prepare_body,
+};
 
 /// How often a request that provably was not sent tries another connection.
 const SENDS_MAX: usize = 4;
@@ -40,10 +39,6 @@ pub async fn forward(exchange: Exchange<Judged>) -> Result<Answer, Infallible> {
         Ok(request) => request,
         Err(answer) => return Ok(answer),
     };
-    // HTTP/2 writes at once what is ready: others that are about to send are let come as far.
-    if !context.pool().writes_with_others() {
-        give_way().await;
-    }
     Ok(send(context, in_flight, grounds, request).await.unwrap_or_else(|answer| answer))
 }
 
@@ -99,8 +94,7 @@ async fn send(
         Timeouts { silence: route.upstream_timeout, total: route.request_timeout, late: route.orphan_timeout };
     let wants = Wants::of(&request);
     for attempt in 0..SENDS_MAX {
-        let Entered { mut ready, ticket, turn, grounds: admitted, at } =
-            enter(&context, wants, in_flight, grounds).await?;
+        let Entered { ready, ticket, turn, grounds: admitted, at } = enter(&context, wants, in_flight, grounds).await?;
         grounds = admitted;
         if attempt == 0
             && let Grounds::Claim(claim) = &grounds
@@ -108,9 +102,6 @@ async fn send(
             context.admitted(claim);
         }
         context.about.note_sending();
-        if turn.is_some() {
-            ready.write_at_once(); // Whoever is next may be on another thread, whose turn may end before.
-        }
         match in_turn(turn, ready.send(Admitted::new(request, ticket), timeouts, at)).await {
             Ok(mut answer) => {
                 context.tell_verdict(&grounds, answer.headers_mut());
@@ -129,11 +120,14 @@ async fn send(
     Err(context.fail(Failure::Unreachable))
 }
 
-/// Sends what has been let in. Who waits for its turn is next when the first byte is out.
-async fn in_turn<T>(mut turn: Option<Box<Turn>>, mut sending: impl Future<Output = T> + Unpin) -> T {
+/// Waits for the answer to what has been let in. Who waits for its turn is next when the first byte is out.
+async fn in_turn(
+    mut turn: Option<Box<Turn>>,
+    mut head: AwaitedHead<Ticket>,
+) -> <AwaitedHead<Ticket> as Future>::Output {
     poll_fn(|cx| {
-        let polled = Pin::new(&mut sending).poll(cx);
-        turn = None;
+        let polled = Pin::new(&mut head).poll(cx);
+        turn.take_if(|_| polled.is_ready() || head.has_begun(cx));
         polled
     })
     .await

@@ -6,11 +6,11 @@ use fencepost_config::Config;
 use fencepost_locks::{FormatConflict, LockSource, TrackedLock};
 
 use crate::access_log::{AccessLog, OpenError};
-use crate::forward::Upstream;
 use crate::lock_sources::SourcesError;
 use crate::metrics::RouteMetrics;
 use crate::process::Process;
 use crate::routes::{ActiveRoute, Guard, longest_orphan_timeouts, source_of};
+use crate::upstream::Upstream;
 use crate::upstreams::{Identity, UpstreamsError};
 
 /// What all threads share of a configuration in force. A reload puts another one in its place; requests that came in under

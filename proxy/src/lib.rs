@@ -25,7 +25,6 @@ pub mod explain;
 pub mod fence_call;
 pub mod fencing;
 mod file_reader;
-pub mod forward;
 pub mod gate;
 pub mod generation;
 pub mod identity;
@@ -55,6 +54,7 @@ pub mod tenure_log;
 pub mod thread_liveness;
 pub mod ticket;
 pub mod tls_files;
+pub mod upstream;
 pub mod upstreams;
 pub mod wire;
 

@@ -9,7 +9,6 @@ use fencepost_policy::Rejection;
 use tokio::sync::watch;
 
 use crate::access_log::Closing;
-use crate::forward::ConnectionQuota;
 use crate::lock_sources::LockSources;
 use crate::log_throttle::LogThrottle;
 use crate::logging::Lost;
@@ -18,6 +17,7 @@ use crate::observe::{Observations, RouteLabel};
 use crate::tenure_log::Memory;
 use crate::thread_liveness::ThreadLiveness;
 use crate::tls_files::TlsFiles;
+use crate::upstream::ConnectionQuota;
 use crate::upstreams::Identities;
 
 /// What a process has once, whatever configuration is in force.

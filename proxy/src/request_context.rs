@@ -12,12 +12,12 @@ use tokio::time::Instant;
 use crate::about::About;
 use crate::active_config::ThreadShare;
 use crate::downstream::{ClientAddress, ClientBody, UnderWay};
-use crate::forward::{KeptFields, Pool, ResponseBody};
 use crate::in_place::boxed;
 use crate::metrics::{RequestCounts, RouteMetrics};
 use crate::refusal::{AnswerForm, Failure};
 use crate::routes::ActiveRoute;
 use crate::ticket::Ticket;
+use crate::upstream::{KeptFields, Pool, ResponseBody};
 
 /// An answer on its way to the client.
 ///

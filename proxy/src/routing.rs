@@ -18,13 +18,13 @@ use crate::access_log::{Logged, Unanswered, logged};
 use crate::active_config::ThreadShare;
 use crate::downstream::ClientBody;
 use crate::fence_call;
-use crate::forward::{ResponseBody, check_host};
 use crate::panics::{Panicked, contained};
 use crate::recording::Subject;
 use crate::refusal::{AnswerForm, Failure};
 use crate::request_context::{Answer, Exchange, InFlight, RequestContext};
 use crate::routes::{Guard, KeyBuffer};
 use crate::ticket::Ticket;
+use crate::upstream::{ResponseBody, check_host};
 
 /// What guards a request.
 pub enum Guarded {

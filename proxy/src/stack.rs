@@ -9,9 +9,9 @@ use tower::{Service, ServiceBuilder, service_fn};
 use crate::access_log::Logged;
 use crate::active_config::ThreadInForce;
 use crate::downstream::ClientBody;
-use crate::forward::ResponseBody;
 use crate::in_place::pinned;
 use crate::ticket::Ticket;
+use crate::upstream::ResponseBody;
 use crate::{fencing, gate, routing};
 
 /// The service of one worker thread. A request meets the layers from top to bottom, under the configuration that is in force

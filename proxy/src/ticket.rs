@@ -5,7 +5,7 @@ mod unseen;
 use std::cell::Cell;
 use std::future::pending;
 use std::pin::Pin;
-use std::rc::Rc;
+use std::rc::{Rc, Weak};
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -14,9 +14,9 @@ use fencepost_locks::{Nameless, TrackedLock};
 use fencepost_policy::{Admission, LostPassId, Pass, PassReason, Term};
 use tokio::time::Instant;
 
-use crate::forward::{Ending, LastBytes, Permit, TenureState, TenureWatch};
 use crate::request_context::{InFlight, RequestContext};
-use crate::wire::WeakSocket;
+use crate::upstream::{Ending, LastBytes, Permit, TenureState, TenureWatch};
+use crate::wire::Socket;
 use unseen::{LostPass, Orphan};
 
 /// What the gate gave.
@@ -124,7 +124,7 @@ impl Ticket {
 
     /// The request may run on at the worker, unseen: from now on its time is bounded. Its connection, if it has one yet, is reset when that
     /// is over.
-    fn lose(&mut self, last_bytes: Instant, connection: Option<WeakSocket>) {
+    fn lose(&mut self, last_bytes: Instant, connection: Option<Weak<Socket>>) {
         let until = self.lost_until(last_bytes);
         match self.proof.take() {
             Some(Proof::Admission(lock, admission)) => {

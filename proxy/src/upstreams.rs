@@ -10,9 +10,9 @@ use rustls::pki_types::ServerName;
 
 use crate::client_tls;
 use crate::downstream::Protocol;
-use crate::forward::{self, ConnectionQuota, Speaks, UPSTREAM_PROTOCOLS, Upstream};
 use crate::metrics::TlsUse;
 use crate::tls_files::TlsFiles;
+use crate::upstream::{self, ConnectionQuota, Speaks, UPSTREAM_PROTOCOLS, Upstream};
 
 /// Why TLS to a worker can't be had.
 #[derive(Debug, thiserror::Error)]
@@ -123,9 +123,9 @@ fn upstream(
 ) -> Result<Upstream, UpstreamsError> {
     let address = match &configured.address {
         UpstreamAddress::Tcp(HostPort { host, port }) => {
-            forward::UpstreamAddress::Tcp { host: host.clone(), port: *port }
+            upstream::UpstreamAddress::Tcp { host: host.clone(), port: *port }
         }
-        UpstreamAddress::Unix(path) => forward::UpstreamAddress::Unix(path.clone()),
+        UpstreamAddress::Unix(path) => upstream::UpstreamAddress::Unix(path.clone()),
     };
     let speaks = match &configured.protocol {
         UpstreamProtocol::Http1 => Speaks::Cleartext(Protocol::Http1),
@@ -145,14 +145,14 @@ fn upstream_tls(
     tls: &UpstreamTls,
     configured: &fencepost_config::Upstream,
     identity: impl FnOnce(ClientFiles) -> Result<ClientTls, TlsError>,
-) -> Result<forward::UpstreamTls, UpstreamsError> {
+) -> Result<upstream::UpstreamTls, UpstreamsError> {
     let UpstreamTls { files, server_name } = tls;
     let upstream = || configured.to_string();
     let identity =
         identity(client_tls::files(files)).map_err(|source| UpstreamsError::Files { upstream: upstream(), source })?;
     let server_name = ServerName::try_from(server_name.clone())
         .map_err(|_| UpstreamsError::ServerName { upstream: upstream(), server_name: server_name.clone() })?;
-    Ok(forward::UpstreamTls { identity, server_name })
+    Ok(upstream::UpstreamTls { identity, server_name })
 }
 
 #[cfg(test)]

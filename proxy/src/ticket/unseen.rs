@@ -2,7 +2,7 @@
 
 use std::cell::Cell;
 use std::pin::pin;
-use std::rc::Rc;
+use std::rc::{Rc, Weak};
 use std::sync::Arc;
 
 use fencepost_locks::TrackedLock;
@@ -13,7 +13,7 @@ use tokio::time::{Instant, sleep_until};
 
 use super::Counter;
 use crate::request_context::RequestContext;
-use crate::wire::{WeakSocket, caught_up};
+use crate::wire::{Socket, caught_up};
 
 /// A request that may run on at the worker, unseen, until its time has come or its end is seen after all. Its worker is listened to:
 /// without this, time alone ends it.
@@ -33,7 +33,7 @@ impl Orphan {
         id: OrphanId,
         until: Instant,
         context: Rc<RequestContext>,
-        connection: Option<WeakSocket>,
+        connection: Option<Weak<Socket>>,
     ) -> Orphan {
         // Not in the thread's background work, since a process that drains need not wait for it.
         let counted = Counted::new(context.metrics().orphans.clone());
@@ -80,7 +80,7 @@ impl LostPass {
         pass: Pass,
         until: Instant,
         context: Rc<RequestContext>,
-        connection: Option<WeakSocket>,
+        connection: Option<Weak<Socket>>,
     ) -> LostPass {
         let (id, until) = (counter.lose_pass(pass), Rc::new(Cell::new(until)));
         let outlive = outlive_pass(counter.clone(), id, Rc::clone(&until), context, connection);
@@ -139,11 +139,11 @@ async fn outlive(
     until: Rc<Cell<Instant>>,
     context: Rc<RequestContext>,
     _counted: Counted,
-    connection: Option<WeakSocket>,
+    connection: Option<Weak<Socket>>,
 ) {
     let _untimely = Untimely { counts: || lock.counts_orphan(id), context: Rc::clone(&context) };
     let is_due = orphan_is_due(&lock, id, &until).await;
-    if let Some(connection) = connection {
+    if let Some(connection) = connection.and_then(|connection| connection.upgrade()) {
         connection.reset();
     }
     if is_due && lock.end_orphan(id) {
@@ -162,11 +162,11 @@ async fn outlive_pass(
     id: LostPassId,
     until: Rc<Cell<Instant>>,
     context: Rc<RequestContext>,
-    connection: Option<WeakSocket>,
+    connection: Option<Weak<Socket>>,
 ) {
     let _untimely = Untimely { counts: || counter.counts_lost_pass(id), context };
     let is_due = lost_pass_is_due(&counter, id, &until).await;
-    if let Some(connection) = connection {
+    if let Some(connection) = connection.and_then(|connection| connection.upgrade()) {
         connection.reset();
     }
     if is_due {

@@ -32,6 +32,11 @@ impl Background {
         tokio::task::spawn_local(CountedWork { work, _counted: Counted::new(self.shared.clone()) });
     }
 
+    /// Keeps the thread from ending as long as this lives.
+    pub(crate) fn guard(&self) -> BackgroundGuard {
+        Counted::new(self.shared.clone())
+    }
+
     /// Where the connections of the thread leave what they say.
     pub(crate) fn outbox(&self) -> &Outbox {
         &self.outbox
@@ -72,7 +77,10 @@ impl<F: Future<Output = ()>> Future for CountedWork<F> {
     }
 }
 
-struct Counted(Rc<Shared>);
+/// See [`Background::guard`].
+pub(crate) type BackgroundGuard = Counted;
+
+pub(crate) struct Counted(Rc<Shared>);
 
 impl Counted {
     fn new(shared: Rc<Shared>) -> Counted {

@@ -84,12 +84,6 @@ impl<W> Turns<W> {
         let writes = self.writes.borrow();
         writes.held.is_empty() && !writes.is_held_up && !writes.waits
     }
-
-    /// Whether the kernel did not take all that was said when it was to be written.
-    pub(crate) fn is_held_up(&self) -> bool {
-        let writes = self.writes.borrow();
-        writes.is_held_up || writes.waits
-    }
 }
 
 impl<W> Clone for Turns<W> {

@@ -6,7 +6,6 @@ mod background;
 mod caught_up;
 mod gathered;
 mod give_way;
-mod nested;
 mod outbox;
 mod socket;
 mod stream;
@@ -15,12 +14,11 @@ mod transport;
 
 pub use alarm::Alarm;
 pub use background::Background;
+pub(crate) use background::BackgroundGuard;
 pub(crate) use caught_up::{PatientTimer, caught_up};
 pub(crate) use gathered::{Gathered, Turns};
 pub(crate) use give_way::give_way;
-pub(crate) use nested::Nested;
-pub(crate) use outbox::Outbox;
-pub use socket::{Socket, WeakSocket};
+pub use socket::Socket;
 pub use transport::Transport;
 pub(crate) use transport::{keep_alive, write_little_ahead};
 

@@ -1,12 +1,10 @@
 //! A connection that can be looked at and shut while hyper owns it.
 
-use std::cell::{Cell, OnceCell, RefCell};
+use std::cell::{Cell, RefCell};
 use std::io::{self, IoSlice};
 use std::net::Shutdown;
 use std::pin::Pin;
-use std::rc::{Rc, Weak};
-use std::sync::Arc;
-use std::sync::atomic::{AtomicU64, Ordering};
+use std::rc::Rc;
 use std::task::{Context, Poll, ready};
 
 use bytes::{Buf, Bytes};
@@ -27,12 +25,6 @@ pub struct Socket {
     shared: Rc<Shared>,
 }
 
-/// A handle that does not keep a [`Socket`] open.
-#[derive(Clone)]
-pub struct WeakSocket {
-    shared: Weak<Shared>,
-}
-
 struct Shared {
     stream: RefCell<Stream>,
     /// Bytes that were read before hyper got the socket, and are to be read first.
@@ -41,8 +33,6 @@ struct Shared {
     write_blocked_since: Cell<Option<Instant>>,
     /// When that last ceased to be so.
     write_unblocked: Cell<Option<Instant>>,
-    /// Counts flushes that were finished, for whoever asks.
-    flushes: OnceCell<Arc<AtomicU64>>,
     /// Bytes written.
     written: Cell<u64>,
     /// When the kernel last took any of them.
@@ -92,7 +82,6 @@ impl Socket {
                 unread: RefCell::new(Bytes::new()),
                 write_blocked_since: Cell::new(None),
                 write_unblocked: Cell::new(None),
-                flushes: OnceCell::new(),
                 written: Cell::new(0),
                 last_write: Cell::new(None),
                 read: Cell::new(0),
@@ -187,11 +176,6 @@ impl Socket {
         self.shared.stream.borrow().transport().deliver_when_closed();
     }
 
-    /// A handle that does not keep it open.
-    pub fn downgrade(&self) -> WeakSocket {
-        WeakSocket { shared: Rc::downgrade(&self.shared) }
-    }
-
     /// When the kernel last took bytes that it may deliver late. `None` if it took none, or delivers at once, as on a unix socket.
     pub fn last_write(&self) -> Option<Instant> {
         let last_write = self.shared.last_write.get();
@@ -228,11 +212,6 @@ impl Socket {
             return Some(Instant::now());
         }
         Some(self.shared.write_unblocked.get().map_or(at, |unblocked| unblocked.max(at)))
-    }
-
-    /// How often all that was written was with the kernel when whoever writes asked for that, from now on.
-    pub fn count_flushes(&self) -> Arc<AtomicU64> {
-        Arc::clone(self.shared.flushes.get_or_init(Arc::default))
     }
 
     /// Whether nothing that is written arrives any more.
@@ -286,27 +265,12 @@ impl Socket {
     }
 }
 
-impl WeakSocket {
-    /// Resets the connection if it is still open.
-    pub fn reset(&self) {
-        if let Some(shared) = self.shared.upgrade() {
-            Socket { shared }.reset();
-        }
-    }
-}
-
 impl Shared {
     fn write_blocked(&self, is_blocked: bool) {
         if is_blocked != self.write_blocked_since.get().is_some() {
             let now = Instant::now();
             self.write_blocked_since.set(is_blocked.then_some(now));
             self.write_unblocked.set((!is_blocked).then_some(now));
-        }
-    }
-
-    fn flushed(&self) {
-        if let Some(flushes) = self.flushes.get() {
-            flushes.fetch_add(1, Ordering::Relaxed);
         }
     }
 }
@@ -364,7 +328,6 @@ impl AsyncWrite for Socket {
             let flushed = Pin::new(&mut *self.shared.stream.borrow_mut()).poll_flush(cx);
             ready!(self.wrote(0, flushed.map_ok(|()| 0)))?;
         }
-        self.shared.flushed();
         Poll::Ready(Ok(()))
     }
 

@@ -475,31 +475,6 @@ async fn what_a_route_lets_past_goes_on_as_long_as_that_route_only_watches() {
     scene.finish().await;
 }
 
-/// The worker has answered, and gets nothing more: it is not at the request any longer.
-#[tokio::test]
-async fn an_upload_that_was_let_past_and_cut_is_waited_for_until_its_worker_has_answered() {
-    let lines = |mode| [mode, "max_age = \"1h\"", "handoff_timeout = \"1h\"", "orphan_timeout = \"1h\""];
-    let scene = Scene::open(EtcdVersion::V3_5, &[guarded(&lines("mode = \"shadow\""))]).await;
-    let holder = scene.store.hold(LOCK, "shard-1").await;
-    scene.until_known(LOCK, Some("shard-1")).await;
-    let latch = Latch::new();
-    scene.worker.on("/upload", Behaviour::Early(Answer::ok("early").halting_after(1, latch.clone())));
-    let mut upload = fencepost_tests::Connection::open(scene.fence.listener.clone()).await.unwrap();
-    let head = "POST /upload HTTP/1.1\r\nHost: a\r\nTransfer-Encoding: chunked\r\n\r\n3\r\nhal\r\n";
-    upload.send(head).await.unwrap();
-    let begun = async || scene.worker.seen().into_iter().find(|seen| seen.body_bytes == 3);
-    eventually("a part of the upload is there", begun).await;
-    scene.fence.reloads(&scene.config.clone().routes(&[guarded(&lines("mode = \"enforce\""))])).await;
-    let cut = async || scene.worker.seen().into_iter().find(|seen| seen.body_end == Some(BodyEnd::Cut));
-    eventually("the upload is cut", cut).await;
-    let next = scene.start(Ask::post("/next").under(&holder));
-    until_in_flight(&scene, 2).await;
-    assert!(!scene.worker.seen().iter().any(|seen| seen.path == "/next"));
-    latch.open();
-    assert_eq!(next.await.unwrap().status, 200);
-    scene.finish().await;
-}
-
 #[tokio::test]
 async fn what_was_let_past_before_a_route_enforced_counts_for_its_orphan_timeout_at_most() {
     let lines = |mode| [mode, "max_age = \"1h\"", "handoff_timeout = \"1h\"", "orphan_timeout = \"300ms\""];

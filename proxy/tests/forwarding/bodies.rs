@@ -3,7 +3,7 @@
 use std::io::{Read, Write};
 use std::time::Duration;
 
-use fencepost::forward::Ending;
+use fencepost::upstream::Ending;
 
 use crate::support::{Event, MOMENT, PATIENCE, Peer, Proxy, Worker};
 
@@ -224,7 +224,7 @@ fn an_unwanted_body_without_end_closes_the_connection() {
 }
 
 #[test]
-fn a_cut_upload_never_looks_whole_and_its_answer_is_still_read() {
+fn a_cut_upload_never_looks_whole() {
     for framing in ["Content-Length: 100000", "Transfer-Encoding: chunked"] {
         let worker = Worker::by_hand();
         let proxy = Proxy::before(worker.address());
@@ -236,11 +236,7 @@ fn a_cut_upload_never_looks_whole_and_its_answer_is_still_read() {
         drop(client);
         let rest = String::from_utf8(peer.until_end()).unwrap();
         assert!(!rest.contains("0\r\n\r\n"), "{rest:?}");
-        assert!(proxy.events().is_empty(), "the worker may go on with what it has");
-        peer.respond("I used what I had");
-        assert_eq!(proxy.wait_for_events(1), [Event::BodyCut], "it may have said so before it knew");
-        drop(peer);
-        assert_eq!(proxy.wait_for_events(2)[1..], [Event::Finished(Ending::Complete)]);
+        assert_eq!(proxy.wait_for_events(1), [Event::Finished(Ending::BodyCut)], "the worker may use what it has");
     }
 }
 

@@ -1,6 +1,6 @@
 //! Bodies in chunks, and trailers behind them.
 
-use fencepost::forward::Ending;
+use fencepost::upstream::Ending;
 
 use crate::support::{Event, MOMENT, Proxy, Settings, Worker, assert_field};
 

@@ -4,7 +4,7 @@ use std::io::Read;
 use std::time::{Duration, Instant};
 
 use fencepost::downstream::{Drained, Limits};
-use fencepost::forward::Ending;
+use fencepost::upstream::Ending;
 use http::Request;
 
 use crate::support::{Event, Http2Client, MOMENT, PATIENCE, Peer, Proxy, Settings, Worker, assert_is_asked, field};

@@ -3,7 +3,7 @@
 use std::io::{ErrorKind, Read};
 use std::time::{Duration, Instant};
 
-use fencepost::forward::{Ending, Timeouts};
+use fencepost::upstream::{Ending, Timeouts};
 
 use crate::support::{Event, MOMENT, PATIENCE, Peer, Proxy, Settings, Worker};
 

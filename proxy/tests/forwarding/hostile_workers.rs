@@ -4,7 +4,7 @@ use std::net::SocketAddr;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
 
-use fencepost::forward::Ending;
+use fencepost::upstream::Ending;
 
 use crate::support::{Client, Event, Peer, Proxy, Worker};
 

@@ -3,7 +3,7 @@
 use std::time::Duration;
 
 use fencepost::downstream::Limits;
-use fencepost::forward::Ending;
+use fencepost::upstream::Ending;
 
 use crate::support::{Event, MOMENT, PATIENCE, Peer, Proxy, Settings, Worker, assert_field};
 

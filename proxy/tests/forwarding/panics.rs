@@ -1,6 +1,6 @@
 //! What becomes of a request when something of it panics on the way.
 
-use fencepost::forward::Ending;
+use fencepost::upstream::Ending;
 
 use crate::support::{Event, Proxy, Settings, Tenures, Worker};
 

@@ -5,7 +5,7 @@ use std::sync::{Arc, mpsc};
 use std::time::{Duration, Instant};
 
 use fencepost::downstream::Protocol;
-use fencepost::forward::{Ending, Speaks, Upstream, UpstreamAddress};
+use fencepost::upstream::{Ending, Speaks, Upstream, UpstreamAddress};
 use http::{Request, StatusCode};
 
 use crate::support::{Event, Http2Client, MOMENT, PATIENCE, Peer, Proxy, Settings, Worker};

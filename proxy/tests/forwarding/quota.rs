@@ -5,7 +5,7 @@ use std::num::NonZeroUsize;
 use std::pin::pin;
 
 use fencepost::downstream::Protocol;
-use fencepost::forward::{ConnectionQuota, Pool, Speaks, Upstream, UpstreamAddress, UpstreamError, Wants};
+use fencepost::upstream::{ConnectionQuota, Pool, Speaks, Upstream, UpstreamAddress, UpstreamError, Wants};
 use fencepost::wire::Background;
 use futures_util::FutureExt;
 use futures_util::future::join_all;

@@ -5,7 +5,7 @@ use std::time::{Duration, Instant};
 
 use bytes::Bytes;
 use fencepost::downstream::{Limits, Protocol};
-use fencepost::forward::{ConnectionQuota, Ending, Timeouts};
+use fencepost::upstream::{ConnectionQuota, Ending, Timeouts};
 use http::{Request, Response};
 
 use crate::support::{Client, Event, Http2Client, Http2Worker, PATIENCE, Peer, Proxy, Settings, Worker, read};

@@ -1,6 +1,5 @@
 //! Workers behind TLS: what is spoken, which connections are used, and how cuts look.
 
-use std::io::ErrorKind;
 use std::net::SocketAddr;
 use std::num::NonZeroUsize;
 use std::sync::atomic::{AtomicUsize, Ordering};
@@ -8,12 +7,12 @@ use std::sync::mpsc;
 use std::thread;
 use std::time::Duration;
 
-use fencepost::forward::{ConnectionQuota, Ending, Pool, Speaks, Upstream, UpstreamAddress, UpstreamTls, Wants};
+use fencepost::upstream::{ConnectionQuota, Ending, Pool, Speaks, Upstream, UpstreamAddress, UpstreamTls, Wants};
 use fencepost::wire::Background;
 use fencepost_tests::{Behaviour, Endpoint, Worker, WorkerTls, replace_file};
 use fencepost_tls::{Followed, Look};
 use http::Version;
-use tokio::task::{LocalSet, spawn_blocking, spawn_local};
+use tokio::task::LocalSet;
 use tokio::time::Instant;
 
 use crate::support::{
@@ -124,38 +123,6 @@ async fn a_websocket_gets_what_another_pool_does_not_use_though_the_worker_has_s
         drop(other.ready(Wants::Http1, Instant::now() + PATIENCE).await.unwrap());
         let _stream = pool.ready(Wants::Either, Instant::now() + PATIENCE).await.unwrap();
         assert!(pool.ready(Wants::Http1, Instant::now() + PATIENCE).await.is_ok());
-    };
-    LocalSet::new().run_until(work).await;
-}
-
-/// What it was woken for is to be done by the next, of whom nobody would hear otherwise.
-#[tokio::test]
-async fn whoever_is_to_open_a_connection_for_all_and_finds_one_for_itself_is_succeeded_by_the_next_who_waits() {
-    let certificates = Certificates::new();
-    let worker = TlsWorker::start(certificates.server(BOTH));
-    let (host, port) = (worker.address().ip().to_string(), worker.address().port());
-    let mut upstream = Upstream::new(UpstreamAddress::Tcp { host, port }, Speaks::Tls(certificates.client()));
-    upstream.idle_timeout = PATIENCE;
-    let pool = Pool::new(upstream, Background::default());
-    let work = async {
-        let wait = |wants| {
-            let pool = pool.clone();
-            spawn_local(async move { pool.ready(wants, Instant::now() + PATIENCE).await })
-        };
-        let next = |worker: TlsWorker| spawn_blocking(move || (worker.next(), worker));
-        let (mut peers, of_one_request) = (Vec::new(), wait(Wants::Http1).await.unwrap().unwrap());
-        let [opens, succeeds, finds] = [Wants::Either; 3].map(wait); // Who came last is to open the next.
-        let mut worker = worker;
-        for _ in 0..2 {
-            let peer;
-            (peer, worker) = next(worker).await.unwrap();
-            peers.push(peer); // It says nothing of HTTP/2.
-        }
-        drop(of_one_request);
-        opens.abort();
-        let found = finds.await.unwrap().unwrap();
-        peers.push(next(worker).await.unwrap().0);
-        drop((succeeds, found));
     };
     LocalSet::new().run_until(work).await;
 }
@@ -309,7 +276,7 @@ async fn a_worker_that_picks_another_protocol_every_now_and_then_gets_each_reque
 }
 
 #[test]
-fn an_upload_that_its_tenure_outruns_ends_as_a_loss_and_may_be_answered() {
+fn an_upload_that_its_tenure_outruns_ends_as_a_loss() {
     let certificates = Certificates::new();
     let (worker, tenures) = (TlsWorker::start(certificates.server(H1)), Tenures::new());
     let settings = Settings { tenures: vec![("/", tenures.clone())], ..over(certificates.client()) };
@@ -320,12 +287,9 @@ fn an_upload_that_its_tenure_outruns_ends_as_a_loss_and_may_be_answered() {
     assert!(peer.next_request().is_some());
     assert_eq!(peer.exactly(5), b"begin");
     tenures.end();
-    assert_eq!(proxy.wait_for_events(1), [Event::BodyCut]);
-    assert_eq!(peer.end().unwrap_err().kind(), ErrorKind::UnexpectedEof, "no end, but a loss");
-    peer.respond("a part is better than nothing");
-    assert_eq!(client.answer().1, b"a part is better than nothing");
-    drop(peer);
-    assert_eq!(proxy.wait_for_events(2), [Event::BodyCut, COMPLETE]);
+    assert_eq!(proxy.wait_for_events(1), [Event::Finished(Ending::BodyCut)]);
+    assert!(peer.end().is_err(), "no end, but a loss");
+    assert!(client.head().starts_with("HTTP/1.1 502 "));
 }
 
 #[test]

@@ -6,7 +6,7 @@ use std::sync::Arc;
 use std::thread;
 use std::time::{Duration, SystemTime};
 
-use fencepost::forward::{Ending, Speaks, UPSTREAM_PROTOCOLS, Upstream, UpstreamAddress, UpstreamTls, connects};
+use fencepost::upstream::{Ending, Speaks, UPSTREAM_PROTOCOLS, Upstream, UpstreamAddress, UpstreamTls, connects};
 use fencepost_tests::{Authority, Subject, WorkerTls};
 use fencepost_tls::{ClientFiles, ClientTls};
 use rustls::ServerConfig;

@@ -3,7 +3,7 @@
 use std::io::{Read, Write};
 use std::time::{Duration, Instant};
 
-use fencepost::forward::{Ending, Timeouts};
+use fencepost::upstream::{Ending, Timeouts};
 
 use crate::support::{
     Certificates, Client, Event, MOMENT, PATIENCE, Peer, Proxy, Settings, Tenures, Worker, assert_is_asked, field,

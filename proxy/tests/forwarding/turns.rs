@@ -1,71 +1,13 @@
-//! When a request is written, and what was said in a turn that nobody comes back from.
+//! What was said in a turn that nobody comes back from.
 
-use std::future::poll_fn;
-use std::io::{ErrorKind, Read, Write};
-use std::net::TcpListener;
-use std::pin::pin;
-use std::task::Poll;
+use std::io::{Read, Write};
 use std::thread;
-use std::time::Duration;
 
-use fencepost::downstream::{Limits, Protocol};
-use fencepost::forward::{
-    Admitted, Ending, Permit, Pool, RequestBody, Speaks, Timeouts, Upstream, UpstreamAddress, Wants,
-};
-use fencepost::wire::Background;
-use http::Request;
-use tokio::task::{LocalSet, yield_now};
-use tokio::time::Instant;
+use fencepost::downstream::Limits;
 
-use crate::support::{Certificates, PATIENCE, Proxy, Settings, Worker};
+use crate::support::{Certificates, Proxy, Settings, Worker};
 
 const GET: &str = "GET / HTTP/1.1\r\nHost: test\r\n\r\n";
-
-struct Untold;
-
-impl Permit for Untold {
-    fn finished(self, _: Ending, _: Instant) {}
-}
-
-/// A request is sent and the thread goes no further: whether the worker has got it by then.
-async fn is_written_in_its_own_turn(at_once: bool) -> bool {
-    let listener = TcpListener::bind("127.0.0.1:0").unwrap();
-    let address = listener.local_addr().unwrap();
-    let address = UpstreamAddress::Tcp { host: address.ip().to_string(), port: address.port() };
-    let pool = Pool::new(Upstream::new(address, Speaks::Cleartext(Protocol::Http1)), Background::default());
-    let mut ready = pool.ready(Wants::Either, Instant::now() + PATIENCE).await.unwrap();
-    let (mut worker, _) = listener.accept().unwrap();
-    if at_once {
-        ready.write_at_once();
-    }
-    let request = Request::get("/").header("host", "test").body(RequestBody::from_bytes("".into())).unwrap();
-    let timeouts = Timeouts { silence: PATIENCE, total: None, late: PATIENCE };
-    let mut exchange = pin!(ready.send(Admitted::new(Box::new(request), Untold), timeouts, Instant::now()));
-    let is_pending = poll_fn(|cx| Poll::Ready(exchange.as_mut().poll(cx).is_pending())).await;
-    assert!(is_pending, "nothing was answered");
-    let mut first = [0];
-    // What was sent may still be on its way; what was not never comes while this thread waits for it.
-    worker.set_read_timeout(Some(if at_once { PATIENCE } else { Duration::from_millis(20) })).unwrap();
-    let is_written = match worker.read(&mut first) {
-        Ok(count) => count == 1,
-        Err(error) => {
-            assert!(matches!(error.kind(), ErrorKind::WouldBlock | ErrorKind::TimedOut), "{error}");
-            false
-        }
-    };
-    worker.set_nonblocking(true).unwrap();
-    while !is_written && worker.read(&mut first).is_err() {
-        yield_now().await;
-    }
-    is_written
-}
-
-#[tokio::test]
-async fn a_short_request_is_written_when_others_have_had_their_turn_unless_it_is_to_be_at_once() {
-    let local = LocalSet::new();
-    assert!(!local.run_until(is_written_in_its_own_turn(false)).await);
-    assert!(local.run_until(is_written_in_its_own_turn(true)).await);
-}
 
 /// Whoever waits for its place gets it in the turn in which it is answered.
 #[test]

@@ -210,24 +210,6 @@ impl Client {
         self.stream.shutdown(Shutdown::Write).unwrap();
     }
 
-    /// How many bytes the kernel has of what the other side has written and this one does not read, once it takes no more: where it has no room
-    /// here it asks for some from time to time (timer 04 there), and holds as much there as it takes ahead (`TCP_NOTSENT_LOWAT`). The queues and
-    /// the timer in `/proc/net/tcp` (proc_net_tcp.txt).
-    pub(crate) fn with_kernel(&self) -> usize {
-        const TAKEN_AHEAD: usize = 128 * 1024;
-        let (ours, theirs) = (self.stream.local_addr().unwrap(), self.stream.peer_addr().unwrap());
-        let queue = |row: &[String], which| usize::from_str_radix(row[4].split(':').nth(which).unwrap(), 16).unwrap();
-        let deadline = Instant::now() + PATIENCE;
-        loop {
-            let (there, here) = (row_of(theirs, ours).unwrap(), row_of(ours, theirs).unwrap());
-            if there[5].starts_with("04:") && queue(&there, 0) >= TAKEN_AHEAD {
-                return queue(&there, 0) + queue(&here, 1);
-            }
-            assert!(Instant::now() < deadline, "it goes on being written");
-            std::thread::yield_now();
-        }
-    }
-
     /// Closes with a reset instead of an end.
     pub(crate) fn reset(self) {
         socket2::SockRef::from(&self.stream).set_linger(Some(Duration::ZERO)).unwrap();

@@ -81,3 +81,14 @@ pub(crate) async fn read(mut body: RecvStream) -> Result<(Vec<u8>, Option<Header
     }
     Ok((bytes, body.trailers().await?))
 }
+
+/// So many bytes of a body, in however many pieces they come.
+pub(crate) async fn some(body: &mut RecvStream, length: usize) -> Vec<u8> {
+    let mut bytes = Vec::new();
+    while bytes.len() < length {
+        let piece = body.data().await.expect("it goes on").unwrap();
+        body.flow_control().release_capacity(piece.len()).unwrap();
+        bytes.extend_from_slice(&piece);
+    }
+    bytes
+}

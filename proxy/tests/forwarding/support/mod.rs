@@ -11,7 +11,7 @@ mod worker;
 
 pub(crate) use client::{Client, assert_field, assert_is_asked, field, write_until_blocked};
 pub(crate) use frames::{Frame, Frames};
-pub(crate) use http2::{Http2Client, Http2Worker, read};
+pub(crate) use http2::{Http2Client, Http2Worker, read, some};
 pub(crate) use proxy::{Event, Proxy, Settings};
 pub(crate) use scene::Scene;
 pub(crate) use tenures::Tenures;

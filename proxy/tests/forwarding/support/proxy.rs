@@ -12,7 +12,7 @@ use bytes::Bytes;
 use fencepost::downstream::{
     ClientBody, Drained, Limits, ListenAddress, Listener, Protocol, Server, ThreadContext, ThreadService, serve,
 };
-use fencepost::forward::{
+use fencepost::upstream::{
     Admitted, ConnectionQuota, Ending, KeptFields, LastBytes, Permit, Pool, PreparedBody, ResponseBody, SendError,
     Speaks, TenureWatch, Timeouts, Upstream, UpstreamAddress, UpstreamTls, Wants, outgoing_request, prepare_body,
 };

@@ -1,11 +1,12 @@
 //! The tenures of a lock, one after another, and how fresh the news of them are.
 
+use std::cell::Cell;
 use std::pin::Pin;
 use std::rc::Rc;
 use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
-use fencepost::forward::{TenureState, TenureWatch};
+use fencepost::upstream::{TenureState, TenureWatch};
 use tokio::sync::Notify;
 use tokio::time::Instant;
 
@@ -82,7 +83,7 @@ impl Tenures {
     }
 
     pub(super) fn present(&self) -> Rc<dyn TenureWatch> {
-        Rc::new(Tenure { number: self.0.state.lock().unwrap().ended, task: tokio::task::id(), of: self.clone() })
+        Rc::new(Tenure { number: self.0.state.lock().unwrap().ended, task: Cell::new(None), of: self.clone() })
     }
 
     fn change(&self, change: impl FnOnce(&mut State)) {
@@ -94,15 +95,15 @@ impl Tenures {
 /// One of them.
 struct Tenure {
     number: u64,
-    /// That of the request. Its body has one of its own.
-    task: tokio::task::Id,
+    /// That of the request, once it waits for changes. Its body has one of its own.
+    task: Cell<Option<tokio::task::Id>>,
     of: Tenures,
 }
 
 impl TenureWatch for Tenure {
     fn standing(&self) -> TenureState {
         let state = self.of.0.state.lock().unwrap();
-        if state.fails && tokio::task::id() != self.task {
+        if state.fails && self.task.get().is_some_and(|task| task != tokio::task::id()) {
             drop(state);
             panic!("on purpose");
         }
@@ -116,6 +117,7 @@ impl TenureWatch for Tenure {
     }
 
     fn changed(&self) -> Pin<Box<dyn Future<Output = ()> + '_>> {
+        self.task.set(self.task.get().or(Some(tokio::task::id())));
         let mut changed = Box::pin(self.of.0.changed.notified());
         changed.as_mut().enable();
         changed

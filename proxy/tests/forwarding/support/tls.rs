@@ -7,7 +7,7 @@ use std::sync::{Arc, Mutex, mpsc};
 use std::thread;
 use std::time::Duration;
 
-use fencepost::forward::{UPSTREAM_PROTOCOLS, UpstreamTls};
+use fencepost::upstream::{UPSTREAM_PROTOCOLS, UpstreamTls};
 use fencepost_tests::{Authority, Issued, Subject, WorkerTls, replace_file};
 use fencepost_tls::{ClientFiles, ClientTls, Followed, IdentityFiles, Look, MinVersion, ServerFiles, ServerTls};
 use rustls::{ClientConnection, ServerConfig, ServerConnection, StreamOwned};

@@ -1,12 +1,12 @@
 //! What lets a request out to the worker, and what becomes of that.
 
 use std::pin::Pin;
-use std::rc::Rc;
+use std::rc::{Rc, Weak};
 use std::time::Duration;
 
 use tokio::time::Instant;
 
-use crate::wire::WeakSocket;
+use crate::wire::Socket;
 
 /// A request with what lets it out to the worker.
 ///
@@ -34,8 +34,9 @@ impl<R, P: Permit> Admitted<R, P> {
 pub struct LastBytes {
     /// Until when the kernel may deliver what it holds of the request.
     pub until: Instant,
-    /// The connection that has to be reset before the request ceases to count. `None` if it is gone, or goes on with other requests.
-    pub connection: Option<WeakSocket>,
+    /// The connection that has to be reset before the request ceases to count, if it is there by then. `None` if it is gone, or goes on
+    /// with other requests.
+    pub connection: Option<Weak<Socket>>,
 }
 
 /// A request's place at the worker: held from just before its first byte is written until it is told how that ended.
@@ -153,10 +154,6 @@ impl<P: Permit> Held<P> {
 
     pub(super) fn watch(&self) -> Option<Rc<dyn TenureWatch>> {
         self.0.as_ref().and_then(Permit::watch)
-    }
-
-    pub(super) fn gives_way(&self) -> bool {
-        self.0.as_ref().is_some_and(Permit::gives_way)
     }
 
     pub(super) fn overdue(&mut self, last_bytes: LastBytes) {

@@ -6,11 +6,13 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use fencepost_tls::ClientTls;
-use http::HeaderValue;
+use http::header::UPGRADE;
+use http::{HeaderValue, Request};
 use rustls::ClientConfig;
 use rustls::pki_types::ServerName;
 
 use super::quota::ConnectionQuota;
+use super::request_body::RequestBody;
 use crate::downstream::Protocol;
 
 /// A worker, or several behind one address.
@@ -137,5 +139,21 @@ pub struct Timeouts {
 impl Default for Timeouts {
     fn default() -> Timeouts {
         Timeouts { silence: Duration::from_secs(30), total: None, late: Duration::from_secs(30) }
+    }
+}
+
+/// What a request needs of a connection.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Wants {
+    /// Whatever the worker speaks.
+    Either,
+    /// HTTP/1.1, because it is to be switched to another protocol.
+    Http1,
+}
+
+impl Wants {
+    /// What a request needs that was made by [`outgoing_request`](super::outgoing_request).
+    pub fn of(request: &Request<RequestBody>) -> Wants {
+        if request.headers().contains_key(UPGRADE) { Wants::Http1 } else { Wants::Either }
     }
 }

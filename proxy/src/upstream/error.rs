@@ -7,7 +7,7 @@ use std::sync::Arc;
 use http::Request;
 use rustls::pki_types::ServerName;
 
-use super::admitted::Admitted;
+use super::permit::Admitted;
 use super::request_body::RequestBody;
 use super::tls_failure::TlsFailure;
 use crate::downstream::BodyFault;
@@ -117,4 +117,24 @@ impl<P> std::error::Error for SendError<P> {
             SendError::Unsent(_) | SendError::Body(_) | SendError::Coded | SendError::Timeout => None,
         }
     }
+}
+
+/// Why a worker's response did not come to its end.
+#[derive(Debug, thiserror::Error)]
+pub enum ResponseBodyError {
+    /// The connection was lost.
+    #[error("the upstream connection was lost in the middle of the response")]
+    Lost(#[source] Option<hyper::Error>),
+    /// The worker was silent for too long.
+    #[error("the upstream stayed silent in the middle of the response")]
+    Silent,
+    /// It was cut because the tenure of its request has ended.
+    #[error("the tenure of the request has ended")]
+    Sealed,
+    /// The tenure of its request has ended, and the client did not read it as fast as it came.
+    #[error("the client is too slow for a response that is not to wait for it")]
+    TooSlow,
+    /// The client did not read it, and others waited for its connection.
+    #[error("the client does not read its response, and others wait for an upstream connection")]
+    Stalled,
 }

@@ -16,10 +16,9 @@ use tokio_rustls::TlsConnector;
 
 use super::addresses::Addresses;
 use super::error::UpstreamError;
-use super::pool::Wants;
 use super::quota::ConnectionQuota;
+use super::target::{Speaks, Upstream, UpstreamAddress, UpstreamTls, Wants};
 use super::tls_failure::TlsFailure;
-use super::upstream::{Speaks, Upstream, UpstreamAddress, UpstreamTls};
 use crate::downstream::Protocol;
 use crate::wire::{Socket, Transport, write_little_ahead};
 

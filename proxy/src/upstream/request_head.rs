@@ -11,7 +11,7 @@ use http::{Method, Request, Version};
 use super::fields::{self, Found, KeptFields};
 use super::request_body::RequestBody;
 use super::request_form::{CHUNKED, is_chunked};
-use super::upstream::Upstream;
+use super::target::Upstream;
 use crate::downstream::{Connection, Protocol};
 
 const X_FORWARDED_FOR: HeaderName = HeaderName::from_static("x-forwarded-for");

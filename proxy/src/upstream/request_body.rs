@@ -3,7 +3,6 @@
 use std::future::poll_fn;
 use std::pin::Pin;
 use std::rc::Rc;
-use std::sync::Arc;
 use std::task::{Context, Poll, ready};
 
 use bytes::{Bytes, BytesMut};
@@ -11,10 +10,10 @@ use http::HeaderMap;
 use http_body::{Body, Frame, SizeHint};
 use http_body_util::BodyExt;
 
-use super::body_state::{BodyState, Cut, Way};
 use super::fields::{self, KeptFields};
-use super::unwritten::HandedOver;
-use crate::downstream::{BodyError, ClientBody};
+use super::tenure::{PieceCheck, Way};
+use super::upload::{Broken, Upload};
+use crate::downstream::{BodyError, ClientBody, Protocol};
 
 /// The body of a request on its way to the worker.
 pub enum RequestBody {
@@ -41,10 +40,11 @@ pub struct Streaming {
     /// What had come of it before, without its end.
     ahead: Option<Bytes>,
     body: ClientBody,
-    state: Rc<BodyState>,
+    upload: Rc<Upload>,
+    check: PieceCheck,
     kept: Rc<KeptFields>,
-    /// `None` unless it goes over HTTP/2.
-    unwritten: Option<Arc<HandedOver>>,
+    /// What it goes out by.
+    protocol: Protocol,
 }
 
 /// Why a body was not passed on to its end.
@@ -213,22 +213,18 @@ impl RequestBody {
         }
     }
 
-    pub(super) fn state(&self) -> Option<&Rc<BodyState>> {
+    /// `None` unless it is streamed.
+    pub(super) fn upload(&self) -> Option<&Rc<Upload>> {
         match self {
-            RequestBody::Streaming(streaming) => Some(&streaming.state),
+            RequestBody::Streaming(streaming) => Some(&streaming.upload),
             RequestBody::Empty | RequestBody::Whole(_) => None,
         }
     }
 
-    /// Counts what HTTP/2 has been given of it and has not written.
-    pub(super) fn count_unwritten(&mut self, handed_over: &Arc<HandedOver>) {
-        match self {
-            RequestBody::Empty => {}
-            RequestBody::Whole(whole) => {
-                whole.data = whole.data.take().map(|data| handed_over.count(data));
-                whole.trailers.iter_mut().for_each(|trailers| handed_over.count_trailers(trailers));
-            }
-            RequestBody::Streaming(streaming) => streaming.unwritten = Some(Arc::clone(handed_over)),
+    /// It goes out by that protocol.
+    pub(super) fn goes_by(&mut self, protocol: Protocol) {
+        if let RequestBody::Streaming(streaming) = self {
+            streaming.protocol = protocol;
         }
     }
 
@@ -263,7 +259,7 @@ impl Body for RequestBody {
             RequestBody::Empty => true,
             RequestBody::Whole(whole) => whole.data.is_none() && whole.trailers.is_none(),
             // Not before we have said so ourselves: what hyper is told here it may act upon at once.
-            RequestBody::Streaming(streaming) => streaming.state.is_whole(),
+            RequestBody::Streaming(streaming) => streaming.upload.is_whole(),
         }
     }
 
@@ -279,71 +275,71 @@ impl Body for RequestBody {
 impl Streaming {
     /// A body of which `ahead` was read before.
     fn of(ahead: Option<Bytes>, body: ClientBody, kept: Rc<KeptFields>) -> RequestBody {
-        let state = Rc::new(BodyState::new());
-        RequestBody::Streaming(Box::new(Streaming { ahead, body, state, kept, unwritten: None }))
+        let (upload, check, protocol) = (Rc::new(Upload::new()), PieceCheck::default(), Protocol::Http1);
+        RequestBody::Streaming(Box::new(Streaming { ahead, body, upload, check, kept, protocol }))
     }
 
     fn poll_frame(&mut self, cx: &mut Context<'_>) -> Poll<Option<Result<Frame<Bytes>, RequestBodyError>>> {
-        match self.state.way(cx.waker()) {
+        self.upload.wake_body(cx);
+        match self.way(cx) {
             Way::Open => {}
             Way::Paused => {
-                self.body.rest(); // It is not the client that is waited for.
+                self.upload.awaits_client(); // The worker is not to be blamed for what it does not get.
+                self.body.rest(); // Nor is the client.
                 return Poll::Pending;
             }
-            Way::Cut(Cut::StaysPending) => return Poll::Pending,
-            Way::Cut(Cut::Fails) => return Poll::Ready(Some(Err(RequestBodyError::Cut))),
+            Way::Cut => return Poll::Ready(Some(Err(RequestBodyError::Cut))),
         }
         let polled = match self.ahead.take() {
             Some(ahead) => Poll::Ready(Some(Ok(Frame::data(ahead)))),
             None => Pin::new(&mut self.body).poll_frame(cx),
         };
         if polled.is_pending() {
-            self.state.awaits_client();
+            self.upload.awaits_client();
         }
         match ready!(polled) {
             Some(Ok(mut frame)) => {
                 if let Some(trailers) = frame.trailers_mut() {
                     fields::retain_harmless_trailers(trailers, &self.kept);
-                    if let Some(handed_over) = &self.unwritten {
-                        handed_over.count_trailers(trailers);
-                        handed_over.ends();
-                    }
                 }
-                self.state.piece_went_out(frame.data_ref().map_or(0, Bytes::len));
-                let has_all_bytes = self.body.size_hint().exact() == Some(0);
-                if has_all_bytes {
-                    self.state.all_bytes_went_out();
-                }
-                // hyper asks for nothing more after trailers, nor on HTTP/1.1 after the last byte that was announced.
-                let ends_by_length = has_all_bytes && self.state.goes_over_http1();
+                self.upload.piece_went_out(frame.data_ref().map_or(0, Bytes::len));
+                // hyper asks for nothing more after trailers, nor over HTTP/1.1 after the last byte that was announced.
+                let ends_by_length = self.protocol == Protocol::Http1 && self.body.size_hint().exact() == Some(0);
                 if frame.is_trailers() || self.body.is_end_stream() || ends_by_length {
-                    self.state.went_out();
+                    self.upload.went_out();
                 }
-                Poll::Ready(Some(Ok(match &self.unwritten {
-                    Some(handed_over) => frame.map_data(|piece| handed_over.count(piece)),
-                    None => frame,
-                })))
+                Poll::Ready(Some(Ok(frame)))
             }
             None => {
-                self.unwritten.iter().for_each(|handed_over| handed_over.ends());
-                self.state.went_out();
+                self.upload.went_out();
                 Poll::Ready(None)
             }
-            // The worker must never take the part for the whole.
+            // The worker must never take the part for the whole: hyper closes the connection, or resets the stream.
             Some(Err(error)) => {
-                self.state.client_failed(error.fault());
-                if self.state.goes_over_http1() {
-                    return Poll::Pending;
-                }
+                self.upload.break_off(Broken::ByClient(error.fault()));
                 Poll::Ready(Some(Err(RequestBodyError::Client(error))))
             }
         }
+    }
+
+    /// Whether the next piece may go out, asked right before it does: it may be the last.
+    fn way(&mut self, cx: &mut Context<'_>) -> Way {
+        if self.upload.broken().is_some() {
+            return Way::Cut;
+        }
+        let Some(watch) = self.upload.watch() else { return Way::Open };
+        let way = self.check.way(&watch, cx);
+        if way == Way::Cut {
+            watch.cut();
+            self.upload.break_off(Broken::Cut);
+        }
+        way
     }
 }
 
 impl Drop for Streaming {
     fn drop(&mut self) {
         // hyper drops a body early when the worker reads no more of it.
-        self.state.dropped();
+        self.upload.dropped();
     }
 }

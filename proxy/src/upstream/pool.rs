@@ -1,0 +1,561 @@
+//! The connections of one worker thread to one upstream.
+
+use std::cell::{Cell, RefCell};
+use std::collections::VecDeque;
+use std::error::Error;
+use std::io;
+use std::rc::{Rc, Weak};
+use std::time::Duration;
+
+use tokio::sync::oneshot;
+use tokio::time::{Instant, timeout_at};
+
+use super::addresses::Addresses;
+use super::connect::{Opened, open};
+use super::error::UpstreamError;
+use super::http1::Http1;
+use super::http2::{Http2, Stream};
+use super::link::{Link, ReadyConnection};
+use super::quota::{IDLE_LOOK, QUOTA_LOOK, QuotaPermit};
+use super::target::{Speaks, Upstream, Wants};
+use crate::downstream::Protocol;
+use crate::logging::WithCauses;
+use crate::wire::{Background, Socket};
+
+/// How often the log says the same of a worker.
+const COMPLAINT_INTERVAL: Duration = Duration::from_secs(10);
+
+/// How long a client may leave a piece of its response lying, or the next piece of its upload be waited for, while others wait for a
+/// connection.
+pub(super) const STALL_MAX: Duration = Duration::from_secs(1);
+
+/// The connections of one worker thread to one upstream: the one used last is used first. Clones share them.
+///
+/// Who finds none waits, in the order in which requests come. A task of the pool opens what those who wait need: a connection for
+/// each over HTTP/1.1, one for all over HTTP/2. Behind TLS nobody knows which it will be before it is there: what the worker picked
+/// last is what is expected of it.
+#[derive(Clone)]
+pub struct Pool {
+    shared: Rc<Shared>,
+}
+
+struct Shared {
+    upstream: Upstream,
+    addresses: Addresses,
+    background: Background,
+    /// HTTP/1.1 connections without a request, the one used last at the end.
+    #[expect(clippy::vec_box, reason = "a request takes one and moves it on")]
+    idle: RefCell<Vec<Box<Http1>>>,
+    http2: RefCell<Vec<Rc<Http2>>>,
+    /// HTTP/1.1 connections that are open or being opened.
+    http1_open: Cell<usize>,
+    waiting: RefCell<VecDeque<Waiter>>,
+    /// How many have ever waited.
+    arrivals: Cell<u64>,
+    /// Connections that are being opened for one request each.
+    opening_for_one: Cell<usize>,
+    /// Whether one is being opened for all who wait.
+    opening_for_all: Cell<bool>,
+    /// What a worker behind TLS picked last.
+    picked: Cell<Protocol>,
+    /// Whether the last one that was to be opened for all could not be.
+    has_failed: Cell<bool>,
+    sweeping: Cell<bool>,
+    serving: Cell<bool>,
+    /// Whether somebody looks whether the quota has room.
+    retrying: Cell<bool>,
+    /// When who waited made a client lose its connection, within the last moments.
+    clients_left: RefCell<VecDeque<Instant>>,
+    /// When somebody last waited.
+    waited: Cell<Option<Instant>>,
+    /// When the log last said why there is no TLS with the worker, and what.
+    complained: RefCell<Option<(Instant, Option<String>)>>,
+    /// When the log last said how requests fail, for each way.
+    failures_told: RefCell<Vec<(&'static str, Instant)>>,
+}
+
+/// Who waits for a connection.
+struct Waiter {
+    wants: Wants,
+    arrival: u64,
+    deadline: Instant,
+    tell: oneshot::Sender<Result<ReadyConnection, UpstreamError>>,
+}
+
+/// The right to one HTTP/1.1 connection. Whoever waits may have it when it is dropped.
+pub(super) struct Place {
+    pool: Weak<Shared>,
+    /// `None` once a connection of HTTP/2 has it.
+    permit: Option<QuotaPermit>,
+}
+
+impl Pool {
+    /// A pool that has no connection yet. What outlives its client runs in `background`.
+    pub fn new(upstream: Upstream, background: Background) -> Pool {
+        let picked = match upstream.speaks {
+            Speaks::Cleartext(protocol) => protocol,
+            Speaks::Tls(_) => Protocol::Http2,
+        };
+        Pool {
+            shared: Rc::new(Shared {
+                upstream,
+                addresses: Addresses::default(),
+                background,
+                idle: RefCell::default(),
+                http2: RefCell::default(),
+                http1_open: Cell::new(0),
+                waiting: RefCell::default(),
+                arrivals: Cell::new(0),
+                opening_for_one: Cell::new(0),
+                opening_for_all: Cell::new(false),
+                picked: Cell::new(picked),
+                has_failed: Cell::new(false),
+                sweeping: Cell::new(false),
+                serving: Cell::new(false),
+                retrying: Cell::new(false),
+                clients_left: RefCell::default(),
+                waited: Cell::new(None),
+                complained: RefCell::default(),
+                failures_told: RefCell::default(),
+            }),
+        }
+    }
+
+    /// Whether requests failing in that way is news for the log, as it is once in a while.
+    pub fn is_news(&self, failure: &'static str) -> bool {
+        let (now, mut told) = (Instant::now(), self.shared.failures_told.borrow_mut());
+        match told.iter_mut().find(|(other, _)| *other == failure) {
+            Some((_, last)) if now < *last + COMPLAINT_INTERVAL => return false,
+            Some((_, last)) => *last = now,
+            None => told.push((failure, now)),
+        }
+        true
+    }
+
+    /// Where its connections go.
+    pub fn upstream(&self) -> &Upstream {
+        &self.shared.upstream
+    }
+
+    pub(super) fn background(&self) -> &Background {
+        &self.shared.background
+    }
+
+    /// Waits for a connection: an idle one, a new one, or one that another request is done with.
+    ///
+    /// # Errors
+    ///
+    /// If the worker cannot be reached, if there is no connection by `deadline`, or if too many wait already.
+    ///
+    /// # Cancel safety
+    ///
+    /// Dropping the future gives up the place in the queue.
+    pub async fn ready(&self, wants: Wants, deadline: Instant) -> Result<ReadyConnection, UpstreamError> {
+        if let Some(ready) = self.free(wants) {
+            return Ok(ready);
+        }
+        let shared = &self.shared;
+        let told = shared.wait(wants, deadline).ok_or(UpstreamError::Crowded)?;
+        shared.serve();
+        match timeout_at(deadline, told).await {
+            Ok(Ok(ready)) => ready,
+            Ok(Err(_)) => Err(UpstreamError::Timeout), // The pool is gone, and the thread with it.
+            Err(_) if shared.is_opening() || shared.may_open(wants) => Err(UpstreamError::Timeout),
+            Err(_) => Err(UpstreamError::Crowded),
+        }
+    }
+
+    /// A connection that can be had at once, as most requests find one.
+    pub fn free(&self, wants: Wants) -> Option<ReadyConnection> {
+        let link = self.shared.free(wants)?;
+        Some(ReadyConnection::new(link, self.clone(), wants))
+    }
+
+    /// Takes back a connection that has no request.
+    pub(super) fn put_back(&self, connection: Box<Http1>) {
+        self.shared.put_back(connection);
+    }
+
+    pub(super) fn is_usable(&self, connection: &Http1) -> bool {
+        self.shared.is_usable(connection)
+    }
+
+    /// A connection was lost with a request on it. By TLS 1.3, a worker refuses our certificate when we take the connection for open
+    /// already.
+    pub(super) fn lost(&self, socket: &Socket) {
+        self.shared.complain_of_loss(socket);
+    }
+
+    /// Whether a client that lets an HTTP/1.1 connection wait is to lose it, since others wait for one. One client does for each of them.
+    pub(super) fn takes_from_client(&self) -> bool {
+        let (shared, now) = (&self.shared, Instant::now());
+        let mut left = shared.clients_left.borrow_mut();
+        left.retain(|at| now < *at + STALL_MAX);
+        let waited = shared.waited.get().is_some_and(|at| now < at + STALL_MAX);
+        let own = shared.waiting.borrow().len().max(usize::from(waited));
+        let quota = &shared.upstream.quota;
+        let others = usize::from(quota.is_wanted() && quota.are_many(shared.connections()));
+        let takes = left.len() < own.max(others);
+        if takes {
+            left.push_back(now);
+        }
+        takes
+    }
+}
+
+impl Shared {
+    /// What can be had at once.
+    fn free(self: &Rc<Self>, wants: Wants) -> Option<Link> {
+        let stream = if wants == Wants::Either { self.stream() } else { None };
+        stream.map(Link::Http2).or_else(|| self.pop_idle().map(Link::Http1))
+    }
+
+    fn pop_idle(&self) -> Option<Box<Http1>> {
+        loop {
+            let connection = self.idle.borrow_mut().pop()?;
+            if self.is_usable(&connection) {
+                return Some(connection);
+            }
+        }
+    }
+
+    fn is_usable(&self, connection: &Http1) -> bool {
+        connection.idle_since.elapsed() < self.upstream.idle_timeout
+            && connection.is_usable()
+            && self.upstream.is_current(connection.made_with())
+    }
+
+    /// A stream of an HTTP/2 connection. Those that would be made otherwise by now get no more of them.
+    fn stream(&self) -> Option<Stream> {
+        let upstream = &self.upstream;
+        let mut open = self.http2.borrow_mut();
+        open.retain(|one| one.is_kept(upstream.idle_timeout) && upstream.is_current(one.made_with()));
+        let stream = |worn: bool| {
+            let mut fit = open.iter().filter(|connection| connection.is_worn() == worn);
+            fit.find_map(|connection| connection.stream(upstream.streams_max))
+        };
+        // One on which many requests were given up is used where there may be no other.
+        let may_open = upstream.has_room_for_http2(open.len()) && !self.has_failed.get();
+        stream(false).or_else(|| if may_open { None } else { stream(true) })
+    }
+
+    fn connections(&self) -> usize {
+        self.http1_open.get() + self.http2.borrow().len()
+    }
+
+    fn is_opening(&self) -> bool {
+        self.opening_for_all.get() || self.opening_for_one.get() > 0
+    }
+
+    /// Whether there may be one more connection.
+    fn may_open(&self, wants: Wants) -> bool {
+        let has = match (wants, self.picked.get()) {
+            (Wants::Either, Protocol::Http2) => self.http2.borrow().len(),
+            (Wants::Either, Protocol::Http1) | (Wants::Http1, _) => self.http1_open.get(),
+        };
+        has < self.upstream.connections_max && self.upstream.quota.has_room(self.connections())
+    }
+
+    fn put_back(self: &Rc<Self>, connection: Box<Http1>) {
+        if !self.upstream.quota.is_for_others(self.connections()) {
+            self.take_in(connection);
+        }
+    }
+
+    fn take_in(self: &Rc<Self>, connection: Box<Http1>) {
+        let mut idle = self.idle.borrow_mut();
+        let place = idle.partition_point(|other| other.idle_since <= connection.idle_since);
+        idle.insert(place, connection);
+        drop(idle);
+        self.serve();
+        self.sweep();
+    }
+
+    /// A place behind all who wait, unless too many do.
+    fn wait(
+        &self,
+        wants: Wants,
+        deadline: Instant,
+    ) -> Option<oneshot::Receiver<Result<ReadyConnection, UpstreamError>>> {
+        let mut waiting = self.waiting.borrow_mut();
+        if waiting.len() >= self.upstream.waiting_max {
+            waiting.retain(|waiter| !waiter.tell.is_closed());
+        }
+        if waiting.len() >= self.upstream.waiting_max {
+            return None;
+        }
+        self.waited.set(Some(Instant::now()));
+        let arrival = self.arrivals.get();
+        self.arrivals.set(arrival + 1);
+        let (tell, told) = oneshot::channel();
+        waiting.push_back(Waiter { wants, arrival, deadline, tell });
+        Some(told)
+    }
+
+    /// Gives those who wait what there is, in their order, and opens what they need.
+    fn serve(self: &Rc<Self>) {
+        if self.serving.replace(true) {
+            return; // What is given back meanwhile is found by who serves.
+        }
+        while let Some((waiter, link)) = self.next_served() {
+            let ready = ReadyConnection::new(link, Pool { shared: Rc::clone(self) }, waiter.wants);
+            let _ = waiter.tell.send(Ok(ready)); // It goes back from one that has given up.
+        }
+        self.open_more();
+        self.serving.set(false);
+    }
+
+    /// Who has waited longest of those for whom there is something.
+    fn next_served(self: &Rc<Self>) -> Option<(Waiter, Link)> {
+        let mut waiting = self.waiting.borrow_mut();
+        while waiting.front().is_some_and(|waiter| waiter.tell.is_closed()) {
+            waiting.pop_front();
+        }
+        let first = waiting.front()?.wants;
+        if let Some(link) = self.free(first) {
+            return Some((waiting.pop_front()?, link));
+        }
+        // Who waits for HTTP/1.1 is in nobody's way who takes a stream.
+        if first == Wants::Either {
+            return None;
+        }
+        let other = waiting.iter().position(|waiter| waiter.wants == Wants::Either && !waiter.tell.is_closed())?;
+        let link = self.free(Wants::Either)?;
+        Some((waiting.remove(other)?, link))
+    }
+
+    /// Opens what those who wait need that there may be.
+    fn open_more(self: &Rc<Self>) {
+        let waits_for = |wants: Option<Wants>| {
+            let waiting = self.waiting.borrow();
+            let of_them = waiting.iter().filter(|waiter| wants.is_none_or(|wants| wants == waiter.wants));
+            of_them.filter(|waiter| !waiter.tell.is_closed()).count()
+        };
+        if self.picked.get() == Protocol::Http2
+            && !self.opening_for_all.get()
+            && self.http2.borrow().iter().all(|connection| connection.has_allowed_any())
+            && waits_for(Some(Wants::Either)) > 0
+        {
+            self.open(Wants::Either, true);
+        }
+        let for_one = || match self.picked.get() {
+            Protocol::Http1 => waits_for(None),
+            Protocol::Http2 => waits_for(Some(Wants::Http1)),
+        };
+        let mut needed = for_one();
+        while self.opening_for_one.get() < needed {
+            let wants = if self.picked.get() == Protocol::Http1 { Wants::Either } else { Wants::Http1 };
+            if !self.open(wants, false) {
+                break;
+            }
+            needed = for_one();
+        }
+    }
+
+    /// Opens a connection, unless there may be no more. False then.
+    fn open(self: &Rc<Self>, wants: Wants, is_for_all: bool) -> bool {
+        let has = if is_for_all { self.http2.borrow().len() } else { self.http1_open.get() };
+        if has >= self.upstream.connections_max {
+            return false;
+        }
+        let Some(permit) = self.upstream.quota.take(self.connections()) else {
+            self.retry();
+            return false;
+        };
+        let Some((wants, deadline)) = self.opens_for(wants, is_for_all) else { return false };
+        let place = if is_for_all {
+            self.opening_for_all.set(true);
+            None
+        } else {
+            self.opening_for_one.set(self.opening_for_one.get() + 1);
+            Some(self.place())
+        };
+        let (pool, began) = (Rc::clone(self), self.arrivals.get());
+        let opening = Opening { pool, began, is_for_all, place, permit: Some(permit), deadline };
+        tokio::task::spawn_local(opening.run(wants));
+        true
+    }
+
+    /// What a connection is opened for, and until when: as long as anybody waits for it.
+    fn opens_for(&self, wants: Wants, is_for_all: bool) -> Option<(Wants, Instant)> {
+        let waiting = self.waiting.borrow();
+        let mut fit = waiting.iter().filter(|waiter| wants == Wants::Either || waiter.wants == wants);
+        let first = if is_for_all { wants } else { fit.clone().next()?.wants };
+        Some((first, fit.by_ref().map(|waiter| waiter.deadline).max()?))
+    }
+
+    /// No connection could be opened. Who waited for it is told: all, if it was for all and there is no other.
+    fn fail(&self, error: &UpstreamError, began: u64, is_for_all: bool) {
+        if matches!(error, UpstreamError::Timeout) {
+            return; // Nobody's time is left.
+        }
+        let tells_all = is_for_all && self.http2.borrow().is_empty();
+        let told: Vec<_> = {
+            let mut waiting = self.waiting.borrow_mut();
+            let all = waiting.len();
+            let failed = waiting.iter().take_while(|waiter| waiter.arrival < began).count();
+            waiting.drain(..failed.min(if tells_all { all } else { 1 })).collect()
+        };
+        for waiter in told {
+            let _ = waiter.tell.send(Err(error.clone()));
+        }
+    }
+
+    /// One more HTTP/1.1 connection.
+    fn place(self: &Rc<Self>) -> Place {
+        self.http1_open.set(self.http1_open.get() + 1);
+        Place { pool: Rc::downgrade(self), permit: None }
+    }
+
+    /// Looks again when the quota may have room, as long as somebody waits.
+    fn retry(self: &Rc<Self>) {
+        if self.retrying.replace(true) {
+            return;
+        }
+        let (pool, wanted) = (Rc::downgrade(self), self.upstream.quota.want());
+        tokio::task::spawn_local(async move {
+            let _wanted = wanted;
+            while let Some(pool) = pool.upgrade() {
+                if pool.waiting.borrow().iter().all(|waiter| waiter.tell.is_closed()) {
+                    pool.retrying.set(false);
+                    return;
+                }
+                pool.serve();
+                drop(pool);
+                tokio::time::sleep(QUOTA_LOOK).await;
+            }
+        });
+    }
+
+    /// Closes idle connections in time, as long as there are any.
+    fn sweep(self: &Rc<Self>) {
+        if self.sweeping.replace(true) {
+            return;
+        }
+        let (pool, idle_timeout) = (Rc::downgrade(self), self.upstream.idle_timeout);
+        tokio::task::spawn_local(async move {
+            loop {
+                tokio::time::sleep(idle_timeout.min(IDLE_LOOK)).await;
+                let Some(pool) = pool.upgrade() else { return };
+                if !pool.close_old() {
+                    pool.sweeping.set(false);
+                    return;
+                }
+            }
+        });
+    }
+
+    /// Closes what has been idle for too long, or all that is if others may wait for a connection. False if nothing is left.
+    fn close_old(&self) -> bool {
+        let idle_max = if self.upstream.quota.is_wanted() { Duration::ZERO } else { self.upstream.idle_timeout };
+        let closed: Vec<_> =
+            self.idle.borrow_mut().extract_if(.., |one| one.idle_since.elapsed() >= idle_max).collect();
+        let ended: Vec<_> = self.http2.borrow_mut().extract_if(.., |one| !one.is_kept(idle_max)).collect();
+        drop((closed, ended)); // Nothing is borrowed: each makes room for a request that waits.
+        !self.idle.borrow().is_empty() || !self.http2.borrow().is_empty()
+    }
+
+    /// Says in the log that there is no TLS, and why: it will stay so until somebody does something about it.
+    fn complain(&self, error: &UpstreamError) {
+        let now = Instant::now();
+        let error: &(dyn Error + 'static) = error;
+        let what = error.source().map(ToString::to_string);
+        let mut complained = self.complained.borrow_mut();
+        let said_lately =
+            complained.as_ref().is_some_and(|(last, said)| now < *last + COMPLAINT_INTERVAL && *said == what);
+        if !said_lately {
+            *complained = Some((now, what));
+            tracing::warn!(upstream = %self.upstream.address, error = %WithCauses(error), "there is no TLS with the worker");
+        }
+    }
+
+    fn complain_of_loss(&self, socket: &Socket) {
+        if let (Speaks::Tls(tls), Some(cause)) = (&self.upstream.speaks, socket.tls_failure()) {
+            self.complain(&tls.failed(io::Error::other(cause)));
+        }
+    }
+}
+
+impl Drop for Place {
+    fn drop(&mut self) {
+        self.permit = None; // Where others have fewer connections, it may be for them.
+        if let Some(pool) = self.pool.upgrade() {
+            pool.http1_open.set(pool.http1_open.get() - 1);
+            pool.serve();
+        }
+    }
+}
+
+/// A connection that is being opened.
+struct Opening {
+    pool: Rc<Shared>,
+    /// How many had ever waited when it began.
+    began: u64,
+    is_for_all: bool,
+    /// `None` if it is for all, or taken.
+    place: Option<Place>,
+    /// `None` once it is taken.
+    permit: Option<QuotaPermit>,
+    deadline: Instant,
+}
+
+impl Opening {
+    async fn run(mut self, wants: Wants) {
+        let opened = timeout_at(self.deadline, self.open(wants)).await.unwrap_or(Err(UpstreamError::Timeout));
+        if self.is_for_all {
+            self.pool.has_failed.set(opened.is_err());
+        }
+        if let Err(error) = &opened {
+            if matches!(error, UpstreamError::Tls { .. }) {
+                self.pool.complain(error);
+            }
+            self.pool.fail(error, self.began, self.is_for_all);
+        }
+    }
+
+    /// Opens it, and takes it in.
+    async fn open(&mut self, wants: Wants) -> Result<(), UpstreamError> {
+        let pool = Rc::clone(&self.pool);
+        let opened = open(&pool.upstream, &pool.addresses, wants).await?;
+        if wants == Wants::Either {
+            pool.picked.set(opened.protocol);
+        }
+        let Opened { socket, .. } = &opened;
+        let socket = socket.clone();
+        match opened.protocol {
+            Protocol::Http1 if self.is_for_all && pool.http1_open.get() >= pool.upstream.connections_max => {}
+            Protocol::Http1 => {
+                let mut place = self.place.take().unwrap_or_else(|| pool.place());
+                place.permit = self.permit.take();
+                let made = Http1::new(socket, opened.made_with, place).await;
+                pool.take_in(made.map_err(UpstreamError::handshake)?);
+            }
+            Protocol::Http2 => {
+                let permit = self.permit.take().expect("it is opened once");
+                let weak = Rc::downgrade(&pool);
+                let changed = Rc::new(move || {
+                    weak.upgrade().inspect(Shared::serve);
+                });
+                let begun = Http2::begin(opened, permit, pool.upstream.streams_max, changed).await;
+                let connection = begun.inspect_err(|_| pool.complain_of_loss(&socket))?;
+                pool.http2.borrow_mut().push(connection);
+                pool.sweep();
+            }
+        }
+        Ok(())
+    }
+}
+
+impl Drop for Opening {
+    fn drop(&mut self) {
+        let pool = &self.pool;
+        if self.is_for_all {
+            pool.opening_for_all.set(false);
+        } else {
+            pool.opening_for_one.set(pool.opening_for_one.get() - 1);
+        }
+        self.place = None;
+        self.permit = None;
+        pool.serve();
+    }
+}

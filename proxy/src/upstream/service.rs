@@ -1,0 +1,99 @@
+//! Sending a request on a connection that is ready for it.
+
+use std::pin::Pin;
+use std::rc::Rc;
+use std::task::{Context, Poll, ready};
+
+use http::{Method, Request};
+use http_body::Body;
+use tokio::sync::oneshot;
+use tokio::time::Instant;
+
+use super::at_worker::{AtWorker, Outcome, Sent};
+use super::error::{Forwarded, SendError};
+use super::handed_over::{HandedOver, Outgoing};
+use super::link::{Link, ReadyConnection};
+use super::permit::{Admitted, Permit};
+use super::request_body::RequestBody;
+use super::request_form;
+use super::target::{Timeouts, Wants};
+use super::turns::Turns;
+use crate::wire::Socket;
+
+/// Waits for the head of a response.
+///
+/// If it is dropped, because the client has left, the response is read to its end all the same: closing the connection would cancel
+/// nothing at the worker.
+#[must_use = "the answer is lost"]
+pub struct AwaitedHead<P: Permit> {
+    outcome: oneshot::Receiver<Outcome<P>>,
+    socket: Socket,
+    turns: Rc<Turns>,
+    written_before: u64,
+}
+
+impl ReadyConnection {
+    /// Sends the request for whose wants the connection was got ready, at most once. hyper has it when this returns. `timeouts` begin
+    /// at `at`, which is now.
+    pub fn send<P: Permit>(
+        self,
+        admitted: Admitted<Box<Request<RequestBody>>, P>,
+        timeouts: Timeouts,
+        at: Instant,
+    ) -> AwaitedHead<P> {
+        let (mut link, pool, wants) = self.take();
+        let (mut request, permit) = admitted.into_parts();
+        let (is_head, has_body) = (request.method() == Method::HEAD, !request.body().is_end_stream());
+        let upload = request.body().upload().cloned();
+        let copy = match &link {
+            Link::Http1(_) => {
+                request_form::for_http1(&mut request);
+                None
+            }
+            Link::Http2(stream) => {
+                request_form::for_http2(&mut request, stream.scheme());
+                copy_of(&request)
+            }
+        };
+        let (socket, turns) = (link.socket().clone(), Rc::clone(link.turns()));
+        let written_before = socket.bytes_written();
+        let handed_over = Rc::new(HandedOver::new(socket.clone(), Rc::clone(&turns)));
+        let outgoing = |body| Outgoing::new(body, link.protocol(), Rc::clone(&handed_over));
+        let request = request.map(outgoing);
+        let head = link.send(request);
+        let (tell, outcome) = oneshot::channel();
+        let sent = Sent { head, copy, asks_to_upgrade: wants == Wants::Http1, is_head, has_body };
+        let at_worker = AtWorker::new(link, pool, permit, (handed_over, upload), timeouts, at);
+        tokio::task::spawn_local(at_worker.run(sent, tell));
+        AwaitedHead { outcome, socket, turns, written_before }
+    }
+}
+
+impl<P: Permit> AwaitedHead<P> {
+    /// Whether something of the request has been written, or the worker holds that up. `cx` hears when it has.
+    pub(crate) fn has_begun(&self, cx: &Context<'_>) -> bool {
+        self.turns.wake_after_next(cx);
+        let has_written = self.socket.bytes_written() != self.written_before;
+        has_written || self.socket.is_write_blocked() || self.turns.have_ended()
+    }
+}
+
+impl<P: Permit> Future for AwaitedHead<P> {
+    type Output = Outcome<P>;
+
+    fn poll(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<Outcome<P>> {
+        // Its task is gone only if it has panicked.
+        let lost = SendError::NoAnswer { forwarded: Forwarded::Unknown, source: None };
+        Poll::Ready(ready!(Pin::new(&mut self.outcome).poll(cx)).unwrap_or(Err(lost)))
+    }
+}
+
+/// The request once more, where hyper would not give it back although the worker has refused it.
+fn copy_of(request: &Request<RequestBody>) -> Option<Box<Request<RequestBody>>> {
+    let mut copy = Request::new(request.body().copy()?);
+    *copy.method_mut() = request.method().clone();
+    *copy.uri_mut() = request.uri().clone();
+    *copy.version_mut() = request.version();
+    *copy.headers_mut() = request.headers().clone();
+    Some(Box::new(copy))
+}

@@ -1,0 +1,61 @@
+//! The turns of a connection's task: in each, hyper reads and writes what it can.
+
+use std::cell::{Cell, RefCell};
+use std::future::poll_fn;
+use std::task::{Context, Poll, Waker};
+
+/// The turns of a connection's task.
+///
+/// hyper does not say when what it was given has been written. A turn says it: hyper, h2 and TLS write all that they have before
+/// they let a turn end, unless the socket takes no more. So after a turn that ends with a socket that takes more (a *clean* one),
+/// all that was handed over before it is with the kernel.
+#[derive(Default)]
+pub(super) struct Turns {
+    clean: Cell<u64>,
+    have_ended: Cell<bool>,
+    waiting: RefCell<Vec<Waker>>,
+}
+
+impl Turns {
+    /// How many turns have left nothing to be written.
+    pub(super) fn clean(&self) -> u64 {
+        self.clean.get()
+    }
+
+    /// Whether there are no more turns: nothing is read or written any more.
+    pub(super) fn have_ended(&self) -> bool {
+        self.have_ended.get()
+    }
+
+    /// One has ended.
+    pub(super) fn end_one(&self, is_clean: bool) {
+        self.clean.set(self.clean.get() + u64::from(is_clean));
+        self.waiting.take().into_iter().for_each(Waker::wake);
+    }
+
+    /// The last one has ended.
+    pub(super) fn end(&self) {
+        self.have_ended.set(true);
+        self.end_one(false);
+    }
+
+    /// Has the task woken after the next turn.
+    pub(super) fn wake_after_next(&self, cx: &Context<'_>) {
+        let mut waiting = self.waiting.borrow_mut();
+        if !waiting.iter().any(|waiter| waiter.will_wake(cx.waker())) {
+            waiting.push(cx.waker().clone());
+        }
+    }
+
+    /// Waits until `done`, looked at now and after each turn.
+    pub(super) async fn until(&self, mut done: impl FnMut() -> bool) {
+        poll_fn(|cx| {
+            if done() {
+                return Poll::Ready(());
+            }
+            self.wake_after_next(cx);
+            Poll::Pending
+        })
+        .await;
+    }
+}

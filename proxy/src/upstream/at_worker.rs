@@ -33,7 +33,7 @@ use super::tenure;
 use super::upload::{Broken, Upload};
 use super::websocket::WorkerEnd;
 use crate::downstream::{BodyFault, Protocol};
-use crate::wire::{Alarm, BackgroundGuard, Socket};
+use crate::wire::{Alarm, BackgroundGuard, BackgroundHold, Socket};
 
 /// How far a client may be behind a response whose tenure has ended.
 const BEHIND_BYTES_MAX: usize = 256 * 1024;
@@ -82,8 +82,10 @@ pub(super) struct AtWorker<P: Permit> {
     is_left_in_time: bool,
     /// When it is closed, if it has no end of its own, or none that anybody waits for.
     closes_at: Option<Instant>,
-    /// The thread does not end before this. `None` as long as the client is there.
+    /// Counts it as background work. `None` as long as the client is there.
     without_client: Option<BackgroundGuard>,
+    /// The thread does not end before this.
+    _stays: BackgroundHold,
 }
 
 /// What a client gets for a request.
@@ -124,6 +126,7 @@ impl<P: Permit> AtWorker<P> {
         let (is_endless, may_be_left) = (permit.is_endless(), permit.may_be_left());
         let gives_way = upload.is_some() && matches!(link, Link::Http1(_)) && permit.gives_way();
         let mut at_worker = Box::new(AtWorker {
+            _stays: pool.background().hold(),
             connection: Rc::new(link.socket().clone()),
             read: link.socket().bytes_read(),
             link,
@@ -258,15 +261,22 @@ impl<P: Permit> AtWorker<P> {
         }
         let is_endless = self.is_endless || is_event_stream(&head.headers);
         if incoming.is_end_stream() {
+            drop(incoming); // With the last handle of a stream, its connection has another turn.
             let answer = Response::from_parts(head, ResponseBody::Empty);
             return self.complete(has_body, || _ = tell.map(|tell| tell.send(Ok(answer)))).await;
         }
-        let here =
+        let mut here =
             if is_coded { Here::default() } else { Here::read(&mut incoming, self.link.protocol(), is_endless).await };
         if here.is_all {
+            drop(incoming);
             self.heard();
             let answer = Response::from_parts(head, ResponseBody::Whole(here.data));
             return self.complete(has_body, || _ = tell.map(|tell| tell.send(Ok(answer)))).await;
+        }
+        if let Some(Err(error)) = here.next.take_if(|next| next.is_err() && here.data.is_empty()) {
+            let ending = self.loss();
+            self.tell(&mut tell, Err(no_answer(Some(error))));
+            return self.end(ending).await;
         }
         let relay = Rc::<Relay>::default();
         let left = incoming.size_hint().exact().map(|left| left + here.data.len() as u64);
@@ -312,6 +322,12 @@ impl<P: Permit> AtWorker<P> {
         if is_endless || self.may_be_left {
             self.leave_in_time();
         }
+        if is_endless && self.tenure_has_ended {
+            drop(incoming);
+            relay.end(Err(ResponseBodyError::Sealed));
+            let ending = self.cut();
+            return self.end(ending).await;
+        }
         let mut catch_up = CatchUp::default();
         loop {
             let event = poll_fn(|cx| {
@@ -349,11 +365,15 @@ impl<P: Permit> AtWorker<P> {
                     }
                     relay.add(frame);
                     if incoming.is_end_stream() {
+                        drop(incoming);
                         return self.complete(has_body, || relay.end(Ok(()))).await;
                     }
                     continue;
                 }
-                Ok(None) if self.is_whole(&incoming) => return self.complete(has_body, || relay.end(Ok(()))).await,
+                Ok(None) if self.is_whole(&incoming) => {
+                    drop(incoming);
+                    return self.complete(has_body, || relay.end(Ok(()))).await;
+                }
                 Ok(None) => (ResponseBodyError::Lost(None), self.loss()),
                 Ok(Some(Err(error))) => (ResponseBodyError::Lost(Some(error)), self.loss()),
                 Err(Event::ClientLeft) => continue,
@@ -367,7 +387,8 @@ impl<P: Permit> AtWorker<P> {
                 }
                 Err(Event::TenureEnded) if is_endless || self.is_upload() => (ResponseBodyError::Sealed, self.cut()),
                 Err(Event::TenureEnded) => continue,
-                Err(Event::UploadBroken(_)) => (ResponseBodyError::Sealed, Ending::BodyCut),
+                Err(Event::UploadBroken(Broken::Cut)) => (ResponseBodyError::Sealed, Ending::BodyCut),
+                Err(Event::UploadBroken(Broken::ByClient(_))) => (ResponseBodyError::Unfinished, Ending::BodyCut),
                 Err(Event::TimeUp) if self.is_given_up() => (ResponseBodyError::Silent, self.gave_up()),
                 Err(Event::TimeUp) => {
                     self.overdue();
@@ -443,7 +464,8 @@ impl<P: Permit> AtWorker<P> {
             return self.end(ending).await;
         }
         // Over HTTP/2, a worker that has answered may reset the rest of its request: it is done with it.
-        let is_reset = matches!(self.link, Link::Http2(_)) && !self.handed_over.is_lost();
+        let is_broken = self.upload.as_ref().is_some_and(|upload| upload.broken().is_some());
+        let is_reset = matches!(self.link, Link::Http2(_)) && !self.handed_over.is_lost() && !is_broken;
         if self.handed_over.is_written() || is_reset {
             return self.settle(has_body, || ()).await;
         }
@@ -703,7 +725,7 @@ impl<P: Permit> AtWorker<P> {
 
     /// The tunnel begins: what comes of its client is like a body.
     pub(super) fn watch_tunnel(&mut self) {
-        if let Some(watch) = self.watch.clone().filter(|_| !self.tenure_has_ended) {
+        if let Some(watch) = self.watch.clone() {
             self.until_end = Some(Box::pin(tenure::ended(watch, || true)));
         }
     }

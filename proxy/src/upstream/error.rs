@@ -69,8 +69,7 @@ pub enum SendError<P> {
         /// its tenure had ended.
         source: Option<hyper::Error>,
     },
-    /// The rest of its body will not come, for what its client did. What had been sent was cut, so that the worker never has the whole; an answer is still
-    /// waited for, and the permit learns of it.
+    /// The rest of its body will not come, for what its client did. The worker never has the whole; the permit learns of it.
     Body(BodyFault),
     /// It was sent, and the body of the answer is in a transfer coding that only the worker's next hop could undo. It is read to its end
     /// for the permit's sake.
@@ -131,6 +130,9 @@ pub enum ResponseBodyError {
     /// It was cut because the tenure of its request has ended.
     #[error("the tenure of the request has ended")]
     Sealed,
+    /// The client did not send all of its request.
+    #[error("the client did not send all of its request")]
+    Unfinished,
     /// The tenure of its request has ended, and the client did not read it as fast as it came.
     #[error("the client is too slow for a response that is not to wait for it")]
     TooSlow,

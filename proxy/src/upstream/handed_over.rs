@@ -21,23 +21,17 @@ use crate::wire::Socket;
 pub(super) struct HandedOver {
     socket: Socket,
     turns: Rc<Turns>,
-    /// `None` as long as hyper has the body.
-    let_go: Cell<Option<LetGo>>,
-}
-
-/// hyper has dropped the body.
-#[derive(Clone, Copy)]
-struct LetGo {
-    /// At its end, and not before.
-    is_whole: bool,
-    clean_turns: u64,
-    at: Instant,
+    /// Whether hyper has dropped the body at its end, or before it. `None` as long as it has it.
+    let_go: Cell<Option<bool>>,
+    /// When everything that hyper had been given by then was with the kernel.
+    written: Rc<Cell<Option<Instant>>>,
 }
 
 /// The body of a request as hyper gets it.
 ///
-/// Over HTTP/2 each piece comes as all but its last byte, and that byte. h2 takes a piece as soon as there is room for one byte of
-/// it, and keeps the rest. So hyper takes the last byte, and then drops the body, only when the worker has room for all before it.
+/// Over HTTP/2 each piece comes as all but its last byte, and that byte. hyper has the last byte at once, but drops the body only when
+/// that byte is handed to h2, for which there has to be room for all before it, or when the stream is reset. (A worker that makes its
+/// window smaller in just that turn can take the room back; h2 tells nobody.)
 pub(super) struct Outgoing {
     /// `None` once it was taken back.
     body: Option<RequestBody>,
@@ -53,18 +47,17 @@ pub(super) type HeadFuture = Pin<Box<dyn Future<Output = Result<Response<Incomin
 impl HandedOver {
     /// A request of which nothing was handed over yet, on that connection.
     pub(super) fn new(socket: Socket, turns: Rc<Turns>) -> HandedOver {
-        HandedOver { socket, turns, let_go: Cell::new(None) }
+        HandedOver { socket, turns, let_go: Cell::new(None), written: Rc::default() }
     }
 
     /// Whether all of the request is with the kernel.
     pub(super) fn is_written(&self) -> bool {
-        self.let_go.get().is_some_and(|let_go| let_go.is_whole && self.turns.clean() > let_go.clean_turns)
+        self.let_go.get() == Some(true) && self.written.get().is_some()
     }
 
     /// Whether nothing more of the request will be written, be it whole or not.
     pub(super) fn is_settled(&self) -> bool {
-        let is_flushed = self.let_go.get().is_some_and(|let_go| self.turns.clean() > let_go.clean_turns);
-        is_flushed || self.is_lost()
+        self.written.get().is_some() || self.is_lost()
     }
 
     /// Whether the connection takes nothing more.
@@ -72,10 +65,9 @@ impl HandedOver {
         self.socket.is_broken() || self.turns.have_ended()
     }
 
-    /// When the kernel at the latest took something of it, if it may deliver that late.
+    /// When the kernel at the latest took something of it over HTTP/2, if it may deliver that late.
     pub(super) fn last_write(&self) -> Option<Instant> {
-        let put_down = self.let_go.get().map_or_else(Instant::now, |let_go| let_go.at);
-        self.socket.written_by(put_down)
+        self.socket.last_write().map(|_| self.written.get().unwrap_or_else(Instant::now))
     }
 
     pub(super) fn turns(&self) -> &Turns {
@@ -83,7 +75,8 @@ impl HandedOver {
     }
 
     fn let_go(&self, is_whole: bool) {
-        self.let_go.set(Some(LetGo { is_whole, clean_turns: self.turns.clean(), at: Instant::now() }));
+        self.let_go.set(Some(is_whole));
+        self.turns.date_when_written(&self.written);
     }
 }
 

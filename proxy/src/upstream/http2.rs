@@ -222,22 +222,36 @@ impl Drop for Stream {
         if connection.streams.get() == 0 {
             connection.idle_since.set(Instant::now());
         }
-        connection.turns.end_one(false); // Others may wait until they are alone.
+        connection.turns.end_one(false); // Others may wait for that.
+        if self.is_under_way && std::thread::panicking() {
+            connection.socket.reset(); // Nobody looks any more whether its request leaves.
+        }
         (connection.look.changed)();
     }
 }
 
 /// Hands requests to h2 until the worker takes its leave or the connection ends.
 async fn drive(driver: Rc<Driver>, turns: Rc<Turns>, tell: oneshot::Sender<Option<hyper::Error>>) {
+    let _ends = Finally(|| {
+        drop(driver.take());
+        turns.end_one(false);
+    });
     let ended = poll_fn(|cx| {
         // That the worker has taken its leave is found out by asking, which hyper does not do before there is another request.
         turns.wake_after_next(cx);
         driver.borrow_mut().as_mut().map_or(Poll::Ready(Ok(())), |driver| Pin::new(driver).poll(cx))
     });
     let failure = ended.await.err();
-    driver.take();
     let _ = tell.send(failure); // Once there are requests, each learns of an error itself.
-    turns.end_one(false);
+}
+
+/// Does it in the end, also after a panic.
+struct Finally<F: FnMut()>(F);
+
+impl<F: FnMut()> Drop for Finally<F> {
+    fn drop(&mut self) {
+        (self.0)();
+    }
 }
 
 fn builder(streams_max: usize, executor: Executor) -> Builder<Executor> {
@@ -308,6 +322,10 @@ where
         }
         let Executor { turns, look, .. } = self.clone();
         tokio::task::spawn_local(async move {
+            let _ends = Finally(|| {
+                turns.end();
+                (look.changed)();
+            });
             let mut connection = Box::pin(future);
             poll_fn(|cx| {
                 let polled = connection.as_mut().poll(cx);
@@ -316,8 +334,6 @@ where
                 polled
             })
             .await;
-            turns.end();
-            (look.changed)();
         });
     }
 }

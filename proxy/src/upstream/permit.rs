@@ -76,7 +76,7 @@ pub trait Permit: 'static {
     /// The worker has sent the head of its response, that long after the first byte, whoever still waits for it.
     fn answered(&self, _took: Duration) {}
 
-    /// The worker will never have the whole request. Its answer is still waited for.
+    /// The worker will never have the whole request, and what was given of it has not left its connection yet.
     fn body_cut(&mut self, _: LastBytes) {}
 
     /// The worker has said something of a request that it had taken too long for, or will never have whole: it was at it until
@@ -138,8 +138,7 @@ pub enum Ending {
     TimedOut,
     /// The request was cut before all of it was written, and the response did not end. The worker may be working on the part that it has.
     BodyCut,
-    /// We cut it, since its tenure has ended: it had no end of its own, or would have gone on being written over HTTP/2. The worker may be
-    /// working on it.
+    /// We cut it, since its tenure has ended and it had no end of its own. The worker may be working on it.
     Cut,
 }
 

@@ -385,16 +385,22 @@ impl Shared {
     }
 
     /// No connection could be opened. Who waited for it is told: all, if it was for all and there is no other.
-    fn fail(&self, error: &UpstreamError, began: u64, is_for_all: bool) {
+    fn fail(&self, error: &UpstreamError, (wants, began): (Wants, u64), is_for_all: bool) {
         if matches!(error, UpstreamError::Timeout) {
             return; // Nobody's time is left.
         }
         let tells_all = is_for_all && self.http2.borrow().is_empty();
-        let told: Vec<_> = {
+        let told: VecDeque<_> = {
             let mut waiting = self.waiting.borrow_mut();
-            let all = waiting.len();
-            let failed = waiting.iter().take_while(|waiter| waiter.arrival < began).count();
-            waiting.drain(..failed.min(if tells_all { all } else { 1 })).collect()
+            let fits = |waiter: &Waiter| waiter.arrival < began && (wants == Wants::Either || waiter.wants == wants);
+            if tells_all {
+                let (failed, others) = waiting.drain(..).partition(fits);
+                *waiting = others;
+                failed
+            } else {
+                let first = waiting.iter().position(fits);
+                first.and_then(|first| waiting.remove(first)).into_iter().collect()
+            }
         };
         for waiter in told {
             let _ = waiter.tell.send(Err(error.clone()));
@@ -509,7 +515,7 @@ impl Opening {
             if matches!(error, UpstreamError::Tls { .. }) {
                 self.pool.complain(error);
             }
-            self.pool.fail(error, self.began, self.is_for_all);
+            self.pool.fail(error, (wants, self.began), self.is_for_all);
         }
     }
 

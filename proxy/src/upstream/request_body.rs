@@ -339,6 +339,9 @@ impl Streaming {
 
 impl Drop for Streaming {
     fn drop(&mut self) {
+        if std::thread::panicking() {
+            self.upload.break_off(Broken::Cut); // hyper is gone that would tell.
+        }
         // hyper drops a body early when the worker reads no more of it.
         self.upload.dropped();
     }

@@ -2,7 +2,10 @@
 
 use std::cell::{Cell, RefCell};
 use std::future::poll_fn;
+use std::rc::Rc;
 use std::task::{Context, Poll, Waker};
+
+use tokio::time::Instant;
 
 /// The turns of a connection's task.
 ///
@@ -11,25 +14,29 @@ use std::task::{Context, Poll, Waker};
 /// all that was handed over before it is with the kernel.
 #[derive(Default)]
 pub(super) struct Turns {
-    clean: Cell<u64>,
+    /// What is to be dated when it is with the kernel.
+    let_go: RefCell<Vec<Rc<Cell<Option<Instant>>>>>,
     have_ended: Cell<bool>,
     waiting: RefCell<Vec<Waker>>,
 }
 
 impl Turns {
-    /// How many turns have left nothing to be written.
-    pub(super) fn clean(&self) -> u64 {
-        self.clean.get()
-    }
-
     /// Whether there are no more turns: nothing is read or written any more.
     pub(super) fn have_ended(&self) -> bool {
         self.have_ended.get()
     }
 
+    /// hyper has let go of something: it is dated after the first clean turn from now on.
+    pub(super) fn date_when_written(&self, written: &Rc<Cell<Option<Instant>>>) {
+        self.let_go.borrow_mut().push(Rc::clone(written));
+    }
+
     /// One has ended.
     pub(super) fn end_one(&self, is_clean: bool) {
-        self.clean.set(self.clean.get() + u64::from(is_clean));
+        if is_clean && !self.let_go.borrow().is_empty() {
+            let now = Instant::now();
+            self.let_go.take().iter().for_each(|written| written.set(Some(now)));
+        }
         self.waiting.take().into_iter().for_each(Waker::wake);
     }
 

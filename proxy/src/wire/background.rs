@@ -23,6 +23,8 @@ pub struct Background {
 #[derive(Default)]
 struct Shared {
     running: Cell<usize>,
+    /// What is not counted as running, and is waited for all the same.
+    held: Cell<usize>,
     idle_waker: RefCell<Option<Waker>>,
 }
 
@@ -35,6 +37,12 @@ impl Background {
     /// Keeps the thread from ending as long as this lives.
     pub(crate) fn guard(&self) -> BackgroundGuard {
         Counted::new(self.shared.clone())
+    }
+
+    /// Keeps the thread from ending as long as this lives, uncounted.
+    pub(crate) fn hold(&self) -> BackgroundHold {
+        self.shared.held.set(self.shared.held.get() + 1);
+        BackgroundHold(self.shared.clone())
     }
 
     /// Where the connections of the thread leave what they say.
@@ -50,7 +58,7 @@ impl Background {
     /// Waits until nothing runs any more.
     pub async fn idle(&self) {
         poll_fn(|cx| {
-            if self.running() == 0 {
+            if self.shared.is_idle() {
                 return Poll::Ready(());
             }
             *self.shared.idle_waker.borrow_mut() = Some(cx.waker().clone());
@@ -91,10 +99,29 @@ impl Counted {
 
 impl Drop for Counted {
     fn drop(&mut self) {
-        let left = self.0.running.get() - 1;
-        self.0.running.set(left);
-        if left == 0
-            && let Some(waker) = self.0.idle_waker.borrow_mut().take()
+        self.0.running.set(self.0.running.get() - 1);
+        self.0.wake_if_idle();
+    }
+}
+
+/// See [`Background::hold`].
+pub(crate) struct BackgroundHold(Rc<Shared>);
+
+impl Drop for BackgroundHold {
+    fn drop(&mut self) {
+        self.0.held.set(self.0.held.get() - 1);
+        self.0.wake_if_idle();
+    }
+}
+
+impl Shared {
+    fn is_idle(&self) -> bool {
+        self.running.get() == 0 && self.held.get() == 0
+    }
+
+    fn wake_if_idle(&self) {
+        if self.is_idle()
+            && let Some(waker) = self.idle_waker.borrow_mut().take()
         {
             waker.wake();
         }

@@ -14,7 +14,7 @@ mod transport;
 
 pub use alarm::Alarm;
 pub use background::Background;
-pub(crate) use background::BackgroundGuard;
+pub(crate) use background::{BackgroundGuard, BackgroundHold};
 pub(crate) use caught_up::{PatientTimer, caught_up};
 pub(crate) use gathered::{Gathered, Turns};
 pub(crate) use give_way::give_way;

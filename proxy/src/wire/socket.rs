@@ -31,8 +31,6 @@ struct Shared {
     unread: RefCell<Bytes>,
     /// Since when the other side's reading holds up our writing, if it does.
     write_blocked_since: Cell<Option<Instant>>,
-    /// When that last ceased to be so.
-    write_unblocked: Cell<Option<Instant>>,
     /// Bytes written.
     written: Cell<u64>,
     /// When the kernel last took any of them.
@@ -81,7 +79,6 @@ impl Socket {
                 stream: RefCell::new(stream),
                 unread: RefCell::new(Bytes::new()),
                 write_blocked_since: Cell::new(None),
-                write_unblocked: Cell::new(None),
                 written: Cell::new(0),
                 last_write: Cell::new(None),
                 read: Cell::new(0),
@@ -205,15 +202,6 @@ impl Socket {
         self.shared.write_blocked_since.get()
     }
 
-    /// When the kernel at the latest took what was handed over at `at`, if it may deliver that late, as in [`last_write`](Self::last_write).
-    pub fn written_by(&self, at: Instant) -> Option<Instant> {
-        self.last_write()?; // It is of no use on a unix socket.
-        if self.is_write_blocked() {
-            return Some(Instant::now());
-        }
-        Some(self.shared.write_unblocked.get().map_or(at, |unblocked| unblocked.max(at)))
-    }
-
     /// Whether nothing that is written arrives any more.
     pub fn is_broken(&self) -> bool {
         self.shared.broken.get()
@@ -268,9 +256,7 @@ impl Socket {
 impl Shared {
     fn write_blocked(&self, is_blocked: bool) {
         if is_blocked != self.write_blocked_since.get().is_some() {
-            let now = Instant::now();
-            self.write_blocked_since.set(is_blocked.then_some(now));
-            self.write_unblocked.set((!is_blocked).then_some(now));
+            self.write_blocked_since.set(is_blocked.then(Instant::now));
         }
     }
 }

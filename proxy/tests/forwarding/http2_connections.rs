@@ -279,6 +279,33 @@ fn an_upload_that_is_cut_takes_no_other_with_it() {
     assert!(other.answer().0.starts_with("HTTP/1.1 200 "));
 }
 
+/// It was taken for one that the worker had reset itself, being done with it.
+#[test]
+fn an_upload_that_is_broken_off_behind_its_answer_may_still_be_at_its_worker() {
+    for by_its_client in [true, false] {
+        let (worker, tenures) = (Worker::by_hand(), Tenures::new());
+        let tenured = vec![("/upload", tenures.clone())];
+        let proxy = Proxy::with(worker.address(), Settings { tenures: tenured, ..to_http2() });
+        let mut upload = proxy.client();
+        upload.send("POST /upload HTTP/1.1\r\nHost: test\r\nTransfer-Encoding: chunked\r\n\r\n1\r\nx\r\n");
+        let mut frames = Frames::with_wide_windows(worker.next());
+        assert_eq!(frames.next(), Frame::Headers { stream: 1 });
+        assert_eq!(frames.next(), Frame::Data { stream: 1, ends: false, bytes: b"x".to_vec() });
+        frames.respond(1);
+        assert!(upload.head().starts_with("HTTP/1.1 200 "));
+        if by_its_client {
+            drop(upload);
+        } else {
+            tenures.end();
+        }
+        assert_eq!(frames.next(), Frame::Reset { stream: 1 });
+        // An orphan already, if that took a while.
+        let told = proxy.wait_for_events(1);
+        let told = if told == [Event::Overdue] { proxy.wait_for_events(2) } else { told };
+        assert_eq!(told.last(), Some(&Event::Finished(Ending::BodyCut)), "{by_its_client}");
+    }
+}
+
 /// hyper cannot reset the stream of a request whose answer has begun, so that its connection ended, with all that others had on it: their holders'
 /// successors were kept out.
 #[test]

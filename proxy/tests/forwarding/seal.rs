@@ -553,6 +553,23 @@ fn an_event_stream_that_begins_when_its_tenure_has_ended_is_cut() {
     client.until_end();
 }
 
+/// Its upload had been watched, and the end of the tenure was told once.
+#[test]
+fn an_event_stream_that_answers_an_upload_of_an_ended_tenure_is_cut() {
+    let (worker, tenures) = (Worker::by_hand(), Tenures::new());
+    let proxy = before(&worker, &tenures);
+    let mut client = proxy.client();
+    client.send(CHUNKED);
+    let mut peer = worker.next();
+    client.send("0\r\n\r\n");
+    peer.next_request().unwrap();
+    tenures.end();
+    assert_eq!(peer.within(MOMENT), b"", "it is waited for");
+    peer.send(EVENTS);
+    peer.until_end();
+    assert_eq!(proxy.wait_for_events(1), [CUT]);
+}
+
 #[test]
 fn on_a_streaming_route_every_response_is_cut_begun_or_not() {
     let head = "HTTP/1.1 200 OK\r\nContent-Length: 10\r\n\r\nhalf ";

@@ -204,6 +204,7 @@ fn nothing_of_r1_follows_r2_over_h2c_with_a_shut_window() {
         log.note(Of::R1);
         first.respond(1);
         assert!(client.head().starts_with("HTTP/1.1 200 "));
+        scene.metric_becomes("fencepost_orphans", "1"); // From here on nobody else gets its connection.
         let mut successor = scene.get(&scene.hold("b"));
         thread::scope(|scope| {
             let log = &log;

@@ -329,8 +329,8 @@ impl<P: Permit> AtWorker<P> {
     }
 
     /// What was spoken after HTTP has ended.
-    pub(super) fn end_tunnel(self: Box<Self>, how: Ending) {
-        let AtWorker { link, permit, watch, .. } = *self;
+    pub(super) fn end_tunnel(self, how: Ending) {
+        let AtWorker { link, permit, watch, .. } = self;
         if how == Ending::Cut {
             watch.iter().for_each(|watch| watch.cut());
         }

@@ -326,29 +326,28 @@ impl Shared {
 
     /// Opens what those who wait need that there may be.
     fn open_more(self: &Rc<Self>) {
-        let waits_for = |wants: Option<Wants>| {
+        // How many do, up to that many: thousands may wait, and each that is served comes by here.
+        let waiting = |wants: Option<Wants>, most: usize| {
             let waiting = self.waiting.borrow();
-            let of_them = waiting.iter().filter(|waiter| wants.is_none_or(|wants| wants == waiter.wants));
-            of_them.filter(|waiter| !waiter.tell.is_closed()).count()
+            let fits = |waiter: &&Waiter| wants.is_none_or(|wants| wants == waiter.wants) && !waiter.tell.is_closed();
+            waiting.iter().filter(fits).take(most).count()
         };
         if self.picked.get() == Protocol::Http2
             && !self.opening_for_all.get()
             && self.http2.borrow().iter().all(|connection| connection.has_allowed_any())
-            && waits_for(Some(Wants::Either)) > 0
+            && waiting(Some(Wants::Either), 1) > 0
         {
             self.open(Wants::Either, true);
         }
-        let for_one = || match self.picked.get() {
-            Protocol::Http1 => waits_for(None),
-            Protocol::Http2 => waits_for(Some(Wants::Http1)),
-        };
-        let mut needed = for_one();
-        while self.opening_for_one.get() < needed {
-            let wants = if self.picked.get() == Protocol::Http1 { Wants::Either } else { Wants::Http1 };
-            if !self.open(wants, false) {
-                break;
+        loop {
+            let opening = self.opening_for_one.get();
+            let (wants, of_them) = match self.picked.get() {
+                Protocol::Http1 => (Wants::Either, None),
+                Protocol::Http2 => (Wants::Http1, Some(Wants::Http1)),
+            };
+            if waiting(of_them, opening + 1) <= opening || !self.open(wants, false) {
+                return;
             }
-            needed = for_one();
         }
     }
 

@@ -90,7 +90,7 @@ impl FenceBuilder {
     /// that it must be allowed.
     #[must_use]
     pub fn user(mut self, name: impl Into<String>, password_file: impl Into<PathBuf>) -> FenceBuilder {
-        self.user = Some(EtcdUser { name: name.into(), password_file: password_file.into() });
+        self.user = Some(EtcdUser::with_file(name, password_file));
         self
     }
 

@@ -35,7 +35,7 @@ use std::error::Error;
 use std::pin::pin;
 use std::time::Duration;
 
-use crate::{AcquireError, Etcd, Lock, LockKey, Owner, StoreError, Tenure};
+use crate::{AcquireError, Etcd, EtcdBuilder, Lock, LockKey, Owner, StoreError, Tenure};
 use rustix::process::{Pid, Resource, Rlimit, Signal, getpid, getrlimit, setrlimit};
 use tokio::time::sleep;
 
@@ -47,7 +47,6 @@ pub use self::starter::become_command;
 pub use self::watchdog::watch_over as run_watchdog;
 
 use self::console::{Console, ConsoleWriter};
-use self::etcd_files::Contents;
 use self::exit::Exit;
 use self::fence_call::FenceCall;
 use self::process_tree::reap;
@@ -71,10 +70,10 @@ pub async fn hold(settings: HoldSettings) -> u8 {
     let console = writer.console(settings.verbose);
     let exit = match Hold::prepare(settings, console.clone()) {
         Ok(mut hold) => {
-            let (files, etcd, contents) = (hold.settings.etcd_files(), hold.etcd.clone(), hold.etcd_contents.clone());
+            let (files, etcd, said) = (hold.settings.etcd_files(), hold.etcd.clone(), hold.etcd_access.clone());
             let exit = tokio::select! {
                 exit = hold.run() => exit,
-                never = files.follow(&etcd, contents, &console) => match never {},
+                never = files.follow(&etcd, said, &console) => match never {},
             };
             hold.settle().await;
             hold.watchdog.end();
@@ -89,8 +88,8 @@ pub async fn hold(settings: HoldSettings) -> u8 {
 struct Hold {
     settings: HoldSettings,
     etcd: Etcd,
-    /// What the files held by which it lets us in.
-    etcd_contents: Contents,
+    /// By what the files said it lets us in.
+    etcd_access: EtcdBuilder,
     lock: Lock,
     fence_call: Option<FenceCall>,
     /// Where the command's requests go.
@@ -110,8 +109,8 @@ struct Hold {
 
 impl Hold {
     fn prepare(settings: HoldSettings, console: Console) -> Result<Hold, Exit> {
-        let etcd_contents = settings.etcd_files().read().map_err(Exit::Usage)?;
-        let etcd = settings.etcd(etcd_contents.clone(), &console)?;
+        let etcd_access = settings.etcd_files().read().map_err(Exit::Usage)?;
+        let etcd = settings.etcd(etcd_access.clone(), &console)?;
         let lock = settings.lock(&etcd)?;
         let names = &settings.header_names;
         names.check().map_err(Exit::Usage)?;
@@ -137,7 +136,7 @@ impl Hold {
         Ok(Hold {
             settings,
             etcd,
-            etcd_contents,
+            etcd_access,
             lock,
             fence_call,
             outlets,

@@ -2,9 +2,9 @@
 
 use std::time::Duration;
 
-use fencepost_policy::{InvalidLockKey, Owner};
-
-use crate::lock::OWNER_BYTES_MAX;
+pub use fencepost_locks::EtcdError as StoreError;
+use fencepost_policy::Owner;
+use fencepost_tls::TlsError;
 
 /// Why the lock could not be taken. Nothing is left behind in etcd, or runs out by itself there.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
@@ -31,31 +31,6 @@ pub struct ReleaseError {
     pub within: Duration,
     /// Why.
     pub source: StoreError,
-}
-
-/// Why etcd did not do what it was asked to.
-#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
-pub enum StoreError {
-    /// No endpoint has answered in time: later one may.
-    #[error("etcd does not answer: {0}")]
-    Unavailable(String),
-    /// etcd refuses: it does not let us in, or the request makes no sense to it.
-    #[error("etcd refuses: {0}")]
-    Refused(String),
-    /// etcd wants a user to log in, and none was named: [`EtcdBuilder::user`](crate::EtcdBuilder::user).
-    #[error("etcd wants a user to log in")]
-    NoLogin,
-    /// etcd lets us in, but not to these keys.
-    #[error(
-        "{} may not read and write {keys} in etcd: etcdctl role grant-permission ROLE readwrite {keys}",
-        user.as_ref().map_or_else(|| "who we are".to_owned(), |user| format!("user {user:?}"))
-    )]
-    Denied {
-        /// Who is logged in; `None`: whoever etcd takes us for.
-        user: Option<String>,
-        /// The keys, in the words of etcdctl: a key, or `--prefix` and what they begin with.
-        keys: String,
-    },
 }
 
 /// Why there is no such etcd.
@@ -85,20 +60,6 @@ pub enum InvalidEtcd {
     )]
     NoTls,
     /// The certificates and the key can't be used.
-    #[error("{0}")]
-    Tls(String),
-}
-
-/// Why there is no such lock.
-#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
-pub enum InvalidLock {
-    /// Its key is none.
-    #[error("not a lock key")]
-    Key(#[from] InvalidLockKey),
-    /// Its owner's name is of so many bytes: none, or too many.
-    #[error("an owner's name is of 1 to {OWNER_BYTES_MAX} bytes, not of {0}")]
-    Owner(usize),
-    /// Its time to live is not from 1 s to a day, in whole seconds, as etcd counts.
-    #[error("a lock's time to live is from 1 s to 24 h, in whole seconds, not {0:?}")]
-    Ttl(Duration),
+    #[error("no TLS: {0}")]
+    Tls(TlsError),
 }

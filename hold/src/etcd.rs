@@ -1,29 +1,20 @@
-//! etcd, as a lock's holder uses it: a few calls that may be sent twice, and a watch that survives its member.
+//! etcd, as a lock's holder uses it: the shared client, with what is given back in the background.
 
 mod calls;
-mod connection;
-mod failed;
-mod silence;
-mod turn;
 mod watch;
 
-use std::sync::{Arc, Mutex, PoisonError};
+use std::hash::{BuildHasher, RandomState};
+use std::sync::Arc;
 use std::time::Duration;
 
-use etcd_client::{Identity, TlsOptions};
-use fencepost_tls::server_verifier_of;
-use rustls::client::danger::ServerCertVerifier;
+use fencepost_locks::{EtcdAccess, EtcdClient, EtcdTls, EtcdUser};
+use fencepost_tls::ClientTls;
 use tokio::sync::watch as channel;
 use tokio::time::timeout;
-use tonic::transport::Endpoint;
 
 pub(crate) use self::calls::{Mine, Place, Taking};
-pub(crate) use self::failed::Failed;
-use self::silence::Silence;
-use self::turn::Turn;
-pub(crate) use self::turn::{Within, random};
 pub(crate) use self::watch::{Change, Gone};
-use crate::error::InvalidEtcd;
+use crate::error::{InvalidEtcd, StoreError};
 
 /// How long whoever ends waits for what is given back in the background.
 const SETTLED_WITHIN: Duration = Duration::from_secs(3);
@@ -36,66 +27,10 @@ pub struct Etcd(Arc<Shared>);
 
 #[derive(Debug)]
 struct Shared {
-    /// The endpoint in use. Whoever hangs on it learns when it is left.
-    turn: channel::Sender<Arc<Turn>>,
-    options: Options,
-    /// Since when it does not answer; `None` while it does.
-    silence: channel::Sender<Option<Silence>>,
+    client: EtcdClient,
+    access: Arc<EtcdAccess>,
     /// How many are giving something back in the background.
     settling: channel::Sender<usize>,
-}
-
-/// How to connect. Clones are the same.
-#[derive(Clone, Default)]
-struct Options(Arc<Said>);
-
-#[derive(Default)]
-struct Said {
-    /// What was said last.
-    access: Mutex<Access>,
-    /// The user, with the password, that etcd has let in last.
-    let_in: Mutex<Option<User>>,
-}
-
-/// A name and a password.
-type User = (String, String);
-
-impl Options {
-    fn now(&self) -> Access {
-        self.0.access.lock().unwrap_or_else(PoisonError::into_inner).clone()
-    }
-
-    fn say(&self, access: Access) {
-        *self.0.access.lock().unwrap_or_else(PoisonError::into_inner) = access;
-    }
-
-    fn let_in(&self) -> Option<User> {
-        self.0.let_in.lock().unwrap_or_else(PoisonError::into_inner).clone()
-    }
-
-    fn note_let_in(&self, user: User) {
-        *self.0.let_in.lock().unwrap_or_else(PoisonError::into_inner) = Some(user);
-    }
-}
-
-/// How to connect.
-#[derive(Clone, Default)]
-struct Access {
-    tls: Option<Tls>,
-    user: Option<User>,
-}
-
-/// What a member is verified by, and what is shown to it.
-#[derive(Clone)]
-struct Tls {
-    verifier: Arc<dyn ServerCertVerifier>,
-    options: TlsOptions,
-}
-
-impl Tls {
-    fn applied_to(self, endpoint: Endpoint) -> Result<Endpoint, tonic::transport::Error> {
-        endpoint.tls_config_with_verifier(self.options, self.verifier)
-    }
 }
 
 impl Etcd {
@@ -110,7 +45,7 @@ impl Etcd {
     /// The cluster at these endpoints, `http://host:port` or `https://host:port` each, with more to say.
     pub fn builder<E: Into<String>>(endpoints: impl IntoIterator<Item = E>) -> EtcdBuilder {
         let endpoints = endpoints.into_iter().map(Into::into).collect();
-        EtcdBuilder { endpoints, ca: Vec::new(), identity: None, access: Access::default() }
+        EtcdBuilder { endpoints, ca: Vec::new(), identity: None, user: None }
     }
 
     /// Has connections and logins that begin from now on be as this says: what is read from files may be replaced while
@@ -120,14 +55,25 @@ impl Etcd {
     /// # Errors
     /// If there can't be TLS with it: then all stays as it was.
     pub fn renew(&self, said: EtcdBuilder) -> Result<(), InvalidEtcd> {
-        let access = said.access()?;
-        if let Some(tls) = &access.tls {
-            let unusable =
-                |error: tonic::transport::Error| InvalidEtcd::Tls(failed::with_causes("no TLS", Some(&error)));
-            tls.clone().applied_to(Endpoint::from_static("https://localhost")).map_err(unusable)?;
-        }
-        self.0.options.say(access);
+        self.0.access.replace(said.tls()?, said.user);
         Ok(())
+    }
+
+    /// Returns once no call has been answered for so long, with what was wrong with the last one. As long as there is nothing to
+    /// ask etcd, it is not silent.
+    ///
+    /// # Cancel safety
+    /// May be given up and called again.
+    pub async fn silent_for(&self, how_long: Duration) -> StoreError {
+        self.client().silent_for(how_long).await
+    }
+
+    /// Returns once a call has been answered since those that were not; at once if there are none.
+    ///
+    /// # Cancel safety
+    /// May be given up and called again.
+    pub async fn answers(&self) {
+        self.client().answers().await;
     }
 
     /// Returns once whatever was given up on this cluster has been given back there, or can't be: a lock that was waited for
@@ -148,6 +94,10 @@ impl Etcd {
             drop(settling);
         });
     }
+
+    pub(crate) fn client(&self) -> &EtcdClient {
+        &self.0.client
+    }
 }
 
 /// Counts while it lives, also if its task is given up.
@@ -160,13 +110,14 @@ impl Drop for Settling {
 }
 
 /// Says how to reach a cluster of etcd.
-#[derive(Debug, Clone)]
+#[derive(Clone, PartialEq, Eq)]
 pub struct EtcdBuilder {
     endpoints: Vec<String>,
     /// Certificates to trust, in PEM.
     ca: Vec<u8>,
-    identity: Option<Identity>,
-    access: Access,
+    /// A certificate and its key, in PEM.
+    identity: Option<(Vec<u8>, Vec<u8>)>,
+    user: Option<EtcdUser>,
 }
 
 impl EtcdBuilder {
@@ -182,14 +133,14 @@ impl EtcdBuilder {
     /// Presents this certificate, with its private key (PEM both), to `https://` endpoints.
     #[must_use]
     pub fn identity_pem(mut self, certificate: impl AsRef<[u8]>, key: impl AsRef<[u8]>) -> EtcdBuilder {
-        self.identity = Some(Identity::from_pem(certificate, key));
+        self.identity = Some((certificate.as_ref().to_vec(), key.as_ref().to_vec()));
         self
     }
 
     /// Logs in as this user of etcd. With `http://` endpoints the password goes over the network as it is.
     #[must_use]
     pub fn user(mut self, name: impl Into<String>, password: impl Into<String>) -> EtcdBuilder {
-        self.access.user = Some((name.into(), password.into()));
+        self.user = Some(EtcdUser::with_password(name, password));
         self
     }
 
@@ -200,33 +151,23 @@ impl EtcdBuilder {
     /// lacks an authority, cannot be used, or is there though no endpoint has TLS.
     pub fn build(self) -> Result<Etcd, InvalidEtcd> {
         let endpoints = checked(&self.endpoints)?;
-        let options = Options::default();
-        options.say(self.access()?);
-        let turn = channel::Sender::new(Arc::new(Turn::first(&endpoints, &options)));
-        Ok(Etcd(Arc::new(Shared {
-            turn,
-            options,
-            silence: channel::Sender::new(None),
-            settling: channel::Sender::new(0),
-        })))
+        let access = Arc::new(EtcdAccess::new(self.tls()?, self.user));
+        let client = EtcdClient::new(&endpoints, &access);
+        Ok(Etcd(Arc::new(Shared { client, access, settling: channel::Sender::new(0) })))
     }
 
-    fn access(self) -> Result<Access, InvalidEtcd> {
-        let EtcdBuilder { endpoints, ca, identity, mut access } = self;
-        let is_secure = endpoints.iter().any(|endpoint| is_secure(endpoint));
-        match (is_secure, ca.is_empty(), identity) {
-            (false, true, None) => {}
-            (false, _, _) => return Err(InvalidEtcd::NoTls),
-            (true, true, _) => return Err(InvalidEtcd::NoAuthority),
+    fn tls(&self) -> Result<Option<EtcdTls>, InvalidEtcd> {
+        let is_secure = self.endpoints.iter().any(|endpoint| is_secure(endpoint));
+        match (is_secure, self.ca.is_empty(), &self.identity) {
+            (false, true, None) => Ok(None),
+            (false, _, _) => Err(InvalidEtcd::NoTls),
+            (true, true, _) => Err(InvalidEtcd::NoAuthority),
             (true, false, identity) => {
-                let unusable = |flaw| InvalidEtcd::Tls(format!("no TLS: the PEM of the authorities {flaw}"));
-                let verifier = server_verifier_of(&ca).map_err(unusable)?;
-                let options = TlsOptions::new();
-                let options = identity.into_iter().fold(options, TlsOptions::identity);
-                access.tls = Some(Tls { verifier, options });
+                let identity = identity.as_ref().map(|(certificate, key)| (&**certificate, &**key));
+                let client = ClientTls::of_pem(&self.ca, identity, &[b"h2"]).map_err(InvalidEtcd::Tls)?;
+                Ok(Some(EtcdTls { client, server_name: None }))
             }
         }
-        Ok(access)
     }
 }
 
@@ -265,23 +206,25 @@ fn without_login(text: &str) -> String {
     format!("…@{host}")
 }
 
-impl std::fmt::Debug for Options {
-    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        self.now().fmt(f)
-    }
+/// A number that differs from call to call and from process to process.
+pub(crate) fn random() -> u64 {
+    RandomState::new().hash_one(())
 }
 
-impl std::fmt::Debug for Access {
+impl std::fmt::Debug for EtcdBuilder {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
         // Neither keys nor passwords.
-        let user = self.user.as_ref().map(|(name, _)| name);
-        f.debug_struct("Access").field("tls", &self.tls.is_some()).field("user", &user).finish()
+        f.debug_struct("EtcdBuilder")
+            .field("endpoints", &self.endpoints)
+            .field("user", &self.user)
+            .finish_non_exhaustive()
     }
 }
 
 #[cfg(test)]
 mod tests {
-    use fencepost_tests::Authority;
+    use fencepost_locks::Within;
+    use fencepost_tests::{Authority, Claim, Issued, Subject, Worker, WorkerTls};
 
     use super::*;
 
@@ -348,12 +291,35 @@ mod tests {
         }
     }
 
+    /// Whether a server that presents this certificate is believed, where that one is trusted.
+    async fn believes(presented: &Issued, trusted: &str) -> bool {
+        let tls = WorkerTls { identity: presented, client_ca: None, protocols: &["h2"] };
+        let server = Worker::start_tls(&tls).await;
+        let etcd = Etcd::builder([server.https()]).ca_pem(trusted).build().unwrap();
+        let why = etcd.look("/lock", Within::one_attempt(SETTLED_WITHIN)).await.unwrap_err().to_string();
+        !why.contains("invalid peer certificate")
+    }
+
+    /// The key of a pinned certificate signed one for an etcd of its own, and a lock was taken there.
+    #[tokio::test]
+    async fn etcd_pinned_certificate_is_trusted_for_itself_alone() {
+        let subject = Subject { common_name: Some("etcd"), names: &["127.0.0.1"], ..Subject::default() };
+        for (claim, issues) in [(Claim::EndEntity, false), (Claim::Nothing, false), (Claim::Authority, true)] {
+            let pinned = Authority::claiming(claim, &subject);
+            assert!(believes(&pinned.own(), &pinned.certificate()).await, "{claim:?}");
+            assert_eq!(believes(&pinned.issue(&subject), &pinned.certificate()).await, issues, "{claim:?}");
+        }
+    }
+
     #[test]
     fn what_there_can_be_no_tls_with_renews_nothing() {
         let said = || Etcd::builder(["https://h:1"]).ca_pem(ca()).user("master", "s3cret");
         let etcd = said().build().unwrap();
         let wrong = etcd.renew(said().user("other", "s3cret").identity_pem("c3rt", "k3y")).unwrap_err().to_string();
-        assert!(wrong.starts_with("no TLS: ") && !wrong.contains("k3y"), "{wrong}");
+        assert!(
+            wrong.starts_with("no TLS: the PEM of the certificate: is not PEM") && !wrong.contains("k3y"),
+            "{wrong}"
+        );
         assert!(format!("{etcd:?}").contains("master"));
         assert_eq!(etcd.renew(said().user("other", "s3cret")), Ok(()));
         assert!(format!("{etcd:?}").contains("other"));
@@ -363,16 +329,18 @@ mod tests {
     fn authorities_that_cannot_be_read_are_refused() {
         for (pem, says) in [("ca", "is not PEM"), ("-----BEGIN CERTIFICATE-----\n", "is cut short or garbled")] {
             let refused = Etcd::builder(["https://h:1"]).ca_pem(pem).build().unwrap_err().to_string();
-            assert!(refused.starts_with("no TLS: the PEM of the authorities ") && refused.contains(says), "{refused}");
+            assert!(refused.starts_with("no TLS: the PEM of the authorities: ") && refused.contains(says), "{refused}");
         }
     }
 
     #[test]
     fn no_secret_is_shown() {
-        let etcd = Etcd::builder(["https://h:1"]).ca_pem(ca()).user("master", "s3cret").identity_pem("c3rt", "k3y");
+        let own = Authority::new("a master").own();
+        let etcd = Etcd::builder(["https://h:1"]).ca_pem(ca()).user("master", "s3cret");
+        let etcd = etcd.identity_pem(&own.certificate, &own.key);
         let shown = format!("{etcd:?} {:?}", etcd.clone().build().unwrap());
         assert!(shown.contains("master"));
-        for secret in ["s3cret", "k3y"] {
+        for secret in ["s3cret", own.key.lines().nth(1).unwrap()] {
             assert!(!shown.contains(secret), "{shown}");
         }
     }

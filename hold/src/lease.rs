@@ -5,13 +5,14 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
 
+use fencepost_locks::Within;
 use tokio::sync::oneshot;
 use tokio::time::sleep;
 use tracing::debug;
 
 use crate::clock::BootInstant;
 use crate::error::StoreError;
-use crate::etcd::{Etcd, Failed, Within, random};
+use crate::etcd::{Etcd, random};
 
 /// How long giving a lease back may take.
 const GIVE_BACK_WITHIN: Duration = Duration::from_secs(3);
@@ -59,10 +60,8 @@ impl Lease {
         let confirmed = Mutex::new(BootInstant::now());
         // Made before anything is sent, so that whatever becomes of the call is given back.
         let mut lease = Lease { etcd, id, ttl, confirmed, may_stand };
-        lease.ttl = lease.etcd.grant(id, ttl, within, &lease.may_stand).await.map_err(|failed| match failed {
-            Failed::Store(error) => error,
-            Failed::NoLease => StoreError::Unavailable("a lease ran out as it was granted".to_owned()),
-        })?;
+        let asked = || lease.may_stand.store(true, Ordering::Relaxed);
+        lease.ttl = lease.etcd.client().grant(id, ttl, Within::altogether(within), asked).await?;
         Ok(lease)
     }
 
@@ -72,9 +71,9 @@ impl Lease {
     }
 
     /// Renews it once. Dated by the moment before it was sent.
-    async fn renew(&self) -> Result<(), Failed> {
+    async fn renew(&self) -> Result<(), StoreError> {
         let sent = BootInstant::now();
-        self.etcd.keep_alive(self.id, attempt_within(self.ttl)).await?;
+        self.etcd.client().keep_alive(self.id, attempt_within(self.ttl)).await?;
         *self.confirmed.lock().unwrap_or_else(PoisonError::into_inner) = sent;
         Ok(())
     }
@@ -85,8 +84,8 @@ impl Lease {
             until_due(self.confirmed(), self.ttl).await;
             match self.renew().await {
                 Ok(()) => {}
-                Err(Failed::NoLease) => return,
-                Err(Failed::Store(error)) => {
+                Err(StoreError::NoLease) => return,
+                Err(error) => {
                     debug!(%error, "the lease of a waiting contender is not renewed");
                     sleep(retry_after(self.ttl)).await;
                 }
@@ -96,7 +95,7 @@ impl Lease {
 
     /// Gives it back, and with it whatever hangs on it. Where that fails it is left to run out: it was tried for as long as it may take.
     pub(crate) async fn give_back(self) -> Result<(), StoreError> {
-        let revoked = self.etcd.revoke(self.id, GIVE_BACK_WITHIN).await;
+        let revoked = self.etcd.client().revoke(self.id, Within::altogether(GIVE_BACK_WITHIN)).await;
         self.may_stand.store(false, Ordering::Relaxed);
         revoked
     }
@@ -109,7 +108,7 @@ impl Drop for Lease {
         }
         let (etcd, id) = (self.etcd.clone(), self.id);
         self.etcd.settle(async move {
-            if let Err(error) = etcd.revoke(id, GIVE_BACK_WITHIN).await {
+            if let Err(error) = etcd.client().revoke(id, Within::altogether(GIVE_BACK_WITHIN)).await {
                 debug!(%error, "a lease is left to run out");
             }
         });

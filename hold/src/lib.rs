@@ -66,9 +66,9 @@ mod tenure;
 pub use fencepost_policy::{Action, InvalidLockKey, LockKey, Owner, Rejection, Revision};
 
 pub use self::clock::{Alarm, BootInstant};
-pub use self::error::{AcquireError, InvalidEtcd, InvalidLock, ReleaseError, StoreError};
+pub use self::error::{AcquireError, InvalidEtcd, ReleaseError, StoreError};
 pub use self::etcd::{Etcd, EtcdBuilder};
-pub use self::lock::{Lock, LockBuilder};
+pub use self::lock::{InvalidLock, Lock, LockBuilder};
 pub use self::refusal::{Reason, Refusal};
 pub use self::stamp::{Answer, Stamp, StampError, StampLayer};
 pub use self::standing::{Over, Standing};

@@ -2,18 +2,32 @@
 
 use std::time::Duration;
 
-use fencepost_policy::{LockKey, Owner};
+use fencepost_policy::{InvalidLockKey, LockKey, Owner};
 use tracing::debug;
 
 use crate::clock::{Alarm, BootInstant};
-use crate::error::{AcquireError, InvalidLock};
-use crate::etcd::{Etcd, Failed, Gone, Mine, Place, Taking};
+use crate::error::{AcquireError, StoreError};
+use crate::etcd::{Etcd, Gone, Mine, Place, Taking};
 use crate::lease::Lease;
 use crate::tenure::Tenure;
 
 /// How many bytes an owner's name may have. Percent-encoded it is of three times as many at most: enough room is left in the head of a request
 /// as proxies take it, and in the pipe by which a command is told.
-pub(crate) const OWNER_BYTES_MAX: usize = 4096;
+const OWNER_BYTES_MAX: usize = 4096;
+
+/// Why there is no such lock.
+#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
+pub enum InvalidLock {
+    /// Its key is none.
+    #[error("not a lock key")]
+    Key(#[from] InvalidLockKey),
+    /// Its owner's name is of so many bytes: none, or too many.
+    #[error("an owner's name is of 1 to {OWNER_BYTES_MAX} bytes, not of {0}")]
+    Owner(usize),
+    /// Its time to live is not from 1 s to a day, in whole seconds, as etcd counts.
+    #[error("a lock's time to live is from 1 s to 24 h, in whole seconds, not {0:?}")]
+    Ttl(Duration),
+}
 
 /// A lock, and who would hold it. Cheap to clone.
 #[derive(Debug, Clone)]
@@ -115,7 +129,7 @@ impl Lock {
             let lease = Lease::grant(&self.etcd, self.ttl, self.answer_within).await?;
             let taken = tokio::select! {
                 taken = self.take_in_turn(&lease) => taken,
-                () = lease.kept() => Err(Failed::NoLease),
+                () = lease.kept() => Err(StoreError::NoLease),
             };
             if let Some(tenure) = self.begin(taken, lease, alarm).await? {
                 return Ok(tenure);
@@ -142,7 +156,7 @@ impl Lock {
                     let _ = lease.give_back().await;
                     return Err(AcquireError::Held { owner });
                 }
-                Ok(Taking::EntryGone) => Err(Failed::NoLease),
+                Ok(Taking::EntryGone) => Err(StoreError::NoLease),
                 Err(failed) => Err(failed),
             };
             if let Some(tenure) = self.begin(taken, lease, alarm).await? {
@@ -168,7 +182,7 @@ impl Lock {
     /// Begins the tenure; `None` if the lease ran out too soon.
     async fn begin(
         &self,
-        taken: Result<Won, Failed>,
+        taken: Result<Won, StoreError>,
         lease: Lease,
         alarm: Alarm,
     ) -> Result<Option<Tenure>, AcquireError> {
@@ -181,13 +195,13 @@ impl Lock {
         };
         match begun {
             Ok(tenure) => Ok(Some(tenure)),
-            Err(Failed::NoLease) => Ok(None),
-            Err(Failed::Store(error)) => Err(error.into()),
+            Err(StoreError::NoLease) => Ok(None),
+            Err(error) => Err(error.into()),
         }
     }
 
     /// Takes the lock when it is free and, if we queue, everybody before us has had it.
-    async fn take_in_turn(&self, lease: &Lease) -> Result<Won, Failed> {
+    async fn take_in_turn(&self, lease: &Lease) -> Result<Won, StoreError> {
         let mut place = None;
         loop {
             if self.queue && place.is_none() {
@@ -212,7 +226,7 @@ impl Lock {
 
     /// Takes a place in the queue and waits until nobody is before us: each waits for the one before it only, so that a
     /// place that gets free wakes one.
-    async fn advance(&self, lease: &Lease) -> Result<Place, Failed> {
+    async fn advance(&self, lease: &Lease) -> Result<Place, StoreError> {
         let queue = format!("{}.queue/", self.key);
         let enqueue = || self.etcd.enqueue(&queue, &self.owner, lease.id, self.answer_within);
         let mut place = enqueue().await?;

@@ -11,7 +11,7 @@ use tracing::debug;
 
 use crate::clock::{Alarm, BootInstant};
 use crate::error::{ReleaseError, StoreError};
-use crate::etcd::{Change, Etcd, Failed, Mine};
+use crate::etcd::{Change, Etcd, Mine};
 use crate::lease::{Lease, attempt_within, retry_after, until_due};
 use crate::stamp::StampLayer;
 use crate::standing::{Ledger, Over, Standing, sure_for};
@@ -45,8 +45,8 @@ impl Tenure {
         mut confirmed: BootInstant,
         answer_within: Duration,
         alarm: Alarm,
-    ) -> Result<Tenure, Failed> {
-        let revision = u64::try_from(mine.created).ok().and_then(Revision::new).ok_or(Failed::NoLease)?;
+    ) -> Result<Tenure, StoreError> {
+        let revision = u64::try_from(mine.created).ok().and_then(Revision::new).ok_or(StoreError::NoLease)?;
         let (ttl, mine) = (lease.ttl, Arc::new(mine));
         // The wait may have used up what the last renewal made sure of: a new holder has most of it before it.
         if BootInstant::now().since(confirmed) > ttl / 3 {
@@ -172,15 +172,23 @@ impl Keeper {
 
     /// Returns when the key is no longer ours.
     async fn changes(&self) -> Over {
-        let key = self.mine.key.as_str();
         let mut from = self.mine.created + 1;
         loop {
-            match self.etcd.change(key, from).await {
+            match self.etcd.change(self.mine.key.as_str(), from).await {
                 Change::Deleted => return Over::KeyDeleted,
-                Change::Written(record) if self.mine.is(&record) => from = record.mod_revision() + 1,
-                Change::Written(_) => return Over::KeyChanged,
-                // Each renewal reads the key, so only later changes are to be watched for.
-                Change::Unseen => from = 0,
+                // A watch does not tell whose lease a write has.
+                Change::Written(_) | Change::Unseen => {
+                    match self.etcd.look(self.mine.key.as_str(), attempt_within(self.ttl)).await {
+                        Ok(look) => match self.mine.over(look.record.as_ref()) {
+                            Some(over) => return over,
+                            None => from = look.as_of + 1,
+                        },
+                        Err(error) => {
+                            debug!(lock = %self.mine.key, %error, "the key cannot be read");
+                            sleep(retry_after(self.ttl)).await;
+                        }
+                    }
+                }
             }
         }
     }
@@ -196,8 +204,8 @@ impl Keeper {
                     self.ledger.renewed(sent + sure_for(self.ttl));
                 }
                 Ok(Some(over)) => return over,
-                Err(Failed::NoLease) => return Over::LeaseGone,
-                Err(Failed::Store(error)) => {
+                Err(StoreError::NoLease) => return Over::LeaseGone,
+                Err(error) => {
                     debug!(lock = %self.mine.key, %error, "the tenure is not renewed");
                     sleep(retry_after(self.ttl)).await;
                 }
@@ -207,14 +215,14 @@ impl Keeper {
 }
 
 /// Renews a lock until that is confirmed, for as long as etcd may take to answer; returns when that was sent.
-async fn renewed(etcd: &Etcd, mine: &Mine, ttl: Duration, answer_within: Duration) -> Result<BootInstant, Failed> {
+async fn renewed(etcd: &Etcd, mine: &Mine, ttl: Duration, answer_within: Duration) -> Result<BootInstant, StoreError> {
     let deadline = BootInstant::now() + answer_within;
     loop {
         let sent = BootInstant::now();
         match renew(etcd, mine, ttl).await {
             Ok(None) => return Ok(sent),
-            Ok(Some(_)) => return Err(Failed::NoLease),
-            Err(Failed::Store(StoreError::Unavailable(why))) if BootInstant::now() < deadline => {
+            Ok(Some(_)) => return Err(StoreError::NoLease),
+            Err(StoreError::Unavailable(why)) if BootInstant::now() < deadline => {
                 debug!(lock = %mine.key, why, "a lock that was taken is not renewed");
                 sleep(retry_after(ttl)).await;
             }
@@ -227,12 +235,9 @@ async fn renewed(etcd: &Etcd, mine: &Mine, ttl: Duration, answer_within: Duratio
 ///
 /// The answer to the renewal alone proves little: a member gives it without asking the others, and some versions of etcd give it for
 /// a lease that was revoked. The quorum read after it is what proves that the key still stands.
-async fn renew(etcd: &Etcd, mine: &Mine, ttl: Duration) -> Result<Option<Over>, Failed> {
+async fn renew(etcd: &Etcd, mine: &Mine, ttl: Duration) -> Result<Option<Over>, StoreError> {
     let within = attempt_within(ttl);
-    etcd.keep_alive(mine.lease, within).await?;
-    Ok(match etcd.stands(mine, within).await? {
-        Some(true) => None,
-        Some(false) => Some(Over::KeyChanged),
-        None => Some(Over::KeyDeleted),
-    })
+    etcd.client().keep_alive(mine.lease, within).await?;
+    let look = etcd.look(mine.key.as_str(), within).await?;
+    Ok(mine.over(look.record.as_ref()))
 }

@@ -1,10 +1,13 @@
-//! etcd v3 as a store of locks.
+//! etcd v3: one client for all that read, watch or take locks, and a store of locks above it.
 //!
-//! Read in this order: a `query` is what is asked of etcd in one request; `endpoints` asks it of one member after
-//! another, once a `cluster_check` has shown which cluster they are, guided by their `health`, over the connections of each `endpoint`, which are made as the `access` says
-//! (`connect`, `login`); a `watch` hangs on one of them.
+//! Read in this order:
+//! - `access`, `connect` and `login` say how a cluster lets us in. Each `endpoint` has connections of its own.
+//! - `endpoints` are those of a cluster, in the order of their `health`. A `watch` runs on one of them.
+//! - The `client` makes calls at one endpoint after another. It takes locks.
+//! - The store asks `queries` of several endpoints side by side, once a `cluster_check` has found which cluster they are.
 
 mod access;
+mod client;
 mod cluster_check;
 mod connect;
 mod endpoint;
@@ -13,6 +16,7 @@ mod failure;
 mod health;
 mod login;
 mod query;
+mod silence;
 mod version;
 mod watch;
 
@@ -21,20 +25,21 @@ use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
 
 use arc_swap::ArcSwap;
-use etcd_client::Client;
 use fencepost_policy::Revision;
 use futures_util::future::join_all;
 use futures_util::{StreamExt, TryStreamExt, stream};
 use tokio::time::Instant;
 use tracing::warn;
 
-pub use self::access::{EtcdAccess, EtcdTls, EtcdUser};
-use self::cluster_check::disagreement;
-use self::endpoints::{Endpoints, Failures, until};
+pub use self::access::{EtcdAccess, EtcdOptions, EtcdTls, EtcdUser};
+pub use self::client::{EtcdClient, EtcdError, Within};
+use self::cluster_check::{Status, disagreement};
+use self::endpoints::Endpoints;
 use self::failure::Failure;
 use self::query::{Part, QUERY_RANGES_MAX, Query};
 pub use self::version::{caution, known_stale_reads};
 pub use self::watch::EtcdWatch;
+use self::watch::{OPEN_TIMEOUT, WATCH_TIMEOUT};
 use crate::store::{KeyValue, LockStore, Member, RangeAnswer, RangeRead, RangeWatch, ReadAnswer, StoreError, Wanted};
 
 /// How long a read may take, with all its pages and all endpoints that are tried.
@@ -43,26 +48,11 @@ const READ_TIMEOUT: Duration = Duration::from_millis(1500);
 /// How long a member may take to tell how it is.
 const STATUS_TIMEOUT: Duration = Duration::from_secs(1);
 
-/// How long all endpoints together may take to begin a watch, beside what each may take for its ranges.
-const WATCH_TIMEOUT: Duration = Duration::from_secs(3);
-
 /// For how long ranges are read one by one after etcd has refused to read several in one request.
 const APART_PERIOD: Duration = Duration::from_secs(60);
 
 /// How many requests of one read are under way at a time.
 const REQUESTS_AT_A_TIME: usize = 16;
-
-/// Where an etcd cluster is, and how it lets us in.
-#[derive(Debug, Clone, Default)]
-pub struct EtcdOptions {
-    /// The client addresses of its members, such as `http://127.0.0.1:2379`. The first is asked first.
-    pub endpoints: Vec<String>,
-    /// Its id, if it is known: members of another cluster are not believed. Without it, all that
-    /// answer must be of one cluster, and at least half of them must answer, before any is believed.
-    pub cluster_id: Option<u64>,
-    /// How it lets us in.
-    pub access: Arc<EtcdAccess>,
-}
 
 /// A store of locks in etcd.
 ///
@@ -222,20 +212,6 @@ impl EtcdStore {
     }
 }
 
-/// How a member says it is.
-struct Status {
-    cluster: u64,
-    version: Arc<str>,
-}
-
-impl Status {
-    async fn of(client: Client) -> Result<Status, Failure> {
-        let status = client.maintenance_client().status().await?;
-        let header = status.header().ok_or_else(|| Failure::endpoint("a status without a header"))?;
-        Ok(Status { cluster: header.cluster_id(), version: status.version().into() })
-    }
-}
-
 impl LockStore for EtcdStore {
     type Watch = EtcdWatch;
 
@@ -274,24 +250,14 @@ impl LockStore for EtcdStore {
         let deadline = Instant::now() + WATCH_TIMEOUT;
         let endpoints = self.endpoints();
         endpoints.know_cluster(deadline).await?;
-        let mut failures = Failures::default();
-        let mut tried = Vec::new();
-        while let Some(candidate) = endpoints.candidate(&tried)
-            && candidate.at < deadline
-        {
-            until(candidate.at).await;
-            match EtcdWatch::start(&endpoints, candidate.index, ranges).await {
-                Ok(watch) => return Ok(watch),
-                Err(Failure::Store(error)) => return Err(error),
-                Err(Failure::Denied) => {
-                    let read = |range: &RangeWatch| RangeRead { range: range.range.clone(), wanted: Wanted::Count };
-                    return Err(self.denied(&ranges.iter().map(read).collect::<Vec<_>>(), deadline).await);
-                }
-                Err(failure) => failures.note(failure.at(&endpoints.get(candidate.index).address)),
+        match EtcdWatch::begin(&endpoints, ranges, OPEN_TIMEOUT, deadline).await {
+            Ok(watch) => Ok(watch),
+            Err(Failure::Store(error)) => Err(error),
+            Err(_) => {
+                let read = |range: &RangeWatch| RangeRead { range: range.range.clone(), wanted: Wanted::Count };
+                Err(self.denied(&ranges.iter().map(read).collect::<Vec<_>>(), deadline).await)
             }
-            tried.push(candidate.index);
         }
-        Err(failures.into_error())
     }
 
     async fn members(&self) -> Vec<Member> {

@@ -13,7 +13,10 @@ pub use cache::{
     StoreIdentity, StorePast, TemplateSpec, TemplatedLocks, TenureChange, Timing, TrackedLock, Turning, Unconfirmed,
     WeakLockSource,
 };
-pub use etcd::{EtcdAccess, EtcdOptions, EtcdStore, EtcdTls, EtcdUser, EtcdWatch, caution, known_stale_reads};
+pub use etcd::{
+    EtcdAccess, EtcdClient, EtcdError, EtcdOptions, EtcdStore, EtcdTls, EtcdUser, EtcdWatch, Within, caution,
+    known_stale_reads,
+};
 pub use first_to_connect::first_to_connect;
 pub use memory::{MemoryCalls, MemoryStore, MemoryWatch, Write};
 pub use store::{

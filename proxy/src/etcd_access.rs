@@ -58,5 +58,5 @@ fn make_tls(tls: &config::ClientTls) -> Result<EtcdTls, TlsError> {
 
 /// The user that a source logs in as.
 pub(crate) fn made_user(config::EtcdUser { name, password_file }: &config::EtcdUser) -> EtcdUser {
-    EtcdUser { name: name.clone(), password_file: password_file.clone() }
+    EtcdUser::with_file(name, password_file)
 }

@@ -45,7 +45,25 @@ impl ClientTls {
     /// What is wrong with the first file that is of no use. What has expired or not begun can be used: see [`Followed::expiries`].
     pub fn load(files: ClientFiles, alpn: &[&[u8]]) -> Result<ClientTls, TlsError> {
         let alpn = alpn.iter().map(|protocol| protocol.to_vec()).collect();
-        Ok(ClientTls(Arc::new(Kept::load(Client { files, alpn })?)))
+        Ok(ClientTls(Arc::new(Kept::load(Client { files, alpn, is_followed: true })?)))
+    }
+
+    /// Made of PEM that is at hand: trusted certificates, and what it shows to be itself. Follows no files.
+    ///
+    /// # Errors
+    /// What is wrong with the first that is of no use. It is named by its role.
+    pub fn of_pem(ca: &[u8], identity: Option<(&[u8], &[u8])>, alpn: &[&[u8]]) -> Result<ClientTls, TlsError> {
+        let [trusted, certificate, key] =
+            ["authorities", "certificate", "key"].map(|name| PathBuf::from(format!("the PEM of the {name}")));
+        let mut given = vec![(trusted.as_path(), ca)];
+        if let Some((chain, secret)) = identity {
+            given.extend([(certificate.as_path(), chain), (key.as_path(), secret)]);
+        }
+        let contents = Contents::given(&given);
+        let identity = identity.map(|_| IdentityFiles { certificate, key });
+        let files = ClientFiles { ca: trusted, crl: None, identity };
+        let alpn = alpn.iter().map(|protocol| protocol.to_vec()).collect();
+        Ok(ClientTls(Arc::new(Kept::given(Client { files, alpn, is_followed: false }, &contents)?)))
     }
 
     /// For connections that begin now.
@@ -83,6 +101,7 @@ impl fmt::Debug for ClientTls {
 struct Client {
     files: ClientFiles,
     alpn: Vec<Vec<u8>>,
+    is_followed: bool,
 }
 
 struct MadeClient {
@@ -95,6 +114,9 @@ impl Recipe for Client {
     type Made = MadeClient;
 
     fn paths(&self) -> Vec<&Path> {
+        if !self.is_followed {
+            return Vec::new();
+        }
         let ClientFiles { ca, crl, identity } = &self.files;
         let trust = [Some(ca), crl.as_ref()].into_iter().flatten().map(PathBuf::as_path);
         trust.chain(identity.iter().flat_map(IdentityFiles::paths)).collect()
@@ -127,17 +149,6 @@ impl Recipe for Client {
     fn expiries(made: &MadeClient) -> Arc<[Expiry]> {
         Arc::clone(&made.expiries)
     }
-}
-
-/// Verifies servers as [`ClientTls`] does, by trusted certificates that are at hand as PEM and not followed in a file.
-///
-/// # Errors
-/// If there is no certificate, or one cannot be used.
-pub fn server_verifier_of(pem: &[u8]) -> Result<Arc<dyn ServerCertVerifier>, Flaw> {
-    let ca = Path::new("");
-    let contents = Contents::given(ca, pem);
-    let trust = Trust::read(&contents, ca, None, Peer::Server);
-    trust.and_then(|trust| server_verifier(&trust, ca, None)).map_err(|error| error.flaw)
 }
 
 fn server_verifier(trust: &Trust, ca: &Path, crl: Option<&Path>) -> Result<Arc<dyn ServerCertVerifier>, TlsError> {

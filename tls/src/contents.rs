@@ -23,9 +23,9 @@ impl Contents {
         Contents(paths.into_iter().map(|path| (path.to_owned(), read(path))).collect())
     }
 
-    /// What is at hand, as if it had been read from there.
-    pub(crate) fn given(path: &Path, bytes: &[u8]) -> Contents {
-        Contents(vec![(path.to_owned(), Ok(bytes.to_vec()))])
+    /// What is at hand, as if it had been read from files of these names.
+    pub(crate) fn given(named: &[(&Path, &[u8])]) -> Contents {
+        Contents(named.iter().map(|(path, bytes)| (path.to_path_buf(), Ok(bytes.to_vec()))).collect())
     }
 
     /// What one of the files holds, in which that is looked for.

@@ -60,6 +60,13 @@ impl<R: Recipe> Kept<R> {
         Ok(Kept { made: ArcSwap::from_pointee(made), last_read: Mutex::new(contents.fingerprint()), recipe })
     }
 
+    /// Made of what is at hand. The recipe names no paths, so a look finds no change.
+    pub(crate) fn given(recipe: R, contents: &Contents) -> Result<Kept<R>, TlsError> {
+        let made = ArcSwap::from_pointee(recipe.make(contents, None)?);
+        let last_read = Mutex::new(Contents::read(recipe.paths()).fingerprint());
+        Ok(Kept { made, last_read, recipe })
+    }
+
     pub(crate) fn now(&self) -> Arc<R::Made> {
         self.made.load_full()
     }

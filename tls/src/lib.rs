@@ -21,7 +21,7 @@ mod trust;
 mod trust_entry;
 mod verifier;
 
-pub use client::{ClientFiles, ClientTls, refuses_certificate, server_verifier_of};
+pub use client::{ClientFiles, ClientTls, refuses_certificate};
 pub use contents::read_up_to;
 pub use error::{FileRole, Flaw, TlsError};
 pub use expiry::{Dated, Expiry};

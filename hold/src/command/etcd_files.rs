@@ -4,8 +4,8 @@ use std::convert::Infallible;
 use std::path::{Path, PathBuf};
 use std::time::Duration;
 
-use crate::{Etcd, EtcdBuilder};
-use fencepost_tls::{ClientFiles, ClientTls, FileRole, IdentityFiles};
+use crate::{Etcd, EtcdBuilder, InvalidEtcd};
+use fencepost_tls::{FileRole, IdentityFiles, TlsError};
 use tokio::time::{MissedTickBehavior, interval};
 
 use super::console::Console;
@@ -26,64 +26,49 @@ pub(super) struct EtcdFiles {
     pub(super) user: Option<(String, PathBuf)>,
 }
 
-/// What they held.
-#[derive(Clone, PartialEq, Eq)]
-pub(super) struct Contents {
-    ca: Option<Vec<u8>>,
-    identity: Option<(Vec<u8>, Vec<u8>)>,
-    password: Option<String>,
-}
-
 impl EtcdFiles {
-    /// Reads them.
+    /// Reads them: the cluster, reached by what they hold.
     ///
     /// # Errors
-    /// What is wrong with the first that is of no use, with the argument that names it.
-    pub(super) fn read(&self) -> Result<Contents, String> {
-        self.check()?;
-        let ca = self.ca.as_ref().map(|file| read("--etcd-ca", file)).transpose()?;
-        let pair = |IdentityFiles { certificate, key }: &IdentityFiles| {
-            Ok::<_, String>((read("--etcd-cert", certificate)?, read("--etcd-key", key)?))
-        };
-        let identity = self.identity.as_ref().map(pair).transpose()?;
-        let password = self.user.as_ref().map(|(_, file)| password(file)).transpose()?;
-        Ok(Contents { ca, identity, password })
-    }
-
-    /// Looks whether there can be TLS with them, where it is spoken. A pipe can be read only once: it is taken as it is.
-    fn check(&self) -> Result<(), String> {
-        let is_secure = self.endpoints.iter().any(|endpoint| endpoint.starts_with("https://"));
-        let Some(ca) = self.ca.clone().filter(|_| is_secure && self.can_be_read_again()) else { return Ok(()) };
-        let checked = ClientTls::load(ClientFiles { ca, crl: None, identity: self.identity.clone() }, &[]);
-        checked.map(drop).map_err(|error| {
-            let argument = match error.role {
-                FileRole::Certificate => "--etcd-cert",
-                FileRole::Key => "--etcd-key",
-                FileRole::Authorities | FileRole::Crl => "--etcd-ca",
-            };
-            format!("{argument}: {error}")
-        })
-    }
-
-    /// The cluster, reached by what they hold.
-    pub(super) fn etcd(&self, contents: Contents) -> EtcdBuilder {
-        let Contents { ca, identity, password } = contents;
+    /// Which cannot be read, and why, with the argument that names it.
+    pub(super) fn read(&self) -> Result<EtcdBuilder, String> {
         let mut etcd = Etcd::builder(&self.endpoints);
-        if let Some(ca) = ca {
-            etcd = etcd.ca_pem(ca);
+        if let Some(ca) = &self.ca {
+            etcd = etcd.ca_pem(read("--etcd-ca", ca)?);
         }
-        if let Some((certificate, key)) = identity {
-            etcd = etcd.identity_pem(certificate, key);
+        if let Some(IdentityFiles { certificate, key }) = &self.identity {
+            etcd = etcd.identity_pem(read("--etcd-cert", certificate)?, read("--etcd-key", key)?);
         }
-        if let (Some((user, _)), Some(password)) = (&self.user, password) {
-            etcd = etcd.user(user, password);
+        if let Some((user, file)) = &self.user {
+            etcd = etcd.user(user, password(file)?);
         }
-        etcd
+        Ok(etcd)
+    }
+
+    /// Why there is no such cluster, with the argument that says so.
+    pub(super) fn in_words(&self, error: &InvalidEtcd) -> String {
+        let none = PathBuf::new();
+        let identity = self.identity.as_ref();
+        match error {
+            InvalidEtcd::NoAuthority => format!("--etcd: {error}: name its file by --etcd-ca"),
+            InvalidEtcd::NoTls => format!("--etcd-ca, --etcd-cert and --etcd-key: {error}"),
+            InvalidEtcd::Tls(TlsError { role, flaw, .. }) => {
+                let (argument, file) = match role {
+                    FileRole::Certificate => ("--etcd-cert", identity.map(|identity| &identity.certificate)),
+                    FileRole::Key => ("--etcd-key", identity.map(|identity| &identity.key)),
+                    FileRole::Authorities | FileRole::Crl => ("--etcd-ca", self.ca.as_ref()),
+                };
+                format!("{argument}: {}: {flaw}", file.unwrap_or(&none).display())
+            }
+            InvalidEtcd::NoEndpoint | InvalidEtcd::Endpoint(_) | InvalidEtcd::Twice(_) | InvalidEtcd::Mixed(_) => {
+                format!("--etcd: {error}")
+            }
+        }
     }
 
     /// Has the cluster reached by what they hold from then on, whenever that has changed, for as long as it is polled.
     /// `in_force` is what it is reached by.
-    pub(super) async fn follow(&self, etcd: &Etcd, in_force: Contents, console: &Console) -> Infallible {
+    pub(super) async fn follow(&self, etcd: &Etcd, in_force: EtcdBuilder, console: &Console) -> Infallible {
         if self.paths().next().is_none() {
             return std::future::pending().await;
         }
@@ -105,7 +90,7 @@ impl EtcdFiles {
             }
             followed = seen.clone();
             let renewed = match followed.clone() {
-                Ok(contents) => etcd.renew(self.etcd(contents)).map_err(|error| format!("--etcd: {error}")),
+                Ok(said) => etcd.renew(said).map_err(|error| self.in_words(&error)),
                 Err(error) => Err(error),
             };
             match renewed {

@@ -4,12 +4,12 @@ use std::ffi::OsString;
 use std::path::PathBuf;
 use std::time::Duration;
 
-use crate::{Etcd, InvalidEtcd, InvalidLock, Lock};
+use crate::{Etcd, EtcdBuilder, InvalidLock, Lock};
 use clap::{ArgGroup, Args};
 use fencepost_tls::{ClientFiles, FileRole, IdentityFiles};
 
 use super::console::Console;
-use super::etcd_files::{Contents, EtcdFiles};
+use super::etcd_files::EtcdFiles;
 use super::exit::{self, Exit};
 use super::header_names::HeaderNames;
 use super::proxy_address::ProxyAddress;
@@ -111,21 +111,11 @@ pub struct HoldSettings {
 
 impl HoldSettings {
     /// The cluster that is meant.
-    pub(super) fn etcd(&self, contents: Contents, console: &Console) -> Result<Etcd, Exit> {
+    pub(super) fn etcd(&self, said: EtcdBuilder, console: &Console) -> Result<Etcd, Exit> {
         if self.etcd_user.is_some() && self.etcd.iter().any(|endpoint| endpoint.starts_with("http://")) {
             console.print(format_args!("--etcd-user: the password goes over the network as it is: use https"));
         }
-        self.etcd_files().etcd(contents).build().map_err(|error| {
-            Exit::Usage(match &error {
-                InvalidEtcd::NoAuthority => format!("--etcd: {error}: name its file by --etcd-ca"),
-                InvalidEtcd::NoTls => format!("--etcd-ca, --etcd-cert and --etcd-key: {error}"),
-                InvalidEtcd::NoEndpoint
-                | InvalidEtcd::Endpoint(_)
-                | InvalidEtcd::Twice(_)
-                | InvalidEtcd::Mixed(_)
-                | InvalidEtcd::Tls(_) => format!("--etcd: {error}"),
-            })
-        })
+        said.build().map_err(|error| Exit::Usage(self.etcd_files().in_words(&error)))
     }
 
     /// By what it lets us in.

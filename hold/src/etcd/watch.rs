@@ -1,28 +1,33 @@
 //! Waiting for what becomes of one key.
 
-use std::sync::Arc;
 use std::time::Duration;
 
-use etcd_client::{Client, Error, EventType, KeyValue, WatchOptions, WatchStream};
-use tokio::time::{sleep, timeout};
+use fencepost_locks::{Event, Watch as _, WatchNews, Within};
+use fencepost_policy::Revision;
+use tokio::time::sleep;
 use tracing::debug;
 
 use super::Etcd;
-use super::connection::Session;
-use super::failed::Failed;
-use super::turn::{ATTEMPT_TIMEOUT, Backoff, Left, Turn, Within};
+use super::calls::{Look, one};
+use crate::error::StoreError;
+
+/// How long to wait for what is refused, or out of reach everywhere, before it is watched anew.
+const WATCH_PAUSE: Duration = Duration::from_millis(500);
+
+/// How long an endpoint may take to begin a watch, or a look at what is waited for.
+const ATTEMPT_WITHIN: Duration = Duration::from_secs(1);
 
 /// How many looks at what is waited for etcd refuses before whoever waits asks anew, and is told why. Not one: a password may stand in its
 /// file already, and etcd not know it yet.
 const REFUSALS_MAX: u32 = 3;
 
 /// What became of a key.
-#[derive(Debug, Clone)]
+#[derive(Debug, Clone, Copy)]
 pub(crate) enum Change {
     /// It was deleted.
     Deleted,
     /// It was written, at this revision of the store.
-    Written(KeyValue),
+    Written(i64),
     /// That is not to be had any more: its history was compacted away. Read it.
     Unseen,
 }
@@ -37,21 +42,31 @@ pub(crate) enum Gone {
 }
 
 impl Etcd {
-    /// Waits for the first change of a key at this revision or later, however often the endpoint has to be changed.
+    /// Waits for the first change of a key at this revision or later, however often it has to be watched anew.
     pub(crate) async fn change(&self, key: &str, from: i64) -> Change {
-        let mut backoff = None;
+        let from = u64::try_from(from).ok().and_then(Revision::new).unwrap_or(Revision::MIN);
         loop {
-            let (turn, mut turns) = self.turn();
-            let watched = tokio::select! {
-                watched = watch(&turn, key, from) => watched,
-                // Others have found that this endpoint does not answer: such a watch may be silent for ever.
-                _ = turns.changed() => continue,
-            };
-            match watched {
-                Ok(change) => return change,
-                Err((left, failed)) => self.leave(&turn, left, &format!("{failed:?}")),
+            match self.client().watch(&one(key), from, ATTEMPT_WITHIN).await {
+                Ok(mut watch) => loop {
+                    match watch.next().await {
+                        Ok(WatchNews::Events { events, .. }) => match events.first() {
+                            Some(Event::Put(written)) => return Change::Written(written.modified.get().cast_signed()),
+                            Some(Event::Delete { .. }) => return Change::Deleted,
+                            None => {}
+                        },
+                        Ok(WatchNews::CaughtUp) => {}
+                        Ok(WatchNews::Compacted { .. }) => return Change::Unseen,
+                        Err(error) => {
+                            debug!(key, %error, "the watch has ended");
+                            break;
+                        }
+                    }
+                },
+                Err(error) => {
+                    debug!(key, %error, "no watch");
+                    sleep(WATCH_PAUSE).await;
+                }
             }
-            sleep(backoff.get_or_insert_with(|| Backoff::new(turn.endpoints())).next()).await;
         }
     }
 
@@ -63,7 +78,7 @@ impl Etcd {
                 gone = self.seen_gone(key, from, look_every) => return gone,
             };
             match change {
-                Change::Written(record) => from = record.mod_revision() + 1,
+                Change::Written(revision) => from = revision + 1,
                 Change::Deleted => return Gone::Surely,
                 Change::Unseen => return Gone::Perhaps,
             }
@@ -78,13 +93,13 @@ impl Etcd {
         let mut refusals = 0;
         loop {
             sleep(look_every).await;
-            match self.look(key, Within::one_attempt(ATTEMPT_TIMEOUT)).await {
-                Ok(look) if look.as_of + 1 < from => return Gone::Perhaps,
-                Ok(look) if !look.exists => return Gone::Surely,
-                Ok(_) => refusals = 0,
-                Err(failed) => {
-                    debug!(key, ?failed, "what is waited for cannot be looked at");
-                    refusals += u32::from(failed.is_refusal());
+            match self.look(key, Within::one_attempt(ATTEMPT_WITHIN)).await {
+                Ok(Look { as_of, .. }) if as_of + 1 < from => return Gone::Perhaps,
+                Ok(Look { record: None, .. }) => return Gone::Surely,
+                Ok(Look { record: Some(_), .. }) => refusals = 0,
+                Err(error) => {
+                    debug!(key, %error, "what is waited for cannot be looked at");
+                    refusals += u32::from(!matches!(error, StoreError::Unavailable(_)));
                     if refusals == REFUSALS_MAX {
                         return Gone::Perhaps;
                     }
@@ -92,51 +107,4 @@ impl Etcd {
             }
         }
     }
-}
-
-async fn watch(turn: &Arc<Turn>, key: &str, from: i64) -> Result<Change, (Left, Failed)> {
-    // Whoever watches makes calls, sooner or later.
-    turn.calls().begin();
-    let session = connected(turn).await?;
-    let watched = async {
-        let mut stream = open(session.client.clone(), key, from).await?;
-        follow(&mut stream).await
-    };
-    watched.await.map_err(|error| (Left::Failing, error.into()))
-}
-
-/// Where there are other endpoints, this one is not waited for longer than for an answer.
-async fn connected(turn: &Turn) -> Result<Arc<Session>, (Left, Failed)> {
-    let session = match turn.endpoints() {
-        1 => turn.watches().session().await,
-        _ => timeout(ATTEMPT_TIMEOUT, turn.watches().session())
-            .await
-            .map_err(|_| (Left::Slow, Failed::late(ATTEMPT_TIMEOUT)))?,
-    };
-    session.map_err(|failed| (Left::Failing, failed))
-}
-
-async fn follow(stream: &mut WatchStream) -> Result<Change, Error> {
-    while let Some(answer) = stream.message().await? {
-        if answer.compact_revision() > 0 {
-            return Ok(Change::Unseen);
-        }
-        if answer.canceled() {
-            return Err(Error::WatchError(format!("the watch was cancelled: {}", answer.cancel_reason())));
-        }
-        if let Some(event) = answer.events().first() {
-            return Ok(match (event.event_type(), event.kv()) {
-                (EventType::Put, Some(record)) => Change::Written(record.clone()),
-                (EventType::Put, None) | (EventType::Delete, _) => Change::Deleted,
-            });
-        }
-    }
-    Err(Error::WatchError("the watch has ended".to_owned()))
-}
-
-/// Opening has a limit of its own: on a stopped member it would never return.
-async fn open(mut client: Client, key: &str, from: i64) -> Result<WatchStream, Error> {
-    let opening = client.watch(key, Some(WatchOptions::new().with_start_revision(from)));
-    let timed_out = |_| Error::WatchError(format!("no watch within {ATTEMPT_TIMEOUT:?}"));
-    timeout(ATTEMPT_TIMEOUT, opening).await.map_err(timed_out)?
 }

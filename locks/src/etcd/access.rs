@@ -1,37 +1,73 @@
 //! How a cluster lets us in: over TLS, as a user.
 
 use std::path::{Path, PathBuf};
-use std::sync::{Mutex, PoisonError};
+use std::sync::{Arc, Mutex, PoisonError};
 use std::{fmt, io};
 
+use arc_swap::ArcSwap;
 use fencepost_tls::ClientTls;
 
 /// The largest file that is taken for a password's.
 const PASSWORD_BYTES_MAX: u64 = 4096;
 
+/// Where an etcd cluster is, and how it lets us in.
+#[derive(Debug, Clone, Default)]
+pub struct EtcdOptions {
+    /// The client addresses of its members, such as `http://127.0.0.1:2379`. The first is asked first.
+    pub endpoints: Vec<String>,
+    /// Its id, if it is known: members of another cluster are not believed. Without it, all that
+    /// answer must be of one cluster, and at least half of them must answer, before any is believed.
+    pub cluster_id: Option<u64>,
+    /// How it lets us in.
+    pub access: Arc<EtcdAccess>,
+}
+
 /// How a cluster lets us in. The default is cleartext, without a login.
 #[derive(Debug, Default)]
 pub struct EtcdAccess {
+    terms: ArcSwap<Terms>,
+    /// The user that etcd has accepted last, with the password.
+    accepted: Mutex<Option<(String, Password)>>,
+}
+
+/// What a connection or a login that begins now is made with.
+#[derive(Debug, Default)]
+pub(super) struct Terms {
     pub(super) tls: Option<EtcdTls>,
     pub(super) user: Option<EtcdUser>,
-    accepted: Mutex<Option<Password>>,
 }
 
 impl EtcdAccess {
     /// `tls` makes connections to `https` addresses, `user` logs in; `None`: nobody. If etcd takes the common name of a client's
     /// certificate for a user, no login is needed.
     pub fn new(tls: Option<EtcdTls>, user: Option<EtcdUser>) -> EtcdAccess {
-        EtcdAccess { tls, user, accepted: Mutex::default() }
+        EtcdAccess { terms: ArcSwap::from_pointee(Terms { tls, user }), accepted: Mutex::default() }
     }
 
-    /// The password that etcd has accepted last.
-    pub(super) fn accepted(&self) -> Option<Password> {
-        self.accepted.lock().unwrap_or_else(PoisonError::into_inner).clone()
+    /// Makes connections and logins that begin from now on with these. Connections that exist go on.
+    pub fn replace(&self, tls: Option<EtcdTls>, user: Option<EtcdUser>) {
+        self.terms.store(Arc::new(Terms { tls, user }));
     }
 
-    /// Takes note of a password that etcd has accepted.
-    pub(super) fn accept(&self, password: Password) {
-        *self.accepted.lock().unwrap_or_else(PoisonError::into_inner) = Some(password);
+    pub(super) fn terms(&self) -> Arc<Terms> {
+        self.terms.load_full()
+    }
+
+    /// The name of the user that logs in.
+    pub(super) fn user(&self) -> Option<String> {
+        self.terms.load().user.as_ref().map(|user| user.name.clone())
+    }
+
+    /// The password of that user that etcd has accepted last.
+    pub(super) fn accepted(&self, user: &EtcdUser) -> Option<Password> {
+        let accepted = self.accepted.lock().unwrap_or_else(PoisonError::into_inner);
+        accepted.as_ref().filter(|(name, _)| *name == user.name).map(|(_, password)| password.clone())
+    }
+
+    /// Notes a password that etcd has accepted.
+    pub(super) fn accept(&self, user: &EtcdUser, password: Password) {
+        let accepted = Some((user.name.clone(), password));
+        *self.accepted.lock().unwrap_or_else(PoisonError::into_inner) = accepted;
     }
 }
 
@@ -44,14 +80,20 @@ pub struct EtcdTls {
     pub server_name: Option<String>,
 }
 
-/// A user of etcd. As long as etcd accepts no password that is new in the file, the last that it has accepted goes on: whoever
-/// changes a password writes it into the file and tells etcd then.
-#[derive(Debug, Clone, PartialEq, Eq, Hash)]
+/// A user of etcd. While etcd rejects a new password, the client logs in with the last one that etcd has accepted: the
+/// operator changes the password here first, and in etcd then.
+#[derive(Debug, Clone, PartialEq, Eq)]
 pub struct EtcdUser {
     /// The name.
     pub name: String,
-    /// The file of the password, UTF-8, up to 4 KiB; one line's end after it is no part of it. It is read at each login.
-    pub password_file: PathBuf,
+    secret: Secret,
+}
+
+/// Where a password comes from.
+#[derive(Debug, Clone, PartialEq, Eq)]
+enum Secret {
+    File(PathBuf),
+    Given(Password),
 }
 
 /// A password: shown nowhere.
@@ -65,21 +107,45 @@ impl fmt::Debug for Password {
 }
 
 impl EtcdUser {
-    /// Whether the file holds a password now. Reads it on this thread.
+    /// Logs in with the password in a file: UTF-8, up to 4 KiB, without the one line's end after it. The file is read at each
+    /// login.
+    pub fn with_file(name: impl Into<String>, password_file: impl Into<PathBuf>) -> EtcdUser {
+        EtcdUser { name: name.into(), secret: Secret::File(password_file.into()) }
+    }
+
+    /// Logs in with this password.
+    pub fn with_password(name: impl Into<String>, password: impl Into<String>) -> EtcdUser {
+        EtcdUser { name: name.into(), secret: Secret::Given(Password(password.into())) }
+    }
+
+    /// Whether there is a password now. Reads the file on this thread.
     ///
     /// # Errors
     /// If it can't be read, or can't be a password.
     pub fn check(&self) -> io::Result<()> {
-        read(&self.password_file).map(|_| ())
+        match &self.secret {
+            Secret::File(path) => read(path).map(|_| ()),
+            Secret::Given(_) => Ok(()),
+        }
     }
 
-    /// What the file holds now.
+    /// The password to log in with now.
     ///
     /// # Errors
     /// As with [`check`](EtcdUser::check).
     pub(super) async fn password(&self) -> io::Result<Password> {
-        let path = self.password_file.clone();
-        tokio::task::spawn_blocking(move || read(&path)).await?
+        match self.secret.clone() {
+            Secret::File(path) => tokio::task::spawn_blocking(move || read(&path)).await?,
+            Secret::Given(password) => Ok(password),
+        }
+    }
+
+    /// Why this user is not let in, in words that name the file.
+    pub(super) fn told(&self, why: &str) -> String {
+        match &self.secret {
+            Secret::File(path) => format!("user {:?} with the password in {}: {why}", self.name, path.display()),
+            Secret::Given(_) => why.to_owned(),
+        }
     }
 }
 
@@ -103,7 +169,7 @@ mod tests {
         let directory = tempfile::tempdir().unwrap();
         let password_file = directory.path().join("password");
         std::fs::write(&password_file, contents).unwrap();
-        let user = EtcdUser { name: "fencepost".to_owned(), password_file };
+        let user = EtcdUser::with_file("fencepost", password_file);
         user.password().await.map(|password| password.0).map_err(|error| error.to_string())
     }
 

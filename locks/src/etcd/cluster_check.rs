@@ -10,7 +10,6 @@ use etcd_client::Client;
 use futures_util::future::{BoxFuture, FutureExt, Shared, join_all};
 use tokio::time::{Instant, sleep_until, timeout, timeout_at};
 
-use super::Status;
 use super::endpoints::{ATTEMPT_TIMEOUT, Endpoints, Failures};
 use super::failure::Failure;
 use super::query::Query;
@@ -27,6 +26,20 @@ pub(super) type ClusterCheck = Shared<BoxFuture<'static, Result<u64, StoreError>
 
 /// An endpoint and the cluster that it is of.
 pub(super) type Belonging = (Arc<str>, u64);
+
+/// How a member says it is.
+pub(super) struct Status {
+    pub(super) cluster: u64,
+    pub(super) version: Arc<str>,
+}
+
+impl Status {
+    pub(super) async fn of(client: Client) -> Result<Status, Failure> {
+        let status = client.maintenance_client().status().await?;
+        let header = status.header().ok_or_else(|| Failure::endpoint("a status without a header"))?;
+        Ok(Status { cluster: header.cluster_id(), version: status.version().into() })
+    }
+}
 
 impl Endpoints {
     /// Makes sure that it is known which cluster is meant.

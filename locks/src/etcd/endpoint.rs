@@ -97,14 +97,15 @@ impl Connections {
         let mut after = after;
         for _ in 0..TRIES_MAX {
             let logins = &connection.logins;
-            if self.access.user.is_some() {
+            let has_user = self.access.user().is_some();
+            if has_user {
                 let login = timeout(limit, logins.more_than(after, client, &self.access)).await;
                 login.unwrap_or(Err(Failure::Checking))?;
             }
             let login = logins.count();
             let outcome = timeout(limit, call(client.clone())).await;
             match outcome.unwrap_or(Err(Failure::TooLate(limit))) {
-                Err(Failure::LoggedOut) if self.access.user.is_some() => after = login,
+                Err(Failure::LoggedOut) if has_user => after = login,
                 Err(Failure::Denied) if logins.were_needless() => after = login,
                 Err(Failure::LoggedOut) => return Err(nobody_logs_in()),
                 outcome => return outcome,
@@ -116,14 +117,18 @@ impl Connections {
     /// Connects, in a task that no caller can interrupt: on a slow line that takes longer than any of them can wait.
     fn connect(&self) -> Connecting {
         let (address, access, purpose) = (self.address.clone(), Arc::clone(&self.access), self.purpose);
-        let connecting = tokio::spawn(async move { connect(&address, access.tls.as_ref(), purpose).await });
+        let connecting = tokio::spawn(async move { connect(&address, access.terms().tls.as_ref(), purpose).await });
         let broke_off = |error| Err(Failure::endpoint(format!("connecting broke off: {error}")));
         connecting.map(move |outcome| outcome.map_or_else(broke_off, |connected| Ok(connected?))).boxed().shared()
     }
 
-    /// Makes sure that the one in use is not used again, except by those who are using it.
+    /// Makes sure that the one in use is not used again, except by those who are using it. One that is coming up stays: it has
+    /// not failed, and on a slow line the next would be no faster.
     fn renew(&self) {
-        *self.present.lock().unwrap_or_else(PoisonError::into_inner) = Arc::default();
+        let mut present = self.present.lock().unwrap_or_else(PoisonError::into_inner);
+        if !present.is_coming_up() {
+            *present = Arc::default();
+        }
     }
 }
 
@@ -148,6 +153,10 @@ impl Connection {
     /// Its client, once it is up.
     async fn client(&self, connect: impl FnOnce() -> Connecting) -> Result<Client, Failure> {
         self.connecting.get_or_init(connect).clone().await
+    }
+
+    fn is_coming_up(&self) -> bool {
+        self.connecting.get().is_some_and(|connecting| connecting.peek().is_none())
     }
 
     /// Notes that it takes long to come up. Whether that is news.

@@ -11,8 +11,7 @@ use tokio::task::{JoinError, JoinHandle};
 use tokio::time::{Instant, sleep_until};
 use tracing::{debug, warn};
 
-use super::EtcdOptions;
-use super::access::EtcdAccess;
+use super::access::{EtcdAccess, EtcdOptions};
 use super::cluster_check::ClusterCheck;
 use super::endpoint::{Connection, Connections, Endpoint};
 use super::failure::Failure;
@@ -35,6 +34,8 @@ pub(super) struct Endpoints {
     health: Mutex<Health>,
     /// Which cluster is meant, once that is known.
     cluster: Arc<OnceLock<u64>>,
+    /// Whether answers of any cluster are believed.
+    any_cluster: bool,
     cluster_check: Mutex<Option<ClusterCheck>>,
 }
 
@@ -47,8 +48,15 @@ impl Endpoints {
             access: Arc::clone(access),
             health: Mutex::new(Health::new(addresses.len())),
             cluster: Arc::new(cluster_id.map_or_else(OnceLock::new, OnceLock::from)),
+            any_cluster: false,
             cluster_check: Mutex::default(),
         }
+    }
+
+    /// Those of a cluster that is not checked.
+    pub(super) fn of_any_cluster(addresses: &[String], access: Arc<EtcdAccess>) -> Endpoints {
+        let options = EtcdOptions { endpoints: addresses.to_vec(), cluster_id: None, access };
+        Endpoints { any_cluster: true, ..Endpoints::new(&options) }
     }
 
     /// The same cluster at other addresses or with another access, with what is known of it: its id, and the endpoints that
@@ -61,6 +69,7 @@ impl Endpoints {
             access: Arc::clone(access),
             health: Mutex::new(Health::new(addresses.len())),
             cluster: Arc::clone(&self.cluster),
+            any_cluster: self.any_cluster,
             cluster_check: Mutex::default(),
         }
     }
@@ -96,7 +105,12 @@ impl Endpoints {
 
     /// What is said of keys that may not be read.
     pub(super) fn denied(&self, range: KeyRange) -> StoreError {
-        StoreError::Denied { user: self.access.user.as_ref().map(|user| user.name.as_str().into()), range }
+        StoreError::Denied { user: self.user().map(Into::into), range }
+    }
+
+    /// The name of the user that logs in.
+    pub(super) fn user(&self) -> Option<String> {
+        self.access.user()
     }
 
     /// How many there are.
@@ -171,11 +185,10 @@ impl Endpoints {
             };
             let answer = calls.call(&connection, 0, limit, exchange).await;
             let outcome = answer.and_then(|answer| endpoints.check_cluster(answer.by.cluster).map(|()| answer));
-            match &outcome {
-                Ok(_) | Err(Failure::Store(_) | Failure::Denied) => endpoints.health().answered(index),
-                // That says nothing of the endpoint, which may do well otherwise. A read of few keys will tell: one goes before each of these.
-                Err(Failure::TooLate(_)) if looks_for_changes => {}
-                Err(failure) => endpoints.failed(index, calls, &connection, failure),
+            // That says nothing of the endpoint, which may do well otherwise. A read of few keys will tell: one goes before each of these.
+            let says_nothing = looks_for_changes && matches!(outcome, Err(Failure::TooLate(_)));
+            if !says_nothing {
+                endpoints.note(index, calls, &connection, &outcome);
             }
             outcome
         })
@@ -208,25 +221,31 @@ impl Endpoints {
             endpoint.suspect();
         }
         let error = failure.clone().at(&endpoint.address);
-        match *failure {
+        if let Failure::AnotherCluster { found, .. } = *failure
+            && health.is_news(index, found)
+        {
             // The others do well without it, so nobody else would ever say so.
-            Failure::AnotherCluster { found, .. } if health.is_news(index, found) => {
-                warn!(
-                    %error,
-                    "endpoint is not used; if its cluster is the one that is meant (etcd was restored): restart, write that id where a \
-                     cluster_id is set, and accept the regression where there is a state_dir"
-                );
-            }
-            Failure::AnotherCluster { .. }
-            | Failure::Endpoint(_)
-            | Failure::Connecting(_)
-            | Failure::TooLate(_)
-            | Failure::Checking
-            | Failure::LoggedOut
-            | Failure::Denied
-            | Failure::Store(_) => {
-                debug!(%error, "endpoint is suspect")
-            }
+            warn!(
+                %error,
+                "endpoint is not used; if its cluster is the one that is meant (etcd was restored): restart, write that id where a \
+                 cluster_id is set, and accept the regression where there is a state_dir"
+            );
+        } else {
+            debug!(%error, "endpoint is suspect");
+        }
+    }
+
+    /// Takes note of how a call on a connection to an endpoint has ended.
+    pub(super) fn note<T>(
+        &self,
+        index: usize,
+        connections: &Connections,
+        connection: &Arc<Connection>,
+        outcome: &Result<T, Failure>,
+    ) {
+        match outcome {
+            Ok(_) | Err(Failure::Store(_) | Failure::Denied | Failure::NoLease) => self.health().answered(index),
+            Err(failure) => self.failed(index, connections, connection, failure),
         }
     }
 
@@ -240,6 +259,7 @@ impl Endpoints {
         match self.cluster_id() {
             Some(pinned) if found == pinned => Ok(()),
             Some(pinned) => Err(Failure::AnotherCluster { found, pinned }),
+            None if self.any_cluster => Ok(()),
             None => Err(Failure::endpoint("it is not known yet which cluster is meant")),
         }
     }
@@ -299,7 +319,7 @@ impl Failures {
 }
 
 /// The error's own words, without the preface that the joined error will have again.
-fn reason(error: &StoreError) -> String {
+pub(super) fn reason(error: &StoreError) -> String {
     match error {
         StoreError::Unavailable(what) | StoreError::Refused(what) => what.to_string(),
         StoreError::NoLogin(_)
@@ -318,9 +338,32 @@ fn jitter() -> f64 {
 #[cfg(test)]
 mod tests {
     use fencepost_policy::Revision;
+    use fencepost_tls::ClientTls;
     use tokio::net::TcpListener;
 
     use super::*;
+    use crate::etcd::EtcdTls;
+
+    /// Otherwise a line slower than a caller's patience would never have a connection.
+    #[tokio::test]
+    async fn a_connection_that_is_coming_up_outlasts_suspicion_until_it_fails() {
+        // Takes connections, and says nothing of TLS.
+        let silent = TcpListener::bind(("127.0.0.1", 0)).await.unwrap();
+        let address = format!("https://{}", silent.local_addr().unwrap());
+        let ca = fencepost_tests::Authority::new("etcd").certificate();
+        let tls = EtcdTls { client: ClientTls::of_pem(ca.as_bytes(), None, &[b"h2"]).unwrap(), server_name: None };
+        let access = Arc::new(EtcdAccess::new(Some(tls), None));
+        let endpoints = Endpoints::of_any_cluster(&[address], access);
+        let calls = &endpoints.get(0).calls;
+        let first = calls.present();
+        let ask = async |limit| calls.call(&first, 0, limit, async |_| Ok(())).await;
+        assert!(matches!(ask(Duration::from_millis(10)).await, Err(Failure::Connecting(_))));
+        endpoints.get(0).suspect();
+        assert!(Arc::ptr_eq(&first, &calls.present()), "it is coming up");
+        assert!(matches!(ask(Duration::from_secs(60)).await, Err(Failure::Endpoint(_))), "it takes too long");
+        endpoints.get(0).suspect();
+        assert!(!Arc::ptr_eq(&first, &calls.present()), "it has failed");
+    }
 
     #[tokio::test(start_paused = true)]
     async fn an_endpoint_that_is_well_is_asked_without_waiting_for_a_timer() {

@@ -31,6 +31,8 @@ pub(super) enum Failure {
     LoggedOut,
     /// Whoever is logged in may not do that.
     Denied,
+    /// It has no such lease.
+    NoLease,
     /// The store's answer, whichever endpoint is asked.
     Store(StoreError),
 }
@@ -46,7 +48,7 @@ impl Failure {
             Failure::Endpoint(_) | Failure::Connecting(_) | Failure::TooLate(_) | Failure::AnotherCluster { .. } => {
                 true
             }
-            Failure::Checking | Failure::LoggedOut | Failure::Denied | Failure::Store(_) => false,
+            Failure::Checking | Failure::LoggedOut | Failure::Denied | Failure::NoLease | Failure::Store(_) => false,
         }
     }
 
@@ -66,6 +68,7 @@ impl Failure {
             Failure::Checking => StoreError::Unavailable(format!("{endpoint}: it is still logging us in").into()),
             Failure::LoggedOut => StoreError::NoLogin("it wants one".into()),
             Failure::Denied => StoreError::Refused("permission denied".into()),
+            Failure::NoLease => StoreError::Refused(NO_LEASE.into()),
             Failure::Store(error) => error,
         }
     }
@@ -98,6 +101,9 @@ impl From<Error> for Failure {
         if let Error::TransportError(error) = &error {
             return Failure::endpoint(with_causes("no connection", error.source()));
         }
+        if matches!(&error, Error::LeaseKeepAliveError(what) if what == NO_LEASE) {
+            return Failure::NoLease;
+        }
         let Error::GRpcStatus(status) = &error else {
             return Failure::endpoint(with_causes(&error.to_string(), error.source()));
         };
@@ -112,6 +118,7 @@ impl From<Error> for Failure {
         }
         match i32::from(status.code()) {
             UNAUTHENTICATED => Failure::LoggedOut,
+            NOT_FOUND if message.contains(NO_LEASE) => Failure::NoLease,
             PERMISSION_DENIED => Failure::Denied,
             INVALID_ARGUMENT | FAILED_PRECONDITION => Failure::Store(StoreError::Refused(message.into())),
             OUT_OF_RANGE if message.contains("required revision has been compacted") => {
@@ -133,8 +140,12 @@ impl From<Error> for Failure {
     }
 }
 
+/// How etcd, and the client library, say that there is no such lease.
+const NO_LEASE: &str = "lease not found";
+
 // Codes of gRPC. The client library has no name for them.
 const INVALID_ARGUMENT: i32 = 3;
+const NOT_FOUND: i32 = 5;
 const PERMISSION_DENIED: i32 = 7;
 const RESOURCE_EXHAUSTED: i32 = 8;
 const FAILED_PRECONDITION: i32 = 9;

@@ -1,6 +1,5 @@
 //! Logging in on a connection: a token for a name and a password.
 
-use std::io;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::time::Duration;
@@ -9,7 +8,7 @@ use etcd_client::{Client, Error};
 use tokio::sync::Mutex;
 use tokio::time::{Instant, timeout};
 
-use super::access::{EtcdAccess, EtcdUser, Password};
+use super::access::{EtcdAccess, EtcdUser, Password, Terms};
 use super::failure::Failure;
 use crate::store::StoreError;
 
@@ -26,8 +25,8 @@ pub(super) struct Logins {
     count: AtomicU64,
     /// Whether at the last one etcd asked nobody to log in.
     needless: AtomicBool,
-    /// How the last one failed, if it did, and when. Locked while one is under way: whoever waits for it is served by it.
-    failed: Mutex<Option<(Instant, Failure)>>,
+    /// How the last one failed, if it did, when, and on which terms. Locked while one is under way: whoever waits for it is served by it.
+    failed: Mutex<Option<(Instant, Arc<Terms>, Failure)>>,
 }
 
 impl Logins {
@@ -61,13 +60,15 @@ impl Logins {
             if logins.count() > count {
                 return Ok(());
             }
-            if let Some((at, failure)) = &*failed
+            let terms = access.terms();
+            if let Some((at, refused, failure)) = &*failed
+                && Arc::ptr_eq(refused, &terms)
                 && (*at >= asked || is_refusal(failure) && at.elapsed() < REFUSED_FOR)
             {
                 return Err(failure.clone());
             }
-            let outcome = log_in(&client, &access).await;
-            *failed = outcome.as_ref().err().map(|failure| (Instant::now(), failure.clone()));
+            let outcome = log_in(&client, &access, &terms).await;
+            *failed = outcome.as_ref().err().map(|failure| (Instant::now(), terms, failure.clone()));
             let needed = outcome?;
             logins.needless.store(!needed, Ordering::Release);
             logins.count.fetch_add(1, Ordering::Release);
@@ -82,20 +83,20 @@ fn is_refusal(failure: &Failure) -> bool {
 }
 
 /// Has the client send a new token from now on; none if etcd asks nobody to log in, which is `false`.
-async fn log_in(client: &Client, access: &EtcdAccess) -> Result<bool, Failure> {
-    let Some(user) = &access.user else { return Ok(false) };
-    let written = user.password().await.map_err(|error| unreadable(user, &error));
+async fn log_in(client: &Client, access: &EtcdAccess, terms: &Terms) -> Result<bool, Failure> {
+    let Some(user) = &terms.user else { return Ok(false) };
+    let written = user.password().await.map_err(|error| not_let_in(user, &format!("it can't be read: {error}")));
     let failure = match &written {
         Ok(password) => match show(client, user, password).await {
             Ok(needed) => {
-                access.accept(password.clone());
+                access.accept(user, password.clone());
                 return Ok(needed);
             }
             Err(failure) => failure,
         },
         Err(failure) => failure.clone(),
     };
-    let before = access.accepted().filter(|before| is_refusal(&failure) && written.as_ref().ok() != Some(before));
+    let before = access.accepted(user).filter(|before| is_refusal(&failure) && written.as_ref().ok() != Some(before));
     let Some(before) = before else { return Err(failure) };
     let needed = match show(client, user, &before).await {
         Ok(needed) => needed,
@@ -103,12 +104,11 @@ async fn log_in(client: &Client, access: &EtcdAccess) -> Result<bool, Failure> {
             // etcd may have been told the new one since it refused that. If not, what it refused is said.
             let Some(password) = written.ok().filter(|_| is_refusal(&again)) else { return Err(failure) };
             let needed = show(client, user, &password).await.map_err(|_| failure)?;
-            access.accept(password);
+            access.accept(user, password);
             return Ok(needed);
         }
     };
-    let file = user.password_file.display();
-    tracing::warn!(user = user.name, %file, "etcd does not accept this password yet; the one before goes on");
+    tracing::warn!("{}; the one before goes on", user.told("etcd does not accept this password yet"));
     Ok(needed)
 }
 
@@ -124,8 +124,8 @@ async fn show(client: &Client, user: &EtcdUser, Password(password): &Password) -
             Ok(false)
         }
         Err(error) => Err(match Failure::from(error) {
-            Failure::Store(StoreError::Refused(why)) => refused(user, &why),
-            Failure::LoggedOut | Failure::Denied => Failure::endpoint("it takes no login"),
+            Failure::Store(StoreError::Refused(why)) => not_let_in(user, &why),
+            Failure::LoggedOut | Failure::Denied | Failure::NoLease => Failure::endpoint("it takes no login"),
             failure @ (Failure::Endpoint(_)
             | Failure::Connecting(_)
             | Failure::TooLate(_)
@@ -136,12 +136,6 @@ async fn show(client: &Client, user: &EtcdUser, Password(password): &Password) -
     }
 }
 
-fn refused(EtcdUser { name, password_file }: &EtcdUser, why: &str) -> Failure {
-    let file = password_file.display();
-    Failure::Store(StoreError::NoLogin(format!("user {name:?} with the password in {file}: {why}").into()))
-}
-
-fn unreadable(EtcdUser { name, password_file }: &EtcdUser, error: &io::Error) -> Failure {
-    let file = password_file.display();
-    Failure::Store(StoreError::NoLogin(format!("user {name:?}: {file} can't be read: {error}").into()))
+fn not_let_in(user: &EtcdUser, why: &str) -> Failure {
+    Failure::Store(StoreError::NoLogin(user.told(why).into()))
 }

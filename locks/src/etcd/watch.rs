@@ -12,13 +12,16 @@ use tokio::sync::watch;
 use tokio::time::{Instant, sleep_until};
 
 use super::endpoint::Connection;
-use super::endpoints::Endpoints;
+use super::endpoints::{Endpoints, Failures, until};
 use super::failure::Failure;
 use super::query::{ANSWER_BYTES_MAX, end, key_value, revision, signed};
 use crate::store::{Event, RangeWatch, StoreError, Watch, WatchNews};
 
-/// How long an endpoint may take to answer the first request of a watch: a stopped member never does.
-const OPEN_TIMEOUT: Duration = Duration::from_millis(500);
+/// How long all endpoints together may take to begin a watch, beside what each may take for its ranges.
+pub(super) const WATCH_TIMEOUT: Duration = Duration::from_secs(3);
+
+/// How long an endpoint may take to answer the first request of a store's watch: a stopped member never does.
+pub(super) const OPEN_TIMEOUT: Duration = Duration::from_millis(500);
 
 /// How much longer it may take for each range.
 const CREATE_TIMEOUT_PER_RANGE: Duration = Duration::from_millis(2);
@@ -58,15 +61,42 @@ pub struct EtcdWatch {
 }
 
 impl EtcdWatch {
+    /// Starts a watch on one endpoint or another, by the deadline.
+    ///
+    /// # Errors
+    /// [`Failure::Denied`] or [`Failure::Store`].
+    pub(super) async fn begin(
+        endpoints: &Arc<Endpoints>,
+        ranges: &[RangeWatch],
+        open_timeout: Duration,
+        deadline: Instant,
+    ) -> Result<EtcdWatch, Failure> {
+        let mut failures = Failures::default();
+        let mut tried = Vec::new();
+        while let Some(candidate) = endpoints.candidate(&tried)
+            && candidate.at < deadline
+        {
+            until(candidate.at).await;
+            match EtcdWatch::start(endpoints, candidate.index, ranges, open_timeout).await {
+                Ok(watch) => return Ok(watch),
+                Err(failure @ (Failure::Store(_) | Failure::Denied)) => return Err(failure),
+                Err(failure) => failures.note(failure.at(&endpoints.get(candidate.index).address)),
+            }
+            tried.push(candidate.index);
+        }
+        Err(Failure::Store(failures.into_error()))
+    }
+
     /// Starts a watch on an endpoint; returns once all ranges are confirmed.
-    pub(super) async fn start(
+    async fn start(
         endpoints: &Arc<Endpoints>,
         index: usize,
         ranges: &[RangeWatch],
+        open_timeout: Duration,
     ) -> Result<EtcdWatch, Failure> {
         let endpoint = endpoints.get(index);
         let connection = endpoint.watches.present();
-        let limit = OPEN_TIMEOUT + CREATE_TIMEOUT_PER_RANGE * u32::try_from(ranges.len()).unwrap_or(u32::MAX);
+        let limit = open_timeout + CREATE_TIMEOUT_PER_RANGE * u32::try_from(ranges.len()).unwrap_or(u32::MAX);
         let create = |client| EtcdWatch::create(endpoints, index, &connection, client, ranges);
         let logins = connection.logins();
         let mut outcome = endpoint.watches.call(&connection, 0, limit, create).await;

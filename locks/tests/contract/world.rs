@@ -223,7 +223,7 @@ impl Secure {
         }
         let tls = tls(&security);
         let password_file = security.directory().join("password");
-        let user = EtcdUser { name: "fencepost".to_owned(), password_file };
+        let user = EtcdUser::with_file("fencepost", password_file);
         let made_with = EtcdTls { client: tls.clone(), server_name: None };
         let access = Arc::new(EtcdAccess::new(Some(made_with), Some(user)));
         let secure = Secure { etcd, security, tls, access };

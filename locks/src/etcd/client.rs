@@ -1,0 +1,280 @@
+//! A client for those who take locks: `hold`, the load test, the demo. Each call goes to one endpoint after another.
+//! Does not check which cluster answers, as [`EtcdStore`](super::EtcdStore) does.
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use etcd_client::{
+    Client, DeleteOptions, DeleteResponse, Error, GetOptions, GetResponse, LeaseGrantOptions, Txn, TxnResponse,
+};
+use fencepost_policy::Revision;
+use tokio::time::{Instant, timeout_at};
+
+use super::access::EtcdAccess;
+use super::endpoints::{Endpoints, reason, until};
+use super::failure::Failure;
+use super::health::Candidate;
+use super::query::end;
+use super::silence::Silences;
+use super::watch::{EtcdWatch, WATCH_TIMEOUT};
+use crate::store::{KeyRange, RangeWatch, StoreError};
+
+/// How long one endpoint may take to answer, unless the caller says otherwise.
+const ATTEMPT_TIMEOUT: Duration = Duration::from_secs(1);
+
+/// A client of an etcd cluster. It uses one endpoint, and leaves that for the next when it fails or does not answer in time.
+///
+/// It must be used within a tokio runtime. Clones share their connections.
+#[derive(Debug, Clone)]
+pub struct EtcdClient {
+    endpoints: Arc<Endpoints>,
+    silences: Silences,
+}
+
+/// Why etcd did not do what it was asked to.
+#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
+pub enum EtcdError {
+    /// No endpoint has answered in time: later one may.
+    #[error("etcd does not answer: {0}")]
+    Unavailable(String),
+    /// etcd refuses: it does not let us in, or the request makes no sense to it.
+    #[error("etcd refuses: {0}")]
+    Refused(String),
+    /// etcd wants a user to log in, and none was named.
+    #[error("etcd wants a user to log in")]
+    NoLogin,
+    /// etcd lets us in, but not to these keys.
+    #[error(
+        "{} may not read and write {keys} in etcd: etcdctl role grant-permission ROLE readwrite {keys}",
+        user.as_ref().map_or_else(|| "who we are".to_owned(), |user| format!("user {user:?}"))
+    )]
+    Denied {
+        /// Who is logged in; `None`: whoever etcd takes us for.
+        user: Option<String>,
+        /// The keys, as arguments of etcdctl.
+        keys: String,
+    },
+    /// etcd has no such lease: it has run out, or was revoked.
+    #[error("etcd has no such lease")]
+    NoLease,
+}
+
+/// How long a call may take.
+#[derive(Debug, Clone, Copy)]
+pub struct Within {
+    /// The answer, and before it the connection, or a login.
+    each: Duration,
+    /// All attempts together; `None`: there is one.
+    altogether: Option<Duration>,
+}
+
+impl Within {
+    /// As many attempts as there is time for. The call may reach etcd more than once, and has to be one for which that makes
+    /// no difference.
+    pub const fn altogether(altogether: Duration) -> Within {
+        Within { each: ATTEMPT_TIMEOUT, altogether: Some(altogether) }
+    }
+
+    /// Each attempt may take so long, and so may its connection or login.
+    pub const fn each(self, each: Duration) -> Within {
+        Within { each, ..self }
+    }
+
+    /// One attempt, at one endpoint.
+    pub const fn one_attempt(each: Duration) -> Within {
+        Within { each, altogether: None }
+    }
+}
+
+impl EtcdClient {
+    /// A client of the cluster at these addresses, such as `http://127.0.0.1:2379`. Connects with the first call.
+    pub fn new(addresses: &[String], access: &Arc<EtcdAccess>) -> EtcdClient {
+        let endpoints = Arc::new(Endpoints::of_any_cluster(addresses, Arc::clone(access)));
+        EtcdClient { endpoints, silences: Silences::default() }
+    }
+
+    /// Reads keys, by quorum.
+    pub async fn get(&self, range: &KeyRange, options: GetOptions, within: Within) -> Result<GetResponse, EtcdError> {
+        let options = end(range).into_iter().fold(options, GetOptions::with_range);
+        self.call(Some(range), within, |mut client| {
+            let (key, options) = (range.first_key().to_vec(), options.clone());
+            async move { client.get(key, Some(options)).await }
+        })
+        .await
+    }
+
+    /// Deletes keys.
+    pub async fn delete(&self, range: &KeyRange, within: Within) -> Result<DeleteResponse, EtcdError> {
+        let options = end(range).into_iter().fold(DeleteOptions::new(), DeleteOptions::with_range);
+        self.call(Some(range), within, |mut client| {
+            let (key, options) = (range.first_key().to_vec(), options.clone());
+            async move { client.delete(key, Some(options)).await }
+        })
+        .await
+    }
+
+    /// Carries out a transaction on these keys.
+    pub async fn transact(&self, range: &KeyRange, txn: &Txn, within: Within) -> Result<TxnResponse, EtcdError> {
+        self.call(Some(range), within, |mut client| {
+            let txn = txn.clone();
+            async move { client.txn(txn).await }
+        })
+        .await
+    }
+
+    /// Makes sure that there is a lease with this number, and returns its time to live, which may be more than was asked for.
+    /// `before_sent` runs before each attempt, once there is a connection to send it on.
+    pub async fn grant(
+        &self,
+        lease: i64,
+        ttl: Duration,
+        within: Within,
+        before_sent: impl Fn(),
+    ) -> Result<Duration, EtcdError> {
+        let seconds = i64::try_from(ttl.as_secs()).unwrap_or(i64::MAX);
+        let granted = self.call(None, within, |mut client| {
+            before_sent();
+            async move {
+                match client.lease_grant(seconds, Some(LeaseGrantOptions::new().with_id(lease))).await {
+                    Ok(granted) => Ok(granted.ttl()),
+                    // By an attempt whose answer was lost.
+                    Err(Error::GRpcStatus(status)) if status.message().contains("lease already exists") => {
+                        Ok(client.lease_time_to_live(lease, None).await?.granted_ttl())
+                    }
+                    Err(error) => Err(error),
+                }
+            }
+        });
+        Ok(Duration::from_secs(granted.await?.unsigned_abs()))
+    }
+
+    /// Renews a lease once. Fails with [`EtcdError::NoLease`] if there is none.
+    pub async fn keep_alive(&self, lease: i64, within: Within) -> Result<(), EtcdError> {
+        self.call(None, within, |mut client| async move {
+            // One message each way. The stream ends here, so no renewal waits behind a lost one.
+            client.lease_keep_alive(lease).await.map(drop)
+        })
+        .await
+    }
+
+    /// Makes sure that a lease is gone, with all that hangs on it.
+    pub async fn revoke(&self, lease: i64, within: Within) -> Result<(), EtcdError> {
+        let revoked = self.call(None, within, |mut client| async move { client.lease_revoke(lease).await.map(drop) });
+        match revoked.await {
+            Err(EtcdError::NoLease) => Ok(()),
+            outcome => outcome,
+        }
+    }
+
+    /// Watches keys from a revision on, at an endpoint that begins that in time. The watch ends when its endpoint fails, also if
+    /// a call finds that out.
+    pub async fn watch(&self, range: &KeyRange, from: Revision, each: Duration) -> Result<EtcdWatch, EtcdError> {
+        let ranges = [RangeWatch { range: range.clone(), from }];
+        let begun = EtcdWatch::begin(&self.endpoints, &ranges, each, Instant::now() + WATCH_TIMEOUT).await;
+        begun.map_err(|failure| self.error(failure, 0, Some(range)))
+    }
+
+    /// Makes a call, at one endpoint after another, until one answers or the time is over. `range` is what etcd may deny.
+    ///
+    /// # Errors
+    /// [`EtcdError::Unavailable`] if none has answered in time, else what etcd has answered.
+    pub async fn call<T, C>(
+        &self,
+        range: Option<&KeyRange>,
+        within: Within,
+        call: impl Fn(Client) -> C,
+    ) -> Result<T, EtcdError>
+    where
+        C: Future<Output = Result<T, Error>>,
+    {
+        let deadline = within.altogether.map(|altogether| Instant::now() + altogether);
+        let mut asked = Vec::new();
+        // The first attempt does not wait, however suspect the endpoint is.
+        let mut index = self.candidate(&mut asked).index;
+        loop {
+            let began = Instant::now();
+            let attempt = self.attempt(index, within.each, &call);
+            let outcome = match deadline {
+                Some(deadline) => timeout_at(deadline, attempt).await.unwrap_or_else(|_| late(deadline - began)),
+                None => attempt.await,
+            };
+            let unavailable = match outcome.map_err(|failure| self.error(failure, index, range)) {
+                Err(error @ EtcdError::Unavailable(_)) => error,
+                answered => {
+                    self.silences.note_answer();
+                    return answered;
+                }
+            };
+            self.silences.note_silence(began, &unavailable);
+            asked.push(index);
+            let next = self.candidate(&mut asked);
+            if deadline.is_none_or(|deadline| next.at.max(Instant::now()) >= deadline) {
+                return Err(unavailable);
+            }
+            until(next.at).await;
+            index = next.index;
+        }
+    }
+
+    /// The best endpoint of those that were not asked in this round; of all, if that round is over.
+    fn candidate(&self, asked: &mut Vec<usize>) -> Candidate {
+        self.endpoints.candidate(asked).unwrap_or_else(|| {
+            asked.clear();
+            self.endpoints.candidate(asked).expect("a cluster has an endpoint")
+        })
+    }
+
+    async fn attempt<T, C>(&self, index: usize, limit: Duration, call: impl Fn(Client) -> C) -> Result<T, Failure>
+    where
+        C: Future<Output = Result<T, Error>>,
+    {
+        let calls = &self.endpoints.get(index).calls;
+        let connection = calls.present();
+        let exchange = |client| {
+            let answer = call(client);
+            async move { Ok(answer.await?) }
+        };
+        let outcome = calls.call(&connection, 0, limit, exchange).await;
+        self.endpoints.note(index, calls, &connection, &outcome);
+        outcome
+    }
+
+    fn error(&self, failure: Failure, index: usize, range: Option<&KeyRange>) -> EtcdError {
+        match (failure, range) {
+            (Failure::NoLease, _) => EtcdError::NoLease,
+            (Failure::Denied, Some(range)) => {
+                EtcdError::Denied { user: self.endpoints.user(), keys: range.to_string() }
+            }
+            (failure, _) => match failure.at(&self.endpoints.get(index).address) {
+                StoreError::NoLogin(_) if self.endpoints.user().is_none() => EtcdError::NoLogin,
+                StoreError::NoLogin(why) | StoreError::Refused(why) => EtcdError::Refused(why.to_string()),
+                error @ (StoreError::Unavailable(_)
+                | StoreError::Denied { .. }
+                | StoreError::Compacted
+                | StoreError::AnotherCluster { .. }
+                | StoreError::ManyClusters { .. }) => EtcdError::Unavailable(reason(&error)),
+            },
+        }
+    }
+
+    /// Returns once no call has been answered for so long, with what was wrong with the last one. Without calls there is no
+    /// silence.
+    ///
+    /// # Cancel safety
+    /// May be given up and called again.
+    pub async fn silent_for(&self, how_long: Duration) -> EtcdError {
+        self.silences.last_for(how_long).await
+    }
+
+    /// Returns once a call has been answered since those that were not; at once if there are none.
+    ///
+    /// # Cancel safety
+    /// May be given up and called again.
+    pub async fn answers(&self) {
+        self.silences.end().await;
+    }
+}
+
+fn late<T>(limit: Duration) -> Result<T, Failure> {
+    Err(Failure::TooLate(limit))
+}

@@ -7,13 +7,12 @@ pub(crate) mod values;
 use std::net::SocketAddr;
 use std::path::PathBuf;
 
-use clap::{Args, CommandFactory, Parser, Subcommand};
+use clap::{Args, CommandFactory, Parser, Subcommand, ValueEnum};
 use hyper::Uri;
 
 pub(crate) use self::compare::{CompareOptions, PEER_CONNECTIONS_MAX, PeerName, Series, Workload};
 pub(crate) use self::drive::{DriveOptions, OpenOptions};
 use self::values::{Template, address, path};
-use crate::lock::Layout;
 
 /// Drives a running fencepost over the wire and says whether it fences.
 #[derive(Debug, Parser)]
@@ -125,6 +124,17 @@ impl ProxyOptions {
         }
         Ok(())
     }
+}
+
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, ValueEnum)]
+pub(crate) enum Layout {
+    /// One key; its value is the owner.
+    #[default]
+    Key,
+    /// A queue of keys below the lock's; the oldest one's value is the owner (`etcdctl elect`).
+    Election,
+    /// A queue of keys below the lock's; the oldest one's name is the owner (`etcdctl lock`).
+    Mutex,
 }
 
 #[derive(Clone, Debug, Default, Args)]

@@ -2,12 +2,12 @@
 //! and opens it again when it is closed. Does not pool.
 
 use std::fmt;
-use std::path::Path;
-use std::sync::Arc;
+use std::path::{Path, PathBuf};
 use std::time::Duration;
 
 use anyhow::{Context, Result, ensure};
 use bytes::Bytes;
+use fencepost_tls::{ClientFiles, ClientTls, FileRole, IdentityFiles};
 use futures_util::stream::{Once, once};
 use http_body_util::{BodyExt, Either, Full, StreamBody};
 use hyper::body::{Frame, Incoming};
@@ -16,10 +16,7 @@ use hyper::header::{HOST, HeaderMap, HeaderValue};
 use hyper::http::request::Builder;
 use hyper::{Method, Request, Response, StatusCode, Uri};
 use hyper_util::rt::{TokioExecutor, TokioIo};
-use rustls::client::Resumption;
-use rustls::pki_types::pem::PemObject;
-use rustls::pki_types::{CertificateDer, PrivateKeyDer, ServerName};
-use rustls::{ClientConfig, RootCertStore};
+use rustls::pki_types::ServerName;
 use tokio::net::TcpStream;
 use tokio::sync::{Mutex, MutexGuard};
 use tokio::time::timeout;
@@ -111,12 +108,6 @@ pub(crate) enum Protocol {
     Http2,
 }
 
-#[derive(Clone, Copy, Debug)]
-pub(crate) struct TlsFiles<'f> {
-    pub(crate) ca: &'f Path,
-    pub(crate) identity: Option<(&'f Path, &'f Path)>,
-}
-
 #[derive(Clone, Default)]
 pub(crate) struct Target {
     address: Uri,
@@ -127,7 +118,7 @@ pub(crate) struct Target {
 
 impl Target {
     /// Fails if a PEM file is missing or unusable; the error names its option.
-    pub(crate) fn new(address: &Uri, protocol: Protocol, files: Option<TlsFiles<'_>>) -> Result<Target> {
+    pub(crate) fn new(address: &Uri, protocol: Protocol, files: Option<ClientFiles>) -> Result<Target> {
         let host = address.host().context("the host is missing")?;
         let is_secure = address.scheme_str() == Some("https");
         let port = address.port_u16().unwrap_or(if is_secure { 443 } else { 80 });
@@ -136,15 +127,19 @@ impl Target {
             Some(files) => {
                 let name = host.trim_start_matches('[').trim_end_matches(']').to_owned();
                 let name = ServerName::try_from(name).context("--proxy: not a name for TLS")?;
-                Some((TlsConnector::from(Arc::new(tls_config(protocol, files)?)), name))
+                let alpn: &[u8] = match protocol {
+                    Protocol::Http1 => b"http/1.1",
+                    Protocol::Http2 => b"h2",
+                };
+                Some((TlsConnector::from(client_tls("proxy", files, alpn)?.config()), name))
             }
         };
         Ok(Target { address: address.clone(), authority: format!("{host}:{port}"), protocol, tls })
     }
 
     pub(crate) fn of(options: &ProxyOptions, protocol: Protocol) -> Result<Target> {
-        let identity = options.proxy_cert.as_deref().zip(options.proxy_key.as_deref());
-        let files = options.proxy_ca.as_deref().map(|ca| TlsFiles { ca, identity });
+        let identity = options.proxy_cert.as_ref().zip(options.proxy_key.as_ref());
+        let files = options.proxy_ca.as_deref().map(|ca| client_files(ca, identity));
         Target::new(&options.proxy, protocol, files)
     }
 
@@ -188,41 +183,23 @@ impl fmt::Display for Target {
     }
 }
 
-/// Sessions are not resumed, so that every new connection costs a whole handshake.
-fn tls_config(protocol: Protocol, files: TlsFiles<'_>) -> Result<ClientConfig> {
-    let mut authorities = RootCertStore::empty();
-    for certificate in certificates("--proxy-ca", files.ca)? {
-        let unusable = || format!("--proxy-ca: {}: unusable certificate", files.ca.display());
-        authorities.add(certificate).with_context(unusable)?;
-    }
-    let provider = Arc::new(rustls::crypto::ring::default_provider());
-    let config = ClientConfig::builder_with_provider(provider)
-        .with_safe_default_protocol_versions()?
-        .with_root_certificates(authorities);
-    let mut config = match files.identity {
-        None => config.with_no_client_auth(),
-        Some((certificate, key)) => {
-            let chain = certificates("--proxy-cert", certificate)?;
-            let secret =
-                PrivateKeyDer::from_pem_file(key).with_context(|| format!("--proxy-key: {}", key.display()))?;
-            config
-                .with_client_auth_cert(chain, secret)
-                .with_context(|| format!("--proxy-key: {} is not the key of --proxy-cert", key.display()))?
-        }
-    };
-    config.resumption = Resumption::disabled();
-    config.alpn_protocols = vec![match protocol {
-        Protocol::Http1 => b"http/1.1".to_vec(),
-        Protocol::Http2 => b"h2".to_vec(),
-    }];
-    Ok(config)
+/// TLS by files that the options `--proxy-...` or `--etcd-...` name. No session is resumed, so every connection costs a whole
+/// handshake.
+pub(crate) fn client_tls(peer: &str, files: ClientFiles, alpn: &[u8]) -> Result<ClientTls> {
+    ClientTls::load(files, &[alpn]).map_err(|error| {
+        let role = match error.role {
+            FileRole::Certificate => "cert",
+            FileRole::Key => "key",
+            FileRole::Authorities | FileRole::Crl => "ca",
+        };
+        anyhow::Error::new(error).context(format!("--{peer}-{role}"))
+    })
 }
 
-fn certificates(option: &str, file: &Path) -> Result<Vec<CertificateDer<'static>>> {
-    let read = CertificateDer::pem_file_iter(file).and_then(Iterator::collect::<Result<_, _>>);
-    let all: Vec<_> = read.with_context(|| format!("{option}: {}", file.display()))?;
-    ensure!(!all.is_empty(), "{option}: {}: there is no certificate in it", file.display());
-    Ok(all)
+pub(crate) fn client_files(ca: &Path, identity: Option<(&PathBuf, &PathBuf)>) -> ClientFiles {
+    let identity =
+        identity.map(|(certificate, key)| IdentityFiles { certificate: certificate.clone(), key: key.clone() });
+    ClientFiles { ca: ca.to_owned(), crl: None, identity }
 }
 
 pub(crate) type Body = Either<Full<Bytes>, StreamBody<Once<Ready>>>;

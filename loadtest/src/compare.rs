@@ -13,7 +13,7 @@ use self::sample::{IdleSample, Load, Row, Sample, measure, measure_idle, warm};
 use self::stage::{Stage, Target};
 use crate::Conclusion;
 use crate::cli::{CompareOptions, PeerName, Series, Workload};
-use crate::report::{Progress, ReportFile, in_words, print};
+use crate::report::{Progress, ReportFile, print};
 use crate::stop::Stop;
 
 /// Measures, and prints tables. Ends all that it started. Reports what it measured until an error or
@@ -29,7 +29,7 @@ pub(crate) async fn run(options: CompareOptions) -> Result<Conclusion> {
     report.end_table();
     file.write(json!({
         "ended_early": stop.is_stopped(),
-        "broke_off": done.as_ref().err().map(in_words),
+        "broke_off": done.as_ref().err().map(|error| format!("{error:#}")),
         "samples": report.samples,
     }))?;
     done?;

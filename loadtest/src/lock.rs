@@ -4,40 +4,28 @@ mod handoff;
 mod leases;
 mod many;
 
-use std::path::Path;
+use std::sync::Arc;
 use std::time::Duration;
 
 use anyhow::{Context, Result, ensure};
-use clap::ValueEnum;
 use etcd_client::{
-    Certificate, Client, Compare, CompareOp, ConnectOptions, GetOptions, Identity, LockOptions as MutexOptions,
-    PutOptions, ResponseHeader, TlsOptions, Txn, TxnOp,
+    Compare, CompareOp, GetOptions, LockOptions as MutexOptions, PutOptions, ResponseHeader, Txn, TxnOp,
 };
+use fencepost_locks::{EtcdAccess, EtcdClient, EtcdTls, EtcdUser, KeyRange, Within};
 
 pub(crate) use self::handoff::Handoff;
 pub(crate) use self::many::{HeldLocks, acquire_all};
 
 use self::leases::Leases;
-use crate::cli::LockOptions;
-use crate::client::Token;
-
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, ValueEnum)]
-pub(crate) enum Layout {
-    /// One key; its value is the owner.
-    #[default]
-    Key,
-    /// A queue of keys below the lock's; the oldest one's value is the owner (`etcdctl elect`).
-    Election,
-    /// A queue of keys below the lock's; the oldest one's name is the owner (`etcdctl lock`).
-    Mutex,
-}
+use crate::cli::{Layout, LockOptions};
+use crate::client::{Token, client_files, client_tls};
 
 #[derive(Clone)]
 pub(crate) struct Lock {
-    etcd: Client,
+    etcd: EtcdClient,
     key: String,
     layout: Layout,
-    lease_seconds: i64,
+    lease_length: Duration,
     leases: Leases,
 }
 
@@ -51,11 +39,13 @@ pub(crate) struct Held {
 }
 
 const CALL_TIMEOUT: Duration = Duration::from_secs(10);
-/// etcd accepts a login for some minutes only, and a run may take hours.
-const LOGIN_EVERY: Duration = Duration::from_secs(60);
+/// For calls that must not be sent twice.
+const ONCE: Within = Within::one_attempt(CALL_TIMEOUT);
+/// For calls that may be sent to one endpoint after another.
+const REPEATED: Within = Within::altogether(CALL_TIMEOUT).each(CALL_TIMEOUT);
 const CONCURRENT_CALLS_MAX: usize = 16;
 /// How long a lock stays taken after a crash. A running program renews its leases.
-const LEASE_SECONDS: i64 = 90;
+const LEASE_LENGTH: Duration = Duration::from_secs(90);
 
 impl Lock {
     /// Connects to etcd, for a run of this length.
@@ -63,19 +53,10 @@ impl Lock {
     pub(crate) async fn open(options: &LockOptions, run: Duration) -> Result<Lock> {
         let unreachable = || format!("etcd at {} does not answer", options.etcd.join(", "));
         let template = options.lock.as_ref().context("--etcd needs --lock")?;
-        let user = user(options)?;
-        let mut access = access(options)?;
-        if let Some((name, password)) = user.clone() {
-            access = access.with_user(name, password);
-        }
-        let etcd = Client::connect(&options.etcd, Some(access)).await.with_context(unreachable)?;
-        if let Some(user) = user {
-            tokio::spawn(stay_logged_in(etcd.clone(), user));
-        }
-        let run = i64::try_from(run.as_secs()).unwrap_or(i64::MAX / 2);
-        let (leases, lease_seconds) = (Leases::new(etcd.clone()), LEASE_SECONDS.saturating_add(run));
+        let etcd = EtcdClient::new(&options.etcd, &Arc::new(access(options)?));
+        let (leases, lease_length) = (Leases::new(etcd.clone()), LEASE_LENGTH.saturating_add(run));
         let (key, layout) = (template.of(0), options.layout);
-        let lock = Lock { etcd, key, layout, lease_seconds, leases };
+        let lock = Lock { etcd, key, layout, lease_length, leases };
         let is_free = lock.is_free().await.with_context(unreachable)?;
         ensure!(is_free, "the lock {} is not free: end its holder, or await its lease", lock.key);
         Ok(lock)
@@ -113,7 +94,7 @@ impl Lock {
     /// Ends the tenure at once, as the end of its lease does.
     pub(crate) async fn release(&self, held: &Held) -> Result<()> {
         if held.shares_lease {
-            let deleted = self.etcd.clone().delete(self.key.as_str(), None).await;
+            let deleted = self.etcd.delete(&self.record(), REPEATED).await;
             let unchanged = || format!("the record of {} cannot be deleted", held.token);
             return deleted.map(|_| ()).with_context(unchanged);
         }
@@ -127,19 +108,27 @@ impl Lock {
     }
 
     async fn is_free(&self) -> Result<bool> {
-        let (key, options) = match self.layout {
-            Layout::Key => (self.key.clone(), None),
-            Layout::Election | Layout::Mutex => (self.below(), Some(GetOptions::new().with_prefix().with_limit(1))),
+        let range = match self.layout {
+            Layout::Key => self.record(),
+            Layout::Election | Layout::Mutex => self.queue(),
         };
-        Ok(self.etcd.clone().get(key, options).await?.kvs().is_empty())
+        Ok(self.etcd.get(&range, GetOptions::new().with_limit(1), REPEATED).await?.kvs().is_empty())
+    }
+
+    fn record(&self) -> KeyRange {
+        KeyRange::Key(self.key.as_bytes().into())
     }
 
     fn below(&self) -> String {
         format!("{}/", self.key)
     }
 
+    fn queue(&self) -> KeyRange {
+        KeyRange::Prefix(self.below().into_bytes().into())
+    }
+
     async fn lease(&self) -> Result<i64> {
-        self.leases.grant(self.lease_seconds).await
+        self.leases.grant(self.lease_length).await
     }
 
     fn refused(&self, owner: &str) -> String {
@@ -154,56 +143,42 @@ impl Lock {
         let key = self.key.as_str();
         let put = TxnOp::put(key, owner, Some(PutOptions::new().with_lease(lease)));
         let transaction = Txn::new().when([condition]).and_then([put]);
-        let response = self.etcd.clone().txn(transaction).await?;
+        let response = self.etcd.transact(&self.record(), &transaction, ONCE).await?;
         ensure!(response.succeeded(), "somebody else has it");
         Token::new(owner, revision(response.header())?)
     }
 
     async fn campaign(&self, owner: &str, lease: i64) -> Result<Token> {
-        let response = self.etcd.clone().campaign(self.key.as_str(), owner, lease).await?;
+        let queue = self.queue();
+        let campaign = self.etcd.call(Some(&queue), ONCE, |mut client| {
+            let (key, owner) = (self.key.clone(), owner.to_owned());
+            async move { client.campaign(key, owner, lease).await }
+        });
+        let response = campaign.await?;
         let leader = response.leader().context("etcd names no leader key")?;
         Token::new(owner, leader.rev())
     }
 
     /// Enters as `etcdctl lock` does, which hands its child the key and the response's revision.
     async fn enter_mutex(&self, lease: i64) -> Result<Token> {
-        let options = MutexOptions::new().with_lease(lease);
-        let response = self.etcd.clone().lock(self.key.as_str(), Some(options)).await?;
+        let queue = self.queue();
+        let lock = self.etcd.call(Some(&queue), ONCE, |mut client| {
+            let key = self.key.clone();
+            async move { client.lock(key, Some(MutexOptions::new().with_lease(lease))).await }
+        });
+        let response = lock.await?;
         let key = std::str::from_utf8(response.key()).context("the lock's key is not text")?;
         Token::new(key, revision(response.header())?)
     }
 }
 
-fn access(options: &LockOptions) -> Result<ConnectOptions> {
-    let connect = ConnectOptions::new().with_timeout(CALL_TIMEOUT);
-    let connect = connect.with_connect_timeout(CALL_TIMEOUT);
-    let Some(ca) = &options.etcd_ca else { return Ok(connect) };
-    let mut tls = TlsOptions::new().ca_certificate(Certificate::from_pem(read("--etcd-ca", ca)?));
-    if let Some((certificate, key)) = options.etcd_cert.as_ref().zip(options.etcd_key.as_ref()) {
-        let certificate = read("--etcd-cert", certificate)?;
-        tls = tls.identity(Identity::from_pem(certificate, read("--etcd-key", key)?));
-    }
-    Ok(connect.with_tls(tls))
-}
-
-fn user(options: &LockOptions) -> Result<Option<(String, String)>> {
-    let named = options.etcd_user.as_ref().zip(options.etcd_password_file.as_ref());
-    let Some((name, file)) = named else { return Ok(None) };
-    let text = String::from_utf8(read("--etcd-password-file", file)?);
-    let text = text.context("--etcd-password-file: it is not text")?;
-    Ok(Some((name.clone(), text.lines().next().unwrap_or_default().to_owned())))
-}
-
-fn read(option: &str, file: &Path) -> Result<Vec<u8>> {
-    std::fs::read(file).with_context(|| format!("{option}: {} cannot be read", file.display()))
-}
-
-async fn stay_logged_in(mut etcd: Client, user: (String, String)) {
-    loop {
-        tokio::time::sleep(LOGIN_EVERY).await;
-        // The next round tries again; meanwhile calls show the error.
-        let _ = etcd.update_user(Some(user.clone())).await;
-    }
+fn access(options: &LockOptions) -> Result<EtcdAccess> {
+    let identity = options.etcd_cert.as_ref().zip(options.etcd_key.as_ref());
+    let tls = options.etcd_ca.as_deref().map(|ca| client_tls("etcd", client_files(ca, identity), b"h2")).transpose()?;
+    let user = options.etcd_user.as_ref().zip(options.etcd_password_file.as_ref());
+    let user = user.map(|(name, file)| EtcdUser::with_file(name, file));
+    user.iter().try_for_each(EtcdUser::check).context("--etcd-password-file")?;
+    Ok(EtcdAccess::new(tls.map(|client| EtcdTls { client, server_name: None }), user))
 }
 
 fn revision(header: Option<&ResponseHeader>) -> Result<i64> {

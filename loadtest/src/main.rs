@@ -1,7 +1,7 @@
 //! `fencepost-loadtest`: drives a running fencepost over the wire, with a real etcd, and checks that
 //! it fences.
 //!
-//! It uses none of fencepost's crates, so it sees what any client could see. The modules, in reading
+//! Of fencepost's crates it uses only the client of etcd and the reader of certificates, so it sees what any client could see. The modules, in reading
 //! order: `cli` holds the options. `client` sends a request with a token and reads its answer; hyper
 //! carries it. `lock` takes locks in etcd and hands them over. `worker` plays the worker and checks
 //! the order of revisions. `durations`, `report`, `stop` and `machine` serve all commands:
@@ -60,7 +60,7 @@ fn main() -> ExitCode {
         Ok(Conclusion::PutOff) => ExitCode::from(PUT_OFF),
         Ok(Conclusion::NotAsExpected) => ExitCode::FAILURE,
         Err(error) => {
-            report::tell(format_args!("fencepost-loadtest: {}\n", report::in_words(&error)));
+            report::tell(format_args!("fencepost-loadtest: {error:#}\n"));
             ExitCode::FAILURE
         }
     }

@@ -1,6 +1,5 @@
 //! What a run prints, and the JSON file that it writes at its end.
 
-use std::error::Error;
 use std::fmt::Display;
 use std::fs::OpenOptions;
 use std::io::{Write, stderr, stdout};
@@ -8,7 +7,6 @@ use std::path::{Path, PathBuf};
 use std::time::SystemTime;
 
 use anyhow::{Context, Result};
-use etcd_client::Error as EtcdError;
 use serde_json::{Value, json};
 
 /// Prints to stdout. Ignores a reader that has left, so that the run goes on to its end.
@@ -71,55 +69,5 @@ impl Progress {
             self.next_percent = (percent / 10 + 1) * 10;
             tell(format_args!("{done} of {} {} ({percent} %)\n", self.total, self.unit));
         }
-    }
-}
-
-/// An error with its causes. etcd's client hides its causes from the chain, so they are added here.
-pub(crate) fn in_words(error: &anyhow::Error) -> String {
-    let all = error.chain().map(|cause| match cause.downcast_ref::<EtcdError>() {
-        Some(EtcdError::GRpcStatus(status)) if status.message().is_empty() => {
-            with_causes(status.code().description(), status.source())
-        }
-        Some(EtcdError::GRpcStatus(status)) => with_causes(status.message(), status.source()),
-        Some(EtcdError::TransportError(error)) => with_causes(&error.to_string(), error.source()),
-        _ => cause.to_string(),
-    });
-    all.collect::<Vec<_>>().join(": ")
-}
-
-fn with_causes(message: &str, mut cause: Option<&(dyn Error + 'static)>) -> String {
-    let mut text = message.to_owned();
-    while let Some(error) = cause {
-        let addition = error.to_string();
-        // tonic calls everything beneath itself a "transport error".
-        if !text.contains(&addition) && addition != "transport error" {
-            text = format!("{text}: {addition}");
-        }
-        cause = error.source();
-    }
-    text
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-    use tonic::Status;
-
-    #[test]
-    fn etcd_error_is_told_with_each_cause_once() {
-        let check = |error: EtcdError, expected: &str| {
-            let error = anyhow::Error::from(error).context("etcd does not answer");
-            assert_eq!(in_words(&error), expected);
-        };
-        let refused = "etcd does not answer: tcp connect error: Connection refused (os error 111)";
-        for message in ["tcp connect error", &refused["etcd does not answer: ".len()..]] {
-            let mut status = Status::unavailable(message);
-            let cause = std::io::Error::other("Connection refused (os error 111)");
-            status.set_source(std::sync::Arc::new(cause));
-            check(EtcdError::GRpcStatus(status), refused);
-        }
-        let wordless = EtcdError::GRpcStatus(Status::deadline_exceeded(""));
-        let expected = "etcd does not answer: Deadline expired before operation could complete";
-        check(wordless, expected);
     }
 }

@@ -14,7 +14,7 @@ use crate::Conclusion;
 use crate::cli::TakeoverOptions;
 use crate::client::{Connection, Protocol, Target, Token};
 use crate::lock::{Handoff, Held, Lock};
-use crate::report::{Progress, ReportFile, in_words, print};
+use crate::report::{Progress, ReportFile, print};
 use crate::stop::Stop;
 use crate::worker::Worker;
 
@@ -29,7 +29,7 @@ pub(crate) async fn run(options: TakeoverOptions) -> Result<Conclusion> {
     let mut report = Report::new(options.count);
     let stop = Stop::when_asked()?;
     if let Err(error) = masters.take_turns(&mut report, &stop).await {
-        report.broke_off(in_words(&error));
+        report.broke_off(format!("{error:#}"));
     }
     if let Some(worker) = worker {
         report.worker_saw(&worker.order());

@@ -5,7 +5,6 @@
 //! should ends the story with an error.
 
 mod client;
-mod etcd_lock;
 mod lock;
 mod narrator;
 mod network;
@@ -41,7 +40,7 @@ struct Stage {
 /// If the stage can't be set up, or if the story did not end exactly as it should: the error says what differed.
 pub async fn play(settings: DemoSettings) -> anyhow::Result<()> {
     let worker = Worker::start().await?;
-    let lock = Lock::named_by(settings.etcd.as_deref());
+    let lock = Lock::named_by(settings.etcd.as_deref())?;
     let config = proxy::config(&settings, &lock, worker.address())?;
     lock.check().await?;
     let proxy = Proxy::start(config, lock.memory()).await?;

@@ -10,7 +10,7 @@ use serde::Serialize;
 use super::stage::{PATH, Stage, Target};
 use crate::cli::CompareOptions;
 use crate::cli::values::Share;
-use crate::client::{self, Protocol, TlsFiles, Token};
+use crate::client::{self, Protocol, Token, client_files};
 use crate::drive::{Latencies, Plan, Tenures, drive, touch};
 use crate::machine::memory_of_tree;
 use crate::stop::Stop;
@@ -74,7 +74,7 @@ impl Load {
         }
         .parse()?;
         let protocol = if self.streams.is_some() { Protocol::Http2 } else { Protocol::Http1 };
-        let files = TlsFiles { ca: &stage.authority(), identity: None };
+        let files = client_files(&stage.authority(), None);
         let query = self.answer_bytes.map(|bytes| format!("{ASKS_FOR_BYTES}{bytes}"));
         Ok(Plan {
             connections: self.connections,

@@ -15,7 +15,6 @@ use super::schedule::{GRACE, Schedule};
 use super::tenures::{Presented, Tenures};
 use super::verdict::Finding;
 use crate::client::Connection;
-use crate::report::in_words;
 use crate::stop::Stop;
 
 /// How long the last answers may take after the end of a run, and after a signal.
@@ -143,7 +142,7 @@ impl Lane {
                 Fate::Answered
             }
             Err(error) => {
-                recorder.borrow_mut().failed(due, in_words(&error));
+                recorder.borrow_mut().failed(due, format!("{error:#}"));
                 Fate::Failed
             }
         }

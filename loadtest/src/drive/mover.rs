@@ -12,7 +12,7 @@ use super::tenures::{Tenure, Tenures};
 use crate::client::{Connection, Token};
 use crate::durations::Durations;
 use crate::lock::{Handoff, HeldLocks};
-use crate::report::{in_words, tell};
+use crate::report::tell;
 
 /// The owners of a lock take turns.
 const OWNERS: [&str; 2] = ["loadtest-a", "loadtest-b"];
@@ -57,7 +57,7 @@ impl Mover {
                 Ok(Fate::Abandoned) => return,
                 Ok(Fate::Answered | Fate::Failed) => fails = false,
                 Err(error) => {
-                    let why = in_words(&error);
+                    let why = format!("{error:#}");
                     if !std::mem::replace(&mut fails, true) {
                         tell(format_args!("\na handoff failed, and is tried again: {why}\n"));
                     }

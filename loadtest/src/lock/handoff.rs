@@ -2,14 +2,14 @@
 
 use std::time::{Duration, Instant};
 
-use anyhow::{Context, Result, bail, ensure};
-use etcd_client::{
-    Compare, CompareOp, EventType, GetOptions, GetResponse, PutOptions, SortOrder, SortTarget, Txn, TxnOp,
-    WatchOptions, WatchStream,
-};
+use anyhow::{Context, Result, ensure};
+use etcd_client::{Compare, CompareOp, GetOptions, GetResponse, PutOptions, SortOrder, SortTarget, Txn, TxnOp};
+use fencepost_locks::{EtcdWatch, Event, KeyRange, Watch as _, WatchNews};
+use fencepost_policy::Revision;
 use tokio::time::timeout;
 
-use super::{CALL_TIMEOUT, Held, Layout, Lock, revision};
+use super::{CALL_TIMEOUT, Held, Lock, ONCE, REPEATED, revision};
+use crate::cli::Layout;
 use crate::client::Token;
 
 const GIVING_UP_TIMEOUT: Duration = Duration::from_secs(1);
@@ -29,7 +29,7 @@ pub(crate) struct Successor {
     lease: i64,
     /// Its key in the queue, and the revision that created it. A plain key has no queue.
     queued: Option<(String, i64)>,
-    watch: WatchStream,
+    watch: EtcdWatch,
 }
 
 impl Successor {
@@ -105,7 +105,7 @@ impl Lock {
         let put = TxnOp::put(&*key, value, Some(PutOptions::new().with_lease(lease)));
         let is_absent = Compare::create_revision(&*key, CompareOp::Equal, 0);
         let transaction = Txn::new().when([is_absent]).and_then([put]);
-        let response = self.etcd.clone().txn(transaction).await?;
+        let response = self.etcd.transact(&self.queue(), &transaction, ONCE).await?;
         ensure!(response.succeeded(), "the key {key} is there already");
         let created = revision(response.header())?;
         Ok((key, created))
@@ -113,35 +113,31 @@ impl Lock {
 
     async fn queued_before(&self, created: i64) -> Result<GetResponse> {
         let youngest = GetOptions::new()
-            .with_prefix()
             .with_max_create_revision(created - 1)
             .with_sort(SortTarget::Create, SortOrder::Descend)
             .with_limit(1);
-        Ok(self.etcd.clone().get(self.below(), Some(youngest)).await?)
+        Ok(self.etcd.get(&self.queue(), youngest, REPEATED).await?)
     }
 
     /// Watches the record whose end is the successor's turn, and returns when the watch is in place.
-    async fn watch_before(&self, queued: Option<&(String, i64)>) -> Result<WatchStream> {
+    async fn watch_before(&self, queued: Option<&(String, i64)>) -> Result<EtcdWatch> {
         let before = match queued {
-            None => self.etcd.clone().get(self.key.as_str(), None).await?,
+            None => self.etcd.get(&self.record(), GetOptions::new(), REPEATED).await?,
             Some((_, created)) => self.queued_before(*created).await?,
         };
         let holder = before.kvs().first().context("nobody has the lock before the successor")?;
-        let from = revision(before.header())? + 1;
-        let options = WatchOptions::new().with_start_revision(from);
-        let mut watch = self.etcd.clone().watch(holder.key(), Some(options)).await?;
-        let created = watch.message().await?.context("etcd ended the watch")?;
-        ensure!(created.created(), "etcd does not confirm the watch");
-        Ok(watch)
+        let from = u64::try_from(revision(before.header())? + 1).ok().and_then(Revision::new);
+        let from = from.context("etcd names no revision")?;
+        Ok(self.etcd.watch(&KeyRange::Key(holder.key().into()), from, CALL_TIMEOUT).await?)
     }
 }
 
-async fn deleted(watch: &mut WatchStream) -> Result<()> {
-    while let Some(news) = watch.message().await? {
-        ensure!(!news.canceled(), "etcd cancelled the watch: {}", news.cancel_reason());
-        if news.events().iter().any(|event| event.event_type() == EventType::Delete) {
+async fn deleted(watch: &mut EtcdWatch) -> Result<()> {
+    loop {
+        if let WatchNews::Events { events, .. } = watch.next().await?
+            && events.iter().any(|event| matches!(event, Event::Delete { .. }))
+        {
             return Ok(());
         }
     }
-    bail!("etcd ended the watch")
 }

@@ -6,19 +6,18 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
 use anyhow::{Context, Result};
-use etcd_client::{Client, Error, LeaseGrantOptions};
+use fencepost_locks::{EtcdClient, EtcdError};
 use futures_util::{StreamExt, stream};
 use tokio::sync::RwLock;
-use tokio::time::{sleep, timeout};
-use tonic::Code;
+use tokio::time::sleep;
 
-use super::{CALL_TIMEOUT, CONCURRENT_CALLS_MAX};
+use super::{CONCURRENT_CALLS_MAX, REPEATED};
 
 const RENEWALS: u32 = 3;
 
 #[derive(Clone)]
 pub(super) struct Leases {
-    etcd: Client,
+    etcd: EtcdClient,
     /// Read-locked while a lease is being granted, so a writer knows all leases.
     granted: Arc<RwLock<Granted>>,
 }
@@ -30,23 +29,21 @@ fn all(granted: &Granted) -> MutexGuard<'_, BTreeSet<i64>> {
 }
 
 impl Leases {
-    pub(super) fn new(etcd: Client) -> Leases {
+    pub(super) fn new(etcd: EtcdClient) -> Leases {
         Leases { etcd, granted: Arc::default() }
     }
 
     /// Asks for a lease and renews it until it is revoked. The lease has a name of ours, so it can be
     /// revoked even when etcd's response is lost.
-    pub(super) async fn grant(&self, seconds: i64) -> Result<i64> {
-        let (mut etcd, granted) = (self.etcd.clone(), Arc::clone(&self.granted).read_owned().await);
+    pub(super) async fn grant(&self, length: Duration) -> Result<i64> {
+        let (etcd, granted) = (self.etcd.clone(), Arc::clone(&self.granted).read_owned().await);
         // In a task of its own: a caller that is cancelled would leave a lease that nobody knows.
         let granting = tokio::spawn(async move {
             let lease = (RandomState::new().hash_one(()) >> 1) as i64; // Names are positive.
             all(&granted).insert(lease);
-            let options = LeaseGrantOptions::new().with_id(lease);
-            etcd.lease_grant(seconds, Some(options)).await.map(|granted| granted.id())
+            etcd.grant(lease, length, REPEATED, || ()).await.map(|_| lease)
         });
         let lease = granting.await?.context("etcd grants no lease")?;
-        let length = Duration::from_secs(seconds.unsigned_abs());
         tokio::spawn(self.clone().keep_alive(lease, length));
         Ok(lease)
     }
@@ -58,18 +55,13 @@ impl Leases {
                 return;
             }
             // The next round tries again.
-            let _ = timeout(CALL_TIMEOUT, self.etcd.clone().lease_keep_alive(lease)).await;
+            let _ = self.etcd.keep_alive(lease, REPEATED).await;
         }
     }
 
     /// Ends a lease and what depends on it. A lease that has ended already is no error.
-    pub(super) async fn revoke(&self, lease: i64) -> Result<(), Error> {
-        match self.etcd.clone().lease_revoke(lease).await {
-            Err(Error::GRpcStatus(status)) if status.code() == Code::NotFound => {}
-            revoked => {
-                revoked?;
-            }
-        }
+    pub(super) async fn revoke(&self, lease: i64) -> Result<(), EtcdError> {
+        self.etcd.revoke(lease, REPEATED).await?;
         all(&*self.granted.read().await).remove(&lease);
         Ok(())
     }
@@ -94,6 +86,7 @@ impl Leases {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use etcd_client::Client;
     use fencepost_tests::{Etcd, EtcdVersion, eventually};
     use std::time::Instant;
 
@@ -102,8 +95,8 @@ mod tests {
     async fn lease_lasts_until_it_is_revoked() {
         let etcd = Etcd::start(EtcdVersion::V3_5).await;
         let client = Client::connect([etcd.endpoint()], None).await.unwrap();
-        let leases = Leases::new(client.clone());
-        let (granted, lease) = (Instant::now(), leases.grant(6).await.unwrap());
+        let leases = Leases::new(EtcdClient::new(&[etcd.endpoint()], &Arc::default()));
+        let (granted, lease) = (Instant::now(), leases.grant(Duration::from_secs(6)).await.unwrap());
         let left = async || client.clone().lease_time_to_live(lease, None).await.unwrap().ttl();
         eventually("its length is over", async || {
             assert!(left().await >= 0, "it has ended after {:?}", granted.elapsed());

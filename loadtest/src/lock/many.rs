@@ -8,8 +8,8 @@ use etcd_client::{PutOptions, Txn, TxnOp};
 use futures_util::{StreamExt, TryStreamExt, stream};
 
 use super::handoff::{Handoff, Successor};
-use super::{CONCURRENT_CALLS_MAX, Held, Layout, Lock, revision};
-use crate::cli::LockOptions;
+use super::{CONCURRENT_CALLS_MAX, Held, Lock, ONCE, revision};
+use crate::cli::{Layout, LockOptions};
 use crate::client::Token;
 
 const KEYS_PER_TRANSACTION: usize = 100;
@@ -97,7 +97,7 @@ async fn put_all(locks: &[Lock], owner: &str, lease: i64) -> Result<Vec<Held>> {
     let put = |lock: &Lock| TxnOp::put(lock.key.as_str(), owner, Some(PutOptions::new().with_lease(lease)));
     let puts: Vec<_> = locks.iter().map(put).collect();
     let first = locks.first().context("a chunk is not empty")?;
-    let response = first.etcd.clone().txn(Txn::new().when(absent).and_then(puts)).await?;
+    let response = first.etcd.transact(&first.record(), &Txn::new().when(absent).and_then(puts), ONCE).await?;
     let count = locks.len();
     ensure!(response.succeeded(), "one of {count} locks from {} on is not free", first.key);
     let token = Token::new(owner, revision(response.header())?)?;

@@ -167,7 +167,7 @@ async fn missing_etcd_is_named() {
         let run = loadtest(&[&[command], &arguments[..]].concat()).await;
         run.ended_with(1).says(&format!("etcd at http://{one}, http://{two} does not answer"));
         // Not as Rust's debug form of whatever went wrong.
-        run.says("error: Connection refused (os error 111)\n");
+        run.says(": no connection: Connection refused (os error 111)\n");
     }
 }
 

@@ -1,13 +1,21 @@
 //! The lock that both masters want: one key, holding the name of its holder.
 
 use std::hash::{BuildHasher, RandomState};
+use std::sync::Arc;
+use std::time::Duration;
 
 use anyhow::Context;
-use fencepost_locks::MemoryStore;
+use fencepost_hold::{Etcd, Lock as HolderLock, Tenure};
+use fencepost_locks::{EtcdClient, KeyRange, MemoryStore, Within};
 use fencepost_policy::Revision;
 
 use super::client::Token;
-use super::etcd_lock::EtcdLock;
+
+/// How long a call may take: whoever waits for a story wants to know soon that there will be none.
+const CALL_TIMEOUT: Duration = Duration::from_secs(3);
+
+/// How long a lease outlives this program, if it is killed. The story itself takes less than half of it.
+const LEASE_LENGTH: Duration = Duration::from_secs(60);
 
 /// A lock, as masters use it.
 pub(super) struct Lock {
@@ -17,22 +25,20 @@ pub(super) struct Lock {
 
 enum Store {
     Memory(MemoryStore),
-    Etcd(Box<EtcdLock>),
+    Etcd { url: String, tenure: Option<Box<Tenure>>, holders: Etcd },
 }
 
 impl Lock {
     /// A lock in the etcd at that URL, else in a store of our own. Nothing is connected yet.
-    pub(super) fn named_by(etcd: Option<&str>) -> Lock {
-        match etcd {
-            None => Lock { key: "/fencepost-demo/lock".to_owned(), store: Store::Memory(MemoryStore::new()) },
-            Some(url) => {
-                // A key that nobody else has, so that two demos do not meet. Each `RandomState` has keys of its own.
-                let random = RandomState::new().hash_one(std::process::id());
-                let key = format!("/fencepost-demo/{random:016x}/lock");
-                let store = Store::Etcd(Box::new(EtcdLock::new(url, &key)));
-                Lock { key, store }
-            }
-        }
+    pub(super) fn named_by(etcd: Option<&str>) -> anyhow::Result<Lock> {
+        let Some(url) = etcd else {
+            return Ok(Lock { key: "/fencepost-demo/lock".to_owned(), store: Store::Memory(MemoryStore::new()) });
+        };
+        // A key that nobody else has, so that two demos do not meet. Each `RandomState` has keys of its own.
+        let random = RandomState::new().hash_one(std::process::id());
+        let key = format!("/fencepost-demo/{random:016x}/lock");
+        let store = Store::Etcd { url: url.to_owned(), tenure: None, holders: Etcd::at([url])? };
+        Ok(Lock { key, store })
     }
 
     /// Its key.
@@ -44,7 +50,7 @@ impl Lock {
     pub(super) fn memory(&self) -> MemoryStore {
         match &self.store {
             Store::Memory(memory) => memory.clone(),
-            Store::Etcd(_) => MemoryStore::new(),
+            Store::Etcd { .. } => MemoryStore::new(),
         }
     }
 
@@ -52,25 +58,29 @@ impl Lock {
     pub(super) fn etcd(&self) -> Option<&str> {
         match &self.store {
             Store::Memory(_) => None,
-            Store::Etcd(etcd) => Some(etcd.url()),
+            Store::Etcd { url, .. } => Some(url),
         }
     }
 
     /// Fails, soon and plainly, if the store does not answer.
     pub(super) async fn check(&self) -> anyhow::Result<()> {
-        match &self.store {
-            Store::Memory(_) => Ok(()),
-            Store::Etcd(etcd) => etcd.check().await,
-        }
+        let Some(url) = self.etcd() else { return Ok(()) };
+        // A cluster that has no leader can't answer that.
+        client(url).get(&self.record(), Default::default(), Within::one_attempt(CALL_TIMEOUT)).await?;
+        Ok(())
     }
 
     /// Takes the lock, which has to be free, and returns what names the tenure that begins.
     pub(super) async fn acquire(&mut self, owner: &'static str) -> anyhow::Result<Token> {
-        let taken: Option<Revision> = match &mut self.store {
-            Store::Memory(memory) => memory.put_if_absent(self.key.clone(), owner),
-            Store::Etcd(etcd) => etcd.put_if_absent(owner).await?,
+        let revision: Revision = match &mut self.store {
+            Store::Memory(memory) => memory
+                .put_if_absent(self.key.clone(), owner)
+                .with_context(|| format!("the lock {} is not free for {owner}", self.key))?,
+            Store::Etcd { tenure, holders, .. } => {
+                let lock = HolderLock::builder(&self.key, owner).ttl(LEASE_LENGTH).answer_within(CALL_TIMEOUT);
+                tenure.insert(Box::new(lock.build(holders)?.try_acquire().await?)).revision()
+            }
         };
-        let revision = taken.with_context(|| format!("the lock {} is not free for {owner}", self.key))?;
         Ok(Token { owner, revision })
     }
 
@@ -79,31 +89,41 @@ impl Lock {
         match &mut self.store {
             Store::Memory(memory) => {
                 memory.delete(self.key.clone()).with_context(|| format!("nobody holds the lock {}", self.key))?;
-                Ok(())
             }
-            Store::Etcd(etcd) => etcd.revoke().await,
+            Store::Etcd { tenure, .. } => {
+                tenure.take().with_context(|| format!("nobody holds the lock {}", self.key))?.release().await?;
+            }
         }
+        Ok(())
     }
 
-    /// Keeps the holder's lease alive for as long as this is polled, and returns why that has come to an end.
-    pub(super) async fn keep_alive(&self) -> anyhow::Error {
+    /// Returns why the holder's tenure has ended. It is renewed until then.
+    pub(super) async fn lost(&self) -> String {
         match &self.store {
-            // It forgets nothing by itself.
-            Store::Memory(_) => std::future::pending().await,
-            Store::Etcd(etcd) => etcd.keep_alive().await,
+            Store::Etcd { tenure: Some(tenure), .. } => tenure.lost().await.to_string(),
+            // A store in memory forgets nothing by itself.
+            Store::Etcd { tenure: None, .. } | Store::Memory(_) => std::future::pending().await,
         }
     }
 
-    /// Removes every trace of it.
+    /// Removes every trace of it, also what somebody may have written without a lease meanwhile.
     pub(super) async fn remove(self) -> anyhow::Result<()> {
-        match self.store {
-            Store::Memory(_) => Ok(()),
-            Store::Etcd(etcd) => {
-                let key = self.key;
-                etcd.remove()
-                    .await
-                    .with_context(|| format!("{key} could not be removed and goes when its lease runs out"))
-            }
+        let range = self.record();
+        let Store::Etcd { url, tenure, holders } = self.store else { return Ok(()) };
+        let remaining = || format!("{} could not be removed and goes when its lease runs out", self.key);
+        if let Some(tenure) = tenure {
+            tenure.release().await.with_context(remaining)?;
         }
+        holders.settled().await;
+        client(&url).delete(&range, Within::altogether(CALL_TIMEOUT)).await.with_context(remaining)?;
+        Ok(())
     }
+
+    fn record(&self) -> KeyRange {
+        KeyRange::Key(self.key.as_bytes().into())
+    }
+}
+
+fn client(url: &str) -> EtcdClient {
+    EtcdClient::new(&[url.to_owned()], &Arc::default())
 }

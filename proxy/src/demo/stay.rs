@@ -13,13 +13,13 @@ use super::worker::Applied;
 pub(super) async fn look_around(stage: &mut Stage, ending: &Ending) -> anyhow::Result<()> {
     invite(stage, ending)?;
     let Stage { narrator, lock, worker, .. } = stage;
-    let mut kept = pin!(lock.keep_alive());
+    let mut kept = pin!(lock.lost());
     let mut is_kept = true;
     loop {
         tokio::select! {
-            error = &mut kept, if is_kept => {
+            over = &mut kept, if is_kept => {
                 is_kept = false;
-                let text = format!("{}'s lease is not renewed any more: {error:#}.", ending.holder.owner);
+                let text = format!("{}'s lease is not renewed any more: {over}.", ending.holder.owner);
                 narrator.tell("store", EnterError, &text)?;
             }
             Some(Applied { owner, revision, balance }) = worker.next_applied() => {

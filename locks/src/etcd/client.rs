@@ -278,3 +278,37 @@ impl EtcdClient {
 fn late<T>(limit: Duration) -> Result<T, Failure> {
     Err(Failure::TooLate(limit))
 }
+
+#[cfg(test)]
+mod tests {
+    use std::sync::Mutex;
+
+    use tokio::net::TcpListener;
+
+    use super::*;
+
+    #[tokio::test]
+    async fn a_call_asks_each_endpoint_before_it_asks_one_again() {
+        let asked: Arc<Mutex<Vec<usize>>> = Arc::default();
+        let mut addresses = Vec::new();
+        for index in 0..3 {
+            let listener = TcpListener::bind(("127.0.0.1", 0)).await.unwrap();
+            addresses.push(format!("http://{}", listener.local_addr().unwrap()));
+            let asked = Arc::clone(&asked);
+            tokio::spawn(async move {
+                // Closes each connection at once.
+                while listener.accept().await.is_ok() {
+                    asked.lock().unwrap().push(index);
+                }
+            });
+        }
+        let client = EtcdClient::new(&addresses, &Arc::default());
+        let (key, within) = (KeyRange::Key((*b"/lock").into()), Within::altogether(Duration::from_millis(500)));
+        let error = client.get(&key, GetOptions::new(), within).await.unwrap_err();
+        assert!(matches!(error, EtcdError::Unavailable(_)), "{error}");
+        let mut asked = asked.lock().unwrap().clone();
+        // A channel of the library connects once more by itself.
+        asked.dedup();
+        assert!(asked.len() > 3 && asked[..3] == [0, 1, 2], "{asked:?}");
+    }
+}

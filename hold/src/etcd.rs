@@ -59,8 +59,8 @@ impl Etcd {
         Ok(())
     }
 
-    /// Returns once no call has been answered for so long, with what was wrong with the last one. As long as there is nothing to
-    /// ask etcd, it is not silent.
+    /// Returns once no call has been answered for so long, with what was wrong with the last one. As long as there is
+    /// nothing to ask etcd, it is not silent.
     ///
     /// # Cancel safety
     /// May be given up and called again.

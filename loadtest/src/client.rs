@@ -183,8 +183,8 @@ impl fmt::Display for Target {
     }
 }
 
-/// TLS by files that the options `--proxy-...` or `--etcd-...` name. No session is resumed, so every connection costs a whole
-/// handshake.
+/// TLS by files that the options `--proxy-...` or `--etcd-...` name. No session is resumed, so every connection costs
+/// a whole handshake.
 pub(crate) fn client_tls(peer: &str, files: ClientFiles, alpn: &[u8]) -> Result<ClientTls> {
     ClientTls::load(files, &[alpn]).map_err(|error| {
         let role = match error.role {

@@ -4,7 +4,8 @@
 //! - `access`, `connect` and `login` say how a cluster lets us in. Each `endpoint` has connections of its own.
 //! - `endpoints` are those of a cluster, in the order of their `health`. A `watch` runs on one of them.
 //! - The `client` makes calls at one endpoint after another. It takes locks.
-//! - The store asks `queries` of several endpoints side by side, once a `cluster_check` has found which cluster they are.
+//! - The store asks `queries` of several endpoints side by side, once a `cluster_check` has found which cluster they
+//!   are.
 
 mod access;
 mod client;

@@ -107,8 +107,8 @@ impl fmt::Debug for Password {
 }
 
 impl EtcdUser {
-    /// Logs in with the password in a file: UTF-8, up to 4 KiB, without the one line's end after it. The file is read at each
-    /// login.
+    /// Logs in with the password in a file: UTF-8, up to 4 KiB, without the one line's end after it. The file is read
+    /// at each login.
     pub fn with_file(name: impl Into<String>, password_file: impl Into<PathBuf>) -> EtcdUser {
         EtcdUser { name: name.into(), secret: Secret::File(password_file.into()) }
     }

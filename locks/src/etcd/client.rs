@@ -22,7 +22,8 @@ use crate::store::{KeyRange, RangeWatch, StoreError};
 /// How long one endpoint may take to answer, unless the caller says otherwise.
 const ATTEMPT_TIMEOUT: Duration = Duration::from_secs(1);
 
-/// A client of an etcd cluster. It uses one endpoint, and leaves that for the next when it fails or does not answer in time.
+/// A client of an etcd cluster. It uses one endpoint, and leaves that for the next when it fails or does not answer
+/// in time.
 ///
 /// It must be used within a tokio runtime. Clones share their connections.
 #[derive(Debug, Clone)]
@@ -69,8 +70,8 @@ pub struct Within {
 }
 
 impl Within {
-    /// As many attempts as there is time for. The call may reach etcd more than once, and has to be one for which that makes
-    /// no difference.
+    /// As many attempts as there is time for. The call may reach etcd more than once, and has to be one for which
+    /// that makes no difference.
     pub const fn altogether(altogether: Duration) -> Within {
         Within { each: ATTEMPT_TIMEOUT, altogether: Some(altogether) }
     }
@@ -122,8 +123,8 @@ impl EtcdClient {
         .await
     }
 
-    /// Makes sure that there is a lease with this number, and returns its time to live, which may be more than was asked for.
-    /// `before_sent` runs before each attempt, once there is a connection to send it on.
+    /// Makes sure that there is a lease with this number, and returns its time to live, which may be more than was
+    /// asked for. `before_sent` runs before each attempt, once there is a connection to send it on.
     pub async fn grant(
         &self,
         lease: i64,
@@ -166,15 +167,16 @@ impl EtcdClient {
         }
     }
 
-    /// Watches keys from a revision on, at an endpoint that begins that in time. The watch ends when its endpoint fails, also if
-    /// a call finds that out.
+    /// Watches keys from a revision on, at an endpoint that begins that in time. The watch ends when its endpoint
+    /// fails, also if a call finds that out.
     pub async fn watch(&self, range: &KeyRange, from: Revision, each: Duration) -> Result<EtcdWatch, EtcdError> {
         let ranges = [RangeWatch { range: range.clone(), from }];
         let begun = EtcdWatch::begin(&self.endpoints, &ranges, each, Instant::now() + WATCH_TIMEOUT).await;
         begun.map_err(|failure| self.error(failure, 0, Some(range)))
     }
 
-    /// Makes a call, at one endpoint after another, until one answers or the time is over. `range` is what etcd may deny.
+    /// Makes a call, at one endpoint after another, until one answers or the time is over. `range` is what etcd may
+    /// deny.
     ///
     /// # Errors
     /// [`EtcdError::Unavailable`] if none has answered in time, else what etcd has answered.
@@ -257,8 +259,8 @@ impl EtcdClient {
         }
     }
 
-    /// Returns once no call has been answered for so long, with what was wrong with the last one. Without calls there is no
-    /// silence.
+    /// Returns once no call has been answered for so long, with what was wrong with the last one. Without calls there
+    /// is no silence.
     ///
     /// # Cancel safety
     /// May be given up and called again.

@@ -122,8 +122,8 @@ impl Connections {
         connecting.map(move |outcome| outcome.map_or_else(broke_off, |connected| Ok(connected?))).boxed().shared()
     }
 
-    /// Makes sure that the one in use is not used again, except by those who are using it. One that is coming up stays: it has
-    /// not failed, and on a slow line the next would be no faster.
+    /// Makes sure that the one in use is not used again, except by those who are using it. One that is coming up
+    /// stays: it has not failed, and on a slow line the next would be no faster.
     fn renew(&self) {
         let mut present = self.present.lock().unwrap_or_else(PoisonError::into_inner);
         if !present.is_coming_up() {

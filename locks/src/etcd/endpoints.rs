@@ -185,7 +185,8 @@ impl Endpoints {
             };
             let answer = calls.call(&connection, 0, limit, exchange).await;
             let outcome = answer.and_then(|answer| endpoints.check_cluster(answer.by.cluster).map(|()| answer));
-            // That says nothing of the endpoint, which may do well otherwise. A read of few keys will tell: one goes before each of these.
+            // That says nothing of the endpoint, which may do well otherwise. A read of few keys will tell: one goes
+            // before each of these.
             let says_nothing = looks_for_changes && matches!(outcome, Err(Failure::TooLate(_)));
             if !says_nothing {
                 endpoints.note(index, calls, &connection, &outcome);

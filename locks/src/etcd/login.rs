@@ -25,7 +25,8 @@ pub(super) struct Logins {
     count: AtomicU64,
     /// Whether at the last one etcd asked nobody to log in.
     needless: AtomicBool,
-    /// How the last one failed, if it did, when, and on which terms. Locked while one is under way: whoever waits for it is served by it.
+    /// How the last one failed, if it did, when, and on which terms. Locked while one is under way: whoever waits for
+    /// it is served by it.
     failed: Mutex<Option<(Instant, Arc<Terms>, Failure)>>,
 }
 
